@@ -28,7 +28,7 @@ const (
 )
 
 // foreignError is the error for a foreign task: a task of another program, whose type Herald does not know. It makes
-// asynq return the task to its queue for foreignDelay, without counting a retry.
+// asynq return the task to its queue and not run it again before foreignDelay has passed. asynq counts no retry.
 type foreignError struct{ kind string }
 
 func (e *foreignError) Error() string {
@@ -42,7 +42,7 @@ type foreignTasks struct {
 	log   *slog.Logger
 
 	mu     sync.Mutex
-	logged map[string]bool // at most maxLoggedTypes
+	logged map[string]bool // the types that were logged, at most maxLoggedTypes
 }
 
 // returnTask counts a foreign task. It logs the task's type (kind) if the type is new. It returns the *foreignError
@@ -79,9 +79,9 @@ const foreignTimeout = 5 * time.Second
 // keepForeign prevents asynq from archiving a foreign task and from counting a retry of it. asynq calls keepForeign as
 // its error handler, before it handles the error err of a task.
 //
-// In two cases isFailure does not suffice: asynq archives a task that has no retry left, and counts a retry if the
-// task's own deadline has passed. In these cases keepForeign itself moves the task to the state retry. asynq then finds
-// no active task and changes nothing.
+// Usually asynq does neither, because isFailure returns false for a *foreignError. Two cases differ: asynq archives a
+// task that has no retry left, and it counts a retry if the task's own deadline has passed. In these cases keepForeign
+// itself moves the task to the state retry. asynq then finds no active task and changes nothing.
 func (s *Server) keepForeign(ctx context.Context, t *asynq.Task, err error) {
 	if s.kinds[t.Type()] {
 		return

@@ -81,7 +81,7 @@ type Config struct {
 	// NoIntake excludes the queue default (intakeLane): Herald does not fetch, count or list its tasks.
 	NoIntake bool
 	// DialOnce makes a call fail after one failed connection to Redis. Otherwise the driver tries to connect five times
-	// within half a second. Commands set DialOnce, because they work without Redis.
+	// within half a second. Programs that an operator runs set DialOnce, because they also work without Redis.
 	DialOnce bool
 	Logger   *slog.Logger // default slog.Default()
 }
@@ -94,9 +94,10 @@ type Queue struct {
 	inspector *asynq.Inspector
 	lanes     map[string]int // the lanes that this process reads, with their weights
 	foreign   foreignTasks
-	opened    time.Time   // time of Open; the marker that enqueueWith stores if Redis has none (Marker)
-	marked    atomic.Bool // enqueueWith has called Marker
-	log       *slog.Logger
+	// opened is the time of Open. If Redis has no marker (Marker), enqueueWith stores this time as the marker.
+	opened time.Time
+	marked atomic.Bool // enqueueWith has called Marker
+	log    *slog.Logger
 }
 
 // Open validates cfg and returns a Queue. It does not connect to Redis: if Redis is unreachable, the first call on the
@@ -154,7 +155,8 @@ func (q *Queue) enqueueWith(ctx context.Context, t Task, headers map[string]stri
 	if !t.At.IsZero() {
 		opts = append(opts, asynq.ProcessAt(ceilSecond(t.At)))
 	}
-	// The marker must not be later than this process' first task, so its time is that of Open.
+	// Redis may have no marker, the time since which it has lost no task (Marker). The time of Open is stored then,
+	// because the marker must not be later than this process' first task.
 	if !q.marked.Load() {
 		if _, err := q.Marker(ctx, q.opened); err != nil {
 			return fmt.Errorf("put task %s into Redis: %w", t.ID(), err)
@@ -188,14 +190,14 @@ const (
 )
 
 // soon is the time from now within which a scheduled task counts as Pending, not as Postponed. It exceeds netDelay plus
-// the rounding to seconds.
+// the rounding to seconds, so a task that asynq runs again after an unexpected error counts as Pending.
 const soon = 15 * time.Second
 
 // Find returns the location of the task with the id of t. It searches t.Lane first, and then the other lanes for
 // deliveries.
 func (q *Queue) Find(t Task) (Location, error) {
-	// t.Lane follows from the number of attempts. A free wait reduces that number after the task was enqueued, so the
-	// task may be in another lane.
+	// The caller selected t.Lane by the delivery's present number of attempts. A free wait may have reduced this number
+	// after the task was enqueued, so the task may be in another lane.
 	for _, lane := range append([]Lane{t.Lane},
 		slices.DeleteFunc([]Lane{First, Retry, Bulk}, func(l Lane) bool { return l == t.Lane })...) {
 		info, err := q.inspector.GetTaskInfo(string(lane), t.ID())
@@ -251,7 +253,7 @@ func (q *Queue) Lanes() (map[Lane]map[string]int, error) {
 	}
 	out := make(map[Lane]map[string]int, len(q.lanes))
 	for name := range q.lanes {
-		info := &asynq.QueueInfo{} // no task was ever enqueued in this lane
+		info := &asynq.QueueInfo{} // zero counts, for a lane in which no task was ever enqueued
 		if slices.Contains(known, name) {
 			if info, err = q.inspector.GetQueueInfo(name); err != nil {
 				return nil, fmt.Errorf("count lane %s: %w", name, err)
@@ -279,8 +281,8 @@ func (q *Queue) Drop(ctx context.Context, tasks []Task) error {
 }
 
 const (
-	// maxDropped bounds the task ids that DropArchived looks up, from the newest on. Drop and DropArchived look up
-	// dropBatch ids per round trip.
+	// maxDropped limits the ids of a delivery's tasks that DropArchived looks up, the newest first. Drop and
+	// DropArchived look up dropBatch ids per round trip.
 	maxDropped = 5000
 	dropBatch  = 500
 )

@@ -118,13 +118,14 @@ func (s *Server) Start() error {
 	return nil
 }
 
-// entryGrace is the time for which Servers still counts an entry after its expiry. The clock of another server's
-// machine, which set the expiry, may be behind this machine's clock by that much.
+// entryGrace is the time for which Servers still counts an asynq server after the server's entry in Redis has expired.
+// The clock of the server's machine, which set the expiry, may be behind this machine's clock by that much.
 const entryGrace = time.Minute
 
-// Servers reads asynq's list of running asynq servers. Each worker has one. It returns the number of servers of other
-// processes (others), and whether the list contains the server of this process (self). asynq renews an entry every five
-// seconds. The entry of a killed server is counted for up to 70 seconds more.
+// Servers reads the list of running asynq servers, which asynq keeps in Redis. Each worker runs one asynq server.
+// Servers returns the number of servers of other processes (others), and whether the list contains the server of this
+// process (self). asynq renews a server's entry every five seconds. A killed server is counted for up to 70 seconds
+// more.
 func (q *Queue) Servers(ctx context.Context) (others int, self bool, err error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -140,7 +141,7 @@ func (q *Queue) Servers(ctx context.Context) (others int, self bool, err error) 
 		if !self && strings.HasPrefix(server, own) {
 			self = true
 		} else {
-			others++ // perhaps a container that has the same host name and process id
+			others++ // also a second server with the host name and process id of this one: both may be in containers
 		}
 	}
 	return others, self, nil
@@ -176,9 +177,9 @@ func (s *Server) newHandler(h Handler) asynq.Handler {
 }
 
 // runTask calls h.Deliver for the task of a delivery and h.Intake for a task with a whole job, and returns their
-// results. In two cases it calls neither. For a task of another type, which another
-// program has put into the queue, it returns a *foreignError. For a copy that moveToRetry
-// enqueued, it returns the rest of the wait as a *WaitError, until that wait is over.
+// results. In two cases it calls neither. For a foreign task, whose type is not one of Herald's, it returns a
+// *foreignError. For a copy that moveToRetry enqueued, it returns a *WaitError with the end of the wait, if the wait is
+// not over.
 func (s *Server) runTask(ctx context.Context, h Handler, t *asynq.Task) (string, error) {
 	if !s.kinds[t.Type()] {
 		return "", s.foreign.returnTask(ctx, t.Type())

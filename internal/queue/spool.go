@@ -102,8 +102,9 @@ func (q *Queue) readKey(ctx context.Context, key string) ([]byte, error) {
 // value, Marker returns the zero time.
 //
 // The reconciler passes the time by Postgres' clock, by which dispatches are dated. The first Enqueue of a process
-// passes the time of Open by its machine's clock. If the two clocks differ, a task may be enqueued twice, which is
-// harmless. Or the reconciler may find a lost task only when its delivery is overdue.
+// passes the time at which Open was called, by the clock of the process' machine. The two clocks may differ. A task may
+// then be enqueued twice, which is harmless, or the reconciler may replace a lost task only when its delivery is
+// overdue.
 func (q *Queue) Marker(ctx context.Context, now time.Time) (time.Time, error) {
 	for range 2 {
 		if err := q.rdb.SetNX(ctx, markerKey, now.UTC().Format(time.RFC3339Nano), 0).Err(); err != nil {
@@ -111,7 +112,7 @@ func (q *Queue) Marker(ctx context.Context, now time.Time) (time.Time, error) {
 		}
 		text, err := q.rdb.Get(ctx, markerKey).Result()
 		if errors.Is(err, redis.Nil) {
-			continue // Redis was emptied in between
+			continue // Redis lost its data after SetNX
 		}
 		if err != nil {
 			return time.Time{}, fmt.Errorf("read Redis' marker: %w", err)
@@ -120,7 +121,8 @@ func (q *Queue) Marker(ctx context.Context, now time.Time) (time.Time, error) {
 		if err == nil {
 			return born, nil
 		}
-		// Another program wrote this value. The reconciler finds lost tasks when they are overdue.
+		// Another program wrote this value. Without a marker, the reconciler replaces a lost task when its delivery is
+		// overdue.
 		return time.Time{}, nil
 	}
 	return time.Time{}, errors.New("mark Redis: it loses its data")

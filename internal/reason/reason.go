@@ -26,8 +26,9 @@ const (
 	AgentNotFound Reason = "agent_not_found"
 	// Revoked: the client revoked the feedback before the agent received it.
 	Revoked Reason = "revoked"
-	// ToolNotOffered: the agent does not have the tool for revocations, responses or validations, and need not have it,
-	// or the servers file (HERALD_SERVERS_FILE) does not list that tool. For feedback, the reason is ToolNotFound.
+	// ToolNotOffered: the agent does not offer a tool that agents need not have, for revocations, responses or
+	// validations. Or the servers file (HERALD_SERVERS_FILE) does not list this tool. For feedback, the reason is
+	// ToolNotFound.
 	ToolNotOffered Reason = "tool_not_offered"
 	// NeverDelivered: the agent never received the feedback to which this revocation, response or retraction refers.
 	NeverDelivered Reason = "never_delivered"
@@ -59,7 +60,8 @@ const (
 	// address is private: the host of the endpoint, of a document or file, or of an authorization server.
 	AddressBlocked Reason = "address_blocked"
 	// TransportRefused: Herald does not support the transport of the agent's endpoint, or the operator does not allow
-	// its command. If the job names no endpoint, this is so for every MCP server in the registration document.
+	// its command. If the job names no endpoint, the registration document lists no MCP server that Herald supports and
+	// the operator allows.
 	TransportRefused Reason = "transport_refused"
 	// AuthFailed: the agent refused the headers in the job (job.Endpoint.Headers) with HTTP status 401 or 403.
 	AuthFailed Reason = "auth_failed"

@@ -34,7 +34,7 @@ func (s *Store) CheckPooler(ctx context.Context) (err error) {
 // listMissing returns the SQL statements that an operator must run so that the pooler's sessions have the settings that
 // they lack.
 func (s *Store) listMissing(ctx context.Context) (commands []string, err error) {
-	for range 2 { // if the pooler keeps no prepared statements, the second connection's query fails
+	for range 2 { // two connections: a pooler that keeps no prepared statements fails on the second one (42P05)
 		conn, err := s.pool.Acquire(ctx)
 		if err != nil {
 			return nil, err
@@ -59,8 +59,8 @@ func (s *Store) listMissing(ctx context.Context) (commands []string, err error) 
 }
 
 // checkLeader returns an error if Config.LeaderURL leads to another database or through a pooler in transaction mode.
-// It detects such a pooler because two of its connections run statements in the same session, or one connection runs
-// them in different sessions.
+// Without such a pooler, each connection to Config.LeaderURL has a Postgres session of its own. With such a pooler, two
+// connections run statements in the same session, or one connection runs them in different sessions.
 func (s *Store) checkLeader(ctx context.Context) error {
 	type session struct {
 		database string

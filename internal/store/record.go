@@ -19,8 +19,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Limits of stored values, in bytes. maxNames is a number of names instead. maxSideBytes limits each JSON value from
-// outside: the arguments, response and result of an attempt, and the agent's server information and tool list.
+// Limits of stored values, in bytes; maxNames limits the number of names in a list. maxSideBytes limits each JSON value
+// from outside: the arguments, response and result of an attempt, and the agent's server information and tool list.
 const (
 	maxSideBytes  = 16 << 10
 	maxErrorBytes = 4 << 10
@@ -81,10 +81,13 @@ type Outcome struct {
 	// servers, and not by the agent's row. Record then does not release the delivery, although the row is enabled.
 	Elsewhere bool `json:"elsewhere,omitempty"`
 	// FetchFailed: the feedback file could not be fetched. Claim.FetchFailures counts these.
-	FetchFailed  bool `json:"fetchFailed,omitempty"`
-	SkipDispatch bool `json:"keepLine,omitempty"` // only the reconciler dispatches the agent's next deliveries
+	FetchFailed bool `json:"fetchFailed,omitempty"`
+	// SkipDispatch: Record does not dispatch the agent's next deliveries, because they would have to wait for the same
+	// cause, for example a rate limit. The reconciler dispatches them later.
+	SkipDispatch bool `json:"keepLine,omitempty"`
 	// Moved: the call may have failed because the agent's endpoint moved. Record raises the agent's epoch, so that
-	// workers resolve the agent again. It does not raise the epoch again before the agent's next success.
+	// workers resolve the agent again. It does not raise an epoch that an outcome with Moved has raised, until the
+	// agent's next success.
 	Moved bool `json:"moved,omitempty"`
 
 	// Undecided: the check found the event in no confirmed block, or a hint (type Hint) arrived during the check. If a
@@ -145,8 +148,8 @@ type Recorded struct {
 }
 
 // Record stores the outcome of the claim's attempt and dispatches the agent's next deliveries, in one round trip and
-// one commit. Concurrent calls share both if their outcomes are plain (isPlain). The caller puts the returned tasks
-// into Redis. Calling Record again after an error is harmless.
+// one commit. Concurrent calls share a round trip and a commit if their outcomes are plain (isPlain). The caller puts
+// the returned tasks into Redis. Calling Record again after an error is harmless.
 //
 // If the claim is lost, Record returns ErrFenced and changes nothing. The outcome Delivered is an exception, because
 // the agent has the event and must not get it again:
@@ -243,7 +246,7 @@ func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Reco
 		defer res.Close()
 		rec, err = readRecorded(res, q)
 		if fenced = errors.Is(err, ErrFenced); fenced {
-			return nil // commit: a late success may have completed the attempt's row
+			return nil // commit: for Delivered, the attempt's row is completed although the claim is lost
 		}
 		if err == nil && o.Gone != nil {
 			return s.endGone(ctx, tx, c, *o.Gone, &rec)
@@ -283,8 +286,8 @@ func newRecordRequest(c *Claim, o Outcome) recordRequest {
 	return recordRequest{claim: c, outcome: o, attempt: c.Attempt, startedAt: c.StartedAt}
 }
 
-// isPlain reports whether recordGroup may record the outcome: it needs record.sql and dispatch.sql only, does not raise
-// the agent's epoch, and the attempt's partition is known.
+// isPlain reports whether recordGroup may record the outcome: its statements are record.sql and dispatch.sql and no
+// others, it does not raise the agent's epoch, and the attempt's partition is known.
 func (q recordRequest) isPlain() bool {
 	reasons, _ := q.outcome.mendedReasons(0)
 	return reasons == nil && !q.outcome.SkipDispatch && len(q.outcome.Refuted) == 0 && !q.outcome.Moved

@@ -65,9 +65,9 @@ func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []reason.Reas
 }
 
 // mendedReasons returns the reason for which the transaction that records o must also release the agent's held
-// deliveries; nil: none. It is o's own reason, if that is auth_required, or agent_disabled without o.Elsewhere. The
-// operator may have removed the cause since the claim, by storing a credential or enabling the agent. The release at
-// that time did not include o's delivery, which was not yet held.
+// deliveries; nil: none. It returns o's own reason in two cases: o holds the delivery for auth_required, or for
+// agent_disabled and o.Elsewhere is false. An operator may have stored a credential or enabled the agent after the
+// claim. This did not release o's delivery, because it was not held yet.
 //
 // since is the epoch argument of release_held.sql. For auth_required it is the agent's epoch in the claim (claimed):
 // storing a credential raises the epoch, and the statement releases nothing if the epoch is still the same. For

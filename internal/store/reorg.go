@@ -36,7 +36,7 @@ type Vanished struct {
 func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, g cursorGroup, rows []arrival, read Advance,
 	orphans bool) (done Advanced, err error) {
 	agents := arrivalAgents(rows)
-	var gone []uuid.UUID // deliveries whose events are gone, unless the events are among rows
+	var gone []uuid.UUID // deliveries with orphaned events; endOrphans skips those whose events are among rows
 	var orphanAgents []Agent
 	if orphans && read.AtHead {
 		if gone, orphanAgents, err = s.listOrphans(ctx, tx, g); err != nil {
@@ -50,11 +50,11 @@ func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, g cursorGroup, rows [
 	if done.Answers, done.Tasks, err = s.acceptLocked(ctx, tx, rows); err != nil {
 		return done, err
 	}
-	above := read.Settled
-	if orphans { // remember all: an event that is found again must not stay orphaned, even in a settled block
-		above = 0
+	settled := read.Settled
+	if orphans { // remember the events of settled blocks too: a remembered event is no longer orphaned
+		settled = 0
 	}
-	if err := s.rememberEvents(ctx, tx, g, rows, done.Answers, above); err != nil {
+	if err := s.rememberEvents(ctx, tx, g, rows, done.Answers, settled); err != nil {
 		return done, err
 	}
 	if len(gone) == 0 {
@@ -82,8 +82,9 @@ func (s *Store) listOrphans(ctx context.Context, tx pgx.Tx, g cursorGroup) (ids 
 }
 
 // rememberEvents stores the block of each arrival's event, so that a reorg of the block finds the delivery (out[i].ID).
-// It skips events in blocks up to the number settled, which no reorg is expected to replace. It also skips arrivals
-// whose event is not the delivery's: Refused jobs, agent updates, and conflicts other than about the action.
+// It skips events in blocks up to the number settled, which no reorg is expected to replace. It also skips refused
+// jobs, agent updates, and jobs that conflict with the delivery's event. A job that conflicts only with the delivery's
+// action has the delivery's event, so rememberEvents stores its block.
 func (s *Store) rememberEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in []arrival, out []Acceptance,
 	settled uint64) error {
 	events := make(map[uuid.UUID]arrival)
@@ -117,7 +118,7 @@ func (s *Store) rememberEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in
 func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, agents []Agent,
 	done *Advanced) (tasks []Task, err error) {
 	defer wrapError(&err, "end deliveries whose event a reorg removed")
-	var called []job.Job // jobs of the elements added to done.Vanished; a job without a kind is not retracted
+	var called []job.Job // the job of each element added to done.Vanished; zero: the element is not retracted
 	var v Vanished
 	var raw []byte
 	rows, _ := tx.Query(ctx, statement("orphans"), ids)

@@ -18,7 +18,8 @@ type Sealed struct {
 	Ciphertext []byte
 }
 
-// sealedPage is the number of deliveries that one SealedAfter reads. Few of them have sealed headers.
+// sealedPage is the number of deliveries that one SealedAfter reads. It is large, because SealedAfter returns only the
+// few of them that have sealed headers.
 const sealedPage = 5000
 
 // SealedAfter reads the next sealedPage (5,000) deliveries in the order of their ids, and returns the sealed headers of

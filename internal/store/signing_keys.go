@@ -64,7 +64,7 @@ func (s *Store) RotateSigningKey(ctx context.Context, k SigningKey, delay, keep 
 		if _, err := tx.Exec(ctx, `DELETE FROM herald.signing_keys WHERE retires_at <= now()`); err != nil {
 			return err
 		}
-		// least ignores nulls: a key without an end of publication gets this one.
+		// The SQL function least ignores a null retires_at: a key without an end of publication now gets one.
 		const retire = `UPDATE herald.signing_keys SET retires_at = least(retires_at, now() + $1::interval + $2::interval)`
 		if _, err := tx.Exec(ctx, retire, delay, keep); err != nil {
 			return err

@@ -52,8 +52,8 @@ func (s Status) Final() bool {
 	return false
 }
 
-// ErrFenced is returned by a write whose claim is lost: its lease expired, an operator cancelled the delivery, or a
-// late success ended it. The write changed nothing, except as described at Record.
+// ErrFenced is returned by a write whose claim is lost: its lease expired, an operator cancelled the delivery, or an
+// earlier claim's attempt succeeded and ended the delivery. The write changed nothing, except as described at Record.
 var ErrFenced = errors.New("the claim on this delivery is lost: its lease ran out and another worker continued it")
 
 // ErrStale is returned by Adopt if the attempt to which the outcome belongs already has an outcome, or was deleted
@@ -76,8 +76,8 @@ type Config struct {
 	// deliveries wait for connections. The locks of Lead and LeadChain keep one connection. Default 10, at least 2.
 	MaxConns int32
 
-	// Locks is the store whose connection has the advisory locks of Lead and LeadChain. Default: this store, or a store
-	// for LeaderURL.
+	// Locks is the store whose connection has the advisory locks of Lead and LeadChain. Nil: Open creates a store for
+	// LeaderURL; if LeaderURL is empty, a connection of the new store itself has the locks.
 	Locks *Store
 
 	// ConnectTimeout bounds one attempt to connect. Default 5 s.
@@ -162,8 +162,8 @@ func openPool(cfg Config, adjust func(*pgxpool.Config)) (*Store, error) {
 		maps.Copy(params, settings)
 	} else {
 		s.needed = settings
-		// Old poolers lose prepared statements after a transaction, so the default mode uses none. The URL may set
-		// another mode, for a pooler that keeps them.
+		// Old poolers lose prepared statements after a transaction. So by default pgx uses no named ones here. The URL
+		// may set another mode (default_query_exec_mode), for a pooler that keeps prepared statements.
 		if !strings.Contains(cfg.URL.Reveal(), "default_query_exec_mode") {
 			pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 		}

@@ -34,7 +34,7 @@ type Token struct {
 	// Empty: the first registered URL to which it is sent sets the path (PinTokenPath).
 	Path   string
 	Scheme string // SchemeBearer, …
-	Header string // canonical name; in Authorization, "Bearer " precedes the token
+	Header string // name of the HTTP header, canonical; "Bearer " precedes the token if it is Authorization
 	// Issuer is the authorization server of an OAuth credential, the only one that gets it, spelled as in the server's
 	// own metadata. Empty for other schemes.
 	Issuer     string

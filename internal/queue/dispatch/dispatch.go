@@ -93,9 +93,9 @@ func (d *Dispatcher) dropEnded(ctx context.Context, tasks []store.Task) {
 	}
 }
 
-// DropArchived removes from Redis the archived tasks of the delivery with this id, if their dispatch counter (Task.N)
-// is below n. dropEnded may have missed them, because Redis failed or a task was archived later. If Redis fails now,
-// they stay in the web UI until asynq deletes them, which has no other effect.
+// DropArchived removes from Redis the archived tasks of the delivery with this id whose dispatch counter (Task.N) is
+// below n. The delivery no longer needs these tasks, but dropEnded did not remove them if Redis failed, or if asynq
+// archived them later. If Redis fails again, the only effect is that the web UI shows them until asynq deletes them.
 func (d *Dispatcher) DropArchived(ctx context.Context, id uuid.UUID, n int) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), enqueueTimeout)
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 
 func agentOf(j job.Job) store.Agent { return (&store.Claim{Job: j}).Agent() }
 
-// ReportVerified replaces the chains whose events workers verify.
+// ReportVerified replaces the list of the chains whose events workers verify.
 func (s *Store) ReportVerified(_ context.Context, chains []uint64) error {
 	defer s.lock()()
 	s.verified = slices.Clone(chains)
@@ -60,7 +60,7 @@ func (s *Store) accept(in []store.Intake, read bool) (out []store.Acceptance, ta
 		}
 	}
 	var agents []store.Agent
-	for i, it := range in { // a new delivery that waits or is dispatched leaves nothing in the backlog
+	for i, it := range in { // a new delivery that waits or has a task needs no dispatch
 		settled := out[i].Verdict == store.Refreshed || out[i].Verdict == store.Accepted &&
 			(out[i].Status == store.Waiting || s.findID(out[i].ID).isDispatched())
 		if it.Refused == "" && !settled {
@@ -85,8 +85,8 @@ func (s *Store) newRow(it store.Intake, key string, id uuid.UUID, read bool) *ro
 	return r
 }
 
-// insert stores new deliveries. It sets aside those that may not be called yet, and dispatches the others if no older
-// delivery is in the agent's backlog.
+// insert stores new deliveries. Those that must wait for another delivery wait outside the backlog (setAside). It
+// dispatches the others, as far as the agent's limit allows, if no older delivery is in the agent's backlog.
 func (s *Store) insert(fresh []*row) (tasks []store.Task) {
 	now := s.now()
 	waits, behind := map[*row]time.Time{}, map[*row]bool{}
@@ -138,8 +138,9 @@ func (r *row) mayReopen() bool {
 	return r.Status == store.Rejected && r.Reason == reason.EventNotFound || r.Status == store.Cancelled && r.Reason == reason.Reorg
 }
 
-// mayBeCalled reports whether the agent was called, or may have been called by an attempt without an outcome.
-func (r *row) mayBeCalled() bool {
+// mayHaveBeenCalled reports whether the agent was called with the delivery, or may have been called by an attempt
+// without an outcome.
+func (r *row) mayHaveBeenCalled() bool {
 	return r.Called || (r.Bound || !r.Verified) && r.lastUnfinished() > 0
 }
 
@@ -153,9 +154,10 @@ func (r *row) lastUnfinished() (number int) {
 	return number
 }
 
-// answerKnown answers a job whose key has the delivery r. If r ended because its event was missing, the job may queue r
-// again. If workers verify r's event, the job may become a hint: a worker checks the position that it names. If they do
-// not, r keeps its job, and a job that differs is a conflict.
+// answerKnown answers a job whose key the delivery r already has. If r ended because its event was missing, the job may
+// queue r again. If workers verify r's event, the job may become a hint, so that a worker looks for the event at the
+// position that the job names. If workers do not verify r's event, r keeps its own job, and a job that differs from it
+// is a conflict.
 func (s *Store) answerKnown(r *row, it store.Intake) store.Acceptance {
 	out := store.Acceptance{Verdict: store.Known, ID: r.id, Key: r.Key, Status: r.Status}
 	switch isReopened := !r.Called && (r.mayReopen() || r.refused); {
@@ -170,7 +172,7 @@ func (s *Store) answerKnown(r *row, it store.Intake) store.Acceptance {
 			out.Verdict, out.Field = store.Conflict, "action"
 		}
 		return out
-	case r.job.Retracts != "": // a retraction, whose job the ledger made
+	case r.job.Retracts != "": // the ledger made the job of a retraction, so no other job changes it
 		return out
 	}
 	if r.Bound {
@@ -185,7 +187,7 @@ func (s *Store) answerKnown(r *row, it store.Intake) store.Acceptance {
 		if added := s.addHint(r, it); added || !wasNotFound {
 			return s.reopen(r, it, false)
 		}
-	case r.Status.Final() || r.mayBeCalled(): // the hint makes a worker read the event again
+	case r.Status.Final() || r.mayHaveBeenCalled(): // the hint makes a worker read the event again
 		if r.Bound && !it.Job.NamesEvent(r.job) {
 			s.addHint(r, it)
 		}
@@ -206,8 +208,8 @@ func (r *row) toHint() store.Hint {
 		Refuted: r.Status == store.Rejected && r.Reason == reason.EventNotFound}
 }
 
-// listHints returns the stored hints, or else the delivery's own job as the only hint, unless the chain follower made
-// it.
+// listHints returns the stored hints. If none is stored, the delivery's own job is the only hint; it is no hint if the
+// chain follower made it.
 func (r *row) listHints() []store.Hint {
 	if len(r.hints) > 0 || r.Bound && r.source.Trust == store.TrustChain {
 		return r.hints

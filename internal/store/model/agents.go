@@ -14,11 +14,14 @@ import (
 
 // agent is the row of an agent: the operator's settings, and the observations of the agent's server.
 type agent struct {
-	epoch, raised int64 // raised: epoch that a failure set (Outcome.Moved); neverRaised: none since the last success
-	disabled      bool
-	policy        store.Policy
-	known         store.AgentRow // observations of the agent's server
-	hours         []store.AgentHour
+	epoch int64
+	// raised is the value of epoch after a failed call raised it (Outcome.Moved). neverRaised: no such call since the
+	// last success.
+	raised   int64
+	disabled bool
+	policy   store.Policy
+	known    store.AgentRow // observations of the agent's server
+	hours    []store.AgentHour
 }
 
 // neverRaised represents raised_epoch IS NULL.
@@ -34,8 +37,9 @@ func (s *Store) agent(a store.Agent) *agent {
 	return g
 }
 
-// observeOutcome updates the agent from the outcome of an attempt, unless the job named the endpoint. For Outcome.Moved
-// it raises the epoch, once until the next success.
+// observeOutcome updates the agent from the outcome of an attempt, unless the job named the endpoint. If the agent's
+// endpoint may have moved (Outcome.Moved), it raises the epoch. It does not raise an epoch that another failed call has
+// raised, until the agent's next success.
 func (s *Store) observeOutcome(a store.Agent, c *store.Claim, o store.Outcome) {
 	if o.EndpointOfJob {
 		return
@@ -175,9 +179,10 @@ func (s *Store) releaseAgent(a store.Agent) (released int, tasks []store.Task) {
 	return len(ended), append(s.dispatch([]store.Agent{a}), ended...)
 }
 
-// releaseMended releases the agent's held deliveries if o holds its delivery for a cause that was removed after the
-// claim c: the agent was enabled, or a credential was stored, which raises the epoch. The release at that time did not
-// include o's delivery, which was not yet held.
+// releaseMended releases the agent's deliveries that are held for the same reason as the delivery of o, if the cause no
+// longer exists. The cause of agent_disabled no longer exists if the agent is enabled. The cause of auth_required no
+// longer exists if the epoch was raised after the claim c, as storing a credential does. Enabling the agent or storing
+// the credential did not release o's delivery, because it was not held yet.
 func (s *Store) releaseMended(a store.Agent, c *store.Claim, o store.Outcome) []store.Task {
 	g := s.agent(a)
 	enabled := o.Reason == reason.AgentDisabled && !o.Elsewhere && !g.disabled

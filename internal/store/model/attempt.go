@@ -39,7 +39,7 @@ func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duratio
 
 // startAttempt counts the attempt and stores it before the call, so that a process that dies leaves a trace.
 func (s *Store) startAttempt(r *row, now time.Time, lease time.Duration) *store.Claim {
-	unfinished, wasCalled, g := r.lastUnfinished(), r.mayBeCalled(), s.agent(r.agent)
+	unfinished, wasCalled, g := r.lastUnfinished(), r.mayHaveBeenCalled(), s.agent(r.agent)
 	r.Status, r.Reason, r.NextAttemptAt, r.updated = store.Running, "", time.Time{}, now
 	r.claimNo, r.LeaseUntil = s.drawClaim(), now.Add(lease)
 	r.Attempts++
@@ -107,9 +107,9 @@ func (s *Store) Record(_ context.Context, c *store.Claim, o store.Outcome) (stor
 	return s.recordAttempt(c, c.Attempt, c.StartedAt, o)
 }
 
-// Adopt records the spooled outcome of an earlier attempt, whose outcome is unknown to the store, and undoes the
-// claim's own attempt. A free earlier attempt is undone too, unless other attempts came after it: these keep their
-// numbers.
+// Adopt records the spooled outcome of an earlier attempt that has no outcome in the store, and deletes the claim's own
+// attempt. If the earlier attempt does not count (Outcome.Free), it is deleted too. But it stays if another attempt is
+// between the two, because that attempt keeps its number.
 func (s *Store) Adopt(_ context.Context, c *store.Claim, p store.SpooledOutcome) (store.Recorded, error) {
 	defer s.lock()()
 	if r := s.findID(c.ID); r.isClaimedBy(c) {
@@ -122,9 +122,9 @@ func (s *Store) Adopt(_ context.Context, c *store.Claim, p store.SpooledOutcome)
 	return s.recordAttempt(c, p.Attempt, p.StartedAt, p.Outcome)
 }
 
-// recordAttempt completes an attempt and changes the delivery, if the claim c is valid. One exception: a late success
-// ends a delivery that has not ended, and completes its attempt in any case. Recording the same status again is
-// harmless.
+// recordAttempt completes an attempt and changes the delivery, if the claim c is valid. A success counts also if the
+// claim is lost: it completes its attempt, and it ends the delivery if the delivery has not ended. Recording the same
+// status again is harmless.
 func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o store.Outcome) (store.Recorded, error) {
 	if !o.Status.Final() && o.Status != store.Waiting && o.Status != store.Held {
 		return store.Recorded{}, fmt.Errorf("model: %q is not a status that an attempt can end with", o.Status)
@@ -201,8 +201,9 @@ func (s *Store) applyOutcome(r *row, c *store.Claim, o store.Outcome, number int
 }
 
 // recheck queues the delivery again at once if a hint arrived after the claim, if Bind changed its agent or ordering
-// key, or if it did not get the turn. A delivery that waits for another one (behind_earlier) keeps its budget and its
-// DelaysUntil. For any other delivery, both begin anew.
+// key, or if it did not get the turn. A delivery that waits for another one (behind_earlier) keeps its budget of
+// attempts and its DelaysUntil. Any other delivery gets a new budget, and its DelaysUntil is computed again
+// (startDelay).
 func (s *Store) recheck(r *row, c *store.Claim, o store.Outcome) bool {
 	notFound := r.Status == store.Rejected && r.Reason == reason.EventNotFound
 	behind := r.Status == store.Waiting && r.Reason == reason.BehindEarlier
@@ -234,8 +235,8 @@ func (r *row) undoAttempt(number int, started time.Time) {
 	r.History = slices.DeleteFunc(r.History, func(a store.Attempt) bool { return a.Number == number && a.StartedAt.Equal(started) })
 }
 
-// endGone retracts a feedback whose event is gone. If another event has the key now (g.Next), endGone gives the key to
-// a new delivery of that event.
+// endGone is called for a delivery whose event is no longer on the chain. If the event is a feedback, endGone inserts a
+// retraction. If another event has the key now (g.Next), endGone gives the key to a new delivery of that event.
 func (s *Store) endGone(r *row, g store.Gone) {
 	if r.job.Kind == job.KindNewFeedback {
 		s.accept([]store.Intake{{Job: r.job.Retraction(r.id), Source: store.Source{Name: store.SourceChain}}}, true)

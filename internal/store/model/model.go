@@ -38,12 +38,15 @@ type State struct {
 	Key, IdentityRegistry, AgentID, Error string
 	Status                                store.Status
 	Reason                                reason.Reason
-	Attempts, BudgetBase, FetchFailures   int // all; those of earlier budgets; failed fetches of this budget
+	Attempts                              int // of all budgets
+	BudgetBase                            int // value of Attempts when the present budget began
+	FetchFailures                         int // failed fetches of the feedback file in the present budget
 	Dispatch, Replays                     int
 	Hints                                 int // number of changes of the hints
 	Called                                bool
 	Bulk                                  bool      // part of a backfill
-	Verified, Bound                       bool      // as in store.Claim
+	Verified                              bool      // workers verified the chain's events at acceptance
+	Bound                                 bool      // the job was read from the chain
 	Ordered                               bool      // may wait for other deliveries (order_hash is not null)
 	Turn                                  bool      // has the turn of its ordering key, while dispatched or running
 	HandedAt                              time.Time // when its present task was created; zero: it has no task
@@ -69,7 +72,7 @@ type row struct {
 	hints     []store.Hint // empty: no other job was sent for the key
 	corrected []string
 	claimNo   int64
-	excess    bool // a response that waits for other responses to its agent, not for its feedback
+	excess    bool // the delivery waits because its agent has maxResponses other responses, not for its feedback
 	parent    string
 	created   time.Time
 	updated   time.Time
@@ -128,7 +131,7 @@ func (r *row) isOut() bool {
 	return r.Status == store.Queued && !r.HandedAt.IsZero() || r.Status == store.Running
 }
 
-// isDispatched reports whether the delivery counts towards store.MaxDispatchedPerAgent. Followers of a batch call run
+// isDispatched reports whether the delivery counts towards store.MaxDispatchedPerAgent. The members of a batch run
 // without a task, so they do not count.
 func (r *row) isDispatched() bool { return r.isOut() && !r.HandedAt.IsZero() }
 
@@ -149,10 +152,11 @@ func (r *row) setStatus(status store.Status, why reason.Reason, now time.Time) {
 // queue puts the delivery into its agent's backlog.
 func (r *row) queue(now time.Time) { r.setStatus(store.Queued, "", now) }
 
-// renew begins a new budget of attempts and a new age for the expiry.
+// renew begins a new budget of attempts, and a new period after which Expire ends the delivery.
 func (r *row) renew(now time.Time) { r.BudgetBase, r.FetchFailures, r.AcceptedAt = r.Attempts, 0, now }
 
-// toTask returns the task of a dispatched delivery. Backfills, and replays before their first attempt, are bulk.
+// toTask returns the task of a dispatched delivery. Tasks of a backfill, and of a replay before its first attempt, go
+// to the lane bulk.
 func (r *row) toTask() store.Task {
 	return store.Task{ID: r.id, N: r.Dispatch, Kind: string(r.job.Kind), Attempts: r.Attempts, At: r.NextAttemptAt,
 		Bulk: r.Bulk || r.Replays > 0 && r.Attempts <= r.BudgetBase}
@@ -163,7 +167,7 @@ func (r *row) toEnded() store.Task { return store.Task{ID: r.id, N: r.Dispatch, 
 
 func (r *row) toDelivery() store.Delivery {
 	optional := func(t time.Time) *time.Time {
-		if t.IsZero() || t.Sub(r.updated) > recheckTime/2 { // it waits for another delivery, so the time is unknown
+		if t.IsZero() || t.Sub(r.updated) > recheckTime/2 { // it waits until another delivery ends, at an unknown time
 			return nil
 		}
 		return &t

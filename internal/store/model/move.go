@@ -106,7 +106,8 @@ func (s *Store) Backlog(_ context.Context, limit int) ([]store.Task, error) {
 	return s.dispatch(agents), nil
 }
 
-// Overdue lists the tasks that were due at least the given time ago (late) and are not claimed, by delivery id.
+// Overdue lists the tasks that were due at least the given time ago (late) and are not claimed, sorted by delivery id.
+// It lists only tasks whose delivery id is greater than after.
 func (s *Store) Overdue(_ context.Context, late time.Duration, after uuid.UUID, limit int) (tasks []store.Task, err error) {
 	defer s.lock()()
 	before := s.now().Add(-late)
@@ -245,8 +246,9 @@ func (s *Store) Release(_ context.Context, chains []uint64, gateway bool, limit 
 	}), nil
 }
 
-// releaseHeld queues held deliveries. Those that were never called delay later ones like new deliveries; the others
-// delay none. It returns the tasks with which the deliveries were held.
+// releaseHeld puts held deliveries that match into the backlog. A delivery with which the agent was never called then
+// delays later ones of its ordering key, as a new delivery does; the others delay none. releaseHeld returns the tasks
+// that the deliveries had before, marked as no longer needed (store.Task.Ended).
 func (s *Store) releaseHeld(limit int, matches func(*row) bool) (ended []store.Task) {
 	s.changeEach(limit, func(r *row, now time.Time) bool {
 		if r.Status != store.Held || !matches(r) {

@@ -12,12 +12,16 @@ import (
 )
 
 const (
-	uncheckedDelay = 10 * time.Second          // how long an unchecked delivery delays later ones, from its acceptance
-	pendingDelay   = 30 * time.Second          // the same, if its event is not confirmed yet
-	confirmedDelay = 60 * time.Second          // the same, from the claim that first found its event confirmed
-	recheckTime    = 10 * 365 * 24 * time.Hour // the approximate wait of a delivery that another delivery releases
-	maxResponses   = 2                         // responses among an agent's dispatched deliveries
-	maxRounds      = 32                        // rounds of one dispatch
+	// How long a delivery delays later ones of its ordering key (DelaysUntil).
+	uncheckedDelay = 10 * time.Second // from its acceptance, if its event was not checked yet
+	pendingDelay   = 30 * time.Second // from its acceptance, if a check found its event not confirmed yet
+	confirmedDelay = 60 * time.Second // from the first claim whose check found its event confirmed
+
+	// recheckTime is about ten years. A delivery that waits until another one ends has a wait of that length.
+	recheckTime = 10 * 365 * 24 * time.Hour
+
+	maxResponses = 2  // an agent has at most that many responses among its dispatched deliveries
+	maxRounds    = 32 // dispatch calls dispatchRound at most that many times for an agent
 )
 
 // isUnchecked reports whether workers verify the delivery's event and have not read it from the chain yet.
@@ -32,8 +36,8 @@ func (r *row) hasTurn() bool { return r.Turn && r.isOut() }
 // mayCall reports whether a claim of the delivery may call the agent. Any other claim is for the check only.
 func (r *row) mayCall() bool { return r.Turn || !r.Ordered || r.isResponse() }
 
-// takesTurn reports whether a dispatch or a claim gives the delivery the turn. Unchecked deliveries and responses need
-// no turn.
+// takesTurn reports whether a dispatch or a claim gives the delivery the turn. A delivery whose event is not checked
+// yet (isUnchecked) gets no turn, because its claim is for the check only. Responses need no turn.
 func (r *row) takesTurn() bool { return r.Ordered && !r.isResponse() && !r.isUnchecked() }
 
 // isMateOf reports whether r and o are mates: two deliveries of the same ordering key. Responses have no mates.
@@ -47,14 +51,14 @@ func (r *row) isFeedbackOf(o *row) bool {
 		r.agent == o.agent && r.job.OrderKey() == o.job.OrderKey() && r.job.OrderSeq() == o.job.OrderSeq()
 }
 
-// compareOrder compares two mates by the order in which they are called: by index, and a feedback before its
-// revocation.
+// compareOrder compares two deliveries of the same ordering key by the order in which they are called: by OrderSeq
+// (the feedback index, or a validation's block number), and a feedback before its revocation.
 func compareOrder(r, o *row) int {
 	return cmp.Or(cmp.Compare(r.job.OrderSeq(), o.job.OrderSeq()), cmp.Compare(o.job.Kind, r.job.Kind))
 }
 
 // startDelay sets until when a delivery that is accepted now delays later ones (DelaysUntil). Responses and revocations
-// delay none, but a bound retraction delays later ones.
+// delay none. A retraction has the kind of a revocation, but it delays later ones if it is bound.
 func (r *row) startDelay(now time.Time) {
 	r.DelaysUntil = time.Time{}
 	switch {
@@ -91,10 +95,11 @@ func (s *Store) awaitsFeedback(r *row) bool {
 	return f != nil && !f.Status.Final() && (f.Replays == 0 || !f.Called)
 }
 
-// decideWait returns when to decide again whether r may be called; zero: r may be called now. r must wait if a mate has
-// the turn, if an earlier mate delays r or is checked and in the backlog, or if r's feedback has not ended.
+// decideWait returns until when r must wait; zero: r may be called now. A mate is a delivery of the same ordering key
+// (isMateOf). r must wait if a mate has the turn, if a mate with a lower index delays r, or if r is a revocation or a
+// response and its feedback has not ended. The delay by a checked mate does not end while the mate is in the backlog.
 func (s *Store) decideWait(r *row, now time.Time) (until time.Time) {
-	never := now.AddDate(10, 0, 0) // another delivery will release r
+	never := now.AddDate(10, 0, 0) // r waits until the other delivery releases it (releaseNext)
 	switch {
 	case !r.Ordered:
 		return time.Time{}
@@ -215,8 +220,8 @@ func (s *Store) listBacklog(a store.Agent) (backlog []*row) {
 	return backlog
 }
 
-// listExcess returns those of the next deliveries that need not wait (waits is zero) but exceed a limit: later mates of
-// a checked delivery, and responses beyond freeResponses.
+// listExcess returns the deliveries of next that need not wait for an older delivery (waits is zero), but for another
+// one of next: checked deliveries after the first of their ordering key, and responses beyond the first freeResponses.
 func listExcess(next []*row, waits map[*row]time.Time, freeResponses int) (excess []*row) {
 	for _, r := range next {
 		before := 0
@@ -234,9 +239,11 @@ func listExcess(next []*row, waits map[*row]time.Time, freeResponses int) (exces
 	return excess
 }
 
-// releaseNext is called after the deliveries in ended have ended or paused. It puts the deliveries that may be next
-// into the backlog: the next one of an ordering key, two responses to a feedback, and after a response the next
-// response to its agent and the next one to its feedback.
+// releaseNext is called after the deliveries in ended have ended or are no longer running. It puts deliveries that
+// waited for them (isSetAside) into the backlog:
+//   - after a delivery that is no response, the next one of its ordering key
+//   - after a feedback that has ended, two responses to it
+//   - after a response, the next response that waits because of maxResponses, and the next one to the same feedback
 func (s *Store) releaseNext(now time.Time, ended ...*row) {
 	var released []*row
 	for _, r := range ended {
@@ -253,7 +260,7 @@ func (s *Store) releaseNext(now time.Time, ended ...*row) {
 		isReply := func(o *row) bool {
 			return o.isResponse() && !o.excess && o.job.OrderKey() == r.job.OrderKey() && o.job.OrderSeq() == r.job.OrderSeq()
 		}
-		endsWith := func(o *row) bool { // o's feedback is in ended too, and releases o itself
+		endsWith := func(o *row) bool { // the feedback of o is in ended too: o is released when the loop reaches it
 			return slices.ContainsFunc(ended, func(e *row) bool { return e != r && e.isFeedbackOf(o) })
 		}
 		switch {
@@ -280,8 +287,8 @@ func (s *Store) keepsOrder(a store.Agent) bool {
 	return s.strict && s.agent(a).policy.Order != store.OrderOff
 }
 
-// findOvertaken returns the index (OrderSeq) of the first open delivery of the same ordering key that is earlier than r and
-// no longer delays it. It returns "" if there is none.
+// findOvertaken returns the index (OrderSeq) of the first open delivery of the same ordering key that is earlier than r
+// and no longer delays it. It returns "" if no such delivery exists.
 func (s *Store) findOvertaken(r *row, now time.Time) string {
 	var first *row
 	for _, o := range s.rows {

@@ -39,7 +39,8 @@ func JSON(raw json.RawMessage, limit int) json.RawMessage {
 			return clean
 		}
 	}
-	// Escapes can make the text six times longer, so a few halvings are enough.
+	// In JSON, escapes can make the text six times longer. The loop halves the text's length (room) until the result
+	// fits, which takes a few rounds.
 	for room := limit - truncationOverhead; ; room /= 2 {
 		room = max(room, 0)
 		out, err := json.Marshal(truncatedJSON{Truncated: true, Bytes: len(raw),
@@ -174,7 +175,7 @@ func numberFits(n []byte) bool {
 // Text returns s as text that Postgres can store: without NUL, in valid UTF-8, and of at most limit bytes (limit: at
 // least 3). Longer text is cut between two characters and ends with "…".
 func Text(s string, limit int) string {
-	long := len(s) > 4*limit // do not scan the rest
+	long := len(s) > 4*limit // only the first 4*limit bytes are scanned
 	if long {
 		s = s[:4*limit]
 	}
