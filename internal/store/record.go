@@ -287,7 +287,7 @@ func newRecordRequest(c *Claim, o Outcome) recordRequest {
 }
 
 // isPlain reports whether recordGroup may record the outcome: its statements are record.sql and dispatch.sql and no
-// others, it does not raise the agent's epoch, and the attempt's partition is known.
+// others, and it does not raise the agent's epoch.
 func (q recordRequest) isPlain() bool {
 	reasons, _ := q.outcome.mendedReasons(0)
 	return reasons == nil && !q.outcome.SkipDispatch && len(q.outcome.Refuted) == 0 && !q.outcome.Moved
