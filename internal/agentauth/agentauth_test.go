@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -55,7 +55,7 @@ func (l *countingTokens) PinTokenPath(_ context.Context, _ store.Token, path str
 	return path, l.err
 }
 
-func (l *countingTokens) ReleaseHeld(context.Context, store.Agent, ...reason.Reason) (int, []store.Task, error) {
+func (l *countingTokens) ReleaseHeld(context.Context, store.Agent, ...outcome.Reason) (int, []store.Task, error) {
 	l.released++
 	return 1, nil, l.err
 }

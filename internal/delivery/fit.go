@@ -9,11 +9,10 @@ import (
 	"strings"
 
 	"github.com/agentherald/herald/internal/decode"
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/mcpcall/arguments"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
@@ -28,7 +27,7 @@ const maxArguments = 8 << 20
 // ToolNames returns the names under which an agent may offer the tool of job j, in the order in which they are tried:
 // the name in the job, its built-in aliases, and its configured aliases (by tool name in aliases). listed is the
 // agent's entry in the servers file, or nil. Names that listed does not allow are omitted. If no name is left,
-// ToolNames returns a failure (missingToolReason) that is not counted as the agent's fault (retry.Bar).
+// ToolNames returns a failure (missingToolReason) that is not counted as the agent's fault (outcome.Bar).
 func ToolNames(j job.Job, aliases map[string][]string, listed *servers.Server) ([]string, error) {
 	tool := j.Action.ToolName
 	names := slices.Concat([]string{tool}, mcpcall.Aliases(tool), aliases[tool])
@@ -38,7 +37,7 @@ func ToolNames(j job.Job, aliases map[string][]string, listed *servers.Server) (
 	if names = listed.Allows(names); len(names) > 0 {
 		return names, nil
 	}
-	return nil, retry.Bar(missingToolReason(j.Kind),
+	return nil, outcome.Bar(missingToolReason(j.Kind),
 		fmt.Sprintf("the servers file does not list %s among the tools that are called at this agent", tool))
 }
 
@@ -71,17 +70,17 @@ func findTool(j job.Job, names []string, offered []mcpcall.Tool) (mcpcall.Tool, 
 	if len(names) > 1 {
 		why += ", nor one of its aliases (" + strings.Join(names[1:], ", ") + ")"
 	}
-	return mcpcall.Tool{}, retry.Fail(missingToolReason(j.Kind), why+"; it offers "+describeTools(offered))
+	return mcpcall.Tool{}, outcome.Fail(missingToolReason(j.Kind), why+"; it offers "+describeTools(offered))
 }
 
 // missingToolReason returns the reason for an agent that does not offer the tool for events of this kind:
 // tool_not_found for feedback, which rejects the delivery, and tool_not_offered for all other kinds, whose tools are
 // optional; it skips the delivery.
-func missingToolReason(kind job.Kind) reason.Reason {
+func missingToolReason(kind job.Kind) outcome.Reason {
 	if kind == job.KindNewFeedback {
-		return reason.ToolNotFound
+		return outcome.ToolNotFound
 	}
-	return reason.ToolNotOffered
+	return outcome.ToolNotOffered
 }
 
 // describeTools returns a list of the agent's first few tools, with shortened names, for a message.
@@ -125,7 +124,7 @@ func fitArguments(j job.Job, f job.File, deliveryID string, tool mcpcall.Tool) (
 	if len(j.Action.PayloadTemplate) > 0 {
 		var err error
 		if args, err = j.RenderTemplate(args); err != nil {
-			return Fitted{}, retry.Fail(reason.InvalidJob, "action.payloadTemplate: "+err.Error())
+			return Fitted{}, outcome.Fail(outcome.InvalidJob, "action.payloadTemplate: "+err.Error())
 		}
 		args["deliveryId"] = deliveryID
 	}
@@ -140,7 +139,7 @@ func fitArguments(j job.Job, f job.File, deliveryID string, tool mcpcall.Tool) (
 	case err != nil:
 		return Fitted{}, fmt.Errorf("write the arguments as JSON: %w", err)
 	case len(out.Sent) > maxArguments:
-		return Fitted{}, retry.Fail(reason.InvalidJob,
+		return Fitted{}, outcome.Fail(outcome.InvalidJob,
 			fmt.Sprintf("the arguments are %d bytes of JSON; at most %d are sent", len(out.Sent), maxArguments))
 	}
 	return out, nil

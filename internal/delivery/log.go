@@ -7,8 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -64,7 +63,7 @@ func (d decision) logLevel(err error) slog.Level {
 	switch {
 	case isFenced(err):
 		return slog.LevelWarn
-	case err != nil, d.verdict.Reason == reason.InternalError && !d.away:
+	case err != nil, d.verdict.Reason == outcome.InternalError && !d.away:
 		return slog.LevelError
 	case d.Status == store.Dead:
 		return slog.LevelWarn
@@ -77,14 +76,14 @@ func (d decision) logLevel(err error) slog.Level {
 // putOff reports whether the outcome is a free wait and the agent was not called.
 func (d decision) putOff() bool { return d.Status == store.Waiting && d.Free && !d.Called }
 
-// nextStep returns a text for the operator: how to proceed with the delivery after the outcome d (retry.NextStep). It
+// nextStep returns a text for the operator: how to proceed with the delivery after the outcome d (outcome.NextStep). It
 // returns "" if nothing has to be done, for example if the delivery was delivered or is queued again.
 func (a *attempt) nextStep(d decision) string {
 	if d.Status == store.Queued { // another job of the same event replaced this one
 		return ""
 	}
 	agent := a.claim.Agent()
-	return retry.NextStep(d.verdict.Reason, retry.Subject{
+	return outcome.NextStep(d.verdict.Reason, outcome.Subject{
 		Delivery: a.claim.ID.String(), ChainID: agent.ChainID, AgentID: agent.ID, Registry: agent.Registry,
 		Endpoint: d.Endpoint, Tool: a.claim.Job.Action.ToolName, Listed: a.server != nil, Over: d.Status.Final(),
 	})

@@ -5,12 +5,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/storetest"
@@ -28,11 +28,11 @@ func TestNeverDelivered(t *testing.T) {
 		kind     job.Kind
 		why      string
 		feedback store.Delivery
-		want     reason.Reason
+		want     outcome.Reason
 	}{
-		"a revocation of what was skipped":        {job.KindFeedbackRevoked, job.RevokedByClient, store.Delivery{Status: store.Skipped, Reason: reason.Revoked}, reason.NeverDelivered},
-		"a revocation of what was not found":      {job.KindFeedbackRevoked, job.RevokedByClient, store.Delivery{Status: store.Rejected, Reason: reason.EventNotFound}, ""},
-		"a response to what was never reached":    {job.KindResponseAppended, "", ended("resolve"), reason.NeverDelivered},
+		"a revocation of what was skipped":        {job.KindFeedbackRevoked, job.RevokedByClient, store.Delivery{Status: store.Skipped, Reason: outcome.Revoked}, outcome.NeverDelivered},
+		"a revocation of what was not found":      {job.KindFeedbackRevoked, job.RevokedByClient, store.Delivery{Status: store.Rejected, Reason: outcome.EventNotFound}, ""},
+		"a response to what was never reached":    {job.KindResponseAppended, "", ended("resolve"), outcome.NeverDelivered},
 		"a revocation of what was called":         {job.KindFeedbackRevoked, job.RevokedByClient, ended("call"), ""},
 		"of what was delivered":                   {job.KindFeedbackRevoked, job.RevokedByClient, store.Delivery{Status: store.Delivered}, ""},
 		"of what a dead worker had":               {job.KindResponseAppended, "", store.Delivery{Status: store.Dead, Attempts: 1, History: []store.Attempt{{Stage: "claim"}}}, ""},
@@ -45,9 +45,9 @@ func TestNeverDelivered(t *testing.T) {
 		j.Kind, j.Reason = c.kind, c.why
 		e := &Executor{Config: Config{Ledger: rowLedger{row: c.feedback}}}
 		err := e.checkFeedback(t.Context(), &store.Claim{Job: j})
-		var got reason.Reason
+		var got outcome.Reason
 		if err != nil {
-			got = retry.Classify(err).Reason
+			got = classify.Error(err).Reason
 		}
 		if got != c.want {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
@@ -94,7 +94,7 @@ func TestFalseJobsDelayForSeconds(t *testing.T) {
 		}
 	}
 	deliverDispatched()
-	if d := w.row(id); d.Status != store.Waiting || d.Reason != reason.BehindEarlier || len(a.received()) > 0 {
+	if d := w.row(id); d.Status != store.Waiting || d.Reason != outcome.BehindEarlier || len(a.received()) > 0 {
 		t.Fatalf("%s %s: %s, %d calls", d.Status, d.Reason, d.Error, len(a.received()))
 	}
 	storetest.Aging(t, w.dbURL).Advance(11 * time.Second)

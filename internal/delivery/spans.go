@@ -6,7 +6,7 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
 	"github.com/agentherald/herald/internal/tracecontext"
@@ -70,7 +70,7 @@ func (s *attemptSpans) addStep(a *attempt, name string, err error, began, ended 
 	}
 	_, span := s.tracer.Start(ctx, name, options...)
 	if err != nil {
-		span.SetStatus(codes.Error, string(retry.Classify(err).Reason))
+		span.SetStatus(codes.Error, string(classify.Error(err).Reason))
 	}
 	span.End(trace.WithTimestamp(ended))
 }

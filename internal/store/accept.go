@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/agentherald/herald/internal/tracecontext"
 	"github.com/google/uuid"
@@ -426,7 +426,7 @@ func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uu
 type holder struct {
 	id       uuid.UUID
 	status   Status
-	reason   reason.Reason
+	reason   outcome.Reason
 	raw      []byte // the stored job; nil: retention deleted it, or it was Refused
 	sealed   []byte // the encrypted headers of the job's endpoint
 	called   bool   // Herald recorded a call of the agent
@@ -439,12 +439,12 @@ type holder struct {
 
 // isNotFound reports whether the delivery was rejected because a check did not find its event on the chain
 // (event_not_found).
-func (h holder) isNotFound() bool { return h.status == Rejected && h.reason == reason.EventNotFound }
+func (h holder) isNotFound() bool { return h.status == Rejected && h.reason == outcome.EventNotFound }
 
 // mayReopen reports whether the delivery ended because its event was not found, or because a reorg removed it. It can
 // then be queued again, by another job with its key or when the event is read from the chain.
 func (h holder) mayReopen() bool {
-	return h.isNotFound() || h.status == Cancelled && h.reason == reason.Reorg
+	return h.isNotFound() || h.status == Cancelled && h.reason == outcome.Reorg
 }
 
 // answerKnownKeys answers the arrivals whose answers are undecided (out[i].Verdict). Their keys have deliveries. It
@@ -525,7 +525,7 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 		return out, fmt.Errorf("read back the job of %s: %w", a.key, err)
 	}
 	isReadable := h.raw != nil && json.Unmarshal(h.raw, &known) == nil
-	isInvalid := h.status == Rejected && h.reason == reason.InvalidJob
+	isInvalid := h.status == Rejected && h.reason == outcome.InvalidJob
 	switch {
 	case !isReadable && (h.mayReopen() || isInvalid) && (!h.called || a.read):
 		return s.reopenDelivery(ctx, tx, a, h)

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -166,9 +166,9 @@ func (s *Store) AgentRow(ctx context.Context, a Agent) (r AgentRow, err error) {
 // removes there. After an error, both describe the committed part, and a second call releases the rest.
 func (s *Store) EnableAgent(ctx context.Context, a Agent, enabled bool) (released int, tasks []Task, err error) {
 	defer wrapError(&err, "enable or disable agent %d:%s", a.ChainID, a.ID)
-	var reasons []reason.Reason
+	var reasons []outcome.Reason
 	if enabled {
-		reasons = []reason.Reason{reason.AgentDisabled}
+		reasons = []outcome.Reason{outcome.AgentDisabled}
 	}
 	return s.releaseInBatches(ctx, a, reasons, func(ctx context.Context, tx pgx.Tx) error {
 		return setEnabled(ctx, tx, a, enabled)

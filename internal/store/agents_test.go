@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 )
 
 func TestEnableAgent(t *testing.T) {
@@ -25,7 +25,7 @@ func TestEnableAgent(t *testing.T) {
 		accept(t, s, feedbacks(1, from, min(500, 1101-from))...)
 	}
 	other := acceptOne(t, s, feedback(2, 1))
-	record(t, s, claim(t, s, other), Outcome{Status: Held, Reason: reason.AgentDisabled, Free: true})
+	record(t, s, claim(t, s, other), Outcome{Status: Held, Reason: outcome.AgentDisabled, Free: true})
 	if d := read(t, s, other.ID); d.Status != Queued { // agent 2 is enabled, so nothing holds it
 		t.Errorf("%+v", d)
 	}
@@ -61,7 +61,7 @@ func TestAgentEnabledDuringAttempt(t *testing.T) {
 	if _, _, err := s.EnableAgent(t.Context(), a, true); err != nil {
 		t.Fatal(err)
 	}
-	r := record(t, s, c, Outcome{Status: Held, Reason: reason.AgentDisabled, Stage: "claim", Free: true})
+	r := record(t, s, c, Outcome{Status: Held, Reason: outcome.AgentDisabled, Stage: "claim", Free: true})
 	if len(r.Next) != 2 || !r.Next[1].Ended || r.Next[0].ID != task.ID || r.Next[0].N != 2 {
 		t.Fatalf("%+v", r)
 	}
@@ -72,7 +72,7 @@ func TestAgentEnabledDuringAttempt(t *testing.T) {
 	if _, _, err := s.EnableAgent(t.Context(), a, false); err != nil {
 		t.Fatal(err)
 	}
-	if r := record(t, s, c, Outcome{Status: Held, Reason: reason.AgentDisabled, Stage: "claim", Free: true}); len(r.Next) != 0 {
+	if r := record(t, s, c, Outcome{Status: Held, Reason: outcome.AgentDisabled, Stage: "claim", Free: true}); len(r.Next) != 0 {
 		t.Errorf("%+v", r)
 	}
 	if d := read(t, s, c.ID); d.Status != Held || d.Attempts != 0 || len(d.History) != 0 {

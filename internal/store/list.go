@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/tracecontext"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -21,29 +21,29 @@ import (
 // Delivery is a delivery as operators see it. Job, Result and History are set only by the method Delivery, not in
 // lists.
 type Delivery struct {
-	ID               uuid.UUID     `json:"id"`
-	Key              string        `json:"key"`
-	Seq              int64         `json:"seq"`
-	Kind             string        `json:"kind"`
-	ChainID          uint64        `json:"chainId"`
-	IdentityRegistry string        `json:"identityRegistry"`
-	AgentID          string        `json:"agentId"`
-	Status           Status        `json:"status"`
-	Reason           reason.Reason `json:"reason,omitempty"`
-	Error            string        `json:"error,omitempty"`
-	Attempts         int           `json:"attempts"`
-	Dispatch         int           `json:"dispatch"`
-	NextAttemptAt    *time.Time    `json:"nextAttemptAt,omitempty"`
-	ToolName         string        `json:"toolName,omitempty"`
-	Endpoint         string        `json:"endpoint,omitempty"`
-	FileVerification string        `json:"fileVerification,omitempty"`
-	FileSource       string        `json:"fileSource,omitempty"`
-	FileDisagrees    []string      `json:"fileDisagrees,omitempty"` // fields of the file that contradict the event
-	Verified         bool          `json:"verified"`                // workers verified the chain's events when the job arrived
-	Corrected        []string      `json:"corrected,omitempty"`     // fields in which the sent jobs differ from the event
-	CreatedAt        time.Time     `json:"createdAt"`
-	UpdatedAt        time.Time     `json:"updatedAt"`
-	FinishedAt       *time.Time    `json:"finishedAt,omitempty"`
+	ID               uuid.UUID      `json:"id"`
+	Key              string         `json:"key"`
+	Seq              int64          `json:"seq"`
+	Kind             string         `json:"kind"`
+	ChainID          uint64         `json:"chainId"`
+	IdentityRegistry string         `json:"identityRegistry"`
+	AgentID          string         `json:"agentId"`
+	Status           Status         `json:"status"`
+	Reason           outcome.Reason `json:"reason,omitempty"`
+	Error            string         `json:"error,omitempty"`
+	Attempts         int            `json:"attempts"`
+	Dispatch         int            `json:"dispatch"`
+	NextAttemptAt    *time.Time     `json:"nextAttemptAt,omitempty"`
+	ToolName         string         `json:"toolName,omitempty"`
+	Endpoint         string         `json:"endpoint,omitempty"`
+	FileVerification string         `json:"fileVerification,omitempty"`
+	FileSource       string         `json:"fileSource,omitempty"`
+	FileDisagrees    []string       `json:"fileDisagrees,omitempty"` // fields of the file that contradict the event
+	Verified         bool           `json:"verified"`                // workers verified the chain's events when the job arrived
+	Corrected        []string       `json:"corrected,omitempty"`     // fields in which the sent jobs differ from the event
+	CreatedAt        time.Time      `json:"createdAt"`
+	UpdatedAt        time.Time      `json:"updatedAt"`
+	FinishedAt       *time.Time     `json:"finishedAt,omitempty"`
 	// TraceID is the id of the trace (W3C Trace Context) that contains the delivery's spans and is sent to the agent.
 	TraceID string          `json:"traceId"`
 	Job     json.RawMessage `json:"job,omitempty"`    // set by Delivery only
@@ -59,7 +59,7 @@ type Attempt struct {
 	DurationMs *int            `json:"durationMs,omitempty"`
 	Stage      string          `json:"stage"`
 	Outcome    string          `json:"outcome,omitempty"` // empty: the attempt runs, or its outcome is unknown
-	Reason     reason.Reason   `json:"reason,omitempty"`
+	Reason     outcome.Reason  `json:"reason,omitempty"`
 	Error      string          `json:"error,omitempty"`
 	Arguments  json.RawMessage `json:"arguments,omitempty"`
 	Response   json.RawMessage `json:"response,omitempty"`
@@ -80,7 +80,7 @@ type Filter struct {
 	Transaction string // 0x hash of the event's transaction, lower-case
 	Key         string
 	Status      Status
-	Reason      reason.Reason
+	Reason      outcome.Reason
 	Kind        string
 	Since       time.Time // earliest time of creation
 	Until       time.Time // created before this time
@@ -337,7 +337,7 @@ func (s *Store) Count(ctx context.Context, f Filter) (counts map[Status]int64, e
 // Stuck is the number of held or overdue deliveries with one status and reason.
 type Stuck struct {
 	Status Status // Held, or the status of overdue deliveries
-	Reason reason.Reason
+	Reason outcome.Reason
 	Count  int64
 }
 

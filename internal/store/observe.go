@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/jackc/pgx/v5"
 )
@@ -95,7 +95,7 @@ func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (re
 				continue
 			}
 			seen[row.agent] = true
-			n, more, err := s.releaseInBatches(ctx, row.agent, []reason.Reason{reason.AgentDisabled}, markNotDisabled(row.agent))
+			n, more, err := s.releaseInBatches(ctx, row.agent, []outcome.Reason{outcome.AgentDisabled}, markNotDisabled(row.agent))
 			released, tasks = released+n, append(tasks, more...)
 			if err != nil {
 				return released, tasks, fmt.Errorf("agent %d:%s: %w", row.agent.ChainID, row.agent.ID, err)

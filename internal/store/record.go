@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -34,9 +34,9 @@ const (
 // Outcome is the result of one attempt. Record makes its strings storable and cuts long ones. While Postgres is
 // unavailable, Redis keeps it as JSON, so fields may be added but their JSON names must not change.
 type Outcome struct {
-	Status Status        `json:"status"`
-	Reason reason.Reason `json:"reason,omitempty"` // empty for Delivered
-	Delay  time.Duration `json:"delay,omitempty"`  // for Waiting: time until the next attempt; in JSON: ns
+	Status Status         `json:"status"`
+	Reason outcome.Reason `json:"reason,omitempty"` // empty for Delivered
+	Delay  time.Duration  `json:"delay,omitempty"`  // for Waiting: time until the next attempt; in JSON: ns
 	// Task, for Waiting: the delivery keeps a task, which asynq runs again when the wait is over. If false, the
 	// delivery waits without a task, and the reconciler ends the wait.
 	Task bool `json:"task,omitempty"`

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/netguard"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/jackc/pgx/v5"
 )
@@ -150,7 +150,7 @@ func (s *Store) PinTokenPath(ctx context.Context, t Token, path string) (pinned 
 // the change, and the others in later ones. Its results are those of SetToken.
 func (s *Store) changeTokens(ctx context.Context, a Agent,
 	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
-	return s.releaseInBatches(ctx, a, []reason.Reason{reason.AuthRequired}, func(ctx context.Context, tx pgx.Tx) error {
+	return s.releaseInBatches(ctx, a, []outcome.Reason{outcome.AuthRequired}, func(ctx context.Context, tx pgx.Tx) error {
 		if err := change(ctx, tx); err != nil {
 			return err
 		}
@@ -179,7 +179,7 @@ func (s *Store) AgentTokens(ctx context.Context, a Agent) (tokens []Token, held 
 			return err
 		})
 	b.Queue(`SELECT EXISTS (SELECT FROM herald.work
-		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'held' AND reason = $4)`, a.ChainID, a.Registry, a.ID, reason.AuthRequired).
+		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'held' AND reason = $4)`, a.ChainID, a.Registry, a.ID, outcome.AuthRequired).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
 	err = s.pool.SendBatch(ctx, b).Close()
 	return tokens, held, err

@@ -11,11 +11,11 @@ import (
 
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery"
-	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
@@ -193,7 +193,7 @@ func (p *prober) findEndpoint(ctx context.Context) (mcpcall.Endpoint, error) {
 		}
 	}
 	if !p.content.HasChain(p.agent.ChainID) {
-		return mcpcall.Endpoint{}, retry.Fail(reason.ChainUnconfigured,
+		return mcpcall.Endpoint{}, outcome.Fail(outcome.ChainUnconfigured,
 			fmt.Sprintf("the servers file names no endpoint of the agent, and chain %d has no RPC URL: set RPC_URL_%d",
 				p.agent.ChainID, p.agent.ChainID))
 	}
@@ -271,7 +271,7 @@ func (p *prober) send(ctx context.Context, r mcpcall.Request) (answer mcpcall.An
 		return err
 	})
 	if err == nil && answer.IsError {
-		err = retry.Fail(reason.ToolError, "the agent's tool answered the sample with an error: "+text.Shorten(answer.Text))
+		err = outcome.Fail(outcome.ToolError, "the agent's tool answered the sample with an error: "+text.Shorten(answer.Text))
 	}
 	return answer, time.Since(began), err
 }
@@ -287,7 +287,7 @@ func (p *prober) conclude(ctx context.Context, err error, began time.Time) {
 		r.Verdict = fmt.Sprintf("a delivery calls %s at %s with its arguments fitted like these; nothing was called now",
 			r.Tool, r.Endpoint.Address)
 	default:
-		p.expect(retry.Classify(err))
+		p.expect(classify.Error(err))
 	}
 	r.TookMs = milliseconds(time.Since(began))
 	p.storeObservation(ctx)
@@ -295,9 +295,9 @@ func (p *prober) conclude(ctx context.Context, err error, began time.Time) {
 }
 
 // expect sets the outlook to that of a delivery with the verdict v.
-func (p *prober) expect(v retry.Verdict) {
+func (p *prober) expect(v outcome.Verdict) {
 	r := &p.found
-	s := retry.Subject{ChainID: p.agent.ChainID, AgentID: p.agent.ID, Registry: p.agent.Registry, Tool: r.Asked,
+	s := outcome.Subject{ChainID: p.agent.ChainID, AgentID: p.agent.ID, Registry: p.agent.Registry, Tool: r.Asked,
 		Listed: p.listed != nil, Shower: "probe"}
 	if r.Endpoint != nil {
 		s.Endpoint = r.Endpoint.Address
@@ -342,7 +342,7 @@ func (p *prober) checkDisabled(ctx context.Context) {
 		return
 	}
 	p.addNote("once it is enabled: " + p.found.Verdict)
-	p.expect(retry.Classify(err))
+	p.expect(classify.Error(err))
 }
 
 // rowDisables reports whether the agent's row disables it. Without a store it returns false.
@@ -365,9 +365,9 @@ func (p *prober) observation() (store.AgentObservation, bool) {
 		l.ServerInfo, _ = json.Marshal(p.found.Server) // cannot fail: it has two strings
 		return l, true
 	}
-	v := retry.Classify(p.reached)
+	v := classify.Error(p.reached)
 	l.State, l.Error = store.StateFailed, v.Text
-	if v.Reason == reason.AuthRequired {
+	if v.Reason == outcome.AuthRequired {
 		l.State = store.StateNeedsAuth
 	}
 	return l, v.AgentFault

@@ -5,7 +5,7 @@
 //
 // A tool is called only with Send. A probe or check stores its observation of the agent if a store is available, as a
 // delivery does. The code that decides is the code of deliveries: resolver, agentauth, delivery.FitCall and
-// retry.Classify.
+// classify.Error.
 package inspect
 
 import (
@@ -16,10 +16,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
@@ -58,22 +58,22 @@ type Resolution struct {
 
 // Outlook is how a delivery would end now, with advice for the operator.
 type Outlook struct {
-	Status   store.Status  `json:"status,omitempty"` // empty if it would be delivered or called
-	Reason   reason.Reason `json:"reason,omitempty"`
-	Verdict  string        `json:"verdict"`
-	NextStep string        `json:"nextStep,omitempty"`
+	Status   store.Status   `json:"status,omitempty"` // empty if it would be delivered or called
+	Reason   outcome.Reason `json:"reason,omitempty"`
+	Verdict  string         `json:"verdict"`
+	NextStep string         `json:"nextStep,omitempty"`
 
 	again error // error of the command: a delivery would try again, or the agent does not exist
 }
 
 // expect returns the outlook of a delivery with the verdict v.
-func expect(v retry.Verdict, s retry.Subject) Outlook {
-	o := Outlook{Status: store.Status(v.Ending), Reason: v.Reason, NextStep: retry.NextStep(v.Reason, s)}
+func expect(v outcome.Verdict, s outcome.Subject) Outlook {
+	o := Outlook{Status: store.Status(v.Ending), Reason: v.Reason, NextStep: outcome.NextStep(v.Reason, s)}
 	becomes := "is " + string(v.Ending)
 	switch {
-	case v.Ending == retry.Wait:
+	case v.Ending == outcome.Wait:
 		becomes, o.again = "waits and is tried again", ErrNotNow
-	case v.Reason == reason.AgentNotFound:
+	case v.Reason == outcome.AgentNotFound:
 		o.again = errUnregistered
 	}
 	o.Verdict = fmt.Sprintf("a delivery %s (%s): %s", becomes, v.Reason, v.Text)
@@ -181,7 +181,7 @@ func (r *Resolution) conclude(g store.Agent, t resolver.Target, err error) {
 			describeHint(t.ProtocolHint), t.DescribeBinding())
 		return
 	}
-	r.Outlook = expect(retry.Classify(err), retry.Subject{ChainID: g.ChainID, AgentID: g.ID, Registry: g.Registry,
+	r.Outlook = expect(classify.Error(err), outcome.Subject{ChainID: g.ChainID, AgentID: g.ID, Registry: g.Registry,
 		Endpoint: t.URL, Shower: "resolve"})
 }
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -199,8 +199,8 @@ func (s *Store) applyOutcome(r *row, c *store.Claim, o store.Outcome, number int
 // recheck queues the delivery again at once if a hint arrived after the claim, if Bind changed its agent, or if it has no
 // turn. Recording the outcome a second time does not. A wait without the turn keeps its budget and its delay.
 func (s *Store) recheck(r *row, c *store.Claim, o store.Outcome) bool {
-	notFound := r.Status == store.Rejected && r.Reason == reason.EventNotFound
-	behind := r.Status == store.Waiting && r.Reason == reason.BehindEarlier
+	notFound := r.Status == store.Rejected && r.Reason == outcome.EventNotFound
+	behind := r.Status == store.Waiting && r.Reason == outcome.BehindEarlier
 	asked := o.Rerouted || o.NoTurn || o.Undecided && r.Hints != c.Hints
 	if !asked || r.claimNo != c.No || !notFound && !behind && !r.waitsForChain() {
 		return false

@@ -1,13 +1,13 @@
-// Package reason lists the reasons why a delivery was skipped, rejected or cancelled, is held, waits or is dead. The
-// list is closed. Rows and metrics contain these words and operators filter by them, so a word never changes.
+// Package outcome is the vocabulary of an attempt's end: the reasons why a delivery was skipped, rejected or cancelled,
+// is held, waits or is dead, their effect on the delivery (verdict.go), the retry schedule, and the next step for an
+// operator (nextstep.go). The package does no I/O and reads no clock. Package delivery/classify maps errors to verdicts.
 //
-// Package retry decides the effect of a reason on a delivery. In verdict.go, endingOf decides whether the delivery is
-// skipped, rejected, held or tried again, and isFree whether its wait is a free wait. In nextstep.go, NextStep returns
-// the next step for an operator. A new reason has to be added to this list, to All, to these three functions, and to
-// the tables of their tests (go test ./internal/reason ./internal/delivery/retry). Let endingOf return Hold only if
+// The list of reasons is closed. Rows and metrics contain these words and operators filter by them, so a word never
+// changes. A new reason has to be added to this list, to Reasons, Reason.Ending, Reason.Free and NextStep, and to the
+// tables of the tests (go test ./internal/outcome ./internal/delivery/classify). Let Ending return Hold only if
 // something releases the deliveries that are held for the reason; otherwise let it return Reject. The SQL of package
 // store also contains some of the words: search it for the constant's text.
-package reason
+package outcome
 
 // Reason is one of the constants below, or empty for a delivery without a reason.
 type Reason string
@@ -130,9 +130,9 @@ const (
 	RateLimited Reason = "rate_limited"
 	// ServerError: the agent or its authorization server answered that it failed, such as with status 503.
 	ServerError Reason = "server_error"
-	// OutcomeUnknown: at least a part of the call was sent, but it is unknown whether the agent executed it. Either no
+	// Unknown: at least a part of the call was sent, but it is unknown whether the agent executed it. Either no
 	// usable answer arrived, or the answer to a batch does not contain this delivery exactly once.
-	OutcomeUnknown Reason = "outcome_unknown"
+	Unknown Reason = "outcome_unknown"
 	// InternalError: an error in Herald itself, whose cause is in the log.
 	InternalError Reason = "internal_error"
 	// Expired: the delivery did not end within the longest time for which a delivery may be open, so it is dead. No
@@ -140,8 +140,8 @@ const (
 	Expired Reason = "expired"
 )
 
-// All returns all reasons, for commands and pages that offer a choice.
-func All() []Reason {
+// Reasons returns all reasons, for commands and pages that offer a choice.
+func Reasons() []Reason {
 	return []Reason{NoURI, NoDocument, NoMCPEndpoint, AgentInactive, AgentNotFound, Revoked, ToolNotOffered,
 		NeverDelivered, MinedAgain,
 		InvalidJob, EventNotFound, ToolNotFound, SchemaMismatch, HashMismatch, EndpointUnverified, AddressBlocked,
@@ -149,7 +149,7 @@ func All() []Reason {
 		Operator, Reorg,
 		AuthRequired, AgentDisabled, HeldUnknown, ChainUnconfigured, GatewayUnconfigured,
 		NotConfirmed, AgentBusy, BehindEarlier, BreakerOpen, Throttled, OverBudget,
-		ChainUnavailable, ContentUnavailable, ConnectFailed, Timeout, RateLimited, ServerError, OutcomeUnknown,
+		ChainUnavailable, ContentUnavailable, ConnectFailed, Timeout, RateLimited, ServerError, Unknown,
 		InternalError,
 		Expired}
 }

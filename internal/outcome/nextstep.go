@@ -1,4 +1,4 @@
-package retry
+package outcome
 
 import (
 	"cmp"
@@ -9,7 +9,6 @@ import (
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/netguard"
-	"github.com/agentherald/herald/internal/reason"
 	"github.com/ethereum/go-ethereum/common"
 )
 
@@ -28,12 +27,12 @@ type Subject struct {
 }
 
 // NextStep returns a text for the operator: how to proceed with a delivery that ended, is held or waits for the reason
-// r. The text is one sentence with a setting or a command to copy, or "nothing to do: …". Each reason of package reason
-// has a text. For any other value of r, NextStep returns "".
+// r. The text is one sentence with a setting or a command to copy, or "nothing to do: …". Each reason has a
+// text. For any other value of r, NextStep returns "".
 //
 // Callers compute the text when they show it and do not store it, because the right advice may change later.
-func NextStep(r reason.Reason, s Subject) string {
-	for _, of := range []func(reason.Reason, Subject) string{skippedStep, rejectedStep, heldStep, waitingStep, deadStep} {
+func NextStep(r Reason, s Subject) string {
+	for _, of := range []func(Reason, Subject) string{skippedStep, rejectedStep, heldStep, waitingStep, deadStep} {
 		if step := of(r, s); step != "" {
 			return step
 		}
@@ -43,28 +42,28 @@ func NextStep(r reason.Reason, s Subject) string {
 
 // skippedStep returns NextStep's text for the reasons that skip a delivery, and "" for others. Usually the agent's
 // owner has to change something first.
-func skippedStep(r reason.Reason, s Subject) string {
+func skippedStep(r Reason, s Subject) string {
 	switch r {
-	case reason.NoURI:
+	case NoURI:
 		return "the agent's owner has to set a tokenURI in the identity registry" + s.thenReplay(r)
-	case reason.NoDocument:
+	case NoDocument:
 		return "the agent's owner has to publish a registration document where its tokenURI leads" +
 			s.refer(", see ", s.resolveCommand(), "") + s.thenReplay(r)
-	case reason.NoMCPEndpoint:
+	case NoMCPEndpoint:
 		return "the agent's owner has to register an MCP endpoint" + s.thenReplay(r)
-	case reason.AgentInactive:
+	case AgentInactive:
 		return `the agent's owner has to end "active": false in its registration document` + s.thenReplay(r)
-	case reason.AgentNotFound:
+	case AgentNotFound:
 		return fmt.Sprintf("nothing to do, unless IDENTITY_REGISTRY_%d or the job names the wrong registry: "+
 			"this one has no such agent", s.ChainID)
-	case reason.Revoked:
+	case Revoked:
 		return "nothing to do: the client took its feedback back before it was delivered"
-	case reason.ToolNotOffered:
+	case ToolNotOffered:
 		return "nothing to do: the agent does not ask for this kind of event; to get it, it has to offer the tool " +
 			cmp.Or(s.Tool, "of its name")
-	case reason.NeverDelivered:
+	case NeverDelivered:
 		return "nothing to do: the agent never got the feedback that this is about"
-	case reason.MinedAgain:
+	case MinedAgain:
 		return "nothing to do: the event that it would have taken back is on the chain again"
 	}
 	return ""
@@ -72,42 +71,42 @@ func skippedStep(r reason.Reason, s Subject) string {
 
 // rejectedStep returns NextStep's text for the reasons that reject or cancel a delivery, and "" for others. Without a
 // change, another attempt would end the same way.
-func rejectedStep(r reason.Reason, s Subject) string {
+func rejectedStep(r Reason, s Subject) string {
 	switch r {
-	case reason.InvalidJob:
+	case InvalidJob:
 		return "the sender of the job has to correct it as the error says, and enqueue it again"
-	case reason.EventNotFound:
+	case EventNotFound:
 		return fmt.Sprintf("compare the job with chain %[1]d and enqueue it corrected; "+
 			"if the node of RPC_URL_%[1]d was wrong, mend that",
 			s.ChainID) + s.thenReplay(r)
-	case reason.ToolNotFound:
+	case ToolNotFound:
 		return fmt.Sprintf("the agent has to offer the tool %s; "+
 			"one of another name counts when HERALD_TOOL_ALIASES says so",
 			cmp.Or(s.Tool, "of the job")) + s.thenReplay(r)
-	case reason.SchemaMismatch:
+	case SchemaMismatch:
 		return "the agent has to accept these arguments" + s.refer(", see ", s.probeCommand(), "") + s.thenReplay(r)
-	case reason.HashMismatch:
+	case HashMismatch:
 		return "the file's owner has to serve the file that was hashed, or HERALD_HASH_POLICY=annotate delivers such " +
 			"files labelled" + s.thenReplay(r)
-	case reason.EndpointUnverified:
+	case EndpointUnverified:
 		return "the operator of the endpoint has to name the agent as the error says, or HERALD_BINDING=warn lets it be " +
 			"called all the same" + s.thenReplay(r)
-	case reason.AddressBlocked:
+	case AddressBlocked:
 		return "if the address is intended, let it through by HERALD_ALLOW_NETWORKS, plain http by HERALD_ALLOW_HTTP=true, " +
 			"and restart the worker" + s.thenReplay(r)
-	case reason.TransportRefused:
+	case TransportRefused:
 		return "the agent's owner has to register an http endpoint; a command is run when HERALD_STDIO_COMMANDS lists " +
 			"exactly it" + s.thenReplay(r)
-	case reason.AuthFailed:
+	case AuthFailed:
 		return "the headers that came with the job were refused, and are not replaced: once the agent accepts them" +
 			s.replayAfter(r)
-	case reason.ToolError:
+	case ToolError:
 		return "the agent's tool ran and refused: ask its author; once that is mended" + s.replayAfter(r)
-	case reason.BadResponse:
+	case BadResponse:
 		return "the agent's author has to mend its answer" + s.refer(", see ", s.probeCommand(), "") + s.thenReplay(r)
-	case reason.Operator:
+	case Operator:
 		return "nothing to do: an operator cancelled it; to deliver it all the same" + s.replayAfter(r)
-	case reason.Reorg:
+	case Reorg:
 		return "nothing to do: its block left the chain; it is queued anew when its event is mined again"
 	}
 	return ""
@@ -115,9 +114,9 @@ func rejectedStep(r reason.Reason, s Subject) string {
 
 // heldStep returns NextStep's text for the reasons that hold a delivery, and "" for others. The step that it names
 // releases the delivery.
-func heldStep(r reason.Reason, s Subject) string {
+func heldStep(r Reason, s Subject) string {
 	switch r {
-	case reason.AuthRequired:
+	case AuthRequired:
 		if s.Listed {
 			return "give the agent auth or headers in HERALD_SERVERS_FILE; that releases its deliveries"
 		}
@@ -126,21 +125,21 @@ func heldStep(r reason.Reason, s Subject) string {
 		}
 		return fmt.Sprintf("store a token: worker token set %s%s (where it wants OAuth: worker token login %s%s)",
 			s.agentArgument(), s.originOption(), s.agentArgument(), s.originOption())
-	case reason.AgentDisabled:
+	case AgentDisabled:
 		if s.Listed {
 			return `say "enabled": true of the agent in HERALD_SERVERS_FILE, or if its row is disabled: worker agent enable ` +
 				s.agentArgument()
 		}
 		return "enable the agent: worker agent enable " + s.agentArgument()
-	case reason.HeldUnknown:
+	case HeldUnknown:
 		if s.Delivery == "" {
 			return "ask the agent's author whether the call arrived"
 		}
 		return fmt.Sprintf("ask the agent's author whether deliveryId %[1]s arrived; if not: worker delivery replay %[1]s; "+
 			"if it did: worker delivery cancel %[1]s", s.Delivery)
-	case reason.ChainUnconfigured:
+	case ChainUnconfigured:
 		return fmt.Sprintf("set RPC_URL_%d and restart the worker, which releases its deliveries", s.ChainID)
-	case reason.GatewayUnconfigured:
+	case GatewayUnconfigured:
 		return "set ARWEAVE_GATEWAY and restart the worker, which releases its deliveries"
 	}
 	return ""
@@ -148,28 +147,28 @@ func heldStep(r reason.Reason, s Subject) string {
 
 // waitingStep returns NextStep's text for the reasons of a delivery that continues automatically, and "" for others.
 // The operator can only look for the cause.
-func waitingStep(r reason.Reason, s Subject) string {
+func waitingStep(r Reason, s Subject) string {
 	const again = "nothing to do: it is tried again by itself"
 	switch r {
-	case reason.NotConfirmed:
+	case NotConfirmed:
 		return "nothing to do: it is delivered once its block has as many confirmations as HERALD_CONFIRMATIONS asks for"
-	case reason.AgentBusy, reason.BehindEarlier, reason.Throttled, reason.OverBudget:
+	case AgentBusy, BehindEarlier, Throttled, OverBudget:
 		return again
-	case reason.BreakerOpen:
+	case BreakerOpen:
 		return again + ", after one probe call succeeded" + s.refer("; to see the fault: ", s.probeCommand(), "")
 	}
 	if s.Over {
 		return ""
 	}
 	switch r {
-	case reason.ChainUnavailable:
+	case ChainUnavailable:
 		return again + fmt.Sprintf("; if the node of RPC_URL_%d stays away, set another: worker doctor", s.ChainID)
-	case reason.ContentUnavailable:
+	case ContentUnavailable:
 		return again + ", and after six failures the feedback is delivered without its file" +
 			s.refer("; to see what is fetched: ", s.resolveCommand(), "")
-	case reason.ConnectFailed, reason.Timeout, reason.RateLimited, reason.ServerError, reason.OutcomeUnknown:
+	case ConnectFailed, Timeout, RateLimited, ServerError, Unknown:
 		return again + s.refer("; to see how the agent does: ", s.probeCommand(), "")
-	case reason.InternalError:
+	case InternalError:
 		return again + "; the worker's log says more of it"
 	}
 	return ""
@@ -177,19 +176,19 @@ func waitingStep(r reason.Reason, s Subject) string {
 
 // deadStep returns NextStep's text for a delivery that is dead because its attempts or its time are used up, and "" for
 // other reasons.
-func deadStep(r reason.Reason, s Subject) string {
+func deadStep(r Reason, s Subject) string {
 	switch r {
-	case reason.ChainUnavailable:
+	case ChainUnavailable:
 		return fmt.Sprintf("once the node of RPC_URL_%d answers (worker doctor)", s.ChainID) + s.replayAfter(r)
-	case reason.ContentUnavailable:
+	case ContentUnavailable:
 		return "once the document that it needs can be fetched" + s.refer(" (", s.resolveCommand(), ")") + s.replayAfter(r)
-	case reason.ConnectFailed, reason.Timeout, reason.RateLimited, reason.ServerError:
+	case ConnectFailed, Timeout, RateLimited, ServerError:
 		return "once the agent answers again" + s.refer(" (", s.probeCommand(), ")") + s.replayAfter(r)
-	case reason.OutcomeUnknown:
+	case Unknown:
 		return "ask the agent's author whether it arrived; if not" + s.replayAfter(r)
-	case reason.InternalError:
+	case InternalError:
 		return "see the worker's log for the cause; once that is mended" + s.replayAfter(r)
-	case reason.Expired:
+	case Expired:
 		return "if it is still wanted" + s.replayAfter(r)
 	}
 	return ""
@@ -197,7 +196,7 @@ func deadStep(r reason.Reason, s Subject) string {
 
 // thenReplay returns "; then" and the command of replayAfter, or "" without a command. It follows a sentence about a
 // change that the agent's owner or the operator has to make first.
-func (s Subject) thenReplay(r reason.Reason) string {
+func (s Subject) thenReplay(r Reason) string {
 	if replay := s.replayAfter(r); replay != "" {
 		return "; then" + replay
 	}
@@ -206,7 +205,7 @@ func (s Subject) thenReplay(r reason.Reason) string {
 
 // replayAfter returns the end of a sentence, ": worker delivery replay …": the command that replays the delivery or, if
 // s names none, all deliveries of the agent that ended for the reason. It returns "" if s names neither.
-func (s Subject) replayAfter(r reason.Reason) string {
+func (s Subject) replayAfter(r Reason) string {
 	switch {
 	case s.Delivery != "":
 		return ": worker delivery replay " + s.Delivery

@@ -1,4 +1,4 @@
-package reason
+package outcome
 
 import (
 	"go/ast"
@@ -32,7 +32,7 @@ func TestAllListsEveryConstant(t *testing.T) {
 		constants = append(constants, Reason(word))
 		return true
 	})
-	listed := All()
+	listed := Reasons()
 	slices.Sort(constants)
 	slices.Sort(listed)
 	if len(constants) < 30 || !slices.Equal(constants, listed) {
