@@ -26,7 +26,7 @@ func TestNextStepsCanBeTyped(t *testing.T) {
 	}
 	command := regexp.MustCompile(`worker ((?:agent|token|delivery|doctor)[^;(),]*)`)
 	setting := regexp.MustCompile(`(?:HERALD|RPC|IDENTITY|ARWEAVE|IPFS)_[A-Z_]+`)
-	whole := outcome.Subject{Delivery: oneID, ChainID: 8453, AgentID: "110", Registry: "0x00000000000000000000000000000000000000Aa",
+	whole := outcome.Subject{Delivery: oneID, ChainID: 8453, Agent: "8453:110 --registry 0x00000000000000000000000000000000000000AA",
 		Endpoint: "https://agent.example:8443/mcp", Tool: "agent.receiveFeedback"}
 	probed, listed, over := whole, whole, whole
 	probed.Delivery, listed.Listed, over.Over = "", true, true

@@ -36,7 +36,7 @@ func storedToken(keys *secret.Keyset, rawURL string, adapt ...func(*store.Token)
 
 // newAuthorizer returns an Authorizer over a ledger that holds one token.
 func newAuthorizer(keys *secret.Keyset, token store.Token) *Authorizer {
-	return must(New(Config{Ledger: &countingTokens{tokens: []store.Token{token}}, Opener: keys}))
+	return must(New(Config{Ledger: &countingTokens{tokens: []store.Token{token}}, Opener: keys, Classify: classify.Error}))
 }
 
 func endpointAt(rawURL string) mcpcall.Endpoint {
@@ -132,7 +132,7 @@ func TestTokensWithoutAPath(t *testing.T) {
 	keys := must(secret.Create())
 	const at = "https://agent.example"
 	ledger := &countingTokens{tokens: []store.Token{storedToken(keys, at, func(t *store.Token) { t.Path = "" })}}
-	z, other := must(New(Config{Ledger: ledger, Opener: keys})), must(New(Config{Ledger: ledger, Opener: keys}))
+	z, other := must(New(Config{Ledger: ledger, Opener: keys, Classify: classify.Error})), must(New(Config{Ledger: ledger, Opener: keys, Classify: classify.Error}))
 	for _, named := range []string{"/evil", "/victim", ""} {
 		if a, err := z.Authorize(t.Context(), Subject{NamedByJob: true}, endpointAt(at+named)); err != nil || a.token != nil {
 			t.Errorf("a job has it sent to %s: %v", named, err)
@@ -252,7 +252,7 @@ func TestOpenToken(t *testing.T) {
 	// Without a client for authorization servers no access token can be had.
 	w := newRenewing(t, clientOf(""))
 	w.token.Path = "/mcp"
-	bare := must(New(Config{Ledger: &countingTokens{tokens: []store.Token{w.token}}, Opener: w.keys}))
+	bare := must(New(Config{Ledger: &countingTokens{tokens: []store.Token{w.token}}, Opener: w.keys, Classify: classify.Error}))
 	_, err = bare.Authorize(t.Context(), Subject{}, endpointAt(renewOrigin+"/mcp"))
 	wantHeld(t, err, "this process cannot get access tokens")
 }

@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/outcome"
@@ -24,7 +23,8 @@ import (
 type TokenLedger interface {
 	AgentTokens(ctx context.Context, a store.Agent) (tokens []store.Token, held bool, err error)
 	PinTokenPath(ctx context.Context, t store.Token, path string) (pinned string, err error)
-	ReleaseHeld(ctx context.Context, a store.Agent, reasons ...outcome.Reason) (released int, tasks []store.Task, err error)
+	ReleaseHeld(ctx context.Context, a store.Agent, reasons ...outcome.Reason) (released int, tasks []store.Task,
+		err error)
 	RenewalLedger
 }
 
@@ -42,6 +42,8 @@ type Sealer interface {
 type Config struct {
 	Ledger TokenLedger
 	Opener Opener
+	// Classify returns the verdict for an error of any package (package delivery/classify).
+	Classify func(error) outcome.Verdict
 	// OAuth obtains access tokens, and Sealer encrypts them. Without OAuth, deliveries to agents with an OAuth
 	// credential are held.
 	OAuth  Authority
@@ -101,8 +103,8 @@ type refusal struct {
 
 // New validates cfg and returns an Authorizer.
 func New(cfg Config) (*Authorizer, error) {
-	if cfg.Ledger == nil || cfg.Opener == nil {
-		return nil, errors.New("agentauth: a ledger and an opener are needed")
+	if cfg.Ledger == nil || cfg.Opener == nil || cfg.Classify == nil {
+		return nil, errors.New("agentauth: a ledger, an opener and a classifier are needed")
 	}
 	if cfg.OAuth != nil && cfg.Sealer == nil {
 		return nil, errors.New("agentauth: renewing access tokens needs a sealer")
@@ -199,7 +201,7 @@ func (z *Authorizer) Authorize(ctx context.Context, s Subject, e mcpcall.Endpoin
 		return a, nil
 	}
 	if err := z.authorizeEndpoint(ctx, a); err != nil {
-		z.rememberRefusal(a, err, classify.Error(err))
+		z.rememberRefusal(a, err, z.Classify(err))
 		return nil, err
 	}
 	return a, nil

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/outcome"
@@ -427,7 +426,7 @@ func (r *renewer) recordFailure(ctx context.Context, e tokenRequest, mine leased
 			pause = max(pause, min(2*f.pause, awayMost))
 		}
 		r.rememberFailure(e, pause, err)
-	case classify.Error(err).Ending == outcome.Hold:
+	case r.Classify(err).Ending == outcome.Hold:
 		r.rememberFailure(e, r.RefusalPause, err)
 	} // otherwise an internal error, or the caller was stopped
 }
@@ -458,7 +457,7 @@ func (r *renewer) recentFailure(e tokenRequest) error {
 	return again
 }
 
-// renewalError is an error with a text for operators. classify.Error evaluates its cause.
+// renewalError is an error with a text for operators. Config.Classify evaluates its cause.
 type renewalError struct {
 	text  string
 	cause error

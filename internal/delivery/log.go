@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -84,7 +85,8 @@ func (a *attempt) nextStep(d decision) string {
 	}
 	agent := a.claim.Agent()
 	return outcome.NextStep(d.verdict.Reason, outcome.Subject{
-		Delivery: a.claim.ID.String(), ChainID: agent.ChainID, AgentID: agent.ID, Registry: agent.Registry,
+		Delivery: a.claim.ID.String(), ChainID: agent.ChainID,
+		Agent:    erc8004.AgentArgument(agent.ChainID, agent.Registry, agent.ID),
 		Endpoint: d.Endpoint, Tool: a.claim.Job.Action.ToolName, Listed: a.server != nil, Over: d.Status.Final(),
 	})
 }

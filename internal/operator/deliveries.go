@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -257,10 +258,8 @@ func (o *Operator) nextStep(d store.Delivery) string {
 	_ = json.Unmarshal(d.Job, &asked) // an unknown tool name only makes the text less specific
 	listed, err := o.ListedServer(store.Agent{ChainID: d.ChainID, Registry: d.IdentityRegistry, ID: d.AgentID})
 	return outcome.NextStep(d.Reason, outcome.Subject{Delivery: d.ID.String(), ChainID: d.ChainID,
-		AgentID:  d.AgentID,
-		Registry: d.IdentityRegistry, Endpoint: d.Endpoint, Tool: asked.Action.ToolName, Listed: err == nil &&
-			listed != nil,
-		Over: d.Status.Final()})
+		Agent:    erc8004.AgentArgument(d.ChainID, d.IdentityRegistry, d.AgentID),
+		Endpoint: d.Endpoint, Tool: asked.Action.ToolName, Listed: err == nil && listed != nil, Over: d.Status.Final()})
 }
 
 // CheckEventFilter returns an error if agent or one of statuses is invalid.

@@ -28,46 +28,6 @@ func Pause(r Reason, d time.Duration, text string) error {
 	return &Failure{Reason: r, Text: text, Pause: d}
 }
 
-// Ending is the effect of a reason on the delivery: the status that it gets.
-type Ending string
-
-// The endings. A delivery whose ending is Wait becomes dead when it has no attempts left.
-const (
-	Skip   Ending = "skipped"
-	Reject Ending = "rejected"
-	Hold   Ending = "held"
-	Wait   Ending = "waiting"
-)
-
-// Ending returns the ending of a delivery whose attempt failed for reason r. It is Wait for each reason that the
-// function does not name. No attempt fails for the reasons operator, reorg and expired, so it is never called for them.
-func (r Reason) Ending() Ending {
-	switch r {
-	case NoURI, NoDocument, NoMCPEndpoint, AgentInactive, AgentNotFound,
-		Revoked, ToolNotOffered, NeverDelivered, MinedAgain:
-		return Skip
-	case InvalidJob, EventNotFound, ToolNotFound, SchemaMismatch, HashMismatch,
-		EndpointUnverified, AddressBlocked, TransportRefused, AuthFailed, ToolError,
-		BadResponse:
-		return Reject
-	case AuthRequired, AgentDisabled, HeldUnknown, ChainUnconfigured,
-		GatewayUnconfigured:
-		return Hold
-	}
-	return Wait
-}
-
-// Free reports whether a wait or hold for the reason is free: the attempt does not count. All holds are free, and
-// the waits for confirmations, for the chain's node, for an earlier delivery, and for one of Herald's limits.
-func (r Reason) Free() bool {
-	switch r {
-	case NotConfirmed, ChainUnavailable, AgentBusy, BehindEarlier, BreakerOpen,
-		Throttled, OverBudget:
-		return true
-	}
-	return r.Ending() == Hold
-}
-
 // Verdict is the classification of an attempt's failure.
 type Verdict struct {
 	Reason     Reason

@@ -12,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/delivery/effort"
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/delivery/ratelimit"
@@ -148,7 +149,7 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 	}
 	parts.Efforts = a.efforts
 	parts.Authorizer, err = agentauth.New(agentauth.Config{Ledger: a.store, Opener: keys, Sealer: keys,
-		OAuth: a.content.OAuth, Spool: a.queue, Logger: o.Logger})
+		Classify: classify.Error, OAuth: a.content.OAuth, Spool: a.queue, Logger: o.Logger})
 	if err != nil {
 		return err
 	}

@@ -117,7 +117,8 @@ func classifyFailure(err error, v *verdict) (outcome.Reason, bool) {
 	}
 	v.Pause = f.Pause
 	switch f.Reason {
-	case outcome.ToolNotFound, outcome.ToolError, outcome.SchemaMismatch, outcome.BadResponse, outcome.ServerError, outcome.Unknown:
+	case outcome.ToolNotFound, outcome.ToolError, outcome.SchemaMismatch, outcome.BadResponse,
+		outcome.ServerError, outcome.Unknown:
 		v.AgentFault = !f.Ours
 	}
 	return f.Reason, true
@@ -242,7 +243,8 @@ func classifyMCP(err error, v *verdict) (outcome.Reason, bool) {
 		v.RetryAfter = call.RetryAfter
 		r := classifyCall(call)
 		v.AgentFault = r != outcome.InternalError
-		v.Unknown = r == outcome.ServerError && call.Stage == mcpcall.StageCall && call.Written && mayBeExecuted(call.Status)
+		v.Unknown = r == outcome.ServerError && call.Stage == mcpcall.StageCall && call.Written &&
+			mayBeExecuted(call.Status)
 		v.Moved = call.Status == http.StatusNotFound || call.Status == http.StatusGone || call.Status/100 == 3
 		return r, true
 	}

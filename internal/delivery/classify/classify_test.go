@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"slices"
 	"testing"
 	"time"
 
@@ -183,38 +182,6 @@ func TestClassifyKeepsRequestedWait(t *testing.T) {
 	}
 	if v := Error(outcome.Pause(outcome.NotConfirmed, time.Minute, "")); v.Pause != time.Minute {
 		t.Errorf("pause %s", v.Pause)
-	}
-}
-
-// TestEveryReasonHasItsEnding: each reason has its documented ending (docs/design/delivery.md).
-func TestEveryReasonHasItsEnding(t *testing.T) {
-	t.Parallel()
-	missing := slices.DeleteFunc(outcome.Reasons(), func(r outcome.Reason) bool { // these end no attempt
-		return slices.Contains([]outcome.Reason{outcome.Operator, outcome.Reorg, outcome.Expired}, r)
-	})
-	for ending, reasons := range map[outcome.Ending][]outcome.Reason{
-		outcome.Skip: {outcome.NoURI, outcome.NoDocument, outcome.NoMCPEndpoint, outcome.AgentInactive, outcome.AgentNotFound, outcome.Revoked, outcome.ToolNotOffered, outcome.NeverDelivered, outcome.MinedAgain},
-		outcome.Reject: {outcome.InvalidJob, outcome.EventNotFound, outcome.ToolNotFound, outcome.SchemaMismatch, outcome.HashMismatch, outcome.EndpointUnverified, outcome.AddressBlocked,
-			outcome.TransportRefused, outcome.AuthFailed, outcome.ToolError, outcome.BadResponse},
-		outcome.Hold: {outcome.AuthRequired, outcome.AgentDisabled, outcome.HeldUnknown, outcome.ChainUnconfigured, outcome.GatewayUnconfigured},
-		outcome.Wait: {outcome.NotConfirmed, outcome.ChainUnavailable, outcome.AgentBusy, outcome.BehindEarlier, outcome.BreakerOpen, outcome.Throttled, outcome.OverBudget,
-			outcome.ContentUnavailable, outcome.ConnectFailed, outcome.Timeout, outcome.RateLimited, outcome.ServerError, outcome.Unknown, outcome.InternalError},
-	} {
-		for _, r := range reasons {
-			missing = slices.DeleteFunc(missing, func(m outcome.Reason) bool { return m == r })
-			v := Error(outcome.Fail(r, "text"))
-			free := ending == outcome.Hold
-			switch r {
-			case outcome.NotConfirmed, outcome.ChainUnavailable, outcome.AgentBusy, outcome.BehindEarlier, outcome.BreakerOpen, outcome.Throttled, outcome.OverBudget:
-				free = true
-			}
-			if v.Ending != ending || v.Free != free {
-				t.Errorf("%s: %s, free %t; want %s, free %t", r, v.Ending, v.Free, ending, free)
-			}
-		}
-	}
-	if len(missing) > 0 {
-		t.Errorf("say here how an attempt ends for %v", missing)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/delivery/classify"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/operator"
@@ -297,7 +298,8 @@ func (p *prober) conclude(ctx context.Context, err error, began time.Time) {
 // expect sets the outlook to that of a delivery with the verdict v.
 func (p *prober) expect(v outcome.Verdict) {
 	r := &p.found
-	s := outcome.Subject{ChainID: p.agent.ChainID, AgentID: p.agent.ID, Registry: p.agent.Registry, Tool: r.Asked,
+	s := outcome.Subject{ChainID: p.agent.ChainID, Tool: r.Asked,
+		Agent:  erc8004.AgentArgument(p.agent.ChainID, p.agent.Registry, p.agent.ID),
 		Listed: p.listed != nil, Shower: "probe"}
 	if r.Endpoint != nil {
 		s.Endpoint = r.Endpoint.Address

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/classify"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
@@ -181,8 +182,8 @@ func (r *Resolution) conclude(g store.Agent, t resolver.Target, err error) {
 			describeHint(t.ProtocolHint), t.DescribeBinding())
 		return
 	}
-	r.Outlook = expect(classify.Error(err), outcome.Subject{ChainID: g.ChainID, AgentID: g.ID, Registry: g.Registry,
-		Endpoint: t.URL, Shower: "resolve"})
+	r.Outlook = expect(classify.Error(err), outcome.Subject{ChainID: g.ChainID,
+		Agent: erc8004.AgentArgument(g.ChainID, g.Registry, g.ID), Endpoint: t.URL, Shower: "resolve"})
 }
 
 func describeSteps(t resolver.Target) []Step {
