@@ -12,7 +12,6 @@ import (
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -44,20 +43,6 @@ func describeMissing(s chain.Standing) string {
 		s.Wait.Round(100*time.Millisecond))
 }
 
-// Disabled returns an error that holds the delivery (agent_disabled) if the servers file (byFile) or the agent's row
-// (byRow) disables the agent. Otherwise it returns nil. `agent probe` calls it too. `agent resolve` has no store, so it
-// passes byRow false.
-func Disabled(byFile, byRow bool) error {
-	switch {
-	case byFile:
-		return outcome.Fail(outcome.AgentDisabled, "the servers file disables the agent (enabled: false); "+
-			"its deliveries are released when the file enables it")
-	case byRow:
-		return outcome.Fail(outcome.AgentDisabled, "the agent is disabled: `worker agent enable` releases its deliveries")
-	}
-	return nil
-}
-
 // checkDelivery makes all checks that precede the first request to the agent. It returns the error of the first that
 // fails, or nil:
 //
@@ -65,7 +50,7 @@ func Disabled(byFile, byRow bool) error {
 //   - no earlier attempt may have called the agent, or the agent's policy allows a second call (holdIfUnknown).
 //   - the delivery has the turn of its ordering key (checkTurn).
 //   - the agent may know the feedback to which the event refers (checkFeedback).
-//   - the agent is enabled (checkAgent).
+//   - the agent is enabled (outcome.Agent).
 //
 // An error of the second check replaces an error of the first, unless a reorg removed the event. So if the agent may
 // have been called, the delivery is held even while no node answers.
@@ -84,7 +69,7 @@ func (e *Executor) checkDelivery(ctx context.Context, a *attempt) (err error) {
 	if err = e.checkFeedback(ctx, a.claim); err != nil {
 		return err
 	}
-	return checkAgent(a.claim, a.server)
+	return outcome.Agent{FileDisables: a.server.Disables(), RowDisables: !a.claim.Enabled}.Judge()
 }
 
 // eventCheck contains the results of checkEvent and checkTurn, except their errors.
@@ -96,17 +81,6 @@ type eventCheck struct {
 	gone      *store.Gone // not nil: the agent was or may have been called with an event that the chain no longer has
 	detail    string      // for display: the result of the check as a phrase
 }
-
-// checkAgent returns an error that holds the delivery if its agent is disabled, in the servers file (server, nil: no
-// entry) or in its row. The caller calls it after checkEvent. Otherwise a job that names a wrong, disabled agent could
-// be held, and its event would never reach the right agent.
-func checkAgent(c *store.Claim, server *servers.Server) error {
-	return Disabled(disabledByFile(server), !c.Enabled)
-}
-
-// disabledByFile reports whether the servers file disables the agent. If it does, enabling the agent in its row
-// releases none of its deliveries.
-func disabledByFile(server *servers.Server) bool { return server != nil && !server.Enabled }
 
 // checkEvent reads the delivery's event from the chain and replaces a.claim.Job by it (bindEvent). It returns nil if
 // the event is confirmed and not revoked. For a retraction, it must also be known that the feedback existed

@@ -27,7 +27,7 @@ const maxArguments = 8 << 20
 // ToolNames returns the names under which an agent may offer the tool of job j, in the order in which they are tried:
 // the name in the job, its built-in aliases, and its configured aliases (by tool name in aliases). listed is the
 // agent's entry in the servers file, or nil. Names that listed does not allow are omitted. If no name is left,
-// ToolNames returns a failure (missingToolReason) that is not counted as the agent's fault (outcome.Bar).
+// ToolNames returns the failure of outcome.Agent.
 func ToolNames(j job.Job, aliases map[string][]string, listed *servers.Server) ([]string, error) {
 	tool := j.Action.ToolName
 	names := slices.Concat([]string{tool}, mcpcall.Aliases(tool), aliases[tool])
@@ -37,8 +37,12 @@ func ToolNames(j job.Job, aliases map[string][]string, listed *servers.Server) (
 	if names = listed.Allows(names); len(names) > 0 {
 		return names, nil
 	}
-	return nil, outcome.Bar(missingToolReason(j.Kind),
-		fmt.Sprintf("the servers file does not list %s among the tools that are called at this agent", tool))
+	return nil, outcome.Agent{Unlisted: requestedTool(j)}.Judge()
+}
+
+// requestedTool returns the tool of job j. Only the tool for feedback is not optional.
+func requestedTool(j job.Job) outcome.Tool {
+	return outcome.Tool{Name: j.Action.ToolName, Optional: j.Kind != job.KindNewFeedback}
 }
 
 // FitCall finds the first of names (ToolNames) among the offered tools, and fits the arguments of job j to it. f is the
@@ -61,7 +65,7 @@ func FitCall(ctx context.Context, decoding *decode.Budget, j job.Job, f job.File
 }
 
 // findTool returns the first of names that is among the offered tools. If none is, the error has the reason that
-// missingToolReason returns.
+// outcome.Tool.Missing.
 func findTool(j job.Job, names []string, offered []mcpcall.Tool) (mcpcall.Tool, error) {
 	if tool, ok := mcpcall.Find(offered, names[0], names[1:]); ok {
 		return tool, nil
@@ -70,17 +74,7 @@ func findTool(j job.Job, names []string, offered []mcpcall.Tool) (mcpcall.Tool, 
 	if len(names) > 1 {
 		why += ", nor one of its aliases (" + strings.Join(names[1:], ", ") + ")"
 	}
-	return mcpcall.Tool{}, outcome.Fail(missingToolReason(j.Kind), why+"; it offers "+describeTools(offered))
-}
-
-// missingToolReason returns the reason for an agent that does not offer the tool for events of this kind:
-// tool_not_found for feedback, which rejects the delivery, and tool_not_offered for all other kinds, whose tools are
-// optional; it skips the delivery.
-func missingToolReason(kind job.Kind) outcome.Reason {
-	if kind == job.KindNewFeedback {
-		return outcome.ToolNotFound
-	}
-	return outcome.ToolNotOffered
+	return mcpcall.Tool{}, outcome.Fail(requestedTool(j).Missing(), why+"; it offers "+describeTools(offered))
 }
 
 // describeTools returns a list of the agent's first few tools, with shortened names, for a message.

@@ -90,7 +90,7 @@ func (a *attempt) failedByItself(v outcome.Verdict) bool {
 func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 	o := store.Outcome{
 		Stage: a.stage.name, StepMicros: a.stage.took[:a.stage.ended], Endpoint: a.endpoint.display,
-		Elsewhere: disabledByFile(a.server), Undecided: a.event.undecided,
+		Elsewhere: a.server.Disables(), Undecided: a.event.undecided,
 		Rerouted: a.event.rerouted, NoTurn: a.event.noTurn, Refuted: a.event.refuted,
 		FileSource: a.file.Source, FileVerification: a.file.Verification,
 		FileDisagrees: a.file.disagrees, FetchFailed: a.file.failed,

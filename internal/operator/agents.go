@@ -393,7 +393,7 @@ func (o *Operator) fileDisables(g store.Agent) bool {
 	if err != nil {
 		o.Notify("warning: it is not known whether the servers file disables the agent: %v", err)
 	}
-	return listed != nil && !listed.Enabled
+	return listed.Disables()
 }
 
 // parsePolicy parses settings of the form NAME=VALUE.

@@ -9,7 +9,7 @@ import (
 // SkipError is the error of Resolve for an agent without an endpoint. The error is the same until the agent's
 // registration changes.
 type SkipError struct {
-	Reason outcome.Reason // NoURI, NoDocument, NoMCPEndpoint, AgentInactive or AgentNotFound
+	Reason outcome.Reason // NoURI, NoDocument, NoMCPEndpoint or AgentNotFound
 	Err    error          // the cause; nil if the reason explains the error completely
 }
 
@@ -18,7 +18,6 @@ func (e *SkipError) Error() string {
 		outcome.NoURI:         "the agent has no tokenURI",
 		outcome.NoDocument:    "the agent has no registration document",
 		outcome.NoMCPEndpoint: "the agent's registration lists no MCP endpoint",
-		outcome.AgentInactive: "the agent's registration says that it is inactive",
 		outcome.AgentNotFound: "the registry knows no such agent",
 	}[e.Reason]
 	if e.Err != nil {

@@ -20,7 +20,7 @@ type page struct {
 	uri        string          // the tokenURI of the document
 	validators ipfs.Validators // for a conditional request to the document's server; empty: it sent none
 	target     Target          // without Steps; Binding is BoundByOrigin or ""
-	err        error           // *SkipError or *TransportRefusedError if no endpoint can be called
+	err        error           // *SkipError, *outcome.Failure or *TransportRefusedError if no endpoint can be called
 	shape      string          // Detail of the step "registration"
 	choice     string          // Detail of the step "endpoint"; empty if no entry was looked for
 }
@@ -141,7 +141,7 @@ func (r *Resolver) findEntry(a Agent, doc ipfs.Document, reg erc8004.Registratio
 	t, entries := &p.target, reg.ListMCPEntries()
 	p.shape = describeRegistration(reg, len(entries))
 	if reg.Inactive() {
-		p.err = &SkipError{Reason: outcome.AgentInactive}
+		p.err = outcome.Agent{Inactive: true}.Judge()
 		return p
 	}
 	commands := slices.DeleteFunc(slices.Clone(r.cfg.StdioCommands), func(argv []string) bool {

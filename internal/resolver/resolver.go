@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/ethereum/go-ethereum/common"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/sync/singleflight"
@@ -160,9 +161,9 @@ var ErrClosed = errors.New("the resolver is closed")
 // Resolve returns the agent's MCP endpoint. It uses the cached result for the agent if that is fresh, and otherwise
 // reads the chain and the registration document.
 //
-// The error is a *SkipError, a *TransportRefusedError, an *UnboundError or ErrClosed; or it wraps an error of Chain, an
-// *ipfs.UnavailableError, *ipfs.NotFoundError, *ipfs.NoGatewayError, *netguard.BlockedError or
-// *netguard.RefusedURLError; or, if ctx ended, the cause of that.
+// The error is a *SkipError, the *outcome.Failure of an inactive agent, a *TransportRefusedError, an *UnboundError or
+// ErrClosed; or it wraps an error of Chain, an *ipfs.UnavailableError, *ipfs.NotFoundError, *ipfs.NoGatewayError,
+// *netguard.BlockedError or *netguard.RefusedURLError; or, if ctx ended, the cause of that.
 func (r *Resolver) Resolve(ctx context.Context, a Agent) (Target, error) {
 	if a.ID == nil || a.ID.Sign() < 0 || a.ID.BitLen() > 256 {
 		return Target{}, errors.New("resolver: the agent's id is not a uint256")
@@ -222,6 +223,7 @@ func (t Target) clone() Target {
 func (r *Resolver) ttlOf(o result) time.Duration {
 	var (
 		skip    *SkipError
+		failed  *outcome.Failure
 		refused *TransportRefusedError
 		unbound *UnboundError
 		blocked *netguard.BlockedError
@@ -237,7 +239,7 @@ func (r *Resolver) ttlOf(o result) time.Duration {
 		return r.cfg.PinnedTTL
 	case o.err == nil:
 		return r.cfg.MutableTTL
-	case errors.As(o.err, &skip), errors.As(o.err, &refused), errors.As(o.err, &unbound), errors.As(o.err, &blocked),
+	case errors.As(o.err, &skip), errors.As(o.err, &failed), errors.As(o.err, &refused), errors.As(o.err, &unbound), errors.As(o.err, &blocked),
 		errors.As(o.err, &badURL):
 		return r.cfg.NegativeTTL
 	}

@@ -34,6 +34,10 @@ type Server struct {
 	endpoint *mcpcall.Endpoint
 }
 
+// Disables reports whether the file disables the agent. If it does, enabling the agent in its row releases none of its
+// deliveries. A nil Server, an agent without an entry, is not disabled.
+func (s *Server) Disables() bool { return s != nil && !s.Enabled }
+
 // Format prints Display for every verb, so that no secret is printed.
 func (s Server) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "server "+s.Display) }
 

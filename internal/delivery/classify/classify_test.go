@@ -63,7 +63,7 @@ func TestClassify(t *testing.T) {
 		"no uri":          {&resolver.SkipError{Reason: outcome.NoURI}, outcome.NoURI, outcome.Skip, false, false},
 		"no document":     {&resolver.SkipError{Reason: outcome.NoDocument, Err: &ipfs.InvalidError{}}, outcome.NoDocument, outcome.Skip, false, false},
 		"no endpoint":     {&resolver.SkipError{Reason: outcome.NoMCPEndpoint}, outcome.NoMCPEndpoint, outcome.Skip, false, false},
-		"inactive":        {&resolver.SkipError{Reason: outcome.AgentInactive}, outcome.AgentInactive, outcome.Skip, false, false},
+		"inactive":        {outcome.Agent{Inactive: true}.Judge(), outcome.AgentInactive, outcome.Skip, false, false},
 		"unknown agent":   {&resolver.SkipError{Reason: outcome.AgentNotFound, Err: &chain.NoSuchAgentError{}}, outcome.AgentNotFound, outcome.Skip, false, false},
 		"ws transport":    {&resolver.TransportRefusedError{Transport: "ws"}, outcome.TransportRefused, outcome.Reject, false, true},
 		"unbound":         {&resolver.UnboundError{Endpoint: "https://a.example"}, outcome.EndpointUnverified, outcome.Reject, false, true},

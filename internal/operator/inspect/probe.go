@@ -338,8 +338,8 @@ func (p *prober) checkDisabled(ctx context.Context) {
 	if p.ask.URL != "" {
 		return // the probe is about that address, not the agent
 	}
-	byFile := p.listed != nil && !p.listed.Enabled
-	err := delivery.Disabled(byFile, !byFile && p.rowDisables(ctx))
+	byFile := p.listed.Disables()
+	err := outcome.Agent{FileDisables: byFile, RowDisables: !byFile && p.rowDisables(ctx)}.Judge()
 	if err == nil {
 		return
 	}

@@ -140,7 +140,7 @@ func Resolve(ctx context.Context, o *operator.Operator, ref operator.AgentRef) (
 	r.conclude(g, t, err)
 	if listed != nil {
 		r.Note = "the servers file names this agent, and deliveries go by that first: `worker agent probe`"
-		if !listed.Enabled {
+		if r.judgeAgent() != nil {
 			r.Note = "the servers file disables this agent (enabled: false): its deliveries are held until the file enables it"
 		}
 	}
@@ -156,6 +156,11 @@ func checkAddress(guard *netguard.Guard, address string) error {
 	return guard.CheckURL(u)
 }
 
+// judgeAgent returns the verdict about the agent, without its row: the command opens no store.
+func (r Resolution) judgeAgent() error {
+	return outcome.Agent{FileDisables: r.listed.Disables()}.Judge()
+}
+
 // End returns the error with which the command ends. With check it also fails if a delivery would not call the agent.
 // The servers file decides that if it names the agent's endpoint, else the chain does.
 func (r Resolution) End(check bool) error {
@@ -166,7 +171,7 @@ func (r Resolution) End(check bool) error {
 	switch {
 	case !check:
 		return r.again
-	case r.listed != nil && !r.listed.Enabled:
+	case r.judgeAgent() != nil:
 		return ErrUndeliverable
 	case byFile:
 		return nil
