@@ -1,6 +1,6 @@
 // Package client sends jobs to Herald over HTTP and reads the state of their deliveries.
 //
-// It uses only the standard library. A job is any value whose JSON has the form of docs/jobs.md; Herald validates it.
+// It uses only the standard library. A job is any value whose JSON has the form of docs/reference/jobs.md; Herald validates it.
 // Enqueueing the same job again changes nothing, because Herald recognises it. Therefore a call that failed can always
 // be repeated.
 package client

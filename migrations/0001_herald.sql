@@ -82,20 +82,20 @@ CREATE SEQUENCE herald.claim_no;
 -- room in the page for the next version of each row: so that update writes no index.
 CREATE TABLE herald.history (
     id                uuid          PRIMARY KEY,           -- UUIDv5 (URL name space) of key
-    key               text          NOT NULL UNIQUE,
+    key               text          NOT NULL,              -- unique: see key_hash
     seq               bigint        GENERATED ALWAYS AS IDENTITY, -- order of acceptance
     kind              text          NOT NULL,
     chain_id          bigint        NOT NULL,
     identity_registry text          NOT NULL,
     agent_id          numeric(78,0) NOT NULL,
-    order_key         text          NOT NULL,              -- one delivery at a time per agent and client
+    order_key         text,                                -- one delivery at a time per agent and client; null after retention if key begins with it
     order_seq         numeric(20,0) NOT NULL,
     order_hash        bigint,                              -- as in work
     bulk              boolean       NOT NULL DEFAULT false,-- of a backfill: its tasks go to the lane bulk
     job               jsonb,                               -- deleted by retention; contains no secrets
     secret_headers    bytea,                               -- action.endpoint.headers, sealed
     traceparent       text,                                -- W3C, version 00; null: none came, the id determines the trace id
-    kept              boolean       NOT NULL DEFAULT true, -- retention has not yet deleted job, result, headers and error
+    kept              boolean       NOT NULL DEFAULT true, -- retention has not yet deleted the contents (retain.sql)
 
     verified          boolean       NOT NULL DEFAULT false,-- accepted while workers verified the chain's events
     bound             boolean       NOT NULL DEFAULT false,-- job was read from the chain; true before the agent is called
@@ -130,15 +130,23 @@ CREATE TABLE herald.history (
     CONSTRAINT history_status CHECK (status IN ('queued', 'delivered', 'skipped', 'rejected', 'dead', 'cancelled'))
 ) WITH (fillfactor = 60);
 
+-- key_hash is the key as 128 bits of its SHA-256: an index of the keys themselves would be five times as large.
+-- +goose StatementBegin
+CREATE FUNCTION herald.key_hash(key text) RETURNS uuid LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT encode(substring(sha256(key::bytea) FOR 16), 'hex')::uuid
+$$;
+-- +goose StatementEnd
+CREATE UNIQUE INDEX history_key ON herald.history (herald.key_hash(key));
+
 -- The lists of operators.
 CREATE INDEX history_seq ON herald.history (seq);
 CREATE INDEX history_undelivered ON herald.history (undelivered, seq DESC) WHERE undelivered IS NOT NULL;
 CREATE INDEX history_reason ON herald.history (undelivered, reason, seq DESC) WHERE undelivered IS NOT NULL;
 CREATE INDEX history_agent ON herald.history (chain_id, (agent_id::text), seq DESC);
--- By the client that wrote the feedback, by its transaction, and of the rare kinds. The client is taken from order_key,
--- which stays when retention deletes the job.
-CREATE INDEX history_client ON herald.history ((split_part(order_key, '/', 3)), (seq + 0));
-CREATE INDEX history_transaction ON herald.history ((job ->> 'transactionHash')) WHERE job IS NOT NULL;
+-- By the client that wrote the feedback, by its transaction, and of the rare kinds. The client is the third part of
+-- order_key, and of each key that begins with order_key.
+CREATE INDEX history_client ON herald.history ((split_part(coalesce(order_key, key), '/', 3)), (seq + 0));
+CREATE INDEX history_transaction ON herald.history ((job ->> 'transactionHash')) WHERE job ->> 'transactionHash' IS NOT NULL;
 CREATE INDEX history_kind ON herald.history (kind, seq DESC) WHERE kind <> 'NewFeedback';
 -- Deliveries that retention has not yet processed.
 CREATE INDEX history_kept ON herald.history (seq) WHERE kept;
@@ -198,8 +206,8 @@ CREATE TABLE herald.work (
 CREATE INDEX work_agent ON herald.work (place, chain_id, identity_registry, agent_id, bulk, (seq + 0));
 -- The deliveries of an ordering key, and the responses that wait for a feedback (docs/design/ledger.md).
 CREATE INDEX work_order ON herald.work (order_hash, order_seq) WHERE order_hash IS NOT NULL;
--- Waiting deliveries without a task in Redis.
-CREATE INDEX work_due ON herald.work (next_attempt_at) WHERE place = 'waiting';
+-- Waiting deliveries without a task in Redis. Queries repeat the expression, which the index work_agent cannot answer.
+CREATE INDEX work_due ON herald.work (next_attempt_at) WHERE (place || '') = 'waiting';
 -- The lists of operators, and expiry.
 CREATE INDEX work_seq ON herald.work (seq);
 
@@ -229,7 +237,7 @@ SELECT w.id, h.key, w.seq, w.kind, w.chain_id, w.identity_registry, w.agent_id, 
   FROM herald.work w JOIN herald.history h ON h.id = w.id;
 
 CREATE VIEW herald.ended_deliveries AS
-SELECT id, key, seq, kind, chain_id, identity_registry, agent_id, order_key, order_seq, bulk, job, secret_headers,
+SELECT id, key, seq, kind, chain_id, identity_registry, agent_id, coalesce(order_key, key) AS order_key, order_seq, bulk, job, secret_headers,
        traceparent, verified, bound, source, trust, hints, corrected, status, reason, status AS place, undelivered, attempts, budget_base,
        fetch_failures, replays, dispatch, NULL::timestamptz AS handed_at, called, claim_no, NULL::timestamptz AS lease_until,
        NULL::timestamptz AS next_attempt_at, order_hash, false AS turn,
@@ -356,6 +364,7 @@ $$;
 --
 --   canonical  the event is on the chain as far as the chain was read
 --   orphaned   its block was replaced, and the new blocks are not yet read up to the head
+--   checked    a worker's check found it in a block that its contract's cursor had not read
 --   gone       the new blocks do not have it either, and its delivery had ended or its agent was called; its key may
 --              be used by another event
 --
@@ -365,7 +374,7 @@ CREATE TABLE herald.chain_events (
     chain_id     bigint NOT NULL,
     contract     text   NOT NULL, -- the address that emitted the event, in lower case
     block_number bigint NOT NULL,
-    state        text   NOT NULL DEFAULT 'canonical' CHECK (state IN ('canonical', 'orphaned', 'gone'))
+    state        text   NOT NULL DEFAULT 'canonical' CHECK (state IN ('canonical', 'orphaned', 'checked', 'gone'))
 );
 CREATE INDEX chain_events_block ON herald.chain_events (chain_id, contract, block_number);
 CREATE INDEX chain_events_orphaned ON herald.chain_events (chain_id, contract) WHERE state = 'orphaned';
@@ -483,10 +492,15 @@ CREATE TABLE herald.delivery_events (
 -- +goose StatementBegin
 CREATE FUNCTION herald.note_delivery_event() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO herald.delivery_events (delivery_id, status, reason, attempts)
-    SELECT id, status, reason, attempts
-      FROM herald.deliveries
-     WHERE id = NEW.id AND status = NEW.status AND reason IS NOT DISTINCT FROM NEW.reason;
+    IF NEW.finished_at IS NULL THEN
+        INSERT INTO herald.delivery_events (delivery_id, status, reason, attempts)
+        SELECT id, status, reason, attempts FROM herald.work
+         WHERE id = NEW.id AND status = NEW.status AND reason IS NOT DISTINCT FROM NEW.reason;
+    ELSE
+        INSERT INTO herald.delivery_events (delivery_id, status, reason, attempts)
+        SELECT id, status, reason, attempts FROM herald.history
+         WHERE id = NEW.id AND status = NEW.status AND reason IS NOT DISTINCT FROM NEW.reason AND finished_at IS NOT NULL;
+    END IF;
     RETURN NULL;
 END $$;
 -- +goose StatementEnd
@@ -523,7 +537,8 @@ CREATE FUNCTION herald.note_mishap() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO herald.mishaps AS m (chain_id, identity_registry, agent_id, status, reason, deliveries)
     SELECT NEW.chain_id, NEW.identity_registry, NEW.agent_id, NEW.status, coalesce(NEW.reason, ''), ARRAY[NEW.id]
-     WHERE EXISTS (SELECT FROM herald.deliveries WHERE id = NEW.id AND status = NEW.status)
+     WHERE CASE WHEN NEW.finished_at IS NULL THEN EXISTS (SELECT FROM herald.work WHERE id = NEW.id AND status = NEW.status)
+                ELSE EXISTS (SELECT FROM herald.history WHERE id = NEW.id AND status = NEW.status AND finished_at IS NOT NULL) END
     ON CONFLICT (chain_id, identity_registry, agent_id, status, reason) DO UPDATE
        SET count = m.count + 1,
            deliveries = CASE WHEN cardinality(m.deliveries) < 20 THEN m.deliveries || excluded.deliveries ELSE m.deliveries END;

@@ -12,12 +12,12 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 )
 
-var update = flag.Bool("update", false, "rewrite the tables in docs/settings.md and docs/chain.md")
+var update = flag.Bool("update", false, "rewrite the tables in docs/reference/settings.md and docs/chain.md")
 
 // TestSettingsPage compares the table of settings with the code. `go test ./internal/config -run TestSettingsPage
 // -update` rewrites it.
 func TestSettingsPage(t *testing.T) {
-	checkTable(t, "../../docs/settings.md", "config", markdown(Docs()))
+	checkTable(t, "../../docs/reference/settings.md", "config", markdown(Docs()))
 }
 
 // TestChainPage compares the tables of chains with the code. `go test ./internal/config -run TestChainPage -update`

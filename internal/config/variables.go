@@ -67,8 +67,8 @@ func listVariables() []variable {
 		{"HERALD_PUBLIC_URL", "",
 			"Address at which agents reach this worker's HTTP server, as in https://herald.example: an origin, " +
 				"without a path; http only on loopback. If it is set, Herald signs every HTTP request to an agent and " +
-				"publishes the keys for verification below this address (agents.md, running.md). Set the same value on " +
-				"every worker.", false, setPublicURL},
+				"publishes the keys for verification below this address (docs/agent.md, docs/running.md). Set the same " +
+				"value on every worker.", false, setPublicURL},
 		{"HERALD_API_TOKEN", "",
 			"Password of the pages (Basic, any user name) and bearer token of the API. Required if HERALD_LISTEN is " +
 				"not loopback.", true,
@@ -194,7 +194,7 @@ func listVariables() []variable {
 				"that block are searched.", false, setLogRange},
 		{"HERALD_RPC_TRUST", "",
 			"Chains whose nodes are trusted to return all logs: all, or 8453,1. On other chains, Herald verifies " +
-				"that the logs are complete (chain.md): with a second node, or with the blocks' headers (logsBloom) and " +
+				"that the logs are complete (docs/chain.md): with a second node, or with the blocks' headers (logsBloom) and " +
 				"the receipts of each block that may have an event, which must match its receiptsRoot. A watch uses at " +
 				"most ten calls per poll for this, a backfill up to two calls per block, 50 in a request. On a busy " +
 				"rollup, receipts are up to a megabyte per block.", false, setTrust},
@@ -205,8 +205,8 @@ func listVariables() []variable {
 		{"HERALD_CONFIRMATIONS", "",
 			"How deep an event's block must be before the event is delivered: a duration, a number of blocks, safe " +
 				"or finalized, for all chains or for one: 6s, or 8453=6s,1=6,10=safe. Herald converts a duration to " +
-				"blocks with the measured block time, and rounds up. chain.md lists the defaults: 6s on most chains, 72s " +
-				"on Ethereum, 36s on a chain that Herald does not know, 0 on development chains (1337, 31337).",
+				"blocks with the measured block time, and rounds up. docs/chain.md lists the defaults: 6s on most chains, " +
+				"72s on Ethereum, 36s on a chain that Herald does not know, 0 on development chains (1337, 31337).",
 			false, setConfirmations},
 		{"HERALD_ORDER", "strict",
 			"strict: only one delivery of a client to an agent is called at a time. A known earlier feedback is " +
@@ -215,8 +215,8 @@ func listVariables() []variable {
 				"database; `worker agent policy` switches the order off for one agent.", false, setOrder},
 		{"HERALD_ALERT_URL", "",
 			"URL to which Herald posts when an agent begins to fail, recovers or is disabled, and when deliveries " +
-				"die or are held (running.md). Because you chose it, it may be private and use plain http; redirects are " +
-				"not followed.", true, setAlertURL},
+				"die or are held (docs/running.md). Because you chose it, it may be private and use plain http; redirects " +
+				"are not followed.", true, setAlertURL},
 		{"HERALD_ALERT_SECRET", "",
 			"Signs the alerts (Standard Webhooks): whsec_ and 24 to 64 bytes in base64. Required with " +
 				"HERALD_ALERT_URL.", true, setAlertSecret},
@@ -241,7 +241,7 @@ func listVariables() []variable {
 // Doc documents one environment variable.
 type Doc struct{ Name, Default, Help string }
 
-// Docs returns the documentation of every variable for docs/settings.md. Per-chain variables come last.
+// Docs returns the documentation of every variable for docs/reference/settings.md. Per-chain variables come last.
 func Docs() []Doc {
 	var out []Doc
 	for _, v := range listVariables() {

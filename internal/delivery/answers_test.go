@@ -17,7 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 )
 
-// TestAnswers checks the table of docs/agents.md, with an agent for each row. want is the reason, or "" for delivered.
+// TestAnswers checks the table of docs/agent.md, with an agent for each row. want is the reason, or "" for delivered.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 	guard := guardtest.Loopback(t, nil)
@@ -72,7 +72,7 @@ func TestAnswers(t *testing.T) {
 			rows[fmt.Sprint("HTTP ", code)] = row{status(code), want}
 		}
 	}
-	page := string(must(os.ReadFile("../../docs/agents.md")))
+	page := string(must(os.ReadFile("../../docs/agent.md")))
 	for name, c := range rows {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -92,7 +92,7 @@ func TestAnswers(t *testing.T) {
 				t.Errorf("%q (%v), want %q", got, err, c.want)
 			}
 			if c.want != "" && !strings.Contains(page, "`"+string(c.want)+"`") {
-				t.Errorf("docs/agents.md does not name %s", c.want)
+				t.Errorf("docs/agent.md does not name %s", c.want)
 			}
 		})
 	}

@@ -29,8 +29,8 @@ const (
 	MaxBatch = store.MaxFollowers + 1
 	// maxBatchBytes bounds the arguments of a call with several deliveries, in bytes of JSON.
 	maxBatchBytes = 4 << 20
-	// maxBatchAgents is the number of agents whose batchLimit the process remembers (Executor.batches). If the limit of
-	// an agent is evicted, the agent's next batches find it again.
+	// maxBatchAgents is the number of agents whose batchLimit the process remembers (Executor.batches). After the
+	// process forgot an agent's batchLimit, the agent's next batch may have the configured size again.
 	maxBatchAgents = 4096
 )
 
@@ -47,9 +47,9 @@ type batch struct {
 // batchLimit is the number of deliveries that an agent accepts in one call, learnt from earlier calls of this process.
 // When limitTTL has passed since it was learnt, it is ignored.
 type batchLimit struct {
-	// refused is the fetch time (mcpcall.ToolSet.Listed) of a tool list that names the batch tool, although the agent
-	// answered that it does not know that tool. While this tool list is cached, no batches are sent. Zero: there is no
-	// such list.
+	// refused is set if the agent's tool list names the batch tool, but the agent answered that it does not know that
+	// tool. It is the time at which the list was fetched (mcpcall.ToolSet.Listed). While the list is cached, no batches
+	// are sent. Zero: the agent gave no such answer.
 	refused time.Time
 	most    int       // largest number of deliveries in one call; 0: the agent has not limited it
 	learnt  time.Time // when the limit was last changed
@@ -59,8 +59,8 @@ type batchLimit struct {
 const limitTTL = 10 * time.Minute
 
 // gatherBatch replaces the prepared call of the leader a by a batch, if the agent offers a batch tool and has other
-// deliveries that could be called now. It claims these and prepares them. It releases the claims of those that do not
-// fit into the call, and these attempts do not count. If no other delivery fits, the leader's call does not change.
+// deliveries that could be called now. It claims these and prepares them. If some do not fit into the call, it releases
+// their claims, and their attempts do not count. If no other delivery fits, the leader's call does not change.
 func (e *Executor) gatherBatch(ctx context.Context, a *attempt) {
 	most := e.mayBatch(a)
 	if most < 2 {
@@ -92,9 +92,9 @@ func (e *Executor) gatherBatch(ctx context.Context, a *attempt) {
 }
 
 // mayBatch returns how many deliveries the call of the leader a may contain, including the leader: batchSize, or 1,
-// which means no batch. It returns 1 if Executor.Followers is nil, if the agent is a newcomer, or if the delivery is a
-// replay. It also returns 1 if the job is not for feedback, names another tool than feedbackTool, or has its own
-// headers or template. The batch tool's schema may allow fewer (findBatchTool).
+// which means no batch. It returns 1 if Executor.Followers is nil (no batches), if the agent is a newcomer, or if the
+// delivery is a replay. It also returns 1 if the job is not for feedback, names another tool than feedbackTool, or has
+// its own headers or template. The batch tool's schema may allow fewer (findBatchTool).
 func (e *Executor) mayBatch(a *attempt) int {
 	action := a.claim.Job.Action
 	switch {
@@ -122,9 +122,9 @@ func (e *Executor) batchSize(a *attempt) int {
 	return most
 }
 
-// findBatchTool returns the agent's batch tool, and the number of deliveries in one call: most, or the maxItems of the
-// tool's schema if that is lower. The number is 0 if the agent has no batch tool, or if its tool list or the tool's
-// schema cannot be read.
+// findBatchTool returns the agent's batch tool, and how many deliveries one call may contain: most, the number that the
+// caller allows, or the maxItems of the tool's schema if that is lower. The number is 0 if the agent has no batch tool,
+// or if its tool list cannot be read or contains no schema of the tool.
 func (e *Executor) findBatchTool(ctx context.Context, a *attempt, most int) (mcpcall.Tool, int) {
 	named := a.claim.Job
 	named.Action.ToolName = BatchTool
@@ -189,10 +189,10 @@ func fitItem(ctx context.Context, e *Executor, a *attempt, tool mcpcall.Tool) (F
 // deliveriesName is the name of the batch tool's only argument, the list of deliveries.
 const deliveriesName = "deliveries"
 
-// composeBatch replaces the leader's call by a call of the batch tool with the leader and all members of a.batch.
-// Without members it does nothing. own contains the leader's arguments as an item of the list. If the members' leases
-// are too short for the call, or no memory is free for its arguments, it returns an error, and the leader's call does
-// not change.
+// composeBatch replaces the leader's call by a call of the batch tool with the leader and all members of a.batch. If
+// there are no members, it does nothing. own contains the leader's arguments as one item of the tool's list (fitItem).
+// If the members' leases are too short for the call, or no memory is free for its arguments, it returns an error, and
+// the leader's call does not change.
 func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own Fitted) error {
 	b := a.batch
 	if len(b.members) == 0 {
@@ -226,11 +226,14 @@ func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own Fitted) error
 
 var errUnanswered = outcome.Fail(outcome.InternalError, "a fault of Herald's own in a call of several deliveries: its log has the stack")
 
-// dissolveBatch handles the refusal of a batch. If the agent refused the batch, but may accept each delivery in a call
-// of its own, it restores the leader's own call, releases the claims of the members, sets the agent's batchLimit to
-// half of the batch's size, and returns true: the caller must repeat the call. If the agent does not know the batch
-// tool, the batchLimit forbids batches while the present tool list is cached. failure is the error of the call. If it
-// is nil or no such refusal, dissolveBatch changes nothing and returns false.
+// dissolveBatch handles an agent's refusal of a batch: the agent does not know the batch tool, or it refused the
+// request (refusesRequest). Each delivery may still be accepted in a call of its own. So dissolveBatch restores the
+// leader's own call, releases the claims of the members, sets the agent's batchLimit to half of the batch's size, and
+// returns true: the caller must repeat the call. If the agent does not know the batch tool, the batchLimit also forbids
+// batches while the present tool list is cached.
+//
+// failure is the error of the batch call. If it is nil or another error, dissolveBatch changes nothing and returns
+// false.
 func (e *Executor) dissolveBatch(ctx context.Context, a *attempt, failure error) bool {
 	if !a.inBatch() || failure == nil {
 		return false
@@ -278,7 +281,7 @@ func (e *Executor) splitAnswer(ctx context.Context, a *attempt, failure error) e
 	}
 	b := a.batch
 	e.Metrics.batchSize.Observe(float64(b.size))
-	if a.answer.IsError { // most SDKs answer any exception like this; it must not end all deliveries
+	if a.answer.IsError { // many SDKs answer an exception in a tool with an error, so all deliveries are retried
 		e.batches.Add(a.claim.Agent(), batchLimit{most: 1, learnt: e.Now()})
 		failure = outcome.Fail(outcome.ServerError, "the agent's tool answered a call of several deliveries with an error, which does not say "+
 			"of which; they come one by one now: "+text.Excerpt(a.answer.Text, 200))
@@ -304,9 +307,10 @@ func (e *Executor) splitAnswer(ctx context.Context, a *attempt, failure error) e
 	return failure
 }
 
-// learnLimit updates the agent's batchLimit after a batch call. If the endpoint accepted no call or did not finish it
-// (outcome.Verdict.Unwell), the limit becomes half of the batch's size, because a call with so many deliveries may exceed
-// its timeout. After a success, an existing limit doubles, up to MaxBatch. After any other failure, it does not change.
+// learnLimit updates the agent's batchLimit after a batch call. If the endpoint did not accept the call or did not
+// finish it (outcome.Verdict.Unwell), the limit becomes half of the batch's size, because a call with so many deliveries
+// may exceed its timeout. After a success, an existing limit doubles, up to MaxBatch. After any other failure, it does
+// not change.
 func (e *Executor) learnLimit(a *attempt, failure error) {
 	known, _ := e.batches.Get(a.claim.Agent())
 	switch {
@@ -330,8 +334,8 @@ func (b *batch) describeMembers(leader *attempt) []any {
 	return list
 }
 
-// releasePayload sets the members' arguments to nil. If the batch replaced the leader's own call, it also releases the
-// arguments of that call. b may be nil.
+// releasePayload sets the members' arguments to nil. If the batch replaced the leader's own call, it also sets the
+// arguments of that call to nil and ends the reservation of their memory (releaseArguments). b may be nil.
 func (b *batch) releasePayload(e *Executor) {
 	if b == nil {
 		return
@@ -344,15 +348,15 @@ func (b *batch) releasePayload(e *Executor) {
 	}
 }
 
-// sortFollowers decides for each prepared delivery in all whether it goes into the call. It appends the delivery to
-// b.failed if it failed, and otherwise to b.members, as long as the arguments of all members together have at most this
-// number of bytes. It returns the others (back), whose claims the caller releases. A delivery whose spooled outcome was
-// found (ended) is in none of the three lists.
+// sortFollowers decides which of the prepared deliveries go into the call. It appends those that failed to b.failed,
+// and others to b.members, as long as the arguments of all members together have at most room bytes. It returns the
+// deliveries that are in neither list (back), and the caller releases their claims. A delivery with a spooled outcome
+// in Redis (follower.ended) is in none of the three lists.
 //
 // Deliveries of one ordering key stay in order: if one is not in the call and is not final, the later ones are not in
-// the call either.
-func (b *batch) sortFollowers(e *Executor, all []*follower, bytes int) (back []*follower) {
-	behind := map[string]bool{} // ordering keys of deliveries that are not in the call
+// the call either. They are in back, even if they failed.
+func (b *batch) sortFollowers(e *Executor, all []*follower, room int) (back []*follower) {
+	behind := map[string]bool{} // ordering keys of deliveries that are neither in the call nor final
 	full := false
 	for _, f := range all {
 		client := f.claim.Job.OrderKey()
@@ -365,13 +369,13 @@ func (b *batch) sortFollowers(e *Executor, all []*follower, bytes int) (back []*
 			behind[client] = !f.decided.Status.Final()
 			b.failed = append(b.failed, f)
 			continue
-		case f.back, behind[client], full, f.size > bytes:
+		case f.back, behind[client], full, f.size > room:
 			full = full || !f.back && !behind[client]
 			behind[client] = true
 			back = append(back, f)
 			continue
 		}
-		bytes -= f.size
+		room -= f.size
 		b.members = append(b.members, f)
 	}
 	return slices.Clip(back)

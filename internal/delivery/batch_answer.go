@@ -31,8 +31,8 @@ const (
 const maxResultDepth = 32
 
 // readItemResults returns the results in a batch tool's answer by delivery id. It omits a delivery that occurs twice or
-// has an unknown status. It returns nil if the answer has another form, or if no memory is free to decode it. The
-// outcome of each omitted delivery is unknown.
+// has an unknown status. It returns no results if the answer has another form, or if no memory is free to decode it.
+// The outcome of each omitted delivery is unknown.
 func (e *Executor) readItemResults(ctx context.Context, answer mcpcall.Answer) map[string]itemResult {
 	release, err := e.Decoding.Acquire(ctx, len(answer.Raw))
 	if err != nil {
@@ -52,8 +52,8 @@ func ItemStatuses(answer mcpcall.Answer) map[string]string {
 	return found
 }
 
-// parseItemResults parses {"results": [{"deliveryId", "status", "error"}, …]} and returns the results as
-// readItemResults does.
+// parseItemResults parses {"results": [{"deliveryId", "status", "error"}, …]} and returns the results by delivery id.
+// It omits a delivery that occurs twice or has an unknown status, and returns nil if raw is no JSON object.
 func parseItemResults(raw json.RawMessage) map[string]itemResult {
 	root, fault := strictjson.Parse(raw, strictjson.Options{MaxDepth: maxResultDepth})
 	if fault != nil {
@@ -88,7 +88,8 @@ func parseItemResults(raw json.RawMessage) map[string]itemResult {
 	return found
 }
 
-// memberOf returns the value of o's member called name. ok is false if there is no such member or its value is not a T.
+// memberOf returns the value of the field called name in the JSON object o. ok is false if o has no such field or the
+// value is not a T.
 func memberOf[T any](o *strictjson.Object, name string) (value T, ok bool) {
 	if m := o.Get(name); m != nil {
 		value, ok = m.Data.(T)
@@ -96,11 +97,11 @@ func memberOf[T any](o *strictjson.Object, name string) (value T, ok bool) {
 	return value, ok
 }
 
-// splitOne returns the answer and the failure (nil: delivered) of delivery id in a batch call. whole and failure are
-// the answer and the error of that call. If failure is not nil, each delivery fails with it. Otherwise the status of
-// the delivery's entry in results (readItemResults) decides: a rejected delivery fails with tool_error, one for which
-// the agent asks again fails with server_error, and any other is delivered. Without an entry, the delivery fails with
-// outcome_unknown.
+// splitOne returns the answer and the failure (nil: delivered) of the delivery with this id in a batch call. whole and
+// failure are the answer and the error of that call. If failure is not nil, each delivery fails with it. Otherwise the
+// status of the delivery's entry in results (readItemResults) decides: with the status rejected the delivery fails with
+// tool_error, with retry it fails with server_error, and with accepted it is delivered. If results has no entry for the
+// delivery, it fails with outcome_unknown.
 func splitOne(whole toolAnswer, failure error, results map[string]itemResult, id uuid.UUID) (toolAnswer, error) {
 	own := whole
 	if failure != nil {

@@ -64,7 +64,7 @@ func (e *Executor) claimFollowers(ctx context.Context, a *attempt, n int) (all [
 	return all
 }
 
-// prepareFollowers calls prepareFollower for each delivery in all, at most followersAtOnce at a time, within
+// prepareFollowers calls prepareFollower for each of these deliveries, at most followersAtOnce at a time, within
 // followerTimeout. It sets back (follower.back) for deliveries that are not ready in time, and for those whose
 // arguments exceed maxBatchBytes together with the arguments that are ready already.
 func (e *Executor) prepareFollowers(ctx context.Context, a *attempt, tool mcpcall.Tool, all []*follower) {
@@ -72,7 +72,7 @@ func (e *Executor) prepareFollowers(ctx context.Context, a *attempt, tool mcpcal
 	defer cancel()
 	var working sync.WaitGroup
 	room := make(chan struct{}, followersAtOnce)
-	var bytes atomic.Int64 // of the arguments that are ready; from maxBatchBytes, no more files are fetched
+	var bytes atomic.Int64 // size of the arguments that are ready; once it is maxBatchBytes, no more files are fetched
 	for _, f := range all {
 		room <- struct{}{}
 		working.Go(func() {
@@ -94,7 +94,7 @@ func (e *Executor) prepareFollowers(ctx context.Context, a *attempt, tool mcpcal
 	working.Wait()
 	for _, f := range all {
 		if f.fetching > 0 && wantsFile(f.claim.Job) {
-			a.effort.hold.Spend(effort.Fetches, 1, f.fetching) // all have the same agent
+			a.effort.hold.Spend(effort.Fetches, 1, f.fetching) // members use the budget of the leader's agent
 		}
 	}
 }
@@ -117,7 +117,8 @@ func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower,
 	if err = e.checkDelivery(ctx, f.attempt); err != nil {
 		return err
 	}
-	if f.back = f.claim.Job.ActionSum() != a.claim.Job.ActionSum(); f.back { // the check chose another action
+	// The check may have chosen a job with another action (tool, endpoint, template) than the leader's.
+	if f.back = f.claim.Job.ActionSum() != a.claim.Job.ActionSum(); f.back {
 		return errors.New("the delivery has another action than the batch")
 	}
 
@@ -138,10 +139,10 @@ func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower,
 		return err
 	}
 
-	e.beginStage(f.attempt, "connect") // the leader is connected
+	e.beginStage(f.attempt, "connect") // takes no time, because the leader has connected to the agent
 	e.beginStage(f.attempt, "compose")
 	fitted, err := fitItem(ctx, e, f.attempt, tool)
-	if err != nil { // the agent's other tool may accept it
+	if err != nil { // feedbackTool, in a call with this delivery alone, may accept the arguments
 		f.back = true
 		return err
 	}
@@ -165,12 +166,12 @@ func (e *Executor) adoptSpooled(ctx context.Context, f *follower) (ended bool, e
 		return false, nil
 	}
 	f.final = err == nil && spooled.Outcome.Status.Final()
-	return true, nil // if it was not recorded, its lease expires
+	return true, nil // if the outcome was not recorded, f waits until its lease expires
 }
 
 // decideFollower returns the outcome of the batch member f, as decideOutcome does. It clears three fields of
-// store.Outcome: Task and Anew, because f has no task, and Moved, because the leader's outcome already says that the
-// endpoint may have moved.
+// store.Outcome: Task and Anew, because f has no task in Redis that could wait or be replaced, and Moved, because the
+// leader's outcome already says that the endpoint may have moved.
 func (e *Executor) decideFollower(f *follower) decision {
 	d := e.decideOutcome(f.attempt, f.failure)
 	d.Task, d.Anew, d.Moved = false, false, false

@@ -12,7 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// metaKey is the name of the member of a tools/call request's _meta that describes the delivery. See
+// metaKey is the name of the field that describes the delivery, in the _meta object of a tools/call request. See
 // docs/design/calls.md.
 const metaKey = "io.agentherald/delivery"
 

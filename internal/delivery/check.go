@@ -22,18 +22,20 @@ const (
 	// event is confirmed.
 	minConfirmationPause = 500 * time.Millisecond
 	maxConfirmationPause = 5 * time.Minute
-	// maxUndatedWait is how long after its acceptance a job may wait for a block above the chain's head while the head
-	// is old, so that the node may be behind (chain.Standing.Undated). After that, the event counts as not found.
+	// maxUndatedWait bounds the wait for a job's block that is above the chain's head, if the head is old. An old head
+	// does not show whether the node is behind or the chain makes no blocks (chain.Standing.Undated). When
+	// maxUndatedWait has passed since the job was accepted, the event counts as not found.
 	maxUndatedWait = time.Hour
 )
 
-// findConfirmationPause returns how long a delivery waits before it checks its event again: missing, the time in which
-// the missing blocks are expected, but at least minConfirmationPause and at most maxConfirmationPause.
-func findConfirmationPause(missing time.Duration) time.Duration {
-	return min(max(missing, minConfirmationPause), maxConfirmationPause)
+// findConfirmationPause returns how long a delivery waits before it checks its event again: the time until the chain is
+// expected to confirm the event (expected), but at least minConfirmationPause and at most maxConfirmationPause.
+func findConfirmationPause(expected time.Duration) time.Duration {
+	return min(max(expected, minConfirmationPause), maxConfirmationPause)
 }
 
-// describeMissing returns a text for the operator: why the event with Standing s is not confirmed yet.
+// describeMissing returns a text for the operator: why an event is not confirmed yet. s is the result of checking the
+// event on the chain.
 func describeMissing(s chain.Standing) string {
 	if s.Unnamed != "" {
 		return fmt.Sprintf("the chain's nodes name no %s block, which confirms the event: if they never do, set "+
@@ -76,7 +78,7 @@ func (e *Executor) checkDelivery(ctx context.Context, a *attempt) (err error) {
 type eventCheck struct {
 	undecided bool        // the event is in no block or not confirmed, or a new hint arrived during the check
 	noTurn    bool        // the event is confirmed, but the delivery does not have the turn
-	rerouted  bool        // the event is of another agent or ordering key than the row was, and the row was changed
+	rerouted  bool        // the event has another agent or ordering key than the row had, so the row was changed
 	refuted   []int       // ranks (store.Hint.Rank) of the hints that the check refuted
 	gone      *store.Gone // not nil: the agent was or may have been called with an event that the chain no longer has
 	detail    string      // for display: the result of the check as a phrase
@@ -176,10 +178,12 @@ func (e *Executor) listHints(ctx context.Context, c *store.Claim) (list []store.
 // block. It skips hints that an earlier check refuted, unless all are refuted. It appends the ranks of the hints that
 // this check refutes to a.event.refuted.
 //
-// If all hints are refuted, it searches the chain for the event's key, if the first hint names a transaction and the
-// key does not contain the event's position. If no event is in a block, it returns an error: a wait if the event may
-// still appear at a hint or if the node failed; event_not_found if the chain has no such event; invalid_job if the
-// event is no valid job.
+// If the check refutes all hints, the event may be in another transaction than they name. So findEvent searches the
+// chain for the event's key. It does not search if the first hint names no transaction, for a retraction, or if the key
+// itself contains the event's transaction (job.Job.HasPositionKey).
+//
+// If no event is in a block, it returns an error: a wait if the event may still appear at a hint or if the node failed;
+// the error of refuseEvent if the chain has no such event; invalid_job if the event is no valid job.
 func (e *Executor) findEvent(ctx context.Context, a *attempt, client Chain, hints []store.Hint) (chain.Standing, error) {
 	open := slices.DeleteFunc(slices.Clone(hints), func(h store.Hint) bool { return h.Refuted })
 	if len(open) == 0 {
@@ -193,7 +197,7 @@ func (e *Executor) findEvent(ctx context.Context, a *attempt, client Chain, hint
 		switch {
 		case errors.As(err, &invalid):
 			return s, outcome.Fail(outcome.InvalidJob, "the event on the chain is no valid job: "+invalid.Error())
-		case err != nil: // the job chooses the query, and may choose one that this node never answers
+		case err != nil: // try the other hints: a job may choose a query that this node never answers
 			away = cmp.Or(away, err)
 		case s.Found && !s.Pending:
 			return s, nil
@@ -217,8 +221,8 @@ func (e *Executor) findEvent(ctx context.Context, a *attempt, client Chain, hint
 }
 
 // refuseEvent returns the error for a job j whose event the chain does not have: event_not_found, or mined_again for a
-// retraction whose feedback is in another block now. s is the Standing of its check. outwaited says that j's block did
-// not appear within maxUndatedWait.
+// retraction that names its delivery (job.Retracts) and whose feedback is on the chain again. s is the result of
+// checking j on the chain. outwaited is true if the block that j names did not appear within maxUndatedWait.
 func refuseEvent(j job.Job, s chain.Standing, outwaited bool) error {
 	switch {
 	case outwaited:
@@ -291,9 +295,9 @@ func (e *Executor) bindEvent(ctx context.Context, a *attempt, b store.Binding) e
 	return nil
 }
 
-// resealHeaders decrypts b.SealedHeaders and encrypts them again, bound to the agent of the event. Before, they are
-// bound to the agent of sender, the job that contained them. If both agents are the same, or there are no headers, it
-// does nothing.
+// resealHeaders decrypts b.SealedHeaders and encrypts them again for the agent of the event. sender is the job that
+// contained the headers, so until then they can be decrypted only for sender's agent. If both agents are the same, or
+// there are no headers, it does nothing.
 func (e *Executor) resealHeaders(b *store.Binding, sender job.Job) error {
 	if b.SealedHeaders == nil || b.Job.Action.Endpoint == nil {
 		return nil
@@ -338,7 +342,8 @@ func (e *Executor) checkFeedback(ctx context.Context, c *store.Claim) error {
 		c.Job.FeedbackIndex, d.Status, d.Reason))
 }
 
-// describeRefusal returns a text for the operator: why the event of job j is refused. s is the Standing of its check.
+// describeRefusal returns a text for the operator: why the event of job j is refused. s is the result of checking j on
+// the chain.
 func describeRefusal(j job.Job, s chain.Standing) string {
 	switch {
 	case s.Unlisted && s.Disagrees == "identityRegistry":
@@ -391,9 +396,9 @@ const runningPause = 5 * time.Second
 func mayHaveReachedAgent(t store.Attempt) bool { return t.Stage == "call" || t.Outcome == "" }
 
 // confirmRetraction returns an error unless Herald may have called the agent with the feedback that the retraction j
-// withdraws. Without an error, it returns the result as a phrase for display. Two kinds of retraction need this check:
-// those that name a delivery (job.Retracts), and those whose removed block the node does not have, so that the chain
-// cannot show that the feedback existed.
+// withdraws. If Herald may have, the result is a phrase for display. Two kinds of retraction need this check: those
+// that name a delivery (job.Retracts), and those for which the node does not have the block that the reorg removed, so
+// that the chain cannot show that the feedback existed.
 //
 // While the delivery of the feedback is running, the error is a free wait (behind_earlier). If the agent was not
 // called, the error ends the retraction: never_delivered if it names the delivery, otherwise event_not_found.

@@ -14,8 +14,8 @@ import (
 // claimTimeout bounds the statement that claims a delivery.
 const claimTimeout = 10 * time.Second
 
-// claimDelivery claims delivery id for task n and this process, until the lease expires. It returns an attempt without
-// an error, or
+// claimDelivery claims the delivery with this id for its task n and for this process, until the lease expires. It
+// returns an attempt without an error, or
 //
 //   - nil without an error: the store refused the claim, for example because the task's n is not the row's dispatch
 //     counter.
@@ -54,8 +54,8 @@ type lease struct {
 	length time.Duration
 }
 
-// left returns how much of the lease is left at now. The result may be slightly lower than by Postgres' clock. It is
-// negative after the end.
+// left returns how much of the lease is left at the time now. The result may be slightly lower than by Postgres' clock.
+// It is negative after the end.
 func (l lease) left(now time.Time) time.Duration { return l.length - now.Sub(l.asked) }
 
 // ensureLease makes sure that the claim c does not expire during a call with this timeout. If less than timeout plus
@@ -67,7 +67,8 @@ func (e *Executor) ensureLease(ctx context.Context, c *store.Claim, l *lease, ti
 		return nil
 	}
 
-	// If Postgres is unavailable, waiting for it must not use up the rest of the lease, which may be enough.
+	// If Postgres is unavailable, waiting for it must not use up the rest of the lease, which may be enough for the
+	// call.
 	limit := e.RecordTimeout
 	if left > timeout {
 		limit = min(limit, left-timeout)

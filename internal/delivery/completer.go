@@ -17,18 +17,19 @@ const (
 	// givenBackWait is the free wait of a claimed delivery that got no slot. After it, any worker may claim the
 	// delivery.
 	givenBackWait = 100 * time.Millisecond
-	// slotTimeout is how long a claimed delivery waits for a slot. After a longer wait, the few milliseconds that an
-	// early claim saves do not matter, and another worker may have a free slot for the delivery.
+	// slotTimeout is how long a claimed delivery waits for a slot. A claim before a slot is free saves a few
+	// milliseconds (claimsAhead). After a longer wait, these do not matter, and another worker may have a free slot for
+	// the delivery.
 	slotTimeout = 250 * time.Millisecond
 )
 
 // claimsAhead returns how many deliveries a worker with this number of slots claims in addition to those that have a
 // slot: the number of slots, but at least 2 and at most 16. So a free slot gets a claimed delivery at once, without a
-// round trip to Postgres and Redis. Concurrent claims also share statements.
+// round trip to Postgres and Redis. Claims at the same time also share a statement to Postgres, which is cheaper.
 //
-// If a claim and the end of a task take 5 ms together, a worker with 2,000 deliveries a second needs ten claims ahead.
-// With 16 slots, 16 claims ahead were 15 % faster than 8. With more than 16 claims ahead, other workers would get fewer
-// deliveries, and killing the worker would leave more unknown outcomes.
+// If claiming a delivery and ending its task take 5 ms together, a worker that makes 2,000 deliveries a second needs
+// ten claims in advance. With 16 slots, 16 claims in advance were 15 % faster than 8. With more than 16, other workers
+// would get fewer deliveries, and killing the worker would leave more unknown outcomes.
 func claimsAhead(slots int) int { return min(max(2, slots), 16) }
 
 // completer assigns a worker's slots to deliveries, and keeps the slots busy with calls. Each delivery passes three
@@ -49,7 +50,7 @@ type completer struct {
 	claims  chan struct{} // one element per delivery, from before its claim until ticket.release or ticket.end
 	slots   chan struct{} // one element per used slot, from ticket.acquire until the agent has answered
 	records chan struct{} // one element per delivery, from the agent's answer until its outcome is recorded
-	turned  chan struct{} // gets a value when a slot was used for less than slotTimeout: ends one withholdClaim
+	turned  chan struct{} // gets a value after a slot was used for less than slotTimeout; ends one withholdClaim call
 	stopped chan struct{} // closed: no delivery gets a slot
 	stop    func()        // closes stopped
 }
@@ -151,12 +152,13 @@ func (t *ticket) awaitRoom() {
 }
 
 // release releases the slot and the delivery's element of the channel completer.claims, before the outcome is recorded.
-// If delivered is set, it also ends the task in asynq, which then does not wait for the record. If the process dies
-// before the record, the delivery is still running in Postgres, and the reconciler dispatches it again when its lease
-// expires. If acquire got no slot within slotTimeout, release does nothing, because withholdClaim needs the element.
+// If the agent accepted the delivery (delivered), it also ends the task in asynq, which can then run another task
+// during the record. If the process dies before the record, the delivery is still running in Postgres, and the
+// reconciler dispatches it again when its lease expires. If acquire got no slot within slotTimeout, release does
+// nothing: the delivery keeps its element until withholdClaim returns, so that the worker claims no other delivery.
 func (t *ticket) release(delivered bool) {
 	if t.gaveUp {
-		return // withholdClaim needs the element of claims
+		return // the delivery keeps its element of claims until withholdClaim returns
 	}
 	if time.Since(t.since) < slotTimeout {
 		select {

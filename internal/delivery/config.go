@@ -67,7 +67,8 @@ type Caller interface {
 	Call(ctx context.Context, e mcpcall.Endpoint, r mcpcall.Request) (mcpcall.Answer, error)
 }
 
-// Sealer encrypts spooled outcomes, and a job's secret headers when they are bound to another agent (resealHeaders).
+// Sealer encrypts spooled outcomes, and a job's secret headers if the event has another agent than the job named
+// (resealHeaders).
 type Sealer interface {
 	Seal(plain []byte, b secret.Binding) ([]byte, error)
 }
@@ -96,8 +97,8 @@ type Config struct {
 	Spool      OutcomeSpool
 	Schedule   outcome.Schedule
 
-	Limiter        Limiter         // per origin; nil: no limit
-	UnboundLimiter Limiter         // for unbound agents; nil: Limiter is for all agents
+	Limiter        Limiter         // limits the calls at each origin; nil: no limit
+	UnboundLimiter Limiter         // limits the calls of unbound agents; nil: Limiter is for all agents
 	Newcomers      *Newcomers      // bounds the slots of newcomers and costly agents; nil: no bound
 	Efforts        *effort.Budgets // effort budgets of the agents; nil: no budgets
 
@@ -112,7 +113,7 @@ type Config struct {
 	// aliases.
 	ToolAliases map[string][]string
 
-	Verify      chain.Verify  // default: receipt
+	Verify      chain.Verify  // the check that an event must pass; default chain.VerifyReceipt
 	HashPolicy  string        // HashStrict (default), HashRequire or HashAnnotate
 	CallTimeout time.Duration // timeout of a call; a job or the servers file may set a shorter one
 	Lease       time.Duration // at least CallTimeout + LeaseMargin
@@ -122,8 +123,9 @@ type Config struct {
 	// no call is made, and the delivery waits. Default 10 s.
 	SpoolTimeout time.Duration
 	// RecordTimeout bounds one try to record an outcome (default 5 s). RecordPause is the longest pause between two
-	// tries (default 2 s). The pause is much shorter than the time after an outage of Postgres during which the
-	// reconciler expires no lease, so workers record their outcomes before they lose their claims.
+	// tries (default 2 s). After an outage of Postgres, the reconciler expires no lease for a time that is much longer
+	// than this pause (maintenance.ReconcilerConfig.Grace), so that workers record their outcomes before they lose
+	// their claims.
 	RecordTimeout, RecordPause time.Duration
 	// Followers claims the members of batches. nil: each delivery has its own call.
 	Followers FollowerLedger
@@ -150,8 +152,9 @@ type Config struct {
 	Random func() float64
 }
 
-// maxObservedAgents is the number of agents in Executor.observed, of which the process remembers when the tool list in
-// their row was fetched. If an agent is evicted, its next attempt stores its tools again.
+// maxObservedAgents is the number of agents in Executor.observed. For each of them the process remembers when the tool
+// list in the agent's row was fetched. After it forgot an agent, the agent's next attempt stores the tools in the row
+// again.
 const maxObservedAgents = 4096
 
 // NewExecutor validates cfg, sets its defaults, and returns an Executor.

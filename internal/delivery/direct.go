@@ -25,16 +25,16 @@ type DirectConfig struct {
 	Limiter Limiter // the limiter of unbound agents or, if there is none, of all agents; nil: no limit
 	// Unbound reports that Limiter is the limiter of unbound agents.
 	Unbound bool
-	// MayRun is as in Config, and gets zero values for the agent, because direct calls name none. nil: no command may
-	// be run.
+	// MayRun reports whether the command argv may be run. It is the function of Config.MayRun, called with zero values
+	// for the agent, because direct calls name no agent. nil: no command may be run.
 	MayRun      func(chainID uint64, registry common.Address, agentID string, argv []string) bool
 	Metrics     *Metrics      // required
 	CallTimeout time.Duration // required
 	Logger      *slog.Logger  // required
 }
 
-// directMeta is the name of the member of a direct call's _meta that says that Herald verified nothing. Direct calls
-// have no member metaKey.
+// directMeta is the name of a field in the _meta object of a direct call. It says that Herald verified nothing. A
+// direct call has no delivery, so its _meta has no field metaKey.
 const directMeta = "io.agentherald/direct"
 
 // DirectCaller calls a tool without a delivery: it claims no row, and neither retries nor records the call. It treats
@@ -50,7 +50,7 @@ func NewDirectCaller(cfg DirectConfig) (*DirectCaller, error) {
 	return &DirectCaller{cfg}, nil
 }
 
-// DirectError is the failure of a direct call.
+// DirectError is the failure of a direct call: a call without a delivery (DirectCaller).
 type DirectError struct {
 	Reason outcome.Reason
 	Text   string        // a sentence for the operator, without secrets
@@ -62,14 +62,14 @@ type DirectError struct {
 
 func (e *DirectError) Error() string { return e.Text }
 
-// Call makes the direct call c. by names the caller in the log. The error is a *DirectError. If the tool itself
-// answered with an error, Call returns that answer and the error.
-func (d *DirectCaller) Call(ctx context.Context, c job.DirectCall, by string) (mcpcall.Answer, error) {
+// Call makes the direct call c, and logs it with the name of the caller. The error is a *DirectError. If the tool
+// itself answered with an error, Call returns that answer and the error.
+func (d *DirectCaller) Call(ctx context.Context, c job.DirectCall, caller string) (mcpcall.Answer, error) {
 	at := mcpcall.Endpoint{Transport: c.Endpoint.Transport, URL: c.Endpoint.URL, Headers: c.Endpoint.Headers,
 		Command: c.Endpoint.Command, Args: c.Endpoint.Args, Unsigned: true}
 	began := time.Now()
 	answer, err := d.callLimited(ctx, at, c)
-	log := []any{"tool", text.Printable(c.Tool), "endpoint", displayEndpoint(at), "by", by,
+	log := []any{"tool", text.Printable(c.Tool), "endpoint", displayEndpoint(at), "by", caller,
 		"duration_ms", time.Since(began).Milliseconds()}
 	if err == nil {
 		d.Logger.Info("direct call answered", log...)
@@ -80,9 +80,9 @@ func (d *DirectCaller) Call(ctx context.Context, c job.DirectCall, by string) (m
 	return answer.Answer, failed
 }
 
-// callLimited calls the tool of c at the endpoint at, with a permit and a timeout, and counts the call in the metrics.
-// It returns a *mcpcall.TransportRefusedError for a command that MayRun does not allow. If the tool answered with an
-// error, err has the reason tool_error.
+// callLimited makes the direct call c with a permit and a timeout, and counts it in the metrics. at is the endpoint of
+// c. callLimited returns a *mcpcall.TransportRefusedError for a command that MayRun does not allow. If the tool
+// answered with an error, err has the reason tool_error.
 func (d *DirectCaller) callLimited(ctx context.Context, at mcpcall.Endpoint, c job.DirectCall) (a toolAnswer, err error) {
 	if at.Transport == mcpcall.TransportStdio &&
 		(d.MayRun == nil || !d.MayRun(0, common.Address{}, "", append([]string{at.Command}, at.Args...))) {
@@ -116,9 +116,10 @@ func (d *DirectCaller) callLimited(ctx context.Context, at mcpcall.Endpoint, c j
 	return a, err
 }
 
-// acquirePermit acquires a permit for a direct call at the endpoint at. Without a limiter it returns nil and no error.
-// If the limiter refuses, the error is a *outcome.Failure with the limiter's wait. With Unbound, direct calls count at
-// the limits of unbound agents. Otherwise a caller could name any agent's endpoint and use up that agent's limits.
+// acquirePermit acquires a permit for a direct call to an endpoint. If there is no limiter, it returns nil and no
+// error. If the limiter refuses, the error is a *outcome.Failure with the limiter's wait. If Unbound is set, direct calls
+// count at the limits of unbound agents, so that a caller cannot name an agent's endpoint and use up that agent's
+// limits.
 func (d *DirectCaller) acquirePermit(ctx context.Context, at mcpcall.Endpoint) (*ratelimit.Permit, error) {
 	if d.Limiter == nil {
 		return nil, nil

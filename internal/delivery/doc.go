@@ -36,13 +36,13 @@
 //   - No agent is called without a claim, or if less of the lease is left than the call may take.
 //   - A member of a batch has its own claim, lease and attempt, but no task. It is recorded, its claim is released, or
 //     its lease expires.
-//   - An attempt ends with its deadline or with the process, never because asynq cancels its task.
+//   - Only its deadline or the end of the process cancels an attempt. asynq cannot, even if it cancels the task.
 //   - Recording is repeated until it succeeds, the claim is lost, or the process ends. Until then the outcome is also
 //     spooled in Redis. If the latest attempt has no outcome in Postgres, the next claim reads the spool before any
 //     call, so that an accepted delivery is not called again.
 //   - After an outage of Postgres, no lease is expired until all living workers could record their outcomes.
 //   - The transaction that records an outcome also dispatches the agent's next deliveries.
 //   - A delivery that waits for at most maxTaskWait keeps its task: after the commit, asynq gets the time at which it
-//     must run the task again. If asynq does not get it, asynq runs the task earlier. The claim is then refused because
-//     the delivery is not due, and the task waits for the rest of the time.
+//     must run the task again. If asynq does not get that time, it runs the task earlier. The claim is then refused
+//     because the delivery is not due, and the task waits for the rest of the time.
 package delivery

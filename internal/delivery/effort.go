@@ -20,7 +20,7 @@ const (
 	quickShare  = 4
 
 	// costlySlot and lentSlot name the group permits of costly agents, and of costly agents and newcomers together
-	// (groupPermit.of).
+	// (groupPermit.group).
 	costlySlot = "costly agents"
 	lentSlot   = "costly agents and newcomers"
 )
@@ -29,7 +29,7 @@ const (
 // and its group permits as a costly agent. It is zero if there are no effort budgets.
 type attemptEffort struct {
 	hold  *effort.Hold
-	slots *groupPermits // slots of costlySlot and lentSlot; nil: the agent is neither costly nor a newcomer
+	slots *groupPermits // permits of the groups costlySlot and lentSlot; nil: neither costly nor a newcomer
 	costs mcpcall.Costs // number and duration of the connections and tool lists of this attempt
 }
 
@@ -51,7 +51,7 @@ func (e *Executor) acquireSlots(ctx context.Context, a *attempt) (err error) {
 }
 
 // acquireCostly acquires a group permit of lentSlot, which costly agents and newcomers share. For a costly agent that
-// is not a newcomer, it first acquires one of costlySlot too.
+// is not a newcomer, it first acquires a group permit of costlySlot.
 func (s *groupPermits) acquireCostly(ctx context.Context, newcomer bool) error {
 	n := s.newcomers
 	if !newcomer {
@@ -86,9 +86,10 @@ func (a *attempt) releaseSlots(ctx context.Context) {
 	a.slots.release(ctx)
 }
 
-// observeCosts is called before the first request to the agent. From then on, the attempt reserves at least the elapsed
-// time (effort.Hold.Reach). It returns a context for the requests: each request with it adds its connections and tool
-// lists to f.costs. Without an effort budget it returns ctx.
+// observeCosts is called before the first request to the agent. From then on, the attempt reserves in its agent's
+// effort budget at least the time that has passed since this call (effort.Hold.Reach). It returns a context for the
+// requests: each request with it adds its connections and tool lists to f.costs. If there is no effort budget, it
+// returns ctx.
 func (f *attemptEffort) observeCosts(ctx context.Context) context.Context {
 	if f.hold == nil {
 		return ctx
@@ -121,6 +122,6 @@ func wantsFile(j job.Job) bool {
 	return uri != "" && j.Action.IncludeFileContent
 }
 
-// slotToken returns the token of the attempt with claim c for the limiters of group permits: the delivery's id and the
-// claim number.
+// slotToken returns the text by which the limiters of group permits identify the attempt with claim c: the delivery's
+// id and the claim number.
 func slotToken(c *store.Claim) string { return fmt.Sprintf("%s:%d", c.ID, c.No) }

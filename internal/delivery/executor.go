@@ -49,9 +49,9 @@ type attempt struct {
 	batch    *batch // the batch that contains the attempt; nil: none
 }
 
-// Deliver makes one attempt for task n of delivery id, and records its outcome. It first claims the delivery. Then it
-// acquires one of the worker's slots with t, and uses it until the agent has answered. It releases the slot before it
-// records the outcome.
+// Deliver makes one attempt for task n of the delivery with this id, and records the outcome. It first claims the
+// delivery. Then it acquires one of the worker's slots with t, and uses it until the agent has answered. It releases
+// the slot before it records the outcome.
 //
 // If the store refuses the claim, or the claim is lost, the result is Refused, and the task must not run again. If the
 // delivery is not due yet, the result is Waiting, and no attempt was made. An error means that the claim failed, or
@@ -77,7 +77,7 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, t *ticket) 
 		var spooled *store.SpooledOutcome
 		if spooled, failure = e.loadSpooledOutcome(ctx, a.claim); spooled != nil {
 			res, err := e.recordSpooledOutcome(ctx, a, *spooled)
-			if !errors.Is(err, store.ErrStale) { // otherwise Postgres has another outcome of it
+			if !errors.Is(err, store.ErrStale) { // ErrStale: the earlier attempt is recorded; continue
 				return res, err
 			}
 		}
@@ -91,18 +91,18 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, t *ticket) 
 	}
 
 	o := e.decideOutcome(a, failure)
-	o.Anew = t.gaveUp // its task ends when the worker has slots again
+	o.Anew = t.gaveUp // withholdClaim delays the end of this task, so the delivery waits with a new one
 	t.awaitRoom()
 	a.releaseSlots(ctx)
 	t.release(o.Status == store.Delivered)
-	defer e.recordFollowers(ctx, a).Wait() // records them concurrently
+	defer e.recordFollowers(ctx, a).Wait() // records the other deliveries of the batch at the same time as this one
 	return e.recordOutcome(ctx, a, o, e.Ledger.Record)
 }
 
 // runAttempt runs the steps of the claimed delivery a until the agent has answered. It returns the error of the step
 // that failed, or nil if the agent accepted the delivery.
 func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*e.Lease) // the lease is extended at most once, before the call
+	ctx, cancel := context.WithTimeout(ctx, 2*e.Lease) // enough for a lease that is extended once, at its end
 	defer cancel()
 	defer func() { err = e.endStages(a, err, recover()) }()
 
@@ -130,7 +130,7 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	if a.file, err = e.fetchFile(ctx, a); err != nil {
 		return err
 	}
-	defer e.releasePayload(a) // recording may take long
+	defer e.releasePayload(a) // recording may take long and does not need the file and arguments
 
 	e.beginStage(a, "connect")
 	names, err := ToolNames(a.claim.Job, e.ToolAliases, a.server)

@@ -22,14 +22,12 @@ import (
 // Hash policies (HERALD_HASH_POLICY): the handling of a file whose hash differs from the hash on the chain. See
 // docs/design/content.md.
 const (
-	// Hash policies (HERALD_HASH_POLICY): what happens to a file whose hash differs from the hash on the chain. See
-	// docs/design/content.md.
 	HashStrict   = "strict"   // the delivery is rejected, if the job sets verifyFileHash
-	HashRequire  = "require"  // as strict; a file without a hash on the chain and in its URI is rejected too
-	HashAnnotate = "annotate" // the file is delivered, with the result in file_verification
+	HashRequire  = "require"  // as strict; also rejected if neither the chain nor the file's URI contains its hash
+	HashAnnotate = "annotate" // the file is delivered, with the result in the argument fileVerification
 )
 
-// Values of file_verification in addition to those of erc8004.Verdict.
+// Values of the tool's argument fileVerification, in addition to those of erc8004.Verdict.
 const (
 	unavailable = "unavailable" // the file could not be fetched, and the delivery continues without it
 	notFetched  = "not_fetched" // the job does not ask for the file
@@ -49,8 +47,9 @@ type fetchedFile struct {
 }
 
 // fetchContent fetches the feedback or response file of the claim c and compares it with the hash on the chain. If the
-// event names no file, or the job does not ask for its content, it fetches nothing. During the fetch, the attempt of a
-// newcomer has a group permit of the file's domain in slots. slots is nil for other agents.
+// event names no file, or the job does not ask for its content, it fetches nothing. slots has the group permits of a
+// newcomer's attempt, and is nil for other agents. During the fetch for a newcomer, it also has group permits of the
+// file's domain.
 //
 // A file that cannot be fetched may be omitted without an error (leaveFileOut). A wrong hash is an error
 // (hash_mismatch) if the job sets verifyFileHash and HashPolicy is not HashAnnotate. With HashRequire, it is also an
@@ -68,7 +67,7 @@ func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, slots *grou
 	if err != nil {
 		return fetchedFile{}, err
 	}
-	defer release() // the agent may take long, which the file's domain does not cause
+	defer release() // before the call: a slow agent must not use up the group permits of the file's domain
 	doc, err := e.Fetcher.Fetch(ctx, uri, e.FetchLimit)
 	if err != nil {
 		return e.leaveFileOut(c, err)
@@ -76,7 +75,8 @@ func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, slots *grou
 	found, err := e.examineFile(ctx, c.Job, doc, hash)
 	fromWeb := doc.Source == ipfs.SourceHTTPS || doc.Source == ipfs.SourceHTTP
 	if err == nil && found.verdict == erc8004.Mismatch && fromWeb {
-		// A web server may have been replacing the file during the fetch. Such a file is not cached.
+		// A web server may have been replacing the file during the fetch. Such a file is not cached, so the server is
+		// asked again.
 		if again, failed := e.Fetcher.Fetch(ctx, uri, e.FetchLimit); failed == nil {
 			doc = again
 			found, err = e.examineFile(ctx, c.Job, doc, hash)

@@ -25,9 +25,9 @@ import (
 const maxArguments = 8 << 20
 
 // ToolNames returns the names under which an agent may offer the tool of job j, in the order in which they are tried:
-// the name in the job, its built-in aliases, and its configured aliases (by tool name in aliases). listed is the
-// agent's entry in the servers file, or nil. Names that listed does not allow are omitted. If no name is left,
-// ToolNames returns the failure of outcome.Agent.
+// the name in the job, its built-in aliases, and its configured aliases, which the map aliases has under the tool's
+// name. If the agent has an entry in the servers file (listed, otherwise nil), names that the entry does not allow are
+// omitted. If no name is left, ToolNames returns the failure of outcome.Agent.
 func ToolNames(j job.Job, aliases map[string][]string, listed *servers.Server) ([]string, error) {
 	tool := j.Action.ToolName
 	names := slices.Concat([]string{tool}, mcpcall.Aliases(tool), aliases[tool])
@@ -46,14 +46,15 @@ func requestedTool(j job.Job) outcome.Tool {
 }
 
 // FitCall finds the first of names (ToolNames) among the offered tools, and fits the arguments of job j to it. f is the
-// job's file. FitCall waits for memory to decode, which decoding bounds. If the agent offers the tool but the arguments
-// do not fit, FitCall returns the tool and the error.
+// job's file. FitCall waits until the budget decoding has enough memory to decode the schema and the file. If the agent
+// offers the tool but the arguments do not fit, FitCall returns the tool and the error.
 func FitCall(ctx context.Context, decoding *decode.Budget, j job.Job, f job.File, deliveryID string, names []string,
 	offered []mcpcall.Tool) (tool mcpcall.Tool, fitted Fitted, err error) {
 	if tool, err = findTool(j, names, offered); err != nil {
 		return tool, fitted, err
 	}
-	// In the worst case, the schema is decoded once, and the feedback file once for each placeholder of the template.
+	// Reserve memory for the worst case: the schema is decoded once, and the file once for each placeholder of the
+	// template.
 	copies := max(1, bytes.Count(j.Action.PayloadTemplate, []byte("{{")))
 	release, err := decoding.Acquire(ctx, len(tool.InputSchema)+copies*len(f.Content))
 	if err != nil {
@@ -64,7 +65,7 @@ func FitCall(ctx context.Context, decoding *decode.Budget, j job.Job, f job.File
 	return tool, fitted, err
 }
 
-// findTool returns the first of names that is among the offered tools. If none is, the error has the reason that
+// findTool returns the first of names that is among the offered tools. If none is, the error has the reason of
 // outcome.Tool.Missing.
 func findTool(j job.Job, names []string, offered []mcpcall.Tool) (mcpcall.Tool, error) {
 	if tool, ok := mcpcall.Find(offered, names[0], names[1:]); ok {
@@ -107,7 +108,7 @@ func KnownTools(tools []mcpcall.Tool) []store.KnownTool {
 type Fitted struct {
 	Arguments map[string]any
 	Sent      json.RawMessage // Arguments as JSON
-	Cleaned   bool            // misleading characters were removed
+	Cleaned   bool            // arguments.Sanitize removed characters that make text look different from its content
 }
 
 // fitArguments fits the arguments of job j to the tool. f is the job's file. The error is a *mcpcall.SchemaError if the

@@ -506,11 +506,6 @@ func TestFollowedFalseJob(t *testing.T) {
 				}
 			}
 			event := must(job.Parse(asJSON(j), job.Limits{MaxTimeout: time.Second}))
-			heraldtest.Await(t, "the follower to read the event's block", func() bool {
-				return slices.ContainsFunc(must(w.store.Cursors(t.Context(), w.net.ChainID())), func(c store.CursorState) bool {
-					return strings.Contains(c.Contracts, strings.ToLower(event.ReputationRegistry.Hex())) && c.Next > event.BlockNumber
-				})
-			})
 			if err := w.net.Reorg(heraldtest.Within(t, 30*time.Second), 1, false); err != nil {
 				t.Fatal(err)
 			}

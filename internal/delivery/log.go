@@ -78,7 +78,7 @@ func (d decision) logLevel(err error) slog.Level {
 func (d decision) putOff() bool { return d.Status == store.Waiting && d.Free && !d.Called }
 
 // nextStep returns a text for the operator: how to proceed with the delivery after the outcome d (outcome.NextStep). It
-// returns "" if nothing has to be done, for example if the delivery was delivered or is queued again.
+// returns "" if the delivery was delivered or is queued again.
 func (a *attempt) nextStep(d decision) string {
 	if d.Status == store.Queued { // another job of the same event replaced this one
 		return ""

@@ -1,6 +1,8 @@
 package delivery
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -76,6 +78,49 @@ func TestRoundDispatchesAllDue(t *testing.T) {
 	w.reconcile(w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Late, c.Now = time.Hour, still.Now }))
 	if n := w.count(store.Filter{Status: store.Waiting}); n != 0 {
 		t.Errorf("%d of 2000 deliveries still wait after a round", n)
+	}
+}
+
+// TestEveryWorkerDispatchesDue: without a leader, two workers dispatch all due deliveries, each once. They do not wait
+// for an agent that another transaction has locked: a later round dispatches its deliveries. No leader, no repair.
+func TestEveryWorkerDispatchesDue(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fillDue(4000)
+	lost := w.dispatchTo(newAgent(t).URL)
+	w.flush()
+	ctx := heraldtest.Within(t, time.Minute)
+	conn := must(pgx.Connect(ctx, w.dbURL))
+	defer conn.Close(ctx)
+	tx := must(conn.Begin(ctx))
+	must(tx.Exec(ctx, `SELECT FROM herald.agents WHERE agent_id = 0 AND chain_id = 1 FOR UPDATE`))
+
+	still := heraldtest.NewClock(time.Now())
+	round := func() error {
+		worker := w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Ledger, c.Now = openStore(t, w.dbURL), still.Now })
+		return worker.Round(ctx)
+	}
+	_, err := w.store.Lead(ctx, func(ctx context.Context) error {
+		second := make(chan error)
+		go func() { second <- round() }()
+		if err := errors.Join(round(), <-second); err != nil {
+			return err
+		}
+		if n := w.count(store.Filter{Status: store.Waiting}); n != 8 {
+			t.Errorf("%d deliveries wait, 8 of a locked agent", n)
+		}
+		must(tx.Exec(ctx, `ROLLBACK`))
+		return round()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var once int
+	if err := conn.QueryRow(ctx, `SELECT count(*) FROM herald.work WHERE status = 'queued' AND dispatch = 1`).Scan(&once); err != nil || once != 4001 {
+		t.Errorf("%d of 4001 deliveries were dispatched once, %v", once, err)
+	}
+	if err := round(); err != nil || w.row(lost).Dispatch != 2 {
+		t.Errorf("the leader did not replace a lost task: %v", err)
 	}
 }
 

@@ -63,7 +63,7 @@ func toolLabel(tool string) string {
 	return "other"
 }
 
-// countCall counts one call of a tool and observes its duration took. ok says that the agent answered without an error.
+// countCall counts one call of a tool, which took this time. ok says that the agent answered without an error.
 func (m *Metrics) countCall(tool string, ok bool, took time.Duration) {
 	tool = toolLabel(tool)
 	status := "success"

@@ -29,15 +29,15 @@ import (
 //
 // Within the half of the newcomers, three groups are bounded:
 //
-//   - Newcomers that failed in the last hour may use half of it, so that unknown agents do not wait for them.
+//   - Newcomers that failed in the last hour may use half of it, so that agents without a failure do not wait for them.
 //   - One registrable domain may use half of it, for agents' endpoints and feedback files together. While an endpoint
 //     is resolved, its domain is unknown and not bounded.
-//   - Of a domain's part, files, and agents that the domain does not confirm, may use half. So agents that only name a
+//   - Files, and agents that the domain does not confirm, may use half of a domain's part. So agents that only name a
 //     domain cannot block the domain's own agents.
 //
-// If no group permit is free, an attempt waits up to maxSlotWait for one, if attempts usually take no longer than that.
-// Otherwise its delivery waits until a group permit is expected to be free, by the mean duration of newcomers'
-// attempts.
+// If no group permit is free, an attempt waits up to maxSlotWait for one, unless the expected wait is longer. If it
+// gets none, its delivery waits until a group permit is expected to be free. The expected waits follow from the mean
+// duration of the group's attempts.
 //
 // A nil *Newcomers bounds no agent.
 type Newcomers struct {
@@ -46,13 +46,13 @@ type Newcomers struct {
 	named   *ratelimit.Limiter                     // of each domain, for files and unconfirmed agents
 	costly  *ratelimit.Limiter                     // of costly agents that are not newcomers (effort.go)
 	lent    *ratelimit.Limiter                     // of costly agents and newcomers together
-	latest  *lru.Cache[store.Agent, latestOutcome] // in this process; Postgres may not have them yet
+	latest  *lru.Cache[store.Agent, latestOutcome] // latest outcomes in this process, some not yet in Postgres
 	share   int                                    // how many slots all newcomers may use
 	total   int                                    // number of the worker's slots
 	now     func() time.Time
 
 	mu         sync.Mutex
-	lastReturn time.Time // the latest time at which spreadWait let a delivery return
+	lastReturn time.Time // the latest time at which spreadWait let a delivery try again
 }
 
 // latestOutcome is when an agent's latest attempt in this process ended, and whether it succeeded.
@@ -61,23 +61,23 @@ type latestOutcome struct {
 	ok bool
 }
 
-// groupPermit is a group permit of an attempt. of names the group: allNewcomers, failedNewcomers, costlySlot, lentSlot,
-// or a domain with the prefix domainSlot or namedDomainSlot.
+// groupPermit is a group permit of an attempt. group is the name of its group: allNewcomers, failedNewcomers,
+// costlySlot, lentSlot, or a domain with the prefix domainSlot or namedDomainSlot.
 type groupPermit struct {
-	of     string
+	group  string
 	permit *ratelimit.Permit
 }
 
 const (
-	// newcomerShare and domainShare: all newcomers together use at most 1/newcomerShare of the worker's slots. Of
-	// these, one domain uses at most 1/domainShare. All newcomers that failed in the last hour together use at most
-	// 1/domainShare of them, too. Each number is rounded down, but is at least one.
+	// newcomerShare and domainShare: all newcomers together use at most 1/newcomerShare of the worker's slots. Of this
+	// share, one domain uses at most 1/domainShare, and all newcomers that failed in the last hour together use at most
+	// 1/domainShare. Each number is rounded down, but is at least one.
 	newcomerShare = 2
 	domainShare   = 2
 	// namedShare: of a domain's slots, at most 1/namedShare (rounded down, at least one) serve attempts that only fetch
 	// a feedback file from the domain, or that call an agent which the domain does not confirm.
 	namedShare = 2
-	// The names of groups (groupPermit.of): all newcomers, those that failed in the last hour, and prefixes of a
+	// The names of groups (groupPermit.group): all newcomers, those that failed in the last hour, and prefixes of a
 	// domain. The prefix is needed because a host may be called newcomers.
 	allNewcomers    = "newcomers"
 	failedNewcomers = "newcomers that failed"
@@ -87,15 +87,16 @@ const (
 	// Postgres has recorded its success.
 	maxRememberedAgents = 4096
 	// maxSlotWait is how long an attempt waits for a group permit while it uses a slot. A short wait is cheaper than
-	// another claim and record. If newcomers' attempts usually take longer, the attempt does not wait.
+	// another claim and record. If the expected wait is longer, the attempt does not wait.
 	maxSlotWait = 200 * time.Millisecond
-	// minReturnGap is the gap between the times at which spreadWait lets refused deliveries return. The limiter
-	// computes its wait from the duration of earlier attempts. Before the first one has ended, each wait is short, and
-	// hundreds of refused deliveries would return at once. Therefore spreadWait spreads waits of at most spreadWithin.
+	// minReturnGap is the gap between the times at which spreadWait lets deliveries that got no group permit try again.
+	// The limiter computes its wait from the duration of earlier attempts. Before the first one has ended, each wait is
+	// short, and hundreds of deliveries would try again at once. Therefore spreadWait spreads waits of at most
+	// spreadWithin.
 	minReturnGap = 100 * time.Millisecond
 	spreadWithin = 2 * time.Second
-	// maxReturnWait is the longest wait to which spreadWait extends a shorter one. If even that is too short for the
-	// gap, the wait is random, between half of maxReturnWait and all of it.
+	// maxReturnWait is the longest wait to which spreadWait extends a shorter one. If the gaps would need a longer
+	// wait, the wait is random, between half of maxReturnWait and all of it.
 	maxReturnWait = 5 * time.Minute
 	// slotTTL is how long a group permit stays acquired if it is never released. Each attempt releases its group
 	// permits, so slotTTL only has to be longer than any attempt.
@@ -196,9 +197,9 @@ func (n *Newcomers) acquireSlot(ctx context.Context, c *store.Claim) (*groupPerm
 }
 
 // acquireDomain acquires a group permit of the domain of rawURL (registrableDomain), before a request to that URL. own
-// says that the domain confirms the agent. If it does not, acquireDomain first acquires a group permit of the domain's
-// part for files and unconfirmed agents. release, which is never nil, releases these permits. If s is nil, rawURL has
-// no domain, or the attempt already has a group permit of the domain, acquireDomain does nothing.
+// says that the domain confirms the agent. If own is false, acquireDomain first acquires a group permit of the part of
+// the domain's slots that files and unconfirmed agents share. release, which is never nil, releases these permits. If s
+// is nil, rawURL has no domain, or the attempt already has a group permit of the domain, acquireDomain does nothing.
 func (s *groupPermits) acquireDomain(ctx context.Context, rawURL string, own bool) (release func(), err error) {
 	domain := registrableDomain(rawURL)
 	if s == nil || domain == "" || s.holdsSlot(domainSlot+domain) {
@@ -217,14 +218,15 @@ func (s *groupPermits) acquireDomain(ctx context.Context, rawURL string, own boo
 	return func() { s.releaseAfter(ctx, before) }, err
 }
 
-// acquire acquires a group permit from the limiter from. of is the name of the group (groupPermit.of) and the limiter's
-// origin. If the attempt already has a group permit of that name, acquire does nothing. If none becomes free in time,
-// the error is a free wait (agent_busy), and its text begins with why.
-func (s *groupPermits) acquire(ctx context.Context, from *ratelimit.Limiter, of, why string) error {
-	if s.holdsSlot(of) {
+// acquire acquires a group permit from one of the limiters. group is the name of the group (groupPermit.group). The
+// limiter bounds calls per origin, and gets this name in place of an origin. If the attempt already has a group permit
+// of that name, acquire does nothing. If none becomes free in time, the error is a free wait (agent_busy), and its text
+// begins with why.
+func (s *groupPermits) acquire(ctx context.Context, from *ratelimit.Limiter, group, why string) error {
+	if s.holdsSlot(group) {
 		return nil
 	}
-	permit, err := from.Acquire(ctx, of, of, s.token)
+	permit, err := from.Acquire(ctx, group, group, s.token)
 	var refused *ratelimit.RefusedError
 	if errors.As(err, &refused) {
 		wait := s.newcomers.spreadWait(refused.Wait)
@@ -234,12 +236,12 @@ func (s *groupPermits) acquire(ctx context.Context, from *ratelimit.Limiter, of,
 	if err != nil {
 		return fmt.Errorf("take a slot of newcomers: %w", err)
 	}
-	s.held = append(s.held, groupPermit{of, permit})
+	s.held = append(s.held, groupPermit{group, permit})
 	return nil
 }
 
-func (s *groupPermits) holdsSlot(of string) bool {
-	return slices.ContainsFunc(s.held, func(h groupPermit) bool { return h.of == of })
+func (s *groupPermits) holdsSlot(group string) bool {
+	return slices.ContainsFunc(s.held, func(h groupPermit) bool { return h.group == group })
 }
 
 // release releases all group permits of the attempt. s may be nil.
@@ -257,12 +259,12 @@ func (s *groupPermits) releaseAfter(ctx context.Context, n int) {
 	s.held = s.held[:min(n, len(s.held))]
 }
 
-// spreadWait returns how long a refused delivery waits. wait is the limiter's wait. If it is longer than spreadWithin,
-// spreadWait returns it. A shorter wait is extended, up to maxReturnWait, so that refused deliveries return with gaps
-// of minReturnGap.
+// spreadWait returns how long a delivery that got no group permit waits before it tries again. wait is the wait that
+// the limiter returned. A wait of more than spreadWithin is returned unchanged. A shorter one is extended, up to
+// maxReturnWait, so that such deliveries try again with gaps of minReturnGap.
 func (n *Newcomers) spreadWait(wait time.Duration) time.Duration {
 	if wait > spreadWithin {
-		return wait // it was computed from the duration of attempts
+		return wait // the limiter reserved this time for the delivery, so it needs no further gap
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()

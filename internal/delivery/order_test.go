@@ -1,19 +1,31 @@
 package delivery
 
 import (
+	"encoding/json"
 	"fmt"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/delivery/classify"
+	"github.com/agentherald/herald/internal/delivery/effort"
 	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/intake"
+	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/netguard/guardtest"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/storetest"
+	"github.com/ethereum/go-ethereum/common"
 )
 
 // TestNeverDelivered: a revocation of, or a response to, a feedback that ended without a call is not sent. It is sent
@@ -104,5 +116,89 @@ func TestFalseJobsDelayForSeconds(t *testing.T) {
 	deliverDispatched()
 	if d := w.row(id); d.Status != store.Delivered || len(a.received()) != 1 {
 		t.Errorf("%s %s: %s, %d calls", d.Status, d.Reason, d.Error, len(a.received()))
+	}
+}
+
+// respond appends n responses of a stranger to a client's feedback, each with a file of its own below uri, and returns
+// their events as jobs.
+func (w *world) respond(agent *big.Int, client common.Address, index uint64, uri string, n int) (jobs []map[string]any) {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range n {
+		receipt := must(w.net.AppendResponse(heraldtest.Within(w.t, 20*time.Second), w.net.Account(1), agent, client, index,
+			fmt.Sprint(uri, i), common.Hash{}))
+		e := must(erc8004.Decode(*receipt.Logs[0]))
+		var j map[string]any
+		if err := json.Unmarshal(asJSON(must(chain.Job(e, w.net.ChainID(), w.net.Deployment(), 1770000000, job.Limits{}))), &j); err != nil {
+			w.t.Fatal(err)
+		}
+		jobs = append(jobs, j)
+	}
+	return jobs
+}
+
+// TestResponsesWithSilentFiles: 40 responses of a stranger to an old feedback, whose file's host never answers, at most
+// double the latency of the client's next feedbacks with files. In proportion to the fetch timeout, the agent's effort
+// budget is that of a real worker. The feedbacks arrive while the responses' files are fetched, and after these have used
+// their part of the budget.
+func TestResponsesWithSilentFiles(t *testing.T) {
+	t.Parallel()
+	const timeout = 3 * time.Second
+	w := newWorld(t).keepOrder()
+	a := newAgent(t)
+	var fetching, most atomic.Int32
+	files := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/silent/") {
+			most.Store(max(most.Load(), fetching.Add(1)))
+			<-r.Context().Done()
+			fetching.Add(-1)
+			return
+		}
+		time.Sleep(100 * time.Millisecond) // most of the normal latency, so that a busy machine does not double it
+		_, _ = rw.Write([]byte(`{}`))
+	}))
+	t.Cleanup(files.Close)
+	k := w.newWorker(func(c *Config) {
+		c.Fetcher = must(ipfs.New(ipfs.Config{Guard: guardtest.Loopback(t, nil), Timeout: timeout, Logger: w.logger()}))
+		c.Efforts = must(effort.New(effort.Config{Size: 4 * timeout, Logger: w.logger()}))
+		c.Newcomers = must(NewNewcomers(16, nil, nil))
+	})
+	w.serve(k)
+	agent := w.register(at(a.URL))
+	var client devnet.Account
+	deliver := func(n int) (took time.Duration) {
+		t.Helper()
+		jobs := make([]map[string]any, n)
+		for i := range jobs {
+			*w.client = 0 // the same account
+			jobs[i], client = w.rate(devnet.Feedback{AgentID: agent, URI: fmt.Sprintf("%s/%d", files.URL, i)})
+		}
+		began := time.Now()
+		for _, answer := range w.submit(jobs...) {
+			w.until(answer.ID, store.Delivered)
+		}
+		return time.Since(began)
+	}
+	deliver(1)
+	normal := deliver(4)
+
+	responses := w.submit(w.respond(agent, client.Address, 1, files.URL+"/silent/", 40)...)
+	heraldtest.AwaitState(t, func() bool { return fetching.Load() == 2 }, func() string {
+		d := w.row(responses[0].ID)
+		return fmt.Sprintf("the files of %d responses are fetched; the first is %s %s: %s", fetching.Load(), d.Status, d.Reason, d.Error)
+	})
+	during := deliver(4)
+	heraldtest.Await(t, "the end of the responses' part of the budget", func() bool {
+		return w.count(store.Filter{Reason: outcome.OverBudget}) > 0
+	})
+	after := deliver(4)
+	if during > 2*normal || after > 2*normal || most.Load() > 2 {
+		t.Errorf("4 feedbacks took %s, %s while the files of %d responses were fetched, and then %s", normal, during, most.Load(), after)
+	}
+	for _, r := range responses {
+		if d := w.row(r.ID); d.Status.Final() {
+			t.Errorf("a response ended: %s %s: %s", d.Status, d.Reason, d.Error)
+		}
 	}
 }

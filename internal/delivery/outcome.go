@@ -52,7 +52,7 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 	d.Reason, d.Error, d.Free = v.Reason, v.Text, v.Free
 	d.Moved = v.Moved && !d.EndpointOfJob && !a.endpoint.Listed
 	d.SkipDispatch = v.Limited()
-	if v.AgentFault && a.stage.name != "fetch" { // the client chose the feedback's file
+	if v.AgentFault && a.stage.name != "fetch" { // a failed fetch is not the agent's fault: the client chose the file
 		d.AgentError = v.Text
 		if a.failedByItself(v) {
 			e.Newcomers.noteOutcome(a.claim.Agent(), false)
@@ -86,7 +86,8 @@ func (a *attempt) failedByItself(v outcome.Verdict) bool {
 	return a.claim.Job.Action.ResolveEndpoint && !a.answer.cutShort && (v.Unwell || a.stage.name == "resolve")
 }
 
-// describeAttempt returns an outcome with the data of the steps that a has made. Status, reason and wait are empty.
+// describeAttempt returns an outcome with the data of the steps that the attempt has made. Status, reason and wait are
+// empty.
 func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 	o := store.Outcome{
 		Stage: a.stage.name, StepMicros: a.stage.took[:a.stage.ended], Endpoint: a.endpoint.display,

@@ -24,9 +24,9 @@ type Limiter interface {
 	Acquire(ctx context.Context, origin, endpoint, token string) (*ratelimit.Permit, error)
 }
 
-// acquirePermit acquires a permit at the origin of the endpoint at. Without a limiter it returns nil and no error. If
-// the limiter refuses, the error is a free wait. runAttempt calls acquirePermit before the first request, because a
-// hanging handshake costs as much as a call.
+// acquirePermit acquires a permit for a call to the endpoint, at its origin. If there is no limiter, it returns nil and
+// no error. If the limiter refuses, the error is a free wait. runAttempt calls acquirePermit before the first request,
+// because a hanging handshake costs as much as a call.
 //
 // Unbound agents, and jobs that name their endpoint, have separate, small limits and breakers at each origin. Anyone
 // can create such agents and jobs, so they must not use up the limits of the agents to which the endpoint belongs.
@@ -67,10 +67,10 @@ func releasePermit(ctx context.Context, permit *ratelimit.Permit, answer toolAns
 	}
 }
 
-// endpointHealth returns how the breaker counts a call with this answer and failure. It is Failed if the endpoint
-// accepted no call or did not finish it (outcome.Verdict.Unwell), and OK if the endpoint answered, even if it refused the
-// call. It is Neutral if the call does not show whether the endpoint works: the job's own timeout ended the call, the
-// failure is not the agent's fault, or the agent answered 429.
+// endpointHealth returns how the breaker counts a call with this answer and failure. It is Failed if the endpoint did
+// not accept the call or did not finish it (outcome.Verdict.Unwell), and OK if the endpoint answered, even if it refused
+// the call. It is Neutral if the call does not show whether the endpoint works: the job's own timeout ended the call,
+// the failure is not the agent's fault, or the agent answered 429.
 func endpointHealth(answer toolAnswer, failure error) ratelimit.Result {
 	if failure == nil {
 		if !answer.called { // a panic is in progress
@@ -89,10 +89,11 @@ func endpointHealth(answer toolAnswer, failure error) ratelimit.Result {
 	return ratelimit.OK
 }
 
-// DescribeBreaker returns the state of the breaker of the URL address, as this process last saw it: "closed", "open" or
-// "half_open" (ratelimit.Limiter.Breaker), or "" if this process remembers no call to the URL. unbound is the limiter
-// of unbound agents, and limits that of all other agents. If unbound is nil, limits is for all agents. If both have a
-// breaker for the URL, DescribeBreaker returns the state in limits, unless that in unbound is not closed.
+// DescribeBreaker returns the state of the breaker for calls to this address, a URL, as this process last saw it:
+// "closed", "open" or "half_open" (ratelimit.Limiter.Breaker), or "" if this process remembers no call to the URL. The
+// parameter unbound is the limiter of unbound agents, and limits is the limiter of all other agents, or of all agents
+// if unbound is nil. If both limiters have a breaker for the URL, the result is the state of the breaker of unbound
+// agents if it is open or half-open, and otherwise the state of the other breaker.
 func DescribeBreaker(address string, limits, unbound *ratelimit.Limiter) string {
 	e := mcpcall.Endpoint{URL: address}
 	if u, err := url.Parse(address); err != nil || u.Host == "" {

@@ -18,7 +18,7 @@ import (
 type preparedCall struct {
 	tool      string
 	arguments map[string]any
-	sanitized bool              // misleading characters were removed
+	sanitized bool              // arguments.Sanitize removed misleading characters from the arguments
 	recorded  json.RawMessage   // the arguments as they are stored in the attempt's row
 	digest    [sha256.Size]byte // of the tool's name and arguments, to compare two calls
 	release   func()            // releases the memory reserved in Executor.arguments; nil: none is reserved
@@ -26,7 +26,7 @@ type preparedCall struct {
 	listing *mcpcall.ToolSet // the latest list of the agent's tools; nil: none
 }
 
-// Values of listTools' argument fresh.
+// Values of the parameter fresh of listTools: whether the list of the agent's tools may come from the cache.
 const (
 	cachedTools = false
 	freshTools  = true
@@ -34,8 +34,9 @@ const (
 
 // prepareCall lists the agent's tools, and returns a call of the first of names that the agent offers, with arguments
 // that fit the tool's schema. First it releases the arguments of a.call, the call that was prepared before. fresh is
-// cachedTools or freshTools (listTools). If listing or fitting fails, prepareCall returns a.call without arguments, but
-// with the new tool list if the agent returned one, and the error. The stage connect ends with the tool list.
+// cachedTools or freshTools (listTools). If listing or fitting fails, prepareCall returns the error, and a.call without
+// arguments. This call has the new tool list, if the agent returned one. If the attempt is in the stage connect, that
+// stage ends when the tools are listed.
 func (e *Executor) prepareCall(ctx context.Context, a *attempt, names []string, fresh bool) (preparedCall, error) {
 	e.releaseArguments(&a.call)
 	call := a.call
@@ -60,7 +61,7 @@ func (e *Executor) prepareCall(ctx context.Context, a *attempt, names []string, 
 	}
 	return preparedCall{
 		tool: tool.Name, arguments: fitted.Arguments, sanitized: fitted.Cleaned,
-		recorded: store.KeepSide(fitted.Sent), // all arguments would stay in memory during the call
+		recorded: store.KeepSide(fitted.Sent), // shortened, because it stays in memory during the call
 		digest:   sha256.Sum256(fmt.Appendf(nil, "%q %s", tool.Name, fitted.Sent)),
 		release:  release, listing: listing.Outline(),
 	}, nil
@@ -97,9 +98,9 @@ func ListsNothing(err error) bool {
 // never wait for memory.
 const smallArguments = 64 << 10
 
-// argumentBudget bounds the memory, in bytes, for large arguments of calls in flight: most for all calls, half of most
-// for those of newcomers, and a quarter of most for those at one origin. A single call may exceed a bound if no other
-// call counts against that bound.
+// argumentBudget bounds the memory, in bytes, for large arguments of calls in flight. The field most is the bound for
+// all calls together. The calls of newcomers may use half of most, and the calls at one origin a quarter. A single call
+// may exceed a bound if no other call counts against that bound.
 type argumentBudget struct {
 	most int64
 
@@ -145,7 +146,6 @@ func (e *Executor) reserveArguments(a *attempt, size int) (release func(), err e
 	if size <= smallArguments {
 		return nil, nil
 	}
-	// The arguments, the request made of them, and a temporary copy.
 	share := min(3*int64(size), e.MaxArgumentBytes)
 	origin := limitedOrigin(a.endpoint.Endpoint, a.claim.Agent())
 	if a.endpoint.unbound { // unbound agents must not use the memory of the endpoint's own agents
@@ -158,7 +158,7 @@ func (e *Executor) reserveArguments(a *attempt, size int) (release func(), err e
 	return release, nil
 }
 
-// releaseArguments sets the arguments of call to nil and ends their reservation.
+// releaseArguments sets the arguments of call to nil and gives back the memory that was reserved for them.
 func (e *Executor) releaseArguments(call *preparedCall) {
 	call.arguments = nil
 	if call.release != nil {

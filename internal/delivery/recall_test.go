@@ -310,7 +310,7 @@ func TestReconcilerAfterPostgresWasLost(t *testing.T) {
 		w.exec(`UPDATE herald.work SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
 		return id
 	}
-	round := func() error { return s.LeadAndReconcile(heraldtest.Within(t, 20*time.Second)) }
+	round := func() error { return s.Round(heraldtest.Within(t, 20*time.Second)) }
 	want := func(id uuid.UUID, status store.Status, when string) {
 		t.Helper()
 		if d := w.row(id); d.Status != status {

@@ -35,7 +35,7 @@ func (w *world) newRetention(adapt ...func(*maintenance.RetentionConfig)) *maint
 
 func (w *world) reconcile(s *maintenance.Reconciler) {
 	w.t.Helper()
-	if err := s.Reconcile(heraldtest.Within(w.t, 20*time.Second)); err != nil {
+	if err := s.Round(heraldtest.Within(w.t, 20*time.Second)); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -87,7 +87,7 @@ func TestReconcilerAndTasksThatRunForEver(t *testing.T) {
 		t.Fatalf("%+v", redis.put)
 	}
 	redis.err = errors.New("Redis is away")
-	if err := s.Reconcile(heraldtest.Within(t, 10*time.Second)); err == nil {
+	if err := s.Round(heraldtest.Within(t, 10*time.Second)); err == nil {
 		t.Error("not being able to look counts as lost")
 	}
 	if len(redis.put) != 1 {

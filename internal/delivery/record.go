@@ -29,9 +29,9 @@ type Result struct {
 // spooled outcome.
 type commitFunc func(context.Context, *store.Claim, store.Outcome) (store.Recorded, error)
 
-// recordOutcome commits the outcome d with commit, logs the attempt in one line, and enqueues the tasks of the
-// deliveries that the store dispatched in the same transaction. The result is Refused if the claim was lost, or if the
-// delivery was held and released in that transaction.
+// recordOutcome commits the outcome d with the function commit, logs the attempt in one line, and enqueues the tasks of
+// the deliveries that the store dispatched in the same transaction. The result is Refused if the task must not run
+// again: the claim was lost, or the transaction held the delivery and released it at once, which ends its task.
 //
 // If d is a spooled outcome and Postgres already has another outcome of that attempt, recordOutcome returns
 // store.ErrStale and neither logs nor enqueues. After any other error, it is unknown whether the outcome is recorded.
@@ -85,7 +85,7 @@ func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, co
 	}
 	e.releaseHeld(ctx, a, d.Outcome)
 	if slices.ContainsFunc(rec.Next, func(t store.Task) bool { return t.Ended && t.ID == a.claim.ID }) {
-		return Result{Refused: true}, nil // it was held and released immediately
+		return Result{Refused: true}, nil // the transaction held and released the delivery, which ends this task
 	}
 	return Result{Status: d.Status, Reason: d.verdict.Reason, Text: d.verdict.Text,
 		Next: a.nextStep(d), At: again, Free: d.Free && !d.Called}, nil
@@ -99,7 +99,7 @@ func (e *Executor) releaseHeld(ctx context.Context, a *attempt, o store.Outcome)
 		return
 	}
 	auth := a.auth
-	if auth == nil { // the outcome was spooled
+	if auth == nil { // the outcome was spooled, so this attempt did not select a credential
 		auth = &agentauth.Authorization{Subject: a.subject()}
 	}
 	e.Dispatcher.Dispatch(ctx, e.Authorizer.ObserveSuccess(ctx, auth))
@@ -124,7 +124,7 @@ func (e *Executor) commitOutcome(ctx context.Context, c *store.Claim, d *decisio
 		}
 		if classify.Unstorable(err) {
 			if stripped {
-				return rec, err // its lease expires, until its attempts are used up
+				return rec, err // another attempt follows when the lease expires, until none is left
 			}
 			e.Logger.Error("Postgres refuses the outcome as it is; it is recorded without arguments and answer",
 				"delivery", c.ID, "error", err)

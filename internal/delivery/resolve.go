@@ -29,7 +29,7 @@ type resolvedEndpoint struct {
 }
 
 // resolveEndpoint returns the MCP endpoint at which the agent is called: the job's own endpoint, or else that in the
-// servers file (server, which may be nil), or else that in the agent's registration. If this source does not state the
+// servers file (server, which may be nil), or else that in the agent's registration. If the source does not state the
 // protocol revision, found.ProtocolHint is the revision that the agent used last.
 func (e *Executor) resolveEndpoint(ctx context.Context, c *store.Claim, server *servers.Server,
 ) (found resolvedEndpoint, err error) {
@@ -66,7 +66,7 @@ func (e *Executor) registeredEndpoint(ctx context.Context, c *store.Claim) (reso
 		Endpoint: mcpcall.Endpoint{Transport: t.Transport, URL: t.URL, Command: t.Command, Args: t.Args,
 			ProtocolHint: t.ProtocolHint},
 		source:  fmt.Sprintf(" from %s (%s)%s", t.DocumentSource, t.From, describeBinding(t)),
-		unbound: t.Binding != "" && !t.Bound(), // "": the policy does not ask for a binding
+		unbound: t.Binding != "" && !t.Bound(), // "": HERALD_BINDING is off, and no agent counts as unbound
 	}
 	found.display = displayEndpoint(found.Endpoint)
 	return found, nil

@@ -20,12 +20,13 @@ type ReviewLedger interface {
 
 const (
 	reviewsAtOnce = 16
-	reviewPause   = 2 * time.Second  // between two rounds
-	reviewTimeout = 30 * time.Second // bounds one round; reviews that it does not end are due again after a minute
+	reviewPause   = 2 * time.Second  // between two rounds of reviews
+	reviewTimeout = 30 * time.Second // bounds one round; a review that has not ended then is due again later
 )
 
 // ReviewEvents makes reviews, round by round, until ctx ends. A review reads the event of a delivery from the chain
-// again. It is due for a delivery that is final or was called, if a job with the same key but another event arrived.
+// again. It is due for a delivery that is final or was called, if a later job has the delivery's key but describes
+// another event. After a reorg, the chain can have another event with the same key, such as the same feedback index.
 // Without reviews, Herald would not notice a reorg that replaced an event on a chain that no follower reads. If the
 // chain still has the delivery's event, the review changes nothing.
 func (r *Runner) ReviewEvents(ctx context.Context, ledger ReviewLedger) {

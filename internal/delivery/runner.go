@@ -22,7 +22,7 @@ type Runner struct {
 	intake   TaskIntake
 	slots    *completer
 
-	base context.Context // context of all attempts; ends when Wait returns, or when its ctx ends
+	base context.Context // context of all attempts; ends when Wait returns, or when Wait's ctx ends
 	stop context.CancelCauseFunc
 
 	mu      sync.Mutex
@@ -56,10 +56,10 @@ var _ queue.Handler = (*Runner)(nil)
 // claims before a slot is free (claimsAhead).
 func (r *Runner) Tasks() int { return cap(r.slots.claims) }
 
-// Deliver runs task n of delivery id, and returns how the task ends in asynq (describeResult). It returns after the
-// outcome was recorded or, if the agent accepted the delivery, while the outcome is being recorded (ticket.release). If
-// this process still runs another task of the delivery, it returns an error at once. The end of ctx has no effect after
-// the delivery was claimed.
+// Deliver runs task n of the delivery with this id, and returns how the task ends in asynq (describeResult). It returns
+// after the outcome was recorded or, if the agent accepted the delivery, while the outcome is being recorded
+// (ticket.release). If this process still runs another task of the delivery, it returns an error at once. The end of
+// ctx has no effect after the delivery was claimed.
 func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string, err error) {
 	t, err := r.slots.begin(ctx)
 	if err != nil {
@@ -67,8 +67,8 @@ func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string,
 	}
 	if other, ok := r.markRunning(id, n); !ok {
 		t.end(taskEnd{})
-		// The other run is about to end, or asynq considered its task lost. This task is outdated or will wait; its
-		// next claim decides that.
+		// The other run is about to end, or asynq considered its task lost. This task is outdated or has to wait. When
+		// asynq runs it again, the claim decides which.
 		return "", fmt.Errorf("this process still runs task %d of the delivery", other)
 	}
 	go r.run(id, n, t)
@@ -99,7 +99,7 @@ func (r *Runner) run(id uuid.UUID, n int, t *ticket) {
 // maxNote bounds each text of a note, in characters. Postgres has the whole text.
 const maxNote = 500
 
-// describeResult returns how a task ends in asynq: its note, which the web UI shows, and its error:
+// describeResult returns how a task ends in asynq: its note, which the web UI shows, and its error. The error is
 //
 //   - nil if the delivery was delivered or skipped. asynq completes the task.
 //   - a *queue.WaitError if the delivery waits and this task must run again.
@@ -144,8 +144,8 @@ func (r *Runner) Intake(ctx context.Context, kind string, body []byte) (string, 
 // Summarize logs the numbers of free waits until ctx ends (Executor.SummarizeWaits).
 func (r *Runner) Summarize(ctx context.Context) { r.executor.SummarizeWaits(ctx, nil) }
 
-// markRunning adds delivery id to running with task n, and returns true. If this process already runs a task of the
-// delivery, it returns the number of that task as other, and false.
+// markRunning records that task n of the delivery with this id runs, and returns true. If this process already runs a
+// task of the delivery, it returns the number of that task as other, and false.
 func (r *Runner) markRunning(id uuid.UUID, n int) (other int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -23,7 +23,7 @@ import (
 type attemptSpans struct {
 	tracer trace.Tracer
 	span   trace.Span
-	call   trace.SpanID // id of the span of the step call, which the agent receives before the span exists
+	call   trace.SpanID // id of the span of the step call; the agent receives this id before the span exists
 }
 
 // maxSpanText bounds each text of agents and clients in a span, in bytes.
@@ -111,8 +111,8 @@ func (d decision) isFailure() bool {
 	return !d.putOff()
 }
 
-// formatTraceparent returns the traceparent header of the call: the trace of the delivery, and the span of the call.
-// Without tracing, the header's flags say that the trace is not recorded (tracecontext.Delivery.Unrecorded).
+// formatTraceparent returns the traceparent header of the call: the trace of the delivery, and the span of the call. If
+// there is no tracing, the header's flags say that the trace is not recorded (tracecontext.Delivery.Unrecorded).
 func (a *attempt) formatTraceparent() string {
 	t := tracecontext.Of(a.claim.ID, a.claim.Traceparent)
 	if a.spans == nil {

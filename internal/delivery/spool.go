@@ -25,7 +25,7 @@ type OutcomeSpool interface {
 }
 
 const (
-	spoolTimeout = 2 * time.Second // one call to Redis
+	spoolTimeout = 2 * time.Second // bounds one call to Redis
 	spoolPause   = 200 * time.Millisecond
 )
 
@@ -108,7 +108,7 @@ func (e *Executor) recordSpooledOutcome(ctx context.Context, a *attempt, past st
 	d := decision{Outcome: past.Outcome, spooled: true,
 		verdict: outcome.Verdict{Reason: past.Outcome.Reason, Text: past.Outcome.Error}}
 	adopt := func(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error) {
-		past.Outcome = o // without the texts that Postgres refused
+		past.Outcome = o // commitOutcome may have removed texts that Postgres refused
 		return e.Ledger.Adopt(ctx, c, past)
 	}
 	res, err := e.recordOutcome(ctx, a, d, adopt)
@@ -180,8 +180,9 @@ func sealOutcome(keys Sealer, c *store.Claim, past store.SpooledOutcome) ([]byte
 	return append(binary.BigEndian.AppendUint32(head, uint32(c.Attempt)), text...), nil
 }
 
-// openOutcome decrypts the outcome that sealOutcome encrypted for an earlier claim of the delivery than c. It returns
-// an error for any other data. Ledger.Adopt checks that the earlier attempt still has no outcome.
+// openOutcome decrypts an outcome that sealOutcome encrypted for an earlier claim of the same delivery. c is the
+// present claim. It returns an error for any other data. Ledger.Adopt checks that the earlier attempt still has no
+// outcome.
 func openOutcome(keys Opener, c *store.Claim, sealed []byte) (*store.SpooledOutcome, error) {
 	if len(sealed) < sealedHead || sealed[0] != sealedVersion {
 		return nil, errors.New("it is not sealed by a worker of this version")

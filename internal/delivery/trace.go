@@ -92,7 +92,7 @@ func (a *attempt) stageDetail(name string) string {
 
 // traceStep logs the end of the step called name at level debug, passes it to Executor.Trace, and adds it to the
 // attempt's spans. The step lasted from began until now. If err is not nil, its text is the step's detail. Otherwise
-// that is detail or, if detail is empty, stageDetail.
+// the parameter detail is the step's detail or, if it is empty, the result of stageDetail.
 func (e *Executor) traceStep(a *attempt, name, detail string, err error, began time.Time) {
 	debug := e.Logger.Enabled(context.Background(), slog.LevelDebug)
 	if !debug && e.Trace == nil && a.spans == nil {

@@ -5,12 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/trial"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
@@ -32,6 +34,8 @@ var deliveryID = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}`)
 const (
 	buildTime = 15 * time.Minute
 	wholeTime = 10 * time.Minute
+	// Each look at the demo's stories is a process.
+	pollStories = 250 * time.Millisecond
 )
 
 // world is the environment in which the pages' commands run.
@@ -40,63 +44,77 @@ type world struct {
 	dir  string // contains bin/; the pages' commands run in it
 	env  []string
 
-	rpc, gateway    string       // addresses: the demo's chain and IPFS
-	free            string       // an unused port
-	database, redis string       // the reader's own services
-	oldDatabase     string       // a database with the old backend's tables
-	redisCLI        string       // a command that connects to redis
-	registries      string       // variables with the addresses of the demo's registries
-	agent           string       // the endpoint of the demo's first agent
-	document        string       // ipfs://… --hash 0x…
-	jobs            atomic.Int64 // number of jobs enqueued so far, for deliveries to look at
-	ran             atomic.Int64 // number of commands run
+	rpc, gateway string       // addresses: the demo's chain and IPFS
+	oldDatabase  string       // a database with the old backend's tables
+	registries   string       // variables with the addresses of the demo's registries
+	agent        string       // the endpoint of the demo's first agent
+	document     string       // ipfs://… --hash 0x…
+	jobs         atomic.Int64 // number of jobs enqueued so far, for deliveries to look at
+	ran          atomic.Int64 // number of commands run
 }
 
-// The test runs these pages while the demo plays its stories. The pages of apartPages have services of their own. They
-// run at the same time as those of earlyPages.
-var (
-	apartPages = []string{"docs/development.md", "docs/migrating.md"}
-	earlyPages = []string{"README.md", "docs/agents.md", "docs/content.md"}
-)
+// services are the reader's own, as a page assumes them.
+type services struct {
+	database, redis string
+	redisCLI        string // a command that connects to redis
+}
 
-// TestCommands runs the commands of README.md and docs/*.md.
+// session runs a page's commands: those beside the demo, or those with services of the reader's own.
+type session struct {
+	*world
+	services
+	with string // block.with of its blocks
+	data string // the worker's folder below dir
+	free string // the address of an unused port
+}
+
+// afterStories is the page whose commands give feedback, which a reorg of the stories could remove, and replay what
+// failed, which must not change between the selection and the replay.
+const afterStories = "docs/running.md"
+
+// demoChain is the demo's chain.
+const demoChain = 31337
+
+// TestCommands runs the commands of README.md and of the pages below docs, all pages at once.
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	ctx, cancel := context.WithTimeout(t.Context(), wholeTime)
 	defer cancel()
 	w.startDemo(ctx, t)
-	pages, err := fs.Glob(os.DirFS(w.root), "docs/*.md")
+	pages, err := listPages(os.DirFS(w.root))
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("no pages: %v", err)
 	}
-	pages = slices.DeleteFunc(pages, func(p string) bool { return slices.Contains(apartPages, p) || slices.Contains(earlyPages, p) })
-	var apart sync.WaitGroup
-	apart.Go(func() { w.runPages(ctx, t, apartPages) })
-	w.runPages(ctx, t, earlyPages)
-	apart.Wait()
-	heraldtest.Must(t, w.awaitStories(ctx))
-	w.runPages(ctx, t, pages)
+	var running sync.WaitGroup
+	for _, name := range append(pages, "README.md") {
+		raw, err := os.ReadFile(filepath.Join(w.root, name))
+		heraldtest.Must(t, err)
+		blocks, faults := parsePage(string(raw))
+		for _, fault := range faults {
+			t.Errorf("%s: %v", name, fault)
+		}
+		for with, blocks := range groupBlocks(blocks) {
+			s := &session{world: w, with: with, data: "own-" + filepath.Base(name), free: heraldtest.Address(t)}
+			if with == ownServices {
+				s.services = newServices(t)
+			}
+			running.Go(func() { s.runBlocks(ctx, t, name, blocks) })
+		}
+	}
+	running.Wait()
 	if n := w.ran.Load(); n < 40 {
 		t.Errorf("only %d commands were run: are the blocks still found?", n)
 	}
 }
 
-// runPages runs the commands of pages and reports their faults.
-func (w *world) runPages(ctx context.Context, t *testing.T, pages []string) {
-	for _, name := range pages {
-		raw, err := os.ReadFile(filepath.Join(w.root, name))
-		if err != nil {
-			t.Error(err)
-			continue
-		}
-		did, faults := w.runPage(ctx, string(raw), name == "README.md")
-		for _, fault := range faults {
-			t.Errorf("%s: %v", name, fault)
-		}
-		t.Logf("%s: %s", name, did)
-		w.ran.Add(int64(did.ran))
+// groupBlocks groups blocks by the services that they need.
+func groupBlocks(blocks []block) map[string][]block {
+	by := map[string][]block{}
+	for _, b := range blocks {
+		by[b.with] = append(by[b.with], b)
 	}
+	return by
 }
 
 // newWorld builds the programs and creates the files that the pages expect.
@@ -106,7 +124,7 @@ func newWorld(t *testing.T) *world {
 		t.Helper()
 		heraldtest.Must(t, err)
 	}
-	w := &world{database: heraldtest.EmptyPostgres(t), redis: heraldtest.Redis(t), free: heraldtest.Address(t)}
+	w := &world{}
 	var err error
 	w.root, err = filepath.Abs(filepath.Join("..", ".."))
 	must(err)
@@ -117,18 +135,38 @@ func newWorld(t *testing.T) *world {
 	must(os.Chmod(w.dir, 0o711))
 	ctx, cancel := context.WithTimeout(t.Context(), buildTime)
 	defer cancel()
-	_, err = trial.Build(ctx, w.root, filepath.Join(w.dir, "bin"), "./cmd/demo", "./examples/agent")
-	must(err)
+	built := make(chan error, 1)
+	go func() {
+		_, err := trial.Build(ctx, w.root, filepath.Join(w.dir, "bin"), "./cmd/demo", "./examples/agent")
+		built <- err
+	}()
 	w.env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + w.dir, "TMPDIR=" + os.TempDir()}
 	if cache := os.Getenv("HERALD_CACHE"); cache != "" {
 		w.env = append(w.env, "HERALD_CACHE="+cache)
 	}
-	must(w.writeFiles())
-	must(w.makeOldBackend(ctx, heraldtest.EmptyPostgres(t)))
+	err = errors.Join(w.writeFiles(), w.makeOldBackend(ctx, heraldtest.EmptyPostgres(t)))
+	must(errors.Join(err, <-built))
 	return w
 }
 
-// makeOldBackend creates a database like the old backend's, and looks for a client of its Redis.
+// newServices starts a reader's own services, and looks for a client of Redis.
+func newServices(t *testing.T) services {
+	t.Helper()
+	s := services{database: heraldtest.EmptyPostgres(t), redis: heraldtest.Redis(t)}
+	path, env, err := trial.FindRedisCLI()
+	if err != nil {
+		return s // the blocks that need it are skipped
+	}
+	s.redisCLI = strings.Join(append(env, path), " ")
+	if socket, ok := strings.CutPrefix(s.redis, "redis-socket://"); ok {
+		s.redisCLI += " -s '" + strings.SplitN(socket, "?", 2)[0] + "'"
+	} else {
+		s.redisCLI += " --no-auth-warning -u '" + s.redis + "'"
+	}
+	return s
+}
+
+// makeOldBackend fills a database like the old backend's.
 func (w *world) makeOldBackend(ctx context.Context, database string) error {
 	w.oldDatabase = database
 	script, err := os.ReadFile(filepath.Join("testdata", "old-backend.sql"))
@@ -139,21 +177,8 @@ func (w *world) makeOldBackend(ctx context.Context, database string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	if _, err = conn.Exec(ctx, string(script)); err != nil {
-		return err
-	}
-	path, env, err := trial.FindRedisCLI()
-	if err != nil {
-		return nil // the blocks that need it are skipped
-	}
-	w.redisCLI = strings.Join(append(env, path), " ")
-	if socket, ok := strings.CutPrefix(w.redis, "redis-socket://"); ok {
-		w.redisCLI += " -s '" + strings.SplitN(socket, "?", 2)[0] + "'"
-	} else {
-		w.redisCLI += " --no-auth-warning -u '" + w.redis + "'"
-	}
-	return nil
+	_, err = conn.Exec(ctx, string(script))
+	return errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
 }
 
 // writeFiles creates the files that the pages name.
@@ -214,7 +239,7 @@ func (w *world) startDemo(ctx context.Context, t *testing.T) {
 
 // lookAround reads the values of the demo that replace the pages' placeholders.
 func (w *world) lookAround(ctx context.Context) error {
-	s, err := w.openShell("")
+	s, err := (&session{world: w}).openShell()
 	if err != nil {
 		return err
 	}
@@ -229,7 +254,7 @@ func (w *world) lookAround(ctx context.Context) error {
 		return err
 	}
 	var id string
-	err = trial.Until(ctx, time.Second, "the first story", func() (bool, error) {
+	err = trial.Until(ctx, pollStories, "the first story", func() (bool, error) {
 		_, said, err := s.run("bin/worker delivery list --agent 31337:0 --status delivered --json")
 		id = deliveryID.FindString(said)
 		return err != nil || id != "", nil
@@ -256,77 +281,93 @@ func (w *world) lookAround(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// awaitStories waits until the demo's stories have ended. The third one takes longest. A delivery that still waits could
-// be delivered between two commands of a page.
+// awaitStories waits until the demo's stories have ended, but for the third, which takes longest: its agent asks to be
+// called again in 15 s.
 func (w *world) awaitStories(ctx context.Context) error {
-	s, err := w.openShell("")
+	s, err := (&session{world: w}).openShell()
 	if err != nil {
 		return err
 	}
 	defer func() { _ = s.close() }()
-	return trial.Until(ctx, time.Second, "the stories to end", func() (bool, error) {
-		_, said, err := s.run("bin/worker delivery list --agent 31337:2 --status delivered --json")
-		return deliveryID.MatchString(said), err
+	return trial.Until(ctx, pollStories, "the stories to end", func() (bool, error) {
+		said, err := s.must("bin/worker delivery list --limit 100 --json")
+		if err != nil {
+			return false, err
+		}
+		var page operator.DeliveryPage
+		err = json.Unmarshal([]byte(said), &page)
+		ended := map[string]int{} // by agent
+		for _, d := range page.Deliveries {
+			if d.ChainID == demoChain && (d.Status.Final() || d.Status == store.Waiting && d.AgentID == "2" && d.Attempts == 2) {
+				ended[d.AgentID]++
+			}
+		}
+		for agent := range 7 {
+			if ended[strconv.Itoa(agent)] == 0 {
+				return false, err
+			}
+		}
+		return ended["6"] == 2, err // it receives a retraction too
 	})
 }
 
-// openShell starts a shell with the services that a block needs.
-func (w *world) openShell(with string) (*shell, error) {
-	env := slices.Clone(w.env)
-	if with == ownServices {
+// openShell starts the session's shell.
+func (s *session) openShell() (*shell, error) {
+	env := slices.Clone(s.env)
+	if s.with == ownServices {
 		// The doctor asks the gateways, and no test may use the public ones.
-		env = append(env, "HERALD_LISTEN="+w.free, "HERALD_DATA="+filepath.Join(w.dir, "own"), "IPFS_GATEWAYS="+w.gateway,
+		env = append(env, "HERALD_LISTEN="+s.free, "HERALD_DATA="+filepath.Join(s.dir, s.data), "IPFS_GATEWAYS="+s.gateway,
 			"HERALD_ALLOW_NETWORKS=127.0.0.0/8")
-		return startShell(w.dir, w.root, w.free, env)
+		return startShell(s.dir, s.root, s.free, env)
 	}
-	s, err := startShell(w.dir, w.root, "", env)
+	sh, err := startShell(s.dir, s.root, "", env)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.must(". bin/demo.env"); err != nil {
-		return nil, errors.Join(err, s.close())
+	if _, err := sh.must(". bin/demo.env"); err != nil {
+		return nil, errors.Join(err, sh.close())
 	}
-	return s, nil
+	return sh, nil
 }
 
-// runPage runs a page's commands and returns their counts. With asItStands nothing is substituted, so that the page
-// must work with the demo alone.
-func (w *world) runPage(ctx context.Context, page string, asItStands bool) (tally, []error) {
-	did := newTally()
-	blocks, faults := parsePage(page)
-	shells := map[string]*shell{}
-	defer func() {
-		for _, s := range shells {
-			_ = s.close()
+// runBlocks runs the commands of a page's blocks, and reports their count and faults.
+func (s *session) runBlocks(ctx context.Context, t *testing.T, page string, blocks []block) {
+	began := time.Now()
+	if page == afterStories && s.with == "" {
+		if err := s.awaitStories(ctx); err != nil {
+			t.Error(err)
 		}
-	}()
+	}
+	// README's commands run as they stand, with the demo alone.
+	asItStands := page == "README.md"
+	sh, err := s.openShell()
+	if err == nil && s.with == "" && !asItStands {
+		err = s.offerDelivery(sh)
+	}
+	if err != nil {
+		t.Errorf("%s: %v", page, err)
+		return
+	}
+	defer func() { _ = sh.close() }()
+	did := tally{skipped: map[string]int{}}
 	for _, b := range blocks {
 		if b.skip != "" {
 			did.skipped[b.skip] += len(b.commands)
 			continue
 		}
-		if shells[b.with] == nil {
-			s, err := w.openShell(b.with)
-			if err == nil && b.with == "" && !asItStands {
-				err = w.offerDelivery(s)
-			}
-			if err != nil {
-				return did, append(faults, err)
-			}
-			shells[b.with] = s
-		}
 		for _, c := range b.commands {
 			did.ran++
-			if err := w.runCommand(ctx, shells[b.with], c, asItStands); err != nil {
-				faults = append(faults, fmt.Errorf("line %d: %s: %w", c.line, c.text, err))
+			if err := s.runCommand(ctx, sh, c, asItStands); err != nil {
+				t.Errorf("%s: line %d: %s: %v", page, c.line, c.text, err)
 			}
 		}
 	}
-	return did, faults
+	t.Logf("%s: %s, in %.1f s", page, did, time.Since(began).Seconds())
+	s.ran.Add(int64(did.ran))
 }
 
-func (w *world) runCommand(ctx context.Context, s *shell, c command, asItStands bool) error {
-	text, err := w.substitute(c.text)
+func (s *session) runCommand(ctx context.Context, sh *shell, c command, asItStands bool) error {
+	text, err := s.substitute(c.text)
 	if err != nil {
 		return err
 	}
@@ -334,7 +375,7 @@ func (w *world) runCommand(ctx context.Context, s *shell, c command, asItStands 
 		return errors.New("this page's commands run as they stand: nothing is put in for what it names")
 	}
 	c.text = text
-	return s.perform(ctx, c)
+	return sh.perform(ctx, c)
 }
 
 // offerDelivery sets the shell's variable ID to a held delivery, which can be shown, replayed and cancelled.
@@ -348,8 +389,6 @@ type tally struct {
 	ran     int
 	skipped map[string]int // by reason
 }
-
-func newTally() tally { return tally{skipped: map[string]int{}} }
 
 func (a tally) String() string {
 	text := []string{fmt.Sprintf("%d commands run", a.ran)}
@@ -379,10 +418,10 @@ func TestFaultsAreFound(t *testing.T) {
 			s, err := startShell(t.TempDir(), root, "", os.Environ())
 			heraldtest.Must(t, err)
 			t.Cleanup(func() { _ = s.close() })
-			w := &world{}
+			session := &session{world: &world{}}
 			var said []string
 			for _, command := range splitCommands(strings.Split(c.commands, "\n"), 1) {
-				if err := w.runCommand(t.Context(), s, command, false); err != nil {
+				if err := session.runCommand(t.Context(), s, command, false); err != nil {
 					said = append(said, err.Error())
 				}
 			}

@@ -1,7 +1,9 @@
-// Package doctest runs the commands of README.md and docs/*.md exactly as they are written, so that they keep working.
+// Package doctest runs the commands of README.md and of the pages below docs exactly as they are written, so that
+// they keep working. It also checks the links of all pages, and the files that comments name.
 //
 // The package contains only tests: parsing of fenced sh blocks (blocks_test.go), values for placeholders
-// (placeholders_test.go), the shell that runs the commands (shell_test.go) and the test itself (commands_test.go).
+// (placeholders_test.go), the shell that runs the commands (shell_test.go), the test itself (commands_test.go), and the
+// checks of links and names (links_test.go, files_test.go).
 //
 // Each page runs in its own bash. The working folder contains bin/ with freshly built programs, and a few files that
 // the pages mention. A real demo runs at the same time, and the shell has loaded its demo.env as README describes. Each

@@ -79,7 +79,7 @@ func walkSources(root fs.FS, visit func(name string, content []byte)) error {
 			return err
 		case d.IsDir() && name != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "node_modules" || d.Name() == "testdata"):
 			return fs.SkipDir
-		case d.IsDir() || !slices.Contains([]string{".go", ".sql", ".lua"}, path.Ext(name)) && path.Dir(name) != "docs/design" && name != "docs/development.md":
+		case d.IsDir() || !slices.Contains([]string{".go", ".sql", ".lua"}, path.Ext(name)) && path.Dir(name) != "docs/design" && name != "docs/contributing/development.md":
 			return nil
 		}
 		content, err := fs.ReadFile(root, name)

@@ -7,42 +7,42 @@ import (
 	"testing"
 )
 
-// substitution replaces text that a page cannot know by text that can run. The list is complete; docs/development.md
+// substitution replaces text that a page cannot know by text that can run. The list is complete; docs/contributing/development.md
 // describes it to authors.
 type substitution struct {
 	text string // part of the page
-	real func(w *world) string
+	real func(s *session) string
 	why  string
 }
 
 var substitutions = []substitution{
-	{"API_URL=http://127.0.0.1:8080", func(*world) string { return "true" }, "demo.env has the demo's address"},
-	{`"chainId": 8453, "agentId": "42"`, func(*world) string { return `"chainId": 31337, "agentId": "0"` }, "the agent of the demo's first story"},
-	{"8453:42", func(*world) string { return "31337:0" }, "the agent of the demo's first story"},
-	{"RPC_URL_8453=https://…", func(w *world) string { return "RPC_URL_31337=" + w.rpc }, "the demo's chain"},
-	{"127.0.0.1:8081", func(w *world) string { return w.free }, "a port that is free here"},
-	{"postgres://herald@db.example/herald", func(w *world) string { return "'" + w.database + "'" }, "an empty database"},
-	{"redis-cli -u redis://redis.example", func(w *world) string { return w.redisCLI }, "a redis-cli that reaches that Redis"},
-	{"postgres://agentauri@db.example/agentauri", func(w *world) string { return "'" + w.oldDatabase + "'" },
+	{"API_URL=http://127.0.0.1:8080", func(*session) string { return "true" }, "demo.env has the demo's address"},
+	{`"chainId": 8453, "agentId": "42"`, func(*session) string { return `"chainId": 31337, "agentId": "0"` }, "the agent of the demo's first story"},
+	{"8453:42", func(*session) string { return "31337:0" }, "the agent of the demo's first story"},
+	{"RPC_URL_8453=https://…", func(s *session) string { return "RPC_URL_31337=" + s.rpc }, "the demo's chain"},
+	{"127.0.0.1:8081", func(s *session) string { return s.free }, "a port that is free here"},
+	{"postgres://herald@db.example/herald", func(s *session) string { return "'" + s.database + "'" }, "an empty database"},
+	{"redis-cli -u redis://redis.example", func(s *session) string { return s.redisCLI }, "a redis-cli that reaches that Redis"},
+	{"postgres://agentauri@db.example/agentauri", func(s *session) string { return "'" + s.oldDatabase + "'" },
 		"a database with the old backend's tables"},
-	{"RPC_URL_8453=https://node.example", func(w *world) string { return "RPC_URL_31337=" + w.rpc + " " + w.registries },
+	{"RPC_URL_8453=https://node.example", func(s *session) string { return "RPC_URL_31337=" + s.rpc + " " + s.registries },
 		"the demo's chain, with its registries"},
-	{"--chain 8453", func(*world) string { return "--chain 31337" }, "the demo's chain"},
-	{`"url": "https://agent.example/mcp"}, "tool_name"`, func(w *world) string { return `"url": "` + w.agent + `"}, "tool_name"` },
+	{"--chain 8453", func(*session) string { return "--chain 31337" }, "the demo's chain"},
+	{`"url": "https://agent.example/mcp"}, "tool_name"`, func(s *session) string { return `"url": "` + s.agent + `"}, "tool_name"` },
 		"the agent of the demo's first story"},
-	{"redis://redis.example", func(w *world) string { return "'" + w.redis + "'" }, "an empty Redis"},
-	{"remove OLD", func(*world) string { return "remove $(bin/worker keys list | awk 'NR==2 {print $1}')" }, "the key made first"},
-	{"ipfs://… --hash 0x…", func(w *world) string { return w.document }, "the feedback file of the demo's first story"},
+	{"redis://redis.example", func(s *session) string { return "'" + s.redis + "'" }, "an empty Redis"},
+	{"remove OLD", func(*session) string { return "remove $(bin/worker keys list | awk 'NR==2 {print $1}')" }, "the key made first"},
+	{"ipfs://… --hash 0x…", func(s *session) string { return s.document }, "the feedback file of the demo's first story"},
 }
 
 // placeholder matches text that a reader fills in and that no substitution replaces.
 var placeholder = regexp.MustCompile(`…|<[a-z][a-zA-Z-]*>`)
 
 // substitute applies the substitutions to a command. A remaining placeholder is a fault of the page.
-func (w *world) substitute(text string) (string, error) {
-	for _, s := range substitutions {
-		if strings.Contains(text, s.text) {
-			text = strings.ReplaceAll(text, s.text, s.real(w))
+func (s *session) substitute(text string) (string, error) {
+	for _, sub := range substitutions {
+		if strings.Contains(text, sub.text) {
+			text = strings.ReplaceAll(text, sub.text, sub.real(s))
 		}
 	}
 	if left := placeholder.FindString(text); left != "" {
@@ -53,13 +53,13 @@ func (w *world) substitute(text string) (string, error) {
 
 func TestSubstitute(t *testing.T) {
 	t.Parallel()
-	w := &world{rpc: "http://127.0.0.1:1"}
-	if got, err := w.substitute("RPC_URL_8453=https://… bin/worker agent show 8453:42 < token.txt"); err != nil ||
+	s := &session{world: &world{rpc: "http://127.0.0.1:1"}}
+	if got, err := s.substitute("RPC_URL_8453=https://… bin/worker agent show 8453:42 < token.txt"); err != nil ||
 		got != "RPC_URL_31337=http://127.0.0.1:1 bin/worker agent show 31337:0 < token.txt" {
 		t.Errorf("got %q, %v", got, err)
 	}
 	for _, left := range []string{"curl https://…", "bin/worker delivery show <id>"} {
-		if got, err := w.substitute(left); err == nil {
+		if got, err := s.substitute(left); err == nil {
 			t.Errorf("%q became %q", left, got)
 		}
 	}

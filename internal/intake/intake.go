@@ -201,8 +201,8 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 
 // readUnanswered parses e, a job from Redis, whose sender gets no answer. It returns the row to store. If the job is
 // invalid, or if trust is below store.TrustDirect and the job sets a field of job.DirectField, it returns the refusal
-// and a row in the status rejected. Such a row has the type kind if the job contains none. err is an error of the
-// encryption of headers or of the encoding, not of the job.
+// and a row in the status rejected. Such a row has the job's type, or kind if the job contains no type. err is an error
+// of the encryption of headers or of the encoding, not of the job.
 func (in *Intake) readUnanswered(e Element, kind job.Kind, trust store.Trust) (it store.Intake, refusal *job.Refusal, err error) {
 	j, err := in.parseElement(e)
 	if err == nil && trust < store.TrustDirect {
@@ -246,9 +246,9 @@ func (in *Intake) acceptJobs(ctx context.Context, intakes []store.Intake) ([]sto
 	return got, nil
 }
 
-// sealHeaders returns the row to store for the job j, which the source from sent. It encrypts the headers of the
-// endpoint in the job's action, the only secret in a job. If j has such headers, it also sets store.Intake.SameHeaders,
-// which compares them with the encrypted headers of another job.
+// sealHeaders returns the row to store for a job and its source. It encrypts the headers of the endpoint in the job's
+// action, the only secret in a job. If the job has such headers, the row gets a function that compares them with the
+// encrypted headers of another job (store.Intake.SameHeaders).
 func (in *Intake) sealHeaders(j job.Job, from store.Source) (store.Intake, error) {
 	it := store.Intake{Job: j, Source: from}
 	if j.Action.Endpoint == nil || len(j.Action.Endpoint.Headers) == 0 {
@@ -268,7 +268,7 @@ func (in *Intake) sealHeaders(j job.Job, from store.Source) (store.Intake, error
 	}
 	it.SameHeaders = func(sealed []byte) bool {
 		other, err := in.Sealer.Open(sealed, binding)
-		return err == nil && bytes.Equal(other, b) // json.Marshal sorts the names
+		return err == nil && bytes.Equal(other, b) // equal headers are equal bytes: json.Marshal sorts the names
 	}
 	return it, nil
 }

@@ -147,8 +147,8 @@ func cutToken(s string) (token string, whole bool) {
 	return s, false
 }
 
-// writeName writes token, a member's name in the container in, or maskText if it is longer than maxShownName. The value
-// that follows is not masked if shownMembers contains the name and in.hidden is false.
+// writeName writes token, the name of a member of the container, or maskText if token is longer than maxShownName. The
+// value that follows is not masked if shownMembers contains the name and the container is not hidden.
 func (m *masker) writeName(in *container, token string) {
 	name := strings.Trim(token, "'")
 	if token[0] == '"' && json.Unmarshal([]byte(token), &name) != nil {
@@ -161,11 +161,11 @@ func (m *masker) writeName(in *container, token string) {
 	m.out.WriteString(token)
 }
 
-// writeValue writes token, a value in the container in, or maskText in its place. It copies true, false and null. If
-// in.shown is true, it also copies strings, JSON values and words of at most maxShownWord letters. In the text outside
-// all objects and arrays, it copies such words before the first member name. In a copied string it masks the parts that
-// urlSecrets matches. It always masks a string that contains an escaped quote, or that has no closing quote (whole is
-// false).
+// writeValue writes token, a value of the container, or maskText in its place. It copies true, false and null. If the
+// container's field shown is set, it also copies strings, JSON values and words of at most maxShownWord letters. In the
+// text outside all objects and arrays, it copies such words before the first member name. In a copied string it masks
+// the parts that urlSecrets matches. It always masks a string that contains an escaped quote, or that has no closing
+// quote (whole is false).
 func (m *masker) writeValue(in *container, token string, whole bool) {
 	isWord := len(token) <= maxShownWord && !strings.ContainsFunc(strings.Trim(token, "'"), isNoLetter)
 	switch {

@@ -12,7 +12,7 @@ import (
 	"github.com/multiformats/go-multihash"
 )
 
-// Sources: how the bytes of a Document are identified (docs/content.md).
+// Sources: how the bytes of a Document are identified (docs/agent.md).
 const (
 	SourceCID   = "cid"
 	SourceIPNS  = "ipns"

@@ -45,7 +45,8 @@ func defaultAction(k Kind) Action {
 }
 
 // readAction reads the field called name, the Action of a job of kind k. Fields that are missing in it have the values
-// of defaultAction. It refuses an endpoint without resolveEndpoint, and a missing endpoint if resolveEndpoint is false.
+// of defaultAction. It refuses an endpoint if resolveEndpoint is missing, and a missing endpoint if resolveEndpoint is
+// false.
 func (r *fieldReader) readAction(name string, k Kind) Action {
 	a := defaultAction(k)
 	in := r.readKnown(name, "toolName", "resolveEndpoint", "endpoint", "includeFileContent", "verifyFileHash",
@@ -140,8 +141,8 @@ func (r *fieldReader) readEndpoint(name string) *Endpoint {
 }
 
 // readAddressOf sets the fields of e that e.Transport uses: URL and Headers for http and sse, Command and Args for
-// stdio. It refuses any other transport. named is the field from which the caller read the transport: that refusal
-// contains its path.
+// stdio. It refuses any other transport; the refusal has the path of the field from which the caller read the transport
+// (named).
 func (r *fieldReader) readAddressOf(e *Endpoint, named string) {
 	switch e.Transport {
 	case "http", "sse":
@@ -171,7 +172,7 @@ func (r *fieldReader) readURL(name string) string {
 }
 
 // readHeaders reads an object of HTTP headers and returns their values by canonical name. It returns nil if the field
-// is absent or refused. The values are secret, so no refusal contains one.
+// is absent, not an object, or has more than maxHeaders members. The values are secret, so no refusal contains one.
 func (r *fieldReader) readHeaders(name string) map[string]secret.Secret {
 	v, in := r.readObject(name)
 	if in == nil {

@@ -13,7 +13,7 @@ import (
 // such ids, even if JSON escapes each of their characters.
 const maxOldID = 200
 
-// isActionJob reports whether o is a job of the old backend, which Herald replaces (docs/jobs.md). Such a job has a
+// isActionJob reports whether o is a job of the old backend, which Herald replaces (docs/reference/old-interfaces.md). Such a job has a
 // field action_type, event_data or trigger_id. A job in Herald's own form has none of them.
 func isActionJob(o *strictjson.Object) bool {
 	return o.Get("action_type") != nil || o.Get("event_data") != nil || o.Get("trigger_id") != nil
@@ -156,7 +156,7 @@ func (r *fieldReader) readOldAction(k Kind) (Action, *Refusal) {
 	return a, c.err
 }
 
-// oneOf returns first if the field with that name is present, and last otherwise.
+// oneOf returns the argument first if the object has a field of that name, and otherwise the argument last.
 func (r *fieldReader) oneOf(first, last string) string {
 	if r.has(first) {
 		return first
@@ -165,12 +165,13 @@ func (r *fieldReader) oneOf(first, last string) string {
 }
 
 // readOldEndpoint reads the endpoint of an old job from the field called name: a URL, or an object {transport, url,
-// headers, command, args}. The object may contain its transport in the field type instead. An object without either has
-// the transport stdio if it has a command and no url, and http if it has no command. It is refused if it has both.
-// Fields that the transport does not use are ignored, because the old backend wrote empty fields.
+// headers, command, args}. The object may contain its transport in the field type instead. If both fields are empty,
+// the transport is http for an object without a command, and stdio for one with a command and no url. An object with a
+// command and a url is then refused. Fields that the transport does not use are ignored, because the old backend wrote
+// empty fields.
 //
-// r is the reader of config. Its field auth_token becomes the endpoint's Authorization header, except with stdio. It is
-// refused if the endpoint's headers also contain that header.
+// r is the reader of config. Its field auth_token becomes the endpoint's Authorization header. auth_token is ignored
+// with stdio, and refused if the endpoint's headers also contain that header.
 func (r *fieldReader) readOldEndpoint(name string) *Endpoint {
 	in, token := r.readAny(name), r.readToken("auth_token")
 	if in == nil {

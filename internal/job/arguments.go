@@ -13,7 +13,7 @@ import (
 // the job has no file.
 type File struct {
 	Content      json.RawMessage // the argument fileContent; nil: the agent receives null
-	Source       string          // the argument fileSource: cid, ipns, data, https, http or ar (docs/content.md)
+	Source       string          // the argument fileSource: cid, ipns, data, https, http or ar (docs/agent.md)
 	Verification string          // the argument fileVerification: an erc8004.Verdict, unavailable or not_fetched
 }
 
@@ -41,7 +41,7 @@ func (d Decimal) String() string {
 func (d Decimal) MarshalJSON() ([]byte, error) { return []byte(d.String()), nil }
 
 // ArgumentNames returns the names of all arguments that a tool for jobs of kind k can receive, in the order of
-// docs/agents.md. It returns nil for KindAgentUpdated, which calls no tool.
+// docs/agent.md. It returns nil for KindAgentUpdated, which calls no tool.
 func ArgumentNames(k Kind) []string {
 	switch k {
 	case KindNewFeedback:

@@ -14,7 +14,7 @@ import (
 // arguments of a call may contain a whole feedback file, while a job contains only the file's URI.
 const MaxCallBytes = 4 << 20
 
-// DirectCall is a tool call that POST /mcp/call executes immediately, without a delivery (docs/api.md). The request has
+// DirectCall is a tool call that POST /mcp/call executes immediately, without a delivery (docs/reference/old-interfaces.md). The request has
 // the form of the old backend's HTTP bridge:
 //
 //	{"endpoint": …, "tool_name": "agent.receiveFeedback", "arguments": {…}, "timeout_ms": 30000}

@@ -16,8 +16,8 @@ type Sum [sha256.Size]byte
 // and log index) and the identity registry. If several jobs have the same key and different sums, at most one of them
 // describes the event correctly.
 //
-// The hash does not include the timestamp. The agent receives the chain's timestamp, so a wrong one in a job does no
-// harm. If the hash included it, a sender could submit any number of different jobs for one position.
+// The hash does not include the timestamp. A wrong timestamp in a job does no harm, because the agent receives the
+// chain's. So two jobs that differ only in the timestamp have the same hash.
 func (j Job) EventSum() Sum {
 	sum := fmt.Appendf(nil, "%s|%d|%s|%s|%s", lowerHex(j.IdentityRegistry), j.BlockNumber, j.BlockHash.Hex(),
 		j.TransactionHash.Hex(), j.formatLogIndex())

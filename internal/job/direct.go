@@ -5,7 +5,7 @@ import "strings"
 // DirectField returns the path of the first field by which the job changes where or how its agent is called, or "" if
 // the job has no such field. These fields are action.endpoint, action.payloadTemplate, an action.toolName for which
 // isOwnTool is false, and an action.verifyFileHash that is false. Only senders with the scope direct may set them
-// (docs/api.md).
+// (docs/reference/api.md).
 func (j Job) DirectField() string {
 	switch a := j.Action; {
 	case j.Kind == KindAgentUpdated:

@@ -1,4 +1,4 @@
-// Package job defines the job that programs enqueue: its format (docs/jobs.md), its validation, its key, and the
+// Package job defines the job that programs enqueue: its format (docs/reference/jobs.md), its validation, its key, and the
 // arguments that the agent's tool receives.
 //
 // Parse reads a job in Herald's form or in that of the old backend, the system that Herald replaces

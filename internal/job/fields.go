@@ -44,7 +44,7 @@ func (r *fieldReader) fail(refusal *Refusal) {
 }
 
 // get returns the value of a field, and adds name to r.asked. name is the field's name in Herald's form, also in a job
-// of the old backend. It returns nil if the field is absent or null, or if it is the empty string in a job of the old
+// of the old backend. get returns nil if the field is absent or null, or if it is the empty string in a job of the old
 // backend.
 func (r *fieldReader) get(name string) *strictjson.Value {
 	r.asked = append(r.asked, name)
@@ -106,9 +106,9 @@ func (r *fieldReader) require(names ...string) {
 }
 
 // findUnknown returns a refusal for the first member of the object that no method of r has read before the call
-// (r.asked). It returns nil if the object has no such member. The refusal suggests the field that was probably meant. of
-// is the name of the object in the refusal, such as "a NewFeedback job".
-func (r *fieldReader) findUnknown(of string) *Refusal {
+// (r.asked). It returns nil if the object has no such member. The refusal suggests the field that was probably meant.
+// owner is the name of the object in the refusal, such as "a NewFeedback job".
+func (r *fieldReader) findUnknown(owner string) *Refusal {
 	v := r.object.FirstUnknown(r.asked...)
 	if v == nil {
 		return nil
@@ -119,9 +119,9 @@ func (r *fieldReader) findUnknown(of string) *Refusal {
 		near = r.asked[i]
 	}
 	if near != "" {
-		return refuse(v.Path(), "is not a field of %s: did you mean %s?", of, near)
+		return refuse(v.Path(), "is not a field of %s: did you mean %s?", owner, near)
 	}
-	return refuse(v.Path(), "is not a field of %s", of)
+	return refuse(v.Path(), "is not a field of %s", owner)
 }
 
 // readText reads a string. It refuses one that is longer than limit, in bytes.

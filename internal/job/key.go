@@ -197,8 +197,8 @@ func (j Job) contentFields() []contentField {
 	}
 }
 
-// Retraction returns the job that informs the agent that a reorg removed the feedback j. id is the delivery of the
-// feedback. The job has the position of the removed block and the default action.
+// Retraction returns the job that informs the agent that a reorg removed the feedback j. id is that of the feedback's
+// delivery. The job has the position of the removed block and the default action.
 func (j Job) Retraction(id uuid.UUID) Job {
 	return Job{Kind: KindFeedbackRevoked, Reason: RevokedByReorg, Retracts: id.String(), ChainID: j.ChainID,
 		IdentityRegistry: j.IdentityRegistry, ReputationRegistry: j.ReputationRegistry, AgentID: j.AgentID,
@@ -214,5 +214,6 @@ func (j Job) formatAgentID() string {
 	return j.AgentID.String()
 }
 
-// lowerHex returns a in lower case. Address.Hex would also compute the checksum (EIP-55), which takes a hash.
+// lowerHex returns an address as hex in lower case. Address.Hex would also compute the checksum (EIP-55), for which it
+// computes a hash.
 func lowerHex(a common.Address) string { return hexutil.Encode(a[:]) }

@@ -13,7 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/strictjson"
 )
 
-// Bounds of a job (docs/jobs.md).
+// Bounds of a job (docs/reference/jobs.md).
 const (
 	MaxBytes     = 256 << 10 // bytes of a job
 	maxMetaBytes = 4 << 10   // bytes of its meta, as compact JSON
@@ -61,8 +61,8 @@ type Limits struct {
 	MaxTimeout time.Duration
 	// Tools contains the tool names that a job may contain in addition to those of readTool (HERALD_TOOLS).
 	Tools []string
-	// Registries returns the registries of a chain. If known is true, the registry that a job's kind needs must be
-	// among them, and the first one is used for a job without a registry. If known is false, a job may contain any
+	// Registries returns the registries of a chain, a list for each type of registry. If known is true, a job must name
+	// one of the list for its type; a job that names none gets the first one. If known is false, a job may contain any
 	// registry. The default, erc8004.ListedRegistries, returns the public deployments of ERC-8004.
 	Registries func(chainID uint64) (_ erc8004.Registries, known bool)
 }
@@ -177,7 +177,7 @@ func (r *fieldReader) readEvent() (Job, *Refusal) {
 // readRegistries reads the three registries of a job. Limits.Registries returns the addresses that are known for the
 // job's chain, and whether the chain is known. For the registry that the job's kind needs:
 //   - known chain: an absent registry is the first of the addresses; a present one has to be among them;
-//   - unknown chain: any registry is accepted, but an absent identityRegistry is refused.
+//   - unknown chain: any registry is accepted, but an absent one is refused.
 //
 // Registries that the kind does not need are stored unchecked, so that a sender may send all three with every job.
 func (r *fieldReader) readRegistries(j *Job) {

@@ -24,14 +24,15 @@ import (
 
 const (
 	schemaFile = "../../docs/job.schema.json"
-	jobsPage   = "../../docs/jobs.md"
+	jobsPage   = "../../docs/reference/jobs.md"
+	oldPage    = "../../docs/reference/old-interfaces.md"
 )
 
 // difference is a rule of Parse that the schema cannot express. The schema refuses no job that Parse accepts.
 type difference struct {
 	problem string                              // part of Parse's refusal
 	only    func(path string, line []byte) bool // nil: always
-	doc     string                              // part of docs/jobs.md, which explains it
+	doc     string                              // part of docs/reference/jobs.md, which explains it
 	example string
 }
 
@@ -52,7 +53,7 @@ func differences() []difference {
 		{"is not among the registries", nil, "does not list", feedback(`identityRegistry="` + clientHex + `"`)},
 		{"knows no value", nil, "`payloadTemplate`", feedback(`action={"payloadTemplate":{"a":"{{nobody}}"}}`)},
 		{"belongs to HTTP, to MCP or to Herald", nil, "belong to HTTP", feedback(`action={"resolveEndpoint":true,"endpoint":{"transport":"http","url":"https://a","headers":{"hOsT":"b"}}}`)},
-		{"both give an Authorization", nil, "beside an `Authorization` header", oldJob(`{"endpoint":{"url":"https://a","headers":{"authorization":"x"}},"auth_token":"y"}`)},
+		{"both give an Authorization", nil, "with an `Authorization` header", oldJob(`{"endpoint":{"url":"https://a","headers":{"authorization":"x"}},"auth_token":"y"}`)},
 		{"must be an http or https URL", nil, "syntax of a URL", feedback(`action={"resolveEndpoint":true,"endpoint":{"transport":"http","url":"https://a/%zz"}}`)},
 	}
 }
@@ -189,7 +190,7 @@ func corpusEntry(t testing.TB, file string) []byte {
 }
 
 // TestJobSchema: the published schema and Parse accept the same jobs, except for the differences listed above and in
-// docs/jobs.md.
+// docs/reference/jobs.md.
 func TestJobSchema(t *testing.T) {
 	t.Parallel()
 	schema, err := compileSchema(loadSchema(t))
@@ -231,7 +232,7 @@ func TestJobSchema(t *testing.T) {
 			t.Errorf("%q is no difference: the schema refuses its example too", d.problem)
 		}
 		if !strings.Contains(string(page), d.doc) {
-			t.Errorf("docs/jobs.md does not explain %q: it lacks the words %q", d.problem, d.doc)
+			t.Errorf("docs/reference/jobs.md does not explain %q: it lacks the words %q", d.problem, d.doc)
 		}
 	}
 }
@@ -323,15 +324,17 @@ func takeOut(v any, path []string) {
 	delete(v.(map[string]any), path[0])
 }
 
-// TestJobsPage: Parse and the schema accept every job in docs/jobs.md.
+// TestJobsPage: Parse and the schema accept every job in docs/reference/jobs.md and docs/reference/old-interfaces.md.
 func TestJobsPage(t *testing.T) {
 	t.Parallel()
 	schema, err := compileSchema(loadSchema(t))
 	heraldtest.Must(t, err)
 	page, err := os.ReadFile(jobsPage)
 	heraldtest.Must(t, err)
+	old, err := os.ReadFile(oldPage)
+	heraldtest.Must(t, err)
 	known, kinds := differences(), map[Kind]bool{}
-	for i, block := range strings.Split(string(page), "```json\n")[1:] {
+	for i, block := range strings.Split(string(page)+string(old), "```json\n")[1:] {
 		body, _, _ := strings.Cut(block, "```")
 		s := newSample(known, fmt.Sprintf("block %d", i+1), []byte(body))
 		if s.refusal != nil {
@@ -347,6 +350,6 @@ func TestJobsPage(t *testing.T) {
 		}
 	}
 	if len(kinds) != 5 {
-		t.Errorf("the page shows jobs of the kinds %v, want all five", kinds)
+		t.Errorf("the pages show jobs of the kinds %v, want all five", kinds)
 	}
 }

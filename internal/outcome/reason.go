@@ -136,7 +136,7 @@ var (
 		step: "if the address is intended, let it through by HERALD_ALLOW_NETWORKS, plain http by " +
 			"HERALD_ALLOW_HTTP=true, and restart the worker{; then: @replay}"})
 	// TransportRefused: Herald does not support the transport of the agent's endpoint, or the operator does not allow
-	// its command. The endpoint is that of the job, or else every MCP server in the registration document is refused.
+	// its command. If the job names no endpoint, this is so for every MCP server in the registration document.
 	TransportRefused = add(row{word: "transport_refused", ending: Reject,
 		step: "the agent's owner has to register an http endpoint; a command is run when HERALD_STDIO_COMMANDS lists " +
 			"exactly it{; then: @replay}"})
@@ -147,8 +147,8 @@ var (
 	// ToolError: the tool ran, and its result is marked as an error (isError of MCP).
 	ToolError = add(row{word: "tool_error", ending: Reject,
 		step: "the agent's tool ran and refused: ask its author; once that is mended{: @replay}"})
-	// BadResponse: the answer violates MCP, or the agent rejected the request as invalid, other than its arguments
-	// (SchemaMismatch).
+	// BadResponse: the answer violates MCP, or the agent rejected the request as invalid. If it rejected the arguments,
+	// the reason is SchemaMismatch.
 	BadResponse = add(row{word: "bad_response", ending: Reject,
 		step: "the agent's author has to mend its answer{, see @probe}{; then: @replay}"})
 )

@@ -1,25 +1,39 @@
 package outcome
 
 import (
+	"os"
 	"regexp"
+	"slices"
+	"strings"
 	"testing"
 )
 
-// TestReasons: each row has a distinct word and a known ending. Holds are free; a final ending is not.
-func TestReasons(t *testing.T) {
+// TestReasonsPage: docs/reference/reasons.md explains each reason, and no other, in the section of its ending.
+func TestReasonsPage(t *testing.T) {
 	t.Parallel()
-	word := regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
-	if len(rows) != len(reasons) || len(rows) < 30 {
-		t.Errorf("%d rows, %d reasons", len(rows), len(reasons))
+	page, err := os.ReadFile("../../docs/reference/reasons.md")
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, r := range Reasons() {
-		switch e := r.Ending(); {
-		case !word.MatchString(string(r)), e == Hold && !r.Free():
-			t.Errorf("%s: %+v", r, rows[r])
-		case e != Skip && e != Reject && e != Hold && e != Wait && e != Cancel && e != Dead:
-			t.Errorf("%s has the ending %q", r, e)
-		case r.Free() && e != Hold && e != Wait, rows[r].over != "" && e != Wait:
-			t.Errorf("%s is final, but the row says how it waits: %+v", r, rows[r])
+	explained := map[Reason]bool{}
+	for _, section := range strings.Split(string(page), "\n## ")[1:] {
+		title, _, _ := strings.Cut(section, "\n")
+		status, _, _ := strings.Cut(strings.ToLower(title), ":")
+		for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|(.*)").FindAllStringSubmatch(section, -1) {
+			r, want, free := Reason(row[1]), status, status == "held" || status == "waiting at no cost"
+			switch {
+			case strings.HasPrefix(row[2], " dead:"):
+				want = "dead"
+			case strings.HasPrefix(status, "waiting"):
+				want = "waiting"
+			}
+			if explained[r] = true; string(r.Ending()) != want || r.Free() != free {
+				t.Errorf("%s: %s, free %t; the page says: %s", r, r.Ending(), r.Free(), title)
+			}
 		}
+	}
+	missing := slices.DeleteFunc(Reasons(), func(r Reason) bool { return explained[r] })
+	if len(explained) < 30 || len(missing) > 0 {
+		t.Errorf("%d reasons are explained; missing: %v", len(explained), missing)
 	}
 }

@@ -9,8 +9,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// AddCounts adds counts[key][name] to the field name of the Redis hash key, for all keys and names in one round trip. A
-// hash expires ttl after the last addition to it.
+// AddCounts adds to integer fields of Redis hashes, all in one round trip. counts has the addend of each field: the
+// outer keys are the keys of the hashes, the inner ones the names of their fields. A hash expires ttl after the last
+// addition to it.
 func (q *Queue) AddCounts(ctx context.Context, counts map[string]map[string]int64, ttl time.Duration) error {
 	_, err := q.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for key, named := range counts {

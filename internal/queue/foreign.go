@@ -17,8 +17,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// foreignDelay is the time after which asynq may run another program's task again, once Herald returned it to its
-// queue. It must exceed 30 seconds, the lease of asynq: until the lease ends, asynq may still write to the task.
+// foreignDelay is how long asynq does not run a foreign task after Herald returned it to its queue. It must exceed 30
+// seconds, the lease of asynq: until the lease ends, asynq may still write to the task.
 const foreignDelay = time.Minute
 
 const (
@@ -27,8 +27,8 @@ const (
 	maxTypeSamples = 100 // number of tasks per lane and asynq state that ListForeign reads
 )
 
-// foreignError is the error for a foreign task, whose type Herald does not know. It makes asynq return the task to its
-// queue for foreignDelay, without counting a retry.
+// foreignError is the error for a foreign task: a task of another program, whose type Herald does not know. It makes
+// asynq return the task to its queue for foreignDelay, without counting a retry.
 type foreignError struct{ kind string }
 
 func (e *foreignError) Error() string {
@@ -36,7 +36,7 @@ func (e *foreignError) Error() string {
 		text.Excerpt(e.kind, maxTypeName))
 }
 
-// foreignTasks counts the foreign tasks that this process returned to their queues. It logs each of their types once.
+// foreignTasks counts the foreign tasks that this process returned to their queues, and logs each of their types once.
 type foreignTasks struct {
 	count atomic.Int64
 	log   *slog.Logger
@@ -45,8 +45,8 @@ type foreignTasks struct {
 	logged map[string]bool // at most maxLoggedTypes
 }
 
-// returnTask counts a foreign task and logs its type, kind, if it is new. It returns the *foreignError that makes asynq
-// return the task to its queue.
+// returnTask counts a foreign task. It logs the task's type (kind) if the type is new. It returns the *foreignError
+// that makes asynq return the task to its queue.
 func (f *foreignTasks) returnTask(ctx context.Context, kind string) error {
 	f.count.Add(1)
 	f.mu.Lock()
@@ -61,11 +61,11 @@ func (f *foreignTasks) returnTask(ctx context.Context, kind string) error {
 	return &foreignError{kind}
 }
 
-// moveForeign is a script that moves a task from asynq's state active to its state retry, without changing the task's
-// message. It returns 1, or 0 if the task is not active.
+// moveForeign is a Lua script that moves a task from asynq's state active to its state retry, without changing the
+// task's message. It returns 1, or 0 if the task is not active.
 //
-// KEYS: the lane's keys active, lease and retry, and the task's key. ARGV: the task's id, and the Unix time in seconds
-// at which asynq may run it again.
+// KEYS: the queue's keys active, lease and retry, and the task's key. ARGV: the task's id, and the Unix time in seconds
+// at which asynq may run the task again.
 var moveForeign = redis.NewScript(`
 if redis.call("LREM", KEYS[1], 0, ARGV[1]) == 0 then return 0 end
 redis.call("ZREM", KEYS[2], ARGV[1])
@@ -76,12 +76,12 @@ return 1`)
 // foreignTimeout bounds one run of the script moveForeign.
 const foreignTimeout = 5 * time.Second
 
-// keepForeign prevents asynq from archiving a foreign task and from counting a retry of it. asynq calls it as its error
-// handler, before it processes the error err of a task.
+// keepForeign prevents asynq from archiving a foreign task and from counting a retry of it. asynq calls keepForeign as
+// its error handler, before it handles the error err of a task.
 //
-// In two cases asynq does not respect isFailure: it archives a task that has no retry left, and it counts a retry if
-// the task's own deadline has passed. In these cases keepForeign itself moves the task to the state retry. asynq then
-// finds no active task and changes nothing.
+// In two cases isFailure does not suffice: asynq archives a task that has no retry left, and counts a retry if the
+// task's own deadline has passed. In these cases keepForeign itself moves the task to the state retry. asynq then finds
+// no active task and changes nothing.
 func (s *Server) keepForeign(ctx context.Context, t *asynq.Task, err error) {
 	if s.kinds[t.Type()] {
 		return
@@ -114,8 +114,8 @@ type ForeignType struct {
 	Type string // shortened to about maxTypeName bytes
 }
 
-// ListForeign returns the task types in Herald's lanes that kinds does not contain, sorted by lane and type. It reads
-// at most maxTypeSamples tasks per lane and asynq state, so it can miss a type.
+// ListForeign returns the types of foreign tasks in Herald's lanes, sorted by lane and type. kinds has Herald's own
+// task types. It reads at most maxTypeSamples tasks per lane and asynq state, so it can miss a type.
 func (q *Queue) ListForeign(kinds []string) ([]ForeignType, error) {
 	known, err := q.inspector.Queues()
 	if err != nil {
@@ -146,7 +146,7 @@ func (q *Queue) ListForeign(kinds []string) ([]ForeignType, error) {
 	return types, nil
 }
 
-// UnreadQueue is a queue whose jobs no asynq server takes.
+// UnreadQueue is a queue with jobs for Herald that no asynq server fetches.
 type UnreadQueue struct {
 	Name string // at most maxTypeName characters
 	Jobs int    // pending tasks of Herald's types, at most maxTypeSamples
@@ -157,8 +157,8 @@ const (
 	maxUnreadQueues = 100 // how many queues of other names ListUnread reads
 )
 
-// ListUnread returns the queues that contain pending tasks whose type is among kinds, and that neither Herald nor a
-// running asynq server reads. A program whose client names a queue that Herald does not read gets no error.
+// ListUnread returns the queues that neither Herald nor a running asynq server reads, and that have pending tasks of
+// Herald's types (kinds). The program that enqueued these tasks named a wrong queue, and got no error.
 func (q *Queue) ListUnread(kinds []string) (unread []UnreadQueue, err error) {
 	names, err := q.inspector.Queues()
 	if err != nil {
@@ -194,8 +194,8 @@ func (q *Queue) ListUnread(kinds []string) (unread []UnreadQueue, err error) {
 	return unread, nil
 }
 
-// WatchUnread logs a warning about each queue that ListUnread returns, once per queue. It looks once a minute and
-// returns when ctx ends. ticks replaces the minutes if it is not nil.
+// WatchUnread logs a warning about each queue that ListUnread returns, once per queue. It calls ListUnread once a
+// minute and returns when ctx ends. If ticks is not nil, it calls ListUnread at each of these ticks instead.
 func (q *Queue) WatchUnread(ctx context.Context, kinds []string, ticks <-chan time.Time) {
 	if ticks == nil {
 		ticker := time.NewTicker(unreadInterval)

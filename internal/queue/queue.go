@@ -17,7 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Lane is an asynq queue that Herald reads. asynq polls all queues one after another, so there are few lanes.
+// Lane is an asynq queue that Herald reads. There are few lanes, because asynq polls them one after another.
 type Lane string
 
 // The lanes, the most urgent first. Their weights are in lanes.
@@ -32,24 +32,24 @@ const (
 // with whole jobs there.
 const intakeLane = "default"
 
-// lanes maps each lane to its weight. To fetch a task, asynq puts the queues into a random order, in which a queue with
-// a higher weight is more probably early. It asks them in that order, with one script call each, until one returns a
-// task. With these weights, fetching a task of the lane First takes 1.25 calls on average. If all lanes are full,
-// default and Retry each get one fetch in thirteen, Bulk and Upkeep one in 38 each.
+// lanes maps each lane to its weight. To fetch a task, asynq asks the queues in a random order, with one script call
+// each, until one returns a task. A queue with a higher weight is more probably early in the order. With these weights,
+// fetching a task of the lane First takes 1.25 calls on average. If all lanes are full, default and Retry each get one
+// fetch in thirteen, Bulk and Upkeep one in 38 each.
 var lanes = map[string]int{string(First): 30, intakeLane: 3, string(Retry): 3, string(Bulk): 1, string(Upkeep): 1}
 
 const (
 	retention = time.Hour       // time for which asynq keeps completed tasks, for the web UI
-	maxRetry  = 1_000_000       // number of retries after which asynq archives a task; large enough to be never reached
-	netDelay  = 5 * time.Second // wait after an error that no other rule of retryDelay covers
+	maxRetry  = 1_000_000       // retries after which asynq archives a task; so large that no task reaches it
+	netDelay  = 5 * time.Second // wait before asynq runs a task again after an unexpected error (retryDelay)
 
 	announceTimeout = 5 * time.Second // bounds announceLanes
 )
 
-// Task is one dispatch of a delivery to Redis.
+// Task is a task that was created when Postgres dispatched a delivery. It is enqueued in Redis.
 type Task struct {
 	DeliveryID uuid.UUID
-	N          int    // the delivery's dispatch counter; a task with a lower one than the row's cannot claim it
+	N          int    // dispatch counter; a task whose N is below the row's counter cannot claim the delivery
 	Kind       string // the asynq task type, one of job.TaskTypes
 	Lane       Lane
 	At         time.Time // the earliest time at which a worker runs it; zero: now
@@ -65,7 +65,7 @@ type payload struct {
 }
 
 // FormatPayload returns a task's payload for display in the web UI. A payload that is not Herald's own may be a whole
-// job with secret headers: mask returns its beginning without them.
+// job with secret headers. mask returns the beginning of such a payload without secrets.
 func FormatPayload(body []byte, mask func([]byte) (string, bool)) string {
 	var p payload
 	if err := json.Unmarshal(body, &p); err != nil || p.DeliveryID == uuid.Nil {
@@ -78,10 +78,10 @@ func FormatPayload(body []byte, mask func([]byte) (string, bool)) string {
 // Config configures a Queue.
 type Config struct {
 	URL secret.Secret // REDIS_URL; parseURL lists the accepted forms; required
-	// NoIntake excludes the queue default (intakeLane): Herald does not fetch, count or list the tasks in it.
+	// NoIntake excludes the queue default (intakeLane): Herald does not fetch, count or list its tasks.
 	NoIntake bool
-	// DialOnce reports an error after the first failed connection to Redis. Otherwise the driver tries to connect five
-	// times within half a second. Commands set DialOnce, because they work without Redis.
+	// DialOnce makes a call fail after one failed connection to Redis. Otherwise the driver tries to connect five times
+	// within half a second. Commands set DialOnce, because they work without Redis.
 	DialOnce bool
 	Logger   *slog.Logger // default slog.Default()
 }
@@ -94,7 +94,7 @@ type Queue struct {
 	inspector *asynq.Inspector
 	lanes     map[string]int // the lanes that this process reads, with their weights
 	foreign   foreignTasks
-	opened    time.Time   // time of Open; enqueueWith stores it as the marker if Redis has none
+	opened    time.Time   // time of Open; the marker that enqueueWith stores if Redis has none (Marker)
 	marked    atomic.Bool // enqueueWith has called Marker
 	log       *slog.Logger
 }
@@ -136,13 +136,14 @@ func (q *Queue) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Enqueue adds a task to its lane. It returns nil if Redis already has a task with the same id. If t.At is in the
-// future, asynq runs the task then. asynq counts in whole seconds, so Enqueue rounds t.At up: a task must not run
-// before its delivery is due.
+// Enqueue adds a task to its lane. It returns nil if Redis already has a task with the same id. asynq does not run the
+// task before t.At. asynq counts in whole seconds, so Enqueue rounds t.At up: a task must not run before its delivery
+// is due.
 func (q *Queue) Enqueue(ctx context.Context, t Task) error { return q.enqueueWith(ctx, t, nil) }
 
-// enqueueWith is Enqueue with additional asynq headers of the task. Before the first task of the process it calls
-// Marker, so that Redis has a marker that is not later than the task.
+// enqueueWith is Enqueue with additional asynq headers of the task. The marker in Redis is the time since which Redis
+// has lost no task. Before the first task of the process, enqueueWith calls Marker, so that Redis has a marker that is
+// not later than the task.
 func (q *Queue) enqueueWith(ctx context.Context, t Task, headers map[string]string) error {
 	body, err := json.Marshal(payload{t.DeliveryID, t.N})
 	if err != nil {
@@ -153,7 +154,7 @@ func (q *Queue) enqueueWith(ctx context.Context, t Task, headers map[string]stri
 	if !t.At.IsZero() {
 		opts = append(opts, asynq.ProcessAt(ceilSecond(t.At)))
 	}
-	// The marker must not be later than the first task of this process, so it is set to the time of Open.
+	// The marker must not be later than this process' first task, so its time is that of Open.
 	if !q.marked.Load() {
 		if _, err := q.Marker(ctx, q.opened); err != nil {
 			return fmt.Errorf("put task %s into Redis: %w", t.ID(), err)
@@ -175,26 +176,26 @@ func ceilSecond(t time.Time) time.Time {
 	return t
 }
 
-// Location describes whether Redis has a task, and when a worker will run it.
+// Location describes whether Redis has a task, and if and when a worker will run it.
 type Location int
 
 // The values of Location.
 const (
-	Nowhere   Location = iota // it will not run: Redis has no such task, or the task is completed or archived
-	Pending                   // it will run as soon as a worker fetches it, or at a time within soon
-	Active                    // a worker runs it, or died while running it
-	Postponed                 // it will run at a time later than soon
+	Nowhere   Location = iota // the task will not run: Redis does not have it, or it is completed or archived
+	Pending                   // the task will run when a worker fetches it, or at a time within soon
+	Active                    // a worker runs the task, or died while running it
+	Postponed                 // the task will run at a time later than soon
 )
 
-// soon is the distance from now up to which a scheduled task counts as Pending and not as Postponed. It exceeds
-// netDelay plus the rounding to seconds.
+// soon is the time from now within which a scheduled task counts as Pending, not as Postponed. It exceeds netDelay plus
+// the rounding to seconds.
 const soon = 15 * time.Second
 
-// Find returns the location of the task with the id of t. It searches t.Lane and then the other lanes that contain
+// Find returns the location of the task with the id of t. It searches t.Lane first, and then the other lanes for
 // deliveries.
 func (q *Queue) Find(t Task) (Location, error) {
-	// t.Lane depends on the number of attempts. A wait that costs no attempt reduces that number, so the task may be in
-	// another lane.
+	// t.Lane follows from the number of attempts. A free wait reduces that number after the task was enqueued, so the
+	// task may be in another lane.
 	for _, lane := range append([]Lane{t.Lane},
 		slices.DeleteFunc([]Lane{First, Retry, Bulk}, func(l Lane) bool { return l == t.Lane })...) {
 		info, err := q.inspector.GetTaskInfo(string(lane), t.ID())
@@ -224,8 +225,8 @@ func (q *Queue) Find(t Task) (Location, error) {
 	return Nowhere, nil
 }
 
-// announceLanes adds the lanes to the set of queues in Redis. asynq's client adds a queue to it only once per process.
-// If Redis loses its data after that, asynq still runs new tasks, but its inspector does not find them.
+// announceLanes adds the lanes to asynq's set of queues in Redis. asynq's client adds a queue to that set only once per
+// process. If Redis loses its data later, asynq still runs new tasks, but its inspector does not find them.
 func (q *Queue) announceLanes() error {
 	ctx, cancel := context.WithTimeout(context.Background(), announceTimeout)
 	defer cancel()
@@ -242,7 +243,7 @@ func (q *Queue) announceLanes() error {
 // ConnOpt returns asynq's connection options, for package webui.
 func (q *Queue) ConnOpt() asynq.RedisConnOpt { return q.opt }
 
-// Lanes returns the number of tasks by lane and asynq state. It does not count other queues in the same Redis.
+// Lanes returns the number of tasks by lane and asynq state. It does not count queues of other programs.
 func (q *Queue) Lanes() (map[Lane]map[string]int, error) {
 	known, err := q.inspector.Queues()
 	if err != nil {
@@ -262,8 +263,8 @@ func (q *Queue) Lanes() (map[Lane]map[string]int, error) {
 	return out, nil
 }
 
-// Drop deletes those of the tasks that are archived, scheduled or waiting for a retry. It does not delete pending and
-// active tasks. Callers pass tasks that their deliveries no longer need.
+// Drop deletes tasks that their deliveries no longer need, if they are archived, scheduled or waiting for a retry. It
+// does not delete pending and active tasks, which end when a worker runs them.
 func (q *Queue) Drop(ctx context.Context, tasks []Task) error {
 	for batch := range slices.Chunk(tasks, dropBatch) {
 		ids := make([]string, len(batch))
@@ -278,14 +279,14 @@ func (q *Queue) Drop(ctx context.Context, tasks []Task) error {
 }
 
 const (
-	// maxDropped bounds the number of task ids that DropArchived looks up, beginning with the newest. Drop and
-	// DropArchived look up dropBatch ids per round trip.
+	// maxDropped bounds the task ids that DropArchived looks up, from the newest on. Drop and DropArchived look up
+	// dropBatch ids per round trip.
 	maxDropped = 5000
 	dropBatch  = 500
 )
 
-// DropArchived deletes the archived tasks of delivery id whose dispatch counter is below n. Such a task shows an
-// outcome in the web UI that is no longer the delivery's last one.
+// DropArchived deletes the archived tasks of the delivery with this id whose dispatch counter is below n. Otherwise the
+// web UI would show their outcomes, although the delivery has a later outcome.
 func (q *Queue) DropArchived(ctx context.Context, id uuid.UUID, n int) error {
 	for newest := n - 1; newest > 0 && newest >= n-maxDropped; newest -= dropBatch {
 		var ids []string
@@ -316,7 +317,7 @@ func (q *Queue) dropTasks(ctx context.Context, ids []string, states ...string) e
 	for lane, scores := range found {
 		for _, of := range scores {
 			for i, score := range of.Val() {
-				if score == 0 { // not in this state: asynq's scores are Unix times, never 0
+				if score == 0 { // the task is not in this state: asynq's scores are Unix times, never 0
 					continue
 				}
 				err := q.inspector.DeleteTask(string(lane), ids[i])

@@ -156,15 +156,14 @@ func olderThan(version string, major, minor int) bool {
 }
 
 // redisClient returns a Redis client for asynq's connection options. With a single server, a call ends at the deadline
-// of its context, and dialOnce is applied (Config.DialOnce). With a cluster or sentinels, calls do not end at that
-// deadline and dialOnce is ignored.
+// of its context, and dialOnce has an effect (Config.DialOnce). With a cluster or with sentinels, neither is the case.
 func redisClient(opt asynq.RedisConnOpt, dialOnce bool) (redis.UniversalClient, error) {
 	c, ok := opt.MakeRedisClient().(redis.UniversalClient)
 	if !ok {
 		return nil, fmt.Errorf("queue: connection option %T is not supported", opt)
 	}
 	if _, single := opt.(asynq.RedisClientOpt); !single {
-		return c, nil // the options of a failover client cannot be changed afterwards
+		return c, nil // the options of these clients cannot be changed afterwards
 	}
 	o := withoutPush(*c.(*redis.Client).Options())
 	o.ContextTimeoutEnabled = true // without it, a call to a frozen Redis ignores the deadline of its context

@@ -18,27 +18,28 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Handler runs tasks. The context of a call ends when Redis does not answer, or when Shutdown times out. A Handler that
-// has begun a delivery must finish it with another context. The error determines how asynq ends the task:
-//   - nil: asynq completes the task. The web UI shows the note as its result.
+// Handler runs the tasks that a Server fetches. The context of a call ends when Redis does not answer, or when Shutdown
+// times out. A Handler that has begun a delivery must finish it with another context. The returned error decides how
+// asynq ends the task:
+//   - nil: asynq completes the task. The web UI shows the note as the task's result.
 //   - *WaitError: asynq runs the task again at WaitError.At. The web UI shows its Text.
 //   - *ArchivedError: asynq archives the task. The web UI shows its Text.
 //   - ErrDropped: asynq deletes the task.
 //   - any other error, for example because Postgres is unreachable: asynq runs the task again after netDelay.
 type Handler interface {
-	// Deliver runs the task of delivery id whose Task.N is n.
+	// Deliver runs the task of the delivery with this id whose Task.N is n.
 	Deliver(ctx context.Context, id uuid.UUID, n int) (note string, err error)
-	// Intake stores the whole job in body, which another program put into a task. kind is the task's type.
+	// Intake accepts the whole job in body, which another program put into a task. kind is the task's type.
 	Intake(ctx context.Context, kind string, body []byte) (note string, err error)
 }
 
-// ArchivedError is the error of a Handler whose delivery was rejected, is dead or is held, or whose job was not
-// accepted. It makes asynq archive the task. The web UI shows Text.
+// ArchivedError is the error of a Handler whose delivery is rejected, dead or held, or whose job was not accepted. It
+// makes asynq archive the task. The web UI shows Text.
 type ArchivedError struct{ Text string }
 
 func (e *ArchivedError) Error() string { return e.Text }
 
-// ErrDropped is the error of a Handler for an outdated task. It makes asynq delete the task.
+// ErrDropped is the error of a Handler for an outdated task, which no delivery needs. It makes asynq delete the task.
 var ErrDropped = errors.New("the task is no longer needed")
 
 // skipRetry is an ArchivedError that errors.Is also identifies as asynq.SkipRetry, so that asynq archives the task.
@@ -51,16 +52,16 @@ type ServerConfig struct {
 	Handler     Handler
 	Concurrency int // the number of tasks that run at a time; required
 
-	// Kinds are Herald's task types. A task of any other type is foreign: it belongs to another program and is returned
-	// to its queue for foreignDelay.
+	// Kinds has Herald's task types. A task of any other type is foreign: it belongs to another program. Herald returns
+	// it to its queue, and asynq does not run it for foreignDelay.
 	Kinds []string
 
 	// ShutdownTimeout is the longest time for which Shutdown waits for running tasks. Required. It must exceed the
 	// longest call to an agent.
 	ShutdownTimeout time.Duration
 
-	// PollInterval is the time between two polls of Redis while the lanes are empty. In an idle system, a new task
-	// waits for the next poll. Default 20 ms.
+	// PollInterval is the time between two polls of Redis while the lanes are empty. A new task in an idle system waits
+	// for the next poll. Default 20 ms.
 	PollInterval time.Duration
 }
 
@@ -117,12 +118,12 @@ func (s *Server) Start() error {
 	return nil
 }
 
-// serverClocks is the time for which Servers still counts an entry after its expiry. The expiry was set by the clock of
-// that server's machine, which may be behind this machine's clock by up to serverClocks.
-const serverClocks = time.Minute
+// entryGrace is the time for which Servers still counts an entry after its expiry. The clock of another server's
+// machine, which set the expiry, may be behind this machine's clock by that much.
+const entryGrace = time.Minute
 
-// Servers reads asynq's list of running asynq servers, of which each worker has one. It returns the number of servers
-// of other processes, and whether the list contains the server of this process. asynq renews an entry every five
+// Servers reads asynq's list of running asynq servers. Each worker has one. It returns the number of servers of other
+// processes (others), and whether the list contains the server of this process (self). asynq renews an entry every five
 // seconds. The entry of a killed server is counted for up to 70 seconds more.
 func (q *Queue) Servers(ctx context.Context) (others int, self bool, err error) {
 	host, err := os.Hostname()
@@ -130,7 +131,7 @@ func (q *Queue) Servers(ctx context.Context) (others int, self bool, err error) 
 		return 0, false, fmt.Errorf("list the asynq servers: %w", err)
 	}
 	listed, err := q.rdb.ZRangeByScore(ctx, "asynq:servers", &redis.ZRangeBy{
-		Min: strconv.FormatInt(time.Now().Add(-serverClocks).Unix(), 10), Max: "+inf"}).Result()
+		Min: strconv.FormatInt(time.Now().Add(-entryGrace).Unix(), 10), Max: "+inf"}).Result()
 	if err != nil {
 		return 0, false, fmt.Errorf("list the asynq servers: %w", err)
 	}
@@ -152,14 +153,14 @@ func (s *Server) Stop() { s.srv.Stop() }
 // the contexts of tasks that still run then, and returns these tasks to their queues.
 func (s *Server) Shutdown() { s.srv.Shutdown() }
 
-// newHandler returns the handler that asynq calls for each task. It calls runTask, stores the note as the task's
-// result, and returns the error that makes asynq end the task as Handler describes. For a *WaitError it asks
-// moveToRetry first. If that enqueued a copy of the task, asynq deletes the original.
+// newHandler returns the function that asynq calls for each task. It calls runTask, stores the note as the task's
+// result, and returns the error that makes asynq end the task as Handler describes. For a *WaitError it calls
+// moveToRetry first. If moveToRetry enqueued a copy of the task, asynq deletes the original.
 func (s *Server) newHandler(h Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 		note, err := s.runTask(ctx, h, t)
 		if note != "" {
-			// The note is only shown. If Redis does not store it, the task must not run again.
+			// The note is only for display. If Redis does not store it, the task must not run again.
 			_, _ = t.ResultWriter().Write([]byte(note))
 		}
 		var archived *ArchivedError
@@ -175,8 +176,9 @@ func (s *Server) newHandler(h Handler) asynq.Handler {
 }
 
 // runTask calls h.Deliver for the task of a delivery and h.Intake for a task with a whole job, and returns their
-// results. In two cases it calls neither: for a foreign task it returns a *foreignError, and for a copy that
-// moveToRetry enqueued and whose wait is not over it returns the rest of the wait as a *WaitError.
+// results. In two cases it calls neither. For a task of another type, which another
+// program has put into the queue, it returns a *foreignError. For a copy that moveToRetry
+// enqueued, it returns the rest of the wait as a *WaitError, until that wait is over.
 func (s *Server) runTask(ctx context.Context, h Handler, t *asynq.Task) (string, error) {
 	if !s.kinds[t.Type()] {
 		return "", s.foreign.returnTask(ctx, t.Type())
@@ -191,9 +193,9 @@ func (s *Server) runTask(ctx context.Context, h Handler, t *asynq.Task) (string,
 	return h.Intake(ctx, t.Type(), t.Payload())
 }
 
-// asynqLogger writes asynq's messages. logLine decides which of its warnings and errors report a failed Redis command:
-// nearly all. These go to redis, which marks them as a problem with Redis (logging.About). All other messages go to
-// log.
+// asynqLogger logs asynq's messages. Nearly all of asynq's warnings and errors report a failed Redis command. These go
+// to the logger redis, which marks them as a problem with Redis (logging.About). All other messages go to log. logLine
+// decides.
 type asynqLogger struct{ log, redis *slog.Logger }
 
 func newAsynqLogger(log *slog.Logger) asynqLogger {
@@ -211,18 +213,17 @@ func (l asynqLogger) Fatal(args ...any) { l.log.Error(joinArgs(args)) }
 
 // Prefixes of asynq's messages, for logLine.
 var (
-	// aboutOneTask contains the prefixes of messages about the entry of one task in Redis. asynq logs them if Redis was
-	// unreachable or lost its data, or if the task was deleted or archived. No delivery is lost by that (see the
-	// package comment), and Herald logs the cause with the delivery.
+	// aboutOneTask has the prefixes of messages about one task. asynq logs such a message if Redis was unreachable or
+	// lost its data, or if the task was deleted or archived. No delivery is lost by that (see the package comment), and
+	// Herald logs the cause with the delivery.
 	aboutOneTask = []string{"Retry exhausted for task", "revoke task", "Could not move task", "Could not remove task",
 		"Lease reset failed for", "Failed to extend lease for tasks"}
-	// ownFaults contains the prefixes of asynq's messages about errors that Redis did not cause, such as a panic.
+	// ownFaults has the prefixes of messages about errors that Redis did not cause, such as a panic.
 	ownFaults = []string{"recovering from panic", "asynq: internal error", "Quitting worker"}
 )
 
-// logLine logs a warning or an error of asynq. It logs a line that begins with a prefix of aboutOneTask at level Debug,
-// and any other line at the given level. A line of the second kind is marked as a problem with Redis, unless it begins
-// with a prefix of ownFaults.
+// logLine logs a warning or an error of asynq. A line with a prefix of aboutOneTask gets the level Debug; any other
+// line gets the given level. Lines that have no prefix of either list are marked as a problem with Redis.
 func (l asynqLogger) logLine(level slog.Level, line string) {
 	begins := func(with string) bool { return strings.HasPrefix(line, with) }
 	switch {

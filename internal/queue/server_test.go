@@ -167,10 +167,10 @@ func TestForeignJobsAreIntakes(t *testing.T) {
 	}
 }
 
-// TestDocumentedClient runs the asynq client of docs/jobs.md and checks that the intake receives a valid job.
+// TestDocumentedClient runs the asynq client of docs/reference/jobs.md and checks that the intake receives a valid job.
 func TestDocumentedClient(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/jobs.md")
+	page, err := os.ReadFile("../../docs/reference/jobs.md")
 	if err != nil {
 		t.Fatal(err)
 	}

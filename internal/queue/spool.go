@@ -18,17 +18,16 @@ const (
 )
 
 const (
-	// resultTTL is the time after which Redis deletes a spooled outcome. The next claim of the delivery reads the
-	// outcome, usually soon after Postgres is available again. If no claim reads it within resultTTL, it is lost.
+	// resultTTL is the time after which Redis deletes a spooled outcome. The delivery's next claim reads the outcome,
+	// usually soon after Postgres is available again. An outcome that no claim reads within resultTTL is lost.
 	resultTTL = 24 * time.Hour
-	// renewalTTL is the time after which Redis deletes a spooled credential. It is the longest time for which a
-	// delivery may be open, so that no open delivery needs the credential after that. A person has to log in again to
-	// replace a lost credential.
+	// renewalTTL is the time after which Redis deletes a spooled credential. A delivery is open for that long at most,
+	// so no open delivery needs the credential later. If it were lost earlier, a person would have to log in again.
 	renewalTTL = 30 * 24 * time.Hour
 )
 
-// SpoolOutcome stores the outcome of delivery id in Redis for resultTTL, because Postgres is unavailable. It replaces
-// an earlier outcome of the delivery. The caller encrypts the outcome.
+// SpoolOutcome stores the outcome of an attempt at the delivery with this id in Redis for resultTTL, because Postgres
+// is unavailable. It replaces an earlier outcome of the delivery. The caller has encrypted the outcome.
 func (q *Queue) SpoolOutcome(ctx context.Context, id uuid.UUID, outcome []byte) error {
 	if err := q.rdb.Set(ctx, resultKey+id.String(), outcome, resultTTL).Err(); err != nil {
 		return fmt.Errorf("keep the outcome of delivery %s in Redis: %w", id, err)
@@ -36,7 +35,7 @@ func (q *Queue) SpoolOutcome(ctx context.Context, id uuid.UUID, outcome []byte) 
 	return nil
 }
 
-// SpooledOutcome returns the outcome that SpoolOutcome stored for delivery id, or nil if Redis has none.
+// SpooledOutcome returns the outcome that SpoolOutcome stored for the delivery with this id, or nil if Redis has none.
 func (q *Queue) SpooledOutcome(ctx context.Context, id uuid.UUID) ([]byte, error) {
 	b, err := q.readKey(ctx, resultKey+id.String())
 	if err != nil {
@@ -54,7 +53,7 @@ func (q *Queue) DropOutcome(ctx context.Context, id uuid.UUID) error {
 }
 
 // SpoolRenewal stores a renewed credential under key in Redis for renewalTTL, because Postgres is unavailable. It
-// replaces an earlier credential under the same key. The caller encrypts the credential.
+// replaces an earlier credential under the same key. The caller has encrypted the credential.
 func (q *Queue) SpoolRenewal(ctx context.Context, key string, sealed []byte) error {
 	if err := q.rdb.Set(ctx, renewalKey+key, sealed, renewalTTL).Err(); err != nil {
 		return fmt.Errorf("keep a renewed credential in Redis: %w", err)
@@ -79,13 +78,13 @@ func (q *Queue) DropRenewal(ctx context.Context, key string) error {
 	return nil
 }
 
-// maxSpooledBytes is the largest number of bytes that readKey reads of a value. Herald stores only smaller values. The
-// bound protects the worker's memory against a larger value of another program that can write to Redis.
+// maxSpooledBytes limits how much readKey reads of a value. Herald stores only smaller values. The limit protects the
+// worker's memory against another program that can write to Redis.
 const maxSpooledBytes = 2 << 20
 
-// readKey returns the first maxSpooledBytes of the value of key. It returns nil if Redis has no such key or its value
-// is empty. If another program stored a value that is not a string, it returns an empty slice that is not nil, which
-// the caller cannot decrypt.
+// readKey returns the value of key, at most its first maxSpooledBytes. It returns nil if Redis has no such key or the
+// value is empty. If another program stored a value that is not a string, it returns an empty slice that is not nil:
+// the caller cannot decrypt it, and so ignores the value.
 func (q *Queue) readKey(ctx context.Context, key string) ([]byte, error) {
 	b, err := q.rdb.GetRange(ctx, key, 0, maxSpooledBytes-1).Bytes()
 	switch {
@@ -97,13 +96,14 @@ func (q *Queue) readKey(ctx context.Context, key string) ([]byte, error) {
 	return b, err
 }
 
-// Marker returns the marker, a time that Redis stores under markerKey: since then Redis has lost no task of Herald.
-// Tasks that were enqueued before it may be lost. If Redis has no marker, for example because it lost its data, Marker
-// stores now and returns it. If another program overwrote the marker with another value, Marker returns the zero time.
+// Marker returns the marker, a time that Redis stores under markerKey. Redis has lost no task of Herald that was
+// enqueued after that time; it may have lost earlier ones. If Redis has no marker, for example because it lost its
+// data, Marker stores the given time as the marker and returns it. If another program overwrote the marker with another
+// value, Marker returns the zero time.
 //
-// The reconciler passes the time of Postgres' clock, by which dispatches are dated. The first Enqueue of a process
-// passes the time of Open by the clock of its machine. If the two clocks differ, a task may be enqueued twice, which is
-// harmless, or the reconciler may find a lost task only when its delivery is overdue.
+// The reconciler passes the time by Postgres' clock, by which dispatches are dated. The first Enqueue of a process
+// passes the time of Open by its machine's clock. If the two clocks differ, a task may be enqueued twice, which is
+// harmless. Or the reconciler may find a lost task only when its delivery is overdue.
 func (q *Queue) Marker(ctx context.Context, now time.Time) (time.Time, error) {
 	for range 2 {
 		if err := q.rdb.SetNX(ctx, markerKey, now.UTC().Format(time.RFC3339Nano), 0).Err(); err != nil {
@@ -120,18 +120,18 @@ func (q *Queue) Marker(ctx context.Context, now time.Time) (time.Time, error) {
 		if err == nil {
 			return born, nil
 		}
-		// Another program wrote this value. Lost tasks are then found because they are overdue.
+		// Another program wrote this value. The reconciler finds lost tasks when they are overdue.
 		return time.Time{}, nil
 	}
 	return time.Time{}, errors.New("mark Redis: it loses its data")
 }
 
-// idleConns is the number of idle connections that a client of Client keeps open, because connecting takes longer than
-// a call.
+// idleConns is the number of idle connections that a client returned by Client keeps open, because connecting takes
+// longer than a call.
 const idleConns = 4
 
-// Client returns a Redis client with its own connections. A call on it returns within timeout even if Redis does not
-// answer. The caller closes the client before it closes the queue.
+// Client returns a new Redis client with its own connections. A call on the client returns within timeout even if Redis
+// does not answer. The caller closes the client before it closes the queue.
 func (q *Queue) Client(timeout time.Duration) (redis.UniversalClient, error) {
 	switch c := q.rdb.(type) {
 	case *redis.Client:

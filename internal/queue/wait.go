@@ -15,17 +15,17 @@ import (
 type WaitError struct {
 	Text string
 	At   time.Time // the time at which the delivery is due; retryDelay rounds it up to whole seconds
-	Free bool      // the wait is a free wait: asynq counts neither a retry nor an error
+	Free bool      // a free wait: the attempt did not count, so asynq counts neither a retry nor an error
 }
 
 func (e *WaitError) Error() string { return e.Text }
 
-// retryDelay returns the time from now after which asynq runs a task again that ended with err: the rest until At for a
-// *WaitError, foreignDelay for a foreign task, and netDelay for any other error.
+// retryDelay returns how long asynq waits before it runs a task again, after the task ended with err. For a *WaitError,
+// this is the time until At; for a foreign task, foreignDelay; for any other error, netDelay.
 func retryDelay(_ int, err error, _ *asynq.Task) time.Duration {
 	var wait *WaitError
 	if errors.As(err, &wait) {
-		return time.Until(ceilSecond(wait.At)) // asynq adds it to a slightly later time and rounds down to seconds
+		return time.Until(ceilSecond(wait.At)) // rounded up: asynq adds it to its own time and rounds down to seconds
 	}
 	var foreign *foreignError
 	if errors.As(err, &foreign) {
@@ -35,27 +35,27 @@ func retryDelay(_ int, err error, _ *asynq.Task) time.Duration {
 }
 
 // isFailure reports whether asynq counts err as a retry of the task and in its error rates. It returns false for a
-// *WaitError with Free, and for the *foreignError of a foreign task.
+// *WaitError with Free, and for a foreign task (*foreignError).
 func isFailure(err error) bool {
 	var wait *WaitError
 	var foreign *foreignError
 	return !errors.As(err, &foreign) && (!errors.As(err, &wait) || !wait.Free)
 }
 
-// Headers of a task. In them moveToRetry passes the fields of a WaitError to readWait.
+// Headers of a task, in which moveToRetry passes the fields of a WaitError to readWait.
 const (
 	waitUntil = "wait-until" // Unix time in seconds
 	waitText  = "wait-text"
 	waitFree  = "wait-free"
 )
 
-// moveToRetry enqueues a copy of a waiting task in the lane Retry if the task is in the lane First. It returns true if
-// it enqueued the copy; its caller then deletes the original. It returns false for a task in another lane, or if Redis
-// fails; the task then waits in its own lane. asynq leaves a waiting task in its lane. Without moveToRetry, thousands
-// of tasks in the lane First whose waits end at the same time would delay first attempts.
+// moveToRetry moves a task that must wait from the lane First to the lane Retry. Without it, asynq would leave the task
+// in its lane, and thousands of tasks whose waits end at the same time would delay first attempts. It enqueues a copy
+// of the task in Retry and returns true; its caller then deletes the original. It returns false for a task in another
+// lane, or if Redis fails. The task then waits in its own lane.
 //
-// asynq cannot enqueue a task in the state retry. So the copy runs immediately, and runTask returns the rest of the
-// wait (readWait), which moves it to that state.
+// asynq cannot enqueue a task directly in the state retry. So the copy runs at once, and runTask returns the rest of
+// the wait (readWait), which makes asynq put the copy into that state.
 func (s *Server) moveToRetry(ctx context.Context, t *asynq.Task, wait *WaitError) bool {
 	var p payload
 	if lane, _ := asynq.GetQueueName(ctx); lane != string(First) || json.Unmarshal(t.Payload(), &p) != nil {
@@ -68,11 +68,11 @@ func (s *Server) moveToRetry(ctx context.Context, t *asynq.Task, wait *WaitError
 		waitFree: strconv.FormatBool(wait.Free)}) == nil
 }
 
-// moveTimeout is the longest time for which moveToRetry tries to enqueue the copy of a task.
+// moveTimeout limits the time in which moveToRetry enqueues the copy of a task.
 const moveTimeout = 5 * time.Second
 
-// readWait returns the rest of the wait in the headers of a task that moveToRetry enqueued. It returns nil if the wait
-// is over, and for any other task.
+// readWait returns the rest of the wait that moveToRetry stored in the headers of a task. It returns nil if that wait
+// is over, and for a task without these headers.
 func readWait(t *asynq.Task) *WaitError {
 	until, err := strconv.ParseInt(t.Headers()[waitUntil], 10, 64)
 	if err != nil || !time.Now().Before(time.Unix(until, 0)) {

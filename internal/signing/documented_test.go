@@ -24,19 +24,19 @@ import (
 	"github.com/agentherald/herald/internal/trial/npm"
 )
 
-// These tests run the agents of docs/agents.md as the page shows them. `make thirdparty` runs the tests.
+// These tests run the agents to which docs/agent.md links, as they are. `make thirdparty` runs the tests.
 
 var documentedPackages = []string{"@modelcontextprotocol/server@2.4.0", "@modelcontextprotocol/node@2.1.2", "zod@4.6.7", "tsx@4.23.15"}
 
-// documented returns the code block of docs/agents.md in the language that starts with begins.
-func documented(t testing.TB, language, begins string) string {
+// documented returns the code block of sdk/typescript/README.md that starts with begins.
+func documented(t testing.TB, begins string) string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/agents.md")
+	page, err := os.ReadFile("../../sdk/typescript/README.md")
 	heraldtest.Must(t, err)
-	_, rest, found := strings.Cut(string(page), "```"+language+"\n"+begins)
+	_, rest, found := strings.Cut(string(page), "```ts\n"+begins)
 	code, _, closed := strings.Cut(rest, "\n```\n")
 	if !found || !closed {
-		t.Fatalf("docs/agents.md has no %s that begins with %q", language, begins)
+		t.Fatalf("the page has no code that begins with %q", begins)
 	}
 	return begins + code + "\n"
 }
@@ -55,7 +55,7 @@ func freePort(t testing.TB) string {
 	return port
 }
 
-// TestDocumentedTypeScript checks that the page's agent, which uses @agentherald/receiver, accepts only its Herald.
+// TestDocumentedTypeScript checks that the package's agent, which uses @agentherald/receiver, accepts only its Herald.
 func TestDocumentedTypeScript(t *testing.T) {
 	h := newHerald(t)
 	ctx := heraldtest.Within(t, 3*time.Minute)
@@ -65,7 +65,7 @@ func TestDocumentedTypeScript(t *testing.T) {
 	heraldtest.Must(t, err)
 	dir, port := t.TempDir(), freePort(t)
 	own := "http://127.0.0.1:" + port
-	agent := documented(t, "ts", "import { createServer }")
+	agent := documented(t, "import { createServer }")
 	for old, by := range map[string]string{"https://herald.example": h.server.URL, "https://agent.example": own, "8081": port} {
 		if strings.Count(agent, old) != 1 {
 			t.Fatalf("the agent of the page does not contain %s once", old)
@@ -128,12 +128,14 @@ func TestDocumentedTypeScript(t *testing.T) {
 	})
 }
 
-// TestDocumentedPython checks the same for the page's Python middleware. Its agent does not run here, because its SDK
+// TestDocumentedPython checks the same for the Python middleware. Its agent does not run here, because its SDK
 // is not available.
 func TestDocumentedPython(t *testing.T) {
 	h := newHerald(t)
 	dir := t.TempDir()
-	writeFile(t, dir, "callers.py", documented(t, "python", "# callers.py\n"))
+	middleware, err := os.ReadFile("../../examples/agent-python/callers.py")
+	heraldtest.Must(t, err)
+	writeFile(t, dir, "callers.py", string(middleware))
 	writeFile(t, dir, "serve.py", `
 import asyncio, base64, json, sys
 from callers import OnlyHerald

@@ -20,49 +20,48 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// MaxAccept limits the jobs of one Accept call. All of them are accepted in one transaction, which locks all their
-// agents.
+// MaxAccept limits the jobs of one Accept call, because one transaction accepts all of them and locks all their agents.
 const MaxAccept = 500
 
-// Intake is a job that Accept must store as a delivery, with its origin.
+// Intake is a job that Accept stores as a delivery, with the data about its sender.
 type Intake struct {
 	Job           job.Job
-	SealedHeaders []byte // the job's action.endpoint.headers, encrypted; nil: the job has none
+	SealedHeaders []byte // encrypted action.endpoint.headers of the job; nil: it has none
 	Source        Source // the sender of the job
 	// SameHeaders reports whether sealed, the encrypted headers of another job, decrypts to the same headers as
-	// SealedHeaders. If SameHeaders is nil, headers of two jobs always count as different.
+	// SealedHeaders. Only the caller has the key. If SameHeaders is nil, encrypted headers of two jobs always count as
+	// different.
 	SameHeaders func(sealed []byte) bool
 
-	// Refused, if not empty, is the reason why the job is invalid, as a sentence. Accept then stores it as a rejected
-	// delivery (invalid_job), because jobs from the chain and from Redis have no caller that could get an error.
+	// Refused, if not empty, is the reason why the job is invalid, as a sentence. Accept then stores a rejected
+	// delivery (invalid_job), because a job from the chain or from Redis has no caller that could get an error.
 	Refused string
-	// Key, if not empty, is the delivery's key instead of Job.Key(). It is set for Refused jobs only: the key of the
-	// event, or "invalid:<sha256>" if the key is unknown.
+	// Key, if not empty, replaces Job.Key() as the delivery's key. It is set for Refused jobs only: the key of the
+	// event, or "invalid:<sha256>" if the event is unknown.
 	Key string
-	// Received is the text that arrived, as JSON with masked secrets, for a Refused job only. It is stored as the
-	// delivery's result. Nil: nothing is stored.
+	// Received, for a Refused job only, is the text that arrived, as JSON with masked secrets. Accept stores it as the
+	// delivery's result. Nil: no result is stored.
 	Received json.RawMessage
 
-	AgentChange AgentChange // details of the event, for an AgentUpdated that was read from the chain
+	AgentChange AgentChange // for an AgentUpdated that was read from the chain: details of the event
 
-	// Traceparent is the trace in which the job was sent (W3C Trace Context); a new delivery continues it. An invalid
-	// value is ignored. If the key already has a delivery, that one's trace stays.
+	// Traceparent is the trace in which the job was sent (W3C Trace Context). A new delivery continues this trace. An
+	// invalid value is ignored. An existing delivery keeps its trace.
 	Traceparent string
 
 	// Bulk marks the job as part of a backfill. Its delivery is dispatched after all other deliveries of its agent, and
-	// its tasks go to the lane bulk. Bulk must be equal for all jobs of one call. If the key already has a delivery,
-	// that one's Bulk stays.
+	// its tasks go to the lane bulk. All jobs of one call must have the same Bulk. An existing delivery keeps its own.
 	Bulk bool
 }
 
-// Verdict states what Accept did with one Intake.
+// Verdict states how Accept handled one Intake.
 type Verdict string
 
 // The verdicts.
 const (
-	Accepted  Verdict = "accepted"  // a delivery was inserted, or an ended one was queued again
+	Accepted  Verdict = "accepted"  // a delivery was inserted, or an ended delivery was queued again
 	Known     Verdict = "known"     // the key already has a delivery
-	Conflict  Verdict = "conflict"  // as Known, but with another action or, if unverified, another event
+	Conflict  Verdict = "conflict"  // the key's delivery has another action, or another event that is not checked
 	Refreshed Verdict = "refreshed" // AgentUpdated: the agent's epoch was raised; no delivery was inserted
 	undecided Verdict = ""          // the Intake has no answer yet
 )
@@ -79,12 +78,12 @@ type Acceptance struct {
 	Status  Status   // of the delivery with ID
 }
 
-// Accept stores at most MaxAccept jobs as deliveries, in one transaction, and dispatches deliveries of their agents, up
-// to MaxDispatchedPerAgent per agent. out[i] is the answer to in[i]. The caller puts the returned tasks into Redis. A
-// repeated call with the same jobs is harmless: it returns Known.
+// Accept stores at most MaxAccept jobs as deliveries, in one transaction. In the same transaction it dispatches
+// deliveries of their agents, up to MaxDispatchedPerAgent per agent. out[i] is the answer to in[i]. The caller puts the
+// returned tasks into Redis. Calling Accept again with the same jobs is harmless: it returns Known.
 //
-// A job that Postgres cannot store does not make the call fail: it is stored as a rejected delivery, as a Refused job
-// is.
+// A job that Postgres cannot store does not make the call fail. Accept stores it as a rejected delivery, like a Refused
+// job.
 func (s *Store) Accept(ctx context.Context, in []Intake) (out []Acceptance, tasks []Task, err error) {
 	if len(in) > MaxAccept {
 		return nil, nil, fmt.Errorf("store: at most %d jobs at once, got %d", MaxAccept, len(in))
@@ -111,9 +110,9 @@ func (s *Store) Accept(ctx context.Context, in []Intake) (out []Acceptance, task
 	return out, tasks, nil
 }
 
-// retryAccept calls transact, which must run one whole transaction, and calls it again if it failed because of a
-// concurrent transaction: without limit after an error for which shouldRetry is true, and maxMissed times after
-// missedConflict. It stops when ctx has ended.
+// retryAccept calls transact, which must run one whole transaction, until it succeeds or ctx has ended. It repeats the
+// call only if a concurrent transaction caused the error: without limit if shouldRetry is true for the error, and
+// maxMissed times if missedConflict is true. It returns any other error.
 func (s *Store) retryAccept(ctx context.Context, transact func() error) error {
 	for missed := 0; ; {
 		err := transact()
@@ -129,49 +128,49 @@ func (s *Store) retryAccept(ctx context.Context, transact func() error) error {
 	}
 }
 
-// errConcurrentUpdate is returned by a transaction that found a delivery changed by a concurrent one. Its caller rolls
-// back and retries (retryAccept).
+// errConcurrentUpdate is returned if a concurrent transaction has changed a delivery. The transaction that gets it is
+// rolled back and retried (retryAccept).
 var errConcurrentUpdate = errors.New("another transaction changed the delivery")
 
 // shouldRetry reports whether err is errConcurrentUpdate or a deadlock that Postgres detected. Both can occur although
-// the agents are locked: a concurrent transaction may have a job with the same key but another identity registry, or a
-// Refused job, whose agent is not locked. One of the two transactions always commits, so retrying ends.
+// each transaction locks its agents first: two jobs with the same key may name different identity registries and so
+// different agents, and a Refused job locks no agent. One of two such transactions always commits, so retrying ends.
 func shouldRetry(err error) bool {
 	var pe *pgconn.PgError
 	const deadlockDetected = "40P01"
 	return errors.Is(err, errConcurrentUpdate) || errors.As(err, &pe) && pe.Code == deadlockDetected
 }
 
-// maxMissed limits the retries of retryAccept after missedConflict. If the error persists, it has another cause.
+// maxMissed limits the retries of retryAccept after missedConflict. An error that persists has another cause.
 const maxMissed = 5
 
-// missedConflict reports whether err is a unique violation in history: ON CONFLICT (key) overlooked the existing row
-// with the key. Its index scan can miss a row while another transaction updates it: the old index entry is already
-// dead, and the new one is before the scan's position. The insert then violates the primary key on id, which
-// ON CONFLICT (key) does not cover. A retry finds the row.
+// missedConflict reports whether err is a unique violation in history, which means that ON CONFLICT (key) overlooked
+// the existing row with the key. This happens while another transaction updates that row: the row's old index entry is
+// dead already, and the scan has passed the position of the new one. The insert then violates the primary key on id,
+// which ON CONFLICT (key) does not cover. A retry finds the row.
 func missedConflict(err error) bool {
 	var pe *pgconn.PgError
 	const uniqueViolation = "23505"
 	return errors.As(err, &pe) && pe.Code == uniqueViolation && pe.TableName == "history"
 }
 
-// arrival is an Intake in the form in which it is stored.
+// arrival is an Intake in the form in which Accept stores it.
 type arrival struct {
 	Intake
 	key   string // of the delivery
 	kind  string
 	agent Agent
 	raw   []byte // Job as JSON; nil for a Refused job, because it may contain secrets in plain text
-	// readBy is the cursor of the chain follower that read the event. Nil: no chain follower read it, so the event's
-	// block is not remembered for reorgs.
+	// readBy is the cursor of the chain follower that read the event from the chain. Nil: no chain follower read the
+	// event, so its block is not remembered for reorgs.
 	readBy *CursorKey
-	read   bool // the chain follower or a check read the event from the chain, or this package made the job (retract)
+	read   bool // Job was read from the chain, by a chain follower or a check, or made by this package (retract)
 }
 
-// maxKeyBytes limits the stored keys. Every valid key is shorter, and Postgres can index keys of this length.
+// maxKeyBytes limits stored keys to a length that Postgres can index. Every valid key is shorter.
 const maxKeyBytes = 1 << 10
 
-// newArrivals returns newArrival of each Intake.
+// newArrivals calls newArrival for each Intake.
 func newArrivals(in []Intake) ([]arrival, error) {
 	rows := make([]arrival, len(in))
 	for i, it := range in {
@@ -183,8 +182,9 @@ func newArrivals(in []Intake) ([]arrival, error) {
 	return rows, nil
 }
 
-// newArrival returns it in the form in which it is stored. If Postgres cannot store the job, the arrival is a Refused
-// one. An invalid traceparent is dropped. It returns an error if the key is empty or the job cannot be encoded as JSON.
+// newArrival returns the arrival of an Intake. If Postgres cannot store the job, the arrival is that of a Refused job.
+// An invalid traceparent is dropped. newArrival returns an error if the key is empty or the job cannot be encoded as
+// JSON.
 func newArrival(it Intake) (arrival, error) {
 	a := arrival{Intake: it, key: storable.Text(cmp.Or(it.Key, it.Job.Key()), maxKeyBytes),
 		kind: storable.Text(string(it.Job.Kind), maxNameBytes), agent: jobAgent(it.Job)}
@@ -217,11 +217,11 @@ func newArrival(it Intake) (arrival, error) {
 	return a, nil
 }
 
-// isAgentUpdate reports whether a is an AgentUpdated that is not Refused: it raises its agent's epoch and becomes no
-// delivery.
+// isAgentUpdate reports whether a is an AgentUpdated that is not Refused. Such a job only raises its agent's epoch; it
+// becomes no delivery.
 func (a arrival) isAgentUpdate() bool { return a.Job.Kind == job.KindAgentUpdated && a.Refused == "" }
 
-// acceptIn accepts any number of jobs within the transaction tx. It locks the jobs' agents and calls acceptLocked.
+// acceptIn locks the agents of any number of jobs in the transaction tx, and then accepts the jobs (acceptLocked).
 func (s *Store) acceptIn(ctx context.Context, tx pgx.Tx, in []arrival) (out []Acceptance, tasks []Task, err error) {
 	if err := s.lockAgents(ctx, tx, arrivalAgents(in)); err != nil {
 		return nil, nil, err
@@ -229,54 +229,54 @@ func (s *Store) acceptIn(ctx context.Context, tx pgx.Tx, in []arrival) (out []Ac
 	return s.acceptLocked(ctx, tx, in)
 }
 
-// acceptLocked accepts any number of jobs whose agents tx has locked, MaxAccept at a time, and dispatches from their
-// agents' backlogs. out[i] is the answer to in[i].
+// acceptLocked accepts any number of jobs, MaxAccept at a time, and dispatches from their agents' backlogs. tx has
+// locked the agents. out[i] is the answer to in[i].
 func (s *Store) acceptLocked(ctx context.Context, tx pgx.Tx,
 	in []arrival) (out []Acceptance, tasks []Task, err error) {
 	for part := range slices.Chunk(in, MaxAccept) {
-		answers, handed, err := s.acceptPart(ctx, tx, part)
+		answers, more, err := s.acceptPart(ctx, tx, part)
 		if err != nil {
 			return nil, nil, err
 		}
-		out, tasks = append(out, answers...), append(tasks, handed...)
+		out, tasks = append(out, answers...), append(tasks, more...)
 	}
 	return out, tasks, nil
 }
 
-// acceptPart accepts at most MaxAccept jobs whose agents tx has locked. It raises the epochs of updated agents, inserts
-// deliveries for new keys, answers the jobs with known keys, and dispatches from the backlogs of the jobs' agents.
+// acceptPart accepts at most MaxAccept jobs, whose agents tx has locked. It raises the epochs of updated agents,
+// inserts deliveries for new keys, and answers the jobs whose keys exist. Then it dispatches from the agents' backlogs.
 func (s *Store) acceptPart(ctx context.Context, tx pgx.Tx, in []arrival) (out []Acceptance, tasks []Task, err error) {
 	out = make([]Acceptance, len(in))
-	lines := make(map[Agent][]Task)
+	byAgent := make(map[Agent][]Task)
 	if err := s.raiseEpochs(ctx, tx, in, out); err != nil {
 		return nil, nil, err
 	}
-	if err := s.insertNew(ctx, tx, in, out, lines); err != nil {
+	if err := s.insertNew(ctx, tx, in, out, byAgent); err != nil {
 		return nil, nil, err
 	}
-	if err := s.answerKnownKeys(ctx, tx, in, out, lines); err != nil {
+	if err := s.answerKnownKeys(ctx, tx, in, out, byAgent); err != nil {
 		return nil, nil, err
 	}
-	// If all jobs of an agent were new and dispatched by the insert, its backlog is empty.
-	if err := s.dispatchInto(ctx, tx, listAgentsBehind(in, out, lines), lines); err != nil {
+	// An agent is omitted if the insert dispatched all its jobs: its backlog is then empty.
+	if err := s.dispatchInto(ctx, tx, listAgentsToDispatch(in, out, byAgent), byAgent); err != nil {
 		return nil, nil, err
 	}
-	return out, interleaveAgents(lines), nil
+	return out, interleaveAgents(byAgent), nil
 }
 
-// listAgentsBehind returns the distinct agents from whose backlogs acceptPart must dispatch, because they may contain
-// deliveries to dispatch. These are the agents of all jobs except Refused ones, AgentUpdated ones, and those whose new
-// delivery is waiting or already has a task. lines has the tasks that acceptPart has dispatched so far, by agent.
-func listAgentsBehind(in []arrival, out []Acceptance, lines map[Agent][]Task) []Agent {
-	handed := make(map[uuid.UUID]bool, len(in))
-	for _, line := range lines {
-		for _, t := range line {
-			handed[t.ID] = true
+// listAgentsToDispatch returns the distinct agents from whose backlogs acceptPart must dispatch. It omits an agent if
+// none of its jobs can have left a delivery to dispatch: each job is Refused or an AgentUpdated, or its new delivery
+// waits or has a task. byAgent has the tasks that acceptPart has dispatched so far.
+func listAgentsToDispatch(in []arrival, out []Acceptance, byAgent map[Agent][]Task) []Agent {
+	isDispatched := make(map[uuid.UUID]bool, len(in))
+	for _, dispatched := range byAgent {
+		for _, t := range dispatched {
+			isDispatched[t.ID] = true
 		}
 	}
 	var agents []Agent
 	for i, a := range in {
-		isSettled := out[i].Verdict == Accepted && (handed[out[i].ID] || out[i].Status == Waiting)
+		isSettled := out[i].Verdict == Accepted && (isDispatched[out[i].ID] || out[i].Status == Waiting)
 		if a.Refused == "" && out[i].Verdict != Refreshed && !isSettled {
 			agents = append(agents, a.agent)
 		}
@@ -284,8 +284,8 @@ func listAgentsBehind(in []arrival, out []Acceptance, lines map[Agent][]Task) []
 	return distinctAgents(agents)
 }
 
-// lockAgents locks the rows of agents until the transaction ends, and inserts missing ones first. The statement locks
-// in one fixed order, so that two transactions do not deadlock.
+// lockAgents locks the rows of agents until the transaction ends. It first inserts missing rows. It locks in one fixed
+// order, so that two transactions do not deadlock.
 func (s *Store) lockAgents(ctx context.Context, tx pgx.Tx, agents []Agent) error {
 	chains, registries, ids := splitAgents(agents)
 	b := &pgx.Batch{}
@@ -302,8 +302,8 @@ func splitAgents(agents []Agent) (chains []int64, registries, ids []string) {
 	return chains, registries, ids
 }
 
-// raiseEpochs raises the epochs of the agents that the AgentUpdated jobs of in name, stores their transfers of
-// ownership, and sets the answers of these jobs in out to Refreshed.
+// raiseEpochs handles the AgentUpdated jobs among the arrivals. It raises the epochs of their agents, stores transfers
+// of ownership, and sets the answers of these jobs to Refreshed.
 func (s *Store) raiseEpochs(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance) error {
 	b := &pgx.Batch{}
 	for i, a := range in {
@@ -318,12 +318,11 @@ func (s *Store) raiseEpochs(ctx context.Context, tx pgx.Tx, in []arrival, out []
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// insertNew inserts a delivery for each arrival whose answer is undecided (out[i].Verdict) and whose key has no
-// delivery. It sets that answer to Accepted. If the insert dispatched the delivery, it adds the task to lines, the
-// tasks by agent. The other answers stay undecided: those for keys that have a delivery, and of two arrivals with one
-// key the answer of the second.
+// insertNew inserts a delivery for each arrival whose answer is undecided and whose key has no delivery yet. It sets
+// these answers to Accepted. The answer stays undecided if the key has a delivery, or if an earlier arrival has the
+// same key. New tasks are added to byAgent.
 func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance,
-	lines map[Agent][]Task) error {
+	byAgent map[Agent][]Task) error {
 	var rows columns
 	for i, a := range in {
 		if out[i].Verdict == undecided {
@@ -341,13 +340,13 @@ func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Ac
 		if out[i].Verdict != undecided || !isNew {
 			continue
 		}
-		if a.Refused != "" && a.Received != nil { // rare, so accept.sql has no column for it
+		if a.Refused != "" && a.Received != nil { // rare, so accept.sql has no argument for it
 			kept.Queue(`UPDATE herald.history SET result = $2 WHERE id = $1`, id, a.Received)
 		}
-		delete(made, id) // a second job with the same key in this batch is known
+		delete(made, id) // a later arrival with the same key gets the answer Known
 		out[i] = a.newAcceptance(id, row)
 		if row.dispatch > 0 {
-			lines[a.agent] = append(lines[a.agent], Task{ID: id, N: row.dispatch, Kind: a.kind, Bulk: a.Bulk})
+			byAgent[a.agent] = append(byAgent[a.agent], Task{ID: id, N: row.dispatch, Kind: a.kind, Bulk: a.Bulk})
 		}
 	}
 	if kept.Len() == 0 {
@@ -356,8 +355,9 @@ func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Ac
 	return tx.SendBatch(ctx, kept).Close()
 }
 
-// newAcceptance returns the answer Accepted for an arrival whose delivery id was inserted as row. The status is
-// Rejected for a Refused job, Waiting if the delivery waits for another one of its ordering key, and Queued otherwise.
+// newAcceptance returns the answer Accepted for an arrival whose delivery was inserted. id and row describe that
+// delivery. The status is Rejected for a Refused job, Waiting if the delivery waits for another one (behind_earlier),
+// and else Queued.
 func (a arrival) newAcceptance(id uuid.UUID, row newRow) Acceptance {
 	status := Queued
 	switch {
@@ -369,7 +369,7 @@ func (a arrival) newAcceptance(id uuid.UUID, row newRow) Acceptance {
 	return Acceptance{Verdict: Accepted, ID: id, Key: a.key, Status: status}
 }
 
-// columns has the arguments of accept.sql: parallel slices with one element per delivery to insert.
+// columns has the arguments of accept.sql: parallel slices with one element per new delivery.
 type columns struct {
 	ids                  []uuid.UUID
 	keys, kinds          []string
@@ -382,10 +382,10 @@ type columns struct {
 	traceparents         []*string
 	sources              []string
 	trusts               []int
-	bound                bool // arrival.read, which is equal for all jobs of a statement
+	bound                bool // arrival.read, which all jobs of a statement have in common
 }
 
-// appendArrival appends the values of a delivery with this id for a.
+// appendArrival appends the values of a new delivery with this id, which the arrival becomes.
 func (c *columns) appendArrival(a arrival, id uuid.UUID) {
 	c.ids, c.keys, c.kinds = append(c.ids, id), append(c.keys, a.key), append(c.kinds, a.kind)
 	c.chains = append(c.chains, int64(a.agent.ChainID))
@@ -403,8 +403,9 @@ type newRow struct {
 	behind   bool // the delivery waits for another one (behind_earlier)
 }
 
-// insertColumns inserts deliveries, and dispatches those for which their agents have fewer than MaxDispatchedPerAgent
-// dispatched. It skips keys that already have a delivery. It returns the inserted rows by id.
+// insertColumns inserts deliveries. It dispatches those that need not wait, if their agent has no older backlog and
+// fewer than MaxDispatchedPerAgent dispatched deliveries. It inserts nothing for a key that already has a delivery. It
+// returns the inserted rows by id.
 func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uuid.UUID]newRow, error) {
 	rows, _ := tx.Query(ctx, statement("accept"), namedStatement("accept").args(pgx.NamedArgs{
 		"ids": c.ids, "keys": c.keys, "kinds": c.kinds, "chain_ids": c.chains, "registries": c.registries,
@@ -422,37 +423,36 @@ func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uu
 	return made, err
 }
 
-// holder is the existing delivery that has the key of an arriving job.
+// holder is an existing delivery, for the answer to a job that arrives with the same key.
 type holder struct {
 	id       uuid.UUID
 	status   Status
 	reason   outcome.Reason
-	raw      []byte // the stored job; nil: retention deleted it, or it was Refused
+	raw      []byte // the stored job; nil: retention deleted it, or the job was Refused
 	sealed   []byte // the encrypted headers of the job's endpoint
-	called   bool   // Herald recorded a call of the agent
-	maybe    bool   // called is set, or an attempt without an outcome may have called the agent
+	called   bool   // an attempt that called the agent was recorded
+	maybe    bool   // the agent was or may have been called: called, or an attempt has no outcome
 	bound    bool   // the stored job was read from the chain
 	verified bool   // workers check the event before the call
 	source   Source // the sender of the job's action
-	gone     bool   // the chain follower found that a reorg removed the event (markGone)
+	gone     bool   // a reorg removed the event, and the chain follower has not found it again (markGone)
 }
 
-// isNotFound reports whether the delivery was rejected because a check did not find its event on the chain
-// (event_not_found).
+// isNotFound reports whether the delivery was rejected (event_not_found), because a check did not find its event on the
+// chain.
 func (h holder) isNotFound() bool { return h.status == Rejected && h.reason == outcome.EventNotFound }
 
-// mayReopen reports whether the delivery ended because its event was not found, or because a reorg removed it. It can
-// then be queued again, by another job with its key or when the event is read from the chain.
+// mayReopen reports whether the delivery ended because its event was missing: a check did not find the event, or a
+// reorg removed it. The delivery can then be queued again (reopenDelivery).
 func (h holder) mayReopen() bool {
 	return h.isNotFound() || h.status == Cancelled && h.reason == outcome.Reorg
 }
 
-// answerKnownKeys answers the arrivals whose answers are undecided (out[i].Verdict). Their keys have deliveries. It
-// sets each answer in out to Known or Conflict, or to Accepted if the delivery was queued again or the key was given to
-// a new delivery (displaceHolder). It adds new tasks to lines, by agent. It returns errConcurrentUpdate if a key no
-// longer has a delivery.
+// answerKnownKeys sets the answers that insertNew left undecided, because their keys have deliveries. An answer becomes
+// Known or Conflict. It becomes Accepted if the delivery was queued again, or if the key was given to a new delivery
+// (displaceHolder). New tasks are added to byAgent. It returns errConcurrentUpdate if a key no longer has a delivery.
 func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance,
-	lines map[Agent][]Task) error {
+	byAgent map[Agent][]Task) error {
 	var keys []string
 	for i, a := range in {
 		if out[i].Verdict == undecided {
@@ -462,7 +462,7 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 	if len(keys) == 0 {
 		return nil
 	}
-	holders, err := s.readHolders(ctx, tx, "key = ANY($1)", keys)
+	holders, err := s.readHolders(ctx, tx, "herald.key_hash(h.key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))", keys)
 	if err != nil {
 		return err
 	}
@@ -477,10 +477,10 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 		if !ok {
 			return fmt.Errorf("look up %s: %w", a.key, errConcurrentUpdate)
 		}
-		if out[i], err = s.answerKnownKey(ctx, tx, a, h, lines); err != nil {
+		if out[i], err = s.answerKnownKey(ctx, tx, a, h, byAgent); err != nil {
 			return err
 		}
-		if out[i].Verdict == Accepted { // the next job of this batch with the same key must find the new state
+		if out[i].Verdict == Accepted { // for the next arrival with the same key
 			holders[a.key] = holder{id: out[i].ID, status: Queued, raw: a.raw, sealed: a.SealedHeaders, source: a.Source,
 				bound: a.read, verified: h.verified}
 		}
@@ -488,7 +488,8 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 	return nil
 }
 
-// readHolders reads the deliveries that match condition, an SQL expression in which $1 is arg. It returns them by key.
+// readHolders reads the deliveries that an SQL condition selects, by key. In the condition, h is the delivery's row of
+// herald.history, and $1 is arg.
 func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, condition string, arg any) (map[string]holder, error) {
 	rows, _ := tx.Query(ctx, statement("known")+" WHERE "+condition, arg)
 	found := make(map[string]holder)
@@ -506,21 +507,23 @@ func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, condition string, ar
 	return found, nil
 }
 
-// answerKnownKey answers the job a, whose key has the delivery h (see answerKnownKeys). If a is Refused, the answer is
-// Known and nothing changes. It calls answerRead if a was read from the chain, answerUnverified if workers do not check
-// h's event, and otherwise answerHint. But in the last case nothing changes if h is a retraction, because this package
-// made its job.
-//
-// If h's stored job cannot be parsed, it calls reopenDelivery if h ended because its event was missing (mayReopen) or
-// its job was invalid, provided that h's agent was not called or a was read from the chain. Otherwise nothing changes.
+// answerKnownKey answers an arrival whose key has the delivery h. The first case that applies decides:
+//   - The arrival is Refused: nothing changes.
+//   - The stored job cannot be parsed. Two conditions let reopenDelivery replace it: the delivery ended because its
+//     event was missing (mayReopen) or its job was invalid; and its agent was not called, or the arrival was read from
+//     the chain. Otherwise nothing changes.
+//   - The arrival was read from the chain: answerRead.
+//   - Workers do not check the delivery's event: answerUnverified.
+//   - The delivery is a retraction, whose job this package made: nothing changes.
+//   - Otherwise: answerHint.
 func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h holder,
-	lines map[Agent][]Task) (Acceptance, error) {
+	byAgent map[Agent][]Task) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	if a.Refused != "" {
 		return out, nil
 	}
 	var known, brought job.Job
-	// The job as it would be stored, for the comparison: strings that were repaired in one were repaired in the other.
+	// Compare the stored forms: storable.Repair changed the strings of both jobs in the same way.
 	if err := json.Unmarshal(a.raw, &brought); err != nil {
 		return out, fmt.Errorf("read back the job of %s: %w", a.key, err)
 	}
@@ -532,19 +535,19 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	case !isReadable: // a newer version may be able to read the job
 		return out, nil
 	case a.read:
-		return s.answerRead(ctx, tx, a, h, brought, known, lines)
+		return s.answerRead(ctx, tx, a, h, brought, known, byAgent)
 	case !h.verified:
 		return s.answerUnverified(ctx, tx, a, h, brought, known)
-	case known.Retracts != "": // the ledger made it: other jobs add nothing
+	case known.Retracts != "": // a retraction
 		return out, nil
 	}
 	return s.answerHint(ctx, tx, a, h, brought, known)
 }
 
-// answerUnverified answers a job (brought) whose key has the delivery h with the stored job known, if workers do not
-// check h's event. If h ended because its event was missing (mayReopen) and its agent was not called, it queues h again
-// with brought. Otherwise h keeps known, and the answer is Conflict if the event's content, the action or the headers
-// differ.
+// answerUnverified answers an arriving job (brought) whose key has the delivery h, if workers do not check h's event.
+// known is h's stored job. If h ended because its event was missing (mayReopen) and its agent was not called, h is
+// queued again with the arriving job. Otherwise h keeps its job, and the answer is Conflict if the two jobs differ in
+// the event's content, the action or the headers.
 func (s *Store) answerUnverified(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	field, differs := brought.Conflict(known)
@@ -559,24 +562,25 @@ func (s *Store) answerUnverified(ctx context.Context, tx pgx.Tx, a arrival, h ho
 	return out, nil
 }
 
-// answerHint answers a job (brought) that a sender enqueued, whose key has the delivery h with the stored job known, if
-// workers check h's event. The first case that applies decides the effect:
-//   - h ended because its event was missing (mayReopen), and its agent was not called: brought is stored as a hint and
-//     h is queued again. But if h's event was not found and AddHint does not add the hint, h stays as it is.
-//   - h has ended otherwise, or its agent was or may have been called: if h is bound and brought names another event
-//     than known, brought is stored as a hint that schedules a Review.
-//   - brought differs from known in the event or its position, or its sender has a higher trust than h's: brought is
-//     stored as a hint.
+// answerHint answers a job that a sender enqueued (brought), if workers check the event of h, the delivery with the
+// same key. known is h's stored job. A hint is a job that may name the right position of the event (Hint). The first
+// case that applies decides:
+//   - h ended because its event was missing (mayReopen), and its agent was not called: the new job becomes a hint, and
+//     h is queued again. If a check did not find h's event and AddHint rejects the hint, h stays as it is.
+//   - h has ended for another reason, or its agent was or may have been called: if h is bound and the new job names
+//     another event than the stored one, the new job becomes a hint that schedules a Review.
+//   - The new job differs from the stored one in the event or its position, or its sender has a higher trust than h's:
+//     the new job becomes a hint.
 //
-// In each case, no hint is stored if AddHint does not add it. The answer is Accepted if h was queued again. Otherwise
-// it is Conflict if a hint of equal trust has another action or other headers, and else Known.
+// In each case, AddHint may reject the hint. The answer is Accepted if h was queued again. Otherwise it is Conflict if
+// a hint of equal trust has another action or other headers, and else Known.
 func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	if brought.EventSum() != known.EventSum() || a.Source.Trust > h.source.Trust {
-		if _, err := tx.Exec(ctx, `SELECT FROM herald.history WHERE key = $1 FOR UPDATE`, a.key); err != nil {
+		if _, err := tx.Exec(ctx, `SELECT FROM herald.history WHERE herald.key_hash(key) = herald.key_hash($1) FOR UPDATE`, a.key); err != nil {
 			return out, fmt.Errorf("lock %s: %w", a.key, err)
 		}
-		locked, err := s.readHolders(ctx, tx, "key = $1", a.key)
+		locked, err := s.readHolders(ctx, tx, "herald.key_hash(h.key) = herald.key_hash($1)", a.key)
 		if err != nil {
 			return out, err
 		}
@@ -614,16 +618,17 @@ func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 	return out, err
 }
 
-// reopenDelivery queues the ended delivery h again, with the job of a, because its event has returned to the chain or
-// may be at the position that a names. If h is a feedback, it also queues its revocation again, if that was skipped
-// because the feedback was never delivered. The answer is Accepted. Its callers make sure that h's agent was not called
-// or that a was read from the chain. It returns errConcurrentUpdate if another transaction has changed h.
+// reopenDelivery queues the ended delivery h again with the arrival's job, and returns Accepted. h's event has returned
+// to the chain, or may be at the position that the new job names. If h is a feedback whose revocation was skipped
+// because the feedback was never delivered, the revocation is queued again too. The callers ensure that h's agent was
+// not called or that the new job was read from the chain. reopenDelivery returns errConcurrentUpdate if another
+// transaction has changed h.
 func (s *Store) reopenDelivery(ctx context.Context, tx pgx.Tx, a arrival, h holder) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	args := a.eventArgs(h.id)
 	args["key"], args["read"] = a.key, a.read
 	err := tx.QueryRow(ctx, statement("reopen"), namedStatement("reopen").args(args)...).Scan(&out.ID)
-	if err != nil { // no row: another transaction queued it; errConcurrentUpdate makes the caller retry
+	if err != nil { // no row: another transaction changed h, so retryAccept must retry
 		return out, fmt.Errorf("queue %s anew: %w", a.key, noRows(err, errConcurrentUpdate))
 	}
 	if _, err := tx.Exec(ctx, statement("revive_revocations"), []uuid.UUID{h.id}); err != nil {
@@ -633,26 +638,26 @@ func (s *Store) reopenDelivery(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	return out, nil
 }
 
-// eventArgs returns the arguments that reopen.sql and read_event.sql have in common: both replace the job of the
-// delivery id by the job of a.
+// eventArgs returns the arguments that reopen.sql and read_event.sql have in common. Both replace the job of the
+// delivery with this id by the arrival's job.
 func (a arrival) eventArgs(id uuid.UUID) pgx.NamedArgs {
 	return pgx.NamedArgs{"delivery_id": id, "job": a.raw, "sealed_headers": a.SealedHeaders, "source": a.Source.Name,
 		"trust": int(a.Source.Trust), "registry": a.agent.Registry, "agent_id": a.agent.ID, "order_key": a.Job.OrderKey(),
 		"order_seq": fmt.Sprint(a.Job.OrderSeq())}
 }
 
-// displaceHolder gives the key of the delivery h, whose event is not on the chain, to a new delivery for the arriving
-// job a, and returns the answer for the new one. h gets another key, and is cancelled (reorg) if it is queued, waiting
-// or held. If h is a feedback whose job is still stored, and h's agent was or may have been called, a retraction
-// informs that agent. New tasks are added to lines, by agent.
+// displaceHolder gives the key of the delivery h, whose event is not on the chain, to a new delivery of the arriving
+// job. It returns the answer for the new delivery. h gets another key, and is cancelled (reorg) if it is queued,
+// waiting or held. If h's agent was or may have been called with a feedback, a retraction informs that agent
+// (retractDisplaced). New tasks are added to byAgent.
 func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h holder,
-	lines map[Agent][]Task) (out Acceptance, err error) {
+	byAgent map[Agent][]Task) (out Acceptance, err error) {
 	var moved string
 	if err = noRows(tx.QueryRow(ctx, statement("displace"), h.id, a.key).Scan(&moved), errConcurrentUpdate); err != nil {
 		return out, fmt.Errorf("free the key %s: %w", a.key, err)
 	}
 	if h.maybe {
-		if err := s.retractDisplaced(ctx, tx, h, lines); err != nil {
+		if err := s.retractDisplaced(ctx, tx, h, byAgent); err != nil {
 			return out, err
 		}
 	}
@@ -668,38 +673,39 @@ func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	}
 	out = a.newAcceptance(job.IDOf(moved), fresh)
 	if fresh.dispatch > 0 {
-		lines[a.agent] = append(lines[a.agent], Task{ID: out.ID, N: fresh.dispatch, Kind: a.kind, Bulk: a.Bulk})
+		byAgent[a.agent] = append(byAgent[a.agent], Task{ID: out.ID, N: fresh.dispatch, Kind: a.kind, Bulk: a.Bulk})
 	}
 	return out, nil
 }
 
 // dispatchAgents dispatches the next deliveries from the backlogs of agents, up to MaxDispatchedPerAgent per agent. It
-// returns their tasks, those of different agents in turn (interleaveAgents). tx has locked the agents.
+// returns their tasks in the order of interleaveAgents. tx has locked the agents.
 func (s *Store) dispatchAgents(ctx context.Context, tx pgx.Tx, agents []Agent) ([]Task, error) {
-	lines := make(map[Agent][]Task, len(agents))
-	if err := s.dispatchInto(ctx, tx, agents, lines); err != nil {
+	byAgent := make(map[Agent][]Task, len(agents))
+	if err := s.dispatchInto(ctx, tx, agents, byAgent); err != nil {
 		return nil, err
 	}
-	return interleaveAgents(lines), nil
+	return interleaveAgents(byAgent), nil
 }
 
-// maxDispatchRounds limits how often one dispatchInto runs its statement. One run reads at most MaxDispatchedPerAgent
+// maxDispatchRounds limits how often one dispatchInto runs dispatch.sql. One run reads at most MaxDispatchedPerAgent
 // deliveries of each agent.
 const maxDispatchRounds = 32
 
-// dispatchInto is dispatchAgents, but it adds the tasks to lines, by agent, instead of returning them.
-func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, lines map[Agent][]Task) error {
+// dispatchInto is dispatchAgents, but adds the tasks to byAgent instead of returning them.
+func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, byAgent map[Agent][]Task) error {
 	if len(agents) == 0 {
 		return nil
 	}
 	chains, registries, ids := splitAgents(agents)
-	// A delivery that leaves the backlog to wait for another one is not dispatched, so the loop runs again. The rest of
-	// a long backlog of one ordering key, which is rare, is left to the reconciler, which runs every few seconds.
+	// dispatch.sql takes a delivery that must wait for another one out of the backlog without dispatching it. The loop
+	// then runs again for the deliveries after it. If a long backlog of one ordering key needs more rounds, which is
+	// rare, the reconciler continues a few seconds later.
 	again := true
 	for round := 0; again && round < maxDispatchRounds; round++ {
 		rows, _ := tx.Query(ctx, statement("dispatch"), namedStatement("dispatch").args(dispatchArgs(chains, registries, ids, nil, nil))...)
 		behind, err := readDispatched(rows, func(t Task, a Agent) error {
-			lines[a] = append(lines[a], t)
+			byAgent[a] = append(byAgent[a], t)
 			return nil
 		})
 		if err != nil {
@@ -710,15 +716,15 @@ func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, lin
 	return nil
 }
 
-// dispatchArgs returns the arguments of dispatch.sql. chains, registries and agents identify the agents. If ids and
-// claimNos are not nil, they name one claim per agent: the statement dispatches for an agent only if the same
-// transaction recorded an outcome for that claim.
+// dispatchArgs returns the arguments of dispatch.sql. chains, registries and agents identify the agents. ids and
+// claimNos are nil, or name one claim per agent. With claims, the statement dispatches for an agent only if the same
+// transaction recorded an outcome for its claim.
 func dispatchArgs(chains []int64, registries, agents []string, ids []uuid.UUID, claimNos []int64) pgx.NamedArgs {
 	return pgx.NamedArgs{"chains": chains, "registries": registries, "agents": agents, "ids": ids, "claim_nos": claimNos,
 		"max_dispatched": MaxDispatchedPerAgent, "max_responses": maxResponsesPerAgent}
 }
 
-// readDispatched reads the result of dispatch.sql. It calls add for each dispatched task and its agent, and returns the
+// readDispatched reads the rows of dispatch.sql. It calls add for each dispatched task and its agent. It returns the
 // number of deliveries that left the backlog to wait for others (behind).
 func readDispatched(rows pgx.Rows, add func(Task, Agent) error) (behind int, err error) {
 	var t Task
@@ -735,26 +741,26 @@ func readDispatched(rows pgx.Rows, add func(Task, Agent) error) (behind int, err
 }
 
 // interleaveAgents returns the tasks of all agents in this order: the first task of each agent, then the second of
-// each, and so on. So workers run tasks of different agents at once. Deliveries of one agent would wait for each other:
-// for the lock of the agent's row when they are recorded, and for the limit of calls per origin.
-func interleaveAgents(lines map[Agent][]Task) (tasks []Task) {
-	agents := distinctAgents(slices.Collect(maps.Keys(lines)))
-	for turn := range MaxDispatchedPerAgent {
+// each, and so on. So workers run tasks of different agents at the same time. Tasks of one agent would wait for each
+// other: for the lock of the agent's row when they are recorded, and for the permits of their origin.
+func interleaveAgents(byAgent map[Agent][]Task) (tasks []Task) {
+	agents := distinctAgents(slices.Collect(maps.Keys(byAgent)))
+	for nth := range MaxDispatchedPerAgent {
 		for _, a := range agents {
-			if turn < len(lines[a]) {
-				tasks = append(tasks, lines[a][turn])
+			if nth < len(byAgent[a]) {
+				tasks = append(tasks, byAgent[a][nth])
 			}
 		}
 	}
 	return tasks
 }
 
-// arrivalAgents returns the distinct agents of in, sorted as by distinctAgents. It omits those of Refused jobs, which
-// may be bytes that are not a job.
+// arrivalAgents returns the distinct agents of the arrivals, in the order of distinctAgents. It omits Refused jobs,
+// because they may name no agent.
 func arrivalAgents(in []arrival) []Agent {
 	agents := make([]Agent, 0, len(in))
 	for _, a := range in {
-		if a.Refused == "" { // bytes that are not a job have no agent
+		if a.Refused == "" {
 			agents = append(agents, a.agent)
 		}
 	}

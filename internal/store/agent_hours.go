@@ -96,7 +96,7 @@ type CallSummary struct {
 	P95Ms    *float64               `json:"p95Ms,omitempty"`    // estimated 95th percentile of them
 }
 
-// SummarizeHours adds up the elements of hours from the hour that contains since. It ignores earlier ones.
+// SummarizeHours adds up the counts of hours. It ignores hours that ended before since.
 func SummarizeHours(hours []AgentHour, since time.Time) CallSummary {
 	sum := AgentHour{Hour: since.UTC().Truncate(time.Hour)}
 	for _, h := range hours {
@@ -141,8 +141,8 @@ func interpolateQuantile(latency []int, q float64) *float64 {
 	return &from
 }
 
-// AgentStats lists the counts of an agent's calls for each hour with a call, from the hour of since, oldest first. It
-// omits hours older than AgentHoursKept.
+// AgentStats lists the counts of an agent's calls for each hour with a call, oldest first. It omits hours that ended
+// before since, and hours older than AgentHoursKept.
 func (s *Store) AgentStats(ctx context.Context, a Agent, since time.Time) (hours []AgentHour, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

@@ -32,7 +32,7 @@ type News struct {
 	At           time.Time      // when LookForNews found the change
 	FailingSince *time.Time     // for the kinds agent.*: time of the first failed call
 	State        string         // for AgentFailing: StateFailed or StateNeedsAuth
-	ByHerald     bool           // for AgentDisabled: LookForNews disabled the agent, and no operator
+	ByHerald     bool           // for AgentDisabled: LookForNews disabled the agent; false: an operator did
 	Count        int            // number of deliveries; this and the rest are for the kinds deliveries.*
 	Reasons      map[string]int // number of deliveries by reason; "": no reason
 	Deliveries   []uuid.UUID    // ids of some of these deliveries, at most maxNamedMishaps
@@ -41,7 +41,7 @@ type News struct {
 // LookConfig configures LookForNews.
 type LookConfig struct {
 	FailingAfter time.Duration // time for which an agent's calls must all have failed before AgentFailing
-	DisableAfter time.Duration // time for which they must all have failed before the agent is disabled; 0: never
+	DisableAfter time.Duration // the same, before the agent is disabled; 0: no agent is disabled
 	Pause        time.Duration // minimum time between two alerts of a kind about an agent's deliveries
 	Keep         time.Duration // age at which alerts are deleted that were sent or given up
 	// Compose returns the payload to post for a change. It is called within the transaction. If Compose is nil, changes
@@ -102,30 +102,30 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// listAgentsToDisable lists the enabled agents whose calls have all failed for the duration after, at most
-// maxLookAgents. If after is 0, it returns none.
-func (s *Store) listAgentsToDisable(ctx context.Context, q querier, after time.Duration) ([]Agent, error) {
-	if after <= 0 {
+// listAgentsToDisable lists at most maxLookAgents enabled agents whose calls have all failed for at least failingFor.
+// If failingFor is 0, it lists none.
+func (s *Store) listAgentsToDisable(ctx context.Context, q querier, failingFor time.Duration) ([]Agent, error) {
+	if failingFor <= 0 {
 		return nil, nil
 	}
-	rows, _ := q.Query(ctx, statement("agents_to_disable"), after, maxLookAgents)
+	rows, _ := q.Query(ctx, statement("agents_to_disable"), failingFor, maxLookAgents)
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Agent, err error) {
 		err = row.Scan(&a.ChainID, &a.Registry, &a.ID)
 		return a, err
 	})
 }
 
-// disableFailing locks candidates, agents that listAgentsToDisable returned earlier. It disables those that
-// listAgentsToDisable still returns for the duration after, inserts an audit row for each, and returns them.
+// disableFailing locks the candidates, which listAgentsToDisable listed earlier, and lists the agents to disable again.
+// It disables the candidates that are still listed, inserts an audit row for each, and returns them.
 func (s *Store) disableFailing(ctx context.Context, tx pgx.Tx, candidates []Agent,
-	after time.Duration) (disabled []Agent, err error) {
+	failingFor time.Duration) (disabled []Agent, err error) {
 	if len(candidates) == 0 {
 		return nil, nil
 	}
 	if err := s.lockAgents(ctx, tx, candidates); err != nil {
 		return nil, err
 	}
-	still, err := s.listAgentsToDisable(ctx, tx, after)
+	still, err := s.listAgentsToDisable(ctx, tx, failingFor)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +143,7 @@ func (s *Store) disableFailing(ctx context.Context, tx pgx.Tx, candidates []Agen
 		}
 		if _, err := tx.Exec(ctx, `INSERT INTO herald.audit (actor, action, filter, matched, state, finished_at, note)
 			VALUES ($1, 'agent disable', $2, 1, 'done', now(), $3)`, heraldActor, storable.JSON(filter, maxSideBytes),
-			fmt.Sprintf("every call failed for %s or longer (HERALD_DISABLE_AFTER)", after)); err != nil {
+			fmt.Sprintf("every call failed for %s or longer (HERALD_DISABLE_AFTER)", failingFor)); err != nil {
 			return nil, err
 		}
 		disabled = append(disabled, a)
@@ -151,10 +151,10 @@ func (s *Store) disableFailing(ctx context.Context, tx pgx.Tx, candidates []Agen
 	return disabled, nil
 }
 
-// noteAgents returns one News for each agent that began to fail, was disabled or recovered, and stores in
-// herald.alerted_agents that it did, so that later calls skip the same change. An agent fails if its last two calls or
-// more have failed, the first of them at least failingAfter ago. noteAgents returns at most maxLookAgents failing and
-// disabled agents, and all agents that recovered.
+// noteAgents returns one News for each agent that began to fail, was disabled or recovered. It stores these changes in
+// herald.alerted_agents, so that later calls skip them. An agent fails if its last two calls or more have failed, the
+// first of them at least failingAfter ago. noteAgents returns at most maxLookAgents failing and disabled agents, and
+// all agents that recovered.
 func noteAgents(ctx context.Context, tx pgx.Tx, failingAfter time.Duration) ([]News, error) {
 	now := time.Now()
 	rows, _ := tx.Query(ctx, statement("note_agents"), failingAfter, maxLookAgents)
@@ -168,7 +168,7 @@ func noteAgents(ctx context.Context, tx pgx.Tx, failingAfter time.Duration) ([]N
 }
 
 // takeMishaps reads and deletes at most maxLookMishaps rows of herald.mishaps, which count the deliveries that became
-// dead or held. It leaves those of an agent that had an alert of the same kind within pause. It returns one News per
+// dead or held. It leaves the rows of an agent that had an alert of the same kind within pause. It returns one News per
 // agent and kind, which sums up the rows of all reasons.
 func takeMishaps(ctx context.Context, tx pgx.Tx, pause time.Duration) (news []News, err error) {
 	now := time.Now()
@@ -227,8 +227,8 @@ type Alert struct {
 	Age     time.Duration // time since the alert was inserted
 }
 
-// ClaimAlert claims the alert that has been due longest, so that the caller posts it. The alert is due again after
-// lease, unless EndAlert or PostponeAlert is called. ClaimAlert returns ErrNotFound if no alert is due.
+// ClaimAlert claims the alert that has been due longest, so that the caller posts it. The alert is due again when the
+// lease ends, unless EndAlert or PostponeAlert is called. ClaimAlert returns ErrNotFound if no alert is due.
 func (s *Store) ClaimAlert(ctx context.Context, lease time.Duration) (a Alert, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -248,8 +248,8 @@ func (s *Store) EndAlert(ctx context.Context, a Alert) (err error) {
 	return err
 }
 
-// PostponeAlert stores why the attempt a failed, and makes the alert due again after wait, or never if wait is nil. It
-// changes nothing and returns nil if a later attempt was claimed or the alert was accepted.
+// PostponeAlert stores why an attempt to post the alert failed, and makes the alert due again after wait, or never if
+// wait is nil. PostponeAlert changes nothing and returns nil if a later attempt was claimed or the alert was accepted.
 func (s *Store) PostponeAlert(ctx context.Context, a Alert, wait *time.Duration, why string) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

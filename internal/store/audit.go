@@ -20,7 +20,7 @@ type Audit struct {
 	Filter     json.RawMessage `json:"filter,omitempty"` // selection of the deliveries or agents
 	Matched    int64           `json:"matched"`          // number of selected deliveries or agents when the action began
 	Moved      int64           `json:"moved"`            // number of them that the action changed
-	State      string          `json:"state"`            // running done cancelled failed
+	State      string          `json:"state"`            // running, done, cancelled or failed
 	FinishedAt *time.Time      `json:"finishedAt,omitempty"`
 	Note       string          `json:"note,omitempty"`
 }
@@ -49,8 +49,8 @@ func (s *Store) EndAudit(ctx context.Context, id int64, moved int64, state, note
 	return noRows(err, ErrNotFound)
 }
 
-// Audits lists audits with an id lower than before (0: all), newest first. It returns at most limit, which defaults to
-// 50 and is at most maxRows.
+// Audits lists audits, newest first. If before is positive, it lists only audits with a lower id. It returns at most
+// limit, which defaults to 50 and is at most maxRows.
 func (s *Store) Audits(ctx context.Context, before int64, limit int) (list []Audit, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

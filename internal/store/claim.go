@@ -17,68 +17,71 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// clockTolerance is how long before the end of its wait a delivery may be claimed. Redis' clock may be ahead of
-// Postgres' clock, so that a task runs early.
+// clockTolerance is how long before the end of its wait a delivery may be claimed. A task may run that early, because
+// Redis' clock may be ahead of Postgres' clock.
 const clockTolerance = time.Second
 
-// Claim is the right of one worker to make one attempt at a delivery, until LeaseUntil.
+// Claim is the right of one worker to make one attempt at a delivery, until LeaseUntil. It also has the data of the
+// delivery and of its agent that the attempt needs. The package comment defines the terms.
 type Claim struct {
 	ID            uuid.UUID
-	N             int   // dispatch counter that the claim's task names (Task.N)
-	No            int64 // claim number; writes of this claim change nothing if another number was drawn
+	N             int   // the delivery's dispatch counter, as in the claimed task (Task.N)
+	No            int64 // claim number; once a later claim has drawn another one, this claim's writes change nothing
 	Attempt       int   // number of the attempt, from 1
 	StartedAt     time.Time
 	LeaseUntil    time.Time // by Postgres' clock
 	Key           string
-	Job           job.Job  // if Bound is set, the event as it was read from the chain
+	Job           job.Job  // if Bound is set, made from the event as the chain has it; else as it was sent
 	SealedHeaders []byte   // encrypted headers of the job's endpoint; nil: none
-	Source        Source   // sender of the job's action
-	Bound         bool     // Job was read from the chain, by a follower or by an earlier check (Bind)
-	Verified      bool     // when the job was accepted, workers verified the events of its chain
-	Hints         int      // counts changes of the hints; 0: no other job was sent for the key
-	Corrected     []string // fields in which the sent jobs differ from the event (Binding.Corrected)
+	Source        Source   // sender of the job that chose the action
+	Bound         bool     // Job was read from the chain, by the chain follower or by an earlier check (Bind)
+	Verified      bool     // workers verified the chain's events at acceptance, so the event is checked before the call
+	Hints         int      // number of changes of the delivery's hints (Hint); 0: it has none
+	Corrected     []string // fields in which jobs that were sent differ from the event (Binding.Corrected)
 	CreatedAt     time.Time
 	Called        bool  // an earlier attempt called the agent, or may have called it
-	Epoch         int64 // the agent's epoch; data that was cached under a lower epoch is outdated
+	Epoch         int64 // the agent's epoch; data about the agent that was cached under a lower epoch is outdated
 	Enabled       bool  // the agent's row is enabled
 
-	Budget        int // number of this attempt in the present budget, from 1
-	FetchFailures int // attempts of the present budget that could not fetch the file (Outcome.FetchFailed)
-	// Unfinished: an earlier attempt has no outcome in Postgres, because its worker died or could not record it.
+	Budget        int // number of this attempt within the budget, from 1; a replay begins a new budget
+	FetchFailures int // attempts of this budget that could not fetch the feedback file (Outcome.FetchFailed)
+	// Unfinished: an earlier attempt has no outcome in Postgres, because its worker died or could not record the
+	// outcome.
 	Unfinished bool
-	// InDoubt: an attempt of the present budget is unfinished and may have called the agent. Unfinished attempts of
-	// older budgets do not count: by replaying the delivery, the operator accepted a second call.
+	// InDoubt: an unfinished attempt of this budget may have called the agent. Those of earlier budgets do not count:
+	// by replaying the delivery, the operator accepted a second call.
 	InDoubt     bool
 	Replay      bool // an operator has replayed the delivery
 	Policy      Policy
 	Protocol    string // MCP revision of the agent's last answer; empty: the agent has not answered yet
 	Succeeded   bool   // a delivery to the agent succeeded within RecentSuccess
 	Traceparent string // traceparent of the job; empty: the job has none
-	Again       bool   // the delivery was waiting when it was claimed, or this is not its first task
-	// AheadOf is the order_seq of an earlier open delivery of the ordering key that this delivery overtakes, because
-	// that one delays others for a limited time only (delays_until). Empty: none is overtaken.
+	Again       bool   // not the first try: the delivery was waiting when it was claimed, or had a task before this one
+	// AheadOf is the index (order_seq) of an earlier open delivery of the ordering key that this delivery overtakes.
+	// That delivery delays later ones no longer, because its delays_until has passed. Empty: none is overtaken.
 	AheadOf string
 
-	// MayCall reports whether the worker may call the agent: the delivery has the turn of its ordering key, or needs
-	// none. If not, the worker only checks the event, and Bind sets MayCall if the delivery then gets the turn.
+	// MayCall reports whether the worker may call the agent: the delivery has the turn of its ordering key, or needs no
+	// turn. If MayCall is false, the worker only checks the event. Bind then sets MayCall if the delivery gets the
+	// turn.
 	MayCall bool
 
-	// kind and agent are from columns of the delivery's row, because the job may be unreadable.
+	// kind and agent come from columns of the delivery's row, because the stored job may be unreadable.
 	kind  string
 	agent Agent
 
 	waited bool // the delivery was waiting when it was claimed
 
-	week string // the partition where the claim inserted the attempt's row; empty: unknown
+	week string // partition of herald.attempts that has the attempt's row; empty: unknown
 }
 
 // RecentSuccess is the maximum age of the agent's last success for which Claim.Succeeded is set.
 const RecentSuccess = time.Hour
 
-// Policy contains an operator's settings for one agent. For an empty field, the default applies.
+// Policy contains an operator's settings for one agent. An empty field means the default.
 type Policy struct {
-	// OnUnknown decides what happens to a delivery if the agent may have received its call, but the answer is unknown:
-	// OnUnknownResend (default) or OnUnknownHold.
+	// OnUnknown decides what happens to a delivery if the agent may have received its call, but the worker got no
+	// answer: OnUnknownResend (default) or OnUnknownHold.
 	OnUnknown string `json:"onUnknown,omitempty"`
 	// Order decides whether deliveries of one ordering key are called in order: OrderStrict (default) or OrderOff. It
 	// has an effect only if Config.StrictOrder is set.
@@ -97,8 +100,8 @@ const (
 	OnUnknownHold   = "hold"   // hold it (held_unknown) until an operator replays or cancels it
 )
 
-// parsePolicy parses a stored policy. It ignores fields and values that it does not know, because an operator or a
-// newer version may have written them.
+// parsePolicy parses a stored policy. It ignores unknown fields and values, because an operator or a newer version may
+// have written them.
 func parsePolicy(raw []byte) (p Policy) {
 	var fields map[string]json.RawMessage
 	if string(raw) == "{}" || json.Unmarshal(raw, &fields) != nil {
@@ -118,7 +121,7 @@ func (p Policy) Merge(o Policy) Policy {
 	return Policy{OnUnknown: cmp.Or(o.OnUnknown, p.OnUnknown), Order: cmp.Or(o.Order, p.Order)}
 }
 
-// checkValues returns an error if a field has a value that it must not have.
+// checkValues returns an error if a field has an unknown value.
 func (p Policy) checkValues() error {
 	switch p.OnUnknown {
 	case "", OnUnknownResend, OnUnknownHold:
@@ -141,11 +144,13 @@ func (c *Claim) Agent() Agent {
 	return c.agent
 }
 
-// ErrUnreadableJob is returned with a claim if the delivery's stored job cannot be parsed: a newer version wrote it, or
-// it was edited or deleted by hand. The claim is valid, but its Job is empty. The caller must record an outcome.
+// ErrUnreadableJob is returned together with a claim if the delivery's stored job cannot be parsed: a newer version
+// wrote the job, or it was edited or deleted by hand. The claim is valid, but its Job is empty. The caller must record
+// an outcome.
 var ErrUnreadableJob = errors.New("the stored job cannot be read")
 
-// EarlyError is returned by Claim if the delivery waits with this task and its wait has not ended.
+// EarlyError is returned by Claim if the task was run before the end of the delivery's wait. asynq must run the task
+// again when the wait ends.
 type EarlyError struct {
 	Left   time.Duration  // rest of the wait
 	Reason outcome.Reason // reason of the wait
@@ -157,13 +162,16 @@ func (e *EarlyError) Error() string {
 	return fmt.Sprintf("it waits (%s) for another %s: %s", e.Reason, e.Left, e.Text)
 }
 
-// Claim claims the delivery id for its task n (Task.N) and the duration lease, which Postgres measures. It returns nil
-// without an error if the task is outdated or the delivery cannot be claimed, for example because another worker has
-// claimed it. It returns an *EarlyError if the delivery's wait has not ended, and a claim with ErrUnreadableJob if the
-// stored job cannot be parsed.
+// Claim claims the delivery with this id for its task, whose Task.N must be n. lease is the duration of the lease,
+// which Postgres measures. Claim returns:
+//   - a claim, if the delivery is queued, or its wait has ended;
+//   - a claim with ErrUnreadableJob, if the stored job cannot be parsed;
+//   - an *EarlyError, if the delivery's wait has not ended;
+//   - nil without an error, if the task is outdated or the delivery cannot be claimed, for example because another
+//     worker has claimed it.
 //
-// Concurrent claims share a statement (coalescer). If ctx ends while the statement runs, Claim still returns the claim,
-// and the caller records its outcome as usual.
+// Concurrent calls share a statement (coalescer). If ctx ends while the statement runs, Claim still returns the claim,
+// because Postgres may have committed it. The caller then records an outcome as usual.
 func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (c *Claim, err error) {
 	if n < 1 || n > math.MaxInt32 {
 		return nil, nil // not a task of this store
@@ -174,16 +182,18 @@ func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Durat
 	return s.claims.do(ctx, claimRequest{id, n, lease})
 }
 
-// claimRequest asks to claim a delivery for its task n.
+// claimRequest is the request to claim a delivery for its task n.
 type claimRequest struct {
 	id    uuid.UUID
 	n     int
 	lease time.Duration
 }
 
-// claimGroup claims several queued deliveries in one statement and one commit. A request gets no answer if its delivery
-// waits, cannot be claimed or is locked by another transaction, if it is the second one for a delivery, or if its lease
-// differs from the group's. The coalescer then calls claimAlone for it.
+// claimGroup claims several queued deliveries in one statement and one commit. A request gets no answer in these cases,
+// and the coalescer then calls claimAlone for it:
+//   - The delivery waits, cannot be claimed, or is locked by another transaction.
+//   - The group has an earlier request for the same delivery.
+//   - The lease differs from that of the group's first request.
 func (s *Store) claimGroup(ctx context.Context, group []claimRequest) ([]result[*Claim], error) {
 	lease := group[0].lease
 	positions := make(map[uuid.UUID]int, len(group))
@@ -205,16 +215,17 @@ func (s *Store) claimGroup(ctx context.Context, group []claimRequest) ([]result[
 	return results, err
 }
 
-// claimAlone claims one delivery in one round trip and one commit. It waits for the delivery's row, and also claims a
-// delivery that waits and is due. Such a delivery is not claimed if it has to wait again: another of its ordering key goes
-// first, or none of the agent's eight slots is free.
+// claimAlone claims one delivery in one round trip and one commit. Unlike claimGroup, it waits for a locked row, and
+// claims a delivery whose wait has ended. Before that claim, yield.sql checks two conditions: no other delivery of the
+// ordering key goes first, and fewer than MaxDispatchedPerAgent deliveries of the agent are dispatched. If one fails,
+// the delivery returns to its agent's backlog.
 func (s *Store) claimAlone(ctx context.Context, q claimRequest) (c *Claim, err error) {
 	b := &pgx.Batch{}
 	b.Queue(statement("lock_agent_of"), q.id)
 	b.Queue(statement("yield"), q.id, q.n, clockTolerance, MaxDispatchedPerAgent, maxResponsesPerAgent)
 	b.Queue(statement("lock_delivery"), q.id)
 	tolerance := clockTolerance
-	var unreadable error // kept separately, because it must not look like a failed batch
+	var unreadable error // not returned as the batch's error, which would discard the claim
 	b.Queue(statement("claim"), claimArgs([]uuid.UUID{q.id}, []int{q.n}, q.lease, &tolerance)...).Query(func(rows pgx.Rows) error {
 		return readClaims(rows, func(claimed *Claim, err error) { c, unreadable = claimed, err })
 	})
@@ -231,8 +242,8 @@ func claimArgs(ids []uuid.UUID, ns []int, lease time.Duration, tolerance *time.D
 	return namedStatement("claim").args(pgx.NamedArgs{"ids": ids, "ns": ns, "lease": lease, "recent": RecentSuccess, "tolerance": tolerance})
 }
 
-// readClaims reads the rows of claim.sql. It calls add for each claim, with ErrUnreadableJob if the stored job cannot be
-// parsed.
+// readClaims reads the rows of claim.sql or claim_followers.sql. It calls add for each claim, with ErrUnreadableJob if
+// the stored job cannot be parsed.
 func readClaims(rows pgx.Rows, add func(*Claim, error)) error {
 	var r claimRow
 	_, err := pgx.ForEachRow(rows, []any{&r.ID, &r.N, &r.No, &r.Attempt, &r.StartedAt, &r.LeaseUntil, &r.job, &r.SealedHeaders, &r.Key, &r.kind,
@@ -250,7 +261,7 @@ type claimRow struct {
 	Claim
 	job, policy []byte
 	base        int
-	unfinished  int // number of the last earlier attempt without an outcome; 0: none
+	unfinished  int // number of the latest earlier attempt without an outcome; 0: none
 }
 
 // claim returns the claim of the row.
@@ -259,7 +270,7 @@ func (r *claimRow) claim() (*Claim, error) {
 	c.Budget, c.Policy, c.week = max(c.Attempt-r.base, 1), parsePolicy(r.policy), parseWeek(c.week)
 	c.Again = c.N > 1 || c.waited
 	c.Unfinished = r.unfinished > 0
-	mayBeCalled := c.Bound || !c.Verified // Bind precedes the call
+	mayBeCalled := c.Bound || !c.Verified // a verified event is bound before the call (Bind)
 	c.InDoubt = mayBeCalled && r.unfinished > r.base
 	c.Called = c.Called || mayBeCalled && c.Unfinished
 	if err := json.Unmarshal(r.job, &c.Job); err != nil {
@@ -269,11 +280,12 @@ func (r *claimRow) claim() (*Claim, error) {
 	return &c, nil
 }
 
-// weeks matches the names of the partitions of attempts (see ensure_attempt_partitions in migrations).
+// weeks matches the names of the partitions of herald.attempts: one per week, and the default partition (see
+// ensure_attempt_partitions in migrations).
 var weeks = regexp.MustCompile(`^(?:herald\.)?(attempts_(?:default|[0-9]{8}))$`)
 
-// parseWeek returns the qualified name of a partition of attempts, given its name as Postgres writes it. It returns ""
-// if table is not the name of such a partition.
+// parseWeek returns the name of a partition of herald.attempts, qualified with the schema, given the name as Postgres
+// writes it. It returns "" for any other table.
 func parseWeek(table string) string {
 	if m := weeks.FindStringSubmatch(table); m != nil {
 		return "herald." + m[1]
@@ -281,8 +293,8 @@ func parseWeek(table string) string {
 	return ""
 }
 
-// explainRefusal returns why task n cannot claim the delivery: an *EarlyError if the delivery waits with that task, nil
-// for any other cause.
+// explainRefusal returns an *EarlyError if task n cannot claim the delivery because the delivery still waits with that
+// task. For any other cause it returns nil.
 func (s *Store) explainRefusal(ctx context.Context, id uuid.UUID, n int) error {
 	var early EarlyError
 	err := s.pool.QueryRow(ctx, `SELECT next_attempt_at - now(), coalesce(reason, ''), coalesce(error, '')
@@ -295,7 +307,7 @@ func (s *Store) explainRefusal(ctx context.Context, id uuid.UUID, n int) error {
 	return &early
 }
 
-// Extend sets the end of the claim's lease to d from now, by Postgres' clock, in Postgres and in c. It returns
+// Extend sets the end of the claim's lease to now plus d, by Postgres' clock, in Postgres and in c. It returns
 // ErrFenced if the claim is lost or its lease has expired.
 func (s *Store) Extend(ctx context.Context, c *Claim, d time.Duration) (err error) {
 	ctx, cancel := s.withDeadline(ctx)

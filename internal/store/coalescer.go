@@ -9,35 +9,39 @@ import (
 
 // Defaults of coalescerConfig.
 const (
-	maxGroup   = 64 // requests per group: with more, rows stay locked longer, and the cost per row hardly falls
-	maxFlights = 1  // concurrent flights: with two, groups are half as large, and each costs Postgres a third more
+	maxGroup   = 64 // requests per group; larger groups lock rows longer and save hardly anything per row
+	maxFlights = 1  // statements that run at a time; with two, groups are half as large, and each request costs more
 
-	// flightStall is how long a flight may delay the next one. A busy Postgres answers sooner; a row lock or a silent
-	// connection can last longer.
+	// flightStall is how long one statement may delay the next statement of the same coalescer. A busy Postgres answers
+	// sooner. A statement that waits for a row lock or on a silent connection can take longer.
 	flightStall = 250 * time.Millisecond
 
-	// groupTimeout limits one flush. It is long, because a claim that Postgres commits after the flush gave up has no
-	// worker until its lease ends. It is shorter than the 10 s for which callers wait, so that they have time left to
-	// call single.
+	// groupTimeout limits the statement of a group. It is long because a timeout does not undo a commit: a claim that
+	// Postgres commits later has no worker until its lease expires. It is shorter than the 10 s after which package
+	// delivery gives up a claim, so that each caller has time left to run its request alone.
 	groupTimeout = 5 * time.Second
 )
 
-// coalescer combines concurrent requests into one statement. A flight runs either one statement for a group of requests
-// (flush), or the statement for a single request. The first request starts a flight at once. While maxFlights flights
-// are active, further requests queue; the next flight takes all queued requests, up to maxGroup. No request waits for a
-// group to fill. The caller of the group's first request runs the flight, so no background goroutine is needed.
+// coalescer combines concurrent requests into one SQL statement. The store has one coalescer for claims and one for
+// outcomes. A flight is one run of a statement: flush for a group of requests, or single for one request.
 //
-// A flush may leave requests unanswered, or fail as a whole. Each caller then runs its own request with single, under
-// its own context. So flush needs to decide plain requests only, and must answer them as single would have.
+// The first request starts a flight at once. While maxFlights flights run, further requests are queued. When a flight
+// ends, the next flight takes all queued requests, at most maxGroup. No request waits for a group to fill. The caller
+// of a group's first request runs the flight, so the coalescer needs no background goroutine.
 //
-// A caller whose context ends while its request is queued withdraws the request. Once the request is in a group, the
-// caller waits for the end of the group and returns the answer, because committed work must not be lost.
+// A flush may leave requests unanswered, or fail as a whole. Each caller without an answer then runs its own request
+// with single, under its own context. So flush may skip every request that is not simple, but its answers must equal
+// those of single.
+//
+// A caller whose context ends while its request is queued removes the request from the queue. After a group has taken
+// the request, the caller waits for the group's answer and returns it, because a committed claim or outcome must not be
+// lost.
 type coalescer[Q, A any] struct {
 	coalescerConfig[Q, A]
 
 	mu     sync.Mutex
-	queue  []*request[Q, A] // requests in no group yet, oldest first
-	active int              // running flights that took less than stall so far
+	queue  []*request[Q, A] // requests that no group has taken yet, oldest first
+	active int              // running flights, without those that have run for longer than stall
 	closed bool
 	stats  coalescerStats
 
@@ -46,38 +50,39 @@ type coalescer[Q, A any] struct {
 
 // coalescerConfig has the functions and limits of a coalescer. Zero limits get their defaults.
 type coalescerConfig[Q, A any] struct {
-	// flush answers a group; result i belongs to request i. Its context does not end with a caller's context, but after
-	// timeout.
+	// flush answers a group: result i belongs to request i. The context of flush ends after timeout. It does not end
+	// with the context of a caller, because a group has several callers.
 	flush func(ctx context.Context, group []Q) ([]result[A], error)
 
-	// single answers one request: one in a group smaller than min, or one that flush left unanswered.
+	// single answers one request. It is called for a request that flush left unanswered, and instead of flush for a
+	// group that has fewer than min requests.
 	single func(ctx context.Context, q Q) (A, error)
 
-	// min is the size from which groups are flushed; the request of a smaller group runs with single. Default 2; claims
-	// use 1.
+	// min is the size from which a group is passed to flush. Default 2. Claims use 1, because flush claims a single
+	// queued delivery with less work than single does.
 	min     int
 	max     int           // requests per group; default maxGroup
 	flights int           // concurrent flights; default maxFlights
-	stall   time.Duration // how long a flight may delay the next one; default flightStall
+	stall   time.Duration // how long a flight delays the next one at most; default flightStall
 	timeout time.Duration // limit of a flush; default groupTimeout
 }
 
-// result is the answer of flush to one request. If answered is false, flush has not decided the request, and do runs it
-// alone with single.
+// result is the answer of flush to one request. If answered is false, flush has not decided the request, and its caller
+// runs the request with single.
 type result[A any] struct {
 	answer   A
 	err      error
 	answered bool
 }
 
-// request is the request of one caller. The coalescer's mutex guards taken and group. The caller that runs the group's
-// flight writes result, and then closes wake.
+// request is the request of one caller. coalescer.mu guards taken and toRun. The caller that runs the group's flight
+// writes the results of all requests in the group, and then closes their wake channels.
 type request[Q, A any] struct {
 	q      Q
-	taken  bool             // a group contains the request, so it is no longer in the queue
-	group  []*request[Q, A] // the group whose flight this caller must run; nil: none
+	taken  bool             // a group has taken the request from the queue
+	toRun  []*request[Q, A] // for a group's first request: the group, whose flight this caller runs; else nil
 	result result[A]
-	wake   chan struct{} // closed when the caller must run the flight of its group, or when that flight has ended
+	wake   chan struct{} // closed when this caller must run its group's flight, or when that flight has ended
 }
 
 // coalescerStats counts the flushed groups, the requests in them (grouped), and the groups whose flush failed.
@@ -102,7 +107,8 @@ func setDefault[T ~int | ~int64](field *T, value T) {
 	}
 }
 
-// do answers one request, alone or in a group. If ctx ends while the request is queued, do returns the error of ctx.
+// do answers one request, alone or in a group. If ctx ends while the request is queued, do returns the error of ctx. If
+// the coalescer is closed, do runs the request with single.
 func (c *coalescer[Q, A]) do(ctx context.Context, q Q) (answer A, err error) {
 	r := c.enqueue(q)
 	if r == nil {
@@ -119,7 +125,7 @@ func (c *coalescer[Q, A]) do(ctx context.Context, q Q) (answer A, err error) {
 		<-r.wake
 	}
 
-	if r.group != nil {
+	if r.toRun != nil {
 		c.runFlight(ctx, r)
 	}
 	if r.result.answered {
@@ -128,8 +134,8 @@ func (c *coalescer[Q, A]) do(ctx context.Context, q Q) (answer A, err error) {
 	return c.single(ctx, q)
 }
 
-// enqueue queues a request. If fewer than c.flights flights (running statements) are active, it starts one. It returns
-// nil if the coalescer is closed. Otherwise the caller calls c.running.Done at the end.
+// enqueue adds a request to the queue, and starts a flight if fewer than c.flights are active. It returns nil if the
+// coalescer is closed. Otherwise it has counted the caller in c.running, and the caller must call c.running.Done.
 func (c *coalescer[Q, A]) enqueue(q Q) *request[Q, A] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,7 +149,8 @@ func (c *coalescer[Q, A]) enqueue(q Q) *request[Q, A] {
 	return r
 }
 
-// withdraw removes a request from the queue and returns true. It returns false if a group already contains the request.
+// withdraw removes a request from the queue and returns true. It returns false if a group has already taken the
+// request.
 func (c *coalescer[Q, A]) withdraw(r *request[Q, A]) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -156,7 +163,7 @@ func (c *coalescer[Q, A]) withdraw(r *request[Q, A]) bool {
 }
 
 // startFlights forms groups of queued requests while fewer than c.flights flights are active. It wakes the caller of
-// the first request of each group, which then runs the flight. The caller of startFlights has locked c.mu.
+// each group's first request, which then runs the flight. c.mu must be locked.
 func (c *coalescer[Q, A]) startFlights() {
 	for c.active < c.flights && len(c.queue) > 0 {
 		n := min(len(c.queue), c.max)
@@ -167,13 +174,13 @@ func (c *coalescer[Q, A]) startFlights() {
 		}
 		c.active++
 		c.running.Add(1)
-		group[0].group = group
+		group[0].toRun = group
 		close(group[0].wake)
 	}
 }
 
-// endFlight ends the counting of a flight as active, because it ended or took longer than c.stall, and starts the next
-// one.
+// endFlight stops counting a flight as active, and starts the next one. It is called when the flight has ended, or has
+// run for longer than c.stall.
 func (c *coalescer[Q, A]) endFlight() {
 	defer c.running.Done()
 	c.mu.Lock()
@@ -182,27 +189,26 @@ func (c *coalescer[Q, A]) endFlight() {
 	c.startFlights()
 }
 
-// runFlight runs the flight of r's group. When it returns or panics, the flight has ended and all callers of the group
-// are woken.
+// runFlight runs the flight of the group r.toRun. On return, and after a panic, it wakes the group's other callers.
 func (c *coalescer[Q, A]) runFlight(ctx context.Context, r *request[Q, A]) {
 	stalled := time.AfterFunc(c.stall, c.endFlight)
 	defer func() {
 		if stalled.Stop() {
 			c.endFlight()
 		}
-		for _, member := range r.group[1:] {
+		for _, member := range r.toRun[1:] {
 			close(member.wake)
 		}
 	}()
 
-	if len(r.group) < c.min {
+	if len(r.toRun) < c.min {
 		r.result.answered = true
 		r.result.answer, r.result.err = c.single(ctx, r.q)
 		return
 	}
 
-	group := make([]Q, len(r.group))
-	for i, member := range r.group {
+	group := make([]Q, len(r.toRun))
+	for i, member := range r.toRun {
 		group[i] = member.q
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
@@ -213,7 +219,7 @@ func (c *coalescer[Q, A]) runFlight(ctx context.Context, r *request[Q, A]) {
 		return
 	}
 	for i, result := range results {
-		r.group[i].result = result
+		r.toRun[i].result = result
 	}
 }
 

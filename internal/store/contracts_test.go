@@ -32,7 +32,7 @@ func openReader(t *testing.T, s *Store, start uint64, end *uint64, contract comm
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &chainReader{t, s, c}
+	return &chainReader{T: t, s: s, c: c}
 }
 
 // TestContractsShareNothing: a reorg that the cursor of one contract sees does not touch the events of another one.

@@ -50,8 +50,8 @@ type Anchor struct {
 // ErrCursorMoved is returned if another process has moved the cursor. The call stored nothing.
 var ErrCursorMoved = errors.New("another process reads this chain too and has moved its cursor")
 
-// OpenCursor reads the cursor with this key. If it does not exist, OpenCursor inserts it, with the first block start
-// and the last block end (nil: none). For an existing cursor, start and end are ignored.
+// OpenCursor reads the cursor with this key. If it does not exist, OpenCursor inserts it; start is then its first
+// block, and end is its last block (nil: it has no last block). For an existing cursor, start and end are ignored.
 func (s *Store) OpenCursor(ctx context.Context, key CursorKey, start uint64, end *uint64) (c Cursor, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -196,9 +196,10 @@ func emitterOf(j job.Job) string {
 	return strings.ToLower(j.ReputationRegistry.Hex())
 }
 
-// LeadChain acquires a lock for each cursor in keys, without waiting, and runs do with the keys whose locks it got, in
-// any order. So at most one call at a time, in all processes, runs do for a given cursor. It releases the locks when do
-// returns. It returns false, without running do, if it gets no lock. The error is that of do or of Postgres.
+// LeadChain tries to acquire a lock for each cursor in keys, without waiting. It calls do with the keys whose locks it
+// acquired, in any order. So at most one call at a time, in all processes, runs for a given cursor. LeadChain releases
+// the locks when do returns. If it acquires no lock, it returns false and does not call do. The error is that of do or
+// of Postgres.
 func (s *Store) LeadChain(ctx context.Context, keys []CursorKey, do func(context.Context, []CursorKey) error) (bool, error) {
 	locks := make(map[int64]CursorKey, len(keys))
 	for _, key := range keys {

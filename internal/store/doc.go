@@ -8,22 +8,23 @@
 //   - A delivery is open (queued, running, waiting or held) until it ends; then it is final.
 //   - An agent's backlog consists of its queued deliveries that have no task. They are in Postgres only.
 //   - To dispatch a delivery is to take it from the backlog and increase its dispatch counter, which Task.N names. The
-//     function that dispatches returns the Task, and its caller puts it into Redis.
+//     dispatching function returns the Task, and its caller puts the Task into Redis.
 //   - A claim gives a dispatched delivery to one worker until the lease ends. It draws a claim number, and every later
-//     write of that worker names it. A write is fenced: if another claim number was drawn since, it changes nothing.
+//     write of that worker names this number. Such a write is fenced: if another number was drawn since, the write
+//     changes nothing.
 //   - The budget of a delivery is the number of attempts that it may use. A replay, or an event that returns to the
 //     chain, begins a new budget.
 //   - The epoch of an agent is a counter. Workers ignore data about the agent that they cached under a lower epoch.
 //   - An ordering key is a client (or validator) and an agent. Its deliveries are called one at a time, by index
-//     (job.OrderSeq): the one that has the turn may be called. Another one waits with the reason behind_earlier.
-//   - A delivery is bound if its job was read from the chain, by the chain follower or by a worker's check (Bind).
-//     It is verified if workers check its event before the call. Verified and not yet bound: unchecked.
+//     (job.OrderSeq): the one that has the turn may be called. The others wait with the reason behind_earlier.
+//   - A delivery is bound if its job was read from the chain, by the chain follower or by a worker's check (Bind). It
+//     is verified if workers check its event before the call. A verified delivery that is not yet bound is unchecked.
 //   - A hint is a job for a delivery's key that may name another position of the event, or another action.
 //   - The chain follower (chain.Follower, internal/watch) reads a chain's blocks and calls AdvanceCursors. The type
-//     Follower is unrelated: it is a delivery in the batch call of another one, its leader.
-//   - An event is orphaned if a reorg removed its block and the event has not been read again, and gone if it is still
-//     orphaned when the chain has been read up to its newest block. A retraction is a delivery that informs an agent
-//     that a feedback is gone.
+//     Follower is unrelated: it is a delivery that is sent in the batch call of another delivery, its leader.
+//   - An event is orphaned if a reorg removed its block and the event has not been read again. It is gone if it is
+//     still orphaned when the chain has been read up to its newest block. A retraction is a delivery that informs an
+//     agent that a feedback is gone.
 //   - A backfill reads a range of past blocks once. Its deliveries (Bulk) are dispatched after the agent's others.
 //   - A refused job (Intake.Refused) is invalid. It is stored as a rejected delivery, without its content.
 //   - A spooled outcome is one that Redis keeps, because Postgres was unavailable when it became known.
@@ -36,7 +37,7 @@
 //     claim gets ErrFenced and must not act on the delivery again. Record makes one exception, for a late success.
 //   - At most MaxDispatchedPerAgent deliveries of an agent have a task and are queued or running. Waiting and held
 //     deliveries do not count, and neither do Followers, which run without a task. Only a transaction that has locked
-//     the agent's row adds to them. The old task of a delivery that returned to the backlog cannot claim it.
+//     the agent's row increases their number. The old task of a delivery that returned to the backlog cannot claim it.
 //   - A transaction that locks agents and deliveries locks the agents first, in the order of their primary key.
 //   - Times are compared with leases and waits by Postgres' now(), never by this machine's clock.
 //   - Text and jsonb are made storable before they are written: no NUL, valid UTF-8, limited length. So bytes from
@@ -55,12 +56,12 @@
 // also dispatches the agent's next deliveries. Under load, several deliveries share both (coalescer.go):
 //   - Callers claim and record one delivery each. While a statement runs, requests queue. The next statement takes all
 //     queued requests, 64 at most, and answers each. No request waits for a group to fill: if no statement is running,
-//     a request runs at once. A single record uses the statement for one.
+//     a request runs at once. A single outcome is recorded by the statement for one request.
 //   - Only plain requests are grouped: first claims, and outcomes without a rare effect. If a group's answer omits a
 //     request, or if the group fails, the request is run alone, by the statement for one.
-//   - The first caller of a group runs its statement, under a context that does not end with that caller's. A caller
-//     that gives up while its request is queued withdraws the request. A caller that gives up later still gets the
-//     committed answer and uses it.
+//   - A group's first caller runs the statement for all callers of the group. So the statement continues if that
+//     caller's context ends. A caller that gives up while its request is queued withdraws the request. A caller that
+//     gives up later still gets the committed answer and uses it.
 //   - A group's statement fails after 5 s. The next group waits for it 250 ms at most. If Postgres commits a group
-//     after that, no caller gets the answer: the lease of a claim then expires, as when a single answer is lost.
+//     after those 5 s, no caller gets the answer. The lease of a claim then expires, as when a single answer is lost.
 package store

@@ -54,14 +54,14 @@ func (s *Store) LastEvent(ctx context.Context) (c EventCursor, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "look for the newest event")
-	// Events of older transactions are visible now, or were rolled back.
+	// All transactions before xmin have ended: their events are visible now, or were rolled back.
 	err = s.pool.QueryRow(ctx, `SELECT extract(epoch FROM now())::bigint,
 		pg_snapshot_xmin(pg_current_snapshot())::text::bigint`).Scan(&c.At, &c.Xid)
 	return c, err
 }
 
-// EventsAfter returns the next events after the position after, at most limit, in the order of the stream. It omits
-// events of a transaction while one that began earlier is open: that one may still commit events at an earlier
+// EventsAfter returns the events that follow a position (after), at most limit, in the order of the stream. It omits
+// events of a transaction while an earlier transaction is open. The earlier one may still commit events at an earlier
 // position, which a caller that continues after the last event would miss.
 func (s *Store) EventsAfter(ctx context.Context, after EventCursor, limit int) (list []DeliveryEvent, err error) {
 	ctx, cancel := s.withDeadline(ctx)

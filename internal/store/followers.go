@@ -19,11 +19,11 @@ type Follower struct {
 	Err error // ErrUnreadableJob if the stored job cannot be parsed, else nil
 }
 
-// ClaimFollowers claims, for the duration lease, at most n (and MaxFollowers) deliveries that can be sent in one call
-// with the leader, whose claim the caller must have. Each of them is a NewFeedback of the leader's agent with the
-// leader's action. It was one of the next deliveries of the backlog, or waited for the leader or another Follower
-// (behind_earlier). The result is in the order in which they must be sent: those of one ordering key by index, with no
-// open delivery of that key omitted between them.
+// ClaimFollowers claims deliveries that can be sent in one call with the leader, whose claim the caller must have. It
+// claims at most n of them, and at most MaxFollowers. Each is a NewFeedback of the leader's agent with the leader's
+// action. It was one of the next deliveries of the backlog, or waited for the leader or another Follower
+// (behind_earlier). The result is in the order in which the deliveries must be sent: those of one ordering key by
+// index, with no open delivery of that key omitted between them.
 func (s *Store) ClaimFollowers(ctx context.Context, leader *Claim, n int, lease time.Duration) (all []Follower, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -37,14 +37,14 @@ func (s *Store) ClaimFollowers(ctx context.Context, leader *Claim, n int, lease 
 			return readClaims(rows, func(c *Claim, err error) { all = append(all, Follower{c, err}) })
 		})
 	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
-		return nil, err // nothing was committed, or the leases of the claims expire
+		return nil, err // if Postgres has committed the claims nevertheless, their leases expire
 	}
 	return all, nil
 }
 
-// GiveBack undoes claims that one ClaimFollowers returned and with which the agent did nothing: because no call was
-// made, or because the agent ignored these deliveries in the call. Each delivery returns to the backlog or to its wait
-// (behind_earlier), and its attempt is deleted. It skips claims that are lost.
+// GiveBack undoes claims of one ClaimFollowers. The agent must have done nothing with these deliveries: no call was
+// made, or the agent ignored them in the call. Each delivery returns to the backlog or to its wait (behind_earlier),
+// and its attempt is deleted. GiveBack skips claims that are lost.
 func (s *Store) GiveBack(ctx context.Context, all []Follower) (err error) {
 	if len(all) == 0 {
 		return nil

@@ -15,20 +15,20 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Source identifies the sender of a job, and how much its choice of an action is trusted.
+// Source identifies the sender of a job, and how much the sender's choice of an action is trusted.
 type Source struct {
 	Name  string // "token:<name>", SourceRedis, SourceCommand or SourceChain
 	Trust Trust
 }
 
-// Trust decides which action is used if several jobs name the same event at the same position: that of the job with the
-// highest Trust; among equal ones, that of the job that arrived first.
+// Trust decides which action is used if several jobs name the same event at the same position. The action of the job
+// with the highest Trust is used. Among equal ones, that of the first job to arrive is used.
 type Trust int
 
 // The values of Trust.
 const (
-	TrustChain    Trust = iota // lowest: jobs made from the chain's events, which have the default action
-	TrustOrdinary              // senders that must not set the fields that job.DirectField checks
+	TrustChain    Trust = iota // lowest: jobs made from events of the chain, which have the default action
+	TrustOrdinary              // senders that must not set the fields that job.DirectField checks, such as an endpoint
 	TrustDirect                // highest: commands of the operator, and senders that may set these fields
 )
 
@@ -44,16 +44,17 @@ func SourceToken(name string, t Trust) Source { return Source{"token:" + name, t
 
 const (
 	maxHints       = 8 // hints of one delivery
-	maxHintsOfPeer = 2 // hints of one delivery that one API token, or all writers to Redis, may send
+	maxHintsOfPeer = 2 // hints of one delivery that one API token, or all writers to Redis together, may send
 )
 
 // isPeer reports whether maxHintsOfPeer limits the hints of s: s is an API token or Redis.
 func (s Source) isPeer() bool { return s.Name == SourceRedis || strings.HasPrefix(s.Name, "token:") }
 
-// Hint is one of several jobs that were sent for a delivery's key. It names a position where the event may be, and an
-// action.
+// Hint is one of several jobs that were sent for one delivery's key. It names a position at which the chain may have
+// the event, and an action. A worker's check reads the hints' positions and binds the delivery to the event that it
+// finds (Bind).
 type Hint struct {
-	Rank          int // order of arrival; 0: the job with which the delivery began
+	Rank          int // number in the order of arrival; 0: the job with which the delivery began
 	Job           job.Job
 	SealedHeaders []byte
 	Source        Source
@@ -61,7 +62,7 @@ type Hint struct {
 	CreatedAt     time.Time
 }
 
-// Hints returns the hints of the claimed delivery, by rank. It returns none if Claim.Hints is 0.
+// Hints returns the hints of the claimed delivery, by rank. If Claim.Hints is 0, the delivery has no hint.
 func (s *Store) Hints(ctx context.Context, c *Claim) (list []Hint, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -69,8 +70,8 @@ func (s *Store) Hints(ctx context.Context, c *Claim) (list []Hint, err error) {
 	return readHints(ctx, s.pool, c.ID)
 }
 
-// readHints reads the hints of the delivery id, by rank. It omits jobs that cannot be parsed, which a newer version may
-// have written.
+// readHints reads the hints of the delivery with this id, by rank. It omits a hint whose job cannot be parsed, because
+// a newer version may have written it.
 func readHints(ctx context.Context, q querier, id uuid.UUID) (list []Hint, err error) {
 	rows, _ := q.Query(ctx, `SELECT rank, job, secret_headers, source, trust, refuted, created_at
 		FROM herald.hints WHERE delivery_id = $1 ORDER BY rank`, id)
@@ -87,11 +88,14 @@ func readHints(ctx context.Context, q querier, id uuid.UUID) (list []Hint, err e
 	return list, err
 }
 
-// AddHint appends h to list, the hints of a delivery by rank, and sets its rank. It returns the new list and true. It
-// returns list and false if a hint of equal or higher trust names the same event at the same position, or if the sender
-// of h has maxHintsOfPeer hints. If list has maxHints, h replaces the first refuted hint. If none is refuted, h
-// replaces the last hint if its trust is TrustChain, and is otherwise not added. The model (store/model) uses AddHint
-// too.
+// AddHint adds the hint h to the hints of a delivery (list, by rank), and sets h's rank. It returns the new list and
+// true. It returns the unchanged list and false in these cases:
+//   - A hint of equal or higher trust names the same event at the same position.
+//   - h's sender is an API token or Redis, and the list already has maxHintsOfPeer of its hints.
+//   - The list has maxHints, none of them is refuted, and h's trust is not TrustChain.
+//
+// If the list has maxHints and h is added, h replaces the first refuted hint, or else the last one. The model
+// (store/model) uses AddHint too.
 func AddHint(list []Hint, h Hint) (_ []Hint, added bool) {
 	sum, ofPeer := h.Job.EventSum(), 0
 	for _, known := range list {
@@ -121,18 +125,16 @@ func AddHint(list []Hint, h Hint) (_ []Hint, added bool) {
 	return append(list, h), true
 }
 
-// HasOtherAction reports whether list has a hint of this trust with another action than the job j, or with other
-// headers than sealed, the encrypted headers of j. same reports whether encrypted headers decrypt to the same headers
-// as sealed; nil: it is unknown (sameHeaders).
+// HasOtherAction reports whether the list has a hint with this trust whose action or headers differ from those of the
+// job j. sealed has the encrypted headers of j, and same compares other encrypted headers with them (sameHeaders).
 func HasOtherAction(list []Hint, j job.Job, sealed []byte, trust Trust, same func(sealed []byte) bool) bool {
 	return slices.ContainsFunc(list, func(h Hint) bool {
 		return h.Source.Trust == trust && (h.Job.ActionSum() != j.ActionSum() || !sameHeaders(sealed, h.SealedHeaders, same))
 	})
 }
 
-// sameHeaders reports whether the encrypted headers a and b are equal: both are nil, or both are not and same(b) is
-// true. same compares the decrypted headers of its argument with those of a. If same is nil, headers that are not nil
-// count as different.
+// sameHeaders reports whether two jobs have the same headers. a and b are their encrypted headers; nil: the job has
+// none. same decrypts its argument and compares it with a. If same is nil, encrypted headers count as different.
 func sameHeaders(a, b []byte, same func(sealed []byte) bool) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil
@@ -140,8 +142,8 @@ func sameHeaders(a, b []byte, same func(sealed []byte) bool) bool {
 	return same != nil && same(b)
 }
 
-// listHints returns the hints of the delivery h, by rank, and how many of them are rows of herald.hints. If there is no
-// row, it returns one hint made of h's stored job (known), or none if that job was made by the chain follower.
+// listHints returns the hints of the delivery h, by rank, and how many of them are stored in herald.hints. If none is
+// stored, it returns one hint made of known, h's stored job. It returns no hint if the chain follower made that job.
 func (s *Store) listHints(ctx context.Context, tx pgx.Tx, h holder, known job.Job) (list []Hint, stored int, err error) {
 	if list, err = readHints(ctx, tx, h.id); err != nil || len(list) > 0 || h.bound && h.source.Trust == TrustChain {
 		return list, len(list), err
@@ -149,10 +151,10 @@ func (s *Store) listHints(ctx context.Context, tx pgx.Tx, h holder, known job.Jo
 	return []Hint{{Job: known, SealedHeaders: h.sealed, Source: h.source, Refuted: h.isNotFound()}}, 0, nil
 }
 
-// addHint stores the job brought, which arrived for the key of the delivery h, as a hint of h, and ends h's wait for
-// the chain (not_confirmed, chain_unavailable), if any. known is h's stored job, and tx has locked h. With review, it
-// also schedules a Review of h, unless one is scheduled. It returns false, and stores nothing, if AddHint does not add
-// the hint.
+// addHint stores an arriving job (brought) as a hint of the delivery h, which has the same key. known is h's stored
+// job, and tx has locked h. If h waits for the chain (not_confirmed, chain_unavailable), addHint ends the wait, so that
+// the hint is checked at once. If review is true, it also schedules a Review of h, unless one is scheduled. It returns
+// false, and changes nothing, if AddHint rejects the hint.
 func (s *Store) addHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
 	review bool) (added bool, err error) {
 	defer wrapError(&err, "keep another job of %s", a.key)
@@ -178,31 +180,31 @@ func (s *Store) addHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, bro
 	return true, tx.SendBatch(ctx, b).Close()
 }
 
-// queueHint queues in b the insert of h, whose job is raw, as a hint of the delivery id. With review, it schedules a
-// Review.
+// queueHint queues in b the statement that stores the hint h of the delivery with this id. raw is h's job as JSON. If
+// review is true, the statement also schedules a Review.
 func queueHint(b *pgx.Batch, id uuid.UUID, h Hint, raw []byte, review bool) {
 	b.Queue(statement("hint"), namedStatement("hint").args(pgx.NamedArgs{"delivery_id": id, "rank": h.Rank, "job": raw,
 		"sealed_headers": h.SealedHeaders, "source": h.Source.Name, "trust": int(h.Source.Trust), "refuted": h.Refuted,
 		"review": review})...)
 }
 
-// ErrNewHint is returned by Bind if a hint arrived, or the chain follower read the event, after the claim. The result
-// of the worker's check may then be outdated.
+// ErrNewHint is returned by Bind if, after the claim, a hint arrived or the chain follower read the event. The worker's
+// check did not know that, so its result may be outdated.
 var ErrNewHint = errors.New("another job of the event arrived during the check")
 
-// Binding is an event that a worker's check read from the chain, with the action for it.
+// Binding is an event that a worker's check read from the chain, together with the action for it.
 type Binding struct {
 	Job           job.Job  // the event and the action
 	SealedHeaders []byte   // encrypted headers of the action's endpoint; nil: none
 	Source        Source   // sender of the action
-	Corrected     []string // fields in which the sent jobs differ from the event; nil: the stored list stays
+	Corrected     []string // fields in which jobs that were sent differ from the event; nil: the stored list stays
 }
 
-// Bind replaces the job of the claimed delivery by the event b, in Postgres and in c. It sets c.MayCall, and gives the
-// delivery the turn of its ordering key, unless another delivery has the turn or delays it. It returns ErrFenced if the
-// claim is lost, and ErrNewHint if a hint arrived or the chain follower read the event after the claim. If the event
-// belongs to another agent than the claim, the caller must not call the agent, but record an outcome with
-// Outcome.Rerouted.
+// Bind replaces the job of the claimed delivery by the event b, in Postgres and in c. It gives the delivery the turn of
+// its ordering key, unless another delivery has the turn or delays this one, and sets c.MayCall. If b belongs to
+// another agent than the claim, the caller must not call that agent, but record an outcome with Outcome.Rerouted. Bind
+// returns ErrFenced if the claim is lost, and ErrNewHint if a hint arrived or the chain follower read the event after
+// the claim.
 func (s *Store) Bind(ctx context.Context, c *Claim, b Binding) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -215,11 +217,16 @@ func (s *Store) Bind(ctx context.Context, c *Claim, b Binding) (err error) {
 	locked := c.Agent()
 	batch := &pgx.Batch{}
 	batch.Queue(statement("lock_agent"), locked.ChainID, locked.Registry, locked.ID)
+	contract, block := emitterOf(b.Job), b.Job.BlockNumber
+	if b.Job.IsRetraction() { // its block is the removed one
+		contract, block = "", 0
+	}
 	var mayCall bool
 	batch.Queue(statement("bind"), namedStatement("bind").args(pgx.NamedArgs{"delivery_id": c.ID,
 		"claim_no": c.No, "hints": c.Hints, "job": raw, "sealed_headers": b.SealedHeaders, "source": b.Source.Name,
 		"trust": int(b.Source.Trust), "corrected": boundNames(b.Corrected), "chain_id": int64(a.ChainID),
-		"registry": a.Registry, "agent_id": a.ID, "order_key": b.Job.OrderKey(), "order_seq": fmt.Sprint(b.Job.OrderSeq())})...).
+		"registry": a.Registry, "agent_id": a.ID, "order_key": b.Job.OrderKey(), "order_seq": fmt.Sprint(b.Job.OrderSeq()),
+		"contract": contract, "block": int64(block)})...).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&mayCall) })
 	err = s.pool.SendBatch(ctx, batch).Close()
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -227,7 +234,7 @@ func (s *Store) Bind(ctx context.Context, c *Claim, b Binding) (err error) {
 		err = s.pool.QueryRow(ctx, `SELECT identity_registry, agent_id::text FROM herald.work
 			WHERE id = $1 AND claim_no = $2 AND status = 'running'`, c.ID, c.No).Scan(&now.Registry, &now.ID)
 		if err == nil {
-			c.agent = now // a follower may have read an event of another agent, to whose backlog the delivery returns
+			c.agent = now // the chain follower may have read an event of another agent, whose backlog gets the delivery
 			return ErrNewHint
 		}
 		return noRows(err, ErrFenced)

@@ -13,19 +13,19 @@ import (
 )
 
 const (
-	// leaderLock is the advisory lock that Lead acquires: the text "herald" as a number. The reconciler, retention and
-	// the alerts use it, so that one process at a time runs them.
+	// leaderLock is the advisory lock in Postgres that Lead acquires: the text "herald" as a number. It lets one
+	// process at a time run the reconciler, retention and the alerts.
 	leaderLock = 0x686572616c64
-	// turnLock is an advisory lock that a process has while it tries to acquire other locks, so that processes try one
-	// after the other.
-	turnLock = leaderLock + 1
+	// guardLock is an advisory lock that a process holds while it tries to acquire other locks, so that processes try
+	// one after the other.
+	guardLock = leaderLock + 1
 	// lockTimeout limits each statement that acquires or releases advisory locks.
 	lockTimeout = 5 * time.Second
 )
 
-// Lead runs do if it acquires the leader lock, and releases the lock when do returns. It does not wait for the lock: if
-// another call in this or another process has it, Lead returns false without running do. The lock belongs to the
-// connection to Postgres, so it ends when the process dies. The error is that of do or of Postgres.
+// Lead calls do if it acquires the leader lock, and releases the lock when do returns. It does not wait for the lock:
+// if another call in this or another process holds the lock, Lead returns false and does not call do. The lock belongs
+// to a connection to Postgres, so the lock ends when the process dies. The error is that of do or of Postgres.
 func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool, error) {
 	return s.leaders.lead(ctx, []int64{leaderLock}, func(ctx context.Context, _ []int64) error { return do(ctx) })
 }
@@ -35,12 +35,12 @@ type leaders struct {
 	store *Store // its pool provides the connection
 
 	mu   sync.Mutex
-	conn *pgxpool.Conn      // connection that has the locks; nil: there are none
-	held map[int64]struct{} // acquired locks; Postgres would grant them to the same session a second time
+	conn *pgxpool.Conn      // connection that holds the locks; nil: no lock is held
+	held map[int64]struct{} // held locks; Postgres would grant them to the same connection a second time
 }
 
-// lead acquires locks without waiting, runs do with those that it got, and releases them when do returns. It returns
-// false, without running do, if it got none.
+// lead tries to acquire locks without waiting, and calls do with those that it acquired. It releases them when do
+// returns. If it acquired none, it returns false and does not call do.
 func (l *leaders) lead(ctx context.Context, locks []int64, do func(context.Context, []int64) error) (bool, error) {
 	conn, got, err := l.lock(ctx, locks)
 	if err != nil {
@@ -53,9 +53,9 @@ func (l *leaders) lead(ctx context.Context, locks []int64, do func(context.Conte
 	return true, do(ctx, got)
 }
 
-// lock tries to acquire those of locks that this process does not have, without waiting. It returns the acquired locks
-// and the connection that has them. Processes try one after the other (turnLock); otherwise, of two processes that
-// start together, each could get some of a chain's contracts.
+// lock tries to acquire those of locks that this process does not hold, without waiting. It returns the acquired locks
+// and the connection that holds them. Processes try one after the other (guardLock). Otherwise, if two processes
+// started together, each could acquire the locks of some contracts of a chain.
 func (l *leaders) lock(ctx context.Context, locks []int64) (_ *pgxpool.Conn, got []int64, err error) {
 	ctx, cancel := l.store.withDeadline(ctx)
 	defer cancel()
@@ -70,16 +70,16 @@ func (l *leaders) lock(ctx context.Context, locks []int64) (_ *pgxpool.Conn, got
 			return nil, nil, err
 		}
 	}
-	// The statement does not end with ctx: pgx would close the connection, which may hold locks of others.
+	// The statement does not end with ctx: pgx would then close the connection, which may hold locks of other calls.
 	ctx, end := context.WithTimeout(context.WithoutCancel(ctx), lockTimeout)
 	defer end()
-	// If this machine fails without closing the connection, keepalives make Postgres drop the locks after 5 + 2 * 2 s.
-	rows, _ := l.conn.Query(ctx, `WITH turn AS MATERIALIZED (
+	// If this machine fails without closing the connection, keepalives make Postgres end it after 5 + 2 * 2 s.
+	rows, _ := l.conn.Query(ctx, `WITH guard AS MATERIALIZED (
 			SELECT pg_advisory_xact_lock($2), set_config('tcp_keepalives_idle', '5', false),
 			       set_config('tcp_keepalives_interval', '2', false), set_config('tcp_keepalives_count', '2', false))
-		SELECT lock FROM turn CROSS JOIN LATERAL (
+		SELECT lock FROM guard CROSS JOIN LATERAL (
 			SELECT lock FROM unnest($1::bigint[]) AS lock WHERE pg_try_advisory_lock(lock)) AS got`,
-		free, int64(turnLock))
+		free, int64(guardLock))
 	if got, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err != nil {
 		l.drop(ctx)
 		return nil, nil, err
@@ -92,8 +92,8 @@ func (l *leaders) lock(ctx context.Context, locks []int64) (_ *pgxpool.Conn, got
 	return conn, got, nil
 }
 
-// unlock releases the locks that lock returned with conn. It does nothing if conn was closed since, because Postgres
-// has then released them.
+// unlock releases the locks that lock returned together with conn. It does nothing if conn has been closed since,
+// because Postgres has then released the locks.
 func (l *leaders) unlock(ctx context.Context, conn *pgxpool.Conn, locks []int64) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockTimeout)
 	defer cancel()
@@ -112,7 +112,7 @@ func (l *leaders) unlock(ctx context.Context, conn *pgxpool.Conn, locks []int64)
 	l.releaseUnused()
 }
 
-// releaseUnused returns the connection to the pool if it has no lock. The caller has locked l.mu.
+// releaseUnused returns the connection to the pool if it holds no lock. The caller has locked l.mu.
 func (l *leaders) releaseUnused() {
 	if len(l.held) == 0 {
 		l.conn.Release()
@@ -120,7 +120,7 @@ func (l *leaders) releaseUnused() {
 	}
 }
 
-// drop closes the connection, which ends all locks of this process. A session that may still have a lock must not
+// drop closes the connection, which ends all locks of this process. A connection that may still hold a lock must not
 // return to the pool. The caller has locked l.mu.
 func (l *leaders) drop(ctx context.Context) {
 	_ = l.conn.Conn().Close(ctx)

@@ -18,8 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Delivery is a delivery as operators see it. Job, Result and History are set only by the method Delivery, not in
-// lists.
+// Delivery is a delivery as operators see it. Lists leave Job, Result and History empty; the method Delivery sets them.
 type Delivery struct {
 	ID               uuid.UUID      `json:"id"`
 	Key              string         `json:"key"`
@@ -39,12 +38,13 @@ type Delivery struct {
 	FileVerification string         `json:"fileVerification,omitempty"`
 	FileSource       string         `json:"fileSource,omitempty"`
 	FileDisagrees    []string       `json:"fileDisagrees,omitempty"` // fields of the file that contradict the event
-	Verified         bool           `json:"verified"`                // workers verified the chain's events when the job arrived
-	Corrected        []string       `json:"corrected,omitempty"`     // fields in which the sent jobs differ from the event
+	Verified         bool           `json:"verified"`                // workers verified the chain's events at acceptance
+	Corrected        []string       `json:"corrected,omitempty"`     // fields in which sent jobs differ from the event
 	CreatedAt        time.Time      `json:"createdAt"`
 	UpdatedAt        time.Time      `json:"updatedAt"`
 	FinishedAt       *time.Time     `json:"finishedAt,omitempty"`
-	// TraceID is the id of the trace (W3C Trace Context) that contains the delivery's spans and is sent to the agent.
+	// TraceID is the id of the trace (W3C Trace Context) that contains the delivery's spans. The agent gets it with the
+	// call.
 	TraceID string          `json:"traceId"`
 	Job     json.RawMessage `json:"job,omitempty"`    // set by Delivery only
 	Result  json.RawMessage `json:"result,omitempty"` // set by Delivery only
@@ -64,12 +64,12 @@ type Attempt struct {
 	Arguments  json.RawMessage `json:"arguments,omitempty"`
 	Response   json.RawMessage `json:"response,omitempty"`
 	Protocol   string          `json:"protocol,omitempty"`
-	// StepMicros has the durations of the steps check, resolve, fetch, compose and call in µs, up to the last step that
-	// began.
+	// StepMicros has the durations of the steps check, resolve, fetch, connect, compose and call in µs, up to the last
+	// step that began.
 	StepMicros []int32 `json:"stepMicros,omitempty"`
 }
 
-// maxRows is the maximum length of a list: a page of 1,000 rows, and one more row to detect a next page.
+// maxRows is the maximum length of a list: a page of 1,000 rows, and one more row that shows that a next page exists.
 const maxRows = 1001
 
 // Filter selects deliveries. Fields with zero values do not restrict the list.
@@ -84,7 +84,7 @@ type Filter struct {
 	Kind        string
 	Since       time.Time // earliest time of creation
 	Until       time.Time // created before this time
-	Before      int64     // if positive, selects lower values of Seq; the last Seq of the previous page
+	Before      int64     // if positive, selects lower values of Seq; for the next page, the last Seq of this one
 	Limit       int       // default 50, at most maxRows
 }
 
@@ -99,7 +99,7 @@ func scanDelivery(row pgx.CollectableRow) (d Delivery, err error) {
 	return d, err
 }
 
-// scanRow scans a row of deliveryColumns into d, and the row's further columns into the pointers more.
+// scanRow scans a row into d: first the deliveryColumns, and then further columns into the pointers in more.
 func (d *Delivery) scanRow(row pgx.Row, more ...any) error {
 	var traceparent string
 	columns := []any{&d.ID, &d.Key, &d.Seq, &d.Kind, &d.ChainID, &d.IdentityRegistry, &d.AgentID, &d.Status, &d.Reason,
@@ -124,7 +124,7 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) (list []Delivery, err 
 	for _, table := range f.tables() {
 		order := "seq"
 		if f.Client != "" && table == endedDeliveries || f.Transaction != "" {
-			order = "seq + 0" // matches history_client; otherwise Postgres might read all deliveries for a client that has few
+			order = "seq + 0" // so that Postgres uses the index of the condition, and does not search all rows by seq
 		}
 		n, err := s.narrowByTime(ctx, f)
 		if err != nil {
@@ -168,11 +168,11 @@ func (f Filter) tables() []string {
 	return []string{openDeliveries}
 }
 
-// reasonStatuses are the statuses of deliveries that may have a reason.
+// reasonStatuses has the statuses of deliveries that may have a reason.
 var reasonStatuses = []Status{Waiting, Held, Skipped, Rejected, Dead, Cancelled}
 
 // deliveriesByReason is Deliveries for a filter with a reason and no status. It reads one list for each of
-// reasonStatuses and merges them, because the index history_reason is ordered by seq only within a status.
+// reasonStatuses and merges the lists, because the index history_reason is ordered by seq only within a status.
 func (s *Store) deliveriesByReason(ctx context.Context, f Filter) (all []Delivery, err error) {
 	for _, f.Status = range reasonStatuses {
 		list, err := s.Deliveries(ctx, f)
@@ -184,7 +184,7 @@ func (s *Store) deliveriesByReason(ctx context.Context, f Filter) (all []Deliver
 	return newest(all, min(cmp.Or(max(f.Limit, 0), 50), maxRows)), nil
 }
 
-// narrow returns the SQL conditions of the filter, without Before and Limit.
+// narrow returns the SQL conditions of the filter, except those of Before and Limit.
 func (f Filter) narrow() (n narrowing) {
 	if f.ChainID != nil {
 		n.addCondition("chain_id =", *f.ChainID)
@@ -196,11 +196,11 @@ func (f Filter) narrow() (n narrowing) {
 		n.addCondition("split_part(order_key, '/', 3) =", f.Client) // uses the index history_client
 	}
 	if f.Transaction != "" {
-		n.conditions = append(n.conditions, "job IS NOT NULL")
 		n.addCondition("job ->> 'transactionHash' =", f.Transaction) // uses the index history_transaction
 	}
 	if f.Key != "" {
-		n.addCondition("key =", f.Key)
+		n.args = append(n.args, f.Key)
+		n.conditions = append(n.conditions, fmt.Sprintf("herald.key_hash(key) = herald.key_hash($%d)", len(n.args)))
 	}
 	if f.Kind != "" {
 		n.addCondition("kind =", f.Kind)
@@ -235,14 +235,14 @@ func (f Filter) narrow() (n narrowing) {
 	return n
 }
 
-// acceptSkew bounds how much later created_at of a row may be than created_at of a row with a higher seq. The
-// difference may be as long as two concurrent transactions took, or as much as Postgres' clock was wrong, for example
-// after a failover: one hour is assumed.
+// acceptSkew is how much later a row may be created than a row with a higher seq. For two concurrent transactions, that
+// is at most their duration. A wrong clock of Postgres, for example after a failover, adds its error, assumed to be one
+// hour at most.
 const acceptSkew = time.Hour + 5*time.Minute
 
-// narrowByTime returns the conditions of narrow, and bounds of seq that follow from Since and Until. Postgres reads
-// lists in the order of seq, and created_at has no index. Without these bounds, a list of the last hour with less than
-// a page of matching rows would read all older rows.
+// narrowByTime returns the conditions of narrow, and also bounds of seq that follow from Since and Until. Postgres
+// reads lists in the order of seq, and created_at has no index. Without these bounds, a list of the last hour that does
+// not fill a page would read all older rows.
 func (s *Store) narrowByTime(ctx context.Context, f Filter) (n narrowing, err error) {
 	n = f.narrow()
 	if !f.Since.IsZero() {
@@ -262,8 +262,8 @@ func (s *Store) narrowByTime(ctx context.Context, f Filter) (n narrowing, err er
 	return n, nil
 }
 
-// firstSeqSince returns a seq such that rows with a lower seq were created before t. It finds it by binary search,
-// which assumes that created_at grows with seq (see acceptSkew). If all rows are older than t, it returns a value above
+// firstSeqSince returns a seq such that rows with a lower seq were created before t. It uses a binary search, which
+// assumes that created_at grows with seq (but see acceptSkew). If all rows are older than t, it returns a value above
 // every seq.
 func (s *Store) firstSeqSince(ctx context.Context, t time.Time) (int64, error) {
 	var low, high int64
@@ -288,20 +288,20 @@ func (s *Store) firstSeqSince(ctx context.Context, t time.Time) (int64, error) {
 	return low, err
 }
 
-// narrowing collects the conditions of a WHERE clause and their arguments. Fields that a filter does not set add no
-// condition, so that Postgres can choose an index for each combination.
+// narrowing collects the conditions of a WHERE clause and their arguments. A field that a filter does not set adds no
+// condition, so that Postgres can choose an index for each combination of fields.
 type narrowing struct {
 	conditions []string
 	args       []any
 }
 
-// addCondition adds an SQL condition that ends with an operator, such as "seq <", and its right operand arg.
+// addCondition adds an SQL condition. condition ends with an operator, such as "seq <", and arg is its right operand.
 func (n *narrowing) addCondition(condition string, arg any) {
 	n.args = append(n.args, arg)
 	n.conditions = append(n.conditions, condition+" $"+strconv.Itoa(len(n.args)))
 }
 
-// whereClause returns " WHERE " and all conditions, or "" without conditions.
+// whereClause returns " WHERE " and all conditions, or "" if n has no condition.
 func (n *narrowing) whereClause() string {
 	if len(n.conditions) == 0 {
 		return ""
@@ -354,22 +354,22 @@ func (s *Store) ListStuck(ctx context.Context) (stuck []Stuck, err error) {
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Stuck])
 }
 
-// DeliveryByKey reads the delivery that has the key at present, with its job, result and attempts. After a reorg, its
-// id may differ from job.IDOf(key), because another delivery may have had the key before. It returns ErrNotFound if no
-// delivery has the key.
+// DeliveryByKey reads the delivery that has the key now, with its job, result and attempts. Its id may differ from
+// job.IDOf(key): after a reorg, a second delivery may have got the key of a first one. DeliveryByKey returns
+// ErrNotFound if no delivery has the key.
 func (s *Store) DeliveryByKey(ctx context.Context, key string) (d Delivery, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	var id uuid.UUID
-	if err := s.pool.QueryRow(ctx, `SELECT id FROM herald.history WHERE key = $1`, key).Scan(&id); err != nil {
+	if err := s.pool.QueryRow(ctx, `SELECT id FROM herald.history WHERE herald.key_hash(key) = herald.key_hash($1)`, key).Scan(&id); err != nil {
 		return d, fmt.Errorf("look up the row with %s: %w", key, noRows(err, ErrNotFound))
 	}
 	return s.Delivery(ctx, id)
 }
 
-// Blocker returns the delivery for which the delivery id waits (behind_earlier). Among the other open deliveries of the
-// ordering key, that is the one that has the turn, else the one with the lowest index. It returns ErrNotFound if no
-// such delivery exists.
+// Blocker returns the delivery for which the delivery with this id waits (behind_earlier). Among the other open
+// deliveries of the ordering key, this is the one that has the turn, else the one with the lowest index. If there is no
+// such delivery, Blocker returns ErrNotFound.
 func (s *Store) Blocker(ctx context.Context, id uuid.UUID) (d Delivery, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

@@ -107,8 +107,8 @@ func ensureSchema(ctx context.Context, db *sql.DB) (err error) {
 	return err
 }
 
-// EnsurePartitions creates the missing weekly partitions of herald.attempts, for this week and the ahead weeks after
-// it, and returns how many it created.
+// EnsurePartitions creates the missing weekly partitions of herald.attempts, for this week and a number of weeks after
+// it (ahead). It returns how many it created.
 func (s *Store) EnsurePartitions(ctx context.Context, ahead int) (made int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

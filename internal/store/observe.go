@@ -11,29 +11,30 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The values of AgentRow.State: the result of the last contact with the agent's server. They do not decide whether the
-// agent is enabled: AgentRow.Enabled and the servers file (the operator's list of MCP servers) do.
+// The values of AgentRow.State, the result of the last contact with the agent's server. The state does not decide
+// whether the agent is enabled: AgentRow.Enabled does, and the servers file, the operator's list of MCP servers.
 const (
 	StateDisabled  = "disabled"   // the agent is disabled, so its deliveries are held
-	StatePending   = "pending"    // the agent was not called yet, or not since it was enabled
+	StatePending   = "pending"    // there was no contact yet, or none since the agent was enabled
 	StateConnected = "connected"  // the agent accepted the last call, or listed its tools
 	StateNeedsAuth = "needs_auth" // the agent requires credentials, or rejected those that were sent
-	StateFailed    = "failed"     // the last attempt failed by the agent's fault
+	StateFailed    = "failed"     // the last contact failed because of the agent
 )
 
-// AgentObservation is the result of a contact with an agent's server without a delivery, for example by `worker agent
-// probe`. Zero fields do not change the stored values. ObserveAgent makes strings storable and cuts long ones.
+// AgentObservation is the result of a contact with an agent's server that was not made for a delivery, for example by
+// `worker agent probe`. Empty fields do not change the stored values. ObserveAgent makes strings storable (valid UTF-8
+// without NUL) and cuts long ones.
 type AgentObservation struct {
 	Endpoint   string // URL or command to show to people, without query, user information and arguments
 	Protocol   string // MCP revision
 	ServerInfo json.RawMessage
 	Tools      json.RawMessage // encoded by ToolList
 	State      string          // StateConnected, StateNeedsAuth or StateFailed; "": unchanged
-	Error      string          // an error by the agent's fault, as a sentence without secrets
+	Error      string          // an error that the agent caused, as a sentence without secrets
 }
 
-// ObserveAgent stores an observation in the agent's row, and inserts a row for an unknown agent. A disabled agent stays
-// disabled. last_ok_at does not change, because only a delivery counts as a success.
+// ObserveAgent stores an observation in the agent's row. It inserts a row for an unknown agent. A disabled agent stays
+// disabled. The time of the last success does not change, because only a delivery counts as a success.
 func (s *Store) ObserveAgent(ctx context.Context, a Agent, l AgentObservation) (err error) {
 	if !slices.Contains([]string{"", StateConnected, StateNeedsAuth, StateFailed}, l.State) {
 		return fmt.Errorf("%q is not a state that an agent can be found in", l.State)
@@ -55,12 +56,12 @@ type KnownTool struct {
 	Schema bool   `json:"schema"` // the tool has an input schema
 }
 
-// maxToolsBytes limits the result of ToolList. It is below maxSideBytes, so that storing a long list does not cut it
-// within a tool.
+// maxToolsBytes limits the result of ToolList. It is below maxSideBytes, the limit of stored JSON, so that a long list
+// is not cut within a tool.
 const maxToolsBytes = maxSideBytes - 64
 
-// ToolList encodes tools for agents.tools, [{"name": …, "schema": …}, …], and omits the last ones if they do not fit
-// into maxToolsBytes.
+// ToolList encodes tools as JSON for the column agents.tools, [{"name": …, "schema": …}, …]. It omits the last tools if
+// the list would exceed maxToolsBytes.
 func ToolList(tools []KnownTool) json.RawMessage {
 	out := []byte{'['}
 	for i, t := range tools {
@@ -76,10 +77,10 @@ func ToolList(tools []KnownTool) json.RawMessage {
 	return append(out, ']')
 }
 
-// ReleaseEnabled releases the deliveries that were held because their agents were disabled (agent_disabled), for all
-// agents whose row is enabled now, except those for which except returns true (nil: none). It returns the number of
-// released deliveries and the tasks that the caller puts into Redis or removes there. After an error, both describe the
-// committed part, and a second call continues.
+// ReleaseEnabled releases deliveries that were held because their agents were disabled: it puts them into the agents'
+// backlogs. It skips agents whose row is not enabled now, and agents for which except returns true. except may be nil.
+// It returns the number of released deliveries, and the tasks that the caller puts into Redis or removes there. After
+// an error, both describe the committed part, and a second call continues.
 func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (released int, tasks []Task, err error) {
 	defer wrapError(&err, "release held deliveries of enabled agents")
 	seen := map[Agent]bool{}
@@ -107,16 +108,16 @@ func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (re
 	}
 }
 
-// heldRow is a delivery that was held because its agent was disabled (agent_disabled).
+// heldRow is a delivery that is held because its agent was disabled (agent_disabled).
 type heldRow struct {
 	agent   Agent
 	seq     int64
 	enabled bool // whether the agent's row is enabled now
 }
 
-// listHeldDisabled lists at most maxMove of the deliveries that are held because their agents were disabled
-// (agent_disabled), in the order of chain and seq. The page begins behind the row after; the zero heldRow selects the
-// first page.
+// listHeldDisabled lists the next deliveries that are held because their agents were disabled (agent_disabled), at most
+// maxMove, sorted by chain and seq. The page follows the last row of the previous page (after); a zero heldRow selects
+// the first page.
 func (s *Store) listHeldDisabled(ctx context.Context, after heldRow) ([]heldRow, error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -127,8 +128,8 @@ func (s *Store) listHeldDisabled(ctx context.Context, after heldRow) ([]heldRow,
 	})
 }
 
-// markNotDisabled returns a change for releaseInBatches: if agent a is enabled but its state is StateDisabled, it sets
-// the state to StatePending and clears failing_since.
+// markNotDisabled returns a change for releaseInBatches: if agent a is enabled but its state is StateDisabled, the
+// change sets StatePending and clears failing_since.
 func markNotDisabled(a Agent) func(context.Context, pgx.Tx) error {
 	return func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `UPDATE herald.agents SET state = 'pending', failing_since = NULL, updated_at = now()

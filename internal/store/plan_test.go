@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,40 +13,77 @@ import (
 )
 
 // groupStatement is a statement of the delivery path. Its plan must not depend on the statistics: it must read each
-// table by one of keyIndexes, with the whole key.
+// table by one of keyIndexes, with the whole key, or by one of its own indexes.
 type groupStatement struct {
-	sql  string
-	args func(n int) string // for a group of n, as SQL
+	sql     string
+	args    func(n int) string // for a group of n, as SQL
+	indexes []usedIndex
 }
 
 // usedIndex is an index by its name (a regular expression for the whole name) and the required index condition.
 type usedIndex struct{ name, condition string }
 
 var keyIndexes = []usedIndex{{`work_pkey`, `id = `}, {`work_agent`, `agent_id = `}, {`work_order`, `order_hash = `}, {`history_pkey`, `id = `},
-	{`history_key_key`, `key = `}, {`agents_pkey`, `agent_id = `}, {`attempts_([0-9]+|default)_pkey`, `delivery_id = `}, {`verified_chains_pkey`, ``}, {`agents_unordered`, ``}} // the last two have few rows
+	{`history_key`, ` = `}, {`agents_pkey`, `agent_id = `}, {`attempts_([0-9]+|default)_pkey`, `delivery_id = `},
+	{`hints_pkey`, `delivery_id = `}, {`verified_chains_pkey`, ``}, {`agents_unordered`, ``}, {`hints_review`, ``},
+	{`chain_cursors_pkey`, ``}} // the last four have few rows
+
+// byPlace is for statements about all agents: they read the deliveries of some places, not those that wait.
+var byPlace = usedIndex{`work_agent`, `place = `}
 
 var groupStatements = map[string]groupStatement{
-	"lock_agents": {statement("lock_agents"),
-		func(n int) string {
-			return repeatSQL(n, `8453`) + `, ` + repeatSQL(n, `'0xaa'`) + `, ` + repeatSQL(n, `'%d'`)
-		}},
-	"backlogs": {statement("dispatch"),
-		func(n int) string {
-			return repeatSQL(n, `8453`) + `, ` + repeatSQL(n, `'0xaa'`) + `, ` + repeatSQL(n, `'%d'`) + `, NULL, NULL, 8, 2`
-		}},
-	"give_back": {statement("give_back"),
-		func(n int) string {
-			return repeatSQL(n, `md5(%d::text)::uuid`) + `, ` + repeatSQL(n, `1`) + `, ` + repeatSQL(n, `true`) + `, now()`
-		}},
-	"claim":           {statement("claim"), namedArguments("claim")},
-	"claim_followers": {statement("claim_followers"), func(n int) string { return groupArguments("claim_followers", min(n, MaxFollowers)) }},
-	"record":          {inWeek(statement("record"), thisWeek()), namedArguments("record")},
-	"dispatch":        {statement("dispatch"), namedArguments("dispatch")},
-	"accept":          {statement("accept"), namedArguments("accept")},
-	"bind":            {statement("bind"), namedArguments("bind")},
-	"yield":           {statement("yield"), func(int) string { return `md5('1')::uuid, 1, '1 s', 8, 2` }},
-	"lock_delivery":   {statement("lock_delivery"), func(int) string { return `md5('1')::uuid` }},
-	"lock_agent_of":   {statement("lock_agent_of"), func(int) string { return `md5('1')::uuid` }},
+	"lock_agents":       {sql: statement("lock_agents"), args: agentArguments},
+	"make_agents":       {sql: statement("make_agents"), args: agentArguments},
+	"backlogs":          {sql: statement("dispatch"), args: func(n int) string { return agentArguments(n) + `, NULL, NULL, 8, 2` }},
+	"give_back":         {sql: statement("give_back"), args: func(n int) string { return claimArguments(n) + `, ` + repeatSQL(n, `true`) + `, now()` }},
+	"claim":             {sql: statement("claim"), args: namedArguments("claim")},
+	"claim_followers":   {sql: statement("claim_followers"), args: func(n int) string { return groupArguments("claim_followers", min(n, MaxFollowers)) }},
+	"record":            {sql: inWeek(statement("record"), thisWeek()), args: namedArguments("record")},
+	"record in no week": {statement("record"), namedArguments("record"), []usedIndex{{`attempts_default_started`, `started_at = `}}},
+	"dispatch":          {sql: statement("dispatch"), args: namedArguments("dispatch")},
+	"accept":            {sql: statement("accept"), args: namedArguments("accept")},
+	"known":             {sql: statement("known") + " WHERE herald.key_hash(h.key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))", args: func(n int) string { return repeatSQL(n, `'%d'`) }},
+	"known by id":       {sql: statement("known") + " WHERE h.id = $1", args: oneDelivery},
+	"bind":              {sql: statement("bind"), args: namedArguments("bind")},
+	"read_event":        {sql: statement("read_event"), args: namedArguments("read_event")},
+	"reopen":            {sql: statement("reopen"), args: namedArguments("reopen")},
+	"hint":              {sql: statement("hint"), args: namedArguments("hint")},
+	"revive":            {sql: statement("revive_revocations"), args: deliveryArguments},
+	"yield":             {sql: statement("yield"), args: func(int) string { return `md5('1')::uuid, 1, '1 s', 8, 2` }},
+	"adopt":             {sql: statement("adopt"), args: func(int) string { return `md5('1')::uuid, 1, now(), 2, now(), 1, true` }},
+	"wake":              {sql: statement("wake"), args: oneDelivery},
+	"withdraw":          {sql: statement("withdraw"), args: oneDelivery},
+	"lock_agent":        {sql: statement("lock_agent"), args: func(int) string { return oneAgent }},
+	"lock_delivery":     {sql: statement("lock_delivery"), args: oneDelivery},
+	"lock_agent_of":     {sql: statement("lock_agent_of"), args: oneDelivery},
+	"blocker":           {sql: statement("blocker"), args: oneDelivery},
+	"redispatch":        {sql: statement("redispatch"), args: func(int) string { return `md5('1')::uuid, 1` }},
+	"cancel":            {sql: statement("cancel"), args: func(n int) string { return deliveryArguments(n) + `, true` }},
+	"replay":            {sql: statement("replay"), args: func(n int) string { return deliveryArguments(n) + `, true` }},
+	"ignore_order":      {sql: statement("ignore_order"), args: deliveryArguments},
+	"expire_leases":     {sql: statement("expire_leases"), args: func(n int) string { return deliveryArguments(n) + `, 11` }},
+	"release_held": {sql: statement("release_held"), args: func(n int) string {
+		return oneAgent + `, 500, ARRAY['auth_required', 'agent_disabled'], -1, md5('1')::uuid, 1`
+	}},
+	"due":         {statement("due"), func(int) string { return `500` }, []usedIndex{{`work_due`, `next_attempt_at <= `}}},
+	"backlog":     {statement("backlog"), func(int) string { return `8, 500` }, []usedIndex{byPlace}},
+	"lost_leases": {statement("lost_leases"), func(int) string { return `500` }, []usedIndex{byPlace}},
+	"lost_before": {statement("lost_before"), func(int) string { return `now(), 500` }, []usedIndex{byPlace}},
+	"overdue":     {statement("overdue"), func(int) string { return `'15 s', md5('1')::uuid, 500` }, []usedIndex{byPlace}},
+	"release":     {statement("release"), func(int) string { return `'{1}', true, 500` }, []usedIndex{byPlace}},
+	"depth":       {statement("depth"), func(int) string { return `` }, []usedIndex{byPlace, {`work_due`, ``}}},
+}
+
+const oneAgent = `8453, '0xaa', '1'`
+
+func oneDelivery(int) string { return `md5('1')::uuid` }
+
+func deliveryArguments(n int) string { return repeatSQL(n, `md5(%d::text)::uuid`) }
+
+func claimArguments(n int) string { return deliveryArguments(n) + `, ` + repeatSQL(n, `1`) }
+
+func agentArguments(n int) string {
+	return repeatSQL(n, `8453`) + `, ` + repeatSQL(n, `'0xaa'`) + `, ` + repeatSQL(n, `'%d'`)
 }
 
 func namedArguments(statement string) func(n int) string {
@@ -67,10 +105,12 @@ func groupArguments(statement string, n int) string {
 	single := map[string]string{"max_dispatched": `8`, "max_responses": `2`, "alone": `false`, "lease": `'2 min'`, "recent": `'1 hour'`, "tolerance": `'1 s'`,
 		"chain_id": `8453`, "registry": `'0xaa'`, "agent_id": `'1'`, "leader": `md5('1')::uuid`, "limit": fmt.Sprint(n), "bound": `true`, "strict": `true`,
 		"delivery_id": `md5('1')::uuid`, "claim_no": `1`, "job": `'{}'`, "sealed_headers": `NULL`, "source": `''`, "trust": `0`, "corrected": `NULL`,
-		"order_key": `'1'`, "order_seq": `'1'`}
-	if statement == "bind" {
+		"order_key": `'1'`, "order_seq": `'1'`, "rank": `1`, "refuted": `false`, "review": `true`, "key": `'1'`, "read": `true`,
+		"contract": `'0xbb'`, "block": `1000`}
+	switch statement {
+	case "bind":
 		single["hints"] = `0`
-	} else {
+	case "accept":
 		delete(single, "sealed_headers")
 	}
 	var args []string
@@ -107,9 +147,14 @@ const (
 		  FROM generate_series(1, 5000) n;
 		INSERT INTO herald.attempts (delivery_id, number, started_at, stage, outcome)
 		SELECT md5(n::text)::uuid, 1, now() - interval '1 s', 'call', 'delivered' FROM generate_series(1, 5000) n;`
+	fillBurst = `
+		INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, dispatch, attempts)
+		SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', 1 + n % 500, n::text, n, 1, 1 FROM generate_series(5001, 17000) n;`
 	fillWork = `
-		INSERT INTO herald.work (id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, order_hash, handed_at, dispatch, attempts)
-		SELECT id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, order_seq, CASE WHEN seq % 2 = 0 THEN now() END, 1, 1
+		INSERT INTO herald.work (id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, order_hash, handed_at, dispatch, attempts,
+			status, reason, next_attempt_at)
+		SELECT id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, order_seq, CASE WHEN seq / 10 % 2 = 0 THEN now() END, 1, 1,
+			CASE WHEN seq / 10 % 5 = 0 THEN 'waiting' ELSE 'queued' END, CASE WHEN seq / 10 % 5 = 0 THEN 'behind_earlier' END, CASE WHEN seq / 10 % 5 = 0 THEN now() END
 		  FROM herald.history WHERE finished_at IS NULL;`
 	fillTables = fillHistory + fillWork
 	fillSmall  = `
@@ -131,7 +176,7 @@ func TestGroupPlans(t *testing.T) {
 		"no statistics, many rows":       fillTables,
 		"of empty tables":                `VACUUM ANALYZE herald.history, herald.work, herald.agents, herald.attempts`,
 		"of empty tables, many rows":     analyze + fmt.Sprintf(count, "0", "0") + fillTables,
-		"while nothing was open":         fillHistory + analyze + fillWork,
+		"while nothing was open":         fillHistory + analyze + fillBurst + fillWork,
 		"of small tables":                fillSmall + analyze,
 		"of small tables, many rows":     fillSmall + analyze + `DELETE FROM herald.agents; DELETE FROM herald.work; DELETE FROM herald.history;` + fillTables,
 		"of large tables":                fillTables + analyze,
@@ -179,8 +224,8 @@ func checkPlan(t *testing.T, s *Store, mode string, st groupStatement, n int) (f
 	t.Helper()
 	var plan string
 	err := pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
-		script := fmt.Sprintf(`SET LOCAL plan_cache_mode = %s; PREPARE planned AS %s; EXPLAIN (FORMAT JSON) EXECUTE planned(%s); DEALLOCATE planned`,
-			mode, st.sql, st.args(n))
+		script := fmt.Sprintf(`SET LOCAL plan_cache_mode = %s; PREPARE planned AS %s; EXPLAIN (FORMAT JSON) EXECUTE planned%s; DEALLOCATE planned`,
+			mode, st.sql, strings.TrimSuffix("("+st.args(n)+")", "()"))
 		answers, err := tx.Conn().PgConn().Exec(t.Context(), script).ReadAll()
 		if err == nil {
 			plan = string(answers[2].Rows[0][0])
@@ -194,7 +239,7 @@ func checkPlan(t *testing.T, s *Store, mode string, st groupStatement, n int) (f
 	if err := json.Unmarshal([]byte(plan), &explained); err != nil {
 		t.Fatal(err)
 	}
-	faults = explained[0].Plan.findFaults(keyIndexes)
+	faults = explained[0].Plan.findFaults(slices.Concat(keyIndexes, st.indexes))
 	if len(faults) > 0 {
 		faults = append(faults, plan)
 	}

@@ -12,7 +12,7 @@ import (
 
 // CheckPooler checks the pooler to which Config.URL leads. It returns an error if the pooler's sessions lack settings
 // that this package needs, or if Config.LeaderURL leads to another database or through a pooler in transaction mode. It
-// returns nil if Config.LeaderURL is empty.
+// checks nothing if Config.LeaderURL is empty or Config.Locks is set.
 func (s *Store) CheckPooler(ctx context.Context) (err error) {
 	if s.direct == nil {
 		return nil
@@ -34,7 +34,7 @@ func (s *Store) CheckPooler(ctx context.Context) (err error) {
 // listMissing returns the SQL statements that an operator must run so that the pooler's sessions have the settings that
 // they lack.
 func (s *Store) listMissing(ctx context.Context) (commands []string, err error) {
-	for range 2 { // a pooler that keeps no prepared statements refuses that of the second connection
+	for range 2 { // if the pooler keeps no prepared statements, the second connection's query fails
 		conn, err := s.pool.Acquire(ctx)
 		if err != nil {
 			return nil, err

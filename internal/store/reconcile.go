@@ -11,8 +11,9 @@ import (
 )
 
 // ExpireLeases ends the claims of at most limit running deliveries whose lease has expired. attempts is the number of
-// attempts in a budget. A delivery that has used its budget ends as dead (outcome_unknown). The others return to their
-// agents' backlogs. n is the number of all of them, and dead the number of those that ended.
+// attempts in a budget. A delivery that has used its budget becomes dead (outcome_unknown). The others return to their
+// agents' backlogs. ExpireLeases returns the number of all these deliveries (n), and the number of those that became
+// dead.
 func (s *Store) ExpireLeases(ctx context.Context, limit, attempts int) (n, dead int, err error) {
 	defer wrapError(&err, "take back deliveries whose lease ran out")
 	found, err := s.findRows(ctx, statement("lost_leases"), limit)
@@ -22,9 +23,9 @@ func (s *Store) ExpireLeases(ctx context.Context, limit, attempts int) (n, dead 
 	return n, dead, err
 }
 
-// Expire ends at most limit open deliveries that were accepted at least age ago, held ones too, as dead (expired), and
-// returns their number. It skips running ones, and deliveries that another transaction has locked or whose agent
-// another transaction has locked.
+// Expire ends at most limit open deliveries that were accepted at least age ago, also held ones. They become dead
+// (expired). It returns their number. It skips running deliveries, and those that another transaction has locked or
+// whose agent is locked.
 func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (n int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -40,21 +41,32 @@ func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (n int
 }
 
 // Due puts at most limit deliveries that wait without a task, and whose wait is over, into their agents' backlogs, and
-// dispatches from these backlogs. more reports whether further deliveries may be due.
+// dispatches from these backlogs. more reports whether further deliveries may be due. It skips deliveries whose agent
+// another transaction has locked, so that several processes can call it at the same time.
 func (s *Store) Due(ctx context.Context, limit int) (tasks []Task, more bool, err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
 	defer wrapError(&err, "dispatch waits that are over")
-	found, err := s.findRows(ctx, statement("due"), limit)
-	if err == nil && len(found.ids) > 0 {
-		var n int
-		tasks, err = s.moveRows(ctx, found, true, []any{&n}, statement("requeue"), found.ids)
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, statement("due"), limit)
+		agents, err := pgx.CollectRows(rows, scanAgent)
+		if err != nil {
+			return err
+		}
+		more = len(agents) == limit
+		tasks, err = s.dispatchAgents(ctx, tx, distinctAgents(agents))
+		return err
+	})
+	if err != nil {
+		return nil, false, err
 	}
-	return tasks, len(found.ids) == limit, err
+	return tasks, more, nil
 }
 
-// IgnoreOrder puts deliveries that wait for another one of their ordering key (behind_earlier) into their agents'
-// backlogs, at most limit, and dispatches from these backlogs. It selects only deliveries for which the order is
-// switched off: all without Config.StrictOrder, and otherwise those of agents whose Policy.Order is off. Deliveries of
-// the kind ResponseAppended are not selected.
+// IgnoreOrder ends the waits of at most limit deliveries that wait for another one of their ordering key although the
+// order is switched off. If Config.StrictOrder is false, the order is off for all agents; otherwise for agents whose
+// Policy.Order is off. IgnoreOrder puts the deliveries into their agents' backlogs, and dispatches from these backlogs.
+// Responses (ResponseAppended) are not selected, because they wait for their feedback in any case.
 func (s *Store) IgnoreOrder(ctx context.Context, limit int) (tasks []Task, err error) {
 	defer wrapError(&err, "dispatch deliveries whose order is switched off")
 	found, err := s.findRows(ctx, statement("switched_off"), s.strict, limit)
@@ -65,13 +77,14 @@ func (s *Store) IgnoreOrder(ctx context.Context, limit int) (tasks []Task, err e
 	return tasks, err
 }
 
-// foundRows has the ids of deliveries to change, and their distinct agents.
+// foundRows has the ids of deliveries to change, and the distinct agents of these deliveries.
 type foundRows struct {
 	ids    []uuid.UUID
 	agents []Agent
 }
 
-// findRows reads the ids and agents of the deliveries that a statement selects. It locks nothing.
+// findRows reads the ids and agents of the deliveries that a statement selects. It locks nothing, so the deliveries may
+// change before moveRows.
 func (s *Store) findRows(ctx context.Context, sql string, args ...any) (f foundRows, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -86,18 +99,18 @@ func (s *Store) findRows(ctx context.Context, sql string, args ...any) (f foundR
 	return f, err
 }
 
-// moveRows locks the agents of f, runs a statement on its deliveries, and scans the row that the statement returns into
-// counts. The statement skips deliveries that have changed since findRows. With handOut, moveRows then dispatches from
-// the agents' backlogs and returns the tasks.
-func (s *Store) moveRows(ctx context.Context, f foundRows, handOut bool, counts []any, sql string,
+// moveRows locks the found agents, runs a statement on the found deliveries, and scans the row that the statement
+// returns into counts. The statement must skip deliveries that have changed since findRows. If dispatch is true,
+// moveRows then dispatches from the agents' backlogs and returns the tasks.
+func (s *Store) moveRows(ctx context.Context, f foundRows, dispatch bool, counts []any, sql string,
 	args ...any) ([]Task, error) {
-	return s.changeAgents(ctx, f.agents, handOut, func(ctx context.Context, tx pgx.Tx) error {
+	return s.changeAgents(ctx, f.agents, dispatch, func(ctx context.Context, tx pgx.Tx) error {
 		return tx.QueryRow(ctx, sql, args...).Scan(counts...)
 	})
 }
 
-// changeAgents locks agents and runs change, in one transaction. With dispatch, it then dispatches from the agents'
-// backlogs, in the same transaction, and returns the tasks. After an error, nothing was committed.
+// changeAgents locks agents and calls change, in one transaction. If dispatch is true, the transaction also dispatches
+// from the agents' backlogs, and changeAgents returns the tasks. After an error, nothing was committed.
 func (s *Store) changeAgents(ctx context.Context, agents []Agent, dispatch bool,
 	change func(context.Context, pgx.Tx) error) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
@@ -125,18 +138,16 @@ func (s *Store) Backlog(ctx context.Context, limit int) (tasks []Task, err error
 	defer cancel()
 	defer wrapError(&err, "dispatch a backlog")
 	rows, _ := s.pool.Query(ctx, statement("backlog"), MaxDispatchedPerAgent, limit)
-	agents, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Agent, err error) {
-		err = row.Scan(&a.ChainID, &a.Registry, &a.ID)
-		return a, err
-	})
+	agents, err := pgx.CollectRows(rows, scanAgent)
 	if err != nil || len(agents) == 0 {
 		return nil, err
 	}
 	return s.changeAgents(ctx, agents, true, func(context.Context, pgx.Tx) error { return nil })
 }
 
-// Overdue lists at most limit tasks that should have been claimed at least late ago, in the order of the deliveries'
-// ids and after the id after (zero: from the start). Redis may or may not still have these tasks.
+// Overdue lists at most limit tasks that were due at least the given time ago (late) and are not claimed, sorted by
+// delivery id. The page follows the last delivery id of the previous page (after); zero selects the first page. The
+// caller must ask Redis whether it still has these tasks.
 func (s *Store) Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -145,7 +156,7 @@ func (s *Store) Overdue(ctx context.Context, late time.Duration, after uuid.UUID
 	return pgx.CollectRows(rows, scanTask)
 }
 
-// Redispatch dispatches the delivery of task t, which Redis lost, again. It returns the new task (again) and true. It
+// Redispatch gives a delivery a new task in place of the task t, which Redis lost. It returns the new task and true. It
 // returns false, and changes nothing, if t is no longer the delivery's task or the delivery no longer needs one.
 func (s *Store) Redispatch(ctx context.Context, t Task) (again Task, moved bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
@@ -156,9 +167,9 @@ func (s *Store) Redispatch(ctx context.Context, t Task) (again Task, moved bool,
 	return again, err == nil, noRows(err, nil)
 }
 
-// LostBefore gives new tasks to at most limit deliveries whose tasks were dispatched before the time at which Redis
-// lost its data (before). A delivery that waits keeps the end of its wait, in Task.At. Later calls do not select these
-// deliveries again: the caller repeats the call until it returns fewer than limit.
+// LostBefore gives new tasks to at most limit deliveries whose tasks Redis lost: those that were dispatched before the
+// time of the loss (before). A delivery that waits keeps the end of its wait, in Task.At. Later calls do not select
+// these deliveries again. So the caller repeats the call until it returns fewer than limit.
 func (s *Store) LostBefore(ctx context.Context, before time.Time, limit int) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -184,14 +195,14 @@ func (s *Store) Clock(ctx context.Context) (now, started time.Time, err error) {
 	return now, started, err
 }
 
-// Depth has the number of open deliveries by status, and the lateness of the most overdue one (Overdue). A delivery is
+// Depth has the number of open deliveries by status, and how late the most overdue delivery is (Overdue). A delivery is
 // overdue if its wait has ended, if its task was dispatched and is not claimed, or if its lease has expired.
 type Depth struct {
 	ByStatus map[Status]int64
 	Overdue  time.Duration
 }
 
-// Depth counts the open deliveries, for the metrics. It costs an index scan of the open deliveries.
+// Depth counts the open deliveries, for the metrics. It reads the open deliveries through an index.
 func (s *Store) Depth(ctx context.Context) (d Depth, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -209,9 +220,9 @@ func (s *Store) Depth(ctx context.Context) (d Depth, err error) {
 	return d, err
 }
 
-// Release puts at most limit deliveries that were held because a setting was missing into their agents' backlogs, if
-// this process has the setting now: an RPC URL for one of chains, or an Arweave gateway (gateway). It returns the tasks
-// with which the deliveries were held; the caller removes them from Redis.
+// Release releases at most limit deliveries that were held because a setting was missing, if this process has the
+// setting now: it puts them into their agents' backlogs. The setting is an RPC URL for one of the chains, or an Arweave
+// gateway (gateway). Release returns the tasks with which the deliveries were held; the caller removes them from Redis.
 func (s *Store) Release(ctx context.Context, chains []uint64, gateway bool, limit int) (ended []Task, err error) {
 	if len(chains) == 0 && !gateway {
 		return nil, nil

@@ -21,8 +21,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Limits of stored values, in bytes, except maxNames, which is a number of names. maxSideBytes limits each stored JSON
-// value: the arguments, response and result of an attempt, and the agent's server information and tool list.
+// Limits of stored values, in bytes. maxNames is a number of names instead. maxSideBytes limits each JSON value from
+// outside: the arguments, response and result of an attempt, and the agent's server information and tool list.
 const (
 	maxSideBytes  = 16 << 10
 	maxErrorBytes = 4 << 10
@@ -31,86 +31,88 @@ const (
 	maxNames      = 16
 )
 
-// Outcome is the result of one attempt. Record makes its strings storable and cuts long ones. While Postgres is
-// unavailable, Redis keeps it as JSON, so fields may be added but their JSON names must not change.
+// Outcome is the result of one attempt: the delivery's next status, and data about the call. The package comment
+// defines the terms. Record makes the strings valid UTF-8 without NUL, and cuts long ones. While Postgres is
+// unavailable, Redis stores outcomes as JSON. So fields may be added, but their JSON names must not change.
 type Outcome struct {
 	Status Status         `json:"status"`
 	Reason outcome.Reason `json:"reason,omitempty"` // empty for Delivered
-	Delay  time.Duration  `json:"delay,omitempty"`  // for Waiting: time until the next attempt; in JSON: ns
-	// Task, for Waiting: the delivery keeps a task, which asynq runs again when the wait is over. If false, the
-	// delivery waits without a task, and the reconciler ends the wait.
+	Delay  time.Duration  `json:"delay,omitempty"`  // for Waiting: time until the next attempt (JSON: ns)
+	// Task, for Waiting: the delivery has a task in Redis during the wait, which asynq runs when the wait is over. If
+	// Task is false, the delivery waits in Postgres only, and the reconciler ends the wait.
 	Task bool `json:"task,omitempty"`
-	// Anew, with Task: the delivery gets a new task, because asynq has not ended the present one.
+	// Anew, with Task: the delivery gets a new task for the wait, because asynq has not ended the claimed task yet.
 	Anew bool `json:"anew,omitempty"`
-	// Free: the attempt does not count. Its row is deleted, and the next attempt gets its number. Ignored if Called is
-	// set.
+	// Free: the attempt does not count. Its row is deleted, and the next attempt gets its number. Free is ignored if
+	// Called is set.
 	Free   bool   `json:"free,omitempty"`
-	Called bool   `json:"called,omitempty"` // the call was sent to the agent, completely or partly
+	Called bool   `json:"called,omitempty"` // at least a part of the call was sent to the agent
 	Stage  string `json:"stage,omitempty"`  // last step of the attempt, for example "fetch"
-	Error  string `json:"error,omitempty"`  // a sentence for people, without secrets
+	Error  string `json:"error,omitempty"`  // a sentence for operators, without secrets
 
 	ToolName         string `json:"toolName,omitempty"`
 	Endpoint         string `json:"endpoint,omitempty"`
 	FileVerification string `json:"fileVerification,omitempty"`
 	FileSource       string `json:"fileSource,omitempty"`
-	// FileDisagrees are the fields of the feedback file that contradict the event. They are stored only if
+	// FileDisagrees has the fields of the feedback file that contradict the event. It is stored only if
 	// FileVerification is set.
 	FileDisagrees []string        `json:"fileDisagrees,omitempty"`
 	Arguments     json.RawMessage `json:"arguments,omitempty"` // of the tool call, as sent
 	Response      json.RawMessage `json:"response,omitempty"`  // to the tool call, as received
-	Result        json.RawMessage `json:"result,omitempty"`    // part of the response for the delivery's row
+	Result        json.RawMessage `json:"result,omitempty"`    // the part of the response for the delivery's row
 	Protocol      string          `json:"protocol,omitempty"`
-	// StepMicros has the durations of the steps check, resolve, fetch, compose and call in µs, up to the last step that
-	// began.
+	// StepMicros has the durations of the steps check, resolve, fetch, connect, compose and call in µs, up to the last
+	// step that began.
 	StepMicros []int32 `json:"stepMicros,omitempty"`
-	// CallTook, with Called, is the duration of the last call, without the renewal of a token, but with connecting if
-	// that was needed. In JSON: ns. 0: unknown.
+	// CallTook, with Called, is the duration of the last call (JSON: ns). It includes connecting to the agent, if that
+	// was needed, but not the renewal of an access token. 0: unknown.
 	CallTook time.Duration `json:"callTook,omitempty"`
 
 	AgentOK    bool            `json:"agentOk,omitempty"`    // the agent accepted the call
-	AgentError string          `json:"agentError,omitempty"` // the error, if it is the agent's fault; else empty
+	AgentError string          `json:"agentError,omitempty"` // the error, if the agent caused it; else empty
 	ServerInfo json.RawMessage `json:"serverInfo,omitempty"` // from the agent's initialize result
-	// Tools are the agent's tools (ToolList), for the agent's row. Nil: the stored tools stay. A worker sets them when
-	// it first sees a list of tools, even if another worker has stored the same list.
+	// Tools is the agent's list of tools (ToolList) for the agent's row. Nil: the stored list stays. A worker sets
+	// Tools when it reads a list that it has not seen before, even if another worker has stored the same list.
 	Tools json.RawMessage `json:"tools,omitempty"`
 
-	// EndpointOfJob: the job named the endpoint. The outcome then says nothing about the agent, so Record does not
-	// change the agent's row.
+	// EndpointOfJob: the job named the endpoint that was called. Such an outcome shows nothing about the agent's own
+	// endpoint, so Record does not change the agent's row.
 	EndpointOfJob bool `json:"endpointOfJob,omitempty"`
 
-	// Elsewhere, for Held with agent_disabled: the servers file, the operator's list of MCP servers, disabled the
-	// agent. Record then does not release the delivery, although the agent's row is enabled.
+	// Elsewhere, for Held with agent_disabled: the agent is disabled by the servers file, the operator's list of MCP
+	// servers, and not by the agent's row. Record then does not release the delivery, although the row is enabled.
 	Elsewhere bool `json:"elsewhere,omitempty"`
 	// FetchFailed: the feedback file could not be fetched. Claim.FetchFailures counts these.
 	FetchFailed  bool `json:"fetchFailed,omitempty"`
-	SkipDispatch bool `json:"keepLine,omitempty"` // Record does not dispatch the agent's next deliveries; the reconciler does
-	// Moved: the failure may have the cause that the agent moved to another endpoint. Record raises the agent's epoch,
-	// so that workers resolve the agent again. It does so only once until the agent's next success.
+	SkipDispatch bool `json:"keepLine,omitempty"` // only the reconciler dispatches the agent's next deliveries
+	// Moved: the call may have failed because the agent's endpoint moved. Record raises the agent's epoch, so that
+	// workers resolve the agent again. It does not raise the epoch again before the agent's next success.
 	Moved bool `json:"moved,omitempty"`
 
-	// Undecided: the check did not find the event, or not yet. If a hint arrived after the claim, Record queues the
-	// delivery again at once, so that the hint is checked.
+	// Undecided: the check found the event in no confirmed block, or a hint (type Hint) arrived during the check. If a
+	// hint arrived after the claim, Record queues the delivery again at once, because the hint may name the right
+	// position.
 	Undecided bool `json:"undecided,omitempty"`
-	// Rerouted, for Waiting: Bind gave the delivery another agent or ordering key. Record returns it to the backlog of
-	// that agent at once.
+	// Rerouted, for Waiting: Bind gave the delivery another agent or ordering key, for which it must be dispatched
+	// anew. Record puts the delivery into that agent's backlog at once.
 	Rerouted bool `json:"rerouted,omitempty"`
-	// NoTurn, for Waiting: the event is checked, but another delivery of the ordering key has the turn or delays this
-	// one. Record returns the delivery to the backlog; it is called after it gets the turn.
+	// NoTurn, for Waiting: the event was found, but the delivery did not get the turn of its ordering key. Record
+	// returns the delivery to the backlog, and a later claim gets the turn.
 	NoTurn bool `json:"noTurn,omitempty"`
-	// Gone, for Cancelled: the chain no longer has the event, and the agent was or may have been called with it.
+	// Gone, for Cancelled: the chain no longer has the event with which the agent was or may have been called.
 	Gone *Gone `json:"gone,omitempty"`
-	// Refuted are the ranks of the hints at whose positions the check did not find the event.
+	// Refuted has the ranks of the hints at whose positions the check did not find the event.
 	Refuted []int `json:"refuted,omitempty"`
 }
 
-// Gone describes an event that is no longer on the chain, although its agent was or may have been called with it. If it
-// is a feedback, Record retracts it.
+// Gone describes an event that is no longer on the chain, although its agent was or may have been called with it. If
+// the event is a feedback, Record inserts a retraction: a delivery that informs the agent.
 type Gone struct {
-	Next *job.Job `json:"next,omitempty"` // the event on the chain that has the key now and needs a delivery; nil: none
+	Next *job.Job `json:"next,omitempty"` // the event that has the key now and needs a delivery; nil: none
 }
 
-// MarshalJSON encodes o. It converts the JSON values from outside as Record would (storable.JSON), so that encoding
-// cannot fail because one of them is not valid JSON.
+// MarshalJSON encodes o. First it makes the JSON values from outside storable, as Record does (storable.JSON).
+// Otherwise, a value that is not valid JSON would make the encoding fail.
 func (o Outcome) MarshalJSON() ([]byte, error) {
 	type plain Outcome
 	for _, side := range []*json.RawMessage{&o.Arguments, &o.Response, &o.Result, &o.ServerInfo, &o.Tools} {
@@ -119,35 +121,40 @@ func (o Outcome) MarshalJSON() ([]byte, error) {
 	return json.Marshal(plain(o))
 }
 
-// SpooledOutcome is the outcome of an earlier attempt, kept in Redis because Postgres was not available to store it.
+// SpooledOutcome is the outcome of an earlier attempt. Redis stored it, because Postgres was unavailable when the
+// attempt ended.
 type SpooledOutcome struct {
 	Attempt   int       `json:"attempt"`   // number of that attempt
-	StartedAt time.Time `json:"startedAt"` // when that attempt began; with Attempt, identifies its row
+	StartedAt time.Time `json:"startedAt"` // when that attempt began; Attempt and StartedAt identify its row
 	At        time.Time `json:"at"`        // when the outcome became known
-	Outcome   Outcome   `json:"outcome"`   // before Adopt, the caller subtracts the time since At from Delay
+	Outcome   Outcome   `json:"outcome"`   // the caller reduces Delay by the time since At before it calls Adopt
 }
 
-// Recorded is the result of Record: the state of the delivery, and tasks for the caller.
+// Recorded is the result of Record: the delivery's new state, and tasks that the caller puts into Redis or removes
+// there.
 type Recorded struct {
-	// Task is the task with which the delivery waits, if Outcome.Task is set: the claim's task, or a new one
-	// (Outcome.Anew).
+	// Task is the task with which the delivery waits: a new one for Outcome.Anew, else the claimed one. Nil: the
+	// delivery has none (Outcome.Task).
 	Task *Task
-	// Next are tasks that the caller puts into Redis or removes there: those of the agent's next deliveries, which the
-	// same transaction dispatched, and those of held deliveries that it released (Task.Ended).
+	// Next has the tasks of the agent's next deliveries, which the same transaction dispatched; the caller puts them
+	// into Redis. It also has the former tasks of held deliveries that the transaction released (Task.Ended); the
+	// caller removes them from Redis.
 	Next []Task
 
-	Rechecked     bool          // the delivery was queued again at once (record.sql)
+	Rechecked     bool          // the delivery was queued again at once (Undecided, Rerouted, NoTurn)
 	NextAttemptAt time.Time     // for Waiting: time of the next attempt, by Postgres' clock
 	Age           time.Duration // time since the delivery was accepted
 }
 
 // Record stores the outcome of the claim's attempt and dispatches the agent's next deliveries, in one round trip and
-// one commit. Concurrent plain outcomes share both (coalescer). The caller puts the returned tasks into Redis.
-// Calling it again after an error is harmless.
+// one commit. Concurrent calls share both if their outcomes are plain (isPlain). The caller puts the returned tasks
+// into Redis. Calling Record again after an error is harmless.
 //
-// It returns ErrFenced if the claim is lost, and then changes nothing, with two exceptions for the outcome Delivered:
-// it ends the delivery and returns no error if the delivery has not ended, and otherwise it completes the row of its
-// own attempt before it returns ErrFenced.
+// If the claim is lost, Record returns ErrFenced and changes nothing. The outcome Delivered is an exception, because
+// the agent has the event and must not get it again:
+//   - If the delivery has not ended, Record ends it as delivered and returns no error.
+//   - If the delivery has ended, Record completes the row of the attempt, stores that the agent was called, and returns
+//     ErrFenced.
 func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (rec Recorded, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -171,12 +178,12 @@ func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (rec Recorded, 
 	return rec, nil
 }
 
-// recordAlone records one outcome. If the partition of the attempt is missing, it repeats that with the partitioned
-// table.
+// recordAlone records one outcome. It writes the attempt's partition directly, or herald.attempts if that fails
+// (isMissingWeek).
 func (s *Store) recordAlone(ctx context.Context, q recordRequest) (Recorded, error) {
 	rec, err := s.recordOnce(ctx, q)
 	if err != nil && q.claim.week != "" && isMissingWeek(err) {
-		q.claim.week = "" // use the partitioned table
+		q.claim.week = ""
 		rec, err = s.recordOnce(ctx, q)
 	}
 	return rec, err
@@ -196,9 +203,9 @@ func (s *Store) recordOnce(ctx context.Context, q recordRequest) (Recorded, erro
 	return readRecorded(res, q)
 }
 
-// onceClosed is the result of a batch. Close may be called twice: the first call returns the connection to the pool,
-// and the second does nothing. After a failed batch, a second Close of pgx would access the connection's cache, which
-// another goroutine may be using.
+// onceClosed is the result of a batch whose Close may be called twice: the first call returns the connection to the
+// pool, and the second does nothing. Without it, the second Close would access a connection that another goroutine may
+// use by then.
 type onceClosed struct {
 	pgx.BatchResults
 	closed bool
@@ -212,20 +219,21 @@ func (r *onceClosed) Close() error {
 	return r.BatchResults.Close()
 }
 
-// isMissingWeek reports whether err means that the weekly partition of an attempt cannot be written directly: it was
-// dropped by hand since the claim, or the database user may write only to the partitioned table.
+// isMissingWeek reports whether err means that the weekly partition of an attempt cannot be written directly: a person
+// dropped the partition, or the database user may write only the partitioned table.
 func isMissingWeek(err error) bool {
 	var pe *pgconn.PgError
 	const undefinedTable, insufficientPrivilege = "42P01", "42501"
 	return errors.As(err, &pe) && (pe.Code == undefinedTable || pe.Code == insufficientPrivilege)
 }
 
-// Adopt records the outcome p of an earlier attempt of the claimed delivery, instead of making the claim's attempt. It
-// deletes the claim's attempt, which must not have called the agent, completes the attempt of p, and changes the
-// delivery as Record would. p.Outcome.Delay is the rest of the wait. Calling Adopt again after an error is harmless.
+// Adopt records the outcome p of an earlier attempt of the claimed delivery, so that the agent is not called again. It
+// deletes the claim's own attempt, which must not have called the agent. Then it completes the earlier attempt and
+// changes the delivery as Record would. p.Outcome.Delay is the rest of the wait. Calling Adopt again after an error is
+// harmless.
 //
-// It returns ErrFenced as Record does. It returns ErrStale, and changes nothing, if the attempt of p already has an
-// outcome, or was deleted because it did not count (Outcome.Free).
+// Adopt returns ErrFenced as Record does. It returns ErrStale, and changes nothing, if the earlier attempt already has
+// an outcome, or if it was deleted because it did not count (Outcome.Free).
 func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Recorded, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -236,7 +244,7 @@ func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Reco
 	a, o := c.Agent(), p.Outcome
 	took := int32(min(max(p.At.Sub(p.StartedAt).Milliseconds(), 0), math.MaxInt32))
 	fenced := false
-	// Adopt is rare, so it may need more round trips than Record: the next statements depend on the first one's result.
+	// The statements need several round trips, because the later ones depend on the result of adopt.sql. Adopt is rare.
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, statement("lock_agent"), a.ChainID, a.Registry, a.ID); err != nil {
 			return fmt.Errorf("lock the agent: %w", err)
@@ -250,7 +258,7 @@ func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Reco
 		if ours && !open {
 			return ErrStale
 		}
-		o.Free = false // adopt.sql has undone free attempts
+		o.Free = false // adopt.sql has already undone a free attempt, unless later attempts exist
 		b := &pgx.Batch{}
 		q := recordRequest{claim: c, outcome: o, attempt: p.Attempt, startedAt: p.StartedAt, tookMs: &took}
 		queueRecord(b, q)
@@ -258,7 +266,7 @@ func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Reco
 		defer res.Close()
 		rec, err = readRecorded(res, q)
 		if fenced = errors.Is(err, ErrFenced); fenced {
-			return nil // commit: a late success may have completed its attempt
+			return nil // commit: a late success may have completed the attempt's row
 		}
 		if err == nil && o.Gone != nil {
 			return s.endGone(ctx, tx, c, *o.Gone, &rec)
@@ -271,7 +279,7 @@ func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Reco
 	return rec, err
 }
 
-// checkStatus returns an error if o.Status cannot be the status after an attempt: it is not final, Waiting or Held.
+// checkStatus returns an error unless o.Status is final, Waiting or Held, the statuses with which an attempt can end.
 func (o Outcome) checkStatus() error {
 	if !o.Status.Final() && o.Status != Waiting && o.Status != Held {
 		return fmt.Errorf("%q is not a status that an attempt can end with", o.Status)
@@ -279,11 +287,12 @@ func (o Outcome) checkStatus() error {
 	return nil
 }
 
-// needsRecheck reports whether the outcome is Undecided, Rerouted or NoTurn. Then record.sql decides whether the
-// delivery returns to the backlog at once.
+// needsRecheck reports whether the outcome is Undecided, Rerouted or NoTurn. For these, record.sql decides whether it
+// returns the delivery to the backlog at once.
 func (o Outcome) needsRecheck() bool { return o.Undecided || o.Rerouted || o.NoTurn }
 
-// recordRequest asks to record the outcome of an attempt: of the claim's or, in Adopt, of an earlier one.
+// recordRequest is the request to record the outcome of an attempt: of the claim's own attempt, or of an earlier one
+// (Adopt).
 type recordRequest struct {
 	claim     *Claim
 	outcome   Outcome
@@ -297,15 +306,16 @@ func newRecordRequest(c *Claim, o Outcome) recordRequest {
 	return recordRequest{claim: c, outcome: o, attempt: c.Attempt, startedAt: c.StartedAt}
 }
 
-// isPlain reports whether the outcome may be recorded in a group: it needs no other statement than record.sql, and does
-// not raise the agent's epoch.
+// isPlain reports whether recordGroup may record the outcome: it needs record.sql and dispatch.sql only, does not raise
+// the agent's epoch, and the attempt's partition is known.
 func (q recordRequest) isPlain() bool {
 	reasons, _ := q.outcome.mendedReasons(0)
 	return reasons == nil && !q.outcome.SkipDispatch && len(q.outcome.Refuted) == 0 && !q.outcome.Moved && q.claim.week != ""
 }
 
-// recordGroup records the outcomes of plain attempts and dispatches their agents' next deliveries, in one round trip
-// and one commit. A request gets no answer if record.sql did not record it; the coalescer then calls recordAlone.
+// recordGroup records plain outcomes (isPlain) of several attempts and dispatches their agents' next deliveries, in one
+// round trip and one commit. A request whose outcome record.sql did not record gets no answer. The coalescer then calls
+// recordAlone for it.
 func (s *Store) recordGroup(ctx context.Context, group []recordRequest) ([]result[Recorded], error) {
 	members := selectMembers(group)
 	rows, week := recordColumns{}, group[members[0]].claim.week
@@ -321,9 +331,9 @@ func (s *Store) recordGroup(ctx context.Context, group []recordRequest) ([]resul
 	return readRecordedGroup(res, group, members)
 }
 
-// selectMembers returns the indexes of the requests that one statement can record: those whose attempts are in the
-// partition of the first one. The indexes are in the order of the deliveries' ids, in which the outcomes of one agent
-// are applied.
+// selectMembers returns the indexes of the requests that one statement can record: those whose attempts are in the same
+// partition as the first request's. The indexes are sorted by delivery id. record.sql applies the outcomes of one agent
+// in that order.
 func selectMembers(group []recordRequest) (members []int) {
 	for i, r := range group {
 		if r.claim.week == group[0].claim.week {
@@ -337,9 +347,9 @@ func selectMembers(group []recordRequest) (members []int) {
 	return members
 }
 
-// readRecordedGroup reads the answers to the batch of recordGroup, and then that of the commit. members are the indexes
-// of the recorded requests in group. An agent's next tasks are distributed in turn among the callers that recorded its
-// deliveries.
+// readRecordedGroup reads the results of the statements that recordGroup queued, and then that of the commit. members
+// has the indexes of the recorded requests in group. An agent's next tasks are distributed evenly among the callers
+// that recorded its deliveries.
 func readRecordedGroup(res pgx.BatchResults, group []recordRequest, members []int) ([]result[Recorded], error) {
 	if _, err := res.Exec(); err != nil {
 		return nil, fmt.Errorf("lock the agents: %w", err)
@@ -356,13 +366,13 @@ func readRecordedGroup(res pgx.BatchResults, group []recordRequest, members []in
 
 	rows, _ := res.Query()
 	_, err = readDispatched(rows, func(t Task, a Agent) error {
-		turn := callers[a]
-		if len(turn) == 0 {
+		next := callers[a]
+		if len(next) == 0 {
 			return errors.New("an agent was given tasks of which nothing was recorded")
 		}
-		rec := &results[turn[0]].answer
+		rec := &results[next[0]].answer
 		rec.Next = append(rec.Next, t)
-		callers[a] = append(turn[1:], turn[0])
+		callers[a] = append(next[1:], next[0])
 		return nil
 	})
 	if err != nil {
@@ -371,7 +381,8 @@ func readRecordedGroup(res pgx.BatchResults, group []recordRequest, members []in
 	return results, res.Close() // the error of the commit
 }
 
-// readRows reads the rows of record.sql. It calls add for each recorded request, with its number.
+// readRows reads the rows of record.sql. It calls add for each recorded request, with the request's number in the
+// statement (from 1). request looks up the request with this number.
 func readRows(res pgx.BatchResults, request func(nr int) recordRequest, add func(nr int, rec Recorded)) error {
 	var nr, n int
 	var next *time.Time
@@ -393,20 +404,20 @@ func readRows(res pgx.BatchResults, request func(nr int) recordRequest, add func
 	return err
 }
 
-// queueRecord queues the statements that follow the agent's lock: they record q, and dispatch the agent's next
-// deliveries.
+// queueRecord queues in b the statements that record q and dispatch the agent's next deliveries. The statement that
+// locks the agent must precede them.
 func queueRecord(b *pgx.Batch, q recordRequest) {
 	c, o, a := q.claim, q.outcome, q.claim.Agent()
 	var rows recordColumns
 	rows.appendRequest(q)
 	week := c.week
 	if q.attempt != c.Attempt || !q.startedAt.Equal(c.StartedAt) {
-		week = "" // that of an earlier attempt is unknown
+		week = "" // the partition of an earlier attempt is unknown
 	}
 	b.Queue(statement("lock_delivery"), c.ID)
 	rows.queue(b, week, true)
 	if reasons, since := o.mendedReasons(c.Epoch); reasons != nil {
-		b.Queue(statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, since)
+		b.Queue(statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, since, c.ID, c.No)
 	}
 	if len(o.Refuted) > 0 {
 		b.Queue(`UPDATE herald.hints SET refuted = true WHERE delivery_id = $1 AND rank = ANY($2)`, c.ID, o.Refuted)
@@ -416,8 +427,8 @@ func queueRecord(b *pgx.Batch, q recordRequest) {
 	}
 }
 
-// readRecorded reads the answers to the statements of queueRecord, and then that of the commit. It returns ErrFenced,
-// after the commit, if the claim is lost.
+// readRecorded reads the results of the statements that queueRecord queued, and then the result of the commit. If the
+// claim is lost, it returns ErrFenced, but only after the commit: a late success may have changed rows.
 func readRecorded(res pgx.BatchResults, q recordRequest) (rec Recorded, err error) {
 	fenced := true
 	if _, err := res.Exec(); err != nil {
@@ -454,7 +465,7 @@ func readRecorded(res pgx.BatchResults, q recordRequest) (rec Recorded, err erro
 	return rec, nil
 }
 
-// inWeek returns a statement's text with the partitioned table of attempts replaced by its partition week.
+// inWeek returns a statement's text in which the partition named week replaces the partitioned table herald.attempts.
 func inWeek(text, week string) string {
 	return strings.ReplaceAll(text, "herald.attempts\n", week+"\n")
 }
@@ -517,7 +528,8 @@ func (c *recordColumns) appendRequest(q recordRequest) {
 	c.tools = append(c.tools, storable.JSON(o.Tools, maxSideBytes))
 }
 
-// queue queues record.sql for attempts of the partition week; "": their partitions are unknown. alone is its argument.
+// queue adds record.sql to the batch b. week is the partition that has all the attempts; the statement then writes it
+// directly. If week is empty, the partitions are unknown. alone is the argument @alone of record.sql.
 func (c *recordColumns) queue(b *pgx.Batch, week string, alone bool) {
 	text := statement("record")
 	if week != "" {
@@ -543,8 +555,8 @@ func (c *recordColumns) args(alone bool) pgx.NamedArgs {
 		"agent_oks": c.agentOKs, "agent_errors": c.agentErrors, "latencies": c.latencies, "server_infos": c.serverInfos, "tools": c.tools}
 }
 
-// formatStepTimes returns the text of an integer[], or nil for nil. The arrays of a group are passed as text, because
-// Postgres has no arrays of arrays with different lengths.
+// formatStepTimes returns the times as the text of a Postgres integer[], or nil for nil. record.sql gets the arrays of
+// a group as texts, because Postgres has no array of arrays with different lengths.
 func formatStepTimes(micros []int32) *string {
 	if micros == nil {
 		return nil
@@ -561,8 +573,7 @@ func formatStepTimes(micros []int32) *string {
 	return &out
 }
 
-// KeepSide returns the arguments or the response of a call in the form in which Record stores them: as storable JSON of
-// at most 16 KiB.
+// KeepSide returns the arguments or the response of a call as Record stores them: as storable JSON of at most 16 KiB.
 func KeepSide(raw json.RawMessage) json.RawMessage { return storable.JSON(raw, maxSideBytes) }
 
 // nameOrNull returns s in storable form, cut to maxNameBytes, or nil if s is empty.

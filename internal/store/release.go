@@ -7,22 +7,22 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// anyEpoch is an argument of release_held.sql, in place of an epoch. With it, the statement has no condition on the
+// anyEpoch is the argument of release_held.sql that is passed instead of an epoch if the release does not depend on the
 // agent's epoch.
 const anyEpoch = int64(-1)
 
-// ReleaseHeld puts an agent's deliveries that are held for one of these reasons into its backlog, oldest first, in as
-// many transactions as needed, and dispatches from the backlog. It returns the number of released deliveries and the
-// tasks that the caller puts into Redis or removes there. After an error, both describe the committed part, and a
-// second call continues.
+// ReleaseHeld puts an agent's deliveries that are held for one of these reasons into its backlog, oldest first, and
+// dispatches from the backlog. It uses as many transactions as needed. It returns the number of released deliveries,
+// and the tasks that the caller puts into Redis or removes there. After an error, both describe the committed part, and
+// a second call continues.
 func (s *Store) ReleaseHeld(ctx context.Context, a Agent,
 	reasons ...outcome.Reason) (released int, tasks []Task, err error) {
 	defer wrapError(&err, "release held deliveries of agent %d:%s %q", a.ChainID, a.ID, reasons)
 	return s.releaseInBatches(ctx, a, reasons, nil)
 }
 
-// releaseInBatches makes a change to the agent (nil: none) and releases held deliveries as ReleaseHeld does. The change
-// is in the transaction of the first batch. Without reasons, no delivery is released.
+// releaseInBatches calls change, which may be nil, and then releases held deliveries like ReleaseHeld. change is called
+// in the transaction of the first batch. If reasons is empty, no delivery is released.
 func (s *Store) releaseInBatches(ctx context.Context, a Agent, reasons []outcome.Reason,
 	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
 	for {
@@ -38,8 +38,9 @@ func (s *Store) releaseInBatches(ctx context.Context, a Agent, reasons []outcome
 	}
 }
 
-// releaseBatch makes the change to the agent (nil: none) and releases at most maxMove held deliveries, in one
-// transaction, and dispatches from the agent's backlog. It returns their number and all tasks for the caller.
+// releaseBatch is one transaction of releaseInBatches. It calls change, which may be nil. Then it releases at most
+// maxMove held deliveries, and dispatches from the agent's backlog. It returns the number of released deliveries and
+// all tasks for the caller.
 func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []outcome.Reason,
 	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
 	var ended []Task
@@ -52,7 +53,7 @@ func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []outcome.Rea
 		if len(reasons) == 0 {
 			return nil
 		}
-		rows, _ := tx.Query(ctx, statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, anyEpoch)
+		rows, _ := tx.Query(ctx, statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, anyEpoch, nil, nil)
 		var err error
 		ended, err = pgx.CollectRows(rows, scanEnded)
 		return err
@@ -63,14 +64,14 @@ func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []outcome.Rea
 	return len(ended), append(tasks, ended...), nil
 }
 
-// mendedReasons returns the reason for which the transaction that records o must then release the agent's held
-// deliveries, or nil. It returns a reason only if o itself holds the delivery: agent_disabled (except with o.Elsewhere)
-// or auth_required. Since the claim, the operator may have enabled the agent or stored a credential, and no later call
-// would release this delivery.
+// mendedReasons returns the reason for which the transaction that records o must also release the agent's held
+// deliveries; nil: none. It is o's own reason, if that is auth_required, or agent_disabled without o.Elsewhere. The
+// operator may have removed the cause since the claim, by storing a credential or enabling the agent. The release at
+// that time did not include o's delivery, which was not yet held.
 //
-// since is an argument of release_held.sql. For auth_required it is claimed, the agent's epoch in the claim: storing a
-// credential raises the epoch, and without a higher one the statement releases nothing. For agent_disabled it is
-// anyEpoch: the statement releases the deliveries if the agent is enabled now.
+// since is the epoch argument of release_held.sql. For auth_required it is the agent's epoch in the claim (claimed):
+// storing a credential raises the epoch, and the statement releases nothing if the epoch is still the same. For
+// agent_disabled it is anyEpoch: the statement releases the deliveries if the agent is enabled now.
 func (o Outcome) mendedReasons(claimed int64) (reasons []outcome.Reason, since int64) {
 	switch {
 	case o.Status != Held:

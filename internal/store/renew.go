@@ -32,9 +32,9 @@ type Renewal struct {
 // the lease ends, or SaveRenewal or YieldRenewal is called. seen is the ciphertext of the access token to replace; nil:
 // the caller has none.
 //
-// No renewal begins, and Renewal.No is 0, if another worker is renewing the token, if the stored access token is no
-// longer seen, or if lease is 0, which only reads. LeaseRenewal returns ErrNotFound if the credential does not exist.
-// It costs one round trip.
+// No renewal begins, and Renewal.No is 0, if another worker is renewing the token, or if the stored access token
+// differs from the caller's (seen). If lease is 0, LeaseRenewal only reads. LeaseRenewal returns ErrNotFound if the
+// credential does not exist. It costs one round trip.
 func (s *Store) LeaseRenewal(ctx context.Context, t Token, seen []byte, lease time.Duration) (r Renewal, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

@@ -13,10 +13,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A reorg changes deliveries in the transaction that accepts the jobs of the new blocks (AdvanceCursors). The
-// remembered events of replaced blocks (herald.chain_events) become orphaned. Events that are read again get their new
-// position. When the chain has been read up to its newest block, the deliveries of events that are still orphaned end
-// (orphans.sql). If the agent of such a delivery was or may have been called with a feedback, it gets a retraction.
+// A reorg replaces blocks of a chain. Deliveries change in the transaction that accepts the jobs of the new blocks
+// (AdvanceCursors). The remembered events of replaced blocks (herald.chain_events) become orphaned. An event that is
+// read again gets its new position. When the chain has been read up to its newest block, the remaining orphaned events
+// are gone, and their deliveries end (orphans.sql). If the agent of such a delivery was or may have been called with a
+// feedback, it gets a retraction: a delivery that informs the agent. See docs/design/chain.md.
 
 // Vanished is a delivery whose event a reorg removed from the chain.
 type Vanished struct {
@@ -29,13 +30,13 @@ type Vanished struct {
 	Retraction uuid.UUID
 }
 
-// acceptRead accepts rows, the jobs of the blocks that the cursors g read, and remembers the blocks of their events.
-// orphans reports whether events of g's contracts are orphaned. If so, and if the chain was read up to its newest block
-// (read.AtHead), acceptRead ends the deliveries of the orphaned events that are not in rows.
+// acceptRead accepts the jobs of the blocks that the cursors read (rows), and remembers the blocks of their events.
+// orphans reports whether the cursors' contracts have orphaned events. If they have, and the chain was read up to its
+// newest block (read.AtHead), acceptRead ends the deliveries whose orphaned events are not among the rows.
 func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, g cursorGroup, rows []arrival, read Advance,
 	orphans bool) (done Advanced, err error) {
 	agents := arrivalAgents(rows)
-	var gone []uuid.UUID // deliveries whose events are gone unless this reading has them
+	var gone []uuid.UUID // deliveries whose events are gone, unless the events are among rows
 	var orphanAgents []Agent
 	if orphans && read.AtHead {
 		if gone, orphanAgents, err = s.listOrphans(ctx, tx, g); err != nil {
@@ -50,10 +51,10 @@ func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, g cursorGroup, rows [
 		return done, err
 	}
 	above := read.Settled
-	if orphans { // an event that is found again must not stay orphaned, even in a settled block
+	if orphans { // remember all: an event that is found again must not stay orphaned, even in a settled block
 		above = 0
 	}
-	if err := s.placeEvents(ctx, tx, g, rows, done.Answers, above); err != nil {
+	if err := s.rememberEvents(ctx, tx, g, rows, done.Answers, above); err != nil {
 		return done, err
 	}
 	if len(gone) == 0 {
@@ -64,8 +65,8 @@ func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, g cursorGroup, rows [
 	return done, err
 }
 
-// listOrphans returns the ids of the deliveries whose events are orphaned and belong to the cursors g, and the distinct
-// agents of these deliveries, sorted.
+// listOrphans returns the ids of the deliveries whose events are orphaned and were read by the cursors g. It also
+// returns the distinct agents of these deliveries, sorted.
 func (s *Store) listOrphans(ctx context.Context, tx pgx.Tx, g cursorGroup) (ids []uuid.UUID, agents []Agent, _ error) {
 	var id uuid.UUID
 	var a Agent
@@ -80,15 +81,15 @@ func (s *Store) listOrphans(ctx context.Context, tx pgx.Tx, g cursorGroup) (ids 
 	return ids, distinctAgents(agents), nil
 }
 
-// placeEvents remembers the block of the event of each arrival, so that a reorg of that block finds the delivery
-// (out[i].ID). It remembers only events in blocks whose number is higher than above. It skips arrivals that did not
-// become the delivery's event: Refused jobs, agent updates, and conflicts other than about the action.
-func (s *Store) placeEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in []arrival, out []Acceptance,
-	above uint64) error {
+// rememberEvents stores the block of each arrival's event, so that a reorg of the block finds the delivery (out[i].ID).
+// It skips events in blocks up to the number settled, which no reorg is expected to replace. It also skips arrivals
+// whose event is not the delivery's: Refused jobs, agent updates, and conflicts other than about the action.
+func (s *Store) rememberEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in []arrival, out []Acceptance,
+	settled uint64) error {
 	events := make(map[uuid.UUID]arrival)
 	for i, a := range in {
-		isIts := out[i].Verdict != Refreshed && (out[i].Verdict != Conflict || out[i].Field == "action")
-		if a.Refused == "" && isIts && a.Job.BlockNumber > above {
+		isItsEvent := out[i].Verdict != Refreshed && (out[i].Verdict != Conflict || out[i].Field == "action")
+		if a.Refused == "" && isItsEvent && a.Job.BlockNumber > settled {
 			events[out[i].ID] = a
 		}
 	}
@@ -100,22 +101,23 @@ func (s *Store) placeEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in []
 	for i, id := range ids {
 		contracts[i], blocks[i] = events[id].readBy.Contracts, events[id].Job.BlockNumber
 	}
-	_, err := tx.Exec(ctx, statement("place_events"), g.chainID, g.backfill, ids, contracts, blocks)
+	_, err := tx.Exec(ctx, statement("remember_events"), g.chainID, g.backfill, ids, contracts, blocks)
 	if err != nil {
 		return fmt.Errorf("note the blocks of %d events: %w", len(ids), err)
 	}
 	return nil
 }
 
-// endOrphans ends the deliveries among ids whose events are still orphaned. It cancels (reorg) those that are queued,
-// waiting, held, or rejected because their event was not found; running ones stay orphaned until they end. It appends
-// the cancelled ones, and those that had ended before, to done.Vanished. It retracts each feedback among these whose
-// agent was or may have been called. It then dispatches from the backlogs of agents, which tx has locked. It returns
-// all new tasks.
+// endOrphans ends the deliveries among ids whose events are still orphaned:
+//   - It cancels (reorg) those that are queued, waiting, held, or rejected because their event was not found. The
+//     events of running deliveries stay orphaned until these end.
+//   - It appends the cancelled deliveries, and those that had ended before, to done.Vanished.
+//   - It retracts each feedback among these whose agent was or may have been called.
+//   - It dispatches from the backlogs of agents, which tx has locked. It returns all new tasks.
 func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, agents []Agent,
 	done *Advanced) (tasks []Task, err error) {
 	defer wrapError(&err, "end deliveries whose event a reorg removed")
-	var called []job.Job // parallel to the Vanished added here; without a kind: not retracted
+	var called []job.Job // jobs of the elements added to done.Vanished; a job without a kind is not retracted
 	var v Vanished
 	var raw []byte
 	rows, _ := tx.Query(ctx, statement("orphans"), ids)
@@ -133,34 +135,34 @@ func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, agen
 	if err != nil {
 		return nil, err
 	}
-	lines := make(map[Agent][]Task)
+	byAgent := make(map[Agent][]Task)
 	for i, known := range called {
 		if known.Kind == "" {
 			continue
 		}
 		v := &done.Vanished[len(done.Vanished)-len(called)+i]
-		if v.Retraction, err = s.retract(ctx, tx, v.ID, known, lines); err != nil {
+		if v.Retraction, err = s.retract(ctx, tx, v.ID, known, byAgent); err != nil {
 			return nil, err
 		}
 	}
-	tasks = interleaveAgents(lines)
+	tasks = interleaveAgents(byAgent)
 	more, err := s.dispatchAgents(ctx, tx, agents)
 	return append(tasks, more...), err
 }
 
-// maxRetractions limits the retractions of one feedback at one block. The block can disappear several times; the keys
-// of the retractions end in `@<blockHash>`, `@<blockHash>.2`, `.3`, ….
+// maxRetractions limits the retractions of one feedback in one block. A block can disappear several times. The keys of
+// the retractions end in `@<blockHash>`, `@<blockHash>.2`, `.3`, ….
 const maxRetractions = 20
 
-// retraction is an existing delivery that informs an agent that a feedback is no longer on the chain.
+// retraction is an existing delivery that informs an agent that a feedback is gone from the chain.
 type retraction struct {
 	id, retracts uuid.UUID // ids of this delivery and of the delivery that it retracts; uuid.Nil: unknown
 	key          string
 	reason       outcome.Reason
 }
 
-// listRetractions returns the existing retractions of the feedback known, by key. keys are the maxRetractions keys that
-// its retractions may have, in the order in which retract uses them.
+// listRetractions returns the existing retractions of a feedback, by key. known is the feedback's job. keys are the
+// maxRetractions keys that its retractions can have, in the order in which retract uses them.
 func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx, known job.Job) (there map[string]retraction, keys []string, _ error) {
 	base := known.Retraction(uuid.Nil).Key()
 	keys = append(keys, base)
@@ -168,7 +170,7 @@ func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx, known job.Job) (
 		keys = append(keys, fmt.Sprintf("%s.%d", base, n))
 	}
 	rows, _ := tx.Query(ctx, `SELECT id, key, coalesce(reason, ''), coalesce((job ->> 'retracts')::uuid, $2) FROM herald.history
-		WHERE key = ANY($1)`, keys, uuid.Nil)
+		WHERE herald.key_hash(key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))`, keys, uuid.Nil)
 	there = make(map[string]retraction)
 	var r retraction
 	_, err := pgx.ForEachRow(rows, []any{&r.id, &r.key, &r.reason, &r.retracts}, func() error {
@@ -181,12 +183,13 @@ func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx, known job.Job) (
 	return there, keys, nil
 }
 
-// retract inserts a retraction of the delivery id, whose job is the feedback known and whose agent was or may have been
-// called. It adds the retraction's task to lines and returns the retraction's id. If the delivery already has a
-// retraction, and that was not withdrawn (mined_again), it only returns its id. As an earlier feedback does, a
-// retraction delays the event that has the same index now, until the retraction has ended, but at most 60 s after its
-// first attempt (delays_until).
-func (s *Store) retract(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.Job, lines map[Agent][]Task) (uuid.UUID, error) {
+// retract inserts a retraction of the delivery with this id, whose agent was or may have been called. known is the
+// delivery's job, a feedback. It adds the retraction's task to byAgent and returns the retraction's id. If the delivery
+// already has a retraction that was not withdrawn (mined_again), retract only returns the id of that one.
+//
+// A retraction delays the event that has the same index now, like an earlier feedback: until the retraction has ended,
+// but at most 60 s after its first attempt (delays_until).
+func (s *Store) retract(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.Job, byAgent map[Agent][]Task) (uuid.UUID, error) {
 	there, keys, err := s.listRetractions(ctx, tx, known)
 	if err != nil {
 		return uuid.Nil, err
@@ -219,24 +222,24 @@ func (s *Store) retract(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.
 		return uuid.Nil, fmt.Errorf("retract %s: %w", known.Key(), errConcurrentUpdate)
 	}
 	if fresh.dispatch > 0 {
-		lines[a.agent] = append(lines[a.agent], Task{ID: job.IDOf(a.key), N: fresh.dispatch, Kind: a.kind})
+		byAgent[a.agent] = append(byAgent[a.agent], Task{ID: job.IDOf(a.key), N: fresh.dispatch, Kind: a.kind})
 	}
 	return job.IDOf(a.key), nil
 }
 
-// retractDisplaced retracts the delivery h, whose agent was or may have been called and whose key another event gets.
-// It does nothing if the stored job was deleted, cannot be parsed, or is not a NewFeedback.
-func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder, lines map[Agent][]Task) error {
+// retractDisplaced retracts the delivery h, whose event is no longer on the chain and whose agent was or may have been
+// called. It does nothing if h's stored job was deleted, cannot be parsed, or is not a NewFeedback.
+func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder, byAgent map[Agent][]Task) error {
 	var known job.Job
 	if h.raw == nil || json.Unmarshal(h.raw, &known) != nil || known.Kind != job.KindNewFeedback {
 		return nil
 	}
-	_, err := s.retract(ctx, tx, h.id, known, lines)
+	_, err := s.retract(ctx, tx, h.id, known, byAgent)
 	return err
 }
 
-// markGone sets gone in those of holders whose events are gone, as the chain follower stored after it had read up to
-// the newest block. It does nothing if no chain follower read the arrivals in.
+// markGone sets holder.gone for the deliveries whose events are gone: a reorg removed the event, and the chain follower
+// has read up to the newest block without finding it again. It does nothing if no chain follower read the arrivals.
 func (s *Store) markGone(ctx context.Context, tx pgx.Tx, in []arrival, holders map[string]holder) error {
 	if in[0].readBy == nil || len(holders) == 0 {
 		return nil
@@ -259,26 +262,28 @@ func (s *Store) markGone(ctx context.Context, tx pgx.Tx, in []arrival, holders m
 	return nil
 }
 
-// answerRead answers an arrival whose event (brought) was read from the chain, and whose key has the delivery h with
-// the stored job known.
+// answerRead answers an arrival whose event was read from the chain, and whose key has the delivery h. brought is the
+// arrival's job, and known is h's stored job.
 //
-// If known is the same event (Job.SameEvent), h gets the event's present position, and is queued again if it ended
-// because the event was missing (mayReopen). If the chain follower had found the event gone, acceptReturned decides
-// instead.
+// If both jobs name the same event (Job.SameEvent), h gets the event's present position. If h ended because its event
+// was missing (mayReopen), h is also queued again. If the chain follower had found the event gone, acceptReturned
+// decides instead.
 //
-// If known is another event, the first case that applies decides:
-//   - h is bound and its agent was or may have been called, or h is bound or verified and has ended although its event
-//     was not missing (mayReopen is false): brought gets a new delivery with the key (displaceHolder).
-//   - h ended because its event was missing (mayReopen), and its agent was not called: h is queued again with brought.
-//   - h is neither bound nor verified: h keeps known. The answer is Conflict if the content of the events differs.
-//   - Otherwise h gets brought as its job, and known becomes its first hint.
+// If they name different events, the first case that applies decides:
+//   - h is bound and its agent was or may have been called: the new event gets a new delivery with the key
+//     (displaceHolder).
+//   - h is bound or verified, and ended although its event was not missing (mayReopen is false): the same.
+//   - h ended because its event was missing (mayReopen), and its agent was not called: h is queued again with the new
+//     event.
+//   - h is neither bound nor verified: h keeps its job. The answer is Conflict if the content of the events differs.
+//   - Otherwise the new event replaces h's job, and the old job becomes h's first hint.
 func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
-	lines map[Agent][]Task) (Acceptance, error) {
+	byAgent map[Agent][]Task) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	if brought.SameEvent(known) {
 		switch {
 		case h.gone:
-			return s.acceptReturned(ctx, tx, a, h, brought, known, lines)
+			return s.acceptReturned(ctx, tx, a, h, brought, known, byAgent)
 		case h.mayReopen():
 			return s.reopenDelivery(ctx, tx, a, h)
 		}
@@ -287,7 +292,7 @@ func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 	field, _ := brought.Conflict(known)
 	switch {
 	case h.maybe && h.bound, h.status.Final() && !h.mayReopen() && (h.bound || h.verified):
-		return s.displaceHolder(ctx, tx, a, h, lines)
+		return s.displaceHolder(ctx, tx, a, h, byAgent)
 	case h.mayReopen() && !h.called:
 		return s.reopenDelivery(ctx, tx, a, h)
 	case !h.bound && !h.verified:
@@ -296,16 +301,16 @@ func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 		}
 		return out, nil
 	}
-	if err := s.keepFirst(ctx, tx, h, known); err != nil {
+	if err := s.keepFirstHint(ctx, tx, h, known); err != nil {
 		return out, err
 	}
 	return out, s.readEvent(ctx, tx, a, h)
 }
 
-// keepFirst stores known, the job of the delivery h, as h's first hint, if h has no stored hint. The caller then
-// replaces the job by the event that was read from the chain. The hint preserves the action that the job's sender
-// chose.
-func (s *Store) keepFirst(ctx context.Context, tx pgx.Tx, h holder, known job.Job) error {
+// keepFirstHint stores the present job of the delivery h (known) as h's first hint, if h has no stored hint. Afterwards
+// the caller replaces the job by the event that was read from the chain. The hint preserves the action that the sender
+// of the old job chose.
+func (s *Store) keepFirstHint(ctx context.Context, tx pgx.Tx, h holder, known job.Job) error {
 	hints, stored, err := s.listHints(ctx, tx, h, known)
 	if err != nil || stored > 0 || len(hints) == 0 {
 		return err
@@ -315,8 +320,8 @@ func (s *Store) keepFirst(ctx context.Context, tx pgx.Tx, h holder, known job.Jo
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// readEvent replaces the job of the delivery h by that of the arriving job a, which was read from the chain. If h waits
-// for the chain (not_confirmed, chain_unavailable), readEvent queues it again at once.
+// readEvent replaces the job of the delivery h by the arrival's job, which was read from the chain. If h waits for the
+// chain (not_confirmed, chain_unavailable), readEvent queues h again at once.
 func (s *Store) readEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder) error {
 	b := &pgx.Batch{}
 	b.Queue(statement("read_event"), namedStatement("read_event").args(a.eventArgs(h.id))...)
@@ -327,16 +332,16 @@ func (s *Store) readEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder) e
 	return nil
 }
 
-// moveEvent replaces known, the job of the delivery h, by brought, the same event at its present position. Action,
-// metadata and headers stay those of known. It does nothing if the positions are equal. It returns out, which the
-// caller prepared as the answer.
+// moveEvent gives the delivery h the present position of its event. The job that was read from the chain (brought)
+// replaces the stored job (known), except for the action, the metadata and the headers. If the positions are equal,
+// nothing changes. moveEvent returns out, the answer that the caller prepared.
 func (s *Store) moveEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
 	out Acceptance) (_ Acceptance, err error) {
 	if brought.EventSum() == known.EventSum() {
 		return out, nil
 	}
 	if brought.Tag1 == "" {
-		brought.Tag1 = known.Tag1 // the log of an older form lacks it
+		brought.Tag1 = known.Tag1 // the log of an older event form lacks the tag
 	}
 	brought.Action, brought.Meta, brought.IdentityRegistry = known.Action, known.Meta, known.IdentityRegistry
 	a.Job, a.agent, a.SealedHeaders, a.Source = brought, jobAgent(brought), h.sealed, h.source
@@ -346,18 +351,20 @@ func (s *Store) moveEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder, b
 	return out, s.readEvent(ctx, tx, a, h)
 }
 
-// acceptReturned answers an arriving job a whose event is on the chain again, after a reorg had removed it and its
-// delivery h was ended or retracted. It ends the open retractions of h. Three cases follow. If the agent was or may
-// have been called with a retraction of h, the event gets a new delivery (displaceHolder), because the agent would take
-// the old deliveryId for a repetition. Else, if h ended because its event was missing (mayReopen), h is queued again.
-// Else only the stored position of the event changes (moveEvent). known is the job of h, and brought that of a.
+// acceptReturned answers an arrival whose event is on the chain again, after a reorg had removed the event and the
+// delivery h was ended or retracted. known is h's stored job, and brought is the arrival's job. acceptReturned ends the
+// open retractions of h. Then the first case that applies decides:
+//   - The agent was or may have been called with a retraction of h: the event gets a new delivery (displaceHolder),
+//     because the agent would take the old deliveryId for a repetition.
+//   - h ended because its event was missing (mayReopen): h is queued again.
+//   - Otherwise only the stored position of the event changes (moveEvent).
 func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
-	lines map[Agent][]Task) (Acceptance, error) {
+	byAgent map[Agent][]Task) (Acceptance, error) {
 	there, _, err := s.listRetractions(ctx, tx, known)
 	if err != nil {
 		return Acceptance{}, err
 	}
-	told := false
+	wasInformed := false
 	for _, r := range there {
 		if r.retracts != h.id && r.retracts != uuid.Nil { // the retraction of another delivery
 			continue
@@ -366,19 +373,19 @@ func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h hold
 		if err := tx.QueryRow(ctx, statement("withdraw"), r.id).Scan(&called); err != nil {
 			return Acceptance{}, fmt.Errorf("withdraw the retraction of %s: %w", a.key, err)
 		}
-		told = told || called
+		wasInformed = wasInformed || called
 	}
 	switch {
-	case told:
-		return s.displaceHolder(ctx, tx, a, h, lines)
+	case wasInformed:
+		return s.displaceHolder(ctx, tx, a, h, byAgent)
 	case h.mayReopen():
 		return s.reopenDelivery(ctx, tx, a, h)
 	}
 	return s.moveEvent(ctx, tx, a, h, brought, known, Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status})
 }
 
-// recordGone records the outcome of q: its event is gone from the chain (Outcome.Gone), and its agent was or may have been
-// called. In the same transaction, it calls endGone.
+// recordGone records the outcome of q and calls endGone, in one transaction. The event of the delivery is gone from the
+// chain, although its agent was or may have been called with it (Outcome.Gone).
 func (s *Store) recordGone(ctx context.Context, q recordRequest) (rec Recorded, err error) {
 	a := q.claim.Agent()
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
@@ -395,36 +402,37 @@ func (s *Store) recordGone(ctx context.Context, q recordRequest) (rec Recorded, 
 	return rec, err
 }
 
-// endGone retracts the delivery of the claim c, whose event is no longer on the chain. If g.Next is set, that event
-// gets a delivery of its own, which the retraction delays. The new tasks are appended to rec.Next.
+// endGone retracts the delivery of the claim c, whose event is no longer on the chain. If g.Next is set, the event
+// g.Next gets a delivery of its own, which the retraction delays. New tasks are appended to rec.Next.
 func (s *Store) endGone(ctx context.Context, tx pgx.Tx, c *Claim, g Gone, rec *Recorded) error {
-	lines := make(map[Agent][]Task)
-	if err := s.replaceEvent(ctx, tx, c.Key, c.ID, c.Job, g, lines); err != nil {
+	byAgent := make(map[Agent][]Task)
+	if err := s.replaceEvent(ctx, tx, c.Key, c.ID, c.Job, g, byAgent); err != nil {
 		return err
 	}
-	rec.Next = append(rec.Next, interleaveAgents(lines)...)
+	rec.Next = append(rec.Next, interleaveAgents(byAgent)...)
 	return nil
 }
 
-// replaceEvent retracts the delivery id, whose event old is no longer on the chain, if its agent was or may have been
-// called. If g.Next is set and the delivery still has the key, it also gives the key to a new delivery for g.Next. It
-// does nothing if old is no longer the delivery's event. New tasks are added to lines.
+// replaceEvent retracts the delivery with this id, if its agent was or may have been called. old is the job of its
+// event, which is no longer on the chain. If g.Next is set and the delivery still has the key, replaceEvent also gives
+// the key to a new delivery for g.Next. It does nothing if the delivery has another event by now. New tasks are added
+// to byAgent.
 func (s *Store) replaceEvent(ctx context.Context, tx pgx.Tx, key string, id uuid.UUID, old job.Job, g Gone,
-	lines map[Agent][]Task) error {
-	holders, err := s.readHolders(ctx, tx, "id = $1", id)
+	byAgent map[Agent][]Task) error {
+	holders, err := s.readHolders(ctx, tx, "h.id = $1", id)
 	if err != nil {
 		return err
 	}
-	for held, h := range holders {
+	for currentKey, h := range holders {
 		var now job.Job
 		if json.Unmarshal(h.raw, &now) != nil || !now.SameEvent(old) {
 			return nil
 		}
-		if g.Next == nil || held != key {
+		if g.Next == nil || currentKey != key {
 			if !h.maybe {
 				return nil
 			}
-			return s.retractDisplaced(ctx, tx, h, lines)
+			return s.retractDisplaced(ctx, tx, h, byAgent)
 		}
 		a, err := newArrival(Intake{Job: *g.Next, Source: Source{Name: SourceChain}})
 		if err != nil {
@@ -434,7 +442,7 @@ func (s *Store) replaceEvent(ctx context.Context, tx pgx.Tx, key string, id uuid
 		if err := s.lockAgents(ctx, tx, []Agent{a.agent}); err != nil {
 			return err
 		}
-		_, err = s.displaceHolder(ctx, tx, a, h, lines)
+		_, err = s.displaceHolder(ctx, tx, a, h, byAgent)
 		return err
 	}
 	return nil

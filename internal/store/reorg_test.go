@@ -16,6 +16,8 @@ type chainReader struct {
 	*testing.T
 	s *Store
 	c Cursor
+
+	settled uint64 // Advance.Settled, at most the last block that was read
 }
 
 func newChainReader(t *testing.T, s *Store) *chainReader {
@@ -24,7 +26,7 @@ func newChainReader(t *testing.T, s *Store) *chainReader {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &chainReader{t, s, c}
+	return &chainReader{T: t, s: s, c: c}
 }
 
 // inBlock puts a job into a block of a branch, in the transaction derived from its agent and index.
@@ -38,7 +40,7 @@ func inBlock(j job.Job, number uint64, branch byte) job.Job {
 // read advances the cursor over the blocks from to to, which contain these jobs.
 func (r *chainReader) read(from, to uint64, atHead bool, jobs ...job.Job) Advanced {
 	r.Helper()
-	a := Advance{From: from, To: to, Head: to, AtHead: atHead, Anchors: []Anchor{{Number: to}}}
+	a := Advance{From: from, To: to, Head: to, AtHead: atHead, Anchors: []Anchor{{Number: to}}, Settled: min(r.settled, to)}
 	for _, j := range jobs {
 		a.Intakes = append(a.Intakes, Intake{Job: j})
 	}
@@ -74,6 +76,50 @@ func bring(t *testing.T, s *Store, id uuid.UUID, state string) {
 		}
 	}
 	t.Fatalf("no state %q", state)
+}
+
+// TestReorgOfUnreadBlock: a check finds the event of a job in a block that the follower has not read. If the block that it
+// then reads lacks the event, a delivery that was called is retracted. Otherwise a later reorg finds the delivery.
+func TestReorgOfUnreadBlock(t *testing.T) {
+	t.Parallel()
+	for name, settled := range map[string]uint64{"with confirmations": 0, "blocks are final when they are read": 200} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newVerifiedStore(t)
+			r := newChainReader(t, s)
+			r.settled = settled
+			goes, stays, open := inBlock(feedback(1, 1), 101, 'a'), inBlock(feedback(2, 1), 101, 'a'), inBlock(feedback(3, 1), 101, 'a')
+			for _, j := range []job.Job{goes, stays, open} {
+				c := claim(t, s, acceptOne(t, s, j))
+				if err := s.Bind(t.Context(), c, Binding{Job: j, Source: c.Source}); err != nil {
+					t.Fatal(err)
+				}
+				if j.AgentID.Int64() < 3 {
+					record(t, s, c, delivered)
+				}
+			}
+			if done := r.read(100, 100, true); len(done.Vanished) > 0 {
+				t.Errorf("ended before its block was read: %+v", done.Vanished)
+			}
+			done := r.read(101, 101, true, inBlock(feedback(2, 1), 101, 'b'))
+			if len(done.Vanished) != 1 || done.Vanished[0].ID != goes.ID() || done.Vanished[0].Retraction == uuid.Nil {
+				t.Errorf("%+v", done.Vanished)
+			}
+			if d := read(t, s, open.ID()); d.Status != Running {
+				t.Errorf("the one that was not called is %s %s: its check decides", d.Status, d.Reason)
+			}
+			if done := r.read(102, 102, true); len(done.Vanished) > 0 {
+				t.Errorf("%+v", done.Vanished)
+			}
+			want := 0
+			if settled == 0 {
+				want = 1
+			}
+			if done := r.read(101, 103, true); len(done.Vanished) != want || want == 1 && done.Vanished[0].ID != stays.ID() {
+				t.Errorf("after the later reorg: %+v", done.Vanished)
+			}
+		})
+	}
 }
 
 // TestReorgEnds: a reorg removes a delivery's event. A delivery that was not called is cancelled. One that was or may

@@ -9,13 +9,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// maxMove limits the deliveries that one Replay, Cancel or transaction of a release changes, because it locks all their
-// agents.
+// maxMove limits the deliveries that one Replay, one Cancel or one transaction of a release changes, because the
+// transaction locks all their agents.
 const maxMove = 500
 
 // Replay queues at most maxMove (500) deliveries again, at an operator's request. A final or held delivery gets a new
 // budget; the numbers of its attempts continue. A waiting one stops waiting and keeps its budget. A delivered one is
-// replayed only with force. Replay returns the number of replayed deliveries, for each of the others the reason as a
+// replayed only with force. Replay returns the number of replayed deliveries, the reason for each of the others as a
 // sentence (left), and the tasks that the caller puts into Redis or removes there.
 func (s *Store) Replay(ctx context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
@@ -25,7 +25,7 @@ func (s *Store) Replay(ctx context.Context, ids []uuid.UUID,
 
 // Cancel ends at most maxMove (500) open deliveries as cancelled (operator). It cancels running ones only with force:
 // later writes of their workers then change nothing, but a call that was sent cannot be undone. Cancel returns the
-// number of cancelled deliveries, for each of the others the reason as a sentence (left), and the tasks that the caller
+// number of cancelled deliveries, the reason for each of the others as a sentence (left), and the tasks that the caller
 // removes from Redis.
 func (s *Store) Cancel(ctx context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, ended []Task, err error) {
@@ -43,10 +43,11 @@ type previousState struct {
 	hasJob bool
 }
 
-// moveByOperator locks the agents of the deliveries ids and runs sql on them, which is the statement replay or cancel.
-// With handOut, it then dispatches from the agents' backlogs. why returns the reason for a delivery that the statement
-// did not change.
-func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool, sql string, handOut bool,
+// moveByOperator locks the agents of the deliveries with these ids, and runs sql, the statement replay or cancel, on
+// the deliveries. If dispatch is true, it also queues skipped revocations of these deliveries again
+// (revive_revocations.sql), and dispatches from the agents' backlogs. why returns the reason for a delivery that the
+// statement did not change.
+func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool, sql string, dispatch bool,
 	why func(previousState) string) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
 	if len(ids) > maxMove {
 		return 0, nil, nil, fmt.Errorf("at most %d at once", maxMove)
@@ -63,7 +64,7 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool,
 		left[id] = NoSuchDelivery
 	}
 	var ended []Task
-	tasks, err = s.changeAgents(ctx, found.agents, handOut, func(ctx context.Context, tx pgx.Tx) error {
+	tasks, err = s.changeAgents(ctx, found.agents, dispatch, func(ctx context.Context, tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, sql, found.ids, force)
 		var id uuid.UUID
 		var changed bool
@@ -80,7 +81,7 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool,
 			}
 			return nil
 		})
-		if err == nil && handOut {
+		if err == nil && dispatch {
 			_, err = tx.Exec(ctx, statement("revive_revocations"), found.ids)
 		}
 		return err
@@ -91,10 +92,10 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool,
 	return moved, left, append(tasks, ended...), nil
 }
 
-// movedMeanwhile is the reason for a delivery that was changed by another transaction during Replay or Cancel.
+// movedMeanwhile is the reason for a delivery that another transaction changed during Replay or Cancel.
 const movedMeanwhile = "it changed at the same moment: look again"
 
-// whyNotReplayed returns why replay.sql did not change a delivery that was in the state d.
+// whyNotReplayed returns why replay.sql did not change a delivery. d is the delivery's state.
 func whyNotReplayed(d previousState) string {
 	switch {
 	case d.status == Queued:
@@ -111,7 +112,7 @@ func whyNotReplayed(d previousState) string {
 	return movedMeanwhile
 }
 
-// whyNotCancelled returns why cancel.sql did not change a delivery that was in the state d.
+// whyNotCancelled returns why cancel.sql did not change a delivery. d is the delivery's state.
 func whyNotCancelled(d previousState) string {
 	switch {
 	case d.status.Final():

@@ -9,10 +9,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Retain deletes the job, sealed headers, result, error and hints of deliveries that ended more than age ago. Their
-// rows stay, with id, key, status and reason. From the default partition, it also deletes attempts that began more than
-// age ago, except those of open deliveries. It changes at most limit deliveries and deletes at most limit attempts, and
-// returns the sum of both. The caller repeats the call while it returns more than 0.
+// Retain deletes the contents and hints of deliveries that ended more than age ago (retain.sql). Their rows stay, with
+// id, key, agent, status and reason. Retain also deletes attempts that began more than age ago from the default
+// partition of herald.attempts, which DropPartitions never drops, except those of open deliveries. It changes at most
+// limit deliveries and deletes at most limit attempts, and returns the sum of both. The caller repeats the call while
+// it returns more than 0.
 func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -37,12 +38,12 @@ func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows 
 	return rows, nil
 }
 
-// retentionLockTimeout limits how long statements of retention and expiry wait for a lock in Postgres. The limit is
-// short because, while DropPartitions waits for the lock of a partition, all claims wait behind it.
+// retentionLockTimeout limits how long statements of retention and expiry wait for a lock in Postgres. It is short
+// because all claims wait while DropPartitions waits for the lock of a partition.
 const retentionLockTimeout = 100 * time.Millisecond
 
-// beginWithLockTimeout runs do in a transaction and commits it. A statement in do fails if it waits for a lock longer
-// than retentionLockTimeout.
+// beginWithLockTimeout calls do in a transaction and commits it. A statement of this transaction fails if it waits for
+// a lock longer than retentionLockTimeout.
 func (s *Store) beginWithLockTimeout(ctx context.Context, do func(pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", retentionLockTimeout.Milliseconds()))
@@ -54,9 +55,9 @@ func (s *Store) beginWithLockTimeout(ctx context.Context, do func(pgx.Tx) error)
 }
 
 // DropPartitions drops the weekly partitions of herald.attempts whose week ended at least age ago, and returns how many
-// it dropped. age must be positive, and at least the age at which open deliveries expire. A partition that has an
-// attempt of an open delivery (for example a replayed one) stays. If a partition's lock is not free within
-// retentionLockTimeout, DropPartitions stops with an error; the next call tries again.
+// it dropped. age must be positive, and at least the age at which open deliveries expire. A partition stays if it has
+// an attempt of an open delivery, for example of a replayed one. If a partition's lock is not free within
+// retentionLockTimeout, DropPartitions stops with an error. The next call tries again.
 func (s *Store) DropPartitions(ctx context.Context, age time.Duration) (dropped int, err error) {
 	if age <= 0 {
 		return 0, errors.New("drop weeks of attempts: an age is needed")
@@ -86,7 +87,7 @@ func (s *Store) DropPartitions(ctx context.Context, age time.Duration) (dropped 
 func (s *Store) dropWeek(ctx context.Context, week string) (dropped bool, err error) {
 	table := pgx.Identifier{"herald", week}.Sanitize()
 	var open bool
-	// Looks up the attempts of open deliveries by key: there are fewer open deliveries than attempts in a week.
+	// Look up attempts by the ids of open deliveries, of which there are fewer than attempts in a week.
 	err = s.pool.QueryRow(ctx, `WITH open AS MATERIALIZED (SELECT id FROM herald.work WHERE attempts > 0)
 		SELECT EXISTS (SELECT FROM open CROSS JOIN LATERAL (SELECT FROM `+table+` WHERE delivery_id = open.id LIMIT 1) a)`).Scan(&open)
 	if err != nil || open {

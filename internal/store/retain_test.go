@@ -3,14 +3,20 @@ package store
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math/big"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -66,6 +72,76 @@ func TestRetain(t *testing.T) {
 	if id := value[uuid.UUID](t, s, `SELECT delivery_id FROM herald.attempts WHERE number = 9`); id != tasks[3].ID {
 		t.Errorf("the attempt of %s stayed", id)
 	}
+}
+
+// TestPriceList: how many bytes of Postgres' disk a delivery of typical size costs, with indexes, while it is open, when
+// it has ended, and after retention (docs/scaling.md). Sizes are those of the files: of ended deliveries after VACUUM, of
+// retained ones after VACUUM FULL, because Postgres gives the space of a smaller row to other rows.
+func TestPriceList(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fills a table")
+	}
+	t.Parallel()
+	s := newStore(t)
+	const n = 10_000
+	price := func(state string, most int, tables string) {
+		t.Helper()
+		rows, _ := s.pool.Query(t.Context(), `SELECT c.relname, pg_total_relation_size(c.oid)::int / $1, pg_relation_size(c.oid)::int / $1
+			FROM pg_class c WHERE relnamespace = 'herald'::regnamespace AND relkind = 'r' AND relname ~ $2 AND pg_relation_size(c.oid) > 0 ORDER BY 1`, n, tables)
+		var table string
+		var bytes, heap, sum int
+		if _, err := pgx.ForEachRow(rows, []any{&table, &bytes, &heap}, func() error {
+			t.Logf("%s: %s has %d bytes per delivery, %d without indexes", state, table, bytes, heap)
+			sum += bytes
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if sum > most || sum < most*8/10 {
+			t.Errorf("%s: a delivery costs %d bytes, not about %d", state, sum, most)
+		}
+	}
+	hash := func(of string, i int) common.Hash { return sha256.Sum256(fmt.Append(nil, of, i)) }
+	var tasks []Task
+	for from := 0; from < n; from += MaxAccept {
+		in := feedbacks(1, 1, min(MaxAccept, n-from))
+		for i := range in {
+			j, log := &in[i].Job, uint(17)
+			j.AgentID, j.ClientAddress = big.NewInt(int64(1000+(from+i)%1250)), common.BytesToAddress(hash("client", from+i).Bytes())
+			j.FeedbackURI, j.FeedbackHash = "ipfs://bafkrei"+hash("file", from+i).Hex()[:52], hash("hash", from+i)
+			j.Tag2, j.Endpoint, j.BlockNumber = "day", "https://agent.example/mcp", 24_000_000
+			j.TransactionHash, j.BlockHash, j.LogIndex = hash("transaction", from+i), hash("block", from+i), &log
+			in[i].Source = SourceToken("indexer", TrustOrdinary)
+			in[i].Traceparent = "00-" + hash("trace", from+i).Hex()[2:34] + "-00f067aa0ba902b7-01"
+		}
+		_, more := accept(t, s, in...)
+		tasks = append(tasks, more...)
+	}
+	price("accepted", 4200, "^(history|work|delivery_events)$")
+	var wg sync.WaitGroup
+	for w := range 16 {
+		wg.Go(func() {
+			for i := w; i < n; i += 16 {
+				c := claim(t, s, tasks[i])
+				o := delivered
+				o.ToolName, o.Endpoint, o.FileVerification, o.FileSource = "agent.receiveFeedback", "https://agent.example/mcp", "raw", "cid"
+				o.Arguments, _ = json.Marshal(map[string]any{"deliveryId": c.ID, "event": c.Job, "fileContent": "Answered within a second. " + hash("text", i).Hex()})
+				o.Response = []byte(`{"content": [{"type": "text", "text": "thank you, ` + hash("answer", i).Hex()[:20] + `"}]}`)
+				o.Result, o.Protocol, o.StepMicros = o.Response, "2025-11-25", []int32{900, 20, 30_000, 10, 400, 20_000}
+				record(t, s, c, o)
+			}
+		})
+	}
+	wg.Wait()
+	exec(t, s, `VACUUM herald.history, herald.work, herald.attempts, herald.delivery_events`)
+	price("ended", 6000, "^(history|work|delivery_events|attempts_)")
+	for range n/1000 + 1 {
+		if _, err := s.Retain(t.Context(), time.Nanosecond, 1000); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(t, s, `VACUUM FULL herald.history`)
+	price("retained", 850, "^(history|work)$") // retention drops the weeks of attempts and the events
 }
 
 func TestDropPartitions(t *testing.T) {

@@ -11,21 +11,22 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Review is a delivery whose event a worker must read from the chain again: it has ended or its agent was called, and
-// later a job with its key named another event. A reorg may have replaced the event, on a chain without a chain
-// follower to notice it.
+// Review is a request to a worker: read the event of a delivery from the chain again. The delivery has ended, or its
+// agent was called. Later, a job with the delivery's key named another event. On a chain without a chain follower, only
+// a review finds out whether a reorg replaced the event.
 type Review struct {
 	ID    uuid.UUID
 	Key   string
-	Job   job.Job // the delivery's event, as an earlier check read it
+	Job   job.Job // the delivery's event as an earlier check read it
 	Hints []Hint  // the delivery's hints, by rank
 }
 
-// reviewAgain is the time after which TakeReviews returns a review again, unless EndReview was called.
+// reviewAgain is the time after which TakeReviews returns a review again, unless EndReview ended it.
 const reviewAgain = time.Minute
 
-// TakeReviews returns at most limit reviews that are due. Each becomes due again after reviewAgain, so that another
-// worker gets it if this one does not call EndReview. It omits deliveries whose job was deleted or cannot be parsed.
+// TakeReviews returns at most limit reviews that are due. Each of them is due again after reviewAgain, so that another
+// worker gets it if this one does not call EndReview. TakeReviews omits deliveries whose job was deleted or cannot be
+// parsed.
 func (s *Store) TakeReviews(ctx context.Context, limit int) (list []Review, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -58,21 +59,22 @@ func (s *Store) TakeReviews(ctx context.Context, limit int) (list []Review, err 
 }
 
 // EndReview ends the review l and marks the delivery's hints as refuted. next is nil if the chain still has the event
-// of l. Otherwise next is the event that the chain has under the key: it gets a delivery of its own, and the delivery
-// of l is retracted if its agent was or may have been called. The caller puts the returned tasks into Redis.
+// of the review. Otherwise it is the job of the event that the chain has under the key now, and this event gets a
+// delivery of its own. The reviewed delivery is then retracted, if its agent was or may have been called. The caller
+// puts the returned tasks into Redis.
 func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "end the review of delivery %s", l.ID)
-	lines := make(map[Agent][]Task)
+	byAgent := make(map[Agent][]Task)
 	err = s.retryAccept(ctx, func() error {
-		clear(lines)
+		clear(byAgent)
 		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 			if next != nil {
 				if err := s.lockAgents(ctx, tx, distinctAgents([]Agent{jobAgent(l.Job), jobAgent(*next)})); err != nil {
 					return err
 				}
-				if err := s.replaceEvent(ctx, tx, l.Key, l.ID, l.Job, Gone{Next: next}, lines); err != nil {
+				if err := s.replaceEvent(ctx, tx, l.Key, l.ID, l.Job, Gone{Next: next}, byAgent); err != nil {
 					return err
 				}
 			}
@@ -86,5 +88,5 @@ func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks [
 	if err != nil {
 		return nil, err
 	}
-	return interleaveAgents(lines), nil
+	return interleaveAgents(byAgent), nil
 }

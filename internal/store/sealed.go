@@ -21,10 +21,11 @@ type Sealed struct {
 // sealedPage is the number of deliveries that one SealedAfter reads. Few of them have sealed headers.
 const sealedPage = 5000
 
-// SealedAfter reads the next 5,000 deliveries after the id after, in the order of their ids, and returns the sealed
-// headers of these deliveries and of their hints. The first page is after uuid.Nil. next is the value of after for the
-// next page, and done reports whether this was the last page. SealedAfter may miss rows that are inserted meanwhile.
-// They need no resealing: their worker has used its present key.
+// SealedAfter reads the next sealedPage (5,000) deliveries in the order of their ids, and returns the sealed headers of
+// these deliveries and of their hints. The page follows the last id of the previous page (after); uuid.Nil selects the
+// first page. SealedAfter returns the last id of this page (next). done reports whether this was the last page.
+// SealedAfter may miss rows that are inserted during the listing. They need no resealing: the worker that inserted them
+// used its present key.
 func (s *Store) SealedAfter(ctx context.Context,
 	after uuid.UUID) (page []Sealed, next uuid.UUID, done bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)

@@ -50,10 +50,10 @@ func (s *Store) AddFirstSigningKey(ctx context.Context, k SigningKey) (added boo
 	return added && err == nil, err
 }
 
-// RotateSigningKey stores ID and Ciphertext of k as a new key, which is published at once, and with which workers sign
-// after the duration after. The other keys stay published for the duration keep after that, at most. Keys that are no
-// longer published are deleted.
-func (s *Store) RotateSigningKey(ctx context.Context, k SigningKey, after, keep time.Duration) (stored SigningKey, err error) {
+// RotateSigningKey stores ID and Ciphertext of k as a new key. The key is published at once, and workers begin to sign
+// with it when the delay is over. After that, the other keys stay published for the duration keep at most. Keys that
+// are no longer published are deleted.
+func (s *Store) RotateSigningKey(ctx context.Context, k SigningKey, delay, keep time.Duration) (stored SigningKey, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "store signing key %s", k.ID)
@@ -64,13 +64,13 @@ func (s *Store) RotateSigningKey(ctx context.Context, k SigningKey, after, keep 
 		if _, err := tx.Exec(ctx, `DELETE FROM herald.signing_keys WHERE retires_at <= now()`); err != nil {
 			return err
 		}
-		// least ignores nulls.
+		// least ignores nulls: a key without an end of publication gets this one.
 		const retire = `UPDATE herald.signing_keys SET retires_at = least(retires_at, now() + $1::interval + $2::interval)`
-		if _, err := tx.Exec(ctx, retire, after, keep); err != nil {
+		if _, err := tx.Exec(ctx, retire, delay, keep); err != nil {
 			return err
 		}
 		rows, _ := tx.Query(ctx, `INSERT INTO herald.signing_keys (id, ciphertext, activates_at) VALUES ($1, $2, now() + $3::interval)
-			RETURNING `+signingKeyColumns, k.ID, k.Ciphertext, after)
+			RETURNING `+signingKeyColumns, k.ID, k.Ciphertext, delay)
 		stored, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[SigningKey])
 		return err
 	})

@@ -19,8 +19,8 @@ import (
 )
 
 // MaxDispatchedPerAgent limits the dispatched deliveries of one agent: those with a task in Redis, and those that are
-// running. The limit keeps the queues in Redis short, and keeps many deliveries of one agent from delaying those of the
-// others.
+// running. The limit keeps the queues in Redis short, and keeps many deliveries of one agent from delaying those of
+// other agents.
 const MaxDispatchedPerAgent = 8
 
 // maxResponsesPerAgent limits how many of an agent's dispatched deliveries may be responses (ResponseAppended), because
@@ -38,7 +38,7 @@ const (
 	Held      Status = "held"      // until an operator or a setting releases it
 	Delivered Status = "delivered" // the agent accepted it
 	Skipped   Status = "skipped"   // no call was needed
-	Rejected  Status = "rejected"  // the job, the event or the agent's answer rules out that another attempt succeeds
+	Rejected  Status = "rejected"  // no attempt can succeed, because of the job, the event or the agent's answer
 	Dead      Status = "dead"      // given up: its attempts are used up, or it is too old
 	Cancelled Status = "cancelled" // ended by an operator or a reorg
 )
@@ -52,8 +52,8 @@ func (s Status) Final() bool {
 	return false
 }
 
-// ErrFenced is returned by a write whose claim is lost: its lease expired, or an operator or a reorg ended the
-// delivery. The write changed nothing, except as described at Record.
+// ErrFenced is returned by a write whose claim is lost: its lease expired, an operator cancelled the delivery, or a
+// late success ended it. The write changed nothing, except as described at Record.
 var ErrFenced = errors.New("the claim on this delivery is lost: its lease ran out and another worker continued it")
 
 // ErrStale is returned by Adopt if the attempt to which the outcome belongs already has an outcome, or was deleted
@@ -109,8 +109,8 @@ type Store struct {
 	closeWithin time.Duration // Config.CloseWithin
 	silent      *atomic.Bool  // whether the last call timed out; nil: LimitCalls was not called
 
-	leaders *leaders          // the advisory locks of Lead and LeadChain; those of Config.Locks, if set
-	direct  *Store            // connections to Config.LeaderURL; nil: it is empty, or Config.Locks is set
+	leaders *leaders          // acquires the advisory locks of Lead and LeadChain; shared with Config.Locks, if set
+	direct  *Store            // connections to Config.LeaderURL; nil: LeaderURL is empty, or Config.Locks is set
 	needed  map[string]string // settings that the pooler's sessions must have; nil: there is no pooler
 
 	claims  *coalescer[claimRequest, *Claim]    // groups claims
@@ -126,8 +126,8 @@ const idleInTransaction = 10 * time.Second
 const lastCalls = 200 * time.Millisecond
 
 // LimitCalls limits the duration of each later call to d, for a command that exits after a few calls. After a call that
-// timed out, calls are limited to lastCalls, until one of them does not time out. LimitCalls must be called before
-// every other method.
+// timed out, calls are limited to lastCalls, until one of them ends in time. LimitCalls must be called before every
+// other method.
 func (s *Store) LimitCalls(d time.Duration) { s.timeout, s.silent = d, new(atomic.Bool) }
 
 // Open creates a pool of connections. It does not connect: an unreachable database makes Ping and the first call fail.
@@ -162,8 +162,8 @@ func openPool(cfg Config, adjust func(*pgxpool.Config)) (*Store, error) {
 		maps.Copy(params, settings)
 	} else {
 		s.needed = settings
-		// Old poolers lose prepared statements after a transaction. For one that keeps them, the URL may choose the
-		// mode.
+		// Old poolers lose prepared statements after a transaction, so the default mode uses none. The URL may set
+		// another mode, for a pooler that keeps them.
 		if !strings.Contains(cfg.URL.Reveal(), "default_query_exec_mode") {
 			pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 		}
@@ -190,8 +190,9 @@ func openPool(cfg Config, adjust func(*pgxpool.Config)) (*Store, error) {
 }
 
 // sessionSettings returns the Postgres settings of a session. statement is its statement_timeout. The settings make
-// Postgres plan each statement once, and by index. Planning it each time would cost more than running it, and a plan
-// for an empty table (a new week's attempts, an empty queue) would be very slow a minute later.
+// Postgres plan each statement once per session, with index scans. Planning a statement each time would cost more than
+// running it. A plan without indexes, made for an empty table (a new week's attempts, an empty queue), would be very
+// slow a minute later.
 func sessionSettings(statement time.Duration) map[string]string {
 	return map[string]string{
 		"statement_timeout":                   fmt.Sprint(statement.Milliseconds()),
@@ -203,7 +204,7 @@ const defaultConnectTimeout = 5 * time.Second
 
 var errURL = errors.New("DATABASE_URL is not a Postgres URL (postgres://user@host/database)")
 
-// withDeadline returns a context that ends with ctx, or when one call of this package must end
+// withDeadline returns a context that ends when ctx ends, and at the latest when a call of this package must end
 // (Config.StatementTimeout, LimitCalls).
 func (s *Store) withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	if s.silent == nil {
@@ -220,15 +221,15 @@ func (s *Store) withDeadline(ctx context.Context) (context.Context, context.Canc
 	}
 }
 
-// wrapError prefixes *err, unless it is nil, with the formatted text what: the action that failed. If Postgres is
-// unreachable, it also replaces the error by a short explanation. It is called with defer.
+// wrapError prefixes *err with a description of the failed action, which it formats like fmt.Sprintf. It does nothing
+// if *err is nil. If Postgres is unreachable, it also replaces the error by a short explanation. Callers defer it.
 func wrapError(err *error, what string, args ...any) {
 	if *err != nil {
 		*err = fmt.Errorf("%s: %w", fmt.Sprintf(what, args...), pgerror.Explain(*err))
 	}
 }
 
-// noRows returns meaning if err is pgx.ErrNoRows, otherwise err.
+// noRows replaces pgx.ErrNoRows by another error (meaning), which may be nil. It returns any other err unchanged.
 func noRows(err, meaning error) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return meaning
@@ -236,8 +237,8 @@ func noRows(err, meaning error) error {
 	return err
 }
 
-// Close closes all connections. It first waits for running groups of claims and outcomes, and then for connections in
-// use, for Config.CloseWithin at most.
+// Close closes all connections. It first waits for running groups of claims and outcomes. Then it waits for connections
+// in use; Config.CloseWithin limits this second wait.
 func (s *Store) Close() {
 	s.claims.close()
 	s.records.close()
@@ -249,7 +250,7 @@ func (s *Store) Close() {
 		return
 	}
 	closed := make(chan struct{})
-	go func() { // ends with the pool, after 15 s at most
+	go func() { // ends when the pool is closed, after 15 s at most
 		defer close(closed)
 		s.pool.Close()
 	}()
@@ -261,7 +262,7 @@ func (s *Store) Close() {
 	}
 }
 
-// Ping checks that the database answers. It returns a short explanation if it does not.
+// Ping returns an error with a short explanation if the database does not answer.
 func (s *Store) Ping(ctx context.Context) error {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -300,13 +301,13 @@ type Task struct {
 	N        int
 	Kind     string
 	Attempts int // number of earlier attempts; above 0, the task goes to the lane retry
-	// Bulk sends the task to the lane bulk: a queue in Redis that workers serve after the others. It is set if the
-	// delivery is part of a backfill, or was replayed and not attempted since.
+	// Bulk sends the task to the lane bulk: a queue in Redis that workers serve seldom while other lanes have tasks. It
+	// is set if the delivery is part of a backfill, or was replayed and not attempted since.
 	Bulk bool
 	At   time.Time // earliest time at which the task may run; zero: now
 
-	// Ended: the delivery no longer needs this task, because it was held, was waiting or has ended with it. The caller
-	// removes the task from Redis.
+	// Ended: the delivery was released, replayed or cancelled, and no longer needs this task. The caller removes the
+	// task from Redis.
 	Ended bool
 }
 
@@ -328,4 +329,10 @@ type Agent struct {
 	ChainID  uint64
 	Registry string
 	ID       string
+}
+
+// scanAgent reads an agent.
+func scanAgent(row pgx.CollectableRow) (a Agent, err error) {
+	err = row.Scan(&a.ChainID, &a.Registry, &a.ID)
+	return a, err
 }

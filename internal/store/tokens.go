@@ -30,8 +30,8 @@ const (
 type Token struct {
 	Agent
 	Origin netguard.CredentialOrigin
-	// Path is the URL path to which the token may be sent, and to paths below it, in the form of
-	// agentauth.CredentialPath. Empty: the first registered URL to which it is sent sets the path (PinTokenPath).
+	// Path is a URL path in the form of agentauth.CredentialPath. The token may be sent to it and to paths below it.
+	// Empty: the first registered URL to which it is sent sets the path (PinTokenPath).
 	Path   string
 	Scheme string // SchemeBearer, …
 	Header string // canonical name; in Authorization, "Bearer " precedes the token
@@ -61,8 +61,9 @@ func (t Token) URL() string {
 	return string(t.Origin) + t.Path
 }
 
-// Binding returns the associated data of the ciphertext. Moved to another agent, origin, scheme, header or issuer, the
-// ciphertext cannot be decrypted. The path is not included, because a token may get its path later (PinTokenPath).
+// Binding returns the associated data of the ciphertext. A ciphertext that is copied to another agent, origin, scheme,
+// header or issuer cannot be decrypted. The path is not included, because a token may get its path later
+// (PinTokenPath).
 func (t Token) Binding() secret.Binding {
 	return secret.Binding{Purpose: "agent_mcp_tokens.token.v1", ChainID: t.ChainID, Registry: t.Registry, AgentID: t.ID,
 		Origin: string(t.Origin), Scheme: t.Scheme, Header: t.Header, Issuer: t.Issuer}
@@ -89,12 +90,12 @@ func scanToken(row pgx.CollectableRow) (t Token, err error) {
 	return t, err
 }
 
-// SetToken stores a token in place of the one of the same agent and origin. It raises the agent's epoch, so that every
-// worker uses the token from its next claim, and releases the deliveries that were held for a missing credential
-// (auth_required), oldest first and in as many transactions as needed. It inserts a row for an unknown agent, and
-// deletes the access token of the replaced credential. It returns the number of released deliveries and the tasks that
-// the caller puts into Redis or removes there. After an error, both describe the committed part, and a second call
-// continues.
+// SetToken stores a token, and replaces an earlier one of the same agent and origin. It raises the agent's epoch, so
+// that every worker uses the token from its next claim, and releases the deliveries that were held for a missing
+// credential (auth_required), oldest first and in as many transactions as needed. It inserts a row for an unknown
+// agent, and deletes the access token of the replaced credential. It returns the number of released deliveries and the
+// tasks that the caller puts into Redis or removes there. After an error, both describe the committed part, and a
+// second call continues.
 func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []Task, err error) {
 	key, ok := secret.KeyID(t.Ciphertext)
 	switch {
@@ -145,9 +146,9 @@ func (s *Store) PinTokenPath(ctx context.Context, t Token, path string) (pinned 
 	return pinned, noRows(err, ErrNotFound)
 }
 
-// changeTokens runs change, which changes an agent's tokens, raises the agent's epoch, and releases the deliveries that
-// were held for a missing credential (auth_required). It releases the first batch (releaseBatch) in the transaction of
-// the change, and the others in later ones. Its results are those of SetToken.
+// changeTokens changes an agent's tokens by calling change, raises the agent's epoch, and releases the deliveries that
+// were held for a missing credential (auth_required). All this is one transaction, except that further batches of
+// deliveries are released in later ones (releaseInBatches). The results are those of SetToken.
 func (s *Store) changeTokens(ctx context.Context, a Agent,
 	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
 	return s.releaseInBatches(ctx, a, []outcome.Reason{outcome.AuthRequired}, func(ctx context.Context, tx pgx.Tx) error {
@@ -188,8 +189,8 @@ func (s *Store) AgentTokens(ctx context.Context, a Agent) (tokens []Token, held 
 // tokenPage is the number of tokens in a page of TokensAfter or AccessAfter.
 const tokenPage = 1000
 
-// TokensAfter lists the next tokenPage (1,000) tokens after last, in the order of chain, registry, agent and origin.
-// The first page is after nil.
+// TokensAfter lists the next tokenPage (1,000) tokens after last, in the order of chain, registry, agent and origin. If
+// last is nil, it lists the first page.
 func (s *Store) TokensAfter(ctx context.Context, last *Token) (list []Token, err error) {
 	defer wrapError(&err, "list tokens")
 	return s.listTokens(ctx, `SELECT `+tokenColumns+` FROM herald.agent_mcp_tokens t WHERE true`, last, scanToken)
@@ -220,8 +221,8 @@ func (s *Store) ResealToken(ctx context.Context, old Token, ciphertext []byte) (
 	return s.replaceCiphertext(ctx, "agent_mcp_tokens", old, old.Ciphertext, ciphertext)
 }
 
-// replaceCiphertext replaces the ciphertext old of t in a table. It returns false if the stored ciphertext is no longer
-// old.
+// replaceCiphertext replaces the ciphertext of t in a table, if the stored one still equals old. Otherwise it returns
+// false.
 func (s *Store) replaceCiphertext(ctx context.Context, table string, t Token, old, ciphertext []byte) (bool, error) {
 	key, ok := secret.KeyID(ciphertext)
 	if !ok || bytes.Equal(old, ciphertext) {
@@ -259,8 +260,8 @@ type Expiring struct {
 	Expired int
 }
 
-// TokensExpiring counts the stored tokens by Postgres' clock. Expiring.Soon counts those that have not expired, but
-// will before the duration within has passed.
+// TokensExpiring counts the stored tokens by Postgres' clock. Expiring.Soon counts those that have not yet expired, but
+// will expire within the given duration.
 func (s *Store) TokensExpiring(ctx context.Context, within time.Duration) (e Expiring, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

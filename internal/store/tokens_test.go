@@ -115,6 +115,25 @@ func TestTokenStoredMeanwhile(t *testing.T) {
 	}
 }
 
+// TestLostClaimReleasesNothing: a worker that has lost its claim records that the delivery is held. That releases no
+// other held delivery, even if the credential was stored since, because Record does not return tasks with ErrFenced.
+func TestLostClaimReleasesNothing(t *testing.T) {
+	t.Parallel()
+	s, k := newStore(t), newKeys(t)
+	a := agentNamed("1")
+	_, tasks := accept(t, s, feedbacks(1, 1, 2)...)
+	lost, held := claim(t, s, tasks[0]), claim(t, s, tasks[1])
+	record(t, s, held, authHeld)
+	exec(t, s, `UPDATE herald.agents SET epoch = epoch + 1`) // as SetToken does, which would release the held one
+	exec(t, s, `UPDATE herald.work SET claim_no = nextval('herald.claim_no') WHERE id = $1`, lost.ID)
+	if r, err := s.Record(t.Context(), lost, authHeld); !errors.Is(err, ErrFenced) || read(t, s, held.ID).Status != Held {
+		t.Errorf("%+v, %v; the other one is %s", r, err, read(t, s, held.ID).Status)
+	}
+	if n, tasks, err := s.SetToken(t.Context(), sealedFor(t, k, a, tokenOrigin, "one")); n != 1 || len(tasks) != 2 || err != nil {
+		t.Error(n, tasks, err)
+	}
+}
+
 // TestTokenMovedBySQL: a token whose row was changed to another agent, origin, scheme or header cannot be decrypted.
 func TestTokenMovedBySQL(t *testing.T) {
 	t.Parallel()

@@ -31,8 +31,8 @@ type Transfer struct {
 	TransactionHash string    `json:"transactionHash"`
 }
 
-// queueAgentChange queues in b the statements for the AgentUpdated event a: they raise the epochs of the changed
-// agents, so that workers resolve these agents again, and store a transfer to another owner.
+// queueAgentChange queues in b the statements for an AgentUpdated event. They raise the epochs of the changed agents,
+// so that workers resolve these agents again, and store a transfer to another owner.
 func queueAgentChange(b *pgx.Batch, a arrival) {
 	switch c := a.AgentChange; {
 	case c.LastID != nil:

@@ -16,7 +16,7 @@ type Worker struct {
 	ID        uuid.UUID // drawn by the worker's process
 	Host      string
 	Keys      []uint32 // ids of the keys with which the worker can decrypt
-	SealsWith uint32   // id of the one of them with which the worker encrypts
+	SealsWith uint32   // id of the key of Keys with which the worker encrypts
 }
 
 // HasKey reports whether the worker can decrypt with the key that has this id.

@@ -8,6 +8,7 @@ import (
 	"html"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -24,6 +25,7 @@ import (
 // tools and its session id.
 type keeper struct {
 	*httptest.Server
+	more    []net.Listener // at other ports
 	name    string
 	control string
 	tool    string
@@ -58,9 +60,18 @@ func (w *canaryWorld) newKeeper(name string) *keeper {
 	k := &keeper{name: name, control: w.control, tool: w.control, did: map[string]int{}, met: map[string]bool{}}
 	k.state.Store("")
 	k.Server = httptest.NewServer(k)
-	w.t.Cleanup(func() { k.CloseClientConnections(); k.Close() })
+	for range len(mishaps) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		w.must(err)
+		k.more = append(k.more, l)
+		go func() { _ = k.Config.Serve(l) }()
+	}
+	w.t.Cleanup(func() { k.CloseClientConnections(); _ = k.Config.Close(); k.Close() })
 	return k
 }
+
+// origin returns one of the keeper's origins. Calls to one origin that jobs name wait for each other.
+func (k *keeper) origin(n int) string { return "http://" + k.more[n%len(k.more)].Addr().String() }
 
 // want makes the keeper refuse requests that do not contain all these texts.
 func (k *keeper) want(texts ...string) {

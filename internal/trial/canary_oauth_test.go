@@ -62,9 +62,6 @@ func (w *canaryWorld) newGranting(v *way, o oauthtest.Options) *granting {
 	v.url = g.AgentURL
 	v.agent.want("Bearer ")
 	v.agent.challenge = fmt.Sprintf(`Bearer resource_metadata="%s/.well-known/oauth-protected-resource/mcp"`, g.origin())
-	v.line = func(serial int, happens, tool string) string {
-		return w.job(v.number, serial, happens, tool, fmt.Sprintf(`{"transport":"http","url":%q}`, g.AgentURL))
-	}
 	g.Answer(g.answer)
 	return g
 }

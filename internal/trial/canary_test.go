@@ -96,17 +96,28 @@ func (w *canaryWorld) ways() (ways []*way, issuers []*granting) {
 		v := &way{name: name, number: len(ways) + 1}
 		v.agent = w.newKeeper(name)
 		v.url = v.agent.URL
-		v.line = func(serial int, happens, tool string) string {
-			return w.job(v.number, serial, happens, tool, fmt.Sprintf(`{"transport":"http","url":%q}`, v.agent.URL))
-		}
+		v.line = w.lineOfStored(v)
 		ways = append(ways, v)
 		return v
 	}
 	w.storedTokens(add)
 	w.jobsOwn(add)
-	w.serversFile(add)
 	issuers = w.oauth(add)
+	stored := slices.DeleteFunc(slices.Clone(ways), func(v *way) bool { return v.give == nil })
+	w.serversFile(add, stored)
 	return ways, issuers
+}
+
+// lineOfStored returns jobs for an agent whose credential is stored. A job without a mishap names the endpoint. The servers
+// file names it for the others, because after a failure Herald calls an endpoint that a job names once at a time.
+func (w *canaryWorld) lineOfStored(v *way) func(serial int, happens, tool string) string {
+	return func(serial int, happens, tool string) string {
+		endpoint := ""
+		if happens == "answer" {
+			endpoint = fmt.Sprintf(`{"transport":"http","url":%q}`, v.url)
+		}
+		return w.job(v.number, serial, happens, tool, endpoint)
+	}
 }
 
 // storedTokens adds the credentials that `worker token set` accepts.
@@ -143,14 +154,16 @@ func (w *canaryWorld) jobsOwn(add func(string) *way) {
 	own.agent.want("Bearer "+token, tenant)
 	own.line = func(serial int, happens, tool string) string {
 		return w.job(own.number, serial, happens, tool, fmt.Sprintf(`{"transport":"http","url":%q,"headers":{"authorization":%q,"X-Tenant":%s}}`,
-			own.agent.URL, "Bearer "+token, inJSON(tenant)[1]))
+			own.agent.origin(serial), "Bearer "+token, inJSON(tenant)[1]))
 	}
 
 	stream := add("a job's header over HTTP+SSE")
 	key := w.secret("a job's header over HTTP+SSE", "/+&%")
 	stream.agent.want(key)
 	stream.line = func(serial int, happens, tool string) string {
-		return w.job(stream.number, serial, happens, tool, fmt.Sprintf(`{"transport":"sse","url":%q,"headers":{"X-Api-Key":%q}}`, stream.agent.URL+"/sse", key))
+		// An answer that is not JSON does not arrive over a stream.
+		return w.job(stream.number, serial, happens, tool, fmt.Sprintf(
+			`{"transport":"sse","url":%q,"headers":{"X-Api-Key":%q}},"timeoutMs":1500`, stream.agent.origin(serial)+"/sse", key))
 	}
 
 	old := add("the old backend's auth_token")
@@ -159,7 +172,7 @@ func (w *canaryWorld) jobsOwn(add func(string) *way) {
 	old.line = func(serial int, happens, _ string) string {
 		return fmt.Sprintf(`{"id":"job-%[1]d","trigger_id":"7","action_type":"mcp","event_data":{"event_type":"NewFeedback","chain_id":8453,"agent_id":"%[2]d",`+
 			`"client_address":"0x%040[1]x","feedback_index":1,"score":95,"tag1":%[3]q},"config":{"server_url":%[4]q,"auth_token":%[5]q,"include_file_content":false}}`+"\n",
-			serial, old.number, happens, old.agent.URL, oldToken)
+			serial, old.number, happens, old.agent.origin(serial), oldToken)
 	}
 
 	foreign := add("a job in Redis")
@@ -167,7 +180,7 @@ func (w *canaryWorld) jobsOwn(add func(string) *way) {
 	foreign.agent.want("Bearer " + foreignToken)
 	foreign.line = func(serial int, happens, tool string) string {
 		return w.job(foreign.number, serial, happens, tool, fmt.Sprintf(`{"transport":"http","url":%q,"headers":{"Authorization":%q}}`,
-			foreign.agent.URL, "Bearer "+foreignToken))
+			foreign.agent.origin(serial), "Bearer "+foreignToken))
 	}
 	foreign.submit = func(lines []string) {
 		o := w.Redis.Client().Options()
@@ -180,8 +193,9 @@ func (w *canaryWorld) jobsOwn(add func(string) *way) {
 	}
 }
 
-// serversFile writes the operator's servers file. Its secrets are in the worker's environment or in the file itself.
-func (w *canaryWorld) serversFile(add func(string) *way) {
+// serversFile writes the operator's servers file, which names the endpoints of stored too. Its secrets are in the worker's
+// environment or in the file itself.
+func (w *canaryWorld) serversFile(add func(string) *way, stored []*way) {
 	w.t.Helper()
 	listed, address, command := add("the servers file"), add("an address of the servers file"), add("a command of the servers file")
 	variable := func(name, secret string) { w.Site.env = append(w.Site.env, name+"="+secret) }
@@ -201,11 +215,15 @@ func (w *canaryWorld) serversFile(add func(string) *way) {
 	self, err := os.Executable()
 	w.must(err)
 
-	file := fmt.Sprintf(`{"servers": {
+	var entries strings.Builder
+	for _, v := range stored {
+		fmt.Fprintf(&entries, "\"8453:%d\": {\"url\": %q},\n", v.number, v.url)
+	}
+	file := fmt.Sprintf(`{"servers": {%s
 		"8453:%d": {"url": %q, "auth": {"type": "bearer", "token": "${LISTED_TOKEN}"}, "headers": {"X-Written": %s}},
 		"8453:%d": {"url": %q},
 		"8453:%d": {"command": %q, "args": ["-test.run=^TestCanaryAgent$", %q], "env": {%q: "1", "CONTROL": %q, "AGENT_KEY": "${COMMAND_KEY}", "AGENT_KEY_TOO": "${COMMAND_KEY_TOO}"}}
-	}}`, listed.number, listed.agent.URL, inJSON(inFile)[1], address.number, address.agent.URL+"/${PATH_KEY}/mcp?key=${QUERY_KEY}",
+	}}`, entries.String(), listed.number, listed.agent.URL, inJSON(inFile)[1], address.number, address.agent.URL+"/${PATH_KEY}/mcp?key=${QUERY_KEY}",
 		command.number, self, w.control, stdioVariable, w.control)
 	w.servers = file
 	variable("HERALD_SERVERS_FILE", w.file(serversName, file))

@@ -89,8 +89,13 @@ func newCanaryWorld(t *testing.T) *canaryWorld {
 	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	w := &canaryWorld{t: t, ctx: ctx, dir: dir, control: "Control" + canary.Random(20)}
-	programs := shared.Programs(t)
+	built := make(chan Programs, 1)
+	go func() { defer close(built); built <- shared.Programs(t) }() // while Postgres starts
 	w.startPostgres()
+	programs, ok := <-built
+	if !ok {
+		t.FailNow() // Programs has said why
+	}
 	w.Site, err = Open(ctx, Config{Programs: programs, Postgres: w.postgres, Database: "canary", Logs: filepath.Join(dir, "logs")})
 	skipWithout(t, embedded.ErrNoRedis, err)
 	w.must(err)

@@ -53,7 +53,21 @@ type load struct {
 	watched  bool // operators watch: open pages refresh, and one client follows the events
 	workers  int  // number of worker processes; 0 means 1
 	standby  bool // Postgres confirms a commit after a standby wrote it to disk
+	lifted   bool // no limits per origin and agent
+	// burst: autovacuum is off, and the tables are analyzed once: while nothing is open (burstBlind), or when all
+	// deliveries wait (burstKnown). Empty: no burst.
+	burst string
+	ended int // deliveries that ended before the run
 }
+
+// The values of load.burst.
+const (
+	burstBlind = "analyzed empty"
+	burstKnown = "analyzed full"
+)
+
+// isUsual reports whether the run differs from the others of its queue only in its numbers.
+func (l load) isUsual() bool { return !l.watched && !l.unsorted && !l.lifted && l.burst == "" }
 
 // processes returns the number of worker processes.
 func (l load) processes() int { return max(1, l.workers) }
@@ -77,6 +91,12 @@ func (l load) String() string {
 	}
 	if l.standby {
 		s += ", standby"
+	}
+	if l.lifted {
+		s += ", limits lifted"
+	}
+	if l.burst != "" {
+		s += fmt.Sprintf(", %d ended, %s", l.ended, l.burst)
 	}
 	return s
 }
@@ -107,7 +127,7 @@ const (
 // environment returns the worker's environment. It restores the defaults of settings that trials shorten.
 func (l load) environment(redisURL, data string) []string {
 	env := []string{"HERALD_CALL_TIMEOUT=30s", "HERALD_LEASE_MARGIN=1m", "HERALD_LEASE=2m", "REDIS_URL=" + redisURL}
-	if l.agents < l.inflight*l.processes() && !l.limited {
+	if l.agents < l.inflight*l.processes() && !l.limited || l.lifted {
 		env = append(env, "HERALD_ENDPOINT_INFLIGHT=1000", "HERALD_ENDPOINT_RATE=1000000", "HERALD_EFFORT_BUDGET=off")
 	}
 	if l.unsorted {
@@ -157,12 +177,23 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 	if err := f.pause(ctx); err != nil {
 		return res, err
 	}
+	if l.burst != "" {
+		if err := b.prepareBurst(ctx, l.ended); err != nil {
+			return res, err
+		}
+		defer func() { err = errors.Join(err, b.site.SQL(ctx, setAutovacuum("RESET (autovacuum_enabled)"))) }()
+	}
 	empty, err := b.readCounters(ctx)
 	if err != nil {
 		return res, err
 	}
 	if err := f.accept(ctx, agents, l.n); err != nil {
 		return res, err
+	}
+	if l.burst == burstKnown {
+		if err := b.site.SQL(ctx, analyze); err != nil {
+			return res, err
+		}
 	}
 	waiting, err := f.countWaiting(ctx)
 	if err != nil {
@@ -236,6 +267,43 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 	res.peak.goroutines = max(res.peak.goroutines, res.start.goroutines, res.end.goroutines) // short runs have few samples
 	b.say("  %.0f/s in %s, %s ms of CPU each, %d repeated, %.0f MB at most", res.rate, res.took.Round(time.Millisecond), res.cpu, res.repeats, mb(res.peak.memory))
 	return res, nil
+}
+
+// prepareBurst inserts deliveries that have ended, turns autovacuum off, and analyzes the tables. Nothing is open.
+func (b *bench) prepareBurst(ctx context.Context, ended int) error {
+	insert := func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, `WITH made AS (
+			INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, dispatch, attempts, job,
+				created_at, accepted_at, finished_at)
+			SELECT gen_random_uuid(), 'ended/' || n, 'NewFeedback', 1, '0x' || repeat('0', 40), n % 1000, 'ended/' || n, n, 'delivered', 1, 1,
+				jsonb_build_object('tag1', repeat('x', 700)), now() - interval '1 day', now() - interval '1 day', now() - interval '1 day'
+			  FROM generate_series(1, $1) n RETURNING id)
+			INSERT INTO herald.attempts (delivery_id, number, started_at, stage, outcome) SELECT id, 1, now() - interval '1 day', 'call', 'delivered' FROM made`, ended)
+		return err
+	}
+	for _, do := range []func(context.Context, *pgx.Conn) error{setAutovacuum("SET (autovacuum_enabled = off)"), insert, analyze} {
+		if err := b.site.SQL(ctx, do); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// analyze updates the planner's statistics. VACUUM also removes the pages of tables that are empty now.
+func analyze(ctx context.Context, c *pgx.Conn) error {
+	_, err := c.Exec(ctx, `VACUUM ANALYZE`)
+	return err
+}
+
+// setAutovacuum changes the storage parameters of each table.
+func setAutovacuum(change string) func(context.Context, *pgx.Conn) error {
+	return func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, `DO $$ DECLARE r regclass; BEGIN
+			FOR r IN SELECT oid FROM pg_class WHERE relnamespace = 'herald'::regnamespace AND relkind = 'r' LOOP
+				EXECUTE format('ALTER TABLE %s `+change+`', r);
+			END LOOP; END $$`)
+		return err
+	}
 }
 
 // count computes the rate from the rows.

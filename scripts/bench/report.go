@@ -85,6 +85,8 @@ func (r report) targets() []target {
 		r.batchTarget(),
 		r.watchedTarget(),
 		r.orderTarget(),
+		r.backlogTarget(),
+		r.burstTarget(),
 	}
 	find := func(what string) *target {
 		return &out[slices.IndexFunc(out, func(t target) bool { return strings.HasPrefix(t.what, what) })]
@@ -161,7 +163,7 @@ func (r report) rateTarget(queue string, agents, most int, least float64, needed
 // slowest returns the run with the lowest rate at the target's concurrency.
 func (r report) slowest(queue string, agents, most int) (worst loadResult) {
 	for _, l := range r.loads {
-		if l.queue == queue && l.inflight == targetInflight && !l.watched && !l.unsorted && l.agents >= agents && l.agents <= most &&
+		if l.queue == queue && l.inflight == targetInflight && l.isUsual() && l.agents >= agents && l.agents <= most &&
 			(worst.rate == 0 || l.rate < worst.rate) {
 			worst = l
 		}
@@ -201,13 +203,50 @@ func (r report) orderTarget() target {
 	return t
 }
 
+// backlogTarget compares a long backlog with a short one.
+func (r report) backlogTarget() target {
+	t := target{"backlog: 25 times as many waiting deliveries, limits lifted", "≥ 95 % of the rate", "", notMeasured}
+	var lifted []loadResult
+	for _, l := range r.loads {
+		if l.lifted {
+			lifted = append(lifted, l)
+		}
+	}
+	if len(lifted) == 2 {
+		short, long := lifted[0], lifted[1]
+		t.judge(fmt.Sprintf("%.0f %% (%s with %s, %s with %s)", 100*long.rate/short.rate, perS(long.rate), thousands(long.n), perS(short.rate),
+			thousands(short.n)), long.rate >= 0.95*short.rate)
+	}
+	return t
+}
+
+// burstTarget compares the bursts of which the planner's statistics do not know with the same bursts of which they do.
+func (r report) burstTarget() target {
+	t := target{"bursts after an analysis of the tables without open deliveries, autovacuum off", "≥ 95 % of the rate with fresh statistics",
+		"`-only bursts`", notMeasured}
+	known, worst := map[[2]int]float64{}, math.Inf(1)
+	for _, l := range r.loads {
+		switch l.burst {
+		case burstKnown:
+			known[[2]int{l.ended, l.n}] = l.rate
+		case burstBlind:
+			if of := known[[2]int{l.ended, l.n}]; of > 0 && l.rate/of < worst {
+				worst = l.rate / of
+				t.judge(fmt.Sprintf("%.0f %% (%s deliveries, %s ended: %s against %s)", 100*worst, thousands(l.n), thousands(l.ended), perS(l.rate),
+					perS(of)), worst >= 0.95)
+			}
+		}
+	}
+	return t
+}
+
 // cpuTarget judges the run with the most processor time per delivery.
 func (r report) cpuTarget() target {
 	t := target{fmt.Sprintf("CPU per delivery, all four together, %d in flight, ≥ %d agents", targetInflight, targetAgents), "≤ 1.0 ms", "",
 		notMeasured}
 	var most loadResult
 	for _, l := range r.loads {
-		if l.queue == realRedis && l.inflight == targetInflight && !l.watched && !l.unsorted && l.agents >= targetAgents && l.cpu.sum() > most.cpu.sum() {
+		if l.queue == realRedis && l.inflight == targetInflight && l.isUsual() && l.agents >= targetAgents && l.cpu.sum() > most.cpu.sum() {
 			most = l
 		}
 	}
@@ -248,6 +287,12 @@ func (r report) loadTable(p func(string, ...any)) {
 		}
 		if l.watched {
 			agents += ", pages open"
+		}
+		if l.lifted {
+			agents += ", limits lifted"
+		}
+		if l.burst != "" {
+			agents += fmt.Sprintf(", %s ended, %s", thousands(l.ended), l.burst)
 		}
 		p("| %s | %d | %s | %d | %s | %s | %s | %.2f | %s | %s |", l.queue, l.inflight, agents, l.n, perS(l.rate), r.share(l), l.cpu, l.handed, memories(l), goroutines(l))
 	}

@@ -66,7 +66,7 @@ type verdict struct {
 }
 
 // Error returns the verdict for any error of the executor. Unknown errors get the reason internal_error, whose waits
-// count as attempts. v.Text is the text of the error.
+// count as attempts. The verdict's Text is the text of the error.
 func Error(err error) outcome.Verdict {
 	v := verdict{Verdict: outcome.Verdict{Text: err.Error()}}
 	v.Reason = findReason(err, &v)
@@ -192,7 +192,7 @@ func classifyContent(err error, v *verdict) (outcome.Reason, bool) {
 
 // classifyOAuth returns the reason for errors of an authorization server, and false for other errors. If the server
 // refuses the credential or its metadata cannot be used, the reason is auth_required: another credential may help. If
-// it is unavailable, v.thirdParty is set, because the agent itself may still work.
+// the server is unavailable, v.thirdParty is set, because the agent itself may still work.
 func classifyOAuth(err error, v *verdict) (outcome.Reason, bool) {
 	var no *oauth.RefusedError
 	var document *oauth.MetadataError
@@ -292,10 +292,10 @@ func classifyCall(call *mcpcall.CallError) outcome.Reason {
 }
 
 // classifyUnanswered returns the reason for a request that got neither an HTTP error status nor a JSON-RPC error. If
-// the agent answered input_required, it is rate_limited if Herald only has to wait, and bad_response otherwise. If at
-// least a part of the request was written, it is outcome_unknown. If nothing was written, the error decides: timeout,
-// internal_error (this process cancelled the request), bad_response (the handshake or the tool list is invalid), or
-// connect_failed for all others.
+// the agent answered input_required, the reason is rate_limited if Herald only has to wait, and bad_response otherwise.
+// If the agent did not, and at least a part of the request was written, the reason is outcome_unknown. If nothing was
+// written, the error decides: timeout, internal_error (this process cancelled the request), bad_response (the handshake
+// or the tool list is invalid), or connect_failed for all others.
 func classifyUnanswered(call *mcpcall.CallError) outcome.Reason {
 	var input *mcpcall.InputRequiredError
 	var large *mcpcall.TooLargeError

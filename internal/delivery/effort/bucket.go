@@ -8,14 +8,14 @@ type rules struct {
 
 func newRules(sizeMicros float64) rules { return rules{size: sizeMicros, refill: sizeMicros / 60e6} }
 
-// bucket is the worker time that an agent has used and that has not been refilled yet, by kind. charge.lua has the same
-// rules.
+// bucket has the worker time that an agent has used and that has not been refilled since, by kind. charge.lua has the
+// same rules.
 type bucket struct {
-	parts [kindCount]float64 // µs
-	at    int64              // µs: the time at which parts was computed
+	used [kindCount]float64 // µs
+	at   int64              // µs: the time at which used was computed
 }
 
-func sumParts(parts [kindCount]float64) (s float64) {
+func sumKinds(parts [kindCount]float64) (s float64) {
 	for _, p := range parts {
 		s += p
 	}
@@ -23,16 +23,16 @@ func sumParts(parts [kindCount]float64) (s float64) {
 }
 
 // sumUsed returns the used worker time of all kinds, in µs.
-func (b *bucket) sumUsed() float64 { return sumParts(b.parts) }
+func (b *bucket) sumUsed() float64 { return sumKinds(b.used) }
 
-// usedAtMost returns the used worker time in µs, but counts at most files µs for fetching files, even if more was used.
-// Clients choose the files, so the excess must not block the agent's other deliveries.
-func (b *bucket) usedAtMost(files float64) float64 {
-	return b.sumUsed() - max(b.parts[Fetches]+b.parts[ResponseFetches]-files, 0)
+// usedAtMost returns the used worker time in µs, of which the time for fetching files counts up to fileLimit µs.
+// Clients choose the files, so the time above fileLimit must not delay the agent's other deliveries.
+func (b *bucket) usedAtMost(fileLimit float64) float64 {
+	return b.sumUsed() - max(b.used[Fetches]+b.used[ResponseFetches]-fileLimit, 0)
 }
 
-// addRefill refills the bucket for the time from b.at to now (µs): it reduces the used time of all kinds in proportion.
-// If the clock was set back, it refills nothing.
+// addRefill refills the bucket for the time from b.at to now (µs). A refill reduces the used time of all kinds in
+// proportion. If the clock was set back, addRefill refills nothing.
 func (b *bucket) addRefill(r rules, now int64) {
 	back, used := float64(max(now-b.at, 0))*r.refill, b.sumUsed()
 	b.at = now
@@ -40,20 +40,21 @@ func (b *bucket) addRefill(r rules, now int64) {
 		return
 	}
 	if back >= used {
-		b.parts = [kindCount]float64{}
+		b.used = [kindCount]float64{}
 		return
 	}
 	keep := 1 - back/used
-	for i := range b.parts {
-		b.parts[i] *= keep
+	for i := range b.used {
+		b.used[i] *= keep
 	}
 }
 
-// chargeSpent refills the bucket up to now (µs), and then adds spent (µs by kind) to the used worker time, even if that
-// exceeds the bucket's size.
+// chargeSpent refills the bucket up to now (µs), and then adds spent, the µs spent on each kind of
+// work, to the used worker time, even if the
+// sum exceeds the bucket's size.
 func (b *bucket) chargeSpent(r rules, now int64, spent [kindCount]float64) {
 	b.addRefill(r, now)
-	for i := range b.parts {
-		b.parts[i] += spent[i]
+	for i := range b.used {
+		b.used[i] += spent[i]
 	}
 }

@@ -40,15 +40,15 @@ func TestConformance(t *testing.T) {
 				mean := float64(step + 1)
 				if step == 0 {
 					b.chargeSpent(rules, now, spent)
-					spent, all := [kindCount]float64{}, known{mean, b.parts} // all effort counts, since Redis does not know it
+					spent, all := [kindCount]float64{}, known{mean, b.used} // all effort counts, since Redis does not know it
 					compare(t, s, agent(int(seed)), spent, all, b)
 					continue
 				}
 				if r.IntN(4) == 0 {
 					b.addRefill(rules, now)
 					k, err := s.readSpent(t.Context(), agent(int(seed)))
-					if err != nil || k.mean != mean-1 || !same(k.parts, b.parts) {
-						t.Fatalf("step %d of %d: read %+v, %v; want %+v", step, seed, k, err, b.parts)
+					if err != nil || k.mean != mean-1 || !same(k.used, b.used) {
+						t.Fatalf("step %d of %d: read %+v, %v; want %+v", step, seed, k, err, b.used)
 					}
 				}
 				b.chargeSpent(rules, now, spent)
@@ -61,8 +61,8 @@ func TestConformance(t *testing.T) {
 func compare(t *testing.T, s *shared, of store.Agent, spent [kindCount]float64, all known, want bucket) {
 	t.Helper()
 	k, err := s.addSpent(t.Context(), of, spent, all)
-	if err != nil || k.mean != all.mean || !same(k.parts, want.parts) {
-		t.Fatalf("Redis: %+v, %v; want %+v", k, err, want.parts)
+	if err != nil || k.mean != all.mean || !same(k.used, want.used) {
+		t.Fatalf("Redis: %+v, %v; want %+v", k, err, want.used)
 	}
 }
 
@@ -99,9 +99,9 @@ func FuzzBucket(f *testing.F) {
 				want += spent[i%int(kindCount)]
 				b.chargeSpent(r, now, spent)
 			}
-			for _, p := range b.parts {
+			for _, p := range b.used {
 				if p < 0 || math.IsNaN(p) {
-					t.Fatalf("step %d: %v", i, b.parts)
+					t.Fatalf("step %d: %v", i, b.used)
 				}
 			}
 			if math.Abs(b.sumUsed()-want) > 1 {

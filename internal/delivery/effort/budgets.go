@@ -16,15 +16,15 @@ import (
 
 // Config configures Budgets.
 type Config struct {
-	// Size is the worker time that an agent may use at once: the capacity of its token bucket, and the refill per
-	// minute. Required.
+	// Size is the worker time that an agent may use at once. It is the capacity of the agent's token bucket, and the
+	// bucket refills by Size per minute. Required.
 	Size time.Duration
 	// Redis stores the sums of all workers. If it is nil, this process counts alone. The caller closes it after Close.
 	// It must have ContextTimeoutEnabled.
 	Redis redis.UniversalClient
 	// Timeout bounds one call to Redis. Default 50 ms.
 	Timeout time.Duration
-	// MaxAgents bounds the agents that this process remembers, about 400 bytes each. Default 10,000.
+	// MaxAgents bounds the agents that this process remembers. One takes about 400 bytes. Default 10,000.
 	MaxAgents int
 
 	Logger *slog.Logger     // default slog.Default()
@@ -38,18 +38,18 @@ const (
 	// meanWeight is the weight of the newest attempt in the mean. One attempt of 25 s makes a quick agent costly for
 	// its next seven attempts.
 	meanWeight = 0.25
-	// filesPart is the part of a bucket that fetching feedback files may use, and responsesPart the part that fetching
-	// the files of responses may use. An agent that has used costlyPart of its bucket is costly.
+	// filesPart is the part of a bucket that fetching the files of feedback and responses may use together.
+	// responsesPart is the part for the files of responses. An agent that has used costlyPart of its bucket is costly.
 	filesPart, responsesPart, costlyPart = 0.5, filesPart / 4, 0.5
-	// reportPart is the part of a bucket that a worker may charge to an agent before it writes to Redis: a second, if
-	// the bucket's size is 60 s.
+	// reportPart is the part of a bucket that a worker may charge to an agent before it writes to Redis: one second for
+	// a bucket of 60 s.
 	reportPart = 1.0 / 60
 	// minWait and maxWait bound the wait returned with a refusal.
 	minWait, maxWait = time.Second, 5 * time.Minute
 	// awayFor is how long the worker does not call Redis after a failed call.
 	awayFor = time.Second
-	// maxPending bounds the agents whose usage is queued for Redis. If the queue is full, the agent's usage is queued
-	// with its next charge.
+	// maxPending bounds the accounts in the channel Budgets.pending. If the channel is full, an account is queued with
+	// its next charge.
 	maxPending = 1024
 )
 
@@ -75,16 +75,16 @@ type Budgets struct {
 	totals    [kindCount]float64 // µs charged since the start
 }
 
-// account is the effort budget of one agent as this process knows it: the worker time that the agent has used, its mean
-// cost per attempt, and its running attempts. Budgets.mu guards it.
+// account is the effort budget of one agent as this process knows it: the worker time that the agent has used, the mean
+// cost of its attempts, and its running attempts. Budgets.mu guards it.
 type account struct {
 	agent store.Agent
 	bucket
 	mean       float64            // mean cost of the latest attempts in µs, without files; 0: unknown
 	unreported [kindCount]float64 // charges that are not in Redis yet
-	queued     bool               // it is in Budgets.pending, or reportPending is writing it to Redis
+	queued     bool               // the account is in Budgets.pending, or reportPending is writing its charges to Redis
 	running    []*Hold
-	nextReturn int64 // µs: the earliest time at which the next refused delivery may try again (refuseHold)
+	nextReturn int64 // µs: from when the next refused delivery may try again (refuseHold)
 }
 
 // New validates the configuration. It does not wait for Redis. With Redis it starts a goroutine, which Close stops.
@@ -124,7 +124,7 @@ func (b *Budgets) Close() {
 // readClock returns this process' monotonic clock in µs. It never returns 0, which means "never".
 func (b *Budgets) readClock() int64 { return b.clock().Sub(b.start).Microseconds() + 1 }
 
-// findAccount returns the agent's account. If the agent has none, findAccount creates it. The caller holds mu.
+// findAccount returns the agent's account, and creates it if the agent has none. The caller holds mu.
 func (b *Budgets) findAccount(agent store.Agent) *account {
 	if a, ok := b.accounts.Get(agent); ok {
 		return a
@@ -134,8 +134,8 @@ func (b *Budgets) findAccount(agent store.Agent) *account {
 	return a
 }
 
-// loadShared reads an agent's values from Redis into its account: other workers or an earlier process may have stored
-// them. If Redis does not answer, the account does not change.
+// loadShared reads the agent's values from Redis into its account, because other workers or an earlier process may have
+// stored them. If Redis does not answer, the account does not change.
 func (b *Budgets) loadShared(ctx context.Context, a *account) {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
@@ -151,22 +151,22 @@ func (b *Budgets) loadShared(ctx context.Context, a *account) {
 	b.adoptShared(a, k)
 }
 
-// adoptShared sets the account's used time to that of all workers (k), plus the charges that are not in Redis yet. It
-// adopts their mean only if no attempt of this process has ended. The caller holds mu.
+// adoptShared sets the account's used time to k.used, the sum of all workers in Redis, plus the charges that are not in
+// Redis yet. If the account's mean cost is unknown, it also adopts k.mean. The caller holds mu.
 func (b *Budgets) adoptShared(a *account, k known) {
 	now := b.readClock()
 	a.addRefill(b.rules, now)
 	a.capUnreported()
-	a.at, a.parts = now, k.parts
-	for i := range a.parts {
-		a.parts[i] += a.unreported[i]
+	a.at, a.used = now, k.used
+	for i := range a.used {
+		a.used[i] += a.unreported[i]
 	}
 	if a.mean == 0 {
 		a.mean = k.mean
 	}
 }
 
-// suspendRedis stops calls to Redis for awayFor, because a call failed with err, and logs err. After Close it does
+// suspendRedis logs err, with which a call to Redis failed, and stops further calls for awayFor. After Close it does
 // nothing. The caller holds mu.
 func (b *Budgets) suspendRedis(err error) {
 	if b.life.Err() != nil {
@@ -176,12 +176,12 @@ func (b *Budgets) suspendRedis(err error) {
 	b.log.Debug("effort is counted by this worker alone for now", logging.About(logging.Redis), "error", err)
 }
 
-// isAway reports whether Redis must not be called now, because there is no Redis or a call failed within awayFor. The
-// caller holds mu.
+// isAway reports whether Redis must not be called now, because there is no Redis or a call to it failed less than
+// awayFor ago. The caller holds mu.
 func (b *Budgets) isAway() bool { return b.shared == nil || b.readClock() < b.awayUntil }
 
-// chargeAccount charges an attempt's cost (µs by kind) to its agent. If charges of at least reportPart of a bucket are
-// not in Redis yet, it queues the account for reportPending. The caller holds mu.
+// chargeAccount charges the cost of an attempt (µs by kind) to its agent. If the charges that are not in Redis yet
+// reach reportPart of a bucket, it queues the account for reportPending. The caller holds mu.
 func (b *Budgets) chargeAccount(a *account, spent [kindCount]float64) {
 	a.bucket.chargeSpent(b.rules, b.readClock(), spent)
 	for i := range spent {
@@ -193,7 +193,7 @@ func (b *Budgets) chargeAccount(a *account, spent [kindCount]float64) {
 		return
 	}
 	a.capUnreported()
-	if sumParts(a.unreported) < reportPart*b.rules.size || a.queued {
+	if sumKinds(a.unreported) < reportPart*b.rules.size || a.queued {
 		return
 	}
 	select {
@@ -203,10 +203,10 @@ func (b *Budgets) chargeAccount(a *account, spent [kindCount]float64) {
 	}
 }
 
-// capUnreported reduces the charges that are not in Redis yet, if together they exceed the used worker time, to that
-// time, because the refill has compensated for the rest. The caller holds Budgets.mu.
+// capUnreported reduces the charges that are not in Redis yet to the used worker time, if they exceed it. The refill
+// has already compensated for the rest. The caller holds Budgets.mu.
 func (a *account) capUnreported() {
-	if unreported, used := sumParts(a.unreported), a.sumUsed(); unreported > used {
+	if unreported, used := sumKinds(a.unreported), a.sumUsed(); unreported > used {
 		for i := range a.unreported {
 			a.unreported[i] *= used / unreported
 		}
@@ -214,8 +214,8 @@ func (a *account) capUnreported() {
 }
 
 // reportPending adds the charges of queued accounts to Redis, one account after the other, until Close. If Redis does
-// not answer, it tries the same account again after awayFor: other workers must learn that an agent is slow even if it
-// gets no further delivery.
+// not answer, it tries the same account again after awayFor. Without that, other workers would not learn that an agent
+// is slow if the agent gets no further delivery.
 func (b *Budgets) reportPending() {
 	again := time.NewTicker(awayFor)
 	defer again.Stop()
@@ -235,8 +235,8 @@ func (b *Budgets) reportPending() {
 	}
 }
 
-// reportAccount adds the charges of one account to Redis and adopts the sums of all workers from the answer. It reports
-// whether that succeeded. After a failure it keeps the charges.
+// reportAccount adds the charges of one account to Redis and adopts the sums of all workers from the answer. It returns
+// false if that failed. The account then keeps the charges.
 func (b *Budgets) reportAccount(a *account) bool {
 	b.mu.Lock()
 	if b.isAway() {
@@ -245,7 +245,7 @@ func (b *Budgets) reportAccount(a *account) bool {
 	}
 	a.addRefill(b.rules, b.readClock())
 	a.capUnreported()
-	spent, all := a.unreported, known{a.mean, a.parts}
+	spent, all := a.unreported, known{a.mean, a.used}
 	a.unreported = [kindCount]float64{}
 	b.mu.Unlock()
 
@@ -256,8 +256,8 @@ func (b *Budgets) reportAccount(a *account) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err != nil {
-		// Redis may have counted it nevertheless. Counting it twice is better than losing it, and the refill corrects
-		// it.
+		// Redis may have added the charges although its answer is missing. Charging twice is better than losing a
+		// charge, and the refill corrects it.
 		for i := range spent {
 			a.unreported[i] += spent[i]
 		}

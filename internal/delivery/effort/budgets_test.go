@@ -31,7 +31,7 @@ func TestReservations(t *testing.T) {
 				t.Errorf("%q does not say %q", over.Text, says)
 			}
 		}
-		// The next one returns when the previous one is paid for, not together with it.
+		// The next delivery returns when the previous one is paid for, not together with it.
 		if next := w.refused(b, slow); next.Wait != 40*time.Second {
 			t.Errorf("the next waits %s", next.Wait)
 		}
@@ -69,7 +69,7 @@ func TestReservations(t *testing.T) {
 	})
 }
 
-// TestRunningAttemptCountsItsTime: an attempt that takes longer than expected counts with the time that it has taken.
+// TestRunningAttemptCountsItsTime: an attempt that takes longer than expected reserves the time since it began.
 func TestRunningAttemptCountsItsTime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -167,7 +167,8 @@ func TestFilesUseHalfTheBudget(t *testing.T) {
 	}
 }
 
-// TestFilesOfResponses: the files of responses use an eighth of the budget, and leave the part of feedback's files to it.
+// TestFilesOfResponses: the files of responses use an eighth of the budget at most, so that files of feedback can use
+// the rest of their part.
 func TestFilesOfResponses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)

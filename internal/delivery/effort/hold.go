@@ -13,7 +13,8 @@ import (
 
 func randomFloat() float64 { return rand.Float64() }
 
-// OverError means that the agent's effort budget is used up. The delivery gets a free wait.
+// OverError means that the agent's effort budget is used up. The delivery gets a free wait: a wait after which the
+// attempt does not count.
 type OverError struct {
 	Wait time.Duration // until the delivery may try again, different for each delivery: 1 s to 5 min
 	Text string        // a sentence for the operator
@@ -21,8 +22,9 @@ type OverError struct {
 
 func (e *OverError) Error() string { return e.Text }
 
-// Hold is the reservation of worker time for one attempt in its agent's effort budget, from Begin until End. Only one
-// goroutine may use it. A nil Hold, from nil Budgets, does nothing.
+// Hold is the reservation of worker time for one attempt in its agent's effort budget, from Begin until End. It also
+// collects the attempt's cost (Spend). Only one goroutine may use it. The methods of a nil Hold, which nil Budgets
+// return, do nothing.
 type Hold struct {
 	budgets *Budgets
 	account *account
@@ -32,17 +34,17 @@ type Hold struct {
 	ended   bool
 }
 
-// Begin reserves the expected cost of an attempt in the agent's effort budget: the mean cost of its latest attempts. If
-// the agent's used and reserved worker time already reach the size of the budget, it returns an *OverError. Of the time
-// used for files, it counts at most filesPart of the budget. There is no other error: if Redis does not answer, this
-// process decides alone. Nil Budgets return a nil Hold.
+// Begin reserves the expected cost of an attempt in the agent's effort budget: the mean cost of the agent's latest
+// attempts. If the used and reserved worker time already reaches the size of the budget, Begin returns an *OverError.
+// Of the time used for files, it counts at most filesPart of the budget. There is no other error: if Redis does not
+// answer, this process decides alone. Nil Budgets return a nil Hold.
 func (b *Budgets) Begin(ctx context.Context, agent store.Agent) (*Hold, error) {
 	if b == nil {
 		return nil, nil
 	}
 	b.mu.Lock()
 	a := b.findAccount(agent)
-	if a.mean == 0 && !b.isAway() { // no attempt of this process has ended, but those of another worker may have
+	if a.mean == 0 && !b.isAway() { // another worker may have charged the agent already
 		b.mu.Unlock()
 		b.loadShared(ctx, a)
 		b.mu.Lock()
@@ -65,7 +67,7 @@ func (b *Budgets) Begin(ctx context.Context, agent store.Agent) (*Hold, error) {
 	return h, nil
 }
 
-// sumSoFar returns the time in µs since the attempt first contacted the agent, or 0 before that. The caller holds mu.
+// sumSoFar returns the time in µs since the attempt first contacted the agent; 0: it has not. The caller holds mu.
 func (h *Hold) sumSoFar(now int64) float64 {
 	if h.reached == 0 {
 		return 0
@@ -74,9 +76,9 @@ func (h *Hold) sumSoFar(now int64) float64 {
 }
 
 // refuseHold returns the refusal of a reservation. used and reserved are the agent's used and reserved worker time in
-// µs. The wait lasts until the budget has refilled, at least minWait, and is longer for each further delivery, by the
-// time in which the mean cost of an attempt is refilled. From maxWait on, it is random, between half of maxWait and
-// maxWait. The caller holds mu.
+// µs. The wait lasts until the budget has refilled, at least minWait. Each further refused delivery waits longer, by
+// the time in which the mean cost of an attempt is refilled. A wait that would reach maxWait is random instead, between
+// half of maxWait and maxWait. The caller holds mu.
 func (b *Budgets) refuseHold(a *account, now int64, used, reserved float64) *OverError {
 	until := now + max(int64((used+reserved-b.rules.size)/b.rules.refill), minWait.Microseconds())
 	back := max(a.nextReturn, until)
@@ -88,7 +90,7 @@ func (b *Budgets) refuseHold(a *account, now int64, used, reserved float64) *Ove
 		wait = maxWait/2 + time.Duration(b.random()*float64(maxWait/2))
 	}
 	text := fmt.Sprintf("the agent's effort budget is used up: of %s of worker time a minute, %s are used (%s)",
-		formatSeconds(b.size), formatMicros(used), describeParts(a.parts))
+		formatSeconds(b.size), formatMicros(used), describeUsed(a.used))
 	if n := len(a.running); n > 0 {
 		text += fmt.Sprintf(", and %s more are reserved for %d under way", formatMicros(reserved), n)
 	}
@@ -96,8 +98,8 @@ func (b *Budgets) refuseHold(a *account, now int64, used, reserved float64) *Ove
 		b.clock().Add(wait).UTC().Format("15:04:05 UTC"), wait.Round(100*time.Millisecond))}
 }
 
-// CheckFiles returns an *OverError if fetching files of kind w (Fetches or ResponseFetches) has used the part of the
-// agent's budget for these files (filesPart, responsesPart), and otherwise nil. Call it before fetching a file.
+// CheckFiles returns an *OverError if files of kind w have used their part of the agent's budget, and otherwise nil. w
+// is Fetches (filesPart) or ResponseFetches (responsesPart). Call it before a file is fetched.
 func (h *Hold) CheckFiles(w What) error {
 	if h == nil {
 		return nil
@@ -111,7 +113,7 @@ func (h *Hold) CheckFiles(w What) error {
 	if w == ResponseFetches {
 		most, of = responsesPart*b.rules.size, "responses"
 	}
-	files := a.parts[w]
+	files := a.used[w]
 	if files < most {
 		return nil
 	}
@@ -122,12 +124,13 @@ func (h *Hold) CheckFiles(w What) error {
 		b.clock().Add(wait).UTC().Format("15:04:05 UTC"), wait.Round(100*time.Millisecond))}
 }
 
-// Costly reports whether the agent was costly when the attempt began: its latest attempts took more than longAttempt on
-// average, a running one has taken that long, or it has used costlyPart of its budget. It is nil-safe, and its result
-// does not change during the attempt.
+// Costly reports whether the agent was costly when the attempt began. An agent is costly if its latest attempts took
+// more than longAttempt on average, if a running attempt has taken that long, or if costlyPart of its budget is used.
+// The result does not change during the attempt. For a nil Hold it is false.
 func (h *Hold) Costly() bool { return h != nil && h.costly }
 
-// Reach records that the attempt contacts the agent now. From now on, at least the elapsed time is reserved.
+// Reach records that the attempt contacts the agent now. From the first such contact on, the attempt reserves at least
+// the time that has passed since.
 func (h *Hold) Reach() {
 	if h == nil {
 		return
@@ -140,15 +143,15 @@ func (h *Hold) Reach() {
 }
 
 // Spend adds the cost of n things of kind w, which took this time together, to the cost that End charges. n is 0 if the
-// attempt only waited for a connection or tool list whose price another attempt pays.
+// attempt only waited for a connection or a list of tools, whose price another attempt pays.
 func (h *Hold) Spend(w What, n int, took time.Duration) {
 	if h != nil && !h.ended && (n > 0 || took > 0) {
 		h.spent[w] += float64(priceOf(w, n, took).Microseconds())
 	}
 }
 
-// End charges the cost of the attempt to the agent, and releases the reservation. The cost without files also changes
-// the agent's mean cost, if it is not 0. Further calls do nothing.
+// End charges the cost of the attempt to the agent, and releases the reservation. If the cost without files is not 0,
+// it also changes the agent's mean cost. Further calls do nothing.
 func (h *Hold) End() {
 	if h == nil || h.ended {
 		return
@@ -158,10 +161,10 @@ func (h *Hold) End() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	a.running = slices.DeleteFunc(a.running, func(o *Hold) bool { return o == h })
-	if sumParts(h.spent) == 0 {
+	if sumKinds(h.spent) == 0 {
 		return
 	}
-	if own := sumParts(h.spent) - h.spent[Fetches] - h.spent[ResponseFetches]; own > 0 {
+	if own := sumKinds(h.spent) - h.spent[Fetches] - h.spent[ResponseFetches]; own > 0 {
 		if a.mean == 0 {
 			a.mean = own
 		}
@@ -170,8 +173,8 @@ func (h *Hold) End() {
 	b.chargeAccount(a, h.spent)
 }
 
-// describeParts returns the used worker time by kind, the largest first: "calls 58.1 s, connections 2 s".
-func describeParts(parts [kindCount]float64) string {
+// describeUsed returns the used worker time by kind, the largest first: "calls 58.1 s, connections 2 s".
+func describeUsed(parts [kindCount]float64) string {
 	var order []What
 	for w := range kindCount {
 		if parts[w] > 0 {

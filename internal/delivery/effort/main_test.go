@@ -19,7 +19,7 @@ func everywhere(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)
 	heraldtest.EachRedis(t, func(t *testing.T, url string) { test(t, heraldtest.RedisClient(t, url)) })
 }
 
-// world contains workers with a common clock that only move moves.
+// world has workers with a common clock, which only the method move moves.
 type world struct {
 	testing.TB
 	*heraldtest.Clock

@@ -21,14 +21,13 @@ var names = [kindCount]string{"calls", "connections", "listings", "fetches", "re
 // String returns the name of the kind, as in metrics.
 func (w What) String() string { return names[w] }
 
-// leastPrice is the least cost of one thing of each kind, even if it is done in no time. Each thing costs at least the
-// time during which a slot waits for it. The worker's other work costs about these amounts, measured on the machine of
-// docs/bench.md:
-//   - a call: nothing more;
+// leastPrice is the least cost of one thing of each kind. A thing for which a slot waited longer costs that time
+// instead. A least price is about the time of the worker's own work, measured on the machine of docs/bench.md:
+//   - a call: none;
 //   - a connection: keys and certificates, a session, sockets, and often a second try with another protocol revision.
 //     An agent that drops each connection pays for a call and a connection each time;
 //   - a listing: parsing and compiling schemas that the agent wrote;
-//   - a fetch: hashing and comparing the file, even if it comes from the cache or from the URI itself.
+//   - a fetch: hashing and comparing the file, even if it comes from the cache or is in the URI itself.
 var leastPrice = [kindCount]time.Duration{Connections: 50 * time.Millisecond, Listings: 20 * time.Millisecond,
 	Fetches: time.Millisecond, ResponseFetches: time.Millisecond}
 

@@ -18,8 +18,8 @@ import (
 //go:embed lua/charge.lua
 var chargeSource string
 
-// remembered is how long Redis keeps an agent's values after its last charge. The usage refills much sooner. The mean
-// is useful for as long as a success counts as recent (store.RecentSuccess).
+// remembered is how long Redis keeps an agent's values after its last charge. The used time refills much sooner, but
+// the mean is useful for as long as a success counts as recent (store.RecentSuccess).
 const remembered = time.Hour
 
 // shared accesses the agents' values in Redis, to which all workers add.
@@ -34,16 +34,18 @@ func newShared(client redis.UniversalClient, r rules) *shared {
 	return &shared{client: client, script: redis.NewScript(chargeSource), rules: r}
 }
 
-// agentKey returns the Redis key of an agent's values. It contains a hash, because anyone can register agents.
+// agentKey returns the Redis key of an agent's values. The key contains a hash of the agent, because anyone can
+// register agents.
 func agentKey(a store.Agent) string {
 	hash := sha256.Sum256(fmt.Appendf(nil, "%d:%s:%s", a.ChainID, a.Registry, a.ID))
 	return "herald:effort:" + hex.EncodeToString(hash[:16])
 }
 
-// known is the usage of an agent: the mean cost of its latest attempts in µs, and the used worker time in µs by kind.
+// known is the usage of an agent: the mean cost of its latest attempts in µs, and the used worker time in µs for
+// each kind of work (calls, files, …).
 type known struct {
-	mean  float64
-	parts [kindCount]float64
+	mean float64
+	used [kindCount]float64
 }
 
 // readSpent reads an agent's values from Redis. They are 0 if Redis has none.
@@ -51,16 +53,16 @@ func (s *shared) readSpent(ctx context.Context, a store.Agent) (known, error) {
 	return s.runScript(ctx, a, "0", [kindCount]float64{}, known{})
 }
 
-// addSpent adds the charges in spent to an agent's values in Redis and returns the new values. all contains the agent's
-// values as this process knows them: those of all workers when Redis last answered, refilled since then, plus spent. If
-// Redis has lost its values, addSpent stores all.parts instead of adding spent. all.mean replaces the mean in Redis,
-// unless it is 0.
+// addSpent adds the charges in spent to an agent's values in Redis and returns the new values. The argument all
+// contains the agent's values as this process knows them: the sum of all workers when Redis last answered, refilled
+// since then, plus spent. If Redis has lost the agent's values, addSpent stores all.used instead of adding spent. If
+// all.mean is not 0, it replaces the mean in Redis.
 func (s *shared) addSpent(ctx context.Context, a store.Agent, spent [kindCount]float64, all known) (known, error) {
 	return s.runScript(ctx, a, "1", spent, all)
 }
 
-// runScript runs charge.lua and returns the agent's values from its answer. add is "1" to add to these values (see
-// addSpent), or "0" to read them only.
+// runScript runs charge.lua and returns the agent's values in Redis. add is "1" to add to these values (see addSpent),
+// or "0" to read them only.
 func (s *shared) runScript(ctx context.Context, a store.Agent, add string, spent [kindCount]float64, all known) (k known, _ error) {
 	now := int64(0)
 	if s.now != nil {
@@ -68,7 +70,7 @@ func (s *shared) runScript(ctx context.Context, a store.Agent, add string, spent
 	}
 	number := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
 	args := []any{now, number(s.rules.refill), remembered.Milliseconds(), number(all.mean), add}
-	for _, parts := range [][kindCount]float64{spent, all.parts} {
+	for _, parts := range [][kindCount]float64{spent, all.used} {
 		for _, p := range parts {
 			args = append(args, number(p))
 		}
@@ -88,7 +90,7 @@ func (s *shared) runScript(ctx context.Context, a store.Agent, add string, spent
 		if i == 0 {
 			k.mean = x
 		} else {
-			k.parts[i-1] = x
+			k.used[i-1] = x
 		}
 	}
 	return k, nil

@@ -152,7 +152,7 @@ func TestReportedEffort(t *testing.T) {
 	h.End()
 	b.mu.Lock()
 	a := b.findAccount(agent(1))
-	b.adoptShared(a, known{parts: [kindCount]float64{Calls: 3e6}})
+	b.adoptShared(a, known{used: [kindCount]float64{Calls: 3e6}})
 	b.mu.Unlock()
 	w.left(b, agent(1), 56.5)
 

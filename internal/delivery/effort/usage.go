@@ -13,7 +13,7 @@ import (
 // Usage is the state of an agent's effort budget, in seconds.
 type Usage struct {
 	Budget      float64 `json:"budgetSeconds"`         // capacity, and refill per minute
-	Left        float64 `json:"leftSeconds"`           // negative: the agent used more than the budget contained
+	Left        float64 `json:"leftSeconds"`           // negative: the agent has used more than the budget
 	Calls       float64 `json:"callSeconds"`           // worker time used and not refilled yet, by kind
 	Connections float64 `json:"connectionSeconds"`     //
 	Listings    float64 `json:"listingSeconds"`        //
@@ -24,7 +24,7 @@ type Usage struct {
 
 // String returns the usage on one line: "12.3 s left of 60 s a minute; used: calls 40 s, connections 7.7 s".
 func (u Usage) String() string {
-	used := describeParts([kindCount]float64{u.Calls * 1e6, u.Connections * 1e6, u.Listings * 1e6, u.Fetches * 1e6, 0})
+	used := describeUsed([kindCount]float64{u.Calls * 1e6, u.Connections * 1e6, u.Listings * 1e6, u.Fetches * 1e6, 0})
 	s := fmt.Sprintf("%s left of %s a minute; used: %s", formatMicros(u.Left*1e6), formatMicros(u.Budget*1e6), used)
 	if u.Mean > 0 {
 		s += fmt.Sprintf("; an attempt takes %s", time.Duration(u.Mean*float64(time.Second)).Round(time.Millisecond))
@@ -34,14 +34,14 @@ func (u Usage) String() string {
 
 func newUsage(r rules, k known) *Usage {
 	const second = 1e6
-	return &Usage{Budget: r.size / second, Left: (r.size - sumParts(k.parts)) / second, Calls: k.parts[Calls] / second,
-		Connections: k.parts[Connections] / second, Listings: k.parts[Listings] / second,
-		Fetches: (k.parts[Fetches] + k.parts[ResponseFetches]) / second, Mean: k.mean / second}
+	return &Usage{Budget: r.size / second, Left: (r.size - sumKinds(k.used)) / second, Calls: k.used[Calls] / second,
+		Connections: k.used[Connections] / second, Listings: k.used[Listings] / second,
+		Fetches: (k.used[Fetches] + k.used[ResponseFetches]) / second, Mean: k.mean / second}
 }
 
-// Usage returns the state of an agent's effort budget from this worker's memory, or else from Redis. It returns nil if
-// there are no budgets, or if this worker does not know the agent and Redis does not answer. An agent without usage in
-// Redis has a full budget.
+// Usage returns the state of an agent's effort budget, from this worker's memory or else from Redis. It returns nil if
+// b is nil, or if this worker does not know the agent and cannot read Redis. An agent that Redis does not know has a
+// full budget.
 func (b *Budgets) Usage(ctx context.Context, agent store.Agent) *Usage {
 	if b == nil {
 		return nil
@@ -52,7 +52,7 @@ func (b *Budgets) Usage(ctx context.Context, agent store.Agent) *Usage {
 	if met {
 		defer b.mu.Unlock()
 		a.addRefill(b.rules, b.readClock())
-		u := newUsage(b.rules, known{a.mean, a.parts})
+		u := newUsage(b.rules, known{a.mean, a.used})
 		u.UnderWay = len(a.running)
 		return u
 	}
@@ -70,7 +70,7 @@ func (b *Budgets) Usage(ctx context.Context, agent store.Agent) *Usage {
 }
 
 // ReadUsage reads the state of an agent's effort budget from Redis. Charges that workers have not added there yet are
-// missing: at most a sixtieth of a budget per worker. An agent without usage in Redis has a full budget.
+// missing: at most a sixtieth of a budget per worker. An agent that Redis does not know has a full budget.
 func ReadUsage(ctx context.Context, client redis.UniversalClient, size time.Duration, agent store.Agent) (*Usage, error) {
 	r := newRules(float64(size.Microseconds()))
 	k, err := newShared(client, r).readSpent(ctx, agent)

@@ -30,8 +30,8 @@ type ReconcilerLedger interface {
 }
 
 // Dispatcher enqueues tasks in Redis, and removes from Redis those with Ended set. It stops at the first task that
-// Redis does not accept, and returns how many tasks precede that one. The deliveries of the others stay dispatched in
-// Postgres, until the reconciler finds that Redis does not have their tasks.
+// Redis does not accept, and returns how many tasks precede that one. The deliveries of the remaining tasks stay
+// dispatched in Postgres, until the reconciler finds that Redis does not have their tasks.
 type Dispatcher interface {
 	Dispatch(ctx context.Context, tasks []store.Task) (taken int)
 }
@@ -67,14 +67,14 @@ type ReconcilerConfig struct {
 	Now func() time.Time // default time.Now
 }
 
-// Reconciler repairs stuck deliveries. It expires the leases of dead workers, dispatches waiting deliveries that are
-// due, replaces tasks that Redis lost, and dispatches from backlogs of agents below their dispatch limit. It logs
-// nothing if it finds nothing.
+// Reconciler dispatches waiting deliveries that are due, in each process, and repairs stuck deliveries, in one process
+// at a time: it expires the leases of dead workers, replaces tasks that Redis lost, and dispatches from backlogs of
+// agents below their dispatch limit. It logs nothing if it finds nothing.
 type Reconciler struct {
 	ReconcilerConfig
 
 	postgresLost time.Time // when Postgres was last found unavailable or slow
-	redisMarker  time.Time // RedisMarker of the Redis whose lost tasks were all replaced
+	redisMarker  time.Time // the RedisMarker before which all lost tasks have been replaced
 }
 
 // NewReconciler validates the configuration and sets the defaults.
@@ -115,13 +115,13 @@ const (
 	stuckAfter = 5 * time.Minute
 )
 
-// Run does a round (LeadAndReconcile) at once and after each Interval, until the context ends. The first round in which
+// Run does a round (Round) at once and after each Interval, until the context ends. The first round in which
 // this process leads, and Postgres is steady (isPostgresSteady), also replaces the tasks that Redis lost earlier.
 func (r *Reconciler) Run(ctx context.Context) {
 	ticker := time.NewTicker(r.Interval)
 	defer ticker.Stop()
 	for {
-		if err := r.LeadAndReconcile(ctx); err != nil && ctx.Err() == nil {
+		if err := r.Round(ctx); err != nil && ctx.Err() == nil {
 			r.Logger.Warn("reconciling failed; the next round tries again", logging.About(failedService(err)),
 				"error", err)
 		}
@@ -133,18 +133,21 @@ func (r *Reconciler) Run(ctx context.Context) {
 	}
 }
 
-// LeadAndReconcile does one round (Reconcile) while this process leads. If another process leads, it does nothing and
-// returns nil.
-func (r *Reconciler) LeadAndReconcile(ctx context.Context) error {
+// Round does one round: it dispatches waiting deliveries that are due, and then, if this process leads, repairs
+// (repair).
+func (r *Reconciler) Round(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
-	began := r.Now()
-	_, err := r.Ledger.Lead(ctx, func(ctx context.Context) error {
-		if r.Now().Sub(began) > slowPostgres {
-			r.postgresLost = r.Now() // the lock is never waited for, so Postgres was slow
-		}
-		return r.Reconcile(ctx)
-	})
+	err := r.dispatchDue(ctx)
+	if err == nil {
+		began := r.Now()
+		_, err = r.Ledger.Lead(ctx, func(ctx context.Context) error {
+			if r.Now().Sub(began) > slowPostgres {
+				r.postgresLost = r.Now() // Lead does not wait for the lock, so Postgres was slow
+			}
+			return r.repair(ctx)
+		})
+	}
 	if err != nil && failedService(err) == logging.Postgres {
 		r.postgresLost = r.Now()
 	}
@@ -165,10 +168,9 @@ type redisError struct{ error }
 
 func (e *redisError) Unwrap() error { return e.error }
 
-// Reconcile does the work of one round: it expires leases, releases held deliveries whose missing setting is present
-// now, dispatches waiting deliveries that are due and the agents' backlogs, and replaces the tasks that Redis lost.
-// LeadAndReconcile calls it while this process leads.
-func (r *Reconciler) Reconcile(ctx context.Context) error {
+// repair does the leader's part of a round: it expires leases, releases held deliveries whose missing setting is present
+// now, dispatches the agents' backlogs, and replaces the tasks that Redis lost.
+func (r *Reconciler) repair(ctx context.Context) error {
 	steady, now, err := r.isPostgresSteady(ctx)
 	if err != nil {
 		return err
@@ -186,10 +188,6 @@ func (r *Reconciler) Reconcile(ctx context.Context) error {
 		return err
 	}
 	r.Dispatcher.Dispatch(ctx, released)
-	due, err := r.dispatchDue(ctx)
-	if err != nil {
-		return err
-	}
 	unordered, err := r.Ledger.IgnoreOrder(ctx, r.Batch)
 	if err != nil {
 		return err
@@ -204,27 +202,32 @@ func (r *Reconciler) Reconcile(ctx context.Context) error {
 	if steady {
 		lost, err = r.dispatchLost(ctx, now)
 	}
-	if expired+len(released)+due+len(unordered)+len(backlog)+lost > 0 {
-		r.Logger.Info("reconciled", "leases_expired", expired, "released", len(released), "due", due, "order_switched_off", len(unordered),
-			"backlog", len(backlog),
-			"lost_by_redis", lost)
+	if expired+len(released)+len(unordered)+len(backlog)+lost > 0 {
+		r.Logger.Info("reconciled", "leases_expired", expired, "released", len(released), "order_switched_off", len(unordered),
+			"backlog", len(backlog), "lost_by_redis", lost)
 	}
 	return err
 }
 
-// dispatchDue dispatches deliveries whose wait is over, batch by batch, and returns their number. It stops after
-// r.Interval, even if more deliveries are due, so that the next round can expire leases first.
-func (r *Reconciler) dispatchDue(ctx context.Context) (due int, err error) {
+// dispatchDue dispatches deliveries whose wait is over, batch by batch. It stops after r.Interval, even if more
+// deliveries are due, so that the leader can expire leases first.
+func (r *Reconciler) dispatchDue(ctx context.Context) error {
+	due := 0
+	defer func() {
+		if due > 0 {
+			r.Logger.Info("deliveries whose wait is over are dispatched", "dispatched", due)
+		}
+	}()
 	began := r.Now()
 	for {
 		tasks, more, err := r.Ledger.Due(ctx, r.Batch)
 		if err != nil {
-			return due, err
+			return err
 		}
 		r.Dispatcher.Dispatch(ctx, tasks)
 		due += len(tasks)
 		if !more || r.Now().Sub(began) >= r.Interval {
-			return due, nil
+			return nil
 		}
 	}
 }
@@ -266,10 +269,10 @@ func (r *Reconciler) dispatchLost(ctx context.Context, now time.Time) (lost int,
 	return lost + late, err
 }
 
-// dispatchAllLost enqueues new tasks for all deliveries that were dispatched before the time since which Redis has kept
-// tasks (TaskFinder.RedisMarker), and returns their number. It does nothing if it already did that completely for the
-// same time. now is the time by Postgres' clock. If Redis does not accept a task, it returns no error: a later round
-// finds the other deliveries overdue.
+// dispatchAllLost enqueues new tasks for all deliveries that were dispatched before Redis last lost its data
+// (TaskFinder.RedisMarker returns that time), and returns their number. It does nothing if it already did that
+// completely for the same loss. now is the time by Postgres' clock. If Redis does not accept a task, dispatchAllLost returns no error,
+// because a later round finds the remaining deliveries overdue.
 func (r *Reconciler) dispatchAllLost(ctx context.Context, now time.Time) (lost int, err error) {
 	ask, cancel := context.WithTimeout(ctx, redisTimeout)
 	marker, err := r.Dispatcher.RedisMarker(ask, now)

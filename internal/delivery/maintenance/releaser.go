@@ -46,9 +46,9 @@ type ReleaserConfig struct {
 // releaseInterval is the time between two regular rounds if Ticks is nil.
 const releaseInterval = 10 * time.Minute
 
-// Releaser releases two kinds of held deliveries: those held because their agent was disabled, if neither its row nor
-// the servers file disables it now, and those of agents that MarkCallable named, because the servers file now contains
-// their endpoint or credential. It does a round when Run starts, when Wake is called, and regularly.
+// Releaser releases held deliveries of two kinds of agents: agents that were disabled, once neither their row nor the
+// servers file disables them, and agents whose endpoint or credential the servers file now contains (MarkCallable). It
+// does a round when Run starts, when Wake is called, and regularly.
 type Releaser struct {
 	ReleaserConfig
 	wake chan struct{}

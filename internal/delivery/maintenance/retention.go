@@ -46,7 +46,7 @@ const (
 	// workTime is how long a round may start batches. While it runs, the process has the leader's lock, which the
 	// reconciler needs half an interval later. So workTime is shorter than half of defaultInterval.
 	workTime   = 2 * time.Second
-	eventBatch = 10_000 // rows of delivery_events deleted per statement: each outcome has one
+	eventBatch = 10_000 // rows of delivery_events deleted per statement; many, because each outcome adds one
 
 	// hoursBatch times RetentionConfig.Batch is the largest number of rows of agent_hours that one statement deletes,
 	// because there is a row per agent and hour.
@@ -81,8 +81,8 @@ func NewRetention(cfg RetentionConfig) (*Retention, error) {
 }
 
 // Run checks after each Interval whether a round is due, and does it, until the context ends. A round is due a minute
-// after a complete one, or at the next check if the last one left work. The checks are half an interval after those of
-// a reconciler that was started at the same time, so that the two do not request the lock together.
+// after a complete or failed one, or at the next check if the last one left work. The checks are half an interval after
+// those of a reconciler that was started at the same time, so that the two do not request the lock together.
 func (r *Retention) Run(ctx context.Context) {
 	timer := time.NewTimer(r.Interval / 2)
 	defer timer.Stop()

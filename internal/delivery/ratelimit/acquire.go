@@ -7,18 +7,19 @@ import (
 	"time"
 )
 
-// firstLook is the first pause between two tries to acquire a permit that another process may have released. Each
-// further pause is longer, up to lastLook. A permit that is kept for a waiter is idle until its next try, so the pauses
-// are short: with 100 ms, the p99 latency next to a hanging neighbour was 144 ms; with 15 ms it is 88 ms. A release in
-// this process wakes the first waiter immediately.
+// firstPause is the pause between the first two tries of a waiting call to acquire a permit. Each further pause is
+// longer, up to lastPause. A release in this process wakes a waiting call at once; the tries find permits that other
+// processes released. The pauses are short, because a permit that is kept for a waiting call stays unused until the
+// call's next try. With pauses of 100 ms, the p99 latency next to a hanging neighbour was 144 ms; with 15 ms it is 88
+// ms.
 const (
-	firstLook = 5 * time.Millisecond
-	lastLook  = 15 * time.Millisecond
+	firstPause = 5 * time.Millisecond
+	lastPause  = 15 * time.Millisecond
 )
 
-// Acquire acquires a permit at an origin for a call to one of its endpoints, or waits at most MaxWait for one. token
-// must identify the attempt: a second call with the same token uses no further permit. The error is a *RefusedError,
-// the context's, ErrClosed, or names an empty argument.
+// Acquire acquires a permit for a call to an endpoint of an origin. It waits for one for at most MaxWait. token must
+// identify the attempt: if Acquire is repeated with the same token, it uses no further permit. The error is a
+// *RefusedError, the error of ctx, ErrClosed, or names an empty argument.
 func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (*Permit, error) {
 	if origin == "" || endpoint == "" || token == "" {
 		return nil, errors.New("ratelimit: an origin, an endpoint and a token are needed")
@@ -34,7 +35,7 @@ func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (
 	e := l.findEndpoint(originKey(origin), endpointID(endpoint))
 	token = permitToken(e.id, token)
 	e.users++
-	others, wait := e.origin.countWaiters(e) > 0, l.isWorthWaiting(e)
+	others, wait := e.origin.countWaitingCalls(e) > 0, l.isWorthWaiting(e)
 	l.mu.Unlock()
 	defer func() {
 		l.mu.Lock()
@@ -42,94 +43,94 @@ func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (
 		l.mu.Unlock()
 	}()
 
-	// Do not overtake the calls that wait already.
-	v, pass := l.requestPermit(ctx, e, token, question{attempt: !others, reserve: !wait})
-	if pass == nil && wait && v.code != open {
-		v, pass = l.waitInQueue(ctx, e, token, v, others)
+	// If calls to the endpoint wait already, this one must not overtake them.
+	v, permit := l.requestPermit(ctx, e, token, question{attempt: !others, reserve: !wait})
+	if permit == nil && wait && v.code != open {
+		v, permit = l.waitForPermit(ctx, e, token, v, others)
 	}
 	switch {
-	case pass == nil && ctx.Err() != nil:
+	case permit == nil && ctx.Err() != nil:
 		return nil, ctx.Err()
-	case pass == nil:
+	case permit == nil:
 		return nil, newRefusedError(v, &l.rules, rand.Float64())
 	case ctx.Err() != nil:
-		pass.Release(ctx, Neutral)
+		permit.Release(ctx, Neutral)
 		return nil, ctx.Err()
 	}
-	return pass, nil
+	return permit, nil
 }
 
-// isWorthWaiting reports whether another call may wait in this process and will probably get a permit within l.maxWait,
-// the longest wait for a permit. A call may wait if fewer than l.room calls of its endpoint and fewer than l.originRoom
+// isWorthWaiting reports whether a further call to the endpoint may wait in this process, and will probably get a
+// permit within l.maxWait. A call may wait if fewer than l.room calls of its endpoint and fewer than l.originRoom calls
 // of its origin wait.
 //
-// It estimates the wait from the endpoint's mean call time, the length of the origin's queue and the number of permits.
-// It does not count the permits of this endpoint's calls that have run for longer than l.maxWait, because these calls
-// may hang. If all running calls of the endpoint are that old, it returns false. If only some are and the mean is
-// unknown, it uses l.maxWait as the mean. If no running call is that old and the mean is unknown, it estimates no wait.
+// The expected wait follows from the endpoint's mean call time, the number of waiting calls and the number of permits.
+// Calls of the endpoint that have run for longer than l.maxWait may hang, so their permits do not count. If all running
+// calls of the endpoint are that old, isWorthWaiting returns false. Before the first call has ended, the mean is
+// unknown: isWorthWaiting then uses l.maxWait if some running call is that old, and otherwise 0.
 func (l *Limiter) isWorthWaiting(e *endpoint) bool {
 	o, maxWait := e.origin, toMicros(l.maxWait)
-	if o.countWaiters(e) >= l.room || len(o.queue) >= l.originRoom {
+	if o.countWaitingCalls(e) >= l.room || len(o.waitingCalls) >= l.originRoom {
 		return false
 	}
-	calls, hanging := o.countCalls(&l.rules, l.now(), e.id, maxWait)
+	calls, hanging := o.countRunning(&l.rules, l.now(), e.id, maxWait)
 	expected := int64(l.rules.inflight - hanging)
 	if expected <= 0 || calls > 0 && calls == hanging {
 		return false
 	}
 	mean := e.mean
 	if mean == 0 && hanging > 0 {
-		mean = maxWait // no call has ended: assume that each of the others takes that long
+		mean = maxWait // no call has ended, and one hangs: assume a long mean
 	}
-	return mean*int64(len(o.queue)+1)/expected <= maxWait
+	return mean*int64(len(o.waitingCalls)+1)/expected <= maxWait
 }
 
-// waitInQueue adds the call to its origin's queue and waits there for a permit, for at most l.maxWait. If a permit is
-// not likely within that time (isWorthWaiting, isTooLate), it does not wait. v is the earlier refusal of the call.
-// others says that other calls of its endpoint waited then, so that the call itself did not try to get a permit.
+// waitForPermit makes the call wait in this process for a permit, for at most l.maxWait. It does not wait if a permit
+// within that time is unlikely (isWorthWaiting, isTooLate). v is the earlier refusal of the call. If others is set,
+// other calls of its endpoint were waiting then, so this call has not tried to get a permit yet.
 //
-// Without a permit, waitInQueue returns a refusal with a reserved return time. If ctx ends during the wait, no time is
-// reserved.
-func (l *Limiter) waitInQueue(ctx context.Context, e *endpoint, token string, v acquireAnswer,
+// If the call gets no permit, waitForPermit returns a refusal with a reserved return time. If ctx ends during the wait,
+// no time is reserved.
+func (l *Limiter) waitForPermit(ctx context.Context, e *endpoint, token string, v acquireAnswer,
 	others bool) (acquireAnswer, *Permit) {
-	o, w := e.origin, &waiter{endpoint: e, wake: make(chan struct{}, 1)}
+	o, w := e.origin, &waitingCall{endpoint: e, wake: make(chan struct{}, 1)}
 	l.mu.Lock()
 	if !l.isWorthWaiting(e) || l.isTooLate(v, l.maxWait) {
 		l.mu.Unlock()
 		return l.requestPermit(ctx, e, token, question{reserve: true})
 	}
-	o.queue = append(o.queue, w)
+	o.waitingCalls = append(o.waitingCalls, w)
 	if others && o.isFirst(w) {
-		w.wake <- struct{}{} // the calls before it have left, so it has to ask for a permit now
+		w.wake <- struct{}{} // the calls of its endpoint that were first have left, so this one must ask now
 	}
 	l.mu.Unlock()
 	defer func() {
 		l.mu.Lock()
-		o.leaveQueue(w)
+		o.removeWaitingCall(w)
 		l.mu.Unlock()
 	}()
 
 	began := time.Now()
 	timer := time.NewTimer(l.maxWait)
 	defer timer.Stop()
-	look := time.NewTimer(pauseFor(v, l.firstLook))
-	defer look.Stop()
-	for pause := l.firstLook; ; pause = min(pause*3/2, max(lastLook, l.firstLook)) {
+	next := time.NewTimer(pauseFor(v, l.firstPause))
+	defer next.Stop()
+	for pause := l.firstPause; ; pause = min(pause*3/2, max(lastPause, l.firstPause)) {
 		woken := false
 		select {
 		case <-w.wake:
 			woken = true
-		case <-look.C:
+		case <-next.C:
 		case <-timer.C:
 			return l.requestPermit(ctx, e, token, question{attempt: l.isFirst(o, w), reserve: true})
 		case <-ctx.Done():
 			return v, nil
 		}
 		if l.isFirst(o, w) {
-			var pass *Permit
-			v, pass = l.requestPermit(ctx, e, token, question{attempt: true})
-			if pass != nil || v.code == open {
-				return v, pass
+			var permit *Permit
+			v, permit = l.requestPermit(ctx, e, token, question{attempt: true})
+			if permit != nil || v.code == open {
+				return v, permit
 			}
 			if l.isTooLate(v, l.maxWait-time.Since(began)) {
 				return l.requestPermit(ctx, e, token, question{reserve: true})
@@ -140,18 +141,18 @@ func (l *Limiter) waitInQueue(ctx context.Context, e *endpoint, token string, v 
 			o.passOn(w)
 			l.mu.Unlock()
 		}
-		look.Reset(pauseFor(v, pause))
+		next.Reset(pauseFor(v, pause))
 	}
 }
 
-// isTooLate reports whether v is a refusal because of the rate, and the rate allows no call within d.
+// isTooLate reports whether v refuses the call because the rate allows the next one only after more than the time d.
 func (l *Limiter) isTooLate(v acquireAnswer, d time.Duration) bool {
 	return v.code == throttled && v.wait > toMicros(d)
 }
 
-// pauseFor returns how long a call that was refused with v waits before its next try. If the rate refused it, that is
-// the time until the rate allows a call. Otherwise it is pause ±25 %, at random, so that processes do not try at the
-// same moments.
+// pauseFor returns how long a call that was refused with v waits before its next try. If the rate refused the call, it
+// waits until the rate allows one. Otherwise it waits pause ±25 %, at random, so that processes do not try at the same
+// moments.
 func pauseFor(v acquireAnswer, pause time.Duration) time.Duration {
 	if v.code == throttled && v.wait > 0 {
 		return time.Duration(v.wait) * time.Microsecond
@@ -159,15 +160,15 @@ func pauseFor(v acquireAnswer, pause time.Duration) time.Duration {
 	return pause*3/4 + rand.N(pause/2)
 }
 
-func (l *Limiter) isFirst(o *origin, w *waiter) bool {
+func (l *Limiter) isFirst(o *origin, w *waitingCall) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return o.isFirst(w)
 }
 
-// requestPermit requests a permit, a reserved return time, or both, as q says (question). It asks Redis, or this
-// process' own state during an outage, while there is no other worker, and after Close. The permit is nil if the call
-// is refused or q.attempt is false.
+// requestPermit asks for a permit, a reserved return time, or both, as q says. While the limits are shared, it asks
+// Redis. Otherwise it uses this process' own state (askLocal): during an outage, while there is no other worker, and
+// after Close. The permit is nil if the call is refused or q.attempt is false.
 func (l *Limiter) requestPermit(ctx context.Context, e *endpoint, token string, q question) (acquireAnswer, *Permit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -180,20 +181,20 @@ func (l *Limiter) requestPermit(ctx context.Context, e *endpoint, token string, 
 		o.dropExpired(now)
 		_, held := o.permits[token]
 		if !held && o.isFull(&l.rules, now) {
-			// This process holds all permits of the origin, so Redis cannot grant it another one.
+			// This process' calls hold all permits of the origin, so Redis cannot grant another one.
 			o.missed = true
 			if !q.reserve {
 				return acquireAnswer{code: busy}, nil
 			}
 			asked.attempt = false
 		} else {
-			// Hold the permit here before asking Redis, so that this process never exceeds the limit.
+			// Take the permit here before asking Redis, so that this process never exceeds the limit.
 			o.takePermit(&l.rules, now, token)
 		}
 	}
 	generation := l.outage.generation
 	l.mu.Unlock()
-	// Do not cancel this with the caller: the limiter must learn about each permit that Redis granted.
+	// The call of Redis does not end with ctx: the limiter must learn about each permit that Redis grants.
 	v, err := callRedis(context.WithoutCancel(ctx), l, l.timeout, func(ctx context.Context) (acquireAnswer, error) {
 		return l.remote.acquire(ctx, o.key, e.id, token, asked)
 	})
@@ -203,7 +204,7 @@ func (l *Limiter) requestPermit(ctx context.Context, e *endpoint, token string, 
 		l.beginOutage(generation, err)
 		if asked.attempt {
 			delete(o.permits, token)
-			// Redis may have granted the permit nevertheless.
+			// Redis may have granted the permit although its answer is missing.
 			l.addPendingRelease(pendingRelease{key: o.key, id: e.id, token: token})
 		}
 		return l.askLocal(e, token, q)
@@ -224,7 +225,7 @@ func (l *Limiter) requestPermit(ctx context.Context, e *endpoint, token string, 
 	return v, nil
 }
 
-// askLocal does what requestPermit does, with this process' own state and without Redis. The caller holds mu.
+// askLocal is requestPermit with this process' own state instead of Redis. The caller holds mu.
 func (l *Limiter) askLocal(e *endpoint, token string, q question) (acquireAnswer, *Permit) {
 	v := e.origin.acquire(&l.rules, l.now(), &e.circuit, token, q)
 	if v.code.isGranted() {
@@ -237,8 +238,8 @@ func (l *Limiter) newPermit(e *endpoint, token string, shared bool) *Permit {
 	return &Permit{limiter: l, endpoint: e, token: token, acquiredAt: l.clock(), shared: shared}
 }
 
-// release releases the permit p and counts the result of its call: first in Redis, so that a waiter which is woken
-// afterwards finds the permit free there too, and then in this process. took is the duration of the call in µs.
+// release releases the permit p and counts the result of its call: first in Redis, and then in this process. So a call
+// that the release wakes finds the permit free in Redis too. took is the duration of the call in µs.
 func (l *Limiter) release(ctx context.Context, p *Permit, result Result, took int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -272,8 +273,8 @@ func (l *Limiter) release(ctx context.Context, p *Permit, result Result, took in
 	o.wakeFrom(0)
 }
 
-// callRedis runs one operation in Redis, with the timeout, and returns its result. Close waits for it. After Close, it
-// returns ErrClosed.
+// callRedis runs op, one operation in Redis, with the timeout and returns its result. Close waits for running
+// operations. After Close, callRedis returns ErrClosed.
 func callRedis[T any](ctx context.Context, l *Limiter, timeout time.Duration,
 	op func(context.Context) (T, error)) (T, error) {
 	l.mu.Lock()

@@ -6,28 +6,28 @@ import (
 )
 
 const (
-	// lookForOthers is the time between two checks whether there are other workers. Until the check, a new worker and
-	// this one may each use the whole limit of an origin.
+	// lookForOthers is the time between two checks whether there are other workers. Until the next check, a new worker
+	// and this one may each use the whole limit of an origin.
 	lookForOthers = time.Second
-	// aloneAfter is how long a worker continues to share its limits, even if Redis lists no other worker, after Redis
-	// failed or lost its list of workers. It is longer than other workers need to be listed again (asynq's servers
-	// renew their entry every 5 s).
+	// aloneAfter is how long a worker continues to share its limits after Redis failed or lost its list of workers,
+	// even if Redis lists no other worker. It is longer than other workers need to be listed again: asynq's servers
+	// renew their entries every 5 s.
 	aloneAfter = 6 * time.Second
 )
 
 // watchOthers calls look (Config.Workers) periodically, until Close. It sets l.alone if Redis lists this worker and no
-// other, and clears it if Redis lists another worker or not this one, or if look fails. If Redis listed this worker
-// before, l.alone also stays cleared for aloneAfter after such a failure or such a list without this worker.
+// other. It clears l.alone if Redis lists another worker, does not list this one, or if look fails. If Redis had listed
+// this worker before such a failure, it may have lost the entries of other workers too. Then l.alone stays cleared for
+// aloneAfter.
 //
-// While l.alone is set, the limiter counts only in this process, as during an outage, because only other workers need
-// the counts in Redis. The process maintains its own counts at all times, so they are complete when l.alone is set.
-// Redis never counts the calls that this worker began while l.alone was set. So when another worker appears, the two
-// may exceed the limits until these calls end.
+// While l.alone is set, the limiter counts only in this process, as during an outage. The process maintains its own
+// counts at all times, so they are complete when l.alone is set. Redis does not learn of the calls that begin while
+// l.alone is set. So when another worker appears, the two may exceed the limits until these calls end.
 func (l *Limiter) watchOthers(look func(context.Context) (others int, self bool, err error)) {
 	defer l.tasks.Done()
 	ticker := time.NewTicker(l.lookForOthers)
 	defer ticker.Stop()
-	known := false // Redis has listed this worker before
+	known := false // whether Redis has ever listed this worker
 	var until time.Time
 	for {
 		select {

@@ -12,8 +12,9 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 )
 
-// TestWorkerAloneSkipsRedis: a worker that has seen no other one for a while counts by itself and sends no requests to
-// Redis. When it sees another one, or Redis gives no answer, it shares again. Its own permits count at all times.
+// TestWorkerAloneSkipsRedis: a worker that has seen no other worker for a while counts alone and sends no requests to
+// Redis. When it sees another worker, or Redis does not answer, it shares its limits again. It counts its own permits
+// at all times.
 func TestWorkerAloneSkipsRedis(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))

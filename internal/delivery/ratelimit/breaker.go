@@ -1,9 +1,9 @@
 package ratelimit
 
-// buckets is the number of parts of the breaker's window. The window moves by one part at a time.
+// buckets is the number of equal parts of the breaker's window. The window moves by one part at a time.
 const buckets = 10
 
-// state is the state of a breaker. The scripts use the same numbers.
+// state is the state of a breaker. The Lua scripts use the same numbers.
 type state int64
 
 const (
@@ -12,24 +12,25 @@ const (
 	halfOpen
 )
 
-// circuit is the state of one endpoint: its circuit breaker, and its line (the latest reserved return time). Times are
+// circuit is the state of one endpoint in the rules (doc.go): its circuit breaker, mean call time and line. Times are
 // in µs.
 type circuit struct {
-	id         string // the endpoint's, never empty
-	open       int64  // when the breaker becomes (or became) half-open; 0: it is closed
-	probe      string // token of the call in flight that is the probe; "": none
+	id         string // id of the endpoint, never empty
+	openUntil  int64  // when the open breaker becomes or became half-open; 0: it is closed
+	probe      string // token of the probe, while the probe is in flight; "": none
 	probeUntil int64
-	line       int64 // the latest reserved return time
+	line       int64 // the line: the latest reserved return time
 	mean       int64 // mean call time, in which each new call weighs a fifth; 0: unknown
 	window     [buckets]bucket
 }
 
-// bucket counts the calls, and the failed ones of them, in one part of the window. n is the part's number since time 0.
+// bucket counts the calls and the failed calls in one part of the window. n is the number of that part, counted from
+// time 0.
 type bucket struct{ n, calls, failed int64 }
 
 // countResult updates the endpoint's mean call time and its breaker with the result of a call. token is the one with
-// which the call acquired its permit: if the breaker is not closed, only the result of the probe changes it. took is
-// the call's duration in µs; with 0 (unknown), the mean does not change.
+// which the call acquired its permit. If the breaker is not closed, only the result of the probe changes the breaker.
+// took is the call's duration in µs. If took is 0 (unknown), the mean does not change.
 func (e *circuit) countResult(r *rules, now int64, token string, result Result, took int64) {
 	switch {
 	case took <= 0:
@@ -39,24 +40,24 @@ func (e *circuit) countResult(r *rules, now int64, token string, result Result, 
 		e.mean = (4*e.mean + took) / 5
 	}
 	switch {
-	case e.open > 0 && token == e.probe:
+	case e.openUntil > 0 && token == e.probe:
 		e.probe = ""
 		switch result {
 		case OK:
-			// The endpoint works again, so all that was measured before is obsolete.
+			// The endpoint works again, so earlier measurements are obsolete.
 			*e = circuit{id: e.id, mean: took}
 		case Failed:
-			e.open = now + r.openFor
+			e.openUntil = now + r.openFor
 		}
-	case e.open == 0 && result != Neutral:
+	case e.openUntil == 0 && result != Neutral:
 		if e.countCall(now/r.bucket, result) && e.isFailing(r, now/r.bucket) {
-			e.open = now + r.openFor
+			e.openUntil = now + r.openFor
 		}
 	}
 }
 
-// countCall counts a call with this result, OK or Failed, in the part of the window with number n, and clears the parts
-// that have left the window. It reports whether result is Failed.
+// countCall counts a call with this result, OK or Failed, in part n of the window, and clears the parts that have left
+// the window. It reports whether result is Failed.
 func (e *circuit) countCall(n int64, result Result) bool {
 	for i := range e.window {
 		if e.window[i].n <= n-buckets {
@@ -74,7 +75,7 @@ func (e *circuit) countCall(n int64, result Result) bool {
 	return result == Failed
 }
 
-// sumWindow returns the numbers of calls and of failed calls in the window that ends with the part of number n.
+// sumWindow returns the number of calls and of failed calls in the window that ends with part n.
 func (e *circuit) sumWindow(n int64) (calls, failed int64) {
 	for _, b := range e.window {
 		if b.n <= n && b.n > n-buckets {
@@ -84,16 +85,16 @@ func (e *circuit) sumWindow(n int64) (calls, failed int64) {
 	return calls, failed
 }
 
-// isFailing reports whether the window that ends with part n has at least r.minCalls calls, of which at least the share
-// r.ratio failed, so that the breaker has to open.
+// isFailing reports whether the breaker has to open: the window that ends with part n has at least r.minCalls calls, of
+// which at least the share r.ratio failed.
 func (e *circuit) isFailing(r *rules, n int64) bool {
 	calls, failed := e.sumWindow(n)
 	return calls >= r.minCalls && float64(failed)/float64(calls) >= r.ratio
 }
 
-// limitShare returns a bound for an endpoint that shares its origin: the endpoint may acquire another permit only while
-// it holds fewer permits. The bound is the number of free permits, but at most 1 if all calls in the endpoint's window
-// failed.
+// limitShare returns a bound for an endpoint that shares its origin: the endpoint may acquire another permit only if it
+// holds fewer permits than the bound. The bound is the number of free permits. It is at most 1 if all calls in the
+// endpoint's window failed.
 func (e *circuit) limitShare(r *rules, now int64, free int) int {
 	if calls, failed := e.sumWindow(now / r.bucket); calls > 0 && calls == failed {
 		return min(free, 1)
@@ -101,31 +102,32 @@ func (e *circuit) limitShare(r *rules, now int64, free int) int {
 	return free
 }
 
-// breakerState returns the state at now of a breaker whose circuit.open is open, and for how many µs it stays open (0:
-// it is not open).
-func breakerState(open, now int64) (state, int64) {
+// breakerState returns the state of a breaker: closed if openUntil (circuit.openUntil) is 0, open before that time, and
+// half-open from then on. It also returns for how many µs the breaker stays open; 0: it is not open.
+func breakerState(openUntil, now int64) (state, int64) {
 	switch {
-	case open == 0:
+	case openUntil == 0:
 		return closed, 0
-	case now < open:
-		return opened, open - now
+	case now < openUntil:
+		return opened, openUntil - now
 	default:
 		return halfOpen, 0
 	}
 }
 
-// adoptState changes this process' breaker to the state that Redis answered. left is how long it stays open, in µs.
+// adoptState sets this process' copy of the breaker to the state that Redis answered. left is how long the breaker
+// stays open, in µs.
 func (e *circuit) adoptState(now int64, s state, left int64) {
 	switch s {
 	case closed:
-		if e.open > 0 {
-			e.open, e.probe, e.window = 0, "", [buckets]bucket{}
+		if e.openUntil > 0 {
+			e.openUntil, e.probe, e.window = 0, "", [buckets]bucket{}
 		}
 	case opened:
-		e.open = now + left
+		e.openUntil = now + left
 	case halfOpen:
-		if e.open == 0 || e.open > now {
-			e.open = now
+		if e.openUntil == 0 || e.openUntil > now {
+			e.openUntil = now
 		}
 	}
 }

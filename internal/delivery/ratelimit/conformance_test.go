@@ -19,14 +19,14 @@ type bench struct {
 	leave func(id, token string, r Result, took int64) releaseAnswer
 }
 
-// on returns the same origin for another endpoint.
+// on returns a bench for another endpoint of the same origin.
 func (b *bench) on(id string) *bench {
 	other := *b
 	other.id = id
 	return &other
 }
 
-// ask and end add the endpoint to the token, as Acquire does.
+// ask and end add the endpoint's id to the token, as Acquire does.
 func (b *bench) ask(token string, q question) acquireAnswer {
 	return b.enter(b.id, permitToken(b.id, token), q)
 }
@@ -86,7 +86,7 @@ func sharedBench(url string) func(*testing.T, rules) *bench {
 
 func (b *bench) move(d int64) { *b.now += d }
 
-// take attempts to acquire, and expects the code want.
+// take tries to acquire a permit, and expects the answer to have the code want.
 func (b *bench) take(token string, want code) acquireAnswer {
 	b.t.Helper()
 	v := b.ask(token, question{attempt: true})
@@ -96,7 +96,7 @@ func (b *bench) take(token string, want code) acquireAnswer {
 	return v
 }
 
-// give releases, and expects the permit to be known or not.
+// give releases a permit, and expects whether the permit is known.
 func (b *bench) give(token string, r Result, known bool) releaseAnswer {
 	b.t.Helper()
 	e := b.end(token, r, second/10)
@@ -106,7 +106,7 @@ func (b *bench) give(token string, r Result, known bool) releaseAnswer {
 	return e
 }
 
-// calls makes n calls, one after the other, that end with r.
+// calls makes n calls with the result r, one after the other.
 func (b *bench) calls(n int, r Result) (last releaseAnswer) {
 	b.t.Helper()
 	for range n {
@@ -128,7 +128,7 @@ func (b *bench) state(e releaseAnswer, want state) {
 func (b *bench) trip() {
 	b.t.Helper()
 	b.state(b.calls(int(b.rules.minCalls), Failed), opened)
-	// Undo the last move of the clock by calls.
+	// calls has moved the clock once more than needed.
 	b.move(-b.rules.gap)
 }
 
@@ -635,7 +635,7 @@ var conformance = []struct {
 		for _, token := range tokens("p", 4) {
 			b.take(token, granted)
 		}
-		for i := range 3 * maxWaiters {
+		for i := range 3 * maxWaitingEndpoints {
 			b.on(fmt.Sprint("e", i)).take("a", busy)
 			b.move(1)
 		}
@@ -692,8 +692,8 @@ var conformance = []struct {
 	}},
 }
 
-// sameAsLocal makes the same random moves of up to six endpoints on a backend and on the machine in this process. All
-// answers must be equal.
+// sameAsLocal makes the same random requests for up to six endpoints to a backend and to the machine in this process.
+// All answers must be equal.
 func sameAsLocal(t *testing.T, newBench func(*testing.T, rules) *bench) {
 	seen := map[code]int{}
 	for seed := range uint64(8) {

@@ -19,46 +19,47 @@ import (
 // Config configures a Limiter. Zero values mean the defaults; PermitTTL has no default.
 type Config struct {
 	// Redis is shared by all workers. If it is nil, this process counts alone. The caller closes it after Close. It
-	// must have ContextTimeoutEnabled; otherwise a frozen Redis blocks Acquire and Release beyond Timeout. A new
-	// connection must fit into Timeout too, so the client should keep a few idle connections.
+	// must have ContextTimeoutEnabled; otherwise a frozen Redis blocks Acquire and Release beyond Timeout. Timeout
+	// includes the time to connect, so the client should keep a few idle connections.
 	Redis redis.UniversalClient
 
 	// Workers returns the number of other workers that Redis lists (others), and whether Redis lists this worker
-	// (self). The limiter calls it every second. While there are no others, the limiter counts in this process without
-	// calls to Redis. nil: the limits are always shared through Redis.
+	// (self). The limiter calls it every second. While there are no other workers, the limiter counts in this process,
+	// without calls to Redis. Nil: the limits are always shared through Redis.
 	Workers func(context.Context) (others int, self bool, err error)
 
-	Inflight int     // most calls in flight at one origin; doc.go describes an endpoint's share; default 4
+	Inflight int     // most calls in flight at one origin, which its endpoints share (doc.go); default 4
 	Rate     float64 // calls per second at one origin, 0.001 to a million; default 100
-	Burst    int     // calls that may start at once; default Rate, rounded up
+	Burst    int     // calls to one origin that may start at once; default Rate, rounded up
 
-	// Timeout bounds one call to Redis. Default 50 ms. A longer one delays the first call when Redis freezes. A shorter
-	// one makes workers stop sharing the limits when Redis is merely busy.
+	// Timeout bounds one call to Redis. Default 50 ms. When Redis freezes, the first call waits for the timeout. With a
+	// shorter timeout, workers would stop sharing the limits when Redis is merely busy.
 	Timeout time.Duration
 
 	Window   time.Duration // the breaker's window; default 5 min
 	MinCalls int           // least calls in Window for the breaker to open; default 10
 	OpenFor  time.Duration // how long the breaker stays open. Default 30 s
 
-	// PermitTTL is how long a permit that was not released counts, because its worker died. Required. It must be at
-	// least the lease of a delivery: a shorter one would allow more than Inflight calls at once.
+	// PermitTTL is how long a permit counts if it is not released because its worker died. Required. It must be at
+	// least the lease of a delivery. Otherwise the permit of a running call could expire, and more than Inflight calls
+	// could run at once.
 	PermitTTL time.Duration
 
-	// MaxWaiters is how many deliveries of one endpoint may wait in this process for a permit. Further deliveries are
-	// refused and come back a second later or more. Each waiting delivery occupies one of the worker's slots. Default
+	// MaxWaiters is how many calls of one endpoint may wait in this process for a permit. Further ones are refused, and
+	// their deliveries try again a second later or more. Each waiting call occupies one of the worker's slots. Default
 	// Inflight; negative: none.
 	MaxWaiters int
-	// MaxOriginWaiters bounds the deliveries that wait in this process for all endpoints of an origin together. Default
-	// and least value: twice MaxWaiters.
+	// MaxOriginWaiters bounds the calls that wait in this process for all endpoints of an origin together. Default and
+	// least value: twice MaxWaiters.
 	MaxOriginWaiters int
-	// MaxWait is how long a delivery may wait in this process for a permit. Default 1 s.
+	// MaxWait is how long a call may wait in this process for a permit. Default 1 s.
 	MaxWait time.Duration
-	// MaxEndpoints bounds the endpoints, and thereby the origins, that this process remembers, about 700 bytes each.
-	// Endpoints in use are always kept. Default 10,000.
+	// MaxEndpoints bounds the endpoints, and thereby the origins, that this process remembers. One takes about 700
+	// bytes. Endpoints in use are always kept. Default 10,000.
 	MaxEndpoints int
 
 	Logger *slog.Logger     // default slog.Default()
-	Now    func() time.Time // default time.Now; while Redis answers, its clock counts instead
+	Now    func() time.Time // default time.Now; while the limits are shared, the clock of Redis counts instead
 
 	lookForOthers, aloneAfter time.Duration // tests override the constants
 }
@@ -67,16 +68,17 @@ const (
 	// minWait and maxWait bound the retry delay returned with a refusal.
 	minWait = time.Second
 	maxWait = 5 * time.Minute
-	// presence is how long after its last try a call that waits in a worker still counts as waiting. It must be longer
-	// than the time between two tries. slack is how late asynq and a busy worker may run a delayed call. recent is how
-	// long after its last call an endpoint counts as sharing its origin.
+	// presence is how long a call that waits in a worker counts as waiting after its last try. It must be longer than
+	// the time between two tries. slack is how late asynq and a busy worker may run a delayed call. recent is how long
+	// after a granted call its endpoint makes the others share the origin.
 	presence = 250 * time.Millisecond
 	slack    = 5 * time.Second
 	recent   = time.Minute
 	// failureRatio is the least share of failed calls that opens a breaker.
 	failureRatio = 0.7
 	// keptAfter is how long an endpoint must wait before free permits are kept for it. A kept permit is unused until a
-	// call of that endpoint tries again, which costs more than a strict order is worth if the wait was short.
+	// call of that endpoint tries again. For an endpoint that has waited less, this costs more than a strict order is
+	// worth.
 	keptAfter = 100 * time.Millisecond
 )
 
@@ -92,7 +94,7 @@ type Limiter struct {
 	clock            func() time.Time
 	start            time.Time
 
-	firstLook, lookForOthers, aloneAfter time.Duration // the constants of these names, except in tests
+	firstPause, lookForOthers, aloneAfter time.Duration // the constants with these names, except in tests
 
 	life  context.Context // ends when Close is called
 	end   context.CancelFunc
@@ -102,20 +104,20 @@ type Limiter struct {
 	closed    bool
 	origins   map[string]*origin
 	endpoints map[string]*list.Element // values are *endpoint
-	recent    *list.List               // the same endpoints, most recently used first
+	lru       *list.List               // the same endpoints, most recently used first
 	outage    outage
 	alone     bool // there is no other worker
 }
 
 // Stats are the current numbers of this process, for its metrics.
 type Stats struct {
-	Open, HalfOpen int  // endpoints with that breaker state, as this process last saw it
+	Open, HalfOpen int  // endpoints with that breaker state, as this process last knew it
 	Endpoints      int  // endpoints that this process remembers
-	Local          bool // Redis does not answer, so this worker counts alone; false if Config.Redis is nil
+	Local          bool // Redis does not answer, so this process counts alone; false if Config.Redis is nil
 }
 
-// New validates the configuration. It does not wait for Redis. With Config.Workers it starts a goroutine, which Close
-// stops.
+// New validates the configuration. It does not wait for Redis. If Config.Redis and Config.Workers are set, it starts a
+// goroutine, which Close stops.
 func New(cfg Config) (*Limiter, error) {
 	cfg.Inflight = cmp.Or(cfg.Inflight, 4)
 	cfg.Rate = cmp.Or(cfg.Rate, 100)
@@ -137,9 +139,9 @@ func New(cfg Config) (*Limiter, error) {
 	room := max(cfg.MaxWaiters, 0)
 	l := &Limiter{timeout: cfg.Timeout, room: room, originRoom: max(cfg.MaxOriginWaiters, 2*room),
 		maxWait: cfg.MaxWait, maxEndpoints: cfg.MaxEndpoints, log: cfg.Logger,
-		clock: cfg.Now, start: cfg.Now(), firstLook: firstLook, lookForOthers: lookForOthers, aloneAfter: aloneAfter, origins: map[string]*origin{},
+		clock: cfg.Now, start: cfg.Now(), firstPause: firstPause, lookForOthers: lookForOthers, aloneAfter: aloneAfter, origins: map[string]*origin{},
 		endpoints: map[string]*list.Element{},
-		recent:    list.New()}
+		lru:       list.New()}
 	l.rules = rules{inflight: cfg.Inflight, gap: max(1, int64(math.Round(1e6/cfg.Rate))), burst: int64(cfg.Burst),
 		hold:   toMicros(cfg.PermitTTL),
 		bucket: toMicros(cfg.Window / buckets), minCalls: int64(cfg.MinCalls), ratio: failureRatio,
@@ -147,7 +149,7 @@ func New(cfg Config) (*Limiter, error) {
 		minWait: toMicros(minWait), maxWait: toMicros(maxWait), presence: toMicros(presence), slack: toMicros(slack),
 		recent: toMicros(recent), keptAfter: toMicros(keptAfter)}
 	l.life, l.end = context.WithCancel(context.Background())
-	l.outage.pause = firstProbe
+	l.outage.pause = firstTest
 	if cfg.lookForOthers > 0 {
 		l.lookForOthers, l.aloneAfter = cfg.lookForOthers, cfg.aloneAfter
 	}
@@ -176,8 +178,8 @@ func (l *Limiter) Close() {
 	l.tasks.Wait()
 }
 
-// Breaker returns the state of an endpoint's breaker, as this process last saw it: "closed", "open", "half_open", or ""
-// if the process remembers no call to the endpoint. The arguments are those of Acquire.
+// Breaker returns the state of an endpoint's breaker, as this process last knew it: "closed", "open", "half_open", or
+// "" if the process remembers no call to the endpoint. The arguments are those of Acquire.
 func (l *Limiter) Breaker(origin, endpointName string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -185,7 +187,7 @@ func (l *Limiter) Breaker(origin, endpointName string) string {
 	if !ok {
 		return ""
 	}
-	switch now, _ := breakerState(known.Value.(*endpoint).open, l.now()); now {
+	switch now, _ := breakerState(known.Value.(*endpoint).openUntil, l.now()); now {
 	case opened:
 		return "open"
 	case halfOpen:
@@ -200,8 +202,8 @@ func (l *Limiter) Stats() Stats {
 	defer l.mu.Unlock()
 	s := Stats{Endpoints: len(l.endpoints), Local: l.remote != nil && l.outage.local}
 	now := l.now()
-	for e := l.recent.Front(); e != nil; e = e.Next() {
-		switch state, _ := breakerState(e.Value.(*endpoint).open, now); state {
+	for e := l.lru.Front(); e != nil; e = e.Next() {
+		switch state, _ := breakerState(e.Value.(*endpoint).openUntil, now); state {
 		case opened:
 			s.Open++
 		case halfOpen:
@@ -215,7 +217,8 @@ func (l *Limiter) Stats() Stats {
 // "never".
 func (l *Limiter) now() int64 { return toMicros(l.clock().Sub(l.start)) + 1 }
 
-// RefusedError means that the call must not be made now. The delivery gets a free wait.
+// RefusedError means that the call must not be made now. The delivery gets a free wait: a wait after which the attempt
+// does not count.
 type RefusedError struct {
 	Reason outcome.Reason // AgentBusy, Throttled or BreakerOpen
 	Wait   time.Duration  // until the delivery may try again, usually its reserved return time: 1 s to 5 min
@@ -224,7 +227,7 @@ type RefusedError struct {
 
 func (e *RefusedError) Error() string { return e.Text }
 
-// Result is the result of a call for the endpoint's breaker. The zero value is Neutral.
+// Result is the result of a call, as it counts for the endpoint's breaker. The zero value is Neutral.
 type Result int
 
 const (
@@ -245,19 +248,19 @@ func (r Result) String() string {
 	}
 }
 
-// Permit is the right to make one call at an origin, to one of its endpoints.
+// Permit is the right to make one call to an endpoint of an origin.
 type Permit struct {
 	limiter    *Limiter
 	endpoint   *endpoint
 	token      string
 	acquiredAt time.Time
-	shared     bool // Redis counts the permit too, so Release also releases it there
+	shared     bool // Redis counts the permit, so it must be released there too
 	released   atomic.Bool
 }
 
-// Release releases the permit, and counts the call's result and the time since Acquire. A second Release does nothing.
-// Release works even if ctx is cancelled. If Redis does not answer, the release is recorded in this process, and sent
-// to Redis after the outage.
+// Release releases the permit, and counts the call's result and its duration since Acquire. Further calls of Release do
+// nothing. Release works even if ctx is cancelled. If Redis does not answer, the release is recorded in this process,
+// and sent to Redis after the outage.
 func (p *Permit) Release(ctx context.Context, result Result) {
 	if p.released.Swap(true) {
 		return
@@ -268,9 +271,9 @@ func (p *Permit) Release(ctx context.Context, result Result) {
 	p.limiter.release(context.WithoutCancel(ctx), p, result, max(1, toMicros(p.limiter.clock().Sub(p.acquiredAt))))
 }
 
-// newRefusedError returns the error for a call that was refused with answer v. Its wait is v.wait, but at least
-// minWait. If v.wait reaches maxWait, so that no later time could be reserved for the call, the wait is random instead,
-// between half of maxWait and maxWait; spread is the random number, in [0, 1).
+// newRefusedError returns the error for a call that was refused with answer v. The wait of the error is v.wait, but at
+// least minWait. If v.wait reaches maxWait, the wait is random instead, between half of maxWait and maxWait. spread is
+// the random number, in [0, 1).
 func newRefusedError(v acquireAnswer, r *rules, spread float64) *RefusedError {
 	wait := time.Duration(v.wait) * time.Microsecond
 	if wait >= maxWait {

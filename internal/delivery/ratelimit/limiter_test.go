@@ -153,7 +153,7 @@ func TestLeave(t *testing.T) {
 	})
 }
 
-// TestOneProbe: of all calls of two workers, a half-open breaker grants one.
+// TestOneProbe: a half-open breaker grants one of all the calls of two workers.
 func TestOneProbe(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -172,7 +172,7 @@ func TestOneProbe(t *testing.T) {
 			}
 		}
 		round := 0
-		// rush lets 32 calls of both workers ask, and returns the permits that they were given.
+		// rush lets 32 calls of both workers ask, and returns the permits that they got.
 		rush := func() (permits []*Permit) {
 			round++
 			var mu sync.Mutex
@@ -367,7 +367,7 @@ func TestFlush(t *testing.T) {
 	}
 }
 
-// TestMemory: a party that makes up origins uses a bounded amount of memory, and origins in use are kept.
+// TestMemory: a caller that makes up origins uses a bounded amount of memory, and origins in use are kept.
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	c := newClock()

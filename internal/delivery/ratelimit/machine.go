@@ -10,26 +10,26 @@ type rules struct {
 	inflight         int
 	gap              int64 // time between two calls at the full rate
 	burst            int64
-	hold             int64 // how long a permit that is not released stays acquired: Config.PermitTTL
+	hold             int64 // after this time, a permit expires even if it is not released: Config.PermitTTL
 	bucket           int64 // length of a bucket: a tenth of the breaker's window
 	minCalls         int64
 	ratio            float64
 	openFor          int64 // how long the breaker stays open
 	minWait, maxWait int64
-	presence         int64 // how long after its last try a call that waits in a worker still counts as asking
-	slack            int64 // how long after its reservation a call is still expected
-	keptAfter        int64 // how long an endpoint waits before permits are kept for it
-	recent           int64 // how long after a call an endpoint counts as sharing its origin
+	presence         int64 // how long a call that waits in a worker counts as asking after its last try
+	slack            int64 // how long a call is expected after its reserved return time
+	keptAfter        int64 // how long an endpoint must wait before permits are kept for it
+	recent           int64 // how long after a granted call its endpoint makes the others share the origin
 }
 
-// question is the request of a call: what acquire may do for it.
+// question states which steps acquire may take for a call.
 type question struct {
 	attempt bool // acquire a permit if possible
 	reserve bool // reserve a return time if no permit is acquired
 }
 
-// code is the kind of an answer: granted, granted as the breaker's probe, or refused because no permit is free (busy),
-// because of the rate (throttled) or because of the breaker (open). acquire.lua uses the same numbers.
+// code is the kind of an answer: granted, granted as the breaker's probe, or refused. The reason of a refusal is that
+// no permit is free (busy), the rate (throttled) or the breaker (open). acquire.lua uses the same numbers.
 type code int64
 
 const (
@@ -45,35 +45,36 @@ func (c code) isGranted() bool { return c == granted || c == grantedProbe }
 // acquireAnswer is the answer of originState.acquire. Times are in µs.
 type acquireAnswer struct {
 	code  code
-	wait  int64 // until the reserved return time; without one, until the rate allows a call, or 0
+	wait  int64 // until the reserved return time; if none is reserved: until the rate allows a call, or 0
 	state state
-	left  int64 // how long the breaker stays open; 0: it is not open
+	left  int64 // time for which the breaker stays open; 0: it is not open
 }
 
-// releaseAnswer is the answer of originState.release: the state of the endpoint's breaker afterwards, and how long it
-// stays open in µs (left).
+// releaseAnswer is the answer of originState.release. state and left describe the endpoint's breaker after the release,
+// as in acquireAnswer.
 type releaseAnswer struct {
 	known bool // the token held a permit, so the permit was released and the result counted
 	state state
 	left  int64
 }
 
-// originState is the state that the endpoints of one origin share. The caller provides the lock and the clock.
+// originState is the state of one origin in the rules (doc.go), which all its endpoints share. The caller provides the
+// lock and the clock.
 type originState struct {
-	permits map[string]int64 // token → when the permit expires, in µs
-	tat     int64            // GCRA's theoretical arrival time, in µs
-	seen    [2]grant         // the latest grant, and the latest grant to another endpoint
-	waiters []waiting        // at most maxWaiters, unordered; forgotten ones are dropped when the list changes
+	permits          map[string]int64  // token → when the permit expires, in µs
+	tat              int64             // GCRA's theoretical arrival time, in µs
+	seen             [2]grant          // the latest grant, and the latest grant to any other endpoint
+	waitingEndpoints []waitingEndpoint // at most maxWaitingEndpoints, unordered; some may be forgotten (isForgotten)
 }
 
 // permitToken returns the token of a permit: the endpoint's id, a space, and the name of the attempt.
 func permitToken(id, name string) string { return id + " " + name }
 
-// acquire grants token a permit for a call to endpoint e, or refuses it because of the breaker, the permits or the rate
-// (in this order). q limits what it may do. acquire.lua does the same in Redis.
+// acquire grants token a permit for a call to endpoint e, or refuses it because of the breaker, the permits or the
+// rate, in this order. q limits what acquire may do. acquire.lua does the same in Redis.
 func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q question) acquireAnswer {
 	tat := max(plausible(m.tat, now, r.burst*r.gap, 0), now)
-	until := plausible(e.open, now, r.openFor, now)
+	until := plausible(e.openUntil, now, r.openFor, now)
 	v := acquireAnswer{}
 	v.state, v.left = breakerState(until, now)
 	m.dropExpired(now)
@@ -85,15 +86,15 @@ func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q q
 	}
 	free := r.inflight - m.countHeld(r, now, "")
 	shared, elders := m.weighOthers(r, now, e, free)
-	turn := tat + r.gap*(1+int64(elders)) - r.burst*r.gap
+	allowedAt := tat + r.gap*(1+int64(elders)) - r.burst*r.gap
 	switch {
 	case v.state == opened || v.state == halfOpen && e.probe != "" && plausible(e.probeUntil, now, r.hold, 0) > now:
 		v.code = open
 		m.stopWaiting(r, now, e.id)
 	case free <= elders || shared && m.countHeld(r, now, e.id) >= e.limitShare(r, now, free):
 		v.code = busy
-	case turn > now:
-		v.code, v.wait = throttled, turn-now
+	case allowedAt > now:
+		v.code, v.wait = throttled, allowedAt-now
 	case !q.attempt:
 		v.code = busy
 	default:
@@ -110,17 +111,18 @@ func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q q
 	return v
 }
 
-// reserveTime completes the refusal v of a call to endpoint e. It records that the endpoint waits, unless v.code is
-// open or q asks for nothing. If q.reserve is set or v.code is open, it also reserves a return time, and sets v.wait to
-// the time until then. until is when the breaker becomes half-open (0: it is closed); the reserved time is not earlier.
+// reserveTime completes the refusal v of a call to endpoint e:
+//   - It records that the endpoint waits, unless the breaker refused the call or q asks for nothing.
+//   - If q.reserve is set or the breaker refused the call, it reserves a return time and sets v.wait to the time until
+//     then. The breaker becomes half-open at the time until (0: it is closed), and no earlier time is reserved.
 func (m *originState) reserveTime(r *rules, now int64, e *circuit, until int64, v *acquireAnswer, q question) {
-	var w *waiting
+	var w *waitingEndpoint
 	from, waiters := now+r.minWait, int64(1)
 	if v.code == open {
 		from = max(from, until)
 	} else if q.attempt || q.reserve {
 		w = m.startWaiting(r, now, e.id)
-		waiters = int64(len(m.waiters))
+		waiters = int64(len(m.waitingEndpoints))
 	}
 	if q.reserve || v.code == open {
 		line := plausible(e.line, now, r.maxWait, 0)
@@ -139,8 +141,8 @@ func (m *originState) reserveTime(r *rules, now int64, e *circuit, until int64, 
 	}
 }
 
-// release releases the token's permit and counts the call's result, as release.lua does in Redis. If the token holds no
-// permit, nothing changes. took is in µs.
+// release releases the token's permit and counts the result of its call. If the token holds no permit, nothing changes.
+// took is the duration of the call in µs. release.lua does the same in Redis.
 func (m *originState) release(r *rules, now int64, e *circuit, token string, result Result, took int64) releaseAnswer {
 	_, known := m.permits[token]
 	delete(m.permits, token)
@@ -148,16 +150,16 @@ func (m *originState) release(r *rules, now int64, e *circuit, token string, res
 		e.countResult(r, now, token, result, took)
 	}
 	end := releaseAnswer{known: known}
-	end.state, end.left = breakerState(plausible(e.open, now, r.openFor, now), now)
+	end.state, end.left = breakerState(plausible(e.openUntil, now, r.openFor, now), now)
 	return end
 }
 
-// plausible returns x, a time in µs that was set at most most ahead of the clock. If x is more than 2*most after now,
-// it was set before the clock was set back, and would close the origin for too long. Then plausible returns the
-// argument instead.
-func plausible(x, now, most, instead int64) int64 {
-	if x > now+2*most {
-		return instead
+// plausible returns x, a time in µs that was at most limit ahead of the clock when it was set. If x is now more than
+// 2*limit ahead, the clock was set back since, and x would close the origin for too long. Then plausible returns
+// fallback.
+func plausible(x, now, limit, fallback int64) int64 {
+	if x > now+2*limit {
+		return fallback
 	}
 	return x
 }
@@ -181,20 +183,20 @@ func (m *originState) dropExpired(now int64) {
 
 func (m *originState) isFull(r *rules, now int64) bool { return m.countHeld(r, now, "") >= r.inflight }
 
-// countHeld returns the number of permits that the endpoint id has. If id is "", it counts those of all endpoints of the
-// origin. An expired permit counts until dropExpired deletes it. After the clock was set back, permits of a later time do
-// not count.
+// countHeld returns the number of permits that the endpoint with this id holds. If id is "", it counts the permits of
+// all endpoints of the origin. Expired permits count until dropExpired deletes them. Permits that were acquired before
+// the clock was set back do not count.
 func (m *originState) countHeld(r *rules, now int64, id string) int {
 	n := 0
 	for token, until := range m.permits {
-		if until <= now+2*r.hold && (id == "" || isHeldBy(token, id)) { // else: from before the clock was set back
+		if until <= now+2*r.hold && (id == "" || isHeldBy(token, id)) { // else: acquired before the clock was set back
 			n++
 		}
 	}
 	return n
 }
 
-// isHeldBy reports whether the token is one of a call to the endpoint id (see permitToken).
+// isHeldBy reports whether the token belongs to a call to the endpoint with this id (permitToken).
 func isHeldBy(token, id string) bool {
 	return len(token) > len(id) && token[len(id)] == ' ' && strings.HasPrefix(token, id)
 }

@@ -59,7 +59,7 @@ func newClock() *heraldtest.Clock {
 	return heraldtest.NewClock(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC))
 }
 
-// inTime makes a limiter go by a clock in Redis too.
+// inTime makes a limiter use the test's clock also in Redis.
 func inTime(c *heraldtest.Clock, l *Limiter) *Limiter {
 	if l.remote != nil {
 		l.remote.now = func() int64 { return c.Now().UnixMicro() }

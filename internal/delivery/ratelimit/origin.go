@@ -5,44 +5,47 @@ import (
 	"slices"
 )
 
-// origin is this process' state of one origin. While the limits are shared through Redis, Redis decides, and this
-// process only keeps originState up to date. Without Redis, during its outage, or while there is no other worker,
-// originState decides. Limiter.mu guards all fields.
+// origin is this process' state of one origin. While the limits are shared, Redis decides, and originState is only a
+// copy that this process keeps up to date. Otherwise originState decides: without Redis, during an outage of Redis, and
+// while there is no other worker. Limiter.mu guards all fields.
 type origin struct {
 	originState
 	key       string
-	endpoints int       // number of its endpoints in Limiter.endpoints; the origin is dropped with the last one
-	queue     []*waiter // calls that wait here for a permit, the longest first; only the first of each endpoint asks
-	// missed: a call was refused because this process' calls held all permits of the origin. A call holds a permit here
-	// while it asks Redis for one, so some of these calls may hold theirs only for that moment. If Redis refuses such a
-	// call, the limiter clears missed and wakes a waiter.
+	endpoints int // entries of Limiter.endpoints at this origin; with the last one, the origin is dropped
+
+	// waitingCalls has the calls that wait in this process for a permit, oldest first. Only the first call of each
+	// endpoint asks for one.
+	waitingCalls []*waitingCall
+	// missed: a call was refused because this process' calls held all permits of the origin. Some of these permits may
+	// be provisional: a call holds one here while it asks Redis for it. If Redis refuses such a call, the limiter
+	// clears missed and wakes a waiting call.
 	missed bool
 }
 
-// endpoint is this process' state of one endpoint. Limiter.mu guards all fields.
+// endpoint is this process' state of one endpoint at an origin. Limiter.mu guards all fields.
 type endpoint struct {
 	circuit
 	origin *origin
 	used   int64 // time of the last Acquire, in µs (Limiter.now)
-	users  int   // calls of Acquire in progress
+	users  int   // calls of Acquire in progress for this endpoint
 }
 
-// waiter is a call that waits in this process for a permit.
-type waiter struct {
+// waitingCall is a call to an agent that waits in this process for a permit.
+type waitingCall struct {
 	endpoint *endpoint
-	wake     chan struct{} // gets a value when the waiter should try again; capacity 1
+	wake     chan struct{} // gets a value when the call should ask for a permit again; capacity 1
 }
 
-// endpointKey returns the key of an endpoint, in memory and in Redis, from the key of its origin and its id.
+// endpointKey returns the key of an endpoint, in memory and in Redis: the key of its origin and its id.
 func endpointKey(originKey, id string) string { return originKey + ":" + id }
 
-// findEndpoint returns the endpoint id at an origin and marks it as used now. If this process does not know the
-// endpoint, findEndpoint evicts idle endpoints and then adds it. The caller holds mu.
+// findEndpoint returns the endpoint with this id at an origin and marks it as used now. If this process does not know
+// the endpoint, findEndpoint adds it, after it has evicted idle endpoints. The caller holds Limiter.mu.
 func (l *Limiter) findEndpoint(originKey, id string) *endpoint {
 	now := l.now()
 	key := endpointKey(originKey, id)
 	if el, ok := l.endpoints[key]; ok {
-		l.recent.MoveToFront(el)
+		l.lru.MoveToFront(el)
 		e := el.Value.(*endpoint)
 		e.used = now
 		return e
@@ -55,17 +58,17 @@ func (l *Limiter) findEndpoint(originKey, id string) *endpoint {
 	}
 	o.endpoints++
 	e := &endpoint{circuit: circuit{id: id}, origin: o, used: now}
-	l.endpoints[key] = l.recent.PushFront(e)
+	l.endpoints[key] = l.lru.PushFront(e)
 	return e
 }
 
-// evictIdle drops idle endpoints; call it before adding an endpoint. Each call checks the two least recently used
-// endpoints, and drops those that have been idle for the window of a breaker plus its open time. So each endpoint that
-// stays idle is dropped sooner or later. If maxEndpoints is still reached, evictIdle drops the least recently used idle
-// endpoints, no matter how long they were idle, until one more fits.
+// evictIdle drops idle endpoints (isIdle). It runs before each new endpoint is added. It checks the two least recently
+// used endpoints, and drops those that have been idle for a breaker's window plus its open time. So each endpoint that
+// stays idle is dropped sooner or later. If maxEndpoints is still reached, evictIdle drops least recently used idle
+// endpoints, however short they were idle, until one more fits.
 func (l *Limiter) evictIdle(now int64) {
 	long := buckets*l.rules.bucket + l.rules.openFor
-	el := l.recent.Back()
+	el := l.lru.Back()
 	for range 2 {
 		if el == nil {
 			return
@@ -77,7 +80,7 @@ func (l *Limiter) evictIdle(now int64) {
 		el = previous
 	}
 	// This loop is short, because only the endpoints of this process' current calls are not idle.
-	for el := l.recent.Back(); el != nil && len(l.endpoints) >= l.maxEndpoints; {
+	for el := l.lru.Back(); el != nil && len(l.endpoints) >= l.maxEndpoints; {
 		previous := el.Prev()
 		if l.isIdle(el.Value.(*endpoint), now) {
 			l.dropEndpoint(el)
@@ -87,7 +90,7 @@ func (l *Limiter) evictIdle(now int64) {
 }
 
 func (l *Limiter) dropEndpoint(el *list.Element) {
-	l.recent.Remove(el)
+	l.lru.Remove(el)
 	e := el.Value.(*endpoint)
 	delete(l.endpoints, endpointKey(e.origin.key, e.id))
 	if e.origin.endpoints--; e.origin.endpoints == 0 {
@@ -95,31 +98,30 @@ func (l *Limiter) dropEndpoint(el *list.Element) {
 	}
 }
 
-// isIdle reports whether no call of this process acquires or holds a permit at the endpoint. It first drops the permits
-// of the origin that have expired at now (µs).
+// isIdle reports whether no call of this process asks for or holds a permit at the endpoint. It first drops the expired
+// permits of the origin. now is in µs.
 func (l *Limiter) isIdle(e *endpoint, now int64) bool {
 	e.origin.dropExpired(now)
 	return e.users == 0 && e.origin.countHeld(&l.rules, now, e.id) == 0
 }
 
-// wakeFrom wakes the first waiter in o.queue[i:] that has waited longest for its endpoint (isFirst), and no other one.
-// It does nothing if o.queue[i:] has no such waiter.
+// wakeFrom wakes one call: the first one in o.waitingCalls[i:] that is the oldest waiting call of its endpoint
+// (isFirst). If there is no such call, it does nothing.
 func (o *origin) wakeFrom(i int) {
-	for ; i < len(o.queue); i++ {
-		if o.isFirst(o.queue[i]) {
+	for ; i < len(o.waitingCalls); i++ {
+		if o.isFirst(o.waitingCalls[i]) {
 			select {
-			case o.queue[i].wake <- struct{}{}:
-			default: // it is awake already
+			case o.waitingCalls[i].wake <- struct{}{}:
+			default: // it has been woken already
 			}
 			return
 		}
 	}
 }
 
-// isFirst reports whether w is the first in o.queue of those that wait for its endpoint. It is false if w is not in the
-// queue.
-func (o *origin) isFirst(w *waiter) bool {
-	for _, other := range o.queue {
+// isFirst reports whether w is the oldest waiting call of its endpoint. It is false if w is not in o.waitingCalls.
+func (o *origin) isFirst(w *waitingCall) bool {
+	for _, other := range o.waitingCalls {
 		if other.endpoint == w.endpoint {
 			return other == w
 		}
@@ -127,10 +129,10 @@ func (o *origin) isFirst(w *waiter) bool {
 	return false
 }
 
-// countWaiters returns how many calls in o.queue wait for a permit at the endpoint e.
-func (o *origin) countWaiters(e *endpoint) int {
+// countWaitingCalls returns how many calls wait in this process for a permit at the endpoint e.
+func (o *origin) countWaitingCalls(e *endpoint) int {
 	n := 0
-	for _, w := range o.queue {
+	for _, w := range o.waitingCalls {
 		if w.endpoint == e {
 			n++
 		}
@@ -138,34 +140,34 @@ func (o *origin) countWaiters(e *endpoint) int {
 	return n
 }
 
-// countCalls returns the number of this process' calls to the endpoint id that hold a permit, and how many of these
-// have had it for more than most (µs). now is in µs.
-func (o *origin) countCalls(r *rules, now int64, id string, most int64) (calls, longer int) {
+// countRunning returns how many calls of this process to the endpoint with this id hold a permit, and how many of these
+// calls have held it for longer than limit. Times are in µs.
+func (o *origin) countRunning(r *rules, now int64, id string, limit int64) (calls, longer int) {
 	for token, until := range o.permits {
 		if !isHeldBy(token, id) {
 			continue
 		}
 		calls++
-		if began := until - r.hold; now-began > most {
+		if began := until - r.hold; now-began > limit {
 			longer++
 		}
 	}
 	return calls, longer
 }
 
-// passOn wakes the next waiter after w in o.queue (wakeFrom). Call it when w was woken but got no permit.
-func (o *origin) passOn(w *waiter) {
-	if i := slices.Index(o.queue, w); i >= 0 {
+// passOn wakes the next call after w (wakeFrom). w was woken, but got no permit. The next call may get one.
+func (o *origin) passOn(w *waitingCall) {
+	if i := slices.Index(o.waitingCalls, w); i >= 0 {
 		o.wakeFrom(i + 1)
 	}
 }
 
-// leaveQueue removes w from o.queue. If w was the first of its endpoint (isFirst), leaveQueue wakes the next waiter
-// after w (wakeFrom), so that it tries instead of w.
-func (o *origin) leaveQueue(w *waiter) {
-	if i := slices.Index(o.queue, w); i >= 0 {
+// removeWaitingCall removes w from o.waitingCalls. If w was the first call of its endpoint (isFirst), it wakes the next
+// call after w (wakeFrom), which then asks instead of w.
+func (o *origin) removeWaitingCall(w *waitingCall) {
+	if i := slices.Index(o.waitingCalls, w); i >= 0 {
 		first := o.isFirst(w)
-		o.queue = slices.Delete(o.queue, i, i+1)
+		o.waitingCalls = slices.Delete(o.waitingCalls, i, i+1)
 		if first {
 			o.wakeFrom(i)
 		}

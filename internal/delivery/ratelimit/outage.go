@@ -8,44 +8,46 @@ import (
 )
 
 const (
-	// firstProbe is the time from a failure of Redis to the first test of Redis, and between two tests. If Redis fails
-	// again within steady of its return, that time doubles, up to lastProbe.
-	firstProbe = time.Second
-	lastProbe  = 30 * time.Second
-	steady     = 10 * time.Second
-	// probeTimeout bounds the first acquire and release in a test of Redis (probeRedis), which may have to connect. If
-	// Config.Timeout is longer, that is the bound. No call to an agent waits for the test.
-	probeTimeout = time.Second
-	// maxPendingReleases bounds the releases kept for Redis. Further ones are dropped, and Redis releases their permits
-	// after PermitTTL.
+	// firstTest is the time from a failure of Redis to the first test of Redis (testRedis), and between two tests. If
+	// Redis fails again soon after its return (within the time steady), the time between tests doubles, up to lastTest.
+	firstTest = time.Second
+	lastTest  = 30 * time.Second
+	steady    = 10 * time.Second
+	// testTimeout bounds the first acquire and release of a test of Redis, which may have to connect. If Config.Timeout
+	// is longer, it is the bound. No call to an agent waits for the test.
+	testTimeout = time.Second
+	// maxPendingReleases bounds the releases that wait until Redis answers again. Further ones are dropped; their
+	// permits expire in Redis after PermitTTL.
 	maxPendingReleases = 4096
 )
 
-// outage is this process' knowledge about an outage of Redis. Limiter.mu guards it.
+// outage is this process' knowledge about an outage of Redis, which begins when a call to Redis fails. Limiter.mu
+// guards it.
 type outage struct {
 	local bool // Redis does not answer, or there is none: this process counts alone
-	// generation is the number of changes of local. The failure of a call that began before the last change is ignored.
+	// generation counts the changes of local. A failed call to Redis that began before the last change is ignored.
 	generation      int
 	since           time.Time        // when local last changed
-	pause           time.Duration    // first value of wait: firstProbe, except in tests
-	wait            time.Duration    // between two tests in the current outage
-	pendingReleases []pendingRelease // releases that have to be sent to Redis
+	pause           time.Duration    // first value of wait: firstTest, except in tests
+	wait            time.Duration    // time between two tests of Redis in the present outage
+	pendingReleases []pendingRelease // releases that Redis has missed
 }
 
-// pendingRelease is the release of a permit that Redis counts, or may count, as acquired, with the result of its call.
+// pendingRelease is the release of a permit that Redis still counts, or may count, as acquired, with the result of the
+// call.
 type pendingRelease struct {
-	key, id, token string // of the origin, the endpoint and the attempt
+	key, id, token string // the arguments of redisState.release
 	result         Result
 	took           int64 // µs; 0: unknown
 }
 
-// addPendingRelease keeps a release until Redis answers again. If there is no outage now, it starts a goroutine that
-// sends the release. The caller holds mu.
+// addPendingRelease stores a release that Redis has missed, for the end of the outage. If there is no outage now, it
+// starts a goroutine that sends the release. The caller holds mu.
 func (l *Limiter) addPendingRelease(d pendingRelease) {
 	if len(l.outage.pendingReleases) < maxPendingReleases {
 		l.outage.pendingReleases = append(l.outage.pendingReleases, d)
 	}
-	// If the outage is over already, awaitRedis no longer runs, so the release is sent here.
+	// awaitRedis sends pending releases, but it runs only during an outage.
 	if !l.outage.local && !l.closed {
 		l.tasks.Add(1)
 		go func() {
@@ -62,15 +64,16 @@ func (l *Limiter) addPendingRelease(d pendingRelease) {
 	}
 }
 
-// beginOutage starts an outage because a call to Redis failed with err. generation is outage.generation at the start of
-// that call: if it has changed since, or if there is an outage already, beginOutage does nothing. The caller holds mu.
+// beginOutage starts an outage because a call to Redis failed with err. generation is the value of outage.generation
+// when that call began. If outage.generation has changed since, or if there is an outage already, beginOutage does
+// nothing. The caller holds mu.
 func (l *Limiter) beginOutage(generation int, err error) {
 	if l.outage.local || l.outage.generation != generation || l.closed {
 		return
 	}
 	now := time.Now()
 	if !l.outage.since.IsZero() && now.Sub(l.outage.since) < steady {
-		l.outage.wait = min(2*l.outage.wait, lastProbe)
+		l.outage.wait = min(2*l.outage.wait, lastTest)
 	} else {
 		l.outage.wait = l.outage.pause
 	}
@@ -80,16 +83,16 @@ func (l *Limiter) beginOutage(generation int, err error) {
 	l.tasks.Add(1)
 	go func() {
 		defer l.tasks.Done()
-		// A timeout here is a few milliseconds. A slow Redis is not an incident, so the level is info; the metric
-		// herald_limits_shared shows it.
+		// The timeout is short (default 50 ms), so a busy Redis causes this outage too. That is not an incident, so the
+		// level is info. The metric herald_limits_shared shows the outage.
 		l.log.Info("ratelimit: Redis does not answer in time; until it does, this worker keeps to the limits by itself",
 			logging.About(logging.Redis), "error", err, "timeout", l.timeout, "asked_again_in", pause)
 		l.awaitRedis(pause)
 	}()
 }
 
-// awaitRedis tests Redis (probeRedis) every pause, until Redis accepts scripts and has received the pending releases.
-// Then it ends the outage. It returns earlier only if Close is called.
+// awaitRedis tests Redis (testRedis) after each pause, until Redis accepts scripts and has received the pending
+// releases. Then it ends the outage and returns. It also returns if Close is called.
 func (l *Limiter) awaitRedis(pause time.Duration) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -99,20 +102,20 @@ func (l *Limiter) awaitRedis(pause time.Duration) {
 		case <-l.life.Done():
 			return
 		}
-		if l.probeRedis() && l.sendPendingReleases() == nil && l.endOutage() {
+		if l.testRedis() && l.sendPendingReleases() == nil && l.endOutage() {
 			return
 		}
 		timer.Reset(pause)
 	}
 }
 
-// probeRedis reports whether Redis can acquire and release a permit of the origin "" in time. A PING would not show
-// that Redis accepts writes. It does both twice: the first time, which may have to connect, within probeTimeout or
-// Config.Timeout, whichever is longer; the second time within Config.Timeout.
-func (l *Limiter) probeRedis() bool {
+// testRedis reports whether Redis can acquire and release a permit of the origin "" in time. A PING would not show
+// that Redis accepts writes. testRedis does both twice: the first time, which may have to connect, within testTimeout
+// or Config.Timeout, whichever is longer; the second time within Config.Timeout.
+func (l *Limiter) testRedis() bool {
 	key, id := originKey(""), endpointID("")
 	token := permitToken(id, "look")
-	for _, timeout := range []time.Duration{max(probeTimeout, l.timeout), l.timeout} {
+	for _, timeout := range []time.Duration{max(testTimeout, l.timeout), l.timeout} {
 		_, err := callRedis(l.life, l, timeout, func(ctx context.Context) (releaseAnswer, error) {
 			if _, err := l.remote.acquire(ctx, key, id, token, question{attempt: true}); err != nil {
 				return releaseAnswer{}, err
@@ -126,8 +129,8 @@ func (l *Limiter) probeRedis() bool {
 	return true
 }
 
-// sendPendingReleases sends the pending releases to Redis until none is left or one fails. A failed one stays pending.
-// Sending one twice is harmless.
+// sendPendingReleases sends the pending releases to Redis until none is left or one fails. A release that fails stays
+// pending. Sending a release twice is harmless.
 func (l *Limiter) sendPendingReleases() error {
 	for {
 		l.mu.Lock()
@@ -150,7 +153,7 @@ func (l *Limiter) sendPendingReleases() error {
 	}
 }
 
-// endOutage ends the outage and returns true. If another release has become pending, it returns false, and the outage
+// endOutage ends the outage and returns true. If a further release has become pending, it returns false, and the outage
 // continues.
 func (l *Limiter) endOutage() bool {
 	l.mu.Lock()

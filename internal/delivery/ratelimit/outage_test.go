@@ -52,7 +52,7 @@ func (f *freezer) signal(s syscall.Signal) {
 // outageTimeout is long enough for a loaded machine.
 const outageTimeout = time.Second
 
-// briefly makes a test's outages short: the limiter retries after pause.
+// briefly makes a test's outages short: the limiter tests Redis every pause.
 func briefly(l *Limiter, pause time.Duration) *Limiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -183,7 +183,7 @@ func TestFlapping(t *testing.T) {
 		want *= 2
 		heraldtest.Await(t, "Redis is used again", func() bool { return !l.Stats().Local })
 	}
-	// After a steady period, it is treated as new.
+	// After a steady period, an outage begins with the first pause again.
 	l.mu.Lock()
 	l.outage.since = l.outage.since.Add(-steady)
 	l.beginOutage(l.outage.generation, io.ErrUnexpectedEOF)

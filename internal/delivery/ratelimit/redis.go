@@ -23,16 +23,15 @@ var acquireSource string
 //go:embed lua/release.lua
 var releaseSource string
 
-// redisState applies the limiter's rules (calls in flight, rate, circuit breaker) with the scripts in lua/, to state
-// that all workers share in Redis.
+// redisState applies the rules (doc.go) with the scripts in lua/ to the state in Redis, which all workers share.
 type redisState struct {
 	client          redis.UniversalClient
 	acquireScript   *redis.Script
 	releaseScript   *redis.Script
 	now             func() int64  // µs; nil: Redis' own clock. Only tests set it
-	acquireRules    []any         // ARGV[5] and following of acquire.lua
-	releaseRules    []any         // ARGV[5] and following of release.lua
-	ttl, permitsTTL time.Duration // of the keys of an origin and its endpoints; of the key of its permits
+	acquireRules    []any         // ARGV[5] and later of acquire.lua
+	releaseRules    []any         // ARGV[5] and later of release.lua
+	ttl, permitsTTL time.Duration // TTL of the keys of an origin and its endpoints; TTL of the key of its permits
 }
 
 func newRedisState(client redis.UniversalClient, r rules) *redisState {
@@ -43,15 +42,16 @@ func newRedisState(client redis.UniversalClient, r rules) *redisState {
 		ttl:           time.Duration(keep)*time.Microsecond + time.Minute,
 		permitsTTL:    time.Duration(r.hold)*time.Microsecond + time.Second}
 	s.acquireRules = []any{r.inflight, r.gap, r.burst, r.hold, r.openFor, r.minWait, r.maxWait,
-		r.presence, r.slack, r.recent, maxWaiters, s.ttl.Milliseconds(), s.permitsTTL.Milliseconds(), r.keptAfter,
+		r.presence, r.slack, r.recent, maxWaitingEndpoints, s.ttl.Milliseconds(), s.permitsTTL.Milliseconds(), r.keptAfter,
 		r.bucket}
 	s.releaseRules = []any{r.bucket, r.minCalls, strconv.FormatFloat(r.ratio, 'g', -1, 64), r.openFor,
 		s.ttl.Milliseconds()}
 	return s
 }
 
-// originKey returns the Redis key of an origin's state. It contains a hash, because agents choose their origins. The
-// hash is also the key's hash tag, so that all keys of the origin are in one hash slot of a Redis cluster.
+// originKey returns the Redis key of an origin's state. The key contains a hash of the origin, because agents choose
+// their origins. The hash is also the key's hash tag, so that all keys of an origin are in one hash slot of a Redis
+// cluster.
 func originKey(origin string) string {
 	sum := sha256.Sum256([]byte(origin))
 	return "herald:limits:{" + hex.EncodeToString(sum[:16]) + "}"
@@ -72,8 +72,8 @@ func (s *redisState) clock() int64 {
 	return s.now()
 }
 
-// acquire runs acquire.lua, which does what originState.acquire does, with the state in Redis. key is the origin's
-// (originKey), id the endpoint's (endpointID), and token that of permitToken.
+// acquire runs acquire.lua, which does to the state in Redis what originState.acquire does in Go. key is the origin's
+// (originKey), id the endpoint's (endpointID), and token the permit's (permitToken).
 func (s *redisState) acquire(ctx context.Context, key, id, token string, q question) (acquireAnswer, error) {
 	args := append([]any{s.clock(), token, boolArg(q.attempt), boolArg(q.reserve)}, s.acquireRules...)
 	got, err := s.acquireScript.Run(ctx, s.client, []string{key, permitsKey(key), endpointKey(key, id)},
@@ -87,7 +87,7 @@ func (s *redisState) acquire(ctx context.Context, key, id, token string, q quest
 	return acquireAnswer{code: code(got[0]), wait: got[1], state: state(got[2]), left: got[3]}, nil
 }
 
-// release runs release.lua, which does what originState.release does, with the state in Redis. key, id and token are
+// release runs release.lua, which does to the state in Redis what originState.release does in Go. key, id and token are
 // those of acquire. took is the duration of the call in µs; 0: unknown.
 func (s *redisState) release(ctx context.Context, key, id, token string, result Result,
 	took int64) (releaseAnswer, error) {

@@ -43,14 +43,14 @@ func countWaiting(l *Limiter) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if o, ok := l.origins[originKey(site)]; ok {
-		return len(o.queue)
+		return len(o.waitingCalls)
 	}
 	return 0
 }
 
-// blind turns off polling, so that waiters depend on being woken.
+// blind makes the pauses between tries very long, so that waiting calls depend on being woken.
 func blind(l *Limiter) *Limiter {
-	l.firstLook = time.Hour
+	l.firstPause = time.Hour
 	return l
 }
 
@@ -93,7 +93,7 @@ func TestNoOvertaking(t *testing.T) {
 	p := enter(t, l, site, "holds")
 	first := goEnter(t.Context(), l, "first")
 	heraldtest.Await(t, "it waits", func() bool { return countWaiting(l) == 1 })
-	// The permit is free, and the first waiter does not know yet.
+	// The permit is free, but the first waiting call does not know it yet.
 	l.mu.Lock()
 	delete(p.endpoint.origin.permits, p.token)
 	l.mu.Unlock()
@@ -110,7 +110,7 @@ func TestNoOvertaking(t *testing.T) {
 	}
 }
 
-// TestRoomAcrossWorkers: waiters poll, and so find a permit that another worker released.
+// TestRoomAcrossWorkers: waiting calls ask again and again, and so find a permit that another worker released.
 func TestRoomAcrossWorkers(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))
@@ -161,8 +161,8 @@ func TestFullShareBlocksNoOthers(t *testing.T) {
 			p := pass(at(other, "b"))
 			p.Release(t.Context(), OK)
 		}
-		// Two more endpoints use one permit each, so none is free. When one is released, a later waiter that may have
-		// it is woken before earlier ones that may not.
+		// Two more endpoints use one permit each, so none is free. A release then wakes a later call whose endpoint may
+		// have the permit, before earlier calls whose endpoints may not.
 		b, c := pass(at(other, "c")), pass(at(third, "d"))
 		next := at(other, "e")
 		heraldtest.Await(t, "it waits", func() bool { return countWaiting(l) == 3 })
@@ -319,7 +319,7 @@ func TestCancelledWhileAsking(t *testing.T) {
 	enter(t, l, site, "b").Release(t.Context(), OK)
 }
 
-// hook calls before for each command.
+// hook calls before for each Redis command.
 type hook struct{ before func() }
 
 func (hook) DialHook(next redis.DialHook) redis.DialHook { return next }

@@ -2,28 +2,28 @@ package ratelimit
 
 import "slices"
 
-// maxWaiters bounds the endpoints of one origin that can be recorded as waiting. For further endpoints no permit is
-// kept: they get a permit only if more permits are free than are kept for the recorded ones.
-const maxWaiters = 64
+// maxWaitingEndpoints bounds the waiting endpoints that an origin records. No permit is kept for a further waiting
+// endpoint. It gets a permit only if more permits are free than are kept for the recorded ones.
+const maxWaitingEndpoints = 64
 
-// grant records the endpoint of a granted call, and when (µs) the call was granted.
+// grant records which endpoint was granted a call, and when (µs).
 type grant struct {
 	id string
 	at int64
 }
 
-// waiting is an endpoint that was refused because of the permits or the rate, and waits. Times are in µs.
-type waiting struct {
+// waitingEndpoint is an endpoint one of whose calls was refused because of the permits or the rate. Times are in µs.
+type waitingEndpoint struct {
 	id    string
-	since int64 // start of its wait, or its last granted call; the smallest value is served first
-	asked int64 // when a call that waits in a worker last asked, or will ask again; 0: none
-	due   int64 // the earliest reservation that has not passed; 0: none
+	since int64 // start of its wait, or later its last granted call; the endpoint with the lowest value is served first
+	asked int64 // when a call that waits in a worker last asked for a permit, or will ask again; 0: none waits
+	due   int64 // the earliest reserved return time that has not passed; 0: none
 }
 
-// isForgotten reports whether no call for the endpoint is expected: no call that waits in a worker has asked within
-// r.presence, and the reservation passed more than r.slack ago. Times that were set before the clock was set back count
-// as passed.
-func (w *waiting) isForgotten(r *rules, now int64) bool {
+// isForgotten reports whether no call for the endpoint is expected any longer: no call that waits in a worker asked
+// within r.presence, and the reserved return time passed more than r.slack ago. Times from before the clock was set
+// back count as passed.
+func (w *waitingEndpoint) isForgotten(r *rules, now int64) bool {
 	far := now + 2*r.maxWait
 	if w.asked > far || w.due > far {
 		return true
@@ -31,19 +31,19 @@ func (w *waiting) isForgotten(r *rules, now int64) bool {
 	return (w.asked == 0 || now > w.asked+r.presence) && (w.due == 0 || now > w.due+r.slack)
 }
 
-// isExpected reports whether a call of another endpoint that takes the time long (µs) could delay a call of w: a call
-// of w asks now, or is due while the other call runs. If long is at most r.presence, only a call of w that asks now
-// counts.
-func (w *waiting) isExpected(r *rules, now, long int64) bool {
+// isExpected reports whether a call of w's endpoint is expected while a call of another endpoint runs, for this
+// duration in µs. It is expected if it asks now, or if its return time is within the duration. If the duration is at
+// most r.presence, only a call that asks now is expected.
+func (w *waitingEndpoint) isExpected(r *rules, now, duration int64) bool {
 	if w.asked > 0 && now <= w.asked+r.presence {
 		return true
 	}
-	return long > r.presence && w.due > 0 && now >= w.due-long && now <= w.due+min(long, r.slack)
+	return duration > r.presence && w.due > 0 && now >= w.due-duration && now <= w.due+min(duration, r.slack)
 }
 
-// weighOthers reports whether endpoint e shares its origin with others. It also returns the number of endpoints
-// (elders) for each of which a permit and a call of the rate are kept, so that e cannot use them: those that have
-// waited longer than e, are expected, and may acquire one of the free permits.
+// weighOthers reports whether endpoint e shares its origin with others. It also returns the number of elders: endpoints
+// for each of which a permit and a call of the rate are kept, so that e cannot use them. An elder has waited longer
+// than e, is expected, and may acquire one of the free permits.
 func (m *originState) weighOthers(r *rules, now int64, e *circuit, free int) (shared bool, elders int) {
 	other := m.seen[0]
 	if other.id == e.id {
@@ -54,8 +54,8 @@ func (m *originState) weighOthers(r *rules, now int64, e *circuit, free int) (sh
 	if w := m.findWaiting(r, now, e.id); w != nil {
 		since = w.since
 	}
-	for i := range m.waiters {
-		w := &m.waiters[i]
+	for i := range m.waitingEndpoints {
+		w := &m.waitingEndpoints[i]
 		if w.id == e.id || w.isForgotten(r, now) {
 			continue
 		}
@@ -68,46 +68,47 @@ func (m *originState) weighOthers(r *rules, now int64, e *circuit, free int) (sh
 	return shared, elders
 }
 
-// findWaiting returns the entry of the endpoint id in m.waiters. It returns nil if the endpoint does not wait: it has
-// no entry, or its entry is forgotten (isForgotten).
-func (m *originState) findWaiting(r *rules, now int64, id string) *waiting {
-	for i := range m.waiters {
-		if w := &m.waiters[i]; w.id == id && !w.isForgotten(r, now) {
+// findWaiting returns the entry in m.waitingEndpoints of the endpoint with this id. It returns nil if the endpoint has
+// no entry, or if its entry is forgotten (isForgotten).
+func (m *originState) findWaiting(r *rules, now int64, id string) *waitingEndpoint {
+	for i := range m.waitingEndpoints {
+		if w := &m.waitingEndpoints[i]; w.id == id && !w.isForgotten(r, now) {
 			return w
 		}
 	}
 	return nil
 }
 
-// startWaiting returns the entry of the endpoint id in m.waiters. If the endpoint has no entry, it adds one, whose wait
-// starts at now. It returns nil if maxWaiters other endpoints wait.
-func (m *originState) startWaiting(r *rules, now int64, id string) *waiting {
+// startWaiting returns the entry in m.waitingEndpoints of the endpoint with this id. If the endpoint has none,
+// startWaiting adds one, whose wait starts at now. It returns nil if maxWaitingEndpoints other endpoints wait.
+func (m *originState) startWaiting(r *rules, now int64, id string) *waitingEndpoint {
 	m.dropForgotten(r, now)
 	if w := m.findWaiting(r, now, id); w != nil {
 		return w
 	}
-	if len(m.waiters) >= maxWaiters {
+	if len(m.waitingEndpoints) >= maxWaitingEndpoints {
 		return nil
 	}
-	m.waiters = append(m.waiters, waiting{id: id, since: now})
-	return &m.waiters[len(m.waiters)-1]
+	m.waitingEndpoints = append(m.waitingEndpoints, waitingEndpoint{id: id, since: now})
+	return &m.waitingEndpoints[len(m.waitingEndpoints)-1]
 }
 
-// stopWaiting removes the entry of the endpoint id from m.waiters, if there is one.
+// stopWaiting removes the entry of the endpoint with this id, if there is one.
 func (m *originState) stopWaiting(r *rules, now int64, id string) {
 	if m.findWaiting(r, now, id) != nil {
 		m.dropForgotten(r, now)
-		m.waiters = slices.DeleteFunc(m.waiters, func(w waiting) bool { return w.id == id })
+		m.waitingEndpoints = slices.DeleteFunc(m.waitingEndpoints, func(w waitingEndpoint) bool { return w.id == id })
 	}
 }
 
-// dropForgotten removes from m.waiters the endpoints for which no call is expected any more (isForgotten).
+// dropForgotten removes the entries that are forgotten (isForgotten).
 func (m *originState) dropForgotten(r *rules, now int64) {
-	m.waiters = slices.DeleteFunc(m.waiters, func(w waiting) bool { return w.isForgotten(r, now) })
+	m.waitingEndpoints = slices.DeleteFunc(m.waitingEndpoints, func(w waitingEndpoint) bool { return w.isForgotten(r, now) })
 }
 
-// recordServed records a grant to the endpoint in m.seen. If the endpoint was waiting, it stops waiting. But if it
-// still has a reserved return time in the future (e.line), it continues to wait, behind all others.
+// recordServed records in m.seen that a call to the endpoint was granted. If the endpoint was waiting, it stops
+// waiting. But if a reserved return time of the endpoint (e.line) is in the future, it continues to wait, behind all
+// others.
 func (m *originState) recordServed(r *rules, now int64, e *circuit) {
 	if m.seen[0].id != e.id {
 		m.seen[1] = m.seen[0]
@@ -118,7 +119,7 @@ func (m *originState) recordServed(r *rules, now int64, e *circuit) {
 	}
 	m.dropForgotten(r, now)
 	line := plausible(e.line, now, r.maxWait, 0)
-	if line <= now || len(m.waiters) >= maxWaiters {
+	if line <= now || len(m.waitingEndpoints) >= maxWaitingEndpoints {
 		m.stopWaiting(r, now, e.id)
 		return
 	}

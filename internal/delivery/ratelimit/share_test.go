@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// crowd simulates the deliveries of many endpoints at one origin, with a clock of its own. Each delivery asks, waits a
-// little in the process, is deferred, returns somewhat late, calls, and is followed by the next.
+// crowd simulates the deliveries of many endpoints at one origin, with its own clock. Each delivery asks for a permit,
+// waits a little in the process, is refused with a return time, returns somewhat late, and makes its call. Then the
+// endpoint's next delivery begins.
 type crowd struct {
 	t     *testing.T
 	rules rules
@@ -71,7 +72,7 @@ func (c *crowd) join(takes int64, deliveries int) *member {
 	return e
 }
 
-// run simulates d.
+// run simulates the time d.
 func (c *crowd) run(d int64) {
 	for end := c.now + d; len(c.queue) > 0 && c.queue[0].at <= end; {
 		next := heap.Pop(&c.queue).(event)
@@ -111,7 +112,7 @@ func (c *crowd) granted(e *member, name string) {
 	if n := c.m.countHeld(&c.rules, c.now, ""); n > c.rules.inflight {
 		c.t.Fatalf("%d permits are held", n)
 	}
-	for _, w := range c.m.waiters {
+	for _, w := range c.m.waitingEndpoints {
 		if w.id != e.id && !w.isForgotten(&c.rules, c.now) {
 			e.most = max(e.most, c.m.countHeld(&c.rules, c.now, e.id))
 		}
@@ -122,7 +123,7 @@ func (c *crowd) granted(e *member, name string) {
 	})
 }
 
-// TestEndpointsShareOrigin: with any behaviour of its endpoints, each gets its turn within a bounded time, none has
+// TestEndpointsShareOrigin: with any behaviour of the endpoints, each can make a call within a bounded time, none has
 // more than half of the permits while another waits, and the origin does not become idle.
 func TestEndpointsShareOrigin(t *testing.T) {
 	t.Parallel()

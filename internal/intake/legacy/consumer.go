@@ -97,7 +97,7 @@ func (c *Consumer) Run(ctx context.Context) {
 	c.signOff(ctx)
 }
 
-// awaitPause returns after d, or when ctx ends.
+// awaitPause waits until the time d has passed or ctx ends.
 func (c *Consumer) awaitPause(ctx context.Context, d time.Duration) {
 	if d == 0 {
 		return

@@ -60,9 +60,9 @@ type batch struct {
 	waiting  int64 // number of elements that remain in the old backend's list
 }
 
-// takeBatch acknowledges the batch done, unless it is empty, and returns the worker's next batch. An empty result means
-// that the list is empty. The elements of the next batch stay in the processing list until they are acknowledged.
-// takeBatch also renews the keep-alive key of the worker, which expires after alive.
+// takeBatch acknowledges done, the worker's previous batch, and returns its next batch. If done is empty, nothing is
+// acknowledged. An empty result means that the list is empty. The elements of the next batch stay in the processing
+// list until they are acknowledged. takeBatch also renews the worker's keep-alive key, whose TTL is alive.
 func (l *list) takeBatch(ctx context.Context, worker string, done batch, alive time.Duration) (batch, error) {
 	answer, err := l.takeScript.Run(ctx, l.client, l.keysOf(worker), worker, alive.Milliseconds(), done.token,
 		len(done.elements), uuid.NewString(), maxBatch, maxBatchBytes, maxElement).Slice()
@@ -104,8 +104,9 @@ func (l *list) putBack(ctx context.Context, worker string) (int, error) {
 	return l.runReturn(ctx, worker, batch{}, "")
 }
 
-// removeWorker removes this worker when it stops, with one script. It acknowledges the batch done (empty: none), moves
-// the other elements of the worker's processing list back to the old backend's list, and deletes the worker's keys.
+// removeWorker removes this worker when it stops, with one script. It acknowledges done, the worker's last batch
+// (empty: nothing), moves the other elements of the worker's processing list back to the old backend's list, and
+// deletes the worker's keys.
 func (l *list) removeWorker(ctx context.Context, worker string, done batch) error {
 	_, err := l.runReturn(ctx, worker, done, "itself")
 	return err
@@ -114,7 +115,7 @@ func (l *list) removeWorker(ctx context.Context, worker string, done batch) erro
 // runReturn runs return.lua for the worker with this id, and returns the number of elements that it moved from the
 // worker's processing list back to the old backend's list. caller is "" if another worker calls: while the worker is
 // alive, the script then moves nothing and returns -1. If the stopping worker itself calls, caller is any other text.
-// The script first acknowledges the batch done, unless that is empty.
+// The script first acknowledges done, the worker's last batch. If done is empty, nothing is acknowledged.
 func (l *list) runReturn(ctx context.Context, worker string, done batch, caller string) (int, error) {
 	moved, err := l.returnScript.Run(ctx, l.client, l.keysOf(worker), worker, maxReturned, caller, done.token,
 		len(done.elements)).Int()

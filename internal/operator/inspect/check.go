@@ -25,7 +25,7 @@ type Check struct {
 	Found   string `json:"found"`   // the finding and, for a fault, the remedy
 }
 
-// checkNames lists the checks in the order in which they run (docs/agents.md).
+// checkNames lists the checks in the order in which they run (docs/agent.md).
 var checkNames = []string{"reachable", "protocol", "tools", "schemas", "feedback", "repeat", "batch", "response",
 	"validation", "revocation", "unsigned", "altered", "errors", "time"}
 

@@ -98,7 +98,7 @@ func (c *checker) checkSignature(ctx context.Context, check string, how ...tampe
 		case err == nil:
 			err = errors.New("it took " + string(h))
 		}
-		c.judge(ctx, check, err, "", "answer HTTP 401 unless the signature is valid (docs/agents.md, Know who calls)")
+		c.judge(ctx, check, err, "", "answer HTTP 401 unless the signature is valid (docs/agent.md, Verify the caller)")
 		return
 	}
 	c.pass(check, "it refuses such requests")

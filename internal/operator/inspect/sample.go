@@ -91,7 +91,7 @@ func (s sample) sparse() sample {
 	return s
 }
 
-// metaKey is where a delivery describes itself in the _meta of a call (docs/agents.md).
+// metaKey is where a delivery describes itself in the _meta of a call (docs/agent.md).
 const metaKey = "io.agentherald/delivery"
 
 // callMeta returns the metadata of a call with the sample. It marks the sample.

@@ -1,4 +1,4 @@
-// Package dispatch enqueues the tasks of deliveries that Postgres has dispatched: it connects store with queue.
+// Package dispatch enqueues the tasks of deliveries that Postgres has dispatched. It connects store with queue.
 package dispatch
 
 import (
@@ -27,9 +27,9 @@ const (
 	dispatchTimeout = 30 * time.Second // for all tasks of one Dispatch
 )
 
-// Dispatcher enqueues in Redis the tasks of deliveries that the store has dispatched. If Redis does not accept a task,
-// its delivery stays dispatched in Postgres, and the reconciler (internal/delivery/maintenance) gives it a new task. So
-// losing Redis delays deliveries, but loses none.
+// Dispatcher enqueues in Redis the tasks that the store returned for dispatched deliveries. If Redis does not accept a
+// task, its delivery stays dispatched in Postgres, and the reconciler (internal/delivery/maintenance) gives it a new
+// task later. So if Redis fails, deliveries are late, but none is lost.
 type Dispatcher struct {
 	lanes Lanes
 	log   *slog.Logger
@@ -46,9 +46,9 @@ func New(lanes Lanes, log *slog.Logger) (*Dispatcher, error) {
 	return &Dispatcher{lanes, log}, nil
 }
 
-// Dispatch first removes from Redis the tasks whose store.Task.Ended is true: their deliveries no longer need them. It
+// Dispatch first removes from Redis the tasks whose store.Task.Ended is set, which their deliveries no longer need. It
 // then enqueues the others in order. It stops at the first task that Redis does not accept, and returns the index of
-// that task, or len(tasks). The dispatch is committed in Postgres already, so Dispatch continues after the end of ctx,
+// that task, or len(tasks). Postgres has already committed the dispatch. So Dispatch continues after the end of ctx,
 // for at most dispatchTimeout.
 func (d *Dispatcher) Dispatch(ctx context.Context, tasks []store.Task) int {
 	if len(tasks) == 0 {
@@ -73,8 +73,8 @@ func (d *Dispatcher) Dispatch(ctx context.Context, tasks []store.Task) int {
 	return len(tasks)
 }
 
-// dropEnded removes the tasks whose Ended is true from Redis, so that the web UI does not show them. If Redis fails, it
-// logs the error, and the tasks stay.
+// dropEnded removes the tasks whose Ended is set from Redis, so that the web UI does not show them. If Redis fails, it
+// logs the error, and the tasks stay in Redis.
 func (d *Dispatcher) dropEnded(ctx context.Context, tasks []store.Task) {
 	var ended []queue.Task
 	for _, t := range tasks {
@@ -93,9 +93,9 @@ func (d *Dispatcher) dropEnded(ctx context.Context, tasks []store.Task) {
 	}
 }
 
-// DropArchived removes from Redis the archived tasks of delivery id whose dispatch counter (Task.N) is below n.
-// dropEnded has not removed them, for example because Redis failed or the task was archived later. If Redis fails now,
-// they stay in the web UI until asynq deletes them; nothing else depends on them.
+// DropArchived removes from Redis the archived tasks of the delivery with this id, if their dispatch counter (Task.N)
+// is below n. dropEnded may have missed them, because Redis failed or a task was archived later. If Redis fails now,
+// they stay in the web UI until asynq deletes them, which has no other effect.
 func (d *Dispatcher) DropArchived(ctx context.Context, id uuid.UUID, n int) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), enqueueTimeout)
 	defer cancel()
@@ -105,13 +105,14 @@ func (d *Dispatcher) DropArchived(ctx context.Context, id uuid.UUID, n int) {
 	}
 }
 
-// FindTask returns where task t is in Redis (queue.Location): whether Redis has it, and in which state.
+// FindTask returns whether Redis has task t, and in which state (queue.Location).
 func (d *Dispatcher) FindTask(t store.Task) (queue.Location, error) {
 	return d.lanes.Find(ToQueue(t))
 }
 
-// RedisMarker returns the marker of this Redis: since that time it has lost no task of Herald. Tasks that were enqueued
-// before it may be lost. If Redis has no marker, RedisMarker stores now as the marker and returns it. See queue.Marker.
+// RedisMarker returns the marker of this Redis: the time since which Redis has lost no task of Herald. Tasks that were
+// enqueued before may be lost. If Redis has no marker, RedisMarker stores the given time as the marker and returns it.
+// See queue.Marker.
 func (d *Dispatcher) RedisMarker(ctx context.Context, now time.Time) (time.Time, error) {
 	return d.lanes.Marker(ctx, now)
 }

@@ -1,5 +1,5 @@
-// Package webui serves the asynq web UI, read-only. It is apart from package queue because the UI's files are as large
-// as the rest of a command that only enqueues.
+// Package webui serves the asynq web UI, read-only. It is separate from package queue because the UI's files would
+// double the size of a command that only enqueues.
 package webui
 
 import (
@@ -26,7 +26,7 @@ func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (h Handler) Close() error { return h.ui.Close() }
 
 // New returns the web UI of q for requests whose path begins with root, such as "/monitor". mask hides the secrets in a
-// payload that Herald did not write (intake.MaskJob).
+// task's payload that is a whole job (intake.MaskJob).
 func New(q *queue.Queue, root string, mask func(body []byte) (shown string, whole bool)) Handler {
 	return Handler{asynqmon.New(asynqmon.Options{
 		RootPath:         root,

@@ -39,7 +39,7 @@ func writeDocument(operations []operation) ([]byte, error) {
 	return json.MarshalIndent(map[string]any{
 		"openapi": "3.1.0",
 		"info": map[string]any{"title": "Herald", "version": buildinfo.Version(),
-			"description": "On-chain feedback, delivered to the agents it is about. See docs/api.md."},
+			"description": "On-chain feedback, delivered to the agents it is about. See docs/reference/api.md."},
 		"security": []any{map[string]any{"token": []string{}}},
 		"paths":    paths,
 		"components": map[string]any{

@@ -15,14 +15,14 @@ import (
 
 func agentOf(j job.Job) store.Agent { return (&store.Claim{Job: j}).Agent() }
 
-// ReportVerified stores the chains whose events a worker verifies.
+// ReportVerified replaces the chains whose events workers verify.
 func (s *Store) ReportVerified(_ context.Context, chains []uint64) error {
 	defer s.lock()()
 	s.verified = slices.Clone(chains)
 	return nil
 }
 
-// Accept stores jobs as deliveries and dispatches as many as their agents may have.
+// Accept stores jobs as deliveries and dispatches as many as store.MaxDispatchedPerAgent allows.
 func (s *Store) Accept(_ context.Context, in []store.Intake) ([]store.Acceptance, []store.Task, error) {
 	if len(in) > store.MaxAccept {
 		return nil, nil, fmt.Errorf("model: at most %d jobs at once", store.MaxAccept)
@@ -32,7 +32,8 @@ func (s *Store) Accept(_ context.Context, in []store.Intake) ([]store.Acceptance
 	return out, tasks, nil
 }
 
-// accept inserts the jobs with new keys, and answers the others. read: the jobs were read from the chain.
+// accept inserts deliveries for the jobs with new keys, and answers the other jobs. read reports whether the jobs were
+// read from the chain.
 func (s *Store) accept(in []store.Intake, read bool) (out []store.Acceptance, tasks []store.Task) {
 	out = make([]store.Acceptance, len(in))
 	var fresh []*row
@@ -59,7 +60,7 @@ func (s *Store) accept(in []store.Intake, read bool) (out []store.Acceptance, ta
 		}
 	}
 	var agents []store.Agent
-	for i, it := range in { // a new delivery that waits or is dispatched leaves nothing to dispatch
+	for i, it := range in { // a new delivery that waits or is dispatched leaves nothing in the backlog
 		settled := out[i].Verdict == store.Refreshed || out[i].Verdict == store.Accepted &&
 			(out[i].Status == store.Waiting || s.findID(out[i].ID).isDispatched())
 		if it.Refused == "" && !settled {
@@ -84,8 +85,8 @@ func (s *Store) newRow(it store.Intake, key string, id uuid.UUID, read bool) *ro
 	return r
 }
 
-// insert stores new deliveries. One that may not be called yet is set aside; the others are dispatched if no older
-// delivery is in the backlog.
+// insert stores new deliveries. It sets aside those that may not be called yet, and dispatches the others if no older
+// delivery is in the agent's backlog.
 func (s *Store) insert(fresh []*row) (tasks []store.Task) {
 	now := s.now()
 	waits, behind := map[*row]time.Time{}, map[*row]bool{}
@@ -137,12 +138,12 @@ func (r *row) mayReopen() bool {
 	return r.Status == store.Rejected && r.Reason == outcome.EventNotFound || r.Status == store.Cancelled && r.Reason == outcome.Reorg
 }
 
-// mayBeCalled reports whether the agent was called, or may have been: an attempt has no outcome.
+// mayBeCalled reports whether the agent was called, or may have been called by an attempt without an outcome.
 func (r *row) mayBeCalled() bool {
 	return r.Called || (r.Bound || !r.Verified) && r.lastUnfinished() > 0
 }
 
-// lastUnfinished returns the number of the last attempt without an outcome; 0: none.
+// lastUnfinished returns the number of the last attempt without an outcome, or 0.
 func (r *row) lastUnfinished() (number int) {
 	for _, a := range r.History {
 		if a.Outcome == "" {
@@ -152,8 +153,9 @@ func (r *row) lastUnfinished() (number int) {
 	return number
 }
 
-// answerKnown answers a job whose key has the delivery r. On a chain that is verified, the job is a hint: a worker looks
-// where it says. Otherwise the first job is the content, and another one that differs is a conflict.
+// answerKnown answers a job whose key has the delivery r. If r ended because its event was missing, the job may queue r
+// again. If workers verify r's event, the job may become a hint: a worker checks the position that it names. If they do
+// not, r keeps its job, and a job that differs is a conflict.
 func (s *Store) answerKnown(r *row, it store.Intake) store.Acceptance {
 	out := store.Acceptance{Verdict: store.Known, ID: r.id, Key: r.Key, Status: r.Status}
 	switch isReopened := !r.Called && (r.mayReopen() || r.refused); {
@@ -168,7 +170,7 @@ func (s *Store) answerKnown(r *row, it store.Intake) store.Acceptance {
 			out.Verdict, out.Field = store.Conflict, "action"
 		}
 		return out
-	case r.job.Retracts != "": // the ledger made it
+	case r.job.Retracts != "": // a retraction, whose job the ledger made
 		return out
 	}
 	if r.Bound {
@@ -183,7 +185,7 @@ func (s *Store) answerKnown(r *row, it store.Intake) store.Acceptance {
 		if added := s.addHint(r, it); added || !wasNotFound {
 			return s.reopen(r, it, false)
 		}
-	case r.Status.Final() || r.mayBeCalled(): // a worker reads the event again
+	case r.Status.Final() || r.mayBeCalled(): // the hint makes a worker read the event again
 		if r.Bound && !it.Job.NamesEvent(r.job) {
 			s.addHint(r, it)
 		}
@@ -193,7 +195,7 @@ func (s *Store) answerKnown(r *row, it store.Intake) store.Acceptance {
 	return out
 }
 
-// isVerified reports whether jobs of the delivery's key are hints: its chain was verified when it was accepted, or is now.
+// isVerified reports whether workers verify the delivery's event: they verified its chain at acceptance, or do so now.
 func (s *Store) isVerified(r *row) bool {
 	return r.Verified || slices.Contains(s.verified, r.agent.ChainID)
 }
@@ -204,7 +206,8 @@ func (r *row) toHint() store.Hint {
 		Refuted: r.Status == store.Rejected && r.Reason == outcome.EventNotFound}
 }
 
-// listHints returns the stored hints. If none is stored, the own job is the only one, unless a follower read it.
+// listHints returns the stored hints, or else the delivery's own job as the only hint, unless the chain follower made
+// it.
 func (r *row) listHints() []store.Hint {
 	if len(r.hints) > 0 || r.Bound && r.source.Trust == store.TrustChain {
 		return r.hints
@@ -212,7 +215,7 @@ func (r *row) listHints() []store.Hint {
 	return []store.Hint{r.toHint()}
 }
 
-// addHint adds a job to the hints, and ends a wait for the chain, so that the new position is checked at once.
+// addHint adds a job to the hints, and ends a wait for the chain, so that the job's position is checked at once.
 func (s *Store) addHint(r *row, it store.Intake) (added bool) {
 	before := r.listHints()
 	after, added := store.AddHint(before, store.Hint{Job: it.Job, SealedHeaders: it.SealedHeaders, Source: it.Source, CreatedAt: s.now()})
@@ -220,7 +223,7 @@ func (s *Store) addHint(r *row, it store.Intake) (added bool) {
 		return false
 	}
 	if r.Hints++; len(r.hints) == 0 && len(after) > 1 {
-		r.Hints++ // the own job is stored too
+		r.Hints++ // the delivery's own job is stored as a hint too
 	}
 	r.hints = after
 	if r.waitsForChain() {
@@ -230,19 +233,20 @@ func (s *Store) addHint(r *row, it store.Intake) (added bool) {
 	return true
 }
 
-// waitsForChain reports whether the delivery waits because its event is not confirmed or the node is away.
+// waitsForChain reports whether the delivery waits because its event is not confirmed or no node answers.
 func (r *row) waitsForChain() bool {
 	return r.Status == store.Waiting && (r.Reason == outcome.NotConfirmed || r.Reason == outcome.ChainUnavailable)
 }
 
-// setJob replaces the delivery's job, and with it its agent and ordering key.
+// setJob replaces the delivery's job, and thereby its agent and ordering key.
 func (s *Store) setJob(r *row, j job.Job, sealed []byte, source store.Source) {
 	r.job, r.sealed, r.source, r.agent = j, sealed, source, agentOf(j)
 	r.IdentityRegistry, r.AgentID = r.agent.Registry, r.agent.ID
 	s.agent(r.agent)
 }
 
-// reopen queues an ended delivery again with another job: its event is back, or may be where the job says.
+// reopen queues an ended delivery again with another job: its event is back, or may be at the position that the job
+// names.
 func (s *Store) reopen(r *row, it store.Intake, read bool) store.Acceptance {
 	now := s.now()
 	s.setJob(r, it.Job, it.SealedHeaders, it.Source)
@@ -255,7 +259,8 @@ func (s *Store) reopen(r *row, it store.Intake, read bool) store.Acceptance {
 	return store.Acceptance{Verdict: store.Accepted, ID: r.id, Key: r.Key, Status: store.Queued}
 }
 
-// reviveRevocation queues the revocation of a feedback again that was skipped because the feedback was never delivered.
+// reviveRevocation queues the revocation of a feedback again, if it was skipped because the feedback was never
+// delivered.
 func (s *Store) reviveRevocation(feedback *row) {
 	j := feedback.job
 	if j.Kind != job.KindNewFeedback || feedback.Status != store.Queued {

@@ -12,19 +12,19 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// agent is the row of an agent: its switches and the observations of its server.
+// agent is the row of an agent: the operator's settings, and the observations of the agent's server.
 type agent struct {
-	epoch, raised int64 // raised: the epoch that a failed call made; neverRaised: a success came after it
+	epoch, raised int64 // raised: epoch that a failure set (Outcome.Moved); neverRaised: none since the last success
 	disabled      bool
 	policy        store.Policy
-	known         store.AgentRow // observations of its server
+	known         store.AgentRow // observations of the agent's server
 	hours         []store.AgentHour
 }
 
 // neverRaised represents raised_epoch IS NULL.
 const neverRaised = -1
 
-// agent returns the agent, which it inserts if it is unknown.
+// agent returns the agent, and inserts it if it is unknown.
 func (s *Store) agent(a store.Agent) *agent {
 	g := s.agents[a]
 	if g == nil {
@@ -34,8 +34,8 @@ func (s *Store) agent(a store.Agent) *agent {
 	return g
 }
 
-// observeOutcome updates the agent from the outcome of an attempt, unless the job named the endpoint. If a moved endpoint
-// would explain the failure, it raises the epoch, once until the next success.
+// observeOutcome updates the agent from the outcome of an attempt, unless the job named the endpoint. For Outcome.Moved
+// it raises the epoch, once until the next success.
 func (s *Store) observeOutcome(a store.Agent, c *store.Claim, o store.Outcome) {
 	if o.EndpointOfJob {
 		return
@@ -73,7 +73,7 @@ func (s *Store) observeOutcome(a store.Agent, c *store.Claim, o store.Outcome) {
 	applyObservation(k, o.Endpoint, o.Protocol, o.AgentError, o.ServerInfo, o.Tools, now)
 }
 
-// countCall adds the outcome to the counts of the current hour.
+// countCall adds the outcome to the counts of the present hour.
 func (g *agent) countCall(o store.Outcome, now time.Time) {
 	hour := now.UTC().Truncate(time.Hour)
 	if n := len(g.hours); n == 0 || !g.hours[n-1].Hour.Equal(hour) {
@@ -82,7 +82,7 @@ func (g *agent) countCall(o store.Outcome, now time.Time) {
 	g.hours[len(g.hours)-1].Count(o)
 }
 
-// applyObservation overwrites the known values with the non-empty arguments.
+// applyObservation replaces the known values by those arguments that are not empty.
 func applyObservation(k *store.AgentRow, endpoint, protocol, fault string, server, tools json.RawMessage, now time.Time) {
 	k.Endpoint, k.Protocol, k.UpdatedAt = cmp.Or(endpoint, k.Endpoint), cmp.Or(protocol, k.Protocol), now
 	if fault != "" {
@@ -123,7 +123,7 @@ func (s *Store) AgentRow(_ context.Context, a store.Agent) (store.AgentRow, erro
 	return r, nil
 }
 
-// AgentStats lists the hours in which calls of an agent were recorded.
+// AgentStats lists the counts of an agent's calls by hour. It omits hours that ended before since.
 func (s *Store) AgentStats(_ context.Context, a store.Agent, since time.Time) (hours []store.AgentHour, err error) {
 	defer s.lock()()
 	if g := s.agents[a]; g != nil {
@@ -153,8 +153,8 @@ func (s *Store) EnableAgent(_ context.Context, a store.Agent, enabled bool) (rel
 	return released, tasks, nil
 }
 
-// ReleaseEnabled releases the deliveries that were held because their agents were disabled, for all agents that are
-// enabled now, unless except returns true for them.
+// ReleaseEnabled releases the deliveries that were held because their agents were disabled. It skips agents that are
+// disabled now, and agents for which except returns true. except may be nil.
 func (s *Store) ReleaseEnabled(_ context.Context, except func(store.Agent) bool) (released int, tasks []store.Task, err error) {
 	defer s.lock()()
 	for _, r := range s.rows {
@@ -166,7 +166,7 @@ func (s *Store) ReleaseEnabled(_ context.Context, except func(store.Agent) bool)
 	return released, tasks, nil
 }
 
-// releaseAgent releases the deliveries that were held because the agent, which is enabled now, was disabled.
+// releaseAgent releases the deliveries that were held because the agent was disabled. The agent is enabled now.
 func (s *Store) releaseAgent(a store.Agent) (released int, tasks []store.Task) {
 	if g := s.agent(a); g.known.State == store.StateDisabled {
 		g.known.State, g.known.FailingSince = store.StatePending, nil
@@ -175,8 +175,9 @@ func (s *Store) releaseAgent(a store.Agent) (released int, tasks []store.Task) {
 	return len(ended), append(s.dispatch([]store.Agent{a}), ended...)
 }
 
-// releaseMended releases held deliveries if the cause was removed since the claim: the agent was enabled, or a
-// credential was stored, which raises the epoch. No later call would release it.
+// releaseMended releases the agent's held deliveries if o holds its delivery for a cause that was removed after the
+// claim c: the agent was enabled, or a credential was stored, which raises the epoch. The release at that time did not
+// include o's delivery, which was not yet held.
 func (s *Store) releaseMended(a store.Agent, c *store.Claim, o store.Outcome) []store.Task {
 	g := s.agent(a)
 	enabled := o.Reason == outcome.AgentDisabled && !o.Elsewhere && !g.disabled

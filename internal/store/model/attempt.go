@@ -12,11 +12,12 @@ import (
 	"github.com/google/uuid"
 )
 
-// clockTolerance is how early a waiting delivery may be claimed, as in the Postgres store.
+// clockTolerance is how long before the end of its wait a delivery may be claimed, as in the Postgres store.
 const clockTolerance = time.Second
 
-// Claim claims delivery id for its newest task n and inserts an attempt. A delivery that waited takes the turn, or
-// returns to the backlog if another one goes first or no slot is free.
+// Claim claims the delivery with this id for its newest task, whose Task.N must be n, and inserts an attempt. A
+// delivery that waited takes the turn of its ordering key, or returns to the backlog if another one goes first or too
+// many are dispatched.
 func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error) {
 	defer s.lock()()
 	now, r := s.now(), s.findID(id)
@@ -52,16 +53,16 @@ func (s *Store) startAttempt(r *row, now time.Time, lease time.Duration) *store.
 		AheadOf:   s.findOvertaken(r, now), MayCall: r.mayCall()}
 }
 
-// isHeldBy reports whether the claim may write: it is the newest one of a running delivery.
-func (r *row) isHeldBy(c *store.Claim) bool {
+// isClaimedBy reports whether the claim is valid: the delivery is running, and the claim is its newest one.
+func (r *row) isClaimedBy(c *store.Claim) bool {
 	return r != nil && r.claimNo == c.No && r.Status == store.Running
 }
 
-// Extend renews a claim's lease that has not expired.
+// Extend sets the end of a valid claim's lease to now plus d, if the lease has not expired.
 func (s *Store) Extend(_ context.Context, c *store.Claim, d time.Duration) error {
 	defer s.lock()()
 	now, r := s.now(), s.findID(c.ID)
-	if !r.isHeldBy(c) || !r.LeaseUntil.After(now) {
+	if !r.isClaimedBy(c) || !r.LeaseUntil.After(now) {
 		return store.ErrFenced
 	}
 	r.LeaseUntil, r.updated = now.Add(d), now
@@ -75,13 +76,13 @@ func (s *Store) Hints(_ context.Context, c *store.Claim) ([]store.Hint, error) {
 	return slices.Clone(s.findID(c.ID).hints), nil
 }
 
-// Bind makes the event that a check read the job of the claimed delivery, which takes the turn if no other one goes
-// first. A hint that arrived after the claim refuses it.
+// Bind replaces the job of the claimed delivery by the event that a check read. The delivery takes the turn of its
+// ordering key, if no other delivery goes first. Bind returns ErrNewHint if a hint arrived after the claim.
 func (s *Store) Bind(_ context.Context, c *store.Claim, b store.Binding) error {
 	defer s.lock()()
 	now, r := s.now(), s.findID(c.ID)
 	switch {
-	case !r.isHeldBy(c):
+	case !r.isClaimedBy(c):
 		return store.ErrFenced
 	case r.Hints != c.Hints:
 		return store.ErrNewHint
@@ -106,11 +107,12 @@ func (s *Store) Record(_ context.Context, c *store.Claim, o store.Outcome) (stor
 	return s.recordAttempt(c, c.Attempt, c.StartedAt, o)
 }
 
-// Adopt records the known outcome of an earlier attempt that has none, and undoes the claim's own attempt. A free earlier
-// attempt is undone only if no later one exists: all keep their numbers.
+// Adopt records the spooled outcome of an earlier attempt, whose outcome is unknown to the store, and undoes the
+// claim's own attempt. A free earlier attempt is undone too, unless other attempts came after it: these keep their
+// numbers.
 func (s *Store) Adopt(_ context.Context, c *store.Claim, p store.SpooledOutcome) (store.Recorded, error) {
 	defer s.lock()()
-	if r := s.findID(c.ID); r.isHeldBy(c) {
+	if r := s.findID(c.ID); r.isClaimedBy(c) {
 		if r.findOpenAttempt(p.Attempt, p.StartedAt) == nil {
 			return store.Recorded{}, store.ErrStale
 		}
@@ -120,8 +122,9 @@ func (s *Store) Adopt(_ context.Context, c *store.Claim, p store.SpooledOutcome)
 	return s.recordAttempt(c, p.Attempt, p.StartedAt, p.Outcome)
 }
 
-// recordAttempt completes an attempt and changes the delivery, under the fence of c. One exception: a late success ends a
-// delivery that has not ended, and completes its attempt in any case. Recording the same status again is harmless.
+// recordAttempt completes an attempt and changes the delivery, if the claim c is valid. One exception: a late success
+// ends a delivery that has not ended, and completes its attempt in any case. Recording the same status again is
+// harmless.
 func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o store.Outcome) (store.Recorded, error) {
 	if !o.Status.Final() && o.Status != store.Waiting && o.Status != store.Held {
 		return store.Recorded{}, fmt.Errorf("model: %q is not a status that an attempt can end with", o.Status)
@@ -130,16 +133,16 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 	if r == nil {
 		return store.Recorded{}, store.ErrFenced
 	}
-	held := r.isHeldBy(c)
-	late := !held && o.Status == store.Delivered && !r.Status.Final()
-	again := !held && r.claimNo == c.No && r.Status == o.Status
-	if held || late {
+	valid := r.isClaimedBy(c)
+	late := !valid && o.Status == store.Delivered && !r.Status.Final()
+	again := !valid && r.claimNo == c.No && r.Status == o.Status
+	if valid || late {
 		s.applyOutcome(r, c, o, number, started)
 		if o.Gone != nil {
 			s.endGone(r, *o.Gone)
 		}
 	}
-	if a := r.findOpenAttempt(number, started); a != nil && (held || late || o.Status == store.Delivered) {
+	if a := r.findOpenAttempt(number, started); a != nil && (valid || late || o.Status == store.Delivered) {
 		a.Stage, a.Outcome, a.Reason, a.Error = o.Stage, string(o.Status), o.Reason, o.Error
 		a.Arguments, a.Response, a.Protocol = o.Arguments, o.Response, o.Protocol
 	}
@@ -147,7 +150,7 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 	for i := range r.hints {
 		r.hints[i].Refuted = r.hints[i].Refuted || slices.Contains(o.Refuted, r.hints[i].Rank)
 	}
-	if !held && !late && !again {
+	if !valid && !late && !again {
 		r.Called = r.Called || o.Called && o.Status == store.Delivered
 		return store.Recorded{}, store.ErrFenced
 	}
@@ -157,22 +160,22 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 		t.Attempts = max(number, 1)
 		rec.Task = &t
 	}
-	if rec.Rechecked = held && s.recheck(r, c, o); rec.Rechecked {
+	if rec.Rechecked = valid && s.recheck(r, c, o); rec.Rechecked {
 		rec.NextAttemptAt, rec.Task = time.Time{}, nil
 	}
 	wasReleased := slices.ContainsFunc(ended, func(t store.Task) bool { return t.ID == r.id })
-	if (held || rec.Rechecked || wasReleased) && !o.SkipDispatch {
+	if (valid || rec.Rechecked || wasReleased) && !o.SkipDispatch {
 		rec.Next, _ = s.dispatchRound(c.Agent())
 	}
 	rec.Next = append(rec.Next, ended...)
 	return rec, nil
 }
 
-// applyOutcome changes the delivery and its agent as the outcome says, and releases the next delivery. A free attempt
+// applyOutcome changes the delivery and its agent, and releases deliveries that waited for this one. A free attempt
 // without a call is undone.
 func (s *Store) applyOutcome(r *row, c *store.Claim, o store.Outcome, number int, started time.Time) {
 	now := s.now()
-	if !r.isHeldBy(c) {
+	if !r.isClaimedBy(c) {
 		r.claimNo = s.drawClaim()
 	}
 	r.setStatus(o.Status, o.Reason, now)
@@ -196,8 +199,9 @@ func (s *Store) applyOutcome(r *row, c *store.Claim, o store.Outcome, number int
 	s.observeOutcome(r.agent, c, o)
 }
 
-// recheck queues the delivery again at once if a hint arrived after the claim, if Bind changed its agent, or if it has no
-// turn. Recording the outcome a second time does not. A wait without the turn keeps its budget and its delay.
+// recheck queues the delivery again at once if a hint arrived after the claim, if Bind changed its agent or ordering
+// key, or if it did not get the turn. A delivery that waits for another one (behind_earlier) keeps its budget and its
+// DelaysUntil. For any other delivery, both begin anew.
 func (s *Store) recheck(r *row, c *store.Claim, o store.Outcome) bool {
 	notFound := r.Status == store.Rejected && r.Reason == outcome.EventNotFound
 	behind := r.Status == store.Waiting && r.Reason == outcome.BehindEarlier
@@ -213,7 +217,7 @@ func (s *Store) recheck(r *row, c *store.Claim, o store.Outcome) bool {
 	return true
 }
 
-// findOpenAttempt returns the attempt if it has no outcome, else nil.
+// findOpenAttempt returns the attempt if it has no outcome yet, else nil.
 func (r *row) findOpenAttempt(number int, started time.Time) *store.Attempt {
 	for i, a := range r.History {
 		if a.Number == number && a.StartedAt.Equal(started) && a.Outcome == "" {
@@ -223,13 +227,14 @@ func (r *row) findOpenAttempt(number int, started time.Time) *store.Attempt {
 	return nil
 }
 
-// undoAttempt deletes an attempt and takes its number back.
+// undoAttempt deletes an attempt and subtracts it from the count.
 func (r *row) undoAttempt(number int, started time.Time) {
 	r.Attempts--
 	r.History = slices.DeleteFunc(r.History, func(a store.Attempt) bool { return a.Number == number && a.StartedAt.Equal(started) })
 }
 
-// endGone retracts the feedback of a delivery whose event is gone, and gives its key to the event that has it now.
+// endGone retracts a feedback whose event is gone. If another event has the key now (g.Next), endGone gives the key to
+// a new delivery of that event.
 func (s *Store) endGone(r *row, g store.Gone) {
 	if r.job.Kind == job.KindNewFeedback {
 		s.accept([]store.Intake{{Job: r.job.Retraction(r.id), Source: store.Source{Name: store.SourceChain}}}, true)

@@ -1,9 +1,9 @@
-// Package model is the rules of the ledger (internal/store) in plain Go: deliveries are a slice of structs, one mutex
+// Package model has the rules of the ledger (internal/store) in plain Go. Deliveries are a slice of structs, one mutex
 // replaces Postgres' row locks, and every rule is a function that scans the slice. See docs/design/ledger.md.
 //
-// It is for tests and is never linked into a program. Histories run on it in virtual time. The suite
-// internal/store/storetest runs on it and on Postgres, and TestModelIsPostgres compares the two after each operation of
-// random sequences. It has no totals, no retention and no results of calls.
+// The package is for tests and is never linked into a program. Random histories of deliveries run on it in virtual
+// time. The suite internal/store/storetest runs on it and on Postgres, and TestModelIsPostgres compares the two after
+// each operation of random sequences. The model has no totals, no retention and no results of calls.
 package model
 
 import (
@@ -20,40 +20,40 @@ import (
 	"github.com/google/uuid"
 )
 
-// Store is one model of a database. It is safe for concurrent use.
+// Store models one database. It is safe for concurrent use.
 type Store struct {
 	mu       sync.Mutex
 	now      func() time.Time
 	started  time.Time
-	rows     []*row // in order of acceptance
+	rows     []*row // deliveries, in order of acceptance
 	agents   map[store.Agent]*agent
 	verified []uint64 // chains whose events workers verify
-	strict   bool     // set by KeepOrder
+	strict   bool     // deliveries of one ordering key are called in order (KeepOrder)
 	leading  bool
-	claims   int64 // the last claim number
+	claims   int64 // the last claim number that was drawn
 }
 
-// State has the columns of a delivery on which the rules depend. A zero time is null.
+// State has the columns of a delivery that the rules use, for comparison with Postgres. A zero time is null.
 type State struct {
 	Key, IdentityRegistry, AgentID, Error string
 	Status                                store.Status
 	Reason                                outcome.Reason
-	Attempts, BudgetBase, FetchFailures   int // attempts; those before the present budget; failed fetches in it
+	Attempts, BudgetBase, FetchFailures   int // all; those of earlier budgets; failed fetches of this budget
 	Dispatch, Replays                     int
-	Hints                                 int // grows with each hint
+	Hints                                 int // number of changes of the hints
 	Called                                bool
 	Bulk                                  bool      // part of a backfill
-	Verified, Bound                       bool      // accepted while workers verified the chain's events; the job was read there
-	Ordered                               bool      // waits for other deliveries; false: it is an ordering key of its own
-	Turn                                  bool      // has the turn of its ordering key, while it is dispatched or running
-	HandedAt                              time.Time // when its newest task went to Redis; zero: no task in Redis
+	Verified, Bound                       bool      // as in store.Claim
+	Ordered                               bool      // may wait for other deliveries (order_hash is not null)
+	Turn                                  bool      // has the turn of its ordering key, while dispatched or running
+	HandedAt                              time.Time // when its present task was created; zero: it has no task
 	LeaseUntil, NextAttemptAt             time.Time
-	DelaysUntil                           time.Time // delays later ones of its ordering key until then; zero: it delays none
+	DelaysUntil                           time.Time // until when it delays later ones of its ordering key; zero: none
 	AcceptedAt, FinishedAt                time.Time
 	History                               []store.Attempt
 }
 
-// Forever is DelaysUntil of a delivery that delays later ones until it ends or is held.
+// Forever is the DelaysUntil of a delivery that delays later ones until it ends or is held.
 var Forever = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // row is a delivery.
@@ -62,14 +62,14 @@ type row struct {
 	id        uuid.UUID
 	agent     store.Agent
 	job       job.Job
-	refused   bool // the job was invalid: there is no job
+	refused   bool // the job was invalid and is not stored
 	received  json.RawMessage
-	sealed    []byte       // headers of the job's endpoint
-	source    store.Source // of the job's action
-	hints     []store.Hint // empty: no job besides job was sent
+	sealed    []byte       // encrypted headers of the job's endpoint
+	source    store.Source // sender of the job's action
+	hints     []store.Hint // empty: no other job was sent for the key
 	corrected []string
 	claimNo   int64
-	excess    bool // a response that waits for other responses of its agent, not for its feedback
+	excess    bool // a response that waits for other responses to its agent, not for its feedback
 	parent    string
 	created   time.Time
 	updated   time.Time
@@ -80,7 +80,7 @@ func New(now func() time.Time) *Store {
 	return &Store{now: now, started: now(), agents: map[store.Agent]*agent{}}
 }
 
-// KeepOrder makes the store keep the order of each ordering key, as store.Config.StrictOrder does.
+// KeepOrder switches on the order of the deliveries of each ordering key, like store.Config.StrictOrder. It returns s.
 func (s *Store) KeepOrder() *Store {
 	s.strict = true
 	return s
@@ -113,29 +113,31 @@ func (s *Store) count(matches func(*row) bool) (n int) {
 	return n
 }
 
-// drawClaim returns a new claim number: writes under an older one change nothing.
+// drawClaim returns a new claim number. After it is stored in a delivery, writes under an older number of this delivery
+// change nothing.
 func (s *Store) drawClaim() int64 {
 	s.claims++
 	return s.claims
 }
 
-// isInBacklog reports whether the delivery is queued without a task.
+// isInBacklog reports whether the delivery is in its agent's backlog: queued without a task.
 func (r *row) isInBacklog() bool { return r.Status == store.Queued && r.HandedAt.IsZero() }
 
-// isOut reports whether the delivery is dispatched and queued, or running.
+// isOut reports whether the delivery is queued with a task, or running (place = 'out').
 func (r *row) isOut() bool {
 	return r.Status == store.Queued && !r.HandedAt.IsZero() || r.Status == store.Running
 }
 
-// isDispatched reports whether the delivery counts towards store.MaxDispatchedPerAgent. Followers of a batch do not.
+// isDispatched reports whether the delivery counts towards store.MaxDispatchedPerAgent. Followers of a batch call run
+// without a task, so they do not count.
 func (r *row) isDispatched() bool { return r.isOut() && !r.HandedAt.IsZero() }
 
-// isSetAside reports whether the delivery waits for another one, which releases it.
+// isSetAside reports whether the delivery waits outside the backlog (behind_earlier) until another one releases it.
 func (r *row) isSetAside() bool {
 	return r.Status == store.Waiting && r.Reason == outcome.BehindEarlier && r.HandedAt.IsZero()
 }
 
-// setStatus changes the status. The delivery then has no task, no lease and no wait; the caller may give it one.
+// setStatus changes the status. The delivery then has no task, no lease and no end of a wait; the caller may set one.
 func (r *row) setStatus(status store.Status, why outcome.Reason, now time.Time) {
 	r.Status, r.Reason, r.updated = status, why, now
 	r.HandedAt, r.LeaseUntil, r.NextAttemptAt, r.FinishedAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}
@@ -147,21 +149,21 @@ func (r *row) setStatus(status store.Status, why outcome.Reason, now time.Time) 
 // queue puts the delivery into its agent's backlog.
 func (r *row) queue(now time.Time) { r.setStatus(store.Queued, "", now) }
 
-// renew begins a new budget of attempts and a new age.
+// renew begins a new budget of attempts and a new age for the expiry.
 func (r *row) renew(now time.Time) { r.BudgetBase, r.FetchFailures, r.AcceptedAt = r.Attempts, 0, now }
 
-// toTask returns the task of a dispatched delivery. Those of a backfill, and replays before their first attempt, are bulk.
+// toTask returns the task of a dispatched delivery. Backfills, and replays before their first attempt, are bulk.
 func (r *row) toTask() store.Task {
 	return store.Task{ID: r.id, N: r.Dispatch, Kind: string(r.job.Kind), Attempts: r.Attempts, At: r.NextAttemptAt,
 		Bulk: r.Bulk || r.Replays > 0 && r.Attempts <= r.BudgetBase}
 }
 
-// toEnded returns the task without which the delivery continues.
+// toEnded returns the delivery's task, marked as no longer needed (store.Task.Ended).
 func (r *row) toEnded() store.Task { return store.Task{ID: r.id, N: r.Dispatch, Ended: true} }
 
 func (r *row) toDelivery() store.Delivery {
 	optional := func(t time.Time) *time.Time {
-		if t.IsZero() || t.Sub(r.updated) > recheckTime/2 { // a delivery that another one releases: nobody knows when
+		if t.IsZero() || t.Sub(r.updated) > recheckTime/2 { // it waits for another delivery, so the time is unknown
 			return nil
 		}
 		return &t
@@ -182,7 +184,7 @@ func (s *Store) Delivery(_ context.Context, id uuid.UUID) (store.Delivery, error
 	return s.read(func(r *row) bool { return r.id == id })
 }
 
-// DeliveryByKey reads the delivery that has a key.
+// DeliveryByKey reads the delivery that has the key.
 func (s *Store) DeliveryByKey(_ context.Context, key string) (store.Delivery, error) {
 	return s.read(func(r *row) bool { return r.Key == key })
 }
@@ -215,7 +217,8 @@ func (s *Store) States() (all []State) {
 	return all
 }
 
-// Held returns the claim number and the end of the lease of a running delivery; running is false for others.
+// Held returns the claim number and the end of the lease of a running delivery; for any other delivery, running is
+// false.
 func (s *Store) Held(id uuid.UUID) (no int64, until time.Time, running bool) {
 	defer s.lock()()
 	if r := s.findID(id); r != nil && r.Status == store.Running {

@@ -12,7 +12,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// changeEach changes at most limit deliveries and returns the agents of those for which change returned true.
+// changeEach calls change for each delivery, until change has returned true for limit deliveries. It returns the agents
+// of these deliveries.
 func (s *Store) changeEach(limit int, change func(r *row, now time.Time) bool) (agents []store.Agent) {
 	now := s.now()
 	for _, r := range s.rows {
@@ -23,8 +24,8 @@ func (s *Store) changeEach(limit int, change func(r *row, now time.Time) bool) (
 	return agents
 }
 
-// ExpireLeases ends claims whose leases have expired. Their deliveries return to the backlog; after the last attempt of
-// the budget they are dead, because a delivery could crash each worker that tries it.
+// ExpireLeases ends claims whose leases have expired. Their deliveries return to the backlog. After the last attempt of
+// the budget they become dead, because a delivery may crash each worker that runs it.
 func (s *Store) ExpireLeases(_ context.Context, limit, attempts int) (n, dead int, err error) {
 	defer s.lock()()
 	var lost []*row
@@ -49,7 +50,7 @@ func (s *Store) ExpireLeases(_ context.Context, limit, attempts int) (n, dead in
 	return len(lost), dead, nil
 }
 
-// Expire ends deliveries that are too old, except running ones, whose lease ends first.
+// Expire ends deliveries that are too old, except running ones, whose lease must end first.
 func (s *Store) Expire(_ context.Context, age time.Duration, limit int) (int, error) {
 	defer s.lock()()
 	var ended []*row
@@ -65,7 +66,8 @@ func (s *Store) Expire(_ context.Context, age time.Duration, limit int) (int, er
 	return len(ended), nil
 }
 
-// Due puts waiting deliveries without a task whose wait is over into their agents' backlogs, and dispatches from these.
+// Due puts deliveries that wait without a task until a time that has passed into their agents' backlogs, and dispatches
+// from these.
 func (s *Store) Due(_ context.Context, limit int) (tasks []store.Task, more bool, err error) {
 	defer s.lock()()
 	agents := s.changeEach(limit, func(r *row, now time.Time) bool {
@@ -78,8 +80,8 @@ func (s *Store) Due(_ context.Context, limit int) (tasks []store.Task, more bool
 	return s.dispatch(agents), len(agents) == limit, nil
 }
 
-// IgnoreOrder dispatches deliveries that wait for another one although their agent's order is switched off. They wait
-// for no other one from now on.
+// IgnoreOrder dispatches deliveries that wait for another one (behind_earlier) although their agent's order is switched
+// off. They wait for no other delivery from now on.
 func (s *Store) IgnoreOrder(_ context.Context, limit int) ([]store.Task, error) {
 	defer s.lock()()
 	return s.dispatch(s.changeEach(limit, func(r *row, now time.Time) bool {
@@ -92,7 +94,7 @@ func (s *Store) IgnoreOrder(_ context.Context, limit int) ([]store.Task, error) 
 	})), nil
 }
 
-// Backlog dispatches for agents that have a backlog and a free slot.
+// Backlog dispatches deliveries of agents that have a backlog and fewer dispatched deliveries than they may have.
 func (s *Store) Backlog(_ context.Context, limit int) ([]store.Task, error) {
 	defer s.lock()()
 	var agents []store.Agent
@@ -104,7 +106,7 @@ func (s *Store) Backlog(_ context.Context, limit int) ([]store.Task, error) {
 	return s.dispatch(agents), nil
 }
 
-// Overdue lists dispatched deliveries that should have been claimed at least late ago, by id.
+// Overdue lists the tasks that were due at least the given time ago (late) and are not claimed, by delivery id.
 func (s *Store) Overdue(_ context.Context, late time.Duration, after uuid.UUID, limit int) (tasks []store.Task, err error) {
 	defer s.lock()()
 	before := s.now().Add(-late)
@@ -119,44 +121,45 @@ func (s *Store) Overdue(_ context.Context, late time.Duration, after uuid.UUID, 
 	return tasks[:min(limit, len(tasks))], nil
 }
 
-// isHandedBefore reports whether the delivery has had its present task, which no worker has claimed, since before t.
+// isHandedBefore reports whether the delivery got its present task before t, and no worker has claimed it.
 func (r *row) isHandedBefore(t time.Time) bool {
 	return (r.Status == store.Queued || r.Status == store.Waiting) && !r.HandedAt.IsZero() && r.HandedAt.Before(t)
 }
 
-// Redispatch replaces task t, which Redis lost, by a new one. It returns false if the delivery has moved on.
+// Redispatch replaces task t, which Redis lost, by a new one. It returns false if t is no longer the delivery's task.
 func (s *Store) Redispatch(_ context.Context, t store.Task) (store.Task, bool, error) {
 	defer s.lock()()
 	now, r := s.now(), s.findID(t.ID)
 	if r == nil || r.Dispatch != t.N || !r.isHandedBefore(now.Add(1)) {
 		return store.Task{}, false, nil
 	}
-	t = r.handAgain(now)
+	t = r.dispatchAgain(now)
 	t.At = time.Time{}
 	return t, true, nil
 }
 
-// LostBefore gives new tasks to deliveries that were dispatched before Redis lost its data. A wait keeps its end.
+// LostBefore gives new tasks to deliveries that were dispatched before Redis lost its data. A waiting delivery keeps
+// the end of its wait.
 func (s *Store) LostBefore(_ context.Context, before time.Time, limit int) (tasks []store.Task, err error) {
 	defer s.lock()()
 	s.changeEach(limit, func(r *row, now time.Time) bool {
 		isLost := r.isHandedBefore(before)
 		if isLost {
-			tasks = append(tasks, r.handAgain(now))
+			tasks = append(tasks, r.dispatchAgain(now))
 		}
 		return isLost
 	})
 	return tasks, nil
 }
 
-func (r *row) handAgain(now time.Time) store.Task {
+func (r *row) dispatchAgain(now time.Time) store.Task {
 	r.Dispatch++
 	r.HandedAt, r.updated = now, now
 	return r.toTask()
 }
 
-// Replay queues deliveries again. A final or held one gets a new budget, and waits for no other one from now on; a
-// waiting one only stops waiting. Delivered ones need force. left has the reason for each one that did not change.
+// Replay queues deliveries again. A final or held one gets a new budget, and waits for no other delivery from now on. A
+// waiting one only stops waiting. Delivered ones need force. left has the reason for each delivery that did not change.
 func (s *Store) Replay(_ context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, tasks []store.Task, err error) {
 	defer s.lock()()
@@ -180,7 +183,7 @@ func (s *Store) Replay(_ context.Context, ids []uuid.UUID,
 	})
 }
 
-// Cancel ends open deliveries; running ones only with force. The agent's next deliveries are left to the reconciler.
+// Cancel ends open deliveries, running ones only with force. The reconciler dispatches the agents' next deliveries.
 func (s *Store) Cancel(_ context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, ended []store.Task, err error) {
 	defer s.lock()()
@@ -202,8 +205,9 @@ func (s *Store) Cancel(_ context.Context, ids []uuid.UUID,
 	})
 }
 
-// moveEach applies an operator's change, which returns why it changed nothing. It returns the tasks without which the
-// deliveries continue, and with dispatch the new ones of their agents.
+// moveEach applies change to each delivery. change returns why it changed nothing, or "". moveEach returns the tasks
+// that the changed deliveries no longer need. If dispatch is true, it also dispatches from the agents' backlogs and
+// returns the new tasks.
 func (s *Store) moveEach(ids []uuid.UUID, dispatch bool,
 	change func(*row) (why string)) (moved int, left map[uuid.UUID]string, tasks []store.Task, err error) {
 	left = map[uuid.UUID]string{}
@@ -233,7 +237,7 @@ func (s *Store) moveEach(ids []uuid.UUID, dispatch bool,
 	return moved, left, tasks, nil
 }
 
-// Release queues deliveries that were held for a missing RPC URL or Arweave gateway.
+// Release queues deliveries that were held because an RPC URL or an Arweave gateway was missing.
 func (s *Store) Release(_ context.Context, chains []uint64, gateway bool, limit int) ([]store.Task, error) {
 	defer s.lock()()
 	return s.releaseHeld(limit, func(r *row) bool {
@@ -241,8 +245,8 @@ func (s *Store) Release(_ context.Context, chains []uint64, gateway bool, limit 
 	}), nil
 }
 
-// releaseHeld queues held deliveries as if they had just been accepted; those that were called delay no later ones. It
-// returns the tasks with which they were held.
+// releaseHeld queues held deliveries. Those that were never called delay later ones like new deliveries; the others
+// delay none. It returns the tasks with which the deliveries were held.
 func (s *Store) releaseHeld(limit int, matches func(*row) bool) (ended []store.Task) {
 	s.changeEach(limit, func(r *row, now time.Time) bool {
 		if r.Status != store.Held || !matches(r) {
@@ -257,7 +261,7 @@ func (s *Store) releaseHeld(limit int, matches func(*row) bool) (ended []store.T
 	return ended
 }
 
-// Lead runs do unless another call of Lead is running.
+// Lead calls do, unless another call of Lead is running.
 func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool, error) {
 	swap := func(to bool) (was bool) {
 		defer s.lock()()

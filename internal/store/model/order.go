@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	uncheckedDelay = 10 * time.Second          // an unchecked delivery delays later ones, after its acceptance
-	pendingDelay   = 30 * time.Second          // as uncheckedDelay, if its event is pending
-	confirmedDelay = 60 * time.Second          // a delivery delays later ones, after the first claim that found it confirmed
-	recheckTime    = 10 * 365 * 24 * time.Hour // about the wait of a delivery that another one releases
-	maxResponses   = 2                         // of an agent's dispatched deliveries
-	maxRounds      = 32                        // of one dispatch
+	uncheckedDelay = 10 * time.Second          // how long an unchecked delivery delays later ones, from its acceptance
+	pendingDelay   = 30 * time.Second          // the same, if its event is not confirmed yet
+	confirmedDelay = 60 * time.Second          // the same, from the claim that first found its event confirmed
+	recheckTime    = 10 * 365 * 24 * time.Hour // the approximate wait of a delivery that another delivery releases
+	maxResponses   = 2                         // responses among an agent's dispatched deliveries
+	maxRounds      = 32                        // rounds of one dispatch
 )
 
 // isUnchecked reports whether workers verify the delivery's event and have not read it from the chain yet.
@@ -25,33 +25,36 @@ func (r *row) isUnchecked() bool { return r.Verified && !r.Bound }
 
 func (r *row) isResponse() bool { return r.job.Kind == job.KindResponseAppended }
 
-// hasTurn reports whether the delivery has the turn of its ordering key: the turn ends when it is no longer dispatched.
+// hasTurn reports whether the delivery has the turn of its ordering key. The turn ends when the delivery is no longer
+// dispatched or running.
 func (r *row) hasTurn() bool { return r.Turn && r.isOut() }
 
-// mayCall reports whether a claim of the delivery may call the agent. Other claims are for the check only.
+// mayCall reports whether a claim of the delivery may call the agent. Any other claim is for the check only.
 func (r *row) mayCall() bool { return r.Turn || !r.Ordered || r.isResponse() }
 
-// takesTurn reports whether a dispatch or claim gives the delivery the turn. Checks and responses need none.
+// takesTurn reports whether a dispatch or a claim gives the delivery the turn. Unchecked deliveries and responses need
+// no turn.
 func (r *row) takesTurn() bool { return r.Ordered && !r.isResponse() && !r.isUnchecked() }
 
-// isMateOf reports whether o is another delivery of the same ordering key. Responses have none.
+// isMateOf reports whether r and o are mates: two deliveries of the same ordering key. Responses have no mates.
 func (r *row) isMateOf(o *row) bool {
 	return r != o && r.Ordered && o.Ordered && !r.isResponse() && !o.isResponse() && r.agent == o.agent && r.job.OrderKey() == o.job.OrderKey()
 }
 
-// isFeedbackOf reports whether o is a revocation or a response of the feedback r.
+// isFeedbackOf reports whether r is a feedback, and o its revocation or a response to it.
 func (r *row) isFeedbackOf(o *row) bool {
 	return r.job.Kind == job.KindNewFeedback && (o.isResponse() || o.job.Kind == job.KindFeedbackRevoked && !o.job.IsRetraction()) &&
 		r.agent == o.agent && r.job.OrderKey() == o.job.OrderKey() && r.job.OrderSeq() == o.job.OrderSeq()
 }
 
-// compareOrder orders deliveries of one ordering key: by index, and a feedback before its revocation.
+// compareOrder compares two mates by the order in which they are called: by index, and a feedback before its
+// revocation.
 func compareOrder(r, o *row) int {
 	return cmp.Or(cmp.Compare(r.job.OrderSeq(), o.job.OrderSeq()), cmp.Compare(o.job.Kind, r.job.Kind))
 }
 
-// startDelay sets until when a delivery that is accepted now delays later ones. Revocations and responses delay none; a
-// retraction does once its event is checked.
+// startDelay sets until when a delivery that is accepted now delays later ones (DelaysUntil). Responses and revocations
+// delay none, but a bound retraction delays later ones.
 func (r *row) startDelay(now time.Time) {
 	r.DelaysUntil = time.Time{}
 	switch {
@@ -63,8 +66,9 @@ func (r *row) startDelay(now time.Time) {
 	}
 }
 
-// endDelay shortens the delay of later ones after an attempt: a held delivery delays none, a pending one until 30 s after
-// its acceptance, and a confirmed one until 60 s after the first claim that found it confirmed.
+// endDelay shortens DelaysUntil after an attempt. A held delivery then delays none. An unconfirmed delivery delays
+// later ones until 30 s after its acceptance; a confirmed one, until 60 s after the first claim that found it
+// confirmed.
 func (r *row) endDelay(o store.Outcome, started time.Time) {
 	switch {
 	case o.Status == store.Held:
@@ -77,8 +81,8 @@ func (r *row) endDelay(o store.Outcome, started time.Time) {
 	}
 }
 
-// awaitsFeedback reports whether r is a revocation or a response whose feedback has not ended. A replay of a feedback
-// that was called does not count.
+// awaitsFeedback reports whether r is a revocation or a response whose feedback has not ended. It returns false if the
+// feedback is a replay and its agent was called with it before.
 func (s *Store) awaitsFeedback(r *row) bool {
 	if r.job.IsRetraction() || !r.isResponse() && r.job.Kind != job.KindFeedbackRevoked {
 		return false
@@ -87,8 +91,8 @@ func (s *Store) awaitsFeedback(r *row) bool {
 	return f != nil && !f.Status.Final() && (f.Replays == 0 || !f.Called)
 }
 
-// decideWait returns when to decide again whether r may be called; zero: it may be called now. It may not if a mate has
-// the turn, if an earlier mate delays it or is checked and in the backlog, or if its feedback has not ended.
+// decideWait returns when to decide again whether r may be called; zero: r may be called now. r must wait if a mate has
+// the turn, if an earlier mate delays r or is checked and in the backlog, or if r's feedback has not ended.
 func (s *Store) decideWait(r *row, now time.Time) (until time.Time) {
 	never := now.AddDate(10, 0, 0) // another delivery will release r
 	switch {
@@ -118,8 +122,8 @@ func (s *Store) decideWait(r *row, now time.Time) (until time.Time) {
 	return time.Time{}
 }
 
-// decideDispatch is decideWait for a dispatch: a delivery with an unchecked event may be dispatched for its check. A
-// revocation waits for its feedback before its check.
+// decideDispatch is decideWait for a dispatch. An unchecked delivery may be dispatched at once, for its check, unless
+// it is a revocation or a response.
 func (s *Store) decideDispatch(r *row, now time.Time) (until time.Time) {
 	if r.isUnchecked() && !r.isResponse() && r.job.Kind != job.KindFeedbackRevoked {
 		return time.Time{}
@@ -127,8 +131,8 @@ func (s *Store) decideDispatch(r *row, now time.Time) (until time.Time) {
 	return s.decideWait(r, now)
 }
 
-// countFree returns how many more deliveries like r its agent may have dispatched: 8 together, half of that if r is of a
-// backfill, and 2 responses.
+// countFree returns how many more deliveries like r its agent may have dispatched: 8 together, or 4 if r is part of a
+// backfill.
 func (s *Store) countFree(r *row) int {
 	most := store.MaxDispatchedPerAgent
 	if r.Bulk {
@@ -141,7 +145,8 @@ func (s *Store) countFreeResponses(a store.Agent) int {
 	return maxResponses - s.count(func(o *row) bool { return o.agent == a && o.isResponse() && o.isOut() })
 }
 
-// setAside makes a delivery wait for another one.
+// setAside makes a delivery wait for another one. excess reports whether it is a response that waits for other
+// responses to its agent.
 func (r *row) setAside(until time.Time, excess bool, now time.Time) {
 	r.setStatus(store.Waiting, outcome.BehindEarlier, now)
 	r.NextAttemptAt, r.excess = until, excess
@@ -151,7 +156,8 @@ func (r *row) setAside(until time.Time, excess bool, now time.Time) {
 	}
 }
 
-// dispatch dispatches the backlogs of agents in rounds, until none is set aside: each of these frees a slot.
+// dispatch dispatches from the backlogs of agents in rounds, until a round sets no delivery aside. A delivery that is
+// set aside makes room for another one, so a further round is needed.
 func (s *Store) dispatch(agents []store.Agent) (tasks []store.Task) {
 	for again, round := true, 0; again && round < maxRounds; round++ {
 		again = false
@@ -165,8 +171,8 @@ func (s *Store) dispatch(agents []store.Agent) (tasks []store.Task) {
 	return tasks
 }
 
-// dispatchRound dispatches the oldest deliveries of the agent's backlog while slots are free. A delivery that
-// may not be called yet is set aside; so is one that is not the first of its ordering key.
+// dispatchRound dispatches the oldest deliveries of the agent's backlog, up to countFree. It sets aside a delivery that
+// may not be called yet, and one that is not the first of its ordering key.
 func (s *Store) dispatchRound(a store.Agent) (tasks []store.Task, aside bool) {
 	now, backlog := s.now(), s.listBacklog(a)
 	if len(backlog) == 0 {
@@ -196,7 +202,7 @@ func (s *Store) dispatchRound(a store.Agent) (tasks []store.Task, aside bool) {
 	return tasks, aside
 }
 
-// listBacklog returns the agent's backlog, oldest first: deliveries of a backfill only if there are no others.
+// listBacklog returns the agent's backlog, oldest first. It omits deliveries of a backfill if there are others.
 func (s *Store) listBacklog(a store.Agent) (backlog []*row) {
 	for _, r := range s.rows {
 		if r.agent == a && r.isInBacklog() {
@@ -209,8 +215,8 @@ func (s *Store) listBacklog(a store.Agent) (backlog []*row) {
 	return backlog
 }
 
-// listExcess returns those of the next deliveries that may be called (waits is zero) but are one too many: later mates of
-// a checked one, and responses beyond the free ones.
+// listExcess returns those of the next deliveries that need not wait (waits is zero) but exceed a limit: later mates of
+// a checked delivery, and responses beyond freeResponses.
 func listExcess(next []*row, waits map[*row]time.Time, freeResponses int) (excess []*row) {
 	for _, r := range next {
 		before := 0
@@ -228,8 +234,9 @@ func listExcess(next []*row, waits map[*row]time.Time, freeResponses int) (exces
 	return excess
 }
 
-// releaseNext puts the deliveries into the backlog that may be next because of ended ones, which ended or paused: the next
-// of an ordering key, two responses to a feedback, and for a response the next ones of its agent and of its feedback.
+// releaseNext is called after the deliveries in ended have ended or paused. It puts the deliveries that may be next
+// into the backlog: the next one of an ordering key, two responses to a feedback, and after a response the next
+// response to its agent and the next one to its feedback.
 func (s *Store) releaseNext(now time.Time, ended ...*row) {
 	var released []*row
 	for _, r := range ended {
@@ -246,7 +253,7 @@ func (s *Store) releaseNext(now time.Time, ended ...*row) {
 		isReply := func(o *row) bool {
 			return o.isResponse() && !o.excess && o.job.OrderKey() == r.job.OrderKey() && o.job.OrderSeq() == r.job.OrderSeq()
 		}
-		endsWith := func(o *row) bool { // the feedback of o is another one of those that ended: that one releases o
+		endsWith := func(o *row) bool { // o's feedback is in ended too, and releases o itself
 			return slices.ContainsFunc(ended, func(e *row) bool { return e != r && e.isFeedbackOf(o) })
 		}
 		switch {
@@ -273,7 +280,8 @@ func (s *Store) keepsOrder(a store.Agent) bool {
 	return s.strict && s.agent(a).policy.Order != store.OrderOff
 }
 
-// findOvertaken returns the index of the first earlier open mate that no longer delays r, or "".
+// findOvertaken returns the index (OrderSeq) of the first open delivery of the same ordering key that is earlier than r and
+// no longer delays it. It returns "" if there is none.
 func (s *Store) findOvertaken(r *row, now time.Time) string {
 	var first *row
 	for _, o := range s.rows {

@@ -14,9 +14,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Explain shortens an error that means that Postgres is unreachable. The result names one cause, and the host if the
-// error is a *pgconn.ConnectError, without the connection string and the list of tries that pgx puts into its error.
-// Other errors are returned unchanged.
+// Explain shortens an error that means that Postgres is unreachable. The result names one cause, and for a
+// *pgconn.ConnectError also the host. It omits the connection string and the list of tries that pgx puts into its
+// error. Other errors are returned unchanged.
 func Explain(err error) error {
 	var ce *pgconn.ConnectError
 	var network net.Error

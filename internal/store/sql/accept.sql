@@ -1,5 +1,5 @@
--- accept: insert jobs as deliveries, in the order of the arrays, and dispatch those for which their agents have fewer
--- than eight dispatched.
+-- accept: insert jobs as deliveries, in the order of the arrays. Dispatch those that need not wait, while their agents
+-- have fewer than eight dispatched deliveries.
 --
 -- Arrays of the same length, one element per job:
 -- @ids uuid[], @keys text[], @kinds text[], @chain_ids bigint[], @registries text[] (IdentityRegistry),
@@ -14,17 +14,17 @@
 -- @strict: deliveries of one ordering key are called in order
 --
 -- The transaction has locked the agents. A job stays in its agent's backlog (place = 'line') if the agent already has a
--- backlog, which is dispatched first, or if the agent has @max_dispatched deliveries dispatched. The statement does not
--- ask for a backlog with EXISTS: Postgres could answer EXISTS for all agents at once, from a hash of every backlog row.
--- Jobs, headers and traceparents are read from their arrays last, so that Postgres does not sort them with the other
--- columns.
+-- backlog, which is dispatched first, or if @max_dispatched of the agent's deliveries are dispatched. Two details serve
+-- the plan. The look-up of the backlog is no EXISTS, which Postgres could answer for all agents at once from a hash of
+-- every backlog row. Jobs, headers and traceparents are read from their arrays last, so that Postgres does not sort
+-- them with the other columns.
 --
 -- A job that may not be called yet (parts/turn.sql) becomes waiting (behind_earlier), outside the backlog. So does a
--- response if its agent already has @max_responses of them dispatched. Of several new jobs of one ordering key that
--- need no check, only the first can get the turn. A job whose key exists is not new.
+-- response if @max_responses responses to its agent are already dispatched. If several new jobs of one ordering key
+-- need no check of their event, only the first of them can get the turn.
 --
 -- Returns one row per inserted delivery: id, dispatch counter (1: dispatched, 0: in the backlog or waiting), and
--- whether it waits. A job whose key exists returns no row.
+-- whether it waits. A job whose key already exists inserts nothing and returns no row.
 WITH arrival AS MATERIALIZED (
     SELECT w.*, w.agent_text::numeric AS agent_id, error IS NULL AND count(*) OVER (PARTITION BY chain_id, identity_registry, agent_text, order_key) > 1 AS has_mates,
            @bound::boolean AS bound, EXISTS (SELECT FROM herald.verified_chains v WHERE v.chain_id = w.chain_id) AS verified
@@ -38,16 +38,16 @@ WITH arrival AS MATERIALIZED (
                              AND g.agent_id = w.agent_id AND g.policy ->> 'order' = 'off'))
                      THEN {{order_hash w}} END AS order_hash
       FROM arrival w
-), mate AS MATERIALIZED ( -- of several new jobs of one client: whether another one of its ordering key precedes it (follows), and whether its feedback is among them
+), mate AS MATERIALIZED ( -- follows: a new job of its ordering key goes first; awaits_feedback: its feedback is new too
     SELECT nr, order_hash IS NOT NULL AND kind <> 'ResponseAppended' AND row_number() OVER (PARTITION BY order_hash ORDER BY order_seq, kind DESC, nr) > 1
                 AND (bound OR NOT verified OR kind = 'FeedbackRevoked') AS follows,
            order_hash IS NOT NULL AND (kind = 'ResponseAppended' OR key LIKE '%#FeedbackRevoked%')
            AND bool_or(kind = 'NewFeedback') OVER (PARTITION BY chain_id, identity_registry, agent_id, order_key, order_seq) AS awaits_feedback
       FROM hashed
-     WHERE has_mates AND (SELECT true FROM herald.history d WHERE d.key = hashed.key) IS NULL
+     WHERE has_mates AND (SELECT true FROM herald.history d WHERE herald.key_hash(d.key) = herald.key_hash(hashed.key)) IS NULL
 ), decided AS MATERIALIZED (
     SELECT x.*, CASE WHEN m.awaits_feedback OR m.follows AND (bound OR NOT verified) THEN now() + interval '10 years'
-                     WHEN m.follows THEN now() + interval '10 s' -- unchecked deliveries delay others for no longer
+                     WHEN m.follows THEN now() + interval '10 s' -- an unchecked delivery delays others for 10 s only
                      ELSE {{turn x}} END AS recheck_at
       FROM hashed x
       LEFT JOIN mate m USING (nr)
@@ -79,7 +79,7 @@ WITH arrival AS MATERIALIZED (
            CASE WHEN error IS NOT NULL THEN now() END
       FROM turned
      ORDER BY nr
-    ON CONFLICT (key) DO NOTHING
+    ON CONFLICT (herald.key_hash(key)) DO NOTHING
     RETURNING id, seq
 ), opened AS MATERIALIZED ( -- the first job of each key
     SELECT DISTINCT ON (t.id) t.*, made.seq FROM turned t JOIN made USING (id) ORDER BY t.id, t.nr

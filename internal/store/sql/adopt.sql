@@ -1,15 +1,16 @@
--- adopt: undo the attempt of a claim, because the outcome of an earlier attempt of the delivery is known. record.sql
--- then completes the earlier attempt, in the same transaction. The transaction has locked the agent.
+-- adopt: undo the own attempt of a claim, because the outcome of an earlier attempt of the delivery is known.
+-- record.sql then records that outcome in the same transaction. The transaction has locked the agent.
 --
 -- $1 delivery id                       $2 claim_no
 -- $3 started_at, $4 number of the claim's attempt
--- $5 started_at, $6 number of the earlier attempt   $7 true: the earlier attempt was free, so it is undone too
+-- $5 started_at, $6 number of the earlier attempt   $7 true: the earlier attempt was free, so it does not count either
 --
--- Undoing an attempt deletes its row and subtracts it from the count. A free earlier attempt is undone only if its
--- number directly precedes the claim's; otherwise it stays, because the attempts after it keep their numbers.
+-- To undo an attempt is to delete its row and to subtract it from the count. A free earlier attempt is undone only if
+-- its number directly precedes that of the claim's attempt. Otherwise it stays, because the attempts after it keep
+-- their numbers.
 --
--- Returns whether the claim is still valid, and whether the earlier attempt has no outcome. Nothing changes unless both
--- are true.
+-- Returns whether the claim is still valid, and whether the earlier attempt still has no outcome. Nothing changes
+-- unless both are true.
 WITH mine AS (
     SELECT FROM herald.work WHERE id = $1 AND claim_no = $2 AND status = 'running'
 ), past AS (

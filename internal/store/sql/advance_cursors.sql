@@ -1,20 +1,24 @@
--- advance_cursors: move cursors that have the same next block forward, or, after a reorg, store that replaced blocks
--- were read again.
+-- advance_cursors: move the cursors of contracts forward to a new next block, after their blocks were read. If a reorg
+-- replaced blocks, which were read again, the events of the replaced blocks become orphaned. All cursors have the same
+-- next block.
 --
--- This is the first statement of the transaction that accepts the jobs of the blocks that were read. It locks the
--- cursors in the order of their contracts. A second process that moves one of them waits for the row lock, and then
--- finds that the number of moves has changed.
+-- This is the first statement of the transaction that accepts the jobs of these blocks. It locks the cursors in the
+-- order of their contracts. If a second process moves one of them too, it waits for the row lock and then finds that
+-- the number of moves has changed.
 --
 -- @chain_id, @contracts text[], @backfill   the cursors' keys
 -- @moves      bigint[]: how often each cursor had moved when the caller read it
--- @registries text[]: the contracts that were read; those of a backfill share one cursor
+-- @registries text[]: the addresses of the contracts that were read; a backfill has several in one cursor
 -- @from       first block of this read
--- @rewinds    whether @from is before the cursors' next block: a reorg replaced blocks, whose events become orphaned
+-- @rewinds    whether @from is before the cursors' next block, because a reorg replaced the blocks from @from on
 -- @next       next block to read
 -- @blocks, @checks   jsonb   @head, @finalized: the node's newest and newest finalized block
 -- @settled    no reorg is expected to replace this block: remembered events up to it and before @from are deleted
 --
--- A backfill does not change events of blocks that a contract's cursor has read.
+-- A backfill does not change events in blocks that a contract's own cursor has read, because that cursor is responsible
+-- for them. Events that a worker's check found in a block before @next, and with which the agent was called, become
+-- orphaned too. The caller then remembers the block's events, so those that the block has are no longer orphaned. Those
+-- that the block lacks are gone, or their delivery's next check finds them.
 --
 -- Returns how many cursors moved, and whether their contracts have orphaned events. The caller rolls back if not all of
 -- them moved.
@@ -39,12 +43,19 @@ WITH own AS MATERIALIZED (
        AND block_number <= (SELECT coalesce(min(end_block), 9223372036854775807) FROM moved) AND state = 'canonical'
        AND (@backfill = '' OR NOT herald.is_followed(chain_id, contract, block_number))
     RETURNING 1
+), checked AS (
+    UPDATE herald.chain_events e
+       SET state = CASE WHEN (SELECT coalesce(w.called, h.called) FROM herald.history h LEFT JOIN herald.work w ON w.id = h.id
+                               WHERE h.id = e.delivery_id) THEN 'orphaned' ELSE state END
+     WHERE @backfill = '' AND chain_id = @chain_id AND contract = ANY(@registries::text[]) AND state = 'checked' AND block_number < @next
+       AND (block_number > @settled OR block_number >= @from)
+    RETURNING 1
 ), settled AS (
     DELETE FROM herald.chain_events
      WHERE chain_id = @chain_id AND contract = ANY(@registries::text[]) AND block_number <= @settled AND block_number < @from
-       AND state = 'canonical'
+       AND state IN ('canonical', 'checked')
 )
 SELECT (SELECT count(*) FROM moved),
-       EXISTS (SELECT FROM orphaned)
+       EXISTS (SELECT FROM orphaned) OR EXISTS (SELECT FROM checked)
     OR EXISTS (SELECT FROM herald.chain_events
                 WHERE chain_id = @chain_id AND contract = ANY(@registries::text[]) AND state = 'orphaned')

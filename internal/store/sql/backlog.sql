@@ -1,6 +1,6 @@
 -- backlog: list the agents that have a backlog and fewer dispatched deliveries than they may have.
 --
--- $1 how many deliveries of an agent may be dispatched (8); half of it if the backlog is only a backfill's
+-- $1 how many deliveries of an agent may be dispatched (8); half of them if its backlog has only a backfill
 -- $2 at most this many agents
 --
 -- The recursion jumps from agent to agent through the index work_agent, so that an agent with a long backlog costs

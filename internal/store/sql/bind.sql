@@ -1,12 +1,15 @@
--- bind: replace the job of a claimed delivery by the event that the worker read from the chain, and give the delivery
--- the turn of its ordering key if it may be called now (parts/turn.sql). The transaction has locked the claim's agent.
+-- bind: replace the job of a claimed delivery by the event that the worker read from the chain. Also give the delivery
+-- the turn of its ordering key, if it may be called now (parts/turn.sql). The transaction has locked the claim's agent.
 --
--- The agent is called with the row's job only, so a retry never sends another event under the same delivery id.
+-- The agent is called only with the job in the row. So a retry never sends another event under the same delivery id.
 --
--- @delivery_id, @claim_no, @hints: the claim's number of hints; nothing changes if a hint or an event arrived since
+-- @delivery_id, @claim_no
+-- @hints: Claim.Hints; if a hint arrived or the follower read the event after the claim, nothing changes
 -- @job jsonb, @sealed_headers or null, @source, @trust (of the action), @corrected text[] or null: unchanged
 -- @chain_id, @registry (IdentityRegistry), @agent_id, @order_key, @order_seq
--- Returns whether the delivery may be called.
+-- @contract, @block: where the event is, or '' and 0. If the contract's cursor has not read the block yet, the event is
+--   remembered as checked, because a reorg may replace the block before (advance_cursors.sql).
+-- Returns whether the agent may be called, or no row if nothing changed.
 WITH agent AS (
     INSERT INTO herald.agents (chain_id, identity_registry, agent_id)
     SELECT @chain_id::bigint, @registry::text, @agent_id::text::numeric
@@ -27,6 +30,11 @@ WITH agent AS (
       FROM event e
      WHERE h.id = e.id AND h.id = @delivery_id AND h.hints = @hints
     RETURNING e.*
+), remembered AS (
+    INSERT INTO herald.chain_events AS o (delivery_id, chain_id, contract, block_number, state)
+    SELECT read.id, @chain_id, @contract::text, @block::bigint, 'checked' FROM read
+     WHERE EXISTS (SELECT FROM herald.chain_cursors WHERE chain_id = @chain_id AND contracts = @contract AND backfill = '' AND next_block <= @block)
+    ON CONFLICT (delivery_id) DO UPDATE SET block_number = excluded.block_number WHERE o.state = 'checked'
 )
 UPDATE herald.work d
    SET bound = true, identity_registry = @registry, agent_id = @agent_id::text::numeric,

@@ -1,5 +1,5 @@
--- blocker: find the delivery for which a waiting delivery (behind_earlier) waits: the one that has the turn of its
--- ordering key, else the open one with the lowest index, or its feedback.
+-- blocker: find the delivery for which a waiting delivery (behind_earlier) waits. Among the other open deliveries of
+-- its ordering key, this is the one that has the turn, else the one with the lowest index.
 --
 -- Returns no row if no such delivery exists.
 --

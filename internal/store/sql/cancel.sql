@@ -1,9 +1,9 @@
 -- cancel: end deliveries at an operator's request. The transaction has locked the agents.
 --
--- $1 ids uuid[]   $2 true: running ones too; the new claim_no makes their workers' writes change nothing
+-- $1 ids uuid[]   $2 true: running ones too; their new claim_no makes the writes of their workers change nothing
 --
--- The statement dispatches nothing: the reconciler dispatches the agents' next deliveries. Returns one row per delivery
--- that exists: whether it was cancelled, its status and reason before, whether it has a job, and its dispatch counter.
+-- The statement dispatches nothing; the reconciler dispatches the agents' next deliveries. Returns one row per existing
+-- delivery: whether it was cancelled, its status and reason before, whether it has a job, and its dispatch counter.
 WITH changed AS (
     UPDATE herald.work
        SET status          = 'cancelled',
@@ -15,15 +15,10 @@ WITH changed AS (
            finished_at     = now(),
            updated_at      = now()
      WHERE id = ANY($1) AND (status IN ('queued', 'waiting', 'held') OR ($2 AND status = 'running'))
-    RETURNING id, kind, key, chain_id, identity_registry, agent_id, order_key, order_hash, order_seq, finished_at, turn
-), {{release changed}}, ended AS (
-    SELECT chain_id, identity_registry, agent_id, count(*) AS n FROM changed GROUP BY 1, 2, 3
-), counted AS (
-    UPDATE herald.agents g
-       SET totals = totals || jsonb_build_object('cancelled', coalesce((totals ->> 'cancelled')::bigint, 0) + n), updated_at = now()
-      FROM ended e
-     WHERE g.chain_id = e.chain_id AND g.identity_registry = e.identity_registry AND g.agent_id = e.agent_id
-)
-SELECT d.id, EXISTS (SELECT FROM changed c WHERE c.id = d.id), d.status, coalesce(d.reason, ''), d.job IS NOT NULL, d.dispatch
-  FROM herald.deliveries d
- WHERE d.id = ANY($1)
+    RETURNING id, status, kind, key, chain_id, identity_registry, agent_id, order_key, order_hash, order_seq, finished_at, turn
+), {{release changed}}, {{count_ended changed}}
+SELECT h.id, EXISTS (SELECT FROM changed c WHERE c.id = h.id), coalesce(w.status, h.status),
+       coalesce(CASE WHEN w.id IS NULL THEN h.reason ELSE w.reason END, ''), h.job IS NOT NULL, coalesce(w.dispatch, h.dispatch)
+  FROM herald.history h
+  LEFT JOIN LATERAL (SELECT id, status, reason, dispatch FROM herald.work WHERE id = h.id LIMIT 1) w ON true
+ WHERE h.id = ANY($1)

@@ -1,12 +1,16 @@
--- claim: claim deliveries for their tasks, in one statement and one commit (parts/claim.sql).
+-- claim: claim deliveries for their tasks, in one statement and one commit. parts/claim.sql makes the claims.
 --
 -- @ids uuid[], each once   @ns int[]: the tasks' dispatch counters   @lease, @recent (intervals)
--- @tolerance: clock tolerance (interval); null: only queued rows are claimed, because a waiting one must yield.sql first
+-- @tolerance (interval): also claims waiting rows, up to this time before they are due; null: queued rows only, because
+--   yield.sql must decide about a waiting row first
 --
--- Claims a row only when the task is the newest one (dispatch = n), still dispatched (handed_at is set: a row that went
--- back to the backlog is not, even if Redis still has its task), and ready: queued, or waiting and due. The answer omits
--- rows that are refused or locked by another transaction. So the statement waits for no lock, and cannot be part of a
--- deadlock with a transaction that locks agents first. A caller that must not skip a row runs lock_delivery.sql before.
+-- A row is claimed only if its task is the newest one (dispatch = n), it is still dispatched (handed_at is set), and it
+-- is queued or due. The task of a row that went back to the backlog may still be in Redis, but the row's handed_at is
+-- null.
+--
+-- The result omits rows that are refused or that another transaction has locked. So the statement never waits for a
+-- lock, and cannot deadlock with a transaction that locks agents first. A caller that must not skip a locked row runs
+-- lock_delivery.sql before.
 WITH ready AS MATERIALIZED (
     SELECT id, status = 'waiting' AS waited
       FROM herald.work

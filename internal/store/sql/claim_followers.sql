@@ -1,27 +1,26 @@
--- claim_followers: claim more deliveries of a running delivery's agent, to send them in the same batch call.
---
--- The running delivery is the leader, the others are its followers. They are claimed as in claim.sql.
+-- claim_followers: claim more deliveries of the agent of a running delivery, to send all of them in one batch call. The
+-- running delivery is the leader; the others are its followers. parts/claim.sql makes the claims.
 --
 -- @chain_id, @registry, @agent_id; @leader: the leader's id; @limit: at most this many; @lease, @recent (intervals)
 --
--- lock_agent.sql has locked the agent, so no other transaction dispatches from its backlog. Only a NewFeedback that has
--- the leader's action, no headers of its own and no replay can be a follower. Followers come from two sources:
+-- lock_agent.sql has locked the agent, so no other transaction dispatches from its backlog. A follower must be a
+-- NewFeedback with the leader's action, without headers of its own, and not replayed. Followers come from two sources:
 --   - the backlog: the deliveries that dispatch.sql would dispatch next, those of a backfill last;
---   - for each ordering key of the leader and of these: the open deliveries that come next in order and are in the
---     backlog or waiting (behind_earlier), up to the first that cannot be a follower.
+--   - each ordering key of the leader and of these deliveries: its next open deliveries, if they are in the backlog or
+--     waiting (behind_earlier), up to the first one that cannot be a follower.
 --
--- So the followers of one ordering key are consecutive; step numbers them. They share the turn of the ordering key.
+-- So the followers of one ordering key are consecutive (step is their number), and share its turn.
 --
--- A follower has no task: handed_at stays null. Therefore it does not count towards the eight deliveries that the agent
--- may have dispatched, and no task of an earlier dispatch can claim it. If the worker dies, the follower's lease
+-- A follower has no task: its handed_at stays null. So it does not count towards the eight deliveries that the agent
+-- may have dispatched, and the task of an earlier dispatch cannot claim it. If the worker dies, the follower's lease
 -- expires like that of any other claim.
 --
--- The statement reads at most 4 * the limit rows of the backlog. Followers further back wait for their turn. Returns
--- claim.sql's columns, in the order in which the rows are sent.
+-- The statement reads at most 4 * limit rows of the backlog; later deliveries are not considered. Returns the columns
+-- of claim.sql, in the order in which the deliveries are sent.
 WITH leader AS MATERIALIZED (
     SELECT w.order_hash, w.order_seq, w.seq, h.job -> 'action' AS action
       FROM herald.work w JOIN herald.history h ON h.id = w.id WHERE w.id = @leader
-), head AS MATERIALIZED ( -- in the order of the backlog; LIMIT stops the tests
+), head AS MATERIALIZED ( -- in the order of the backlog; LIMIT ends the evaluation of the conditions
     SELECT id, order_hash, order_seq, seq, bulk
       FROM (SELECT id, chain_id, identity_registry, agent_id, order_key, order_hash, order_seq, seq, bulk, kind, key, replays, true AS bound, true AS verified
               FROM herald.work
@@ -69,6 +68,6 @@ WITH leader AS MATERIALIZED (
     SELECT id, nr, waited
       FROM (SELECT c.*, l.waited, row_number() OVER (PARTITION BY c.group_key ORDER BY c.step) AS got
               FROM chosen c JOIN locked l USING (id)) z
-     WHERE got = step -- stops at the first row that another transaction has locked
+     WHERE got = step -- of each ordering key, up to the first row that another transaction has locked
 ), {{claim taken}}
 SELECT a.* FROM answer a JOIN taken USING (id) ORDER BY nr

@@ -1,5 +1,5 @@
--- dispatch: dispatch the next deliveries of several agents, oldest first, so that each agent has at most
--- eight dispatched ones.
+-- dispatch: take the next deliveries of several agents from their backlogs, oldest first, until each agent has at most
+-- eight dispatched deliveries.
 --
 -- @chains bigint[], @registries text[], @agents text[]: one element per agent; repeated agents count once
 -- @ids uuid[], @claim_nos bigint[]: null, or one claim per agent: dispatch for the agent only if this transaction
@@ -7,20 +7,21 @@
 -- @max_dispatched: how many deliveries of an agent may be dispatched (8)
 -- @max_responses: how many of them may be responses (2)
 --
--- Deliveries of a backfill (bulk) are dispatched only if the agent has no other backlog, and only up to half of
--- @max_dispatched, so that a new delivery can be dispatched at once. Followers in another delivery's call
+-- Deliveries of a backfill (bulk) are dispatched only if the agent's backlog has no others, and only up to half of
+-- @max_dispatched, so that a new delivery can be dispatched at once. The followers of a batch call
 -- (claim_followers.sql) have no task and do not count: their handed_at is null.
 --
--- A dispatched delivery gets the turn of its ordering key, unless its event has to be checked first (parts/turn.sql). A
--- delivery that may not be called yet leaves the backlog (behind_earlier). So does a response if @max_responses of its
--- agent are dispatched. The next run of this statement dispatches others in their place.
+-- A dispatched delivery gets the turn of its ordering key, unless its event must be checked first (parts/turn.sql). A
+-- delivery that may not be called yet leaves the backlog (behind_earlier). So does a response if @max_responses
+-- responses to its agent are dispatched. A next run of this statement dispatches others instead.
 --
--- An earlier statement of the transaction has locked the agents; otherwise two transactions could count the same
+-- An earlier statement of the transaction has locked the agents. Otherwise two transactions could count the same
 -- deliveries, or grant the same turn. Each agent's backlog is read in a LATERAL subquery by the agent's own index, and
--- rows are updated by ids that are known by then, so that old statistics cannot lead to another plan. Returns the tasks
--- to put into Redis, each with its attempts, whether it goes to the lane bulk (deliveries of a backfill do, and replays
--- before their first attempt), and its agent; and the deliveries that left the backlog, marked as behind. If the caller
--- fails to enqueue a task, the reconciler finds the delivery by handed_at.
+-- rows are updated by known ids, so that old statistics cannot lead to another plan.
+--
+-- Returns the tasks to put into Redis, each with its attempts, its agent, and whether it goes to the lane bulk. A
+-- backfill goes there, and a replay before its first attempt. Also returns the deliveries that left the backlog, marked
+-- as behind. If the caller fails to enqueue a task, the reconciler finds the delivery by handed_at.
 WITH agent AS MATERIALIZED (
     SELECT DISTINCT w.c, w.r, w.a
       FROM unnest(@chains::bigint[], @registries::text[], @agents::text[]::numeric[], @ids::uuid[], @claim_nos::bigint[]) AS w(c, r, a, id, claim_no)

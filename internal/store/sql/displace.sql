@@ -1,7 +1,7 @@
--- displace: rename the key of a delivery whose event is not on the chain, so that another event can use the key. The id
--- stays. An open delivery that is not running is cancelled (reorg).
+-- displace: give another key to a delivery whose event is not on the chain, so that another event can use its key. The
+-- id stays. An open delivery that is not running is cancelled (reorg).
 --
--- $1 id   $2 key
+-- $1 id   $2 its key; nothing changes if the delivery has another one by now
 WITH renamed AS (
     UPDATE herald.history SET key = key || '~' || id::text, updated_at = now() WHERE id = $1 AND key = $2
     RETURNING id, key AS renamed
@@ -13,7 +13,7 @@ WITH renamed AS (
            error       = NULL,
            handed_at   = CASE WHEN status = 'running' THEN handed_at END,
            finished_at = CASE WHEN status <> 'running' THEN now() END
-      FROM renamed r WHERE w.id = r.id
+      FROM renamed r WHERE w.id = r.id AND w.id = $1
     RETURNING w.id, w.kind, $2 AS key, w.chain_id, w.identity_registry, w.agent_id, w.order_key, w.order_hash, w.order_seq, w.finished_at, w.turn
 ), {{release changed}}, counted AS (
     UPDATE herald.agents g

@@ -1,11 +1,11 @@
--- expire: end open deliveries that have reached an age as dead (expired), the oldest first.
+-- expire: end open deliveries that have reached an age. They become dead (expired), the oldest first.
 --
--- Running deliveries are not ended here; their lease ends first.
+-- Running deliveries are skipped; they end, or their lease expires first.
 --
--- $1 age (interval)   $2 at most this many   $3 deliveries of that age have a lower seq
+-- $1 age (interval)   $2 at most this many   $3 all deliveries of that age have a seq below this one
 --
--- The statement skips rows that another transaction has locked, and rows of agents that another transaction has locked:
--- the next call finds them. It locks agents before their deliveries, as lock_agents.sql does.
+-- The statement skips deliveries that another transaction has locked, and those whose agent is locked; the next call
+-- finds them. It locks agents before their deliveries, as lock_agents.sql does.
 WITH old AS MATERIALIZED (
     SELECT id, chain_id, identity_registry, agent_id
       FROM herald.work

@@ -1,9 +1,9 @@
--- expire_leases: return deliveries whose lease has expired to the backlog, or end them as dead if they have used their
--- attempts.
+-- expire_leases: end the claims whose lease has expired. A delivery that has used its attempts becomes dead
+-- (outcome_unknown). The others return to their agents' backlogs. The transaction has locked the agents.
 --
--- The limit keeps a delivery that crashes its worker from doing so again and again. The last attempt stays without an
--- outcome, because its result is unknown. The new claim_no makes a late write of the old worker change nothing. The
--- transaction has locked the agents.
+-- The number of attempts is limited because a delivery may crash each worker that runs it. The last attempt stays
+-- without an outcome, because its result is unknown. The new claim_no makes later writes of the old worker change
+-- nothing.
 --
 -- $1 ids uuid[]   $2 attempts of a budget
 WITH changed AS (
@@ -13,16 +13,9 @@ WITH changed AS (
            error       = 'the worker of attempt ' || attempts || ' ended before it could record what happened',
            finished_at = CASE WHEN attempts - budget_base >= $2 THEN now() END,
            claim_no    = nextval('herald.claim_no'),
-           delays_until = CASE WHEN delays_until = 'infinity' THEN updated_at + interval '60 s' ELSE delays_until END, -- updated_at: the claim, or the last extension of its lease
+           delays_until = CASE WHEN delays_until = 'infinity' THEN updated_at + interval '60 s' ELSE delays_until END, -- updated_at: time of the claim, or of the last extension of its lease
            handed_at   = NULL, lease_until = NULL, updated_at = now()
      WHERE id = ANY($1) AND status = 'running' AND lease_until < now()
     RETURNING status, id, kind, key, chain_id, identity_registry, agent_id, order_key, order_hash, order_seq, finished_at, false AS turn
-), {{release changed}}, dead AS (
-    SELECT chain_id, identity_registry, agent_id, count(*) AS n FROM changed WHERE status = 'dead' GROUP BY 1, 2, 3
-), counted AS (
-    UPDATE herald.agents g
-       SET totals = totals || jsonb_build_object('dead', coalesce((totals ->> 'dead')::bigint, 0) + n), updated_at = now()
-      FROM dead d
-     WHERE g.chain_id = d.chain_id AND g.identity_registry = d.identity_registry AND g.agent_id = d.agent_id
-)
+), {{release changed}}, {{count_ended changed}}
 SELECT count(*), count(*) FILTER (WHERE status = 'dead') FROM changed

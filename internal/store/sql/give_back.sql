@@ -1,10 +1,10 @@
--- give_back: undo claims of claim_followers.sql whose deliveries the agent did not process.
+-- give_back: undo claims of claim_followers.sql with which the agent did nothing: no call was made with the deliveries,
+-- or the agent ignored them in the call.
 --
--- No call was made with them, or the agent ignored them in the call. Each delivery returns to its earlier state, and
--- its attempt is deleted. A delivery that was waiting (behind_earlier) waits again if it still may not be called
--- (parts/turn.sql).
+-- Each delivery returns to the state before the claim, and its attempt is deleted. A delivery that was waiting
+-- (behind_earlier) waits again only if it still may not be called (parts/turn.sql).
 --
--- $1 ids uuid[], $2 claim_nos bigint[], $3 blocked boolean[]: as claim_followers.sql returned them
+-- $1 ids uuid[], $2 claim_nos bigint[], $3 waited boolean[]: as claim_followers.sql returned them
 -- $4 started_at, the same for all attempts
 --
 -- The transaction has locked the agent. A delivery whose claim was lost does not change. Each row is found by its key

@@ -1,7 +1,7 @@
--- hint: add a hint to a delivery that the transaction has locked.
+-- hint: add a hint (store.Hint) to a delivery, which the transaction has locked.
 --
 -- @delivery_id, @rank, @job jsonb, @sealed_headers or null, @source, @trust, @refuted
--- @review  true: schedule a review, unless one is scheduled: a worker reads the event again
+-- @review  true: also schedule a review, in which a worker reads the event again, unless one is scheduled
 WITH counted AS (
     UPDATE herald.history SET hints = hints + 1, updated_at = now() WHERE id = @delivery_id
 )

@@ -1,5 +1,5 @@
--- ignore_order: put deliveries that waited for another one of their ordering key (switched_off.sql) into their agents'
--- backlogs. They wait for no other delivery from now on. The transaction has locked the agents.
+-- ignore_order: put deliveries that switched_off.sql listed into their agents' backlogs. They wait for no other
+-- delivery from now on. The transaction has locked the agents.
 --
 -- $1 ids uuid[]
 WITH changed AS (

@@ -1,8 +1,14 @@
--- known: read deliveries to which jobs with the same keys are compared. The caller adds the WHERE clause.
+-- known: read existing deliveries, to compare them with arriving jobs of the same keys. The caller adds the WHERE
+-- clause, about h.
 --
--- Returns for each whether the agent was or may have been called: an attempt without an outcome may have reached its
--- call. The agent is never called before the row is bound (bind.sql), unless the chain's events are not verified.
-SELECT key, id, status, coalesce(reason, ''), job, secret_headers, called,
-       called OR (bound OR NOT verified) AND (status = 'running' OR EXISTS (SELECT FROM herald.attempts a WHERE a.delivery_id = d.id AND a.outcome IS NULL)),
-       bound, verified OR EXISTS (SELECT FROM herald.verified_chains v WHERE v.chain_id = d.chain_id), source, trust
-  FROM herald.deliveries d
+-- The eighth column is true if the agent was or may have been called: the delivery runs, or an attempt without an
+-- outcome may have reached its call. On a chain whose events are verified, that is impossible before the row is bound
+-- (bind.sql). The statement reads the tables. Through the view deliveries, statistics of a time without open deliveries
+-- could make Postgres read all open ones.
+SELECT h.key, h.id, d.status, coalesce(d.reason, ''), h.job, h.secret_headers, d.called,
+       d.called OR (d.bound OR NOT h.verified) AND (d.status = 'running' OR EXISTS (SELECT FROM herald.attempts a WHERE a.delivery_id = h.id AND a.outcome IS NULL)),
+       d.bound, h.verified OR EXISTS (SELECT FROM herald.verified_chains v WHERE v.chain_id = h.chain_id), h.source, h.trust
+  FROM herald.history h
+  LEFT JOIN LATERAL (SELECT id, status, reason, called, bound FROM herald.work WHERE id = h.id LIMIT 1) w ON true
+ CROSS JOIN LATERAL (SELECT coalesce(w.status, h.status) AS status, CASE WHEN w.id IS NULL THEN h.reason ELSE w.reason END AS reason,
+                            coalesce(w.called, h.called) AS called, coalesce(w.bound, h.bound) AS bound) d

@@ -3,9 +3,9 @@
 -- $1 chain id   $2 identity registry   $3 agent id   $4 origin   $5 length of the lease (interval)
 -- $6 ciphertext of the access token to replace, or null: none is known
 --
--- Returns the renewal's number, with which save_renewal.sql saves it, or no row if the renewal does not begin. The
--- caller reads the credential afterwards, in a statement of its own: if this statement had to wait for another renewal,
--- its snapshot would still have the refresh token from before that renewal.
+-- Returns the renewal's number, which save_renewal.sql needs, or no row if the renewal does not begin. The caller must
+-- read the credential afterwards, in a statement of its own: if this statement waited for another renewal, its snapshot
+-- still has the refresh token from before that renewal.
 INSERT INTO herald.agent_mcp_access AS x (chain_id, identity_registry, agent_id, origin, renew_no, renewing_until)
 SELECT chain_id, identity_registry, agent_id, origin, 1, now() + $5::interval
   FROM herald.agent_mcp_tokens

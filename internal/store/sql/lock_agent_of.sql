@@ -1,4 +1,4 @@
--- lock_agent_of: lock the agent of a waiting delivery before it is claimed: see lock_agent.sql.
+-- lock_agent_of: lock the agent of a waiting delivery, before yield.sql. See lock_agent.sql.
 --
 -- $1 delivery id
 SELECT FROM herald.agents

@@ -1,5 +1,6 @@
--- lock_delivery: wait for a delivery's rows, the open one first. Runs before a statement that skips locked rows, in the
--- same transaction: that statement then sees everything that the previous holder of the lock committed.
+-- lock_delivery: lock the rows of a delivery, that of work first, and wait for their locks. Runs before claim.sql or
+-- record.sql, which skip locked rows, in the same transaction. These then find the row, and see everything that the
+-- lock's previous holder committed.
 --
 -- $1 delivery id
 WITH open AS MATERIALIZED (

@@ -1,6 +1,6 @@
 -- lost_leases: list the running deliveries whose lease has expired.
 --
--- The statement reads all dispatched and running deliveries. An index on lease_until would cost every claim more than
+-- The statement reads all dispatched and running deliveries. An index on lease_until would cost each claim more than
 -- this scan costs.
 --
 -- $1 at most this many

@@ -1,12 +1,12 @@
--- note_agents: return the agents that began to fail, were disabled or recovered since the last call, and store in
--- alerted_agents that they were returned.
+-- note_agents: return the agents that began to fail, were disabled or recovered since the last call, for alerts. The
+-- table alerted_agents stores which agents were returned.
 --
--- Of two calls that run at once, only one returns a change: the other waits for the primary key and then finds nothing
--- new.
+-- Of two concurrent calls, only one returns a change. The other waits for the primary key of alerted_agents, and then
+-- finds nothing new.
 --
---   failing    two calls in a row failed, the first of them at least $1 ago, and the agent is enabled
+--   failing    the first of at least two failed calls in a row was at least $1 ago, and the agent is enabled
 --   disabled   the agent's row is disabled
---   recovered  the agent was stored as failing, and a call has succeeded since
+--   recovered  the agent was returned as failing, and a call has succeeded since
 --
 -- An agent that is enabled again is deleted from alerted_agents without an alert.
 --

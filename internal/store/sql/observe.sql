@@ -1,4 +1,5 @@
--- observe: store an observation of an agent that was made without a delivery. Inserts the agent if it has no row.
+-- observe: store an observation of an agent that was made without a delivery (store.AgentObservation). Inserts the
+-- agent if it has no row.
 --
 -- @chain_id, @registry, @agent_id
 -- @state, or null: unchanged   @endpoint, @protocol, @server_info jsonb, @tools jsonb; null: unchanged

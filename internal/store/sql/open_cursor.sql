@@ -1,7 +1,7 @@
 -- open_cursor: read a cursor, or insert a new one.
 --
 -- $1 chain   $2 contracts   $3 backfill, or ''
--- $4 first block to read and $5 last block, or null: no end; used only for the insert
+-- $4 first block to read and $5 last block, or null: no end; an existing cursor keeps its own
 WITH made AS (
     INSERT INTO herald.chain_cursors (chain_id, contracts, backfill, start_block, end_block, next_block)
     VALUES ($1, $2, $3, $4, $5, $4)

@@ -1,16 +1,18 @@
--- orphans: end the deliveries whose events a reorg has removed from the chain. The transaction has locked the agents.
+-- orphans: end the deliveries whose events a reorg has removed from the chain. Runs after the chain has been read up to
+-- its newest block. The transaction has locked the agents.
 --
--- $1 delivery ids uuid[], of list_orphans.sql; those whose events were read again are skipped
+-- $1 delivery ids uuid[] of list_orphans.sql; the statement skips those whose events were found again
 --
--- A queued, waiting or held delivery is cancelled (reorg), and so is one that a worker rejected as event_not_found. A
--- running delivery stays orphaned: its call may be under way, and its result is known only when it ends.
+-- A queued, waiting or held delivery is cancelled (reorg), and so is one that a worker rejected as event_not_found. The
+-- event of a running delivery stays orphaned: its call may be under way, and its result is known only when the attempt
+-- ends.
 --
 -- maybe_called is true if the agent was called, or if an attempt has no outcome. The remembered event of a delivery
 -- that was cancelled here and never called is deleted: if the event returns, the delivery's row is enough. The other
 -- events become gone.
 --
--- Returns the deliveries that ended here or before, each with whether it was cancelled here, whether the agent was or
--- may have been called, and its job.
+-- Returns the deliveries that this statement cancelled, and those that had ended before: whether cancelled here,
+-- whether the agent was or may have been called, and the job.
 WITH orphan AS (
     SELECT delivery_id AS id FROM herald.chain_events WHERE delivery_id = ANY($1) AND state = 'orphaned'
 ), stopped AS (
@@ -19,21 +21,16 @@ WITH orphan AS (
            finished_at = now(), updated_at = now()
       FROM orphan o
      WHERE d.id = o.id AND d.status IN ('queued', 'waiting', 'held')
-    RETURNING d.id, d.key, d.called, d.chain_id, d.identity_registry, d.agent_id, d.kind, d.order_key, d.order_hash, d.order_seq, d.finished_at, d.turn
+    RETURNING d.id, d.status, d.key, d.called, d.chain_id, d.identity_registry, d.agent_id, d.kind, d.order_key, d.order_hash, d.order_seq, d.finished_at, d.turn
 ), corrected AS (
     UPDATE herald.history d
        SET status = 'cancelled', reason = 'reorg', error = NULL, finished_at = now(), updated_at = now()
       FROM orphan o
      WHERE d.id = o.id AND d.status = 'rejected' AND d.reason = 'event_not_found'
-    RETURNING d.id, d.key, d.called, d.chain_id, d.identity_registry, d.agent_id, d.kind, d.order_key, d.order_hash, d.order_seq, d.finished_at, false AS turn
+    RETURNING d.id, d.status, d.key, d.called, d.chain_id, d.identity_registry, d.agent_id, d.kind, d.order_key, d.order_hash, d.order_seq, d.finished_at, false AS turn
 ), cancelled AS MATERIALIZED (
     SELECT * FROM stopped UNION ALL SELECT * FROM corrected
-), {{release cancelled}}, counted AS (
-    UPDATE herald.agents g
-       SET totals = totals || jsonb_build_object('cancelled', coalesce((totals ->> 'cancelled')::bigint, 0) + n), updated_at = now()
-      FROM (SELECT chain_id, identity_registry, agent_id, count(*) AS n FROM cancelled GROUP BY 1, 2, 3) e
-     WHERE g.chain_id = e.chain_id AND g.identity_registry = e.identity_registry AND g.agent_id = e.agent_id
-), ended AS (
+), {{release cancelled}}, {{count_ended cancelled}}, ended AS (
     SELECT c.id, c.key, h.job, c.called, true AS now FROM cancelled c JOIN herald.history h ON h.id = c.id
      UNION ALL
     SELECT d.id, d.key, d.job, d.called, false

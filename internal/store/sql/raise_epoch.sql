@@ -1,4 +1,5 @@
--- raise_epoch: raise a changed agent's epoch, so that workers resolve it again. The transaction has locked the agent.
+-- raise_epoch: raise the epoch of an agent that changed, so that workers resolve the agent again. The transaction has
+-- locked the agent.
 --
 -- $1 chain   $2 identity registry   $3 agent id
 UPDATE herald.agents SET epoch = epoch + 1, updated_at = now()

@@ -1,7 +1,7 @@
 -- raise_epochs: raise the epochs of the known agents in a range of ids, so that workers resolve them again.
 --
--- The range comes from an event on the chain and can be huge, so at most the first 10,000 agents are updated. The
--- others are resolved again when their cached data is too old.
+-- The range comes from an event on the chain and can be huge. So at most the first 10,000 agents are updated; workers
+-- resolve the others again when their cached data is too old.
 --
 -- $1 chain   $2 identity registry   $3 first agent id   $4 last
 WITH known AS (

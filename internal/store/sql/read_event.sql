@@ -1,7 +1,8 @@
--- read_event: replace the job of a delivery by the event that the chain follower read. The transaction has locked the
--- event's agent. If the event is of another agent, the delivery joins that agent's backlog.
+-- read_event: replace the job of a delivery by the event that the chain follower read. If the event belongs to another
+-- agent, the delivery joins that agent's backlog. The transaction has locked the event's agent.
 --
--- The statement increases hints. So a worker whose check began earlier cannot bind its result (bind.sql).
+-- The statement increases hints. So a worker whose check began before cannot bind the delivery to the result
+-- (bind.sql).
 --
 -- @delivery_id, @job jsonb, @sealed_headers or null, @source, @trust
 -- @registry (IdentityRegistry), @agent_id, @order_key, @order_seq
@@ -19,4 +20,4 @@ UPDATE herald.work w
        order_hash = CASE WHEN order_hash IS NOT NULL THEN {{order_hash n}} END,
        delays_until = CASE WHEN delays_until IS NOT NULL AND NOT bound THEN timestamptz 'infinity' ELSE delays_until END, updated_at = now()
   FROM read n
- WHERE w.id = n.id
+ WHERE w.id = n.id AND w.id = @delivery_id

@@ -1,65 +1,69 @@
--- record: record the outcomes of attempts under their claims' fences: the deliveries, their attempts and the agents' rows.
+-- record: store the outcomes of attempts in the deliveries, the attempts and the agents' rows. Each change requires
+-- that the claim is still valid: claim_no is unchanged (the fence).
 --
--- A delivery that ends moves from work to the history. Runs in one implicit transaction between lock_agents (or lock_agent and lock_delivery) and dispatch. The caller
--- replaces herald.attempts by the partition of all the attempts when it knows it: an update of the partitioned table
--- would visit every partition.
+-- A delivery that ends moves from work to history. The statement runs in one implicit transaction after lock_agents (or
+-- lock_agent and lock_delivery), and before dispatch. If the caller knows the partition that has all the attempts, it
+-- replaces herald.attempts by that partition: an update of the partitioned table would visit every partition.
 --
--- @alone: this is one attempt, and its row is locked. Only then is a lost claim final.
+-- @alone: this is one attempt, and its row is locked. Without @alone, a missing row in the answer may also mean that
+-- another transaction has locked the delivery.
 --
--- Arrays of the same length, one element per attempt, in the order of the deliveries' ids, in which the outcomes of one
--- agent are applied:
+-- Arrays of the same length, one element per attempt, sorted by delivery id. The outcomes of one agent are applied in
+-- this order.
 -- @ids uuid[], @claim_nos bigint[], @started_ats timestamptz[], @numbers int[] (of the attempts)
 -- @statuses text[], @reasons text[], @delays interval[] until the next attempt, for waiting
--- @tasks         it waits with a task in Redis (asynq retries n); false: it waits in Postgres only
+-- @tasks         the delivery waits with a task in Redis, which asynq runs again; false: it waits in Postgres only
 -- @anews         with @tasks, the wait gets a new task (n + 1), because the present task has not ended
--- @frees         the attempt's row and count are undone (ignored when a call was written)
--- @called        a call was written
+-- @frees         the attempt's row and count are undone; ignored if a call was sent
+-- @called        a call was sent
 -- @stages        last stage of the attempt, @errors or null
 -- @tool_names, @endpoints, @file_verifications, @file_sources
 -- @file_disagrees  jsonb[], each an array of the fields of the file that contradict the event, or null: none; unchanged
 --                if the file verification is null
 -- @arguments, @responses, @results (jsonb[]), @protocols
--- @step_us       text[], each an integer[]: µs for check, resolve, fetch, connect, compose and call, up to the last stage
+-- @step_us       text[], each an integer[]: µs for check, resolve, fetch, connect, compose and call, up to the last one
 -- @agent_oks     the agent accepted the call
--- @agent_errors  an error that is the agent's fault, or null
+-- @agent_errors  an error that the agent caused, or null
 -- @server_infos, @tools (jsonb[]); null: unchanged
 -- @fetch_failed  the feedback file could not be fetched
 -- @endpoints_of_jobs  the job named the endpoint: the agent's row does not change
--- @moved         a moved endpoint would explain the failure; @epochs: the agent's epoch in the claim
--- @durations     ms, or null: until now
--- @latencies     the bucket of agents.hour_latency (1 to 14) of the call's duration, or null
--- @rechecks      the event was not found, or not yet, or the delivery has no turn; @hints: the claim's number of hints
+-- @moved         the call may have failed because the agent moved; @epochs: the agent's epoch in the claim
+-- @durations     ms of the attempt, or null: it ends now
+-- @latencies     the bucket of agents.hour_latency (1 to 14) for the duration of the call, or null
+-- @rechecks      the event was not found, or not yet, or the delivery has no turn; @hints: Claim.Hints
 -- @reroutes      bind.sql gave the delivery another agent, or no turn
 --
--- A lost claim changes nothing, with one exception: a late success makes a delivery that has not ended delivered, with
--- a new claim_no, and it completes its attempt in every status of the delivery. The agent's epoch is raised once: not
--- again before a success, or before another cause has raised it.
+-- A lost claim changes nothing, with one exception: a success that arrives late. It ends an unfinished delivery as
+-- delivered, under a new claim_no, and completes its attempt in every status of the delivery.
 --
--- A delivery with @rechecks is queued again at once if a hint arrived after the claim or if it was rerouted. The hint
--- may name the right position, so the attempt costs nothing.
+-- A delivery with @rechecks is queued again at once if a hint arrived after the claim, or with @reroutes. The hint may
+-- name the right position of the event, so a new budget of attempts begins.
 --
--- Returns the element's number (1-based), and the delivery's dispatch counter, next_attempt_at, accepted_at, now(),
--- whether its next task is bulk (dispatch.sql), and whether it was queued again. It returns the same row if this claim
--- wrote the same status before (the answer was lost). No row: the claim is lost, or, in a group, another transaction has
--- locked the row.
+-- Returns for each attempt its number in the arrays (from 1), and of its delivery: dispatch counter, next_attempt_at,
+-- accepted_at, now(), whether its next task is bulk (dispatch.sql), and whether it was queued again. If this claim
+-- already wrote the same status, but the answer was lost, it returns the same row. It returns no row for a lost claim,
+-- and without @alone also none for a delivery that another transaction has locked.
 --
--- A feedback delays later ones (delays_until) while it waits for confirmations, until 60 s after the first claim that
--- found it confirmed, and until it is held or has ended. While its event was not read yet (not_confirmed), it does so
--- until 30 s after acceptance. The deliveries that may be next join the agent's backlog (parts/release.sql), after
--- every outcome.
+-- A feedback delays later deliveries of its ordering key (delays_until) in three cases: while it waits for
+-- confirmations; until 60 s after the first claim that found it confirmed; and, if its event was not read yet
+-- (not_confirmed), until 30 s after acceptance. The delay ends early when the feedback is held or has ended. After
+-- every outcome, parts/release.sql puts the deliveries that may be called next into the agent's backlog.
 --
--- An outcome is counted once, in the hour in which it is recorded. A call is an attempt that wrote one, or that failed
--- by the agent's fault; the latter counts as failed, under its reason. failing_since is the first failed call after a
--- success. The agent's row has the counts of its last hour with a call; when a later hour begins, the trigger
--- keep_agent_hour copies them to agent_hours. The hour never decreases: if a transaction began before the hour ended but
--- writes after one that began in the next hour, its outcome is counted in the next hour.
+-- Counters: an outcome is counted once, in the hour in which it is recorded. A call is an attempt that sent a call, or
+-- that failed because of the agent; only the latter counts as failed, under its reason. failing_since is the time of
+-- the first failed call after a success. The agent's row has the counts of its last hour with a call. When a later hour
+-- begins, the trigger keep_agent_hour copies them to agent_hours. The hour never decreases: a transaction that began in
+-- an earlier hour but writes later is counted in the hour that the row has by then.
 --
--- Every row is found by its key in a LATERAL subquery that Postgres cannot pull up (FOR NO KEY UPDATE, OFFSET 0), and
--- updated by its ctid, which allows only a direct read of that row. Joined by their keys, the tables could be read from
--- end to end whenever the statistics are old.
+-- The agent's epoch is raised once for @moved. It is not raised again before a success, or before another cause has
+-- raised it.
+--
+-- Plan: every row is found by its key in a LATERAL subquery that Postgres cannot pull up (FOR NO KEY UPDATE, OFFSET 0),
+-- and is updated by its ctid, which allows only a direct read of that row. With joins, Postgres could read whole tables
+-- while the statistics are old.
 WITH locked AS MATERIALIZED (
-    SELECT w.*, ordinal::int AS nr, d.found, d.held, w.free AND NOT w.called AS undone,
-           d.held AND (@rechecks::boolean[])[ordinal]
+    SELECT w.*, ordinal::int AS nr, d.found, d.claim_valid, w.free AND NOT w.called AS undone,
+           d.claim_valid AND (@rechecks::boolean[])[ordinal]
            AND ((@reroutes::boolean[])[ordinal] OR (@hints::int[])[ordinal] <> (SELECT hints FROM herald.history h WHERE h.id = w.id))
            AND (w.status = 'rejected' AND w.reason = 'event_not_found'
                 OR w.status = 'waiting' AND w.reason IN ('not_confirmed', 'chain_unavailable', 'behind_earlier')) AS again
@@ -68,7 +72,7 @@ WITH locked AS MATERIALIZED (
                   @agent_errors::text[], @latencies::integer[], @frees::boolean[], @called::boolean[])
            WITH ORDINALITY AS w(id, claim_no, started_at, number, status, reason, error, endpoint, protocol, agent_ok,
                                 agent_error, latency, free, called, ordinal)
-     CROSS JOIN LATERAL (SELECT ctid AS found, claim_no IS NOT DISTINCT FROM w.claim_no AND status = 'running' AS held
+     CROSS JOIN LATERAL (SELECT ctid AS found, claim_no IS NOT DISTINCT FROM w.claim_no AND status = 'running' AS claim_valid
                            FROM herald.work
                           WHERE id = w.id AND (claim_no = w.claim_no AND status = 'running'
                              OR @alone::boolean AND w.status = 'delivered' AND status IN ('queued', 'running', 'waiting', 'held'))
@@ -103,10 +107,10 @@ WITH locked AS MATERIALIZED (
     RETURNING l.*, now() AS finished_at, chain_id, identity_registry, agent_id, dispatch, NULL::timestamptz AS next_attempt_at, accepted_at,
               attempts - l.undone::int AS attempts, budget_base, fetch_failures + (@fetch_failed::boolean[])[nr]::int AS fetch_failures, replays, bulk, kind, key,
               order_key, order_hash, order_seq, turn, d.called OR l.called AS was_called,
-              CASE WHEN l.held THEN d.claim_no ELSE nextval('herald.claim_no') END AS last_claim
+              CASE WHEN l.claim_valid THEN d.claim_no ELSE nextval('herald.claim_no') END AS last_claim
 ), recorded AS MATERIALIZED (
     SELECT * FROM paused UNION ALL SELECT * FROM ended
-), written AS ( -- those that ended, and what another attempt may not find out again
+), written AS ( -- deliveries that ended, and results that a later attempt may not get again
     UPDATE herald.history h
        SET tool_name         = coalesce((@tool_names::text[])[nr], tool_name),
            endpoint          = coalesce(r.endpoint, h.endpoint),

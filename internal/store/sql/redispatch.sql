@@ -1,4 +1,4 @@
--- redispatch: give a dispatched delivery a new task, because Redis has lost its task.
+-- redispatch: give a dispatched delivery a new task, because Redis has lost the present one.
 --
 -- Returns no row and changes nothing if the delivery no longer needs that task.
 --

@@ -1,13 +1,13 @@
--- reopen: queue an ended delivery again, because its event has returned to the chain or another job names a position
--- for it.
+-- reopen: queue an ended delivery again with another job, because its event has returned to the chain, or because the
+-- job names a position where the event may be.
 --
 -- The delivery was cancelled by a reorg, its event was not found, or its job cannot be parsed. Its agent must not have
--- been called, unless the event was read from the chain. The age for the expiry and the budget begin again; the numbers
--- of attempts continue. No row changes if another transaction has given the delivery another key.
+-- been called, unless the event was read from the chain. The age and the budget begin again; the numbers of attempts
+-- continue. Nothing changes if another transaction has changed the delivery or its key.
 --
 -- @delivery_id, @key, @job jsonb, @sealed_headers or null, @source, @trust
 -- @registry (IdentityRegistry), @agent_id, @order_key, @order_seq
--- @read  true: the event was read off the chain
+-- @read  true: the event was read from the chain
 WITH reopened AS (
     UPDATE herald.history h
        SET status = 'queued', reason = NULL, error = NULL, budget_base = attempts, fetch_failures = 0, kept = true,

@@ -2,12 +2,12 @@
 --
 -- $1 ids uuid[]   $2 true: delivered ones too
 --
--- A final or held delivery gets a new budget and a new age; the numbers of attempts continue. A waiting delivery stops
--- waiting and keeps its budget. Queued and running deliveries do not change. Deliveries without a job do not change
--- either: they could not be called.
+-- A final or held delivery gets a new budget and a new age; the numbers of its attempts continue. It waits for no other
+-- delivery from now on. A waiting delivery stops waiting, and keeps its budget and its order. Queued and running
+-- deliveries do not change, nor do deliveries without a job, which could not be called.
 --
--- Returns one row per delivery that exists: whether it was replayed, its status and reason before, whether it has a
--- job, and its dispatch counter.
+-- Returns one row per existing delivery: whether it was replayed, its status and reason before, whether it has a job,
+-- and its dispatch counter.
 WITH changed AS (
     UPDATE herald.work w
        SET status          = 'queued',
@@ -33,7 +33,8 @@ WITH changed AS (
 ), opened AS (
     {{reopen ended}}
 )
-SELECT d.id, EXISTS (SELECT FROM changed c WHERE c.id = d.id) OR EXISTS (SELECT FROM ended c WHERE c.id = d.id), d.status, coalesce(d.reason, ''),
-       d.job IS NOT NULL, d.dispatch
-  FROM herald.deliveries d
- WHERE d.id = ANY($1)
+SELECT h.id, EXISTS (SELECT FROM changed c WHERE c.id = h.id) OR EXISTS (SELECT FROM ended c WHERE c.id = h.id), coalesce(w.status, h.status),
+       coalesce(CASE WHEN w.id IS NULL THEN h.reason ELSE w.reason END, ''), h.job IS NOT NULL, coalesce(w.dispatch, h.dispatch)
+  FROM herald.history h
+  LEFT JOIN LATERAL (SELECT id, status, reason, dispatch FROM herald.work WHERE id = h.id LIMIT 1) w ON true
+ WHERE h.id = ANY($1)

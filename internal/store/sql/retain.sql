@@ -1,6 +1,7 @@
--- retain: delete the job, result, sealed headers and error of deliveries that ended long ago, and their hints.
+-- retain: delete the contents of deliveries that ended long ago, and their hints. Id, key, agent, status, reason, counters
+-- and times stay.
 --
--- $1 age (interval)   $2 at most this many   $3 deliveries of that age have a lower seq
+-- $1 age (interval)   $2 at most this many   $3 all deliveries of that age have a seq below this one
 --
 -- Rows that another transaction has locked, for example a replay, are skipped.
 WITH old AS MATERIALIZED (
@@ -10,5 +11,8 @@ WITH old AS MATERIALIZED (
 ), gone AS (
     DELETE FROM herald.hints WHERE delivery_id IN (SELECT id FROM old)
 )
-UPDATE herald.history SET job = NULL, result = NULL, secret_headers = NULL, error = NULL, kept = false, updated_at = now()
+UPDATE herald.history
+   SET job = NULL, result = NULL, secret_headers = NULL, error = NULL, traceparent = NULL, tool_name = NULL, endpoint = NULL, file_verification = NULL,
+       file_source = NULL, file_disagrees = NULL, corrected = NULL, source = '', kept = false, updated_at = now(),
+       order_key = CASE WHEN NOT starts_with(key, order_key || '/') THEN order_key END
  WHERE id IN (SELECT id FROM old)

@@ -1,12 +1,12 @@
 -- save_renewal: store a renewed access token, and the credential's new ciphertext if the refresh token changed.
 --
--- @chain_id, @registry, @agent_id, @origin; @renewal: its number; @stored_at: when the credential was stored with which
---   the access token was obtained
+-- @chain_id, @registry, @agent_id, @origin; @renewal: the number that lease_renewal.sql returned
+-- @stored_at: when the credential was stored with which the access token was obtained
 -- @ciphertext, @key_id, @expires_at or null
 -- @credential: the new ciphertext, or null: unchanged; @credential_key_id
 --
--- Changes nothing and returns no row if another renewal has begun since, or if the credential was replaced. The
--- credential is locked first, as in the transaction that replaces it.
+-- Changes nothing and returns no row if another renewal has begun since, or if the credential was replaced. It locks
+-- the credential first, like the transaction that replaces a credential.
 WITH held AS MATERIALIZED (
     SELECT FROM herald.agent_mcp_tokens
      WHERE chain_id = @chain_id AND identity_registry = @registry AND agent_id = @agent_id AND origin = @origin AND updated_at = @stored_at

@@ -4,8 +4,7 @@
 -- @expires_at, or null: never   @issuer, or null: not an OAuth credential
 -- @path, or null: the first registered URL sets it
 --
--- updated_at identifies a credential and increases with each one. save_renewal uses it to detect that the credential
--- was replaced.
+-- Each new credential gets a higher updated_at, by which save_renewal.sql detects that the credential was replaced.
 INSERT INTO herald.agent_mcp_tokens AS t (chain_id, identity_registry, agent_id, origin, scheme, header, ciphertext, key_id, expires_at, issuer,
        path, updated_at)
 VALUES (@chain_id, @registry, @agent_id, @origin, @scheme, @header, @ciphertext, @key_id, @expires_at, @issuer, @path, clock_timestamp())

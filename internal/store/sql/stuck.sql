@@ -1,17 +1,16 @@
 -- stuck: count held and overdue deliveries, by status and reason.
 --
--- A delivery is overdue when its wait has ended, when its task is not claimed, or when its lease has expired.
+-- A delivery is overdue if, at least $1 ago, its wait ended, its task was due but not claimed, or its lease expired.
 --
 -- $1 how late a delivery must be to count (interval)
 --
--- Each of the three parts uses an index (work_agent, work_due). Deliveries in
--- the backlog are not read, however many there are.
+-- Each of the three parts uses an index (work_agent, work_due). Deliveries in the backlog are not read.
 SELECT status, reason, sum(n)::bigint
   FROM (SELECT 'held' AS status, coalesce(reason, '') AS reason, count(*) AS n
           FROM herald.work WHERE place = 'held' GROUP BY 2
         UNION ALL
         SELECT 'waiting', coalesce(reason, ''), count(*)
-          FROM herald.work WHERE place = 'waiting' AND next_attempt_at < now() - $1::interval GROUP BY 2
+          FROM herald.work WHERE (place || '') = 'waiting' AND next_attempt_at < now() - $1::interval GROUP BY 2
         UNION ALL
         SELECT status, coalesce(reason, ''), count(*)
           FROM herald.work

@@ -1,7 +1,7 @@
--- switched_off: list the deliveries that wait for another one of their ordering key, although the order is switched
--- off.
+-- switched_off: list deliveries that wait for another one of their ordering key (behind_earlier), although the order is
+-- switched off. Responses, which always wait for their feedback, are not listed.
 --
--- $1 false: it is switched off for all agents; true: for those with the policy order=off   $2 at most this many
+-- $1 false: the order is off for all agents; true: only for those with the policy order=off   $2 at most this many
 (SELECT id, chain_id, identity_registry, agent_id::text
    FROM herald.work
   WHERE NOT $1::boolean AND place = 'waiting' AND reason = 'behind_earlier' AND order_hash IS NOT NULL AND kind <> 'ResponseAppended'

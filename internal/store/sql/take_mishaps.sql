@@ -1,8 +1,9 @@
--- take_mishaps: read and delete the counters of deliveries that became dead or held, by agent, status and reason.
+-- take_mishaps: read and delete the counters of deliveries that became dead or held (herald.mishaps), for alerts. There
+-- is one counter for each agent, status and reason.
 --
--- An agent with an alert of the same kind within the pause keeps its counters until the pause is over, so that many
--- failures make few alerts. Counters that an open transaction has locked are skipped, so that this statement does not
--- wait for a record.
+-- If an agent had an alert of the same kind within the pause, its counters stay until the pause is over, so that many
+-- failures cause few alerts. The statement skips counters that another transaction has locked, so it does not wait for
+-- a record.
 --
 -- $1 pause (interval)   $2 limit
 WITH due AS (

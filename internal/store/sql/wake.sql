@@ -1,5 +1,5 @@
--- wake: queue a delivery again that waits for the chain, so that a new hint is checked at once. Its present task cannot
--- claim it.
+-- wake: put a delivery that waits for the chain into the backlog, so that a new hint is checked at once. Its present
+-- task can then not claim it.
 --
 -- $1 delivery id
 UPDATE herald.work

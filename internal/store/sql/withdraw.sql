@@ -1,10 +1,10 @@
 -- withdraw: end an open retraction because the event that it retracts is on the chain again.
 --
--- It is skipped (mined_again), or cancelled (reorg) if its agent may have received it. The transaction has locked the
--- agent.
+-- The retraction becomes skipped (mined_again), or cancelled (reorg) if the agent may have received it. The transaction
+-- has locked the agent.
 --
--- $1 delivery id
--- Returns whether the agent was or may have been called.
+-- $1 id of the retraction
+-- Returns whether the agent was or may have been called with it.
 WITH called AS (
     SELECT d.called OR d.status = 'running'
         OR EXISTS (SELECT FROM herald.attempts a WHERE a.delivery_id = d.id AND a.outcome IS NULL) AS maybe
@@ -16,10 +16,5 @@ WITH called AS (
       FROM called c
      WHERE d.id = $1 AND d.status IN ('queued', 'waiting', 'held')
     RETURNING d.status, d.id, d.kind, d.key, d.chain_id, d.identity_registry, d.agent_id, d.order_key, d.order_hash, d.order_seq, d.finished_at, d.turn
-), {{release ended}}, counted AS (
-    UPDATE herald.agents g
-       SET totals = totals || jsonb_build_object(e.status, coalesce((totals ->> e.status)::bigint, 0) + 1), updated_at = now()
-      FROM ended e
-     WHERE g.chain_id = e.chain_id AND g.identity_registry = e.identity_registry AND g.agent_id = e.agent_id
-)
+), {{release ended}}, {{count_ended ended}}
 SELECT maybe FROM called

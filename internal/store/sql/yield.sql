@@ -1,13 +1,13 @@
--- yield: return a due delivery to its agent's backlog if it may not be called now, else give it the turn of its
--- ordering key.
+-- yield: decide about a waiting delivery that is due, before claim.sql claims it. The delivery gets the turn of its
+-- ordering key, or it returns to its agent's backlog. The transaction has locked the agent.
 --
--- It may not be called if another delivery has the turn of its ordering key, or an earlier one delays it
--- (parts/turn.sql). It may not be claimed either if the claim would exceed a limit of dispatched deliveries, towards
--- which waiting ones do not count. After the return, the claim that follows in the batch returns no row, and
+-- The delivery returns to the backlog in two cases. Another delivery of its ordering key has the turn, or an earlier
+-- one delays it (parts/turn.sql). Or the claim would exceed a limit of dispatched deliveries, because waiting
+-- deliveries do not count towards these limits. The claim.sql that follows in the batch then returns no row, and
 -- dispatch.sql decides when the delivery is next.
 --
 -- $1 delivery id   $2 n   $3 tolerance for clock differences (interval)
--- $4 how many deliveries of an agent may be dispatched (8); half of that for a backfill's
+-- $4 how many deliveries of an agent may be dispatched (8); a backfill may use half of them
 -- $5 how many of them may be responses (2)
 WITH due AS MATERIALIZED (
     SELECT id, chain_id, identity_registry, agent_id, kind, key, order_key, order_hash, order_seq, bulk, bound, verified

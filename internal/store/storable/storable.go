@@ -29,7 +29,7 @@ const truncationOverhead = 64
 
 // JSON returns raw in a form that Postgres can store as jsonb and that has at most limit bytes (limit: at least 64).
 // NUL, invalid UTF-8 and lone surrogates become U+FFFD. If raw is too long, or if Repair returns false for it, the
-// result is {"truncated": true, "bytes": <length>, "text": <beginning>}. Empty raw returns nil.
+// result is {"truncated": true, "bytes": <length>, "text": <beginning>}. If raw is empty, the result is nil.
 func JSON(raw json.RawMessage, limit int) json.RawMessage {
 	if len(raw) == 0 {
 		return nil
@@ -165,7 +165,7 @@ func numberFits(n []byte) bool {
 		return false
 	}
 	if exponent == "" {
-		return true // or not JSON, which json.Valid detects later
+		return true // the number has no exponent, or it is not JSON, which json.Valid detects later
 	}
 	e, err := strconv.Atoi(exponent)
 	return err == nil && e <= maxExponent && e >= -maxExponent

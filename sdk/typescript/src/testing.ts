@@ -246,7 +246,7 @@ function parseReply(type: string, text: string): Message | undefined {
   return undefined;
 }
 
-/** Judges an answer as "What you may answer" in docs/agents.md does. */
+/** Judges an answer as "What you may answer" in docs/agent.md does. */
 function judgeReply(status: number, reply: Message | undefined, body: string): Answer {
   if (status === 401 || status === 403) return { outcome: "held", text: body };
   if (status === 408 || status === 425 || status === 429 || status >= 500) return { outcome: "waits", text: body };

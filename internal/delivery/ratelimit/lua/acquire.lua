@@ -16,7 +16,7 @@
 -- ARGV[8]  maximum time in µs until a permit expires
 -- ARGV[9]  maximum time in µs for which the breaker stays open
 -- ARGV[10] shortest wait in µs, ARGV[11] longest wait in µs
--- ARGV[12] presence, ARGV[13] slack, ARGV[14] recent: in µs, see machine.go (rules); ARGV[15] maximum number of waiters
+-- ARGV[12] presence, ARGV[13] slack, ARGV[14] recent: in µs, see machine.go (rules); ARGV[15] most waiting endpoints
 -- ARGV[16] TTL of KEYS[1] and KEYS[3] in ms, ARGV[17] of KEYS[2]
 -- ARGV[18] keptAfter, ARGV[19] length in µs of a bucket of the window: see machine.go (rules)
 -- Returns  {code, wait, state, left}. code: 0 acquired, 1 acquired as the breaker's probe, 2 busy, 3 throttled, 4 open.

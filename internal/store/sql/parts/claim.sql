@@ -1,12 +1,15 @@
--- claim: claim ROWS (id, waited), each with a claim number, a lease and an attempt of its own. "answer" has a row for each.
+-- claim: claim the deliveries ROWS (id, waited). Each gets a claim number, a lease and an attempt. "answer" has a row
+-- for each.
 --
 -- @lease (interval)   @recent: how long an agent's success counts (interval)
 --
--- A follower (claim_followers.sql) has no task: it gets the next number and the turn. The attempt is counted and its row
--- inserted before the call, so that a process that dies during the call leaves a trace: unfinished is the number of the
--- last earlier attempt without an outcome, 0: none. week is the partition that holds the attempts' rows. All times are
--- Postgres' now(), so all attempts are in one partition. "= ANY" of an array allows only an index on id, and Postgres
--- cannot turn a LATERAL with LIMIT into another join: the plan is the same for every table size.
+-- A follower (claim_followers.sql) has no task, so the claim gives it the next dispatch number and the turn. The
+-- attempt is counted and its row inserted before the call, so that a process that dies during the call leaves a trace:
+-- unfinished is the number of the last earlier attempt without an outcome, 0: none. week is the partition that has the
+-- attempts' rows; all attempts are in one partition, because all times are Postgres' now().
+--
+-- Plan: "= ANY" of an array allows only an index on id, and Postgres cannot turn a LATERAL with LIMIT into another
+-- join. So the plan is the same for every table size.
 claimed AS (
     UPDATE herald.work
        SET status          = 'running',
@@ -46,7 +49,7 @@ claimed AS (
             WHERE chain_id = c.chain_id AND identity_registry = c.identity_registry AND agent_id = c.agent_id
             LIMIT 1) g ON true
       LEFT JOIN LATERAL (
-           SELECT order_seq FROM herald.work -- an open earlier delivery of its ordering key that no longer blocks it
+           SELECT order_seq FROM herald.work -- the first open earlier delivery of its ordering key that no longer delays it
             WHERE order_hash = c.order_hash AND order_seq < c.order_seq AND delays_until <= now() AND NOT c.follows
             ORDER BY order_seq LIMIT 1) ahead ON true
 )

@@ -1,14 +1,16 @@
--- release: put the deliveries that waited for one of ROWS, and may be called next, into their agents' backlogs. ROWS
--- are deliveries that ended or that wait or are held now; the transaction has locked their agents. Dispatch decides
--- under that lock whether they may be called.
+-- release: put deliveries that waited for one of ROWS into their agents' backlogs, if they may be next. ROWS are
+-- deliveries that have ended, wait or are held now. The transaction has locked their agents. dispatch.sql then decides
+-- under that lock whether a released delivery may be called.
 --
--- Of the deliveries that wait (behind_earlier), the part finds for each of ROWS:
---   1. if it had the turn or ended: the next one of its ordering key (lowest index, feedback before its revocation);
---   2. if it is a feedback that ended: two responses that wait for it;
---   3. if it is a response: the next response that waits for its agent's other responses, and the next one that waits
---      for its feedback.
--- None of ROWS is released, although it may have waited: the delivery behind it would stay.
--- The conditions name status, not place: Postgres could answer place by reading all deliveries that wait.
+-- For each of ROWS, the part releases these waiting deliveries (behind_earlier):
+--   1. if the row had the turn or ended: the next one of its ordering key (lowest index, feedback before its
+--      revocation);
+--   2. if the row is a feedback that ended: two responses that wait for it;
+--   3. if the row is a response: the next response that waits for other responses to its agent, and the next one that
+--      waits for its feedback.
+--
+-- None of ROWS is released, although it may wait: the delivery behind it would stay. The conditions use status, not
+-- place: with place, Postgres could read all waiting deliveries.
 released AS (
     UPDATE herald.work
        SET status = 'queued', reason = NULL, error = NULL, next_attempt_at = NULL, updated_at = now()

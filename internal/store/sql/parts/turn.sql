@@ -1,12 +1,15 @@
--- turn: null if ROW may be called now, else the time at which to decide again. If another delivery will put ROW into
--- the backlog when it ends (parts/release.sql), that time is ten years from now. The transaction has locked the agent.
+-- turn: null if ROW need not wait for another delivery, else the time at which to decide again. That time is ten years
+-- from now if another delivery puts ROW into the backlog when it ends (parts/release.sql). The transaction has locked
+-- the agent.
 --
--- ROW may be called unless, among the deliveries of its ordering key,
+-- ROW waits if, among the deliveries of its ordering key,
 --   1. another one has the turn;
 --   2. an earlier one delays it (delays_until), or is checked and in the backlog;
 --   3. ROW is a revocation, and its feedback has not ended.
--- A response waits for its feedback only. An unchecked delivery (verified, but not bound to an event) may be dispatched
--- for its check, which needs no turn, and it delays others for a short time only.
+--
+-- A response waits for its feedback only. An unchecked delivery is verified, but not bound to an event. It is
+-- dispatched for its check, which needs no turn, and delays others for a short time only. An unchecked revocation waits
+-- before its check.
 CASE WHEN ROW.order_hash IS NULL THEN NULL
      WHEN ROW.kind = 'ResponseAppended' THEN CASE WHEN {{open_feedback ROW}} THEN now() + interval '10 years' END
      WHEN ROW.verified AND NOT ROW.bound AND ROW.kind <> 'FeedbackRevoked' THEN NULL
