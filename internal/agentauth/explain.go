@@ -34,11 +34,11 @@ func holdMoved(g store.Agent, rawURL string, tokens []store.Token) error {
 func howToStore(t store.Token) string {
 	switch t.Scheme {
 	case store.SchemeAuthorizationCode:
-		return fmt.Sprintf("`worker token login %d:%s`", t.ChainID, t.ID)
+		return fmt.Sprintf("`worker token login %s`", t.Agent)
 	case store.SchemeClientCredentials:
-		return fmt.Sprintf("`worker token set %d:%s%s --client-id …`", t.ChainID, t.ID, outcome.OriginOption(t.URL()))
+		return fmt.Sprintf("`worker token set %s%s --client-id …`", t.Agent, outcome.OriginOption(t.URL()))
 	}
-	return fmt.Sprintf("`worker token set %d:%s%s`", t.ChainID, t.ID, outcome.OriginOption(t.URL()))
+	return fmt.Sprintf("`worker token set %s%s`", t.Agent, outcome.OriginOption(t.URL()))
 }
 
 // explainFailure describes a failed renewal and its remedy. If only an operator can resolve it, the error holds the

@@ -116,8 +116,7 @@ func (a *Authorization) describeRemedy() string {
 	case a.withheld != nil:
 		return a.describeWithheld()
 	case a.wantsOAuth:
-		return fmt.Sprintf("it wants OAuth: `worker token set %[1]d:%[2]s --client-id ID`, or `worker token login %[1]d:%[2]s`",
-			agent.ChainID, agent.ID)
+		return fmt.Sprintf("it wants OAuth: `worker token set %[1]s --client-id ID`, or `worker token login %[1]s`", agent)
 	case !a.Endpoint.Listed:
 		return token
 	}

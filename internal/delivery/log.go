@@ -2,12 +2,10 @@ package delivery
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -21,7 +19,7 @@ func (e *Executor) logAttempt(a *attempt, d decision, rec store.Recorded, err er
 	}
 	attrs := []slog.Attr{
 		slog.String("delivery", a.claim.ID.String()), slog.String("kind", string(a.claim.Job.Kind)),
-		slog.String("agent", fmt.Sprintf("%d:%s", a.claim.Job.ChainID, a.claim.Agent().ID)),
+		slog.String("agent", a.claim.Agent().String()),
 		slog.Int("attempt", a.claim.Attempt), slog.String("status", string(d.Status)),
 		slog.String("stage", d.Stage), slog.Duration("took", e.Now().Sub(a.began).Round(time.Microsecond)),
 	}
@@ -86,7 +84,7 @@ func (a *attempt) nextStep(d decision) string {
 	agent := a.claim.Agent()
 	return outcome.NextStep(d.verdict.Reason, outcome.Subject{
 		Delivery: a.claim.ID.String(), ChainID: agent.ChainID,
-		Agent:    erc8004.AgentArgument(agent.ChainID, agent.Registry, agent.ID),
+		Agent:    agent.Argument(),
 		Endpoint: d.Endpoint, Tool: a.claim.Job.Action.ToolName, Listed: a.server != nil, Over: d.Status.Final(),
 	})
 }

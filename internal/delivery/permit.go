@@ -116,7 +116,7 @@ func DescribeBreaker(address string, limits, unbound *ratelimit.Limiter) string 
 func limitedOrigin(e mcpcall.Endpoint, agent store.Agent) string {
 	switch {
 	case e.URL == "" && e.Listed:
-		return fmt.Sprintf("%s:%d:%s:%s", e.Transport, agent.ChainID, agent.Registry, agent.ID)
+		return e.Transport + ":" + agent.FullName()
 	case e.URL == "":
 		return e.Transport + ":" + e.Command
 	}

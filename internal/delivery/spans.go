@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"context"
-	"fmt"
 	"net/url"
 	"time"
 
@@ -43,7 +42,7 @@ func (e *Executor) beginSpans(a *attempt) *attemptSpans {
 		attribute.String("herald.delivery.id", c.ID.String()),
 		attribute.String("herald.delivery.key", text.Excerpt(c.Key, maxSpanText)),
 		attribute.String("herald.kind", text.Excerpt(string(c.Job.Kind), maxSpanText)),
-		attribute.String("herald.agent", fmt.Sprintf("%d:%s", c.Agent().ChainID, c.Agent().ID)))
+		attribute.String("herald.agent", c.Agent().String()))
 	_, root := e.Tracer.Start(tracecontext.Of(c.ID, c.Traceparent).RootContext(), "accept", about,
 		trace.WithTimestamp(c.CreatedAt), trace.WithSpanKind(trace.SpanKindProducer))
 	if !c.Again {

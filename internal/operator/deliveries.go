@@ -12,7 +12,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -43,11 +42,11 @@ func (s Selection) parseFilter(now time.Time) (store.Filter, error) {
 	}
 
 	if s.Agent != "" {
-		chainID, agentID, err := parseAgent(s.Agent)
+		g, err := parseAgent(s.Agent)
 		if err != nil {
 			return f, err
 		}
-		f.ChainID, f.AgentID = &chainID, agentID
+		f.ChainID, f.AgentID = &g.ChainID, g.ID
 	}
 
 	if f.Client, err = parseHex("client", s.Client, 20); err != nil {
@@ -256,16 +255,16 @@ func (o *Operator) nextStep(d store.Delivery) string {
 		} `json:"action"`
 	}
 	_ = json.Unmarshal(d.Job, &asked) // an unknown tool name only makes the text less specific
-	listed, err := o.ListedServer(store.Agent{ChainID: d.ChainID, Registry: d.IdentityRegistry, ID: d.AgentID})
+	agent := store.Agent{ChainID: d.ChainID, Registry: d.IdentityRegistry, ID: d.AgentID}
+	listed, err := o.ListedServer(agent)
 	return outcome.NextStep(d.Reason, outcome.Subject{Delivery: d.ID.String(), ChainID: d.ChainID,
-		Agent:    erc8004.AgentArgument(d.ChainID, d.IdentityRegistry, d.AgentID),
-		Endpoint: d.Endpoint, Tool: asked.Action.ToolName, Listed: err == nil && listed != nil, Over: d.Status.Final()})
+		Agent: agent.Argument(), Endpoint: d.Endpoint, Tool: asked.Action.ToolName, Listed: err == nil && listed != nil, Over: d.Status.Final()})
 }
 
 // CheckEventFilter returns an error if agent or one of statuses is invalid.
 func CheckEventFilter(agent string, statuses []string) error {
 	if agent != "" {
-		if _, _, err := parseAgent(agent); err != nil {
+		if _, err := parseAgent(agent); err != nil {
 			return err
 		}
 	}

@@ -85,7 +85,7 @@ type Agent struct {
 
 // cacheKey returns the agent's key in the cache. It does not contain the epoch.
 func (a Agent) cacheKey() string {
-	return strconv.FormatUint(a.ChainID, 10) + ":" + a.Registry.Hex() + ":" + a.ID.String()
+	return erc8004.Agent{ChainID: a.ChainID, Registry: a.Registry.Hex(), ID: a.ID.String()}.FullName()
 }
 
 // Target is an agent's MCP endpoint. The author of the registration document determines all fields except Binding, Took

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/secret"
 )
@@ -18,7 +19,7 @@ type Key struct {
 	AgentID string // decimal
 }
 
-func (k Key) String() string { return fmt.Sprintf("%d:%s", k.ChainID, k.AgentID) }
+func (k Key) String() string { return erc8004.FormatAgent(k.ChainID, k.AgentID) }
 
 // Server is the entry of one agent.
 type Server struct {

@@ -146,7 +146,7 @@ func interpolateQuantile(latency []int, q float64) *float64 {
 func (s *Store) AgentStats(ctx context.Context, a Agent, since time.Time) (hours []AgentHour, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "read the counts of agent %d:%s", a.ChainID, a.ID)
+	defer wrapError(&err, "read the counts of agent %s", a)
 	rows, _ := s.pool.Query(ctx, statement("agent_hours"), a.ChainID, a.Registry, a.ID, since, AgentHoursKept)
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[AgentHour])
 }

@@ -236,7 +236,7 @@ func TestFailingAgents(t *testing.T) {
 				}
 				for _, r := range page {
 					got = append(got, fmt.Sprintf("%s:%d/%d", r.AgentID, r.FailedOfDay, r.CallsOfDay))
-					f.After, f.AfterCalls, f.AfterFailed = &Agent{r.ChainID, r.IdentityRegistry, r.AgentID}, r.CallsOfDay, r.FailedOfDay
+					f.After, f.AfterCalls, f.AfterFailed = &Agent{ChainID: r.ChainID, Registry: r.IdentityRegistry, ID: r.AgentID}, r.CallsOfDay, r.FailedOfDay
 				}
 				if len(page) < cmp.Or(limit, 50) {
 					break

@@ -98,7 +98,7 @@ func TestAgents(t *testing.T) {
 			}
 			for _, r := range page {
 				names = append(names, r.AgentID)
-				f.After = &Agent{r.ChainID, r.IdentityRegistry, r.AgentID}
+				f.After = &Agent{ChainID: r.ChainID, Registry: r.IdentityRegistry, ID: r.AgentID}
 			}
 			if len(page) == 0 || f.Limit == 0 {
 				return names

@@ -17,7 +17,7 @@ const anyEpoch = int64(-1)
 // a second call continues.
 func (s *Store) ReleaseHeld(ctx context.Context, a Agent,
 	reasons ...outcome.Reason) (released int, tasks []Task, err error) {
-	defer wrapError(&err, "release held deliveries of agent %d:%s %q", a.ChainID, a.ID, reasons)
+	defer wrapError(&err, "release held deliveries of agent %s %q", a, reasons)
 	return s.releaseInBatches(ctx, a, reasons, nil)
 }
 

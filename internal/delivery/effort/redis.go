@@ -37,7 +37,7 @@ func newShared(client redis.UniversalClient, r rules) *shared {
 // agentKey returns the Redis key of an agent's values. The key contains a hash of the agent, because anyone can
 // register agents.
 func agentKey(a store.Agent) string {
-	hash := sha256.Sum256(fmt.Appendf(nil, "%d:%s:%s", a.ChainID, a.Registry, a.ID))
+	hash := sha256.Sum256([]byte(a.FullName()))
 	return "herald:effort:" + hex.EncodeToString(hash[:16])
 }
 

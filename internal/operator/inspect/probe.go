@@ -12,7 +12,6 @@ import (
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/delivery/classify"
-	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/operator"
@@ -112,7 +111,7 @@ func prepareProbe(o *operator.Operator, ask ProbeRequest) (*prober, error) {
 		return nil, err
 	}
 	p := &prober{Operator: o, ask: ask, agent: g,
-		found: Probe{Agent: operator.ShortName(g), Registry: g.Registry, Kind: job.Kind(ask.Kind),
+		found: Probe{Agent: g.String(), Registry: g.Registry, Kind: job.Kind(ask.Kind),
 			Name: operator.DescribeAgent(g)}}
 	limits := job.Limits{MaxTimeout: o.Settings.CallTimeout, Tools: o.Settings.Tools}
 	if p.sample, err = newSample(p.found.Kind, g, ask.Tool, limits); err != nil {
@@ -299,7 +298,7 @@ func (p *prober) conclude(ctx context.Context, err error, began time.Time) {
 func (p *prober) expect(v outcome.Verdict) {
 	r := &p.found
 	s := outcome.Subject{ChainID: p.agent.ChainID, Tool: r.Asked,
-		Agent:  erc8004.AgentArgument(p.agent.ChainID, p.agent.Registry, p.agent.ID),
+		Agent:  p.agent.Argument(),
 		Listed: p.listed != nil, Shower: "probe"}
 	if r.Endpoint != nil {
 		s.Endpoint = r.Endpoint.Address

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/classify"
-	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
@@ -131,7 +130,7 @@ func Resolve(ctx context.Context, o *operator.Operator, ref operator.AgentRef) (
 
 	began := time.Now()
 	t, err := content.Resolver.Resolve(ctx, id)
-	r = Resolution{Agent: operator.ShortName(g), Registry: g.Registry, Steps: describeSteps(t),
+	r = Resolution{Agent: g.String(), Registry: g.Registry, Steps: describeSteps(t),
 		TookMs: milliseconds(time.Since(began)), Name: operator.DescribeAgent(g), listed: listed}
 	if err == nil {
 		r.Endpoint = describeEndpoint(t)
@@ -188,7 +187,7 @@ func (r *Resolution) conclude(g store.Agent, t resolver.Target, err error) {
 		return
 	}
 	r.Outlook = expect(classify.Error(err), outcome.Subject{ChainID: g.ChainID,
-		Agent: erc8004.AgentArgument(g.ChainID, g.Registry, g.ID), Endpoint: t.URL, Shower: "resolve"})
+		Agent: g.Argument(), Endpoint: t.URL, Shower: "resolve"})
 }
 
 func describeSteps(t resolver.Target) []Step {
