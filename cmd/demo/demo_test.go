@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -85,7 +85,7 @@ func TestDemoExplains(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
 	next := now.Add(13 * time.Second)
-	if got := describeOpen(store.Delivery{Status: store.Waiting, Reason: reason.ServerError, NextAttemptAt: &next}, now); got != "waiting server_error, again in 13s" {
+	if got := describeOpen(store.Delivery{Status: store.Waiting, Reason: outcome.ServerError, NextAttemptAt: &next}, now); got != "waiting server_error, again in 13s" {
 		t.Error(got)
 	}
 	var out bytes.Buffer

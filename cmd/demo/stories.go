@@ -8,7 +8,7 @@ import (
 	"os"
 
 	"github.com/agentherald/herald/internal/devnet"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
@@ -21,7 +21,7 @@ type story struct {
 	title     string
 	agent     *big.Int
 	status    store.Status
-	reason    reason.Reason
+	reason    outcome.Reason
 	attempts  int
 	takenBack bool // a reorg removes it from the chain; if it was delivered, its retraction must be delivered too
 }
@@ -59,14 +59,14 @@ func (w *world) planStories() []plan {
 		{story: story{title: "An agent that says 503 twice, then takes it", status: store.Delivered, attempts: 3},
 			services: mcp(w.flaky.url), tag: "latency", value: 4200},
 		{story: story{title: "A file that does not match its hash", status: store.Rejected,
-			reason: reason.HashMismatch, attempts: 1},
+			reason: outcome.HashMismatch, attempts: 1},
 			services: mcp(w.httpURL), tag: "quality", value: 100, text: "I never wrote this.", lie: true},
 		{story: story{title: "An agent without an MCP endpoint", status: store.Skipped,
-			reason: reason.NoMCPEndpoint, attempts: 1},
+			reason: outcome.NoMCPEndpoint, attempts: 1},
 			services: []serviceEntry{{Name: "web", Endpoint: "https://agent.example/"}}, inline: true,
 			tag: "starred", value: 10000},
 		{story: story{title: "A reorg takes it off the chain before the agent is called", status: store.Cancelled,
-			reason: reason.Reorg, takenBack: true},
+			reason: outcome.Reorg, takenBack: true},
 			services: mcp(w.httpURL), tag: "uptime", value: 1200},
 		{story: story{title: "A reorg takes it off the chain after the agent was called", status: store.Delivered,
 			attempts: 1, takenBack: true},

@@ -15,7 +15,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/service"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
@@ -237,7 +237,7 @@ func (t *timeline) printOpen(ctx context.Context, stories []story) {
 // describeOpen returns the status of a delivery and when its next attempt begins.
 func describeOpen(d store.Delivery, now time.Time) string {
 	text := strings.TrimSpace(fmt.Sprintf("%s %s", d.Status, d.Reason))
-	if d.Status == store.Waiting && d.NextAttemptAt != nil && d.Reason != reason.BehindEarlier {
+	if d.Status == store.Waiting && d.NextAttemptAt != nil && d.Reason != outcome.BehindEarlier {
 		text += fmt.Sprintf(", again in %s", d.NextAttemptAt.Sub(now).Round(100*time.Millisecond))
 	}
 	return text

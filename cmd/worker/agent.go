@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
@@ -47,7 +48,7 @@ func (c *agentListCmd) Run(a *app) error {
 		t := a.newTable(append(head, "QUEUED", "RUNNING", "WAITING", "HELD", "LAST OK",
 			"SERVER", "PROTOCOL", "TOOLS", "ENDPOINT", "LAST ERROR")...)
 		for _, r := range page.Agents {
-			row := []any{fmt.Sprintf("%d:%s", r.ChainID, r.AgentID), r.State}
+			row := []any{erc8004.FormatAgent(r.ChainID, r.AgentID), r.State}
 			if failing {
 				row = append(row, r.FailedOfDay, r.CallsOfDay, formatTime(r.FailingSince))
 			}
@@ -83,7 +84,7 @@ func (c *agentShowCmd) Run(a *app) error {
 
 func printAgent(a *app, r operator.Agent) error {
 	f := a.newFields()
-	f.addRow("agent", fmt.Sprintf("%d:%s", r.ChainID, r.AgentID))
+	f.addRow("agent", erc8004.FormatAgent(r.ChainID, r.AgentID))
 	f.addRow("registry", r.IdentityRegistry)
 	state := r.State
 	if !r.Enabled && state != "disabled" {

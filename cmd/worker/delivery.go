@@ -14,6 +14,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
@@ -54,7 +55,7 @@ func (c *deliveryListCmd) Run(a *app) error {
 	return c.printAnswer(a, page, func() error {
 		t := a.newTable("ID", "KIND", "AGENT", "STATUS", "REASON", "ATTEMPTS", "ACCEPTED", "ENDPOINT")
 		for _, d := range page.Deliveries {
-			t.addRow(d.ID, d.Kind, fmt.Sprintf("%d:%s", d.ChainID, d.AgentID), d.Status, d.Reason, d.Attempts,
+			t.addRow(d.ID, d.Kind, erc8004.FormatAgent(d.ChainID, d.AgentID), d.Status, d.Reason, d.Attempts,
 				d.CreatedAt.UTC().Format(time.DateTime), d.Endpoint)
 		}
 		return a.endPage(t, page.Next)

@@ -10,10 +10,9 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/config"
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/netguard/guardtest"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/alecthomas/kong"
 )
@@ -27,17 +26,17 @@ func TestNextStepsCanBeTyped(t *testing.T) {
 	}
 	command := regexp.MustCompile(`worker ((?:agent|token|delivery|doctor)[^;(),]*)`)
 	setting := regexp.MustCompile(`(?:HERALD|RPC|IDENTITY|ARWEAVE|IPFS)_[A-Z_]+`)
-	whole := retry.Subject{Delivery: oneID, ChainID: 8453, AgentID: "110", Registry: "0x00000000000000000000000000000000000000Aa",
+	whole := outcome.Subject{Delivery: oneID, ChainID: 8453, Agent: "8453:110 --registry 0x00000000000000000000000000000000000000AA",
 		Endpoint: "https://agent.example:8443/mcp", Tool: "agent.receiveFeedback"}
 	probed, listed, over := whole, whole, whole
 	probed.Delivery, listed.Listed, over.Over = "", true, true
 	commands := 0
-	for _, r := range reason.All() {
-		for _, s := range []retry.Subject{whole, probed, listed, over, {}} {
-			step := retry.NextStep(r, s)
+	for _, r := range outcome.Reasons() {
+		for _, s := range []outcome.Subject{whole, probed, listed, over, {}} {
+			step := outcome.NextStep(r, s)
 			for _, found := range command.FindAllStringSubmatch(step, -1) {
 				commands++
-				if err := parses(strings.Fields(found[1])); err != nil && s != (retry.Subject{}) {
+				if err := parses(strings.Fields(found[1])); err != nil && s != (outcome.Subject{}) {
 					t.Errorf("%s: %q: %v", r, found[0], err)
 				}
 			}

@@ -8,8 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -55,7 +56,7 @@ func (l *countingTokens) PinTokenPath(_ context.Context, _ store.Token, path str
 	return path, l.err
 }
 
-func (l *countingTokens) ReleaseHeld(context.Context, store.Agent, ...reason.Reason) (int, []store.Task, error) {
+func (l *countingTokens) ReleaseHeld(context.Context, store.Agent, ...outcome.Reason) (int, []store.Task, error) {
 	l.released++
 	return 1, nil, l.err
 }
@@ -65,7 +66,7 @@ func TestCredentialsMemory(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_800_000_000, 0)
 	l := &countingTokens{}
-	c := must(New(Config{Ledger: l, Opener: must(secret.Create()), Entries: 2, Now: func() time.Time { return now }}))
+	c := must(New(Config{Ledger: l, Opener: must(secret.Create()), Classify: classify.Error, Entries: 2, Now: func() time.Time { return now }}))
 	a := func(id string) store.Agent { return store.Agent{ChainID: 1, Registry: "0xaa", ID: id} }
 	for i, step := range []struct {
 		agent string

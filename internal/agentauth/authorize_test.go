@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -36,7 +36,7 @@ func storedToken(keys *secret.Keyset, rawURL string, adapt ...func(*store.Token)
 
 // newAuthorizer returns an Authorizer over a ledger that holds one token.
 func newAuthorizer(keys *secret.Keyset, token store.Token) *Authorizer {
-	return must(New(Config{Ledger: &countingTokens{tokens: []store.Token{token}}, Opener: keys}))
+	return must(New(Config{Ledger: &countingTokens{tokens: []store.Token{token}}, Opener: keys, Classify: classify.Error}))
 }
 
 func endpointAt(rawURL string) mcpcall.Endpoint {
@@ -49,8 +49,8 @@ func wantHeld(t testing.TB, err error, says string) {
 	if err == nil {
 		t.Fatalf("no error; want %q", says)
 	}
-	v := retry.Classify(err)
-	if v.Reason != reason.AuthRequired || !strings.Contains(v.Text, says) || strings.Contains(v.Text, plainToken) {
+	v := classify.Error(err)
+	if v.Reason != outcome.AuthRequired || !strings.Contains(v.Text, says) || strings.Contains(v.Text, plainToken) {
 		t.Errorf("%s: %s; want %q", v.Reason, v.Text, says)
 	}
 }
@@ -113,8 +113,8 @@ func TestJobsNameNoPathOfAToken(t *testing.T) {
 	z := newAuthorizer(keys, storedToken(keys, at+"/victim"))
 	named := must(z.Authorize(t.Context(), Subject{NamedByJob: true}, endpointAt(at+"/evil")))
 	refused := &mcpcall.CallError{Stage: mcpcall.StageOpen, Status: 401, Err: errors.New("HTTP 401")}
-	v := z.ObserveFailure(named, refused, retry.Classify(refused))
-	if v.Reason != reason.AuthRequired || !strings.Contains(v.Text, "it is for "+at+"/victim, and an endpoint that a job names") ||
+	v := z.ObserveFailure(named, refused, classify.Error(refused))
+	if v.Reason != outcome.AuthRequired || !strings.Contains(v.Text, "it is for "+at+"/victim, and an endpoint that a job names") ||
 		!strings.Contains(v.Text, "`worker token set 1:7 --origin "+at+"/evil`") {
 		t.Errorf("%s: %s", v.Reason, v.Text)
 	}
@@ -132,7 +132,7 @@ func TestTokensWithoutAPath(t *testing.T) {
 	keys := must(secret.Create())
 	const at = "https://agent.example"
 	ledger := &countingTokens{tokens: []store.Token{storedToken(keys, at, func(t *store.Token) { t.Path = "" })}}
-	z, other := must(New(Config{Ledger: ledger, Opener: keys})), must(New(Config{Ledger: ledger, Opener: keys}))
+	z, other := must(New(Config{Ledger: ledger, Opener: keys, Classify: classify.Error})), must(New(Config{Ledger: ledger, Opener: keys, Classify: classify.Error}))
 	for _, named := range []string{"/evil", "/victim", ""} {
 		if a, err := z.Authorize(t.Context(), Subject{NamedByJob: true}, endpointAt(at+named)); err != nil || a.token != nil {
 			t.Errorf("a job has it sent to %s: %v", named, err)
@@ -147,7 +147,7 @@ func TestTokensWithoutAPath(t *testing.T) {
 		wantHeld(t, err, "its token was stored for "+at+"/victim")
 	}
 	ledger.tokens[0].Path, ledger.err = "", store.ErrNotFound
-	if _, err := other.coversEndpoint(t.Context(), &ledger.tokens[0], Subject{}, endpointAt(at)); retry.Classify(err).Reason != reason.Throttled {
+	if _, err := other.coversEndpoint(t.Context(), &ledger.tokens[0], Subject{}, endpointAt(at)); classify.Error(err).Reason != outcome.Throttled {
 		t.Error(err)
 	}
 }
@@ -252,7 +252,7 @@ func TestOpenToken(t *testing.T) {
 	// Without a client for authorization servers no access token can be had.
 	w := newRenewing(t, clientOf(""))
 	w.token.Path = "/mcp"
-	bare := must(New(Config{Ledger: &countingTokens{tokens: []store.Token{w.token}}, Opener: w.keys}))
+	bare := must(New(Config{Ledger: &countingTokens{tokens: []store.Token{w.token}}, Opener: w.keys, Classify: classify.Error}))
 	_, err = bare.Authorize(t.Context(), Subject{}, endpointAt(renewOrigin+"/mcp"))
 	wantHeld(t, err, "this process cannot get access tokens")
 }
@@ -279,7 +279,7 @@ func TestOtherHeadersWin(t *testing.T) {
 	const mend, give = "correct its auth or headers in the servers file, which releases its held deliveries", "give it auth or headers in the servers file, or `worker token set`"
 	for says, e := range map[string]mcpcall.Endpoint{mend: listed, give: {Transport: mcpcall.TransportHTTP, URL: "https://other.example", Listed: true}} {
 		z := newAuthorizer(keys, storedToken(keys, at+"/mcp"))
-		v := z.ObserveFailure(must(z.Authorize(t.Context(), Subject{}, e)), refused, retry.Classify(refused))
+		v := z.ObserveFailure(must(z.Authorize(t.Context(), Subject{}, e)), refused, classify.Error(refused))
 		_, err := z.Authorize(t.Context(), Subject{}, e) // is held without a call
 		wantHeld(t, err, "is not asked again for 10m0s: "+says)
 		if !strings.Contains(v.Text, ": "+says) {
@@ -290,7 +290,7 @@ func TestOtherHeadersWin(t *testing.T) {
 	if own.token != nil || own.Note() != "" {
 		t.Errorf("%+v", own)
 	}
-	if v := z.ObserveFailure(own, refused, retry.Classify(refused)); v.Reason != reason.AuthFailed || v.Ending != retry.Reject {
+	if v := z.ObserveFailure(own, refused, classify.Error(refused)); v.Reason != outcome.AuthFailed || v.Ending != outcome.Reject {
 		t.Errorf("%+v", v)
 	}
 }
@@ -308,20 +308,20 @@ func TestWithTokenRefresh(t *testing.T) {
 		cred      oauth.Credential
 		answers   []error // of the agent, one for each call
 		says      string  // of the error; "" none
-		why       reason.Reason
+		why       outcome.Reason
 		requests  int
 		refreshed bool
 	}{
 		"taken":                     {clientOf(""), []error{nil}, "", "", 1, false},
-		"something else":            {clientOf(""), []error{other}, "something else", reason.InternalError, 1, false},
-		"forbidden":                 {clientOf(""), []error{forbidden}, "HTTP 403", reason.AuthRequired, 1, false},
+		"something else":            {clientOf(""), []error{other}, "something else", outcome.InternalError, 1, false},
+		"forbidden":                 {clientOf(""), []error{forbidden}, "HTTP 403", outcome.AuthRequired, 1, false},
 		"renewed":                   {clientOf(""), []error{invalid, nil}, "", "", 2, true},
-		"renewed, and then it asks": {clientOf(""), []error{invalid, other}, "something else", reason.InternalError, 2, true},
-		"refused twice":             {clientOf(""), []error{invalid, invalid}, "another one is asked for in 2s", reason.ServerError, 2, true},
-		"refused without a word":    {clientOf(""), []error{silent, silent}, "had just given for it (HTTP 401); another one", reason.ServerError, 2, true},
-		"a login":                   {login, []error{narrow}, `wants more (scope "feedback") than the login allowed`, reason.AuthRequired, 1, true},
-		"more than allowed":         {clientOf("read"), []error{narrow}, "wants more than the operator allowed", reason.AuthRequired, 1, true},
-		"never content":             {clientOf("feedback"), []error{narrow, narrow}, "HTTP 403", reason.AuthRequired, 2, true},
+		"renewed, and then it asks": {clientOf(""), []error{invalid, other}, "something else", outcome.InternalError, 2, true},
+		"refused twice":             {clientOf(""), []error{invalid, invalid}, "another one is asked for in 2s", outcome.ServerError, 2, true},
+		"refused without a word":    {clientOf(""), []error{silent, silent}, "had just given for it (HTTP 401); another one", outcome.ServerError, 2, true},
+		"a login":                   {login, []error{narrow}, `wants more (scope "feedback") than the login allowed`, outcome.AuthRequired, 1, true},
+		"more than allowed":         {clientOf("read"), []error{narrow}, "wants more than the operator allowed", outcome.AuthRequired, 1, true},
+		"never content":             {clientOf("feedback"), []error{narrow, narrow}, "HTTP 403", outcome.AuthRequired, 2, true},
 	} {
 		w := newRenewing(t, tt.cred)
 		w.token.Path = "/mcp"
@@ -341,7 +341,7 @@ func TestWithTokenRefresh(t *testing.T) {
 		if tt.says == "" && err != nil {
 			t.Errorf("%s: %v", name, err)
 		} else if tt.says != "" {
-			v := retry.Classify(err)
+			v := classify.Error(err)
 			if v.Reason != tt.why || !strings.Contains(v.Text, tt.says) {
 				t.Errorf("%s: %s: %s", name, v.Reason, v.Text)
 			}
@@ -352,9 +352,9 @@ func TestWithTokenRefresh(t *testing.T) {
 			wantHeld(t, err, "not asked again for 10m0s")
 		}
 		if tt.refreshed && tt.says == "" { // a second refusal in the same attempt
-			for refused, why := range map[error]reason.Reason{narrow: reason.AuthRequired, invalid: reason.ServerError} {
+			for refused, why := range map[error]outcome.Reason{narrow: outcome.AuthRequired, invalid: outcome.ServerError} {
 				err := z.WithTokenRefresh(t.Context(), a, func(context.Context, mcpcall.Endpoint) error { return refused })
-				if v := retry.Classify(err); v.Reason != why || errors.Is(err, narrow) != (refused == narrow) || w.countRequests() != tt.requests {
+				if v := classify.Error(err); v.Reason != why || errors.Is(err, narrow) != (refused == narrow) || w.countRequests() != tt.requests {
 					t.Errorf("%s: %s: %s, %d token requests", name, v.Reason, v.Text, w.countRequests())
 				}
 			}

@@ -11,10 +11,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -24,7 +23,8 @@ import (
 type TokenLedger interface {
 	AgentTokens(ctx context.Context, a store.Agent) (tokens []store.Token, held bool, err error)
 	PinTokenPath(ctx context.Context, t store.Token, path string) (pinned string, err error)
-	ReleaseHeld(ctx context.Context, a store.Agent, reasons ...reason.Reason) (released int, tasks []store.Task, err error)
+	ReleaseHeld(ctx context.Context, a store.Agent, reasons ...outcome.Reason) (released int, tasks []store.Task,
+		err error)
 	RenewalLedger
 }
 
@@ -42,6 +42,8 @@ type Sealer interface {
 type Config struct {
 	Ledger TokenLedger
 	Opener Opener
+	// Classify returns the verdict for an error of any package (package delivery/classify).
+	Classify func(error) outcome.Verdict
 	// OAuth obtains access tokens, and Sealer encrypts them. Without OAuth, deliveries to agents with an OAuth
 	// credential are held.
 	OAuth  Authority
@@ -101,8 +103,8 @@ type refusal struct {
 
 // New validates cfg and returns an Authorizer.
 func New(cfg Config) (*Authorizer, error) {
-	if cfg.Ledger == nil || cfg.Opener == nil {
-		return nil, errors.New("agentauth: a ledger and an opener are needed")
+	if cfg.Ledger == nil || cfg.Opener == nil || cfg.Classify == nil {
+		return nil, errors.New("agentauth: a ledger, an opener and a classifier are needed")
 	}
 	if cfg.OAuth != nil && cfg.Sealer == nil {
 		return nil, errors.New("agentauth: renewing access tokens needs a sealer")
@@ -199,7 +201,7 @@ func (z *Authorizer) Authorize(ctx context.Context, s Subject, e mcpcall.Endpoin
 		return a, nil
 	}
 	if err := z.authorizeEndpoint(ctx, a); err != nil {
-		z.rememberRefusal(a, err, retry.Classify(err))
+		z.rememberRefusal(a, err, z.Classify(err))
 		return nil, err
 	}
 	return a, nil
@@ -227,7 +229,7 @@ func (z *Authorizer) authorizeEndpoint(ctx context.Context, a *Authorization) er
 		return nil
 	}
 	a.wantsOAuth = r.wantsOAuth
-	return retry.Fail(reason.AuthRequired,
+	return outcome.Fail(outcome.AuthRequired,
 		fmt.Sprintf("the agent refused the credential %s ago (HTTP 401 or 403) and is not asked again for %s: %s",
 			ago.Round(time.Second), (z.RefusalPause-ago).Round(time.Second), a.describeRemedy()))
 }
@@ -270,7 +272,7 @@ func (z *Authorizer) attachToken(ctx context.Context, tokens []store.Token, a *A
 		return nil
 	}
 	if t.ExpiresAt != nil && !z.Now().Before(*t.ExpiresAt) {
-		return retry.Fail(reason.AuthRequired,
+		return outcome.Fail(outcome.AuthRequired,
 			fmt.Sprintf("the token stored for %s expired at %s: store another one, %s",
 				t.URL(), t.ExpiresAt.UTC().Format(time.RFC3339), howToStore(*t)))
 	}
@@ -318,7 +320,7 @@ func (z *Authorizer) coversEndpoint(ctx context.Context, t *store.Token, s Subje
 	}
 	var err error
 	if t.Path, err = z.Ledger.PinTokenPath(ctx, *t, path); errors.Is(err, store.ErrNotFound) {
-		return false, retry.Pause(reason.Throttled, time.Second,
+		return false, outcome.Pause(outcome.Throttled, time.Second,
 			"the token stored for "+string(t.Origin)+" is just being removed")
 	}
 	z.known.Remove(t.Agent) // the next read returns it with its path

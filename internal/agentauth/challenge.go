@@ -7,10 +7,9 @@ import (
 	"fmt"
 	"net/http"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/oauth"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
@@ -68,7 +67,7 @@ func parseRefusal(t store.Token, sent mcpcall.Endpoint, err error) (e tokenReque
 func (z *Authorizer) replaceToken(ctx context.Context, e tokenRequest) (value secret.Secret, err error) {
 	switch {
 	case e.narrow && e.token.Scheme == store.SchemeAuthorizationCode:
-		return value, retry.Fail(reason.AuthRequired,
+		return value, outcome.Fail(outcome.AuthRequired,
 			fmt.Sprintf("the agent wants more (scope %q) than the login allowed, which only another login can mend: run %s",
 				text.Excerpt(cmp.Or(e.says.Scope, "it does not say which"), 200), howToStore(e.token)))
 	case !e.narrow:

@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
 )
@@ -27,7 +26,7 @@ func holdMoved(g store.Agent, rawURL string, tokens []store.Token) error {
 		before = append(before, text.Excerpt(t.URL(), 300))
 	}
 	now := store.Token{Agent: g, Origin: origin, Path: CredentialPath(rawURL), Scheme: tokens[0].Scheme}
-	return retry.Fail(reason.AuthRequired, fmt.Sprintf("the agent moved: it is at %s now, and its token was stored for %s, so nothing is sent. Check whether that is "+
+	return outcome.Fail(outcome.AuthRequired, fmt.Sprintf("the agent moved: it is at %s now, and its token was stored for %s, so nothing is sent. Check whether that is "+
 		"its doing, then %s", text.Excerpt(now.URL(), 300), strings.Join(before, ", "), howToStore(now)))
 }
 
@@ -35,11 +34,11 @@ func holdMoved(g store.Agent, rawURL string, tokens []store.Token) error {
 func howToStore(t store.Token) string {
 	switch t.Scheme {
 	case store.SchemeAuthorizationCode:
-		return fmt.Sprintf("`worker token login %d:%s`", t.ChainID, t.ID)
+		return fmt.Sprintf("`worker token login %s`", t.Agent)
 	case store.SchemeClientCredentials:
-		return fmt.Sprintf("`worker token set %d:%s%s --client-id …`", t.ChainID, t.ID, retry.OriginOption(t.URL()))
+		return fmt.Sprintf("`worker token set %s%s --client-id …`", t.Agent, outcome.OriginOption(t.URL()))
 	}
-	return fmt.Sprintf("`worker token set %d:%s%s`", t.ChainID, t.ID, retry.OriginOption(t.URL()))
+	return fmt.Sprintf("`worker token set %s%s`", t.Agent, outcome.OriginOption(t.URL()))
 }
 
 // explainFailure describes a failed renewal and its remedy. If only an operator can resolve it, the error holds the
@@ -54,7 +53,7 @@ func explainFailure(t store.Token, err error) error {
 	var refused *netguard.RefusedURLError
 	hold := func(format string, args ...any) error {
 		problem := fmt.Sprintf("no access token for %s: ", t.Origin) + fmt.Sprintf(format, args...)
-		return &renewalError{text: problem, cause: retry.Fail(reason.AuthRequired, problem)}
+		return &renewalError{text: problem, cause: outcome.Fail(outcome.AuthRequired, problem)}
 	}
 	switch issuer := text.Excerpt(t.Issuer, 300); {
 	case errors.As(err, &other):

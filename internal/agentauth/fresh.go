@@ -6,9 +6,8 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/oauth"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/text"
 )
@@ -83,7 +82,7 @@ func (r *renewer) rejectFresh(e tokenRequest) error {
 		problem := fmt.Sprintf("the agent refused each of the last %d access tokens as soon as %s had given it (HTTP 401%s): ask its author whether it takes "+
 			"tokens of that authorization server; then store another credential, %s, or try again with `worker delivery replay`",
 			count, text.Excerpt(e.token.Issuer, 300), describeChallenge(e), howToStore(e.token))
-		err := &renewalError{text: problem, cause: retry.Fail(reason.AuthRequired, problem)}
+		err := &renewalError{text: problem, cause: outcome.Fail(outcome.AuthRequired, problem)}
 		r.rememberFailure(e, r.RefusalPause, err)
 		return err
 	}

@@ -10,11 +10,10 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/oauth"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
 )
@@ -22,8 +21,8 @@ import (
 // ObserveFailure records that an agent refused its credential, so that not every delivery calls it again, and completes
 // the verdict. It adds the remedy for the operator. A refusal of headers that the job itself contained becomes final,
 // because no stored credential could help. a is nil if the attempt failed before it was authorized.
-func (z *Authorizer) ObserveFailure(a *Authorization, failure error, v retry.Verdict) retry.Verdict {
-	if a == nil || v.Reason != reason.AuthRequired {
+func (z *Authorizer) ObserveFailure(a *Authorization, failure error, v outcome.Verdict) outcome.Verdict {
+	if a == nil || v.Reason != outcome.AuthRequired {
 		return v
 	}
 	var call *mcpcall.CallError
@@ -41,15 +40,15 @@ func (z *Authorizer) ObserveFailure(a *Authorization, failure error, v retry.Ver
 		v.Text += ": " + a.describeRemedy()
 	}
 	if a.Subject.OwnHeaders {
-		v.Reason, v.Ending, v.Free, v.AgentFault = reason.AuthFailed, retry.Reject, false, false
+		v.Reason, v.Ending, v.Free, v.AgentFault = outcome.AuthFailed, outcome.Reject, false, false
 	}
 	return v
 }
 
 // rememberRefusal records a refused credential. It does not record a tools/call refused with 403: its content may be
 // the reason, which must not delay the deliveries of other clients.
-func (z *Authorizer) rememberRefusal(a *Authorization, failure error, v retry.Verdict) {
-	if v.Reason != reason.AuthRequired {
+func (z *Authorizer) rememberRefusal(a *Authorization, failure error, v outcome.Verdict) {
+	if v.Reason != outcome.AuthRequired {
 		return
 	}
 	agent := a.Subject.Agent
@@ -95,7 +94,7 @@ func (z *Authorizer) ObserveSuccess(ctx context.Context, a *Authorization) []sto
 		return nil
 	}
 	z.released.Add(agent, epoch)
-	n, tasks, err := z.Ledger.ReleaseHeld(context.WithoutCancel(ctx), agent, reason.AuthRequired)
+	n, tasks, err := z.Ledger.ReleaseHeld(context.WithoutCancel(ctx), agent, outcome.AuthRequired)
 	switch {
 	case err != nil:
 		k.held.Store(true) // the next success tries again
@@ -117,8 +116,7 @@ func (a *Authorization) describeRemedy() string {
 	case a.withheld != nil:
 		return a.describeWithheld()
 	case a.wantsOAuth:
-		return fmt.Sprintf("it wants OAuth: `worker token set %[1]d:%[2]s --client-id ID`, or `worker token login %[1]d:%[2]s`",
-			agent.ChainID, agent.ID)
+		return fmt.Sprintf("it wants OAuth: `worker token set %[1]s --client-id ID`, or `worker token login %[1]s`", agent)
 	case !a.Endpoint.Listed:
 		return token
 	}

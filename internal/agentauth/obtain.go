@@ -9,10 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/oauth"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -99,7 +98,7 @@ func openCredential(keys Opener, t store.Token) (oauth.Credential, error) {
 	}
 	cred, err := oauth.ParseCredential(plain)
 	if err != nil {
-		return cred, retry.Fail(reason.AuthRequired,
+		return cred, outcome.Fail(outcome.AuthRequired,
 			fmt.Sprintf("the credential stored for %s cannot be used (%v): store it again, %s", t.Origin, err,
 				howToStore(t)))
 	}
@@ -168,7 +167,7 @@ func checkScope(e tokenRequest, t store.Token, stored string) error {
 	if !strings.Contains(more, "'") { // the shell must not interpret the agent's text
 		option = "--scope '" + more + "'"
 	}
-	return retry.Fail(reason.AuthRequired, fmt.Sprintf("the agent wants more than the operator allowed: if it may have it, %s %s", howToStore(t), option))
+	return outcome.Fail(outcome.AuthRequired, fmt.Sprintf("the agent wants more than the operator allowed: if it may have it, %s %s", howToStore(t), option))
 }
 
 // sealedAccess is the plaintext of a stored access token.

@@ -9,10 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -165,7 +164,7 @@ func newRenewer(cfg Config) *renewer {
 // bearerHeader returns the value of the Authorization header for a tokenRequest.
 func (r *renewer) bearerHeader(ctx context.Context, e tokenRequest) (value secret.Secret, err error) {
 	if r == nil {
-		return value, retry.Fail(reason.AuthRequired,
+		return value, outcome.Fail(outcome.AuthRequired,
 			fmt.Sprintf("the credential stored for %s is an OAuth one, and this process cannot get access tokens",
 				e.token.Origin))
 	}
@@ -367,7 +366,7 @@ func (r *renewer) acquireLease(ctx context.Context, e tokenRequest,
 		case err != nil && !errors.Is(err, store.ErrNotFound):
 			return mine, nil, err
 		case err != nil, !mine.Token.OAuth():
-			return mine, nil, retry.Pause(reason.Throttled, time.Second,
+			return mine, nil, outcome.Pause(outcome.Throttled, time.Second,
 				"the credential stored for "+string(e.token.Origin)+" is just being replaced")
 		case mine.No != 0:
 			return mine, nil, nil
@@ -427,7 +426,7 @@ func (r *renewer) recordFailure(ctx context.Context, e tokenRequest, mine leased
 			pause = max(pause, min(2*f.pause, awayMost))
 		}
 		r.rememberFailure(e, pause, err)
-	case retry.Classify(err).Ending == retry.Hold:
+	case r.Classify(err).Ending == outcome.Hold:
 		r.rememberFailure(e, r.RefusalPause, err)
 	} // otherwise an internal error, or the caller was stopped
 }
@@ -458,7 +457,7 @@ func (r *renewer) recentFailure(e tokenRequest) error {
 	return again
 }
 
-// renewalError is an error with a text for operators. retry.Classify evaluates its cause.
+// renewalError is an error with a text for operators. Config.Classify evaluates its cause.
 type renewalError struct {
 	text  string
 	cause error

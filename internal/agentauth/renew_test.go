@@ -14,11 +14,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -201,13 +201,13 @@ func (w *renewing) replaceCredential(cred oauth.Credential) {
 }
 
 func (w *renewing) newWorker() *renewer {
-	return newRenewer(Config{Ledger: w.renewals, Opener: w.keys, Sealer: w.keys, OAuth: w.authority, RefusalPause: 10 * time.Minute, Entries: 10,
+	return newRenewer(Config{Ledger: w.renewals, Opener: w.keys, Classify: classify.Error, Sealer: w.keys, OAuth: w.authority, RefusalPause: 10 * time.Minute, Entries: 10,
 		Ticks: w.ticks, Now: w.Now, SaveTimeout: 20 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(w.log, nil))})
 }
 
 // newAuthorizer returns an Authorizer of another worker.
 func (w *renewing) newAuthorizer() *Authorizer {
-	return must(New(Config{Ledger: w.renewals, Opener: w.keys, Sealer: w.keys, OAuth: w.authority, Ticks: w.ticks, Now: w.Now,
+	return must(New(Config{Ledger: w.renewals, Opener: w.keys, Classify: classify.Error, Sealer: w.keys, OAuth: w.authority, Ticks: w.ticks, Now: w.Now,
 		Logger: slog.New(slog.NewTextHandler(w.log, nil))}))
 }
 
@@ -227,13 +227,13 @@ func (w *renewing) wantSent(t testing.TB, r *renewer, e tokenRequest, want strin
 	}
 }
 
-func (w *renewing) wantFailure(t testing.TB, r *renewer, e tokenRequest, why reason.Reason, says string, asked int) retry.Verdict {
+func (w *renewing) wantFailure(t testing.TB, r *renewer, e tokenRequest, why outcome.Reason, says string, asked int) outcome.Verdict {
 	t.Helper()
 	got, err := r.bearerHeader(t.Context(), e)
 	if err == nil {
 		t.Fatalf("it sends %q", got.Reveal())
 	}
-	v := retry.Classify(err)
+	v := classify.Error(err)
 	if v.Reason != why || !strings.Contains(v.Text, says) || w.countRequests() != asked || v.Moved || v.Unwell {
 		t.Fatalf("%+v after %d requests; want %s, %q after %d", v, w.countRequests(), why, says, asked)
 	}
@@ -278,11 +278,11 @@ func TestRenewalAhead(t *testing.T) {
 	w.Advance(2 * time.Minute)
 	w.wantSent(t, r, w.tokenRequest(), "access-1", 3)
 	w.Advance(11 * time.Minute) // it has ended
-	v := w.wantFailure(t, r, w.tokenRequest(), reason.ServerError, "no access token for https://agent.example from https://login.example: login.example gives no usable answer: HTTP 503", 4)
+	v := w.wantFailure(t, r, w.tokenRequest(), outcome.ServerError, "no access token for https://agent.example from https://login.example: login.example gives no usable answer: HTTP 503", 4)
 	if v.RetryAfter != 2*time.Minute {
 		t.Error(v.RetryAfter)
 	}
-	v = w.wantFailure(t, r, w.tokenRequest(), reason.ServerError, "(asked 0s ago, and not again for 2m0s)", 4)
+	v = w.wantFailure(t, r, w.tokenRequest(), outcome.ServerError, "(asked 0s ago, and not again for 2m0s)", 4)
 	if v.RetryAfter != 2*time.Minute {
 		t.Error(v.RetryAfter)
 	}
@@ -381,7 +381,7 @@ func TestAnotherWorkerRenews(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	_, err := r.bearerHeader(ctx, w.tokenRequest())
-	if v := retry.Classify(err); v.Reason != reason.ConnectFailed || v.Moved || v.Unwell || !strings.Contains(v.Text, "another worker asks it") {
+	if v := classify.Error(err); v.Reason != outcome.ConnectFailed || v.Moved || v.Unwell || !strings.Contains(v.Text, "another worker asks it") {
 		t.Fatalf("%+v", v)
 	}
 	got := make(chan string, 1)
@@ -433,17 +433,17 @@ func TestRefusedCredential(t *testing.T) {
 	w := newRenewing(t, clientOf("feedback"))
 	r := w.newWorker()
 	w.authority.failWith(&oauth.RefusedError{Status: 401, Code: "invalid_client", Description: "who?"})
-	w.wantFailure(t, r, w.tokenRequest(), reason.AuthRequired, `no access token for https://agent.example: https://login.example refuses: invalid_client ("who?"), HTTP 401. It does not know the client, or not by this secret or key: store the right one, `+"`worker token set 1:7 --origin https://agent.example", 1)
+	w.wantFailure(t, r, w.tokenRequest(), outcome.AuthRequired, `no access token for https://agent.example: https://login.example refuses: invalid_client ("who?"), HTTP 401. It does not know the client, or not by this secret or key: store the right one, `+"`worker token set 1:7 --origin https://agent.example", 1)
 	e := w.tokenRequest()
 	e.insist = true
-	w.wantFailure(t, r, e, reason.AuthRequired, "(asked 0s ago", 1) // not with each of many
+	w.wantFailure(t, r, e, outcome.AuthRequired, "(asked 0s ago", 1) // not with each of many
 	w.Advance(time.Minute)
-	w.wantFailure(t, r, w.tokenRequest(), reason.AuthRequired, "(asked 1m0s ago, and not again for 9m0s)", 1)
-	w.wantFailure(t, r, e, reason.AuthRequired, "invalid_client", 2)
+	w.wantFailure(t, r, w.tokenRequest(), outcome.AuthRequired, "(asked 1m0s ago, and not again for 9m0s)", 1)
+	w.wantFailure(t, r, e, outcome.AuthRequired, "invalid_client", 2)
 	w.replaceCredential(clientOf("other"))
-	w.wantFailure(t, r, w.tokenRequest(), reason.AuthRequired, "invalid_client", 3)
+	w.wantFailure(t, r, w.tokenRequest(), outcome.AuthRequired, "invalid_client", 3)
 	w.Advance(10 * time.Minute)
-	w.wantFailure(t, r, w.tokenRequest(), reason.AuthRequired, "invalid_client", 4)
+	w.wantFailure(t, r, w.tokenRequest(), outcome.AuthRequired, "invalid_client", 4)
 	// Another worker succeeds, and this worker uses its token.
 	w.authority.failWith(nil)
 	w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-5", 5)
@@ -453,8 +453,8 @@ func TestRefusedCredential(t *testing.T) {
 	e.refused = secret.New("Bearer access-5")
 	r.invalidate(e)
 	w.authority.failWith(&oauth.RefusedError{Status: 401, Code: "invalid_client"})
-	w.wantFailure(t, r, e, reason.AuthRequired, "invalid_client", 6)
-	w.wantFailure(t, r, w.tokenRequest(), reason.AuthRequired, "not again for", 6)
+	w.wantFailure(t, r, e, outcome.AuthRequired, "invalid_client", 6)
+	w.wantFailure(t, r, w.tokenRequest(), outcome.AuthRequired, "not again for", 6)
 
 	for code, says := range map[string]string{
 		"invalid_grant": "log in again, `worker token login 1:7`", "unauthorized_client": "ask its operator to allow that", "invalid_scope": "--scope",
@@ -462,15 +462,15 @@ func TestRefusedCredential(t *testing.T) {
 	} {
 		w.replaceCredential(loginOf("refresh-0"))
 		w.authority.failWith(&oauth.RefusedError{Status: 400, Code: code})
-		w.wantFailure(t, r, w.tokenRequest(), reason.AuthRequired, says, w.countRequests()+1)
+		w.wantFailure(t, r, w.tokenRequest(), outcome.AuthRequired, says, w.countRequests()+1)
 	}
-	for err, want := range map[error]reason.Reason{
-		&oauth.UnavailableError{Err: errors.New("refused")}:              reason.ConnectFailed,
-		&oauth.UnavailableError{Err: context.DeadlineExceeded}:           reason.Timeout,
-		&oauth.UnavailableError{Status: 429, Err: errors.New("HTTP")}:    reason.RateLimited,
-		&oauth.UnavailableError{Status: 200, Err: errors.New("endless")}: reason.ServerError,
-		&oauth.MetadataError{URL: "x", Problem: "it is no JSON"}:         reason.AuthRequired,
-		&oauth.UnavailableError{Err: &netguard.BlockedError{}}:           reason.AuthRequired,
+	for err, want := range map[error]outcome.Reason{
+		&oauth.UnavailableError{Err: errors.New("refused")}:              outcome.ConnectFailed,
+		&oauth.UnavailableError{Err: context.DeadlineExceeded}:           outcome.Timeout,
+		&oauth.UnavailableError{Status: 429, Err: errors.New("HTTP")}:    outcome.RateLimited,
+		&oauth.UnavailableError{Status: 200, Err: errors.New("endless")}: outcome.ServerError,
+		&oauth.MetadataError{URL: "x", Problem: "it is no JSON"}:         outcome.AuthRequired,
+		&oauth.UnavailableError{Err: &netguard.BlockedError{}}:           outcome.AuthRequired,
 	} {
 		w.replaceCredential(loginOf("refresh-0"))
 		w.authority.failWith(err)
@@ -486,11 +486,11 @@ func TestFreshRefused(t *testing.T) {
 	w := newRenewing(t, clientOf("feedback"))
 	r := w.newWorker()
 	r.RefusedPause = 2 * time.Second
-	refused := func(n int, why reason.Reason, says string, pause time.Duration) tokenRequest {
+	refused := func(n int, why outcome.Reason, says string, pause time.Duration) tokenRequest {
 		t.Helper()
 		e := w.tokenRequest()
 		e.refused, e.says = secret.New(fmt.Sprint("Bearer access-", n)), oauth.Challenge{Error: "invalid_token"}
-		v := retry.Classify(r.rejectFresh(e))
+		v := classify.Error(r.rejectFresh(e))
 		if v.Reason != why || !strings.Contains(v.Text, says) || v.RetryAfter != pause || v.Moved || v.Unwell || v.AgentFault || v.Unknown {
 			t.Fatalf("%+v; want %s, %q, after %s", v, why, says, pause)
 		}
@@ -498,25 +498,25 @@ func TestFreshRefused(t *testing.T) {
 	}
 	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
 	for i, pause := range []time.Duration{2 * time.Second, 8 * time.Second, 32 * time.Second} {
-		e := refused(i+1, reason.ServerError, "another one is asked for in "+pause.String(), pause)
-		refused(i+1, reason.ServerError, "and not again for", pause) // another delivery sent the same token
+		e := refused(i+1, outcome.ServerError, "another one is asked for in "+pause.String(), pause)
+		refused(i+1, outcome.ServerError, "and not again for", pause) // another delivery sent the same token
 		if !r.refusesFresh(e) {
 			t.Error("it is forgotten")
 		}
 		w.Advance(pause - time.Second)
-		w.wantFailure(t, r, w.tokenRequest(), reason.ServerError, "not again for 1s", i+1)
+		w.wantFailure(t, r, w.tokenRequest(), outcome.ServerError, "not again for 1s", i+1)
 		w.Advance(time.Second)
 		w.wantSent(t, r, w.tokenRequest(), fmt.Sprint("access-", i+2), i+2)
 	}
-	refused(4, reason.AuthRequired, "the agent refused each of the last 4 access tokens as soon as https://login.example had given it (HTTP 401, invalid_token): ask its author", 0)
-	w.wantFailure(t, r, w.tokenRequest(), reason.AuthRequired, "not again for 10m0s", 4)
+	refused(4, outcome.AuthRequired, "the agent refused each of the last 4 access tokens as soon as https://login.example had given it (HTTP 401, invalid_token): ask its author", 0)
+	w.wantFailure(t, r, w.tokenRequest(), outcome.AuthRequired, "not again for 10m0s", 4)
 	w.Advance(10 * time.Minute)
 	w.wantSent(t, r, w.tokenRequest(), "access-5", 5)
-	refused(5, reason.AuthRequired, "the last 5 access tokens", 0)
+	refused(5, outcome.AuthRequired, "the last 5 access tokens", 0)
 	w.Advance(10 * time.Minute)
 	w.wantSent(t, r, w.tokenRequest(), "access-6", 6)
 	r.acceptFresh(w.tokenRequest().audience())
-	refused(6, reason.ServerError, "in 2s", 2*time.Second)
+	refused(6, outcome.ServerError, "in 2s", 2*time.Second)
 	w.replaceCredential(clientOf("other"))
 	e := w.tokenRequest()
 	if e.refused = secret.New("Bearer access-6"); r.refusesFresh(e) {
@@ -671,12 +671,12 @@ func TestMoreScopeFails(t *testing.T) {
 		more.refused, more.narrow, more.says = secret.New("Bearer access-1"), true, oauth.Challenge{Scope: "all"}
 		says := fmt.Sprintf("wants more than the operator allowed: if it may have it, `worker token set 1:7 --origin https://agent.example --client-id …` --scope '%s'",
 			strings.TrimSpace(stored+" all"))
-		w.wantFailure(t, r, more, reason.AuthRequired, says, 1)
-		w.wantFailure(t, r, more, reason.AuthRequired, "not again for 10m0s", 1)
+		w.wantFailure(t, r, more, outcome.AuthRequired, says, 1)
+		w.wantFailure(t, r, more, outcome.AuthRequired, "not again for 10m0s", 1)
 		w.Advance(4 * time.Minute)
 		w.wantSent(t, r, w.tokenRequest(), "access-2", 2)
 		more.refused, more.says.Scope = secret.New("Bearer access-2"), "$(reboot)'"
-		w.wantFailure(t, r, more, reason.AuthRequired, "--client-id …` --scope …", 2)
+		w.wantFailure(t, r, more, outcome.AuthRequired, "--client-id …` --scope …", 2)
 	}
 }
 
@@ -690,11 +690,11 @@ func TestDocumentKept(t *testing.T) {
 	e := w.tokenRequest()
 	e.refused = secret.New("Bearer access-1")
 	w.noDocument = &oauth.MetadataError{URL: "x", Problem: "it is wrong"}
-	w.wantFailure(t, r, e, reason.AuthRequired, "it is wrong", 1)
+	w.wantFailure(t, r, e, outcome.AuthRequired, "it is wrong", 1)
 	w.Advance(10 * time.Minute)
 	w.noDocument = &oauth.MetadataError{URL: "x", Problem: "it is not given out", Denied: true}
 	e.says.Metadata = "https://agent.example/named"
-	w.wantFailure(t, r, e, reason.AuthRequired, "it is not given out", 1)
+	w.wantFailure(t, r, e, outcome.AuthRequired, "it is not given out", 1)
 	w.Advance(10 * time.Minute)
 	e.says.Metadata = ""
 	w.wantSent(t, r, e, "access-2", 2)
@@ -725,9 +725,9 @@ func TestStuckRenewal(t *testing.T) {
 		r := w.newWorker()
 		must(w.LeaseRenewal(t.Context(), w.token, nil, time.Hour))
 		began := time.Now()
-		w.wantFailure(t, r, w.tokenRequest(), reason.ConnectFailed, "another worker asks it", 0)
+		w.wantFailure(t, r, w.tokenRequest(), outcome.ConnectFailed, "another worker asks it", 0)
 		heraldtest.Equal(t, "it took", time.Since(began), renewTimeout)
-		w.wantFailure(t, r, w.tokenRequest(), reason.ConnectFailed, "not again for 10s", 0)
+		w.wantFailure(t, r, w.tokenRequest(), outcome.ConnectFailed, "not again for 10s", 0)
 		heraldtest.Equal(t, "the second took", time.Since(began), renewTimeout)
 	})
 }
@@ -766,14 +766,14 @@ func TestPauses(t *testing.T) {
 		t.Errorf("asked %d times in 10 minutes, %d lines", n, lines)
 	}
 	w.Advance(2 * time.Minute) // it has ended: now each of them matters
-	w.wantFailure(t, r, w.tokenRequest(), reason.ConnectFailed, "", w.countRequests()+1)
+	w.wantFailure(t, r, w.tokenRequest(), outcome.ConnectFailed, "", w.countRequests()+1)
 	e := w.tokenRequest()
 	e.insist = true
 	w.Advance(time.Minute)
 	w.authority.failWith(&oauth.UnavailableError{Err: errors.New("refused"), RetryAfter: time.Minute})
-	w.wantFailure(t, r, e, reason.ConnectFailed, "", w.countRequests()+1)
+	w.wantFailure(t, r, e, outcome.ConnectFailed, "", w.countRequests()+1)
 	w.Advance(30 * time.Second)
-	w.wantFailure(t, r, e, reason.ConnectFailed, "not again for 30s", w.countRequests())
+	w.wantFailure(t, r, e, outcome.ConnectFailed, "not again for 30s", w.countRequests())
 }
 
 // TestReplacedWhileRenewed checks that a token obtained with a replaced credential is discarded.
@@ -838,7 +838,7 @@ func TestIssuerNamedByAgent(t *testing.T) {
 	e := w.tokenRequest()
 	e.refused = secret.New("Bearer access-1")
 	w.resource.Issuers = []string{"https://evil.example", "https://other.example"}
-	w.wantFailure(t, r, e, reason.AuthRequired, "its authorization server is https://evil.example or https://other.example now, and the credential is for https://login.example", 1)
+	w.wantFailure(t, r, e, outcome.AuthRequired, "its authorization server is https://evil.example or https://other.example now, and the credential is for https://login.example", 1)
 	w.Advance(time.Hour)
 	w.resource = oauth.Resource{URL: "https://agent.example/mcp", Issuers: []string{renewOrigin}, Legacy: true}
 	w.wantSent(t, r, e, "access-2", 2)
@@ -863,8 +863,8 @@ func TestUnreadable(t *testing.T) {
 	w.access = must(SealAccess(w.keys, moved, oauth.Token{Access: secret.New("elsewhere's")}, w.Now()))
 	w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-2", 2)
 	w.token.Issuer = "https://evil.example"
-	w.wantFailure(t, w.newWorker(), w.tokenRequest(), reason.AuthRequired, "the credential stored for https://agent.example: stored secret: it was sealed for another", 2)
+	w.wantFailure(t, w.newWorker(), w.tokenRequest(), outcome.AuthRequired, "the credential stored for https://agent.example: stored secret: it was sealed for another", 2)
 	w.replaceCredential(clientOf("a"))
 	w.token.Ciphertext = must(w.keys.Seal([]byte(`{"grant":"magic"}`), w.token.Binding()))
-	w.wantFailure(t, w.newWorker(), w.tokenRequest(), reason.AuthRequired, "the credential stored for https://agent.example cannot be used (", 2)
+	w.wantFailure(t, w.newWorker(), w.tokenRequest(), outcome.AuthRequired, "the credential stored for https://agent.example cannot be used (", 2)
 }

@@ -9,9 +9,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/oauth"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -140,7 +139,7 @@ func readSpooled(ctx context.Context, spool RenewalSpool, keys Opener, t store.T
 	defer cancel()
 	sealed, err := spool.SpooledRenewal(ctx, key)
 	if err != nil {
-		return nil, key, retry.Fail(reason.InternalError,
+		return nil, key, outcome.Fail(outcome.InternalError,
 			fmt.Sprintf("no access token for %s: whether a newer refresh token waits in Redis is not known: %v",
 				t.Origin, err))
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/oauth"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -198,7 +198,7 @@ func TestSpooledOfItsGeneration(t *testing.T) {
 	// Redis does not answer: the refresh token that is stored may have been replaced.
 	w.Advance(time.Hour)
 	redis.err = errors.New("Redis is away")
-	w.wantFailure(t, w.newSpoolingWorker(redis), w.tokenRequest(), reason.InternalError, "whether a newer refresh token waits in Redis is not known", 2)
+	w.wantFailure(t, w.newSpoolingWorker(redis), w.tokenRequest(), outcome.InternalError, "whether a newer refresh token waits in Redis is not known", 2)
 	redis.err = nil
 	w.wantSent(t, w.newSpoolingWorker(redis), w.tokenRequest(), "access-3", 3)
 

@@ -9,8 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
@@ -27,16 +26,16 @@ func (z *Authorizer) openToken(t store.Token) (value secret.Secret, err error) {
 	case store.SchemeBearer, store.SchemeHeader:
 	case store.SchemeFile:
 		if token, err = ReadTokenFile(token); err != nil {
-			return value, retry.Fail(reason.AuthRequired,
+			return value, outcome.Fail(outcome.AuthRequired,
 				fmt.Sprintf("the file that holds the token stored for %s %v", t.Origin, err))
 		}
 	default:
-		return value, retry.Fail(reason.AuthRequired,
+		return value, outcome.Fail(outcome.AuthRequired,
 			fmt.Sprintf("the token stored for %s is of scheme %q, which this version cannot send", t.Origin,
 				text.Excerpt(t.Scheme, 40)))
 	}
 	if err := CheckToken(token); err != nil {
-		return value, retry.Fail(reason.AuthRequired,
+		return value, outcome.Fail(outcome.AuthRequired,
 			fmt.Sprintf("the token stored for %s cannot be sent: it %v", t.Origin, err))
 	}
 	if t.Header == "Authorization" {

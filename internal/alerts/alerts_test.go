@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -110,7 +110,7 @@ func (w *world) sender(url string, ledger SenderLedger) *Sender {
 	w.Helper()
 	guard, err := netguard.New(netguard.Config{})
 	heraldtest.Must(w, err)
-	schedule, err := retry.NewSchedule([]time.Duration{time.Second, time.Minute, time.Hour})
+	schedule, err := outcome.NewSchedule([]time.Duration{time.Second, time.Minute, time.Hour})
 	heraldtest.Must(w, err)
 	s, err := NewSender(SenderConfig{Ledger: ledger, URL: secret.New(url), Secret: secret.New(specSecret), Guard: guard.Configured(),
 		Schedule: schedule, Logger: w.log.Logger(slog.LevelDebug), Random: func() float64 { return 0.5 }})

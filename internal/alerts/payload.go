@@ -2,9 +2,9 @@ package alerts
 
 import (
 	"encoding/json"
-	"fmt"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -35,7 +35,7 @@ type data struct {
 
 // composePayload returns the payload of an alert about n.
 func composePayload(n store.News) (json.RawMessage, error) {
-	d := data{Agent: fmt.Sprintf("%d:%s", n.Agent.ChainID, n.Agent.ID), ChainID: n.Agent.ChainID,
+	d := data{Agent: erc8004.FormatAgent(n.Agent.ChainID, n.Agent.ID), ChainID: n.Agent.ChainID,
 		IdentityRegistry: n.Agent.Registry, AgentID: n.Agent.ID, FailingSince: n.FailingSince, Count: n.Count,
 		Reasons: n.Reasons, Deliveries: n.Deliveries}
 	switch n.Kind {

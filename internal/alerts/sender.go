@@ -12,9 +12,9 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
@@ -30,10 +30,10 @@ type SenderLedger interface {
 // SenderConfig configures a Sender.
 type SenderConfig struct {
 	Ledger   SenderLedger
-	URL      secret.Secret   // receives the alerts; it may contain a token
-	Secret   secret.Secret   // whsec_…: the key of the signatures
-	Guard    *netguard.Guard // for addresses that the operator configured
-	Schedule retry.Schedule  // waits after failed attempts; the last wait is repeated
+	URL      secret.Secret    // receives the alerts; it may contain a token
+	Secret   secret.Secret    // whsec_…: the key of the signatures
+	Guard    *netguard.Guard  // for addresses that the operator configured
+	Schedule outcome.Schedule // waits after failed attempts; the last wait is repeated
 	Logger   *slog.Logger
 
 	Interval time.Duration // between two polls of the outbox; default 5 s
@@ -139,7 +139,7 @@ func (s *Sender) sendAlert(ctx context.Context, a store.Alert) error {
 		return s.Ledger.EndAlert(ctx, a)
 	}
 	attempt := min(a.Attempt, s.Schedule.Attempts()-1)
-	wait, _ := s.Schedule.Next(attempt, retry.Verdict{RetryAfter: retryAfter}, s.Random())
+	wait, _ := s.Schedule.Next(attempt, outcome.Verdict{RetryAfter: retryAfter}, s.Random())
 	next := &wait
 	switch {
 	case a.Age+wait > giveUpAfter:

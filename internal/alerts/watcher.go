@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -116,7 +115,7 @@ func (w *Watcher) Look(ctx context.Context) error {
 	disabled, inserted, err := w.Ledger.LookForNews(ctx, look)
 	for _, a := range disabled {
 		w.Logger.Warn("an agent is disabled: every call failed for too long (HERALD_DISABLE_AFTER). "+
-			"`worker agent enable` releases its deliveries", "agent", fmt.Sprintf("%d:%s", a.ChainID, a.ID),
+			"`worker agent enable` releases its deliveries", "agent", a.String(),
 			"after", w.DisableAfter)
 	}
 	if inserted > 0 && w.Wake != nil {

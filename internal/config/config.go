@@ -406,7 +406,7 @@ func (c *Config) ListedRegistries(chainID uint64) (erc8004.Registries, bool) {
 // to an agent is allowed only if the agent belongs to the chain's default IdentityRegistry.
 func (c *Config) MayRun(chainID uint64, registry common.Address, agentID string, argv []string) bool {
 	known, _ := c.Registries(chainID)
-	agent := fmt.Sprintf("%d:%s", chainID, agentID)
+	agent := erc8004.FormatAgent(chainID, agentID)
 	for i, command := range c.StdioCommands {
 		if slices.Equal(command, argv) && (c.StdioAgents[i] == "" || c.StdioAgents[i] == agent &&
 			registry == known.Identity) {

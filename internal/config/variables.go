@@ -510,10 +510,6 @@ func setNetworks(c *Config, s string) string {
 	return ""
 }
 
-// agentName matches CHAIN:AGENT, both decimal. A command that begins with it and "=" may be started for that agent
-// only.
-var agentName = regexp.MustCompile(`^[1-9][0-9]*:(0|[1-9][0-9]*)$`)
-
 func setCommands(c *Config, s string) string {
 	dec := json.NewDecoder(strings.NewReader(s))
 	if err := dec.Decode(&c.StdioCommands); err != nil {
@@ -525,8 +521,10 @@ func setCommands(c *Config, s string) string {
 	c.StdioAgents = make([]string, len(c.StdioCommands))
 	for i, cmd := range c.StdioCommands {
 		if len(cmd) > 0 {
-			if agent, program, tied := strings.Cut(cmd[0], "="); tied && agentName.MatchString(agent) {
-				c.StdioAgents[i], cmd[0] = agent, program
+			// A command that begins with CHAIN:AGENT and "=" may be started for that agent only.
+			name, program, tied := strings.Cut(cmd[0], "=")
+			if a, ok := erc8004.ParseAgent(name); tied && ok && a.ChainID > 0 && a.String() == name {
+				c.StdioAgents[i], cmd[0] = name, program
 			}
 		}
 		if len(cmd) == 0 || cmd[0] == "" {

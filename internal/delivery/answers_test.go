@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard/guardtest"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 )
 
 // TestAnswers checks the table of docs/agent.md, with an agent for each row. want is the reason, or "" for delivered.
@@ -44,30 +44,30 @@ func TestAnswers(t *testing.T) {
 	}
 	type row struct {
 		answer func(http.ResponseWriter, json.RawMessage)
-		want   reason.Reason
+		want   outcome.Reason
 	}
 	rows := map[string]row{
 		"a result":                {result(`{"content":[{"type":"text","text":"ok"}]}`), ""},
 		"no content":              {result(`{"structuredContent":{"ok":true}}`), ""},
 		"an unknown block":        {result(`{"content":[{"type":"hologram"}]}`), ""},
 		"a task":                  {result(`{"resultType":"task","taskId":"1"}`), ""},
-		"isError":                 {result(`{"isError":true,"content":[]}`), reason.ToolError},
-		"wants a person":          {result(`{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create"}}}`), reason.BadResponse},
-		"wants a model":           {result(`{"resultType":"input_required","inputRequests":{"a":{"method":"sampling/createMessage"}}}`), reason.BadResponse},
-		"wants patience":          {result(`{"resultType":"input_required"}`), reason.RateLimited},
-		"half an answer":          {body(`{"jsonrpc":"2.0","id":`), reason.OutcomeUnknown},
-		"no JSON-RPC":             {body(`hello`), reason.OutcomeUnknown},
-		"more than 1 MiB":         {body(`{"jsonrpc":"2.0","result":"` + strings.Repeat("x", 2<<20) + `"}`), reason.OutcomeUnknown},
-		"-32602":                  {refusal(-32602), reason.SchemaMismatch},
-		"any other JSON-RPC code": {refusal(7), reason.ServerError},
+		"isError":                 {result(`{"isError":true,"content":[]}`), outcome.ToolError},
+		"wants a person":          {result(`{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create"}}}`), outcome.BadResponse},
+		"wants a model":           {result(`{"resultType":"input_required","inputRequests":{"a":{"method":"sampling/createMessage"}}}`), outcome.BadResponse},
+		"wants patience":          {result(`{"resultType":"input_required"}`), outcome.RateLimited},
+		"half an answer":          {body(`{"jsonrpc":"2.0","id":`), outcome.Unknown},
+		"no JSON-RPC":             {body(`hello`), outcome.Unknown},
+		"more than 1 MiB":         {body(`{"jsonrpc":"2.0","result":"` + strings.Repeat("x", 2<<20) + `"}`), outcome.Unknown},
+		"-32602":                  {refusal(-32602), outcome.SchemaMismatch},
+		"any other JSON-RPC code": {refusal(7), outcome.ServerError},
 	}
-	for want, codes := range map[reason.Reason][]int{reason.BadResponse: {-32601, -32600, -32700, -32020, -32021, -32022}, reason.ServerError: {-32603, -32000}} {
+	for want, codes := range map[outcome.Reason][]int{outcome.BadResponse: {-32601, -32600, -32700, -32020, -32021, -32022}, outcome.ServerError: {-32603, -32000}} {
 		for _, code := range codes {
 			rows[fmt.Sprint(code)] = row{refusal(code), want}
 		}
 	}
-	for want, codes := range map[reason.Reason][]int{reason.AuthRequired: {401, 403}, reason.RateLimited: {429}, reason.ServerError: {408, 425, 500, 502, 503, 504},
-		reason.BadResponse: {301, 308, 400, 404, 405, 413, 422}} {
+	for want, codes := range map[outcome.Reason][]int{outcome.AuthRequired: {401, 403}, outcome.RateLimited: {429}, outcome.ServerError: {408, 425, 500, 502, 503, 504},
+		outcome.BadResponse: {301, 308, 400, 404, 405, 413, 422}} {
 		for _, code := range codes {
 			rows[fmt.Sprint("HTTP ", code)] = row{status(code), want}
 		}
@@ -81,12 +81,12 @@ func TestAnswers(t *testing.T) {
 				return true
 			}))
 			answer, err := pool.Call(t.Context(), mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: a.URL}, mcpcall.Request{Tool: "agent.receiveFeedback"})
-			var got reason.Reason
+			var got outcome.Reason
 			switch {
 			case err != nil:
-				got = retry.Classify(err).Reason
+				got = classify.Error(err).Reason
 			case answer.IsError:
-				got = reason.ToolError
+				got = outcome.ToolError
 			}
 			if got != c.want {
 				t.Errorf("%q (%v), want %q", got, err, c.want)

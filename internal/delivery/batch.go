@@ -10,11 +10,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/mcpcall/arguments"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
 	"github.com/google/uuid"
@@ -224,7 +224,7 @@ func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own Fitted) error
 	return nil
 }
 
-var errUnanswered = retry.Fail(reason.InternalError, "a fault of Herald's own in a call of several deliveries: its log has the stack")
+var errUnanswered = outcome.Fail(outcome.InternalError, "a fault of Herald's own in a call of several deliveries: its log has the stack")
 
 // dissolveBatch handles an agent's refusal of a batch: the agent does not know the batch tool, or it refused the
 // request (refusesRequest). Each delivery may still be accepted in a call of its own. So dissolveBatch restores the
@@ -240,7 +240,7 @@ func (e *Executor) dissolveBatch(ctx context.Context, a *attempt, failure error)
 	}
 	learnt := batchLimit{most: a.batch.size / 2, learnt: e.Now()}
 	switch {
-	case retry.NotATool(failure):
+	case classify.NotATool(failure):
 		if a.batch.single.listing != nil {
 			learnt.refused = a.batch.single.listing.Listed
 		}
@@ -265,7 +265,7 @@ func refusesRequest(failure error) bool {
 	var large *mcpcall.RequestTooLargeError
 	return errors.As(failure, &large) ||
 		errors.As(failure, &call) && (call.Status/100 == 4 && call.Status != http.StatusNotFound || call.Code != 0) &&
-			retry.Classify(failure).Reason == reason.BadResponse
+			classify.Error(failure).Reason == outcome.BadResponse
 }
 
 // splitAnswer distributes the result of a batch call to its deliveries. It sets the answer and the failure of each
@@ -283,7 +283,7 @@ func (e *Executor) splitAnswer(ctx context.Context, a *attempt, failure error) e
 	e.Metrics.batchSize.Observe(float64(b.size))
 	if a.answer.IsError { // many SDKs answer an exception in a tool with an error, so all deliveries are retried
 		e.batches.Add(a.claim.Agent(), batchLimit{most: 1, learnt: e.Now()})
-		failure = retry.Fail(reason.ServerError, "the agent's tool answered a call of several deliveries with an error, which does not say "+
+		failure = outcome.Fail(outcome.ServerError, "the agent's tool answered a call of several deliveries with an error, which does not say "+
 			"of which; they come one by one now: "+text.Excerpt(a.answer.Text, 200))
 	} else {
 		e.learnLimit(a, failure)
@@ -308,13 +308,13 @@ func (e *Executor) splitAnswer(ctx context.Context, a *attempt, failure error) e
 }
 
 // learnLimit updates the agent's batchLimit after a batch call. If the endpoint did not accept the call or did not
-// finish it (retry.Verdict.Unwell), the limit becomes half of the batch's size, because a call with so many deliveries
+// finish it (outcome.Verdict.Unwell), the limit becomes half of the batch's size, because a call with so many deliveries
 // may exceed its timeout. After a success, an existing limit doubles, up to MaxBatch. After any other failure, it does
 // not change.
 func (e *Executor) learnLimit(a *attempt, failure error) {
 	known, _ := e.batches.Get(a.claim.Agent())
 	switch {
-	case failure != nil && retry.Classify(failure).Unwell:
+	case failure != nil && classify.Error(failure).Unwell:
 		e.batches.Add(a.claim.Agent(), batchLimit{most: max(1, a.batch.size/2), learnt: e.Now()})
 	case failure == nil && known.most > 0:
 		e.batches.Add(a.claim.Agent(), batchLimit{most: min(2*known.most, MaxBatch), learnt: e.Now()})

@@ -4,9 +4,8 @@ import (
 	"context"
 	"encoding/json"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/strictjson"
 	"github.com/agentherald/herald/internal/text"
@@ -112,16 +111,16 @@ func splitOne(whole toolAnswer, failure error, results map[string]itemResult, id
 	r, ok := results[id.String()]
 	if !ok {
 		own.Raw, own.detail = store.KeepSide(whole.Raw), "the answer does not name it"
-		return own, retry.Fail(reason.OutcomeUnknown,
+		return own, outcome.Fail(outcome.Unknown,
 			"the agent answered a call of several deliveries and did not say, or said twice, what became of this one")
 	}
 	own.Raw, own.detail = r.raw, "answered: "+r.status
 	own.Text = text.Excerpt(r.problem, 300)
 	switch r.status {
 	case itemRejected:
-		return own, retry.Fail(reason.ToolError, "the agent's tool rejected it: "+own.Text)
+		return own, outcome.Fail(outcome.ToolError, "the agent's tool rejected it: "+own.Text)
 	case itemRetry:
-		return own, retry.Fail(reason.ServerError, "the agent's tool asks for it again later: "+own.Text)
+		return own, outcome.Fail(outcome.ServerError, "the agent's tool asks for it again later: "+own.Text)
 	}
 	return own, nil
 }

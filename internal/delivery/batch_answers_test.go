@@ -11,10 +11,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -35,10 +34,10 @@ func TestBatchAnswers(t *testing.T) {
 	const clients = 30 // seven are dispatched as well as the leader, and do not follow
 	type fate struct {
 		status store.Status
-		reason reason.Reason
+		reason outcome.Reason
 	}
-	delivered, rejected := fate{store.Delivered, ""}, fate{store.Rejected, reason.ToolError}
-	later, unknown := fate{store.Waiting, reason.ServerError}, fate{store.Waiting, reason.OutcomeUnknown}
+	delivered, rejected := fate{store.Delivered, ""}, fate{store.Rejected, outcome.ToolError}
+	later, unknown := fate{store.Waiting, outcome.ServerError}, fate{store.Waiting, outcome.Unknown}
 	byTurns := func(fates ...fate) func(i int) fate { return func(i int) fate { return fates[i%len(fates)] } }
 
 	for name, c := range map[string]struct {
@@ -59,7 +58,7 @@ func TestBatchAnswers(t *testing.T) {
 				return unknown
 			}},
 		"left out, and the policy is hold": {result: func(_ int, items []batchItem) (*mcp.CallToolResult, error) { return answerItems(nil) },
-			policy: store.OnUnknownHold, want: byTurns(fate{store.Held, reason.HeldUnknown})},
+			policy: store.OnUnknownHold, want: byTurns(fate{store.Held, outcome.HeldUnknown})},
 		"said twice": {result: func(_ int, items []batchItem) (*mcp.CallToolResult, error) {
 			return answerItems(append(items, items[1], items[1]), "accepted")
 		}, want: func(i int) fate {
@@ -234,7 +233,7 @@ func TestBatchFallsOut(t *testing.T) {
 		t.Fatalf("%d batches: %v", len(batches), batches)
 	}
 	for i, want := range map[int]fateOf{0: {store.Delivered, "", 1}, 8: {store.Delivered, "", 1}, 19: {store.Delivered, "", 1},
-		forged: {store.Rejected, reason.HashMismatch, 1}, missing: {store.Waiting, reason.ContentUnavailable, 1},
+		forged: {store.Rejected, outcome.HashMismatch, 1}, missing: {store.Waiting, outcome.ContentUnavailable, 1},
 		named: {store.Queued, "", 0}, template: {store.Queued, "", 0}} {
 		if d := w.row(ids[i]); (fateOf{d.Status, d.Reason, d.Attempts}) != want {
 			t.Errorf("delivery %d is %s %s (%s) after %d attempts", i, d.Status, d.Reason, d.Error, d.Attempts)
@@ -244,7 +243,7 @@ func TestBatchFallsOut(t *testing.T) {
 
 type fateOf struct {
 	status   store.Status
-	reason   reason.Reason
+	reason   outcome.Reason
 	attempts int
 }
 
@@ -282,7 +281,7 @@ func TestBatchMeta(t *testing.T) {
 func TestSortFollowers(t *testing.T) {
 	t.Parallel()
 	e := &Executor{Config: Config{Now: time.Now, Random: func() float64 { return 0 }}}
-	e.Schedule = must(retry.NewSchedule([]time.Duration{time.Second}))
+	e.Schedule = must(outcome.NewSchedule([]time.Duration{time.Second}))
 	follow := func(client byte, size int, do ...func(*follower)) *follower {
 		f := &follower{size: size, attempt: &attempt{claim: &store.Claim{Budget: 1}}}
 		f.claim.Job.ClientAddress = common.BytesToAddress([]byte{client})

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/effort"
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -236,7 +236,7 @@ func (e *Executor) giveBack(ctx context.Context, back []*follower) {
 	given := make([]store.Follower, len(back))
 	for i, f := range back {
 		given[i] = f.given
-		f.spans.endAttempt(decision{verdict: retry.Verdict{Text: "given back"}}, nil, e.Now)
+		f.spans.endAttempt(decision{verdict: outcome.Verdict{Text: "given back"}}, nil, e.Now)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTimeout)
 	defer cancel()

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"time"
 
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/delivery/effort"
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/text"
 )
 
@@ -50,7 +50,7 @@ func (e *Executor) callTool(ctx context.Context, a *attempt) (toolAnswer, error)
 		took := e.Now().Sub(began)
 		a.effort.hold.Spend(effort.Calls, 1, took-(a.effort.costs.Connecting-connecting))
 		e.Metrics.countCall(a.calledTool(), err == nil && !answer.IsError, took)
-		if err == nil || retry.Reached(err) {
+		if err == nil || classify.Reached(err) {
 			answer.called, answer.took = true, took
 		}
 		return err
@@ -61,7 +61,7 @@ func (e *Executor) callTool(ctx context.Context, a *attempt) (toolAnswer, error)
 	case err != nil:
 		return answer, err
 	case answer.IsError:
-		return answer, retry.Fail(reason.ToolError,
+		return answer, outcome.Fail(outcome.ToolError,
 			"the agent's tool answered with an error: "+text.Excerpt(answer.Text, 300))
 	case answer.Unreadable:
 		answer.detail = "answered, in a form that this version cannot read"

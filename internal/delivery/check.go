@@ -10,10 +10,8 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/chain"
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
-	"github.com/agentherald/herald/internal/servers"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -47,20 +45,6 @@ func describeMissing(s chain.Standing) string {
 		s.Wait.Round(100*time.Millisecond))
 }
 
-// Disabled returns an error that holds the delivery (agent_disabled) if the servers file (byFile) or the agent's row
-// (byRow) disables the agent. Otherwise it returns nil. `agent probe` calls it too. `agent resolve` has no store, so it
-// passes byRow false.
-func Disabled(byFile, byRow bool) error {
-	switch {
-	case byFile:
-		return retry.Fail(reason.AgentDisabled, "the servers file disables the agent (enabled: false); "+
-			"its deliveries are released when the file enables it")
-	case byRow:
-		return retry.Fail(reason.AgentDisabled, "the agent is disabled: `worker agent enable` releases its deliveries")
-	}
-	return nil
-}
-
 // checkDelivery makes all checks that precede the first request to the agent. It returns the error of the first that
 // fails, or nil:
 //
@@ -68,7 +52,7 @@ func Disabled(byFile, byRow bool) error {
 //   - no earlier attempt may have called the agent, or the agent's policy allows a second call (holdIfUnknown).
 //   - the delivery has the turn of its ordering key (checkTurn).
 //   - the agent may know the feedback to which the event refers (checkFeedback).
-//   - the agent is enabled (checkAgent).
+//   - the agent is enabled (outcome.Agent).
 //
 // An error of the second check replaces an error of the first, unless a reorg removed the event. So if the agent may
 // have been called, the delivery is held even while no node answers.
@@ -87,7 +71,7 @@ func (e *Executor) checkDelivery(ctx context.Context, a *attempt) (err error) {
 	if err = e.checkFeedback(ctx, a.claim); err != nil {
 		return err
 	}
-	return checkAgent(a.claim, a.server)
+	return outcome.Agent{FileDisables: a.server.Disables(), RowDisables: !a.claim.Enabled}.Judge()
 }
 
 // eventCheck contains the results of checkEvent and checkTurn, except their errors.
@@ -99,17 +83,6 @@ type eventCheck struct {
 	gone      *store.Gone // not nil: the agent was or may have been called with an event that the chain no longer has
 	detail    string      // for display: the result of the check as a phrase
 }
-
-// checkAgent returns an error that holds the delivery if its agent is disabled, in the servers file (server, nil: no
-// entry) or in its row. The caller calls it after checkEvent. Otherwise a job that names a wrong, disabled agent could
-// be held, and its event would never reach the right agent.
-func checkAgent(c *store.Claim, server *servers.Server) error {
-	return Disabled(disabledByFile(server), !c.Enabled)
-}
-
-// disabledByFile reports whether the servers file disables the agent. If it does, enabling the agent in its row
-// releases none of its deliveries.
-func disabledByFile(server *servers.Server) bool { return server != nil && !server.Enabled }
 
 // checkEvent reads the delivery's event from the chain and replaces a.claim.Job by it (bindEvent). It returns nil if
 // the event is confirmed and not revoked. For a retraction, it must also be known that the feedback existed
@@ -124,7 +97,7 @@ func (e *Executor) checkEvent(ctx context.Context, a *attempt) error {
 	client, ok := e.Chain(c.Job.ChainID)
 	switch {
 	case !ok && c.Verified && !c.Bound && c.Hints > 0:
-		return retry.Fail(reason.ChainUnconfigured, fmt.Sprintf("the jobs of this event differ, and only the chain can "+
+		return outcome.Fail(outcome.ChainUnconfigured, fmt.Sprintf("the jobs of this event differ, and only the chain can "+
 			"decide between them: set RPC_URL_%d", c.Job.ChainID))
 	case (!ok || e.Verify == chain.VerifyOff) && c.Verified && !c.Bound:
 		return e.bindEvent(ctx, a, store.Binding{Job: c.Job, SealedHeaders: c.SealedHeaders, Source: c.Source})
@@ -139,16 +112,16 @@ func (e *Executor) checkEvent(ctx context.Context, a *attempt) error {
 	s, err := e.findEvent(ctx, a, client, hints)
 	a.event.undecided = s.Event == nil
 	wasCalled := c.Called && c.Bound
-	var failed *retry.Failure
+	var failed *outcome.Failure
 	switch {
-	case wasCalled && err != nil && errors.As(err, &failed) && failed.Reason == reason.EventNotFound:
+	case wasCalled && err != nil && errors.As(err, &failed) && failed.Reason == outcome.EventNotFound:
 		a.event.gone = &store.Gone{}
 		return err
 	case err != nil:
 		return err
 	case wasCalled && !s.Event.SameEvent(c.Job):
 		a.event.gone = &store.Gone{Next: s.Event}
-		return retry.Fail(reason.EventNotFound, "the chain has another event with this key")
+		return outcome.Fail(outcome.EventNotFound, "the chain has another event with this key")
 	}
 	b, sender := chooseAction(c, *s.Event, hints)
 	if err := e.resealHeaders(&b, sender); err != nil {
@@ -159,10 +132,10 @@ func (e *Executor) checkEvent(ctx context.Context, a *attempt) error {
 	}
 	switch {
 	case s.Revoked && c.Job.Kind == job.KindNewFeedback:
-		return retry.Fail(reason.Revoked, "the client revoked this feedback before it was delivered")
+		return outcome.Fail(outcome.Revoked, "the client revoked this feedback before it was delivered")
 	case !s.Confirmed:
 		a.event.undecided = true
-		return retry.Pause(reason.NotConfirmed, findConfirmationPause(s.Wait), describeMissing(s))
+		return outcome.Pause(outcome.NotConfirmed, findConfirmationPause(s.Wait), describeMissing(s))
 	case c.Job.IsRetraction() && (!s.Witnessed || c.Job.Retracts != ""):
 		a.event.detail, err = e.confirmRetraction(ctx, c.Job)
 		return err
@@ -178,7 +151,7 @@ func checkTurn(a *attempt) error {
 		return nil
 	}
 	a.event.noTurn = true
-	return retry.Pause(reason.BehindEarlier, minConfirmationPause, "an earlier delivery of this client has not ended: it goes first")
+	return outcome.Pause(outcome.BehindEarlier, minConfirmationPause, "an earlier delivery of this client has not ended: it goes first")
 }
 
 // listHints returns the hints of the delivery's event, in the order in which findEvent tries them: first those that
@@ -223,13 +196,13 @@ func (e *Executor) findEvent(ctx context.Context, a *attempt, client Chain, hint
 		outwaited := s.Pending && s.Undated && time.Since(h.CreatedAt) >= maxUndatedWait
 		switch {
 		case errors.As(err, &invalid):
-			return s, retry.Fail(reason.InvalidJob, "the event on the chain is no valid job: "+invalid.Error())
+			return s, outcome.Fail(outcome.InvalidJob, "the event on the chain is no valid job: "+invalid.Error())
 		case err != nil: // try the other hints: a job may choose a query that this node never answers
 			away = cmp.Or(away, err)
 		case s.Found && !s.Pending:
 			return s, nil
 		case s.Found && !outwaited:
-			waits = cmp.Or(waits, retry.Pause(reason.NotConfirmed, findConfirmationPause(s.Wait), describeMissing(s)))
+			waits = cmp.Or(waits, outcome.Pause(outcome.NotConfirmed, findConfirmationPause(s.Wait), describeMissing(s)))
 		default:
 			a.event.refuted = append(a.event.refuted, h.Rank)
 			refused = cmp.Or(refused, refuseEvent(h.Job, s, outwaited))
@@ -253,12 +226,12 @@ func (e *Executor) findEvent(ctx context.Context, a *attempt, client Chain, hint
 func refuseEvent(j job.Job, s chain.Standing, outwaited bool) error {
 	switch {
 	case outwaited:
-		return retry.Fail(reason.EventNotFound, fmt.Sprintf("the job's block %d is above the chain's newest, which is "+
+		return outcome.Fail(outcome.EventNotFound, fmt.Sprintf("the job's block %d is above the chain's newest, which is "+
 			"old, and did not come within %s", j.BlockNumber, maxUndatedWait))
 	case j.Retracts != "" && (s.Disagrees == "transactionHash" || s.Disagrees == "blockHash"):
-		return retry.Fail(reason.MinedAgain, describeRefusal(j, s))
+		return outcome.Fail(outcome.MinedAgain, describeRefusal(j, s))
 	}
-	return retry.Fail(reason.EventNotFound, describeRefusal(j, s))
+	return outcome.Fail(outcome.EventNotFound, describeRefusal(j, s))
 }
 
 // chooseAction returns a store.Binding with the event and the action (tool, endpoint, headers, template) of one of the
@@ -305,7 +278,7 @@ func (e *Executor) bindEvent(ctx context.Context, a *attempt, b store.Binding) e
 	err := e.Ledger.Bind(ctx, c, b)
 	if errors.Is(err, store.ErrNewHint) {
 		a.event.undecided = true
-		return retry.Pause(reason.NotConfirmed, minConfirmationPause, err.Error())
+		return outcome.Pause(outcome.NotConfirmed, minConfirmationPause, err.Error())
 	}
 	if err != nil {
 		return err
@@ -317,7 +290,7 @@ func (e *Executor) bindEvent(ctx context.Context, a *attempt, b store.Binding) e
 	}
 	if c.Agent() != agent || c.Job.OrderKey() != orderKey {
 		a.event.rerouted = true
-		return retry.Pause(reason.NotConfirmed, minConfirmationPause, "the event is of another agent than the job said")
+		return outcome.Pause(outcome.NotConfirmed, minConfirmationPause, "the event is of another agent than the job said")
 	}
 	return nil
 }
@@ -361,11 +334,11 @@ func (e *Executor) checkFeedback(ctx context.Context, c *store.Claim) error {
 		return nil
 	case err != nil:
 		return fmt.Errorf("looking for the feedback that this is about: %w", err)
-	case !d.Status.Final(), d.Status == store.Delivered, d.Reason == reason.EventNotFound, len(d.History) == 0 && d.Attempts > 0,
+	case !d.Status.Final(), d.Status == store.Delivered, d.Reason == outcome.EventNotFound, len(d.History) == 0 && d.Attempts > 0,
 		slices.ContainsFunc(d.History, mayHaveReachedAgent):
 		return nil
 	}
-	return retry.Fail(reason.NeverDelivered, fmt.Sprintf("feedback %d, which this is about, ended without a call: it is %s (%s)",
+	return outcome.Fail(outcome.NeverDelivered, fmt.Sprintf("feedback %d, which this is about, ended without a call: it is %s (%s)",
 		c.Job.FeedbackIndex, d.Status, d.Reason))
 }
 
@@ -436,14 +409,14 @@ func (e *Executor) confirmRetraction(ctx context.Context, j job.Job) (string, er
 	case err != nil:
 		return "", fmt.Errorf("looking for the feedback that is retracted: %w", err)
 	case d.Status == store.Running:
-		return "", retry.Pause(reason.BehindEarlier, runningPause, "the feedback that it takes back is being delivered")
+		return "", outcome.Pause(outcome.BehindEarlier, runningPause, "the feedback that it takes back is being delivered")
 	case d.Status == store.Delivered || slices.ContainsFunc(d.History, mayHaveReachedAgent):
 		return "the feedback that the agent received is no longer on the chain", nil
 	}
 	if err == nil && j.Retracts != "" {
-		return "", retry.Fail(reason.NeverDelivered, fmt.Sprintf("feedback %d, which it takes back, was never sent to the agent", j.FeedbackIndex))
+		return "", outcome.Fail(outcome.NeverDelivered, fmt.Sprintf("feedback %d, which it takes back, was never sent to the agent", j.FeedbackIndex))
 	}
-	return "", retry.Fail(reason.EventNotFound, fmt.Sprintf("nothing shows that feedback %d ever was: "+
+	return "", outcome.Fail(outcome.EventNotFound, fmt.Sprintf("nothing shows that feedback %d ever was: "+
 		"the node does not have it in block %s, and Herald never sent it to the agent", j.FeedbackIndex, j.BlockHash))
 }
 

@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/chain"
-	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/storetest"
@@ -62,18 +62,18 @@ func TestUndatedWaitEnds(t *testing.T) {
 	for name, c := range map[string]struct {
 		undated bool
 		waited  time.Duration
-		want    reason.Reason
+		want    outcome.Reason
 	}{
-		"59 minutes": {true, 59 * time.Minute, reason.NotConfirmed},
-		"an hour":    {true, time.Hour, reason.EventNotFound},
-		"a day, above a head that shows how far the chain is": {false, 24 * time.Hour, reason.NotConfirmed},
+		"59 minutes": {true, 59 * time.Minute, outcome.NotConfirmed},
+		"an hour":    {true, time.Hour, outcome.EventNotFound},
+		"a day, above a head that shows how far the chain is": {false, 24 * time.Hour, outcome.NotConfirmed},
 	} {
 		standing := standingChain{Found: true, Pending: true, ConfirmedIn: 9, Wait: time.Minute, Undated: c.undated}
 		e := &Executor{Config: Config{Verify: chain.VerifyReceipt, Chain: func(uint64) (Chain, bool) { return standing, true }}}
 		a := &attempt{claim: &store.Claim{CreatedAt: time.Now().Add(-c.waited), Job: job.Job{BlockNumber: 7}}}
 		err := e.checkEvent(t.Context(), a)
-		var failure *retry.Failure
-		if !errors.As(err, &failure) || failure.Reason != c.want || (len(a.event.refuted) > 0) != (c.want == reason.EventNotFound) {
+		var failure *outcome.Failure
+		if !errors.As(err, &failure) || failure.Reason != c.want || (len(a.event.refuted) > 0) != (c.want == outcome.EventNotFound) {
 			t.Errorf("%s: %+v, %v", name, a.event, err)
 		}
 	}
@@ -89,23 +89,23 @@ func TestDescribeRefusal(t *testing.T) {
 	for says, c := range map[string]struct {
 		job  job.Job
 		s    chain.Standing
-		want reason.Reason
+		want outcome.Reason
 	}{
-		"list it in IDENTITY_REGISTRY_7":                {at, chain.Standing{Unlisted: true, Disagrees: "identityRegistry"}, reason.EventNotFound},
-		"list it in REPUTATION_REGISTRY_7":              {at, chain.Standing{Unlisted: true, Disagrees: "reputationRegistry"}, reason.EventNotFound},
-		"list it in VALIDATION_REGISTRY_7":              {at, chain.Standing{Unlisted: true, Disagrees: "validationRegistry"}, reason.EventNotFound},
-		"the chain has no such event":                   {at, chain.Standing{}, reason.EventNotFound},
-		"the chain has no such transaction":             {at, chain.Standing{Disagrees: "transactionHash"}, reason.EventNotFound},
-		"differs from the job in value":                 {at, chain.Standing{Disagrees: "value"}, reason.EventNotFound},
-		"HERALD_LOG_RANGE is 0":                         {bare, chain.Standing{Disagrees: "transactionHash"}, reason.EventNotFound},
-		"blocks 2 to 9 have no such event":              {bare, chain.Standing{Disagrees: "transactionHash", SearchedFrom: 2, SearchedTo: 9}, reason.EventNotFound},
-		"which the retraction says a reorg removed":     {retraction, chain.Standing{Disagrees: "blockHash"}, reason.EventNotFound},
-		"its transaction was mined again":               {named, chain.Standing{Disagrees: "transactionHash"}, reason.MinedAgain},
-		"the chain has a feedback 3 of this client":     {retraction, chain.Standing{Disagrees: "feedbackIndex"}, reason.EventNotFound},
-		"the retraction's blockNumber is missing":       {retraction, chain.Standing{Disagrees: "blockNumber"}, reason.EventNotFound},
-		"the chain differs from the retraction in tag1": {retraction, chain.Standing{Disagrees: "tag1"}, reason.EventNotFound},
+		"list it in IDENTITY_REGISTRY_7":                {at, chain.Standing{Unlisted: true, Disagrees: "identityRegistry"}, outcome.EventNotFound},
+		"list it in REPUTATION_REGISTRY_7":              {at, chain.Standing{Unlisted: true, Disagrees: "reputationRegistry"}, outcome.EventNotFound},
+		"list it in VALIDATION_REGISTRY_7":              {at, chain.Standing{Unlisted: true, Disagrees: "validationRegistry"}, outcome.EventNotFound},
+		"the chain has no such event":                   {at, chain.Standing{}, outcome.EventNotFound},
+		"the chain has no such transaction":             {at, chain.Standing{Disagrees: "transactionHash"}, outcome.EventNotFound},
+		"differs from the job in value":                 {at, chain.Standing{Disagrees: "value"}, outcome.EventNotFound},
+		"HERALD_LOG_RANGE is 0":                         {bare, chain.Standing{Disagrees: "transactionHash"}, outcome.EventNotFound},
+		"blocks 2 to 9 have no such event":              {bare, chain.Standing{Disagrees: "transactionHash", SearchedFrom: 2, SearchedTo: 9}, outcome.EventNotFound},
+		"which the retraction says a reorg removed":     {retraction, chain.Standing{Disagrees: "blockHash"}, outcome.EventNotFound},
+		"its transaction was mined again":               {named, chain.Standing{Disagrees: "transactionHash"}, outcome.MinedAgain},
+		"the chain has a feedback 3 of this client":     {retraction, chain.Standing{Disagrees: "feedbackIndex"}, outcome.EventNotFound},
+		"the retraction's blockNumber is missing":       {retraction, chain.Standing{Disagrees: "blockNumber"}, outcome.EventNotFound},
+		"the chain differs from the retraction in tag1": {retraction, chain.Standing{Disagrees: "tag1"}, outcome.EventNotFound},
 	} {
-		if v := retry.Classify(refuseEvent(c.job, c.s, false)); v.Reason != c.want || !strings.Contains(v.Text, says) {
+		if v := classify.Error(refuseEvent(c.job, c.s, false)); v.Reason != c.want || !strings.Contains(v.Text, says) {
 			t.Errorf("%s: %s; want %s, %q", v.Reason, v.Text, c.want, says)
 		}
 	}
@@ -135,8 +135,8 @@ func TestSealedHeaders(t *testing.T) {
 	}
 	none := sender
 	none.Action.Endpoint = nil
-	for want, c := range map[reason.Reason]store.Claim{reason.InternalError: {Job: sender, SealedHeaders: seal("[]")}, reason.InvalidJob: {Job: none}} {
-		if _, err := e.jobEndpoint(&c, mcpcall.Endpoint{}); retry.Classify(err).Reason != want {
+	for want, c := range map[outcome.Reason]store.Claim{outcome.InternalError: {Job: sender, SealedHeaders: seal("[]")}, outcome.InvalidJob: {Job: none}} {
+		if _, err := e.jobEndpoint(&c, mcpcall.Endpoint{}); classify.Error(err).Reason != want {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}

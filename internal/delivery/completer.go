@@ -6,8 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 )
 
 const (
@@ -110,12 +109,12 @@ func (t *ticket) acquire(ctx context.Context) error {
 		return nil
 	case <-timeout.C:
 		t.gaveUp = true
-		return retry.Pause(reason.AgentBusy, givenBackWait,
+		return outcome.Pause(outcome.AgentBusy, givenBackWait,
 			"other deliveries keep all slots of this worker; any worker may take this one")
 	case <-t.of.stopped:
 	case <-ctx.Done():
 	}
-	return retry.Pause(reason.AgentBusy, givenBackWait,
+	return outcome.Pause(outcome.AgentBusy, givenBackWait,
 		"the worker stopped before it had a slot for this one; any worker may take it")
 }
 

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/chain"
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/resolver"
@@ -62,7 +62,7 @@ func inCompleter(t *testing.T, slots int, run func(t *testing.T, w *completerWor
 		w.ledger = &faulty{Ledger: w.base, claim: w.claim, record: w.record}
 		executor := must(NewExecutor(Config{Ledger: w.ledger, Chain: func(uint64) (Chain, bool) { return nil, true },
 			Verify: chain.VerifyOff, Resolver: w, Fetcher: panics{}, Caller: w, Opener: keys, Sealer: keys,
-			Dispatcher: must(dispatch.New(w, quiet)), Spool: w, Schedule: must(retry.NewSchedule([]time.Duration{time.Second})),
+			Dispatcher: must(dispatch.New(w, quiet)), Spool: w, Schedule: must(outcome.NewSchedule([]time.Duration{time.Second})),
 			CallTimeout: completerCall, Lease: completerCall + completerMargin, LeaseMargin: completerMargin,
 			Metrics: metrics, Logger: quiet}))
 		w.runner = must(NewRunner(executor, noIntake{}, slots))

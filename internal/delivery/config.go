@@ -13,10 +13,10 @@ import (
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/decode"
 	"github.com/agentherald/herald/internal/delivery/effort"
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/secret"
@@ -95,7 +95,7 @@ type Config struct {
 	Sealer     Sealer
 	Dispatcher *dispatch.Dispatcher
 	Spool      OutcomeSpool
-	Schedule   retry.Schedule
+	Schedule   outcome.Schedule
 
 	Limiter        Limiter         // limits the calls at each origin; nil: no limit
 	UnboundLimiter Limiter         // limits the calls of unbound agents; nil: Limiter is for all agents

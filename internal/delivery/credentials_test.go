@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/store"
@@ -109,7 +110,7 @@ func (w *world) sql(sql string, args ...any) {
 // credentialed returns a worker that uses stored tokens.
 func (w *world) credentialed(adapt ...func(*agentauth.Config)) *worker {
 	w.t.Helper()
-	cfg := agentauth.Config{Ledger: w.store, Opener: w.keys}
+	cfg := agentauth.Config{Ledger: w.store, Opener: w.keys, Classify: classify.Error}
 	for _, f := range adapt {
 		f(&cfg)
 	}
@@ -131,7 +132,7 @@ func TestStoredTokens(t *testing.T) {
 	w := newWorld(t)
 	o := newOperator(w)
 	k := w.newWorker(func(c *Config) {
-		c.Authorizer = must(agentauth.New(agentauth.Config{Ledger: w.store, Opener: w.keys}))
+		c.Authorizer = must(agentauth.New(agentauth.Config{Ledger: w.store, Opener: w.keys, Classify: classify.Error}))
 		c.Servers = o.server
 	})
 	w.serve(k)

@@ -7,11 +7,11 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/delivery/ratelimit"
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
 	"github.com/agentherald/herald/internal/tracecontext"
@@ -52,7 +52,7 @@ func NewDirectCaller(cfg DirectConfig) (*DirectCaller, error) {
 
 // DirectError is the failure of a direct call: a call without a delivery (DirectCaller).
 type DirectError struct {
-	Reason reason.Reason
+	Reason outcome.Reason
 	Text   string        // a sentence for the operator, without secrets
 	Wait   time.Duration // time after which the caller may try again; 0: unknown
 	Called bool          // the agent may have received the call
@@ -107,17 +107,17 @@ func (d *DirectCaller) callLimited(ctx context.Context, at mcpcall.Endpoint, c j
 		Traceparent: tracecontext.FromContext(ctx)})
 	a.took = time.Since(began)
 	d.Metrics.countCall(c.Tool, err == nil && !a.IsError, a.took)
-	a.called = err == nil || retry.Reached(err)
+	a.called = err == nil || classify.Reached(err)
 	var failed *mcpcall.CallError
 	a.cutShort = timeout < d.CallTimeout && errors.As(err, &failed) && failed.Timeout
 	if err == nil && a.IsError {
-		err = retry.Fail(reason.ToolError, "the agent's tool answered with an error: "+text.Excerpt(a.Text, 300))
+		err = outcome.Fail(outcome.ToolError, "the agent's tool answered with an error: "+text.Excerpt(a.Text, 300))
 	}
 	return a, err
 }
 
 // acquirePermit acquires a permit for a direct call to an endpoint. If there is no limiter, it returns nil and no
-// error. If the limiter refuses, the error is a *retry.Failure with the limiter's wait. If Unbound is set, direct calls
+// error. If the limiter refuses, the error is a *outcome.Failure with the limiter's wait. If Unbound is set, direct calls
 // count at the limits of unbound agents, so that a caller cannot name an agent's endpoint and use up that agent's
 // limits.
 func (d *DirectCaller) acquirePermit(ctx context.Context, at mcpcall.Endpoint) (*ratelimit.Permit, error) {
@@ -132,7 +132,7 @@ func (d *DirectCaller) acquirePermit(ctx context.Context, at mcpcall.Endpoint) (
 	var refused *ratelimit.RefusedError
 	switch {
 	case errors.As(err, &refused):
-		return nil, retry.Pause(refused.Reason, refused.Wait,
+		return nil, outcome.Pause(refused.Reason, refused.Wait,
 			"calls that name their endpoint share small limits: "+refused.Text)
 	case err != nil:
 		return nil, fmt.Errorf("take a permit at the agent's origin: %w", err)
@@ -142,7 +142,7 @@ func (d *DirectCaller) acquirePermit(ctx context.Context, at mcpcall.Endpoint) (
 
 // explainDirect returns the *DirectError for a call that returned the answer a and the error err, which is not nil.
 func explainDirect(a toolAnswer, err error) *DirectError {
-	v := retry.Classify(err)
+	v := classify.Error(err)
 	failed := &DirectError{Reason: v.Reason, Text: v.Text, Wait: v.Pause, Called: a.called}
 	var call *mcpcall.CallError
 	if errors.As(err, &call) {

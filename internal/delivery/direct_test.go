@@ -14,7 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard/guardtest"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -37,7 +37,7 @@ func directTo(url string) job.DirectCall {
 func TestDirectCallFails(t *testing.T) {
 	t.Parallel()
 	d := newDirect(t, nil)
-	wants := func(call job.DirectCall, why reason.Reason, timedOut bool) mcpcall.Answer {
+	wants := func(call job.DirectCall, why outcome.Reason, timedOut bool) mcpcall.Answer {
 		t.Helper()
 		answer, err := d.Call(t.Context(), call, "a test")
 		var failed *DirectError
@@ -53,19 +53,19 @@ func TestDirectCallFails(t *testing.T) {
 		})).URL
 	}
 	broken := says(func(rw http.ResponseWriter, _ json.RawMessage, _ <-chan struct{}) { http.Error(rw, "broken", 500) })
-	wants(directTo(broken), reason.ServerError, false)
+	wants(directTo(broken), outcome.ServerError, false)
 	silent := says(func(_ http.ResponseWriter, _ json.RawMessage, done <-chan struct{}) { <-done })
 	slow := directTo(silent)
 	slow.TimeoutMs = 300
-	wants(slow, reason.OutcomeUnknown, true)
-	wants(directTo("http://10.0.0.1/mcp"), reason.AddressBlocked, false)
-	wants(directTo("http://127.0.0.1:1/mcp"), reason.ConnectFailed, false)
-	wants(job.DirectCall{Endpoint: job.Endpoint{Transport: "stdio", Command: "sh"}, Tool: "agent.receiveFeedback"}, reason.TransportRefused, false)
+	wants(slow, outcome.Unknown, true)
+	wants(directTo("http://10.0.0.1/mcp"), outcome.AddressBlocked, false)
+	wants(directTo("http://127.0.0.1:1/mcp"), outcome.ConnectFailed, false)
+	wants(job.DirectCall{Endpoint: job.Endpoint{Transport: "stdio", Command: "sh"}, Tool: "agent.receiveFeedback"}, outcome.TransportRefused, false)
 
 	refusing := says(func(rw http.ResponseWriter, id json.RawMessage, _ <-chan struct{}) {
 		reply(rw, id, `{"isError":true,"content":[{"type":"text","text":"no"}]}`)
 	})
-	if answer := wants(directTo(refusing), reason.ToolError, false); !strings.Contains(string(answer.Raw), `"isError":true`) {
+	if answer := wants(directTo(refusing), outcome.ToolError, false); !strings.Contains(string(answer.Raw), `"isError":true`) {
 		t.Errorf("%s", answer.Raw)
 	}
 }
@@ -83,7 +83,7 @@ func TestDirectCallsShareLimits(t *testing.T) {
 	}
 	_, err := d.Call(t.Context(), directTo(a.URL), "a test")
 	var failed *DirectError
-	if !errors.As(err, &failed) || failed.Reason != reason.Throttled || failed.Wait <= 0 {
+	if !errors.As(err, &failed) || failed.Reason != outcome.Throttled || failed.Wait <= 0 {
 		t.Errorf("%v %+v", err, failed)
 	}
 	at := mcpcall.Endpoint{URL: a.URL}

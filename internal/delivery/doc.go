@@ -14,7 +14,7 @@
 //	prepare.go   prepareCall         lists the agent's tools and fits the arguments to one of them (fit.go)
 //	batch.go     gatherBatch         adds other deliveries of the agent (batch_followers.go, batch_answer.go)
 //	call.go      callTool            calls the tool
-//	outcome.go   decideOutcome       decides how the delivery continues (package retry)
+//	outcome.go   decideOutcome       decides how the delivery continues (packages classify, outcome)
 //	record.go    recordOutcome       commits the outcome, logs it (log.go), and enqueues the agent's next tasks
 //
 // The other parts:
@@ -24,7 +24,7 @@
 //   - Package maintenance replaces tasks that Redis or a dead worker lost.
 //   - Newcomers bounds the slots of newcomers and of costly agents, by group permits.
 //
-// Package intake stores jobs, store contains the SQL, queue wraps asynq, delivery/retry classifies errors, and
+// Package intake stores jobs, store contains the SQL, queue wraps asynq, classify classifies errors, and
 // agentauth handles credentials. See docs/design/delivery.md, and docs/design/overview.md for the words.
 //
 // Invariants:

@@ -6,10 +6,9 @@ import (
 	"fmt"
 
 	"github.com/agentherald/herald/internal/delivery/effort"
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -71,7 +70,7 @@ func (s *groupPermits) acquireCostly(ctx context.Context, newcomer bool) error {
 func pauseOverBudget(err error) error {
 	var over *effort.OverError
 	if errors.As(err, &over) {
-		return retry.Pause(reason.OverBudget, over.Wait, over.Text)
+		return outcome.Pause(outcome.OverBudget, over.Wait, over.Text)
 	}
 	return err
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/effort"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -99,7 +99,7 @@ func TestOverBudget(t *testing.T) {
 	}
 	d := w.row(id)
 	wait := time.Until(*d.NextAttemptAt)
-	if d.Status != store.Waiting || d.Reason != reason.OverBudget || d.Attempts != 0 || len(d.History) != 0 || wait < 20*time.Second ||
+	if d.Status != store.Waiting || d.Reason != outcome.OverBudget || d.Attempts != 0 || len(d.History) != 0 || wait < 20*time.Second ||
 		wait > 37*time.Second { // 30 s, ±20 %
 		t.Errorf("%s %s, %d attempts, waits %s", d.Status, d.Reason, d.Attempts, wait)
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/agentauth"
-	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -90,13 +90,13 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, t *ticket) 
 		failure = e.runAttempt(ctx, a)
 	}
 
-	outcome := e.decideOutcome(a, failure)
-	outcome.Anew = t.gaveUp // withholdClaim delays the end of this task, so the delivery waits with a new one
+	o := e.decideOutcome(a, failure)
+	o.Anew = t.gaveUp // withholdClaim delays the end of this task, so the delivery waits with a new one
 	t.awaitRoom()
 	a.releaseSlots(ctx)
-	t.release(outcome.Status == store.Delivered)
+	t.release(o.Status == store.Delivered)
 	defer e.recordFollowers(ctx, a).Wait() // records the other deliveries of the batch at the same time as this one
-	return e.recordOutcome(ctx, a, outcome, e.Ledger.Record)
+	return e.recordOutcome(ctx, a, o, e.Ledger.Record)
 }
 
 // runAttempt runs the steps of the claimed delivery a until the agent has answered. It returns the error of the step
@@ -157,7 +157,7 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	if e.dissolveBatch(ctx, a, err) {
 		a.answer, err = e.callTool(ctx, a)
 	}
-	if retry.NotATool(err) { // the agent's tools may have changed since they were listed
+	if classify.NotATool(err) { // the agent's tools may have changed since they were listed
 		refused, refusal := a.call.digest, err
 		if a.call, err = e.prepareCall(ctx, a, names, freshTools); err != nil {
 			return err

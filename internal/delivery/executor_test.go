@@ -14,9 +14,9 @@ import (
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/intake"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/webui"
-	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
@@ -110,7 +110,7 @@ func TestDeliveries(t *testing.T) {
 	})
 
 	// ends delivers one feedback and checks its status and reason.
-	ends := func(name string, want store.Status, why reason.Reason, setup func(t *testing.T, w *world) map[string]any, look func(t *testing.T, w *world, d store.Delivery)) {
+	ends := func(name string, want store.Status, why outcome.Reason, setup func(t *testing.T, w *world) map[string]any, look func(t *testing.T, w *world, d store.Delivery)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := w.in(t)

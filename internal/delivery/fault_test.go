@@ -17,7 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -384,18 +384,18 @@ func TestFaults(t *testing.T) {
 
 	t.Run("the lease before the call", func(t *testing.T) {
 		w := w.in(t)
-		type outcome struct {
+		type ended struct {
 			extends int
 			status  store.Status
-			reason  reason.Reason
+			reason  outcome.Reason
 			calls   int
 		}
 		// The clock jumps by late just before the call stage checks the lease of 60 s. A call may take 20 s, and the
 		// margin is 25 s. Differences of ten seconds do not matter, so that a slow machine causes no failure.
-		run := func(t *testing.T, late time.Duration, extend error) outcome {
+		run := func(t *testing.T, late time.Duration, extend error) ended {
 			var mu sync.Mutex
 			var skew time.Duration
-			out := outcome{}
+			out := ended{}
 			a := newAgent(t)
 			k := w.newWorker(func(c *Config) {
 				c.Now = func() time.Time { mu.Lock(); defer mu.Unlock(); return time.Now().Add(skew) }
@@ -421,13 +421,13 @@ func TestFaults(t *testing.T) {
 		for name, c := range map[string]struct {
 			late   time.Duration
 			extend error
-			want   outcome
+			want   ended
 		}{
-			"enough is left":              {5 * time.Second, away, outcome{0, store.Delivered, "", 1}},
-			"it is extended":              {25 * time.Second, nil, outcome{1, store.Delivered, "", 1}},
-			"what is left is ours":        {25 * time.Second, away, outcome{1, store.Delivered, "", 1}},
-			"less than the call is left":  {50 * time.Second, away, outcome{1, store.Waiting, "internal_error", 0}},
-			"it ran out and was extended": {70 * time.Second, nil, outcome{1, store.Delivered, "", 1}},
+			"enough is left":              {5 * time.Second, away, ended{0, store.Delivered, "", 1}},
+			"it is extended":              {25 * time.Second, nil, ended{1, store.Delivered, "", 1}},
+			"what is left is ours":        {25 * time.Second, away, ended{1, store.Delivered, "", 1}},
+			"less than the call is left":  {50 * time.Second, away, ended{1, store.Waiting, "internal_error", 0}},
+			"it ran out and was extended": {70 * time.Second, nil, ended{1, store.Delivered, "", 1}},
 		} {
 			heraldtest.Equal(t, name, run(t, c.late, c.extend), c.want)
 		}

@@ -9,11 +9,11 @@ import (
 	"unicode/utf8"
 
 	"github.com/agentherald/herald/internal/decode"
-	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
@@ -92,10 +92,10 @@ func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, slots *grou
 	}
 	switch {
 	case found.verdict == erc8004.Mismatch && e.HashPolicy != HashAnnotate && c.Job.Action.VerifyFileHash:
-		return file, retry.Fail(reason.HashMismatch, fmt.Sprintf("the file is not the one that was hashed: "+
+		return file, outcome.Fail(outcome.HashMismatch, fmt.Sprintf("the file is not the one that was hashed: "+
 			"the hash on chain is %s, keccak256 of the file is %s", hash, crypto.Keccak256Hash(doc.Bytes)))
 	case found.verdict == erc8004.NotGiven && e.HashPolicy == HashRequire && describeUnproven(doc) != "":
-		return file, retry.Fail(reason.HashMismatch,
+		return file, outcome.Fail(outcome.HashMismatch,
 			describeUnproven(doc)+" without a hash on chain, and HERALD_HASH_POLICY is require")
 	}
 	file.Content = found.content
@@ -169,15 +169,15 @@ func describeUnproven(doc ipfs.Document) string {
 // the maxFetches-th failure or the last attempt. Otherwise it returns err.
 func (e *Executor) leaveFileOut(c *store.Claim, err error) (fetchedFile, error) {
 	left := fetchedFile{File: job.File{Verification: unavailable}}
-	switch v := retry.Classify(err); {
-	case v.Reason == reason.NoDocument:
+	switch v := classify.Error(err); {
+	case v.Reason == outcome.NoDocument:
 		left.detail = "left out: " + err.Error()
 		return left, nil
-	case v.Reason == reason.ContentUnavailable && (c.FetchFailures+1 >= maxFetches || c.Budget >= e.Schedule.Attempts()):
+	case v.Reason == outcome.ContentUnavailable && (c.FetchFailures+1 >= maxFetches || c.Budget >= e.Schedule.Attempts()):
 		left.detail = fmt.Sprintf("left out after %d failed fetches: %s", c.FetchFailures+1, err)
 		return left, nil
 	default:
-		return fetchedFile{failed: v.Reason == reason.ContentUnavailable}, fmt.Errorf("feedback file: %w", err)
+		return fetchedFile{failed: v.Reason == outcome.ContentUnavailable}, fmt.Errorf("feedback file: %w", err)
 	}
 }
 

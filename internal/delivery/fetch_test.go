@@ -10,12 +10,12 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/decode"
-	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
@@ -104,11 +104,11 @@ func TestHashPolicies(t *testing.T) {
 			}
 		}
 		f, err := fetched(c.doc, HashRequire, job.Job{})
-		var failure *retry.Failure
+		var failure *outcome.Failure
 		switch {
 		case c.want == "" && err != nil:
 			t.Errorf("%s: %v", c.name, err)
-		case c.want != "" && (!errors.As(err, &failure) || failure.Reason != reason.HashMismatch || failure.Text != c.want+policy || f.Content != nil):
+		case c.want != "" && (!errors.As(err, &failure) || failure.Reason != outcome.HashMismatch || failure.Text != c.want+policy || f.Content != nil):
 			t.Errorf("%s: %v", c.name, err)
 		}
 		if f.Verification != "not_given" || f.Source != c.doc.Source {
@@ -203,7 +203,7 @@ func TestFileWaitsForItsTurn(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, err := p.examineFile(ctx, job.Job{Kind: job.KindNewFeedback}, ipfs.Document{Bytes: file}, common.Hash{1})
-		if (err != nil) != (len(file) > 2) || err != nil && (retry.Classify(err).Reason != reason.AgentBusy || !retry.Classify(err).Free) {
+		if (err != nil) != (len(file) > 2) || err != nil && (classify.Error(err).Reason != outcome.AgentBusy || !classify.Error(err).Free) {
 			t.Errorf("%d bytes: %v", len(file), err)
 		}
 	}

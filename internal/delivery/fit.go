@@ -9,11 +9,10 @@ import (
 	"strings"
 
 	"github.com/agentherald/herald/internal/decode"
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/mcpcall/arguments"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
@@ -28,8 +27,7 @@ const maxArguments = 8 << 20
 // ToolNames returns the names under which an agent may offer the tool of job j, in the order in which they are tried:
 // the name in the job, its built-in aliases, and its configured aliases, which the map aliases has under the tool's
 // name. If the agent has an entry in the servers file (listed, otherwise nil), names that the entry does not allow are
-// omitted. If no name is left, ToolNames returns a failure (missingToolReason) that is not counted as the agent's fault
-// (retry.Bar).
+// omitted. If no name is left, ToolNames returns the failure of outcome.Agent.
 func ToolNames(j job.Job, aliases map[string][]string, listed *servers.Server) ([]string, error) {
 	tool := j.Action.ToolName
 	names := slices.Concat([]string{tool}, mcpcall.Aliases(tool), aliases[tool])
@@ -39,8 +37,12 @@ func ToolNames(j job.Job, aliases map[string][]string, listed *servers.Server) (
 	if names = listed.Allows(names); len(names) > 0 {
 		return names, nil
 	}
-	return nil, retry.Bar(missingToolReason(j.Kind),
-		fmt.Sprintf("the servers file does not list %s among the tools that are called at this agent", tool))
+	return nil, outcome.Agent{Unlisted: requestedTool(j)}.Judge()
+}
+
+// requestedTool returns the tool of job j. Only the tool for feedback is not optional.
+func requestedTool(j job.Job) outcome.Tool {
+	return outcome.Tool{Name: j.Action.ToolName, Optional: j.Kind != job.KindNewFeedback}
 }
 
 // FitCall finds the first of names (ToolNames) among the offered tools, and fits the arguments of job j to it. f is the
@@ -63,8 +65,8 @@ func FitCall(ctx context.Context, decoding *decode.Budget, j job.Job, f job.File
 	return tool, fitted, err
 }
 
-// findTool returns the first of names that is among the offered tools. If none is, the error has the reason that
-// missingToolReason returns.
+// findTool returns the first of names that is among the offered tools. If none is, the error has the reason of
+// outcome.Tool.Missing.
 func findTool(j job.Job, names []string, offered []mcpcall.Tool) (mcpcall.Tool, error) {
 	if tool, ok := mcpcall.Find(offered, names[0], names[1:]); ok {
 		return tool, nil
@@ -73,17 +75,7 @@ func findTool(j job.Job, names []string, offered []mcpcall.Tool) (mcpcall.Tool, 
 	if len(names) > 1 {
 		why += ", nor one of its aliases (" + strings.Join(names[1:], ", ") + ")"
 	}
-	return mcpcall.Tool{}, retry.Fail(missingToolReason(j.Kind), why+"; it offers "+describeTools(offered))
-}
-
-// missingToolReason returns the reason for an agent that does not offer the tool for events of this kind:
-// tool_not_found for feedback, which rejects the delivery. All other kinds have optional tools, and the reason is
-// tool_not_offered, which skips the delivery.
-func missingToolReason(kind job.Kind) reason.Reason {
-	if kind == job.KindNewFeedback {
-		return reason.ToolNotFound
-	}
-	return reason.ToolNotOffered
+	return mcpcall.Tool{}, outcome.Fail(requestedTool(j).Missing(), why+"; it offers "+describeTools(offered))
 }
 
 // describeTools returns a list of the agent's first few tools, with shortened names, for a message.
@@ -127,7 +119,7 @@ func fitArguments(j job.Job, f job.File, deliveryID string, tool mcpcall.Tool) (
 	if len(j.Action.PayloadTemplate) > 0 {
 		var err error
 		if args, err = j.RenderTemplate(args); err != nil {
-			return Fitted{}, retry.Fail(reason.InvalidJob, "action.payloadTemplate: "+err.Error())
+			return Fitted{}, outcome.Fail(outcome.InvalidJob, "action.payloadTemplate: "+err.Error())
 		}
 		args["deliveryId"] = deliveryID
 	}
@@ -142,7 +134,7 @@ func fitArguments(j job.Job, f job.File, deliveryID string, tool mcpcall.Tool) (
 	case err != nil:
 		return Fitted{}, fmt.Errorf("write the arguments as JSON: %w", err)
 	case len(out.Sent) > maxArguments:
-		return Fitted{}, retry.Fail(reason.InvalidJob,
+		return Fitted{}, outcome.Fail(outcome.InvalidJob,
 			fmt.Sprintf("the arguments are %d bytes of JSON; at most %d are sent", len(out.Sent), maxArguments))
 	}
 	return out, nil

@@ -22,8 +22,8 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/watch"
 	"github.com/ethereum/go-ethereum/common"
@@ -339,7 +339,7 @@ func TestRefutedHints(t *testing.T) {
 	false1 := repositioned(j, map[string]any{"transactionHash": fmt.Sprintf("0x%064x", 9), "blockNumber": 1, "blockHash": nil})
 	id := w.submitAs(thiefs, false1)[0].ID
 	w.turn(k, id)
-	if d := w.row(id); d.Status != store.Rejected || d.Reason != reason.EventNotFound {
+	if d := w.row(id); d.Status != store.Rejected || d.Reason != outcome.EventNotFound {
 		t.Fatalf("%s %s: %s", d.Status, d.Reason, d.Error)
 	}
 	if got := w.submitAs(thiefs, false1)[0]; got.Verdict != store.Known || got.Status != store.Rejected {
@@ -435,7 +435,7 @@ func TestDisagreeingJobsNeedTheChain(t *testing.T) {
 	node := k.chains[w.net.ChainID()]
 	delete(k.chains, w.net.ChainID())
 	w.turn(k, id)
-	if d := w.row(id); d.Status != store.Held || d.Reason != reason.ChainUnconfigured || len(victim.received()) != 0 {
+	if d := w.row(id); d.Status != store.Held || d.Reason != outcome.ChainUnconfigured || len(victim.received()) != 0 {
 		t.Fatalf("%s %s: %s", d.Status, d.Reason, d.Error)
 	}
 	k.chains[w.net.ChainID()] = node
@@ -500,7 +500,7 @@ func TestFollowedFalseJob(t *testing.T) {
 			retraction := event.Retraction(id)
 			heraldtest.Await(t, "the retraction", func() bool {
 				d, err := w.store.DeliveryByKey(t.Context(), retraction.Key())
-				return err == nil && d.Status == store.Skipped && d.Reason == reason.ToolNotOffered // the agent has no agent.receiveRevocation
+				return err == nil && d.Status == store.Skipped && d.Reason == outcome.ToolNotOffered // the agent has no agent.receiveRevocation
 			})
 		})
 	}
@@ -536,7 +536,7 @@ func TestRetryChecksItsEvent(t *testing.T) {
 	}
 	w.turn(k, id)
 	d := w.row(id)
-	if d.Status != store.Cancelled || d.Reason != reason.Reorg || d.Key != w.keyOf(j)+"~"+id.String() {
+	if d.Status != store.Cancelled || d.Reason != outcome.Reorg || d.Key != w.keyOf(j)+"~"+id.String() {
 		t.Fatalf("%s %s: %s, key %s", d.Status, d.Reason, d.Error, d.Key)
 	}
 	next := must(w.store.DeliveryByKey(ctx, w.keyOf(j)))

@@ -12,7 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/ratelimit"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/google/uuid"
 )
@@ -171,7 +171,7 @@ func (l *limiter) Acquire(ctx context.Context, origin, endpoint, token string) (
 	d := l.p.h.dice("limits", token)
 	if x := d.Float64(); x < .08 {
 		l.p.h.count("limited")
-		why := []reason.Reason{reason.AgentBusy, reason.Throttled, reason.BreakerOpen}[d.IntN(3)]
+		why := []outcome.Reason{outcome.AgentBusy, outcome.Throttled, outcome.BreakerOpen}[d.IntN(3)]
 		return nil, &ratelimit.RefusedError{Reason: why, Wait: l.p.h.tempo.waits[d.IntN(3)], Text: "the limits of " + origin + " are reached"}
 	}
 	return l.Limiter.Acquire(ctx, origin, endpoint, token)

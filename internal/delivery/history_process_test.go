@@ -9,8 +9,8 @@ import (
 
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/delivery/maintenance"
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/intake"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/google/uuid"
 )
@@ -59,7 +59,7 @@ func (h *history) newProcess(name int) *process {
 	}
 	executor := must(NewExecutor(Config{Ledger: books, Chain: func(uint64) (Chain, bool) { return nil, true }, Verify: chain.VerifyOff,
 		Resolver: p, Fetcher: p, Caller: p, Opener: h.keys, Sealer: h.keys, Dispatcher: dispatcher, Spool: &safe{redis, h}, Limiter: h.limits(p),
-		Schedule: must(retry.NewSchedule(h.tempo.waits)), CallTimeout: h.tempo.call, Lease: h.tempo.lease, LeaseMargin: h.tempo.margin,
+		Schedule: must(outcome.NewSchedule(h.tempo.waits)), CallTimeout: h.tempo.call, Lease: h.tempo.lease, LeaseMargin: h.tempo.margin,
 		RecordTimeout: h.tempo.record, RecordPause: h.tempo.pause, SpoolTimeout: h.tempo.recall, Metrics: h.metrics, Logger: quiet, Now: now,
 		Random: func() float64 { return h.dice("jitter", strconv.Itoa(name)).Float64() }}))
 	intake := must(intake.New(intake.Config{Ledger: books, Dispatcher: dispatcher, Sealer: h.keys, Logger: quiet}))

@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/maintenance"
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/secret"
@@ -196,12 +196,12 @@ func TestConstructorsRefuse(t *testing.T) {
 	valid := func() Config {
 		return Config{Ledger: rowLedger{}, Chain: func(uint64) (Chain, bool) { return nil, false }, Resolver: strictly{}, Fetcher: panics{}, Caller: offers{},
 			Opener: keys, Sealer: keys, Dispatcher: must(dispatch.New(&away{}, log)), Spool: &results{}, Metrics: must(NewMetrics(prometheus.NewRegistry())),
-			Schedule: must(retry.NewSchedule([]time.Duration{time.Second})), CallTimeout: time.Second, LeaseMargin: time.Second, Lease: 2 * time.Second}
+			Schedule: must(outcome.NewSchedule([]time.Duration{time.Second})), CallTimeout: time.Second, LeaseMargin: time.Second, Lease: 2 * time.Second}
 	}
 	must(NewExecutor(valid()))
 	for says, spoil := range map[string]func(*Config){
 		"needs ledger, chain":        func(c *Config) { c.Spool = nil },
-		"a retry schedule is needed": func(c *Config) { c.Schedule = retry.Schedule{} },
+		"a retry schedule is needed": func(c *Config) { c.Schedule = outcome.Schedule{} },
 		"the lease must be at least": func(c *Config) { c.Lease-- },
 		"a batch has at most":        func(c *Config) { c.BatchSize = MaxBatch + 1 },
 	} {

@@ -2,13 +2,11 @@ package delivery
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -21,7 +19,7 @@ func (e *Executor) logAttempt(a *attempt, d decision, rec store.Recorded, err er
 	}
 	attrs := []slog.Attr{
 		slog.String("delivery", a.claim.ID.String()), slog.String("kind", string(a.claim.Job.Kind)),
-		slog.String("agent", fmt.Sprintf("%d:%s", a.claim.Job.ChainID, a.claim.Agent().ID)),
+		slog.String("agent", a.claim.Agent().String()),
 		slog.Int("attempt", a.claim.Attempt), slog.String("status", string(d.Status)),
 		slog.String("stage", d.Stage), slog.Duration("took", e.Now().Sub(a.began).Round(time.Microsecond)),
 	}
@@ -64,7 +62,7 @@ func (d decision) logLevel(err error) slog.Level {
 	switch {
 	case isFenced(err):
 		return slog.LevelWarn
-	case err != nil, d.verdict.Reason == reason.InternalError && !d.away:
+	case err != nil, d.verdict.Reason == outcome.InternalError && !d.away:
 		return slog.LevelError
 	case d.Status == store.Dead:
 		return slog.LevelWarn
@@ -77,15 +75,16 @@ func (d decision) logLevel(err error) slog.Level {
 // putOff reports whether the outcome is a free wait and the agent was not called.
 func (d decision) putOff() bool { return d.Status == store.Waiting && d.Free && !d.Called }
 
-// nextStep returns a text for the operator: how to proceed with the delivery after the outcome d (retry.NextStep). It
+// nextStep returns a text for the operator: how to proceed with the delivery after the outcome d (outcome.NextStep). It
 // returns "" if the delivery was delivered or is queued again.
 func (a *attempt) nextStep(d decision) string {
 	if d.Status == store.Queued { // another job of the same event replaced this one
 		return ""
 	}
 	agent := a.claim.Agent()
-	return retry.NextStep(d.verdict.Reason, retry.Subject{
-		Delivery: a.claim.ID.String(), ChainID: agent.ChainID, AgentID: agent.ID, Registry: agent.Registry,
+	return outcome.NextStep(d.verdict.Reason, outcome.Subject{
+		Delivery: a.claim.ID.String(), ChainID: agent.ChainID,
+		Agent:    agent.Argument(),
 		Endpoint: d.Endpoint, Tool: a.claim.Job.Action.ToolName, Listed: a.server != nil, Over: d.Status.Final(),
 	})
 }

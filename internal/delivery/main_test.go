@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/chain"
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/devnet/devnettest"
 	"github.com/agentherald/herald/internal/erc8004"
@@ -28,6 +27,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard/guardtest"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/resolver"
@@ -171,7 +171,7 @@ func (w *world) newWorker(adapt ...func(*Config)) *worker {
 	metrics := must(NewMetrics(prometheus.NewRegistry()))
 	cfg := Config{Ledger: w.store, Chain: func(id uint64) (Chain, bool) { c, ok := k.chains[id]; return c, ok }, Resolver: resolve, Fetcher: fetcher,
 		Caller: k.pool, Opener: w.keys, Sealer: w.keys, Dispatcher: w.dispatcher, Spool: w.queue,
-		Schedule:    must(retry.NewSchedule([]time.Duration{100 * time.Millisecond, 100 * time.Millisecond, 100 * time.Millisecond})),
+		Schedule:    must(outcome.NewSchedule([]time.Duration{100 * time.Millisecond, 100 * time.Millisecond, 100 * time.Millisecond})),
 		CallTimeout: 5 * time.Second, Lease: 20 * time.Second, LeaseMargin: 10 * time.Second, Metrics: metrics, Logger: w.logger(),
 		Trace: func(s Step) {
 			k.mu.Lock()

@@ -13,9 +13,8 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/ratelimit"
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/netguard"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/net/publicsuffix"
@@ -231,7 +230,7 @@ func (s *groupPermits) acquire(ctx context.Context, from *ratelimit.Limiter, gro
 	var refused *ratelimit.RefusedError
 	if errors.As(err, &refused) {
 		wait := s.newcomers.spreadWait(refused.Wait)
-		return retry.Pause(reason.AgentBusy, wait, fmt.Sprintf("%s, and these are in use; this one returns in %s",
+		return outcome.Pause(outcome.AgentBusy, wait, fmt.Sprintf("%s, and these are in use; this one returns in %s",
 			why, wait.Round(100*time.Millisecond)))
 	}
 	if err != nil {

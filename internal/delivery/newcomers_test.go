@@ -10,11 +10,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -65,8 +65,8 @@ func (w *newcomerWorld) waits(err error) bool {
 	if err == nil {
 		return false
 	}
-	v := retry.Classify(err)
-	if v.Reason != reason.AgentBusy || v.Ending != retry.Wait || !v.Free || v.Pause < time.Second || !v.Limited() {
+	v := classify.Error(err)
+	if v.Reason != outcome.AgentBusy || v.Ending != outcome.Wait || !v.Free || v.Pause < time.Second || !v.Limited() {
 		w.Errorf("%+v", v)
 	}
 	return true
@@ -306,7 +306,7 @@ func TestNewcomersComeBackInTurn(t *testing.T) {
 	w.clock = w.clock.Add(time.Second)
 	last := time.Duration(0)
 	for i := range int64(100) {
-		v := retry.Classify(w.slot(w.attempt(10 + i)))
+		v := classify.Error(w.slot(w.attempt(10 + i)))
 		if want := last + 2*time.Second/4; i > 0 && v.Pause != want {
 			t.Fatalf("number %d comes back in %s, want %s", i, v.Pause, want)
 		}
@@ -323,7 +323,7 @@ func TestNewcomersComeBackApart(t *testing.T) {
 	w.clock = w.clock.Add(time.Second)
 	last := time.Duration(0)
 	for i := range int64(500) {
-		v := retry.Classify(w.slot(w.attempt(2 + i)))
+		v := classify.Error(w.slot(w.attempt(2 + i)))
 		if i > 0 && v.Pause-last != minReturnGap {
 			t.Fatalf("number %d comes back %s after the one before", i, v.Pause-last)
 		}
@@ -342,8 +342,8 @@ func TestNewcomersComeBackInTime(t *testing.T) {
 	w.clock = w.clock.Add(time.Second)
 	waits := map[time.Duration]bool{}
 	for i := range int64(20_000) {
-		v := retry.Classify(w.slot(w.attempt(1000 + i)))
-		if v.Reason != reason.AgentBusy || v.Pause > maxReturnWait || i > 10_000 && v.Pause < maxReturnWait/2 {
+		v := classify.Error(w.slot(w.attempt(1000 + i)))
+		if v.Reason != outcome.AgentBusy || v.Pause > maxReturnWait || i > 10_000 && v.Pause < maxReturnWait/2 {
 			t.Fatalf("number %d: %s, comes back in %s", i, v.Reason, v.Pause)
 		}
 		waits[v.Pause] = true
@@ -352,7 +352,7 @@ func TestNewcomersComeBackInTime(t *testing.T) {
 		t.Errorf("they come back at %d times", len(waits))
 	}
 	w.clock = w.clock.Add(maxReturnWait)
-	if v := retry.Classify(w.slot(w.attempt(999))); v.Pause > 2*time.Second {
+	if v := classify.Error(w.slot(w.attempt(999))); v.Pause > 2*time.Second {
 		t.Errorf("after a quiet time: %s", v.Pause)
 	}
 }

@@ -11,13 +11,13 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/agentauth"
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/netguard/guardtest"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/oauth/oauthtest"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -103,7 +103,7 @@ func TestOAuth(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	k := w.authorizing()
-	k.executor.Schedule = must(retry.NewSchedule(slices.Repeat([]time.Duration{100 * time.Millisecond}, 10))) // as many attempts as by default
+	k.executor.Schedule = must(outcome.NewSchedule(slices.Repeat([]time.Duration{100 * time.Millisecond}, 10))) // as many attempts as by default
 	w.serve(k)
 	t.Cleanup(func() { w.noCanary(k) })
 

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/delivery/effort"
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/heraldtest"
@@ -21,7 +21,7 @@ import (
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/netguard/guardtest"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/storetest"
@@ -40,11 +40,11 @@ func TestNeverDelivered(t *testing.T) {
 		kind     job.Kind
 		why      string
 		feedback store.Delivery
-		want     reason.Reason
+		want     outcome.Reason
 	}{
-		"a revocation of what was skipped":        {job.KindFeedbackRevoked, job.RevokedByClient, store.Delivery{Status: store.Skipped, Reason: reason.Revoked}, reason.NeverDelivered},
-		"a revocation of what was not found":      {job.KindFeedbackRevoked, job.RevokedByClient, store.Delivery{Status: store.Rejected, Reason: reason.EventNotFound}, ""},
-		"a response to what was never reached":    {job.KindResponseAppended, "", ended("resolve"), reason.NeverDelivered},
+		"a revocation of what was skipped":        {job.KindFeedbackRevoked, job.RevokedByClient, store.Delivery{Status: store.Skipped, Reason: outcome.Revoked}, outcome.NeverDelivered},
+		"a revocation of what was not found":      {job.KindFeedbackRevoked, job.RevokedByClient, store.Delivery{Status: store.Rejected, Reason: outcome.EventNotFound}, ""},
+		"a response to what was never reached":    {job.KindResponseAppended, "", ended("resolve"), outcome.NeverDelivered},
 		"a revocation of what was called":         {job.KindFeedbackRevoked, job.RevokedByClient, ended("call"), ""},
 		"of what was delivered":                   {job.KindFeedbackRevoked, job.RevokedByClient, store.Delivery{Status: store.Delivered}, ""},
 		"of what a dead worker had":               {job.KindResponseAppended, "", store.Delivery{Status: store.Dead, Attempts: 1, History: []store.Attempt{{Stage: "claim"}}}, ""},
@@ -57,9 +57,9 @@ func TestNeverDelivered(t *testing.T) {
 		j.Kind, j.Reason = c.kind, c.why
 		e := &Executor{Config: Config{Ledger: rowLedger{row: c.feedback}}}
 		err := e.checkFeedback(t.Context(), &store.Claim{Job: j})
-		var got reason.Reason
+		var got outcome.Reason
 		if err != nil {
-			got = retry.Classify(err).Reason
+			got = classify.Error(err).Reason
 		}
 		if got != c.want {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
@@ -104,7 +104,7 @@ func TestFalseJobsDelayForSeconds(t *testing.T) {
 		}
 	}
 	deliverDispatched()
-	if d := w.row(id); d.Status != store.Waiting || d.Reason != reason.BehindEarlier || len(a.received()) > 0 {
+	if d := w.row(id); d.Status != store.Waiting || d.Reason != outcome.BehindEarlier || len(a.received()) > 0 {
 		t.Fatalf("%s %s: %s, %d calls", d.Status, d.Reason, d.Error, len(a.received()))
 	}
 	storetest.Aging(t, w.dbURL).Advance(11 * time.Second)
@@ -188,7 +188,7 @@ func TestResponsesWithSilentFiles(t *testing.T) {
 	})
 	during := deliver(4)
 	heraldtest.Await(t, "the end of the responses' part of the budget", func() bool {
-		return w.count(store.Filter{Reason: reason.OverBudget}) > 0
+		return w.count(store.Filter{Reason: outcome.OverBudget}) > 0
 	})
 	after := deliver(4)
 	if during > 2*normal || after > 2*normal || most.Load() > 2 {

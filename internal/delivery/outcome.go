@@ -5,9 +5,9 @@ import (
 	"errors"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/pgerror"
 )
@@ -19,9 +19,9 @@ const maxTaskWait = 5 * time.Minute
 // decision is the outcome of an attempt, with the classification of its failure.
 type decision struct {
 	store.Outcome
-	verdict retry.Verdict // zero: delivered
-	away    bool          // the attempt failed because Postgres or Redis was unavailable
-	spooled bool          // the outcome is in Redis, and has to be deleted there after the record
+	verdict outcome.Verdict // zero: delivered
+	away    bool            // the attempt failed because Postgres or Redis was unavailable
+	spooled bool            // the outcome is in Redis, and has to be deleted there after the record
 }
 
 // decideOutcome returns the outcome to record for the attempt a, which ended with failure (nil: delivered). For later
@@ -40,14 +40,14 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 	var unread *spoolError
 	d.away = pgerror.Away(failure) || errors.As(failure, &unread)
 	if a.event.gone != nil {
-		d.Status, d.Reason, d.Error, d.Gone = store.Cancelled, reason.Reorg, failure.Error(), a.event.gone
-		d.verdict = retry.Verdict{Reason: reason.Reorg, Text: failure.Error()}
+		d.Status, d.Reason, d.Error, d.Gone = store.Cancelled, outcome.Reorg, failure.Error(), a.event.gone
+		d.verdict = outcome.Verdict{Reason: outcome.Reorg, Text: failure.Error()}
 		return d
 	}
-	v := e.Authorizer.ObserveFailure(a.auth, failure, retry.Classify(failure))
+	v := e.Authorizer.ObserveFailure(a.auth, failure, classify.Error(failure))
 	if v.Unknown && a.onUnknown() == store.OnUnknownHold {
 		v.Text = "it is unknown whether the agent accepted the call, and its policy is onUnknown=hold: " + v.Text
-		v.Reason, v.Ending, v.Free = reason.HeldUnknown, retry.Hold, false
+		v.Reason, v.Ending, v.Free = outcome.HeldUnknown, outcome.Hold, false
 	}
 	d.Reason, d.Error, d.Free = v.Reason, v.Text, v.Free
 	d.Moved = v.Moved && !d.EndpointOfJob && !a.endpoint.Listed
@@ -60,15 +60,15 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 	}
 
 	switch v.Ending {
-	case retry.Skip:
+	case outcome.Skip:
 		d.Status = store.Skipped
-	case retry.Reject:
+	case outcome.Reject:
 		d.Status = store.Rejected
-	case retry.Hold:
+	case outcome.Hold:
 		d.Status = store.Held
-	case retry.Wait:
+	case outcome.Wait:
 		if v.Free && v.Pause == 0 {
-			v.Pause = retry.BackOff(e.Now().Sub(a.claim.CreatedAt))
+			v.Pause = outcome.BackOff(e.Now().Sub(a.claim.CreatedAt))
 		}
 		d.Status = store.Dead
 		if delay, more := e.Schedule.Next(a.claim.Budget, v, e.Random()); more {
@@ -82,7 +82,7 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 // failedByItself reports whether a failure with verdict v is the agent's own: the agent could not be found or did not
 // answer, and neither the job nor a client can have caused that. A job may choose the endpoint, the timeout and the
 // tool. An agent may refuse a call because of a client's text, so refusals do not count.
-func (a *attempt) failedByItself(v retry.Verdict) bool {
+func (a *attempt) failedByItself(v outcome.Verdict) bool {
 	return a.claim.Job.Action.ResolveEndpoint && !a.answer.cutShort && (v.Unwell || a.stage.name == "resolve")
 }
 
@@ -91,7 +91,7 @@ func (a *attempt) failedByItself(v retry.Verdict) bool {
 func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 	o := store.Outcome{
 		Stage: a.stage.name, StepMicros: a.stage.took[:a.stage.ended], Endpoint: a.endpoint.display,
-		Elsewhere: disabledByFile(a.server), Undecided: a.event.undecided,
+		Elsewhere: a.server.Disables(), Undecided: a.event.undecided,
 		Rerouted: a.event.rerouted, NoTurn: a.event.noTurn, Refuted: a.event.refuted,
 		FileSource: a.file.Source, FileVerification: a.file.Verification,
 		FileDisagrees: a.file.disagrees, FetchFailed: a.file.failed,
@@ -135,6 +135,6 @@ func (a *attempt) holdIfUnknown() error {
 	if !a.claim.InDoubt || a.onUnknown() != store.OnUnknownHold {
 		return nil
 	}
-	return retry.Fail(reason.HeldUnknown, "an earlier attempt ended with its worker, it is unknown whether the agent "+
+	return outcome.Fail(outcome.HeldUnknown, "an earlier attempt ended with its worker, it is unknown whether the agent "+
 		"took the call, and the agent's policy is onUnknown=hold: `worker delivery replay` sends it again, `worker delivery cancel` ends it")
 }

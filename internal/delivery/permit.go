@@ -7,11 +7,11 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/delivery/ratelimit"
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -48,7 +48,7 @@ func (e *Executor) acquirePermit(ctx context.Context, c *store.Claim, at resolve
 	var refused *ratelimit.RefusedError
 	switch {
 	case errors.As(err, &refused):
-		return nil, retry.Pause(refused.Reason, refused.Wait, why+refused.Text)
+		return nil, outcome.Pause(refused.Reason, refused.Wait, why+refused.Text)
 	case err != nil:
 		return nil, fmt.Errorf("take a permit at the agent's origin: %w", err)
 	}
@@ -68,7 +68,7 @@ func releasePermit(ctx context.Context, permit *ratelimit.Permit, answer toolAns
 }
 
 // endpointHealth returns how the breaker counts a call with this answer and failure. It is Failed if the endpoint did
-// not accept the call or did not finish it (retry.Verdict.Unwell), and OK if the endpoint answered, even if it refused
+// not accept the call or did not finish it (outcome.Verdict.Unwell), and OK if the endpoint answered, even if it refused
 // the call. It is Neutral if the call does not show whether the endpoint works: the job's own timeout ended the call,
 // the failure is not the agent's fault, or the agent answered 429.
 func endpointHealth(answer toolAnswer, failure error) ratelimit.Result {
@@ -78,12 +78,12 @@ func endpointHealth(answer toolAnswer, failure error) ratelimit.Result {
 		}
 		return ratelimit.OK
 	}
-	switch v := retry.Classify(failure); {
+	switch v := classify.Error(failure); {
 	case answer.cutShort:
 		return ratelimit.Neutral
 	case v.Unwell:
 		return ratelimit.Failed
-	case !v.AgentFault, v.Reason == reason.RateLimited:
+	case !v.AgentFault, v.Reason == outcome.RateLimited:
 		return ratelimit.Neutral // it does not show whether the endpoint works
 	}
 	return ratelimit.OK
@@ -116,7 +116,7 @@ func DescribeBreaker(address string, limits, unbound *ratelimit.Limiter) string 
 func limitedOrigin(e mcpcall.Endpoint, agent store.Agent) string {
 	switch {
 	case e.URL == "" && e.Listed:
-		return fmt.Sprintf("%s:%d:%s:%s", e.Transport, agent.ChainID, agent.Registry, agent.ID)
+		return e.Transport + ":" + agent.FullName()
 	case e.URL == "":
 		return e.Transport + ":" + e.Command
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -36,7 +36,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		t.Cleanup(l.Close)
 		return w.newWorker(func(c *Config) { c.Limiter = l })
 	}
-	waits := func(t *testing.T, w *world, d store.Delivery, why reason.Reason) {
+	waits := func(t *testing.T, w *world, d store.Delivery, why outcome.Reason) {
 		t.Helper()
 		if d.Status != store.Waiting || d.Reason != why || d.Attempts != 0 || len(d.History) != 0 {
 			t.Errorf("%s %s, %d attempts, %d in its history", d.Status, d.Reason, d.Attempts, len(d.History))

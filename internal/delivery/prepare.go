@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -70,9 +70,9 @@ func (e *Executor) prepareCall(ctx context.Context, a *attempt, names []string, 
 // mayBeStale reports whether err, an error of prepareCall, may be caused by an outdated tool list.
 func mayBeStale(err error) bool {
 	var schema *mcpcall.SchemaError
-	var failure *retry.Failure
+	var failure *outcome.Failure
 	return errors.As(err, &schema) ||
-		errors.As(err, &failure) && (failure.Reason == reason.ToolNotFound || failure.Reason == reason.ToolNotOffered)
+		errors.As(err, &failure) && (failure.Reason == outcome.ToolNotFound || failure.Reason == outcome.ToolNotOffered)
 }
 
 // listTools lists the agent's tools. With cachedTools, it may return a list from the cache. With freshTools, it asks
@@ -91,7 +91,7 @@ func (e *Executor) listTools(ctx context.Context, a *attempt, fresh bool) (listi
 // has no tools.
 func ListsNothing(err error) bool {
 	var call *mcpcall.CallError
-	return errors.As(err, &call) && call.Stage == mcpcall.StageList && retry.NotATool(err)
+	return errors.As(err, &call) && call.Stage == mcpcall.StageList && classify.NotATool(err)
 }
 
 // smallArguments is the largest size of arguments, in bytes of JSON, for which no memory is reserved. So small calls
@@ -152,7 +152,7 @@ func (e *Executor) reserveArguments(a *attempt, size int) (release func(), err e
 		origin = unboundPrefix + origin
 	}
 	if release = e.arguments.acquire(share, origin, a.slots != nil); release == nil {
-		return nil, retry.Pause(reason.AgentBusy, 0,
+		return nil, outcome.Pause(outcome.AgentBusy, 0,
 			fmt.Sprintf("calls with large arguments are in flight, and %d bytes more would need too much memory", size))
 	}
 	return release, nil

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/agentauth"
-	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/logging"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -18,7 +18,7 @@ import (
 type Result struct {
 	Refused bool // the claim was refused or lost, or the task is outdated: the task must not run again
 	Status  store.Status
-	Reason  reason.Reason
+	Reason  outcome.Reason
 	Text    string    // for the operator
 	Next    string    // how the operator can proceed; empty: nothing has to be done
 	At      time.Time // if Status is Waiting: when this task must run again; zero: it must not run again
@@ -95,7 +95,7 @@ func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, co
 // outcome o shows that the agent accepts the credential of this call: the agent accepted the delivery, or its tool
 // answered with an error. Otherwise it does nothing.
 func (e *Executor) releaseHeld(ctx context.Context, a *attempt, o store.Outcome) {
-	if o.Status != store.Delivered && o.Reason != reason.ToolError {
+	if o.Status != store.Delivered && o.Reason != outcome.ToolError {
 		return
 	}
 	auth := a.auth
@@ -122,7 +122,7 @@ func (e *Executor) commitOutcome(ctx context.Context, c *store.Claim, d *decisio
 		if err == nil || isFenced(err) || errors.Is(err, store.ErrStale) {
 			return rec, err
 		}
-		if retry.Unstorable(err) {
+		if classify.Unstorable(err) {
 			if stripped {
 				return rec, err // another attempt follows when the lease expires, until none is left
 			}

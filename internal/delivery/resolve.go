@@ -9,9 +9,8 @@ import (
 	"net/url"
 
 	"github.com/agentherald/herald/internal/agentauth"
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/servers"
@@ -55,7 +54,7 @@ func (e *Executor) resolveEndpoint(ctx context.Context, c *store.Claim, server *
 // The error has the reason chain_unconfigured if the chain has no RPC URL.
 func (e *Executor) registeredEndpoint(ctx context.Context, c *store.Claim) (resolvedEndpoint, error) {
 	if _, ok := e.Chain(c.Job.ChainID); !ok {
-		return resolvedEndpoint{}, retry.Fail(reason.ChainUnconfigured,
+		return resolvedEndpoint{}, outcome.Fail(outcome.ChainUnconfigured,
 			fmt.Sprintf("chain %d has no RPC URL: set RPC_URL_%d and restart the worker", c.Job.ChainID, c.Job.ChainID))
 	}
 	t, err := e.Resolver.Resolve(ctx, resolver.Agent{ChainID: c.Job.ChainID, Registry: c.Job.IdentityRegistry,
@@ -91,7 +90,7 @@ func describeBinding(t resolver.Target) string {
 func (e *Executor) jobEndpoint(c *store.Claim, listed mcpcall.Endpoint) (resolvedEndpoint, error) {
 	j, named := c.Job, c.Job.Action.Endpoint
 	if named == nil {
-		return resolvedEndpoint{}, retry.Fail(reason.InvalidJob,
+		return resolvedEndpoint{}, outcome.Fail(outcome.InvalidJob,
 			"action.endpoint is missing although resolveEndpoint is false")
 	}
 	found := resolvedEndpoint{
@@ -116,7 +115,7 @@ func (e *Executor) jobEndpoint(c *store.Claim, listed mcpcall.Endpoint) (resolve
 	}
 	var headers map[string]string
 	if err := json.Unmarshal(plain, &headers); err != nil {
-		return found, retry.Fail(reason.InternalError, "the job's decrypted headers cannot be read")
+		return found, outcome.Fail(outcome.InternalError, "the job's decrypted headers cannot be read")
 	}
 	found.source, found.ownHeaders = " from the job, with its own headers", true
 	found.Headers = make(map[string]secret.Secret, len(headers))

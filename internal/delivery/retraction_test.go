@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -104,20 +104,20 @@ func TestConfirmRetraction(t *testing.T) {
 	const forgotten, named = "0x01", "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
 	for name, c := range map[string]struct {
 		row  store.Delivery
-		want reason.Reason
+		want outcome.Reason
 		err  error  // of the ledger
 		by   string // the retraction's transactionHash or the delivery that it names; "" neither
 	}{
 		"delivered":          {row: store.Delivery{Status: store.Delivered}},
-		"being delivered":    {row: store.Delivery{Status: store.Running, History: []store.Attempt{{Stage: "claim"}}}, want: reason.BehindEarlier},
+		"being delivered":    {row: store.Delivery{Status: store.Running, History: []store.Attempt{{Stage: "claim"}}}, want: outcome.BehindEarlier},
 		"called":             {row: store.Delivery{Status: store.Dead, History: []store.Attempt{{Stage: "call", Outcome: "dead"}}}},
 		"its worker died":    {row: store.Delivery{Status: store.Rejected, History: []store.Attempt{{Stage: "claim"}}}},
-		"never got that far": {row: store.Delivery{Status: store.Rejected, History: []store.Attempt{{Stage: "resolve", Outcome: "rejected"}}}, want: reason.EventNotFound},
-		"named, and skipped": {row: store.Delivery{Status: store.Skipped}, want: reason.NeverDelivered, by: named},
-		"unknown":            {err: store.ErrNotFound, want: reason.EventNotFound},
-		"Postgres is away":   {err: errAway, want: reason.InternalError},
+		"never got that far": {row: store.Delivery{Status: store.Rejected, History: []store.Attempt{{Stage: "resolve", Outcome: "rejected"}}}, want: outcome.EventNotFound},
+		"named, and skipped": {row: store.Delivery{Status: store.Skipped}, want: outcome.NeverDelivered, by: named},
+		"unknown":            {err: store.ErrNotFound, want: outcome.EventNotFound},
+		"Postgres is away":   {err: errAway, want: outcome.InternalError},
 		"its transaction":    {row: store.Delivery{Status: store.Delivered, Job: asJSON(job.Job{TransactionHash: common.HexToHash(forgotten)})}, by: forgotten},
-		"another's":          {row: store.Delivery{Status: store.Delivered, Job: asJSON(job.Job{})}, by: forgotten, want: reason.EventNotFound},
+		"another's":          {row: store.Delivery{Status: store.Delivered, Job: asJSON(job.Job{})}, by: forgotten, want: outcome.EventNotFound},
 	} {
 		p := &Executor{Config: Config{Ledger: rowLedger{row: c.row, err: c.err}}}
 		j := job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg, AgentID: big.NewInt(1), FeedbackIndex: 1}
@@ -127,9 +127,9 @@ func TestConfirmRetraction(t *testing.T) {
 			j.TransactionHash = common.HexToHash(c.by)
 		}
 		_, err := p.confirmRetraction(t.Context(), j)
-		got := reason.Reason("")
+		got := outcome.Reason("")
 		if err != nil {
-			got = retry.Classify(err).Reason
+			got = classify.Error(err).Reason
 		}
 		heraldtest.Equal(t, name, got, c.want)
 	}

@@ -6,10 +6,9 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/chain"
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/logging"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -70,9 +69,9 @@ func (e *Executor) endReview(ctx context.Context, ledger ReviewLedger, l store.R
 	}
 	hints := append([]store.Hint{{Rank: -1, Job: l.Job}}, l.Hints...)
 	s, err := e.findEvent(ctx, &attempt{}, client, hints)
-	var failed *retry.Failure
+	var failed *outcome.Failure
 	var next *job.Job
-	switch notFound := errors.As(err, &failed) && failed.Reason == reason.EventNotFound; {
+	switch notFound := errors.As(err, &failed) && failed.Reason == outcome.EventNotFound; {
 	case err != nil && !notFound, err == nil && !s.Event.SameEvent(l.Job) && !s.Confirmed:
 		return nil // the review is due again
 	case err == nil && !s.Event.SameEvent(l.Job):

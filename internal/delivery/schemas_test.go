@@ -15,11 +15,11 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/agentauth"
-	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/receiver"
 	"github.com/ethereum/go-ethereum/common"
@@ -163,12 +163,12 @@ func TestAgentsPage(t *testing.T) {
 		}
 	}
 	for _, word := range regexp.MustCompile("`([a-z]+(?:_[a-z]+)+)`").FindAllStringSubmatch(page, -1) {
-		v := retry.Classify(retry.Fail(reason.Reason(word[1]), ""))
-		if !slices.Contains(known, word[1]) && word[1] != "input_required" && v.Ending == retry.Wait && !slices.Contains(retried, v.Reason) {
+		v := classify.Error(outcome.Fail(outcome.Reason(word[1]), ""))
+		if !slices.Contains(known, word[1]) && word[1] != "input_required" && v.Ending == outcome.Wait && !slices.Contains(retried, v.Reason) {
 			t.Errorf("docs/agent.md names %s, which is no reason", word[1])
 		}
 	}
 }
 
 // retried are the reasons for waits that an agent can cause.
-var retried = []reason.Reason{reason.ConnectFailed, reason.Timeout, reason.RateLimited, reason.ServerError, reason.OutcomeUnknown}
+var retried = []outcome.Reason{outcome.ConnectFailed, outcome.Timeout, outcome.RateLimited, outcome.ServerError, outcome.Unknown}

@@ -2,11 +2,10 @@ package delivery
 
 import (
 	"context"
-	"fmt"
 	"net/url"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
 	"github.com/agentherald/herald/internal/tracecontext"
@@ -43,7 +42,7 @@ func (e *Executor) beginSpans(a *attempt) *attemptSpans {
 		attribute.String("herald.delivery.id", c.ID.String()),
 		attribute.String("herald.delivery.key", text.Excerpt(c.Key, maxSpanText)),
 		attribute.String("herald.kind", text.Excerpt(string(c.Job.Kind), maxSpanText)),
-		attribute.String("herald.agent", fmt.Sprintf("%d:%s", c.Agent().ChainID, c.Agent().ID)))
+		attribute.String("herald.agent", c.Agent().String()))
 	_, root := e.Tracer.Start(tracecontext.Of(c.ID, c.Traceparent).RootContext(), "accept", about,
 		trace.WithTimestamp(c.CreatedAt), trace.WithSpanKind(trace.SpanKindProducer))
 	if !c.Again {
@@ -70,7 +69,7 @@ func (s *attemptSpans) addStep(a *attempt, name string, err error, began, ended 
 	}
 	_, span := s.tracer.Start(ctx, name, options...)
 	if err != nil {
-		span.SetStatus(codes.Error, string(retry.Classify(err).Reason))
+		span.SetStatus(codes.Error, string(classify.Error(err).Reason))
 	}
 	span.End(trace.WithTimestamp(ended))
 }

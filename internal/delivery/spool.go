@@ -8,9 +8,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/logging"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -63,7 +62,7 @@ func (e *Executor) loadSpooledOutcome(ctx context.Context, c *store.Claim) (*sto
 	}
 	sealed, err := e.readSpool(ctx, c.ID)
 	if err != nil {
-		return nil, &spoolError{retry.Fail(reason.InternalError,
+		return nil, &spoolError{outcome.Fail(outcome.InternalError,
 			fmt.Sprintf("an earlier attempt never ended, and Redis does not answer whether its outcome is known: %v",
 				err))}
 	}
@@ -107,7 +106,7 @@ func (e *Executor) readSpool(ctx context.Context, id uuid.UUID) ([]byte, error) 
 // recordSpooledOutcome deletes past from Redis and returns store.ErrStale.
 func (e *Executor) recordSpooledOutcome(ctx context.Context, a *attempt, past store.SpooledOutcome) (Result, error) {
 	d := decision{Outcome: past.Outcome, spooled: true,
-		verdict: retry.Verdict{Reason: past.Outcome.Reason, Text: past.Outcome.Error}}
+		verdict: outcome.Verdict{Reason: past.Outcome.Reason, Text: past.Outcome.Error}}
 	adopt := func(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error) {
 		past.Outcome = o // commitOutcome may have removed texts that Postgres refused
 		return e.Ledger.Adopt(ctx, c, past)

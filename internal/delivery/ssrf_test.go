@@ -18,7 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/netguard/guardtest"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -70,7 +70,7 @@ func (w *world) blocked(k *worker, id uuid.UUID, stage string) string {
 	w.t.Helper()
 	_, err := k.deliver(w.t.Context(), id, 1)
 	d := w.row(id)
-	if err == nil || d.Status != store.Rejected || d.Reason != reason.AddressBlocked || len(d.History) != 1 || d.History[0].Stage != stage {
+	if err == nil || d.Status != store.Rejected || d.Reason != outcome.AddressBlocked || len(d.History) != 1 || d.History[0].Stage != stage {
 		w.t.Errorf("%s %s: %s (%v), history %+v; want it blocked in step %s", d.Status, d.Reason, d.Error, err, d.History, stage)
 	}
 	return d.Error
@@ -179,7 +179,7 @@ func TestIndirectInwardAddresses(t *testing.T) {
 				if _, err := k.deliver(t.Context(), id, 1); err == nil {
 					t.Error("it was taken")
 				}
-				if d := w.row(id); d.Status != store.Rejected || d.Reason != reason.BadResponse || !strings.Contains(d.Error, "redirect") {
+				if d := w.row(id); d.Status != store.Rejected || d.Reason != outcome.BadResponse || !strings.Contains(d.Error, "redirect") {
 					t.Errorf("%s %s: %s", d.Status, d.Reason, d.Error)
 				}
 			})

@@ -17,7 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/netguard/guardtest"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -103,7 +103,7 @@ func TestHeldForWantOfAGateway(t *testing.T) {
 			t.Fatal(err)
 		}
 		d := w.row(id)
-		if d.Status != store.Held || d.Reason != reason.GatewayUnconfigured || d.Attempts != 0 || !strings.Contains(d.Error, "ARWEAVE_GATEWAY") {
+		if d.Status != store.Held || d.Reason != outcome.GatewayUnconfigured || d.Attempts != 0 || !strings.Contains(d.Error, "ARWEAVE_GATEWAY") {
 			t.Errorf("%s: %s %s after %d attempts: %s", name, d.Status, d.Reason, d.Attempts, d.Error)
 		}
 	}

@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -85,7 +84,7 @@ func (e *Executor) logWaits(within time.Duration) {
 	agents, others := e.waits.drain()
 	busiest := func(a, b store.Agent) int { return sumCounts(agents[b]) - sumCounts(agents[a]) }
 	for _, a := range slices.SortedFunc(maps.Keys(agents), busiest) {
-		e.logAgentWaits(fmt.Sprintf("%d:%s", a.ChainID, a.ID), agents[a], within)
+		e.logAgentWaits(a.String(), agents[a], within)
 	}
 	if len(others) > 0 {
 		e.logAgentWaits("all others", others, within)

@@ -11,10 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -42,15 +41,15 @@ func attemptOf(agent int64) *attempt {
 }
 
 // putOff makes p log an attempt that was deferred before it did anything.
-func putOff(p *Executor, agent int64, why reason.Reason) {
+func putOff(p *Executor, agent int64, why outcome.Reason) {
 	o := store.Outcome{Status: store.Waiting, Reason: why, Free: true}
-	p.logAttempt(attemptOf(agent), decision{Outcome: o, verdict: retry.Verdict{Reason: why}}, store.Recorded{}, nil)
+	p.logAttempt(attemptOf(agent), decision{Outcome: o, verdict: outcome.Verdict{Reason: why}}, store.Recorded{}, nil)
 }
 
 func TestLevels(t *testing.T) {
 	t.Parallel()
 	lost := errors.New("Postgres is away")
-	waiting := func(why reason.Reason, free, called bool) store.Outcome {
+	waiting := func(why outcome.Reason, free, called bool) store.Outcome {
 		return store.Outcome{Status: store.Waiting, Reason: why, Free: free, Called: called}
 	}
 	for name, c := range map[string]struct {
@@ -74,7 +73,7 @@ func TestLevels(t *testing.T) {
 		"throttled, not recorded": {waiting("throttled", true, false), false, lost, "ERROR"},
 	} {
 		p, said := logged(slog.LevelDebug)
-		d := decision{Outcome: c.out, verdict: retry.Verdict{Reason: c.out.Reason}, away: c.away}
+		d := decision{Outcome: c.out, verdict: outcome.Verdict{Reason: c.out.Reason}, away: c.away}
 		p.logAttempt(attemptOf(1), d, store.Recorded{}, c.err)
 		if lines := said(); len(lines) != 1 || lines[0]["level"] != c.want || lines[0]["msg"] != "delivery attempted" {
 			t.Errorf("%s: %v, want one line at %s", name, lines, c.want)
@@ -87,7 +86,7 @@ func TestLevels(t *testing.T) {
 func TestSummarizeWaits(t *testing.T) {
 	t.Parallel()
 	p, said := logged(slog.LevelInfo)
-	wait := func(agent int64, why reason.Reason, times int) {
+	wait := func(agent int64, why outcome.Reason, times int) {
 		for range times {
 			putOff(p, agent, why)
 		}

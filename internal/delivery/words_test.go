@@ -6,13 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard/guardtest"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
@@ -36,7 +35,7 @@ func (w *world) impatient(wait time.Duration) *worker {
 	})
 	return w.newWorker(func(c *Config) {
 		c.Resolver, c.Fetcher, c.Caller = resolve, fetcher, pool
-		c.Schedule = must(retry.NewSchedule([]time.Duration{time.Hour}))
+		c.Schedule = must(outcome.NewSchedule([]time.Duration{time.Hour}))
 		c.CallTimeout = max(c.CallTimeout, wait)
 		c.Lease = c.CallTimeout + c.LeaseMargin + time.Minute
 	})
@@ -105,25 +104,25 @@ func TestAttemptsSayWhatToDo(t *testing.T) {
 	const onChain = "0x0000000000000000000000000000000000000000000000000000000000000001"
 	for name, c := range map[string]struct {
 		put    func(w *world) uuid.UUID
-		reason reason.Reason
+		reason outcome.Reason
 		next   string
 		says   []string
 	}{
-		"401": {func(w *world) uuid.UUID { return rated(w, devnet.Feedback{}, status(http.StatusUnauthorized)) }, reason.AuthRequired,
+		"401": {func(w *world) uuid.UUID { return rated(w, devnet.Feedback{}, status(http.StatusUnauthorized)) }, outcome.AuthRequired,
 			"store a token: worker token set 31337:", []string{"HTTP 401"}},
 		"another file": {func(w *world) uuid.UUID {
 			c := must(w.gateway.AddFile(another))
 			return rated(w, devnet.Feedback{URI: "ipfs://" + c.String(), Hash: common.HexToHash(onChain)})
-		}, reason.HashMismatch, "the file's owner has to serve the file that was hashed", []string{"the hash on chain is " + onChain,
+		}, outcome.HashMismatch, "the file's owner has to serve the file that was hashed", []string{"the hash on chain is " + onChain,
 			"keccak256 of the file is " + crypto.Keccak256Hash(another).Hex()}},
 		"another tool": {func(w *world) uuid.UUID {
 			return rated(w, devnet.Feedback{}, func(a *agent) { a.tool = "agent.receiveFeedbacks" })
-		}, reason.ToolNotFound, "the agent has to offer the tool agent.receiveFeedback", []string{"it offers agent.receiveFeedbacks"}},
+		}, outcome.ToolNotFound, "the agent has to offer the tool agent.receiveFeedback", []string{"it offers agent.receiveFeedbacks"}},
 		"other arguments": {func(w *world) uuid.UUID {
 			return rated(w, devnet.Feedback{}, func(a *agent) {
 				a.schema = `{"type":"object","properties":{"tag1":{"type":"array"},"feedbackIndex":{"type":"boolean"}},"required":["mood","tag1"]}`
 			})
-		}, reason.SchemaMismatch, "the agent has to accept these arguments, see worker agent probe 31337:",
+		}, outcome.SchemaMismatch, "the agent has to accept these arguments, see worker agent probe 31337:",
 			[]string{"feedbackIndex: it must be boolean", "mood: it is required", "tag1: it must be array"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -27,46 +27,40 @@ type AgentRef struct {
 }
 
 // parseAgent parses CHAIN:AGENT.
-func parseAgent(s string) (chainID uint64, agentID string, err error) {
-	chain, agent, ok := strings.Cut(s, ":")
-	chainID, chainErr := strconv.ParseUint(chain, 10, 63)
-	if !ok || chainErr != nil || agent == "" || strings.Trim(agent, "0123456789") != "" || len(agent) > 78 {
-		return 0, "", &MisuseError{Field: "agent", Text: fmt.Sprintf("%.100q is not CHAIN:AGENT, as in 8453:42", s)}
+func parseAgent(s string) (store.Agent, error) {
+	g, ok := erc8004.ParseAgent(s)
+	if !ok {
+		return g, &MisuseError{Field: "agent", Text: fmt.Sprintf("%.100q is not CHAIN:AGENT, as in 8453:42", s)}
 	}
-	if agent = strings.TrimLeft(agent, "0"); agent == "" {
-		agent = "0"
-	}
-	return chainID, agent, nil
+	return g, nil
 }
 
 // ParseRef returns the store's identifier of an agent.
 func (o *Operator) ParseRef(r AgentRef) (store.Agent, error) {
-	chainID, id, err := parseAgent(r.Agent)
+	g, err := parseAgent(r.Agent)
 	if err != nil {
-		return store.Agent{}, err
+		return g, err
 	}
+	known, _ := o.Settings.Registries(g.ChainID)
+	registry, problem := known.Identity, ""
 	if r.Registry != "" {
-		registry, problem := erc8004.ParseAddress(r.Registry)
-		if problem != "" {
-			return store.Agent{}, NewMisuse("--registry %q is not an address with the right checksum", r.Registry)
-		}
-		return store.Agent{ChainID: chainID, Registry: strings.ToLower(registry.Hex()), ID: id}, nil
+		registry, problem = erc8004.ParseAddress(r.Registry)
 	}
-	known, _ := o.Settings.Registries(chainID)
-	if known.Identity == (common.Address{}) {
-		return store.Agent{}, NewMisuse("the IdentityRegistry of chain %d is not known: name it with --registry, "+
-			"or set IDENTITY_REGISTRY_%d", chainID, chainID)
+	switch {
+	case problem != "":
+		return store.Agent{}, NewMisuse("--registry %q is not an address with the right checksum", r.Registry)
+	case registry == common.Address{} && r.Registry == "":
+		return store.Agent{}, NewMisuse("the IdentityRegistry of chain %[1]d is not known: name it with --registry, "+
+			"or set IDENTITY_REGISTRY_%[1]d", g.ChainID)
 	}
-	return store.Agent{ChainID: chainID, Registry: strings.ToLower(known.Identity.Hex()), ID: id}, nil
+	g.Registry = strings.ToLower(registry.Hex())
+	return g, nil
 }
 
 // DescribeAgent names an agent for use in a sentence.
 func DescribeAgent(g store.Agent) string {
-	return fmt.Sprintf("agent %d:%s of registry %s", g.ChainID, g.ID, g.Registry)
+	return fmt.Sprintf("agent %s of registry %s", g, g.Registry)
 }
-
-// ShortName returns CHAIN:AGENT.
-func ShortName(g store.Agent) string { return fmt.Sprintf("%d:%s", g.ChainID, g.ID) }
 
 // ListedServer returns the agent's entry in the servers file, or nil without one.
 func (o *Operator) ListedServer(g store.Agent) (*servers.Server, error) {
@@ -145,7 +139,7 @@ func (o *Operator) ListAgents(ctx context.Context, f AgentFilter) (page AgentPag
 
 // agentCursor returns the cursor of an agent: its chain, registry and id.
 func agentCursor(r store.AgentRow) string {
-	return fmt.Sprintf("%d:%s:%s", r.ChainID, r.IdentityRegistry, r.AgentID)
+	return store.Agent{ChainID: r.ChainID, Registry: r.IdentityRegistry, ID: r.AgentID}.FullName()
 }
 
 // failingCursor returns the cursor of an agent in a list sorted by failures. It also contains the agent's counts.
@@ -162,13 +156,11 @@ func parseFailingCursor(s string) (failed, calls int, err error) {
 }
 
 func parseAgentCursor(s string) (store.Agent, error) {
-	chain, rest, _ := strings.Cut(s, ":")
-	registry, id, _ := strings.Cut(rest, ":")
-	chainID, agentID, err := parseAgent(chain + ":" + id)
-	if err != nil || !common.IsHexAddress(registry) {
+	g, ok := erc8004.ParseFullName(s)
+	if !ok {
 		return store.Agent{}, misuseOf("cursor", "%.200q is not a cursor: take it from the end of the previous page", s)
 	}
-	return store.Agent{ChainID: chainID, Registry: strings.ToLower(registry), ID: agentID}, nil
+	return g, nil
 }
 
 // Agent is the state of an agent and its stored tokens, without secrets.
@@ -307,7 +299,7 @@ type AgentPolicy struct {
 
 // changeAgent begins a change: it reads the agent's row as it is before.
 func changeAgent(ctx context.Context, st *Session, g store.Agent) (out AgentChange, before store.AgentRow, err error) {
-	out = AgentChange{Agent: ShortName(g), Registry: g.Registry, Name: DescribeAgent(g)}
+	out = AgentChange{Agent: g.String(), Registry: g.Registry, Name: DescribeAgent(g)}
 	before, err = st.AgentRow(ctx, g)
 	if errors.Is(err, store.ErrNotFound) {
 		out.Unseen, err = true, nil
@@ -393,7 +385,7 @@ func (o *Operator) fileDisables(g store.Agent) bool {
 	if err != nil {
 		o.Notify("warning: it is not known whether the servers file disables the agent: %v", err)
 	}
-	return listed != nil && !listed.Enabled
+	return listed.Disables()
 }
 
 // parsePolicy parses settings of the form NAME=VALUE.

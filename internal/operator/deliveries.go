@@ -12,9 +12,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
 	"github.com/google/uuid"
@@ -35,19 +34,19 @@ type Selection struct {
 
 // parseFilter converts the selection to a filter of the store. Relative times count back from now.
 func (s Selection) parseFilter(now time.Time) (store.Filter, error) {
-	f := store.Filter{Status: store.Status(s.Status), Reason: reason.Reason(s.Reason), Kind: s.Kind}
-	err := cmp.Or(checkWord("status", s.Status, AllStatuses()), checkWord("reason", s.Reason, reason.All()),
+	f := store.Filter{Status: store.Status(s.Status), Reason: outcome.Reason(s.Reason), Kind: s.Kind}
+	err := cmp.Or(checkWord("status", s.Status, AllStatuses()), checkWord("reason", s.Reason, outcome.Reasons()),
 		checkWord("kind", s.Kind, AllKinds()))
 	if err != nil {
 		return f, err
 	}
 
 	if s.Agent != "" {
-		chainID, agentID, err := parseAgent(s.Agent)
+		g, err := parseAgent(s.Agent)
 		if err != nil {
 			return f, err
 		}
-		f.ChainID, f.AgentID = &chainID, agentID
+		f.ChainID, f.AgentID = &g.ChainID, g.ID
 	}
 
 	if f.Client, err = parseHex("client", s.Client, 20); err != nil {
@@ -213,7 +212,7 @@ func (o *Operator) ShowDelivery(ctx context.Context, idOrKey string) (d Delivery
 // turn, and the end of the other delivery comes first.
 func (o *Operator) addNextStep(ctx context.Context, st *Session, d *Delivery) error {
 	d.NextStep = o.nextStep(d.Delivery)
-	if d.Status != store.Waiting || d.Reason != reason.BehindEarlier {
+	if d.Status != store.Waiting || d.Reason != outcome.BehindEarlier {
 		return nil
 	}
 	blocker, err := st.Blocker(ctx, d.ID)
@@ -256,18 +255,16 @@ func (o *Operator) nextStep(d store.Delivery) string {
 		} `json:"action"`
 	}
 	_ = json.Unmarshal(d.Job, &asked) // an unknown tool name only makes the text less specific
-	listed, err := o.ListedServer(store.Agent{ChainID: d.ChainID, Registry: d.IdentityRegistry, ID: d.AgentID})
-	return retry.NextStep(d.Reason, retry.Subject{Delivery: d.ID.String(), ChainID: d.ChainID,
-		AgentID:  d.AgentID,
-		Registry: d.IdentityRegistry, Endpoint: d.Endpoint, Tool: asked.Action.ToolName, Listed: err == nil &&
-			listed != nil,
-		Over: d.Status.Final()})
+	agent := store.Agent{ChainID: d.ChainID, Registry: d.IdentityRegistry, ID: d.AgentID}
+	listed, err := o.ListedServer(agent)
+	return outcome.NextStep(d.Reason, outcome.Subject{Delivery: d.ID.String(), ChainID: d.ChainID,
+		Agent: agent.Argument(), Endpoint: d.Endpoint, Tool: asked.Action.ToolName, Listed: err == nil && listed != nil, Over: d.Status.Final()})
 }
 
 // CheckEventFilter returns an error if agent or one of statuses is invalid.
 func CheckEventFilter(agent string, statuses []string) error {
 	if agent != "" {
-		if _, _, err := parseAgent(agent); err != nil {
+		if _, err := parseAgent(agent); err != nil {
 			return err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -260,7 +261,7 @@ func (r *MoveRequest) chooseDeliveries(ctx context.Context, st ledger, v verb, n
 func describeFilter(f store.Filter) map[string]any {
 	m := map[string]any{}
 	if f.ChainID != nil {
-		m["agent"] = fmt.Sprintf("%d:%s", *f.ChainID, f.AgentID)
+		m["agent"] = erc8004.FormatAgent(*f.ChainID, f.AgentID)
 	}
 	for name, v := range map[string]string{"status": string(f.Status), "reason": string(f.Reason), "kind": f.Kind,
 		"client": f.Client, "transaction": f.Transaction, "key": f.Key} {

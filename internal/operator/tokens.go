@@ -52,7 +52,7 @@ func DescribeToken(t store.Token, now time.Time) Token {
 	case t.ExpiresAt.After(now):
 		state = TokenSoon
 	}
-	return Token{Agent: ShortName(t.Agent), Registry: t.Registry, Origin: t.Origin, Path: t.Path, Scheme: t.Scheme,
+	return Token{Agent: t.Agent.String(), Registry: t.Registry, Origin: t.Origin, Path: t.Path, Scheme: t.Scheme,
 		Header: t.Header, Issuer: t.Issuer, Key: key, CreatedAt: t.CreatedAt, UpdatedAt: t.UpdatedAt,
 		ExpiresAt: t.ExpiresAt, State: state}
 }

@@ -45,7 +45,7 @@ const (
 	bindingLimit = 64 << 10
 	// bindingTimeout bounds fetching the list. If it expires, the binding is BindingUnknown.
 	bindingTimeout = 5 * time.Second
-	// unknownTTL is the longest time for which an outcome with BindingUnknown is cached.
+	// unknownTTL is the longest time for which a result with BindingUnknown is cached.
 	unknownTTL = time.Minute
 )
 

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/erc8004"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 )
 
 // chooseEntry returns the first of entries that Herald may call, with {agentId} replaced. entries are sorted, the best
@@ -30,7 +30,7 @@ func chooseEntry(entries []erc8004.MCPEntry, agentID *big.Int, allowed [][]strin
 		passed = append(passed, e.From+": "+why)
 	}
 	if first == nil {
-		return erc8004.MCPEntry{}, "there is no MCP entry", &SkipError{Reason: reason.NoMCPEndpoint}
+		return erc8004.MCPEntry{}, "there is no MCP entry", &SkipError{Reason: outcome.NoMCPEndpoint}
 	}
 	return erc8004.MCPEntry{}, "refused: " + joinFirst(passed), first
 }

@@ -3,23 +3,22 @@ package resolver
 import (
 	"fmt"
 
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 )
 
 // SkipError is the error of Resolve for an agent without an endpoint. The error is the same until the agent's
 // registration changes.
 type SkipError struct {
-	Reason reason.Reason // NoURI, NoDocument, NoMCPEndpoint, AgentInactive or AgentNotFound
-	Err    error         // the cause; nil if the reason explains the error completely
+	Reason outcome.Reason // NoURI, NoDocument, NoMCPEndpoint or AgentNotFound
+	Err    error          // the cause; nil if the reason explains the error completely
 }
 
 func (e *SkipError) Error() string {
-	text := map[reason.Reason]string{
-		reason.NoURI:         "the agent has no tokenURI",
-		reason.NoDocument:    "the agent has no registration document",
-		reason.NoMCPEndpoint: "the agent's registration lists no MCP endpoint",
-		reason.AgentInactive: "the agent's registration says that it is inactive",
-		reason.AgentNotFound: "the registry knows no such agent",
+	text := map[outcome.Reason]string{
+		outcome.NoURI:         "the agent has no tokenURI",
+		outcome.NoDocument:    "the agent has no registration document",
+		outcome.NoMCPEndpoint: "the agent's registration lists no MCP endpoint",
+		outcome.AgentNotFound: "the registry knows no such agent",
 	}[e.Reason]
 	if e.Err != nil {
 		return fmt.Sprintf("%s: %v", text, e.Err)

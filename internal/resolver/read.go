@@ -11,7 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 )
 
 // page is the data that was parsed from an agent's registration document. It is used again if the document's server
@@ -20,7 +20,7 @@ type page struct {
 	uri        string          // the tokenURI of the document
 	validators ipfs.Validators // for a conditional request to the document's server; empty: it sent none
 	target     Target          // without Steps; Binding is BoundByOrigin or ""
-	err        error           // *SkipError or *TransportRefusedError if no endpoint can be called
+	err        error           // *SkipError, *outcome.Failure or *TransportRefusedError if no endpoint can be called
 	shape      string          // Detail of the step "registration"
 	choice     string          // Detail of the step "endpoint"; empty if no entry was looked for
 }
@@ -36,19 +36,19 @@ func (p *page) isCached() bool {
 }
 
 // resolveAgent resolves an agent without the cached outcome. If it fails, the target of the result contains the steps
-// so far. old is the page of the previous outcome, or nil: if the document is unchanged, it is used again.
-func (r *Resolver) resolveAgent(ctx context.Context, a Agent, old *page) (o outcome) {
+// so far. old is the page of the previous result, or nil: if the document is unchanged, it is used again.
+func (r *Resolver) resolveAgent(ctx context.Context, a Agent, old *page) (o result) {
 	w := &trace{now: r.cfg.Now, began: r.cfg.Now()}
 	defer func() { o.target.Steps = w.steps }()
 	uri, err := r.readTokenURI(ctx, a, w)
 	if err != nil {
-		return outcome{err: err}
+		return result{err: err}
 	}
 	p, err := r.readDocument(ctx, a, uri, old, w)
 	if err != nil {
-		return outcome{err: err}
+		return result{err: err}
 	}
-	o = outcome{target: p.target.clone(), err: p.err}
+	o = result{target: p.target.clone(), err: p.err}
 	if p.isCached() {
 		o.page = p
 	}
@@ -71,13 +71,13 @@ func (r *Resolver) readTokenURI(ctx context.Context, a Agent, w *trace) (string,
 		w.addStep("tokenURI", source, excerpt(err.Error()))
 		var missing interface{ NoSuchAgent() bool }
 		if errors.As(err, &missing) && missing.NoSuchAgent() {
-			return "", &SkipError{Reason: reason.AgentNotFound, Err: err}
+			return "", &SkipError{Reason: outcome.AgentNotFound, Err: err}
 		}
 		return "", fmt.Errorf("reading tokenURI of agent %s: %w", a.cacheKey(), err)
 	}
 	w.addStep("tokenURI", source, describeURI(uri))
 	if isBlank(uri) {
-		return "", &SkipError{Reason: reason.NoURI}
+		return "", &SkipError{Reason: outcome.NoURI}
 	}
 	return uri, nil
 }
@@ -135,13 +135,13 @@ func (r *Resolver) parseDocument(ctx context.Context, doc ipfs.Document) (erc800
 func (r *Resolver) findEntry(a Agent, doc ipfs.Document, reg erc8004.Registration, err error) *page {
 	p := &page{target: Target{DocumentURI: withoutQuery(doc.URI), DocumentSource: doc.Source}}
 	if err != nil {
-		p.shape, p.err = excerpt(err.Error()), &SkipError{Reason: reason.NoDocument, Err: err}
+		p.shape, p.err = excerpt(err.Error()), &SkipError{Reason: outcome.NoDocument, Err: err}
 		return p
 	}
 	t, entries := &p.target, reg.ListMCPEntries()
 	p.shape = describeRegistration(reg, len(entries))
 	if reg.Inactive() {
-		p.err = &SkipError{Reason: reason.AgentInactive}
+		p.err = outcome.Agent{Inactive: true}.Judge()
 		return p
 	}
 	commands := slices.DeleteFunc(slices.Clone(r.cfg.StdioCommands), func(argv []string) bool {
@@ -172,7 +172,7 @@ func classifyFetchError(err error) error {
 	)
 	if errors.As(err, &none) || errors.As(err, &invalid) || errors.As(err, &large) || errors.As(err, &absent) &&
 		absent.Proven {
-		return &SkipError{Reason: reason.NoDocument, Err: err}
+		return &SkipError{Reason: outcome.NoDocument, Err: err}
 	}
 	return fmt.Errorf("registration document: %w", err)
 }

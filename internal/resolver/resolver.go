@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/ethereum/go-ethereum/common"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/sync/singleflight"
@@ -78,13 +79,13 @@ type Agent struct {
 	ChainID  uint64
 	Registry common.Address // the identity registry
 	ID       *big.Int
-	// Epoch is the agent's current epoch. An outcome that was cached for a lower epoch is not used.
+	// Epoch is the agent's current epoch. A result that was cached for a lower epoch is not used.
 	Epoch int64
 }
 
 // cacheKey returns the agent's key in the cache. It does not contain the epoch.
 func (a Agent) cacheKey() string {
-	return strconv.FormatUint(a.ChainID, 10) + ":" + a.Registry.Hex() + ":" + a.ID.String()
+	return erc8004.Agent{ChainID: a.ChainID, Registry: a.Registry.Hex(), ID: a.ID.String()}.FullName()
 }
 
 // Target is an agent's MCP endpoint. The author of the registration document determines all fields except Binding, Took
@@ -108,7 +109,7 @@ type Target struct {
 	Steps []Step
 }
 
-// Resolver resolves agents and caches the outcomes. It is safe for concurrent use.
+// Resolver resolves agents and caches the results. It is safe for concurrent use.
 type Resolver struct {
 	cfg     Config
 	cache   *cache
@@ -157,12 +158,12 @@ func (r *Resolver) Close() {
 // ErrClosed is the error of Resolve after Close.
 var ErrClosed = errors.New("the resolver is closed")
 
-// Resolve returns the agent's MCP endpoint. It uses the cached outcome for the agent if that is fresh, and otherwise
+// Resolve returns the agent's MCP endpoint. It uses the cached result for the agent if that is fresh, and otherwise
 // reads the chain and the registration document.
 //
-// The error is a *SkipError, a *TransportRefusedError, an *UnboundError or ErrClosed; or it wraps an error of Chain, an
-// *ipfs.UnavailableError, *ipfs.NotFoundError, *ipfs.NoGatewayError, *netguard.BlockedError or
-// *netguard.RefusedURLError; or, if ctx ended, the cause of that.
+// The error is a *SkipError, the *outcome.Failure of an inactive agent, a *TransportRefusedError, an *UnboundError or
+// ErrClosed; or it wraps an error of Chain, an *ipfs.UnavailableError, *ipfs.NotFoundError, *ipfs.NoGatewayError,
+// *netguard.BlockedError or *netguard.RefusedURLError; or, if ctx ended, the cause of that.
 func (r *Resolver) Resolve(ctx context.Context, a Agent) (Target, error) {
 	if a.ID == nil || a.ID.Sign() < 0 || a.ID.BitLen() > 256 {
 		return Target{}, errors.New("resolver: the agent's id is not a uint256")
@@ -176,9 +177,9 @@ func (r *Resolver) Resolve(ctx context.Context, a Agent) (Target, error) {
 		t.Took = 0
 		return t, o.err
 	}
-	result := r.flights.DoChan(key+"@"+strconv.FormatInt(a.Epoch, 10), func() (any, error) {
+	flight := r.flights.DoChan(key+"@"+strconv.FormatInt(a.Epoch, 10), func() (any, error) {
 		if !r.startFlight() {
-			return outcome{err: ErrClosed}, nil
+			return result{err: ErrClosed}, nil
 		}
 		defer r.running.Done()
 		ctx, cancel := context.WithTimeout(r.ctx, r.cfg.Timeout)
@@ -186,13 +187,13 @@ func (r *Resolver) Resolve(ctx context.Context, a Agent) (Target, error) {
 		o := r.resolveAgent(ctx, a, r.cache.getStalePage(key, a.Epoch))
 		if ttl := r.ttlOf(o); ttl > 0 {
 			now := r.cfg.Now()
-			r.cache.putNewer(key, entry{epoch: a.Epoch, outcome: o, made: now, expires: now.Add(ttl)})
+			r.cache.putNewer(key, entry{epoch: a.Epoch, result: o, made: now, expires: now.Add(ttl)})
 		}
 		return o, nil
 	})
 	select {
-	case res := <-result:
-		o := res.Val.(outcome) // the flight's own error is never set
+	case res := <-flight:
+		o := res.Val.(result) // the flight's own error is never set
 		t := o.target.clone()
 		t.Took = r.cfg.Now().Sub(start)
 		return t, o.err
@@ -218,10 +219,11 @@ func (t Target) clone() Target {
 	return t
 }
 
-// ttlOf returns the time for which an outcome is cached. It returns 0 for a temporary failure, which is not cached.
-func (r *Resolver) ttlOf(o outcome) time.Duration {
+// ttlOf returns the time for which a result is cached. It returns 0 for a temporary failure, which is not cached.
+func (r *Resolver) ttlOf(o result) time.Duration {
 	var (
 		skip    *SkipError
+		failed  *outcome.Failure
 		refused *TransportRefusedError
 		unbound *UnboundError
 		blocked *netguard.BlockedError
@@ -237,7 +239,7 @@ func (r *Resolver) ttlOf(o outcome) time.Duration {
 		return r.cfg.PinnedTTL
 	case o.err == nil:
 		return r.cfg.MutableTTL
-	case errors.As(o.err, &skip), errors.As(o.err, &refused), errors.As(o.err, &unbound), errors.As(o.err, &blocked),
+	case errors.As(o.err, &skip), errors.As(o.err, &failed), errors.As(o.err, &refused), errors.As(o.err, &unbound), errors.As(o.err, &blocked),
 		errors.As(o.err, &badURL):
 		return r.cfg.NegativeTTL
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
 )
 
@@ -140,6 +141,7 @@ func data(doc string) string {
 // nameError returns a short name of an error, for tables.
 func nameError(err error) string {
 	var skip *resolver.SkipError
+	var failed *outcome.Failure
 	var refused *resolver.TransportRefusedError
 	var unbound *resolver.UnboundError
 	var blocked *netguard.BlockedError
@@ -151,6 +153,8 @@ func nameError(err error) string {
 		return "ok"
 	case errors.As(err, &skip):
 		return string(skip.Reason)
+	case errors.As(err, &failed):
+		return string(failed.Reason)
 	case errors.As(err, &refused):
 		return "transport_refused"
 	case errors.As(err, &unbound):

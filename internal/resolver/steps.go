@@ -16,7 +16,7 @@ import (
 // Step describes one step of a resolution, for display. Its texts contain no secrets.
 type Step struct {
 	// What names the step. The steps of a resolution are tokenURI, document, registration, binding and
-	// endpoint, in this order, up to the step that failed. The only step of a cached outcome is cache.
+	// endpoint, in this order, up to the step that failed. The only step of a cached result is cache.
 	What   string
 	Source string // where the data of the step came from
 	Detail string // the result or the error of the step, one line

@@ -8,9 +8,9 @@ import (
 	"math/big"
 	"os"
 	"strconv"
-	"strings"
 	"unicode/utf8"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/strictjson"
 )
@@ -198,19 +198,14 @@ func (p *parser) readServers(f *File, at *strictjson.Value, wanted func(Key) boo
 
 // parseKey parses CHAIN:AGENT.
 func parseKey(s string) (k Key, problem string) {
-	const form = "is not CHAIN:AGENT, as in 8453:42"
-	chain, agent, ok := strings.Cut(s, ":")
-	id, err := strconv.ParseUint(chain, 10, 63)
-	switch {
-	case !ok || err != nil || id == 0 || strconv.FormatUint(id, 10) != chain:
-		return k, form
-	case agent == "" || len(agent) > 78 || strings.Trim(agent, "0123456789") != "" || agent != "0" && agent[0] == '0':
-		return k, form
+	a, ok := erc8004.ParseAgent(s)
+	if !ok || a.ChainID == 0 || a.String() != s {
+		return k, "is not CHAIN:AGENT, as in 8453:42"
 	}
-	if n, ok := new(big.Int).SetString(agent, 10); !ok || n.BitLen() > 256 {
+	if n, ok := new(big.Int).SetString(a.ID, 10); !ok || n.BitLen() > 256 {
 		return k, "names an agent whose number is over 256 bits"
 	}
-	return Key{id, agent}, ""
+	return Key{a.ChainID, a.ID}, ""
 }
 
 // lineOf returns the line of an offset, 1-based.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/secret"
 )
@@ -18,7 +19,7 @@ type Key struct {
 	AgentID string // decimal
 }
 
-func (k Key) String() string { return fmt.Sprintf("%d:%s", k.ChainID, k.AgentID) }
+func (k Key) String() string { return erc8004.FormatAgent(k.ChainID, k.AgentID) }
 
 // Server is the entry of one agent.
 type Server struct {
@@ -33,6 +34,10 @@ type Server struct {
 	// endpoint contains values from the environment and is therefore never printed. It is immutable.
 	endpoint *mcpcall.Endpoint
 }
+
+// Disables reports whether the file disables the agent. If it does, enabling the agent in its row releases none of its
+// deliveries. A nil Server, an agent without an entry, is not disabled.
+func (s *Server) Disables() bool { return s != nil && !s.Enabled }
 
 // Format prints Display for every verb, so that no secret is printed.
 func (s Server) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "server "+s.Display) }

@@ -12,14 +12,15 @@ import (
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/delivery/effort"
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/delivery/ratelimit"
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/delivery/throughput"
 	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/intake/legacy"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/resolver"
@@ -111,7 +112,7 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 	if err != nil {
 		return err
 	}
-	schedule, err := retry.NewSchedule(cfg.RetrySchedule)
+	schedule, err := outcome.NewSchedule(cfg.RetrySchedule)
 	if err != nil {
 		return err
 	}
@@ -148,7 +149,7 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 	}
 	parts.Efforts = a.efforts
 	parts.Authorizer, err = agentauth.New(agentauth.Config{Ledger: a.store, Opener: keys, Sealer: keys,
-		OAuth: a.content.OAuth, Spool: a.queue, Logger: o.Logger})
+		Classify: classify.Error, OAuth: a.content.OAuth, Spool: a.queue, Logger: o.Logger})
 	if err != nil {
 		return err
 	}
@@ -272,7 +273,7 @@ const (
 	maintenanceTimeout = 10 * time.Second
 )
 
-func (a *assembly) openMaintenance(cfg *config.Config, d *dispatch.Dispatcher, s retry.Schedule,
+func (a *assembly) openMaintenance(cfg *config.Config, d *dispatch.Dispatcher, s outcome.Schedule,
 	o Options) (err error) {
 	a.upkeep, err = store.Open(store.Config{URL: a.backend.DirectURL(), StrictOrder: cfg.StrictOrder, MaxConns: maintenanceConns,
 		StatementTimeout: maintenanceTimeout})
@@ -306,7 +307,7 @@ func (a *assembly) openMaintenance(cfg *config.Config, d *dispatch.Dispatcher, s
 	return nil
 }
 
-func (a *assembly) openAlerts(cfg *config.Config, s retry.Schedule, o Options) (err error) {
+func (a *assembly) openAlerts(cfg *config.Config, s outcome.Schedule, o Options) (err error) {
 	watch := alerts.WatcherConfig{Ledger: a.upkeep, DisableAfter: cfg.DisableAfter, Logger: o.Logger}
 	if !cfg.AlertURL.IsZero() {
 		if a.sender, err = alerts.NewSender(alerts.SenderConfig{Ledger: a.store, URL: cfg.AlertURL, Secret: cfg.AlertSecret,

@@ -11,7 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/devnet/devnettest"
 	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -24,7 +24,7 @@ func TestBindingPolicy(t *testing.T) {
 		env    []string
 		first  bool // the first agent is called
 		status store.Status
-		reason reason.Reason
+		reason outcome.Reason
 	}{
 		{nil, true, store.Waiting, "agent_busy"},
 		{[]string{"HERALD_BINDING=off"}, true, store.Running, ""},

@@ -60,7 +60,7 @@ func (l *serversFile) findServer(a store.Agent) (servers.Server, bool) {
 
 func (l *serversFile) isDisabled(a store.Agent) bool {
 	s, ok := l.findServer(a)
-	return ok && !s.Enabled
+	return ok && s.Disables()
 }
 
 // callableAgents returns the agents whose entries have an endpoint.

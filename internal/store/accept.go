@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/agentherald/herald/internal/tracecontext"
 	"github.com/google/uuid"
@@ -429,7 +429,7 @@ func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uu
 type holder struct {
 	id       uuid.UUID
 	status   Status
-	reason   reason.Reason
+	reason   outcome.Reason
 	raw      []byte // the stored job; nil: retention deleted it, or the job was Refused
 	sealed   []byte // the encrypted headers of the job's endpoint
 	called   bool   // an attempt that called the agent was recorded
@@ -442,12 +442,12 @@ type holder struct {
 
 // isNotFound reports whether the delivery was rejected (event_not_found), because a check did not find its event on the
 // chain.
-func (h holder) isNotFound() bool { return h.status == Rejected && h.reason == reason.EventNotFound }
+func (h holder) isNotFound() bool { return h.status == Rejected && h.reason == outcome.EventNotFound }
 
 // mayReopen reports whether the delivery ended because its event was missing: a check did not find the event, or a
 // reorg removed it. The delivery can then be queued again (reopenDelivery).
 func (h holder) mayReopen() bool {
-	return h.isNotFound() || h.status == Cancelled && h.reason == reason.Reorg
+	return h.isNotFound() || h.status == Cancelled && h.reason == outcome.Reorg
 }
 
 // answerKnownKeys sets the answers that insertNew left undecided, because their keys have deliveries. An answer becomes
@@ -530,7 +530,7 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 		return out, fmt.Errorf("read back the job of %s: %w", a.key, err)
 	}
 	isReadable := h.raw != nil && json.Unmarshal(h.raw, &known) == nil
-	isInvalid := h.status == Rejected && h.reason == reason.InvalidJob
+	isInvalid := h.status == Rejected && h.reason == outcome.InvalidJob
 	switch {
 	case !isReadable && (h.mayReopen() || isInvalid) && (!h.called || a.read):
 		return s.reopenDelivery(ctx, tx, a, h)

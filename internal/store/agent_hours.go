@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -28,9 +28,9 @@ const latencyBuckets = 14
 type AgentHour struct {
 	Hour     time.Time // beginning of the hour, UTC
 	Calls    int
-	Failed   int                   // calls that failed by the agent's fault
-	Failures map[reason.Reason]int // failed calls by reason
-	Latency  []int                 // calls that were sent, by bucket of their duration (latencyBounds)
+	Failed   int                    // calls that failed by the agent's fault
+	Failures map[outcome.Reason]int // failed calls by reason
+	Latency  []int                  // calls that were sent, by bucket of their duration (latencyBounds)
 }
 
 // isCall reports whether the attempt with outcome o counts as a call (AgentHour).
@@ -64,16 +64,16 @@ func (h *AgentHour) Count(o Outcome) {
 	}
 	h.Calls++
 	if o.AgentError != "" {
-		h.addFailures(cmp.Or(o.Reason, reason.Reason(o.Status)), 1)
+		h.addFailures(cmp.Or(o.Reason, outcome.Reason(o.Status)), 1)
 	}
 	if i := o.latencyBucket(); i >= 0 {
 		h.addLatency(i, 1)
 	}
 }
 
-func (h *AgentHour) addFailures(r reason.Reason, n int) {
+func (h *AgentHour) addFailures(r outcome.Reason, n int) {
 	if h.Failures == nil {
-		h.Failures = map[reason.Reason]int{}
+		h.Failures = map[outcome.Reason]int{}
 	}
 	h.Failed += n
 	h.Failures[r] += n
@@ -88,12 +88,12 @@ func (h *AgentHour) addLatency(bucket, n int) {
 
 // CallSummary sums up an agent's calls since a time.
 type CallSummary struct {
-	Since    time.Time             `json:"since"` // beginning of an hour
-	Calls    int                   `json:"calls"`
-	Failed   int                   `json:"failed"`
-	Failures map[reason.Reason]int `json:"failures,omitempty"` // failed calls by reason
-	P50Ms    *float64              `json:"p50Ms,omitempty"`    // estimated median of the calls' durations; nil: no calls
-	P95Ms    *float64              `json:"p95Ms,omitempty"`    // estimated 95th percentile of the calls' durations
+	Since    time.Time              `json:"since"` // beginning of an hour
+	Calls    int                    `json:"calls"`
+	Failed   int                    `json:"failed"`
+	Failures map[outcome.Reason]int `json:"failures,omitempty"` // failed calls by reason
+	P50Ms    *float64               `json:"p50Ms,omitempty"`    // estimated median of the calls' durations; nil: no calls
+	P95Ms    *float64               `json:"p95Ms,omitempty"`    // estimated 95th percentile of the calls' durations
 }
 
 // SummarizeHours adds up the counts of hours. It ignores hours that ended before since.
@@ -146,7 +146,7 @@ func interpolateQuantile(latency []int, q float64) *float64 {
 func (s *Store) AgentStats(ctx context.Context, a Agent, since time.Time) (hours []AgentHour, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "read the counts of agent %d:%s", a.ChainID, a.ID)
+	defer wrapError(&err, "read the counts of agent %s", a)
 	rows, _ := s.pool.Query(ctx, statement("agent_hours"), a.ChainID, a.Registry, a.ID, since, AgentHoursKept)
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[AgentHour])
 }

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -67,7 +67,7 @@ func TestQuantiles(t *testing.T) {
 	}
 	// Hours before the period do not count, and a row with fewer buckets causes no failure.
 	now := time.Date(2026, 11, 23, 12, 34, 0, 0, time.UTC)
-	got := SummarizeHours([]AgentHour{{Hour: now.Add(-2 * time.Hour).Truncate(time.Hour), Calls: 7, Failed: 1, Failures: map[reason.Reason]int{"timeout": 1}},
+	got := SummarizeHours([]AgentHour{{Hour: now.Add(-2 * time.Hour).Truncate(time.Hour), Calls: 7, Failed: 1, Failures: map[outcome.Reason]int{"timeout": 1}},
 		{Hour: now.Truncate(time.Hour), Calls: 1, Latency: []int{1}}}, now.Add(-time.Hour))
 	p50, p95 := 5.0, 9.5
 	heraldtest.Equal(t, "sum", got, CallSummary{Since: now.Add(-time.Hour).Truncate(time.Hour), Calls: 1, P50Ms: &p50, P95Ms: &p95})
@@ -232,7 +232,7 @@ func TestFailingAgents(t *testing.T) {
 				heraldtest.Must(t, err)
 				for _, r := range page {
 					got = append(got, fmt.Sprintf("%s:%d/%d", r.AgentID, r.FailedOfDay, r.CallsOfDay))
-					f.After, f.AfterCalls, f.AfterFailed = &Agent{r.ChainID, r.IdentityRegistry, r.AgentID}, r.CallsOfDay, r.FailedOfDay
+					f.After, f.AfterCalls, f.AfterFailed = &Agent{ChainID: r.ChainID, Registry: r.IdentityRegistry, ID: r.AgentID}, r.CallsOfDay, r.FailedOfDay
 				}
 				if len(page) < cmp.Or(limit, 50) {
 					break
@@ -280,7 +280,7 @@ func TestAgentStats(t *testing.T) {
 			t.Errorf("since %s: %d hours, %v, want %d", since, len(hours), err, want)
 		}
 		for i, h := range hours {
-			if h.Calls != 20 || h.Failed != 2 || !maps.Equal(h.Failures, map[reason.Reason]int{"timeout": 2}) || len(h.Latency) != latencyBuckets ||
+			if h.Calls != 20 || h.Failed != 2 || !maps.Equal(h.Failures, map[outcome.Reason]int{"timeout": 2}) || len(h.Latency) != latencyBuckets ||
 				!h.Hour.Equal(now.Add(-time.Duration(want-1-i)*time.Hour)) {
 				t.Errorf("since %s: %+v", since, h)
 			}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -157,7 +157,7 @@ func placeOf(table string) string {
 func (s *Store) AgentRow(ctx context.Context, a Agent) (r AgentRow, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "read agent %d:%s", a.ChainID, a.ID)
+	defer wrapError(&err, "read agent %s", a)
 	rows, _ := s.pool.Query(ctx, `SELECT `+agentColumns+`, 0, 0 FROM herald.agents g
 		WHERE g.chain_id = $1 AND g.identity_registry = $2 AND g.agent_id = $3`, a.ChainID, a.Registry, a.ID)
 	r, err = pgx.CollectExactlyOneRow(rows, scanAgentRow)
@@ -169,10 +169,10 @@ func (s *Store) AgentRow(ctx context.Context, a Agent) (r AgentRow, err error) {
 // needed. EnableAgent returns the number of released deliveries and the tasks that the caller puts into Redis or
 // removes there. After an error, both describe the committed part, and a second call releases the rest.
 func (s *Store) EnableAgent(ctx context.Context, a Agent, enabled bool) (released int, tasks []Task, err error) {
-	defer wrapError(&err, "enable or disable agent %d:%s", a.ChainID, a.ID)
-	var reasons []reason.Reason
+	defer wrapError(&err, "enable or disable agent %s", a)
+	var reasons []outcome.Reason
 	if enabled {
-		reasons = []reason.Reason{reason.AgentDisabled}
+		reasons = []outcome.Reason{outcome.AgentDisabled}
 	}
 	return s.releaseInBatches(ctx, a, reasons, func(ctx context.Context, tx pgx.Tx) error {
 		return setEnabled(ctx, tx, a, enabled)
@@ -200,7 +200,7 @@ func (s *Store) CountAgents(ctx context.Context) (counts map[string]int64, err e
 func (s *Store) RefreshAgent(ctx context.Context, a Agent) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "have agent %d:%s resolved anew", a.ChainID, a.ID)
+	defer wrapError(&err, "have agent %s resolved anew", a)
 	tag, err := s.pool.Exec(ctx, statement("raise_epoch"), a.ChainID, a.Registry, a.ID)
 	if err == nil && tag.RowsAffected() == 0 {
 		err = ErrNotFound
@@ -226,7 +226,7 @@ func (s *Store) SetPolicy(ctx context.Context, a Agent, p Policy) (err error) {
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "set the policy of agent %d:%s", a.ChainID, a.ID)
+	defer wrapError(&err, "set the policy of agent %s", a)
 	_, err = s.pool.Exec(ctx, `INSERT INTO herald.agents AS g (chain_id, identity_registry, agent_id, policy) VALUES ($1, $2, $3, $4)
 		ON CONFLICT (chain_id, identity_registry, agent_id) DO UPDATE SET updated_at = now(),
 			policy = CASE WHEN jsonb_typeof(g.policy) = 'object' THEN g.policy || excluded.policy ELSE excluded.policy END`,

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 )
 
 func TestEnableAgent(t *testing.T) {
@@ -26,7 +26,7 @@ func TestEnableAgent(t *testing.T) {
 		accept(t, s, feedbacks(1, from, min(500, 1101-from))...)
 	}
 	other := acceptOne(t, s, feedback(2, 1))
-	record(t, s, claim(t, s, other), Outcome{Status: Held, Reason: reason.AgentDisabled, Free: true})
+	record(t, s, claim(t, s, other), Outcome{Status: Held, Reason: outcome.AgentDisabled, Free: true})
 	if d := read(t, s, other.ID); d.Status != Queued { // agent 2 is enabled, so nothing holds it
 		t.Errorf("%+v", d)
 	}
@@ -62,7 +62,7 @@ func TestAgentEnabledDuringAttempt(t *testing.T) {
 	if _, _, err := s.EnableAgent(t.Context(), a, true); err != nil {
 		t.Fatal(err)
 	}
-	r := record(t, s, c, Outcome{Status: Held, Reason: reason.AgentDisabled, Stage: "claim", Free: true})
+	r := record(t, s, c, Outcome{Status: Held, Reason: outcome.AgentDisabled, Stage: "claim", Free: true})
 	if len(r.Next) != 2 || !r.Next[1].Ended || r.Next[0].ID != task.ID || r.Next[0].N != 2 {
 		t.Fatalf("%+v", r)
 	}
@@ -73,7 +73,7 @@ func TestAgentEnabledDuringAttempt(t *testing.T) {
 	if _, _, err := s.EnableAgent(t.Context(), a, false); err != nil {
 		t.Fatal(err)
 	}
-	if r := record(t, s, c, Outcome{Status: Held, Reason: reason.AgentDisabled, Stage: "claim", Free: true}); len(r.Next) != 0 {
+	if r := record(t, s, c, Outcome{Status: Held, Reason: outcome.AgentDisabled, Stage: "claim", Free: true}); len(r.Next) != 0 {
 		t.Errorf("%+v", r)
 	}
 	if d := read(t, s, c.ID); d.Status != Held || d.Attempts != 0 || len(d.History) != 0 {
@@ -97,7 +97,7 @@ func TestAgents(t *testing.T) {
 			heraldtest.Must(t, err)
 			for _, r := range page {
 				names = append(names, r.AgentID)
-				f.After = &Agent{r.ChainID, r.IdentityRegistry, r.AgentID}
+				f.After = &Agent{ChainID: r.ChainID, Registry: r.IdentityRegistry, ID: r.AgentID}
 			}
 			if len(page) == 0 || f.Limit == 0 {
 				return names

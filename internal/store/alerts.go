@@ -133,7 +133,7 @@ func (s *Store) disableFailing(ctx context.Context, tx pgx.Tx, candidates []Agen
 		if !slices.Contains(candidates, a) {
 			continue // the agent is no candidate, so it is not locked; a later LookForNews may disable it
 		}
-		filter, err := json.Marshal(map[string]any{"agent": fmt.Sprintf("%d:%s", a.ChainID, a.ID), "registry": a.Registry,
+		filter, err := json.Marshal(map[string]any{"agent": a.String(), "registry": a.Registry,
 			"wasEnabled": true})
 		if err != nil {
 			return nil, err

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -149,9 +149,9 @@ var ErrUnreadableJob = errors.New("the stored job cannot be read")
 // EarlyError is returned by Claim if the task was run before the end of the delivery's wait. asynq must run the task
 // again when the wait ends.
 type EarlyError struct {
-	Left   time.Duration // rest of the wait
-	Reason reason.Reason // reason of the wait
-	Text   string        // stored error text of the wait
+	Left   time.Duration  // rest of the wait
+	Reason outcome.Reason // reason of the wait
+	Text   string         // stored error text of the wait
 }
 
 // Error implements error.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -37,15 +37,15 @@ func ParseEventCursor(s string) (c EventCursor, err error) {
 // DeliveryEvent is one change of a delivery's status, except a change to running. Kind, ChainID and AgentID are the
 // delivery's present values; the other fields have the values of the time of the change.
 type DeliveryEvent struct {
-	Cursor     EventCursor   `json:"-"`
-	At         time.Time     `json:"at"`
-	DeliveryID uuid.UUID     `json:"deliveryId"`
-	Status     Status        `json:"status"`
-	Reason     reason.Reason `json:"reason,omitempty"`
-	Attempts   int           `json:"attempts"`
-	Kind       string        `json:"kind"`
-	ChainID    uint64        `json:"chainId"`
-	AgentID    string        `json:"agentId"`
+	Cursor     EventCursor    `json:"-"`
+	At         time.Time      `json:"at"`
+	DeliveryID uuid.UUID      `json:"deliveryId"`
+	Status     Status         `json:"status"`
+	Reason     outcome.Reason `json:"reason,omitempty"`
+	Attempts   int            `json:"attempts"`
+	Kind       string         `json:"kind"`
+	ChainID    uint64         `json:"chainId"`
+	AgentID    string         `json:"agentId"`
 }
 
 // LastEvent returns the present end of the stream of DeliveryEvents. EventsAfter from there returns every event that is

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/tracecontext"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -20,24 +20,24 @@ import (
 
 // Delivery is a delivery as operators see it. Lists leave Job, Result and History empty; the method Delivery sets them.
 type Delivery struct {
-	ID               uuid.UUID     `json:"id"`
-	Key              string        `json:"key"`
-	Seq              int64         `json:"seq"`
-	Kind             string        `json:"kind"`
-	ChainID          uint64        `json:"chainId"`
-	IdentityRegistry string        `json:"identityRegistry"`
-	AgentID          string        `json:"agentId"`
-	Status           Status        `json:"status"`
-	Reason           reason.Reason `json:"reason,omitempty"`
-	Error            string        `json:"error,omitempty"`
-	Attempts         int           `json:"attempts"`
-	Dispatch         int           `json:"dispatch"`
-	NextAttemptAt    *time.Time    `json:"nextAttemptAt,omitempty"`
-	ToolName         string        `json:"toolName,omitempty"`
-	Endpoint         string        `json:"endpoint,omitempty"`
-	FileVerification string        `json:"fileVerification,omitempty"`
-	FileSource       string        `json:"fileSource,omitempty"`
-	FileDisagrees    []string      `json:"fileDisagrees,omitempty"` // fields of the file that contradict the event
+	ID               uuid.UUID      `json:"id"`
+	Key              string         `json:"key"`
+	Seq              int64          `json:"seq"`
+	Kind             string         `json:"kind"`
+	ChainID          uint64         `json:"chainId"`
+	IdentityRegistry string         `json:"identityRegistry"`
+	AgentID          string         `json:"agentId"`
+	Status           Status         `json:"status"`
+	Reason           outcome.Reason `json:"reason,omitempty"`
+	Error            string         `json:"error,omitempty"`
+	Attempts         int            `json:"attempts"`
+	Dispatch         int            `json:"dispatch"`
+	NextAttemptAt    *time.Time     `json:"nextAttemptAt,omitempty"`
+	ToolName         string         `json:"toolName,omitempty"`
+	Endpoint         string         `json:"endpoint,omitempty"`
+	FileVerification string         `json:"fileVerification,omitempty"`
+	FileSource       string         `json:"fileSource,omitempty"`
+	FileDisagrees    []string       `json:"fileDisagrees,omitempty"` // fields of the file that contradict the event
 	// Verified: workers verified events of the delivery's chain when the job was accepted, so they check this event
 	// before the call.
 	Verified   bool       `json:"verified"`
@@ -61,7 +61,7 @@ type Attempt struct {
 	DurationMs *int            `json:"durationMs,omitempty"`
 	Stage      string          `json:"stage"`
 	Outcome    string          `json:"outcome,omitempty"` // empty: the attempt runs, or its outcome is unknown
-	Reason     reason.Reason   `json:"reason,omitempty"`
+	Reason     outcome.Reason  `json:"reason,omitempty"`
 	Error      string          `json:"error,omitempty"`
 	Arguments  json.RawMessage `json:"arguments,omitempty"`
 	Response   json.RawMessage `json:"response,omitempty"`
@@ -82,7 +82,7 @@ type Filter struct {
 	Transaction string // 0x hash of the event's transaction, lower-case
 	Key         string
 	Status      Status
-	Reason      reason.Reason
+	Reason      outcome.Reason
 	Kind        string
 	Since       time.Time // earliest time of creation
 	Until       time.Time // created before this time
@@ -339,7 +339,7 @@ func (s *Store) Count(ctx context.Context, f Filter) (counts map[Status]int64, e
 // Stuck is the number of held or overdue deliveries with one status and reason.
 type Stuck struct {
 	Status Status // Held, or the status of overdue deliveries
-	Reason reason.Reason
+	Reason outcome.Reason
 	Count  int64
 }
 

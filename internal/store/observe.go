@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/jackc/pgx/v5"
 )
@@ -41,7 +41,7 @@ func (s *Store) ObserveAgent(ctx context.Context, a Agent, l AgentObservation) (
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "store observations of agent %d:%s", a.ChainID, a.ID)
+	defer wrapError(&err, "store observations of agent %s", a)
 	_, err = s.pool.Exec(ctx, statement("observe"), namedStatement("observe").args(pgx.NamedArgs{
 		"chain_id": a.ChainID, "registry": a.Registry, "agent_id": a.ID, "state": nullIfEmpty(l.State),
 		"endpoint": nullIfEmpty(storable.Text(l.Endpoint, maxURLBytes)), "protocol": nameOrNull(l.Protocol),
@@ -96,10 +96,10 @@ func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (re
 				continue
 			}
 			seen[row.agent] = true
-			n, more, err := s.releaseInBatches(ctx, row.agent, []reason.Reason{reason.AgentDisabled}, markNotDisabled(row.agent))
+			n, more, err := s.releaseInBatches(ctx, row.agent, []outcome.Reason{outcome.AgentDisabled}, markNotDisabled(row.agent))
 			released, tasks = released+n, append(tasks, more...)
 			if err != nil {
-				return released, tasks, fmt.Errorf("agent %d:%s: %w", row.agent.ChainID, row.agent.ID, err)
+				return released, tasks, fmt.Errorf("agent %s: %w", row.agent, err)
 			}
 		}
 		if len(page) < maxMove {

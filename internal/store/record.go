@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -33,9 +33,9 @@ const (
 // defines the terms. Record makes the strings valid UTF-8 without NUL, and cuts long ones. While Postgres is
 // unavailable, Redis stores outcomes as JSON. So fields may be added, but their JSON names must not change.
 type Outcome struct {
-	Status Status        `json:"status"`
-	Reason reason.Reason `json:"reason,omitempty"` // empty for Delivered
-	Delay  time.Duration `json:"delay,omitempty"`  // for Waiting: time until the next attempt (JSON: ns)
+	Status Status         `json:"status"`
+	Reason outcome.Reason `json:"reason,omitempty"` // empty for Delivered
+	Delay  time.Duration  `json:"delay,omitempty"`  // for Waiting: time until the next attempt (JSON: ns)
 	// Task, for Waiting: the delivery has a task in Redis during the wait, which asynq runs when the wait is over. If
 	// Task is false, the delivery waits in Postgres only, and the reconciler ends the wait.
 	Task bool `json:"task,omitempty"`

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -198,13 +198,13 @@ func randomPlainOutcome(random *rand.Rand) Outcome {
 	o.CallTook = time.Duration(random.IntN(2)) * time.Duration(1<<random.IntN(38)) // up to more than a minute
 	switch random.IntN(6) {
 	case 0:
-		o.Status, o.Reason = Rejected, reason.ToolError
+		o.Status, o.Reason = Rejected, outcome.ToolError
 	case 1:
-		o.Status, o.Reason = Skipped, reason.NoURI
+		o.Status, o.Reason = Skipped, outcome.NoURI
 	case 2:
-		o.Status, o.Reason = Dead, reason.Timeout
+		o.Status, o.Reason = Dead, outcome.Timeout
 	case 3:
-		o.Status, o.Reason, o.Task, o.Delay = Waiting, reason.ServerError, some(), time.Duration(random.IntN(2))*time.Hour
+		o.Status, o.Reason, o.Task, o.Delay = Waiting, outcome.ServerError, some(), time.Duration(random.IntN(2))*time.Hour
 	default:
 		o.Status = Delivered
 	}

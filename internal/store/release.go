@@ -3,7 +3,7 @@ package store
 import (
 	"context"
 
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -16,14 +16,14 @@ const anyEpoch = int64(-1)
 // and the tasks that the caller puts into Redis or removes there. After an error, both describe the committed part, and
 // a second call continues.
 func (s *Store) ReleaseHeld(ctx context.Context, a Agent,
-	reasons ...reason.Reason) (released int, tasks []Task, err error) {
-	defer wrapError(&err, "release held deliveries of agent %d:%s %q", a.ChainID, a.ID, reasons)
+	reasons ...outcome.Reason) (released int, tasks []Task, err error) {
+	defer wrapError(&err, "release held deliveries of agent %s %q", a, reasons)
 	return s.releaseInBatches(ctx, a, reasons, nil)
 }
 
 // releaseInBatches calls change, which may be nil, and then releases held deliveries like ReleaseHeld. change is called
 // in the transaction of the first batch. If reasons is empty, no delivery is released.
-func (s *Store) releaseInBatches(ctx context.Context, a Agent, reasons []reason.Reason,
+func (s *Store) releaseInBatches(ctx context.Context, a Agent, reasons []outcome.Reason,
 	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
 	for {
 		n, more, err := s.releaseBatch(ctx, a, reasons, change)
@@ -41,7 +41,7 @@ func (s *Store) releaseInBatches(ctx context.Context, a Agent, reasons []reason.
 // releaseBatch is one transaction of releaseInBatches. It calls change, which may be nil. Then it releases at most
 // maxMove held deliveries, and dispatches from the agent's backlog. It returns the number of released deliveries and
 // all tasks for the caller.
-func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []reason.Reason,
+func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []outcome.Reason,
 	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
 	var ended []Task
 	tasks, err = s.changeAgents(ctx, []Agent{a}, len(reasons) > 0, func(ctx context.Context, tx pgx.Tx) error {
@@ -72,13 +72,13 @@ func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []reason.Reas
 // since is the epoch argument of release_held.sql. For auth_required it is the agent's epoch in the claim (claimed):
 // storing a credential raises the epoch, and the statement releases nothing if the epoch is still the same. For
 // agent_disabled it is anyEpoch: the statement releases the deliveries if the agent is enabled now.
-func (o Outcome) mendedReasons(claimed int64) (reasons []reason.Reason, since int64) {
+func (o Outcome) mendedReasons(claimed int64) (reasons []outcome.Reason, since int64) {
 	switch {
 	case o.Status != Held:
-	case o.Reason == reason.AgentDisabled && !o.Elsewhere:
-		return []reason.Reason{reason.AgentDisabled}, anyEpoch
-	case o.Reason == reason.AuthRequired:
-		return []reason.Reason{reason.AuthRequired}, claimed
+	case o.Reason == outcome.AgentDisabled && !o.Elsewhere:
+		return []outcome.Reason{outcome.AgentDisabled}, anyEpoch
+	case o.Reason == outcome.AuthRequired:
+		return []outcome.Reason{outcome.AuthRequired}, claimed
 	}
 	return nil, 0
 }

@@ -38,7 +38,7 @@ type Renewal struct {
 func (s *Store) LeaseRenewal(ctx context.Context, t Token, seen []byte, lease time.Duration) (r Renewal, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "renew the access token of agent %d:%s for %s", t.ChainID, t.ID, t.Origin)
+	defer wrapError(&err, "renew the access token of agent %s for %s", t.Agent, t.Origin)
 	b := &pgx.Batch{}
 	if lease > 0 {
 		b.Queue(statement("lease_renewal"), t.ChainID, t.Registry, t.ID, t.Origin, lease, seen).
@@ -88,7 +88,7 @@ func (s *Store) SaveRenewal(ctx context.Context, r Renewal, a Access, credential
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "save the access token of agent %d:%s for %s", t.ChainID, t.ID, t.Origin)
+	defer wrapError(&err, "save the access token of agent %s for %s", t.Agent, t.Origin)
 	var done bool
 	err = s.pool.QueryRow(ctx, statement("save_renewal"), namedStatement("save_renewal").args(pgx.NamedArgs{
 		"chain_id": t.ChainID, "registry": t.Registry, "agent_id": t.ID, "origin": t.Origin, "renewal": r.No,
@@ -105,7 +105,7 @@ func (s *Store) YieldRenewal(ctx context.Context, r Renewal) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	t := r.Token
-	defer wrapError(&err, "give up renewing the access token of agent %d:%s for %s", t.ChainID, t.ID, t.Origin)
+	defer wrapError(&err, "give up renewing the access token of agent %s for %s", t.Agent, t.Origin)
 	_, err = s.pool.Exec(ctx, `UPDATE herald.agent_mcp_access SET renewing_until = NULL
 		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 AND renew_no = $5 AND EXISTS (SELECT FROM herald.agent_mcp_tokens
 			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 AND updated_at = $6)`,
@@ -145,6 +145,6 @@ func (s *Store) AccessAfter(ctx context.Context, last *Token) (list []Token, err
 // ResealAccess replaces the ciphertext of the access token old.Access. It returns false, and changes nothing, if the
 // access token was renewed or removed since old was read.
 func (s *Store) ResealAccess(ctx context.Context, old Token, ciphertext []byte) (changed bool, err error) {
-	defer wrapError(&err, "seal the access token of agent %d:%s for %s anew", old.ChainID, old.ID, old.Origin)
+	defer wrapError(&err, "seal the access token of agent %s for %s anew", old.Agent, old.Origin)
 	return s.replaceCiphertext(ctx, "agent_mcp_access", old, old.Access.Ciphertext, ciphertext)
 }

@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -159,7 +159,7 @@ const maxRetractions = 20
 type retraction struct {
 	id, retracts uuid.UUID // ids of this delivery and of the delivery that it retracts; uuid.Nil: unknown
 	key          string
-	reason       reason.Reason
+	reason       outcome.Reason
 }
 
 // listRetractions returns the existing retractions of a feedback, by key. known is the feedback's job. keys are the
@@ -202,7 +202,7 @@ func (s *Store) retract(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.
 	a.read = true
 	for _, a.key = range keys {
 		r, taken := there[a.key]
-		if taken && r.retracts == id && r.reason != reason.MinedAgain {
+		if taken && r.retracts == id && r.reason != outcome.MinedAgain {
 			return r.id, nil
 		}
 		if !taken {

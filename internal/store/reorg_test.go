@@ -7,7 +7,7 @@ import (
 
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 )
@@ -323,7 +323,7 @@ func TestReorgReturns(t *testing.T) {
 			}
 			if tt.retraction != "" {
 				d := read(t, s, done.Vanished[0].Retraction)
-				if got := d.Reason == reason.Reorg || d.Status == Skipped && d.Reason == reason.MinedAgain; got != tt.withdrawn {
+				if got := d.Reason == outcome.Reorg || d.Status == Skipped && d.Reason == outcome.MinedAgain; got != tt.withdrawn {
 					t.Errorf("the retraction is %s %s", d.Status, d.Reason)
 				}
 			}
@@ -410,7 +410,7 @@ func TestReorgAgainstClaims(t *testing.T) {
 		}
 		if c.Job.EventSum() != moved.EventSum() {
 			old++
-			o := Outcome{Status: Rejected, Reason: reason.EventNotFound, Stage: "check", Undecided: true}
+			o := Outcome{Status: Rejected, Reason: outcome.EventNotFound, Stage: "check", Undecided: true}
 			if rec := record(t, s, c, o); !rec.Rechecked || len(rec.Next) != 1 || claim(t, s, rec.Next[0]).Job.EventSum() != moved.EventSum() {
 				t.Errorf("round %d: %+v", round, rec)
 			}
@@ -423,7 +423,7 @@ func TestReorgAgainstClaims(t *testing.T) {
 	// If the event is not at the new position either, the delivery is rejected.
 	last := inBlock(feedback(99, 1), next, 'a')
 	c := claim(t, s, r.read(next, next, true, last).Tasks[0])
-	record(t, s, c, Outcome{Status: Rejected, Reason: reason.EventNotFound, Stage: "check", Undecided: true})
+	record(t, s, c, Outcome{Status: Rejected, Reason: outcome.EventNotFound, Stage: "check", Undecided: true})
 	if d := read(t, s, last.ID()); d.Status != Rejected {
 		t.Errorf("%s %s", d.Status, d.Reason)
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -39,7 +39,7 @@ const NoSuchDelivery = "there is no such delivery"
 // previousState is the state of a delivery before an operator's Replay or Cancel.
 type previousState struct {
 	status Status
-	reason reason.Reason
+	reason outcome.Reason
 	hasJob bool
 }
 
@@ -102,7 +102,7 @@ func whyNotReplayed(d previousState) string {
 		return "it is queued: it will be delivered without a replay"
 	case d.status == Running:
 		return "it is being delivered now: only ended, waiting or held deliveries can be replayed"
-	case !d.hasJob && d.status == Rejected && d.reason == reason.InvalidJob:
+	case !d.hasJob && d.status == Rejected && d.reason == outcome.InvalidJob:
 		return "it never was a valid job: enqueue a corrected one"
 	case !d.hasJob:
 		return "its job was dropped by retention: there is nothing left to deliver"

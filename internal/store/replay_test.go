@@ -8,14 +8,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/google/uuid"
 )
 
 func ids1(id uuid.UUID) []uuid.UUID { return []uuid.UUID{id} }
 
 // ending returns an outcome that leaves the delivery with the given status.
-func ending(status Status, why reason.Reason) Outcome {
+func ending(status Status, why outcome.Reason) Outcome {
 	return Outcome{Status: status, Reason: why, Stage: "call", Called: true, Error: "because", Delay: time.Hour}
 }
 

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 )
@@ -42,7 +42,7 @@ func TestRetractionPrecedesSuccessor(t *testing.T) {
 					if a.Verdict != Accepted || a.ID == first.ID() {
 						t.Fatalf("the other event: %+v", a)
 					}
-					if d := read(t, s, a.ID); d.Status != Waiting || d.Reason != reason.BehindEarlier {
+					if d := read(t, s, a.ID); d.Status != Waiting || d.Reason != outcome.BehindEarlier {
 						t.Errorf("the other event is %s %s before the retraction ended", d.Status, d.Reason)
 					}
 					if len(tasks) != 1 {
@@ -104,7 +104,7 @@ func TestMinedAgain(t *testing.T) {
 	if a := r.read(103, 103, true, inBlock(feedback(1, 1), 103, 'b')).Answers[0]; a.Verdict != Known || a.ID != event.ID() {
 		t.Errorf("%+v", a)
 	}
-	if d := read(t, s, retraction); d.Status != Skipped || d.Reason != reason.MinedAgain {
+	if d := read(t, s, retraction); d.Status != Skipped || d.Reason != outcome.MinedAgain {
 		t.Errorf("the retraction is %s %s", d.Status, d.Reason)
 	}
 	if got := totals(t, s, 1); got["skipped"] != 1 {

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/jackc/pgx/v5"
 )
@@ -59,7 +59,7 @@ func TestPoison(t *testing.T) {
 			quoted, _ := json.Marshal(map[string]string{p: p})
 			for _, side := range []string{p, `"` + p + `"`, string(quoted), `{"n": [1e999999]}`, nested(5000)} {
 				o := waiting(-1)
-				o.Reason, o.Stage, o.Error, o.ToolName, o.Endpoint = reason.Reason(p), p, p, p, p
+				o.Reason, o.Stage, o.Error, o.ToolName, o.Endpoint = outcome.Reason(p), p, p, p, p
 				o.FileVerification, o.FileSource = p, p
 				o.Protocol, o.AgentError = p, p
 				o.Arguments, o.Response, o.Result, o.ServerInfo = []byte(side), []byte(side), []byte(side), []byte(side)

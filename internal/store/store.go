@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store/pgerror"
@@ -324,12 +325,8 @@ func scanEnded(row pgx.CollectableRow) (Task, error) {
 	return t, err
 }
 
-// Agent identifies an agent by chain, IdentityRegistry (lower-case 0x address) and decimal token id.
-type Agent struct {
-	ChainID  uint64
-	Registry string
-	ID       string
-}
+// Agent identifies an agent.
+type Agent = erc8004.Agent
 
 // scanAgent reads an agent.
 func scanAgent(row pgx.CollectableRow) (a Agent, err error) {

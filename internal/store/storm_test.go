@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/google/uuid"
 )
 
@@ -171,15 +171,15 @@ func (m *storm) work(until context.Context) {
 func stormOutcome(random *rand.Rand) Outcome {
 	switch random.IntN(16) {
 	case 0:
-		return Outcome{Status: Held, Reason: reason.AuthRequired, Free: true, Stage: "check"}
+		return Outcome{Status: Held, Reason: outcome.AuthRequired, Free: true, Stage: "check"}
 	case 1:
-		return Outcome{Status: Held, Reason: reason.AgentDisabled, Free: true, Stage: "check"}
+		return Outcome{Status: Held, Reason: outcome.AgentDisabled, Free: true, Stage: "check"}
 	case 2:
-		return Outcome{Status: Waiting, Reason: reason.Throttled, Task: true, Free: true, SkipDispatch: true, Stage: "call"}
+		return Outcome{Status: Waiting, Reason: outcome.Throttled, Task: true, Free: true, SkipDispatch: true, Stage: "call"}
 	case 3:
-		return Outcome{Status: Waiting, Reason: reason.ConnectFailed, Stage: "call", Task: true, Moved: true, AgentError: "away"}
+		return Outcome{Status: Waiting, Reason: outcome.ConnectFailed, Stage: "call", Task: true, Moved: true, AgentError: "away"}
 	case 4:
-		return Outcome{Status: Waiting, Reason: reason.ConnectFailed, Stage: "call"}
+		return Outcome{Status: Waiting, Reason: outcome.ConnectFailed, Stage: "call"}
 	case 5:
 		return delivered
 	}
@@ -220,7 +220,7 @@ func (m *storm) changeAgent(random *rand.Rand) {
 	_, tasks, err := m.s.EnableAgent(m.Context(), a, random.IntN(3) > 0)
 	m.must("enable", err)
 	m.give(tasks...)
-	_, tasks, err = m.s.ReleaseHeld(m.Context(), a, reason.AuthRequired)
+	_, tasks, err = m.s.ReleaseHeld(m.Context(), a, outcome.AuthRequired)
 	m.must("release", err)
 	m.give(tasks...)
 }
@@ -277,7 +277,7 @@ func (m *storm) reconcileRest() (left int) {
 		_, tasks, err := m.s.EnableAgent(m.Context(), agentNamed(fmt.Sprint(agent+1)), true)
 		m.must("enable", err)
 		m.give(tasks...)
-		_, tasks, err = m.s.ReleaseHeld(m.Context(), agentNamed(fmt.Sprint(agent+1)), reason.AuthRequired)
+		_, tasks, err = m.s.ReleaseHeld(m.Context(), agentNamed(fmt.Sprint(agent+1)), outcome.AuthRequired)
 		m.must("release", err)
 		m.give(tasks...)
 	}

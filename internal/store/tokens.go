@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/netguard"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/jackc/pgx/v5"
 )
@@ -106,7 +106,7 @@ func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []Ta
 	case t.OAuth() != (t.Issuer != ""):
 		return 0, nil, errors.New("an OAuth credential needs an issuer, and no other token has one")
 	}
-	defer wrapError(&err, "store a token of agent %d:%s", t.ChainID, t.ID)
+	defer wrapError(&err, "store a token of agent %s", t.Agent)
 	return s.changeTokens(ctx, t.Agent, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, statement("set_token"), namedStatement("set_token").args(pgx.NamedArgs{
 			"chain_id": t.ChainID, "registry": t.Registry, "agent_id": t.ID, "origin": t.Origin, "scheme": t.Scheme,
@@ -123,7 +123,7 @@ func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []Ta
 // SetToken does. It returns ErrNotFound if no such token is stored.
 func (s *Store) RemoveToken(ctx context.Context, a Agent,
 	origin netguard.CredentialOrigin) (released int, tasks []Task, err error) {
-	defer wrapError(&err, "remove the token of agent %d:%s for %s", a.ChainID, a.ID, origin)
+	defer wrapError(&err, "remove the token of agent %s for %s", a, origin)
 	return s.changeTokens(ctx, a, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `DELETE FROM herald.agent_mcp_tokens WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4`,
 			a.ChainID, a.Registry, a.ID, origin)
@@ -139,7 +139,7 @@ func (s *Store) RemoveToken(ctx context.Context, a Agent,
 func (s *Store) PinTokenPath(ctx context.Context, t Token, path string) (pinned string, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "bind the token of agent %d:%s for %s to its path", t.ChainID, t.ID, t.Origin)
+	defer wrapError(&err, "bind the token of agent %s for %s to its path", t.Agent, t.Origin)
 	err = s.pool.QueryRow(ctx, `UPDATE herald.agent_mcp_tokens SET path = coalesce(path, $5)
 		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 RETURNING path`,
 		t.ChainID, t.Registry, t.ID, t.Origin, path).Scan(&pinned)
@@ -151,7 +151,7 @@ func (s *Store) PinTokenPath(ctx context.Context, t Token, path string) (pinned 
 // deliveries are released in later ones (releaseInBatches). The results are those of SetToken.
 func (s *Store) changeTokens(ctx context.Context, a Agent,
 	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
-	return s.releaseInBatches(ctx, a, []reason.Reason{reason.AuthRequired}, func(ctx context.Context, tx pgx.Tx) error {
+	return s.releaseInBatches(ctx, a, []outcome.Reason{outcome.AuthRequired}, func(ctx context.Context, tx pgx.Tx) error {
 		if err := change(ctx, tx); err != nil {
 			return err
 		}
@@ -171,7 +171,7 @@ const maxTokens = 64
 func (s *Store) AgentTokens(ctx context.Context, a Agent) (tokens []Token, held bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "look for tokens of agent %d:%s", a.ChainID, a.ID)
+	defer wrapError(&err, "look for tokens of agent %s", a)
 	b := &pgx.Batch{}
 	b.Queue(`SELECT `+tokenColumns+` FROM herald.agent_mcp_tokens t
 		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 ORDER BY origin LIMIT $4`, a.ChainID, a.Registry, a.ID, maxTokens).
@@ -180,7 +180,7 @@ func (s *Store) AgentTokens(ctx context.Context, a Agent) (tokens []Token, held 
 			return err
 		})
 	b.Queue(`SELECT EXISTS (SELECT FROM herald.work
-		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'held' AND reason = $4)`, a.ChainID, a.Registry, a.ID, reason.AuthRequired).
+		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'held' AND reason = $4)`, a.ChainID, a.Registry, a.ID, outcome.AuthRequired).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
 	err = s.pool.SendBatch(ctx, b).Close()
 	return tokens, held, err
@@ -217,7 +217,7 @@ func (s *Store) listTokens(ctx context.Context, selection string, last *Token,
 // ResealToken replaces a token's ciphertext. It returns false, and changes nothing, if the token was replaced or
 // removed since old was read. A worker may use the old ciphertext for a while; its keyset can still decrypt it.
 func (s *Store) ResealToken(ctx context.Context, old Token, ciphertext []byte) (changed bool, err error) {
-	defer wrapError(&err, "seal the token of agent %d:%s for %s anew", old.ChainID, old.ID, old.Origin)
+	defer wrapError(&err, "seal the token of agent %s for %s anew", old.Agent, old.Origin)
 	return s.replaceCiphertext(ctx, "agent_mcp_tokens", old, old.Ciphertext, ciphertext)
 }
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/netguard"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 )
 
@@ -31,7 +31,7 @@ func sealedFor(t testing.TB, k *secret.Keyset, a Agent, origin netguard.Credenti
 	return token
 }
 
-var authHeld = Outcome{Status: Held, Reason: reason.AuthRequired, Stage: "call", Free: true, AgentError: "401"}
+var authHeld = Outcome{Status: Held, Reason: outcome.AuthRequired, Stage: "call", Free: true, AgentError: "401"}
 
 // TestSetToken: a stored token releases, in order, only the deliveries that were held because it was missing, and
 // raises the epoch.
@@ -81,7 +81,7 @@ func TestSetToken(t *testing.T) {
 	if _, _, err := s.RemoveToken(t.Context(), a, tokenOrigin); !errors.Is(err, ErrNotFound) || row() != "3 pending" {
 		t.Error(err, row())
 	}
-	if n, tasks, err := s.ReleaseHeld(t.Context(), agentNamed("2"), reason.AuthRequired); n != 1 || len(toRun(tasks)) != 1 || err != nil {
+	if n, tasks, err := s.ReleaseHeld(t.Context(), agentNamed("2"), outcome.AuthRequired); n != 1 || len(toRun(tasks)) != 1 || err != nil {
 		t.Error(n, tasks, err)
 	}
 	if _, _, err := s.SetToken(t.Context(), Token{Agent: a, Origin: tokenOrigin, Header: "X", Ciphertext: []byte("in clear")}); err == nil {
@@ -108,7 +108,7 @@ func TestTokenStoredMeanwhile(t *testing.T) {
 	if r := record(t, s, c, authHeld); len(r.Next) != 0 {
 		t.Errorf("%+v", r)
 	}
-	if d := read(t, s, c.ID); d.Status != Held || d.Reason != reason.AuthRequired || d.Attempts != 0 {
+	if d := read(t, s, c.ID); d.Status != Held || d.Reason != outcome.AuthRequired || d.Attempts != 0 {
 		t.Errorf("%+v", d)
 	}
 }

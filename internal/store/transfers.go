@@ -55,7 +55,7 @@ const maxTransfers = 10
 func (s *Store) Transfers(ctx context.Context, a Agent) (list []Transfer, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "list the transfers of agent %d:%s", a.ChainID, a.ID)
+	defer wrapError(&err, "list the transfers of agent %s", a)
 	rows, _ := s.pool.Query(ctx, `SELECT from_address, to_address, at, block_number, transaction_hash FROM herald.agent_transfers
 		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 ORDER BY block_number DESC, log_index DESC LIMIT `+
 		fmt.Sprint(maxTransfers), a.ChainID, a.Registry, a.ID)

@@ -37,7 +37,7 @@ func newShared(client redis.UniversalClient, r rules) *shared {
 // agentKey returns the Redis key of an agent's usage (known). The key contains a hash of the agent, so that keys have
 // the same length for all agents, which anyone can register.
 func agentKey(a store.Agent) string {
-	hash := sha256.Sum256(fmt.Appendf(nil, "%d:%s:%s", a.ChainID, a.Registry, a.ID))
+	hash := sha256.Sum256([]byte(a.FullName()))
 	return "herald:effort:" + hex.EncodeToString(hash[:16])
 }
 

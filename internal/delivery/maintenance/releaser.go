@@ -12,20 +12,20 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/logging"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
 
 // ReleaserLedger is the part of the store that a Releaser uses.
 type ReleaserLedger interface {
 	ReleaseEnabled(ctx context.Context, except func(store.Agent) bool) (released int, tasks []store.Task, err error)
-	ReleaseHeld(ctx context.Context, a store.Agent, reasons ...reason.Reason) (released int, tasks []store.Task, err error)
+	ReleaseHeld(ctx context.Context, a store.Agent, reasons ...outcome.Reason) (released int, tasks []store.Task, err error)
 	AgentRow(ctx context.Context, a store.Agent) (store.AgentRow, error)
 }
 
 // callableReasons are the reasons of deliveries that are held because Herald does not know the agent's endpoint or
 // credential.
-var callableReasons = []reason.Reason{reason.AuthRequired, reason.ChainUnconfigured, reason.GatewayUnconfigured}
+var callableReasons = []outcome.Reason{outcome.AuthRequired, outcome.ChainUnconfigured, outcome.GatewayUnconfigured}
 
 // ReleaserConfig configures a Releaser.
 type ReleaserConfig struct {

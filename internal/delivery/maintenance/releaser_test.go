@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -58,7 +58,7 @@ func (l *calledLedger) AgentRow(_ context.Context, a store.Agent) (store.AgentRo
 	return store.AgentRow{Open: map[store.Status]int64{store.Held: n}}, nil
 }
 
-func (l *calledLedger) ReleaseHeld(_ context.Context, a store.Agent, reasons ...reason.Reason) (int, []store.Task, error) {
+func (l *calledLedger) ReleaseHeld(_ context.Context, a store.Agent, reasons ...outcome.Reason) (int, []store.Task, error) {
 	if l.away {
 		return 0, nil, errors.New("away")
 	}
@@ -100,7 +100,7 @@ func (r releases) ReleaseEnabled(context.Context, func(store.Agent) bool) (int, 
 	return 0, nil, <-r.err
 }
 
-func (r releases) ReleaseHeld(context.Context, store.Agent, ...reason.Reason) (int, []store.Task, error) {
+func (r releases) ReleaseHeld(context.Context, store.Agent, ...outcome.Reason) (int, []store.Task, error) {
 	return 0, nil, nil
 }
 

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 )
 
 // TestWorkerAloneSkipsRedis: a worker that has seen no other worker for a while counts alone and sends no requests to
@@ -61,14 +61,14 @@ func TestWorkerAloneSkipsRedis(t *testing.T) {
 	if second.shared {
 		t.Error("a permit was asked for in Redis")
 	}
-	refused(t, l, origin, "3", reason.AgentBusy) // the permit that was acquired while sharing counts
+	refused(t, l, origin, "3", outcome.AgentBusy) // the permit that was acquired while sharing counts
 	if keys, err := rdb.Exists(t.Context(), originKey(fmt.Sprintf("https://%d.example", n))).Result(); err != nil || keys != 0 {
 		t.Errorf("Redis knows of an origin that was called alone: %d, %v", keys, err)
 	}
 
 	others.Store(true)
 	heraldtest.Await(t, "it shares again", shared)
-	refused(t, l, origin, "4", reason.AgentBusy) // the permits that were acquired alone count here
+	refused(t, l, origin, "4", outcome.AgentBusy) // the permits that were acquired alone count here
 	second.Release(t.Context(), OK)
 	if p := enter(t, l, origin, "5"); !p.shared {
 		t.Error("it does not ask Redis")

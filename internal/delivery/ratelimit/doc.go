@@ -5,7 +5,7 @@
 //
 // Limiter.Acquire acquires a permit, the right to one call, before any request is sent to the endpoint. Permit.Release
 // releases it and reports the result of the call. The caller decides which results count as failures. Budgets per agent
-// belong to package effort, waits before a retry (also after an agent's 429) to package retry, and the meaning of an
+// belong to package effort, waits before a retry (also after an agent's 429) to package outcome, and the meaning of an
 // origin to package netguard.
 //
 // # The rules

@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -221,9 +221,9 @@ func (l *Limiter) now() int64 { return toMicros(l.clock().Sub(l.start)) + 1 }
 // RefusedError means that the call must not be made now. The delivery gets a free wait: a wait after which the attempt
 // does not count.
 type RefusedError struct {
-	Reason reason.Reason // AgentBusy, Throttled or BreakerOpen
-	Wait   time.Duration // until the delivery may try again, usually its reserved return time: 1 s to 5 min
-	Text   string        // a sentence for the operator
+	Reason outcome.Reason // AgentBusy, Throttled or BreakerOpen
+	Wait   time.Duration  // until the delivery may try again, usually its reserved return time: 1 s to 5 min
+	Text   string         // a sentence for the operator
 }
 
 func (e *RefusedError) Error() string { return e.Text }
@@ -286,15 +286,15 @@ func newRefusedError(v acquireAnswer, r *rules, spread float64) *RefusedError {
 	back := e.Wait.Round(100 * time.Millisecond)
 	switch v.code {
 	case open:
-		e.Reason = reason.BreakerOpen
+		e.Reason = outcome.BreakerOpen
 		e.Text = fmt.Sprintf("most of the latest calls to the agent's endpoint failed. The breaker stays open for %.3g s; then one probe call decides "+
 			"whether it closes. This one comes back in %s", float64(r.openFor)/1e6, back)
 	case throttled:
-		e.Reason = reason.Throttled
+		e.Reason = outcome.Throttled
 		e.Text = fmt.Sprintf("the origin of the agent's endpoint has had its %s calls a second; this one comes back in %s",
 			fmt.Sprintf("%.3g", 1e6/float64(r.gap)), back)
 	default:
-		e.Reason = reason.AgentBusy
+		e.Reason = outcome.AgentBusy
 		e.Text = fmt.Sprintf("the origin of the agent's endpoint is busy with %d calls, or this endpoint with its share of them; this one comes back in %s",
 			r.inflight, back)
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -112,7 +112,7 @@ func TestCrashedHolder(t *testing.T) {
 	for _, token := range tokens("dead", 4) {
 		enter(t, dead, site, token)
 	}
-	refused(t, alive, site, "a", reason.AgentBusy)
+	refused(t, alive, site, "a", outcome.AgentBusy)
 	var got *Permit
 	heraldtest.Await(t, "the permits come back", func() bool {
 		got, _ = alive.Acquire(t.Context(), site, site, "a")
@@ -131,16 +131,16 @@ func TestLeave(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		p, err := l.Acquire(ctx, site, site, "a")
 		heraldtest.Must(t, err)
-		refused(t, l, site, "b", reason.AgentBusy)
+		refused(t, l, site, "b", outcome.AgentBusy)
 		cancel()
 		q := p
 		p.Release(ctx, Failed) // the caller's context has ended: the permit is released anyway
 		p.Release(ctx, Failed) // counted once: the breaker stays closed
 		p = enter(t, l, site, "a")
 		q.Release(t.Context(), OK) // it does not release another permit either
-		refused(t, l, site, "b", reason.AgentBusy)
+		refused(t, l, site, "b", outcome.AgentBusy)
 		p.Release(t.Context(), Failed)
-		refused(t, l, site, "c", reason.BreakerOpen)
+		refused(t, l, site, "c", outcome.BreakerOpen)
 		if s := l.Stats(); s.Open != 1 || s.HalfOpen != 0 || s.Local {
 			t.Errorf("%+v", s)
 		}
@@ -180,7 +180,7 @@ func TestOneProbe(t *testing.T) {
 					p, err := []*Limiter{a, b}[i%2].Acquire(t.Context(), site, site, fmt.Sprintf("rush %d %d", round, i))
 					var r *RefusedError
 					// Busy: this process was asking for as many permits as it may have.
-					if err != nil && (!errors.As(err, &r) || r.Reason == reason.Throttled) {
+					if err != nil && (!errors.As(err, &r) || r.Reason == outcome.Throttled) {
 						t.Error(err)
 					}
 					mu.Lock()
@@ -208,13 +208,13 @@ func TestOneProbe(t *testing.T) {
 			return permits[0]
 		}
 		trip()
-		refused(t, b, site, "x", reason.BreakerOpen)
+		refused(t, b, site, "x", outcome.BreakerOpen)
 		p := one("first", 30*time.Second)
 		// An answer from before may have been read last: so not at once.
 		heraldtest.Await(t, "the gauge", func() bool { return p.limiter.Stats().HalfOpen == 1 })
 		heraldtest.Equal(t, "p.limiter.Breaker(site, site)", p.limiter.Breaker(site, site), "half_open")
 		p.Release(t.Context(), Failed)
-		refused(t, b, site, "y", reason.BreakerOpen)
+		refused(t, b, site, "y", outcome.BreakerOpen)
 		one("after a failed probe", 30*time.Second) // and this one's worker dies
 		one("after a dead probe", time.Minute).Release(t.Context(), OK)
 		for _, token := range tokens("again", 3) {
@@ -243,7 +243,7 @@ func TestReservations(t *testing.T) {
 		began := time.Now()
 		waits := make([]time.Duration, 1000)
 		for i, token := range tokens("off", len(waits)) {
-			waits[i] = refused(t, l, site, token, reason.AgentBusy).Wait
+			waits[i] = refused(t, l, site, token, outcome.AgentBusy).Wait
 		}
 		asking := time.Since(began) // in real time, which Redis uses
 		if !slices.IsSorted(waits) && rdb == nil {
@@ -270,7 +270,7 @@ func TestReservations(t *testing.T) {
 		// Beyond the longest wait, they are spread.
 		distinct := map[time.Duration]int{}
 		for _, token := range tokens("more", 3000) {
-			w := refused(t, l, site, token, reason.AgentBusy).Wait
+			w := refused(t, l, site, token, outcome.AgentBusy).Wait
 			if w >= maxWait/2 {
 				distinct[w]++
 			}
@@ -296,16 +296,16 @@ func TestShare(t *testing.T) {
 	for _, token := range tokens("a", 4) {
 		held = append(held, enter(t, a, site, token))
 	}
-	refused(t, b, site, "b", reason.AgentBusy)
+	refused(t, b, site, "b", outcome.AgentBusy)
 	heraldtest.Must(t, rdb.FlushAll(t.Context()).Err())
-	refused(t, a, site, "fifth", reason.AgentBusy)
+	refused(t, a, site, "fifth", outcome.AgentBusy)
 	for _, token := range tokens("b", 4) {
 		enter(t, b, site, token)
 	}
 	for _, p := range held {
 		p.Release(t.Context(), OK)
 	}
-	refused(t, a, site, "fifth", reason.AgentBusy) // the other worker has all of them
+	refused(t, a, site, "fifth", outcome.AgentBusy) // the other worker has all of them
 }
 
 // TestFlush: the limits hold although Redis loses its data during the calls.
@@ -375,7 +375,7 @@ func TestMemory(t *testing.T) {
 			t.Fatalf("%d endpoints are kept", n)
 		}
 	}
-	refused(t, l, site, "other", reason.AgentBusy)
+	refused(t, l, site, "other", outcome.AgentBusy)
 	held.Release(t.Context(), OK)
 	enter(t, l, site, "other").Release(t.Context(), OK)
 	// Unused origins are removed over time, even below the limit.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -75,7 +75,7 @@ func enter(t testing.TB, l *Limiter, origin, token string) *Permit {
 }
 
 // refused calls Acquire, which must refuse.
-func refused(t testing.TB, l *Limiter, origin, token string, why reason.Reason) *RefusedError {
+func refused(t testing.TB, l *Limiter, origin, token string, why outcome.Reason) *RefusedError {
 	t.Helper()
 	p, err := l.Acquire(t.Context(), origin, origin, token)
 	r, ok := err.(*RefusedError)

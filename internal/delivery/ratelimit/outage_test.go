@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -88,7 +88,7 @@ func TestRedisHangs(t *testing.T) {
 	if fourth.shared || !l.Stats().Local {
 		t.Fatal("Redis is frozen and nobody noticed")
 	}
-	refused(t, l, site, "fifth", reason.AgentBusy)
+	refused(t, l, site, "fifth", outcome.AgentBusy)
 	began = time.Now()
 	for i := range 500 {
 		enter(t, l, fmt.Sprintf("https://%d.example", i%50), fmt.Sprint("free ", i)).Release(t.Context(), OK)
@@ -100,7 +100,7 @@ func TestRedisHangs(t *testing.T) {
 	for _, token := range tokens("fails", 3) {
 		enter(t, l, "https://fails.example", token).Release(t.Context(), Failed)
 	}
-	refused(t, l, "https://fails.example", "more", reason.BreakerOpen)
+	refused(t, l, "https://fails.example", "more", outcome.BreakerOpen)
 	for _, p := range before {
 		began := time.Now()
 		p.Release(t.Context(), OK)
@@ -121,10 +121,10 @@ func TestRedisHangs(t *testing.T) {
 	for _, token := range tokens("other", 4) {
 		enter(t, other, site, token)
 	}
-	refused(t, other, site, "fifth", reason.AgentBusy)
-	refused(t, l, site, "mine", reason.AgentBusy) // shared again
+	refused(t, other, site, "fifth", outcome.AgentBusy)
+	refused(t, l, site, "mine", outcome.AgentBusy) // shared again
 	fourth.Release(t.Context(), OK)
-	refused(t, l, site, "mine", reason.AgentBusy) // Redis never counted it
+	refused(t, l, site, "mine", outcome.AgentBusy) // Redis never counted it
 }
 
 // TestKilled: Redis stops, and an empty one replaces it.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -67,7 +67,7 @@ func TestRoom(t *testing.T) {
 			heraldtest.Await(t, "it waits", func() bool { return countWaiting(l) == i+1 })
 		}
 		began := time.Now()
-		refused(t, l, site, "too many", reason.AgentBusy)
+		refused(t, l, site, "too many", outcome.AgentBusy)
 		if took := time.Since(began); took > 10*time.Second {
 			t.Errorf("refused after %s", took)
 		}
@@ -195,7 +195,7 @@ func TestWaitIsBounded(t *testing.T) {
 			t.Fatalf("%+v", e)
 		}
 		var r *RefusedError
-		if e := receive(t, second); !errors.As(e.err, &r) || r.Reason != reason.AgentBusy {
+		if e := receive(t, second); !errors.As(e.err, &r) || r.Reason != outcome.AgentBusy {
 			t.Fatalf("%+v", e)
 		}
 		if took := time.Since(began); took < 2*time.Second {
@@ -220,7 +220,7 @@ func TestSlowCallsRefuseWaiters(t *testing.T) {
 		p.Release(t.Context(), OK)
 		enter(t, l, site, "b")
 		began := time.Now()
-		if r := refused(t, l, site, "c", reason.AgentBusy); r.Wait < 20*time.Second {
+		if r := refused(t, l, site, "c", outcome.AgentBusy); r.Wait < 20*time.Second {
 			t.Errorf("%+v", r)
 		}
 		if took := time.Since(began); took > 10*time.Second {
@@ -241,7 +241,7 @@ func TestHangingCloseIsNotAwaited(t *testing.T) {
 		}
 		c.Advance(21 * time.Second)
 		began := time.Now()
-		refused(t, l, site, "next", reason.AgentBusy)
+		refused(t, l, site, "next", outcome.AgentBusy)
 		if took := time.Since(began); took > 10*time.Second {
 			t.Errorf("refused after %s", took)
 		}
@@ -263,7 +263,7 @@ func TestThrottled(t *testing.T) {
 		slow := newLimits(t, rdb, func(c *Config) { c.Rate, c.Burst, c.MaxWait = 0.02, 1, 20*time.Second })
 		enter(t, slow, "https://slow.example", "a").Release(t.Context(), OK)
 		began = time.Now()
-		r := refused(t, slow, "https://slow.example", "b", reason.Throttled)
+		r := refused(t, slow, "https://slow.example", "b", outcome.Throttled)
 		if took := time.Since(began); took > 10*time.Second {
 			t.Errorf("refused after %s", took)
 		}
@@ -288,7 +288,7 @@ func TestOpenBreakerRefusesWaiters(t *testing.T) {
 		p.Release(t.Context(), Failed)
 		for _, ch := range line {
 			var r *RefusedError
-			if e := receive(t, ch); !errors.As(e.err, &r) || r.Reason != reason.BreakerOpen || r.Wait < 29*time.Second {
+			if e := receive(t, ch); !errors.As(e.err, &r) || r.Reason != outcome.BreakerOpen || r.Wait < 29*time.Second {
 				t.Errorf("%+v", e)
 			}
 		}

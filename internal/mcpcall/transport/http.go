@@ -25,7 +25,7 @@ const (
 	maxRefusalBytes = 16 << 10        // of a body with a status other than 2xx
 	refusalWait     = 2 * time.Second // for reading that body; the status alone is sufficient
 	maxEventLines   = 4096            // of one server-sent event: mcp-go joins them in quadratic time
-	// maxRetryAfter replaces longer values. A delivery waits at most an hour (package retry).
+	// maxRetryAfter replaces longer values. A delivery waits at most an hour (package outcome).
 	maxRetryAfter     = 24 * time.Hour
 	maxChallenges     = 4       // of one answer
 	maxChallengeBytes = 4 << 10 // of all challenges of an answer together

@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery"
-	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/google/uuid"
 )
 
@@ -72,7 +72,7 @@ func CheckAgent(ctx context.Context, o *operator.Operator, ask ProbeRequest) (Ch
 		index: 1 + uint64(rand.Int32N(1<<30))}
 	began := time.Now()
 	tools, err := p.connect(ctx)
-	if !p.asked && err != nil && retry.Classify(err).Reason == reason.InternalError {
+	if !p.asked && err != nil && classify.Error(err).Reason == outcome.InternalError {
 		return CheckReport{}, err // a fault of this installation
 	}
 	c.checkConnection(err)
@@ -129,7 +129,7 @@ func (c *checker) checkConnection(err error) {
 		c.fail("tools", err, "answer tools/list")
 	case foreign:
 		c.fail("protocol", err, "serve MCP in a revision from 2024-11-05 to 2026-07-28 at exactly this address")
-	case retry.Classify(err).Reason == reason.AuthRequired:
+	case classify.Error(err).Reason == outcome.AuthRequired:
 		c.fail("reachable", err, "accept Herald's signature (HERALD_PUBLIC_URL), or give Herald's operator a credential")
 	default:
 		c.fail("reachable", err, "serve MCP at a public https address without redirects, and register exactly this address")

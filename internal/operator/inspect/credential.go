@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/signing"
@@ -51,7 +52,7 @@ func (p *prober) openAuthorizer(ctx context.Context, e mcpcall.Endpoint) error {
 			"it answers deliveries: %w", err)
 	}
 	p.authorizer, err = agentauth.New(agentauth.Config{Ledger: p.store, Opener: keys, Sealer: keys,
-		OAuth: p.content.OAuth, Spool: p.store.Spool, Logger: p.Logger})
+		Classify: classify.Error, OAuth: p.content.OAuth, Spool: p.store.Spool, Logger: p.Logger})
 	return err
 }
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/netguard"
@@ -130,7 +130,7 @@ func (j entryJudge) describeEntry(e erc8004.MCPEntry) MCPEntry {
 		out.Address = "stdio:" + e.Command
 	}
 	if err := j.checkEntry(e); err != nil {
-		v := retry.Classify(err)
+		v := classify.Error(err)
 		var refused *resolver.TransportRefusedError
 		if errors.As(err, &refused) {
 			v.Text = refused.Why // without its position in the document

@@ -11,11 +11,11 @@ import (
 
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery"
-	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
@@ -111,7 +111,7 @@ func prepareProbe(o *operator.Operator, ask ProbeRequest) (*prober, error) {
 		return nil, err
 	}
 	p := &prober{Operator: o, ask: ask, agent: g,
-		found: Probe{Agent: operator.ShortName(g), Registry: g.Registry, Kind: job.Kind(ask.Kind),
+		found: Probe{Agent: g.String(), Registry: g.Registry, Kind: job.Kind(ask.Kind),
 			Name: operator.DescribeAgent(g)}}
 	limits := job.Limits{MaxTimeout: o.Settings.CallTimeout, Tools: o.Settings.Tools}
 	if p.sample, err = newSample(p.found.Kind, g, ask.Tool, limits); err != nil {
@@ -193,7 +193,7 @@ func (p *prober) findEndpoint(ctx context.Context) (mcpcall.Endpoint, error) {
 		}
 	}
 	if !p.content.HasChain(p.agent.ChainID) {
-		return mcpcall.Endpoint{}, retry.Fail(reason.ChainUnconfigured,
+		return mcpcall.Endpoint{}, outcome.Fail(outcome.ChainUnconfigured,
 			fmt.Sprintf("the servers file names no endpoint of the agent, and chain %d has no RPC URL: set RPC_URL_%d",
 				p.agent.ChainID, p.agent.ChainID))
 	}
@@ -271,7 +271,7 @@ func (p *prober) send(ctx context.Context, r mcpcall.Request) (answer mcpcall.An
 		return err
 	})
 	if err == nil && answer.IsError {
-		err = retry.Fail(reason.ToolError, "the agent's tool answered the sample with an error: "+text.Shorten(answer.Text))
+		err = outcome.Fail(outcome.ToolError, "the agent's tool answered the sample with an error: "+text.Shorten(answer.Text))
 	}
 	return answer, time.Since(began), err
 }
@@ -287,7 +287,7 @@ func (p *prober) conclude(ctx context.Context, err error, began time.Time) {
 		r.Verdict = fmt.Sprintf("a delivery calls %s at %s with its arguments fitted like these; nothing was called now",
 			r.Tool, r.Endpoint.Address)
 	default:
-		p.expect(retry.Classify(err))
+		p.expect(classify.Error(err))
 	}
 	r.TookMs = milliseconds(time.Since(began))
 	p.storeObservation(ctx)
@@ -295,9 +295,10 @@ func (p *prober) conclude(ctx context.Context, err error, began time.Time) {
 }
 
 // expect sets the outlook to that of a delivery with the verdict v.
-func (p *prober) expect(v retry.Verdict) {
+func (p *prober) expect(v outcome.Verdict) {
 	r := &p.found
-	s := retry.Subject{ChainID: p.agent.ChainID, AgentID: p.agent.ID, Registry: p.agent.Registry, Tool: r.Asked,
+	s := outcome.Subject{ChainID: p.agent.ChainID, Tool: r.Asked,
+		Agent:  p.agent.Argument(),
 		Listed: p.listed != nil, Shower: "probe"}
 	if r.Endpoint != nil {
 		s.Endpoint = r.Endpoint.Address
@@ -336,13 +337,13 @@ func (p *prober) checkDisabled(ctx context.Context) {
 	if p.ask.URL != "" {
 		return // the probe is about that address, not the agent
 	}
-	byFile := p.listed != nil && !p.listed.Enabled
-	err := delivery.Disabled(byFile, !byFile && p.rowDisables(ctx))
+	byFile := p.listed.Disables()
+	err := outcome.Agent{FileDisables: byFile, RowDisables: !byFile && p.rowDisables(ctx)}.Judge()
 	if err == nil {
 		return
 	}
 	p.addNote("once it is enabled: " + p.found.Verdict)
-	p.expect(retry.Classify(err))
+	p.expect(classify.Error(err))
 }
 
 // rowDisables reports whether the agent's row disables it. Without a store it returns false.
@@ -365,9 +366,9 @@ func (p *prober) observation() (store.AgentObservation, bool) {
 		l.ServerInfo, _ = json.Marshal(p.found.Server) // cannot fail: it has two strings
 		return l, true
 	}
-	v := retry.Classify(p.reached)
+	v := classify.Error(p.reached)
 	l.State, l.Error = store.StateFailed, v.Text
-	if v.Reason == reason.AuthRequired {
+	if v.Reason == outcome.AuthRequired {
 		l.State = store.StateNeedsAuth
 	}
 	return l, v.AgentFault

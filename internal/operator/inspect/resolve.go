@@ -5,7 +5,7 @@
 //
 // A tool is called only with Send. A probe or check stores its observation of the agent if a store is available, as a
 // delivery does. The code that decides is the code of deliveries: resolver, agentauth, delivery.FitCall and
-// retry.Classify.
+// classify.Error.
 package inspect
 
 import (
@@ -16,10 +16,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
@@ -58,22 +58,22 @@ type Resolution struct {
 
 // Outlook is how a delivery would end now, with advice for the operator.
 type Outlook struct {
-	Status   store.Status  `json:"status,omitempty"` // empty if it would be delivered or called
-	Reason   reason.Reason `json:"reason,omitempty"`
-	Verdict  string        `json:"verdict"`
-	NextStep string        `json:"nextStep,omitempty"`
+	Status   store.Status   `json:"status,omitempty"` // empty if it would be delivered or called
+	Reason   outcome.Reason `json:"reason,omitempty"`
+	Verdict  string         `json:"verdict"`
+	NextStep string         `json:"nextStep,omitempty"`
 
 	again error // error of the command: a delivery would try again, or the agent does not exist
 }
 
 // expect returns the outlook of a delivery with the verdict v.
-func expect(v retry.Verdict, s retry.Subject) Outlook {
-	o := Outlook{Status: store.Status(v.Ending), Reason: v.Reason, NextStep: retry.NextStep(v.Reason, s)}
+func expect(v outcome.Verdict, s outcome.Subject) Outlook {
+	o := Outlook{Status: store.Status(v.Ending), Reason: v.Reason, NextStep: outcome.NextStep(v.Reason, s)}
 	becomes := "is " + string(v.Ending)
 	switch {
-	case v.Ending == retry.Wait:
+	case v.Ending == outcome.Wait:
 		becomes, o.again = "waits and is tried again", ErrNotNow
-	case v.Reason == reason.AgentNotFound:
+	case v.Reason == outcome.AgentNotFound:
 		o.again = errUnregistered
 	}
 	o.Verdict = fmt.Sprintf("a delivery %s (%s): %s", becomes, v.Reason, v.Text)
@@ -130,7 +130,7 @@ func Resolve(ctx context.Context, o *operator.Operator, ref operator.AgentRef) (
 
 	began := time.Now()
 	t, err := content.Resolver.Resolve(ctx, id)
-	r = Resolution{Agent: operator.ShortName(g), Registry: g.Registry, Steps: describeSteps(t),
+	r = Resolution{Agent: g.String(), Registry: g.Registry, Steps: describeSteps(t),
 		TookMs: milliseconds(time.Since(began)), Name: operator.DescribeAgent(g), listed: listed}
 	if err == nil {
 		r.Endpoint = describeEndpoint(t)
@@ -139,7 +139,7 @@ func Resolve(ctx context.Context, o *operator.Operator, ref operator.AgentRef) (
 	r.conclude(g, t, err)
 	if listed != nil {
 		r.Note = "the servers file names this agent, and deliveries go by that first: `worker agent probe`"
-		if !listed.Enabled {
+		if r.judgeAgent() != nil {
 			r.Note = "the servers file disables this agent (enabled: false): its deliveries are held until the file enables it"
 		}
 	}
@@ -155,6 +155,11 @@ func checkAddress(guard *netguard.Guard, address string) error {
 	return guard.CheckURL(u)
 }
 
+// judgeAgent returns the verdict about the agent, without its row: the command opens no store.
+func (r Resolution) judgeAgent() error {
+	return outcome.Agent{FileDisables: r.listed.Disables()}.Judge()
+}
+
 // End returns the error with which the command ends. With check it also fails if a delivery would not call the agent.
 // The servers file decides that if it names the agent's endpoint, else the chain does.
 func (r Resolution) End(check bool) error {
@@ -165,7 +170,7 @@ func (r Resolution) End(check bool) error {
 	switch {
 	case !check:
 		return r.again
-	case r.listed != nil && !r.listed.Enabled:
+	case r.judgeAgent() != nil:
 		return ErrUndeliverable
 	case byFile:
 		return nil
@@ -181,8 +186,8 @@ func (r *Resolution) conclude(g store.Agent, t resolver.Target, err error) {
 			describeHint(t.ProtocolHint), t.DescribeBinding())
 		return
 	}
-	r.Outlook = expect(retry.Classify(err), retry.Subject{ChainID: g.ChainID, AgentID: g.ID, Registry: g.Registry,
-		Endpoint: t.URL, Shower: "resolve"})
+	r.Outlook = expect(classify.Error(err), outcome.Subject{ChainID: g.ChainID,
+		Agent: g.Argument(), Endpoint: t.URL, Shower: "resolve"})
 }
 
 func describeSteps(t resolver.Target) []Step {

@@ -12,12 +12,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 )
@@ -27,23 +27,23 @@ const MaxDocument = 2 << 20
 
 // Document describes the document at a URI.
 type Document struct {
-	URI       string        `json:"uri,omitempty"` // normalized, without query
-	Source    string        `json:"source,omitempty"`
-	CID       string        `json:"cid,omitempty"`
-	DNSLink   bool          `json:"dnsLink,omitempty"`
-	From      string        `json:"from,omitempty"`
-	MediaType string        `json:"mediaType,omitempty"`
-	Bytes     *int          `json:"bytes,omitempty"`
-	Keccak256 string        `json:"keccak256,omitempty"`
-	Hash      string        `json:"hashVerdict,omitempty"` // with --hash
-	Kind      string        `json:"kind,omitempty"`
-	Name      string        `json:"name,omitempty"` // of a registration
-	Inactive  bool          `json:"inactive,omitempty"`
-	MCP       []MCPEntry    `json:"mcp,omitempty"` // of a registration, best first
-	Reason    reason.Reason `json:"reason,omitempty"`
-	Verdict   string        `json:"verdict"`
-	NextStep  string        `json:"nextStep,omitempty"`
-	TookMs    float64       `json:"tookMs"`
+	URI       string         `json:"uri,omitempty"` // normalized, without query
+	Source    string         `json:"source,omitempty"`
+	CID       string         `json:"cid,omitempty"`
+	DNSLink   bool           `json:"dnsLink,omitempty"`
+	From      string         `json:"from,omitempty"`
+	MediaType string         `json:"mediaType,omitempty"`
+	Bytes     *int           `json:"bytes,omitempty"`
+	Keccak256 string         `json:"keccak256,omitempty"`
+	Hash      string         `json:"hashVerdict,omitempty"` // with --hash
+	Kind      string         `json:"kind,omitempty"`
+	Name      string         `json:"name,omitempty"` // of a registration
+	Inactive  bool           `json:"inactive,omitempty"`
+	MCP       []MCPEntry     `json:"mcp,omitempty"` // of a registration, best first
+	Reason    outcome.Reason `json:"reason,omitempty"`
+	Verdict   string         `json:"verdict"`
+	NextStep  string         `json:"nextStep,omitempty"`
+	TookMs    float64        `json:"tookMs"`
 
 	again error // error of the command, if the document may be available later
 }
@@ -78,24 +78,24 @@ func ResolveURI(ctx context.Context, o *operator.Operator, uri, hash string) (r 
 
 // explainUnfetched describes why the document could not be fetched, with advice for the operator.
 func explainUnfetched(err error) (r Document) {
-	v := retry.Classify(err)
+	v := classify.Error(err)
 	r.Reason = v.Reason
 	why := fmt.Sprintf("(%s): %s", v.Reason, v.Text)
 	var private *netguard.BlockedError
 	switch {
-	case v.Ending == retry.Wait:
+	case v.Ending == outcome.Wait:
 		r.Verdict, r.again = "the document was not fetched "+why, ErrNotNow
-	case v.Ending == retry.Hold:
+	case v.Ending == outcome.Hold:
 		r.Verdict, r.again = "the document was not fetched "+why, errNotBefore
 	case errors.As(err, &private):
 		r.Verdict = "The document was not fetched: its address is private " + why
-	case v.Reason == reason.AddressBlocked:
+	case v.Reason == outcome.AddressBlocked:
 		r.Verdict = "The document was not fetched: its address is refused " + why
 	default:
 		r.Verdict = "there is no document " + why
 	}
-	if v.Ending == retry.Reject || v.Ending == retry.Hold { // the operator can do something about these
-		r.NextStep = retry.NextStep(v.Reason, retry.Subject{})
+	if v.Ending == outcome.Reject || v.Ending == outcome.Hold { // the operator can do something about these
+		r.NextStep = outcome.NextStep(v.Reason, outcome.Subject{})
 	}
 	return r
 }

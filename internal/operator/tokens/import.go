@@ -10,6 +10,7 @@ import (
 	"math/big"
 	"strings"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/operator"
@@ -141,13 +142,13 @@ func (i *Import) addRow(o Tokens, line int, agentID, token string) error {
 }
 
 func (i *Import) parseRow(o Tokens, id, token string) (*ImportedRow, error) {
-	row := &ImportedRow{Agent: fmt.Sprintf("%d:%s", i.chain, text.Shorten(text.Printable(id))),
+	row := &ImportedRow{Agent: erc8004.FormatAgent(i.chain, text.Shorten(text.Printable(id))),
 		plain: secret.New(token)}
 	if n, ok := new(big.Int).SetString(id, 10); !ok || n.BitLen() > 256 || strings.Trim(id, "0123456789") != "" {
 		row.Problem = "its agent_id is no agent id"
 		return row, nil
 	}
-	g, err := o.ParseRef(operator.AgentRef{Agent: fmt.Sprintf("%d:%s", i.chain, id), Registry: i.registry})
+	g, err := o.ParseRef(operator.AgentRef{Agent: erc8004.FormatAgent(i.chain, id), Registry: i.registry})
 	if err != nil {
 		return nil, err
 	}

@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/agentauth"
-	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
@@ -190,7 +190,7 @@ func (o Tokens) confirm(ctx context.Context, question, noPerson string) error {
 
 // originOption returns the --origin option for the token as it can be typed.
 func originOption(t store.Token) string {
-	return cmp.Or(retry.OriginOption(t.URL()), " --origin with its address")
+	return cmp.Or(outcome.OriginOption(t.URL()), " --origin with its address")
 }
 
 // readToken returns the secret to seal: the token, or the path of its file.

@@ -70,7 +70,7 @@ type Change struct {
 }
 
 func describeChange(t store.Token) Change {
-	return Change{Agent: operator.ShortName(t.Agent), Registry: t.Registry, Origin: t.Origin, Path: t.Path,
+	return Change{Agent: t.Agent.String(), Registry: t.Registry, Origin: t.Origin, Path: t.Path,
 		Scheme: t.Scheme, Header: t.Header, Issuer: t.Issuer, ExpiresAt: t.ExpiresAt}
 }
 

@@ -22,7 +22,7 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/netguard/guardtest"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/server"
 	"github.com/agentherald/herald/internal/server/api"
@@ -273,13 +273,13 @@ func TestNextStepNamesTheBlocker(t *testing.T) {
 	show := func() operator.Delivery {
 		return call[operator.Delivery](w, 200, "GET", "/v1/deliveries/"+revocation, "")
 	}
-	if d := show(); d.Reason != reason.BehindEarlier || !strings.Contains(d.NextStep, "nothing to do: delivery "+feedback+" of the same client") {
+	if d := show(); d.Reason != outcome.BehindEarlier || !strings.Contains(d.NextStep, "nothing to do: delivery "+feedback+" of the same client") {
 		t.Errorf("%s %q", d.Reason, d.NextStep)
 	}
 
 	c, err := w.store.Claim(t.Context(), uuid.MustParse(feedback), 1, time.Minute)
 	heraldtest.Must(t, err)
-	held := store.Outcome{Status: store.Held, Reason: reason.AuthRequired, Stage: "call", Endpoint: "https://agent.example/mcp", Free: true}
+	held := store.Outcome{Status: store.Held, Reason: outcome.AuthRequired, Stage: "call", Endpoint: "https://agent.example/mcp", Free: true}
 	if _, err := w.store.Record(t.Context(), c, held); err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +294,7 @@ func TestNextStepNamesTheBlocker(t *testing.T) {
 	second := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(2, 2)).ID
 	c, err = w.store.Claim(t.Context(), uuid.MustParse(first), 1, time.Minute)
 	heraldtest.Must(t, err)
-	waits := store.Outcome{Status: store.Waiting, Reason: reason.Timeout, Stage: "call", Called: true, Delay: time.Hour}
+	waits := store.Outcome{Status: store.Waiting, Reason: outcome.Timeout, Stage: "call", Called: true, Delay: time.Hour}
 	if _, err := w.store.Record(t.Context(), c, waits); err != nil {
 		t.Fatal(err)
 	}

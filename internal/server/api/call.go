@@ -14,7 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/server"
 	"github.com/agentherald/herald/internal/tracecontext"
 )
@@ -37,7 +37,7 @@ type CallAnswer struct {
 	Success bool            `json:"success"`
 	Result  json.RawMessage `json:"result,omitempty"` // of tools/call, as the agent sent it; also of an error
 	Error   string          `json:"error,omitempty"`
-	Reason  reason.Reason   `json:"reason,omitempty"`
+	Reason  outcome.Reason  `json:"reason,omitempty"`
 }
 
 const (
@@ -56,12 +56,12 @@ func (a *API) callTool(w http.ResponseWriter, r *http.Request, v server.Visitor)
 	}
 	call, err := job.ParseDirectCall(body, a.Limits)
 	if err != nil {
-		refuseCall(w, http.StatusBadRequest, 0, CallAnswer{Error: err.Error(), Reason: reason.InvalidJob})
+		refuseCall(w, http.StatusBadRequest, 0, CallAnswer{Error: err.Error(), Reason: outcome.InvalidJob})
 		return
 	}
 	release, ok := a.calling.acquire(v.Name) // after the body was read, so that a slow request holds no slot
 	if !ok {
-		refuseCall(w, http.StatusTooManyRequests, time.Second, CallAnswer{Reason: reason.AgentBusy,
+		refuseCall(w, http.StatusTooManyRequests, time.Second, CallAnswer{Reason: outcome.AgentBusy,
 			Error: "as many direct calls as may be are under way: try again"})
 		return
 	}
@@ -80,7 +80,7 @@ func (a *API) callTool(w http.ResponseWriter, r *http.Request, v server.Visitor)
 	default:
 		a.Logger.Error("a direct call failed", "error", err)
 		refuseCall(w, http.StatusInternalServerError, 0,
-			CallAnswer{Error: "this failed, and the worker's log says why", Reason: reason.InternalError})
+			CallAnswer{Error: "this failed, and the worker's log says why", Reason: outcome.InternalError})
 	}
 }
 
@@ -108,11 +108,11 @@ func readCall(w http.ResponseWriter, r *http.Request) (body []byte, status int, 
 // early.
 func callStatus(e *delivery.DirectError) int {
 	switch e.Reason {
-	case reason.InvalidJob, reason.AddressBlocked, reason.TransportRefused:
+	case outcome.InvalidJob, outcome.AddressBlocked, outcome.TransportRefused:
 		return http.StatusBadRequest
-	case reason.AgentBusy, reason.Throttled, reason.BreakerOpen, reason.RateLimited:
+	case outcome.AgentBusy, outcome.Throttled, outcome.BreakerOpen, outcome.RateLimited:
 		return http.StatusTooManyRequests
-	case reason.InternalError:
+	case outcome.InternalError:
 		return http.StatusInternalServerError
 	}
 	if e.TimedOut {

@@ -11,7 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/server/api"
 )
 
@@ -65,12 +65,12 @@ func TestCallTool(t *testing.T) {
 		err    *delivery.DirectError
 		status int
 	}{
-		{&delivery.DirectError{Reason: reason.ToolError, Text: "it said no"}, 502},
-		{&delivery.DirectError{Reason: reason.ConnectFailed, Text: "nobody there"}, 502},
-		{&delivery.DirectError{Reason: reason.OutcomeUnknown, Text: "too slow", TimedOut: true, Called: true}, 504},
-		{&delivery.DirectError{Reason: reason.Throttled, Text: "too often", Wait: 1500 * time.Millisecond}, 429},
-		{&delivery.DirectError{Reason: reason.AddressBlocked, Text: "a private address"}, 400},
-		{&delivery.DirectError{Reason: reason.InternalError, Text: "who knows"}, 500},
+		{&delivery.DirectError{Reason: outcome.ToolError, Text: "it said no"}, 502},
+		{&delivery.DirectError{Reason: outcome.ConnectFailed, Text: "nobody there"}, 502},
+		{&delivery.DirectError{Reason: outcome.Unknown, Text: "too slow", TimedOut: true, Called: true}, 504},
+		{&delivery.DirectError{Reason: outcome.Throttled, Text: "too often", Wait: 1500 * time.Millisecond}, 429},
+		{&delivery.DirectError{Reason: outcome.AddressBlocked, Text: "a private address"}, 400},
+		{&delivery.DirectError{Reason: outcome.InternalError, Text: "who knows"}, 500},
 	} {
 		w.calls.answers(`{"isError":true}`, c.err)
 		got := call[api.CallAnswer](w, c.status, "POST", "/mcp/call", directCall)
@@ -78,7 +78,7 @@ func TestCallTool(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 	}
-	w.calls.answers("", &delivery.DirectError{Reason: reason.AgentBusy, Text: "busy", Wait: 1500 * time.Millisecond})
+	w.calls.answers("", &delivery.DirectError{Reason: outcome.AgentBusy, Text: "busy", Wait: 1500 * time.Millisecond})
 	if got := w.send("POST", "/mcp/call", ownToken, "application/json", strings.NewReader(directCall)).Header.Get("Retry-After"); got != "2" {
 		t.Errorf("Retry-After: %q", got)
 	}
@@ -118,7 +118,7 @@ func TestCallsAtATime(t *testing.T) {
 	for range most {
 		<-w.calls.begun
 	}
-	if got := call[api.CallAnswer](w, 429, "POST", "/mcp/call", directCall); got.Reason != reason.AgentBusy {
+	if got := call[api.CallAnswer](w, 429, "POST", "/mcp/call", directCall); got.Reason != outcome.AgentBusy {
 		t.Errorf("%+v", got)
 	}
 	close(w.calls.hold)

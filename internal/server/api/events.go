@@ -3,13 +3,13 @@ package api
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/server"
@@ -199,7 +199,7 @@ type eventFilter struct {
 }
 
 func (f eventFilter) takes(e store.DeliveryEvent) bool {
-	return (f.agent == "" || f.agent == fmt.Sprintf("%d:%s", e.ChainID, e.AgentID)) &&
+	return (f.agent == "" || f.agent == erc8004.FormatAgent(e.ChainID, e.AgentID)) &&
 		(len(f.statuses) == 0 || slices.Contains(f.statuses, string(e.Status)))
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/google/uuid"
@@ -133,12 +133,12 @@ func wordSchemas() map[reflect.Type]*jsonschema.Schema {
 		reflect.TypeFor[uuid.UUID]():       {Type: "string", Format: "uuid"},
 		reflect.TypeFor[json.RawMessage](): {Description: "Any JSON."},
 		reflect.TypeFor[store.Status]():    listWords(operator.AllStatuses()),
-		reflect.TypeFor[reason.Reason]():   listWords(append(reason.All(), "")),
+		reflect.TypeFor[outcome.Reason]():  listWords(append(outcome.Reasons(), "")),
 		reflect.TypeFor[job.Kind]():        listWords(operator.AllKinds()),
 		reflect.TypeFor[store.Verdict]():   listWords([]store.Verdict{store.Accepted, store.Known, store.Conflict, store.Refreshed, intake.Refused}),
 		reflect.TypeFor[map[store.Status]int64](): {Type: "object", Description: "A count for each status.",
 			AdditionalProperties: &jsonschema.Schema{Type: "integer"}, PropertyNames: listWords(operator.AllStatuses())},
-		reflect.TypeFor[map[reason.Reason]int]():   {Type: "object", AdditionalProperties: &jsonschema.Schema{Type: "integer"}},
+		reflect.TypeFor[map[outcome.Reason]int]():  {Type: "object", AdditionalProperties: &jsonschema.Schema{Type: "integer"}},
 		reflect.TypeFor[map[store.Status]string](): {Type: "object", AdditionalProperties: &jsonschema.Schema{Type: "string"}},
 	}
 }

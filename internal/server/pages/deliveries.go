@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -29,7 +29,7 @@ type deliveriesPage struct {
 	First      bool // the first page, which refreshes by itself
 	Searching  bool
 	Statuses   []store.Status
-	Reasons    []reason.Reason
+	Reasons    []outcome.Reason
 	Kinds      []string
 }
 
@@ -58,7 +58,7 @@ func (p *Pages) listDeliveries(r *request) (answer, error) {
 		return answer{}, err
 	}
 	page := deliveriesPage{Search: s, Query: selectionQuery(s), Deliveries: list.Deliveries, First: cursor <= 0,
-		Searching: s != operator.Selection{}, Statuses: operator.AllStatuses(), Reasons: reason.All()}
+		Searching: s != operator.Selection{}, Statuses: operator.AllStatuses(), Reasons: outcome.Reasons()}
 	for _, k := range operator.AllKinds() {
 		page.Kinds = append(page.Kinds, string(k))
 	}

@@ -13,6 +13,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -27,7 +28,7 @@ func (p *Pages) templateFuncs(links map[string]string) template.FuncMap {
 		"static": func(name string) string { return links[name] },
 		"text":   showText, "fold": foldText, "json": foldJSON,
 		"time": showTime, "ago": showAgo, "seconds": showSeconds, "millis": showMillis, "count": showCount,
-		"agent":    func(chain uint64, id string) string { return fmt.Sprintf("%d:%s", chain, id) },
+		"agent":    erc8004.FormatAgent,
 		"explore":  p.explore,
 		"bars":     drawBars,
 		"listing":  func(pairs ...string) string { return "/deliveries?" + encodePairs(pairs) },
@@ -50,7 +51,7 @@ func encodePairs(pairs []string) string {
 }
 
 func agentURL(chain uint64, id, registry string) string {
-	return fmt.Sprintf("/agents/%d:%s?%s", chain, id, url.Values{"registry": {registry}}.Encode())
+	return "/agents/" + erc8004.FormatAgent(chain, id) + "?" + url.Values{"registry": {registry}}.Encode()
 }
 
 // isHidden reports whether a character is invisible or changes how others are displayed: control and format characters,

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -76,7 +76,7 @@ func (s *Store) newRow(it store.Intake, key string, id uuid.UUID, read bool) *ro
 		State: State{Key: key, IdentityRegistry: a.Registry, AgentID: a.ID, Bulk: it.Bulk, Bound: read, AcceptedAt: now,
 			Verified: slices.Contains(s.verified, a.ChainID)}}
 	if r.queue(now); it.Refused != "" {
-		r.setStatus(store.Rejected, reason.InvalidJob, now)
+		r.setStatus(store.Rejected, outcome.InvalidJob, now)
 		r.Error, r.received, r.refused = it.Refused, it.Received, true
 		return r
 	}
@@ -135,7 +135,7 @@ func (s *Store) insert(fresh []*row) (tasks []store.Task) {
 
 // mayReopen reports whether the delivery ended because its event was missing, so that another job can queue it again.
 func (r *row) mayReopen() bool {
-	return r.Status == store.Rejected && r.Reason == reason.EventNotFound || r.Status == store.Cancelled && r.Reason == reason.Reorg
+	return r.Status == store.Rejected && r.Reason == outcome.EventNotFound || r.Status == store.Cancelled && r.Reason == outcome.Reorg
 }
 
 // mayHaveBeenCalled reports whether the agent was called with the delivery, or may have been called by an attempt
@@ -183,7 +183,7 @@ func (s *Store) answerKnown(r *row, it store.Intake) store.Acceptance {
 	}
 	switch {
 	case r.mayReopen() && !r.Called:
-		wasNotFound := r.Reason == reason.EventNotFound
+		wasNotFound := r.Reason == outcome.EventNotFound
 		if added := s.addHint(r, it); added || !wasNotFound {
 			return s.reopen(r, it, false)
 		}
@@ -205,7 +205,7 @@ func (s *Store) isVerified(r *row) bool {
 // toHint returns the delivery's own job as a hint.
 func (r *row) toHint() store.Hint {
 	return store.Hint{Job: r.job, SealedHeaders: r.sealed, Source: r.source, CreatedAt: r.created,
-		Refuted: r.Status == store.Rejected && r.Reason == reason.EventNotFound}
+		Refuted: r.Status == store.Rejected && r.Reason == outcome.EventNotFound}
 }
 
 // listHints returns the stored hints. If none is stored, the delivery's own job is the only hint; it is no hint if the
@@ -237,7 +237,7 @@ func (s *Store) addHint(r *row, it store.Intake) (added bool) {
 
 // waitsForChain reports whether the delivery waits because its event is not confirmed or no node answers.
 func (r *row) waitsForChain() bool {
-	return r.Status == store.Waiting && (r.Reason == reason.NotConfirmed || r.Reason == reason.ChainUnavailable)
+	return r.Status == store.Waiting && (r.Reason == outcome.NotConfirmed || r.Reason == outcome.ChainUnavailable)
 }
 
 // setJob replaces the delivery's job, and thereby its agent and ordering key.
@@ -269,7 +269,7 @@ func (s *Store) reviveRevocation(feedback *row) {
 		return
 	}
 	j.Kind = job.KindFeedbackRevoked
-	if r := s.findKey(j.Key()); r != nil && r.Status == store.Skipped && r.Reason == reason.NeverDelivered {
+	if r := s.findKey(j.Key()); r != nil && r.Status == store.Skipped && r.Reason == outcome.NeverDelivered {
 		r.queue(s.now())
 		r.Error, r.BudgetBase, r.AcceptedAt = "", r.Attempts, s.now()
 	}

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -47,11 +47,11 @@ func (s *Store) observeOutcome(a store.Agent, c *store.Claim, o store.Outcome) {
 	g, now := s.agent(a), s.now()
 	k := &g.known
 	switch {
-	case g.disabled || o.Reason == reason.AgentDisabled:
+	case g.disabled || o.Reason == outcome.AgentDisabled:
 		k.State = store.StateDisabled
 	case o.AgentOK:
 		k.State = store.StateConnected
-	case o.Reason == reason.AuthRequired:
+	case o.Reason == outcome.AuthRequired:
 		k.State = store.StateNeedsAuth
 	case o.AgentError != "":
 		k.State = store.StateFailed
@@ -162,7 +162,7 @@ func (s *Store) EnableAgent(_ context.Context, a store.Agent, enabled bool) (rel
 func (s *Store) ReleaseEnabled(_ context.Context, except func(store.Agent) bool) (released int, tasks []store.Task, err error) {
 	defer s.lock()()
 	for _, r := range s.rows {
-		if r.Status == store.Held && r.Reason == reason.AgentDisabled && !s.agent(r.agent).disabled && (except == nil || !except(r.agent)) {
+		if r.Status == store.Held && r.Reason == outcome.AgentDisabled && !s.agent(r.agent).disabled && (except == nil || !except(r.agent)) {
 			n, more := s.releaseAgent(r.agent)
 			released, tasks = released+n, append(tasks, more...)
 		}
@@ -175,7 +175,7 @@ func (s *Store) releaseAgent(a store.Agent) (released int, tasks []store.Task) {
 	if g := s.agent(a); g.known.State == store.StateDisabled {
 		g.known.State, g.known.FailingSince = store.StatePending, nil
 	}
-	ended := s.releaseHeld(len(s.rows), func(r *row) bool { return r.agent == a && r.Reason == reason.AgentDisabled })
+	ended := s.releaseHeld(len(s.rows), func(r *row) bool { return r.agent == a && r.Reason == outcome.AgentDisabled })
 	return len(ended), append(s.dispatch([]store.Agent{a}), ended...)
 }
 
@@ -185,8 +185,8 @@ func (s *Store) releaseAgent(a store.Agent) (released int, tasks []store.Task) {
 // the credential did not release o's delivery, because it was not held yet.
 func (s *Store) releaseMended(a store.Agent, c *store.Claim, o store.Outcome) []store.Task {
 	g := s.agent(a)
-	enabled := o.Reason == reason.AgentDisabled && !o.Elsewhere && !g.disabled
-	renewed := o.Reason == reason.AuthRequired && g.epoch > c.Epoch
+	enabled := o.Reason == outcome.AgentDisabled && !o.Elsewhere && !g.disabled
+	renewed := o.Reason == outcome.AuthRequired && g.epoch > c.Epoch
 	if o.Status != store.Held || !enabled && !renewed {
 		return nil
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -205,8 +205,8 @@ func (s *Store) applyOutcome(r *row, c *store.Claim, o store.Outcome, number int
 // attempts and its DelaysUntil. Any other delivery gets a new budget, and its DelaysUntil is computed again
 // (startDelay).
 func (s *Store) recheck(r *row, c *store.Claim, o store.Outcome) bool {
-	notFound := r.Status == store.Rejected && r.Reason == reason.EventNotFound
-	behind := r.Status == store.Waiting && r.Reason == reason.BehindEarlier
+	notFound := r.Status == store.Rejected && r.Reason == outcome.EventNotFound
+	behind := r.Status == store.Waiting && r.Reason == outcome.BehindEarlier
 	asked := o.Rerouted || o.NoTurn || o.Undecided && r.Hints != c.Hints
 	if !asked || r.claimNo != c.No || !notFound && !behind && !r.waitsForChain() {
 		return false

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/tracecontext"
 	"github.com/google/uuid"
@@ -37,7 +37,7 @@ type Store struct {
 type State struct {
 	Key, IdentityRegistry, AgentID, Error string
 	Status                                store.Status
-	Reason                                reason.Reason
+	Reason                                outcome.Reason
 	Attempts                              int // of all budgets
 	BudgetBase                            int // value of Attempts when the present budget began
 	FetchFailures                         int // failed fetches of the feedback file in the present budget
@@ -137,11 +137,11 @@ func (r *row) isDispatched() bool { return r.isOut() && !r.HandedAt.IsZero() }
 
 // isSetAside reports whether the delivery waits outside the backlog (behind_earlier) until another one releases it.
 func (r *row) isSetAside() bool {
-	return r.Status == store.Waiting && r.Reason == reason.BehindEarlier && r.HandedAt.IsZero()
+	return r.Status == store.Waiting && r.Reason == outcome.BehindEarlier && r.HandedAt.IsZero()
 }
 
 // setStatus changes the status. The delivery then has no task, no lease and no end of a wait; the caller may set one.
-func (r *row) setStatus(status store.Status, why reason.Reason, now time.Time) {
+func (r *row) setStatus(status store.Status, why outcome.Reason, now time.Time) {
 	r.Status, r.Reason, r.updated = status, why, now
 	r.HandedAt, r.LeaseUntil, r.NextAttemptAt, r.FinishedAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	if status.Final() {

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -41,7 +41,7 @@ func (s *Store) ExpireLeases(_ context.Context, limit, attempts int) (n, dead in
 		if lost = append(lost, r); r.Attempts-r.BudgetBase < attempts {
 			r.queue(now)
 		} else {
-			r.setStatus(store.Dead, reason.OutcomeUnknown, now)
+			r.setStatus(store.Dead, outcome.Unknown, now)
 			dead++
 		}
 		return true
@@ -58,7 +58,7 @@ func (s *Store) Expire(_ context.Context, age time.Duration, limit int) (int, er
 		if r.Status.Final() || r.Status == store.Running || !r.AcceptedAt.Before(now.Add(-age)) {
 			return false
 		}
-		r.setStatus(store.Dead, reason.Expired, now)
+		r.setStatus(store.Dead, outcome.Expired, now)
 		ended = append(ended, r)
 		return true
 	})
@@ -85,7 +85,7 @@ func (s *Store) Due(_ context.Context, limit int) (tasks []store.Task, more bool
 func (s *Store) IgnoreOrder(_ context.Context, limit int) ([]store.Task, error) {
 	defer s.lock()()
 	return s.dispatch(s.changeEach(limit, func(r *row, now time.Time) bool {
-		if r.Status != store.Waiting || r.Reason != reason.BehindEarlier || !r.Ordered || r.isResponse() || s.keepsOrder(r.agent) {
+		if r.Status != store.Waiting || r.Reason != outcome.BehindEarlier || !r.Ordered || r.isResponse() || s.keepsOrder(r.agent) {
 			return false
 		}
 		r.queue(now)
@@ -200,7 +200,7 @@ func (s *Store) Cancel(_ context.Context, ids []uuid.UUID,
 		case r.Status == store.Running:
 			r.claimNo = s.drawClaim()
 		}
-		r.setStatus(store.Cancelled, reason.Operator, now)
+		r.setStatus(store.Cancelled, outcome.Operator, now)
 		cancelled = append(cancelled, r)
 		return ""
 	})
@@ -242,7 +242,7 @@ func (s *Store) moveEach(ids []uuid.UUID, dispatch bool,
 func (s *Store) Release(_ context.Context, chains []uint64, gateway bool, limit int) ([]store.Task, error) {
 	defer s.lock()()
 	return s.releaseHeld(limit, func(r *row) bool {
-		return r.Reason == reason.ChainUnconfigured && slices.Contains(chains, r.agent.ChainID) || r.Reason == reason.GatewayUnconfigured && gateway
+		return r.Reason == outcome.ChainUnconfigured && slices.Contains(chains, r.agent.ChainID) || r.Reason == outcome.GatewayUnconfigured && gateway
 	}), nil
 }
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -78,7 +78,7 @@ func (r *row) endDelay(o store.Outcome, started time.Time) {
 	case o.Status == store.Held:
 		r.DelaysUntil = time.Time{}
 	case r.DelaysUntil.IsZero():
-	case o.Reason == reason.NotConfirmed && r.isUnchecked():
+	case o.Reason == outcome.NotConfirmed && r.isUnchecked():
 		r.DelaysUntil = r.AcceptedAt.Add(pendingDelay)
 	case r.DelaysUntil.Equal(Forever) && (o.Called || !o.Free || o.Stage != "claim" && o.Stage != "check"):
 		r.DelaysUntil = started.Add(confirmedDelay)
@@ -153,7 +153,7 @@ func (s *Store) countFreeResponses(a store.Agent) int {
 // setAside makes a delivery wait for another one. excess reports whether it is a response that waits for other
 // responses to its agent.
 func (r *row) setAside(until time.Time, excess bool, now time.Time) {
-	r.setStatus(store.Waiting, reason.BehindEarlier, now)
+	r.setStatus(store.Waiting, outcome.BehindEarlier, now)
 	r.NextAttemptAt, r.excess = until, excess
 	r.Error = "an earlier delivery of this client has not ended: it goes first"
 	if r.isResponse() {

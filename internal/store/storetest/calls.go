@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -33,7 +33,7 @@ func (s *suite) callsAreCounted() {
 		o.CallTook = d
 		return o
 	}
-	blamed := func(why reason.Reason, called bool) store.Outcome {
+	blamed := func(why outcome.Reason, called bool) store.Outcome {
 		return store.Outcome{Status: store.Waiting, Reason: why, Delay: time.Hour, Stage: "call", AgentError: "it failed", Called: called}
 	}
 	if got := s.hours(1, 100); got.Calls != 0 || got.P50Ms != nil {
@@ -55,7 +55,7 @@ func (s *suite) callsAreCounted() {
 		s.record(s.claim(s.takeMore(1, i, 1)[0]), o)
 	}
 	ms := func(x float64) *float64 { return &x }
-	first := store.CallSummary{Calls: 8, Failed: 4, Failures: map[reason.Reason]int{"timeout": 1, "connect_failed": 2, "auth_required": 1},
+	first := store.CallSummary{Calls: 8, Failed: 4, Failures: map[outcome.Reason]int{"timeout": 1, "connect_failed": 2, "auth_required": 1},
 		P50Ms: ms(50), P95Ms: ms(60000)}
 	heraldtest.Equal(s, "calls of the agent", s.hours(1, 1), first)
 	if r := s.agentRow(1); r.LastCalledAt == nil || r.LastCalledAt.Before(*r.LastOKAt) {
@@ -65,10 +65,10 @@ func (s *suite) callsAreCounted() {
 	s.Advance(3 * time.Hour)
 	s.record(s.claim(s.takeMore(1, 50, 1)[0]), took(blamed("timeout", true), 7*time.Millisecond))
 	s.record(s.claim(s.takeOne(2)), took(delivered, 15*time.Second))
-	heraldtest.Equal(s, "of now", s.hours(1, 1), store.CallSummary{Calls: 1, Failed: 1, Failures: map[reason.Reason]int{"timeout": 1},
+	heraldtest.Equal(s, "of now", s.hours(1, 1), store.CallSummary{Calls: 1, Failed: 1, Failures: map[outcome.Reason]int{"timeout": 1},
 		P50Ms: ms(5), P95Ms: ms(9.5)})
 	heraldtest.Equal(s, "of now and before", s.hours(1, 4), store.CallSummary{Calls: 9, Failed: 5,
-		Failures: map[reason.Reason]int{"timeout": 2, "connect_failed": 2, "auth_required": 1}, P50Ms: ms(42.5), P95Ms: ms(60000)})
+		Failures: map[outcome.Reason]int{"timeout": 2, "connect_failed": 2, "auth_required": 1}, P50Ms: ms(42.5), P95Ms: ms(60000)})
 	heraldtest.Equal(s, "of another agent", s.hours(2, 1), store.CallSummary{Calls: 1, P50Ms: ms(15000), P95Ms: ms(19500)})
 }
 

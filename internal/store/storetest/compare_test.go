@@ -17,7 +17,7 @@ import (
 
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/model"
@@ -594,15 +594,15 @@ func (p *pair) outcome(c *store.Claim) store.Outcome {
 	wait := []time.Duration{time.Second, 5 * time.Second, time.Minute}[p.IntN(3)]
 	if c.Verified && !c.Bound { // the check ended the attempt
 		return []store.Outcome{
-			{Status: store.Waiting, Reason: reason.NotConfirmed, Delay: wait, Task: true, Free: true, Stage: "check", Undecided: true},
-			{Status: store.Waiting, Reason: reason.ChainUnavailable, Delay: wait, Task: true, Free: true, Stage: "check", Undecided: true},
-			{Status: store.Rejected, Reason: reason.EventNotFound, Stage: "check", Undecided: true, Refuted: []int{0, 1}},
-			{Status: store.Held, Reason: reason.ChainUnconfigured, Free: true, Stage: "check"},
-			{Status: store.Held, Reason: reason.AgentDisabled, Free: true, Stage: "check"},
+			{Status: store.Waiting, Reason: outcome.NotConfirmed, Delay: wait, Task: true, Free: true, Stage: "check", Undecided: true},
+			{Status: store.Waiting, Reason: outcome.ChainUnavailable, Delay: wait, Task: true, Free: true, Stage: "check", Undecided: true},
+			{Status: store.Rejected, Reason: outcome.EventNotFound, Stage: "check", Undecided: true, Refuted: []int{0, 1}},
+			{Status: store.Held, Reason: outcome.ChainUnconfigured, Free: true, Stage: "check"},
+			{Status: store.Held, Reason: outcome.AgentDisabled, Free: true, Stage: "check"},
 		}[p.IntN(5)]
 	}
 	if !c.MayCall && p.IntN(10) > 0 {
-		return store.Outcome{Status: store.Waiting, Reason: reason.BehindEarlier, Free: true, Stage: "check", NoTurn: true}
+		return store.Outcome{Status: store.Waiting, Reason: outcome.BehindEarlier, Free: true, Stage: "check", NoTurn: true}
 	}
 	again := store.Outcome{Status: store.Waiting, Reason: "server_error", Delay: wait, Task: p.IntN(4) > 0, Called: true, Stage: "call",
 		Error: "it said 503", AgentError: "it said 503", CallTook: time.Second}
@@ -616,17 +616,17 @@ func (p *pair) outcome(c *store.Claim) store.Outcome {
 		again.Reason, again.Called, again.Moved = "connect_failed", false, true
 		return again
 	case n < 13:
-		return store.Outcome{Status: store.Waiting, Reason: reason.NotConfirmed, Delay: wait, Task: true, Free: true, Stage: "check"}
+		return store.Outcome{Status: store.Waiting, Reason: outcome.NotConfirmed, Delay: wait, Task: true, Free: true, Stage: "check"}
 	case n < 14:
 		return store.Outcome{Status: store.Waiting, Reason: "content_unavailable", Delay: wait, Task: p.IntN(2) == 0, Stage: "fetch", FetchFailed: true}
 	case n < 15:
-		return store.Outcome{Status: store.Held, Reason: reason.AuthRequired, Free: true, Stage: "call", AgentError: "it said 401", Called: p.IntN(2) == 0}
+		return store.Outcome{Status: store.Held, Reason: outcome.AuthRequired, Free: true, Stage: "call", AgentError: "it said 401", Called: p.IntN(2) == 0}
 	case n < 16:
-		return store.Outcome{Status: store.Held, Reason: reason.AgentDisabled, Free: true, Stage: "check", Elsewhere: p.IntN(2) == 0}
+		return store.Outcome{Status: store.Held, Reason: outcome.AgentDisabled, Free: true, Stage: "check", Elsewhere: p.IntN(2) == 0}
 	case n < 17:
-		return store.Outcome{Status: store.Held, Reason: reason.GatewayUnconfigured, Free: true, Stage: "fetch"}
+		return store.Outcome{Status: store.Held, Reason: outcome.GatewayUnconfigured, Free: true, Stage: "fetch"}
 	case n < 18:
-		return store.Outcome{Status: store.Skipped, Reason: reason.NeverDelivered, Stage: "check"}
+		return store.Outcome{Status: store.Skipped, Reason: outcome.NeverDelivered, Stage: "check"}
 	case n < 19:
 		return store.Outcome{Status: store.Dead, Reason: "outcome_unknown", Stage: "call", Called: true, SkipDispatch: p.IntN(2) == 0}
 	}

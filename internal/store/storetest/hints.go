@@ -5,7 +5,7 @@ import (
 	"math/big"
 	"slices"
 
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -14,7 +14,7 @@ import (
 var (
 	command  = store.Source{Name: store.SourceCommand, Trust: store.TrustDirect}
 	ordinary = store.SourceToken("a", store.TrustOrdinary)
-	missed   = store.Outcome{Status: store.Rejected, Reason: reason.EventNotFound, Stage: "check", Undecided: true}
+	missed   = store.Outcome{Status: store.Rejected, Reason: outcome.EventNotFound, Stage: "check", Undecided: true}
 )
 
 // verify makes the store treat the events of the test's chain as verified.
@@ -93,7 +93,7 @@ func (s *suite) hintsOfAKey() {
 	if rec := s.record(c, o); rec.Rechecked {
 		s.Errorf("%+v", rec)
 	}
-	s.is(c.ID, store.Rejected, reason.EventNotFound, 2, 2)
+	s.is(c.ID, store.Rejected, outcome.EventNotFound, 2, 2)
 	if out, _ := s.send(hint(13, "a", command)); out.Verdict == store.Accepted {
 		s.Errorf("a refuted position: %+v", out)
 	}
@@ -173,9 +173,9 @@ func (s *suite) goneAfterACall() {
 	s.Advance(1e9)
 	c = s.claim(*rec.Task)
 	next := hint(2, "a", command).Job
-	o := store.Outcome{Status: store.Cancelled, Reason: reason.Reorg, Stage: "check", Gone: &store.Gone{Next: &next}}
+	o := store.Outcome{Status: store.Cancelled, Reason: outcome.Reorg, Stage: "check", Gone: &store.Gone{Next: &next}}
 	s.record(c, o)
-	d := s.is(c.ID, store.Cancelled, reason.Reorg, 2, 2)
+	d := s.is(c.ID, store.Cancelled, outcome.Reorg, 2, 2)
 	if d.Key != next.Key()+"~"+c.ID.String() {
 		s.Errorf("the key is %s", d.Key)
 	}
@@ -226,9 +226,9 @@ func (s *suite) revocationFollowsItsFeedback() {
 	out, tasks, err := s.Accept(s.Context(), []store.Intake{{Job: feedback}, {Job: revocation}})
 	s.must(err)
 	for _, t := range tasks {
-		o := store.Outcome{Status: store.Skipped, Reason: reason.NoURI, Stage: "resolve"}
+		o := store.Outcome{Status: store.Skipped, Reason: outcome.NoURI, Stage: "resolve"}
 		if t.ID == out[1].ID {
-			o.Reason = reason.NeverDelivered
+			o.Reason = outcome.NeverDelivered
 		}
 		s.record(s.claim(t), o)
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -108,7 +108,7 @@ func (s *orderSuite) expectDispatched(tasks []store.Task, want ...job.Job) []sto
 func (s *orderSuite) expectBehind(jobs ...job.Job) {
 	s.Helper()
 	for _, j := range jobs {
-		if d := s.is(j.ID(), store.Waiting, reason.BehindEarlier, 0, 0); d.Error == "" || d.Dispatch != 0 {
+		if d := s.is(j.ID(), store.Waiting, outcome.BehindEarlier, 0, 0); d.Error == "" || d.Dispatch != 0 {
 			s.Errorf("%+v", d)
 		}
 	}
@@ -200,14 +200,14 @@ func (s *orderSuite) delaysForAMinute() {
 func (s *orderSuite) waitsForConfirmations() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	unconfirmed := notYet(20 * time.Minute)
-	unconfirmed.Reason, unconfirmed.Stage = reason.NotConfirmed, "check"
+	unconfirmed.Reason, unconfirmed.Stage = outcome.NotConfirmed, "check"
 	first := s.record(s.claim(tasks[0]), unconfirmed)
 	s.Advance(19 * time.Minute)
 	s.expectDispatched(s.dispatchDue())
 	s.expectDispatched(s.dispatchBacklog())
 	s.Advance(time.Minute)
 	busy := notYet(5 * time.Minute)
-	busy.Reason, busy.Stage = reason.BreakerOpen, "compose"
+	busy.Reason, busy.Stage = outcome.BreakerOpen, "compose"
 	first = s.record(s.claim(*first.Task), busy)
 	s.Advance(59 * time.Second)
 	s.expectDispatched(s.dispatchDue())
@@ -219,7 +219,7 @@ func (s *orderSuite) waitsForConfirmations() {
 // heldOnes checks that a held delivery delays no other, and delays others again after its release.
 func (s *orderSuite) heldOnes() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2), feedbackBy(1, 3)), feedbackBy(1, 1))
-	hold := store.Outcome{Status: store.Held, Reason: reason.GatewayUnconfigured, Free: true, Stage: "fetch"}
+	hold := store.Outcome{Status: store.Held, Reason: outcome.GatewayUnconfigured, Free: true, Stage: "fetch"}
 	tasks = s.expectDispatched(s.record(s.claim(tasks[0]), hold).Next, feedbackBy(1, 2))
 
 	_, err := s.Release(s.Context(), nil, true, 100)
@@ -227,7 +227,7 @@ func (s *orderSuite) heldOnes() {
 	s.expectDispatched(s.dispatchBacklog())
 	tasks = s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 1))
 	s.expectDispatched(s.record(s.claim(tasks[0]), failed(time.Second)).Next) // it delays as if it had just been accepted
-	s.is(feedbackBy(1, 3).ID(), store.Waiting, reason.BehindEarlier, 0, 0)
+	s.is(feedbackBy(1, 3).ID(), store.Waiting, outcome.BehindEarlier, 0, 0)
 }
 
 // checkedInParallel checks that six false jobs with lower indexes delay the seventh for 10 s if the node does not answer
@@ -239,8 +239,8 @@ func (s *orderSuite) checkedInParallel() {
 		delay   time.Duration
 	}{
 		{missed, 0},
-		{store.Outcome{Status: store.Waiting, Reason: reason.ChainUnavailable, Delay: 5 * time.Minute, Task: true, Free: true, Undecided: true, Stage: "check"}, 10 * time.Second},
-		{store.Outcome{Status: store.Waiting, Reason: reason.NotConfirmed, Delay: 5 * time.Minute, Task: true, Free: true, Undecided: true, Stage: "check"}, 30 * time.Second},
+		{store.Outcome{Status: store.Waiting, Reason: outcome.ChainUnavailable, Delay: 5 * time.Minute, Task: true, Free: true, Undecided: true, Stage: "check"}, 10 * time.Second},
+		{store.Outcome{Status: store.Waiting, Reason: outcome.NotConfirmed, Delay: 5 * time.Minute, Task: true, Free: true, Undecided: true, Stage: "check"}, 30 * time.Second},
 	} {
 		var jobs []job.Job
 		for index := range 7 {
@@ -263,12 +263,12 @@ func (s *orderSuite) checkedInParallel() {
 			s.Errorf("%s: after the check, may call is %v", tt.outcome.Reason, last.MayCall)
 		}
 		if tt.delay > 0 {
-			noTurn := store.Outcome{Status: store.Waiting, Reason: reason.BehindEarlier, Delay: time.Second, Task: true, Free: true, NoTurn: true, Stage: "check"}
+			noTurn := store.Outcome{Status: store.Waiting, Reason: outcome.BehindEarlier, Delay: time.Second, Task: true, Free: true, NoTurn: true, Stage: "check"}
 			r := s.record(last, noTurn)
 			if s.expectDispatched(r.Next); !r.Rechecked || r.Task != nil {
 				s.Errorf("%+v", r)
 			}
-			s.is(last.ID, store.Waiting, reason.BehindEarlier, 0, 0)
+			s.is(last.ID, store.Waiting, outcome.BehindEarlier, 0, 0)
 			s.Advance(tt.delay - time.Second)
 			s.expectDispatched(s.dispatchDue())
 			s.Advance(2 * time.Second)
@@ -295,17 +295,17 @@ func (s *orderSuite) losesItsTurn() {
 	if !s.bindEvent(claims[2]).MayCall || s.bindEvent(claims[1]).MayCall {
 		s.Fatalf("turns: %v, %v", claims[1].MayCall, claims[2].MayCall)
 	}
-	noTurn := store.Outcome{Status: store.Waiting, Reason: reason.BehindEarlier, Free: true, NoTurn: true, Stage: "check"}
+	noTurn := store.Outcome{Status: store.Waiting, Reason: outcome.BehindEarlier, Free: true, NoTurn: true, Stage: "check"}
 	s.expectDispatched(s.record(claims[1], noTurn).Next)
-	s.is(claims[1].ID, store.Waiting, reason.BehindEarlier, 0, 0)
+	s.is(claims[1].ID, store.Waiting, outcome.BehindEarlier, 0, 0)
 	tasks = s.expectDispatched(s.record(claims[2], failed(time.Second)).Next, feedbackBy(1, 1))
 	unconfirmed := notYet(time.Hour)
-	unconfirmed.Reason, unconfirmed.Stage = reason.NotConfirmed, "check"
+	unconfirmed.Reason, unconfirmed.Stage = outcome.NotConfirmed, "check"
 	s.expectDispatched(s.record(s.claim(tasks[0]), unconfirmed).Next)
 	s.Advance(2 * time.Second)
 	s.refused(claims[2].ID, claims[2].N, "the earlier one waits for confirmations")
 	s.expectDispatched(s.dispatchBacklog())
-	s.is(claims[2].ID, store.Waiting, reason.BehindEarlier, 1, 1)
+	s.is(claims[2].ID, store.Waiting, outcome.BehindEarlier, 1, 1)
 }
 
 // comesLate checks that an earlier delivery that is accepted later goes next.
@@ -452,12 +452,12 @@ func (s *orderSuite) revocationOfEnded() {
 // called goes before its revocation.
 func (s *orderSuite) replayHoldsNobody() {
 	held := s.expectDispatched(s.acceptJobs(feedbackBy(9, 1)), feedbackBy(9, 1))
-	s.record(s.claim(held[0]), store.Outcome{Status: store.Held, Reason: reason.AuthRequired, Free: true})
+	s.record(s.claim(held[0]), store.Outcome{Status: store.Held, Reason: outcome.AuthRequired, Free: true})
 	s.expectDispatched(s.acceptJobs(revocationOf(9, 1)))
 	_, _, again, err := s.Replay(s.Context(), []uuid.UUID{feedbackBy(9, 1).ID()}, false)
 	s.must(err)
 	again = s.expectDispatched(again, feedbackBy(9, 1))
-	wait := s.record(s.claim(again[0]), store.Outcome{Status: store.Waiting, Reason: reason.ConnectFailed, Delay: time.Minute, Task: true})
+	wait := s.record(s.claim(again[0]), store.Outcome{Status: store.Waiting, Reason: outcome.ConnectFailed, Delay: time.Minute, Task: true})
 	s.expectDispatched(wait.Next)
 	s.Advance(time.Minute)
 	s.expectDispatched(s.record(s.claim(*wait.Task), delivered).Next, revocationOf(9, 1))

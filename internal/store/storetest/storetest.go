@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -245,14 +245,14 @@ func (s *suite) read(id uuid.UUID) store.Delivery {
 }
 
 // is checks a delivery's status, reason, number of attempts and number of attempt rows.
-func (s *suite) is(id uuid.UUID, status store.Status, why reason.Reason, attempts, rows int) store.Delivery {
+func (s *suite) is(id uuid.UUID, status store.Status, why outcome.Reason, attempts, rows int) store.Delivery {
 	s.Helper()
 	d := s.read(id)
 	if d.Status != status || d.Reason != why || d.Attempts != attempts || len(d.History) != rows {
 		s.Errorf("the row is %s %q with %d attempts in %d rows, want %s %q %d %d", d.Status, d.Reason, d.Attempts, len(d.History),
 			status, why, attempts, rows)
 	}
-	if d.Status.Final() != (d.FinishedAt != nil) || (d.Status == store.Waiting) != (d.NextAttemptAt != nil) && d.Reason != reason.BehindEarlier {
+	if d.Status.Final() != (d.FinishedAt != nil) || (d.Status == store.Waiting) != (d.NextAttemptAt != nil) && d.Reason != outcome.BehindEarlier {
 		s.Errorf("%s, finished %v, next attempt %v", d.Status, d.FinishedAt, d.NextAttemptAt)
 	}
 	return d

@@ -1,11 +1,10 @@
-package retry
+package outcome
 
 import (
 	"testing"
 	"time"
 
 	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/reason"
 )
 
 // standard is the default of HERALD_RETRY_SCHEDULE.
@@ -27,7 +26,7 @@ func TestScheduleFollowsTheList(t *testing.T) {
 	}
 	var total time.Duration
 	for i, want := range standard {
-		got, more := s.Next(i+1, Verdict{Reason: reason.Timeout}, 0.5)
+		got, more := s.Next(i+1, Verdict{Reason: Timeout}, 0.5)
 		if !more || got != want {
 			t.Errorf("after attempt %d: %s, %t; want %s", i+1, got, more, want)
 		}
@@ -36,13 +35,13 @@ func TestScheduleFollowsTheList(t *testing.T) {
 	if total < 17*time.Hour || total > 19*time.Hour {
 		t.Errorf("the schedule lasts %s, want about 18 h", total)
 	}
-	if _, more := s.Next(11, Verdict{Reason: reason.Timeout}, 0.5); more {
+	if _, more := s.Next(11, Verdict{Reason: Timeout}, 0.5); more {
 		t.Error("a twelfth attempt is granted")
 	}
-	if _, more := s.Next(1000, Verdict{Reason: reason.Timeout}, 0.5); more {
+	if _, more := s.Next(1000, Verdict{Reason: Timeout}, 0.5); more {
 		t.Error("an attempt is granted long after the budget")
 	}
-	if d, more := s.Next(0, Verdict{Reason: reason.Timeout}, 0.5); !more || d != time.Second {
+	if d, more := s.Next(0, Verdict{Reason: Timeout}, 0.5); !more || d != time.Second {
 		t.Errorf("attempt 0: %s, %t", d, more)
 	}
 }
@@ -54,7 +53,7 @@ func TestJitterStaysWithinTwentyPercent(t *testing.T) {
 		rnd  float64
 		want time.Duration
 	}{{0, 8 * time.Second}, {0.25, 9 * time.Second}, {0.5, 10 * time.Second}, {0.999999, 12 * time.Second}} {
-		got, _ := s.Next(1, Verdict{Reason: reason.ConnectFailed}, c.rnd)
+		got, _ := s.Next(1, Verdict{Reason: ConnectFailed}, c.rnd)
 		if diff := (got - c.want).Abs(); diff > time.Millisecond {
 			t.Errorf("rnd %v: %s, want %s", c.rnd, got, c.want)
 		}
@@ -69,14 +68,14 @@ func TestRetryAfterAndOverload(t *testing.T) {
 		v       Verdict
 		want    time.Duration
 	}{
-		"shorter than the schedule":     {1, Verdict{Reason: reason.ServerError, RetryAfter: 500 * time.Millisecond}, time.Second},
-		"longer than the schedule":      {1, Verdict{Reason: reason.ServerError, RetryAfter: 15 * time.Second}, 15 * time.Second},
-		"no longer than an hour":        {1, Verdict{Reason: reason.ServerError, RetryAfter: 24 * time.Hour}, time.Hour},
-		"the schedule may be longer":    {2, Verdict{Reason: reason.ServerError, RetryAfter: 24 * time.Hour}, 2 * time.Hour},
-		"a minute after 429":            {1, Verdict{Reason: reason.RateLimited}, time.Minute},
-		"429 with a short Retry-After":  {1, Verdict{Reason: reason.RateLimited, RetryAfter: 5 * time.Second}, time.Minute},
-		"429 with a longer Retry-After": {1, Verdict{Reason: reason.RateLimited, RetryAfter: 5 * time.Minute}, 5 * time.Minute},
-		"negative":                      {1, Verdict{Reason: reason.ServerError, RetryAfter: -time.Hour}, time.Second},
+		"shorter than the schedule":     {1, Verdict{Reason: ServerError, RetryAfter: 500 * time.Millisecond}, time.Second},
+		"longer than the schedule":      {1, Verdict{Reason: ServerError, RetryAfter: 15 * time.Second}, 15 * time.Second},
+		"no longer than an hour":        {1, Verdict{Reason: ServerError, RetryAfter: 24 * time.Hour}, time.Hour},
+		"the schedule may be longer":    {2, Verdict{Reason: ServerError, RetryAfter: 24 * time.Hour}, 2 * time.Hour},
+		"a minute after 429":            {1, Verdict{Reason: RateLimited}, time.Minute},
+		"429 with a short Retry-After":  {1, Verdict{Reason: RateLimited, RetryAfter: 5 * time.Second}, time.Minute},
+		"429 with a longer Retry-After": {1, Verdict{Reason: RateLimited, RetryAfter: 5 * time.Minute}, 5 * time.Minute},
+		"negative":                      {1, Verdict{Reason: ServerError, RetryAfter: -time.Hour}, time.Second},
 	} {
 		if got, more := s.Next(c.attempt, c.v, 0.5); !more || got != c.want {
 			t.Errorf("%s: %s, %t; want %s", name, got, more, c.want)
@@ -87,7 +86,7 @@ func TestRetryAfterAndOverload(t *testing.T) {
 func TestFreeWaitsHaveTheirOwnLengthAndNoBudget(t *testing.T) {
 	t.Parallel()
 	s := newSchedule(t, time.Hour)
-	got, more := s.Next(99, Classify(Pause(reason.NotConfirmed, 6*time.Second, "")), 0.5)
+	got, more := s.Next(99, Verdict{Reason: NotConfirmed, Free: true, Pause: 6 * time.Second}, 0.5)
 	if !more || got != 6*time.Second {
 		t.Errorf("%s, %t", got, more)
 	}

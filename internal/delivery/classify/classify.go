@@ -1,4 +1,4 @@
-package retry
+package classify
 
 import (
 	"context"
@@ -13,36 +13,12 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
-	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/jackc/pgx/v5/pgconn"
 )
-
-// Failure is the error of a step of the executor that determined the reason itself. It wraps no error of another
-// package.
-type Failure struct {
-	Reason reason.Reason
-	Text   string        // a sentence for the operator, without secrets
-	Pause  time.Duration // length of the wait if it is free (isFree); 0: BackOff
-	Ours   bool          // an operator's setting caused it (Bar): the agent is not at fault
-}
-
-func (f *Failure) Error() string { return f.Text }
-
-// Fail returns a *Failure with the reason r, which decides whether the delivery ends, is held or waits (endingOf).
-func Fail(r reason.Reason, text string) error { return &Failure{Reason: r, Text: text} }
-
-// Bar returns a *Failure that an operator's setting caused, so that it is not counted as the agent's fault. With Fail,
-// some reasons, such as tool_not_found, count as the agent's fault (classifyFailure).
-func Bar(r reason.Reason, text string) error { return &Failure{Reason: r, Text: text, Ours: true} }
-
-// Pause returns a *Failure for a free wait of about d, or of BackOff if d is 0. r must be a reason whose waits are free
-// (isFree).
-func Pause(r reason.Reason, d time.Duration, text string) error {
-	return &Failure{Reason: r, Text: text, Pause: d}
-}
 
 // Reached reports whether a failed call may have reached the agent, because some of it was written.
 func Reached(err error) bool {
@@ -83,33 +59,38 @@ func Unstorable(err error) bool {
 	return false
 }
 
-// Classify returns the verdict for any error of the executor. Unknown errors get the reason internal_error, whose waits
+// verdict is a verdict that is being made.
+type verdict struct {
+	outcome.Verdict
+	thirdParty bool // another server than the agent's failed; the agent's endpoint may work
+}
+
+// Error returns the verdict for any error of the executor. Unknown errors get the reason internal_error, whose waits
 // count as attempts. The verdict's Text is the text of the error.
-func Classify(err error) Verdict {
-	v := Verdict{Text: err.Error()}
+func Error(err error) outcome.Verdict {
+	v := verdict{Verdict: outcome.Verdict{Text: err.Error()}}
 	v.Reason = findReason(err, &v)
-	v.Ending = endingOf(v.Reason)
-	v.Free = isFree(v.Reason)
-	v.Unknown = v.Unknown || v.Reason == reason.OutcomeUnknown
+	v.Ending, v.Free = v.Reason.Ending(), v.Reason.Free()
+	v.Unknown = v.Unknown || v.Reason == outcome.Unknown
 	switch v.Reason {
-	case reason.ConnectFailed:
+	case outcome.ConnectFailed:
 		v.Moved, v.Unwell = !v.thirdParty, !v.thirdParty
-	case reason.ToolNotFound:
+	case outcome.ToolNotFound:
 		v.Moved = v.AgentFault
-	case reason.Timeout, reason.ServerError, reason.OutcomeUnknown:
+	case outcome.Timeout, outcome.ServerError, outcome.Unknown:
 		v.Unwell = !v.thirdParty
 	}
-	return v
+	return v.Verdict
 }
 
 // findReason returns the reason of err and sets the details of v. It calls the classify functions in order, and returns
 // the reason of the first one that knows the error. If none knows it, the reason is internal_error.
-func findReason(err error, v *Verdict) reason.Reason {
+func findReason(err error, v *verdict) outcome.Reason {
 	if r, ok := classifyGuard(err); ok { // first, because other packages wrap these errors
 		v.AgentFault = true
 		return r
 	}
-	for _, classify := range []func(error, *Verdict) (reason.Reason, bool){
+	for _, classify := range []func(error, *verdict) (outcome.Reason, bool){
 		classifyFailure, classifyDecoding, classifyResolver, classifyChain, classifyMCP, classifyContent, classifyOAuth,
 		classifyStore,
 	} {
@@ -117,26 +98,27 @@ func findReason(err error, v *Verdict) reason.Reason {
 			return r
 		}
 	}
-	return reason.InternalError
+	return outcome.InternalError
 }
 
 // classifyGuard returns address_blocked for addresses and URLs that package netguard refused, and false for other
 // errors.
-func classifyGuard(err error) (reason.Reason, bool) {
+func classifyGuard(err error) (outcome.Reason, bool) {
 	var blocked *netguard.BlockedError
 	var refused *netguard.RefusedURLError
-	return reason.AddressBlocked, errors.As(err, &blocked) || errors.As(err, &refused)
+	return outcome.AddressBlocked, errors.As(err, &blocked) || errors.As(err, &refused)
 }
 
-// classifyFailure returns the reason of a *Failure, and false for other errors.
-func classifyFailure(err error, v *Verdict) (reason.Reason, bool) {
-	var f *Failure
+// classifyFailure returns the reason of an *outcome.Failure, and false for other errors.
+func classifyFailure(err error, v *verdict) (outcome.Reason, bool) {
+	var f *outcome.Failure
 	if !errors.As(err, &f) {
 		return "", false
 	}
 	v.Pause = f.Pause
 	switch f.Reason {
-	case reason.ToolNotFound, reason.ToolError, reason.SchemaMismatch, reason.BadResponse, reason.ServerError, reason.OutcomeUnknown:
+	case outcome.ToolNotFound, outcome.ToolError, outcome.SchemaMismatch, outcome.BadResponse,
+		outcome.ServerError, outcome.Unknown:
 		v.AgentFault = !f.Ours
 	}
 	return f.Reason, true
@@ -144,12 +126,12 @@ func classifyFailure(err error, v *Verdict) (reason.Reason, bool) {
 
 // classifyDecoding returns agent_busy if a document cannot be decoded now because other documents use all memory for
 // decoding, and false for other errors. The length of the wait is BackOff.
-func classifyDecoding(err error, _ *Verdict) (reason.Reason, bool) {
-	return reason.AgentBusy, errors.Is(err, decode.ErrBusy)
+func classifyDecoding(err error, _ *verdict) (outcome.Reason, bool) {
+	return outcome.AgentBusy, errors.Is(err, decode.ErrBusy)
 }
 
 // classifyResolver returns the reason for errors of the agent's registration and endpoint, and false for other errors.
-func classifyResolver(err error, v *Verdict) (reason.Reason, bool) {
+func classifyResolver(err error, v *verdict) (outcome.Reason, bool) {
 	var skip *resolver.SkipError
 	if errors.As(err, &skip) {
 		return skip.Reason, true
@@ -157,33 +139,33 @@ func classifyResolver(err error, v *Verdict) (reason.Reason, bool) {
 	var refused *resolver.TransportRefusedError
 	if errors.As(err, &refused) {
 		v.AgentFault = true
-		return reason.TransportRefused, true
+		return outcome.TransportRefused, true
 	}
 	var unbound *resolver.UnboundError
 	if errors.As(err, &unbound) {
 		v.AgentFault = true
-		return reason.EndpointUnverified, true
+		return outcome.EndpointUnverified, true
 	}
 	return "", false
 }
 
 // classifyChain returns the reason for errors of a chain's node and of the registry, and false for other errors.
-func classifyChain(err error, _ *Verdict) (reason.Reason, bool) {
+func classifyChain(err error, _ *verdict) (outcome.Reason, bool) {
 	var away *chain.UnavailableError
 	var wrong *chain.WrongChainError
 	var gone *chain.NoSuchAgentError
 	switch {
 	case errors.As(err, &gone):
-		return reason.AgentNotFound, true
+		return outcome.AgentNotFound, true
 	case errors.As(err, &away), errors.As(err, &wrong):
-		return reason.ChainUnavailable, true
+		return outcome.ChainUnavailable, true
 	}
 	return "", false
 }
 
 // classifyContent returns the reason for errors of fetching documents and files, and false for other errors. If the
 // servers asked for a wait, it stores that wait in v.RetryAfter.
-func classifyContent(err error, v *Verdict) (reason.Reason, bool) {
+func classifyContent(err error, v *verdict) (outcome.Reason, bool) {
 	var none *ipfs.NoDocumentError
 	var gateway *ipfs.NoGatewayError
 	var missing *ipfs.NotFoundError
@@ -192,18 +174,18 @@ func classifyContent(err error, v *Verdict) (reason.Reason, bool) {
 	var invalid *ipfs.InvalidError
 	switch {
 	case errors.As(err, &none):
-		return reason.NoDocument, true
+		return outcome.NoDocument, true
 	case errors.As(err, &large), errors.As(err, &invalid):
-		return reason.NoDocument, true
+		return outcome.NoDocument, true
 	case errors.As(err, &gateway):
-		return reason.GatewayUnconfigured, true
+		return outcome.GatewayUnconfigured, true
 	case errors.As(err, &away):
 		v.RetryAfter = away.RetryAfter
-		return reason.ContentUnavailable, true
+		return outcome.ContentUnavailable, true
 	case errors.As(err, &missing) && missing.Proven:
-		return reason.NoDocument, true // a verified directory lacks the name, which is permanent
+		return outcome.NoDocument, true // a verified directory lacks the name, which is permanent
 	case errors.As(err, &missing):
-		return reason.ContentUnavailable, true
+		return outcome.ContentUnavailable, true
 	}
 	return "", false
 }
@@ -211,14 +193,14 @@ func classifyContent(err error, v *Verdict) (reason.Reason, bool) {
 // classifyOAuth returns the reason for errors of an authorization server, and false for other errors. If the server
 // refuses the credential or its metadata cannot be used, the reason is auth_required: another credential may help. If
 // the server is unavailable, v.thirdParty is set, because the agent itself may still work.
-func classifyOAuth(err error, v *Verdict) (reason.Reason, bool) {
+func classifyOAuth(err error, v *verdict) (outcome.Reason, bool) {
 	var no *oauth.RefusedError
 	var document *oauth.MetadataError
 	var other *oauth.IssuerError
 	var away *oauth.UnavailableError
 	switch {
 	case errors.As(err, &no), errors.As(err, &document), errors.As(err, &other):
-		return reason.AuthRequired, true
+		return outcome.AuthRequired, true
 	case !errors.As(err, &away):
 		return "", false
 	}
@@ -226,19 +208,19 @@ func classifyOAuth(err error, v *Verdict) (reason.Reason, bool) {
 	var network net.Error
 	switch timeout := errors.As(away.Err, &network) && network.Timeout(); {
 	case away.Status == http.StatusTooManyRequests:
-		return reason.RateLimited, true
+		return outcome.RateLimited, true
 	case timeout, errors.Is(away.Err, context.DeadlineExceeded):
-		return reason.Timeout, true
+		return outcome.Timeout, true
 	case errors.Is(away.Err, context.Canceled):
-		return reason.InternalError, true // this process cancelled the request
+		return outcome.InternalError, true // this process cancelled the request
 	case away.Status != 0:
-		return reason.ServerError, true
+		return outcome.ServerError, true
 	}
-	return reason.ConnectFailed, true
+	return outcome.ConnectFailed, true
 }
 
 // classifyMCP returns the reason for errors of listing and calling tools, and false for other errors.
-func classifyMCP(err error, v *Verdict) (reason.Reason, bool) {
+func classifyMCP(err error, v *verdict) (outcome.Reason, bool) {
 	var refused *mcpcall.TransportRefusedError
 	var schema *mcpcall.SchemaError
 	var large *mcpcall.RequestTooLargeError
@@ -246,22 +228,23 @@ func classifyMCP(err error, v *Verdict) (reason.Reason, bool) {
 	switch {
 	case errors.As(err, &refused):
 		v.AgentFault = true
-		return reason.TransportRefused, true
+		return outcome.TransportRefused, true
 	case errors.As(err, &schema):
 		v.AgentFault = true
-		return reason.SchemaMismatch, true
+		return outcome.SchemaMismatch, true
 	case errors.As(err, &large):
-		return reason.InvalidJob, true // the job's arguments are too large, and always will be
+		return outcome.InvalidJob, true // the job's arguments are too large, and always will be
 	case errors.Is(err, mcpcall.ErrBusy):
 		v.Pause = time.Second
-		return reason.AgentBusy, true
+		return outcome.AgentBusy, true
 	case errors.Is(err, mcpcall.ErrClosed):
-		return reason.InternalError, true
+		return outcome.InternalError, true
 	case errors.As(err, &call):
 		v.RetryAfter = call.RetryAfter
 		r := classifyCall(call)
-		v.AgentFault = r != reason.InternalError
-		v.Unknown = r == reason.ServerError && call.Stage == mcpcall.StageCall && call.Written && mayBeExecuted(call.Status)
+		v.AgentFault = r != outcome.InternalError
+		v.Unknown = r == outcome.ServerError && call.Stage == mcpcall.StageCall && call.Written &&
+			mayBeExecuted(call.Status)
 		v.Moved = call.Status == http.StatusNotFound || call.Status == http.StatusGone || call.Status/100 == 3
 		return r, true
 	}
@@ -281,29 +264,29 @@ func mayBeExecuted(status int) bool {
 
 // classifyCall returns the reason for a failed MCP request. It distinguishes requests that the agent certainly did not
 // execute, requests that it certainly executed, and requests of which neither is certain. See docs/design/calls.md.
-func classifyCall(call *mcpcall.CallError) reason.Reason {
+func classifyCall(call *mcpcall.CallError) outcome.Reason {
 	switch s := call.Status; {
 	case errors.Is(call.Err, mcpcall.ErrSessionGone):
-		return reason.ConnectFailed // nothing was executed; another instance of the agent may know the next session
+		return outcome.ConnectFailed // nothing was executed; another instance of the agent may know the next session
 	case s == http.StatusUnauthorized, s == http.StatusForbidden:
-		return reason.AuthRequired
+		return outcome.AuthRequired
 	case s == http.StatusTooManyRequests:
-		return reason.RateLimited
+		return outcome.RateLimited
 	case outweighsCode(s):
-		return reason.ServerError
+		return outcome.ServerError
 	}
 	switch c := call.Code; {
 	case c == 0:
 	case c == codeInvalidParams && call.Stage == mcpcall.StageCall:
-		return reason.SchemaMismatch // the agent refuses arguments that its published schema allows
+		return outcome.SchemaMismatch // the agent refuses arguments that its published schema allows
 	case c == codeInvalidParams, c == codeMethodNotFound, c == codeInvalidRequest, c == codeParse,
 		c == codeHeaderMismatch, c == codeMissingCapability, c == codeUnsupportedVersion:
-		return reason.BadResponse // the agent refuses this request and would refuse it again
+		return outcome.BadResponse // the agent refuses this request and would refuse it again
 	case call.Status == 0:
-		return reason.ServerError // -32603, or a code without a reliable meaning: the agent answered and failed
+		return outcome.ServerError // -32603, or a code without a reliable meaning: the agent answered and failed
 	}
 	if call.Status >= 300 {
-		return reason.BadResponse
+		return outcome.BadResponse
 	}
 	return classifyUnanswered(call)
 }
@@ -313,25 +296,25 @@ func classifyCall(call *mcpcall.CallError) reason.Reason {
 // If the agent did not, and at least a part of the request was written, the reason is outcome_unknown. If nothing was
 // written, the error decides: timeout, internal_error (this process cancelled the request), bad_response (the handshake
 // or the tool list is invalid), or connect_failed for all others.
-func classifyUnanswered(call *mcpcall.CallError) reason.Reason {
+func classifyUnanswered(call *mcpcall.CallError) outcome.Reason {
 	var input *mcpcall.InputRequiredError
 	var large *mcpcall.TooLargeError
 	var bad *mcpcall.BadAnswerError
 	switch {
 	case errors.As(call.Err, &input) && input.Later:
-		return reason.RateLimited
+		return outcome.RateLimited
 	case errors.As(call.Err, &input):
-		return reason.BadResponse
+		return outcome.BadResponse
 	case call.Written:
-		return reason.OutcomeUnknown
+		return outcome.Unknown
 	case call.Timeout, errors.Is(call.Err, context.DeadlineExceeded):
-		return reason.Timeout
+		return outcome.Timeout
 	case errors.Is(call.Err, context.Canceled):
-		return reason.InternalError // this process cancelled the request
+		return outcome.InternalError // this process cancelled the request
 	case errors.As(call.Err, &large), errors.As(call.Err, &bad):
-		return reason.BadResponse // the agent's handshake or list of tools is invalid, and will be again
+		return outcome.BadResponse // the agent's handshake or list of tools is invalid, and will be again
 	}
-	return reason.ConnectFailed
+	return outcome.ConnectFailed
 }
 
 // Error codes of JSON-RPC 2.0 §5.1 and of MCP 2026-07-28.
@@ -346,13 +329,13 @@ const (
 )
 
 // classifyStore returns the reason for stored data that cannot be decrypted or parsed, and false for other errors.
-func classifyStore(err error, _ *Verdict) (reason.Reason, bool) {
+func classifyStore(err error, _ *verdict) (outcome.Reason, bool) {
 	var cipher *secret.DecryptError
 	switch {
 	case errors.As(err, &cipher):
-		return reason.AuthRequired, true // wrong keyset, or the row was copied: the credential has to be stored again
+		return outcome.AuthRequired, true // wrong keyset, or the row was copied: the credential has to be stored again
 	case errors.Is(err, store.ErrUnreadableJob):
-		return reason.InvalidJob, true
+		return outcome.InvalidJob, true
 	}
 	return "", false
 }

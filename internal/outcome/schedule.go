@@ -1,11 +1,9 @@
-package retry
+package outcome
 
 import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/agentherald/herald/internal/reason"
 )
 
 const (
@@ -23,11 +21,11 @@ type Schedule struct{ waits []time.Duration }
 func NewSchedule(waits []time.Duration) (Schedule, error) {
 	for i, w := range waits {
 		if w < 0 {
-			return Schedule{}, fmt.Errorf("retry: wait %d is negative", i+1)
+			return Schedule{}, fmt.Errorf("outcome: wait %d is negative", i+1)
 		}
 	}
 	if len(waits) == 0 {
-		return Schedule{}, errors.New("retry: a schedule needs at least one wait")
+		return Schedule{}, errors.New("outcome: a schedule needs at least one wait")
 	}
 	return Schedule{waits: waits}, nil
 }
@@ -50,7 +48,7 @@ func (s Schedule) Next(attempt int, v Verdict, rnd float64) (time.Duration, bool
 	}
 	d := spreadWait(s.waits[max(attempt, 1)-1], rnd)
 	d = max(d, min(v.RetryAfter, maxRetryAfter))
-	if v.Reason == reason.RateLimited {
+	if v.Reason == RateLimited {
 		d = max(d, minRateLimitedWait)
 	}
 	return d, true
