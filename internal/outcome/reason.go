@@ -87,8 +87,9 @@ var (
 	// Revoked: the client revoked the feedback before the agent received it.
 	Revoked = add(row{word: "revoked", ending: Skip,
 		step: "nothing to do: the client took its feedback back before it was delivered"})
-	// ToolNotOffered: the agent does not have the tool for revocations, responses or validations, and need not have it,
-	// or the servers file (HERALD_SERVERS_FILE) does not list that tool. For feedback, the reason is ToolNotFound.
+	// ToolNotOffered: the agent does not offer a tool that agents need not have, for revocations, responses or
+	// validations. Or the servers file (HERALD_SERVERS_FILE) does not list this tool. For feedback, the reason is
+	// ToolNotFound.
 	ToolNotOffered = add(row{word: "tool_not_offered", ending: Skip,
 		step: "nothing to do: the agent does not ask for this kind of event; to get it, it has to offer the tool " +
 			"{@tool|of its name}"})
@@ -136,7 +137,8 @@ var (
 		step: "if the address is intended, let it through by HERALD_ALLOW_NETWORKS, plain http by " +
 			"HERALD_ALLOW_HTTP=true, and restart the worker{; then: @replay}"})
 	// TransportRefused: Herald does not support the transport of the agent's endpoint, or the operator does not allow
-	// its command. If the job names no endpoint, this is so for every MCP server in the registration document.
+	// its command. If the job names no endpoint, the registration document lists no MCP server that Herald supports and
+	// the operator allows.
 	TransportRefused = add(row{word: "transport_refused", ending: Reject,
 		step: "the agent's owner has to register an http endpoint; a command is run when HERALD_STDIO_COMMANDS lists " +
 			"exactly it{; then: @replay}"})
