@@ -41,15 +41,12 @@ func TestHangingLargeArguments(t *testing.T) {
 		rows, err := w.Rows(w.ctx)
 		return int(h.calls.Load())+CountStatus(rows)["waiting agent_busy"] >= hangingCalls, err
 	}))
-	called := w.untilCalled(w.agents.Line(0, 0))
+	w.checkCalled(w.agents.Line(0, 0))
 	peak, err := w.worker.PeakResidentBytes()
 	w.must(err)
-	t.Log(NewFigures("hanging", strconv.Itoa(hangingCalls)).Add("in_flight", h.calls.Load()).Add("peak", peak>>20).Add("called", called))
+	t.Log(NewFigures("hanging", strconv.Itoa(hangingCalls)).Add("in_flight", h.calls.Load()).Add("peak", peak>>20))
 	if peak > mostMemory {
 		t.Errorf("the worker held %d MiB, %d are allowed", peak>>20, mostMemory>>20)
-	}
-	if called > mostWork {
-		t.Errorf("the healthy agent was called after %s of work, %s are allowed", called, mostWork)
 	}
 	close(h.done) // otherwise the worker waits for its calls
 }

@@ -29,9 +29,9 @@ const (
 	mostMemory  = 400 << 20       // resident memory of a worker that processes all of them
 	documentMax = 2 << 20
 
-	// mostWork bounds the CPU time of the worker from the enqueueing of a healthy agent's delivery to its call. Unlike
-	// the 5 s of docs/guarantees.md, it does not depend on other programs. All bombs together take 5 s of CPU time.
-	mostWork = 2 * time.Second
+	// mostWait bounds the time from the enqueueing of a healthy agent's delivery to its call (docs/guarantees.md). Other
+	// programs lengthen that time, so a longer one is a fault only if the worker has used more CPU time than mostWork.
+	mostWait, mostWork = 5 * time.Second, 2 * time.Second
 )
 
 // TestDecodingBombs gives a worker 64 valid documents at once, each of which would take a hundred times its size when
@@ -59,19 +59,16 @@ func TestDecodingBombs(t *testing.T) {
 	_, _, err = w.Enqueue(w.ctx, strings.NewReader(lines.String()))
 	w.must(err)
 	began, working := time.Now(), w.workTime()
-	called := w.untilCalled(w.agents.Line(healthy, 1))
+	w.checkCalled(w.agents.Line(healthy, 1))
 	w.must(w.AwaitFinal(w.ctx))
 	took := time.Since(began)
 	peak, err := w.worker.PeakResidentBytes()
 	w.must(err)
 	rows, err := w.Rows(w.ctx)
 	w.must(err)
-	t.Log(NewFigures("bombs", strconv.Itoa(bombs)).Add("before", before>>20).Add("peak", peak>>20).Add("called", called).Add("took", took).Add("work", w.workTime()-working), CountStatus(rows))
+	t.Log(NewFigures("bombs", strconv.Itoa(bombs)).Add("before", before>>20).Add("peak", peak>>20).Add("took", took).Add("work", w.workTime()-working), CountStatus(rows))
 	if peak > mostMemory {
 		t.Errorf("the worker held %d MiB, %d are allowed", peak>>20, mostMemory>>20)
-	}
-	if called > mostWork {
-		t.Errorf("the healthy agent was called after %s of work, %s are allowed", called, mostWork)
 	}
 	for want, n := range map[string]int{"rejected hash_mismatch": 16, "skipped no_document": 12, "delivered": 24 + 2} {
 		if got := CountStatus(rows)[want]; got < n {
@@ -80,17 +77,21 @@ func TestDecodingBombs(t *testing.T) {
 	}
 }
 
-// untilCalled enqueues a job for a healthy agent and returns the CPU time of the worker until its call.
-func (w *oneWorker) untilCalled(line string) time.Duration {
+// checkCalled enqueues a job for a healthy agent, and fails the test if its call is late (mostWait, mostWork).
+func (w *oneWorker) checkCalled(line string) {
 	w.t.Helper()
 	accepted, _, err := w.Enqueue(w.ctx, strings.NewReader(line))
 	w.must(err)
-	began := w.workTime()
+	began, working := time.Now(), w.workTime()
 	w.must(Until(w.ctx, pollQuick, "the healthy agent to be called", func() (bool, error) {
 		calls, err := w.agents.Calls()
 		return slices.ContainsFunc(calls, func(c Call) bool { return c.Delivery == accepted[0] }), err
 	}))
-	return w.workTime() - began
+	waited, worked := time.Since(began), w.workTime()-working
+	w.t.Logf("the healthy agent was called after %s and %s of CPU time", waited, worked)
+	if waited > mostWait && worked > mostWork {
+		w.t.Errorf("the healthy agent was called after %s and %s of CPU time, %s and %s are allowed", waited, worked, mostWait, mostWork)
+	}
 }
 
 // workTime returns the CPU time that the worker has used.
