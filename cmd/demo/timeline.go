@@ -170,8 +170,8 @@ func (t *timeline) tellRecorded(number int, st *store.Store, s delivery.Step) {
 	}
 }
 
-// awaitStories waits until all stories have ended, and prints the table and the first story's call. It prints every few
-// seconds what the open stories wait for. It returns an error if a story ended unexpectedly.
+// awaitStories waits until all stories have ended, and prints the table and the first story's call. Every few
+// seconds it prints the open stories with the reasons of their waits. It returns an error if a story ended unexpectedly.
 func (t *timeline) awaitStories(ctx context.Context, stories []story) error {
 	ended := make([]store.Delivery, len(stories))
 	ticker := time.NewTicker(200 * time.Millisecond)

@@ -153,7 +153,6 @@ func TestResponsesWithSilentFiles(t *testing.T) {
 			fetching.Add(-1)
 			return
 		}
-		time.Sleep(100 * time.Millisecond) // most of the normal latency, so that a busy machine does not double it
 		_, _ = rw.Write([]byte(`{}`))
 	}))
 	t.Cleanup(files.Close)
@@ -191,7 +190,8 @@ func TestResponsesWithSilentFiles(t *testing.T) {
 		return w.count(store.Filter{Reason: outcome.OverBudget}) > 0
 	})
 	after := deliver(4)
-	if during > 2*normal || after > 2*normal || most.Load() > 2 {
+	// The time of one silent file would show. Half of it is for a machine that other programs use.
+	if limit := 2*normal + timeout/2; during > limit || after > limit || most.Load() > 2 {
 		t.Errorf("4 feedbacks took %s, %s while the files of %d responses were fetched, and then %s", normal, during, most.Load(), after)
 	}
 	for _, r := range responses {

@@ -74,8 +74,8 @@ func permitToken(id, name string) string { return id + " " + name }
 // acquire grants token a permit for a call to endpoint e, or refuses it because of the breaker, the permits or the
 // rate, in this order. q limits what acquire may do. acquire.lua does the same in Redis.
 func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q question) acquireAnswer {
-	tat := max(plausible(m.tat, now, r.burst*r.gap, 0), now)
-	until := plausible(e.openUntil, now, r.openFor, now)
+	tat := max(limitTime(m.tat, now, r.burst*r.gap, 0), now)
+	until := limitTime(e.openUntil, now, r.openFor, now)
 	v := acquireAnswer{}
 	v.state, v.left = breakerState(until, now)
 	m.dropExpired(now)
@@ -89,7 +89,7 @@ func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q q
 	shared, elders := m.weighOthers(r, now, e, free)
 	allowedAt := tat + r.gap*(1+int64(elders)) - r.burst*r.gap
 	switch {
-	case v.state == opened || v.state == halfOpen && e.probe != "" && plausible(e.probeUntil, now, r.hold, 0) > now:
+	case v.state == opened || v.state == halfOpen && e.probe != "" && limitTime(e.probeUntil, now, r.hold, 0) > now:
 		v.code = open
 		m.stopWaiting(r, now, e.id)
 	case free <= elders || shared && m.countHeld(r, now, e.id) >= e.limitShare(r, now, free):
@@ -128,7 +128,7 @@ func (m *originState) reserveTime(r *rules, now int64, e *circuit, openUntil int
 		waiters = int64(len(m.waitingEndpoints))
 	}
 	if q.reserve || v.code == open {
-		line := plausible(e.line, now, r.maxWait, 0)
+		line := limitTime(e.line, now, r.maxWait, 0)
 		inflight := int64(r.inflight)
 		e.line = min(max(line, from)+max(r.gap*waiters, e.mean/inflight*min(waiters, inflight)), now+r.maxWait)
 		v.wait = e.line - now
@@ -153,14 +153,14 @@ func (m *originState) release(r *rules, now int64, e *circuit, token string, res
 		e.countResult(r, now, token, result, took)
 	}
 	end := releaseAnswer{known: known}
-	end.state, end.left = breakerState(plausible(e.openUntil, now, r.openFor, now), now)
+	end.state, end.left = breakerState(limitTime(e.openUntil, now, r.openFor, now), now)
 	return end
 }
 
-// plausible returns x, a time in µs that was at most limit ahead of the clock when it was set. If x is now more than
-// 2*limit ahead, the clock was set back since, and calls would have to wait too long for the time x. Then plausible
+// limitTime returns x, a time in µs that was at most limit ahead of the clock when it was set. If x is now more than
+// 2*limit ahead, the clock was set back since, and calls would have to wait too long for the time x. Then limitTime
 // returns fallback.
-func plausible(x, now, limit, fallback int64) int64 {
+func limitTime(x, now, limit, fallback int64) int64 {
 	if x > now+2*limit {
 		return fallback
 	}

@@ -120,7 +120,7 @@ func (m *originState) recordServed(r *rules, now int64, e *circuit) {
 		return
 	}
 	m.dropForgotten(r, now)
-	line := plausible(e.line, now, r.maxWait, 0)
+	line := limitTime(e.line, now, r.maxWait, 0)
 	if line <= now || len(m.waitingEndpoints) >= maxWaitingEndpoints {
 		m.stopWaiting(r, now, e.id)
 		return

@@ -38,12 +38,12 @@ func Parse(raw []byte, level Level, readFile func(name string) ([]byte, error)) 
 	}
 	p := &parser{readFile: readFile}
 	root, fault := strictjson.Parse(raw, strictjson.Options{MaxDepth: 8, MaxDigits: 80,
-		Repaired: func(v *strictjson.Value) { p.check(v, false, "contains NUL or is not UTF-8 text") }})
+		Repaired: func(v *strictjson.Value) { p.refuseUnless(v, false, "contains NUL or is not UTF-8 text") }})
 	if fault != nil {
 		return Policy{}, nil, &job.Refusal{Path: fault.Path, Problem: fault.Problem}
 	}
 	out := p.readPolicy(root, level)
-	p.check(root, len(out.String()) <= MaxBytes, "is longer than %d bytes in its canonical form", MaxBytes)
+	p.refuseUnless(root, len(out.String()) <= MaxBytes, "is longer than %d bytes in its canonical form", MaxBytes)
 	if p.err != nil {
 		return Policy{}, nil, p.err
 	}
@@ -57,8 +57,8 @@ type parser struct {
 	err      *job.Refusal // the first
 }
 
-// check stores an error about v unless ok is true.
-func (p *parser) check(v *strictjson.Value, ok bool, problem string, args ...any) {
+// refuseUnless stores an error about v unless ok is true.
+func (p *parser) refuseUnless(v *strictjson.Value, ok bool, problem string, args ...any) {
 	if !ok && p.err == nil {
 		p.err = &job.Refusal{Path: v.Path(), Problem: fmt.Sprintf(problem, args...)}
 	}
@@ -67,11 +67,11 @@ func (p *parser) check(v *strictjson.Value, ok bool, problem string, args ...any
 // readObject returns the object v. It refuses members whose names are not in known.
 func (p *parser) readObject(v *strictjson.Value, known ...string) *strictjson.Object {
 	o, ok := v.Object()
-	if p.check(v, ok, "must be an object"); !ok {
+	if p.refuseUnless(v, ok, "must be an object"); !ok {
 		return &strictjson.Object{}
 	}
 	if m := o.FirstUnknown(known...); m != nil {
-		p.check(m, false, "is unknown: use one of %s", strings.Join(known, ", "))
+		p.refuseUnless(m, false, "is unknown: use one of %s", strings.Join(known, ", "))
 	}
 	return o
 }
@@ -103,12 +103,12 @@ func (p *parser) readPolicy(v *strictjson.Value, level Level) (out Policy) {
 	} {
 		if m := o.Get(s.name); m != nil {
 			ok := m.Data != nil && json.Unmarshal(m.Encode(), s.into) == nil && s.valid()
-			p.check(m, ok, "must be %s", s.form)
+			p.refuseUnless(m, ok, "must be %s", s.form)
 		}
 	}
 	if m := o.Get("filters"); m != nil {
 		list, ok := m.Data.([]*strictjson.Value)
-		p.check(m, ok && len(list) <= MaxRules, "must be a list of at most %d rules", MaxRules)
+		p.refuseUnless(m, ok && len(list) <= MaxRules, "must be a list of at most %d rules", MaxRules)
 		for _, e := range list[:min(len(list), MaxRules)] {
 			out.Filters = append(out.Filters, p.readRule(e))
 		}
@@ -122,7 +122,7 @@ func (p *parser) readRule(v *strictjson.Value) Rule {
 	if action := o.Get("action"); action != nil {
 		r.Skip = p.readChoice(action, "deliver", "skip") == "skip"
 	} else {
-		p.check(v, false, "has no action: set deliver or skip")
+		p.refuseUnless(v, false, "has no action: set deliver or skip")
 	}
 	when := o.Get("when")
 	if when == nil {
@@ -135,7 +135,7 @@ func (p *parser) readRule(v *strictjson.Value) Rule {
 		if !ok {
 			list = []*strictjson.Value{m}
 		}
-		p.check(m, len(list) > 0, "is an empty list, which no event matches")
+		p.refuseUnless(m, len(list) > 0, "is an empty list, which no event matches")
 		alternatives := make([]func(*Event) bool, len(list))
 		for i, e := range list {
 			alternatives[i] = p.readCondition(m.Name, e)
@@ -158,7 +158,7 @@ func readText(v *strictjson.Value) string {
 }
 
 func (p *parser) readChoice(v *strictjson.Value, choices ...string) string {
-	p.check(v, slices.Contains(choices, readText(v)), "must be one of %s", strings.Join(choices, ", "))
+	p.refuseUnless(v, slices.Contains(choices, readText(v)), "must be one of %s", strings.Join(choices, ", "))
 	return readText(v)
 }
 
@@ -171,11 +171,11 @@ func (p *parser) readCondition(name string, v *strictjson.Value) func(*Event) bo
 		return func(e *Event) bool { return string(e.Kind) == text }
 	case "chain":
 		id, err := strconv.ParseUint(text, 10, 63)
-		p.check(v, err == nil && id > 0, "must be the number of a chain")
+		p.refuseUnless(v, err == nil && id > 0, "must be the number of a chain")
 		return func(e *Event) bool { return e.Chain == id }
 	case "agent":
 		parts := agentForm.FindStringSubmatch(text)
-		p.check(v, parts != nil, "must be AGENT or CHAIN:AGENT, as in 8453:42")
+		p.refuseUnless(v, parts != nil, "must be AGENT or CHAIN:AGENT, as in 8453:42")
 		return func(e *Event) bool {
 			return parts[2] == e.Agent && (parts[1] == "" || parts[1] == strconv.FormatUint(e.Chain, 10))
 		}
@@ -183,7 +183,7 @@ func (p *parser) readCondition(name string, v *strictjson.Value) func(*Event) bo
 		clients := p.readClients(v)
 		return func(e *Event) bool { return clients[e.Client] }
 	case "min", "max":
-		p.check(v, decimalForm.MatchString(text), "must be a decimal number without an exponent")
+		p.refuseUnless(v, decimalForm.MatchString(text), "must be a decimal number without an exponent")
 		limit, _ := new(big.Rat).SetString(text)
 		return func(e *Event) bool {
 			if e.Value == nil {
@@ -195,12 +195,12 @@ func (p *parser) readCondition(name string, v *strictjson.Value) func(*Event) bo
 		}
 	case "file":
 		want, ok := v.Data.(bool)
-		p.check(v, ok, "must be true or false")
+		p.refuseUnless(v, ok, "must be true or false")
 		return func(e *Event) bool { return e.HasFile == want }
 	}
 	_, ok := v.Data.(string)
 	prefix, isPrefix := strings.CutSuffix(text, "*")
-	p.check(v, ok && !strings.Contains(prefix, "*"), `must be a tag, a prefix as in "miner-*", or "" for no tag`)
+	p.refuseUnless(v, ok && !strings.Contains(prefix, "*"), `must be a tag, a prefix as in "miner-*", or "" for no tag`)
 	return func(e *Event) bool {
 		tag := e.Tag1
 		if name == "tag2" {
@@ -215,18 +215,18 @@ func (p *parser) readClients(v *strictjson.Value) map[common.Address]bool {
 	clients, lines := map[common.Address]bool{}, [][]byte{[]byte(readText(v))}
 	if _, ok := v.Object(); ok {
 		name := p.readObject(v, "file").Get("file")
-		p.check(v, name != nil, "must be an address or {\"file\": NAME}")
-		p.check(v, p.readFile != nil, "names a file: only the operator's policy file can")
+		p.refuseUnless(v, name != nil, "must be an address or {\"file\": NAME}")
+		p.refuseUnless(v, p.readFile != nil, "names a file: only the operator's policy file can")
 		if p.err != nil {
 			return nil
 		}
 		raw, err := p.readFile(readText(name))
-		p.check(name, err == nil, "cannot be read: %v", err)
+		p.refuseUnless(name, err == nil, "cannot be read: %v", err)
 		lines = bytes.Split(bytes.TrimSpace(raw), []byte("\n"))
 	}
 	for i, line := range lines {
 		address, problem := erc8004.ParseAddress(string(bytes.TrimSpace(line)))
-		p.check(v, problem == "", "%s (line %d)", problem, i+1)
+		p.refuseUnless(v, problem == "", "%s (line %d)", problem, i+1)
 		clients[address] = true
 	}
 	return clients

@@ -54,7 +54,7 @@ func (r Rule) MarshalJSON() ([]byte, error) { return []byte(r.text), nil }
 // String returns the rule as compact JSON.
 func (r Rule) String() string { return r.text }
 
-func (r *Rule) matches(e *Event) bool {
+func (r *Rule) matchesEvent(e *Event) bool {
 	if !r.followUps && e.Kind != job.KindNewFeedback && e.Kind != job.KindValidationResponse {
 		return false
 	}
@@ -115,18 +115,18 @@ type Decision struct {
 // Decide applies the filters to an event: the operator's for this agent, then the default. The agent's own filters can
 // skip an event that the operator delivers.
 func (l Levels) Decide(e Event) Decision {
-	d := l.Operator.decide(Operator, &e)
+	d := l.Operator.decideEvent(Operator, &e)
 	if d.Rule == 0 {
-		d = l.Default.decide(Default, &e)
+		d = l.Default.decideEvent(Default, &e)
 	}
-	if own := l.Own.decide(Own, &e); own.Skip && !d.Skip {
+	if own := l.Own.decideEvent(Own, &e); own.Skip && !d.Skip {
 		return own
 	}
 	return d
 }
 
-func (p *Policy) decide(level Level, e *Event) Decision {
-	i := slices.IndexFunc(p.Filters, func(r Rule) bool { return r.matches(e) })
+func (p *Policy) decideEvent(level Level, e *Event) Decision {
+	i := slices.IndexFunc(p.Filters, func(r Rule) bool { return r.matchesEvent(e) })
 	if i < 0 {
 		return Decision{}
 	}

@@ -10,8 +10,8 @@ import (
 	"math/big"
 	"strings"
 
-	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/secret"
