@@ -178,8 +178,8 @@ func (e *Executor) decideFollower(f *follower) decision {
 	return d
 }
 
-// recordFollowers starts to record the outcomes of all members of the batch of the leader a, and of those that failed
-// before the call, concurrently. The caller waits for the returned WaitGroup.
+// recordFollowers starts to record, concurrently, the outcomes of all members of the batch of the leader a. The members
+// that failed before the call are among them. The caller waits for the returned WaitGroup.
 func (e *Executor) recordFollowers(ctx context.Context, a *attempt) *sync.WaitGroup {
 	recording := &sync.WaitGroup{}
 	if a.batch == nil {

@@ -19,7 +19,8 @@
 // Rules that are not obvious:
 //   - A FeedbackRevoked without a reason has the reason client.
 //   - ResponseAppended and ValidationResponse require transactionHash and logIndex, because their keys contain them.
-//   - Parse refuses an action.endpoint unless the action also sets resolveEndpoint. Ignoring the endpoint would deliver
-//     to another address than the sender wrote.
+//   - Parse refuses an action.endpoint unless action.resolveEndpoint is in the same job (false: deliver to this
+//     endpoint). Without that field the endpoint would be ignored, and the delivery would go to another address than
+//     the sender wrote.
 //   - Jobs of any kind may contain all three registries.
 package job

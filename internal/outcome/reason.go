@@ -137,8 +137,8 @@ var (
 		step: "if the address is intended, let it through by HERALD_ALLOW_NETWORKS, plain http by " +
 			"HERALD_ALLOW_HTTP=true, and restart the worker{; then: @replay}"})
 	// TransportRefused: Herald does not support the transport of the agent's endpoint, or the operator does not allow
-	// its command. If the job names no endpoint, the registration document lists no MCP server that Herald supports and
-	// the operator allows.
+	// its command. Or the job names no endpoint, and none of the MCP servers in the registration document is supported
+	// by Herald and allowed by the operator.
 	TransportRefused = add(row{word: "transport_refused", ending: Reject,
 		step: "the agent's owner has to register an http endpoint; a command is run when HERALD_STDIO_COMMANDS lists " +
 			"exactly it{; then: @replay}"})

@@ -181,9 +181,9 @@ func (b *Budgets) suspendRedis(err error) {
 // awayFor ago. The caller holds mu.
 func (b *Budgets) isAway() bool { return b.shared == nil || b.readClock() < b.awayUntil }
 
-// chargeAccount charges the cost of an attempt to its agent. spent is the cost in µs for each kind of work. If the
-// charges that are not in Redis yet reach reportPart of a bucket, it queues the account for reportPending. The caller
-// holds mu.
+// chargeAccount charges the cost of an attempt to its agent. spent is the cost in µs for each kind of work. When the
+// charges that Redis does not know yet are at least the share reportPart of a bucket, chargeAccount queues the account
+// for reportPending. The caller holds mu.
 func (b *Budgets) chargeAccount(a *account, spent [kindCount]float64) {
 	a.bucket.chargeSpent(b.rules, b.readClock(), spent)
 	for i := range spent {

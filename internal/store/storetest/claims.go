@@ -142,7 +142,8 @@ func (s *suite) claimsAreRefused() {
 	}
 }
 
-// waitIsClaimedWhenDue checks that a waiting delivery can be claimed when its wait is over, and one second earlier.
+// waitIsClaimedWhenDue checks that a waiting delivery can be claimed from one second before the end of its wait, and not
+// earlier.
 func (s *suite) waitIsClaimedWhenDue() {
 	task := s.takeOne(1)
 	r := s.record(s.claim(task), failed(time.Minute))

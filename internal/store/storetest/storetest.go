@@ -328,7 +328,7 @@ func failed(d time.Duration) store.Outcome {
 	return store.Outcome{Status: store.Waiting, Reason: "server_error", Delay: d, Task: true, Called: true, Stage: "call", Error: "it said 503"}
 }
 
-// notYet is a free outcome without a call: the delivery waits d with its task.
+// notYet is a free outcome without a call: the delivery waits for d and keeps its task.
 func notYet(d time.Duration) store.Outcome {
 	return store.Outcome{Status: store.Waiting, Reason: "not_confirmed", Delay: d, Task: true, Free: true, Stage: "check"}
 }
