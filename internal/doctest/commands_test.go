@@ -230,17 +230,21 @@ func (w *world) startDemo(ctx context.Context, t *testing.T) {
 		}
 	})
 	envFile := filepath.Join(w.dir, "bin", "demo.env")
-	err = trial.Until(ctx, 50*time.Millisecond, "the demo", func() (bool, error) {
+	looking, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	go func() {
 		select {
 		case <-demo.Done():
-			return false, errors.New("it has ended")
-		default:
+			stop(errors.New("the demo has ended"))
+		case <-looking.Done():
 		}
+	}()
+	err = trial.Until(looking, 50*time.Millisecond, "the demo", func() (bool, error) {
 		_, err := os.Stat(envFile)
 		return err == nil, err
 	})
 	if err == nil {
-		err = w.lookAround(ctx)
+		err = w.lookAround(looking)
 	}
 	if err != nil {
 		said, _ := os.ReadFile(log)
