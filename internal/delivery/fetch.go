@@ -48,8 +48,8 @@ type fetchedFile struct {
 
 // fetchContent fetches the feedback or response file of the claim c and compares it with the hash on the chain. If the
 // event names no file, or the job does not ask for its content, it fetches nothing. slots has the group permits of a
-// newcomer's attempt, and is nil for other agents. During the fetch for a newcomer, it also has group permits of the
-// file's domain.
+// newcomer's attempt, and is nil for other agents. fetchContent adds group permits of the file's domain to slots for
+// the time of the fetch.
 //
 // A file that cannot be fetched may be omitted without an error (leaveFileOut). A wrong hash is an error
 // (hash_mismatch) if the job sets verifyFileHash and HashPolicy is not HashAnnotate. With HashRequire, it is also an

@@ -42,8 +42,8 @@ import (
 // A nil *Newcomers bounds no agent.
 type Newcomers struct {
 	slots   *ratelimit.Limiter                     // group permits of all newcomers
-	bounded *ratelimit.Limiter                     // of each domain, and of newcomers that failed
-	named   *ratelimit.Limiter                     // of each domain, for files and unconfirmed agents
+	bounded *ratelimit.Limiter                     // one group for each domain, and one for newcomers that failed
+	named   *ratelimit.Limiter                     // one more group for each domain: attempts that only fetch, or whose agent is unconfirmed
 	costly  *ratelimit.Limiter                     // of costly agents that are not newcomers (effort.go)
 	lent    *ratelimit.Limiter                     // of costly agents and newcomers together
 	latest  *lru.Cache[store.Agent, latestOutcome] // latest outcomes in this process, some not yet in Postgres

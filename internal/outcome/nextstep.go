@@ -39,7 +39,8 @@ func NextStep(r Reason, s Subject) string {
 	return s.fill(r, of.step)
 }
 
-// part matches a part of a text in braces, and its alternative after "|". value matches a value that it contains.
+// part matches a part of a next step that is in braces: {text|alternative}. value matches a placeholder, such as
+// @replay.
 var (
 	part  = regexp.MustCompile(`\{([^{}|]*)\|?([^{}]*)\}`)
 	value = regexp.MustCompile(`@[a-z]+`)

@@ -490,8 +490,8 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 	return nil
 }
 
-// readHolders reads the deliveries that an SQL condition selects, by key. In the condition, h is the delivery's row of
-// herald.history, and $1 is arg.
+// readHolders reads the deliveries that an SQL condition selects, and returns them as a map from the key of each. In
+// the condition, h is the delivery's row of herald.history, and $1 is arg.
 func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, condition string, arg any) (map[string]holder, error) {
 	rows, _ := tx.Query(ctx, statement("known")+" WHERE "+condition, arg)
 	found := make(map[string]holder)

@@ -188,8 +188,9 @@ func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx, known job.Job) (
 // delivery's job, a feedback. It adds the retraction's task to byAgent and returns the retraction's id. If the delivery
 // already has a retraction that was not withdrawn (mined_again), retract only returns the id of that one.
 //
-// A retraction delays the event that has the same index now, as an earlier feedback does. The delay ends when the
-// retraction has ended, and at the latest 60 s after its first attempt (delays_until).
+// After the reorg, another feedback may have the index of the removed one. The retraction delays it, as an earlier
+// feedback would. The delay ends when the retraction has ended, and at the latest 60 s after its first attempt
+// (delays_until).
 func (s *Store) retract(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.Job, byAgent map[Agent][]Task) (uuid.UUID, error) {
 	there, keys, err := s.listRetractions(ctx, tx, known)
 	if err != nil {

@@ -60,7 +60,7 @@ func (s *Store) accept(in []store.Intake, read bool) (out []store.Acceptance, ta
 		}
 	}
 	var agents []store.Agent
-	for i, it := range in { // a new delivery that waits or has a task needs no dispatch
+	for i, it := range in { // an update of an agent, or a new delivery that waits or has a task, needs no dispatch
 		settled := out[i].Verdict == store.Refreshed || out[i].Verdict == store.Accepted &&
 			(out[i].Status == store.Waiting || s.findID(out[i].ID).isDispatched())
 		if it.Refused == "" && !settled {

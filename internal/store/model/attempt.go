@@ -200,8 +200,8 @@ func (s *Store) applyOutcome(r *row, c *store.Claim, o store.Outcome, number int
 	s.observeOutcome(r.agent, c, o)
 }
 
-// recheck queues the delivery again at once if a hint arrived after the claim, if Bind changed its agent or ordering
-// key, or if it did not get the turn. A delivery that waits for another one (behind_earlier) keeps its budget of
+// recheck puts the delivery back into the queue, without a wait, if a hint arrived after the claim, if Bind changed its
+// agent or ordering key, or if it did not get the turn. A delivery with the outcome behind_earlier keeps its budget of
 // attempts and its DelaysUntil. Any other delivery gets a new budget, and its DelaysUntil is computed again
 // (startDelay).
 func (s *Store) recheck(r *row, c *store.Claim, o store.Outcome) bool {

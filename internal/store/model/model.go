@@ -68,7 +68,7 @@ type row struct {
 	refused   bool // the job was invalid and is not stored
 	received  json.RawMessage
 	sealed    []byte       // encrypted headers of the job's endpoint
-	source    store.Source // sender of the job's action
+	source    store.Source // sender of the job whose endpoint and headers (action) are used
 	hints     []store.Hint // empty: no other job was sent for the key
 	corrected []string
 	claimNo   int64

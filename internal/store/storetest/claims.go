@@ -219,7 +219,7 @@ func (s *suite) fence() {
 	s.outcomes(old.ID, "", "delivered")
 }
 
-// lateSuccessEnds checks the one exception to the fence.
+// lateSuccessEnds checks the one exception to the fence: a success is recorded although its claim was lost.
 func (s *suite) lateSuccessEnds() {
 	for agent, meanwhile := range []func(){
 		func() {},                       // the delivery is in the backlog

@@ -85,8 +85,8 @@ func (s *suite) adopt() {
 	}
 }
 
-// adoptWhatWasRecorded checks that a spooled outcome of an attempt that has an outcome is stale, and that the claim
-// stays valid.
+// adoptWhatWasRecorded checks that Adopt refuses a spooled outcome as stale if its attempt already has an outcome, or
+// does not exist. The claim for which Adopt was called stays valid.
 func (s *suite) adoptWhatWasRecorded() {
 	task := s.takeOne(1)
 	first := s.claim(task)

@@ -149,7 +149,7 @@ func Feedback(agent, index int) job.Job {
 		Action: job.Action{ToolName: "agent.receiveFeedback", ResolveEndpoint: true, IncludeFileContent: true}}
 }
 
-// Agent returns the identity of an agent of Feedback.
+// Agent returns the identity of the agent that Feedback(agent, …) is about.
 func Agent(agent int) store.Agent { return (&store.Claim{Job: Feedback(agent, 1)}).Agent() }
 
 // take accepts n feedbacks of an agent and returns the dispatched tasks.
