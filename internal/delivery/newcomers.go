@@ -43,7 +43,7 @@ import (
 type Newcomers struct {
 	slots   *ratelimit.Limiter                     // group permits of all newcomers
 	bounded *ratelimit.Limiter                     // one group for each domain, and one for newcomers that failed
-	named   *ratelimit.Limiter                     // one more group for each domain: attempts that only fetch, or whose agent is unconfirmed
+	named   *ratelimit.Limiter                     // a second group for each domain (namedShare)
 	costly  *ratelimit.Limiter                     // of costly agents that are not newcomers (effort.go)
 	lent    *ratelimit.Limiter                     // of costly agents and newcomers together
 	latest  *lru.Cache[store.Agent, latestOutcome] // latest outcomes in this process, some not yet in Postgres
