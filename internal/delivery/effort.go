@@ -19,8 +19,8 @@ const (
 	costlyShare = 2
 	quickShare  = 4
 
-	// costlySlot and lentSlot name the group permits of costly agents, and of costly agents and newcomers together
-	// (groupPermit.group).
+	// Names of group permits (groupPermit.group): costlySlot is for costly agents, and lentSlot for costly agents and
+	// newcomers together.
 	costlySlot = "costly agents"
 	lentSlot   = "costly agents and newcomers"
 )

@@ -83,7 +83,7 @@ const (
 	failedNewcomers = "newcomers that failed"
 	domainSlot      = "domain "
 	namedDomainSlot = "named domain "
-	// maxRememberedAgents is the number of agents in Newcomers.latest. An agent without an entry stays a newcomer until
+	// maxRememberedAgents bounds the number of agents in Newcomers.latest. An agent without an entry stays a newcomer until
 	// Postgres has recorded its success.
 	maxRememberedAgents = 4096
 	// maxSlotWait is how long an attempt waits for a group permit while it uses a slot. A short wait is cheaper than

@@ -250,9 +250,9 @@ func (in *Intake) acceptJobs(ctx context.Context, intakes []store.Intake) ([]sto
 	return got, nil
 }
 
-// sealHeaders returns the row to store for a job and its source. It encrypts the HTTP headers of the endpoint that the
-// job itself names (job.Action.Endpoint), the only secret in a job. If the job has such headers, the row gets a
-// function that compares them with the encrypted headers of another job (store.Intake.SameHeaders).
+// sealHeaders returns the row to store for a job and its source. The only secret in a job is the HTTP headers of the
+// endpoint that the job itself names (job.Action.Endpoint). sealHeaders encrypts them, and sets
+// store.Intake.SameHeaders, a function that compares them with the encrypted headers of another job.
 func (in *Intake) sealHeaders(j job.Job, from store.Source) (store.Intake, error) {
 	it := store.Intake{Job: j, Source: from}
 	if j.Action.Endpoint == nil || len(j.Action.Endpoint.Headers) == 0 {

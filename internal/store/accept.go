@@ -144,10 +144,11 @@ func shouldRetry(err error) bool {
 	return errors.Is(err, errConcurrentUpdate) || errors.As(err, &pe) && pe.Code == deadlockDetected
 }
 
-// maxMissed limits the retries of retryAccept after missedConflict. An error that persists has another cause.
+// maxMissed is how often retryAccept tries again after an error that missedConflict recognizes. An error that persists
+// has another cause.
 const maxMissed = 5
 
-// missedConflict reports whether err is a unique violation in history, which means that ON CONFLICT (key) overlooked
+// missedConflict reports whether err is a unique violation in herald.history: ON CONFLICT (key) then overlooked
 // the existing row with the key. This happens while another transaction updates that row: the row's old index entry is
 // dead already, and the scan has passed the position of the new one. The insert then violates the primary key on id,
 // which ON CONFLICT (key) does not cover. A retry finds the row.

@@ -147,8 +147,8 @@ func (s *Store) PinTokenPath(ctx context.Context, t Token, path string) (pinned 
 }
 
 // changeTokens changes an agent's tokens by calling change, raises the agent's epoch, and releases the deliveries that
-// were held for a missing credential (auth_required). All this is one transaction, except that further batches of
-// deliveries are released in later ones (releaseInBatches). The results are those of SetToken.
+// were held for a missing credential (auth_required). One transaction does this. If many deliveries were held, later
+// transactions release the rest (releaseInBatches). The results are those of SetToken.
 func (s *Store) changeTokens(ctx context.Context, a Agent,
 	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
 	return s.releaseInBatches(ctx, a, []outcome.Reason{outcome.AuthRequired}, func(ctx context.Context, tx pgx.Tx) error {

@@ -40,7 +40,7 @@ type Config struct {
 	MinCalls int           // least calls in Window for the breaker to open; default 10
 	OpenFor  time.Duration // how long the breaker stays open. Default 30 s
 
-	// PermitTTL is how long a permit counts if it is not released because its worker died. Required. It must be at
+	// PermitTTL is how long a permit counts whose worker died without releasing it. Required. It must be at
 	// least the lease of a delivery. Otherwise the permit of a running call could expire, and more than Inflight calls
 	// could run at once.
 	PermitTTL time.Duration

@@ -17,7 +17,7 @@ type rules struct {
 	ratio            float64
 	openFor          int64 // how long the breaker stays open
 	minWait, maxWait int64
-	presence         int64 // how long after its last try a call that waits in a worker still counts as asking
+	presence         int64 // a waiting call counts as asking for a permit until this time after its last try
 	slack            int64 // how long after the time reserved for a refused delivery its call is still expected
 	keptAfter        int64 // how long an endpoint must wait before permits are kept for it
 	recent           int64 // how long after a granted call its endpoint counts as using the origin

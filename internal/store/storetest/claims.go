@@ -335,7 +335,7 @@ func (s *suite) unfinishedAndCalled() {
 	if !c.Unfinished || !c.Called || c.Attempt != 2 || c.Budget != 2 {
 		s.Errorf("after a worker that died: %+v", c)
 	}
-	// The outcome of the first attempt stays unknown, with any outcome of the second.
+	// Whatever the outcome of the second attempt is, that of the first stays unknown.
 	r := s.record(c, notYet(time.Minute))
 	s.is(task.ID, store.Waiting, "not_confirmed", 1, 1)
 	s.Advance(time.Minute)

@@ -160,7 +160,8 @@ func (s *suite) keptLine() {
 	}
 }
 
-// noNinthPlace checks that a delivery whose wait is over uses a free slot or returns to the backlog.
+// noNinthPlace checks what happens to a delivery whose wait is over: it is claimed if fewer than eight deliveries of its
+// agent are dispatched, and otherwise returns to the backlog.
 func (s *suite) noNinthPlace() {
 	tasks := s.take(1, store.MaxDispatchedPerAgent+1)
 	wait := s.record(s.claim(tasks[0]), failed(time.Minute)) // dispatches the ninth

@@ -10,7 +10,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// past is the spooled outcome of a claim's attempt that the store does not know.
+// past returns the outcome o of c's attempt as a worker spools it: the attempt has ended, but its outcome could not be
+// recorded.
 func past(c *store.Claim, o store.Outcome) store.SpooledOutcome {
 	return store.SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt, At: c.StartedAt.Add(time.Second), Outcome: o}
 }
