@@ -74,6 +74,16 @@ func (s *orderSuite) responsesUseTwoSlots() {
 	}
 }
 
+// knownResponsesUseNoSlot checks that a batch dispatches its new responses, although it also has known ones and one
+// twice.
+func (s *orderSuite) knownResponsesUseNoSlot() {
+	one, two, three, four := responseTo(1, 1, 1), responseTo(1, 1, 2), responseTo(1, 1, 3), responseTo(1, 1, 4)
+	for _, t := range s.expectDispatched(s.acceptJobs(one, two), one, two) {
+		s.record(s.claim(t), delivered)
+	}
+	s.expectDispatched(s.acceptJobs(one, two, three, three, four), three, four)
+}
+
 // equalPositions checks that deliveries with the same position are called in the order of their acceptance, which is
 // the order of their logs: the responses to one feedback, and a validator's validations in one block.
 func (s *orderSuite) equalPositions() {
