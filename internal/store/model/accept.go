@@ -250,11 +250,11 @@ func (s *Store) reopen(r *row, it store.Intake, read bool) store.Acceptance {
 	return store.Acceptance{Verdict: store.Accepted, ID: r.id, Key: r.Key, Status: store.Queued}
 }
 
-// reviveRevocation queues the revocation of a feedback again, if it was skipped because the feedback was never
-// delivered.
+// reviveRevocation queues the revocation of an open feedback again, if it was skipped because the feedback was never
+// delivered: now the feedback may be called.
 func (s *Store) reviveRevocation(feedback *row) {
 	j := feedback.job
-	if j.Kind != job.KindNewFeedback || feedback.Status != store.Queued {
+	if j.Kind != job.KindNewFeedback || feedback.Status.Final() {
 		return
 	}
 	j.Kind = job.KindFeedbackRevoked

@@ -31,9 +31,10 @@ import (
 // 514730853), refused responses used up the limit of two (649957992), and so did known ones (607463016), an unchecked
 // delivery held up a checked one until it ended (271651193), a response did not wait for its feedback (940819996), the
 // order of responses to one feedback was arbitrary (430945489), and known jobs of a backfill used up its slots
-// (146658391). Two found an error in the model: it released deliveries for a lost claim (374796730), and behind a
-// delivery that was queued again (28859411).
-var seeds = []uint64{1, 11, 514730853, 649957992, 607463016, 271651193, 940819996, 430945489, 146658391, 374796730, 28859411}
+// (146658391). Three found an error in the model: it released deliveries for a lost claim (374796730), and behind a
+// delivery that was queued again (28859411), and the replay of a running feedback did not revive its revocation
+// (817414464).
+var seeds = []uint64{1, 11, 514730853, 649957992, 607463016, 271651193, 940819996, 430945489, 146658391, 374796730, 28859411, 817414464}
 
 const (
 	stepsPerSeed = 60
