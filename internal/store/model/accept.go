@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
@@ -72,7 +71,8 @@ func (s *Store) accept(in []store.Intake, read bool) (out []store.Acceptance, ta
 
 func (s *Store) newRow(it store.Intake, key string, id uuid.UUID, read bool) *row {
 	now, a := s.now(), agentOf(it.Job)
-	r := &row{id: id, agent: a, job: it.Job, sealed: it.SealedHeaders, source: it.Source, parent: it.Traceparent, created: now,
+	s.seq++
+	r := &row{id: id, seq: s.seq, agent: a, job: it.Job, sealed: it.SealedHeaders, source: it.Source, parent: it.Traceparent, created: now,
 		State: State{Key: key, IdentityRegistry: a.Registry, AgentID: a.ID, Bulk: it.Bulk, Bound: read, AcceptedAt: now,
 			Verified: slices.Contains(s.verified, a.ChainID)}}
 	if r.queue(now); it.Refused != "" {
@@ -89,43 +89,32 @@ func (s *Store) newRow(it store.Intake, key string, id uuid.UUID, read bool) *ro
 // dispatches the others, as far as the agent's limit allows, if no older delivery is in the agent's backlog.
 func (s *Store) insert(fresh []*row) (tasks []store.Task) {
 	now := s.now()
-	waits, behind := map[*row]time.Time{}, map[*row]bool{}
+	behind, responses := map[*row]bool{}, map[store.Agent]int{}
 	for _, r := range fresh {
-		waits[r] = s.decideDispatch(r, now)
+		behind[r] = s.find(func(o *row) bool { return o.agent == r.agent && o.isInBacklog() && (!o.Bulk || r.Bulk) }) != nil
+		wait := s.decideDispatch(r, now)
 		for _, o := range fresh {
-			goesFirst := o.isMateOf(r) && (r.takesTurn() || r.job.Kind == job.KindFeedbackRevoked) &&
-				cmp.Or(compareOrder(o, r), cmp.Compare(slices.Index(fresh, o), slices.Index(fresh, r))) < 0
+			goesFirst := o.isMateOf(r) && (r.takesTurn() || r.job.Kind == job.KindFeedbackRevoked) && compareOrder(o, r) < 0
 			if r.Ordered && !o.refused && o.isFeedbackOf(r) || goesFirst && !r.isUnchecked() {
-				waits[r] = now.AddDate(10, 0, 0)
+				wait = now.AddDate(10, 0, 0)
 				break
 			} else if goesFirst {
-				waits[r] = now.Add(uncheckedDelay)
+				wait = now.Add(uncheckedDelay)
 			}
 		}
-		behind[r] = s.find(func(o *row) bool { return o.agent == r.agent && o.isInBacklog() && (!o.Bulk || r.Bulk) }) != nil
-	}
-	responses := map[store.Agent]int{}
-	for _, r := range fresh {
 		switch {
 		case r.Status.Final():
-		case !waits[r].IsZero():
-			r.setAside(waits[r], false, now)
+		case !wait.IsZero():
+			r.setAside(wait, false, now)
 		case r.isResponse() && responses[r.agent] >= s.countFreeResponses(r.agent):
 			r.setAside(now.AddDate(10, 0, 0), true, now)
 		case r.isResponse():
 			responses[r.agent]++
 		}
 	}
-	free := map[store.Agent]int{}
-	for _, r := range fresh {
-		if _, known := free[r.agent]; !known {
-			free[r.agent] = s.countFree(r)
-		}
-	}
 	s.rows = append(s.rows, fresh...)
 	for _, r := range fresh {
-		if r.isInBacklog() && !behind[r] && free[r.agent] > 0 {
-			free[r.agent]--
+		if r.isInBacklog() && !behind[r] && s.countFree(r) > 0 {
 			r.Turn, r.Dispatch, r.HandedAt = r.takesTurn(), 1, now
 			tasks = append(tasks, r.toTask())
 		}
@@ -261,11 +250,11 @@ func (s *Store) reopen(r *row, it store.Intake, read bool) store.Acceptance {
 	return store.Acceptance{Verdict: store.Accepted, ID: r.id, Key: r.Key, Status: store.Queued}
 }
 
-// reviveRevocation queues the revocation of a feedback again, if it was skipped because the feedback was never
-// delivered.
+// reviveRevocation queues the revocation of an open feedback again, if it was skipped because the feedback was never
+// delivered: now the feedback may be called.
 func (s *Store) reviveRevocation(feedback *row) {
 	j := feedback.job
-	if j.Kind != job.KindNewFeedback || feedback.Status != store.Queued {
+	if j.Kind != job.KindNewFeedback || feedback.Status.Final() {
 		return
 	}
 	j.Kind = job.KindFeedbackRevoked

@@ -27,10 +27,11 @@ type Store struct {
 	started  time.Time
 	rows     []*row // deliveries, in order of acceptance
 	agents   map[store.Agent]*agent
-	verified []uint64 // chains whose events workers verify
-	strict   bool     // deliveries of one ordering key are called in order (KeepOrder)
-	leading  bool
-	claims   int64 // the last claim number that was drawn
+	verified []uint64   // chains whose events workers verify
+	strict   bool       // deliveries of one ordering key are called in order (KeepOrder)
+	lead     sync.Mutex // locked while a call of Lead runs
+	claims   int64      // the last claim number that was drawn
+	seq      int        // row.seq of the last row
 }
 
 // State has the columns of a delivery that the rules use, for comparison with Postgres. A zero time is null.
@@ -63,6 +64,7 @@ var Forever = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 type row struct {
 	State
 	id        uuid.UUID
+	seq       int // number in the order of acceptance
 	agent     store.Agent
 	job       job.Job
 	refused   bool // the job was invalid and is not stored

@@ -265,15 +265,10 @@ func (s *Store) releaseHeld(limit int, matches func(*row) bool) (ended []store.T
 
 // Lead calls do, unless another call of Lead is running.
 func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool, error) {
-	swap := func(to bool) (was bool) {
-		defer s.lock()()
-		was, s.leading = s.leading, to
-		return was
-	}
-	if swap(true) {
+	if !s.lead.TryLock() {
 		return false, nil
 	}
-	defer swap(false)
+	defer s.lead.Unlock()
 	return true, do(ctx)
 }
 

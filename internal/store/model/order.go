@@ -52,9 +52,9 @@ func (r *row) isFeedbackOf(o *row) bool {
 }
 
 // compareOrder compares two deliveries of the same ordering key by the order in which they are called: by OrderSeq
-// (the feedback index, or a validation's block number), and a feedback before its revocation.
+// (the feedback index, or a validation's block number), a feedback before its revocation, and the older one first.
 func compareOrder(r, o *row) int {
-	return cmp.Or(cmp.Compare(r.job.OrderSeq(), o.job.OrderSeq()), cmp.Compare(o.job.Kind, r.job.Kind))
+	return cmp.Or(cmp.Compare(r.job.OrderSeq(), o.job.OrderSeq()), cmp.Compare(o.job.Kind, r.job.Kind), cmp.Compare(r.seq, o.seq))
 }
 
 // startDelay sets until when a delivery that is accepted now delays later ones (DelaysUntil). Responses and revocations
@@ -103,28 +103,30 @@ func (s *Store) decideWait(r *row, now time.Time) (until time.Time) {
 	switch {
 	case !r.Ordered:
 		return time.Time{}
-	case !r.isResponse():
-		var first *row
-		for _, o := range s.rows {
-			switch {
-			case !o.isMateOf(r):
-			case o.hasTurn():
-				return never
-			case o.Status.Final() || o.job.OrderSeq() >= r.job.OrderSeq() || first != nil && first.job.OrderSeq() <= o.job.OrderSeq():
-			case o.DelaysUntil.After(now) || o.isInBacklog() && !o.DelaysUntil.IsZero() && !o.isUnchecked():
-				first = o
-			}
-		}
-		if first != nil && !first.isInBacklog() && first.DelaysUntil.Before(never) {
-			return first.DelaysUntil
-		} else if first != nil {
-			return never
-		}
+	case s.find(func(o *row) bool { return o.isMateOf(r) && o.hasTurn() }) != nil:
+		return never
 	}
-	if s.awaitsFeedback(r) {
+	first := s.findEarlier(r, func(o *row) bool {
+		return o.DelaysUntil.After(now) || o.isInBacklog() && !o.DelaysUntil.IsZero() && !o.isUnchecked()
+	})
+	switch {
+	case first != nil && !first.isInBacklog() && first.DelaysUntil.Before(never):
+		return first.DelaysUntil
+	case first != nil || s.awaitsFeedback(r):
 		return never
 	}
 	return time.Time{}
+}
+
+// findEarlier returns the first open delivery of r's ordering key that has a lower index than r and matches, or nil.
+func (s *Store) findEarlier(r *row, matches func(*row) bool) (first *row) {
+	for _, o := range s.rows {
+		if o.isMateOf(r) && !o.Status.Final() && o.job.OrderSeq() < r.job.OrderSeq() && matches(o) &&
+			(first == nil || o.job.OrderSeq() < first.job.OrderSeq()) {
+			first = o
+		}
+	}
+	return first
 }
 
 // decideDispatch is decideWait for a dispatch. An unchecked delivery may be dispatched at once, for its check, unless
@@ -226,9 +228,7 @@ func listExcess(next []*row, waits map[*row]time.Time, freeResponses int) (exces
 	for _, r := range next {
 		before := 0
 		for _, o := range next {
-			ready := o != r && waits[o].IsZero()
-			if ready && r.isResponse() && o.isResponse() && cmp.Or(compareOrder(o, r), cmp.Compare(slices.Index(next, o), slices.Index(next, r))) < 0 ||
-				ready && o.isMateOf(r) && !o.isUnchecked() && cmp.Or(compareOrder(o, r), cmp.Compare(slices.Index(next, o), slices.Index(next, r))) < 0 {
+			if waits[o].IsZero() && compareOrder(o, r) < 0 && (r.isResponse() && o.isResponse() || o.isMateOf(r) && !o.isUnchecked()) {
 				before++
 			}
 		}
@@ -254,7 +254,7 @@ func (s *Store) releaseNext(now time.Time, ended ...*row) {
 					found = append(found, o)
 				}
 			}
-			slices.SortStableFunc(found, compareOrder)
+			slices.SortFunc(found, compareOrder)
 			released = append(released, found[:min(most, len(found))]...)
 		}
 		isReply := func(o *row) bool {
@@ -290,13 +290,7 @@ func (s *Store) keepsOrder(a store.Agent) bool {
 // findOvertaken returns the index (OrderSeq) of the first open delivery of the same ordering key that is earlier than r
 // and no longer delays it. It returns "" if no such delivery exists.
 func (s *Store) findOvertaken(r *row, now time.Time) string {
-	var first *row
-	for _, o := range s.rows {
-		if o.isMateOf(r) && !o.DelaysUntil.IsZero() && !o.DelaysUntil.After(now) && !o.Status.Final() && o.job.OrderSeq() < r.job.OrderSeq() &&
-			(first == nil || o.job.OrderSeq() < first.job.OrderSeq()) {
-			first = o
-		}
-	}
+	first := s.findEarlier(r, func(o *row) bool { return !o.DelaysUntil.IsZero() && !o.DelaysUntil.After(now) })
 	if first == nil {
 		return ""
 	}
