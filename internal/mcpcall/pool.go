@@ -339,13 +339,16 @@ func (p *Pool) holdsTooMuch(c *conn) bool {
 	const largePart = 64
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if c.held <= p.cfg.MaxHeldBytes/largePart {
+		return false
+	}
 	used := int64(0)
 	for _, s := range p.slots {
 		if s.conn != nil && s.conn.inflight > 0 {
 			used += s.conn.held
 		}
 	}
-	return used > p.cfg.MaxHeldBytes && c.held > p.cfg.MaxHeldBytes/largePart
+	return used > p.cfg.MaxHeldBytes
 }
 
 // heldIdle returns the part of Pool.held that c contributes: c.held if c counts and is idle, and otherwise 0. The
