@@ -45,8 +45,8 @@ func (e *Executor) callTool(ctx context.Context, a *attempt) (toolAnswer, error)
 		defer cancel()
 		began, connecting := e.Now(), a.effort.costs.Connecting
 		answer.Answer, err = e.Caller.Call(ctx, endpoint,
-			mcpcall.Request{Tool: a.call.tool, Arguments: a.call.arguments, Meta: a.callMeta(),
-				Traceparent: a.formatTraceparent()})
+			mcpcall.Request{Tool: a.call.tool, Arguments: a.call.arguments, Encoded: a.call.encoded,
+				Meta: a.callMeta(), Traceparent: a.formatTraceparent()})
 		took := e.Now().Sub(began)
 		a.effort.hold.Spend(effort.Calls, 1, took-(a.effort.costs.Connecting-connecting))
 		e.Metrics.countCall(a.calledTool(), err == nil && !answer.IsError, took)

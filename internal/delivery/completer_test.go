@@ -67,6 +67,7 @@ func inCompleter(t *testing.T, slots int, run func(t *testing.T, w *completerWor
 			Metrics: metrics, Logger: quiet}))
 		w.runner = must(NewRunner(executor, noIntake{}, slots))
 		run(t, w)
+		w.runner.Wait(t.Context())
 	})
 }
 

@@ -183,6 +183,7 @@ func (w *world) newWorker(adapt ...func(*Config)) *worker {
 	}
 	k.executor = must(NewExecutor(cfg))
 	k.runner = must(NewRunner(k.executor, w.intake, 16))
+	w.t.Cleanup(func() { k.runner.stop(errShutdown) }) // ends the idle goroutines
 	return k
 }
 

@@ -18,6 +18,7 @@ import (
 type preparedCall struct {
 	tool      string
 	arguments map[string]any
+	encoded   json.RawMessage   // the arguments as JSON; nil for a batch, which mcpcall encodes
 	sanitized bool              // arguments.Sanitize removed misleading characters from the arguments
 	recorded  json.RawMessage   // the arguments as they are stored in the attempt's row
 	digest    [sha256.Size]byte // of the tool's name and arguments, to compare two calls
@@ -60,7 +61,7 @@ func (e *Executor) prepareCall(ctx context.Context, a *attempt, names []string, 
 		return call, err
 	}
 	return preparedCall{
-		tool: tool.Name, arguments: fitted.Arguments, sanitized: fitted.Cleaned,
+		tool: tool.Name, arguments: fitted.Arguments, encoded: fitted.Sent, sanitized: fitted.Cleaned,
 		recorded: store.KeepSide(fitted.Sent), // shortened, because it stays in memory during the call
 		digest:   sha256.Sum256(fmt.Appendf(nil, "%q %s", tool.Name, fitted.Sent)),
 		release:  release, listing: listing.Outline(),
@@ -158,9 +159,9 @@ func (e *Executor) reserveArguments(a *attempt, size int) (release func(), err e
 	return release, nil
 }
 
-// releaseArguments sets the arguments of call to nil and gives back the memory that was reserved for them.
+// releaseArguments sets both forms of the arguments of call to nil and gives back the memory that was reserved for them.
 func (e *Executor) releaseArguments(call *preparedCall) {
-	call.arguments = nil
+	call.arguments, call.encoded = nil, nil
 	if call.release != nil {
 		call.release()
 		call.release = nil

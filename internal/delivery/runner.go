@@ -25,6 +25,9 @@ type Runner struct {
 	base context.Context // context of all attempts; ends when Wait returns, or when Wait's ctx ends
 	stop context.CancelCauseFunc
 
+	goroutines sync.WaitGroup // of start; they end with base
+	reuse      chan func()    // an idle goroutine of start receives its next function
+
 	mu      sync.Mutex
 	running map[uuid.UUID]int // delivery id → n of the task that runs it
 	idle    chan struct{}     // closed when no task runs; created by Wait
@@ -45,7 +48,8 @@ func NewRunner(e *Executor, in TaskIntake, concurrency int) (*Runner, error) {
 	if e == nil || in == nil || concurrency < 1 {
 		return nil, errors.New("delivery: a runner needs an executor, an intake and a concurrency of at least 1")
 	}
-	r := &Runner{executor: e, intake: in, slots: newCompleter(concurrency), running: map[uuid.UUID]int{}}
+	r := &Runner{executor: e, intake: in, slots: newCompleter(concurrency), running: map[uuid.UUID]int{},
+		reuse: make(chan func())}
 	r.base, r.stop = context.WithCancelCause(context.Background())
 	return r, nil
 }
@@ -71,9 +75,29 @@ func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string,
 		// asynq runs it again, the claim decides which.
 		return "", fmt.Errorf("this process still runs task %d of the delivery", other)
 	}
-	go r.run(id, n, t)
+	r.start(func() { r.run(id, n, t) })
 	end := <-t.taskEnds
 	return end.note, end.err
+}
+
+// start calls f in an idle goroutine of an earlier call, or in a new one. A reused goroutine keeps its stack, which a
+// new one would have to grow several times. Wait ends the idle goroutines.
+func (r *Runner) start(f func()) {
+	select {
+	case r.reuse <- f:
+		return
+	default:
+	}
+	r.goroutines.Go(func() {
+		for {
+			f()
+			select {
+			case f = <-r.reuse:
+			case <-r.base.Done():
+				return
+			}
+		}
+	})
 }
 
 // run makes the attempt of a delivery with the ticket t, and sends the end of its task to t.taskEnds, from which
@@ -180,9 +204,10 @@ var errShutdown = errors.New("the worker is shutting down and waited long enough
 func (r *Runner) StopClaiming() { r.slots.stop() }
 
 // Wait waits until no task runs. If ctx ends first, it cancels the running attempts and waits for their end; each of
-// them still tries once to record its outcome. The caller calls it after the queue's server has stopped, so that no
-// task begins.
+// them still tries once to record its outcome. Then it ends the goroutines of start. The caller calls it after the
+// queue's server has stopped, so that no task begins.
 func (r *Runner) Wait(ctx context.Context) {
+	defer r.goroutines.Wait()
 	defer r.stop(errShutdown)
 	r.mu.Lock()
 	if len(r.running) == 0 {

@@ -68,42 +68,51 @@ func ArgumentNames(k Kind) []string {
 // json.Number, larger ones decimal strings. value and agentId are always decimal strings, and all other arguments are
 // strings.
 func (j Job) Arguments(f File, deliveryID string) map[string]any {
-	all := map[string]any{
-		"tag1": j.Tag1, "tag2": j.Tag2, "tag": j.Tag, "endpoint": j.Endpoint, "reason": j.Reason, "retracts": orNull(j.Retracts),
-		"clientAddress": j.ClientAddress.Hex(), "feedbackIndex": formatWhole(j.FeedbackIndex),
-		"valueDecimals": json.Number(strconv.Itoa(int(j.ValueDecimals))),
-		"fileUri":       orNull(j.FeedbackURI), "fileHash": hashOrNull(j.FeedbackHash),
-		"responder": j.Responder.Hex(), "responseUri": orNull(j.ResponseURI),
-		"responseHash":     hashOrNull(j.ResponseHash),
-		"validatorAddress": j.ValidatorAddress.Hex(), "requestHash": hashOrNull(j.RequestHash),
-		"response":    json.Number(strconv.Itoa(int(j.Response))),
-		"fileContent": nil, "fileSource": orNull(f.Source), "fileVerification": orNull(f.Verification),
-		"blockNumber": nil, "timestamp": nil, "logIndex": nil, "transactionHash": hashOrNull(j.TransactionHash),
-		"agentId": j.formatAgentID(), "agentRegistry": j.AgentRegistry(), "chainId": formatWhole(j.ChainID),
-		"deliveryId": deliveryID,
+	args := make(map[string]any, len(ArgumentNames(j.Kind)))
+	switch j.Kind {
+	case KindNewFeedback:
+		args["tag1"], args["tag2"], args["endpoint"] = j.Tag1, j.Tag2, j.Endpoint
+		args["fileUri"], args["fileHash"] = orNull(j.FeedbackURI), hashOrNull(j.FeedbackHash)
+		args["valueDecimals"] = json.Number(strconv.Itoa(int(j.ValueDecimals)))
+		if args["value"], args["score"] = nil, nil; j.Value != nil {
+			args["value"] = j.Value.String()
+			args["score"] = Decimal{Unscaled: j.Value, Decimals: j.ValueDecimals}
+		}
+	case KindFeedbackRevoked:
+		args["reason"], args["retracts"] = j.Reason, orNull(j.Retracts)
+	case KindResponseAppended:
+		args["responder"] = j.Responder.Hex()
+		args["responseUri"], args["responseHash"] = orNull(j.ResponseURI), hashOrNull(j.ResponseHash)
+	case KindValidationResponse:
+		args["validatorAddress"], args["requestHash"] = j.ValidatorAddress.Hex(), hashOrNull(j.RequestHash)
+		args["response"], args["tag"] = json.Number(strconv.Itoa(int(j.Response))), j.Tag
+		args["responseUri"], args["responseHash"] = orNull(j.ResponseURI), hashOrNull(j.ResponseHash)
+	default:
+		return args
 	}
-	if j.Value != nil {
-		all["value"] = j.Value.String()
-		all["score"] = Decimal{Unscaled: j.Value, Decimals: j.ValueDecimals}
+	if j.Kind != KindValidationResponse {
+		args["clientAddress"], args["feedbackIndex"] = j.ClientAddress.Hex(), formatWhole(j.FeedbackIndex)
 	}
-	if f.Content != nil {
-		all["fileContent"] = f.Content
+	if j.Kind != KindFeedbackRevoked {
+		args["fileSource"], args["fileVerification"] = orNull(f.Source), orNull(f.Verification)
+		if args["fileContent"] = nil; f.Content != nil {
+			args["fileContent"] = f.Content
+		}
 	}
+	args["agentId"], args["agentRegistry"] = j.formatAgentID(), j.AgentRegistry()
+	args["chainId"], args["transactionHash"] = formatWhole(j.ChainID), hashOrNull(j.TransactionHash)
+	args["blockNumber"], args["timestamp"], args["logIndex"] = nil, nil, nil
 	if j.BlockNumber > 0 {
-		all["blockNumber"] = formatWhole(j.BlockNumber)
+		args["blockNumber"] = formatWhole(j.BlockNumber)
 	}
 	if j.Timestamp > 0 {
-		all["timestamp"] = json.Number(strconv.FormatInt(j.Timestamp, 10))
+		args["timestamp"] = json.Number(strconv.FormatInt(j.Timestamp, 10))
 	}
 	if j.LogIndex != nil {
-		all["logIndex"] = formatWhole(uint64(*j.LogIndex))
+		args["logIndex"] = formatWhole(uint64(*j.LogIndex))
 	}
-	names := ArgumentNames(j.Kind)
-	out := make(map[string]any, len(names))
-	for _, name := range names {
-		out[name] = all[name]
-	}
-	return out
+	args["deliveryId"] = deliveryID
+	return args
 }
 
 // formatWhole returns n as a JSON number if it is at most maxExact, and otherwise as a decimal string.

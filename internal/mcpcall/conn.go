@@ -167,7 +167,9 @@ func (c *conn) callTool(ctx context.Context, req Request) (Answer, error) {
 // large.
 func (c *conn) callRequest(req Request) (request mcp.CallToolRequest, err error) {
 	args := json.RawMessage(`{}`)
-	if req.Arguments != nil {
+	if req.Encoded != nil {
+		args = req.Encoded
+	} else if req.Arguments != nil {
 		if args, err = json.Marshal(req.Arguments); err != nil {
 			return request, fmt.Errorf("the arguments cannot be written as JSON: %w", err)
 		}

@@ -3,6 +3,7 @@ package mcpcall
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"sync"
@@ -15,7 +16,10 @@ import (
 type Request struct {
 	Tool      string
 	Arguments map[string]any // as returned by Fit
-	Meta      map[string]any // added to the request's _meta
+	// Encoded is Arguments as encoding/json writes them, if the caller has encoded them, and nil otherwise. Call does not
+	// read Arguments then.
+	Encoded json.RawMessage
+	Meta    map[string]any // added to the request's _meta
 	// Traceparent (W3C Trace Context) is sent in _meta and, over HTTP, as a header of this request. Empty: none.
 	Traceparent string
 }
@@ -335,13 +339,16 @@ func (p *Pool) holdsTooMuch(c *conn) bool {
 	const largePart = 64
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if c.held <= p.cfg.MaxHeldBytes/largePart {
+		return false
+	}
 	used := int64(0)
 	for _, s := range p.slots {
 		if s.conn != nil && s.conn.inflight > 0 {
 			used += s.conn.held
 		}
 	}
-	return used > p.cfg.MaxHeldBytes && c.held > p.cfg.MaxHeldBytes/largePart
+	return used > p.cfg.MaxHeldBytes
 }
 
 // heldIdle returns the part of Pool.held that c contributes: c.held if c counts and is idle, and otherwise 0. The

@@ -732,7 +732,7 @@ func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, byA
 // claimNos are nil, or have one claim per agent: its delivery id and its claim number. The statement then dispatches
 // for an agent only if the same transaction has recorded the outcome of the agent's claim.
 func dispatchArgs(chains []int64, registries, agents []string, ids []uuid.UUID, claimNos []int64) pgx.NamedArgs {
-	return pgx.NamedArgs{"chains": chains, "registries": registries, "agents": agents, "ids": ids, "claim_nos": claimNos,
+	return pgx.NamedArgs{"chains": chains, "registries": registries, "agents": agents, "ids": encodeIDs(ids), "claim_nos": claimNos,
 		"max_dispatched": MaxDispatchedPerAgent, "max_responses": maxResponsesPerAgent}
 }
 

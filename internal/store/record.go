@@ -516,7 +516,7 @@ func (c *recordColumns) queueDispatch(b *pgx.Batch) {
 
 func (c *recordColumns) args(alone bool) pgx.NamedArgs {
 	return pgx.NamedArgs{"alone": alone,
-		"ids": c.ids, "claim_nos": c.claimNos, "started_ats": c.startedAts, "numbers": c.numbers, "durations": c.durations,
+		"ids": encodeIDs(c.ids), "claim_nos": c.claimNos, "started_ats": c.startedAts, "numbers": c.numbers, "durations": c.durations,
 		"statuses": c.statuses, "reasons": c.reasons, "delays": c.delays, "tasks": c.tasks, "anews": c.anews, "frees": c.frees,
 		"called": c.called, "fetch_failed": c.fetchFailed, "moved": c.moved, "epochs": c.epochs, "endpoints_of_jobs": c.ofJobs,
 		"rechecks": c.rechecks, "reroutes": c.reroutes, "hints": c.hints,

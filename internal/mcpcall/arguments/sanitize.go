@@ -3,6 +3,8 @@ package arguments
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
+	"slices"
 
 	"github.com/agentherald/herald/internal/text"
 )
@@ -27,20 +29,30 @@ func sanitizeValue(v any) (any, bool) {
 	case json.RawMessage:
 		return sanitizeRaw(v)
 	case map[string]any:
-		out, changed := make(map[string]any, len(v)), false
+		out, changed := v, false
 		for name, value := range v {
 			sane, c := sanitizeValue(value)
 			key := text.Sanitize(name)
-			changed = changed || c || key != name
+			if !c && key == name {
+				continue
+			}
+			if !changed {
+				out, changed = maps.Clone(v), true
+			}
+			delete(out, name)
 			out[key] = sane
 		}
 		return out, changed
 	case []any:
-		out, changed := make([]any, len(v)), false
+		out, changed := v, false
 		for i, value := range v {
-			var c bool
-			out[i], c = sanitizeValue(value)
-			changed = changed || c
+			sane, c := sanitizeValue(value)
+			if c && !changed {
+				out, changed = slices.Clone(v), true
+			}
+			if c {
+				out[i] = sane
+			}
 		}
 		return out, changed
 	}

@@ -36,7 +36,8 @@ func (r Response) Answered() bool { return r.Result != nil || r.Error != nil || 
 // exchange is one JSON-RPC request in progress. The transport's goroutines write into it even after the caller gave up,
 // which is why it has a lock.
 type exchange struct {
-	stream bool // the answer is an event stream that does not end
+	stream bool   // the answer is an event stream that does not end
+	body   []byte // roundTripper sends it instead of the request's body; nil: it sends the request's body
 
 	mu       sync.Mutex
 	response Response

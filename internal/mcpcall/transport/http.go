@@ -103,6 +103,11 @@ func (rt *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		defer context.AfterFunc(rt.Life, cancel)()
 	}
 	req = req.WithContext(ctx) // a RoundTripper must not change its request
+	if first && x.body != nil {
+		req.ContentLength = int64(len(x.body))
+		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(x.body)), nil }
+		req.Body, _ = req.GetBody() // replaces a reader of bytes, which need not be closed
+	}
 	if len(rt.Headers) > 0 || rt.Signer != nil {
 		req.Header = req.Header.Clone()
 		maps.Copy(req.Header, rt.Headers)

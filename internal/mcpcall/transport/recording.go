@@ -92,6 +92,11 @@ func (t *Recording) SendRequest(ctx context.Context,
 	if t.modern && request.Method == string(mcp.MethodToolsCall) {
 		request.Params = addInputReply(ctx, request.Params)
 	}
+	if _, ok := t.inner.(*mcptransport.StreamableHTTP); ok {
+		if x.body = encodeCall(request); x.body != nil {
+			request.Params = nil
+		}
+	}
 	response, err := t.inner.SendRequest(withExchange(ctx, x), request)
 
 	x.mu.Lock()
