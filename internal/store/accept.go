@@ -326,8 +326,10 @@ func (s *Store) raiseEpochs(ctx context.Context, tx pgx.Tx, in []arrival, out []
 func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance,
 	byAgent map[Agent][]Task) error {
 	var rows columns
+	added := make(map[string]bool, len(in)) // by key
 	for i, a := range in {
-		if out[i].Verdict == undecided {
+		if out[i].Verdict == undecided && !added[a.key] {
+			added[a.key] = true
 			rows.appendArrival(a, job.IDOf(a.key))
 		}
 	}
@@ -476,15 +478,21 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 			continue
 		}
 		h, ok := holders[a.key]
+		if !ok { // the answer to an earlier arrival changed it
+			changed, err := s.readHolders(ctx, tx, "herald.key_hash(h.key) = herald.key_hash($1)", a.key)
+			if err != nil {
+				return err
+			}
+			h, ok = changed[a.key]
+		}
 		if !ok {
 			return fmt.Errorf("look up %s: %w", a.key, errConcurrentUpdate)
 		}
 		if out[i], err = s.answerKnownKey(ctx, tx, a, h, byAgent); err != nil {
 			return err
 		}
-		if out[i].Verdict == Accepted { // for the next arrival with the same key
-			holders[a.key] = holder{id: out[i].ID, status: Queued, raw: a.raw, sealed: a.SealedHeaders, source: a.Source,
-				bound: a.read, verified: h.verified}
+		if out[i].Verdict == Accepted {
+			delete(holders, a.key)
 		}
 	}
 	return nil

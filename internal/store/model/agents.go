@@ -182,13 +182,13 @@ func (s *Store) releaseAgent(a store.Agent) (released int, tasks []store.Task) {
 // releaseMended releases the agent's deliveries that are held for the same reason as the delivery of o, if the cause no
 // longer exists. The cause of agent_disabled no longer exists if the agent is enabled. The cause of auth_required no
 // longer exists if the epoch was raised after the claim c, as storing a credential does. Enabling the agent or storing
-// the credential did not release o's delivery, because it was not held yet.
-func (s *Store) releaseMended(a store.Agent, c *store.Claim, o store.Outcome) []store.Task {
-	g := s.agent(a)
+// the credential did not release o's delivery r, because it was not held yet. A lost claim releases nothing.
+func (s *Store) releaseMended(r *row, c *store.Claim, o store.Outcome) []store.Task {
+	g := s.agent(r.agent)
 	enabled := o.Reason == outcome.AgentDisabled && !o.Elsewhere && !g.disabled
 	renewed := o.Reason == outcome.AuthRequired && g.epoch > c.Epoch
-	if o.Status != store.Held || !enabled && !renewed {
+	if o.Status != store.Held || r.Status != store.Held || r.claimNo != c.No || !enabled && !renewed {
 		return nil
 	}
-	return s.releaseHeld(len(s.rows), func(r *row) bool { return r.agent == a && r.Reason == o.Reason })
+	return s.releaseHeld(len(s.rows), func(h *row) bool { return h.agent == r.agent && h.Reason == o.Reason })
 }

@@ -136,8 +136,9 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 	valid := r.isClaimedBy(c)
 	late := !valid && o.Status == store.Delivered && !r.Status.Final()
 	again := !valid && r.claimNo == c.No && r.Status == o.Status
+	var rec store.Recorded
 	if valid || late {
-		s.applyOutcome(r, c, o, number, started)
+		rec.Rechecked = s.applyOutcome(r, c, o, number, started)
 		if o.Gone != nil {
 			s.endGone(r, *o.Gone)
 		}
@@ -146,7 +147,7 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 		a.Stage, a.Outcome, a.Reason, a.Error = o.Stage, string(o.Status), o.Reason, o.Error
 		a.Arguments, a.Response, a.Protocol = o.Arguments, o.Response, o.Protocol
 	}
-	ended := s.releaseMended(r.agent, c, o)
+	ended := s.releaseMended(r, c, o)
 	for i := range r.hints {
 		r.hints[i].Refuted = r.hints[i].Refuted || slices.Contains(o.Refuted, r.hints[i].Rank)
 	}
@@ -154,17 +155,14 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 		r.Called = r.Called || o.Called && o.Status == store.Delivered
 		return store.Recorded{}, store.ErrFenced
 	}
-	rec := store.Recorded{Age: now.Sub(r.AcceptedAt), NextAttemptAt: r.NextAttemptAt}
+	rec.Age, rec.NextAttemptAt = now.Sub(r.AcceptedAt), r.NextAttemptAt
 	if !r.NextAttemptAt.IsZero() && o.Task {
 		t := r.toTask()
 		t.Attempts = max(number, 1)
 		rec.Task = &t
 	}
-	if rec.Rechecked = valid && s.recheck(r, c, o); rec.Rechecked {
-		rec.NextAttemptAt, rec.Task = time.Time{}, nil
-	}
 	wasReleased := slices.ContainsFunc(ended, func(t store.Task) bool { return t.ID == r.id })
-	if (valid || rec.Rechecked || wasReleased) && !o.SkipDispatch {
+	if (valid || wasReleased) && !o.SkipDispatch {
 		rec.Next, _ = s.dispatchRound(c.Agent())
 	}
 	rec.Next = append(rec.Next, ended...)
@@ -172,8 +170,9 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 }
 
 // applyOutcome changes the delivery and its agent, and releases deliveries that waited for this one. A free attempt
-// without a call is undone, unless its claim is lost.
-func (s *Store) applyOutcome(r *row, c *store.Claim, o store.Outcome, number int, started time.Time) {
+// without a call is undone, unless its claim is lost. applyOutcome reports whether the delivery was queued again at once
+// (recheck): such a delivery has not ended.
+func (s *Store) applyOutcome(r *row, c *store.Claim, o store.Outcome, number int, started time.Time) (rechecked bool) {
 	now := s.now()
 	valid := r.isClaimedBy(c)
 	if !valid {
@@ -193,11 +192,13 @@ func (s *Store) applyOutcome(r *row, c *store.Claim, o store.Outcome, number int
 		r.FetchFailures++
 	}
 	r.endDelay(o, started)
-	s.releaseNext(now, r)
 	if valid && o.Free && !o.Called {
 		r.undoAttempt(number, started)
 	}
+	rechecked = valid && s.recheck(r, c, o)
+	s.releaseNext(now, r)
 	s.observeOutcome(r.agent, c, o)
+	return rechecked
 }
 
 // recheck puts the delivery back into the queue, without a wait, if a hint arrived after the claim, if Bind changed its
@@ -208,7 +209,7 @@ func (s *Store) recheck(r *row, c *store.Claim, o store.Outcome) bool {
 	notFound := r.Status == store.Rejected && r.Reason == outcome.EventNotFound
 	behind := r.Status == store.Waiting && r.Reason == outcome.BehindEarlier
 	asked := o.Rerouted || o.NoTurn || o.Undecided && r.Hints != c.Hints
-	if !asked || r.claimNo != c.No || !notFound && !behind && !r.waitsForChain() {
+	if !asked || !notFound && !behind && !r.waitsForChain() {
 		return false
 	}
 	r.queue(s.now())

@@ -1,7 +1,7 @@
 -- accept: insert jobs as deliveries, in the order of the arrays. Dispatch those that need not wait, while their agents
 -- have fewer than eight dispatched deliveries.
 --
--- Arrays of the same length, one element per job:
+-- Arrays of the same length, one element per job; each key once:
 -- @ids uuid[], @keys text[], @kinds text[], @chain_ids bigint[], @registries text[] (IdentityRegistry),
 -- @agent_ids text[], @order_keys text[], @order_seqs text[], @jobs jsonb[], @sealed_headers bytea[]
 -- @errors text[]: why a job is refused (rejected, invalid_job); null: the job is queued
@@ -23,10 +23,14 @@
 -- response if @max_responses responses to its agent are already dispatched. If several new jobs of one ordering key
 -- need no check of their event, only the first of them can get the turn.
 --
+-- A job whose key already exists (known) inserts nothing, and uses no slot that a new job needs. Among jobs of one
+-- agent, a look-up finds out which are known.
+--
 -- Returns one row per inserted delivery: id, dispatch counter (1: dispatched, 0: in the backlog or waiting), and
--- whether it waits. A job whose key already exists inserts nothing and returns no row.
+-- whether it waits. A known job returns no row.
 WITH arrival AS MATERIALIZED (
     SELECT w.*, w.agent_text::numeric AS agent_id, error IS NULL AND count(*) OVER (PARTITION BY chain_id, identity_registry, agent_text, order_key) > 1 AS has_mates,
+           count(*) OVER (PARTITION BY chain_id, identity_registry, agent_text) > 1 AS has_peers,
            @bound::boolean AS bound, EXISTS (SELECT FROM herald.verified_chains v WHERE v.chain_id = w.chain_id) AS verified
       FROM unnest(@ids::uuid[], @keys::text[], @kinds::text[], @chain_ids::bigint[], @registries::text[],
                   @agent_ids::text[], @order_keys::text[], @order_seqs::text[]::numeric[], @errors::text[],
@@ -36,7 +40,8 @@ WITH arrival AS MATERIALIZED (
     SELECT w.*, CASE WHEN error IS NULL AND (kind = 'ResponseAppended' OR @strict::boolean AND NOT EXISTS (
                           SELECT FROM herald.agents g WHERE g.chain_id = w.chain_id AND g.identity_registry = w.identity_registry
                              AND g.agent_id = w.agent_id AND g.policy ->> 'order' = 'off'))
-                     THEN {{order_hash w}} END AS order_hash
+                     THEN {{order_hash w}} END AS order_hash,
+           has_peers AND (SELECT true FROM herald.history d WHERE herald.key_hash(d.key) = herald.key_hash(w.key)) IS NOT NULL AS known
       FROM arrival w
 ), mate AS MATERIALIZED ( -- follows: a new job of its ordering key goes first; awaits_feedback: its feedback is new too
     SELECT nr, order_hash IS NOT NULL AND kind <> 'ResponseAppended' AND row_number() OVER (PARTITION BY order_hash ORDER BY order_seq, kind DESC, nr) > 1
@@ -44,7 +49,7 @@ WITH arrival AS MATERIALIZED (
            order_hash IS NOT NULL AND (kind = 'ResponseAppended' OR key LIKE '%#FeedbackRevoked%')
            AND bool_or(kind = 'NewFeedback') OVER (PARTITION BY chain_id, identity_registry, agent_id, order_key, order_seq) AS awaits_feedback
       FROM hashed
-     WHERE has_mates AND (SELECT true FROM herald.history d WHERE herald.key_hash(d.key) = herald.key_hash(hashed.key)) IS NULL
+     WHERE has_mates AND NOT known
 ), decided AS MATERIALIZED (
     SELECT x.*, CASE WHEN m.awaits_feedback OR m.follows AND (bound OR NOT verified) THEN now() + interval '10 years'
                      WHEN m.follows THEN now() + interval '10 s' -- an unchecked delivery delays others for 10 s only
@@ -54,13 +59,13 @@ WITH arrival AS MATERIALIZED (
 ), arranged AS MATERIALIZED (
     SELECT d.*, error IS NULL AND recheck_at IS NULL AND NOT d.excess AS ready
       FROM (SELECT d.*, kind = 'ResponseAppended' AND error IS NULL AND recheck_at IS NULL
-                   AND row_number() OVER (PARTITION BY chain_id, identity_registry, agent_id, kind, error IS NULL, recheck_at IS NULL ORDER BY nr)
+                   AND row_number() OVER (PARTITION BY chain_id, identity_registry, agent_id, kind, known, error IS NULL, recheck_at IS NULL ORDER BY nr)
                      > @max_responses::int - (SELECT count(*) FILTER (WHERE o.kind = 'ResponseAppended') FROM herald.work o
                          WHERE o.chain_id = d.chain_id AND o.identity_registry = d.identity_registry AND o.agent_id = d.agent_id
                            AND o.place = 'out') AS excess
               FROM decided d) d
 ), turned AS MATERIALIZED (
-    SELECT *, ready AND turn_nr <= max(
+    SELECT *, ready AND NOT known AND turn_nr <= max(
            CASE WHEN turn_nr > 1 OR NOT ready THEN 0
                 WHEN (SELECT true FROM herald.work o
                        WHERE o.chain_id = a.chain_id AND o.identity_registry = a.identity_registry AND o.agent_id = a.agent_id AND o.place = 'line'
@@ -68,8 +73,8 @@ WITH arrival AS MATERIALIZED (
                 ELSE @max_dispatched::int / CASE WHEN bulk THEN 2 ELSE 1 END
                      - (SELECT count(handed_at) FROM herald.work o
                          WHERE o.chain_id = a.chain_id AND o.identity_registry = a.identity_registry AND o.agent_id = a.agent_id AND o.place = 'out') END)
-           OVER (PARTITION BY chain_id, identity_registry, agent_id, ready) AS out
-      FROM (SELECT *, row_number() OVER (PARTITION BY chain_id, identity_registry, agent_id, ready ORDER BY nr) AS turn_nr FROM arranged) a
+           OVER (PARTITION BY chain_id, identity_registry, agent_id, ready, known) AS out
+      FROM (SELECT *, row_number() OVER (PARTITION BY chain_id, identity_registry, agent_id, ready, known ORDER BY nr) AS turn_nr FROM arranged) a
 ), made AS (
     INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, order_hash, bulk, job, secret_headers, traceparent,
                                 source, trust, bound, verified, status, reason, error, finished_at)
@@ -81,8 +86,8 @@ WITH arrival AS MATERIALIZED (
      ORDER BY nr
     ON CONFLICT (herald.key_hash(key)) DO NOTHING
     RETURNING id, seq
-), opened AS MATERIALIZED ( -- the first job of each key
-    SELECT DISTINCT ON (t.id) t.*, made.seq FROM turned t JOIN made USING (id) ORDER BY t.id, t.nr
+), opened AS MATERIALIZED (
+    SELECT t.*, made.seq FROM turned t JOIN made USING (id)
 ), work AS (
     INSERT INTO herald.work (id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, bulk, bound, verified,
                              status, reason, error, dispatch, handed_at, next_attempt_at, order_hash, turn, delays_until)

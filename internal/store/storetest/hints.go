@@ -130,6 +130,32 @@ func (s *suite) newHintIsCheckedAtOnce() {
 	}
 }
 
+// missingEventOfManyJobs checks that one batch may have several jobs of an event that a check did not find: the first
+// new position queues the delivery again, and the others become hints.
+func (s *suite) missingEventOfManyJobs() {
+	s.verify()
+	_, tasks := s.send(hint(1, "a", ordinary))
+	o := missed
+	o.Refuted = []int{0}
+	s.record(s.claim(tasks[0]), o)
+	out, tasks, err := s.Accept(s.Context(), []store.Intake{hint(2, "a", command), hint(3, "a", command), hint(2, "a", command), {Job: Feedback(1, 2)}})
+	s.must(err)
+	var verdicts []store.Verdict
+	for _, a := range out {
+		verdicts = append(verdicts, a.Verdict)
+	}
+	if want := []store.Verdict{store.Accepted, store.Known, store.Known, store.Accepted}; !slices.Equal(verdicts, want) || len(tasks) != 2 {
+		s.Fatalf("answers %q, want %q; tasks %+v", verdicts, want, tasks)
+	}
+	for _, t := range tasks {
+		if t.ID == out[0].ID {
+			if got := s.transactions(s.claim(t)); !slices.Equal(got, []byte{101, 2, 3}) {
+				s.Errorf("hints %v", got)
+			}
+		}
+	}
+}
+
 func (s *suite) bind() {
 	s.verify()
 	_, tasks := s.send(hint(1, "a", ordinary))

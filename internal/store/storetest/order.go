@@ -35,6 +35,8 @@ func RunOrder(t *testing.T, open func(t *testing.T) (OrderedStore, Clock)) {
 		"revocation after feedback":                       (*orderSuite).revocationAfterFeedback,
 		"responses wait for their feedback":               (*orderSuite).responsesAfterFeedback,
 		"responses use two slots":                         (*orderSuite).responsesUseTwoSlots,
+		"known responses use no slot":                     (*orderSuite).knownResponsesUseNoSlot,
+		"equal positions go as they were accepted":        (*orderSuite).equalPositions,
 		"a revocation of a feedback that ended by itself": (*orderSuite).revocationOfEnded,
 		"a replay holds nobody":                           (*orderSuite).replayHoldsNobody,
 		"what is cancelled lets go":                       (*orderSuite).cancelledLetsGo,
@@ -64,12 +66,6 @@ func feedbackBy(client byte, index int) job.Job {
 func revocationOf(client byte, index int) job.Job {
 	j := feedbackBy(client, index)
 	j.Kind, j.Reason = job.KindFeedbackRevoked, job.RevokedByClient
-	return j
-}
-
-func responseTo(client byte, index int, log uint) job.Job {
-	j := feedbackBy(client, index)
-	j.Kind, j.Responder, j.LogIndex = job.KindResponseAppended, common.HexToAddress("0x77"), &log
 	return j
 }
 
@@ -343,66 +339,6 @@ func (s *orderSuite) revocationAfterFeedback() {
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next)
 	s.expectDispatched(s.acceptJobs(revocationOf(1, 2)), revocationOf(1, 2)) // its feedback has ended
 	s.expectDispatched(s.acceptJobs(revocationOf(2, 7)), revocationOf(2, 7)) // its feedback is unknown
-}
-
-// responsesAfterFeedback checks that responses wait for their feedback only, and delay no feedback.
-func (s *orderSuite) responsesAfterFeedback() {
-	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), responseTo(1, 1, 1), responseTo(1, 1, 2), responseTo(1, 1, 3), feedbackBy(1, 2)), feedbackBy(1, 1))
-	s.expectBehind(responseTo(1, 1, 1), responseTo(1, 1, 2), responseTo(1, 1, 3), feedbackBy(1, 2))
-	s.expectDispatched(s.acceptJobs(responseTo(2, 1, 1)), responseTo(2, 1, 1)) // its feedback is unknown
-	tasks = s.toRun(s.record(s.claim(tasks[0]), delivered).Next, 0)
-	if len(tasks) != 2 { // the next feedback, and one response beside that of the other client
-		s.Fatalf("dispatched %+v", tasks)
-	}
-	for ; len(tasks) > 0; tasks = tasks[1:] {
-		tasks = append(tasks, s.record(s.claim(tasks[0]), delivered).Next...)
-	}
-	for _, j := range []job.Job{feedbackBy(1, 2), responseTo(1, 1, 1), responseTo(1, 1, 2), responseTo(1, 1, 3)} {
-		s.is(j.ID(), store.Delivered, "", 1, 1)
-	}
-}
-
-// responsesUseTwoSlots checks that responses of a stranger use two of the agent's slots, however many there are, and
-// that all of them are delivered.
-func (s *orderSuite) responsesUseTwoSlots() {
-	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1)), feedbackBy(1, 1))
-	s.record(s.claim(tasks[0]), delivered)
-	var batch, all []job.Job
-	for log := range uint(20) {
-		batch = append(batch, responseTo(1, 1, log))
-		all = append(all, responseTo(1, 1, log), responseTo(1, 1, 100+log))
-	}
-	slow := s.acceptJobs(batch...)
-	for log := range uint(20) {
-		slow = append(slow, s.acceptJobs(responseTo(1, 1, 100+log))...)
-	}
-	if len(slow) != 2 {
-		s.Fatalf("%d responses are dispatched", len(slow))
-	}
-	tasks = s.acceptJobs(feedbackBy(1, 2), feedbackBy(1, 3), feedbackBy(2, 1), feedbackBy(3, 1), feedbackBy(4, 1), feedbackBy(5, 1), feedbackBy(6, 1), feedbackBy(7, 1))
-	if len(tasks) != store.MaxDispatchedPerAgent-2 {
-		s.Fatalf("%d feedbacks are dispatched", len(tasks))
-	}
-	waits := s.record(s.claim(slow[0]), failed(time.Minute))
-	for running := append(waits.Next, append(tasks, slow[1])...); len(running) > 0; running = running[1:] {
-		running = append(running, s.record(s.claim(running[0]), delivered).Next...)
-		responses := 0
-		for _, j := range all {
-			if d := s.read(j.ID()); d.Status == store.Running || d.Status == store.Queued && d.Dispatch > 0 {
-				responses++
-			}
-		}
-		if responses > 2 {
-			s.Fatalf("%d responses are dispatched", responses)
-		}
-	}
-	s.Advance(time.Minute)
-	s.record(s.claim(*waits.Task), delivered)
-	for _, j := range all {
-		if d := s.read(j.ID()); d.Status != store.Delivered {
-			s.Errorf("a response is %s %s", d.Status, d.Reason)
-		}
-	}
 }
 
 // revocationOfEnded checks that a revocation is dispatched after its feedback ended by its last lease, a cancellation

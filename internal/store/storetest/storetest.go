@@ -76,6 +76,7 @@ func Run(t *testing.T, open func(t *testing.T) (Store, Clock)) {
 		"traces are kept":              (*suite).keepsTraces,
 		"hints of a key":               (*suite).hintsOfAKey,
 		"a new hint is checked":        (*suite).newHintIsCheckedAtOnce,
+		"many jobs of a missing event": (*suite).missingEventOfManyJobs,
 		"bind":                         (*suite).bind,
 		"revocation of a replay":       (*suite).revocationFollowsItsFeedback,
 		"gone after a call":            (*suite).goneAfterACall,

@@ -9,6 +9,9 @@
 --   3. if the row is a response: the next response that waits for other responses to its agent, and the next one that
 --      waits for its feedback.
 --
+-- Deliveries with the same index are released in the order of their acceptance: validations have no index but their
+-- block number, and all responses to a feedback have its index.
+--
 -- None of ROWS is released, although it may wait: the delivery behind it would stay. The conditions use status, not
 -- place: with place, Postgres could read all waiting deliveries.
 released AS (
@@ -23,21 +26,21 @@ released AS (
                       AND status = 'waiting' AND reason = 'behind_earlier' AND handed_at IS NULL AND id <> ALL(ARRAY(SELECT id FROM ROWS))
                       AND (kind <> 'FeedbackRevoked' OR e.finished_at IS NOT NULL AND key = left(e.key, -length('#NewFeedback')) || '#FeedbackRevoked'
                            OR NOT ({{open_feedback n}}))
-                    ORDER BY order_seq, kind DESC
+                    ORDER BY order_seq, kind DESC, seq
                     LIMIT 1)
                   UNION ALL
                   (SELECT id FROM herald.work
                     WHERE e.kind = 'NewFeedback' AND e.finished_at IS NOT NULL AND order_hash = hashtextextended(e.identity_registry || e.key, 0)
                       AND status = 'waiting' AND reason = 'behind_earlier' AND handed_at IS NULL AND id <> ALL(ARRAY(SELECT id FROM ROWS))
-                    ORDER BY order_seq LIMIT 2)
+                    ORDER BY order_seq, seq LIMIT 2)
                   UNION ALL
                   (SELECT id FROM herald.work
                     WHERE e.kind = 'ResponseAppended' AND order_hash = {{responses_hash e}}
                       AND status = 'waiting' AND reason = 'behind_earlier' AND handed_at IS NULL AND id <> ALL(ARRAY(SELECT id FROM ROWS))
-                    ORDER BY order_seq LIMIT 1)
+                    ORDER BY order_seq, seq LIMIT 1)
                   UNION ALL
                   (SELECT id FROM herald.work
                     WHERE e.kind = 'ResponseAppended' AND order_hash = {{order_hash e}}
                       AND status = 'waiting' AND reason = 'behind_earlier' AND handed_at IS NULL AND id <> ALL(ARRAY(SELECT id FROM ROWS))
-                    ORDER BY order_seq LIMIT 1)) n))
+                    ORDER BY order_seq, seq LIMIT 1)) n))
 )
