@@ -56,7 +56,7 @@ func TestCheckPooler(t *testing.T) {
 	}
 
 	lenient := heraldtest.StartPooler(t, url, "ignore_startup_parameters=statement_timeout,"+
-		"idle_in_transaction_session_timeout,plan_cache_mode,enable_seqscan,jit")
+		"idle_in_transaction_session_timeout,plan_cache_mode,enable_seqscan,enable_bitmapscan,jit")
 	for name, c := range map[string]struct{ pooler, leader, says string }{
 		"a pooler":                       {p.URL, p.URL, "unsupported startup parameter: "},
 		"a pooler, explained":            {p.URL, p.URL, "set HERALD_LEADER_DATABASE_URL to the address of Postgres itself"},

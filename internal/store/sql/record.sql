@@ -131,17 +131,15 @@ WITH locked AS MATERIALIZED (
      WHERE h.id = r.id AND h.id = ANY(ARRAY(SELECT id FROM recorded
            WHERE finished_at IS NOT NULL OR coalesce((@tool_names::text[])[nr], endpoint, (@file_verifications::text[])[nr]) IS NOT NULL
               OR (@results::jsonb[])[nr] IS NOT NULL))
-), {{release recorded}}, late AS ( -- a late success of an ended delivery: orphans.sql must know that the agent was called
-    UPDATE herald.history SET called = true
-     WHERE @alone AND id = (@ids::uuid[])[1] AND (@statuses::text[])[1] = 'delivered' AND (@called::boolean[])[1] AND NOT called
-       AND NOT EXISTS (SELECT FROM locked)
-), {{lost recorded}}, tried AS (
+), {{release recorded}}, tried AS ( -- and running attempts that a late success takes away, as in parts/lost.sql
     INSERT INTO herald.attempts (delivery_id, number, started_at, stage, outcome, reason, error, protocol, arguments, response, step_us, duration_ms)
     SELECT id, number, started_at, (@stages::text[])[nr], status, reason, error, protocol, (@arguments::jsonb[])[nr], (@responses::jsonb[])[nr],
            (@step_us::text[])[nr]::integer[],
            coalesce((@durations::int[])[nr], least(extract(epoch FROM clock_timestamp() - started_at) * 1000, 2147483647))
       FROM recorded
      WHERE claim_valid AND NOT undone
+     UNION ALL
+    SELECT id, attempts, claimed_at, 'claim', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM recorded WHERE claimed_at IS NOT NULL
 ), agent AS (
     UPDATE herald.agents g
        SET totals        = totals || coalesce(

@@ -2,7 +2,7 @@
 -- deliveries that have ended, wait or are held now. The transaction has locked their agents. dispatch.sql then decides
 -- under that lock whether a released delivery may be called.
 --
--- For each of ROWS, the part releases these waiting deliveries (behind_earlier):
+-- For each of ROWS, the part releases these waiting deliveries (behind_earlier). Each has its order_hash:
 --   1. if the row had the turn or ended: the next one of its ordering key (lowest index, feedback before its
 --      revocation);
 --   2. if the row is a feedback that ended: two responses that wait for it;
@@ -20,27 +20,18 @@ released AS (
      WHERE id = ANY(ARRAY(
            SELECT n.id
              FROM ROWS e
+            CROSS JOIN LATERAL (VALUES
+                  (CASE WHEN e.kind <> 'ResponseAppended' AND (e.turn OR e.finished_at IS NOT NULL)
+                        THEN hashtextextended(e.identity_registry || e.order_key, 0) END, 1),
+                  (CASE WHEN e.kind = 'NewFeedback' AND e.finished_at IS NOT NULL THEN hashtextextended(e.identity_registry || e.key, 0) END, 2),
+                  (CASE WHEN e.kind = 'ResponseAppended' THEN {{responses_hash e}} END, 1),
+                  (CASE WHEN e.kind = 'ResponseAppended' THEN {{order_hash e}} END, 1)) h(hash, most)
             CROSS JOIN LATERAL (
-                  (SELECT id FROM herald.work n
-                    WHERE e.kind <> 'ResponseAppended' AND (e.turn OR e.finished_at IS NOT NULL) AND order_hash = hashtextextended(e.identity_registry || e.order_key, 0)
-                      AND status = 'waiting' AND reason = 'behind_earlier' AND handed_at IS NULL AND id <> ALL(ARRAY(SELECT id FROM ROWS))
-                      AND (kind <> 'FeedbackRevoked' OR e.finished_at IS NOT NULL AND key = left(e.key, -length('#NewFeedback')) || '#FeedbackRevoked'
-                           OR NOT ({{open_feedback n}}))
-                    ORDER BY order_seq, kind DESC, seq
-                    LIMIT 1)
-                  UNION ALL
-                  (SELECT id FROM herald.work
-                    WHERE e.kind = 'NewFeedback' AND e.finished_at IS NOT NULL AND order_hash = hashtextextended(e.identity_registry || e.key, 0)
-                      AND status = 'waiting' AND reason = 'behind_earlier' AND handed_at IS NULL AND id <> ALL(ARRAY(SELECT id FROM ROWS))
-                    ORDER BY order_seq, seq LIMIT 2)
-                  UNION ALL
-                  (SELECT id FROM herald.work
-                    WHERE e.kind = 'ResponseAppended' AND order_hash = {{responses_hash e}}
-                      AND status = 'waiting' AND reason = 'behind_earlier' AND handed_at IS NULL AND id <> ALL(ARRAY(SELECT id FROM ROWS))
-                    ORDER BY order_seq, seq LIMIT 1)
-                  UNION ALL
-                  (SELECT id FROM herald.work
-                    WHERE e.kind = 'ResponseAppended' AND order_hash = {{order_hash e}}
-                      AND status = 'waiting' AND reason = 'behind_earlier' AND handed_at IS NULL AND id <> ALL(ARRAY(SELECT id FROM ROWS))
-                    ORDER BY order_seq, seq LIMIT 1)) n))
+                  SELECT id FROM herald.work n
+                   WHERE order_hash = h.hash AND status = 'waiting' AND reason = 'behind_earlier' AND handed_at IS NULL
+                     AND id <> ALL(ARRAY(SELECT id FROM ROWS))
+                     AND (kind <> 'FeedbackRevoked' OR e.finished_at IS NOT NULL AND key = left(e.key, -length('#NewFeedback')) || '#FeedbackRevoked'
+                          OR NOT ({{open_feedback n}}))
+                   ORDER BY order_seq, kind DESC, seq
+                   LIMIT h.most) n))
 )
