@@ -64,16 +64,17 @@ DIST      := herald-$(or $(VERSION),devel)
 DIST_TIME  = $(or $(shell git log -1 --format=%ct 2>/dev/null),0)
 
 .PHONY: dist
-dist: ## Build dist/: worker and enqueue as static binaries for linux/amd64 and linux/arm64, with checksums.
+dist: ## Build dist/: worker and enqueue as static binaries for linux/amd64 and linux/arm64, with checksums and a CycloneDX SBOM.
 	rm -rf dist && mkdir -p dist
 	for arch in amd64 arm64; do \
 		out=dist/$(DIST)-linux-$$arch; \
-		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -trimpath $(LINK) -o $$out/ ./cmd/worker ./cmd/enqueue; \
-		cp LICENSE CHANGELOG.md $$out/; \
+		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -trimpath $(LINK) -o $$out/bin/ ./cmd/worker ./cmd/enqueue; \
+		$(GO) run ./scripts/sbom -version '$(or $(VERSION),devel)' $$out/bin/worker $$out/bin/enqueue >$$out.cdx.json; \
+		cp LICENSE README.md CHANGELOG.md $$out/; \
 		tar -C dist --sort=name --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX --mtime=@$(DIST_TIME) -c $$(basename $$out) | gzip -n9 >$$out.tar.gz; \
 		rm -r $$out; \
 	done
-	cd dist && sha256sum *.tar.gz | tee SHA256SUMS
+	cd dist && sha256sum *.tar.gz *.cdx.json | tee SHA256SUMS
 
 .PHONY: image
 image: ## Build dist/ as an OCI image of both architectures (needs docker with buildx, and the network).

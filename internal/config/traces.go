@@ -69,13 +69,12 @@ func traceVariables() []variable {
 		"parentbased_traceidratio"
 	return []variable{
 		{"OTEL_EXPORTER_OTLP_ENDPOINT", "",
-			"URL of an OpenTelemetry collector that accepts OTLP over HTTP, as in http://localhost:4318. Herald " +
-				"sends a trace of each delivery to its /v1/traces. Without any endpoint, nothing is traced. The other " +
-				"OTEL_EXPORTER_OTLP_… and OTEL_BSP_… variables of OpenTelemetry set timeouts, certificates, batches and " +
-				"similar options.", false,
+			"OpenTelemetry collector that accepts OTLP over HTTP, as in http://localhost:4318. Without any " +
+				"endpoint, nothing is traced. The other OTEL_EXPORTER_OTLP_… and OTEL_BSP_… variables work as " +
+				"OpenTelemetry defines them.", false,
 			setPlainURL(func(c *Config) *string { return &c.Traces.endpoint })},
 		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "",
-			"URL for traces only, with its path: Herald adds nothing to it.", false,
+			"URL for traces only, with its path.", false,
 			setPlainURL(func(c *Config) *string { return &c.Traces.tracesEndpoint })},
 		{"OTEL_EXPORTER_OTLP_HEADERS", "",
 			"Headers for the collector, name=value, separated by commas; the values are percent-encoded.", true,

@@ -43,94 +43,83 @@ type variable struct {
 func listVariables() []variable {
 	return append([]variable{
 		{"REDIS_URL", "",
-			"Redis for the queue: redis://, rediss://, redis-socket:///path, redis-sentinel://, " +
-				"redis-cluster://h1,h2. Without it, the worker runs an embedded Redis.", true, setRedisURL},
+			"Redis: redis://, rediss://, redis-socket:///path, redis-sentinel://, redis-cluster://h1,h2. Without " +
+				"it, the worker runs its own.", true, setRedisURL},
 		{"DATABASE_URL", "",
-			"Postgres 15 or newer, postgres://user:password@host/database. Without it, the worker runs an embedded " +
-				"Postgres.", true, setDatabaseURL(func(c *Config) *secret.Secret { return &c.DatabaseURL })},
+			"Postgres: postgres://user:password@host/database. Without it, the worker runs its own.", true,
+			setDatabaseURL(func(c *Config) *secret.Secret { return &c.DatabaseURL })},
 		{"HERALD_LEADER_DATABASE_URL", "",
-			"The same database without a pooler. Set it if DATABASE_URL leads through a pooler in transaction mode " +
+			"The same database without a pooler, if DATABASE_URL leads through one in transaction mode " +
 				"(docs/operator/scaling.md).", true, setDatabaseURL(func(c *Config) *secret.Secret { return &c.LeaderURL })},
 		{"HERALD_QUEUE", "",
-			"embedded: run an embedded queue on this machine although DATABASE_URL is set (one worker only). redis: " +
-				"use REDIS_URL, which is then required.", false,
+			"embedded: the worker runs its own Redis although DATABASE_URL is set (one worker only). redis: " +
+				"REDIS_URL is required.", false,
 			setOneOf(func(c *Config) *string { return &c.Queue }, "embedded", "redis")},
 		{"IPFS_GATEWAYS", "https://trustless-gateway.link,https://ipfs.filebase.io,https://gateway.pinata.cloud",
-			"Trustless gateways, in the order in which they are asked. Herald verifies their answers against the " +
-				"CID. List your own Kubo first.", false, setGateways},
+			"Trustless gateways, in the order in which they are asked. List your own Kubo first.", false, setGateways},
 		{"ARWEAVE_GATEWAY", "",
-			"Gateway for ar:// documents, https://host. Only a matching hash on chain verifies its answers. Without " +
-				"it, deliveries that need an ar:// document or file are held (gateway_unconfigured).", false,
+			"Gateway for ar:// documents, https://host. Without it, deliveries that need one are held " +
+				"(gateway_unconfigured).", false,
 			setPlainURL(func(c *Config) *string { return &c.ArweaveGateway })},
 		{"HERALD_LISTEN", "127.0.0.1:8080",
-			"Address of the HTTP server. An address that is not loopback requires HERALD_API_TOKEN.", false, setListen},
+			"Address of the HTTP server. Off loopback it requires HERALD_API_TOKEN.", false, setListen},
 		{"HERALD_PUBLIC_URL", "",
-			"Address at which agents reach this worker's HTTP server, as in https://herald.example: an origin, " +
-				"without a path; http only on loopback. If it is set, Herald signs every HTTP request to an agent and " +
-				"publishes the keys for verification below this address (docs/agent.md, docs/operator/tokens-and-keys.md). Set the same " +
-				"value on every worker.", false, setPublicURL},
+			"Origin at which agents reach this HTTP server, as in https://herald.example. Herald then signs every " +
+				"HTTP request to an agent (docs/operator/tokens-and-keys.md). The same on every worker.", false, setPublicURL},
 		{"HERALD_API_TOKEN", "",
-			"Password of the pages (Basic, any user name) and bearer token of the API. Required if HERALD_LISTEN is " +
-				"not loopback.", true,
+			"Password of the pages (any user name) and bearer token of the API.", true,
 			func(c *Config, s string) string { c.APIToken = secret.New(s); return "" }},
 		{"HERALD_KEYSET", "",
-			"Tink keyset (base64) that encrypts secrets at rest. Required with DATABASE_URL. With an embedded " +
-				"Postgres, the worker creates it in HERALD_DATA.", true, setKeyset},
+			"Tink keyset (base64) that encrypts secrets. Required with DATABASE_URL; otherwise the worker creates " +
+				"it in HERALD_DATA.", true, setKeyset},
 		{"HERALD_MASTER_KEY", "",
 			"Decrypts a wrapped keyset: 32 bytes, base64 or hex.", true,
 			func(c *Config, s string) string { c.MasterKey = secret.New(s); return "" }},
 		{"HERALD_CONCURRENCY", "32",
-			"Maximum number of concurrent deliveries in this process. Agents without a success in the last hour " +
-				"share half of them.", false,
+			"Deliveries in progress in this process. Agents without a success in the last hour share half of " +
+				"them.", false,
 			setNumber(func(c *Config) *int { return &c.Concurrency }, 1, 10000)},
 		{"HERALD_DB_POOL", "40",
-			"Maximum number of Postgres connections; must be more than HERALD_CONCURRENCY. Claims and records wait " +
-				"for a free connection.", false,
+			"Maximum number of Postgres connections; more than HERALD_CONCURRENCY.", false,
 			setNumber(func(c *Config) *int { return &c.DBPool }, 2, 10000)},
 		{"HERALD_CALL_TIMEOUT", "30s",
 			"Time limit of a call to an agent; a job's timeoutMs is clamped to it.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.CallTimeout }, time.Second, time.Hour)},
 		{"HERALD_LEASE", "2m",
-			"How long a worker owns a delivery. After a crash, another worker can continue the delivery when this " +
-				"time has passed.", false,
+			"How long a worker owns a delivery. After a crash, another worker continues when this time has " +
+				"passed.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.Lease }, time.Second, 24*time.Hour)},
 		{"HERALD_LEASE_MARGIN", "1m",
-			"Minimum time by which a lease exceeds the time limit of the call, for the work before and after the " +
-				"call.", false,
+			"Minimum time by which a lease exceeds the time limit of the call.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.LeaseMargin }, time.Second, time.Hour)},
 		{"HERALD_RETRY_SCHEDULE", "1s,2s,4s,30s,2m,10m,30m,2h,5h,10h",
-			"Waits after failed attempts, each ±20 %. There is one more attempt than waits; then the delivery is " +
-				"dead.", false,
+			"Waits after failed attempts, each ±20 %. After one more attempt the delivery is dead.", false,
 			setSchedule},
 		{"HERALD_EXPIRY", "720h",
-			"A delivery that is not final after this time becomes dead (expired).", false,
+			"A delivery that is not final after this time is dead (expired).", false,
 			setDuration(func(c *Config) *time.Duration { return &c.Expiry }, time.Minute, 10*365*24*time.Hour)},
 		{"HERALD_RETENTION", "2160h",
-			"When a delivery has been final for this time, its job, result and attempts are deleted; id, key and " +
-				"status remain.", false,
+			"This long after a delivery ended, Herald deletes its job, result and attempts; id, key and status " +
+				"remain.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.Retention }, time.Minute, 100*365*24*time.Hour)},
 		{"HERALD_ENDPOINT_INFLIGHT", "4",
-			"Maximum number of concurrent calls to one origin (scheme, host, port), from all workers together. One " +
-				"endpoint (URL) may use all of them only while no other endpoint of that origin waits or was called in " +
-				"the last minute, else at most half.", false,
+			"Calls in flight at one origin (scheme, host, port), from all workers together. One endpoint gets at " +
+				"most half while others wait or were called in the last minute.", false,
 			setNumber(func(c *Config) *int { return &c.EndpointInflight }, 1, 10000)},
 		{"HERALD_ENDPOINT_RATE", "100",
-			"Maximum number of calls per second to one origin, from all workers together. Further calls wait " +
-				"(throttled), which costs no attempt; waiting endpoints take turns.", false,
+			"Calls per second to one origin, from all workers together. Further calls wait at no cost " +
+				"(throttled).", false,
 			setNumber(func(c *Config) *int { return &c.EndpointRate }, 1, 1000000)},
 		{"HERALD_EFFORT_BUDGET", "60s",
-			"Worker time for one agent per minute, from all workers together. Calls, connections, tool lists and " +
-				"files use it for their duration. The whole budget can be used at once. Further deliveries wait " +
-				"(over_budget), which costs no attempt. Agents whose calls last longer than a second, or that have used " +
-				"half of their budget, share half of a worker's slots. 1s to 1h; 0 or off: no budgets.", false, setEffortBudget},
+			"Worker time for one agent per minute, from all workers together: calls, connections, tool lists, " +
+				"files. Further deliveries wait at no cost (over_budget). 1s to 1h; 0 or off: no budgets.", false, setEffortBudget},
 		{"HERALD_BATCH", "50",
-			"Maximum number of deliveries in one call, if an agent offers agent.receiveFeedbackBatch and several of " +
-				"its deliveries wait. A batch counts as one call against HERALD_ENDPOINT_RATE and _INFLIGHT. 1: each " +
-				"delivery is sent alone. If a worker is killed, the outcome of a whole batch is unknown.", false,
+			"Deliveries in one call of agent.receiveFeedbackBatch; 1: each is sent alone. If a worker is killed, " +
+				"the outcome of a whole batch is unknown.", false,
 			setNumber(func(c *Config) *int { return &c.Batch }, 1, 50)},
 		{"HERALD_ALLOW_NETWORKS", "",
-			"Private networks (CIDR) in which addresses from strangers are allowed, e.g. 10.1.0.0/16. Plain http is " +
-				"allowed there.", false, setNetworks},
+			"Private networks (CIDR) in which addresses from strangers are allowed, also with plain http: " +
+				"10.1.0.0/16.", false, setNetworks},
 		{"HERALD_ALLOW_HTTP", "false",
 			"true: addresses from strangers may use plain http.", false,
 			func(c *Config, s string) string {
@@ -143,90 +132,69 @@ func listVariables() []variable {
 			}},
 		{"HERALD_STDIO_COMMANDS", "",
 			`Commands that registrations may name, as JSON: [["/usr/bin/agent","--stdio"]]. Every element must ` +
-				`match. Apart from these, Herald starts only the commands of HERALD_SERVERS_FILE. ` +
-				`"8453:42=/usr/bin/agent" is for that agent only (of the chain's usual IdentityRegistry); without this ` +
-				`prefix, anybody may mint an agent that names the command.`, false, setCommands},
+				`match. "8453:42=/usr/bin/agent" is for that agent only; without this prefix, anybody may mint an ` +
+				`agent that names the command.`, false, setCommands},
 		{"HERALD_TOOLS", "",
 			"Tools that a job may name in addition to agent.receive* and their aliases.", false, setTools},
 		{"HERALD_TOOL_ALIASES", "",
 			`Further names of tools that agents may offer, as JSON: {"agent.receiveFeedback": ["feedback.receive"]}.`,
 			false, setAliases},
 		{"HERALD_SERVERS_FILE", "",
-			"JSON file that overrides the chain: it defines the endpoint of an agent, how it is called, and whether " +
-				"it is called at all. Only its owner may have read and write permission (chmod 600). Workers read it " +
-				"again when it changes.", false,
+			"JSON file that overrides the chain for an agent (docs/reference/servers-file.md).", false,
 			func(c *Config, s string) string { c.ServersFile = s; return "" }},
 		{"HERALD_HASH_POLICY", "strict",
-			"strict: a file that does not match its hash is rejected. require: a file without a hash on https, http, " +
-				"ar or behind DNSLink is rejected too. annotate: files are delivered with the result of the verification.", false,
+			"strict: a file that does not match its hash is rejected. require: so is a file without a hash on " +
+				"https, http, ar or behind DNSLink. annotate: files are delivered with the result of the " +
+				"verification.", false,
 			setOneOf(func(c *Config) *string { return &c.HashPolicy }, "strict", "require", "annotate")},
 		{"HERALD_BINDING", "warn",
-			"How Herald treats an endpoint that is not confirmed as the agent's own. An endpoint is confirmed if its " +
-				"domain names the agent in /.well-known/agent-registration.json, or if its origin serves the " +
-				"registration itself over https. warn: all unconfirmed agents of one origin share one call at a time and " +
-				"a tenth of HERALD_ENDPOINT_RATE, in addition to the limits of the origin's own agents. require: " +
-				"rejected (endpoint_unverified). off: not checked. With warn and require, a job that names its " +
-				"action.endpoint counts as unconfirmed, unless the servers file gives the agent the same URL.", false,
+			"Endpoints that nothing confirms as the agent's own (docs/agent.md). warn: all such agents of one " +
+				"origin share one call at a time and a tenth of HERALD_ENDPOINT_RATE. require: rejected " +
+				"(endpoint_unverified). off: not checked. A job's action.endpoint counts as unconfirmed, unless the " +
+				"servers file has the same URL.", false,
 			setOneOf(func(c *Config) *string { return &c.Binding }, "off", "warn", "require")},
 		{"HERALD_REDIS_INTAKE", "jobs",
-			"Whole jobs that other programs put into Redis. jobs: accepted, but a job is refused if it names an " +
-				"action.endpoint (an old ActionJob: an endpoint or server_url), has an action.payloadTemplate " +
-				"(payload_template, arguments_template), names a tool other than the type's own, or contains " +
-				"verifyFileHash false: otherwise every client with write access to Redis could send any event to any " +
-				"address, or any text in its name. on: all are accepted. off: none are accepted; asynq's queue default " +
-				"is not read.", false,
+			"Whole jobs that other programs put into Redis (docs/reference/jobs.md). jobs: accepted unless they " +
+				"name an endpoint, a template or another tool, or contain verifyFileHash false. on: all are accepted. " +
+				"off: none.", false,
 			setOneOf(func(c *Config) *string { return &c.RedisIntake }, "on", "jobs", "off")},
 		{"HERALD_LEGACY_QUEUE", "",
-			"List in Redis (REDIS_URL) into which the old backend puts its ActionJobs with LPUSH, as in action_jobs. " +
-				"A job is removed from the list after it is committed. Several workers may read the list. The jobs may " +
-				"name endpoints, headers and templates. Without it, no list is read.", false, setLegacyQueue},
+			"List in Redis into which the old backend puts its jobs, as in action_jobs " +
+				"(docs/operator/old-backend.md).", false, setLegacyQueue},
 		{"HERALD_VERIFY_EVENT", "",
-			"receipt: Herald reads the event that the job's key names from a registry of the chain, and delivers what the " +
-				"log says (default if the chain has an RPC URL). It reads the receipt of the transaction; for jobs " +
-				"without a transactionHash see HERALD_LOG_RANGE. finalized: the event's block must also be final. off, or " +
-				"without an RPC URL: the job is the content, and only its registries are checked.", false,
+			"receipt (default with an RPC URL): Herald reads the job's event on the chain, and delivers what the " +
+				"log says. finalized: its block must also be final. off: the job is the content, and only its " +
+				"registries are checked.", false,
 			setOneOf(func(c *Config) *string { return &c.VerifyEvent }, "off", "receipt", "finalized")},
 		{"HERALD_LOG_RANGE", "24h",
-			"How far back a chain's blocks are searched (eth_getLogs) for the event of a job with neither " +
-				"transactionHash nor blockNumber, or with a false transactionHash: a duration up to 168h, or a number of blocks up to 500000. A search " +
-				"makes at most 128 requests of 10,000 blocks. If it does not find the event, the job is rejected " +
-				"(event_not_found). 0: all such jobs are rejected. With a blockNumber, ten minutes on either side of " +
-				"that block are searched.", false, setLogRange},
+			"How far back Herald searches for the event of a job with neither transactionHash nor blockNumber: a " +
+				"duration up to 168h, or blocks up to 500000. 0: such jobs are rejected (event_not_found).", false, setLogRange},
 		{"HERALD_RPC_TRUST", "",
-			"Chains whose nodes are trusted to return all logs: all, or 8453,1. On other chains, Herald verifies " +
-				"that the logs are complete (docs/operator/chain.md): with a second node, or with the blocks' headers (logsBloom) and " +
-				"the receipts of each block that may have an event, which must match its receiptsRoot. A watch uses at " +
-				"most ten calls per poll for this, a backfill up to two calls per block, 50 in a request. On a busy " +
-				"rollup, receipts are up to a megabyte per block.", false, setTrust},
+			"Chains whose nodes are trusted to return all logs: all, or 8453,1. On others, Herald verifies that " +
+				"(docs/operator/chain.md), with up to a megabyte of receipts per block on a busy rollup.", false, setTrust},
 		{"HERALD_WATCH", "",
 			"Chains that the worker reads itself, the first time from the newest block on: 8453,1. Each needs " +
-				"RPC_URL_<id>. If several workers run, one of them reads a chain. Each chain uses one Postgres " +
-				"connection in addition to HERALD_DB_POOL.", false, setWatch},
+				"RPC_URL_<id>, and one more Postgres connection.", false, setWatch},
 		{"HERALD_CONFIRMATIONS", "",
-			"How deep an event's block must be before the event is delivered: a duration, a number of blocks, safe " +
-				"or finalized, for all chains or for one: 6s, or 8453=6s,1=6,10=safe. Herald converts a duration to " +
-				"blocks with the measured block time, and rounds up. docs/reference/chains.md lists the defaults: 6s on most chains, " +
-				"72s on Ethereum, 36s on a chain that Herald does not know, 0 on development chains (1337, 31337).",
+			"How deep an event's block must be: a duration, a number of blocks, safe or finalized, for all chains " +
+				"or for one: 6s, or 8453=6s,1=6,10=safe. docs/reference/chains.md lists the defaults.",
 			false, setConfirmations},
 		{"HERALD_ORDER", "strict",
-			"strict: only one delivery of a client to an agent is called at a time. A known earlier feedback is " +
-				"sent before later ones until 60 s after its event was found confirmed; revocations are sent after " +
-				"their feedback. off: each delivery is sent as soon as possible; responses still follow their feedback. Set the same value on every worker of a " +
-				"database; `worker agent policy` switches the order off for one agent.", false, setOrder},
+			"strict: one delivery of a client to an agent at a time, in the order of the feedback. off: each as " +
+				"soon as possible; responses still follow their feedback. The same on every worker; `worker agent " +
+				"policy` switches the order off for one agent.", false, setOrder},
 		{"HERALD_ALERT_URL", "",
-			"URL to which Herald posts when an agent begins to fail, recovers or is disabled, and when deliveries " +
-				"die or are held (docs/operator/alerts-and-traces.md). Because you chose it, it may be private and use plain http; redirects " +
-				"are not followed.", true, setAlertURL},
+			"URL to which Herald posts when an agent fails, recovers or is disabled, and when deliveries die or " +
+				"are held (docs/operator/alerts-and-traces.md). It may be private and plain http.", true, setAlertURL},
 		{"HERALD_ALERT_SECRET", "",
-			"Signs the alerts (Standard Webhooks): whsec_ and 24 to 64 bytes in base64. Required with " +
+			"Signs these posts (Standard Webhooks): whsec_ and 24 to 64 bytes in base64. Required with " +
 				"HERALD_ALERT_URL.", true, setAlertSecret},
 		{"HERALD_DISABLE_AFTER", "120h",
-			"An agent is disabled if all its calls failed for this time, with at least two calls and one within the " +
-				"last day. Its deliveries are held until `worker agent enable`. 0: never.", false,
+			"Herald disables an agent whose calls all failed for this time, with at least two calls and one " +
+				"within the last day. 0: never.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.DisableAfter }, 0, 10*365*24*time.Hour)},
 		{"HERALD_DATA", "",
-			"Folder for the data of the embedded services. The worker creates it, and the worker's commands read it. " +
-				"Default $XDG_STATE_HOME/herald; as root /var/lib/herald.", false,
+			"Folder of the embedded services. Default $XDG_STATE_HOME/herald; as root /var/lib/herald.", false,
 			func(c *Config, s string) string { c.DataDir = s; return "" }},
 		{"HERALD_CACHE", "",
 			"Folder for downloaded programs. Default $XDG_CACHE_HOME/herald; as root /var/cache/herald.", false,
@@ -253,22 +221,14 @@ func Docs() []Doc {
 	}
 	return append(out,
 		Doc{rpcPrefix + "<chainId>", "",
-			"JSON-RPC URL of a chain, or several, separated by commas, the preferred one first. If one does not " +
-				"answer or requests a pause (429, Retry-After), Herald asks the next. Herald uses the lowest finalized " +
-				"block that two thirds of them report. A ws:// or wss:// URL also announces new blocks at once. Without " +
-				"it, deliveries of that chain are held (chain_unconfigured). Also as …_FILE."},
+			"JSON-RPC URL of a chain, or several, separated by commas, the preferred one first. A ws:// or wss:// URL also " +
+				"announces new blocks at once. Without it, deliveries of that chain are held (chain_unconfigured). Also as …_FILE."},
 		Doc{identityPrefix + "<chainId>", "known address",
-			"IdentityRegistry of a chain, or several, separated by commas. The first is the default for jobs that " +
-				"name none. Agents of other registries are refused."},
-		Doc{reputationPrefix + "<chainId>", "known address",
-			"ReputationRegistry of a chain, or several, separated by commas. Events of other registries are not " +
-				"accepted: a job that names one is refused (enqueue), or rejected (event_not_found) if it was accepted " +
-				"before."},
-		Doc{validationPrefix + "<chainId>", "known address",
-			"ValidationRegistry of a chain, or several, separated by commas."},
+			"IdentityRegistry of a chain, or several, separated by commas. The first is the default for jobs that name none."},
+		Doc{reputationPrefix + "<chainId>", "known address", "The same for the ReputationRegistry."},
+		Doc{validationPrefix + "<chainId>", "known address", "The same for the ValidationRegistry."},
 		Doc{explorerPrefix + "<chainId>", "",
-			"Block explorer of a chain, as in https://basescan.org: pages link transactions (/tx/…), blocks " +
-				"(/block/…) and addresses (/address/…) there."})
+			"Block explorer of a chain, as in https://basescan.org, to which pages link."})
 }
 
 func setOneOf(field func(*Config) *string, allowed ...string) func(*Config, string) string {
