@@ -52,85 +52,11 @@ func through(t *testing.T, p SpooledOutcome) (out SpooledOutcome) {
 	return out
 }
 
-func TestAdopt(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	rejected := Outcome{Status: Rejected, Reason: "tool_error", Stage: "call", Called: true, Error: "it said no", Response: []byte(`{"isError": true}`)}
-	free := Outcome{Status: Waiting, Reason: "throttled", Stage: "call", Free: true, Delay: time.Minute, Task: true}
-	for i, tt := range []struct {
-		name     string
-		o        Outcome
-		attempts int // counted and stored
-	}{
-		{"delivered", delivered, 1},
-		{"rejected", rejected, 1},
-		{"a wait in Redis", waiting(90 * time.Second), 1},
-		{"a wait here", Outcome{Status: Waiting, Reason: "timeout", Stage: "call", Delay: time.Hour, FetchFailed: true}, 1},
-		{"a free wait", free, 0},
-		{"a free hold", Outcome{Status: Held, Reason: "auth_required", Stage: "call", Free: true}, 0},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			agent := 100 + i
-			old := crashed(t, s, agent)
-			c := next(t, s)
-			if !c.Unfinished || !c.InDoubt || !c.Called || c.Attempt != 2 || c.Budget != 2 {
-				t.Fatalf("%+v", c)
-			}
-			accept(t, s, feedbacks(agent, 2, 8)...) // the last of them stays in the backlog
-			p := through(t, pastOf(old, tt.o))
-			rec, err := s.Adopt(t.Context(), c, p)
-			heraldtest.Must(t, err)
-			d := read(t, s, c.ID)
-			if d.Status != tt.o.Status || d.Reason != tt.o.Reason || d.Error != tt.o.Error || d.Attempts != tt.attempts || len(d.History) != tt.attempts {
-				t.Errorf("%+v", d)
-			}
-			if tt.attempts == 1 {
-				a := d.History[0]
-				if a.Number != 1 || !a.StartedAt.Equal(old.StartedAt) || a.Outcome != string(tt.o.Status) || a.Reason != tt.o.Reason || *a.DurationMs != 1234 || a.Stage != "call" {
-					t.Errorf("attempt %+v", a)
-				}
-			}
-			if len(rec.Next) != 1 || rec.Next[0].ID == c.ID {
-				t.Errorf("dispatched %+v", rec.Next)
-			}
-			if tt.o.Status == Waiting && d.NextAttemptAt.Sub(d.UpdatedAt) != tt.o.Delay {
-				t.Errorf("waits %s", d.NextAttemptAt.Sub(d.UpdatedAt))
-			}
-			if (rec.Task != nil) != tt.o.Task || tt.o.Task && (rec.Task.N != c.N || rec.Task.Attempts != 1) {
-				t.Errorf("task %+v", rec.Task)
-			}
-			// As if the first answer had been lost.
-			again, err := s.Adopt(t.Context(), c, p)
-			if err != nil || (again.Task != nil) != tt.o.Task || len(again.Next) != 0 {
-				t.Errorf("again: %+v, %v", again, err)
-			}
-			if got := read(t, s, c.ID); got.Attempts != tt.attempts || len(got.History) != tt.attempts || got.Dispatch != d.Dispatch {
-				t.Errorf("again: %+v", got)
-			}
-			if tt.o.Status.Final() {
-				if got := totals(t, s, agent); got[string(tt.o.Status)] != 1 {
-					t.Errorf("counted %v", got)
-				}
-				return
-			}
-			// The next attempt's number follows the adopted one, and no attempt is in doubt.
-			exec(t, s, `UPDATE herald.deliveries SET status = 'waiting', next_attempt_at = now(), dispatch = dispatch + 1, handed_at = now() WHERE id = $1`, c.ID)
-			exec(t, s, `UPDATE herald.deliveries SET handed_at = NULL WHERE agent_id = $1 AND status = 'queued'`, agent)
-			c = claim(t, s, Task{ID: c.ID, N: read(t, s, c.ID).Dispatch})
-			if c.Attempt != tt.attempts+1 || c.Unfinished || c.InDoubt || (c.FetchFailures == 1) != tt.o.FetchFailed {
-				t.Errorf("%+v", c)
-			}
-			record(t, s, c, delivered)
-			exec(t, s, `UPDATE herald.deliveries SET status = 'skipped', handed_at = NULL, finished_at = now() WHERE finished_at IS NULL`)
-		})
-		exec(t, s, `UPDATE herald.deliveries SET status = 'skipped', handed_at = NULL, finished_at = now() WHERE finished_at IS NULL`)
-	}
-}
-
 func TestAdoptLost(t *testing.T) {
 	t.Parallel()
+	s := newStore(t)
 	t.Run("a lost claim changes nothing", func(t *testing.T) {
-		s := newStore(t)
+		emptyStore(t, s)
 		old := crashed(t, s, 1)
 		c := next(t, s)
 		lapse(t, s, c)
@@ -143,7 +69,7 @@ func TestAdoptLost(t *testing.T) {
 		}
 	})
 	t.Run("but a success ends the delivery", func(t *testing.T) {
-		s := newStore(t)
+		emptyStore(t, s)
 		old := crashed(t, s, 1)
 		c := next(t, s)
 		lapse(t, s, c)
@@ -155,7 +81,7 @@ func TestAdoptLost(t *testing.T) {
 		}
 	})
 	t.Run("a cancelled one stays so", func(t *testing.T) {
-		s := newStore(t)
+		emptyStore(t, s)
 		old := crashed(t, s, 1)
 		c := next(t, s)
 		if n, _, _, err := s.Cancel(t.Context(), ids1(c.ID), true); n != 1 || err != nil {
@@ -169,7 +95,7 @@ func TestAdoptLost(t *testing.T) {
 		}
 	})
 	t.Run("the old attempt was completed by a late success", func(t *testing.T) {
-		s := newStore(t)
+		emptyStore(t, s)
 		old := crashed(t, s, 1)
 		c := next(t, s)
 		record(t, s, old, delivered)
@@ -185,34 +111,6 @@ func TestAdoptLost(t *testing.T) {
 			t.Errorf("counted %v", got)
 		}
 	})
-}
-
-// TestAdoptStale: an outcome that was recorded although its answer was lost, or that was undone, is stale: Adopt does
-// not treat its attempt as unknown.
-func TestAdoptStale(t *testing.T) {
-	t.Parallel()
-	for name, first := range map[string]Outcome{
-		"recorded":   waiting(0),
-		"taken back": {Status: Waiting, Reason: "throttled", Stage: "call", Task: true, Free: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newStore(t)
-			one := claim(t, s, acceptOne(t, s, feedback(1, 1)))
-			two := claim(t, s, *record(t, s, one, first).Task)
-			lapse(t, s, two)
-			c := next(t, s)
-			if !c.Unfinished {
-				t.Fatalf("%+v", c)
-			}
-			before := read(t, s, c.ID)
-			if _, err := s.Adopt(t.Context(), c, pastOf(one, first)); !errors.Is(err, ErrStale) {
-				t.Error(err)
-			}
-			heraldtest.Equal(t, "the delivery that was not adopted", read(t, s, c.ID), before)
-			record(t, s, c, delivered) // the claim is still valid
-		})
-	}
 }
 
 // TestAdoptOutOfTurn: a free attempt keeps its number when later attempts exist.

@@ -85,14 +85,13 @@ func fillHours(t *testing.T, s *Store, agents, hours int) {
 }
 
 // TestAgentHoursPlans: on a year's worth of rows, an agent's counts, the failing agents and the rows to drop are found
-// by the primary key. The list stays fast with 10,000 agents of 24 rows each.
+// by the primary key.
 func TestAgentHoursPlans(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	const agents = 10000
-	fillHours(t, s, agents, 25)
+	fillHours(t, s, 1000, 25)
 	exec(t, s, `INSERT INTO herald.agent_hours SELECT hour - interval '30 days', chain_id, identity_registry, agent_id, calls, failed, failures, latency
-		FROM herald.agent_hours WHERE agent_id <= 5000`)
+		FROM herald.agent_hours WHERE agent_id <= 500`)
 	exec(t, s, `VACUUM ANALYZE herald.agents, herald.agent_hours`)
 	agent := `8453, '` + agentNamed("1").Registry + `', 7`
 	for name, st := range map[string]struct{ sql, args string }{
@@ -101,13 +100,9 @@ func TestAgentHoursPlans(t *testing.T) {
 		"drop_agent_hours": {statement("drop_agent_hours"), `'10 days', 500`},
 		"failing":          {failingPage(``, ` LIMIT $1`), `50`},
 	} {
-		plan, took := explain(t, s, name, st.sql, st.args)
+		plan := explain(t, s, st.sql, st.args)
 		if strings.Contains(plan, "Seq Scan") || !regexp.MustCompile(`Index (Only )?(Scan|Cond).*agent_hours_pkey|on agent_hours_pkey`).MatchString(plan) {
 			t.Errorf("%s:\n%s", name, plan)
-		}
-		t.Logf("%s: %s", name, took)
-		if testing.Verbose() {
-			t.Log(plan)
 		}
 	}
 }

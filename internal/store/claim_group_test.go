@@ -90,6 +90,7 @@ func groupClaims(t *testing.T, s *Store, ids ...uuid.UUID) []result[*Claim] {
 // TestGroupClaimIsAClaim: a claim in a group returns and stores the same as a claim that is made alone.
 func TestGroupClaimIsAClaim(t *testing.T) {
 	t.Parallel()
+	s := newStore(t)
 	for name, prepare := range map[string]string{
 		"plain":         `SELECT`,
 		"known agent":   `UPDATE herald.agents SET epoch = 3, policy = '{"onUnknown": "hold"}', protocol = '2025-06-18', last_ok_at = now()`,
@@ -101,8 +102,7 @@ func TestGroupClaimIsAClaim(t *testing.T) {
 		"dropped":       `UPDATE herald.deliveries SET job = NULL`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newStore(t)
+			emptyStore(t, s)
 			a, b, c := acceptOne(t, s, feedback(7, 1)), acceptOne(t, s, feedback(7, 2)), acceptOne(t, s, feedback(7, 3))
 			exec(t, s, prepare)
 			exec(t, s, `UPDATE herald.deliveries SET created_at = '2026-01-01'`)
@@ -141,10 +141,10 @@ func TestGroupClaimIsAClaim(t *testing.T) {
 // group's results and stay unchanged. The others are claimed, and no caller waits for a lock.
 func TestGroupClaimSkipsSpecialDeliveries(t *testing.T) {
 	t.Parallel()
+	s := newStore(t)
 	for _, plain := range []int{0, 1, 2, maxGroup - 11} {
 		t.Run(fmt.Sprint(plain), func(t *testing.T) {
-			t.Parallel()
-			s := newStore(t)
+			emptyStore(t, s)
 			names := map[uuid.UUID]string{uuid.New(): "unknown"}
 			for name, change := range map[string]string{
 				"in line": `handed_at = NULL`, "cancelled": `status = 'cancelled', finished_at = now()`, "second task": `dispatch = 2`,

@@ -2,14 +2,11 @@ package store
 
 import (
 	"errors"
-	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/google/uuid"
 )
 
 func TestClaimHasOneWinner(t *testing.T) {
@@ -43,29 +40,6 @@ func TestClaimHasOneWinner(t *testing.T) {
 	if d.Status != Running || d.Attempts != 1 || len(d.History) != 1 || d.History[0].Outcome != "" || d.History[0].Stage != "claim" {
 		t.Errorf("row %+v", d)
 	}
-}
-
-func TestClaimRefuses(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	task := acceptOne(t, s, feedback(42, 1))
-	refused(t, s, uuid.New(), 1, "there is no such delivery")
-	for _, n := range []int{math.MinInt, -1, 0, 2, math.MaxInt32, math.MaxInt32 + 1, math.MaxInt} {
-		refused(t, s, task.ID, n, "n is not the row's")
-	}
-	r := record(t, s, claim(t, s, task), waiting(time.Hour))
-	early(t, s, task)
-	refused(t, s, task.ID, task.N+1, "that task is not there yet")
-	exec(t, s, `UPDATE herald.deliveries SET next_attempt_at = now()`)
-	c := claim(t, s, *r.Task)
-	record(t, s, c, Outcome{Status: Waiting, Reason: "server_error", Delay: -time.Second, Called: true, Stage: "call"})
-	refused(t, s, task.ID, r.Task.N, "the wait stayed in Postgres and this task was used")
-	tasks, _, err := s.Due(t.Context(), 10)
-	if err != nil || len(tasks) != 1 {
-		t.Fatal(tasks, err)
-	}
-	record(t, s, claim(t, s, tasks[0]), delivered)
-	refused(t, s, task.ID, tasks[0].N, "it is delivered")
 }
 
 func TestClaimNumberFences(t *testing.T) {
@@ -119,63 +93,14 @@ func TestClaimNumberFences(t *testing.T) {
 	record(t, s, now, delivered)
 }
 
-func TestLateSuccess(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	lose := func(agent int) *Claim {
-		c := claim(t, s, acceptOne(t, s, feedback(agent, 1)))
-		exec(t, s, `UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, c.ID)
-		if _, _, err := s.ExpireLeases(t.Context(), 10, 11); err != nil {
-			t.Fatal(err)
-		}
-		return c
-	}
-	t.Run("ends what is not final", func(t *testing.T) {
-		late := lose(1)
-		tasks, err := s.Backlog(t.Context(), 10)
-		if err != nil {
-			t.Fatal(err)
-		}
-		other := claim(t, s, tasks[0])
-		record(t, s, late, delivered)
-		if _, err := s.Record(t.Context(), other, waiting(time.Second)); !errors.Is(err, ErrFenced) {
-			t.Error(err)
-		}
-		d := read(t, s, late.ID)
-		if d.Status != Delivered || d.FinishedAt == nil || d.History[0].Outcome != "delivered" || d.History[1].Outcome != "" {
-			t.Errorf("%+v", d)
-		}
-		// The other worker's success completes only its own attempt.
-		if _, err := s.Record(t.Context(), other, delivered); !errors.Is(err, ErrFenced) {
-			t.Error(err)
-		}
-		if d := read(t, s, late.ID); d.History[1].Outcome != "delivered" {
-			t.Errorf("%+v", d.History)
-		}
-		if got := totals(t, s, 1); got["delivered"] != 1 {
-			t.Errorf("counted %v", got)
-		}
-	})
-	t.Run("leaves what is final", func(t *testing.T) {
-		late := lose(2)
-		exec(t, s, `UPDATE herald.deliveries SET status = 'cancelled', reason = 'operator', finished_at = now() WHERE id = $1`, late.ID)
-		if _, err := s.Record(t.Context(), late, delivered); !errors.Is(err, ErrFenced) {
-			t.Error(err)
-		}
-		if d := read(t, s, late.ID); d.Status != Cancelled || d.History[0].Outcome != "delivered" {
-			t.Errorf("%+v", d)
-		}
-	})
-}
-
 // TestUnreadableJob: the outcome of a row with an unreadable job is recorded, and its agent's next deliveries are
 // dispatched.
 func TestUnreadableJob(t *testing.T) {
 	t.Parallel()
+	s := newStore(t)
 	for name, stored := range map[string]string{"edited": `'{"agentId": 12}'`, "null": `'null'`, "dropped": `NULL`, "another shape": `'[1]'`} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newStore(t)
+			emptyStore(t, s)
 			_, tasks := accept(t, s, feedbacks(42, 1, 9)...)
 			exec(t, s, `UPDATE herald.deliveries SET job = `+stored+` WHERE id = $1`, tasks[0].ID)
 			c, err := s.Claim(t.Context(), tasks[0].ID, tasks[0].N, lease)
@@ -228,31 +153,6 @@ func TestRecordTwice(t *testing.T) {
 	}
 }
 
-// TestFreeOutcome: a free wait or hold undoes the attempt's count and row, unless the agent was called.
-func TestFreeOutcome(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	for i, tt := range []struct {
-		o        Outcome
-		attempts int
-		rows     int
-	}{
-		{Outcome{Status: Waiting, Reason: "not_confirmed", Free: true, Stage: "check"}, 0, 0},
-		{Outcome{Status: Held, Reason: "chain_unconfigured", Free: true, Stage: "check"}, 0, 0},
-		{Outcome{Status: Waiting, Reason: "throttled", Free: true, Called: true, Stage: "call"}, 1, 1},
-		{Outcome{Status: Held, Reason: "held_unknown", Free: true, Called: true, Stage: "call"}, 1, 1},
-		{Outcome{Status: Waiting, Reason: "timeout", Stage: "call"}, 1, 1},
-		{Outcome{Status: Skipped, Reason: "no_uri", Stage: "resolve"}, 1, 1},
-	} {
-		task := acceptOne(t, s, feedback(i+1, 1))
-		record(t, s, claim(t, s, task), tt.o)
-		d := read(t, s, task.ID)
-		if d.Attempts != tt.attempts || len(d.History) != tt.rows || d.Status != tt.o.Status || d.Reason != tt.o.Reason {
-			t.Errorf("%s %s: %d attempts, %d rows (%s %s)", tt.o.Status, tt.o.Reason, d.Attempts, len(d.History), d.Status, d.Reason)
-		}
-	}
-}
-
 func TestWaits(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -284,37 +184,4 @@ func TestWaits(t *testing.T) {
 		}
 		claim(t, s, tasks[0])
 	})
-}
-
-func TestAgentBookkeeping(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	_, tasks := accept(t, s, feedbacks(7, 1, 3)...)
-	record(t, s, claim(t, s, tasks[0]), Outcome{Status: Rejected, Reason: "tool_error", Called: true, AgentError: "it said no", Endpoint: "https://a.example/mcp"})
-	state := func() string { return value[string](t, s, `SELECT state FROM herald.agents WHERE agent_id = 7`) }
-	if state() != "failed" {
-		t.Error(state())
-	}
-	ok := delivered
-	ok.Endpoint, ok.Protocol, ok.ServerInfo = "https://b.example/mcp", "2025-06-18", []byte(`{"name": "b"}`)
-	record(t, s, claim(t, s, tasks[1]), ok)
-	if state() != "connected" {
-		t.Error(state())
-	}
-	got := value[string](t, s, `SELECT concat_ws(' ', endpoint, protocol, server_info ->> 'name', last_error, last_ok_at >= last_error_at) FROM herald.agents WHERE agent_id = 7`)
-	if got != "https://b.example/mcp 2025-06-18 b it said no t" {
-		t.Error(got)
-	}
-	if got := totals(t, s, 7); got["rejected"] != 1 || got["delivered"] != 1 || len(got) != 2 {
-		t.Errorf("counted %v", got)
-	}
-	exec(t, s, `UPDATE herald.agents SET enabled = false`)
-	c := claim(t, s, tasks[2])
-	if c.Enabled {
-		t.Error("a disabled agent's claim says enabled")
-	}
-	record(t, s, c, Outcome{Status: Held, Reason: "agent_disabled", Free: true})
-	if state() != "disabled" {
-		t.Error(state())
-	}
 }

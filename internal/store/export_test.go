@@ -2,28 +2,34 @@ package store
 
 import (
 	"context"
+	"crypto/md5"
 	"math/rand/v2"
 	"testing"
 
-	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
+// others are statuses of deliveries that cannot be claimed.
+var others = []Status{Running, Delivered, Cancelled, Rejected, Dead}
+
+func otherID(s Status) uuid.UUID { return uuid.UUID(md5.Sum([]byte(s))) }
+
+// InsertOthers inserts a delivery of each status in others.
+func InsertOthers(t testing.TB, s *Store) {
+	t.Helper()
+	exec(t, s, `INSERT INTO herald.deliveries
+		(id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, dispatch, status, claim_no, lease_until, finished_at, accepted_at, job)
+		SELECT md5(status)::uuid, 'other ' || status, 'NewFeedback', 1, '0xaa', 1, 'other', 1, 1, status, 1, 'infinity',
+		       CASE WHEN status <> 'running' THEN timestamptz 'infinity' END, 'infinity', '[1]'
+		  FROM unnest($1::text[]) status`, others)
+}
+
 // ForceGroups makes s claim each delivery, and record each plain outcome, in a group of the given size. The other
-// members of a group of claims are deliveries that cannot be claimed: unknown, running and ended ones. Those of a group
-// of records are lost claims of the same agent.
+// members of a group of claims are deliveries that cannot be claimed: those of InsertOthers, and unknown ones. Those of
+// a group of records are lost claims of the same agent.
 func ForceGroups(t testing.TB, s *Store, size int) {
 	t.Helper()
-	rows, _ := s.pool.Query(t.Context(), `INSERT INTO herald.deliveries
-		(id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, dispatch, status, claim_no, lease_until, finished_at, accepted_at, job)
-		SELECT gen_random_uuid(), 'other ' || status, 'NewFeedback', 1, '0xaa', 1, 'other', 1, 1, status, 1, 'infinity',
-		       CASE WHEN status <> 'running' THEN timestamptz 'infinity' END, 'infinity', '[1]'
-		  FROM unnest('{running, delivered, cancelled, rejected, dead}'::text[]) status RETURNING id`)
-	others, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
-	heraldtest.Must(t, err)
-
-	forceRecordGroups(t, s, others, size)
+	forceRecordGroups(t, s, size)
 	s.records.min, s.claims.min = 1, 1
 	flush := s.claims.flush
 	s.claims.flush = func(ctx context.Context, group []claimRequest) ([]result[*Claim], error) {
@@ -31,7 +37,7 @@ func ForceGroups(t testing.TB, s *Store, size int) {
 		for i := 0; len(all) < size; i++ {
 			other := uuid.New()
 			if i < len(others) {
-				other = others[i]
+				other = otherID(others[i])
 			}
 			all = append(all, claimRequest{other, group[0].n, group[0].lease})
 		}
@@ -58,7 +64,7 @@ func ForceGroups(t testing.TB, s *Store, size int) {
 	}
 }
 
-func forceRecordGroups(t testing.TB, s *Store, others []uuid.UUID, size int) {
+func forceRecordGroups(t testing.TB, s *Store, size int) {
 	flush := s.records.flush
 	s.records.flush = func(ctx context.Context, group []recordRequest) ([]result[Recorded], error) {
 		all := append([]recordRequest{}, group...)
@@ -66,7 +72,7 @@ func forceRecordGroups(t testing.TB, s *Store, others []uuid.UUID, size int) {
 			lost := *group[0].claim
 			lost.ID, lost.No = uuid.New(), -1
 			if i < len(others) {
-				lost.ID = others[i]
+				lost.ID = otherID(others[i])
 			}
 			all = append(all, newRecordRequest(&lost, group[0].outcome))
 		}

@@ -17,13 +17,18 @@ func TestSuiteInGroups(t *testing.T) {
 	for _, size := range []int{2, 64} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			t.Parallel()
-			storetest.Run(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
+			open := storetest.Reuse(t, func(t *testing.T) (*store.Store, string) {
 				url := heraldtest.Postgres(t, store.Migrate)
 				s, err := store.Open(store.Config{URL: secret.New(url), MaxConns: 4})
 				heraldtest.Must(t, err)
 				t.Cleanup(s.Close)
 				store.ForceGroups(t, s, size)
-				return s, storetest.Aging(t, url)
+				return s, url
+			})
+			storetest.Run(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
+				s, clock := open(t)
+				store.InsertOthers(t, s)
+				return s, clock
 			})
 		})
 	}

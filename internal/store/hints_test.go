@@ -148,10 +148,10 @@ func TestKnownNamesDifferences(t *testing.T) {
 // A job that adds no hint does not.
 func TestNewHintDuringACheck(t *testing.T) {
 	t.Parallel()
+	s := newVerifiedStore(t)
 	for name, o := range map[string]Outcome{"refuted": refuted, "pending": pending} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newVerifiedStore(t)
+			emptyStore(t, s)
 			_, tasks := accept(t, s, positioned(1, 1, "a", command))
 			c := claim(t, s, tasks[0])
 			accept(t, s, positioned(1, 1, "a", command), positioned(1, 2, "a", command))
@@ -250,10 +250,10 @@ func TestBindMovesTheAgent(t *testing.T) {
 // delivery ends and is retracted, and the other event gets a delivery of its own behind the retraction.
 func TestCalledRowIsBound(t *testing.T) {
 	t.Parallel()
+	s := newVerifiedStore(t)
 	for name, replaced := range map[string]bool{"another event": true, "no event": false} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newVerifiedStore(t)
+			emptyStore(t, s)
 			s.strict = true
 			event := inBlock(feedback(42, 1), 900, 'a')
 			c := claim(t, s, acceptOne(t, s, event))

@@ -139,14 +139,7 @@ func explainRead(t *testing.T, s *Store, q pgx.TraceQueryStartData) (rows float6
 	if len(values) > 0 {
 		execute += "(" + strings.Join(values, ", ") + ")"
 	}
-	conn, err := s.pool.Acquire(t.Context())
-	heraldtest.Must(t, err)
-	defer conn.Release()
-	answers, err := conn.Conn().PgConn().Exec(t.Context(), "PREPARE planned AS "+q.SQL+"; EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE "+execute+
-		"; DEALLOCATE planned").ReadAll()
-	if err != nil {
-		t.Fatalf("%v: %s %v", err, q.SQL, values)
-	}
+	answers := execScript(t, s, "PREPARE planned AS "+q.SQL+"; EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE "+execute+"; DEALLOCATE planned")
 	plan = string(answers[1].Rows[0][0])
 	var explained []struct{ Plan readNode }
 	heraldtest.Must(t, json.Unmarshal([]byte(plan), &explained))

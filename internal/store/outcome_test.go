@@ -4,83 +4,9 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/agentherald/herald/internal/heraldtest"
 )
-
-// TestEpochIsRaisedOnce: the first failure that a moved endpoint would explain raises the epoch. It is raised again
-// only after the agent has answered.
-func TestEpochIsRaisedOnce(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	_, tasks := accept(t, s, feedbacks(1, 1, 8)...)
-	moved := Outcome{Status: Waiting, Reason: "connect_failed", Stage: "call", Delay: time.Hour, Moved: true}
-	epoch := func(want int64, why string) {
-		t.Helper()
-		if got := value[int64](t, s, `SELECT epoch FROM herald.agents WHERE agent_id = 1`); got != want {
-			t.Errorf("%s: epoch %d, want %d", why, got, want)
-		}
-	}
-	one, two := claim(t, s, tasks[0]), claim(t, s, tasks[1])
-	plain := moved
-	plain.Moved = false
-	record(t, s, claim(t, s, tasks[2]), plain)
-	epoch(0, "a failure that says nothing of the endpoint")
-	record(t, s, one, moved)
-	epoch(1, "a failure that a move explains")
-	record(t, s, one, moved)
-	epoch(1, "recorded twice")
-	c := claim(t, s, tasks[3])
-	heraldtest.Equal(t, "the claim says", c.Epoch, 1)
-	record(t, s, c, moved)
-	epoch(1, "resolved anew, and still failing")
-	record(t, s, claim(t, s, tasks[4]), delivered)
-	record(t, s, two, moved)
-	epoch(1, "it knew only the epoch before that, whose endpoint nobody uses any more")
-	record(t, s, claim(t, s, tasks[5]), moved)
-	epoch(2, "it had answered meanwhile")
-	exec(t, s, `UPDATE herald.agents SET epoch = epoch + 1`) // AgentUpdated
-	record(t, s, claim(t, s, tasks[6]), moved)
-	epoch(4, "the event came first, and the failure is news")
-	late := claim(t, s, tasks[7])
-	record(t, s, claim(t, s, acceptOne(t, s, feedback(2, 1))), delivered)
-	exec(t, s, `UPDATE herald.agents SET raised_epoch = NULL`)
-	lapse(t, s, late)
-	if _, err := s.Record(t.Context(), late, moved); err == nil {
-		t.Error("a lost claim was recorded")
-	}
-	epoch(4, "a lost claim")
-}
-
-func TestFetchFailures(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	failed := Outcome{Status: Waiting, Reason: "content_unavailable", Stage: "fetch", Task: true, FetchFailed: true}
-	other := failed
-	other.FetchFailed = false
-	task := acceptOne(t, s, feedback(1, 1))
-	for i, o := range []Outcome{failed, other, failed} {
-		c := claim(t, s, task)
-		if want := []int{0, 1, 1}[i]; c.FetchFailures != want {
-			t.Errorf("attempt %d knows of %d", i+1, c.FetchFailures)
-		}
-		task = *record(t, s, c, o).Task
-		record(t, s, c, o) // as if the answer had been lost: it counts once
-	}
-	c := claim(t, s, task)
-	if c.FetchFailures != 2 {
-		t.Errorf("%+v", c)
-	}
-	record(t, s, c, Outcome{Status: Dead, Reason: "timeout", Stage: "call"})
-	_, _, tasks, err := s.Replay(t.Context(), ids1(c.ID), false)
-	if err != nil || len(toRun(tasks)) != 1 {
-		t.Fatal(tasks, err)
-	}
-	if c = claim(t, s, tasks[0]); c.FetchFailures != 0 {
-		t.Errorf("after a replay: %+v", c)
-	}
-}
 
 // TestFileDisagrees: the fields that a file contradicts are stored with its verification. They belong to that file, so
 // another fetch replaces them.
@@ -130,25 +56,6 @@ func TestFileDisagrees(t *testing.T) {
 		if shown, err := json.Marshal(d); err != nil || strings.Contains(string(shown), "fileDisagrees") != (step.want > 0) {
 			t.Errorf("%s: %s", step.name, shown)
 		}
-	}
-}
-
-// TestSkipDispatch: the slot stays free until the reconciler dispatches.
-func TestSkipDispatch(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	_, tasks := accept(t, s, feedbacks(1, 1, 10)...)
-	o := Outcome{Status: Waiting, Reason: "breaker_open", Stage: "call", Delay: time.Minute, Task: true, Free: true, SkipDispatch: true}
-	r := record(t, s, claim(t, s, tasks[0]), o)
-	if len(r.Next) != 0 || r.Task == nil || r.Task.N != 1 || countDispatched(t, s) != MaxDispatchedPerAgent-1 {
-		t.Errorf("%+v, %d dispatched", r, countDispatched(t, s))
-	}
-	if again, err := s.Backlog(t.Context(), 10); err != nil || len(again) != 1 {
-		t.Error(again, err)
-	}
-	o.SkipDispatch = false
-	if r := record(t, s, claim(t, s, tasks[1]), o); len(r.Next) != 1 {
-		t.Errorf("%+v", r)
 	}
 }
 

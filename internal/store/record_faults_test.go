@@ -75,10 +75,11 @@ func claimAll(t *testing.T, s *Store, agents, n int) (requests []recordRequest) 
 // get the same results as alone, and the other callers do not wait for them.
 func TestGroupLeavesTheRest(t *testing.T) {
 	t.Parallel()
+	url := heraldtest.Postgres(t, Migrate)
 	for _, n := range []int{1, 2, 7, 57} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			t.Parallel()
-			s := newStore(t)
+			s := openStore(t, url) // with statistics of its own
+			emptyStore(t, s)
 			s.records.min = 1
 			requests := claimAll(t, s, 10, n+5) // the last five cannot be recorded in a group
 			lapsed, late, cancelled, gone, locked := requests[n], requests[n+1], requests[n+2], requests[n+3], requests[n+4]

@@ -24,7 +24,7 @@ func TestGroupRecordsAsSingles(t *testing.T) {
 	alone, grouped := newStore(t), newStore(t)
 	const agents = 6
 	var waiting [2][]Task // of the store that records alone, and of the store that records in groups
-	for round := range 10 {
+	for round := range 5 {
 		for agent := range agents {
 			in := feedbacks(agent, round*20+1, random.IntN(20))
 			for i, s := range []*Store{alone, grouped} {

@@ -17,10 +17,10 @@ import (
 // it ends. An event that is still there leaves the delivery unchanged. Another event takes over its key.
 func TestReviews(t *testing.T) {
 	t.Parallel()
+	s := newVerifiedStore(t)
 	for name, replaced := range map[string]bool{"the same event": false, "another event": true} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newVerifiedStore(t)
+			emptyStore(t, s)
 			event := inBlock(feedback(42, 1), 900, 'a')
 			c := claim(t, s, acceptOne(t, s, event))
 			if err := s.Bind(t.Context(), c, Binding{Job: event}); err != nil {

@@ -81,10 +81,10 @@ func bring(t *testing.T, s *Store, id uuid.UUID, state string) {
 // then reads lacks the event, a delivery that was called is retracted. Otherwise a later reorg finds the delivery.
 func TestReorgOfUnreadBlock(t *testing.T) {
 	t.Parallel()
+	s := newVerifiedStore(t)
 	for name, settled := range map[string]uint64{"with confirmations": 0, "blocks are final when they are read": 200} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newVerifiedStore(t)
+			emptyStore(t, s)
 			r := newChainReader(t, s)
 			r.settled = settled
 			goes, stays, open := inBlock(feedback(1, 1), 101, 'a'), inBlock(feedback(2, 1), 101, 'a'), inBlock(feedback(3, 1), 101, 'a')
@@ -123,6 +123,7 @@ func TestReorgOfUnreadBlock(t *testing.T) {
 // have been called gets a retraction. A running one is left until it ends.
 func TestReorgEnds(t *testing.T) {
 	t.Parallel()
+	s := newStore(t)
 	for _, tt := range []struct {
 		state      string
 		status     Status
@@ -141,8 +142,7 @@ func TestReorgEnds(t *testing.T) {
 		{"cancelled", Cancelled, false},
 	} {
 		t.Run(tt.state, func(t *testing.T) {
-			t.Parallel()
-			s := newStore(t)
+			emptyStore(t, s)
 			r := newChainReader(t, s)
 			stays, goes := inBlock(feedback(1, 1), 100, 'a'), inBlock(feedback(1, 2), 101, 'a')
 			r.read(100, 101, true, stays, goes)
@@ -197,10 +197,10 @@ func TestReorgEnds(t *testing.T) {
 // any state.
 func TestReorgMoves(t *testing.T) {
 	t.Parallel()
+	s := newStore(t)
 	for _, state := range []string{"queued", "waiting", "waiting, called", "held", "running", "delivered", "rejected"} {
 		t.Run(state, func(t *testing.T) {
-			t.Parallel()
-			s := newStore(t)
+			emptyStore(t, s)
 			r := newChainReader(t, s)
 			first := inBlock(feedback(1, 1), 101, 'a')
 			first.Action.TimeoutMs = 7000 // set by a producer
@@ -229,12 +229,12 @@ func TestReorgMoves(t *testing.T) {
 // delivery gets the other event. If it was, or the delivery has ended, the other event gets a delivery of its own.
 func TestReorgGivesKeyAway(t *testing.T) {
 	t.Parallel()
+	s := newStore(t)
 	for state, own := range map[string]bool{"queued": false, "waiting": false, "held": false, "rejected, not found": false,
 		"waiting, called": true, "running": true, "delivered": true, "rejected": true, "cancelled": true} {
 		for _, ended := range []bool{false, true} {
 			t.Run(state+map[bool]string{true: ", ended"}[ended], func(t *testing.T) {
-				t.Parallel()
-				s := newStore(t)
+				emptyStore(t, s)
 				r := newChainReader(t, s)
 				first := inBlock(feedback(1, 1), 101, 'a')
 				r.read(100, 101, true, first)
@@ -277,6 +277,7 @@ func TestReorgGivesKeyAway(t *testing.T) {
 // may have received a retraction; otherwise the delivery continues as if the event had never disappeared.
 func TestReorgReturns(t *testing.T) {
 	t.Parallel()
+	s := newStore(t)
 	for _, tt := range []struct {
 		state      string
 		retraction string // state of the retraction when the event returns; empty: none
@@ -300,8 +301,7 @@ func TestReorgReturns(t *testing.T) {
 		{"held, in doubt", "delivered", Accepted, false, false, Queued},
 	} {
 		t.Run(tt.state+"/"+tt.retraction, func(t *testing.T) {
-			t.Parallel()
-			s := newStore(t)
+			emptyStore(t, s)
 			r := newChainReader(t, s)
 			first := inBlock(feedback(1, 1), 101, 'a')
 			r.read(100, 101, true, first)

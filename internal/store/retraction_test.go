@@ -14,12 +14,12 @@ import (
 // retraction that names the feedback is sent before the new event, whether the new event's content differs or not.
 func TestRetractionPrecedesSuccessor(t *testing.T) {
 	t.Parallel()
+	s := newStore(t)
 	for _, state := range []string{"delivered", "waiting, called", "held, in doubt", "dead, called"} {
 		for _, later := range []bool{false, true} { // the other event arrives after the first has disappeared
 			for _, tag := range []string{"other", ""} {
 				t.Run(state+map[bool]string{true: ", later"}[later]+" "+tag, func(t *testing.T) {
-					t.Parallel()
-					s := newStore(t)
+					emptyStore(t, s)
 					s.strict = true
 					r := newChainReader(t, s)
 					first := inBlock(feedback(1, 1), 101, 'a')
@@ -119,6 +119,7 @@ func TestMinedAgain(t *testing.T) {
 // succeeded counts as called. It is retracted when its event disappears.
 func TestLateSuccessIsRetracted(t *testing.T) {
 	t.Parallel()
+	s := newStore(t)
 	for name, end := range map[string]func(t *testing.T, s *Store, id uuid.UUID){
 		"cancelled by force": func(t *testing.T, s *Store, id uuid.UUID) {
 			if n, _, _, err := s.Cancel(t.Context(), []uuid.UUID{id}, true); n != 1 || err != nil {
@@ -133,8 +134,7 @@ func TestLateSuccessIsRetracted(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newStore(t)
+			emptyStore(t, s)
 			r := newChainReader(t, s)
 			event := inBlock(feedback(1, 1), 101, 'a')
 			c := claim(t, s, r.read(100, 101, true, event).Tasks[0])

@@ -34,6 +34,17 @@ func openStore(t testing.TB, url string) *Store {
 	return s
 }
 
+// emptyStore deletes the rows of s, except of verified_chains, for the next of several cases. A new database costs more
+// than most cases.
+func emptyStore(t testing.TB, s *Store) {
+	t.Helper()
+	exec(t, s, `DO $$ DECLARE r regclass; BEGIN
+		FOR r IN SELECT oid FROM pg_class WHERE relnamespace = 'herald'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition
+			AND relname NOT IN ('migrations', 'verified_chains') LOOP
+			EXECUTE format('DELETE FROM %s', r);
+		END LOOP; END $$`)
+}
+
 const lease = 2 * time.Minute
 
 var (

@@ -42,12 +42,15 @@ func (s *suite) adopt() {
 		s.lose(old)
 		next := s.next()
 		c := s.claim(next)
-		if !c.Unfinished {
+		if !c.Unfinished || !c.InDoubt {
 			s.Fatalf("%+v", c)
 		}
 		first := s.adopted(c, past(old, tt.o))
 		s.is(old.ID, tt.o.Status, tt.o.Reason, tt.attempts, tt.attempts)
 		s.outcomes(old.ID, tt.outcomes...)
+		if h := s.read(old.ID).History; tt.attempts == 1 && (h[0].Number != 1 || !h[0].StartedAt.Equal(old.StartedAt) || h[0].Reason != tt.o.Reason) {
+			s.Errorf("the adopted attempt is %+v", h[0])
+		}
 		if len(first.Next) != 1 {
 			s.Errorf("%s hands out %+v", tt.o.Status, first.Next)
 		}
@@ -65,7 +68,7 @@ func (s *suite) adopt() {
 		s.record(s.claim(tasks[1]), delivered) // makes room for it
 		s.Advance(time.Minute)
 		c = s.claim(*first.Task)
-		if c.Unfinished || c.Attempt != tt.attempts+1 || c.Budget != tt.attempts+1 {
+		if c.Unfinished || c.InDoubt || c.Attempt != tt.attempts+1 || c.Budget != tt.attempts+1 {
 			s.Errorf("after a wait that was adopted: %+v", c)
 		}
 		s.record(c, delivered)

@@ -11,13 +11,8 @@ import (
 
 // TestPooler runs the suite through a PgBouncer in transaction mode.
 func TestPooler(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
+	storetest.Run(t, storetest.Reuse(t, func(t *testing.T) (storetest.Store, string) {
 		url := heraldtest.Postgres(t, store.Migrate)
-		s, err := store.Open(store.Config{URL: secret.New(heraldtest.StartPooler(t, url).URL), LeaderURL: secret.New(url), MaxConns: 4})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(s.Close)
-		return s, storetest.Aging(t, url)
-	})
+		return openStore(t, store.Config{URL: secret.New(heraldtest.StartPooler(t, url).URL), LeaderURL: secret.New(url)}), url
+	}))
 }

@@ -14,16 +14,20 @@ import (
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }
 
+func openStore(t *testing.T, c store.Config) *store.Store {
+	t.Helper()
+	c.MaxConns = 4
+	s, err := store.Open(c)
+	heraldtest.Must(t, err)
+	t.Cleanup(s.Close)
+	return s
+}
+
 func TestPostgres(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
+	storetest.Run(t, storetest.Reuse(t, func(t *testing.T) (storetest.Store, string) {
 		url := heraldtest.Postgres(t, store.Migrate)
-		s, err := store.Open(store.Config{URL: secret.New(url), MaxConns: 4})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(s.Close)
-		return s, storetest.Aging(t, url)
-	})
+		return openStore(t, store.Config{URL: secret.New(url)}), url
+	}))
 }
 
 func TestModel(t *testing.T) {
@@ -34,15 +38,10 @@ func TestModel(t *testing.T) {
 }
 
 func TestPostgresOrder(t *testing.T) {
-	storetest.RunOrder(t, func(t *testing.T) (storetest.OrderedStore, storetest.Clock) {
+	storetest.RunOrder(t, storetest.Reuse(t, func(t *testing.T) (storetest.OrderedStore, string) {
 		url := heraldtest.Postgres(t, store.Migrate)
-		s, err := store.Open(store.Config{URL: secret.New(url), MaxConns: 4, StrictOrder: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(s.Close)
-		return s, storetest.Aging(t, url)
-	})
+		return openStore(t, store.Config{URL: secret.New(url), StrictOrder: true}), url
+	}))
 }
 
 func TestModelOrder(t *testing.T) {
@@ -56,12 +55,7 @@ func TestModelOrder(t *testing.T) {
 func TestOrderSwitchedOff(t *testing.T) {
 	url := heraldtest.Postgres(t, store.Migrate)
 	open := func(strict bool) *store.Store {
-		s, err := store.Open(store.Config{URL: secret.New(url), MaxConns: 4, StrictOrder: strict})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(s.Close)
-		return s
+		return openStore(t, store.Config{URL: secret.New(url), StrictOrder: strict})
 	}
 	var in []store.Intake
 	for index := range 4 { // of one client
