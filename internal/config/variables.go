@@ -156,6 +156,10 @@ func listVariables() []variable {
 				"it is called at all. Only its owner may have read and write permission (chmod 600). Workers read it " +
 				"again when it changes.", false,
 			func(c *Config, s string) string { c.ServersFile = s; return "" }},
+		{"HERALD_POLICY_FILE", "",
+			"JSON file with the default policy of all agents: which events they receive (docs/operator/filters.md). Workers " +
+				"read it again when it changes.", false,
+			func(c *Config, s string) string { c.PolicyFile = s; return "" }},
 		{"HERALD_HASH_POLICY", "strict",
 			"strict: a file that does not match its hash is rejected. require: a file without a hash on https, http, " +
 				"ar or behind DNSLink is rejected too. annotate: files are delivered with the result of the verification.", false,
