@@ -59,6 +59,7 @@ type Config struct {
 	Tools         []string
 	ToolAliases   map[string][]string // tool → aliases under which agents may offer it
 	ServersFile   string
+	PolicyFile    string // the operator's default policy; empty: none
 	HashPolicy    string
 	Binding       string
 

@@ -101,6 +101,7 @@ func TestAcceptedSettings(t *testing.T) {
 		{[]string{"HERALD_TOOLS=wallet.send, a/b"}, func(c *Config) any { return strings.Join(c.Tools, " ") }, "wallet.send a/b"},
 		{[]string{`HERALD_TOOL_ALIASES={"agent.receiveFeedback": ["feedback.receive", "a/b"]}`}, func(c *Config) any { return fmt.Sprint(c.ToolAliases) }, "map[agent.receiveFeedback:[feedback.receive a/b]]"},
 		{[]string{"HERALD_SERVERS_FILE=/etc/herald/servers.json"}, func(c *Config) any { return c.ServersFile }, "/etc/herald/servers.json"},
+		{[]string{"HERALD_POLICY_FILE=/etc/herald/policy.json"}, func(c *Config) any { return c.PolicyFile }, "/etc/herald/policy.json"},
 		{[]string{"HERALD_MASTER_KEY=m=m"}, func(c *Config) any { return c.MasterKey.Reveal() }, "m=m"},
 		{[]string{"HERALD_HASH_POLICY=annotate"}, func(c *Config) any { return c.HashPolicy }, "annotate"},
 		{[]string{"HERALD_BINDING=require"}, func(c *Config) any { return c.Binding }, "require"},

@@ -142,6 +142,10 @@ func listVariables() []variable {
 		{"HERALD_SERVERS_FILE", "",
 			"JSON file that overrides the chain for an agent (docs/reference/servers-file.md).", false,
 			func(c *Config, s string) string { c.ServersFile = s; return "" }},
+		{"HERALD_POLICY_FILE", "",
+			"JSON file with the default policy of all agents: which events they receive (docs/operator/filters.md). Workers " +
+				"read it again when it changes.", false,
+			func(c *Config, s string) string { c.PolicyFile = s; return "" }},
 		{"HERALD_HASH_POLICY", "strict",
 			"strict: a file that does not match its hash is rejected. require: so is a file without a hash on " +
 				"https, http, ar or behind DNSLink. annotate: files are delivered with the result of the " +

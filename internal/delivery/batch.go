@@ -107,10 +107,13 @@ func (e *Executor) mayBatch(a *attempt) int {
 	return e.batchSize(a)
 }
 
-// batchSize returns how many deliveries one call to the agent may contain: the lower of the setting BatchSize and the
-// agent's batchLimit. It returns 1 if the agent rejected the batch tool that its current tool list names.
+// batchSize returns how many deliveries one call to the agent may contain: the lowest of the setting BatchSize, the
+// batch size of the agent's policy, and the agent's batchLimit. It returns 1 if the agent rejected the batch tool that its current tool list names.
 func (e *Executor) batchSize(a *attempt) int {
 	most := e.BatchSize
+	if a.policy.BatchSize > 0 {
+		most = min(most, a.policy.BatchSize)
+	}
 	if known, ok := e.batches.Get(a.claim.Agent()); ok && e.Now().Sub(known.learnt) < limitTTL {
 		if a.call.listing != nil && known.refused.Equal(a.call.listing.Listed) {
 			return 1

@@ -54,9 +54,7 @@ func (e *Executor) claimFollowers(ctx context.Context, a *attempt, n int) (all [
 			"delivery", a.claim.ID, "error", err)
 	}
 	for _, g := range given {
-		f := &follower{given: g, failure: g.Err,
-			attempt: &attempt{claim: g.Claim, server: a.server, began: began, lease: held,
-				stage: stage{name: "claim"}, agentKnown: g.Bound || !g.Verified}}
+		f := &follower{given: g, failure: g.Err, attempt: e.newAttempt(g.Claim, a.server, held)}
 		f.spans = e.beginSpans(f.attempt)
 		e.traceStep(f.attempt, "claim", "", g.Err, began)
 		all = append(all, f)

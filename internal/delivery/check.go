@@ -50,6 +50,7 @@ func describeMissing(s chain.Standing) string {
 //
 //   - the chain has the event, confirmed and not revoked (checkEvent).
 //   - no earlier attempt may have called the agent, or the agent's policy allows a second call (holdIfUnknown).
+//   - no filter of the agent's policy skips the event (applyFilters).
 //   - the delivery has the turn of its ordering key (checkTurn).
 //   - the agent may know the feedback to which the event refers (checkFeedback).
 //   - the agent is enabled (outcome.Agent).
@@ -65,13 +66,29 @@ func (e *Executor) checkDelivery(ctx context.Context, a *attempt) (err error) {
 	if err != nil {
 		return err
 	}
+	if err = e.applyFilters(a); err != nil {
+		return err
+	}
 	if err = checkTurn(a); err != nil {
 		return err
 	}
 	if err = e.checkFeedback(ctx, a.claim); err != nil {
 		return err
 	}
-	return outcome.Agent{FileDisables: a.server.Disables(), RowDisables: !a.claim.Enabled}.Judge()
+	return outcome.Agent{FileDisables: a.server.Disables(), Disabled: a.policy.Disables(), RowDisables: !a.claim.Enabled}.Judge()
+}
+
+// applyFilters returns an error that skips the delivery (filtered) if a filter of the agent's policy skips the event. It
+// returns nil for a replay, because an operator asked for it, and if the agent was or may have been called.
+func (e *Executor) applyFilters(a *attempt) error {
+	if a.claim.Replay || a.claim.Called {
+		return nil
+	}
+	d, why := a.levels.SkipJob(a.claim.Job)
+	if why != "" {
+		e.Metrics.CountFiltered(d)
+	}
+	return outcome.Agent{Filter: why}.Judge()
 }
 
 // eventCheck contains the results of checkEvent and checkTurn, except their errors.

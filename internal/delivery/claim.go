@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -36,16 +38,30 @@ func (e *Executor) claimDelivery(ctx context.Context, id uuid.UUID, n int) (*att
 		return nil, err
 	}
 
-	a := &attempt{claim: c, began: began, lease: lease{began, e.Lease}, stage: stage{name: "claim"},
-		agentKnown: c.Bound || !c.Verified}
+	var server *servers.Server
 	if e.Servers != nil {
 		if s, ok := e.Servers(c.Agent()); ok {
-			a.server = &s
+			server = &s
 		}
 	}
+	a := e.newAttempt(c, server, lease{began, e.Lease})
 	a.spans = e.beginSpans(a)
 	e.traceStep(a, "claim", "", err, began)
 	return a, err
+}
+
+// newAttempt returns an attempt for a claim. server is the agent's entry in the servers file, or nil.
+func (e *Executor) newAttempt(c *store.Claim, server *servers.Server, l lease) *attempt {
+	a := &attempt{claim: c, server: server, began: l.asked, lease: l, stage: stage{name: "claim"}, agentKnown: c.Bound || !c.Verified}
+	a.levels.Operator = policy.Policy{OnUnknown: c.Policy.OnUnknown}
+	if server != nil {
+		a.levels.Operator = a.levels.Operator.Override(server.Policy)
+	}
+	if e.DefaultPolicy != nil {
+		a.levels.Default = e.DefaultPolicy()
+	}
+	a.policy = a.levels.Settings()
+	return a
 }
 
 // lease is the period during which this process has claimed a delivery. It begins at asked and lasts for length.

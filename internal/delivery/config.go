@@ -15,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/effort"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue/dispatch"
@@ -104,6 +105,8 @@ type Config struct {
 
 	// Servers returns the agent's entry in the servers file, or false if it has none. nil: there is no servers file.
 	Servers func(a store.Agent) (servers.Server, bool)
+	// DefaultPolicy returns the default policy in force (HERALD_POLICY_FILE). nil: agents have no default policy.
+	DefaultPolicy func() policy.Policy
 	// MayRun reports whether a job for this agent may name the command argv as its endpoint (action.endpoint). nil:
 	// every command may be named, and the Caller decides which ones it runs.
 	MayRun func(chainID uint64, registry common.Address, agentID string, argv []string) bool

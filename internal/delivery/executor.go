@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery/classify"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -29,6 +30,8 @@ type Executor struct {
 type attempt struct {
 	claim  *store.Claim
 	server *servers.Server // the agent's entry in the servers file at the time of the claim; nil: none
+	levels policy.Levels   // the policies of the agent at the time of the claim
+	policy policy.Policy   // the settings in force (policy.Levels.Settings)
 	began  time.Time       // monotonic time before the claim
 	lease  lease
 	slots  *groupPermits // of a newcomer; nil: the agent is no newcomer

@@ -1,9 +1,11 @@
 package delivery
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -17,6 +19,7 @@ type Metrics struct {
 	latency    prometheus.Histogram
 	batchSize  prometheus.Histogram
 	corrected  *prometheus.CounterVec
+	filtered   *prometheus.CounterVec
 
 	ignoredOutcomes *prometheus.CounterVec
 }
@@ -41,16 +44,23 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 			Buckets: []float64{2, 5, 10, 20, 30, 40, MaxBatch}}),
 		corrected: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_jobs_corrected_total",
 			Help: "Fields of jobs that the event on the chain contradicts. The agent gets the event."}, []string{"field"}),
+		filtered: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_filtered_total",
+			Help: "Events that a filter skipped, by the level of its policy and its number there."}, []string{"level", "rule"}),
 		ignoredOutcomes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_spooled_outcomes_ignored_total",
 			Help: "Outcomes found in Redis that no delivery ended by: " +
 				"unreadable (not sealed by Herald for this delivery) or old."}, []string{"why"}),
 	}
-	for _, c := range []prometheus.Collector{m.calls, m.callTime, m.deliveries, m.latency, m.batchSize, m.corrected, m.ignoredOutcomes} {
+	for _, c := range []prometheus.Collector{m.calls, m.callTime, m.deliveries, m.latency, m.batchSize, m.corrected, m.filtered, m.ignoredOutcomes} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}
 	}
 	return m, nil
+}
+
+// CountFiltered counts an event that a filter skipped. There are at most policy.MaxRules numbers per level.
+func (m *Metrics) CountFiltered(d policy.Decision) {
+	m.filtered.WithLabelValues(string(d.Level), strconv.Itoa(d.Rule)).Inc()
 }
 
 // toolLabel returns the label of a tool in the metrics: its name if it is documented, otherwise "other". A job may name

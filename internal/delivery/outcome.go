@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"cmp"
 	"errors"
 	"time"
 
@@ -45,7 +44,7 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 		return d
 	}
 	v := e.Authorizer.ObserveFailure(a.auth, failure, classify.Error(failure))
-	if v.Unknown && a.onUnknown() == store.OnUnknownHold {
+	if v.Unknown && a.policy.OnUnknown == store.OnUnknownHold {
 		v.Text = "it is unknown whether the agent accepted the call, and its policy is onUnknown=hold: " + v.Text
 		v.Reason, v.Ending, v.Free = outcome.HeldUnknown, outcome.Hold, false
 	}
@@ -91,7 +90,7 @@ func (a *attempt) failedByItself(v outcome.Verdict) bool {
 func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 	o := store.Outcome{
 		Stage: a.stage.name, StepMicros: a.stage.took[:a.stage.ended], Endpoint: a.endpoint.display,
-		Elsewhere: a.server.Disables(), Undecided: a.event.undecided,
+		Elsewhere: a.policy.Disables(), Undecided: a.event.undecided,
 		Rerouted: a.event.rerouted, NoTurn: a.event.noTurn, Refuted: a.event.refuted,
 		FileSource: a.file.Source, FileVerification: a.file.Verification,
 		FileDisagrees: a.file.disagrees, FetchFailed: a.file.failed,
@@ -118,21 +117,12 @@ func observeAgent(o *store.Outcome, listing *mcpcall.ToolSet) {
 	o.ServerInfo = asJSON(listing.Server)
 }
 
-// onUnknown returns the policy for a call whose outcome is unknown (store.Policy.OnUnknown): that of the agent's entry
-// in the servers file, or else that in the agent's row.
-func (a *attempt) onUnknown() string {
-	if a.server == nil {
-		return a.claim.Policy.OnUnknown
-	}
-	return cmp.Or(a.server.OnUnknown, a.claim.Policy.OnUnknown)
-}
-
 // holdIfUnknown returns an error that holds the delivery (held_unknown) if an earlier attempt has no outcome and may
 // have called the agent, and the policy is onUnknown=hold. Otherwise it returns nil. For a replay it returns nil,
 // because an operator decided to repeat the call. The caller calls checkEvent first, which finds out whether the chain
 // still has the event of that call.
 func (a *attempt) holdIfUnknown() error {
-	if !a.claim.InDoubt || a.onUnknown() != store.OnUnknownHold {
+	if !a.claim.InDoubt || a.policy.OnUnknown != store.OnUnknownHold {
 		return nil
 	}
 	return outcome.Fail(outcome.HeldUnknown, "an earlier attempt ended with its worker, it is unknown whether the agent "+

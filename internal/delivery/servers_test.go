@@ -90,7 +90,7 @@ func TestServersFile(t *testing.T) {
 	clear(k.chains)
 	w.serve(k)
 	releaser := must(maintenance.NewReleaser(maintenance.ReleaserConfig{Ledger: w.store, Dispatcher: w.dispatcher, Logger: w.logger(),
-		Disabled: func(a store.Agent) bool { s, ok := o.server(a); return ok && !s.Enabled }}))
+		Disabled: func(a store.Agent) bool { s, ok := o.server(a); return ok && s.Disables() }}))
 
 	t.Run("it wins over the chain", func(t *testing.T) {
 		t.Parallel()

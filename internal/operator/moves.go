@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -145,10 +146,10 @@ func cancelVerb(r MoveRequest) verb {
 	return v
 }
 
-// mayDeliverAgain reports whether Replay may repeat delivered deliveries. A selection of another status must not: a
+// mayDeliverAgain reports whether Replay may repeat delivered deliveries, and deliver filtered ones. A selection of another status must not: a
 // selected delivery may become delivered before its turn.
 func (r MoveRequest) mayDeliverAgain(f store.Filter) bool {
-	return r.Force && (len(r.IDs) > 0 || f.Status == store.Delivered)
+	return r.Force && (len(r.IDs) > 0 || f.Status == store.Delivered || f.Reason == outcome.Filtered)
 }
 
 // takenStatuses returns the statuses that a filter includes.

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/google/uuid"
@@ -43,7 +41,7 @@ func (o *Operator) TestPolicy(ctx context.Context, path string, s Selection, lim
 		return out, err
 	}
 	f.Limit = limit
-	p, warnings, err := loadPolicy(path)
+	p, warnings, err := LoadPolicy(path)
 	if err != nil {
 		return out, err
 	}
@@ -87,20 +85,14 @@ func (t *PolicyTest) add(id uuid.UUID, d policy.Decision) {
 	}
 }
 
-// loadPolicy reads a policy file. The names of files of clients are relative to its folder.
-func loadPolicy(path string) (p policy.Policy, warnings []string, err error) {
+// LoadPolicy reads a policy file.
+func LoadPolicy(path string) (p policy.Policy, warnings []string, err error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		return p, nil, NewMisuse("the policy cannot be read: %v", err)
 	}
-	p, warnings, err = policy.Parse(raw, policy.Default, func(name string) ([]byte, error) {
-		if !filepath.IsAbs(name) {
-			name = filepath.Join(filepath.Dir(path), name)
-		}
-		return os.ReadFile(name)
-	})
-	if err != nil {
-		err = &MisuseError{Text: fmt.Sprintf("%s: %v", path, err)}
+	if p, warnings, err = policy.Load(path, raw, os.ReadFile); err != nil {
+		err = &MisuseError{Text: err.Error()}
 	}
 	return p, warnings, err
 }

@@ -3,10 +3,12 @@ package outcome
 // Agent contains the facts about an agent that end or hold its deliveries without a request to it. A caller leaves out
 // what it does not know.
 type Agent struct {
-	FileDisables bool // its entry in the servers file says "enabled": false
-	RowDisables  bool // an operator disabled it, or Herald did, because all its calls failed
-	Inactive     bool // its registration document says "active": false
-	Unlisted     Tool // the delivery's tool, if the servers file lists only others
+	Filter       string // the filter of its policy that skips the event, as a sentence
+	FileDisables bool   // its entry in the servers file says "enabled": false
+	Disabled     bool   // its policy says "enabled": false
+	RowDisables  bool   // an operator disabled it, or Herald did, because all its calls failed
+	Inactive     bool   // its registration document says "active": false
+	Unlisted     Tool   // the delivery's tool, if the servers file lists only others
 }
 
 // Tool is the tool that a delivery calls.
@@ -29,9 +31,14 @@ func (t Tool) Missing() Reason {
 // and the verdict about that agent would keep the event from its own.
 func (a Agent) Judge() error {
 	switch {
+	case a.Filter != "":
+		return Fail(Filtered, a.Filter)
 	case a.FileDisables:
 		return Fail(AgentDisabled, "the servers file disables the agent (enabled: false); "+
 			"its deliveries are released when the file enables it")
+	case a.Disabled:
+		return Fail(AgentDisabled, "the agent's policy disables it (enabled: false); its deliveries are released when the "+
+			"policy enables it")
 	case a.RowDisables:
 		return Fail(AgentDisabled, "the agent is disabled: `worker agent enable` releases its deliveries")
 	case a.Inactive:

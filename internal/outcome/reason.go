@@ -31,7 +31,7 @@ const (
 type row struct {
 	word   Reason
 	ending Ending
-	free   bool   // the wait does not count as an attempt. Holds never count.
+	free   bool   // the attempt does not count. Holds never count.
 	step   string // the next step
 	over   string // the next step for a final delivery; empty: step
 	listed string // the next step for an agent that is in the servers file; empty: step
@@ -55,8 +55,8 @@ func Reasons() []Reason { return slices.Clone(reasons) }
 // Ending returns the ending of a delivery whose attempt failed for the reason.
 func (r Reason) Ending() Ending { return rows[r].ending }
 
-// Free reports whether a wait or hold for the reason is free: the attempt does not count. All holds are free, and the
-// waits for confirmations, for the chain's node, for an earlier delivery, and for one of Herald's limits.
+// Free reports whether an attempt that ended for the reason is free: it does not count. All holds are free, the waits
+// for confirmations, for the chain's node, for an earlier delivery, and for one of Herald's limits, and filtered events.
 func (r Reason) Free() bool { return rows[r].free }
 
 // Texts of several reasons.
@@ -96,6 +96,10 @@ var (
 	// NeverDelivered: the agent never received the feedback to which this revocation, response or retraction refers.
 	NeverDelivered = add(row{word: "never_delivered", ending: Skip,
 		step: "nothing to do: the agent never got the feedback that this is about"})
+	// Filtered: a filter of the agent's policy skips the event.
+	Filtered = add(row{word: "filtered", ending: Skip, free: true,
+		step: "nothing to do: a filter of the agent's policy skips the event{; to deliver it all the same: @replay " +
+			"--force}"})
 	// MinedAgain: a retraction is not needed, because the event that it retracts is on the chain again.
 	MinedAgain = add(row{word: "mined_again", ending: Skip,
 		step: "nothing to do: the event that it would have taken back is on the chain again"})

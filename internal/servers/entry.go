@@ -115,27 +115,21 @@ func (p *parser) readServer(v *strictjson.Value) (Server, bool) {
 		return Server{}, false
 	}
 	p.used = nil
-	s := Server{Enabled: p.readBool(o.Get("enabled"), true), Timeout: p.readTimeout(o.Get("timeoutMs")),
-		Tools: p.readTools(o.Get("tools"))}
+	s := Server{Timeout: p.readTimeout(o.Get("timeoutMs")), Tools: p.readTools(o.Get("tools"))}
+	if at := o.Get("enabled"); at != nil {
+		enabled, ok := at.Data.(bool)
+		if s.Policy.Enabled = &enabled; !ok {
+			p.addFault(at, "must be true or false")
+		}
+	}
 	if at := o.Get("onUnknown"); at != nil {
 		v, _, ok := p.readText(at)
-		if s.OnUnknown = v; ok && v != store.OnUnknownResend && v != store.OnUnknownHold {
+		if s.Policy.OnUnknown = v; ok && v != store.OnUnknownResend && v != store.OnUnknownHold {
 			p.addFault(at, "must be %s or %s", store.OnUnknownResend, store.OnUnknownHold)
 		}
 	}
 	p.readEndpoint(v, o, &s)
 	return s, true
-}
-
-func (p *parser) readBool(v *strictjson.Value, fallback bool) bool {
-	if v == nil {
-		return fallback
-	}
-	b, ok := v.Data.(bool)
-	if !ok {
-		p.addFault(v, "must be true or false")
-	}
-	return b
 }
 
 func (p *parser) readTimeout(v *strictjson.Value) time.Duration {

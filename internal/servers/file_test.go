@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/secret"
@@ -47,24 +48,24 @@ func TestParse(t *testing.T) {
 		want    Server
 		headers map[string]string
 	}{
-		{`{}`, Server{Enabled: true}, nil},
-		{`{"enabled": false}`, Server{}, nil},
-		{`{"url": "https://a.example/mcp"}`, Server{Enabled: true, Display: "https://a.example/mcp",
+		{`{}`, Server{}, nil},
+		{`{"enabled": false}`, Server{Policy: policy.Policy{Enabled: new(bool)}}, nil},
+		{`{"url": "https://a.example/mcp"}`, Server{Display: "https://a.example/mcp",
 			endpoint: &mcpcall.Endpoint{Transport: "http", URL: "https://a.example/mcp", Listed: true}}, nil},
-		{`{"transport": "sse", "url": "http://10.0.0.1:8080/sse?key=x"}`, Server{Enabled: true, Display: "http://10.0.0.1:8080/sse",
+		{`{"transport": "sse", "url": "http://10.0.0.1:8080/sse?key=x"}`, Server{Display: "http://10.0.0.1:8080/sse",
 			endpoint: &mcpcall.Endpoint{Transport: "sse", URL: "http://10.0.0.1:8080/sse?key=x", Listed: true}}, nil},
 		{`{"transport": "http", "url": "https://${HOST}/mcp/${TOKEN}?k=${TOKEN}", "headers": {"x-key": "${TOKEN}", "X-Plain": "$${TOKEN} $5"},
 			"auth": {"type": "bearer", "token": "${TOKEN}"}, "enabled": true, "tools": ["agent.receiveFeedback", "${HOST}"], "timeoutMs": 2500, "onUnknown": "hold"}`,
-			Server{Enabled: true, Tools: []string{"agent.receiveFeedback", "hunter2.example"}, Timeout: 2500 * time.Millisecond, OnUnknown: "hold",
+			Server{Policy: policy.Policy{Enabled: new(true), OnUnknown: "hold"}, Tools: []string{"agent.receiveFeedback", "hunter2.example"}, Timeout: 2500 * time.Millisecond,
 				Display:  "https://${HOST}/mcp/${TOKEN}",
 				endpoint: &mcpcall.Endpoint{Transport: "http", URL: "https://hunter2.example/mcp/hunter2hunter2?k=hunter2hunter2", Listed: true}},
 			map[string]string{"X-Key": "hunter2hunter2", "X-Plain": "${TOKEN} $5", "Authorization": "Bearer hunter2hunter2"}},
-		{`{"url": "https://a.example", "auth": {"type": "header", "header": "x-api-key", "token": "t"}}`, Server{Enabled: true, Display: "https://a.example",
+		{`{"url": "https://a.example", "auth": {"type": "header", "header": "x-api-key", "token": "t"}}`, Server{Display: "https://a.example",
 			endpoint: &mcpcall.Endpoint{Transport: "http", URL: "https://a.example", Listed: true}}, map[string]string{"X-Api-Key": "t"}},
 		{`{"command": "/usr/bin/agent", "args": ["--key", "${TOKEN}", ""], "env": {"B": "${TOKEN}", "A_1": ""}, "workingDir": "/srv"}`,
-			Server{Enabled: true, Display: "stdio:/usr/bin/agent", endpoint: &mcpcall.Endpoint{Transport: "stdio", Command: "/usr/bin/agent",
+			Server{Display: "stdio:/usr/bin/agent", endpoint: &mcpcall.Endpoint{Transport: "stdio", Command: "/usr/bin/agent",
 				Args: []string{"--key", "hunter2hunter2", ""}, Env: []string{"A_1=", "B=hunter2hunter2"}, Dir: "/srv", Listed: true}}, nil},
-		{`{"transport": "stdio", "command": "${TOKEN}"}`, Server{Enabled: true, Display: "stdio:${TOKEN}",
+		{`{"transport": "stdio", "command": "${TOKEN}"}`, Server{Display: "stdio:${TOKEN}",
 			endpoint: &mcpcall.Endpoint{Transport: "stdio", Command: "hunter2hunter2", Listed: true}}, nil},
 	} {
 		got := read1(t, tt.entry)
@@ -249,7 +250,7 @@ func TestLoad(t *testing.T) {
 	if _, ok := f.Lookup(9, "11"); ok {
 		t.Error("9:11 is known")
 	}
-	if s, ok := f.Lookup(9, "9"); !ok || s.Enabled {
+	if s, ok := f.Lookup(9, "9"); !ok || !s.Disables() {
 		t.Errorf("%+v %v", s, ok)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/secret"
 )
@@ -23,10 +24,11 @@ func (k Key) String() string { return erc8004.FormatAgent(k.ChainID, k.AgentID) 
 
 // Server is the entry of one agent.
 type Server struct {
-	Enabled   bool          // false: deliveries are held, even if the job names an endpoint
-	Tools     []string      // only these are called; nil: all
-	Timeout   time.Duration // maximum duration of a call; 0: not set in the file
-	OnUnknown string        // store.OnUnknownResend or OnUnknownHold; "": the agent's own policy applies
+	// Policy has the fields Enabled and OnUnknown of the entry, which override those of the operator's other policies.
+	// If Enabled is false, deliveries are held, even if the job names an endpoint.
+	Policy  policy.Policy
+	Tools   []string      // only these are called; nil: all
+	Timeout time.Duration // maximum duration of a call; 0: not set in the file
 	// Display is the endpoint for logs, pages and the database: as written in the file, without a query. It is "" if
 	// there is no endpoint.
 	Display string
@@ -37,7 +39,7 @@ type Server struct {
 
 // Disables reports whether the file disables the agent. If it does, enabling the agent in its row releases none of its
 // deliveries. A nil Server, an agent without an entry, is not disabled.
-func (s *Server) Disables() bool { return s != nil && !s.Enabled }
+func (s *Server) Disables() bool { return s != nil && s.Policy.Disables() }
 
 // Format prints Display for every verb, so that no secret is printed.
 func (s Server) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "server "+s.Display) }
@@ -87,10 +89,10 @@ func (s Server) listDifferences(o Server) (fields []string) {
 		{"args", slices.Equal(a.Args, b.Args)},
 		{"env", slices.Equal(a.Env, b.Env)},
 		{"workingDir", a.Dir == b.Dir},
-		{"enabled", s.Enabled == o.Enabled},
+		{"enabled", s.Disables() == o.Disables()},
 		{"tools", slices.Equal(s.Tools, o.Tools)},
 		{"timeoutMs", s.Timeout == o.Timeout},
-		{"onUnknown", s.OnUnknown == o.OnUnknown},
+		{"onUnknown", s.Policy.OnUnknown == o.Policy.OnUnknown},
 	} {
 		if !f.same || f.name == s.findRespelt(o) {
 			fields = append(fields, f.name)

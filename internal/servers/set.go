@@ -1,17 +1,12 @@
 package servers
 
 import (
-	"context"
-	"crypto/sha256"
+	"cmp"
 	"log/slog"
-	"os"
-	"sync"
-	"sync/atomic"
 	"time"
-)
 
-// lookInterval is the interval between two checks of the file.
-const lookInterval = 2 * time.Second
+	"github.com/agentherald/herald/internal/config/reload"
+)
 
 // Config configures a Set.
 type Config struct {
@@ -26,134 +21,51 @@ type Config struct {
 }
 
 // Set holds the servers file in force. It is safe for concurrent use. A nil Set contains no agent.
-type Set struct {
-	cfg   Config
-	force atomic.Pointer[File]
-
-	mu   sync.Mutex // held during a check
-	seen os.FileInfo
-	// settled means that the file was read again after its last change. A coarse file time may not distinguish two
-	// writes.
-	settled bool
-	sum     [sha256.Size]byte // of the last content read, valid or not
-	fault   string            // the current error of the file; logged once
-}
+type Set struct{ *reload.File[*File] }
 
 // Open reads the file. It returns an error for an invalid file, because there is no earlier version that could stay in
 // force.
 func Open(cfg Config) (*Set, error) {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
-	s := &Set{cfg: cfg}
-	info, err := os.Stat(cfg.Path)
-	if err != nil {
-		return nil, &Error{File: cfg.Path, Problem: "cannot be read: " + explainFileError(err)}
-	}
-	raw, err := readFile(cfg.Path)
-	if err != nil {
-		return nil, err
-	}
-	f, err := parseAll(cfg.Path, raw, cfg.Env)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
+	f, err := reload.Open(reload.Config[*File]{Name: "servers file", Path: cfg.Path, Read: readFile, Logger: cfg.Logger, Ticks: cfg.Ticks,
+		Parse: func(raw []byte, _ func(string) ([]byte, error)) (*File, error) {
+			return parseAll(cfg.Path, raw, cfg.Env)
+		},
+		Changed: func(before, after *File) bool {
+			return cfg.reportChange(compareFiles(before.servers, after.servers), after)
+		}})
 	if err != nil {
 		return nil, err
 	}
-	s.seen, s.sum = info, sha256.Sum256(raw)
-	s.force.Store(f)
-	cfg.Logger.Info("read the servers file", "file", cfg.Path, "servers", len(f.servers))
-	return s, nil
+	cfg.Logger.Info("read the servers file", "file", cfg.Path, "servers", len(f.Get().servers))
+	return &Set{f}, nil
+}
+
+// reportChange logs a change and calls Changed. It returns false for an empty one. The new file is in force even then,
+// because the values to mask may differ.
+func (c Config) reportChange(d Diff, f *File) bool {
+	if d.Empty() {
+		return false
+	}
+	c.Logger.Info("the servers file changed", "file", c.Path, "servers", len(f.servers),
+		"added", formatChanges(d.Added), "removed", formatChanges(d.Removed), "changed", formatChanges(d.Changed))
+	if c.Changed != nil {
+		c.Changed(d)
+	}
+	return true
 }
 
 // Lookup returns the entry of an agent (decimal id) in the file in force. It takes no lock.
 func (s *Set) Lookup(chainID uint64, agentID string) (Server, bool) {
-	if s == nil {
-		return Server{}, false
-	}
-	return s.force.Load().Lookup(chainID, agentID)
+	return s.Content().Lookup(chainID, agentID)
 }
 
-// File returns the file in force.
-func (s *Set) File() *File {
+// Content returns the file in force.
+func (s *Set) Content() *File {
 	if s == nil {
 		return &File{}
 	}
-	return s.force.Load()
-}
-
-// Run checks the file until ctx ends.
-func (s *Set) Run(ctx context.Context) {
-	ticks := s.cfg.Ticks
-	if ticks == nil {
-		ticker := time.NewTicker(lookInterval)
-		defer ticker.Stop()
-		ticks = ticker.C
-	}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticks:
-			s.ReloadIfChanged()
-		}
-	}
-}
-
-// ReloadIfChanged reads the file if it may have changed, or if the symbolic link at its path leads to a new
-// file, as in Kubernetes volumes. A valid file comes into force. For an invalid one the error is logged once.
-func (s *Set) ReloadIfChanged() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	info, err := os.Stat(s.cfg.Path)
-	same := err == nil && s.seen != nil && os.SameFile(info, s.seen) && info.ModTime().Equal(s.seen.ModTime()) &&
-		info.Size() == s.seen.Size()
-	if same && s.settled {
-		return
-	}
-	raw, err := readFile(s.cfg.Path)
-	if err != nil {
-		s.seen, s.settled = nil, false
-		s.logFault(err)
-		return
-	}
-	s.seen, s.settled = info, same
-	sum := sha256.Sum256(raw)
-	if sum == s.sum && s.fault == "" {
-		return
-	}
-	f, err := parseAll(s.cfg.Path, raw, s.cfg.Env)
-	s.sum = sum
-	if err != nil {
-		s.logFault(err)
-		return
-	}
-	s.applyFile(f)
-}
-
-func (s *Set) logFault(err error) {
-	if s.fault != err.Error() {
-		s.fault = err.Error()
-		s.cfg.Logger.Error("the servers file is invalid; its previous content stays in force", "file", s.cfg.Path,
-			"error", err)
-	}
-}
-
-// applyFile puts a valid file into force, logs the changes and calls Config.Changed.
-func (s *Set) applyFile(f *File) {
-	d := compareFiles(s.force.Load().servers, f.servers)
-	was := s.fault
-	s.fault = ""
-	s.force.Store(f) // even without differences, because the values to mask may differ
-	if d.Empty() {
-		if was != "" {
-			s.cfg.Logger.Info("the servers file is valid again and in force", "file", s.cfg.Path)
-		}
-		return
-	}
-	s.cfg.Logger.Info("the servers file changed", "file", s.cfg.Path, "servers", len(f.servers),
-		"added", formatChanges(d.Added), "removed", formatChanges(d.Removed), "changed", formatChanges(d.Changed))
-	if s.cfg.Changed != nil {
-		s.cfg.Changed(d)
-	}
+	return s.Get()
 }
 
 // maxShown bounds the servers per list in a log line.

@@ -55,7 +55,7 @@ func (w *watched) look() string {
 
 func (w *watched) has(agents ...string) {
 	w.t.Helper()
-	if got := fmt.Sprint(w.File().Keys()); got != fmt.Sprint(agents) {
+	if got := fmt.Sprint(w.Content().Keys()); got != fmt.Sprint(agents) {
 		w.t.Errorf("in force is %s, want %s", got, agents)
 	}
 }
@@ -224,7 +224,7 @@ func TestOpen(t *testing.T) {
 		t.Error(err)
 	}
 	var none *Set
-	if _, ok := none.Lookup(1, "1"); ok || len(none.File().Keys()) != 0 {
+	if _, ok := none.Lookup(1, "1"); ok || len(none.Content().Keys()) != 0 {
 		t.Error("no file says something")
 	}
 }
@@ -284,7 +284,7 @@ func BenchmarkLookup(b *testing.B) {
 	w := watch(b, `{"servers": {"8453:42": {"url": "https://a.example"}}}`)
 	b.ReportAllocs()
 	for b.Loop() {
-		if s, ok := w.Lookup(8453, "42"); !ok || !s.Enabled {
+		if s, ok := w.Lookup(8453, "42"); !ok || s.Disables() {
 			b.Fatal(s)
 		}
 	}

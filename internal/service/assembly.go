@@ -11,6 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/alerts"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/config/reload"
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/delivery/effort"
@@ -19,6 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/throughput"
 	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/intake/legacy"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
@@ -47,6 +49,7 @@ type assembly struct {
 	verifies    []uint64 // chains whose events this worker verifies
 	pool        *mcpcall.Pool
 	serversFile *serversFile
+	policyFile  *reload.File[policy.Policy] // nil without HERALD_POLICY_FILE
 	tokens      *agentauth.Authorizer
 	runner      *delivery.Runner
 	direct      *delivery.DirectCaller
@@ -104,6 +107,9 @@ func assembleParts(cfg *config.Config, b *backend.Backend, st *store.Store, q *q
 	if a.serversFile, err = openServersFile(cfg, a.pool, o); err != nil {
 		return nil, err
 	}
+	if err = a.openPolicyFile(cfg, o); err != nil {
+		return nil, err
+	}
 	return a, a.wireDelivery(cfg, keys, reg, o)
 }
 
@@ -130,7 +136,7 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 		Chain:  func(id uint64) (delivery.Chain, bool) { c, ok := a.content.chains[id]; return c, ok },
 		Verify: chain.Verify(cfg.VerifyEvent), HashPolicy: cfg.HashPolicy, CallTimeout: cfg.CallTimeout,
 		Lease: cfg.Lease, LeaseMargin: cfg.LeaseMargin, Metrics: metrics, Logger: o.Logger, Trace: o.Trace,
-		Throughput: a.throughput, Servers: a.serversFile.findServer, MayRun: cfg.MayRun, ToolAliases: cfg.ToolAliases}
+		Throughput: a.throughput, Servers: a.serversFile.findServer, DefaultPolicy: a.defaultPolicy, MayRun: cfg.MayRun, ToolAliases: cfg.ToolAliases}
 	if parts.Verify != chain.VerifyOff {
 		a.verifies = slices.Sorted(maps.Keys(a.content.chains))
 	}
@@ -297,7 +303,7 @@ func (a *assembly) openMaintenance(cfg *config.Config, d *dispatch.Dispatcher, s
 		return err
 	}
 	a.releaser, err = maintenance.NewReleaser(maintenance.ReleaserConfig{Ledger: a.store, Dispatcher: d,
-		Disabled: a.serversFile.isDisabled,
+		Disabled: a.isDisabled,
 		Logger:   o.Logger})
 	if err != nil {
 		return err

@@ -35,7 +35,7 @@ func openServersFile(cfg *config.Config, pool *mcpcall.Pool, o Options) (*server
 		Changed: l.applyDiff, Ticks: o.ServersTicks}); err != nil {
 		return nil, fmt.Errorf("HERALD_SERVERS_FILE: %w", err)
 	}
-	l.warnUnknownChains(l.set.File().Keys())
+	l.warnUnknownChains(l.set.Content().Keys())
 	return l, nil
 }
 
@@ -58,17 +58,12 @@ func (l *serversFile) findServer(a store.Agent) (servers.Server, bool) {
 	return s, true
 }
 
-func (l *serversFile) isDisabled(a store.Agent) bool {
-	s, ok := l.findServer(a)
-	return ok && s.Disables()
-}
-
 // callableAgents returns the agents whose entries have an endpoint.
 func (l *serversFile) callableAgents() []store.Agent {
 	if l.set == nil {
 		return nil
 	}
-	file := l.set.File()
+	file := l.set.Content()
 	return l.toAgents(slices.DeleteFunc(file.Keys(), func(k servers.Key) bool {
 		s, _ := file.Lookup(k.ChainID, k.AgentID)
 		_, ok := s.Endpoint()

@@ -42,6 +42,7 @@ type Options struct {
 	ChainTimeout time.Duration    // of one request to a chain's node; 0: the default of chain.Config
 	ChainLook    time.Duration    // between two pings of the chains; 0: 5 s
 	ServersTicks <-chan time.Time // starts a reading of the servers file; nil: every 2 s
+	PolicyTicks  <-chan time.Time // starts a reading of the policy file; nil: every 2 s
 }
 
 // Worker is a running worker, for Options.Running.
@@ -192,7 +193,7 @@ func (a *assembly) listServices(cfg *config.Config, o Options, web *server.Serve
 		newLoop("event reviews", func(ctx context.Context) { a.runner.ReviewEvents(ctx, a.upkeep) }),
 		newLoop("retention", a.retention.Run),
 		newLoop("alert watcher", a.watcher.Run),
-		newLoop("servers file", a.serversFile.watchFile),
+		newLoop("servers file", a.serversFile.watchFile), newLoop("policy file", a.watchPolicyFile),
 		newLoop("wait summary", a.runner.Summarize),
 		newLoop("throughput", a.throughput.Run),
 		newLoop("events", a.web.api.Run))

@@ -14,8 +14,8 @@ import (
 const maxMove = 500
 
 // Replay queues at most maxMove (500) deliveries again, at an operator's request. A final or held delivery gets a new
-// budget; the numbers of its attempts continue. A waiting one stops waiting and keeps its budget. A delivered one is
-// replayed only with force. Replay returns the number of replayed deliveries, the reason for each of the others as a
+// budget; the numbers of its attempts continue. A waiting one stops waiting and keeps its budget. A delivered or
+// filtered one is replayed only with force. Replay returns the number of replayed deliveries, the reason for each of the others as a
 // sentence (left), and the tasks that the caller puts into Redis or removes there.
 func (s *Store) Replay(ctx context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
@@ -106,6 +106,8 @@ func whyNotReplayed(d previousState) string {
 		return "it never was a valid job: enqueue a corrected one"
 	case !d.hasJob:
 		return "its job was dropped by retention: there is nothing left to deliver"
+	case d.reason == outcome.Filtered:
+		return "a filter of the agent's policy skipped it: replaying it delivers it all the same and needs force"
 	case d.status == Delivered:
 		return "it is delivered: replaying it calls the agent again and needs force"
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/big"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -16,6 +17,21 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/strictjson"
 )
+
+// Load reads and parses the operator's default policy. The names of files of clients are relative to its folder. read
+// reads a file. The error begins with the path.
+func Load(path string, raw []byte, read func(path string) ([]byte, error)) (Policy, []string, error) {
+	p, warnings, err := Parse(raw, Default, func(name string) ([]byte, error) {
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(filepath.Dir(path), name)
+		}
+		return read(name)
+	})
+	if err != nil {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	return p, warnings, err
+}
 
 // Bounds of a policy.
 const (

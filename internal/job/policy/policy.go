@@ -11,6 +11,7 @@ package policy
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"math/big"
 	"slices"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/text"
 )
 
 // Policy is the policy of one level. A zero field is not set.
@@ -36,6 +38,9 @@ func (p Policy) String() string {
 	b, _ := json.Marshal(p) // a Policy always encodes
 	return string(b)
 }
+
+// Disables reports whether the policy holds the agent's deliveries.
+func (p Policy) Disables() bool { return p.Enabled != nil && !*p.Enabled }
 
 // Rule is one filter. An event matches if it matches all conditions of the rule.
 type Rule struct {
@@ -133,6 +138,28 @@ func (p *Policy) decideEvent(level Level, e *Event) Decision {
 	return Decision{Skip: p.Filters[i].Skip, Level: level, Rule: i + 1}
 }
 
+// maxRuleText bounds the text of a rule in a sentence, in characters.
+const maxRuleText = 300
+
+// SkipJob applies the filters to the event of a job (EventOf). why is a sentence about the rule that skips the event;
+// "": the event is delivered. Retractions always are, because they correct a call that Herald made.
+func (l Levels) SkipJob(j job.Job) (d Decision, why string) {
+	if len(l.Default.Filters)+len(l.Operator.Filters)+len(l.Own.Filters) == 0 || j.IsRetraction() {
+		return d, ""
+	}
+	if d = l.Decide(EventOf(j)); !d.Skip {
+		return d, ""
+	}
+	name, p := "the default policy", l.Default
+	switch d.Level {
+	case Operator:
+		name, p = "the operator's policy of the agent", l.Operator
+	case Own:
+		name, p = "the agent's own policy", l.Own
+	}
+	return d, fmt.Sprintf("rule %d of %s skips the event: %s", d.Rule, name, text.Excerpt(p.Filters[d.Rule-1].text, maxRuleText))
+}
+
 // Override returns p with the fields that are set in o, and with the filters of o before those of p.
 func (p Policy) Override(o Policy) Policy {
 	return Policy{Enabled: cmp.Or(o.Enabled, p.Enabled), OnUnknown: cmp.Or(o.OnUnknown, p.OnUnknown),
@@ -144,8 +171,9 @@ func (p Policy) Override(o Policy) Policy {
 // Settings returns the settings in force, without filters. The agent's own policy can disable the agent, lower its rate
 // and its batch size, and extend its pause.
 func (l Levels) Settings() Policy {
+	l.Default.Filters, l.Operator.Filters = nil, nil
 	p := l.Default.Override(l.Operator)
-	if l.Own.Enabled != nil && !*l.Own.Enabled {
+	if l.Own.Disables() {
 		p.Enabled = l.Own.Enabled
 	}
 	p.MaxPerSecond = lower(p.MaxPerSecond, l.Own.MaxPerSecond)
@@ -153,7 +181,6 @@ func (l Levels) Settings() Policy {
 	if l.Own.PauseUntil.After(p.PauseUntil) {
 		p.PauseUntil = l.Own.PauseUntil
 	}
-	p.Filters = nil
 	return p
 }
 

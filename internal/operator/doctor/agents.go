@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/servers"
 )
 
@@ -95,6 +96,19 @@ func (d *doctor) checkCommands(context.Context) (findings []Finding) {
 			err = fmt.Errorf("%s of HERALD_STDIO_COMMANDS cannot be run: %w", argv[0], err)
 		}
 		findings = append(findings, reportResult(err, "%s can be run", path)...)
+	}
+	return findings
+}
+
+// checkPolicyFile parses the default policy as the worker would.
+func (d *doctor) checkPolicyFile(context.Context) []Finding {
+	if d.Settings.PolicyFile == "" {
+		return nil
+	}
+	p, warnings, err := operator.LoadPolicy(d.Settings.PolicyFile)
+	findings := reportResult(err, "HERALD_POLICY_FILE has %d filters", len(p.Filters))
+	for _, w := range warnings {
+		findings = append(findings, reportWarning("%s", w)...)
 	}
 	return findings
 }

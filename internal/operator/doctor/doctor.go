@@ -58,6 +58,7 @@ var checks = []check{
 	{"gateways", (*doctor).checkGateways},
 	{"stdio", (*doctor).checkCommands},
 	{"servers", (*doctor).checkServersFile},
+	{"policy", (*doctor).checkPolicyFile},
 }
 
 // doctor holds the state of the checks, including results that later checks use.

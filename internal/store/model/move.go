@@ -160,7 +160,7 @@ func (r *row) dispatchAgain(now time.Time) store.Task {
 }
 
 // Replay queues deliveries again. A final or held one gets a new budget, and waits for no other delivery from now on. A
-// waiting one only stops waiting. Delivered ones need force. left has the reason for each delivery that did not change.
+// waiting one only stops waiting. Delivered and filtered ones need force. left has the reason for each delivery that did not change.
 func (s *Store) Replay(_ context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, tasks []store.Task, err error) {
 	defer s.lock()()
@@ -171,8 +171,8 @@ func (s *Store) Replay(_ context.Context, ids []uuid.UUID,
 			return "it has no job"
 		case r.Status == store.Queued || r.Status == store.Running:
 			return "it is under way"
-		case r.Status == store.Delivered && !force:
-			return "it is delivered"
+		case (r.Status == store.Delivered || r.Reason == outcome.Filtered) && !force:
+			return "it is delivered or filtered"
 		case r.Status != store.Waiting:
 			r.renew(now)
 			r.Replays++

@@ -630,6 +630,8 @@ func (p *pair) outcome(c *store.Claim) store.Outcome {
 		return store.Outcome{Status: store.Held, Reason: outcome.AgentDisabled, Free: true, Stage: "check", Elsewhere: p.IntN(2) == 0}
 	case n < 17:
 		return store.Outcome{Status: store.Held, Reason: outcome.GatewayUnconfigured, Free: true, Stage: "fetch"}
+	case n < 18 && p.IntN(2) == 0:
+		return store.Outcome{Status: store.Skipped, Reason: outcome.Filtered, Free: true, Stage: "check"}
 	case n < 18:
 		return store.Outcome{Status: store.Skipped, Reason: outcome.NeverDelivered, Stage: "check"}
 	case n < 19:

@@ -318,12 +318,14 @@ func (s *suite) replayHasFreshBudget() {
 
 // notReplayed checks which deliveries Replay leaves unchanged.
 func (s *suite) notReplayed() {
+	filtered := s.end(5, store.Outcome{Status: store.Skipped, Reason: "filtered", Free: true})
+	s.is(filtered, store.Skipped, "filtered", 0, 0)
 	done, queued, running := s.end(1, delivered), s.takeOne(2), s.takeOne(3)
 	s.claim(running)
 	invalid := Feedback(4, 1)
 	_, _, err := s.Accept(s.Context(), []store.Intake{{Job: invalid, Refused: "no good"}})
 	s.must(err)
-	left, tasks := s.replays(false, 0, done, queued.ID, running.ID, invalid.ID(), uuid.New())
+	left, tasks := s.replays(false, 0, done, queued.ID, running.ID, invalid.ID(), uuid.New(), filtered)
 	if len(tasks) != 0 {
 		s.Errorf("handed out %+v", tasks)
 	}
@@ -332,7 +334,7 @@ func (s *suite) notReplayed() {
 			s.Errorf("nobody says why %s stays", id)
 		}
 	}
-	if left, _ = s.replays(true, 1, done, invalid.ID()); left[invalid.ID()] == "" {
+	if left, _ = s.replays(true, 2, done, filtered, invalid.ID()); left[invalid.ID()] == "" {
 		s.Errorf("a job that is none was replayed: %v", left)
 	}
 	s.is(done, store.Queued, "", 1, 1)

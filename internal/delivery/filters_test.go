@@ -1,0 +1,104 @@
+package delivery
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/job/policy"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// parsePolicy returns a policy of a level.
+func parsePolicy(t *testing.T, level policy.Level, document string) policy.Policy {
+	t.Helper()
+	p, _, err := policy.Parse([]byte(document), level, nil)
+	heraldtest.Must(t, err)
+	return p
+}
+
+// TestFilters checks the effect of a default policy on jobs: a filter acts on the event, not on what the job says about
+// it, and ends the delivery before any request and without an attempt. Only a forced replay calls the agent. A filter
+// does not act on a delivery whose agent was or may have been called.
+func TestFilters(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(w.newWorker(func(c *Config) {
+		p := parsePolicy(t, policy.Default, `{"filters": [{"action": "deliver", "when": {"tag1": "good"}}, {"action": "skip", "when": {"tag1": ["noise", "noise-*"]}}]}`)
+		c.Metrics = must(NewMetrics(w.registry))
+		c.DefaultPolicy = func() policy.Policy { return p }
+	}))
+	rate := func(w *world, a *agent, tag, said string) map[string]any {
+		j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL)), Tag1: tag})
+		j["tag1"] = said
+		return j
+	}
+
+	t.Run("skipped", func(t *testing.T) {
+		t.Parallel()
+		w, a := w.in(t), newAgent(t)
+		id := w.accept(rate(w, a, "noise-7", "good"))
+		d := w.until(id, store.Skipped)
+		const why = `rule 2 of the default policy skips the event: {"action":"skip","when":{"tag1":["noise","noise-*"]}}`
+		if d.Reason != "filtered" || d.Error != why || d.Attempts != 0 || len(d.History) != 0 || d.Endpoint != "" {
+			t.Errorf("%+v", d)
+		}
+		counted := map[string]float64{}
+		for _, family := range must(w.registry.Gather()) {
+			if family.GetName() == "herald_filtered_total" {
+				for _, m := range family.GetMetric() {
+					counted[m.GetLabel()[0].GetValue()+" "+m.GetLabel()[1].GetValue()] = m.GetCounter().GetValue()
+				}
+			}
+		}
+		heraldtest.Equal(t, "counted", fmt.Sprint(counted), "map[default 2:1]")
+		for _, force := range []bool{false, true} {
+			moved, left, tasks, err := w.store.Replay(heraldtest.Within(t, 30*time.Second), []uuid.UUID{id}, force)
+			if err != nil || (moved == 1) != force || strings.Contains(left[id], "needs force") == force {
+				t.Fatalf("force %v: %d, %v, %v", force, moved, left, err)
+			}
+			w.dispatcher.Dispatch(t.Context(), tasks)
+		}
+		if d := w.until(id, store.Delivered); d.Attempts != 1 || len(a.received()) != 1 {
+			t.Errorf("%+v, %d calls", d, len(a.received()))
+		}
+	})
+
+	t.Run("delivered", func(t *testing.T) {
+		t.Parallel()
+		w, a := w.in(t), newAgent(t)
+		for _, tag := range []string{"good", "other"} {
+			w.until(w.accept(rate(w, a, tag, "noise")), store.Delivered)
+		}
+	})
+}
+
+// TestFiltersSpareCalledDeliveries checks that a filter does not act on a delivery whose agent was or may have been
+// called, on a replay, or on a retraction.
+func TestFiltersSpareCalledDeliveries(t *testing.T) {
+	t.Parallel()
+	e := &Executor{Config: Config{Metrics: must(NewMetrics(prometheus.NewRegistry()))}}
+	levels := policy.Levels{Default: parsePolicy(t, policy.Default, `{"filters": [{"action": "skip"}, {"action": "skip", "when": {"kind": "FeedbackRevoked"}}]}`)}
+	feedback, retraction := job.Job{Kind: job.KindNewFeedback}, job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg}
+	for name, c := range map[string]struct {
+		claim   store.Claim
+		skipped bool
+	}{
+		"a first attempt":         {store.Claim{Job: feedback}, true},
+		"a revocation":            {store.Claim{Job: job.Job{Kind: job.KindFeedbackRevoked}}, true},
+		"a response":              {store.Claim{Job: job.Job{Kind: job.KindResponseAppended}}, false},
+		"a retraction":            {store.Claim{Job: retraction}, false},
+		"called, or may be":       {store.Claim{Job: feedback, Called: true}, false},
+		"replayed by an operator": {store.Claim{Job: feedback, Replay: true}, false},
+	} {
+		if err := e.applyFilters(&attempt{claim: &c.claim, levels: levels}); (err != nil) != c.skipped {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
