@@ -48,7 +48,7 @@ func (e *Executor) claimDelivery(ctx context.Context, id uuid.UUID, n int) (*att
 	return a, err
 }
 
-// lease is the period during which this process has claimed a delivery. It begins at asked and lasts for length.
+// lease is the period for which this process has claimed a delivery. It begins at asked and lasts for length.
 type lease struct {
 	asked  time.Time // this process' monotonic time shortly before Postgres set the lease
 	length time.Duration
