@@ -125,9 +125,9 @@ func (e *Executor) batchSize(a *attempt) int {
 	return most
 }
 
-// findBatchTool returns the agent's batch tool, and how many deliveries one call may contain: most, the number that the
-// caller allows, or the maxItems of the tool's schema if that is lower. The number is 0 if the agent has no batch tool,
-// or if its tool list cannot be read or contains no schema of the tool.
+// findBatchTool returns the agent's batch tool, and how many deliveries one call may contain. The number is the lower
+// of most and the maxItems of the tool's schema. It is 0 if the agent has no batch tool, or if its tool list cannot be
+// read or contains no schema of the tool.
 func (e *Executor) findBatchTool(ctx context.Context, a *attempt, most int) (mcpcall.Tool, int) {
 	named := a.claim.Job
 	named.Action.ToolName = BatchTool
@@ -261,8 +261,8 @@ func (e *Executor) dissolveBatch(ctx context.Context, a *attempt, failure error)
 }
 
 // refusesRequest reports whether failure means that the agent refused the request itself, so that it executed no tool.
-// Either the request was too large, or the reason is bad_response and the answer was a JSON-RPC error or an HTTP status
-// 4xx other than 404.
+// This is the case if the request was too large. It is also the case for the reason bad_response, if the answer was a
+// JSON-RPC error or an HTTP status 4xx other than 404.
 func refusesRequest(failure error) bool {
 	var call *mcpcall.CallError
 	var large *mcpcall.RequestTooLargeError
@@ -351,10 +351,10 @@ func (b *batch) releasePayload(e *Executor) {
 	}
 }
 
-// sortFollowers decides which of the prepared deliveries go into the call. It appends those that failed to b.failed,
-// and others to b.members, as long as the arguments of all members together have at most room bytes. It returns the
-// deliveries that are in neither list (back), and the caller releases their claims. A delivery with a spooled outcome
-// in Redis (follower.ended) is in none of the three lists.
+// sortFollowers decides which of the prepared deliveries go into the call. It appends failed deliveries to b.failed.
+// It appends others to b.members, as long as the arguments of all members together have at most room bytes. It returns
+// the rest (back), whose claims the caller releases. A delivery with a spooled outcome in Redis (follower.ended) is in
+// none of the three lists.
 //
 // Deliveries of one ordering key stay in order: if one is not in the call and is not final, the later ones are not in
 // the call either. They are in back, even if they failed.

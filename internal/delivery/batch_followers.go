@@ -32,7 +32,7 @@ type follower struct {
 
 	size    int   // of the arguments, in bytes of JSON
 	failure error // why the attempt failed, before or in the call; nil: it did not fail
-	back    bool  // it is not in the call, for a cause outside the delivery; its claim is released
+	back    bool  // it is not in the call, and failure does not count; its claim is released
 	ended   bool  // Redis has the spooled outcome of an earlier attempt, so no call is made
 	final   bool  // with ended: the spooled outcome was recorded, and the delivery is final
 
@@ -97,9 +97,9 @@ func (e *Executor) prepareFollowers(ctx context.Context, a *attempt, tool mcpcal
 	}
 }
 
-// prepareFollower runs the steps before the call for the delivery f, as runAttempt does for the leader a. It uses the
-// leader's endpoint, because both have the same agent. tool is the batch tool. If it sets f.back, the returned error is
-// no failure of the delivery, and the caller releases the claim.
+// prepareFollower runs the steps of the delivery f that precede the call. It uses the endpoint of the leader a, because
+// both have the same agent. tool is the batch tool. If prepareFollower sets f.back, the returned error is no failure of
+// the delivery, and the caller releases the claim.
 func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower, tool mcpcall.Tool) (err error) {
 	defer func() {
 		if v := recover(); v != nil || err != nil {
@@ -167,9 +167,9 @@ func (e *Executor) adoptSpooled(ctx context.Context, f *follower) (ended bool, e
 	return true, nil // if the outcome was not recorded, f waits until its lease expires
 }
 
-// decideFollower returns the outcome of the batch member f, as decideOutcome does. It clears three fields of
-// store.Outcome: Task and Anew, because f has no task in Redis that could wait or be replaced, and Moved, because the
-// leader's outcome already says that the endpoint may have moved.
+// decideFollower returns the outcome of the batch member f (decideOutcome), with three fields of store.Outcome cleared.
+// Task and Anew are false, because f has no task in Redis. Moved is false, because the leader's outcome already says
+// that the endpoint may have moved.
 func (e *Executor) decideFollower(f *follower) decision {
 	d := e.decideOutcome(f.attempt, f.failure)
 	d.Task, d.Anew, d.Moved = false, false, false
@@ -223,10 +223,11 @@ func (e *Executor) ensureFollowersLeases(ctx context.Context, a *attempt, timeou
 	return nil
 }
 
-// giveBackTimeout bounds the statement of giveBack. If it fails, the claims end when their leases expire.
+// giveBackTimeout bounds the statement of giveBack. If the statement fails, the claims end when their leases expire.
 const giveBackTimeout = 10 * time.Second
 
-// giveBack releases the claims of deliveries that were in no call. Their attempts do not count. It logs a failure.
+// giveBack releases the claims of deliveries that were in no call, or in a call that the agent refused or did not
+// receive. Their attempts do not count. It logs a failure.
 func (e *Executor) giveBack(ctx context.Context, back []*follower) {
 	if len(back) == 0 {
 		return

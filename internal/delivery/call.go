@@ -28,9 +28,9 @@ type toolAnswer struct {
 	detail   string        // for display: the answer in short
 }
 
-// callTool makes the prepared call of a, and repeats it once after a token refresh. Before each call it extends leases
-// that are too short for it. It returns the error of the call. If the agent's tool answered with an error, it returns
-// that answer and an error with the reason tool_error.
+// callTool makes the prepared call of a, and repeats it once after a token refresh. Before each call, it extends leases
+// that are too short for the call. It returns the error of the call. If the agent's tool answered with an error,
+// callTool returns that answer and an error with the reason tool_error.
 func (e *Executor) callTool(ctx context.Context, a *attempt) (toolAnswer, error) {
 	timeout, limit := e.callTimeout(a)
 	answer := toolAnswer{called: a.answer.called, took: a.answer.took}

@@ -49,10 +49,10 @@ func describeMissing(s chain.Standing) string {
 // fails, or nil:
 //
 //   - the chain has the event, confirmed and not revoked (checkEvent).
-//   - no earlier attempt may have called the agent, or the agent's policy allows a second call (holdIfUnknown).
+//   - no earlier attempt has an unknown outcome, or the agent's policy allows a second call (holdIfUnknown).
 //   - no filter of the agent's policy skips the event (applyFilters).
 //   - the delivery has the turn of its ordering key (checkTurn).
-//   - the agent may know the feedback to which the event refers (checkFeedback).
+//   - the feedback to which the event refers reached the agent or still may (checkFeedback).
 //   - the agent is enabled (outcome.Agent).
 //
 // An error of the second check replaces an error of the first, unless a reorg removed the event. So if the agent may
@@ -102,8 +102,7 @@ type eventCheck struct {
 }
 
 // checkEvent reads the delivery's event from the chain and replaces a.claim.Job by it (bindEvent). It returns nil if
-// the event is confirmed and not revoked. For a retraction, it must also be known that the feedback existed
-// (confirmRetraction).
+// the event is confirmed and not revoked. Some retractions must also pass confirmRetraction.
 //
 // If the chain has no RPC URL, or with HERALD_VERIFY_EVENT=off, no event is read, and the delivery is bound to its own
 // job. If there is no RPC URL and several jobs of the event contradict each other, the error has the reason
@@ -172,9 +171,9 @@ func checkTurn(a *attempt) error {
 }
 
 // listHints returns the hints of the delivery's event, in the order in which findEvent tries them: first those that
-// Herald itself read from the chain (store.TrustChain), then all others. In each of these groups the row's own job
-// (Rank -1) precedes the stored hints, which are sorted by rank. If the row is not bound and has stored hints, its own
-// job is omitted, because it is the first stored hint.
+// Herald itself read from the chain (store.TrustChain), then all others. Stored hints of a group are sorted by rank.
+// The row's own job (Rank -1) precedes the stored hints of its group. If the row is not bound and has stored hints, its
+// own job is omitted, because it is the first stored hint.
 func (e *Executor) listHints(ctx context.Context, c *store.Claim) (list []store.Hint, err error) {
 	if c.Hints > 0 {
 		if list, err = e.Ledger.Hints(ctx, c); err != nil {
@@ -196,11 +195,11 @@ func (e *Executor) listHints(ctx context.Context, c *store.Claim) (list []store.
 // this check refutes to a.event.refuted.
 //
 // If the check refutes all hints, the event may be in another transaction than they name. So findEvent searches the
-// chain for the event's key. It does not search if the first hint names no transaction, for a retraction, or if the key
-// itself contains the event's transaction (job.Job.HasPositionKey).
+// chain for the event's key, if the first hint names a transaction. It never searches for a retraction, or for a key
+// that contains the event's transaction (job.Job.HasPositionKey).
 //
-// If no event is in a block, it returns an error: a wait if the event may still appear at a hint or if the node failed;
-// the error of refuseEvent if the chain has no such event; invalid_job if the event is no valid job.
+// If no event is in a block, the error is a wait if the event may still appear at a hint, the node's error if the node
+// failed, and otherwise the error of refuseEvent. If the event at a hint is no valid job, the reason is invalid_job.
 func (e *Executor) findEvent(ctx context.Context, a *attempt, client Chain, hints []store.Hint) (chain.Standing, error) {
 	open := slices.DeleteFunc(slices.Clone(hints), func(h store.Hint) bool { return h.Refuted })
 	if len(open) == 0 {
@@ -237,9 +236,10 @@ func (e *Executor) findEvent(ctx context.Context, a *attempt, client Chain, hint
 	return chain.Standing{}, refused
 }
 
-// refuseEvent returns the error for a job j whose event the chain does not have: event_not_found, or mined_again for a
-// retraction that names its delivery (job.Retracts) and whose feedback is on the chain again. s is the result of
-// checking j on the chain. outwaited is true if the block that j names did not appear within maxUndatedWait.
+// refuseEvent returns the error for a job j whose event the chain does not have. The reason is mined_again for a
+// retraction that names a delivery (job.Retracts), if the feedback is on the chain again. Otherwise it is
+// event_not_found. s is the result of checking j on the chain. outwaited is true if the block that j names did not
+// appear within maxUndatedWait.
 func refuseEvent(j job.Job, s chain.Standing, outwaited bool) error {
 	switch {
 	case outwaited:
@@ -313,8 +313,8 @@ func (e *Executor) bindEvent(ctx context.Context, a *attempt, b store.Binding) e
 }
 
 // resealHeaders decrypts b.SealedHeaders and encrypts them again for the agent of the event. sender is the job that
-// contained the headers, so until then they can be decrypted only for sender's agent. If both agents are the same, or
-// there are no headers, it does nothing.
+// contained the headers; they were encrypted for sender's agent. If both agents are the same, or there are no headers,
+// resealHeaders does nothing.
 func (e *Executor) resealHeaders(b *store.Binding, sender job.Job) error {
 	if b.SealedHeaders == nil || b.Job.Action.Endpoint == nil {
 		return nil
@@ -334,11 +334,12 @@ func (e *Executor) resealHeaders(b *store.Binding, sender job.Job) error {
 }
 
 // checkFeedback returns an error that skips a revocation or a response (never_delivered) if the delivery of its
-// feedback ended without a call, because the agent does not know that feedback. It does not check retractions.
+// feedback ended without a call: the agent does not know that feedback. It does not check retractions.
 //
-// It returns nil if the feedback may have reached the agent or still may: its delivery is open, Herald has no delivery
-// of it, all its jobs were false (event_not_found), or retention deleted its attempts, of which one may have been a
-// call.
+// It returns nil if the feedback may have reached the agent, or still may. This is so in the following cases:
+//   - Herald has no delivery of the feedback, or that delivery is open or delivered.
+//   - All jobs of the feedback were false (event_not_found).
+//   - One of its attempts may have called the agent, or retention deleted the attempts.
 func (e *Executor) checkFeedback(ctx context.Context, c *store.Claim) error {
 	if c.Job.Kind != job.KindResponseAppended && (c.Job.Kind != job.KindFeedbackRevoked || c.Job.IsRetraction()) {
 		return nil
@@ -413,9 +414,9 @@ const runningPause = 5 * time.Second
 func mayHaveReachedAgent(t store.Attempt) bool { return t.Stage == "call" || t.Outcome == "" }
 
 // confirmRetraction returns an error unless Herald may have called the agent with the feedback that the retraction j
-// withdraws. If Herald may have, the result is a phrase for display. Two kinds of retraction need this check: those
-// that name a delivery (job.Retracts), and those for which the node does not have the block that the reorg removed, so
-// that the chain cannot show that the feedback existed.
+// withdraws. Without an error, the result is a phrase for display. Two kinds of retraction need this check. The first
+// names a delivery (job.Retracts). For the second, the node does not have the block that the reorg removed, so the
+// chain cannot show that the feedback existed.
 //
 // While the delivery of the feedback is running, the error is a free wait (behind_earlier). If the agent was not
 // called, the error ends the retraction: never_delivered if it names the delivery, otherwise event_not_found.

@@ -64,7 +64,7 @@ func (e *Executor) newAttempt(c *store.Claim, server *servers.Server, l lease) *
 	return a
 }
 
-// lease is the period during which this process has claimed a delivery. It begins at asked and lasts for length.
+// lease is the period for which this process has claimed a delivery. It begins at asked and lasts for length.
 type lease struct {
 	asked  time.Time // this process' monotonic time shortly before Postgres set the lease
 	length time.Duration

@@ -75,7 +75,7 @@ type ticket struct {
 	taskEnds chan taskEnd    // the end of the task for asynq, sent once
 }
 
-// taskEnd is the end of a task, as Runner.Deliver returns it to asynq: a note for the web UI, and an error.
+// taskEnd contains the two results of Runner.Deliver for asynq: a note for the web UI, and an error.
 type taskEnd struct {
 	note string
 	err  error
@@ -118,10 +118,10 @@ func (t *ticket) acquire(ctx context.Context) error {
 		"the worker stopped before it had a slot for this one; any worker may take it")
 }
 
-// withholdClaim is called after the record. It does nothing, unless acquire got no slot within slotTimeout. In that
+// withholdClaim is called after the record. It returns at once, unless acquire got no slot within slotTimeout. In that
 // case it keeps the delivery's element of the channel completer.claims, so that the worker claims no other delivery in
-// its place, until a slot is free, another delivery has used a slot for less than slotTimeout, or the worker stops.
-// Then it returns, and end releases the element.
+// its place. It returns when a slot is free, when another delivery has used a slot for less than slotTimeout, or when
+// the worker stops. Then end releases the element.
 func (t *ticket) withholdClaim() {
 	if !t.gaveUp {
 		return
@@ -155,7 +155,7 @@ func (t *ticket) awaitRoom() {
 // If the agent accepted the delivery (delivered), it also ends the task in asynq, which can then run another task
 // during the record. If the process dies before the record, the delivery is still running in Postgres, and the
 // reconciler dispatches it again when its lease expires. If acquire got no slot within slotTimeout, release does
-// nothing: the delivery keeps its element until withholdClaim returns, so that the worker claims no other delivery.
+// nothing.
 func (t *ticket) release(delivered bool) {
 	if t.gaveUp {
 		return // the delivery keeps its element of claims until withholdClaim returns

@@ -40,7 +40,8 @@
 //   - Recording is repeated until it succeeds, the claim is lost, or the process ends. Until then the outcome is also
 //     spooled in Redis. If the latest attempt has no outcome in Postgres, the next claim reads the spool before any
 //     call, so that an accepted delivery is not called again.
-//   - After an outage of Postgres, no lease is expired until all living workers could record their outcomes.
+//   - After an outage of Postgres, the reconciler expires no lease until running workers had time to record their
+//     outcomes.
 //   - The transaction that records an outcome also dispatches the agent's next deliveries.
 //   - A delivery that waits for at most maxTaskWait keeps its task: after the commit, asynq gets the time at which it
 //     must run the task again. If asynq does not get that time, it runs the task earlier. The claim is then refused

@@ -34,10 +34,10 @@ type attempt struct {
 	policy policy.Policy   // the settings in force (policy.Levels.Settings)
 	began  time.Time       // monotonic time before the claim
 	lease  lease
-	slots  *groupPermits // of a newcomer; nil: the agent is no newcomer
+	slots  *groupPermits // group permits of a newcomer; nil: the agent is no newcomer
 	// agentKnown says that the claim names the right agent: the delivery was bound when it was claimed, or events are
-	// not verified. Then acquireSlots comes first, and checkDelivery afterwards. Otherwise the job may name a wrong
-	// agent, and checkDelivery comes first, so that group permits of a wrong, busy agent do not delay the event.
+	// not verified. Then acquireSlots runs before checkDelivery. Otherwise the job may name a wrong agent. Then
+	// checkDelivery runs first, so that the limits of a wrong agent do not delay the event.
 	agentKnown bool
 	effort     attemptEffort
 

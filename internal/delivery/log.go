@@ -10,9 +10,9 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// logAttempt writes the single log line of an attempt with outcome d. rec is the result of recording d, or zero, and
-// err the error of recording it, or nil. If d was recorded and is a free wait without a call (putOff), it also counts d
-// in Executor.waits.
+// logAttempt writes the single log line of an attempt with outcome d. rec is the result of recording d; it may be zero
+// after an error. err is that error, or nil. If d was recorded and is a free wait without a call (putOff), logAttempt
+// also counts d in Executor.waits.
 func (e *Executor) logAttempt(a *attempt, d decision, rec store.Recorded, err error) {
 	if err == nil && d.putOff() {
 		e.waits.add(a.claim.Agent(), string(d.Reason))

@@ -44,8 +44,8 @@ type Newcomers struct {
 	slots   *ratelimit.Limiter                     // group permits of all newcomers
 	bounded *ratelimit.Limiter                     // one group for each domain, and one for newcomers that failed
 	named   *ratelimit.Limiter                     // a second group for each domain (namedShare)
-	costly  *ratelimit.Limiter                     // of costly agents that are not newcomers (effort.go)
-	lent    *ratelimit.Limiter                     // of costly agents and newcomers together
+	costly  *ratelimit.Limiter                     // group permits of costly agents that are not newcomers (effort.go)
+	lent    *ratelimit.Limiter                     // group permits of costly agents and newcomers together
 	latest  *lru.Cache[store.Agent, latestOutcome] // latest outcomes in this process, some not yet in Postgres
 	share   int                                    // how many slots all newcomers may use
 	total   int                                    // number of the worker's slots
@@ -176,9 +176,9 @@ type groupPermits struct {
 	held      []groupPermit
 }
 
-// acquireSlot acquires the group permits that an attempt needs if its agent is a newcomer: that of all newcomers and,
-// if the agent failed in the last hour, that of failed newcomers. For other agents it returns nil and no error. The
-// caller releases the result even after an error.
+// acquireSlot acquires the group permits that an attempt needs if its agent is a newcomer: one of allNewcomers and, if
+// the agent failed in the last hour, one of failedNewcomers. For other agents it returns nil and no error. The caller
+// releases the result even after an error.
 func (n *Newcomers) acquireSlot(ctx context.Context, c *store.Claim) (*groupPermits, error) {
 	newcomer, failed := n.weighAgent(c)
 	if !newcomer {

@@ -92,8 +92,8 @@ func endpointHealth(answer toolAnswer, failure error) ratelimit.Result {
 // DescribeBreaker returns the state of the breaker for calls to this address, a URL, as this process last saw it:
 // "closed", "open" or "half_open" (ratelimit.Limiter.Breaker), or "" if this process remembers no call to the URL. The
 // parameter unbound is the limiter of unbound agents, and limits is the limiter of all other agents, or of all agents
-// if unbound is nil. If both limiters have a breaker for the URL, the result is the state of the breaker of unbound
-// agents if it is open or half-open, and otherwise the state of the other breaker.
+// if unbound is nil. If both limiters have a breaker for the URL, and that of unbound agents is open or half-open, the
+// result is its state. Otherwise the result is the state of the other breaker.
 func DescribeBreaker(address string, limits, unbound *ratelimit.Limiter) string {
 	e := mcpcall.Endpoint{URL: address}
 	if u, err := url.Parse(address); err != nil || u.Host == "" {

@@ -35,9 +35,9 @@ const (
 
 // prepareCall lists the agent's tools, and returns a call of the first of names that the agent offers, with arguments
 // that fit the tool's schema. First it releases the arguments of a.call, the call that was prepared before. fresh is
-// cachedTools or freshTools (listTools). If listing or fitting fails, prepareCall returns the error, and a.call without
-// arguments. This call has the new tool list, if the agent returned one. If the attempt is in the stage connect, that
-// stage ends when the tools are listed.
+// cachedTools or freshTools (listTools). If listing or fitting fails, prepareCall returns the error and the earlier
+// call without its arguments. If the agent returned a tool list, that call has the new list. If the attempt is in the
+// stage connect, that stage ends when the tools are listed.
 func (e *Executor) prepareCall(ctx context.Context, a *attempt, names []string, fresh bool) (preparedCall, error) {
 	e.releaseArguments(&a.call)
 	call := a.call

@@ -154,7 +154,7 @@ func stripForeignText(o *store.Outcome) {
 	}
 }
 
-// asJSON returns v as JSON, or nil if v cannot be encoded. It is for data whose absence does not make a row useless.
+// asJSON returns v as JSON, or nil if v cannot be encoded. It is for data that a row does not need.
 func asJSON(v any) json.RawMessage {
 	b, err := json.Marshal(v)
 	if err != nil {

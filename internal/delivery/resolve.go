@@ -97,7 +97,7 @@ func (e *Executor) jobEndpoint(c *store.Claim, listed mcpcall.Endpoint) (resolve
 		Endpoint: mcpcall.Endpoint{Transport: named.Transport, URL: named.URL,
 			Command: named.Command, Args: named.Args},
 		source:  " from the job",
-		unbound: named.URL == "" || named.URL != listed.URL, // a job may name any endpoint
+		unbound: named.URL == "" || named.URL != listed.URL,
 	}
 	found.display = displayEndpoint(found.Endpoint)
 	if named.Transport == mcpcall.TransportStdio && e.MayRun != nil &&

@@ -120,7 +120,7 @@ func (r *Runner) run(id uuid.UUID, n int, t *ticket) {
 	}
 }
 
-// maxNote bounds each text of a note, in characters. Postgres has the whole text.
+// maxNote bounds each text of a note, in bytes. Postgres has the whole text.
 const maxNote = 500
 
 // describeResult returns how a task ends in asynq: its note, which the web UI shows, and its error. The error is

@@ -160,8 +160,8 @@ const (
 	sealedHead    = 1 + 8 + 4
 )
 
-// outcomeBinding returns the associated data with which an outcome is encrypted. It names the delivery, one claim
-// (claimNo) and one attempt, so that the outcome cannot be decrypted for another.
+// outcomeBinding returns the associated data with which an outcome is encrypted. It names the delivery, the claim
+// (claimNo) and the attempt, so that the outcome cannot be decrypted for any other.
 func outcomeBinding(c *store.Claim, claimNo int64, attempt int) secret.Binding {
 	return secret.Binding{Purpose: "deliveries.result.v1", Generation: fmt.Sprintf("%s/%d/%d", c.ID, claimNo, attempt)}
 }

@@ -8,7 +8,7 @@
 //
 // Other programs may use the same Redis and the same queues. A foreign task is a task whose type is not one of Herald's
 // (job.TaskTypes); Herald returns it to its queue. A task of Herald's type that contains a whole job instead of
-// {deliveryId, n} goes to the intake, which makes a delivery of the job.
+// {deliveryId, n} goes to the intake, which creates a delivery from the job.
 //
 // Invariants:
 //   - A task that Herald enqueues contains {deliveryId, n} and nothing else. n is the delivery's dispatch counter,

@@ -148,7 +148,7 @@ func (q *Queue) ListForeign(kinds []string) ([]ForeignType, error) {
 
 // UnreadQueue is a queue with jobs for Herald that no asynq server fetches.
 type UnreadQueue struct {
-	Name string // at most maxTypeName characters
+	Name string // shortened to about maxTypeName bytes
 	Jobs int    // pending tasks of Herald's types, at most maxTypeSamples
 }
 

@@ -24,7 +24,7 @@ type Lane string
 const (
 	First  Lane = "first"  // first attempts
 	Retry  Lane = "retry"  // later attempts, and tasks whose delivery waits
-	Bulk   Lane = "bulk"   // first attempts of replays and of the events of a backfill
+	Bulk   Lane = "bulk"   // all attempts of a backfill's deliveries, and first attempts of replays
 	Upkeep Lane = "upkeep" // not used yet
 )
 
@@ -46,7 +46,7 @@ const (
 	announceTimeout = 5 * time.Second // bounds announceLanes
 )
 
-// Task is a task that was created when Postgres dispatched a delivery. It is enqueued in Redis.
+// Task is the task in Redis of a dispatched delivery.
 type Task struct {
 	DeliveryID uuid.UUID
 	N          int    // dispatch counter; a task whose N is below the row's counter cannot claim the delivery
@@ -142,9 +142,8 @@ func (q *Queue) Ping(ctx context.Context) error {
 // is due.
 func (q *Queue) Enqueue(ctx context.Context, t Task) error { return q.enqueueWith(ctx, t, nil) }
 
-// enqueueWith is Enqueue with additional asynq headers of the task. The marker in Redis is the time since which Redis
-// has lost no task. Before the first task of the process, enqueueWith calls Marker, so that Redis has a marker that is
-// not later than the task.
+// enqueueWith is Enqueue with additional asynq headers of the task. Before the first task of the process, it calls
+// Marker. So Redis has a marker (the time since which it has lost no task) that is not later than the task.
 func (q *Queue) enqueueWith(ctx context.Context, t Task, headers map[string]string) error {
 	body, err := json.Marshal(payload{t.DeliveryID, t.N})
 	if err != nil {
@@ -155,8 +154,6 @@ func (q *Queue) enqueueWith(ctx context.Context, t Task, headers map[string]stri
 	if !t.At.IsZero() {
 		opts = append(opts, asynq.ProcessAt(ceilSecond(t.At)))
 	}
-	// Redis may have no marker, the time since which it has lost no task (Marker). The time of Open is stored then,
-	// because the marker must not be later than this process' first task.
 	if !q.marked.Load() {
 		if _, err := q.Marker(ctx, q.opened); err != nil {
 			return fmt.Errorf("put task %s into Redis: %w", t.ID(), err)

@@ -17,9 +17,9 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// parseURL parses REDIS_URL into asynq's connection options. It accepts the schemes redis, rediss, redis-socket and
-// redis-sentinel as asynq does, and for a Redis cluster redis-cluster://[user:password@]host1[:port],host2 or
-// redis-clusters:// (TLS). Its errors do not contain the URL, because it may contain a password.
+// parseURL parses REDIS_URL into asynq's connection options. It accepts asynq's schemes redis, rediss, redis-socket and
+// redis-sentinel. For a Redis cluster, it accepts redis-cluster://[user:password@]host1[:port],host2, and
+// redis-clusters:// for TLS. Errors do not contain the URL, because the URL may contain a password.
 func parseURL(raw secret.Secret) (asynq.RedisConnOpt, error) {
 	text := raw.Reveal()
 	scheme, _, ok := strings.Cut(text, "://")

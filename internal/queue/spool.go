@@ -21,8 +21,8 @@ const (
 	// resultTTL is the time after which Redis deletes a spooled outcome. The delivery's next claim reads the outcome,
 	// usually soon after Postgres is available again. An outcome that no claim reads within resultTTL is lost.
 	resultTTL = 24 * time.Hour
-	// renewalTTL is the time after which Redis deletes a spooled credential. A delivery is open for that long at most,
-	// so no open delivery needs the credential later. If it were lost earlier, a person would have to log in again.
+	// renewalTTL is the time after which Redis deletes a spooled credential. It is the default of HERALD_EXPIRY, after
+	// which no delivery is open. If the credential were lost earlier, a person would have to log in again.
 	renewalTTL = 30 * 24 * time.Hour
 )
 

@@ -59,14 +59,14 @@ func Unstorable(err error) bool {
 	return false
 }
 
-// verdict is a verdict that is being made.
+// verdict is an outcome.Verdict whose fields the classify functions are setting.
 type verdict struct {
 	outcome.Verdict
 	thirdParty bool // another server than the agent's failed; the agent's endpoint may work
 }
 
-// Error returns the verdict for any error of the executor. Unknown errors get the reason internal_error, whose waits
-// count as attempts. The verdict's Text is the text of the error.
+// Error returns the verdict for any error of the executor. Unknown errors get the reason internal_error, and their
+// attempts count. The verdict's Text is the text of the error.
 func Error(err error) outcome.Verdict {
 	v := verdict{Verdict: outcome.Verdict{Text: err.Error()}}
 	v.Reason = findReason(err, &v)
@@ -125,7 +125,7 @@ func classifyFailure(err error, v *verdict) (outcome.Reason, bool) {
 }
 
 // classifyDecoding returns agent_busy if a document cannot be decoded now because other documents use all memory for
-// decoding, and false for other errors. The length of the wait is BackOff.
+// decoding, and false for other errors. The delivery waits for outcome.BackOff.
 func classifyDecoding(err error, _ *verdict) (outcome.Reason, bool) {
 	return outcome.AgentBusy, errors.Is(err, decode.ErrBusy)
 }
@@ -267,7 +267,7 @@ func mayBeExecuted(status int) bool {
 func classifyCall(call *mcpcall.CallError) outcome.Reason {
 	switch s := call.Status; {
 	case errors.Is(call.Err, mcpcall.ErrSessionGone):
-		return outcome.ConnectFailed // nothing was executed; another instance of the agent may know the next session
+		return outcome.ConnectFailed // nothing was executed; the next try may reach the server that knows its session
 	case s == http.StatusUnauthorized, s == http.StatusForbidden:
 		return outcome.AuthRequired
 	case s == http.StatusTooManyRequests:

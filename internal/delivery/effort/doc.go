@@ -49,8 +49,8 @@
 // measured.
 //
 // A call to Redis takes at most Config.Timeout. After a failed call, the worker does not call Redis for a second and
-// counts alone. The only worker also writes to Redis, because `agent show` reads the values there. It writes rarely: at
-// most once a second per slot.
+// counts alone. A worker writes to Redis even if there is no other worker, because `agent show` reads the values there.
+// It writes rarely: at most once a second per slot.
 //
 // Invariants:
 //   - All workers together use at most an agent's budget, plus its running attempts, plus the charges that are not in

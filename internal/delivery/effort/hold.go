@@ -23,8 +23,8 @@ type OverError struct {
 func (e *OverError) Error() string { return e.Text }
 
 // Hold is the reservation of worker time for one attempt in its agent's effort budget, from Begin until End. It also
-// collects the attempt's cost (Spend). Only one goroutine may use it. The methods of a nil Hold, which nil Budgets
-// return, do nothing.
+// collects the attempt's cost (Spend). Only CheckFiles is safe for concurrent use. The methods of a nil Hold, which nil
+// Budgets return, do nothing.
 type Hold struct {
 	budgets *Budgets
 	account *account
@@ -142,9 +142,9 @@ func (h *Hold) Reach() {
 	}
 }
 
-// Spend adds the cost of n calls, connections, listings or fetches (w names which) to the cost that End charges. took
-// is the time that the n together took. n is 0 if the attempt only waited for a connection or a list of tools that
-// another attempt established or requested; then only the time is charged.
+// Spend adds the cost of n calls, connections, listings or fetches (w says which) to the cost that End charges. took is
+// their total duration. n is 0 if the attempt only waited for a connection or a tool list of another attempt. Then only
+// the time is charged.
 func (h *Hold) Spend(w What, n int, took time.Duration) {
 	if h != nil && !h.ended && (n > 0 || took > 0) {
 		h.spent[w] += float64(priceOf(w, n, took).Microseconds())

@@ -32,8 +32,8 @@ func (w What) String() string { return names[w] }
 var leastPrice = [kindCount]time.Duration{Connections: 50 * time.Millisecond, Listings: 20 * time.Millisecond,
 	Fetches: time.Millisecond, ResponseFetches: time.Millisecond}
 
-// priceOf returns the cost of n calls, connections, listings or fetches (w names which). It is took, the time that the
-// n together took, or n times the leastPrice of w if that is more.
+// priceOf returns the cost of n calls, connections, listings or fetches (w says which). took is their total duration.
+// The cost is took, or n times the leastPrice of w if that is more.
 func priceOf(w What, n int, took time.Duration) time.Duration {
 	return max(took, time.Duration(n)*leastPrice[w])
 }

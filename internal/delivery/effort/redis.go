@@ -18,8 +18,8 @@ import (
 //go:embed lua/charge.lua
 var chargeSource string
 
-// remembered is how long Redis keeps an agent's usage (known) after its last charge. The used worker time refills much
-// sooner, but the mean cost of an attempt is useful for as long as a success counts as recent (store.RecentSuccess).
+// remembered is how long Redis keeps an agent's usage (known) after its last charge. The bucket refills much sooner,
+// but the mean cost of an attempt is useful for as long as a success counts as recent (store.RecentSuccess).
 const remembered = time.Hour
 
 // shared accesses the usage of each agent (known) in Redis, to which all workers add.
@@ -34,8 +34,8 @@ func newShared(client redis.UniversalClient, r rules) *shared {
 	return &shared{client: client, script: redis.NewScript(chargeSource), rules: r}
 }
 
-// agentKey returns the Redis key of an agent's usage (known). The key contains a hash of the agent, so that keys have
-// the same length for all agents, which anyone can register.
+// agentKey returns the Redis key of an agent's usage (known). The key contains a hash of the agent's name, so that all
+// keys have the same length.
 func agentKey(a store.Agent) string {
 	hash := sha256.Sum256([]byte(a.FullName()))
 	return "herald:effort:" + hex.EncodeToString(hash[:16])

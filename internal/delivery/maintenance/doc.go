@@ -1,6 +1,6 @@
 // Package maintenance continues deliveries that have no running task:
 //
-//   - Reconciler dispatches deliveries that are due, in each process, and those whose task a dead worker or Redis lost.
+//   - Reconciler dispatches deliveries that are due, and deliveries whose task a dead worker or Redis lost.
 //   - Releaser releases held deliveries once their agents can be called again.
 //   - Retention expires old deliveries, deletes the data of old final ones, and creates partitions.
 //

@@ -68,9 +68,9 @@ type ReconcilerConfig struct {
 	Now func() time.Time // default time.Now
 }
 
-// Reconciler dispatches waiting deliveries that are due, in each process, and repairs stuck deliveries, in one process
-// at a time: it expires the leases of dead workers, replaces tasks that Redis lost, and dispatches from backlogs of
-// agents below their dispatch limit. It logs nothing if it finds nothing.
+// Reconciler dispatches waiting deliveries that are due, in each process. In one process at a time, it also repairs
+// stuck deliveries: it expires the leases of dead workers, replaces tasks that Redis lost, and dispatches from backlogs
+// of agents below their dispatch limit. It logs nothing if it finds nothing.
 type Reconciler struct {
 	ReconcilerConfig
 
@@ -108,8 +108,8 @@ const (
 	// slowPostgres is the timeout of the statements that read the clock and expire leases. While Postgres is frozen,
 	// leases run out although their workers live, because the workers cannot record their outcomes. A statement that
 	// waits during the freeze is cancelled after slowPostgres. Otherwise it would expire these leases when Postgres
-	// continues. slowPostgres is shorter than the default of HERALD_LEASE_MARGIN (1 min), the least time by which a
-	// lease is longer than its call.
+	// continues. A lease is longer than its call by HERALD_LEASE_MARGIN (default 1 min). A freeze shorter than
+	// slowPostgres does not use up that margin.
 	slowPostgres = 2 * time.Second
 
 	// stuckAfter is how overdue a dispatched delivery must be before its task counts as lost although it is active in
@@ -239,7 +239,7 @@ func (r *Reconciler) dispatchDue(ctx context.Context) error {
 }
 
 // isPostgresSteady reports whether Postgres has run for at least Grace, and this process has not found it slow or
-// unavailable within Grace. By then all living workers could record the outcomes that they have. now is the time by
+// unavailable within Grace. In that time, running workers record the outcomes that they have. now is the time by
 // Postgres' clock.
 func (r *Reconciler) isPostgresSteady(ctx context.Context) (steady bool, now time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, slowPostgres)

@@ -196,7 +196,7 @@ func (l *Limiter) requestPermit(ctx context.Context, e *endpoint, token string, 
 	}
 	generation := l.outage.generation
 	l.mu.Unlock()
-	// The call of Redis does not end with ctx: the limiter must learn about each permit that Redis grants.
+	// The call to Redis does not end with ctx, because the limiter must learn about each permit that Redis grants.
 	v, err := callRedis(context.WithoutCancel(ctx), l, l.timeout, func(ctx context.Context) (acquireAnswer, error) {
 		return l.remote.acquire(ctx, o.key, e.id, token, asked)
 	})

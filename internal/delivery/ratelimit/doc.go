@@ -15,8 +15,8 @@
 // made. For one origin:
 //   - It has Inflight permits. A token holds a permit until Release, or until PermitTTL has passed because its worker
 //     died.
-//   - The rate is limited by GCRA: each granted call moves the origin's theoretical arrival time ahead by 1/Rate. Burst
-//     calls may start at once.
+//   - The rate is limited by GCRA: each granted call moves the origin's theoretical arrival time ahead by 1/Rate. At
+//     most Burst calls may start at once.
 //   - Breaker, permits and rate are checked in this order. A refused call uses up neither a permit nor the rate.
 //   - A token that holds a permit can acquire it again at no cost. A release counts only while its token holds a
 //     permit. So an acquire and a release can be repeated, and each result is counted once.
@@ -31,9 +31,9 @@
 //   - A refused call reserves a return time: the time at which its delivery may try again. The latest reserved time of
 //     an endpoint is its line. A reserved time is at least a second ahead, and not before the breaker's next probe.
 //   - A reserved time is later than the endpoint's previous one by the expected time until the endpoint's next call.
-//     That is n/Rate if n endpoints wait, or the mean call time divided by the endpoint's part of the permits
-//     (Inflight/n, at least one), whichever is longer. If the line is five minutes ahead, the call gets a random time
-//     in the second half of these five minutes.
+//     If n endpoints wait, that is the longer of two times: n/Rate, and the mean call time divided by the endpoint's
+//     part of the permits (Inflight/n, at least one). If the line is five minutes ahead, the call gets a random time in
+//     the second half of these five minutes.
 //
 // # How endpoints share their origin
 //
@@ -69,9 +69,9 @@
 // again. Each change between Redis and its own state is logged in one line. The worker maintains its own state at all
 // times, so it is complete when Redis fails.
 //
-// The only worker (Config.Workers) also uses its own state, because no other process needs the counts in Redis. That
-// saves two calls to Redis per agent call. It checks for other workers every second, and returns to Redis when there is
-// one.
+// While there is no other worker (Config.Workers), the worker also uses its own state, because no other process needs
+// the counts in Redis. That saves two calls to Redis per agent call. The worker checks for others every second, and
+// uses Redis again when there is one.
 //
 // Acquire and release are one script call each. An origin has two keys in Redis and an endpoint one. They are in one
 // hash slot of a Redis cluster, and each key has a TTL.

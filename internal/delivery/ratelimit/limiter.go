@@ -40,9 +40,9 @@ type Config struct {
 	MinCalls int           // least calls in Window for the breaker to open; default 10
 	OpenFor  time.Duration // how long the breaker stays open. Default 30 s
 
-	// PermitTTL is how long a permit counts whose worker died without releasing it. Required. It must be at
-	// least the lease of a delivery. Otherwise the permit of a running call could expire, and more than Inflight calls
-	// could run at once.
+	// PermitTTL is how long a permit counts if its worker died without releasing it. Required. It must be at least the
+	// lease of a delivery. Otherwise the permit of a running call could expire, and more than Inflight calls could run
+	// at once.
 	PermitTTL time.Duration
 
 	// MaxWaiters is how many calls of one endpoint may wait in this process for a permit. Further ones are refused, and
@@ -78,8 +78,8 @@ const (
 	// failureRatio is the least share of failed calls that opens a breaker.
 	failureRatio = 0.7
 	// keptAfter is how long an endpoint must wait before free permits are kept for it. A kept permit is unused until a
-	// call of that endpoint tries again. For an endpoint that has waited less, the unused permits cost more than it
-	// helps to serve endpoints in the order in which they began to wait.
+	// call of that endpoint tries again. After a shorter wait, that loss is larger than the benefit of serving endpoints
+	// in the order in which they began to wait.
 	keptAfter = 100 * time.Millisecond
 )
 

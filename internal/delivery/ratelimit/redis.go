@@ -72,8 +72,8 @@ func (s *redisState) clock() int64 {
 	return s.now()
 }
 
-// acquire runs acquire.lua, which does to the state in Redis what originState.acquire does in Go. key is the origin's
-// (originKey), id the endpoint's (endpointID), and token the permit's (permitToken).
+// acquire runs acquire.lua, which applies the rules of originState.acquire to the state in Redis. key is the result of
+// originKey, id that of endpointID, and token that of permitToken.
 func (s *redisState) acquire(ctx context.Context, key, id, token string, q question) (acquireAnswer, error) {
 	args := append([]any{s.clock(), token, boolArg(q.attempt), boolArg(q.reserve)}, s.acquireRules...)
 	got, err := s.acquireScript.Run(ctx, s.client, []string{key, permitsKey(key), endpointKey(key, id)},
@@ -87,7 +87,7 @@ func (s *redisState) acquire(ctx context.Context, key, id, token string, q quest
 	return acquireAnswer{code: code(got[0]), wait: got[1], state: state(got[2]), left: got[3]}, nil
 }
 
-// release runs release.lua, which does to the state in Redis what originState.release does in Go. key, id and token are
+// release runs release.lua, which applies the rules of originState.release to the state in Redis. key, id and token are
 // those of acquire. took is the duration of the call in µs; 0: unknown.
 func (s *redisState) release(ctx context.Context, key, id, token string, result Result,
 	took int64) (releaseAnswer, error) {

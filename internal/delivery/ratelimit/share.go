@@ -32,9 +32,9 @@ func (w *waitingEndpoint) isForgotten(r *rules, now int64) bool {
 }
 
 // isExpected reports whether a call of w's endpoint is expected while a call of another endpoint runs. duration is the
-// expected time of that other call in µs. A call is expected if it waits in a worker (asked), or if the time at which a
-// refused delivery may try again (due) is at most duration ahead, or passed at most duration and at most r.slack ago.
-// If duration is at most r.presence, only a call that waits in a worker is expected.
+// expected time of that other call in µs. A call that waits in a worker (asked) is expected. If duration exceeds
+// r.presence, a call of a refused delivery is expected around its return time (due): from duration before it until
+// duration after it, or r.slack after it if that is earlier.
 func (w *waitingEndpoint) isExpected(r *rules, now, duration int64) bool {
 	if w.asked > 0 && now <= w.asked+r.presence {
 		return true
@@ -43,9 +43,9 @@ func (w *waitingEndpoint) isExpected(r *rules, now, duration int64) bool {
 }
 
 // weighOthers reports whether endpoint e shares its origin: whether another endpoint waits, or was granted a call
-// within r.recent. It also returns the number of elders. For each elder, an endpoint, one permit and one of the calls
-// that the rate allows are kept, so that e cannot use them. An elder has waited longer than e, is expected, and may
-// acquire one of the free permits.
+// within r.recent. It also returns the number of elders. An elder is an endpoint that has waited for r.keptAfter and
+// for longer than e, is expected (isExpected), and may acquire one of the free permits. The caller keeps one permit and
+// one call of the rate for each elder, so that e cannot use them.
 func (m *originState) weighOthers(r *rules, now int64, e *circuit, free int) (shared bool, elders int) {
 	other := m.seen[0]
 	if other.id == e.id {

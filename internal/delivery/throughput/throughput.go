@@ -165,8 +165,8 @@ func (c *Counter) sendCounts(ctx context.Context) {
 	}
 }
 
-// restoreCounts puts unsent, the counts that a failed call could not add to Redis, into c.minutes again. It adds to
-// them the counts of the same minutes that have come since.
+// restoreCounts puts unsent, the counts that a failed call could not add to Redis, into c.minutes again. It adds the
+// later counts of the same minutes to them.
 func (c *Counter) restoreCounts(unsent map[int64]*Minute) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -23,7 +23,7 @@ type Lanes interface {
 }
 
 const (
-	enqueueTimeout  = 5 * time.Second  // for one task
+	enqueueTimeout  = 5 * time.Second  // for adding one task, and for one removal of tasks
 	dispatchTimeout = 30 * time.Second // for all tasks of one Dispatch
 )
 
@@ -117,8 +117,8 @@ func (d *Dispatcher) RedisMarker(ctx context.Context, now time.Time) (time.Time,
 	return d.lanes.Marker(ctx, now)
 }
 
-// ToQueue converts t to a task of package queue and selects its lane: Bulk for replays and backfills, Retry for later
-// attempts, First for all others.
+// ToQueue converts t to a task of package queue and selects its lane: Bulk if t.Bulk is set (backfills, new replays),
+// otherwise Retry for later attempts and First for first attempts.
 func ToQueue(t store.Task) queue.Task {
 	lane := queue.First
 	switch {
