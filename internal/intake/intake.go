@@ -1,9 +1,8 @@
 // Package intake stores jobs in Postgres. They come from the command line, from the API, from tasks of other programs
-// in Redis, or from a list in Redis into which the old backend, the system that Herald replaces, puts its jobs (package
-// legacy). The intake parses a job, encrypts its secret headers, and commits its row. For each job it returns a
-// verdict: accepted (stored), known (stored before), conflict (stored before with other content), refused (invalid or
-// not permitted, and not stored) or rejected (the same, but stored as a rejected row, because the sender gets no
-// answer).
+// in Redis, or from the list in Redis of the old backend, the system that Herald replaces (package legacy). The intake
+// parses a job, encrypts its secret headers, and commits its row. For each job it returns a verdict: accepted (stored),
+// known (stored before), conflict (stored before with other content), refused (invalid or not permitted, and not
+// stored) or rejected (the same, but stored as a rejected row, because the sender gets no answer).
 //
 // Package job defines the format of a job and its key. Package store defines the rows, and decides between accepted,
 // known and conflict. Package watch stores the jobs of a chain's events. Package delivery delivers the accepted jobs.
@@ -203,10 +202,11 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 	return fmt.Sprintf("%s as delivery %s", a.Verdict, a.ID), nil
 }
 
-// readUnanswered parses e, a job from Redis, whose sender gets no answer. It returns the row to store. If the job is
-// invalid, or if trust is below store.TrustDirect and the job sets a field of job.DirectField, it returns the refusal
-// and a row in the status rejected. Such a row has the job's type, or kind if the job contains no type. err is not
-// about an invalid job: it means that the headers could not be encrypted, or a refused job could not be encoded.
+// readUnanswered parses e, a job from Redis, whose sender gets no answer. It returns the row to store. It refuses an
+// invalid job. If trust is below store.TrustDirect, it also refuses a job that sets a field of job.DirectField. For a
+// refused job it returns the refusal and a row in the status rejected. Such a row has the job's type, or kind if the
+// job contains no type. err is not about an invalid job: it means that the headers could not be encrypted, or a refused
+// job could not be encoded.
 func (in *Intake) readUnanswered(e Element, kind job.Kind, trust store.Trust) (it store.Intake, refusal *job.Refusal, err error) {
 	j, err := in.parseElement(e)
 	if err == nil && trust < store.TrustDirect {

@@ -92,7 +92,7 @@ type masker struct {
 // container is an object or array that has begun and not yet ended, or the top level of the text.
 type container struct {
 	hidden bool // all values in it are masked
-	shown  bool // the next value in it is not masked; for an array, all values in it are not masked
+	shown  bool // the next value in it is not masked; in an array, no value is masked
 	array  bool // it is an array
 	named  bool // a member name has occurred in it
 }

@@ -45,8 +45,8 @@ func defaultAction(k Kind) Action {
 }
 
 // readAction reads the field called name, the Action of a job of kind k. Fields that are missing in it have the values
-// of defaultAction. It refuses an endpoint if resolveEndpoint is missing, and a missing endpoint if resolveEndpoint is
-// false.
+// of defaultAction. It refuses an endpoint without resolveEndpoint. If resolveEndpoint is false, it refuses a missing
+// endpoint.
 func (r *fieldReader) readAction(name string, k Kind) Action {
 	a := defaultAction(k)
 	in := r.readKnown(name, "toolName", "resolveEndpoint", "endpoint", "includeFileContent", "verifyFileHash",

@@ -129,7 +129,8 @@ func idText(v *strictjson.Value) string {
 // config with different fields. The first column names the source of each form: the old backend's design, its
 // implementation, the test of its gateway, and its documentation site.
 //
-//	design       resolve_endpoint, endpoint (a URL or an object), tool_name, verify_file_hash, include_file_content, payload_template
+//	design       resolve_endpoint, endpoint (a URL or an object), tool_name, verify_file_hash,
+//	             include_file_content, payload_template
 //	implemented  server_url, tool_name, arguments_template, timeout_ms, auth_token
 //	gateway test endpoint, tool
 //	docs site    server_url, resource_type, operation

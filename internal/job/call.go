@@ -14,8 +14,8 @@ import (
 // arguments of a call may contain a whole feedback file, while a job contains only the file's URI.
 const MaxCallBytes = 4 << 20
 
-// DirectCall is a tool call that POST /mcp/call executes immediately, without a delivery (docs/reference/old-interfaces.md). The request has
-// the form of the old backend's HTTP bridge:
+// DirectCall is a tool call that POST /mcp/call executes immediately, without a delivery
+// (docs/reference/old-interfaces.md). The request has the form of the old backend's HTTP bridge:
 //
 //	{"endpoint": …, "tool_name": "agent.receiveFeedback", "arguments": {…}, "timeout_ms": 30000}
 //
@@ -27,8 +27,8 @@ type DirectCall struct {
 	TimeoutMs int // milliseconds; 0 if the request contains none
 }
 
-// ParseDirectCall parses the body of a direct call. It ignores unknown fields, as the HTTP bridge of the old backend
-// did, which Herald replaces. The error is a *Refusal that names the field.
+// ParseDirectCall parses the body of a direct call. It ignores unknown fields, because the HTTP bridge of the old
+// backend ignored them. The error is a *Refusal that names the field.
 func ParseDirectCall(body []byte, l Limits) (DirectCall, error) {
 	if len(body) > MaxCallBytes {
 		return DirectCall{}, refuse("", "is %d bytes long; a call may have %d", len(body), MaxCallBytes)

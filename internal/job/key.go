@@ -9,8 +9,7 @@ import (
 )
 
 // Key returns the key of the job's event, which is also the key of its delivery. It is empty for AgentUpdated, which
-// has no delivery. These are the forms for NewFeedback and FeedbackRevoked, for ResponseAppended, for
-// ValidationResponse and for a retraction:
+// has no delivery. The first form is for NewFeedback and FeedbackRevoked, and the last one for a retraction:
 //
 //	eip155:<chainId>:<reputationRegistry>/<agentId>/<client>/<feedbackIndex>#<type>
 //	…/<feedbackIndex>/<responder>/<transaction>/<logIndex>#ResponseAppended
@@ -46,9 +45,9 @@ func (j Job) OrderKey() string {
 	return j.pairKey()
 }
 
-// OrderSeq returns the job's number in the order of its ordering key: the feedback index, or for a validation, which
-// has no index, the block number. For a retraction it is one less than the index. So the retraction is delivered before
-// new feedback that gets the same index after the reorg.
+// OrderSeq returns the job's number in the order of its ordering key: the feedback index. A validation has no index, so
+// its number is the block number. The number of a retraction is one less than the index, so that the retraction is
+// delivered before new feedback that gets the same index after the reorg.
 func (j Job) OrderSeq() uint64 {
 	switch {
 	case j.Kind == KindValidationResponse:

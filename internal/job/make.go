@@ -8,9 +8,9 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// Make validates and completes a job whose fields contain an event as it was read from the chain, with the chain's
-// strings unchanged. It returns the job with the default action and with repairText applied to its strings. It applies
-// the same rules as Parse. The error is a *Refusal that names the field.
+// Make validates and completes a job whose fields are those of an event on the chain. It applies the same rules as
+// Parse. It returns the job with the default action, and with strings that Postgres can store (repairText). The error
+// is a *Refusal that names the field.
 func Make(j Job, l Limits) (Job, error) {
 	j.Action = defaultAction(j.Kind)
 	validation, feedback := j.Kind == KindValidationResponse, j.Kind == KindNewFeedback

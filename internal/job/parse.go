@@ -82,9 +82,9 @@ func (l Limits) withDefaults() Limits {
 // Parse parses one job, in Herald's form or in that of the old backend, the system that Herald replaces. The error is a
 // *Refusal that names the field.
 //
-// With the error, Parse returns the zero Job, or a Job without action and meta if the event is valid and only the
-// action, meta or an unknown field is refused. The intake of jobs in Redis stores that Job in a rejected row, so that
-// an operator sees which agent it concerns.
+// With the error, Parse returns the zero Job. But if the event is valid, and only the action, meta or an unknown field
+// is refused, it returns the Job without action and meta. The intake of jobs in Redis stores kind and agent of that Job
+// in a rejected row, so that an operator sees which agent the job concerns.
 func Parse(line []byte, l Limits) (Job, error) {
 	l = l.withDefaults()
 	if len(line) > MaxBytes {

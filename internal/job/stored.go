@@ -11,9 +11,9 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// stored is the JSON form in which Postgres stores a Job. It has the field names of docs/reference/jobs.md and omits empty
-// fields. agentId, value and integers above maxExact are decimal strings, and addresses have checksums. Parse accepts
-// this form, except for the fields sanitized and retracts.
+// stored is the JSON form in which Postgres stores a Job. It has the field names of docs/reference/jobs.md and omits
+// empty fields. agentId, value and integers above maxExact are decimal strings, and addresses have checksums. Parse
+// accepts this form, except for the fields sanitized and retracts.
 type stored struct {
 	Type               Kind            `json:"type"`
 	ChainID            wide            `json:"chainId"`

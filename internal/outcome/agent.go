@@ -1,14 +1,14 @@
 package outcome
 
-// Agent contains the facts about an agent that end or hold its deliveries without a request to it. A caller leaves out
-// what it does not know.
+// Agent contains the facts about an agent that end or hold its deliveries without a request to it. Unknown facts have
+// zero values.
 type Agent struct {
 	Filter       string // the filter of its policy that skips the event, as a sentence
-	FileDisables bool   // its entry in the servers file says "enabled": false
+	FileDisables bool   // its entry in the servers file (HERALD_SERVERS_FILE) says "enabled": false
 	Disabled     bool   // its policy says "enabled": false
 	RowDisables  bool   // an operator disabled it, or Herald did, because all its calls failed
 	Inactive     bool   // its registration document says "active": false
-	Unlisted     Tool   // the delivery's tool, if the servers file lists only others
+	Unlisted     Tool   // the delivery's tool, if the servers file lists only other tools
 }
 
 // Tool is the tool that a delivery calls.
@@ -27,8 +27,8 @@ func (t Tool) Missing() Reason {
 }
 
 // Judge returns the failure of each delivery to the agent, or nil if the agent may be called. Call it only after the
-// event check, or for an agent that an operator named: before the check, a job may name another agent than its event,
-// and the verdict about that agent would keep the event from its own.
+// event check, or for an agent that an operator named. Before the check, a job may name a wrong agent, and the failure
+// of that agent would end the delivery to the right one.
 func (a Agent) Judge() error {
 	switch {
 	case a.Filter != "":

@@ -20,7 +20,7 @@ type Subject struct {
 	Tool     string // the tool that the job names
 	Listed   bool   // the agent has an entry in the servers file
 	Over     bool   // the delivery is final and will not be tried again
-	Shower   string // "probe" or "resolve": the command that shows the step, which must not refer to itself
+	Shower   string // "probe" or "resolve": the command that shows the step; the step must not name this command
 }
 
 // NextStep returns a text for the operator: how to proceed with a delivery that ended, is held or waits for the reason
@@ -46,8 +46,8 @@ var (
 	value = regexp.MustCompile(`@[a-z]+`)
 )
 
-// fill replaces each part of the text in braces by its content with the values of s, such as @replay. If a value is
-// unknown, the part's alternative replaces it; without one, the part is omitted.
+// fill removes the braces of each part of the text, and replaces placeholders in it, such as @replay, by values of s.
+// If a value is unknown, the part's alternative replaces the part. Without an alternative, the part is omitted.
 func (s Subject) fill(r Reason, text string) string {
 	values := map[string]string{"@chain": strconv.FormatUint(s.ChainID, 10), "@agent": s.Agent, "@tool": s.Tool,
 		"@delivery": s.Delivery, "@replay": s.replay(r), "@probe": s.show("probe"), "@resolve": s.show("resolve")}

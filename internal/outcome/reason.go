@@ -1,6 +1,6 @@
-// Package outcome is the vocabulary of an attempt's end: the reasons why a delivery was skipped, rejected or cancelled,
-// is held, waits or is dead, their effect on the delivery, the retry schedule, and the next step for an operator. The
-// package does no I/O and reads no clock. Package delivery/classify maps errors to verdicts.
+// Package outcome is the vocabulary of an attempt's end. It has the reasons for which a delivery is skipped, rejected,
+// cancelled, held, waiting or dead, the effect of each reason, the retry schedule, and the next step for an operator.
+// The package does no I/O and reads no clock. Package delivery/classify maps errors to verdicts.
 //
 // The list of reasons is closed. Rows and metrics contain these words and operators filter by them, so a word never
 // changes. A new reason is one row below. Let its ending be Hold only if something releases the deliveries that are
@@ -55,8 +55,9 @@ func Reasons() []Reason { return slices.Clone(reasons) }
 // Ending returns the ending of a delivery whose attempt failed for the reason.
 func (r Reason) Ending() Ending { return rows[r].ending }
 
-// Free reports whether an attempt that ended for the reason is free: it does not count. All holds are free, the waits
-// for confirmations, for the chain's node, for an earlier delivery, and for one of Herald's limits, and filtered events.
+// Free reports whether an attempt that ended for the reason is free: it does not count. All holds are free. So are the
+// waits for confirmations, for the chain's node, for an earlier delivery, and for one of Herald's limits, and the
+// attempts of filtered events.
 func (r Reason) Free() bool { return rows[r].free }
 
 // Texts of several reasons.
@@ -135,8 +136,8 @@ var (
 	EndpointUnverified = add(row{word: "endpoint_unverified", ending: Reject,
 		step: "the operator of the endpoint has to name the agent as the error says, or HERALD_BINDING=warn lets it " +
 			"be called all the same{; then: @replay}"})
-	// AddressBlocked: package netguard refuses to connect to a host that the delivery needs, for example because its
-	// address is private: the host of the endpoint, of a document or file, or of an authorization server.
+	// AddressBlocked: package netguard refuses to connect to the host of the endpoint, of a document or file, or of an
+	// authorization server, for example because the host's address is private.
 	AddressBlocked = add(row{word: "address_blocked", ending: Reject,
 		step: "if the address is intended, let it through by HERALD_ALLOW_NETWORKS, plain http by " +
 			"HERALD_ALLOW_HTTP=true, and restart the worker{; then: @replay}"})
@@ -205,8 +206,9 @@ var (
 			"for"})
 	// AgentBusy: the permits, slots or memory that calls to this agent may use are all in use.
 	AgentBusy = add(row{word: "agent_busy", ending: Wait, free: true, step: again})
-	// BehindEarlier: it is the turn of an earlier delivery with the same ordering key (HERALD_ORDER), or a retraction
-	// waits until the delivery of the feedback has ended.
+	// BehindEarlier: an earlier delivery with the same ordering key goes first (HERALD_ORDER). Or a revocation,
+	// response or retraction waits until the delivery of its feedback has ended, or a response waits for other
+	// responses to the agent.
 	BehindEarlier = add(row{word: "behind_earlier", ending: Wait, free: true, step: again})
 	// BreakerOpen: the circuit breaker is open because most of the endpoint's latest calls failed.
 	BreakerOpen = add(row{word: "breaker_open", ending: Wait, free: true,

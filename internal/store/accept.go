@@ -23,7 +23,7 @@ import (
 // MaxAccept limits the jobs of one Accept call, because one transaction accepts all of them and locks all their agents.
 const MaxAccept = 500
 
-// Intake is a job that Accept stores as a delivery, with the data about its sender.
+// Intake is one job to accept, with its sender.
 type Intake struct {
 	Job           job.Job
 	SealedHeaders []byte // encrypted action.endpoint.headers of the job; nil: it has none
@@ -112,9 +112,9 @@ func (s *Store) Accept(ctx context.Context, in []Intake) (out []Acceptance, task
 	return out, tasks, nil
 }
 
-// retryAccept calls transact, which must run one whole transaction, until it succeeds or ctx has ended. It repeats the
-// call only if a concurrent transaction caused the error: without limit if shouldRetry is true for the error, and
-// maxMissed times if missedConflict is true. It returns any other error.
+// retryAccept calls transact, which must run one whole transaction, until it succeeds or ctx has ended. If shouldRetry
+// is true for the error, it repeats the call without limit. If missedConflict is true, it repeats the call at most
+// maxMissed times. It returns any other error.
 func (s *Store) retryAccept(ctx context.Context, transact func() error) error {
 	for missed := 0; ; {
 		err := transact()
@@ -186,9 +186,8 @@ func newArrivals(in []Intake) ([]arrival, error) {
 	return rows, nil
 }
 
-// newArrival returns the arrival of an Intake. If Postgres cannot store the job, the arrival is that of a Refused job.
-// An invalid traceparent is dropped. newArrival returns an error if the key is empty or the job cannot be encoded as
-// JSON.
+// newArrival returns the arrival of an Intake. If Postgres cannot store the job, newArrival sets Refused. An invalid
+// traceparent is dropped. newArrival returns an error if the key is empty or the job cannot be encoded as JSON.
 func newArrival(it Intake) (arrival, error) {
 	a := arrival{Intake: it, key: storable.Text(cmp.Or(it.Key, it.Job.Key()), maxKeyBytes),
 		kind: storable.Text(string(it.Job.Kind), maxNameBytes), agent: jobAgent(it.Job)}
@@ -268,7 +267,7 @@ func (s *Store) acceptPart(ctx context.Context, tx pgx.Tx, in []arrival) (out []
 }
 
 // listAgentsToDispatch returns the distinct agents from whose backlogs acceptPart must dispatch. It omits an agent if
-// none of its jobs can have left a delivery to dispatch: each job is Refused or an AgentUpdated, or its new delivery
+// no job can have added to its backlog: each of its jobs is Refused, is an AgentUpdated, or became a new delivery that
 // waits or has a task. byAgent has the tasks that acceptPart has dispatched so far.
 func listAgentsToDispatch(in []arrival, out []Acceptance, byAgent map[Agent][]Task) []Agent {
 	isDispatched := make(map[uuid.UUID]bool, len(in))
@@ -390,7 +389,7 @@ type columns struct {
 	bound                bool // arrival.read; it has the same value for all new deliveries
 }
 
-// appendArrival appends one element to each slice: the values of the delivery, with this id, that is made of arrival a.
+// appendArrival appends the values of one new delivery to the slices. The delivery has this id and the contents of a.
 func (c *columns) appendArrival(a arrival, id uuid.UUID) {
 	c.ids, c.keys, c.kinds = append(c.ids, id), append(c.keys, a.key), append(c.kinds, a.kind)
 	c.chains = append(c.chains, int64(a.agent.ChainID))
@@ -479,7 +478,7 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 			continue
 		}
 		h, ok := holders[a.key]
-		if !ok { // the answer to an earlier arrival changed it
+		if !ok { // the answer to an earlier arrival changed the delivery
 			changed, err := s.readHolders(ctx, tx, "herald.key_hash(h.key) = herald.key_hash($1)", a.key)
 			if err != nil {
 				return err
@@ -520,9 +519,9 @@ func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, condition string, ar
 
 // answerKnownKey answers an arrival whose key has the delivery h. The first case that applies decides:
 //   - The arrival is Refused: nothing changes.
-//   - The stored job cannot be parsed. If the delivery ended because its event was missing (mayReopen) or its job was
-//     invalid, reopenDelivery replaces the job, unless the agent was called and the arrival was not read from the
-//     chain. In all other cases nothing changes.
+//   - The stored job cannot be parsed. reopenDelivery replaces it under two conditions; otherwise nothing changes.
+//     First: the delivery ended because its job was invalid or its event was missing (mayReopen). Second: the agent was
+//     not called, or the arrival was read from the chain.
 //   - The arrival was read from the chain: answerRead.
 //   - Workers do not check the delivery's event: answerUnverified.
 //   - The delivery is a retraction, whose job this package made: nothing changes.
@@ -578,14 +577,15 @@ func (s *Store) answerUnverified(ctx context.Context, tx pgx.Tx, a arrival, h ho
 // case that applies decides:
 //   - h ended because its event was missing (mayReopen), and its agent was not called: the new job becomes a hint, and
 //     h is queued again. Exception: if h was rejected (event_not_found) and AddHint rejects the hint, h stays rejected.
-//   - h has ended for another reason, or its agent was or may have been called: if h's job was read from the chain
-//     (bound) and the new job names another event, the new job becomes a hint, and a worker will read h's event from
-//     the chain again (Review).
+//   - h has ended for another reason, or its agent was or may have been called. If h's job was read from the chain
+//     (bound) and the new job names another event, the new job becomes a hint, and a worker reads h's event from the
+//     chain again (Review). Otherwise nothing changes.
 //   - The new job differs from the stored one in the event or its position, or its sender has a higher trust than h's:
 //     the new job becomes a hint.
 //
 // In each case, AddHint may reject the hint. The answer is Accepted if h was queued again. Otherwise it is Conflict if
-// a hint whose sender has the same Trust has another action or other headers, and else Known.
+// a hint of a sender with the same Trust has another action than the new job, or other headers. In all other cases it
+// is Known.
 func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	if brought.EventSum() != known.EventSum() || a.Source.Trust > h.source.Trust {

@@ -24,7 +24,8 @@ var latencyBounds = [latencyBuckets - 1]time.Duration{10 * time.Millisecond, 20 
 const latencyBuckets = 14
 
 // AgentHour counts the calls of an agent that were recorded in one hour. An attempt counts as a call if it sent a call,
-// completely or partly, or failed before that by the agent's fault, for example to connect.
+// completely or partly. It also counts if it failed earlier by the agent's fault, for example because it could not
+// connect.
 type AgentHour struct {
 	Hour     time.Time // beginning of the hour, UTC
 	Calls    int
@@ -116,8 +117,8 @@ func SummarizeHours(hours []AgentHour, since time.Time) CallSummary {
 }
 
 // interpolateQuantile estimates the duration in milliseconds that a share q (0 to 1) of the calls does not exceed.
-// latency is their histogram. It assumes that the calls of a bucket are evenly distributed; in the last bucket it
-// returns the lower bound. It returns nil if there are no calls.
+// latency is the histogram of the calls. interpolateQuantile assumes that the calls of a bucket are evenly distributed.
+// For the last bucket it returns the lower bound. It returns nil if there are no calls.
 func interpolateQuantile(latency []int, q float64) *float64 {
 	total := 0
 	for _, n := range latency {

@@ -43,7 +43,7 @@ type LookConfig struct {
 	FailingAfter time.Duration // time for which an agent's calls must all have failed before AgentFailing
 	DisableAfter time.Duration // time for which all its calls must have failed before an agent is disabled; 0: never
 	Pause        time.Duration // minimum time between two alerts of a kind about an agent's deliveries
-	Keep         time.Duration // age at which alerts are deleted that were sent or given up
+	Keep         time.Duration // age at which sent and given-up alerts are deleted
 	// Compose returns the payload to post for a change. LookForNews calls it within its transaction. If Compose is nil,
 	// changes are marked as reported, but no alert is inserted.
 	Compose func(News) (json.RawMessage, error)
@@ -53,7 +53,7 @@ const (
 	maxLookAgents   = 500      // agents with new problems that one LookForNews reports, and agents that it disables
 	maxLookMishaps  = 5000     // rows of herald.mishaps that one LookForNews reads
 	maxNamedMishaps = 20       // ids of deliveries in an alert, and in a row of herald.mishaps
-	heraldActor     = "herald" // Audit.Actor of agents that LookForNews disabled
+	heraldActor     = "herald" // Audit.Actor when LookForNews disables an agent
 )
 
 // LookForNews disables agents whose calls have all failed for cfg.DisableAfter, finds changes of agents and deliveries
@@ -152,9 +152,9 @@ func (s *Store) disableFailing(ctx context.Context, tx pgx.Tx, candidates []Agen
 }
 
 // noteAgents returns one News for each agent that began to fail, was disabled or recovered. It stores these changes in
-// herald.alerted_agents, so that later calls skip them. An agent fails if its last two calls or more have failed, the
-// first of them at least failingAfter ago. noteAgents returns at most maxLookAgents failing and disabled agents, and
-// all agents that recovered.
+// herald.alerted_agents, so that later calls skip them. An enabled agent fails if its last calls, at least two, have
+// failed, and the first of these failed at least failingAfter ago. noteAgents returns at most maxLookAgents failing and
+// disabled agents, and all agents that recovered.
 func noteAgents(ctx context.Context, tx pgx.Tx, failingAfter time.Duration) ([]News, error) {
 	now := time.Now()
 	rows, _ := tx.Query(ctx, statement("note_agents"), failingAfter, maxLookAgents)

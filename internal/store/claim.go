@@ -36,7 +36,7 @@ type Claim struct {
 	Source        Source   // sender of the job whose action (tool, endpoint, arguments) is used
 	Bound         bool     // Job was read from the chain, by the chain follower or by an earlier check (Bind)
 	Verified      bool     // the event is checked before the call: workers verified its chain when the job was accepted
-	Hints         int      // counts changes of hints (Hint) and job, so that Bind notices a later one; 0: no hints
+	Hints         int      // raised when others add a hint (Hint) or replace the job, so that Bind notices; 0: no hints
 	Corrected     []string // fields in which jobs that were sent differ from the event (Binding.Corrected)
 	CreatedAt     time.Time
 	Called        bool  // an earlier attempt called the agent, or may have called it

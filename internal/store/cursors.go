@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// CursorKey identifies a cursor: a chain and one contract, or a chain, one or more contracts and the block range of a
-// backfill.
+// CursorKey identifies a cursor. The cursor of a contract follows one contract. The cursor of a backfill reads a block
+// range of one or more contracts.
 type CursorKey struct {
 	ChainID   uint64
 	Contracts string // lower-case address; those of a backfill are separated by commas
@@ -34,7 +34,7 @@ type Cursor struct {
 	Head    uint64   // number of the chain's newest block when the cursor last moved
 
 	Finalized uint64          // number of the newest finalized block, as the nodes reported it; 0: unknown
-	Settled   uint64          // newest block that no reorg is expected to replace; reorgs ignore events up to it
+	Settled   uint64          // newest block that no reorg is expected to replace; events up to it are not remembered
 	Reorgs    uint64          // how often the cursor moved back to read replaced blocks again
 	Checks    json.RawMessage // encoded chain.Checks: which blocks were checked for omitted logs; nil: all
 	moves     int64           // how often the cursor has moved, to detect moves by other processes
@@ -107,9 +107,9 @@ type Advanced struct {
 }
 
 // AdvanceCursors accepts the jobs of the blocks that were read, ends deliveries whose events a reorg removed, and moves
-// the cursors to the block after a.To, in Postgres and in cursors, in one transaction. All cursors are of one chain and
-// have the same Next. They are cursors of contracts, or one cursor of a backfill, which is deleted after its last
-// block. The number of jobs has no limit, unlike that of Accept. See docs/design/chain.md.
+// the cursors to the block after a.To, in one transaction. It also updates the elements of cursors. All cursors are of
+// one chain and have the same Next. They are cursors of contracts, or one cursor of a backfill, which is deleted after
+// its last block. The number of jobs has no limit, unlike that of Accept. See docs/design/chain.md.
 //
 // It returns ErrCursorMoved, and stores nothing, if another process has moved one of the cursors.
 func (s *Store) AdvanceCursors(ctx context.Context, cursors []*Cursor, a Advance) (done Advanced, err error) {

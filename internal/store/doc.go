@@ -32,7 +32,7 @@
 //
 // Invariants:
 //   - A delivery exists once its Accept has committed. From then on, only a fenced write, an operator, the reconciler,
-//     retention or the chain changes it.
+//     retention, the chain or another job with its key changes it.
 //   - A transaction that takes a running delivery from its worker draws a new claim number. A worker that has lost its
 //     claim gets ErrFenced and must not act on the delivery again. Record makes one exception, for a late success.
 //   - At most MaxDispatchedPerAgent deliveries of an agent have a task and are queued or running. Waiting and held
@@ -46,8 +46,10 @@
 //     the next attempt gets its number.
 //   - An attempt is completed once. An attempt without an outcome is running, or its outcome is unknown to Postgres;
 //     Redis may have the spooled outcome (Adopt).
-//   - A final delivery changes only by an operator's replay, by retention, which deletes its contents, or by the chain:
-//     when a reorg removes its event, when its event returns, or when another event gets its key.
+//   - A final status changes only by an operator's replay, when a reorg removes the event, when the event returns, or
+//     by another job of an event that was missing. A revocation that was skipped (never_delivered) is queued again
+//     together with its feedback. Retention deletes the contents of final deliveries. A new delivery may get the key of
+//     a final one.
 //   - One worker at a time renews an access token: it leases the renewal and saves the token under the renewal's
 //     number. A token that was obtained with a replaced credential is not saved.
 //   - Every call ends: a context without a deadline gets one.

@@ -29,7 +29,7 @@ type Trust int
 const (
 	TrustChain    Trust = iota // lowest: jobs made from events of the chain, which have the default action
 	TrustOrdinary              // senders that must not set the fields that job.DirectField checks, such as an endpoint
-	TrustDirect                // highest: commands of the operator, and senders that may set such fields as an endpoint
+	TrustDirect                // highest: commands of the operator, and senders that may set these fields
 )
 
 // Values of Source.Name for sources that are not API tokens.

@@ -70,7 +70,7 @@ func (l *leaders) lock(ctx context.Context, locks []int64) (_ *pgxpool.Conn, got
 			return nil, nil, err
 		}
 	}
-	// The statement goes on when ctx ends. Otherwise pgx would close the connection, which may hold locks of other calls.
+	// The statement does not end with ctx. Otherwise pgx would close the connection, which may hold other locks.
 	ctx, end := context.WithTimeout(context.WithoutCancel(ctx), lockTimeout)
 	defer end()
 	// If this machine fails without closing the connection, keepalives make Postgres end it after 5 + 2 * 2 s.

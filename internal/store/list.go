@@ -238,8 +238,8 @@ func (f Filter) narrow() (n narrowing) {
 }
 
 // acceptSkew is how much later a row may be created than a row with a higher seq. For two concurrent transactions, that
-// is at most their duration. A wrong clock of Postgres, for example after a failover, adds its error, assumed to be one
-// hour at most.
+// is at most their duration. If Postgres' clock is wrong, for example after a failover, the error of the clock is
+// added. It is assumed to be one hour at most.
 const acceptSkew = time.Hour + 5*time.Minute
 
 // narrowByTime returns the conditions of narrow, and also bounds of seq that follow from Since and Until. Postgres

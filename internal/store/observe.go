@@ -12,7 +12,7 @@ import (
 )
 
 // The values of AgentRow.State, the result of the last contact with the agent's server. The state does not decide
-// whether the agent is enabled: AgentRow.Enabled does, and the servers file, the operator's list of MCP servers.
+// whether the agent is enabled: AgentRow.Enabled and the servers file (the operator's list of MCP servers) decide.
 const (
 	StateDisabled  = "disabled"   // the agent is disabled, so its deliveries are held
 	StatePending   = "pending"    // there was no contact yet, or none since the agent was enabled

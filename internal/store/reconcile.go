@@ -40,9 +40,9 @@ func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (n int
 	return n, err
 }
 
-// Due puts at most limit deliveries that wait without a task, and whose wait is over, into their agents' backlogs, and
-// dispatches from these backlogs. more reports whether further deliveries may be due. It skips deliveries whose agent
-// another transaction has locked, so that several processes can call it at the same time.
+// Due puts at most limit deliveries that wait without a task, and whose wait is over, into their agents' backlogs. Then
+// it dispatches from these backlogs. more reports whether further deliveries may be due. It skips deliveries whose
+// agent another transaction has locked, so that several processes can call Due at the same time.
 func (s *Store) Due(ctx context.Context, limit int) (tasks []Task, more bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

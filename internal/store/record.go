@@ -41,7 +41,7 @@ type Outcome struct {
 	Task bool `json:"task,omitempty"`
 	// Anew, with Task: the delivery gets a new task for the wait, because asynq has not ended the claimed task yet.
 	Anew bool `json:"anew,omitempty"`
-	// Free: the attempt does not count and is not stored, and the next attempt gets its number. Free is ignored if Called
+	// Free: the attempt does not count and is not stored. The next attempt gets its number. Free is ignored if Called
 	// is set.
 	Free   bool   `json:"free,omitempty"`
 	Called bool   `json:"called,omitempty"` // at least a part of the call was sent to the agent
@@ -86,8 +86,8 @@ type Outcome struct {
 	// cause, for example a rate limit. The reconciler dispatches them later.
 	SkipDispatch bool `json:"keepLine,omitempty"`
 	// Moved: the call may have failed because the agent's endpoint moved. Record raises the agent's epoch, so that
-	// workers resolve the agent again. It does not raise an epoch that an outcome with Moved has raised, until the
-	// agent's next success.
+	// workers resolve the agent again. After that, another outcome with Moved does not raise it again before a success,
+	// or before another cause has raised it.
 	Moved bool `json:"moved,omitempty"`
 
 	// Undecided: the check found the event in no confirmed block, or a hint (type Hint) arrived during the check. If a
@@ -214,8 +214,8 @@ func (r *onceClosed) Close() error {
 // changes the delivery as Record would. p.Outcome.Delay is the rest of the wait. Calling Adopt again after an error is
 // harmless.
 //
-// Adopt returns ErrFenced as Record does. It returns ErrStale, and changes nothing, if the earlier attempt already has
-// an outcome, or if it was deleted because it did not count (Outcome.Free).
+// Adopt returns ErrFenced in the same cases as Record. It returns ErrStale, and changes nothing, if the earlier attempt
+// already has an outcome, or if it was deleted because it did not count (Outcome.Free).
 func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Recorded, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -238,7 +238,7 @@ func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Reco
 		if ours && !open {
 			return ErrStale
 		}
-		o.Free = o.Free && p.Attempt == c.Attempt-1 // otherwise it stays: the attempts after it keep their numbers
+		o.Free = o.Free && p.Attempt == c.Attempt-1 // otherwise its row stays: later attempts keep their numbers
 		b := &pgx.Batch{}
 		q := recordRequest{claim: c, outcome: o, attempt: p.Attempt, startedAt: p.StartedAt, tookMs: &took}
 		queueRecord(b, q)
@@ -286,8 +286,8 @@ func newRecordRequest(c *Claim, o Outcome) recordRequest {
 	return recordRequest{claim: c, outcome: o, attempt: c.Attempt, startedAt: c.StartedAt}
 }
 
-// isPlain reports whether recordGroup may record the outcome: its statements are record.sql and dispatch.sql and no
-// others, and it does not raise the agent's epoch.
+// isPlain reports whether recordGroup may record the outcome: the outcome needs record.sql and dispatch.sql only, and
+// does not raise the agent's epoch.
 func (q recordRequest) isPlain() bool {
 	reasons, _ := q.outcome.mendedReasons(0)
 	return reasons == nil && !q.outcome.SkipDispatch && len(q.outcome.Refuted) == 0 && !q.outcome.Moved

@@ -130,8 +130,8 @@ func setAccess(ctx context.Context, tx pgx.Tx, t Token) error {
 	return err
 }
 
-// AccessAfter lists a page of credentials as TokensAfter does, but only those that have an access token, and sets
-// Token.Access.
+// AccessAfter lists a page of the credentials that have an access token, and sets Token.Access. Pages and order are
+// those of TokensAfter.
 func (s *Store) AccessAfter(ctx context.Context, last *Token) (list []Token, err error) {
 	defer wrapError(&err, "list access tokens")
 	return s.listTokens(ctx, `SELECT `+tokenColumns+`, x.ciphertext, x.expires_at FROM herald.agent_mcp_tokens t

@@ -274,7 +274,7 @@ func (s *Store) markGone(ctx context.Context, tx pgx.Tx, in []arrival, holders m
 // If they name different events, the first case that applies decides:
 //   - h is bound and its agent was or may have been called: the new event gets a new delivery with the key
 //     (displaceHolder).
-//   - h is bound or verified, and ended although its event was not missing (mayReopen is false): the same.
+//   - h is bound or verified, and ended for another reason than a missing event (mayReopen is false): the same.
 //   - h ended because its event was missing (mayReopen), and its agent was not called: h is queued again with the new
 //     event.
 //   - h is neither bound nor verified: h keeps its job. The answer is Conflict if the content of the events differs.

@@ -10,8 +10,8 @@ import (
 )
 
 // Retain deletes the contents and hints of deliveries that ended more than age ago (retain.sql). Their rows stay, with
-// id, key, agent, status and reason. Retain also deletes attempts that began more than age ago from the default
-// partition of herald.attempts, which DropPartitions never drops, except those of open deliveries. It changes at most
+// id, key, agent, status and reason. Retain also deletes attempts from the default partition of herald.attempts, which
+// DropPartitions never drops: those that began more than age ago and belong to no open delivery. It changes at most
 // limit deliveries and deletes at most limit attempts, and returns the sum of both. The caller repeats the call while
 // it returns more than 0.
 func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows int, err error) {

@@ -31,7 +31,7 @@ const maxResponsesPerAgent = 2
 // Status is the state of a delivery (docs/design/delivery.md).
 type Status string
 
-// All statuses. A final status changes only by an operator's replay, or after a reorg.
+// All statuses. The package comment says when a final status changes.
 const (
 	Queued    Status = "queued"    // ready: in its agent's backlog, or dispatched with a task in Redis
 	Running   Status = "running"   // claimed by a worker

@@ -22,7 +22,7 @@ const (
 	// SchemeClientCredentials and SchemeAuthorizationCode: the ciphertext is an OAuth credential. Herald sends the
 	// access token that Token.Issuer returns for the credential, as Authorization: Bearer.
 	SchemeClientCredentials = "oauth_client_credentials"
-	SchemeAuthorizationCode = "oauth_authorization_code" // a person consented once; a refresh token renews it
+	SchemeAuthorizationCode = "oauth_authorization_code" // a person consented once; a refresh token gets access tokens
 )
 
 // Token is a credential of an agent that an operator stored. By storing it, the operator agrees that Herald sends it to
@@ -91,11 +91,11 @@ func scanToken(row pgx.CollectableRow) (t Token, err error) {
 }
 
 // SetToken stores a token, and replaces an earlier one of the same agent and origin. It raises the agent's epoch, so
-// that every worker uses the token from its next claim, and releases the deliveries that were held for a missing
-// credential (auth_required), oldest first and in as many transactions as needed. It inserts a row for an unknown
-// agent, and deletes the access token of the replaced credential. It returns the number of released deliveries and the
-// tasks that the caller puts into Redis or removes there. After an error, both describe the committed part, and a
-// second call continues.
+// that every worker uses the token from its next claim. It releases the deliveries that were held for a missing
+// credential (auth_required), oldest first, in as many transactions as needed. It inserts a row for an unknown agent,
+// and deletes the access token of the replaced credential. It returns the number of released deliveries and the tasks
+// that the caller puts into Redis or removes there. After an error, both describe the committed part, and a second call
+// continues.
 func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []Task, err error) {
 	key, ok := secret.KeyID(t.Ciphertext)
 	switch {
@@ -119,8 +119,8 @@ func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []Ta
 	})
 }
 
-// RemoveToken deletes the token of an agent for an origin, and then raises the epoch and releases deliveries as
-// SetToken does. It returns ErrNotFound if no such token is stored.
+// RemoveToken deletes the token of an agent for an origin. Like SetToken, it raises the epoch and releases deliveries.
+// It returns ErrNotFound if no such token is stored.
 func (s *Store) RemoveToken(ctx context.Context, a Agent,
 	origin netguard.CredentialOrigin) (released int, tasks []Task, err error) {
 	defer wrapError(&err, "remove the token of agent %s for %s", a, origin)

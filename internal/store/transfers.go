@@ -13,9 +13,8 @@ import (
 
 // AgentChange has the details of an AgentUpdated event that the chain follower read.
 type AgentChange struct {
-	// LastID is the last id of a range of agents that changed, of which the job's agent is the first (ERC-4906,
-	// BatchMetadataUpdate). Agents of the range without a row in herald.agents are ignored. Nil: only the job's agent
-	// changed.
+	// LastID is the last id of a range of agents that changed (ERC-4906, BatchMetadataUpdate). The job's agent is the
+	// first. Agents of the range without a row in herald.agents are ignored. Nil: only the job's agent changed.
 	LastID *big.Int
 	// From and To are the old and the new owner, if the agent was transferred (ERC-721, Transfer); otherwise both are
 	// zero.

@@ -27,7 +27,7 @@ type Policy struct {
 	Enabled      *bool     `json:"enabled,omitempty"`      // false: the agent's deliveries are held
 	OnUnknown    string    `json:"onUnknown,omitempty"`    // "resend" or "hold", see store.Policy
 	Order        string    `json:"order,omitempty"`        // "strict" or "off", see store.Policy
-	MaxPerSecond float64   `json:"maxPerSecond,omitempty"` // calls of the agent per second
+	MaxPerSecond float64   `json:"maxPerSecond,omitempty"` // calls to the agent per second
 	BatchSize    int       `json:"batchSize,omitempty"`    // deliveries in one call
 	PauseUntil   time.Time `json:"pauseUntil,omitzero"`    // the agent is not called before
 	Filters      []Rule    `json:"filters,omitempty"`      // the first that matches decides; none: deliver
@@ -47,9 +47,9 @@ type Rule struct {
 	Skip       bool                  // false: deliver
 	text       string                // compact JSON, as in the document
 	conditions [][]func(*Event) bool // for each member of "when" its alternatives
-	// followUps: the rule also applies to revocations and responses, because it has a kind and no condition on tags,
-	// value or file. Other rules do not: revocations and responses end never_delivered if their feedback was skipped,
-	// and a rule that skips all other tags must not hide the revocation of delivered feedback.
+	// followUps: the rule has a kind and no condition on tags, value or file. Only such a rule also applies to
+	// revocations and responses. They end as never_delivered if their feedback was skipped. A rule that skips all other
+	// tags must not hide the revocation of delivered feedback.
 	followUps bool
 }
 
@@ -184,7 +184,7 @@ func (l Levels) Settings() Policy {
 	return p
 }
 
-// lower returns the lower of two limits, of which 0 is no limit.
+// lower returns the lower of two limits. 0 means no limit.
 func lower[T int | float64](a, b T) T {
 	if a == 0 || b == 0 {
 		return a + b

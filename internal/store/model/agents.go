@@ -38,8 +38,8 @@ func (s *Store) agent(a store.Agent) *agent {
 }
 
 // observeOutcome updates the agent from the outcome of an attempt, unless the job named the endpoint. If the agent's
-// endpoint may have moved (Outcome.Moved), it raises the epoch. It does not raise an epoch that another failed call has
-// raised, until the agent's next success.
+// endpoint may have moved (Outcome.Moved), it raises the epoch. After a failed call has raised the epoch, another
+// failed call does not raise it again before a success.
 func (s *Store) observeOutcome(a store.Agent, c *store.Claim, o store.Outcome) {
 	if o.EndpointOfJob {
 		return
@@ -181,8 +181,8 @@ func (s *Store) releaseAgent(a store.Agent) (released int, tasks []store.Task) {
 
 // releaseMended releases the agent's deliveries that are held for the same reason as the delivery of o, if the cause no
 // longer exists. The cause of agent_disabled no longer exists if the agent is enabled. The cause of auth_required no
-// longer exists if the epoch was raised after the claim c, as storing a credential does. Enabling the agent or storing
-// the credential did not release o's delivery r, because it was not held yet. A lost claim releases nothing.
+// longer exists if the epoch was raised after the claim c: storing a credential raises it. Enabling the agent or
+// storing the credential did not release o's delivery r, because it was not held yet. A lost claim releases nothing.
 func (s *Store) releaseMended(r *row, c *store.Claim, o store.Outcome) []store.Task {
 	g := s.agent(r.agent)
 	enabled := o.Reason == outcome.AgentDisabled && !o.Elsewhere && !g.disabled

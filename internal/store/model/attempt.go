@@ -170,8 +170,8 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 }
 
 // applyOutcome changes the delivery and its agent, and releases deliveries that waited for this one. A free attempt
-// without a call is undone, unless its claim is lost. applyOutcome reports whether the delivery was queued again at once
-// (recheck): such a delivery has not ended.
+// without a call is undone, unless its claim is lost. applyOutcome reports whether the delivery was queued again at
+// once (recheck) and so has not ended.
 func (s *Store) applyOutcome(r *row, c *store.Claim, o store.Outcome, number int, started time.Time) (rechecked bool) {
 	now := s.now()
 	valid := r.isClaimedBy(c)
@@ -201,10 +201,10 @@ func (s *Store) applyOutcome(r *row, c *store.Claim, o store.Outcome, number int
 	return rechecked
 }
 
-// recheck puts the delivery back into the queue, without a wait, if a hint arrived after the claim, if Bind changed its
-// agent or ordering key, or if it did not get the turn. A delivery with the outcome behind_earlier keeps its budget of
-// attempts and its DelaysUntil. Any other delivery gets a new budget, and its DelaysUntil is computed again
-// (startDelay).
+// recheck returns the delivery to the backlog at once in three cases: a hint arrived after the claim, Bind changed the
+// delivery's agent or ordering key, or the delivery did not get the turn. A delivery with the outcome behind_earlier
+// keeps its budget of attempts and its DelaysUntil. Any other delivery gets a new budget, and its DelaysUntil is
+// computed again (startDelay).
 func (s *Store) recheck(r *row, c *store.Claim, o store.Outcome) bool {
 	notFound := r.Status == store.Rejected && r.Reason == outcome.EventNotFound
 	behind := r.Status == store.Waiting && r.Reason == outcome.BehindEarlier

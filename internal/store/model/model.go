@@ -43,7 +43,7 @@ type State struct {
 	BudgetBase                            int // value of Attempts when the present budget began
 	FetchFailures                         int // failed fetches of the feedback file in the present budget
 	Dispatch, Replays                     int
-	Hints                                 int // number of changes of the hints
+	Hints                                 int // raised when others add a hint or replace the job
 	Called                                bool
 	Bulk                                  bool      // part of a backfill
 	Verified                              bool      // workers verified the chain's events at acceptance
@@ -142,7 +142,7 @@ func (r *row) isSetAside() bool {
 	return r.Status == store.Waiting && r.Reason == outcome.BehindEarlier && r.HandedAt.IsZero()
 }
 
-// setStatus changes the status. The delivery then has no task, no lease and no end of a wait; the caller may set one.
+// setStatus changes the status. It clears the task, the lease and the end of the wait; the caller may set them again.
 func (r *row) setStatus(status store.Status, why outcome.Reason, now time.Time) {
 	r.Status, r.Reason, r.updated = status, why, now
 	r.HandedAt, r.LeaseUntil, r.NextAttemptAt, r.FinishedAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}

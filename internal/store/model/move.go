@@ -66,8 +66,8 @@ func (s *Store) Expire(_ context.Context, age time.Duration, limit int) (int, er
 	return len(ended), nil
 }
 
-// Due puts deliveries that wait without a task until a time that has passed into their agents' backlogs, and dispatches
-// from these.
+// Due puts deliveries that wait without a task, and whose wait is over, into their agents' backlogs. Then it dispatches
+// from these backlogs.
 func (s *Store) Due(_ context.Context, limit int) (tasks []store.Task, more bool, err error) {
 	defer s.lock()()
 	agents := s.changeEach(limit, func(r *row, now time.Time) bool {
@@ -246,9 +246,9 @@ func (s *Store) Release(_ context.Context, chains []uint64, gateway bool, limit 
 	}), nil
 }
 
-// releaseHeld puts held deliveries that match into the backlog. A delivery with which the agent was never called then
-// delays later ones of its ordering key, as a new delivery does; the others delay none. releaseHeld returns the tasks
-// that the deliveries had before, marked as no longer needed (store.Task.Ended).
+// releaseHeld puts held deliveries that match into the backlog. A released delivery delays later ones of its ordering
+// key again (startDelay), unless the agent was called with it. releaseHeld returns the tasks that the deliveries had
+// before, marked as no longer needed (store.Task.Ended).
 func (s *Store) releaseHeld(limit int, matches func(*row) bool) (ended []store.Task) {
 	s.changeEach(limit, func(r *row, now time.Time) bool {
 		if r.Status != store.Held || !matches(r) {

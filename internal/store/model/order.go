@@ -86,7 +86,7 @@ func (r *row) endDelay(o store.Outcome, started time.Time) {
 }
 
 // awaitsFeedback reports whether r is a revocation or a response whose feedback has not ended. It returns false if the
-// feedback is a replay and its agent was called with it before.
+// feedback was replayed and the agent was called with the feedback.
 func (s *Store) awaitsFeedback(r *row) bool {
 	if r.job.IsRetraction() || !r.isResponse() && r.job.Kind != job.KindFeedbackRevoked {
 		return false
@@ -222,8 +222,9 @@ func (s *Store) listBacklog(a store.Agent) (backlog []*row) {
 	return backlog
 }
 
-// listExcess returns the deliveries of next that need not wait for an older delivery (waits is zero), but for another
-// one of next: checked deliveries after the first of their ordering key, and responses beyond the first freeResponses.
+// listExcess returns the deliveries of next that need not wait for an older delivery (waits is zero), but must wait for
+// another one of next: checked deliveries after the first of their ordering key, and responses beyond the first
+// freeResponses.
 func listExcess(next []*row, waits map[*row]time.Time, freeResponses int) (excess []*row) {
 	for _, r := range next {
 		before := 0

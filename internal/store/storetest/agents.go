@@ -12,7 +12,7 @@ import (
 )
 
 // disabled is the outcome of a delivery that is held because its agent is disabled: by its row or, with elsewhere, by
-// the servers file.
+// the servers file (store.Outcome.Elsewhere).
 func disabled(elsewhere bool) store.Outcome {
 	return store.Outcome{Status: store.Held, Reason: "agent_disabled", Free: true, Stage: "check", Elsewhere: elsewhere}
 }
@@ -193,7 +193,7 @@ func (s *suite) learnedWithoutDelivery() {
 	s.must(s.ObserveAgent(s.Context(), Agent(1), store.AgentObservation{State: store.StateConnected, Protocol: "2025-11-25"}))
 	first.State, first.Protocol = store.StateDisabled, "2025-11-25"
 	s.knows(1, first)
-	// An agent that the servers file disabled when a delivery was held, and no longer disables.
+	// The servers file disabled this agent when its delivery was held, and does not disable it now.
 	s.record(s.claim(s.take(2, 1)[0]), store.Outcome{Status: store.Held, Reason: "agent_disabled", Stage: "check", Free: true, Elsewhere: true})
 	s.must(s.ObserveAgent(s.Context(), Agent(2), store.AgentObservation{State: store.StateConnected}))
 	if r := s.agentRow(2); r.State != store.StateConnected {

@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Reuse returns a function for Run and RunOrder. It calls open if all opened stores are used by running tests, and
-// otherwise returns a store of an ended test, without its rows: a test spends ten times less on it than on a new
-// database and new sessions. open's t is the test of the whole suite. All stores have to use one schema.
+// Reuse returns a function for Run and RunOrder. The function returns the emptied store of an ended test, or calls open
+// if no store is free. A test spends ten times less on an emptied store than on a new database and new sessions. open's
+// t is the test of the whole suite. All stores have to use one schema.
 func Reuse[S any](t *testing.T, open func(t *testing.T) (s S, url string)) func(t *testing.T) (S, Clock) {
 	type opened struct {
 		store S
@@ -60,7 +60,7 @@ type aging struct {
 	conn *pgx.Conn
 }
 
-// Advance does not change attempts, because claims contain the start of their own.
+// Advance does not change the start of attempts, because each claim contains the start of its attempt.
 func (a aging) Advance(d time.Duration) {
 	a.t.Helper()
 	b := &pgx.Batch{}
@@ -71,8 +71,8 @@ func (a aging) Advance(d time.Duration) {
 		accepted_at = accepted_at - $1, updated_at = updated_at - $1, delays_until = delays_until - $1`, d)
 	b.Queue(`UPDATE herald.history SET accepted_at = accepted_at - $1::interval, created_at = created_at - $1, updated_at = updated_at - $1,
 		finished_at = finished_at - $1`, d)
-	// Moves the hours by the whole hours of d, in two steps through another century: moved in one step, a row could
-	// collide with one that has not moved yet.
+	// Moves the hours by the whole hours of d. In one step, a row could collide with one that has not moved yet, so all
+	// rows first move to another century.
 	const ages = `interval '100 years'`
 	b.Queue(`UPDATE herald.agent_hours SET hour = hour - ` + ages)
 	b.Queue(`UPDATE herald.agent_hours SET hour = hour + `+ages+` - date_trunc('hour', $1::interval)`, d)

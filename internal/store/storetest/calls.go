@@ -26,8 +26,8 @@ func (s *suite) hours(agent, last int) store.CallSummary {
 	return sum
 }
 
-// callsAreCounted checks which outcomes count as calls: those that wrote a call, and those that failed by the agent's
-// fault; and the counts by hour.
+// callsAreCounted checks the counts by hour, and which outcomes count as calls: those that sent a call, and those that
+// failed by the agent's fault.
 func (s *suite) callsAreCounted() {
 	took := func(o store.Outcome, d time.Duration) store.Outcome {
 		o.CallTook = d

@@ -142,8 +142,8 @@ func (s *suite) claimsAreRefused() {
 	}
 }
 
-// waitIsClaimedWhenDue checks that a waiting delivery can be claimed from one second before the end of its wait, and not
-// earlier.
+// waitIsClaimedWhenDue checks that a waiting delivery can be claimed from one second before the end of its wait, and
+// not earlier.
 func (s *suite) waitIsClaimedWhenDue() {
 	task := s.takeOne(1)
 	r := s.record(s.claim(task), failed(time.Minute))
@@ -335,7 +335,7 @@ func (s *suite) unfinishedAndCalled() {
 	if !c.Unfinished || !c.Called || c.Attempt != 2 || c.Budget != 2 {
 		s.Errorf("after a worker that died: %+v", c)
 	}
-	// Whatever the outcome of the second attempt is, that of the first stays unknown.
+	// The outcome of the second attempt is recorded. That of the first stays unknown.
 	r := s.record(c, notYet(time.Minute))
 	s.is(task.ID, store.Waiting, "not_confirmed", 1, 1)
 	s.Advance(time.Minute)
@@ -384,8 +384,8 @@ func (s *suite) failedFetches() {
 	}
 }
 
-// epochIsRaisedOnce checks that a failure that a moved endpoint would explain raises the epoch once until the agent
-// accepts a call.
+// epochIsRaisedOnce checks that failures with Outcome.Moved raise the epoch once, and once more after the agent has
+// accepted a call.
 func (s *suite) epochIsRaisedOnce() {
 	moved := failed(time.Minute)
 	moved.Moved = true
@@ -403,7 +403,7 @@ func (s *suite) epochIsRaisedOnce() {
 		s.Errorf("epoch %d was raised again", c.Epoch)
 	}
 	s.record(c, delivered)
-	s.record(s.claim(tasks[4]), failed(time.Minute)) // a failure that a moved endpoint would not explain
+	s.record(s.claim(tasks[4]), failed(time.Minute)) // without Outcome.Moved
 	c = s.claim(tasks[5])
 	if c.Epoch != first.Epoch+1 {
 		s.Errorf("epoch %d", c.Epoch)

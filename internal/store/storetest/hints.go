@@ -23,7 +23,7 @@ func (s *suite) verify() {
 	s.must(s.ReportVerified(s.Context(), []uint64{Feedback(1, 1).ChainID}))
 }
 
-// hint returns a job of the event 1:1 in a transaction, from a sender.
+// hint returns a job of Feedback(1, 1) with this transaction, tool and sender.
 func hint(transaction byte, tool string, from store.Source) store.Intake {
 	j := Feedback(1, 1)
 	j.TransactionHash, j.Action.ToolName = common.Hash{transaction}, tool
@@ -38,7 +38,7 @@ func (s *suite) send(in store.Intake) (store.Acceptance, []store.Task) {
 	return out[0], tasks
 }
 
-// transactions returns the first byte of the transaction of each hint, those of refuted hints as 100 more.
+// transactions returns the first byte of each hint's transaction. It adds 100 for a refuted hint.
 func (s *suite) transactions(c *store.Claim) (list []byte) {
 	s.Helper()
 	hints, err := s.Hints(s.Context(), c)
@@ -68,7 +68,7 @@ func (s *suite) hintsOfAKey() {
 		{hint(1, "a", ordinary), store.Known, nil},
 		{hint(1, "b", ordinary), store.Conflict, nil},
 		{hint(2, "a", ordinary), store.Known, []byte{1, 2}},
-		{hint(3, "a", ordinary), store.Known, []byte{1, 2}}, // two of one token
+		{hint(3, "a", ordinary), store.Known, []byte{1, 2}}, // a third one of this token
 		{hint(2, "a", command), store.Known, []byte{1, 2, 2}},
 		{hint(2, "a", command), store.Known, []byte{1, 2, 2}},
 		{hint(4, "b", command), store.Conflict, []byte{1, 2, 2, 4}},
@@ -130,7 +130,7 @@ func (s *suite) newHintIsCheckedAtOnce() {
 	}
 }
 
-// missingEventOfManyJobs checks that one batch may have several jobs of an event that a check did not find: the first
+// missingEventOfManyJobs checks that one Accept may have several jobs of an event that a check did not find. The first
 // new position queues the delivery again, and the others become hints.
 func (s *suite) missingEventOfManyJobs() {
 	s.verify()
@@ -211,7 +211,7 @@ func (s *suite) goneAfterACall() {
 	if d, err := s.DeliveryByKey(s.Context(), c.Job.Retraction(c.ID).Key()); err != nil || d.Status.Final() {
 		s.Errorf("the retraction: %+v, %v", d, err)
 	}
-	// Without a call, an unfinished attempt of an unbound delivery is no doubt.
+	// An unfinished attempt of an unchecked delivery cannot have called the agent, so the next claim is not InDoubt.
 	in := hint(1, "a", command)
 	in.Job.FeedbackIndex = 2
 	_, tasks = s.send(in)

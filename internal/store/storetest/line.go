@@ -8,8 +8,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// handOutOfEight checks that an agent has eight deliveries pending or running, and that each recorded outcome
-// dispatches the next, oldest first.
+// handOutOfEight checks that eight deliveries of an agent are dispatched, and that each recorded outcome dispatches the
+// next, oldest first.
 func (s *suite) handOutOfEight() {
 	const all = 12
 	tasks := s.take(1, all)
@@ -43,8 +43,8 @@ func (s *suite) handOutOfEight() {
 	s.is(order[all-1], store.Queued, "", 0, 0)
 }
 
-// backfillStandsBehind checks that a backfill's deliveries stay in the lane bulk, use half of the agent's slots at
-// most, and leave the next free slot to younger deliveries that are not of a backfill.
+// backfillStandsBehind checks that a backfill's deliveries stay in the lane bulk and use at most half of the agent's
+// dispatch limit, and that younger deliveries outside the backfill are dispatched before them.
 func (s *suite) backfillStandsBehind() {
 	const half = store.MaxDispatchedPerAgent / 2
 	old := s.takeRange(1, 1, 20, true)
@@ -67,7 +67,7 @@ func (s *suite) backfillStandsBehind() {
 		}
 	}
 
-	// New deliveries are dispatched next, also after the end of a backfill's.
+	// When a delivery of the backfill ends, a new delivery is dispatched next.
 	for i := range half {
 		r := s.record(s.claim(old[i]), delivered)
 		if len(r.Next) != 1 || r.Next[0].ID != Feedback(1, 25+i).ID() || r.Next[0].Bulk {
@@ -124,8 +124,8 @@ func (s *suite) backfillStandsBehind() {
 	}
 }
 
-// backfillKeepsToHalf checks that a backfill's delivery whose wait is over does not use the other half of the slots,
-// and that an agent whose backfill uses its half does not keep Backlog from dispatching for another agent.
+// backfillKeepsToHalf checks that a backfill's delivery whose wait is over is not claimed if the backfill uses half of
+// the dispatch limit. It also checks that Backlog does not count such an agent towards its limit.
 func (s *suite) backfillKeepsToHalf() {
 	const half = store.MaxDispatchedPerAgent / 2
 	old := s.takeRange(1, 1, 2*half, true)
@@ -146,8 +146,8 @@ func (s *suite) backfillKeepsToHalf() {
 	}
 }
 
-// keptLine checks that SkipDispatch leaves the agent's next delivery in the backlog, and that the next record
-// dispatches for both slots.
+// keptLine checks that SkipDispatch leaves the agent's next delivery in the backlog, and that the next Record
+// dispatches two.
 func (s *suite) keptLine() {
 	tasks := s.take(1, store.MaxDispatchedPerAgent+2)
 	limited := notYet(time.Minute)
@@ -160,8 +160,8 @@ func (s *suite) keptLine() {
 	}
 }
 
-// noNinthPlace checks what happens to a delivery whose wait is over: it is claimed if fewer than eight deliveries of its
-// agent are dispatched, and otherwise returns to the backlog.
+// noNinthPlace checks that a delivery whose wait is over returns to the backlog if eight deliveries of its agent are
+// dispatched, and is dispatched again when one of these ends.
 func (s *suite) noNinthPlace() {
 	tasks := s.take(1, store.MaxDispatchedPerAgent+1)
 	wait := s.record(s.claim(tasks[0]), failed(time.Minute)) // dispatches the ninth
@@ -181,7 +181,8 @@ func (s *suite) noNinthPlace() {
 	}
 }
 
-// recordingCountsPlaces checks that waiting deliveries use no slot, and that they use one again when they are claimed.
+// recordingCountsPlaces checks that waiting deliveries do not count towards the dispatch limit, and that they count
+// again when they are claimed.
 func (s *suite) recordingCountsPlaces() {
 	tasks := s.take(1, 3*store.MaxDispatchedPerAgent)
 	var waits []store.Task
@@ -239,8 +240,8 @@ func (s *suite) leasesRunOut() {
 	}
 }
 
-// lastLease checks that a delivery that crashes its workers ends with its budget, and that the outcomes of its attempts
-// stay unknown.
+// lastLease checks that a delivery that crashes its workers is dead when its budget is used up, and that the outcomes
+// of its attempts stay unknown.
 func (s *suite) lastLease() {
 	task := s.takeOne(1)
 	for n := range attempts {
@@ -312,8 +313,8 @@ func (s *suite) waitsInTheStore() {
 // overdueAndRedispatch checks which deliveries are overdue, and that each lost task is replaced once.
 func (s *suite) overdueAndRedispatch() {
 	tasks := s.take(1, store.MaxDispatchedPerAgent+4)
-	long := s.record(s.claim(tasks[0]), failed(time.Hour))    // frees a slot for the ninth
-	short := s.record(s.claim(tasks[1]), failed(time.Minute)) // frees a slot for the tenth
+	long := s.record(s.claim(tasks[0]), failed(time.Hour))    // dispatches the ninth
+	short := s.record(s.claim(tasks[1]), failed(time.Minute)) // dispatches the tenth
 	s.claim(tasks[2])
 	page := func(late time.Duration) (all []store.Task) {
 		for after := uuid.Nil; ; after = all[len(all)-1].ID {

@@ -23,7 +23,7 @@ func (s *suite) adopted(c *store.Claim, p store.SpooledOutcome) store.Recorded {
 	return r
 }
 
-// adopt checks that the outcome of a lost worker's attempt replaces another attempt.
+// adopt checks that Adopt records the outcome of a lost attempt, and undoes the attempt of its own claim.
 func (s *suite) adopt() {
 	for i, tt := range []struct {
 		o        store.Outcome
@@ -65,7 +65,7 @@ func (s *suite) adopt() {
 		if first.Task == nil {
 			continue
 		}
-		s.record(s.claim(tasks[1]), delivered) // makes room for it
+		s.record(s.claim(tasks[1]), delivered) // so that seven other deliveries are dispatched
 		s.Advance(time.Minute)
 		c = s.claim(*first.Task)
 		if c.Unfinished || c.InDoubt || c.Attempt != tt.attempts+1 || c.Budget != tt.attempts+1 {
@@ -213,7 +213,7 @@ func (s *suite) oneLeads() {
 	}
 }
 
-// end gives a delivery a final outcome in its first attempt.
+// end records the outcome o of a new delivery's first attempt, and returns the delivery's id.
 func (s *suite) end(agent int, o store.Outcome) uuid.UUID {
 	t := s.takeOne(agent)
 	s.record(s.claim(t), o)
@@ -294,7 +294,7 @@ func (s *suite) takeMore(agent, after, n int) []store.Task {
 	return tasks
 }
 
-// replayHasFreshBudget checks that the budget begins again after a replay, while attempts keep counting.
+// replayHasFreshBudget checks that a replay begins a new budget and that attempt numbers continue.
 func (s *suite) replayHasFreshBudget() {
 	task := s.takeOne(1)
 	for n := 1; n <= 2*attempts; n++ {
@@ -369,7 +369,7 @@ func (s *suite) cancel() {
 	if !slices.ContainsFunc(d.History, func(a store.Attempt) bool { return a.Outcome == "delivered" }) {
 		s.Errorf("%+v", d.History)
 	}
-	// A cancelled delivery frees its slot and can be replayed.
+	// A cancelled delivery does not count towards the dispatch limit, and can be replayed.
 	tasks := s.take(6, store.MaxDispatchedPerAgent+1)
 	_, _, _, err = s.Cancel(s.Context(), []uuid.UUID{tasks[0].ID}, false)
 	s.must(err)

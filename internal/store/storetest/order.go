@@ -125,7 +125,7 @@ func (s *orderSuite) dispatchBacklog() []store.Task {
 	return tasks
 }
 
-// bindEvent ends the check of the claimed delivery's event: the event is the job.
+// bindEvent ends the check of a claimed delivery whose event is as its job describes it.
 func (s *orderSuite) bindEvent(c *store.Claim) *store.Claim {
 	s.Helper()
 	s.must(s.Bind(s.Context(), c, store.Binding{Job: c.Job, Source: c.Source}))
@@ -151,14 +151,14 @@ func (s *orderSuite) oneAtATime() {
 	s.expectDispatched(s.record(c, delivered).Next)
 }
 
-// acceptedInAnotherOrder checks that the index decides the order within a batch.
+// acceptedInAnotherOrder checks that the index decides the order within one Accept.
 func (s *orderSuite) acceptedInAnotherOrder() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 3), feedbackBy(1, 2), feedbackBy(1, 1)), feedbackBy(1, 1))
 	tasks = s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 2))
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 3))
 }
 
-// sentAgain checks that a batch with a known job and new ones dispatches the first of the new ones.
+// sentAgain checks that an Accept of a known job and new ones dispatches the first of the new ones.
 func (s *orderSuite) sentAgain() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1)), feedbackBy(1, 1))
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next)
@@ -226,8 +226,8 @@ func (s *orderSuite) heldOnes() {
 	s.is(feedbackBy(1, 3).ID(), store.Waiting, outcome.BehindEarlier, 0, 0)
 }
 
-// checkedInParallel checks that six false jobs with lower indexes delay the seventh for 10 s if the node does not answer
-// about them, for 30 s if they are pending, and not at all if they are refuted.
+// checkedInParallel checks that six false jobs with lower indexes delay the seventh for 10 s if the node does not
+// answer about them, for 30 s if they are pending, and not at all if they are refuted.
 func (s *orderSuite) checkedInParallel() {
 	s.verify()
 	for client, tt := range []struct {
@@ -316,7 +316,7 @@ func (s *orderSuite) comesLate() {
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 5))
 }
 
-// deadWorkers checks that a delivery still blocks later ones after its worker died.
+// deadWorkers checks that a delivery still delays later ones after its worker died.
 func (s *orderSuite) deadWorkers() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	c := s.claim(tasks[0])
@@ -325,13 +325,13 @@ func (s *orderSuite) deadWorkers() {
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 2))
 }
 
-// revocationAfterFeedback checks that a revocation waits until its feedback has ended, without blocking later feedback.
+// revocationAfterFeedback checks that a revocation waits until its feedback has ended, and delays no later feedback.
 func (s *orderSuite) revocationAfterFeedback() {
 	tasks := s.expectDispatched(s.acceptJobs(revocationOf(1, 1), feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	first := s.record(s.claim(tasks[0]), failed(2*time.Minute))
 	s.expectDispatched(first.Next)
 	s.Advance(61 * time.Second)
-	tasks = s.expectDispatched(s.dispatchDue(), feedbackBy(1, 2)) // the revocation of 1 does not hide it
+	tasks = s.expectDispatched(s.dispatchDue(), feedbackBy(1, 2)) // the revocation of 1 does not delay it
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next)
 	s.expectDispatched(s.dispatchBacklog())
 	s.Advance(time.Minute)
@@ -431,7 +431,7 @@ func (s *orderSuite) policyOff() {
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 5)))
 }
 
-// manyClients checks that deliveries that wait for others use none of the eight slots.
+// manyClients checks that deliveries that wait for others do not count towards the dispatch limit.
 func (s *orderSuite) manyClients() {
 	var jobs []job.Job
 	for client := range byte(12) {

@@ -31,8 +31,8 @@ func (s *orderSuite) responsesAfterFeedback() {
 	}
 }
 
-// responsesUseTwoSlots checks that responses of a stranger use two of the agent's slots, however many there are, and
-// that all of them are delivered.
+// responsesUseTwoSlots checks that at most two responses of a stranger are dispatched at a time, and that all of them
+// are delivered.
 func (s *orderSuite) responsesUseTwoSlots() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1)), feedbackBy(1, 1))
 	s.record(s.claim(tasks[0]), delivered)
@@ -74,8 +74,8 @@ func (s *orderSuite) responsesUseTwoSlots() {
 	}
 }
 
-// knownResponsesUseNoSlot checks that a batch dispatches its new responses, although it also has known ones and one
-// twice.
+// knownResponsesUseNoSlot checks that an Accept dispatches two new responses, although it also has known ones, and one
+// of the new ones twice.
 func (s *orderSuite) knownResponsesUseNoSlot() {
 	one, two, three, four := responseTo(1, 1, 1), responseTo(1, 1, 2), responseTo(1, 1, 3), responseTo(1, 1, 4)
 	for _, t := range s.expectDispatched(s.acceptJobs(one, two), one, two) {
@@ -84,8 +84,9 @@ func (s *orderSuite) knownResponsesUseNoSlot() {
 	s.expectDispatched(s.acceptJobs(one, two, three, three, four), three, four)
 }
 
-// equalPositions checks that deliveries with the same position are called in the order of their acceptance, which is
-// the order of their logs: the responses to one feedback, and a validator's validations in one block.
+// equalPositions checks that deliveries with the same index (order_seq) are called in the order of their acceptance,
+// which is the order of their logs. The responses to one feedback have the same index. So do a validator's validations
+// in one block.
 func (s *orderSuite) equalPositions() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1)), feedbackBy(1, 1))
 	var responses, validations []job.Job

@@ -1,9 +1,8 @@
 // Package storetest is the conformance suite of stores of deliveries: Run runs it.
 //
-// It runs on the Postgres store and on its model, internal/store/model, which replaces it in tests that need thousands
-// of databases or a clock of their own. A property test on the model is evidence about the product only because both
-// pass this suite. The suite does not test how Postgres does it (locks, plans, cost, bytes that it cannot store); the
-// tests of internal/store do.
+// It runs on the Postgres store and on its model, internal/store/model. Tests that need thousands of databases, or a
+// clock of their own, use the model. Their results hold for Postgres because both stores pass this suite. The tests of
+// internal/store cover locks, plans, cost, and bytes that Postgres cannot store.
 package storetest
 
 import (
@@ -159,7 +158,7 @@ func (s *suite) take(agent, n int) []store.Task {
 	return s.takeRange(agent, 1, n, false)
 }
 
-// takeRange accepts an agent's feedbacks with the indexes from to to and returns the dispatched tasks.
+// takeRange accepts the feedbacks of an agent whose indexes are in [from, to], and returns the dispatched tasks.
 func (s *suite) takeRange(agent, from, to int, bulk bool) []store.Task {
 	s.Helper()
 	in := make([]store.Intake, 0, to-from+1)
@@ -203,7 +202,7 @@ func (s *suite) refused(id uuid.UUID, n int, why string) {
 	}
 }
 
-// toRun returns tasks without the ended ones. It fails the test if more than ended tasks have ended.
+// toRun returns the tasks that are not marked Ended. It fails the test if the number of the others exceeds ended.
 func (s *suite) toRun(tasks []store.Task, ended int) []store.Task {
 	s.Helper()
 	run := slices.DeleteFunc(slices.Clone(tasks), func(t store.Task) bool { return t.Ended })

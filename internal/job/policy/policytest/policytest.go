@@ -13,9 +13,10 @@ import (
 	"github.com/agentherald/herald/internal/job/policy"
 )
 
-// The measured shares, in thousandths of all events, and counts.
+// The measured values. vouchClients and clients count clients; the others are shares in thousandths of all events.
+// topClient and topTen are the shares that the most active client and the ten most active clients wrote.
 const (
-	vouches      = 664    // tag miner-vouch, value 1, agent 25975
+	vouches      = 664    // events with the tag miner-vouch, the value 1 and the agent 25975
 	vouchClients = 62     // clients of the vouches
 	clients      = 12_569 // all
 	topClient    = 106
@@ -83,7 +84,7 @@ func otherTag(at int, r *rand.Rand) string {
 // rating returns a value and its decimals. Four fifths of the values of trust are 85.
 func rating(r *rand.Rand, tag string) (*big.Int, uint8) {
 	switch {
-	case r.IntN(1000-vouches) < outside: // all vouches are inside
+	case r.IntN(1000-vouches) < outside: // no vouch is outside
 		return new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(3+r.IntN(36))), nil), 0
 	case tag == "trust" && r.IntN(100) < 79:
 		return big.NewInt(85), 0
