@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
-	"runtime/debug"
 	"text/tabwriter"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
@@ -15,10 +13,6 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// gcPercent lets the heap grow to five times its live data between two collections instead of to twice: a worker has
-// little live data, 10 to 25 MB. GOGC overrides it.
-const gcPercent = 400
-
 type serveCmd struct {
 	Ephemeral bool `help:"Embedded services keep nothing when the worker stops."`
 }
@@ -27,9 +21,6 @@ func (c *serveCmd) Run(a *app) error {
 	// Without GOMEMLIMIT the heap may double and exceed the container's memory limit. The limit is nine tenths of the
 	// container's memory, and leaves the rest to memory outside of the heap.
 	limit, err := memlimit.Set()
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
 	a.log.Debug("memory limit of the Go runtime", "bytes", limit, "error", err)
 	return service.Run(a.ctx, a.cfg, service.Options{Ephemeral: c.Ephemeral, Supervised: true, Logger: a.log})
 }

@@ -78,7 +78,7 @@ func (d decision) putOff() bool { return d.Status == store.Waiting && d.Free && 
 // nextStep returns a text for the operator: how to proceed with the delivery after the outcome d (outcome.NextStep). It
 // returns "" if the delivery was delivered or is queued again.
 func (a *attempt) nextStep(d decision) string {
-	if d.Status == store.Queued { // another job of the same event replaced this one
+	if d.verdict.Reason == "" || d.Status == store.Queued { // Queued: another job of the same event replaced this one
 		return ""
 	}
 	agent := a.claim.Agent()

@@ -159,7 +159,7 @@ func (e *Executor) reserveArguments(a *attempt, size int) (release func(), err e
 	return release, nil
 }
 
-// releaseArguments sets both forms of the arguments of call to nil and gives back the memory that was reserved for them.
+// releaseArguments sets both forms of the arguments of call to nil and gives back the memory reserved for them.
 func (e *Executor) releaseArguments(call *preparedCall) {
 	call.arguments, call.encoded = nil, nil
 	if call.release != nil {

@@ -280,7 +280,7 @@ func (r *claimRow) claim() (*Claim, error) {
 	mayBeCalled := c.Bound || !c.Verified // if workers check the event, they call the agent only after Bind
 	c.InDoubt = mayBeCalled && r.unfinished > r.base
 	c.Called = c.Called || mayBeCalled && c.Unfinished
-	if err := json.Unmarshal(r.job, &c.Job); err != nil {
+	if err := c.Job.UnmarshalJSON(r.job); err != nil { // json.Unmarshal would validate the job a second time
 		c.Job = job.Job{}
 		return &c, fmt.Errorf("%w: %w", ErrUnreadableJob, err)
 	}

@@ -33,6 +33,7 @@ func encodeCall(request mcptransport.JSONRPCRequest) []byte {
 		}
 		meta = slices.Concat([]byte(`,"_meta":`), meta)
 	}
-	return bytes.Join([][]byte{[]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"method":"tools/call","params":{"name":`), name,
+	return bytes.Join([][]byte{[]byte(`{"jsonrpc":"2.0","id":`), id,
+		[]byte(`,"method":"tools/call","params":{"name":`), name,
 		[]byte(`,"arguments":`), arguments, meta, []byte(`}}`)}, nil)
 }
