@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/big"
 	"os"
+	"time"
 
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/outcome"
@@ -94,6 +95,22 @@ func (w *world) mineFeedback(ctx context.Context, tl *timeline) ([]story, error)
 		}
 	}
 	return stories, nil
+}
+
+// awaitFollower waits until the worker has a cursor for each registry. The cursors start at the chain's head, so the
+// worker would never read feedback that was mined earlier.
+func (w *world) awaitFollower(ctx context.Context, st *store.Store) error {
+	for {
+		cursors, err := st.Cursors(ctx, w.net.ChainID())
+		if err != nil || len(cursors) == len(w.net.Deployment().List()) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the worker to follow the chain: %w", context.Cause(ctx))
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
 
 // mineReorgs gives the feedback that a reorg removes from the chain: before the agent is called, or after.
