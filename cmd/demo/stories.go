@@ -126,6 +126,9 @@ func (w *world) mineReorgs(ctx context.Context, stories []story, tl *timeline) e
 			return err
 		}
 		plans[i].agent = s.agent
+		if !s.isRetracted() {
+			w.net.Pause() // on a busy machine, the event would be confirmed and the agent called before the reorg
+		}
 		mined, err := w.giveFeedback(ctx, &plans[i])
 		if err != nil {
 			return fmt.Errorf("give feedback %d: %w", i+1, err)
@@ -146,6 +149,7 @@ func (w *world) mineReorgs(ctx context.Context, stories []story, tl *timeline) e
 		if err := w.net.Reorg(ctx, depth, false); err != nil {
 			return err
 		}
+		w.net.Resume()
 	}
 	return nil
 }
