@@ -29,8 +29,8 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// storiesTimeout bounds the stories. The longest story waits 15 s for a Retry-After.
-const storiesTimeout = 90 * time.Second
+// storiesTimeout bounds the stories on a busy machine. The longest story waits 15 s for a Retry-After.
+const storiesTimeout = 5 * time.Minute
 
 // command is the command line.
 type command struct {
@@ -157,6 +157,9 @@ func (c *runCmd) tellStories(ctx context.Context, worker *service.Worker, w *wor
 		quotePath(besideProgram("worker"))))
 	ctx, cancel := context.WithTimeout(ctx, storiesTimeout)
 	defer cancel()
+	if err := w.awaitFollower(ctx, worker.Store); err != nil {
+		return err
+	}
 	stories, err := w.mineFeedback(ctx, tl)
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/big"
 	"os"
+	"time"
 
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/outcome"
@@ -96,6 +97,22 @@ func (w *world) mineFeedback(ctx context.Context, tl *timeline) ([]story, error)
 	return stories, nil
 }
 
+// awaitFollower waits until the worker has a cursor for each registry. The cursors start at the chain's head, so the
+// worker would never read feedback that was mined earlier.
+func (w *world) awaitFollower(ctx context.Context, st *store.Store) error {
+	for {
+		cursors, err := st.Cursors(ctx, w.net.ChainID())
+		if err != nil || len(cursors) == len(w.net.Deployment().List()) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the worker to follow the chain: %w", context.Cause(ctx))
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
 // mineReorgs gives the feedback that a reorg removes from the chain: before the agent is called, or after.
 func (w *world) mineReorgs(ctx context.Context, stories []story, tl *timeline) error {
 	plans := w.planStories()
@@ -109,6 +126,9 @@ func (w *world) mineReorgs(ctx context.Context, stories []story, tl *timeline) e
 			return err
 		}
 		plans[i].agent = s.agent
+		if !s.isRetracted() {
+			w.net.Pause() // on a busy machine, the event would be confirmed and the agent called before the reorg
+		}
 		mined, err := w.giveFeedback(ctx, &plans[i])
 		if err != nil {
 			return fmt.Errorf("give feedback %d: %w", i+1, err)
@@ -129,6 +149,7 @@ func (w *world) mineReorgs(ctx context.Context, stories []story, tl *timeline) e
 		if err := w.net.Reorg(ctx, depth, false); err != nil {
 			return err
 		}
+		w.net.Resume()
 	}
 	return nil
 }

@@ -71,11 +71,11 @@ func (w *world) count(f store.Filter) (n int64) {
 func TestRoundDispatchesAllDue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.fillDue(2000)
+	w.fillDue(120)
 	still := heraldtest.NewClock(time.Now()) // a round has a limit of time, which a busy machine would reach
-	w.reconcile(w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Late, c.Now = time.Hour, still.Now }))
+	w.reconcile(w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Late, c.Now, c.Batch = time.Hour, still.Now, 50 }))
 	if n := w.count(store.Filter{Status: store.Waiting}); n != 0 {
-		t.Errorf("%d of 2000 deliveries still wait after a round", n)
+		t.Errorf("%d of 120 deliveries still wait after a round", n)
 	}
 }
 
@@ -84,7 +84,7 @@ func TestRoundDispatchesAllDue(t *testing.T) {
 func TestEveryWorkerDispatchesDue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.fillDue(4000)
+	w.fillDue(400)
 	lost := w.dispatchTo(newAgent(t).URL)
 	w.flush()
 	ctx := heraldtest.Within(t, time.Minute)
@@ -95,7 +95,7 @@ func TestEveryWorkerDispatchesDue(t *testing.T) {
 
 	still := heraldtest.NewClock(time.Now())
 	round := func() error {
-		worker := w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Ledger, c.Now = openStore(t, w.dbURL), still.Now })
+		worker := w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Ledger, c.Now, c.Batch = openStore(t, w.dbURL), still.Now, 50 })
 		return worker.Round(ctx)
 	}
 	_, err := w.store.Lead(ctx, func(ctx context.Context) error {
@@ -110,8 +110,8 @@ func TestEveryWorkerDispatchesDue(t *testing.T) {
 	})
 	heraldtest.Must(t, err)
 	var once int
-	if err := conn.QueryRow(ctx, `SELECT count(*) FROM herald.work WHERE status = 'queued' AND dispatch = 1`).Scan(&once); err != nil || once != 4001 {
-		t.Errorf("%d of 4001 deliveries were dispatched once, %v", once, err)
+	if err := conn.QueryRow(ctx, `SELECT count(*) FROM herald.work WHERE status = 'queued' AND dispatch = 1`).Scan(&once); err != nil || once != 401 {
+		t.Errorf("%d of 401 deliveries were dispatched once, %v", once, err)
 	}
 	if err := round(); err != nil || w.row(lost).Dispatch != 2 {
 		t.Errorf("the leader did not replace a lost task: %v", err)
@@ -123,19 +123,19 @@ func TestEveryWorkerDispatchesDue(t *testing.T) {
 func TestRetentionRoundsGoOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.fillOld(2000)
+	w.fillOld(120)
 	still := heraldtest.NewClock(time.Now()) // a busy machine would reach the round's time limit
-	retention := w.newRetention(func(c *maintenance.RetentionConfig) { c.KeepFinal, c.Now = 30*24*time.Hour, still.Now })
+	retention := w.newRetention(func(c *maintenance.RetentionConfig) { c.KeepFinal, c.Now, c.Batch = 30*24*time.Hour, still.Now, 50 })
 	heraldtest.Must(t, retention.Apply(heraldtest.Within(t, 20*time.Second)))
 	if n := w.countJobs(); n != 0 {
-		t.Errorf("%d of 2000 old deliveries still have their job after a round", n)
+		t.Errorf("%d of 120 old deliveries still have their job after a round", n)
 	}
 
 	w.exec(`TRUNCATE herald.history, herald.work CASCADE`)
-	w.fillOverage(2000)
+	w.fillOverage(120)
 	heraldtest.Must(t, retention.Apply(heraldtest.Within(t, 20*time.Second)))
-	if n := w.count(store.Filter{Status: store.Dead}); n != 2000 {
-		t.Errorf("%d of 2000 expired deliveries are dead after a round", n)
+	if n := w.count(store.Filter{Status: store.Dead}); n != 120 {
+		t.Errorf("%d of 120 expired deliveries are dead after a round", n)
 	}
 }
 

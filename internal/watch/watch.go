@@ -107,6 +107,9 @@ func New(cfg Config) (*Watcher, error) {
 	if cfg.Rate < 0 || cfg.Rate > 0 && !cfg.Ends {
 		return nil, errors.New("watch: Rate is negative, or set without an End")
 	}
+	if cfg.Poll == 0 {
+		cfg.Poll = 2 * time.Second
+	}
 	if cfg.Standby == 0 {
 		cfg.Standby = 3 * time.Second
 	}
