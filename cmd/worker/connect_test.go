@@ -3,10 +3,12 @@ package main
 import (
 	"bytes"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -81,7 +83,8 @@ func commandPaths(t *testing.T) []string {
 }
 
 // TestConnectionFails checks that every command that connects ends with exit code 1 and a sentence with the cause and a
-// remedy, for each kind of failed connection.
+// remedy. All commands connect by the same functions, so each is called for every fourth cause, and for all causes that
+// concern only some commands.
 func TestConnectionFails(t *testing.T) {
 	t.Parallel()
 	paths := commandPaths(t)
@@ -104,15 +107,15 @@ func TestConnectionFails(t *testing.T) {
 	fill := strings.NewReplacer("TOKENS", tokens, "KEY", spare, "POLICY", policy)
 	var group errgroup.Group
 	group.SetLimit(16) // most of them wait
-	for _, w := range awaytest.Ways(t) {
-		for path, more := range connecting {
-			if w.Schema && strings.HasPrefix(path, "migrate") || w.Queue && !dispatches[path] {
+	for i, w := range awaytest.Ways(t) {
+		for k, path := range slices.Sorted(maps.Keys(connecting)) {
+			if w.Schema && strings.HasPrefix(path, "migrate") || w.Queue && !dispatches[path] || !w.Schema && !w.Queue && (i+k)%4 > 0 {
 				continue
 			}
 			group.Go(func() error {
 				env := append([]string{"HERALD_DATA=" + t.TempDir(), "HERALD_CACHE=" + t.TempDir(), "HERALD_SERVERS_FILE=" + servers}, w.Env...)
 				env = append(env, "HERALD_KEYSET="+keyset) // so that only the database is at fault
-				args := append(append(strings.Fields(path), w.Flag()), strings.Fields(fill.Replace(more))...)
+				args := append(append(strings.Fields(path), w.Flag()), strings.Fields(fill.Replace(connecting[path]))...)
 				var out, errs bytes.Buffer
 				code := runCommand(app{ctx: t.Context(), in: strings.NewReader("secret-token"), out: &out, err: &errs, tty: nobody}, args, env)
 				if complaint := w.Complaint(code, out.String(), errs.String()); complaint != "" {

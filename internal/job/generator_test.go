@@ -2,6 +2,7 @@ package job
 
 import (
 	"encoding/json"
+	"fmt"
 	"iter"
 	"maps"
 	"math/rand/v2"
@@ -247,9 +248,11 @@ func listPositions(m map[string]any) (places []fieldPosition) {
 	return places
 }
 
-// neighbours returns variants of a job: without each non-null field, with each strange value in place of each field,
-// and with one additional field in each object.
-func neighbours(m map[string]any) (lines [][]byte) {
+// neighbours returns variants of job number n: without each non-null field, with strange values in place of each field,
+// and with one additional field in each object. A field gets all strange values in the first job that has it, and an
+// eighth of them in later ones, unless other fields decide which values it may have.
+func neighbours(n int, m map[string]any, seen map[string]bool) (lines [][]byte) {
+	_, old := m["action_type"]
 	for _, at := range listPositions(m) {
 		good := at.in[at.name]
 		if good == nil {
@@ -257,10 +260,17 @@ func neighbours(m map[string]any) (lines [][]byte) {
 		}
 		delete(at.in, at.name)
 		lines = append(lines, encodeJob(m))
-		for _, v := range strange() {
-			at.in[at.name] = v
-			lines = append(lines, encodeJob(m))
+		field := fmt.Sprint(old, at.name)
+		if slices.Contains([]string{"event_id", "transaction_hash", "auth_token"}, at.name) {
+			field = fmt.Sprint(n, at.name)
 		}
+		for i, v := range strange() {
+			if !seen[field] || (i+n)%8 == 0 {
+				at.in[at.name] = v
+				lines = append(lines, encodeJob(m))
+			}
+		}
+		seen[field] = true
 		at.in[at.name] = good
 		at.in["unknown"] = 1
 		lines = append(lines, encodeJob(m))

@@ -132,7 +132,7 @@ func (s *sample) validate(schema *jsonschema.Schema) string {
 	return ""
 }
 
-// samples returns the fuzz corpus, 1,000 generated jobs, and all neighbours of a few jobs.
+// samples returns the fuzz corpus, 1,000 generated jobs, and neighbours of a few jobs.
 func samples(t testing.TB) []sample {
 	t.Helper()
 	var all []sample
@@ -151,8 +151,9 @@ func samples(t testing.TB) []sample {
 		g := &generator{rand.New(rand.NewPCG(seed, 1))}
 		add(g.job(), "seed %d", seed)
 	}
+	seen := map[string]bool{}
 	for i, whole := range wholeJobs() {
-		for k, line := range neighbours(decodeJob(t, whole)) {
+		for k, line := range neighbours(i, decodeJob(t, whole), seen) {
 			add(line, "neighbour %d of whole job %d", k, i)
 		}
 	}

@@ -74,7 +74,7 @@ func TestProducers(t *testing.T) {
 func TestDispatch(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	const agents, each = 3, 30
+	const agents, each = 3, 40
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	queue := make(chan Task, 10*agents*each)

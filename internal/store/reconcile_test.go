@@ -65,4 +65,7 @@ func TestLeadership(t *testing.T) {
 			t.Error(led, err)
 		}
 	}
+	if n := s.PoolStat(); n.Max != 12 {
+		t.Errorf("%+v", n)
+	}
 }

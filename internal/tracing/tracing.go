@@ -54,6 +54,8 @@ type Provider struct {
 	collector string
 	provider  *sdktrace.TracerProvider
 	exporter  *exporter
+
+	closeWithin time.Duration // closeTimeout, or less in tests
 }
 
 // Open returns a Provider without connecting to the collector. If the collector is unavailable, the log shows it when
@@ -81,7 +83,7 @@ func Open(cfg Config) (*Provider, error) {
 	}
 	e := &exporter{inner: inner, endpoint: cfg.Endpoint, log: cfg.Logger.With("collector", u.Host),
 		mask: newMasker(cfg.Headers), ended: make(chan struct{})}
-	return &Provider{collector: u.Host, exporter: e, provider: sdktrace.NewTracerProvider(sdktrace.WithBatcher(e),
+	return &Provider{collector: u.Host, exporter: e, closeWithin: closeTimeout, provider: sdktrace.NewTracerProvider(sdktrace.WithBatcher(e),
 		sdktrace.WithResource(about), sdktrace.WithIDGenerator(idGenerator{}))}, nil
 }
 
@@ -103,7 +105,7 @@ func (p *Provider) Tracer() trace.Tracer { return p.provider.Tracer(scope) }
 // Close sends the remaining spans within closeTimeout, and returns when the exporter has stopped. Further calls do
 // nothing.
 func (p *Provider) Close() {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), p.closeWithin)
 	defer cancel()
 	if p.provider.Shutdown(ctx) == nil {
 		return

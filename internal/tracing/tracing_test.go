@@ -121,6 +121,7 @@ func TestCollectorThatSaysNothing(t *testing.T) {
 	t.Parallel()
 	log := &heraldtest.Log{}
 	p := open(t, "http://"+heraldtest.Silent(t)+"/v1/traces", log)
+	p.closeWithin = 100 * time.Millisecond
 	began := time.Now()
 	for range 10_000 { // more than the queue holds
 		_, s := p.Tracer().Start(context.Background(), "one")
