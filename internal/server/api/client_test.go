@@ -105,6 +105,12 @@ func TestClientStream(t *testing.T) {
 	if err != nil || heard != jobs {
 		t.Errorf("%d answers, %v", heard, err)
 	}
+	// The connection of a stream serves further requests.
+	for range 3 {
+		for _, err := range c.Deliveries(t.Context(), client.Selection{Status: "cancelled"}) {
+			t.Errorf("after the stream: %v", err)
+		}
+	}
 
 	// EnqueueStream returns the error of the callback that fails first.
 	broken := errors.New("the indexer broke")
@@ -144,25 +150,39 @@ func TestClientStream(t *testing.T) {
 	}
 }
 
-// TestClientExample runs the example of package client: it prints the end of its first delivery, and all others are
-// accepted.
+// TestClientExample runs the examples of package client, while deliveries of another agent are cancelled and replayed for
+// the stream of events.
 func TestClientExample(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	cmd := exec.CommandContext(t.Context(), "go", "test", "-v", "-count=1", "github.com/agentherald/herald/client")
 	cmd.Env = append(os.Environ(), "API_URL="+w.base, "API_TOKEN="+ownToken)
-	ended := make(chan struct{})
+	changed, err := w.newClient(ownToken).Enqueue(t.Context(), json.RawMessage(jobOf(1, 1)))
+	heraldtest.Must(t, err)
+	exited, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		heraldtest.Await(t, "the example enqueues its first job", func() bool {
-			page := call[operator.DeliveryPage](w, 200, "GET", "/v1/deliveries?limit=1", "")
-			if len(page.Deliveries) == 1 {
+		first := true
+		heraldtest.Await(t, "the examples to end", func() bool {
+			page := call[operator.DeliveryPage](w, 200, "GET", "/v1/deliveries?agent=8453:42&limit=1", "")
+			if first && len(page.Deliveries) == 1 {
 				moveOne(t, w.operator.Cancel, page.Deliveries[0].ID.String())
+				first = false
 			}
-			return len(page.Deliveries) == 1
+			moveOne(t, w.operator.Cancel, changed.ID)
+			moveOne(t, w.operator.Replay, changed.ID)
+			select {
+			case <-exited:
+				return true
+			default:
+				return false
+			}
 		})
 	}()
-	if out, err := cmd.CombinedOutput(); err != nil || !strings.HasPrefix(string(out), "cancelled operator\n") || strings.Contains(string(out), "job ") {
+	out, err := cmd.CombinedOutput()
+	close(exited)
+	want := "cancelled operator\nNewFeedback queued\nNewFeedback queued\nreplayed: queued\nwould replay: 1\n8453:1 true 0\n8453:42 true 0\nevent: cancelled operator\n"
+	if err != nil || !strings.HasPrefix(string(out), want) {
 		t.Errorf("%v: %s", err, out)
 	}
 	<-ended
