@@ -150,6 +150,55 @@ func TestClientStream(t *testing.T) {
 	}
 }
 
+// TestClientEvents resumes a stream after an event that was handled.
+func TestClientEvents(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := w.newClient(ownToken)
+	first, err := c.Enqueue(t.Context(), json.RawMessage(jobOf(1, 1)))
+	heraldtest.Must(t, err)
+	enough := errors.New("enough")
+	handled := make(chan client.Event, 1)
+	streamed := make(chan error, 1)
+	go func() {
+		streamed <- c.Events(t.Context(), client.EventSelection{Agent: "8453:1"}, func(e client.Event) error {
+			handled <- e
+			return enough
+		})
+	}()
+	var seen client.Event
+	heraldtest.Await(t, "an event", func() bool { // the stream begins at a time that the test does not know
+		moveOne(t, w.operator.Cancel, first.ID)
+		moveOne(t, w.operator.Replay, first.ID)
+		select {
+		case seen = <-handled:
+			return true
+		default:
+			return false
+		}
+	})
+	if err := <-streamed; !errors.Is(err, enough) || seen.DeliveryID != first.ID || seen.ID == "" {
+		t.Errorf("%+v, %v", seen, err)
+	}
+	second, err := c.Enqueue(t.Context(), json.RawMessage(jobOf(1, 2)))
+	heraldtest.Must(t, err)
+	moveOne(t, w.operator.Cancel, second.ID)
+	err = c.Events(t.Context(), client.EventSelection{Statuses: []string{"cancelled"}, After: seen.ID}, func(e client.Event) error {
+		if e.DeliveryID == second.ID {
+			return enough
+		}
+		return nil
+	})
+	if !errors.Is(err, enough) {
+		t.Error(err)
+	}
+	var refused *client.Error
+	err = w.newClient("wrong").Events(t.Context(), client.EventSelection{}, func(client.Event) error { return nil })
+	if !errors.As(err, &refused) || refused.Status != 401 {
+		t.Error(err)
+	}
+}
+
 // TestClientExample runs the examples of package client, while deliveries of another agent are cancelled and replayed for
 // the stream of events.
 func TestClientExample(t *testing.T) {
