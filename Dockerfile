@@ -6,6 +6,7 @@ ARG TARGETOS=linux TARGETARCH
 ENV CGO_ENABLED=0 GOFLAGS=-buildvcs=false GOTOOLCHAIN=local
 WORKDIR /src
 COPY go.mod go.sum ./
+COPY client/go.mod client/
 COPY receiver/go.mod receiver/go.sum receiver/
 RUN --mount=type=cache,target=/go/pkg/mod go mod download
 COPY . .

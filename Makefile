@@ -15,8 +15,8 @@ BEFORE    ?=
 TURNS     ?= 5
 # Which packages test, race, vet, lint, fuzz and bench look at.
 PKG       ?= ./...
-# Modules of their own, for agents' authors. make receiver tests them; vet and lint read them too.
-MODULES   := receiver examples/agent-sqlite
+# Modules of their own, for the authors of agents and indexers. make receiver tests them; vet and lint read them too.
+MODULES   := receiver client examples/agent-sqlite
 # What takes longest starts first: go runs packages in the order in which they are named.
 FIRST     := ./internal/delivery ./internal/trial ./cmd/worker ./internal/store ./internal/server/api ./internal/service ./internal/mcpcall
 # Packages in which the race detector finds nothing: they run programs that are built without it, or have one goroutine.
@@ -108,12 +108,12 @@ race: services ## Run the tests of concurrent code under the race detector (need
 	$(GO) -C receiver test -race -vet=off -timeout=5m ./...
 
 .PHONY: receiver
-receiver: ## Test the Go receiver for agents' authors and its example, which are modules of their own.
+receiver: ## Test the Go receiver for agents' authors, its example and the client, which are modules of their own.
 	for m in $(MODULES); do $(GO) -C $$m test -vet=off -timeout=5m ./...; done
 
 .PHONY: vet
 vet: ## Look for mistakes with go vet, and for files that gofmt would change.
-	@unformatted=$$(gofmt -l cmd examples internal migrations receiver scripts); \
+	@unformatted=$$(gofmt -l client cmd examples internal migrations receiver scripts); \
 	if [ -n "$$unformatted" ]; then printf 'gofmt would change:\n%s\n' "$$unformatted"; exit 1; fi
 	$(GO) vet $(PKG)
 	for m in $(MODULES); do $(GO) -C $$m vet ./...; done

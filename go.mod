@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	code.dny.dev/ssrf v0.3.0
 	github.com/KimMachineGun/automemlimit v1.0.1
+	github.com/agentherald/herald/client v0.0.0
 	github.com/agentherald/herald/receiver v0.0.0
 	github.com/alecthomas/kong v1.17.0
 	github.com/alicebob/miniredis/v2 v2.40.0
@@ -214,4 +215,7 @@ require (
 )
 
 // Agents' authors import this module without Herald's dependencies. It is part of the same commit.
-replace github.com/agentherald/herald/receiver => ./receiver
+replace (
+	github.com/agentherald/herald/client => ./client
+	github.com/agentherald/herald/receiver => ./receiver
+)

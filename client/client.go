@@ -1,12 +1,18 @@
-// Package client sends jobs to Herald over HTTP and reads the state of their deliveries.
+// Package client is the Go client of Herald's HTTP API (docs/reference/api.md). It uses only the standard library.
 //
-// It uses only the standard library. A job is any value whose JSON has the form of docs/reference/jobs.md; Herald validates it.
-// Enqueueing the same job again changes nothing, because Herald recognises it. Therefore a call that failed can always
-// be repeated.
+// An indexer sends jobs: [Client.Enqueue] sends one, [Client.EnqueueMany] and [Client.EnqueueStream] send many. A job is
+// any value whose JSON has the form of docs/reference/jobs.md; Herald validates it. Enqueueing the same job again changes
+// nothing, because Herald recognises it. Therefore a call that failed can always be repeated.
+//
+// [Client.Get] and [Client.Deliveries] read deliveries, [Client.Wait] waits for the end of one, and [Client.Events]
+// follows all changes. [Client.Replay] and [Client.Cancel] change one delivery, [Client.ReplayAll] and [Client.CancelAll]
+// all deliveries of a [Selection]. [Client.Agents] reads agents; [Client.DisableAgent] holds an agent's deliveries, and
+// [Client.EnableAgent] releases them.
+//
+// A failed call returns an [*Error] if Herald answered. [Error.Temporary] reports whether the same call may succeed later.
 package client
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -17,7 +23,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 )
 
@@ -25,8 +30,8 @@ import (
 type Config struct {
 	// URL is the base URL of a worker's HTTP server, such as http://127.0.0.1:8080. Required.
 	URL string
-	// Token is an API token. It needs the scope enqueue to send jobs, direct for jobs with their own endpoint, and read
-	// to read deliveries. Required.
+	// Token is an API token (worker api-token create). Required. It needs the scope enqueue to send jobs, direct for jobs
+	// with their own endpoint, read to read, and operate to change deliveries and agents.
 	Token string
 
 	HTTP *http.Client // default: a client without a timeout; contexts bound the calls
@@ -54,26 +59,6 @@ func New(cfg Config) (*Client, error) {
 	return &Client{base: strings.TrimRight(cfg.URL, "/"), token: cfg.Token, http: cfg.HTTP}, nil
 }
 
-// The values of Answer.Verdict.
-const (
-	Accepted  = "accepted"  // committed: the delivery will reach a final status
-	Known     = "known"     // the same event was accepted before
-	Conflict  = "conflict"  // the same event was accepted with another action or, without verification, another content
-	Refused   = "refused"   // invalid; nothing was stored
-	Refreshed = "refreshed" // AgentUpdated: the agent will be resolved again
-)
-
-// Answer is the result for one job.
-type Answer struct {
-	Line    int64    `json:"line"` // line of the stream, from 1
-	Verdict string   `json:"verdict"`
-	ID      string   `json:"id"` // id of the delivery
-	Key     string   `json:"key"`
-	Status  string   `json:"status"`
-	Differs []string `json:"differs"` // for Known: the job's fields that differ from the event on the chain
-	Error   *Problem `json:"error"`   // set for Conflict and Refused
-}
-
 // Problem explains why a request failed.
 type Problem struct {
 	Code    string `json:"code"`
@@ -98,207 +83,6 @@ func (e *Error) Error() string {
 // Temporary reports whether the same call may succeed later.
 func (e *Error) Temporary() bool { return e.Status == http.StatusTooManyRequests || e.Status >= 500 }
 
-// Enqueue sends one job. If Herald refuses the job or it is in conflict, Enqueue returns an Answer and no error.
-func (c *Client) Enqueue(ctx context.Context, job any) (a Answer, err error) {
-	body, err := json.Marshal(job)
-	if err != nil {
-		return a, fmt.Errorf("herald: encode the job: %w", err)
-	}
-	res, err := c.send(ctx, http.MethodPost, "/v1/jobs", "application/json", bytes.NewReader(body))
-	if err != nil {
-		return a, err
-	}
-	defer drain(res)
-	raw, err := readAnswer(res)
-	if err != nil {
-		return a, err
-	}
-	if json.Unmarshal(raw, &a) == nil && a.Verdict != "" {
-		return a, nil
-	}
-	return a, newError(res, raw)
-}
-
-// EnqueueStream sends the jobs that next returns until it returns io.EOF, and calls done for each answer, in order. It
-// sends jobs while it receives answers and keeps neither in memory. Jobs for which done was called are decided;
-// after an error, the others may be sent again. done is called in the calling goroutine, next in another one;
-// EnqueueStream returns only after next has returned. Herald ends a stream on which it receives nothing for a minute.
-func (c *Client) EnqueueStream(ctx context.Context, next func() (job any, err error), done func(Answer) error) (err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	body, feed := io.Pipe()
-	var sent atomic.Int64
-	ended := make(chan error, 1)
-	go func() {
-		fault := sendJobs(feed, next, &sent)
-		_ = feed.CloseWithError(fault) // io.EOF ends the body
-		ended <- fault
-	}()
-	answered, err := c.streamJobs(ctx, body, done)
-	cancel()
-	_ = body.CloseWithError(context.Canceled)
-	switch fault := <-ended; {
-	case !errors.Is(fault, io.EOF) && !errors.Is(fault, context.Canceled):
-		return fault // it caused any other error
-	case err == nil && (!errors.Is(fault, io.EOF) || answered < sent.Load()):
-		return fmt.Errorf("herald: the stream ended after %d of %d answers: %w", answered, sent.Load(), io.ErrUnexpectedEOF)
-	}
-	return err
-}
-
-// EnqueueMany sends the jobs that next returns until it returns io.EOF, as EnqueueStream does. It returns the answers of
-// the jobs that Herald refused and of those in conflict: Answer.Line numbers the job, Answer.Error is the reason.
-func (c *Client) EnqueueMany(ctx context.Context, next func() (job any, err error)) (refused []Answer, err error) {
-	err = c.EnqueueStream(ctx, next, func(a Answer) error {
-		if a.Error != nil {
-			refused = append(refused, a)
-		}
-		return nil
-	})
-	return refused, err
-}
-
-// streamJobs sends a body and passes the answer to each line to done.
-func (c *Client) streamJobs(ctx context.Context, body io.Reader, done func(Answer) error) (answered int64, err error) {
-	res, err := c.send(ctx, http.MethodPost, "/v1/jobs", "application/x-ndjson", body)
-	if err != nil {
-		return 0, err
-	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		raw, err := readAnswer(res)
-		if err != nil {
-			return 0, err
-		}
-		return 0, newError(res, raw)
-	}
-	err = readAnswers(res, func(a Answer) error {
-		answered++
-		return done(a)
-	})
-	return answered, err
-}
-
-// sendJobs writes one line per job and counts them. It returns io.EOF when all are written.
-func sendJobs(feed *io.PipeWriter, next func() (any, error), sent *atomic.Int64) error {
-	out := bufio.NewWriterSize(feed, 16<<10)
-	encode := json.NewEncoder(out)
-	for {
-		job, err := next()
-		if errors.Is(err, io.EOF) {
-			if err := out.Flush(); err != nil {
-				return context.Canceled // the reader was closed; the caller has the reason
-			}
-			return io.EOF
-		}
-		if err != nil {
-			return err
-		}
-		sent.Add(1)
-		if err := encode.Encode(job); err != nil {
-			if errors.Is(err, context.Canceled) {
-				return context.Canceled
-			}
-			return fmt.Errorf("herald: encode a job: %w", err)
-		}
-		if err := out.Flush(); err != nil {
-			return context.Canceled
-		}
-	}
-}
-
-// readAnswers calls done for each answer in the body, until the body or Herald ends the stream.
-func readAnswers(res *http.Response, done func(Answer) error) error {
-	in := json.NewDecoder(res.Body)
-	for {
-		var a Answer
-		switch err := in.Decode(&a); {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return fmt.Errorf("herald: read an answer: %w", err)
-		case a.Verdict == "" && a.Error != nil: // Herald ends the stream with this answer
-			return &Error{Problem: *a.Error, Status: http.StatusServiceUnavailable, RetryAfter: 5 * time.Second}
-		}
-		if err := done(a); err != nil {
-			return err
-		}
-	}
-}
-
-// Delivery is the state of a delivery. Raw is the whole answer.
-type Delivery struct {
-	ID            string          `json:"id"`
-	Key           string          `json:"key"`
-	Kind          string          `json:"kind"`
-	ChainID       uint64          `json:"chainId"`
-	AgentID       string          `json:"agentId"`
-	Status        string          `json:"status"`
-	Reason        string          `json:"reason"`
-	Error         string          `json:"error"`
-	Attempts      int             `json:"attempts"`
-	NextAttemptAt *time.Time      `json:"nextAttemptAt"`
-	CreatedAt     time.Time       `json:"createdAt"`
-	FinishedAt    *time.Time      `json:"finishedAt"`
-	Raw           json.RawMessage `json:"-"`
-}
-
-// Final reports whether the delivery has ended. After that only an operator's replay changes it.
-func (d Delivery) Final() bool { return d.FinishedAt != nil }
-
-// Get returns a delivery by id or by key.
-func (c *Client) Get(ctx context.Context, idOrKey string) (d Delivery, err error) {
-	parts := strings.Split(idOrKey, "/")
-	for i, part := range parts {
-		parts[i] = url.PathEscape(part)
-	}
-	res, err := c.send(ctx, http.MethodGet, "/v1/deliveries/"+strings.Join(parts, "/"), "", nil)
-	if err != nil {
-		return d, err
-	}
-	defer drain(res)
-	raw, err := readAnswer(res)
-	if err != nil {
-		return d, err
-	}
-	if res.StatusCode != http.StatusOK {
-		return d, newError(res, raw)
-	}
-	if err := json.Unmarshal(raw, &d); err != nil {
-		return d, fmt.Errorf("herald: read the delivery: %w", err)
-	}
-	d.Raw = raw
-	return d, nil
-}
-
-const (
-	firstLook   = 50 * time.Millisecond
-	longestLook = 5 * time.Second
-)
-
-// Wait polls the delivery until it has ended, and returns it. If ctx ends first, it returns the last state and ctx's
-// error. It continues to poll while the worker is unavailable.
-func (c *Client) Wait(ctx context.Context, idOrKey string) (d Delivery, err error) {
-	for pause := firstLook; ; pause = min(2*pause, longestLook) {
-		seen, err := c.Get(ctx, idOrKey)
-		var refused *Error
-		switch {
-		case err == nil:
-			if d = seen; d.Final() {
-				return d, nil
-			}
-		case errors.As(err, &refused) && !refused.Temporary():
-			return d, err
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return d, ctx.Err()
-		}
-	}
-}
-
 // send makes one request with the client's token.
 func (c *Client) send(ctx context.Context, method, path, mediaType string, body io.Reader) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, method, c.base+path, body)
@@ -314,6 +98,35 @@ func (c *Client) send(ctx context.Context, method, path, mediaType string, body 
 		return nil, fmt.Errorf("herald: %w", err)
 	}
 	return res, nil
+}
+
+// call makes one request with a JSON body, if in is not nil, and decodes the answer into out.
+func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
+	var body io.Reader
+	mediaType := ""
+	if in != nil {
+		raw, err := json.Marshal(in)
+		if err != nil {
+			return fmt.Errorf("herald: encode the request: %w", err)
+		}
+		body, mediaType = bytes.NewReader(raw), "application/json"
+	}
+	res, err := c.send(ctx, method, path, mediaType, body)
+	if err != nil {
+		return err
+	}
+	defer drain(res)
+	raw, err := readAnswer(res)
+	if err != nil {
+		return err
+	}
+	if res.StatusCode != http.StatusOK {
+		return newError(res, raw)
+	}
+	if err := json.Unmarshal(raw, out); err != nil {
+		return fmt.Errorf("herald: read the answer to %s %s: %w", method, path, err)
+	}
+	return nil
 }
 
 // maxAnswer bounds an answer, in bytes.

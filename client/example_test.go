@@ -13,13 +13,26 @@ import (
 	"github.com/agentherald/herald/client"
 )
 
-// TestMain runs Example if API_URL is set: TestClientExample of package api sets it.
+// TestMain runs the examples if API_URL is set: TestClientExample of package api sets it.
 func TestMain(m *testing.M) {
-	if os.Getenv("API_URL") != "" {
-		Example()
+	if os.Getenv("API_URL") == "" {
+		m.Run()
 		return
 	}
-	m.Run()
+	Example()
+	ExampleClient_Deliveries()
+	ExampleClient_Replay()
+	ExampleClient_ReplayAll()
+	ExampleClient_Agents()
+	ExampleClient_Events()
+}
+
+func connect() *client.Client {
+	herald, err := client.New(client.Config{URL: os.Getenv("API_URL"), Token: os.Getenv("API_TOKEN")})
+	if err != nil {
+		log.Fatal(err)
+	}
+	return herald
 }
 
 func Example() {
@@ -65,5 +78,80 @@ func Example() {
 	}
 	for _, a := range notAccepted {
 		fmt.Printf("job %d is %s: %s: %s\n", a.Line, a.Verdict, a.Error.Field, a.Error.Message)
+	}
+}
+
+func ExampleClient_Deliveries() {
+	herald, shown := connect(), 0
+	for delivery, err := range herald.Deliveries(context.Background(), client.Selection{Agent: "8453:42", Status: "queued"}) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(delivery.Kind, delivery.Status)
+		if shown++; shown == 2 {
+			break // without it, the loop reads all pages
+		}
+	}
+}
+
+func ExampleClient_Replay() {
+	herald, ctx := connect(), context.Background()
+	for delivery, err := range herald.Deliveries(ctx, client.Selection{Status: "queued"}) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		if err := herald.Cancel(ctx, delivery.ID); err != nil {
+			log.Fatal(err)
+		}
+		if err := herald.Replay(ctx, delivery.ID); err != nil {
+			log.Fatal(err)
+		}
+		delivery, err = herald.Get(ctx, delivery.ID)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("replayed:", delivery.Status)
+		break
+	}
+}
+
+func ExampleClient_ReplayAll() {
+	report, err := connect().ReplayAll(context.Background(), client.Selection{Agent: "8453:42", Status: "cancelled"},
+		client.Move{DryRun: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("would replay:", report.ByStatus["cancelled"])
+}
+
+func ExampleClient_Agents() {
+	herald, ctx := connect(), context.Background()
+	for agent, err := range herald.Agents(ctx, client.AgentSelection{ChainID: 8453}) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		if err := herald.DisableAgent(ctx, agent.Name()); err != nil {
+			log.Fatal(err)
+		}
+		released, err := herald.EnableAgent(ctx, agent.Name())
+		if err != nil {
+			log.Fatal(err)
+		}
+		agent, err = herald.GetAgent(ctx, agent.Name())
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(agent.Name(), agent.Enabled, released)
+	}
+}
+
+func ExampleClient_Events() {
+	enough := errors.New("enough")
+	err := connect().Events(context.Background(), client.EventSelection{Statuses: []string{"cancelled"}}, func(e client.Event) error {
+		fmt.Println("event:", e.Status, e.Reason)
+		return enough // store e.ID to resume after this event later
+	})
+	if !errors.Is(err, enough) {
+		log.Fatal(err)
 	}
 }

@@ -139,20 +139,19 @@ func paceTable(t *testing.T) string {
 	return b.String()
 }
 
-// markdown writes one row per variable. A list of defaults may break after its commas.
+// markdown writes one item per variable. A list of defaults may break after its commas.
 func markdown(docs []Doc) string {
 	escape := strings.NewReplacer("|", `\|`, "<", `\<`, "*", `\*`, "\n", " ")
 	var b strings.Builder
-	b.WriteString("| variable | default | meaning |\n| --- | --- | --- |\n")
 	for _, d := range docs {
 		text := ""
 		switch {
 		case strings.Contains(d.Default, " "):
-			text = escape.Replace(d.Default) // a description, not a value
+			text = " (" + escape.Replace(d.Default) + ")" // a description, not a value
 		case d.Default != "":
-			text = "`" + strings.ReplaceAll(d.Default, ",", "`, `") + "`"
+			text = " (`" + strings.ReplaceAll(d.Default, ",", "`, `") + "`)"
 		}
-		b.WriteString("| `" + d.Name + "` | " + text + " | " + escape.Replace(d.Help) + " |\n")
+		b.WriteString("- `" + d.Name + "`" + text + ": " + escape.Replace(d.Help) + "\n")
 	}
 	return b.String()
 }

@@ -22,9 +22,10 @@ func TestMetricsPage(t *testing.T) {
 		switch {
 		case name == "docs/reference/metrics.md":
 			for line := range strings.Lines(text) {
-				if cell, isRow := strings.CutPrefix(line, "| `"); isRow {
-					cell, _, _ = strings.Cut(cell, " |")
-					for _, metric := range strings.Split(strings.Trim(cell, "`"), "`, `") {
+				if names, isItem := strings.CutPrefix(line, "- `"); isItem {
+					names, _, _ = strings.Cut(names, ":")
+					names, _, _ = strings.Cut(names, " (")
+					for _, metric := range strings.Split(strings.Trim(names, "`"), "`, `") {
 						onPage[metric] = true
 					}
 				}

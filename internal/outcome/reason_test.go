@@ -19,7 +19,7 @@ func TestReasonsPage(t *testing.T) {
 	for _, section := range strings.Split(string(page), "\n## ")[1:] {
 		title, _, _ := strings.Cut(section, "\n")
 		status, _, _ := strings.Cut(strings.ToLower(title), ":")
-		for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|(.*)").FindAllStringSubmatch(section, -1) {
+		for _, row := range regexp.MustCompile("(?m)^- `([a-z_]+)`:(.*)").FindAllStringSubmatch(section, -1) {
 			r, want, free := Reason(row[1]), status, status == "held" || status == "waiting at no cost" || strings.Contains(row[2], "at no cost")
 			switch {
 			case strings.HasPrefix(row[2], " dead:"):

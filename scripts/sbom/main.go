@@ -2,8 +2,8 @@
 //
 //	sbom -name herald -version v0.1.0 worker enqueue
 //
-// It reads the modules that the linker recorded in each program, as `go version -m` does, so the list contains exactly
-// what is linked. The output has no time and no random number: the same programs give the same bytes.
+// It reads the modules that the linker recorded in each program, as `go version -m` does, so the list contains all and only
+// the linked modules. The output has no time and no random number: the same programs give the same bytes.
 package main
 
 import (

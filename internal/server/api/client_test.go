@@ -105,6 +105,12 @@ func TestClientStream(t *testing.T) {
 	if err != nil || heard != jobs {
 		t.Errorf("%d answers, %v", heard, err)
 	}
+	// The connection of a stream serves further requests.
+	for range 3 {
+		for _, err := range c.Deliveries(t.Context(), client.Selection{Status: "cancelled"}) {
+			t.Errorf("after the stream: %v", err)
+		}
+	}
 
 	// EnqueueStream returns the error of the callback that fails first.
 	broken := errors.New("the indexer broke")
@@ -144,25 +150,88 @@ func TestClientStream(t *testing.T) {
 	}
 }
 
-// TestClientExample runs the example of package client: it prints the end of its first delivery, and all others are
-// accepted.
+// TestClientEvents resumes a stream after an event that was handled.
+func TestClientEvents(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := w.newClient(ownToken)
+	first, err := c.Enqueue(t.Context(), json.RawMessage(jobOf(1, 1)))
+	heraldtest.Must(t, err)
+	enough := errors.New("enough")
+	handled := make(chan client.Event, 1)
+	streamed := make(chan error, 1)
+	go func() {
+		streamed <- c.Events(t.Context(), client.EventSelection{Agent: "8453:1"}, func(e client.Event) error {
+			handled <- e
+			return enough
+		})
+	}()
+	var seen client.Event
+	heraldtest.Await(t, "an event", func() bool { // the stream begins at a time that the test does not know
+		moveOne(t, w.operator.Cancel, first.ID)
+		moveOne(t, w.operator.Replay, first.ID)
+		select {
+		case seen = <-handled:
+			return true
+		default:
+			return false
+		}
+	})
+	if err := <-streamed; !errors.Is(err, enough) || seen.DeliveryID != first.ID || seen.ID == "" {
+		t.Errorf("%+v, %v", seen, err)
+	}
+	second, err := c.Enqueue(t.Context(), json.RawMessage(jobOf(1, 2)))
+	heraldtest.Must(t, err)
+	moveOne(t, w.operator.Cancel, second.ID)
+	err = c.Events(t.Context(), client.EventSelection{Statuses: []string{"cancelled"}, After: seen.ID}, func(e client.Event) error {
+		if e.DeliveryID == second.ID {
+			return enough
+		}
+		return nil
+	})
+	if !errors.Is(err, enough) {
+		t.Error(err)
+	}
+	var refused *client.Error
+	err = w.newClient("wrong").Events(t.Context(), client.EventSelection{}, func(client.Event) error { return nil })
+	if !errors.As(err, &refused) || refused.Status != 401 {
+		t.Error(err)
+	}
+}
+
+// TestClientExample runs the examples of package client, while deliveries of another agent are cancelled and replayed for
+// the stream of events.
 func TestClientExample(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	cmd := exec.CommandContext(t.Context(), "go", "test", "-v", "-count=1", "github.com/agentherald/herald/client")
 	cmd.Env = append(os.Environ(), "API_URL="+w.base, "API_TOKEN="+ownToken)
-	ended := make(chan struct{})
+	changed, err := w.newClient(ownToken).Enqueue(t.Context(), json.RawMessage(jobOf(1, 1)))
+	heraldtest.Must(t, err)
+	exited, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		heraldtest.Await(t, "the example enqueues its first job", func() bool {
-			page := call[operator.DeliveryPage](w, 200, "GET", "/v1/deliveries?limit=1", "")
-			if len(page.Deliveries) == 1 {
+		first := true
+		heraldtest.Await(t, "the examples to end", func() bool {
+			page := call[operator.DeliveryPage](w, 200, "GET", "/v1/deliveries?agent=8453:42&limit=1", "")
+			if first && len(page.Deliveries) == 1 {
 				moveOne(t, w.operator.Cancel, page.Deliveries[0].ID.String())
+				first = false
 			}
-			return len(page.Deliveries) == 1
+			moveOne(t, w.operator.Cancel, changed.ID)
+			moveOne(t, w.operator.Replay, changed.ID)
+			select {
+			case <-exited:
+				return true
+			default:
+				return false
+			}
 		})
 	}()
-	if out, err := cmd.CombinedOutput(); err != nil || !strings.HasPrefix(string(out), "cancelled operator\n") || strings.Contains(string(out), "job ") {
+	out, err := cmd.CombinedOutput()
+	close(exited)
+	want := "cancelled operator\nNewFeedback queued\nNewFeedback queued\nreplayed: queued\nwould replay: 1\n8453:1 true 0\n8453:42 true 0\nevent: cancelled operator\n"
+	if err != nil || !strings.HasPrefix(string(out), want) {
 		t.Errorf("%v: %s", err, out)
 	}
 	<-ended

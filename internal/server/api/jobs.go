@@ -152,7 +152,11 @@ func (a *API) enqueueLines(w http.ResponseWriter, r *http.Request, v server.Visi
 	ctx, cancel := v.WhileAllowed(r.Context())
 	lines := readLines(ctx, &timedBody{ctx: ctx, body: r.Body, control: control})
 	wake := context.AfterFunc(ctx, func() { _ = control.SetReadDeadline(time.Now()) }) // interrupts a blocked Read
+	finished := false                                                                  // all lines were read
 	defer func() {
+		if finished {
+			wake() // the connection serves further requests, which a deadline in the past would end
+		}
 		cancel()
 		for range lines {
 		}
@@ -186,6 +190,7 @@ func (a *API) enqueueLines(w http.ResponseWriter, r *http.Request, v server.Visi
 				"were not answered again"}})
 		}
 		if !more {
+			finished = true
 			return
 		}
 	}
