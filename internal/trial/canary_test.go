@@ -39,7 +39,6 @@ func TestCanary(t *testing.T) {
 	w.refuse(ways)
 	w.refuseCommands(granting)
 
-	w.lookAtPages()
 	w.lookAtProcesses()
 	w.lookAtEnvironments(w.worker.Process, ownSecrets...)
 	w.inspect(ways)

@@ -133,22 +133,6 @@ func TestGoesOn(t *testing.T) {
 	}
 }
 
-// TestOtherRegistries: a watcher with more registries than the previous one reads the others where that one stopped, and
-// not from the head.
-func TestOtherRegistries(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	fewer := w.watch(func(c *Config) { c.Deployment.Validation = common.Address{} })
-	w.give(2)
-	heraldtest.Await(t, "two are accepted", func() bool { return fewer.count(store.Accepted) == 2 })
-	if err := fewer.stop(); !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
-	w.give(3)
-	w.watch(func(c *Config) { c.From = nil })
-	heraldtest.Await(t, "what came meanwhile is accepted", func() bool { return w.rows()[store.Queued] == 5 })
-}
-
 // TestStandsBy: one of two watchers reads; the other one takes over when it stops.
 func TestStandsBy(t *testing.T) {
 	t.Parallel()

@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -12,25 +11,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-type silence struct{}
+func TestMain(m *testing.M) { heraldtest.Main(m) }
 
-func (silence) Printf(context.Context, string, ...any) {}
-
-func TestMain(m *testing.M) {
-	redis.SetLogger(silence{})
-	heraldtest.Main(m)
-}
-
-func client(t testing.TB, raw string, adapt ...func(*redis.Options)) *redis.Client {
-	t.Helper()
-	o := heraldtest.RedisOptions(t, raw)
-	for _, a := range adapt {
-		a(o)
-	}
-	c := redis.NewClient(o)
-	t.Cleanup(func() { _ = c.Close() })
-	return c
-}
+func client(t testing.TB, raw string) *redis.Client { return heraldtest.RedisClient(t, raw) }
 
 // newLimits returns a Limiter with a Timeout that is long enough for a loaded machine, and without a log.
 func newLimits(t testing.TB, rdb redis.UniversalClient, adapt ...func(*Config)) *Limiter {
