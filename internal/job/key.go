@@ -125,8 +125,8 @@ func (j Job) diffContent(other Job) (fields []string) {
 	return fields
 }
 
-// Differences returns the names of the fields in which j differs from read, the same event as it was read from the
-// chain. It compares the content, the position, the timestamp and the identity registry. Fields of the content are
+// Differences returns the names of the fields in which j differs from read, which is the same event as the chain has
+// it. It compares the content, the position, the timestamp and the identity registry. Fields of the content are
 // always compared. The other fields are compared only if j has them.
 func (j Job) Differences(read Job) []string {
 	fields := j.diffContent(read)

@@ -181,9 +181,9 @@ type Location int
 // The values of Location.
 const (
 	Nowhere   Location = iota // the task will not run: Redis does not have it, or it is completed or archived
-	Pending                   // the task will run when a worker fetches it, or at a time within soon
+	Pending                   // the task will run when a worker fetches it, or will be fetched within the time soon
 	Active                    // a worker runs the task, or died while running it
-	Postponed                 // the task will run at a time later than soon
+	Postponed                 // the task waits for longer than the time soon
 )
 
 // soon is the time from now within which a scheduled task counts as Pending, not as Postponed. It exceeds netDelay plus

@@ -478,7 +478,7 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 			continue
 		}
 		h, ok := holders[a.key]
-		if !ok { // the answer to an earlier arrival changed the delivery
+		if !ok { // an earlier arrival of this batch changed the delivery
 			changed, err := s.readHolders(ctx, tx, "herald.key_hash(h.key) = herald.key_hash($1)", a.key)
 			if err != nil {
 				return err

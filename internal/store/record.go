@@ -238,7 +238,8 @@ func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Reco
 		if ours && !open {
 			return ErrStale
 		}
-		o.Free = o.Free && p.Attempt == c.Attempt-1 // otherwise its row stays: later attempts keep their numbers
+		// The row of a free attempt is deleted, but only if it is the last one before c's: the others keep their numbers.
+		o.Free = o.Free && p.Attempt == c.Attempt-1
 		b := &pgx.Batch{}
 		q := recordRequest{claim: c, outcome: o, attempt: p.Attempt, startedAt: p.StartedAt, tookMs: &took}
 		queueRecord(b, q)

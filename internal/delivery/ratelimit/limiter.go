@@ -222,7 +222,7 @@ func (l *Limiter) now() int64 { return toMicros(l.clock().Sub(l.start)) + 1 }
 // does not count.
 type RefusedError struct {
 	Reason outcome.Reason // AgentBusy, Throttled or BreakerOpen
-	Wait   time.Duration  // until the delivery may try again, usually its reserved return time: 1 s to 5 min
+	Wait   time.Duration  // how long the delivery waits before it tries again: 1 s to 5 min
 	Text   string         // a sentence for the operator
 }
 

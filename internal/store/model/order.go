@@ -152,8 +152,8 @@ func (s *Store) countFreeResponses(a store.Agent) int {
 	return maxResponses - s.count(func(o *row) bool { return o.agent == a && o.isResponse() && o.isOut() })
 }
 
-// setAside makes a delivery wait for another one. excess reports whether it is a response that waits for other
-// responses to its agent.
+// setAside makes the delivery r wait for another one, until the time until at the latest. excess is true if r is a
+// response that waits for other responses to its agent.
 func (r *row) setAside(until time.Time, excess bool, now time.Time) {
 	r.setStatus(store.Waiting, outcome.BehindEarlier, now)
 	r.NextAttemptAt, r.excess = until, excess
