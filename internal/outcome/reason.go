@@ -56,7 +56,8 @@ func Reasons() []Reason { return slices.Clone(reasons) }
 func (r Reason) Ending() Ending { return rows[r].ending }
 
 // Free reports whether an attempt that ended for the reason is free: it does not count. All holds are free, the waits
-// for confirmations, for the chain's node, for an earlier delivery, and for one of Herald's limits, and filtered events.
+// for confirmations, for the chain's node, for an earlier delivery, and for one of Herald's limits, filtered events,
+// and events whose feedback was never delivered.
 func (r Reason) Free() bool { return rows[r].free }
 
 // Texts of several reasons.
@@ -94,7 +95,7 @@ var (
 		step: "nothing to do: the agent does not ask for this kind of event; to get it, it has to offer the tool " +
 			"{@tool|of its name}"})
 	// NeverDelivered: the agent never received the feedback to which this revocation, response or retraction refers.
-	NeverDelivered = add(row{word: "never_delivered", ending: Skip,
+	NeverDelivered = add(row{word: "never_delivered", ending: Skip, free: true,
 		step: "nothing to do: the agent never got the feedback that this is about"})
 	// Filtered: a filter of the agent's policy skips the event.
 	Filtered = add(row{word: "filtered", ending: Skip, free: true,

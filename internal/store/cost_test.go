@@ -155,7 +155,7 @@ func TestQueryPlans(t *testing.T) {
 		"backlogs":        {statement("dispatch"), agents + `, NULL, NULL, 8, 2`},
 		"make_agents":     {statement("make_agents"), agents},
 		"lock_agents":     {statement("lock_agents"), agents},
-		"accept":          {statement("accept"), `ARRAY[` + id + `]::uuid[], '{k}', '{NewFeedback}', ` + agents + `, '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', '{false}', '{NULL}', '{chain}', '{0}', false, 8, 2, true`},
+		"accept":          {statement("accept"), `ARRAY[` + id + `]::uuid[], '{k}', '{NewFeedback}', ` + agents + `, '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', '{NULL}', '{false}', '{NULL}', '{chain}', '{0}', false, 8, 2, true`},
 		"known":           {statement("known") + " WHERE herald.key_hash(h.key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))", `'{k}'`},
 		"reopen":          {statement("reopen"), id + `, 'k', NULL, NULL, 's', 0, '0xaa', '7', 'o', '1', false`},
 		"read_event":      {statement("read_event"), id + `, '{}', NULL, 's', 0, '0xaa', '7', 'o', '1'`},
@@ -207,7 +207,7 @@ func TestPlansOfAFlood(t *testing.T) {
 			SELECT id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq FROM herald.history
 			 WHERE order_seq BETWEEN $1 AND $2 AND finished_at IS NULL`, from, to)
 	}
-	const accept = `ARRAY['00000000-0000-0000-0000-000000000001']::uuid[], '{k}', '{NewFeedback}', '{8453}', '{0xaa}', '{7}', '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', '{false}', '{NULL}', '{chain}', '{0}', false, 8, 2, true`
+	const accept = `ARRAY['00000000-0000-0000-0000-000000000001']::uuid[], '{k}', '{NewFeedback}', '{8453}', '{0xaa}', '{7}', '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', '{NULL}', '{false}', '{NULL}', '{chain}', '{0}', false, 8, 2, true`
 	const dispatch = `'{8453}', '{0xaa}', '{7}', NULL, NULL, 8, 2`
 	check := func(when string) {
 		t.Helper()
