@@ -53,7 +53,7 @@ func describeMissing(s chain.Standing) string {
 //   - no filter of the agent's policy skips the event (applyFilters).
 //   - the delivery has the turn of its ordering key (checkTurn).
 //   - the feedback to which the event refers reached the agent or still may (checkFeedback).
-//   - the agent is enabled (outcome.Agent).
+//   - the agent is enabled (outcome.Agent), and its policy does not pause its calls (checkPause).
 //
 // An error of the second check replaces an error of the first, unless a reorg removed the event. So if the agent may
 // have been called, the delivery is held even while no node answers.
@@ -75,7 +75,21 @@ func (e *Executor) checkDelivery(ctx context.Context, a *attempt) (err error) {
 	if err = e.checkFeedback(ctx, a.claim); err != nil {
 		return err
 	}
-	return outcome.Agent{FileDisables: a.server.Disables(), Disabled: a.policy.Disables(), RowDisables: !a.claim.Enabled}.Judge()
+	if err = (outcome.Agent{FileDisables: a.server.Disables(), Disabled: a.policy.Disables(), RowDisables: !a.claim.Enabled}).Judge(); err != nil {
+		return err
+	}
+	return e.checkPause(a)
+}
+
+// checkPause returns a free wait (throttled) while the agent's policy pauses its calls. The wait is at most maxTaskWait,
+// because a changed policy may end the pause earlier.
+func (e *Executor) checkPause(a *attempt) error {
+	left := a.policy.PauseUntil.Sub(e.Now())
+	if left <= 0 {
+		return nil
+	}
+	return outcome.Pause(outcome.Throttled, min(left, maxTaskWait),
+		"the agent's policy pauses its calls until "+a.policy.PauseUntil.Format(time.RFC3339))
 }
 
 // applyFilters returns an error that skips the delivery (filtered) if a filter of the agent's policy skips the event. It

@@ -3,6 +3,7 @@ package delivery
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,7 +24,7 @@ func parsePolicy(t *testing.T, level policy.Level, document string) policy.Polic
 	return p
 }
 
-// TestFilters checks the effect of a default policy on jobs: a filter acts on the event, not on what the job says about
+// TestFilters checks the effect of a default policy on jobs: a filter acts on the event, even if the job differs from
 // it, and ends the delivery before any request and without an attempt. Only a forced replay calls the agent. A filter
 // does not act on a delivery whose agent was or may have been called.
 func TestFilters(t *testing.T) {
@@ -77,6 +78,32 @@ func TestFilters(t *testing.T) {
 			w.until(w.accept(rate(w, a, tag, "noise")), store.Delivered)
 		}
 	})
+}
+
+// TestPause checks that a delivery waits while the policy pauses the agent, at most maxTaskWait at a time, without an
+// attempt. Its error names the end of the pause. It is delivered after a new policy has ended the pause.
+func TestPause(t *testing.T) {
+	t.Parallel()
+	w, a := newWorld(t), newAgent(t)
+	var p atomic.Pointer[policy.Policy]
+	p.Store(new(parsePolicy(t, policy.Default, `{"pauseUntil": "2999-12-31T18:00:00Z"}`)))
+	w.serve(w.newWorker(func(c *Config) { c.DefaultPolicy = func() policy.Policy { return *p.Load() } }))
+	id := w.accept(w.feedback(w.register(at(a.URL))))
+	d := w.until(id, store.Waiting)
+	if d.Reason != "throttled" || d.Error != "the agent's policy pauses its calls until 2999-12-31T18:00:00Z" || d.Attempts != 0 {
+		t.Errorf("%+v", d)
+	}
+	if at := d.NextAttemptAt; at == nil || time.Until(*at) > 2*maxTaskWait {
+		t.Errorf("the next attempt is at %s", at)
+	}
+	p.Store(&policy.Policy{})
+	_, left, tasks, err := w.store.Replay(heraldtest.Within(t, 30*time.Second), []uuid.UUID{id}, false) // ends the wait
+	if err != nil || len(left) > 0 {
+		t.Fatal(left, err)
+	}
+	w.dispatcher.Dispatch(t.Context(), tasks)
+	w.until(id, store.Delivered)
+	heraldtest.Equal(t, "calls", len(a.received()), 1)
 }
 
 // TestFiltersSpareCalledDeliveries checks that a filter does not act on a delivery whose agent was or may have been

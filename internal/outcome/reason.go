@@ -57,7 +57,7 @@ func (r Reason) Ending() Ending { return rows[r].ending }
 
 // Free reports whether an attempt that ended for the reason is free: it does not count. All holds are free. So are the
 // waits for confirmations, for the chain's node, for an earlier delivery, and for one of Herald's limits, and the
-// attempts of filtered events.
+// attempts of filtered events and of events whose feedback was never delivered.
 func (r Reason) Free() bool { return rows[r].free }
 
 // Texts of several reasons.
@@ -95,7 +95,7 @@ var (
 		step: "nothing to do: the agent does not ask for this kind of event; to get it, it has to offer the tool " +
 			"{@tool|of its name}"})
 	// NeverDelivered: the agent never received the feedback to which this revocation, response or retraction refers.
-	NeverDelivered = add(row{word: "never_delivered", ending: Skip,
+	NeverDelivered = add(row{word: "never_delivered", ending: Skip, free: true,
 		step: "nothing to do: the agent never got the feedback that this is about"})
 	// Filtered: a filter of the agent's policy skips the event.
 	Filtered = add(row{word: "filtered", ending: Skip, free: true,
@@ -213,7 +213,7 @@ var (
 	// BreakerOpen: the circuit breaker is open because most of the endpoint's latest calls failed.
 	BreakerOpen = add(row{word: "breaker_open", ending: Wait, free: true,
 		step: again + ", after one probe call succeeded{; to see the fault: @probe}"})
-	// Throttled: the origin has reached Herald's own rate limit.
+	// Throttled: the origin has reached Herald's own rate limit, or the agent's policy pauses its calls.
 	Throttled = add(row{word: "throttled", ending: Wait, free: true, step: again})
 	// OverBudget: the agent's effort budget is used up, or the part of it for fetching feedback files.
 	OverBudget = add(row{word: "over_budget", ending: Wait, free: true, step: again})

@@ -11,7 +11,6 @@ import (
 	"github.com/agentherald/herald/internal/alerts"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/config"
-	"github.com/agentherald/herald/internal/config/reload"
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/delivery/effort"
@@ -49,7 +48,7 @@ type assembly struct {
 	verifies    []uint64 // chains whose events this worker verifies
 	pool        *mcpcall.Pool
 	serversFile *serversFile
-	policyFile  *reload.File[policy.Policy] // nil without HERALD_POLICY_FILE
+	policyFile  *backend.PolicyFile // nil without HERALD_POLICY_FILE
 	tokens      *agentauth.Authorizer
 	runner      *delivery.Runner
 	direct      *delivery.DirectCaller
@@ -107,7 +106,8 @@ func assembleParts(cfg *config.Config, b *backend.Backend, st *store.Store, q *q
 	if a.serversFile, err = openServersFile(cfg, a.pool, o); err != nil {
 		return nil, err
 	}
-	if err = a.openPolicyFile(cfg, o); err != nil {
+	// The new policy may enable agents.
+	if a.policyFile, err = backend.OpenPolicyFile(cfg, o.Logger, o.PolicyTicks, func() { a.releaser.Wake() }); err != nil {
 		return nil, err
 	}
 	return a, a.wireDelivery(cfg, keys, reg, o)
@@ -136,7 +136,7 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 		Chain:  func(id uint64) (delivery.Chain, bool) { c, ok := a.content.chains[id]; return c, ok },
 		Verify: chain.Verify(cfg.VerifyEvent), HashPolicy: cfg.HashPolicy, CallTimeout: cfg.CallTimeout,
 		Lease: cfg.Lease, LeaseMargin: cfg.LeaseMargin, Metrics: metrics, Logger: o.Logger, Trace: o.Trace,
-		Throughput: a.throughput, Servers: a.serversFile.findServer, DefaultPolicy: a.defaultPolicy, MayRun: cfg.MayRun, ToolAliases: cfg.ToolAliases}
+		Throughput: a.throughput, Servers: a.serversFile.findServer, DefaultPolicy: a.policyFile.Policy, MayRun: cfg.MayRun, ToolAliases: cfg.ToolAliases}
 	if parts.Verify != chain.VerifyOff {
 		a.verifies = slices.Sorted(maps.Keys(a.content.chains))
 	}
@@ -189,7 +189,7 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 	if err := a.openAlerts(cfg, schedule, o); err != nil {
 		return err
 	}
-	if a.followers, err = openFollowers(cfg, a.backend.DatabaseURL, a.content.chains, a.upkeep, dispatcher, o); err != nil {
+	if a.followers, err = openFollowers(cfg, a.backend.DatabaseURL, a.content.chains, a.upkeep, dispatcher, a.policyFile, metrics, o); err != nil {
 		return err
 	}
 	if err := reg.Register(a.followers); err != nil {
@@ -311,6 +311,12 @@ func (a *assembly) openMaintenance(cfg *config.Config, d *dispatch.Dispatcher, s
 	a.serversFile.reportChange, a.serversFile.reportCallable = a.releaser.Wake, a.releaser.MarkCallable
 	a.releaser.MarkCallable(a.serversFile.callableAgents()) // an older file, or none, may have been in force before
 	return nil
+}
+
+// isDisabled reports whether the policy of an agent disables it.
+func (a *assembly) isDisabled(agent store.Agent) bool {
+	server, _ := a.serversFile.findServer(agent)
+	return policy.Levels{Default: a.policyFile.Policy(), Operator: server.Policy}.Settings().Disables()
 }
 
 func (a *assembly) openAlerts(cfg *config.Config, s outcome.Schedule, o Options) (err error) {

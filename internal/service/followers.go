@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/watch"
@@ -49,7 +50,7 @@ type followedChain struct {
 const followerTimeout = 30 * time.Second
 
 func openFollowers(cfg *config.Config, database secret.Secret, clients map[uint64]*chain.Client, locks *store.Store,
-	d watch.Dispatcher, o Options) (_ *chainFollowers, err error) {
+	d watch.Dispatcher, p *backend.PolicyFile, m *delivery.Metrics, o Options) (_ *chainFollowers, err error) {
 	r := &chainFollowers{seen: map[uint64]progress{}}
 	if len(cfg.Watch) == 0 {
 		return r, nil
@@ -62,7 +63,7 @@ func openFollowers(cfg *config.Config, database secret.Secret, clients map[uint6
 	}
 	for _, id := range cfg.Watch {
 		w, err := watch.New(watch.Config{Chain: clients[id], Deployment: cfg.Chains[id].Registries.Default(), Ledger: r.store,
-			Dispatcher: d, Limits: backend.JobLimits(cfg), Report: o.Read, Logger: o.Logger})
+			Dispatcher: d, Limits: backend.JobLimits(cfg), Filter: p.SkipJob, CountFiltered: m.CountFiltered, Report: o.Read, Logger: o.Logger})
 		if err != nil {
 			r.closeStore()
 			return nil, fmt.Errorf("HERALD_WATCH: %w", err)

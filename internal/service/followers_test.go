@@ -55,7 +55,7 @@ func TestLagIsReported(t *testing.T) {
 	client, err := chain.New(chain.Config{ChainID: net.ChainID(), URLs: []secret.Secret{secret.New(net.URL())}})
 	heraldtest.Must(t, err)
 	t.Cleanup(client.Close)
-	f, err := openFollowers(cfg, database, map[uint64]*chain.Client{net.ChainID(): client}, nil, nil, Options{Logger: slog.New(slog.DiscardHandler)})
+	f, err := openFollowers(cfg, database, map[uint64]*chain.Client{net.ChainID(): client}, nil, nil, nil, nil, Options{Logger: slog.New(slog.DiscardHandler)})
 	heraldtest.Must(t, err)
 	t.Cleanup(f.closeStore)
 	followed := f.chains[0]

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"math/big"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,9 @@ import (
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/devnet/devnettest"
 	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -86,4 +90,64 @@ func TestPolicyFile(t *testing.T) {
 		!strings.Contains(err.Error(), "HERALD_POLICY_FILE: "+path+": filters[0].when.tag3") {
 		t.Errorf("%v", err)
 	}
+}
+
+// TestNoiseIsFilteredAtAcceptance checks that of the past events of a chain, of which 95 % are noise, the agent is called
+// only for the rest. The others end when the follower reads them: they have no task, and no worker checks them. A
+// revocation of such a feedback ends without a call.
+func TestNoiseIsFilteredAtAcceptance(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	a := newAgent(t)
+	close(a.hold)
+	var event job.Job
+	heraldtest.Must(t, json.Unmarshal(feedback(t, net, a.URL), &event)) // one event that is no noise
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	const noise = 38
+	var last uint64
+	for range noise {
+		var err error
+		last, _, err = net.GiveFeedback(ctx, net.Account(2), devnet.Feedback{AgentID: event.AgentID, Value: big.NewInt(1), Tag1: "miner-vouch"})
+		heraldtest.Must(t, err)
+	}
+	_, _, err := net.GiveFeedback(ctx, net.Account(3), devnet.Feedback{AgentID: event.AgentID, Value: big.NewInt(1), Tag1: "uptime"})
+	heraldtest.Must(t, err)
+	_, err = net.RevokeFeedback(ctx, net.Account(2), event.AgentID, last)
+	heraldtest.Must(t, err)
+
+	path := filepath.Join(t.TempDir(), "policy.json")
+	heraldtest.Must(t, os.WriteFile(path, []byte(`{"filters": [{"action": "skip", "when": {"tag1": "miner-*"}}]}`), 0o600))
+	database := heraldtest.Postgres(t, store.Migrate)
+	st, err := store.Open(store.Config{URL: secret.New(database), MaxConns: 2})
+	heraldtest.Must(t, err)
+	defer st.Close()
+	for _, contract := range net.Deployment().List() { // so that the follower reads the past events
+		_, err := st.OpenCursor(ctx, store.CursorKey{ChainID: net.ChainID(), Contracts: contract}, 0, nil)
+		heraldtest.Must(t, err)
+	}
+	r := run(t, false, append(chainEnv(net, net.URL()), "DATABASE_URL="+database, "REDIS_URL="+heraldtest.Redis(t),
+		"HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_POLICY_FILE="+path, fmt.Sprintf("HERALD_WATCH=%d", net.ChainID()))...)
+	r.up()
+	count := func(reason, status string) (n int) {
+		rows, err := st.Deliveries(ctx, store.Filter{Status: store.Status(status), Reason: outcome.Reason(reason), Limit: 100})
+		heraldtest.Must(t, err)
+		for _, row := range rows {
+			if d, err := st.Delivery(ctx, row.ID); err != nil || reason == "filtered" && (d.Dispatch > 0 || !strings.HasPrefix(d.Error, "rule 1 of the default policy")) ||
+				status == "skipped" && d.Attempts > 0 {
+				t.Fatalf("%+v, %v", d, err)
+			}
+		}
+		return len(rows)
+	}
+	got := ""
+	heraldtest.AwaitState(t, func() bool {
+		got = fmt.Sprint(count("filtered", "skipped"), count("", "delivered"), count("never_delivered", "skipped"))
+		return got == fmt.Sprint(noise, 2, 1)
+	}, func() string { return got })
+	if metrics := r.get("/metrics"); !strings.Contains(metrics, fmt.Sprintf(`herald_filtered_total{level="default",rule="1"} %d`, noise)) {
+		t.Error("the filtered events are not counted")
+	}
+	heraldtest.Must(t, r.stop())
+	heraldtest.Equal(t, "calls", a.count(), 2)
 }

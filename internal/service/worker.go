@@ -193,7 +193,7 @@ func (a *assembly) listServices(cfg *config.Config, o Options, web *server.Serve
 		newLoop("event reviews", func(ctx context.Context) { a.runner.ReviewEvents(ctx, a.upkeep) }),
 		newLoop("retention", a.retention.Run),
 		newLoop("alert watcher", a.watcher.Run),
-		newLoop("servers file", a.serversFile.watchFile), newLoop("policy file", a.watchPolicyFile),
+		newLoop("servers file", a.serversFile.watchFile), newLoop("policy file", a.policyFile.Run),
 		newLoop("wait summary", a.runner.Summarize),
 		newLoop("throughput", a.throughput.Run),
 		newLoop("events", a.web.api.Run))

@@ -36,6 +36,10 @@ type Intake struct {
 	// Refused, if not empty, is the reason why the job is invalid, as a sentence. Accept then stores a rejected
 	// delivery (invalid_job), because a job from the chain or from Redis has no caller that could get an error.
 	Refused string
+	// Filtered, if not empty, is a sentence about the filter of the default policy that skips the event. Accept then
+	// stores a skipped delivery (filtered), unless the agent has filters of its own: then a worker's check decides. It is
+	// set only for events that were read from the chain.
+	Filtered string
 	// Key, if not empty, replaces Job.Key() as the delivery's key. It is set for Refused jobs only: the key of the
 	// event, or "invalid:<sha256>" if the event is unknown.
 	Key string
@@ -191,7 +195,7 @@ func newArrivals(in []Intake) ([]arrival, error) {
 func newArrival(it Intake) (arrival, error) {
 	a := arrival{Intake: it, key: storable.Text(cmp.Or(it.Key, it.Job.Key()), maxKeyBytes),
 		kind: storable.Text(string(it.Job.Kind), maxNameBytes), agent: jobAgent(it.Job)}
-	a.Refused = storable.Text(it.Refused, maxErrorBytes)
+	a.Refused, a.Filtered = storable.Text(it.Refused, maxErrorBytes), storable.Text(it.Filtered, maxErrorBytes)
 	if _, ok := tracecontext.Parse(it.Traceparent); !ok {
 		a.Traceparent = ""
 	}
@@ -268,7 +272,7 @@ func (s *Store) acceptPart(ctx context.Context, tx pgx.Tx, in []arrival) (out []
 
 // listAgentsToDispatch returns the distinct agents from whose backlogs acceptPart must dispatch. It omits an agent if
 // no job can have added to its backlog: each of its jobs is Refused, is an AgentUpdated, or became a new delivery that
-// waits or has a task. byAgent has the tasks that acceptPart has dispatched so far.
+// waits, has a task, or was filtered. byAgent has the tasks that acceptPart has dispatched so far.
 func listAgentsToDispatch(in []arrival, out []Acceptance, byAgent map[Agent][]Task) []Agent {
 	isDispatched := make(map[uuid.UUID]bool, len(in))
 	for _, dispatched := range byAgent {
@@ -278,7 +282,7 @@ func listAgentsToDispatch(in []arrival, out []Acceptance, byAgent map[Agent][]Ta
 	}
 	var agents []Agent
 	for i, a := range in {
-		isSettled := out[i].Verdict == Accepted && (isDispatched[out[i].ID] || out[i].Status == Waiting)
+		isSettled := out[i].Verdict == Accepted && (isDispatched[out[i].ID] || out[i].Status == Waiting || out[i].Status == Skipped)
 		if a.Refused == "" && out[i].Verdict != Refreshed && !isSettled {
 			agents = append(agents, a.agent)
 		}
@@ -360,13 +364,15 @@ func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Ac
 }
 
 // newAcceptance returns the answer Accepted for an arrival whose delivery was inserted. id and row describe that
-// delivery. The status is Rejected for a Refused job, Waiting if the delivery waits for another one (behind_earlier),
-// and else Queued.
+// delivery. The status is Rejected for a Refused job, Skipped for a filtered one, Waiting if the delivery waits for another
+// one (behind_earlier), and else Queued.
 func (a arrival) newAcceptance(id uuid.UUID, row newRow) Acceptance {
 	status := Queued
 	switch {
 	case a.Refused != "":
 		status = Rejected
+	case row.filtered:
+		status = Skipped
 	case row.behind:
 		status = Waiting
 	}
@@ -381,7 +387,7 @@ type columns struct {
 	registries, agents   []string
 	orderKeys, orderSeqs []string
 	jobs, headers        [][]byte
-	refusals             []*string
+	refusals, filters    []*string
 	bulks                []bool
 	traceparents         []*string
 	sources              []string
@@ -397,6 +403,7 @@ func (c *columns) appendArrival(a arrival, id uuid.UUID) {
 	c.orderKeys, c.orderSeqs = append(c.orderKeys, a.Job.OrderKey()), append(c.orderSeqs, fmt.Sprint(a.Job.OrderSeq()))
 	c.jobs, c.headers, c.refusals = append(c.jobs, a.raw), append(c.headers, a.SealedHeaders),
 		append(c.refusals, nullIfEmpty(a.Refused))
+	c.filters = append(c.filters, nullIfEmpty(a.Filtered))
 	c.bulks, c.traceparents = append(c.bulks, a.Bulk), append(c.traceparents, nullIfEmpty(a.Traceparent))
 	c.sources, c.trusts, c.bound = append(c.sources, a.Source.Name), append(c.trusts, int(a.Source.Trust)), a.read
 }
@@ -405,6 +412,7 @@ func (c *columns) appendArrival(a arrival, id uuid.UUID) {
 type newRow struct {
 	dispatch int  // dispatch counter: 1 if the delivery was dispatched, else 0
 	behind   bool // the delivery waits for another one (behind_earlier)
+	filtered bool // a filter of the default policy ended the delivery
 }
 
 // insertColumns inserts deliveries. It dispatches those that need not wait, if their agent has no older backlog and
@@ -415,12 +423,12 @@ func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uu
 		"ids": c.ids, "keys": c.keys, "kinds": c.kinds, "chain_ids": c.chains, "registries": c.registries,
 		"agent_ids":  c.agents,
 		"order_keys": c.orderKeys, "order_seqs": c.orderSeqs, "jobs": c.jobs, "sealed_headers": c.headers,
-		"errors": c.refusals, "bulks": c.bulks, "traceparents": c.traceparents, "sources": c.sources, "trusts": c.trusts, "bound": c.bound,
+		"errors": c.refusals, "filters": c.filters, "bulks": c.bulks, "traceparents": c.traceparents, "sources": c.sources, "trusts": c.trusts, "bound": c.bound,
 		"max_dispatched": MaxDispatchedPerAgent, "max_responses": maxResponsesPerAgent, "strict": s.strict})...)
 	made := make(map[uuid.UUID]newRow, len(c.ids))
 	var id uuid.UUID
 	var n newRow
-	_, err := pgx.ForEachRow(rows, []any{&id, &n.dispatch, &n.behind}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&id, &n.dispatch, &n.behind, &n.filtered}, func() error {
 		made[id] = n
 		return nil
 	})
@@ -451,6 +459,9 @@ func (h holder) isNotFound() bool { return h.status == Rejected && h.reason == o
 func (h holder) mayReopen() bool {
 	return h.isNotFound() || h.status == Cancelled && h.reason == outcome.Reorg
 }
+
+// isFiltered reports whether a filter of the agent's policy ended the delivery.
+func (h holder) isFiltered() bool { return h.status == Skipped && h.reason == outcome.Filtered }
 
 // answerKnownKeys sets the answers that insertNew left undecided, because their keys have deliveries. An answer becomes
 // Known or Conflict. It becomes Accepted if the delivery was queued again, or if the key was given to a new delivery

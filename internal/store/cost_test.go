@@ -168,7 +168,7 @@ func TestPlansOfAFlood(t *testing.T) {
 			SELECT id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq FROM herald.history
 			 WHERE order_seq BETWEEN $1 AND $2 AND finished_at IS NULL`, from, to)
 	}
-	const accept = `ARRAY['00000000-0000-0000-0000-000000000001']::uuid[], '{k}', '{NewFeedback}', '{8453}', '{0xaa}', '{7}', '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', '{false}', '{NULL}', '{chain}', '{0}', false, 8, 2, true`
+	const accept = `ARRAY['00000000-0000-0000-0000-000000000001']::uuid[], '{k}', '{NewFeedback}', '{8453}', '{0xaa}', '{7}', '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', '{NULL}', '{false}', '{NULL}', '{chain}', '{0}', false, 8, 2, true`
 	const dispatch = `'{8453}', '{0xaa}', '{7}', NULL, NULL, 8, 2`
 	check := func(when string) {
 		t.Helper()

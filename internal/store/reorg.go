@@ -110,7 +110,7 @@ func (s *Store) rememberEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in
 }
 
 // endOrphans ends the deliveries among ids whose events are still orphaned:
-//   - It cancels (reorg) those that are queued, waiting, held, or rejected because their event was not found. The
+//   - It cancels (reorg) those that are queued, waiting, held, filtered, or rejected because their event was not found. The
 //     events of running deliveries stay orphaned until these end.
 //   - It appends the cancelled deliveries, and those that had ended before, to done.Vanished.
 //   - It retracts each feedback among these whose agent was or may have been called.
@@ -268,8 +268,8 @@ func (s *Store) markGone(ctx context.Context, tx pgx.Tx, in []arrival, holders m
 // arrival's job, and known is h's stored job.
 //
 // If both jobs name the same event (Job.SameEvent), h gets the event's present position. If h ended because its event
-// was missing (mayReopen), h is also queued again. If the chain follower had found the event gone, acceptReturned
-// decides instead.
+// was missing (mayReopen), h is also queued again. So is a filtered h, if the default policy does not skip the event at its
+// new position. If the chain follower had found the event gone, acceptReturned decides instead.
 //
 // If they name different events, the first case that applies decides:
 //   - h is bound and its agent was or may have been called: the new event gets a new delivery with the key
@@ -286,7 +286,7 @@ func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 		switch {
 		case h.gone:
 			return s.acceptReturned(ctx, tx, a, h, brought, known, byAgent)
-		case h.mayReopen():
+		case h.mayReopen(), h.isFiltered() && a.Filtered == "" && brought.EventSum() != known.EventSum():
 			return s.reopenDelivery(ctx, tx, a, h)
 		}
 		return s.moveEvent(ctx, tx, a, h, brought, known, out)

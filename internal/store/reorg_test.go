@@ -2,6 +2,7 @@ package store
 
 import (
 	"encoding/json"
+	"slices"
 	"testing"
 	"time"
 
@@ -191,6 +192,61 @@ func TestReorgEnds(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestReorgOfFiltered: a reorg removes the event of a delivery that a filter ended at acceptance. No retraction is sent. If
+// the event returns, or moves to another block, it is judged anew. Another event with the key gets its own delivery.
+func TestReorgOfFiltered(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	r := newChainReader(t, s)
+	const why = "rule 1 of the default policy skips the event"
+	readOne := func(from, to uint64, filter string, jobs ...job.Job) Advanced {
+		t.Helper()
+		a := Advance{From: from, To: to, Head: to, AtHead: true, Anchors: []Anchor{{Number: to}}}
+		for _, j := range jobs {
+			a.Intakes = append(a.Intakes, Intake{Job: j, Filtered: filter})
+		}
+		done, err := s.AdvanceCursors(t.Context(), []*Cursor{&r.c}, a)
+		heraldtest.Must(t, err)
+		return done
+	}
+	is := func(j job.Job, status Status, reason outcome.Reason) {
+		t.Helper()
+		if d := read(t, s, j.ID()); d.Status != status || d.Reason != reason || d.Attempts != 0 {
+			t.Errorf("%s is %s %s after %d attempts", d.Key, d.Status, d.Reason, d.Attempts)
+		}
+	}
+	goes, moves, permitted, replaced := inBlock(feedback(1, 1), 101, 'a'), inBlock(feedback(2, 1), 101, 'a'), inBlock(feedback(3, 1), 101, 'a'), inBlock(feedback(4, 1), 101, 'a')
+	all := []job.Job{goes, moves, permitted, replaced}
+	done := readOne(100, 101, why, all...)
+	for i, j := range all {
+		is(j, Skipped, outcome.Filtered)
+		if a := done.Answers[i]; a.Verdict != Accepted || a.Status != Skipped {
+			t.Errorf("%+v", a)
+		}
+	}
+	if d := read(t, s, goes.ID()); d.Error != why || len(done.Tasks) != 0 || totals(t, s, 1)["skipped"] != 1 {
+		t.Errorf("%+v, tasks %v, totals %v", d, done.Tasks, totals(t, s, 1))
+	}
+
+	other := inBlock(feedback(4, 1), 101, 'b')
+	other.Tag1, other.TransactionHash = "other", common.Hash{0xfe}
+	done = readOne(101, 101, why, inBlock(feedback(2, 1), 101, 'b'), other)
+	is(goes, Cancelled, outcome.Reorg)
+	is(moves, Skipped, outcome.Filtered)
+	is(replaced, Cancelled, outcome.Reorg)
+	if d, err := s.DeliveryByKey(t.Context(), replaced.Key()); err != nil || d.ID == replaced.ID() || d.Reason != outcome.Filtered {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if len(done.Tasks) != 0 || slices.ContainsFunc(done.Vanished, func(v Vanished) bool { return v.Called || v.Retraction != uuid.Nil }) {
+		t.Errorf("%+v", done)
+	}
+	readOne(102, 102, "", inBlock(feedback(1, 1), 102, 'b'), inBlock(feedback(3, 1), 102, 'b'))
+	is(goes, Queued, "")
+	is(permitted, Queued, "")
+	readOne(102, 103, "", inBlock(feedback(2, 1), 103, 'c'))
+	is(moves, Queued, "")
 }
 
 // TestReorgMoves: a delivery whose event is also on the new branch keeps its id and gets the event's new position, in

@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -49,6 +50,7 @@ func (w *Watcher) commitRange(ctx context.Context, g *group, r chain.Range) (aga
 		return 0, err
 	}
 	in := makeIntakes(w.Chain.ChainID(), r.Events, w.Ends)
+	filters := w.applyFilters(in)
 	from := min(r.From, g.cursors[0].Next) // deferred ranges are part of this one
 	read := store.Advance{From: from, To: r.To, Head: r.Head, Finalized: r.Finalized, Settled: r.Settled, AtHead: r.AtHead,
 		Intakes: in}
@@ -77,6 +79,11 @@ func (w *Watcher) commitRange(ctx context.Context, g *group, r chain.Range) (aga
 		w.log.Info("the chain is read again", "to", r.To, "failures", n)
 	}
 	w.pace.count(countQueued(done.Answers))
+	for i, a := range done.Answers {
+		if a.Verdict == store.Accepted && a.Status == store.Skipped && w.CountFiltered != nil {
+			w.CountFiltered(filters[i])
+		}
+	}
 	if w.Dispatcher != nil {
 		w.Dispatcher.Dispatch(ctx, done.Tasks)
 	}
@@ -149,6 +156,18 @@ func makeIntakes(chainID uint64, events []chain.RangeEvent, bulk bool) []store.I
 		in[i].Bulk = bulk
 	}
 	return in
+}
+
+// applyFilters sets Intake.Filtered of the events that the default policy skips, and returns the filters that skip them.
+// The events of a range are remembered, so that a reorg finds them; other events are left to the check of a worker.
+func (w *Watcher) applyFilters(in []store.Intake) []policy.Decision {
+	filters := make([]policy.Decision, len(in))
+	for i := range in {
+		if w.Filter != nil && in[i].Refused == "" {
+			filters[i], in[i].Filtered = w.Filter(in[i].Job)
+		}
+	}
+	return filters
 }
 
 // describeChange returns how an event changes its agent. A registration transfers the agent from the zero address to

@@ -22,6 +22,7 @@ import (
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -58,6 +59,10 @@ type Config struct {
 	To   *uint64
 	// Rate bounds the new deliveries per second of a watcher with an end, that is, of a backfill. 0 means unlimited.
 	Rate float64
+	// Filter returns the filter of the default policy that skips an event, and a sentence about it; "": none does. nil:
+	// there is no such policy. CountFiltered, if not nil, is called with the filter of each delivery that it ended.
+	Filter        func(job.Job) (policy.Decision, string)
+	CountFiltered func(policy.Decision)
 	// Poll is the pause between readings at the head. The default is 2 s.
 	Poll time.Duration
 	// Standby is the pause before the watcher tries again to become the reader of a contract, and after a failure of

@@ -61,7 +61,7 @@ func (s *Store) accept(in []store.Intake, read bool) (out []store.Acceptance, ta
 	var agents []store.Agent
 	for i, it := range in { // an update of an agent, or a new delivery that waits or has a task, needs no dispatch
 		settled := out[i].Verdict == store.Refreshed || out[i].Verdict == store.Accepted &&
-			(out[i].Status == store.Waiting || s.findID(out[i].ID).isDispatched())
+			(out[i].Status == store.Waiting || out[i].Status == store.Skipped || s.findID(out[i].ID).isDispatched())
 		if it.Refused == "" && !settled {
 			agents = append(agents, agentOf(it.Job))
 		}
@@ -81,6 +81,11 @@ func (s *Store) newRow(it store.Intake, key string, id uuid.UUID, read bool) *ro
 		return r
 	}
 	r.Ordered = r.isResponse() || s.keepsOrder(a)
+	if it.Filtered != "" {
+		r.setStatus(store.Skipped, outcome.Filtered, now)
+		r.Error = it.Filtered
+		return r
+	}
 	r.startDelay(now)
 	return r
 }
@@ -94,8 +99,9 @@ func (s *Store) insert(fresh []*row) (tasks []store.Task) {
 		behind[r] = s.find(func(o *row) bool { return o.agent == r.agent && o.isInBacklog() && (!o.Bulk || r.Bulk) }) != nil
 		wait := s.decideDispatch(r, now)
 		for _, o := range fresh {
-			goesFirst := o.isMateOf(r) && (r.takesTurn() || r.job.Kind == job.KindFeedbackRevoked) && compareOrder(o, r) < 0
-			if r.Ordered && !o.refused && o.isFeedbackOf(r) || goesFirst && !r.isUnchecked() {
+			goesFirst := o.isMateOf(r) && !o.Status.Final() && (r.takesTurn() || r.job.Kind == job.KindFeedbackRevoked) &&
+				compareOrder(o, r) < 0
+			if r.Ordered && !o.Status.Final() && o.isFeedbackOf(r) || goesFirst && !r.isUnchecked() {
 				wait = now.AddDate(10, 0, 0)
 				break
 			} else if goesFirst {

@@ -4,7 +4,9 @@
 -- Arrays of the same length, one element per job; each key once:
 -- @ids uuid[], @keys text[], @kinds text[], @chain_ids bigint[], @registries text[] (IdentityRegistry),
 -- @agent_ids text[], @order_keys text[], @order_seqs text[], @jobs jsonb[], @sealed_headers bytea[]
--- @errors text[]: why a job is refused (rejected, invalid_job); null: the job is queued
+-- @errors text[]: why a job is refused (rejected, invalid_job); null: the job is valid
+-- @filters text[]: the filter of the default policy that skips the job (skipped, filtered); null: none. If the agent's own row
+--   has filters, they decide with the default ones, at the check, and the job is queued.
 -- @bulks boolean[]: true: the job is part of a backfill; all elements are equal
 -- @traceparents text[]: the traceparent that came with the job, or null
 -- @sources text[], @trusts smallint[]: the sender of the job
@@ -26,18 +28,22 @@
 -- A job whose key already exists (known) inserts nothing, and uses no slot that a new job needs. Among jobs of one
 -- agent, a look-up finds out which are known.
 --
--- Returns one row per inserted delivery: id, dispatch counter (1: dispatched, 0: in the backlog or waiting), and
--- whether it waits. A known job returns no row.
+-- Returns one row per inserted delivery: id, dispatch counter (1: dispatched, 0: in the backlog or waiting), whether it
+-- waits, and whether it was filtered. A known job returns no row.
 WITH arrival AS MATERIALIZED (
-    SELECT w.*, w.agent_text::numeric AS agent_id, error IS NULL AND count(*) OVER (PARTITION BY chain_id, identity_registry, agent_text, order_key) > 1 AS has_mates,
+    SELECT w.*, coalesce(refusal, filter) AS error, refusal IS NULL AND filter IS NOT NULL AS filtered,
+           coalesce(refusal, filter) IS NULL AND count(*) OVER (PARTITION BY chain_id, identity_registry, agent_text, order_key) > 1 AS has_mates,
            count(*) OVER (PARTITION BY chain_id, identity_registry, agent_text) > 1 AS has_peers,
            @bound::boolean AS bound, EXISTS (SELECT FROM herald.verified_chains v WHERE v.chain_id = w.chain_id) AS verified
-      FROM unnest(@ids::uuid[], @keys::text[], @kinds::text[], @chain_ids::bigint[], @registries::text[],
-                  @agent_ids::text[], @order_keys::text[], @order_seqs::text[]::numeric[], @errors::text[],
-                  @bulks::boolean[])
-           WITH ORDINALITY AS w(id, key, kind, chain_id, identity_registry, agent_text, order_key, order_seq, error, bulk, nr)
+      FROM (SELECT w.*, w.agent_text::numeric AS agent_id, CASE WHEN skip IS NOT NULL AND NOT EXISTS (
+                   SELECT FROM herald.agents g WHERE g.chain_id = w.chain_id AND g.identity_registry = w.identity_registry
+                      AND g.agent_id = w.agent_text::numeric AND g.policy ? 'filters') THEN skip END AS filter
+              FROM unnest(@ids::uuid[], @keys::text[], @kinds::text[], @chain_ids::bigint[], @registries::text[],
+                          @agent_ids::text[], @order_keys::text[], @order_seqs::text[]::numeric[], @errors::text[], @filters::text[],
+                          @bulks::boolean[])
+                   WITH ORDINALITY AS w(id, key, kind, chain_id, identity_registry, agent_text, order_key, order_seq, refusal, skip, bulk, nr)) w
 ), hashed AS MATERIALIZED (
-    SELECT w.*, CASE WHEN error IS NULL AND (kind = 'ResponseAppended' OR @strict::boolean AND NOT EXISTS (
+    SELECT w.*, CASE WHEN (error IS NULL OR filtered) AND (kind = 'ResponseAppended' OR @strict::boolean AND NOT EXISTS (
                           SELECT FROM herald.agents g WHERE g.chain_id = w.chain_id AND g.identity_registry = w.identity_registry
                              AND g.agent_id = w.agent_id AND g.policy ->> 'order' = 'off'))
                      THEN {{order_hash w}} END AS order_hash,
@@ -51,7 +57,7 @@ WITH arrival AS MATERIALIZED (
       FROM hashed
      WHERE has_mates AND NOT known
 ), decided AS MATERIALIZED (
-    SELECT x.*, CASE WHEN m.awaits_feedback OR m.follows AND (bound OR NOT verified) THEN now() + interval '10 years'
+    SELECT x.*, CASE WHEN filtered THEN NULL WHEN m.awaits_feedback OR m.follows AND (bound OR NOT verified) THEN now() + interval '10 years'
                      WHEN m.follows THEN now() + interval '10 s' -- an unchecked delivery delays others for 10 s only
                      ELSE {{turn x}} END AS recheck_at
       FROM hashed x
@@ -80,7 +86,8 @@ WITH arrival AS MATERIALIZED (
                                 source, trust, bound, verified, status, reason, error, finished_at)
     SELECT id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, order_hash, bulk, (@jobs::jsonb[])[nr::int],
            (@sealed_headers::bytea[])[nr::int], (@traceparents::text[])[nr::int], (@sources::text[])[nr::int], (@trusts::smallint[])[nr::int], bound, verified,
-           CASE WHEN error IS NOT NULL THEN 'rejected' ELSE 'queued' END, CASE WHEN error IS NOT NULL THEN 'invalid_job' END, error,
+           CASE WHEN filtered THEN 'skipped' WHEN error IS NOT NULL THEN 'rejected' ELSE 'queued' END,
+           CASE WHEN filtered THEN 'filtered' WHEN error IS NOT NULL THEN 'invalid_job' END, error,
            CASE WHEN error IS NOT NULL THEN now() END
       FROM turned
      ORDER BY nr
@@ -101,5 +108,7 @@ WITH arrival AS MATERIALIZED (
            out AND (bound OR NOT verified) AND order_hash IS NOT NULL AND kind <> 'ResponseAppended', {{delays_until opened}}
       FROM opened
      WHERE error IS NULL
-)
-SELECT id, out::int, error IS NULL AND NOT ready FROM opened
+), skipped AS (
+    SELECT chain_id, identity_registry, agent_id, 'skipped' AS status, now() AS finished_at FROM opened WHERE filtered
+), {{count_ended skipped}}
+SELECT id, out::int, error IS NULL AND NOT ready, filtered FROM opened

@@ -1,9 +1,12 @@
 -- displace: give another key to a delivery whose event is not on the chain, so that another event can use its key. The
--- id stays. An open delivery that is not running is cancelled (reorg).
+-- id stays. An open delivery that is not running is cancelled (reorg), and so is a filtered one.
 --
 -- $1 id   $2 its key; nothing changes if the delivery has another one by now
 WITH renamed AS (
-    UPDATE herald.history SET key = key || '~' || id::text, updated_at = now() WHERE id = $1 AND key = $2
+    UPDATE herald.history
+       SET key = key || '~' || id::text, updated_at = now(), status = CASE WHEN reason = 'filtered' THEN 'cancelled' ELSE status END,
+           reason = CASE WHEN reason = 'filtered' THEN 'reorg' ELSE reason END
+     WHERE id = $1 AND key = $2
     RETURNING id, key AS renamed
 ), changed AS (
     UPDATE herald.work w

@@ -3,7 +3,7 @@
 --
 -- $1 delivery ids uuid[] of list_orphans.sql; the statement skips those whose events were found again
 --
--- A queued, waiting or held delivery is cancelled (reorg), and so is one that a worker rejected as event_not_found. The
+-- A queued, waiting or held delivery is cancelled (reorg), and so is one that was filtered, or rejected as event_not_found. The
 -- event of a running delivery stays orphaned: its call may be under way, and its result is known only when the attempt
 -- ends.
 --
@@ -26,7 +26,7 @@ WITH orphan AS (
     UPDATE herald.history d
        SET status = 'cancelled', reason = 'reorg', error = NULL, finished_at = now(), updated_at = now()
       FROM orphan o
-     WHERE d.id = o.id AND d.status = 'rejected' AND d.reason = 'event_not_found'
+     WHERE d.id = o.id AND (d.status = 'rejected' AND d.reason = 'event_not_found' OR d.status = 'skipped' AND d.reason = 'filtered')
     RETURNING d.id, d.status, d.key, d.called, d.chain_id, d.identity_registry, d.agent_id, d.kind, d.order_key, d.order_hash, d.order_seq, d.finished_at, false AS turn
 ), cancelled AS MATERIALIZED (
     SELECT * FROM stopped UNION ALL SELECT * FROM corrected
@@ -35,7 +35,7 @@ WITH orphan AS (
      UNION ALL
     SELECT d.id, d.key, d.job, d.called, false
       FROM orphan o JOIN herald.history d ON d.id = o.id
-     WHERE d.status IN ('delivered', 'skipped', 'dead', 'cancelled') OR (d.status = 'rejected' AND d.reason <> 'event_not_found')
+     WHERE d.status IN ('delivered', 'dead', 'cancelled') OR d.status IN ('skipped', 'rejected') AND d.reason NOT IN ('filtered', 'event_not_found')
 ), decided AS (
     SELECT e.id, e.key, e.job, e.now,
            e.called OR EXISTS (SELECT FROM herald.attempts a WHERE a.delivery_id = e.id AND a.outcome IS NULL) AS maybe_called

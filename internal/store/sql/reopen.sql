@@ -1,7 +1,7 @@
 -- reopen: queue an ended delivery again with another job, because its event has returned to the chain, or because the
 -- job names a position where the event may be.
 --
--- The delivery was cancelled by a reorg, its event was not found, or its job cannot be parsed. Its agent must not have
+-- The delivery was cancelled by a reorg or filtered, its event was not found, or its job cannot be parsed. Its agent must not have
 -- been called, unless the event was read from the chain. The age and the budget begin again; the numbers of attempts
 -- continue. Nothing changes if another transaction has changed the delivery or its key.
 --
@@ -20,7 +20,7 @@ WITH reopened AS (
      WHERE id = @delivery_id
        AND key = @key
        AND (NOT called OR @read::boolean)
-       AND ((status = 'cancelled' AND reason = 'reorg') OR (status = 'rejected' AND reason IN ('event_not_found', 'invalid_job')))
+       AND ((status = 'cancelled' AND reason = 'reorg') OR (status = 'skipped' AND reason = 'filtered') OR (status = 'rejected' AND reason IN ('event_not_found', 'invalid_job')))
     RETURNING h.*
 )
 {{reopen reopened}}

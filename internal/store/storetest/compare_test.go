@@ -511,6 +511,9 @@ func (p *pair) accept() {
 	bulk := p.IntN(6) == 0
 	for i := range in {
 		in[i] = store.Intake{Job: p.job(), Source: p.source(), Bulk: bulk}
+		if p.IntN(12) == 0 {
+			in[i].Filtered = "rule 1 of the default policy skips the event"
+		}
 		if p.IntN(40) == 0 {
 			in[i].Refused, in[i].Key = "no job", fmt.Sprintf("invalid:%d", p.IntN(2))
 		}

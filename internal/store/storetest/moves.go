@@ -6,7 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 )
 
@@ -339,6 +341,30 @@ func (s *suite) notReplayed() {
 	}
 	s.is(done, store.Queued, "", 1, 1)
 	s.claim(queued)
+}
+
+// filteredAtAcceptance checks that a filtered event ends without a task, and does not delay the events after it. A
+// response to it, a later feedback of its client and a forced replay are dispatched.
+func (s *suite) filteredAtAcceptance() {
+	feedback, response, later := Feedback(1, 1), Feedback(1, 1), Feedback(1, 2)
+	response.Kind, response.Responder, response.TransactionHash, response.LogIndex = job.KindResponseAppended, common.Address{7}, common.Hash{7}, new(uint(1))
+	answers, tasks, err := s.Accept(s.Context(), []store.Intake{{Job: feedback, Filtered: "rule 1"}, {Job: response}, {Job: later}})
+	s.must(err)
+	if a := answers[0]; a.Verdict != store.Accepted || a.Status != store.Skipped || len(tasks) != 2 {
+		s.Errorf("%+v, tasks %+v", answers, tasks)
+	}
+	if d := s.is(feedback.ID(), store.Skipped, "filtered", 0, 0); d.Error != "rule 1" || d.Dispatch != 0 || d.FinishedAt == nil {
+		s.Errorf("%+v", d)
+	}
+	again, tasks, err := s.Accept(s.Context(), []store.Intake{{Job: feedback}})
+	s.must(err)
+	if again[0].Verdict != store.Known || len(tasks) != 0 {
+		s.Errorf("%+v, tasks %+v", again, tasks)
+	}
+	_, tasks = s.replays(true, 1, feedback.ID())
+	if c := s.claim(tasks[0]); c.ID != feedback.ID() || c.Attempt != 1 || !c.Replay {
+		s.Errorf("%+v", c)
+	}
 }
 
 // cancel checks that open deliveries are cancelled, and running ones with force only.

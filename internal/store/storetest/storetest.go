@@ -110,6 +110,7 @@ func Run(t *testing.T, open func(t *testing.T) (Store, Clock)) {
 		"release of chains":            (*suite).releaseOfSettings,
 		"one leads":                    (*suite).oneLeads,
 		"replay":                       (*suite).replay,
+		"filtered at acceptance":       (*suite).filteredAtAcceptance,
 		"a replay has a fresh budget":  (*suite).replayHasFreshBudget,
 		"what is not replayed":         (*suite).notReplayed,
 		"cancel":                       (*suite).cancel,
