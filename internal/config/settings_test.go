@@ -151,15 +151,20 @@ func markdown(docs []Doc) string {
 		case d.Default != "":
 			text = " (`" + strings.ReplaceAll(d.Default, ",", "`, `") + "`)"
 		}
-		b.WriteString("- `" + d.Name + "`" + text + ": " + escape.Replace(d.Help) + "\n")
+		help, file := strings.CutSuffix(d.Help, " Also as "+d.Name+"_FILE.")
+		name := "`" + d.Name + "`"
+		if file {
+			name += ", `" + d.Name + "_FILE`"
+		}
+		b.WriteString("- " + name + text + ": " + escape.Replace(help) + "\n")
 	}
 	return b.String()
 }
 
 func TestMarkdown(t *testing.T) {
 	t.Parallel()
-	const want = "- `A_<id>`: a|b \\*c\n- `B` (`1s`, `2s`): b\n- `C` (known address): c\n"
-	if got := markdown([]Doc{{"A_<id>", "", "a|b *c"}, {"B", "1s,2s", "b"}, {"C", "known address", "c"}}); got != want {
+	const want = "- `A_<id>`: a|b \\*c\n- `B` (`1s`, `2s`): b\n- `C`, `C_FILE` (known address): c\n"
+	if got := markdown([]Doc{{"A_<id>", "", "a|b *c"}, {"B", "1s,2s", "b"}, {"C", "known address", "c Also as C_FILE."}}); got != want {
 		t.Errorf("got %s", got)
 	}
 }

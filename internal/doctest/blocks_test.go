@@ -35,7 +35,7 @@ var skipReasons = []string{
 	"needs an authorization server", "runs the tests", "takes hours",
 }
 
-const ownServices = "services of your own"
+const ownServices = "own services"
 
 // optionalTools are programs that some machines lack. Without its program, a block marked "run with" is skipped.
 var optionalTools = []string{"jq", "psql"}
@@ -217,7 +217,7 @@ func TestParsePage(t *testing.T) {
 	}{
 		{"plain", "a\n```sh\nls\nls\n```\n", "2:2::", 0},
 		{"left out", "<!-- not run: needs npm -->\n```sh\nnpm ci\n```\n", "2:1:needs npm:", 0},
-		{"own services", "<!-- run with: services of your own -->\n```sh\nls\n```\n", "2:1::services of your own", 0},
+		{"own services", "<!-- run with: own services -->\n```sh\nls\n```\n", "2:1::own services", 0},
 		{"another language", "```json\n{}\n```\n```\naccepted <id>\n```\n", "", 0},
 		{"an unknown reason", "<!-- not run: too slow -->\n```sh\nls\n```\n", "2:1::", 1},
 		{"a marker of nothing", "<!-- not run: needs npm -->\n\n```sh\nls\n```\n", "3:1::", 1},

@@ -15,7 +15,7 @@
 // A comment directly before a block changes how the block runs:
 //
 //	<!-- not run: needs npm -->                the reasons are a closed list (skipReasons)
-//	<!-- run with: services of your own -->    in a second shell with an empty database and a Redis instead of the demo's
-//	<!-- run with: services of your own and psql -->   the same, only if psql is installed; also with redis-cli
+//	<!-- run with: own services -->    in a second shell with an empty database and a Redis instead of the demo's
+//	<!-- run with: own services and psql -->   the same, only if psql is installed; also with redis-cli
 //	<!-- run with: jq -->                      only if jq is installed; also with psql, or jq and psql
 package doctest
