@@ -13,7 +13,8 @@ CREATE TABLE herald.agents (
     epoch             bigint        NOT NULL DEFAULT 0,    -- raised when cached data about the agent may be stale
     raised_epoch      bigint,                              -- epoch that a failure raised; null: it has succeeded since
     enabled           boolean       NOT NULL DEFAULT true, -- false holds its deliveries (agent_disabled)
-    policy            jsonb         NOT NULL DEFAULT '{}',
+    policy            jsonb         NOT NULL DEFAULT '{}', -- the operator's policy of the agent
+    own_policy        jsonb         NOT NULL DEFAULT '{}', -- the agent's own, which only reduces what the operator's permits
     endpoint          text,                                -- of the last delivery
     server_info       jsonb,
     protocol          text,                                -- MCP revision spoken

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
@@ -251,19 +252,49 @@ func (c *agentDisableCmd) Run(a *app) error {
 type agentPolicyCmd struct {
 	agentArg
 	Settings []string `arg:"" optional:"" help:"onUnknown=resend: a call with an unknown outcome is made again (default); onUnknown=hold: it is held until an operator replays it. order=strict: each client's deliveries keep their order (default); order=off: each goes as soon as it can."`
+	File     string   `help:"Replace the operator's policy of the agent by the one in this file." placeholder:"FILE" xor:"change"`
+	Remove   bool     `help:"Remove the operator's policy of the agent." xor:"change"`
+	Own      bool     `help:"Replace or remove the agent's own policy instead, which only reduces what it gets."`
 	actorFlag
 	jsonFlag
 }
 
 func (c *agentPolicyCmd) Run(a *app) error {
-	change, err := a.newOperator().SetPolicy(a.ctx, c.agentRef(), c.actorName(), c.Settings)
+	level := policy.Operator
+	if c.Own {
+		level = policy.Own
+	}
+	replaces := c.File != "" || c.Remove
+	if c.Own && !replaces || replaces && len(c.Settings) > 0 {
+		return operator.NewMisuse("set either settings, or --file FILE, or --remove; --own is for the latter two")
+	}
+	var change operator.AgentChange
+	var err error
+	if replaces {
+		change, err = a.newOperator().ReplacePolicy(a.ctx, c.agentRef(), c.actorName(), level, c.File)
+	} else {
+		change, err = a.newOperator().SetPolicy(a.ctx, c.agentRef(), c.actorName(), c.Settings)
+	}
 	if err != nil {
 		return err
 	}
 	return c.printAnswer(a, change, func() error {
 		warnUnseen(a, change, "the policy is set")
-		_, err := fmt.Fprintf(a.out, "%s: %s\n", change.Name, change.Policy)
-		return err
+		fmt.Fprintf(a.out, "%s: %s\n", change.Name, change.Policy)
+		if len(change.Levels) == 0 {
+			return nil
+		}
+		t := a.newTable("LEVEL", "RULE", "CONTENT")
+		for _, l := range change.Levels {
+			settings := l.Policy
+			if settings.Filters = nil; settings.String() != "{}" {
+				t.addRow(l.Level, "", settings.String())
+			}
+			for i, r := range l.Policy.Filters {
+				t.addRow(l.Level, i+1, text.Shorten(text.Printable(r.String())))
+			}
+		}
+		return t.Flush()
 	})
 }
 

@@ -8,6 +8,33 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
+// TestAgentPolicy checks that the command sets and removes the policies of an agent, and shows each rule with its level.
+func TestAgentPolicy(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.accept(42, registryOf(t, 8453))
+	dir := t.TempDir()
+	fallback, operators, own := filepath.Join(dir, "default.json"), filepath.Join(dir, "operator.json"), filepath.Join(dir, "own.json")
+	write(t, fallback, `{"maxPerSecond":9,"filters":[{"action":"skip","when":{"tag1":"noise"}}]}`)
+	write(t, operators, `{"onUnknown":"hold","filters":[{"action":"deliver","when":{"tag1":"good"}}]}`)
+	write(t, own, `{"filters":[{"action":"skip"}]}`)
+	d.env = append(d.env, "HERALD_POLICY_FILE="+fallback)
+	const first, second = `operator 1 {"when":{"tag1":"good"},"action":"deliver"}`, `default - {"maxPerSecond":9} default 1 {"action":"skip","when":{"tag1":"noise"}}`
+	d.says(0, second, "agent", "policy", "8453:42")
+	d.says(0, `onUnknown=hold order=strict LEVEL RULE CONTENT operator - {"onUnknown":"hold"} operator 1 {"action":"deliver","when":{"tag1":"good"}} `+second, "agent", "policy", "8453:42", "--file", operators)
+	d.says(0, first+" "+second, "agent", "policy", "8453:42")
+	d.says(0, second+` agent 1 {"action":"skip"}`, "agent", "policy", "8453:42", "--file", own, "--own")
+	d.says(0, `onUnknown=resend order=off LEVEL RULE CONTENT operator - {"onUnknown":"resend","order":"off"} `+first, "agent", "policy", "8453:42", "onUnknown=resend", "order=off")
+	out, _ := d.worker(0, "agent", "policy", "8453:42", "--remove", "--json")
+	if c := decode[struct {
+		Levels []struct{ Level string }
+	}](t, out); len(c.Levels) != 2 || c.Levels[0].Level != "default" || c.Levels[1].Level != "agent" {
+		t.Errorf("%s", out)
+	}
+	d.says(exitMisuse, "operator.json: onUnknown: is unknown", "agent", "policy", "8453:42", "--file", operators, "--own")
+	d.says(exitMisuse, "set either settings", "agent", "policy", "8453:42", "--own")
+}
+
 func TestPolicyTest(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

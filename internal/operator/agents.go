@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/effort"
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
@@ -284,11 +285,19 @@ type AgentChange struct {
 	Registry string       `json:"identityRegistry"`
 	Enabled  *bool        `json:"enabled,omitempty"`
 	Policy   *AgentPolicy `json:"policy,omitempty"`
+	Levels   []AgentLevel `json:"levels,omitempty"` // of a policy: the levels that contain something
 	Released int          `json:"released"`
 	Unseen   bool         `json:"unseen,omitempty"` // the agent had no row before
 	Audit    int64        `json:"audit,omitempty"`
 
 	Name string `json:"-"` // for use in a sentence
+}
+
+// AgentLevel is the policy of one level that applies to an agent. The levels of an agent are in the order in which
+// Herald asks their filters.
+type AgentLevel struct {
+	Level  policy.Level  `json:"level"`
+	Policy policy.Policy `json:"policy"`
 }
 
 // AgentPolicy holds an operator's settings for one agent.
@@ -438,11 +447,10 @@ func (o *Operator) SetPolicy(ctx context.Context, ref AgentRef, actor string,
 	case len(settings) == 0 && out.Unseen:
 		return out, errUnseen(g)
 	case len(settings) == 0:
-		out.Policy = policyInForce(before.Policy)
-		return out, nil
+		return out, o.describePolicies(&out, g, before)
 	}
 	row := store.Audit{Actor: actor, Action: "agent policy", Matched: 1}
-	after := before.Policy.Merge(p)
+	after := before.Policy.Override(p)
 	what := map[string]any{"agent": out.Agent, "registry": g.Registry, "policy": policyInForce(after),
 		"was": policyInForce(before.Policy)}
 	out.Audit, err = RunAudited(ctx, st, row, what, func() (int64, error) {
@@ -451,8 +459,65 @@ func (o *Operator) SetPolicy(ctx context.Context, ref AgentRef, actor string,
 		}
 		return 1, nil
 	})
-	out.Policy = policyInForce(after)
-	return out, err
+	before.Policy = after
+	return out, errors.Join(err, o.describePolicies(&out, g, before))
+}
+
+// ReplacePolicy replaces the operator's policy of an agent by that of a file, or with the level policy.Own the agent's
+// own policy. An empty path removes it. Such a policy cannot name a file of clients.
+func (o *Operator) ReplacePolicy(ctx context.Context, ref AgentRef, actor string, level policy.Level, path string) (out AgentChange, err error) {
+	var p policy.Policy
+	if path != "" {
+		raw, err := os.ReadFile(path)
+		if err == nil {
+			p, _, err = policy.Parse(raw, level, nil)
+		}
+		if err != nil {
+			return out, NewMisuse("%s: %v", path, err)
+		}
+	}
+	g, err := o.ParseRef(ref)
+	if err != nil {
+		return out, err
+	}
+	st, err := o.OpenStore(ctx)
+	if err != nil {
+		return out, err
+	}
+	defer st.Close()
+	out, row, err := changeAgent(ctx, st, g)
+	if err != nil {
+		return out, err
+	}
+	changed := &row.Policy
+	if level == policy.Own {
+		changed = &row.OwnPolicy
+	}
+	what := map[string]any{"agent": out.Agent, "registry": g.Registry, "level": level, "policy": p, "was": *changed}
+	*changed = p
+	out.Audit, err = RunAudited(ctx, st, store.Audit{Actor: actor, Action: "agent policy", Matched: 1}, what, func() (int64, error) {
+		return 1, st.ReplacePolicy(ctx, g, level, p)
+	})
+	return out, errors.Join(err, o.describePolicies(&out, g, row))
+}
+
+// describePolicies sets the policies of out. The default policy is that of this process' HERALD_POLICY_FILE.
+func (o *Operator) describePolicies(out *AgentChange, g store.Agent, row store.AgentRow) error {
+	listed, err := o.ListedServer(g)
+	if err == nil && listed != nil {
+		row.Policy = row.Policy.Override(listed.Policy)
+	}
+	l := policy.Levels{Operator: row.Policy, Own: row.OwnPolicy}
+	if err == nil && o.Settings.PolicyFile != "" {
+		l.Default, _, err = LoadPolicy(o.Settings.PolicyFile)
+	}
+	out.Policy = policyInForce(l.Settings())
+	for _, level := range []AgentLevel{{policy.Operator, l.Operator}, {policy.Default, l.Default}, {policy.Own, l.Own}} {
+		if level.Policy.String() != "{}" {
+			out.Levels = append(out.Levels, level)
+		}
+	}
+	return err
 }
 
 // policyInForce returns a policy with its defaults filled in.

@@ -9,6 +9,7 @@ import (
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery/effort"
 	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/signing"
 	"github.com/agentherald/herald/internal/store"
@@ -44,6 +45,7 @@ type Store interface {
 	EnableAgent(ctx context.Context, g store.Agent, enabled bool) (released int, _ []store.Task, _ error)
 	ObserveAgent(ctx context.Context, g store.Agent, seen store.AgentObservation) error
 	SetPolicy(ctx context.Context, g store.Agent, p store.Policy) error
+	ReplacePolicy(ctx context.Context, g store.Agent, level policy.Level, p store.Policy) error
 
 	SetToken(ctx context.Context, t store.Token) (released int, _ []store.Task, _ error)
 	RemoveToken(ctx context.Context, g store.Agent, origin netguard.CredentialOrigin) (released int, _ []store.Task,

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -313,10 +314,15 @@ func (a *assembly) openMaintenance(cfg *config.Config, d *dispatch.Dispatcher, s
 	return nil
 }
 
-// isDisabled reports whether the policy of an agent disables it.
+// isDisabled reports whether the policies of an agent disable it. If Postgres does not answer, the agent counts as
+// disabled until the next round.
 func (a *assembly) isDisabled(agent store.Agent) bool {
+	row, err := a.store.AgentRow(context.Background(), agent) // the store bounds the time
+	if err != nil {
+		return !errors.Is(err, store.ErrNotFound)
+	}
 	server, _ := a.serversFile.findServer(agent)
-	return policy.Levels{Default: a.policyFile.Policy(), Operator: server.Policy}.Settings().Disables()
+	return policy.Levels{Default: a.policyFile.Policy(), Operator: row.Policy.Override(server.Policy), Own: row.OwnPolicy}.Settings().Disables()
 }
 
 func (a *assembly) openAlerts(cfg *config.Config, s outcome.Schedule, o Options) (err error) {

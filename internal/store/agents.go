@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/jackc/pgx/v5"
 )
@@ -24,7 +25,8 @@ type AgentRow struct {
 	Epoch            int64            `json:"epoch"`
 	RaisedEpoch      *int64           `json:"raisedEpoch,omitempty"`
 	Enabled          bool             `json:"enabled"`
-	Policy           Policy           `json:"policy"`
+	Policy           Policy           `json:"policy"`             // the operator's, for the agent
+	OwnPolicy        Policy           `json:"ownPolicy,omitzero"` // the agent's own
 	Endpoint         string           `json:"endpoint,omitempty"`
 	ServerInfo       json.RawMessage  `json:"serverInfo,omitempty"`
 	Protocol         string           `json:"protocol,omitempty"`
@@ -66,7 +68,7 @@ const SortFailing = "failing"
 // agentColumns are the columns of an AgentRow, for a query FROM herald.agents g. The last one counts open deliveries
 // by status. It counts a long backlog fast: it uses the index work_agent, and reads the table rows of dispatched
 // deliveries only.
-const agentColumns = `g.chain_id, g.identity_registry, g.agent_id::text, g.epoch, g.raised_epoch, g.enabled, g.policy, coalesce(g.endpoint, ''),
+const agentColumns = `g.chain_id, g.identity_registry, g.agent_id::text, g.epoch, g.raised_epoch, g.enabled, g.policy, g.own_policy, coalesce(g.endpoint, ''),
 	g.server_info, coalesce(g.protocol, ''), g.tools, g.state, g.last_ok_at, g.last_called_at, g.failing_since, coalesce(g.last_error, ''), g.last_error_at, g.totals, g.created_at, g.updated_at,
 	(SELECT coalesce(jsonb_object_agg(status, n), '{}') FROM (SELECT status, sum(n) AS n FROM (
 		SELECT 'queued' AS status, nullif(count(*), 0) AS n FROM herald.work d WHERE place = 'line'
@@ -80,11 +82,11 @@ const agentColumns = `g.chain_id, g.identity_registry, g.agent_id::text, g.epoch
 	) x WHERE n > 0 GROUP BY status) y)`
 
 func scanAgentRow(row pgx.CollectableRow) (r AgentRow, err error) {
-	var policy []byte
-	err = row.Scan(&r.ChainID, &r.IdentityRegistry, &r.AgentID, &r.Epoch, &r.RaisedEpoch, &r.Enabled, &policy, &r.Endpoint,
+	var operator, own []byte
+	err = row.Scan(&r.ChainID, &r.IdentityRegistry, &r.AgentID, &r.Epoch, &r.RaisedEpoch, &r.Enabled, &operator, &own, &r.Endpoint,
 		&r.ServerInfo, &r.Protocol, &r.Tools, &r.State, &r.LastOKAt, &r.LastCalledAt, &r.FailingSince, &r.LastError, &r.LastErrorAt, &r.Totals,
 		&r.CreatedAt, &r.UpdatedAt, &r.Open, &r.CallsOfDay, &r.FailedOfDay)
-	r.Policy = parsePolicy(policy)
+	r.Policy, r.OwnPolicy = parsePolicy(operator), parsePolicy(own)
 	return r, err
 }
 
@@ -221,7 +223,7 @@ func setEnabled(ctx context.Context, tx pgx.Tx, a Agent, enabled bool) error {
 // SetPolicy stores the fields of p in the agent's policy; fields that are empty in p keep their stored values. It
 // inserts a row for an unknown agent. It returns an error if p has an invalid value.
 func (s *Store) SetPolicy(ctx context.Context, a Agent, p Policy) (err error) {
-	if err := p.checkValues(); err != nil {
+	if err := checkValues(p); err != nil {
 		return err
 	}
 	ctx, cancel := s.withDeadline(ctx)
@@ -230,6 +232,22 @@ func (s *Store) SetPolicy(ctx context.Context, a Agent, p Policy) (err error) {
 	_, err = s.pool.Exec(ctx, `INSERT INTO herald.agents AS g (chain_id, identity_registry, agent_id, policy) VALUES ($1, $2, $3, $4)
 		ON CONFLICT (chain_id, identity_registry, agent_id) DO UPDATE SET updated_at = now(),
 			policy = CASE WHEN jsonb_typeof(g.policy) = 'object' THEN g.policy || excluded.policy ELSE excluded.policy END`,
+		a.ChainID, a.Registry, a.ID, p)
+	return err
+}
+
+// ReplacePolicy stores the operator's policy of an agent, or with the level policy.Own the agent's own. It inserts a row
+// for an unknown agent. Events that a follower accepted before are judged again at their check.
+func (s *Store) ReplacePolicy(ctx context.Context, a Agent, level policy.Level, p Policy) (err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "replace the policy of agent %s", a)
+	column := "policy"
+	if level == policy.Own {
+		column = "own_policy"
+	}
+	_, err = s.pool.Exec(ctx, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, `+column+`) VALUES ($1, $2, $3, $4)
+		ON CONFLICT (chain_id, identity_registry, agent_id) DO UPDATE SET updated_at = now(), `+column+` = excluded.`+column,
 		a.ChainID, a.Registry, a.ID, p)
 	return err
 }

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,8 +10,10 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/google/uuid"
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 )
@@ -51,8 +52,9 @@ type Claim struct {
 	// InDoubt: an attempt without an outcome may have called the agent. Attempts before a replay do not count (they
 	// belong to an earlier Budget): by replaying the delivery, the operator accepted a second call.
 	InDoubt     bool
-	Replay      bool // an operator has replayed the delivery
-	Policy      Policy
+	Replay      bool   // an operator has replayed the delivery
+	Policy      Policy // the operator's, for the agent
+	OwnPolicy   Policy // the agent's own
 	Protocol    string // MCP revision of the agent's last answer; empty: the agent has not answered yet
 	Succeeded   bool   // a delivery to the agent succeeded within RecentSuccess
 	Traceparent string // traceparent of the job; empty: the job has none
@@ -76,15 +78,9 @@ type Claim struct {
 // RecentSuccess is the maximum age of the agent's last success for which Claim.Succeeded is set.
 const RecentSuccess = time.Hour
 
-// Policy contains an operator's settings for one agent. An empty field means the default.
-type Policy struct {
-	// OnUnknown decides what happens to a delivery if the agent may have received its call, but the worker got no
-	// answer: OnUnknownResend (default) or OnUnknownHold.
-	OnUnknown string `json:"onUnknown,omitempty"`
-	// Order decides whether deliveries of one ordering key are called in order: OrderStrict (default) or OrderOff. It
-	// has an effect only if Config.StrictOrder is set.
-	Order string `json:"order,omitempty"`
-}
+// Policy is the policy of one level for one agent. Order has an effect only in the operator's policy of the agent, and
+// only if Config.StrictOrder is set.
+type Policy = policy.Policy
 
 // The values of Policy.Order.
 const (
@@ -98,11 +94,30 @@ const (
 	OnUnknownHold   = "hold"   // hold it (held_unknown) until an operator replays or cancels it
 )
 
-// parsePolicy parses a stored policy. It ignores unknown fields and values, because an operator or a newer version may
-// have written them.
+// parsedPolicies contains the stored policies that were parsed last, because each claim reads the policies of its agent.
+var parsedPolicies, _ = lru.New[string, Policy](1 << 10) // fails only for a size below 1
+
+// parsePolicy parses a stored policy. If an operator or a newer version wrote unknown fields or values, it returns only
+// the known settings onUnknown and order.
 func parsePolicy(raw []byte) (p Policy) {
+	if string(raw) == "{}" {
+		return Policy{}
+	}
+	if p, ok := parsedPolicies.Get(string(raw)); ok {
+		return p
+	}
+	p, _, err := policy.Parse(raw, policy.Operator, nil)
+	if err != nil {
+		p = parseSettings(raw)
+	}
+	parsedPolicies.Add(string(raw), p)
+	return p
+}
+
+// parseSettings reads onUnknown and order, and ignores all else.
+func parseSettings(raw []byte) Policy {
 	var fields map[string]json.RawMessage
-	if string(raw) == "{}" || json.Unmarshal(raw, &fields) != nil {
+	if json.Unmarshal(raw, &fields) != nil {
 		return Policy{}
 	}
 	read := func(field string, allowed ...string) (value string) {
@@ -114,13 +129,8 @@ func parsePolicy(raw []byte) (p Policy) {
 	return Policy{OnUnknown: read("onUnknown", OnUnknownResend, OnUnknownHold), Order: read("order", OrderStrict, OrderOff)}
 }
 
-// Merge returns p with its fields replaced by the fields of o that are not empty.
-func (p Policy) Merge(o Policy) Policy {
-	return Policy{OnUnknown: cmp.Or(o.OnUnknown, p.OnUnknown), Order: cmp.Or(o.Order, p.Order)}
-}
-
 // checkValues returns an error if a field has an unknown value.
-func (p Policy) checkValues() error {
+func checkValues(p Policy) error {
 	switch p.OnUnknown {
 	case "", OnUnknownResend, OnUnknownHold:
 	default:
@@ -255,7 +265,7 @@ func readClaims(rows pgx.Rows, add func(*Claim, error)) error {
 	var r claimRow
 	_, err := pgx.ForEachRow(rows, []any{&r.ID, &r.N, &r.No, &r.Attempt, &r.StartedAt, &r.LeaseUntil, &r.job, &r.SealedHeaders, &r.Key, &r.kind,
 		&r.CreatedAt, &r.Called, &r.agent.ChainID, &r.agent.Registry, &r.agent.ID, &r.Epoch, &r.Enabled,
-		&r.base, &r.FetchFailures, &r.Replay, &r.policy, &r.Protocol, &r.Succeeded, &r.Hints, &r.Bound, &r.Verified,
+		&r.base, &r.FetchFailures, &r.Replay, &r.policy, &r.own, &r.Protocol, &r.Succeeded, &r.Hints, &r.Bound, &r.Verified,
 		&r.Source.Name, &r.Source.Trust, &r.Corrected, &r.Traceparent, &r.AheadOf, &r.MayCall, &r.waited, &r.unfinished}, func() error {
 		add(r.claim())
 		return nil
@@ -266,15 +276,15 @@ func readClaims(rows pgx.Rows, add func(*Claim, error)) error {
 // claimRow is a row that claim.sql or claim_followers.sql returns.
 type claimRow struct {
 	Claim
-	job, policy []byte
-	base        int
-	unfinished  int // number of the latest earlier attempt without an outcome; 0: none
+	job, policy, own []byte
+	base             int
+	unfinished       int // number of the latest earlier attempt without an outcome; 0: none
 }
 
 // claim returns the claim of the row.
 func (r *claimRow) claim() (*Claim, error) {
 	c := r.Claim
-	c.Budget, c.Policy = max(c.Attempt-r.base, 1), parsePolicy(r.policy)
+	c.Budget, c.Policy, c.OwnPolicy = max(c.Attempt-r.base, 1), parsePolicy(r.policy), parsePolicy(r.own)
 	c.Again = c.N > 1 || c.waited
 	c.Unfinished = r.unfinished > 0
 	mayBeCalled := c.Bound || !c.Verified // if workers check the event, they call the agent only after Bind

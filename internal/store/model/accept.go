@@ -81,7 +81,7 @@ func (s *Store) newRow(it store.Intake, key string, id uuid.UUID, read bool) *ro
 		return r
 	}
 	r.Ordered = r.isResponse() || s.keepsOrder(a)
-	if it.Filtered != "" {
+	if it.Filtered != "" && len(s.agent(a).policy.Filters) == 0 {
 		r.setStatus(store.Skipped, outcome.Filtered, now)
 		r.Error = it.Filtered
 		return r

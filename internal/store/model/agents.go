@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -20,6 +21,7 @@ type agent struct {
 	raised   int64
 	disabled bool
 	policy   store.Policy
+	own      store.Policy
 	known    store.AgentRow // observations of the agent's server
 	hours    []store.AgentHour
 }
@@ -123,7 +125,7 @@ func (s *Store) AgentRow(_ context.Context, a store.Agent) (store.AgentRow, erro
 	}
 	r := g.known
 	r.ChainID, r.IdentityRegistry, r.AgentID = a.ChainID, a.Registry, a.ID
-	r.Epoch, r.Enabled, r.Policy = g.epoch, !g.disabled, g.policy
+	r.Epoch, r.Enabled, r.Policy, r.OwnPolicy = g.epoch, !g.disabled, g.policy, g.own
 	return r, nil
 }
 
@@ -140,7 +142,18 @@ func (s *Store) AgentStats(_ context.Context, a store.Agent, since time.Time) (h
 // SetPolicy merges p into the agent's policy; empty fields change nothing.
 func (s *Store) SetPolicy(_ context.Context, a store.Agent, p store.Policy) error {
 	defer s.lock()()
-	s.agent(a).policy = s.agent(a).policy.Merge(p)
+	s.agent(a).policy = s.agent(a).policy.Override(p)
+	return nil
+}
+
+// ReplacePolicy stores a policy of the agent.
+func (s *Store) ReplacePolicy(_ context.Context, a store.Agent, level policy.Level, p store.Policy) error {
+	defer s.lock()()
+	if g := s.agent(a); level == policy.Own {
+		g.own = p
+	} else {
+		g.policy = p
+	}
 	return nil
 }
 

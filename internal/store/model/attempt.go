@@ -48,7 +48,7 @@ func (s *Store) startAttempt(r *row, now time.Time, lease time.Duration) *store.
 		Job: r.job, SealedHeaders: r.sealed, CreatedAt: r.created, Called: wasCalled, Source: r.source, Bound: r.Bound, Verified: r.Verified,
 		Hints: r.Hints, Corrected: r.corrected, Epoch: g.epoch, Enabled: !g.disabled, Budget: max(r.Attempts-r.BudgetBase, 1),
 		FetchFailures: r.FetchFailures, Unfinished: unfinished > 0, InDoubt: !r.isUnchecked() && unfinished > r.BudgetBase,
-		Replay: r.Replays > 0, Policy: g.policy, Protocol: g.known.Protocol, Traceparent: r.parent,
+		Replay: r.Replays > 0, Policy: g.policy, OwnPolicy: g.own, Protocol: g.known.Protocol, Traceparent: r.parent,
 		Succeeded: g.known.LastOKAt != nil && now.Sub(*g.known.LastOKAt) < store.RecentSuccess,
 		AheadOf:   s.findOvertaken(r, now), MayCall: r.mayCall()}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -360,6 +361,21 @@ func (s *suite) filteredAtAcceptance() {
 	s.must(err)
 	if again[0].Verdict != store.Known || len(tasks) != 0 {
 		s.Errorf("%+v, tasks %+v", again, tasks)
+	}
+	// If the agent has filters of its own, they decide at the check.
+	p, _, err := policy.Parse([]byte(`{"onUnknown": "hold", "filters": [{"action": "deliver"}]}`), policy.Operator, nil)
+	s.must(err)
+	own, _, err := policy.Parse([]byte(`{"filters": [{"action": "skip"}]}`), policy.Own, nil)
+	s.must(err)
+	s.must(s.ReplacePolicy(s.Context(), Agent(2), policy.Operator, p))
+	s.must(s.ReplacePolicy(s.Context(), Agent(2), policy.Own, own))
+	answers, tasks, err = s.Accept(s.Context(), []store.Intake{{Job: Feedback(2, 1), Filtered: "rule 1"}})
+	s.must(err)
+	if answers[0].Status != store.Queued || len(tasks) != 1 {
+		s.Fatalf("%+v, tasks %+v", answers, tasks)
+	}
+	if c := s.claim(tasks[0]); c.Policy.String() != p.String() || c.OwnPolicy.String() != own.String() {
+		s.Errorf("%s, %s", c.Policy, c.OwnPolicy)
 	}
 	_, tasks = s.replays(true, 1, feedback.ID())
 	if c := s.claim(tasks[0]); c.ID != feedback.ID() || c.Attempt != 1 || !c.Replay {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
@@ -49,6 +50,7 @@ type Store interface {
 	EnableAgent(ctx context.Context, a store.Agent, enabled bool) (released int, tasks []store.Task, err error)
 	ReleaseEnabled(ctx context.Context, except func(store.Agent) bool) (released int, tasks []store.Task, err error)
 	SetPolicy(ctx context.Context, a store.Agent, p store.Policy) error
+	ReplacePolicy(ctx context.Context, a store.Agent, level policy.Level, p store.Policy) error
 	ObserveAgent(ctx context.Context, a store.Agent, l store.AgentObservation) error
 	AgentRow(ctx context.Context, a store.Agent) (store.AgentRow, error)
 	AgentStats(ctx context.Context, a store.Agent, since time.Time) ([]store.AgentHour, error)

@@ -27,7 +27,7 @@ claimed AS (
     SELECT c.id, c.dispatch, c.claim_no, c.attempts, now() AS started_at, c.lease_until, h.job, h.secret_headers, h.key, c.kind, h.created_at,
            c.called, c.chain_id, c.identity_registry, c.agent_id::text,
            coalesce(g.epoch, 0) AS epoch, coalesce(g.enabled, true) AS enabled,
-           c.budget_base, c.fetch_failures, c.replays > 0 AS replay, coalesce(g.policy, '{}') AS policy, coalesce(g.protocol, '') AS protocol,
+           c.budget_base, c.fetch_failures, c.replays > 0 AS replay, coalesce(g.policy, '{}') AS policy, coalesce(g.own_policy, '{}') AS own_policy, coalesce(g.protocol, '') AS protocol,
            coalesce(g.last_ok_at > now() - @recent::interval, false) AS succeeded,
            h.hints, c.bound, c.verified, h.source, h.trust, h.corrected, coalesce(h.traceparent, '') AS traceparent,
            coalesce(ahead.order_seq::text, '') AS ahead_of, c.may_call, r.waited,
@@ -39,7 +39,7 @@ claimed AS (
            SELECT job, secret_headers, key, created_at, hints, source, trust, corrected, traceparent
              FROM herald.history WHERE id = c.id LIMIT 1) h
       LEFT JOIN LATERAL (
-           SELECT epoch, enabled, policy, protocol, last_ok_at
+           SELECT epoch, enabled, policy, own_policy, protocol, last_ok_at
              FROM herald.agents
             WHERE chain_id = c.chain_id AND identity_registry = c.identity_registry AND agent_id = c.agent_id
             LIMIT 1) g ON true
