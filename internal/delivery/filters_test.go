@@ -12,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -131,6 +132,20 @@ func TestPause(t *testing.T) {
 	w.dispatcher.Dispatch(t.Context(), tasks)
 	w.until(id, store.Delivered)
 	heraldtest.Equal(t, "calls", len(a.received()), 1)
+}
+
+// TestPolicyBatchSize checks that the policy of an agent lowers the number of deliveries in one call, and does not raise
+// it.
+func TestPolicyBatchSize(t *testing.T) {
+	t.Parallel()
+	batches := must(lru.New[store.Agent, batchLimit](1))
+	for size, want := range map[int]int{0: 20, 1: 1, 7: 7, 1000: 20} {
+		e := &Executor{Config: Config{BatchSize: 20, Now: time.Now}, batches: batches}
+		a := &attempt{claim: &store.Claim{Job: job.Job{Kind: job.KindNewFeedback}}, policy: policy.Policy{BatchSize: size}}
+		if got := e.batchSize(a); got != want {
+			t.Errorf("a policy of %d: %d, want %d", size, got, want)
+		}
+	}
 }
 
 // TestFiltersSpareCalledDeliveries checks that a filter does not act on a delivery whose agent was or may have been
