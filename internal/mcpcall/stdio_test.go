@@ -67,7 +67,7 @@ func child(mode string) int {
 			return 1
 		}
 		fmt.Println("called")
-		select {}
+		hang()
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)
 	case "noisy":
@@ -146,7 +146,7 @@ func child(mode string) int {
 			}
 			answerLine(line)
 		}
-		select {}
+		hang()
 	case "endless":
 		in := bufio.NewReader(os.Stdin)
 		for {
@@ -188,13 +188,14 @@ func child(mode string) int {
 		return nil, nil
 	})
 	s.AddTool(mcp.NewToolWithRawSchema("hang", "", json.RawMessage(`{"type":"object"}`)), func(context.Context, mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		select {}
+		hang()
+		return nil, nil
 	})
 	if err := server.NewStdioServer(s).Listen(context.Background(), os.Stdin, os.Stdout); err != nil {
 		return 1
 	}
 	if name == "stubborn" {
-		select {} // ignores the end of its input too
+		hang() // ignores the end of its input too
 	}
 	return 0
 }
@@ -604,3 +605,6 @@ func killNamed(pids []int, program string) error {
 	}
 	return errors.New("no process runs " + program)
 }
+
+// hang blocks for longer than any test lasts. Go would report select {} as a deadlock.
+func hang() { <-time.After(time.Hour) }

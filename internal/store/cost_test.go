@@ -122,7 +122,6 @@ func TestQueryPlans(t *testing.T) {
 	exec(t, s, `UPDATE herald.agents SET failing_since = CASE WHEN agent_id < 20 THEN now() - interval '1 hour' END, enabled = agent_id > 10`)
 	exec(t, s, `VACUUM ANALYZE herald.history, herald.work, herald.agents, herald.attempts, herald.mishaps, herald.alerts`)
 	const id, agent = `'00000000-0000-0000-0000-000000000001'`, `8453, '0xaa', 7`
-	const agents = `'{8453}', '{0xaa}', '{7}'`
 	for name, st := range map[string]struct{ sql, args string }{
 		"record":            {statement("record"), groupArguments("record")},
 		"agents_of":         {statement("agents_of"), `ARRAY[` + id + `]::uuid[]`},

@@ -2,7 +2,6 @@ package store
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/big"
 	"slices"
@@ -108,17 +107,6 @@ func refused(t testing.TB, s *Store, id uuid.UUID, n int, why string) {
 // toRun returns tasks without the ended ones.
 func toRun(tasks []Task) []Task {
 	return slices.DeleteFunc(slices.Clone(tasks), func(t Task) bool { return t.Ended })
-}
-
-// early checks that a claim is refused because the delivery is not due.
-func early(t testing.TB, s *Store, task Task) {
-	t.Helper()
-	var early *EarlyError
-	d := read(t, s, task.ID)
-	if c, err := s.Claim(t.Context(), task.ID, task.N, lease); c != nil || !errors.As(err, &early) || early.Left <= 0 ||
-		early.Reason != d.Reason || early.Text != d.Error {
-		t.Errorf("claim of %+v: %v, %v", d, c, err)
-	}
 }
 
 func record(t testing.TB, s *Store, c *Claim, o Outcome) Recorded {
