@@ -75,14 +75,14 @@ func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string,
 		// asynq runs it again, the claim decides which.
 		return "", fmt.Errorf("this process still runs task %d of the delivery", other)
 	}
-	r.start(func() { r.run(id, n, t) })
+	r.startRun(func() { r.run(id, n, t) })
 	end := <-t.taskEnds
 	return end.note, end.err
 }
 
-// start calls f in an idle goroutine of an earlier call, or in a new one. A reused goroutine keeps its stack, which a
+// startRun calls f in an idle goroutine of an earlier call, or in a new one. A reused goroutine keeps its stack, which a
 // new one would have to grow several times. Wait ends the idle goroutines.
-func (r *Runner) start(f func()) {
+func (r *Runner) startRun(f func()) {
 	select {
 	case r.reuse <- f:
 		return

@@ -26,11 +26,11 @@ const (
 	commitTimeout = 30 * time.Second
 )
 
-// deferral returns how long the commit of a range can be deferred: 0 if it has events, replaces blocks, or commitPolls
+// deferCommit returns how long the commit of a range can be deferred: 0 if it has events, replaces blocks, or commitPolls
 // have passed since the last commit. A later commit moves the cursors over a deferred range; after a crash it is read
 // again. The first range that ends at the head is not deferred, because its commit ends deliveries whose events a reorg
 // removed.
-func (w *Watcher) deferral(g *group, r chain.Range) time.Duration {
+func (w *Watcher) deferCommit(g *group, r chain.Range) time.Duration {
 	end := g.cursors[0].End
 	isLast := end != nil && r.To >= *end || r.To == g.limit.Load()
 	if len(r.Events) > 0 || r.From < g.cursors[0].Next || isLast || r.AtHead && !g.atHead {
@@ -43,7 +43,7 @@ func (w *Watcher) deferral(g *group, r chain.Range) time.Duration {
 // Deliveries of a watcher with an end are a backfill (Intake.Bulk) and give way to other deliveries.
 func (w *Watcher) commitRange(ctx context.Context, g *group, r chain.Range) (again time.Duration, _ error) {
 	r.Events = g.dropEarly(r.Events)
-	if again := w.deferral(g, r); again > 0 {
+	if again := w.deferCommit(g, r); again > 0 {
 		return again, nil
 	}
 	if err := w.pace.wait(ctx); err != nil {

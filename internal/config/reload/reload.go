@@ -51,7 +51,7 @@ type File[T any] struct {
 // force.
 func Open[T any](cfg Config[T]) (*File[T], error) {
 	f := &File[T]{cfg: cfg}
-	v, err := f.load()
+	v, err := f.readFiles()
 	if err != nil {
 		return nil, err
 	}
@@ -80,8 +80,8 @@ func (f *File[T]) Run(ctx context.Context) {
 	}
 }
 
-// load reads and parses the files, and stores their state in f.seen and f.sum.
-func (f *File[T]) load() (v T, err error) {
+// readFiles reads and parses the files, and stores their state in f.seen and f.sum.
+func (f *File[T]) readFiles() (v T, err error) {
 	f.seen = map[string]os.FileInfo{}
 	sum := sha256.New()
 	unread := false
@@ -124,7 +124,7 @@ func (f *File[T]) ReloadIfChanged() {
 		return
 	}
 	before, sum, fault := f.Get(), f.sum, f.fault
-	v, err := f.load()
+	v, err := f.readFiles()
 	f.settled = same && f.seen != nil
 	switch {
 	case err != nil && err.Error() != fault:

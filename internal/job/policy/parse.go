@@ -41,7 +41,8 @@ const (
 
 var (
 	agentForm   = regexp.MustCompile(`^(?:([1-9][0-9]{0,18}):)?(0|[1-9][0-9]{0,77})$`)
-	decimalForm = regexp.MustCompile(`^-?[0-9]{1,60}(\.[0-9]{1,18})?$`) // a value has at most 39 digits, 18 decimals
+	// The value of an event has at most 39 digits and 18 decimals. A limit may have more digits.
+	decimalForm = regexp.MustCompile(`^-?[0-9]{1,60}(\.[0-9]{1,18})?$`)
 )
 
 // Parse parses the policy of a level. The error is a *job.Refusal with the path of the first error. A warning begins

@@ -48,8 +48,9 @@ type Rule struct {
 	text       string                // compact JSON, as in the document
 	conditions [][]func(*Event) bool // for each member of "when" its alternatives
 	// followUps: the rule has a kind and no condition on tags, value or file. Only such a rule also applies to
-	// revocations and responses. They end as never_delivered if their feedback was skipped. A rule that skips all other
-	// tags must not hide the revocation of delivered feedback.
+	// revocations and responses, which have no tags: otherwise a rule that delivers only some tags would hide the
+	// revocation of a feedback that it delivered. Without a rule, revocations and responses of a skipped feedback end as
+	// never_delivered.
 	followUps bool
 }
 

@@ -35,7 +35,7 @@ func Reuse[S any](t *testing.T, open func(t *testing.T) (s S, url string)) func(
 			if test.Failed() {
 				return // a statement of the test may still run
 			}
-			o.clock.empty()
+			o.clock.deleteRows()
 			mu.Lock()
 			defer mu.Unlock()
 			free = append(free, o)
@@ -79,8 +79,8 @@ func (a aging) Advance(d time.Duration) {
 	heraldtest.Must(a.t, a.conn.SendBatch(a.t.Context(), b).Close())
 }
 
-// empty deletes all rows of the ledger.
-func (a aging) empty() {
+// deleteRows deletes all rows of the ledger.
+func (a aging) deleteRows() {
 	_, err := a.conn.Exec(context.Background(), `DO $$ DECLARE r regclass; BEGIN
 		FOR r IN SELECT oid FROM pg_class WHERE relnamespace = 'herald'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition
 			AND relname <> 'migrations' LOOP
