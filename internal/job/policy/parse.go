@@ -40,7 +40,7 @@ const (
 )
 
 var (
-	agentForm   = regexp.MustCompile(`^(?:([1-9][0-9]{0,18}):)?(0|[1-9][0-9]{0,77})$`)
+	agentForm = regexp.MustCompile(`^(?:([1-9][0-9]{0,18}):)?(0|[1-9][0-9]{0,77})$`)
 	// The value of an event has at most 39 digits and 18 decimals. A limit may have more digits.
 	decimalForm = regexp.MustCompile(`^-?[0-9]{1,60}(\.[0-9]{1,18})?$`)
 )
