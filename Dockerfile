@@ -13,7 +13,7 @@ COPY . .
 # What --version says: git is not in here. docker build --build-arg VERSION=$(git describe --tags --always --dirty)
 ARG VERSION=
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
-    GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags="-s -w -X github.com/agentherald/herald/internal/buildinfo.stamp=$VERSION" -o /out/usr/local/bin/ ./cmd/worker ./cmd/enqueue ./scripts/readyz
+    GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags="-s -w -X github.com/agentherald/herald/internal/base/buildinfo.stamp=$VERSION" -o /out/usr/local/bin/ ./cmd/worker ./cmd/enqueue ./scripts/readyz
 # What a program expects of a system: users with names, certificates, time zones, a folder for temporary files.
 RUN mkdir -p /out/etc/ssl/certs /out/usr/share /out/tmp \
  && printf 'root:x:0:0:root:/:/nonexistent\nherald:x:10001:10001:herald:/tmp:/nonexistent\n' >/out/etc/passwd \

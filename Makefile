@@ -18,7 +18,7 @@ PKG       ?= ./...
 # Modules of their own, for the authors of agents and indexers. make receiver tests them; vet and lint read them too.
 MODULES   := receiver client examples/agent-sqlite
 # What takes longest starts first: go runs packages in the order in which they are named.
-FIRST     := ./internal/delivery ./internal/trial ./cmd/worker ./internal/store ./internal/server/api ./internal/service ./internal/mcpcall
+FIRST     := ./internal/delivery ./internal/testing/trial ./cmd/worker ./internal/store ./internal/door/server/api ./internal/app ./internal/mcpcall
 # Packages in which the race detector finds nothing: they run programs that are built without it, or have one goroutine.
 UNRACED   := /(cmd|examples|scripts|migrations)(/|$$)|/internal/(trial|doctest|erc8004|job|text|decode|outcome|strictjson|buildinfo)(/|$$)
 # How many packages test builds and runs at a time: one more than the cores.
@@ -35,7 +35,7 @@ export CGO_ENABLED := 0
 # What --version says: the tag, the commits since, the commit, and -dirty; nothing where git does not serve this checkout.
 VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 # Without debug information a program links in half the time. Stack traces keep their lines. The version changes the link step alone.
-LDFLAGS   := -s -w -X github.com/agentherald/herald/internal/buildinfo.stamp=$(VERSION)
+LDFLAGS   := -s -w -X github.com/agentherald/herald/internal/base/buildinfo.stamp=$(VERSION)
 LINK      := -ldflags='$(LDFLAGS)'
 # Pinned tools, in a module of their own (tools/go.mod).
 TOOL      := $(GO) tool -modfile=tools/go.mod
@@ -149,18 +149,18 @@ fuzz: services ## Fuzz every target for FUZZTIME (60s) each.
 .PHONY: soak
 soak: build services ## Drive the delivery core through fresh random histories of faults (HISTORIES), and run the other tests that grow with HERALD_SOAK.
 	HERALD_HISTORIES=$(HISTORIES) $(GO) test -vet=off -count=1 -timeout=60m -run='TestHistories$$' -v ./internal/delivery
-	HERALD_SOAK=1 HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -count=1 -timeout=30m -run='TestHistoriesOnPostgres$$|TestPoison$$|TestModelIsPostgres$$' -v ./internal/delivery ./internal/store/storetest
-	TRIAL_LDFLAGS='$(LDFLAGS)' HERALD_SOAK=1 HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -count=1 -timeout=30m -run='TestOutageLog$$|TestEnqueueManyLines$$|TestEveryListenerReceivesEveryChange$$' -v ./internal/trial ./internal/server/api
+	HERALD_SOAK=1 HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -count=1 -timeout=30m -run='TestHistoriesOnPostgres$$|TestPoison$$|TestModelIsPostgres$$' -v ./internal/delivery ./internal/testing/storetest
+	TRIAL_LDFLAGS='$(LDFLAGS)' HERALD_SOAK=1 HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -count=1 -timeout=30m -run='TestOutageLog$$|TestEnqueueManyLines$$|TestEveryListenerReceivesEveryChange$$' -v ./internal/testing/trial ./internal/door/server/api
 
 .PHONY: chaos
 chaos: services ## Break a running Herald in every way of docs/guarantees.md, with real processes (an hour; CHAOS picks rows).
-	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=chaos -count=1 -timeout=90m -run='$(value CHAOS)' -v ./internal/trial
+	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=chaos -count=1 -timeout=90m -run='$(value CHAOS)' -v ./internal/testing/trial
 
 # ARGS are flags of the trial: -blocks 2000 -reorgs 200 -kills 30 is the full run, -seed N repeats one, -faults none is an honest node,
 # -follow 1m shortens the ten minutes of the public node.
 .PHONY: chain
 chain: services ## Follow chains that reorganise behind a lying node, and compare Postgres with a plain reading (needs npm; 15 minutes).
-	TRIAL_LDFLAGS='$(LDFLAGS)' HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=chain -count=1 -timeout=3h -v ./internal/trial/chaintrial $(if $(ARGS),-args $(ARGS))
+	TRIAL_LDFLAGS='$(LDFLAGS)' HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=chain -count=1 -timeout=3h -v ./internal/testing/trial/chaintrial $(if $(ARGS),-args $(ARGS))
 
 # What these three install comes from npm, at pinned versions, into the user's cache; nothing of it is Herald's.
 .PHONY: conformance
@@ -173,7 +173,7 @@ AXE = axe-core@4.14.1
 browser: services ## Walk through every page in Chromium, with hostile text in every field (needs npm, and chromium: apt-get install chromium; 5 minutes).
 	mkdir -p bin/axe && cd bin/axe && npm pack --silent $(AXE) > /dev/null && tar xzf axe-core-*.tgz
 	HERALD_AXE='$(CURDIR)/bin/axe/package/axe.min.js' HERALD_PICTURES='$(PICTURES)' HERALD_REQUIRE_SERVICES=1 \
-		$(GO) test -vet=off -tags=browser -count=1 -timeout=15m -run='^TestInBrowser$$' -v ./internal/server/pages
+		$(GO) test -vet=off -tags=browser -count=1 -timeout=15m -run='^TestInBrowser$$' -v ./internal/door/server/pages
 
 # Without npm this fails, also in .ci/run; make test does not need it. After the first installation it needs no network.
 .PHONY: sdk
@@ -187,8 +187,8 @@ sdk: sdk/typescript/node_modules/.installed examples/agent-typescript/node_modul
 
 .PHONY: thirdparty
 thirdparty: services receiver sdk ## Deliver to MCP servers that others wrote, and take jobs from other people's clients, with a whole Herald (needs npm).
-	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=thirdparty -count=1 -timeout=10m -run='^TestThirdParty' -v ./internal/trial
-	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=thirdparty -count=1 -timeout=10m -run='^TestDocumented' -v ./internal/signing
+	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=thirdparty -count=1 -timeout=10m -run='^TestThirdParty' -v ./internal/testing/trial
+	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=thirdparty -count=1 -timeout=10m -run='^TestDocumented' -v ./internal/mcpcall/signing
 
 .PHONY: bench-bridge
 bench-bridge: ## Measure calls beside a Node.js bridge that connects for each, and write docs/bench-bridge.md (needs npm and a quiet machine).
@@ -234,7 +234,7 @@ fresh: ## Time the demo and the tests as after a fresh clone: the committed file
 
 .PHONY: contracts
 contracts: ## Compile the development registries anew and generate their bindings (needs npm).
-	ABIGEN='$(TOOL) abigen' sh internal/devnet/contracts/build.sh
+	ABIGEN='$(TOOL) abigen' sh internal/testing/devnet/contracts/build.sh
 
 # Needs the Go module proxy, no network else; the content's CIDs are the same each time, IPNS keys and records are not.
 .PHONY: fixtures

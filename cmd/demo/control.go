@@ -10,7 +10,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 )

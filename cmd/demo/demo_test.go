@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestEnvFile checks that a shell that sources demo.env gets any value unchanged, that only the owner can read the

@@ -20,12 +20,12 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/agentherald/herald/internal/config"
-	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/app"
+	"github.com/agentherald/herald/internal/base/config"
+	"github.com/agentherald/herald/internal/base/logging"
+	"github.com/agentherald/herald/internal/door/watch"
 	"github.com/agentherald/herald/internal/mcpcall/transport"
 	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/service"
-	"github.com/agentherald/herald/internal/watch"
 	"github.com/alecthomas/kong"
 )
 
@@ -106,12 +106,12 @@ func (c *runCmd) run(ctx context.Context, out io.Writer) (err error) {
 func (c *runCmd) runStories(ctx context.Context, cfg *config.Config, w *world, tl *timeline) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	running := make(chan *service.Worker, 1)
+	running := make(chan *app.Worker, 1)
 	served := make(chan error, 1)
 	go func() {
-		err := service.Run(ctx, cfg, service.Options{Supervised: true, Logger: tl.logger(), Trace: tl.traceStep,
+		err := app.Run(ctx, cfg, app.Options{Supervised: true, Logger: tl.logger(), Trace: tl.traceStep,
 			Read:    func(r watch.Report) { w.hearChain(r, tl) },
-			Running: func(s *service.Worker) { running <- s }})
+			Running: func(s *app.Worker) { running <- s }})
 		cancel(errors.New("the worker ended")) // ends the stories if they still run
 		served <- err
 	}()
@@ -142,7 +142,7 @@ func (c *runCmd) printCommands(w *world, tl *timeline) {
 	tl.printLine("  " + quotePath(besideProgram("demo")) + ` feedback --agent 0 --value 9977 --decimals 2 --tag1 uptime --text "Fast."`)
 }
 
-func (c *runCmd) tellStories(ctx context.Context, worker *service.Worker, w *world, tl *timeline) error {
+func (c *runCmd) tellStories(ctx context.Context, worker *app.Worker, w *world, tl *timeline) error {
 	tl.followWorker(worker)
 	address := "http://" + worker.Addr
 	token, err := worker.Operator.CreateAPIToken(ctx, "the demo", []string{"enqueue", "operate"}, 0, "the demo")

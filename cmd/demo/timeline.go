@@ -13,12 +13,12 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/agentherald/herald/internal/app"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/service"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/text"
 	"github.com/google/uuid"
 )
 
@@ -29,7 +29,7 @@ type timeline struct {
 	out    io.Writer
 
 	mu      sync.Mutex
-	worker  *service.Worker
+	worker  *app.Worker
 	began   time.Time
 	numbers map[string]int // agent id → story
 	ids     map[int]uuid.UUID
@@ -68,7 +68,7 @@ func (t *timeline) printStep(number int, what, detail string) {
 	t.printLine(fmt.Sprintf("[%d] %7.3fs  %-9s %s", number, at.Seconds(), what, text.Printable(detail)))
 }
 
-func (t *timeline) followWorker(w *service.Worker) {
+func (t *timeline) followWorker(w *app.Worker) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.worker = w

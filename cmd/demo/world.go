@@ -15,11 +15,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/agentherald/herald/internal/devnet"
-	"github.com/agentherald/herald/internal/ipfs/ipfstest"
+	"github.com/agentherald/herald/internal/door/watch"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/watch"
+	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/ipfstest"
 )
 
 // world holds the surroundings of the worker: chain, content and agents.

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/config"
-	"github.com/agentherald/herald/internal/service/awaytest"
+	"github.com/agentherald/herald/internal/base/config"
+	"github.com/agentherald/herald/internal/testing/awaytest"
 )
 
 // TestConnectionFails checks that every failure to connect leads to exit code 1, a sentence with the cause and a

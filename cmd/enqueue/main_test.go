@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/config"
-	"github.com/agentherald/herald/internal/devnet/devnettest"
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/base/config"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -189,11 +189,11 @@ func TestRunPostgres(t *testing.T) {
 func TestLinksNoDelivery(t *testing.T) {
 	t.Parallel()
 	deps, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
-	if err != nil || !strings.Contains(string(deps), "/herald/internal/intake\n") {
+	if err != nil || !strings.Contains(string(deps), "/herald/internal/door/intake\n") {
 		t.Fatalf("%s %v", deps, err)
 	}
-	for _, name := range []string{"herald/internal/delivery", "herald/internal/mcpcall", "herald/internal/oauth", "herald/internal/agentauth", "herald/internal/resolver",
-		"herald/internal/server", "herald/internal/operator", "mcp-go", "boxo", "asynqmon", "prometheus"} {
+	for _, name := range []string{"herald/internal/delivery", "herald/internal/mcpcall", "herald/internal/auth/oauth", "herald/internal/auth", "herald/internal/resolver",
+		"herald/internal/door/server", "herald/internal/operator", "mcp-go", "boxo", "asynqmon", "prometheus"} {
 		if strings.Contains(string(deps), name) {
 			t.Errorf("enqueue links %s", name)
 		}

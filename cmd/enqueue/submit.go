@@ -12,7 +12,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/agentherald/herald/internal/intake"
+	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"

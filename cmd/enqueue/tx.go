@@ -6,10 +6,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/config"
 	"github.com/agentherald/herald/internal/chain"
-	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/door/watch"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/watch"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 )

@@ -7,11 +7,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/text"
 )
 
 type agentCmd struct {
@@ -34,7 +34,7 @@ type agentListCmd struct {
 	jsonFlag
 }
 
-func (c *agentListCmd) Run(a *app) error {
+func (c *agentListCmd) Run(a *command) error {
 	page, err := a.newOperator().ListAgents(a.ctx,
 		operator.AgentFilter{State: c.State, Chain: c.Chain, Sort: c.Sort, Cursor: c.Cursor, Limit: c.Limit})
 	if err != nil {
@@ -75,7 +75,7 @@ type agentShowCmd struct {
 	jsonFlag
 }
 
-func (c *agentShowCmd) Run(a *app) error {
+func (c *agentShowCmd) Run(a *command) error {
 	shown, err := a.newOperator().ShowAgent(a.ctx, c.agentRef())
 	if err != nil {
 		return err
@@ -83,7 +83,7 @@ func (c *agentShowCmd) Run(a *app) error {
 	return c.printAnswer(a, shown, func() error { return printAgent(a, shown) })
 }
 
-func printAgent(a *app, r operator.Agent) error {
+func printAgent(a *command, r operator.Agent) error {
 	f := a.newFields()
 	f.addRow("agent", erc8004.FormatAgent(r.ChainID, r.AgentID))
 	f.addRow("registry", r.IdentityRegistry)
@@ -218,7 +218,7 @@ type agentEnableCmd struct {
 	jsonFlag
 }
 
-func (c *agentEnableCmd) Run(a *app) error {
+func (c *agentEnableCmd) Run(a *command) error {
 	change, err := a.newOperator().EnableAgent(a.ctx, c.agentRef(), c.actorName(), true)
 	if err != nil {
 		return err
@@ -236,7 +236,7 @@ type agentDisableCmd struct {
 	jsonFlag
 }
 
-func (c *agentDisableCmd) Run(a *app) error {
+func (c *agentDisableCmd) Run(a *command) error {
 	change, err := a.newOperator().EnableAgent(a.ctx, c.agentRef(), c.actorName(), false)
 	if err != nil {
 		return err
@@ -259,7 +259,7 @@ type agentPolicyCmd struct {
 	jsonFlag
 }
 
-func (c *agentPolicyCmd) Run(a *app) error {
+func (c *agentPolicyCmd) Run(a *command) error {
 	level := policy.Operator
 	if c.Own {
 		level = policy.Own
@@ -299,7 +299,7 @@ func (c *agentPolicyCmd) Run(a *app) error {
 }
 
 // warnUnseen warns that the agent's number may be wrong.
-func warnUnseen(a *app, change operator.AgentChange, done string) {
+func warnUnseen(a *command, change operator.AgentChange, done string) {
 	if change.Unseen {
 		fmt.Fprintf(a.out, "%s was never seen: no delivery was ever accepted for it. Check the number; %s nevertheless.\n", change.Name, done)
 	}

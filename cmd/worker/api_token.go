@@ -20,7 +20,7 @@ type apiTokenCreateCmd struct {
 	jsonFlag
 }
 
-func (c *apiTokenCreateCmd) Run(a *app) error {
+func (c *apiTokenCreateCmd) Run(a *command) error {
 	made, err := a.newOperator().CreateAPIToken(a.ctx, c.Name, c.Scope, c.ExpiresIn, c.actorName())
 	if err != nil {
 		return err
@@ -33,7 +33,7 @@ func (c *apiTokenCreateCmd) Run(a *app) error {
 
 type apiTokenListCmd struct{ jsonFlag }
 
-func (c *apiTokenListCmd) Run(a *app) error {
+func (c *apiTokenListCmd) Run(a *command) error {
 	list, err := a.newOperator().ListAPITokens(a.ctx)
 	if err != nil {
 		return err
@@ -60,6 +60,6 @@ type apiTokenRevokeCmd struct {
 	actorFlag
 }
 
-func (c *apiTokenRevokeCmd) Run(a *app) error {
+func (c *apiTokenRevokeCmd) Run(a *command) error {
 	return a.newOperator().RevokeAPIToken(a.ctx, c.ID, c.actorName())
 }

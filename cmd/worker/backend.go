@@ -9,24 +9,24 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/effort"
+	"github.com/agentherald/herald/internal/admission/effort"
+	"github.com/agentherald/herald/internal/app"
+	"github.com/agentherald/herald/internal/app/backend"
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
-	"github.com/agentherald/herald/internal/secret"
-	"github.com/agentherald/herald/internal/service"
-	"github.com/agentherald/herald/internal/service/backend"
 	"github.com/agentherald/herald/internal/store"
 )
 
 // newOperator returns an Operator for one command. It asks its questions on the terminal and prints warnings to a.err.
-func (a *app) newOperator() *operator.Operator {
+func (a *command) newOperator() *operator.Operator {
 	return operator.New(operator.Config{Settings: a.cfg, Backend: a.backend, Person: a, Logger: a.log,
 		Timeout: a.timeout})
 }
 
 // attached is the operator.Backend of a command.
-type attached struct{ *app }
+type attached struct{ *command }
 
 func (b attached) OpenStore(ctx context.Context, o operator.StoreOptions) (*operator.Session, error) {
 	found, err := backend.Attach(ctx, b.cfg, o.Wait, b.log)
@@ -99,7 +99,7 @@ func (b attached) stopBackend(found *backend.Backend) {
 }
 
 func (b attached) OpenContent() (*operator.Content, error) {
-	c, err := service.OpenContent(b.cfg, service.Options{Logger: b.log})
+	c, err := app.OpenContent(b.cfg, app.Options{Logger: b.log})
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +117,7 @@ type database struct {
 }
 
 // openDatabase waits until Postgres answers. It does not check the schema.
-func (a *app) openDatabase() (database, error) {
+func (a *command) openDatabase() (database, error) {
 	found, err := backend.Attach(a.ctx, a.cfg, a.timeout, a.log)
 	if err != nil {
 		return database{}, err
@@ -134,11 +134,11 @@ func (a *app) openDatabase() (database, error) {
 func openTerminal() (io.ReadWriteCloser, error) { return os.OpenFile("/dev/tty", os.O_RDWR, 0) }
 
 // Notify implements operator.Person.
-func (a *app) Notify(line string) { fmt.Fprintln(a.err, line) }
+func (a *command) Notify(line string) { fmt.Fprintln(a.err, line) }
 
 // Confirm implements operator.Person. It returns when ctx ends, although the pending read of the terminal may last
 // until the process ends.
-func (a *app) Confirm(ctx context.Context, question string) (bool, error) {
+func (a *command) Confirm(ctx context.Context, question string) (bool, error) {
 	tty, err := a.tty()
 	if err != nil {
 		return false, operator.ErrNoPerson

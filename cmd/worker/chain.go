@@ -5,9 +5,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/text"
 )
 
 type chainCmd struct {
@@ -17,7 +17,7 @@ type chainCmd struct {
 
 type chainListCmd struct{ jsonFlag }
 
-func (c *chainListCmd) Run(a *app) error {
+func (c *chainListCmd) Run(a *command) error {
 	chains, err := a.newOperator().ListChains(a.ctx)
 	if err != nil {
 		return err
@@ -42,7 +42,7 @@ type chainShowCmd struct {
 	jsonFlag
 }
 
-func (c *chainShowCmd) Run(a *app) error {
+func (c *chainShowCmd) Run(a *command) error {
 	shown, err := a.newOperator().ShowChain(a.ctx, c.Chain)
 	if err != nil {
 		return err
@@ -50,7 +50,7 @@ func (c *chainShowCmd) Run(a *app) error {
 	return c.printAnswer(a, shown, func() error { return printChain(a, shown) })
 }
 
-func printChain(a *app, c operator.ChainState) error {
+func printChain(a *command, c operator.ChainState) error {
 	f := a.newFields()
 	f.addRow("chain", fmt.Sprint(c.ChainID))
 	f.addRow("nodes", describeNodes(c))

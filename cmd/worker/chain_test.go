@@ -7,14 +7,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentherald/herald/internal/devnet"
-	"github.com/agentherald/herald/internal/devnet/devnettest"
-	"github.com/agentherald/herald/internal/erc8004"
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/doctor"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5"
 )
 

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/inspect"
-	"github.com/agentherald/herald/internal/text"
 )
 
 type agentCheckCmd struct {
@@ -18,7 +18,7 @@ type agentCheckCmd struct {
 	jsonFlag
 }
 
-func (c *agentCheckCmd) Run(a *app) error {
+func (c *agentCheckCmd) Run(a *command) error {
 	ask := inspect.ProbeRequest{AgentRef: operator.AgentRef{Agent: c.Target, Registry: c.Registry}, Transport: c.Transport,
 		Send: c.Send}
 	if strings.Contains(c.Target, "://") {

@@ -16,13 +16,13 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/mcpcall/signing"
 	"github.com/agentherald/herald/internal/operator/inspect"
-	"github.com/agentherald/herald/internal/secret"
-	"github.com/agentherald/herald/internal/signing"
 	"github.com/agentherald/herald/receiver/callers"
 )
 

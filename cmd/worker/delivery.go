@@ -14,10 +14,10 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/text"
 )
 
 type deliveryCmd struct {
@@ -47,7 +47,7 @@ type deliveryListCmd struct {
 	jsonFlag
 }
 
-func (c *deliveryListCmd) Run(a *app) error {
+func (c *deliveryListCmd) Run(a *command) error {
 	page, err := a.newOperator().ListDeliveries(a.ctx, operator.Selection(c.selection), c.Cursor, c.Limit)
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ type deliveryShowCmd struct {
 	jsonFlag
 }
 
-func (c *deliveryShowCmd) Run(a *app) error {
+func (c *deliveryShowCmd) Run(a *command) error {
 	d, err := a.newOperator().ShowDelivery(a.ctx, c.ID)
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func (c *deliveryShowCmd) Run(a *app) error {
 }
 
 // printDelivery prints a delivery: its identity, its state, and each attempt.
-func printDelivery(a *app, d operator.Delivery) error {
+func printDelivery(a *command, d operator.Delivery) error {
 	f := a.newFields()
 	f.addRow("delivery", d.ID.String())
 	f.addRow("key", d.Key)
@@ -176,7 +176,7 @@ type deliveryReplayCmd struct {
 	Rate  int  `help:"At most so many a second; 0: as fast as it goes." default:"50"`
 }
 
-func (c *deliveryReplayCmd) Run(a *app) error {
+func (c *deliveryReplayCmd) Run(a *command) error {
 	return c.runMove(a, a.newOperator().Replay, c.Force, c.Rate)
 }
 
@@ -186,7 +186,7 @@ type deliveryCancelCmd struct {
 	Rate  int  `help:"At most so many a second; 0: as fast as it goes." default:"0"`
 }
 
-func (c *deliveryCancelCmd) Run(a *app) error {
+func (c *deliveryCancelCmd) Run(a *command) error {
 	return c.runMove(a, a.newOperator().Cancel, c.Force, c.Rate)
 }
 
@@ -200,7 +200,7 @@ func (c moveFlags) moveRequest(force bool, rate int) operator.MoveRequest {
 type mover func(context.Context, operator.MoveRequest) (*operator.MoveReport, error)
 
 // runMove replays or cancels deliveries. After each batch it prints the deliveries that could not be changed.
-func (c moveFlags) runMove(a *app, move mover, force bool, rate int) error {
+func (c moveFlags) runMove(a *command, move mover, force bool, rate int) error {
 	bar := newProgress(a.err)
 	r := c.moveRequest(force, rate)
 	r.Progress = func(p operator.MoveProgress) {
@@ -220,7 +220,7 @@ func (c moveFlags) runMove(a *app, move mover, force bool, rate int) error {
 	return errors.Join(err, c.printAnswer(a, report, func() error { return printMove(a, report, rate) }))
 }
 
-func printMove(a *app, r *operator.MoveReport, rate int) error {
+func printMove(a *command, r *operator.MoveReport, rate int) error {
 	switch {
 	case r.DryRun:
 		return printDryRun(a, r, rate)
@@ -232,7 +232,7 @@ func printMove(a *app, r *operator.MoveReport, rate int) error {
 	return nil
 }
 
-func printDryRun(a *app, r *operator.MoveReport, rate int) error {
+func printDryRun(a *command, r *operator.MoveReport, rate int) error {
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for _, status := range slices.Sorted(maps.Keys(r.ByStatus)) {
 		fmt.Fprintf(w, "%d\t%s\t\n", r.ByStatus[status], status)
@@ -262,7 +262,7 @@ type deliveryAuditCmd struct {
 	jsonFlag
 }
 
-func (c *deliveryAuditCmd) Run(a *app) error {
+func (c *deliveryAuditCmd) Run(a *command) error {
 	page, err := a.newOperator().ListAudit(a.ctx, c.Cursor, c.Limit)
 	if err != nil {
 		return err

@@ -5,15 +5,15 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/operator/doctor"
-	"github.com/agentherald/herald/internal/text"
 )
 
 type doctorCmd struct{ jsonFlag }
 
 var errSick = errors.New("something is wrong, see the lines marked FAIL")
 
-func (c *doctorCmd) Run(a *app) error {
+func (c *doctorCmd) Run(a *command) error {
 	findings := doctor.Diagnose(a.ctx, a.newOperator())
 	err := c.printAnswer(a, findings, func() error {
 		for _, f := range findings {

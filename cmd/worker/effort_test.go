@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/effort"
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestAgentShowsEffort checks that the command shows the effort that all workers together recorded for an agent, and

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/text"
 )
 
 type keysCmd struct {
@@ -22,7 +22,7 @@ type keysetFlags struct {
 }
 
 // writeKeyset writes a keyset. It prints the next step only after the keyset was written.
-func (f keysetFlags) writeKeyset(a *app, r operator.Rotation, err error) error {
+func (f keysetFlags) writeKeyset(a *command, r operator.Rotation, err error) error {
 	if err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func (f keysetFlags) writeKeyset(a *app, r operator.Rotation, err error) error {
 
 type keysInitCmd struct{ keysetFlags }
 
-func (c *keysInitCmd) Run(a *app) error {
+func (c *keysInitCmd) Run(a *command) error {
 	keyset, err := a.newOperator().NewKeyset(c.Cleartext)
 	return c.writeKeyset(a, operator.Rotation{Keyset: keyset}, err)
 }
@@ -55,7 +55,7 @@ type keysRotateCmd struct {
 
 type keysAddCmd struct{ keysetFlags }
 
-func (c *keysAddCmd) Run(a *app) error {
+func (c *keysAddCmd) Run(a *command) error {
 	r, err := a.newOperator().AddKey(a.ctx, c.Cleartext, !a.faulty)
 	return c.writeKeyset(a, r, err)
 }
@@ -65,7 +65,7 @@ type keysPromoteCmd struct {
 	Key uint32 `help:"Its id. Default: the newest." placeholder:"ID"`
 }
 
-func (c *keysPromoteCmd) Run(a *app) error {
+func (c *keysPromoteCmd) Run(a *command) error {
 	r, err := a.newOperator().PromoteKey(a.ctx, c.Key, c.Cleartext)
 	return c.writeKeyset(a, r, err)
 }
@@ -75,14 +75,14 @@ type keysRemoveCmd struct {
 	Key uint32 `arg:"" help:"Its id, as keys list shows." placeholder:"ID"`
 }
 
-func (c *keysRemoveCmd) Run(a *app) error {
+func (c *keysRemoveCmd) Run(a *command) error {
 	r, err := a.newOperator().RemoveKey(a.ctx, c.Key, c.Cleartext)
 	return c.writeKeyset(a, r, err)
 }
 
 type keysListCmd struct{ jsonFlag }
 
-func (c *keysListCmd) Run(a *app) error {
+func (c *keysListCmd) Run(a *command) error {
 	list, err := a.newOperator().ListKeys(a.ctx)
 	if err != nil {
 		return err
@@ -109,7 +109,7 @@ type keysReencryptCmd struct {
 	jsonFlag
 }
 
-func (c *keysReencryptCmd) Run(a *app) error {
+func (c *keysReencryptCmd) Run(a *command) error {
 	r, err := a.newOperator().Reencrypt(a.ctx, c.actorName(), c.DryRun)
 	var left *operator.LeftError
 	if err != nil && !errors.As(err, &left) {

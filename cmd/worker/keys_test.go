@@ -11,11 +11,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -183,7 +183,7 @@ func TestFailedKeysStepReportsNoChange(t *testing.T) {
 		t.Errorf("without a master key and --cleartext: %d\n%s%s", code, out, errs)
 	}
 	var said strings.Builder
-	code = runCommand(app{ctx: t.Context(), in: strings.NewReader(""), out: full{}, err: &said}, []string{"keys", "rotate", "add", "--cleartext"}, env)
+	code = runCommand(command{ctx: t.Context(), in: strings.NewReader(""), out: full{}, err: &said}, []string{"keys", "rotate", "add", "--cleartext"}, env)
 	if code != exitFailed || strings.Contains(said.String(), "was added") || !strings.Contains(said.String(), "go on with the one in force") {
 		t.Errorf("on a full disk: %d\n%s", code, said.String())
 	}

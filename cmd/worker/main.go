@@ -13,13 +13,13 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/agentherald/herald/internal/buildinfo"
-	"github.com/agentherald/herald/internal/config"
-	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/base/buildinfo"
+	"github.com/agentherald/herald/internal/base/config"
+	"github.com/agentherald/herald/internal/base/logging"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/mcpcall/transport"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/text"
 	"github.com/alecthomas/kong"
 )
 
@@ -50,8 +50,8 @@ type commands struct {
 	Version kong.VersionFlag `help:"Print the version and exit."`
 }
 
-// app holds the context, the streams and the settings of a command.
-type app struct {
+// command holds the context, the streams and the settings of a command.
+type command struct {
 	ctx context.Context
 	cfg *config.Config
 	log *slog.Logger
@@ -76,11 +76,11 @@ func main() {
 }
 
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
-	return runCommand(app{ctx: ctx, in: os.Stdin, out: stdout, err: stderr, tty: openTerminal}, args, environ)
+	return runCommand(command{ctx: ctx, in: os.Stdin, out: stdout, err: stderr, tty: openTerminal}, args, environ)
 }
 
 // runCommand runs a command line with a's context and streams.
-func runCommand(a app, args, environ []string) (code int) {
+func runCommand(a command, args, environ []string) (code int) {
 	stdout, stderr := a.out, a.err
 	defer logging.RecoverFault("worker", stderr, &code, exitFailed)
 	var c commands

@@ -11,15 +11,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/devnet/devnettest"
-	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/ipfs/ipfstest"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall/transport"
 	"github.com/agentherald/herald/internal/operator/doctor"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/text"
+	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/ipfstest"
 	"github.com/google/uuid"
 )
 
@@ -209,7 +209,7 @@ func TestPrintable(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	var b bytes.Buffer
-	if err := writeJSON(&app{out: &b}, map[string]string{"a": "\u202e\u0085\x1b\x7f<é>"}); err != nil || b.String() != "{\n  \"a\": \"\\u202e\\u0085\\u001b\\u007f<é>\"\n}\n" {
+	if err := writeJSON(&command{out: &b}, map[string]string{"a": "\u202e\u0085\x1b\x7f<é>"}); err != nil || b.String() != "{\n  \"a\": \"\\u202e\\u0085\\u001b\\u007f<é>\"\n}\n" {
 		t.Errorf("%v %q", err, b.String())
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 )
 
@@ -20,7 +20,7 @@ func TestMoveListsFailures(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
 	odd := operator.LeftDelivery{ID: uuid.New(), Why: "its job is gone\x1b[2J"}
-	err := moveFlags{}.runMove(&app{ctx: t.Context(), out: &b, err: io.Discard}, func(_ context.Context, r operator.MoveRequest) (*operator.MoveReport, error) {
+	err := moveFlags{}.runMove(&command{ctx: t.Context(), out: &b, err: io.Discard}, func(_ context.Context, r operator.MoveRequest) (*operator.MoveReport, error) {
 		r.Progress(operator.MoveProgress{Done: 4, Total: 4, Left: 1, LeftNow: []operator.LeftDelivery{odd}})
 		return &operator.MoveReport{Audit: 1, Matched: 4, Moved: 3, Done: "queued anew"}, nil
 	}, false, 50)

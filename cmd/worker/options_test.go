@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/alecthomas/kong"
 )
 

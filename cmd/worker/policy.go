@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/text"
 )
 
 type policyCmd struct {
@@ -19,7 +19,7 @@ type policyTestCmd struct {
 	jsonFlag
 }
 
-func (c *policyTestCmd) Run(a *app) error {
+func (c *policyTestCmd) Run(a *command) error {
 	r, err := a.newOperator().TestPolicy(a.ctx, c.File, operator.Selection(c.selection), c.Limit)
 	if err != nil {
 		return err

@@ -9,13 +9,13 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/agentherald/herald/internal/text"
+	"github.com/agentherald/herald/internal/base/text"
 )
 
 // table prints rows in columns. It makes every cell printable, and prints an empty one as a dash.
 type table struct{ *tabwriter.Writer }
 
-func (a *app) newTable(head ...any) table {
+func (a *command) newTable(head ...any) table {
 	t := table{tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)}
 	t.addRow(head...)
 	return t
@@ -32,7 +32,7 @@ func (t table) addRow(cells ...any) {
 // fields prints one name and value per line. It omits empty values.
 type fields struct{ *tabwriter.Writer }
 
-func (a *app) newFields() fields { return fields{tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)} }
+func (a *command) newFields() fields { return fields{tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)} }
 
 func (f fields) addRow(name, value string) {
 	if value != "" {
@@ -47,7 +47,7 @@ type pageFlags struct {
 }
 
 // endPage ends a table. If there is another page, it prints the option that lists it.
-func (a *app) endPage(t table, next string) error {
+func (a *command) endPage(t table, next string) error {
 	err := t.Flush()
 	if err == nil && next != "" {
 		_, err = fmt.Fprintf(a.out, "more: --cursor %s\n", next)
@@ -61,7 +61,7 @@ type jsonFlag struct {
 }
 
 // printAnswer writes v as JSON with --json, else it calls print.
-func (f jsonFlag) printAnswer(a *app, v any, print func() error) error {
+func (f jsonFlag) printAnswer(a *command, v any, print func() error) error {
 	if f.JSON {
 		return writeJSON(a, v)
 	}
@@ -70,7 +70,7 @@ func (f jsonFlag) printAnswer(a *app, v any, print func() error) error {
 
 // writeJSON writes v as JSON. It escapes control and direction characters, which strangers may have sent, so that the
 // output is safe on a terminal.
-func writeJSON(a *app, v any) error {
+func writeJSON(a *command, v any) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetIndent("", "  ")

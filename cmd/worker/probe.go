@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/operator/inspect"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/text"
 )
 
 type agentProbeCmd struct {
@@ -22,7 +22,7 @@ type agentProbeCmd struct {
 	jsonFlag
 }
 
-func (c *agentProbeCmd) Run(a *app) error {
+func (c *agentProbeCmd) Run(a *command) error {
 	found, err := inspect.ProbeAgent(a.ctx, a.newOperator(), inspect.ProbeRequest{AgentRef: c.agentRef(), Kind: c.Kind,
 		Tool: c.Tool, Send: c.Send, URL: c.URL, Transport: c.Transport})
 	if err != nil {
@@ -38,7 +38,7 @@ func (c *agentProbeCmd) Run(a *app) error {
 }
 
 // printProbe prints the result of a probe in the order of its steps.
-func printProbe(a *app, r inspect.Probe) error {
+func printProbe(a *command, r inspect.Probe) error {
 	fmt.Fprintf(a.out, "%s\n\n", r.Name)
 	f := a.newFields()
 	for _, s := range r.Steps {
@@ -80,7 +80,7 @@ func printProbe(a *app, r inspect.Probe) error {
 }
 
 // printArguments prints a table of the sample's arguments and the values that are sent.
-func printArguments(a *app, r inspect.Probe) error {
+func printArguments(a *command, r inspect.Probe) error {
 	if len(r.Arguments) == 0 {
 		return nil
 	}

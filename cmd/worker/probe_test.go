@@ -12,9 +12,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/operator/inspect"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // mcpAgent is an MCP server (2025-11-25, JSON answers) whose answers a test sets.

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
 )

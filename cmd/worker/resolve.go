@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/inspect"
-	"github.com/agentherald/herald/internal/text"
 )
 
 type agentResolveCmd struct {
@@ -21,7 +21,7 @@ type agentResolveCmd struct {
 	jsonFlag
 }
 
-func (c *agentResolveCmd) Run(a *app) error {
+func (c *agentResolveCmd) Run(a *command) error {
 	switch {
 	case c.URI != nil && (c.Agent != "" || c.Registry != ""):
 		return refuseUsage("--uri is resolved without a chain: leave the agent out")
@@ -43,7 +43,7 @@ func (c *agentResolveCmd) Run(a *app) error {
 	return cmp.Or(c.printAnswer(a, r, func() error { return printResolution(a, r) }), r.End(c.Check))
 }
 
-func printResolution(a *app, r inspect.Resolution) error {
+func printResolution(a *command, r inspect.Resolution) error {
 	fmt.Fprintf(a.out, "%s\n\n", r.Name)
 	t := a.newTable("STEP", "TOOK", "SOURCE", "FOUND")
 	for _, s := range r.Steps {
@@ -62,7 +62,7 @@ func printResolution(a *app, r inspect.Resolution) error {
 }
 
 // printVerdict prints the verdict, and the next step if there is one.
-func printVerdict(a *app, verdict, nextStep string) error {
+func printVerdict(a *command, verdict, nextStep string) error {
 	_, err := fmt.Fprintf(a.out, "verdict: %s\n", text.Printable(verdict))
 	if err == nil && nextStep != "" {
 		_, err = fmt.Fprintf(a.out, "next: %s\n", text.Printable(nextStep))
@@ -70,7 +70,7 @@ func printVerdict(a *app, verdict, nextStep string) error {
 	return err
 }
 
-func printDocument(a *app, d inspect.Document) error {
+func printDocument(a *command, d inspect.Document) error {
 	f := a.newFields()
 	f.addRow("uri", d.URI)
 	f.addRow("source", strings.TrimSpace(d.Source+" "+describeAnchor(d.Source, d.DNSLink)))

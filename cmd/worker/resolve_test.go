@@ -16,15 +16,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/devnet"
-	"github.com/agentherald/herald/internal/devnet/devnettest"
-	"github.com/agentherald/herald/internal/erc8004"
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
-	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 	"github.com/agentherald/herald/internal/operator/inspect"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/text"
+	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/ipfstest"
 )
 
 // surroundings is a chain, a gateway, a web server, and the environment of an operator that uses them.
@@ -314,7 +314,7 @@ func TestResolveOfOddDocuments(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		r := inspect.DescribeDocument(c.doc, nil, nil)
-		if err := printDocument(&app{out: &out}, r); err != nil || !strings.Contains(words(out.String()), c.want) || strings.Contains(out.String(), "hunter2") {
+		if err := printDocument(&command{out: &out}, r); err != nil || !strings.Contains(words(out.String()), c.want) || strings.Contains(out.String(), "hunter2") {
 			t.Errorf("%s: %v\n%s", name, err, out.String())
 		}
 	}

@@ -6,28 +6,28 @@ import (
 	"text/tabwriter"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
+	"github.com/agentherald/herald/internal/app"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/embedded"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/service"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/text"
 )
 
 type serveCmd struct {
 	Ephemeral bool `help:"Embedded services keep nothing when the worker stops."`
 }
 
-func (c *serveCmd) Run(a *app) error {
+func (c *serveCmd) Run(a *command) error {
 	// Without GOMEMLIMIT the heap may double and exceed the container's memory limit. The limit is nine tenths of the
 	// container's memory, and leaves the rest to memory outside of the heap.
 	limit, err := memlimit.Set()
 	a.log.Debug("memory limit of the Go runtime", "bytes", limit, "error", err)
-	return service.Run(a.ctx, a.cfg, service.Options{Ephemeral: c.Ephemeral, Supervised: true, Logger: a.log})
+	return app.Run(a.ctx, a.cfg, app.Options{Ephemeral: c.Ephemeral, Supervised: true, Logger: a.log})
 }
 
 type configCmd struct{ jsonFlag }
 
-func (c *configCmd) Run(a *app) error {
+func (c *configCmd) Run(a *command) error {
 	settings := a.cfg.Settings()
 	return c.printAnswer(a, settings, func() error {
 		w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
@@ -49,7 +49,7 @@ type migrateCmd struct {
 
 type migrateApplyCmd struct{}
 
-func (c *migrateApplyCmd) Run(a *app) error {
+func (c *migrateApplyCmd) Run(a *command) error {
 	db, err := a.openDatabase()
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func (c *migrateApplyCmd) Run(a *app) error {
 
 type migrateStatusCmd struct{ jsonFlag }
 
-func (c *migrateStatusCmd) Run(a *app) error {
+func (c *migrateStatusCmd) Run(a *command) error {
 	ctx, cancel := context.WithTimeout(a.ctx, a.timeout)
 	defer cancel()
 	db, err := a.openDatabase()
@@ -100,6 +100,6 @@ type embeddedCmd struct {
 
 type embeddedFetchCmd struct{}
 
-func (c *embeddedFetchCmd) Run(a *app) error {
+func (c *embeddedFetchCmd) Run(a *command) error {
 	return embedded.Fetch(a.ctx, embedded.FetchConfig{CacheDir: a.cfg.CacheDir, Logger: a.log})
 }

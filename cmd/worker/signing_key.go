@@ -12,7 +12,7 @@ type signingKeyCmd struct {
 
 type signingKeyListCmd struct{ jsonFlag }
 
-func (c *signingKeyListCmd) Run(a *app) error {
+func (c *signingKeyListCmd) Run(a *command) error {
 	list, err := a.newOperator().ListSigningKeys(a.ctx)
 	if err != nil {
 		return err
@@ -33,7 +33,7 @@ type signingKeyRotateCmd struct {
 	jsonFlag
 }
 
-func (c *signingKeyRotateCmd) Run(a *app) error {
+func (c *signingKeyRotateCmd) Run(a *command) error {
 	made, err := a.newOperator().RotateSigningKey(a.ctx, c.After, c.Keep, c.actorName())
 	if err != nil {
 		return err

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/operator/tokens"
-	"github.com/agentherald/herald/internal/secret"
-	"github.com/agentherald/herald/internal/text"
 )
 
 type tokenCmd struct {
@@ -23,7 +23,7 @@ type tokenCmd struct {
 	Import tokenImportCmd `cmd:"" help:"Store the tokens of the old backend's table agent_mcp_tokens: from its database, or CSV of agent_id,token, as COPY … TO STDOUT CSV writes it."`
 }
 
-func (a *app) newTokens() tokens.Tokens { return tokens.Tokens{Operator: a.newOperator()} }
+func (a *command) newTokens() tokens.Tokens { return tokens.Tokens{Operator: a.newOperator()} }
 
 // clientFlags describe an OAuth client and its authorization server.
 type clientFlags struct {
@@ -48,7 +48,7 @@ type tokenSetCmd struct {
 	jsonFlag
 }
 
-func (c *tokenSetCmd) Run(a *app) error {
+func (c *tokenSetCmd) Run(a *command) error {
 	change, err := a.newTokens().Set(a.ctx, tokens.SetRequest{
 		Request: tokens.Request{AgentRef: c.agentRef(), Client: tokens.Client(c.clientFlags), Actor: c.actorName(),
 			Origin: c.Origin, ReadSecret: a.readStdin},
@@ -57,7 +57,7 @@ func (c *tokenSetCmd) Run(a *app) error {
 }
 
 // printChange prints the result of storing or removing a token.
-func (f jsonFlag) printChange(a *app, change tokens.Change, err error) error {
+func (f jsonFlag) printChange(a *command, change tokens.Change, err error) error {
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (f jsonFlag) printChange(a *app, change tokens.Change, err error) error {
 }
 
 // readStdin reads a secret from stdin, up to limit bytes. It refuses a terminal.
-func (a *app) readStdin(what string, limit int64) (string, error) {
+func (a *command) readStdin(what string, limit int64) (string, error) {
 	if f, ok := a.in.(*os.File); ok {
 		if st, err := f.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
 			return "", refuseUsage("give %s on stdin, from a file or a program, not by typing it: worker token … < FILE",
@@ -97,7 +97,7 @@ type tokenLoginCmd struct {
 // maxLogin bounds --wait.
 const maxLogin = time.Hour
 
-func (c *tokenLoginCmd) Run(a *app) error {
+func (c *tokenLoginCmd) Run(a *command) error {
 	switch {
 	case !onLoopback(c.Listen):
 		return errListen
@@ -117,7 +117,7 @@ func (c *tokenLoginCmd) Run(a *app) error {
 
 type tokenListCmd struct{ jsonFlag }
 
-func (c *tokenListCmd) Run(a *app) error {
+func (c *tokenListCmd) Run(a *command) error {
 	list, err := a.newTokens().List(a.ctx)
 	if err != nil {
 		return err
@@ -139,7 +139,7 @@ type tokenRemoveCmd struct {
 	jsonFlag
 }
 
-func (c *tokenRemoveCmd) Run(a *app) error {
+func (c *tokenRemoveCmd) Run(a *command) error {
 	change, err := a.newTokens().Remove(a.ctx, c.agentRef(), c.Origin, c.actorName())
 	return c.printChange(a, change, err)
 }
@@ -155,7 +155,7 @@ type tokenImportCmd struct {
 	jsonFlag
 }
 
-func (c *tokenImportCmd) Run(a *app) error {
+func (c *tokenImportCmd) Run(a *command) error {
 	store := a.newTokens()
 	read, err := c.readTokens(a, store)
 	if err != nil {
@@ -177,7 +177,7 @@ func (c *tokenImportCmd) Run(a *app) error {
 }
 
 // readTokens parses the tokens to import. The old database's URL contains a password, so it is not on the command line.
-func (c *tokenImportCmd) readTokens(a *app, store tokens.Tokens) (*tokens.Import, error) {
+func (c *tokenImportCmd) readTokens(a *command, store tokens.Tokens) (*tokens.Import, error) {
 	if c.From != "" {
 		if c.File != "" {
 			return nil, refuseUsage("--from and FILE exclude each other")
@@ -202,7 +202,7 @@ func (c *tokenImportCmd) readTokens(a *app, store tokens.Tokens) (*tokens.Import
 }
 
 // databaseURL returns the value of an environment variable, or zero if it is empty. DATABASE_URL may come from a file.
-func (a *app) databaseURL(variable string) secret.Secret {
+func (a *command) databaseURL(variable string) secret.Secret {
 	if variable == "DATABASE_URL" {
 		if !a.cfg.LeaderURL.IsZero() { // the old table is read with prepared statements
 			return a.cfg.LeaderURL
@@ -218,7 +218,7 @@ func (a *app) databaseURL(variable string) secret.Secret {
 	return found
 }
 
-func printImport(a *app, read *tokens.Import) error {
+func printImport(a *command, read *tokens.Import) error {
 	t := a.newTable("LINE", "AGENT", "ORIGIN", "PATH", "HEADER", "WHERE, OR WHY NOT")
 	for _, r := range read.Rows {
 		where := r.Where
@@ -231,7 +231,7 @@ func printImport(a *app, read *tokens.Import) error {
 }
 
 // printStored prints the result of the import.
-func (c *tokenImportCmd) printStored(a *app, i *tokens.Import) (err error) {
+func (c *tokenImportCmd) printStored(a *command, i *tokens.Import) (err error) {
 	switch {
 	case i.Good == 0:
 		_, err = fmt.Fprintln(a.out, "there is nothing to store")

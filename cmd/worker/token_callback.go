@@ -15,7 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/agentherald/herald/internal/text"
+	"github.com/agentherald/herald/internal/base/text"
 )
 
 // callbackPath is the path to which the browser is redirected. Clients that are registered beforehand name it in their

@@ -16,12 +16,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/oauth"
-	"github.com/agentherald/herald/internal/oauth/oauthtest"
+	"github.com/agentherald/herald/internal/auth/oauth"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/tokens"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/oauthtest"
 )
 
 // issued matches the tokens, codes and secrets that oauthtest issues.
@@ -311,7 +311,7 @@ func TestYesIsInterrupted(t *testing.T) {
 	reads, types := io.Pipe()
 	defer func() { _ = types.Close() }()
 	cancel()
-	a := &app{tty: func() (io.ReadWriteCloser, error) { return &keyboard{Reader: reads}, nil }}
+	a := &command{tty: func() (io.ReadWriteCloser, error) { return &keyboard{Reader: reads}, nil }}
 	if agreed, err := a.Confirm(ctx, "Yes?"); agreed || err != nil {
 		t.Errorf("%v, %v", agreed, err)
 	}

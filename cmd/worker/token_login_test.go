@@ -12,11 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/oauth"
-	"github.com/agentherald/herald/internal/oauth/oauthtest"
+	"github.com/agentherald/herald/internal/auth/oauth"
 	"github.com/agentherald/herald/internal/operator/tokens"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/oauthtest"
 )
 
 // browser acts as a person's browser once the address is shown.

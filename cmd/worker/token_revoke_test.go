@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/agentauth"
-	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/netguard"
-	"github.com/agentherald/herald/internal/oauth"
-	"github.com/agentherald/herald/internal/oauth/oauthtest"
+	"github.com/agentherald/herald/internal/auth"
+	"github.com/agentherald/herald/internal/auth/oauth"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/operator/tokens"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/oauthtest"
 )
 
 // loggedIn stores the result of a login for agent 8453:42: a refresh token and the first access token.
@@ -33,7 +33,7 @@ func (d *desk) loggedIn(s *oauthtest.Server, expires time.Time) store.Token {
 	t.Ciphertext, err = keys.Seal(plain, t.Binding())
 	heraldtest.Must(d.t, err)
 	access := oauth.Token{Access: secret.New("access-AAAAAAAAAAAAAAAAAAAAAAAAAA"), Expires: expires}
-	t.Access, err = agentauth.SealAccess(keys, t, access, time.Now())
+	t.Access, err = auth.SealAccess(keys, t, access, time.Now())
 	heraldtest.Must(d.t, err)
 	if _, _, err := d.store.SetToken(d.t.Context(), t); err != nil {
 		d.t.Fatal(err)

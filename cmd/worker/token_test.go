@@ -15,16 +15,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/erc8004"
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/oauth/oauthtest"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/tokens"
 	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/text"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/oauthtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
 )
@@ -59,7 +59,7 @@ func (d *desk) give(code int, stdin, typed string, args ...string) (out, errs st
 	d.t.Helper()
 	var stdout, stderr bytes.Buffer
 	k := &keyboard{Reader: strings.NewReader(typed)}
-	a := app{ctx: d.t.Context(), in: strings.NewReader(stdin), out: &stdout, err: lookedAt{&stderr, d.watch}, tty: func() (io.ReadWriteCloser, error) {
+	a := command{ctx: d.t.Context(), in: strings.NewReader(stdin), out: &stdout, err: lookedAt{&stderr, d.watch}, tty: func() (io.ReadWriteCloser, error) {
 		if typed == "" {
 			return nil, errors.New("nobody")
 		}
@@ -380,7 +380,7 @@ func TestTokenImportFromTable(t *testing.T) {
 		return strings.HasPrefix(kv, "DATABASE_URL=") || strings.HasPrefix(kv, "REDIS_URL=") || strings.HasPrefix(kv, "HERALD_KEYSET=")
 	})...)
 	old := heraldtest.EmptyPostgres(t)
-	schema, err := os.ReadFile("../../internal/doctest/testdata/old-backend.sql")
+	schema, err := os.ReadFile("../../internal/testing/doctest/testdata/old-backend.sql")
 	heraldtest.Must(t, err)
 	conn, err := pgx.Connect(t.Context(), old)
 	heraldtest.Must(t, err)

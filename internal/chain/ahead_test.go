@@ -12,12 +12,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 
-	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/secret"
 )
 
 // TestCheckFarAhead: a job names a block more than an hour above a fresh head. Check finds no event there, even if the

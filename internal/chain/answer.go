@@ -8,7 +8,7 @@ import (
 	"io"
 	"net/http"
 
-	"github.com/agentherald/herald/internal/decode"
+	"github.com/agentherald/herald/internal/base/decode"
 )
 
 // Bounds of one answer of a node. A receipt is far below them. If a range of logs exceeds them, it is read in parts.

@@ -15,12 +15,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/rpc"
 	"github.com/gorilla/websocket"
 
-	"github.com/agentherald/herald/internal/decode"
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/base/decode"
+	"github.com/agentherald/herald/internal/base/secret"
 )
 
 // TestAnswersAreBoundedBeforeTheyAreDecoded: a compressed answer that expands to millions of values costs little

@@ -13,7 +13,7 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/rpc"
 
-	"github.com/agentherald/herald/internal/text"
+	"github.com/agentherald/herald/internal/base/text"
 )
 
 // Block tags of JSON-RPC.

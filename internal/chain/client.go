@@ -14,9 +14,9 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/rpc"
 
-	"github.com/agentherald/herald/internal/decode"
-	"github.com/agentherald/herald/internal/erc8004"
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/base/decode"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/chain/erc8004"
 )
 
 // Config configures a Client.

@@ -10,13 +10,13 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
 
-	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/secret"
 )
 
 func TestSameText(t *testing.T) {

@@ -17,9 +17,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/agentherald/herald/internal/erc8004"
-	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/chain/erc8004"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // meter is a proxy of a node. It counts HTTP requests and the calls in them, which providers bill.

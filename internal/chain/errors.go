@@ -17,10 +17,10 @@ import (
 	"github.com/ethereum/go-ethereum/rpc"
 	"github.com/gorilla/websocket"
 
-	"github.com/agentherald/herald/internal/decode"
-	"github.com/agentherald/herald/internal/netguard"
-	"github.com/agentherald/herald/internal/secret"
-	"github.com/agentherald/herald/internal/text"
+	"github.com/agentherald/herald/internal/base/decode"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/base/text"
 )
 
 // UnavailableError means that a node could not be asked or did not answer properly. A later retry may succeed.

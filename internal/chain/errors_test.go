@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentherald/herald/internal/netguard/guardtest"
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/testing/guardtest"
 )
 
 // TestErrorMessages: errors between Herald and a node have messages of Herald's own.

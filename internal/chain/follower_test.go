@@ -9,14 +9,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 
-	"github.com/agentherald/herald/internal/devnet"
-	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/testing/devnet"
 )
 
 // follow runs a follower and returns the channel of its jobs. The follower stops when the test ends or stop is called.

@@ -11,12 +11,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 
-	"github.com/agentherald/herald/internal/erc8004"
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/chain/erc8004"
 )
 
 // headNode is a node that reports a head, and returns the blocks up to has.

@@ -11,8 +11,8 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/rpc"
 
-	"github.com/agentherald/herald/internal/decode"
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/base/decode"
+	"github.com/agentherald/herald/internal/base/secret"
 )
 
 // link holds the data that a client and its nodes share: the chain, and how to mask errors.

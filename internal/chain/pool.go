@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/agentherald/herald/internal/decode"
+	"github.com/agentherald/herald/internal/base/decode"
 )
 
 // maxDemotion is the longest time for which a failing node is asked after the others. A wrong chain id demotes a node

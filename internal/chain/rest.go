@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/base/netguard"
 )
 
 const (

@@ -5,12 +5,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 
-	"github.com/agentherald/herald/internal/devnet"
-	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/testing/devnet"
 )
 
 // vanish gives feedback and replaces its block. If again is set, its transaction is in another block afterwards.

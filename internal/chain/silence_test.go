@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestSilentNode: a node that answers nothing gets only an occasional probe request, so that its chain's deliveries do

@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/erc8004"
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestWebsocketWakes: a websocket notification makes the follower read a block, although the next poll is an hour away.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/netguard/guardtest"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/testing/guardtest"
 )
 
 // TestAnswers checks the table of docs/agent.md, with an agent for each row. want is the reason, or "" for delivered.

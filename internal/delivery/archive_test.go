@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/devnet"
-	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 )
 

@@ -4,11 +4,11 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/agentherald/herald/internal/base/strictjson"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/strictjson"
-	"github.com/agentherald/herald/internal/text"
 	"github.com/google/uuid"
 )
 

@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/effort"
-	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/admission/effort"
+	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"time"
 
+	"github.com/agentherald/herald/internal/admission/effort"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/delivery/classify"
-	"github.com/agentherald/herald/internal/delivery/effort"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/text"
 )
 
 // metaKey is the name of the field that describes the delivery, in the _meta object of a tools/call request. See

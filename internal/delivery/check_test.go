@@ -11,14 +11,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/store/storetest"
+	"github.com/agentherald/herald/internal/testing/storetest"
 	"github.com/ethereum/go-ethereum/common"
 )
 

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/job/policy"
-	"github.com/agentherald/herald/internal/logging"
-	"github.com/agentherald/herald/internal/servers"
+	"github.com/agentherald/herald/internal/resolver/servers"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )

@@ -9,10 +9,11 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/admission/effort"
+	"github.com/agentherald/herald/internal/auth"
+	"github.com/agentherald/herald/internal/base/decode"
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/chain"
-	"github.com/agentherald/herald/internal/decode"
-	"github.com/agentherald/herald/internal/delivery/effort"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
@@ -20,8 +21,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/resolver"
-	"github.com/agentherald/herald/internal/secret"
-	"github.com/agentherald/herald/internal/servers"
+	"github.com/agentherald/herald/internal/resolver/servers"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -111,7 +111,7 @@ type Config struct {
 	// every command may be named, and the Caller decides which ones it runs.
 	MayRun func(chainID uint64, registry common.Address, agentID string, argv []string) bool
 	// Authorizer adds the credentials that operators stored. nil: there are no credentials.
-	Authorizer *agentauth.Authorizer
+	Authorizer *auth.Authorizer
 	// ToolAliases are further names under which agents offer a tool (HERALD_TOOL_ALIASES), in addition to the built-in
 	// aliases.
 	ToolAliases map[string][]string

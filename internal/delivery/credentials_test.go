@@ -16,11 +16,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/auth"
+	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/delivery/classify"
-	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -83,7 +83,7 @@ func (r *recorder) got(text string) bool {
 // token stores a token for an agent, as `worker token set` does.
 func (w *world) token(id *big.Int, rawURL, scheme, header, plain string, adapt ...func(*store.Token)) (released int) {
 	w.t.Helper()
-	t := store.Token{Agent: w.agentOf(id), Origin: must(netguard.CredentialOriginOf(rawURL)), Path: agentauth.CredentialPath(rawURL), Scheme: scheme, Header: header}
+	t := store.Token{Agent: w.agentOf(id), Origin: must(netguard.CredentialOriginOf(rawURL)), Path: auth.CredentialPath(rawURL), Scheme: scheme, Header: header}
 	for _, f := range adapt {
 		f(&t)
 	}
@@ -108,13 +108,13 @@ func (w *world) sql(sql string, args ...any) {
 }
 
 // credentialed returns a worker that uses stored tokens.
-func (w *world) credentialed(adapt ...func(*agentauth.Config)) *worker {
+func (w *world) credentialed(adapt ...func(*auth.Config)) *worker {
 	w.t.Helper()
-	cfg := agentauth.Config{Ledger: w.store, Opener: w.keys, Classify: classify.Error}
+	cfg := auth.Config{Ledger: w.store, Opener: w.keys, Classify: classify.Error}
 	for _, f := range adapt {
 		f(&cfg)
 	}
-	return w.newWorker(func(c *Config) { c.Authorizer = must(agentauth.New(cfg)) })
+	return w.newWorker(func(c *Config) { c.Authorizer = must(auth.New(cfg)) })
 }
 
 // heldFor waits until a delivery is held because a credential is missing, with the given text in its error.
@@ -132,7 +132,7 @@ func TestStoredTokens(t *testing.T) {
 	w := newWorld(t)
 	o := newOperator(w)
 	k := w.newWorker(func(c *Config) {
-		c.Authorizer = must(agentauth.New(agentauth.Config{Ledger: w.store, Opener: w.keys, Classify: classify.Error}))
+		c.Authorizer = must(auth.New(auth.Config{Ledger: w.store, Opener: w.keys, Classify: classify.Error}))
 		c.Servers = o.server
 	})
 	w.serve(k)

@@ -7,14 +7,14 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/agentherald/herald/internal/admission/ratelimit"
+	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/base/tracecontext"
 	"github.com/agentherald/herald/internal/delivery/classify"
-	"github.com/agentherald/herald/internal/delivery/ratelimit"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/text"
-	"github.com/agentherald/herald/internal/tracecontext"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 )

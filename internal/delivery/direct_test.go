@@ -9,13 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/ratelimit"
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/admission/ratelimit"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/netguard/guardtest"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/guardtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/prometheus/client_golang/prometheus"
 )
 

@@ -8,7 +8,7 @@
 //	spool.go     loadSpooledOutcome  loads the spooled outcome of an earlier attempt
 //	effort.go    acquireSlots        reserves worker time (package effort), and acquires group permits (newcomers.go)
 //	check.go     checkDelivery       checks that the event is real and confirmed, and the agent enabled
-//	resolve.go   resolveEndpoint     finds the agent's endpoint; package agentauth adds the credential
+//	resolve.go   resolveEndpoint     finds the agent's endpoint; package auth adds the credential
 //	fetch.go     fetchContent        fetches and verifies the feedback file
 //	permit.go    acquirePermit       acquires a permit at the endpoint's origin (package ratelimit)
 //	prepare.go   prepareCall         lists the agent's tools and fits the arguments to one of them (fit.go)
@@ -25,7 +25,7 @@
 //   - Newcomers bounds the slots of newcomers and of costly agents, by group permits.
 //
 // Package intake stores jobs, store contains the SQL, queue wraps asynq, classify classifies errors, and
-// agentauth handles credentials. See docs/design/delivery.md, and docs/design/overview.md for the words.
+// auth handles credentials. See docs/design/delivery.md, and docs/design/overview.md for the words.
 //
 // Invariants:
 //   - A delivery is claimed before it gets a slot, and recorded after it has released the slot. At most maxBesideSlots

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/agentherald/herald/internal/delivery/effort"
+	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"

@@ -6,10 +6,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/auth"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/job/policy"
-	"github.com/agentherald/herald/internal/servers"
+	"github.com/agentherald/herald/internal/resolver/servers"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -45,7 +45,7 @@ type attempt struct {
 	spans    *attemptSpans // nil: no tracing
 	event    eventCheck
 	endpoint resolvedEndpoint
-	auth     *agentauth.Authorization // nil: Authorize was not called yet
+	auth     *auth.Authorization // nil: Authorize was not called yet
 	file     fetchedFile
 	call     preparedCall
 	answer   toolAnswer

@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/agentherald/herald/internal/admission/ratelimit"
 	"github.com/agentherald/herald/internal/chain"
-	"github.com/agentherald/herald/internal/delivery/ratelimit"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"

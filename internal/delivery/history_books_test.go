@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/store/storetest"
+	"github.com/agentherald/herald/internal/testing/storetest"
 	"github.com/google/uuid"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/delivery/maintenance"
-	"github.com/agentherald/herald/internal/intake"
+	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/google/uuid"

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // findSeeds makes TestFindSeeds write a new list of seeds, which is necessary after a change of the histories' model:

@@ -9,11 +9,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/queue/dispatch"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/model"
-	"github.com/agentherald/herald/internal/store/storetest"
+	"github.com/agentherald/herald/internal/testing/storetest"
 	"github.com/google/uuid"
 )
 

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/maintenance"
-	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5"
 )
 

@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/ratelimit"
-	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/admission/ratelimit"
+	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	lru "github.com/hashicorp/golang-lru/v2"

@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/classify"
-	"github.com/agentherald/herald/internal/devnet"
-	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 )

@@ -10,26 +10,26 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/agentauth"
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/auth"
+	"github.com/agentherald/herald/internal/auth/oauth"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/netguard"
-	"github.com/agentherald/herald/internal/netguard/guardtest"
-	"github.com/agentherald/herald/internal/oauth"
-	"github.com/agentherald/herald/internal/oauth/oauthtest"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/guardtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/oauthtest"
 	"github.com/google/uuid"
 )
 
 // authorizing returns a worker that obtains access tokens.
-func (w *world) authorizing(adapt ...func(*agentauth.Config)) *worker {
+func (w *world) authorizing(adapt ...func(*auth.Config)) *worker {
 	w.t.Helper()
 	guard := guardtest.Loopback(w.t, nil)
 	web := guard.Client(netguard.Limits{}, 0)
 	w.t.Cleanup(web.CloseIdleConnections)
-	return w.credentialed(append([]func(*agentauth.Config){func(c *agentauth.Config) {
+	return w.credentialed(append([]func(*auth.Config){func(c *auth.Config) {
 		c.OAuth, c.Sealer, c.Logger = must(oauth.New(oauth.Config{HTTP: web, Timeout: 5 * time.Second})), w.keys, w.logger()
 		c.RefusedPause = time.Millisecond
 	}}, adapt...)...)
@@ -226,7 +226,7 @@ func asked(s *oauthtest.Server) (n int) {
 func TestReleasedAfterEachRefusal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.serve(w.authorizing(func(c *agentauth.Config) { c.RefusalPause = time.Nanosecond }))
+	w.serve(w.authorizing(func(c *auth.Config) { c.RefusalPause = time.Nanosecond }))
 	s := guarded(t, oauthtest.Options{})
 	cred := clientFor(s)
 	id := w.guardedBy(s, cred)
@@ -319,7 +319,7 @@ func TestRotationUnderLoad(t *testing.T) {
 	w := newWorld(t)
 	keys := &rotating{}
 	keys.Store(w.keys)
-	w.serve(w.authorizing(func(c *agentauth.Config) { c.Opener, c.Sealer, c.Age = keys, keys, 20*time.Millisecond }))
+	w.serve(w.authorizing(func(c *auth.Config) { c.Opener, c.Sealer, c.Age = keys, keys, 20*time.Millisecond }))
 	var agents []*big.Int
 	var sites []*oauthtest.Server
 	for range 3 {
@@ -399,8 +399,8 @@ func TestTwoWorkersRenew(t *testing.T) {
 }
 
 // probing returns the subject of a single request by an operator.
-func (w *world) probing(id *big.Int) agentauth.Subject {
-	return agentauth.Subject{Agent: w.agentOf(id), Insist: true}
+func (w *world) probing(id *big.Int) auth.Subject {
+	return auth.Subject{Agent: w.agentOf(id), Insist: true}
 }
 
 func endpointAt(rawURL string) mcpcall.Endpoint {

@@ -7,10 +7,10 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/agentherald/herald/internal/admission/ratelimit"
+	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/delivery/classify"
-	"github.com/agentherald/herald/internal/delivery/ratelimit"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )

@@ -4,10 +4,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/ratelimit"
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/admission/ratelimit"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestDescribeBreaker: a page shows the breaker that deliveries use.

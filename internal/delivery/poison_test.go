@@ -13,10 +13,10 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/agentherald/herald/internal/devnet"
-	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/intake"
+	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/google/uuid"
 )

@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/maintenance"
-	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/redis/go-redis/v9"
 )
 

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/auth"
+	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/delivery/classify"
-	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -98,11 +98,11 @@ func (e *Executor) releaseHeld(ctx context.Context, a *attempt, o store.Outcome)
 	if o.Status != store.Delivered && o.Reason != outcome.ToolError {
 		return
 	}
-	auth := a.auth
-	if auth == nil { // the outcome was spooled, so this attempt did not select a credential
-		auth = &agentauth.Authorization{Subject: a.subject()}
+	credential := a.auth
+	if credential == nil { // the outcome was spooled, so this attempt did not select a credential
+		credential = &auth.Authorization{Subject: a.subject()}
 	}
-	e.Dispatcher.Dispatch(ctx, e.Authorizer.ObserveSuccess(ctx, auth))
+	e.Dispatcher.Dispatch(ctx, e.Authorizer.ObserveSuccess(ctx, credential))
 }
 
 // commitOutcome calls commit until Postgres has the outcome d of the claim c, because otherwise an accepted delivery

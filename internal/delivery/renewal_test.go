@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/agentauth"
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/auth"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/oauth/oauthtest"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/oauthtest"
 )
 
 // TestRefreshTokenOutlivesPostgres, on a real Postgres and Redis: Postgres stops answering while the authorization
@@ -22,7 +22,7 @@ func TestRefreshTokenOutlivesPostgres(t *testing.T) {
 	w := newWorld(t)
 	s := guarded(t, oauthtest.Options{RotateRefresh: true})
 	away := &absent{TokenLedger: w.store}
-	first := w.authorizing(func(c *agentauth.Config) { c.Spool, c.Ledger, c.SaveTimeout = w.queue, away, 2*time.Second })
+	first := w.authorizing(func(c *auth.Config) { c.Spool, c.Ledger, c.SaveTimeout = w.queue, away, 2*time.Second })
 	id := w.guardedBy(s, loginFor(s, ""))
 	ctx := heraldtest.Within(t, 60*time.Second)
 	s.Answer(func(_ http.ResponseWriter, r *http.Request) bool {
@@ -31,14 +31,14 @@ func TestRefreshTokenOutlivesPostgres(t *testing.T) {
 		}
 		return false
 	})
-	auth := must(first.executor.Authorizer.Authorize(ctx, w.probing(id), endpointAt(s.AgentURL)))
+	credential := must(first.executor.Authorizer.Authorize(ctx, w.probing(id), endpointAt(s.AgentURL)))
 	s.Answer(nil)
 	if n := w.spools(ctx); n != 1 {
 		t.Fatalf("Redis has %d renewals", n)
 	}
 	w.sql(`UPDATE herald.agent_mcp_access SET renewing_until = now() - interval '1 second' WHERE agent_id = $1::numeric`, id.String()) // it died
 
-	w.serve(w.authorizing(func(c *agentauth.Config) { c.Spool = w.queue }))
+	w.serve(w.authorizing(func(c *auth.Config) { c.Spool = w.queue }))
 	if n := w.deliver(id); n != 1 || len(s.TokenRequests()) != 1 {
 		t.Errorf("%d attempts, %d token requests", n, len(s.TokenRequests()))
 	}
@@ -57,15 +57,15 @@ func TestRefreshTokenOutlivesPostgres(t *testing.T) {
 	// The first worker's token is older than the stored one.
 	away.silent.Store(false)
 	s.Revoke()
-	err := first.executor.Authorizer.WithTokenRefresh(ctx, auth, func(ctx context.Context, e mcpcall.Endpoint) error {
-		if auth.Refreshed() {
+	err := first.executor.Authorizer.WithTokenRefresh(ctx, credential, func(ctx context.Context, e mcpcall.Endpoint) error {
+		if credential.Refreshed() {
 			return nil // the token that it would be sent was revoked, too
 		}
 		_, err := first.pool.Tools(ctx, e, true)
 		return err
 	})
-	if err != nil || !auth.Refreshed() {
-		t.Error(auth.Refreshed(), err)
+	if err != nil || !credential.Refreshed() {
+		t.Error(credential.Refreshed(), err)
 	}
 	if last := s.TokenRequests()[len(s.TokenRequests())-1]; last.Status != http.StatusOK {
 		t.Errorf("it was answered %d", last.Status)
@@ -83,7 +83,7 @@ func (w *world) spools(ctx context.Context) int {
 
 // absent is a store that does not answer while it is silent: a save waits until its context ends.
 type absent struct {
-	agentauth.TokenLedger
+	auth.TokenLedger
 	silent atomic.Bool
 }
 

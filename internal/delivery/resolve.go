@@ -8,12 +8,12 @@ import (
 	"math/big"
 	"net/url"
 
-	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/auth"
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
-	"github.com/agentherald/herald/internal/secret"
-	"github.com/agentherald/herald/internal/servers"
+	"github.com/agentherald/herald/internal/resolver/servers"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -125,9 +125,9 @@ func (e *Executor) jobEndpoint(c *store.Claim, listed mcpcall.Endpoint) (resolve
 	return found, nil
 }
 
-// subject returns the agent and the properties of the attempt by which package agentauth selects a credential.
-func (a *attempt) subject() agentauth.Subject {
-	return agentauth.Subject{
+// subject returns the agent and the properties of the attempt by which package auth selects a credential.
+func (a *attempt) subject() auth.Subject {
+	return auth.Subject{
 		Agent: a.claim.Agent(), Epoch: a.claim.Epoch, NamedByJob: !a.claim.Job.Action.ResolveEndpoint,
 		OwnHeaders: a.endpoint.ownHeaders, Insist: a.claim.Replay,
 	}

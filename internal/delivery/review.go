@@ -5,9 +5,9 @@ import (
 	"errors"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )

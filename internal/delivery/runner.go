@@ -9,9 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/text"
 	"github.com/google/uuid"
 )
 

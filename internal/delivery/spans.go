@@ -5,10 +5,10 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/base/tracecontext"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/text"
-	"github.com/agentherald/herald/internal/tracecontext"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"

@@ -12,13 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/devnet"
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/base/tracecontext"
+	"github.com/agentherald/herald/internal/base/tracing"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/tracecontext"
-	"github.com/agentherald/herald/internal/tracing"
-	"github.com/agentherald/herald/internal/tracing/tracingtest"
+	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/tracingtest"
 	"github.com/google/uuid"
 )
 

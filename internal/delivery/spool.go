@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/base/logging"
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )

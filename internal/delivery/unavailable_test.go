@@ -12,14 +12,14 @@ import (
 
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/delivery/maintenance"
-	"github.com/agentherald/herald/internal/devnet"
-	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/netguard/guardtest"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/guardtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // awayChain is a chain whose node does not answer while away is set.

@@ -10,14 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/admission/ratelimit"
 	"github.com/agentherald/herald/internal/delivery/maintenance"
-	"github.com/agentherald/herald/internal/delivery/ratelimit"
-	"github.com/agentherald/herald/internal/devnet"
-	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/intake"
+	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/webui"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 )

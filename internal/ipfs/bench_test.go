@@ -12,7 +12,7 @@ import (
 	"github.com/ipfs/go-cid"
 
 	"github.com/agentherald/herald/internal/ipfs"
-	"github.com/agentherald/herald/internal/ipfs/ipfstest"
+	"github.com/agentherald/herald/internal/testing/ipfstest"
 )
 
 // BenchmarkContent compares fetching verified content with a plain GET of the same bytes. Both use the same server over

@@ -12,7 +12,7 @@ import (
 	"github.com/multiformats/go-multihash"
 
 	"github.com/agentherald/herald/internal/ipfs"
-	"github.com/agentherald/herald/internal/ipfs/ipfstest"
+	"github.com/agentherald/herald/internal/testing/ipfstest"
 )
 
 // emptyLink is a dag-pb link of eight bytes to an empty raw block. Its CID contains the block, so nothing is fetched.

@@ -6,7 +6,7 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/base/netguard"
 )
 
 // ErrUnchanged is the error of FetchIf if the server reports that the document still has the given validators.

@@ -14,7 +14,7 @@ import (
 
 	blocks "github.com/ipfs/go-block-format"
 
-	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/base/netguard"
 )
 
 // maxVisits bounds how many blocks a fetch visits, repetitions included. Nine blocks can fan out to 10^12 visits

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ipfs/boxo/ipld/merkledag"
 	"github.com/ipfs/boxo/ipld/unixfs"
 	"github.com/ipfs/go-cid"
@@ -18,7 +18,7 @@ import (
 	format "github.com/ipfs/go-ipld-format"
 
 	"github.com/agentherald/herald/internal/ipfs"
-	"github.com/agentherald/herald/internal/ipfs/ipfstest"
+	"github.com/agentherald/herald/internal/testing/ipfstest"
 )
 
 // impatient returns a fetcher of one gateway that keeps nothing from one fetch to the next, because its clock advances

@@ -18,7 +18,7 @@ import (
 
 	blocks "github.com/ipfs/go-block-format"
 
-	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/base/netguard"
 )
 
 // Limits of the exchange with one gateway.

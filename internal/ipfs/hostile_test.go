@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ipfs/boxo/ipld/merkledag"
 	"github.com/ipfs/boxo/ipld/unixfs"
 	"github.com/ipfs/go-cid"
@@ -23,8 +23,8 @@ import (
 	"github.com/multiformats/go-multihash"
 
 	"github.com/agentherald/herald/internal/ipfs"
-	"github.com/agentherald/herald/internal/ipfs/ipfstest"
-	"github.com/agentherald/herald/internal/netguard/guardtest"
+	"github.com/agentherald/herald/internal/testing/guardtest"
+	"github.com/agentherald/herald/internal/testing/ipfstest"
 )
 
 // counted is a listener that counts the bytes that a gateway could write.

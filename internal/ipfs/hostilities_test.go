@@ -9,13 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ipfs/go-cid"
 	"github.com/ipld/go-car/v2"
 	"github.com/ipld/go-car/v2/storage"
 	"github.com/multiformats/go-multihash"
 
-	"github.com/agentherald/herald/internal/ipfs/ipfstest"
+	"github.com/agentherald/herald/internal/testing/ipfstest"
 )
 
 // hostile is one way in which a gateway misbehaves.

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs"
-	"github.com/agentherald/herald/internal/ipfs/ipfstest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/ipfstest"
 )
 
 // kuboIndex is testdata/kubo/index.json, which `make fixtures` (scripts/fixtures) writes with a real Kubo.

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/ipfs"
-	"github.com/agentherald/herald/internal/ipfs/ipfstest"
-	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/ipfstest"
 )
 
 func TestProbe(t *testing.T) {

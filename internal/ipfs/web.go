@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/base/netguard"
 )
 
 // maxRedirects is the maximum number of redirects to a document.

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/ipfs"
-	"github.com/agentherald/herald/internal/netguard/guardtest"
+	"github.com/agentherald/herald/internal/testing/guardtest"
 )
 
 // TestErrorMessages: errors between Herald and a web server or gateway have messages of Herald's own.

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"regexp"
 
-	"github.com/agentherald/herald/internal/secret"
-	"github.com/agentherald/herald/internal/strictjson"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/base/strictjson"
 )
 
 // maxOldID is the longest id of an old backend's job, in bytes, that makeOldMeta stores. The old backend is the system

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/agentherald/herald/internal/decode"
-	"github.com/agentherald/herald/internal/text"
+	"github.com/agentherald/herald/internal/base/decode"
+	"github.com/agentherald/herald/internal/base/text"
 )
 
 // MaxCallBytes is the largest body of a direct call (ParseDirectCall), in bytes. It exceeds MaxBytes because the

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"math/big"
 
-	"github.com/agentherald/herald/internal/strictjson"
+	"github.com/agentherald/herald/internal/base/strictjson"
 )
 
 // Sum is a SHA-256 hash, by which two events or two actions are compared.

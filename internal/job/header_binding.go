@@ -3,7 +3,7 @@ package job
 import (
 	"net/url"
 
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/ethereum/go-ethereum/common"
 )
 

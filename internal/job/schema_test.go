@@ -18,7 +18,7 @@ import (
 	"testing"
 	"unicode"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/agentherald/herald/internal/strictjson"
+	"github.com/agentherald/herald/internal/base/strictjson"
 )
 
 // placeholder matches {{name}}, with or without spaces around the name, and captures the name.

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"strings"
 
-	"github.com/agentherald/herald/internal/secret"
-	"github.com/agentherald/herald/internal/text"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/base/text"
 )
 
 // maxAnswerText is the largest size of Answer.Text, in bytes.

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/secret"
-	"github.com/agentherald/herald/internal/text"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 func TestReadAnswer(t *testing.T) {

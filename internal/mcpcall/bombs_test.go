@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestDecodedAnswerIsBounded checks that little memory is allocated for answers that are within the byte limit but grow

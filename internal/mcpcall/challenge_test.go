@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestChallenge checks that the error of a refused call carries the agent's WWW-Authenticate challenges, at every stage

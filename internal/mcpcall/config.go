@@ -7,9 +7,9 @@ import (
 	"os"
 	"time"
 
-	"github.com/agentherald/herald/internal/decode"
+	"github.com/agentherald/herald/internal/base/decode"
+	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/mcpcall/transport"
-	"github.com/agentherald/herald/internal/netguard"
 )
 
 // Config configures a Pool. Zero values select the defaults.

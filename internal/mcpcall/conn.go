@@ -15,10 +15,10 @@ import (
 	"github.com/mark3labs/mcp-go/client"
 	"github.com/mark3labs/mcp-go/mcp"
 
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/base/tracecontext"
 	"github.com/agentherald/herald/internal/mcpcall/transport"
-	"github.com/agentherald/herald/internal/secret"
-	"github.com/agentherald/herald/internal/text"
-	"github.com/agentherald/herald/internal/tracecontext"
 )
 
 // killGrace is the time after the deadline of a call to a command at which the command is killed if the call has not

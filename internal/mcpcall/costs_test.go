@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestCosts checks that Costs reports the time spent on connecting and listing, and how often each happened for this

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 
-	"github.com/agentherald/herald/internal/secret"
-	"github.com/agentherald/herald/internal/text"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/base/text"
 )
 
 // The values of Endpoint.Transport.

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/mcpcall/arguments"
 	"github.com/agentherald/herald/internal/mcpcall/transport"
-	"github.com/agentherald/herald/internal/text"
 )
 
 // The values of CallError.Stage.

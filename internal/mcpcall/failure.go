@@ -11,9 +11,9 @@ import (
 	mcptransport "github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
 
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/mcpcall/transport"
-	"github.com/agentherald/herald/internal/netguard"
-	"github.com/agentherald/herald/internal/text"
 )
 
 // callError returns the *CallError for a request that brought no result. If the request may be sent once more with a

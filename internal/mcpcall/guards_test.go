@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/mcpcall/transport"
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // The faults of agents that mcp-go did not survive, and for each fault the test which shows that Herald survives it.

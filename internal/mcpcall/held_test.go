@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // heldAgents serves many agents, one per path, with the same tool list. lists counts the requests for it.

@@ -18,9 +18,9 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 
-	"github.com/agentherald/herald/internal/buildinfo"
-	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/base/buildinfo"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 const feedbackTool = "agent.receiveFeedback"

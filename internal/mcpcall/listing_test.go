@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 func TestToolsPagesAndFreshness(t *testing.T) {

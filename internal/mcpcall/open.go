@@ -13,10 +13,10 @@ import (
 	mcptransport "github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
 
-	"github.com/agentherald/herald/internal/buildinfo"
+	"github.com/agentherald/herald/internal/base/buildinfo"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/mcpcall/transport"
-	"github.com/agentherald/herald/internal/netguard"
-	"github.com/agentherald/herald/internal/text"
 )
 
 // The revisions that are requested in the two eras of MCP. The modern era is revision 2026-07-28; it begins with

@@ -20,10 +20,10 @@ import (
 
 	"github.com/mark3labs/mcp-go/server"
 
-	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/secret"
-	"github.com/agentherald/herald/internal/signing"
-	"github.com/agentherald/herald/internal/signing/signingtest"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/mcpcall/signing"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/signingtest"
 	"github.com/agentherald/herald/receiver/callers"
 )
 

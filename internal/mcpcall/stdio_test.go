@@ -21,8 +21,8 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 
-	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // child runs this process as an agent's command that behaves as mode says. Its result is the exit code.

@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/mcpcall/transport"
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestResumeRefused checks that a call is not repeated if the stream of its answer ended before the result and cannot

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/mcpcall/arguments"
 	"github.com/agentherald/herald/internal/mcpcall/transport"
-	"github.com/agentherald/herald/internal/secret"
-	"github.com/agentherald/herald/internal/text"
 )
 
 // Bounds of a tool list. Honest agents stay far below them.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/mcpcall/arguments"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 func TestReadTools(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/netguard/guardtest"
+	"github.com/agentherald/herald/internal/testing/guardtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestErrorMessages checks that every failure between Herald and an agent is described in Herald's own words, over

@@ -12,11 +12,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/effort"
-	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/admission/effort"
+	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/resolver"
-	"github.com/agentherald/herald/internal/servers"
+	"github.com/agentherald/herald/internal/resolver/servers"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 )

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/store"
 )
 

@@ -9,10 +9,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/text"
 	"github.com/google/uuid"
 )
 

@@ -19,13 +19,13 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/auth/oauth"
+	"github.com/agentherald/herald/internal/base/config"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/netguard"
-	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/resolver"
-	"github.com/agentherald/herald/internal/secret"
 )
 
 // Config holds the dependencies of an Operator.

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/effort"
+	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/delivery/throughput"
 	"github.com/agentherald/herald/internal/store"
 )

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/agentherald/herald/internal/agentauth"
-	"github.com/agentherald/herald/internal/delivery/effort"
+	"github.com/agentherald/herald/internal/admission/effort"
+	"github.com/agentherald/herald/internal/auth"
+	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/embedded"
 	"github.com/agentherald/herald/internal/job/policy"
-	"github.com/agentherald/herald/internal/netguard"
-	"github.com/agentherald/herald/internal/signing"
+	"github.com/agentherald/herald/internal/mcpcall/signing"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -50,7 +50,7 @@ type Store interface {
 	SetToken(ctx context.Context, t store.Token) (released int, _ []store.Task, _ error)
 	RemoveToken(ctx context.Context, g store.Agent, origin netguard.CredentialOrigin) (released int, _ []store.Task,
 		_ error)
-	agentauth.TokenLedger // tokens as they are sent and renewed
+	auth.TokenLedger // tokens as they are sent and renewed
 	TokensAfter(ctx context.Context, last *store.Token) ([]store.Token, error)
 	AccessAfter(ctx context.Context, last *store.Token) ([]store.Token, error)
 
@@ -69,8 +69,8 @@ type Store interface {
 // Session is an open Store with the connections that belong to it. Close closes all of them.
 type Session struct {
 	Store
-	Spool      agentauth.RenewalSpool // refresh tokens that Postgres could not store yet; nil if Redis is not available
-	Dispatcher Dispatcher             // nil: released deliveries wait for the worker's reconciler
+	Spool      auth.RenewalSpool // refresh tokens that Postgres could not store yet; nil if Redis is not available
+	Dispatcher Dispatcher        // nil: released deliveries wait for the worker's reconciler
 	// Effort reads the rest of an agent's effort budget from Redis; nil if Redis is not available.
 	Effort func(ctx context.Context, agent store.Agent) (*effort.Usage, error)
 	Close  func()

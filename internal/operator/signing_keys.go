@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/agentherald/herald/internal/signing"
+	"github.com/agentherald/herald/internal/mcpcall/signing"
 	"github.com/agentherald/herald/internal/store"
 )
 

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/agentherald/herald/internal/agentauth"
-	"github.com/agentherald/herald/internal/netguard"
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/auth"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/text"
 )
 
 // Token describes a stored token without its secret.
@@ -47,7 +47,7 @@ func DescribeToken(t store.Token, now time.Time) Token {
 	key, _ := secret.KeyID(t.Ciphertext)
 	state := TokenExpired
 	switch {
-	case t.ExpiresAt == nil || t.ExpiresAt.After(now.Add(agentauth.ExpiryWarning)):
+	case t.ExpiresAt == nil || t.ExpiresAt.After(now.Add(auth.ExpiryWarning)):
 		state = TokenValid
 	case t.ExpiresAt.After(now):
 		state = TokenSoon

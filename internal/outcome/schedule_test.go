@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // standard is the default of HERALD_RETRY_SCHEDULE.

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 	"github.com/hibiken/asynq"
 )

@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/agentherald/herald/internal/text"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 )

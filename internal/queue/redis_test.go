@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 )

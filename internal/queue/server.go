@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/google/uuid"
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"

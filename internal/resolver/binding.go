@@ -9,9 +9,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
-	"github.com/agentherald/herald/internal/netguard"
 )
 
 // Values of Target.Binding: the evidence that an endpoint belongs to its agent. Anyone can register an agent whose

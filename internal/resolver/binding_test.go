@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/ipfs"
-	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/resolver"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 const mcpAt = `"services":[{"name":"MCP","endpoint":"https://a.example/mcp"}]`

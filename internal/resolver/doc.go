@@ -18,5 +18,5 @@
 //     is unchanged, that data is used again, but the binding is checked again.
 //
 // Package erc8004 parses documents and package ipfs fetches them. Package delivery limits the calls to unbound agents.
-// Package agentauth selects credentials.
+// Package auth selects credentials.
 package resolver

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/ipfs"
-	"github.com/agentherald/herald/internal/netguard"
 )
 
 const wellKnown = "/.well-known/agent-registration.json"

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/outcome"
 )

@@ -16,10 +16,10 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/sync/singleflight"
 
-	"github.com/agentherald/herald/internal/decode"
-	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/base/decode"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
-	"github.com/agentherald/herald/internal/netguard"
 )
 
 // Chain reads the tokenURI (ERC-721) of an agent from its identity registry. For an agent that does not exist, it

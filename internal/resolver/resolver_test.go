@@ -18,12 +18,12 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/ipfs"
-	"github.com/agentherald/herald/internal/ipfs/ipfstest"
-	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/ipfstest"
 )
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }

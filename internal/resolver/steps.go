@@ -8,9 +8,9 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
-	"github.com/agentherald/herald/internal/text"
 )
 
 // Step describes one step of a resolution, for display. Its texts contain no secrets.

@@ -11,10 +11,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentherald/herald/internal/base/tracecontext"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/storable"
-	"github.com/agentherald/herald/internal/tracecontext"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"

@@ -3,7 +3,7 @@ package store
 import (
 	"testing"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // BenchmarkBackfill accepts events of a backfill, 500 of 50 agents at a time. With a filter that skips all of them, it

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // crashed returns a claim whose worker died: its lease expired, and the delivery returned to the backlog.

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5"
 )
 

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 func TestEnableAgent(t *testing.T) {

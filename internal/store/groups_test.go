@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/store/storetest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/storetest"
 )
 
 // TestSuiteInGroups runs the conformance suite with each first claim and each plain record in a group of

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 )
 

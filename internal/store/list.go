@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/tracecontext"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/tracecontext"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestFileDisagrees: the fields that a file contradicts are stored with its verification. They belong to that file, so

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestConnectionFailsInOneSentence: an error of a connection is one line with one cause. It contains the server's

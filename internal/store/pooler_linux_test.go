@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // openPooled returns a store on a pooler's URL, whose LeaderURL is leader.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestSigningKeys: of several workers that start together, one creates the first key. A rotation publishes the new key

@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/agentherald/herald/internal/erc8004"
-	"github.com/agentherald/herald/internal/netguard"
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/store/pgerror"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"

@@ -7,9 +7,9 @@ import (
 	"errors"
 	"time"
 
-	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -30,7 +30,7 @@ const (
 type Token struct {
 	Agent
 	Origin netguard.CredentialOrigin
-	// Path is a URL path in the form of agentauth.CredentialPath. The token may be sent to it and to paths below it.
+	// Path is a URL path in the form of auth.CredentialPath. The token may be sent to it and to paths below it.
 	// Empty: the first registered URL to which it is sent sets the path (PinTokenPath).
 	Path   string
 	Scheme string // SchemeBearer, …

@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 const tokenOrigin = "https://agent.example"

@@ -31,7 +31,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/agentherald/herald/internal/trial/npm"
+	"github.com/agentherald/herald/internal/testing/trial/npm"
 	"github.com/agentherald/herald/scripts/machine"
 
 	_ "embed"

@@ -17,8 +17,8 @@ import (
 
 	"github.com/ethereum/go-ethereum/common/hexutil"
 
-	"github.com/agentherald/herald/internal/trial"
-	"github.com/agentherald/herald/internal/trial/npm"
+	"github.com/agentherald/herald/internal/testing/trial"
+	"github.com/agentherald/herald/internal/testing/trial/npm"
 
 	_ "embed"
 )

@@ -11,8 +11,8 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
-	"github.com/agentherald/herald/internal/trial"
-	"github.com/agentherald/herald/internal/trial/chaintrial"
+	"github.com/agentherald/herald/internal/testing/trial"
+	"github.com/agentherald/herald/internal/testing/trial/chaintrial"
 )
 
 // chainEnv returns the environment variables that describe a chain to Herald.

@@ -11,7 +11,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
 
-	"github.com/agentherald/herald/internal/trial/chaintrial"
+	"github.com/agentherald/herald/internal/testing/trial/chaintrial"
 )
 
 // The size of the generated chain: as many agents as a busy chain has with many raters, and the feedback of one

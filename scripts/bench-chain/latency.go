@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/trial"
+	"github.com/agentherald/herald/internal/testing/trial"
 )
 
 // Polling uses a short pause, so that many blocks can be measured. With a websocket, the pause is the usual one.

@@ -6,7 +6,7 @@
 //	bench-chain -o docs/bench-chain.md     all measurements
 //	bench-chain -events 20000 -only lines  a quick check that it works
 //
-// The programs run as processes on their own Postgres and Redis (internal/trial). The chain is a pinned anvil, or a
+// The programs run as processes on their own Postgres and Redis (internal/testing/trial). The chain is a pinned anvil, or a
 // node in this process that answers from raw logs, which is as fast as a node can be. All of them share the machine's
 // cores. Every number in the file is measured by the run that writes it. The exit status is 1 if a target is missed.
 package main
@@ -27,7 +27,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/agentherald/herald/internal/trial"
+	"github.com/agentherald/herald/internal/testing/trial"
 	"github.com/agentherald/herald/scripts/machine"
 )
 

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/agentherald/herald/internal/trial"
+	"github.com/agentherald/herald/internal/testing/trial"
 	"github.com/redis/go-redis/v9"
 )
 

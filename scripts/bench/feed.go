@@ -10,14 +10,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/erc8004"
-	"github.com/agentherald/herald/internal/intake"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/chain/erc8004"
+	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/trial"
+	"github.com/agentherald/herald/internal/testing/trial"
 	"github.com/redis/go-redis/v9"
 )
 

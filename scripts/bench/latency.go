@@ -9,7 +9,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/agentherald/herald/internal/trial"
+	"github.com/agentherald/herald/internal/testing/trial"
 )
 
 // latency is the time in an idle system from the accepted row to the call at the agent.

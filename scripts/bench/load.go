@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/embedded"
-	"github.com/agentherald/herald/internal/trial"
+	"github.com/agentherald/herald/internal/testing/trial"
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
 )

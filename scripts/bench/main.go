@@ -9,7 +9,7 @@
 //	bench -n 200 -latency 20        a quick check that it works
 //	bench -before HEAD~20           compares one row with that of another commit, in turns
 //
-// Workers are processes on their own Postgres and Redis (internal/trial). The agents and the feeder of jobs run in
+// Workers are processes on their own Postgres and Redis (internal/testing/trial). The agents and the feeder of jobs run in
 // this process, on the same cores. Every number in the file is measured by the run that writes it. The part below the
 // marker line in the file is written by hand and kept.
 package main
@@ -30,7 +30,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/trial"
+	"github.com/agentherald/herald/internal/testing/trial"
 	"github.com/redis/go-redis/v9"
 )
 

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/agentherald/herald/internal/trial"
+	"github.com/agentherald/herald/internal/testing/trial"
 	"github.com/jackc/pgx/v5"
 )
 

@@ -14,7 +14,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/agentherald/herald/internal/trial"
+	"github.com/agentherald/herald/internal/testing/trial"
 	"github.com/agentherald/herald/scripts/machine"
 )
 

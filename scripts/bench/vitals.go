@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/agentherald/herald/internal/trial"
+	"github.com/agentherald/herald/internal/testing/trial"
 	"github.com/agentherald/herald/scripts/machine"
 )
 

@@ -1,5 +1,5 @@
 // Command conformance runs the Model Context Protocol's conformance suite against internal/mcpcall (through
-// internal/mcpcall/conformance) and prints a line for each scenario:
+// internal/testing/conformance) and prints a line for each scenario:
 //
 //	conformance                        all scenarios of both revisions, about two minutes
 //	conformance -scenario ^auth/       only scenarios whose name matches the expression
@@ -31,7 +31,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/agentherald/herald/internal/trial/npm"
+	"github.com/agentherald/herald/internal/testing/trial/npm"
 
 	_ "embed"
 )
@@ -132,7 +132,7 @@ func prepare(ctx context.Context, scratch string) (*suite, error) {
 		return nil, err
 	}
 	s := &suite{node: node, program: packages.Path(suitePackage, "dist", "index.js"), client: filepath.Join(scratch, "client"), scratch: scratch}
-	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", s.client, "./internal/mcpcall/conformance")
+	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", s.client, "./internal/testing/conformance")
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build the client (run this at the top of the repository): %w\n%s", err, out)
 	}

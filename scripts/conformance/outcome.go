@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/trial"
-	"github.com/agentherald/herald/internal/trial/npm"
+	"github.com/agentherald/herald/internal/testing/trial"
+	"github.com/agentherald/herald/internal/testing/trial/npm"
 )
 
 // scenarioTime is longer than the suite's own time limit for the client.

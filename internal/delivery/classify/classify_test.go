@@ -9,17 +9,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/auth/oauth"
+	"github.com/agentherald/herald/internal/base/decode"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/chain"
-	"github.com/agentherald/herald/internal/decode"
-	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/netguard"
-	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )

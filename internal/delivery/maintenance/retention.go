@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/store"
 )
 

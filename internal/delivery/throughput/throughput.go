@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/store"
 )
 

@@ -9,11 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/delivery/throughput"
-	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }

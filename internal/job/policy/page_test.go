@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/job/policy"
-	"github.com/agentherald/herald/internal/job/policy/policytest"
+	"github.com/agentherald/herald/internal/testing/policytest"
 )
 
 var update = flag.Bool("update", false, "rewrite the figures in docs/operator/filters.md")

@@ -18,8 +18,8 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/text"
 )
 
 // Policy is the policy of one level. A zero field is not set.

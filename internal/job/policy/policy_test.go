@@ -11,7 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
-	"github.com/agentherald/herald/internal/job/policy/policytest"
+	"github.com/agentherald/herald/internal/testing/policytest"
 )
 
 const (

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 func schemaOf(text string) *Schema { return NewSchema(json.RawMessage(text), nil) }

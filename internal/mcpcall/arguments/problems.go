@@ -11,7 +11,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 
-	"github.com/agentherald/herald/internal/text"
+	"github.com/agentherald/herald/internal/base/text"
 )
 
 // SchemaError reports that arguments do not fit the tool's input schema, or that the schema is unusable.

@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/agentherald/herald/internal/text"
+	"github.com/agentherald/herald/internal/base/text"
 )
 
 // Sanitize returns args without the characters that make text look different from its content (see text.Sanitize). It

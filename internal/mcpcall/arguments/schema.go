@@ -13,7 +13,7 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
-	"github.com/agentherald/herald/internal/text"
+	"github.com/agentherald/herald/internal/base/text"
 )
 
 // Bounds of a schema from an untrusted party, and of one validation against it.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // several returns n copies of item, separated by commas. In each copy, its number replaces "%".

@@ -6,8 +6,8 @@ import (
 	"io/fs"
 	"os/exec"
 
-	"github.com/agentherald/herald/internal/decode"
-	"github.com/agentherald/herald/internal/text"
+	"github.com/agentherald/herald/internal/base/decode"
+	"github.com/agentherald/herald/internal/base/text"
 )
 
 var (

@@ -13,8 +13,8 @@ import (
 	"testing/iotest"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	mcptransport "github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
 )

@@ -10,7 +10,7 @@ import (
 
 	"github.com/mark3labs/mcp-go/mcp"
 
-	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/base/netguard"
 )
 
 // Information that mcp-go provides only in the text of its errors and the form of its messages. foreign_test.go checks

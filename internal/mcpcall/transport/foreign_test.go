@@ -13,12 +13,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	mcptransport "github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
 
-	"github.com/agentherald/herald/internal/netguard"
-	"github.com/agentherald/herald/internal/netguard/guardtest"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/testing/guardtest"
 )
 
 // TestForeignErrors checks that foreign.go recognizes the errors of the pinned version of mcp-go. Check these texts

@@ -3,7 +3,7 @@ package transport
 import (
 	"testing"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }

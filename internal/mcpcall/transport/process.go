@@ -14,7 +14,7 @@ import (
 
 	mcptransport "github.com/mark3labs/mcp-go/client/transport"
 
-	"github.com/agentherald/herald/internal/text"
+	"github.com/agentherald/herald/internal/base/text"
 )
 
 const (

@@ -18,8 +18,8 @@ import (
 	mcptransport "github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
 
-	"github.com/agentherald/herald/internal/decode"
-	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/base/decode"
+	"github.com/agentherald/herald/internal/base/netguard"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/servers"
+	"github.com/agentherald/herald/internal/resolver/servers"
 )
 
 func (d *doctor) checkChains(ctx context.Context) []Finding {

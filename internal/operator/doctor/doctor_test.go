@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/base/config"
 	"github.com/agentherald/herald/internal/embedded"
-	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestCountBreakers checks that open breakers of the running worker are a warning.

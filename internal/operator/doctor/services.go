@@ -8,11 +8,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/embedded"
-	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 )
 

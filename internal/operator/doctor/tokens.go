@@ -9,11 +9,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/auth/oauth"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/text"
 )
 
 // issuer is an authorization server.

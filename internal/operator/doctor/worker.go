@@ -13,9 +13,9 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/agentherald/herald/internal/config"
-	"github.com/agentherald/herald/internal/secret"
-	"github.com/agentherald/herald/internal/text"
+	"github.com/agentherald/herald/internal/base/config"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/base/text"
 )
 
 // checkPort checks that the worker's address can be listened on, or that a worker already listens there.

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/netguard"
 	"github.com/google/uuid"
 )
 

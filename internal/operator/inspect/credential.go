@@ -7,11 +7,11 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/auth"
+	"github.com/agentherald/herald/internal/auth/oauth"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/oauth"
-	"github.com/agentherald/herald/internal/signing"
+	"github.com/agentherald/herald/internal/mcpcall/signing"
 )
 
 // openOnce opens the available store. It tries that only once and returns the same error afterwards.
@@ -27,7 +27,7 @@ func (p *prober) authorize(ctx context.Context, e mcpcall.Endpoint) (err error) 
 	if err := p.openAuthorizer(ctx, e); err != nil {
 		return err
 	}
-	subject := agentauth.Subject{Agent: p.agent, NamedByJob: p.ask.URL != "", Insist: true}
+	subject := auth.Subject{Agent: p.agent, NamedByJob: p.ask.URL != "", Insist: true}
 	if p.auth, err = p.authorizer.Authorize(ctx, subject, e); err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (p *prober) openAuthorizer(ctx context.Context, e mcpcall.Endpoint) error {
 		return fmt.Errorf("a token is stored for the agent, and without it the agent would answer something else than "+
 			"it answers deliveries: %w", err)
 	}
-	p.authorizer, err = agentauth.New(agentauth.Config{Ledger: p.store, Opener: keys, Sealer: keys,
+	p.authorizer, err = auth.New(auth.Config{Ledger: p.store, Opener: keys, Sealer: keys,
 		Classify: classify.Error, OAuth: p.content.OAuth, Spool: p.store.Spool, Logger: p.Logger})
 	return err
 }

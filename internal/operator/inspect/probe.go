@@ -9,16 +9,16 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/auth"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/servers"
+	"github.com/agentherald/herald/internal/resolver/servers"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/text"
 )
 
 // Probe is the result of probing an agent.
@@ -83,8 +83,8 @@ type prober struct {
 	store *operator.Session // nil if it was not opened, or cannot be
 	away  error             // why it cannot be opened
 
-	authorizer *agentauth.Authorizer // nil if no token is stored for the agent
-	auth       *agentauth.Authorization
+	authorizer *auth.Authorizer // nil if no token is stored for the agent
+	auth       *auth.Authorization
 	signs      bool // requests are signed
 }
 

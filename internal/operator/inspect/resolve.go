@@ -4,7 +4,7 @@
 // receivers.
 //
 // A tool is called only with Send. A probe or check stores its observation of the agent if a store is available, as a
-// delivery does. The code that decides is the code of deliveries: resolver, agentauth, delivery.FitCall and
+// delivery does. The code that decides is the code of deliveries: resolver, auth, delivery.FitCall and
 // classify.Error.
 package inspect
 
@@ -16,12 +16,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/delivery/classify"
-	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
-	"github.com/agentherald/herald/internal/servers"
+	"github.com/agentherald/herald/internal/resolver/servers"
 	"github.com/agentherald/herald/internal/store"
 )
 

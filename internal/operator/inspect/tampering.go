@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/agentherald/herald/internal/signing"
+	"github.com/agentherald/herald/internal/mcpcall/signing"
 )
 
 // tampering is a difference between a request of a check and a signed request of a delivery.

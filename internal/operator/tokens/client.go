@@ -8,12 +8,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/agentherald/herald/internal/agentauth"
-	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/auth"
+	"github.com/agentherald/herald/internal/auth/oauth"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/text"
 )
 
 // checkClient returns an error if options for an OAuth client are missing or contradict others.
@@ -110,7 +110,7 @@ func (f *sourceFinder) readClient(s tokenSource) (oauth.Credential, error) {
 // readProof reads a secret or a key into a credential. It uses the requested method, else one that fits the secret or
 // key and that the server supports.
 func (f *sourceFinder) readProof(cred *oauth.Credential, s tokenSource) error {
-	read, err := f.asked.ReadSecret("the client's secret or private key", agentauth.MaxToken)
+	read, err := f.asked.ReadSecret("the client's secret or private key", auth.MaxToken)
 	if err != nil {
 		return err
 	}

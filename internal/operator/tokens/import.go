@@ -10,13 +10,13 @@ import (
 	"math/big"
 	"strings"
 
-	"github.com/agentherald/herald/internal/agentauth"
-	"github.com/agentherald/herald/internal/erc8004"
-	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/auth"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/text"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -153,7 +153,7 @@ func (i *Import) parseRow(o Tokens, id, token string) (*ImportedRow, error) {
 		return nil, err
 	}
 	row.agent = g
-	if err := agentauth.CheckToken(token); err != nil {
+	if err := auth.CheckToken(token); err != nil {
 		row.Problem = "its token " + err.Error()
 	}
 	return row, nil

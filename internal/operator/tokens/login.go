@@ -10,11 +10,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/netguard"
-	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/auth/oauth"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/text"
 )
 
 // offlineAccess is the scope that requests a refresh token (OpenID Connect Core §11).

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store/pgerror"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"

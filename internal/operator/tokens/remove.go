@@ -8,13 +8,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/agentauth"
-	"github.com/agentherald/herald/internal/netguard"
-	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/auth"
+	"github.com/agentherald/herald/internal/auth/oauth"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/text"
 )
 
 // Remove deletes an agent's token for an origin, with or without its path. It also revokes an OAuth credential at its
@@ -33,7 +33,7 @@ func (o Tokens) Remove(ctx context.Context, ref operator.AgentRef, stored, actor
 		return c, err
 	}
 	defer st.Close()
-	t, err := findStored(ctx, st, g, origin, agentauth.CredentialPath(stored))
+	t, err := findStored(ctx, st, g, origin, auth.CredentialPath(stored))
 	if err != nil {
 		return c, err
 	}
@@ -120,14 +120,14 @@ func (o Tokens) openLogin(ctx context.Context, st *operator.Session, t store.Tok
 		l.fault = err
 		return l
 	}
-	if l.credential, l.fault = agentauth.LatestCredential(ctx, st.Spool, keys, t); l.fault != nil {
+	if l.credential, l.fault = auth.LatestCredential(ctx, st.Spool, keys, t); l.fault != nil {
 		return l
 	}
 	found, err := st.LeaseRenewal(ctx, t, nil, 0) // reads only: a lease of 0
 	if err != nil || found.Access == nil || found.Access.ExpiresAt != nil && !found.Access.ExpiresAt.After(time.Now()) {
 		return l
 	}
-	if l.access, err = agentauth.AccessToken(keys, t, *found.Access); err == nil {
+	if l.access, err = auth.AccessToken(keys, t, *found.Access); err == nil {
 		l.until = found.Access.ExpiresAt
 	}
 	return l

@@ -11,14 +11,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/auth"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/text"
 )
 
 // SetRequest describes a token, or an OAuth client that obtains tokens.
@@ -111,7 +111,7 @@ func (o Tokens) aimToken(ctx context.Context, r SetRequest, t store.Token) (stor
 		if err != nil {
 			return t, operator.NewMisuse("--origin: %v", err)
 		}
-		t.Origin, t.Path = origin, agentauth.CredentialPath(r.Origin)
+		t.Origin, t.Path = origin, auth.CredentialPath(r.Origin)
 		o.warnListedHeaders(t.Agent)
 	} else {
 		content, err := o.Backend.OpenContent()
@@ -196,18 +196,18 @@ func originOption(t store.Token) string {
 // readToken returns the secret to seal: the token, or the path of its file.
 func (o Tokens) readToken(r SetRequest) (s secret.Secret, err error) {
 	if r.File != "" {
-		if _, err := agentauth.ReadTokenFile(r.File); err != nil {
+		if _, err := auth.ReadTokenFile(r.File); err != nil {
 			o.Notify("warning: here the file %v; deliveries are held (auth_required) wherever a worker finds it so",
 				err)
 		}
 		return secret.New(r.File), nil
 	}
-	read, err := r.ReadSecret("the token", agentauth.MaxToken)
+	read, err := r.ReadSecret("the token", auth.MaxToken)
 	if err != nil {
 		return s, err
 	}
 	read = withoutLineEnd(read)
-	if err := agentauth.CheckToken(read); err != nil {
+	if err := auth.CheckToken(read); err != nil {
 		return s, operator.NewMisuse("the token on stdin %v", err)
 	}
 	return secret.New(read), nil

@@ -9,14 +9,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/auth"
+	"github.com/agentherald/herald/internal/auth/oauth"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/netguard"
-	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/text"
 )
 
 // tokenSource is the authorization server of an agent, and where its tokens may be sent.
@@ -62,7 +62,7 @@ func (o Tokens) newSourceFinder(g store.Agent, asked Request) (*sourceFinder, er
 		if f.origin, err = netguard.CredentialOriginOf(asked.Origin); err != nil {
 			return nil, operator.NewMisuse("--origin: %v", err)
 		}
-		f.path = agentauth.CredentialPath(asked.Origin)
+		f.path = auth.CredentialPath(asked.Origin)
 	}
 	if err := asked.checkAsked(); err != nil {
 		return nil, err
@@ -100,7 +100,7 @@ func (f *sourceFinder) askAgent(ctx context.Context, s *tokenSource) error {
 	case err != nil:
 		return fmt.Errorf("%w (with %s the agent is not asked)", err,
 			f.listUnsaid("--origin", "--issuer", "--resource"))
-	case f.origin != "" && (f.origin != found.Origin || !agentauth.CoversPath(f.path, agentauth.CredentialPath(found.Endpoint.URL))):
+	case f.origin != "" && (f.origin != found.Origin || !auth.CoversPath(f.path, auth.CredentialPath(found.Endpoint.URL))):
 		return operator.NewMisuse("%s is at %s now (%s), and not at %s", operator.DescribeAgent(f.agent),
 			text.Printable(string(found.Origin)+found.Path), text.Printable(found.Words),
 			text.Printable(string(f.origin)+f.path))

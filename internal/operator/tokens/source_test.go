@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestDescribeAsked checks that the question shows the scope and the resource. It omits the paths of addresses in the

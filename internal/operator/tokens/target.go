@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/auth"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/text"
 )
 
 // target is the current endpoint of an agent.
@@ -69,7 +69,7 @@ func (o Tokens) findTarget(ctx context.Context, content *operator.Content, g sto
 	if err != nil {
 		return target{}, fmt.Errorf("the agent's registration leads to an endpoint without an origin: %w", err)
 	}
-	return target{Origin: origin, Path: agentauth.CredentialPath(t.URL), TokenHeader: t.TokenHeader,
+	return target{Origin: origin, Path: auth.CredentialPath(t.URL), TokenHeader: t.TokenHeader,
 		Words: fmt.Sprintf("from %s, %s; %s", t.DocumentSource, cmp.Or(t.From, "its registration"),
 			t.DescribeBinding()),
 		Endpoint: mcpcall.Endpoint{Transport: t.Transport, URL: t.URL, ProtocolHint: t.ProtocolHint}}, nil

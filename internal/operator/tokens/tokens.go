@@ -2,7 +2,7 @@
 // result of a person's login (LogIn), or a file of tokens (ReadImport). It also lists and removes stored credentials.
 //
 // A token may be sent to the origin that the request names or, after consent, to the agent's current endpoint. Package
-// agentauth selects and renews the credential of a delivery, and package oauth implements OAuth.
+// auth selects and renews the credential of a delivery, and package oauth implements OAuth.
 package tokens
 
 import (
@@ -12,13 +12,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/agentherald/herald/internal/agentauth"
-	"github.com/agentherald/herald/internal/netguard"
-	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/auth"
+	"github.com/agentherald/herald/internal/auth/oauth"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/text"
 )
 
 // Tokens stores tokens for an operator.
@@ -137,7 +137,7 @@ func sealCredential(keys *secret.Keyset, t *store.Token, cred oauth.Credential, 
 		return err
 	}
 	first.Scope = asked
-	t.Access, err = agentauth.SealAccess(keys, *t, first, time.Now())
+	t.Access, err = auth.SealAccess(keys, *t, first, time.Now())
 	return err
 }
 

@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/intake"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/webui"
-	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 	"github.com/hibiken/asynq"
 )

@@ -2,7 +2,7 @@
 // replaces Postgres' row locks, and every rule is a function that scans the slice. See docs/design/ledger.md.
 //
 // The package is for tests and is never linked into a program. Random histories of deliveries run on it in virtual
-// time. The suite internal/store/storetest runs on it and on Postgres, and TestModelIsPostgres compares the two after
+// time. The suite internal/testing/storetest runs on it and on Postgres, and TestModelIsPostgres compares the two after
 // each operation of random sequences. The model has no totals, no retention and no results of calls.
 package model
 
@@ -13,10 +13,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/tracecontext"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/tracecontext"
 	"github.com/google/uuid"
 )
 

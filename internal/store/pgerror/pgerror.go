@@ -10,7 +10,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 

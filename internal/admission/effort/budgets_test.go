@@ -1,0 +1,274 @@
+package effort
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/redis/go-redis/v9"
+)
+
+// TestReservations: running attempts count with their expected cost. A slow agent therefore has three at a time in a
+// budget of 60 s, and one on average.
+func TestReservations(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		w := newWorld(t, rdb)
+		b, slow := w.worker(), agent(1)
+		w.calls(b, slow, 1, 25*time.Second)
+		w.Advance(time.Minute)
+		w.left(b, slow, 60)
+		held := []*Hold{w.begins(b, slow), w.begins(b, slow), w.begins(b, slow)}
+		over := w.refused(b, slow)
+		if over.Wait != 15*time.Second { // 75 s of 60 s are reserved
+			t.Errorf("waits %s", over.Wait)
+		}
+		for _, says := range []string{"of 60 s of worker time a minute, 0 s are used (nothing yet)", "75 s more are reserved for 3 under way",
+			"waits until " + w.Now().Add(over.Wait).UTC().Format("15:04:05 UTC") + " (15s)"} {
+			if !strings.Contains(over.Text, says) {
+				t.Errorf("%q does not say %q", over.Text, says)
+			}
+		}
+		// The next delivery returns when the previous one is paid for, not together with it.
+		if next := w.refused(b, slow); next.Wait != 40*time.Second {
+			t.Errorf("the next waits %s", next.Wait)
+		}
+		w.begins(b, agent(2)) // the effort of one agent does not affect another
+
+		for _, h := range held {
+			h.Reach()
+		}
+		w.Advance(25 * time.Second)
+		for _, h := range held {
+			h.Spend(Calls, 1, 25*time.Second)
+			h.End()
+			h.End()
+		}
+		w.told(b)
+		w.left(b, slow, -15) // the actual cost is charged, also if less was left
+		if over := w.refused(b, slow); !strings.Contains(over.Text, "75 s are used (calls 75 s)") {
+			t.Errorf("%q", over.Text)
+		}
+		begun := 0
+		for range 600 {
+			if h, err := b.Begin(t.Context(), slow); err == nil {
+				begun++
+				w.Advance(time.Second)
+				h.Spend(Calls, 1, 25*time.Second)
+				h.End()
+			} else {
+				w.Advance(time.Second)
+			}
+			w.told(b)
+		}
+		if begun < 23 || begun > 25 {
+			t.Errorf("%d calls of 25 s in 600 s", begun)
+		}
+	})
+}
+
+// TestRunningAttemptCountsItsTime: an attempt that takes longer than expected reserves the time since it began.
+func TestRunningAttemptCountsItsTime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	b, quick := w.worker(), agent(1)
+	w.calls(b, quick, 4, 10*time.Millisecond)
+	h := w.begins(b, quick)
+	if h.Costly() {
+		t.Error("an agent that takes 10 ms is costly")
+	}
+	w.Advance(2 * time.Second)
+	if w.begins(b, quick).Costly() {
+		t.Error("what is waited for before the agent was asked counts against it")
+	}
+	h.Reach()
+	w.Advance(1100 * time.Millisecond)
+	if !w.begins(b, quick).Costly() {
+		t.Error("an agent that has been silent for longer than a second is not costly")
+	}
+	w.Advance(59 * time.Second)
+	w.refused(b, quick)
+}
+
+// TestCostly: an agent is costly if its calls take long, or if it has used half of its budget.
+func TestCostly(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	b := w.worker()
+	costly := func(n int) bool {
+		h := w.begins(b, agent(n))
+		defer h.End()
+		return h.Costly()
+	}
+	w.calls(b, agent(1), 1, 1100*time.Millisecond)
+	w.calls(b, agent(2), 40, 900*time.Millisecond)
+	if !costly(1) || costly(2) {
+		t.Errorf("1.1 s: %v, 0.9 s: %v", costly(1), costly(2))
+	}
+	// Half of the budget, in several attempts.
+	for range 34 {
+		h := w.begins(b, agent(2))
+		h.Spend(Calls, 1, 900*time.Millisecond)
+		h.End()
+	}
+	if !costly(2) {
+		t.Error("an agent that used half of its budget is not costly")
+	}
+	// After one long call and some quick ones, the agent is quick again.
+	w.calls(b, agent(3), 8, 10*time.Millisecond)
+	w.calls(b, agent(3), 1, 25*time.Second)
+	w.Advance(time.Minute)
+	if !costly(3) {
+		t.Error("not costly after a call of 25 s")
+	}
+	w.calls(b, agent(3), 7, 10*time.Millisecond)
+	if costly(3) {
+		t.Error("costly after seven quick calls")
+	}
+	// The duration of fetches for clients does not make the agent costly.
+	for range 3 {
+		h := w.begins(b, agent(4))
+		h.Spend(Fetches, 1, 5*time.Second)
+		h.Spend(Calls, 1, time.Millisecond)
+		h.End()
+	}
+	if costly(4) {
+		t.Error("files made the agent costly")
+	}
+}
+
+// TestFilesUseHalfTheBudget: the files that feedback names delay only deliveries with files.
+func TestFilesUseHalfTheBudget(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	b, victim := w.worker(), agent(1)
+	var fetched time.Duration
+	for range 1000 {
+		h := w.begins(b, victim) // never refused
+		if h.CheckFiles(Fetches) == nil {
+			h.Spend(Fetches, 1, 15*time.Second)
+			fetched += 15 * time.Second
+		}
+		h.Spend(Calls, 1, 10*time.Millisecond)
+		h.End()
+		w.Advance(time.Second)
+	}
+	if fetched < 900*time.Second || fetched > 1100*time.Second {
+		t.Errorf("%s of files in 1000 s", fetched)
+	}
+	h := w.begins(b, victim)
+	h.Spend(Fetches, 1, time.Minute)
+	h.End()
+	over, ok := w.begins(newWorld(t, nil).worker(), victim).CheckFiles(Fetches).(*OverError)
+	if ok {
+		t.Fatalf("refused elsewhere: %v", over)
+	}
+}
+
+// TestFilesOfResponses: the files of responses use an eighth of the budget at most, so that files of feedback can use
+// the rest of their part.
+func TestFilesOfResponses(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	b, victim := w.worker(), agent(1)
+	var fetched time.Duration
+	for range 1000 {
+		h := w.begins(b, victim)
+		if h.CheckFiles(ResponseFetches) == nil {
+			h.Spend(ResponseFetches, 1, 15*time.Second)
+			fetched += 15 * time.Second
+		}
+		heraldtest.Must(t, h.CheckFiles(Fetches))
+		h.Spend(Fetches, 1, 10*time.Millisecond)
+		h.End()
+		w.Advance(time.Second)
+	}
+	if fetched > 1100*time.Second {
+		t.Errorf("%s of files of responses in 1000 s", fetched)
+	}
+}
+
+// TestPrices: quick operations have a minimum price, which is charged once per operation.
+func TestPrices(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	b := w.worker()
+	h := w.begins(b, agent(1))
+	h.Spend(Calls, 1, 500*time.Millisecond)
+	h.Spend(Connections, 2, time.Millisecond)
+	h.Spend(Listings, 0, 0)
+	h.Spend(Listings, 0, 300*time.Millisecond) // another attempt's listing, for which this one waited
+	h.Spend(Fetches, 1, 0)
+	h.End()
+	got := *b.Usage(t.Context(), agent(1))
+	want := Usage{Budget: 60, Left: 60 - 0.901, Calls: 0.5, Connections: 0.1, Listings: 0.3, Fetches: 0.001, Mean: 0.9}
+	heraldtest.Equal(t, "the result", got, want)
+	if text := got.String(); text != "59.1 s left of 60 s a minute; used: calls 0.5 s, listings 0.3 s, connections 0.1 s, fetches 0 s; an attempt takes 900ms" {
+		t.Error(text)
+	}
+}
+
+// TestWorkersTogether: in any interleaving, workers that share a Redis together spend at most the budget, the running
+// attempts, and the sixtieth that each may leave unreported.
+func TestWorkersTogether(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []struct {
+		name string
+		url  func(testing.TB) string
+	}{{"redis", heraldtest.RealRedis}, {"miniredis", heraldtest.MiniRedis}} {
+		t.Run(kind.name, func(t *testing.T) {
+			t.Parallel()
+			rdb := heraldtest.RedisClient(t, kind.url(t))
+			for seed := range 10 {
+				playWorkers(t, rdb, seed)
+			}
+		})
+	}
+}
+
+type underWay struct {
+	*Hold
+	worker *Budgets
+	took   time.Duration
+	end    time.Time
+}
+
+func playWorkers(t *testing.T, rdb redis.UniversalClient, seed int) {
+	r := rand.New(rand.NewPCG(uint64(seed), 2))
+	w := newWorld(t, rdb)
+	workers := []*Budgets{w.worker(), w.worker(), w.worker()}
+	const each, longest = 4, 20 * time.Second
+	began, spent := w.Now(), time.Duration(0)
+	var running []underWay
+	for range 400 {
+		w.Advance(time.Duration(r.Int64N(int64(time.Second))))
+		b := workers[r.IntN(len(workers))]
+		if len(running) < each*len(workers) {
+			if h, err := b.Begin(t.Context(), agent(seed)); err == nil {
+				h.Reach()
+				took := time.Duration(r.Int64N(int64(longest)))
+				running = append(running, underWay{h, b, took, w.Now().Add(took)})
+			}
+		}
+		for i := 0; i < len(running); i++ {
+			if u := running[i]; !w.Now().Before(u.end) {
+				u.Spend(Calls, 1, u.took)
+				u.End()
+				w.told(u.worker)
+				spent += u.took
+				running = append(running[:i], running[i+1:]...)
+				i--
+			}
+		}
+		// Each worker may have begun its maximum of attempts before it learned of the others' spending.
+		most := time.Minute + w.Now().Sub(began) + time.Duration(len(workers))*(each*longest+time.Second)
+		if spent > most {
+			t.Fatalf("seed %d: %s were spent in %s", seed, spent, w.Now().Sub(began))
+		}
+	}
+	if least := w.Now().Sub(began) / 2; spent < least {
+		t.Errorf("seed %d: only %s were spent in %s", seed, spent, w.Now().Sub(began))
+	}
+}

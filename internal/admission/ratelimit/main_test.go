@@ -1,0 +1,80 @@
+package ratelimit
+
+import (
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/redis/go-redis/v9"
+)
+
+func TestMain(m *testing.M) { heraldtest.Main(m) }
+
+func client(t testing.TB, raw string) *redis.Client { return heraldtest.RedisClient(t, raw) }
+
+// newLimits returns a Limiter with a Timeout that is long enough for a loaded machine, and without a log.
+func newLimits(t testing.TB, rdb redis.UniversalClient, adapt ...func(*Config)) *Limiter {
+	t.Helper()
+	cfg := Config{Redis: rdb, Timeout: 5 * time.Second, PermitTTL: time.Minute, Rate: 1e5, Logger: slog.New(slog.DiscardHandler)}
+	for _, a := range adapt {
+		a(&cfg)
+	}
+	l, err := New(cfg)
+	heraldtest.Must(t, err)
+	t.Cleanup(l.Close)
+	return l
+}
+
+// everywhere runs a test without Redis, with a real one and with miniredis.
+func everywhere(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
+	t.Run("alone", func(t *testing.T) { t.Parallel(); test(t, nil) })
+	t.Run("redis", func(t *testing.T) { t.Parallel(); test(t, client(t, heraldtest.RealRedis(t))) })
+	t.Run("miniredis", func(t *testing.T) { t.Parallel(); test(t, client(t, heraldtest.MiniRedis(t))) })
+}
+
+// newClock returns a clock that the test moves.
+func newClock() *heraldtest.Clock {
+	return heraldtest.NewClock(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC))
+}
+
+// inTime makes a limiter use the test's clock also in Redis.
+func inTime(c *heraldtest.Clock, l *Limiter) *Limiter {
+	if l.remote != nil {
+		l.remote.now = func() int64 { return c.Now().UnixMicro() }
+	}
+	return l
+}
+
+func enter(t testing.TB, l *Limiter, origin, token string) *Permit {
+	t.Helper()
+	p, err := l.Acquire(t.Context(), origin, origin, token)
+	if err != nil {
+		t.Fatalf("enter %s: %v", token, err)
+	}
+	return p
+}
+
+// refused calls Acquire, which must refuse.
+func refused(t testing.TB, l *Limiter, origin, token string, why outcome.Reason) *RefusedError {
+	t.Helper()
+	p, err := l.Acquire(t.Context(), origin, origin, token)
+	r, ok := err.(*RefusedError)
+	if !ok || p != nil {
+		t.Fatalf("enter %s: pass %v, error %v; want a refusal", token, p, err)
+	}
+	if r.Reason != why || r.Wait < minWait || r.Wait > maxWait || r.Text == "" {
+		t.Fatalf("enter %s: %+v; want %s", token, r, why)
+	}
+	return r
+}
+
+func tokens(prefix string, n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprintf("%s-%d", prefix, i)
+	}
+	return out
+}

@@ -1,0 +1,253 @@
+package ratelimit
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/redis/go-redis/v9"
+)
+
+// freezer stops a Redis server's process and resumes it.
+type freezer struct {
+	t   *testing.T
+	pid int
+}
+
+func newFreezer(t *testing.T, rdb *redis.Client) *freezer {
+	t.Helper()
+	info, err := rdb.Info(t.Context(), "server").Result()
+	heraldtest.Must(t, err)
+	f := &freezer{t: t}
+	for line := range strings.Lines(info) {
+		if v, ok := strings.CutPrefix(line, "process_id:"); ok {
+			f.pid, err = strconv.Atoi(strings.TrimSpace(v))
+			heraldtest.Must(t, err)
+		}
+	}
+	if f.pid <= 1 {
+		t.Fatal("Redis does not report its process id")
+	}
+	t.Cleanup(func() { _ = syscall.Kill(f.pid, syscall.SIGCONT) }) // before heraldtest stops it
+	return f
+}
+
+func (f *freezer) signal(s syscall.Signal) {
+	f.t.Helper()
+	if err := syscall.Kill(f.pid, s); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// outageTimeout is long enough for a loaded machine.
+const outageTimeout = time.Second
+
+// briefly makes a test's outages short: the limiter tests Redis every pause.
+func briefly(l *Limiter, pause time.Duration) *Limiter {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.outage.pause = pause
+	return l
+}
+
+// TestRedisHangs: while Redis hangs, Acquire and Release answer from this worker's own state. Only one call waits for
+// the timeout. Permits that were released during the outage are free in Redis when it resumes.
+func TestRedisHangs(t *testing.T) {
+	t.Parallel()
+	url := heraldtest.RealRedis(t)
+	rdb := client(t, url)
+	freeze := newFreezer(t, rdb)
+	var log heraldtest.Log
+	l := briefly(newLimits(t, rdb, func(c *Config) {
+		c.Timeout, c.MaxWaiters, c.Logger, c.MinCalls = outageTimeout, -1, log.Logger(slog.LevelInfo), 3
+	}), 100*time.Millisecond)
+	var before []*Permit
+	for _, token := range tokens("before", 3) {
+		p := enter(t, l, site, token)
+		if !p.shared {
+			t.Fatalf("Redis is not used: %s", log.String())
+		}
+		before = append(before, p)
+	}
+
+	freeze.signal(syscall.SIGSTOP)
+	began := time.Now()
+	// Three of four permits are from Redis, and this process continues to count them.
+	fourth := enter(t, l, site, "fourth")
+	first := time.Since(began)
+	if first < outageTimeout || first > 6*outageTimeout {
+		t.Errorf("the first Acquire took %s", first)
+	}
+	if fourth.shared || !l.Stats().Local {
+		t.Fatal("Redis is frozen and nobody noticed")
+	}
+	refused(t, l, site, "fifth", outcome.AgentBusy)
+	began = time.Now()
+	for i := range 500 {
+		enter(t, l, fmt.Sprintf("https://%d.example", i%50), fmt.Sprint("free ", i)).Release(t.Context(), OK)
+	}
+	if took := time.Since(began); took > 100*outageTimeout {
+		t.Errorf("500 calls without Redis took %s: somebody pays the timeout", took)
+	}
+	// The breaker continues to work locally.
+	for _, token := range tokens("fails", 3) {
+		enter(t, l, "https://fails.example", token).Release(t.Context(), Failed)
+	}
+	refused(t, l, "https://fails.example", "more", outcome.BreakerOpen)
+	for _, p := range before {
+		began := time.Now()
+		p.Release(t.Context(), OK)
+		if took := time.Since(began); took > 6*outageTimeout {
+			t.Errorf("Release took %s", took)
+		}
+	}
+	heraldtest.Await(t, "the log says so", func() bool { return log.Count("\n") > 0 })
+	if n := log.Count("\n"); n != 1 {
+		t.Errorf("%d lines in the log:\n%s", n, log.String())
+	}
+
+	freeze.signal(syscall.SIGCONT)
+	heraldtest.Await(t, "Redis is used again", func() bool { return !l.Stats().Local })
+	heraldtest.Await(t, "the log says so", func() bool { return log.Count("Redis answers again") == 1 })
+	// Another worker sees only permits in use: neither released ones nor those that were requested when Redis froze.
+	other := newLimits(t, client(t, url), func(c *Config) { c.MaxWaiters = -1 })
+	for _, token := range tokens("other", 4) {
+		enter(t, other, site, token)
+	}
+	refused(t, other, site, "fifth", outcome.AgentBusy)
+	refused(t, l, site, "mine", outcome.AgentBusy) // shared again
+	fourth.Release(t.Context(), OK)
+	refused(t, l, site, "mine", outcome.AgentBusy) // Redis never counted it
+}
+
+// TestKilled: Redis stops, and an empty one replaces it.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	first, url := heraldtest.RedisGate(t, heraldtest.RealRedis(t))
+	first.Open()
+	rdb := client(t, url)
+	var log heraldtest.Log
+	l := briefly(newLimits(t, rdb, func(c *Config) { c.Logger, c.Timeout = log.Logger(slog.LevelInfo), 5*time.Second }), 20*time.Millisecond)
+	p := enter(t, l, site, "a")
+	if !p.shared {
+		t.Fatal("Redis is not used")
+	}
+	first.Close()
+	p.Release(t.Context(), OK)
+	began := time.Now()
+	for _, token := range tokens("b", 100) {
+		enter(t, l, site, token).Release(t.Context(), OK)
+	}
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("100 calls took %s", took)
+	}
+	if !l.Stats().Local {
+		t.Error("Redis is said to be there")
+	}
+	first.Target = heraldtest.RedisTarget(t, heraldtest.RealRedis(t))
+	first.Open()
+	heraldtest.Await(t, "Redis is used again", func() bool { return !l.Stats().Local })
+	if p := enter(t, l, site, "c"); !p.shared {
+		t.Error("Redis is not used")
+	}
+	heraldtest.Await(t, "the log says so", func() bool { return log.Count("Redis answers again") == 1 })
+	if n := log.Count("\n"); n != 2 {
+		t.Errorf("log:\n%s", log.String())
+	}
+}
+
+// TestFlapping: a Redis with repeated outages is retried less and less often.
+func TestFlapping(t *testing.T) {
+	t.Parallel()
+	l := briefly(newLimits(t, client(t, heraldtest.RealRedis(t))), time.Millisecond)
+	want := time.Millisecond
+	for i := range 6 {
+		l.mu.Lock()
+		l.beginOutage(l.outage.generation, io.ErrUnexpectedEOF)
+		l.beginOutage(l.outage.generation-1, io.ErrUnexpectedEOF) // of an earlier generation
+		wait, local := l.outage.wait, l.outage.local
+		l.mu.Unlock()
+		if wait != want || !local {
+			t.Fatalf("outage %d: asked again in %s, want %s; local %v", i, wait, want, local)
+		}
+		want *= 2
+		heraldtest.Await(t, "Redis is used again", func() bool { return !l.Stats().Local })
+	}
+	// After a steady period, an outage begins with the first pause again.
+	l.mu.Lock()
+	l.outage.since = l.outage.since.Add(-steady)
+	l.beginOutage(l.outage.generation, io.ErrUnexpectedEOF)
+	wait := l.outage.wait
+	l.mu.Unlock()
+	heraldtest.Equal(t, "asked again in", wait, time.Millisecond)
+}
+
+// TestPendingReleases: pending releases are bounded. They are also sent if Redis was back before they were queued.
+func TestPendingReleases(t *testing.T) {
+	t.Parallel()
+	rdb := client(t, heraldtest.RealRedis(t))
+	l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.MaxWaiters = 1, -1 })
+	p := enter(t, l, site, "a")
+	l.mu.Lock()
+	l.addPendingRelease(pendingRelease{key: p.endpoint.origin.key, id: p.endpoint.id, token: p.token})
+	l.mu.Unlock()
+	heraldtest.Await(t, "the permit is given back in Redis", func() bool {
+		n, err := rdb.Exists(t.Context(), permitsKey(p.endpoint.origin.key)).Result()
+		return err == nil && n == 0
+	})
+	l.mu.Lock()
+	l.outage.local = true
+	for i := range 2 * maxPendingReleases {
+		l.addPendingRelease(pendingRelease{key: p.endpoint.origin.key, id: p.endpoint.id, token: fmt.Sprint(i)})
+	}
+	n := len(l.outage.pendingReleases)
+	l.outage.local, l.outage.pendingReleases = false, nil
+	l.mu.Unlock()
+	if n != maxPendingReleases {
+		t.Errorf("%d are owed", n)
+	}
+}
+
+// TestReadOnly: a Redis that refuses writes, as after a failover, is treated as down.
+func TestReadOnly(t *testing.T) {
+	t.Parallel()
+	rdb := client(t, heraldtest.RealRedis(t))
+	heraldtest.Must(t, rdb.ReplicaOf(t.Context(), "127.0.0.1", "1").Err())
+	var log heraldtest.Log
+	l := briefly(newLimits(t, rdb, func(c *Config) { c.Logger = log.Logger(slog.LevelInfo) }), 5*time.Millisecond)
+	if p := enter(t, l, site, "a"); p.shared {
+		t.Error("a replica took a permit")
+	}
+	heraldtest.Await(t, "the log says why", func() bool { return log.Count("READONLY") == 1 })
+	heraldtest.Must(t, rdb.ReplicaOf(t.Context(), "NO", "ONE").Err())
+	heraldtest.Await(t, "Redis is used again", func() bool { return !l.Stats().Local })
+	heraldtest.Await(t, "the log says so", func() bool { return log.Count("Redis answers again") == 1 })
+	if n := log.Count("\n"); n != 2 {
+		t.Errorf("log:\n%s", log.String())
+	}
+	if p := enter(t, l, site, "b"); !p.shared {
+		t.Error("Redis is not used")
+	}
+}
+
+// TestCloseDuringOutage: Close waits for running requests, but not for the end of the outage.
+func TestCloseDuringOutage(t *testing.T) {
+	t.Parallel()
+	rdb := client(t, heraldtest.RealRedis(t))
+	freeze := newFreezer(t, rdb)
+	l := newLimits(t, rdb, func(c *Config) { c.Timeout = outageTimeout })
+	freeze.signal(syscall.SIGSTOP)
+	enter(t, l, site, "a")
+	began := time.Now()
+	l.Close()
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("Close took %s", took)
+	}
+}

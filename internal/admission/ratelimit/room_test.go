@@ -1,0 +1,335 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/redis/go-redis/v9"
+)
+
+// entered is the result of Acquire in another goroutine.
+type entered struct {
+	pass *Permit
+	err  error
+}
+
+func goEnter(ctx context.Context, l *Limiter, token string) <-chan entered {
+	ch := make(chan entered, 1)
+	go func() {
+		p, err := l.Acquire(ctx, site, site, token)
+		ch <- entered{p, err}
+	}()
+	return ch
+}
+
+func receive(t testing.TB, ch <-chan entered) entered {
+	t.Helper()
+	select {
+	case e := <-ch:
+		return e
+	case <-time.After(30 * time.Second):
+		t.Fatal("Acquire did not return within 30 s")
+		panic("unreachable")
+	}
+}
+
+// countWaiting returns how many callers wait for the endpoint in this process.
+func countWaiting(l *Limiter) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if o, ok := l.origins[originKey(site)]; ok {
+		return len(o.waitingCalls)
+	}
+	return 0
+}
+
+// blind makes the pauses between tries very long, so that waiting calls depend on being woken.
+func blind(l *Limiter) *Limiter {
+	l.firstPause = time.Hour
+	return l
+}
+
+// TestRoom: callers without a permit wait in order, and get the permits that are released. Callers beyond MaxWaiters
+// are refused at once.
+func TestRoom(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		l := blind(newLimits(t, rdb, func(c *Config) { c.Inflight, c.MaxWaiters, c.MaxWait = 1, 3, time.Minute }))
+		p := enter(t, l, site, "holds")
+		var line []<-chan entered
+		for i, token := range tokens("waits", 3) {
+			line = append(line, goEnter(t.Context(), l, token))
+			heraldtest.Await(t, "it waits", func() bool { return countWaiting(l) == i+1 })
+		}
+		began := time.Now()
+		refused(t, l, site, "too many", outcome.AgentBusy)
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("refused after %s", took)
+		}
+		for i, ch := range line {
+			p.Release(t.Context(), OK)
+			e := receive(t, ch)
+			if e.err != nil {
+				t.Fatalf("waiter %d: %v", i, e.err)
+			}
+			if n := countWaiting(l); n != len(line)-1-i {
+				t.Fatalf("%d wait after waiter %d was let in", n, i)
+			}
+			p = e.pass
+		}
+		p.Release(t.Context(), OK)
+	})
+}
+
+// TestNoOvertaking: a later caller does not get the permit for which an earlier one waits.
+func TestNoOvertaking(t *testing.T) {
+	t.Parallel()
+	l := blind(newLimits(t, nil, func(c *Config) { c.Inflight, c.MaxWaiters, c.MaxWait = 1, 3, time.Minute }))
+	p := enter(t, l, site, "holds")
+	first := goEnter(t.Context(), l, "first")
+	heraldtest.Await(t, "it waits", func() bool { return countWaiting(l) == 1 })
+	// The permit is free, but the first waiting call does not know it yet.
+	l.mu.Lock()
+	delete(p.endpoint.origin.permits, p.token)
+	l.mu.Unlock()
+	second := goEnter(t.Context(), l, "second")
+	heraldtest.Await(t, "it waits too", func() bool { return countWaiting(l) == 2 })
+	p.Release(t.Context(), OK)
+	e := receive(t, first)
+	if e.err != nil {
+		t.Fatal(e.err)
+	}
+	e.pass.Release(t.Context(), OK)
+	if e = receive(t, second); e.err != nil {
+		t.Fatal(e.err)
+	}
+}
+
+// TestRoomAcrossWorkers: waiting calls ask again and again, and so find a permit that another worker released.
+func TestRoomAcrossWorkers(t *testing.T) {
+	t.Parallel()
+	rdb := client(t, heraldtest.RealRedis(t))
+	adapt := func(c *Config) { c.Inflight, c.MaxWait = 1, time.Minute }
+	a, b := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
+	p := enter(t, a, site, "holds")
+	ch := goEnter(t.Context(), b, "waits")
+	heraldtest.Await(t, "it waits", func() bool { return countWaiting(b) == 1 })
+	p.Release(t.Context(), OK)
+	e := receive(t, ch)
+	if e.err != nil {
+		t.Fatal(e.err)
+	}
+	e.pass.Release(t.Context(), OK)
+}
+
+// TestFullShareBlocksNoOthers: callers that wait for an endpoint with a full share block no callers of other endpoints,
+// neither in this process nor in Redis.
+func TestFullShareBlocksNoOthers(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		l := blind(newLimits(t, rdb, func(c *Config) { c.MaxWaiters, c.MaxWait = 2, time.Minute }))
+		const slow, other, third = site + "/slow", site + "/other", site + "/third"
+		at := func(endpoint, token string) <-chan entered {
+			ch := make(chan entered, 1)
+			go func() {
+				p, err := l.Acquire(t.Context(), site, endpoint, token)
+				ch <- entered{p, err}
+			}()
+			return ch
+		}
+		pass := func(ch <-chan entered) *Permit {
+			t.Helper()
+			e := receive(t, ch)
+			if e.err != nil {
+				t.Fatal(e.err)
+			}
+			return e.pass
+		}
+		pass(at(other, "first")).Release(t.Context(), OK)
+		held := []*Permit{pass(at(slow, "0")), pass(at(slow, "1"))}
+		var line []<-chan entered
+		for i, token := range tokens("waits", 2) {
+			line = append(line, at(slow, token))
+			heraldtest.Await(t, "it waits", func() bool { return countWaiting(l) == i+1 })
+		}
+		for range 3 {
+			p := pass(at(other, "b"))
+			p.Release(t.Context(), OK)
+		}
+		// Two more endpoints use one permit each, so none is free. A release then wakes a later call whose endpoint may
+		// have the permit, before earlier calls whose endpoints may not.
+		b, c := pass(at(other, "c")), pass(at(third, "d"))
+		next := at(other, "e")
+		heraldtest.Await(t, "it waits", func() bool { return countWaiting(l) == 3 })
+		c.Release(t.Context(), OK)
+		b.Release(t.Context(), OK)
+		pass(next).Release(t.Context(), OK)
+		for _, p := range held {
+			p.Release(t.Context(), OK)
+		}
+		for _, ch := range line {
+			pass(ch).Release(t.Context(), OK)
+		}
+	})
+}
+
+// TestWaitIsBounded: a caller that waits in vain gets a time to return. A caller whose context ends leaves without a
+// permit.
+func TestWaitIsBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimits(t, nil, func(c *Config) { c.Inflight, c.MaxWaiters, c.MaxWait = 1, 3, 2*time.Second })
+		p := enter(t, l, site, "holds")
+		began := time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		first := goEnter(ctx, l, "first")
+		heraldtest.Await(t, "it waits", func() bool { return countWaiting(l) == 1 })
+		second := goEnter(t.Context(), l, "second")
+		cancel()
+		if e := receive(t, first); !errors.Is(e.err, context.Canceled) {
+			t.Fatalf("%+v", e)
+		}
+		var r *RefusedError
+		if e := receive(t, second); !errors.As(e.err, &r) || r.Reason != outcome.AgentBusy {
+			t.Fatalf("%+v", e)
+		}
+		heraldtest.Equal(t, "the wait", time.Since(began).Round(time.Second), 2*time.Second)
+		if countWaiting(l) != 0 {
+			t.Error("somebody still waits")
+		}
+		p.Release(t.Context(), OK)
+		enter(t, l, site, "third").Release(t.Context(), OK)
+	})
+}
+
+// TestSlowCallsRefuseWaiters: if calls are known to take long, callers are refused at once.
+func TestSlowCallsRefuseWaiters(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		c := newClock()
+		l := newLimits(t, rdb, func(cfg *Config) { cfg.Inflight, cfg.MaxWaiters, cfg.MaxWait, cfg.Now = 1, 3, 20*time.Second, c.Now })
+		p := enter(t, l, site, "a")
+		c.Advance(25 * time.Second)
+		p.Release(t.Context(), OK)
+		enter(t, l, site, "b")
+		began := time.Now()
+		if r := refused(t, l, site, "c", outcome.AgentBusy); r.Wait < 20*time.Second {
+			t.Errorf("%+v", r)
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("refused after %s", took)
+		}
+	})
+}
+
+// TestHangingCloseIsNotAwaited: callers do not wait for an endpoint that hangs, even before the first of its calls has
+// ended.
+func TestHangingCloseIsNotAwaited(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		c := newClock()
+		l := newLimits(t, rdb, func(cfg *Config) { cfg.MaxWaiters, cfg.MaxWait, cfg.Now = 3, 20*time.Second, c.Now })
+		for _, token := range tokens("hangs", 4) {
+			enter(t, l, site, token)
+		}
+		c.Advance(21 * time.Second)
+		began := time.Now()
+		refused(t, l, site, "next", outcome.AgentBusy)
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("refused after %s", took)
+		}
+	})
+}
+
+// TestThrottled: Acquire waits for the rate limit if the wait is short, and refuses if it is long.
+func TestThrottled(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		l := newLimits(t, rdb, func(c *Config) { c.Rate, c.Burst, c.MaxWait = 20, 1, 10*time.Second })
+		began := time.Now()
+		for _, token := range tokens("t", 5) {
+			enter(t, l, site, token).Release(t.Context(), OK)
+		}
+		if took := time.Since(began); took < 195*time.Millisecond {
+			t.Errorf("5 calls at 20 a second took %s", took)
+		}
+		slow := newLimits(t, rdb, func(c *Config) { c.Rate, c.Burst, c.MaxWait = 0.02, 1, 20*time.Second })
+		enter(t, slow, "https://slow.example", "a").Release(t.Context(), OK)
+		began = time.Now()
+		r := refused(t, slow, "https://slow.example", "b", outcome.Throttled)
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("refused after %s", took)
+		}
+		if r.Wait < 50*time.Second { // one every 50 s
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+// TestOpenBreakerRefusesWaiters: when the breaker opens, waiting callers are refused at once.
+func TestOpenBreakerRefusesWaiters(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		l := blind(newLimits(t, rdb, func(c *Config) { c.Inflight, c.MinCalls, c.MaxWait, c.MaxWaiters = 1, 1, time.Minute, 3 }))
+		p := enter(t, l, site, "fails")
+		var line []<-chan entered
+		for i, token := range tokens("waits", 3) {
+			line = append(line, goEnter(t.Context(), l, token))
+			heraldtest.Await(t, "it waits", func() bool { return countWaiting(l) == i+1 })
+		}
+		began := time.Now()
+		p.Release(t.Context(), Failed)
+		for _, ch := range line {
+			var r *RefusedError
+			if e := receive(t, ch); !errors.As(e.err, &r) || r.Reason != outcome.BreakerOpen || r.Wait < 29*time.Second {
+				t.Errorf("%+v", e)
+			}
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("told after %s", took)
+		}
+	})
+}
+
+// TestCancelledWhileAsking: a permit that arrives after its caller was cancelled is released.
+func TestCancelledWhileAsking(t *testing.T) {
+	t.Parallel()
+	rdb := client(t, heraldtest.RealRedis(t))
+	l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.MaxWaiters = 1, -1 })
+	ctx, cancel := context.WithCancel(t.Context())
+	var asked atomic.Int64
+	rdb.AddHook(hook{func() {
+		if asked.Add(1) == 1 {
+			cancel()
+		}
+	}})
+	if p, err := l.Acquire(ctx, site, site, "a"); !errors.Is(err, context.Canceled) || p != nil {
+		t.Fatalf("%v, %v", p, err)
+	}
+	if asked.Load() < 2 {
+		t.Fatal("Redis was not told")
+	}
+	enter(t, l, site, "b").Release(t.Context(), OK)
+}
+
+// hook calls before for each Redis command.
+type hook struct{ before func() }
+
+func (hook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		h.before()
+		return next(ctx, cmd)
+	}
+}
+
+func (hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}

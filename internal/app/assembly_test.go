@@ -1,0 +1,41 @@
+package app
+
+import (
+	"log/slog"
+	"testing"
+
+	"github.com/agentherald/herald/internal/app/backend"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+// TestLimitsOfEmbeddedRedis checks that workers share their limits through an external Redis. With an embedded Redis,
+// the limits are in memory.
+func TestLimitsOfEmbeddedRedis(t *testing.T) {
+	t.Parallel()
+	url := heraldtest.Redis(t)
+	q, err := queue.Open(queue.Config{URL: secret.New(url), Logger: slog.New(slog.DiscardHandler)})
+	heraldtest.Must(t, err)
+	defer q.Close()
+	for _, embedded := range []bool{false, true} {
+		a := &assembly{queue: q, backend: &backend.Backend{RedisURL: secret.New(url), EmbeddedRedis: embedded}}
+		cfg := load(t, "DATABASE_URL=postgres:///herald", "REDIS_URL="+url, "HERALD_KEYSET="+heraldtest.Keyset(t))
+		heraldtest.Must(t, a.openLimiters(cfg, Options{Logger: slog.New(slog.DiscardHandler)}))
+		if shared := a.fast != nil; shared == embedded {
+			t.Errorf("embedded %t: limits are shared: %t", embedded, shared)
+		}
+		// On a busy machine Redis may answer after the limiter's deadline; then the limiter asks it again later.
+		heraldtest.Await(t, "limits that Redis counts", func() bool {
+			permit, err := a.limits.Acquire(t.Context(), "https://agent.example", "https://agent.example", "a")
+			heraldtest.Must(t, err)
+			permit.Release(t.Context(), 0)
+			return !a.limits.Stats().Local
+		})
+		a.limits.Close()
+		a.unbound.Close()
+		if a.fast != nil {
+			_ = a.fast.Close()
+		}
+	}
+}

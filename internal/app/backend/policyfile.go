@@ -1,0 +1,62 @@
+package backend
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/config"
+	"github.com/agentherald/herald/internal/base/config/reload"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/job/policy"
+)
+
+// PolicyFile holds the operator's default policy (HERALD_POLICY_FILE). A nil PolicyFile holds an empty policy.
+type PolicyFile struct{ file *reload.File[policy.Policy] }
+
+// OpenPolicyFile reads the file. changed is called after each change; ticks triggers the checks (reload.Config).
+func OpenPolicyFile(cfg *config.Config, log *slog.Logger, ticks <-chan time.Time, changed func()) (*PolicyFile, error) {
+	if cfg.PolicyFile == "" {
+		return nil, nil
+	}
+	f, err := reload.Open(reload.Config[policy.Policy]{Name: "policy file", Path: cfg.PolicyFile, Read: os.ReadFile,
+		Parse: func(raw []byte, read func(string) ([]byte, error)) (policy.Policy, error) {
+			p, warnings, err := policy.Load(cfg.PolicyFile, raw, read)
+			for _, w := range warnings {
+				log.Warn("a filter of the policy file may have an unintended effect", "file", cfg.PolicyFile, "filter", w)
+			}
+			return p, err
+		},
+		Changed: func(_, p policy.Policy) bool {
+			log.Info("the policy file changed", "file", cfg.PolicyFile, "filters", len(p.Filters))
+			changed()
+			return true
+		}, Logger: log, Ticks: ticks})
+	if err != nil {
+		return nil, fmt.Errorf("HERALD_POLICY_FILE: %w", err)
+	}
+	log.Info("read the policy file", "file", cfg.PolicyFile, "filters", len(f.Get().Filters))
+	return &PolicyFile{f}, nil
+}
+
+// Run reloads the file when it changes, until ctx is cancelled.
+func (f *PolicyFile) Run(ctx context.Context) {
+	if f != nil {
+		f.file.Run(ctx)
+	}
+}
+
+// Policy returns the policy in force.
+func (f *PolicyFile) Policy() (p policy.Policy) {
+	if f != nil {
+		p = f.file.Get()
+	}
+	return p
+}
+
+// SkipJob applies the filters to a job's event (policy.Levels.SkipJob).
+func (f *PolicyFile) SkipJob(j job.Job) (policy.Decision, string) {
+	return policy.Levels{Default: f.Policy()}.SkipJob(j)
+}

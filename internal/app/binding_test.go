@@ -1,0 +1,64 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+// TestBindingPolicy checks the effect of HERALD_BINDING on two agents whose registrations name the same endpoint
+// without the endpoint's confirmation, while a call to the first one is in flight.
+func TestBindingPolicy(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	for _, c := range []struct {
+		env    []string
+		first  bool // the first agent is called
+		status store.Status
+		reason outcome.Reason
+	}{
+		{nil, true, store.Waiting, "agent_busy"},
+		{[]string{"HERALD_BINDING=off"}, true, store.Running, ""},
+		{[]string{"HERALD_BINDING=require"}, false, store.Rejected, "endpoint_unverified"},
+	} {
+		a := newAgent(t)
+		answer := sync.OnceFunc(func() { close(a.hold) })
+		t.Cleanup(answer)
+		r := run(t, false, append(append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t)), c.env...)...)
+		w := r.up()
+		accept(t, w, feedback(t, net, a.URL))
+		if c.first {
+			heraldtest.Receive(t, "the call", a.begun)
+		}
+		second := accept(t, w, feedback(t, net, a.URL))
+		ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
+		var d store.Delivery
+		heraldtest.AwaitState(t, func() bool {
+			var err error
+			d, err = w.Store.Delivery(ctx, second)
+			return err == nil && d.Status == c.status && d.Reason == c.reason && (c.status != store.Running || len(a.begun) > 0)
+		}, func() string {
+			return fmt.Sprintf("%v: the second delivery is %s %s: %s", c.env, d.Status, d.Reason, d.Error)
+		})
+		cancel()
+		if c.status == store.Rejected && !strings.Contains(d.Error, a.URL+"/.well-known/agent-registration.json") {
+			t.Errorf("its author is told %q", d.Error)
+		}
+		answer()
+		if c.status == store.Waiting {
+			delivered(t, w.Store, second)
+		}
+		if err := r.stop(); err != nil {
+			t.Errorf("%v: %v", c.env, err)
+		}
+	}
+}

@@ -1,0 +1,116 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// TestFollowsChains checks that only one of two workers that follow a chain reads it, and that its events are delivered
+// without a producer. When that worker stops, the other continues at the same position.
+func TestFollowsChains(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+heraldtest.Redis(t),
+		"HERALD_KEYSET="+heraldtest.Keyset(t), fmt.Sprintf("HERALD_WATCH=%d", net.ChainID()))
+	agent := newAgent(t)
+	close(agent.hold)
+	first := run(t, false, env...)
+	w := first.up()
+	heraldtest.Await(t, "the first reads", func() bool { return strings.Contains(first.log.String(), "reading the chain") })
+	second := run(t, false, env...)
+	second.up()
+
+	feedback(t, net, agent.URL)
+	heraldtest.Await(t, "the agent is called", func() bool { return agent.count() == 1 })
+	cursors, err := w.Store.Cursors(t.Context(), net.ChainID())
+	if err != nil || len(cursors) == 0 || cursors[0].Next == 0 || cursors[0].MovedAt.IsZero() {
+		t.Errorf("%+v, %v", cursors, err)
+	}
+	heraldtest.Must(t, first.stop())
+	feedback(t, net, agent.URL)
+	heraldtest.Await(t, "the agent is called by the other one", func() bool { return agent.count() == 2 })
+	heraldtest.Must(t, second.stop())
+	heraldtest.Equal(t, "calls", agent.count(), 2)
+}
+
+// TestLagIsReported checks that /readyz, the log and the metrics report how far the reading of a chain is behind.
+func TestLagIsReported(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	database := secret.New(heraldtest.Postgres(t, store.Migrate))
+	cfg := load(t, append(chainEnv(net, net.URL()), "DATABASE_URL="+database.Reveal(), "HERALD_QUEUE=embedded",
+		"HERALD_KEYSET="+heraldtest.Keyset(t), fmt.Sprintf("HERALD_WATCH=%d", net.ChainID()))...)
+	client, err := chain.New(chain.Config{ChainID: net.ChainID(), URLs: []secret.Secret{secret.New(net.URL())}})
+	heraldtest.Must(t, err)
+	t.Cleanup(client.Close)
+	f, err := openFollowers(cfg, database, map[uint64]*chain.Client{net.ChainID(): client}, nil, nil, nil, nil, Options{Logger: slog.New(slog.DiscardHandler)})
+	heraldtest.Must(t, err)
+	t.Cleanup(f.closeStore)
+	followed := f.chains[0]
+	if p := f.measureProgress(t.Context(), followed); p.known {
+		t.Errorf("it has not been read yet: %+v", p)
+	}
+	head, err := client.Head(t.Context())
+	heraldtest.Must(t, err)
+	c, err := f.store.OpenCursor(t.Context(), followed.watcher.Keys()[0], head, nil)
+	if err == nil {
+		_, err = f.store.AdvanceCursors(t.Context(), []*store.Cursor{&c}, store.Advance{From: head, To: head, Head: head})
+	}
+	heraldtest.Must(t, err)
+	if p := f.measureProgress(t.Context(), followed); !p.known || p.behind || p.lag.Blocks != 0 {
+		t.Errorf("it is read to its head: %+v", p)
+	}
+	for range 2 * int(behindAfter/time.Second) { // the chain's clock advances by at least one second per block
+		if _, err := net.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ready, told := newReadiness(), &heraldtest.Log{}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.watchLag(ctx, followed, ready, slog.New(slog.NewTextHandler(told, nil)))
+	}()
+	name := fmt.Sprintf("reading chain %d", net.ChainID())
+	heraldtest.Await(t, "the readiness names it", func() bool {
+		waiting, degraded := ready.readState()
+		return len(waiting) == 1 && strings.Contains(degraded[name], "120 blocks are not read yet")
+	})
+	cancel()
+	<-done
+	if !strings.Contains(told.String(), "events come late") {
+		t.Errorf("%s", told)
+	}
+	since := time.Now().Add(-2 * time.Minute)
+	heraldtest.Must(t, f.store.NoteStall(t.Context(), followed.watcher.Keys()[0], &since, "the node answered error -32014: no"))
+	reportProgress(net.ChainID(), f.measureProgress(t.Context(), followed), ready, slog.New(slog.DiscardHandler))
+	if _, degraded := ready.readState(); !strings.Contains(degraded[name], "error -32014: no") {
+		t.Errorf("%v", degraded)
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(f)
+	found, err := registry.Gather()
+	heraldtest.Must(t, err)
+	values := map[string]float64{}
+	for _, m := range found {
+		one := m.GetMetric()[0]
+		values[m.GetName()] = one.GetGauge().GetValue() + one.GetCounter().GetValue()
+	}
+	if len(values) != 6 || values["herald_chain_lag_blocks"] != 120 || values["herald_chain_up"] != 1 || values["herald_chain_lag_seconds"] < 119 {
+		t.Errorf("%v", values)
+	}
+}

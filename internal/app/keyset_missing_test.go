@@ -1,0 +1,42 @@
+package app
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+// TestMissingKeysAreReported checks that a worker with a wrong keyset logs at its start which key sealed the stored
+// secrets, and that the operator must restore that keyset.
+func TestMissingKeysAreReported(t *testing.T) {
+	t.Parallel()
+	st, err := store.Open(store.Config{URL: secret.New(heraldtest.Postgres(t, store.Migrate))})
+	heraldtest.Must(t, err)
+	t.Cleanup(st.Close)
+	right, err := secret.Create()
+	heraldtest.Must(t, err)
+	wrong, err := secret.Create()
+	heraldtest.Must(t, err)
+	for i := range 2 {
+		token := store.Token{Agent: store.Agent{ChainID: 8453, Registry: "0xaa", ID: fmt.Sprint(i)}, Origin: "https://agent.example", Scheme: store.SchemeBearer,
+			Header: "Authorization"}
+		token.Ciphertext, err = right.Seal([]byte("t0ken"), token.Binding())
+		heraldtest.Must(t, err)
+		if _, _, err := st.SetToken(t.Context(), token); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for keys, want := range map[*secret.Keyset]string{right: "", wrong: fmt.Sprintf("restore the keyset with this key\" key=%d tokens=2", right.PrimaryID())} {
+		var said bytes.Buffer
+		(&assembly{store: st, keys: keys}).logMissingKeys(t.Context(), slog.New(slog.NewTextHandler(&said, nil)))
+		if !strings.Contains(said.String(), want) || (said.Len() > 0) != (want != "") {
+			t.Errorf("%q; want %q", said.String(), want)
+		}
+	}
+}

@@ -1,0 +1,260 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/config"
+	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(helperVariable) != "" {
+		runHelper()
+	}
+	queue.LogDriver(slog.New(slog.DiscardHandler))
+	heraldtest.RunAtOnce(2)
+	heraldtest.Main(m, devnettest.Leftovers()...)
+}
+
+// running is a service that runs in this process.
+type running struct {
+	t       testing.TB
+	cancel  context.CancelFunc
+	ended   chan error
+	worker  chan *Worker
+	listen  string
+	log     *heraldtest.Log
+	mu      sync.Mutex
+	steps   []delivery.Step
+	outcome error
+	stopped bool
+}
+
+// run starts a service with this environment. It is stopped at the end of the test, if not before.
+func run(t testing.TB, ephemeral bool, env ...string) *running {
+	t.Helper()
+	return runWith(t, Options{Ephemeral: ephemeral}, env...)
+}
+
+// runWith is run with options of the test's own.
+func runWith(t testing.TB, o Options, env ...string) *running {
+	t.Helper()
+	r := &running{t: t, ended: make(chan error, 1), worker: make(chan *Worker, 1), listen: heraldtest.Address(t), log: &heraldtest.Log{}}
+	cfg := load(t, append(env, "HERALD_LISTEN="+r.listen, "HERALD_ALLOW_NETWORKS=127.0.0.0/8", "IPFS_GATEWAYS=http://127.0.0.1:1")...)
+	ctx, cancel := context.WithCancel(context.Background())
+	r.cancel = cancel
+	o.Logger, o.ChainLook = slog.New(slog.NewTextHandler(r.log, nil)), 200*time.Millisecond
+	o.Running = func(w *Worker) { r.worker <- w }
+	o.Trace = func(s delivery.Step) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.steps = append(r.steps, s)
+	}
+	go func() { r.ended <- Run(ctx, cfg, o) }()
+	t.Cleanup(func() { _ = r.stop() })
+	return r
+}
+
+// stop requests an orderly stop, as SIGTERM does, and waits for it.
+func (r *running) stop() error {
+	r.cancel()
+	return r.wait()
+}
+
+func (r *running) wait() error {
+	r.t.Helper()
+	if !r.stopped {
+		r.stopped = true
+		select {
+		case r.outcome = <-r.ended:
+		case <-time.After(60 * time.Second):
+			r.t.Fatalf("the service does not end; it said:\n%s", r.log)
+		}
+	}
+	return r.outcome
+}
+
+// up waits until the service processes tasks.
+func (r *running) up() *Worker {
+	r.t.Helper()
+	select {
+	case w := <-r.worker:
+		return w
+	case err := <-r.ended:
+		r.stopped, r.outcome = true, err
+		r.t.Fatalf("the service ended: %v; it said:\n%s", err, r.log)
+	case <-time.After(60 * time.Second):
+		r.t.Fatalf("the service does not begin; it said:\n%s", r.log)
+	}
+	return nil
+}
+
+// readiness returns the answer of /readyz.
+func (r *running) readiness() (status int, waiting map[string]string) {
+	status, waiting, _ = r.askReady()
+	return status, waiting
+}
+
+func (r *running) askReady() (status int, waiting, degraded map[string]string) {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 30 * time.Second}
+	res, err := client.Get("http://" + r.listen + "/readyz")
+	if err != nil {
+		return 0, nil, nil
+	}
+	defer res.Body.Close()
+	var body struct{ For, Degraded map[string]string }
+	_ = json.NewDecoder(res.Body).Decode(&body)
+	return res.StatusCode, body.For, body.Degraded
+}
+
+// untilReadyWithout waits until /readyz returns 200 and reports exactly these services as degraded.
+func (r *running) untilReadyWithout(names ...string) (degraded map[string]string) {
+	r.t.Helper()
+	var code int
+	var waiting map[string]string
+	heraldtest.AwaitState(r.t, func() bool {
+		code, waiting, degraded = r.askReady()
+		for _, name := range names {
+			if degraded[name] == "" {
+				return false
+			}
+		}
+		return code == http.StatusOK && len(degraded) == len(names)
+	}, func() string {
+		return fmt.Sprintf("/readyz says %d, waiting %v, degraded %v, want %v", code, waiting, degraded, names)
+	})
+	return degraded
+}
+
+func (r *running) untilWaitingFor(names ...string) map[string]string {
+	r.t.Helper()
+	var code int
+	var waiting map[string]string
+	heraldtest.AwaitState(r.t, func() bool {
+		code, waiting = r.readiness()
+		for _, name := range names {
+			if waiting[name] == "" {
+				return false
+			}
+		}
+		return code == http.StatusServiceUnavailable
+	}, func() string { return fmt.Sprintf("/readyz says %d %v, want %v", code, waiting, names) })
+	return waiting
+}
+
+func (r *running) get(path string) string {
+	r.t.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 30 * time.Second}
+	res, err := client.Get("http://" + r.listen + path)
+	heraldtest.Must(r.t, err)
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != http.StatusOK {
+		r.t.Fatalf("%s: %d %v %s", path, res.StatusCode, err, b)
+	}
+	return string(b)
+}
+
+func load(t testing.TB, env ...string) *config.Config {
+	t.Helper()
+	cfg, err := config.Load(env)
+	heraldtest.Must(t, err)
+	return cfg
+}
+
+// dataFolder returns a folder for HERALD_DATA that the account which runs Postgres for root can enter.
+func dataFolder(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "herald-test-")
+	heraldtest.Must(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if os.Geteuid() == 0 {
+		heraldtest.Must(t, os.Chmod(dir, 0o711))
+	}
+	return dir
+}
+
+// agent accepts feedback. If hold is not nil, each call blocks until it is closed.
+type agent struct {
+	*httptest.Server
+	begun chan bool
+	hold  chan bool
+	mu    sync.Mutex
+	calls int
+}
+
+func newAgent(t testing.TB) *agent {
+	t.Helper()
+	a := &agent{begun: make(chan bool, 100), hold: make(chan bool)}
+	a.Server = httptest.NewServer(a)
+	t.Cleanup(a.Server.Close)
+	return a
+}
+
+func (a *agent) count() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.calls
+}
+
+func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var req struct {
+		ID     json.RawMessage
+		Method string
+	}
+	if r.URL.Path == "/.well-known/agent-registration.json" {
+		http.NotFound(w, r)
+		return
+	}
+	if r.Method == http.MethodPost {
+		_ = json.NewDecoder(r.Body).Decode(&req)
+	}
+	answer := func(result string) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, req.ID, result)
+	}
+	switch req.Method {
+	case "initialize":
+		answer(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"a","version":"1"}}`)
+	case "tools/list":
+		answer(`{"tools":[{"name":"agent.receiveFeedback","inputSchema":{"type":"object"}}]}`)
+	case "tools/call":
+		a.mu.Lock()
+		a.calls++
+		a.mu.Unlock()
+		a.begun <- true
+		<-a.hold
+		answer(`{"content":[{"type":"text","text":"thank you"}]}`)
+	case "":
+		w.WriteHeader(http.StatusMethodNotAllowed)
+	default:
+		w.WriteHeader(http.StatusAccepted)
+	}
+}
+
+var errStop = errors.New("stop")
+
+func fileNames(t testing.TB, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	heraldtest.Must(t, err)
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}

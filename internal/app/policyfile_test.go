@@ -1,0 +1,153 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+// TestPolicyFile checks that the policy file filters and holds deliveries, and that a changed file, or a changed file of
+// clients, takes effect without a restart. The entry of the servers file overrides the policy. A worker does not start
+// with a broken file.
+func TestPolicyFile(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	a := newAgent(t)
+	close(a.hold)
+	dir := t.TempDir()
+	path, clients, listed := filepath.Join(dir, "policy.json"), filepath.Join(dir, "clients.txt"), filepath.Join(dir, "servers.json")
+	write := func(path, content string) {
+		t.Helper()
+		heraldtest.Must(t, os.WriteFile(path, []byte(content), 0o600))
+	}
+	first, second, third := feedback(t, net, a.URL), feedback(t, net, a.URL), feedback(t, net, a.URL)
+	var event struct {
+		AgentID json.Number `json:"agentId"`
+	}
+	heraldtest.Must(t, json.Unmarshal(third, &event))
+	write(clients, net.Account(1).Address.String())
+	write(path, `{"filters": [{"action": "skip", "when": {"client": {"file": "clients.txt"}}}]}`)
+	write(listed, fmt.Sprintf(`{"servers": {"%d:%s": {"enabled": true}}}`, net.ChainID(), event.AgentID))
+	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+heraldtest.Redis(t),
+		"HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_POLICY_FILE="+path, "HERALD_SERVERS_FILE="+listed)
+	looks := make(chan time.Time)
+	r := runWith(t, Options{PolicyTicks: looks}, env...)
+	w := r.up()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	ends := func(line []byte, status store.Status, reason string) store.Delivery {
+		t.Helper()
+		id := accept(t, w, line)
+		var d store.Delivery
+		heraldtest.AwaitState(t, func() bool {
+			var err error
+			d, err = w.Store.Delivery(ctx, id)
+			return err == nil && d.Status == status && string(d.Reason) == reason
+		}, func() string { return fmt.Sprintf("%s %s: %s", d.Status, d.Reason, d.Error) })
+		return d
+	}
+	ends(first, store.Skipped, "filtered")
+
+	write(clients, net.Account(2).Address.String()+"\n"+net.Account(3).Address.String())
+	looks <- time.Now()
+	looks <- time.Now() // the first look has ended
+	write(path, `{"enabled": false}`)
+	looks <- time.Now()
+	looks <- time.Now()
+	held := ends(second, store.Held, "agent_disabled")
+	ends(third, store.Delivered, "")
+
+	write(path, `{"enabled": true, "onUnknown": "resend"}`)
+	looks <- time.Now()
+	delivered(t, w.Store, held.ID)
+	if a.count() != 2 {
+		t.Errorf("%d calls", a.count())
+	}
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	if n := strings.Count(r.log.String(), "the policy file changed"); n != 3 {
+		t.Errorf("it logs %d changes:\n%s", n, r.log)
+	}
+
+	write(path, `{"filters": [{"action": "skip", "when": {"tag3": "x"}}]}`)
+	if err := Run(t.Context(), load(t, append(env, "HERALD_LISTEN="+heraldtest.Address(t))...), Options{Logger: slog.New(slog.DiscardHandler)}); err == nil ||
+		!strings.Contains(err.Error(), "HERALD_POLICY_FILE: "+path+": filters[0].when.tag3") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestNoiseIsFilteredAtAcceptance checks that of the past events of a chain, of which 95 % are noise, the agent is called
+// only for the rest. The others end when the follower reads them: they have no task, and no worker checks them. A
+// revocation of such a feedback ends without a call.
+func TestNoiseIsFilteredAtAcceptance(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	a := newAgent(t)
+	close(a.hold)
+	var event job.Job
+	heraldtest.Must(t, json.Unmarshal(feedback(t, net, a.URL), &event)) // one event that is no noise
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	const noise = 38
+	var last uint64
+	for range noise {
+		var err error
+		last, _, err = net.GiveFeedback(ctx, net.Account(2), devnet.Feedback{AgentID: event.AgentID, Value: big.NewInt(1), Tag1: "miner-vouch"})
+		heraldtest.Must(t, err)
+	}
+	_, _, err := net.GiveFeedback(ctx, net.Account(3), devnet.Feedback{AgentID: event.AgentID, Value: big.NewInt(1), Tag1: "uptime"})
+	heraldtest.Must(t, err)
+	_, err = net.RevokeFeedback(ctx, net.Account(2), event.AgentID, last)
+	heraldtest.Must(t, err)
+
+	path := filepath.Join(t.TempDir(), "policy.json")
+	heraldtest.Must(t, os.WriteFile(path, []byte(`{"filters": [{"action": "skip", "when": {"tag1": "miner-*"}}]}`), 0o600))
+	database := heraldtest.Postgres(t, store.Migrate)
+	st, err := store.Open(store.Config{URL: secret.New(database), MaxConns: 2})
+	heraldtest.Must(t, err)
+	defer st.Close()
+	for _, contract := range net.Deployment().List() { // so that the follower reads the past events
+		_, err := st.OpenCursor(ctx, store.CursorKey{ChainID: net.ChainID(), Contracts: contract}, 0, nil)
+		heraldtest.Must(t, err)
+	}
+	r := run(t, false, append(chainEnv(net, net.URL()), "DATABASE_URL="+database, "REDIS_URL="+heraldtest.Redis(t),
+		"HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_POLICY_FILE="+path, fmt.Sprintf("HERALD_WATCH=%d", net.ChainID()))...)
+	r.up()
+	count := func(reason, status string) (n int) {
+		rows, err := st.Deliveries(ctx, store.Filter{Status: store.Status(status), Reason: outcome.Reason(reason), Limit: 100})
+		heraldtest.Must(t, err)
+		for _, row := range rows {
+			if d, err := st.Delivery(ctx, row.ID); err != nil || reason == "filtered" && (d.Dispatch > 0 || !strings.HasPrefix(d.Error, "rule 1 of the default policy")) ||
+				status == "skipped" && d.Attempts > 0 {
+				t.Fatalf("%+v, %v", d, err)
+			}
+		}
+		return len(rows)
+	}
+	got := ""
+	heraldtest.AwaitState(t, func() bool {
+		got = fmt.Sprint(count("filtered", "skipped"), count("", "delivered"), count("never_delivered", "skipped"))
+		return got == fmt.Sprint(noise, 2, 1)
+	}, func() string { return got })
+	if metrics := r.get("/metrics"); !strings.Contains(metrics, fmt.Sprintf(`herald_filtered_total{level="default",rule="1"} %d`, noise)) {
+		t.Error("the filtered events are not counted")
+	}
+	heraldtest.Must(t, r.stop())
+	heraldtest.Equal(t, "calls", a.count(), 2)
+}

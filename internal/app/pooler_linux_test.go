@@ -1,0 +1,67 @@
+package app
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/agentherald/herald/internal/operator/doctor"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/jackc/pgx/v5"
+)
+
+// TestBehindPooler: a worker delivers through a PgBouncer in transaction mode, before and after it was
+// killed. The worker does not start while the pooler's sessions lack settings, and names the statements that give them.
+// Without HERALD_LEADER_DATABASE_URL its readiness names that setting.
+func TestBehindPooler(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	database := heraldtest.Postgres(t, store.Migrate)
+	pooler := heraldtest.StartPooler(t, database)
+	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+pooler.URL, "REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t))
+
+	lost := run(t, false, env...)
+	if why := lost.untilWaitingFor("postgres")["postgres"]; !strings.Contains(why, "set HERALD_LEADER_DATABASE_URL") {
+		t.Errorf("/readyz says %q", why)
+	}
+	if err := lost.stop(); err != nil {
+		t.Error(err)
+	}
+	env = append(env, "HERALD_LEADER_DATABASE_URL="+database)
+	err := run(t, false, env...).wait()
+	if err == nil {
+		t.Fatal("the worker starts without the settings")
+	}
+	_, commands, _ := strings.Cut(err.Error(), "console: ")
+	c, err := pgx.Connect(t.Context(), database)
+	if err == nil {
+		_, err = c.Exec(t.Context(), commands)
+		err = errors.Join(err, c.Close(t.Context()))
+	}
+	heraldtest.Must(t, err)
+	pooler.Kill()
+	pooler.Start()
+
+	w := run(t, false, env...).up()
+	a := newAgent(t)
+	close(a.hold)
+	delivered(t, w.Store, accept(t, w, feedback(t, net, a.URL)))
+	for _, f := range doctor.Diagnose(t.Context(), w.Operator) {
+		if !f.OK && (f.Check == "postgres" || f.Check == "migrations") {
+			t.Errorf("doctor: %s: %s", f.Check, f.Text)
+		}
+	}
+	pooler.Kill()
+	pooler.Start()
+	line := feedback(t, net, a.URL)
+	heraldtest.Await(t, "a job is accepted, after the closed connections have been used", func() bool {
+		got, err := w.Intake.Submit(t.Context(), [][]byte{line}, store.Source{Name: store.SourceCommand, Trust: store.TrustDirect})
+		if err == nil {
+			delivered(t, w.Store, got[0].ID)
+		}
+		return err == nil
+	})
+}

@@ -1,0 +1,149 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/google/uuid"
+)
+
+// TestServersFile checks that the servers file sets an agent's endpoint and can hold its deliveries. A changed file
+// takes effect without a restart, a broken one does not.
+func TestServersFile(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	a := newAgent(t)
+	close(a.hold)
+	line := feedback(t, net, "https://127.0.0.1:1/nobody")
+	var event struct {
+		AgentID json.Number `json:"agentId"`
+	}
+	heraldtest.Must(t, json.Unmarshal(line, &event))
+	path := filepath.Join(t.TempDir(), "servers.json")
+	write := func(content string) {
+		t.Helper()
+		heraldtest.Must(t, os.WriteFile(path, []byte(content), 0o600))
+	}
+	say := func(entry string) {
+		t.Helper()
+		write(fmt.Sprintf(`{"servers": {"%d:%s": %s, "99:1": {}}}`, net.ChainID(), event.AgentID, entry))
+	}
+	say(`{"url": "` + a.URL + `", "enabled": false}`)
+	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_SERVERS_FILE="+path)
+	looks := make(chan time.Time)
+	look := func() { looks <- time.Now() }
+	r := runWith(t, Options{ServersTicks: looks}, env...)
+	w := r.up()
+	id := accept(t, w, line)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var d store.Delivery
+	heraldtest.AwaitState(t, func() bool {
+		var err error
+		d, err = w.Store.Delivery(ctx, id)
+		return err == nil && d.Status == store.Held && d.Reason == "agent_disabled"
+	}, func() string { return fmt.Sprintf("%s %s: %s", d.Status, d.Reason, d.Error) })
+
+	write("{\n")
+	look()
+	heraldtest.AwaitState(t, func() bool { return strings.Contains(r.log.String(), "is invalid") }, func() string { return r.log.String() })
+	say(`{"url": "` + a.URL + `"}`)
+	look()
+	if d := delivered(t, w.Store, id); d.Endpoint != a.URL || a.count() != 1 {
+		t.Errorf("%+v, %d calls", d, a.count())
+	}
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	for _, want := range []string{"set IDENTITY_REGISTRY_99", fmt.Sprintf("%d:%s (enabled)", net.ChainID(), event.AgentID)} {
+		if !strings.Contains(r.log.String(), want) {
+			t.Errorf("the log lacks %s:\n%s", want, r.log)
+		}
+	}
+
+	write("{\n,")
+	if err := Run(t.Context(), load(t, append(env, "HERALD_LISTEN="+heraldtest.Address(t))...), Options{Logger: slog.New(slog.DiscardHandler)}); err == nil ||
+		!strings.Contains(err.Error(), "HERALD_SERVERS_FILE: "+path+":2: is not JSON") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestServersFileReleases checks that deliveries that are held because the agent refused the file's credential are
+// delivered after the file was fixed, both while the worker runs and at its start.
+func TestServersFileReleases(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	a := newAgent(t)
+	close(a.hold)
+	door := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasPrefix(r.Header.Get("X-Api-Key"), "right") {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		a.ServeHTTP(w, r)
+	}))
+	t.Cleanup(door.Close)
+	first, second := feedback(t, net, "https://127.0.0.1:1/nobody"), feedback(t, net, "https://127.0.0.1:1/nobody")
+	path := filepath.Join(t.TempDir(), "servers.json")
+	key := func(line []byte, key string) string {
+		t.Helper()
+		var event struct {
+			AgentID json.Number `json:"agentId"`
+		}
+		heraldtest.Must(t, json.Unmarshal(line, &event))
+		return fmt.Sprintf(`"%d:%s": {"url": "%s", "auth": {"type": "header", "header": "X-Api-Key", "token": "%s"}}`, net.ChainID(), event.AgentID, door.URL, key)
+	}
+	write := func(entries ...string) {
+		t.Helper()
+		heraldtest.Must(t, os.WriteFile(path, []byte(`{"servers": {`+strings.Join(entries, ",")+`}}`), 0o600))
+	}
+	write(key(first, "wrong"), key(second, "wrong"))
+	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_SERVERS_FILE="+path)
+	looks := make(chan time.Time)
+	look := func() { looks <- time.Now() }
+	r := runWith(t, Options{ServersTicks: looks}, env...)
+	w := r.up()
+	held := func(id uuid.UUID, dispatch int) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		var d store.Delivery
+		heraldtest.AwaitState(t, func() bool {
+			var err error
+			d, err = w.Store.Delivery(ctx, id)
+			return err == nil && d.Status == store.Held && d.Dispatch >= dispatch && d.Reason == "auth_required" && strings.Contains(d.Error, "correct its auth or headers in the servers file")
+		}, func() string { return fmt.Sprintf("%s %s: %s", d.Status, d.Reason, d.Error) })
+	}
+	one, two := accept(t, w, first), accept(t, w, second)
+	held(one, 1)
+	held(two, 1)
+	write(key(first, "no better"), key(second, "wrong"))
+	look()
+	held(one, 2)
+	write(key(first, "right"), key(second, "wrong"))
+	look()
+	delivered(t, w.Store, one)
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	write(key(first, "right"), key(second, "right"))
+	r = run(t, false, env...)
+	w = r.up()
+	delivered(t, w.Store, two)
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+}

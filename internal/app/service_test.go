@@ -1,0 +1,303 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/big"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/app/backend"
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/erc8004"
+	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/google/uuid"
+)
+
+// chainEnv returns the settings for a chain whose node is at url.
+func chainEnv(n *devnet.Net, url string) []string {
+	d, id := n.Deployment(), n.ChainID()
+	return []string{fmt.Sprintf("RPC_URL_%d=%s", id, url), fmt.Sprintf("IDENTITY_REGISTRY_%d=%s", id, d.Identity),
+		fmt.Sprintf("REPUTATION_REGISTRY_%d=%s", id, d.Reputation)}
+}
+
+// feedback registers an agent whose registration names url as its endpoint, and the agent itself. It gives the agent
+// one feedback and returns the job for it, as an indexer enqueues it.
+func feedback(t testing.TB, n *devnet.Net, url string) []byte {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	id, _, err := n.Register(ctx, n.Account(0), "")
+	heraldtest.Must(t, err)
+	doc, _ := json.Marshal(map[string]any{"services": []any{map[string]any{"name": "MCP", "endpoint": url, "version": "2025-11-25"}},
+		"registrations": []any{map[string]any{"agentId": id, "agentRegistry": fmt.Sprintf("eip155:%d:%s", n.ChainID(), n.Deployment().Identity)}}})
+	if _, err := n.SetURI(ctx, n.Account(0), id, "data:application/json,"+string(doc)); err != nil {
+		t.Fatal(err)
+	}
+	_, receipt, err := n.GiveFeedback(ctx, n.Account(1), devnet.Feedback{AgentID: id, Value: big.NewInt(1)})
+	heraldtest.Must(t, err)
+	for _, l := range receipt.Logs {
+		if e, err := erc8004.Decode(*l); err == nil && e.Kind == erc8004.NewFeedback {
+			j, err := chain.Job(e, n.ChainID(), n.Deployment(), 0, job.Limits{})
+			heraldtest.Must(t, err)
+			line, _ := json.Marshal(j)
+			return line
+		}
+	}
+	t.Fatal("no event was mined")
+	return nil
+}
+
+func accept(t testing.TB, w *Worker, line []byte) uuid.UUID {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	got, err := w.Intake.Submit(ctx, [][]byte{line}, store.Source{Name: store.SourceCommand, Trust: store.TrustDirect})
+	if err != nil || got[0].Verdict != store.Accepted {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	return got[0].ID
+}
+
+func delivered(t testing.TB, st *store.Store, id uuid.UUID) store.Delivery {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	var d store.Delivery
+	heraldtest.AwaitState(t, func() bool {
+		var err error
+		d, err = st.Delivery(ctx, id)
+		return err == nil && d.Status.Final()
+	}, func() string { return fmt.Sprintf("the delivery is %s %s: %s", d.Status, d.Reason, d.Error) })
+	if d.Status != store.Delivered {
+		t.Fatalf("%s %s: %s", d.Status, d.Reason, d.Error)
+	}
+	return d
+}
+
+// TestWaitsForMissingServices checks a start without Postgres and Redis. The worker waits, /readyz names each missing
+// service, and the worker starts when they are available. /readyz also names a chain that is unavailable, but the
+// worker does not wait for it.
+func TestWaitsForMissingServices(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	pg, dbURL := heraldtest.PostgresGate(t, heraldtest.Postgres(t, store.Migrate))
+	redis, redisURL := heraldtest.RedisGate(t, heraldtest.Redis(t))
+	node := heraldtest.NewGate(t, strings.TrimPrefix(net.URL(), "http://"))
+	r := run(t, false, append(chainEnv(net, "http://"+node.Address), "DATABASE_URL="+dbURL, "REDIS_URL="+redisURL, "HERALD_KEYSET="+heraldtest.Keyset(t))...)
+
+	name := fmt.Sprintf("chain %d", net.ChainID())
+	if waiting := r.untilWaitingFor("postgres", "redis"); waiting[name] != "" {
+		t.Errorf("a chain is waited for: %v", waiting)
+	}
+	redis.Open()
+	heraldtest.AwaitState(t, func() bool {
+		_, waiting, degraded := r.askReady()
+		return waiting["redis"] == "" && degraded[name] != ""
+	},
+		func() string { return r.log.String() })
+	node.Open()
+	heraldtest.AwaitState(t, func() bool { _, _, degraded := r.askReady(); return degraded[name] == "" }, func() string { return r.log.String() })
+	if waiting := r.untilWaitingFor("postgres"); waiting["postgres"] == "" || waiting["start"] == "" {
+		t.Errorf("%v", waiting)
+	}
+	select {
+	case <-r.worker:
+		t.Fatal("it takes tasks without Postgres")
+	default:
+	}
+	pg.Open()
+	w := r.up()
+	heraldtest.AwaitState(t, func() bool { code, _ := r.readiness(); return code == http.StatusOK }, func() string { _, waiting := r.readiness(); return fmt.Sprint(waiting) })
+
+	a := newAgent(t)
+	close(a.hold)
+	delivered(t, w.Store, accept(t, w, feedback(t, net, a.URL)))
+	metrics := r.get("/metrics")
+	for _, want := range []string{`mcp_calls_total{status="success",tool_name="agent.receiveFeedback"} 1`, `herald_deliveries_open{status="queued"} 0`,
+		`herald_deliveries_total{kind="NewFeedback",reason="",status="delivered"} 1`, "herald_overdue_seconds 0", "herald_delivery_latency_seconds_count 1",
+		`herald_queue_tasks{lane="first",state="completed"} 1`, `herald_postgres_connections{state="max"}`,
+		`herald_commit_groups_failed_total{statement="record"} 0`} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("/metrics lacks %s", want)
+		}
+	}
+	page := r.get("/monitor/api/queues/first/completed_tasks")
+	if !strings.Contains(page, `"completed":1`) || !strings.Contains(page, `"result":""`) {
+		t.Errorf("the web UI says %.500s", page)
+	}
+
+	// Redis fails again while the worker runs: /readyz reports it, and the worker continues.
+	redis.Close()
+	r.untilWaitingFor("redis")
+	redis.Open()
+	heraldtest.AwaitState(t, func() bool { code, _ := r.readiness(); return code == http.StatusOK }, func() string { return r.log.String() })
+	if err := r.stop(); err != nil {
+		t.Errorf("%v", err)
+	}
+	for _, secret := range []string{"HERALD_KEYSET", "password"} {
+		if strings.Contains(r.log.String(), secret) {
+			t.Errorf("the log says %s", secret)
+		}
+	}
+}
+
+// TestStopDuringACall checks that the call in flight finishes during a stop, that the delivery is recorded as delivered
+// and not repeated, and that the data is still there at the next start.
+func TestStopDuringACall(t *testing.T) {
+	t.Parallel()
+	heraldtest.EmptyPostgres(t) // skips the test without installed programs, because the service would download them
+	net := devnettest.Start(t, devnet.Config{})
+	a := newAgent(t)
+	data := dataFolder(t)
+	env := append(chainEnv(net, net.URL()), "HERALD_DATA="+data)
+	r := run(t, false, env...)
+	w := r.up()
+
+	// Another command finds the running worker.
+	cfg := load(t, env...)
+	b, err := backend.Attach(t.Context(), cfg, 60*time.Second, slog.New(slog.DiscardHandler))
+	if err != nil || b.DatabaseURL.IsZero() || b.RedisURL.IsZero() {
+		t.Fatalf("%+v, %v", b, err)
+	}
+
+	id := accept(t, w, feedback(t, net, a.URL))
+	heraldtest.Receive(t, "the call", a.begun)
+	r.cancel()
+	r.untilWaitingFor("stop")
+	close(a.hold)
+	if err := r.wait(); err != nil {
+		t.Fatalf("%v\n%s", err, r.log)
+	}
+	heraldtest.Equal(t, "calls", a.count(), 1)
+	var recorded []string
+	for _, s := range r.steps {
+		if s.Name == "record" {
+			recorded = append(recorded, s.Detail)
+		}
+	}
+	if len(recorded) != 1 || recorded[0] != "delivered" {
+		t.Errorf("recorded %v", recorded)
+	}
+	if _, err := embedded.ReadRunFile(data); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("run.json is still there: %v", err)
+	}
+
+	// Without a worker, a command starts only Postgres, and waits for it for at most its timeout.
+	if b, err = backend.Attach(t.Context(), cfg, time.Millisecond, slog.New(slog.DiscardHandler)); err == nil ||
+		!strings.Contains(err.Error(), "did not start in time") || !strings.Contains(err.Error(), "--timeout") {
+		t.Fatalf("%+v, %v", b, err)
+	}
+	b, err = backend.Attach(t.Context(), cfg, time.Minute, slog.New(slog.DiscardHandler))
+	heraldtest.Must(t, err)
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if err := b.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	st, err := backend.OpenStore(t.Context(), cfg, b, 60*time.Second, slog.New(slog.DiscardHandler))
+	heraldtest.Must(t, err)
+	defer st.Close()
+	if d := delivered(t, st, id); d.Attempts != 1 || len(d.History) != 1 {
+		t.Errorf("%+v", d)
+	}
+	if !b.RedisURL.IsZero() {
+		t.Error("a Redis was started for a command")
+	}
+}
+
+// TestEphemeral checks that --ephemeral leaves no data behind.
+func TestEphemeral(t *testing.T) {
+	t.Parallel()
+	heraldtest.EmptyPostgres(t)
+	net := devnettest.Start(t, devnet.Config{})
+	a := newAgent(t)
+	close(a.hold)
+	data := dataFolder(t)
+	r := run(t, true, append(chainEnv(net, net.URL()), "HERALD_DATA="+data)...)
+	w := r.up()
+	delivered(t, w.Store, accept(t, w, feedback(t, net, a.URL)))
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	if left := fileNames(t, data); len(left) != 0 {
+		t.Errorf("left in the data folder: %v", left)
+	}
+}
+
+func TestRefusesToStart(t *testing.T) {
+	t.Parallel()
+	t.Run("pending migrations", func(t *testing.T) {
+		t.Parallel()
+		r := run(t, false, "DATABASE_URL="+heraldtest.EmptyPostgres(t), "REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t))
+		if err := r.wait(); err == nil || !strings.Contains(err.Error(), "run `worker migrate`") {
+			t.Errorf("%v", err)
+		}
+	})
+	t.Run("an address that is taken", func(t *testing.T) {
+		t.Parallel()
+		g := heraldtest.NewGate(t, "127.0.0.1:1")
+		g.Open()
+		cfg := load(t, "HERALD_LISTEN="+g.Address)
+		if err := Run(t.Context(), cfg, Options{Logger: slog.New(slog.DiscardHandler)}); err == nil || !strings.Contains(err.Error(), "HERALD_LISTEN") {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// TestStopWhileWaiting checks that a stop while the worker waits for its services is orderly.
+func TestStopWhileWaiting(t *testing.T) {
+	t.Parallel()
+	_, redisURL := heraldtest.RedisGate(t, heraldtest.Redis(t))
+	pg := heraldtest.NewGate(t, "127.0.0.1:1")
+	r := run(t, false, "DATABASE_URL=postgres://u:hunter2@"+pg.Address+"/d?sslmode=disable", "REDIS_URL="+redisURL, "HERALD_KEYSET="+heraldtest.Keyset(t))
+	for name, why := range r.untilWaitingFor("postgres", "redis") {
+		if strings.Contains(why, "hunter2") {
+			t.Errorf("/readyz tells the password: %s: %s", name, why)
+		}
+	}
+	if err := r.stop(); err != nil {
+		t.Errorf("%v", err)
+	}
+	if strings.Contains(r.log.String(), "hunter2") {
+		t.Errorf("the log tells the password:\n%s", r.log)
+	}
+}
+
+func TestAwait(t *testing.T) {
+	t.Parallel()
+	ready := newReadiness()
+	quiet := slog.New(slog.DiscardHandler)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	if err := awaitDependency(ctx, dependency{"postgres", func(context.Context) error { return nil }}, ready, quiet); err != nil {
+		t.Error(err)
+	}
+	asked := make(chan bool, 10)
+	done := make(chan error)
+	go func() {
+		done <- awaitDependency(ctx, dependency{"redis", func(context.Context) error { asked <- true; return errors.New("connection refused") }}, ready, quiet)
+	}()
+	heraldtest.Receive(t, "the first question", asked)
+	waiting := func() map[string]string { waiting, _ := ready.readState(); return waiting }
+	heraldtest.AwaitState(t, func() bool { return waiting()["redis"] == "connection refused" }, func() string { return fmt.Sprint(waiting()) })
+	if _, waits := waiting()["postgres"]; waits {
+		t.Error("what is there is waited for")
+	}
+	cancel(errStop)
+	if err := heraldtest.Receive(t, "the end", done); !errors.Is(err, errStop) || !askedToStop(ctx, err) {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,40 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"testing"
+)
+
+// TestServicesStopInReverse checks that services stop in reverse order. If one fails to start, those after it are
+// neither started nor stopped.
+func TestServicesStopInReverse(t *testing.T) {
+	t.Parallel()
+	var said []string
+	errStart := errors.New("no")
+	named := func(name string, err error) Service {
+		return &funcService{name,
+			func(context.Context) error { said = append(said, "start "+name); return err },
+			func() { said = append(said, "stop "+name) }}
+	}
+	running := make(chan bool, 1)
+	background := newLoop("loop", func(ctx context.Context) {
+		running <- true
+		<-ctx.Done()
+		said = append(said, "end loop")
+	})
+
+	ctx, cancel := context.WithCancel(t.Context())
+	stopAll, err := startAll(ctx, []Service{named("a", nil), background, named("b", errStart), named("c", nil)}, slog.New(slog.DiscardHandler))
+	if !errors.Is(err, errStart) {
+		t.Fatalf("err = %v, want %v", err, errStart)
+	}
+	<-running
+	cancel() // the context limits only the start
+	stopAll()
+	if want := []string{"start a", "start b", "end loop", "stop a"}; !slices.Equal(said, want) {
+		t.Errorf("said %q, want %q", said, want)
+	}
+}

@@ -1,0 +1,214 @@
+package app
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/mcpcall/signing"
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/receiver/callers"
+)
+
+// TestSignedDeliveries checks that two workers on one database, behind a proxy, sign with the same key and publish the
+// same directory without authentication. An agent that accepts only this Herald gets its deliveries. A new key is
+// published without a restart.
+func TestSignedDeliveries(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	var workers []*httputil.ReverseProxy
+	var turn atomic.Int32
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		workers[int(turn.Add(1))%len(workers)].ServeHTTP(w, r)
+	}))
+	t.Cleanup(front.Close)
+
+	a := newAgent(t)
+	close(a.hold)
+	var door http.Handler
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { door.ServeHTTP(w, r) }))
+	t.Cleanup(srv.Close)
+	verifier, err := callers.New(callers.Config{Herald: front.URL, Self: srv.URL})
+	heraldtest.Must(t, err)
+	guarded := http.NewServeMux()
+	var looked atomic.Int32
+	guarded.HandleFunc("/.well-known/", func(w http.ResponseWriter, r *http.Request) { // requests for an agent's registration are not signed
+		if looked.Add(1); r.Header.Get("Signature") != "" || r.Header.Get("Signature-Agent") != "" {
+			t.Errorf("%s is signed", r.URL)
+		}
+		http.NotFound(w, r)
+	})
+	guarded.Handle("/", verifier.Require(a))
+	door = guarded
+
+	const token = "canary-5369676e"
+	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+heraldtest.Redis(t),
+		"HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_API_TOKEN="+token, "HERALD_PUBLIC_URL="+front.URL)
+	both := []*running{run(t, false, env...), run(t, false, env...)}
+	for _, r := range both {
+		to, _ := url.Parse("http://" + r.listen)
+		workers = append(workers, httputil.NewSingleHostReverseProxy(to))
+	}
+	first, second := both[0].up(), both[1].up()
+	for i := range 8 {
+		w := []*Worker{first, second}[i%2]
+		delivered(t, w.Store, accept(t, w, feedback(t, net, srv.URL)))
+	}
+	if n := a.count(); n != 8 || looked.Load() == 0 {
+		t.Errorf("%d calls, %d looks at its registration", n, looked.Load())
+	}
+
+	ask := func(r *running, path, host string) (int, string, http.Header) {
+		t.Helper()
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.listen+path, nil)
+		req.Host = host
+		res, err := http.DefaultClient.Do(req)
+		heraldtest.Must(t, err)
+		defer func() { _ = res.Body.Close() }()
+		body, _ := io.ReadAll(res.Body)
+		return res.StatusCode, string(body), res.Header
+	}
+	_, directory, _ := ask(both[0], signing.DirectoryPath, "")
+	for _, r := range both {
+		code, body, header := ask(r, signing.DirectoryPath, "herald.example")
+		if code != 200 || body != directory || header.Get("Content-Type") != signing.DirectoryType || strings.Count(body, `"kid"`) != 1 {
+			t.Errorf("the directory: %d %s, the other's %s", code, body, directory)
+		}
+		if code, _, _ := ask(r, "/v1/deliveries", "127.0.0.1"); code != http.StatusUnauthorized {
+			t.Errorf("the rest is open: %d", code)
+		}
+	}
+
+	made, err := first.Operator.RotateSigningKey(t.Context(), time.Hour, 24*time.Hour, "test")
+	heraldtest.Must(t, err)
+	list, err := second.Operator.ListSigningKeys(t.Context())
+	if err != nil || len(list) != 2 || list[0].ID != made.ID || list[0].State != operator.SigningKeyNext ||
+		list[1].State != operator.SigningKeySigns || list[1].RetiresAt == nil || !strings.Contains(directory, list[1].ID) {
+		t.Errorf("%+v, %v", list, err)
+	}
+	for _, r := range both {
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+		if text := r.log.String(); strings.Contains(text, "sig1=") || strings.Contains(text, token) {
+			t.Error("the log tells a signature or the token")
+		}
+	}
+	// A worker that starts now loads both keys at once, and signs with the old one.
+	r := run(t, false, env...)
+	w := r.up()
+	_, directory, _ = ask(r, signing.DirectoryPath, "")
+	var set struct{ Keys []struct{ Kid string } }
+	if err := json.Unmarshal([]byte(directory), &set); err != nil || len(set.Keys) != 2 {
+		t.Errorf("%s, %v", directory, err)
+	}
+	to, _ := url.Parse("http://" + r.listen)
+	workers = []*httputil.ReverseProxy{httputil.NewSingleHostReverseProxy(to)}
+	delivered(t, w.Store, accept(t, w, feedback(t, net, srv.URL)))
+}
+
+// TestForgedFeedback checks that clients with an API token of scope enqueue or direct cannot forge a feedback, although
+// a deliveryId can be computed from public data. An agent that verifies signatures receives a feedback with that id
+// only from the delivery.
+func TestForgedFeedback(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	front, srv := httptest.NewUnstartedServer(nil), httptest.NewUnstartedServer(nil)
+	t.Cleanup(front.Close)
+	t.Cleanup(srv.Close)
+	publicURL, self := "http://"+front.Listener.Addr().String(), "http://"+srv.Listener.Addr().String()
+	a := newAgent(t)
+	close(a.hold)
+	verifier, err := callers.New(callers.Config{Herald: publicURL, Self: self})
+	heraldtest.Must(t, err)
+	guarded := http.NewServeMux()
+	guarded.Handle("/.well-known/", http.NotFoundHandler())
+	guarded.Handle("/", verifier.Require(a))
+	srv.Config.Handler = guarded
+	srv.Start()
+
+	r := run(t, false, append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate),
+		"REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_API_TOKEN=canary-466f7267",
+		"HERALD_PUBLIC_URL="+publicURL)...)
+	to, _ := url.Parse("http://" + r.listen)
+	front.Config.Handler = httputil.NewSingleHostReverseProxy(to)
+	front.Start()
+	w := r.up()
+	newToken := func(scope operator.Scope) string {
+		made, err := w.Operator.CreateAPIToken(t.Context(), "an enqueuer", []string{string(scope)}, 0, "test")
+		heraldtest.Must(t, err)
+		return made.Token
+	}
+	enqueue, direct := newToken(operator.ScopeEnqueue), newToken(operator.ScopeDirect)
+
+	line := feedback(t, net, self)
+	parsed, err := job.Parse(line, job.Limits{})
+	heraldtest.Must(t, err)
+	forgedJob := map[string]any{}
+	heraldtest.Must(t, json.Unmarshal(line, &forgedJob))
+	forgedJob["action"] = map[string]any{"payloadTemplate": map[string]any{"score": 0, "tag1": "scam"}}
+	call := func(tool string, arguments map[string]any) map[string]any {
+		return map[string]any{"endpoint": self, "tool_name": tool, "arguments": arguments}
+	}
+	id := parsed.ID().String()
+	forged := map[string]any{"score": 0, "tag1": "scam", "deliveryId": id}
+	unnamed := map[string]any{"score": 0, "tag1": "scam"}
+	forge := func(when string, calls int) {
+		t.Helper()
+		for name, c := range map[string]struct {
+			token, path string
+			body        any
+			status      int
+		}{
+			"enqueue, direct call":         {enqueue, "/mcp/call", call("agent.receiveFeedback", forged), 403},
+			"enqueue, job with a template": {enqueue, "/v1/jobs", forgedJob, 403},
+			"direct, job with a template":  {direct, "/v1/jobs", forgedJob, 403},
+			"direct, deliveryId":           {direct, "/mcp/call", call("agent.receiveFeedback", forged), 400},
+			"direct, deliveryId in a batch": {direct, "/mcp/call",
+				call("agent.receiveFeedbackBatch", map[string]any{"deliveries": []any{forged}}), 400},
+			"direct, without deliveryId": {direct, "/mcp/call", call("agent.receiveFeedback", unnamed), 502},
+		} {
+			if status, body := r.ask(http.MethodPost, c.token, c.path, c.body); status != c.status {
+				t.Errorf("%s, %s: %d %s", when, name, status, body)
+			}
+		}
+		if n := a.count(); n != calls {
+			t.Errorf("%s: the agent took %d calls, not %d", when, n, calls)
+		}
+	}
+	forge("before the delivery", 0)
+	if got := accept(t, w, line); got.String() != id {
+		t.Fatalf("%s, not %s", got, id)
+	}
+	delivered(t, w.Store, parsed.ID())
+	forge("after the delivery", 1) // by then, the worker has a client that signs
+}
+
+// TestSigningNeedsItsKey checks that a worker whose keyset does not contain the key of the signing key refuses to
+// start. Otherwise, it would send unsigned calls, and agents would refuse them for good.
+func TestSigningNeedsItsKey(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+heraldtest.Redis(t),
+		"HERALD_PUBLIC_URL=https://herald.example")
+	r := run(t, false, append(env, "HERALD_KEYSET="+heraldtest.Keyset(t))...)
+	r.up()
+	heraldtest.Must(t, r.stop())
+	other := run(t, false, append(env, "HERALD_KEYSET="+heraldtest.Keyset(t))...)
+	if err := other.wait(); err == nil || !strings.Contains(err.Error(), "signing-key rotate") || !strings.Contains(fmt.Sprint(err), "HERALD_KEYSET") {
+		t.Errorf("%v", err)
+	}
+}

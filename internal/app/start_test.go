@@ -1,0 +1,133 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/app/backend"
+	"github.com/agentherald/herald/internal/door/intake"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/google/uuid"
+)
+
+// TestStartsWithoutDeadChains checks a start with three unusable chains: the first refuses connections, the second is
+// silent, and the third has the wrong chain id. The worker starts at once, commands find it, and /readyz returns 200
+// and names the chains. Feedback of the fourth chain is delivered. Feedback of the others waits, and no agent is called
+// for it.
+func TestStartsWithoutDeadChains(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	const refuses, silent, other = 601, 602, 603
+	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "HERALD_QUEUE=embedded", "HERALD_DATA="+dataFolder(t),
+		"HERALD_RETRY_SCHEDULE=1h", "HERALD_KEYSET="+heraldtest.Keyset(t))
+	for id, url := range map[int]string{refuses: "http://127.0.0.1:1", silent: "http://" + heraldtest.Silent(t), other: net.URL()} {
+		d := net.Deployment()
+		env = append(env, fmt.Sprintf("RPC_URL_%d=%s", id, url), fmt.Sprintf("IDENTITY_REGISTRY_%d=%s", id, d.Identity),
+			fmt.Sprintf("REPUTATION_REGISTRY_%d=%s", id, d.Reputation))
+	}
+	r := runWith(t, Options{ChainTimeout: 3 * time.Second}, env...)
+	w := r.up()
+	if b, err := backend.Attach(t.Context(), load(t, env...), 60*time.Second, slog.New(slog.DiscardHandler)); err != nil || !b.EmbeddedRedis {
+		t.Errorf("a command does not find it: %+v, %v", b, err)
+	}
+	healthy, theirs := newAgent(t), newAgent(t)
+	close(healthy.hold)
+	close(theirs.hold)
+	line := feedback(t, net, theirs.URL)
+	deliveries := map[int]uuid.UUID{}
+	for _, id := range []int{refuses, silent, other} {
+		deliveries[id] = accept(t, w, ofChain(t, line, id))
+	}
+	delivered(t, w.Store, accept(t, w, feedback(t, net, healthy.URL)))
+	degraded := r.untilReadyWithout("chain 601", "chain 602", "chain 603")
+	if !strings.Contains(degraded["chain 603"], "603") || !strings.Contains(degraded["chain 603"], fmt.Sprint(net.ChainID())) {
+		t.Errorf("%v", degraded)
+	}
+	for id, delivery := range deliveries {
+		d := untilWaiting(t, w.Store, delivery)
+		if d.Reason != "chain_unavailable" {
+			t.Errorf("chain %d: %s %s: %s", id, d.Status, d.Reason, d.Error)
+		}
+	}
+	heraldtest.Equal(t, "calls for chains that cannot be used", theirs.count(), 0)
+	if n := strings.Count(r.log.String(), "cannot be used: its deliveries wait"); n != 3 {
+		t.Errorf("told %d times:\n%s", n, r.log)
+	}
+}
+
+// ofChain returns the job with another chain id.
+func ofChain(t testing.TB, line []byte, id int) []byte {
+	t.Helper()
+	var j map[string]any
+	dec := json.NewDecoder(bytes.NewReader(line))
+	dec.UseNumber()
+	heraldtest.Must(t, dec.Decode(&j))
+	j["chainId"] = id
+	b, err := json.Marshal(j)
+	heraldtest.Must(t, err)
+	return b
+}
+
+func untilWaiting(t testing.TB, st *store.Store, id uuid.UUID) store.Delivery {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
+	defer cancel()
+	var d store.Delivery
+	heraldtest.AwaitState(t, func() bool {
+		var err error
+		d, err = st.Delivery(ctx, id)
+		return err == nil && d.Status == store.Waiting
+	}, func() string { return fmt.Sprintf("the delivery is %s %s: %s", d.Status, d.Reason, d.Error) })
+	return d
+}
+
+// TestAcceptsBeforeRedis checks that while Redis is unavailable at the start, commands find the embedded database by
+// run.json. Jobs that they accept are delivered once Redis is available.
+func TestAcceptsBeforeRedis(t *testing.T) {
+	t.Parallel()
+	heraldtest.EmptyPostgres(t)
+	net := devnettest.Start(t, devnet.Config{})
+	redis, redisURL := heraldtest.RedisGate(t, heraldtest.Redis(t))
+	env := append(chainEnv(net, net.URL()), "HERALD_DATA="+dataFolder(t), "REDIS_URL="+redisURL)
+	r := run(t, false, env...)
+	r.untilWaitingFor("redis")
+
+	cfg, quiet := load(t, env...), slog.New(slog.DiscardHandler)
+	b, err := backend.Attach(t.Context(), cfg, 60*time.Second, quiet) // Postgres is still starting
+	if err != nil {
+		t.Fatalf("%v; the worker said:\n%s", err, r.log)
+	}
+	st, err := backend.OpenStore(t.Context(), cfg, b, 60*time.Second, quiet)
+	heraldtest.Must(t, err)
+	defer st.Close()
+	keys, err := b.Keyset(cfg, quiet)
+	heraldtest.Must(t, err)
+	intake, err := intake.New(intake.Config{Ledger: st, Sealer: keys, Limits: backend.JobLimits(cfg), Logger: quiet})
+	heraldtest.Must(t, err)
+	a := newAgent(t)
+	close(a.hold)
+	id := accept(t, &Worker{Store: st, Intake: intake}, feedback(t, net, a.URL))
+	redis.Open()
+	r.up()
+	delivered(t, st, id)
+}
+
+// TestFirstLineNamesTheVersion checks that the first log line of a worker contains its version.
+func TestFirstLineNamesTheVersion(t *testing.T) {
+	t.Parallel()
+	r := run(t, false, "DATABASE_URL=postgres://u@127.0.0.1:1/d", "REDIS_URL=redis://127.0.0.1:1", "HERALD_KEYSET="+heraldtest.Keyset(t))
+	r.untilWaitingFor("postgres")
+	first, _, _ := strings.Cut(r.log.String(), "\n")
+	if !strings.Contains(first, "starting") || !strings.Contains(first, "version=") || !strings.Contains(first, "(go1.") {
+		t.Errorf("%s", first)
+	}
+}

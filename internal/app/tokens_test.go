@@ -1,0 +1,75 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+// TestStoredToken checks that the worker sends the stored token, and that a metric reports when the token expires.
+func TestStoredToken(t *testing.T) {
+	t.Parallel()
+	const token = "canary-4c6f7264"
+	net := devnettest.Start(t, devnet.Config{})
+	env := "HERALD_KEYSET=" + heraldtest.Keyset(t)
+	keys, err := secret.Parse(secret.New(strings.TrimPrefix(env, "HERALD_KEYSET=")))
+	heraldtest.Must(t, err)
+	a := newAgent(t)
+	close(a.hold)
+	door := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer "+token && !strings.HasPrefix(r.URL.Path, "/.well-known/") {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		a.ServeHTTP(w, r)
+	}))
+	t.Cleanup(door.Close)
+	r := run(t, false, append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+heraldtest.Redis(t), env)...)
+	w := r.up()
+	line := feedback(t, net, door.URL)
+	id := accept(t, w, line)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var d store.Delivery
+	heraldtest.AwaitState(t, func() bool { d, err = w.Store.Delivery(ctx, id); return err == nil && d.Status == store.Held }, func() string { return fmt.Sprintf("%+v", d) })
+	if d.Reason != "auth_required" {
+		t.Fatalf("%s: %s", d.Reason, d.Error)
+	}
+	soon := time.Now().Add(time.Hour)
+	var j job.Job
+	heraldtest.Must(t, j.UnmarshalJSON(d.Job))
+	stored := store.Token{Agent: store.Agent{ChainID: j.ChainID, Registry: strings.ToLower(j.IdentityRegistry.Hex()), ID: j.AgentID.String()},
+		Origin: netguard.CredentialOrigin(door.URL), Scheme: store.SchemeBearer, Header: "Authorization", ExpiresAt: &soon}
+	stored.Ciphertext, err = keys.Seal([]byte(token), stored.Binding())
+	heraldtest.Must(t, err)
+	n, tasks, err := w.Store.SetToken(ctx, stored)
+	if err != nil || n != 1 {
+		t.Fatal(n, err)
+	}
+	w.Intake.Dispatcher.Dispatch(ctx, tasks)
+	delivered(t, w.Store, id)
+	metrics := r.get("/metrics")
+	for _, want := range []string{`herald_tokens_expiring{state="soon"} 1`, `herald_tokens_expiring{state="expired"} 0`} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("/metrics lacks %s", want)
+		}
+	}
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	if all := metrics + r.log.String(); strings.Contains(all, token) {
+		t.Error("the token is told")
+	}
+}

@@ -1,0 +1,373 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/auth/oauth"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/delivery/classify"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// plainToken is in the tokens of these tests. No error may hold it.
+const plainToken = "canary-4c6f7264"
+
+// storedToken returns a bearer token of agent 1:7 for a URL.
+func storedToken(keys *secret.Keyset, rawURL string, adapt ...func(*store.Token)) store.Token {
+	token := store.Token{Agent: store.Agent{ChainID: 1, Registry: "0xaa", ID: "7"}, Origin: must(netguard.CredentialOriginOf(rawURL)),
+		Path: CredentialPath(rawURL), Scheme: store.SchemeBearer, Header: "Authorization"}
+	for _, f := range adapt {
+		f(&token)
+	}
+	if token.Ciphertext == nil {
+		token.Ciphertext = must(keys.Seal([]byte(plainToken), token.Binding()))
+	}
+	return token
+}
+
+// newAuthorizer returns an Authorizer over a ledger that holds one token.
+func newAuthorizer(keys *secret.Keyset, token store.Token) *Authorizer {
+	return must(New(Config{Ledger: &countingTokens{tokens: []store.Token{token}}, Opener: keys, Classify: classify.Error}))
+}
+
+func endpointAt(rawURL string) mcpcall.Endpoint {
+	return mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: rawURL}
+}
+
+// wantHeld checks that an error holds a delivery for want of a credential, with a sentence that says this.
+func wantHeld(t testing.TB, err error, says string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error; want %q", says)
+	}
+	v := classify.Error(err)
+	if v.Reason != outcome.AuthRequired || !strings.Contains(v.Text, says) || strings.Contains(v.Text, plainToken) {
+		t.Errorf("%s: %s; want %q", v.Reason, v.Text, says)
+	}
+}
+
+// TestTokensKeepTheirPath: a token goes to the origin and path it was stored for and below, whatever is registered.
+func TestTokensKeepTheirPath(t *testing.T) {
+	t.Parallel()
+	keys := must(secret.Create())
+	const at = "https://agent.example"
+	type row struct {
+		stored, now string
+		goes        bool
+	}
+	rows := []row{{at + "/victim", at + "/victim", true}, {at + "/victim", at + "/victim/mcp", true}, {at + "/victim", at + "/victim/", true},
+		{at + "/victim", at + "/victim?x=/../evil", true}, {at, at + "/any/where", true}, {at + "/", at + "/any/../where", true},
+		{at + "/victim/a%2fb", at + "/victim/a%2fb", true}, {at + "/victim", at + "/victim/a;b", true}, {at + "/x?y", at + "/x?z", true},
+		{at, "HTTPS://Agent.Example:443/", true},
+		{at + "/victim", at + "/evil", false}, {at + "/victim", at + "/victims", false}, {at + "/victim", at + "/", false}, {at + "/victim", at, false},
+		{at + "/victim/mcp", at + "/victim", false}, {at + "/victim/", at + "/victim", false}, {at + "/victim", at + "/Victim", false},
+		{at + "/victim", at + "/%76ictim", false}, {at + "/x?y", at + "/mcp", false},
+		{at, "https://evil.example", false}, {at, at + ":8443", false}, {at, "http://agent.example", false}, {at, "http://agent.example:443", false},
+		{"https://127.0.0.1", "https://localhost", false}, {"https://127.0.0.1.example", "https://127.0.0.1", false},
+		{"https://apple.example", "https://аpple.example", false}}
+	for _, trick := range tricks {
+		rows = append(rows, row{at + "/victim", at + trick, false})
+	}
+	for _, tt := range rows {
+		a, err := newAuthorizer(keys, storedToken(keys, tt.stored)).Authorize(t.Context(), Subject{Agent: storedToken(keys, at).Agent}, endpointAt(tt.now))
+		if !tt.goes {
+			wantHeld(t, err, "the agent moved: it is at ")
+			wantHeld(t, err, "its token was stored for "+strings.TrimSuffix(strings.TrimSuffix(tt.stored, "?y"), "/"))
+			wantHeld(t, err, "`worker token set 1:7 --origin ")
+		} else if err != nil || a.Endpoint.Headers["Authorization"].Reveal() != "Bearer "+plainToken || a.Note() != ", with the token stored for it" {
+			t.Errorf("%q at %q: %v", tt.stored, tt.now, err)
+		}
+	}
+	a, err := newAuthorizer(keys, storedToken(keys, at)).Authorize(t.Context(), Subject{}, endpointAt("https://agent.example@evil.example"))
+	if err != nil || len(a.Endpoint.Headers) > 0 { // the guard says why it is not called
+		t.Errorf("with user information: %v", err)
+	}
+}
+
+// TestJobsNameNoPathOfAToken: an endpoint that a job names gets a token only if the token was stored for exactly that URL.
+// What is refused there says nothing about the registered endpoint.
+func TestJobsNameNoPathOfAToken(t *testing.T) {
+	t.Parallel()
+	keys := must(secret.Create())
+	const at = "https://agent.example"
+	for _, tt := range []struct {
+		stored, named string
+		goes          bool
+	}{{"/victim", "/victim", true}, {"/victim", "/victim/below", false}, {"/victim", "/victim/", false}, {"/victim", "/evil", false},
+		{"/victim", "/victim?x", false}, {"/victim", "/victim?", false}, {"/", "/evil", false}, {"", "/evil", false}, {"/", "", true}} {
+		a, err := newAuthorizer(keys, storedToken(keys, at+tt.stored)).Authorize(t.Context(), Subject{NamedByJob: true}, endpointAt(at+tt.named))
+		if sent, _ := a.Stored(); err != nil || sent != tt.goes || len(a.Endpoint.Headers) > 0 != tt.goes {
+			t.Errorf("%q named %q: sent %t, %v", tt.stored, tt.named, sent, err)
+		}
+	}
+
+	z := newAuthorizer(keys, storedToken(keys, at+"/victim"))
+	named := must(z.Authorize(t.Context(), Subject{NamedByJob: true}, endpointAt(at+"/evil")))
+	refused := &mcpcall.CallError{Stage: mcpcall.StageOpen, Status: 401, Err: errors.New("HTTP 401")}
+	v := z.ObserveFailure(named, refused, classify.Error(refused))
+	if v.Reason != outcome.AuthRequired || !strings.Contains(v.Text, "it is for "+at+"/victim, and an endpoint that a job names") ||
+		!strings.Contains(v.Text, "`worker token set 1:7 --origin "+at+"/evil`") {
+		t.Errorf("%s: %s", v.Reason, v.Text)
+	}
+	_, err := z.Authorize(t.Context(), Subject{NamedByJob: true}, endpointAt(at+"/evil"))
+	wantHeld(t, err, "(HTTP 401 or 403) and is not asked again for 10m0s: ")
+	if a, err := z.Authorize(t.Context(), Subject{}, endpointAt(at+"/victim")); err != nil || a.token == nil {
+		t.Errorf("the registered endpoint: %v", err)
+	}
+}
+
+// TestTokensWithoutAPath: a token that a version before stored is bound to the first registered URL, and goes where a job says
+// at no time.
+func TestTokensWithoutAPath(t *testing.T) {
+	t.Parallel()
+	keys := must(secret.Create())
+	const at = "https://agent.example"
+	ledger := &countingTokens{tokens: []store.Token{storedToken(keys, at, func(t *store.Token) { t.Path = "" })}}
+	z, other := must(New(Config{Ledger: ledger, Opener: keys, Classify: classify.Error})), must(New(Config{Ledger: ledger, Opener: keys, Classify: classify.Error}))
+	for _, named := range []string{"/evil", "/victim", ""} {
+		if a, err := z.Authorize(t.Context(), Subject{NamedByJob: true}, endpointAt(at+named)); err != nil || a.token != nil {
+			t.Errorf("a job has it sent to %s: %v", named, err)
+		}
+	}
+	must(other.Authorize(t.Context(), Subject{NamedByJob: true}, endpointAt(at))) // it reads the token without a path
+	if a, err := z.Authorize(t.Context(), Subject{}, endpointAt(at+"/victim")); err != nil || a.token == nil || a.token.Path != "/victim" {
+		t.Errorf("%+v, %v", a, err)
+	}
+	for _, z := range []*Authorizer{z, other} {
+		_, err := z.Authorize(t.Context(), Subject{}, endpointAt(at+"/evil"))
+		wantHeld(t, err, "its token was stored for "+at+"/victim")
+	}
+	ledger.tokens[0].Path, ledger.err = "", store.ErrNotFound
+	if _, err := other.coversEndpoint(t.Context(), &ledger.tokens[0], Subject{}, endpointAt(at)); classify.Error(err).Reason != outcome.Throttled {
+		t.Error(err)
+	}
+}
+
+// TestOAuthKeepsItsPath: an access token goes no further than a token that is sent as it is stored, and none is asked for.
+func TestOAuthKeepsItsPath(t *testing.T) {
+	t.Parallel()
+	for option, cred := range map[string]oauth.Credential{"token set 1:7 --origin https://evil.example/mcp --client-id …": clientOf(""), "token login 1:7": loginOf("r")} {
+		w := newRenewing(t, cred)
+		w.token.Path = "/mcp"
+		z := w.newAuthorizer()
+		for _, elsewhere := range []string{"https://evil.example/mcp", renewOrigin + "/evil/mcp"} {
+			_, err := z.Authorize(t.Context(), Subject{Agent: w.token.Agent}, endpointAt(elsewhere))
+			wantHeld(t, err, "the agent moved: it is at "+elsewhere)
+			if elsewhere == "https://evil.example/mcp" {
+				wantHeld(t, err, "`worker "+option)
+			}
+		}
+		if w.countRequests() != 0 || w.looked != 0 {
+			t.Errorf("%d requests for tokens, %d for metadata", w.countRequests(), w.looked)
+		}
+	}
+}
+
+// TestOpenToken: each scheme, and what keeps a token from being sent.
+func TestOpenToken(t *testing.T) {
+	t.Parallel()
+	keys := must(secret.Create())
+	const at = "https://agent.example"
+	path := filepath.Join(t.TempDir(), "token")
+	file := func(header string) func(*store.Token) {
+		return func(t *store.Token) {
+			t.Scheme, t.Header = store.SchemeFile, header
+			t.Ciphertext = must(keys.Seal([]byte(path), t.Binding()))
+		}
+	}
+	send := func(adapt ...func(*store.Token)) (map[string]secret.Secret, error) {
+		a, err := newAuthorizer(keys, storedToken(keys, at, adapt...)).Authorize(t.Context(), Subject{}, endpointAt(at))
+		if err != nil {
+			return nil, err
+		}
+		return a.Endpoint.Headers, nil
+	}
+	must(0, os.WriteFile(path, []byte(plainToken+"1\n"), 0o600))
+	z := newAuthorizer(keys, storedToken(keys, at, file("Authorization")))
+	for _, text := range []string{"2", "3\r\n"} { // it is read again when it changes
+		must(0, os.WriteFile(path, []byte(plainToken+text), 0o600))
+		if a, err := z.Authorize(t.Context(), Subject{}, endpointAt(at)); err != nil || a.Endpoint.Headers["Authorization"].Reveal() != "Bearer "+plainToken+text[:1] {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if h, err := send(file("X-Api-Key")); err != nil || h["X-Api-Key"].Reveal() != plainToken+"3" {
+		t.Errorf("a file for another header: %v", err)
+	}
+	if h, err := send(func(t *store.Token) { t.Scheme, t.Header = store.SchemeHeader, "X-Api-Key" }); err != nil || h["X-Api-Key"].Reveal() != plainToken {
+		t.Errorf("another header: %v", err)
+	}
+	for says, spoil := range map[string]func() error{
+		"cannot be read: no such file":                           func() error { return nil },
+		"is no regular file":                                     func() error { return os.Mkdir(path, 0o700) },
+		"holds no token: it is empty":                            func() error { return os.WriteFile(path, nil, 0o600) },
+		"holds no token: it has characters other than printable": func() error { return os.WriteFile(path, []byte(plainToken+"\n"+plainToken), 0o600) },
+		"holds no token: it is longer than":                      func() error { return os.WriteFile(path, []byte(strings.Repeat("x", MaxToken+1)), 0o600) },
+		"holds no token: it begins with the word":                func() error { return os.WriteFile(path, []byte("Bearer "+plainToken), 0o600) },
+	} {
+		must(0, errors.Join(os.RemoveAll(path), spoil()))
+		_, err := send(file("Authorization"))
+		wantHeld(t, err, "the file that holds the token stored for "+at+" "+says)
+		if strings.Contains(err.Error(), path) {
+			t.Error(err)
+		}
+	}
+
+	past := time.Now().Add(-time.Minute)
+	_, err := send(func(t *store.Token) { t.ExpiresAt = &past })
+	wantHeld(t, err, "expired at "+past.UTC().Format(time.RFC3339))
+	const moved, lost = "it was sealed for another agent, origin or header, or is damaged", "is not in HERALD_KEYSET"
+	good := storedToken(keys, "https://other.example").Ciphertext
+	for i, tt := range []struct {
+		says  string
+		spoil func(*store.Token)
+	}{
+		{moved, func(t *store.Token) { t.Ciphertext = good }}, // of another origin
+		{moved, func(t *store.Token) {
+			t.Ciphertext = storedToken(keys, at, func(t *store.Token) { t.ID = "8" }).Ciphertext
+		}},
+		{moved, func(t *store.Token) { t.Ciphertext, t.Header = storedToken(keys, at).Ciphertext, "X-Other" }},
+		{moved, func(t *store.Token) { t.Ciphertext, t.Scheme = storedToken(keys, at).Ciphertext, store.SchemeHeader }},
+		{moved, func(t *store.Token) { t.Ciphertext = storedToken(keys, at).Ciphertext[:40] }},
+		{"is cut short", func(t *store.Token) { t.Ciphertext = good[:10] }},
+		{lost, func(t *store.Token) { t.Ciphertext = append([]byte{1, 0, 0, 0, 1}, good[5:]...) }},
+		{"is of scheme \"magic\", which this version cannot send", func(t *store.Token) { t.Scheme = "magic" }},
+		{"cannot be sent: it is empty", func(t *store.Token) { t.Ciphertext = must(keys.Seal(nil, t.Binding())) }},
+	} {
+		if _, err := send(tt.spoil); err == nil {
+			t.Errorf("%d: it was sent", i)
+		} else {
+			wantHeld(t, err, tt.says)
+		}
+	}
+
+	// Without a client for authorization servers no access token can be had.
+	w := newRenewing(t, clientOf(""))
+	w.token.Path = "/mcp"
+	bare := must(New(Config{Ledger: &countingTokens{tokens: []store.Token{w.token}}, Opener: w.keys, Classify: classify.Error}))
+	_, err = bare.Authorize(t.Context(), Subject{}, endpointAt(renewOrigin+"/mcp"))
+	wantHeld(t, err, "this process cannot get access tokens")
+}
+
+// TestOtherHeadersWin: the headers of a job and those of the servers file win over a stored token.
+func TestOtherHeadersWin(t *testing.T) {
+	t.Parallel()
+	keys := must(secret.Create())
+	const at = "https://agent.example"
+	z := newAuthorizer(keys, storedToken(keys, at+"/mcp"))
+	listed := endpointAt(at + "/elsewhere")
+	listed.Listed = true
+	if a, err := z.Authorize(t.Context(), Subject{}, listed); err != nil || a.token != nil {
+		t.Errorf("a listed endpoint at another path: %v", err)
+	}
+	if listed.URL = at + "/mcp/below"; must(z.Authorize(t.Context(), Subject{}, listed)).token == nil {
+		t.Error("a listed endpoint below the path gets no token")
+	}
+	listed.Headers = map[string]secret.Secret{"X-File": secret.New("filed")}
+	if a, err := z.Authorize(t.Context(), Subject{}, listed); err != nil || a.token != nil || len(a.Endpoint.Headers) != 1 {
+		t.Errorf("%+v, %v", a, err)
+	}
+	refused := &mcpcall.CallError{Stage: mcpcall.StageOpen, Status: 401, Err: errors.New("HTTP 401")}
+	const mend, give = "correct its auth or headers in the servers file, which releases its held deliveries", "give it auth or headers in the servers file, or `worker token set`"
+	for says, e := range map[string]mcpcall.Endpoint{mend: listed, give: {Transport: mcpcall.TransportHTTP, URL: "https://other.example", Listed: true}} {
+		z := newAuthorizer(keys, storedToken(keys, at+"/mcp"))
+		v := z.ObserveFailure(must(z.Authorize(t.Context(), Subject{}, e)), refused, classify.Error(refused))
+		_, err := z.Authorize(t.Context(), Subject{}, e) // is held without a call
+		wantHeld(t, err, "is not asked again for 10m0s: "+says)
+		if !strings.Contains(v.Text, ": "+says) {
+			t.Error(v.Text)
+		}
+	}
+	own := must(z.Authorize(t.Context(), Subject{OwnHeaders: true}, endpointAt(at+"/mcp")))
+	if own.token != nil || own.Note() != "" {
+		t.Errorf("%+v", own)
+	}
+	if v := z.ObserveFailure(own, refused, classify.Error(refused)); v.Reason != outcome.AuthFailed || v.Ending != outcome.Reject {
+		t.Errorf("%+v", v)
+	}
+}
+
+// TestWithTokenRefresh: a refused access token is replaced once in the life of an Authorization.
+func TestWithTokenRefresh(t *testing.T) {
+	t.Parallel()
+	invalid := &mcpcall.CallError{Stage: mcpcall.StageCall, Status: 401, Challenge: []string{`Bearer error="invalid_token"`}, Err: errors.New("HTTP 401")}
+	narrow := &mcpcall.CallError{Stage: mcpcall.StageCall, Status: 403, Challenge: []string{`Bearer error="insufficient_scope", scope="feedback"`}, Err: errors.New("HTTP 403")}
+	silent := &mcpcall.CallError{Stage: mcpcall.StageCall, Status: 401, Err: errors.New("HTTP 401")}
+	forbidden := &mcpcall.CallError{Stage: mcpcall.StageCall, Status: 403, Err: errors.New("HTTP 403")}
+	other := errors.New("something else")
+	login := loginOf("r")
+	for name, tt := range map[string]struct {
+		cred      oauth.Credential
+		answers   []error // of the agent, one for each call
+		says      string  // of the error; "" none
+		why       outcome.Reason
+		requests  int
+		refreshed bool
+	}{
+		"taken":                     {clientOf(""), []error{nil}, "", "", 1, false},
+		"something else":            {clientOf(""), []error{other}, "something else", outcome.InternalError, 1, false},
+		"forbidden":                 {clientOf(""), []error{forbidden}, "HTTP 403", outcome.AuthRequired, 1, false},
+		"renewed":                   {clientOf(""), []error{invalid, nil}, "", "", 2, true},
+		"renewed, and then it asks": {clientOf(""), []error{invalid, other}, "something else", outcome.InternalError, 2, true},
+		"refused twice":             {clientOf(""), []error{invalid, invalid}, "another one is asked for in 2s", outcome.ServerError, 2, true},
+		"refused without a word":    {clientOf(""), []error{silent, silent}, "had just given for it (HTTP 401); another one", outcome.ServerError, 2, true},
+		"a login":                   {login, []error{narrow}, `wants more (scope "feedback") than the login allowed`, outcome.AuthRequired, 1, true},
+		"more than allowed":         {clientOf("read"), []error{narrow}, "wants more than the operator allowed", outcome.AuthRequired, 1, true},
+		"never content":             {clientOf("feedback"), []error{narrow, narrow}, "HTTP 403", outcome.AuthRequired, 2, true},
+	} {
+		w := newRenewing(t, tt.cred)
+		w.token.Path = "/mcp"
+		z := w.newAuthorizer()
+		a := must(z.Authorize(t.Context(), Subject{Agent: w.token.Agent}, endpointAt(renewOrigin+"/mcp")))
+		calls := 0
+		err := z.WithTokenRefresh(t.Context(), a, func(_ context.Context, e mcpcall.Endpoint) error {
+			calls++
+			if i := len(w.asked); i != calls || e.Headers["Authorization"].Reveal() != "Bearer access-"+string(rune('0'+i)) {
+				t.Errorf("%s: call %d has token %d", name, calls, i)
+			}
+			return tt.answers[calls-1]
+		})
+		if calls != len(tt.answers) || w.countRequests() != tt.requests || a.Refreshed() != tt.refreshed {
+			t.Errorf("%s: %d calls, %d token requests, refreshed %t", name, calls, w.countRequests(), a.Refreshed())
+		}
+		if tt.says == "" && err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if tt.says != "" {
+			v := classify.Error(err)
+			if v.Reason != tt.why || !strings.Contains(v.Text, tt.says) {
+				t.Errorf("%s: %s: %s", name, v.Reason, v.Text)
+			}
+			z.ObserveFailure(a, err, v)
+		}
+		if tt.answers[0] == narrow { // the agent is not asked again with each delivery
+			_, err := z.Authorize(t.Context(), Subject{Agent: w.token.Agent}, endpointAt(renewOrigin+"/mcp"))
+			wantHeld(t, err, "not asked again for 10m0s")
+		}
+		if tt.refreshed && tt.says == "" { // a second refusal in the same attempt
+			for refused, why := range map[error]outcome.Reason{narrow: outcome.AuthRequired, invalid: outcome.ServerError} {
+				err := z.WithTokenRefresh(t.Context(), a, func(context.Context, mcpcall.Endpoint) error { return refused })
+				if v := classify.Error(err); v.Reason != why || errors.Is(err, narrow) != (refused == narrow) || w.countRequests() != tt.requests {
+					t.Errorf("%s: %s: %s, %d token requests", name, v.Reason, v.Text, w.countRequests())
+				}
+			}
+		}
+		if _, oauth := a.Stored(); !oauth || !strings.Contains(a.Note(), "access token") {
+			t.Errorf("%s: %q", name, a.Note())
+		}
+	}
+	// A token that was not sent is not renewed.
+	w := newRenewing(t, clientOf(""))
+	bare := &Authorization{Endpoint: endpointAt(renewOrigin + "/mcp")}
+	err := w.newAuthorizer().WithTokenRefresh(t.Context(), bare, func(context.Context, mcpcall.Endpoint) error { return invalid })
+	if !errors.Is(err, invalid) || bare.Refreshed() || w.countRequests() != 0 {
+		t.Errorf("%v, %d token requests", err, w.countRequests())
+	}
+}

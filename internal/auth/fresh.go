@@ -1,0 +1,114 @@
+package auth
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/agentherald/herald/internal/auth/oauth"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/outcome"
+)
+
+// An agent may refuse a fresh access token because the token was revoked in the meantime, or because the agent does not
+// yet know the key that signed it. Deliveries then wait, and another token is requested after growing pauses.
+// maxFreshRefusals consecutive refusals are no coincidence.
+const (
+	maxFreshRefusals   = 4
+	refusedPauseGrowth = 4 // factor by which each pause exceeds the previous one
+)
+
+// freshRefusals counts the fresh access tokens that an agent refused in a row. A token is fresh if it replaces a
+// refused one and the agent has accepted none since. The entry exists during that time.
+type freshRefusals struct {
+	stored time.Time // when the credential of these tokens was stored
+	count  int       // 0: the fresh token has not been refused yet
+	// replaced is the header that was refused first. Other requests sent it too, and it does not count as fresh.
+	replaced secret.Secret
+}
+
+// replaceRefused invalidates the access token that the agent refused and marks the next one as fresh.
+func (r *renewer) replaceRefused(e tokenRequest) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.invalidate(e) {
+		r.refusals.Add(e.audience(), freshRefusals{e.token.UpdatedAt, r.countFresh(e), e.refused})
+	}
+}
+
+// refusesFresh reports whether the refused access token is the current one and counts as fresh.
+func (r *renewer) refusesFresh(e tokenRequest) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a, ok := r.known.Get(e.audience())
+	had, fresh := r.refusals.Get(e.audience())
+	return ok && fresh && !had.stored.Before(e.token.UpdatedAt) && a.value.Compare(e.refused.Reveal()) &&
+		!had.replaced.Compare(e.refused.Reveal())
+}
+
+// countFresh returns the number of fresh tokens refused in a row. r.mu is held.
+func (r *renewer) countFresh(e tokenRequest) int {
+	if had, ok := r.refusals.Get(e.audience()); ok && !had.stored.Before(e.token.UpdatedAt) {
+		return had.count
+	}
+	return 0
+}
+
+// acceptFresh records that the agent accepted an access token, so that a later refusal does not concern a fresh one.
+func (r *renewer) acceptFresh(to audience) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.refusals.Remove(to)
+}
+
+// rejectFresh returns the error of an attempt whose fresh access token the agent refused. The attempt and the agent's
+// other deliveries wait without further requests. After maxFreshRefusals in a row all of them are held, because neither
+// another token nor time will help. If many deliveries were refused with the same token, it counts once.
+func (r *renewer) rejectFresh(e tokenRequest) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.invalidate(e) {
+		if err := r.recentFailure(e); err != nil {
+			return err
+		}
+		return r.awaitFresh(e, r.RefusedPause)
+	}
+	count := r.countFresh(e) + 1
+	had, _ := r.refusals.Get(e.audience())
+	r.refusals.Add(e.audience(), freshRefusals{e.token.UpdatedAt, count, had.replaced})
+	if count >= maxFreshRefusals {
+		problem := fmt.Sprintf("the agent refused each of the last %d access tokens as soon as %s had given it (HTTP 401%s): ask its author whether it takes "+
+			"tokens of that authorization server; then store another credential, %s, or try again with `worker delivery replay`",
+			count, text.Excerpt(e.token.Issuer, 300), describeChallenge(e), howToStore(e.token))
+		err := &renewalError{text: problem, cause: outcome.Fail(outcome.AuthRequired, problem)}
+		r.rememberFailure(e, r.RefusalPause, err)
+		return err
+	}
+	pause := r.RefusedPause
+	for range count - 1 {
+		pause *= refusedPauseGrowth
+	}
+	err := r.awaitFresh(e, pause)
+	r.rememberFailure(e, pause, err)
+	return err
+}
+
+// awaitFresh returns an error that delays a delivery until another access token can be requested. The error does not
+// count against the agent's endpoint.
+func (r *renewer) awaitFresh(e tokenRequest, pause time.Duration) error {
+	problem := fmt.Sprintf("the agent refused an access token that %s had just given for it (HTTP 401%s); another one is asked for in %s",
+		text.Excerpt(e.token.Issuer, 300), describeChallenge(e), pause)
+	cause := &oauth.UnavailableError{Host: string(e.token.Origin), Status: http.StatusUnauthorized, RetryAfter: pause,
+		Err: errors.New("HTTP 401")}
+	return &renewalError{text: problem, cause: cause}
+}
+
+// describeChallenge returns the error code of the agent's challenge, as part of a sentence.
+func describeChallenge(e tokenRequest) string {
+	if e.says.Error == "" {
+		return ""
+	}
+	return ", " + text.Excerpt(e.says.Error, 64)
+}

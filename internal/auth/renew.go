@@ -1,0 +1,474 @@
+package auth
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/agentherald/herald/internal/auth/oauth"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store"
+	lru "github.com/hashicorp/golang-lru/v2"
+)
+
+// Authority is the part of the OAuth client that renewals use (package oauth).
+type Authority interface {
+	Resource(ctx context.Context, mcpURL string, ch oauth.Challenge) (oauth.Resource, error)
+	ServerOf(ctx context.Context, r oauth.Resource, issuer string) (oauth.Server, error)
+	Obtain(ctx context.Context, s oauth.Server, c oauth.Credential, scope string) (oauth.Token, error)
+}
+
+// RenewalLedger is the part of the store that renewals use.
+type RenewalLedger interface {
+	LeaseRenewal(ctx context.Context, t store.Token, seen []byte, lease time.Duration) (store.Renewal, error)
+	SaveRenewal(ctx context.Context, r store.Renewal, a store.Access, credential []byte) error
+	YieldRenewal(ctx context.Context, r store.Renewal) error
+}
+
+// A renewal belongs to one worker until its lease ends. Discovery, token request and saving must therefore end before.
+const (
+	renewLease   = 30 * time.Second
+	findTimeout  = 12 * time.Second
+	askTimeout   = 10 * time.Second
+	saveTimeout  = 5 * time.Second
+	renewTimeout = renewLease + findTimeout // for waiting for another worker's renewal and then renewing
+	renewTick    = 100 * time.Millisecond
+	dueFirst     = 5 * time.Second        // minimum age of a token before it is renewed early
+	awayPause    = 500 * time.Millisecond // minimum pause after an authorization server gave no usable answer
+	awayShare    = 4                      // the pause is at least this multiple of the time that the renewal took
+	awayMost     = 30 * time.Second       // maximum of the growing pause while there is a usable access token
+	stuckPause   = 10 * time.Second       // after a renewal of another worker did not finish in time
+	insistAfter  = 5 * time.Second        // minimum interval between requests of an operator after a refusal
+)
+
+// renewer manages the access tokens of OAuth credentials: in memory, and for all workers in the store, where one worker
+// at a time renews each.
+type renewer struct {
+	Config
+	known  *lru.Cache[audience, *accessToken]
+	failed *lru.Cache[failureKey, failedRenewal]
+	// refusals counts the fresh access tokens that an agent refused in a row. A call that the agent accepts removes the
+	// entry.
+	refusals *lru.Cache[audience, freshRefusals]
+
+	mu      sync.Mutex // guards flights and refusals
+	flights map[audience]*flight
+}
+
+// audience is the agent and the origin that an access token is sent to.
+type audience struct {
+	agent  store.Agent
+	origin netguard.CredentialOrigin
+}
+
+// tokenRequest describes the purpose of an access token.
+type tokenRequest struct {
+	token   store.Token     // the credential, as read
+	url     string          // the agent's endpoint
+	refused secret.Secret   // the header that the agent refused; zero: none was sent
+	says    oauth.Challenge // the agent's challenge in that refusal
+	narrow  bool            // the agent requires a token with more scope, but may accept this one for other requests
+	insist  bool            // ignore a recent failure
+}
+
+// audience returns the agent and origin that the token is sent to.
+func (e tokenRequest) audience() audience { return audience{e.token.Agent, e.token.Origin} }
+
+// failureKey identifies remembered failures. A failure to obtain more scope is separate from one with the stored scope.
+type failureKey struct {
+	audience
+	more string
+}
+
+func (e tokenRequest) failureKey() failureKey {
+	m := failureKey{audience: e.audience()}
+	if e.narrow {
+		m.more = "more: " + e.says.Scope
+	}
+	return m
+}
+
+// accessToken is an access token with its metadata. It is immutable. A nil *accessToken means that no token is known.
+type accessToken struct {
+	// stored is when the credential that the token was obtained with was stored (store.Token.UpdatedAt).
+	stored  time.Time
+	sealed  []byte        // ciphertext in the store, even of an unusable token; nil: not in the store
+	value   secret.Secret // of the header; zero: decryption failed
+	scope   string        // the requested scope
+	since   time.Time
+	until   time.Time // zero: the authorization server did not specify it
+	invalid bool      // the agent refused it
+	unsaved *unsaved  // a renewal that the store has not stored; nil: everything is stored
+}
+
+// unsaved is a renewal whose saving failed.
+type unsaved struct {
+	renewal    store.Renewal
+	access     store.Access
+	credential []byte // encrypted, with a new refresh token; nil: the refresh token did not change
+
+	spool     *secret.Binding // binding of the entry in Redis; nil: there is nothing to put into Redis
+	spoolText []byte          // encrypted
+	spooled   atomic.Bool     // the entry is in Redis
+}
+
+// usable reports whether the token can be sent for e.
+func (a *accessToken) usable(e tokenRequest, now time.Time) bool {
+	return a != nil && !a.invalid && !a.value.IsZero() && (a.until.IsZero() || now.Before(a.until)) &&
+		(e.refused.IsZero() || !a.value.Compare(e.refused.Reveal()))
+}
+
+// needsRefresh reports whether the token should be renewed or its renewal saved again. Renewal is due after 80 % of its
+// life or 60 s before its end, whichever is earlier. It is not due before half of its life, nor before dueFirst,
+// because some servers return the same token until it expires.
+func (a *accessToken) needsRefresh(now time.Time) bool {
+	if a.unsaved != nil || a.until.IsZero() {
+		return a.unsaved != nil
+	}
+	life := a.until.Sub(a.since)
+	return now.Sub(a.since) >= max(min(life*8/10, life-time.Minute), life/2, dueFirst)
+}
+
+// failedRenewal is a failure that is remembered, so that not every delivery repeats it.
+type failedRenewal struct {
+	stored time.Time // of the credential
+	at     time.Time
+	pause  time.Duration
+	err    error
+}
+
+// flight is a renewal in progress in this process. All callers that need its token wait for it.
+type flight struct {
+	stored time.Time // when its credential was stored
+	key    failureKey
+	done   chan struct{}
+	err    error // set before done is closed
+}
+
+func newRenewer(cfg Config) *renewer {
+	return &renewer{
+		Config:   cfg,
+		flights:  map[audience]*flight{},
+		known:    newCache[audience, *accessToken](cfg.Entries),
+		failed:   newCache[failureKey, failedRenewal](cfg.Entries),
+		refusals: newCache[audience, freshRefusals](cfg.Entries),
+	}
+}
+
+// bearerHeader returns the value of the Authorization header for a tokenRequest.
+func (r *renewer) bearerHeader(ctx context.Context, e tokenRequest) (value secret.Secret, err error) {
+	if r == nil {
+		return value, outcome.Fail(outcome.AuthRequired,
+			fmt.Sprintf("the credential stored for %s is an OAuth one, and this process cannot get access tokens",
+				e.token.Origin))
+	}
+	a, err := r.currentToken(ctx, e)
+	if err != nil {
+		return value, err
+	}
+	return a.value, nil
+}
+
+// invalidate records that the agent refused an access token, so that it is not sent again. It reports whether the token
+// was still valid before. r.mu is held.
+func (r *renewer) invalidate(e tokenRequest) bool {
+	a, ok := r.known.Get(e.audience())
+	if !ok || a.invalid || !a.value.Compare(e.refused.Reveal()) {
+		return false
+	}
+	invalid := *a
+	invalid.invalid = true
+	r.known.Add(e.audience(), &invalid)
+	return true
+}
+
+// currentToken returns the cached access token while it is usable and not due for renewal, or else renews it. One
+// caller at a time renews, in this process and among all workers. While the old token is usable, the other callers get
+// it without waiting, and a failure is only logged.
+func (r *renewer) currentToken(ctx context.Context, e tokenRequest) (*accessToken, error) {
+	const most = 4 // a token that was just renewed may immediately be refused or replaced
+	for range most {
+		have, f, mine := r.joinRenewal(e)
+		switch usable := have.usable(e, r.Now()); {
+		case f == nil:
+			return have, nil
+		case mine:
+			return r.leadRenewal(ctx, e, have, f)
+		case usable:
+			return have, nil
+		}
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		// The error of a flight for another credential or scope does not concern this caller.
+		if f.err != nil && f.stored.Equal(e.token.UpdatedAt) && f.key == e.failureKey() {
+			return nil, f.err
+		}
+	}
+	return nil, &oauth.UnavailableError{Host: e.token.Issuer,
+		Err: errors.New("its access tokens are refused as soon as they are there")}
+}
+
+// cachedToken returns the cached token, unless it belongs to an older credential.
+func (r *renewer) cachedToken(e tokenRequest) *accessToken {
+	a, ok := r.known.Get(e.audience())
+	if !ok || a.stored.Before(e.token.UpdatedAt) {
+		return nil
+	}
+	return a
+}
+
+// joinRenewal returns the cached token and the renewal in progress. If none is in progress it starts one, which the
+// caller must lead (mine). f is nil if no renewal is needed.
+func (r *renewer) joinRenewal(e tokenRequest) (have *accessToken, f *flight, mine bool) {
+	r.mu.Lock() // leadRenewal stores the token before it removes its flight
+	defer r.mu.Unlock()
+	have = r.cachedToken(e)
+	if have.usable(e, r.Now()) && !have.needsRefresh(r.Now()) {
+		return have, nil, false
+	}
+	if f, ok := r.flights[e.audience()]; ok {
+		return have, f, false
+	}
+	f = &flight{stored: e.token.UpdatedAt, key: e.failureKey(), done: make(chan struct{})}
+	r.flights[e.audience()] = f
+	return have, f, true
+}
+
+// leadRenewal renews the token for all callers that wait on f. If that fails and have is still usable, it returns have.
+func (r *renewer) leadRenewal(ctx context.Context, e tokenRequest, have *accessToken,
+	f *flight) (got *accessToken, err error) {
+	f.err = errors.New("renewing an access token broke off") // the error for the other callers if renewToken panics
+	defer func() {
+		r.mu.Lock()
+		delete(r.flights, e.audience())
+		r.mu.Unlock()
+		close(f.done)
+	}()
+	got, err = r.renewToken(ctx, e, have)
+	if err == nil {
+		r.known.Add(e.audience(), got)
+	}
+	f.err = err
+	if err == nil || !have.usable(e, r.Now()) {
+		return got, err
+	}
+	if !isRemembered(err) {
+		r.Logger.Warn("an access token is not renewed yet; the old one is sent until it ends", "agent", e.token.ID,
+			"origin", e.token.Origin,
+			"issuer", e.token.Issuer, "ends", have.until.UTC().Format(time.RFC3339), "error", err)
+	}
+	return have, nil
+}
+
+// renewToken obtains an access token, or returns one that another worker obtained.
+func (r *renewer) renewToken(ctx context.Context, e tokenRequest, have *accessToken) (*accessToken, error) {
+	if have != nil && have.unsaved != nil {
+		var err error
+		if have, err = r.retrySave(ctx, have); err != nil || have.usable(e, r.Now()) && !have.needsRefresh(r.Now()) {
+			return have, err
+		}
+	}
+	if err := r.recentFailure(e); err != nil {
+		if got := r.findNewer(ctx, e, have); got != nil {
+			return got, nil
+		}
+		return nil, err
+	}
+	wait, cancel := context.WithTimeout(ctx, renewTimeout)
+	defer cancel()
+	for {
+		mine, found, err := r.acquireLease(wait, e, have)
+		if wait.Err() != nil && ctx.Err() == nil {
+			r.rememberFailure(e, stuckPause, err)
+		}
+		if err != nil || found != nil {
+			return found, err
+		}
+		got, err := r.adoptSpooled(wait, mine)
+		if err == nil && got != nil {
+			if have = got; got.usable(e, r.Now()) && !got.needsRefresh(r.Now()) {
+				return got, nil
+			}
+			continue // continue with its refresh token
+		}
+		if err == nil {
+			got, err = r.obtainToken(wait, e, mine)
+		}
+		switch {
+		case err == nil:
+			r.failed.Remove(e.failureKey())
+			r.Logger.Debug("an access token was obtained", "agent", e.token.ID, "origin", e.token.Origin,
+				"issuer", mine.Token.Issuer, "until", got.until)
+			return got, nil
+		case errors.Is(err, store.ErrSuperseded): // try again with the newer credential or token
+		case errors.Is(err, errLeaseOver):
+			r.yieldLease(ctx, mine)
+		default:
+			r.recordFailure(ctx, e, mine, have, err)
+			return nil, err
+		}
+	}
+}
+
+// findNewer returns a usable access token that another worker stored; nil if there is no newer one.
+func (r *renewer) findNewer(ctx context.Context, e tokenRequest, have *accessToken) *accessToken {
+	found, err := r.Ledger.LeaseRenewal(ctx, e.token, nil, 0)
+	if err != nil {
+		return nil // the caller returns the error of the failed renewal
+	}
+	a := r.readAccess(found)
+	if !a.usable(e, r.Now()) || have != nil && bytes.Equal(a.sealed, have.sealed) {
+		return nil
+	}
+	r.failed.Remove(e.failureKey())
+	return a
+}
+
+// leased is a renewal that is leased to this worker.
+type leased struct {
+	store.Renewal
+	began time.Time // time before the lease was requested
+}
+
+// errLeaseOver reports that the rest of the lease is too short to request and save a token.
+var errLeaseOver = errors.New("the lease of a renewal is nearly over")
+
+// acquireLease acquires the lease of the renewal. If another worker has it, acquireLease returns the usable token have,
+// or waits until the other worker has stored a usable token and returns that one.
+func (r *renewer) acquireLease(ctx context.Context, e tokenRequest,
+	have *accessToken) (mine leased, found *accessToken, err error) {
+	var seen []byte
+	if have != nil {
+		seen = have.sealed
+	}
+	tick := r.Ticks
+	if tick == nil {
+		ticker := time.NewTicker(renewTick)
+		defer ticker.Stop()
+		tick = ticker.C
+	}
+	for {
+		mine.began = r.Now()
+		mine.Renewal, err = r.Ledger.LeaseRenewal(ctx, e.token, seen, renewLease)
+		switch {
+		case ctx.Err() != nil:
+			r.yieldLease(ctx, mine)
+			return mine, nil, r.explainWait(ctx, e)
+		case err != nil && !errors.Is(err, store.ErrNotFound):
+			return mine, nil, err
+		case err != nil, !mine.Token.OAuth():
+			return mine, nil, outcome.Pause(outcome.Throttled, time.Second,
+				"the credential stored for "+string(e.token.Origin)+" is just being replaced")
+		case mine.No != 0:
+			return mine, nil, nil
+		}
+		if now := r.readAccess(mine.Renewal); now != nil && !bytes.Equal(now.sealed, seen) {
+			if now.usable(e, r.Now()) {
+				return mine, now, nil
+			}
+			seen = now.sealed // this is the token to replace
+			continue
+		}
+		if mine.Access == nil {
+			seen = nil
+		}
+		if have.usable(e, r.Now()) {
+			return mine, have, nil // the other worker renews it
+		}
+		select {
+		case <-tick:
+		case <-ctx.Done():
+			return mine, nil, r.explainWait(ctx, e)
+		}
+	}
+}
+
+// explainWait returns the error of a wait that timed out or was stopped.
+func (r *renewer) explainWait(ctx context.Context, e tokenRequest) error {
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return context.Cause(ctx)
+	}
+	return &oauth.UnavailableError{Host: e.token.Issuer,
+		Err: errors.New("another worker asks it for an access token and has got none yet")}
+}
+
+// yieldLease releases the lease, so that another worker can try immediately.
+func (r *renewer) yieldLease(ctx context.Context, mine leased) {
+	if mine.No == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.SaveTimeout)
+	defer cancel()
+	if err := r.Ledger.YieldRenewal(ctx, mine.Renewal); err != nil {
+		r.Logger.Debug("the lease of a renewal that failed runs out by itself", "agent", mine.Token.ID, "error", err)
+	}
+}
+
+// recordFailure releases the lease, so that another worker can try, and makes this worker pause before it calls the
+// authorization server again. A slow server would otherwise occupy the worker's slots.
+func (r *renewer) recordFailure(ctx context.Context, e tokenRequest, mine leased, have *accessToken, err error) {
+	r.yieldLease(ctx, mine)
+	e.token = mine.Token // it may be newer
+	var away *oauth.UnavailableError
+	switch {
+	case errors.As(err, &away):
+		pause := max(awayPause, awayShare*r.Now().Sub(mine.began), away.RetryAfter)
+		if f, ok := r.failed.Get(e.failureKey()); ok && have.usable(e, r.Now()) {
+			pause = max(pause, min(2*f.pause, awayMost))
+		}
+		r.rememberFailure(e, pause, err)
+	case r.Classify(err).Ending == outcome.Hold:
+		r.rememberFailure(e, r.RefusalPause, err)
+	} // otherwise an internal error, or the caller was stopped
+}
+
+// rememberFailure makes recentFailure return err for the duration of pause.
+func (r *renewer) rememberFailure(e tokenRequest, pause time.Duration, err error) {
+	r.failed.Add(e.failureKey(), failedRenewal{stored: e.token.UpdatedAt, at: r.Now(), pause: pause, err: err})
+}
+
+// recentFailure returns the error of a recent renewal if it is too early to try again, else nil.
+func (r *renewer) recentFailure(e tokenRequest) error {
+	f, ok := r.failed.Get(e.failureKey())
+	ago := r.Now().Sub(f.at)
+	var away *oauth.UnavailableError
+	unanswered := errors.As(f.err, &away)
+	if !ok || f.stored.Before(e.token.UpdatedAt) || ago >= f.pause || e.insist && !unanswered && ago >= insistAfter {
+		return nil
+	}
+	left := f.pause - ago
+	again := &renewalError{cause: f.err, again: true,
+		text: fmt.Sprintf("%v (asked %s ago, and not again for %s)", f.err, ago.Round(time.Second),
+			left.Round(time.Second))}
+	if unanswered {
+		later := *away
+		later.RetryAfter = left
+		again.cause = &later
+	}
+	return again
+}
+
+// renewalError is an error with a text for operators. Config.Classify evaluates its cause.
+type renewalError struct {
+	text  string
+	cause error
+	again bool // returned from memory; no request was made
+}
+
+func (e *renewalError) Error() string { return e.text }
+func (e *renewalError) Unwrap() error { return e.cause }
+
+// isRemembered reports whether err is a remembered failure, so that no request was made.
+func isRemembered(err error) bool {
+	var renewal *renewalError
+	return errors.As(err, &renewal) && renewal.again
+}

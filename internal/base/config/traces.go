@@ -1,0 +1,157 @@
+package config
+
+import (
+	"cmp"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/agentherald/herald/internal/base/secret"
+	"golang.org/x/net/http/httpguts"
+)
+
+// Traces holds the standard OTEL_ variables that decide whether and where spans are sent. The OpenTelemetry SDK reads
+// the others itself.
+type Traces struct {
+	Service string // OTEL_SERVICE_NAME
+
+	disabled                 bool
+	exporter                 string
+	protocol, tracesProtocol string
+	endpoint, tracesEndpoint string
+	headers, tracesHeaders   secret.Secret
+}
+
+// On reports whether spans are sent.
+func (t Traces) On() bool {
+	asked := t.exporter == "otlp" || t.exporter == "" && (t.endpoint != "" || t.tracesEndpoint != "")
+	return asked && !t.disabled
+}
+
+// Endpoint returns the URL to which traces are sent.
+func (t Traces) Endpoint() string {
+	if t.tracesEndpoint != "" {
+		return t.tracesEndpoint
+	}
+	return strings.TrimSuffix(cmp.Or(t.endpoint, "http://localhost:4318"), "/") + "/v1/traces"
+}
+
+// Headers returns the headers of each request to the collector. They may contain secrets.
+func (t Traces) Headers() map[string]string {
+	text := t.headers
+	if !t.tracesHeaders.IsZero() {
+		text = t.tracesHeaders
+	}
+	headers, _ := parseHeaders(text.Reveal()) // setHeaders validated the text
+	return headers
+}
+
+// parseHeaders parses name=value pairs separated by commas. Values are percent-encoded, as OpenTelemetry specifies.
+func parseHeaders(s string) (headers map[string]string, ok bool) {
+	headers = map[string]string{}
+	for _, pair := range splitList(s) {
+		name, value, found := strings.Cut(pair, "=")
+		name = strings.TrimSpace(name)
+		value, err := url.PathUnescape(strings.TrimSpace(value))
+		if !found || err != nil || !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
+			return nil, false
+		}
+		headers[http.CanonicalHeaderKey(name)] = value
+	}
+	return headers, true
+}
+
+// traceVariables lists the OTEL_ variables that Herald itself reads.
+func traceVariables() []variable {
+	const samplers = "always_on, always_off, traceidratio, parentbased_always_on, parentbased_always_off, " +
+		"parentbased_traceidratio"
+	return []variable{
+		{"OTEL_EXPORTER_OTLP_ENDPOINT", "",
+			"OpenTelemetry collector that accepts OTLP over HTTP, as in http://localhost:4318. Without any " +
+				"endpoint, nothing is traced. The other OTEL_EXPORTER_OTLP_… and OTEL_BSP_… variables work as " +
+				"OpenTelemetry defines them.", false,
+			setPlainURL(func(c *Config) *string { return &c.Traces.endpoint })},
+		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "",
+			"URL for traces only, with its path.", false,
+			setPlainURL(func(c *Config) *string { return &c.Traces.tracesEndpoint })},
+		{"OTEL_EXPORTER_OTLP_HEADERS", "",
+			"Headers for the collector, name=value, separated by commas; the values are percent-encoded.", true,
+			setHeaders(func(c *Config) *secret.Secret { return &c.Traces.headers })},
+		{"OTEL_EXPORTER_OTLP_TRACES_HEADERS", "",
+			"Replaces OTEL_EXPORTER_OTLP_HEADERS for traces.", true,
+			setHeaders(func(c *Config) *secret.Secret { return &c.Traces.tracesHeaders })},
+		{"OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf",
+			"http/protobuf or http/json; grpc is not supported.", false,
+			setText(func(c *Config) *string { return &c.Traces.protocol })},
+		{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "",
+			"Replaces OTEL_EXPORTER_OTLP_PROTOCOL for traces.", false,
+			setText(func(c *Config) *string { return &c.Traces.tracesProtocol })},
+		{"OTEL_TRACES_EXPORTER", "",
+			"otlp: trace to http://localhost:4318 if no endpoint is set. none: trace nothing even if an endpoint is " +
+				"set.", false,
+			setOneOf(func(c *Config) *string { return &c.Traces.exporter }, "otlp", "none")},
+		{"OTEL_TRACES_SAMPLER", "parentbased_always_on", "Selects the deliveries to trace: " + samplers + ". The parent " +
+			"is the traceparent that came with a job.", false,
+			func(_ *Config, s string) string {
+				if !slices.Contains(strings.Split(samplers, ", "), s) {
+					return "must be one of " + samplers
+				}
+				return ""
+			}},
+		{"OTEL_TRACES_SAMPLER_ARG", "",
+			"For traceidratio: the share of deliveries to trace, from 0 to 1.", false,
+			func(_ *Config, s string) string {
+				if share, err := strconv.ParseFloat(s, 64); err != nil || !(share >= 0 && share <= 1) {
+					return "must be a number from 0 to 1"
+				}
+				return ""
+			}},
+		{"OTEL_SERVICE_NAME", "herald", "The worker's service name in traces.", false,
+			setText(func(c *Config) *string { return &c.Traces.Service })},
+		{"OTEL_SDK_DISABLED", "false", "true: trace nothing; it overrides the other settings.", false,
+			func(c *Config, s string) string { c.Traces.disabled = strings.EqualFold(s, "true"); return "" }},
+	}
+}
+
+func setPlainURL(field func(*Config) *string) func(*Config, string) string {
+	return func(c *Config, s string) string {
+		if wrong := checkPlainURL(s); wrong != "" {
+			return wrong
+		}
+		*field(c) = s
+		return ""
+	}
+}
+
+func setHeaders(field func(*Config) *secret.Secret) func(*Config, string) string {
+	return func(c *Config, s string) string {
+		if _, ok := parseHeaders(s); !ok {
+			return "must be name=value pairs separated by commas, the values percent-encoded"
+		}
+		*field(c) = secret.New(s)
+		return ""
+	}
+}
+
+func setText(field func(*Config) *string) func(*Config, string) string {
+	return func(c *Config, s string) string {
+		*field(c) = s
+		return ""
+	}
+}
+
+// checkProtocol returns an error if spans are sent by a protocol that Herald does not support. If no spans are sent it
+// accepts every protocol, because other programs may share these variables.
+func (t Traces) checkProtocol() error {
+	name, protocol := "OTEL_EXPORTER_OTLP_PROTOCOL", t.protocol
+	if t.tracesProtocol != "" {
+		name, protocol = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", t.tracesProtocol
+	}
+	if !t.On() || protocol == "http/protobuf" || protocol == "http/json" {
+		return nil
+	}
+	return &Error{name, "must be http/protobuf or http/json: traces are not sent over grpc. Name the collector's HTTP " +
+		"port, usually 4318, or set OTEL_TRACES_EXPORTER=none"}
+}

@@ -1,0 +1,558 @@
+package config
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/chain/erc8004"
+)
+
+// Prefixes of variables whose names end in a chain id.
+const (
+	rpcPrefix        = "RPC_URL_"
+	identityPrefix   = "IDENTITY_REGISTRY_"
+	reputationPrefix = "REPUTATION_REGISTRY_"
+	validationPrefix = "VALIDATION_REGISTRY_"
+	explorerPrefix   = "HERALD_EXPLORER_"
+)
+
+var chainPrefixes = []string{rpcPrefix, identityPrefix, reputationPrefix, validationPrefix, explorerPrefix}
+
+// variable is one row of the table of variables. set parses text into c and returns a problem, or "" if text is valid.
+type variable struct {
+	Name, Default, Help string
+	Secret              bool
+	set                 func(c *Config, text string) (problem string)
+}
+
+// listVariables returns every variable except the per-chain ones, in the order of the documentation.
+func listVariables() []variable {
+	return append([]variable{
+		{"REDIS_URL", "",
+			"Redis: redis://, rediss://, redis-socket:///path, redis-sentinel://, redis-cluster://h1,h2. Without " +
+				"it, the worker runs its own.", true, setRedisURL},
+		{"DATABASE_URL", "",
+			"Postgres: postgres://user:password@host/database. Without it, the worker runs its own.", true,
+			setDatabaseURL(func(c *Config) *secret.Secret { return &c.DatabaseURL })},
+		{"HERALD_LEADER_DATABASE_URL", "",
+			"The same database without a pooler, if DATABASE_URL leads through one in transaction mode " +
+				"(docs/operator/scaling.md).", true, setDatabaseURL(func(c *Config) *secret.Secret { return &c.LeaderURL })},
+		{"HERALD_QUEUE", "",
+			"embedded: the worker runs its own Redis although DATABASE_URL is set (one worker only). redis: " +
+				"REDIS_URL is required.", false,
+			setOneOf(func(c *Config) *string { return &c.Queue }, "embedded", "redis")},
+		{"IPFS_GATEWAYS", "https://trustless-gateway.link,https://ipfs.filebase.io,https://gateway.pinata.cloud",
+			"Trustless gateways, in the order in which they are asked. List your own Kubo first.", false, setGateways},
+		{"ARWEAVE_GATEWAY", "",
+			"Gateway for ar:// documents, https://host. Without it, deliveries that need one are held " +
+				"(gateway_unconfigured).", false,
+			setPlainURL(func(c *Config) *string { return &c.ArweaveGateway })},
+		{"HERALD_LISTEN", "127.0.0.1:8080",
+			"Address of the HTTP server. Off loopback it requires HERALD_API_TOKEN.", false, setListen},
+		{"HERALD_PUBLIC_URL", "",
+			"Origin at which agents reach this HTTP server, as in https://herald.example. Herald then signs every " +
+				"HTTP request to an agent (docs/operator/tokens-and-keys.md). The same on every worker.", false, setPublicURL},
+		{"HERALD_API_TOKEN", "",
+			"Password of the pages (any user name) and bearer token of the API.", true,
+			func(c *Config, s string) string { c.APIToken = secret.New(s); return "" }},
+		{"HERALD_KEYSET", "",
+			"Tink keyset (base64) that encrypts secrets. Required with DATABASE_URL; otherwise the worker creates " +
+				"it in HERALD_DATA.", true, setKeyset},
+		{"HERALD_MASTER_KEY", "",
+			"Decrypts a wrapped keyset: 32 bytes, base64 or hex.", true,
+			func(c *Config, s string) string { c.MasterKey = secret.New(s); return "" }},
+		{"HERALD_CONCURRENCY", "32",
+			"Deliveries in progress in this process. Agents without a success in the last hour share half of " +
+				"them.", false,
+			setNumber(func(c *Config) *int { return &c.Concurrency }, 1, 10000)},
+		{"HERALD_DB_POOL", "40",
+			"Maximum number of Postgres connections; more than HERALD_CONCURRENCY.", false,
+			setNumber(func(c *Config) *int { return &c.DBPool }, 2, 10000)},
+		{"HERALD_CALL_TIMEOUT", "30s",
+			"Time limit of a call to an agent; a job's timeoutMs is clamped to it.", false,
+			setDuration(func(c *Config) *time.Duration { return &c.CallTimeout }, time.Second, time.Hour)},
+		{"HERALD_LEASE", "2m",
+			"How long a worker owns a delivery. After a crash, another worker continues when this time has " +
+				"passed.", false,
+			setDuration(func(c *Config) *time.Duration { return &c.Lease }, time.Second, 24*time.Hour)},
+		{"HERALD_LEASE_MARGIN", "1m",
+			"Minimum time by which a lease exceeds the time limit of the call.", false,
+			setDuration(func(c *Config) *time.Duration { return &c.LeaseMargin }, time.Second, time.Hour)},
+		{"HERALD_RETRY_SCHEDULE", "1s,2s,4s,30s,2m,10m,30m,2h,5h,10h",
+			"Waits after failed attempts, each ±20 %. After one more attempt the delivery is dead.", false,
+			setSchedule},
+		{"HERALD_EXPIRY", "720h",
+			"A delivery that is not final after this time is dead (expired).", false,
+			setDuration(func(c *Config) *time.Duration { return &c.Expiry }, time.Minute, 10*365*24*time.Hour)},
+		{"HERALD_RETENTION", "2160h",
+			"This long after a delivery ended, Herald deletes its job, result and attempts; id, key and status " +
+				"remain.", false,
+			setDuration(func(c *Config) *time.Duration { return &c.Retention }, time.Minute, 100*365*24*time.Hour)},
+		{"HERALD_ENDPOINT_INFLIGHT", "4",
+			"Calls in flight at one origin (scheme, host, port), from all workers together. One endpoint gets at " +
+				"most half while others wait or were called in the last minute.", false,
+			setNumber(func(c *Config) *int { return &c.EndpointInflight }, 1, 10000)},
+		{"HERALD_ENDPOINT_RATE", "100",
+			"Calls per second to one origin, from all workers together. Further calls wait at no cost " +
+				"(throttled).", false,
+			setNumber(func(c *Config) *int { return &c.EndpointRate }, 1, 1000000)},
+		{"HERALD_EFFORT_BUDGET", "60s",
+			"Worker time for one agent per minute, from all workers together: calls, connections, tool lists, " +
+				"files. Further deliveries wait at no cost (over_budget). 1s to 1h; 0 or off: no budgets.", false, setEffortBudget},
+		{"HERALD_BATCH", "50",
+			"Deliveries in one call of agent.receiveFeedbackBatch; 1: each is sent alone. If a worker is killed, " +
+				"the outcome of a whole batch is unknown.", false,
+			setNumber(func(c *Config) *int { return &c.Batch }, 1, 50)},
+		{"HERALD_ALLOW_NETWORKS", "",
+			"Private networks (CIDR) in which addresses from strangers are allowed, also with plain http: " +
+				"10.1.0.0/16.", false, setNetworks},
+		{"HERALD_ALLOW_HTTP", "false",
+			"true: addresses from strangers may use plain http.", false,
+			func(c *Config, s string) string {
+				b, err := strconv.ParseBool(s)
+				if err != nil {
+					return "must be true or false"
+				}
+				c.AllowHTTP = b
+				return ""
+			}},
+		{"HERALD_STDIO_COMMANDS", "",
+			`Commands that registrations may name, as JSON: [["/usr/bin/agent","--stdio"]]. Every element must ` +
+				`match. "8453:42=/usr/bin/agent" is for that agent only; without this prefix, anybody may mint an ` +
+				`agent that names the command.`, false, setCommands},
+		{"HERALD_TOOLS", "",
+			"Tools that a job may name in addition to agent.receive* and their aliases.", false, setTools},
+		{"HERALD_TOOL_ALIASES", "",
+			`Further names of tools that agents may offer, as JSON: {"agent.receiveFeedback": ["feedback.receive"]}.`,
+			false, setAliases},
+		{"HERALD_SERVERS_FILE", "",
+			"JSON file that overrides the chain for an agent (docs/reference/servers-file.md).", false,
+			func(c *Config, s string) string { c.ServersFile = s; return "" }},
+		{"HERALD_POLICY_FILE", "",
+			"JSON file with the default policy of all agents: which events they receive (docs/operator/filters.md). Workers " +
+				"read it again when it changes.", false,
+			func(c *Config, s string) string { c.PolicyFile = s; return "" }},
+		{"HERALD_HASH_POLICY", "strict",
+			"strict: a file that does not match its hash is rejected. require: so is a file without a hash on " +
+				"https, http, ar or behind DNSLink. annotate: files are delivered with the result of the " +
+				"verification.", false,
+			setOneOf(func(c *Config) *string { return &c.HashPolicy }, "strict", "require", "annotate")},
+		{"HERALD_BINDING", "warn",
+			"Endpoints that nothing confirms as the agent's own (docs/agent.md). warn: all such agents of one " +
+				"origin share one call at a time and a tenth of HERALD_ENDPOINT_RATE. require: rejected " +
+				"(endpoint_unverified). off: not checked. A job's action.endpoint counts as unconfirmed, unless the " +
+				"servers file has the same URL.", false,
+			setOneOf(func(c *Config) *string { return &c.Binding }, "off", "warn", "require")},
+		{"HERALD_REDIS_INTAKE", "jobs",
+			"Whole jobs that other programs put into Redis (docs/reference/jobs.md). jobs: accepted unless they " +
+				"name an endpoint, a template or another tool, or contain verifyFileHash false. on: all are accepted. " +
+				"off: none.", false,
+			setOneOf(func(c *Config) *string { return &c.RedisIntake }, "on", "jobs", "off")},
+		{"HERALD_LEGACY_QUEUE", "",
+			"List in Redis into which the old backend puts its jobs, as in action_jobs " +
+				"(docs/operator/old-backend.md).", false, setLegacyQueue},
+		{"HERALD_VERIFY_EVENT", "",
+			"receipt (default with an RPC URL): Herald reads the job's event on the chain, and delivers what the " +
+				"log says. finalized: its block must also be final. off: the job is the content, and only its " +
+				"registries are checked.", false,
+			setOneOf(func(c *Config) *string { return &c.VerifyEvent }, "off", "receipt", "finalized")},
+		{"HERALD_LOG_RANGE", "24h",
+			"How far back Herald searches for the event of a job with neither transactionHash nor blockNumber: a " +
+				"duration up to 168h, or blocks up to 500000. 0: such jobs are rejected (event_not_found).", false, setLogRange},
+		{"HERALD_RPC_TRUST", "",
+			"Chains whose nodes are trusted to return all logs: all, or 8453,1. On others, Herald verifies that " +
+				"(docs/operator/chain.md), with up to a megabyte of receipts per block on a busy rollup.", false, setTrust},
+		{"HERALD_WATCH", "",
+			"Chains that the worker reads itself, the first time from the newest block on: 8453,1. Each needs " +
+				"RPC_URL_<id>, and one more Postgres connection.", false, setWatch},
+		{"HERALD_CONFIRMATIONS", "",
+			"How deep an event's block must be: a duration, a number of blocks, safe or finalized, for all chains " +
+				"or for one: 6s, or 8453=6s,1=6,10=safe. docs/reference/chains.md lists the defaults.",
+			false, setConfirmations},
+		{"HERALD_ORDER", "strict",
+			"strict: one delivery of a client to an agent at a time, in the order of the feedback. off: each as " +
+				"soon as possible; responses still follow their feedback. The same on every worker; `worker agent " +
+				"policy` switches the order off for one agent.", false, setOrder},
+		{"HERALD_ALERT_URL", "",
+			"URL to which Herald posts when an agent fails, recovers or is disabled, and when deliveries die or " +
+				"are held (docs/operator/alerts-and-traces.md). It may be private and plain http.", true, setAlertURL},
+		{"HERALD_ALERT_SECRET", "",
+			"Signs these posts (Standard Webhooks): whsec_ and 24 to 64 bytes in base64. Required with " +
+				"HERALD_ALERT_URL.", true, setAlertSecret},
+		{"HERALD_DISABLE_AFTER", "120h",
+			"Herald disables an agent whose calls all failed for this time, with at least two calls and one " +
+				"within the last day. 0: never.", false,
+			setDuration(func(c *Config) *time.Duration { return &c.DisableAfter }, 0, 10*365*24*time.Hour)},
+		{"HERALD_DATA", "",
+			"Folder of the embedded services. Default $XDG_STATE_HOME/herald; as root /var/lib/herald.", false,
+			func(c *Config, s string) string { c.DataDir = s; return "" }},
+		{"HERALD_CACHE", "",
+			"Folder for downloaded programs. Default $XDG_CACHE_HOME/herald; as root /var/cache/herald.", false,
+			func(c *Config, s string) string { c.CacheDir = s; return "" }},
+		{"HERALD_LOG_LEVEL", "info", "debug, info, warn or error.", false,
+			setOneOf(func(c *Config) *string { return &c.LogLevel }, "debug", "info", "warn", "error")},
+		{"HERALD_LOG_FORMAT", "text", "text or json.", false,
+			setOneOf(func(c *Config) *string { return &c.LogFormat }, "text", "json")},
+	}, traceVariables()...)
+}
+
+// Doc documents one environment variable.
+type Doc struct{ Name, Default, Help string }
+
+// Docs returns the documentation of every variable for docs/reference/settings.md. Per-chain variables come last.
+func Docs() []Doc {
+	var out []Doc
+	for _, v := range listVariables() {
+		d := Doc{v.Name, v.Default, v.Help}
+		if v.Secret {
+			d.Help += " Also as " + v.Name + "_FILE."
+		}
+		out = append(out, d)
+	}
+	return append(out,
+		Doc{rpcPrefix + "<chainId>", "",
+			"JSON-RPC URL of a chain, or several, separated by commas, the preferred one first. A ws:// or wss:// URL also " +
+				"announces new blocks at once. Without it, deliveries of that chain are held (chain_unconfigured). Also as …_FILE."},
+		Doc{identityPrefix + "<chainId>", "known address",
+			"IdentityRegistry of a chain, or several, separated by commas. The first is the default for jobs that name none."},
+		Doc{reputationPrefix + "<chainId>", "known address", "The same for the ReputationRegistry."},
+		Doc{validationPrefix + "<chainId>", "known address", "The same for the ValidationRegistry."},
+		Doc{explorerPrefix + "<chainId>", "",
+			"Block explorer of a chain, as in https://basescan.org, to which pages link."})
+}
+
+func setOneOf(field func(*Config) *string, allowed ...string) func(*Config, string) string {
+	return func(c *Config, s string) string {
+		if !slices.Contains(allowed, s) {
+			return "must be one of " + strings.Join(allowed, ", ")
+		}
+		*field(c) = s
+		return ""
+	}
+}
+
+func setNumber(field func(*Config) *int, low, high int) func(*Config, string) string {
+	return func(c *Config, s string) string {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < low || n > high {
+			return fmt.Sprintf("must be a number from %d to %d", low, high)
+		}
+		*field(c) = n
+		return ""
+	}
+}
+
+func setOrder(c *Config, s string) string {
+	if s != "strict" && s != "off" {
+		return "must be strict or off"
+	}
+	c.StrictOrder = s == "strict"
+	return ""
+}
+
+func setEffortBudget(c *Config, s string) string {
+	if s == "off" || s == "0" {
+		c.EffortBudget = 0
+		return ""
+	}
+	if setDuration(func(c *Config) *time.Duration { return &c.EffortBudget }, time.Second, time.Hour)(c, s) != "" {
+		return "must be a duration from 1s to 1h, as in 60s or 2m, or off"
+	}
+	return ""
+}
+
+func setDuration(field func(*Config) *time.Duration, low, high time.Duration) func(*Config, string) string {
+	return func(c *Config, s string) string {
+		d, err := time.ParseDuration(s)
+		if err != nil || d < low || d > high {
+			return fmt.Sprintf("must be a duration from %s to %s, as in 30s or 2m", low, high)
+		}
+		*field(c) = d
+		return ""
+	}
+}
+
+func splitList(s string) []string {
+	var out []string
+	for part := range strings.SplitSeq(s, ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			out = append(out, part)
+		}
+	}
+	return out
+}
+
+// The setters below never quote a value that may contain a password.
+
+func setRedisURL(c *Config, s string) string {
+	scheme, rest, _ := strings.Cut(s, "://")
+	if rest == "" || !slices.Contains([]string{"redis", "rediss", "redis-socket", "redis-sentinel", "redis-cluster",
+		"redis-clusters"}, scheme) {
+		return "must be a URL with redis://, rediss://, redis-socket://, redis-sentinel:// or redis-cluster://"
+	}
+	c.RedisURL = secret.New(s)
+	return ""
+}
+
+// setDatabaseURL accepts both forms that libpq accepts: a URL, or keywords as in "host=/run/postgresql dbname=herald".
+func setDatabaseURL(field func(*Config) *secret.Secret) func(*Config, string) string {
+	return func(c *Config, s string) string {
+		scheme, rest, isURL := strings.Cut(s, "://")
+		if isURL && (rest == "" || scheme != "postgres" && scheme != "postgresql") || !isURL && !strings.Contains(s, "=") {
+			return "must be a URL, as in postgres://user:password@host/database"
+		}
+		*field(c) = secret.New(s)
+		return ""
+	}
+}
+
+func setListen(c *Config, s string) string {
+	_, port, err := net.SplitHostPort(s)
+	if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || n > 65535 {
+		return "must be host:port, as in 127.0.0.1:8080; [::1]:8080 for IPv6"
+	}
+	c.Listen = s
+	return ""
+}
+
+func setKeyset(c *Config, s string) string {
+	k := secret.New(s)
+	if secret.IsWrapped(k) { // it cannot be validated without its master key
+		c.Keyset = k
+		return ""
+	}
+	if _, err := secret.Parse(k); err != nil {
+		var fault *secret.KeysetError
+		if errors.As(err, &fault) {
+			return fault.Problem
+		}
+		return "cannot be read"
+	}
+	c.Keyset = k
+	return ""
+}
+
+// setTools accepts tool names as MCP restricts them (SEP-986): 1 to 128 letters, digits, _ - . and /.
+func setTools(c *Config, s string) string {
+	for _, t := range splitList(s) {
+		if !isToolName(t) {
+			return fmt.Sprintf("%q is not a tool's name (at most 128 letters, digits, _ - . /)", t)
+		}
+		c.Tools = append(c.Tools, t)
+	}
+	return ""
+}
+
+func isToolName(s string) bool {
+	return s != "" && len(s) <= 128 && strings.IndexFunc(s, func(r rune) bool {
+		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' ||
+			strings.ContainsRune("_-./", r))
+	}) < 0
+}
+
+// maxAliases bounds the aliases of one tool.
+const maxAliases = 16
+
+func setAliases(c *Config, s string) string {
+	dec := json.NewDecoder(strings.NewReader(s))
+	if err := dec.Decode(&c.ToolAliases); err != nil || c.ToolAliases == nil {
+		return `must be a JSON object, as in {"agent.receiveFeedback": ["feedback.receive"]}`
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return "has text after the JSON object"
+	}
+	for _, tool := range slices.Sorted(maps.Keys(c.ToolAliases)) {
+		names := c.ToolAliases[tool]
+		if len(names) > maxAliases {
+			return fmt.Sprintf("gives %q more than %d names", tool, maxAliases)
+		}
+		for _, name := range append([]string{tool}, names...) {
+			if !isToolName(name) {
+				return fmt.Sprintf("%q is not a tool's name (at most 128 letters, digits, _ - . /)", name)
+			}
+		}
+	}
+	return ""
+}
+
+func setGateways(c *Config, s string) string {
+	for i, g := range splitList(s) {
+		if wrong := checkPlainURL(g); wrong != "" {
+			return fmt.Sprintf("gateway %d %s", i+1, wrong)
+		}
+		c.IPFSGateways = append(c.IPFSGateways, g)
+	}
+	if len(c.IPFSGateways) == 0 {
+		return "names no gateway"
+	}
+	return ""
+}
+
+// checkPlainURL returns why s is not an http or https URL without user, query and fragment, or "" if it is one.
+func checkPlainURL(s string) string {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "":
+		return "is not an http or https URL"
+	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		return "must have no user, password, query or fragment"
+	}
+	return ""
+}
+
+func setPublicURL(c *Config, s string) string {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil || u.Hostname() == "" || u.Scheme != "https" && (u.Scheme != "http" || !IsLoopback(u.Hostname())):
+		return "must be an https URL, or an http URL on loopback"
+	case u.User != nil || strings.TrimSuffix(u.Path, "/") != "" || u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		return "must be an origin, as in https://herald.example: agents look for the keys at its root"
+	}
+	c.PublicURL = string(netguard.OriginOf(u))
+	return ""
+}
+
+func setAlertURL(c *Config, s string) string {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "":
+		return "must be an http or https URL"
+	case u.User != nil || u.Fragment != "":
+		return "must have no user, password or fragment: the post is signed"
+	}
+	c.AlertURL = secret.New(s)
+	return ""
+}
+
+func setAlertSecret(c *Config, s string) string {
+	text, prefixed := strings.CutPrefix(s, "whsec_")
+	key, err := base64.StdEncoding.DecodeString(text)
+	if !prefixed || err != nil || len(key) < 24 || len(key) > 64 {
+		return "must be whsec_ and 24 to 64 bytes in base64"
+	}
+	c.AlertSecret = secret.New(s)
+	return ""
+}
+
+func setSchedule(c *Config, s string) string {
+	const most = 100
+	for _, part := range splitList(s) {
+		d, err := time.ParseDuration(part)
+		if err != nil || d < 0 || d > 7*24*time.Hour {
+			return fmt.Sprintf("%q is not a wait between 0s and 168h", part)
+		}
+		c.RetrySchedule = append(c.RetrySchedule, d)
+	}
+	if n := len(c.RetrySchedule); n == 0 || n > most {
+		return fmt.Sprintf("must be 1 to %d waits separated by commas, as in 1s,30s,10m", most)
+	}
+	return ""
+}
+
+func setNetworks(c *Config, s string) string {
+	for _, part := range splitList(s) {
+		p, err := netip.ParsePrefix(part)
+		if err != nil {
+			return fmt.Sprintf("%q is not a network, as in 10.1.0.0/16 or fd00::/8", part)
+		}
+		c.AllowNetworks = append(c.AllowNetworks, p.Masked())
+	}
+	return ""
+}
+
+func setCommands(c *Config, s string) string {
+	dec := json.NewDecoder(strings.NewReader(s))
+	if err := dec.Decode(&c.StdioCommands); err != nil {
+		return `must be a JSON list of commands, as in [["/usr/bin/agent","--stdio"]]`
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return "has text after the JSON list"
+	}
+	c.StdioAgents = make([]string, len(c.StdioCommands))
+	for i, cmd := range c.StdioCommands {
+		if len(cmd) > 0 {
+			// A command that begins with CHAIN:AGENT and "=" may be started for that agent only.
+			name, program, tied := strings.Cut(cmd[0], "=")
+			if a, ok := erc8004.ParseAgent(name); tied && ok && a.ChainID > 0 && a.String() == name {
+				c.StdioAgents[i], cmd[0] = name, program
+			}
+		}
+		if len(cmd) == 0 || cmd[0] == "" {
+			return fmt.Sprintf("command %d is empty", i+1)
+		}
+	}
+	return ""
+}
+
+func setConfirmations(c *Config, s string) string {
+	for _, part := range splitList(s) {
+		chain, count, named := strings.Cut(part, "=")
+		id := uint64(0)
+		if !named {
+			count = chain
+		} else if id = parseChainID(chain); id == 0 {
+			return fmt.Sprintf("%q does not begin with a chain id", part)
+		}
+		depth, problem := erc8004.ParseDepth(count)
+		if problem != "" {
+			return fmt.Sprintf("%q %s, or one of these for a chain: 8453=6s", part, problem)
+		}
+		if known, _ := erc8004.FindChain(id); depth.Tag != "" && known.Untagged {
+			return fmt.Sprintf("%q cannot be: nodes of %s name no %s block. Use a duration, as in %d=%s", part, known.Name,
+				depth.Tag, id, known.Confirmations)
+		}
+		if _, twice := c.Confirmations[id]; twice {
+			return fmt.Sprintf("%q repeats an earlier entry", part)
+		}
+		c.Confirmations[id] = depth
+	}
+	return ""
+}
+
+func setLogRange(c *Config, s string) string {
+	const maxBlocks = 500_000
+	depth, problem := erc8004.ParseDepth(s)
+	if problem != "" || depth.Tag != "" || depth.Blocks > maxBlocks {
+		return fmt.Sprintf("must be a duration from 0s to %s, as in 24h, or a number of blocks from 0 to %d",
+			erc8004.MaxDepth, maxBlocks)
+	}
+	c.LogRange = depth
+	return ""
+}
+
+// parseChainID parses an EIP-155 chain id in canonical decimal form. It returns 0 if s is not one.
+func parseChainID(s string) uint64 {
+	id, err := strconv.ParseUint(s, 10, 63)
+	if err != nil || strconv.FormatUint(id, 10) != s {
+		return 0
+	}
+	return id
+}
+
+// listName matches a Redis list name that Herald can extend to names of its own keys in the same cluster slot.
+var listName = regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,128}$`)
+
+func setLegacyQueue(c *Config, s string) string {
+	switch {
+	case !listName.MatchString(s):
+		return "must be the name of a list in Redis: 1 to 128 letters, digits and any of _ . : -"
+	case strings.HasPrefix(s, "asynq:"), strings.HasPrefix(s, "herald:"):
+		return "must not begin with asynq: or herald:, where the queue keeps its own keys"
+	}
+	c.LegacyQueue = s
+	return ""
+}

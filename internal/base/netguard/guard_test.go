@@ -1,0 +1,398 @@
+package netguard_test
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/testing/guardtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+func TestMain(m *testing.M) { heraldtest.Main(m) }
+
+func mustGuard(t *testing.T, cfg netguard.Config) *netguard.Guard {
+	t.Helper()
+	g, err := netguard.New(cfg)
+	heraldtest.Must(t, err)
+	return g
+}
+
+func loopbackNetwork() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")} }
+
+func getURL(t *testing.T, c *http.Client, target string) (*http.Response, error) {
+	t.Helper()
+	t.Cleanup(c.CloseIdleConnections)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	t.Cleanup(cancel)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	heraldtest.Must(t, err)
+	resp, err := c.Do(req)
+	if err == nil {
+		t.Cleanup(func() { _ = resp.Body.Close() })
+	}
+	return resp, err
+}
+
+func TestBlockedAddresses(t *testing.T) {
+	t.Parallel()
+	guards := map[string]*netguard.Guard{
+		"default": mustGuard(t, netguard.Config{}),
+		// One loopback address is allowed. Its neighbours must stay refused.
+		"one allowed": mustGuard(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.9/32")}}),
+		"http":        mustGuard(t, netguard.Config{AllowHTTP: true}),
+	}
+	hosts := guardtest.Inward()
+	hosts["port 22"] = "1.1.1.1:22"
+	for gname, g := range guards {
+		for name, host := range hosts {
+			t.Run(gname+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				target := "https://" + host + "/"
+				var b *netguard.BlockedError
+				if _, err := getURL(t, g.Client(netguard.Limits{}, 3), target); !errors.As(err, &b) {
+					t.Fatalf("client: got %v, want a BlockedError", err)
+				}
+				// The bare transport does not check the URL, so only the dialer can refuse.
+				tr := g.Transport(netguard.Limits{})
+				if _, err := getURL(t, &http.Client{Transport: tr}, target); !errors.As(err, &b) {
+					t.Fatalf("transport: got %v, want a BlockedError", err)
+				}
+			})
+		}
+	}
+}
+
+func TestCheckURL(t *testing.T) {
+	t.Parallel()
+	strict := mustGuard(t, netguard.Config{})
+	dev := mustGuard(t, netguard.Config{AllowNetworks: loopbackNetwork()})
+	lax := mustGuard(t, netguard.Config{AllowHTTP: true})
+	const ok, refused, blocked = "ok", "refused", "blocked"
+	for _, c := range []struct {
+		url               string
+		strict, dev, http string
+	}{
+		{"https://example.com/x", ok, ok, ok},
+		{"HTTPS://example.com", ok, ok, ok},
+		{"https://example.com:8443", ok, ok, ok},
+		{"https://1.1.1.1", ok, ok, ok},
+		{"https://[2606:4700:4700::1111]", ok, ok, ok},
+		{"https://1.1.1.1:25", blocked, blocked, blocked},
+		{"http://example.com", refused, ok, ok}, // development: the name may resolve to an allowed network
+		{"http://1.1.1.1", refused, refused, ok},
+		{"http://127.0.0.1:5001", blocked, ok, blocked},
+		{"https://127.0.0.1:5001", blocked, ok, blocked},
+		{"https://127.0.0.2", blocked, blocked, blocked},
+		{"https://168.63.129.16", blocked, blocked, blocked},
+		{"https://[3ffe::1]", blocked, blocked, blocked},
+		{"https://[3ffe:ffff:ffff:ffff::1]", blocked, blocked, blocked},
+		{"https://user:pw@example.com", refused, refused, refused},
+		{"https://user@example.com", refused, refused, refused},
+		{"https://", refused, refused, refused},
+		{"https:///path", refused, refused, refused},
+		{"https://example.com:0", refused, refused, refused},
+		{"https://example.com:99999", refused, refused, refused},
+		{"ftp://example.com", refused, refused, refused},
+		{"file:///etc/passwd", refused, refused, refused},
+		{"gopher://example.com", refused, refused, refused},
+		{"ws://example.com", refused, refused, refused},
+		{"https:example.com", refused, refused, refused},
+		{"//example.com", refused, refused, refused},
+		{"", refused, refused, refused},
+	} {
+		u, err := url.Parse(c.url)
+		if err != nil {
+			t.Fatalf("%s: %v", c.url, err)
+		}
+		for _, g := range []struct {
+			name  string
+			guard *netguard.Guard
+			want  string
+		}{{"strict", strict, c.strict}, {"dev", dev, c.dev}, {"http", lax, c.http}} {
+			err := g.guard.CheckURL(u)
+			var r *netguard.RefusedURLError
+			var b *netguard.BlockedError
+			got := ok
+			switch {
+			case errors.As(err, &b):
+				got = blocked
+			case errors.As(err, &r):
+				got = refused
+			case err != nil:
+				got = err.Error()
+			}
+			if got != g.want {
+				t.Errorf("%s %s: %s (%v), want %s", g.name, c.url, got, err, g.want)
+			}
+			if err != nil && strings.Contains(err.Error(), "pw") {
+				t.Errorf("%s: the message holds the password: %v", c.url, err)
+			}
+		}
+	}
+	if err := strict.CheckURL(nil); err == nil {
+		t.Error("nil URL accepted")
+	}
+}
+
+func TestNamesThatResolveInward(t *testing.T) {
+	t.Parallel()
+	in, out := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.9")
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Connection", "close")
+		_, _ = io.WriteString(w, "reached")
+	}))
+	ln, err := net.Listen("tcp", "127.0.0.9:0")
+	if err != nil {
+		t.Skip("127.0.0.9 is not this machine's: ", err)
+	}
+	srv.Listener = ln
+	srv.Start()
+	t.Cleanup(srv.Close)
+	_, port, _ := net.SplitHostPort(ln.Addr().String())
+
+	resolver := guardtest.Resolver(t, map[string][][]netip.Addr{
+		"inward.test": {{in}},
+		"good.test":   {{out}},
+		"mixed.test":  {{in, out}},
+		"rebind.test": {{out}, {in}},
+		"cloud.test":  {{netip.MustParseAddr("169.254.169.254")}},
+		"six.test":    {{netip.MustParseAddr("::1")}},
+		"ula.test":    {{netip.MustParseAddr("fd00:ec2::254")}},
+		"nat64.test":  {{netip.MustParseAddr("64:ff9b::7f00:1")}},
+		"all.test":    {{in, netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("::1")}},
+	})
+	g := mustGuard(t, netguard.Config{Resolver: resolver, AllowNetworks: []netip.Prefix{netip.PrefixFrom(out, 32)}})
+
+	var b *netguard.BlockedError
+	if _, err := getURL(t, g.Client(netguard.Limits{}, 0), "http://inward.test:"+port); !errors.As(err, &b) {
+		t.Errorf("inward name: %v", err)
+	} else if b.Host != "inward.test" || !strings.HasPrefix(b.Address, "127.0.0.1:") {
+		t.Errorf("the error names %q %q", b.Host, b.Address)
+	}
+	for _, host := range []string{"cloud.test", "six.test", "ula.test", "nat64.test", "all.test"} {
+		if _, err := getURL(t, g.Client(netguard.Limits{}, 0), "http://"+host+":"+port); !errors.As(err, &b) || b.Host != host {
+			t.Errorf("%s: %v", host, err)
+		}
+	}
+	for _, host := range []string{"good.test", "mixed.test", "rebind.test"} {
+		if _, err := getURL(t, g.Client(netguard.Limits{}, 0), "http://"+host+":"+port); err != nil {
+			t.Errorf("%s: %v", host, err)
+		}
+	}
+	// The resolver now returns an inner address for the same name.
+	if _, err := getURL(t, g.Client(netguard.Limits{}, 0), "http://rebind.test:"+port); !errors.As(err, &b) {
+		t.Errorf("rebound name: %v", err)
+	}
+	// If an allowed address does not answer, the error does not say that the URL is refused, although another address
+	// of the name is refused.
+	srv.Close()
+	_, err = getURL(t, g.Client(netguard.Limits{}, 0), "http://mixed.test:"+port)
+	if err == nil || errors.As(err, &b) {
+		t.Errorf("mixed name, server down: %v", err)
+	}
+	// A name with a public address must not be called over plain http.
+	public := mustGuard(t, netguard.Config{
+		Resolver:      guardtest.Resolver(t, map[string][][]netip.Addr{"public.test": {{netip.MustParseAddr("1.1.1.1")}}}),
+		AllowNetworks: loopbackNetwork(),
+	})
+	var r *netguard.RefusedURLError
+	if _, err = getURL(t, public.Client(netguard.Limits{}, 0), "http://public.test"); !errors.As(err, &r) {
+		t.Errorf("public name over http: %v", err)
+	}
+}
+
+func TestRedirects(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var referers []string
+	mux := http.NewServeMux()
+	mux.HandleFunc("/hop/", func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		referers = append(referers, r.Header.Get("Referer")+r.Header.Get("Authorization"))
+		mu.Unlock()
+		n := r.URL.Path[len("/hop/"):]
+		if n == "0" {
+			_, _ = io.WriteString(w, "arrived")
+			return
+		}
+		http.Redirect(w, r, "/hop/"+string(n[0]-1), http.StatusFound)
+	})
+	to := func(target string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, target, http.StatusFound) }
+	}
+	mux.HandleFunc("/inward", to("https://127.0.0.2/"))
+	mux.HandleFunc("/metadata", to("http://169.254.169.254/latest/"))
+	mux.HandleFunc("/file", to("file:///etc/passwd"))
+	mux.HandleFunc("/user", to("https://a:b@example.com/"))
+	mux.HandleFunc("/plain", to("http://1.1.1.1/"))
+	srv := httptest.NewTLSServer(mux)
+	t.Cleanup(srv.Close)
+	roots := x509.NewCertPool()
+	roots.AddCert(srv.Certificate())
+	g := mustGuard(t, netguard.Config{AllowNetworks: loopbackNetwork(), RootCAs: roots})
+
+	if resp, err := getURL(t, g.Client(netguard.Limits{}, 3), srv.URL+"/hop/3?token=x"); err != nil || resp.StatusCode != 200 {
+		t.Fatalf("three redirects: %v", err)
+	}
+	mu.Lock()
+	for _, r := range referers {
+		heraldtest.Equal(t, "a hop was sent", r, "")
+	}
+	mu.Unlock()
+	var many *netguard.RedirectError
+	if _, err := getURL(t, g.Client(netguard.Limits{}, 3), srv.URL+"/hop/4"); !errors.As(err, &many) {
+		t.Errorf("four redirects: %v", err)
+	}
+	if resp, err := getURL(t, g.Client(netguard.Limits{}, 0), srv.URL+"/hop/1"); err != nil || resp.StatusCode != http.StatusFound {
+		t.Errorf("no redirects: %v %v", resp, err)
+	}
+	var b *netguard.BlockedError
+	for _, p := range []string{"/inward", "/metadata"} {
+		if _, err := getURL(t, g.Client(netguard.Limits{}, 3), srv.URL+p); !errors.As(err, &b) {
+			t.Errorf("%s: %v", p, err)
+		}
+	}
+	var r *netguard.RefusedURLError
+	for _, p := range []string{"/file", "/user", "/plain"} {
+		if _, err := getURL(t, g.Client(netguard.Limits{}, 3), srv.URL+p); !errors.As(err, &r) {
+			t.Errorf("%s: %v", p, err)
+		}
+	}
+}
+
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	hold := make(chan struct{})
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/headers":
+			w.Header().Set("X-Big", strings.Repeat("x", 1<<20))
+		case "/silent":
+			<-hold
+		case "/gzip":
+			w.Header().Set("Content-Encoding", "gzip")
+			_, _ = io.WriteString(w, r.Header.Get("Accept-Encoding"))
+		}
+	}))
+	t.Cleanup(srv.Close)
+	t.Cleanup(func() { close(hold) })
+	g := mustGuard(t, netguard.Config{AllowNetworks: loopbackNetwork()})
+	if _, err := getURL(t, g.Client(netguard.Limits{}, 0), srv.URL+"/headers"); err == nil {
+		t.Error("1 MiB of headers accepted")
+	}
+	if _, err := getURL(t, g.Client(netguard.Limits{Header: 20 * time.Millisecond}, 0), srv.URL+"/silent"); err == nil {
+		t.Error("a silent server was waited for")
+	}
+	resp, err := getURL(t, g.Client(netguard.Limits{}, 0), srv.URL+"/gzip")
+	heraldtest.Must(t, err)
+	if body, _ := io.ReadAll(resp.Body); len(body) != 0 {
+		t.Errorf("compression was offered: %q", body)
+	}
+	if tr := g.Transport(netguard.Limits{}); tr.Proxy != nil {
+		t.Error("the transport has a proxy")
+	}
+}
+
+func TestNewRefusesBadNetworks(t *testing.T) {
+	t.Parallel()
+	for _, p := range []netip.Prefix{{}, netip.MustParsePrefix("::ffff:10.0.0.0/104")} {
+		if _, err := netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{p}}); err == nil {
+			t.Errorf("%v accepted", p)
+		}
+	}
+	// This network is denied by the operator.
+	g := mustGuard(t, netguard.Config{DenyNetworks: []netip.Prefix{netip.MustParsePrefix("8.8.8.0/24")}})
+	var b *netguard.BlockedError
+	if err := g.CheckURL(&url.URL{Scheme: "https", Host: "8.8.8.8"}); !errors.As(err, &b) {
+		t.Errorf("denied network: %v", err)
+	}
+}
+
+// TestConfigured: an agent that the operator configured may have any address except that of a metadata service.
+func TestConfigured(t *testing.T) {
+	t.Parallel()
+	strict := mustGuard(t, netguard.Config{DenyNetworks: []netip.Prefix{netip.MustParsePrefix("1.2.3.0/24")}})
+	for target, want := range map[string]bool{
+		"http://127.0.0.1:3000/":    true,
+		"http://[::1]:3000/":        true,
+		"http://10.1.2.3/":          true,
+		"https://172.16.0.1:9/":     true,
+		"http://192.168.1.1:8080/":  true,
+		"http://100.64.0.9/":        true,
+		"http://[fd12::1]/":         true,
+		"http://1.1.1.1:3000/":      true,
+		"http://name.internal/":     true,
+		"http://169.254.169.254/":   false,
+		"http://[fe80::1]/":         false,
+		"http://100.100.100.200/":   false,
+		"http://[fd00:ec2::254]/":   false,
+		"http://[fd20:ce::254]/":    false,
+		"http://168.63.129.16/":     false,
+		"http://0.0.0.0/":           false,
+		"http://224.0.0.1/":         false,
+		"http://1.2.3.4/":           false,
+		"ftp://10.0.0.1/":           false,
+		"http://user:pw@10.0.0.1/":  false,
+		"http://[::ffff:10.0.0.1]/": true,
+	} {
+		u, err := url.Parse(target)
+		heraldtest.Must(t, err)
+		if err := strict.Configured().CheckURL(u); (err == nil) != want {
+			t.Errorf("%s: %v", target, err)
+		}
+		if err := strict.CheckURL(u); err == nil {
+			t.Errorf("%s passes the guard for strangers' addresses", target)
+		}
+	}
+	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer srv.Close()
+	if _, err := getURL(t, strict.Configured().Client(netguard.Limits{}, 0), srv.URL); err != nil {
+		t.Errorf("dialled: %v", err)
+	}
+	meta := mustGuard(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("100.100.100.200/32")}})
+	if err := meta.Configured().CheckURL(&url.URL{Scheme: "http", Host: "100.100.100.200"}); err != nil {
+		t.Errorf("allowed by name: %v", err)
+	}
+}
+
+// TestConfiguredDenies: a network that the operator denied stays denied for configured agents, unless the operator also
+// allowed it.
+func TestConfiguredDenies(t *testing.T) {
+	t.Parallel()
+	g := mustGuard(t, netguard.Config{
+		DenyNetworks:  []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("fd12::/16")},
+		AllowNetworks: []netip.Prefix{netip.MustParsePrefix("10.1.2.0/24")},
+	}).Configured()
+	for target, want := range map[string]bool{
+		"http://10.2.0.1/": true, "http://10.1.2.3/": true, "http://10.1.3.3/": false, "http://[::ffff:10.1.3.3]/": false,
+		"http://127.0.0.1:3000/": false, "http://[fd12::1]/": false, "http://[fd13::1]/": true,
+	} {
+		u, err := url.Parse(target)
+		heraldtest.Must(t, err)
+		if err := g.CheckURL(u); (err == nil) != want {
+			t.Errorf("%s: %v", target, err)
+		}
+		// Calling Configured twice has the same effect as once.
+		if err := g.Configured().CheckURL(u); (err == nil) != want {
+			t.Errorf("%s, twice: %v", target, err)
+		}
+	}
+	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer srv.Close()
+	var b *netguard.BlockedError
+	if _, err := getURL(t, &http.Client{Transport: g.Transport(netguard.Limits{})}, srv.URL); !errors.As(err, &b) {
+		t.Errorf("dialled: %v", err)
+	}
+}

@@ -1,0 +1,278 @@
+// Package intake stores jobs in Postgres. They come from the command line, from the API, from tasks of other programs
+// in Redis, or from the list in Redis of the old backend, the system that Herald replaces (package legacy). The intake
+// parses a job, encrypts its secret headers, and commits its row. For each job it returns a verdict: accepted (stored),
+// known (stored before), conflict (stored before with other content), refused (invalid or not permitted, and not
+// stored) or rejected (the same, but stored as a rejected row, because the sender gets no answer).
+//
+// Package job defines the format of a job and its key. Package store defines the rows, and decides between accepted,
+// known and conflict. Package watch stores the jobs of a chain's events. Package delivery delivers the accepted jobs.
+package intake
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/base/tracecontext"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+// Ledger is the part of package store that the intake uses.
+type Ledger interface {
+	Accept(ctx context.Context, in []store.Intake) ([]store.Acceptance, []store.Task, error)
+}
+
+// Dispatcher enqueues tasks in Redis. It stops at the first task that it cannot enqueue, and returns the number of
+// tasks before that one.
+type Dispatcher interface {
+	Dispatch(ctx context.Context, tasks []store.Task) int
+}
+
+// Sealer encrypts (Seal) and decrypts (Open) the secret headers of a job. The intake decrypts stored headers only to
+// compare them with those of a job that has the same key.
+type Sealer interface {
+	Seal(plain []byte, b secret.Binding) ([]byte, error)
+	Open(cipher []byte, b secret.Binding) ([]byte, error)
+}
+
+// Config configures an Intake.
+type Config struct {
+	Ledger Ledger
+	// Dispatcher enqueues the tasks of accepted deliveries. A program without access to Redis leaves it nil; the
+	// reconciler of a worker then enqueues the tasks.
+	Dispatcher Dispatcher
+	Sealer     Sealer
+	Limits     job.Limits
+	// Redis decides which jobs in other programs' tasks are accepted (FromTask). Default RedisJobs.
+	Redis  RedisPolicy
+	Logger *slog.Logger
+}
+
+// RedisPolicy decides which jobs in tasks of other programs are accepted (HERALD_REDIS_INTAKE). Every program with
+// write access to Herald's Redis can enqueue an asynq task whose payload is a whole job.
+type RedisPolicy string
+
+// The values of RedisPolicy.
+const (
+	RedisOn   RedisPolicy = "on"   // all jobs are accepted
+	RedisJobs RedisPolicy = "jobs" // jobs are accepted, except those that set a field of job.DirectField
+	RedisOff  RedisPolicy = "off"  // no job is accepted
+)
+
+// Intake stores jobs as rows. Submit handles the jobs of the command enqueue and of the API, FromTask those in tasks of
+// other programs, and FromList those in the Redis list of the old backend, the system that Herald replaces.
+type Intake struct{ Config }
+
+// New validates cfg, sets its defaults, and returns an Intake.
+func New(cfg Config) (*Intake, error) {
+	if cfg.Ledger == nil || cfg.Sealer == nil {
+		return nil, errors.New("intake: an intake needs a ledger and a sealer")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.Redis == "" {
+		cfg.Redis = RedisJobs
+	}
+	return &Intake{cfg}, nil
+}
+
+const (
+	maxNote  = 500 // bounds the text of a refusal in the note that FromTask returns, in bytes
+	maxValue = 150 // bounds each value that DescribeConflict returns, in bytes
+)
+
+// Refused is the verdict on a job that Submit does not store, because it is invalid or because its sender may not set
+// one of its fields.
+const Refused store.Verdict = "refused"
+
+// Answer is the result of Submit for one job. ID, Key and Status describe the stored delivery. For a Refused job they
+// are empty.
+type Answer struct {
+	Verdict store.Verdict
+	ID      uuid.UUID
+	Key     string
+	Path    string   // Refused: the invalid field; Conflict: the field that differs from the stored event
+	Differs []string // Known: the job's fields that differ from the event as Herald read it from the chain
+	Problem string   // Refused: what is wrong with the field Path; Conflict: both values
+	Status  store.Status
+
+	Forbidden bool // Refused: the job is valid, but the sender may not set the field Path
+}
+
+// Submit stores up to store.MaxAccept jobs, one per body, in one transaction, and returns their answers in the same
+// order. It does not store a job that it refuses. It refuses an invalid job, and one that sets a field of
+// job.DirectField if from.Trust is below store.TrustDirect.
+//
+// The deliveries continue the trace in ctx (tracecontext.NewContext stores it there). After an error it is unknown
+// whether the jobs were stored. The caller may then submit them again: stored jobs are known.
+func (in *Intake) Submit(ctx context.Context, bodies [][]byte, from store.Source) ([]Answer, error) {
+	answers := make([]Answer, len(bodies))
+	intakes := make([]store.Intake, 0, len(bodies))
+	positions := make([]int, 0, len(bodies)) // positions[k] is the index in bodies of intakes[k]
+	traceparent := tracecontext.FromContext(ctx)
+	for i, body := range bodies {
+		j, err := job.Parse(body, in.Limits)
+		var refusal *job.Refusal
+		if errors.As(err, &refusal) {
+			answers[i] = Answer{Verdict: Refused, Path: refusal.Path, Problem: refusal.Problem}
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("parse job %d: %w", i+1, err)
+		}
+		if field := j.DirectField(); field != "" && from.Trust < store.TrustDirect {
+			answers[i] = Answer{Verdict: Refused, Path: field, Forbidden: true, Problem: "needs a token with the scope direct"}
+			continue
+		}
+		it, err := in.sealHeaders(j, from)
+		if err != nil {
+			return nil, err
+		}
+		it.Traceparent = traceparent
+		intakes, positions = append(intakes, it), append(positions, i)
+	}
+	got, err := in.acceptJobs(ctx, intakes)
+	if err != nil {
+		return nil, err
+	}
+	for k, a := range got {
+		answers[positions[k]] = Answer{Verdict: a.Verdict, ID: a.ID, Key: a.Key, Path: a.Field, Differs: a.Differs, Status: a.Status,
+			Problem: DescribeConflict(a, intakes[k].Job)}
+	}
+	return answers, nil
+}
+
+// DescribeConflict returns both values of the field in which a job and its committed delivery differ, as text that
+// continues a sentence which begins with the name of the field: "is … in the committed job and … in this one". It
+// returns "" unless the verdict is store.Conflict.
+func DescribeConflict(a store.Acceptance, brought job.Job) string {
+	switch {
+	case a.Verdict != store.Conflict:
+		return ""
+	case a.Field == "action":
+		return "differs from the action of the committed job"
+	}
+	return fmt.Sprintf("is %q in the committed job and %q in this one", text.Excerpt(a.Stored, maxValue),
+		text.Excerpt(brought.ContentValue(a.Field), maxValue))
+}
+
+// FromTask stores the whole job in body, the payload of a task that another program enqueued, and returns a note for
+// asynq's web UI. kind is the task's type. The sender gets no answer, so FromTask stores a job that it refuses as a
+// rejected row, whose key is the hash of body. With RedisOff it stores nothing and returns a *queue.ArchivedError, so
+// that asynq archives the task unchanged.
+func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (string, error) {
+	if in.Redis == RedisOff {
+		return "", &queue.ArchivedError{Text: "whole jobs in Redis are not accepted (HERALD_REDIS_INTAKE=off): " +
+			"use enqueue, or set it to jobs or on and run this task again"}
+	}
+	trust := store.TrustOrdinary
+	if in.Redis == RedisOn {
+		trust = store.TrustDirect
+	}
+	it, refusal, err := in.readUnanswered(Element{body, int64(len(body))}, job.Kind(kind), trust)
+	if err != nil {
+		return "", err
+	}
+	got, err := in.acceptJobs(ctx, []store.Intake{it})
+	if err != nil {
+		return "", err
+	}
+	a := got[0]
+	if refusal != nil {
+		in.Logger.Info("job from Redis refused", "kind", kind, "delivery", a.ID, "key", a.Key, "problem", it.Refused)
+		return "rejected invalid_job: " + text.Excerpt(it.Refused, maxNote), nil
+	}
+	if a.Verdict == store.Conflict {
+		problem := DescribeConflict(a, it.Job)
+		in.Logger.Warn("job from Redis not accepted: its event is stored with other content",
+			"kind", kind, "delivery", a.ID, "key", a.Key, "field", a.Field, "problem", problem)
+		return text.Excerpt(fmt.Sprintf("conflict with delivery %s: %s %s", a.ID, a.Field, problem), maxNote), nil
+	}
+	in.Logger.Info("job accepted from Redis", "kind", kind, "verdict", a.Verdict, "delivery", a.ID, "key", a.Key)
+	return fmt.Sprintf("%s as delivery %s", a.Verdict, a.ID), nil
+}
+
+// readUnanswered parses e, a job from Redis, whose sender gets no answer. It returns the row to store. It refuses an
+// invalid job. If trust is below store.TrustDirect, it also refuses a job that sets a field of job.DirectField. For a
+// refused job it returns the refusal and a row in the status rejected. Such a row has the job's type, or kind if the
+// job contains no type. err is not about an invalid job: it means that the headers could not be encrypted, or a refused
+// job could not be encoded.
+func (in *Intake) readUnanswered(e Element, kind job.Kind, trust store.Trust) (it store.Intake, refusal *job.Refusal, err error) {
+	j, err := in.parseElement(e)
+	if err == nil && trust < store.TrustDirect {
+		err = refuseDirect(j)
+	}
+	switch {
+	case err == nil:
+		it, err = in.sealHeaders(j, store.Source{Name: store.SourceRedis, Trust: trust})
+		return it, nil, err
+	case !errors.As(err, &refusal):
+		return it, nil, fmt.Errorf("parse a job from Redis: %w", err)
+	}
+	it = store.Intake{Job: j, Refused: refusal.Error(), Key: e.invalidKey()}
+	if it.Received, err = encodeReceived(e); err != nil {
+		return it, nil, fmt.Errorf("encode a refused job from Redis: %w", err)
+	}
+	it.Job.Kind = cmp.Or(j.Kind, kind)
+	return it, refusal, nil
+}
+
+// refuseDirect returns a *job.Refusal if the job sets a field of job.DirectField, and nil otherwise.
+func refuseDirect(j job.Job) error {
+	field := j.DirectField()
+	if field == "" {
+		return nil
+	}
+	return &job.Refusal{Path: field,
+		Problem: "is not accepted from a job in Redis: use enqueue, or set HERALD_REDIS_INTAKE=on"}
+}
+
+// acceptJobs stores the jobs. It then enqueues the tasks of those deliveries that the store dispatched in the same
+// transaction.
+func (in *Intake) acceptJobs(ctx context.Context, intakes []store.Intake) ([]store.Acceptance, error) {
+	got, tasks, err := in.Ledger.Accept(ctx, intakes)
+	if err != nil {
+		return nil, err
+	}
+	if in.Dispatcher != nil {
+		in.Dispatcher.Dispatch(ctx, tasks)
+	}
+	return got, nil
+}
+
+// sealHeaders returns the row to store for a job and its source. The only secret in a job is the HTTP headers of the
+// endpoint that the job itself names (job.Action.Endpoint). sealHeaders encrypts them, and sets
+// store.Intake.SameHeaders, a function that compares them with the encrypted headers of another job.
+func (in *Intake) sealHeaders(j job.Job, from store.Source) (store.Intake, error) {
+	it := store.Intake{Job: j, Source: from}
+	if j.Action.Endpoint == nil || len(j.Action.Endpoint.Headers) == 0 {
+		return it, nil
+	}
+	plain := make(map[string]string, len(j.Action.Endpoint.Headers))
+	for name, value := range j.Action.Endpoint.Headers {
+		plain[name] = value.Reveal()
+	}
+	b, err := json.Marshal(plain)
+	if err != nil {
+		return it, errors.New("encode the job's headers")
+	}
+	binding := j.HeaderBinding(j.Action.Endpoint.URL)
+	if it.SealedHeaders, err = in.Sealer.Seal(b, binding); err != nil {
+		return it, fmt.Errorf("encrypt the job's headers: %w", err)
+	}
+	it.SameHeaders = func(sealed []byte) bool {
+		other, err := in.Sealer.Open(sealed, binding)
+		return err == nil && bytes.Equal(other, b) // equal headers are equal bytes: json.Marshal sorts the names
+	}
+	return it, nil
+}

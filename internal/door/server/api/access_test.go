@@ -1,0 +1,266 @@
+package api_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/door/server/api"
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+// fillPath replaces a route's parameters by values.
+func fillPath(path string) string {
+	return strings.NewReplacer("{id...}", "00000000-0000-4000-8000-000000000000", "{id}", "00000000-0000-4000-8000-000000000000",
+		"{agent}", "8453:1", "{$}", "").Replace(path)
+}
+
+func (w *world) newToken(scopes ...string) operator.NewAPIToken {
+	w.Helper()
+	made, err := w.operator.CreateAPIToken(w.Context(), "a test", scopes, 0, "the test")
+	heraldtest.Must(w, err)
+	return made
+}
+
+// TestAccess: every route, including future ones, refuses tokens that lack its scope, and requests of other sites'
+// pages.
+func TestAccess(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	tokens := map[operator.Scope]string{}
+	for _, s := range operator.AllScopes() {
+		tokens[s] = w.newToken(string(s)).Token
+	}
+	changing := 0
+	for _, route := range w.routes {
+		method := route.Method
+		if method == "" {
+			method = http.MethodPost // the route accepts every method
+		}
+		path := fillPath(route.Path)
+		ask := func(token string, edits ...func(*http.Request)) int {
+			return w.send(method, path, token, "", nil, edits...).StatusCode
+		}
+		if got := ask(""); got != http.StatusUnauthorized {
+			t.Errorf("%s %s without a token: %d", method, path, got)
+		}
+		if got := ask("herald_000000000000_" + strings.Repeat("x", 43)); got != http.StatusUnauthorized && got != http.StatusTooManyRequests {
+			t.Errorf("%s %s with an unknown token: %d", method, path, got)
+		}
+		if got := ask(ownToken, func(r *http.Request) { r.Host = "evil.example" }); got != http.StatusForbidden {
+			t.Errorf("%s %s with a foreign Host: %d", method, path, got)
+		}
+		if got := ask(ownToken, func(r *http.Request) { r.Header.Set("Origin", "https://evil.example") }); got != http.StatusForbidden {
+			t.Errorf("%s %s from a page of another site: %d", method, path, got)
+		}
+		if method != http.MethodGet && route.Method != "" {
+			changing++
+			if got := ask(ownToken, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }); got != http.StatusForbidden {
+				t.Errorf("%s %s from a page of another site without Origin: %d", method, path, got)
+			}
+			if got := ask(tokens[operator.ScopeRead]); got != http.StatusForbidden {
+				t.Errorf("%s %s with a token that may read: %d", method, path, got)
+			}
+			if route.Form {
+				if got := w.send(method, path, tokens[operator.ScopeOperate], "application/x-www-form-urlencoded",
+					strings.NewReader("form_token="+strings.Repeat("0", 64))).StatusCode; got != http.StatusForbidden {
+					t.Errorf("%s %s without the page's token: %d", method, path, got)
+				}
+			}
+			if route.Form == route.BearerOnly {
+				t.Errorf("%s %s is neither a page's nor the API's: a browser could be made to ask for it", method, path)
+			}
+			if route.Scope == operator.ScopeRead {
+				t.Errorf("%s %s changes something and needs no more than reading", method, path)
+			}
+		}
+		for scope, token := range tokens {
+			may := scope == route.Scope || scope == operator.ScopeOperate && route.Scope == operator.ScopeRead
+			if may || route.Path == "/v1/events" { // the stream of events does not end
+				continue
+			}
+			if got := ask(token); got != http.StatusForbidden {
+				t.Errorf("%s %s with the scope %s: %d", method, path, scope, got)
+			}
+		}
+		if route.BearerOnly {
+			if got := ask("", func(r *http.Request) { r.SetBasicAuth("x", ownToken) }); got != http.StatusUnauthorized {
+				t.Errorf("%s %s with what a browser sends by itself: %d", method, path, got)
+			}
+		}
+	}
+	if changing < 15 {
+		t.Errorf("only %d routes change something", changing)
+	}
+}
+
+// TestDirectScope: a token without the scope direct cannot call tools. It cannot enqueue jobs that name a tool or an
+// endpoint either. The answer names the field and the scope.
+func TestDirectScope(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.calls.answers(`{"content":[]}`, nil)
+	ordinary, direct := w.newToken("enqueue").Token, w.newToken("enqueue", "direct").Token
+	callAs[api.ErrorAnswer](w, ordinary, 403, "POST", "/mcp/call", "application/json", directCall)
+	callAs[api.CallAnswer](w, direct, 200, "POST", "/mcp/call", "application/json", directCall)
+
+	lines, index := "", 0
+	for field, action := range map[string]string{
+		"action.endpoint":        `{"resolveEndpoint":false,"endpoint":{"transport":"http","url":"https://a.example/mcp"}}`,
+		"action.payloadTemplate": `{"payloadTemplate":{"score":1}}`,
+		"action.toolName":        `{"toolName":"agent.receiveFeedbackBatch"}`,
+		"action.verifyFileHash":  `{"verifyFileHash":false}`,
+	} {
+		index++
+		body := strings.TrimSuffix(jobOf(1, index), "}") + `,"action":` + action + "}"
+		got := callAs[api.ErrorAnswer](w, ordinary, 403, "POST", "/v1/jobs", "application/json", body)
+		if got.Error.Code != "forbidden" || got.Error.Field != field || !strings.Contains(got.Error.Message, "scope direct") {
+			t.Errorf("%s: %+v", field, got)
+		}
+		if got := callAs[api.JobAnswer](w, direct, 202, "POST", "/v1/jobs", "application/json", body); got.Verdict != store.Accepted {
+			t.Errorf("%s with the scope: %+v", field, got)
+		}
+		lines += body + "\n"
+	}
+	res := w.send("POST", "/v1/jobs", ordinary, "application/x-ndjson", strings.NewReader(lines+jobOf(2, 1)+"\n"))
+	answers := json.NewDecoder(res.Body)
+	for line := 1; line <= index+1; line++ {
+		var got api.JobAnswer
+		heraldtest.Must(t, answers.Decode(&got))
+		if want := line > index; (got.Verdict == store.Accepted) != want || !want && got.Error.Code != "forbidden" {
+			t.Errorf("line %d: %+v %+v", line, got, got.Error)
+		}
+	}
+}
+
+func TestAPITokens(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	made := w.newToken("enqueue")
+	if got := callAs[api.JobAnswer](w, made.Token, 202, "POST", "/v1/jobs", "application/json", jobOf(1, 1)); got.Verdict != store.Accepted {
+		t.Errorf("%+v", got)
+	}
+	callAs[api.ErrorAnswer](w, made.Token, 403, "GET", "/v1/deliveries", "", "")
+	callAs[api.ErrorAnswer](w, made.Token+"x", 401, "GET", "/v1/deliveries", "", "")
+	callAs[api.ErrorAnswer](w, made.Token[:len(made.Token)-1]+"-", 401, "GET", "/v1/deliveries", "", "")
+
+	list, err := w.operator.ListAPITokens(t.Context())
+	if err != nil || len(list) != 1 || list[0].LastUsedAt == nil || strings.Contains(string(list[0].Hash), made.Token[20:]) {
+		t.Errorf("%+v, %v", list, err)
+	}
+	other := w.newToken("read")
+	heraldtest.Must(t, w.operator.RevokeAPIToken(t.Context(), other.ID, "the test"))
+	callAs[api.ErrorAnswer](w, other.Token, 401, "GET", "/v1/deliveries", "", "") // it was never used, so it is not in the cache
+	if err := w.operator.RevokeAPIToken(t.Context(), other.ID, "the test"); err == nil {
+		t.Error("revoked twice")
+	}
+	for _, scopes := range [][]string{nil, {"admin"}} {
+		if _, err := w.operator.CreateAPIToken(t.Context(), "x", scopes, 0, "the test"); err == nil {
+			t.Errorf("%v was taken", scopes)
+		}
+	}
+}
+
+// TestGuessedTokens: guessed tokens, also at /readyz, are answered from the cache. They do not delay valid tokens, even
+// if those are brand-new.
+func TestGuessedTokens(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var guessing sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	defer guessing.Wait()
+	defer stop()
+	for guesser := range 8 {
+		guessing.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				path := []string{"/v1/deliveries", "/readyz"}[n%2]
+				r, err := http.NewRequestWithContext(ctx, "GET", w.base+path, nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				r.Header.Set("Authorization", fmt.Sprintf("Bearer herald_%012d_%043d", guesser, n))
+				res, err := http.DefaultClient.Do(r)
+				if err != nil {
+					return
+				}
+				_ = res.Body.Close()
+				if want := []int{401, 200}[n%2]; res.StatusCode != want {
+					t.Errorf("a guess at %s is answered with %d", path, res.StatusCode)
+				}
+			}
+		})
+	}
+	for range 5 {
+		token := w.newToken("read").Token
+		callAs[operator.DeliveryPage](w, token, 200, "GET", "/v1/deliveries", "", "")
+		callAs[operator.DeliveryPage](w, ownToken, 200, "GET", "/v1/deliveries", "", "")
+	}
+}
+
+// TestStreamsEndWithTheirToken: an idle stream ends within seconds after its token was revoked.
+func TestStreamsEndWithTheirToken(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	made := w.newToken("enqueue", "read")
+	body, feed := io.Pipe()
+	defer feed.Close()
+	jobs := make(chan *http.Response, 1)
+	go func() { jobs <- w.send("POST", "/v1/jobs", made.Token, "application/x-ndjson", body) }()
+	if _, err := io.WriteString(feed, jobOf(1, 1)+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	stream := <-jobs
+	events := w.send("GET", "/v1/events", made.Token, "", nil)
+	heraldtest.Must(t, w.operator.RevokeAPIToken(t.Context(), made.ID, "the test"))
+	ended := make(chan string, 2)
+	for name, res := range map[string]*http.Response{"jobs": stream, "events": events} {
+		go func() {
+			text, _ := io.ReadAll(res.Body)
+			ended <- name + ": " + string(text)
+		}()
+	}
+	within := time.After(20 * time.Second)
+	for range 2 {
+		select {
+		case text := <-ended:
+			if strings.HasPrefix(text, "jobs") && !strings.Contains(text, "the token was revoked") {
+				t.Errorf("the last line of the stream: %s", text)
+			}
+		case <-within:
+			t.Fatal("a stream outlives its token")
+		}
+	}
+}
+
+// TestSlotsOfOneToken: one token uses at most three quarters of the slots, so another token still gets a slot.
+func TestSlotsOfOneToken(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	greedy, other := w.newToken("enqueue").Token, w.newToken("enqueue").Token
+	const most = 24 // of 32
+	for n := range most {
+		body, feed := io.Pipe()
+		t.Cleanup(func() { feed.Close() })
+		res := make(chan *http.Response, 1)
+		go func() { res <- w.send("POST", "/v1/jobs", greedy, "application/x-ndjson", body) }()
+		if _, err := io.WriteString(feed, jobOf(1, n+1)+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		if status := (<-res).StatusCode; status != http.StatusOK {
+			t.Fatalf("stream %d: %d", n, status)
+		}
+	}
+	callAs[api.ErrorAnswer](w, greedy, 429, "POST", "/v1/jobs", "application/json", jobOf(1, 100))
+	if got := callAs[api.JobAnswer](w, other, 202, "POST", "/v1/jobs", "application/json", jobOf(1, 101)); got.Verdict != store.Accepted {
+		t.Errorf("%+v", got)
+	}
+}

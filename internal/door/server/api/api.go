@@ -1,0 +1,101 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/agentherald/herald/internal/door/intake"
+	"github.com/agentherald/herald/internal/door/server"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// Submitter accepts jobs. A sender without store.TrustDirect may not say where and how to call the agent.
+type Submitter interface {
+	Submit(ctx context.Context, bodies [][]byte, from store.Source) ([]intake.Answer, error)
+}
+
+// Config configures an API.
+type Config struct {
+	Operator *operator.Operator
+	Intake   Submitter
+	Events   EventLog
+	Calls    ToolCaller
+	Limits   job.Limits   // for direct calls
+	Logger   *slog.Logger // default slog.Default()
+
+	// CallTimeout bounds a direct call. Default 30 s.
+	CallTimeout time.Duration
+	// PollEvents is the interval at which Postgres is polled for new events while a stream is open. Default 250 ms.
+	PollEvents time.Duration
+}
+
+// API serves /v1, and /mcp/call as the bridge of the old backend did.
+type API struct {
+	Config
+	feed       *feed
+	enqueuing  *slots // requests that enqueue jobs
+	calling    *slots // direct calls
+	listening  *slots // event streams
+	pace       *jobPace
+	operations []operation
+	document   []byte // the OpenAPI document
+}
+
+// maxEnqueuing bounds the concurrent requests that enqueue jobs. Each may hold up to 500 jobs in memory.
+const maxEnqueuing = 32
+
+// New validates the configuration and generates the OpenAPI document.
+func New(cfg Config) (*API, error) {
+	if cfg.Operator == nil || cfg.Intake == nil || cfg.Events == nil || cfg.Calls == nil {
+		return nil, errors.New("api: an operator, an intake, events and a caller of tools are needed")
+	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
+	cfg.PollEvents = cmp.Or(cfg.PollEvents, 250*time.Millisecond)
+	cfg.CallTimeout = cmp.Or(cfg.CallTimeout, 30*time.Second)
+	a := &API{Config: cfg, enqueuing: newSlots(maxEnqueuing), calling: newSlots(maxCalling),
+		listening: newSlots(maxListeners), pace: newJobPace()}
+	a.feed = newFeed(cfg.Events, cfg.PollEvents, cfg.Logger)
+	a.operations = a.listOperations()
+	var err error
+	a.document, err = writeDocument(a.operations)
+	return a, err
+}
+
+// Run polls for events while streams are open, until ctx ends.
+func (a *API) Run(ctx context.Context) { a.feed.run(ctx) }
+
+// Routes returns the routes of the API, including that of its OpenAPI document.
+func (a *API) Routes() []server.Route {
+	routes := make([]server.Route, 0, len(a.operations)+1)
+	for _, op := range a.operations {
+		routes = append(routes, server.Route{Method: op.method, Path: op.path, Scope: op.scope, BearerOnly: true,
+			Handle: a.handler(op)})
+	}
+	return append(routes, server.Route{Method: http.MethodGet, Path: "/v1/openapi.json", Scope: operator.ScopeRead,
+		BearerOnly: true, Handle: a.serveDocument})
+}
+
+func (a *API) handler(op operation) func(http.ResponseWriter, *http.Request, server.Visitor) {
+	if op.stream != nil {
+		return op.stream
+	}
+	return func(w http.ResponseWriter, r *http.Request, v server.Visitor) {
+		answer, err := op.answer(&request{Request: r, w: w, visitor: v})
+		if err != nil {
+			a.answerError(w, r, err)
+			return
+		}
+		server.WriteJSON(w, http.StatusOK, answer)
+	}
+}
+
+func (a *API) serveDocument(w http.ResponseWriter, _ *http.Request, _ server.Visitor) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(a.document)
+}

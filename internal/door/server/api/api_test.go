@@ -1,0 +1,541 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/config"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/door/intake"
+	"github.com/agentherald/herald/internal/door/server"
+	"github.com/agentherald/herald/internal/door/server/api"
+	"github.com/agentherald/herald/internal/door/server/pages"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/guardtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/getkin/kin-openapi/routers/gorillamux"
+	"github.com/google/uuid"
+)
+
+func TestMain(m *testing.M) { heraldtest.Main(m) }
+
+const ownToken = "the token of HERALD_API_TOKEN"
+
+// world is an API with its own database behind the real server. Every answer is checked against the OpenAPI document.
+type world struct {
+	calls *toolCaller
+	*testing.T
+	store    *store.Store
+	intake   *intake.Intake
+	operator *operator.Operator
+	base     string
+	routes   []server.Route
+	token    string        // HERALD_API_TOKEN
+	cutOff   func()        // ends the server and its connections, like a killed process
+	gone     chan struct{} // closed by cutOff
+	document *openapi3.T
+	router   routers.Router
+}
+
+// lent is the operator's backend: the test's store, without a chain.
+type lent struct {
+	store *store.Store
+	guard *netguard.Guard
+}
+
+func (b lent) OpenStore(context.Context, operator.StoreOptions) (*operator.Session, error) {
+	return &operator.Session{Store: b.store, Close: func() {}}, nil
+}
+
+func (b lent) OpenContent() (*operator.Content, error) {
+	return &operator.Content{Guard: b.guard, HasChain: func(uint64) bool { return false }, Close: func() {}}, nil
+}
+func (lent) Keyset() (*secret.Keyset, error) { return nil, errors.New("no keyset here") }
+func (lent) Master() (secret.Master, error)  { return nil, nil }
+func (lent) DataDir() string                 { return "" }
+
+type nobody struct{}
+
+func (nobody) Confirm(context.Context, string) (bool, error) { return false, operator.ErrNoPerson }
+func (nobody) Notify(string)                                 {}
+
+func newWorld(t *testing.T) *world { t.Helper(); return serveWorld(t, openStore(t, false)) }
+
+func openStore(t *testing.T, strictOrder bool) *store.Store {
+	t.Helper()
+	st, err := store.Open(store.Config{URL: secret.New(heraldtest.Postgres(t, store.Migrate)), MaxConns: 8, StrictOrder: strictOrder})
+	heraldtest.Must(t, err)
+	t.Cleanup(st.Close)
+	return st
+}
+
+func serveWorld(t *testing.T, st *store.Store) *world { t.Helper(); return serveWith(t, st, ownToken) }
+
+func serveWith(t *testing.T, st *store.Store, token string) *world {
+	t.Helper()
+	cfg, err := config.Load(nil)
+	heraldtest.Must(t, err)
+	quiet := slog.New(slog.DiscardHandler)
+	keys, err := secret.Create()
+	heraldtest.Must(t, err)
+	in, err := intake.New(intake.Config{Ledger: st, Sealer: keys, Limits: job.Limits{MaxTimeout: cfg.CallTimeout}, Logger: quiet})
+	heraldtest.Must(t, err)
+	w := &world{T: t, store: st, intake: in, token: token, gone: make(chan struct{}), calls: &toolCaller{}}
+	w.operator = operator.New(operator.Config{Settings: cfg, Backend: lent{st, guardtest.Loopback(t, nil)}, Person: nobody{}, Logger: quiet, Timeout: 10 * time.Second})
+	a, err := api.New(api.Config{Operator: w.operator, Intake: in, Events: st, Calls: w.calls, Logger: quiet,
+		PollEvents: 10 * time.Millisecond})
+	heraldtest.Must(t, err)
+	web, err := server.New(server.Config{Listen: "127.0.0.1:0", Token: secret.New(token), Logger: quiet,
+		Identify: w.operator.IdentifyCaller, KnownTokens: w.operator.KnownTokens, Metrics: http.NotFoundHandler(),
+		Ready: func() (waiting, degraded map[string]string) { return nil, nil }})
+	heraldtest.Must(t, err)
+	html, err := pages.New(pages.Config{Operator: w.operator, Logger: quiet})
+	heraldtest.Must(t, err)
+	mounted := slices.Concat(html.Routes(), a.Routes())
+	w.routes = web.Routes(http.NotFoundHandler(), mounted)
+	web.Mount(http.NotFoundHandler(), mounted)
+	w.base = "http://" + web.Addr()
+	w.cutOff = sync.OnceFunc(func() {
+		defer close(w.gone)
+		stop, done := context.WithTimeout(context.Background(), 10*time.Second)
+		defer done()
+		if err := web.Shutdown(stop); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	ran := make(chan struct{})
+	go func() { defer close(ran); a.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		<-ran
+		w.cutOff()
+		http.DefaultClient.CloseIdleConnections()
+	})
+	w.loadDocument()
+	return w
+}
+
+func (w *world) loadDocument() {
+	w.Helper()
+	res := w.send("GET", "/v1/openapi.json", w.token, "", nil)
+	body, err := io.ReadAll(res.Body)
+	heraldtest.Must(w, err)
+	if w.document, err = openapi3.NewLoader().LoadFromData(body); err != nil {
+		w.Fatal(err)
+	}
+	if err = w.document.Validate(w.Context()); err != nil {
+		w.Fatalf("the OpenAPI document: %v", err)
+	}
+	w.document.Servers = openapi3.Servers{{URL: w.base}}
+	if w.router, err = gorillamux.NewRouter(w.document); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// send sends a request. The test's cleanup closes the body.
+func (w *world) send(method, path, token, mediaType string, body io.Reader, edits ...func(*http.Request)) *http.Response {
+	w.Helper()
+	r, err := http.NewRequestWithContext(w.Context(), method, w.base+path, body)
+	heraldtest.Must(w, err)
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	if mediaType != "" {
+		r.Header.Set("Content-Type", mediaType)
+	}
+	for _, edit := range edits {
+		edit(r)
+	}
+	res, err := http.DefaultClient.Do(r)
+	heraldtest.Must(w, err)
+	w.Cleanup(func() { _ = res.Body.Close() })
+	return res
+}
+
+// call sends a request with all scopes, checks the status and that the OpenAPI document describes the answer, and
+// decodes it.
+func call[T any](w *world, want int, method, path, body string) (answer T) {
+	w.Helper()
+	return callAs[T](w, ownToken, want, method, path, "application/json", body)
+}
+
+func callAs[T any](w *world, token string, want int, method, path, mediaType, body string) (answer T) {
+	w.Helper()
+	var in io.Reader
+	if body != "" {
+		in = strings.NewReader(body)
+	}
+	res := w.send(method, path, token, mediaType, in)
+	raw, err := io.ReadAll(res.Body)
+	heraldtest.Must(w, err)
+	if res.StatusCode != want {
+		w.Fatalf("%s %s: %d, want %d: %s", method, path, res.StatusCode, want, raw)
+	}
+	w.checkAnswer(res, raw)
+	if err := json.Unmarshal(raw, &answer); err != nil {
+		w.Fatalf("%s %s: %v in %s", method, path, err, raw)
+	}
+	return answer
+}
+
+// checkAnswer checks an answer against the OpenAPI document.
+func (w *world) checkAnswer(res *http.Response, body []byte) {
+	w.Helper()
+	asked := res.Request.Clone(w.Context())
+	asked.URL.Path = documentPath(asked.URL.Path)
+	asked.URL.RawPath = ""
+	route, params, err := w.router.FindRoute(asked)
+	if err != nil {
+		w.Fatalf("%s %s is not in the document: %v", asked.Method, asked.URL.Path, err)
+	}
+	in := &openapi3filter.ResponseValidationInput{Status: res.StatusCode, Header: res.Header,
+		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: asked, PathParams: params, Route: route},
+		Options:                &openapi3filter.Options{IncludeResponseStatus: true}}
+	in.SetBodyBytes(body)
+	if err := openapi3filter.ValidateResponse(w.Context(), in); err != nil {
+		w.Errorf("%s %s %d: the answer is not what the document says: %v\n%s", asked.Method, asked.URL.Path, res.StatusCode, err, body)
+	}
+}
+
+// documentPath replaces the key in a path by one segment. Keys contain slashes, and an OpenAPI path parameter must not.
+func documentPath(path string) string {
+	if rest, ok := strings.CutPrefix(path, "/v1/deliveries/eip155"); ok && rest != "" {
+		return "/v1/deliveries/key"
+	}
+	return path
+}
+
+// jobOf returns a job of agent 8453:<agent>.
+func jobOf(agent, index int) string {
+	return fmt.Sprintf(`{"type":"NewFeedback","chainId":8453,"agentId":"%d","clientAddress":"0x%040x","feedbackIndex":%d,"value":"99",`+
+		`"valueDecimals":0,"transactionHash":"0x%064x"}`, agent, agent, index, index)
+}
+
+func TestEnqueue(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	got := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1, 1))
+	if got.Verdict != store.Accepted || got.ID == "" || got.Status != store.Queued {
+		t.Errorf("%+v", got)
+	}
+	if again := call[api.JobAnswer](w, 200, "POST", "/v1/jobs", jobOf(1, 1)); again.Verdict != store.Known || again.ID != got.ID {
+		t.Errorf("%+v", again)
+	}
+	other := strings.Replace(jobOf(1, 1), `"99"`, `"98"`, 1)
+	if c := call[api.JobAnswer](w, 409, "POST", "/v1/jobs", other); c.Error == nil || c.Error.Field != "value" || c.ID != got.ID {
+		t.Errorf("%+v", c)
+	}
+	bad := strings.Replace(jobOf(1, 1), `"feedbackIndex":1`, `"feedbackIndex":0`, 1)
+	if c := call[api.JobAnswer](w, 400, "POST", "/v1/jobs", bad); c.Error == nil || c.Error.Field != "feedbackIndex" {
+		t.Errorf("%+v", c)
+	}
+	for name, c := range map[string]struct {
+		want            int
+		mediaType, body string
+	}{
+		"another media type": {415, "text/plain", jobOf(1, 2)},
+		"none":               {415, "", jobOf(1, 2)},
+		"too large":          {413, "application/json", `{"type":"` + strings.Repeat("x", 256<<10) + `"}`},
+	} {
+		if e := callAs[api.ErrorAnswer](w, ownToken, c.want, "POST", "/v1/jobs", c.mediaType, c.body); e.Error.Message == "" {
+			t.Errorf("%s: %+v", name, e)
+		}
+	}
+}
+
+// TestNextStepNamesTheBlocker: a revocation waits for its feedback. Its next step names the feedback's delivery. If
+// that delivery is held, the next step is the one that releases it.
+func TestNextStepNamesTheBlocker(t *testing.T) {
+	t.Parallel()
+	w := serveWorld(t, openStore(t, true))
+	feedback := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1, 1)).ID
+	revocation := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", `{"type":"FeedbackRevoked","chainId":8453,"agentId":"1",`+
+		`"clientAddress":"0x0000000000000000000000000000000000000001","feedbackIndex":1,"reason":"client"}`).ID
+	show := func() operator.Delivery {
+		return call[operator.Delivery](w, 200, "GET", "/v1/deliveries/"+revocation, "")
+	}
+	if d := show(); d.Reason != outcome.BehindEarlier || !strings.Contains(d.NextStep, "nothing to do: delivery "+feedback+" of the same client") {
+		t.Errorf("%s %q", d.Reason, d.NextStep)
+	}
+
+	c, err := w.store.Claim(t.Context(), uuid.MustParse(feedback), 1, time.Minute)
+	heraldtest.Must(t, err)
+	held := store.Outcome{Status: store.Held, Reason: outcome.AuthRequired, Stage: "call", Endpoint: "https://agent.example/mcp", Free: true}
+	if _, err := w.store.Record(t.Context(), c, held); err != nil {
+		t.Fatal(err)
+	}
+	d := show()
+	for _, part := range []string{feedback, "held auth_required", "worker token set 8453:1"} {
+		if !strings.Contains(d.NextStep, part) {
+			t.Errorf("the next step of %s %s does not name %q: %q", d.Status, d.Reason, part, d.NextStep)
+		}
+	}
+
+	first := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(2, 1)).ID
+	second := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(2, 2)).ID
+	c, err = w.store.Claim(t.Context(), uuid.MustParse(first), 1, time.Minute)
+	heraldtest.Must(t, err)
+	waits := store.Outcome{Status: store.Waiting, Reason: outcome.Timeout, Stage: "call", Called: true, Delay: time.Hour}
+	if _, err := w.store.Record(t.Context(), c, waits); err != nil {
+		t.Fatal(err)
+	}
+	blocker := call[operator.Delivery](w, 200, "GET", "/v1/deliveries/"+first, "")
+	want := "which is waiting timeout, next attempt at " + blocker.NextAttemptAt.UTC().Format(time.RFC3339)
+	if d := call[operator.Delivery](w, 200, "GET", "/v1/deliveries/"+second, ""); d.NextAttemptAt != nil || !strings.HasSuffix(d.NextStep, want) {
+		t.Errorf("%v, %q, want %q", d.NextAttemptAt, d.NextStep, want)
+	}
+}
+
+// TestTraceOfARequest: a delivery continues the trace of the request that enqueued it.
+func TestTraceOfARequest(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+	res := w.send("POST", "/v1/jobs", ownToken, "application/json", strings.NewReader(jobOf(1, 1)), func(r *http.Request) {
+		r.Header.Set("traceparent", "00-"+trace+"-00f067aa0ba902b7-01")
+	})
+	var got api.JobAnswer
+	heraldtest.Must(t, json.NewDecoder(res.Body).Decode(&got))
+	if d := call[operator.Delivery](w, 200, "GET", "/v1/deliveries/"+got.ID, ""); d.TraceID != trace {
+		t.Errorf("%+v", d)
+	}
+}
+
+// TestTooLargeIsNotRead: a request whose Content-Length exceeds the limit is refused before its body is read.
+func TestTooLargeIsNotRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	body, feed := io.Pipe()
+	defer feed.Close()
+	res := w.send("POST", "/v1/jobs", ownToken, "application/json", body, func(r *http.Request) { r.ContentLength = 10 << 20 })
+	heraldtest.Equal(t, "res.StatusCode", res.StatusCode, http.StatusRequestEntityTooLarge)
+}
+
+func TestEnqueueLines(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	body, feed := io.Pipe()
+	answered := make(chan *http.Response, 1)
+	go func() {
+		r, err := http.NewRequestWithContext(w.Context(), "POST", w.base+"/v1/jobs", body)
+		if err != nil {
+			panic(err)
+		}
+		r.Header.Set("Content-Type", "application/x-ndjson")
+		r.Header.Set("Authorization", "Bearer "+ownToken)
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			panic(err)
+		}
+		answered <- res
+	}()
+	// Each line is answered before the next one is sent.
+	fmt.Fprintln(feed, jobOf(1, 1))
+	res := heraldtest.Receive(t, "the head of the answer", answered)
+	defer res.Body.Close()
+	lines := json.NewDecoder(res.Body)
+	var got api.JobAnswer
+	for i, line := range []string{"", "\n" + jobOf(1, 1), `{"type":"` + strings.Repeat("x", 300<<10) + `"}`, "no job", jobOf(2, 1)} {
+		if i > 0 {
+			fmt.Fprintln(feed, line)
+		}
+		got = api.JobAnswer{}
+		heraldtest.Must(t, lines.Decode(&got))
+		w.checkLine(got)
+		want := []store.Verdict{store.Accepted, store.Known, intake.Refused, intake.Refused, store.Accepted}[i]
+		if got.Verdict != want {
+			t.Errorf("%d: %+v", i, got)
+		}
+	}
+	if got.Line != 6 { // empty lines count
+		t.Errorf("%+v", got)
+	}
+	_ = feed.Close()
+	if _, err := lines.Token(); !errors.Is(err, io.EOF) {
+		t.Errorf("after the last line: %v", err)
+	}
+}
+
+func (w *world) checkLine(v any) {
+	w.Helper()
+	raw, err := json.Marshal(v)
+	heraldtest.Must(w, err)
+	var plain any
+	heraldtest.Must(w, json.Unmarshal(raw, &plain))
+	if err := w.document.Components.Schemas["JobAnswer"].Value.VisitJSON(plain, openapi3.EnableJSONSchema2020()); err != nil {
+		w.Errorf("%v: %s", err, raw)
+	}
+}
+
+func TestEnqueueManyLines(t *testing.T) {
+	t.Parallel()
+	lines := 5_000
+	if heraldtest.Soaks() {
+		lines = 100_000
+	}
+	w := newWorld(t)
+	body, feed := io.Pipe()
+	go func() {
+		out := bytes.NewBuffer(nil)
+		for i := range lines {
+			fmt.Fprintln(out, jobOf(1+i%500, i/500+1))
+			if out.Len() > 64<<10 {
+				_, _ = out.WriteTo(feed)
+			}
+		}
+		_, _ = out.WriteTo(feed)
+		_ = feed.Close()
+	}()
+	res := w.send("POST", "/v1/jobs", ownToken, "application/x-ndjson", body)
+	answers := json.NewDecoder(res.Body)
+	for i := range lines {
+		var got api.JobAnswer
+		if err := answers.Decode(&got); err != nil || got.Verdict != store.Accepted || got.Line != int64(i+1) {
+			t.Fatalf("%d: %+v, %v", i, got, err)
+		}
+	}
+	counts, err := w.store.Count(t.Context(), store.Filter{})
+	if err != nil || counts[store.Queued] != int64(lines) {
+		t.Errorf("%v, %v", counts, err)
+	}
+}
+
+func TestDeliveries(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var ids []string
+	for i := range 5 {
+		ids = append(ids, call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1+i%2, i+1)).ID)
+	}
+	page := call[operator.DeliveryPage](w, 200, "GET", "/v1/deliveries?limit=2", "")
+	if len(page.Deliveries) != 2 || page.Next == "" || page.Deliveries[0].ID.String() != ids[4] {
+		t.Errorf("%+v", page)
+	}
+	page = call[operator.DeliveryPage](w, 200, "GET", "/v1/deliveries?limit=3&cursor="+page.Next, "")
+	if len(page.Deliveries) != 3 || page.Next != "" {
+		t.Errorf("%+v", page)
+	}
+	one := call[operator.Delivery](w, 200, "GET", "/v1/deliveries/"+ids[0], "")
+	if byKey := call[operator.Delivery](w, 200, "GET", "/v1/deliveries/"+strings.ReplaceAll(one.Key, "#", "%23"), ""); byKey.ID != one.ID {
+		t.Errorf("%+v", byKey)
+	}
+	for query, want := range map[string]int{
+		"agent=8453:1": 3, "agent=8453:2": 2, "agent=1:1": 0, "status=queued": 5, "status=dead": 0, "kind=NewFeedback": 5,
+		"kind=ResponseAppended": 0, "since=1h": 5, "until=1h": 0, "client=0x" + fmt.Sprintf("%040x", 1): 3,
+		"transaction=0x" + fmt.Sprintf("%064X", 3): 1, "key=" + strings.ReplaceAll(one.Key, "#", "%23"): 1, "reason=timeout": 0,
+	} {
+		if got := call[operator.DeliveryPage](w, 200, "GET", "/v1/deliveries?"+query, ""); len(got.Deliveries) != want {
+			t.Errorf("%s: %d, want %d", query, len(got.Deliveries), want)
+		}
+	}
+	for query, field := range map[string]string{"agent=x": "agent", "status=x": "status", "reason=x": "reason", "kind=x": "kind", "since=x": "since",
+		"limit=0": "limit", "limit=1001": "limit", "limit=x": "limit", "cursor=x": "cursor", "client=0x12": "client", "transaction=12": "transaction"} {
+		if e := call[api.ErrorAnswer](w, 400, "GET", "/v1/deliveries?"+query, ""); e.Error.Field != field || strings.Contains(e.Error.Message, "--") {
+			t.Errorf("%s: %+v", query, e)
+		}
+	}
+	call[api.ErrorAnswer](w, 400, "GET", "/v1/deliveries/no-id", "")
+	call[api.ErrorAnswer](w, 404, "GET", "/v1/deliveries/00000000-0000-4000-8000-000000000000", "")
+}
+
+func TestMoves(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var ids []string
+	for i := range 5 {
+		ids = append(ids, call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1, i+1)).ID)
+	}
+	one := "/v1/deliveries/" + ids[0]
+	if r := call[operator.MoveReport](w, 200, "POST", one+"/cancel", ""); r.Moved != 1 || r.Audit == 0 {
+		t.Errorf("%+v", r)
+	}
+	call[api.ErrorAnswer](w, 409, "POST", one+"/cancel", "{}")
+	if r := call[operator.MoveReport](w, 200, "POST", one+"/replay", `{"force":true}`); r.Moved != 1 {
+		t.Errorf("%+v", r)
+	}
+	call[api.ErrorAnswer](w, 404, "POST", "/v1/deliveries/00000000-0000-4000-8000-000000000000/replay", "")
+	call[api.ErrorAnswer](w, 400, "POST", "/v1/deliveries/no-id/replay", "")
+	call[api.ErrorAnswer](w, 400, "POST", one+"/replay", `{"farce":true}`)
+	callAs[api.ErrorAnswer](w, ownToken, 415, "POST", one+"/replay", "text/plain", `{}`)
+
+	if r := call[operator.MoveReport](w, 200, "POST", "/v1/deliveries/cancel", `{"agent":"8453:1","dryRun":true}`); !r.DryRun || r.Matched != 5 {
+		t.Errorf("%+v", r)
+	}
+	if r := call[operator.MoveReport](w, 200, "POST", "/v1/deliveries/cancel", `{"agent":"8453:1","dryRun":false}`); r.Moved != 5 {
+		t.Errorf("%+v", r)
+	}
+	if r := call[operator.MoveReport](w, 200, "POST", "/v1/deliveries/replay", `{"status":"cancelled","dryRun":false,"rate":1000}`); r.Moved != 5 {
+		t.Errorf("%+v", r)
+	}
+	for body, field := range map[string]string{`{"agent":"8453:1"}`: "dryRun", `{"dryRun":true}`: "", `{"dryRun":true,"status":"x"}`: "status",
+		`{"dryRun":true,"status":"delivered"}`: "status", `{"dryRun":true,"agent":"8453:1","rate":-1}`: "rate"} {
+		if e := call[api.ErrorAnswer](w, 400, "POST", "/v1/deliveries/replay", body); e.Error.Field != field {
+			t.Errorf("%s: %+v", body, e)
+		}
+	}
+	audit := call[operator.AuditPage](w, 200, "GET", "/v1/audit?limit=2", "")
+	if len(audit.Audit) != 2 || audit.Next == "" || audit.Audit[0].Actor != "HERALD_API_TOKEN" || audit.Audit[0].Action != "replay" {
+		t.Errorf("%+v", audit)
+	}
+}
+
+func TestAgents(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for i := range 3 {
+		call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(i+1, 1))
+	}
+	page := call[operator.AgentPage](w, 200, "GET", "/v1/agents?limit=2", "")
+	if len(page.Agents) != 2 || page.Next == "" {
+		t.Errorf("%+v", page)
+	}
+	if page = call[operator.AgentPage](w, 200, "GET", "/v1/agents?chain=8453&cursor="+page.Next, ""); len(page.Agents) != 1 {
+		t.Errorf("%+v", page)
+	}
+	if a := call[operator.Agent](w, 200, "GET", "/v1/agents/8453:1", ""); !a.Enabled || a.Open[store.Queued] != 1 {
+		t.Errorf("%+v", a)
+	}
+	if c := call[operator.AgentChange](w, 200, "POST", "/v1/agents/8453:1/disable", ""); c.Audit == 0 || *c.Enabled {
+		t.Errorf("%+v", c)
+	}
+	if a := call[operator.Agent](w, 200, "GET", "/v1/agents/8453:1", ""); a.Enabled {
+		t.Errorf("%+v", a)
+	}
+	call[operator.AgentChange](w, 200, "POST", "/v1/agents/8453:1/enable", "")
+	before := call[operator.Agent](w, 200, "GET", "/v1/agents/8453:2", "").Epoch
+	call[operator.AgentChange](w, 200, "POST", "/v1/agents/8453:2/refresh", "")
+	if a := call[operator.Agent](w, 200, "GET", "/v1/agents/8453:2", ""); a.Epoch != before+1 {
+		t.Errorf("%+v", a)
+	}
+	for _, verb := range []string{"enable", "refresh"} {
+		call[api.ErrorAnswer](w, 404, "POST", "/v1/agents/8453:99/"+verb, "")
+	}
+	call[api.ErrorAnswer](w, 404, "GET", "/v1/agents/8453:99", "")
+	call[api.ErrorAnswer](w, 400, "GET", "/v1/agents/x", "")
+	call[api.ErrorAnswer](w, 400, "GET", "/v1/agents/8453:1?registry=0x12", "")
+	call[api.ErrorAnswer](w, 400, "GET", "/v1/agents?state=x", "")
+	call[api.ErrorAnswer](w, 400, "POST", "/v1/agents/8453:1/probe", "") // the chain has no RPC URL
+	if v := call[operator.Overview](w, 200, "GET", "/v1/stats", ""); v.Open[store.Queued] != 3 || v.Agents["pending"] != 3 {
+		t.Errorf("%+v", v)
+	}
+	call[api.ChainList](w, 200, "GET", "/v1/chains", "")
+}

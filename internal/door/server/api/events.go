@@ -1,0 +1,331 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/logging"
+	"github.com/agentherald/herald/internal/chain/erc8004"
+	"github.com/agentherald/herald/internal/door/server"
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// EventLog is the log of changes of status. Its order is final: no event is added before one that was already read.
+type EventLog interface {
+	LastEvent(ctx context.Context) (store.EventCursor, error)
+	EventsAfter(ctx context.Context, after store.EventCursor, limit int) ([]store.DeliveryEvent, error)
+}
+
+const (
+	maxListeners  = 4096
+	feedSize      = 4096 // events kept in memory for listeners that are slightly behind
+	feedBatch     = 1000
+	maxCatchingUp = 3 // listeners that read Postgres concurrently; a restart makes all of them reconnect
+	heartbeat     = 15 * time.Second
+	eventTimeout  = 20 * time.Second // bounds the sending of one write to a listener
+	feedTimeout   = 10 * time.Second // bounds a read from Postgres
+)
+
+// feed reads new events once for all listeners, while there are any, and keeps the newest in memory. Listeners that are
+// further behind read Postgres themselves.
+type feed struct {
+	log      EventLog
+	poll     time.Duration
+	logger   *slog.Logger
+	catching chan struct{}
+
+	mu        sync.Mutex
+	events    []store.DeliveryEvent // the newest, in order
+	since     store.EventCursor     // position before the first of events
+	following bool                  // events is complete after since, and is kept up to date while listeners exist
+	listeners int
+	changed   chan struct{} // closed when new events may be available
+}
+
+func newFeed(log EventLog, poll time.Duration, logger *slog.Logger) *feed {
+	return &feed{log: log, poll: poll, logger: logger, catching: make(chan struct{}, maxCatchingUp),
+		changed: make(chan struct{})}
+}
+
+// run polls for events until ctx ends.
+func (f *feed) run(ctx context.Context) {
+	tick := time.NewTicker(f.poll)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := f.readNext(ctx); err != nil && ctx.Err() == nil {
+			f.restart()
+			f.logger.Warn("events could not be read; listeners wait", logging.About(logging.Postgres), "error", err)
+		}
+	}
+}
+
+// restart makes the feed begin at the end of the log as soon as the log can be read again; it may be another database
+// then. Listeners read the events in between themselves.
+func (f *feed) restart() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.following = false
+}
+
+// readNext reads new events if there are listeners.
+func (f *feed) readNext(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, feedTimeout)
+	defer cancel()
+	f.mu.Lock()
+	listeners, following, last := f.listeners, f.following, f.lastPosition()
+	f.following = f.following && listeners > 0
+	f.mu.Unlock()
+	if listeners == 0 {
+		return nil
+	}
+	if !following {
+		start, err := f.log.LastEvent(ctx)
+		if err != nil {
+			return err
+		}
+		f.mu.Lock()
+		f.since, f.events, f.following = start, nil, true
+		f.wakeListeners() // listeners read the events before start themselves
+		f.mu.Unlock()
+		return nil
+	}
+	for {
+		news, err := f.log.EventsAfter(ctx, last, feedBatch)
+		if err != nil || len(news) == 0 {
+			return err
+		}
+		f.add(news)
+		if len(news) < feedBatch {
+			return nil
+		}
+		last = news[len(news)-1].Cursor
+	}
+}
+
+// lastPosition returns the position of the last event in memory. The caller holds the lock.
+func (f *feed) lastPosition() store.EventCursor {
+	if len(f.events) == 0 {
+		return f.since
+	}
+	return f.events[len(f.events)-1].Cursor
+}
+
+func (f *feed) add(news []store.DeliveryEvent) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.events = append(f.events, news...)
+	if over := len(f.events) - feedSize; over > 0 {
+		f.since = f.events[over-1].Cursor
+		f.events = slices.Clone(f.events[over:])
+	}
+	f.wakeListeners()
+}
+
+// wakeListeners makes all listeners read again. The caller holds the lock.
+func (f *feed) wakeListeners() {
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+// join registers a listener until leave is called.
+func (f *feed) join() (leave func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.listeners++
+	return func() {
+		f.mu.Lock()
+		f.listeners--
+		f.mu.Unlock()
+	}
+}
+
+// next returns the events after a position, in order. If it returns none, changed is closed when there may be some.
+func (f *feed) next(ctx context.Context, after store.EventCursor) (_ []store.DeliveryEvent, changed <-chan struct{},
+	err error) {
+	f.mu.Lock()
+	if f.following && !isBefore(after, f.since) {
+		i, found := slices.BinarySearchFunc(f.events, after, func(e store.DeliveryEvent, at store.EventCursor) int {
+			return compareCursors(e.Cursor, at)
+		})
+		if found {
+			i++
+		}
+		news, changed := slices.Clip(f.events[i:]), f.changed
+		f.mu.Unlock()
+		return news, changed, nil
+	}
+	changed = f.changed
+	f.mu.Unlock()
+
+	select {
+	case f.catching <- struct{}{}:
+		defer func() { <-f.catching }()
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(ctx, feedTimeout)
+	defer cancel()
+	news, err := f.log.EventsAfter(ctx, after, feedBatch)
+	return news, changed, err
+}
+
+func compareCursors(a, b store.EventCursor) int {
+	switch {
+	case isBefore(a, b):
+		return -1
+	case isBefore(b, a):
+		return 1
+	}
+	return 0
+}
+
+func isBefore(a, b store.EventCursor) bool { return a.Xid < b.Xid || a.Xid == b.Xid && a.ID < b.ID }
+
+// eventFilter selects the events of a stream.
+type eventFilter struct {
+	agent    string // CHAIN:AGENT
+	statuses []string
+}
+
+func (f eventFilter) takes(e store.DeliveryEvent) bool {
+	return (f.agent == "" || f.agent == erc8004.FormatAgent(e.ChainID, e.AgentID)) &&
+		(len(f.statuses) == 0 || slices.Contains(f.statuses, string(e.Status)))
+}
+
+// streamEvents streams changes of status, beginning after Last-Event-ID or, without it, now.
+func (a *API) streamEvents(w http.ResponseWriter, r *http.Request, v server.Visitor) {
+	filter := eventFilter{agent: r.URL.Query().Get("agent"), statuses: r.URL.Query()["status"]}
+	if err := operator.CheckEventFilter(filter.agent, filter.statuses); err != nil {
+		a.answerError(w, r, err)
+		return
+	}
+	at, gap, err := a.startPosition(r)
+	if err != nil {
+		a.answerError(w, r, err)
+		return
+	}
+	release, ok := a.listening.acquire(v.Name)
+	if !ok {
+		a.answerError(w, r, refuse(http.StatusTooManyRequests, "too_many_requests", "", "as many as may be listen already: try again"))
+		return
+	}
+	defer release()
+	defer a.feed.join()()
+
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Accel-Buffering", "no") // keeps proxies from buffering the stream
+	s := &eventStream{w: w, control: http.NewResponseController(w)}
+	s.write("retry: 2000\n")
+	if gap {
+		s.write("event: gap\ndata: {\"message\":\"events before this were dropped: read the deliveries again\"}\n")
+	}
+	s.writePosition(at)
+	s.flush()
+	ctx, stop := v.WhileAllowed(r.Context())
+	defer stop()
+	a.followEvents(ctx, s, filter, at)
+}
+
+// startPosition returns the position in Last-Event-ID, or the current one without it. gap reports that events after the
+// position may have been dropped.
+func (a *API) startPosition(r *http.Request) (at store.EventCursor, gap bool, err error) {
+	id := r.Header.Get("Last-Event-ID")
+	if id == "" {
+		id = r.URL.Query().Get("lastEventId") // for clients that cannot set headers
+	}
+	if id != "" {
+		if at, err = store.ParseEventCursor(id); err != nil {
+			return at, false, refuse(http.StatusBadRequest, "invalid_request", "Last-Event-ID", "%s", err.Error())
+		}
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), feedTimeout)
+	defer cancel()
+	now, err := a.Events.LastEvent(ctx)
+	switch {
+	case err != nil || id == "":
+		return now, false, err
+	case at.Xid > now.Xid: // the position is of another database: restoring a dump restarts transaction ids
+		return now, true, nil
+	}
+	return at, time.Since(time.Unix(at.At, 0)) > store.EventRetention, nil
+}
+
+// followEvents sends events until the listener disconnects, its token is revoked, or the worker stops.
+func (a *API) followEvents(ctx context.Context, s *eventStream, filter eventFilter, at store.EventCursor) {
+	alive := time.NewTicker(heartbeat)
+	defer alive.Stop()
+	for s.err == nil && ctx.Err() == nil {
+		news, changed, err := a.feed.next(ctx, at)
+		if err != nil {
+			return // the listener reconnects with its position
+		}
+		for _, e := range news {
+			if filter.takes(e) {
+				s.writeEvent(e)
+			}
+			at = e.Cursor
+		}
+		if len(news) > 0 {
+			s.flush()
+			continue
+		}
+		select {
+		case <-changed:
+		case <-alive.C:
+			// The heartbeat carries the position with the current time. Otherwise a listener whose filter matches few events
+			// would reconnect with an old position, and get a gap.
+			at.At = time.Now().Unix()
+			s.write(": alive\n")
+			s.writePosition(at)
+			s.flush()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// eventStream writes server-sent events (WHATWG HTML §9.2). After an error it writes nothing more.
+type eventStream struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	err     error
+}
+
+func (s *eventStream) write(text string) {
+	if s.err == nil {
+		_ = s.control.SetWriteDeadline(time.Now().Add(eventTimeout))
+		_, s.err = s.w.Write([]byte(text))
+	}
+}
+
+// writePosition ends an event with its id. Without an event it only updates the listener's position.
+func (s *eventStream) writePosition(at store.EventCursor) { s.write("id: " + at.String() + "\n\n") }
+
+func (s *eventStream) writeEvent(e store.DeliveryEvent) {
+	body, err := json.Marshal(e)
+	if err != nil {
+		s.err = err
+		return
+	}
+	s.write("event: delivery\ndata: " + string(body) + "\n")
+	s.writePosition(e.Cursor)
+}
+
+func (s *eventStream) flush() {
+	if s.err == nil {
+		s.err = s.control.Flush()
+	}
+}

@@ -1,0 +1,186 @@
+package api_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/door/server/api"
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+// listener follows the events. When the connection ends, it reconnects with its position.
+type listener struct {
+	base   func() string
+	query  string
+	last   string // Last-Event-ID
+	ready  func() // called when it is connected
+	events []store.DeliveryEvent
+	until  func(store.DeliveryEvent) bool // it stops after the event for which until returns true
+}
+
+func (l *listener) follow(ctx context.Context) error {
+	for ctx.Err() == nil {
+		done, err := l.listen(ctx)
+		if done || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		_ = err // the server ended the connection: connect again
+	}
+	return ctx.Err()
+}
+
+func (l *listener) listen(ctx context.Context) (done bool, err error) {
+	r, err := http.NewRequestWithContext(ctx, "GET", l.base()+"/v1/events"+l.query, nil)
+	if err != nil {
+		return false, err
+	}
+	r.Header.Set("Authorization", "Bearer "+ownToken)
+	if l.last != "" {
+		r.Header.Set("Last-Event-ID", l.last)
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return false, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		body, _ := io.ReadAll(res.Body)
+		return false, fmt.Errorf("%d: %s", res.StatusCode, body)
+	}
+	lines := bufio.NewScanner(res.Body)
+	for lines.Scan() {
+		name, value, _ := strings.Cut(lines.Text(), ": ")
+		switch name {
+		case "id":
+			l.last = value
+			if l.ready != nil {
+				l.ready()
+				l.ready = nil
+			}
+			if len(l.events) > 0 && l.until(l.events[len(l.events)-1]) {
+				return true, nil
+			}
+		case "data":
+			var e store.DeliveryEvent
+			if err := json.Unmarshal([]byte(value), &e); err != nil {
+				return false, err
+			}
+			l.events = append(l.events, e)
+		}
+	}
+	return false, lines.Err()
+}
+
+// TestEveryListenerReceivesEveryChange: a hundred listeners receive every change once and in one order, although their
+// server is stopped. In make soak there are a thousand.
+func TestEveryListenerReceivesEveryChange(t *testing.T) {
+	t.Parallel()
+	const deliveries = 50
+	listeners := 100
+	if heraldtest.Soaks() {
+		listeners = 1000
+	}
+	first := newWorld(t)
+	second := serveWorld(t, first.store)
+	var bases sync.Map
+	bases.Store("now", first.base)
+	base := func() string {
+		b, _ := bases.Load("now")
+		return b.(string)
+	}
+
+	var ids []string
+	for i := range deliveries {
+		ids = append(ids, call[api.JobAnswer](first, 202, "POST", "/v1/jobs", jobOf(1, i+1)).ID)
+	}
+	last := ids[len(ids)-1]
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	all := make([]*listener, listeners)
+	var ready, gone sync.WaitGroup
+	for i := range all {
+		ready.Add(1)
+		all[i] = &listener{base: base, ready: ready.Done,
+			until: func(e store.DeliveryEvent) bool { return e.DeliveryID.String() == last && e.Status == store.Queued }}
+		gone.Go(func() {
+			if err := all[i].follow(ctx); err != nil {
+				t.Errorf("listener %d: %v after %d events", i, err, len(all[i].events))
+			}
+		})
+	}
+	ready.Wait()
+
+	for i, id := range ids {
+		moveOne(t, first.operator.Cancel, id)
+		moveOne(t, first.operator.Replay, id)
+		if i == deliveries/2 { // ends the connections of the first server
+			bases.Store("now", second.base)
+			first.cutOff()
+		}
+	}
+	gone.Wait()
+	want := 2 * deliveries
+	for i, l := range all {
+		if len(l.events) != want {
+			t.Fatalf("listener %d heard of %d changes, want %d", i, len(l.events), want)
+		}
+		for k, e := range l.events {
+			status := []store.Status{store.Cancelled, store.Queued}[k%2]
+			if e.DeliveryID.String() != ids[k/2] || e.Status != status {
+				t.Fatalf("listener %d, change %d: %+v", i, k, e)
+			}
+		}
+	}
+}
+
+func moveOne(t *testing.T, move func(context.Context, operator.MoveRequest) (*operator.MoveReport, error), id string) {
+	t.Helper()
+	if r, err := move(t.Context(), operator.MoveRequest{IDs: []string{id}, Actor: "the test"}); err != nil || r.Moved != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+func TestEventsOfAFilter(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	mine := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1, 1)).ID
+	other := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(2, 1)).ID
+	ready := make(chan struct{})
+	l := &listener{base: func() string { return w.base }, query: "?agent=8453:1&status=cancelled&status=held", ready: func() { close(ready) },
+		until: func(store.DeliveryEvent) bool { return true }}
+	heard := make(chan error, 1)
+	go func() { heard <- l.follow(t.Context()) }()
+	heraldtest.Receive(t, "the start of the stream", ready)
+	moveOne(t, w.operator.Cancel, other)
+	moveOne(t, w.operator.Cancel, mine)
+	if err := heraldtest.Receive(t, "the change", heard); err != nil || len(l.events) != 1 || l.events[0].DeliveryID.String() != mine {
+		t.Errorf("%+v, %v", l.events, err)
+	}
+	for query, field := range map[string]string{"?agent=x": "agent", "?status=x": "status", "?lastEventId=x": "Last-Event-ID"} {
+		if e := call[api.ErrorAnswer](w, 400, "GET", "/v1/events"+query, ""); e.Error.Field != field {
+			t.Errorf("%s: %+v", query, e)
+		}
+	}
+}
+
+// TestGapEvent: a listener that returns after the events were deleted receives a gap event.
+func TestGapEvent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	old := store.EventCursor{At: time.Now().Add(-store.EventRetention - time.Hour).Unix(), Xid: 3, ID: 1}
+	res := w.send("GET", "/v1/events", ownToken, "", nil, func(r *http.Request) { r.Header.Set("Last-Event-ID", old.String()) })
+	head := make([]byte, 60)
+	if _, err := io.ReadFull(res.Body, head); err != nil || !strings.Contains(string(head), "event: gap") {
+		t.Errorf("%q, %v", head, err)
+	}
+}

@@ -1,0 +1,304 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/logging"
+	"github.com/agentherald/herald/internal/base/tracecontext"
+	"github.com/agentherald/herald/internal/door/intake"
+	"github.com/agentherald/herald/internal/door/server"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// JobAnswer is the result for one job.
+type JobAnswer struct {
+	Line    int64           `json:"line,omitempty"` // JSON Lines: number of the line, from 1
+	Verdict store.Verdict   `json:"verdict"`
+	ID      string          `json:"id,omitempty"` // of the delivery; empty for refused jobs and AgentUpdated
+	Key     string          `json:"key,omitempty"`
+	Status  store.Status    `json:"status,omitempty"`  // current status of the delivery
+	Differs []string        `json:"differs,omitempty"` // for known: fields that differ from the event on the chain
+	Error   *server.Problem `json:"error,omitempty"`   // for refused and conflict
+}
+
+const (
+	maxJob        = 256 << 10 // bytes of one job
+	jobBatch      = 500       // maximum of lines in one commit
+	submitTimeout = 30 * time.Second
+	// lineTimeout bounds the arrival of one line, and the sending of one response line.
+	lineTimeout = 60 * time.Second
+)
+
+// enqueue accepts one job, or many as JSON Lines.
+func (a *API) enqueue(w http.ResponseWriter, r *http.Request, v server.Visitor) {
+	release, ok := a.enqueuing.acquire(v.Name)
+	if !ok {
+		a.answerError(w, r, refuse(http.StatusTooManyRequests, "too_many_requests", "",
+			"as many requests as may be hand in jobs already: try again"))
+		return
+	}
+	defer release()
+	r = r.WithContext(tracecontext.NewContext(r.Context(), r.Header.Get(tracecontext.Header)))
+	switch kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind {
+	case "application/json":
+		a.enqueueOne(w, r, v)
+	case "application/x-ndjson":
+		a.enqueueLines(w, r, v)
+	default:
+		a.answerError(w, r, refuse(http.StatusUnsupportedMediaType, "unsupported_media_type", "",
+			"send one job as application/json, or JSON Lines as application/x-ndjson"))
+	}
+}
+
+func (a *API) enqueueOne(w http.ResponseWriter, r *http.Request, v server.Visitor) {
+	if r.ContentLength > maxJob {
+		a.answerError(w, r, errTooLarge(maxJob))
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxJob))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		a.answerError(w, r, errTooLarge(maxJob))
+		return
+	case err != nil:
+		a.answerError(w, r, refuse(http.StatusBadRequest, "invalid_request", "", "the body could not be read"))
+		return
+	}
+	if !a.pace.allow(v.Name) {
+		a.answerError(w, r, refuse(http.StatusTooManyRequests, "too_many_requests", "", "a token may hand in %d jobs a second", jobsPerSecond))
+		return
+	}
+	answers, err := a.submit(r.Context(), [][]byte{body}, v)
+	if err != nil {
+		a.answerError(w, r, err)
+		return
+	}
+	answer := describeJob(answers[0])
+	if answers[0].Forbidden {
+		a.answerError(w, r, refuse(http.StatusForbidden, answer.Error.Code, answer.Error.Field, "%s", answer.Error.Message))
+		return
+	}
+	status := http.StatusAccepted
+	switch answer.Verdict {
+	case store.Known:
+		status = http.StatusOK
+	case store.Conflict:
+		status = http.StatusConflict
+	case intake.Refused:
+		status = http.StatusBadRequest
+	}
+	server.WriteJSON(w, status, answer)
+}
+
+// submit commits jobs, even if the client has disconnected.
+func (a *API) submit(ctx context.Context, bodies [][]byte, v server.Visitor) ([]intake.Answer, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), submitTimeout)
+	defer cancel()
+	trust := store.TrustOrdinary
+	if v.May(operator.ScopeDirect) {
+		trust = store.TrustDirect
+	}
+	answers, err := a.Intake.Submit(ctx, bodies, store.SourceToken(v.Name, trust))
+	if err != nil {
+		a.Logger.Warn("jobs could not be accepted", logging.About(logging.Postgres), "jobs", len(bodies), "error", err)
+		return nil, refuse(http.StatusServiceUnavailable, "unavailable", "",
+			"the jobs could not be accepted, because the database does not answer: send them again, which is harmless")
+	}
+	return answers, nil
+}
+
+func describeJob(a intake.Answer) JobAnswer {
+	out := JobAnswer{Verdict: a.Verdict, Key: a.Key, Status: a.Status, Differs: a.Differs}
+	if a.ID != [16]byte{} {
+		out.ID = a.ID.String()
+	}
+	switch a.Verdict {
+	case intake.Refused:
+		out.Error = &server.Problem{Code: "invalid_job", Message: a.Problem, Field: a.Path}
+		if a.Forbidden {
+			out.Error.Code = "forbidden"
+		}
+	case store.Conflict:
+		out.Error = &server.Problem{Code: "conflict", Field: a.Path,
+			Message: a.Path + " " + a.Problem + ": committed jobs stay"}
+	}
+	return out
+}
+
+// jobLine is one line of the body.
+type jobLine struct {
+	number int64
+	body   []byte
+	err    error // the line is too long, or the body ended early
+}
+
+// enqueueLines commits all lines that have arrived since the last commit, and answers each line after its commit. It
+// holds neither the whole body nor all answers in memory.
+func (a *API) enqueueLines(w http.ResponseWriter, r *http.Request, v server.Visitor) {
+	control := http.NewResponseController(w)
+	_ = control.EnableFullDuplex() // otherwise HTTP/1.1 reads the whole body before the first answer; HTTP/2 never does
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.Header().Set("Cache-Control", "no-store")
+	ctx, cancel := v.WhileAllowed(r.Context())
+	lines := readLines(ctx, &timedBody{ctx: ctx, body: r.Body, control: control})
+	wake := context.AfterFunc(ctx, func() { _ = control.SetReadDeadline(time.Now()) }) // interrupts a blocked Read
+	finished := false                                                                  // all lines were read
+	defer func() {
+		if finished {
+			wake() // the connection serves further requests, which a deadline in the past would end
+		}
+		cancel()
+		for range lines {
+		}
+		wake()
+	}()
+
+	out := json.NewEncoder(w)
+	for {
+		group, more := collectLines(lines)
+		if len(group) > 0 && ctx.Err() == nil && a.pace.wait(ctx, v.Name, len(group)) == nil {
+			_ = control.SetWriteDeadline(time.Now().Add(lineTimeout))
+			answers, err := a.answerLines(ctx, group, v)
+			for _, answer := range answers {
+				_ = out.Encode(answer)
+			}
+			if err != nil {
+				_ = out.Encode(ErrorAnswer{a.describeError(r, err).Problem})
+				return
+			}
+			if control.Flush() != nil {
+				return // the client has disconnected
+			}
+		}
+		if errors.Is(context.Cause(ctx), server.ErrRevoked) {
+			_ = control.SetWriteDeadline(time.Now().Add(lineTimeout))
+			_ = out.Encode(ErrorAnswer{server.Problem{Code: "unauthorized", Message: server.ErrRevoked.Error()}})
+			return
+		}
+		if (!more || ctx.Err() != nil) && ctx.Err() != nil { // a normal end would mean that all lines were answered
+			_ = out.Encode(ErrorAnswer{server.Problem{Code: "stopped", Message: "the worker stops: send the lines that " +
+				"were not answered again"}})
+		}
+		if !more {
+			finished = true
+			return
+		}
+	}
+}
+
+// timedBody reads a body and gives each line lineTimeout to arrive. It clears the deadline after the end of the body:
+// net/http then watches the connection, and would take an expired deadline for a disconnect.
+type timedBody struct {
+	ctx     context.Context
+	body    io.Reader
+	control *http.ResponseController
+	spent   time.Duration // time spent reading the current line
+}
+
+func (b *timedBody) Read(p []byte) (int, error) {
+	began := time.Now()
+	_ = b.control.SetReadDeadline(began.Add(lineTimeout - b.spent))
+	if b.ctx.Err() != nil {
+		return 0, context.Cause(b.ctx)
+	}
+	n, err := b.body.Read(p)
+	if b.spent += time.Since(began); bytes.IndexByte(p[:n], '\n') >= 0 {
+		b.spent = 0
+	}
+	if err != nil && b.ctx.Err() == nil {
+		_ = b.control.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
+
+// readLines sends the lines of body to a channel, and closes the channel at the end.
+func readLines(ctx context.Context, body io.Reader) <-chan jobLine {
+	lines := make(chan jobLine, 32)
+	go func() {
+		defer close(lines)
+		read := job.NewLineReader(body, maxJob)
+		for number := int64(1); ; number++ {
+			line := jobLine{number: number}
+			line.body, line.err = read.Next()
+			if errors.Is(line.err, io.EOF) {
+				return
+			}
+			if line.err == nil && len(line.body) == 0 {
+				continue // empty lines are ignored
+			}
+			select {
+			case lines <- line:
+			case <-ctx.Done():
+				return
+			}
+			var refused *job.Refusal
+			if line.err != nil && !errors.As(line.err, &refused) {
+				return
+			}
+		}
+	}()
+	return lines
+}
+
+// collectLines waits for one line and adds the lines that are already available. more is false after the last line.
+func collectLines(lines <-chan jobLine) (group []jobLine, more bool) {
+	first, more := <-lines
+	if !more {
+		return nil, false
+	}
+	group = append(group, first)
+	for len(group) < jobBatch {
+		select {
+		case line, more := <-lines:
+			if !more {
+				return group, false
+			}
+			group = append(group, line)
+		default:
+			return group, true
+		}
+	}
+	return group, true
+}
+
+// answerLines commits the jobs of a group and returns one answer per line, in order.
+func (a *API) answerLines(ctx context.Context, group []jobLine, v server.Visitor) ([]JobAnswer, error) {
+	var bodies [][]byte
+	for _, line := range group {
+		if line.err == nil {
+			bodies = append(bodies, line.body)
+		}
+	}
+	committed, err := a.submit(ctx, bodies, v)
+	if err != nil {
+		return nil, err
+	}
+	var answers []JobAnswer
+	for _, line := range group {
+		var refused *job.Refusal
+		switch {
+		case line.err == nil:
+			answer := describeJob(committed[0])
+			committed = committed[1:]
+			answer.Line = line.number
+			answers = append(answers, answer)
+		case errors.As(line.err, &refused):
+			answers = append(answers, JobAnswer{Line: line.number, Verdict: intake.Refused,
+				Error: &server.Problem{Code: "invalid_job", Message: refused.Problem, Field: refused.Path}})
+		default:
+			return answers, refuse(http.StatusBadRequest, "incomplete", "", "line %d did not come within %s, or the body broke off: send "+
+				"the lines that were not answered again", line.number, lineTimeout)
+		}
+	}
+	return answers, nil
+}

@@ -1,0 +1,167 @@
+package api_test
+
+import (
+	"html"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/agentherald/herald/internal/door/server/api"
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+var formToken = regexp.MustCompile(`name="form_token" value="([0-9a-f]{64})"`)
+
+// open requests a page as a browser does.
+func (w *world) open(want int, path string) string {
+	w.Helper()
+	res := w.send("GET", path, "", "", nil, func(r *http.Request) { r.SetBasicAuth("me", ownToken) })
+	body, err := io.ReadAll(res.Body)
+	heraldtest.Must(w, err)
+	if res.StatusCode != want || !strings.HasPrefix(res.Header.Get("Content-Type"), "text/html") || !strings.HasSuffix(string(body), "</html>\n") {
+		w.Errorf("%s: %d, %s", path, res.StatusCode, body[max(0, len(body)-200):])
+	}
+	if csp := res.Header.Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'none';") || strings.Contains(csp, "unsafe") {
+		w.Errorf("%s: %s", path, csp)
+	}
+	return string(body)
+}
+
+// submit submits a page's form as a browser does, and returns the answer.
+func (w *world) submit(page, action string, fields url.Values) *http.Response {
+	w.Helper()
+	token := formToken.FindStringSubmatch(page)
+	if token == nil {
+		w.Fatal("there is no form")
+	}
+	fields.Set("form_token", token[1])
+	return w.send("POST", action, "", "application/x-www-form-urlencoded", strings.NewReader(fields.Encode()), func(r *http.Request) {
+		r.SetBasicAuth("me", ownToken)
+		r.Header.Set("Origin", w.base)
+		r.Header.Set("Sec-Fetch-Site", "same-origin")
+	})
+}
+
+// TestPages: every page is shown, and every form does the action of its button, without JavaScript.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var ids []string
+	for i := range 60 {
+		ids = append(ids, call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1+i%2, i+1)).ID)
+	}
+	for path, want := range map[string]string{
+		"/": "Needs a person", "/deliveries": "Older", "/deliveries?agent=8453:1&status=queued": "replay…", "/deliveries/" + ids[0]: "clientAddress",
+		"/agents": "8453:2", "/agents?sort=failing": "0", "/agents/8453:1": "Newest deliveries", "/chains": "No chain is read", "/audit": "Nothing was changed yet",
+		"/deliveries/move?action=cancel&agent=8453:1": "30 deliveries would be cancelled",
+	} {
+		if page := w.open(200, path); !strings.Contains(page, want) {
+			t.Errorf("%s lacks %q: %s", path, want, page)
+		}
+	}
+	w.open(404, "/deliveries/00000000-0000-4000-8000-000000000000")
+	w.open(404, "/agents/8453:99")
+	w.open(400, "/deliveries?status=x")
+	w.open(400, "/deliveries/move?action=x&agent=8453:1")
+
+	one := "/deliveries/" + ids[0]
+	if res := w.submit(w.open(200, one), one+"/cancel", url.Values{}); res.StatusCode != 200 || res.Request.URL.Path != one {
+		t.Errorf("%d at %s", res.StatusCode, res.Request.URL)
+	}
+	if d := call[operator.Delivery](w, 200, "GET", "/v1"+one, ""); d.Status != store.Cancelled {
+		t.Errorf("%+v", d)
+	}
+	w.submit(w.open(200, one), one+"/replay", url.Values{})
+	if d := call[operator.Delivery](w, 200, "GET", "/v1"+one, ""); d.Status != store.Queued {
+		t.Errorf("%+v", d)
+	}
+
+	agent := "/agents/8453:1"
+	page := w.open(200, agent)
+	registry := url.Values{"registry": {"0x8004a169fb4a3325136eb29fa0ceb6d2e539a432"}}
+	w.submit(page, agent+"/disable", registry)
+	if a := call[operator.Agent](w, 200, "GET", "/v1"+agent, ""); a.Enabled {
+		t.Errorf("%+v", a)
+	}
+	w.submit(page, agent+"/enable", registry)
+	w.submit(page, agent+"/refresh", registry)
+	if a := call[operator.Agent](w, 200, "GET", "/v1"+agent, ""); !a.Enabled || a.Epoch != 1 {
+		t.Errorf("%+v", a)
+	}
+	if res := w.submit(page, agent+"/probe", registry); res.StatusCode != 400 { // the chain has no RPC URL
+		t.Errorf("%d", res.StatusCode)
+	}
+
+	search := w.open(200, "/deliveries?agent=8453:1&since=24h")
+	link := regexp.MustCompile(`href="(/deliveries/move\?action=cancel[^"]*)"`).FindStringSubmatch(search)
+	if link == nil {
+		t.Fatal("a search has no link that cancels what it finds")
+	}
+	bulk := w.open(200, html.UnescapeString(link[1]))
+	if !strings.Contains(bulk, "30 deliveries would be cancelled") || !strings.Contains(bulk, `name="since" value="24h"`) {
+		t.Errorf("%s: %s", link[1], bulk)
+	}
+	res := w.submit(bulk, "/deliveries/move", url.Values{"action": {"cancel"}, "agent": {"8453:1"}, "rate": {"0"}})
+	if body, _ := io.ReadAll(res.Body); res.Request.URL.Path != "/audit" || !strings.Contains(string(body), "30 of 30") {
+		t.Errorf("%d at %s: %s", res.StatusCode, res.Request.URL, body)
+	}
+	if res := w.submit(bulk, "/deliveries/move", url.Values{"action": {"cancel"}, "rate": {"0"}}); res.StatusCode != 400 {
+		t.Errorf("without a choice: %d", res.StatusCode)
+	}
+	for _, link := range regexp.MustCompile(`/static/[^"]+`).FindAllString(page, -1) {
+		if res := w.send("GET", link, ownToken, "", nil); res.StatusCode != 200 || !strings.Contains(res.Header.Get("Cache-Control"), "immutable") {
+			t.Errorf("%s: %d %s", link, res.StatusCode, res.Header)
+		}
+	}
+}
+
+// TestPageOfRefusedJob checks that the page of a job from Redis that is no JSON shows its bytes, without secrets.
+func TestPageOfRefusedJob(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	body := `{"type":"NewFeedback","agentId":"4<2","auth_token":"hunter2",`
+	if _, err := w.intake.FromTask(t.Context(), "NewFeedback", []byte(body)); err != nil {
+		t.Fatal(err)
+	}
+	id := call[operator.DeliveryPage](w, 200, "GET", "/v1/deliveries?reason=invalid_job", "").Deliveries[0].ID
+	page := html.UnescapeString(w.open(200, "/deliveries/"+id.String()))
+	if want := `{"type":"NewFeedback","agentId":"4<2","auth_token":"******",`; !strings.Contains(page, want) ||
+		strings.Contains(page, "retention") || strings.Contains(page, "hunter2") {
+		t.Errorf("no %q in %s", want, page)
+	}
+}
+
+// TestFirstChangeOnLoopback: an operator may read the pages on loopback without a token. The first change asks for one,
+// and keeps the form.
+func TestFirstChangeOnLoopback(t *testing.T) {
+	t.Parallel()
+	w := serveWith(t, newWorld(t).store, "")
+	token := w.newToken("operate", "enqueue").Token
+	id := callAs[api.JobAnswer](w, token, 202, "POST", "/v1/jobs", "application/json", jobOf(1, 1)).ID
+	res := w.send("GET", "/deliveries/"+id, "", "", nil)
+	page, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != 200 {
+		t.Fatalf("%d, %v", res.StatusCode, err)
+	}
+	form := formToken.FindStringSubmatch(string(page))
+	if form == nil {
+		t.Fatal("there are no buttons")
+	}
+	change := func(edit func(*http.Request)) *http.Response {
+		return w.send("POST", "/deliveries/"+id+"/cancel", "", "application/x-www-form-urlencoded", strings.NewReader("form_token="+form[1]), edit)
+	}
+	if res := change(func(*http.Request) {}); res.StatusCode != 401 || !strings.HasPrefix(res.Header.Get("WWW-Authenticate"), "Basic") {
+		t.Errorf("without a token: %d, %s", res.StatusCode, res.Header)
+	}
+	if res := change(func(r *http.Request) { r.SetBasicAuth("me", token) }); res.StatusCode != 200 {
+		t.Errorf("with one: %d", res.StatusCode)
+	}
+	if d := callAs[operator.Delivery](w, token, 200, "GET", "/v1/deliveries/"+id, "", ""); d.Status != store.Cancelled {
+		t.Errorf("%+v", d)
+	}
+}

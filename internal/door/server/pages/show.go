@@ -1,0 +1,259 @@
+package pages
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"html"
+	"html/template"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/agentherald/herald/internal/chain/erc8004"
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/store"
+)
+
+const (
+	maxInline = 160   // characters of a stranger's text that are shown before the rest is folded
+	maxShown  = 20000 // maximum of its characters on a page
+)
+
+func (p *Pages) templateFuncs(links map[string]string) template.FuncMap {
+	return template.FuncMap{
+		"static": func(name string) string { return links[name] },
+		"text":   showText, "fold": foldText, "json": foldJSON,
+		"time": showTime, "ago": showAgo, "seconds": showSeconds, "millis": showMillis, "count": showCount,
+		"agent":    erc8004.FormatAgent,
+		"explore":  p.explore,
+		"bars":     drawBars,
+		"listing":  func(pairs ...string) string { return "/deliveries?" + encodePairs(pairs) },
+		"agentURL": func(chain uint64, id, registry string) string { return agentURL(chain, id, registry) },
+		"join":     strings.Join,
+		"of":       func(counts map[store.Status]int64, s store.Status) int64 { return counts[s] },
+		"words":    func(s string) string { return strings.ReplaceAll(s, "_", " ") },
+	}
+}
+
+// encodePairs returns a query of names and values. It omits empty values.
+func encodePairs(pairs []string) string {
+	q := url.Values{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			q.Set(pairs[i], pairs[i+1])
+		}
+	}
+	return q.Encode()
+}
+
+func agentURL(chain uint64, id, registry string) string {
+	return "/agents/" + erc8004.FormatAgent(chain, id) + "?" + url.Values{"registry": {registry}}.Encode()
+}
+
+// isHidden reports whether a character is invisible or changes how others are displayed: control and format characters,
+// line and paragraph separators, private-use characters, surrogates and noncharacters.
+func isHidden(r rune) bool {
+	switch r {
+	case '\n', '\t':
+		return false
+	case '\u200d', '\ufe0f': // parts of emoji
+		return false
+	}
+	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Co, unicode.Cs) ||
+		unicode.Is(unicode.Noncharacter_Code_Point, r)
+}
+
+// showText returns a stranger's text as HTML, with its hidden characters made visible.
+func showText(v any) template.HTML {
+	s := fmt.Sprint(v)
+	var out strings.Builder
+	for i, r := range s {
+		switch {
+		case r == utf8.RuneError && !strings.HasPrefix(s[i:], "\ufffd"):
+			out.WriteString(`<span class="hidden-char" title="a byte that is no UTF-8">?</span>`)
+		case isHidden(r):
+			fmt.Fprintf(&out, `<span class="hidden-char" title="a character that is not seen">U+%04X</span>`, r)
+		default:
+			out.WriteString(html.EscapeString(string(r)))
+		}
+	}
+	return template.HTML(out.String()) //nolint:gosec // every character was escaped
+}
+
+// foldText returns a stranger's text as HTML, folded if it is long.
+func foldText(v any) template.HTML {
+	s := fmt.Sprint(v)
+	if utf8.RuneCountInString(s) <= maxInline && !strings.Contains(s, "\n") {
+		return showText(s)
+	}
+	first := []rune(s)
+	head := string(first[:min(len(first), maxInline)])
+	return `<details><summary>` + showText(strings.ReplaceAll(head, "\n", " ")+"…") + template.HTML(fmt.Sprintf(` <small>%d characters</small>`, len(first))) +
+		`</summary><pre tabindex="0">` + showText(cutShown(first)) + `</pre></details>`
+}
+
+func cutShown(s []rune) string {
+	if len(s) <= maxShown {
+		return string(s)
+	}
+	return string(s[:maxShown]) + fmt.Sprintf("… (%d more characters: the API has all)", len(s)-maxShown)
+}
+
+// foldJSON returns indented JSON, folded under a title.
+func foldJSON(title string, raw json.RawMessage) template.HTML {
+	if len(raw) == 0 {
+		return ""
+	}
+	var out bytes.Buffer
+	if json.Indent(&out, raw, "", "  ") != nil {
+		out.Write(raw)
+	}
+	return `<details><summary>` + showText(title) + template.HTML(fmt.Sprintf(` <small>%s</small>`, showBytes(len(raw)))) +
+		`</summary><pre tabindex="0">` + showText(cutShown([]rune(out.String()))) + `</pre></details>`
+}
+
+func showBytes(n int) string {
+	if n < 1024 {
+		return fmt.Sprintf("%d bytes", n)
+	}
+	return fmt.Sprintf("%.1f KiB", float64(n)/1024)
+}
+
+// readTime returns a template's argument as a time. A nil pointer is the zero time.
+func readTime(v any) time.Time {
+	switch v := v.(type) {
+	case time.Time:
+		return v
+	case *time.Time:
+		if v != nil {
+			return *v
+		}
+	}
+	return time.Time{}
+}
+
+// showTime returns a <time> element in UTC, to the second.
+func showTime(v any) template.HTML {
+	t := readTime(v).UTC()
+	if t.IsZero() {
+		return "–"
+	}
+	return template.HTML(fmt.Sprintf(`<time datetime="%s">%s</time>`, t.Format(time.RFC3339Nano), t.Format("2006-01-02 15:04:05")))
+}
+
+// showAgo returns how long ago a time was, or how far it is in the future.
+func showAgo(v any) string {
+	t := readTime(v)
+	if t.IsZero() {
+		return "never"
+	}
+	d := time.Since(t)
+	if d < 0 {
+		return "in " + showSeconds((-d).Seconds())
+	}
+	return showSeconds(d.Seconds()) + " ago"
+}
+
+// showSeconds returns a duration in its two largest units.
+func showSeconds(v any) string {
+	var s float64
+	switch v := v.(type) {
+	case float64:
+		s = v
+	case *float64:
+		if v == nil {
+			return "–"
+		}
+		s = *v
+	}
+	switch {
+	case s < 0.0995:
+		return fmt.Sprintf("%.0f ms", s*1000)
+	case s < 9.95:
+		return fmt.Sprintf("%.1f s", s)
+	case s < 60:
+		return fmt.Sprintf("%.0f s", s)
+	case s < 3600:
+		return fmt.Sprintf("%d min %d s", int(s)/60, int(s)%60)
+	case s < 48*3600:
+		return fmt.Sprintf("%d h %d min", int(s)/3600, int(s)%3600/60)
+	}
+	return fmt.Sprintf("%d days", int(s)/86400)
+}
+
+func showMillis(v any) string {
+	switch v := v.(type) {
+	case *int:
+		if v != nil {
+			return showSeconds(float64(*v) / 1000)
+		}
+	case *float64:
+		if v != nil {
+			return showSeconds(*v / 1000)
+		}
+	case float64:
+		return showSeconds(v / 1000)
+	}
+	return "–"
+}
+
+// showCount groups digits by threes.
+func showCount(v any) string {
+	s := fmt.Sprint(v)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "\u202f" + s[i:]
+	}
+	return s
+}
+
+// explore links to the chain's block explorer; kind is tx, block or address. Without an explorer it returns only the
+// text.
+func (p *Pages) explore(chain uint64, kind, what string) template.HTML {
+	if what == "" {
+		return "–"
+	}
+	known := p.Operator.Settings.Chains[chain]
+	if known.Explorer == "" {
+		return showText(what)
+	}
+	return template.HTML(fmt.Sprintf(`<a href="%s" rel="noreferrer noopener">%s</a>`,
+		html.EscapeString(known.Explorer+"/"+kind+"/"+url.PathEscape(what)), showText(what)))
+}
+
+// Size of the bar chart in SVG units. Each minute has one bar.
+const (
+	chartHeight = 60
+	barWidth    = 10
+)
+
+// drawBars draws the outcomes of each minute's attempts: delivered and skipped, waiting and held, rejected and dead.
+func drawBars(minutes []operator.Minute) template.HTML {
+	var most int64 = 1
+	sums := make([][3]int64, len(minutes))
+	for i, m := range minutes {
+		sums[i] = [3]int64{m.Outcomes[store.Delivered] + m.Outcomes[store.Skipped], m.Outcomes[store.Waiting] + m.Outcomes[store.Held],
+			m.Outcomes[store.Rejected] + m.Outcomes[store.Dead]}
+		most = max(most, sums[i][0]+sums[i][1]+sums[i][2])
+	}
+	var out strings.Builder
+	fmt.Fprintf(&out, `<svg class="chart" viewBox="0 0 %d %d" preserveAspectRatio="none" role="img" aria-label="Outcomes of the last hour by minute, at most %d a minute">`,
+		max(len(minutes), 1)*barWidth, chartHeight, most)
+	for i, s := range sums {
+		y := float64(chartHeight)
+		for k, class := range []string{"good", "wait", "bad"} {
+			if s[k] == 0 {
+				continue
+			}
+			h := max(float64(s[k])/float64(most)*chartHeight, 1)
+			y -= h
+			fmt.Fprintf(&out, `<rect class="%s" x="%d" y="%s" width="%d" height="%s"/>`, class, i*barWidth+1,
+				strconv.FormatFloat(y, 'f', 1, 64), barWidth-2, strconv.FormatFloat(h, 'f', 1, 64))
+		}
+	}
+	out.WriteString(`</svg>`)
+	return template.HTML(out.String())
+}

@@ -1,0 +1,84 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+// lane is a dispatcher that records the dispatched tasks in order.
+type lane struct {
+	mu    sync.Mutex
+	tasks []store.Task
+}
+
+func (l *lane) Dispatch(_ context.Context, tasks []store.Task) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tasks = append(l.tasks, tasks...)
+	return len(tasks)
+}
+
+func (l *lane) count(bulk bool) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, t := range l.tasks {
+		if t.Bulk == bulk {
+			n++
+		}
+	}
+	return n
+}
+
+// TestBackfillGivesWay: a backfill has dispatched as many deliveries of an agent as it may. A watcher of the same chain
+// still dispatches its deliveries at once, and to another lane.
+func TestBackfillGivesWay(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.give(12)
+	head, err := w.client.Head(t.Context())
+	heraldtest.Must(t, err)
+	var old, young lane
+	backfill := w.watch(func(c *Config) { c.Ends, c.To, c.Dispatcher = true, &head, &old })
+	heraldtest.Await(t, "the past is accepted", func() bool { return backfill.count(store.Accepted) == 12 })
+	watcher := w.watch(func(c *Config) { from := head + 1; c.From, c.Dispatcher = &from, &young })
+	w.give(2)
+	heraldtest.Await(t, "what comes now is accepted", func() bool { return watcher.count(store.Accepted) == 2 })
+	if old.count(true) != store.MaxDispatchedPerAgent/2 || old.count(false) != 0 || young.count(false) != 2 || young.count(true) != 0 {
+		t.Errorf("dispatched %+v of the past, %+v of now", old.tasks, young.tasks)
+	}
+}
+
+// TestBackfillWaits: a backfill that has reached its rate waits. A signal ends the wait, and the next start resumes at
+// the same block.
+func TestBackfillWaits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.give(2)
+	// The last block does not exist yet, so that a range ends at the present head.
+	first, err := w.client.Head(t.Context())
+	heraldtest.Must(t, err)
+	to := first + 3
+	slow := w.watch(func(c *Config) { c.Ends, c.To, c.Rate = true, &to, 1e-6 })
+	heraldtest.Await(t, "the first range is accepted", func() bool { return slow.count(store.Accepted) == 2 })
+	// A second watcher reads the same blocks, and so shows when the backfill had enough time to read them.
+	live := w.watch(func(c *Config) { from := first + 1; c.From = &from })
+	for n := range 3 {
+		w.give(1)
+		heraldtest.Await(t, "it is read by another", func() bool { return live.count(store.Accepted) == n+1 })
+	}
+	if err := slow.stop(); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	heraldtest.Equal(t, "more were read: it did not wait", slow.count(store.Known), 0)
+	again := w.watch(func(c *Config) { c.Ends, c.To = true, &to })
+	heraldtest.Await(t, "the rest is read", func() bool { return again.count(store.Known) >= 3 })
+	// It ends by itself, unless the signal comes first.
+	if err := again.stop(); err != nil && !errors.Is(err, context.Canceled) || again.count(store.Known) != 3 || again.count(store.Accepted) != 0 {
+		t.Errorf("read %+v anew, %v", again.verdicts, err)
+	}
+}

@@ -1,0 +1,397 @@
+package watch
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/jackc/pgx/v5"
+)
+
+// without returns a change of a watcher's configuration that removes registries from the deployment.
+func without(identity, reputation, validation bool) func(*Config) {
+	return func(c *Config) {
+		for registry, gone := range map[*common.Address]bool{&c.Deployment.Identity: identity,
+			&c.Deployment.Reputation: reputation, &c.Deployment.Validation: validation} {
+			if gone {
+				*registry = common.Address{}
+			}
+		}
+	}
+}
+
+// respond submits a validation request and its response, in a block each.
+func (w *world) respond(request byte) {
+	w.Helper()
+	hash := common.Hash{request}
+	if _, err := w.net.RequestValidation(w.Context(), w.net.Account(0), w.net.Account(3).Address, w.agent, "", hash); err != nil {
+		w.Fatal(err)
+	}
+	if _, err := w.net.RespondValidation(w.Context(), w.net.Account(3), hash, 90, "", common.Hash{}, ""); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// exec runs a statement in the world's database.
+func (w *world) exec(sql string, args ...any) {
+	w.Helper()
+	conn, err := pgx.Connect(w.Context(), w.database)
+	heraldtest.Must(w, err)
+	defer func() { _ = conn.Close(context.WithoutCancel(w.Context())) }()
+	if _, err := conn.Exec(w.Context(), sql, args...); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// count returns the number of deliveries whose key contains a text.
+func (w *world) count(status store.Status, text string) (n int) {
+	w.Helper()
+	list, err := w.store.Deliveries(w.Context(), store.Filter{Limit: 100})
+	heraldtest.Must(w, err)
+	for _, d := range list {
+		if (status == "" || d.Status == status) && strings.Contains(d.Key, text) {
+			n++
+		}
+	}
+	return n
+}
+
+// TestReorgWhileRegistryIsAdded: while no watcher runs, a registry is added and a reorg removes events. The next watcher
+// cancels and retracts their deliveries as it would without the new registry.
+func TestReorgWhileRegistryIsAdded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	first := w.watch(without(false, false, true))
+	for n := 1; n <= 3; n++ {
+		w.give(1)
+		heraldtest.Await(t, "it is accepted", func() bool { return first.count(store.Accepted) == n })
+	}
+	_ = first.stop()
+	w.exec(`UPDATE herald.deliveries SET status = 'delivered', called = true, finished_at = now() WHERE key LIKE '%/3#NewFeedback'`)
+	w.reorg(2, false) // removes 2 and 3
+	w.watch(nil)
+	heraldtest.Await(t, "2 is cancelled and 3 is retracted", func() bool {
+		return w.count(store.Cancelled, "/2#NewFeedback") == 1 && w.count("", "/3#Retraction@") == 1
+	})
+	if w.count(store.Queued, "/1#NewFeedback") != 1 {
+		t.Errorf("%v", w.rows())
+	}
+}
+
+// settling settles each block that a watcher has read, as if the blocks were an hour old.
+type settling struct{ *store.Store }
+
+func (s settling) AdvanceCursors(ctx context.Context, c []*store.Cursor, a store.Advance) (store.Advanced, error) {
+	a.Settled = a.To
+	return s.Store.AdvanceCursors(ctx, c, a)
+}
+
+// TestTwoListsOfRegistries: one of two watchers stops and continues with one registry more, which the other one also
+// reads. Each event is read.
+func TestTwoListsOfRegistries(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	one := w.watch(func(c *Config) { without(false, false, true)(c); c.Ledger = settling{w.store} })
+	two := w.watch(func(c *Config) { without(false, true, false)(c); c.Ledger = settling{w.store} })
+	w.respond(1)
+	heraldtest.Await(t, "the first response is accepted", func() bool { return two.count(store.Accepted) == 1 })
+	_ = two.stop()
+	w.respond(2)
+	w.give(1)
+	heraldtest.Await(t, "the feedback is accepted", func() bool { return one.count(store.Accepted) == 1 })
+	w.watch(func(c *Config) { c.From, c.Ledger = nil, settling{w.store} })
+	w.respond(3)
+	heraldtest.Await(t, "each response is accepted", func() bool { return w.count("", "#ValidationResponse") == 3 })
+}
+
+// TestTransferStaysRecorded: two watchers of different registries see the same reorg, one after the other. The transfer
+// that the new branch contains stays recorded.
+func TestTransferStaysRecorded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.give(1)
+	if _, err := w.net.Transfer(t.Context(), w.net.Account(0), w.net.Account(2).Address, w.agent); err != nil {
+		t.Fatal(err)
+	}
+	one, two := w.watch(without(false, true, true)), w.watch(without(true, false, true))
+	head, err := w.client.Head(t.Context())
+	heraldtest.Must(t, err)
+	isReadTo := func(g *watcher, block uint64) func() bool {
+		return func() bool { g.mu.Lock(); defer g.mu.Unlock(); return g.last >= block }
+	}
+	heraldtest.Await(t, "one has read the transfer", isReadTo(one, head))
+	heraldtest.Await(t, "two has read the block", isReadTo(two, head))
+	_ = two.stop()
+	agent := store.Agent{ChainID: w.net.ChainID(), Registry: strings.ToLower(w.net.Deployment().Identity.Hex()), ID: fmt.Sprint(w.agent)}
+	transfers := func() int {
+		list, err := w.store.Transfers(t.Context(), agent)
+		if err != nil {
+			t.Error(err)
+		}
+		return len(list)
+	}
+	w.reorg(1, true)
+	if _, err := w.net.SetURI(t.Context(), w.net.Account(2), w.agent, "data:application/json,{}"); err != nil {
+		t.Fatal(err)
+	}
+	head, err = w.client.Head(t.Context())
+	heraldtest.Must(t, err)
+	heraldtest.Await(t, "one has read the new branch", isReadTo(one, head))
+	two = w.watch(without(true, false, true))
+	heraldtest.Await(t, "two has read the new branch", isReadTo(two, head))
+	heraldtest.Equal(t, "transfers are recorded", transfers(), 1)
+}
+
+// TestFromAppliesToNewContracts: --from is the first block of contracts that were never read. The others continue where
+// they stopped.
+func TestFromAppliesToNewContracts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.give(2)
+	w.respond(1)
+	first := w.watch(func(c *Config) { without(false, false, true)(c); c.From = nil })
+	heraldtest.Await(t, "the head is read", func() bool { w.give(1); return first.count(store.Accepted) > 0 })
+	_ = first.stop()
+	w.give(1)
+	w.watch(nil) // from block 0
+	heraldtest.Await(t, "the old response and the new feedback are accepted", func() bool {
+		return w.count("", "#ValidationResponse") == 1 && w.count("", "#NewFeedback") >= first.count(store.Accepted)+1
+	})
+	if w.count("", "/1#NewFeedback")+w.count("", "/2#NewFeedback") != 0 {
+		t.Error("feedback from before the first watch is accepted")
+	}
+}
+
+// recordedLedger records the contracts of each commit, and counts how often it lists cursors.
+type recordedLedger struct {
+	*store.Store
+	listed atomic.Int32
+
+	mu      sync.Mutex
+	commits [][]string
+}
+
+func (r *recordedLedger) AdvanceCursors(ctx context.Context, cursors []*store.Cursor, a store.Advance) (store.Advanced, error) {
+	done, err := r.Store.AdvanceCursors(ctx, cursors, a)
+	var contracts []string
+	for _, c := range cursors {
+		contracts = append(contracts, c.Contracts)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.commits = append(r.commits, contracts)
+	return done, err
+}
+
+func (r *recordedLedger) Cursors(ctx context.Context, chainID uint64) ([]store.CursorState, error) {
+	r.listed.Add(1)
+	return r.Store.Cursors(ctx, chainID)
+}
+
+// last returns the contracts of the newest commit.
+func (r *recordedLedger) last() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.commits) == 0 {
+		return nil
+	}
+	return r.commits[len(r.commits)-1]
+}
+
+// recordLogs returns a client of the world's node, and a function that returns the numbers of addresses in the
+// eth_getLogs requests since its last call.
+func (w *world) recordLogs() (*chain.Client, func() []int) {
+	w.Helper()
+	node, err := url.Parse(w.net.URL())
+	heraldtest.Must(w, err)
+	var mu sync.Mutex
+	var asked []int
+	proxy := httputil.NewSingleHostReverseProxy(node)
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		var calls []struct {
+			Method string
+			Params []json.RawMessage
+		}
+		_ = json.Unmarshal(body, &calls)
+		for _, c := range calls {
+			var filter struct{ Address []common.Address }
+			if c.Method == "eth_getLogs" && json.Unmarshal(c.Params[0], &filter) == nil {
+				mu.Lock()
+				asked = append(asked, len(filter.Address))
+				mu.Unlock()
+			}
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		proxy.ServeHTTP(rw, r)
+	}))
+	w.Cleanup(server.Close)
+	client, err := chain.New(chain.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(server.URL)}, Trusted: true})
+	heraldtest.Must(w, err)
+	w.Cleanup(client.Close)
+	return client, func() []int {
+		mu.Lock()
+		defer mu.Unlock()
+		got := asked
+		asked = nil
+		return got
+	}
+}
+
+// TestContractsAtOneHeight: a contract that is added is read alone until it has caught up. Then one request reads all
+// contracts, and one commit moves their cursors, in the order of their addresses.
+func TestContractsAtOneHeight(t *testing.T) {
+	t.Parallel()
+	for name, from := range map[string]*uint64{"from the head": nil, "from block 0": new(uint64)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			first := w.watch(without(false, false, true))
+			w.give(1)
+			heraldtest.Await(t, "the feedback is accepted", func() bool { return first.count(store.Accepted) == 1 })
+			_ = first.stop()
+			w.respond(1)
+			w.give(1) // reading from the head begins with this block, not with the response's
+			client, asked := w.recordLogs()
+			ledger := &recordedLedger{Store: w.store}
+			w.watch(func(c *Config) { c.From, c.Ledger, c.Chain = from, ledger, client })
+			all := w.net.Deployment().List()
+			given := 2
+			heraldtest.Await(t, "all contracts move together", func() bool {
+				if w.count("", "#NewFeedback") == given {
+					w.give(1)
+					given++
+				}
+				return slices.Equal(ledger.last(), all)
+			})
+			asked()
+			w.give(2)
+			heraldtest.Await(t, "more feedback is accepted", func() bool { return w.count("", "#NewFeedback") == given+2 })
+			if got := asked(); len(got) == 0 || slices.ContainsFunc(got, func(n int) bool { return n != len(all) }) {
+				t.Errorf("addresses in the requests for logs: %v", got)
+			}
+			if want := map[bool]int{true: 0, false: 1}[from == nil]; w.count("", "#ValidationResponse") != want {
+				t.Errorf("%d old responses are accepted, want %d", w.count("", "#ValidationResponse"), want)
+			}
+		})
+	}
+}
+
+// TestRemovedContract: a contract that is not listed any more is not read. When it is listed again, reading continues
+// where it stopped, whatever --from says.
+func TestRemovedContract(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	validation := strings.ToLower(w.net.Deployment().Validation.Hex())
+	next := func() uint64 {
+		cursors, err := w.store.Cursors(t.Context(), w.net.ChainID())
+		heraldtest.Must(t, err)
+		i := slices.IndexFunc(cursors, func(c store.CursorState) bool { return c.Contracts == validation })
+		return cursors[i].Next
+	}
+	w.respond(1)
+	first := w.watch(nil)
+	heraldtest.Await(t, "the first response is accepted", func() bool { return w.count("", "#ValidationResponse") == 1 })
+	_ = first.stop()
+	stopped := next()
+	second := w.watch(without(false, false, true))
+	w.respond(2)
+	w.give(1)
+	heraldtest.Await(t, "the feedback is accepted", func() bool { return second.count(store.Accepted) == 1 })
+	_ = second.stop()
+	if n := next(); n != stopped || w.count("", "#ValidationResponse") != 1 {
+		t.Errorf("the removed contract was read up to block %d, and before up to %d", n, stopped)
+	}
+	w.respond(3)
+	for range 5 {
+		w.give(1)
+	}
+	from := stopped + 7
+	third := w.watch(func(c *Config) { c.From = &from })
+	heraldtest.Await(t, "each response is accepted", func() bool { return w.count("", "#ValidationResponse") == 3 })
+	heraldtest.Equal(t, "events were read twice", third.count(store.Known), 0)
+}
+
+// TestFeedbackWaitsForIdentity: while another process does not read the identity contract on, no other contract is read
+// further. When it stops, this process reads the identity contract too.
+func TestFeedbackWaitsForIdentity(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	identity := store.CursorKey{ChainID: w.net.ChainID(), Contracts: strings.ToLower(w.net.Deployment().Identity.Hex())}
+	if _, err := w.store.OpenCursor(t.Context(), identity, 3, nil); err != nil {
+		t.Fatal(err)
+	}
+	other, err := store.Open(store.Config{URL: secret.New(w.database), MaxConns: 2})
+	heraldtest.Must(t, err)
+	t.Cleanup(other.Close)
+	ctx, stop := context.WithCancel(t.Context())
+	leads, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = other.LeadChain(ctx, []store.CursorKey{identity}, func(ctx context.Context, _ []store.CursorKey) error {
+			close(leads)
+			<-ctx.Done()
+			return ctx.Err()
+		})
+	}()
+	t.Cleanup(func() { stop(); <-ended })
+	<-leads
+	ledger := &recordedLedger{Store: w.store}
+	w.give(2)
+	w.watch(func(c *Config) { c.Ledger = ledger })
+	heraldtest.Await(t, "the limit is read again and again", func() bool { return ledger.listed.Load() > 20 })
+	cursors, err := w.store.Cursors(t.Context(), w.net.ChainID())
+	if err != nil || len(cursors) != 3 || slices.ContainsFunc(cursors, func(c store.CursorState) bool { return c.Next > 3 }) || len(w.rows()) != 0 {
+		t.Errorf("%+v, %v, %v", cursors, err, w.rows())
+	}
+	stop()
+	heraldtest.Await(t, "the feedback is accepted", func() bool { return w.count("", "#NewFeedback") == 2 })
+}
+
+// TestEarlyEventsAreDropped: events of a contract's blocks before its first one are dropped when a group reads them,
+// because another contract of the group began earlier.
+func TestEarlyEventsAreDropped(t *testing.T) {
+	t.Parallel()
+	a, b := common.Address{1}, common.Address{2}
+	name := func(a common.Address) store.CursorKey { return store.CursorKey{Contracts: strings.ToLower(a.Hex())} }
+	g := &group{cursors: []*store.Cursor{{CursorKey: name(a), Start: 5}, {CursorKey: name(b), Start: 9}}}
+	event := func(of common.Address, block uint64) chain.RangeEvent {
+		return chain.RangeEvent{Log: types.Log{Address: of, BlockNumber: block}}
+	}
+	left := g.dropEarly([]chain.RangeEvent{event(b, 4), event(a, 5), event(b, 8), event(b, 9)})
+	heraldtest.Equal(t, "the events", left, []chain.RangeEvent{event(a, 5), event(b, 9)})
+}
+
+// TestMergedChecks: a block counts as checked if it is checked for each contract of a group.
+func TestMergedChecks(t *testing.T) {
+	t.Parallel()
+	old, young := &chain.Omission{Block: 1, At: time.Unix(1, 0)}, &chain.Omission{Block: 2, At: time.Unix(2, 0)}
+	a := &chain.Checks{Complete: 90, Unchecked: 3, Share: 0.5, Omission: young, Recheck: &[2]uint64{4, 8}}
+	b := &chain.Checks{Complete: 70, Unchecked: 9, Share: 0.9, Omission: old, Recheck: &[2]uint64{2, 6}}
+	want := &chain.Checks{Complete: 70, Unchecked: 9, Share: 0.5, Omission: young, Recheck: &[2]uint64{2, 8}}
+	heraldtest.Equal(t, "of two", mergeChecks(a, b), want)
+	heraldtest.Equal(t, "of two, the other way round", mergeChecks(b, a), want)
+	heraldtest.Equal(t, "with none", mergeChecks(nil, a), a)
+	heraldtest.Equal(t, "and none", mergeChecks(b, nil), b)
+	if mergeChecks(nil, nil) != nil {
+		t.Error("of none")
+	}
+}

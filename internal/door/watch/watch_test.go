@@ -1,0 +1,247 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"math/big"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/erc8004"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+)
+
+func TestMain(m *testing.M) { heraldtest.Main(m, devnettest.Leftovers()...) }
+
+// world is a development chain and a store.
+type world struct {
+	*testing.T
+	net      *devnet.Net
+	database string // its URL
+	store    *store.Store
+	client   *chain.Client
+	agent    *big.Int
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	return newWorldOf(t, devnet.Config{})
+}
+
+func newWorldOf(t *testing.T, cfg devnet.Config) *world {
+	t.Helper()
+	w := &world{T: t, net: devnettest.Start(t, cfg), database: heraldtest.Postgres(t, store.Migrate)}
+	var err error
+	w.store, err = store.Open(store.Config{URL: secret.New(w.database), MaxConns: 8})
+	heraldtest.Must(t, err)
+	t.Cleanup(w.store.Close)
+	w.client, err = chain.New(chain.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(w.net.URL())}})
+	heraldtest.Must(t, err)
+	t.Cleanup(w.client.Close)
+	w.agent, _, err = w.net.Register(t.Context(), w.net.Account(0), "data:application/json,{}")
+	heraldtest.Must(t, err)
+	return w
+}
+
+// give submits n feedbacks, one per block.
+func (w *world) give(n int) {
+	w.Helper()
+	for range n {
+		if _, _, err := w.net.GiveFeedback(w.Context(), w.net.Account(1), devnet.Feedback{AgentID: w.agent, Value: big.NewInt(1)}); err != nil {
+			w.Fatal(err)
+		}
+	}
+}
+
+// watcher is a running watcher and its reports.
+type watcher struct {
+	stop func() error // stops it and returns its error
+
+	mu       sync.Mutex
+	verdicts map[store.Verdict]int // of deliveries
+	last     uint64
+}
+
+func (w *world) watch(change func(*Config)) *watcher {
+	w.Helper()
+	start := uint64(0)
+	got := &watcher{verdicts: map[store.Verdict]int{}}
+	cfg := Config{Chain: w.client, Deployment: w.net.Deployment(), Ledger: w.store, Limits: job.Limits{MaxTimeout: time.Minute},
+		From: &start, Poll: 15 * time.Millisecond, Standby: 15 * time.Millisecond, Report: func(r Report) {
+			got.mu.Lock()
+			defer got.mu.Unlock()
+			for _, a := range r.Answers {
+				got.verdicts[a.Verdict]++
+			}
+			got.last = r.To
+		}}
+	if change != nil {
+		change(&cfg)
+	}
+	run, err := New(cfg)
+	heraldtest.Must(w, err)
+	ctx, cancel := context.WithCancel(w.Context())
+	done := make(chan error, 1)
+	go func() { done <- run.Run(ctx) }()
+	got.stop = sync.OnceValue(func() error { cancel(); return <-done })
+	w.Cleanup(func() { _ = got.stop() })
+	return got
+}
+
+func (g *watcher) count(v store.Verdict) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.verdicts[v]
+}
+
+// rows returns the number of deliveries by status.
+func (w *world) rows() map[store.Status]int64 {
+	w.Helper()
+	got, err := w.store.Count(w.Context(), store.Filter{})
+	heraldtest.Must(w, err)
+	return got
+}
+
+// TestGoesOn: the next watcher resumes where the previous one stopped. It misses no event and reads none twice.
+func TestGoesOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.give(3)
+	first := w.watch(nil)
+	heraldtest.Await(t, "three are accepted", func() bool { return first.count(store.Accepted) == 3 })
+	if err := first.stop(); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	w.give(2)
+	second := w.watch(nil)
+	heraldtest.Await(t, "two more are accepted", func() bool { return second.count(store.Accepted) == 2 })
+	if n := second.count(store.Known); n != 0 {
+		t.Errorf("%d were read twice", n)
+	}
+	if got := w.rows(); got[store.Queued] != 5 || len(got) != 1 {
+		t.Errorf("%v", got)
+	}
+}
+
+// TestStandsBy: one of two watchers reads; the other one takes over when it stops.
+func TestStandsBy(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := w.watch(nil)
+	w.give(1)
+	heraldtest.Await(t, "one is accepted", func() bool { return a.count(store.Accepted) == 1 })
+	b := w.watch(nil)
+	w.give(1)
+	heraldtest.Await(t, "the next is accepted too", func() bool { return a.count(store.Accepted) == 2 })
+	if err := a.stop(); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	w.give(1)
+	heraldtest.Await(t, "the other takes over", func() bool { return b.count(store.Accepted) == 1 })
+	if n := b.count(store.Known); n != 0 {
+		t.Errorf("%d were read twice", n)
+	}
+}
+
+// TestTwoCommitOnce: two watchers that both believe that they lead accept each event once, because the second commit
+// finds that the cursor has moved.
+func TestTwoCommitOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	both := func(c *Config) { c.Ledger = everybodyLeads{w.store} }
+	a, b := w.watch(both), w.watch(both)
+	w.give(20)
+	heraldtest.Await(t, "all are accepted", func() bool { return a.count(store.Accepted)+b.count(store.Accepted) == 20 })
+	if n := a.count(store.Known) + b.count(store.Known); n != 0 {
+		t.Errorf("%d were accepted and read again", n)
+	}
+	if got := w.rows(); got[store.Queued] != 20 {
+		t.Errorf("%v", got)
+	}
+}
+
+// everybodyLeads is a store whose advisory lock excludes no other watcher. It behaves like a watcher that does not know
+// yet that it lost its connection.
+type everybodyLeads struct{ *store.Store }
+
+func (everybodyLeads) LeadChain(ctx context.Context, keys []store.CursorKey, do func(context.Context, []store.CursorKey) error) (bool, error) {
+	return true, do(ctx, keys)
+}
+
+// TestBackfillEnds: a backfill ends with its last block. When it is started again, it has nothing to do.
+func TestBackfillEnds(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.give(4)
+	head, err := w.client.Head(t.Context())
+	heraldtest.Must(t, err)
+	to := head - 1 // the last feedback is outside the range
+	for round, want := range []int{3, 0} {
+		ended := make(chan error, 1)
+		start := uint64(0)
+		n := 0
+		run, err := New(Config{Chain: w.client, Deployment: w.net.Deployment(), Ledger: w.store, Limits: job.Limits{MaxTimeout: time.Minute},
+			From: &start, Ends: true, To: &to, Report: func(r Report) {
+				for _, a := range r.Answers {
+					if a.Verdict == store.Accepted {
+						n++
+					}
+				}
+			}})
+		heraldtest.Must(t, err)
+		go func() { ended <- run.Run(t.Context()) }()
+		if err := <-ended; err != nil || n != want {
+			t.Errorf("round %d: %v, %d accepted, want %d", round, err, n, want)
+		}
+	}
+}
+
+// TestRefusedLog: a log that makes no valid job becomes one rejected row, and later logs are accepted.
+func TestRefusedLog(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	// This exceeds the size limit: each NUL takes six bytes in JSON.
+	if _, _, err := w.net.GiveFeedback(t.Context(), w.net.Account(1), devnet.Feedback{AgentID: w.agent, URI: string(make([]byte, 50_000))}); err != nil {
+		t.Fatal(err)
+	}
+	w.give(1)
+	for range 2 {
+		g := w.watch(func(c *Config) { from := uint64(0); to := uint64(10); c.From, c.Ends, c.To = &from, true, &to })
+		for range 10 {
+			if _, err := w.net.Commit(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		heraldtest.Await(t, "it is read", func() bool { return w.rows()[store.Queued] == 1 })
+		_ = g.stop()
+	}
+	if got := w.rows(); got[store.Rejected] != 1 || got[store.Queued] != 1 {
+		t.Errorf("%v", got)
+	}
+}
+
+// TestKeyOfARefusedLog: a log that becomes no job has the key of its event. A log without an index has a hash as its key.
+func TestKeyOfARefusedLog(t *testing.T) {
+	t.Parallel()
+	e := chain.RangeEvent{Log: types.Log{Address: common.Address{1}, TxHash: common.Hash{2}, Index: 3}, Err: errors.New("it is too long"),
+		Event: erc8004.Event{Kind: erc8004.NewFeedback, AgentID: big.NewInt(42), Client: common.Address{4}, FeedbackIndex: 7, HasIndex: true}}
+	j := job.Job{Kind: job.KindNewFeedback, ChainID: 1, ReputationRegistry: e.Log.Address, AgentID: big.NewInt(42),
+		ClientAddress: common.Address{4}, FeedbackIndex: 7}
+	if it := refuseLog(1, e); it.Key != j.Key() || !strings.Contains(it.Refused, "too long") {
+		t.Errorf("%+v", it)
+	}
+	e.Event.HasIndex = false
+	if it := refuseLog(1, e); !strings.HasPrefix(it.Key, "invalid:") || it.Job.Kind != job.KindNewFeedback {
+		t.Errorf("%+v", it)
+	}
+}

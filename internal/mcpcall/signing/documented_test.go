@@ -1,0 +1,282 @@
+//go:build thirdparty
+
+package signing_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/testing/guardtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/trial/npm"
+)
+
+// These tests run the agents to which docs/agent.md links, as they are. `make thirdparty` runs the tests.
+
+var documentedPackages = []string{"@modelcontextprotocol/server@2.4.0", "@modelcontextprotocol/node@2.1.2", "zod@4.6.7", "tsx@4.23.15"}
+
+// documented returns the code block of sdk/typescript/README.md that starts with begins.
+func documented(t testing.TB, begins string) string {
+	t.Helper()
+	page, err := os.ReadFile("../../../sdk/typescript/README.md")
+	heraldtest.Must(t, err)
+	_, rest, found := strings.Cut(string(page), "```ts\n"+begins)
+	code, _, closed := strings.Cut(rest, "\n```\n")
+	if !found || !closed {
+		t.Fatalf("the page has no code that begins with %q", begins)
+	}
+	return begins + code + "\n"
+}
+
+func writeFile(t testing.TB, dir, name, text string) {
+	t.Helper()
+	heraldtest.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+}
+
+// freePort returns a port that was free a moment ago.
+func freePort(t testing.TB) string {
+	t.Helper()
+	address := heraldtest.Address(t)
+	_, port, err := net.SplitHostPort(address)
+	heraldtest.Must(t, err)
+	return port
+}
+
+// TestDocumentedTypeScript checks that the package's agent, which uses @agentherald/receiver, accepts only its Herald.
+func TestDocumentedTypeScript(t *testing.T) {
+	h := newHerald(t)
+	ctx := heraldtest.Within(t, 3*time.Minute)
+	node, err := npm.Node(ctx)
+	heraldtest.Must(t, err)
+	installed, err := npm.Install(ctx, documentedPackages...)
+	heraldtest.Must(t, err)
+	dir, port := t.TempDir(), freePort(t)
+	own := "http://127.0.0.1:" + port
+	agent := documented(t, "import { createServer }")
+	for old, by := range map[string]string{"https://herald.example": h.server.URL, "https://agent.example": own, "8081": port} {
+		if strings.Count(agent, old) != 1 {
+			t.Fatalf("the agent of the page does not contain %s once", old)
+		}
+		agent = strings.Replace(agent, old, by, 1)
+	}
+	writeFile(t, dir, "agent.mts", agent)
+	heraldtest.Must(t, installed.Receiver(ctx, "../../../sdk/typescript", dir))
+	var said bytes.Buffer
+	run, stop := context.WithCancel(ctx)
+	cmd := exec.CommandContext(run, node, installed.Path("tsx", "dist", "cli.mjs"), "agent.mts")
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = dir, &said, &said, 5*time.Second
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // tsx stops its child process
+	heraldtest.Must(t, cmd.Start())
+	defer func() {
+		stop()
+		_ = cmd.Wait()
+		if n := strings.Count(said.String(), "feedback 1 from"); n != 1 {
+			t.Errorf("the agent's handler stored the feedback %d times", n)
+		}
+		if t.Failed() {
+			t.Log(said.String())
+		}
+	}()
+	heraldtest.AwaitState(t, func() bool {
+		c, err := net.Dial("tcp", "127.0.0.1:"+port)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err == nil
+	}, func() string { return "the agent does not listen" })
+
+	pool, err := mcpcall.NewPool(mcpcall.Config{Guard: guardtest.Loopback(t, nil), Signer: h.ring})
+	heraldtest.Must(t, err)
+	defer func() { _ = pool.Close(ctx) }()
+	arguments := map[string]any{"value": "95", "valueDecimals": 0, "tag1": "ünï ✓", "tag2": "", "clientAddress": "0x00000000000000000000000000000000000000AA",
+		"feedbackIndex": 1, "fileUri": nil, "fileHash": nil, "fileContent": nil, "fileVerification": "not_given", "fileSource": nil, "blockNumber": nil,
+		"timestamp": nil, "agentId": "42", "agentRegistry": "eip155:8453:0x8004a169fb4a3325136eb29fa0ceb6d2e539a432", "chainId": 8453, "transactionHash": nil,
+		"logIndex": nil, "endpoint": "", "deliveryId": "5b0e0000-0000-8000-8000-000000000001"}
+	call := func() (mcpcall.Answer, error) {
+		return pool.Call(ctx, mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: own + "/mcp?a=%20b"},
+			mcpcall.Request{Tool: "agent.receiveFeedback", Arguments: arguments})
+	}
+	for range 2 {
+		answer, err := call()
+		if err != nil || answer.IsError || !strings.Contains(answer.Text, `"acknowledged":true`) {
+			t.Fatalf("%+v, %v", answer, err)
+		}
+	}
+	arguments["chainId"], arguments["deliveryId"] = 1, "5b0e0000-0000-8000-8000-000000000002"
+	if answer, err := call(); err != nil || !answer.IsError || answer.Text != "not my chain" {
+		t.Fatalf("%+v, %v", answer, err)
+	}
+	h.refusals(t, own, func(r *http.Request) int {
+		r.URL.Scheme, r.URL.Host, r.RequestURI = "http", "127.0.0.1:"+port, ""
+		res, err := http.DefaultClient.Do(r)
+		heraldtest.Must(t, err)
+		_ = res.Body.Close()
+		return res.StatusCode
+	})
+}
+
+// TestDocumentedPython checks the same for the Python middleware. Its agent does not run here, because its SDK
+// is not available.
+func TestDocumentedPython(t *testing.T) {
+	h := newHerald(t)
+	dir := t.TempDir()
+	middleware, err := os.ReadFile("../../../examples/agent-python/callers.py")
+	heraldtest.Must(t, err)
+	writeFile(t, dir, "callers.py", string(middleware))
+	writeFile(t, dir, "serve.py", `
+import asyncio, base64, json, sys
+from callers import OnlyHerald
+
+async def app(scope, receive, send):
+    message = await receive()
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": message["body"]})
+
+guarded = OnlyHerald(app, sys.argv[1], sys.argv[2])
+
+async def ask(r):
+    raw = r["target"].encode()
+    scope = {"type": "http", "method": r["method"], "raw_path": raw.partition(b"?")[0], "query_string": raw.partition(b"?")[2],
+             "headers": [(n.lower().encode(), v.encode("latin-1")) for n, v in r["headers"]]}
+    body, sent = base64.b64decode(r["body"] or ""), []
+    parts = [{"type": "http.request", "body": body[:5], "more_body": True}, {"type": "http.request", "body": body[5:], "more_body": False}]
+    async def receive():
+        return parts.pop(0)
+    async def send(message):
+        sent.append(message)
+    await guarded(scope, receive, send)
+    if sent[0]["status"] == 200 and sent[1]["body"] != body:
+        return 500
+    return sent[0]["status"]
+
+for line in sys.stdin:
+    print(asyncio.run(ask(json.loads(line))), flush=True)
+`)
+	const own = "https://agent.example"
+	cmd := exec.CommandContext(heraldtest.Within(t, time.Minute), "python3", "serve.py", h.server.URL, own)
+	cmd.Dir, cmd.Stderr = dir, os.Stderr
+	in, err := cmd.StdinPipe()
+	heraldtest.Must(t, err)
+	out, err := cmd.StdoutPipe()
+	heraldtest.Must(t, err)
+	heraldtest.Must(t, cmd.Start())
+	defer func() {
+		_ = in.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	}()
+	h.refusals(t, own, func(r *http.Request) (status int) {
+		body, _ := io.ReadAll(r.Body)
+		asked := struct {
+			Method  string      `json:"method"`
+			Target  string      `json:"target"`
+			Headers [][2]string `json:"headers"`
+			Body    string      `json:"body"`
+		}{r.Method, r.URL.RequestURI(), nil, base64.StdEncoding.EncodeToString(body)}
+		for name, values := range r.Header {
+			for _, v := range values {
+				asked.Headers = append(asked.Headers, [2]string{name, v})
+			}
+		}
+		heraldtest.Must(t, json.NewEncoder(in).Encode(asked))
+		if _, err := fmt.Fscanln(out, &status); err != nil {
+			t.Fatal(err)
+		}
+		return status
+	})
+}
+
+// refusals checks that the agent accepts a request of Herald and refuses those of other signers, and those that were
+// changed after signing. ask sends a request and returns the status.
+func (h *herald) refusals(t *testing.T, own string, ask func(*http.Request) int) {
+	t.Helper()
+	stranger := newHerald(t)
+	const target = "/mcp?x=1;y=%2F"
+	const text = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
+	signed := func(by *herald, method, body string) *http.Request {
+		t.Helper()
+		var content io.Reader
+		if body != "" {
+			content = strings.NewReader(body)
+		}
+		r, err := http.NewRequestWithContext(t.Context(), method, own+target, content)
+		heraldtest.Must(t, err)
+		if body != "" {
+			r.Header.Set("Content-Type", "application/json")
+			r.Header.Set("Accept", "application/json, text/event-stream")
+		} else {
+			r.Body = http.NoBody
+		}
+		r.Header.Set("Mcp-Protocol-Version", "2025-11-25")
+		heraldtest.Must(t, by.ring.Sign(r))
+		return r
+	}
+	again := signed(h, http.MethodPost, text)
+	for _, want := range []int{200, 401} {
+		r := again.Clone(t.Context())
+		r.Body, _ = again.GetBody()
+		if got := ask(r); got != want {
+			t.Errorf("%d, want %d, of a request and its copy", got, want)
+		}
+	}
+	if got := ask(signed(h, http.MethodGet, "")); got == 401 || got == 503 {
+		t.Errorf("GET: %d", got)
+	}
+	for name, change := range map[string]func(*http.Request){
+		"unsigned": func(r *http.Request) { r.Header.Del("Signature-Input") },
+		"another signature": func(r *http.Request) {
+			r.Header.Set("Signature", signed(h, http.MethodPost, text).Header.Get("Signature"))
+		},
+		"another body":               func(r *http.Request) { setBody(r, text+" ") },
+		"another query":              func(r *http.Request) { r.URL.RawQuery = "x=2" },
+		"another method":             func(r *http.Request) { r.Method = http.MethodPut },
+		"another type":               func(r *http.Request) { r.Header.Set("Content-Type", "text/plain") },
+		"another revision":           func(r *http.Request) { r.Header.Set("Mcp-Protocol-Version", "2025-06-18") },
+		"a session more":             func(r *http.Request) { r.Header.Set("Mcp-Session-Id", "s") },
+		"a digest more":              func(r *http.Request) { r.Header.Add("Content-Digest", "sha-512=:AAAA:") },
+		"another signer":             func(r *http.Request) { r.Header.Set("Signature-Agent", `sig1="`+stranger.server.URL+`"`) },
+		"longer":                     change("Signature-Input", "expires=1", "expires=2"),
+		"in another time":            change("Signature-Input", "created=1", "created=3"),
+		"the body uncovered":         change("Signature-Input", `"content-digest" `, ""),
+		"another algorithm":          change("Signature-Input", "ed25519", "hmac-sha256"),
+		"another tag":                change("Signature-Input", "web-bot-auth", "web-bot"),
+		"a parameter twice":          change("Signature-Input", `;alg=`, `;alg="none";alg=`),
+		"covered twice":              change("Signature-Input", `"@method"`, `"@method" "@method"`),
+		"nothing but brackets":       func(r *http.Request) { r.Header.Set("Signature-Input", "sig1=()") },
+		"of a stranger, who says so": func(r *http.Request) { r.Header = signed(stranger, http.MethodPost, text).Header },
+		"of a stranger, who does not": func(r *http.Request) {
+			r.Header = signed(stranger, http.MethodPost, text).Header
+			r.Header.Set("Signature-Agent", `sig1="`+h.server.URL+`"`)
+		},
+	} {
+		r := signed(h, http.MethodPost, text)
+		change(r)
+		heraldtest.Equal(t, name, ask(r), http.StatusUnauthorized)
+	}
+	if n := h.asked.Load(); n != 1 {
+		t.Errorf("the directory was asked for %d times", n)
+	}
+}
+
+func setBody(r *http.Request, text string) {
+	r.Body, r.ContentLength = io.NopCloser(strings.NewReader(text)), int64(len(text))
+	r.GetBody = nil
+}
+
+func change(name, old, by string) func(*http.Request) {
+	return func(r *http.Request) { r.Header.Set(name, strings.Replace(r.Header.Get(name), old, by, 1)) }
+}

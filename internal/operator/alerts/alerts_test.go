@@ -1,0 +1,320 @@
+package alerts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+)
+
+func TestMain(m *testing.M) { heraldtest.Main(m) }
+
+// specSecret and the vector in TestSignature are from the Standard Webhooks specification.
+const specSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+// receiver is an HTTP server that checks signatures with the receivers' library.
+type receiver struct {
+	*httptest.Server
+	mu     sync.Mutex
+	answer func(post int) (status int, header http.Header) // nil: 204
+	posts  []post
+}
+
+type post struct{ id, body string }
+
+func newReceiver(t *testing.T) *receiver {
+	t.Helper()
+	r := &receiver{}
+	hook, err := webhooks.NewWebhook(specSecret)
+	heraldtest.Must(t, err)
+	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body, err := io.ReadAll(req.Body)
+		if err = errors.Join(err, hook.Verify(body, req.Header)); err != nil || req.Method != http.MethodPost ||
+			req.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s %v: %v", req.Method, req.Header, err)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.posts = append(r.posts, post{req.Header.Get("webhook-id"), string(body)})
+		status := http.StatusNoContent
+		if r.answer != nil {
+			var header http.Header
+			status, header = r.answer(len(r.posts))
+			for name := range header {
+				w.Header().Set(name, header.Get(name))
+			}
+		}
+		w.WriteHeader(status)
+	}))
+	t.Cleanup(r.Close)
+	return r
+}
+
+func (r *receiver) received() []post {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.posts)
+}
+
+// world is a database with an outbox.
+type world struct {
+	*testing.T
+	store *store.Store
+	db    *pgx.Conn
+	log   *heraldtest.Log
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	url := heraldtest.Postgres(t, store.Migrate)
+	st, err := store.Open(store.Config{URL: secret.New(url), MaxConns: 8})
+	heraldtest.Must(t, err)
+	t.Cleanup(st.Close)
+	db, err := pgx.Connect(t.Context(), url)
+	heraldtest.Must(t, err)
+	t.Cleanup(func() { _ = db.Close(context.Background()) })
+	return &world{T: t, store: st, db: db, log: &heraldtest.Log{}}
+}
+
+func (w *world) exec(sql string, args ...any) {
+	w.Helper()
+	if _, err := w.db.Exec(w.Context(), sql, args...); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// pass makes the outbox older by d.
+func (w *world) pass(d time.Duration) {
+	w.Helper()
+	w.exec(`UPDATE herald.alerts SET next_attempt_at = next_attempt_at - $1::interval, created_at = created_at - $1::interval`, d)
+}
+
+func (w *world) sender(url string, ledger SenderLedger) *Sender {
+	w.Helper()
+	guard, err := netguard.New(netguard.Config{})
+	heraldtest.Must(w, err)
+	schedule, err := outcome.NewSchedule([]time.Duration{time.Second, time.Minute, time.Hour})
+	heraldtest.Must(w, err)
+	s, err := NewSender(SenderConfig{Ledger: ledger, URL: secret.New(url), Secret: secret.New(specSecret), Guard: guard.Configured(),
+		Schedule: schedule, Logger: w.log.Logger(slog.LevelDebug), Random: func() float64 { return 0.5 }})
+	heraldtest.Must(w, err)
+	w.Cleanup(s.client.CloseIdleConnections)
+	return s
+}
+
+func (w *world) send(s *Sender) {
+	w.Helper()
+	heraldtest.Must(w, s.SendDue(w.Context()))
+}
+
+func (w *world) watcher(tell func()) *Watcher {
+	w.Helper()
+	watcher, err := NewWatcher(WatcherConfig{Ledger: w.store, Wake: tell, DisableAfter: 120 * time.Hour,
+		Logger: w.log.Logger(slog.LevelDebug)})
+	heraldtest.Must(w, err)
+	return watcher
+}
+
+// fail inserts an agent that has failed every call since the given time ago. Such an agent is disabled after five days.
+func (w *world) fail(agent int, since time.Duration) {
+	w.Helper()
+	w.exec(`INSERT INTO herald.agents (chain_id, identity_registry, agent_id, state, failing_since, last_error, last_error_at)
+		VALUES (8453, '0xaa', $1, 'failed', now() - $2::interval, 'it said <b>whsec_token</b>', now() - interval '1 second')`, agent, since)
+}
+
+// TestSignature checks the specification's vector.
+func TestSignature(t *testing.T) {
+	t.Parallel()
+	hook, err := webhooks.NewWebhook(specSecret)
+	heraldtest.Must(t, err)
+	got, err := hook.Sign("msg_p5jXN8AQM9LWM0D4loKWxJek", time.Unix(1614265330, 0), []byte(`{"test": 2432232314}`))
+	if want := "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="; got != want || err != nil {
+		t.Errorf("%s, %v, want %s", got, err, want)
+	}
+}
+
+// TestPayloads checks the exact bytes of the posts.
+func TestPayloads(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 23, 12, 0, 0, 999, time.UTC)
+	since := at.Add(-time.Hour).Truncate(time.Second)
+	n := store.News{Agent: store.Agent{ChainID: 8453, Registry: "0xaa", ID: "42"}, At: at}
+	const head = `{"type":"%s","timestamp":"2026-11-23T12:00:00Z","data":{"agent":"8453:42","chainId":8453,"identityRegistry":"0xaa","agentId":"42"%s}}`
+	for _, tt := range []struct {
+		kind store.AlertKind
+		set  func(*store.News)
+		want string
+	}{
+		{store.AgentFailing, func(n *store.News) { n.State, n.FailingSince = "needs_auth", &since }, `,"state":"needs_auth","failingSince":"2026-11-23T11:00:00Z"`},
+		{store.AgentRecovered, func(n *store.News) { n.FailingSince = &since }, `,"failingSince":"2026-11-23T11:00:00Z"`},
+		{store.AgentDisabled, func(n *store.News) { n.State = "disabled" }, `,"by":"operator"`},
+		{store.AgentDisabled, func(n *store.News) { n.ByHerald, n.FailingSince = true, &since }, `,"failingSince":"2026-11-23T11:00:00Z","by":"herald"`},
+		{store.DeliveriesDead, func(n *store.News) {
+			n.Count, n.Reasons, n.Deliveries = 3, map[string]int{"timeout": 2, "expired": 1}, []uuid.UUID{{1}}
+		}, `,"count":3,"reasons":{"expired":1,"timeout":2},"deliveries":["01000000-0000-0000-0000-000000000000"]`},
+	} {
+		news := n
+		news.Kind = tt.kind
+		tt.set(&news)
+		got, err := composePayload(news)
+		if want := fmt.Sprintf(head, tt.kind, tt.want); string(got) != want || err != nil {
+			t.Errorf("%s, %v\nwant %s", got, err, want)
+		}
+	}
+}
+
+// TestConcurrentSendersPostOnce: two workers check and post concurrently, and each alert is received once.
+func TestConcurrentSendersPostOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r := newReceiver(t)
+	w.fail(1, time.Hour)
+	w.fail(2, 121*time.Hour)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range 2 {
+		s := w.sender(r.URL+"/hook?key=topsecret", w.store)
+		watcher := w.watcher(s.Wake)
+		watcher.Interval = 40 * time.Millisecond
+		wg.Go(func() { s.Run(ctx) })
+		wg.Go(func() { watcher.Run(ctx) })
+	}
+	kinds := func() (all []string) {
+		for _, p := range r.received() {
+			head, _, _ := strings.Cut(p.body, `,"timestamp"`)
+			_, agent, _ := strings.Cut(p.body, `"agentId":"`)
+			all = append(all, head[len(`{"type":`):]+" "+agent[:1])
+		}
+		slices.Sort(all)
+		return all
+	}
+	await := func(want ...string) {
+		t.Helper()
+		heraldtest.AwaitState(t, func() bool { return slices.Equal(kinds(), want) }, func() string { return fmt.Sprint(kinds(), " want ", want) })
+	}
+	await(`"agent.disabled" 2`, `"agent.failing" 1`)
+	w.exec(`UPDATE herald.agents SET failing_since = NULL, last_ok_at = now(), state = 'connected' WHERE agent_id = 1`)
+	await(`"agent.disabled" 2`, `"agent.failing" 1`, `"agent.recovered" 1`)
+	heraldtest.Await(t, "all is noted as sent", func() bool {
+		var open int
+		return w.db.QueryRow(t.Context(), `SELECT count(*) FROM herald.alerts WHERE sent_at IS NULL`).Scan(&open) == nil && open == 0
+	})
+	cancel()
+	wg.Wait()
+	await(`"agent.disabled" 2`, `"agent.failing" 1`, `"agent.recovered" 1`)
+	for _, p := range r.received() {
+		if strings.Contains(p.body, "whsec_token") || strings.Contains(p.body, specSecret) {
+			t.Errorf("a payload says too much: %s", p.body)
+		}
+	}
+	if text := w.log.String(); strings.Contains(text, "topsecret") || strings.Contains(text, specSecret[6:]) ||
+		!strings.Contains(text, "an agent is disabled") {
+		t.Errorf("the log says %s", text)
+	}
+}
+
+// TestRetries: an alert whose post fails (500, a redirect, 429) is posted again after its wait, with the same id and
+// the same bytes, until a post succeeds.
+func TestRetries(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r := newReceiver(t)
+	r.answer = func(post int) (int, http.Header) {
+		return []int{500, 302, 429, 200}[post-1], http.Header{"Retry-After": {"600"}, "Location": {r.URL + "/elsewhere"}}
+	}
+	w.fail(1, time.Hour)
+	heraldtest.Must(t, w.watcher(func() {}).LeadAndLook(t.Context()))
+	s := w.sender(r.URL, w.store)
+	for i, wait := range []time.Duration{10 * time.Minute, time.Minute, time.Hour} {
+		w.send(s)
+		w.send(s) // it is not due
+		w.pass(wait - 5*time.Second)
+		w.send(s)
+		if n := len(r.received()); n != i+1 {
+			t.Fatalf("%d posts after %s", n, wait)
+		}
+		w.pass(6 * time.Second)
+	}
+	w.send(s)
+	w.pass(24 * time.Hour)
+	w.send(s)
+	got := r.received()
+	if len(got) != 4 || got[0] != got[1] || got[0] != got[2] || got[0] != got[3] {
+		t.Errorf("%d posts: %q", len(got), got)
+	}
+	if n := w.log.Count("level=WARN"); n != 1 {
+		t.Errorf("%d warnings: %s", n, w.log)
+	}
+}
+
+// TestSenderGivesUp: the sender gives up after three days, with a warning. The stored error does not contain the URL.
+func TestSenderGivesUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fail(1, time.Hour)
+	heraldtest.Must(t, w.watcher(func() {}).LeadAndLook(t.Context()))
+	s := w.sender("http://"+heraldtest.Address(t)+"/topsecret", w.store)
+	for range 5 {
+		w.send(s)
+		w.pass(2 * time.Hour)
+	}
+	w.pass(62 * time.Hour)
+	w.send(s)
+	var attempts int
+	var over bool
+	var why string
+	if err := w.db.QueryRow(t.Context(), `SELECT attempts, next_attempt_at IS NULL AND sent_at IS NULL, error FROM herald.alerts`).
+		Scan(&attempts, &over, &why); err != nil || attempts != 6 || !over || !strings.Contains(why, "connection refused") {
+		t.Errorf("%d attempts, over: %t, %s, %v", attempts, over, why, err)
+	}
+	if text := w.log.String(); strings.Contains(text+why, "topsecret") || w.log.Count("an alert is dropped") != 1 {
+		t.Errorf("the log says %s", text)
+	}
+}
+
+// dying is the ledger of a sender that dies after the post, before it is recorded.
+type dying struct{ SenderLedger }
+
+func (dying) EndAlert(context.Context, store.Alert) error { return errors.New("the process is gone") }
+
+// TestUnrecordedPostIsRepeated: an alert that was posted and not recorded is posted again by the next sender, with the
+// same id.
+func TestUnrecordedPostIsRepeated(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r := newReceiver(t)
+	w.fail(1, time.Hour)
+	heraldtest.Must(t, w.watcher(func() {}).LeadAndLook(t.Context()))
+	if err := w.sender(r.URL, dying{w.store}).SendDue(t.Context()); err == nil {
+		t.Error("it does not say that it could not note it")
+	}
+	s := w.sender(r.URL, w.store)
+	w.send(s) // until the lease expires
+	if n := len(r.received()); n != 1 {
+		t.Fatalf("%d posts within the lease", n)
+	}
+	w.pass(alertLease)
+	w.send(s)
+	w.pass(24 * time.Hour)
+	w.send(s)
+	if got := r.received(); len(got) != 2 || got[0] != got[1] {
+		t.Errorf("%q", got)
+	}
+}

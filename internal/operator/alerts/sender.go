@@ -1,0 +1,190 @@
+package alerts
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/logging"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store"
+	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+)
+
+// SenderLedger is the part of the store that a Sender uses.
+type SenderLedger interface {
+	ClaimAlert(ctx context.Context, lease time.Duration) (store.Alert, error)
+	EndAlert(ctx context.Context, a store.Alert) error
+	PostponeAlert(ctx context.Context, a store.Alert, wait *time.Duration, why string) error
+}
+
+// SenderConfig configures a Sender.
+type SenderConfig struct {
+	Ledger   SenderLedger
+	URL      secret.Secret    // receives the alerts; it may contain a token
+	Secret   secret.Secret    // whsec_…: the key of the signatures
+	Guard    *netguard.Guard  // for addresses that the operator configured
+	Schedule outcome.Schedule // waits after failed attempts; the last wait is repeated
+	Logger   *slog.Logger
+
+	Interval time.Duration // between two polls of the outbox; default 5 s
+
+	Now    func() time.Time // default time.Now
+	Random func() float64   // in [0, 1), default math/rand
+}
+
+const (
+	sendInterval = 5 * time.Second
+	postTimeout  = 10 * time.Second
+	markTimeout  = 10 * time.Second
+	// alertLease is longer than one post and its record. If a worker dies after a post, the alert is posted again.
+	alertLease = time.Minute
+	// giveUpAfter is the age at which an alert that no receiver accepted is given up: a weekend and a day.
+	giveUpAfter   = 3 * 24 * time.Hour
+	maxRetryAfter = time.Hour
+	// maxAnswer is how many bytes of the receiver's answer are read, so that its connection can be reused.
+	maxAnswer = 64 << 10
+)
+
+// Sender posts the due alerts of the outbox. Several senders may share one outbox.
+type Sender struct {
+	SenderConfig
+	hook   *webhooks.Webhook
+	client *http.Client
+	wake   chan struct{}
+}
+
+// NewSender validates the configuration and sets the defaults.
+func NewSender(cfg SenderConfig) (*Sender, error) {
+	if cfg.Ledger == nil || cfg.Guard == nil || cfg.URL.IsZero() || cfg.Secret.IsZero() || cfg.Schedule.Attempts() < 2 {
+		return nil, errors.New("alerts: a sender needs a ledger, a guard, a URL, a secret and a schedule")
+	}
+	hook, err := webhooks.NewWebhook(cfg.Secret.Reveal())
+	if err != nil {
+		return nil, errors.New("alerts: the secret is not base64") // the library's error may quote the secret
+	}
+	cfg.Interval = cmp.Or(cfg.Interval, sendInterval)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Random == nil {
+		cfg.Random = rand.Float64
+	}
+	return &Sender{SenderConfig: cfg, hook: hook, wake: make(chan struct{}, 1),
+		client: cfg.Guard.Client(netguard.Limits{Header: postTimeout, Total: postTimeout, IdlePerHost: 1}, 0)}, nil
+}
+
+// Wake makes the sender poll the outbox immediately. It does not block.
+func (s *Sender) Wake() {
+	select {
+	case s.wake <- struct{}{}:
+	default: // a poll is requested already
+	}
+}
+
+// Run posts alerts until the context ends. It finishes a post that has begun.
+func (s *Sender) Run(ctx context.Context) {
+	ticker := time.NewTicker(s.Interval)
+	defer ticker.Stop()
+	defer s.client.CloseIdleConnections()
+	for {
+		if err := s.SendDue(ctx); err != nil && ctx.Err() == nil {
+			s.Logger.Warn("the outbox of alerts cannot be read or written; it is tried again",
+				logging.About(logging.Postgres), "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		case <-s.wake:
+		}
+	}
+}
+
+// SendDue posts all due alerts, one after the other.
+func (s *Sender) SendDue(ctx context.Context) error {
+	for ctx.Err() == nil {
+		a, err := s.Ledger.ClaimAlert(ctx, alertLease)
+		if errors.Is(err, store.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := s.sendAlert(context.WithoutCancel(ctx), a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sendAlert makes one attempt and records its result. It must be called with a context that is never cancelled, because
+// the result of a post has to be recorded.
+func (s *Sender) sendAlert(ctx context.Context, a store.Alert) error {
+	retryAfter, failure := s.postAlert(ctx, a)
+	ctx, cancel := context.WithTimeout(ctx, markTimeout)
+	defer cancel()
+	if failure == nil {
+		s.Logger.Info("alert posted", "alert", a.ID, "kind", a.Kind, "attempt", a.Attempt)
+		return s.Ledger.EndAlert(ctx, a)
+	}
+	attempt := min(a.Attempt, s.Schedule.Attempts()-1)
+	wait, _ := s.Schedule.Next(attempt, outcome.Verdict{RetryAfter: retryAfter}, s.Random())
+	next := &wait
+	switch {
+	case a.Age+wait > giveUpAfter:
+		next = nil
+		s.Logger.Warn("an alert is dropped: its receiver did not accept it", "alert", a.ID, "kind", a.Kind, "attempts", a.Attempt,
+			"error", failure)
+	case a.Attempt == 1:
+		s.Logger.Warn("an alert was not accepted; it is posted again", "alert", a.ID, "kind", a.Kind, "again_in", wait,
+			"error", failure)
+	default:
+		s.Logger.Info("an alert was not accepted; it is posted again", "alert", a.ID, "kind", a.Kind, "attempt", a.Attempt,
+			"again_in", wait, "error", failure)
+	}
+	return s.Ledger.PostponeAlert(ctx, a, next, failure.Error())
+}
+
+// postAlert posts an alert once. The error's text does not contain the URL. retryAfter is the receiver's Retry-After.
+func (s *Sender) postAlert(ctx context.Context, a store.Alert) (retryAfter time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, postTimeout)
+	defer cancel()
+	now := s.Now()
+	signature, err := s.hook.Sign(a.ID.String(), now, a.Payload)
+	if err != nil {
+		return 0, errors.New("it could not be signed")
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL.Reveal(), bytes.NewReader(a.Payload))
+	if err != nil {
+		return 0, errors.New("HERALD_ALERT_URL cannot be read")
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "herald")
+	req.Header.Set(webhooks.HeaderWebhookID, a.ID.String())
+	req.Header.Set(webhooks.HeaderWebhookTimestamp, fmt.Sprint(now.Unix()))
+	req.Header.Set(webhooks.HeaderWebhookSignature, signature)
+	answer, err := s.client.Do(req)
+	if err != nil {
+		return 0, netguard.Explain("the receiver", postTimeout, err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, maxAnswer)) // the status is sufficient
+	switch code := answer.StatusCode; {
+	case code >= 200 && code < 300:
+		return 0, nil
+	case code >= 300 && code < 400:
+		return 0, fmt.Errorf("the receiver answered %d: redirects are not followed", code)
+	}
+	return netguard.RetryAfter(answer.Header, now, maxRetryAfter), fmt.Errorf("the receiver answered %d", answer.StatusCode)
+}

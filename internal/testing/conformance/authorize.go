@@ -1,0 +1,214 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/agentherald/herald/internal/auth/oauth"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/mcpcall"
+)
+
+const (
+	// redirect is the address to which the authorization server would send a browser. No server listens there, because
+	// openAsPerson reads the address of the redirect and does not follow it.
+	redirect = "http://127.0.0.1:33418/callback"
+	// clientMetadata is the client id for authorization servers that accept the URL of a metadata document as an id.
+	// The suite prescribes this URL. Only authorization servers read the document.
+	clientMetadata = "https://conformance-test.local/client-metadata.json"
+	// maxAuthorizations bounds the new tokens for one step (listing the tools, or one call): one for a 401 and one for
+	// a scope that is too small.
+	maxAuthorizations = 2
+)
+
+// operator is a client that the authorization server already knows, as an operator would have stored it for the agent.
+// An empty ID means that there is no such client.
+type operator struct {
+	ID        string `json:"client_id"`
+	Secret    string `json:"client_secret"`
+	Key       string `json:"private_key_pem"`
+	Algorithm string `json:"signing_algorithm"`
+	Issuer    string `json:"issuer"` // the authorization server of the client; empty: the first server that is found
+}
+
+// authorizer obtains the tokens that one agent requires, and keeps a client and scopes per authorization server. It is
+// not safe for concurrent use.
+type authorizer struct {
+	oauth    *oauth.Client
+	web      *http.Client // for the simulated person's browser; follows no redirect
+	operator operator
+	ep       mcpcall.Endpoint // with the newest token
+
+	clients map[string]oauth.LoginConfig // by issuer: the client registered there, used nowhere else
+	scopes  map[string]string            // by issuer: the scopes requested so far
+}
+
+func newAuthorizer(client *oauth.Client, web *http.Client, known operator, ep mcpcall.Endpoint) *authorizer {
+	return &authorizer{oauth: client, web: web, operator: known, ep: ep, clients: map[string]oauth.LoginConfig{},
+		scopes: map[string]string{}}
+}
+
+// withToken calls try, and calls it again with a new token each time the agent refuses the token, up to
+// maxAuthorizations.
+func (a *authorizer) withToken(ctx context.Context, try func(mcpcall.Endpoint) error) error {
+	for n := 0; ; n++ {
+		err := try(a.ep)
+		ch, refused := readChallenge(err)
+		if !refused {
+			return err
+		}
+		if n == maxAuthorizations {
+			return fmt.Errorf("refused after %d new tokens: %w", n, err)
+		}
+		if err := a.authorize(ctx, ch); err != nil {
+			return fmt.Errorf("get a token: %w", err)
+		}
+	}
+}
+
+// readChallenge returns the challenge of err. It reports true for a 401, and for a 403 whose error is
+// insufficient_scope; other refusals do not concern the token.
+func readChallenge(err error) (oauth.Challenge, bool) {
+	var call *mcpcall.CallError
+	if !errors.As(err, &call) {
+		return oauth.Challenge{}, false
+	}
+	ch := oauth.ParseChallenge(call.Challenge)
+	return ch, call.Status == http.StatusUnauthorized || call.Status == http.StatusForbidden &&
+		ch.Error == "insufficient_scope"
+}
+
+// authorize obtains a token for the challenge. It looks up the authorization server again each time.
+func (a *authorizer) authorize(ctx context.Context, ch oauth.Challenge) error {
+	resource, err := a.oauth.Resource(ctx, a.ep.URL, ch)
+	if err != nil {
+		return err
+	}
+	server, err := a.authorizationServer(ctx, resource)
+	if err != nil {
+		return err
+	}
+	// The new token must keep the scopes that were granted before.
+	scope := oauth.UnionScopes(a.scopes[server.Issuer], resource.ScopeFor(ch))
+	a.scopes[server.Issuer] = scope
+	var token oauth.Token
+	switch {
+	case slices.Contains(server.Grants, oauth.GrantClientCredentials) && a.operator.ID != "":
+		token, err = a.obtainByItself(ctx, server, resource, scope)
+	case len(server.Grants) == 0 || slices.Contains(server.Grants, "authorization_code"):
+		token, err = a.obtainByPerson(ctx, server, resource, scope)
+	default:
+		err = fmt.Errorf("%s has no grant that is used here: %q", server.Issuer, server.Grants)
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Printf("a token from %s for %q, scope %q\n", server.Issuer, resource.URL, token.Scope)
+	a.ep.Headers = map[string]secret.Secret{"Authorization": secret.New("Bearer " + token.Access.Reveal())}
+	return nil
+}
+
+// authorizationServer returns the resource's authorization server. The operator's client accepts only its issuer, or
+// the first server that was found for it.
+func (a *authorizer) authorizationServer(ctx context.Context, resource oauth.Resource) (oauth.Server, error) {
+	if a.operator.ID == "" {
+		return a.oauth.ServerOf(ctx, resource, "")
+	}
+	server, err := a.oauth.ServerOf(ctx, resource, a.operator.Issuer)
+	if err == nil {
+		a.operator.Issuer = server.Issuer
+	}
+	return server, err
+}
+
+// obtainByItself obtains a token for the operator's client, without a person.
+func (a *authorizer) obtainByItself(ctx context.Context, server oauth.Server, resource oauth.Resource,
+	scope string) (oauth.Token, error) {
+	known, err := a.operatorClient(server)
+	if err != nil {
+		return oauth.Token{}, err
+	}
+	return a.oauth.Obtain(ctx, server, oauth.Credential{Grant: oauth.GrantClientCredentials, ClientID: known.ClientID,
+		Method: known.Method, Secret: known.Secret,
+		Key: known.Key, Algorithm: known.Algorithm, Resource: resource.URL, Scope: scope}, scope)
+}
+
+// obtainByPerson obtains a token with the consent of a simulated person.
+func (a *authorizer) obtainByPerson(ctx context.Context, server oauth.Server, resource oauth.Resource,
+	scope string) (oauth.Token, error) {
+	client, err := a.loginClient(ctx, server, scope)
+	if err != nil {
+		return oauth.Token{}, err
+	}
+	client.Redirect, client.Resource, client.Scope = redirect, resource.URL, scope
+	login, err := a.oauth.Begin(server, client)
+	if err != nil {
+		return oauth.Token{}, err
+	}
+	callback, err := a.openAsPerson(ctx, login.URL())
+	if err != nil {
+		return oauth.Token{}, err
+	}
+	token, _, err := login.Finish(ctx, callback)
+	return token, err
+}
+
+// loginClient returns the client for this authorization server: the operator's client, a registered client, the URL of
+// a metadata document where the server accepts one, or else a newly registered client.
+func (a *authorizer) loginClient(ctx context.Context, server oauth.Server, scope string) (oauth.LoginConfig, error) {
+	switch known, ok := a.clients[server.Issuer]; {
+	case a.operator.ID != "":
+		return a.operatorClient(server)
+	case ok:
+		return known, nil
+	case server.ClientIDMetadata:
+		return oauth.LoginConfig{ClientID: clientMetadata, Method: oauth.MethodNone}, nil
+	}
+	cred, err := a.oauth.Register(ctx, server, oauth.RegisterConfig{Redirect: redirect, Scope: scope})
+	if err != nil {
+		return oauth.LoginConfig{}, err
+	}
+	a.clients[server.Issuer] = oauth.LoginConfig{ClientID: cred.ClientID, Method: cred.Method, Secret: cred.Secret}
+	return a.clients[server.Issuer], nil
+}
+
+// operatorClient returns the operator's client with the authentication method that this server requires.
+func (a *authorizer) operatorClient(server oauth.Server) (oauth.LoginConfig, error) {
+	method, err := server.Method(a.operator.Secret != "", a.operator.Key != "")
+	c := oauth.LoginConfig{ClientID: a.operator.ID, Method: method, Algorithm: a.operator.Algorithm}
+	switch method {
+	case oauth.MethodBasic, oauth.MethodPost:
+		c.Secret = secret.New(a.operator.Secret)
+	case oauth.MethodKey:
+		c.Key = secret.New(a.operator.Key)
+	}
+	return c, err
+}
+
+// openAsPerson simulates a person: it opens address and returns the query of the redirect.
+func (a *authorizer) openAsPerson(ctx context.Context, address string) (url.Values, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return nil, fmt.Errorf("open the authorization page: %w", err)
+	}
+	res, err := a.web.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("open the authorization page: %w", err)
+	}
+	defer res.Body.Close()
+	to, err := res.Location()
+	if err != nil {
+		page, _ := io.ReadAll(io.LimitReader(res.Body, 500))
+		return nil, fmt.Errorf("the authorization page answered %d and no redirect: %q", res.StatusCode, page)
+	}
+	if !strings.HasPrefix(to.String(), redirect+"?") {
+		return nil, fmt.Errorf("the authorization page redirects to %q, and not to %s", to.Host+to.Path, redirect)
+	}
+	return to.Query(), nil
+}

@@ -1,0 +1,230 @@
+package devnet
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"errors"
+	"fmt"
+	"maps"
+	"math/big"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core"
+	"github.com/ethereum/go-ethereum/core/rawdb"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/crypto"
+	"github.com/ethereum/go-ethereum/eth/ethconfig"
+	"github.com/ethereum/go-ethereum/ethclient/simulated"
+	"github.com/ethereum/go-ethereum/node"
+	"github.com/ethereum/go-ethereum/p2p"
+	"github.com/ethereum/go-ethereum/params"
+
+	"github.com/agentherald/herald/internal/chain/erc8004"
+	"github.com/agentherald/herald/internal/testing/devnet/registry"
+)
+
+// DefaultChainID is the chain id that development chains use by convention.
+const DefaultChainID = 31337
+
+// Config configures a chain. The zero value is valid.
+type Config struct {
+	// ChainID is the chain id. The default is 31337.
+	ChainID uint64
+	// Interval is the time between empty blocks. The default 0 means that only Commit and the helpers mine blocks, as
+	// tests need it. Each block's timestamp is at least one second after its parent's, so with an interval below a
+	// second the chain's clock runs ahead.
+	Interval time.Duration
+	// Accounts is the number of accounts, each with 1,000,000 ether. The default is 10.
+	Accounts int
+}
+
+// Account is a funded account.
+type Account struct {
+	Address common.Address
+	key     *ecdsa.PrivateKey
+}
+
+// Net is a running chain.
+type Net struct {
+	chainID    *big.Int
+	accounts   []Account
+	deployment erc8004.Deployment
+
+	mu      sync.Mutex // held during every change of the chain
+	backend *backend
+	client  simulated.Client
+	pending map[common.Address]uint64 // number of transactions that wait for a block, by sender
+	closed  bool
+
+	paused atomic.Bool // set by Pause, read by mine
+	stop   chan struct{}
+	miner  sync.WaitGroup
+	unmade error // the error of the first block that the ticker failed to mine
+}
+
+var errClosed = errors.New("the development chain is closed")
+
+// Start starts a chain and deploys the registries. ctx bounds only the start. Close stops the chain.
+func Start(ctx context.Context, cfg Config) (*Net, error) {
+	if cfg.ChainID == 0 {
+		cfg.ChainID = DefaultChainID
+	}
+	if cfg.Accounts == 0 {
+		cfg.Accounts = 10
+	}
+	if cfg.Accounts < 0 || cfg.Accounts > 1000 {
+		return nil, fmt.Errorf("devnet: %d accounts; 1 to 1000 can be made", cfg.Accounts)
+	}
+	if cfg.Interval < 0 {
+		return nil, fmt.Errorf("devnet: interval %s; it cannot be negative", cfg.Interval)
+	}
+	n := &Net{chainID: new(big.Int).SetUint64(cfg.ChainID), pending: make(map[common.Address]uint64), stop: make(chan struct{})}
+	alloc := types.GenesisAlloc{}
+	funds := new(big.Int).Mul(big.NewInt(1e6), big.NewInt(params.Ether))
+	// An additional account deploys, so that the registries' addresses do not depend on the transactions of the
+	// others.
+	for i := range cfg.Accounts + 1 {
+		key, err := crypto.ToECDSA(crypto.Keccak256(fmt.Appendf(nil, "herald devnet account %d", i)))
+		if err != nil {
+			return nil, fmt.Errorf("devnet: making account %d: %w", i, err)
+		}
+		a := Account{Address: crypto.PubkeyToAddress(key.PublicKey), key: key}
+		n.accounts = append(n.accounts, a)
+		alloc[a.Address] = types.Account{Balance: funds}
+	}
+	if err := n.launch(alloc); err != nil {
+		return nil, fmt.Errorf("devnet: starting the node: %w", err)
+	}
+	if err := n.deploy(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("devnet: deploying the registries: %w", err), n.Close())
+	}
+	if cfg.Interval > 0 {
+		n.miner.Go(func() { n.mine(cfg.Interval) })
+	}
+	return n, nil
+}
+
+// launch starts the node with HTTP and WebSocket on one port, which the kernel selects. With a number that another
+// process could take, the node would fail to start, and a node that failed to start never stops its goroutines.
+func (n *Net) launch(alloc types.GenesisAlloc) (err error) {
+	nodeConf := node.DefaultConfig
+	nodeConf.DataDir, nodeConf.IPCPath = "", "" // keeps the data in memory
+	nodeConf.P2P = p2p.Config{NoDiscovery: true}
+	nodeConf.HTTPHost, nodeConf.HTTPPort, nodeConf.HTTPModules = "127.0.0.1", 0, []string{"eth", "net", "web3"}
+	nodeConf.WSHost, nodeConf.WSPort, nodeConf.WSModules = "127.0.0.1", 0, []string{"eth", "net", "web3"}
+
+	all := core.SystemContractAllocs()
+	maps.Copy(all, alloc)
+	rules := *params.AllDevChainProtocolChanges
+	rules.ChainID = n.chainID
+	rules.BogotaTime = nil // active on no chain, and it prices storage differently
+	ethConf := ethconfig.Defaults
+	ethConf.Genesis = &core.Genesis{Config: &rules, GasLimit: ethconfig.Defaults.Miner.GasCeil, Alloc: all}
+	ethConf.SyncMode, ethConf.TxPool.NoLocals, ethConf.LogNoHistory = ethconfig.FullSync, true, true
+	ethConf.StateScheme, ethConf.NoPruning = rawdb.HashScheme, true // makes it an archive node
+	// The default cache sizes are for a mainnet node.
+	ethConf.DatabaseCache, ethConf.TrieCleanCache, ethConf.TrieDirtyCache, ethConf.SnapshotCache = 16, 16, 16, 16
+	if n.backend, err = startBackend(&nodeConf, &ethConf); err != nil {
+		return err
+	}
+	n.client = n.backend.client
+	return nil
+}
+
+// deploy deploys the registries with the last account, and removes that account from the list.
+func (n *Net) deploy(ctx context.Context) error {
+	deployer := n.accounts[len(n.accounts)-1]
+	n.accounts = n.accounts[:len(n.accounts)-1]
+	create := func(bytecode string) (common.Address, error) {
+		return n.Create(ctx, deployer, common.FromHex(bytecode))
+	}
+	var err error
+	if n.deployment.Identity, err = create(registry.IdentityRegistryMetaData.Bin); err != nil {
+		return fmt.Errorf("identity registry: %w", err)
+	}
+	if n.deployment.Reputation, err = create(registry.ReputationRegistryMetaData.Bin); err != nil {
+		return fmt.Errorf("reputation registry: %w", err)
+	}
+	if n.deployment.Validation, err = create(registry.ValidationRegistryMetaData.Bin); err != nil {
+		return fmt.Errorf("validation registry: %w", err)
+	}
+	for _, call := range []struct {
+		to   common.Address
+		data []byte
+	}{
+		{n.deployment.Identity, registry.NewIdentityRegistry().PackInitialize()},
+		{n.deployment.Reputation, registry.NewReputationRegistry().PackInitialize(n.deployment.Identity)},
+		{n.deployment.Validation, registry.NewValidationRegistry().PackInitialize(n.deployment.Identity)},
+	} {
+		if _, err := n.transact(ctx, deployer, &call.to, call.data); err != nil {
+			return fmt.Errorf("initialising %s: %w", call.to, err)
+		}
+	}
+	return nil
+}
+
+// mine mines a block per interval until the chain is closed or a block fails.
+func (n *Net) mine(interval time.Duration) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-n.stop:
+			return
+		case <-ticker.C:
+			if n.paused.Load() {
+				continue
+			}
+			if _, err := n.Commit(); err != nil {
+				n.mu.Lock()
+				n.unmade = err
+				n.mu.Unlock()
+				return
+			}
+		}
+	}
+}
+
+// Pause stops the blocks of Config.Interval until Resume. One that is being mined may still come.
+func (n *Net) Pause() { n.paused.Store(true) }
+
+// Resume ends a Pause.
+func (n *Net) Resume() { n.paused.Store(false) }
+
+// Close stops the miner and the node. It discards the chain. A second Close does nothing.
+func (n *Net) Close() error {
+	n.mu.Lock()
+	if n.closed {
+		n.mu.Unlock()
+		return nil
+	}
+	n.closed = true
+	close(n.stop)
+	n.mu.Unlock()
+	n.miner.Wait()
+	if err := errors.Join(n.unmade, n.backend.close()); err != nil && !errors.Is(err, errClosed) {
+		return fmt.Errorf("devnet: closing: %w", err)
+	}
+	return nil
+}
+
+// ChainID returns the chain's id.
+func (n *Net) ChainID() uint64 { return n.chainID.Uint64() }
+
+// URL returns the JSON-RPC address over HTTP.
+func (n *Net) URL() string { return n.backend.stack.HTTPEndpoint() }
+
+// WebSocketURL returns the JSON-RPC address over WebSocket, which also supports subscriptions.
+func (n *Net) WebSocketURL() string { return n.backend.stack.WSEndpoint() }
+
+// Deployment returns the registries' addresses.
+func (n *Net) Deployment() erc8004.Deployment { return n.deployment }
+
+// Account returns account i. It panics if i is out of range.
+func (n *Net) Account(i int) Account { return n.accounts[i] }
+
+// Client returns a client that calls the node in the process. It is closed by Close.
+func (n *Net) Client() simulated.Client { return n.client }

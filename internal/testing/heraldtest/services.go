@@ -1,0 +1,347 @@
+// Package heraldtest is the harness of Herald's tests. It starts a Postgres and a Redis for the test, with the code
+// that the product uses for them, and contains helpers for waiting, logging and comparing.
+//
+//	func TestMain(m *testing.M) { heraldtest.Main(m) }
+//
+//	url := heraldtest.Postgres(t, store.Migrate)            // a migrated database, dropped with the test
+//	redis := heraldtest.Redis(t)                            // an empty Redis, stopped with the test
+//	pooler := heraldtest.StartPooler(t, url)                // a PgBouncer for that database, killed with the test (Linux)
+//	heraldtest.EachRedis(t, func(t *testing.T, url string) {…}) // a real one, and miniredis
+//	clock := heraldtest.NewClock(start)                     // stands still until clock.Advance
+//	var log heraldtest.Log                                  // log.Logger(slog.LevelInfo), log.Count("text")
+//	heraldtest.Await(t, "the row is queued", func() bool {…}) // at most 30 s, and never a sleep
+//	heraldtest.Equal(t, "the job that was read", got, want) // what differs, and a sentence
+//
+// All tests of a process share one cluster. The first test that needs it starts it, and Main stops it. If the process
+// dies, the kernel kills the server, and the next run of any test removes the folder. This package downloads nothing:
+// `make test` does that first (embedded.Fetch). Package internal/testing/devnet/devnettest starts chains, because this
+// package would otherwise link go-ethereum into every test.
+//
+// The package has state, the cluster of the process, because sharing it is the package's purpose. A mutex protects
+// it.
+package heraldtest
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"flag"
+	"fmt"
+	"net/url"
+	"os"
+	"reflect"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/embedded"
+	"github.com/jackc/pgx/v5"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+)
+
+// RequireVariable, like CI, makes a test fail instead of being skipped if binaries are missing.
+const RequireVariable = "HERALD_REQUIRE_SERVICES"
+
+// SoakVariable set to 1 makes tests as large as make soak has them.
+const SoakVariable = "HERALD_SOAK"
+
+// Soaks reports whether tests run in make soak.
+func Soaks() bool { return os.Getenv(SoakVariable) == "1" }
+
+const (
+	// migrateTimeout bounds one run of the migrations. opTimeout bounds every other operation.
+	migrateTimeout = 2 * time.Minute
+	opTimeout      = 30 * time.Second
+)
+
+// cluster is the Postgres cluster of this process.
+type cluster struct {
+	mu        sync.Mutex
+	main      bool // Main is running and will stop the cluster
+	postgres  *embedded.Postgres
+	admin     *pgx.Conn          // to the cluster's own database; nil or closed: connect again
+	failed    error              // why the start failed, so that it is tried only once
+	templates map[uintptr]string // names of migrated databases, by migrate function
+	made      int
+}
+
+var shared cluster
+
+// migration is a migrate function, and the address of its code, which identifies its template.
+type migration struct {
+	key uintptr
+	run func(ctx context.Context, url string) error
+}
+
+// Main silences the Redis driver, runs the tests, stops the services that they started, and fails if goroutines are left
+// (goleak, with its options). It does not return:
+//
+//	func TestMain(m *testing.M) { heraldtest.Main(m) }
+func Main(m *testing.M, options ...goleak.Option) {
+	redis.SetLogger(silence{})
+	goleak.VerifyTestMain(run{m, options}, options...)
+}
+
+// RunAtOnce makes a package run n parallel tests per core, unless go test was given -parallel. It is for packages whose
+// tests wait more than they compute. TestMain calls it before Main.
+func RunAtOnce(n int) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		_ = flag.Set("test.parallel", strconv.Itoa(n*runtime.GOMAXPROCS(0))) // a number is no error
+	}
+}
+
+type run struct {
+	m       *testing.M
+	options []goleak.Option
+}
+
+func (r run) Run() int {
+	shared.mu.Lock()
+	shared.main = true
+	shared.mu.Unlock()
+	// A panic in a test ends the process; then the kernel kills the server.
+	code := r.m.Run()
+	if err := shared.stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "heraldtest: stop Postgres:", err)
+		return max(code, 1)
+	}
+	if code == 0 {
+		awaitGoroutines(r.options)
+	}
+	return code
+}
+
+// awaitGoroutines waits until the tests' goroutines have ended. Goleak itself waits only half a second, which is too
+// short for ending goroutines on a busy machine.
+func awaitGoroutines(options []goleak.Option) {
+	for end := time.Now().Add(waitLimit); goleak.Find(options...) != nil && time.Now().Before(end); {
+	}
+}
+
+// Postgres returns the URL of a new database. When the test ends, it is dropped even if there are connections. The
+// database is a copy, made in about 20 ms, of a template on which migrate, usually store.Migrate, ran once in this
+// process. Tests may also write the view herald.deliveries. The address of the function's code identifies the template. Two closures of the same function literal
+// would share one template, so pass a named function.
+//
+// The test is skipped if the machine has no Postgres, or if the tests run as root, which Postgres refuses, and there
+// is no other user. If CI or HERALD_REQUIRE_SERVICES is set, the test fails instead.
+func Postgres[R any](t testing.TB, migrate func(ctx context.Context, url secret.Secret) (R, error)) string {
+	t.Helper()
+	return createDatabase(t, &migration{reflect.ValueOf(migrate).Pointer(), func(ctx context.Context, url string) error {
+		if _, err := migrate(ctx, secret.New(url)); err != nil {
+			return err
+		}
+		return makeWritable(ctx, url)
+	}})
+}
+
+// writableDeliveries makes the view herald.deliveries writable.
+//
+//go:embed writable.sql
+var writableDeliveries string
+
+func makeWritable(ctx context.Context, url string) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	var has bool
+	if err := conn.QueryRow(ctx, `SELECT to_regclass('herald.deliveries') IS NOT NULL`).Scan(&has); err != nil || !has {
+		return err
+	}
+	_, err = conn.PgConn().Exec(ctx, writableDeliveries).ReadAll()
+	return err
+}
+
+// EmptyPostgres is Postgres without a migration.
+func EmptyPostgres(t testing.TB) string {
+	t.Helper()
+	return createDatabase(t, nil)
+}
+
+func createDatabase(t testing.TB, migrate *migration) string {
+	t.Helper()
+	database, err := shared.createDatabase(migrate)
+	switch {
+	case notHere(err) && !required():
+		t.Skipf("no database: %v", err)
+	case err != nil:
+		t.Fatalf("heraldtest: %v", err)
+	}
+	t.Cleanup(func() {
+		shared.mu.Lock()
+		defer shared.mu.Unlock()
+		if err := shared.exec("DROP DATABASE " + database + " WITH (FORCE)"); err != nil {
+			t.Errorf("heraldtest: drop the test's database: %v", err)
+		}
+	})
+	return shared.url(database)
+}
+
+// Redis returns the URL (in asynq's format) of a new, empty Redis, which is stopped when the test ends. It is a
+// redis-server or valkey-server if the machine has one (ready in about 10 ms), otherwise miniredis. Each test gets
+// its own server and not a numbered database, because asynq cancels tasks by pub/sub, which ignores the database's
+// number.
+func Redis(t testing.TB) string {
+	t.Helper()
+	return startRedis(t, embedded.RedisAuto)
+}
+
+// RealRedis is Redis, but never miniredis. Without a server, the test is skipped or fails as with Postgres.
+func RealRedis(t testing.TB) string {
+	t.Helper()
+	return startRedis(t, embedded.RedisServer)
+}
+
+// MiniRedis is Redis, but always miniredis.
+func MiniRedis(t testing.TB) string {
+	t.Helper()
+	return startRedis(t, embedded.RedisMini)
+}
+
+func startRedis(t testing.TB, mode embedded.RedisMode) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
+	defer cancel()
+	r, err := embedded.StartRedis(ctx, embedded.RedisConfig{Ephemeral: true, Mode: mode})
+	switch {
+	case errors.Is(err, embedded.ErrNoRedis) && !required():
+		t.Skipf("no Redis: %v", err)
+	case err != nil:
+		t.Fatalf("heraldtest: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
+		defer cancel()
+		if err := r.Stop(ctx); err != nil {
+			t.Errorf("heraldtest: %v", err)
+		}
+	})
+	return r.URL()
+}
+
+// notHere reports whether Postgres is missing because of the machine and not because of the code.
+func notHere(err error) bool {
+	var (
+		none        *embedded.NoBinariesError
+		account     *embedded.AccountError
+		unreachable *embedded.UnreachableError
+	)
+	return errors.As(err, &none) || errors.As(err, &account) || errors.As(err, &unreachable)
+}
+
+func required() bool { return os.Getenv(RequireVariable) != "" || os.Getenv("CI") != "" }
+
+// createDatabase creates a database for a test. Before that, it starts the cluster and prepares the template if
+// needed.
+func (c *cluster) createDatabase(migrate *migration) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.start(); err != nil {
+		return "", err
+	}
+	template, err := c.prepareTemplate(migrate)
+	if err != nil {
+		return "", err
+	}
+	c.made++
+	name := fmt.Sprintf("test_%d", c.made)
+	// A copy of the files takes half the time of the default, a copy through the log.
+	if err := c.exec("CREATE DATABASE " + name + " TEMPLATE " + template + " STRATEGY FILE_COPY"); err != nil {
+		return "", fmt.Errorf("copy the migrated database: %w", err)
+	}
+	return name, nil
+}
+
+// start starts the cluster, unless it runs. A failed start is not repeated.
+func (c *cluster) start() error {
+	if c.postgres != nil || c.failed != nil {
+		return c.failed
+	}
+	if !c.main {
+		return errors.New("this package's TestMain must call heraldtest.Main, or nothing would stop the database server")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), migrateTimeout)
+	defer cancel()
+	c.postgres, c.failed = embedded.StartPostgres(ctx, embedded.PostgresConfig{Ephemeral: true, Test: true})
+	return c.failed
+}
+
+// prepareTemplate returns the name of a database on which migrate ran. It creates the database if needed.
+func (c *cluster) prepareTemplate(migrate *migration) (string, error) {
+	if migrate == nil {
+		return "template0", nil
+	}
+	if name, ok := c.templates[migrate.key]; ok {
+		return name, nil
+	}
+	name := fmt.Sprintf("template_%d", len(c.templates)+2)
+	if err := c.exec("CREATE DATABASE " + name); err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), migrateTimeout)
+	defer cancel()
+	if err := migrate.run(ctx, c.url(name)); err != nil {
+		return "", errors.Join(fmt.Errorf("migrate: %w", err), c.exec("DROP DATABASE "+name+" WITH (FORCE)"))
+	}
+	// A connection that migrate did not close would make every copy fail.
+	if err := c.exec("ALTER DATABASE " + name + " ALLOW_CONNECTIONS false"); err != nil {
+		return "", err
+	}
+	if err := c.exec("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '" + name + "'"); err != nil {
+		return "", err
+	}
+	if c.templates == nil {
+		c.templates = map[uintptr]string{}
+	}
+	c.templates[migrate.key] = name
+	return name, nil
+}
+
+// exec runs a statement in the cluster's own database. The caller holds the mutex.
+func (c *cluster) exec(sql string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
+	defer cancel()
+	if c.admin == nil || c.admin.IsClosed() {
+		var err error
+		if c.admin, err = pgx.Connect(ctx, c.postgres.URL()); err != nil {
+			return err
+		}
+	}
+	_, err := c.admin.Exec(ctx, sql)
+	return err
+}
+
+func (c *cluster) url(database string) string {
+	u, err := url.Parse(c.postgres.URL())
+	if err != nil {
+		panic(err) // url.URL.String made this URL
+	}
+	u.Path = "/" + database
+	return u.String()
+}
+
+func (c *cluster) stop() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.postgres == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
+	defer cancel()
+	var err error
+	if c.admin != nil {
+		err = c.admin.Close(ctx)
+	}
+	err = errors.Join(err, c.postgres.Stop(ctx))
+	c.postgres, c.failed = nil, errors.New("the tests have ended")
+	return err
+}

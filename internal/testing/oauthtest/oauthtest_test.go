@@ -1,0 +1,255 @@
+package oauthtest_test
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/oauthtest"
+)
+
+func TestMain(m *testing.M) { heraldtest.Main(m) }
+
+var web = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+
+// requestToken posts a form to the token endpoint, with Basic authentication if name is set.
+func requestToken(t *testing.T, s *oauthtest.Server, name, password string, form url.Values) (int, map[string]any) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.Issuer+"/token", strings.NewReader(form.Encode()))
+	heraldtest.Must(t, err)
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	if name != "" {
+		req.SetBasicAuth(name, password)
+	}
+	return sendRequest(t, req)
+}
+
+// sendRequest sends a request and decodes the answer if it is JSON.
+func sendRequest(t *testing.T, req *http.Request) (int, map[string]any) {
+	t.Helper()
+	res, err := web.Do(req)
+	heraldtest.Must(t, err)
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	heraldtest.Must(t, err)
+	var out map[string]any
+	_ = json.Unmarshal(b, &out)
+	return res.StatusCode, out
+}
+
+func newForm(pairs ...string) url.Values {
+	out := url.Values{}
+	for i := 0; i < len(pairs); i += 2 {
+		out.Set(pairs[i], pairs[i+1])
+	}
+	return out
+}
+
+// TestToken checks that the token endpoint accepts valid requests and explains why it refuses others.
+func TestToken(t *testing.T) {
+	t.Parallel()
+	s := oauthtest.New(t, oauthtest.Options{Scopes: []string{"a", "b"}, Prefix: "canary-"})
+	s.Register("us", "p: %§")
+	s.Register("public", "")
+	good := newForm("grant_type", "client_credentials", "resource", s.AgentURL, "scope", "a")
+	with := func(pairs ...string) url.Values {
+		f := newForm(pairs...)
+		for name, values := range good {
+			if !f.Has(name) {
+				f[name] = values
+			}
+		}
+		return f
+	}
+	name, secret := url.QueryEscape("us"), url.QueryEscape("p: %§")
+	for title, tt := range map[string]struct {
+		name, secret string
+		form         url.Values
+		status       int
+		code         string
+	}{
+		"basic":                 {name, secret, good, 200, ""},
+		"basic, not encoded":    {"us", "p: %§", good, 401, "invalid_client"},
+		"basic, another secret": {name, "x", good, 401, "invalid_client"},
+		"post":                  {"", "", with("client_id", "us", "client_secret", "p: %§"), 200, ""},
+		"both":                  {name, secret, with("client_id", "us", "client_secret", "p: %§"), 401, "invalid_client"},
+		"nothing":               {"", "", with("client_id", "us"), 401, "invalid_client"},
+		"public":                {"", "", with("client_id", "public"), 400, "unauthorized_client"},
+		"unknown":               {"", "", with("client_id", "them", "client_secret", "x"), 401, "invalid_client"},
+		"another resource":      {name, secret, with("resource", s.AgentURL+"/"), 400, "invalid_target"},
+		"another scope":         {name, secret, with("scope", "a c"), 400, "invalid_scope"},
+		"another grant":         {name, secret, with("grant_type", "password"), 400, "unsupported_grant_type"},
+	} {
+		status, answer := requestToken(t, s, tt.name, tt.secret, tt.form)
+		code, _ := answer["error"].(string)
+		if status != tt.status || code != tt.code {
+			t.Errorf("%s: %d %v", title, status, answer)
+		}
+		if access, _ := answer["access_token"].(string); code == "" && (!strings.HasPrefix(access, "canary-") || answer["scope"] != "a" || answer["expires_in"] != 3600.0) {
+			t.Errorf("%s: %v", title, answer)
+		}
+	}
+	if got := s.TokenRequests(); len(got) != 11 || len(s.Tokens()) != 2 {
+		t.Errorf("%d requests, %d tokens", len(got), len(s.Tokens()))
+	}
+}
+
+// A code is good once, for who asked, with the verifier; a refresh token that was rotated ends the grant when it comes again.
+func TestCodeAndRefresh(t *testing.T) {
+	t.Parallel()
+	s := oauthtest.New(t, oauthtest.Options{RotateRefresh: true})
+	s.Register("us", "")
+	verifier := strings.Repeat("v", 43)
+	sum := sha256.Sum256([]byte(verifier))
+	code := func() string {
+		q := newForm("response_type", "code", "client_id", "us", "redirect_uri", "http://127.0.0.1:9/cb", "state", "st", "resource", s.AgentURL,
+			"code_challenge_method", "S256", "code_challenge", base64.RawURLEncoding.EncodeToString(sum[:]))
+		back := s.Approve(s.Issuer + "/authorize?" + q.Encode())
+		if back.Get("state") != "st" || back.Get("iss") != s.Issuer {
+			t.Errorf("%v", back)
+		}
+		return back.Get("code")
+	}
+	exchange := func(code, verifier string) (int, map[string]any) {
+		return requestToken(t, s, "", "", newForm("grant_type", "authorization_code", "client_id", "us", "code", code, "redirect_uri", "http://127.0.0.1:9/cb",
+			"code_verifier", verifier, "resource", s.AgentURL))
+	}
+	if status, _ := exchange(code(), strings.Repeat("w", 43)); status != 400 {
+		t.Errorf("another verifier: %d", status)
+	}
+	once := code()
+	status, answer := exchange(once, verifier)
+	if status != 200 {
+		t.Fatalf("%d %v", status, answer)
+	}
+	if status, _ := exchange(once, verifier); status != 400 {
+		t.Errorf("a second time: %d", status)
+	}
+	refresh := func(token any) (int, map[string]any) {
+		text, _ := token.(string)
+		return requestToken(t, s, "", "", newForm("grant_type", "refresh_token", "client_id", "us", "refresh_token", text, "resource", s.AgentURL))
+	}
+	first := answer["refresh_token"]
+	if status, answer = refresh(first); status != 200 || answer["refresh_token"] == first {
+		t.Errorf("%d %v", status, answer)
+	}
+	if status, _ := refresh(first); status != 400 {
+		t.Errorf("rotated, again: %d", status)
+	}
+	if status, _ := refresh(answer["refresh_token"]); status != 400 {
+		t.Errorf("after that: %d", status)
+	}
+	made := s.RefreshToken("us", "")
+	if status, answer = refresh(made); status != 200 {
+		t.Errorf("made here: %d", status)
+	}
+	s.RevokeRefresh()
+	if status, answer = refresh(answer["refresh_token"]); status != 400 || answer["error"] != "invalid_grant" {
+		t.Errorf("all revoked: %d %v", status, answer)
+	}
+	s.Unregister("us")
+	if status, answer = refresh(made); status != 401 || answer["error"] != "invalid_client" {
+		t.Errorf("client forgotten: %d %v", status, answer)
+	}
+}
+
+// TestAuthorizeRefuses checks that an invalid authorization request leads to an error at the redirect, never to a code.
+func TestAuthorizeRefuses(t *testing.T) {
+	t.Parallel()
+	s := oauthtest.New(t, oauthtest.Options{Scopes: []string{"a"}, NoIss: true})
+	s.Register("us", "")
+	good := newForm("response_type", "code", "client_id", "us", "redirect_uri", "http://localhost:9/cb?x=y", "state", "st", "resource", s.AgentURL,
+		"code_challenge_method", "S256", "code_challenge", strings.Repeat("c", 43), "scope", "a")
+	for name, tt := range map[string]struct{ parameter, value, code string }{
+		"nothing":  {"scope", "a", ""},
+		"implicit": {"response_type", "token", "unsupported_response_type"},
+		"no state": {"state", "", "invalid_request"},
+		"plain":    {"code_challenge_method", "plain", "invalid_request"},
+		"resource": {"resource", s.Issuer, "invalid_target"},
+		"scope":    {"scope", "b", "invalid_scope"},
+	} {
+		q := newForm(tt.parameter, tt.value)
+		for name, values := range good {
+			if !q.Has(name) {
+				q[name] = values
+			}
+		}
+		back := s.Approve(s.Issuer + "/authorize?" + q.Encode())
+		if back.Get("error") != tt.code || back.Has("code") == (tt.code != "") || back.Get("x") != "y" || back.Has("iss") {
+			t.Errorf("%s: %v", name, back)
+		}
+	}
+}
+
+// TestAssertion checks that an assertion works once, with the right key, for this issuer, for a short time.
+func TestAssertion(t *testing.T) {
+	t.Parallel()
+	s := oauthtest.New(t, oauthtest.Options{})
+	ec, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	heraldtest.Must(t, err)
+	_, ed, err := ed25519.GenerateKey(rand.Reader)
+	heraldtest.Must(t, err)
+	s.RegisterKey("us", &ec.PublicKey)
+	s.RegisterKey("ed", ed.Public())
+	good := map[string]any{"iss": "us", "sub": "us", "aud": s.Issuer, "exp": time.Now().Add(time.Minute).Unix(), "jti": "1"}
+	sent := func(algorithm string, claims map[string]any, change ...any) int {
+		all := map[string]any{}
+		for name, value := range claims {
+			all[name] = value
+		}
+		for i := 0; i < len(change); i += 2 {
+			all[change[i].(string)] = change[i+1]
+		}
+		status, _ := requestToken(t, s, "", "", newForm("grant_type", "client_credentials", "resource", s.AgentURL, "client_assertion", signAssertion(t, algorithm, all, ec, ed),
+			"client_assertion_type", "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"))
+		return status
+	}
+	for title, got := range map[string]bool{
+		"good":           sent("ES256", good) == 200,
+		"again":          sent("ES256", good) == 401,
+		"in an array":    sent("ES256", good, "jti", "2", "aud", []string{s.Issuer}) == 200,
+		"Ed25519":        sent("EdDSA", good, "jti", "3", "iss", "ed", "sub", "ed") == 200,
+		"another issuer": sent("ES256", good, "jti", "4", "aud", s.Issuer+"/token") == 401,
+		"expired":        sent("ES256", good, "jti", "5", "exp", time.Now().Add(-time.Minute).Unix()) == 401,
+		"long":           sent("ES256", good, "jti", "6", "exp", time.Now().Add(time.Hour).Unix()) == 401,
+		"no id":          sent("ES256", good, "jti", "") == 401,
+		"another key":    sent("EdDSA", good, "jti", "7") == 401,
+		"another client": sent("ES256", good, "jti", "8", "sub", "ed") == 401,
+	} {
+		if !got {
+			t.Error(title)
+		}
+	}
+}
+
+// signAssertion returns a signed JWT.
+func signAssertion(t *testing.T, algorithm string, claims map[string]any, ec *ecdsa.PrivateKey, ed ed25519.PrivateKey) string {
+	t.Helper()
+	head, err := json.Marshal(map[string]string{"alg": algorithm})
+	heraldtest.Must(t, err)
+	body, err := json.Marshal(claims)
+	heraldtest.Must(t, err)
+	text := base64.RawURLEncoding.EncodeToString(head) + "." + base64.RawURLEncoding.EncodeToString(body)
+	var signature []byte
+	if algorithm == "EdDSA" {
+		signature, err = ed.Sign(rand.Reader, []byte(text), crypto.Hash(0))
+	} else {
+		sum := sha256.Sum256([]byte(text))
+		r, v, signErr := ecdsa.Sign(rand.Reader, ec, sum[:])
+		signature, err = append(r.FillBytes(make([]byte, 32)), v.FillBytes(make([]byte, 32))...), signErr
+	}
+	heraldtest.Must(t, err)
+	return text + "." + base64.RawURLEncoding.EncodeToString(signature)
+}

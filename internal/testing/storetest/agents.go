@@ -1,0 +1,223 @@
+package storetest
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+// disabled is the outcome of a delivery that is held because its agent is disabled: by its row or, with elsewhere, by
+// the servers file (store.Outcome.Elsewhere).
+func disabled(elsewhere bool) store.Outcome {
+	return store.Outcome{Status: store.Held, Reason: "agent_disabled", Free: true, Stage: "check", Elsewhere: elsewhere}
+}
+
+// releaseOfEnabled checks that ReleaseEnabled releases deliveries that the servers file held, and no others.
+func (s *suite) releaseOfEnabled() {
+	byFile, byRow, auth := s.takeOne(1), s.takeOne(2), s.takeOne(3)
+	s.record(s.claim(byFile), disabled(true))
+	s.is(byFile.ID, store.Held, "agent_disabled", 0, 0) // although the row is enabled
+	_, _, err := s.EnableAgent(s.Context(), Agent(2), false)
+	s.must(err)
+	s.record(s.claim(byRow), disabled(false))
+	s.heldBack(auth)
+	more := s.take(4, 2)
+	for _, t := range more {
+		s.record(s.claim(t), disabled(true))
+	}
+	if r := s.agentRow(1); r.State != store.StateDisabled || !r.Enabled {
+		s.Errorf("%+v", r)
+	}
+
+	release := func(want int, except ...int) []store.Task {
+		s.Helper()
+		n, tasks, err := s.ReleaseEnabled(s.Context(), func(a store.Agent) bool {
+			return slices.ContainsFunc(except, func(agent int) bool { return a == Agent(agent) })
+		})
+		s.must(err)
+		if tasks = s.toRun(tasks, n); n != want || len(tasks) != want {
+			s.Fatalf("%d released, handed out %+v; want %d", n, tasks, want)
+		}
+		return tasks
+	}
+	release(0, 1, 4)
+	tasks := release(2, 1)
+	for i, t := range tasks {
+		if t.ID != more[i].ID || t.N != more[i].N+1 {
+			s.Errorf("%+v after %+v", t, more[i])
+		}
+	}
+	if r := s.agentRow(4); r.State != store.StatePending {
+		s.Errorf("%+v", r)
+	}
+	n, tasks, err := s.ReleaseEnabled(s.Context(), nil)
+	tasks = s.toRun(tasks, n)
+	if n != 1 || len(tasks) != 1 || tasks[0].ID != byFile.ID || err != nil {
+		s.Errorf("%d released, %+v, %v", n, tasks, err)
+	}
+	c := s.claim(tasks[0])
+	if c.Attempt != 1 || c.Replay {
+		s.Errorf("%+v", c)
+	}
+	s.record(c, delivered)
+	s.is(byRow.ID, store.Held, "agent_disabled", 0, 0)
+	s.is(auth.ID, store.Held, "auth_required", 0, 0)
+}
+
+func (s *suite) agentRow(agent int) store.AgentRow {
+	s.Helper()
+	r, err := s.AgentRow(s.Context(), Agent(agent))
+	s.must(err)
+	return r
+}
+
+// agentStates checks the agent's state after each kind of outcome.
+func (s *suite) agentStates() {
+	task := s.takeOne(1)
+	if r := s.agentRow(1); r.State != store.StatePending {
+		s.Errorf("before anything is tried: %+v", r)
+	}
+	again := func(o store.Outcome) store.Outcome {
+		o.Status, o.Delay, o.Task, o.Stage = store.Waiting, time.Minute, true, "call"
+		return o
+	}
+	for i, tt := range []struct {
+		o    store.Outcome
+		want string
+	}{
+		{again(store.Outcome{Reason: "chain_unavailable"}), store.StatePending}, // the agent was not called
+		{again(store.Outcome{Reason: "server_error", AgentError: "it said 503"}), store.StateFailed},
+		{again(store.Outcome{Reason: "throttled", Free: true}), store.StateFailed},
+		{again(store.Outcome{Reason: "auth_required", AgentError: "it said 401"}), store.StateNeedsAuth},
+		{again(store.Outcome{Reason: "auth_failed"}), store.StateNeedsAuth}, // failed with a job's own headers
+		{again(store.Outcome{Reason: "agent_disabled", Free: true}), store.StateDisabled},
+		{again(store.Outcome{Reason: "throttled", Free: true}), store.StatePending}, // enabled again
+		{delivered, store.StateConnected},
+	} {
+		r := s.record(s.claim(task), tt.o)
+		if got := s.agentRow(1); got.State != tt.want {
+			s.Errorf("%d: after %s %s it is %s, want %s", i, tt.o.Status, tt.o.Reason, got.State, tt.want)
+		}
+		if r.Task != nil {
+			task = *r.Task
+			s.Advance(time.Minute)
+		}
+	}
+	if r := s.agentRow(1); r.LastOKAt == nil || r.LastError != "it said 401" || r.LastErrorAt == nil {
+		s.Errorf("%+v", r)
+	}
+	if _, _, err := s.EnableAgent(s.Context(), Agent(1), false); err != nil {
+		s.Error(err)
+	}
+	s.record(s.claim(s.takeMore(1, 1, 1)[0]), delivered) // a success does not enable the agent
+	if r := s.agentRow(1); r.State != store.StateDisabled || r.Enabled {
+		s.Errorf("%+v", r)
+	}
+}
+
+// endpointOfJob checks that an outcome at an endpoint that the job named leaves the agent's row unchanged.
+func (s *suite) endpointOfJob() {
+	s.record(s.claim(s.takeOne(1)), delivered)
+	healthy := s.agentRow(1)
+	failing := store.Outcome{Status: store.Dead, Reason: "server_error", Stage: "call", Called: true, AgentError: "a stranger said 503",
+		Endpoint: "https://stranger.example/mcp", Protocol: "2025-03-26", ServerInfo: json.RawMessage(`{"Name":"stranger"}`),
+		Tools: store.ToolList([]store.KnownTool{{Name: "stranger"}}), EndpointOfJob: true}
+	succeeding := failing
+	succeeding.Status, succeeding.Reason, succeeding.AgentOK, succeeding.AgentError = store.Delivered, "", true, ""
+	refused := failing
+	refused.Status, refused.Reason = store.Held, "auth_required"
+	for i, o := range []store.Outcome{failing, succeeding, refused} {
+		s.record(s.claim(s.takeMore(1, 1, i+1)[0]), o)
+		got := s.agentRow(1)
+		got.Open, got.UpdatedAt = healthy.Open, healthy.UpdatedAt
+		if !reflect.DeepEqual(got, healthy) {
+			s.Errorf("after %s %s: %+v, want %+v", o.Status, o.Reason, got, healthy)
+		}
+	}
+	hours, err := s.AgentStats(s.Context(), Agent(1), time.Time{})
+	s.must(err)
+	if len(hours) != 1 || hours[0].Calls != 1 || hours[0].Failed != 0 {
+		s.Errorf("%+v", hours)
+	}
+}
+
+// learned checks that an outcome's observations of the agent's server are stored, and that missing ones change nothing.
+func (s *suite) learned() {
+	o := delivered
+	o.Endpoint, o.Protocol = "https://a.example/mcp", "2025-11-25"
+	o.ServerInfo = json.RawMessage(`{"Name":"a","Version":"1"}`)
+	o.Tools = store.ToolList([]store.KnownTool{{Name: "agent.receiveFeedback", Schema: true}, {Name: "other"}})
+	tasks := s.take(1, 3)
+	succeeded := func(c *store.Claim, want bool) *store.Claim {
+		if c.Succeeded != want {
+			s.Errorf("task %d: the agent succeeded within the hour: %t, want %t", c.N, c.Succeeded, want)
+		}
+		return c
+	}
+	s.record(succeeded(s.claim(tasks[0]), false), o)
+	s.record(succeeded(s.claim(tasks[1]), true), delivered)
+	s.Advance(store.RecentSuccess)
+	s.knows(1, store.AgentObservation{Endpoint: o.Endpoint, Protocol: o.Protocol, ServerInfo: o.ServerInfo, Tools: o.Tools, State: store.StateConnected})
+	old := o.ServerInfo
+	o = delivered
+	o.Protocol, o.Tools = "2026-07-28", store.ToolList(nil)
+	s.record(succeeded(s.claim(tasks[2]), false), o)
+	s.knows(1, store.AgentObservation{Endpoint: "https://a.example/mcp", Protocol: "2026-07-28", ServerInfo: old, Tools: json.RawMessage(`[]`), State: store.StateConnected})
+}
+
+// learnedWithoutDelivery checks that ObserveAgent stores an observation, and changes neither last_ok_at nor a disabled
+// agent's state.
+func (s *suite) learnedWithoutDelivery() {
+	if _, err := s.AgentRow(s.Context(), Agent(1)); !errors.Is(err, store.ErrNotFound) {
+		s.Error(err)
+	}
+	first := store.AgentObservation{Endpoint: "stdio:agent", Protocol: "2025-06-18", ServerInfo: json.RawMessage(`{"Name":"p"}`),
+		Tools: store.ToolList([]store.KnownTool{{Name: "x", Schema: true}}), State: store.StateConnected}
+	s.must(s.ObserveAgent(s.Context(), Agent(1), first)) // inserts the agent
+	s.knows(1, first)
+	if r := s.agentRow(1); r.LastOKAt != nil || r.LastError != "" || !r.Enabled {
+		s.Errorf("%+v", r)
+	}
+	s.must(s.ObserveAgent(s.Context(), Agent(1), store.AgentObservation{State: store.StateNeedsAuth, Error: "it said 401"}))
+	first.State, first.Error = store.StateNeedsAuth, "it said 401"
+	s.knows(1, first)
+	s.must(s.ObserveAgent(s.Context(), Agent(1), store.AgentObservation{}))
+	s.knows(1, first)
+	_, _, err := s.EnableAgent(s.Context(), Agent(1), false)
+	s.must(err)
+	s.must(s.ObserveAgent(s.Context(), Agent(1), store.AgentObservation{State: store.StateConnected, Protocol: "2025-11-25"}))
+	first.State, first.Protocol = store.StateDisabled, "2025-11-25"
+	s.knows(1, first)
+	// The servers file disabled this agent when its delivery was held, and does not disable it now.
+	s.record(s.claim(s.take(2, 1)[0]), store.Outcome{Status: store.Held, Reason: "agent_disabled", Stage: "check", Free: true, Elsewhere: true})
+	s.must(s.ObserveAgent(s.Context(), Agent(2), store.AgentObservation{State: store.StateConnected}))
+	if r := s.agentRow(2); r.State != store.StateConnected {
+		s.Errorf("enabled, found connected, and %s", r.State)
+	}
+	for _, state := range []string{store.StateDisabled, store.StatePending, "x"} {
+		if s.ObserveAgent(s.Context(), Agent(1), store.AgentObservation{State: state}) == nil {
+			s.Errorf("an agent was found %q", state)
+		}
+	}
+}
+
+// knows checks the stored observations of an agent's server.
+func (s *suite) knows(agent int, want store.AgentObservation) {
+	s.Helper()
+	r := s.agentRow(agent)
+	got := store.AgentObservation{Endpoint: r.Endpoint, Protocol: r.Protocol, ServerInfo: r.ServerInfo, Tools: r.Tools, State: r.State, Error: r.LastError}
+	if got.Error != "" && r.LastErrorAt == nil {
+		s.Error("nobody knows when it failed")
+	}
+	for _, raw := range []*json.RawMessage{&got.ServerInfo, &got.Tools, &want.ServerInfo, &want.Tools} {
+		var v any
+		_ = json.Unmarshal(*raw, &v)
+		*raw, _ = json.Marshal(v) // jsonb adds spaces
+	}
+	heraldtest.Equal(s, "what is known of the agent", got, want)
+}

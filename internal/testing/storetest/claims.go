@@ -1,0 +1,472 @@
+package storetest
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/tracecontext"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+// accept checks the verdicts for new, known, conflicting and refused jobs.
+func (s *suite) accept() {
+	j := Feedback(1, 1)
+	other := Feedback(1, 1)
+	other.Tag1 = "something else"
+	refused := store.Intake{Job: Feedback(1, 2), Refused: "no good", Received: json.RawMessage(`{"received": {"text": "{"}}`)}
+	for i, tt := range []struct {
+		in      store.Intake
+		verdict store.Verdict
+		status  store.Status
+		field   string
+		tasks   int
+	}{
+		{store.Intake{Job: j}, store.Accepted, store.Queued, "", 1},
+		{store.Intake{Job: j}, store.Known, store.Queued, "", 0},
+		{store.Intake{Job: other}, store.Conflict, store.Queued, "tag1", 0},
+		{refused, store.Accepted, store.Rejected, "", 0},
+		{refused, store.Known, store.Rejected, "", 0},
+	} {
+		out, tasks, err := s.Accept(s.Context(), []store.Intake{tt.in})
+		s.must(err)
+		if a := out[0]; a.Verdict != tt.verdict || a.Status != tt.status || a.Field != tt.field || a.ID != tt.in.Job.ID() || len(tasks) != tt.tasks {
+			s.Errorf("%d: %+v and %d tasks, want %+v", i, out[0], len(tasks), tt)
+		}
+	}
+	s.is(j.ID(), store.Queued, "", 0, 0)
+	s.is(refused.Job.ID(), store.Rejected, "invalid_job", 0, 0)
+	if d := s.read(refused.Job.ID()); string(d.Result) != string(refused.Received) || d.Job != nil {
+		s.Errorf("of the refused job %s is kept", d.Result)
+	}
+	if d := s.read(j.ID()); d.Dispatch != 1 || d.Key != j.Key() {
+		s.Errorf("%+v", d)
+	}
+	if _, err := s.DeliveryByKey(s.Context(), "nobody's"); !errors.Is(err, store.ErrNotFound) {
+		s.Errorf("a key that nobody holds: %v", err)
+	}
+	if _, err := s.Delivery(s.Context(), uuid.New()); !errors.Is(err, store.ErrNotFound) {
+		s.Error(err)
+	}
+}
+
+// keepsTraces checks that all claims and the row have the trace of the job, or the delivery's own.
+func (s *suite) keepsTraces() {
+	const caller = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	for i, tt := range []struct{ brought, kept string }{
+		{caller, caller}, {"", ""},
+	} {
+		j := Feedback(1+i, 1)
+		_, tasks, err := s.Accept(s.Context(), []store.Intake{{Job: j, Traceparent: tt.brought}})
+		s.must(err)
+		again, _, err := s.Accept(s.Context(), []store.Intake{{Job: j, Traceparent: strings.Replace(caller, "4bf9", "aaaa", 1)}})
+		s.must(err)
+		if again[0].Verdict != store.Known {
+			s.Errorf("a traceparent makes a known job %s", again[0].Verdict)
+		}
+		c := s.claim(tasks[0])
+		r := s.record(c, failed(time.Minute))
+		s.Advance(time.Minute)
+		for _, c := range []*store.Claim{c, s.claim(*r.Task)} {
+			if c.Traceparent != tt.kept {
+				s.Errorf("attempt %d knows %q, want %q", c.Attempt, c.Traceparent, tt.kept)
+			}
+		}
+		if d, want := s.read(j.ID()), tracecontext.Of(j.ID(), tt.kept).TraceID.String(); d.TraceID != want {
+			s.Errorf("the row shows trace %q, want %q", d.TraceID, want)
+		}
+	}
+}
+
+// oneClaimWins checks that of concurrent claims for one task, one succeeds.
+func (s *suite) oneClaimWins() {
+	task := s.takeOne(1)
+	var won atomic.Int32
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			c, err := s.Claim(s.Context(), task.ID, task.N, lease)
+			if err != nil {
+				s.Error(err)
+			}
+			if c != nil {
+				won.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if won.Load() != 1 {
+		s.Errorf("%d claims were given", won.Load())
+	}
+	s.is(task.ID, store.Running, "", 1, 1)
+}
+
+// claimsAreRefused checks that only the newest task of a dispatched, due delivery can claim it.
+func (s *suite) claimsAreRefused() {
+	task := s.takeOne(1)
+	s.refused(uuid.New(), 1, "there is no such delivery")
+	for _, n := range []int{math.MinInt, -1, 0, 2, math.MaxInt32, math.MaxInt} {
+		s.refused(task.ID, n, "n is not the row's")
+	}
+	c := s.claim(task)
+	if c.Attempt != 1 || c.Budget != 1 || c.Called || c.Unfinished || c.Replay || !c.Enabled || c.Agent() != Agent(1) ||
+		c.LeaseUntil.Sub(c.StartedAt) != lease || c.Job.Tag1 != "uptime" || c.FetchFailures != 0 {
+		s.Errorf("%+v", c)
+	}
+	s.refused(task.ID, task.N, "it runs")
+	r := s.record(c, failed(time.Minute))
+	s.early(task.ID, task.N)
+	s.Advance(time.Minute)
+	s.refused(task.ID, task.N+1, "there is no such task yet")
+	held := store.Outcome{Status: store.Held, Reason: "auth_required", Free: true, Stage: "call"}
+	s.record(s.claim(*r.Task), held)
+	s.refused(task.ID, r.Task.N, "it is held")
+	ended := s.takeOne(2)
+	s.record(s.claim(ended), delivered)
+	s.refused(ended.ID, ended.N, "it is delivered")
+	tasks := s.take(3, store.MaxDispatchedPerAgent+1)
+	if len(tasks) != store.MaxDispatchedPerAgent {
+		s.Fatalf("%d handed out", len(tasks))
+	}
+	last := Feedback(3, store.MaxDispatchedPerAgent+1).ID()
+	for n := range 3 {
+		s.refused(last, n, "it is not handed out")
+	}
+	if got := s.read(task.ID); got.Attempts != 1 || len(got.History) != 1 {
+		s.Errorf("refused claims count: %+v", got)
+	}
+}
+
+// waitIsClaimedWhenDue checks that a waiting delivery can be claimed from one second before the end of its wait, and
+// not earlier.
+func (s *suite) waitIsClaimedWhenDue() {
+	task := s.takeOne(1)
+	r := s.record(s.claim(task), failed(time.Minute))
+	if r.Task == nil || r.Task.N != task.N || r.Task.ID != task.ID || r.Task.Attempts != 1 || !r.Task.At.Equal(r.NextAttemptAt) {
+		s.Fatalf("%+v", r)
+	}
+	d := s.is(task.ID, store.Waiting, "server_error", 1, 1)
+	if d.NextAttemptAt.Sub(d.UpdatedAt) != time.Minute || d.Dispatch != r.Task.N {
+		s.Errorf("%+v", d)
+	}
+	s.Advance(58 * time.Second)
+	s.early(task.ID, task.N)
+	s.Advance(time.Second + 500*time.Millisecond) // Redis may be half a second early
+	c := s.claim(*r.Task)
+	if c.Attempt != 2 || c.Budget != 2 || !c.Called || c.Unfinished {
+		s.Errorf("%+v", c)
+	}
+}
+
+// extend checks that a lease can be extended until it expires or the outcome is recorded.
+func (s *suite) extend() {
+	c := s.claim(s.takeOne(1))
+	s.Advance(lease - time.Second)
+	s.must(s.Extend(s.Context(), c, lease))
+	s.Advance(lease - time.Second)
+	if n, _, err := s.ExpireLeases(s.Context(), 10, attempts); n != 0 || err != nil {
+		s.Errorf("the lease ran out: %d, %v", n, err)
+	}
+	s.Advance(2 * time.Second)
+	if err := s.Extend(s.Context(), c, lease); !errors.Is(err, store.ErrFenced) {
+		s.Errorf("a lease that ran out was renewed: %v", err)
+	}
+	s.record(c, failed(time.Second)) // no other worker has claimed it
+	if err := s.Extend(s.Context(), c, lease); !errors.Is(err, store.ErrFenced) {
+		s.Errorf("a recorded claim was renewed: %v", err)
+	}
+}
+
+// fence checks that a worker that lost its claim changes nothing, dispatches nothing and counts nothing.
+func (s *suite) fence() {
+	tasks := s.take(1, 10)
+	old := s.claim(tasks[0])
+	s.lose(old)
+	before := s.is(old.ID, store.Queued, "", 1, 1)
+	late := []store.Outcome{failed(time.Second), notYet(time.Second), {Status: store.Dead, Reason: "timeout", AgentError: "x"},
+		{Status: store.Held, Reason: "auth_required", Free: true}, {Status: store.Skipped, Reason: "no_uri"},
+		{Status: store.Rejected, Reason: "tool_error", Called: true}}
+	for _, o := range late {
+		s.fenced(old, o)
+	}
+	if after := s.is(old.ID, store.Queued, "", 1, 1); after.Dispatch != before.Dispatch || after.History[0].Outcome != "" {
+		s.Errorf("a lost claim changed the row: %+v", after)
+	}
+	if n := s.handed(); n != store.MaxDispatchedPerAgent-1 {
+		s.Errorf("%d handed out by a lost claim", n-store.MaxDispatchedPerAgent+1)
+	}
+	again := s.next()
+	if again.ID != old.ID || again.N != old.N+1 {
+		s.Fatalf("%+v", again) // the oldest goes first
+	}
+	c := s.claim(again)
+	if c.No <= old.No || c.Attempt != 2 {
+		s.Errorf("second claim %+v after %+v", c, old)
+	}
+	for _, o := range late {
+		s.fenced(old, o)
+	}
+	if err := s.Extend(s.Context(), old, lease); !errors.Is(err, store.ErrFenced) {
+		s.Error(err)
+	}
+	s.is(old.ID, store.Running, "", 2, 2)
+	s.record(c, delivered)
+	s.outcomes(old.ID, "", "delivered")
+}
+
+// lateSuccessEnds checks the one exception to the fence: a success is recorded although its claim was lost.
+func (s *suite) lateSuccessEnds() {
+	for agent, meanwhile := range []func(){
+		func() {},                       // the delivery is in the backlog
+		func() { s.claim(s.next()) },    // another worker runs it
+		func() { s.waiting(s.next()) },  // another worker failed
+		func() { s.heldBack(s.next()) }, // another worker held it
+	} {
+		old := s.claim(s.takeOne(agent + 1))
+		s.lose(old)
+		meanwhile()
+		s.record(old, delivered)
+		d := s.read(old.ID)
+		if d.Status != store.Delivered || d.FinishedAt == nil || d.History[0].Outcome != "delivered" {
+			s.Errorf("case %d: %+v", agent, d)
+		}
+		if n := len(d.History); n > 1 {
+			s.refused(old.ID, d.Dispatch, "it is delivered")
+		}
+	}
+	// The other worker's claim is lost: its failure changes nothing, its success completes its own attempt.
+	old := s.claim(s.takeOne(10))
+	s.lose(old)
+	other := s.claim(s.next())
+	s.record(old, delivered)
+	s.fenced(other, failed(time.Second))
+	s.outcomes(old.ID, "delivered", "")
+	s.fenced(other, delivered)
+	s.outcomes(old.ID, "delivered", "delivered")
+}
+
+func (s *suite) waiting(t store.Task) { s.record(s.claim(t), failed(time.Hour)) }
+func (s *suite) heldBack(t store.Task) {
+	s.record(s.claim(t), store.Outcome{Status: store.Held, Reason: "auth_required", Free: true})
+}
+
+// lateSuccessOfWhatEnded checks that a late success of an ended delivery completes its attempt only.
+func (s *suite) lateSuccessOfWhatEnded() {
+	old := s.claim(s.takeOne(1))
+	s.lose(old)
+	moved, _, _, err := s.Cancel(s.Context(), []uuid.UUID{old.ID}, false)
+	s.must(err)
+	if moved != 1 {
+		s.Fatal(moved)
+	}
+	s.fenced(old, delivered)
+	d := s.is(old.ID, store.Cancelled, "operator", 1, 1)
+	if d.History[0].Outcome != "delivered" {
+		s.Errorf("%+v", d.History)
+	}
+}
+
+// recordTwice checks that recording the same outcome again returns the same answer, and that invalid statuses are
+// rejected.
+func (s *suite) recordTwice() {
+	task := s.takeOne(1)
+	c := s.claim(task)
+	first := s.record(c, failed(time.Minute))
+	second := s.record(c, failed(time.Minute)) // the first answer was lost
+	if second.Task == nil || second.Task.N != first.Task.N || second.Task.ID != first.Task.ID {
+		s.Errorf("first %+v, second %+v", first.Task, second.Task)
+	}
+	s.is(task.ID, store.Waiting, "server_error", 1, 1)
+	s.fenced(c, store.Outcome{Status: store.Dead, Reason: "timeout"})
+	s.Advance(time.Minute)
+	c = s.claim(*first.Task)
+	s.fenced(&store.Claim{ID: c.ID, No: c.No - 1, Job: c.Job, Attempt: 1}, failed(time.Minute))
+	s.record(c, delivered)
+	s.record(c, delivered)
+	s.outcomes(task.ID, "waiting", "delivered")
+	for _, status := range []store.Status{store.Running, store.Queued, ""} {
+		if _, err := s.Record(s.Context(), c, store.Outcome{Status: status}); err == nil || errors.Is(err, store.ErrFenced) {
+			s.Errorf("an attempt led to %q: %v", status, err)
+		}
+	}
+}
+
+// freeOutcomes checks that a free outcome does not count as an attempt, unless the agent was called.
+func (s *suite) freeOutcomes() {
+	for i, tt := range []struct {
+		o        store.Outcome
+		attempts int
+	}{
+		{notYet(time.Minute), 0},
+		{store.Outcome{Status: store.Held, Reason: "chain_unconfigured", Free: true, Stage: "check"}, 0},
+		{store.Outcome{Status: store.Waiting, Reason: "throttled", Free: true, Called: true, Stage: "call"}, 1},
+		{store.Outcome{Status: store.Held, Reason: "held_unknown", Free: true, Called: true, Stage: "call"}, 1},
+		{store.Outcome{Status: store.Waiting, Reason: "timeout", Stage: "call"}, 1},
+		{store.Outcome{Status: store.Skipped, Reason: "no_uri", Stage: "resolve"}, 1},
+		{store.Outcome{Status: store.Rejected, Reason: "tool_error", Stage: "call", Called: true}, 1},
+	} {
+		task := s.takeOne(i + 1)
+		s.record(s.claim(task), tt.o)
+		s.is(task.ID, tt.o.Status, tt.o.Reason, tt.attempts, tt.attempts)
+	}
+	// Free attempts do not count: after any number of them, the next attempt is the first.
+	task := s.takeOne(20)
+	for range 4 {
+		c := s.claim(task)
+		if c.Attempt != 1 || c.Budget != 1 || c.Called || c.Unfinished {
+			s.Fatalf("%+v", c)
+		}
+		task = *s.record(c, notYet(time.Minute)).Task
+		s.Advance(time.Minute)
+	}
+}
+
+// unfinishedAndCalled checks Claim.Unfinished and Claim.Called after attempts without an outcome and after calls.
+func (s *suite) unfinishedAndCalled() {
+	task := s.takeOne(1)
+	old := s.claim(task)
+	s.lose(old)
+	c := s.claim(s.next())
+	if !c.Unfinished || !c.Called || c.Attempt != 2 || c.Budget != 2 {
+		s.Errorf("after a worker that died: %+v", c)
+	}
+	// The outcome of the second attempt is recorded. That of the first stays unknown.
+	r := s.record(c, notYet(time.Minute))
+	s.is(task.ID, store.Waiting, "not_confirmed", 1, 1)
+	s.Advance(time.Minute)
+	if c = s.claim(*r.Task); !c.Unfinished || !c.Called || c.Attempt != 2 {
+		s.Errorf("%+v", c)
+	}
+	s.record(c, delivered)
+	s.outcomes(task.ID, "", "delivered")
+
+	task = s.takeOne(2)
+	r = s.record(s.claim(task), store.Outcome{Status: store.Waiting, Reason: "connect_failed", Delay: time.Minute, Task: true, Stage: "call"})
+	s.Advance(time.Minute)
+	if c = s.claim(*r.Task); c.Unfinished || c.Called {
+		s.Errorf("after a call that was never written: %+v", c)
+	}
+	r = s.record(c, failed(time.Minute))
+	s.Advance(time.Minute)
+	if c = s.claim(*r.Task); c.Unfinished || !c.Called {
+		s.Errorf("after a call: %+v", c)
+	}
+}
+
+// failedFetches checks that Claim.FetchFailures counts failed fetches of the present budget.
+func (s *suite) failedFetches() {
+	o := store.Outcome{Status: store.Waiting, Reason: "content_unavailable", Delay: time.Minute, Task: true, Stage: "fetch", FetchFailed: true}
+	task := s.takeOne(1)
+	for want := range attempts {
+		c := s.claim(task)
+		if c.FetchFailures != want {
+			s.Errorf("%d failed fetches, want %d", c.FetchFailures, want)
+		}
+		task = *s.record(c, o).Task
+		s.Advance(time.Minute)
+	}
+	task = *s.record(s.claim(task), failed(time.Minute)).Task
+	s.Advance(time.Minute)
+	c := s.claim(task)
+	if c.FetchFailures != attempts {
+		s.Errorf("%d failed fetches after another failure", c.FetchFailures)
+	}
+	s.record(c, store.Outcome{Status: store.Dead, Reason: "server_error"})
+	_, _, tasks, err := s.Replay(s.Context(), []uuid.UUID{task.ID}, false)
+	s.must(err)
+	if c := s.claim(tasks[0]); c.FetchFailures != 0 {
+		s.Errorf("%d failed fetches after a replay", c.FetchFailures)
+	}
+}
+
+// epochIsRaisedOnce checks that failures with Outcome.Moved raise the epoch once, and once more after the agent has
+// accepted a call.
+func (s *suite) epochIsRaisedOnce() {
+	moved := failed(time.Minute)
+	moved.Moved = true
+	tasks := s.take(1, 7)
+	first, second := s.claim(tasks[0]), s.claim(tasks[1])
+	s.record(first, moved)
+	if c := s.claim(tasks[2]); c.Epoch != first.Epoch+1 {
+		s.Errorf("epoch %d after %d", c.Epoch, first.Epoch)
+	} else {
+		s.record(second, moved) // resolved before the epoch was raised
+		s.record(c, moved)      // resolved again, and still failing
+	}
+	c := s.claim(tasks[3])
+	if c.Epoch != first.Epoch+1 {
+		s.Errorf("epoch %d was raised again", c.Epoch)
+	}
+	s.record(c, delivered)
+	s.record(s.claim(tasks[4]), failed(time.Minute)) // without Outcome.Moved
+	c = s.claim(tasks[5])
+	if c.Epoch != first.Epoch+1 {
+		s.Errorf("epoch %d", c.Epoch)
+	}
+	s.record(c, moved)
+	if c := s.claim(tasks[6]); c.Epoch != first.Epoch+2 {
+		s.Errorf("epoch %d after it worked and failed", c.Epoch)
+	}
+}
+
+// agentsDisabledAndEnabled checks that enabling an agent releases the deliveries that were held because it was
+// disabled.
+func (s *suite) agentsDisabledAndEnabled() {
+	task := s.takeOne(1)
+	enable := func(on bool, want int) []store.Task {
+		s.Helper()
+		n, tasks, err := s.EnableAgent(s.Context(), Agent(1), on)
+		s.must(err)
+		if n != want {
+			s.Errorf("%d released, want %d", n, want)
+		}
+		return s.toRun(tasks, n)
+	}
+	enable(false, 0)
+	c := s.claim(task)
+	if c.Enabled {
+		s.Error("the claim says enabled")
+	}
+	s.record(c, store.Outcome{Status: store.Held, Reason: "agent_disabled", Free: true, Stage: "check"})
+	s.is(task.ID, store.Held, "agent_disabled", 0, 0)
+	other := s.takeOne(2)
+	if c := s.claim(other); !c.Enabled {
+		s.Error("another agent is disabled")
+	} else {
+		s.record(c, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true})
+	}
+	enable(false, 0)
+	tasks := enable(true, 1)
+	if len(tasks) != 1 || tasks[0].ID != task.ID || tasks[0].N != task.N+1 {
+		s.Fatalf("%+v", tasks)
+	}
+	if c := s.claim(tasks[0]); !c.Enabled || c.Budget != 1 || c.Replay {
+		s.Errorf("%+v", c)
+	}
+	s.is(other.ID, store.Held, "auth_required", 0, 0)
+}
+
+// policy checks that a claim has the agent's present policy.
+func (s *suite) policy() {
+	if c := s.claim(s.takeOne(1)); c.Policy.OnUnknown == "hold" {
+		s.Errorf("%+v", c.Policy)
+	}
+	s.must(s.SetPolicy(s.Context(), Agent(2), store.Policy{OnUnknown: "hold"})) // inserts the agent
+	if c := s.claim(s.takeOne(2)); c.Policy.OnUnknown != "hold" {
+		s.Errorf("%+v", c.Policy)
+	}
+	s.must(s.SetPolicy(s.Context(), Agent(2), store.Policy{OnUnknown: "resend"}))
+	tasks := s.take(3, 2)
+	if c := s.claim(tasks[0]); c.Policy.OnUnknown == "hold" {
+		s.Errorf("%+v", c.Policy)
+	}
+	s.must(s.SetPolicy(s.Context(), Agent(3), store.Policy{OnUnknown: "hold"})) // between two claims
+	if c := s.claim(tasks[1]); c.Policy.OnUnknown != "hold" {
+		s.Errorf("%+v", c.Policy)
+	}
+}

@@ -1,0 +1,116 @@
+package trial
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/ethereum/go-ethereum/crypto"
+)
+
+const (
+	hangingCalls = 32
+	hangingSlots = 64 // half of them are for agents without a success, so that all hanging agents can be called at once
+)
+
+// TestHangingLargeArguments gives a worker 32 files of two megabytes, each for an agent that accepts the call and never
+// answers, and at the same time a delivery to a healthy agent. Every byte of the files is a quotation mark, which takes
+// two bytes in JSON.
+func TestHangingLargeArguments(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells the most memory that a process has held")
+	}
+	h := startHanger(t)
+	w := startOneWorker(t, "hanging", bombTime, 1, hangingSlots, "HERALD_LEASE=120s", "HERALD_CALL_TIMEOUT=60s")
+	var lines strings.Builder
+	for i := range hangingCalls {
+		lines.WriteString(h.line(i))
+	}
+	_, _, err := w.Enqueue(w.ctx, strings.NewReader(lines.String()))
+	w.must(err)
+	w.must(Until(w.ctx, pollSlow, "every delivery to be in its call or put off", func() (bool, error) {
+		rows, err := w.Rows(w.ctx)
+		return int(h.calls.Load())+CountStatus(rows)["waiting agent_busy"] >= hangingCalls, err
+	}))
+	w.checkCalled(w.agents.Line(0, 0))
+	peak, err := w.worker.PeakResidentBytes()
+	w.must(err)
+	t.Log(NewFigures("hanging", strconv.Itoa(hangingCalls)).Add("in_flight", h.calls.Load()).Add("peak", peak>>20))
+	if peak > mostMemory {
+		t.Errorf("the worker held %d MiB, %d are allowed", peak>>20, mostMemory>>20)
+	}
+	close(h.done) // otherwise the worker waits for its calls
+}
+
+// hanger serves large files, and agents that never answer a call. Each agent has its own address, because one address
+// gets only a part of the slots.
+type hanger struct {
+	http.Server
+	urls  []string
+	calls atomic.Int64
+	done  chan struct{} // closed: held calls end
+}
+
+func startHanger(t *testing.T) *hanger {
+	h := &hanger{done: make(chan struct{})}
+	h.Handler = h
+	var serving sync.WaitGroup
+	t.Cleanup(func() {
+		_ = h.Close()
+		serving.Wait()
+	})
+	for i := range hangingCalls {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.1.%d:0", i+1))
+		heraldtest.Must(t, err)
+		h.urls = append(h.urls, "http://"+l.Addr().String())
+		serving.Go(func() { _ = h.Serve(l) })
+	}
+	return h
+}
+
+func (h *hanger) file(i int) []byte {
+	return append(strconv.AppendInt(nil, int64(i), 10), bytes.Repeat([]byte{'"'}, documentMax-1<<10)...)
+}
+
+func (h *hanger) line(i int) string {
+	return fmt.Sprintf(`{"type":"NewFeedback","chainId":8453,"agentId":"%d","clientAddress":"0x%040x","feedbackIndex":1,"value":"95","valueDecimals":0,`+
+		`"feedbackURI":"%s/file/%d","feedbackHash":%q,"action":{"resolveEndpoint":false,"endpoint":{"transport":"http","url":"%s/mcp/%d"},`+
+		`"includeFileContent":true,"verifyFileHash":true}}`+"\n", 1000+i, 1000+i, h.urls[i], i, crypto.Keccak256Hash(h.file(i)), h.urls[i], i)
+}
+
+func (h *hanger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	kind, name, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	if kind == "file" {
+		number, _ := strconv.Atoi(name)
+		_, _ = w.Write(h.file(number))
+		return
+	}
+	var req request
+	if r.Method != http.MethodPost || json.NewDecoder(r.Body).Decode(&req) != nil {
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		return
+	}
+	switch req.Method {
+	case "initialize":
+		reply(w, r, req.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"hanger","version":"1"}}`)
+	case "tools/list":
+		reply(w, r, req.ID, `{"tools":[{"name":"agent.receiveFeedback","inputSchema":{"type":"object"}}]}`)
+	case "tools/call":
+		h.calls.Add(1)
+		select {
+		case <-r.Context().Done():
+		case <-h.done:
+		}
+	default:
+		w.WriteHeader(http.StatusAccepted)
+	}
+}

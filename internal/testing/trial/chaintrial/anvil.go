@@ -1,0 +1,130 @@
+//go:build chain
+
+package chaintrial
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"strconv"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+
+	"github.com/agentherald/herald/internal/testing/trial"
+	"github.com/agentherald/herald/internal/testing/trial/npm"
+)
+
+// The npm package of anvil: a JavaScript launcher, which is not used, and the program for this system.
+const (
+	anvilPackage = "@foundry-rs/anvil"
+	anvilVersion = "1.7.1"
+	anvilStart   = 30 * time.Second
+	gasOfCall    = 15_000_000
+	gasOfBlock   = 1_000_000_000
+	// statesKept is how many states anvil keeps in memory. By default it stores states on disk from the 500th on, and
+	// reorgs lose some of those, together with all contracts.
+	statesKept = 100_000
+)
+
+// anvil is Foundry's node.
+type anvil struct {
+	process *trial.Process
+	url     string
+	by      common.Address
+}
+
+// startAnvil installs and starts anvil. It writes the log to a file in folder. End of the process stops it.
+func startAnvil(ctx context.Context, folder string) (*anvil, error) {
+	installed, err := npm.Install(ctx, anvilPackage+"@"+anvilVersion)
+	if err != nil {
+		return nil, err
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	port := listener.Addr().(*net.TCPAddr).Port
+	if err := listener.Close(); err != nil {
+		return nil, err
+	}
+	process, err := trial.Foreign{Name: "anvil", Env: npm.Environment(), Log: folder + "/anvil.log",
+		Path: installed.Path(anvilPackage+"-"+runtime.GOOS+"-"+runtime.GOARCH, "bin", "anvil"),
+		Args: []string{"--host", "127.0.0.1", "--port", strconv.Itoa(port), "--chain-id", strconv.Itoa(ChainID),
+			"--no-mining", "--order", "fifo",
+			"--accounts", "1", "--gas-limit", strconv.Itoa(gasOfBlock), "--quiet",
+			"--prune-history", strconv.Itoa(statesKept)}}.Start()
+	if err != nil {
+		return nil, err
+	}
+	n := &anvil{process: process, url: "http://127.0.0.1:" + strconv.Itoa(port)}
+	ctx, cancel := context.WithTimeoutCause(ctx, anvilStart, fmt.Errorf("not within %s", anvilStart))
+	defer cancel()
+	err = trial.Until(ctx, 50*time.Millisecond, "anvil to answer", func() (bool, error) {
+		var accounts []common.Address
+		if err := Ask(ctx, n.url, &accounts, "eth_accounts"); err != nil || len(accounts) == 0 {
+			return false, err
+		}
+		n.by = accounts[0]
+		return true, nil
+	})
+	if err != nil {
+		return nil, errors.Join(err, process.End())
+	}
+	return n, nil
+}
+
+func (n *anvil) Name() string { return "anvil" }
+func (n *anvil) URL() string  { return n.url }
+
+// transaction returns the parameters of eth_sendTransaction. anvil signs the transaction.
+func (n *anvil) transaction(to *common.Address, data []byte) map[string]any {
+	t := map[string]any{"from": n.by, "input": hexutil.Bytes(data), "gas": hexutil.Uint64(gasOfCall)}
+	if to != nil {
+		t["to"] = to
+	}
+	return t
+}
+
+func (n *anvil) Deploy(ctx context.Context, code []byte) (common.Address, error) {
+	var hash common.Hash
+	if err := Ask(ctx, n.url, &hash, "eth_sendTransaction", n.transaction(nil, code)); err != nil {
+		return common.Address{}, err
+	}
+	if err := Ask(ctx, n.url, nil, "evm_mine"); err != nil {
+		return common.Address{}, err
+	}
+	var receipt struct {
+		Status          hexutil.Uint64
+		ContractAddress common.Address
+	}
+	err := Ask(ctx, n.url, &receipt, "eth_getTransactionReceipt", hash)
+	if err == nil && receipt.Status != 1 {
+		err = errors.New("anvil did not deploy the emitter")
+	}
+	return receipt.ContractAddress, err
+}
+
+func (n *anvil) Mine(ctx context.Context, calls []Call) error {
+	for _, c := range calls {
+		if err := Ask(ctx, n.url, nil, "eth_sendTransaction", n.transaction(&c.To, c.Data)); err != nil {
+			return err
+		}
+	}
+	return Ask(ctx, n.url, nil, "evm_mine")
+}
+
+func (n *anvil) Replace(ctx context.Context, depth int, again []Call) (further int, err error) {
+	pairs := make([][2]any, len(again))
+	for i, c := range again {
+		pairs[i] = [2]any{n.transaction(&c.To, c.Data), 0}
+	}
+	return 0, Ask(ctx, n.url, nil, "anvil_reorg", depth, pairs)
+}
+
+func (n *anvil) Rollback(ctx context.Context, depth int) (empty int, err error) {
+	return 0, Ask(ctx, n.url, nil, "anvil_rollback", depth)
+}

@@ -1,0 +1,246 @@
+package chaintrial
+
+import (
+	"fmt"
+	"maps"
+	"math/big"
+	"testing"
+
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+
+	"github.com/agentherald/herald/internal/chain/erc8004"
+	"github.com/agentherald/herald/internal/job"
+)
+
+const testChain = 31337
+
+var testDeployment = erc8004.Deployment{Identity: addressOf(1), Reputation: addressOf(2), Validation: addressOf(3)}
+
+// generate makes blocks and returns their logs as a node would.
+func generate(t *testing.T, seed uint64, blocks int) []types.Log {
+	t.Helper()
+	g := NewGenerator(seed)
+	emitters := []common.Address{testDeployment.Identity, testDeployment.Reputation, testDeployment.Validation}
+	var logs []types.Log
+	for n := range blocks {
+		events, err := g.Next(10)
+		heraldtest.Must(t, err)
+		for i, e := range events {
+			logs = append(logs, types.Log{Address: emitters[e.Emitter], Topics: e.Log.Topics, Data: e.Log.Data,
+				BlockNumber: uint64(n + 1),
+				BlockHash:   common.BigToHash(big.NewInt(int64(n + 1))),
+				TxHash:      common.BigToHash(big.NewInt(int64(1000 * (n + 1)))), Index: uint(i)})
+		}
+	}
+	return logs
+}
+
+// TestGeneratorMakesEveryForm: the generator makes every followed topic, and as many forms of each as the decoder
+// knows.
+func TestGeneratorMakesEveryForm(t *testing.T) {
+	t.Parallel()
+	seen := map[common.Hash]int{}
+	refused := 0
+	for _, l := range generate(t, 1, 300) {
+		seen[l.Topics[0]]++
+		if _, err := erc8004.Decode(l); err != nil {
+			t.Errorf("a generated log does not decode: %v", err)
+		}
+	}
+	for _, topic := range erc8004.Topics() {
+		if seen[topic] == 0 {
+			t.Errorf("no event of topic %s in 300 blocks", topic)
+		}
+	}
+	if len(seen) != len(erc8004.Topics()) || len(seen) != len(forms) {
+		t.Errorf("%d topics were made of %d forms, the decoder knows %d", len(seen), len(forms), len(erc8004.Topics()))
+	}
+	wanted, err := Want(generate(t, 1, 300), testChain, testDeployment, countedNone)
+	heraldtest.Must(t, err)
+	for _, w := range wanted {
+		if w.Refused != "" {
+			refused++
+		}
+	}
+	if refused == 0 || refused == len(wanted) {
+		t.Errorf("%d of %d wanted rows are refused", refused, len(wanted))
+	}
+}
+
+// TestGeneratorRepeats: the seed determines every event.
+func TestGeneratorRepeats(t *testing.T) {
+	t.Parallel()
+	one, two, other := fmt.Sprint(generate(t, 7, 50)), fmt.Sprint(generate(t, 7, 50)), fmt.Sprint(generate(t, 8, 50))
+	if one != two || one == other {
+		t.Errorf("the same seed is the same: %t, another one is other: %t", one == two, one != other)
+	}
+}
+
+// TestGeneratorReorg: after reorgs, no key occurs twice on the branch, and indexes of removed feedback occur again with
+// other content.
+func TestGeneratorReorg(t *testing.T) {
+	t.Parallel()
+	g := NewGenerator(3)
+	content := map[place]string{} // of all feedback, including removed feedback
+	reused := 0
+	for n := range 400 {
+		block, err := g.Next(10)
+		heraldtest.Must(t, err)
+		for _, e := range block {
+			if e.gives == nil {
+				continue
+			}
+			text := fmt.Sprint(e.Log)
+			if before := content[*e.gives]; before != "" && before != text {
+				reused++
+			}
+			content[*e.gives] = text
+		}
+		switch {
+		case n%20 == 19:
+			g.Drop(10)
+		case n%20 == 9:
+			g.Fold(5, 1)
+		}
+	}
+	given, revoked := map[place]bool{}, map[place]bool{}
+	for _, block := range g.blocks {
+		for _, e := range block {
+			if e.gives != nil {
+				if given[*e.gives] {
+					t.Errorf("feedback %+v is on the branch twice", *e.gives)
+				}
+				given[*e.gives] = true
+			}
+			if e.revokes != nil {
+				if revoked[*e.revokes] {
+					t.Errorf("feedback %+v is revoked twice", *e.revokes)
+				}
+				revoked[*e.revokes] = true
+			}
+		}
+	}
+	if len(given) == 0 || len(revoked) == 0 || reused == 0 {
+		t.Errorf("%d given, %d revoked, %d indexes given anew", len(given), len(revoked), reused)
+	}
+}
+
+// keep returns the rows that Herald must have.
+func keep(wanted []Wanted) []Row {
+	var rows []Row
+	for i, w := range wanted {
+		r := Row{ID: fmt.Sprint("row ", i), Key: w.Key, Status: "queued", Job: w.Job, OrderSeq: w.Job.OrderSeq()}
+		if w.Refused != "" {
+			index := w.Position.LogIndex
+			r.Key, r.Status, r.Reason = fmt.Sprint("invalid:", i), "rejected", "invalid_job"
+			r.Job = job.Job{BlockNumber: w.Position.Block, BlockHash: w.Position.BlockHash,
+				TransactionHash: w.Position.Transaction,
+				LogIndex:        &index}
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// TestCompareFinds: every kind of difference between chain and rows is found once, and reported as that kind.
+func TestCompareFinds(t *testing.T) {
+	t.Parallel()
+	wanted, err := Want(generate(t, 5, 100), testChain, testDeployment, countedNone)
+	heraldtest.Must(t, err)
+	first, refused := -1, -1
+	for i, w := range wanted {
+		switch {
+		case w.Refused != "":
+			refused = i
+		case w.Job.Kind == job.KindNewFeedback && first < 0:
+			first = i
+		}
+	}
+	gone := map[string]bool{"eip155:31337:0x02/1/0x03/9#NewFeedback": true}
+	extra := func(key, status, reason string) func([]Row) []Row {
+		return func(rows []Row) []Row {
+			return append(rows, Row{ID: "extra", Key: key, Status: status, Reason: reason})
+		}
+	}
+	// Postgres keeps no job in rejected rows, so they are only counted.
+	forget := func(change func(rows []Row) []Row) func([]Row) []Row {
+		return func(rows []Row) []Row {
+			for i := range rows {
+				if rows[i].isRefused() {
+					rows[i].Job = job.Job{}
+				}
+			}
+			return change(rows)
+		}
+	}
+	withoutRefused := func(rows []Row) []Row { return append(rows[:refused], rows[refused+1:]...) }
+	misplacedReject := func(rows []Row) []Row {
+		return append(rows, Row{ID: "extra", Key: "invalid:77", Status: "rejected", Reason: "invalid_job",
+			Job: job.Job{BlockNumber: 77}})
+	}
+	change := func(i int, f func(*Row)) func([]Row) []Row {
+		return func(rows []Row) []Row { f(&rows[i]); return rows }
+	}
+	for name, c := range map[string]struct {
+		change                             func([]Row) []Row
+		missing, tooMany, misplaced, wrong int
+	}{
+		"nothing": {change: func(rows []Row) []Row { return rows }},
+		"no row": {change: func(rows []Row) []Row { return append(rows[:first], rows[first+1:]...) },
+			missing: 1},
+		"counted":              {change: forget(func(rows []Row) []Row { return rows })},
+		"one of those counted": {change: forget(withoutRefused), missing: 1},
+		"one more to count":    {change: forget(extra("invalid:77", "rejected", "invalid_job")), tooMany: 1},
+		"no rejected row":      {change: withoutRefused, missing: 1},
+		"taken back": {change: change(first, func(r *Row) { r.Status, r.Reason = "cancelled", "reorg" }),
+			missing: 1},
+		"rejected":           {change: change(first, func(r *Row) { r.Status = "rejected" }), wrong: 1},
+		"other block":        {change: change(first, func(r *Row) { r.Job.BlockNumber++ }), misplaced: 1},
+		"other block's hash": {change: change(first, func(r *Row) { r.Job.BlockHash[0]++ }), misplaced: 1},
+		"other transaction":  {change: change(first, func(r *Row) { r.Job.TransactionHash[0]++ }), misplaced: 1},
+		"other log": {change: change(first, func(r *Row) { n := *r.Job.LogIndex + 1; r.Job.LogIndex = &n }),
+			misplaced: 1},
+		"other content":    {change: change(first, func(r *Row) { r.Job.Tag2 += "!" }), wrong: 1},
+		"other order":      {change: change(first, func(r *Row) { r.OrderSeq++ }), wrong: 1},
+		"never on a chain": {change: extra("eip155:31337:0x02/1/0x03/8#NewFeedback", "queued", ""), tooMany: 1},
+		"cancelled, unknown": {change: extra("eip155:31337:0x02/1/0x03/8#NewFeedback", "cancelled", "reorg"),
+			tooMany: 1},
+		"gone, not ended": {change: extra("eip155:31337:0x02/1/0x03/9#NewFeedback", "queued", ""), tooMany: 1},
+		"gone":            {change: extra("eip155:31337:0x02/1/0x03/9#NewFeedback", "cancelled", "reorg")},
+		"gone, key given": {change: extra("eip155:31337:0x02/1/0x03/9#NewFeedback~an-id", "cancelled", "reorg")},
+		"retraction": {change: func(rows []Row) []Row {
+			return append(rows, Row{ID: "called", Key: "eip155:31337:0x02/1/0x03/9#NewFeedback",
+				Status: "delivered", Called: true,
+				Job: job.Job{Kind: job.KindNewFeedback}},
+				Row{ID: "retracts", Key: "eip155:31337:0x02/1/0x03/9#Retraction@0x77", Status: "queued",
+					Job: job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg, Retracts: "called"}})
+		}},
+		"key given, not retracted": {change: func(rows []Row) []Row {
+			return append(rows, Row{ID: "called", Key: "eip155:31337:0x02/1/0x03/9#NewFeedback~called",
+				Status: "delivered", Called: true,
+				Job: job.Job{Kind: job.KindNewFeedback}})
+		}, missing: 1},
+		"not retracted": {change: func(rows []Row) []Row {
+			return append(rows, Row{ID: "called", Key: "eip155:31337:0x02/1/0x03/9#NewFeedback",
+				Status: "delivered", Called: true,
+				Job: job.Job{Kind: job.KindNewFeedback}})
+		}, missing: 1},
+		"retracts what nobody was told": {change: extra("eip155:31337:0x02/1/0x03/9#Retraction@0x77", "queued", ""),
+			tooMany: 1},
+		"retracts what was claimed and never called": {change: extra("eip155:31337:0x02/1/0x03/9#Retraction@0x77", "skipped", "never_delivered")},
+		"retracts nothing": {change: extra("eip155:31337:0x02/1/0x03/8#Retraction@0x77", "queued", ""),
+			tooMany: 1},
+		"rejected, unknown": {change: misplacedReject, tooMany: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := Compare(wanted, maps.Clone(gone), c.change(keep(wanted)))
+			got := []int{len(f.Missing), len(f.TooMany), len(f.Misplaced), len(f.Wrong)}
+			if want := []int{c.missing, c.tooMany, c.misplaced, c.wrong}; fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("missing, too many, misplaced, wrong are %v, want %v: %q", got, want, f.Faults())
+			}
+		})
+	}
+}

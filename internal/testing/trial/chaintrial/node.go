@@ -1,0 +1,71 @@
+//go:build chain
+
+package chaintrial
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/agentherald/herald/internal/testing/devnet"
+)
+
+// ChainID is the chain id of both chains.
+const ChainID = devnet.DefaultChainID
+
+// Call is a transaction to an emitter.
+type Call struct {
+	To   common.Address
+	Data []byte
+}
+
+// Node is a development chain. Only one goroutine may change it.
+type Node interface {
+	// Name is printed with the results.
+	Name() string
+	// URL is the address of the honest node.
+	URL() string
+	// Deploy creates a contract in a block of its own.
+	Deploy(ctx context.Context, code []byte) (common.Address, error)
+	// Mine mines a block with these calls, in order.
+	Mine(ctx context.Context, calls []Call) error
+	// Replace replaces the newest depth blocks. The first new block contains the calls again, which are those of the
+	// replaced blocks; the others are empty. It returns how many blocks the chain has more than before.
+	Replace(ctx context.Context, depth int, again []Call) (further int, err error)
+	// Rollback removes the newest depth blocks, or replaces them with empty ones if the node cannot go back. It
+	// returns the number of empty blocks.
+	Rollback(ctx context.Context, depth int) (empty int, err error)
+}
+
+// inProcess is internal/testing/devnet.
+type inProcess struct {
+	net *devnet.Net
+	by  devnet.Account
+}
+
+func (n inProcess) Name() string { return "devnet" }
+func (n inProcess) URL() string  { return n.net.URL() }
+
+func (n inProcess) Deploy(ctx context.Context, code []byte) (common.Address, error) {
+	return n.net.Create(ctx, n.by, code)
+}
+
+func (n inProcess) Mine(ctx context.Context, calls []Call) error {
+	for _, c := range calls {
+		if _, err := n.net.Submit(ctx, n.by, c.To, c.Data); err != nil {
+			return fmt.Errorf("submit to %s: %w", c.To, err)
+		}
+	}
+	_, err := n.net.Commit()
+	return err
+}
+
+// Replace relies on the node, which mines the transactions of the replaced blocks again.
+func (n inProcess) Replace(ctx context.Context, depth int, _ []Call) (further int, err error) {
+	return 1, n.net.Reorg(ctx, uint64(depth), true)
+}
+
+func (n inProcess) Rollback(ctx context.Context, depth int) (empty int, err error) {
+	return depth + 1, n.net.Reorg(ctx, uint64(depth), false)
+}

@@ -1,0 +1,321 @@
+//go:build thirdparty
+
+package trial
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/mcpcall/signing"
+	"github.com/agentherald/herald/internal/testing/signingtest"
+	"github.com/agentherald/herald/internal/testing/trial/npm"
+)
+
+// receiverPackages are the packages that the agents need besides the archive of @agentherald/receiver.
+var receiverPackages = []string{"@modelcontextprotocol/server@2.4.0", "@modelcontextprotocol/node@2.1.2",
+	"@modelcontextprotocol/sdk@1.32.2", "fastmcp@4.20.16", "zod@4.6.7", "tsx@4.23.15"}
+
+const (
+	receiverSource = "../../../sdk/typescript"
+	batchJobs      = 20
+)
+
+// TestThirdPartyTypeScript delivers to agents that use @agentherald/receiver from its packed archive: the agent of its
+// README, which serves only its Herald, and one agent for each MCP server that the package supports.
+func TestThirdPartyTypeScript(t *testing.T) {
+	programs, postgres := shared.Get(t)
+	ctx, cancel := context.WithTimeout(t.Context(), thirdPartyTime)
+	t.Cleanup(cancel)
+	g := &guest{ctx: ctx, scratch: t.TempDir()}
+	public := "127.0.0.1:" + strconv.Itoa(freePort(t))
+	agents := startReceivers(t, g, "http://"+public)
+	servers := map[string]any{}
+	for _, a := range agents {
+		servers["8453:"+strconv.Itoa(a.number)] = map[string]string{"transport": "http", "url": a.url}
+	}
+	list, err := json.Marshal(map[string]any{"servers": servers})
+	heraldtest.Must(t, err)
+	serversFile := filepath.Join(g.scratch, "servers.json")
+	heraldtest.Must(t, os.WriteFile(serversFile, list, 0o600))
+	g.Site, err = Open(ctx, Config{Programs: programs, Postgres: postgres, Database: "typescript",
+		Logs: filepath.Join(g.scratch, "logs"),
+		Env: []string{"HERALD_SERVERS_FILE=" + serversFile, "HERALD_LISTEN=" + public, "HERALD_PUBLIC_URL=http://" + public,
+			"HERALD_CALL_TIMEOUT=15s", "HERALD_LEASE_MARGIN=20s", "HERALD_LEASE=50s"}})
+	heraldtest.Must(t, err)
+	t.Cleanup(func() {
+		if err := g.Site.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, a := range agents {
+		if a.known == "" {
+			continue
+		}
+		heraldtest.Must(t, g.remember(ctx, a.number, a.known))
+	}
+	w, err := g.Site.Worker(WorkerConfig{Name: "worker"})
+	heraldtest.Must(t, err)
+	heraldtest.Must(t, w.Ready(ctx))
+
+	// The first call to an agent contains only one delivery.
+	for _, a := range agents {
+		a.receiveOnce()
+	}
+	for _, a := range agents[1:] { // the README's handlers do not fail
+		a.receiveLate()
+	}
+
+	// Deliveries that wait before the worker starts are sent in batches.
+	heraldtest.Must(t, w.Terminate(ctx))
+	batches := make([][]uuid.UUID, len(agents))
+	for i, a := range agents {
+		var jobs []string
+		for n := range batchJobs {
+			jobs = append(jobs, fmt.Sprintf(`{"type":"NewFeedback","feedbackIndex":%d,"value":"95","valueDecimals":0}`, n+10))
+		}
+		batches[i] = a.enqueue(jobs...)
+	}
+	heraldtest.Must(t, w.Start())
+	for i, a := range agents {
+		a.awaitStatus("delivered", batches[i]...)
+		for n := range batchJobs {
+			a.saidOnce("feedback", n+10)
+		}
+		inBatches := a.countTool("agent.receiveFeedbackBatch")
+		fmt.Println(NewFigures("thirdparty", a.name).Add("delivered", batchJobs+2).Add("in_batches", inBatches))
+		if inBatches == 0 {
+			t.Errorf("%s received no batch", a.name)
+		}
+	}
+	refuseForged(t, agents[0].url, "http://"+public)
+}
+
+// startReceivers installs the archive and starts the agents. The first is the README's, which serves only herald.
+func startReceivers(t *testing.T, g *guest, herald string) (agents []*packedAgent) {
+	t.Helper()
+	var err error
+	g.node, err = npm.Node(g.ctx)
+	heraldtest.Must(t, err)
+	installed, err := npm.Install(g.ctx, receiverPackages...)
+	heraldtest.Must(t, err)
+	folder := t.TempDir()
+	heraldtest.Must(t, installed.Receiver(g.ctx, receiverSource, folder))
+	script, err := os.ReadFile("testdata/receiver.mjs")
+	heraldtest.Must(t, err)
+	self := strconv.Itoa(freePort(t))
+	readme := readmeTypeScriptAgent(t)
+	origin := "http://127.0.0.1:" + self
+	for old, by := range map[string]string{"https://herald.example": herald, "https://agent.example": origin, "8081": self} {
+		if strings.Count(readme, old) != 1 {
+			t.Fatalf("the agent of the README does not contain %s once", old)
+		}
+		readme = strings.Replace(readme, old, by, 1)
+	}
+	agent, kinds := filepath.Join(folder, "agent.mts"), filepath.Join(folder, "receiver.mjs")
+	for name, text := range map[string]string{agent: readme, kinds: string(script)} {
+		heraldtest.Must(t, os.WriteFile(name, []byte(text), 0o600))
+	}
+	start := func(s stranger, port string) {
+		number, err := strconv.Atoi(port)
+		heraldtest.Must(t, err)
+		a := &packedAgent{guest: g, t: t, name: s.name, known: s.known, number: len(agents) + 1, url: "http://127.0.0.1:" + port + "/mcp"}
+		a.process = s.listenAt(t, g, number, npm.Environment())
+		agents = append(agents, a)
+	}
+	start(stranger{name: "the README's agent", args: []string{installed.Path("tsx", "dist", "cli.mjs"), agent}}, self)
+	for kind, known := range map[string]string{"sdk1": "", "sdk2": "2026-07-28", "fastmcp": ""} {
+		port := strconv.Itoa(freePort(t))
+		start(stranger{name: kind, known: known, args: []string{kinds, kind, port}}, port)
+	}
+	return agents
+}
+
+// readmeTypeScriptAgent returns the agent of the package's README, changed as the README describes so that it serves only Herald.
+// Its own lines are at most 15.
+func readmeTypeScriptAgent(t *testing.T) string {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join(receiverSource, "README.md"))
+	heraldtest.Must(t, err)
+	block := func(begins string) string {
+		_, rest, found := strings.Cut(string(page), "```ts\n"+begins)
+		code, _, closed := strings.Cut(rest, "```\n")
+		if !found || !closed {
+			t.Fatalf("the README has no code that begins with %q", begins)
+		}
+		return code
+	}
+	const imports, last = `import { onlyHerald } from "@agentherald/receiver";` + "\n", "createServer("
+	code, _, found := strings.Cut(block("// agent.ts\n"), "\n"+last)
+	if !found {
+		t.Fatalf("the README's agent has no line that begins with %q", last)
+	}
+	own := 0
+	code = imports + code + "\n" + block(imports)
+	for line := range strings.Lines(code) {
+		if strings.TrimSpace(line) != "" && !strings.HasPrefix(line, "import ") {
+			own++
+		}
+	}
+	if own > 15 {
+		t.Errorf("the README's agent has %d lines", own)
+	}
+	return code
+}
+
+// packedAgent is a running agent that uses the package, and its number at Herald.
+type packedAgent struct {
+	*guest
+	t       *testing.T
+	name    string
+	known   string // the MCP revision that Herald has to use; empty: any
+	number  int
+	url     string
+	process *Process
+}
+
+// receiveOnce delivers a feedback, repeats the delivery, and delivers a revocation.
+func (r *packedAgent) receiveOnce() {
+	r.t.Helper()
+	first := r.enqueue(`{"type":"NewFeedback","feedbackIndex":1,"value":"95","valueDecimals":0,"tag1":"first"}`)[0]
+	r.awaitStatus("delivered", first)
+	if _, err := r.Run(r.ctx, "delivery", "replay", "--force", first.String()); err != nil {
+		r.t.Fatal(err)
+	}
+	r.awaitAttempts(first, 2)
+	r.awaitStatus("delivered", first)
+	r.saidOnce("feedback", 1)
+	r.awaitStatus("delivered", r.enqueue(`{"type":"FeedbackRevoked","feedbackIndex":1,"reason":"client"}`)...)
+	r.saidOnce("revo", 1)
+}
+
+// receiveLate delivers a feedback at which the handler fails once.
+func (r *packedAgent) receiveLate() {
+	r.t.Helper()
+	late := r.enqueue(`{"type":"NewFeedback","feedbackIndex":2,"value":"95","valueDecimals":0,"tag1":"late"}`)[0]
+	r.awaitStatus("delivered", late)
+	r.awaitAttempts(late, 2)
+	v, err := r.verdict(r.ctx, late)
+	if err != nil || r.known != "" && v.Protocol != r.known {
+		r.t.Errorf("%s: %+v, %v", r.name, v, err)
+	}
+}
+
+func (r *packedAgent) client() string { return fmt.Sprintf("0x%040x", 0xaa00+r.number) }
+
+// enqueue accepts jobs about this agent.
+func (r *packedAgent) enqueue(jobs ...string) []uuid.UUID {
+	r.t.Helper()
+	var lines strings.Builder
+	for _, text := range jobs {
+		job := map[string]any{}
+		heraldtest.Must(r.t, json.Unmarshal([]byte(text), &job))
+		job["chainId"], job["agentId"], job["clientAddress"] = 8453, strconv.Itoa(r.number), r.client()
+		job["action"] = map[string]any{"includeFileContent": false}
+		line, err := json.Marshal(job)
+		heraldtest.Must(r.t, err)
+		lines.Write(append(line, '\n'))
+	}
+	ids, known, err := r.Enqueue(r.ctx, strings.NewReader(lines.String()))
+	if err != nil || len(ids) != len(jobs) {
+		r.t.Fatalf("enqueue accepted %v, knew %v: %v", ids, known, err)
+	}
+	return ids
+}
+
+func (r *packedAgent) await(what string, ids []uuid.UUID, ok func(Row) bool) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeoutCause(r.ctx, deliveryTime, fmt.Errorf("not within %s", deliveryTime))
+	defer cancel()
+	var last Row
+	err := Until(ctx, pollSlow, what, func() (bool, error) {
+		rows, err := r.Rows(ctx)
+		for _, id := range ids {
+			if last = rows[id]; !ok(last) {
+				return false, err
+			}
+		}
+		return true, err
+	})
+	if err != nil {
+		v, _ := r.verdict(r.ctx, last.ID)
+		r.t.Fatalf("agent %d: %v; it is %+v, %+v; the agent said:\n%s", r.number, err, last, v, tail(r.process.Log()))
+	}
+}
+
+func (r *packedAgent) awaitStatus(status string, ids ...uuid.UUID) {
+	r.t.Helper()
+	r.await("the deliveries to be "+status, ids, func(row Row) bool { return row.Status == status })
+}
+
+func (r *packedAgent) awaitAttempts(id uuid.UUID, n int) {
+	r.t.Helper()
+	r.await(fmt.Sprintf("attempt %d", n), []uuid.UUID{id}, func(row Row) bool { return row.Attempts == n })
+}
+
+// saidOnce checks that a handler of the agent was called once for this feedback.
+func (r *packedAgent) saidOnce(what string, index int) {
+	r.t.Helper()
+	log, err := os.ReadFile(r.process.Log())
+	heraldtest.Must(r.t, err)
+	n := 0
+	for line := range strings.Lines(strings.ToLower(string(log))) {
+		words := strings.Fields(line)
+		if strings.HasPrefix(line, what) && strings.Contains(line, r.client()) && len(words) > 2 &&
+			(words[1] == strconv.Itoa(index) || words[2] == strconv.Itoa(index)) {
+			n++
+		}
+	}
+	if n != 1 {
+		r.t.Errorf("agent %d said %q of feedback %d %d times:\n%s", r.number, what, index, n, log)
+	}
+}
+
+// countTool returns the number of deliveries for which this tool of the agent was called.
+func (r *packedAgent) countTool(tool string) (n int) {
+	r.t.Helper()
+	err := r.SQL(r.ctx, func(ctx context.Context, c *pgx.Conn) error {
+		const count = `SELECT count(*) FROM herald.deliveries WHERE agent_id = $1 AND tool_name = $2`
+		return c.QueryRow(ctx, count, r.number, tool).Scan(&n)
+	})
+	heraldtest.Must(r.t, err)
+	return n
+}
+
+// refuseForged checks that the agent answers 401 to a request without a signature, and to one with another key.
+func refuseForged(t *testing.T, url, herald string) {
+	t.Helper()
+	keyset, err := secret.Create()
+	heraldtest.Must(t, err)
+	forger, err := signing.New(signing.Config{PublicURL: herald, Ledger: new(signingtest.Shelf), Sealer: keyset})
+	heraldtest.Must(t, err)
+	heraldtest.Must(t, forger.Load(t.Context()))
+	unsigned := func(*http.Request) error { return nil }
+	for name, sign := range map[string]func(*http.Request) error{"unsigned": unsigned, "forged": forger.Sign} {
+		body := strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, body)
+		heraldtest.Must(t, err)
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Accept", "application/json, text/event-stream")
+		heraldtest.Must(t, sign(r))
+		res, err := http.DefaultClient.Do(r)
+		heraldtest.Must(t, err)
+		text, _ := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if res.StatusCode != http.StatusUnauthorized {
+			t.Errorf("%s: %d %s", name, res.StatusCode, text)
+		}
+	}
+}
