@@ -240,6 +240,7 @@ func TestExampleAgent(t *testing.T) {
 	t.Parallel()
 	binary := filepath.Join(t.TempDir(), "agent")
 	build := exec.CommandContext(heraldtest.Within(t, 2*time.Minute), "go", "build", "-ldflags=-s -w", "-o", binary, "../../examples/agent")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as make builds it, also under the race detector
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -172,7 +172,7 @@ func TestDocumentedClient(t *testing.T) {
 	heraldtest.Must(t, os.WriteFile(file, []byte(program), 0o600))
 	address := heraldtest.RealRedis(t)
 	run := exec.CommandContext(t.Context(), "go", "run", file)
-	run.Env = append(os.Environ(), "REDIS_URL="+address)
+	run.Env = append(os.Environ(), "CGO_ENABLED=0", "REDIS_URL="+address)
 	if out, err := run.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

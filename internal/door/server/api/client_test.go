@@ -205,7 +205,7 @@ func TestClientExample(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	cmd := exec.CommandContext(t.Context(), "go", "test", "-v", "-count=1", "github.com/agentherald/herald/client")
-	cmd.Env = append(os.Environ(), "API_URL="+w.base, "API_TOKEN="+ownToken)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "API_URL="+w.base, "API_TOKEN="+ownToken)
 	changed, err := w.newClient(ownToken).Enqueue(t.Context(), json.RawMessage(jobOf(1, 1)))
 	heraldtest.Must(t, err)
 	exited, ended := make(chan struct{}), make(chan struct{})
