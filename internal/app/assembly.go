@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/admission/ratelimit"
 	"github.com/agentherald/herald/internal/app/backend"
@@ -61,7 +62,7 @@ type assembly struct {
 	signing     *signing.Ring     // nil without HERALD_PUBLIC_URL
 	spans       *tracing.Provider // nil if traces are off
 
-	newcomers  *delivery.Newcomers
+	admission  *admission.Gates
 	reconciler *maintenance.Reconciler
 	releaser   *maintenance.Releaser
 	retention  *maintenance.Retention
@@ -133,7 +134,7 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 	parts := delivery.Config{
 		Ledger: a.store, Followers: a.store, BatchSize: cfg.Batch, Resolver: a.content.Resolver, Fetcher: a.content.Fetcher, Caller: a.pool, Opener: keys,
 		Sealer:     keys,
-		Dispatcher: dispatcher, Spool: a.queue, Limiter: a.limits, Schedule: schedule, Decoding: a.content.Decoding,
+		Dispatcher: dispatcher, Spool: a.queue, Schedule: schedule, Decoding: a.content.Decoding,
 		Chain:  func(id uint64) (delivery.Chain, bool) { c, ok := a.content.chains[id]; return c, ok },
 		Verify: chain.Verify(cfg.VerifyEvent), HashPolicy: cfg.HashPolicy, CallTimeout: cfg.CallTimeout,
 		Lease: cfg.Lease, LeaseMargin: cfg.LeaseMargin, Metrics: metrics, Logger: o.Logger, Trace: o.Trace,
@@ -141,32 +142,27 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 	if parts.Verify != chain.VerifyOff {
 		a.verifies = slices.Sorted(maps.Keys(a.content.chains))
 	}
-	if a.unbound != nil {
-		parts.UnboundLimiter = a.unbound
-	}
 	if a.spans != nil {
 		parts.Tracer = a.spans.Tracer()
 	}
-	if a.newcomers, err = delivery.NewNewcomers(cfg.Concurrency, o.Logger, nil); err != nil {
-		return err
-	}
-	parts.Newcomers = a.newcomers
 	if err := a.openEfforts(cfg, reg, o); err != nil {
 		return err
 	}
-	parts.Efforts = a.efforts
+	a.admission, err = admission.New(admission.Config{Slots: cfg.Concurrency, Efforts: a.efforts, Origins: a.origins(),
+		Logger: o.Logger})
+	if err != nil {
+		return err
+	}
+	parts.Admission = a.admission
 	parts.Authorizer, err = auth.New(auth.Config{Ledger: a.store, Opener: keys, Sealer: keys,
 		Classify: classify.Error, OAuth: a.content.OAuth, Spool: a.queue, Logger: o.Logger})
 	if err != nil {
 		return err
 	}
 	a.tokens = parts.Authorizer
-	direct := delivery.DirectConfig{Caller: a.pool, Limiter: a.limits, MayRun: cfg.MayRun, Metrics: metrics,
-		CallTimeout: cfg.CallTimeout, Logger: o.Logger}
-	if a.unbound != nil {
-		direct.Limiter, direct.Unbound = a.unbound, true
-	}
-	if a.direct, err = delivery.NewDirectCaller(direct); err != nil {
+	a.direct, err = delivery.NewDirectCaller(delivery.DirectConfig{Caller: a.pool, Origins: a.origins(), MayRun: cfg.MayRun,
+		Metrics: metrics, CallTimeout: cfg.CallTimeout, Logger: o.Logger})
+	if err != nil {
 		return err
 	}
 	executor, err := delivery.NewExecutor(parts)
@@ -254,6 +250,15 @@ func (a *assembly) openLimiters(cfg *config.Config, o Options) (err error) {
 		PermitTTL: cfg.Lease, MaxWaiters: 1, MaxWait: permitTimeout,
 		Logger: o.Logger.With("limits", "of unbound agents")})
 	return err
+}
+
+// origins returns the limits that openLimiters opened.
+func (a *assembly) origins() admission.Origins {
+	o := admission.Origins{Limiter: a.limits}
+	if a.unbound != nil {
+		o.Unbound = a.unbound
+	}
+	return o
 }
 
 // openEfforts opens the effort budgets. They also use Redis if it is embedded, because `worker agent show` reads them
@@ -361,9 +366,7 @@ func (a *assembly) closeParts() {
 	if a.unbound != nil {
 		a.unbound.Close()
 	}
-	if a.newcomers != nil {
-		a.newcomers.Close()
-	}
+	a.admission.Close()
 	if a.efforts != nil {
 		a.efforts.Close()
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/agentherald/herald/internal/app/backend"
 	"github.com/agentherald/herald/internal/base/config"
 	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/delivery/throughput"
 	"github.com/agentherald/herald/internal/door/server"
 	"github.com/agentherald/herald/internal/door/server/api"
@@ -104,7 +103,7 @@ func (a *assembly) identify(ctx context.Context, token secret.Secret) (operator.
 type liveView struct{ *assembly }
 
 func (v liveView) Breaker(endpoint string) string {
-	return delivery.DescribeBreaker(endpoint, v.limits, v.unbound)
+	return v.origins().DescribeBreaker(endpoint)
 }
 
 func (v liveView) Effort(ctx context.Context, agent store.Agent) *effort.Usage {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/devnet"
@@ -151,8 +152,7 @@ func TestSilentAgentsLeaveRoomForArguments(t *testing.T) {
 	well := newAgent(t)
 	k := w.newWorker(func(c *Config) {
 		c.MaxArgumentBytes, c.CallTimeout, c.Lease = 3<<20, 20*time.Second, 40*time.Second
-		c.Newcomers = must(NewNewcomers(32, nil, nil))
-	})
+	}, admitBy(t, admission.Config{Slots: 32}))
 	healthy := w.register(at(well.URL))
 	feedback := func(agent *big.Int, text string) uuid.UUID {
 		file := []byte(`"` + text + `"`)

@@ -101,7 +101,7 @@ func (e *Executor) mayBatch(a *attempt) int {
 	case a.claim.Job.Kind != job.KindNewFeedback, action.ToolName != feedbackTool, len(action.PayloadTemplate) > 0,
 		a.endpoint.ownHeaders, len(a.claim.SealedHeaders) > 0, a.claim.Replay:
 		return 1
-	case e.Followers == nil, a.slots != nil: // newcomers get one delivery per call
+	case e.Followers == nil, a.pass.Newcomer(): // newcomers get one delivery per call
 		return 1
 	}
 	return e.batchSize(a)

@@ -92,7 +92,7 @@ func (e *Executor) prepareFollowers(ctx context.Context, a *attempt, tool mcpcal
 	working.Wait()
 	for _, f := range all {
 		if f.fetching > 0 && wantsFile(f.claim.Job) {
-			a.effort.hold.Spend(effort.Fetches, 1, f.fetching) // members use the budget of the leader's agent
+			a.pass.Spend(effort.Fetches, 1, f.fetching) // members use the budget of the leader's agent
 		}
 	}
 }
@@ -126,7 +126,7 @@ func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower,
 	e.beginStage(f.attempt, "fetch")
 	began := e.Now()
 	if wantsFile(f.claim.Job) {
-		if err = a.effort.hold.CheckFiles(effort.Fetches); err != nil {
+		if err = a.pass.CheckFiles(effort.Fetches); err != nil {
 			f.back = true
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/store"
@@ -68,11 +69,8 @@ func withTool(j job.Job) job.Job {
 func TestBatchOnlyOfKnownAgents(t *testing.T) {
 	t.Parallel()
 	for name, adapt := range map[string]func(t *testing.T, w *Config){
-		"a newcomer": func(t *testing.T, c *Config) {
-			c.Newcomers = must(NewNewcomers(16, nil, nil))
-			t.Cleanup(c.Newcomers.Close)
-		},
-		"off": func(_ *testing.T, c *Config) { c.BatchSize = 1 },
+		"a newcomer": func(t *testing.T, c *Config) { admitBy(t, admission.Config{Slots: 16})(c) },
+		"off":        func(_ *testing.T, c *Config) { c.BatchSize = 1 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

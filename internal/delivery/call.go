@@ -43,12 +43,12 @@ func (e *Executor) callTool(ctx context.Context, a *attempt) (toolAnswer, error)
 		}
 		ctx, cancel := mcpcall.WithTimeout(ctx, timeout)
 		defer cancel()
-		began, connecting := e.Now(), a.effort.costs.Connecting
+		began, connecting := e.Now(), a.pass.Connecting()
 		answer.Answer, err = e.Caller.Call(ctx, endpoint,
 			mcpcall.Request{Tool: a.call.tool, Arguments: a.call.arguments, Encoded: a.call.encoded,
 				Meta: a.callMeta(), Traceparent: a.formatTraceparent()})
 		took := e.Now().Sub(began)
-		a.effort.hold.Spend(effort.Calls, 1, took-(a.effort.costs.Connecting-connecting))
+		a.pass.Spend(effort.Calls, 1, took-(a.pass.Connecting()-connecting))
 		e.Metrics.countCall(a.calledTool(), err == nil && !answer.IsError, took)
 		if err == nil || classify.Reached(err) {
 			answer.called, answer.took = true, took

@@ -9,7 +9,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/agentherald/herald/internal/admission/effort"
+	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/auth"
 	"github.com/agentherald/herald/internal/base/decode"
 	"github.com/agentherald/herald/internal/base/secret"
@@ -98,10 +98,7 @@ type Config struct {
 	Spool      OutcomeSpool
 	Schedule   outcome.Schedule
 
-	Limiter        Limiter         // limits the calls at each origin; nil: no limit
-	UnboundLimiter Limiter         // limits the calls of unbound agents; nil: Limiter is for all agents
-	Newcomers      *Newcomers      // bounds the slots of newcomers and costly agents; nil: no bound
-	Efforts        *effort.Budgets // effort budgets of the agents; nil: no budgets
+	Admission *admission.Gates // the limits that an attempt must pass; nil: no limits
 
 	// Servers returns the agent's entry in the servers file, or false if it has none. nil: there is no servers file.
 	Servers func(a store.Agent) (servers.Server, bool)

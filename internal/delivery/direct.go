@@ -3,11 +3,10 @@ package delivery
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
-	"github.com/agentherald/herald/internal/admission/ratelimit"
+	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/base/tracecontext"
 	"github.com/agentherald/herald/internal/delivery/classify"
@@ -21,10 +20,8 @@ import (
 
 // DirectConfig configures a DirectCaller.
 type DirectConfig struct {
-	Caller  Caller  // required
-	Limiter Limiter // the limiter of unbound agents or, if there is none, of all agents; nil: no limit
-	// Unbound reports that Limiter is the limiter of unbound agents.
-	Unbound bool
+	Caller  Caller // required
+	Origins admission.Origins
 	// MayRun reports whether the command argv may be run. It is the function of Config.MayRun, called with zero values
 	// for the agent, because direct calls name no agent. nil: no command may be run.
 	MayRun      func(chainID uint64, registry common.Address, agentID string, argv []string) bool
@@ -89,7 +86,7 @@ func (d *DirectCaller) callLimited(ctx context.Context, at mcpcall.Endpoint, c j
 		return a, &mcpcall.TransportRefusedError{Transport: at.Transport,
 			Why: "the command is not one that HERALD_STDIO_COMMANDS lists for every agent"}
 	}
-	permit, err := d.acquirePermit(ctx, at)
+	permit, err := d.Origins.Acquire(ctx, at, store.Agent{}, admission.CallNames, "direct:"+uuid.NewString())
 	if err != nil {
 		return a, err
 	}
@@ -114,30 +111,6 @@ func (d *DirectCaller) callLimited(ctx context.Context, at mcpcall.Endpoint, c j
 		err = outcome.Fail(outcome.ToolError, "the agent's tool answered with an error: "+text.Excerpt(a.Text, 300))
 	}
 	return a, err
-}
-
-// acquirePermit acquires a permit for a direct call to an endpoint. If there is no limiter, it returns nil and no
-// error. If the limiter refuses, the error is a *outcome.Failure with the limiter's wait. If Unbound is set, direct calls
-// count at the limits of unbound agents, so that a caller cannot name an agent's endpoint and use up that agent's
-// limits.
-func (d *DirectCaller) acquirePermit(ctx context.Context, at mcpcall.Endpoint) (*ratelimit.Permit, error) {
-	if d.Limiter == nil {
-		return nil, nil
-	}
-	origin := limitedOrigin(at, store.Agent{})
-	if d.Unbound {
-		origin = unboundPrefix + origin
-	}
-	permit, err := d.Limiter.Acquire(ctx, origin, limitedEndpoint(at, store.Agent{}), "direct:"+uuid.NewString())
-	var refused *ratelimit.RefusedError
-	switch {
-	case errors.As(err, &refused):
-		return nil, outcome.Pause(refused.Reason, refused.Wait,
-			"calls that name their endpoint share small limits: "+refused.Text)
-	case err != nil:
-		return nil, fmt.Errorf("take a permit at the agent's origin: %w", err)
-	}
-	return permit, nil
 }
 
 // explainDirect returns the *DirectError for a call that returned the answer a and the error err, which is not nil.

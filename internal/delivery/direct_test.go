@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/admission/ratelimit"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
@@ -19,12 +20,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-func newDirect(t *testing.T, l Limiter) *DirectCaller {
+func newDirect(t *testing.T, l admission.Limiter) *DirectCaller {
 	t.Helper()
 	guard := guardtest.Loopback(t, nil)
 	pool := must(mcpcall.NewPool(mcpcall.Config{Guard: guard}))
 	t.Cleanup(func() { _ = pool.Close(heraldtest.Within(t, 10*time.Second)) })
-	return must(NewDirectCaller(DirectConfig{Caller: pool, Limiter: l, Unbound: true,
+	return must(NewDirectCaller(DirectConfig{Caller: pool, Origins: admission.Origins{Limiter: l, Unbound: l},
 		Metrics: must(NewMetrics(prometheus.NewRegistry())), CallTimeout: 5 * time.Second, Logger: slog.New(slog.DiscardHandler)}))
 }
 
@@ -87,7 +88,7 @@ func TestDirectCallsShareLimits(t *testing.T) {
 		t.Errorf("%v %+v", err, failed)
 	}
 	at := mcpcall.Endpoint{URL: a.URL}
-	if got := l.Breaker(unboundPrefix+limitedOrigin(at, store.Agent{}), limitedEndpoint(at, store.Agent{})); got != "closed" {
+	if got := l.Breaker(admission.OriginKey(at, store.Agent{}, true), a.URL+"/?"); got != "closed" {
 		t.Errorf("the unbound breaker of the endpoint is %q", got)
 	}
 	calls := a.received()

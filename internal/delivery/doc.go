@@ -6,11 +6,10 @@
 //	claim.go     claimDelivery       claims the delivery, until the lease expires
 //	completer.go ticket.acquire      acquires one of the worker's slots, until the agent has answered
 //	spool.go     loadSpooledOutcome  loads the spooled outcome of an earlier attempt
-//	effort.go    acquireSlots        reserves worker time (package effort), and acquires group permits (newcomers.go)
 //	check.go     checkDelivery       checks that the event is real and confirmed, and the agent enabled
 //	resolve.go   resolveEndpoint     finds the agent's endpoint; package auth adds the credential
 //	fetch.go     fetchContent        fetches and verifies the feedback file
-//	permit.go    acquirePermit       acquires a permit at the endpoint's origin (package ratelimit)
+//	permit.go    releasePermit       tells the breaker of the endpoint how the call ended
 //	prepare.go   prepareCall         lists the agent's tools and fits the arguments to one of them (fit.go)
 //	batch.go     gatherBatch         adds other deliveries of the agent (batch_followers.go, batch_answer.go)
 //	call.go      callTool            calls the tool
@@ -22,7 +21,7 @@
 //   - completer bounds the deliveries that wait for a slot, have one, or are being recorded.
 //   - Package queue/dispatch enqueues tasks in Redis.
 //   - Package maintenance replaces tasks that Redis or a dead worker lost.
-//   - Newcomers bounds the slots of newcomers and of costly agents, by group permits.
+//   - Package admission has all limits that an attempt must pass: Gates.Begin, AdmitAgent, AdmitDomain, AdmitOrigin.
 //
 // Package intake stores jobs, store contains the SQL, queue wraps asynq, classify classifies errors, and
 // auth handles credentials. See docs/design/delivery.md, and docs/design/overview.md for the words.

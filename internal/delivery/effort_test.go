@@ -2,12 +2,12 @@ package delivery
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -18,18 +18,20 @@ import (
 
 // budgeted returns a worker whose agents have budgets of 60 s a minute. Its clock does not move, so the budgets are not
 // refilled.
-func (w *world) budgeted(adapt ...func(*Config)) *worker {
+func (w *world) budgeted() *worker {
 	w.t.Helper()
 	now := time.Now()
 	b := must(effort.New(effort.Config{Size: time.Minute, Logger: w.logger(), Now: func() time.Time { return now }}))
 	w.t.Cleanup(b.Close)
-	return w.newWorker(append(adapt, func(c *Config) { c.Efforts = b })...)
+	k := w.newWorker(admitBy(w.t, admission.Config{Efforts: b}))
+	k.efforts = b
+	return k
 }
 
 // spend charges an effort to the agent.
 func (k *worker) spend(of store.Agent, w effort.What, d time.Duration) {
 	k.t.Helper()
-	h, err := k.executor.Efforts.Begin(k.t.Context(), of)
+	h, err := k.efforts.Begin(k.t.Context(), of)
 	heraldtest.Must(k.t, err)
 	h.Spend(w, 1, d)
 	h.End()
@@ -55,7 +57,7 @@ func TestEffortIsCharged(t *testing.T) {
 		if _, err := k.deliver(t.Context(), d, n); err != nil {
 			t.Fatal(err)
 		}
-		u := *k.executor.Efforts.Usage(t.Context(), w.agentOf(id))
+		u := *k.efforts.Usage(t.Context(), w.agentOf(id))
 		if u.Calls <= last.Calls || u.UnderWay != 0 {
 			t.Errorf("%s: %+v after %+v", what, u, last)
 		}
@@ -138,73 +140,7 @@ func TestFilesOverBudget(t *testing.T) {
 			t.Errorf("%q, %v", note, err)
 		}
 	}
-	if u := k.executor.Efforts.Usage(t.Context(), w.agentOf(id)); u.UnderWay != 0 {
+	if u := k.efforts.Usage(t.Context(), w.agentOf(id)); u.UnderWay != 0 {
 		t.Errorf("%+v", u)
-	}
-}
-
-// TestCostlyAgentsShareSlots: costly agents use at most half of the slots, and together with newcomers three quarters.
-// Quick agents get the slots that they need.
-func TestCostlyAgentsShareSlots(t *testing.T) {
-	t.Parallel()
-	w := newNewcomerWorld(t, 32)
-	b := must(effort.New(effort.Config{Size: time.Minute, Now: func() time.Time { return w.clock }}))
-	t.Cleanup(b.Close)
-	e := &Executor{Config: Config{Newcomers: w.Newcomers, Efforts: b}}
-	known := func(agent int64, long bool) *attempt {
-		a := w.attempt(agent)
-		a.claim.Succeeded = true
-		if long {
-			h := must(b.Begin(t.Context(), a.claim.Agent()))
-			h.Spend(effort.Calls, 1, 2*time.Second)
-			h.End()
-		}
-		return a
-	}
-	admit := func(a *attempt) error {
-		w.clock = w.clock.Add(time.Second) // the used slots are held too long to wait for them
-		return e.acquireSlots(t.Context(), a)
-	}
-	var held []*attempt
-	take := func(n int, what string, make func(i int64) *attempt) {
-		t.Helper()
-		for range n {
-			a := make(int64(len(held)))
-			if err := admit(a); err != nil {
-				t.Fatalf("%s, slot %d: %v", what, len(held)+1, err)
-			}
-			held = append(held, a)
-		}
-	}
-	take(16, "costly", func(i int64) *attempt { return known(i, true) })
-	late := known(100, true)
-	err := admit(late)
-	if !w.waits(err) {
-		t.Error("costly agents have more than half of the slots")
-	} else if !strings.Contains(err.Error(), "share 16 of this worker's slots, and these are in use") {
-		t.Error(err)
-	}
-	late.releaseSlots(t.Context())
-	take(8, "newcomers", w.attempt)
-	newcomer := w.attempt(101)
-	if err := admit(newcomer); !w.waits(err) || !strings.Contains(err.Error(), "together share 24") {
-		t.Errorf("newcomers and costly agents have more than three quarters of the slots: %v", err)
-	}
-	newcomer.releaseSlots(t.Context())
-	take(40, "quick", func(i int64) *attempt { return known(i, false) })
-
-	for range 2 { // a second release has no effect
-		held[0].releaseSlots(t.Context())
-	}
-	if err := admit(known(102, true)); err != nil {
-		t.Errorf("after one was given back: %v", err)
-	}
-	if err := admit(known(103, true)); !w.waits(err) {
-		t.Error("one that was given back twice is two")
-	}
-	for n := range int64(24) {
-		if u := b.Usage(t.Context(), held[n].claim.Agent()); u.UnderWay > 1 {
-			t.Errorf("%s: %+v", fmt.Sprint(n), u)
-		}
 	}
 }

@@ -3,9 +3,11 @@ package delivery
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
+	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/auth"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/job/policy"
@@ -34,12 +36,11 @@ type attempt struct {
 	policy policy.Policy   // the settings in force (policy.Levels.Settings)
 	began  time.Time       // monotonic time before the claim
 	lease  lease
-	slots  *groupPermits // group permits of a newcomer; nil: the agent is no newcomer
+	pass   *admission.Pass // what the attempt got at the gates; nil: a member of a batch, which uses its leader's
 	// agentKnown says that the claim names the right agent: the delivery was bound when it was claimed, or events are
-	// not verified. Then acquireSlots runs before checkDelivery. Otherwise the job may name a wrong agent. Then
+	// not verified. Then AdmitAgent runs before checkDelivery. Otherwise the job may name a wrong agent. Then
 	// checkDelivery runs first, so that the limits of a wrong agent do not delay the event.
 	agentKnown bool
-	effort     attemptEffort
 
 	stage    stage
 	spans    *attemptSpans // nil: no tracing
@@ -85,9 +86,10 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, t *ticket) 
 			}
 		}
 	}
-	defer a.releaseSlots(ctx)
+	a.pass = e.Admission.Begin(fmt.Sprintf("%s:%d", a.claim.ID, a.claim.No))
+	defer a.pass.Leave(ctx)
 	if failure == nil && a.agentKnown {
-		failure = e.acquireSlots(ctx, a)
+		failure = a.pass.AdmitAgent(ctx, a.claim.Agent(), a.claim.Succeeded)
 	}
 	if failure == nil {
 		failure = e.runAttempt(ctx, a)
@@ -96,7 +98,7 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, t *ticket) 
 	o := e.decideOutcome(a, failure)
 	o.Anew = t.gaveUp // withholdClaim delays the end of this task, so the delivery waits with a new one
 	t.awaitRoom()
-	a.releaseSlots(ctx)
+	a.pass.Leave(ctx)
 	t.release(o.Status == store.Delivered)
 	defer e.recordFollowers(ctx, a).Wait() // records the other deliveries of the batch at the same time as this one
 	return e.recordOutcome(ctx, a, o, e.Ledger.Record)
@@ -113,7 +115,7 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 		return err
 	}
 	if !a.agentKnown {
-		if err = e.acquireSlots(ctx, a); err != nil {
+		if err = a.pass.AdmitAgent(ctx, a.claim.Agent(), a.claim.Succeeded); err != nil {
 			return err
 		}
 	}
@@ -122,7 +124,7 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	if a.endpoint, err = e.resolveEndpoint(ctx, a.claim, a.server); err != nil {
 		return err
 	}
-	if _, err = a.slots.acquireDomain(ctx, a.endpoint.URL, !a.endpoint.unbound); err != nil {
+	if _, err = a.pass.AdmitDomain(ctx, a.endpoint.URL, !a.endpoint.unbound); err != nil {
 		return err
 	}
 	if a.auth, err = e.Authorizer.Authorize(ctx, a.subject(), a.endpoint.Endpoint); err != nil {
@@ -140,12 +142,12 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	if err != nil {
 		return err
 	}
-	permit, err := e.acquirePermit(ctx, a.claim, a.endpoint)
+	permit, err := a.pass.AdmitOrigin(ctx, a.endpoint.Endpoint, callerAt(a.claim, a.endpoint))
 	if err != nil {
 		return err
 	}
 	defer func() { releasePermit(ctx, permit, a.answer, err) }()
-	ctx = a.effort.observeCosts(ctx)
+	ctx = a.pass.ObserveCosts(ctx)
 	a.call, err = e.prepareCall(ctx, a, names, cachedTools)
 	if mayBeStale(err) { // do not blame the agent because of an outdated list of its tools
 		a.call, err = e.prepareCall(ctx, a, names, freshTools)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/agentherald/herald/internal/admission"
+	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/base/decode"
 	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/delivery/classify"
@@ -47,14 +49,13 @@ type fetchedFile struct {
 }
 
 // fetchContent fetches the feedback or response file of the claim c and compares it with the hash on the chain. If the
-// event names no file, or the job does not ask for its content, it fetches nothing. slots has the group permits of a
-// newcomer's attempt, and is nil for other agents. fetchContent adds group permits of the file's domain to slots for
-// the time of the fetch.
+// event names no file, or the job does not ask for its content, it fetches nothing. For a newcomer, fetchContent acquires
+// group permits of the file's domain with pass, for the time of the fetch.
 //
 // A file that cannot be fetched may be omitted without an error (leaveFileOut). A wrong hash is an error
 // (hash_mismatch) if the job sets verifyFileHash and HashPolicy is not HashAnnotate. With HashRequire, it is also an
 // error if the event has no hash and the file's URI does not determine its content.
-func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, slots *groupPermits) (fetchedFile, error) {
+func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, pass *admission.Pass) (fetchedFile, error) {
 	uri, hash := namedFile(c.Job)
 	switch {
 	case uri == "":
@@ -63,7 +64,7 @@ func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, slots *grou
 		return fetchedFile{File: job.File{Verification: notFetched}, detail: "not asked for"}, nil
 	}
 
-	release, err := slots.acquireDomain(ctx, uri, false)
+	release, err := pass.AdmitDomain(ctx, uri, false)
 	if err != nil {
 		return fetchedFile{}, err
 	}
@@ -105,6 +106,30 @@ func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, slots *grou
 			": the event wins"
 	}
 	return file, nil
+}
+
+// fetchFile calls fetchContent and charges its duration to the agent's effort budget. Files may use only a part of the
+// budget. If that part is used up, the error is a free wait (over_budget).
+func (e *Executor) fetchFile(ctx context.Context, a *attempt) (fetchedFile, error) {
+	if !wantsFile(a.claim.Job) {
+		return e.fetchContent(ctx, a.claim, a.pass)
+	}
+	what := effort.Fetches
+	if a.claim.Job.Kind == job.KindResponseAppended {
+		what = effort.ResponseFetches
+	}
+	if err := a.pass.CheckFiles(what); err != nil {
+		return fetchedFile{}, err
+	}
+	began := e.Now()
+	defer func() { a.pass.Spend(what, 1, e.Now().Sub(began)) }()
+	return e.fetchContent(ctx, a.claim, a.pass)
+}
+
+// wantsFile reports whether the event of job j names a file and j asks for its content.
+func wantsFile(j job.Job) bool {
+	uri, _ := namedFile(j)
+	return uri != "" && j.Action.IncludeFileContent
 }
 
 // namedFile returns the URI and the hash of the file that the event of job j names. uri is "" if it names none.

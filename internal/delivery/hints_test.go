@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/delivery/maintenance"
@@ -384,8 +385,8 @@ func TestFalseAgentOfAValidation(t *testing.T) {
 			w := newWorld(t)
 			victim := newAgent(t, func(a *agent) { a.tool = "agent.receiveValidation" })
 			agent, named := w.register(at(victim.URL)), w.register(nil)
-			k := w.newWorker(func(c *Config) { c.Newcomers = must(NewNewcomers(2, nil, nil)) })
-			k.executor.Newcomers.noteOutcome(w.agentOf(agent), true)
+			k := w.newWorker(admitBy(t, admission.Config{Slots: 2}))
+			k.executor.Admission.NoteOutcome(w.agentOf(agent), true)
 			j := w.validate(agent, common.Hash{0x42})
 			id := w.submitAs(thiefs, repositioned(j, map[string]any{"agentId": named.String(), "response": 1}))[0].ID
 			if name == "disabled" {
@@ -393,9 +394,9 @@ func TestFalseAgentOfAValidation(t *testing.T) {
 					t.Fatal(err)
 				}
 			} else {
-				hangs, err := k.executor.Newcomers.acquireSlot(t.Context(), &store.Claim{ID: uuid.New(), No: 1})
-				heraldtest.Must(t, err)
-				t.Cleanup(func() { hangs.release(context.WithoutCancel(t.Context())) })
+				hangs := k.executor.Admission.Begin("hangs")
+				heraldtest.Must(t, hangs.AdmitAgent(t.Context(), store.Agent{}, false))
+				t.Cleanup(func() { hangs.Leave(context.WithoutCancel(t.Context())) })
 			}
 			w.deliverInTurns(k, id, 2, victim)
 			if d := w.row(id); d.AgentID != agent.String() || !slices.Contains(d.Corrected, "agentId") || !slices.Contains(d.Corrected, "response") {

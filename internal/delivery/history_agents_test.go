@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/admission/ratelimit"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/ipfs"
@@ -161,10 +162,10 @@ type limiter struct {
 	p *process
 }
 
-func (h *history) limits(p *process) Limiter {
+func (h *history) limits(p *process) *admission.Gates {
 	l := must(ratelimit.New(ratelimit.Config{Inflight: 1000, Rate: 1e6, PermitTTL: h.tempo.lease, Window: 300 * h.tempo.unit, OpenFor: 30 * h.tempo.unit}))
 	p.onEnd = append(p.onEnd, l.Close)
-	return &limiter{l, p}
+	return must(admission.New(admission.Config{Origins: admission.Origins{Limiter: &limiter{l, p}}}))
 }
 
 func (l *limiter) Acquire(ctx context.Context, origin, endpoint, token string) (*ratelimit.Permit, error) {

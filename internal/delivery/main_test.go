@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/admission"
+	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/chain/erc8004"
@@ -128,6 +130,7 @@ type worker struct {
 	executor *Executor
 	runner   *Runner
 	pool     *mcpcall.Pool
+	efforts  *effort.Budgets // nil: the agents have no budgets
 	chains   map[uint64]Chain
 	mu       sync.Mutex
 	steps    []Step
@@ -149,6 +152,19 @@ type chainsReader struct{ c *chain.Client }
 
 func (r chainsReader) TokenURI(ctx context.Context, _ uint64, registry common.Address, id *big.Int) (string, error) {
 	return r.c.TokenURI(ctx, registry, id)
+}
+
+// admitBy adds limits to a worker.
+func admitBy(t testing.TB, cfg admission.Config) func(*Config) {
+	gates := must(admission.New(cfg))
+	t.Cleanup(gates.Close)
+	return func(c *Config) { c.Admission = gates }
+}
+
+// limitOrigins limits a worker's calls at each origin.
+func limitOrigins(all, unbound admission.Limiter) func(*Config) {
+	gates := must(admission.New(admission.Config{Origins: admission.Origins{Limiter: all, Unbound: unbound}}))
+	return func(c *Config) { c.Admission = gates }
 }
 
 // newWorker returns a worker, after adapt has changed its configuration. It takes no tasks until serve is called.

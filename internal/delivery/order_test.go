@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/chain"
@@ -158,9 +159,7 @@ func TestResponsesWithSilentFiles(t *testing.T) {
 	t.Cleanup(files.Close)
 	k := w.newWorker(func(c *Config) {
 		c.Fetcher = must(ipfs.New(ipfs.Config{Guard: guardtest.Loopback(t, nil), Timeout: timeout, Logger: w.logger()}))
-		c.Efforts = must(effort.New(effort.Config{Size: 4 * timeout, Logger: w.logger()}))
-		c.Newcomers = must(NewNewcomers(16, nil, nil))
-	})
+	}, admitBy(t, admission.Config{Slots: 16, Efforts: must(effort.New(effort.Config{Size: 4 * timeout, Logger: w.logger()}))}))
 	w.serve(k)
 	agent := w.register(at(a.URL))
 	var client devnet.Account

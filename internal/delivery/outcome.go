@@ -24,14 +24,14 @@ type decision struct {
 }
 
 // decideOutcome returns the outcome to record for the attempt a, which ended with failure (nil: delivered). For later
-// attempts of this process, it also notes whether the agent succeeded or failed (Newcomers.noteOutcome), and whether
+// attempts of this process, it also notes whether the agent succeeded or failed (admission.Gates.NoteOutcome), and whether
 // the agent refused the credential of the call (Authorizer.ObserveFailure).
 func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 	d := decision{Outcome: e.describeAttempt(a)}
 	if failure == nil {
 		d.Status, d.AgentOK, d.Result = store.Delivered, true, a.answer.Raw
 		if !d.EndpointOfJob {
-			e.Newcomers.noteOutcome(a.claim.Agent(), true)
+			e.Admission.NoteOutcome(a.claim.Agent(), true)
 		}
 		return d
 	}
@@ -54,7 +54,7 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 	if v.AgentFault && a.stage.name != "fetch" { // a failed fetch is not the agent's fault: the client chose the file
 		d.AgentError = v.Text
 		if a.failedByItself(v) {
-			e.Newcomers.noteOutcome(a.claim.Agent(), false)
+			e.Admission.NoteOutcome(a.claim.Agent(), false)
 		}
 	}
 

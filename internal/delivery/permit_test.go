@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/admission/ratelimit"
-	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store"
@@ -34,7 +33,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		cfg.PermitTTL, cfg.MaxWait, cfg.Logger = time.Minute, time.Millisecond, w.logger()
 		l := must(ratelimit.New(cfg))
 		t.Cleanup(l.Close)
-		return w.newWorker(func(c *Config) { c.Limiter = l })
+		return w.newWorker(limitOrigins(l, nil))
 	}
 	waits := func(t *testing.T, w *world, d store.Delivery, why outcome.Reason) {
 		t.Helper()
@@ -239,7 +238,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 		}))
 		byDomain, file := victim(w, a), newOperator(w)
 		k := w.newWorker(func(c *Config) {
-			c.Limiter, c.UnboundLimiter = bucket(t, ratelimit.Config{Inflight: 4}), bucket(t, ratelimit.Config{Inflight: 1, MaxWaiters: -1})
+			limitOrigins(bucket(t, ratelimit.Config{Inflight: 4}), bucket(t, ratelimit.Config{Inflight: 1, MaxWaiters: -1}))(c)
 			c.Servers = file.server
 		})
 		holder, waits := rated(w, mint(w, a.URL)), w.dispatchTo(strings.Replace(a.URL, "http://", "HTTP://", 1)+"/other")
@@ -302,7 +301,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 		t.Cleanup(answer)
 		byDomain := victim(w, a)
 		k := w.newWorker(func(c *Config) {
-			c.Limiter, c.UnboundLimiter = bucket(t, ratelimit.Config{Inflight: inflight, MaxWaiters: -1}), bucket(t, ratelimit.Config{Inflight: 1, MaxWaiters: -1})
+			limitOrigins(bucket(t, ratelimit.Config{Inflight: inflight, MaxWaiters: -1}), bucket(t, ratelimit.Config{Inflight: 1, MaxWaiters: -1}))(c)
 		})
 		done := make(chan string, 1+inflight)
 		deliver := func(id uuid.UUID) {
@@ -332,7 +331,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 			a, broken := newBrokenAgent(t)
 			byDomain, stranger := victim(w, a), w.register(nil)
 			k := w.newWorker(func(c *Config) {
-				c.Limiter, c.UnboundLimiter = bucket(t, ratelimit.Config{}), bucket(t, ratelimit.Config{Inflight: 1})
+				limitOrigins(bucket(t, ratelimit.Config{}), bucket(t, ratelimit.Config{Inflight: 1}))(c)
 			})
 			for n, want := range append(slices.Repeat([]string{"server_error"}, 10), "breaker_open") {
 				broken.Store(n < 10)
@@ -372,7 +371,7 @@ func TestShortTimeoutOfAJobIsNoFailure(t *testing.T) {
 			}))
 			l := must(ratelimit.New(ratelimit.Config{PermitTTL: time.Minute, MinCalls: 2, Logger: w.logger()}))
 			t.Cleanup(l.Close)
-			k := w.newWorker(func(cfg *Config) { cfg.Limiter, cfg.CallTimeout, cfg.Lease = l, c.timeout, time.Minute })
+			k := w.newWorker(limitOrigins(l, nil), func(cfg *Config) { cfg.CallTimeout, cfg.Lease = c.timeout, time.Minute })
 			id := w.register(at(a.URL))
 			for n, want := range []string{"waiting outcome_unknown", "waiting outcome_unknown", c.next} {
 				d := w.accept(with(w.feedback(id), map[string]any{"timeoutMs": 3000}))
@@ -381,60 +380,6 @@ func TestShortTimeoutOfAJobIsNoFailure(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// TestOriginSpellings: different spellings of an origin are the same origin.
-func TestOriginSpellings(t *testing.T) {
-	t.Parallel()
-	for url, want := range map[string]string{
-		"https://a.example/mcp":           "https://a.example",
-		"https://A.Example.:443/other?x":  "https://a.example",
-		"http://a.example":                "http://a.example",
-		"https://a.example:8443":          "https://a.example:8443",
-		"https://[2001:DB8::1]/":          "https://[2001:db8::1]",
-		"https://a.example\x7f/not a URL": "",
-	} {
-		if got := limitedOrigin(mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: url}, store.Agent{}); got != want {
-			t.Errorf("%q: %q, want %q", url, got, want)
-		}
-	}
-	// A listed command is its agent's own, and its arguments may hold secrets.
-	command := mcpcall.Endpoint{Transport: mcpcall.TransportStdio, Command: "node", Args: []string{"hunter2"}}
-	for want, listed := range map[string]bool{"stdio:node": false, "stdio:1:0xaa:2": true} {
-		command.Listed = listed
-		if got := limitedOrigin(command, store.Agent{ChainID: 1, Registry: "0xaa", ID: "2"}); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}
-}
-
-// TestEndpoint: a breaker belongs to a URL with its query, independent of the origin's spelling and the fragment, or to
-// a command line. An endpoint of the servers file belongs to its agent only.
-func TestEndpoint(t *testing.T) {
-	t.Parallel()
-	of := func(e mcpcall.Endpoint) string { return limitedEndpoint(e, store.Agent{}) }
-	for url, want := range map[string]string{
-		"https://a.example":                      "https://a.example/?",
-		"https://A.Example.:443/":                "https://a.example/?",
-		"https://a.example/mcp":                  "https://a.example/mcp?",
-		"https://a.example/mcp#x":                "https://a.example/mcp?",
-		"https://a.example/mcp?agent=1":          "https://a.example/mcp?agent=1",
-		"https://a.example/a%2Fb":                "https://a.example/a%2Fb?",
-		"https://user:secret@a.example/mcp":      "https://a.example/mcp?",
-		"https://a.example\x7f/not a URL":        "",
-		"https://a.example:8443/.well-known/mcp": "https://a.example:8443/.well-known/mcp?",
-	} {
-		if got := of(mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: url}); got != want {
-			t.Errorf("%q: %q, want %q", url, got, want)
-		}
-	}
-	command := func(args ...string) string {
-		return of(mcpcall.Endpoint{Transport: mcpcall.TransportStdio, Command: "npx", Args: args})
-	}
-	a, again := command("a"), command("a")
-	if a == command("b") || command("a", "b") == command("ab") || a != again {
-		t.Error("commands are not told apart by their arguments")
 	}
 }
 
@@ -461,36 +406,6 @@ type strictly struct{}
 func (strictly) Resolve(context.Context, resolver.Agent) (resolver.Target, error) {
 	return resolver.Target{}, &resolver.UnboundError{Endpoint: "https://a.example", Asked: "https://a.example/.well-known/agent-registration.json", Why: "not found",
 		Entry: "{}"}
-}
-
-// recordedLimits records the acquired endpoints, and refuses none.
-type recordedLimits struct {
-	*ratelimit.Limiter
-	asked []string
-}
-
-func (l *recordedLimits) Acquire(ctx context.Context, origin, endpoint, token string) (*ratelimit.Permit, error) {
-	l.asked = append(l.asked, origin+" "+endpoint)
-	return l.Limiter.Acquire(ctx, origin, endpoint, token)
-}
-
-// TestUnboundAgentsTakeNoTurn: minting agents with a path each gives a party neither a call nor a turn of the origin's.
-func TestUnboundAgentsTakeNoTurn(t *testing.T) {
-	t.Parallel()
-	own, small := must(ratelimit.New(ratelimit.Config{PermitTTL: time.Minute})), must(ratelimit.New(ratelimit.Config{PermitTTL: time.Minute}))
-	t.Cleanup(own.Close)
-	t.Cleanup(small.Close)
-	origin := &recordedLimits{Limiter: own}
-	p := &Executor{Config: Config{Limiter: origin, UnboundLimiter: small}}
-	for i, unbound := range []bool{true, true, false} {
-		permit, err := p.acquirePermit(t.Context(), &store.Claim{ID: uuid.New(), No: int64(i)}, resolvedEndpoint{unbound: unbound,
-			Endpoint: mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: fmt.Sprintf("https://a.example/%d", i)}})
-		heraldtest.Must(t, err)
-		releasePermit(t.Context(), permit, toolAnswer{called: true}, nil)
-	}
-	if a := origin.asked; len(a) != 1 || a[0] != "https://a.example https://a.example/2?" {
-		t.Errorf("%q", a)
-	}
 }
 
 // newBrokenAgent returns an agent that answers calls with 500 until broken is false.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
@@ -148,11 +149,9 @@ func (e *Executor) reserveArguments(a *attempt, size int) (release func(), err e
 		return nil, nil
 	}
 	share := min(3*int64(size), e.MaxArgumentBytes)
-	origin := limitedOrigin(a.endpoint.Endpoint, a.claim.Agent())
-	if a.endpoint.unbound { // unbound agents must not use the memory of the endpoint's own agents
-		origin = unboundPrefix + origin
-	}
-	if release = e.arguments.acquire(share, origin, a.slots != nil); release == nil {
+	// Unbound agents must not use the memory of the endpoint's own agents.
+	origin := admission.OriginKey(a.endpoint.Endpoint, a.claim.Agent(), a.endpoint.unbound)
+	if release = e.arguments.acquire(share, origin, a.pass.Newcomer()); release == nil {
 		return nil, outcome.Pause(outcome.AgentBusy, 0,
 			fmt.Sprintf("calls with large arguments are in flight, and %d bytes more would need too much memory", size))
 	}

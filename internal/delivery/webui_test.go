@@ -65,7 +65,7 @@ func TestWebUIAgreesWithPostgres(t *testing.T) {
 	}))
 	limiter := must(ratelimit.New(ratelimit.Config{Rate: 1e6, OpenFor: 4 * time.Minute, PermitTTL: time.Minute, Logger: w.logger()}))
 	t.Cleanup(limiter.Close)
-	k := w.newWorker(func(c *Config) { c.Limiter = limiter })
+	k := w.newWorker(limitOrigins(limiter, nil))
 	delete(k.chains, w.net.ChainID()) // so that no event is looked up, and jobs without an endpoint are held
 	w.serve(k)
 

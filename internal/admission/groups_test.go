@@ -1,83 +1,111 @@
-package delivery
+package admission
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
-	"math/big"
-	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/classify"
-	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
-	"github.com/ethereum/go-ethereum/common"
-	"github.com/google/uuid"
 )
 
-// newcomerWorld makes attempts at agents and acquires a worker's slots for them.
-type newcomerWorld struct {
-	*testing.T
-	*Newcomers
-	clock time.Time
+func TestMain(m *testing.M) { heraldtest.Main(m) }
+
+// visit is an attempt that asks the gates.
+type visit struct {
+	*Pass
+	of        store.Agent
+	succeeded bool
 }
 
-func newNewcomerWorld(t *testing.T, slots int) *newcomerWorld {
-	w := &newcomerWorld{T: t, clock: time.Now()}
-	w.Newcomers = must(NewNewcomers(slots, nil, func() time.Time { return w.clock }))
+// gateWorld has the gates of a worker. Its clock moves only when a test moves it.
+type gateWorld struct {
+	*testing.T
+	*Gates
+	clock time.Time
+	made  int
+}
+
+func newGateWorld(t *testing.T, slots int, adapt ...func(*Config)) *gateWorld {
+	w := &gateWorld{T: t, clock: time.Now()}
+	cfg := Config{Slots: slots, Now: func() time.Time { return w.clock }}
+	for _, a := range adapt {
+		a(&cfg)
+	}
+	gates, err := New(cfg)
+	heraldtest.Must(t, err)
+	w.Gates = gates
 	t.Cleanup(w.Close)
 	return w
 }
 
-func (w *newcomerWorld) attempt(agent int64) *attempt {
-	return &attempt{claim: &store.Claim{ID: uuid.New(), No: 1, Job: job.Job{Kind: job.KindNewFeedback, ChainID: 1, IdentityRegistry: common.HexToAddress("0x1"),
-		AgentID: big.NewInt(agent)}}}
+func agentOf(id int64) store.Agent {
+	return store.Agent{ChainID: 1, Registry: "0x1", ID: fmt.Sprint(id)}
 }
 
-// enters acquires a slot, and one of url's domain.
-func (w *newcomerWorld) enters(a *attempt, url string) error {
-	w.clock = w.clock.Add(time.Second) // the used slots are held too long to wait for them
+func (w *gateWorld) attempt(agent int64) *visit {
+	w.made++
+	return &visit{Pass: w.Begin(fmt.Sprint(w.made)), of: agentOf(agent)}
+}
+
+// enters passes the gates of the agent and of url's domain.
+func (w *gateWorld) enters(a *visit, url string) error {
 	if err := w.slot(a); err != nil {
 		return err
 	}
 	return w.enterDomain(a, url)
 }
 
-func (w *newcomerWorld) enterDomain(a *attempt, url string) error {
-	_, err := a.slots.acquireDomain(w.Context(), url, true)
+func (w *gateWorld) enterDomain(a *visit, url string) error {
+	_, err := a.AdmitDomain(w.Context(), url, true)
 	return err
 }
 
-// slot acquires a slot.
-func (w *newcomerWorld) slot(a *attempt) (err error) {
-	a.slots, err = w.acquireSlot(w.Context(), a.claim)
-	return err
+// slot passes the gates of the agent, a second after the attempt before: the used slots are held too long to wait for.
+func (w *gateWorld) slot(a *visit) error {
+	w.clock = w.clock.Add(time.Second)
+	return w.slotNow(a)
+}
+
+func (w *gateWorld) slotNow(a *visit) error {
+	return a.AdmitAgent(context.WithoutCancel(w.Context()), a.of, a.succeeded)
+}
+
+// pause returns the wait of a refusal, and 0 without an error.
+func (w *gateWorld) pause(err error) time.Duration {
+	w.Helper()
+	if err == nil {
+		return 0
+	}
+	var f *outcome.Failure
+	if !errors.As(err, &f) || f.Reason != outcome.AgentBusy || f.Pause <= 0 {
+		w.Fatalf("%#v", err)
+	}
+	return f.Pause
 }
 
 // waits reports whether an attempt is deferred at no cost.
-func (w *newcomerWorld) waits(err error) bool {
+func (w *gateWorld) waits(err error) bool {
 	w.Helper()
-	if err == nil {
-		return false
+	d := w.pause(err)
+	if d > 0 && d < time.Second {
+		w.Error(d)
 	}
-	v := classify.Error(err)
-	if v.Reason != outcome.AgentBusy || v.Ending != outcome.Wait || !v.Free || v.Pause < time.Second || !v.Limited() {
-		w.Errorf("%+v", v)
-	}
-	return true
+	return d > 0
 }
 
 // TestNewcomersShareSlots: agents without a success in the last hour use at most half of the slots, and one domain half
 // of these, until their attempts are recorded. Other agents get the slots that they need.
 func TestNewcomersShareSlots(t *testing.T) {
 	t.Parallel()
-	w := newNewcomerWorld(t, 32)
-	var held []*attempt
+	w := newGateWorld(t, 32)
+	var held []*visit
 	take := func(n int, url func(i int) string) {
 		t.Helper()
 		for i := range n {
@@ -94,7 +122,7 @@ func TestNewcomersShareSlots(t *testing.T) {
 	if !w.waits(w.enters(ninth, evil(8))) {
 		t.Error("one domain has more than half of the newcomers' slots")
 	}
-	ninth.slots.release(t.Context())
+	ninth.Leave(t.Context())
 	take(8, func(i int) string { return fmt.Sprintf("https://y%d.example/mcp", i) })
 	if !w.waits(w.enters(w.attempt(101), "https://z.example/mcp")) {
 		t.Error("newcomers have more than half of the slots")
@@ -103,11 +131,11 @@ func TestNewcomersShareSlots(t *testing.T) {
 	// An agent that succeeded is no newcomer, at any domain. Either its claim says so, or this process has noted the
 	// success.
 	known := w.attempt(102)
-	known.claim.Succeeded = true
-	w.noteOutcome(w.attempt(103).claim.Agent(), true)
-	for _, a := range []*attempt{known, w.attempt(103)} {
-		if err := w.enters(a, evil(0)); err != nil || a.slots != nil {
-			t.Errorf("an agent that succeeded waits: %v, %+v", err, a.slots)
+	known.succeeded = true
+	w.NoteOutcome(agentOf(103), true)
+	for _, a := range []*visit{known, w.attempt(103)} {
+		if err := w.enters(a, evil(0)); err != nil || a.Newcomer() {
+			t.Errorf("an agent that succeeded waits: %v", err)
 		}
 	}
 	w.clock = w.clock.Add(store.RecentSuccess)
@@ -117,7 +145,7 @@ func TestNewcomersShareSlots(t *testing.T) {
 
 	// A released slot can be acquired again. A second release has no effect.
 	for range 2 {
-		held[0].slots.release(t.Context())
+		held[0].Leave(t.Context())
 	}
 	if err := w.enters(w.attempt(104), evil(9)); err != nil {
 		t.Errorf("after a slot was given back: %v", err)
@@ -131,12 +159,12 @@ func TestNewcomersShareSlots(t *testing.T) {
 // slot. After one success, an agent counts neither as failed nor as a newcomer.
 func TestNewcomersThatFailed(t *testing.T) {
 	t.Parallel()
-	w := newNewcomerWorld(t, 32)
+	w := newGateWorld(t, 32)
 	enter := func(agent int64) error {
 		return w.enters(w.attempt(agent), fmt.Sprintf("https://x%d-example.com/mcp", agent))
 	}
 	for agent := range int64(64) {
-		w.noteOutcome(w.attempt(agent).claim.Agent(), false)
+		w.NoteOutcome(agentOf(agent), false)
 	}
 	for agent := range int64(64) {
 		if err := enter(agent); (agent >= 8) != w.waits(err) {
@@ -151,7 +179,7 @@ func TestNewcomersThatFailed(t *testing.T) {
 	if !w.waits(enter(108)) {
 		t.Error("newcomers have more than half of the slots")
 	}
-	w.noteOutcome(w.attempt(63).claim.Agent(), true)
+	w.NoteOutcome(agentOf(63), true)
 	if err := enter(63); err != nil {
 		t.Errorf("an agent that succeeded since: %v", err)
 	}
@@ -161,19 +189,18 @@ func TestNewcomersThatFailed(t *testing.T) {
 // the endpoint's domain stays acquired.
 func TestSlotOfFileDomainIsReleased(t *testing.T) {
 	t.Parallel()
-	w := newNewcomerWorld(t, 4) // one slot for a domain
+	w := newGateWorld(t, 4) // one slot for a domain
 	a := w.attempt(1)
 	heraldtest.Must(t, w.enters(a, "https://a.example/mcp"))
 	for _, file := range []string{"https://victim.example/robots.txt", "https://files.a.example/7.json"} {
-		release, err := a.slots.acquireDomain(t.Context(), file, false)
+		release, err := a.AdmitDomain(t.Context(), file, false)
 		heraldtest.Must(t, err)
 		release()
 	}
 	if err := w.enters(w.attempt(2), "https://victim.example/mcp"); err != nil {
 		t.Error(err)
 	}
-	b := &groupPermits{newcomers: w.Newcomers, token: "x"}
-	if !w.waits(b.acquire(t.Context(), w.bounded, domainSlot+"a.example", "")) {
+	if !w.waits(w.enters(w.attempt(3), "https://a.example/mcp")) {
 		t.Error("the endpoint's domain was given back with the file's")
 	}
 }
@@ -182,14 +209,14 @@ func TestSlotOfFileDomainIsReleased(t *testing.T) {
 // so that the agents of the domain get the rest. Together they use at most the domain's slots.
 func TestNewcomersOfANamedDomain(t *testing.T) {
 	t.Parallel()
-	w := newNewcomerWorld(t, 32) // 8 slots for a domain, 4 for agents that name it
+	w := newGateWorld(t, 32) // 8 slots for a domain, 4 for agents that name it
 	enter := func(agent int64, own bool) bool {
 		a := w.attempt(agent)
 		w.clock = w.clock.Add(time.Second)
-		heraldtest.Must(t, w.slot(a))
-		_, err := a.slots.acquireDomain(t.Context(), "https://victim.example:81/mcp", own)
+		heraldtest.Must(t, w.slotNow(a))
+		_, err := a.AdmitDomain(t.Context(), "https://victim.example:81/mcp", own)
 		if w.waits(err) {
-			a.slots.release(t.Context())
+			a.Leave(t.Context())
 			return false
 		}
 		return true
@@ -210,7 +237,7 @@ func TestNewcomersOfANamedDomain(t *testing.T) {
 // of the domain.
 func TestNewcomersOfFewSlots(t *testing.T) {
 	t.Parallel()
-	w := newNewcomerWorld(t, 1)
+	w := newGateWorld(t, 1)
 	a := w.attempt(1)
 	if err := errors.Join(w.enters(a, "https://a.example/mcp"), w.enterDomain(a, "https://files.a.example/7.json"),
 		w.enterDomain(a, "ipfs://bafy/7.json")); err != nil {
@@ -219,14 +246,13 @@ func TestNewcomersOfFewSlots(t *testing.T) {
 	if !w.waits(w.enters(w.attempt(2), "https://b.example/mcp")) {
 		t.Error("there were two slots")
 	}
-	a.slots.release(t.Context())
+	a.Leave(t.Context())
 	if err := w.enters(w.attempt(2), "https://a.example/mcp"); err != nil {
 		t.Error(err)
 	}
-	var none *Newcomers
-	var err error
-	a.slots, err = none.acquireSlot(t.Context(), a.claim)
-	if err := errors.Join(err, w.enterDomain(a, "https://a.example")); err != nil || a.slots != nil {
+	var none *Gates
+	a = &visit{Pass: none.Begin("x")}
+	if err := errors.Join(w.enters(a, "https://a.example"), a.CheckFiles(effort.Fetches)); err != nil || a.Newcomer() {
 		t.Error(err)
 	}
 }
@@ -236,21 +262,22 @@ func TestNewcomersOfFewSlots(t *testing.T) {
 func TestNewcomersWaitAMoment(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		n := must(NewNewcomers(8, nil, nil))
-		defer n.Close()
-		w := &newcomerWorld{T: t, Newcomers: n}
+		gates, err := New(Config{Slots: 8})
+		heraldtest.Must(t, err)
+		defer gates.Close()
+		w := &gateWorld{T: t, Gates: gates}
 		first, second := w.attempt(1), w.attempt(2)
-		for _, a := range []*attempt{first, w.attempt(11), w.attempt(12), w.attempt(13)} {
-			heraldtest.Must(t, w.slot(a))
+		for _, a := range []*visit{first, w.attempt(11), w.attempt(12), w.attempt(13)} {
+			heraldtest.Must(t, w.slotNow(a))
 		}
 		entered := make(chan error, 1)
-		go func() { entered <- w.slot(second) }()
+		go func() { entered <- w.slotNow(second) }()
 		synctest.Wait() // it waits
-		first.slots.release(t.Context())
+		first.Leave(t.Context())
 		if err := <-entered; err != nil {
 			t.Error(err)
 		}
-		if third := w.slot(w.attempt(3)); !w.waits(third) {
+		if third := w.slotNow(w.attempt(3)); !w.waits(third) {
 			t.Error("there are five slots")
 		}
 	})
@@ -265,26 +292,26 @@ func TestNewcomersDoNotWaitForHangingOnes(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				const slots, share = 32, 16
-				w := newNewcomerWorld(t, slots)
+				w := newGateWorld(t, slots)
 				for agent := range int64(share - 1) {
-					heraldtest.Must(t, w.slot(w.attempt(agent)))
+					heraldtest.Must(t, w.slotNow(w.attempt(agent)))
 				}
 				if took > 0 {
 					ended := w.attempt(99)
-					heraldtest.Must(t, w.slot(ended))
+					heraldtest.Must(t, w.slotNow(ended))
 					w.clock = w.clock.Add(took)
-					ended.slots.release(t.Context())
+					ended.Leave(t.Context())
 				}
 				w.clock = w.clock.Add(2 * maxSlotWait) // the earlier attempts hang
 				moving := w.attempt(100)
-				heraldtest.Must(t, w.slot(moving))
+				heraldtest.Must(t, w.slotNow(moving))
 				putOff := make(chan error, slots)
 				for agent := range int64(slots) {
-					go func() { putOff <- w.slot(w.attempt(200 + agent)) }()
+					go func() { putOff <- w.slotNow(w.attempt(200 + agent)) }()
 				}
 				synctest.Wait()
 				heraldtest.Equal(t, "newcomers wait for the one that does not hang", slots-len(putOff), 1)
-				moving.slots.release(t.Context())
+				moving.Leave(t.Context())
 				synctest.Wait()
 			})
 		})
@@ -295,22 +322,22 @@ func TestNewcomersDoNotWaitForHangingOnes(t *testing.T) {
 // of attempts. A flood is deferred once, not again and again.
 func TestNewcomersComeBackInTurn(t *testing.T) {
 	t.Parallel()
-	w := newNewcomerWorld(t, 8)
+	w := newGateWorld(t, 8)
 	took := w.attempt(1)
 	heraldtest.Must(t, w.enters(took, "https://a.example"))
 	w.clock = w.clock.Add(2 * time.Second)
-	took.slots.release(t.Context())
+	took.Leave(t.Context())
 	for i := range int64(4) {
 		heraldtest.Must(t, w.enters(w.attempt(2+i), fmt.Sprintf("https://b%d.example", i)))
 	}
 	w.clock = w.clock.Add(time.Second)
 	last := time.Duration(0)
 	for i := range int64(100) {
-		v := classify.Error(w.slot(w.attempt(10 + i)))
-		if want := last + 2*time.Second/4; i > 0 && v.Pause != want {
-			t.Fatalf("number %d comes back in %s, want %s", i, v.Pause, want)
+		v := w.pause(w.slotNow(w.attempt(10 + i)))
+		if want := last + 2*time.Second/4; i > 0 && v != want {
+			t.Fatalf("number %d comes back in %s, want %s", i, v, want)
 		}
-		last = v.Pause
+		last = v
 	}
 }
 
@@ -318,16 +345,16 @@ func TestNewcomersComeBackInTurn(t *testing.T) {
 // same time.
 func TestNewcomersComeBackApart(t *testing.T) {
 	t.Parallel()
-	w := newNewcomerWorld(t, 2)
+	w := newGateWorld(t, 2)
 	heraldtest.Must(t, w.enters(w.attempt(1), "https://a.example"))
 	w.clock = w.clock.Add(time.Second)
 	last := time.Duration(0)
 	for i := range int64(500) {
-		v := classify.Error(w.slot(w.attempt(2 + i)))
-		if i > 0 && v.Pause-last != minReturnGap {
-			t.Fatalf("number %d comes back %s after the one before", i, v.Pause-last)
+		v := w.pause(w.slotNow(w.attempt(2 + i)))
+		if i > 0 && v-last != minReturnGap {
+			t.Fatalf("number %d comes back %s after the one before", i, v-last)
 		}
-		last = v.Pause
+		last = v
 	}
 }
 
@@ -335,32 +362,32 @@ func TestNewcomersComeBackApart(t *testing.T) {
 // waits differ.
 func TestNewcomersComeBackInTime(t *testing.T) {
 	t.Parallel()
-	w := newNewcomerWorld(t, 32)
+	w := newGateWorld(t, 32)
 	for i := range int64(16) {
-		heraldtest.Must(t, w.slot(w.attempt(i)))
+		heraldtest.Must(t, w.slotNow(w.attempt(i)))
 	}
 	w.clock = w.clock.Add(time.Second)
 	waits := map[time.Duration]bool{}
 	for i := range int64(20_000) {
-		v := classify.Error(w.slot(w.attempt(1000 + i)))
-		if v.Reason != outcome.AgentBusy || v.Pause > maxReturnWait || i > 10_000 && v.Pause < maxReturnWait/2 {
-			t.Fatalf("number %d: %s, comes back in %s", i, v.Reason, v.Pause)
+		v := w.pause(w.slotNow(w.attempt(1000 + i)))
+		if v > maxReturnWait || i > 10_000 && v < maxReturnWait/2 {
+			t.Fatalf("number %d: comes back in %s", i, v)
 		}
-		waits[v.Pause] = true
+		waits[v] = true
 	}
 	if len(waits) < 10_000 {
 		t.Errorf("they come back at %d times", len(waits))
 	}
 	w.clock = w.clock.Add(maxReturnWait)
-	if v := classify.Error(w.slot(w.attempt(999))); v.Pause > 2*time.Second {
-		t.Errorf("after a quiet time: %s", v.Pause)
+	if v := w.pause(w.slotNow(w.attempt(999))); v > 2*time.Second {
+		t.Errorf("after a quiet time: %s", v)
 	}
 }
 
 // TestNewcomersOfALocalHost: a host whose name equals an internal key still counts as a domain.
 func TestNewcomersOfALocalHost(t *testing.T) {
 	t.Parallel()
-	w := newNewcomerWorld(t, 4) // one slot for a domain
+	w := newGateWorld(t, 4) // one slot for a domain
 	heraldtest.Must(t, w.enters(w.attempt(1), "http://newcomers:8080/mcp"))
 	if !w.waits(w.enters(w.attempt(2), "http://newcomers:8080/mcp")) {
 		t.Error("the host called newcomers is not counted as a domain")
@@ -393,59 +420,70 @@ func TestRegistrableDomain(t *testing.T) {
 	}
 }
 
-// TestFailuresThatBlameNoAgent: an agent does not count as failed because of a file that a client named, because it
-// declined a client's content, or because of an endpoint, tool or timeout that a job named.
-func TestFailuresThatBlameNoAgent(t *testing.T) {
+// TestCostlyAgentsShareSlots: costly agents use at most half of the slots, and together with newcomers three quarters.
+// Quick agents get the slots that they need.
+func TestCostlyAgentsShareSlots(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	healthy := newAgent(t)
-	failing := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-		http.Error(rw, "broken", http.StatusInternalServerError)
-		return true
-	}))
-	silent := newAgent(t, onCall(func(_ int, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-		<-r.Context().Done()
-		return true
-	}))
-	picky := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-		reply(rw, id, `{"isError":true,"content":[{"type":"text","text":"this is spam"}]}`)
-		return true
-	}))
-	strict := newAgent(t, func(a *agent) { a.schema = `{"type":"object","properties":{"tag1":{"maxLength":3}}}` })
-	k := w.newWorker(func(c *Config) { c.Newcomers = must(NewNewcomers(32, nil, nil)) })
-	for name, c := range map[string]struct {
-		at     *agent
-		file   string
-		action map[string]any
-		want   bool
-	}{
-		"its own failure":               {failing, "", nil, true},
-		"its own silence":               {silent, "", nil, true},
-		"a file that is no":             {healthy, "https://10.0.0.1/x", nil, false},
-		"what it declines":              {picky, "", nil, false},
-		"what its schema does not take": {strict, "", nil, false},
-		"the job's endpoint":            {healthy, "", own(failing.URL, nil), false},
-		"the job's tool":                {healthy, "", map[string]any{"toolName": "agent.receiveOther"}, false},
-		"the job's impatience":          {silent, "", map[string]any{"timeoutMs": 3000}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := w.in(t)
-			j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(c.at.URL)), URI: c.file, Tag1: "a long tag"})
-			if c.action != nil {
-				j = with(j, c.action)
+	clock := heraldtest.NewClock(time.Now())
+	b, err := effort.New(effort.Config{Size: time.Minute, Now: clock.Now})
+	heraldtest.Must(t, err)
+	t.Cleanup(b.Close)
+	w := newGateWorld(t, 32, func(c *Config) { c.Efforts, c.Now = b, clock.Now })
+	known := func(agent int64, long bool) *visit {
+		a := w.attempt(agent)
+		a.succeeded = true
+		if long {
+			h, err := b.Begin(t.Context(), a.of)
+			heraldtest.Must(t, err)
+			h.Spend(effort.Calls, 1, 2*time.Second)
+			h.End()
+		}
+		return a
+	}
+	admit := func(a *visit) error {
+		clock.Advance(time.Second) // the used slots are held too long to wait for them
+		return w.slotNow(a)
+	}
+	var held []*visit
+	take := func(n int, what string, make func(i int64) *visit) {
+		t.Helper()
+		for range n {
+			a := make(int64(len(held)))
+			if err := admit(a); err != nil {
+				t.Fatalf("%s, slot %d: %v", what, len(held)+1, err)
 			}
-			id := w.accept(j)
-			note, err := k.deliver(t.Context(), id, 1)
-			if err == nil && note == "" {
-				t.Fatal("it was delivered")
-			}
-			d := w.row(id)
-			agent, _ := new(big.Int).SetString(d.AgentID, 10)
-			claim := &store.Claim{Job: job.Job{ChainID: w.net.ChainID(), IdentityRegistry: w.net.Deployment().Identity, AgentID: agent}}
-			if _, failed := k.executor.Newcomers.weighAgent(claim); failed != c.want {
-				t.Errorf("after %q, %v it failed: %v", note, err, failed)
-			}
-		})
+			held = append(held, a)
+		}
+	}
+	take(16, "costly", func(i int64) *visit { return known(i, true) })
+	late := known(100, true)
+	err = admit(late)
+	if !w.waits(err) {
+		t.Error("costly agents have more than half of the slots")
+	} else if !strings.Contains(err.Error(), "share 16 of this worker's slots, and these are in use") {
+		t.Error(err)
+	}
+	late.Leave(t.Context())
+	take(8, "newcomers", w.attempt)
+	newcomer := w.attempt(101)
+	if err := admit(newcomer); !w.waits(err) || !strings.Contains(err.Error(), "together share 24") {
+		t.Errorf("newcomers and costly agents have more than three quarters of the slots: %v", err)
+	}
+	newcomer.Leave(t.Context())
+	take(40, "quick", func(i int64) *visit { return known(i, false) })
+
+	for range 2 { // a second release has no effect
+		held[0].Leave(t.Context())
+	}
+	if err := admit(known(102, true)); err != nil {
+		t.Errorf("after one was given back: %v", err)
+	}
+	if err := admit(known(103, true)); !w.waits(err) {
+		t.Error("one that was given back twice is two")
+	}
+	for n := range int64(24) {
+		if u := b.Usage(t.Context(), held[n].of); u.UnderWay > 1 {
+			t.Errorf("%s: %+v", fmt.Sprint(n), u)
+		}
 	}
 }

@@ -1,0 +1,16 @@
+// Package admission decides whether an attempt may go on now, and says why its delivery waits if not.
+//
+// An attempt has a slot of its worker when it meets the gates. It passes them in this order:
+//
+//  1. AdmitAgent: the agent's effort budget (package effort) has worker time left.
+//  2. AdmitAgent: the agent's groups have a free slot (groups.go). Agents without a recent success are in such groups,
+//     and agents whose attempts take long.
+//  3. AdmitDomain: the domain of a file or an endpoint has a free slot, if the agent has no recent success.
+//  4. AdmitOrigin: the endpoint's origin accepts another call (origins.go, package ratelimit).
+//
+// A Pass is what an attempt got at the gates: reserved worker time and group permits. Leave gives everything back.
+//
+// A refusal is a free wait (outcome.Pause): it costs the delivery no attempt, and its text is the sentence that the
+// log, the page and the API show. Package delivery asks each gate when it knows what the gate needs: the agent after
+// the event check, the endpoint after it was resolved, the origin before the first request.
+package admission

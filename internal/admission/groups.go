@@ -1,0 +1,227 @@
+package admission
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/agentherald/herald/internal/admission/ratelimit"
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store"
+	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/net/publicsuffix"
+)
+
+// group is a group of attempts that together may use a part of the worker's slots. An attempt acquires a group permit
+// in addition to the worker's slot, and releases it when the agent has answered.
+//
+// The groups of newcomers keep agents that do not answer from occupying all slots. A newcomer is an agent without a
+// success in the last hour (store.RecentSuccess). While an endpoint is resolved, its domain is unknown and not bounded.
+type group int
+
+const (
+	newcomers       group = iota // all newcomers: half of the slots
+	failedNewcomers              // newcomers that failed in the last hour: agents without a failure do not wait for them
+	domain                       // agents' endpoints and feedback files at one registrable domain
+	namedDomain                  // of these, files and agents that the domain does not confirm: they only name the domain
+	costlyAgents                 // costly agents (effort.Hold.Costly) that are no newcomers
+	lentSlots                    // costly agents and newcomers together: the other slots are for quick agents
+	groupCount
+)
+
+// groupRules has the rules of each group: the number of its slots on a worker with n slots (at least one), and the
+// beginning of the sentence that says why a delivery waits. %d in it is the number of slots.
+var groupRules = [groupCount]struct {
+	slots func(n int) int
+	why   string
+}{
+	newcomers: {func(n int) int { return n / 2 }, "agents without a success in the last hour share %d of this worker's slots"},
+	failedNewcomers: {func(n int) int { return max(1, n/2) / 2 },
+		"agents that failed in the last hour share %d of this worker's slots"},
+	domain: {func(n int) int { return max(1, n/2) / 2 },
+		"agents without a success in the last hour share a worker's slots, and one domain has %d of them"},
+	namedDomain: {func(n int) int { return max(1, n/2) / 4 },
+		"agents without a success in the last hour that a domain does not name itself share %d of its slots"},
+	costlyAgents: {func(n int) int { return n / 2 }, "agents whose latest attempts took more than a second each, " +
+		"or that have used half of their effort budget, share %d of this worker's slots"},
+	lentSlots: {func(n int) int { return n - n/4 }, "agents that take long and agents without a success in the last hour " +
+		"together share %d of this worker's slots"},
+}
+
+// groups gives out group permits. If a group has no free slot, an attempt waits up to maxSlotWait for one, unless the
+// expected wait is longer. If it gets none, its delivery waits until a slot is expected to be free. The expected waits
+// follow from the mean duration of the group's attempts.
+type groups struct {
+	limiters [groupCount]*ratelimit.Limiter
+	why      [groupCount]string
+	latest   *lru.Cache[store.Agent, latestOutcome] // latest outcomes in this process, some not yet in Postgres
+	now      func() time.Time
+
+	mu         sync.Mutex
+	lastReturn time.Time // the latest time at which spreadWait let a delivery try again
+}
+
+// latestOutcome is when an agent's latest attempt in this process ended, and whether it succeeded.
+type latestOutcome struct {
+	at time.Time
+	ok bool
+}
+
+// groupPermit is a group permit of an attempt. name is the domain, for the groups of one.
+type groupPermit struct {
+	group  group
+	name   string
+	permit *ratelimit.Permit
+}
+
+const (
+	// maxRememberedAgents bounds the number of agents in groups.latest. An agent without an entry stays a newcomer until
+	// Postgres has recorded its success.
+	maxRememberedAgents = 4096
+	// maxSlotWait is how long an attempt waits for a group permit while it uses a slot. A short wait is cheaper than
+	// another claim and record. If the expected wait is longer, the attempt does not wait.
+	maxSlotWait = 200 * time.Millisecond
+	// minReturnGap is the gap between the times at which spreadWait lets deliveries that got no group permit try again.
+	// The limiter computes its wait from the duration of earlier attempts. Before the first one has ended, each wait is
+	// short, and hundreds of deliveries would try again at once. Therefore spreadWait spreads waits of at most
+	// spreadWithin.
+	minReturnGap = 100 * time.Millisecond
+	spreadWithin = 2 * time.Second
+	// maxReturnWait is the longest wait to which spreadWait extends a shorter one. If the gaps would need a longer
+	// wait, the wait is random, between half of maxReturnWait and all of it.
+	maxReturnWait = 5 * time.Minute
+	// slotTTL is how long a group permit stays acquired if it is never released. Each attempt releases its group
+	// permits, so slotTTL only has to be longer than any attempt.
+	slotTTL = 24 * time.Hour
+)
+
+// newGroups returns the groups of a worker with cfg.Slots slots.
+func newGroups(cfg Config) (*groups, error) {
+	g := &groups{now: cfg.Now}
+	if g.now == nil {
+		g.now = time.Now
+	}
+	for i, rule := range groupRules {
+		slots := max(1, rule.slots(cfg.Slots))
+		limiter, err := ratelimit.New(ratelimit.Config{Inflight: slots, Rate: 1e6, MaxWaiters: cfg.Slots,
+			MaxWait: maxSlotWait, PermitTTL: slotTTL, Logger: cfg.Logger, Now: g.now})
+		if err != nil {
+			return nil, err
+		}
+		g.limiters[i], g.why[i] = limiter, fmt.Sprintf(rule.why, slots)
+	}
+	var err error
+	g.latest, err = lru.New[store.Agent, latestOutcome](maxRememberedAgents)
+	return g, err
+}
+
+func (g *groups) close() {
+	if g == nil {
+		return
+	}
+	for _, l := range g.limiters {
+		l.Close()
+	}
+}
+
+// noteOutcome is Gates.NoteOutcome.
+func (g *groups) noteOutcome(agent store.Agent, ok bool) {
+	if g != nil {
+		g.latest.Add(agent, latestOutcome{g.now(), ok})
+	}
+}
+
+// weighAgent reports whether the agent is a newcomer. failed reports whether a newcomer's latest attempt
+// in this process ended in the last hour and failed.
+func (g *groups) weighAgent(agent store.Agent, succeeded bool) (newcomer, failed bool) {
+	if succeeded {
+		return false, false
+	}
+	last, known := g.latest.Get(agent)
+	known = known && g.now().Sub(last.at) < store.RecentSuccess
+	return !known || !last.ok, known && !last.ok
+}
+
+// enterGroup acquires a group permit. name is the domain, for the groups of one. If the attempt already has this permit,
+// enterGroup does nothing. If no slot becomes free in time, the error is a free wait (agent_busy).
+func (p *Pass) enterGroup(ctx context.Context, of group, name string) error {
+	if p.isIn(of, name) {
+		return nil
+	}
+	g := p.gates.groups
+	// The limiter bounds calls per origin, and gets the domain in place of an origin.
+	key := cmp.Or(name, "all")
+	permit, err := g.limiters[of].Acquire(ctx, key, key, p.token)
+	var refused *ratelimit.RefusedError
+	if errors.As(err, &refused) {
+		wait := g.spreadWait(refused.Wait)
+		return outcome.Pause(outcome.AgentBusy, wait, fmt.Sprintf("%s, and these are in use; this one returns in %s",
+			g.why[of], wait.Round(100*time.Millisecond)))
+	}
+	if err != nil {
+		return fmt.Errorf("acquire a slot of a group: %w", err)
+	}
+	p.held = append(p.held, groupPermit{of, name, permit})
+	return nil
+}
+
+func (p *Pass) isIn(of group, name string) bool {
+	return slices.ContainsFunc(p.held, func(h groupPermit) bool { return h.group == of && h.name == name })
+}
+
+// leaveGroups releases all group permits of the attempt except the n that it acquired first.
+func (p *Pass) leaveGroups(ctx context.Context, n int) {
+	for _, h := range p.held[min(n, len(p.held)):] {
+		h.permit.Release(ctx, ratelimit.Neutral)
+	}
+	p.held = p.held[:min(n, len(p.held))]
+}
+
+// spreadWait returns how long a delivery that got no group permit waits before it tries again. wait is the wait that
+// the limiter returned. A wait of more than spreadWithin is returned unchanged. A shorter one is extended, up to
+// maxReturnWait, so that such deliveries try again with gaps of minReturnGap.
+func (g *groups) spreadWait(wait time.Duration) time.Duration {
+	if wait > spreadWithin {
+		return wait // the limiter reserved this time for the delivery, so it needs no further gap
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.now()
+	if g.lastReturn = g.lastReturn.Add(minReturnGap); g.lastReturn.Before(now.Add(wait)) {
+		g.lastReturn = now.Add(wait)
+	}
+	if latest := now.Add(maxReturnWait); g.lastReturn.After(latest) {
+		g.lastReturn = latest
+		return maxReturnWait/2 + rand.N(maxReturnWait/2)
+	}
+	return g.lastReturn.Sub(now)
+}
+
+// registrableDomain returns the part of the URL's host that one owner registers: the public suffix and one more label.
+// For an IPv4 address it returns the address, and for IPv6 its /64, which one customer has. For a URL that is not http
+// or https it returns "".
+func registrableDomain(rawURL string) string {
+	u, err := url.Parse(rawURL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" {
+		return ""
+	}
+	host := netguard.Host(u)
+	if ip, err := netip.ParseAddr(host); err == nil {
+		if ip = ip.Unmap().WithZone(""); ip.Is6() {
+			return netip.PrefixFrom(ip, 64).Masked().String()
+		}
+		return ip.String()
+	}
+	if domain, err := publicsuffix.EffectiveTLDPlusOne(host); err == nil {
+		return domain
+	}
+	return host // a public suffix, or a single label
+}
