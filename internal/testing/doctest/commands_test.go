@@ -1,6 +1,7 @@
 package doctest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -66,11 +67,19 @@ type session struct {
 	with string // block.with of its blocks
 	data string // the worker's folder below dir
 	free string // the address of an unused port
+
+	agentName string // the agent that the page's commands name
 }
 
 // afterStories are the pages whose commands give feedback, which a reorg of the stories could remove, or replay what
 // failed, which must not change between the selection and the replay.
 var afterStories = []string{"docs/operator/start.md", "docs/operator/troubleshooting.md"}
+
+// firstAgent is the agent of the demo's first story. ownAgents are the agents of pages that change an agent's
+// credentials, because other pages call the first agent at the same time.
+const firstAgent = "31337:0"
+
+var ownAgents = map[string]string{"docs/operator/tokens-and-keys.md": "31337:901"}
 
 // demoChain is the demo's chain.
 const demoChain = 31337
@@ -101,7 +110,8 @@ func TestCommands(t *testing.T) {
 			if groups[with] == nil {
 				continue
 			}
-			s := &session{world: w, with: with, data: "own-" + filepath.Base(name), free: heraldtest.Address(t)}
+			s := &session{world: w, with: with, data: "own-" + filepath.Base(name), free: heraldtest.Address(t),
+				agentName: cmp.Or(ownAgents[name], firstAgent)}
 			if with == ownServices {
 				s.services = newServices(t)
 			}
@@ -271,7 +281,7 @@ func (w *world) lookAround(ctx context.Context) error {
 	}
 	var id string
 	err = trial.Until(ctx, pollStories, "the first story", func() (bool, error) {
-		_, said, err := s.run("bin/worker delivery list --agent 31337:0 --status delivered --json")
+		_, said, err := s.run("bin/worker delivery list --agent " + firstAgent + " --status delivered --json")
 		id = deliveryID.FindString(said)
 		return err != nil || id != "", nil
 	})

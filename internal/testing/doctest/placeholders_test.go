@@ -18,7 +18,7 @@ type substitution struct {
 var substitutions = []substitution{
 	{"API_URL=http://127.0.0.1:8080", func(*session) string { return "true" }, "demo.env has the demo's address"},
 	{`"chainId": 8453, "agentId": "42"`, func(*session) string { return `"chainId": 31337, "agentId": "0"` }, "the agent of the demo's first story"},
-	{"8453:42", func(*session) string { return "31337:0" }, "the agent of the demo's first story"},
+	{"8453:42", func(s *session) string { return s.agentName }, "an agent of the demo"},
 	{"RPC_URL_8453=https://…", func(s *session) string { return "RPC_URL_31337=" + s.rpc }, "the demo's chain"},
 	{"127.0.0.1:8081", func(s *session) string { return s.free }, "a port that is free here"},
 	{"postgres://herald@db.example/herald", func(s *session) string { return "'" + s.database + "'" }, "an empty database"},
@@ -53,7 +53,7 @@ func (s *session) substitute(text string) (string, error) {
 
 func TestSubstitute(t *testing.T) {
 	t.Parallel()
-	s := &session{world: &world{rpc: "http://127.0.0.1:1"}}
+	s := &session{world: &world{rpc: "http://127.0.0.1:1"}, agentName: "31337:0"}
 	if got, err := s.substitute("RPC_URL_8453=https://… bin/worker agent show 8453:42 < token.txt"); err != nil ||
 		got != "RPC_URL_31337=http://127.0.0.1:1 bin/worker agent show 31337:0 < token.txt" {
 		t.Errorf("got %q, %v", got, err)
