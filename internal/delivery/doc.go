@@ -10,7 +10,8 @@
 //	check.go     checkDelivery       checks that the event is real and confirmed, and the agent enabled
 //	resolve.go   resolveEndpoint     finds the agent's endpoint; package auth adds the credential
 //	fetch.go     fetchContent        fetches and verifies the feedback file
-//	permit.go    acquirePermit       acquires a permit at the endpoint's origin (package ratelimit)
+//	permit.go    acquireRate         acquires a call of the rate in the agent's policy
+//	             acquirePermit       acquires a permit at the endpoint's origin (package ratelimit)
 //	prepare.go   prepareCall         lists the agent's tools and fits the arguments to one of them (fit.go)
 //	batch.go     gatherBatch         adds other deliveries of the agent (batch_followers.go, batch_answer.go)
 //	call.go      callTool            calls the tool

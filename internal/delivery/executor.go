@@ -140,6 +140,9 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	if err != nil {
 		return err
 	}
+	if err = e.acquireRate(ctx, a); err != nil {
+		return err
+	}
 	permit, err := e.acquirePermit(ctx, a.claim, a.endpoint)
 	if err != nil {
 		return err

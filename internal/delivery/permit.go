@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/agentherald/herald/internal/admission/ratelimit"
 	"github.com/agentherald/herald/internal/base/netguard"
@@ -22,6 +23,9 @@ type Limiter interface {
 	// no further permit. If the limiter refuses, the error is a *ratelimit.RefusedError with the reason and the time
 	// after which the delivery may try again.
 	Acquire(ctx context.Context, origin, endpoint, token string) (*ratelimit.Permit, error)
+	// AcquireRate acquires one call of the rate perSecond of the caller with this name. If the call is too early, the
+	// error is a *ratelimit.RefusedError.
+	AcquireRate(ctx context.Context, name, token string, perSecond float64) error
 }
 
 // acquirePermit acquires a permit for a call to the endpoint, at its origin. If there is no limiter, it returns nil and
@@ -44,7 +48,7 @@ func (e *Executor) acquirePermit(ctx context.Context, c *store.Claim, at resolve
 	}
 
 	permit, err := limiter.Acquire(ctx, origin, limitedEndpoint(at.Endpoint, c.Agent()),
-		fmt.Sprintf("%s:%d", c.ID, c.No))
+		slotToken(c))
 	var refused *ratelimit.RefusedError
 	switch {
 	case errors.As(err, &refused):
@@ -58,6 +62,29 @@ func (e *Executor) acquirePermit(ctx context.Context, c *store.Claim, at resolve
 // unboundPrefix begins the limiter's keys for unbound agents. No origin begins with it, so these keys differ from those
 // of other agents in the same Redis.
 const unboundPrefix = "unbound:"
+
+// acquireRate acquires a call of the rate in the agent's policy (maxPerSecond). If the call is too early, the error is a
+// free wait. A call that another limit refuses afterwards counts for the rate nevertheless. So the agent may get fewer
+// calls than its rate, but never more.
+func (e *Executor) acquireRate(ctx context.Context, a *attempt) error {
+	rate := a.policy.MaxPerSecond
+	if rate == 0 || e.Limiter == nil {
+		return nil
+	}
+	err := e.Limiter.AcquireRate(ctx, ratePrefix+a.claim.Agent().FullName(), slotToken(a.claim), rate)
+	var refused *ratelimit.RefusedError
+	switch {
+	case errors.As(err, &refused):
+		return outcome.Pause(outcome.Throttled, refused.Wait, fmt.Sprintf("the agent's policy allows %g calls a second; this one "+
+			"comes back in %s", rate, refused.Wait.Round(100*time.Millisecond)))
+	case err != nil:
+		return fmt.Errorf("take a call of the agent's rate: %w", err)
+	}
+	return nil
+}
+
+// ratePrefix begins the limiter's keys for the rates of agents. No origin begins with it.
+const ratePrefix = "rate:"
 
 // releasePermit releases the permit, and reports the endpoint's health (endpointHealth) to its breaker. permit may be
 // nil.
