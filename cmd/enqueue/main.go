@@ -160,6 +160,7 @@ type connection struct {
 	store      *store.Store
 	sealer     *secret.Keyset
 	dispatcher *dispatch.Dispatcher // nil: Redis is not available
+	policies   *backend.PolicyFile
 	undo       []func()
 }
 
@@ -183,6 +184,10 @@ func (c *connection) openIntake(ctx context.Context, cfg *config.Config, wait ti
 }
 
 func (c *connection) open(ctx context.Context, cfg *config.Config, wait time.Duration, log *slog.Logger) error {
+	var err error
+	if c.policies, err = backend.OpenPolicyFile(cfg, log, nil, func() {}); err != nil {
+		return err
+	}
 	b, err := backend.Attach(ctx, cfg, wait, log)
 	if err != nil {
 		return err
@@ -198,6 +203,7 @@ func (c *connection) open(ctx context.Context, cfg *config.Config, wait time.Dur
 		return err
 	}
 	c.undo = append(c.undo, c.store.Close)
+	c.store.UseOrder(c.policies.Order)
 	if c.sealer, err = b.Keyset(cfg, log); err != nil || b.RedisURL.IsZero() {
 		return err
 	}

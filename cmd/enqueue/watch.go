@@ -89,16 +89,12 @@ func onChain(ctx context.Context, p process, cfg *config.Config, asJSON bool, wa
 	if err := conn.open(ctx, cfg, wait, log); err != nil {
 		return fail(exitFailed, err)
 	}
-	policies, err := backend.OpenPolicyFile(cfg, log, nil, func() {})
-	if err != nil {
-		return fail(exitMisuse, err)
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go policies.Run(ctx)
+	go conn.policies.Run(ctx)
 	report := newChainReport(p.stdout, p.stderr, asJSON)
 	wc.Chain, wc.Deployment, wc.Ledger, wc.Limits = node, known.Registries.Default(), conn.store, backend.JobLimits(cfg)
-	wc.Filter, wc.Report, wc.Logger = policies.SkipJob, report.add, log
+	wc.Filter, wc.Report, wc.Logger = conn.policies.SkipJob, report.add, log
 	if conn.dispatcher != nil {
 		wc.Dispatcher = conn.dispatcher
 	}

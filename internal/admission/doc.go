@@ -6,7 +6,8 @@
 //  2. AdmitAgent: the agent's groups have a free slot (groups.go). Agents without a recent success are in such groups,
 //     and agents whose attempts take long.
 //  3. AdmitDomain: the domain of a file or an endpoint has a free slot, if the agent has no recent success.
-//  4. AdmitOrigin: the endpoint's origin accepts another call (origins.go, package ratelimit).
+//  4. AdmitRate: the rate in the agent's policy allows a call now.
+//  5. AdmitOrigin: the endpoint's origin accepts another call (origins.go, package ratelimit).
 //
 // A Pass is what an attempt got at the gates: reserved worker time and group permits. Leave gives everything back.
 //

@@ -136,6 +136,16 @@ func (p *Pass) AdmitDomain(ctx context.Context, rawURL string, own bool) (releas
 	return func() { p.leaveGroups(ctx, before) }, err
 }
 
+// AdmitRate acquires a call of the rate in the agent's policy (maxPerSecond). If the call is too early, the error is a
+// free wait (throttled). A call that another gate refuses afterwards counts for the rate nevertheless. So the agent may
+// get fewer calls than its rate, but never more. If perSecond is 0, AdmitRate does nothing.
+func (p *Pass) AdmitRate(ctx context.Context, perSecond float64) error {
+	if p == nil || perSecond == 0 {
+		return nil
+	}
+	return p.gates.origins.acquireRate(ctx, p.agent, p.token, perSecond)
+}
+
 // AdmitOrigin acquires a permit for a call to the endpoint, at its origin. The caller calls it before the first
 // request, because a hanging handshake costs as much as a call, and releases the permit with the result of the call. If
 // there is no limit, the permit is nil. If the origin accepts no call now, the error is a free wait.

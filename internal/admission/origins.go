@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/agentherald/herald/internal/admission/ratelimit"
 	"github.com/agentherald/herald/internal/base/netguard"
@@ -21,6 +22,9 @@ type Limiter interface {
 	// no further permit. If the limiter refuses, the error is a *ratelimit.RefusedError with the reason and the time
 	// after which the delivery may try again.
 	Acquire(ctx context.Context, origin, endpoint, token string) (*ratelimit.Permit, error)
+	// AcquireRate acquires one call of the rate perSecond of the caller with this name. If the call is too early, the
+	// error is a *ratelimit.RefusedError.
+	AcquireRate(ctx context.Context, name, token string, perSecond float64) error
 	// Breaker returns the state of an endpoint's breaker (ratelimit.Limiter.Breaker).
 	Breaker(origin, endpoint string) string
 }
@@ -76,6 +80,26 @@ func (o Origins) Acquire(ctx context.Context, e mcpcall.Endpoint, agent store.Ag
 	}
 	return permit, nil
 }
+
+// acquireRate acquires one call of an agent's own rate. If the call is too early, the error is a free wait (throttled).
+func (o Origins) acquireRate(ctx context.Context, agent store.Agent, token string, perSecond float64) error {
+	if o.Limiter == nil {
+		return nil
+	}
+	err := o.Limiter.AcquireRate(ctx, ratePrefix+agent.FullName(), token, perSecond)
+	var refused *ratelimit.RefusedError
+	switch {
+	case errors.As(err, &refused):
+		return outcome.Pause(outcome.Throttled, refused.Wait, fmt.Sprintf("the agent's policy allows %g calls a second; "+
+			"this one comes back in %s", perSecond, refused.Wait.Round(100*time.Millisecond)))
+	case err != nil:
+		return fmt.Errorf("acquire a call of the agent's rate: %w", err)
+	}
+	return nil
+}
+
+// ratePrefix begins the limiter's keys for the rates of agents. No origin begins with it.
+const ratePrefix = "rate:"
 
 // DescribeBreaker returns the state of the breaker for calls to this address, a URL, as this process last saw it:
 // "closed", "open" or "half_open" (ratelimit.Limiter.Breaker), or "" if this process remembers no call to the URL. If

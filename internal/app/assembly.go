@@ -112,6 +112,7 @@ func assembleParts(cfg *config.Config, b *backend.Backend, st *store.Store, q *q
 	if a.policyFile, err = backend.OpenPolicyFile(cfg, o.Logger, o.PolicyTicks, func() { a.releaser.Wake() }); err != nil {
 		return nil, err
 	}
+	st.UseOrder(a.policyFile.Order)
 	return a, a.wireDelivery(cfg, keys, reg, o)
 }
 
@@ -292,6 +293,7 @@ func (a *assembly) openMaintenance(cfg *config.Config, d *dispatch.Dispatcher, s
 	if err != nil {
 		return err
 	}
+	a.upkeep.UseOrder(a.policyFile.Order)
 	grace := time.Duration(0)
 	if a.backend.EmbeddedDatabase {
 		grace = -1 // Postgres stopped with this process, so no other worker has unrecorded outcomes

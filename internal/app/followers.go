@@ -61,6 +61,7 @@ func openFollowers(cfg *config.Config, database secret.Secret, clients map[uint6
 	if err != nil {
 		return nil, err
 	}
+	r.store.UseOrder(p.Order)
 	for _, id := range cfg.Watch {
 		w, err := watch.New(watch.Config{Chain: clients[id], Deployment: cfg.Chains[id].Registries.Default(), Ledger: r.store,
 			Dispatcher: d, Limits: backend.JobLimits(cfg), Filter: p.SkipJob, CountFiltered: m.CountFiltered, Report: o.Read, Logger: o.Logger})

@@ -22,7 +22,7 @@ import (
 )
 
 // TestPolicyFile checks that the policy file filters and holds deliveries, and that a changed file, or a changed file of
-// clients, takes effect without a restart. The entry of the servers file overrides the policy. A worker does not start
+// clients, takes effect without a restart, also its order. The entry of the servers file overrides the policy. A worker does not start
 // with a broken file.
 func TestPolicyFile(t *testing.T) {
 	t.Parallel()
@@ -75,13 +75,20 @@ func TestPolicyFile(t *testing.T) {
 	write(path, `{"enabled": true, "onUnknown": "resend"}`)
 	looks <- time.Now()
 	delivered(t, w.Store, held.ID)
+	write(path, `{"pauseUntil": "2999-12-31T18:00:00Z", "order": "off"}`)
+	looks <- time.Now()
+	looks <- time.Now()
+	agent, _ := new(big.Int).SetString(event.AgentID.String(), 10)
+	for range 2 { // with the order, the second would wait for the first (behind_earlier)
+		ends(rate(t, net, agent), store.Waiting, "throttled")
+	}
 	if a.count() != 2 {
 		t.Errorf("%d calls", a.count())
 	}
 	if err := r.stop(); err != nil {
 		t.Error(err)
 	}
-	if n := strings.Count(r.log.String(), "the policy file changed"); n != 3 {
+	if n := strings.Count(r.log.String(), "the policy file changed"); n != 4 {
 		t.Errorf("it logs %d changes:\n%s", n, r.log)
 	}
 

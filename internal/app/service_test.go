@@ -45,6 +45,14 @@ func feedback(t testing.TB, n *devnet.Net, url string) []byte {
 	if _, err := n.SetURI(ctx, n.Account(0), id, "data:application/json,"+string(doc)); err != nil {
 		t.Fatal(err)
 	}
+	return rate(t, n, id)
+}
+
+// rate makes a client give an agent feedback, and returns the job.
+func rate(t testing.TB, n *devnet.Net, id *big.Int) []byte {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
 	_, receipt, err := n.GiveFeedback(ctx, n.Account(1), devnet.Feedback{AgentID: id, Value: big.NewInt(1)})
 	heraldtest.Must(t, err)
 	for _, l := range receipt.Logs {

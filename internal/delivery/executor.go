@@ -142,6 +142,9 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	if err != nil {
 		return err
 	}
+	if err = a.pass.AdmitRate(ctx, a.policy.MaxPerSecond); err != nil {
+		return err
+	}
 	permit, err := a.pass.AdmitOrigin(ctx, a.endpoint.Endpoint, callerAt(a.claim, a.endpoint))
 	if err != nil {
 		return err

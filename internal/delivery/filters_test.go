@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/admission/ratelimit"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/store"
@@ -108,30 +109,50 @@ func TestFilters(t *testing.T) {
 	})
 }
 
-// TestPause checks that a delivery waits while the policy pauses the agent, at most maxTaskWait at a time, without an
-// attempt. Its error names the end of the pause. It is delivered after a new policy has ended the pause.
-func TestPause(t *testing.T) {
+// TestPolicyDelaysCalls checks that a delivery waits, without an attempt, while the policy pauses the agent, or while the
+// agent has had as many calls as the policy allows in a second. It waits at most maxTaskWait at a time, and its error
+// names the cause. It is delivered after a new policy has removed the cause.
+func TestPolicyDelaysCalls(t *testing.T) {
 	t.Parallel()
-	w, a := newWorld(t), newAgent(t)
-	var p atomic.Pointer[policy.Policy]
-	p.Store(new(parsePolicy(t, policy.Default, `{"pauseUntil": "2999-12-31T18:00:00Z"}`)))
-	w.serve(w.newWorker(func(c *Config) { c.DefaultPolicy = func() policy.Policy { return *p.Load() } }))
-	id := w.accept(w.feedback(w.register(at(a.URL))))
-	d := w.until(id, store.Waiting)
-	if d.Reason != "throttled" || d.Error != "the agent's policy pauses its calls until 2999-12-31T18:00:00Z" || d.Attempts != 0 {
-		t.Errorf("%+v", d)
+	for document, c := range map[string]struct {
+		before int // calls before one has to wait
+		says   string
+	}{
+		`{"pauseUntil": "2999-12-31T18:00:00Z"}`: {0, "the agent's policy pauses its calls until 2999-12-31T18:00:00Z"},
+		`{"maxPerSecond": 0.01}`:                 {1, "the agent's policy allows 0.01 calls a second; this one comes back in 1m4"}, // 1m41s
+	} {
+		t.Run(document, func(t *testing.T) {
+			t.Parallel()
+			w, a := newWorld(t), newAgent(t)
+			var p atomic.Pointer[policy.Policy]
+			p.Store(new(parsePolicy(t, policy.Default, document)))
+			limiter := must(ratelimit.New(ratelimit.Config{PermitTTL: time.Minute}))
+			t.Cleanup(limiter.Close)
+			w.serve(w.newWorker(limitOrigins(limiter, nil), func(c *Config) {
+				c.DefaultPolicy = func() policy.Policy { return *p.Load() }
+			}))
+			agent := w.register(at(a.URL))
+			for range c.before {
+				w.until(w.accept(w.feedback(agent)), store.Delivered)
+			}
+			id := w.accept(w.feedback(agent))
+			d := w.until(id, store.Waiting)
+			if d.Reason != "throttled" || !strings.HasPrefix(d.Error, c.says) || d.Attempts != 0 {
+				t.Errorf("%+v", d)
+			}
+			if at := d.NextAttemptAt; at == nil || time.Until(*at) > 2*maxTaskWait {
+				t.Errorf("the next attempt is at %s", at)
+			}
+			p.Store(&policy.Policy{})
+			_, left, tasks, err := w.store.Replay(heraldtest.Within(t, 30*time.Second), []uuid.UUID{id}, false) // ends the wait
+			if err != nil || len(left) > 0 {
+				t.Fatal(left, err)
+			}
+			w.dispatcher.Dispatch(t.Context(), tasks)
+			w.until(id, store.Delivered)
+			heraldtest.Equal(t, "calls", len(a.received()), c.before+1)
+		})
 	}
-	if at := d.NextAttemptAt; at == nil || time.Until(*at) > 2*maxTaskWait {
-		t.Errorf("the next attempt is at %s", at)
-	}
-	p.Store(&policy.Policy{})
-	_, left, tasks, err := w.store.Replay(heraldtest.Within(t, 30*time.Second), []uuid.UUID{id}, false) // ends the wait
-	if err != nil || len(left) > 0 {
-		t.Fatal(left, err)
-	}
-	w.dispatcher.Dispatch(t.Context(), tasks)
-	w.until(id, store.Delivered)
-	heraldtest.Equal(t, "calls", len(a.received()), 1)
 }
 
 // TestPolicyBatchSize checks that the policy of an agent lowers the number of deliveries in one call, and does not raise

@@ -424,7 +424,7 @@ func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uu
 		"agent_ids":  c.agents,
 		"order_keys": c.orderKeys, "order_seqs": c.orderSeqs, "jobs": c.jobs, "sealed_headers": c.headers,
 		"errors": c.refusals, "filters": c.filters, "bulks": c.bulks, "traceparents": c.traceparents, "sources": c.sources, "trusts": c.trusts, "bound": c.bound,
-		"max_dispatched": MaxDispatchedPerAgent, "max_responses": maxResponsesPerAgent, "strict": s.strict})...)
+		"max_dispatched": MaxDispatchedPerAgent, "max_responses": maxResponsesPerAgent, "order": s.defaultOrder()})...)
 	made := make(map[uuid.UUID]newRow, len(c.ids))
 	var id uuid.UUID
 	var n newRow

@@ -78,8 +78,7 @@ type Claim struct {
 // RecentSuccess is the maximum age of the agent's last success for which Claim.Succeeded is set.
 const RecentSuccess = time.Hour
 
-// Policy is the policy of one level for one agent. Order has an effect only in the operator's policy of the agent, and
-// only if Config.StrictOrder is set.
+// Policy is the policy of one level for one agent.
 type Policy = policy.Policy
 
 // The values of Policy.Order.

@@ -85,8 +85,8 @@ type Config struct {
 	ConnectTimeout time.Duration
 
 	// StrictOrder keeps the order of the deliveries of each ordering key (docs/design/delivery.md): one of them is
-	// called at a time, the one with the lowest index first. The policy of an agent can switch the order off
-	// (Policy.Order). All workers of a database need the same value.
+	// called at a time, the one with the lowest index first. The policy of an agent (Policy.Order) and the default policy
+	// (UseOrder) override it. All workers of a database need the same value.
 	StrictOrder bool
 
 	// StatementTimeout is set on every session, so that a statement whose client is lost cannot keep its locks. A call
@@ -106,6 +106,7 @@ type Store struct {
 	pool    *pgxpool.Pool
 	timeout time.Duration // deadline of a call whose context has no earlier one
 	strict  bool          // Config.StrictOrder
+	order   func() string // UseOrder
 
 	closeWithin time.Duration // Config.CloseWithin
 	silent      *atomic.Bool  // whether the last call timed out; nil: LimitCalls was not called
@@ -125,6 +126,22 @@ const idleInTransaction = 10 * time.Second
 
 // lastCalls limits a call that follows a call that timed out (LimitCalls).
 const lastCalls = 200 * time.Millisecond
+
+// UseOrder sets the order of the default policy: order returns a value of Policy.Order, or "" for that of
+// Config.StrictOrder. UseOrder must be called before deliveries are accepted.
+func (s *Store) UseOrder(order func() string) { s.order = order }
+
+// defaultOrder returns the order of the deliveries of agents whose own policy has none.
+func (s *Store) defaultOrder() string {
+	order := OrderOff
+	if s.strict {
+		order = OrderStrict
+	}
+	if s.order != nil {
+		order = cmp.Or(s.order(), order)
+	}
+	return order
+}
 
 // LimitCalls limits the duration of each later call to d, for a command that exits after a few calls. After a call that
 // timed out, calls are limited to lastCalls, until one of them ends in time. LimitCalls must be called before every

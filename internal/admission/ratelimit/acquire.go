@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -21,6 +22,22 @@ const (
 // identify the attempt: if Acquire is repeated with the same token, it uses no further permit. The error is a
 // *RefusedError, the error of ctx, ErrClosed, or names an empty argument.
 func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (*Permit, error) {
+	return l.acquire(ctx, origin, endpoint, token, 0)
+}
+
+// AcquireRate grants one call of a caller with a rate of its own: at most one call in each period of 1/perSecond, for
+// all workers together. token identifies the attempt, as for Acquire. AcquireRate does not wait: the error of a call
+// that is too early is a *RefusedError with its return time. name must differ from all origins.
+func (l *Limiter) AcquireRate(ctx context.Context, name, token string, perSecond float64) error {
+	permit, err := l.acquire(ctx, name, name, token, max(1, int64(1e6/perSecond)))
+	if permit != nil {
+		permit.Release(ctx, Neutral)
+	}
+	return err
+}
+
+// acquire is Acquire with a question's gap. If gap is not 0, it does not wait for a permit.
+func (l *Limiter) acquire(ctx context.Context, origin, endpoint, token string, gap int64) (*Permit, error) {
 	if origin == "" || endpoint == "" || token == "" {
 		return nil, errors.New("ratelimit: an origin, an endpoint and a token are needed")
 	}
@@ -35,7 +52,7 @@ func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (
 	e := l.findEndpoint(originKey(origin), endpointID(endpoint))
 	token = permitToken(e.id, token)
 	e.users++
-	others, wait := e.origin.countWaitingCalls(e) > 0, l.isWorthWaiting(e)
+	others, wait := e.origin.countWaitingCalls(e) > 0, gap == 0 && l.isWorthWaiting(e)
 	l.mu.Unlock()
 	defer func() {
 		l.mu.Lock()
@@ -44,7 +61,7 @@ func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (
 	}()
 
 	// If calls to the endpoint wait already, this one must not overtake them.
-	v, permit := l.requestPermit(ctx, e, token, question{attempt: !others, reserve: !wait})
+	v, permit := l.requestPermit(ctx, e, token, question{attempt: !others, reserve: !wait, gap: gap})
 	if permit == nil && wait && v.code != open {
 		v, permit = l.waitForPermit(ctx, e, token, v, others)
 	}
@@ -213,7 +230,7 @@ func (l *Limiter) requestPermit(ctx context.Context, e *endpoint, token string, 
 	}
 	e.adoptState(now, v.state, v.left)
 	if v.code.isGranted() {
-		o.tat = max(o.tat, now) + l.rules.gap
+		o.tat = max(o.tat, now) + cmp.Or(q.gap, l.rules.gap)
 		o.recordServed(&l.rules, now, &e.circuit)
 		return v, l.newPermit(e, token, true)
 	}

@@ -718,7 +718,7 @@ func sameAsLocal(t *testing.T, newBench func(*testing.T, rules) *bench, seeds ui
 			id := ids[rnd.IntN(len(ids))]
 			token := permitToken(id, names[rnd.IntN(len(names))])
 			if rnd.IntN(2) == 0 {
-				q := question{attempt: rnd.IntN(5) > 0, reserve: rnd.IntN(3) == 0}
+				q := question{attempt: rnd.IntN(5) > 0, reserve: rnd.IntN(3) == 0, gap: rnd.Int64N(second) * int64(rnd.IntN(4)/3)}
 				got, want := b.enter(id, token, q), a.enter(id, token, q)
 				if got != want {
 					t.Fatalf("seed %d, move %d: enter %s %+v: %+v, the machine says %+v", seed, i, token, q, got, want)

@@ -4,7 +4,8 @@
 // has its own circuit breaker. See docs/design/limits.md.
 //
 // Limiter.Acquire acquires a permit, the right to one call, before any request is sent to the endpoint. Permit.Release
-// releases it and reports the result of the call. The caller decides which results count as failures. Budgets per agent
+// releases it and reports the result of the call. The caller decides which results count as failures.
+// Limiter.AcquireRate limits one agent's calls per second by the same rules, as if the agent were an origin. Budgets per agent
 // belong to package effort, waits before a retry (also after an agent's 429) to package outcome, and the meaning of an
 // origin to package netguard.
 //

@@ -25,8 +25,9 @@ type rules struct {
 
 // question states which steps acquire may take for a call.
 type question struct {
-	attempt bool // acquire a permit if possible
-	reserve bool // if no permit is acquired, reserve a time at which the delivery may try again
+	attempt bool  // acquire a permit if possible
+	reserve bool  // if no permit is acquired, reserve a time at which the delivery may try again
+	gap     int64 // µs between two calls, and no burst (AcquireRate); 0: the limiter's own gap and burst
 }
 
 // code is the kind of an answer: granted, granted as the breaker's probe, or refused. The reason of a refusal is that
@@ -74,6 +75,11 @@ func permitToken(id, name string) string { return id + " " + name }
 // acquire grants token a permit for a call to endpoint e, or refuses it because of the breaker, the permits or the
 // rate, in this order. q limits what acquire may do. acquire.lua does the same in Redis.
 func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q question) acquireAnswer {
+	if q.gap > 0 {
+		own := *r
+		own.gap, own.burst = q.gap, 1
+		r = &own
+	}
 	tat := max(limitTime(m.tat, now, r.burst*r.gap, 0), now)
 	until := limitTime(e.openUntil, now, r.openFor, now)
 	v := acquireAnswer{}

@@ -76,6 +76,9 @@ func (s *redisState) clock() int64 {
 // originKey, id that of endpointID, and token that of permitToken.
 func (s *redisState) acquire(ctx context.Context, key, id, token string, q question) (acquireAnswer, error) {
 	args := append([]any{s.clock(), token, boolArg(q.attempt), boolArg(q.reserve)}, s.acquireRules...)
+	if q.gap > 0 {
+		args[5], args[6] = q.gap, 1
+	}
 	got, err := s.acquireScript.Run(ctx, s.client, []string{key, permitsKey(key), endpointKey(key, id)},
 		args...).Int64Slice()
 	if err != nil {

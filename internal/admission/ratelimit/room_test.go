@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -268,6 +269,37 @@ func TestThrottled(t *testing.T) {
 		}
 		if r.Wait < 50*time.Second { // one every 50 s
 			t.Errorf("%+v", r)
+		}
+	})
+}
+
+// TestAcquireRate checks that two workers together apply the rate of an agent, without a burst. Refused calls get
+// increasing return times. The calls for other agents are not refused.
+func TestAcquireRate(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		clock := newClock()
+		first := inTime(clock, newLimits(t, rdb, func(c *Config) { c.Now = clock.Now }))
+		second := first
+		if rdb != nil {
+			second = inTime(clock, newLimits(t, rdb, func(c *Config) { c.Now = clock.Now }))
+		}
+		for i, step := range []struct {
+			after time.Duration
+			by    *Limiter
+			agent string
+			wait  time.Duration // 0: granted
+		}{
+			{0, first, "a", 0}, {0, second, "a", 11 * time.Second}, {0, first, "a", 21 * time.Second}, {0, second, "b", 0},
+			{9 * time.Second, first, "a", 22 * time.Second}, {time.Second, second, "a", 0}, {9 * time.Second, first, "a", 22 * time.Second},
+			{time.Minute, first, "a", 0}, {0, second, "a", 11 * time.Second},
+		} {
+			clock.Advance(step.after)
+			err := step.by.AcquireRate(t.Context(), "rate:"+step.agent, fmt.Sprint("t ", i), 0.1)
+			var r *RefusedError
+			if errors.As(err, &r) != (step.wait > 0) || r != nil && (r.Reason != outcome.Throttled || r.Wait != step.wait) || r == nil && err != nil {
+				t.Errorf("step %d: %+v, want %s", i, err, step.wait)
+			}
 		}
 	})
 }

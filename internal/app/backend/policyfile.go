@@ -56,6 +56,9 @@ func (f *PolicyFile) Policy() (p policy.Policy) {
 	return p
 }
 
+// Order returns the order of the policy in force; "": it has none (store.Store.UseOrder).
+func (f *PolicyFile) Order() string { return f.Policy().Order }
+
 // SkipJob applies the filters to a job's event (policy.Levels.SkipJob).
 func (f *PolicyFile) SkipJob(j job.Job) (policy.Decision, string) {
 	return policy.Levels{Default: f.Policy()}.SkipJob(j)

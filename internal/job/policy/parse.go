@@ -109,8 +109,8 @@ func (p *parser) readPolicy(v *strictjson.Value, level Level) (out Policy) {
 		{"onUnknown", &out.OnUnknown, func() bool { return out.OnUnknown == "resend" || out.OnUnknown == "hold" },
 			"resend or hold"},
 		{"order", &out.Order, func() bool { return out.Order == "strict" || out.Order == "off" }, "strict or off"},
-		{"maxPerSecond", &out.MaxPerSecond, func() bool { return out.MaxPerSecond >= 0.001 && out.MaxPerSecond <= 1e4 },
-			"a number from 0.001 to 10000"},
+		{"maxPerSecond", &out.MaxPerSecond, func() bool { return out.MaxPerSecond >= 0.01 && out.MaxPerSecond <= 1e4 },
+			"a number from 0.01 to 10000"},
 		{"batchSize", &out.BatchSize, func() bool { return out.BatchSize >= 1 && out.BatchSize <= 1000 },
 			"a whole number from 1 to 1000"},
 		{"pauseUntil", &out.PauseUntil, func() bool {

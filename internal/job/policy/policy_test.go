@@ -208,7 +208,7 @@ func TestParseRefuses(t *testing.T) {
 		{`{"enabled":"true"}`, "enabled", "must be true or false"},
 		{`{"onUnknown":"drop"}`, "onUnknown", "must be resend or hold"},
 		{`{"order":""}`, "order", "must be strict or off"},
-		{`{"maxPerSecond":0}`, "maxPerSecond", "must be a number from 0.001 to 10000"},
+		{`{"maxPerSecond":0}`, "maxPerSecond", "must be a number from 0.01 to 10000"},
 		{`{"maxPerSecond":"5"}`, "maxPerSecond", "must be a number"},
 		{`{"batchSize":1.5}`, "batchSize", "must be a whole number from 1 to 1000"},
 		{`{"batchSize":1001}`, "batchSize", "must be a whole number from 1 to 1000"},

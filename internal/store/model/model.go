@@ -27,11 +27,12 @@ type Store struct {
 	started  time.Time
 	rows     []*row // deliveries, in order of acceptance
 	agents   map[store.Agent]*agent
-	verified []uint64   // chains whose events workers verify
-	strict   bool       // deliveries of one ordering key are called in order (KeepOrder)
-	lead     sync.Mutex // locked while a call of Lead runs
-	claims   int64      // the last claim number that was drawn
-	seq      int        // row.seq of the last row
+	verified []uint64      // chains whose events workers verify
+	strict   bool          // deliveries of one ordering key are called in order (KeepOrder)
+	order    func() string // UseOrder
+	lead     sync.Mutex    // locked while a call of Lead runs
+	claims   int64         // the last claim number that was drawn
+	seq      int           // row.seq of the last row
 }
 
 // State has the columns of a delivery that the rules use, for comparison with Postgres. A zero time is null.
@@ -90,6 +91,9 @@ func (s *Store) KeepOrder() *Store {
 	s.strict = true
 	return s
 }
+
+// UseOrder sets the order of the default policy, like store.Store.UseOrder.
+func (s *Store) UseOrder(order func() string) { s.order = order }
 
 // lock locks the store and returns the function that unlocks it.
 func (s *Store) lock() (unlock func()) {

@@ -285,7 +285,14 @@ func (s *Store) releaseNext(now time.Time, ended ...*row) {
 
 // keepsOrder reports whether the agent's deliveries of one ordering key are called in order.
 func (s *Store) keepsOrder(a store.Agent) bool {
-	return s.strict && s.agent(a).policy.Order != store.OrderOff
+	order := s.agent(a).policy.Order
+	if order == "" && s.order != nil {
+		order = s.order()
+	}
+	if order == "" {
+		return s.strict
+	}
+	return order == store.OrderStrict
 }
 
 // findOvertaken returns the index (OrderSeq) of the first open delivery of the same ordering key that is earlier than r

@@ -13,7 +13,7 @@
 -- @bound: the jobs were read from the chain
 -- @max_dispatched: how many deliveries of an agent may be dispatched (8); a backfill may use half of them
 -- @max_responses: how many of them may be responses (2)
--- @strict: deliveries of one ordering key are called in order
+-- @order: strict or off, for agents whose policy does not say it: are deliveries of one ordering key called in order?
 --
 -- The transaction has locked the agents. A job stays in its agent's backlog (place = 'line') if the agent already has a
 -- backlog, which is dispatched first, or if @max_dispatched of the agent's deliveries are dispatched. Two details serve
@@ -43,9 +43,9 @@ WITH arrival AS MATERIALIZED (
                           @bulks::boolean[])
                    WITH ORDINALITY AS w(id, key, kind, chain_id, identity_registry, agent_text, order_key, order_seq, refusal, skip, bulk, nr)) w
 ), hashed AS MATERIALIZED (
-    SELECT w.*, CASE WHEN (error IS NULL OR filtered) AND (kind = 'ResponseAppended' OR @strict::boolean AND NOT EXISTS (
-                          SELECT FROM herald.agents g WHERE g.chain_id = w.chain_id AND g.identity_registry = w.identity_registry
-                             AND g.agent_id = w.agent_id AND g.policy ->> 'order' = 'off'))
+    SELECT w.*, CASE WHEN (error IS NULL OR filtered) AND (kind = 'ResponseAppended' OR coalesce((
+                          SELECT g.policy ->> 'order' FROM herald.agents g WHERE g.chain_id = w.chain_id
+                             AND g.identity_registry = w.identity_registry AND g.agent_id = w.agent_id), @order::text) <> 'off')
                      THEN {{order_hash w}} END AS order_hash,
            has_peers AND (SELECT true FROM herald.history d WHERE herald.key_hash(d.key) = herald.key_hash(w.key)) IS NOT NULL AS known
       FROM arrival w

@@ -1,10 +1,12 @@
 -- switched_off: list deliveries that wait for another one of their ordering key (behind_earlier), although the order is
 -- switched off. Responses, which always wait for their feedback, are not listed.
 --
--- $1 false: the order is off for all agents; true: only for those with the policy order=off   $2 at most this many
-(SELECT id, chain_id, identity_registry, agent_id::text
-   FROM herald.work
-  WHERE NOT $1::boolean AND place = 'waiting' AND reason = 'behind_earlier' AND order_hash IS NOT NULL AND kind <> 'ResponseAppended'
+-- $1 the order of agents whose policy has none: strict or off   $2 at most this many
+(SELECT w.id, w.chain_id, w.identity_registry, w.agent_id::text
+   FROM herald.work w
+   LEFT JOIN herald.agents g USING (chain_id, identity_registry, agent_id)
+  WHERE $1::text = 'off' AND g.policy ->> 'order' IS DISTINCT FROM 'strict'
+    AND w.place = 'waiting' AND w.reason = 'behind_earlier' AND w.order_hash IS NOT NULL AND w.kind <> 'ResponseAppended'
   LIMIT $2)
 UNION ALL
 (SELECT d.id, g.chain_id, g.identity_registry, g.agent_id::text
@@ -13,5 +15,5 @@ UNION ALL
                        WHERE chain_id = g.chain_id AND identity_registry = g.identity_registry AND agent_id = g.agent_id
                          AND place = 'waiting' AND reason = 'behind_earlier' AND order_hash IS NOT NULL AND kind <> 'ResponseAppended'
                        LIMIT $2) d
-  WHERE $1::boolean AND g.policy ->> 'order' = 'off'
+  WHERE $1::text <> 'off' AND g.policy ->> 'order' = 'off'
   LIMIT $2)

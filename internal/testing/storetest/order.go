@@ -17,6 +17,7 @@ import (
 type OrderedStore interface {
 	Store
 	IgnoreOrder(ctx context.Context, limit int) ([]store.Task, error)
+	UseOrder(order func() string)
 }
 
 // RunOrder runs the suite for stores that keep the order of each ordering key (docs/design/delivery.md).
@@ -46,7 +47,7 @@ func RunOrder(t *testing.T, open func(t *testing.T) (OrderedStore, Clock)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, c := open(t)
-			test(&orderSuite{suite: &suite{T: t, Store: s, Clock: c}, ignoreOrder: s.IgnoreOrder})
+			test(&orderSuite{suite: &suite{T: t, Store: s, Clock: c}, ignoreOrder: s.IgnoreOrder, useOrder: s.UseOrder})
 		})
 	}
 }
@@ -54,6 +55,7 @@ func RunOrder(t *testing.T, open func(t *testing.T) (OrderedStore, Clock)) {
 type orderSuite struct {
 	*suite
 	ignoreOrder func(ctx context.Context, limit int) ([]store.Task, error)
+	useOrder    func(order func() string)
 }
 
 // feedbackBy returns a feedback of the given client.
@@ -419,8 +421,10 @@ func (s *orderSuite) cancelledLetsGo() {
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next)
 }
 
-// policyOff checks that an agent's policy can switch its order off and on.
+// policyOff checks that an agent's policy can switch its order off and on, and that it overrides the default policy.
 func (s *orderSuite) policyOff() {
+	order := ""
+	s.useOrder(func() string { return order })
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	s.must(s.SetPolicy(s.Context(), Agent(1), store.Policy{Order: store.OrderOff}))
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 3), feedbackBy(1, 4)), feedbackBy(1, 3), feedbackBy(1, 4))
@@ -429,6 +433,20 @@ func (s *orderSuite) policyOff() {
 	s.expectDispatched(freed, feedbackBy(1, 2))
 	s.must(s.SetPolicy(s.Context(), Agent(1), store.Policy{Order: store.OrderStrict}))
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 5)))
+
+	other := func(index int) job.Job {
+		j := Feedback(2, index)
+		j.ClientAddress = common.BytesToAddress([]byte{1})
+		return j
+	}
+	s.expectDispatched(s.acceptJobs(other(1), other(2)), other(1))
+	order = store.OrderOff
+	s.expectDispatched(s.acceptJobs(feedbackBy(1, 6), other(3)), other(3))
+	freed, err = s.ignoreOrder(s.Context(), 100)
+	s.must(err)
+	s.expectDispatched(freed, other(2))
+	order = store.OrderStrict
+	s.expectDispatched(s.acceptJobs(other(4)))
 }
 
 // manyClients checks that deliveries that wait for others do not count towards the dispatch limit.
