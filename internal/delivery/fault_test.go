@@ -31,14 +31,6 @@ type faulty struct {
 	claim  func(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error)
 	extend func(ctx context.Context, c *store.Claim, d time.Duration) error
 	record func(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error)
-	adopt  func(ctx context.Context, c *store.Claim, past store.SpooledOutcome) (store.Recorded, error)
-}
-
-func (f *faulty) Adopt(ctx context.Context, c *store.Claim, past store.SpooledOutcome) (store.Recorded, error) {
-	if f.adopt != nil {
-		return f.adopt(ctx, c, past)
-	}
-	return f.Ledger.Adopt(ctx, c, past)
 }
 
 func (f *faulty) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error) {
@@ -186,27 +178,6 @@ func TestFaults(t *testing.T) {
 		k.runner.Wait(ctx)
 		if d := w.row(id); d.Status != store.Waiting || d.Reason != "outcome_unknown" {
 			t.Errorf("%s %s", d.Status, d.Reason)
-		}
-	})
-
-	t.Run("recording is tried until it is done", func(t *testing.T) {
-		w := w.in(t)
-		a := newAgent(t)
-		tries := 0
-		k := w.newWorker(func(c *Config) {
-			c.Ledger = &faulty{Ledger: w.store, record: func(ctx context.Context, cl *store.Claim, o store.Outcome) (store.Recorded, error) {
-				if tries++; tries < 4 {
-					return store.Recorded{}, errors.New("Postgres is away")
-				}
-				return w.store.Record(ctx, cl, o)
-			}}
-		})
-		id := w.dispatchTo(a.URL)
-		if note, err := k.deliver(t.Context(), id, 1); err != nil || note != "" {
-			t.Fatalf("%q, %v", note, err)
-		}
-		if n := len(a.received()); n != 1 || tries != 4 {
-			t.Errorf("%d calls, recorded with try %d", n, tries)
 		}
 	})
 
@@ -368,20 +339,6 @@ func TestFaults(t *testing.T) {
 		}
 	})
 
-	t.Run("headers sealed with another keyset", func(t *testing.T) {
-		w := w.in(t)
-		j, _ := w.rate(devnet.Feedback{AgentID: w.register(nil)})
-		id := w.accept(with(j, own(newAgent(t).URL, map[string]any{"X-Key": "hunter2hunter2"})))
-		w.exec(`UPDATE herald.deliveries SET secret_headers = decode(repeat('01', 64), 'hex') WHERE id = $1`, id)
-		k := w.newWorker()
-		if _, err := k.deliver(t.Context(), id, 1); err != nil {
-			t.Error(err)
-		}
-		if d := w.row(id); d.Status != store.Held || d.Reason != "auth_required" {
-			t.Errorf("%s %s", d.Status, d.Reason)
-		}
-	})
-
 	t.Run("the lease before the call", func(t *testing.T) {
 		w := w.in(t)
 		type ended struct {
@@ -432,23 +389,6 @@ func TestFaults(t *testing.T) {
 			heraldtest.Equal(t, name, run(t, c.late, c.extend), c.want)
 		}
 	})
-
-	t.Run("the claim is lost before the call", func(t *testing.T) {
-		w := w.in(t)
-		a := newAgent(t)
-		k := w.newWorker(func(c *Config) {
-			c.Lease, c.LeaseMargin = 15*time.Second, 10*time.Second
-			c.Ledger = &faulty{Ledger: w.store, extend: func(context.Context, *store.Claim, time.Duration) error { return store.ErrFenced },
-				record: func(context.Context, *store.Claim, store.Outcome) (store.Recorded, error) {
-					return store.Recorded{}, store.ErrFenced
-				}}
-		})
-		if note, err := k.deliver(t.Context(), w.dispatchTo(a.URL), 1); err != nil || !strings.HasPrefix(note, "no attempt") {
-			t.Errorf("%q, %v", note, err)
-		}
-		heraldtest.Equal(t, "calls without a claim", len(a.received()), 0)
-	})
-
 }
 
 // panics is a fetcher that panics.
