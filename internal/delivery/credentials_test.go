@@ -330,12 +330,7 @@ func TestEndpointOfJobSaysNothingOfTheAgent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve(w.newWorker())
-	healthy, stranger := newRecorder(t, "", ""), newAgent(t, func(a *agent) {
-		a.on = func(_ string, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-			http.Error(rw, "down", http.StatusServiceUnavailable)
-			return true
-		}
-	})
+	healthy, stranger := newRecorder(t, "", ""), newAgent(t, status(http.StatusServiceUnavailable))
 	id := w.register(at(healthy.URL + "/mcp"))
 	key := w.agentOf(id)
 	w.until(w.accept(with(w.feedback(id), own(stranger.URL+"/mcp", nil))), store.Waiting)

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -86,27 +85,17 @@ func TestFaults(t *testing.T) {
 			id uuid.UUID
 			n  int
 		}{{id, 0}, {id, 2}, {id, -1}, {uuid.New(), 1}} {
-			if note, err := k.deliver(t.Context(), c.id, c.n); err != nil || !strings.HasPrefix(note, "no attempt") {
-				t.Errorf("task %s:%d: %q, %v", c.id, c.n, note, err)
-			}
+			k.mustDeliver(c.id, c.n, "no attempt")
 		}
-		if note, err := k.deliver(t.Context(), id, 1); err != nil || note != "" {
-			t.Fatalf("%q, %v", note, err)
-		}
-		if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "no attempt") {
-			t.Errorf("a second time: %q, %v", note, err)
-		}
+		k.mustDeliver(id, 1, "")
+		k.mustDeliver(id, 1, "no attempt")
 		heraldtest.Equal(t, "calls", len(a.received()), 1)
 	})
 
 	t.Run("asynq's context does not reach the call", func(t *testing.T) {
 		w := w.in(t)
 		begun, finish := make(chan bool, 1), make(chan bool)
-		a := newAgent(t, onCall(func(int, http.ResponseWriter, *http.Request, json.RawMessage) bool {
-			begun <- true
-			<-finish
-			return false
-		}))
+		a := newAgent(t, silentUntil(begun, finish))
 		k := w.newWorker()
 		id := w.dispatchTo(a.URL)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -137,11 +126,7 @@ func TestFaults(t *testing.T) {
 	t.Run("shutdown waits for the call", func(t *testing.T) {
 		w := w.in(t)
 		begun, finish := make(chan bool, 1), make(chan bool)
-		a := newAgent(t, onCall(func(int, http.ResponseWriter, *http.Request, json.RawMessage) bool {
-			begun <- true
-			<-finish
-			return false
-		}))
+		a := newAgent(t, silentUntil(begun, finish))
 		k := w.newWorker()
 		id := w.dispatchTo(a.URL)
 		go k.runner.Deliver(context.WithoutCancel(t.Context()), id, 1)
@@ -192,9 +177,7 @@ func TestFaults(t *testing.T) {
 			}}
 		})
 		id := w.dispatchTo(newAgent(t).URL)
-		if note, err := k.deliver(t.Context(), id, 1); err != nil || note != "" {
-			t.Fatalf("%q, %v", note, err)
-		}
+		k.mustDeliver(id, 1, "")
 		if d := w.until(id, store.Delivered); d.History[0].Response != nil || d.History[0].Outcome != "delivered" {
 			t.Errorf("%+v", d.History)
 		}
@@ -208,9 +191,7 @@ func TestFaults(t *testing.T) {
 			}}
 		})
 		id := w.dispatchTo(newAgent(t).URL)
-		if note, err := k.deliver(t.Context(), id, 1); err != nil || note != "" {
-			t.Errorf("%q, %v", note, err)
-		}
+		k.mustDeliver(id, 1, "")
 		if d := w.row(id); d.Status != store.Running || k.runner.Running() != 0 || w.log.Count("not_recorded") == 0 {
 			t.Errorf("%s, %d run; the log: %s", d.Status, k.runner.Running(), w.log.String()) // its lease expires
 		}
@@ -237,9 +218,7 @@ func TestFaults(t *testing.T) {
 		}
 		w.exec(`UPDATE herald.work SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
 		w.reconcile(w.newReconciler())
-		if note, err := w.newWorker().deliver(t.Context(), id, 2); err != nil || note != "" {
-			t.Fatalf("%q, %v", note, err)
-		}
+		w.newWorker().mustDeliver(id, 2, "")
 		if d := w.until(id, store.Delivered); d.Attempts != 2 || len(a.received()) != 2 {
 			t.Errorf("%d attempts, %d calls", d.Attempts, len(a.received()))
 		}
@@ -280,9 +259,7 @@ func TestFaults(t *testing.T) {
 		}))
 		k := w.newWorker()
 		id := w.dispatchTo(a.URL)
-		if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "no attempt") {
-			t.Errorf("%q, %v", note, err)
-		}
+		k.mustDeliver(id, 1, "no attempt")
 		if d := w.row(id); d.Status != store.Running {
 			t.Errorf("%s", d.Status)
 		}
@@ -293,9 +270,7 @@ func TestFaults(t *testing.T) {
 		k := w.newWorker(func(c *Config) { c.Fetcher = panics{} })
 		j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(newAgent(t).URL)), URI: "ipfs://x"})
 		id := w.accept(j)
-		if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting internal_error") {
-			t.Fatalf("%q, %v", note, err)
-		}
+		k.mustDeliver(id, 1, "waiting internal_error")
 		if d := w.row(id); d.Status != store.Waiting || d.Reason != "internal_error" || d.History[0].Stage != "fetch" {
 			t.Errorf("%+v", d)
 		}
