@@ -109,12 +109,7 @@ func TestAnswersShareTheDecodingBudget(t *testing.T) {
 func budgetWorld(t *testing.T, bytes int64, result any) (c *Client, second *stubNode, budget *decode.Budget) {
 	t.Helper()
 	first, second := newStubNode(t, 1), newStubNode(t, 2)
-	first.set(nil, func(method string, _ []json.RawMessage) (any, any) {
-		if method == "eth_getLogs" {
-			return result, nil
-		}
-		return nil, nil
-	})
+	first.set(nil, answerTo("eth_getLogs", result, nil))
 	second.set(nil, nil)
 	budget = decode.NewBudget(bytes)
 	return newClient(t, Config{ChainID: 1, Timeout: 20 * time.Second, Decoding: budget,

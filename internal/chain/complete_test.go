@@ -129,24 +129,9 @@ func TestCompleteLogsRefuses(t *testing.T) {
 		t.Errorf("of another branch in the middle: %v", err)
 	}
 	for name, answer := range map[string]func(string, []json.RawMessage) (any, any){
-		"a block that is missing": func(method string, _ []json.RawMessage) (any, any) {
-			if method == "eth_getBlockByNumber" {
-				return json.RawMessage("null"), nil
-			}
-			return nil, nil
-		},
-		"another block than asked for": func(method string, _ []json.RawMessage) (any, any) {
-			if method == "eth_getBlockByNumber" {
-				return map[string]any{"number": "0x7", "hash": n.hash(7), "timestamp": "0x1"}, nil
-			}
-			return nil, nil
-		},
-		"a block whose logs are unknown": func(method string, _ []json.RawMessage) (any, any) {
-			if method == "eth_getLogs" {
-				return nil, nodeError{-32000, "unknown block"}
-			}
-			return nil, nil
-		},
+		"a block that is missing": answerTo("eth_getBlockByNumber", json.RawMessage("null"), nil),
+		"another block than asked for": answerTo("eth_getBlockByNumber", map[string]any{"number": "0x7", "hash": n.hash(7), "timestamp": "0x1"}, nil),
+		"a block whose logs are unknown": answerTo("eth_getLogs", nil, nodeError{-32000, "unknown block"}),
 	} {
 		n.set(nil, answer)
 		if logs, err := c.completeLogs(t.Context(), filter, ends, nil); !as[*UnavailableError](err) {

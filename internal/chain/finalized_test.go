@@ -17,27 +17,12 @@ func TestFinalized(t *testing.T) {
 	type spoil = func(http.ResponseWriter, *http.Request) bool
 	type answer = func(string, []json.RawMessage) (any, any)
 	names := func(n uint64) answer {
-		return func(method string, _ []json.RawMessage) (any, any) {
-			if method != "eth_getBlockByNumber" {
-				return nil, nil
-			}
-			return map[string]any{"number": hexutil.Uint64(n), "hash": common.Hash{byte(n)}, "timestamp": "0x1"}, nil
-		}
+		return answerTo("eth_getBlockByNumber", map[string]any{"number": hexutil.Uint64(n), "hash": common.Hash{byte(n)}, "timestamp": "0x1"}, nil)
 	}
 	refuses := func(code int) answer {
-		return func(method string, _ []json.RawMessage) (any, any) {
-			if method != "eth_getBlockByNumber" {
-				return nil, nil
-			}
-			return nil, nodeError{code, "no"}
-		}
+		return answerTo("eth_getBlockByNumber", nil, nodeError{code, "no"})
 	}
-	none := func(method string, _ []json.RawMessage) (any, any) {
-		if method != "eth_getBlockByNumber" {
-			return nil, nil
-		}
-		return json.RawMessage("null"), nil
-	}
+	none := answerTo("eth_getBlockByNumber", json.RawMessage("null"), nil)
 	away := failures()["503"]
 	for name, c := range map[string]struct {
 		answers []answer

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -166,24 +165,6 @@ func TestFollowRefusedAndHandleErrors(t *testing.T) {
 	var refusal *job.Refusal
 	if err := <-refused; !errors.As(err, &refusal) {
 		t.Errorf("refused with %v", err)
-	}
-}
-
-func TestFollowWaitsForTheNode(t *testing.T) {
-	t.Parallel()
-	c := newClient(t, Config{ChainID: 1, URLs: []secret.Secret{secret.New("http://127.0.0.1:1")}, Timeout: time.Second})
-	ctx, cancel := context.WithCancel(t.Context())
-	warned := make(chan struct{}, 1)
-	c.log = slog.New(slog.NewTextHandler(signal{warned}, nil))
-	f, err := c.NewFollower(FollowConfig{Deployment: erc8004.Deployment{Reputation: common.Address{1}}, Poll: time.Millisecond, Limits: limits,
-		Handle: func(context.Context, Range) error { return nil }})
-	heraldtest.Must(t, err)
-	done := make(chan error, 1)
-	go func() { done <- f.Follow(ctx) }()
-	<-warned
-	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
 	}
 }
 

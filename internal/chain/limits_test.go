@@ -236,12 +236,7 @@ func TestRetryAfterIsRespected(t *testing.T) {
 func TestRefusedCallPausesNode(t *testing.T) {
 	t.Parallel()
 	first, second := newStubNode(t, 1), newStubNode(t, 2)
-	first.set(nil, func(method string, _ []json.RawMessage) (any, any) {
-		if method == "eth_getLogs" {
-			return nil, nodeError{-32016, "over rate limit"}
-		}
-		return nil, nil
-	})
+	first.set(nil, answerTo("eth_getLogs", nil, nodeError{-32016, "over rate limit"}))
 	c := newPool(t, first, second)
 	if _, ends, err := c.readLogs(t.Context(), logFilter{ToBlock: 9}); err != nil || ends.last.Hash != second.hash(9) {
 		t.Errorf("%v, %v", ends.last, err)

@@ -52,6 +52,16 @@ func (s *stubNode) set(
 	s.spoil, s.answer, s.asked = spoil, answer, nil
 }
 
+// answerTo returns an answer for set: to one method a result or an error, to the others the default answer.
+func answerTo(method string, result, failure any) func(string, []json.RawMessage) (any, any) {
+	return func(asked string, _ []json.RawMessage) (any, any) {
+		if asked == method {
+			return result, failure
+		}
+		return nil, nil
+	}
+}
+
 // requests returns the methods of each request since the last set, without requests that only ask for the chain id.
 func (s *stubNode) requests() (out [][]string) {
 	s.mu.Lock()
@@ -220,12 +230,7 @@ func TestFailedConnectionReadsChainIDAgain(t *testing.T) {
 	if _, err := c.readHead(t.Context()); err == nil {
 		t.Fatal("the node did not fail")
 	}
-	n.set(nil, func(method string, _ []json.RawMessage) (any, any) {
-		if method == "eth_chainId" {
-			return "0x2", nil
-		}
-		return nil, nil
-	})
+	n.set(nil, answerTo("eth_chainId", "0x2", nil))
 	var wrong *WrongChainError
 	if _, err := c.readHead(t.Context()); !errors.As(err, &wrong) || wrong.Got != 2 {
 		t.Errorf("%v", err)
@@ -240,12 +245,7 @@ func TestFailedConnectionReadsChainIDAgain(t *testing.T) {
 func TestErrorsFailOver(t *testing.T) {
 	t.Parallel()
 	first, second := newStubNode(t, 1), newStubNode(t, 2)
-	first.set(nil, func(method string, _ []json.RawMessage) (any, any) {
-		if method == "eth_getBlockByNumber" {
-			return nil, nodeError{-32603, "internal error"}
-		}
-		return nil, nil
-	})
+	first.set(nil, answerTo("eth_getBlockByNumber", nil, nodeError{-32603, "internal error"}))
 	c := newPool(t, first, second)
 	if head, err := c.readHead(t.Context()); err != nil || head.Hash != second.hash(9) {
 		t.Errorf("%v, %v", head, err)
@@ -261,12 +261,7 @@ func TestNodeSwitchesChain(t *testing.T) {
 	t.Parallel()
 	first, second := newStubNode(t, 1), newStubNode(t, 2)
 	alone, both := newPool(t, first), newPool(t, first, second)
-	other := func(method string, _ []json.RawMessage) (any, any) {
-		if method == "eth_chainId" {
-			return "0x2", nil
-		}
-		return nil, nil
-	}
+	other := answerTo("eth_chainId", "0x2", nil)
 	for _, c := range []*Client{alone, both} {
 		if head, err := c.readHead(t.Context()); err != nil || head.Hash != first.hash(9) {
 			t.Fatalf("%v, %v", head, err)
@@ -333,12 +328,7 @@ func TestInabilityFailsOver(t *testing.T) {
 		{4444, "pruned history unavailable"}, {-32000, "missing trie node"},
 		{-32000, "transaction indexing is in progress"}} {
 		first, second := newStubNode(t, 1), newStubNode(t, 2)
-		refuse := func(method string, params []json.RawMessage) (any, any) {
-			if method == "eth_getBlockByNumber" {
-				return nil, refusal
-			}
-			return nil, nil
-		}
+		refuse := answerTo("eth_getBlockByNumber", nil, refusal)
 		first.set(nil, refuse)
 		c := newPool(t, first, second)
 		var b *block

@@ -154,3 +154,13 @@ func status(code int, header ...string) func(*agent) {
 		}
 	}
 }
+
+// failsOnce answers the first call with HTTP 503.
+func failsOnce() func(*agent) {
+	return onCall(func(n int, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+		if n == 1 {
+			http.Error(w, "down", http.StatusServiceUnavailable)
+		}
+		return n == 1
+	})
+}

@@ -74,16 +74,12 @@ func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
 	heraldtest.Receive(t, "a call", begun)
 	heraldtest.Receive(t, "another", begun)
 	for _, id := range []uuid.UUID{next, huge} {
-		if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") {
-			t.Errorf("beyond the bound: %q, %v", note, err)
-		}
+		k.mustDeliver(id, 1, "waiting agent_busy")
 		if d := w.row(id); d.Status != store.Waiting || d.Attempts != 0 || len(d.History) != 0 {
 			t.Errorf("%s, %d attempts, %d in its history", d.Status, d.Attempts, len(d.History))
 		}
 	}
-	if note, err := k.deliver(t.Context(), small, 1); err != nil || note != "" {
-		t.Errorf("small arguments: %q, %v", note, err)
-	}
+	k.mustDeliver(small, 1, "")
 	close(finish)
 	for range 2 {
 		if note := heraldtest.Receive(t, "the end", done); note != "" {
@@ -160,9 +156,7 @@ func TestSilentAgentsLeaveRoomForArguments(t *testing.T) {
 		j, _ := w.rate(devnet.Feedback{AgentID: agent, URI: "ipfs://" + cid.String(), Hash: crypto.Keccak256Hash(file)})
 		return w.accept(j)
 	}
-	if note, err := k.deliver(t.Context(), feedback(healthy, "known from now on"), 1); err != nil || note != "" {
-		t.Fatalf("%q, %v", note, err)
-	}
+	k.mustDeliver(feedback(healthy, "known from now on"), 1, "")
 	done := make(chan string, 4)
 	for i := range 4 { // 240 kB of arguments each, counted three times: four fill the budget
 		id := feedback(w.register(at(newAgent(t, silence).URL)), strings.Repeat("<", 40<<10)+strings.Repeat("x", i))
@@ -177,9 +171,7 @@ func TestSilentAgentsLeaveRoomForArguments(t *testing.T) {
 			t.Error(note)
 		}
 	}
-	if note, err := k.deliver(t.Context(), feedback(healthy, strings.Repeat("b", 70<<10)), 1); err != nil || note != "" {
-		t.Errorf("the agent that answers: %q, %v", note, err)
-	}
+	k.mustDeliver(feedback(healthy, strings.Repeat("b", 70<<10)), 1, "")
 	close(finish)
 	for range 2 {
 		heraldtest.Receive(t, "the end", done)

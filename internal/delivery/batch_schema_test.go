@@ -115,7 +115,7 @@ func TestBatchOfALostWorker(t *testing.T) {
 		_, _ = k.deliver(heraldtest.Within(t, 30*time.Second), ids[0], 1)
 	}()
 	<-called
-	w.sql(`UPDATE herald.work SET lease_until = now() - interval '1 second' WHERE status = 'running'`)
+	w.exec(`UPDATE herald.work SET lease_until = now() - interval '1 second' WHERE status = 'running'`)
 	if n, dead, err := w.store.ExpireLeases(t.Context(), 100, 11); err != nil || n != 13 || dead != 0 {
 		t.Fatalf("%d leases, %d dead, %v", n, dead, err)
 	}

@@ -135,7 +135,8 @@ func TestSealedHeaders(t *testing.T) {
 	}
 	none := sender
 	none.Action.Endpoint = nil
-	for want, c := range map[outcome.Reason]store.Claim{outcome.InternalError: {Job: sender, SealedHeaders: seal("[]")}, outcome.InvalidJob: {Job: none}} {
+	for want, c := range map[outcome.Reason]store.Claim{outcome.InternalError: {Job: sender, SealedHeaders: seal("[]")}, outcome.InvalidJob: {Job: none},
+		outcome.AuthRequired: {Job: sender, SealedHeaders: must(must(secret.Create()).Seal([]byte("{}"), sender.HeaderBinding(sender.Action.Endpoint.URL)))}} {
 		if _, err := e.jobEndpoint(&c, mcpcall.Endpoint{}); classify.Error(err).Reason != want {
 			t.Errorf("%v, want %s", err, want)
 		}

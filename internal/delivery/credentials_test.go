@@ -8,8 +8,6 @@ import (
 	"math"
 	"math/big"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -99,14 +97,6 @@ func (w *world) bearer(id *big.Int, rawURL string) int {
 	return w.token(id, rawURL, store.SchemeBearer, "Authorization", canary)
 }
 
-func (w *world) sql(sql string, args ...any) {
-	w.t.Helper()
-	ctx := heraldtest.Within(w.t, 20*time.Second)
-	conn := must(pgx.Connect(ctx, w.dbURL))
-	defer conn.Close(ctx)
-	must(conn.Exec(ctx, sql, args...))
-}
-
 // credentialed returns a worker that uses stored tokens.
 func (w *world) credentialed(adapt ...func(*auth.Config)) *worker {
 	w.t.Helper()
@@ -136,26 +126,6 @@ func TestStoredTokens(t *testing.T) {
 		c.Servers = o.server
 	})
 	w.serve(k)
-
-	t.Run("each scheme arrives", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		path := filepath.Join(t.TempDir(), "token")
-		must(0, os.WriteFile(path, []byte(canary+"file\n"), 0o600))
-		for _, tt := range []struct{ scheme, header, plain, want string }{
-			{store.SchemeBearer, "Authorization", canary, "Bearer " + canary},
-			{store.SchemeHeader, "X-Api-Key", canary, canary},
-			{store.SchemeFile, "Authorization", path, "Bearer " + canary + "file"},
-		} {
-			a := newRecorder(t, tt.header, tt.want)
-			id := w.register(at(a.URL))
-			w.token(id, a.URL, tt.scheme, tt.header, tt.plain)
-			d := w.until(w.accept(w.feedback(id)), store.Delivered)
-			if _, s := k.seen(d.ID, "resolve"); !strings.HasSuffix(s.Detail, ", with the token stored for it") {
-				t.Errorf("%s: %s", tt.scheme, s.Detail)
-			}
-		}
-	})
 
 	t.Run("held, and released in order", func(t *testing.T) {
 		t.Parallel()
@@ -360,12 +330,7 @@ func TestEndpointOfJobSaysNothingOfTheAgent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve(w.newWorker())
-	healthy, stranger := newRecorder(t, "", ""), newAgent(t, func(a *agent) {
-		a.on = func(_ string, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-			http.Error(rw, "down", http.StatusServiceUnavailable)
-			return true
-		}
-	})
+	healthy, stranger := newRecorder(t, "", ""), newAgent(t, status(http.StatusServiceUnavailable))
 	id := w.register(at(healthy.URL + "/mcp"))
 	key := w.agentOf(id)
 	w.until(w.accept(with(w.feedback(id), own(stranger.URL+"/mcp", nil))), store.Waiting)

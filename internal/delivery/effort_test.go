@@ -106,15 +106,11 @@ func TestOverBudget(t *testing.T) {
 		t.Errorf("%s %s, %d attempts, waits %s", d.Status, d.Reason, d.Attempts, wait)
 	}
 	w.exec(`UPDATE herald.work SET next_attempt_at = now() WHERE id = $1`, id)
-	if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting over_budget") {
-		t.Errorf("%q, %v", note, err)
-	}
+	k.mustDeliver(id, 1, "waiting over_budget")
 	if n, _ := k.seen(id, "check"); n != 1 { // which finds the event's agent
 		t.Errorf("the event was checked %d times", n)
 	}
-	if note, err := k.deliver(t.Context(), w.accept(w.feedback(other)), 1); err != nil || note != "" {
-		t.Errorf("another agent: %q, %v", note, err)
-	}
+	k.mustDeliver(w.accept(w.feedback(other)), 1, "")
 	heraldtest.Equal(t, "calls", len(a.received()), 1)
 }
 
@@ -128,17 +124,13 @@ func TestFilesOverBudget(t *testing.T) {
 	k.spend(w.agentOf(id), effort.Fetches, 31*time.Second)
 	j, _ := w.rate(devnet.Feedback{AgentID: id, URI: "data:application/json,{}"})
 	d := w.accept(j)
-	if note, err := k.deliver(t.Context(), d, 1); err != nil || !strings.HasPrefix(note, "waiting over_budget: files that feedback of this agent names have used 31 s of the 30 s") {
-		t.Errorf("%q, %v", note, err)
-	}
+	k.mustDeliver(d, 1, "waiting over_budget: files that feedback of this agent names have used 31 s of the 30 s")
 	if row := w.row(d); row.Attempts != 0 || len(row.History) != 0 {
 		t.Errorf("%+v", row)
 	}
 	j, _ = w.rate(devnet.Feedback{AgentID: id, URI: "data:application/json,{}"})
 	for _, j := range []map[string]any{w.feedback(id), with(j, map[string]any{"includeFileContent": false})} {
-		if note, err := k.deliver(t.Context(), w.accept(j), 1); err != nil || note != "" {
-			t.Errorf("%q, %v", note, err)
-		}
+		k.mustDeliver(w.accept(j), 1, "")
 	}
 	if u := k.efforts.Usage(t.Context(), w.agentOf(id)); u.UnderWay != 0 {
 		t.Errorf("%+v", u)

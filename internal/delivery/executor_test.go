@@ -3,10 +3,8 @@ package delivery
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -69,43 +67,6 @@ func TestDeliveries(t *testing.T) {
 			if n, _ := k.seen(d.ID, step); n != 1 {
 				t.Errorf("step %s was told %d times", step, n)
 			}
-		}
-	})
-
-	t.Run("the same job twice is one call", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		a := newAgent(t)
-		j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL)), Tag1: "a"})
-		id := w.accept(j)
-		for _, again := range w.submit(j, j) {
-			if again.Verdict != store.Known || again.ID != id {
-				t.Errorf("%+v", again)
-			}
-		}
-		w.until(id, store.Delivered)
-		again := w.submit(j)[0]
-		if again.Verdict != store.Known || again.ID != id || again.Status != store.Delivered {
-			t.Errorf("%+v", again)
-		}
-		other := map[string]any{}
-		for name, v := range j {
-			other[name] = v
-		}
-		other["tag1"] = "b"
-		if c := w.submit(other)[0]; c.Verdict != store.Known || !slices.Contains(c.Differs, "tag1") || c.ID != id {
-			t.Errorf("%+v", c)
-		}
-		heraldtest.Equal(t, "calls", len(a.received()), 1)
-	})
-
-	t.Run("a refused job is not stored", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		j, _ := w.rate(devnet.Feedback{AgentID: w.register(nil)})
-		j["feedbackIndex"] = 0
-		if r := w.submit(j)[0]; r.Verdict != intake.Refused || r.Path != "feedbackIndex" || r.Problem == "" {
-			t.Errorf("%+v", r)
 		}
 	})
 
@@ -196,9 +157,6 @@ func TestDeliveries(t *testing.T) {
 		heraldtest.Equal(t, "d.FileVerification", d.FileVerification, "not_fetched")
 	})
 	ends("no tokenURI", store.Skipped, "no_uri", func(t *testing.T, w *world) map[string]any { return rated(w, nil, devnet.Feedback{}) }, nil)
-	ends("no MCP endpoint", store.Skipped, "no_mcp_endpoint", func(t *testing.T, w *world) map[string]any {
-		return rated(w, map[string]any{"name": "x", "services": []any{}}, devnet.Feedback{})
-	}, nil)
 	ends("an inactive agent", store.Skipped, "agent_inactive", func(t *testing.T, w *world) map[string]any {
 		doc := at(newAgent(t).URL)
 		doc["active"] = false
@@ -337,25 +295,6 @@ func TestDeliveries(t *testing.T) {
 		return map[string]any{"type": "FeedbackRevoked", "chainId": j["chainId"], "agentId": j["agentId"], "clientAddress": j["clientAddress"],
 			"feedbackIndex": j["feedbackIndex"]}
 	}, nil)
-	ends("503 twice, then delivered", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
-		return rated(w, at(newAgent(t, onCall(func(n int, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-			if n > 2 {
-				return false
-			}
-			if n == 2 {
-				w.Header().Set("Retry-After", "2")
-			}
-			http.Error(w, "not now", http.StatusServiceUnavailable)
-			return true
-		})).URL), devnet.Feedback{})
-	}, func(t *testing.T, w *world, d store.Delivery) {
-		if len(d.History) != 3 || d.History[0].Reason != "server_error" || d.History[1].Reason != "server_error" {
-			t.Fatalf("%+v", d.History)
-		}
-		if gap := d.History[2].StartedAt.Sub(d.History[1].StartedAt); gap < 2*time.Second {
-			t.Errorf("called again after %s, Retry-After was 2", gap)
-		}
-	})
 	ends("429", store.Waiting, "rate_limited", func(t *testing.T, w *world) map[string]any {
 		return rated(w, at(newAgent(t, status(429, "Retry-After", "3")).URL), devnet.Feedback{})
 	}, func(t *testing.T, w *world, d store.Delivery) {
@@ -364,18 +303,6 @@ func TestDeliveries(t *testing.T) {
 		}
 		task := queue.Task{DeliveryID: d.ID, N: d.Dispatch, Lane: queue.Retry}
 		heraldtest.AwaitState(t, func() bool { p, err := w.queue.Find(task); return err == nil && p == queue.Postponed }, func() string { return "no scheduled task " + task.ID() })
-	})
-	ends("an agent that hangs", store.Waiting, "outcome_unknown", func(t *testing.T, w *world) map[string]any {
-		j := rated(w, at(newAgent(t, onCall(func(_ int, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-			_, _ = io.Copy(io.Discard, r.Body)
-			<-r.Context().Done()
-			return true
-		})).URL), devnet.Feedback{})
-		return with(j, map[string]any{"timeoutMs": 3000})
-	}, func(t *testing.T, w *world, d store.Delivery) {
-		if a := d.History[0]; *a.DurationMs < 3000 || !strings.Contains(a.Error, "did not answer within 3 s") {
-			t.Errorf("it took %d ms, timeoutMs is 3000: %s", *a.DurationMs, a.Error)
-		}
 	})
 	ends("an agent that is not there", store.Dead, "connect_failed", func(t *testing.T, w *world) map[string]any {
 		// A port that was just closed may by now belong to another test's agent. Nothing listens on port 1.

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -31,14 +30,6 @@ type faulty struct {
 	claim  func(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error)
 	extend func(ctx context.Context, c *store.Claim, d time.Duration) error
 	record func(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error)
-	adopt  func(ctx context.Context, c *store.Claim, past store.SpooledOutcome) (store.Recorded, error)
-}
-
-func (f *faulty) Adopt(ctx context.Context, c *store.Claim, past store.SpooledOutcome) (store.Recorded, error) {
-	if f.adopt != nil {
-		return f.adopt(ctx, c, past)
-	}
-	return f.Ledger.Adopt(ctx, c, past)
 }
 
 func (f *faulty) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error) {
@@ -94,27 +85,17 @@ func TestFaults(t *testing.T) {
 			id uuid.UUID
 			n  int
 		}{{id, 0}, {id, 2}, {id, -1}, {uuid.New(), 1}} {
-			if note, err := k.deliver(t.Context(), c.id, c.n); err != nil || !strings.HasPrefix(note, "no attempt") {
-				t.Errorf("task %s:%d: %q, %v", c.id, c.n, note, err)
-			}
+			k.mustDeliver(c.id, c.n, "no attempt")
 		}
-		if note, err := k.deliver(t.Context(), id, 1); err != nil || note != "" {
-			t.Fatalf("%q, %v", note, err)
-		}
-		if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "no attempt") {
-			t.Errorf("a second time: %q, %v", note, err)
-		}
+		k.mustDeliver(id, 1, "")
+		k.mustDeliver(id, 1, "no attempt")
 		heraldtest.Equal(t, "calls", len(a.received()), 1)
 	})
 
 	t.Run("asynq's context does not reach the call", func(t *testing.T) {
 		w := w.in(t)
 		begun, finish := make(chan bool, 1), make(chan bool)
-		a := newAgent(t, onCall(func(int, http.ResponseWriter, *http.Request, json.RawMessage) bool {
-			begun <- true
-			<-finish
-			return false
-		}))
+		a := newAgent(t, silentUntil(begun, finish))
 		k := w.newWorker()
 		id := w.dispatchTo(a.URL)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -145,11 +126,7 @@ func TestFaults(t *testing.T) {
 	t.Run("shutdown waits for the call", func(t *testing.T) {
 		w := w.in(t)
 		begun, finish := make(chan bool, 1), make(chan bool)
-		a := newAgent(t, onCall(func(int, http.ResponseWriter, *http.Request, json.RawMessage) bool {
-			begun <- true
-			<-finish
-			return false
-		}))
+		a := newAgent(t, silentUntil(begun, finish))
 		k := w.newWorker()
 		id := w.dispatchTo(a.URL)
 		go k.runner.Deliver(context.WithoutCancel(t.Context()), id, 1)
@@ -189,27 +166,6 @@ func TestFaults(t *testing.T) {
 		}
 	})
 
-	t.Run("recording is tried until it is done", func(t *testing.T) {
-		w := w.in(t)
-		a := newAgent(t)
-		tries := 0
-		k := w.newWorker(func(c *Config) {
-			c.Ledger = &faulty{Ledger: w.store, record: func(ctx context.Context, cl *store.Claim, o store.Outcome) (store.Recorded, error) {
-				if tries++; tries < 4 {
-					return store.Recorded{}, errors.New("Postgres is away")
-				}
-				return w.store.Record(ctx, cl, o)
-			}}
-		})
-		id := w.dispatchTo(a.URL)
-		if note, err := k.deliver(t.Context(), id, 1); err != nil || note != "" {
-			t.Fatalf("%q, %v", note, err)
-		}
-		if n := len(a.received()); n != 1 || tries != 4 {
-			t.Errorf("%d calls, recorded with try %d", n, tries)
-		}
-	})
-
 	t.Run("what Postgres will never take is recorded without the strangers' part", func(t *testing.T) {
 		w := w.in(t)
 		k := w.newWorker(func(c *Config) {
@@ -221,9 +177,7 @@ func TestFaults(t *testing.T) {
 			}}
 		})
 		id := w.dispatchTo(newAgent(t).URL)
-		if note, err := k.deliver(t.Context(), id, 1); err != nil || note != "" {
-			t.Fatalf("%q, %v", note, err)
-		}
+		k.mustDeliver(id, 1, "")
 		if d := w.until(id, store.Delivered); d.History[0].Response != nil || d.History[0].Outcome != "delivered" {
 			t.Errorf("%+v", d.History)
 		}
@@ -237,9 +191,7 @@ func TestFaults(t *testing.T) {
 			}}
 		})
 		id := w.dispatchTo(newAgent(t).URL)
-		if note, err := k.deliver(t.Context(), id, 1); err != nil || note != "" {
-			t.Errorf("%q, %v", note, err)
-		}
+		k.mustDeliver(id, 1, "")
 		if d := w.row(id); d.Status != store.Running || k.runner.Running() != 0 || w.log.Count("not_recorded") == 0 {
 			t.Errorf("%s, %d run; the log: %s", d.Status, k.runner.Running(), w.log.String()) // its lease expires
 		}
@@ -266,9 +218,7 @@ func TestFaults(t *testing.T) {
 		}
 		w.exec(`UPDATE herald.work SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
 		w.reconcile(w.newReconciler())
-		if note, err := w.newWorker().deliver(t.Context(), id, 2); err != nil || note != "" {
-			t.Fatalf("%q, %v", note, err)
-		}
+		w.newWorker().mustDeliver(id, 2, "")
 		if d := w.until(id, store.Delivered); d.Attempts != 2 || len(a.received()) != 2 {
 			t.Errorf("%d attempts, %d calls", d.Attempts, len(a.received()))
 		}
@@ -309,9 +259,7 @@ func TestFaults(t *testing.T) {
 		}))
 		k := w.newWorker()
 		id := w.dispatchTo(a.URL)
-		if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "no attempt") {
-			t.Errorf("%q, %v", note, err)
-		}
+		k.mustDeliver(id, 1, "no attempt")
 		if d := w.row(id); d.Status != store.Running {
 			t.Errorf("%s", d.Status)
 		}
@@ -322,9 +270,7 @@ func TestFaults(t *testing.T) {
 		k := w.newWorker(func(c *Config) { c.Fetcher = panics{} })
 		j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(newAgent(t).URL)), URI: "ipfs://x"})
 		id := w.accept(j)
-		if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting internal_error") {
-			t.Fatalf("%q, %v", note, err)
-		}
+		k.mustDeliver(id, 1, "waiting internal_error")
 		if d := w.row(id); d.Status != store.Waiting || d.Reason != "internal_error" || d.History[0].Stage != "fetch" {
 			t.Errorf("%+v", d)
 		}
@@ -364,20 +310,6 @@ func TestFaults(t *testing.T) {
 			t.Error("a rejected task is not archived")
 		}
 		if d := w.row(id); d.Status != store.Rejected || d.Reason != "invalid_job" {
-			t.Errorf("%s %s", d.Status, d.Reason)
-		}
-	})
-
-	t.Run("headers sealed with another keyset", func(t *testing.T) {
-		w := w.in(t)
-		j, _ := w.rate(devnet.Feedback{AgentID: w.register(nil)})
-		id := w.accept(with(j, own(newAgent(t).URL, map[string]any{"X-Key": "hunter2hunter2"})))
-		w.exec(`UPDATE herald.deliveries SET secret_headers = decode(repeat('01', 64), 'hex') WHERE id = $1`, id)
-		k := w.newWorker()
-		if _, err := k.deliver(t.Context(), id, 1); err != nil {
-			t.Error(err)
-		}
-		if d := w.row(id); d.Status != store.Held || d.Reason != "auth_required" {
 			t.Errorf("%s %s", d.Status, d.Reason)
 		}
 	})
@@ -432,23 +364,6 @@ func TestFaults(t *testing.T) {
 			heraldtest.Equal(t, name, run(t, c.late, c.extend), c.want)
 		}
 	})
-
-	t.Run("the claim is lost before the call", func(t *testing.T) {
-		w := w.in(t)
-		a := newAgent(t)
-		k := w.newWorker(func(c *Config) {
-			c.Lease, c.LeaseMargin = 15*time.Second, 10*time.Second
-			c.Ledger = &faulty{Ledger: w.store, extend: func(context.Context, *store.Claim, time.Duration) error { return store.ErrFenced },
-				record: func(context.Context, *store.Claim, store.Outcome) (store.Recorded, error) {
-					return store.Recorded{}, store.ErrFenced
-				}}
-		})
-		if note, err := k.deliver(t.Context(), w.dispatchTo(a.URL), 1); err != nil || !strings.HasPrefix(note, "no attempt") {
-			t.Errorf("%q, %v", note, err)
-		}
-		heraldtest.Equal(t, "calls without a claim", len(a.received()), 0)
-	})
-
 }
 
 // panics is a fetcher that panics.

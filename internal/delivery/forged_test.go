@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -104,18 +103,11 @@ func TestForgedResults(t *testing.T) {
 
 	t.Run("genuine, of an attempt that ended otherwise", func(t *testing.T) {
 		w := w.in(t)
-		a := newAgent(t, onCall(func(n int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-			if n == 1 {
-				http.Error(rw, "no", http.StatusServiceUnavailable)
-			}
-			return n == 1
-		}))
+		a := newAgent(t, failsOnce())
 		id := w.dispatchTo(a.URL)
 		old := w.keptText(id, 1)
 		again := w.expire(id)
-		if note, err := w.newWorker().deliver(t.Context(), id, again.Dispatch); err != nil || !strings.HasPrefix(note, "waiting server_error") {
-			t.Fatalf("%q, %v", note, err) // the outcome came from Redis
-		}
+		w.newWorker().mustDeliver(id, again.Dispatch, "waiting server_error") // the outcome came from Redis
 		w.exec(`UPDATE herald.work SET next_attempt_at = now() WHERE id = $1`, id)
 		again = w.diesBeforeKeeping(id, w.row(id).Dispatch)
 		heraldtest.Must(t, w.queue.SpoolOutcome(t.Context(), id, old))
@@ -139,9 +131,7 @@ func (w *world) callsIgnoring(a *agent, again store.Delivery, why string, calls 
 	reg := prometheus.NewRegistry()
 	metrics := must(NewMetrics(reg))
 	k := w.newWorker(func(c *Config) { c.Metrics = metrics })
-	if note, err := k.deliver(w.t.Context(), again.ID, again.Dispatch); err != nil || note != "" {
-		w.t.Fatalf("%q, %v", note, err)
-	}
+	k.mustDeliver(again.ID, again.Dispatch, "")
 	if d := w.row(again.ID); d.Status != store.Delivered || strings.Contains(string(d.Result), "forged") {
 		w.t.Errorf("%s %s", d.Status, d.Result)
 	}
@@ -173,9 +163,7 @@ func TestForgedOutcomesAreLoggedOnceAMinute(t *testing.T) {
 		id := w.dispatchTo(newAgent(t).URL)
 		again := w.diesBeforeKeeping(id, 1)
 		heraldtest.Must(t, w.queue.SpoolOutcome(t.Context(), id, []byte("forged")))
-		if note, err := k.deliver(t.Context(), id, again.Dispatch); err != nil || note != "" {
-			t.Fatalf("%q, %v", note, err)
-		}
+		k.mustDeliver(id, again.Dispatch, "")
 		if n := strings.Count(log.String(), "an outcome in Redis is ignored"); n != want {
 			t.Errorf("%d lines, want %d: %s", n, want, log.String())
 		}
@@ -201,9 +189,7 @@ func TestResultsOutliveRotation(t *testing.T) {
 		w.dies(id, 1)
 		again := w.expire(id)
 		k := w.newWorker(func(c *Config) { c.Opener, c.Sealer = tt.keys, tt.keys })
-		if note, err := k.deliver(t.Context(), id, again.Dispatch); err != nil || note != "" {
-			t.Fatalf("%s: %q, %v", tt.name, note, err)
-		}
+		k.mustDeliver(id, again.Dispatch, "")
 		heraldtest.Equal(t, tt.name+": calls", len(a.received()), tt.calls)
 	}
 }

@@ -8,10 +8,8 @@ import (
 	"fmt"
 	"maps"
 	"math/big"
-	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -512,22 +510,13 @@ func TestFollowedFalseJob(t *testing.T) {
 func TestRetryChecksItsEvent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	var failed atomic.Bool
-	a := newAgent(t, func(a *agent) {
-		a.on = func(method string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-			fails := method == "tools/call" && failed.CompareAndSwap(false, true)
-			if fails {
-				http.Error(w, "no", http.StatusInternalServerError)
-			}
-			return fails
-		}
-	})
+	a := newAgent(t, failsOnce())
 	k := w.newWorker()
 	agent := w.register(at(a.URL))
 	j, client := w.rate(devnet.Feedback{AgentID: agent, Tag1: "first"})
 	id := w.submit(j)[0].ID
 	w.turn(k, id)
-	if d := w.row(id); d.Status != store.Waiting || !failed.Load() {
+	if d := w.row(id); d.Status != store.Waiting || len(a.received()) != 1 {
 		t.Fatalf("%s %s: %s", d.Status, d.Reason, d.Error)
 	}
 	ctx := heraldtest.Within(t, 30*time.Second)

@@ -226,6 +226,14 @@ func (k *worker) deliver(ctx context.Context, id uuid.UUID, n int) (note string,
 	return note, err
 }
 
+// mustDeliver is deliver for a task whose note begins with the given text. "" stands for no note.
+func (k *worker) mustDeliver(id uuid.UUID, n int, want string) {
+	k.t.Helper()
+	if note, err := k.deliver(k.t.Context(), id, n); err != nil || !strings.HasPrefix(note, want) || want == "" && note != "" {
+		k.t.Fatalf("task %s:%d: %q, %v; want %q", id, n, note, err, want)
+	}
+}
+
 // serve runs k's tasks until the test ends or the returned function is called.
 func (w *world) serve(k *worker) (shutdown func()) {
 	w.t.Helper()

@@ -126,37 +126,6 @@ func TestOAuth(t *testing.T) {
 		}
 	})
 
-	t.Run("refused and renewed", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		s := guarded(t, oauthtest.Options{RotateRefresh: true})
-		id := w.guardedBy(s, loginFor(s, ""))
-		for range 3 { // each time with the newest refresh token
-			heraldtest.Equal(t, "attempts", w.deliver(id), 1)
-			s.Revoke()
-		}
-		heraldtest.Equal(t, "token requests", len(s.TokenRequests()), 3)
-	})
-
-	t.Run("the authorization server is busy", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		s := guarded(t, oauthtest.Options{})
-		var asked atomic.Bool
-		s.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
-			if s.ToAgent(r) || r.Method != http.MethodPost || asked.Swap(true) {
-				return false
-			}
-			rw.Header().Set("Retry-After", "0")
-			http.Error(rw, "", http.StatusServiceUnavailable)
-			return true
-		})
-		d := w.until(w.accept(w.feedback(w.guardedBy(s, clientFor(s)))), store.Delivered)
-		if first := d.History[0]; first.Reason != "server_error" || !strings.Contains(first.Error, "HTTP 503") || !strings.Contains(first.Error, "no access token for ") {
-			t.Errorf("%s: %s", first.Reason, first.Error)
-		}
-	})
-
 	t.Run("no credential for it", func(t *testing.T) {
 		t.Parallel()
 		w := w.in(t)
@@ -208,7 +177,6 @@ func TestOAuth(t *testing.T) {
 			w.until(d, store.Delivered)
 		}
 	})
-
 }
 
 // asked counts the requests to an agent and its authorization server, except those for the binding file.

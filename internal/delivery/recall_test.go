@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -109,9 +108,7 @@ func TestKnownOutcomes(t *testing.T) {
 		id := w.dispatchTo(a.URL)
 		w.dies(id, 1)
 		again := w.expire(id)
-		if note, err := w.newWorker().deliver(t.Context(), id, again.Dispatch); err != nil || note != "" {
-			t.Fatalf("%q, %v", note, err)
-		}
+		w.newWorker().mustDeliver(id, again.Dispatch, "")
 		d := w.row(id)
 		if d.Status != store.Delivered || d.Attempts != 1 || len(d.History) != 1 || d.History[0].Outcome != "delivered" || d.History[0].Response == nil {
 			t.Errorf("%s after %d attempts: %+v", d.Status, d.Attempts, d.History)
@@ -134,9 +131,7 @@ func TestKnownOutcomes(t *testing.T) {
 		w.dies(id, 1)
 		again := w.expire(id)
 		k := w.newWorker(func(c *Config) { c.Now = func() time.Time { return time.Now().Add(40 * time.Second) } })
-		if note, err := k.deliver(t.Context(), id, again.Dispatch); err != nil || !strings.HasPrefix(note, "waiting server_error") {
-			t.Fatalf("%q, %v", note, err)
-		}
+		k.mustDeliver(id, again.Dispatch, "waiting server_error")
 		d := w.row(id)
 		if wait := d.NextAttemptAt.Sub(began); d.Status != store.Waiting || wait < 50*time.Second || wait > 85*time.Second {
 			t.Errorf("%s, again in %s", d.Status, wait)
@@ -148,12 +143,7 @@ func TestKnownOutcomes(t *testing.T) {
 
 	t.Run("an outcome that was recorded after all is not taken for a later attempt's", func(t *testing.T) {
 		w := w.in(t)
-		a := newAgent(t, onCall(func(n int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-			if n == 1 {
-				http.Error(rw, "no", http.StatusServiceUnavailable)
-			}
-			return n == 1
-		}))
+		a := newAgent(t, failsOnce())
 		id := w.dispatchTo(a.URL)
 		tries := 0
 		k := w.newWorker(func(c *Config) {
@@ -165,18 +155,14 @@ func TestKnownOutcomes(t *testing.T) {
 			}}
 			c.Spool = &results{OutcomeSpool: w.queue, forget: func() error { return errAway }}
 		})
-		if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting server_error") {
-			t.Fatalf("%q, %v", note, err)
-		}
+		k.mustDeliver(id, 1, "waiting server_error")
 		w.exec(`UPDATE herald.work SET next_attempt_at = now() WHERE id = $1`, id)
 		// The second attempt's worker dies without an outcome.
 		if c, err := w.store.Claim(t.Context(), id, 1, time.Hour); err != nil || c == nil {
 			t.Fatal(c, err)
 		}
 		again := w.expire(id)
-		if note, err := w.newWorker().deliver(t.Context(), id, again.Dispatch); err != nil || note != "" {
-			t.Fatalf("%q, %v", note, err)
-		}
+		w.newWorker().mustDeliver(id, again.Dispatch, "")
 		if d := w.row(id); d.Attempts != 3 || len(a.received()) != 2 {
 			t.Errorf("%d attempts, %d calls", d.Attempts, len(a.received()))
 		}
@@ -194,9 +180,7 @@ func TestKnownOutcomes(t *testing.T) {
 			c.Spool = &results{OutcomeSpool: w.queue, kept: func() error { return errAway }}
 			c.SpoolTimeout = time.Millisecond
 		})
-		if note, err := k.deliver(t.Context(), id, again.Dispatch); err != nil || !strings.HasPrefix(note, "waiting internal_error") {
-			t.Fatalf("%q, %v", note, err)
-		}
+		k.mustDeliver(id, again.Dispatch, "waiting internal_error")
 		heraldtest.Equal(t, "calls", len(a.received()), 0)
 	})
 }
@@ -223,9 +207,7 @@ func TestUnknownOutcomes(t *testing.T) {
 		a := newAgent(t)
 		id := w.dispatchTo(a.URL)
 		again := died(t, w, id)
-		if note, err := w.newWorker().deliver(t.Context(), id, again.Dispatch); err != nil || note != "" {
-			t.Fatalf("%q, %v", note, err)
-		}
+		w.newWorker().mustDeliver(id, again.Dispatch, "")
 		if d := w.row(id); d.Attempts != 2 || len(a.received()) != 1 {
 			t.Errorf("%d attempts, %d calls", d.Attempts, len(a.received()))
 		}
@@ -238,9 +220,7 @@ func TestUnknownOutcomes(t *testing.T) {
 		w.policy(id, store.OnUnknownHold)
 		again := died(t, w, id)
 		k := w.newWorker()
-		if note, err := k.deliver(t.Context(), id, again.Dispatch); err != nil || !strings.HasPrefix(note, "held held_unknown") {
-			t.Fatalf("%q, %v", note, err)
-		}
+		k.mustDeliver(id, again.Dispatch, "held held_unknown")
 		if d := w.row(id); d.Status != store.Held || d.Attempts != 1 || len(a.received()) != 0 {
 			t.Errorf("%s, %d attempts, %d calls", d.Status, d.Attempts, len(a.received()))
 		}
@@ -248,9 +228,7 @@ func TestUnknownOutcomes(t *testing.T) {
 		if err != nil || moved != 1 || len(tasks) != 2 || !tasks[1].Ended {
 			t.Fatal(moved, left, tasks, err)
 		}
-		if note, err := k.deliver(t.Context(), id, tasks[0].N); err != nil || note != "" {
-			t.Fatalf("%q, %v", note, err)
-		}
+		k.mustDeliver(id, tasks[0].N, "")
 		calls := a.received()
 		if len(calls) != 1 {
 			t.Fatalf("%d calls", len(calls))
@@ -268,9 +246,7 @@ func TestUnknownOutcomes(t *testing.T) {
 		}))
 		id := w.dispatchTo(a.URL)
 		w.policy(id, store.OnUnknownHold)
-		if note, err := w.newWorker().deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "held held_unknown") {
-			t.Fatalf("%q, %v", note, err)
-		}
+		w.newWorker().mustDeliver(id, 1, "held held_unknown")
 		if d := w.row(id); d.Attempts != 1 || d.History[0].Outcome != "held" {
 			t.Errorf("%+v", d.History)
 		}
@@ -280,9 +256,7 @@ func TestUnknownOutcomes(t *testing.T) {
 		w := w.in(t)
 		id := w.dispatchTo(newAgent(t, status(503)).URL)
 		w.policy(id, store.OnUnknownHold)
-		if note, err := w.newWorker().deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting server_error") {
-			t.Fatalf("%q, %v", note, err)
-		}
+		w.newWorker().mustDeliver(id, 1, "waiting server_error")
 	})
 }
 
@@ -351,9 +325,7 @@ func TestReconcilerAndAnEmptiedRedis(t *testing.T) {
 	id := w.dispatchTo(newAgent(t).URL)
 	waits := w.dispatchTo(newAgent(t, status(503, "Retry-After", "100")).URL)
 	k := w.newWorker()
-	if note, err := k.deliver(t.Context(), waits, 1); err != nil || !strings.HasPrefix(note, "waiting") {
-		t.Fatal(note, err)
-	}
+	k.mustDeliver(waits, 1, "waiting")
 	w.reconcile(s)
 	if d := w.row(id); d.Dispatch != 1 {
 		t.Fatalf("dispatched again although Redis has it: %d", d.Dispatch)
@@ -370,10 +342,6 @@ func TestReconcilerAndAnEmptiedRedis(t *testing.T) {
 			t.Errorf("%s is in location %d, %v; want %d", task.ID(), p, err, want.location)
 		}
 	}
-	if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "no attempt") {
-		t.Errorf("the old task: %q, %v", note, err)
-	}
-	if note, err := k.deliver(t.Context(), id, 2); err != nil || note != "" {
-		t.Errorf("the new task: %q, %v", note, err)
-	}
+	k.mustDeliver(id, 1, "no attempt")
+	k.mustDeliver(id, 2, "")
 }

@@ -36,7 +36,7 @@ func TestRefreshTokenOutlivesPostgres(t *testing.T) {
 	if n := w.spools(ctx); n != 1 {
 		t.Fatalf("Redis has %d renewals", n)
 	}
-	w.sql(`UPDATE herald.agent_mcp_access SET renewing_until = now() - interval '1 second' WHERE agent_id = $1::numeric`, id.String()) // it died
+	w.exec(`UPDATE herald.agent_mcp_access SET renewing_until = now() - interval '1 second' WHERE agent_id = $1::numeric`, id.String()) // it died
 
 	w.serve(w.authorizing(func(c *auth.Config) { c.Spool = w.queue }))
 	if n := w.deliver(id); n != 1 || len(s.TokenRequests()) != 1 {

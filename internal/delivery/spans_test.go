@@ -1,12 +1,10 @@
 package delivery
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -65,12 +63,7 @@ func TestTrace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	k, flush := w.tracedWorker()
-	a := newAgent(t, onCall(func(n int, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-		if n == 1 {
-			http.Error(w, "down", http.StatusServiceUnavailable)
-		}
-		return n == 1
-	}))
+	a := newAgent(t, failsOnce())
 	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL)), Tag1: "very-secret-tag"})
 	ctx := tracecontext.NewContext(heraldtest.Within(t, 20*time.Second), "00-"+callerTrace+"-"+callerSpan+"-01")
 	answers := must(w.intake.Submit(ctx, [][]byte{asJSON(j)}, command))

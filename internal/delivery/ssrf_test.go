@@ -194,9 +194,7 @@ func TestIndirectInwardAddresses(t *testing.T) {
 	t.Run(".well-known", func(t *testing.T) {
 		w, k := w.in(t), worker(t)
 		id := urlPositions[1].put(w, "http://"+outside+"/mcp")
-		if note, err := k.deliver(t.Context(), id, 1); err != nil || note != "" {
-			t.Errorf("%q, %v", note, err)
-		}
+		k.mustDeliver(id, 1, "")
 		if _, step := k.seen(id, "resolve"); strings.Contains(step.Detail, "bound by") {
 			t.Errorf("the time line says %q", step.Detail)
 		}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,24 +14,22 @@ import (
 // caller. A caller that uses an existing client and tool list has no costs.
 func TestCosts(t *testing.T) {
 	t.Parallel()
-	var mu sync.Mutex
-	now := time.Now()
-	pass := func(d time.Duration) { mu.Lock(); now = now.Add(d); mu.Unlock() }
+	now := heraldtest.NewClock(time.Now())
 	srv := httptest.NewServer(&agent{on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
 		switch method {
 		case "initialize":
-			pass(3 * time.Second)
+			now.Advance(3 * time.Second)
 		case "tools/list":
-			pass(2 * time.Second)
+			now.Advance(2 * time.Second)
 			reply(w, id, `{"tools":[]}`)
 			return true
 		case "tools/call":
-			pass(time.Second)
+			now.Advance(time.Second)
 		}
 		return false
 	}})
 	defer srv.Close()
-	p := newPool(t, func(c *Config) { c.Clock = func() time.Time { mu.Lock(); defer mu.Unlock(); return now } })
+	p := newPool(t, func(c *Config) { c.Clock = now.Now })
 	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
 	var got Costs
 	ctx := WithCosts(heraldtest.Within(t, 30*time.Second), &got)

@@ -27,26 +27,17 @@ func TestEras(t *testing.T) {
 		{name: "legacy, no hint", protocol: legacyVersion, handshakes: 1},
 		{name: "legacy, called modern", hint: modernVersion, protocol: legacyVersion, handshakes: 2},
 		{name: "legacy, answers {} to everything", hint: modernVersion, protocol: legacyVersion, handshakes: 2,
-			on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-				if method == "server/discover" {
-					reply(w, id, `{}`)
-				}
-				return method == "server/discover"
-			}},
+			on: onMethod("server/discover", func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
+				reply(w, id, `{}`)
+			})},
 		{name: "legacy, silent on discover", hint: modernVersion, protocol: legacyVersion, handshakes: 2, silent: true,
-			on: func(method string, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-				if method == "server/discover" {
-					<-r.Context().Done()
-				}
-				return method == "server/discover"
-			}},
+			on: onMethod("server/discover", func(_ http.ResponseWriter, r *http.Request, _ json.RawMessage) {
+				<-r.Context().Done()
+			})},
 		{name: "legacy, 400 without session", hint: modernVersion, protocol: legacyVersion, handshakes: 2,
-			on: func(method string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-				if method == "server/discover" {
-					w.WriteHeader(400)
-				}
-				return method == "server/discover"
-			}},
+			on: onMethod("server/discover", func(w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
+				w.WriteHeader(400)
+			})},
 		{name: "modern, no hint", protocol: modernVersion, handshakes: 2,
 			on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
 				switch method {
@@ -119,12 +110,10 @@ func TestEraChanges(t *testing.T) {
 		}
 		return false
 	}}
-	srv := httptest.NewServer(a)
-	defer srv.Close()
-	p := newPool(t)
-	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: modernVersion}
+	ctx, p, ep := dial(t, a)
+	ep.ProtocolHint = modernVersion
 	for _, want := range []string{modernVersion, legacyVersion, legacyVersion} {
-		answer, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "x"})
+		answer, err := p.Call(ctx, ep, Request{Tool: "x"})
 		if err != nil || answer.Protocol != want {
 			t.Fatalf("got %+v, %v; want %s", answer, err, want)
 		}

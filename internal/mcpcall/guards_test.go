@@ -20,7 +20,7 @@ import (
 // The faults of agents that mcp-go did not survive, and for each fault the test which shows that Herald survives it.
 //
 //	307/308 to another host                        TestRedirectsAreNotFollowed, TestSecretHeaders
-//	200 MiB JSON answer                            TestHugeAnswer, TestMisbehavingAgents/endless_JSON, …/endless_event
+//	200 MiB JSON answer                            TestHugeAnswer
 //	stdio line without end                         TestStdioMisbehaving/endless
 //	stdio child stops reading                      TestStdioMisbehaving/deaf, TestCommandThatDoesNotRead
 //	stdio launched through sh -c                   TestShellLeavesNoOrphan, TestStdioMisbehaving/forks
@@ -284,12 +284,9 @@ func TestUnusualResults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			agent := modern(func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-				if method == "tools/call" {
-					reply(w, id, tt.result)
-				}
-				return method == "tools/call"
-			})
+			agent := modern(onMethod("tools/call", func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
+				reply(w, id, tt.result)
+			}))
 			srv := serve(t, agent)
 			p := newPool(t)
 			a, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: modernVersion}, Request{Tool: "x"})
@@ -309,17 +306,11 @@ func TestUnusualResults(t *testing.T) {
 func TestHangingSessionEnd(t *testing.T) {
 	t.Parallel()
 	leaving := make(chan struct{}, 4)
-	a := &agent{session: "s", on: func(method string, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-		if method == http.MethodDelete {
-			leaving <- struct{}{}
-			<-r.Context().Done()
-		}
-		return method == http.MethodDelete
-	}}
-	srv := serve(t, a)
-	p := newPool(t)
-	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
-	ctx := heraldtest.Within(t, 30*time.Second)
+	a := &agent{session: "s", on: onMethod(http.MethodDelete, func(_ http.ResponseWriter, r *http.Request, _ json.RawMessage) {
+		leaving <- struct{}{}
+		<-r.Context().Done()
+	})}
+	ctx, p, ep := dial(t, a)
 	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
 		t.Fatal(err)
 	}
@@ -367,15 +358,12 @@ func TestDeadlineWhileReading(t *testing.T) {
 			t.Parallel()
 			ctx := newDeadline(t)
 			begin := make(chan time.Time, 1)
-			srv := serve(t, &agent{on: func(method string, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-				if method == "tools/call" {
-					// By then the answer has usually begun. The checks below do not depend on it.
-					late := time.AfterFunc(300*time.Millisecond, func() { begin <- time.Now(); ctx.pass() })
-					defer late.Stop()
-					body(w, r)
-				}
-				return method == "tools/call"
-			}})
+			srv := serve(t, &agent{on: onMethod("tools/call", func(w http.ResponseWriter, r *http.Request, _ json.RawMessage) {
+				// By then the answer has usually begun. The checks below do not depend on it.
+				late := time.AfterFunc(300*time.Millisecond, func() { begin <- time.Now(); ctx.pass() })
+				defer late.Stop()
+				body(w, r)
+			})})
 			p := newPool(t)
 			_, err := p.Call(ctx, Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
 			var e *CallError
@@ -422,22 +410,16 @@ func TestAbandonedCall(t *testing.T) {
 	}
 	for name, start := range map[string]func() Endpoint{
 		"http": func() Endpoint {
-			return Endpoint{Transport: TransportHTTP, URL: serve(t, watch(&agent{session: "s", on: func(method string, _ http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
-				if method == "tools/call" {
-					hang(id)
-					<-r.Context().Done()
-				}
-				return method == "tools/call"
-			}})).URL}
+			return Endpoint{Transport: TransportHTTP, URL: serve(t, watch(&agent{session: "s", on: onMethod("tools/call", func(_ http.ResponseWriter, r *http.Request, id json.RawMessage) {
+				hang(id)
+				<-r.Context().Done()
+			})})).URL}
 		},
 		"sse": func() Endpoint {
-			return streamOf(serve(t, watch(&streamAgent{post: func(method string, _ *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-				if method == "tools/call" {
-					w.WriteHeader(http.StatusAccepted)
-					hang(id)
-				}
-				return method == "tools/call"
-			}})))
+			return streamOf(serve(t, watch(&streamAgent{post: onPost("tools/call", func(_ *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
+				w.WriteHeader(http.StatusAccepted)
+				hang(id)
+			})})))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -62,12 +62,9 @@ func TestSecretHeaders(t *testing.T) {
 
 	echo := &agent{
 		tools: `{"tools":[{"name":"very-secret-key"},{"name":"x","inputSchema":{"type":"object","required":["very-secret-key"]}}]}`,
-		on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-			if method == "initialize" {
-				reply(w, id, `{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"very-secret-key","version":"very-secret-key"}}`)
-			}
-			return method == "initialize"
-		}}
+		on: onMethod("initialize", func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
+			reply(w, id, `{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"very-secret-key","version":"very-secret-key"}}`)
+		})}
 	p = newPool(t)
 	ep.URL = serve(t, echo).URL
 	set, err := p.Tools(heraldtest.Within(t, 30*time.Second), ep, true)

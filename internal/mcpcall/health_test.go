@@ -23,7 +23,7 @@ func checkAll(t *testing.T, p *Pool) {
 
 // patient stops the pool's clock and sets an idle timeout that the test never reaches. A healthy agent must answer
 // within three seconds, a command within half of that.
-func patient(now *clock) func(*Config) {
+func patient(now *heraldtest.Clock) func(*Config) {
 	return func(c *Config) {
 		c.Clock, c.PingAfter, c.IdleTimeout, c.OpenTimeout = now.Now, time.Minute, 100*time.Hour, 3*time.Second
 	}
@@ -85,14 +85,14 @@ func TestUsedDuringCheck(t *testing.T) {
 		return false
 	}}
 	ep := Endpoint{Transport: TransportHTTP, URL: serve(t, a).URL}
-	now := &clock{now: time.Now()}
+	now := heraldtest.NewClock(time.Now())
 	p := newPool(t, patient(now))
 	ctx := heraldtest.Within(t, 30*time.Second)
 	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
 		t.Fatal(err)
 	}
 	slow.Store(true)
-	now.pass(2 * time.Minute)
+	now.Advance(2 * time.Minute)
 	p.checkIdle()
 	<-pinged
 	done := make(chan error, 1)
@@ -129,7 +129,7 @@ func TestSilentStreamInUse(t *testing.T) {
 		return mute
 	}
 	ep := streamOf(serve(t, a))
-	now := &clock{now: time.Now()}
+	now := heraldtest.NewClock(time.Now())
 	p := newPool(t, patient(now))
 	ctx := heraldtest.Within(t, 30*time.Second)
 	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
@@ -180,12 +180,9 @@ func TestSilentStreamInUse(t *testing.T) {
 func TestUnusualHealthyAgents(t *testing.T) {
 	t.Parallel()
 	pings := func(f func(w http.ResponseWriter, id json.RawMessage)) *agent {
-		return &agent{session: "s", on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-			if method == "ping" {
-				f(w, id)
-			}
-			return method == "ping"
-		}}
+		return &agent{session: "s", on: onMethod("ping", func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
+			f(w, id)
+		})}
 	}
 	var wordID atomic.Bool
 	agents := map[string]*agent{
@@ -200,7 +197,7 @@ func TestUnusualHealthyAgents(t *testing.T) {
 			reply(w, id, `{}`)
 		}),
 	}
-	now := &clock{now: time.Now()}
+	now := heraldtest.NewClock(time.Now())
 	p := newPool(t, patient(now))
 	all := map[string]Endpoint{"command": command("simple")}
 	for name, a := range agents {
@@ -213,7 +210,7 @@ func TestUnusualHealthyAgents(t *testing.T) {
 		}
 	}
 	for range 3 {
-		now.pass(2 * time.Minute)
+		now.Advance(2 * time.Minute)
 		checkAll(t, p)
 	}
 	for name, ep := range all {
@@ -230,7 +227,7 @@ func TestUnusualHealthyAgents(t *testing.T) {
 // is not lost, but is ended at a later check.
 func TestBusyCommand(t *testing.T) {
 	t.Parallel()
-	now := &clock{now: time.Now()}
+	now := heraldtest.NewClock(time.Now())
 	p := newPool(t, patient(now))
 	ep := command("busy")
 	if _, err := p.Tools(heraldtest.Within(t, 30*time.Second), ep, false); err != nil {
@@ -245,7 +242,7 @@ func TestBusyCommand(t *testing.T) {
 	if !p.has(ep) {
 		t.Error("ended at once")
 	}
-	now.pass(2 * time.Minute)
+	now.Advance(2 * time.Minute)
 	checkAll(t, p)
 	if p.has(ep) {
 		t.Error("kept for ever")
@@ -255,20 +252,17 @@ func TestBusyCommand(t *testing.T) {
 func TestCloseDuringCheck(t *testing.T) {
 	t.Parallel()
 	pinged := make(chan struct{}, 1)
-	a := &agent{session: "s", on: func(method string, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-		if method == "ping" {
-			pinged <- struct{}{}
-			<-r.Context().Done()
-		}
-		return method == "ping"
-	}}
+	a := &agent{session: "s", on: onMethod("ping", func(_ http.ResponseWriter, r *http.Request, _ json.RawMessage) {
+		pinged <- struct{}{}
+		<-r.Context().Done()
+	})}
 	ep := Endpoint{Transport: TransportHTTP, URL: serve(t, a).URL}
-	now := &clock{now: time.Now()}
+	now := heraldtest.NewClock(time.Now())
 	p := newPool(t, patient(now), func(c *Config) { c.OpenTimeout = time.Minute })
 	if _, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "x"}); err != nil {
 		t.Fatal(err)
 	}
-	now.pass(2 * time.Minute)
+	now.Advance(2 * time.Minute)
 	p.checkIdle()
 	<-pinged
 	if err := p.Close(heraldtest.Within(t, 30*time.Second)); err != nil {
@@ -280,7 +274,7 @@ func TestChecksTakeTurns(t *testing.T) {
 	t.Parallel()
 	a := &agent{session: "s", tools: `{"tools":[]}`}
 	srv := serve(t, a)
-	now := &clock{now: time.Now()}
+	now := heraldtest.NewClock(time.Now())
 	p := newPool(t, patient(now))
 	const clients = 3 * maxChecks
 	for i := range clients {
@@ -289,7 +283,7 @@ func TestChecksTakeTurns(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	now.pass(2 * time.Minute)
+	now.Advance(2 * time.Minute)
 	checkAll(t, p)
 	if n := a.seen("ping"); n != clients {
 		t.Errorf("%d of %d were asked", n, clients)

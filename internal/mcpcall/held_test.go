@@ -17,13 +17,10 @@ import (
 // heldAgents serves many agents, one per path, with the same tool list. lists counts the requests for it.
 func heldAgents(t *testing.T, tools string) (url string, lists *atomic.Int64) {
 	lists = &atomic.Int64{}
-	return serve(t, &agent{on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-		if method == "tools/list" {
-			lists.Add(1)
-			reply(w, id, tools)
-		}
-		return method == "tools/list"
-	}}).URL, lists
+	return serve(t, &agent{on: onMethod("tools/list", func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
+		lists.Add(1)
+		reply(w, id, tools)
+	})}).URL, lists
 }
 
 // holdingLittle gives a pool a quarter of the default, so that few agents reach it.
@@ -211,13 +208,12 @@ func TestPoolHoldsSoManyEvents(t *testing.T) {
 		s.say("%s", begun)
 		return true
 	}}
-	srv := serve(t, a)
-	p := newPool(t, holdingLittle)
+	ctx, p, ep := dial(t, a, holdingLittle)
 	before := live()
 	for i := range agents {
-		ep := streamOf(srv)
+		ep := ep
 		ep.URL += fmt.Sprintf("?agent=%d", i)
-		if _, err := p.Tools(heraldtest.Within(t, 30*time.Second), ep, false); err != nil {
+		if _, err := p.Tools(ctx, ep, false); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -37,13 +36,8 @@ func TestToolsPagesAndFreshness(t *testing.T) {
 	}}
 	srv := httptest.NewServer(a)
 	defer srv.Close()
-	now := time.Now()
-	var mu sync.Mutex
-	p := newPool(t, func(c *Config) {
-		c.RelistAfter = time.Second
-		c.Clock = func() time.Time { mu.Lock(); defer mu.Unlock(); return now }
-	})
-	pass := func(d time.Duration) { mu.Lock(); now = now.Add(d); mu.Unlock() }
+	now := heraldtest.NewClock(time.Now())
+	p := newPool(t, func(c *Config) { c.RelistAfter, c.Clock = time.Second, now.Now })
 	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
 	ctx := heraldtest.Within(t, 30*time.Second)
 	expect := func(what string, fresh bool, name string, listings int32) {
@@ -57,17 +51,17 @@ func TestToolsPagesAndFreshness(t *testing.T) {
 	version.Store(1)
 	expect("from memory", false, "v0", 1)
 	expect("too soon", true, "v0", 1)
-	pass(2 * time.Second)
+	now.Advance(2 * time.Second)
 	expect("fresh", true, "v1", 2)
 	version.Store(2)
 	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
 		t.Fatal(err)
 	}
 	expect("the agent said so", false, "v2", 3)
-	pass(time.Hour)
+	now.Advance(time.Hour)
 	expect("too old", false, "v2", 4)
 	endless.Store(true)
-	pass(time.Hour)
+	now.Advance(time.Hour)
 	set, err := p.Tools(ctx, ep, false)
 	if err != nil || !set.Cut || len(set.Tools) != maxListPages {
 		t.Errorf("endless: %d tools, cut %v, %v", len(set.Tools), set.Cut, err)
@@ -79,10 +73,8 @@ func TestListRefused(t *testing.T) {
 	for name, tools := range map[string]string{"no list": `{"tools":"none"}`, "no object": `[1]`} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			srv := httptest.NewServer(&agent{tools: tools})
-			defer srv.Close()
-			p := newPool(t)
-			_, err := p.Tools(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, false)
+			ctx, p, ep := dial(t, &agent{tools: tools})
+			_, err := p.Tools(ctx, ep, false)
 			var e *CallError
 			var bad *BadAnswerError
 			if !errors.As(err, &e) || e.Stage != StageList || !errors.As(err, &bad) {

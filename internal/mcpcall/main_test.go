@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
 	"sync"
 	"testing"
@@ -46,6 +47,17 @@ func newPool(t testing.TB, adapt ...func(*Config)) *Pool {
 		}
 	})
 	return p
+}
+
+// dial serves an agent, and returns a pool, the agent's endpoint and a context of 30 s for calls to it.
+func dial(t testing.TB, h http.Handler, adapt ...func(*Config)) (context.Context, *Pool, Endpoint) {
+	t.Helper()
+	srv := serve(t, h)
+	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
+	if _, older := h.(*streamAgent); older {
+		ep = streamOf(srv)
+	}
+	return heraldtest.Within(t, 30*time.Second), newPool(t, adapt...), ep
 }
 
 // deadline is a context that ends when the test calls pass, independent of the machine's speed. A timer ends it after

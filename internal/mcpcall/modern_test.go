@@ -43,10 +43,8 @@ func TestHeaderMismatch(t *testing.T) {
 		}
 		return false
 	})
-	srv := serve(t, a)
-	p := newPool(t, func(c *Config) { c.RelistAfter = time.Hour })
-	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: modernVersion}
-	ctx := heraldtest.Within(t, 30*time.Second)
+	ctx, p, ep := dial(t, a, func(c *Config) { c.RelistAfter = time.Hour })
+	ep.ProtocolHint = modernVersion
 	call := func(what string, listings, refused int32) {
 		t.Helper()
 		answer, err := p.Call(ctx, ep, Request{Tool: "x", Arguments: map[string]any{"region": "eu"}})

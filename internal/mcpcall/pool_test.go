@@ -34,13 +34,10 @@ func TestConfig(t *testing.T) {
 func TestOneClientPerCredential(t *testing.T) {
 	t.Parallel()
 	a := &agent{session: "s"}
-	srv := httptest.NewServer(a)
-	defer srv.Close()
-	p := newPool(t)
-	ctx := heraldtest.Within(t, 30*time.Second)
+	ctx, p, ep := dial(t, a)
 	var wg sync.WaitGroup
 	for i := range 64 {
-		ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
+		ep := ep
 		if i%2 == 1 {
 			ep.Headers = map[string]secret.Secret{"Authorization": secret.New("Bearer 12345678")}
 		}
@@ -78,11 +75,7 @@ func TestSharedWhileReplaced(t *testing.T) {
 		}
 		return false
 	}
-	srv := httptest.NewServer(a)
-	defer srv.Close()
-	p := newPool(t)
-	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
-	ctx := heraldtest.Within(t, 30*time.Second)
+	ctx, p, ep := dial(t, a)
 	var good, gone atomic.Int64
 	var wg sync.WaitGroup
 	for range 64 {
@@ -118,20 +111,15 @@ func TestIdleAndBounded(t *testing.T) {
 	}}
 	srv := httptest.NewServer(a)
 	defer srv.Close()
-	var mu sync.Mutex
-	now := time.Now()
-	p := newPool(t, func(c *Config) {
-		c.MaxClients = 2
-		c.Clock = func() time.Time { mu.Lock(); defer mu.Unlock(); return now }
-	})
-	pass := func(d time.Duration) { mu.Lock(); now = now.Add(d); mu.Unlock() }
+	now := heraldtest.NewClock(time.Now())
+	p := newPool(t, func(c *Config) { c.MaxClients, c.Clock = 2, now.Now })
 	ctx := heraldtest.Within(t, 30*time.Second)
 	at := func(path string) Endpoint { return Endpoint{Transport: TransportHTTP, URL: srv.URL + path} }
 	held := func() int { p.mu.Lock(); defer p.mu.Unlock(); return len(p.slots) }
 
 	a.tools = `{"tools":[]}`
 	for _, path := range []string{"/1", "/2", "/3"} {
-		pass(time.Second)
+		now.Advance(time.Second)
 		if _, err := p.Tools(ctx, at(path), false); err != nil {
 			t.Fatal(err)
 		}
@@ -150,7 +138,7 @@ func TestIdleAndBounded(t *testing.T) {
 	if _, err := p.Tools(ctx, at("/4"), false); !errors.Is(err, ErrBusy) {
 		t.Errorf("all in use: %v", err)
 	}
-	pass(time.Hour)
+	now.Advance(time.Hour)
 	p.closeIdle()
 	if held() != 2 {
 		t.Error("a client in use was closed for idleness")
@@ -169,17 +157,11 @@ func TestIdleAndBounded(t *testing.T) {
 func TestClose(t *testing.T) {
 	t.Parallel()
 	inCall := make(chan struct{}, 2)
-	a := &agent{on: func(method string, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-		if method == "tools/call" {
-			inCall <- struct{}{}
-			<-r.Context().Done()
-		}
-		return method == "tools/call"
-	}}
-	srv := httptest.NewServer(a)
-	defer srv.Close()
-	p := newPool(t)
-	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
+	a := &agent{on: onMethod("tools/call", func(_ http.ResponseWriter, r *http.Request, _ json.RawMessage) {
+		inCall <- struct{}{}
+		<-r.Context().Done()
+	})}
+	_, p, ep := dial(t, a)
 	done := make(chan error, 2)
 	for _, ep := range []Endpoint{ep, command("plain")} {
 		go func() {

@@ -55,25 +55,16 @@ func TestListedEndpoints(t *testing.T) {
 	}
 }
 
-// clock is the pool's clock.
-type clock struct {
-	mu  sync.Mutex
-	now time.Time
-}
-
-func (c *clock) Now() time.Time       { c.mu.Lock(); defer c.mu.Unlock(); return c.now }
-func (c *clock) pass(d time.Duration) { c.mu.Lock(); defer c.mu.Unlock(); c.now = c.now.Add(d) }
-
 func TestMaxAge(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	now := &clock{now: time.Now()}
+	now := heraldtest.NewClock(time.Now())
 	p := newPool(t, func(c *Config) { c.Clock, c.MaxAge, c.IdleTimeout = now.Now, time.Hour, 100*time.Hour })
 	ep := command("plain:" + dir)
 	ctx := heraldtest.Within(t, 30*time.Second)
 	pid := func() string { t.Helper(); return must(p.Call(ctx, ep, Request{Tool: "pid"})).Text }
 	first := pid()
-	now.pass(59 * time.Minute)
+	now.Advance(59 * time.Minute)
 	if again := pid(); again != first {
 		t.Errorf("replaced early: %s, %s", first, again)
 	}
@@ -89,14 +80,14 @@ func TestMaxAge(t *testing.T) {
 		inFlight <- a.Text
 	}()
 	heraldtest.Await(t, "the call is in flight", func() bool { return p.inFlight(ep) == 1 })
-	now.pass(2 * time.Minute)
+	now.Advance(2 * time.Minute)
 	second := pid()
 	if second == first {
 		t.Error("not replaced")
 	}
 	answer()
 	heraldtest.Equal(t, "the call in flight was answered by", <-inFlight, first)
-	now.pass(2 * time.Hour)
+	now.Advance(2 * time.Hour)
 	p.closeIdle()
 	closePool(t, p)
 	noneLeft(t, dir, 2)
@@ -135,21 +126,15 @@ func TestHealth(t *testing.T) {
 		}
 		return method == "ping"
 	}}
-	hangs := &agent{session: "s", on: func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
-		if method == "ping" {
-			if sick.Load() {
-				<-r.Context().Done()
-			}
-			reply(w, id, `{}`)
+	hangs := &agent{session: "s", on: onMethod("ping", func(w http.ResponseWriter, r *http.Request, id json.RawMessage) {
+		if sick.Load() {
+			<-r.Context().Done()
 		}
-		return method == "ping"
-	}}
-	busy := &agent{session: "s", on: func(method string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-		if method == "ping" {
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
-		return method == "ping"
-	}}
+		reply(w, id, `{}`)
+	})}
+	busy := &agent{session: "s", on: onMethod("ping", func(w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})}
 	stateless := &agent{}
 	stream := &streamAgent{post: func(method string, _ *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
 		if (method == "ping" || method == "tools/list") && sick.Load() {
@@ -158,7 +143,7 @@ func TestHealth(t *testing.T) {
 		}
 		return false
 	}}
-	now := &clock{now: time.Now()}
+	now := heraldtest.NewClock(time.Now())
 	settings := func(c *Config) {
 		c.Clock, c.PingAfter, c.IdleTimeout, c.OpenTimeout = now.Now, time.Minute, 100*time.Hour, 30*time.Second
 	}
@@ -195,7 +180,7 @@ func TestHealth(t *testing.T) {
 	if forgets.seen("ping") != 0 {
 		t.Error("asked at once")
 	}
-	now.pass(2 * time.Minute)
+	now.Advance(2 * time.Minute)
 	round()
 	round() // too soon after the last
 	for name, c := range all {
@@ -218,12 +203,12 @@ func TestHealth(t *testing.T) {
 		heraldtest.Await(t, "the command is stopped", func() bool { return processState(pid) == "T" })
 	}
 	ill.limitChecks(200 * time.Millisecond)
-	now.pass(2 * time.Minute)
+	now.Advance(2 * time.Minute)
 	round()
 	if !ill.has(stopped) {
 		t.Error("a command that may be busy was ended at once")
 	}
-	now.pass(2 * time.Minute)
+	now.Advance(2 * time.Minute)
 	round()
 	for name, c := range all {
 		if want := c.pool == well; c.pool.has(c.Endpoint) != want {
@@ -232,7 +217,7 @@ func TestHealth(t *testing.T) {
 	}
 	sick.Store(false)
 	ill.limitChecks(30 * time.Second)
-	now.pass(time.Minute) // the command's backoff
+	now.Advance(time.Minute) // the command's backoff
 	callAll("afterwards")
 	closePool(t, ill)
 	noneLeft(t, dir, 2)
@@ -248,10 +233,7 @@ func TestDrop(t *testing.T) {
 		}
 		return false
 	}}
-	srv := serve(t, a)
-	p := newPool(t)
-	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
-	ctx := heraldtest.Within(t, 30*time.Second)
+	ctx, p, ep := dial(t, a)
 	p.Drop(ep) // has no effect: no call has opened a client
 	done := make(chan error, 1)
 	go func() {
@@ -281,12 +263,10 @@ func TestDropWhileOpening(t *testing.T) {
 		}
 		return false
 	}}
-	srv := serve(t, a)
-	p := newPool(t)
-	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
+	ctx, p, ep := dial(t, a)
 	done := make(chan error, 1)
 	go func() {
-		_, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "x"})
+		_, err := p.Call(ctx, ep, Request{Tool: "x"})
 		done <- err
 	}()
 	<-opening
@@ -307,7 +287,7 @@ func TestReplacedUnderLoad(t *testing.T) {
 	t.Parallel()
 	stream := &streamAgent{}
 	web := &agent{session: "s", tools: `{"tools":[]}`}
-	now := &clock{now: time.Now()}
+	now := heraldtest.NewClock(time.Now())
 	p := newPool(t, func(c *Config) {
 		c.Clock, c.MaxAge, c.PingAfter = now.Now, time.Minute, time.Minute
 	})
@@ -350,7 +330,7 @@ func TestReplacedUnderLoad(t *testing.T) {
 				stream.endAll()
 			}
 			if n%20 == 0 {
-				now.pass(10 * time.Second)
+				now.Advance(10 * time.Second)
 			}
 			if n%80 == 0 {
 				for _, ep := range eps {

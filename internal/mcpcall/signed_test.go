@@ -204,9 +204,8 @@ func (noKey) Sign(*http.Request) error { return signing.ErrNoKey }
 func TestUnsignedIsNotSent(t *testing.T) {
 	t.Parallel()
 	a := &agent{}
-	srv := serve(t, a)
-	p := newPool(t, func(c *Config) { c.Signer = noKey{} })
-	_, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
+	ctx, p, ep := dial(t, a, func(c *Config) { c.Signer = noKey{} })
+	_, err := p.Call(ctx, ep, Request{Tool: "x"})
 	var e *CallError
 	if !errors.As(err, &e) || e.Written || e.Status != 0 || e.Timeout || !strings.Contains(err.Error(), "signing-key rotate") {
 		t.Errorf("%+v", err)

@@ -1,7 +1,6 @@
 package mcpcall
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,6 +40,17 @@ type streamAgent struct {
 	mu      sync.Mutex
 	streams []*openStream
 	count   map[string]int
+}
+
+// onPost makes do answer the POSTs of one method instead of the agent.
+func onPost(name string, do func(s *openStream, w http.ResponseWriter, r *http.Request, id json.RawMessage)) func(string,
+	*openStream, http.ResponseWriter, *http.Request, json.RawMessage) bool {
+	return func(method string, s *openStream, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
+		if method == name {
+			do(s, w, r, id)
+		}
+		return method == name
+	}
 }
 
 // openStream is the stream of one GET.
@@ -172,13 +182,7 @@ func streamOf(srv *httptest.Server) Endpoint {
 
 func TestRealServerOverSSE(t *testing.T) {
 	t.Parallel()
-	s := server.NewMCPServer("test-agent", "1.2.3", server.WithToolCapabilities(true))
-	s.AddTool(mcp.NewToolWithRawSchema(feedbackTool, "", json.RawMessage(`{"type":"object","anyOf":[{"required":["value"]}],"properties":{"value":{"type":"string"}}}`)),
-		func(_ context.Context, r mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-			return mcp.NewToolResultJSON(r.Params.Arguments)
-		})
-	srv := serve(t, server.NewSSEServer(s))
-	p := newPool(t)
+	srv, p := serve(t, server.NewSSEServer(realTools())), newPool(t)
 	// Registered with its own transport, and registered as http.
 	for _, kind := range []string{TransportSSE, TransportHTTP} {
 		t.Run(kind, func(t *testing.T) {
@@ -194,8 +198,8 @@ func TestRealServerOverSSE(t *testing.T) {
 			var wg sync.WaitGroup
 			for i := range 32 {
 				wg.Go(func() {
-					want := fmt.Sprintf(`{"value":"%d"}`, i)
-					a, err := p.Call(ctx, ep, Request{Tool: feedbackTool, Arguments: map[string]any{"value": fmt.Sprint(i)}})
+					want := fmt.Sprintf(`{"arguments":{"value":"%d"},"meta":null}`, i)
+					a, err := p.Call(ctx, ep, Request{Tool: feedbackTool, Arguments: map[string]any{"value": fmt.Sprint(i)}, Meta: map[string]any{"x": 1}})
 					if err != nil || a.Text != want || a.Protocol == "" {
 						t.Errorf("got %+v, %v; want %s", a, err, want)
 					}
@@ -217,11 +221,7 @@ func TestStreamsThatDoNotOpen(t *testing.T) {
 	other := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
 	status := func(code int, header ...string) func(w http.ResponseWriter, r *http.Request) bool {
 		return func(w http.ResponseWriter, _ *http.Request) bool {
-			for i := 0; i+1 < len(header); i += 2 {
-				w.Header().Set(header[i], header[i+1])
-			}
-			w.WriteHeader(code)
-			_, _ = io.WriteString(w, "said no")
+			writeStatus(w, code, "said no", header...)
 			return true
 		}
 	}
@@ -252,9 +252,8 @@ func TestStreamsThatDoNotOpen(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			srv := serve(t, tt.agent)
-			p := newPool(t)
-			_, err := p.Call(heraldtest.Within(t, 30*time.Second), streamOf(srv), Request{Tool: "x"})
+			ctx, p, ep := dial(t, tt.agent)
+			_, err := p.Call(ctx, ep, Request{Tool: "x"})
 			var e *CallError
 			if !errors.As(err, &e) || e.Stage != StageOpen || e.Written || e.Timeout || e.Status != tt.want.Status || e.RetryAfter != tt.want.RetryAfter {
 				t.Fatalf("got %#v: %v", e, err)
@@ -287,12 +286,18 @@ func TestStreamsThatDoNotOpen(t *testing.T) {
 func TestStreamsThatMisbehave(t *testing.T) {
 	t.Parallel()
 	onCall := func(f func(s *openStream, w http.ResponseWriter, r *http.Request, id json.RawMessage)) *streamAgent {
-		return &streamAgent{post: func(method string, s *openStream, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
-			if method == "tools/call" {
-				f(s, w, r, id)
-			}
-			return method == "tools/call"
-		}}
+		return &streamAgent{post: onPost("tools/call", f)}
+	}
+	says := func(text string) *streamAgent { // ID stands for the call's id
+		return onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
+			w.WriteHeader(202)
+			s.say("%s", strings.ReplaceAll(text, "ID", string(id)))
+		})
+	}
+	status := func(code int, header ...string) *streamAgent {
+		return onCall(func(_ *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
+			writeStatus(w, code, "", header...)
+		})
 	}
 	answer := `{"content":[{"type":"text","text":"ok"}]}`
 	for name, tt := range map[string]struct {
@@ -320,54 +325,29 @@ func TestStreamsThatMisbehave(t *testing.T) {
 			s.say("data: {\"jsonrpc\":\"2.0\",\"id\":\"other\",\"result\":{}}\n\ndata: not JSON\n\ndata: [1]\n\n")
 			s.result(id, answer)
 		})},
-		"another event moves the endpoint": {good: true, agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
-			w.WriteHeader(202)
-			s.say("event: endpoint\ndata: http://127.0.0.1:1/elsewhere\n\n")
-			s.result(id, answer)
-		})},
-		"endless event": {want: CallError{Written: true}, as: new(*TooLargeError), agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
-			w.WriteHeader(202)
-			s.say("data: %s", strings.Repeat("x", 3<<20))
-		})},
-		"event of many lines": {want: CallError{Written: true}, as: new(*TooLargeError), agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
-			w.WriteHeader(202)
-			s.say("%s", strings.Repeat("data: x\n", 1<<18))
-		})},
+		"another event moves the endpoint": {good: true,
+			agent: says("event: endpoint\ndata: http://127.0.0.1:1/elsewhere\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":" + answer + "}\n\n")},
+		"endless event":       {want: CallError{Written: true}, as: new(*TooLargeError), agent: says("data: " + strings.Repeat("x", 3<<20))},
+		"event of many lines": {want: CallError{Written: true}, as: new(*TooLargeError), agent: says(strings.Repeat("data: x\n", 1<<18))},
 		"notifications without end": {want: CallError{Written: true}, as: new(*BadAnswerError), agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
 			w.WriteHeader(202)
 			for range 6 << 10 {
 				s.say("data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":\"%s\"}\n\n", strings.Repeat("x", 1000))
 			}
 		})},
-		"429": {want: CallError{Status: 429, RetryAfter: 3 * time.Second, Written: true}, agent: onCall(func(_ *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
-			w.Header().Set("Retry-After", "3")
-			w.WriteHeader(429)
-		})},
-		"500": {want: CallError{Status: 500, Written: true}, agent: onCall(func(_ *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
-			w.WriteHeader(500)
-		})},
-		"redirect": {want: CallError{Status: 308, Written: true}, agent: onCall(func(_ *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
-			w.Header().Set("Location", "http://127.0.0.1:1/")
-			w.WriteHeader(308)
-		})},
-		"no such session, ever": {want: CallError{}, calls: 2, agent: onCall(func(_ *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
-			w.WriteHeader(404)
-		})},
-		"neither result nor error": {want: CallError{Written: true}, as: new(*BadAnswerError), agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
-			w.WriteHeader(202)
-			s.say("data: {\"jsonrpc\":\"2.0\",\"id\":%s}\n\n", id)
-		})},
-		"JSON-RPC error": {want: CallError{Code: -32050, Written: true}, agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
-			w.WriteHeader(202)
-			s.say("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"error\":{\"code\":-32050,\"message\":\"own\"}}\n\n", id)
-		})},
+		"429":                      {want: CallError{Status: 429, RetryAfter: 3 * time.Second, Written: true}, agent: status(429, "Retry-After", "3")},
+		"500":                      {want: CallError{Status: 500, Written: true}, agent: status(500)},
+		"redirect":                 {want: CallError{Status: 308, Written: true}, agent: status(308, "Location", "http://127.0.0.1:1/")},
+		"no such session, ever":    {want: CallError{}, calls: 2, agent: status(404)},
+		"neither result nor error": {want: CallError{Written: true}, as: new(*BadAnswerError), agent: says("data: {\"jsonrpc\":\"2.0\",\"id\":ID}\n\n")},
+		"JSON-RPC error": {want: CallError{Code: -32050, Written: true},
+			agent: says("data: {\"jsonrpc\":\"2.0\",\"id\":ID,\"error\":{\"code\":-32050,\"message\":\"own\"}}\n\n")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			srv := serve(t, tt.agent)
-			p := newPool(t)
+			ctx, p, ep := dial(t, tt.agent)
 			begin := time.Now()
-			a, err := p.Call(heraldtest.Within(t, 30*time.Second), streamOf(srv), Request{Tool: "x"})
+			a, err := p.Call(ctx, ep, Request{Tool: "x"})
 			if took := time.Since(begin); took > 20*time.Second {
 				t.Errorf("took %s", took)
 			}
@@ -399,7 +379,7 @@ func TestStreamsThatMisbehave(t *testing.T) {
 // costs an HTTP request. The agent's own answer to the call is still read.
 func TestPingFlood(t *testing.T) {
 	t.Parallel()
-	now := &clock{now: time.Unix(1e9, 0)}
+	now := heraldtest.NewClock(time.Unix(1e9, 0))
 	a := &streamAgent{post: func(method string, s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
 		if method != "tools/call" {
 			return false
@@ -421,7 +401,7 @@ func TestPingFlood(t *testing.T) {
 		}
 		// The result arrived after all requests, so only answers already in transit are still sent.
 		heraldtest.Await(t, "ten answers", func() bool { return a.seen("") >= 10*second })
-		now.pass(time.Second)
+		now.Advance(time.Second)
 	}
 	heraldtest.Must(t, p.Close(ctx))
 	if n := a.seen(""); n != 20 {
@@ -442,10 +422,7 @@ func TestStreamLost(t *testing.T) {
 		inCall <- struct{}{}
 		return true
 	}}
-	srv := serve(t, a)
-	p := newPool(t)
-	ep := streamOf(srv)
-	ctx := heraldtest.Within(t, 30*time.Second)
+	ctx, p, ep := dial(t, a)
 	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
 		t.Fatal(err)
 	}
@@ -494,14 +471,12 @@ func TestStreamSaysThatToolsChanged(t *testing.T) {
 		}
 		return method == "tools/call"
 	}}
-	srv := serve(t, a)
-	p := newPool(t)
-	ctx := heraldtest.Within(t, 30*time.Second)
+	ctx, p, ep := dial(t, a)
 	for want := 1; want <= 2; want++ {
-		if _, err := p.Tools(ctx, streamOf(srv), false); err != nil || a.seen("tools/list") != want {
+		if _, err := p.Tools(ctx, ep, false); err != nil || a.seen("tools/list") != want {
 			t.Fatalf("%v, %d listings, want %d", err, a.seen("tools/list"), want)
 		}
-		if _, err := p.Call(ctx, streamOf(srv), Request{Tool: "x"}); err != nil {
+		if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
 			t.Fatal(err)
 		}
 	}

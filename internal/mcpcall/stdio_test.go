@@ -459,59 +459,21 @@ func TestStdioBackoff(t *testing.T) {
 func TestStdioMisbehaving(t *testing.T) {
 	t.Parallel()
 	small := Request{Tool: "pid"}
-	tests := []struct {
-		mode  string
-		hint  string
-		req   Request
-		check func(t *testing.T, a Answer, err error)
-		least int // processes started
+	for _, tt := range []struct {
+		mode, hint string
+		req        Request
+		fails      string // "": the call succeeds
+		least      int    // processes started
 	}{
-		{mode: "deaf", req: Request{Tool: "x", Arguments: map[string]any{"a": strings.Repeat("x", 1<<20)}}, least: 1, check: func(t *testing.T, _ Answer, err error) {
-			var e *CallError
-			if !errors.As(err, &e) || !e.Written || !e.Timeout {
-				t.Errorf("got %v", err)
-			}
-		}},
-		{mode: "endless", req: small, least: 1, check: func(t *testing.T, _ Answer, err error) {
-			var e *CallError
-			var tooLarge *TooLargeError
-			if !errors.As(err, &e) || !e.Written || !errors.As(err, &tooLarge) {
-				t.Errorf("got %v", err)
-			}
-		}},
-		{mode: "strict", hint: modernVersion, req: small, least: 2, check: func(t *testing.T, a Answer, err error) {
-			if err != nil || a.Protocol != legacyVersion {
-				t.Errorf("got %+v, %v", a, err)
-			}
-		}},
-		{mode: "forks", req: small, least: 2, check: func(t *testing.T, _ Answer, err error) {
-			if err != nil {
-				t.Error(err)
-			}
-		}},
-		{mode: "stubborn", req: small, least: 1, check: func(t *testing.T, _ Answer, err error) {
-			if err != nil {
-				t.Error(err)
-			}
-		}},
-		{mode: "noisy", req: small, least: 1, check: func(t *testing.T, _ Answer, err error) {
-			if err != nil {
-				t.Error(err)
-			}
-		}},
-		{mode: "floods", req: small, least: 1, check: func(t *testing.T, _ Answer, err error) {
-			if err != nil {
-				t.Error(err)
-			}
-		}},
-		{mode: "hangs", req: Request{Tool: "hang"}, least: 1, check: func(t *testing.T, _ Answer, err error) {
-			var e *CallError
-			if !errors.As(err, &e) || !e.Written || !e.Timeout {
-				t.Errorf("got %v", err)
-			}
-		}},
-	}
-	for _, tt := range tests {
+		{mode: "deaf", req: Request{Tool: "x", Arguments: map[string]any{"a": strings.Repeat("x", 1<<20)}}, fails: "timeout", least: 1},
+		{mode: "endless", req: small, fails: "too large", least: 1},
+		{mode: "strict", hint: modernVersion, req: small, least: 2},
+		{mode: "forks", req: small, least: 2},
+		{mode: "stubborn", req: small, least: 1},
+		{mode: "noisy", req: small, least: 1},
+		{mode: "floods", req: small, least: 1},
+		{mode: "hangs", req: Request{Tool: "hang"}, fails: "timeout", least: 1},
+	} {
 		t.Run(tt.mode, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
@@ -528,7 +490,13 @@ func TestStdioMisbehaving(t *testing.T) {
 			if took := time.Since(start); took > limit+10*time.Second {
 				t.Errorf("took %s", took)
 			}
-			tt.check(t, a, err)
+			var e *CallError
+			switch {
+			case tt.fails == "" && (err != nil || tt.hint != "" && a.Protocol != legacyVersion):
+				t.Errorf("got %+v, %v", a, err)
+			case tt.fails != "" && (!errors.As(err, &e) || !e.Written || e.Timeout != (tt.fails == "timeout") || errors.As(err, new(*TooLargeError)) != (tt.fails == "too large")):
+				t.Errorf("got %v, want %s", err, tt.fails)
+			}
 			closePool(t, p)
 			noneLeft(t, dir, tt.least)
 		})

@@ -1,7 +1,6 @@
 package mcpcall
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -52,12 +50,9 @@ func TestResumeRefused(t *testing.T) {
 // session.
 func TestAlwaysBadRequest(t *testing.T) {
 	t.Parallel()
-	a := &agent{session: "s", on: func(method string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-		if method == "tools/call" {
-			http.Error(w, "too many arguments", http.StatusBadRequest)
-		}
-		return method == "tools/call"
-	}}
+	a := &agent{session: "s", on: onMethod("tools/call", func(w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
+		http.Error(w, "too many arguments", http.StatusBadRequest)
+	})}
 	_, e := callOnce(t, a)
 	if e == nil || e.Status != 400 || !e.Written || errors.Is(e, ErrSessionGone) || !strings.Contains(e.Error(), "too many arguments") || a.seen("tools/call") != 2 {
 		t.Errorf("%+v after %d calls", e, a.seen("tools/call"))
@@ -90,17 +85,14 @@ func TestAnsweredBeforeRefused(t *testing.T) {
 		t.Run(strconv.Itoa(status), func(t *testing.T) {
 			t.Parallel()
 			returned := make(chan struct{})
-			a := &streamAgent{post: func(method string, s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-				if method == "tools/call" {
-					s.result(id, `{"content":[{"type":"text","text":"ok"}]}`)
-					select { // it is to arrive first
-					case <-returned:
-					case <-time.After(3 * time.Second):
-					}
-					w.WriteHeader(status)
+			a := &streamAgent{post: onPost("tools/call", func(s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
+				s.result(id, `{"content":[{"type":"text","text":"ok"}]}`)
+				select { // it is to arrive first
+				case <-returned:
+				case <-time.After(3 * time.Second):
 				}
-				return method == "tools/call"
-			}}
+				w.WriteHeader(status)
+			})}
 			p := newPool(t)
 			answer, err := p.Call(heraldtest.Within(t, 30*time.Second), streamOf(serve(t, a)), Request{Tool: "x"})
 			close(returned)
@@ -163,15 +155,12 @@ func TestSlowOlderTransport(t *testing.T) {
 func TestBusyStream(t *testing.T) {
 	t.Parallel()
 	note := "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":\"" + strings.Repeat("x", 30_000) + "\"}\n\n"
-	a := &streamAgent{post: func(method string, s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-		if method == "tools/call" {
-			w.WriteHeader(http.StatusAccepted)
-			s.say("%s", note)
-			s.result(id, `{"content":[{"type":"text","text":"ok"}]}`)
-		}
-		return method == "tools/call"
-	}}
-	now := &clock{now: time.Now()}
+	a := &streamAgent{post: onPost("tools/call", func(s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
+		w.WriteHeader(http.StatusAccepted)
+		s.say("%s", note)
+		s.result(id, `{"content":[{"type":"text","text":"ok"}]}`)
+	})}
+	now := heraldtest.NewClock(time.Now())
 	p := newPool(t, patient(now)) // the clock does not move: all calls are within one minute
 	ep := streamOf(serve(t, a))
 	for i := range 100 {
@@ -186,15 +175,12 @@ func TestBusyStream(t *testing.T) {
 // unknown length.
 func TestStreamSharesConnections(t *testing.T) {
 	t.Parallel()
-	a := &streamAgent{post: func(method string, s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-		if method == "tools/call" {
-			w.WriteHeader(http.StatusAccepted)
-			_ = http.NewResponseController(w).Flush()
-			_, _ = io.WriteString(w, "Accepted")
-			s.result(id, `{"content":[{"type":"text","text":"ok"}]}`)
-		}
-		return method == "tools/call"
-	}}
+	a := &streamAgent{post: onPost("tools/call", func(s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
+		w.WriteHeader(http.StatusAccepted)
+		_ = http.NewResponseController(w).Flush()
+		_, _ = io.WriteString(w, "Accepted")
+		s.result(id, `{"content":[{"type":"text","text":"ok"}]}`)
+	})}
 	var made atomic.Int64
 	srv := httptest.NewUnstartedServer(a)
 	srv.Config.ConnState = func(_ net.Conn, state http.ConnState) {
@@ -222,18 +208,12 @@ func TestStreamSharesConnections(t *testing.T) {
 func TestSessionIsMasked(t *testing.T) {
 	t.Parallel()
 	const session = "0123456789abcdef-session"
-	web := &agent{session: session, on: func(method string, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-		if method == "tools/call" {
-			http.Error(w, "Session "+r.Header.Get("Mcp-Session-Id")+" is broken", 500)
-		}
-		return method == "tools/call"
-	}}
-	stream := &streamAgent{endpoint: "/post?s=0&sessionId=" + session, post: func(method string, _ *openStream, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-		if method == "tools/call" {
-			http.Error(w, "Session "+r.URL.Query().Get("sessionId")+" is broken", 500)
-		}
-		return method == "tools/call"
-	}}
+	web := &agent{session: session, on: onMethod("tools/call", func(w http.ResponseWriter, r *http.Request, _ json.RawMessage) {
+		http.Error(w, "Session "+r.Header.Get("Mcp-Session-Id")+" is broken", 500)
+	})}
+	stream := &streamAgent{endpoint: "/post?s=0&sessionId=" + session, post: onPost("tools/call", func(_ *openStream, w http.ResponseWriter, r *http.Request, _ json.RawMessage) {
+		http.Error(w, "Session "+r.URL.Query().Get("sessionId")+" is broken", 500)
+	})}
 	p := newPool(t)
 	for _, ep := range []Endpoint{{Transport: TransportHTTP, URL: serve(t, web).URL}, streamOf(serve(t, stream))} {
 		_, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "x"})
@@ -243,28 +223,13 @@ func TestSessionIsMasked(t *testing.T) {
 	}
 }
 
-// record is the text of a log.
-type record struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (r *record) Write(p []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.buf.Write(p)
-}
-func (r *record) String() string { r.mu.Lock(); defer r.mu.Unlock(); return r.buf.String() }
-
 // TestFilledInSecretIsMasked checks that no error and no log contains a secret that the operator's file filled in, even
 // if no client can be opened.
 func TestFilledInSecretIsMasked(t *testing.T) {
 	t.Parallel()
 	const filled = "hunter2hunter2"
-	var log record
-	p := newPool(t, func(c *Config) {
-		c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	})
+	var log heraldtest.Log
+	p := newPool(t, func(c *Config) { c.Logger = log.Logger(slog.LevelDebug) })
 	good := command("plain")
 	good.Env = append(good.Env, "TOKEN="+filled)
 	for name, ep := range map[string]Endpoint{

@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -75,70 +74,6 @@ func grants(s *oauthtest.Server) []string {
 	return out
 }
 
-// TestAuthorizeStepUpByPerson checks that a registered client requests additional scopes with the same client ID,
-// together with the scopes that it already has.
-func TestAuthorizeStepUpByPerson(t *testing.T) {
-	t.Parallel()
-	s := oauthtest.New(t, oauthtest.Options{Scopes: []string{"read", "write"}, Require: []string{"read"}, ChallengeScope: "read"})
-	s.Answer(func(_ http.ResponseWriter, r *http.Request) bool {
-		if s.ToAgent(r) && r.Header.Get("Mcp-Method") == "tools/call" {
-			s.Require("write")
-		}
-		return false
-	})
-	if err := runScenario(t.Context(), s.AgentURL, "2026-07-28", ""); err != nil {
-		t.Error(err)
-	}
-	var asked []oauthtest.Request
-	registered := 0
-	for _, r := range s.Requests() {
-		switch {
-		case r.Path == "/authorize":
-			asked = append(asked, r)
-		case r.Path == "/register":
-			registered++
-		}
-	}
-	if registered != 1 || len(asked) != 2 || asked[0].Form.Get("scope") != "read" || asked[1].Form.Get("scope") != "read write" ||
-		asked[0].Form.Get("client_id") != asked[1].Form.Get("client_id") {
-		t.Errorf("%d registrations, %+v", registered, asked)
-	}
-}
-
-// TestAuthorizeStepUp checks that a call that needs more scope than the listing gets a token for both. An agent that
-// refuses every token is not retried forever.
-func TestAuthorizeStepUp(t *testing.T) {
-	t.Parallel()
-	s := oauthtest.New(t, oauthtest.Options{Scopes: []string{"read", "write", "never"}, Require: []string{"read"}, ChallengeScope: "read"})
-	s.Register("us", "secret")
-	s.Answer(func(_ http.ResponseWriter, r *http.Request) bool {
-		if s.ToAgent(r) && r.Header.Get("Mcp-Method") == "tools/call" {
-			s.Require("write")
-		}
-		return false
-	})
-	if err := runScenario(t.Context(), s.AgentURL, "2026-07-28", about(t, operator{ID: "us", Secret: "secret"})); err != nil {
-		t.Error(err)
-	}
-	tokens := s.Tokens()
-	if len(tokens) != 2 || tokens[0].Scope != "read" || tokens[1].Scope != "read write" || len(s.Calls()) != 1 {
-		t.Errorf("%+v, %d calls", tokens, len(s.Calls()))
-	}
-	s.Require("read")
-	s.Answer(func(w http.ResponseWriter, r *http.Request) bool {
-		if !s.ToAgent(r) || r.Header.Get("Authorization") == "" {
-			return false
-		}
-		w.Header().Set("WWW-Authenticate", `Bearer error="insufficient_scope", scope="never"`)
-		w.WriteHeader(http.StatusForbidden)
-		return true
-	})
-	err := runScenario(t.Context(), s.AgentURL, "2026-07-28", about(t, operator{ID: "us", Secret: "secret"}))
-	if err == nil || !strings.Contains(err.Error(), "refused after 2 new tokens") || len(s.Tokens()) != 4 {
-		t.Errorf("%v, %d tokens", err, len(s.Tokens()))
-	}
-}
-
 // TestAuthorizeOneIssuer checks that the operator's client is used with its own authorization server only. A different
 // server that the agent names receives no request.
 func TestAuthorizeOneIssuer(t *testing.T) {
@@ -151,36 +86,5 @@ func TestAuthorizeOneIssuer(t *testing.T) {
 	}
 	if got := other.Requests(); len(got) != 0 {
 		t.Errorf("the other was asked: %+v", got)
-	}
-}
-
-// TestAuthorizeRefusesAnswer checks that an invalid redirect of the authorization page causes no token request.
-func TestAuthorizeRefusesAnswer(t *testing.T) {
-	t.Parallel()
-	for name, location := range map[string]string{
-		"elsewhere":     "https://example.com/callback?code=x&state=STATE",
-		"no redirect":   "",
-		"another state": redirect + "?code=x&state=y",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := oauthtest.New(t, oauthtest.Options{NoIss: true})
-			s.Answer(func(w http.ResponseWriter, r *http.Request) bool {
-				if s.ToAgent(r) || r.URL.Path != "/authorize" {
-					return false
-				}
-				if location != "" {
-					w.Header().Set("Location", strings.Replace(location, "STATE", r.URL.Query().Get("state"), 1))
-					w.WriteHeader(http.StatusFound)
-				}
-				return true
-			})
-			if err := runScenario(t.Context(), s.AgentURL, "2025-11-25", ""); err == nil {
-				t.Error("taken")
-			}
-			if got := s.TokenRequests(); len(got) != 0 {
-				t.Errorf("a token was asked for: %+v", got)
-			}
-		})
 	}
 }

@@ -55,11 +55,6 @@ func (n *Net) SetURI(ctx context.Context, by Account, agentID *big.Int, uri stri
 	return n.act(ctx, "setting an agent's URI", by, n.deployment.Identity, registry.NewIdentityRegistry().PackSetAgentURI(agentID, uri))
 }
 
-// SetMetadata sets an agent's on-chain metadata.
-func (n *Net) SetMetadata(ctx context.Context, by Account, agentID *big.Int, key string, value []byte) (*types.Receipt, error) {
-	return n.act(ctx, "setting an agent's metadata", by, n.deployment.Identity, registry.NewIdentityRegistry().PackSetMetadata(agentID, key, value))
-}
-
 // Transfer transfers an agent to another owner.
 func (n *Net) Transfer(ctx context.Context, from Account, to common.Address, agentID *big.Int) (*types.Receipt, error) {
 	return n.act(ctx, "transferring an agent", from, n.deployment.Identity, registry.NewIdentityRegistry().PackTransferFrom(from.Address, to, agentID))

@@ -2,13 +2,10 @@ package trial
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -90,77 +87,6 @@ func TestAgentsAnswer(t *testing.T) {
 	}
 	if a.Count() != 2 || a.InFlight() != 0 {
 		t.Errorf("%d calls, %d under way", a.Count(), a.InFlight())
-	}
-}
-
-func TestAgentsMisbehave(t *testing.T) {
-	t.Parallel()
-	const patience = 300 * time.Millisecond
-	for name, c := range map[string]struct {
-		act   Act
-		check func(status int, header http.Header, answer string, err error) bool
-	}{
-		"hangs":  {Act{How: Hang}, func(_ int, _ http.Header, _ string, err error) bool { return errors.Is(err, context.DeadlineExceeded) }},
-		"slow":   {Act{Take: time.Minute}, func(_ int, _ http.Header, _ string, err error) bool { return errors.Is(err, context.DeadlineExceeded) }},
-		"resets": {Act{How: Reset}, func(_ int, _ http.Header, _ string, err error) bool { return errors.Is(err, syscall.ECONNRESET) }},
-		"drips": {Act{How: Drip}, func(status int, _ http.Header, answer string, err error) bool {
-			return status == http.StatusOK && errors.Is(err, context.DeadlineExceeded) && answer != "" && !json.Valid([]byte(answer))
-		}},
-		"refuses": {Act{How: Refuse, Status: 429, RetryAfter: 7 * time.Second}, func(status int, h http.Header, _ string, err error) bool {
-			return err == nil && status == http.StatusTooManyRequests && h.Get("Retry-After") == "7"
-		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			a := agents(t, 1)
-			a.Behave(0, First(1, c.act))
-			id := uuid.New()
-			if status, header, answer, err := ask(t, a.URL(0), toolCall(id), patience); !c.check(status, header, answer, err) {
-				t.Errorf("%d %q %v", status, answer, err)
-			}
-			if calls := ended(t, a, 1); calls[0].Answered {
-				t.Error("written down as answered")
-			}
-			if status, _, _, err := ask(t, a.URL(0), toolCall(id), 5*time.Second); status != http.StatusOK || err != nil {
-				t.Errorf("the second call: %d %v", status, err)
-			}
-			if calls := ended(t, a, 2); !calls[1].Answered || calls[1].Number != 2 {
-				t.Errorf("the second call was written down as %+v", calls[1])
-			}
-		})
-	}
-}
-
-func TestAgentDies(t *testing.T) {
-	t.Parallel()
-	a := agents(t, 2)
-	a.Behave(0, func(Call) Act { return Act{How: Hang} })
-	hung := make(chan error, 1)
-	go func() {
-		_, _, _, err := ask(t, a.URL(0), toolCall(uuid.New()), 10*time.Second)
-		hung <- err
-	}()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	heraldtest.Must(t, Until(ctx, time.Millisecond, "the call to come", func() (bool, error) { return a.InFlight() == 1, nil }))
-	a.Down(0)
-	if err := <-hung; err == nil || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the call under way ended with %v", err)
-	}
-	if calls := ended(t, a, 1); calls[0].Answered {
-		t.Error("the call under way was written down as answered")
-	}
-	url := a.URL(0)
-	if _, _, _, err := ask(t, url, toolCall(uuid.New()), time.Second); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("a dead agent gives %v", err)
-	}
-	if status, _, _, err := ask(t, a.URL(1), toolCall(uuid.New()), 5*time.Second); status != http.StatusOK || err != nil {
-		t.Errorf("the other agent: %d %v", status, err)
-	}
-	heraldtest.Must(t, a.Up(0))
-	a.Behave(0, Taking(0))
-	if status, _, _, err := ask(t, url, toolCall(uuid.New()), 5*time.Second); status != http.StatusOK || err != nil {
-		t.Errorf("an agent that came back: %d %v", status, err)
 	}
 }
 
