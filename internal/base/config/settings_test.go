@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -66,7 +67,7 @@ func chainTable(t *testing.T) string {
 		if !known || names[i] != nil && deployments[i] != d {
 			t.Errorf("%s has other addresses than the chains before it", name)
 		}
-		names[i], deployments[i] = append(names[i], name), d
+		names[i], deployments[i] = append(names[i], strconv.FormatUint(c.ID, 10)), d
 		if old, has := erc8004.LegacyDeployment(c.ID); has {
 			row(&legacy, name+", of October 2025", old)
 		}
@@ -74,7 +75,7 @@ func chainTable(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString("| chains | IdentityRegistry | ReputationRegistry | ValidationRegistry |\n| --- | --- | --- | --- |\n")
 	row(&b, "[Mainnets](#block-times-and-nodes)", deployments[0])
-	row(&b, strings.Join(names[1], ", "), deployments[1])
+	row(&b, "Testnets "+strings.Join(names[1], ", "), deployments[1])
 	return b.String() + legacy.String()
 }
 
@@ -108,7 +109,7 @@ func paceTable(t *testing.T) string {
 	mainnets := map[string]erc8004.Chain{}
 	notes := maps.Clone(chainNotes)
 	var b strings.Builder
-	b.WriteString("| chain | block time | finality | public nodes refuse or lack | Herald's confirmations |\n| --- | --- | --- | --- | --- |\n")
+	b.WriteString("| chain | block time | time to finality | what public nodes refuse | Herald's confirmations |\n| --- | --- | --- | --- | --- |\n")
 	for _, c := range erc8004.KnownChains() {
 		word, _, _ := strings.Cut(c.Name, " ")
 		if c.Testnet {
