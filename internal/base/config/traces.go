@@ -70,8 +70,7 @@ func traceVariables() []variable {
 	return []variable{
 		{"OTEL_EXPORTER_OTLP_ENDPOINT", "",
 			"OpenTelemetry collector that accepts OTLP over HTTP, as in http://localhost:4318. Without it, " +
-				"nothing is traced. The other OTEL_EXPORTER_OTLP_… and OTEL_BSP_… variables work as OpenTelemetry " +
-				"defines them.", false,
+				"nothing is traced. The other OTEL_EXPORTER_OTLP_… and OTEL_BSP_… variables work too.", false,
 			setPlainURL(func(c *Config) *string { return &c.Traces.endpoint })},
 		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "",
 			"The same for traces only, as a URL with its path.", false,
@@ -80,13 +79,13 @@ func traceVariables() []variable {
 			"Headers for the collector: name=value, separated by commas. Values are percent-encoded.", true,
 			setHeaders(func(c *Config) *secret.Secret { return &c.Traces.headers })},
 		{"OTEL_EXPORTER_OTLP_TRACES_HEADERS", "",
-			"Replaces OTEL_EXPORTER_OTLP_HEADERS for traces.", true,
+			"The same for traces only.", true,
 			setHeaders(func(c *Config) *secret.Secret { return &c.Traces.tracesHeaders })},
 		{"OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf",
 			"http/protobuf or http/json; grpc is not supported.", false,
 			setText(func(c *Config) *string { return &c.Traces.protocol })},
 		{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "",
-			"Replaces OTEL_EXPORTER_OTLP_PROTOCOL for traces.", false,
+			"The same for traces only.", false,
 			setText(func(c *Config) *string { return &c.Traces.tracesProtocol })},
 		{"OTEL_TRACES_EXPORTER", "",
 			"otlp: traces go to http://localhost:4318 if no endpoint is set. none: nothing is traced.", false,
@@ -110,7 +109,7 @@ func traceVariables() []variable {
 		{"OTEL_SERVICE_NAME", "herald", "The worker's service name in traces.", false,
 			setText(func(c *Config) *string { return &c.Traces.Service })},
 		{"OTEL_SDK_DISABLED", "false",
-			"true: nothing is traced, whatever the other settings say.", false,
+			"true: nothing is traced.", false,
 			func(c *Config, s string) string { c.Traces.disabled = strings.EqualFold(s, "true"); return "" }},
 	}
 }

@@ -157,9 +157,9 @@ func listVariables() []variable {
 				"file is delivered, with the result of the verification.", false,
 			setOneOf(func(c *Config) *string { return &c.HashPolicy }, "strict", "require", "annotate")},
 		{"HERALD_BINDING", "warn",
-			"What happens to agents whose endpoint does not confirm that it is theirs (docs/agent.md). warn: " +
-				"all such agents of one origin share one call at a time and a tenth of HERALD_ENDPOINT_RATE. " +
-				"require: their deliveries are rejected (endpoint_unverified). off: Herald does not check. A job's " +
+			"For agents whose endpoint does not confirm that it is theirs (docs/agent.md). warn: all such " +
+				"agents of one origin share one call at a time and a tenth of HERALD_ENDPOINT_RATE. require: their " +
+				"deliveries are rejected (endpoint_unverified). off: Herald does not check. A job's " +
 				"action.endpoint counts as unconfirmed, unless the servers file has the same URL.", false,
 			setOneOf(func(c *Config) *string { return &c.Binding }, "off", "warn", "require")},
 		{"HERALD_REDIS_INTAKE", "jobs",
@@ -171,9 +171,9 @@ func listVariables() []variable {
 			"Name of the Redis list into which the old backend puts its jobs, as in action_jobs " +
 				"(docs/operator/old-backend.md).", false, setLegacyQueue},
 		{"HERALD_VERIFY_EVENT", "",
-			"receipt (default with an RPC URL): Herald reads each job's event from the chain, and delivers " +
-				"what the chain says. finalized: its block must also be final. off: Herald delivers what the job " +
-				"says, and checks only its registries.", false,
+			"receipt (default with an RPC URL): Herald reads each job's event from the chain and delivers the " +
+				"fields of the log. finalized: its block must also be final. off: Herald delivers the fields of " +
+				"the job, and checks only its registries.", false,
 			setOneOf(func(c *Config) *string { return &c.VerifyEvent }, "off", "receipt", "finalized")},
 		{"HERALD_LOG_RANGE", "24h",
 			"How far back Herald searches for the event of a job with neither transactionHash nor blockNumber: " +
