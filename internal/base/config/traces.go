@@ -70,7 +70,7 @@ func traceVariables() []variable {
 	return []variable{
 		{"OTEL_EXPORTER_OTLP_ENDPOINT", "",
 			"OpenTelemetry collector that accepts OTLP over HTTP, as in http://localhost:4318. Without it, " +
-				"nothing is traced. The other OTEL_EXPORTER_OTLP_… and OTEL_BSP_… variables work too.", false,
+				"nothing is traced.", false,
 			setPlainURL(func(c *Config) *string { return &c.Traces.endpoint })},
 		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "",
 			"The same for traces only, as a URL with its path.", false,

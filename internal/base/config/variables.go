@@ -50,15 +50,15 @@ func listVariables() []variable {
 				"Postgres.", true,
 			setDatabaseURL(func(c *Config) *secret.Secret { return &c.DatabaseURL })},
 		{"HERALD_LEADER_DATABASE_URL", "",
-			"URL of the same database without a pooler, if DATABASE_URL leads to a pooler in transaction mode " +
+			"The same database without a pooler, if DATABASE_URL leads to a pooler in transaction mode " +
 				"(docs/operator/scaling.md).", true, setDatabaseURL(func(c *Config) *secret.Secret { return &c.LeaderURL })},
 		{"HERALD_QUEUE", "",
 			"embedded: the worker starts its own Redis although DATABASE_URL is set (one worker only). redis: " +
 				"REDIS_URL is required.", false,
 			setOneOf(func(c *Config) *string { return &c.Queue }, "embedded", "redis")},
 		{"IPFS_GATEWAYS", "https://trustless-gateway.link,https://ipfs.filebase.io,https://gateway.pinata.cloud",
-			`IPFS gateways, in the order in which Herald asks them. They must serve single blocks ("trustless ` +
-				`gateways"), because Herald verifies each block. List your own IPFS node first.`, false, setGateways},
+			`IPFS gateways, in the order in which Herald asks them. Herald verifies each block, so they must ` +
+				`serve single blocks ("trustless"). List your own IPFS node first.`, false, setGateways},
 		{"ARWEAVE_GATEWAY", "",
 			"Gateway for ar:// documents, as in https://host. Without it, deliveries that need one are held " +
 				"(gateway_unconfigured).", false,
@@ -67,8 +67,7 @@ func listVariables() []variable {
 			"Address of the HTTP server. An address that is not loopback requires HERALD_API_TOKEN.", false, setListen},
 		{"HERALD_PUBLIC_URL", "",
 			"Origin at which agents reach this HTTP server, as in https://herald.example. With it, Herald " +
-				"signs every HTTP request to an agent (docs/operator/tokens-and-keys.md). Set the same on every " +
-				"worker.", false, setPublicURL},
+				"signs every request to an agent (docs/operator/tokens-and-keys.md). Set the same on every worker.", false, setPublicURL},
 		{"HERALD_API_TOKEN", "",
 			"Password of the pages (with any user name) and bearer token of the API.", true,
 			func(c *Config, s string) string { c.APIToken = secret.New(s); return "" }},
@@ -89,15 +88,14 @@ func listVariables() []variable {
 			"Time limit of a call to an agent. A longer timeoutMs of a job is cut to it.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.CallTimeout }, time.Second, time.Hour)},
 		{"HERALD_LEASE", "2m",
-			"How long a worker's claim of a delivery is valid. After a crash, another worker continues when " +
-				"this time has passed.", false,
+			"How long a worker's claim is valid. After a crash, another worker continues when this time has " +
+				"passed.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.Lease }, time.Second, 24*time.Hour)},
 		{"HERALD_LEASE_MARGIN", "1m",
 			"By how much a lease must at least exceed the time limit of the call.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.LeaseMargin }, time.Second, time.Hour)},
 		{"HERALD_RETRY_SCHEDULE", "1s,2s,4s,30s,2m,10m,30m,2h,5h,10h",
-			"Waits after failed attempts, each ±20 %. After the last wait there is one more attempt. If it " +
-				"fails too, the delivery is dead.", false,
+			"Waits after failed attempts, each ±20 %. After the last wait there is one more attempt.", false,
 			setSchedule},
 		{"HERALD_EXPIRY", "720h",
 			"A delivery that has not ended after this time ends as dead (expired).", false,
@@ -108,7 +106,7 @@ func listVariables() []variable {
 			setDuration(func(c *Config) *time.Duration { return &c.Retention }, time.Minute, 100*365*24*time.Hour)},
 		{"HERALD_ENDPOINT_INFLIGHT", "4",
 			"Calls in flight at one origin (scheme, host, port), from all workers together. One endpoint gets " +
-				"at most half while other endpoints of the origin wait, or were called in the last minute.", false,
+				"at most half while other endpoints of the origin need calls.", false,
 			setNumber(func(c *Config) *int { return &c.EndpointInflight }, 1, 10000)},
 		{"HERALD_ENDPOINT_RATE", "100",
 			"Calls per second to one origin, from all workers together. Further calls wait at no cost " +
@@ -119,8 +117,7 @@ func listVariables() []variable {
 				"tool lists, files. Further deliveries wait at no cost (over_budget). 1s to 1h; 0 or off: no limit.", false,
 			setEffortBudget},
 		{"HERALD_BATCH", "50",
-			"Maximum number of deliveries in one call of agent.receiveFeedbackBatch. 1: each is sent alone. If " +
-				"a worker is killed, the outcome of its whole batch is unknown.", false,
+			"Maximum number of deliveries in one call of agent.receiveFeedbackBatch. 1: each is sent alone.", false,
 			setNumber(func(c *Config) *int { return &c.Batch }, 1, 50)},
 		{"HERALD_ALLOW_NETWORKS", "",
 			"Private networks in which addresses from strangers are allowed, also with plain http, as in " +
@@ -180,27 +177,27 @@ func listVariables() []variable {
 				"a duration up to 168h, or blocks up to 500000. 0: such jobs are rejected (event_not_found).", false, setLogRange},
 		{"HERALD_RPC_TRUST", "",
 			"Chains whose nodes you trust to return all logs: all, or 8453,1. On other chains Herald checks " +
-				"the logs (docs/operator/chain.md). On a busy rollup this reads up to a megabyte per block.", false, setTrust},
+				"the logs (docs/operator/chain.md), which costs up to a megabyte per block on a busy rollup.", false, setTrust},
 		{"HERALD_WATCH", "",
-			"Chains whose events the worker itself reads, as in 8453,1. It begins with the newest block. Each " +
-				"chain needs RPC_URL_<id>, and one more Postgres connection.", false, setWatch},
+			"Chains whose events the worker itself reads, as in 8453,1, from the newest block on. Each needs " +
+				"RPC_URL_<id> and one more Postgres connection.", false, setWatch},
 		{"HERALD_CONFIRMATIONS", "",
 			"How deep an event's block must be before Herald calls the agent: a duration, a number of blocks, safe or " +
 				"finalized. It is for all chains, as in 6s, or for each: 8453=6s,1=6,10=safe. docs/reference/chains.md " +
 				"lists the defaults.", false, setConfirmations},
 		{"HERALD_ORDER", "strict",
 			"strict: of one client's deliveries to an agent, one is called at a time, in the order of the " +
-				"feedback. off: each is called as soon as possible, but responses still follow their feedback. Set " +
-				"the same on every worker. `worker agent policy` switches the order off for one agent.", false, setOrder},
+				"feedback. off: each is called as soon as possible, but responses follow their feedback. Set the " +
+				"same on every worker.", false, setOrder},
 		{"HERALD_ALERT_URL", "",
-			"URL to which Herald posts when an agent fails, recovers or is disabled, and when deliveries die " +
-				"or are held (docs/operator/alerts-and-traces.md). It may be private and plain http.", true, setAlertURL},
+			"URL to which Herald posts changes of agents, and deliveries that die or are held " +
+				"(docs/operator/alerts-and-traces.md). It may be private and plain http.", true, setAlertURL},
 		{"HERALD_ALERT_SECRET", "",
 			"Key that signs these posts (Standard Webhooks): whsec_ and 24 to 64 bytes in base64. Required " +
 				"with HERALD_ALERT_URL.", true, setAlertSecret},
 		{"HERALD_DISABLE_AFTER", "120h",
-			"Herald disables an agent if all its calls failed for this time. At least two calls must have " +
-				"failed, one of them within the last day. 0: never.", false,
+			"Herald disables an agent if all its calls failed for this time, at least two, and one within the " +
+				"last day. 0: never.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.DisableAfter }, 0, 10*365*24*time.Hour)},
 		{"HERALD_DATA", "",
 			"Folder of the Postgres and Redis that the worker starts. Default $XDG_STATE_HOME/herald; as root " +
