@@ -17,7 +17,7 @@ import (
 
 // A follower hands over the logs of eth_getLogs before it knows that they are complete. Afterwards the checker looks
 // for omissions, with one request of at most proofCalls calls per poll. It compares a range with the answer of
-// another node, or reads the headers and receipts of single blocks. docs/operator/chain.md describes the limits of these
+// another node, or reads the headers and receipts of single blocks. docs/design/chain.md describes the limits of these
 // checks.
 
 const (

@@ -55,8 +55,9 @@ func describeMissing(s chain.Standing) string {
 //   - the feedback to which the event refers reached the agent or still may (checkFeedback).
 //   - the agent is enabled (outcome.Agent), and its policy does not pause its calls (checkPause).
 //
-// An error of the second check replaces an error of the first, unless a reorg removed the event. So if the agent may
-// have been called, the delivery is held even while no node answers.
+// Before checkEvent, the job is only what its sender says. checkEvent replaces it by the event on the chain, so it comes
+// first: the later checks rely on the job. An error of the second check replaces an error of the first, unless a reorg
+// removed the event. So if the agent may have been called, the delivery is held even while no node answers.
 func (e *Executor) checkDelivery(ctx context.Context, a *attempt) (err error) {
 	e.beginStage(a, "check")
 	err = e.checkEvent(ctx, a)

@@ -3,9 +3,9 @@
 // The package does no I/O and reads no clock. Package delivery/classify maps errors to verdicts.
 //
 // The list of reasons is closed. Rows and metrics contain these words and operators filter by them, so a word never
-// changes. A new reason is one row below. Let its ending be Hold only if something releases the deliveries that are
-// held for the reason; otherwise let it be Reject. The SQL of package store also contains some of the words: search it
-// for the word.
+// changes. A new reason is one row below, and one line of docs/reference/reasons.md. Its ending may be Hold only if
+// something releases the deliveries that are held for the reason; without that, a held delivery never ends. The SQL of
+// package store contains some of the words too, so search it before you change a reason's effect.
 package outcome
 
 import "slices"

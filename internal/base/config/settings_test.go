@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -66,49 +69,22 @@ func chainTable(t *testing.T) string {
 		if !known || names[i] != nil && deployments[i] != d {
 			t.Errorf("%s has other addresses than the chains before it", name)
 		}
-		names[i], deployments[i] = append(names[i], name), d
+		names[i], deployments[i] = append(names[i], strconv.FormatUint(c.ID, 10)), d
 		if old, has := erc8004.LegacyDeployment(c.ID); has {
 			row(&legacy, name+", of October 2025", old)
 		}
 	}
 	var b strings.Builder
 	b.WriteString("| chains | IdentityRegistry | ReputationRegistry | ValidationRegistry |\n| --- | --- | --- | --- |\n")
-	row(&b, "[Mainnets](#block-times-and-nodes)", deployments[0])
-	row(&b, strings.Join(names[1], ", "), deployments[1])
+	row(&b, "[Mainnets](#confirmations)", deployments[0])
+	row(&b, "Testnets "+strings.Join(names[1], ", "), deployments[1])
 	return b.String() + legacy.String()
 }
 
-// chainNotes contains facts about chains that no code depends on: how their blocks become final, and limits of public
-// nodes.
-var chainNotes = map[uint64][2]string{
-	1:          {"`finalized`, 15–19 min", ""},
-	10:         {"`finalized`, 18–20 min", "more than 10 calls in a request (413)"},
-	56:         {"`finalized`, 1–5 s", "the official nodes `eth_getLogs`; another one more than 5,000 blocks"},
-	100:        {"`finalized`, 3 min", ""},
-	137:        {"`finalized`, 6 s; Chainlink waits for 500 blocks instead", ""},
-	143:        {"2 s", ""},
-	196:        {"`finalized`, 16 min", ""},
-	295:        {"3–5 s; `safe` and `finalized` are the newest block", "more than 1,000 blocks of several addresses, more than 7 days"},
-	1088:       {"2 h", ""},
-	1776:       {"at once, 3 s", ""},
-	4326:       {"69 min", "Alchemy's `eth_getBlockReceipts`"},
-	4663:       {"`safe`, `finalized`", "Ankr's more than 10,000 blocks"},
-	5000:       {"18 min", ""},
-	8453:       {"`finalized`, 20 min; in a batch on Ethereum after 2 min", "more than 10 calls in a request (200 with one error)"},
-	42161:      {"`finalized`, 17–18 min", ""},
-	42220:      {"", "ranges of 50,000 blocks are cut silently; 2,000 are not"},
-	43114:      {"`finalized`, 1–2 s", ""},
-	59144:      {"1 s; hard with its proof", ""},
-	534352:     {"50 min", ""},
-	1187947933: {"at once (inferred)", "more than 2,000 blocks; old blocks; core nodes ignore the block of `eth_call`"},
-}
-
-// paceTable returns a row for each mainnet. It fails unless a testnet has the same values as its mainnet.
+// paceTable returns an item for each default of the confirmations, with the mainnets that have it. It fails unless a
+// testnet has the same values as its mainnet.
 func paceTable(t *testing.T) string {
-	mainnets := map[string]erc8004.Chain{}
-	notes := maps.Clone(chainNotes)
-	var b strings.Builder
-	b.WriteString("| chain | block time | finality | public nodes refuse or lack | Herald's confirmations |\n| --- | --- | --- | --- | --- |\n")
+	mainnets, items := map[string]erc8004.Chain{}, map[time.Duration][]string{}
 	for _, c := range erc8004.KnownChains() {
 		word, _, _ := strings.Cut(c.Name, " ")
 		if c.Testnet {
@@ -119,22 +95,25 @@ func paceTable(t *testing.T) string {
 			continue
 		}
 		mainnets[word] = c
-		pace := ""
+		var notes []string
 		if c.BlockTime > 0 {
-			pace = c.BlockTime.String()
+			notes = append(notes, c.BlockTime.String())
 		}
-		depth := fmt.Sprintf("`%.0fs`", c.Confirmations.Seconds())
 		if c.Quiet {
-			depth += ", quiet"
+			notes = append(notes, "quiet")
 		}
 		if c.Untagged {
-			depth += ", untagged"
+			notes = append(notes, "untagged")
 		}
-		fmt.Fprintf(&b, "| %s %d | %s | %s | %s | %s |\n", c.Name, c.ID, pace, notes[c.ID][0], notes[c.ID][1], depth)
-		delete(notes, c.ID)
+		item := fmt.Sprintf("%s %d", c.Name, c.ID)
+		if notes != nil {
+			item += " (" + strings.Join(notes, ", ") + ")"
+		}
+		items[c.Confirmations] = append(items[c.Confirmations], item)
 	}
-	for id := range notes {
-		t.Errorf("the notes name chain %d, which is not known", id)
+	var b strings.Builder
+	for _, depth := range slices.Sorted(maps.Keys(items)) {
+		fmt.Fprintf(&b, "- `%.0fs`: %s\n", depth.Seconds(), strings.Join(items[depth], ", "))
 	}
 	return b.String()
 }

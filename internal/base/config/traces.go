@@ -69,28 +69,26 @@ func traceVariables() []variable {
 		"parentbased_traceidratio"
 	return []variable{
 		{"OTEL_EXPORTER_OTLP_ENDPOINT", "",
-			"OpenTelemetry collector that accepts OTLP over HTTP, as in http://localhost:4318. Without any " +
-				"endpoint, nothing is traced. The other OTEL_EXPORTER_OTLP_… and OTEL_BSP_… variables work as " +
-				"OpenTelemetry defines them.", false,
+			"OpenTelemetry collector that accepts OTLP over HTTP, as in http://localhost:4318. Without it, " +
+				"nothing is traced.", false,
 			setPlainURL(func(c *Config) *string { return &c.Traces.endpoint })},
 		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "",
-			"URL for traces only, with its path.", false,
+			"The same for traces only, as a URL with its path.", false,
 			setPlainURL(func(c *Config) *string { return &c.Traces.tracesEndpoint })},
 		{"OTEL_EXPORTER_OTLP_HEADERS", "",
-			"Headers for the collector, name=value, separated by commas; the values are percent-encoded.", true,
+			"Headers for the collector: name=value, separated by commas. Values are percent-encoded.", true,
 			setHeaders(func(c *Config) *secret.Secret { return &c.Traces.headers })},
 		{"OTEL_EXPORTER_OTLP_TRACES_HEADERS", "",
-			"Replaces OTEL_EXPORTER_OTLP_HEADERS for traces.", true,
+			"The same for traces only.", true,
 			setHeaders(func(c *Config) *secret.Secret { return &c.Traces.tracesHeaders })},
 		{"OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf",
 			"http/protobuf or http/json; grpc is not supported.", false,
 			setText(func(c *Config) *string { return &c.Traces.protocol })},
 		{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "",
-			"Replaces OTEL_EXPORTER_OTLP_PROTOCOL for traces.", false,
+			"The same for traces only.", false,
 			setText(func(c *Config) *string { return &c.Traces.tracesProtocol })},
 		{"OTEL_TRACES_EXPORTER", "",
-			"otlp: trace to http://localhost:4318 if no endpoint is set. none: trace nothing even if an endpoint is " +
-				"set.", false,
+			"otlp: traces go to http://localhost:4318 if no endpoint is set. none: nothing is traced.", false,
 			setOneOf(func(c *Config) *string { return &c.Traces.exporter }, "otlp", "none")},
 		{"OTEL_TRACES_SAMPLER", "parentbased_always_on", "Selects the deliveries to trace: " + samplers + ". The parent " +
 			"is the traceparent that came with a job.", false,
@@ -110,7 +108,8 @@ func traceVariables() []variable {
 			}},
 		{"OTEL_SERVICE_NAME", "herald", "The worker's service name in traces.", false,
 			setText(func(c *Config) *string { return &c.Traces.Service })},
-		{"OTEL_SDK_DISABLED", "false", "true: trace nothing; it overrides the other settings.", false,
+		{"OTEL_SDK_DISABLED", "false",
+			"true: nothing is traced.", false,
 			func(c *Config, s string) string { c.Traces.disabled = strings.EqualFold(s, "true"); return "" }},
 	}
 }

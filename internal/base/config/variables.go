@@ -43,82 +43,84 @@ type variable struct {
 func listVariables() []variable {
 	return append([]variable{
 		{"REDIS_URL", "",
-			"Redis: redis://, rediss://, redis-socket:///path, redis-sentinel://, redis-cluster://h1,h2. Without " +
-				"it, the worker runs its own.", true, setRedisURL},
+			"URL of Redis: redis://, rediss://, redis-socket:///path, redis-sentinel:// or " +
+				"redis-cluster://h1,h2. Without it, the worker starts its own Redis.", true, setRedisURL},
 		{"DATABASE_URL", "",
-			"Postgres: postgres://user:password@host/database. Without it, the worker runs its own.", true,
+			"URL of Postgres: postgres://user:password@host/database. Without it, the worker starts its own " +
+				"Postgres.", true,
 			setDatabaseURL(func(c *Config) *secret.Secret { return &c.DatabaseURL })},
 		{"HERALD_LEADER_DATABASE_URL", "",
-			"The same database without a pooler, if DATABASE_URL leads through one in transaction mode " +
+			"The same database without a pooler, if DATABASE_URL leads to a pooler in transaction mode " +
 				"(docs/operator/scaling.md).", true, setDatabaseURL(func(c *Config) *secret.Secret { return &c.LeaderURL })},
 		{"HERALD_QUEUE", "",
-			"embedded: the worker runs its own Redis although DATABASE_URL is set (one worker only). redis: " +
+			"embedded: the worker starts its own Redis although DATABASE_URL is set (one worker only). redis: " +
 				"REDIS_URL is required.", false,
 			setOneOf(func(c *Config) *string { return &c.Queue }, "embedded", "redis")},
 		{"IPFS_GATEWAYS", "https://trustless-gateway.link,https://ipfs.filebase.io,https://gateway.pinata.cloud",
-			"Trustless gateways, in the order in which they are asked. List your own Kubo first.", false, setGateways},
+			`IPFS gateways, in the order in which Herald asks them. Herald verifies each block, so they must ` +
+				`serve single blocks ("trustless"). List your own IPFS node first.`, false, setGateways},
 		{"ARWEAVE_GATEWAY", "",
-			"Gateway for ar:// documents, https://host. Without it, deliveries that need one are held " +
+			"Gateway for ar:// documents, as in https://host. Without it, deliveries that need one are held " +
 				"(gateway_unconfigured).", false,
 			setPlainURL(func(c *Config) *string { return &c.ArweaveGateway })},
 		{"HERALD_LISTEN", "127.0.0.1:8080",
-			"Address of the HTTP server. Off loopback it requires HERALD_API_TOKEN.", false, setListen},
+			"Address of the HTTP server. An address that is not loopback requires HERALD_API_TOKEN.", false, setListen},
 		{"HERALD_PUBLIC_URL", "",
-			"Origin at which agents reach this HTTP server, as in https://herald.example. Herald then signs every " +
-				"HTTP request to an agent (docs/operator/tokens-and-keys.md). The same on every worker.", false, setPublicURL},
+			"Origin at which agents reach this HTTP server, as in https://herald.example. With it, Herald " +
+				"signs every request to an agent (docs/operator/tokens-and-keys.md). Set the same on every worker.", false, setPublicURL},
 		{"HERALD_API_TOKEN", "",
-			"Password of the pages (any user name) and bearer token of the API.", true,
+			"Password of the pages (with any user name) and bearer token of the API.", true,
 			func(c *Config, s string) string { c.APIToken = secret.New(s); return "" }},
 		{"HERALD_KEYSET", "",
-			"Tink keyset (base64) that encrypts secrets. Required with DATABASE_URL; otherwise the worker creates " +
-				"it in HERALD_DATA.", true, setKeyset},
+			"Keys that encrypt stored secrets (a Tink keyset in base64). It is required with DATABASE_URL. " +
+				"Otherwise the worker creates one in HERALD_DATA.", true, setKeyset},
 		{"HERALD_MASTER_KEY", "",
-			"Decrypts a wrapped keyset: 32 bytes, base64 or hex.", true,
+			"Key that decrypts a wrapped keyset: 32 bytes in base64 or hex.", true,
 			func(c *Config, s string) string { c.MasterKey = secret.New(s); return "" }},
 		{"HERALD_CONCURRENCY", "32",
-			"Deliveries in progress in this process. Agents without a success in the last hour share half of " +
-				"them.", false,
+			"Number of deliveries that this process works on at a time (slots). Agents without a success in " +
+				"the last hour share half of them.", false,
 			setNumber(func(c *Config) *int { return &c.Concurrency }, 1, 10000)},
 		{"HERALD_DB_POOL", "40",
-			"Maximum number of Postgres connections; more than HERALD_CONCURRENCY.", false,
+			"Maximum number of Postgres connections for deliveries. It must exceed HERALD_CONCURRENCY.", false,
 			setNumber(func(c *Config) *int { return &c.DBPool }, 2, 10000)},
 		{"HERALD_CALL_TIMEOUT", "30s",
-			"Time limit of a call to an agent; a job's timeoutMs is clamped to it.", false,
+			"Time limit of a call to an agent. A longer timeoutMs of a job is cut to it.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.CallTimeout }, time.Second, time.Hour)},
 		{"HERALD_LEASE", "2m",
-			"How long a worker owns a delivery. After a crash, another worker continues when this time has " +
+			"How long a worker's claim is valid. After a crash, another worker continues when this time has " +
 				"passed.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.Lease }, time.Second, 24*time.Hour)},
 		{"HERALD_LEASE_MARGIN", "1m",
-			"Minimum time by which a lease exceeds the time limit of the call.", false,
+			"By how much a lease must at least exceed the time limit of the call.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.LeaseMargin }, time.Second, time.Hour)},
 		{"HERALD_RETRY_SCHEDULE", "1s,2s,4s,30s,2m,10m,30m,2h,5h,10h",
-			"Waits after failed attempts, each ±20 %. After one more attempt the delivery is dead.", false,
+			"Waits after failed attempts, each ±20 %. After the last wait there is one more attempt.", false,
 			setSchedule},
 		{"HERALD_EXPIRY", "720h",
-			"A delivery that is not final after this time is dead (expired).", false,
+			"A delivery that has not ended after this time ends as dead (expired).", false,
 			setDuration(func(c *Config) *time.Duration { return &c.Expiry }, time.Minute, 10*365*24*time.Hour)},
 		{"HERALD_RETENTION", "2160h",
-			"This long after a delivery ended, Herald deletes its job, result and attempts; id, key and status " +
-				"remain.", false,
+			"This long after a delivery ended, Herald deletes its job, result and attempts. Its id, key and " +
+				"status remain.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.Retention }, time.Minute, 100*365*24*time.Hour)},
 		{"HERALD_ENDPOINT_INFLIGHT", "4",
-			"Calls in flight at one origin (scheme, host, port), from all workers together. One endpoint gets at " +
-				"most half while others wait or were called in the last minute.", false,
+			"Calls in flight at one origin (scheme, host, port), from all workers together. One endpoint gets " +
+				"at most half while other endpoints of the origin need calls.", false,
 			setNumber(func(c *Config) *int { return &c.EndpointInflight }, 1, 10000)},
 		{"HERALD_ENDPOINT_RATE", "100",
 			"Calls per second to one origin, from all workers together. Further calls wait at no cost " +
 				"(throttled).", false,
 			setNumber(func(c *Config) *int { return &c.EndpointRate }, 1, 1000000)},
 		{"HERALD_EFFORT_BUDGET", "60s",
-			"Worker time for one agent per minute, from all workers together: calls, connections, tool lists, " +
-				"files. Further deliveries wait at no cost (over_budget). 1s to 1h; 0 or off: no budgets.", false, setEffortBudget},
+			"Worker time that one agent may use per minute, from all workers together: calls, connections, " +
+				"tool lists, files. Further deliveries wait at no cost (over_budget). 1s to 1h; 0 or off: no limit.", false,
+			setEffortBudget},
 		{"HERALD_BATCH", "50",
-			"Deliveries in one call of agent.receiveFeedbackBatch; 1: each is sent alone. If a worker is killed, " +
-				"the outcome of a whole batch is unknown.", false,
+			"Maximum number of deliveries in one call of agent.receiveFeedbackBatch. 1: each is sent alone.", false,
 			setNumber(func(c *Config) *int { return &c.Batch }, 1, 50)},
 		{"HERALD_ALLOW_NETWORKS", "",
-			"Private networks (CIDR) in which addresses from strangers are allowed, also with plain http: " +
+			"Private networks in which addresses from strangers are allowed, also with plain http, as in " +
 				"10.1.0.0/16.", false, setNetworks},
 		{"HERALD_ALLOW_HTTP", "false",
 			"true: addresses from strangers may use plain http.", false,
@@ -132,73 +134,74 @@ func listVariables() []variable {
 			}},
 		{"HERALD_STDIO_COMMANDS", "",
 			`Commands that registrations may name, as JSON: [["/usr/bin/agent","--stdio"]]. Every element must ` +
-				`match. "8453:42=/usr/bin/agent" is for that agent only; without this prefix, anybody may mint an ` +
-				`agent that names the command.`, false, setCommands},
+				`match. "8453:42=/usr/bin/agent" allows the command for that agent only. Without this prefix, ` +
+				`anybody may register an agent that names the command.`, false, setCommands},
 		{"HERALD_TOOLS", "",
-			"Tools that a job may name in addition to agent.receive* and their aliases.", false, setTools},
+			"Tools that a job may name, in addition to agent.receive* and their aliases.", false, setTools},
 		{"HERALD_TOOL_ALIASES", "",
 			`Further names of tools that agents may offer, as JSON: {"agent.receiveFeedback": ["feedback.receive"]}.`,
 			false, setAliases},
 		{"HERALD_SERVERS_FILE", "",
-			"JSON file that overrides the chain for an agent (docs/reference/servers-file.md).", false,
+			"JSON file that overrides an agent's registration (docs/reference/servers-file.md).", false,
 			func(c *Config, s string) string { c.ServersFile = s; return "" }},
 		{"HERALD_POLICY_FILE", "",
-			"JSON file with the default policy of all agents: which events they receive (docs/operator/filters.md). Workers " +
-				"read it again when it changes.", false,
+			"JSON file with the default policy: which events agents receive (docs/operator/filters.md). " +
+				"Workers read it again when it changes.", false,
 			func(c *Config, s string) string { c.PolicyFile = s; return "" }},
 		{"HERALD_HASH_POLICY", "strict",
-			"strict: a file that does not match its hash is rejected. require: so is a file without a hash on " +
-				"https, http, ar or behind DNSLink. annotate: files are delivered with the result of the " +
-				"verification.", false,
+			"strict: a file that does not match its hash is rejected. require: a file without a hash is also " +
+				"rejected, if its address (https, http, ar, DNSLink) does not fix its content. annotate: every " +
+				"file is delivered, with the result of the verification.", false,
 			setOneOf(func(c *Config) *string { return &c.HashPolicy }, "strict", "require", "annotate")},
 		{"HERALD_BINDING", "warn",
-			"Endpoints that nothing confirms as the agent's own (docs/agent.md). warn: all such agents of one " +
-				"origin share one call at a time and a tenth of HERALD_ENDPOINT_RATE. require: rejected " +
-				"(endpoint_unverified). off: not checked. A job's action.endpoint counts as unconfirmed, unless the " +
-				"servers file has the same URL.", false,
+			"For agents whose endpoint does not confirm that it is theirs (docs/agent.md). warn: all such " +
+				"agents of one origin share one call at a time and a tenth of HERALD_ENDPOINT_RATE. require: their " +
+				"deliveries are rejected (endpoint_unverified). off: Herald does not check. A job's " +
+				"action.endpoint counts as unconfirmed, unless the servers file has the same URL.", false,
 			setOneOf(func(c *Config) *string { return &c.Binding }, "off", "warn", "require")},
 		{"HERALD_REDIS_INTAKE", "jobs",
-			"Whole jobs that other programs put into Redis (docs/reference/jobs.md). jobs: accepted unless they " +
-				"name an endpoint, a template or another tool, or contain verifyFileHash false. on: all are accepted. " +
-				"off: none.", false,
+			"Which jobs of other programs Herald accepts from Redis (docs/reference/jobs.md). jobs: all but " +
+				"those that name an endpoint, a payloadTemplate or another tool, or that contain verifyFileHash " +
+				"false. on: all. off: none.", false,
 			setOneOf(func(c *Config) *string { return &c.RedisIntake }, "on", "jobs", "off")},
 		{"HERALD_LEGACY_QUEUE", "",
-			"List in Redis into which the old backend puts its jobs, as in action_jobs " +
+			"Name of the Redis list into which the old backend puts its jobs, as in action_jobs " +
 				"(docs/operator/old-backend.md).", false, setLegacyQueue},
 		{"HERALD_VERIFY_EVENT", "",
-			"receipt (default with an RPC URL): Herald reads the job's event on the chain, and delivers what the " +
-				"log says. finalized: its block must also be final. off: the job is the content, and only its " +
-				"registries are checked.", false,
+			"receipt (default with an RPC URL): Herald reads each job's event from the chain and delivers the " +
+				"fields of the log. finalized: its block must also be final. off: Herald delivers the fields of " +
+				"the job, and checks only its registries.", false,
 			setOneOf(func(c *Config) *string { return &c.VerifyEvent }, "off", "receipt", "finalized")},
 		{"HERALD_LOG_RANGE", "24h",
-			"How far back Herald searches for the event of a job with neither transactionHash nor blockNumber: a " +
-				"duration up to 168h, or blocks up to 500000. 0: such jobs are rejected (event_not_found).", false, setLogRange},
+			"How far back Herald searches for the event of a job with neither transactionHash nor blockNumber: " +
+				"a duration up to 168h, or blocks up to 500000. 0: such jobs are rejected (event_not_found).", false, setLogRange},
 		{"HERALD_RPC_TRUST", "",
-			"Chains whose nodes are trusted to return all logs: all, or 8453,1. On others, Herald verifies that " +
-				"(docs/operator/chain.md), with up to a megabyte of receipts per block on a busy rollup.", false, setTrust},
+			"Chains whose nodes you trust to return all logs: all, or 8453,1. On other chains Herald checks " +
+				"the logs (docs/operator/chain.md), which costs up to a megabyte per block on a busy rollup.", false, setTrust},
 		{"HERALD_WATCH", "",
-			"Chains that the worker reads itself, the first time from the newest block on: 8453,1. Each needs " +
-				"RPC_URL_<id>, and one more Postgres connection.", false, setWatch},
+			"Chains whose events the worker itself reads, as in 8453,1, from the newest block on. Each needs " +
+				"RPC_URL_<id> and one more Postgres connection.", false, setWatch},
 		{"HERALD_CONFIRMATIONS", "",
-			"How deep an event's block must be: a duration, a number of blocks, safe or finalized, for all chains " +
-				"or for one: 6s, or 8453=6s,1=6,10=safe. docs/reference/chains.md lists the defaults.",
-			false, setConfirmations},
+			"How deep an event's block must be before Herald calls the agent: a duration, a number of blocks, safe or " +
+				"finalized. It is for all chains, as in 6s, or for each: 8453=6s,1=6,10=safe. docs/reference/chains.md " +
+				"lists the defaults.", false, setConfirmations},
 		{"HERALD_ORDER", "strict",
-			"strict: one delivery of a client to an agent at a time, in the order of the feedback. off: each as " +
-				"soon as possible; responses still follow their feedback. The same on every worker; `worker agent " +
-				"policy` switches the order off for one agent.", false, setOrder},
+			"strict: of one client's deliveries to an agent, one is called at a time, in the order of the " +
+				"feedback. off: each is called as soon as possible, but responses follow their feedback. Set the " +
+				"same on every worker.", false, setOrder},
 		{"HERALD_ALERT_URL", "",
-			"URL to which Herald posts when an agent fails, recovers or is disabled, and when deliveries die or " +
-				"are held (docs/operator/alerts-and-traces.md). It may be private and plain http.", true, setAlertURL},
+			"URL to which Herald posts changes of agents, and deliveries that die or are held " +
+				"(docs/operator/alerts-and-traces.md). It may be private and plain http.", true, setAlertURL},
 		{"HERALD_ALERT_SECRET", "",
-			"Signs these posts (Standard Webhooks): whsec_ and 24 to 64 bytes in base64. Required with " +
-				"HERALD_ALERT_URL.", true, setAlertSecret},
+			"Key that signs these posts (Standard Webhooks): whsec_ and 24 to 64 bytes in base64. Required " +
+				"with HERALD_ALERT_URL.", true, setAlertSecret},
 		{"HERALD_DISABLE_AFTER", "120h",
-			"Herald disables an agent whose calls all failed for this time, with at least two calls and one " +
-				"within the last day. 0: never.", false,
+			"Herald disables an agent if all its calls failed for this time, at least two, and one within the " +
+				"last day. 0: never.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.DisableAfter }, 0, 10*365*24*time.Hour)},
 		{"HERALD_DATA", "",
-			"Folder of the embedded services. Default $XDG_STATE_HOME/herald; as root /var/lib/herald.", false,
+			"Folder of the Postgres and Redis that the worker starts. Default $XDG_STATE_HOME/herald; as root " +
+				"/var/lib/herald.", false,
 			func(c *Config, s string) string { c.DataDir = s; return "" }},
 		{"HERALD_CACHE", "",
 			"Folder for downloaded programs. Default $XDG_CACHE_HOME/herald; as root /var/cache/herald.", false,

@@ -27,6 +27,7 @@ var substitutions = []substitution{
 		"a database with the old backend's tables"},
 	{"RPC_URL_8453=https://node.example", func(s *session) string { return "RPC_URL_31337=" + s.rpc + " " + s.registries },
 		"the demo's chain, with its registries"},
+	{"HERALD_WATCH=8453", func(*session) string { return "HERALD_WATCH=31337" }, "the demo's chain"},
 	{"--chain 8453", func(*session) string { return "--chain 31337" }, "the demo's chain"},
 	{`"url": "https://agent.example/mcp"}, "tool_name"`, func(s *session) string { return `"url": "` + s.agent + `"}, "tool_name"` },
 		"the agent of the demo's first story"},
