@@ -282,7 +282,7 @@ func change(name, old, by string) func(*http.Request) {
 }
 
 // TestDocumentedPythonRetry checks that the Python agent answers 503 after a failed insert, so that Herald calls again.
-// The stand-in for the SDK runs the tool in a task of its own and turns its exception into an answer, as the SDK does.
+// Like the SDK, the function sdk runs the tool in a task, and answers with status 200 after an exception.
 func TestDocumentedPythonRetry(t *testing.T) {
 	dir := t.TempDir()
 	middleware, err := os.ReadFile("../../../examples/agent-python/retry.py")
