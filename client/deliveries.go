@@ -123,7 +123,8 @@ const (
 )
 
 // Wait polls the delivery until it has ended, and returns it. If ctx ends first, it returns the last state and ctx's
-// error. It continues to poll while the worker is unavailable.
+// error. It continues to poll while the worker is unavailable. A held delivery has not ended: Wait then polls until ctx
+// ends, so give ctx a deadline.
 func (c *Client) Wait(ctx context.Context, idOrKey string) (d Delivery, err error) {
 	for pause := firstLook; ; pause = min(2*pause, longestLook) {
 		seen, err := c.Get(ctx, idOrKey)

@@ -17,7 +17,12 @@ import (
 	"github.com/agentherald/herald/internal/testing/guardtest"
 )
 
-// TestAnswers checks the table of docs/agent.md, with an agent for each row. want is the reason, or "" for delivered.
+// readAgentPages returns the text of docs/agent.md and of docs/reference/tool-calls.md, which has the rarer cases.
+func readAgentPages() string {
+	return string(must(os.ReadFile("../../docs/agent.md"))) + string(must(os.ReadFile("../../docs/reference/tool-calls.md")))
+}
+
+// TestAnswers checks the tables of these pages, with an agent for each row. want is the reason, or "" for delivered.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 	guard := guardtest.Loopback(t, nil)
@@ -72,7 +77,7 @@ func TestAnswers(t *testing.T) {
 			rows[fmt.Sprint("HTTP ", code)] = row{status(code), want}
 		}
 	}
-	page := string(must(os.ReadFile("../../docs/agent.md")))
+	page := readAgentPages()
 	for name, c := range rows {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -92,7 +97,7 @@ func TestAnswers(t *testing.T) {
 				t.Errorf("%q (%v), want %q", got, err, c.want)
 			}
 			if c.want != "" && !strings.Contains(page, "`"+string(c.want)+"`") {
-				t.Errorf("docs/agent.md does not name %s", c.want)
+				t.Errorf("the pages for agents do not name %s", c.want)
 			}
 		})
 	}

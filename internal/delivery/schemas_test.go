@@ -140,10 +140,10 @@ func TestReceiverSchemas(t *testing.T) {
 	}
 }
 
-// TestAgentsPage: docs/agent.md contains each value that an agent can get, and only existing reasons.
+// TestAgentsPage: the pages for agents contain each value that an agent can get, and only existing reasons.
 func TestAgentsPage(t *testing.T) {
 	t.Parallel()
-	page := string(must(os.ReadFile("../../docs/agent.md")))
+	page := readAgentPages()
 	var words struct {
 		Properties struct {
 			FileVerification struct{ Enum []string }
@@ -159,13 +159,13 @@ func TestAgentsPage(t *testing.T) {
 	}
 	for _, word := range append(known, metaKey, "sanitized", "attempt", "replay", "deliveryId") {
 		if !strings.Contains(page, "`"+word+"`") && !strings.Contains(page, `"`+word+`"`) {
-			t.Errorf("docs/agent.md does not tell of %s", word)
+			t.Errorf("the pages for agents do not explain %s", word)
 		}
 	}
 	for _, word := range regexp.MustCompile("`([a-z]+(?:_[a-z]+)+)`").FindAllStringSubmatch(page, -1) {
 		v := classify.Error(outcome.Fail(outcome.Reason(word[1]), ""))
 		if !slices.Contains(known, word[1]) && word[1] != "input_required" && v.Ending == outcome.Wait && !slices.Contains(retried, v.Reason) {
-			t.Errorf("docs/agent.md names %s, which is no reason", word[1])
+			t.Errorf("the pages for agents name %s, which is no reason", word[1])
 		}
 	}
 }

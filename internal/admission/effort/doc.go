@@ -1,7 +1,7 @@
 // Package effort gives each agent an effort budget: the worker time that its attempts may use. Worker time is the time
 // for which an agent's attempts occupy slots; a worker runs one attempt per slot. So slow agents leave slots for the
-// others. The package only counts. Package delivery decides which slots costly agents may use (newcomers.go,
-// effort.go), and package ratelimit limits origins and endpoints. See docs/design/limits.md.
+// others. The package only counts. Package admission decides which slots costly agents may use (groups.go),
+// and package ratelimit limits origins and endpoints. See docs/design/limits.md.
 //
 // # The budget
 //

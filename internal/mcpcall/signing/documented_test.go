@@ -280,3 +280,43 @@ func setBody(r *http.Request, text string) {
 func change(name, old, by string) func(*http.Request) {
 	return func(r *http.Request) { r.Header.Set(name, strings.Replace(r.Header.Get(name), old, by, 1)) }
 }
+
+// TestDocumentedPythonRetry checks that the Python agent answers 503 after a failed insert, so that Herald calls again.
+// Like the SDK, the function sdk runs the tool in a task, and answers with status 200 after an exception.
+func TestDocumentedPythonRetry(t *testing.T) {
+	dir := t.TempDir()
+	middleware, err := os.ReadFile("../../../examples/agent-python/retry.py")
+	heraldtest.Must(t, err)
+	writeFile(t, dir, "retry.py", string(middleware))
+	writeFile(t, dir, "serve.py", `
+import asyncio
+from retry import RetryFailures, retried
+
+async def tool(fails):
+    with retried():
+        if fails:
+            raise OSError("the disk is full")
+
+async def sdk(scope, receive, send):
+    await asyncio.gather(asyncio.create_task(tool(scope["fails"])), return_exceptions=True)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"isError"})
+
+async def ask(fails):
+    sent = []
+    async def send(message):
+        sent.append(message["type"] + " " + str(message.get("status", message.get("body"))))
+    await RetryFailures(sdk)({"type": "http", "fails": fails}, None, send)
+    return sent
+
+print(asyncio.run(ask(False)), asyncio.run(ask(True)))
+`)
+	cmd := exec.CommandContext(heraldtest.Within(t, time.Minute), "python3", "serve.py")
+	cmd.Dir = dir
+	said, err := cmd.CombinedOutput()
+	const want = `['http.response.start 200', "http.response.body b'isError'"] ` +
+		`['http.response.start 503', "http.response.body b'try again: the tool failed'"]` + "\n"
+	if err != nil || string(said) != want {
+		t.Errorf("%v: %s, want %s", err, said, want)
+	}
+}

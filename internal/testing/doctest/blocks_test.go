@@ -25,8 +25,11 @@ type block struct {
 type command struct {
 	line   int
 	text   string // without its trailing comment
-	status int    // the expected exit status
+	status int    // the expected exit status, or untilStopped
 }
+
+// untilStopped is the status of a command that runs until the reader stops it.
+const untilStopped = -1
 
 // skipReasons lists the allowed reasons for not running a block. Each needs something outside this machine, or would
 // run this test again.
@@ -134,6 +137,9 @@ func splitCommands(lines []string, first int) (out []command) {
 		if m := status.FindStringSubmatch(comment); m != nil {
 			c.status, _ = strconv.Atoi(m[1]) // one digit
 		}
+		if strings.Contains(comment, "until Ctrl-C") {
+			c.status = untilStopped
+		}
 		out = append(out, c)
 	}
 	return out
@@ -200,6 +206,7 @@ func TestSplitCommands(t *testing.T) {
 		{"a loop", "while a; do\n  b\ndone\nc", []command{{1, "while a; do\n  b\ndone", 0}, {4, "c", 0}}},
 		{"no shell's text", "a )\nc", []command{{1, "a )", 0}, {2, "c", 0}}},
 		{"a status", "bin/enqueue f   # refused (exit 3)", []command{{1, "bin/enqueue f", 3}}},
+		{"a stream", "curl -N a  # until Ctrl-C", []command{{1, "curl -N a", untilStopped}}},
 		{"no comment", "curl http://a/#b", []command{{1, "curl http://a/#b", 0}}},
 	} {
 		if got := splitCommands(strings.Split(c.block, "\n"), 1); !slices.Equal(got, c.want) {

@@ -64,16 +64,17 @@ type services struct {
 type session struct {
 	*world
 	services
-	with string // block.with of its blocks
-	data string // the worker's folder below dir
-	free string // the address of an unused port
+	with   string // block.with of its blocks
+	data   string // the worker's folder below dir
+	free   string // the address of an unused port
+	listen string // where its worker listens
 
 	agentName string // the agent that the page's commands name
 }
 
 // afterStories are the pages whose commands give feedback, which a reorg of the stories could remove, or replay what
 // failed, which must not change between the selection and the replay.
-var afterStories = []string{"docs/operator/start.md", "docs/operator/troubleshooting.md"}
+var afterStories = []string{"docs/indexer.md", "docs/operator/start.md", "docs/operator/troubleshooting.md"}
 
 // firstAgent is the agent of the demo's first story. ownAgents are the agents of pages that change an agent's
 // credentials, because other pages call the first agent at the same time.
@@ -111,7 +112,7 @@ func TestCommands(t *testing.T) {
 				continue
 			}
 			s := &session{world: w, with: with, data: "own-" + filepath.Base(name), free: heraldtest.Address(t),
-				agentName: cmp.Or(ownAgents[name], firstAgent)}
+				listen: heraldtest.Address(t), agentName: cmp.Or(ownAgents[name], firstAgent)}
 			if with == ownServices {
 				s.services = newServices(t)
 			}
@@ -342,9 +343,9 @@ func (s *session) openShell() (*shell, error) {
 	env := slices.Clone(s.env)
 	if s.with == ownServices {
 		// The doctor asks the gateways, and no test may use the public ones.
-		env = append(env, "HERALD_LISTEN="+s.free, "HERALD_DATA="+filepath.Join(s.dir, s.data), "IPFS_GATEWAYS="+s.gateway,
+		env = append(env, "HERALD_LISTEN="+s.listen, "HERALD_DATA="+filepath.Join(s.dir, s.data), "IPFS_GATEWAYS="+s.gateway,
 			"HERALD_ALLOW_NETWORKS=127.0.0.0/8")
-		return startShell(s.dir, s.root, s.free, env)
+		return startShell(s.dir, s.root, s.listen, env)
 	}
 	sh, err := startShell(s.dir, s.root, "", env)
 	if err != nil {
@@ -438,6 +439,8 @@ func TestFaultsAreFound(t *testing.T) {
 		{"a placeholder", "curl https://…", "nothing stands for"},
 		{"a second worker", "bin/worker", "beside the demo"},
 		{"what would read the commands to come", "cat", ""},
+		{"a stream", "while echo event; do sleep 1; done   # until Ctrl-C", ""},
+		{"a stream that ends", "echo event   # until Ctrl-C", "kill"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

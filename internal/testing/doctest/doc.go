@@ -7,10 +7,11 @@
 //
 // Each page runs in its own bash. The working folder contains bin/ with freshly built programs, and a few files that
 // the pages mention. A real demo runs at the same time, and the shell has loaded its demo.env as README describes. Each
-// command must exit with status 0, or with N if its comment says "(exit N)". Three kinds of command run differently:
+// command must exit with status 0, or with N if its comment says "(exit N)". Four kinds of command run differently:
 //   - make TARGET runs as make -n TARGET, which checks that the target exists and that its recipe can be parsed;
 //   - bin/worker without arguments must become ready, and must exit with status 0 on SIGTERM;
-//   - a command in the background (&) must listen on the address that it names before the next command runs.
+//   - a command in the background (&) must listen on the address that it names before the next command runs;
+//   - a command whose comment says "until Ctrl-C" must write something, and is then stopped.
 //
 // A comment directly before a block changes how the block runs:
 //

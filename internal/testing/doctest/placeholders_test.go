@@ -20,6 +20,7 @@ var substitutions = []substitution{
 	{`"chainId": 8453, "agentId": "42"`, func(*session) string { return `"chainId": 31337, "agentId": "0"` }, "the agent of the demo's first story"},
 	{"8453:42", func(s *session) string { return s.agentName }, "an agent of the demo"},
 	{"RPC_URL_8453=https://…", func(s *session) string { return "RPC_URL_31337=" + s.rpc }, "the demo's chain"},
+	{"127.0.0.1:8080", func(s *session) string { return s.listen }, "where the worker of own services listens"},
 	{"127.0.0.1:8081", func(s *session) string { return s.free }, "a port that is free here"},
 	{"postgres://herald@db.example/herald", func(s *session) string { return "'" + s.database + "'" }, "an empty database"},
 	{"redis-cli -u redis://redis.example", func(s *session) string { return s.redisCLI }, "a redis-cli that reaches that Redis"},

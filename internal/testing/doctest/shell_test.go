@@ -120,6 +120,9 @@ func (s *shell) perform(ctx context.Context, c command) error {
 	switch {
 	case serving.MatchString(c.text):
 		code, said, err = s.serve(ctx, c.text)
+	case c.status == untilStopped:
+		code = untilStopped
+		said, err = s.stopAfterOutput(ctx, c.text)
 	default:
 		if code, said, err = s.run(c.text); err == nil && strings.HasSuffix(c.text, "&") {
 			err = awaitListeners(ctx, address.FindAllString(c.text, -1))
@@ -145,6 +148,21 @@ func (s *shell) serve(ctx context.Context, text string) (int, string, error) {
 	ready := awaitReady(ctx, "http://"+s.listen+"/readyz")
 	code, said, err := s.run(`kill -TERM $served; wait $served; ended=$?; cat served.txt; (exit $ended)`)
 	return code, said, errors.Join(ready, err)
+}
+
+// stopAfterOutput runs a command until it has written something, and stops it. A command that has ended by itself is a
+// fault.
+func (s *shell) stopAfterOutput(ctx context.Context, text string) (said string, err error) {
+	file := s.output + ".stream"
+	if _, err := s.must(text + " >" + file + " & stream=$!"); err != nil {
+		return "", err
+	}
+	written := poll(ctx, "output", func(context.Context) bool {
+		info, err := os.Stat(file)
+		return err == nil && info.Size() > 0
+	})
+	said, err = s.must("cat " + file + " && kill $stream && { wait $stream || true; }")
+	return said, errors.Join(written, err)
 }
 
 // poll calls ok until it returns true, at most for commandTime.

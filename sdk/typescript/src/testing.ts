@@ -246,12 +246,16 @@ function parseReply(type: string, text: string): Message | undefined {
   return undefined;
 }
 
-/** Judges an answer as "What you may answer" in docs/agent.md does. */
+/** JSON-RPC errors after which Herald does not send a delivery again. */
+const finalCodes = [-32700, -32600, -32601, -32602, -32020, -32021, -32022];
+
+/** Judges an answer as docs/agent.md and docs/reference/tool-calls.md do. */
 function judgeReply(status: number, reply: Message | undefined, body: string): Answer {
   if (status === 401 || status === 403) return { outcome: "held", text: body };
   if (status === 408 || status === 425 || status === 429 || status >= 500) return { outcome: "waits", text: body };
   if (status >= 300) return { outcome: "rejected", text: body };
-  if (reply?.error) return { outcome: reply.error.code === -32603 ? "waits" : "rejected", text: reply.error.message };
+  if (reply?.error)
+    return { outcome: finalCodes.includes(reply.error.code) ? "rejected" : "waits", text: reply.error.message };
   if (!reply?.result) return { outcome: "waits", text: body };
   return { outcome: reply.result.isError ? "rejected" : "delivered", text: reply.result.content?.[0]?.text ?? "" };
 }
