@@ -272,7 +272,7 @@ func (p *printer) addAnswer(at position, a intake.Answer) {
 	case store.Conflict:
 		fmt.Fprintf(&p.buf, "conflict %s %s %s %s\n", a.ID, a.Key, a.Path, oneLine(a.Problem))
 	case store.Refreshed:
-		p.buf.WriteString("accepted - -\n") // an agent update has neither id nor key
+		p.buf.WriteString("refreshed - -\n") // an agent update has neither id nor key
 	default:
 		fmt.Fprintf(&p.buf, "%s %s %s", a.Verdict, a.ID, a.Key)
 		if len(a.Differs) > 0 {
@@ -293,9 +293,6 @@ func (p *printer) addAnswerJSON(at position, a intake.Answer) {
 		Differs []string      `json:"differs,omitempty"` // known: fields that differ from the event on the chain
 		Problem string        `json:"problem,omitempty"`
 	}{Verdict: a.Verdict, File: at.file, Line: at.number, Key: a.Key, Field: a.Path, Differs: a.Differs, Problem: a.Problem}
-	if v.Verdict == store.Refreshed {
-		v.Verdict = store.Accepted
-	}
 	if a.ID != uuid.Nil {
 		v.ID = &a.ID
 	}

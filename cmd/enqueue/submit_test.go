@@ -122,7 +122,7 @@ func TestSubmit(t *testing.T) {
 		"refused - line 6: is 5242880 bytes long",
 		"known " + id(1) + " " + key(1),
 		"conflict " + id(2) + " " + key(2) + " value is \"",
-		"accepted - -",
+		"refreshed - -",
 		"refused ",
 		"accepted " + id(4) + " " + key(4),
 	} {
@@ -150,7 +150,7 @@ func TestSubmitJSON(t *testing.T) {
 		`{"verdict":"conflict","line":3,"id":"` + id + `","key":"` + key(1) + `","field":"value","problem":"is \"95\" in the committed job and \"3\" in this one"}`,
 		`{"verdict":"refused","line":4,"field":"agentId","problem":"is missing"}`,
 		`{"verdict":"refused","line":5,"problem":"is not JSON`,
-		`{"verdict":"accepted","line":6}`,
+		`{"verdict":"refreshed","line":6}`,
 	} {
 		line := lines(out.String())[i]
 		if !strings.HasPrefix(line, want) || !json.Valid([]byte(line)) {
