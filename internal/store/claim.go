@@ -32,17 +32,17 @@ type Claim struct {
 	StartedAt     time.Time
 	LeaseUntil    time.Time // by Postgres' clock
 	Key           string
-	Job           job.Job  // if Bound is set, made from the event as the chain has it; else as it was sent
-	SealedHeaders []byte   // encrypted headers of the job's endpoint; nil: none
-	Source        Source   // sender of the job whose action (tool, endpoint, arguments) is used
-	Bound         bool     // Job was read from the chain, by the chain follower or by an earlier check (Bind)
-	Verified      bool     // the event is checked before the call: workers verified its chain when the job was accepted
-	Hints         int      // raised when others add a hint (Hint) or replace the job, so that Bind notices; 0: no hints
-	Corrected     []string // fields in which jobs that were sent differ from the event (Binding.Corrected)
+	Job           job.Job   // if Bound is set, made from the event as the chain has it; else as it was sent
+	SealedHeaders []byte    // encrypted headers of the job's endpoint; nil: none
+	Source        Source    // sender of the job whose action (tool, endpoint, arguments) is used
+	Bound         bool      // Job was read from the chain, by the chain follower or by an earlier check (Bind)
+	Verified      bool      // the event is checked before the call: workers verified its chain when the job was accepted
+	Hints         int       // raised when others add a hint (Hint) or replace the job, so that Bind notices; 0: no hints
+	Corrected     []string  // fields in which jobs that were sent differ from the event (Binding.Corrected)
 	CreatedAt     time.Time // when the delivery was accepted
-	Called        bool  // an earlier attempt called the agent, or may have called it
-	Epoch         int64 // the agent's epoch; data about the agent that was cached under a lower epoch is outdated
-	Enabled       bool  // false: an operator or Herald disabled the agent (herald.agents.enabled)
+	Called        bool      // an earlier attempt called the agent, or may have called it
+	Epoch         int64     // the agent's epoch; data about the agent that was cached under a lower epoch is outdated
+	Enabled       bool      // false: an operator or Herald disabled the agent (herald.agents.enabled)
 
 	Budget        int // number of this attempt in the delivery's budget of attempts, from 1; a replay starts a new one
 	FetchFailures int // attempts since the Budget began that could not fetch the feedback file (Outcome.FetchFailed)
