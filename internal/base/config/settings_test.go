@@ -50,12 +50,10 @@ func checkTable(t *testing.T, page, name, table string) {
 	heraldtest.Must(t, os.WriteFile(page, []byte(before+begin+table+end+after), 0o644))
 }
 
-// chainTable returns a row for the mainnets, one for the testnets, and one for each chain with registries of October
-// 2025.
+// chainTable returns a row for the mainnets and one for the testnets.
 func chainTable(t *testing.T) string {
 	var names [2][]string
 	var deployments [2]erc8004.Deployment
-	var legacy strings.Builder
 	row := func(b *strings.Builder, chains string, d erc8004.Deployment) {
 		fmt.Fprintf(b, "| %s | `%s` | `%s` | `%s` |\n", chains, d.Identity, d.Reputation, d.Validation)
 	}
@@ -70,15 +68,12 @@ func chainTable(t *testing.T) string {
 			t.Errorf("%s has other addresses than the chains before it", name)
 		}
 		names[i], deployments[i] = append(names[i], strconv.FormatUint(c.ID, 10)), d
-		if old, has := erc8004.LegacyDeployment(c.ID); has {
-			row(&legacy, name+", of October 2025", old)
-		}
 	}
 	var b strings.Builder
 	b.WriteString("| chains | IdentityRegistry | ReputationRegistry | ValidationRegistry |\n| --- | --- | --- | --- |\n")
 	row(&b, "[Mainnets](#confirmations)", deployments[0])
 	row(&b, "Testnets "+strings.Join(names[1], ", "), deployments[1])
-	return b.String() + legacy.String()
+	return b.String()
 }
 
 // paceTable returns an item for each default of the confirmations, with the mainnets that have it. It fails unless a

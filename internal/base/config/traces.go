@@ -90,8 +90,7 @@ func traceVariables() []variable {
 		{"OTEL_TRACES_EXPORTER", "",
 			"otlp: traces go to http://localhost:4318 if no endpoint is set. none: nothing is traced.", false,
 			setOneOf(func(c *Config) *string { return &c.Traces.exporter }, "otlp", "none")},
-		{"OTEL_TRACES_SAMPLER", "parentbased_always_on", "Selects the deliveries to trace: " + samplers + ". The parent " +
-			"is the traceparent that came with a job.", false,
+		{"OTEL_TRACES_SAMPLER", "parentbased_always_on", "Selects the deliveries to trace: " + samplers + ".", false,
 			func(_ *Config, s string) string {
 				if !slices.Contains(strings.Split(samplers, ", "), s) {
 					return "must be one of " + samplers

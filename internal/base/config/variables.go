@@ -109,12 +109,13 @@ func listVariables() []variable {
 				"at most half while other endpoints of the origin need calls.", false,
 			setNumber(func(c *Config) *int { return &c.EndpointInflight }, 1, 10000)},
 		{"HERALD_ENDPOINT_RATE", "100",
-			"Calls per second to one origin, from all workers together. Further calls wait at no cost " +
-				"(throttled).", false,
+			"Calls per second to one origin, from all workers together. Further calls wait (throttled) without " +
+				"using an attempt.", false,
 			setNumber(func(c *Config) *int { return &c.EndpointRate }, 1, 1000000)},
 		{"HERALD_EFFORT_BUDGET", "60s",
 			"Worker time that one agent may use per minute, from all workers together: calls, connections, " +
-				"tool lists, files. Further deliveries wait at no cost (over_budget). 1s to 1h; 0 or off: no limit.", false,
+				"tool lists, files. Further deliveries wait (over_budget) without using an attempt. 0 or off: no " +
+				"limit.", false,
 			setEffortBudget},
 		{"HERALD_BATCH", "50",
 			"Maximum number of deliveries in one call of agent.receiveFeedbackBatch. 1: each is sent alone.", false,
@@ -154,9 +155,9 @@ func listVariables() []variable {
 				"file is delivered, with the result of the verification.", false,
 			setOneOf(func(c *Config) *string { return &c.HashPolicy }, "strict", "require", "annotate")},
 		{"HERALD_BINDING", "warn",
-			"For agents whose endpoint does not confirm that it is theirs (docs/agent.md). warn: all such " +
-				"agents of one origin share one call at a time and a tenth of HERALD_ENDPOINT_RATE. require: their " +
-				"deliveries are rejected (endpoint_unverified). off: Herald does not check. A job's " +
+			"Treatment of agents whose endpoint does not confirm that it is theirs (docs/agent.md). warn: all " +
+				"such agents of one origin share one call at a time and a tenth of HERALD_ENDPOINT_RATE. require: " +
+				"their deliveries are rejected (endpoint_unverified). off: Herald does not check. A job's " +
 				"action.endpoint counts as unconfirmed, unless the servers file has the same URL.", false,
 			setOneOf(func(c *Config) *string { return &c.Binding }, "off", "warn", "require")},
 		{"HERALD_REDIS_INTAKE", "jobs",
