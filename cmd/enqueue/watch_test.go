@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math/big"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/agentherald/herald/internal/store"
@@ -15,24 +14,6 @@ import (
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
-
-// output is the output of a command that is still running.
-type output struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.String()
-}
 
 // TestReadChain checks that watch enqueues past and new events, cancels removed ones, and ends on a signal. backfill
 // reads a range, reports known deliveries, and ends.
@@ -53,7 +34,7 @@ func TestReadChain(t *testing.T) {
 		fmt.Sprintf("IDENTITY_REGISTRY_%d=%s", id, d.Identity), fmt.Sprintf("REPUTATION_REGISTRY_%d=%s", id, d.Reputation)}
 
 	give()
-	var stdout, stderr output
+	var stdout, stderr heraldtest.Log
 	ctx, interrupt := context.WithCancel(t.Context())
 	code := make(chan int, 1)
 	go func() {

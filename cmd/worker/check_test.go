@@ -73,6 +73,19 @@ func newReceiver(t testing.TB, herald string, adapt func(*receiver)) (*receiver,
 	return r, srv.URL + "/mcp"
 }
 
+// guarded makes each HTTP request to a receiver go through guard, which gets its body.
+func guarded(guard func(known *callers.Verifier, next http.Handler, w http.ResponseWriter, r *http.Request, body []byte)) func(*receiver) {
+	return func(r *receiver) {
+		r.guard = func(known *callers.Verifier, next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				r.Body = io.NopCloser(bytes.NewReader(body))
+				guard(known, next, w, r, body)
+			})
+		}
+	}
+}
+
 func (r *receiver) receive(ctx context.Context, call mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	args := call.GetArguments()
 	elements, batch := args["deliveries"].([]any)
@@ -243,51 +256,30 @@ func TestCheckFindsFaults(t *testing.T) {
 		"retractions refused": {"revocation", "UNIQUE constraint failed", func(r *receiver) {
 			r.handle["agent.receiveRevocation"] = isError(func(_ bool, args map[string]any) bool { return args["reason"] == "reorg" })
 		}},
-		"everyone served": {"unsigned", "it took a request without a signature", func(r *receiver) {
-			r.guard = func(known *callers.Verifier, next http.Handler) http.Handler {
-				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					if r.Header.Get("Signature") == "" {
-						next.ServeHTTP(w, r)
-						return
-					}
-					known.Require(next).ServeHTTP(w, r)
-				})
+		"everyone served": {"unsigned", "it took a request without a signature", guarded(func(known *callers.Verifier, next http.Handler, w http.ResponseWriter, r *http.Request, _ []byte) {
+			if r.Header.Get("Signature") != "" {
+				next = known.Require(next)
 			}
-		}},
-		"the digest not compared": {"altered", "it took a request whose body was changed after it was signed", func(r *receiver) {
-			r.guard = func(known *callers.Verifier, next http.Handler) http.Handler {
-				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					body, _ := io.ReadAll(r.Body)
-					r.Body = io.NopCloser(bytes.NewReader(bytes.TrimSuffix(body, []byte(" ")))) // undoes the change
-					known.Require(next).ServeHTTP(w, r)
-				})
+			next.ServeHTTP(w, r)
+		})},
+		"the digest not compared": {"altered", "it took a request whose body was changed after it was signed", guarded(func(known *callers.Verifier, next http.Handler, w http.ResponseWriter, r *http.Request, body []byte) {
+			r.Body = io.NopCloser(bytes.NewReader(bytes.TrimSuffix(body, []byte(" ")))) // undoes the change
+			known.Require(next).ServeHTTP(w, r)
+		})},
+		"the signature not verified": {"altered", "it took a request with an invalid signature", guarded(func(_ *callers.Verifier, next http.Handler, w http.ResponseWriter, r *http.Request, body []byte) {
+			if r.Header.Get("Signature") == "" || bytes.HasSuffix(body, []byte(" ")) {
+				w.WriteHeader(http.StatusUnauthorized)
+				return
 			}
-		}},
-		"the signature not verified": {"altered", "it took a request with an invalid signature", func(r *receiver) {
-			r.guard = func(_ *callers.Verifier, next http.Handler) http.Handler {
-				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					body, _ := io.ReadAll(r.Body)
-					r.Body = io.NopCloser(bytes.NewReader(body))
-					if r.Header.Get("Signature") == "" || bytes.HasSuffix(body, []byte(" ")) {
-						w.WriteHeader(http.StatusUnauthorized)
-						return
-					}
-					next.ServeHTTP(w, r)
-				})
+			next.ServeHTTP(w, r)
+		})},
+		"errors as pages": {"errors", "to wrong arguments or an unknown tool (agent.receiveNothing): calling the agent's tool: the agent answered HTTP 500", guarded(func(known *callers.Verifier, next http.Handler, w http.ResponseWriter, r *http.Request, body []byte) {
+			if bytes.Contains(body, []byte("receiveNothing")) {
+				http.Error(w, "<html>something went wrong</html>", http.StatusInternalServerError)
+				return
 			}
-		}},
-		"errors as pages": {"errors", "to wrong arguments or an unknown tool (agent.receiveNothing): calling the agent's tool: the agent answered HTTP 500", func(r *receiver) {
-			r.guard = func(known *callers.Verifier, next http.Handler) http.Handler {
-				return known.Require(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					body, _ := io.ReadAll(r.Body)
-					if r.Body = io.NopCloser(bytes.NewReader(body)); bytes.Contains(body, []byte("receiveNothing")) {
-						http.Error(w, "<html>something went wrong</html>", http.StatusInternalServerError)
-						return
-					}
-					next.ServeHTTP(w, r)
-				}))
-			}
-		}},
+			known.Require(next).ServeHTTP(w, r)
+		})},
 		"a slow answer": {"time", "agent.receiveValidation did not answer within 1 s", func(r *receiver) {
 			r.handle["agent.receiveValidation"] = func(ctx context.Context, _ bool, _ map[string]any) (*mcp.CallToolResult, error) {
 				<-ctx.Done()
@@ -322,16 +314,12 @@ func TestCheckToken(t *testing.T) {
 	d, herald := newCheckDesk(t)
 	var mu sync.Mutex
 	var sent []string
-	_, url := newReceiver(t, herald, func(r *receiver) {
-		r.guard = func(_ *callers.Verifier, next http.Handler) http.Handler {
-			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				mu.Lock()
-				sent = append(sent, r.Header.Get("Authorization"))
-				mu.Unlock()
-				next.ServeHTTP(w, r)
-			})
-		}
-	})
+	_, url := newReceiver(t, herald, guarded(func(_ *callers.Verifier, next http.Handler, w http.ResponseWriter, r *http.Request, _ []byte) {
+		mu.Lock()
+		sent = append(sent, r.Header.Get("Authorization"))
+		mu.Unlock()
+		next.ServeHTTP(w, r)
+	}))
 	d.lists(fmt.Sprintf(`{"8453:42":{"transport":"http","url":%q}}`, url))
 	d.answers(0, "is stored for", canary, "y\n", "token", "set", "8453:42", "--origin", url)
 	for target, want := range map[string]string{url: "", "8453:42": "Bearer " + canary} {
@@ -363,25 +351,6 @@ func TestCheckWithoutStore(t *testing.T) {
 		all := verdicts(decode[inspect.CheckReport](t, out))
 		if code != 0 || all["unsigned"] != "skipped" || all["altered"] != "skipped" || all["feedback"] != "ok" {
 			t.Errorf("exit code %d, %v\n%s", code, all, errs)
-		}
-	}
-}
-
-func TestCheckMisuse(t *testing.T) {
-	t.Parallel()
-	for args, says := range map[string]string{
-		"agent check":                                    "<target>",
-		"agent check 8453":                               "is not CHAIN:AGENT",
-		"agent check ftp://a.example":                    "must be an http or https URL",
-		"agent check https://u:hunter2@a.example":        "holds a user or password",
-		"agent check 8453:42 --transport=sse":            "--transport is for a URL",
-		"agent check https://a.example --as=x":           "is not CHAIN:AGENT",
-		"agent check 8453:42":                            "RPC_URL_8453",
-		"agent check https://a.example --transport=xyzz": "--transport",
-	} {
-		code, out, errs := worker(t, []string{"HERALD_DATA=" + t.TempDir()}, strings.Fields(args)...)
-		if code != exitMisuse || !strings.Contains(errs, says) || strings.Contains(out+errs, "hunter2") {
-			t.Errorf("%s: exit code %d\n%s%s", args, code, out, errs)
 		}
 	}
 }

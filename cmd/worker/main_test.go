@@ -71,10 +71,6 @@ func TestExitCodes(t *testing.T) {
 		"a bad setting":     {[]string{"HERALD_CONCURRENCY=many"}, []string{"config"}, 2, "HERALD_CONCURRENCY"},
 		"config":            {[]string{"HERALD_API_TOKEN=hunter2"}, []string{"config"}, 0, "HERALD_CONCURRENCY"},
 		"keys":              {nil, []string{"keys", "init", "--cleartext"}, 0, ""},
-		"not an agent":      {nil, []string{"delivery", "list", "--agent", "42"}, 2, "CHAIN:AGENT"},
-		"not an id":         {nil, []string{"delivery", "show", "42"}, 2, "not a delivery id"},
-		"no such limit":     {nil, []string{"delivery", "list", "--limit", "0"}, 2, "--limit"},
-		"not a status":      {nil, []string{"delivery", "list", "--status", "lost"}, 2, `unknown status "lost"; one of queued, `},
 		"no listener":       {[]string{"HERALD_LISTEN=0.0.0.0:0"}, nil, 1, "HERALD_API_TOKEN"},
 	} {
 		code, out, errs := worker(t, c.env, c.args...)
@@ -149,20 +145,6 @@ func TestOperatorCommands(t *testing.T) {
 	good, bad := deliveries(t, url)
 	if out := must("delivery", "list"); !strings.Contains(out, good.String()) || !strings.Contains(out, bad.String()) || strings.Index(out, good.String()) < strings.Index(out, bad.String()) {
 		t.Errorf("list: %s", out)
-	}
-	first := must("delivery", "list", "--limit", "1")
-	_, cursor, more := strings.Cut(strings.TrimSpace(first), "more: --cursor ")
-	if !more || !strings.Contains(first, bad.String()) {
-		t.Fatalf("first page: %s", first)
-	}
-	if out := must("delivery", "list", "--limit", "1", "--cursor", cursor); !strings.Contains(out, good.String()) || strings.Contains(out, "more:") {
-		t.Errorf("second page: %s", out)
-	}
-	if out := must("delivery", "list", "--agent", "8453:42", "--status", "delivered"); !strings.Contains(out, good.String()) || strings.Contains(out, bad.String()) {
-		t.Errorf("filtered: %s", out)
-	}
-	if out := must("delivery", "list", "--reason", "invalid_job"); !strings.Contains(out, bad.String()) || strings.Contains(out, good.String()) {
-		t.Errorf("by reason: %s", out)
 	}
 	show := must("delivery", "show", good.String())
 	for _, want := range []string{"delivered", "attempt 1", "eip155:8453:", "raw cid", "value, clientAddress: the event wins"} {

@@ -246,31 +246,11 @@ func TestProbeByChain(t *testing.T) {
 	probe(0, "as --url says", "--url", a.URL+"/mcp", "8453:1")
 	probe(0, "verdict: a delivery is rejected (address_blocked)", "--url", "https://169.254.169.254/", "8453:1")
 	probe(2, "RPC_URL_8453", "8453:1")
+	probe(1, "not found: the registry has no such agent", "31337:999")
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
 		t.Errorf("something is left in the data folder: %v %v", entries, err)
 	}
 	heraldtest.Equal(t, "calls without --send", len(a.received()), 0)
-}
-
-func TestProbeMisuse(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct{ args, says string }{
-		"nobody":                 {"agent probe", "agent"},
-		"no kind":                {"agent probe 8453:1 --kind=Feedback", "--kind"},
-		"a tool of others":       {"agent probe 8453:1 --tool=transfer", "action.toolName"},
-		"a transport alone":      {"agent probe 8453:1 --transport=sse", "--transport is for a URL"},
-		"a transport of others":  {"agent probe 8453:1 --url=https://a.example --transport=stdio", "--transport"},
-		"no URL":                 {"agent probe 8453:1 --url=a.example", "the URL must be an http or https URL"},
-		"a URL with a password":  {"agent probe 8453:1 --url=https://u:hunter2@a.example", "the URL holds a user or password"},
-		"too wide":               {"agent probe 8453:" + strings.Repeat("9", 78), "wider than 256 bits"},
-		"an unknown chain":       {"agent probe 31337:42", "IDENTITY_REGISTRY_31337"},
-		"a registry's wrong sum": {"agent probe 8453:42 --registry 0x8004a169FB4a3325136EB29fA0ceB6D2e539a432", "right checksum"},
-	} {
-		code, out, errs := worker(t, []string{"HERALD_DATA=" + t.TempDir()}, strings.Fields(c.args)...)
-		if code != exitMisuse || !strings.Contains(errs, c.says) || strings.Contains(out+errs, "hunter2") {
-			t.Errorf("%s: exit code %d\n%s%s", name, code, out, errs)
-		}
-	}
 }
 
 func TestToolWords(t *testing.T) {

@@ -209,30 +209,6 @@ func TestAgentResolve(t *testing.T) {
 	}
 }
 
-func TestResolveMisuse(t *testing.T) {
-	t.Parallel()
-	p := newSurroundings(t, false)
-	for name, c := range map[string]struct {
-		args []string
-		says string
-	}{
-		"nothing":          {nil, "name an agent"},
-		"both":             {[]string{"--uri=ipfs://x", "8453:42"}, "leave the agent out"},
-		"a registry too":   {[]string{"--uri=ipfs://x", "--registry=0x00000000000000000000000000000000000000aa"}, "leave the agent out"},
-		"a hash alone":     {[]string{"--hash=0x00", "8453:42"}, "--hash is for --uri"},
-		"no hash":          {[]string{"--uri=data:,x", "--hash=0x00"}, "is no hash"},
-		"no agent":         {[]string{"42"}, "CHAIN:AGENT"},
-		"too wide":         {[]string{"8453:" + strings.Repeat("9", 78)}, "wider than 256 bits"},
-		"no registry":      {[]string{"31337:1"}, "IDENTITY_REGISTRY_31337"},
-		"no node":          {[]string{"8453:42"}, "RPC_URL_8453"},
-		"a wrong registry": {[]string{"--registry=0x12", "8453:42"}, "--registry"},
-	} {
-		if out, errs := p.resolve(2, nil, c.args...); out != "" || !strings.Contains(errs, c.says) {
-			t.Errorf("%s: %s%s", name, out, errs)
-		}
-	}
-}
-
 func TestResolveURI(t *testing.T) {
 	t.Parallel()
 	p := newSurroundings(t, false)

@@ -1,12 +1,9 @@
 package app
 
 import (
-	"context"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -40,16 +37,10 @@ func TestBindingPolicy(t *testing.T) {
 			heraldtest.Receive(t, "the call", a.begun)
 		}
 		second := accept(t, w, feedback(t, net, a.URL))
-		ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
-		var d store.Delivery
-		heraldtest.AwaitState(t, func() bool {
-			var err error
-			d, err = w.Store.Delivery(ctx, second)
-			return err == nil && d.Status == c.status && d.Reason == c.reason && (c.status != store.Running || len(a.begun) > 0)
-		}, func() string {
-			return fmt.Sprintf("%v: the second delivery is %s %s: %s", c.env, d.Status, d.Reason, d.Error)
+		t.Log(c.env)
+		d := until(t, w.Store, second, func(d store.Delivery) bool {
+			return d.Status == c.status && d.Reason == c.reason && (c.status != store.Running || len(a.begun) > 0)
 		})
-		cancel()
 		if c.status == store.Rejected && !strings.Contains(d.Error, a.URL+"/.well-known/agent-registration.json") {
 			t.Errorf("its author is told %q", d.Error)
 		}

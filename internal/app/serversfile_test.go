@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -48,14 +47,7 @@ func TestServersFile(t *testing.T) {
 	r := runWith(t, Options{ServersTicks: looks}, env...)
 	w := r.up()
 	id := accept(t, w, line)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	var d store.Delivery
-	heraldtest.AwaitState(t, func() bool {
-		var err error
-		d, err = w.Store.Delivery(ctx, id)
-		return err == nil && d.Status == store.Held && d.Reason == "agent_disabled"
-	}, func() string { return fmt.Sprintf("%s %s: %s", d.Status, d.Reason, d.Error) })
+	until(t, w.Store, id, func(d store.Delivery) bool { return d.Status == store.Held && d.Reason == "agent_disabled" })
 
 	write("{\n")
 	look()
@@ -118,14 +110,9 @@ func TestServersFileReleases(t *testing.T) {
 	w := r.up()
 	held := func(id uuid.UUID, dispatch int) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		var d store.Delivery
-		heraldtest.AwaitState(t, func() bool {
-			var err error
-			d, err = w.Store.Delivery(ctx, id)
-			return err == nil && d.Status == store.Held && d.Dispatch >= dispatch && d.Reason == "auth_required" && strings.Contains(d.Error, "correct its auth or headers in the servers file")
-		}, func() string { return fmt.Sprintf("%s %s: %s", d.Status, d.Reason, d.Error) })
+		until(t, w.Store, id, func(d store.Delivery) bool {
+			return d.Status == store.Held && d.Dispatch >= dispatch && d.Reason == "auth_required" && strings.Contains(d.Error, "correct its auth or headers in the servers file")
+		})
 	}
 	one, two := accept(t, w, first), accept(t, w, second)
 	held(one, 1)

@@ -78,16 +78,22 @@ func accept(t testing.TB, w *Worker, line []byte) uuid.UUID {
 	return got[0].ID
 }
 
-func delivered(t testing.TB, st *store.Store, id uuid.UUID) store.Delivery {
+// until waits until a delivery is as the test wants it.
+func until(t testing.TB, st *store.Store, id uuid.UUID, is func(store.Delivery) bool) (d store.Delivery) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	var d store.Delivery
 	heraldtest.AwaitState(t, func() bool {
 		var err error
 		d, err = st.Delivery(ctx, id)
-		return err == nil && d.Status.Final()
+		return err == nil && is(d)
 	}, func() string { return fmt.Sprintf("the delivery is %s %s: %s", d.Status, d.Reason, d.Error) })
+	return d
+}
+
+func delivered(t testing.TB, st *store.Store, id uuid.UUID) store.Delivery {
+	t.Helper()
+	d := until(t, st, id, func(d store.Delivery) bool { return d.Status.Final() })
 	if d.Status != store.Delivered {
 		t.Fatalf("%s %s: %s", d.Status, d.Reason, d.Error)
 	}

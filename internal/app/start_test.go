@@ -2,7 +2,6 @@ package app
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -53,7 +52,7 @@ func TestStartsWithoutDeadChains(t *testing.T) {
 		t.Errorf("%v", degraded)
 	}
 	for id, delivery := range deliveries {
-		d := untilWaiting(t, w.Store, delivery)
+		d := until(t, w.Store, delivery, func(d store.Delivery) bool { return d.Status == store.Waiting })
 		if d.Reason != "chain_unavailable" {
 			t.Errorf("chain %d: %s %s: %s", id, d.Status, d.Reason, d.Error)
 		}
@@ -75,19 +74,6 @@ func ofChain(t testing.TB, line []byte, id int) []byte {
 	b, err := json.Marshal(j)
 	heraldtest.Must(t, err)
 	return b
-}
-
-func untilWaiting(t testing.TB, st *store.Store, id uuid.UUID) store.Delivery {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
-	defer cancel()
-	var d store.Delivery
-	heraldtest.AwaitState(t, func() bool {
-		var err error
-		d, err = st.Delivery(ctx, id)
-		return err == nil && d.Status == store.Waiting
-	}, func() string { return fmt.Sprintf("the delivery is %s %s: %s", d.Status, d.Reason, d.Error) })
-	return d
 }
 
 // TestAcceptsBeforeRedis checks that while Redis is unavailable at the start, commands find the embedded database by

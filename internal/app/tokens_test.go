@@ -1,8 +1,6 @@
 package app
 
 import (
-	"context"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -40,10 +38,7 @@ func TestStoredToken(t *testing.T) {
 	w := r.up()
 	line := feedback(t, net, door.URL)
 	id := accept(t, w, line)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	var d store.Delivery
-	heraldtest.AwaitState(t, func() bool { d, err = w.Store.Delivery(ctx, id); return err == nil && d.Status == store.Held }, func() string { return fmt.Sprintf("%+v", d) })
+	d := until(t, w.Store, id, func(d store.Delivery) bool { return d.Status == store.Held })
 	if d.Reason != "auth_required" {
 		t.Fatalf("%s: %s", d.Reason, d.Error)
 	}
@@ -54,11 +49,11 @@ func TestStoredToken(t *testing.T) {
 		Origin: netguard.CredentialOrigin(door.URL), Scheme: store.SchemeBearer, Header: "Authorization", ExpiresAt: &soon}
 	stored.Ciphertext, err = keys.Seal([]byte(token), stored.Binding())
 	heraldtest.Must(t, err)
-	n, tasks, err := w.Store.SetToken(ctx, stored)
+	n, tasks, err := w.Store.SetToken(t.Context(), stored)
 	if err != nil || n != 1 {
 		t.Fatal(n, err)
 	}
-	w.Intake.Dispatcher.Dispatch(ctx, tasks)
+	w.Intake.Dispatcher.Dispatch(t.Context(), tasks)
 	delivered(t, w.Store, id)
 	metrics := r.get("/metrics")
 	for _, want := range []string{`herald_tokens_expiring{state="soon"} 1`, `herald_tokens_expiring{state="expired"} 0`} {

@@ -218,6 +218,13 @@ func (w *renewing) tokenRequest() tokenRequest {
 	return tokenRequest{token: w.token, url: renewOrigin + "/mcp"}
 }
 
+// refusedRequest is a tokenRequest after the agent refused an access token.
+func (w *renewing) refusedRequest(access string) tokenRequest {
+	e := w.tokenRequest()
+	e.refused = secret.New("Bearer " + access)
+	return e
+}
+
 // wantSent checks the token that r sends, and the number of requests to the authorization server so far.
 func (w *renewing) wantSent(t testing.TB, r *renewer, e tokenRequest, want string, asked int) {
 	t.Helper()
@@ -531,8 +538,7 @@ func TestFreshAccessToken(t *testing.T) {
 	w := newRenewing(t, clientOf("feedback"))
 	r := w.newWorker()
 	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
-	first := w.tokenRequest()
-	first.refused = secret.New("Bearer access-1")
+	first := w.refusedRequest("access-1")
 	if r.refusesFresh(first) {
 		t.Error("one that was not refused before")
 	}
@@ -541,8 +547,7 @@ func TestFreshAccessToken(t *testing.T) {
 		t.Error("one that another delivery was refused, too, before there is a fresh one")
 	}
 	w.wantSent(t, r, first, "access-2", 2)
-	second := w.tokenRequest()
-	second.refused = secret.New("Bearer access-2")
+	second := w.refusedRequest("access-2")
 	if r.refusesFresh(first) || !r.refusesFresh(second) {
 		t.Error("not the one that took its place:", r.refusesFresh(first), r.refusesFresh(second))
 	}
@@ -559,8 +564,7 @@ func TestRotatedRefreshToken(t *testing.T) {
 	w.rotate = true
 	r := w.newWorker()
 	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
-	e := w.tokenRequest()
-	e.refused = secret.New("Bearer access-1")
+	e := w.refusedRequest("access-1")
 	r.invalidate(e)
 	w.wantSent(t, w.newWorker(), e, "access-2", 2)
 	e.refused = secret.New("Bearer access-2")
@@ -687,8 +691,7 @@ func TestDocumentKept(t *testing.T) {
 	w := newRenewing(t, clientOf("a"))
 	r := w.newWorker()
 	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
-	e := w.tokenRequest()
-	e.refused = secret.New("Bearer access-1")
+	e := w.refusedRequest("access-1")
 	w.noDocument = &oauth.MetadataError{URL: "x", Problem: "it is wrong"}
 	w.wantFailure(t, r, e, outcome.AuthRequired, "it is wrong", 1)
 	w.Advance(10 * time.Minute)
@@ -835,8 +838,7 @@ func TestIssuerNamedByAgent(t *testing.T) {
 	w := newRenewing(t, clientOf("a"))
 	r := w.newWorker()
 	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
-	e := w.tokenRequest()
-	e.refused = secret.New("Bearer access-1")
+	e := w.refusedRequest("access-1")
 	w.resource.Issuers = []string{"https://evil.example", "https://other.example"}
 	w.wantFailure(t, r, e, outcome.AuthRequired, "its authorization server is https://evil.example or https://other.example now, and the credential is for https://login.example", 1)
 	w.Advance(time.Hour)

@@ -226,7 +226,7 @@ func (k *worker) deliver(ctx context.Context, id uuid.UUID, n int) (note string,
 	return note, err
 }
 
-// mustDeliver is deliver for a task whose note begins with the given text. "" stands for no note.
+// mustDeliver is deliver for a task whose note begins with the given text, or has no note if it is empty.
 func (k *worker) mustDeliver(id uuid.UUID, n int, want string) {
 	k.t.Helper()
 	if note, err := k.deliver(k.t.Context(), id, n); err != nil || !strings.HasPrefix(note, want) || want == "" && note != "" {

@@ -11,6 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 )
 
 func enqueue(t testing.TB, q *Queue, task Task) {
@@ -161,4 +162,24 @@ func TestCheckServer(t *testing.T) {
 	if err := q.CheckServer(heraldtest.Within(t, 10*time.Second)); !errors.As(err, &unfit) {
 		t.Errorf("an evicting server: %v", err)
 	}
+	q.rdb.AddHook(oldServer{})
+	if err := q.CheckServer(heraldtest.Within(t, 10*time.Second)); !errors.As(err, &unfit) || unfit.Why != "Redis 6.0.16 is too old: Herald needs 6.2 or newer" {
+		t.Errorf("an old server: %v", err)
+	}
+}
+
+// oldServer answers every command INFO of a client.
+type oldServer struct{}
+
+func (oldServer) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (oldServer) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		cmd.(*redis.StringCmd).SetVal("redis_version:6.0.16\r\nredis_mode:standalone\r\n")
+		return nil
+	}
+}
+
+func (oldServer) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }

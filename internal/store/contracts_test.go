@@ -41,15 +41,11 @@ func TestContractsShareNothing(t *testing.T) {
 	a, b := inBlock(feedback(1, 1), 101, 'a'), ofOther(inBlock(feedback(2, 1), 101, 'a'))
 	one.read(100, 101, true, a)
 	two.read(100, 101, true, b)
-	if done := one.read(101, 102, true); len(done.Vanished) != 1 || done.Vanished[0].ID != a.ID() {
-		t.Errorf("%+v", done.Vanished)
-	}
+	one.loses(101, 102, a)
 	if d := read(t, s, b.ID()); d.Status != Queued {
 		t.Errorf("the other contract's delivery is %s", d.Status)
 	}
-	if done := two.read(101, 102, true); len(done.Vanished) != 1 || done.Vanished[0].ID != b.ID() {
-		t.Errorf("%+v", done.Vanished)
-	}
+	two.loses(101, 102, b)
 }
 
 // TestCursorsMoveTogether: cursors at the same height move in one transaction. If one of them has moved, none does, and
@@ -97,9 +93,7 @@ func TestBackfillCursor(t *testing.T) {
 		t.Errorf("after the last block: %+v, %v", list, err)
 	}
 	follows.read(97, 111, true, goes)
-	if done := follows.read(96, 112, true); len(done.Vanished) != 1 || done.Vanished[0].ID != goes.ID() {
-		t.Errorf("%+v", done.Vanished)
-	}
+	follows.loses(96, 112, goes)
 	for _, j := range []job.Job{stays, other} {
 		if d := read(t, s, j.ID()); d.Status != Queued {
 			t.Errorf("%s is %s", d.Key, d.Status)
@@ -122,16 +116,11 @@ func TestBackfillYields(t *testing.T) {
 	if n := value[int](t, s, `SELECT block_number::int FROM herald.chain_events WHERE delivery_id = $1 AND state = 'canonical'`, high.ID()); n != 97 {
 		t.Errorf("the backfill moved the event to block %d", n)
 	}
-	done := backfill.read(92, 110, true)
-	if len(done.Vanished) != 1 || done.Vanished[0].ID != low.ID() {
-		t.Errorf("%+v", done.Vanished)
-	}
+	backfill.loses(92, 110, low)
 	if d := read(t, s, high.ID()); d.Status != Queued {
 		t.Errorf("the event that the contract's cursor has read is %s", d.Status)
 	}
-	if done := follows.read(97, 99, true); len(done.Vanished) != 1 || done.Vanished[0].ID != high.ID() {
-		t.Errorf("%+v", done.Vanished)
-	}
+	follows.loses(97, 99, high)
 }
 
 // TestLocksOfOneConnection: one connection holds all locks of a process. A lock that is held is refused, to this

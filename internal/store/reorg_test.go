@@ -51,6 +51,14 @@ func (r *chainReader) read(from, to uint64, atHead bool, jobs ...job.Job) Advanc
 	return done
 }
 
+// loses reads blocks which show that the chain has lost the event of one job.
+func (r *chainReader) loses(from, to uint64, j job.Job) {
+	r.Helper()
+	if done := r.read(from, to, true); len(done.Vanished) != 1 || done.Vanished[0].ID != j.ID() {
+		r.Errorf("%+v", done.Vanished)
+	}
+}
+
 // bring sets a delivery to the named state.
 func bring(t *testing.T, s *Store, id uuid.UUID, state string) {
 	t.Helper()

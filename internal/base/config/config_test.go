@@ -279,6 +279,7 @@ func TestRefuses(t *testing.T) {
 		// These settings contradict each other.
 		{[]string{"HERALD_LEASE=1m"}, "HERALD_LEASE: 1m0s is shorter than a call and its margin (HERALD_CALL_TIMEOUT 30s + HERALD_LEASE_MARGIN 1m0s): set it to 1m30s or more"},
 		{[]string{"HERALD_DB_POOL=32"}, "HERALD_DB_POOL: 32 connections are too few for HERALD_CONCURRENCY 32: set it to 36 or more"},
+		{[]string{"HERALD_RETENTION=240h"}, "HERALD_RETENTION: 240h0m0s is shorter than HERALD_EXPIRY 720h0m0s: attempts of deliveries that are not final would be dropped. Set it to 720h0m0s or more"},
 		{[]string{"HERALD_WATCH=base"}, `HERALD_WATCH: "base" is not a chain id`},
 		{[]string{"HERALD_WATCH=8453"}, "HERALD_WATCH: names chain 8453, which has no node: set RPC_URL_8453, or take the chain out"},
 		{[]string{db, "HERALD_KEYSET=" + keys}, "REDIS_URL: is not set although DATABASE_URL is: set it, or HERALD_QUEUE=embedded"},
