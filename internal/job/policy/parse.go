@@ -153,11 +153,11 @@ func (p *parser) readRule(v *strictjson.Value) Rule {
 			list = []*strictjson.Value{m}
 		}
 		p.refuseUnless(m, len(list) > 0, "is an empty list, which no event matches")
-		alternatives := make([]func(*Event) bool, len(list))
+		c := condition{m.Name, make([]func(*Event) bool, len(list))}
 		for i, e := range list {
-			alternatives[i] = p.readCondition(m.Name, e)
+			c.alternatives[i] = p.readCondition(m.Name, e)
 		}
-		r.conditions = append(r.conditions, alternatives)
+		r.conditions = append(r.conditions, c)
 	}
 	if (o.Get("min") != nil || o.Get("max") != nil) && o.Get("tag1") == nil && o.Get("tag2") == nil {
 		p.warnings = append(p.warnings, when.Path()+": compares all tags' values, which have no common unit: add a tag")

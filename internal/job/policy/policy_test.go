@@ -157,6 +157,29 @@ func TestLevelsDecide(t *testing.T) {
 	}
 }
 
+// TestAnyEvent checks which rules skip all events of an agent. A rule with other conditions may deliver one of them.
+func TestAnyEvent(t *testing.T) {
+	t.Parallel()
+	const skip, other, noise, good = `{"action":"skip","when":{"agent":"8453:42"}}`, `{"action":"skip","when":{"agent":"8453:43"}}`,
+		`{"action":"skip","when":{"tag1":"noise"}}`, `{"action":"deliver","when":{"tag1":"good","agent":"42"}}`
+	for _, c := range []struct {
+		operator, own string // filters
+		want          policy.Decision
+	}{
+		{skip, "", policy.Decision{Skip: true, Level: policy.Operator, Rule: 1}},
+		{other + "," + noise + `,{"action":"skip"}`, "", policy.Decision{Skip: true, Level: policy.Operator, Rule: 3}},
+		{other + "," + noise, "", policy.Decision{}},
+		{good + "," + skip, "", policy.Decision{Level: policy.Operator, Rule: 1}},
+		{good, `{"action":"skip","when":{"chain":8453}}`, policy.Decision{Skip: true, Level: policy.Own, Rule: 1}},
+		{`{"action":"skip","when":{"kind":"FeedbackRevoked"}}`, noise, policy.Decision{}},
+	} {
+		l := policy.Levels{Operator: mustParse(t, `{"filters":[`+c.operator+`]}`), Own: mustParse(t, `{"filters":[`+c.own+`]}`)}
+		if got := l.Decide(policy.Event{Chain: 8453, Agent: "42"}); got != c.want {
+			t.Errorf("operator %s, agent %s: %+v, want %+v", c.operator, c.own, got, c.want)
+		}
+	}
+}
+
 func TestLevelsSettings(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ standard, operator, own, want string }{
