@@ -19,9 +19,9 @@ func TestAgentPolicy(t *testing.T) {
 	write(t, operators, `{"onUnknown":"hold","filters":[{"action":"deliver","when":{"tag1":"good"}}]}`)
 	write(t, own, `{"filters":[{"action":"skip"}]}`)
 	d.env = append(d.env, "HERALD_POLICY_FILE="+fallback)
-	const first, second = `operator 1 {"when":{"tag1":"good"},"action":"deliver"}`, `default - {"maxPerSecond":9} default 1 {"action":"skip","when":{"tag1":"noise"}}`
+	const first, second = `operator 1 {"action":"deliver","when":{"tag1":"good"}}`, `default - {"maxPerSecond":9} default 1 {"action":"skip","when":{"tag1":"noise"}}`
 	d.says(0, second, "agent", "policy", "8453:42")
-	d.says(0, `onUnknown=hold order=strict LEVEL RULE CONTENT operator - {"onUnknown":"hold"} operator 1 {"action":"deliver","when":{"tag1":"good"}} `+second, "agent", "policy", "8453:42", "--file", operators)
+	d.says(0, `onUnknown=hold order=strict LEVEL RULE CONTENT operator - {"onUnknown":"hold"} `+first+" "+second, "agent", "policy", "8453:42", "--file", operators)
 	d.says(0, first+" "+second, "agent", "policy", "8453:42")
 	d.says(0, second+` agent 1 {"action":"skip"}`, "agent", "policy", "8453:42", "--file", own, "--own")
 	d.says(0, `onUnknown=resend order=off LEVEL RULE CONTENT operator - {"onUnknown":"resend","order":"off"} `+first, "agent", "policy", "8453:42", "onUnknown=resend", "order=off")

@@ -107,9 +107,13 @@ func LoadPolicy(path string) (p policy.Policy, warnings []string, err error) {
 // AgentLevel is the policy of one level that applies to an agent. The levels of an agent are in the order in which
 // Herald asks their filters.
 type AgentLevel struct {
-	Level  policy.Level  `json:"level"`
-	Policy policy.Policy `json:"policy"`
+	Level   policy.Level  `json:"level"`
+	Policy  policy.Policy `json:"policy"`
+	Skipped []int         `json:"skipped"` // for each filter: how many of the agent's newest maxCounted deliveries it ended
 }
+
+// maxCounted bounds the deliveries that AgentLevel.Skipped counts.
+const maxCounted = 1000
 
 // parsePolicy parses settings of the form NAME=VALUE.
 func parsePolicy(settings []string) (p store.Policy, err error) {
@@ -201,12 +205,22 @@ func (o *Operator) changePolicy(ctx context.Context, ref AgentRef, actor string,
 	out.Policy = new(l.Settings())
 	out.Policy.OnUnknown = cmp.Or(out.Policy.OnUnknown, store.OnUnknownResend)
 	out.Policy.Order = cmp.Or(out.Policy.Order, map[bool]string{true: store.OrderStrict, false: store.OrderOff}[o.Settings.StrictOrder])
-	for _, level := range []AgentLevel{{policy.Operator, l.Operator}, {policy.Default, l.Default}, {policy.Own, l.Own}} {
+	counted, countErr := st.Deliveries(ctx, store.Filter{ChainID: &g.ChainID, AgentID: g.ID, Limit: maxCounted})
+	for _, level := range []AgentLevel{{Level: policy.Operator, Policy: l.Operator}, {Level: policy.Default, Policy: l.Default}, {Level: policy.Own, Policy: l.Own}} {
+		level.Skipped = make([]int, len(level.Policy.Filters))
+		for i := range level.Skipped {
+			why := l.DescribeRule(policy.Decision{Level: level.Level, Rule: i + 1})
+			for _, d := range counted {
+				if d.Reason == outcome.Filtered && d.Error == why && d.IdentityRegistry == g.Registry {
+					level.Skipped[i]++
+				}
+			}
+		}
 		if level.Policy.String() != "{}" {
 			out.Levels = append(out.Levels, level)
 		}
 	}
-	return out, errors.Join(err, readErr)
+	return out, errors.Join(err, readErr, countErr)
 }
 
 // readLevels returns the policies that apply to the agent with this row. The default policy is that of this process'

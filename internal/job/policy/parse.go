@@ -81,7 +81,8 @@ func (p *parser) refuseUnless(v *strictjson.Value, ok bool, problem string, args
 	}
 }
 
-// readObject returns the object v. It refuses members whose names are not in known.
+// readObject returns the object v. It sorts the members by name, because Postgres does not keep their order, and the text
+// of a rule must not depend on it. It refuses members whose names are not in known.
 func (p *parser) readObject(v *strictjson.Value, known ...string) *strictjson.Object {
 	o, ok := v.Object()
 	if p.refuseUnless(v, ok, "must be an object"); !ok {
@@ -90,6 +91,7 @@ func (p *parser) readObject(v *strictjson.Value, known ...string) *strictjson.Ob
 	if m := o.FirstUnknown(known...); m != nil {
 		p.refuseUnless(m, false, "is unknown: use one of %s", strings.Join(known, ", "))
 	}
+	slices.SortStableFunc(o.Members, func(a, b *strictjson.Value) int { return strings.Compare(a.Name, b.Name) })
 	return o
 }
 
@@ -133,9 +135,9 @@ func (p *parser) readPolicy(v *strictjson.Value, level Level) (out Policy) {
 	return out
 }
 
-func (p *parser) readRule(v *strictjson.Value) Rule {
+func (p *parser) readRule(v *strictjson.Value) (r Rule) {
 	o := p.readObject(v, "action", "when")
-	r := Rule{text: string(v.Encode())}
+	defer func() { r.text = string(v.Encode()) }() // after its objects were sorted
 	if action := o.Get("action"); action != nil {
 		r.Skip = p.readChoice(action, "deliver", "skip") == "skip"
 	} else {

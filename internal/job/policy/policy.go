@@ -45,7 +45,7 @@ func (p Policy) Disables() bool { return p.Enabled != nil && !*p.Enabled }
 // Rule is one filter. An event matches if it matches all conditions of the rule.
 type Rule struct {
 	Skip       bool        // false: deliver
-	text       string      // compact JSON, as in the document
+	text       string      // compact JSON with sorted members
 	conditions []condition // the members of "when"
 	// followUps: the rule has a kind and no condition on tags, value or file. Only such a rule also applies to
 	// revocations and responses, which have no tags: otherwise a rule that delivers only some tags would hide the
@@ -164,6 +164,11 @@ func (l Levels) SkipJob(j job.Job) (d Decision, why string) {
 	if d = l.Decide(EventOf(j)); !d.Skip {
 		return d, ""
 	}
+	return d, l.DescribeRule(d)
+}
+
+// DescribeRule returns the sentence about the rule of a decision that skips an event. It is the error of the delivery.
+func (l Levels) DescribeRule(d Decision) string {
 	name, p := "the default policy", l.Default
 	switch d.Level {
 	case Operator:
@@ -171,7 +176,7 @@ func (l Levels) SkipJob(j job.Job) (d Decision, why string) {
 	case Own:
 		name, p = "the agent's own policy", l.Own
 	}
-	return d, fmt.Sprintf("rule %d of %s skips the event: %s", d.Rule, name, text.Excerpt(p.Filters[d.Rule-1].text, maxRuleText))
+	return fmt.Sprintf("rule %d of %s skips the event: %s", d.Rule, name, text.Excerpt(p.Filters[d.Rule-1].text, maxRuleText))
 }
 
 // Override returns p with the fields that are set in o, and with the filters of o before those of p.

@@ -300,7 +300,7 @@ func TestCanonicalForm(t *testing.T) {
 	for document, want := range map[string]string{
 		` { "filters" : [ ] } `: `{}`,
 		`{"order":"off","maxPerSecond":2.50,"pauseUntil":"2030-01-01T01:00:00.000+01:00","enabled":false}`: `{"enabled":false,"order":"off","maxPerSecond":2.5,"pauseUntil":"2030-01-01T00:00:00Z"}`,
-		`{"filters":[{"when":{"tag1":["a", "b*"],"min":1.50},"action":"skip"}],"batchSize":7}`:             `{"batchSize":7,"filters":[{"when":{"tag1":["a","b*"],"min":1.50},"action":"skip"}]}`,
+		`{"filters":[{"when":{"tag1":["a", "b*"],"min":1.50},"action":"skip"}],"batchSize":7}`:             `{"batchSize":7,"filters":[{"action":"skip","when":{"min":1.50,"tag1":["a","b*"]}}]}`,
 	} {
 		if got := mustParse(t, document).String(); got != want {
 			t.Errorf("%s: got %s, want %s", document, got, want)
