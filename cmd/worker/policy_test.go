@@ -66,6 +66,14 @@ func TestPolicyTest(t *testing.T) {
 	d.says(0, "2 delivered, 1 skipped, 0 without a job", "policy", "test", policy)
 	d.says(0, "1 delivered, 0 skipped", "policy", "test", policy, "--status", "delivered")
 
+	jobs := filepath.Join(dir, "jobs.jsonl")
+	line := func(agent string) string {
+		return `{"type":"NewFeedback","chainId":8453,"agentId":` + agent + `,"clientAddress":"0x0000000000000000000000000000000000000003","feedbackIndex":1,"value":"1","valueDecimals":0}`
+	}
+	write(t, jobs, line("42")+"\n{\n"+line("43"))
+	d.env = append(d.env, "DATABASE_URL=postgres://127.0.0.1:1/none") // it needs no store
+	d.says(0, "1 delivered, 1 skipped, 1 without a job", "policy", "test", policy, "--jobs", jobs)
+
 	write(t, policy, `{"filters":[{"action":"skip","when":{"tag":"x"}}]}`)
 	d.says(exitMisuse, "policy.json: filters[0].when.tag: is unknown: use one of kind,", "policy", "test", policy)
 	d.says(exitMisuse, "the policy cannot be read: ", "policy", "test", filepath.Join(dir, "none.json"))

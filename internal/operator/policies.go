@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"math/big"
 	"os"
 	"slices"
@@ -28,7 +30,7 @@ type PolicyTest struct {
 	Delivered int          `json:"delivered"`
 	Skipped   int          `json:"skipped"`
 	NoMatch   int          `json:"noMatch"`  // of Delivered: no rule matched
-	Unknown   int          `json:"unknown"`  // deliveries whose job was deleted or cannot be read
+	Unknown   int          `json:"unknown"`  // deliveries or lines whose job was deleted or cannot be read
 	Warnings  []string     `json:"warnings"` // about the policy, with paths
 	Rules     []RuleEffect `json:"rules"`
 }
@@ -40,9 +42,9 @@ type RuleEffect struct {
 	Samples []uuid.UUID `json:"samples"` // the newest, at most maxSamples
 }
 
-// TestPolicy applies the filters of a policy file to the newest deliveries of a selection, at most limit. It changes
-// nothing.
-func (o *Operator) TestPolicy(ctx context.Context, path string, s Selection, limit int) (out PolicyTest, err error) {
+// TestPolicy applies the filters of a policy file to the newest deliveries of a selection, at most limit. If jobs is not
+// empty, it applies them to the jobs in that file (JSON Lines) instead. It changes nothing.
+func (o *Operator) TestPolicy(ctx context.Context, path, jobs string, s Selection, limit int) (out PolicyTest, err error) {
 	f, err := s.parseFilter(time.Now())
 	if err = cmp.Or(checkLimit(limit), err); err != nil {
 		return out, err
@@ -57,6 +59,10 @@ func (o *Operator) TestPolicy(ctx context.Context, path string, s Selection, lim
 		out.Rules[i] = RuleEffect{Rule: rule, Samples: []uuid.UUID{}}
 	}
 	levels := policy.Levels{Default: p}
+	if jobs != "" {
+		err = o.testJobs(&out, levels, jobs)
+		return out, err
+	}
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
 		rows, err := st.Deliveries(ctx, f)
 		for _, row := range rows {
@@ -74,6 +80,33 @@ func (o *Operator) TestPolicy(ctx context.Context, path string, s Selection, lim
 		return err
 	})
 	return out, err
+}
+
+// testJobs applies the filters to the jobs in a file. Lines that are no valid job count as PolicyTest.Unknown.
+func (o *Operator) testJobs(out *PolicyTest, levels policy.Levels, path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return NewMisuse("the jobs cannot be read: %v", err)
+	}
+	defer file.Close()
+	limits := job.Limits{MaxTimeout: o.Settings.CallTimeout, Tools: o.Settings.Tools, Registries: o.Settings.ListedRegistries}
+	for lines := job.NewLineReader(file, job.MaxBytes); ; {
+		line, err := lines.Next()
+		var j job.Job
+		if err == nil {
+			j, err = job.Parse(line, limits)
+		}
+		switch refusal := (*job.Refusal)(nil); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case errors.As(err, &refusal):
+			out.Unknown++
+		case err != nil:
+			return fmt.Errorf("read %s: %w", path, err)
+		default:
+			out.add(j.ID(), levels.Decide(policy.EventOf(j)))
+		}
+	}
 }
 
 func (t *PolicyTest) add(id uuid.UUID, d policy.Decision) {
