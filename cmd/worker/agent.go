@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 
@@ -269,18 +270,27 @@ func (c *agentPolicyCmd) Run(a *command) error {
 		return operator.NewMisuse("set either settings, or --file FILE, or --remove; --own is for the latter two")
 	}
 	var change operator.AgentChange
+	var document []byte
 	var err error
-	if replaces {
-		change, err = a.newOperator().ReplacePolicy(a.ctx, c.agentRef(), c.actorName(), level, c.File)
-	} else {
-		change, err = a.newOperator().SetPolicy(a.ctx, c.agentRef(), c.actorName(), c.Settings)
+	if c.File != "" {
+		if document, err = os.ReadFile(c.File); err != nil {
+			return operator.NewMisuse("the policy cannot be read: %v", err)
+		}
+	}
+	switch o := a.newOperator(); {
+	case replaces:
+		change, err = o.ReplacePolicy(a.ctx, c.agentRef(), c.actorName(), level, c.File+": ", document)
+	case len(c.Settings) > 0:
+		change, err = o.SetPolicy(a.ctx, c.agentRef(), c.actorName(), c.Settings)
+	default:
+		change, err = o.ShowPolicy(a.ctx, c.agentRef())
 	}
 	if err != nil {
 		return err
 	}
 	return c.printAnswer(a, change, func() error {
 		warnUnseen(a, change, "the policy is set")
-		fmt.Fprintf(a.out, "%s: %s\n", change.Name, change.Policy)
+		fmt.Fprintf(a.out, "%s: %s\n", change.Name, operator.DescribePolicy(*change.Policy))
 		if len(change.Levels) == 0 {
 			return nil
 		}

@@ -152,7 +152,7 @@ func TestAuditRecordsPreviousState(t *testing.T) {
 	for i, want := range []struct{ action, filter, note string }{
 		{"agent disable", `"open": { "held": 1, "waiting": 1 }`, ""},
 		{"agent disable", `"wasEnabled": true`, ""},
-		{"agent policy", `"was": { "order": "strict", "onUnknown": "resend" }`, ""},
+		{"agent policy", `"was": {}`, ""},
 		{"agent enable", `"wasEnabled": false`, ""},
 		{"agent enable", `"open": { "held": 1, "waiting": 1 }`, ""},
 		{"cancel", `"was": { "waiting timeout": 1, "held auth_required": 1 }`, ""},

@@ -9,18 +9,19 @@ import (
 )
 
 type policyCmd struct {
-	Test policyTestCmd `cmd:"" help:"Show which stored deliveries a policy would skip."`
+	Test policyTestCmd `cmd:"" help:"Show which stored deliveries or jobs a policy would skip."`
 }
 
 type policyTestCmd struct {
 	File string `arg:"" help:"The policy, a JSON file." placeholder:"FILE"`
+	Jobs string `help:"Test the jobs in this file (JSON Lines) instead of stored deliveries." placeholder:"FILE"`
 	selection
 	Limit int `help:"How many deliveries, the newest first." default:"1000"`
 	jsonFlag
 }
 
 func (c *policyTestCmd) Run(a *command) error {
-	r, err := a.newOperator().TestPolicy(a.ctx, c.File, operator.Selection(c.selection), c.Limit)
+	r, err := a.newOperator().TestPolicy(a.ctx, c.File, c.Jobs, operator.Selection(c.selection), c.Limit)
 	if err != nil {
 		return err
 	}

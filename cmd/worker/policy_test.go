@@ -19,9 +19,9 @@ func TestAgentPolicy(t *testing.T) {
 	write(t, operators, `{"onUnknown":"hold","filters":[{"action":"deliver","when":{"tag1":"good"}}]}`)
 	write(t, own, `{"filters":[{"action":"skip"}]}`)
 	d.env = append(d.env, "HERALD_POLICY_FILE="+fallback)
-	const first, second = `operator 1 {"when":{"tag1":"good"},"action":"deliver"}`, `default - {"maxPerSecond":9} default 1 {"action":"skip","when":{"tag1":"noise"}}`
+	const first, second = `operator 1 {"action":"deliver","when":{"tag1":"good"}}`, `default - {"maxPerSecond":9} default 1 {"action":"skip","when":{"tag1":"noise"}}`
 	d.says(0, second, "agent", "policy", "8453:42")
-	d.says(0, `onUnknown=hold order=strict LEVEL RULE CONTENT operator - {"onUnknown":"hold"} operator 1 {"action":"deliver","when":{"tag1":"good"}} `+second, "agent", "policy", "8453:42", "--file", operators)
+	d.says(0, `onUnknown=hold order=strict LEVEL RULE CONTENT operator - {"onUnknown":"hold"} `+first+" "+second, "agent", "policy", "8453:42", "--file", operators)
 	d.says(0, first+" "+second, "agent", "policy", "8453:42")
 	d.says(0, second+` agent 1 {"action":"skip"}`, "agent", "policy", "8453:42", "--file", own, "--own")
 	d.says(0, `onUnknown=resend order=off LEVEL RULE CONTENT operator - {"onUnknown":"resend","order":"off"} `+first, "agent", "policy", "8453:42", "onUnknown=resend", "order=off")
@@ -65,6 +65,14 @@ func TestPolicyTest(t *testing.T) {
 	d.says(0, "2 1 "+second.String(), "policy", "test", policy)
 	d.says(0, "2 delivered, 1 skipped, 0 without a job", "policy", "test", policy)
 	d.says(0, "1 delivered, 0 skipped", "policy", "test", policy, "--status", "delivered")
+
+	jobs := filepath.Join(dir, "jobs.jsonl")
+	line := func(agent string) string {
+		return `{"type":"NewFeedback","chainId":8453,"agentId":` + agent + `,"clientAddress":"0x0000000000000000000000000000000000000003","feedbackIndex":1,"value":"1","valueDecimals":0}`
+	}
+	write(t, jobs, line("42")+"\n{\n"+line("43"))
+	d.env = append(d.env, "DATABASE_URL=postgres://127.0.0.1:1/none") // it needs no store
+	d.says(0, "1 delivered, 1 skipped, 1 without a job", "policy", "test", policy, "--jobs", jobs)
 
 	write(t, policy, `{"filters":[{"action":"skip","when":{"tag":"x"}}]}`)
 	d.says(exitMisuse, "policy.json: filters[0].when.tag: is unknown: use one of kind,", "policy", "test", policy)

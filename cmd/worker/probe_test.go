@@ -150,13 +150,18 @@ func TestProbe(t *testing.T) {
 	d.says(2, "chain 8453 has no RPC URL: set RPC_URL_8453, or name the agent's address with --url", "agent", "probe", "8453:42")
 	d.lists(fmt.Sprintf(`{"8453:42":{"transport":"http","url":"%s/mcp"}}`, a.URL))
 	d.worker(0, "agent", "disable", "8453:42")
-	d.says(0, "verdict: a delivery is held (agent_disabled): the agent is disabled: `worker agent enable` releases its deliveries next: say \"enabled\": true of the agent in HERALD_SERVERS_FILE, or if its row is disabled: worker agent enable 8453:42 note: once it is enabled: a delivery calls agent_receiveFeedback",
+	d.says(0, "verdict: a delivery is held (agent_disabled): the agent is disabled: `worker agent enable` releases its deliveries next: say \"enabled\": true of the agent in HERALD_SERVERS_FILE, or if its row is disabled: worker agent enable 8453:42 note: otherwise: a delivery calls agent_receiveFeedback",
 		"agent", "probe", "8453:42")
 	if out, _ := d.worker(0, "agent", "probe", "--json", "8453:42"); decode[inspect.Probe](t, out).Reason != "agent_disabled" || decode[inspect.Probe](t, out).Status != store.Held {
 		t.Errorf("%s", out)
 	}
 	d.lists(fmt.Sprintf(`{"8453:42":{"url":"%s/mcp"},"8453:43":{"url":"https://a.example/${PROBE_TEST_UNSET}"}}`, a.URL))
-	d.says(0, "once it is enabled: a delivery calls agent_receiveFeedback", "agent", "probe", "8453:42") // faults in other agents' entries have no effect
+	held := filepath.Join(t.TempDir(), "policy.json")
+	write(t, held, `{"enabled":false}`)
+	d.worker(0, "agent", "enable", "8453:42")
+	d.worker(0, "agent", "policy", "8453:42", "--own", "--file", held)
+	d.says(0, "verdict: a delivery is held (agent_disabled): the agent's policy disables it", "agent", "probe", "8453:42")
+	d.says(0, "otherwise: a delivery calls agent_receiveFeedback", "agent", "probe", "8453:42") // faults in other agents' entries have no effect
 	d.says(1, "names ${PROBE_TEST_UNSET}, which is not set", "agent", "probe", "8453:43")
 }
 
@@ -178,11 +183,12 @@ func TestProbeMatchesDelivery(t *testing.T) {
 			[]string{"a sample NewFeedback, fitted to agent.receiveFeedback:", "score 99.77 -", "verdict: a delivery is rejected (schema_mismatch): the tool's input schema refuses stars"}},
 		{entry(at(func(a *mcpAgent) { a.tools = `[{"name":"other\u202e"},{"name":"mine"}]` }), ""), nil, 0, store.StateConnected,
 			[]string{"mine (without a schema)", "verdict: a delivery is rejected (tool_not_found): the agent offers no tool agent.receiveFeedback, nor one of its aliases (agent_receiveFeedback, "}},
+		{entry(good, ""), nil, 0, store.StateConnected, []string{"verdict: a delivery is skipped (filtered): rule 2 of the default policy skips the event", "otherwise: a delivery calls agent.receiveFeedback"}},
 		{entry(good, ""), []string{"--kind=FeedbackRevoked"}, 0, store.StateConnected, []string{"verdict: a delivery is skipped (tool_not_offered): "}},
 		{entry(good, ""), []string{"--tool=agent.receiveOther"}, 0, store.StateConnected, []string{"(tool_not_found): the agent offers no tool agent.receiveOther"}},
 		{entry(good, `,"tools":["agent.receiveResponse"]`), nil, 0, store.StateConnected, []string{"the servers file does not list agent.receiveFeedback among the tools"}},
-		{entry(good, `,"enabled":false`), nil, 0, store.StateConnected, []string{"verdict: a delivery is held (agent_disabled): the servers file disables the agent", "note: once it is enabled: a delivery calls agent.receiveFeedback"}},
-		{entry("http://"+gone+"/mcp", `,"enabled":false`), nil, 0, store.StateFailed, []string{"verdict: a delivery is held (agent_disabled): ", "once it is enabled: a delivery waits and is tried again (connect_failed): "}},
+		{entry(good, `,"enabled":false`), nil, 0, store.StateConnected, []string{"verdict: a delivery is held (agent_disabled): the servers file disables the agent", "note: otherwise: a delivery calls agent.receiveFeedback"}},
+		{entry("http://"+gone+"/mcp", `,"enabled":false`), nil, 0, store.StateFailed, []string{"verdict: a delivery is held (agent_disabled): ", "otherwise: a delivery waits and is tried again (connect_failed): "}},
 		{entry(at(func(a *mcpAgent) { a.answer = `{"isError":true,"content":[{"type":"text","text":"I am full"}]}` }), ""), []string{"--send"}, 0, store.StateConnected,
 			[]string{"answered in", "verdict: a delivery is rejected (tool_error): the agent's tool answered the sample with an error: I am full"}},
 		{entry(at(func(a *mcpAgent) { a.answer = `{"structuredContent":{"ok":true}}` }), ""), []string{"--send"}, 0, store.StateConnected,
@@ -196,6 +202,9 @@ func TestProbeMatchesDelivery(t *testing.T) {
 		all = append(all, fmt.Sprintf(`"8453:%d":%s`, i, c.entry))
 	}
 	d.lists("{" + strings.Join(all, ",") + "}")
+	policies := filepath.Join(t.TempDir(), "policy.json")
+	write(t, policies, `{"filters":[{"action":"skip","when":{"tag1":"noise"}},{"action":"skip","when":{"agent":"8453:2"}}]}`)
+	d.env = append(d.env, "HERALD_POLICY_FILE="+policies)
 	for i, c := range cases {
 		out, errs := d.worker(c.code, append([]string{"agent", "probe", fmt.Sprintf("8453:%d", i)}, c.args...)...)
 		for _, want := range c.says {

@@ -190,12 +190,17 @@ func TestAgentResolve(t *testing.T) {
 		strings.Join(steps, " ") != "tokenURI document registration binding endpoint" {
 		t.Errorf("%s", out)
 	}
-	// The servers file disables an agent: the reason is printed above "see above".
-	listed := filepath.Join(t.TempDir(), "servers.json")
-	heraldtest.Must(t, os.WriteFile(listed, fmt.Appendf(nil, `{"servers": {"31337:%s": {"enabled": false}}}`, good), 0o600))
-	out, errs := p.resolve(1, []string{"HERALD_SERVERS_FILE=" + listed}, "--check", "31337:"+good.String())
-	if !strings.Contains(out, "the servers file disables this agent") || !strings.Contains(errs, "(see above)") {
-		t.Errorf("%s%s", out, errs)
+	// A file of the operator's disables an agent: the reason is printed above "see above".
+	for setting, c := range map[string]struct{ content, says string }{
+		"HERALD_SERVERS_FILE": {`{"servers": {"31337:%s": {"enabled": false}}}`, "the servers file disables the agent"},
+		"HERALD_POLICY_FILE":  {`{"filters": [{"action": "skip", "when": {"agent": "31337:%s"}}]}`, "rule 1 of the default policy skips the event"},
+	} {
+		path := filepath.Join(t.TempDir(), "file.json")
+		heraldtest.Must(t, os.WriteFile(path, fmt.Appendf(nil, c.content, good), 0o600))
+		out, errs := p.resolve(1, []string{setting + "=" + path}, "--check", "31337:"+good.String())
+		if !strings.Contains(out, c.says) || !strings.Contains(errs, "(see above)") {
+			t.Errorf("%s%s", out, errs)
+		}
 	}
 
 	out, _ = p.resolve(1, nil, "--json", "31337:999")

@@ -7,14 +7,12 @@ import (
 	"fmt"
 	"math/big"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/chain/erc8004"
-	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/resolver/servers"
 	"github.com/agentherald/herald/internal/store"
@@ -281,29 +279,16 @@ func errUnseen(g store.Agent) error {
 
 // AgentChange is the result of enabling or disabling an agent, or of setting its policy.
 type AgentChange struct {
-	Agent    string       `json:"agent"`
-	Registry string       `json:"identityRegistry"`
-	Enabled  *bool        `json:"enabled,omitempty"`
-	Policy   *AgentPolicy `json:"policy,omitempty"`
-	Levels   []AgentLevel `json:"levels,omitempty"` // of a policy: the levels that contain something
-	Released int          `json:"released"`
-	Unseen   bool         `json:"unseen,omitempty"` // the agent had no row before
-	Audit    int64        `json:"audit,omitempty"`
+	Agent    string        `json:"agent"`
+	Registry string        `json:"identityRegistry"`
+	Enabled  *bool         `json:"enabled,omitempty"`
+	Policy   *store.Policy `json:"policy,omitempty"` // the settings in force, without filters
+	Levels   []AgentLevel  `json:"levels,omitempty"` // of a policy: the levels that contain something
+	Released int           `json:"released"`
+	Unseen   bool          `json:"unseen,omitempty"` // the agent had no row before
+	Audit    int64         `json:"audit,omitempty"`
 
 	Name string `json:"-"` // for use in a sentence
-}
-
-// AgentLevel is the policy of one level that applies to an agent. The levels of an agent are in the order in which
-// Herald asks their filters.
-type AgentLevel struct {
-	Level  policy.Level  `json:"level"`
-	Policy policy.Policy `json:"policy"`
-}
-
-// AgentPolicy holds an operator's settings for one agent.
-type AgentPolicy struct {
-	OnUnknown string `json:"onUnknown"`
-	Order     string `json:"order"`
 }
 
 // changeAgent begins a change: it reads the agent's row as it is before.
@@ -395,139 +380,4 @@ func (o *Operator) fileDisables(g store.Agent) bool {
 		o.Notify("warning: it is not known whether the servers file disables the agent: %v", err)
 	}
 	return listed.Disables()
-}
-
-// parsePolicy parses settings of the form NAME=VALUE.
-func parsePolicy(settings []string) (p store.Policy, err error) {
-	values := map[string][]string{"onUnknown": {store.OnUnknownResend, store.OnUnknownHold},
-		"order": {store.OrderStrict, store.OrderOff}}
-	set := map[string]*string{"onUnknown": &p.OnUnknown, "order": &p.Order}
-	for _, s := range settings {
-		name, value, _ := strings.Cut(s, "=")
-		switch {
-		case values[name] == nil:
-			return p, NewMisuse("unknown policy %q: use one of %s, %s", s, listSettings("onUnknown", values["onUnknown"]),
-				listSettings("order", values["order"]))
-		case !slices.Contains(values[name], value):
-			return p, NewMisuse("unknown value %q of %s: use one of %s", value, name, listSettings(name, values[name]))
-		case *set[name] != "" && *set[name] != value:
-			return p, NewMisuse("%s is set twice", name)
-		}
-		*set[name] = value
-	}
-	return p, nil
-}
-
-// listSettings returns NAME=VALUE for each value.
-func listSettings(name string, values []string) string {
-	return name + "=" + strings.Join(values, ", "+name+"=")
-}
-
-// SetPolicy changes an agent's settings, as in onUnknown=hold. Without settings it only returns the policy in force.
-func (o *Operator) SetPolicy(ctx context.Context, ref AgentRef, actor string,
-	settings []string) (out AgentChange, err error) {
-	p, err := parsePolicy(settings)
-	if err != nil {
-		return out, err
-	}
-	g, err := o.ParseRef(ref)
-	if err != nil {
-		return out, err
-	}
-	st, err := o.OpenStore(ctx)
-	if err != nil {
-		return out, err
-	}
-	defer st.Close()
-
-	out, before, err := changeAgent(ctx, st, g)
-	switch {
-	case err != nil:
-		return out, err
-	case len(settings) == 0 && out.Unseen:
-		return out, errUnseen(g)
-	case len(settings) == 0:
-		return out, o.describePolicies(&out, g, before)
-	}
-	row := store.Audit{Actor: actor, Action: "agent policy", Matched: 1}
-	after := before.Policy.Override(p)
-	what := map[string]any{"agent": out.Agent, "registry": g.Registry, "policy": policyInForce(after),
-		"was": policyInForce(before.Policy)}
-	out.Audit, err = RunAudited(ctx, st, row, what, func() (int64, error) {
-		if err := st.SetPolicy(ctx, g, p); err != nil {
-			return 0, err
-		}
-		return 1, nil
-	})
-	before.Policy = after
-	return out, errors.Join(err, o.describePolicies(&out, g, before))
-}
-
-// ReplacePolicy replaces the operator's policy of an agent by that of a file, or with the level policy.Own the agent's
-// own policy. An empty path removes it. Such a policy cannot name a file of clients.
-func (o *Operator) ReplacePolicy(ctx context.Context, ref AgentRef, actor string, level policy.Level, path string) (out AgentChange, err error) {
-	var p policy.Policy
-	if path != "" {
-		raw, err := os.ReadFile(path)
-		if err == nil {
-			p, _, err = policy.Parse(raw, level, nil)
-		}
-		if err != nil {
-			return out, NewMisuse("%s: %v", path, err)
-		}
-	}
-	g, err := o.ParseRef(ref)
-	if err != nil {
-		return out, err
-	}
-	st, err := o.OpenStore(ctx)
-	if err != nil {
-		return out, err
-	}
-	defer st.Close()
-	out, row, err := changeAgent(ctx, st, g)
-	if err != nil {
-		return out, err
-	}
-	changed := &row.Policy
-	if level == policy.Own {
-		changed = &row.OwnPolicy
-	}
-	what := map[string]any{"agent": out.Agent, "registry": g.Registry, "level": level, "policy": p, "was": *changed}
-	*changed = p
-	out.Audit, err = RunAudited(ctx, st, store.Audit{Actor: actor, Action: "agent policy", Matched: 1}, what, func() (int64, error) {
-		return 1, st.ReplacePolicy(ctx, g, level, p)
-	})
-	return out, errors.Join(err, o.describePolicies(&out, g, row))
-}
-
-// describePolicies sets the policies of out. The default policy is that of this process' HERALD_POLICY_FILE.
-func (o *Operator) describePolicies(out *AgentChange, g store.Agent, row store.AgentRow) error {
-	listed, err := o.ListedServer(g)
-	if err == nil && listed != nil {
-		row.Policy = row.Policy.Override(listed.Policy)
-	}
-	l := policy.Levels{Operator: row.Policy, Own: row.OwnPolicy}
-	if err == nil && o.Settings.PolicyFile != "" {
-		l.Default, _, err = LoadPolicy(o.Settings.PolicyFile)
-	}
-	out.Policy = policyInForce(l.Settings())
-	for _, level := range []AgentLevel{{policy.Operator, l.Operator}, {policy.Default, l.Default}, {policy.Own, l.Own}} {
-		if level.Policy.String() != "{}" {
-			out.Levels = append(out.Levels, level)
-		}
-	}
-	return err
-}
-
-// policyInForce returns a policy with its defaults filled in.
-func policyInForce(p store.Policy) *AgentPolicy {
-	return &AgentPolicy{OnUnknown: cmp.Or(p.OnUnknown, store.OnUnknownResend), Order: cmp.Or(p.Order, store.OrderStrict)}
-}
-
-// DescribePolicy returns a policy in the form in which operators set it.
-func DescribePolicy(p store.Policy) string { return policyInForce(p).String() }
-
-func (p *AgentPolicy) String() string {
-	return "onUnknown=" + p.OnUnknown + " order=" + p.Order
 }

@@ -106,11 +106,11 @@ func TestPace(t *testing.T) {
 func TestPolicy(t *testing.T) {
 	t.Parallel()
 	for setting, want := range map[string]string{"onUnknown=hold": "hold", "onUnknown=resend": "resend"} {
-		if p, err := parsePolicy([]string{setting, setting}); err != nil || policyInForce(p).OnUnknown != want {
+		if p, err := parsePolicy([]string{setting, setting}); err != nil || DescribePolicy(p) != "onUnknown="+want+" order=strict" {
 			t.Errorf("%s: %+v, %v", setting, p, err)
 		}
 	}
-	if p, err := parsePolicy(nil); err != nil || p.OnUnknown != "" || policyInForce(p).OnUnknown != "resend" {
+	if p, err := parsePolicy(nil); err != nil || p.OnUnknown != "" || DescribePolicy(p) != "onUnknown=resend order=strict" {
 		t.Errorf("%+v, %v", p, err)
 	}
 }

@@ -4,13 +4,22 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
+	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/resolver/servers"
+	"github.com/agentherald/herald/internal/store"
 )
 
 // maxSamples bounds RuleEffect.Samples.
@@ -21,7 +30,7 @@ type PolicyTest struct {
 	Delivered int          `json:"delivered"`
 	Skipped   int          `json:"skipped"`
 	NoMatch   int          `json:"noMatch"`  // of Delivered: no rule matched
-	Unknown   int          `json:"unknown"`  // deliveries whose job was deleted or cannot be read
+	Unknown   int          `json:"unknown"`  // deliveries or lines whose job was deleted or cannot be read
 	Warnings  []string     `json:"warnings"` // about the policy, with paths
 	Rules     []RuleEffect `json:"rules"`
 }
@@ -33,9 +42,9 @@ type RuleEffect struct {
 	Samples []uuid.UUID `json:"samples"` // the newest, at most maxSamples
 }
 
-// TestPolicy applies the filters of a policy file to the newest deliveries of a selection, at most limit. It changes
-// nothing.
-func (o *Operator) TestPolicy(ctx context.Context, path string, s Selection, limit int) (out PolicyTest, err error) {
+// TestPolicy applies the filters of a policy file to the newest deliveries of a selection, at most limit. If jobs is not
+// empty, it applies them to the jobs in that file (JSON Lines) instead. It changes nothing.
+func (o *Operator) TestPolicy(ctx context.Context, path, jobs string, s Selection, limit int) (out PolicyTest, err error) {
 	f, err := s.parseFilter(time.Now())
 	if err = cmp.Or(checkLimit(limit), err); err != nil {
 		return out, err
@@ -50,6 +59,10 @@ func (o *Operator) TestPolicy(ctx context.Context, path string, s Selection, lim
 		out.Rules[i] = RuleEffect{Rule: rule, Samples: []uuid.UUID{}}
 	}
 	levels := policy.Levels{Default: p}
+	if jobs != "" {
+		err = o.testJobs(&out, levels, jobs)
+		return out, err
+	}
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
 		rows, err := st.Deliveries(ctx, f)
 		for _, row := range rows {
@@ -67,6 +80,33 @@ func (o *Operator) TestPolicy(ctx context.Context, path string, s Selection, lim
 		return err
 	})
 	return out, err
+}
+
+// testJobs applies the filters to the jobs in a file. Lines that are no valid job count as PolicyTest.Unknown.
+func (o *Operator) testJobs(out *PolicyTest, levels policy.Levels, path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return NewMisuse("the jobs cannot be read: %v", err)
+	}
+	defer file.Close()
+	limits := job.Limits{MaxTimeout: o.Settings.CallTimeout, Tools: o.Settings.Tools, Registries: o.Settings.ListedRegistries}
+	for lines := job.NewLineReader(file, job.MaxBytes); ; {
+		line, err := lines.Next()
+		var j job.Job
+		if err == nil {
+			j, err = job.Parse(line, limits)
+		}
+		switch refusal := (*job.Refusal)(nil); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case errors.As(err, &refusal):
+			out.Unknown++
+		case err != nil:
+			return fmt.Errorf("read %s: %w", path, err)
+		default:
+			out.add(j.ID(), levels.Decide(policy.EventOf(j)))
+		}
+	}
 }
 
 func (t *PolicyTest) add(id uuid.UUID, d policy.Decision) {
@@ -95,4 +135,153 @@ func LoadPolicy(path string) (p policy.Policy, warnings []string, err error) {
 		err = &MisuseError{Text: err.Error()}
 	}
 	return p, warnings, err
+}
+
+// AgentLevel is the policy of one level that applies to an agent. The levels of an agent are in the order in which
+// Herald asks their filters.
+type AgentLevel struct {
+	Level   policy.Level  `json:"level"`
+	Policy  policy.Policy `json:"policy"`
+	Skipped []int         `json:"skipped"` // for each filter: how many of the agent's newest maxCounted deliveries it ended
+}
+
+// maxCounted bounds the deliveries that AgentLevel.Skipped counts.
+const maxCounted = 1000
+
+// parsePolicy parses settings of the form NAME=VALUE.
+func parsePolicy(settings []string) (p store.Policy, err error) {
+	values := map[string][]string{"onUnknown": {store.OnUnknownResend, store.OnUnknownHold},
+		"order": {store.OrderStrict, store.OrderOff}}
+	set := map[string]*string{"onUnknown": &p.OnUnknown, "order": &p.Order}
+	for _, s := range settings {
+		name, value, _ := strings.Cut(s, "=")
+		switch {
+		case values[name] == nil:
+			return p, NewMisuse("unknown policy %q: use one of %s, %s", s, listSettings("onUnknown", values["onUnknown"]),
+				listSettings("order", values["order"]))
+		case !slices.Contains(values[name], value):
+			return p, NewMisuse("unknown value %q of %s: use one of %s", value, name, listSettings(name, values[name]))
+		case *set[name] != "" && *set[name] != value:
+			return p, NewMisuse("%s is set twice", name)
+		}
+		*set[name] = value
+	}
+	return p, nil
+}
+
+// listSettings returns NAME=VALUE for each value.
+func listSettings(name string, values []string) string {
+	return name + "=" + strings.Join(values, ", "+name+"=")
+}
+
+// ShowPolicy returns the policies that apply to an agent.
+func (o *Operator) ShowPolicy(ctx context.Context, ref AgentRef) (AgentChange, error) {
+	return o.changePolicy(ctx, ref, "", policy.Operator, nil, nil)
+}
+
+// SetPolicy changes settings in the operator's policy of an agent, as in onUnknown=hold.
+func (o *Operator) SetPolicy(ctx context.Context, ref AgentRef, actor string, settings []string) (AgentChange, error) {
+	p, err := parsePolicy(settings)
+	if err != nil {
+		return AgentChange{}, err
+	}
+	return o.changePolicy(ctx, ref, actor, policy.Operator, func(was store.Policy) store.Policy { return was.Override(p) },
+		func(st *Session, g store.Agent) error { return st.SetPolicy(ctx, g, p) })
+}
+
+// ReplacePolicy replaces the operator's policy of an agent by a document, or with the level policy.Own the agent's own
+// policy. nil removes it. Such a policy cannot name a file of clients. An error in the document begins with its source.
+func (o *Operator) ReplacePolicy(ctx context.Context, ref AgentRef, actor string, level policy.Level, source string,
+	document []byte) (out AgentChange, err error) {
+	var p store.Policy
+	if document != nil {
+		var refusal *job.Refusal
+		if p, _, err = policy.Parse(document, level, nil); errors.As(err, &refusal) {
+			return out, &MisuseError{Field: refusal.Path, Text: source + err.Error()}
+		}
+	}
+	return o.changePolicy(ctx, ref, actor, level, func(store.Policy) store.Policy { return p },
+		func(st *Session, g store.Agent) error { return st.ReplacePolicy(ctx, g, level, p) })
+}
+
+// changePolicy changes the policy of one level of an agent: edit returns the new policy, and save stores it. If edit is
+// nil, nothing changes. It returns the policies that apply to the agent.
+func (o *Operator) changePolicy(ctx context.Context, ref AgentRef, actor string, level policy.Level,
+	edit func(was store.Policy) store.Policy, save func(*Session, store.Agent) error) (out AgentChange, err error) {
+	g, err := o.ParseRef(ref)
+	if err != nil {
+		return out, err
+	}
+	st, err := o.OpenStore(ctx)
+	if err != nil {
+		return out, err
+	}
+	defer st.Close()
+	out, row, err := changeAgent(ctx, st, g)
+	switch {
+	case err != nil:
+		return out, err
+	case edit == nil && out.Unseen:
+		return out, errUnseen(g)
+	case edit != nil:
+		changed := &row.Policy
+		if level == policy.Own {
+			changed = &row.OwnPolicy
+		}
+		was := *changed
+		*changed = edit(was)
+		what := map[string]any{"agent": out.Agent, "registry": g.Registry, "level": level, "policy": *changed, "was": was}
+		out.Audit, err = RunAudited(ctx, st, store.Audit{Actor: actor, Action: "agent policy", Matched: 1}, what,
+			func() (int64, error) { return 1, save(st, g) })
+	}
+	l, _, readErr := o.readLevels(g, row)
+	out.Policy = new(l.Settings())
+	out.Policy.OnUnknown = cmp.Or(out.Policy.OnUnknown, store.OnUnknownResend)
+	out.Policy.Order = cmp.Or(out.Policy.Order, map[bool]string{true: store.OrderStrict, false: store.OrderOff}[o.Settings.StrictOrder])
+	counted, countErr := st.Deliveries(ctx, store.Filter{ChainID: &g.ChainID, AgentID: g.ID, Limit: maxCounted})
+	for _, level := range []AgentLevel{{Level: policy.Operator, Policy: l.Operator}, {Level: policy.Default, Policy: l.Default}, {Level: policy.Own, Policy: l.Own}} {
+		level.Skipped = make([]int, len(level.Policy.Filters))
+		for i := range level.Skipped {
+			why := l.DescribeRule(policy.Decision{Level: level.Level, Rule: i + 1})
+			for _, d := range counted {
+				if d.Reason == outcome.Filtered && d.Error == why && d.IdentityRegistry == g.Registry {
+					level.Skipped[i]++
+				}
+			}
+		}
+		if level.Policy.String() != "{}" {
+			out.Levels = append(out.Levels, level)
+		}
+	}
+	return out, errors.Join(err, readErr, countErr)
+}
+
+// readLevels returns the policies that apply to the agent with this row. The default policy is that of this process'
+// HERALD_POLICY_FILE. listed is the agent's entry in the servers file, which overrides the operator's policy, or nil.
+func (o *Operator) readLevels(g store.Agent, row store.AgentRow) (l policy.Levels, listed *servers.Server, err error) {
+	l.Operator, l.Own = row.Policy, row.OwnPolicy
+	if listed, err = o.ListedServer(g); listed != nil {
+		l.Operator = l.Operator.Override(listed.Policy)
+	}
+	if err == nil && o.Settings.PolicyFile != "" {
+		l.Default, _, err = LoadPolicy(o.Settings.PolicyFile)
+	}
+	return l, listed, err
+}
+
+// JudgeAgent returns the failure of each delivery to the agent with this row, or nil: the row, the servers file or a
+// policy disables the agent, or a filter skips all its events (policy.Levels.SkipJob).
+func (o *Operator) JudgeAgent(g store.Agent, row store.AgentRow) (failure, err error) {
+	l, listed, err := o.readLevels(g, row)
+	if err != nil {
+		return nil, err
+	}
+	id, _ := new(big.Int).SetString(g.ID, 10)
+	_, why := l.SkipJob(job.Job{ChainID: g.ChainID, AgentID: id})
+	return outcome.Agent{Filter: why, FileDisables: listed.Disables(), Disabled: l.Settings().Disables(), RowDisables: !row.Enabled}.Judge(), nil
+}
+
+// DescribePolicy returns the settings that `worker agent policy` can set, in its form.
+func DescribePolicy(p store.Policy) string {
+	return "onUnknown=" + cmp.Or(p.OnUnknown, store.OnUnknownResend) + " order=" + cmp.Or(p.Order, store.OrderStrict)
 }

@@ -81,7 +81,8 @@ func (p *parser) refuseUnless(v *strictjson.Value, ok bool, problem string, args
 	}
 }
 
-// readObject returns the object v. It refuses members whose names are not in known.
+// readObject returns the object v. It sorts the members by name, because Postgres does not keep their order, and the text
+// of a rule must not depend on it. It refuses members whose names are not in known.
 func (p *parser) readObject(v *strictjson.Value, known ...string) *strictjson.Object {
 	o, ok := v.Object()
 	if p.refuseUnless(v, ok, "must be an object"); !ok {
@@ -90,6 +91,7 @@ func (p *parser) readObject(v *strictjson.Value, known ...string) *strictjson.Ob
 	if m := o.FirstUnknown(known...); m != nil {
 		p.refuseUnless(m, false, "is unknown: use one of %s", strings.Join(known, ", "))
 	}
+	slices.SortStableFunc(o.Members, func(a, b *strictjson.Value) int { return strings.Compare(a.Name, b.Name) })
 	return o
 }
 
@@ -133,9 +135,9 @@ func (p *parser) readPolicy(v *strictjson.Value, level Level) (out Policy) {
 	return out
 }
 
-func (p *parser) readRule(v *strictjson.Value) Rule {
+func (p *parser) readRule(v *strictjson.Value) (r Rule) {
 	o := p.readObject(v, "action", "when")
-	r := Rule{text: string(v.Encode())}
+	defer func() { r.text = string(v.Encode()) }() // after its objects were sorted
 	if action := o.Get("action"); action != nil {
 		r.Skip = p.readChoice(action, "deliver", "skip") == "skip"
 	} else {
@@ -153,11 +155,11 @@ func (p *parser) readRule(v *strictjson.Value) Rule {
 			list = []*strictjson.Value{m}
 		}
 		p.refuseUnless(m, len(list) > 0, "is an empty list, which no event matches")
-		alternatives := make([]func(*Event) bool, len(list))
+		c := condition{m.Name, make([]func(*Event) bool, len(list))}
 		for i, e := range list {
-			alternatives[i] = p.readCondition(m.Name, e)
+			c.alternatives[i] = p.readCondition(m.Name, e)
 		}
-		r.conditions = append(r.conditions, alternatives)
+		r.conditions = append(r.conditions, c)
 	}
 	if (o.Get("min") != nil || o.Get("max") != nil) && o.Get("tag1") == nil && o.Get("tag2") == nil {
 		p.warnings = append(p.warnings, when.Path()+": compares all tags' values, which have no common unit: add a tag")

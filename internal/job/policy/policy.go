@@ -44,14 +44,20 @@ func (p Policy) Disables() bool { return p.Enabled != nil && !*p.Enabled }
 
 // Rule is one filter. An event matches if it matches all conditions of the rule.
 type Rule struct {
-	Skip       bool                  // false: deliver
-	text       string                // compact JSON, as in the document
-	conditions [][]func(*Event) bool // for each member of "when" its alternatives
+	Skip       bool        // false: deliver
+	text       string      // compact JSON with sorted members
+	conditions []condition // the members of "when"
 	// followUps: the rule has a kind and no condition on tags, value or file. Only such a rule also applies to
 	// revocations and responses, which have no tags: otherwise a rule that delivers only some tags would hide the
 	// revocation of a feedback that it delivered. Without a rule, revocations and responses of a skipped feedback end as
 	// never_delivered.
 	followUps bool
+}
+
+// condition is a member of "when". An event matches if it matches an alternative.
+type condition struct {
+	name         string
+	alternatives []func(*Event) bool
 }
 
 // MarshalJSON implements json.Marshaler.
@@ -61,11 +67,18 @@ func (r Rule) MarshalJSON() ([]byte, error) { return []byte(r.text), nil }
 func (r Rule) String() string { return r.text }
 
 func (r *Rule) matchesEvent(e *Event) bool {
-	if !r.followUps && e.Kind != job.KindNewFeedback && e.Kind != job.KindValidationResponse {
+	anyEvent := e.Kind == ""
+	if !r.followUps && e.Kind != job.KindNewFeedback && e.Kind != job.KindValidationResponse && !anyEvent {
 		return false
 	}
-	for _, alternatives := range r.conditions {
-		if !slices.ContainsFunc(alternatives, func(match func(*Event) bool) bool { return match(e) }) {
+	for _, c := range r.conditions {
+		if anyEvent && c.name != "chain" && c.name != "agent" {
+			if r.Skip {
+				return false // it does not skip all events
+			}
+			continue // it may deliver one
+		}
+		if !slices.ContainsFunc(c.alternatives, func(match func(*Event) bool) bool { return match(e) }) {
 			return false
 		}
 	}
@@ -74,7 +87,7 @@ func (r *Rule) matchesEvent(e *Event) bool {
 
 // Event contains the fields of an event that rules can match.
 type Event struct {
-	Kind       job.Kind
+	Kind       job.Kind // "": any event of the agent. A filter skips it if it skips all
 	Chain      uint64
 	Agent      string // decimal id
 	Tag1, Tag2 string
@@ -151,6 +164,11 @@ func (l Levels) SkipJob(j job.Job) (d Decision, why string) {
 	if d = l.Decide(EventOf(j)); !d.Skip {
 		return d, ""
 	}
+	return d, l.DescribeRule(d)
+}
+
+// DescribeRule returns the sentence about the rule of a decision that skips an event. It is the error of the delivery.
+func (l Levels) DescribeRule(d Decision) string {
 	name, p := "the default policy", l.Default
 	switch d.Level {
 	case Operator:
@@ -158,7 +176,7 @@ func (l Levels) SkipJob(j job.Job) (d Decision, why string) {
 	case Own:
 		name, p = "the agent's own policy", l.Own
 	}
-	return d, fmt.Sprintf("rule %d of %s skips the event: %s", d.Rule, name, text.Excerpt(p.Filters[d.Rule-1].text, maxRuleText))
+	return fmt.Sprintf("rule %d of %s skips the event: %s", d.Rule, name, text.Excerpt(p.Filters[d.Rule-1].text, maxRuleText))
 }
 
 // Override returns p with the fields that are set in o, and with the filters of o before those of p.

@@ -157,6 +157,29 @@ func TestLevelsDecide(t *testing.T) {
 	}
 }
 
+// TestAnyEvent checks which rules skip all events of an agent. A rule with other conditions may deliver one of them.
+func TestAnyEvent(t *testing.T) {
+	t.Parallel()
+	const skip, other, noise, good = `{"action":"skip","when":{"agent":"8453:42"}}`, `{"action":"skip","when":{"agent":"8453:43"}}`,
+		`{"action":"skip","when":{"tag1":"noise"}}`, `{"action":"deliver","when":{"tag1":"good","agent":"42"}}`
+	for _, c := range []struct {
+		operator, own string // filters
+		want          policy.Decision
+	}{
+		{skip, "", policy.Decision{Skip: true, Level: policy.Operator, Rule: 1}},
+		{other + "," + noise + `,{"action":"skip"}`, "", policy.Decision{Skip: true, Level: policy.Operator, Rule: 3}},
+		{other + "," + noise, "", policy.Decision{}},
+		{good + "," + skip, "", policy.Decision{Level: policy.Operator, Rule: 1}},
+		{good, `{"action":"skip","when":{"chain":8453}}`, policy.Decision{Skip: true, Level: policy.Own, Rule: 1}},
+		{`{"action":"skip","when":{"kind":"FeedbackRevoked"}}`, noise, policy.Decision{}},
+	} {
+		l := policy.Levels{Operator: mustParse(t, `{"filters":[`+c.operator+`]}`), Own: mustParse(t, `{"filters":[`+c.own+`]}`)}
+		if got := l.Decide(policy.Event{Chain: 8453, Agent: "42"}); got != c.want {
+			t.Errorf("operator %s, agent %s: %+v, want %+v", c.operator, c.own, got, c.want)
+		}
+	}
+}
+
 func TestLevelsSettings(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ standard, operator, own, want string }{
@@ -277,7 +300,7 @@ func TestCanonicalForm(t *testing.T) {
 	for document, want := range map[string]string{
 		` { "filters" : [ ] } `: `{}`,
 		`{"order":"off","maxPerSecond":2.50,"pauseUntil":"2030-01-01T01:00:00.000+01:00","enabled":false}`: `{"enabled":false,"order":"off","maxPerSecond":2.5,"pauseUntil":"2030-01-01T00:00:00Z"}`,
-		`{"filters":[{"when":{"tag1":["a", "b*"],"min":1.50},"action":"skip"}],"batchSize":7}`:             `{"batchSize":7,"filters":[{"when":{"tag1":["a","b*"],"min":1.50},"action":"skip"}]}`,
+		`{"filters":[{"when":{"tag1":["a", "b*"],"min":1.50},"action":"skip"}],"batchSize":7}`:             `{"batchSize":7,"filters":[{"action":"skip","when":{"min":1.50,"tag1":["a","b*"]}}]}`,
 	} {
 		if got := mustParse(t, document).String(); got != want {
 			t.Errorf("%s: got %s, want %s", document, got, want)

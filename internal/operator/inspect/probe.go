@@ -331,31 +331,29 @@ func (p *prober) storeObservation(ctx context.Context) {
 	p.found.Kept = true
 }
 
-// checkDisabled replaces the verdict if the agent is disabled. Deliveries of a disabled agent are held after their
-// event is checked and before the agent is resolved.
+// checkDisabled replaces the verdict if the agent is disabled, or a filter skips all its events. Deliveries of such an
+// agent are held or skipped after their event is checked and before the agent is resolved.
 func (p *prober) checkDisabled(ctx context.Context) {
 	if p.ask.URL != "" {
 		return // the probe is about that address, not the agent
 	}
-	byFile := p.listed.Disables()
-	err := outcome.Agent{FileDisables: byFile, RowDisables: !byFile && p.rowDisables(ctx)}.Judge()
-	if err == nil {
-		return
+	row := store.AgentRow{Enabled: true}
+	if p.openOnce(ctx) == nil { // storeObservation reports the error
+		switch r, err := p.store.AgentRow(ctx, p.agent); {
+		case err == nil:
+			row = r
+		case !errors.Is(err, store.ErrNotFound):
+			p.addNote(err.Error())
+		}
 	}
-	p.addNote("once it is enabled: " + p.found.Verdict)
-	p.expect(classify.Error(err))
-}
-
-// rowDisables reports whether the agent's row disables it. Without a store it returns false.
-func (p *prober) rowDisables(ctx context.Context) bool {
-	if p.openOnce(ctx) != nil {
-		return false // storeObservation reports the error
-	}
-	r, err := p.store.AgentRow(ctx, p.agent)
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
+	failure, err := p.JudgeAgent(p.agent, row)
+	if err != nil {
 		p.addNote(err.Error())
 	}
-	return err == nil && !r.Enabled
+	if failure != nil {
+		p.addNote("otherwise: " + p.found.Verdict)
+		p.expect(classify.Error(failure))
+	}
 }
 
 // observation returns the probe's observation of the agent. It returns false if the failure was not the agent's.

@@ -54,6 +54,7 @@ type Resolution struct {
 
 	Name   string          `json:"-"` // of the agent, for use in a sentence
 	listed *servers.Server // nil if the servers file does not list the agent
+	barred error           // the failure of each delivery to the agent (operator.JudgeAgent), without its row
 }
 
 // Outlook is how a delivery would end now, with advice for the operator.
@@ -105,7 +106,8 @@ type Endpoint struct {
 	Binding      string `json:"binding,omitempty"`
 }
 
-// Resolve resolves an agent with the worker's settings and empty caches. It uses neither Postgres nor Redis.
+// Resolve resolves an agent with the worker's settings and empty caches. It uses neither Postgres nor Redis,
+// so it does not know the policies of the agent, only the default one.
 func Resolve(ctx context.Context, o *operator.Operator, ref operator.AgentRef) (r Resolution, err error) {
 	g, err := o.ParseRef(ref)
 	if err != nil {
@@ -116,6 +118,10 @@ func Resolve(ctx context.Context, o *operator.Operator, ref operator.AgentRef) (
 		return r, err
 	}
 	listed, err := o.ListedServer(g)
+	if err != nil {
+		return r, err
+	}
+	barred, err := o.JudgeAgent(g, store.AgentRow{Enabled: true})
 	if err != nil {
 		return r, err
 	}
@@ -131,7 +137,7 @@ func Resolve(ctx context.Context, o *operator.Operator, ref operator.AgentRef) (
 	began := time.Now()
 	t, err := content.Resolver.Resolve(ctx, id)
 	r = Resolution{Agent: g.String(), Registry: g.Registry, Steps: describeSteps(t),
-		TookMs: milliseconds(time.Since(began)), Name: operator.DescribeAgent(g), listed: listed}
+		TookMs: milliseconds(time.Since(began)), Name: operator.DescribeAgent(g), listed: listed, barred: barred}
 	if err == nil {
 		r.Endpoint = describeEndpoint(t)
 		err = checkAddress(content.Guard, t.URL)
@@ -139,9 +145,9 @@ func Resolve(ctx context.Context, o *operator.Operator, ref operator.AgentRef) (
 	r.conclude(g, t, err)
 	if listed != nil {
 		r.Note = "the servers file names this agent, and deliveries go by that first: `worker agent probe`"
-		if r.judgeAgent() != nil {
-			r.Note = "the servers file disables this agent (enabled: false): its deliveries are held until the file enables it"
-		}
+	}
+	if barred != nil {
+		r.Note = "it is not called: " + barred.Error()
 	}
 	return r, nil
 }
@@ -155,11 +161,6 @@ func checkAddress(guard *netguard.Guard, address string) error {
 	return guard.CheckURL(u)
 }
 
-// judgeAgent returns the verdict about the agent, without its row: the command opens no store.
-func (r Resolution) judgeAgent() error {
-	return outcome.Agent{FileDisables: r.listed.Disables()}.Judge()
-}
-
 // End returns the error with which the command ends. With check it also fails if a delivery would not call the agent.
 // The servers file decides that if it names the agent's endpoint, else the chain does.
 func (r Resolution) End(check bool) error {
@@ -170,7 +171,7 @@ func (r Resolution) End(check bool) error {
 	switch {
 	case !check:
 		return r.again
-	case r.judgeAgent() != nil:
+	case r.barred != nil:
 		return ErrUndeliverable
 	case byFile:
 		return nil

@@ -32,6 +32,9 @@ func TestCheckGoesByTheServersFile(t *testing.T) {
 			listed = &s
 		}
 		r := Resolution{Resolved: c.resolved, listed: listed}
+		if listed.Disables() {
+			r.barred = ErrNotNow
+		}
 		if !c.resolved {
 			r.Status = store.Skipped
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/base/buildinfo"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -138,6 +139,8 @@ func wordSchemas() map[reflect.Type]*jsonschema.Schema {
 		reflect.TypeFor[store.Verdict]():   listWords([]store.Verdict{store.Accepted, store.Known, store.Conflict, store.Refreshed, intake.Refused}),
 		reflect.TypeFor[map[store.Status]int64](): {Type: "object", Description: "A count for each status.",
 			AdditionalProperties: &jsonschema.Schema{Type: "integer"}, PropertyNames: listWords(operator.AllStatuses())},
+		reflect.TypeFor[policy.Rule](): {Type: "object", Required: []string{"action"}, Properties: map[string]*jsonschema.Schema{
+			"action": listWords([]string{"deliver", "skip"}), "when": {Type: "object", Description: "docs/operator/filters.md"}}},
 		reflect.TypeFor[map[outcome.Reason]int]():  {Type: "object", AdditionalProperties: &jsonschema.Schema{Type: "integer"}},
 		reflect.TypeFor[map[store.Status]string](): {Type: "object", AdditionalProperties: &jsonschema.Schema{Type: "string"}},
 	}

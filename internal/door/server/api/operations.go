@@ -2,11 +2,13 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/inspect"
 	"github.com/agentherald/herald/internal/store"
@@ -141,6 +143,25 @@ func (a *API) disableAgent(r *request) (any, error) {
 
 func (a *API) refreshAgent(r *request) (any, error) {
 	return a.Operator.RefreshAgent(r.Context(), r.agentRef(), r.visitor.Name)
+}
+
+func (a *API) showPolicy(r *request) (any, error) {
+	return a.Operator.ShowPolicy(r.Context(), r.agentRef())
+}
+
+func (a *API) replacePolicy(r *request) (any, error) {
+	var document json.RawMessage
+	if err := r.readBody(&document); err != nil {
+		return nil, err
+	}
+	if document == nil {
+		document = json.RawMessage{} // an empty body is no policy
+	}
+	return a.Operator.ReplacePolicy(r.Context(), r.agentRef(), r.visitor.Name, policy.Operator, "", document)
+}
+
+func (a *API) removePolicy(r *request) (any, error) {
+	return a.Operator.ReplacePolicy(r.Context(), r.agentRef(), r.visitor.Name, policy.Operator, "", nil)
 }
 
 // probeTimeout bounds a probe and a check: resolving, connecting, listing tools, and calling them with samples.

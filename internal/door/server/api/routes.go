@@ -5,6 +5,7 @@ import (
 	"reflect"
 
 	"github.com/agentherald/herald/internal/door/server"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/inspect"
 	"github.com/agentherald/herald/internal/store"
@@ -109,6 +110,15 @@ func (a *API) listOperations() []operation {
 			query:   []parameter{registry}, answers: answers[operator.AgentChange](200)},
 		{method: "POST", path: "/v1/agents/{agent}/refresh", id: "refreshAgent", scope: operate, answer: a.refreshAgent, also: []int{404},
 			summary: "Have every worker look an agent's registration up anew.",
+			query:   []parameter{registry}, answers: answers[operator.AgentChange](200)},
+		{method: "GET", path: "/v1/agents/{agent}/policy", id: "showPolicy", scope: read, answer: a.showPolicy, also: []int{404},
+			summary: "Show the policies of an agent by level, and how many of its newest deliveries each filter skipped.",
+			query:   []parameter{registry}, answers: answers[operator.AgentChange](200)},
+		{method: "PUT", path: "/v1/agents/{agent}/policy", id: "replacePolicy", scope: operate, answer: a.replacePolicy, also: []int{413, 415},
+			summary: "Replace the operator's policy of an agent.", body: reflect.TypeFor[policy.Policy](),
+			query: []parameter{registry}, answers: answers[operator.AgentChange](200)},
+		{method: "DELETE", path: "/v1/agents/{agent}/policy", id: "removePolicy", scope: operate, answer: a.removePolicy,
+			summary: "Remove the operator's policy of an agent.",
 			query:   []parameter{registry}, answers: answers[operator.AgentChange](200)},
 		{method: "POST", path: "/v1/agents/{agent}/probe", id: "probeAgent", scope: operate, answer: a.probeAgent,
 			summary: "Look at an agent as a delivery would: resolve it, connect, list its tools, fit a sample. Nothing is called.",

@@ -56,6 +56,7 @@ type agentPage struct {
 	Latest []store.Delivery // its newest deliveries
 
 	Summaries []store.CallSummary // of the last hour and the last day
+	Policies  policyPart
 }
 
 // latestRows bounds the deliveries on an agent's page.
@@ -76,6 +77,9 @@ func (p *Pages) showAgent(r *request) (answer, error) {
 		return answer{}, err
 	}
 	page := agentPage{Agent: a, Name: ref.Agent, Summaries: []store.CallSummary{a.LastHour, a.LastDay}}
+	if page.Policies, err = p.showPolicies(r, a.AgentRow); err != nil {
+		return answer{}, err
+	}
 	_ = json.Unmarshal(a.AgentRow.Tools, &page.Tools) // the agent's server sent it, so it may not parse
 	_ = json.Unmarshal(a.AgentRow.Totals, &page.Totals)
 	latest, err := p.Operator.ListDeliveries(r.Context(), operator.Selection{Agent: ref.Agent}, 0, latestRows)

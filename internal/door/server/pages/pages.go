@@ -62,7 +62,7 @@ func New(cfg Config) (*Pages, error) {
 	funcs := p.templateFuncs(links)
 	for _, name := range pageNames {
 		p.templates[name], err = template.New("layout.html").Funcs(funcs).ParseFS(files, "templates/layout.html",
-			"templates/parts.html", "templates/"+name+".html")
+			"templates/parts.html", "templates/policy.html", "templates/"+name+".html")
 		if err != nil {
 			return nil, fmt.Errorf("pages: %w", err)
 		}
@@ -118,6 +118,7 @@ func (p *Pages) Routes() []server.Route {
 		{Method: "POST", Path: "/agents/{agent}/enable", Handle: p.page(p.enableAgent)},
 		{Method: "POST", Path: "/agents/{agent}/disable", Handle: p.page(p.disableAgent)},
 		{Method: "POST", Path: "/agents/{agent}/refresh", Handle: p.page(p.refreshAgent)},
+		{Method: "POST", Path: "/agents/{agent}/policy", Handle: p.page(p.replacePolicy)},
 		{Method: "POST", Path: "/agents/{agent}/probe", Handle: p.page(p.probeAgent)},
 	}
 	for i := range routes {
