@@ -93,7 +93,11 @@ func (c *deliveryGroupsCmd) Run(a *command) error {
 			if g.Partial {
 				count += "+"
 			}
-			t.addRow(count, g.Status, g.Reason, formatTime(&g.First), formatTime(&g.Last), g.Agents, strings.Join(g.Most, " "), g.Sample, g.Sentence)
+			var most []string
+			for _, m := range g.Most {
+				most = append(most, fmt.Sprintf("%s (%d)", m.Agent, m.Count))
+			}
+			t.addRow(count, g.Status, g.Reason, formatTime(&g.First), formatTime(&g.Last), g.Agents, strings.Join(most, ", "), g.Sample, g.Sentence)
 		}
 		if err := t.Flush(); err != nil || len(list.Groups) == 0 {
 			return err

@@ -186,10 +186,10 @@ func (s *Store) AgentsNamed(ctx context.Context, beginning string, limit int) (l
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "list agents by name")
+	const name = `lower(left(server_info ->> 'name', 100))` // as in the index agents_name
 	rows, _ := s.pool.Query(ctx, `SELECT `+agentColumns+`, 0, 0, 0 FROM herald.agents g
-		WHERE server_info ->> 'name' IS NOT NULL AND lower(left(server_info ->> 'name', 100)) ~>=~ lower($1::text)
-		   AND lower(left(server_info ->> 'name', 100)) ~<~ (lower($1) || chr(1114111))
-		ORDER BY lower(left(server_info ->> 'name', 100)) USING ~<~, g.chain_id, g.agent_id LIMIT $2`, beginning, limit)
+		WHERE `+name+` ~>=~ lower($1::text) AND `+name+` ~<~ (lower($1) || chr(1114111))
+		ORDER BY `+name+` USING ~<~, g.chain_id, g.agent_id LIMIT $2`, beginning, limit)
 	return pgx.CollectRows(rows, scanAgentRow)
 }
 

@@ -19,15 +19,20 @@ type Group struct {
 	First    time.Time      `json:"first"` // when the first one ended, began to wait, or was held
 	Last     time.Time      `json:"last"`
 	Agents   int64          `json:"agents"`     // number of agents
-	Most     []string       `json:"mostAgents"` // CHAIN:AGENT of the maxGroupAgents agents with the most deliveries
-	MostOf   []int64        `json:"mostCounts"` // numbers of their deliveries
+	Most     []GroupAgent   `json:"mostAgents"` // the maxGroupAgents agents with the most deliveries
 	Sample   uuid.UUID      `json:"sample"`     // id of the last one
 	Partial  bool           `json:"partial"`    // more deliveries have the status than were read
 }
 
+// GroupAgent is the number of an agent's deliveries in a group.
+type GroupAgent struct {
+	Agent string `json:"agent"` // CHAIN:AGENT
+	Count int64  `json:"count"`
+}
+
 // Groups reads at most maxGroupRows deliveries of each status, and returns at most maxGroups groups.
 const (
-	maxGroupRows   = 10_000
+	maxGroupRows   = 5000
 	maxGroups      = 100
 	maxGroupAgents = 3
 )

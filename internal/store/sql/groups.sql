@@ -23,7 +23,7 @@ WITH found AS (
       FROM alike GROUP BY 1, 2, 3, 4, 5
 )
 SELECT status, coalesce(reason, ''), sentence, sum(n)::bigint, min(first), max(last), count(*),
-       (array_agg(chain_id || ':' || agent_id ORDER BY n DESC, chain_id, agent_id))[1:$5], (array_agg(n::bigint ORDER BY n DESC, chain_id, agent_id))[1:$5],
+       to_jsonb((array_agg(jsonb_build_object('agent', chain_id || ':' || agent_id, 'count', n) ORDER BY n DESC, chain_id, agent_id))[1:$5]),
        (array_agg(sample ORDER BY last DESC))[1], sum(sum(n)) OVER (PARTITION BY status) >= $3
   FROM of_agents GROUP BY status, reason, sentence
  ORDER BY 4 DESC, 1, 2, 3
