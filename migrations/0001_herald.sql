@@ -16,6 +16,7 @@ CREATE TABLE herald.agents (
     policy            jsonb         NOT NULL DEFAULT '{}', -- the operator's policy of the agent
     own_policy        jsonb         NOT NULL DEFAULT '{}', -- the agent's own, which only reduces what the operator's permits
     endpoint          text,                                -- of the last delivery
+    registration      jsonb,                               -- summary of its registration document (store.Registration)
     server_info       jsonb,
     protocol          text,                                -- MCP revision spoken
     tools             jsonb,

@@ -28,6 +28,7 @@ type AgentRow struct {
 	Policy           Policy           `json:"policy"`             // the operator's, for the agent
 	OwnPolicy        Policy           `json:"ownPolicy,omitzero"` // the agent's own
 	Endpoint         string           `json:"endpoint,omitempty"`
+	Registration     *Registration    `json:"registration,omitempty"` // as it was last resolved; nil: not yet
 	ServerInfo       json.RawMessage  `json:"serverInfo,omitempty"`
 	Protocol         string           `json:"protocol,omitempty"`
 	Tools            json.RawMessage  `json:"tools,omitempty"`
@@ -69,7 +70,7 @@ const SortFailing = "failing"
 // by status. It counts a long backlog fast: it uses the index work_agent, and reads the table rows of dispatched
 // deliveries only.
 const agentColumns = `g.chain_id, g.identity_registry, g.agent_id::text, g.epoch, g.raised_epoch, g.enabled, g.policy, g.own_policy, coalesce(g.endpoint, ''),
-	g.server_info, coalesce(g.protocol, ''), g.tools, g.state, g.last_ok_at, g.last_called_at, g.failing_since, coalesce(g.last_error, ''), g.last_error_at, g.totals, g.created_at, g.updated_at,
+	g.registration, g.server_info, coalesce(g.protocol, ''), g.tools, g.state, g.last_ok_at, g.last_called_at, g.failing_since, coalesce(g.last_error, ''), g.last_error_at, g.totals, g.created_at, g.updated_at,
 	(SELECT coalesce(jsonb_object_agg(status, n), '{}') FROM (SELECT status, sum(n) AS n FROM (
 		SELECT 'queued' AS status, nullif(count(*), 0) AS n FROM herald.work d WHERE place = 'line'
 		   AND d.chain_id = g.chain_id AND d.identity_registry = g.identity_registry AND d.agent_id = g.agent_id
@@ -84,7 +85,7 @@ const agentColumns = `g.chain_id, g.identity_registry, g.agent_id::text, g.epoch
 func scanAgentRow(row pgx.CollectableRow) (r AgentRow, err error) {
 	var operator, own []byte
 	err = row.Scan(&r.ChainID, &r.IdentityRegistry, &r.AgentID, &r.Epoch, &r.RaisedEpoch, &r.Enabled, &operator, &own, &r.Endpoint,
-		&r.ServerInfo, &r.Protocol, &r.Tools, &r.State, &r.LastOKAt, &r.LastCalledAt, &r.FailingSince, &r.LastError, &r.LastErrorAt, &r.Totals,
+		&r.Registration, &r.ServerInfo, &r.Protocol, &r.Tools, &r.State, &r.LastOKAt, &r.LastCalledAt, &r.FailingSince, &r.LastError, &r.LastErrorAt, &r.Totals,
 		&r.CreatedAt, &r.UpdatedAt, &r.Open, &r.CallsOfDay, &r.FailedOfDay)
 	r.Policy, r.OwnPolicy = parsePolicy(operator), parsePolicy(own)
 	return r, err

@@ -130,7 +130,7 @@ func paceTable(t *testing.T) string {
 		if c.Untagged {
 			depth += ", untagged"
 		}
-		fmt.Fprintf(&b, "| %s %d | %s | %s | %s | %s |\n", c.Name, c.ID, pace, notes[c.ID][0], notes[c.ID][1], depth)
+		fmt.Fprintf(&b, "| [%s](https://%s) %d | %s | %s | %s | %s |\n", c.Name, c.Explorer, c.ID, pace, notes[c.ID][0], notes[c.ID][1], depth)
 		delete(notes, c.ID)
 	}
 	for id := range notes {
