@@ -3,7 +3,9 @@ package store
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
@@ -22,6 +24,16 @@ var latencyBounds = [latencyBuckets - 1]time.Duration{10 * time.Millisecond, 20 
 // latencyBuckets is the length of AgentHour.Latency: one bucket for each bound of latencyBounds, and one for slower
 // calls. record.sql contains it as a literal.
 const latencyBuckets = 14
+
+// formatMiddles returns the middles of the buckets in milliseconds, as an SQL array. The last one is its lower bound.
+func formatMiddles() string {
+	middles, from := make([]string, 0, latencyBuckets), 0.0
+	for _, bound := range latencyBounds {
+		end := float64(bound) / float64(time.Millisecond)
+		middles, from = append(middles, fmt.Sprint((from+end)/2)), end
+	}
+	return "{" + strings.Join(append(middles, fmt.Sprint(from)), ",") + "}"
+}
 
 // AgentHour counts the calls of an agent that were recorded in one hour. An attempt counts as a call if it sent a call,
 // completely or partly. It also counts if it failed earlier by the agent's fault, for example because it could not
