@@ -16,6 +16,7 @@ CREATE TABLE herald.agents (
     policy            jsonb         NOT NULL DEFAULT '{}', -- the operator's policy of the agent
     own_policy        jsonb         NOT NULL DEFAULT '{}', -- the agent's own, which only reduces what the operator's permits
     endpoint          text,                                -- of the last delivery
+    registration      jsonb,                               -- summary of its registration document (store.Registration)
     server_info       jsonb,
     protocol          text,                                -- MCP revision spoken
     tools             jsonb,
@@ -41,8 +42,9 @@ CREATE TABLE herald.agents (
 -- Failing and disabled agents are few, and an update that changes neither column writes neither index.
 CREATE INDEX agents_failing ON herald.agents (failing_since) WHERE failing_since IS NOT NULL;
 CREATE INDEX agents_disabled ON herald.agents (chain_id, identity_registry, agent_id) WHERE NOT enabled;
--- The look-up by the name that an agent's server gives itself. The name is cut, because an index entry is limited.
-CREATE INDEX agents_name ON herald.agents (lower(left(server_info ->> 'name', 100)) text_pattern_ops);
+-- The look-up by an agent's name (store.AgentRow.Name). The name is cut, because an index entry is limited.
+CREATE INDEX agents_name ON herald.agents (lower(left(coalesce(registration ->> 'name', server_info ->> 'name'), 100)) text_pattern_ops)
+ WHERE coalesce(registration ->> 'name', server_info ->> 'name') IS NOT NULL;
 -- Agents whose order is switched off.
 CREATE INDEX agents_unordered ON herald.agents (chain_id, identity_registry, agent_id) WHERE policy ->> 'order' = 'off';
 

@@ -96,7 +96,7 @@ func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 		FileDisagrees: a.file.disagrees, FetchFailed: a.file.failed,
 		ToolName: a.call.tool, Arguments: a.call.recorded,
 		Called: a.answer.called, CallTook: a.answer.took,
-		EndpointOfJob: !a.claim.Job.Action.ResolveEndpoint,
+		EndpointOfJob: !a.claim.Job.Action.ResolveEndpoint, Registration: a.endpoint.registration,
 	}
 	if listing := a.call.listing; listing != nil {
 		o.Protocol = listing.Protocol

@@ -149,6 +149,7 @@ func (e *Executor) commitOutcome(ctx context.Context, c *store.Claim, d *decisio
 func stripForeignText(o *store.Outcome) {
 	o.ToolName, o.Endpoint, o.Protocol, o.AgentError = "", "", "", ""
 	o.Arguments, o.Response, o.Result, o.ServerInfo, o.Tools = nil, nil, nil, nil, nil
+	o.Registration = nil
 	if o.Error != "" {
 		o.Error = "details could not be stored; the log has them"
 	}

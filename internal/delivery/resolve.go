@@ -26,6 +26,8 @@ type resolvedEndpoint struct {
 	// unbound: the agent is unbound, or the job names an endpoint that the servers file does not list for the agent.
 	// The small limits of unbound agents apply.
 	unbound bool
+	// registration is set if the endpoint was resolved now, so that it is stored about once per resolution.
+	registration *store.Registration
 }
 
 // resolveEndpoint returns the MCP endpoint at which the agent is called: the job's own endpoint, or else that in the
@@ -67,6 +69,10 @@ func (e *Executor) registeredEndpoint(ctx context.Context, c *store.Claim) (reso
 			ProtocolHint: t.ProtocolHint},
 		source:  fmt.Sprintf(" from %s (%s)%s", t.DocumentSource, t.From, describeBinding(t)),
 		unbound: t.Binding != "" && !t.Bound(), // "": HERALD_BINDING is off, and no agent counts as unbound
+	}
+	if len(t.Steps) > 1 { // a result from the cache has one step
+		found.registration = &store.Registration{Name: t.Name, Document: t.DocumentURI, Source: t.DocumentSource, From: t.From,
+			Binding: t.Binding}
 	}
 	found.display = displayEndpoint(found.Endpoint)
 	return found, nil

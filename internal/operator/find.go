@@ -32,7 +32,7 @@ type MatchList struct {
 const maxMatches = 20
 
 // Find looks up a delivery's id or key, a transaction's hash, a client's address, an agent as CHAIN:AGENT, or the
-// beginning of the name that an agent's server gives itself. It returns a *NotFoundError if nothing is known.
+// beginning of an agent's name. It returns a *NotFoundError if nothing is known.
 func (o *Operator) Find(ctx context.Context, what string) (found MatchList, err error) {
 	what = strings.TrimSpace(what)
 	if err := checkText("text", what); err != nil || what == "" {
@@ -42,7 +42,7 @@ func (o *Operator) Find(ctx context.Context, what string) (found MatchList, err 
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error { return found.search(ctx, st, what) })
 	if err == nil && len(found.Matches) == 0 {
 		err = &NotFoundError{fmt.Sprintf("nothing is known of %.80q: it is no id or key of a delivery, no transaction or client of one, "+
-			"and no agent's CHAIN:AGENT or beginning of its server's name", what)}
+			"and no agent's CHAIN:AGENT or beginning of its name", what)}
 	}
 	return found, err
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/outcome"
@@ -27,6 +28,9 @@ type page struct {
 
 // maxCachedURI bounds the tokenURI of a cached page, in bytes.
 const maxCachedURI = 2 << 10
+
+// maxName bounds Target.Name, in bytes.
+const maxName = 100
 
 // isCached reports whether the page may be cached: the document comes from a web server that sent validators, and its
 // tokenURI is at most maxCachedURI long.
@@ -139,6 +143,7 @@ func (r *Resolver) findEntry(a Agent, doc ipfs.Document, reg erc8004.Registratio
 		return p
 	}
 	t, entries := &p.target, reg.ListMCPEntries()
+	t.Name = text.Excerpt(reg.Name, maxName)
 	p.shape = describeRegistration(reg, len(entries))
 	if reg.Inactive() {
 		p.err = outcome.Agent{Inactive: true}.Judge()

@@ -98,6 +98,7 @@ type Target struct {
 	ProtocolHint string // MCP revision that the document states, or ""
 	TokenHeader  string // HTTP header in which the agent expects its token, or ""
 
+	Name           string // the agent's name, on one line and shortened
 	DocumentURI    string // without query and user information; "data:" for a document that is on chain
 	DocumentSource string // how the document is identified: cid, ipns, data, https, http or ar
 	From           string // position of the entry in the document, such as "services[2]"

@@ -28,6 +28,7 @@ type AgentRow struct {
 	Policy           Policy           `json:"policy"`             // the operator's, for the agent
 	OwnPolicy        Policy           `json:"ownPolicy,omitzero"` // the agent's own
 	Endpoint         string           `json:"endpoint,omitempty"`
+	Registration     *Registration    `json:"registration,omitempty"` // as it was last resolved; nil: not yet
 	ServerInfo       json.RawMessage  `json:"serverInfo,omitempty"`
 	Protocol         string           `json:"protocol,omitempty"`
 	Tools            json.RawMessage  `json:"tools,omitempty"`
@@ -49,13 +50,6 @@ type AgentRow struct {
 	// MeanMs estimates the mean duration of the calls of the agent's last hour with a call. It is set only in a list by
 	// SortSlow.
 	MeanMs float64 `json:"meanMs,omitempty"`
-}
-
-// Name returns the name that the agent's server gave itself. It is empty if the server was never reached.
-func (r AgentRow) Name() string {
-	var info struct{ Name string }
-	_ = json.Unmarshal(r.ServerInfo, &info) // the server sent it, so it may have another form
-	return info.Name
 }
 
 // AgentFilter selects and sorts agents. Fields with zero values do not restrict the list.
@@ -83,7 +77,7 @@ const SortSlow = "slow"
 // by status. It counts a long backlog fast: it uses the index work_agent, and reads the table rows of dispatched
 // deliveries only.
 const agentColumns = `g.chain_id, g.identity_registry, g.agent_id::text, g.epoch, g.raised_epoch, g.enabled, g.policy, g.own_policy, coalesce(g.endpoint, ''),
-	g.server_info, coalesce(g.protocol, ''), g.tools, g.state, g.last_ok_at, g.last_called_at, g.failing_since, coalesce(g.last_error, ''), g.last_error_at, g.totals, g.created_at, g.updated_at,
+	g.registration, g.server_info, coalesce(g.protocol, ''), g.tools, g.state, g.last_ok_at, g.last_called_at, g.failing_since, coalesce(g.last_error, ''), g.last_error_at, g.totals, g.created_at, g.updated_at,
 	(SELECT coalesce(jsonb_object_agg(status, n), '{}') FROM (SELECT status, sum(n) AS n FROM (
 		SELECT 'queued' AS status, nullif(count(*), 0) AS n FROM herald.work d WHERE place = 'line'
 		   AND d.chain_id = g.chain_id AND d.identity_registry = g.identity_registry AND d.agent_id = g.agent_id
@@ -98,7 +92,7 @@ const agentColumns = `g.chain_id, g.identity_registry, g.agent_id::text, g.epoch
 func scanAgentRow(row pgx.CollectableRow) (r AgentRow, err error) {
 	var operator, own []byte
 	err = row.Scan(&r.ChainID, &r.IdentityRegistry, &r.AgentID, &r.Epoch, &r.RaisedEpoch, &r.Enabled, &operator, &own, &r.Endpoint,
-		&r.ServerInfo, &r.Protocol, &r.Tools, &r.State, &r.LastOKAt, &r.LastCalledAt, &r.FailingSince, &r.LastError, &r.LastErrorAt, &r.Totals,
+		&r.Registration, &r.ServerInfo, &r.Protocol, &r.Tools, &r.State, &r.LastOKAt, &r.LastCalledAt, &r.FailingSince, &r.LastError, &r.LastErrorAt, &r.Totals,
 		&r.CreatedAt, &r.UpdatedAt, &r.Open, &r.CallsOfDay, &r.FailedOfDay, &r.MeanMs)
 	r.Policy, r.OwnPolicy = parsePolicy(operator), parsePolicy(own)
 	return r, err
@@ -181,14 +175,14 @@ var slowAgents = `(SELECT chain_id, identity_registry, agent_id, state, -ms AS s
 	SELECT sum(n * middle) / nullif(sum(n), 0) AS ms FROM unnest(hour_latency, '` + formatMiddles() + `'::float8[]) b (n, middle)) l
 	WHERE hour >= now() - interval '24 hours' AND ms IS NOT NULL) g`
 
-// AgentsNamed lists agents whose server gives itself a name with this beginning. It ignores case.
+// AgentsNamed lists agents whose name has this beginning. It ignores case.
 func (s *Store) AgentsNamed(ctx context.Context, beginning string, limit int) (list []AgentRow, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "list agents by name")
-	const name = `lower(left(server_info ->> 'name', 100))` // as in the index agents_name
+	const name = `lower(left(` + agentName + `, 100))` // uses the index agents_name
 	rows, _ := s.pool.Query(ctx, `SELECT `+agentColumns+`, 0, 0, 0 FROM herald.agents g
-		WHERE `+name+` ~>=~ lower($1::text) AND `+name+` ~<~ (lower($1) || chr(1114111))
+		WHERE `+agentName+` IS NOT NULL AND `+name+` ~>=~ lower($1::text) AND `+name+` ~<~ (lower($1) || chr(1114111))
 		ORDER BY `+name+` USING ~<~, g.chain_id, g.agent_id LIMIT $2`, beginning, limit)
 	return pgx.CollectRows(rows, scanAgentRow)
 }

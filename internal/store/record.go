@@ -73,6 +73,8 @@ type Outcome struct {
 	// Tools when it reads a list that it has not seen before, even if another worker has stored the same list.
 	Tools json.RawMessage `json:"tools,omitempty"`
 
+	Registration *Registration `json:"registration,omitempty"` // what the attempt resolved; nil: the stored one stays
+
 	// EndpointOfJob: the job named the endpoint that was called. Such an outcome shows nothing about the agent's own
 	// endpoint, so Record does not change the agent's row.
 	EndpointOfJob bool `json:"endpointOfJob,omitempty"`
@@ -463,7 +465,7 @@ type recordColumns struct {
 	durations, latencies                                              []*int32
 
 	reasons, errors, toolNames, endpoints, protocols, stepTimes, verifications, sources, agentErrors []*string
-	disagrees, arguments, responses, results, serverInfos, tools                                     [][]byte
+	disagrees, arguments, responses, results, serverInfos, tools, registrations                      [][]byte
 }
 
 func (c *recordColumns) appendRequest(q recordRequest) {
@@ -503,6 +505,7 @@ func (c *recordColumns) appendRequest(q recordRequest) {
 	c.results = append(c.results, storable.JSON(o.Result, maxSideBytes))
 	c.serverInfos = append(c.serverInfos, storable.JSON(o.ServerInfo, maxSideBytes))
 	c.tools = append(c.tools, storable.JSON(o.Tools, maxSideBytes))
+	c.registrations = append(c.registrations, o.Registration.encode())
 }
 
 // queue adds record.sql to the batch b. alone is its argument @alone.
@@ -524,7 +527,7 @@ func (c *recordColumns) args(alone bool) pgx.NamedArgs {
 		"stages": c.stages, "errors": c.errors, "tool_names": c.toolNames, "endpoints": c.endpoints,
 		"protocols": c.protocols, "step_us": c.stepTimes, "file_verifications": c.verifications, "file_sources": c.sources,
 		"file_disagrees": c.disagrees, "arguments": c.arguments, "responses": c.responses, "results": c.results,
-		"agent_oks": c.agentOKs, "agent_errors": c.agentErrors, "latencies": c.latencies, "server_infos": c.serverInfos, "tools": c.tools}
+		"agent_oks": c.agentOKs, "agent_errors": c.agentErrors, "latencies": c.latencies, "server_infos": c.serverInfos, "tools": c.tools, "registrations": c.registrations}
 }
 
 // formatStepTimes returns the times as the text of a Postgres integer[], or nil for nil. record.sql gets the arrays of

@@ -100,7 +100,7 @@ type Chain struct {
 	RPCURLs    []secret.Secret    // preferred first; empty: deliveries that need a node are held (chain_unconfigured)
 	Registries erc8004.Registries // only their events are delivered
 	Known      bool               // the identity and reputation registries are known or configured
-	Explorer   string             // base URL of a block explorer, without a final slash; empty: none
+	Explorer   string             // configured base URL of a block explorer, without a final slash (Config.Explorer)
 }
 
 // Error names a variable and the problem with its value.
@@ -259,6 +259,16 @@ func (c *Config) readChain(id uint64, env map[string]string) (faults []error) {
 	chain.Known = len(chain.Registries.Identity) > 0 && len(chain.Registries.Reputation) > 0
 	c.Chains[id] = chain
 	return faults
+}
+
+// Explorer returns the base URL of the chain's block explorer: the configured one, or that of a known chain. It is empty
+// if there is neither.
+func (c *Config) Explorer(id uint64) string {
+	known, _ := erc8004.FindChain(id)
+	if c.Chains[id].Explorer == "" && known.Explorer != "" {
+		return "https://" + known.Explorer
+	}
+	return c.Chains[id].Explorer
 }
 
 // parseAddresses parses a comma-separated list of at least one address.

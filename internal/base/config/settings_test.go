@@ -100,7 +100,7 @@ func paceTable(t *testing.T) string {
 		if c.Untagged {
 			notes = append(notes, "untagged")
 		}
-		item := fmt.Sprintf("%s %d", c.Name, c.ID)
+		item := fmt.Sprintf("[%s](https://%s) %d", c.Name, c.Explorer, c.ID)
 		if notes != nil {
 			item += " (" + strings.Join(notes, ", ") + ")"
 		}

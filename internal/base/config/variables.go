@@ -236,7 +236,7 @@ func Docs() []Doc {
 		Doc{reputationPrefix + "<chainId>", "known address", "The same for the ReputationRegistry."},
 		Doc{validationPrefix + "<chainId>", "known address", "The same for the ValidationRegistry."},
 		Doc{explorerPrefix + "<chainId>", "",
-			"Block explorer of a chain, as in https://basescan.org, to which pages link."})
+			"Block explorer of a chain, as in https://basescan.org, to which pages link. Known chains have one."})
 }
 
 func setOneOf(field func(*Config) *string, allowed ...string) func(*Config, string) string {

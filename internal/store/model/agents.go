@@ -76,6 +76,9 @@ func (s *Store) observeOutcome(a store.Agent, c *store.Claim, o store.Outcome) {
 		k.LastCalledAt = &now
 		g.countCall(o, now)
 	}
+	if o.Registration != nil {
+		k.Registration = o.Registration
+	}
 	applyObservation(k, o.Endpoint, o.Protocol, o.AgentError, o.ServerInfo, o.Tools, now)
 }
 

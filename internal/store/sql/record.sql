@@ -23,7 +23,7 @@
 -- @step_us       text[], each an integer[]: µs for check, resolve, fetch, connect, compose and call, up to the last one
 -- @agent_oks     the agent accepted the call
 -- @agent_errors  an error that the agent caused, or null
--- @server_infos, @tools (jsonb[]); null: unchanged
+-- @server_infos, @tools, @registrations (jsonb[]); null: unchanged
 -- @fetch_failed  the feedback file could not be fetched
 -- @endpoints_of_jobs  the job named the endpoint: the agent's row does not change
 -- @moved         the call may have failed because the agent moved; @epochs: the agent's epoch in the claim
@@ -178,6 +178,7 @@ WITH locked AS MATERIALIZED (
            protocol      = coalesce((@protocols::text[])[spoken], protocol),
            server_info   = coalesce((@server_infos::jsonb[])[introduced], server_info),
            tools         = coalesce((@tools::jsonb[])[listed], tools),
+           registration  = coalesce((@registrations::jsonb[])[resolved], registration),
            updated_at    = now()
       FROM (SELECT chain_id, identity_registry, agent_id, -- max(nr): the last element that has a value
                    array_agg(status) FILTER (WHERE finished_at IS NOT NULL) AS ended,
@@ -190,6 +191,7 @@ WITH locked AS MATERIALIZED (
                    max(nr) FILTER (WHERE protocol IS NOT NULL) AS spoken,
                    max(nr) FILTER (WHERE (@server_infos::jsonb[])[nr] IS NOT NULL) AS introduced,
                    max(nr) FILTER (WHERE (@tools::jsonb[])[nr] IS NOT NULL) AS listed,
+                   max(nr) FILTER (WHERE (@registrations::jsonb[])[nr] IS NOT NULL) AS resolved,
                    count(*) FILTER (WHERE called OR agent_error IS NOT NULL) AS calls,
                    array_agg(coalesce(reason, status)) FILTER (WHERE agent_error IS NOT NULL) AS blamed,
                    ARRAY[count(*) FILTER (WHERE latency = 1), count(*) FILTER (WHERE latency = 2),

@@ -152,6 +152,8 @@ func (s *suite) learned() {
 	o.Endpoint, o.Protocol = "https://a.example/mcp", "2025-11-25"
 	o.ServerInfo = json.RawMessage(`{"Name":"a","Version":"1"}`)
 	o.Tools = store.ToolList([]store.KnownTool{{Name: "agent.receiveFeedback", Schema: true}, {Name: "other"}})
+	o.Registration = &store.Registration{Name: "Ann", Document: "ipfs://a", Source: "cid", From: "services[0]", Binding: "domain"}
+	found := *o.Registration
 	tasks := s.take(1, 3)
 	succeeded := func(c *store.Claim, want bool) *store.Claim {
 		if c.Succeeded != want {
@@ -168,6 +170,9 @@ func (s *suite) learned() {
 	o.Protocol, o.Tools = "2026-07-28", store.ToolList(nil)
 	s.record(succeeded(s.claim(tasks[2]), false), o)
 	s.knows(1, store.AgentObservation{Endpoint: "https://a.example/mcp", Protocol: "2026-07-28", ServerInfo: old, Tools: json.RawMessage(`[]`), State: store.StateConnected})
+	if r := s.agentRow(1); r.Registration == nil || *r.Registration != found {
+		s.Errorf("%+v, want %+v", r.Registration, found)
+	}
 }
 
 // learnedWithoutDelivery checks that ObserveAgent stores an observation, and changes neither last_ok_at nor a disabled
