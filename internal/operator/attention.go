@@ -39,15 +39,15 @@ func (v Overview) NeedsAttention() []Need {
 		n := Need{About: "deliveries", Count: s.Count, Status: string(s.Status), Reason: s.Reason,
 			Text: fmt.Sprintf("%s held: %s", countDeliveries(s.Count), s.Reason)}
 		if s.Status != store.Held {
-			n.Text = fmt.Sprintf("%s overdue for more than a minute, so that no worker takes them: %s", countDeliveries(s.Count),
+			n.Text = fmt.Sprintf("%s overdue for more than a minute, and no worker takes them: %s", countDeliveries(s.Count),
 				strings.TrimSpace(string(s.Status)+" "+s.Reason))
 		}
 		needs = append(needs, n)
 	}
-	for _, status := range []store.Status{store.Rejected, store.Dead} {
+	for status, words := range map[store.Status]string{store.Rejected: "rejected", store.Dead: "given up (dead)"} {
 		if n := v.EndedLastHour[status]; n > 0 {
 			needs = append(needs, Need{About: "deliveries", Count: n, Status: string(status), EndedSince: "1h",
-				Text: fmt.Sprintf("%s %s since an hour ago", countDeliveries(n), status)})
+				Text: fmt.Sprintf("%d deliveries were %s in the last hour", n, words)})
 		}
 	}
 	for state, words := range map[string]string{store.StateFailed: "failed when they were last called", store.StateNeedsAuth: "require a credential"} {
