@@ -9,7 +9,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// Need is a state that a person should look at, because it does not end by itself.
+// Need is a state that needs a person, because it does not end by itself.
 type Need struct {
 	About   string `json:"about"` // deliveries, agents, tokens or workers
 	Count   int64  `json:"count"`
@@ -23,8 +23,8 @@ type Need struct {
 	AgentState string `json:"agentState,omitempty"`
 }
 
-// NeedsAttention lists what a person should look at now, in each group the largest number first: whether a worker
-// runs, held and overdue deliveries, those that ended without success in the last hour, agents, breakers and tokens.
+// NeedsAttention lists the needs of an overview: no running worker, held and overdue deliveries, failures of the last
+// hour, agents, breakers and tokens. Needs about the same thing are sorted by Count, the highest first.
 func (v Overview) NeedsAttention() []Need {
 	needs := []Need{}
 	open := int64(0)

@@ -70,7 +70,7 @@ func (l *MatchList) search(ctx context.Context, st *Session, what string) error 
 	return err
 }
 
-// addDelivery adds the delivery that a look-up returned, unless there is none.
+// addDelivery adds a delivery. It ignores ErrNotFound, and returns other errors of the look-up.
 func (l *MatchList) addDelivery(d store.Delivery, err error) error {
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
