@@ -100,7 +100,8 @@ func (l *MatchList) addNewest(ctx context.Context, st *Session, m Match, f store
 func (l *MatchList) addAgents(rows []store.AgentRow) {
 	for _, r := range rows {
 		name := erc8004.FormatAgent(r.ChainID, r.AgentID)
-		l.Matches = append(l.Matches, Match{Kind: "agent", Target: name, Registry: r.IdentityRegistry, Text: strings.TrimSpace(text.Shorten(r.Name()) + " " + r.State),
+		l.Matches = append(l.Matches, Match{Kind: "agent", Target: name, Registry: r.IdentityRegistry,
+			Text:    strings.TrimSpace(text.Shorten(r.Name()) + " " + r.State),
 			Command: fmt.Sprintf("worker agent show %s --registry %s", name, r.IdentityRegistry)})
 	}
 }
