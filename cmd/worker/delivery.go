@@ -64,8 +64,9 @@ func (c *deliveryListCmd) Run(a *command) error {
 		}
 		t := a.newTable(head...)
 		for _, d := range page.Deliveries {
-			row := []any{d.ID, d.Kind, erc8004.FormatAgent(d.ChainID, d.AgentID), d.Status, d.Reason, d.Client, text.Shorten(d.Value),
-				text.Shorten(strings.TrimSpace(d.Tag1 + " " + d.Tag2)), d.Attempts, d.CreatedAt.UTC().Format(time.DateTime), d.Endpoint}
+			row := []any{d.ID, d.Kind, erc8004.FormatAgent(d.ChainID, d.AgentID), d.Status, d.Reason, d.Client,
+				text.Shorten(d.Value), text.Shorten(strings.TrimSpace(d.Tag1 + " " + d.Tag2)), d.Attempts,
+				d.CreatedAt.UTC().Format(time.DateTime), d.Endpoint}
 			if c.Wide {
 				row = append(row, text.Cut(d.Error, 300, "…"))
 			}
@@ -97,7 +98,8 @@ func (c *deliveryGroupsCmd) Run(a *command) error {
 			for _, m := range g.Most {
 				most = append(most, fmt.Sprintf("%s (%d)", m.Agent, m.Count))
 			}
-			t.addRow(count, g.Status, g.Reason, formatTime(&g.First), formatTime(&g.Last), g.Agents, strings.Join(most, ", "), g.Sample, g.Sentence)
+			t.addRow(count, g.Status, g.Reason, formatTime(&g.First), formatTime(&g.Last), g.Agents, strings.Join(most, ", "),
+				g.Sample, g.Sentence)
 		}
 		if err := t.Flush(); err != nil || len(list.Groups) == 0 {
 			return err

@@ -145,8 +145,8 @@ func agentCursor(r store.AgentRow) string {
 	return store.Agent{ChainID: r.ChainID, Registry: r.IdentityRegistry, ID: r.AgentID}.FullName()
 }
 
-// sortedCursor returns the cursor of an agent in a sorted list. It also contains what the list is sorted by: FAILED/CALLS,
-// or the mean duration.
+// sortedCursor returns the cursor of an agent in a sorted list. It also contains the values by which the list is
+// sorted: FAILED/CALLS, or the mean duration.
 func sortedCursor(sort string, r store.AgentRow) string {
 	place := fmt.Sprintf("%d/%d", r.FailedOfDay, r.CallsOfDay)
 	if sort == store.SortSlow {

@@ -9,7 +9,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// Need is a state that a person should look at, because it does not end by itself.
+// Need is a state that needs a person, because it does not end by itself.
 type Need struct {
 	About   string `json:"about"` // deliveries, agents, tokens or workers
 	Count   int64  `json:"count"`
@@ -23,56 +23,53 @@ type Need struct {
 	AgentState string `json:"agentState,omitempty"`
 }
 
-// NeedsAttention lists what a person should look at now, in each group the largest number first: whether a worker
-// runs, held and overdue deliveries, those that ended without success in the last hour, agents, breakers and tokens.
+// NeedsAttention lists the needs of an overview: no running worker, held and overdue deliveries, failures of the last
+// hour, agents, breakers and tokens. Needs about the same thing are sorted by Count, the highest first.
 func (v Overview) NeedsAttention() []Need {
 	needs := []Need{}
-	open := int64(0)
-	for _, n := range v.Open {
-		open += n
+	add := func(n Need) {
+		if n.About == "deliveries" {
+			n.Command = n.listCommand()
+		}
+		if n.Count > 0 {
+			needs = append(needs, n)
+		}
 	}
-	if v.Workers == 0 && open > 0 {
-		needs = append(needs, Need{About: "workers", Count: open, Command: "worker",
-			Text: fmt.Sprintf("no worker is running, and %s open", countDeliveries(open))})
+	if v.Workers == 0 {
+		open := int64(0)
+		for _, n := range v.Open {
+			open += n
+		}
+		add(Need{About: "workers", Count: open, Command: "worker",
+			Text: "no worker is running, and " + countDeliveries(open) + " open"})
 	}
 	for _, s := range v.Stuck {
-		n := Need{About: "deliveries", Count: s.Count, Status: string(s.Status), Reason: s.Reason,
-			Text: fmt.Sprintf("%s held: %s", countDeliveries(s.Count), s.Reason)}
+		text := countDeliveries(s.Count) + " held: " + s.Reason
 		if s.Status != store.Held {
-			n.Text = fmt.Sprintf("%s overdue for more than a minute, and no worker takes them: %s", countDeliveries(s.Count),
-				strings.TrimSpace(string(s.Status)+" "+s.Reason))
+			text = countDeliveries(s.Count) + " overdue for more than a minute, and no worker takes them: " +
+				strings.TrimSpace(string(s.Status)+" "+s.Reason)
 		}
-		needs = append(needs, n)
+		add(Need{About: "deliveries", Count: s.Count, Status: string(s.Status), Reason: s.Reason, Text: text})
 	}
 	for status, words := range map[store.Status]string{store.Rejected: "rejected", store.Dead: "given up (dead)"} {
-		if n := v.EndedLastHour[status]; n > 0 {
-			needs = append(needs, Need{About: "deliveries", Count: n, Status: string(status), EndedSince: "1h",
-				Text: fmt.Sprintf("%d deliveries were %s in the last hour", n, words)})
-		}
+		n := v.EndedLastHour[status]
+		add(Need{About: "deliveries", Count: n, Status: string(status), EndedSince: "1h",
+			Text: fmt.Sprintf("%d deliveries were %s in the last hour", n, words)})
 	}
-	for state, words := range map[string]string{store.StateFailed: "failed when they were last called", store.StateNeedsAuth: "require a credential"} {
-		if n := v.Agents[state]; n > 0 {
-			needs = append(needs, Need{About: "agents", Count: n, AgentState: state, Command: "worker agent list --state " + state,
-				Text: fmt.Sprintf("%d agents %s", n, words)})
-		}
+	for state, words := range map[string]string{store.StateFailed: "failed when they were last called",
+		store.StateNeedsAuth: "require a credential"} {
+		add(Need{About: "agents", Count: v.Agents[state], AgentState: state, Command: "worker agent list --state " + state,
+			Text: fmt.Sprintf("%d agents %s", v.Agents[state], words)})
 	}
-	if v.OpenBreakers > 0 {
-		needs = append(needs, Need{About: "agents", Count: int64(v.OpenBreakers), Command: "worker agent list --sort failing",
-			Text: fmt.Sprintf("%d circuit breakers are open: their endpoints are not called for a while", v.OpenBreakers)})
-	}
+	add(Need{About: "agents", Count: int64(v.OpenBreakers), Command: "worker agent list --sort failing",
+		Text: fmt.Sprintf("%d circuit breakers are open: their endpoints are not called for a while", v.OpenBreakers)})
 	for words, n := range map[string]int64{"have expired": v.TokensExpired, "expire within 7 days": v.TokensSoon} {
-		if n > 0 {
-			needs = append(needs, Need{About: "tokens", Count: n, Command: "worker token list", Text: fmt.Sprintf("%d stored tokens %s", n, words)})
-		}
-	}
-	for i, n := range needs {
-		if n.About == "deliveries" {
-			needs[i].Command = n.listCommand()
-		}
+		add(Need{About: "tokens", Count: n, Command: "worker token list", Text: fmt.Sprintf("%d stored tokens %s", n, words)})
 	}
 	order := []string{"workers", "deliveries", "agents", "tokens"}
 	slices.SortStableFunc(needs, func(a, b Need) int {
-		return cmp.Or(cmp.Compare(slices.Index(order, a.About), slices.Index(order, b.About)), cmp.Compare(b.Count, a.Count), cmp.Compare(a.Text, b.Text))
+		return cmp.Or(cmp.Compare(slices.Index(order, a.About), slices.Index(order, b.About)),
+			cmp.Compare(b.Count, a.Count), cmp.Compare(a.Text, b.Text))
 	})
 	return needs
 }

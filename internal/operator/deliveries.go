@@ -39,7 +39,8 @@ type Selection struct {
 func (s Selection) parseFilter(now time.Time) (store.Filter, error) {
 	f := store.Filter{Reason: outcome.Reason(s.Reason), Sentence: s.Sentence, Kind: s.Kind, Reorged: s.Reorged}
 	statuses, err := parseStatuses(s.Status)
-	err = cmp.Or(err, checkWord("reason", s.Reason, outcome.Reasons()), checkText("sentence", s.Sentence), checkWord("kind", s.Kind, AllKinds()))
+	err = cmp.Or(err, checkWord("reason", s.Reason, outcome.Reasons()), checkText("sentence", s.Sentence),
+		checkWord("kind", s.Kind, AllKinds()))
 	if err == nil && s.Reorged && s.Status+s.Reason+s.Sentence+s.Kind+s.EndedSince != "" {
 		err = misuseOf("reorged", "implies the status, the reason and the kind: leave those out")
 	}

@@ -70,7 +70,7 @@ func (l *MatchList) search(ctx context.Context, st *Session, what string) error 
 	return err
 }
 
-// addDelivery adds the delivery that a look-up returned, unless there is none.
+// addDelivery adds a delivery. It ignores ErrNotFound, and returns other errors of the look-up.
 func (l *MatchList) addDelivery(d store.Delivery, err error) error {
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
@@ -100,7 +100,8 @@ func (l *MatchList) addNewest(ctx context.Context, st *Session, m Match, f store
 func (l *MatchList) addAgents(rows []store.AgentRow) {
 	for _, r := range rows {
 		name := erc8004.FormatAgent(r.ChainID, r.AgentID)
-		l.Matches = append(l.Matches, Match{Kind: "agent", Target: name, Registry: r.IdentityRegistry, Text: strings.TrimSpace(text.Shorten(r.Name()) + " " + r.State),
+		l.Matches = append(l.Matches, Match{Kind: "agent", Target: name, Registry: r.IdentityRegistry,
+			Text:    strings.TrimSpace(text.Shorten(r.Name()) + " " + r.State),
 			Command: fmt.Sprintf("worker agent show %s --registry %s", name, r.IdentityRegistry)})
 	}
 }

@@ -14,7 +14,7 @@ type GroupList struct {
 	Groups     []store.Group `json:"groups"`     // the largest first
 }
 
-// ShowGroups groups deliveries by status, reason and sentence: what the errors of one cause have in common. statuses
+// ShowGroups groups deliveries by status, reason and sentence. Errors with one cause have one sentence. statuses
 // are separated by commas; without any, ShowGroups reads rejected, dead, held and waiting deliveries. endedSince, by
 // default 24h, selects among the ended ones, in the form of Selection.EndedSince.
 func (o *Operator) ShowGroups(ctx context.Context, statuses, endedSince string) (list GroupList, err error) {

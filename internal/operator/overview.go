@@ -44,7 +44,7 @@ type Overview struct {
 	Problems       []string               `json:"problems,omitempty"`
 	Workers        int                    `json:"workers"`       // running workers
 	EndedLastHour  map[store.Status]int64 `json:"endedLastHour"` // deliveries that ended without success, by status
-	Needs          []Need                 `json:"needs"`         // what a person should look at
+	Needs          []Need                 `json:"needs"`         // states that need a person
 }
 
 // Stuck counts deliveries that do not progress, for one reason.

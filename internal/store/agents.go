@@ -171,8 +171,8 @@ func placeOf(sort, table string) string {
 
 // slowAgents is an SQL subquery, named g, of the agents with a call in the last 24 hours: their primary keys, state, and
 // the column by which SortSlow sorts, ascending. Each call counts as the middle of its bucket of hour_latency.
-var slowAgents = `(SELECT chain_id, identity_registry, agent_id, state, -ms AS slowness FROM herald.agents CROSS JOIN LATERAL (
-	SELECT sum(n * middle) / nullif(sum(n), 0) AS ms FROM unnest(hour_latency, '` + formatMiddles() + `'::float8[]) b (n, middle)) l
+const slowAgents = `(SELECT chain_id, identity_registry, agent_id, state, -ms AS slowness FROM herald.agents CROSS JOIN LATERAL (
+	SELECT sum(n * middle) / nullif(sum(n), 0) AS ms FROM unnest(hour_latency, ` + latencyMiddles + `) b (n, middle)) l
 	WHERE hour >= now() - interval '24 hours' AND ms IS NOT NULL) g`
 
 // AgentsNamed lists agents whose name has this beginning. It ignores case.

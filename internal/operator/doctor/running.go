@@ -2,13 +2,15 @@ package doctor
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 
 	"github.com/agentherald/herald/internal/operator"
 )
 
-// listNeeds reports what a person should look at now, except tokens, which checkTokens names.
+// listNeeds reports the needs of the overview, except expiring tokens, which checkTokens reports.
 func (d *doctor) listNeeds(ctx context.Context) (findings []Finding) {
 	if !d.migrated {
 		return nil
@@ -18,30 +20,28 @@ func (d *doctor) listNeeds(ctx context.Context) (findings []Finding) {
 		return reportFailure("%v", err)
 	}
 	v.OpenBreakers = d.countBreakers(ctx)
-	needs := slices.DeleteFunc(v.NeedsAttention(), func(n operator.Need) bool { return n.About == "tokens" })
-	advice := map[string]string{"deliveries": ", and `worker delivery show ID` says what to do",
-		"agents": ", and `worker agent show CHAIN:AGENT` says what to do", "workers": " starts one"}
+	well := map[string]string{"deliveries": "none is held or overdue, and none failed in the last hour", "workers": fmt.Sprintf("%d running", v.Workers)}
 	report := func(about string, found []Finding) {
 		found[0].Check = about
 		findings = append(findings, found[0])
+		delete(well, about)
 	}
-	for _, n := range needs {
-		report(n.About, reportWarning("%s: `%s`%s", n.Text, n.Command, advice[n.About]))
-	}
-	has := func(about string) bool {
-		return slices.ContainsFunc(needs, func(n operator.Need) bool { return n.About == about })
-	}
-	if !has("deliveries") {
-		report("deliveries", reportOK("none is held or overdue, and none failed in the last hour"))
+	advice := map[string]string{"deliveries": ", and `worker delivery show ID` says what to do",
+		"agents": ", and `worker agent show CHAIN:AGENT` says what to do", "workers": " starts one"}
+	for _, n := range v.NeedsAttention() {
+		if n.About != "tokens" {
+			report(n.About, reportWarning("%s: `%s`%s", n.Text, n.Command, advice[n.About]))
+		}
 	}
 	switch {
-	case v.Workers > 0:
-		report("workers", reportOK("%d running", v.Workers))
-	case has("workers"):
+	case v.Workers > 0 || well["workers"] == "":
 	case d.tasks > 0:
 		report("workers", reportWarning("no worker is running, and %d tasks wait in Redis: `worker` starts one", d.tasks))
 	default:
-		report("workers", reportOK("none is running, and no delivery is open"))
+		well["workers"] = "none is running, and no delivery is open"
+	}
+	for _, about := range slices.Sorted(maps.Keys(well)) {
+		report(about, reportOK("%s", well[about]))
 	}
 	return findings
 }

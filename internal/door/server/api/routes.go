@@ -140,7 +140,7 @@ func (a *API) listOperations() []operation {
 			query:   []parameter{registry, {name: "send", kind: "boolean", description: "Call the tools with samples. Default false."}},
 			answers: answers[inspect.CheckReport](200)},
 		{method: "GET", path: "/v1/stats", id: "showStats", scope: read, answer: a.showStats,
-			summary: "Return totals, queues, the last hour's figures, and what a person should look at (needs).", answers: answers[operator.Overview](200)},
+			summary: "Return totals, queues, the last hour's figures, and the states that need a person (needs).", answers: answers[operator.Overview](200)},
 		{method: "GET", path: "/v1/chains", id: "listChains", scope: read, answer: a.listChains,
 			summary: "List the chains that are read, and how far.", answers: answers[ChainList](200)},
 		{method: "GET", path: "/v1/audit", id: "listAudit", scope: read, answer: a.listAudit,
