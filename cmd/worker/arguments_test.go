@@ -56,10 +56,11 @@ func TestMisuse(t *testing.T) {
 		"an unknown chain":        {"agent show 31337:42", "name it with --registry, or set IDENTITY_REGISTRY_31337"},
 		"no registry":             {"agent enable 8453:42 --registry 0x12", "is not an address"},
 		"a digit is wrong":        {"agent disable 8453:42 --registry 0x8004a169FB4a3325136EB29fA0ceB6D2e539a432", "right checksum"},
-		"no policy":               {"agent policy 8453:42 retries=3", `unknown policy "retries=3": use one of onUnknown=resend, onUnknown=hold`},
-		"no such policy":          {"agent policy 8453:42 onUnknown=drop", `unknown value "drop" of onUnknown: use one of `},
-		"no value":                {"agent policy 8453:42 onUnknown", `unknown value "" of onUnknown: use one of `},
-		"two policies":            {"agent policy 8453:42 onUnknown=hold onUnknown=resend", "set twice"},
+		"no policy":               {"agent policy 8453:42 retries=3", "retries: is unknown: use one of enabled, "},
+		"no such policy":          {"agent policy 8453:42 onUnknown=drop", "onUnknown: must be resend or hold"},
+		"no value":                {"agent policy 8453:42 onUnknown", "onUnknown: must be resend or hold"},
+		"two policies":            {"agent policy 8453:42 onUnknown=hold onUnknown=resend", "onUnknown: is set twice"},
+		"a policy's filters":      {`agent policy 8453:42 filters=[{"action":"skip"}]`, "filters can only be replaced with --file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, out, errs := worker(t, env, strings.Fields(c.args)...)
