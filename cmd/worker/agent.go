@@ -257,7 +257,7 @@ func (c *agentDisableCmd) Run(a *command) error {
 
 type agentPolicyCmd struct {
 	agentArg
-	Settings []string `arg:"" optional:"" help:"onUnknown=resend: a call with an unknown outcome is made again (default); onUnknown=hold: it is held until an operator replays it. order=strict: each client's deliveries keep their order (default); order=off: each goes as soon as it can."`
+	Settings []string `arg:"" optional:"" help:"onUnknown=resend: a call with an unknown outcome is made again (default); onUnknown=hold: it is held until an operator replays it. order=strict: each client's deliveries keep their order (default); order=off: each goes as soon as it can. Other settings of a policy likewise, as in maxPerSecond=5."`
 	File     string   `help:"Replace the operator's policy of the agent by the one in this file." placeholder:"FILE" xor:"change"`
 	Remove   bool     `help:"Remove the operator's policy of the agent." xor:"change"`
 	Own      bool     `help:"Replace or remove the agent's own policy instead, which only reduces what it gets."`

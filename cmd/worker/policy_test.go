@@ -24,7 +24,8 @@ func TestAgentPolicy(t *testing.T) {
 	d.says(0, `onUnknown=hold order=strict LEVEL RULE CONTENT operator - {"onUnknown":"hold"} `+first+" "+second, "agent", "policy", "8453:42", "--file", operators)
 	d.says(0, first+" "+second, "agent", "policy", "8453:42")
 	d.says(0, second+` agent 1 {"action":"skip"}`, "agent", "policy", "8453:42", "--file", own, "--own")
-	d.says(0, `onUnknown=resend order=off LEVEL RULE CONTENT operator - {"onUnknown":"resend","order":"off"} `+first, "agent", "policy", "8453:42", "onUnknown=resend", "order=off")
+	d.says(0, `onUnknown=resend order=off LEVEL RULE CONTENT operator - {"onUnknown":"resend","order":"off","batchSize":7,"pauseUntil":"2030-12-31T18:00:00Z"} `+first,
+		"agent", "policy", "8453:42", "onUnknown=resend", "order=off", "batchSize=7", "pauseUntil=2030-12-31T18:00:00Z")
 	out, _ := d.worker(0, "agent", "policy", "8453:42", "--remove", "--json")
 	if c := decode[struct {
 		Levels []struct{ Level string }

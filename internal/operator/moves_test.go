@@ -103,18 +103,6 @@ func TestPace(t *testing.T) {
 	}
 }
 
-func TestPolicy(t *testing.T) {
-	t.Parallel()
-	for setting, want := range map[string]string{"onUnknown=hold": "hold", "onUnknown=resend": "resend"} {
-		if p, err := parsePolicy([]string{setting, setting}); err != nil || DescribePolicy(p) != "onUnknown="+want+" order=strict" {
-			t.Errorf("%s: %+v, %v", setting, p, err)
-		}
-	}
-	if p, err := parsePolicy(nil); err != nil || p.OnUnknown != "" || DescribePolicy(p) != "onUnknown=resend order=strict" {
-		t.Errorf("%+v, %v", p, err)
-	}
-}
-
 // shelf is a ledger with rows in the order of acceptance.
 type shelf struct {
 	rows   []store.Delivery

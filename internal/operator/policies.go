@@ -9,7 +9,6 @@ import (
 	"io"
 	"math/big"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -148,30 +147,28 @@ type AgentLevel struct {
 // maxCounted bounds the deliveries that AgentLevel.Skipped counts.
 const maxCounted = 1000
 
-// parsePolicy parses settings of the form NAME=VALUE.
+// parsePolicy parses settings of the form NAME=VALUE. A value that is no JSON is a string.
 func parsePolicy(settings []string) (p store.Policy, err error) {
-	values := map[string][]string{"onUnknown": {store.OnUnknownResend, store.OnUnknownHold},
-		"order": {store.OrderStrict, store.OrderOff}}
-	set := map[string]*string{"onUnknown": &p.OnUnknown, "order": &p.Order}
-	for _, s := range settings {
+	members := make([]string, len(settings))
+	for i, s := range settings {
 		name, value, _ := strings.Cut(s, "=")
-		switch {
-		case values[name] == nil:
-			return p, NewMisuse("unknown policy %q: use one of %s, %s", s, listSettings("onUnknown", values["onUnknown"]),
-				listSettings("order", values["order"]))
-		case !slices.Contains(values[name], value):
-			return p, NewMisuse("unknown value %q of %s: use one of %s", value, name, listSettings(name, values[name]))
-		case *set[name] != "" && *set[name] != value:
-			return p, NewMisuse("%s is set twice", name)
+		if !json.Valid([]byte(value)) {
+			value = encodeText(value)
 		}
-		*set[name] = value
+		members[i] = encodeText(name) + ":" + value
 	}
-	return p, nil
+	if p, _, err = policy.Parse([]byte("{"+strings.Join(members, ",")+"}"), policy.Operator, nil); err == nil && len(p.Filters) > 0 {
+		err = errors.New("filters can only be replaced with --file")
+	}
+	if err != nil {
+		err = &MisuseError{Text: err.Error()}
+	}
+	return p, err
 }
 
-// listSettings returns NAME=VALUE for each value.
-func listSettings(name string, values []string) string {
-	return name + "=" + strings.Join(values, ", "+name+"=")
+func encodeText(s string) string {
+	b, _ := json.Marshal(s) // cannot fail
+	return string(b)
 }
 
 // ShowPolicy returns the policies that apply to an agent.

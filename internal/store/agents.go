@@ -253,11 +253,8 @@ func setEnabled(ctx context.Context, tx pgx.Tx, a Agent, enabled bool) error {
 }
 
 // SetPolicy stores the fields of p in the agent's policy; fields that are empty in p keep their stored values. It
-// inserts a row for an unknown agent. It returns an error if p has an invalid value.
+// inserts a row for an unknown agent.
 func (s *Store) SetPolicy(ctx context.Context, a Agent, p Policy) (err error) {
-	if err := checkValues(p); err != nil {
-		return err
-	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "set the policy of agent %s", a)

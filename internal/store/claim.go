@@ -128,21 +128,6 @@ func parseSettings(raw []byte) Policy {
 	return Policy{OnUnknown: read("onUnknown", OnUnknownResend, OnUnknownHold), Order: read("order", OrderStrict, OrderOff)}
 }
 
-// checkValues returns an error if a field has an unknown value.
-func checkValues(p Policy) error {
-	switch p.OnUnknown {
-	case "", OnUnknownResend, OnUnknownHold:
-	default:
-		return fmt.Errorf("onUnknown is %s or %s, not %q", OnUnknownResend, OnUnknownHold, p.OnUnknown)
-	}
-	switch p.Order {
-	case "", OrderStrict, OrderOff:
-	default:
-		return fmt.Errorf("order is %s or %s, not %q", OrderStrict, OrderOff, p.Order)
-	}
-	return nil
-}
-
 // Agent returns the claim's agent.
 func (c *Claim) Agent() Agent {
 	if c.agent == (Agent{}) {
