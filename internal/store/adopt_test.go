@@ -142,7 +142,7 @@ func TestPastJSON(t *testing.T) {
 			ToolName: "agent.receiveFeedback", Endpoint: "https://a.example/mcp", FileVerification: "raw", FileSource: "cid", FileDisagrees: []string{"value"},
 			Arguments: []byte(`{"a":1}`), Response: []byte(`[]`), Result: []byte(`{"b":"c"}`), Protocol: "2025-06-18", StepMicros: []int32{1, 2}, CallTook: time.Second,
 			AgentOK: true, AgentError: "down", ServerInfo: []byte(`{"name":"x"}`), Tools: []byte(`[]`),
-			EndpointOfJob: true, Elsewhere: true, FetchFailed: true, SkipDispatch: true, Moved: true, Undecided: true, Rerouted: true, NoTurn: true, Refuted: []int{1},
+			EndpointOfJob: true, Elsewhere: true, FetchFailed: true, SkipDispatch: true, Moved: true, Undecided: true, Rerouted: true, NoTurn: true, Refuted: []int{1}, Registration: &Registration{Name: "A"},
 			Gone: &Gone{}}}
 	v := reflect.ValueOf(full.Outcome)
 	for i := range v.NumField() {
