@@ -129,8 +129,8 @@ func TestCompleteLogsRefuses(t *testing.T) {
 		t.Errorf("of another branch in the middle: %v", err)
 	}
 	for name, answer := range map[string]func(string, []json.RawMessage) (any, any){
-		"a block that is missing": answerTo("eth_getBlockByNumber", json.RawMessage("null"), nil),
-		"another block than asked for": answerTo("eth_getBlockByNumber", map[string]any{"number": "0x7", "hash": n.hash(7), "timestamp": "0x1"}, nil),
+		"a block that is missing":        answerTo("eth_getBlockByNumber", json.RawMessage("null"), nil),
+		"another block than asked for":   answerTo("eth_getBlockByNumber", map[string]any{"number": "0x7", "hash": n.hash(7), "timestamp": "0x1"}, nil),
 		"a block whose logs are unknown": answerTo("eth_getLogs", nil, nodeError{-32000, "unknown block"}),
 	} {
 		n.set(nil, answer)
