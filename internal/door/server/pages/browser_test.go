@@ -45,12 +45,13 @@ var hostile = "<script>document.title='owned'</script><img src=x onerror=alert(1
 
 // seed fills the database with 100,000 deliveries of 200 agents, in every status and with hostile text in every field.
 const seed = `
-INSERT INTO herald.agents (chain_id, identity_registry, agent_id, state, endpoint, last_error, last_error_at, last_ok_at, protocol, tools, server_info, enabled)
+INSERT INTO herald.agents (chain_id, identity_registry, agent_id, state, endpoint, last_error, last_error_at, last_ok_at, protocol, tools, server_info, enabled, policy, own_policy)
 SELECT 8453, '0x8004a169fb4a3325136eb29fa0ceb6d2e539a432', n, (ARRAY['connected','failed','needs_auth','pending','disabled'])[1 + n % 5],
        'https://agent.example/' || $1, $1, now() - interval '5 minutes', now() - n * interval '1 minute', left($1, 40),
        jsonb_build_array(jsonb_build_object('name', $1), jsonb_build_object('name', 'agent.receiveFeedback')),
-       jsonb_build_object('name', $1, 'version', $1), n % 5 <> 4
-  FROM generate_series(1, 200) n;
+       jsonb_build_object('name', $1, 'version', $1), n % 5 <> 4, p, p
+  FROM generate_series(1, 200) n,
+       jsonb_build_object('batchSize', 5, 'filters', jsonb_build_array(jsonb_build_object('action', 'skip', 'when', jsonb_build_object('tag1', $1)))) p;
 INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, job, status, reason, attempts, tool_name, endpoint,
        file_verification, file_source, error, created_at, next_attempt_at, finished_at, handed_at)
 SELECT md5(n::text)::uuid, 'eip155:8453:0x8004baa17c55a88189ae136b182e5fda19de9b63/' || n % 200 || '/0x00000000000000000000000000000000000000c1/' || n || '#NewFeedback',
