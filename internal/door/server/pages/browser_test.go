@@ -45,14 +45,15 @@ var hostile = "<script>document.title='owned'</script><img src=x onerror=alert(1
 
 // seed fills the database with 100,000 deliveries of 200 agents, in every status and with hostile text in every field.
 const seed = `
-INSERT INTO herald.agents (chain_id, identity_registry, agent_id, state, endpoint, last_error, last_error_at, last_ok_at, protocol, tools, server_info, registration, enabled,
+INSERT INTO herald.agents (chain_id, identity_registry, agent_id, state, endpoint, last_error, last_error_at, last_ok_at, protocol, tools, server_info, registration, enabled, policy, own_policy,
        hour, hour_calls, hour_failed, hour_failures, hour_latency)
 SELECT 8453, '0x8004a169fb4a3325136eb29fa0ceb6d2e539a432', n, (ARRAY['connected','failed','needs_auth','pending','disabled'])[1 + n % 5],
        'https://agent.example/' || $1, $1, now() - interval '5 minutes', now() - n * interval '1 minute', left($1, 40),
        jsonb_build_array(jsonb_build_object('name', $1), jsonb_build_object('name', 'agent.receiveFeedback')),
-       jsonb_build_object('name', $1, 'version', $1), jsonb_build_object('name', $1, 'document', $1, 'source', 'cid', 'from', $1, 'binding', 'domain'), n % 5 <> 4,
+       jsonb_build_object('name', $1, 'version', $1), jsonb_build_object('name', $1, 'document', $1, 'source', 'cid', 'from', $1, 'binding', 'domain'), n % 5 <> 4, p, p,
        date_trunc('hour', now(), 'UTC'), 120, 20, '{"schema_mismatch": 15, "timeout": 5}', '{0,0,50,30,20,0,0,0,0,0,0,0,0,0}'
-  FROM generate_series(1, 200) n;
+  FROM generate_series(1, 200) n,
+       jsonb_build_object('batchSize', 5, 'filters', jsonb_build_array(jsonb_build_object('action', 'skip', 'when', jsonb_build_object('tag1', $1)))) p;
 INSERT INTO herald.agent_hours SELECT date_trunc('hour', now(), 'UTC') - h * interval '1 hour', chain_id, identity_registry, agent_id, 100 + h % 70, h % 13, '{"timeout": 5}',
        ARRAY[0,0,10,20,30,h % 24,0,h % 9,0,0,0,0,0,0] FROM herald.agents, generate_series(1, 719) h;
 INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, job, status, reason, attempts, tool_name, endpoint,
