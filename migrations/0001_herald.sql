@@ -42,6 +42,8 @@ CREATE TABLE herald.agents (
 -- Failing and disabled agents are few, and an update that changes neither column writes neither index.
 CREATE INDEX agents_failing ON herald.agents (failing_since) WHERE failing_since IS NOT NULL;
 CREATE INDEX agents_disabled ON herald.agents (chain_id, identity_registry, agent_id) WHERE NOT enabled;
+-- The look-up by an agent's name (store.AgentRow.Name). The name is cut, because an index entry is limited.
+CREATE INDEX agents_name ON herald.agents (lower(left(coalesce(registration ->> 'name', server_info ->> 'name'), 100)) text_pattern_ops);
 -- Agents whose order is switched off.
 CREATE INDEX agents_unordered ON herald.agents (chain_id, identity_registry, agent_id) WHERE policy ->> 'order' = 'off';
 
@@ -129,6 +131,7 @@ CREATE TABLE herald.history (
     finished_at       timestamptz,                         -- null: it is open
     -- status of a delivery that ended without being delivered, for the lists of operators.
     undelivered       text GENERATED ALWAYS AS (CASE WHEN finished_at IS NOT NULL AND status <> 'delivered' THEN status END) STORED,
+    undelivered_at    timestamptz GENERATED ALWAYS AS (CASE WHEN status <> 'delivered' THEN finished_at END) STORED, -- when it so ended
     CONSTRAINT history_status CHECK (status IN ('queued', 'delivered', 'skipped', 'rejected', 'dead', 'cancelled'))
 ) WITH (fillfactor = 60);
 
@@ -144,6 +147,7 @@ CREATE UNIQUE INDEX history_key ON herald.history (herald.key_hash(key));
 CREATE INDEX history_seq ON herald.history (seq);
 CREATE INDEX history_undelivered ON herald.history (undelivered, seq DESC) WHERE undelivered IS NOT NULL;
 CREATE INDEX history_reason ON herald.history (undelivered, reason, seq DESC) WHERE undelivered IS NOT NULL;
+CREATE INDEX history_ended ON herald.history (undelivered, undelivered_at DESC) WHERE undelivered IS NOT NULL;
 CREATE INDEX history_agent ON herald.history (chain_id, (agent_id::text), seq DESC);
 -- By the client that wrote the feedback, by its transaction, and of the rare kinds. The client is the third part of
 -- order_key, and of each key that begins with order_key.
@@ -152,6 +156,14 @@ CREATE INDEX history_transaction ON herald.history ((job ->> 'transactionHash'))
 CREATE INDEX history_kind ON herald.history (kind, seq DESC) WHERE kind <> 'NewFeedback';
 -- Deliveries that retention has not yet processed.
 CREATE INDEX history_kept ON herald.history (seq) WHERE kept;
+
+-- sentence returns an error without its URLs and without its words that contain a digit (ids, hashes, addresses, numbers).
+-- Errors with one cause have one sentence. An error is from strangers, so only its beginning counts.
+-- +goose StatementBegin
+CREATE FUNCTION herald.sentence(error text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT regexp_replace(left(coalesce(error, ''), 300), '[a-z]+://[^[:space:]"'']+|[[:alnum:]._:/+-]*[0-9][[:alnum:]._:/+-]*', '#', 'g')
+$$;
+-- +goose StatementEnd
 
 -- Open work: one row per delivery that has not ended, which is deleted when the delivery ends.
 --
@@ -234,7 +246,7 @@ CREATE TRIGGER end_work AFTER UPDATE OF finished_at ON herald.work
 -- Deliveries for readers: the open ones, the ended ones, and all.
 CREATE VIEW herald.open_deliveries AS
 SELECT w.id, h.key, w.seq, w.kind, w.chain_id, w.identity_registry, w.agent_id, w.order_key, w.order_seq, w.bulk, h.job, h.secret_headers,
-       h.traceparent, h.verified, w.bound, h.source, h.trust, h.hints, h.corrected, w.status, w.reason, w.place, h.undelivered, w.attempts, w.budget_base,
+       h.traceparent, h.verified, w.bound, h.source, h.trust, h.hints, h.corrected, w.status, w.reason, w.place, h.undelivered, h.undelivered_at, w.attempts, w.budget_base,
        w.fetch_failures, w.replays, w.dispatch, w.handed_at, w.called, w.claim_no, w.lease_until, w.next_attempt_at, w.order_hash, w.turn,
        w.delays_until, h.tool_name, h.endpoint, h.file_verification, h.file_source, h.file_disagrees, h.result, w.error, w.accepted_at,
        h.created_at, w.updated_at, w.finished_at
@@ -242,7 +254,7 @@ SELECT w.id, h.key, w.seq, w.kind, w.chain_id, w.identity_registry, w.agent_id, 
 
 CREATE VIEW herald.ended_deliveries AS
 SELECT id, key, seq, kind, chain_id, identity_registry, agent_id, coalesce(order_key, key) AS order_key, order_seq, bulk, job, secret_headers,
-       traceparent, verified, bound, source, trust, hints, corrected, status, reason, status AS place, undelivered, attempts, budget_base,
+       traceparent, verified, bound, source, trust, hints, corrected, status, reason, status AS place, undelivered, undelivered_at, attempts, budget_base,
        fetch_failures, replays, dispatch, NULL::timestamptz AS handed_at, called, claim_no, NULL::timestamptz AS lease_until,
        NULL::timestamptz AS next_attempt_at, order_hash, false AS turn,
        NULL::timestamptz AS delays_until, tool_name, endpoint, file_verification, file_source, file_disagrees, result, error, accepted_at,

@@ -28,7 +28,7 @@ type agentCmd struct {
 type agentListCmd struct {
 	State  string  `help:"Only in this state: pending, connected, needs_auth, failed or disabled." placeholder:"STATE"`
 	Chain  *uint64 `help:"Only of this chain." placeholder:"ID"`
-	Sort   string  `help:"failing: those first that failed most calls in the last 24 hours, then those that failed the larger share." placeholder:"ORDER"`
+	Sort   string  `help:"failing: those first that failed most calls in the last 24 hours, then those that failed the larger share. slow: those with calls in the last 24 hours, the longest mean duration first." placeholder:"ORDER"`
 	Cursor string  `help:"Continue after this cursor: the last line of the previous page shows it (next in JSON)."`
 	Limit  int     `help:"Rows." default:"50"`
 	jsonFlag
@@ -41,17 +41,22 @@ func (c *agentListCmd) Run(a *command) error {
 		return err
 	}
 	return c.printAnswer(a, page, func() error {
-		failing := c.Sort == store.SortFailing
 		head := []any{"AGENT", "STATE"}
-		if failing {
+		switch c.Sort {
+		case store.SortFailing:
 			head = append(head, "FAILED 24H", "CALLS 24H", "FAILING SINCE")
+		case store.SortSlow:
+			head = append(head, "MEAN CALL")
 		}
 		t := a.newTable(append(head, "QUEUED", "RUNNING", "WAITING", "HELD", "LAST OK",
 			"SERVER", "PROTOCOL", "TOOLS", "ENDPOINT", "LAST ERROR")...)
 		for _, r := range page.Agents {
 			row := []any{erc8004.FormatAgent(r.ChainID, r.AgentID), r.State}
-			if failing {
+			switch c.Sort {
+			case store.SortFailing:
 				row = append(row, r.FailedOfDay, r.CallsOfDay, formatTime(r.FailingSince))
+			case store.SortSlow:
+				row = append(row, formatMillis(r.MeanMs))
 			}
 			t.addRow(append(row, r.Open[store.Queued], r.Open[store.Running],
 				r.Open[store.Waiting], r.Open[store.Held], formatTime(r.LastOKAt),

@@ -22,6 +22,7 @@ import (
 
 type deliveryCmd struct {
 	List   deliveryListCmd   `cmd:"" help:"List deliveries, newest first."`
+	Groups deliveryGroupsCmd `cmd:"" help:"Group failed, held and waiting deliveries by reason and sentence."`
 	Show   deliveryShowCmd   `cmd:"" help:"Show one delivery with its job, attempts and answers."`
 	Replay deliveryReplayCmd `cmd:"" help:"Deliver again, by id or by filter."`
 	Cancel deliveryCancelCmd `cmd:"" help:"End deliveries that are not final, by id or by filter."`
@@ -34,15 +35,19 @@ type selection struct {
 	Client      string `help:"Only feedback that this address wrote." placeholder:"0xADDRESS"`
 	Transaction string `help:"Only deliveries of this transaction." placeholder:"0xHASH"`
 	Key         string `help:"Only the one with this key." placeholder:"KEY"`
-	Status      string `help:"Only in this status: queued, running, waiting, held, delivered, skipped, rejected, dead or cancelled." placeholder:"STATUS"`
+	Status      string `help:"Only in these statuses, separated by commas: queued, running, waiting, held, delivered, skipped, rejected, dead, cancelled." placeholder:"STATUS,…"`
 	Reason      string `help:"Only with this reason." placeholder:"REASON"`
+	Sentence    string `help:"Only of the group with this sentence: see worker delivery groups." placeholder:"TEXT"`
 	Kind        string `help:"Only of this kind: NewFeedback, FeedbackRevoked, ResponseAppended or ValidationResponse." placeholder:"KIND"`
 	Since       string `help:"Only accepted since then: RFC 3339, or how long ago, as in 24h." placeholder:"TIME"`
 	Until       string `help:"Only accepted before then, likewise." placeholder:"TIME"`
+	EndedSince  string `help:"Only ended since then without being delivered, likewise." placeholder:"TIME"`
+	Reorged     bool   `help:"Only what a reorg took back: deliveries that it ended, and retractions, which inform agents."`
 }
 
 type deliveryListCmd struct {
 	selection
+	Wide bool `help:"Also the sentence that explains the status."`
 	pageFlags
 	jsonFlag
 }
@@ -53,12 +58,74 @@ func (c *deliveryListCmd) Run(a *command) error {
 		return err
 	}
 	return c.printAnswer(a, page, func() error {
-		t := a.newTable("ID", "KIND", "AGENT", "STATUS", "REASON", "ATTEMPTS", "ACCEPTED", "ENDPOINT")
+		head := []any{"ID", "KIND", "AGENT", "STATUS", "REASON", "CLIENT", "VALUE", "TAG", "ATTEMPTS", "ACCEPTED", "ENDPOINT"}
+		if c.Wide {
+			head = append(head, "SENTENCE")
+		}
+		t := a.newTable(head...)
 		for _, d := range page.Deliveries {
-			t.addRow(d.ID, d.Kind, erc8004.FormatAgent(d.ChainID, d.AgentID), d.Status, d.Reason, d.Attempts,
-				d.CreatedAt.UTC().Format(time.DateTime), d.Endpoint)
+			row := []any{d.ID, d.Kind, erc8004.FormatAgent(d.ChainID, d.AgentID), d.Status, d.Reason, d.Client,
+				text.Shorten(d.Value), text.Shorten(strings.TrimSpace(d.Tag1 + " " + d.Tag2)), d.Attempts,
+				d.CreatedAt.UTC().Format(time.DateTime), d.Endpoint}
+			if c.Wide {
+				row = append(row, text.Cut(d.Error, 300, "…"))
+			}
+			t.addRow(row...)
 		}
 		return a.endPage(t, page.Next)
+	})
+}
+
+type deliveryGroupsCmd struct {
+	Status     string `help:"Only in these statuses, separated by commas. Default: rejected,dead,held,waiting." placeholder:"STATUS,…"`
+	EndedSince string `help:"Ended ones: only since then, RFC 3339, or how long ago." default:"24h" placeholder:"TIME"`
+	jsonFlag
+}
+
+func (c *deliveryGroupsCmd) Run(a *command) error {
+	list, err := a.newOperator().ShowGroups(a.ctx, c.Status, c.EndedSince)
+	if err != nil {
+		return err
+	}
+	return c.printAnswer(a, list, func() error {
+		t := a.newTable("COUNT", "STATUS", "REASON", "FIRST", "LAST", "AGENTS", "MOST", "SAMPLE", "SENTENCE")
+		for _, g := range list.Groups {
+			count := fmt.Sprint(g.Count)
+			if g.Partial {
+				count += "+"
+			}
+			var most []string
+			for _, m := range g.Most {
+				most = append(most, fmt.Sprintf("%s (%d)", m.Agent, m.Count))
+			}
+			t.addRow(count, g.Status, g.Reason, formatTime(&g.First), formatTime(&g.Last), g.Agents, strings.Join(most, ", "),
+				g.Sample, g.Sentence)
+		}
+		if err := t.Flush(); err != nil || len(list.Groups) == 0 {
+			return err
+		}
+		_, err := fmt.Fprintln(a.out, "# stands for an id, a number or a URL. `worker delivery list`, `replay` and `cancel` take "+
+			"--status, --reason, --sentence and --ended-since of a group")
+		return err
+	})
+}
+
+type findCmd struct {
+	Text string `arg:"" help:"A delivery's id or key, a transaction's hash, a client's address, an agent (8453:42), or the beginning of its server's name."`
+	jsonFlag
+}
+
+func (c *findCmd) Run(a *command) error {
+	found, err := a.newOperator().Find(a.ctx, c.Text)
+	if err != nil {
+		return err
+	}
+	return c.printAnswer(a, found, func() error {
+		t := a.newTable("KIND", "TARGET", "WHAT", "COMMAND")
+		for _, m := range found.Matches {
+			t.addRow(m.Kind, m.Target, m.Text, m.Command)
+		}
+		return t.Flush()
 	})
 }
 

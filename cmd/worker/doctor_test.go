@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -143,6 +142,7 @@ func TestDoctorNamesForeignTasks(t *testing.T) {
 	said := diagnose(t, 0, d.env...)
 	said.says("redis", doctor.MarkWarn, `"email:send" in queue default. Give Herald a Redis database of its own`)
 	said.says("redis", doctor.MarkWarn, `1 jobs are in queue "jobs", which no worker reads`)
+	said.says("workers", doctor.MarkWarn, "no worker is running, and 1 tasks wait in Redis: `worker` starts one")
 	for _, f := range diagnose(t, 0, append(d.env, "HERALD_REDIS_INTAKE=off")...).findings {
 		if strings.Contains(f.Text, "email:send") {
 			t.Errorf("with HERALD_REDIS_INTAKE=off Herald does not read that queue: %+v", f)
@@ -154,7 +154,7 @@ func TestDoctorCountsStuckDeliveries(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	healthy := diagnose(t, 0, d.env...)
-	healthy.says("deliveries", doctor.MarkOK, "none is held or overdue")
+	healthy.says("deliveries", doctor.MarkOK, "none is held or overdue, and none failed in the last hour")
 	healthy.says("workers", doctor.MarkOK, "none is running, and no delivery is open")
 	for range 3 {
 		d.ended(42, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true})
@@ -172,15 +172,16 @@ func TestDoctorCountsStuckDeliveries(t *testing.T) {
 	if err := d.store.ObserveAgent(t.Context(), agent, store.AgentObservation{State: store.StateFailed, Error: "no answer"}); err != nil {
 		t.Fatal(err)
 	}
-	counts := map[string]map[string]int64{fmt.Sprintf("herald:minute:%d", time.Now().Unix()/60): {string(store.Rejected): 21}}
-	heraldtest.Must(t, d.queue.AddCounts(t.Context(), counts, time.Hour))
+	for range 2 {
+		d.ended(9, store.Outcome{Status: store.Rejected, Reason: "hash_mismatch"})
+	}
 	said := diagnose(t, 0, d.env...)
-	said.says("workers", doctor.MarkWarn, "none is running, and 6 deliveries are open: start one with `worker`")
-	said.says("agents", doctor.MarkWarn, "1 are in state failed: `worker agent list --state failed`")
-	said.says("deliveries", doctor.MarkWarn, "21 became rejected in the last hour")
-	said.says("deliveries", doctor.MarkWarn, "3 held, auth_required: `worker delivery list --status held --reason auth_required`")
-	said.says("deliveries", doctor.MarkWarn, "1 held, held_unknown: ")
-	said.says("deliveries", doctor.MarkWarn, "1 overdue for more than a minute, waiting timeout: ")
+	said.says("workers", doctor.MarkWarn, "no worker is running, and 6 deliveries are open: `worker` starts one")
+	said.says("agents", doctor.MarkWarn, "1 agents failed when they were last called: `worker agent list --state failed`")
+	said.says("deliveries", doctor.MarkWarn, "2 deliveries were rejected in the last hour: `worker delivery list --wide --status rejected --ended-since 1h`")
+	said.says("deliveries", doctor.MarkWarn, "3 deliveries are held: auth_required: `worker delivery list --wide --status held --reason auth_required`")
+	said.says("deliveries", doctor.MarkWarn, "1 delivery is held: held_unknown: ")
+	said.says("deliveries", doctor.MarkWarn, "1 delivery is overdue for more than a minute, and no worker takes them: waiting timeout: ")
 	said.saysNothing("deliveries", doctor.MarkOK)
 	// The command in the finding lists them.
 	d.says(0, "8453:42 held auth_required", "delivery", "list", "--status", "held", "--reason", "auth_required")

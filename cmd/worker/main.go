@@ -41,6 +41,7 @@ type commands struct {
 	Agent      agentCmd      `cmd:"" help:"Show agents, hold and release their deliveries, set their policy."`
 	Policy     policyCmd     `cmd:"" help:"Test policies, which decide which events agents receive."`
 	Chain      chainCmd      `cmd:"" help:"Show the chains that Herald reads."`
+	Find       findCmd       `cmd:"" help:"Find a delivery, transaction, client or agent by anything that names it."`
 	Delivery   deliveryCmd   `cmd:"" help:"Show, replay and cancel deliveries."`
 	APIToken   apiTokenCmd   `cmd:"" name:"api-token" help:"Tokens with which programs and people use the HTTP API and the pages."`
 	SigningKey signingKeyCmd `cmd:"" name:"signing-key" help:"Keys with which requests to agents are signed (HERALD_PUBLIC_URL)."`

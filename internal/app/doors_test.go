@@ -108,13 +108,13 @@ func TestLegacyQueue(t *testing.T) {
 	}
 	heraldtest.Await(t, "the deliveries", func() bool { return a.count() == jobs })
 	count := func(status store.Status) int {
-		list, err := w.Store.Deliveries(heraldtest.Within(t, 10*time.Second), store.Filter{Status: status})
+		list, err := w.Store.Deliveries(heraldtest.Within(t, 10*time.Second), store.Filter{Statuses: []store.Status{status}})
 		heraldtest.Must(t, err)
 		return len(list)
 	}
 	heraldtest.Await(t, "their records", func() bool { return count(store.Delivered) == jobs && count(store.Rejected) == 2 })
 	// The API shows the bytes of tasks that are not jobs.
-	refused, err := w.Store.Deliveries(heraldtest.Within(t, 10*time.Second), store.Filter{Status: store.Rejected})
+	refused, err := w.Store.Deliveries(heraldtest.Within(t, 10*time.Second), store.Filter{Statuses: []store.Status{store.Rejected}})
 	heraldtest.Must(t, err)
 	shown := ""
 	for _, d := range refused {

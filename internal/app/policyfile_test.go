@@ -130,7 +130,7 @@ func TestNoiseIsFilteredAtAcceptance(t *testing.T) {
 		"HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_POLICY_FILE="+path, fmt.Sprintf("HERALD_WATCH=%d", net.ChainID()))...)
 	r.up()
 	count := func(reason, status string) (n int) {
-		rows, err := st.Deliveries(ctx, store.Filter{Status: store.Status(status), Reason: outcome.Reason(reason), Limit: 100})
+		rows, err := st.Deliveries(ctx, store.Filter{Statuses: []store.Status{store.Status(status)}, Reason: outcome.Reason(reason), Limit: 100})
 		heraldtest.Must(t, err)
 		for _, row := range rows {
 			if d, err := st.Delivery(ctx, row.ID); err != nil || reason == "filtered" && (d.Dispatch > 0 || !strings.HasPrefix(d.Error, "rule 1 of the default policy")) ||

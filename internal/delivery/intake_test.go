@@ -65,7 +65,7 @@ func TestForeignTasks(t *testing.T) {
 			t.Errorf("%.40q: %q, %v", body, note, err)
 		}
 	}
-	list, err := w.store.Deliveries(t.Context(), store.Filter{Status: store.Rejected, Reason: "invalid_job"})
+	list, err := w.store.Deliveries(t.Context(), store.Filter{Statuses: []store.Status{store.Rejected}, Reason: "invalid_job"})
 	if err != nil || len(list) != 6 {
 		t.Fatalf("%d rejected rows, %v", len(list), err)
 	}

@@ -97,7 +97,7 @@ func TestFalseJobsDelayForSeconds(t *testing.T) {
 	id := w.accept(last)
 	deliverDispatched := func() {
 		t.Helper()
-		for _, d := range must(w.store.Deliveries(t.Context(), store.Filter{Status: store.Queued})) {
+		for _, d := range must(w.store.Deliveries(t.Context(), store.Filter{Statuses: []store.Status{store.Queued}})) {
 			if _, err := k.deliver(heraldtest.Within(t, 20*time.Second), d.ID, d.Dispatch); err != nil {
 				t.Fatal(err)
 			}

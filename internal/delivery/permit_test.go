@@ -172,7 +172,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		if last.Dispatch != 0 {
 			t.Fatalf("the last one is dispatched: %d", last.Dispatch)
 		}
-		first := must(w.store.Deliveries(t.Context(), store.Filter{ChainID: &last.ChainID, AgentID: last.AgentID, Status: store.Queued, Limit: 100}))
+		first := must(w.store.Deliveries(t.Context(), store.Filter{ChainID: &last.ChainID, AgentID: last.AgentID, Statuses: []store.Status{store.Queued}, Limit: 100}))
 		if note, err := k.deliver(t.Context(), first[len(first)-1].ID, 1); err != nil || !strings.HasPrefix(note, "waiting throttled") {
 			t.Fatalf("%q, %v", note, err)
 		}

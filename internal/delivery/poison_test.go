@@ -189,7 +189,7 @@ func TestPoison(t *testing.T) {
 		}
 	}
 	t.Logf("%d rows ended: %v", len(ids), ended)
-	list, err := w.store.Deliveries(heraldtest.Within(t, 10*time.Second), store.Filter{Status: store.Rejected, Reason: "invalid_job", Limit: 1000})
+	list, err := w.store.Deliveries(heraldtest.Within(t, 10*time.Second), store.Filter{Statuses: []store.Status{store.Rejected}, Reason: "invalid_job", Limit: 1000})
 	if err != nil || len(list) < len(documents()) {
 		t.Errorf("%d rejected rows for %d bad tasks, %v", len(list), len(documents()), err)
 	}

@@ -94,7 +94,7 @@ func ResolverAgent(g store.Agent) (resolver.Agent, error) {
 type AgentFilter struct {
 	State  string
 	Chain  *uint64
-	Sort   string // "": by chain, registry and id; store.SortFailing
+	Sort   string // "": by chain, registry and id; store.SortFailing or store.SortSlow
 	Cursor string // from the previous page, with the same Sort
 	Limit  int
 }
@@ -109,21 +109,25 @@ type AgentPage struct {
 func (o *Operator) ListAgents(ctx context.Context, f AgentFilter) (page AgentPage, err error) {
 	states := []string{"pending", store.StateConnected, store.StateNeedsAuth, store.StateFailed, "disabled"}
 	err = cmp.Or(checkLimit(f.Limit), checkWord("state", f.State, states),
-		checkWord("sort", f.Sort, []string{store.SortFailing}))
+		checkWord("sort", f.Sort, []string{store.SortFailing, store.SortSlow}))
 	if err != nil {
 		return page, err
 	}
 	query := store.AgentFilter{ChainID: f.Chain, State: f.State, Sort: f.Sort, Limit: f.Limit + 1}
 	nameLast := agentCursor
-	rest, counts := f.Cursor, ""
-	if f.Sort == store.SortFailing {
-		nameLast = failingCursor
-		counts, rest, _ = strings.Cut(f.Cursor, ":")
+	rest, place := f.Cursor, ""
+	if f.Sort != "" {
+		nameLast = func(r store.AgentRow) string { return sortedCursor(f.Sort, r) }
+		place, rest, _ = strings.Cut(f.Cursor, ":")
 	}
 	if f.Cursor != "" {
 		after, err := parseAgentCursor(rest)
-		if err == nil && f.Sort == store.SortFailing {
-			query.AfterFailed, query.AfterCalls, err = parseFailingCursor(counts)
+		switch {
+		case err != nil:
+		case f.Sort == store.SortFailing:
+			query.AfterFailed, query.AfterCalls, err = parseFailures(place)
+		case f.Sort == store.SortSlow:
+			query.AfterMs, err = strconv.ParseFloat(place, 64)
 		}
 		if err != nil {
 			return page, misuseOf("cursor", "%.200q is not a cursor: take it from the end of the previous page", f.Cursor)
@@ -143,13 +147,18 @@ func agentCursor(r store.AgentRow) string {
 	return store.Agent{ChainID: r.ChainID, Registry: r.IdentityRegistry, ID: r.AgentID}.FullName()
 }
 
-// failingCursor returns the cursor of an agent in a list sorted by failures. It also contains the agent's counts.
-func failingCursor(r store.AgentRow) string {
-	return fmt.Sprintf("%d/%d:%s", r.FailedOfDay, r.CallsOfDay, agentCursor(r))
+// sortedCursor returns the cursor of an agent in a sorted list. It also contains the values by which the list is
+// sorted: FAILED/CALLS, or the mean duration.
+func sortedCursor(sort string, r store.AgentRow) string {
+	place := fmt.Sprintf("%d/%d", r.FailedOfDay, r.CallsOfDay)
+	if sort == store.SortSlow {
+		place = strconv.FormatFloat(r.MeanMs, 'g', -1, 64)
+	}
+	return place + ":" + agentCursor(r)
 }
 
-// parseFailingCursor parses the counts of such a cursor, FAILED/CALLS.
-func parseFailingCursor(s string) (failed, calls int, err error) {
+// parseFailures parses FAILED/CALLS.
+func parseFailures(s string) (failed, calls int, err error) {
 	f, c, _ := strings.Cut(s, "/")
 	failed, failedErr := strconv.Atoi(f)
 	calls, callsErr := strconv.Atoi(c)
@@ -225,9 +234,9 @@ func (o *Operator) agentNextStep(ctx context.Context, st *Session, r store.Agent
 	f := store.Filter{ChainID: &r.ChainID, AgentID: r.AgentID, Limit: 1}
 	switch {
 	case r.Open[store.Held] > 0:
-		f.Status = store.Held
+		f.Statuses = []store.Status{store.Held}
 	case r.Open[store.Waiting] > 0:
-		f.Status = store.Waiting
+		f.Statuses = []store.Status{store.Waiting}
 	}
 	rows, err := st.Deliveries(ctx, f)
 	if err != nil || len(rows) == 0 || rows[0].IdentityRegistry != r.IdentityRegistry {

@@ -25,21 +25,29 @@ type Selection struct {
 	Client      string // 0x address of the author of the feedback
 	Transaction string // 0x hash
 	Key         string
-	Status      string
+	Status      string // one or more, separated by commas
 	Reason      string
+	Sentence    string // the sentence of a group (ShowGroups)
 	Kind        string
 	Since       string // accepted at or after: RFC 3339, or how long ago, as in 24h
 	Until       string // accepted before: in the same forms
+	EndedSince  string // ended at or after, without being delivered: in the same forms
+	Reorged     bool   // ended because of a reorg, or informs the agent of one
 }
 
 // parseFilter converts the selection to a filter of the store. Relative times count back from now.
 func (s Selection) parseFilter(now time.Time) (store.Filter, error) {
-	f := store.Filter{Status: store.Status(s.Status), Reason: outcome.Reason(s.Reason), Kind: s.Kind}
-	err := cmp.Or(checkWord("status", s.Status, AllStatuses()), checkWord("reason", s.Reason, outcome.Reasons()),
+	f := store.Filter{Reason: outcome.Reason(s.Reason), Sentence: s.Sentence, Kind: s.Kind, Reorged: s.Reorged}
+	statuses, err := parseStatuses(s.Status)
+	err = cmp.Or(err, checkWord("reason", s.Reason, outcome.Reasons()), checkText("sentence", s.Sentence),
 		checkWord("kind", s.Kind, AllKinds()))
+	if err == nil && s.Reorged && s.Status+s.Reason+s.Sentence+s.Kind+s.EndedSince != "" {
+		err = misuseOf("reorged", "implies the status, the reason and the kind: leave those out")
+	}
 	if err != nil {
 		return f, err
 	}
+	f.Statuses = statuses
 
 	if s.Agent != "" {
 		g, err := parseAgent(s.Agent)
@@ -55,7 +63,7 @@ func (s Selection) parseFilter(now time.Time) (store.Filter, error) {
 	if f.Transaction, err = parseHex("transaction", s.Transaction, 32); err != nil {
 		return f, err
 	}
-	if f.Key, err = s.Key, checkKey(s.Key); err != nil {
+	if f.Key, err = s.Key, checkText("key", s.Key); err != nil {
 		return f, err
 	}
 
@@ -64,6 +72,12 @@ func (s Selection) parseFilter(now time.Time) (store.Filter, error) {
 	}
 	if f.Until, err = parseMoment("until", s.Until, now); err != nil {
 		return f, err
+	}
+	if f.EndedSince, err = parseMoment("ended-since", s.EndedSince, now); err != nil {
+		return f, err
+	}
+	if !f.EndedSince.IsZero() && slices.ContainsFunc(statuses, func(s store.Status) bool { return !s.Final() || s == store.Delivered }) {
+		return f, misuseOf("ended-since", "is for skipped, rejected, dead and cancelled deliveries; use --since for others")
 	}
 	if !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until) {
 		return f, misuseOf("since", "%s is not before --until %s: nothing lies between", s.Since, s.Until)
@@ -83,25 +97,44 @@ func AllKinds() []job.Kind {
 		job.KindValidationResponse}
 }
 
+// parseStatuses parses statuses that are separated by commas. It returns each once.
+func parseStatuses(s string) (statuses []store.Status, err error) {
+	for word := range strings.SplitSeq(s, ",") {
+		word = strings.TrimSpace(word)
+		if err := checkWord("status", word, AllStatuses()); err != nil {
+			return nil, err
+		}
+		if word != "" && !slices.Contains(statuses, store.Status(word)) {
+			statuses = append(statuses, store.Status(word))
+		}
+	}
+	return statuses, nil
+}
+
 // checkWord returns an error if word is neither empty nor one of known.
 func checkWord[T ~string](what, word string, known []T) error {
 	if word == "" || slices.Contains(known, T(word)) {
 		return nil
 	}
-	list := make([]string, len(known))
-	for i, k := range known {
-		list[i] = string(k)
-	}
-	return &MisuseError{Field: what, Text: fmt.Sprintf("unknown %s %q; one of %s", what, word, strings.Join(list, ", "))}
+	return &MisuseError{Field: what, Text: fmt.Sprintf("unknown %s %q; one of %s", what, word, joinWords(known, ", "))}
 }
 
-// maxKeyLength is longer than the key of any job, in bytes.
+func joinWords[T ~string](words []T, between string) string {
+	list := make([]string, len(words))
+	for i, w := range words {
+		list[i] = string(w)
+	}
+	return strings.Join(list, between)
+}
+
+// maxKeyLength is longer than the key of any job and any sentence of a group, in bytes.
 const maxKeyLength = 1 << 10
 
-// checkKey returns an error if key cannot be a job's key. Postgres would fail to compare such a text.
-func checkKey(key string) error {
-	if len(key) > maxKeyLength || !utf8.ValidString(key) || strings.ContainsRune(key, 0) {
-		return misuseOf("key", "%.80q is not one: at most %d bytes of text", key, maxKeyLength)
+// checkText returns an error if s cannot be the job's key, sentence or name that it is said to be. Postgres would fail
+// to compare such a text.
+func checkText(what, s string) error {
+	if len(s) > maxKeyLength || !utf8.ValidString(s) || strings.ContainsRune(s, 0) {
+		return misuseOf(what, "%.80q is not one: at most %d bytes of text", s, maxKeyLength)
 	}
 	return nil
 }
@@ -184,7 +217,7 @@ func (o *Operator) ShowDelivery(ctx context.Context, idOrKey string) (d Delivery
 	id, err := parseID(idOrKey)
 	byKey := strings.HasPrefix(idOrKey, "eip155:") || strings.HasPrefix(idOrKey, "invalid:")
 	if byKey {
-		err = checkKey(idOrKey)
+		err = checkText("key", idOrKey)
 	}
 	if err != nil {
 		return d, err

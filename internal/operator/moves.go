@@ -149,14 +149,14 @@ func cancelVerb(r MoveRequest) verb {
 // mayDeliverAgain reports whether Replay may repeat delivered deliveries, and deliver filtered ones. A selection of another status must not: a
 // selected delivery may become delivered before its turn.
 func (r MoveRequest) mayDeliverAgain(f store.Filter) bool {
-	return r.Force && (len(r.IDs) > 0 || f.Status == store.Delivered || f.Reason == outcome.Filtered)
+	return r.Force && (len(r.IDs) > 0 || slices.Equal(f.Statuses, []store.Status{store.Delivered}) || f.Reason == outcome.Filtered)
 }
 
 // takenStatuses returns the statuses that a filter includes.
 func (v verb) takenStatuses(f store.Filter) []store.Status {
 	switch {
-	case f.Status != "":
-		return []store.Status{f.Status}
+	case len(f.Statuses) > 0:
+		return f.Statuses
 	case f.Reason != "":
 		return slices.Concat(v.takes, v.named)
 	}
@@ -177,7 +177,9 @@ func (r MoveRequest) check(v verb, now time.Time) (ids []uuid.UUID, f store.Filt
 		err = NewMisuse("--dry-run counts what options choose; a single one is shown by `worker delivery show`")
 	case len(r.IDs) == 0 && !selects:
 		err = NewMisuse("name deliveries to %s, or choose some with --agent, --client, --status, "+
-			"--reason, --kind, --since or --until", v.name)
+			"--reason, --sentence, --kind, --since, --until or --ended-since", v.name)
+	case r.Reorged:
+		err = misuseOf("reorged", "only lists deliveries")
 	}
 	if err != nil {
 		return nil, f, err
@@ -195,8 +197,10 @@ func (r MoveRequest) check(v verb, now time.Time) (ids []uuid.UUID, f store.Filt
 	if f, err = r.parseFilter(now); err != nil {
 		return nil, f, err
 	}
-	if why, ok := v.refuses[f.Status]; ok {
-		return nil, f, misuseOf("status", "%s: %s", f.Status, why)
+	for _, status := range f.Statuses {
+		if why, ok := v.refuses[status]; ok {
+			return nil, f, misuseOf("status", "%s: %s", status, why)
+		}
 	}
 	return ids, f, nil
 }
@@ -264,13 +268,13 @@ func describeFilter(f store.Filter) map[string]any {
 	if f.ChainID != nil {
 		m["agent"] = erc8004.FormatAgent(*f.ChainID, f.AgentID)
 	}
-	for name, v := range map[string]string{"status": string(f.Status), "reason": string(f.Reason), "kind": f.Kind,
+	for name, v := range map[string]string{"status": joinWords(f.Statuses, ","), "reason": string(f.Reason), "kind": f.Kind, "sentence": f.Sentence,
 		"client": f.Client, "transaction": f.Transaction, "key": f.Key} {
 		if v != "" {
 			m[name] = v
 		}
 	}
-	for name, t := range map[string]time.Time{"since": f.Since, "until": f.Until} {
+	for name, t := range map[string]time.Time{"since": f.Since, "until": f.Until, "endedSince": f.EndedSince} {
 		if !t.IsZero() {
 			m[name] = t.UTC().Format(time.RFC3339)
 		}
@@ -311,7 +315,7 @@ func listIDs(ctx context.Context, st ledger, f store.Filter, statuses []store.St
 	}
 	var rows []row
 	for _, status := range statuses {
-		f.Status, f.Before, f.Limit = status, 0, pageRows
+		f.Statuses, f.Before, f.Limit = []store.Status{status}, 0, pageRows
 		for {
 			page, err := st.Deliveries(ctx, f)
 			if err != nil {

@@ -27,7 +27,7 @@ func TestFilter(t *testing.T) {
 	}{
 		{Selection{}, store.Filter{}},
 		{Selection{Agent: "8453:42"}, store.Filter{ChainID: &chain, AgentID: "42"}},
-		{Selection{Status: "dead", Reason: "timeout", Kind: "NewFeedback"}, store.Filter{Status: store.Dead, Reason: "timeout", Kind: "NewFeedback"}},
+		{Selection{Status: "dead", Reason: "timeout", Kind: "NewFeedback"}, store.Filter{Statuses: []store.Status{store.Dead}, Reason: "timeout", Kind: "NewFeedback"}},
 		{Selection{Since: "24h", Until: "90m"}, store.Filter{Since: now.Add(-24 * time.Hour), Until: now.Add(-90 * time.Minute)}},
 		{Selection{Since: "2026-01-31T12:00:00Z"}, store.Filter{Since: time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)}},
 	} {
@@ -135,7 +135,7 @@ func (s *shelf) Deliveries(_ context.Context, f store.Filter) ([]store.Delivery,
 	s.pages++
 	var out []store.Delivery
 	for _, d := range slices.Backward(s.rows) {
-		if d.Status == f.Status && (f.Before == 0 || d.Seq < f.Before) && len(out) < f.Limit {
+		if d.Status == f.Statuses[0] && (f.Before == 0 || d.Seq < f.Before) && len(out) < f.Limit {
 			out = append(out, d)
 		}
 	}

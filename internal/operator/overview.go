@@ -39,6 +39,9 @@ type Overview struct {
 	TokensExpired  int64                  `json:"tokensExpired"`
 	Chains         []ChainProgress        `json:"chains"` // the chains that are followed
 	Problems       []string               `json:"problems,omitempty"`
+	Workers        int                    `json:"workers"`       // running workers
+	EndedLastHour  map[store.Status]int64 `json:"endedLastHour"` // deliveries that ended without success, by status
+	Needs          []Need                 `json:"needs"`         // states that need a person
 }
 
 // Stuck counts deliveries that do not progress, for one reason.
@@ -142,16 +145,15 @@ func (o *Operator) ShowOverview(ctx context.Context) (v Overview, err error) {
 }
 
 func (o *Operator) readOverview(ctx context.Context) (v Overview, err error) {
-	v = Overview{At: time.Now().UTC(), Stuck: []Stuck{}, Chains: []ChainProgress{},
-		LastHour: LastHour{Outcomes: map[store.Status]int64{}}, Minutes: []Minute{}}
-	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error { return v.readStore(ctx, st) })
-	if err != nil {
+	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
+		v, err = ReadState(ctx, st)
+		return err
+	})
+	if err != nil || o.Live == nil {
 		return v, err
 	}
-	if o.Live == nil {
-		return v, nil
-	}
 	v.OpenBreakers = o.Live.OpenBreakers()
+	v.Needs = v.NeedsAttention()
 	minutes, err := o.Live.Minutes(ctx, overviewMinutes)
 	if err != nil {
 		v.Problems = append(v.Problems, fmt.Sprintf("Redis does not return the figures of the last hour: %v", err))
@@ -161,15 +163,32 @@ func (o *Operator) readOverview(ctx context.Context) (v Overview, err error) {
 	return v, nil
 }
 
-func (v *Overview) readStore(ctx context.Context, st *Session) error {
+// StateReader is the part of the store that an overview needs.
+type StateReader interface {
+	Depth(ctx context.Context) (store.Depth, error)
+	ListStuck(ctx context.Context) ([]store.Stuck, error)
+	TokensExpiring(ctx context.Context, within time.Duration) (store.Expiring, error)
+	CountAgents(ctx context.Context) (map[string]int64, error)
+	CountEnded(ctx context.Context, since time.Time) (map[store.Status]int64, error)
+	Cursors(ctx context.Context, chainID uint64) ([]store.CursorState, error)
+	Workers(ctx context.Context) ([]store.Worker, error)
+}
+
+// ReadState returns the part of an overview that Postgres has.
+func ReadState(ctx context.Context, st StateReader) (Overview, error) {
+	v := Overview{At: time.Now().UTC(), Stuck: []Stuck{}, Chains: []ChainProgress{},
+		LastHour: LastHour{Outcomes: map[store.Status]int64{}}, Minutes: []Minute{}}
 	depth, depthErr := st.Depth(ctx)
 	stuck, stuckErr := st.ListStuck(ctx)
 	tokens, tokensErr := st.TokensExpiring(ctx, tokenWarning)
 	agents, agentsErr := st.CountAgents(ctx)
+	ended, endedErr := st.CountEnded(ctx, v.At.Add(-time.Hour))
+	workers, workersErr := st.Workers(ctx)
 	cursors, cursorsErr := st.Cursors(ctx, 0)
-	if err := errors.Join(depthErr, stuckErr, tokensErr, agentsErr, cursorsErr); err != nil {
-		return err
+	if err := errors.Join(depthErr, stuckErr, tokensErr, agentsErr, endedErr, workersErr, cursorsErr); err != nil {
+		return v, err
 	}
+	v.EndedLastHour, v.Workers = ended, len(workers)
 	v.Open, v.OverdueSeconds, v.Agents = depth.ByStatus, depth.Overdue.Seconds(), agents
 	v.TokensSoon, v.TokensExpired = int64(tokens.Soon), int64(tokens.Expired)
 	for _, s := range stuck {
@@ -185,7 +204,8 @@ func (v *Overview) readStore(ctx context.Context, st *Session) error {
 		}
 		v.Chains = append(v.Chains, p)
 	}
-	return nil
+	v.Needs = v.NeedsAttention()
+	return v, nil
 }
 
 // tokenWarning is how long before its expiry a token counts as expiring soon. The metrics use the same time.

@@ -23,7 +23,6 @@ type Store interface {
 	Replay(ctx context.Context, ids []uuid.UUID, force bool) (int, map[uuid.UUID]string, []store.Task, error)
 	Cancel(ctx context.Context, ids []uuid.UUID, force bool) (int, map[uuid.UUID]string, []store.Task, error)
 	Audits(ctx context.Context, before int64, limit int) ([]store.Audit, error)
-	Cursors(ctx context.Context, chainID uint64) ([]store.CursorState, error)
 	DeliveryByKey(ctx context.Context, key string) (store.Delivery, error)
 	Blocker(ctx context.Context, id uuid.UUID) (store.Delivery, error)
 
@@ -32,13 +31,12 @@ type Store interface {
 	GoodAPIToken(ctx context.Context, id string, hash []byte) (store.APIToken, error)
 	RevokeAPIToken(ctx context.Context, id string) error
 
-	Depth(ctx context.Context) (store.Depth, error)
-	ListStuck(ctx context.Context) ([]store.Stuck, error)
-	TokensExpiring(ctx context.Context, within time.Duration) (store.Expiring, error)
-	CountAgents(ctx context.Context) (map[string]int64, error)
+	StateReader
+	Groups(ctx context.Context, statuses []store.Status, endedSince time.Time) ([]store.Group, error)
 
 	RefreshAgent(ctx context.Context, g store.Agent) error
 	Agents(ctx context.Context, f store.AgentFilter) ([]store.AgentRow, error)
+	AgentsNamed(ctx context.Context, beginning string, limit int) ([]store.AgentRow, error)
 	AgentRow(ctx context.Context, g store.Agent) (store.AgentRow, error)
 	AgentStats(ctx context.Context, g store.Agent, since time.Time) ([]store.AgentHour, error)
 	Transfers(ctx context.Context, g store.Agent) ([]store.Transfer, error)
@@ -58,8 +56,6 @@ type Store interface {
 	Reseal(ctx context.Context, s store.Sealed, ciphertext []byte) (changed bool, err error)
 	ResealToken(ctx context.Context, t store.Token, ciphertext []byte) (changed bool, err error)
 	ResealAccess(ctx context.Context, t store.Token, ciphertext []byte) (changed bool, err error)
-
-	Workers(ctx context.Context) ([]store.Worker, error)
 
 	signing.Ledger
 	RotateSigningKey(ctx context.Context, k store.SigningKey, after, keep time.Duration) (store.SigningKey, error)

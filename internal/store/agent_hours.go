@@ -19,6 +19,9 @@ var latencyBounds = [latencyBuckets - 1]time.Duration{10 * time.Millisecond, 20 
 	50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second,
 	5 * time.Second, 10 * time.Second, 20 * time.Second, 30 * time.Second, time.Minute}
 
+// latencyMiddles has the middles of the buckets in milliseconds, as an SQL array. The last one is its lower bound.
+const latencyMiddles = `'{5,15,35,75,150,350,750,1500,3500,7500,15000,25000,45000,60000}'::float8[]`
+
 // latencyBuckets is the length of AgentHour.Latency: one bucket for each bound of latencyBounds, and one for slower
 // calls. record.sql contains it as a literal.
 const latencyBuckets = 14

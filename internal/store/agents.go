@@ -47,6 +47,9 @@ type AgentRow struct {
 	// failed by the agent's fault. Both are set only in a list by SortFailing.
 	CallsOfDay  int `json:"callsOfDay,omitempty"`
 	FailedOfDay int `json:"failedOfDay,omitempty"`
+	// MeanMs estimates the mean duration of the calls of the agent's last hour with a call. It is set only in a list by
+	// SortSlow.
+	MeanMs float64 `json:"meanMs,omitempty"`
 }
 
 // AgentFilter selects and sorts agents. Fields with zero values do not restrict the list.
@@ -54,17 +57,21 @@ type AgentFilter struct {
 	ChainID *uint64
 	AgentID string // decimal
 	State   string // StateDisabled, …
-	Sort    string // SortFailing, or "": by chain, registry and id
+	Sort    string // SortFailing, SortSlow, or "": by chain, registry and id
 	Limit   int    // default 50, at most maxRows
 
-	After                   *Agent // last agent of the previous page
-	AfterCalls, AfterFailed int    // CallsOfDay and FailedOfDay of After, for SortFailing
+	After                   *Agent  // last agent of the previous page
+	AfterCalls, AfterFailed int     // CallsOfDay and FailedOfDay of After, for SortFailing
+	AfterMs                 float64 // MeanMs of After, for SortSlow
 }
 
 // SortFailing sorts the agents with the most failed calls in the last 24 hours first; among agents with equal numbers,
 // those with the larger share of failed calls. If an agent is called between the reading of two pages, it may be on
 // both pages or on none.
 const SortFailing = "failing"
+
+// SortSlow lists the agents with a call in the last 24 hours, those with the highest MeanMs first.
+const SortSlow = "slow"
 
 // agentColumns are the columns of an AgentRow, for a query FROM herald.agents g. The last one counts open deliveries
 // by status. It counts a long backlog fast: it uses the index work_agent, and reads the table rows of dispatched
@@ -86,7 +93,7 @@ func scanAgentRow(row pgx.CollectableRow) (r AgentRow, err error) {
 	var operator, own []byte
 	err = row.Scan(&r.ChainID, &r.IdentityRegistry, &r.AgentID, &r.Epoch, &r.RaisedEpoch, &r.Enabled, &operator, &own, &r.Endpoint,
 		&r.Registration, &r.ServerInfo, &r.Protocol, &r.Tools, &r.State, &r.LastOKAt, &r.LastCalledAt, &r.FailingSince, &r.LastError, &r.LastErrorAt, &r.Totals,
-		&r.CreatedAt, &r.UpdatedAt, &r.Open, &r.CallsOfDay, &r.FailedOfDay)
+		&r.CreatedAt, &r.UpdatedAt, &r.Open, &r.CallsOfDay, &r.FailedOfDay, &r.MeanMs)
 	r.Policy, r.OwnPolicy = parsePolicy(operator), parsePolicy(own)
 	return r, err
 }
@@ -116,44 +123,68 @@ func (s *Store) Agents(ctx context.Context, f AgentFilter) (list []AgentRow, err
 	if f.State != "" {
 		n.addCondition("g.state =", f.State)
 	}
-	failing := f.Sort == SortFailing
+	place := placeOf(f.Sort, "g")
 	if f.After != nil {
 		n.args = append(n.args, f.After.ChainID, f.After.Registry, cmp.Or(f.After.ID, "0"))
 		i := len(n.args)
-		after := fmt.Sprintf("(g.chain_id, g.identity_registry, g.agent_id) > ($%d, $%d, $%d)", i-2, i-1, i)
-		if failing {
+		after := fmt.Sprintf("$%d, $%d, $%d", i-2, i-1, i)
+		switch f.Sort {
+		case SortFailing:
 			n.args = append(n.args, -f.AfterFailed, -float64(f.AfterFailed)/float64(max(f.AfterCalls, 1)))
-			after = fmt.Sprintf("(%s) > ($%d, $%d, $%d, $%d, $%d)", placeOf("g"), i+1, i+2, i-2, i-1, i)
+			after = fmt.Sprintf("$%d, $%d, %s", i+1, i+2, after)
+		case SortSlow:
+			n.args = append(n.args, -f.AfterMs)
+			after = fmt.Sprintf("$%d, %s", i+1, after)
 		}
-		n.conditions = append(n.conditions, after)
+		n.conditions = append(n.conditions, "("+place+") > ("+after+")")
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "list agents")
 	args := append(n.args, min(cmp.Or(max(f.Limit, 0), 50), maxRows))
 	limit := ` LIMIT $` + strconv.Itoa(len(args))
-	sql := `SELECT ` + agentColumns + `, 0, 0 FROM herald.agents g` + n.whereClause() +
-		` ORDER BY g.chain_id, g.identity_registry, g.agent_id` + limit
-	if failing {
-		sql = failingPage(n.whereClause(), limit)
+	sql := `SELECT ` + agentColumns + `, 0, 0, 0 FROM herald.agents g` + n.whereClause() + ` ORDER BY ` + place + limit
+	switch f.Sort {
+	case SortFailing:
+		sql = sortedPage(placedAgents+n.whereClause(), `p.calls, p.failed, 0`, f.Sort, limit)
+	case SortSlow:
+		sql = sortedPage(slowAgents+n.whereClause(), `0, 0, -p.slowness`, f.Sort, limit)
 	}
 	rows, _ := s.pool.Query(ctx, sql, args...)
 	return pgx.CollectRows(rows, scanAgentRow)
 }
 
-// failingPage returns the SQL query for one page of a list by SortFailing. where and limit are its SQL clauses. The
-// inner query sorts all agents, and the outer one reads agentColumns only for the agents of the page.
-func failingPage(where, limit string) string {
-	return `SELECT ` + agentColumns + `, p.calls, p.failed FROM (SELECT * FROM ` + placedAgents + where +
-		` ORDER BY ` + placeOf("g") + limit + `) p
+// sortedPage returns the SQL query for one page of a sorted list. from has the agents, with a WHERE clause, and counts
+// the last columns of the list. The inner query sorts all agents, and the outer one reads agentColumns only for the
+// agents of the page.
+func sortedPage(from, counts, sort, limit string) string {
+	return `SELECT ` + agentColumns + `, ` + counts + ` FROM (SELECT * FROM ` + from + ` ORDER BY ` + placeOf(sort, "g") + limit + `) p
 		JOIN herald.agents g USING (chain_id, identity_registry, agent_id)
-		ORDER BY ` + placeOf("p")
+		ORDER BY ` + placeOf(sort, "p")
 }
 
-// placeOf returns the columns by which SortFailing sorts, as an SQL list. table is the alias of placedAgents in the
-// query.
-func placeOf(table string) string {
-	return strings.ReplaceAll("@.failures, @.share, @.chain_id, @.identity_registry, @.agent_id", "@", table)
+// placeOf returns the columns by which a list is sorted, as an SQL list. table is the alias of its agents in the query.
+func placeOf(sort, table string) string {
+	first := map[string]string{SortFailing: "@.failures, @.share, ", SortSlow: "@.slowness, "}[sort]
+	return strings.ReplaceAll(first+"@.chain_id, @.identity_registry, @.agent_id", "@", table)
+}
+
+// slowAgents is an SQL subquery, named g, of the agents with a call in the last 24 hours: their primary keys, state, and
+// the column by which SortSlow sorts, ascending. Each call counts as the middle of its bucket of hour_latency.
+const slowAgents = `(SELECT chain_id, identity_registry, agent_id, state, -ms AS slowness FROM herald.agents CROSS JOIN LATERAL (
+	SELECT sum(n * middle) / nullif(sum(n), 0) AS ms FROM unnest(hour_latency, ` + latencyMiddles + `) b (n, middle)) l
+	WHERE hour >= now() - interval '24 hours' AND ms IS NOT NULL) g`
+
+// AgentsNamed lists agents whose name has this beginning. It ignores case.
+func (s *Store) AgentsNamed(ctx context.Context, beginning string, limit int) (list []AgentRow, err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "list agents by name")
+	const name = `lower(left(` + agentName + `, 100))` // as in the index agents_name
+	rows, _ := s.pool.Query(ctx, `SELECT `+agentColumns+`, 0, 0, 0 FROM herald.agents g
+		WHERE `+name+` ~>=~ lower($1::text) AND `+name+` ~<~ (lower($1) || chr(1114111))
+		ORDER BY `+name+` USING ~<~, g.chain_id, g.agent_id LIMIT $2`, beginning, limit)
+	return pgx.CollectRows(rows, scanAgentRow)
 }
 
 // AgentRow reads the stored state of one agent. It returns ErrNotFound if the agent has no row.
@@ -161,7 +192,7 @@ func (s *Store) AgentRow(ctx context.Context, a Agent) (r AgentRow, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "read agent %s", a)
-	rows, _ := s.pool.Query(ctx, `SELECT `+agentColumns+`, 0, 0 FROM herald.agents g
+	rows, _ := s.pool.Query(ctx, `SELECT `+agentColumns+`, 0, 0, 0 FROM herald.agents g
 		WHERE g.chain_id = $1 AND g.identity_registry = $2 AND g.agent_id = $3`, a.ChainID, a.Registry, a.ID)
 	r, err = pgx.CollectExactlyOneRow(rows, scanAgentRow)
 	return r, noRows(err, ErrNotFound)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/big"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +28,10 @@ type Delivery struct {
 	ChainID          uint64         `json:"chainId"`
 	IdentityRegistry string         `json:"identityRegistry"`
 	AgentID          string         `json:"agentId"`
+	Client           string         `json:"client,omitempty"` // address of the author; of a validation, the validator
+	Value            string         `json:"value,omitempty"`  // rating of a feedback, or response of a validation: "99.77"
+	Tag1             string         `json:"tag1,omitempty"`
+	Tag2             string         `json:"tag2,omitempty"`
 	Status           Status         `json:"status"`
 	Reason           outcome.Reason `json:"reason,omitempty"`
 	Error            string         `json:"error,omitempty"`
@@ -81,20 +86,29 @@ type Filter struct {
 	Client      string // 0x address of the client that wrote the feedback, lower-case
 	Transaction string // 0x hash of the event's transaction, lower-case
 	Key         string
-	Status      Status
+	Statuses    []Status // any of them
 	Reason      outcome.Reason
+	Sentence    string // the delivery's error as Groups returns it
 	Kind        string
 	Since       time.Time // earliest time of creation
 	Until       time.Time // created before this time
+	EndedSince  time.Time // earliest time of the end; selects only deliveries that ended without being delivered
+	Reorged     bool      // selects deliveries that ended because of a reorg, and retractions
 	Before      int64     // if positive, selects lower values of Seq; for the next page, the last Seq of this one
 	Limit       int       // default 50, at most maxRows
+
+	firstSeq, lastSeq int64 // set by boundSeq: the first seq, and the one after the last
+	retractions       bool  // set by split: selects retractions
 }
 
-const deliveryColumns = `id, key, seq, kind, chain_id, identity_registry, agent_id::text, status, coalesce(reason, ''),
+const deliveryColumns = `id, key, seq, kind, chain_id, identity_registry, agent_id::text,
+	split_part(order_key, '/', 3), coalesce(job ->> 'value', job ->> 'score', job ->> 'response', ''),
+	coalesce(job ->> 'valueDecimals', '0'), coalesce(job ->> 'tag1', job ->> 'tag', ''), coalesce(job ->> 'tag2', ''),
+	status, coalesce(reason, ''),
 	coalesce(error, ''), attempts, dispatch,
 	CASE WHEN next_attempt_at < now() + interval '1 year' THEN next_attempt_at END, coalesce(tool_name, ''), coalesce(endpoint, ''),
 	coalesce(file_verification, ''), coalesce(file_source, ''), file_disagrees, verified, corrected, created_at, updated_at,
-	finished_at, 	coalesce(traceparent, '')`
+	finished_at, coalesce(traceparent, '')`
 
 func scanDelivery(row pgx.CollectableRow) (d Delivery, err error) {
 	err = d.scanRow(row)
@@ -103,12 +117,17 @@ func scanDelivery(row pgx.CollectableRow) (d Delivery, err error) {
 
 // scanRow scans a row into d: first the deliveryColumns, and then further columns into the pointers in more.
 func (d *Delivery) scanRow(row pgx.Row, more ...any) error {
-	var traceparent string
-	columns := []any{&d.ID, &d.Key, &d.Seq, &d.Kind, &d.ChainID, &d.IdentityRegistry, &d.AgentID, &d.Status, &d.Reason,
+	var traceparent, decimals string
+	columns := []any{&d.ID, &d.Key, &d.Seq, &d.Kind, &d.ChainID, &d.IdentityRegistry, &d.AgentID,
+		&d.Client, &d.Value, &decimals, &d.Tag1, &d.Tag2, &d.Status, &d.Reason,
 		&d.Error, &d.Attempts, &d.Dispatch, &d.NextAttemptAt, &d.ToolName, &d.Endpoint,
 		&d.FileVerification, &d.FileSource, &d.FileDisagrees, &d.Verified, &d.Corrected, &d.CreatedAt, &d.UpdatedAt, &d.FinishedAt,
 		&traceparent}
 	err := row.Scan(append(columns, more...)...)
+	value, ok := new(big.Int).SetString(d.Value, 10)
+	if places, err := strconv.ParseUint(decimals, 10, 8); ok && err == nil {
+		d.Value = job.Decimal{Unscaled: value, Decimals: uint8(places)}.String()
+	}
 	d.TraceID = tracecontext.Of(d.ID, traceparent).TraceID.String()
 	return err
 }
@@ -116,35 +135,51 @@ func (d *Delivery) scanRow(row pgx.Row, more ...any) error {
 // Deliveries lists the deliveries that match the filter, newest (highest Seq) first. For the next page, set f.Before to
 // the Seq of the last delivery.
 func (s *Store) Deliveries(ctx context.Context, f Filter) (list []Delivery, err error) {
-	if f.Reason != "" && f.Status == "" {
-		return s.deliveriesByReason(ctx, f)
-	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "list deliveries")
 	limit := min(cmp.Or(max(f.Limit, 0), 50), maxRows)
-	for _, table := range f.tables() {
-		order := "seq"
-		if f.Client != "" && table == endedDeliveries || f.Transaction != "" {
-			order = "seq + 0" // so that Postgres uses the index of the condition, and does not search all rows by seq
-		}
-		n, err := s.narrowByTime(ctx, f)
+	if f, err = s.boundSeq(ctx, f); err != nil {
+		return nil, err
+	}
+	for _, f := range f.split() {
+		few, err := s.haveFewEnded(ctx, f)
 		if err != nil {
 			return nil, err
 		}
-		if f.Before > 0 {
-			n.addCondition(order+" <", f.Before)
+		for _, table := range f.tables() {
+			order, n := "seq", f.narrow()
+			if f.Client != "" && table == endedDeliveries || f.Transaction != "" || few {
+				order = "seq + 0" // so that Postgres uses the index of the condition, and does not search all rows by seq
+			}
+			if f.Before > 0 {
+				n.addCondition(order+" <", f.Before)
+			}
+			args := append(n.args, limit)
+			rows, _ := s.pool.Query(ctx, `SELECT `+deliveryColumns+` FROM `+table+n.whereClause()+
+				` ORDER BY `+order+` DESC LIMIT $`+strconv.Itoa(len(args)), args...)
+			found, err := pgx.CollectRows(rows, scanDelivery)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, found...)
 		}
-		args := append(n.args, limit)
-		rows, _ := s.pool.Query(ctx, `SELECT `+deliveryColumns+` FROM `+table+n.whereClause()+
-			` ORDER BY `+order+` DESC LIMIT $`+strconv.Itoa(len(args)), args...)
-		found, err := pgx.CollectRows(rows, scanDelivery)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, found...)
 	}
 	return newest(list, limit), nil
+}
+
+// maxSorted limits the deliveries of one status that a list with EndedSince sorts for a page.
+const maxSorted = 1000
+
+// haveFewEnded reports whether EndedSince selects fewer than maxSorted deliveries of the filter's one status. Then a
+// list reads and sorts them all. If it selects more, a search by seq finds a page soon.
+func (s *Store) haveFewEnded(ctx context.Context, f Filter) (few bool, err error) {
+	if f.EndedSince.IsZero() {
+		return false, nil
+	}
+	err = s.pool.QueryRow(ctx, `SELECT count(*) < $3 FROM (SELECT FROM herald.history WHERE undelivered = $1
+		AND undelivered_at >= $2 LIMIT $3) x`, f.Statuses[0], f.EndedSince, maxSorted).Scan(&few)
+	return few, err
 }
 
 // newest returns the deliveries with the highest Seq, at most limit.
@@ -159,34 +194,51 @@ const (
 	endedDeliveries = "herald.ended_deliveries"
 )
 
-// tables returns the views that can have deliveries with the status of the filter.
+// tables returns the views that can have deliveries with the status of the filter, which has one status at most.
 func (f Filter) tables() []string {
 	switch {
-	case f.Status == "":
+	case len(f.Statuses) == 0:
 		return []string{openDeliveries, endedDeliveries}
-	case f.Status.Final():
+	case f.Statuses[0].Final():
 		return []string{endedDeliveries}
 	}
 	return []string{openDeliveries}
 }
 
-// reasonStatuses has the statuses of deliveries that may have a reason.
-var reasonStatuses = []Status{Waiting, Held, Skipped, Rejected, Dead, Cancelled}
+// undeliveredStatuses has the statuses of deliveries that ended without being delivered.
+var undeliveredStatuses = []Status{Skipped, Rejected, Dead, Cancelled}
 
-// deliveriesByReason is Deliveries for a filter with a reason and no status. It reads one list for each of
-// reasonStatuses and merges the lists, because the index history_reason is ordered by seq only within a status.
-func (s *Store) deliveriesByReason(ctx context.Context, f Filter) (all []Delivery, err error) {
-	for _, f.Status = range reasonStatuses {
-		list, err := s.Deliveries(ctx, f)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, list...)
+// split returns filters with one status at most, which together select the deliveries of f, each once. The indexes of
+// ended deliveries are ordered by seq, or by time, only within a status. Without a status, a condition that only
+// deliveries in some statuses meet is searched in those.
+func (f Filter) split() (parts []Filter) {
+	if f.Reorged {
+		f.Reorged = false
+		orphans, retractions := f, f
+		orphans.Statuses, orphans.Reason = []Status{Cancelled}, outcome.Reorg
+		retractions.Kind, retractions.retractions = string(job.KindFeedbackRevoked), true
+		return []Filter{orphans, retractions}
 	}
-	return newest(all, min(cmp.Or(max(f.Limit, 0), 50), maxRows)), nil
+	statuses := f.Statuses
+	switch {
+	case len(statuses) > 0:
+	case !f.EndedSince.IsZero():
+		statuses = undeliveredStatuses
+	case f.Reason != "" || f.Sentence != "":
+		statuses = append([]Status{Waiting, Held}, undeliveredStatuses...)
+	default:
+		return []Filter{f}
+	}
+	for _, status := range statuses {
+		if status.Final() || f.EndedSince.IsZero() {
+			f.Statuses = []Status{status}
+			parts = append(parts, f)
+		}
+	}
+	return parts
 }
 
-// narrow returns the SQL conditions of the filter, except those of Before and Limit.
+// narrow returns the SQL conditions of a filter with one status at most, except those of Before and Limit.
 func (f Filter) narrow() (n narrowing) {
 	if f.ChainID != nil {
 		n.addCondition("chain_id =", *f.ChainID)
@@ -210,8 +262,43 @@ func (f Filter) narrow() (n narrowing) {
 	if f.Kind != "" && f.Kind != string(job.KindNewFeedback) {
 		n.conditions = append(n.conditions, "kind <> 'NewFeedback'") // uses the index history_kind
 	}
-	switch f.Status {
-	case "":
+	if f.retractions {
+		n.conditions = append(n.conditions, "key LIKE '%#Retraction@%'", "reason IS DISTINCT FROM 'reorg'")
+	}
+	if len(f.Statuses) > 0 {
+		n.addStatus(f.Statuses[0])
+	}
+	if f.Reason != "" {
+		n.addCondition("reason =", f.Reason)
+	}
+	if f.Sentence != "" {
+		n.addCondition("left(error, 300) LIKE", sentencePattern.Replace(f.Sentence)) // spares most rows the next, which is costly
+		n.addCondition("herald.sentence(error) =", f.Sentence)
+	}
+	if !f.EndedSince.IsZero() {
+		n.addCondition("undelivered_at >=", f.EndedSince) // uses the index history_ended
+	}
+	if !f.Since.IsZero() {
+		n.addCondition("created_at >=", f.Since)
+	}
+	if !f.Until.IsZero() {
+		n.addCondition("created_at <", f.Until)
+	}
+	if f.firstSeq > 0 {
+		n.addCondition("seq >=", f.firstSeq)
+	}
+	if f.lastSeq > 0 {
+		n.addCondition("seq <", f.lastSeq)
+	}
+	return n
+}
+
+// sentencePattern makes the pattern of a sentence that every error of the sentence matches.
+var sentencePattern = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`, `#`, `%`)
+
+// addStatus adds the conditions of a status.
+func (n *narrowing) addStatus(status Status) {
+	switch status {
 	case Queued:
 		n.conditions = append(n.conditions, "place IN ('line', 'out')", "status = 'queued'")
 	case Running:
@@ -221,20 +308,10 @@ func (f Filter) narrow() (n narrowing) {
 	case Held:
 		n.conditions = append(n.conditions, "place = 'held'")
 	case Skipped, Rejected, Dead, Cancelled:
-		n.addCondition("undelivered =", f.Status) // uses the index history_undelivered
+		n.addCondition("undelivered =", status) // uses the index history_undelivered
 	default:
-		n.addCondition("status =", f.Status)
+		n.addCondition("status =", status)
 	}
-	if f.Reason != "" {
-		n.addCondition("reason =", f.Reason)
-	}
-	if !f.Since.IsZero() {
-		n.addCondition("created_at >=", f.Since)
-	}
-	if !f.Until.IsZero() {
-		n.addCondition("created_at <", f.Until)
-	}
-	return n
 }
 
 // acceptSkew is how much later a row may be created than a row with a higher seq. For two concurrent transactions, that
@@ -242,26 +319,17 @@ func (f Filter) narrow() (n narrowing) {
 // added. It is assumed to be one hour at most.
 const acceptSkew = time.Hour + 5*time.Minute
 
-// narrowByTime returns the conditions of narrow, and also bounds of seq that follow from Since and Until. Postgres
-// reads lists in the order of seq, and created_at has no index. Without these bounds, a list of the last hour that does
-// not fill a page would read all older rows.
-func (s *Store) narrowByTime(ctx context.Context, f Filter) (n narrowing, err error) {
-	n = f.narrow()
+// boundSeq sets the bounds of seq that follow from Since and Until. Postgres reads lists in the order of seq, and
+// created_at has no index. Without these bounds, a list of the last hour that does not fill a page would read all older
+// rows.
+func (s *Store) boundSeq(ctx context.Context, f Filter) (_ Filter, err error) {
 	if !f.Since.IsZero() {
-		first, err := s.firstSeqSince(ctx, f.Since.Add(-acceptSkew))
-		if err != nil {
-			return n, err
-		}
-		n.addCondition("seq >=", first)
+		f.firstSeq, err = s.firstSeqSince(ctx, f.Since.Add(-acceptSkew))
 	}
-	if !f.Until.IsZero() {
-		last, err := s.firstSeqSince(ctx, f.Until.Add(acceptSkew))
-		if err != nil {
-			return n, err
-		}
-		n.addCondition("seq <", last)
+	if err == nil && !f.Until.IsZero() {
+		f.lastSeq, err = s.firstSeqSince(ctx, f.Until.Add(acceptSkew))
 	}
-	return n, nil
+	return f, err
 }
 
 // firstSeqSince returns a seq such that rows with a lower seq were created before t. It uses a binary search, which
@@ -316,21 +384,23 @@ func (s *Store) Count(ctx context.Context, f Filter) (counts map[Status]int64, e
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "count deliveries")
-	n, err := s.narrowByTime(ctx, f)
-	if err != nil {
+	if f, err = s.boundSeq(ctx, f); err != nil {
 		return nil, err
 	}
 	counts = make(map[Status]int64)
-	for _, table := range f.tables() {
-		rows, _ := s.pool.Query(ctx, `SELECT status, count(*) FROM `+table+n.whereClause()+` GROUP BY status`, n.args...)
-		var status Status
-		var count int64
-		_, err = pgx.ForEachRow(rows, []any{&status, &count}, func() error {
-			counts[status] += count
-			return nil
-		})
-		if err != nil {
-			return nil, err
+	for _, f := range f.split() {
+		n := f.narrow()
+		for _, table := range f.tables() {
+			rows, _ := s.pool.Query(ctx, `SELECT status, count(*) FROM `+table+n.whereClause()+` GROUP BY status`, n.args...)
+			var status Status
+			var count int64
+			_, err = pgx.ForEachRow(rows, []any{&status, &count}, func() error {
+				counts[status] += count
+				return nil
+			})
+			if err != nil {
+				return nil, err
+			}
 		}
 	}
 	return counts, nil

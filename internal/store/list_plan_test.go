@@ -49,7 +49,7 @@ const fillLists = `
 	SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', 1 + n % 40, 'eip155:8453:0xbb/1/0xc1', n,
 	       CASE WHEN s IN ('delivered', 'dead') THEN s ELSE 'queued' END, CASE s WHEN 'dead' THEN 'server_error' END, s,
 	       jsonb_build_object('transactionHash', md5(n::text)), now() - (20000 - n) * interval '1 minute',
-	       CASE WHEN s IN ('delivered', 'dead') THEN now() END
+	       CASE WHEN s IN ('delivered', 'dead') THEN now() - (20000 - n) * interval '1 minute' END
 	  FROM (SELECT n, CASE WHEN n % 100 < 15 THEN 'dead' WHEN n % 100 < 17 THEN 'waiting' WHEN n % 100 < 19 THEN 'held' WHEN n % 100 < 20 THEN 'queued'
 	               ELSE 'delivered' END AS s FROM generate_series(1, 20000) n) x;
 	INSERT INTO herald.work (id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, reason, next_attempt_at)
@@ -77,15 +77,15 @@ func TestListPlans(t *testing.T) {
 	for name, ask := range map[string]func() error{
 		"the newest":             list(Filter{}),
 		"a later page":           list(Filter{Before: 10_000}),
-		"dead":                   list(Filter{Status: Dead}),
-		"dead of a reason":       list(Filter{Status: Dead, Reason: "server_error"}),
-		"dead of another reason": list(Filter{Status: Dead, Reason: "timeout"}),
+		"dead":                   list(Filter{Statuses: []Status{Dead}}),
+		"dead of a reason":       list(Filter{Statuses: []Status{Dead}, Reason: "server_error"}),
+		"dead of another reason": list(Filter{Statuses: []Status{Dead}, Reason: "timeout"}),
 		"of a reason":            list(Filter{Reason: "auth_required"}),
 		"of an unused reason":    list(Filter{Reason: "no_uri"}),
-		"held":                   list(Filter{Status: Held}),
-		"queued":                 list(Filter{Status: Queued}),
-		"running":                list(Filter{Status: Running}),
-		"delivered":              list(Filter{Status: Delivered}),
+		"held":                   list(Filter{Statuses: []Status{Held}}),
+		"queued":                 list(Filter{Statuses: []Status{Queued}}),
+		"running":                list(Filter{Statuses: []Status{Running}}),
+		"delivered":              list(Filter{Statuses: []Status{Delivered}}),
 		"of an agent":            list(Filter{ChainID: &chain, AgentID: "7"}),
 		"of a client":            list(Filter{Client: "0xc1"}),
 		"of an unknown client":   list(Filter{Client: "0xff"}),
@@ -95,9 +95,20 @@ func TestListPlans(t *testing.T) {
 		"of the last minutes":    list(Filter{Since: time.Now().Add(-5 * time.Minute)}),
 		"of long ago":            list(Filter{Until: time.Now().Add(-19_000 * time.Minute)}),
 		"before there were any":  list(Filter{Until: time.Now().Add(-30_000 * time.Minute)}),
-		"agents":                 func() error { _, err := s.Agents(t.Context(), AgentFilter{}); return err },
-		"the depth":              func() error { _, err := s.Depth(t.Context()); return err },
-		"what is stuck":          func() error { _, err := s.ListStuck(t.Context()); return err },
+		"failed lately":          list(Filter{Statuses: []Status{Rejected, Dead}, EndedSince: time.Now().Add(-10 * time.Minute)}),
+		"failed in a year":       list(Filter{Statuses: []Status{Dead}, EndedSince: time.Now().AddDate(-1, 0, 0)}),
+		"failed of a client":     list(Filter{Statuses: []Status{Rejected, Dead}, Client: "0xff"}),
+		"dead of a sentence":     list(Filter{Statuses: []Status{Dead}, Reason: "server_error", Sentence: "dead"}),
+		"of a reorg":             list(Filter{Reorged: true}),
+		"what ended lately":      func() error { _, err := s.CountEnded(t.Context(), time.Now().Add(-10*time.Minute)); return err },
+		"groups": func() error {
+			_, err := s.Groups(t.Context(), []Status{Rejected, Dead, Held, Waiting}, time.Now().Add(-10*time.Minute))
+			return err
+		},
+		"agents":           func() error { _, err := s.Agents(t.Context(), AgentFilter{}); return err },
+		"agents of a name": func() error { _, err := s.AgentsNamed(t.Context(), "Name", 20); return err },
+		"the depth":        func() error { _, err := s.Depth(t.Context()); return err },
+		"what is stuck":    func() error { _, err := s.ListStuck(t.Context()); return err },
 		"a blocker": func() error {
 			if _, err := s.Blocker(t.Context(), waiting); err != nil && !errors.Is(err, ErrNotFound) {
 				return err
@@ -129,6 +140,8 @@ func explainRead(t *testing.T, s *Store, q pgx.TraceQueryStartData) (rows float6
 			values = append(values, fmt.Sprintf("'%f seconds'", arg.Seconds()))
 		case string, fmt.Stringer:
 			values = append(values, fmt.Sprintf("'%s'", arg))
+		case []Status:
+			values = append(values, fmt.Sprintf("'{%s}'", strings.Trim(strings.ReplaceAll(fmt.Sprint(arg), " ", ","), "[]")))
 		case int, int64, uint64:
 			values = append(values, fmt.Sprint(arg))
 		default: // a string of a named type

@@ -131,8 +131,8 @@ const allHours = `(SELECT agent_id, calls, failed, failures, latency FROM herald
 
 // rowsToCompare selects all data that a record writes. Times are relative to the time of the write.
 var rowsToCompare = map[string]string{
-	"deliveries": `SELECT to_jsonb(d) - '{claim_no,seq,accepted_at,created_at,updated_at,handed_at,lease_until,next_attempt_at,finished_at,delays_until}'::text[]
-		|| jsonb_build_object('delays', delays_until = 'infinity', 'handed', handed_at - updated_at, 'next', next_attempt_at - updated_at, 'finished', finished_at - updated_at,
+	"deliveries": `SELECT to_jsonb(d) - '{claim_no,seq,accepted_at,created_at,updated_at,handed_at,lease_until,next_attempt_at,finished_at,undelivered_at,delays_until}'::text[]
+		|| jsonb_build_object('delays', delays_until = 'infinity', 'handed', handed_at - updated_at, 'next', next_attempt_at - updated_at, 'finished', finished_at - updated_at, 'ended', undelivered_at - updated_at,
 		                      'leased', lease_until IS NOT NULL)
 		FROM herald.deliveries d ORDER BY id`,
 	"attempts": `SELECT to_jsonb(a) - '{started_at,duration_ms}'::text[] || jsonb_build_object('took', duration_ms BETWEEN 0 AND 100000)

@@ -32,7 +32,20 @@ func (r *Registration) encode() []byte {
 	return encoded
 }
 
-// AgentNames returns the names of those agents whose registration states one.
+// agentName is the SQL of AgentRow.Name; null: it has none.
+const agentName = `coalesce(registration ->> 'name', server_info ->> 'name')`
+
+// Name returns the name in the agent's registration, otherwise the name that the agent's server gives itself, or "".
+func (r AgentRow) Name() string {
+	if r.Registration != nil && r.Registration.Name != "" {
+		return r.Registration.Name
+	}
+	var info struct{ Name string }
+	_ = json.Unmarshal(r.ServerInfo, &info) // the server sent it, so it may have another form
+	return info.Name
+}
+
+// AgentNames returns the names of those agents that have one.
 func (s *Store) AgentNames(ctx context.Context, list []Agent) (names map[Agent]string, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -42,9 +55,9 @@ func (s *Store) AgentNames(ctx context.Context, list []Agent) (names map[Agent]s
 	for _, a := range list {
 		chains, registries, ids = append(chains, int64(a.ChainID)), append(registries, a.Registry), append(ids, a.ID)
 	}
-	rows, _ := s.pool.Query(ctx, `SELECT chain_id, identity_registry, agent_id::text, registration ->> 'name' FROM herald.agents
+	rows, _ := s.pool.Query(ctx, `SELECT chain_id, identity_registry, agent_id::text, `+agentName+` FROM herald.agents
 		 WHERE (chain_id, identity_registry, agent_id) IN (SELECT * FROM unnest($1::bigint[], $2::text[], $3::numeric[]))
-		   AND registration ->> 'name' <> ''`, chains, registries, ids)
+		   AND `+agentName+` IS NOT NULL`, chains, registries, ids)
 	names = map[Agent]string{}
 	var a Agent
 	var name string

@@ -311,12 +311,12 @@ func TestFilter(t *testing.T) {
 	}{
 		{Filter{}, "dead 1 queued 6"},
 		{Filter{ChainID: &chain, AgentID: "1", Limit: 1, Before: 1}, "dead 1 queued 3"}, // the page is ignored
-		{Filter{Status: Dead}, "dead 1"},
-		{Filter{Status: Dead, Reason: "expired"}, ""},
+		{Filter{Statuses: []Status{Dead}}, "dead 1"},
+		{Filter{Statuses: []Status{Dead}, Reason: "expired"}, ""},
 		{Filter{Kind: "FeedbackRevoked"}, "queued 1"},
 		{Filter{Since: day(2), Until: day(4)}, "queued 4"},
 		{Filter{AgentID: "1", Since: day(3)}, "queued 2"},
-		{Filter{Until: day(2), Status: Queued}, "queued 1"},
+		{Filter{Until: day(2), Statuses: []Status{Queued}}, "queued 1"},
 	} {
 		counts, err := s.Count(t.Context(), tt.f)
 		heraldtest.Must(t, err)

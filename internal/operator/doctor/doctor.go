@@ -45,14 +45,10 @@ var checks = []check{
 	{"migrations", (*doctor).checkMigrations},
 	{"tokens", (*doctor).checkTokens},
 	{"oauth", (*doctor).askIssuers},
-	{"deliveries", (*doctor).countStuck},
-	{"deliveries", (*doctor).countRejected},
-	{"agents", (*doctor).countFailingAgents},
-	{"workers", (*doctor).countWorkers},
 	{"redis", (*doctor).checkRedis},
 	{"port", (*doctor).checkPort},
 	{"worker", (*doctor).compareSettings},
-	{"agents", (*doctor).countBreakers},
+	{"deliveries", (*doctor).listNeeds},
 	{"chains", (*doctor).checkChains},
 	{"followed", (*doctor).checkFollowed},
 	{"gateways", (*doctor).checkGateways},
@@ -68,6 +64,7 @@ type doctor struct {
 	database, redis secret.Secret    // from the settings or from that worker; zero if there is none
 	store           *store.Store     // nil if Postgres does not answer
 	migrated        bool             // all migrations are applied
+	tasks           int              // in Redis, for workers
 	issuers         map[issuer]int   // issuers of stored credentials, with the number of credentials
 	worker          string           // address of the running worker; "" if none runs at the configured address
 }

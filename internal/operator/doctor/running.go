@@ -2,97 +2,59 @@ package doctor
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"net/http"
-	"time"
+	"slices"
 
-	"github.com/agentherald/herald/internal/delivery/throughput"
-	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/operator"
 )
 
-// countWorkers warns if deliveries are open and no worker is running.
-func (d *doctor) countWorkers(ctx context.Context) []Finding {
+// listNeeds reports the needs of the overview, except expiring tokens, which checkTokens reports.
+func (d *doctor) listNeeds(ctx context.Context) (findings []Finding) {
 	if !d.migrated {
 		return nil
 	}
-	workers, err := ask(ctx, d.store.Workers)
+	v, err := ask(ctx, func(ctx context.Context) (operator.Overview, error) { return operator.ReadState(ctx, d.store) })
 	if err != nil {
 		return reportFailure("%v", err)
 	}
-	if len(workers) > 0 {
-		return reportOK("%d running", len(workers))
+	v.OpenBreakers = d.countBreakers(ctx)
+	well := map[string]string{"deliveries": "none is held or overdue, and none failed in the last hour", "workers": fmt.Sprintf("%d running", v.Workers)}
+	report := func(about string, found []Finding) {
+		found[0].Check = about
+		findings = append(findings, found[0])
+		delete(well, about)
 	}
-	depth, err := ask(ctx, d.store.Depth)
-	if err != nil {
-		return reportFailure("%v", err)
-	}
-	open := int64(0)
-	for _, n := range depth.ByStatus {
-		open += n
-	}
-	if open == 0 {
-		return reportOK("none is running, and no delivery is open")
-	}
-	return reportWarning("none is running, and %d deliveries are open: start one with `worker`", open)
-}
-
-// countFailingAgents warns about agents whose last call failed, or that need a token.
-func (d *doctor) countFailingAgents(ctx context.Context) (findings []Finding) {
-	if !d.migrated {
-		return nil
-	}
-	counts, err := ask(ctx, d.store.CountAgents)
-	if err != nil {
-		return reportFailure("%v", err)
-	}
-	for _, state := range []string{store.StateFailed, store.StateNeedsAuth} {
-		if n := counts[state]; n > 0 {
-			findings = append(findings, reportWarning("%d are in state %s: `worker agent list --state %[2]s`, and `worker agent "+
-				"show CHAIN:AGENT` says what to do", n, state)...)
+	advice := map[string]string{"deliveries": ", and `worker delivery show ID` says what to do",
+		"agents": ", and `worker agent show CHAIN:AGENT` says what to do", "workers": " starts one"}
+	for _, n := range v.NeedsAttention() {
+		if n.About != "tokens" {
+			report(n.About, reportWarning("%s: `%s`%s", n.Text, n.Command, advice[n.About]))
 		}
+	}
+	switch {
+	case v.Workers > 0 || well["workers"] == "":
+	case d.tasks > 0:
+		report("workers", reportWarning("no worker is running, and %d tasks wait in Redis: `worker` starts one", d.tasks))
+	default:
+		well["workers"] = "none is running, and no delivery is open"
+	}
+	for _, about := range slices.Sorted(maps.Keys(well)) {
+		report(about, reportOK("%s", well[about]))
 	}
 	return findings
 }
 
-// countRejected warns about deliveries that ended without success in the last hour, as all workers counted them in Redis.
-func (d *doctor) countRejected(ctx context.Context) (findings []Finding) {
-	if d.redis.IsZero() {
-		return nil
-	}
-	q, err := queue.Open(queue.Config{URL: d.redis, DialOnce: true, Logger: d.Logger})
-	if err != nil {
-		return nil // checkRedis reports the error
-	}
-	defer q.Close()
-	minutes, err := ask(ctx, func(ctx context.Context) ([]throughput.Minute, error) {
-		return throughput.New(q, d.Logger, time.Now).Minutes(ctx, 60)
-	})
-	if err != nil {
-		return nil // checkRedis reports the error
-	}
-	for _, status := range []store.Status{store.Rejected, store.Dead} {
-		n := int64(0)
-		for _, m := range minutes {
-			n += m.Outcomes[status]
-		}
-		if n > 0 {
-			findings = append(findings, reportWarning("%d became %s in the last hour: `worker delivery list --status %[2]s`, and "+
-				"`worker delivery show ID` says what to do", n, status)...)
-		}
-	}
-	return findings
-}
-
-// countBreakers warns about open circuit breakers of the worker that runs on this machine.
-func (d *doctor) countBreakers(ctx context.Context) []Finding {
+// countBreakers returns the number of open circuit breakers of the worker that runs on this machine, or 0 if it does not
+// answer, which compareSettings reports.
+func (d *doctor) countBreakers(ctx context.Context) int {
 	var stats struct{ OpenBreakers int }
 	if d.worker == "" {
-		return nil
+		return 0
 	}
-	code, err := getJSON(ctx, d.worker, "/v1/stats", d.Settings.APIToken, &stats)
-	if err != nil || code != http.StatusOK || stats.OpenBreakers == 0 { // compareSettings reports the error
-		return nil
+	if code, err := getJSON(ctx, d.worker, "/v1/stats", d.Settings.APIToken, &stats); err != nil || code != http.StatusOK {
+		return 0
 	}
-	return reportWarning("%d circuit breakers are open: their endpoints are not called for a while; "+
-		"`worker agent list --sort failing`", stats.OpenBreakers)
+	return stats.OpenBreakers
 }

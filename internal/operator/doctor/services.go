@@ -123,35 +123,6 @@ func (d *doctor) checkMigrations(ctx context.Context) []Finding {
 	return reportResult(err, "all applied")
 }
 
-// countStuck counts held and overdue deliveries by reason, and names the command that lists them.
-func (d *doctor) countStuck(ctx context.Context) (findings []Finding) {
-	if !d.migrated {
-		return nil
-	}
-	found, err := ask(ctx, d.store.ListStuck)
-	if err != nil {
-		return reportFailure("%v", err)
-	}
-	if len(found) == 0 {
-		return reportOK("none is held or overdue")
-	}
-	for _, s := range found {
-		list := "worker delivery list --status " + string(s.Status)
-		if s.Reason != "" {
-			list += " --reason " + string(s.Reason)
-		}
-		if s.Status == store.Held {
-			findings = append(findings, reportWarning("%d held, %s: `%s`, and `worker delivery show ID` says what to do",
-				s.Count, s.Reason, list)...)
-			continue
-		}
-		findings = append(findings, reportWarning("%d overdue for more than a minute, %s: no worker takes them; "+
-			"see the worker's log, and `%s`", s.Count, strings.TrimSpace(string(s.Status)+" "+string(s.Reason)),
-			list)...)
-	}
-	return findings
-}
-
 // checkRedis checks a configured Redis. Of an embedded Redis it checks only that it answers, because the worker
 // controls its configuration.
 func (d *doctor) checkRedis(ctx context.Context) []Finding {
@@ -165,6 +136,11 @@ func (d *doctor) checkRedis(ctx context.Context) []Finding {
 	}
 	defer q.Close()
 	err = try(ctx, q.Ping)
+	if lanes, laneErr := q.Lanes(); err == nil && laneErr == nil {
+		for _, tasks := range lanes {
+			d.tasks += tasks["pending"] + tasks["active"] + tasks["retry"]
+		}
+	}
 	if err != nil || d.Settings.RedisURL.IsZero() {
 		return reportResult(err, "answers")
 	}

@@ -43,6 +43,9 @@ func (a *API) answerError(w http.ResponseWriter, r *http.Request, err error) {
 	server.AnswerProblem(w, refused.status, refused.Problem)
 }
 
+// parameterNames replaces the names of a command's options by those of the API's parameters.
+var parameterNames = strings.NewReplacer("ended-since", "endedSince")
+
 func (a *API) describeError(r *http.Request, err error) *refusal {
 	var known *refusal
 	var misuse *operator.MisuseError
@@ -52,8 +55,8 @@ func (a *API) describeError(r *http.Request, err error) *refusal {
 	case errors.As(err, &known):
 		return known
 	case errors.As(err, &misuse):
-		return &refusal{http.StatusBadRequest, server.Problem{Code: "invalid_request", Field: misuse.Field,
-			Message: strings.TrimPrefix(misuse.Text, "--")}}
+		return &refusal{http.StatusBadRequest, server.Problem{Code: "invalid_request", Field: parameterNames.Replace(misuse.Field),
+			Message: parameterNames.Replace(strings.TrimPrefix(misuse.Text, "--"))}}
 	case errors.As(err, &missing):
 		return &refusal{http.StatusNotFound, server.Problem{Code: "not_found", Message: missing.Text}}
 	case errors.As(err, &late), pgerror.Away(err):

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
@@ -23,11 +24,13 @@ type MoveMany struct {
 	Client      string `json:"client,omitempty"`
 	Transaction string `json:"transaction,omitempty"`
 	Key         string `json:"key,omitempty"`
-	Status      string `json:"status,omitempty"`
+	Status      string `json:"status,omitempty"` // one or more, separated by commas
 	Reason      string `json:"reason,omitempty"`
+	Sentence    string `json:"sentence,omitempty"` // of a group
 	Kind        string `json:"kind,omitempty"`
 	Since       string `json:"since,omitempty"`
 	Until       string `json:"until,omitempty"`
+	EndedSince  string `json:"endedSince,omitempty"`
 
 	DryRun *bool `json:"dryRun"`          // true only counts; required
 	Force  bool  `json:"force,omitempty"` // as in MoveOne
@@ -41,8 +44,8 @@ type ChainList struct {
 
 func (a *API) listDeliveries(r *request) (any, error) {
 	s := operator.Selection{Agent: r.text("agent"), Client: r.text("client"), Transaction: r.text("transaction"),
-		Key: r.text("key"), Status: r.text("status"), Reason: r.text("reason"), Kind: r.text("kind"),
-		Since: r.text("since"), Until: r.text("until")}
+		Key: r.text("key"), Status: r.joinStatuses(), Reason: r.text("reason"), Sentence: r.text("sentence"), Kind: r.text("kind"),
+		Since: r.text("since"), Until: r.text("until"), EndedSince: r.text("endedSince"), Reorged: r.text("reorged") == "true"}
 	limit, limitErr := r.readInt("limit", 50)
 	cursor, cursorErr := r.readInt("cursor", 0)
 	if err := errors.Join(limitErr, cursorErr); err != nil {
@@ -50,6 +53,15 @@ func (a *API) listDeliveries(r *request) (any, error) {
 	}
 	return a.Operator.ListDeliveries(r.Context(), s, cursor, int(limit))
 }
+
+// joinStatuses returns the statuses of the query, which may be repeated or separated by commas.
+func (r *request) joinStatuses() string { return strings.Join(r.URL.Query()["status"], ",") }
+
+func (a *API) listGroups(r *request) (any, error) {
+	return a.Operator.ShowGroups(r.Context(), r.joinStatuses(), r.text("endedSince"))
+}
+
+func (a *API) find(r *request) (any, error) { return a.Operator.Find(r.Context(), r.text("text")) }
 
 func (a *API) showDelivery(r *request) (any, error) {
 	return a.Operator.ShowDelivery(r.Context(), r.PathValue("id"))
@@ -86,13 +98,13 @@ func (a *API) moveMany(r *request, move moveFunc) (any, error) {
 		return nil, err
 	}
 	chosen := operator.Selection{Agent: m.Agent, Client: m.Client, Transaction: m.Transaction, Key: m.Key,
-		Status: m.Status, Reason: m.Reason, Kind: m.Kind, Since: m.Since, Until: m.Until}
+		Status: m.Status, Reason: m.Reason, Sentence: m.Sentence, Kind: m.Kind, Since: m.Since, Until: m.Until, EndedSince: m.EndedSince}
 	switch {
 	case m.DryRun == nil:
 		return nil, refuse(http.StatusBadRequest, "invalid_request", "dryRun", "say dryRun: true to count, false to change")
 	case chosen == operator.Selection{}:
 		return nil, refuse(http.StatusBadRequest, "invalid_request", "", "choose deliveries: by agent, client, transaction, key, "+
-			"status, reason, kind, since or until")
+			"status, reason, sentence, kind, since, until or endedSince")
 	}
 	_ = http.NewResponseController(r.w).SetWriteDeadline(time.Time{}) // the duration depends on the rate
 	report, err := move(r.Context(), operator.MoveRequest{Selection: chosen, Force: m.Force, Rate: m.Rate,

@@ -35,8 +35,10 @@ type parameter struct {
 }
 
 var (
-	limitParameter = parameter{name: "limit", kind: "integer", description: "Rows of a page, 1 to 1000. Default 50."}
-	registry       = parameter{name: "registry", description: "The agent's IdentityRegistry (0x address). Default: the chain's usual one."}
+	limitParameter  = parameter{name: "limit", kind: "integer", description: "Rows of a page, 1 to 1000. Default 50."}
+	statusParameter = parameter{name: "status", repeated: true, description: "Any of these statuses; may be repeated, or have commas."}
+	endedParameter  = parameter{name: "endedSince", description: "Ended since then without being delivered: RFC 3339, or how long ago, as in 24h."}
+	registry        = parameter{name: "registry", description: "The agent's IdentityRegistry (0x address). Default: the chain's usual one."}
 )
 
 // selectionParameters returns the parameters that select deliveries.
@@ -46,11 +48,14 @@ func selectionParameters() []parameter {
 		{name: "client", description: "0x address of the feedback's author."},
 		{name: "transaction", description: "0x hash of the event's transaction."},
 		{name: "key", description: "The delivery's key."},
-		{name: "status", description: "One of the statuses."},
+		statusParameter,
 		{name: "reason", description: "One of the reasons."},
+		{name: "sentence", description: "The sentence of a group."},
 		{name: "kind", description: "NewFeedback, FeedbackRevoked, ResponseAppended or ValidationResponse."},
 		{name: "since", description: "Accepted since then: RFC 3339, or how long ago, as in 24h."},
 		{name: "until", description: "Accepted before then, likewise."},
+		endedParameter,
+		{name: "reorged", kind: "boolean", description: "What a reorg took back: deliveries that it ended, and retractions, which inform agents."},
 	}
 }
 
@@ -75,6 +80,13 @@ func (a *API) listOperations() []operation {
 			query: append(selectionParameters(), limitParameter,
 				parameter{name: "cursor", description: "next of the page before."}),
 			answers: answers[operator.DeliveryPage](200)},
+		{method: "GET", path: "/v1/groups", id: "listGroups", scope: read, answer: a.listGroups,
+			summary: "Group deliveries that failed, wait or are held by reason and sentence: their error without ids, numbers and URLs.",
+			query:   []parameter{statusParameter, endedParameter}, answers: answers[operator.GroupList](200)},
+		{method: "GET", path: "/v1/find", id: "find", scope: read, answer: a.find, also: []int{404},
+			summary: "Find a delivery, transaction, client or agent by anything that names it.",
+			query: []parameter{{name: "text", description: "A delivery's id or key, a transaction's hash, a client's address, an agent " +
+				"(CHAIN:AGENT), or the beginning of its server's name."}}, answers: answers[operator.MatchList](200)},
 		{method: "GET", path: "/v1/deliveries/{id...}", id: "showDelivery", scope: read, answer: a.showDelivery, also: []int{404},
 			summary: "Show one delivery, by id or by key (escape its # as %23), with its job, attempts and answers.",
 			answers: answers[operator.Delivery](200)},
@@ -94,7 +106,7 @@ func (a *API) listOperations() []operation {
 			summary: "List agents that Herald has delivered to, or meant to.",
 			query: []parameter{{name: "state", description: "disabled, pending, connected, needs_auth or failed."},
 				{name: "chain", kind: "integer", description: "Only of this chain."},
-				{name: "sort", description: "failing: agents with most failed calls in the last 24 hours first. Default: by chain, registry and id."},
+				{name: "sort", description: "failing: agents with most failed calls in the last 24 hours first. slow: those with the longest mean duration of calls. Default: by chain, registry and id."},
 				limitParameter,
 				{name: "cursor", description: "next of the page before."}},
 			answers: answers[operator.AgentPage](200)},
@@ -118,7 +130,7 @@ func (a *API) listOperations() []operation {
 			query:   []parameter{registry, {name: "send", kind: "boolean", description: "Call the tools with samples. Default false."}},
 			answers: answers[inspect.CheckReport](200)},
 		{method: "GET", path: "/v1/stats", id: "showStats", scope: read, answer: a.showStats,
-			summary: "Return totals, queues and the last hour's figures.", answers: answers[operator.Overview](200)},
+			summary: "Return totals, queues, the last hour's figures, and the states that need a person (needs).", answers: answers[operator.Overview](200)},
 		{method: "GET", path: "/v1/chains", id: "listChains", scope: read, answer: a.listChains,
 			summary: "List the chains that are read, and how far.", answers: answers[ChainList](200)},
 		{method: "GET", path: "/v1/audit", id: "listAudit", scope: read, answer: a.listAudit,

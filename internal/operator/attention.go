@@ -1,0 +1,94 @@
+package operator
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/agentherald/herald/internal/store"
+)
+
+// Need is a state that needs a person, because it does not end by itself.
+type Need struct {
+	About   string `json:"about"` // deliveries, agents, tokens or workers
+	Count   int64  `json:"count"`
+	Text    string `json:"text"`              // "3 deliveries are held: auth_required"
+	Command string `json:"command,omitempty"` // the command that shows them
+
+	// The filters of the list that shows them: of deliveries or, if AgentState is set, of agents.
+	Status     string `json:"status,omitempty"`
+	Reason     string `json:"reason,omitempty"`
+	EndedSince string `json:"endedSince,omitempty"`
+	AgentState string `json:"agentState,omitempty"`
+}
+
+// NeedsAttention lists the needs of an overview: no running worker, held and overdue deliveries, failures of the last
+// hour, agents, breakers and tokens. Needs about the same thing are sorted by Count, the highest first.
+func (v Overview) NeedsAttention() []Need {
+	needs := []Need{}
+	add := func(n Need) {
+		if n.About == "deliveries" {
+			n.Command = n.listCommand()
+		}
+		if n.Count > 0 {
+			needs = append(needs, n)
+		}
+	}
+	if v.Workers == 0 {
+		open := int64(0)
+		for _, n := range v.Open {
+			open += n
+		}
+		add(Need{About: "workers", Count: open, Command: "worker",
+			Text: "no worker is running, and " + countDeliveries(open) + " open"})
+	}
+	for _, s := range v.Stuck {
+		text := countDeliveries(s.Count) + " held: " + s.Reason
+		if s.Status != store.Held {
+			text = countDeliveries(s.Count) + " overdue for more than a minute, and no worker takes them: " +
+				strings.TrimSpace(string(s.Status)+" "+s.Reason)
+		}
+		add(Need{About: "deliveries", Count: s.Count, Status: string(s.Status), Reason: s.Reason, Text: text})
+	}
+	for status, words := range map[store.Status]string{store.Rejected: "rejected", store.Dead: "given up (dead)"} {
+		n := v.EndedLastHour[status]
+		add(Need{About: "deliveries", Count: n, Status: string(status), EndedSince: "1h",
+			Text: fmt.Sprintf("%d deliveries were %s in the last hour", n, words)})
+	}
+	for state, words := range map[string]string{store.StateFailed: "failed when they were last called",
+		store.StateNeedsAuth: "require a credential"} {
+		add(Need{About: "agents", Count: v.Agents[state], AgentState: state, Command: "worker agent list --state " + state,
+			Text: fmt.Sprintf("%d agents %s", v.Agents[state], words)})
+	}
+	add(Need{About: "agents", Count: int64(v.OpenBreakers), Command: "worker agent list --sort failing",
+		Text: fmt.Sprintf("%d circuit breakers are open: their endpoints are not called for a while", v.OpenBreakers)})
+	for words, n := range map[string]int64{"have expired": v.TokensExpired, "expire within 7 days": v.TokensSoon} {
+		add(Need{About: "tokens", Count: n, Command: "worker token list", Text: fmt.Sprintf("%d stored tokens %s", n, words)})
+	}
+	order := []string{"workers", "deliveries", "agents", "tokens"}
+	slices.SortStableFunc(needs, func(a, b Need) int {
+		return cmp.Or(cmp.Compare(slices.Index(order, a.About), slices.Index(order, b.About)),
+			cmp.Compare(b.Count, a.Count), cmp.Compare(a.Text, b.Text))
+	})
+	return needs
+}
+
+func countDeliveries(n int64) string {
+	if n == 1 {
+		return "1 delivery is"
+	}
+	return fmt.Sprintf("%d deliveries are", n)
+}
+
+// listCommand returns the command that lists the deliveries of a need.
+func (n Need) listCommand() string {
+	list := "worker delivery list --wide --status " + n.Status
+	if n.Reason != "" {
+		list += " --reason " + n.Reason
+	}
+	if n.EndedSince != "" {
+		list += " --ended-since " + n.EndedSince
+	}
+	return list
+}

@@ -1,0 +1,36 @@
+package operator
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/agentherald/herald/internal/store"
+)
+
+// TestNeedsAttention checks the order of the needs and their commands, and that an idle installation needs nothing.
+func TestNeedsAttention(t *testing.T) {
+	t.Parallel()
+	if needs := (Overview{Open: map[store.Status]int64{store.Queued: 0}}).NeedsAttention(); len(needs) != 0 {
+		t.Errorf("%+v", needs)
+	}
+	var got []string
+	for _, n := range (Overview{Open: map[store.Status]int64{store.Queued: 3}, OpenBreakers: 2, TokensSoon: 1, TokensExpired: 4,
+		Stuck:         []Stuck{{store.Held, "auth_required", 1}, {store.Waiting, "timeout", 5}},
+		EndedLastHour: map[store.Status]int64{store.Rejected: 21, store.Cancelled: 50},
+		Agents:        map[string]int64{store.StateFailed: 7, store.StateConnected: 9}}).NeedsAttention() {
+		got = append(got, n.About+": "+n.Text+" ("+n.Command+")")
+	}
+	want := []string{
+		"workers: no worker is running, and 3 deliveries are open (worker)",
+		"deliveries: 21 deliveries were rejected in the last hour (worker delivery list --wide --status rejected --ended-since 1h)",
+		"deliveries: 5 deliveries are overdue for more than a minute, and no worker takes them: waiting timeout (worker delivery list --wide --status waiting --reason timeout)",
+		"deliveries: 1 delivery is held: auth_required (worker delivery list --wide --status held --reason auth_required)",
+		"agents: 7 agents failed when they were last called (worker agent list --state failed)",
+		"agents: 2 circuit breakers are open: their endpoints are not called for a while (worker agent list --sort failing)",
+		"tokens: 4 stored tokens have expired (worker token list)",
+		"tokens: 1 stored tokens expire within 7 days (worker token list)",
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("the needs are\n%s\nand not\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}

@@ -1,0 +1,107 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/chain/erc8004"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+// Match is what Find found.
+type Match struct {
+	Kind     string `json:"kind"`               // delivery, transaction, client or agent
+	Target   string `json:"target"`             // its id, hash, address or CHAIN:AGENT
+	Registry string `json:"registry,omitempty"` // of an agent
+	Text     string `json:"text"`               // what it is
+	Command  string `json:"command"`            // the command that shows it
+}
+
+// MatchList has the matches of Find.
+type MatchList struct {
+	Matches []Match `json:"matches"`
+}
+
+// maxMatches bounds the agents with a name that Find returns.
+const maxMatches = 20
+
+// Find looks up a delivery's id or key, a transaction's hash, a client's address, an agent as CHAIN:AGENT, or the
+// beginning of an agent's name. It returns a *NotFoundError if nothing is known.
+func (o *Operator) Find(ctx context.Context, what string) (found MatchList, err error) {
+	what = strings.TrimSpace(what)
+	if err := checkText("text", what); err != nil || what == "" {
+		return found, cmp.Or(err, error(NewMisuse("name what to find")))
+	}
+	found.Matches = []Match{}
+	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error { return found.search(ctx, st, what) })
+	if err == nil && len(found.Matches) == 0 {
+		err = &NotFoundError{fmt.Sprintf("nothing is known of %.80q: it is no id or key of a delivery, no transaction or client of one, "+
+			"and no agent's CHAIN:AGENT or beginning of its name", what)}
+	}
+	return found, err
+}
+
+func (l *MatchList) search(ctx context.Context, st *Session, what string) error {
+	if id, err := uuid.Parse(what); err == nil {
+		return l.addDelivery(st.Delivery(ctx, id))
+	}
+	if strings.HasPrefix(what, "eip155:") || strings.HasPrefix(what, "invalid:") {
+		return l.addDelivery(st.DeliveryByKey(ctx, what))
+	}
+	if hash, err := parseHex("text", what, 32); err == nil {
+		return l.addNewest(ctx, st, Match{Kind: "transaction", Target: hash}, store.Filter{Transaction: hash})
+	}
+	if address, err := parseHex("text", what, 20); err == nil {
+		return l.addNewest(ctx, st, Match{Kind: "client", Target: address}, store.Filter{Client: address})
+	}
+	if g, ok := erc8004.ParseAgent(what); ok {
+		rows, err := st.Agents(ctx, store.AgentFilter{ChainID: &g.ChainID, AgentID: g.ID, Limit: maxMatches})
+		l.addAgents(rows)
+		return err
+	}
+	rows, err := st.AgentsNamed(ctx, what, maxMatches)
+	l.addAgents(rows)
+	return err
+}
+
+// addDelivery adds a delivery. It ignores ErrNotFound, and returns other errors of the look-up.
+func (l *MatchList) addDelivery(d store.Delivery, err error) error {
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	if err == nil {
+		l.Matches = append(l.Matches, Match{Kind: "delivery", Target: d.ID.String(), Command: "worker delivery show " + d.ID.String(),
+			Text: fmt.Sprintf("%s for agent %s, %s", d.Kind, erc8004.FormatAgent(d.ChainID, d.AgentID), describeState(d))})
+	}
+	return err
+}
+
+// addNewest adds m if the filter selects a delivery. Its text describes the newest one.
+func (l *MatchList) addNewest(ctx context.Context, st *Session, m Match, f store.Filter) error {
+	f.Limit = 1
+	rows, err := st.Deliveries(ctx, f)
+	if err != nil || len(rows) == 0 {
+		return err
+	}
+	d := rows[0]
+	m.Command = "worker delivery list --wide --" + m.Kind + " " + m.Target
+	m.Text = fmt.Sprintf("its newest delivery is %s for agent %s, %s, accepted at %s", d.Kind, erc8004.FormatAgent(d.ChainID, d.AgentID),
+		describeState(d), d.CreatedAt.UTC().Format(time.RFC3339))
+	l.Matches = append(l.Matches, m)
+	return nil
+}
+
+func (l *MatchList) addAgents(rows []store.AgentRow) {
+	for _, r := range rows {
+		name := erc8004.FormatAgent(r.ChainID, r.AgentID)
+		l.Matches = append(l.Matches, Match{Kind: "agent", Target: name, Registry: r.IdentityRegistry,
+			Text:    strings.TrimSpace(text.Shorten(r.Name()) + " " + r.State),
+			Command: fmt.Sprintf("worker agent show %s --registry %s", name, r.IdentityRegistry)})
+	}
+}
