@@ -119,3 +119,7 @@ func (v liveView) OpenBreakers() int {
 func (v liveView) Minutes(ctx context.Context, n int) ([]throughput.Minute, error) {
 	return v.throughput.Minutes(ctx, n)
 }
+
+func (v liveView) Hours(ctx context.Context, n int) ([]throughput.Minute, error) {
+	return v.throughput.Hours(ctx, n)
+}

@@ -22,9 +22,9 @@ const (
 	maxHeaderText = 8 << 10
 )
 
-// defaultTool returns the tool to call for a job of kind k that names no tool. It returns "" for KindAgentUpdated,
+// DefaultTool returns the tool to call for a job of kind k that names no tool. It returns "" for KindAgentUpdated,
 // which calls no tool, and for an unknown kind.
-func defaultTool(k Kind) string {
+func DefaultTool(k Kind) string {
 	switch k {
 	case KindNewFeedback:
 		return "agent.receiveFeedback"
@@ -38,10 +38,10 @@ func defaultTool(k Kind) string {
 	return ""
 }
 
-// defaultAction returns the Action of a job of kind k whose JSON has no action: call defaultTool(k) at the endpoint
+// defaultAction returns the Action of a job of kind k whose JSON has no action: call DefaultTool(k) at the endpoint
 // that the agent registered, with the content of the file, after comparing it with its hash.
 func defaultAction(k Kind) Action {
-	return Action{ToolName: defaultTool(k), ResolveEndpoint: true, IncludeFileContent: true, VerifyFileHash: true}
+	return Action{ToolName: DefaultTool(k), ResolveEndpoint: true, IncludeFileContent: true, VerifyFileHash: true}
 }
 
 // readAction reads the field called name, the Action of a job of kind k. Fields that are missing in it have the values
@@ -96,7 +96,7 @@ func (r *fieldReader) readTool(name string) string {
 	return t
 }
 
-// bareTools are the tool names that defaultTool returns, without their prefix "agent.".
+// bareTools are the tool names that DefaultTool returns, without their prefix "agent.".
 var bareTools = []string{"receiveFeedback", "receiveRevocation", "receiveResponse", "receiveValidation"}
 
 // isNoToolCharacter reports whether MCP forbids r in the name of a tool.

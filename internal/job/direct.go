@@ -25,7 +25,7 @@ func (j Job) DirectField() string {
 // isOwnTool reports whether name is the default tool of kind k: with the prefix agent., agent_ or agent/, or without
 // one.
 func isOwnTool(name string, k Kind) bool {
-	own := strings.TrimPrefix(defaultTool(k), "agent.")
+	own := strings.TrimPrefix(DefaultTool(k), "agent.")
 	for _, prefix := range []string{"agent.", "agent_", "agent/", ""} {
 		if name == prefix+own {
 			return true

@@ -160,7 +160,7 @@ func (r *fieldReader) readEvent() (Job, *Refusal) {
 		return Job{}, r.err
 	case !r.has("type"):
 		return Job{}, refuse(r.pathOf("type"), "is missing")
-	case defaultTool(j.Kind) == "" && j.Kind != KindAgentUpdated:
+	case DefaultTool(j.Kind) == "" && j.Kind != KindAgentUpdated:
 		return Job{}, refuse(r.pathOf("type"),
 			"must be NewFeedback, FeedbackRevoked, ResponseAppended, ValidationResponse or AgentUpdated")
 	}

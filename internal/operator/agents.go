@@ -180,10 +180,14 @@ type Agent struct {
 	Effort    *effort.Usage     `json:"effort,omitempty"`    // missing if budgets are off or Redis cannot be read
 	LastHour  store.CallSummary `json:"lastHour"`            // calls recorded in this hour and the one before
 	LastDay   store.CallSummary `json:"lastDay"`             // calls recorded in this hour and the 24 hours before
+	Hours     []store.AgentHour `json:"-"`                   // with a call, of the last statsWindow, oldest first
 	Transfers []store.Transfer  `json:"transfers,omitempty"` // changes of its owner, newest first
 	Tokens    []Token           `json:"tokens"`
 	NextStep  string            `json:"nextStep,omitempty"` // advice for an operator; empty if nothing is wrong
 }
+
+// statsWindow is the time of which an agent's page shows calls.
+const statsWindow = 30 * 24 * time.Hour
 
 // ShowAgent returns the state of an agent.
 func (o *Operator) ShowAgent(ctx context.Context, ref AgentRef) (out Agent, err error) {
@@ -208,12 +212,11 @@ func (o *Operator) ShowAgent(ctx context.Context, ref AgentRef) (out Agent, err 
 		if out.NextStep, err = o.agentNextStep(ctx, st, out.AgentRow); err != nil {
 			return err
 		}
-		hours, err := st.AgentStats(ctx, g, now.Add(-24*time.Hour))
-		if err != nil {
+		if out.Hours, err = st.AgentStats(ctx, g, now.Add(-statsWindow)); err != nil {
 			return err
 		}
-		out.LastHour = store.SummarizeHours(hours, now.Add(-time.Hour))
-		out.LastDay = store.SummarizeHours(hours, now.Add(-24*time.Hour))
+		out.LastHour = store.SummarizeHours(out.Hours, now.Add(-time.Hour))
+		out.LastDay = store.SummarizeHours(out.Hours, now.Add(-24*time.Hour))
 		if out.Transfers, err = st.Transfers(ctx, g); err != nil {
 			return err
 		}

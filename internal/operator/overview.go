@@ -16,6 +16,8 @@ import (
 type Live interface {
 	// Minutes returns the outcomes of all workers for each of the last n minutes, oldest first.
 	Minutes(ctx context.Context, n int) ([]throughput.Minute, error)
+	// Hours returns the same for each of the last n hours.
+	Hours(ctx context.Context, n int) ([]throughput.Minute, error)
 	// Breaker returns the state of an endpoint's circuit breaker in this worker: closed, open or half_open; empty if
 	// unknown.
 	Breaker(endpoint string) string
@@ -32,6 +34,7 @@ type Overview struct {
 	OverdueSeconds float64                `json:"overdueSeconds"` // delay of the most overdue delivery
 	Stuck          []Stuck                `json:"stuck"`          // counts of held and overdue deliveries, by reason
 	Minutes        []Minute               `json:"minutes"`        // the last hour of all workers, oldest first
+	Hours          []Minute               `json:"hours"`          // the last week of all workers by hour, oldest first
 	LastHour       LastHour               `json:"lastHour"`
 	OpenBreakers   int                    `json:"openBreakers"` // of this worker; open or half open
 	Agents         map[string]int64       `json:"agents"`       // by state
@@ -51,7 +54,7 @@ type Stuck struct {
 	Count  int64        `json:"count"`
 }
 
-// Minute counts the outcomes of the attempts of one minute.
+// Minute counts the outcomes of the attempts of one minute or hour.
 type Minute struct {
 	At       time.Time              `json:"at"`
 	Outcomes map[store.Status]int64 `json:"outcomes"`
@@ -75,8 +78,8 @@ type ChainProgress struct {
 	MovedAt   time.Time `json:"movedAt"`
 }
 
-// overviewMinutes is how many minutes an overview covers.
-const overviewMinutes = 60
+// overviewMinutes and overviewHours are how many of them an overview covers.
+const overviewMinutes, overviewHours = 60, 7 * 24
 
 const (
 	overviewFresh = 2 * time.Second  // Postgres is read at most once in this time, however many requests arrive
@@ -155,11 +158,15 @@ func (o *Operator) readOverview(ctx context.Context) (v Overview, err error) {
 	v.OpenBreakers = o.Live.OpenBreakers()
 	v.Needs = v.NeedsAttention()
 	minutes, err := o.Live.Minutes(ctx, overviewMinutes)
-	if err != nil {
-		v.Problems = append(v.Problems, fmt.Sprintf("Redis does not return the figures of the last hour: %v", err))
+	hours, hoursErr := o.Live.Hours(ctx, overviewHours)
+	if err := errors.Join(err, hoursErr); err != nil {
+		v.Problems = append(v.Problems, fmt.Sprintf("Redis does not return the figures of the last hours: %v", err))
 		return v, nil
 	}
 	v.addMinutes(minutes)
+	for _, h := range hours {
+		v.Hours = append(v.Hours, Minute{At: h.At, Outcomes: h.Outcomes})
+	}
 	return v, nil
 }
 
@@ -177,7 +184,7 @@ type StateReader interface {
 // ReadState returns the part of an overview that Postgres has.
 func ReadState(ctx context.Context, st StateReader) (Overview, error) {
 	v := Overview{At: time.Now().UTC(), Stuck: []Stuck{}, Chains: []ChainProgress{},
-		LastHour: LastHour{Outcomes: map[store.Status]int64{}}, Minutes: []Minute{}}
+		LastHour: LastHour{Outcomes: map[store.Status]int64{}}, Minutes: []Minute{}, Hours: []Minute{}}
 	depth, depthErr := st.Depth(ctx)
 	stuck, stuckErr := st.ListStuck(ctx)
 	tokens, tokensErr := st.TokensExpiring(ctx, tokenWarning)

@@ -25,6 +25,7 @@ type Store interface {
 	Audits(ctx context.Context, before int64, limit int) ([]store.Audit, error)
 	DeliveryByKey(ctx context.Context, key string) (store.Delivery, error)
 	Blocker(ctx context.Context, id uuid.UUID) (store.Delivery, error)
+	Related(ctx context.Context, id uuid.UUID, key, blockHash string) ([]store.Delivery, error)
 
 	AddAPIToken(ctx context.Context, t store.APIToken) error
 	APITokens(ctx context.Context) ([]store.APIToken, error)
@@ -38,6 +39,7 @@ type Store interface {
 	Agents(ctx context.Context, f store.AgentFilter) ([]store.AgentRow, error)
 	AgentsNamed(ctx context.Context, beginning string, limit int) ([]store.AgentRow, error)
 	AgentRow(ctx context.Context, g store.Agent) (store.AgentRow, error)
+	AgentNames(ctx context.Context, list []store.Agent) (map[store.Agent]string, error)
 	AgentStats(ctx context.Context, g store.Agent, since time.Time) ([]store.AgentHour, error)
 	Transfers(ctx context.Context, g store.Agent) ([]store.Transfer, error)
 	EnableAgent(ctx context.Context, g store.Agent, enabled bool) (released int, _ []store.Task, _ error)

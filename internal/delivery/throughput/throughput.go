@@ -1,13 +1,12 @@
-// Package throughput counts the outcomes of attempts per minute, over all workers, for the overview page: the number of
+// Package throughput counts the outcomes of attempts per minute and per hour, over all workers, for the overview page: the number of
 // each status, and a histogram of the time between the acceptance of a delivery's job by Herald and the agent's answer.
 //
-// The counts are approximate, because Redis keeps them for a day and may lose them. The exact numbers are in Postgres,
+// The counts are approximate, because Redis keeps them for a day or a week and may lose them. The exact numbers are in Postgres,
 // where counting those of the last hour would read every delivery of that hour.
 package throughput
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"maps"
 	"strconv"
@@ -19,7 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// Minute contains the outcomes of attempts in the minute that begins at At, and the latencies of the deliveries that
+// Minute contains the outcomes of attempts in the minute, or hour, that begins at At, and the latencies of the deliveries that
 // the agents accepted in it.
 type Minute struct {
 	At       time.Time
@@ -85,7 +84,6 @@ type Counters interface {
 const (
 	flushEvery   = 2 * time.Second
 	flushTimeout = 2 * time.Second
-	keepFor      = 25 * time.Hour
 	// maxUnsent bounds the minutes kept in memory while Redis is unavailable. Later minutes are not counted.
 	maxUnsent = 60
 )
@@ -153,15 +151,26 @@ func (c *Counter) sendCounts(ctx context.Context) {
 	if len(unsent) == 0 {
 		return
 	}
-	counts := make(map[string]map[string]int64, len(unsent))
+	counts, hours := make(map[string]map[string]int64, len(unsent)), map[string]map[string]int64{}
 	for minute, m := range unsent {
-		counts[minuteKey(minute)] = m.encodeCounts()
+		counts[perMinute.key(minute)] = m.encodeCounts()
+		hour := perHour.key(minute / 60)
+		if hours[hour] == nil {
+			hours[hour] = map[string]int64{}
+		}
+		for name, n := range m.encodeCounts() {
+			hours[hour][name] += n
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
-	if err := c.redis.AddCounts(ctx, counts, keepFor); err != nil {
+	if err := c.redis.AddCounts(ctx, counts, perMinute.kept); err != nil {
 		c.log.Info("the overview's counts wait for Redis", logging.About(logging.Redis), "error", err)
 		c.restoreCounts(unsent)
+		return
+	}
+	if err := c.redis.AddCounts(ctx, hours, perHour.kept); err != nil { // not sent again: the minutes would count twice
+		c.log.Info("counts of the hour are lost", logging.About(logging.Redis), "error", err)
 	}
 }
 
@@ -183,10 +192,19 @@ func (c *Counter) restoreCounts(unsent map[int64]*Minute) {
 
 // Minutes returns the last n minutes of all workers, the oldest first. The last one has not ended.
 func (c *Counter) Minutes(ctx context.Context, n int) ([]Minute, error) {
-	last := c.now().Unix() / 60
+	return c.readLast(ctx, perMinute, n)
+}
+
+// Hours returns the last n hours of all workers, at most eight days, the oldest first. The last one has not ended.
+func (c *Counter) Hours(ctx context.Context, n int) ([]Minute, error) {
+	return c.readLast(ctx, perHour, n)
+}
+
+func (c *Counter) readLast(ctx context.Context, p period, n int) ([]Minute, error) {
+	last := c.now().Unix() / p.seconds
 	keys := make([]string, n)
 	for i := range keys {
-		keys[i] = minuteKey(last - int64(n-1-i))
+		keys[i] = p.key(last - int64(n-1-i))
 	}
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
@@ -197,12 +215,25 @@ func (c *Counter) Minutes(ctx context.Context, n int) ([]Minute, error) {
 	minutes := make([]Minute, n)
 	for i := range minutes {
 		minutes[i] = decodeMinute(counts[i])
-		minutes[i].At = time.Unix((last-int64(n-1-i))*60, 0).UTC()
+		minutes[i].At = time.Unix((last-int64(n-1-i))*p.seconds, 0).UTC()
 	}
 	return minutes, nil
 }
 
-func minuteKey(minute int64) string { return fmt.Sprintf("herald:minute:%d", minute) }
+// period is a length of time for which Redis has a hash of counters.
+type period struct {
+	prefix  string
+	seconds int64
+	kept    time.Duration
+}
+
+var (
+	perMinute = period{"herald:minute:", 60, 25 * time.Hour}
+	perHour   = period{"herald:hour:", 3600, 8 * 24 * time.Hour}
+)
+
+// key returns the key of the period with this number since 1970.
+func (p period) key(number int64) string { return p.prefix + strconv.FormatInt(number, 10) }
 
 // bucketPrefix begins the names of counters that are buckets of the histogram. All other names are statuses.
 const bucketPrefix = "le"

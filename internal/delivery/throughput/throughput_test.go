@@ -51,6 +51,9 @@ func TestMinutes(t *testing.T) {
 	if at := got[2].At; !at.Equal(now.Truncate(time.Minute)) {
 		t.Errorf("the last minute is %s", at)
 	}
+	if hours, err := workers[1].Hours(t.Context(), 2); err != nil || len(hours[0].Outcomes) > 0 || hours[1].Outcomes[store.Delivered] != 20 {
+		t.Errorf("%+v, %v", hours, err)
+	}
 	if p50, ok := got[1].Latency.Quantile(0.5); !ok || p50 != 0.015 {
 		t.Errorf("p50 %v, %t", p50, ok)
 	}
@@ -103,7 +106,7 @@ func TestRedisAway(t *testing.T) {
 		for _, named := range redis.got {
 			total += named["delivered"]
 		}
-		if total != 2 {
+		if total != 4 { // once in the minute and once in the hour
 			t.Errorf("%+v", redis.got)
 		}
 	})

@@ -3,13 +3,19 @@ package pages
 import (
 	"context"
 	"encoding/json"
+	"html/template"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/inspect"
+	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -50,15 +56,53 @@ func (p *Pages) listAgents(r *request) (answer, error) {
 // agentPage is the page of one agent.
 type agentPage struct {
 	operator.Agent
-	Name   string
-	Tools  []store.KnownTool
-	Totals map[string]int64
-	Latest []store.Delivery // its newest deliveries
+	Name    string // CHAIN:AGENT
+	Title   string // the agent's own name, or ""
+	Tools   []store.KnownTool
+	Needs   []toolFit
+	Misfits int // calls of the last month that did not fit a tool's schema
+	Totals  map[string]int64
+	Chart   *chart
+	Binding string        // in words; "" if the agent was not resolved
+	Waiting deliveryTable // the newest that wait or are held
+	Latest  deliveryTable // its newest deliveries
 
-	Summaries []store.CallSummary // of the last hour and the last day
+	Summaries []summary
 }
 
-// latestRows bounds the deliveries on an agent's page.
+// summary sums up the calls of a span of time.
+type summary struct {
+	Span string
+	store.CallSummary
+}
+
+// toolFit is a kind of event, and the tool of the agent that receives it.
+type toolFit struct {
+	Kind    job.Kind
+	Wanted  string
+	Offered string // the name that the agent uses; empty: it offers none
+	Schema  bool
+}
+
+// fitTools finds the tool for each kind of event, as a delivery does.
+func (p *Pages) fitTools(tools []store.KnownTool) (fits []toolFit) {
+	offered := make([]mcpcall.Tool, len(tools))
+	for i, t := range tools {
+		offered[i] = mcpcall.Tool{Name: t.Name}
+	}
+	for _, kind := range operator.AllKinds() {
+		f := toolFit{Kind: kind, Wanted: job.DefaultTool(kind)}
+		aliases := slices.Concat(mcpcall.Aliases(f.Wanted), p.Operator.Settings.ToolAliases[f.Wanted])
+		if found, ok := mcpcall.Find(offered, f.Wanted, aliases); ok {
+			f.Offered = found.Name
+			f.Schema = slices.Contains(tools, store.KnownTool{Name: found.Name, Schema: true})
+		}
+		fits = append(fits, f)
+	}
+	return fits
+}
+
+// latestRows bounds each list of deliveries on an agent's page.
 const latestRows = 10
 
 func (r *request) agentRef() operator.AgentRef {
@@ -75,12 +119,38 @@ func (p *Pages) showAgent(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	page := agentPage{Agent: a, Name: ref.Agent, Summaries: []store.CallSummary{a.LastHour, a.LastDay}}
+	now := time.Now()
+	page := agentPage{Agent: a, Name: ref.Agent, Chart: chartCalls(a.Hours, r.URL.Query().Get("span"), now)}
+	page.Chart.Query = template.URL(encodePairs([]string{"registry", a.IdentityRegistry}))
+	for _, s := range []struct {
+		span string
+		long time.Duration
+	}{{"last hour", time.Hour}, {"last day", 24 * time.Hour}, {"last week", 7 * 24 * time.Hour}, {"last month", 30 * 24 * time.Hour}} {
+		page.Summaries = append(page.Summaries, summary{s.span, store.SummarizeHours(a.Hours, now.Add(-s.long))})
+	}
 	_ = json.Unmarshal(a.AgentRow.Tools, &page.Tools) // the agent's server sent it, so it may not parse
 	_ = json.Unmarshal(a.AgentRow.Totals, &page.Totals)
-	latest, err := p.Operator.ListDeliveries(r.Context(), operator.Selection{Agent: ref.Agent}, 0, latestRows)
-	page.Latest = latest.Deliveries
-	return answer{page: "agent", title: "Agent " + ref.Agent, content: page}, err
+	page.Needs, page.Misfits = p.fitTools(page.Tools), page.Summaries[len(page.Summaries)-1].Failures[outcome.SchemaMismatch]
+	if found := a.Registration; found != nil {
+		page.Title, page.Binding = found.Name, resolver.Target{Binding: found.Binding}.DescribeBinding()
+	}
+	for _, list := range []struct {
+		to     *deliveryTable
+		status string
+	}{{&page.Waiting, "waiting,held"}, {&page.Latest, ""}} {
+		rows, err := p.Operator.ListDeliveries(r.Context(), operator.Selection{Agent: ref.Agent, Status: list.status}, 0, latestRows)
+		if err != nil {
+			return answer{}, err
+		}
+		if *list.to, err = p.tabulate(r.Context(), rows.Deliveries); err != nil {
+			return answer{}, err
+		}
+	}
+	title := "Agent " + ref.Agent
+	if name := []rune(page.Title); len(name) > 0 {
+		title = string(name[:min(len(name), maxName)]) + " – agent " + ref.Agent
+	}
+	return answer{page: "agent", title: title, content: page}, nil
 }
 
 func (p *Pages) enableAgent(r *request) (answer, error) {

@@ -45,12 +45,16 @@ var hostile = "<script>document.title='owned'</script><img src=x onerror=alert(1
 
 // seed fills the database with 100,000 deliveries of 200 agents, in every status and with hostile text in every field.
 const seed = `
-INSERT INTO herald.agents (chain_id, identity_registry, agent_id, state, endpoint, last_error, last_error_at, last_ok_at, protocol, tools, server_info, enabled)
+INSERT INTO herald.agents (chain_id, identity_registry, agent_id, state, endpoint, last_error, last_error_at, last_ok_at, protocol, tools, server_info, registration, enabled,
+       hour, hour_calls, hour_failed, hour_failures, hour_latency)
 SELECT 8453, '0x8004a169fb4a3325136eb29fa0ceb6d2e539a432', n, (ARRAY['connected','failed','needs_auth','pending','disabled'])[1 + n % 5],
        'https://agent.example/' || $1, $1, now() - interval '5 minutes', now() - n * interval '1 minute', left($1, 40),
        jsonb_build_array(jsonb_build_object('name', $1), jsonb_build_object('name', 'agent.receiveFeedback')),
-       jsonb_build_object('name', $1, 'version', $1), n % 5 <> 4
+       jsonb_build_object('name', $1, 'version', $1), jsonb_build_object('name', $1, 'document', $1, 'source', 'cid', 'from', $1, 'binding', 'domain'), n % 5 <> 4,
+       date_trunc('hour', now(), 'UTC'), 120, 20, '{"schema_mismatch": 15, "timeout": 5}', '{0,0,50,30,20,0,0,0,0,0,0,0,0,0}'
   FROM generate_series(1, 200) n;
+INSERT INTO herald.agent_hours SELECT date_trunc('hour', now(), 'UTC') - h * interval '1 hour', chain_id, identity_registry, agent_id, 100 + h % 70, h % 13, '{"timeout": 5}',
+       ARRAY[0,0,10,20,30,h % 24,0,h % 9,0,0,0,0,0,0] FROM herald.agents, generate_series(1, 719) h;
 INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, job, status, reason, attempts, tool_name, endpoint,
        file_verification, file_source, error, created_at, next_attempt_at, finished_at, handed_at)
 SELECT md5(n::text)::uuid, 'eip155:8453:0x8004baa17c55a88189ae136b182e5fda19de9b63/' || n % 200 || '/0x00000000000000000000000000000000000000c1/' || n || '#NewFeedback',
@@ -94,13 +98,20 @@ func (hour) Effort(context.Context, store.Agent) *effort.Usage {
 	return &effort.Usage{Budget: 60, Left: 12.5, Calls: 47.5, Mean: 25}
 }
 func (hour) Minutes(_ context.Context, n int) ([]throughput.Minute, error) {
-	minutes := make([]throughput.Minute, n)
-	for i := range minutes {
-		minutes[i] = throughput.Minute{At: time.Now().Add(time.Duration(i-n) * time.Minute),
+	return listPeriods(n, time.Minute), nil
+}
+func (hour) Hours(_ context.Context, n int) ([]throughput.Minute, error) {
+	return listPeriods(n, time.Hour), nil
+}
+
+func listPeriods(n int, long time.Duration) []throughput.Minute {
+	all := make([]throughput.Minute, n)
+	for i := range all {
+		all[i] = throughput.Minute{At: time.Now().Truncate(long).Add(time.Duration(i+1-n) * long),
 			Outcomes: map[store.Status]int64{store.Delivered: int64(40 + 30*(i%7)), store.Waiting: int64(i % 11), store.Dead: int64(i % 3)}}
-		minutes[i].Latency[4+i%5] = 40
+		all[i].Latency[4+i%5] = 40
 	}
-	return minutes, nil
+	return all
 }
 
 // servePages serves the pages of that many deliveries, with the text in every field.
@@ -122,7 +133,7 @@ func servePages(t testing.TB, deliveries int, text string) (base string) {
 	st, err := store.Open(store.Config{URL: secret.New(address), MaxConns: 4})
 	heraldtest.Must(t, err)
 	t.Cleanup(st.Close)
-	cfg, err := config.Load([]string{"HERALD_EXPLORER_8453=https://basescan.org"})
+	cfg, err := config.Load(nil)
 	heraldtest.Must(t, err)
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	o := operator.New(operator.Config{Settings: cfg, Backend: lent{st}, Logger: logger, Timeout: 10 * time.Second, Live: hour{}})
@@ -200,12 +211,12 @@ func TestInBrowser(t *testing.T) {
 	}
 	walk := map[string]string{"overview": "/", "deliveries": "/deliveries", "search": "/deliveries?agent=8453:7&status=dead&since=48h&client=0x00000000000000000000000000000000000000c1",
 		"delivery": last, "finished": "/deliveries/" + one, "replay": "/deliveries/move?action=replay&status=dead", "agents": "/agents",
-		"agent": "/agents/8453:7", "chains": "/chains", "audit": "/audit", "problem": "/deliveries?status=" + url.QueryEscape(hostile[:200])}
+		"agent": "/agents/8453:7?span=month", "client": "/clients/0x00000000000000000000000000000000000000c1", "week": "/?span=week", "groups": "/deliveries/groups", "find": "/find?q=%3Cscript", "chains": "/chains", "audit": "/audit", "problem": "/deliveries?status=" + url.QueryEscape(hostile[:200])}
 	for name, path := range walk {
 		for _, width := range []int64{360, 1280, 1920} {
 			for _, scheme := range []string{"light", "dark"} {
 				what := fmt.Sprintf("%s-%d-%s", name, width, scheme)
-				checkPage(ctx, t, seen, what, base+path, width, scheme, string(axe))
+				t.Run(what, func(t *testing.T) { checkPage(ctx, t, seen, what, base+path, width, scheme, string(axe)) })
 			}
 		}
 	}
@@ -218,7 +229,9 @@ func BenchmarkPages(b *testing.B) {
 		"/deliveries?agent=8453:7&status=held", "/deliveries?client=0x00000000000000000000000000000000000000c1", "/deliveries?client=0x00000000000000000000000000000000000000ff",
 		"/deliveries?since=1h", "/deliveries?since=1s", "/deliveries?until=200h&status=delivered", "/deliveries?kind=ResponseAppended", "/deliveries?status=dead&reason=server_error",
 		"/deliveries?status=dead&reason=timeout", "/deliveries?cursor=500000", "/deliveries?key=eip155:1:x", "/deliveries?transaction=0x" + strings.Repeat("0", 64),
-		"/deliveries/c4ca4238-a0b9-2382-0dcc-509a6f75849b", "/agents", "/agents?state=failed", "/agents/8453:7", "/chains", "/audit"} {
+		"/deliveries/c4ca4238-a0b9-2382-0dcc-509a6f75849b", "/deliveries?status=rejected&status=dead&ended_since=1h",
+		"/deliveries?status=rejected&ended_since=1s", "/deliveries/groups", "/clients/0x00000000000000000000000000000000000000c1",
+		"/clients/0x00000000000000000000000000000000000000ff", "/find?q=nobody", "/agents/8453:7?span=month", "/agents?sort=slow", "/agents", "/agents?state=failed", "/agents/8453:7", "/chains", "/audit"} {
 		b.Run(strings.TrimPrefix(path, "/"), func(b *testing.B) {
 			for b.Loop() {
 				res, err := http.Get(base + path)

@@ -1,13 +1,13 @@
 package pages
 
 import (
-	"context"
-	"encoding/json"
+	"cmp"
 	"errors"
 	"fmt"
 	"html/template"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,162 +22,141 @@ const pageRows = 50
 
 // deliveriesPage is one page of deliveries, with the search that selected them.
 type deliveriesPage struct {
-	Search     operator.Selection
-	Query      template.URL // the search as a query, for links
-	Deliveries []store.Delivery
-	NextURL    string
-	First      bool // the first page, which refreshes by itself
-	Searching  bool
-	Statuses   []store.Status
-	Reasons    []outcome.Reason
-	Kinds      []string
+	Search    search
+	Query     template.URL // the search as a query, for links
+	Table     deliveryTable
+	NextURL   string
+	First     bool // the first page, which refreshes by itself
+	Searching bool
+	Statuses  []store.Status
+	Reasons   []outcome.Reason
+	Kinds     []string
 }
 
 // readSelection reads a search from a query or a form.
 func readSelection(q url.Values) operator.Selection {
 	get := func(name string) string { return strings.TrimSpace(q.Get(name)) }
 	return operator.Selection{Agent: get("agent"), Client: get("client"), Transaction: get("transaction"), Key: get("key"),
-		Status: get("status"), Reason: get("reason"), Kind: get("kind"), Since: get("since"), Until: get("until")}
+		Status: strings.Join(q["status"], ","), Reason: get("reason"), Sentence: q.Get("sentence"), Kind: get("kind"), Since: get("since"),
+		Until: get("until"), EndedSince: get("ended_since"), Reorged: get("reorged") == "true"}
 }
 
-// selectionQuery returns a search as an escaped query for links.
-func selectionQuery(s operator.Selection) template.URL {
-	return template.URL(encodePairs([]string{"agent", s.Agent, "client", s.Client, "transaction", s.Transaction, "key", s.Key,
-		"status", s.Status, "reason", s.Reason, "kind", s.Kind, "since", s.Since, "until", s.Until}))
+// search is a search with its fields that are set, as names and values.
+type search struct {
+	operator.Selection
+	Fields []jobField
+}
+
+func newSearch(s operator.Selection) (out search) {
+	out.Selection = s
+	reorged := ""
+	if s.Reorged {
+		reorged = "true"
+	}
+	for _, f := range []jobField{{Name: "agent", Value: s.Agent}, {Name: "client", Value: s.Client}, {Name: "transaction", Value: s.Transaction},
+		{Name: "key", Value: s.Key}, {Name: "status", Value: s.Status}, {Name: "reason", Value: s.Reason}, {Name: "sentence", Value: s.Sentence},
+		{Name: "kind", Value: s.Kind}, {Name: "since", Value: s.Since}, {Name: "until", Value: s.Until}, {Name: "ended_since", Value: s.EndedSince},
+		{Name: "reorged", Value: reorged}} {
+		if f.Value != "" {
+			out.Fields = append(out.Fields, f)
+		}
+	}
+	return out
+}
+
+// Query returns the search as an escaped query for links.
+func (s search) Query() template.URL {
+	var pairs []string
+	for _, f := range s.Fields {
+		pairs = append(pairs, f.Name, f.Value)
+	}
+	return template.URL(encodePairs(pairs)) //nolint:gosec // escaped
+}
+
+// HasStatus reports whether the search names a status.
+func (s search) HasStatus(status store.Status) bool {
+	return slices.Contains(strings.Split(s.Status, ","), string(status))
 }
 
 func (p *Pages) listDeliveries(r *request) (answer, error) {
 	q := r.URL.Query()
-	if id := strings.TrimSpace(q.Get("id")); id != "" {
-		return answer{location: "/deliveries/" + url.PathEscape(id)}, nil
-	}
 	s := readSelection(q)
 	cursor, _ := strconv.ParseInt(q.Get("cursor"), 10, 64)
 	list, err := p.Operator.ListDeliveries(r.Context(), s, max(cursor, 0), pageRows)
 	if err != nil {
 		return answer{}, err
 	}
-	page := deliveriesPage{Search: s, Query: selectionQuery(s), Deliveries: list.Deliveries, First: cursor <= 0,
+	page := deliveriesPage{Search: newSearch(s), First: cursor <= 0,
 		Searching: s != operator.Selection{}, Statuses: operator.AllStatuses(), Reasons: outcome.Reasons()}
+	if page.Table, err = p.tabulate(r.Context(), list.Deliveries); err != nil {
+		return answer{}, err
+	}
 	for _, k := range operator.AllKinds() {
 		page.Kinds = append(page.Kinds, string(k))
 	}
 	if list.Next != "" {
-		page.NextURL = "/deliveries?" + strings.TrimPrefix(string(page.Query)+"&cursor="+list.Next, "&")
+		page.NextURL = "/deliveries?" + strings.TrimPrefix(string(page.Search.Query())+"&cursor="+list.Next, "&")
 	}
 	return answer{page: "deliveries", title: "Deliveries", content: page}, nil
 }
 
-// deliveryPage is the page of one delivery.
-type deliveryPage struct {
-	operator.Delivery
-	Event     []eventField
-	Attempts  []attemptView
-	MayReplay bool
-	MayCancel bool
-	Moving    bool // the delivery progresses, so the page refreshes by itself
+// groupsPage shows groups of deliveries that failed, wait or are held for the same reason and with the same sentence.
+type groupsPage struct {
+	operator.GroupList
+	EndedSince string
 }
 
-// eventField is one field of the event, as the job spells it.
-type eventField struct {
-	Name, Value string
-	Kind        string // tx, block or address: links to the explorer
+// Search returns the search of a group's deliveries.
+func (p groupsPage) Search(g store.Group) search { return newSearch(p.SelectGroup(g)) }
+
+func (p *Pages) listGroups(r *request) (answer, error) {
+	since := cmp.Or(strings.TrimSpace(r.URL.Query().Get("ended_since")), "24h")
+	list, err := p.Operator.ShowGroups(r.Context(), strings.Join(r.URL.Query()["status"], ","), since)
+	return answer{page: "groups", title: "Causes", content: groupsPage{list, since}}, err
 }
 
-// attemptView is an attempt with its steps.
-type attemptView struct {
-	store.Attempt
-	Steps []stepView
+// findPage lists what a search over everything found.
+type findPage struct {
+	Asked   string
+	Matches []foundMatch
 }
 
-// stepView is one step of an attempt: done, failed, running, or ahead.
-type stepView struct {
-	Name, State string
-	Took        string // empty if unknown
+// foundMatch is a match with the address of its page.
+type foundMatch struct {
+	operator.Match
+	URL string
 }
 
-// attemptSteps are the steps of the executor, in order (docs/design/delivery.md).
-var attemptSteps = []string{"claim", "check", "resolve", "fetch", "connect", "compose", "call", "record"}
-
-func listSteps(a store.Attempt) []stepView {
-	steps := make([]stepView, len(attemptSteps))
-	state := "done"
-	for i, name := range attemptSteps {
-		here := state
-		if name == a.Stage && state == "done" {
-			state = "ahead"
-			switch a.Outcome {
-			case string(store.Delivered), string(store.Skipped):
-				here, state = "done", "done" // only recording the outcome follows
-			case "":
-				here = "running"
-			default:
-				here = "failed"
-			}
-		}
-		steps[i] = stepView{Name: name, State: here}
-		if k := i - 1; k >= 0 && k < len(a.StepMicros) { // the claim is not timed
-			steps[i].Took = showMillis(float64(a.StepMicros[k]) / 1000)
-		}
-	}
-	return steps
-}
-
-func (p *Pages) showDelivery(r *request) (answer, error) {
-	d, err := p.Operator.ShowDelivery(r.Context(), r.PathValue("id"))
+// find opens the page of what was asked for, or lists several.
+func (p *Pages) find(r *request) (answer, error) {
+	asked := r.URL.Query().Get("q")
+	list, err := p.Operator.Find(r.Context(), asked)
 	if err != nil {
 		return answer{}, err
 	}
-	page := deliveryPage{Delivery: d, Event: listEvent(d.Job), Moving: !d.Status.Final() && d.Status != store.Held,
-		MayReplay: d.Status != store.Queued && d.Status != store.Running, MayCancel: !d.Status.Final()}
-	for _, a := range d.History {
-		page.Attempts = append(page.Attempts, attemptView{a, listSteps(a)})
-	}
-	return answer{page: "delivery", title: "Delivery", content: page}, nil
-}
-
-// listEvent returns the event's fields in a job, in the order in which a page shows them.
-func listEvent(raw json.RawMessage) (fields []eventField) {
-	var j map[string]any
-	d := json.NewDecoder(strings.NewReader(string(raw)))
-	d.UseNumber()
-	if d.Decode(&j) != nil {
-		return nil
-	}
-	kinds := map[string]string{"transactionHash": "tx", "blockNumber": "block", "clientAddress": "address", "responder": "address",
-		"validatorAddress": "address", "reputationRegistry": "address", "identityRegistry": "address", "validationRegistry": "address"}
-	for _, name := range []string{"clientAddress", "feedbackIndex", "responder", "validatorAddress", "value", "valueDecimals", "score", "response",
-		"tag1", "tag2", "tag", "endpoint", "feedbackURI", "feedbackHash", "responseURI", "responseHash", "requestHash", "reason",
-		"identityRegistry", "reputationRegistry", "validationRegistry", "transactionHash", "logIndex", "blockNumber", "blockHash"} {
-		if v, ok := j[name]; ok && v != nil && v != "" {
-			fields = append(fields, eventField{name, fmt.Sprint(v), kinds[name]})
+	page := findPage{Asked: asked}
+	for _, m := range list.Matches {
+		at := foundMatch{m, "/deliveries/" + url.PathEscape(m.Target)}
+		switch m.Kind {
+		case "transaction":
+			at.URL = "/deliveries?" + encodePairs([]string{"transaction", m.Target})
+		case "client":
+			at.URL = "/clients/" + url.PathEscape(m.Target)
+		case "agent":
+			at.URL = "/agents/" + m.Target + "?" + encodePairs([]string{"registry", m.Registry})
 		}
+		page.Matches = append(page.Matches, at)
 	}
-	return fields
-}
-
-func (p *Pages) replayOne(r *request) (answer, error) { return p.moveOne(r, p.Operator.Replay) }
-func (p *Pages) cancelOne(r *request) (answer, error) { return p.moveOne(r, p.Operator.Cancel) }
-
-// moveFunc is Operator.Replay or Operator.Cancel.
-type moveFunc func(context.Context, operator.MoveRequest) (*operator.MoveReport, error)
-
-func (p *Pages) moveOne(r *request, move moveFunc) (answer, error) {
-	id := r.PathValue("id")
-	report, err := move(r.Context(), operator.MoveRequest{IDs: []string{id}, Force: r.PostFormValue("force") != "",
-		Actor: r.visitor.Name})
-	if report != nil && len(report.Left) > 0 {
-		return answer{page: "problem", title: "Nothing was changed", status: http.StatusConflict,
-			content: problem{"The delivery was left as it is: " + report.Left[0].Why + "."}}, nil
+	if len(page.Matches) == 1 {
+		return answer{location: page.Matches[0].URL}, nil
 	}
-	return answer{location: "/deliveries/" + url.PathEscape(id)}, err
+	return answer{page: "find", title: "Found", content: page}, nil
 }
 
 // movePage counts the deliveries that a search would change, and asks for confirmation.
 type movePage struct {
 	Action string // replay or cancel
-	Search operator.Selection
-	Query  template.URL
+	Search search
 	Report *operator.MoveReport
 }
 
@@ -194,13 +173,12 @@ func (p *Pages) chooseMove(action string) (moveFunc, error) {
 
 func (p *Pages) countMove(r *request) (answer, error) {
 	q := r.URL.Query()
-	page := movePage{Action: q.Get("action"), Search: readSelection(q)}
-	page.Query = selectionQuery(page.Search)
+	page := movePage{Action: q.Get("action"), Search: newSearch(readSelection(q))}
 	move, err := p.chooseMove(page.Action)
 	if err != nil {
 		return answer{}, err
 	}
-	page.Report, err = move(r.Context(), operator.MoveRequest{Selection: page.Search, DryRun: true, Actor: r.visitor.Name})
+	page.Report, err = move(r.Context(), operator.MoveRequest{Selection: page.Search.Selection, DryRun: true, Actor: r.visitor.Name})
 	return answer{page: "move", title: strings.ToUpper(page.Action[:1]) + page.Action[1:] + " deliveries", content: page}, err
 }
 
@@ -221,7 +199,7 @@ func (p *Pages) moveMany(r *request) (answer, error) {
 		return answer{}, err
 	}
 	if report.Audit == 0 {
-		return answer{location: "/deliveries?" + string(selectionQuery(readSelection(r.PostForm)))}, nil
+		return answer{location: "/deliveries?" + string(newSearch(readSelection(r.PostForm)).Query())}, nil
 	}
 	return answer{location: fmt.Sprintf("/audit#audit-%d", report.Audit)}, nil
 }

@@ -1,8 +1,11 @@
 package pages
 
 import (
-	"sort"
+	"fmt"
+	"strings"
+	"time"
 
+	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -10,16 +13,23 @@ import (
 // overviewPage is the overview.
 type overviewPage struct {
 	operator.Overview
+	Sentence  string // how things are
 	Needs     []need
-	Good      int64   // delivered or skipped in the last hour
+	Periods   []outcomes
+	Chart     *chart
 	PerMinute float64 // delivered in a minute, averaged over the last five minutes
 }
 
-// need is a problem that a person must handle.
+// outcomes sums up the outcomes of attempts of a period: good, put off, bad.
+type outcomes struct {
+	Span   string
+	Counts [3]int64
+}
+
+// need is a state that a person should look at.
 type need struct {
-	Count int64
-	What  string
-	URL   string
+	operator.Need
+	URL string // of the list that shows it; empty: only its command does
 }
 
 func (p *Pages) showOverview(r *request) (answer, error) {
@@ -27,8 +37,9 @@ func (p *Pages) showOverview(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	page := overviewPage{Overview: v, Needs: listNeeds(v),
-		Good: v.LastHour.Outcomes[store.Delivered] + v.LastHour.Outcomes[store.Skipped]}
+	page := overviewPage{Overview: v, Needs: listNeeds(v.Needs), Chart: chartOutcomes(v, r.URL.Query().Get("span")),
+		Periods: []outcomes{{"last hour", sumMinutes(v.Minutes)}, {"last day", sumMinutes(lastOf(v.Hours, 24))}, {"last week", sumMinutes(v.Hours)}}}
+	page.Sentence = describeState(v, page.Periods[0].Counts, len(page.Needs))
 	const recent = 5 // whole minutes, in addition to the current one
 	if n := len(v.Minutes); n > recent {
 		var delivered int64
@@ -40,26 +51,53 @@ func (p *Pages) showOverview(r *request) (answer, error) {
 	return answer{page: "overview", title: "Overview", content: page}, nil
 }
 
-// listNeeds lists problems that do not resolve by themselves.
-func listNeeds(v operator.Overview) (needs []need) {
-	add := func(count int64, what, url string) {
-		if count > 0 {
-			needs = append(needs, need{count, what, url})
+// describeState says in one sentence how things are.
+func describeState(v operator.Overview, hour [3]int64, needs int) string {
+	parts := []string{fmt.Sprintf("%s delivered and %s failed in the last hour", showCount(hour[0]), showCount(hour[2]))}
+	if hour[0]+hour[2] == 0 {
+		parts[0] = "nothing was delivered and nothing failed in the last hour"
+	}
+	for _, s := range []struct {
+		status store.Status
+		what   string
+	}{{store.Queued, "queued"}, {store.Waiting, "waiting"}, {store.Held, "held"}} {
+		if n := v.Open[s.status]; n > 0 {
+			parts = append(parts, showCount(n)+" "+s.what)
 		}
 	}
-	for _, s := range v.Stuck {
-		if s.Status == store.Held {
-			add(s.Count, "held: "+s.Reason, "/deliveries?"+encodePairs([]string{"status", "held", "reason", s.Reason}))
-			continue
-		}
-		add(s.Count, "overdue, "+string(s.Status)+" "+s.Reason, "/deliveries?"+encodePairs([]string{"status", string(s.Status), "reason", s.Reason}))
+	begin := "All is well: "
+	switch {
+	case needs == 1:
+		begin = "One matter needs attention: "
+	case needs > 1:
+		begin = fmt.Sprintf("%d matters need attention: ", needs)
 	}
-	add(v.LastHour.Outcomes[store.Dead], "died in the last hour", "/deliveries?status=dead")
-	add(v.LastHour.Outcomes[store.Rejected], "rejected in the last hour", "/deliveries?status=rejected")
-	add(v.Agents[store.StateNeedsAuth], "agents want a credential", "/agents?state=needs_auth")
-	add(v.Agents[store.StateFailed], "agents failed last", "/agents?state=failed")
-	add(v.TokensExpired, "stored tokens have expired: worker token list", "")
-	add(v.TokensSoon, "stored tokens expire within 7 days: worker token list", "")
-	sort.SliceStable(needs, func(i, j int) bool { return needs[i].Count > needs[j].Count })
+	return begin + strings.Join(parts, ", ") + "."
+}
+
+// Lag describes how far the reading of a chain is behind its head.
+func (overviewPage) Lag(c operator.ChainProgress) string {
+	if c.HeadBlock == 0 {
+		return "–"
+	}
+	lag := showCount(c.LagBlocks) + " blocks"
+	if known, _ := erc8004.FindChain(c.ChainID); known.BlockTime > 0 && c.LagBlocks > 0 {
+		lag += ", about " + showSeconds((time.Duration(c.LagBlocks) * known.BlockTime).Seconds())
+	}
+	return lag
+}
+
+// listNeeds returns what needs attention, with the addresses of the lists that show it.
+func listNeeds(all []operator.Need) (needs []need) {
+	for _, n := range all {
+		shown := need{Need: n}
+		switch {
+		case n.About == "deliveries":
+			shown.URL = "/deliveries?" + encodePairs([]string{"status", n.Status, "reason", n.Reason, "ended_since", n.EndedSince})
+		case n.AgentState != "":
+			shown.URL = "/agents?" + encodePairs([]string{"state", n.AgentState})
+		}
+		needs = append(needs, shown)
+	}
 	return needs
 }

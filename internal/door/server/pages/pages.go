@@ -46,7 +46,7 @@ type staticFile struct {
 }
 
 // pageNames are the templates of pages. Each is one file, which is rendered inside layout.html.
-var pageNames = []string{"overview", "deliveries", "delivery", "move", "agents", "agent", "probe", "chains", "audit", "problem"}
+var pageNames = []string{"overview", "deliveries", "delivery", "groups", "find", "move", "agents", "agent", "client", "probe", "chains", "audit", "problem"}
 
 // New parses the templates and loads the static files.
 func New(cfg Config) (*Pages, error) {
@@ -104,8 +104,11 @@ func (p *Pages) Routes() []server.Route {
 	routes := []server.Route{
 		{Path: "/{$}", Handle: p.page(p.showOverview)},
 		{Path: "/deliveries", Handle: p.page(p.listDeliveries)},
+		{Path: "/deliveries/groups", Handle: p.page(p.listGroups)},
+		{Path: "/find", Handle: p.page(p.find)},
 		{Path: "/deliveries/move", Handle: p.page(p.countMove)},
 		{Path: "/deliveries/{id}", Handle: p.page(p.showDelivery)},
+		{Path: "/clients/{address}", Handle: p.page(p.showClient)},
 		{Path: "/agents", Handle: p.page(p.listAgents)},
 		{Path: "/agents/{agent}", Handle: p.page(p.showAgent)},
 		{Path: "/chains", Handle: p.page(p.listChains)},

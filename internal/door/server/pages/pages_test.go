@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -72,7 +73,7 @@ func TestSteps(t *testing.T) {
 	t.Parallel()
 	show := func(a store.Attempt) string {
 		var out []string
-		for _, s := range listSteps(a) {
+		for _, s := range listSteps(a, 1) {
 			out = append(out, s.State)
 		}
 		return strings.Join(out, " ")
@@ -89,17 +90,28 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-func TestBars(t *testing.T) {
+func TestChart(t *testing.T) {
 	t.Parallel()
-	at := time.Now()
-	svg := string(drawBars([]operator.Minute{{At: at, Outcomes: map[store.Status]int64{store.Delivered: 30, store.Dead: 10}},
-		{At: at, Outcomes: map[store.Status]int64{store.Waiting: 20}}}))
-	for _, want := range []string{`at most 40 a minute`, `class="good" x="1" y="15.0" width="8" height="45.0"`, `class="bad" x="1" y="0.0" width="8" height="15.0"`,
-		`class="wait" x="11" y="30.0" width="8" height="30.0"`} {
-		if !strings.Contains(svg, want) {
-			t.Errorf("%s lacks %s", svg, want)
+	now := time.Date(2026, 11, 27, 21, 30, 0, 0, time.UTC)
+	hour := store.AgentHour{Hour: now.Truncate(time.Hour).Add(-25 * time.Hour), Calls: 40, Failures: map[outcome.Reason]int{"timeout": 10}, Latency: make([]int, 14)}
+	hour.Latency[3] = 40
+	for span, want := range map[string]string{"day": "", "week": "26 Nov 18:00", "month": "26 Nov", "x": ""} {
+		got := ""
+		for _, c := range chartCalls([]store.AgentHour{hour}, span, now).Columns {
+			if c.Counts == [3]int64{30, 0, 10} && c.Text == "30 succeeded, 10 failed, p50 75 ms, p95 98 ms" && c.P95Y == "0.00%" {
+				got += c.When
+				heraldtest.Equal(t, "bars", c.Bars, []bar{{"good", "25.00%", "75.00%"}, {"bad", "0.00%", "25.00%"}})
+			}
 		}
+		heraldtest.Equal(t, span, got, want)
 	}
+	minutes := make([]operator.Minute, 60)
+	for i := range minutes {
+		minutes[i] = operator.Minute{At: now.Add(time.Duration(i) * time.Minute), Outcomes: map[store.Status]int64{store.Delivered: 1, store.Dead: 2}}
+	}
+	c := chartOutcomes(operator.Overview{Minutes: minutes}, "hour")
+	heraldtest.Equal(t, "columns", len(c.Columns), 30)
+	heraldtest.Equal(t, "text", c.First()+": "+c.Columns[0].Text, "21:30: 2 delivered, 0 put off, 4 failed")
 }
 
 func TestNumbers(t *testing.T) {

@@ -7,14 +7,12 @@ import (
 	"html"
 	"html/template"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/agentherald/herald/internal/chain/erc8004"
-	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -26,13 +24,12 @@ const (
 func (p *Pages) templateFuncs(links map[string]string) template.FuncMap {
 	return template.FuncMap{
 		"static": func(name string) string { return links[name] },
-		"text":   showText, "fold": foldText, "json": foldJSON,
+		"text":   showText, "fold": foldText, "json": foldJSON, "pretty": showJSON, "brief": showBrief,
 		"time": showTime, "ago": showAgo, "seconds": showSeconds, "millis": showMillis, "count": showCount,
-		"agent":    erc8004.FormatAgent,
-		"explore":  p.explore,
-		"bars":     drawBars,
+		"explore": p.explore,
+		"link":    linkAgent, "short": shortenHex, "chain": nameChain, "client": linkClient,
 		"listing":  func(pairs ...string) string { return "/deliveries?" + encodePairs(pairs) },
-		"agentURL": func(chain uint64, id, registry string) string { return agentURL(chain, id, registry) },
+		"agentURL": agentURL,
 		"join":     strings.Join,
 		"of":       func(counts map[store.Status]int64, s store.Status) int64 { return counts[s] },
 		"words":    func(s string) string { return strings.ReplaceAll(s, "_", " ") },
@@ -52,6 +49,45 @@ func encodePairs(pairs []string) string {
 
 func agentURL(chain uint64, id, registry string) string {
 	return "/agents/" + erc8004.FormatAgent(chain, id) + "?" + url.Values{"registry": {registry}}.Encode()
+}
+
+// maxName bounds the characters of an agent's name on a page.
+const maxName = 40
+
+// linkAgent links to an agent by its name, if it has one, and its id. A long id is shortened.
+func linkAgent(chain uint64, id, registry, name string) template.HTML {
+	begin := `<a href="` + html.EscapeString(agentURL(chain, id, registry)) + `"`
+	if len(id) > 14 {
+		id = id[:6] + "…" + id[len(id)-4:]
+	}
+	shown := showText(fmt.Sprintf("%d:%s", chain, id))
+	if name == "" {
+		return template.HTML(begin + ` class="id">` + string(shown) + `</a>`)
+	}
+	return template.HTML(begin + `>` + string(showBrief(name)) + `</a> <small class="id">` + string(shown) + `</small>`)
+}
+
+// shortenHex returns the beginning and the end of an address or hash, as in 0xdEcB…Ddd2.
+func shortenHex(s string) string {
+	if len(s) <= 12 {
+		return s
+	}
+	return s[:6] + "…" + s[len(s)-4:]
+}
+
+// linkClient links to the page of a client's address.
+func linkClient(address string) template.HTML {
+	if address == "" {
+		return "–"
+	}
+	return template.HTML(`<a class="id" href="/clients/` + html.EscapeString(url.PathEscape(address)) + `">` +
+		string(showText(shortenHex(address))) + `</a>`)
+}
+
+// nameChain returns a chain's name and id.
+func nameChain(id uint64) string {
+	known, _ := erc8004.FindChain(id)
+	return strings.TrimSpace(fmt.Sprintf("%s %d", known.Name, id))
 }
 
 // isHidden reports whether a character is invisible or changes how others are displayed: control and format characters,
@@ -103,17 +139,31 @@ func cutShown(s []rune) string {
 	return string(s[:maxShown]) + fmt.Sprintf("… (%d more characters: the API has all)", len(s)-maxShown)
 }
 
+// showBrief returns the beginning of a stranger's text as HTML, on one line.
+func showBrief(v any) template.HTML {
+	s := []rune(strings.ReplaceAll(fmt.Sprint(v), "\n", " "))
+	if len(s) > maxName {
+		return showText(string(s[:maxName]) + "…")
+	}
+	return showText(string(s))
+}
+
 // foldJSON returns indented JSON, folded under a title.
 func foldJSON(title string, raw json.RawMessage) template.HTML {
 	if len(raw) == 0 {
 		return ""
 	}
+	return `<details><summary>` + showText(title) + template.HTML(fmt.Sprintf(` <small>%s</small>`, showBytes(len(raw)))) +
+		`</summary>` + showJSON(raw) + `</details>`
+}
+
+// showJSON returns indented JSON.
+func showJSON(raw json.RawMessage) template.HTML {
 	var out bytes.Buffer
 	if json.Indent(&out, raw, "", "  ") != nil {
 		out.Write(raw)
 	}
-	return `<details><summary>` + showText(title) + template.HTML(fmt.Sprintf(` <small>%s</small>`, showBytes(len(raw)))) +
-		`</summary><pre tabindex="0">` + showText(cutShown([]rune(out.String()))) + `</pre></details>`
+	return `<pre tabindex="0">` + showText(cutShown([]rune(out.String()))) + `</pre>`
 }
 
 func showBytes(n int) string {
@@ -216,44 +266,10 @@ func (p *Pages) explore(chain uint64, kind, what string) template.HTML {
 	if what == "" {
 		return "–"
 	}
-	known := p.Operator.Settings.Chains[chain]
-	if known.Explorer == "" {
+	explorer := p.Operator.Settings.Explorer(chain)
+	if explorer == "" {
 		return showText(what)
 	}
 	return template.HTML(fmt.Sprintf(`<a href="%s" rel="noreferrer noopener">%s</a>`,
-		html.EscapeString(known.Explorer+"/"+kind+"/"+url.PathEscape(what)), showText(what)))
-}
-
-// Size of the bar chart in SVG units. Each minute has one bar.
-const (
-	chartHeight = 60
-	barWidth    = 10
-)
-
-// drawBars draws the outcomes of each minute's attempts: delivered and skipped, waiting and held, rejected and dead.
-func drawBars(minutes []operator.Minute) template.HTML {
-	var most int64 = 1
-	sums := make([][3]int64, len(minutes))
-	for i, m := range minutes {
-		sums[i] = [3]int64{m.Outcomes[store.Delivered] + m.Outcomes[store.Skipped], m.Outcomes[store.Waiting] + m.Outcomes[store.Held],
-			m.Outcomes[store.Rejected] + m.Outcomes[store.Dead]}
-		most = max(most, sums[i][0]+sums[i][1]+sums[i][2])
-	}
-	var out strings.Builder
-	fmt.Fprintf(&out, `<svg class="chart" viewBox="0 0 %d %d" preserveAspectRatio="none" role="img" aria-label="Outcomes of the last hour by minute, at most %d a minute">`,
-		max(len(minutes), 1)*barWidth, chartHeight, most)
-	for i, s := range sums {
-		y := float64(chartHeight)
-		for k, class := range []string{"good", "wait", "bad"} {
-			if s[k] == 0 {
-				continue
-			}
-			h := max(float64(s[k])/float64(most)*chartHeight, 1)
-			y -= h
-			fmt.Fprintf(&out, `<rect class="%s" x="%d" y="%s" width="%d" height="%s"/>`, class, i*barWidth+1,
-				strconv.FormatFloat(y, 'f', 1, 64), barWidth-2, strconv.FormatFloat(h, 'f', 1, 64))
-		}
-	}
-	out.WriteString(`</svg>`)
-	return template.HTML(out.String())
+		html.EscapeString(explorer+"/"+kind+"/"+url.PathEscape(what)), showText(what)))
 }

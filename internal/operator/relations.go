@@ -1,0 +1,59 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+
+	"github.com/agentherald/herald/internal/store"
+)
+
+// Relation is a delivery that relates to another one.
+type Relation struct {
+	What string // its relation, in words
+	store.Delivery
+}
+
+// ListRelations lists the deliveries about the same feedback as d, and those of the same client around it.
+func (o *Operator) ListRelations(ctx context.Context, d store.Delivery) (list []Relation, err error) {
+	var job struct{ BlockHash string }
+	_ = json.Unmarshal(d.Job, &job) // without the job, a retraction is not found
+	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
+		rows, err := st.Related(ctx, d.ID, d.Key, strings.ToLower(job.BlockHash))
+		feedback := store.FeedbackKey(d.Key)
+		for _, r := range rows {
+			list = append(list, Relation{describeRelation(d, r, feedback), r})
+		}
+		return err
+	})
+	return list, err
+}
+
+func describeRelation(d, r store.Delivery, feedback string) string {
+	rest, same := strings.CutPrefix(r.Key, feedback)
+	switch {
+	case feedback != "" && same && strings.HasPrefix(rest, "#NewFeedback"):
+		return "the feedback"
+	case feedback != "" && same && strings.HasPrefix(rest, "#FeedbackRevoked"):
+		return "its revocation"
+	case feedback != "" && same && strings.HasPrefix(rest, "#Retraction@"):
+		return "its retraction after a reorg"
+	case feedback != "" && same && strings.HasPrefix(rest, "/"):
+		return "a response to it"
+	case r.Seq < d.Seq:
+		return "before it, by the same client"
+	}
+	return "after it, by the same client"
+}
+
+// AgentNames returns the names of those agents that have one.
+func (o *Operator) AgentNames(ctx context.Context, list []store.Agent) (names map[store.Agent]string, err error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
+		names, err = st.AgentNames(ctx, list)
+		return err
+	})
+	return names, err
+}
