@@ -43,8 +43,7 @@ CREATE TABLE herald.agents (
 CREATE INDEX agents_failing ON herald.agents (failing_since) WHERE failing_since IS NOT NULL;
 CREATE INDEX agents_disabled ON herald.agents (chain_id, identity_registry, agent_id) WHERE NOT enabled;
 -- The look-up by an agent's name (store.AgentRow.Name). The name is cut, because an index entry is limited.
-CREATE INDEX agents_name ON herald.agents (lower(left(coalesce(registration ->> 'name', server_info ->> 'name'), 100)) text_pattern_ops)
- WHERE coalesce(registration ->> 'name', server_info ->> 'name') IS NOT NULL;
+CREATE INDEX agents_name ON herald.agents (lower(left(coalesce(registration ->> 'name', server_info ->> 'name'), 100)) text_pattern_ops);
 -- Agents whose order is switched off.
 CREATE INDEX agents_unordered ON herald.agents (chain_id, identity_registry, agent_id) WHERE policy ->> 'order' = 'off';
 

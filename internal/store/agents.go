@@ -180,9 +180,9 @@ func (s *Store) AgentsNamed(ctx context.Context, beginning string, limit int) (l
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "list agents by name")
-	const name = `lower(left(` + agentName + `, 100))` // uses the index agents_name
+	const name = `lower(left(` + agentName + `, 100))` // as in the index agents_name
 	rows, _ := s.pool.Query(ctx, `SELECT `+agentColumns+`, 0, 0, 0 FROM herald.agents g
-		WHERE `+agentName+` IS NOT NULL AND `+name+` ~>=~ lower($1::text) AND `+name+` ~<~ (lower($1) || chr(1114111))
+		WHERE `+name+` ~>=~ lower($1::text) AND `+name+` ~<~ (lower($1) || chr(1114111))
 		ORDER BY `+name+` USING ~<~, g.chain_id, g.agent_id LIMIT $2`, beginning, limit)
 	return pgx.CollectRows(rows, scanAgentRow)
 }

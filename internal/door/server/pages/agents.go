@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/inspect"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -59,6 +60,7 @@ type agentPage struct {
 	Title   string // the agent's own name, or ""
 	Tools   []store.KnownTool
 	Needs   []toolFit
+	Misfits int // calls of the last month that did not fit a tool's schema
 	Totals  map[string]int64
 	Chart   *chart
 	Binding string        // in words; "" if the agent was not resolved
@@ -132,7 +134,7 @@ func (p *Pages) showAgent(r *request) (answer, error) {
 	}
 	_ = json.Unmarshal(a.AgentRow.Tools, &page.Tools) // the agent's server sent it, so it may not parse
 	_ = json.Unmarshal(a.AgentRow.Totals, &page.Totals)
-	page.Needs = p.fitTools(page.Tools)
+	page.Needs, page.Misfits = p.fitTools(page.Tools), page.Summaries[len(page.Summaries)-1].Failures[outcome.SchemaMismatch]
 	if found := a.Registration; found != nil {
 		page.Title, page.Binding = found.Name, resolver.Target{Binding: found.Binding}.DescribeBinding()
 	}

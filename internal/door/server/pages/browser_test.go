@@ -217,7 +217,7 @@ func TestInBrowser(t *testing.T) {
 		for _, width := range []int64{360, 1280, 1920} {
 			for _, scheme := range []string{"light", "dark"} {
 				what := fmt.Sprintf("%s-%d-%s", name, width, scheme)
-				checkPage(ctx, t, seen, what, base+path, width, scheme, string(axe))
+				t.Run(what, func(t *testing.T) { checkPage(ctx, t, seen, what, base+path, width, scheme, string(axe)) })
 			}
 		}
 	}
@@ -230,7 +230,9 @@ func BenchmarkPages(b *testing.B) {
 		"/deliveries?agent=8453:7&status=held", "/deliveries?client=0x00000000000000000000000000000000000000c1", "/deliveries?client=0x00000000000000000000000000000000000000ff",
 		"/deliveries?since=1h", "/deliveries?since=1s", "/deliveries?until=200h&status=delivered", "/deliveries?kind=ResponseAppended", "/deliveries?status=dead&reason=server_error",
 		"/deliveries?status=dead&reason=timeout", "/deliveries?cursor=500000", "/deliveries?key=eip155:1:x", "/deliveries?transaction=0x" + strings.Repeat("0", 64),
-		"/deliveries/c4ca4238-a0b9-2382-0dcc-509a6f75849b", "/agents", "/agents?state=failed", "/agents/8453:7", "/chains", "/audit"} {
+		"/deliveries/c4ca4238-a0b9-2382-0dcc-509a6f75849b", "/deliveries?status=rejected&status=dead&ended_since=1h",
+		"/deliveries?status=rejected&ended_since=1s", "/deliveries/groups", "/clients/0x00000000000000000000000000000000000000c1",
+		"/clients/0x00000000000000000000000000000000000000ff", "/find?q=nobody", "/agents/8453:7?span=month", "/agents?sort=slow", "/agents", "/agents?state=failed", "/agents/8453:7", "/chains", "/audit"} {
 		b.Run(strings.TrimPrefix(path, "/"), func(b *testing.B) {
 			for b.Loop() {
 				res, err := http.Get(base + path)

@@ -15,7 +15,7 @@ type clientPage struct {
 	Chains  []uint64
 	Shown   int // deliveries that the page sums up: the newest
 	All     bool
-	Agents  []written
+	Agents  []written // those with the most deliveries
 	Latest  deliveryTable
 }
 
@@ -49,6 +49,7 @@ func (p *Pages) showClient(r *request) (answer, error) {
 		}
 	}
 	slices.SortStableFunc(page.Agents, func(a, b written) int { return cmp.Compare(b.Count, a.Count) })
+	page.Agents = page.Agents[:min(pageRows, len(page.Agents))]
 	if page.Latest, err = p.tabulate(r.Context(), list.Deliveries); err != nil {
 		return answer{}, err
 	}
