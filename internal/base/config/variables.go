@@ -57,8 +57,8 @@ func listVariables() []variable {
 				"REDIS_URL is required.", false,
 			setOneOf(func(c *Config) *string { return &c.Queue }, "embedded", "redis")},
 		{"IPFS_GATEWAYS", "https://trustless-gateway.link,https://ipfs.filebase.io,https://gateway.pinata.cloud",
-			`IPFS gateways, in the order in which Herald asks them. Herald verifies each block, so they must ` +
-				`serve single blocks ("trustless"). List your own IPFS node first.`, false, setGateways},
+			`IPFS gateways, the preferred one first, such as your own IPFS node. They must serve single blocks ` +
+				`("trustless"), because Herald verifies each block.`, false, setGateways},
 		{"ARWEAVE_GATEWAY", "",
 			"Gateway for ar:// documents, as in https://host. Without it, deliveries that need one are held " +
 				"(gateway_unconfigured).", false,
@@ -78,7 +78,7 @@ func listVariables() []variable {
 			"Key that decrypts a wrapped keyset: 32 bytes in base64 or hex.", true,
 			func(c *Config, s string) string { c.MasterKey = secret.New(s); return "" }},
 		{"HERALD_CONCURRENCY", "32",
-			"Number of deliveries that this process works on at a time (slots). Agents without a success in " +
+			"Number of deliveries that this worker works on at a time (slots). Agents without a success in " +
 				"the last hour share half of them.", false,
 			setNumber(func(c *Config) *int { return &c.Concurrency }, 1, 10000)},
 		{"HERALD_DB_POOL", "40",
@@ -88,11 +88,11 @@ func listVariables() []variable {
 			"Time limit of a call to an agent. A longer timeoutMs of a job is cut to it.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.CallTimeout }, time.Second, time.Hour)},
 		{"HERALD_LEASE", "2m",
-			"How long a worker's claim is valid. After a crash, another worker continues when this time has " +
-				"passed.", false,
+			"How long a worker's claim is valid. Another worker continues a crashed worker's delivery after " +
+				"this time.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.Lease }, time.Second, 24*time.Hour)},
 		{"HERALD_LEASE_MARGIN", "1m",
-			"By how much a lease must at least exceed the time limit of the call.", false,
+			"Least time by which a lease exceeds the time limit of the call.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.LeaseMargin }, time.Second, time.Hour)},
 		{"HERALD_RETRY_SCHEDULE", "1s,2s,4s,30s,2m,10m,30m,2h,5h,10h",
 			"Waits after failed attempts, each ±20 %. After the last wait there is one more attempt.", false,
@@ -101,28 +101,24 @@ func listVariables() []variable {
 			"A delivery that has not ended after this time ends as dead (expired).", false,
 			setDuration(func(c *Config) *time.Duration { return &c.Expiry }, time.Minute, 10*365*24*time.Hour)},
 		{"HERALD_RETENTION", "2160h",
-			"This long after a delivery ended, Herald deletes its job, result and attempts. Its id, key and " +
-				"status remain.", false,
+			"Herald deletes the job, result and attempts of a delivery this long after its end. The id, key " +
+				"and status remain.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.Retention }, time.Minute, 100*365*24*time.Hour)},
 		{"HERALD_ENDPOINT_INFLIGHT", "4",
-			"Calls in flight at one origin (scheme, host, port), from all workers together. One endpoint gets " +
-				"at most half while other endpoints of the origin need calls.", false,
+			"Calls in flight at one origin (scheme, host, port), from all workers together.", false,
 			setNumber(func(c *Config) *int { return &c.EndpointInflight }, 1, 10000)},
 		{"HERALD_ENDPOINT_RATE", "100",
-			"Calls per second to one origin, from all workers together. Further calls wait (throttled) without " +
-				"using an attempt.", false,
+			"Calls per second to one origin, from all workers together. Further calls wait (throttled).", false,
 			setNumber(func(c *Config) *int { return &c.EndpointRate }, 1, 1000000)},
 		{"HERALD_EFFORT_BUDGET", "60s",
 			"Worker time that one agent may use per minute, from all workers together: calls, connections, " +
-				"tool lists, files. Further deliveries wait (over_budget) without using an attempt. 0 or off: no " +
-				"limit.", false,
+				"tool lists, files. Further deliveries wait (over_budget). 0 or off: no limit.", false,
 			setEffortBudget},
 		{"HERALD_BATCH", "50",
 			"Maximum number of deliveries in one call of agent.receiveFeedbackBatch. 1: each is sent alone.", false,
 			setNumber(func(c *Config) *int { return &c.Batch }, 1, 50)},
 		{"HERALD_ALLOW_NETWORKS", "",
-			"Private networks in which addresses from strangers are allowed, also with plain http, as in " +
-				"10.1.0.0/16.", false, setNetworks},
+			"Private networks that addresses from strangers may use, also with plain http, as in 10.1.0.0/16.", false, setNetworks},
 		{"HERALD_ALLOW_HTTP", "false",
 			"true: addresses from strangers may use plain http.", false,
 			func(c *Config, s string) string {
@@ -146,8 +142,7 @@ func listVariables() []variable {
 			"JSON file that overrides an agent's registration (docs/reference/servers-file.md).", false,
 			func(c *Config, s string) string { c.ServersFile = s; return "" }},
 		{"HERALD_POLICY_FILE", "",
-			"JSON file with the default policy: which events agents receive (docs/operator/filters.md). " +
-				"Workers read it again when it changes.", false,
+			"JSON file with the default policy: which events agents receive (docs/operator/filters.md).", false,
 			func(c *Config, s string) string { c.PolicyFile = s; return "" }},
 		{"HERALD_HASH_POLICY", "strict",
 			"strict: a file that does not match its hash is rejected. require: a file without a hash is also " +
@@ -161,9 +156,8 @@ func listVariables() []variable {
 				"action.endpoint counts as unconfirmed, unless the servers file has the same URL.", false,
 			setOneOf(func(c *Config) *string { return &c.Binding }, "off", "warn", "require")},
 		{"HERALD_REDIS_INTAKE", "jobs",
-			"Which jobs of other programs Herald accepts from Redis (docs/reference/jobs.md). jobs: all but " +
-				"those that name an endpoint, a payloadTemplate or another tool, or that contain verifyFileHash " +
-				"false. on: all. off: none.", false,
+			"Jobs of other programs that Herald accepts from Redis. on: all. off: none. jobs: all that do not " +
+				"choose where or how Herald calls (docs/reference/jobs.md).", false,
 			setOneOf(func(c *Config) *string { return &c.RedisIntake }, "on", "jobs", "off")},
 		{"HERALD_LEGACY_QUEUE", "",
 			"Name of the Redis list into which the old backend puts its jobs, as in action_jobs " +
@@ -174,8 +168,8 @@ func listVariables() []variable {
 				"the job, and checks only its registries.", false,
 			setOneOf(func(c *Config) *string { return &c.VerifyEvent }, "off", "receipt", "finalized")},
 		{"HERALD_LOG_RANGE", "24h",
-			"How far back Herald searches for the event of a job with neither transactionHash nor blockNumber: " +
-				"a duration up to 168h, or blocks up to 500000. 0: such jobs are rejected (event_not_found).", false, setLogRange},
+			"How far back Herald searches for the event of a job without transactionHash and blockNumber: " +
+				"up to 168h, or 500000 blocks. 0: such jobs are rejected (event_not_found).", false, setLogRange},
 		{"HERALD_RPC_TRUST", "",
 			"Chains whose nodes you trust to return all logs: all, or 8453,1. On other chains Herald checks " +
 				"the logs (docs/operator/chain.md), which costs up to a megabyte per block on a busy rollup.", false, setTrust},
@@ -184,8 +178,8 @@ func listVariables() []variable {
 				"RPC_URL_<id> and one more Postgres connection.", false, setWatch},
 		{"HERALD_CONFIRMATIONS", "",
 			"How deep an event's block must be before Herald calls the agent: a duration, a number of blocks, safe or " +
-				"finalized. It is for all chains, as in 6s, or for each: 8453=6s,1=6,10=safe. docs/reference/chains.md " +
-				"lists the defaults.", false, setConfirmations},
+				"finalized. It is for all chains, as in 6s, or for each: 8453=6s,1=6,10=safe. Defaults: " +
+				"docs/reference/chains.md.", false, setConfirmations},
 		{"HERALD_ORDER", "strict",
 			"strict: of one client's deliveries to an agent, one is called at a time, in the order of the " +
 				"feedback. off: each is called as soon as possible, but responses follow their feedback. Set the " +
@@ -229,10 +223,10 @@ func Docs() []Doc {
 	}
 	return append(out,
 		Doc{rpcPrefix + "<chainId>", "",
-			"JSON-RPC URL of a chain, or several, separated by commas, the preferred one first. A ws:// or wss:// URL also " +
+			"JSON-RPC URLs of a chain, separated by commas, the preferred one first. A ws:// or wss:// URL also " +
 				"announces new blocks at once. Without it, deliveries of that chain are held (chain_unconfigured). Also as …_FILE."},
 		Doc{identityPrefix + "<chainId>", "known address",
-			"IdentityRegistry of a chain, or several, separated by commas. The first is the default for jobs that name none."},
+			"Addresses of the chain's IdentityRegistry, separated by commas. The first is the default for jobs that name none."},
 		Doc{reputationPrefix + "<chainId>", "known address", "The same for the ReputationRegistry."},
 		Doc{validationPrefix + "<chainId>", "known address", "The same for the ValidationRegistry."},
 		Doc{explorerPrefix + "<chainId>", "",

@@ -35,7 +35,7 @@ const untilStopped = -1
 // run this test again.
 var skipReasons = []string{
 	"needs npm", "needs pip", "needs docker", "needs a browser", "needs the public network", "needs the old backend's database",
-	"needs an authorization server", "runs the tests", "takes hours",
+	"runs the tests", "takes hours",
 }
 
 const ownServices = "own services"
