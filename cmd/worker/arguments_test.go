@@ -59,7 +59,7 @@ func TestMisuse(t *testing.T) {
 		"no policy":               {"agent policy 8453:42 retries=3", "retries: is unknown: use one of enabled, "},
 		"no such policy":          {"agent policy 8453:42 onUnknown=drop", "onUnknown: must be resend or hold"},
 		"no value":                {"agent policy 8453:42 onUnknown", "onUnknown: must be resend or hold"},
-		"two policies":            {"agent policy 8453:42 onUnknown=hold onUnknown=resend", "onUnknown: is set twice"},
+		"two policies":            {"agent policy 8453:42 onUnknown=hold onUnknown=resend", "onUnknown: is given twice"},
 		"a policy's filters":      {`agent policy 8453:42 filters=[{"action":"skip"}]`, "filters can only be replaced with --file"},
 	} {
 		t.Run(name, func(t *testing.T) {
