@@ -296,6 +296,9 @@ func (c *agentPolicyCmd) Run(a *command) error {
 	return c.printAnswer(a, change, func() error {
 		warnUnseen(a, change, "the policy is set")
 		fmt.Fprintf(a.out, "%s: %s\n", change.Name, operator.DescribePolicy(*change.Policy))
+		if change.Problem != "" {
+			fmt.Fprintln(a.err, "warning:", text.Printable(change.Problem))
+		}
 		if len(change.Levels) == 0 {
 			return nil
 		}

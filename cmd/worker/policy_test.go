@@ -32,6 +32,8 @@ func TestAgentPolicy(t *testing.T) {
 	}](t, out); len(c.Levels) != 2 || c.Levels[0].Level != "default" || c.Levels[1].Level != "agent" {
 		t.Errorf("%s", out)
 	}
+	write(t, fallback, `{"enabled":1}`)
+	d.says(0, `warning: `+fallback+`: enabled: must be true or false`, "agent", "policy", "8453:42")
 	d.says(exitMisuse, "operator.json: onUnknown: is unknown", "agent", "policy", "8453:42", "--file", operators, "--own")
 	d.says(exitMisuse, "set either settings", "agent", "policy", "8453:42", "--own")
 }

@@ -294,8 +294,9 @@ type AgentChange struct {
 	Agent    string        `json:"agent"`
 	Registry string        `json:"identityRegistry"`
 	Enabled  *bool         `json:"enabled,omitempty"`
-	Policy   *store.Policy `json:"policy,omitempty"` // the settings in force, without filters
-	Levels   []AgentLevel  `json:"levels,omitempty"` // of a policy: the levels that contain something
+	Policy   *store.Policy `json:"policy,omitempty"`  // the settings in force, without filters
+	Levels   []AgentLevel  `json:"levels,omitempty"`  // of a policy: the levels that contain something
+	Problem  string        `json:"problem,omitempty"` // why Levels may be incomplete: a file of policies cannot be read
 	Released int           `json:"released"`
 	Unseen   bool          `json:"unseen,omitempty"` // the agent had no row before
 	Audit    int64         `json:"audit,omitempty"`

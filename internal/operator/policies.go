@@ -232,6 +232,9 @@ func (o *Operator) changePolicy(ctx context.Context, ref AgentRef, actor string,
 			func() (int64, error) { return 1, save(st, g) })
 	}
 	l, _, readErr := o.readLevels(g, row)
+	if readErr != nil {
+		out.Problem = readErr.Error()
+	}
 	out.Policy = new(l.Settings())
 	out.Policy.OnUnknown = cmp.Or(out.Policy.OnUnknown, store.OnUnknownResend)
 	out.Policy.Order = cmp.Or(out.Policy.Order, map[bool]string{true: store.OrderStrict, false: store.OrderOff}[o.Settings.StrictOrder])
@@ -250,7 +253,7 @@ func (o *Operator) changePolicy(ctx context.Context, ref AgentRef, actor string,
 			out.Levels = append(out.Levels, level)
 		}
 	}
-	return out, errors.Join(err, readErr, countErr)
+	return out, errors.Join(err, countErr)
 }
 
 // readLevels returns the policies that apply to the agent with this row. The default policy is that of this process'

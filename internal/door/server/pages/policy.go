@@ -16,7 +16,7 @@ type policyPart struct {
 	OnUnknown string // the setting in force
 	Rows      []policyRow
 	Document  string // the text in the form: the operator's policy of the agent
-	Problem   string // why the text was refused; "": it was not
+	Problem   string // why the text was refused, or the policies may be incomplete
 }
 
 // policyRow is one filter of a policy, or the settings of a policy.
@@ -32,7 +32,7 @@ func (p *Pages) showPolicies(r *request, row store.AgentRow) (part policyPart, e
 	if err != nil {
 		return part, err
 	}
-	part.OnUnknown = all.Policy.OnUnknown
+	part.OnUnknown, part.Problem = all.Policy.OnUnknown, all.Problem
 	for _, l := range all.Levels {
 		settings := l.Policy
 		if settings.Filters = nil; settings.String() != "{}" {
