@@ -20,7 +20,7 @@ MODULES   := receiver client examples/agent-sqlite
 # What takes longest starts first: go runs packages in the order in which they are named.
 FIRST     := ./internal/delivery ./internal/testing/trial ./cmd/worker ./internal/store ./internal/door/server/api ./internal/app ./internal/mcpcall
 # Packages in which the race detector finds nothing: they run programs that are built without it, or have one goroutine.
-UNRACED   := /(cmd|examples|scripts|migrations)(/|$$)|/internal/(testing/(trial|doctest)|chain/erc8004|job|base/(text|decode|strictjson|buildinfo)|outcome)(/|$$)
+UNRACED   := /(cmd|examples|scripts|migrations)(/|$$)|/internal/(testing/(trial|doctest)|erc8004|job|base/(text|decode|strictjson|buildinfo)|outcome)(/|$$)
 # How many packages test builds and runs at a time: one more than the cores.
 ATONCE    ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN || echo 2) + 1 )))
 # Where test and race append "passed failed skipped" for scripts; empty: nowhere.

@@ -21,10 +21,10 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/app"
-	"github.com/agentherald/herald/internal/base/config"
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/door/watch"
 	"github.com/agentherald/herald/internal/mcpcall/transport"
+	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/alecthomas/kong"
 )

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/config"
+	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/testing/awaytest"
 )
 

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/config"
+	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/config"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/door/watch"
+	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"

@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/app/backend"
-	"github.com/agentherald/herald/internal/base/config"
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/door/watch"
+	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"

@@ -14,11 +14,11 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/buildinfo"
-	"github.com/agentherald/herald/internal/base/config"
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/mcpcall/transport"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/alecthomas/kong"
 )

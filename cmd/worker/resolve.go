@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/agentherald/herald/internal/base/text"
-	"github.com/agentherald/herald/internal/chain/erc8004"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/inspect"

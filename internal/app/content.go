@@ -4,12 +4,12 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/auth/oauth"
-	"github.com/agentherald/herald/internal/base/config"
 	"github.com/agentherald/herald/internal/base/decode"
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/resolver"
 )
 

@@ -11,11 +11,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/config"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/door/watch"
+	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/prometheus/client_golang/prometheus"
 )

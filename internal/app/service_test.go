@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/app/backend"
+	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/chain"
-	"github.com/agentherald/herald/internal/chain/erc8004"
-	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/devnet"

@@ -5,9 +5,9 @@ import (
 	"log/slog"
 	"net/http"
 
-	"github.com/agentherald/herald/internal/base/config"
 	"github.com/agentherald/herald/internal/door/server"
 	"github.com/agentherald/herald/internal/mcpcall/signing"
+	"github.com/agentherald/herald/internal/operator/config"
 )
 
 // openSigning creates the ring of signing keys. Without HERALD_PUBLIC_URL it does nothing.

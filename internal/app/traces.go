@@ -5,8 +5,8 @@ import (
 	"log/slog"
 
 	"github.com/agentherald/herald/internal/base/buildinfo"
-	"github.com/agentherald/herald/internal/base/config"
 	"github.com/agentherald/herald/internal/base/tracing"
+	"github.com/agentherald/herald/internal/operator/config"
 )
 
 // openTraces prepares the sending of spans to a collector, if one is configured.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/agentherald/herald/internal/app/backend"
 	"github.com/agentherald/herald/internal/base/buildinfo"
-	"github.com/agentherald/herald/internal/base/config"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/door/intake"
@@ -18,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/door/watch"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/webui"
 	"github.com/agentherald/herald/internal/store"
@@ -132,7 +132,7 @@ func runWorker(ctx context.Context, cfg *config.Config, o Options, b *backend.Ba
 	if err := reg.Register(&surroundings{ready: ready, dataDir: b.DataDir, log: log}); err != nil {
 		return err
 	}
-	if q, err = queue.Open(queue.Config{URL: b.RedisURL, NoIntake: cfg.RedisIntake == string(intake.RedisOff),
+	if q, err = queue.Open(queue.Config{URL: b.RedisURL, NoIntake: cfg.RefusesRedisJobs(),
 		Logger: o.Logger}); err != nil {
 		return err
 	}

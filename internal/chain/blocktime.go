@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/agentherald/herald/internal/chain/erc8004"
+	"github.com/agentherald/herald/internal/erc8004"
 )
 
 const (

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/chain/erc8004"
+	"github.com/agentherald/herald/internal/erc8004"
 )
 
 // TestBlockTime measures the block time of chains of every pace, and checks that false answers stay within bounds.

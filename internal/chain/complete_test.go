@@ -18,7 +18,7 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/agentherald/herald/internal/chain/erc8004"
+	"github.com/agentherald/herald/internal/erc8004"
 )
 
 // omitRanges starts a proxy of a node that omits all logs of ranges, but returns complete blocks by hash.

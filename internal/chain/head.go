@@ -9,7 +9,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/rpc"
 
-	"github.com/agentherald/herald/internal/chain/erc8004"
+	"github.com/agentherald/herald/internal/erc8004"
 )
 
 // maxStartAge is the maximum difference between the timestamp of a start head and the local clock.

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/door/intake"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/devnet"

@@ -11,7 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/strictjson"
 	"github.com/agentherald/herald/internal/base/text"
-	"github.com/agentherald/herald/internal/chain/erc8004"
+	"github.com/agentherald/herald/internal/erc8004"
 )
 
 const (

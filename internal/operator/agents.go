@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/admission/effort"
-	"github.com/agentherald/herald/internal/chain/erc8004"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/resolver/servers"
 	"github.com/agentherald/herald/internal/store"

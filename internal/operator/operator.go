@@ -20,11 +20,11 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/auth/oauth"
-	"github.com/agentherald/herald/internal/base/config"
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/resolver"
 )
 

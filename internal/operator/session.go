@@ -8,8 +8,8 @@ import (
 
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/auth"
+	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/base/netguard"
-	"github.com/agentherald/herald/internal/embedded"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/mcpcall/signing"
 	"github.com/agentherald/herald/internal/store"

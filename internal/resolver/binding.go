@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/netguard"
-	"github.com/agentherald/herald/internal/chain/erc8004"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
 )
 

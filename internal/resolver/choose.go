@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/chain/erc8004"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 )
 

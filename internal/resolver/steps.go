@@ -9,7 +9,7 @@ import (
 	"unicode"
 
 	"github.com/agentherald/herald/internal/base/text"
-	"github.com/agentherald/herald/internal/chain/erc8004"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
 )
 

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/testing/trial"
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"

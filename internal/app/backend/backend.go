@@ -11,9 +11,9 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/config"
+	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/operator/config"
 )
 
 // lockTimeout bounds the wait for a data folder that another process has locked.

@@ -6,8 +6,8 @@ import (
 	"log/slog"
 	"path/filepath"
 
-	"github.com/agentherald/herald/internal/base/config"
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/operator/config"
 )
 
 // keysetFile is the name of the keyset in the data folder of an embedded database.

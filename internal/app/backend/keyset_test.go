@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentherald/herald/internal/base/config"
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 

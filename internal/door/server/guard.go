@@ -10,10 +10,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/config"
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/config"
 )
 
 // guard wraps a route with the checks of host, origin, token, scope and form token.

@@ -13,9 +13,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/config"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/config"
 )
 
 // Config configures a Server.

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/config"
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 

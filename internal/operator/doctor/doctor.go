@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/agentherald/herald/internal/embedded"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
 )

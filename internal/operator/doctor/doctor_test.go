@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentherald/herald/internal/base/config"
-	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 

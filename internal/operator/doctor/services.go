@@ -8,9 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/agentherald/herald/internal/door/intake"
-	"github.com/agentherald/herald/internal/embedded"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
@@ -129,7 +128,7 @@ func (d *doctor) checkRedis(ctx context.Context) []Finding {
 	if d.redis.IsZero() {
 		return nil
 	}
-	q, err := queue.Open(queue.Config{URL: d.redis, NoIntake: d.Settings.RedisIntake == string(intake.RedisOff),
+	q, err := queue.Open(queue.Config{URL: d.redis, NoIntake: d.Settings.RefusesRedisJobs(),
 		DialOnce: true, Logger: d.Logger})
 	if err != nil {
 		return reportFailure("%v", err)

@@ -13,9 +13,9 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/agentherald/herald/internal/base/config"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/operator/config"
 )
 
 // checkPort checks that the worker's address can be listened on, or that a worker already listens there.

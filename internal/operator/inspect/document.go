@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/agentherald/herald/internal/base/netguard"
-	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/delivery/classify"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/ethereum/go-ethereum/crypto"

@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/config/reload"
+	"github.com/agentherald/herald/internal/operator/config/reload"
 )
 
 // Config configures a Set.

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/agentherald/herald/internal/embedded"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )

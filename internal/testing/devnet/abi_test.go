@@ -34,7 +34,7 @@ func TestRegistriesAreASubsetOfThePublishedABIs(t *testing.T) {
 		"ReputationRegistry": &registry.ReputationRegistryMetaData,
 		"ValidationRegistry": &registry.ValidationRegistryMetaData,
 	} {
-		published := readABI(t, filepath.Join("..", "..", "chain", "erc8004", "testdata", name+".json"))
+		published := readABI(t, filepath.Join("..", "..", "erc8004", "testdata", name+".json"))
 		ours := readABI(t, filepath.Join("contracts", name+".abi"))
 		bound, err := abi.JSON(strings.NewReader(binding.ABI))
 		heraldtest.Must(t, err)

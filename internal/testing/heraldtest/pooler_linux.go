@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/jackc/pgx/v5"
 )
 

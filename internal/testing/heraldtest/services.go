@@ -36,8 +36,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/agentherald/herald/internal/embedded"
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"

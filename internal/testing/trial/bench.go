@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/base/embedded"
 	"go.uber.org/goleak"
 )
 

@@ -7,7 +7,7 @@
 // thirdparty`) and `make bench` use it. TestOutageLog, which every test run includes, checks the lines that a worker
 // logs during outages.
 //
-// It uses no code of Herald except internal/embedded. Jobs are enqueued with the enqueue program, workers are the
+// It uses no code of Herald except internal/base/embedded. Jobs are enqueued with the enqueue program, workers are the
 // worker program, and rows are read with SQL from documented columns. So a trial fails for faults that users would
 // notice, and a worker of an older commit can take part. Only the canary test (TestCanary, in every test run), which
 // searches all output for secrets, also runs an authorization server from another package's tests.

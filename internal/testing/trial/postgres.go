@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/jackc/pgx/v5"
 )
 

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/base/embedded"
 )
 
 // FindRedisCLI returns a redis-cli: from the PATH, or the one that was fetched with the embedded redis-server. env

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/logging"
-	"github.com/agentherald/herald/internal/chain/erc8004"
 	"github.com/agentherald/herald/internal/door/server"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
 )

@@ -20,12 +20,12 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/admission/effort"
-	"github.com/agentherald/herald/internal/base/config"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/delivery/throughput"
 	"github.com/agentherald/herald/internal/door/server"
 	"github.com/agentherald/herald/internal/door/server/pages"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/chromedp/cdproto/emulation"

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/agentherald/herald/internal/chain/erc8004"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/ethereum/go-ethereum/common"
 )
 
@@ -353,7 +353,7 @@ func (c *Config) checkConsistency() (faults []error) {
 			"is not set although DATABASE_URL is: set it, or HERALD_QUEUE=embedded to run the queue inside this " +
 				"process"})
 	}
-	if c.LegacyQueue != "" && c.RedisIntake == "off" {
+	if c.LegacyQueue != "" && c.RefusesRedisJobs() {
 		faults = append(faults, &Error{"HERALD_LEGACY_QUEUE",
 			"is set although HERALD_REDIS_INTAKE is off, with which no job is taken from Redis: unset one of them"})
 	}
@@ -426,6 +426,9 @@ func (c *Config) MayRun(chainID uint64, registry common.Address, agentID string,
 	}
 	return false
 }
+
+// RefusesRedisJobs reports whether Herald accepts no job that another program writes into Redis (HERALD_REDIS_INTAKE).
+func (c *Config) RefusesRedisJobs() bool { return c.RedisIntake == "off" }
 
 // ConfirmationsOf returns how deep an event's block must be before the event is delivered: the chain's own setting,
 // else the setting for all chains, else the chain's default. The default also replaces a tag set for all chains if the

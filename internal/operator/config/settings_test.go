@@ -11,19 +11,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/chain/erc8004"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 var update = flag.Bool("update", false, "rewrite the tables in docs/reference/settings.md and docs/reference/chains.md")
 
-// TestSettingsPage compares the table of settings with the code. `go test ./internal/base/config -run TestSettingsPage
+// TestSettingsPage compares the table of settings with the code. `go test ./internal/operator/config -run TestSettingsPage
 // -update` rewrites it.
 func TestSettingsPage(t *testing.T) {
 	checkTable(t, "../../../docs/reference/settings.md", "config", markdown(Docs()))
 }
 
-// TestChainPage compares the tables of chains with the code. `go test ./internal/base/config -run TestChainPage -update`
+// TestChainPage compares the tables of chains with the code. `go test ./internal/operator/config -run TestChainPage -update`
 // rewrites them.
 func TestChainPage(t *testing.T) {
 	checkTable(t, "../../../docs/reference/chains.md", "chains", chainTable(t))
@@ -45,7 +45,7 @@ func checkTable(t *testing.T, page, name, table string) {
 		return
 	}
 	if !*update {
-		t.Fatalf("%s is not the code's: run `go test ./internal/base/config -run %s -update`", page, t.Name())
+		t.Fatalf("%s is not the code's: run `go test ./internal/operator/config -run %s -update`", page, t.Name())
 	}
 	heraldtest.Must(t, os.WriteFile(page, []byte(before+begin+table+end+after), 0o644))
 }
