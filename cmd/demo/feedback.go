@@ -136,8 +136,7 @@ func postFeedback(ctx context.Context, data string, g given) (receipt, error) {
 	}
 	res, err := client.Do(req)
 	if err != nil {
-		var op *net.OpError
-		if errors.As(err, &op) && op.Op == "dial" {
+		if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
 			return receipt{}, errors.New("the demo has ended: start `make demo` again")
 		}
 		return receipt{}, fmt.Errorf("the demo did not answer: %w", err)

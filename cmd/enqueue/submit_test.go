@@ -60,8 +60,7 @@ func (l *ledger) Submit(ctx context.Context, bodies [][]byte, _ store.Source) ([
 	out := make([]intake.Answer, len(bodies))
 	for i, body := range bodies {
 		j, err := job.Parse(body, job.Limits{})
-		var refusal *job.Refusal
-		if errors.As(err, &refusal) {
+		if refusal, ok := errors.AsType[*job.Refusal](err); ok {
 			out[i] = intake.Answer{Verdict: intake.Refused, Path: refusal.Path, Problem: refusal.Problem}
 			continue
 		}

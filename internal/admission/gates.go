@@ -210,8 +210,7 @@ func (p *Pass) Leave(ctx context.Context) {
 // pauseOverBudget converts an *effort.OverError to a free wait (over_budget) of OverError.Wait. It returns other errors
 // unchanged.
 func pauseOverBudget(err error) error {
-	var over *effort.OverError
-	if errors.As(err, &over) {
+	if over, ok := errors.AsType[*effort.OverError](err); ok {
 		return outcome.Pause(outcome.OverBudget, over.Wait, over.Text)
 	}
 	return err

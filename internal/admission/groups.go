@@ -160,8 +160,7 @@ func (p *Pass) enterGroup(ctx context.Context, of group, name string) error {
 	// The limiter bounds calls per origin, and gets the domain in place of an origin.
 	key := cmp.Or(name, "all")
 	permit, err := g.limiters[of].Acquire(ctx, key, key, p.token)
-	var refused *ratelimit.RefusedError
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*ratelimit.RefusedError](err); ok {
 		wait := g.spreadWait(refused.Wait)
 		return outcome.Pause(outcome.AgentBusy, wait, fmt.Sprintf("%s, and these are in use; this one returns in %s",
 			g.why[of], wait.Round(100*time.Millisecond)))

@@ -83,8 +83,8 @@ func (w *gateWorld) pause(err error) time.Duration {
 	if err == nil {
 		return 0
 	}
-	var f *outcome.Failure
-	if !errors.As(err, &f) || f.Reason != outcome.AgentBusy || f.Pause <= 0 {
+	f, ok := errors.AsType[*outcome.Failure](err)
+	if !ok || f.Reason != outcome.AgentBusy || f.Pause <= 0 {
 		w.Fatalf("%#v", err)
 	}
 	return f.Pause

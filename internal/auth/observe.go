@@ -25,8 +25,8 @@ func (z *Authorizer) ObserveFailure(a *Authorization, failure error, v outcome.V
 	if a == nil || v.Reason != outcome.AuthRequired {
 		return v
 	}
-	var call *mcpcall.CallError
-	if errors.As(failure, &call) {
+	call, ok := errors.AsType[*mcpcall.CallError](failure)
+	if ok {
 		says := oauth.ParseChallenge(call.Challenge)
 		// The challenge names OAuth metadata (RFC 9728 §5.1), and no OAuth credential is stored that could be the
 		// cause.

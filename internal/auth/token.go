@@ -95,8 +95,7 @@ func ReadTokenFile(path string) (string, error) {
 }
 
 func stripPath(err error) error {
-	var p *fs.PathError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
 		return p.Err
 	}
 	return err

@@ -148,12 +148,11 @@ func listKeys(u *url.URL) []string {
 // problem with the node. Nodes report it in different ways: as code 3 with the data in hex, under other codes with
 // such data, or with the word "Reverted" before the data.
 func findRevert(err error) ([]byte, bool) {
-	var code rpc.Error
-	if !errors.As(err, &code) {
+	code, isCode := errors.AsType[rpc.Error](err)
+	if !isCode {
 		return nil, false
 	}
-	var data rpc.DataError
-	if errors.As(err, &data) {
+	if data, ok := errors.AsType[rpc.DataError](err); ok {
 		if text, ok := data.ErrorData().(string); ok {
 			if b, err := hexutil.Decode(strings.TrimPrefix(text, "Reverted ")); err == nil &&
 				(len(b) == 0 || len(b) >= 4) {

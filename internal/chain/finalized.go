@@ -114,8 +114,8 @@ func (c *Client) askTagged(ctx context.Context, n *node, tag, op string) taggedA
 		return elems[0].Error
 	})
 	err = c.typeFailure(op, failure, err)
-	var answered *rpcError
-	if !errors.As(err, &answered) || isRateLimit(err) {
+	answered, ok := errors.AsType[*rpcError](err)
+	if !ok || isRateLimit(err) {
 		return taggedAnswer{b, head, err}
 	}
 	c.log.Debug("a node names no such block", "chain", c.chainID, "node", n.number, "tag", tag, "error", answered)

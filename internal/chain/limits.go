@@ -42,8 +42,8 @@ func isBehind(err error) bool {
 // state), or failed internally. A refusal that asks for a narrower range is not an inability.
 func isInability(err error) bool {
 	const methodNotFound, internalError, notSupported, prunedHistory = -32601, -32603, -32004, 4444
-	var answered *rpcError
-	if !errors.As(err, &answered) || containsAny(answered.message, rangeWords) {
+	answered, ok := errors.AsType[*rpcError](err)
+	if !ok || containsAny(answered.message, rangeWords) {
 		return false
 	}
 	return slices.Contains([]int{methodNotFound, internalError, notSupported, prunedHistory}, answered.code) ||

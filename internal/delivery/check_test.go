@@ -72,8 +72,7 @@ func TestUndatedWaitEnds(t *testing.T) {
 		e := &Executor{Config: Config{Verify: chain.VerifyReceipt, Chain: func(uint64) (Chain, bool) { return standing, true }}}
 		a := &attempt{claim: &store.Claim{CreatedAt: time.Now().Add(-c.waited), Job: job.Job{BlockNumber: 7}}}
 		err := e.checkEvent(t.Context(), a)
-		var failure *outcome.Failure
-		if !errors.As(err, &failure) || failure.Reason != c.want || (len(a.event.refuted) > 0) != (c.want == outcome.EventNotFound) {
+		if failure, ok := errors.AsType[*outcome.Failure](err); !ok || failure.Reason != c.want || (len(a.event.refuted) > 0) != (c.want == outcome.EventNotFound) {
 			t.Errorf("%s: %+v, %v", name, a.event, err)
 		}
 	}

@@ -117,8 +117,7 @@ func (d *DirectCaller) callLimited(ctx context.Context, at mcpcall.Endpoint, c j
 func explainDirect(a toolAnswer, err error) *DirectError {
 	v := classify.Error(err)
 	failed := &DirectError{Reason: v.Reason, Text: v.Text, Wait: v.Pause, Called: a.called}
-	var call *mcpcall.CallError
-	if errors.As(err, &call) {
+	if call, ok := errors.AsType[*mcpcall.CallError](err); ok {
 		failed.Wait, failed.TimedOut = max(failed.Wait, call.RetryAfter), call.Timeout
 	}
 	return failed

@@ -41,8 +41,7 @@ func TestDirectCallFails(t *testing.T) {
 	wants := func(call job.DirectCall, why outcome.Reason, timedOut bool) mcpcall.Answer {
 		t.Helper()
 		answer, err := d.Call(t.Context(), call, "a test")
-		var failed *DirectError
-		if !errors.As(err, &failed) || failed.Reason != why || failed.TimedOut != timedOut || err.Error() != failed.Text {
+		if failed, ok := errors.AsType[*DirectError](err); !ok || failed.Reason != why || failed.TimedOut != timedOut || err.Error() != failed.Text {
 			t.Errorf("%s: %v %+v", why, err, failed)
 		}
 		return answer
@@ -83,8 +82,7 @@ func TestDirectCallsShareLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := d.Call(t.Context(), directTo(a.URL), "a test")
-	var failed *DirectError
-	if !errors.As(err, &failed) || failed.Reason != outcome.Throttled || failed.Wait <= 0 {
+	if failed, ok := errors.AsType[*DirectError](err); !ok || failed.Reason != outcome.Throttled || failed.Wait <= 0 {
 		t.Errorf("%v %+v", err, failed)
 	}
 	at := mcpcall.Endpoint{URL: a.URL}

@@ -149,8 +149,7 @@ func TestRedisIntake(t *testing.T) {
 	// Off: the task is archived unchanged, and nothing is stored.
 	before := len(must(w.store.Deliveries(t.Context(), store.Filter{})))
 	note, err := newIntake(intake.RedisOff).FromTask(t.Context(), "NewFeedback", asJSON(native()))
-	var archived *queue.ArchivedError
-	if !errors.As(err, &archived) || !strings.Contains(archived.Text, "HERALD_REDIS_INTAKE=off") {
+	if archived, ok := errors.AsType[*queue.ArchivedError](err); !ok || !strings.Contains(archived.Text, "HERALD_REDIS_INTAKE=off") {
 		t.Errorf("%q, %v", note, err)
 	}
 	if after := len(must(w.store.Deliveries(t.Context(), store.Filter{}))); after != before {

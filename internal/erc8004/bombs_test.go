@@ -96,8 +96,7 @@ func TestRegistrationIsNotDecodedBeyondItsBounds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var err error
 			n := allocatedBy(func() { _, err = ParseRegistration(doc) })
-			var refused *DocumentError
-			if !errors.As(err, &refused) || refused.Problem != ProblemTooComplex {
+			if refused, ok := errors.AsType[*DocumentError](err); !ok || refused.Problem != ProblemTooComplex {
 				t.Errorf("it is read: %v", err)
 			}
 			if n > 1<<20 {

@@ -233,8 +233,7 @@ func FuzzParseRegistration(f *testing.F) {
 	f.Fuzz(func(t *testing.T, doc []byte) {
 		r, err := ParseRegistration(doc)
 		if err != nil {
-			var refused *DocumentError
-			if !errors.As(err, &refused) {
+			if _, ok := errors.AsType[*DocumentError](err); !ok {
 				t.Fatalf("error of type %T", err)
 			}
 			return

@@ -240,8 +240,7 @@ func (f *Fetcher) dnsLink(ctx context.Context, name, shown string) (nameRecord, 
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.TryTimeout)
 	defer cancel()
 	texts, err := f.cfg.LookupTXT(ctx, "_dnslink."+name)
-	var dns *net.DNSError
-	if errors.As(err, &dns) && dns.IsNotFound {
+	if dns, ok := errors.AsType[*net.DNSError](err); ok && dns.IsNotFound {
 		return nameRecord{}, &NotFoundError{URI: shown, Asked: []string{"DNS"}}
 	}
 	if err != nil {

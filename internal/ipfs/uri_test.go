@@ -324,15 +324,13 @@ func TestDataURI(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got, media, err := decodeData(c.in, 4096)
-			var i *InvalidError
-			var l *TooLargeError
 			switch c.want {
 			case invalid:
-				if !errors.As(err, &i) {
+				if _, ok := errors.AsType[*InvalidError](err); !ok {
 					t.Fatalf("%q, %v; want an InvalidError", got, err)
 				}
 			case large:
-				if !errors.As(err, &l) {
+				if _, ok := errors.AsType[*TooLargeError](err); !ok {
 					t.Fatalf("%d bytes, %v; want a TooLargeError", len(got), err)
 				}
 			default:

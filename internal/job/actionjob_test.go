@@ -135,8 +135,7 @@ func TestActionJobGuide(t *testing.T) {
 		"event_data.score": {`score=null`},
 	} {
 		_, err := Parse([]byte(oldJob("", changes...)), Limits{})
-		var refusal *Refusal
-		if !errors.As(err, &refusal) || refusal.Path != field {
+		if refusal, ok := errors.AsType[*Refusal](err); !ok || refusal.Path != field {
 			t.Errorf("without %s: %v", field, err)
 		}
 	}
@@ -209,8 +208,7 @@ func TestActionJobRefuses(t *testing.T) {
 		"event id alone": {strings.ReplaceAll(oldJob("", `event_type="ValidationResponse"`, `validator_address="`+clientHex+`"`, `request_hash="`+blockHex+`"`, `response=1`), "reputation-8453-"+hashHex+"-3", "x"), "event_id", "is missing"},
 	} {
 		_, err := Parse([]byte(c.line), Limits{})
-		var r *Refusal
-		if !errors.As(err, &r) || r.Path != c.path || !strings.Contains(r.Problem, c.problem) {
+		if r, ok := errors.AsType[*Refusal](err); !ok || r.Path != c.path || !strings.Contains(r.Problem, c.problem) {
 			t.Errorf("%s: got %v, want %s: …%s…", name, err, c.path, c.problem)
 		}
 		if err != nil && strings.Contains(err.Error(), "s3cret") {

@@ -35,8 +35,7 @@ func TestLineReader(t *testing.T) {
 			var got []string
 			for {
 				line, err := r.Next()
-				var refusal *Refusal
-				if errors.As(err, &refusal) {
+				if _, ok := errors.AsType[*Refusal](err); ok {
 					got = append(got, "!")
 					continue
 				}
@@ -90,8 +89,7 @@ func TestLineReaderMemory(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	_, err := r.Next()
 	runtime.ReadMemStats(&after)
-	var refusal *Refusal
-	if !errors.As(err, &refusal) || !strings.Contains(refusal.Problem, "268435456 bytes") {
+	if refusal, ok := errors.AsType[*Refusal](err); !ok || !strings.Contains(refusal.Problem, "268435456 bytes") {
 		t.Errorf("got %v", err)
 	}
 	if got := after.TotalAlloc - before.TotalAlloc; got > 4<<20 {

@@ -254,8 +254,8 @@ func TestParseRefuses(t *testing.T) {
 		"template of others": {validation(`action={"payloadTemplate":{"a":"{{score}}"}}`), "action.payloadTemplate.a", `no value "score"`},
 	} {
 		_, err := Parse([]byte(c.line), Limits{})
-		var r *Refusal
-		if !errors.As(err, &r) {
+		r, ok := errors.AsType[*Refusal](err)
+		if !ok {
 			t.Errorf("%s: got %v, want a refusal", name, err)
 			continue
 		}
@@ -314,8 +314,7 @@ func TestParseRegistries(t *testing.T) {
 		"missing, and none listed": {feedback(), only, "reputationRegistry"},
 	} {
 		j, err := Parse([]byte(c.line), c.limits)
-		var r *Refusal
-		if errors.As(err, &r) != (c.path != "") || r != nil && (r.Path != c.path || j.Kind != "") {
+		if r, ok := errors.AsType[*Refusal](err); ok != (c.path != "") || r != nil && (r.Path != c.path || j.Kind != "") {
 			t.Errorf("%s: %+v, %v", name, j, err)
 		}
 	}
@@ -386,8 +385,7 @@ func TestRefusalIsSteady(t *testing.T) {
 	} {
 		for range 20 {
 			_, err := Parse([]byte(line), Limits{})
-			var r *Refusal
-			if !errors.As(err, &r) || r.Path != want {
+			if r, ok := errors.AsType[*Refusal](err); !ok || r.Path != want {
 				t.Fatalf("%s: %v, want %s", line, err, want)
 			}
 		}

@@ -283,8 +283,7 @@ func rulesIn(err error) map[string]bool {
 			walk(cause)
 		}
 	}
-	var v *jsonschema.ValidationError
-	if errors.As(err, &v) {
+	if v, ok := errors.AsType[*jsonschema.ValidationError](err); ok {
 		walk(v)
 	}
 	return rules

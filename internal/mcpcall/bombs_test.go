@@ -78,8 +78,7 @@ func TestDecodedAnswerIsBounded(t *testing.T) {
 					_, err = p.Tools(ctx, ep, false)
 				}
 				runtime.ReadMemStats(&after)
-				var large *TooLargeError
-				if !errors.As(err, &large) || !strings.Contains(err.Error(), "100000 JSON tokens") {
+				if _, ok := errors.AsType[*TooLargeError](err); !ok || !strings.Contains(err.Error(), "100000 JSON tokens") {
 					t.Errorf("got %v", err)
 				}
 				// The limit includes growing buffers and the allocations of the agents in this process.

@@ -59,8 +59,7 @@ func TestChallenge(t *testing.T) {
 			if tt.stage == StageList {
 				_, err = p.Tools(ctx, ep, true)
 			}
-			var e *CallError
-			if !errors.As(err, &e) || e.Stage != tt.stage || e.Status != tt.status || !slices.Equal(e.Challenge, tt.want) {
+			if e, ok := errors.AsType[*CallError](err); !ok || e.Stage != tt.stage || e.Status != tt.status || !slices.Equal(e.Challenge, tt.want) {
 				t.Errorf("%#v", err)
 			}
 			if err != nil && strings.Contains(err.Error(), "very-secret") {

@@ -79,8 +79,7 @@ func TestEras(t *testing.T) {
 			for range 2 {
 				answer, err := p.Call(ctx, Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: tt.hint}, Request{Tool: "x"})
 				if tt.fails {
-					var e *CallError
-					if !errors.As(err, &e) || e.Stage != StageOpen || e.Status == 0 {
+					if e, ok := errors.AsType[*CallError](err); !ok || e.Stage != StageOpen || e.Status == 0 {
 						t.Fatalf("got %#v", err)
 					}
 					break

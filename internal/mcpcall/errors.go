@@ -130,8 +130,7 @@ func (d *described) Unwrap() error { return d.cause }
 // withoutURL returns the error in a *url.Error of net/http, and any other error unchanged. The text of a *url.Error
 // contains the full URL, in which there may be a token.
 func withoutURL(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err
 	}
 	return err

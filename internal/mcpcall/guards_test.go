@@ -71,8 +71,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 				p := newPool(t)
 				_, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL,
 					Headers: map[string]secret.Secret{"X-Api-Key": secret.New("very-secret-key")}}, Request{Tool: "x"})
-				var e *CallError
-				if !errors.As(err, &e) || e.Status != status {
+				if e, ok := errors.AsType[*CallError](err); !ok || e.Status != status {
 					t.Errorf("got %v", err)
 				}
 				heraldtest.Equal(t, "requests went elsewhere", elsewhere.Load(), 0)
@@ -102,8 +101,7 @@ func TestHugeAnswer(t *testing.T) {
 			}})
 			p := newPool(t)
 			_, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
-			var large *TooLargeError
-			if !errors.As(err, &large) {
+			if _, ok := errors.AsType[*TooLargeError](err); !ok {
 				t.Errorf("got %v", err)
 			}
 			if n := <-taken; n > 32<<20 { // socket buffers, in addition to the one MiB that is read
@@ -135,8 +133,8 @@ func TestCommandThatDoesNotRead(t *testing.T) {
 		big <- err
 	}()
 	_, err := p.Call(heraldtest.Within(t, time.Second), ep, large)
-	var e *CallError
-	if !errors.As(err, &e) {
+	e, isE := errors.AsType[*CallError](err)
+	if !isE {
 		t.Errorf("the impatient call: %v", err)
 	}
 	if err := <-big; !errors.As(err, &e) {
@@ -200,8 +198,7 @@ func TestEmptyAnswers(t *testing.T) {
 		srv := serve(t, a)
 		p := newPool(t)
 		_, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: hint}, Request{Tool: "x"})
-		var e *CallError
-		if !errors.As(err, &e) || e.Stage != StageOpen || a.seen("tools/call") != 0 {
+		if e, ok := errors.AsType[*CallError](err); !ok || e.Stage != StageOpen || a.seen("tools/call") != 0 {
 			t.Errorf("hint %q: %v, %d calls", hint, err, a.seen("tools/call"))
 		}
 	}
@@ -222,8 +219,7 @@ func TestRefusedHandshakes(t *testing.T) {
 				srv := serve(t, a)
 				p := newPool(t)
 				_, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: hint}, Request{Tool: "x"})
-				var e *CallError
-				if !errors.As(err, &e) || e.Stage != StageOpen || e.Status != status || e.RetryAfter != 11*time.Second || !strings.Contains(err.Error(), "not like this") {
+				if e, ok := errors.AsType[*CallError](err); !ok || e.Stage != StageOpen || e.Status != status || e.RetryAfter != 11*time.Second || !strings.Contains(err.Error(), "not like this") {
 					t.Errorf("got %#v: %v", e, err)
 				}
 				if n := a.seen("GET"); n > 0 && status != 400 && status != 404 && status != 405 {
@@ -264,8 +260,7 @@ func TestModernNotFound(t *testing.T) {
 	srv := serve(t, a)
 	p := newPool(t)
 	_, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: modernVersion}, Request{Tool: "x"})
-	var e *CallError
-	if !errors.As(err, &e) || e.Status != 404 || e.Code != -32601 || errors.Is(err, ErrSessionGone) || a.seen("tools/call") != 1 {
+	if e, ok := errors.AsType[*CallError](err); !ok || e.Status != 404 || e.Code != -32601 || errors.Is(err, ErrSessionGone) || a.seen("tools/call") != 1 {
 		t.Errorf("got %v after %d calls", err, a.seen("tools/call"))
 	}
 }
@@ -366,8 +361,7 @@ func TestDeadlineWhileReading(t *testing.T) {
 			})})
 			p := newPool(t)
 			_, err := p.Call(ctx, Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
-			var e *CallError
-			if !errors.As(err, &e) || !e.Timeout || !e.Written {
+			if e, ok := errors.AsType[*CallError](err); !ok || !e.Timeout || !e.Written {
 				t.Errorf("got %v", err)
 			}
 			if took := time.Since(heraldtest.Receive(t, "the deadline", begin)); took > 8*time.Second {
@@ -427,8 +421,7 @@ func TestAbandonedCall(t *testing.T) {
 			p := newPool(t)
 			ctx.Store(newDeadline(t))
 			_, err := p.Call(ctx.Load(), ep, Request{Tool: "x"})
-			var e *CallError
-			if !errors.As(err, &e) || !e.Timeout {
+			if e, ok := errors.AsType[*CallError](err); !ok || !e.Timeout {
 				t.Fatalf("got %v", err)
 			}
 			if id := heraldtest.Receive(t, "the agent is told", told); id != asked.Load() {

@@ -62,8 +62,7 @@ func TestHeaderMismatch(t *testing.T) {
 	}
 	always.Store(true)
 	_, err = p.Call(ctx, ep, Request{Tool: "x", Arguments: map[string]any{"region": "eu"}})
-	var e *CallError
-	if !errors.As(err, &e) || e.Code != mcp.HEADER_MISMATCH || refusals.Load() != 4 {
+	if e, ok := errors.AsType[*CallError](err); !ok || e.Code != mcp.HEADER_MISMATCH || refusals.Load() != 4 {
 		t.Errorf("always refused: %v after %d refusals", err, refusals.Load())
 	}
 }

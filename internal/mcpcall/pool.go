@@ -202,8 +202,8 @@ func (p *Pool) withClient(ctx context.Context, ep Endpoint, do func(context.Cont
 		}
 		err = do(ctx, c)
 		p.releaseClient(c)
-		var again errAgain
-		if !errors.As(err, &again) {
+		again, isAgain := errors.AsType[errAgain](err)
+		if !isAgain {
 			return err
 		}
 		if attempt > 0 {

@@ -159,8 +159,7 @@ func TestUnsignedIsRefused(t *testing.T) {
 	for name, adapt := range map[string]func(*Config){"unsigned": func(*Config) {}, "a stranger": func(c *Config) { c.Signer = stranger }} {
 		srv, g := guard(t, herald, server.NewStreamableHTTPServer(realTools()))
 		_, err := newPool(t, adapt).Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: feedbackTool})
-		var e *CallError
-		if !errors.As(err, &e) || e.Status != http.StatusUnauthorized || len(g.taken) > 0 {
+		if e, ok := errors.AsType[*CallError](err); !ok || e.Status != http.StatusUnauthorized || len(g.taken) > 0 {
 			t.Errorf("%s: %v, %v", name, err, g.taken)
 		}
 	}
@@ -206,8 +205,7 @@ func TestUnsignedIsNotSent(t *testing.T) {
 	a := &agent{}
 	ctx, p, ep := dial(t, a, func(c *Config) { c.Signer = noKey{} })
 	_, err := p.Call(ctx, ep, Request{Tool: "x"})
-	var e *CallError
-	if !errors.As(err, &e) || e.Written || e.Status != 0 || e.Timeout || !strings.Contains(err.Error(), "signing-key rotate") {
+	if e, ok := errors.AsType[*CallError](err); !ok || e.Written || e.Status != 0 || e.Timeout || !strings.Contains(err.Error(), "signing-key rotate") {
 		t.Errorf("%+v", err)
 	}
 	if n := a.seen("initialize"); n > 0 {

@@ -207,8 +207,7 @@ func TestRealServerOverSSE(t *testing.T) {
 			}
 			wg.Wait()
 			_, err = p.Call(ctx, ep, Request{Tool: "unknown"})
-			var e *CallError
-			if !errors.As(err, &e) || e.Code != mcp.INVALID_PARAMS || !e.Written {
+			if e, ok := errors.AsType[*CallError](err); !ok || e.Code != mcp.INVALID_PARAMS || !e.Written {
 				t.Errorf("unknown tool: %v", err)
 			}
 		})
@@ -254,8 +253,8 @@ func TestStreamsThatDoNotOpen(t *testing.T) {
 			t.Parallel()
 			ctx, p, ep := dial(t, tt.agent)
 			_, err := p.Call(ctx, ep, Request{Tool: "x"})
-			var e *CallError
-			if !errors.As(err, &e) || e.Stage != StageOpen || e.Written || e.Timeout || e.Status != tt.want.Status || e.RetryAfter != tt.want.RetryAfter {
+			e, isE := errors.AsType[*CallError](err)
+			if !isE || e.Stage != StageOpen || e.Written || e.Timeout || e.Status != tt.want.Status || e.RetryAfter != tt.want.RetryAfter {
 				t.Fatalf("got %#v: %v", e, err)
 			}
 			if tt.as != nil && !errors.As(err, tt.as) {
@@ -276,8 +275,7 @@ func TestStreamsThatDoNotOpen(t *testing.T) {
 		}})
 		p := newPool(t, func(c *Config) { c.OpenTimeout = 200 * time.Millisecond })
 		_, err := p.Call(heraldtest.Within(t, 30*time.Second), streamOf(srv), Request{Tool: "x"})
-		var e *CallError
-		if !errors.As(err, &e) || e.Stage != StageOpen || !e.Timeout {
+		if e, ok := errors.AsType[*CallError](err); !ok || e.Stage != StageOpen || !e.Timeout {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -360,8 +358,8 @@ func TestStreamsThatMisbehave(t *testing.T) {
 				}
 				return
 			}
-			var e *CallError
-			if !errors.As(err, &e) {
+			e, isE := errors.AsType[*CallError](err)
+			if !isE {
 				t.Fatalf("got %+v, %v", a, err)
 			}
 			t.Log(e)

@@ -401,8 +401,7 @@ func TestStdioDeathAndRestart(t *testing.T) {
 
 	// The command dies in a call: the call may have run.
 	_, err = p.Call(ctx, ep, Request{Tool: "die"})
-	var e *CallError
-	if !errors.As(err, &e) || e.Stage != StageCall || !e.Written || e.Timeout || !strings.Contains(err.Error(), "exit status 7") {
+	if e, ok := errors.AsType[*CallError](err); !ok || e.Stage != StageCall || !e.Written || e.Timeout || !strings.Contains(err.Error(), "exit status 7") {
 		t.Errorf("died in a call: %v", err)
 	}
 	second, err := p.Call(ctx, ep, Request{Tool: "pid"})

@@ -70,8 +70,7 @@ func TestStreamRefusesInitialize(t *testing.T) {
 		}}
 		p := newPool(t)
 		_, err := p.Call(heraldtest.Within(t, 30*time.Second), streamOf(serve(t, a)), Request{Tool: "x"})
-		var e *CallError
-		if !errors.As(err, &e) || e.Stage != StageOpen || e.Status != status || errors.Is(err, ErrSessionGone) {
+		if e, ok := errors.AsType[*CallError](err); !ok || e.Stage != StageOpen || e.Status != status || errors.Is(err, ErrSessionGone) {
 			t.Errorf("%d: %v", status, err)
 		}
 	}

@@ -25,8 +25,7 @@ func TestErrorMessages(t *testing.T) {
 				p := newPool(t, func(c *Config) { c.Guard, c.OpenTimeout = guard, f.Wait() })
 				ep := Endpoint{Transport: transport, URL: f.URL + "/mcp"}
 				_, err := p.Call(heraldtest.Within(t, 2*time.Minute), ep, Request{Tool: "any"})
-				var call *CallError
-				if !errors.As(err, &call) {
+				if _, ok := errors.AsType[*CallError](err); !ok {
 					t.Fatal(err)
 				}
 				guardtest.RefuseGoWords(t, f.Name, err.Error())

@@ -23,12 +23,10 @@ func (e *WaitError) Error() string { return e.Text }
 // retryDelay returns how long asynq waits before it runs a task again, after the task ended with err. For a *WaitError,
 // this is the time until At; for a foreign task, foreignDelay; for any other error, netDelay.
 func retryDelay(_ int, err error, _ *asynq.Task) time.Duration {
-	var wait *WaitError
-	if errors.As(err, &wait) {
+	if wait, ok := errors.AsType[*WaitError](err); ok {
 		return time.Until(ceilSecond(wait.At)) // rounded up: asynq adds it to its own time and rounds down to seconds
 	}
-	var foreign *foreignError
-	if errors.As(err, &foreign) {
+	if _, ok := errors.AsType[*foreignError](err); ok {
 		return foreignDelay
 	}
 	return netDelay

@@ -218,8 +218,7 @@ func TestNoPassword(t *testing.T) {
 					t.Errorf("%s tells the password: %s", what, s)
 				}
 			}
-			var ce *pgconn.ConnectError
-			if errors.As(err, &ce) {
+			if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 				t.Errorf("%s carries the connection's configuration", what)
 			}
 		}

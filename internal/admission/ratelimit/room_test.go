@@ -296,8 +296,7 @@ func TestAcquireRate(t *testing.T) {
 		} {
 			clock.Advance(step.after)
 			err := step.by.AcquireRate(t.Context(), "rate:"+step.agent, fmt.Sprint("t ", i), 0.1)
-			var r *RefusedError
-			if errors.As(err, &r) != (step.wait > 0) || r != nil && (r.Reason != outcome.Throttled || r.Wait != step.wait) || r == nil && err != nil {
+			if r, ok := errors.AsType[*RefusedError](err); ok != (step.wait > 0) || r != nil && (r.Reason != outcome.Throttled || r.Wait != step.wait) || r == nil && err != nil {
 				t.Errorf("step %d: %+v, want %s", i, err, step.wait)
 			}
 		}

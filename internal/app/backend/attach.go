@@ -53,8 +53,8 @@ func Attach(ctx context.Context, cfg *config.Config, wait time.Duration, log *sl
 	defer cancel()
 	for {
 		b, err := attachFolder(ctx, limited, cfg, dir, log)
-		var held *embedded.InUseError
-		if !errors.As(err, &held) {
+		held, ok := errors.AsType[*embedded.InUseError](err)
+		if !ok {
 			return b, explainUnreadable(err, dir)
 		}
 		timer := time.NewTimer(attachInterval)
@@ -280,8 +280,8 @@ func explainSilence(err error) error {
 // a missing database or a missing permission. Other errors may pass soon: the server starts, stops, has no free
 // connection, has crashed, or a pooler answers for it.
 func isRefusal(err error) bool {
-	var answer *pgconn.PgError
-	if !errors.As(err, &answer) {
+	answer, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
 		return false
 	}
 	const authorization, noDatabase, noRight = "28", "3D", "42501"

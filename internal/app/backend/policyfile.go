@@ -7,10 +7,10 @@ import (
 	"os"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/reload"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/operator/config"
-	"github.com/agentherald/herald/internal/operator/config/reload"
 )
 
 // PolicyFile holds the operator's default policy (HERALD_POLICY_FILE). A nil PolicyFile holds an empty policy.

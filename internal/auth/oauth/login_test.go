@@ -227,8 +227,7 @@ func TestBegin(t *testing.T) {
 			tt.config(&l)
 		}
 		_, err := c.Begin(s, l)
-		var m *MetadataError
-		if errors.As(err, &m) != (tt.server != nil) {
+		if _, ok := errors.AsType[*MetadataError](err); ok != (tt.server != nil) {
 			t.Errorf("%s: %v", name, err)
 		}
 		wantWords(t, err, tt.says)
@@ -254,8 +253,7 @@ func TestExchange(t *testing.T) {
 		LoginConfig{ClientID: "us", Redirect: redirect, Resource: "https://a.example/mcp"})
 	heraldtest.Must(t, err)
 	_, _, err = login.Finish(heraldtest.Within(t, 20*time.Second), url.Values{"code": {"c0de-of-this-login"}, "state": {login.state.Reveal()}})
-	var no *RefusedError
-	if !errors.As(err, &no) || no.Code != "invalid_grant" {
+	if no, ok := errors.AsType[*RefusedError](err); !ok || no.Code != "invalid_grant" {
 		t.Errorf("got %v", err)
 	}
 	wantNoSecrets(t, err, "c0de-of-this-login")

@@ -42,8 +42,7 @@ func (c *Client) Resource(ctx context.Context, mcpURL string, ch Challenge) (Res
 		addresses = append(addresses, root)
 	}
 	o, err := c.fetchDocument(ctx, name, addresses)
-	var m *MetadataError
-	if errors.As(err, &m) && m.Missing && ch.Metadata == "" {
+	if m, ok := errors.AsType[*MetadataError](err); ok && m.Missing && ch.Metadata == "" {
 		return Resource{URL: originOf(agent) + agent.EscapedPath(), Issuers: []string{originOf(agent)}, Legacy: true},
 			nil
 	}

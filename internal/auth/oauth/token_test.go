@@ -73,8 +73,7 @@ func TestObtain(t *testing.T) {
 			}
 			got, err := c.Obtain(heraldtest.Within(t, 20*time.Second), server, tt.cred, tt.scope)
 			if strings.HasPrefix(tt.want, "invalid_") {
-				var no *RefusedError
-				if !errors.As(err, &no) || no.Code != tt.want {
+				if no, ok := errors.AsType[*RefusedError](err); !ok || no.Code != tt.want {
 					t.Errorf("got %v", err)
 				}
 				wantNoSecrets(t, err, clientSecret)
@@ -233,13 +232,12 @@ func TestAnswers(t *testing.T) {
 				c = quick
 			}
 			got, err := c.Obtain(heraldtest.Within(t, 20*time.Second), Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token"}, basicCredential(), "asked")
-			var no *RefusedError
 			var later *UnavailableError
 			heraldtest.Equal(t, "asked for", s.askedPaths(), "/token")
 			wantNoSecrets(t, err, clientSecret, url.QueryEscape(clientSecret), "t0ken", clientSecret[:14])
 			switch {
 			case tt.want.refused != "":
-				if !errors.As(err, &no) {
+				if _, ok := errors.AsType[*RefusedError](err); !ok {
 					t.Errorf("got %+v, %v", got, err)
 				}
 				wantWords(t, err, tt.want.refused)

@@ -22,8 +22,7 @@ func TestErrorMessages(t *testing.T) {
 		client := newGuardedClient(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Resolver: guardtest.Resolver(t, nil)},
 			func(c *Config) { c.Timeout = f.Wait() })
 		_, err := client.Resource(heraldtest.Within(t, 2*time.Minute), f.URL+"/s3cret", Challenge{})
-		var away *UnavailableError
-		if !errors.As(err, &away) && f.Name != "a redirect" {
+		if _, ok := errors.AsType[*UnavailableError](err); !ok && f.Name != "a redirect" {
 			t.Errorf("%s: %v", f.Name, err)
 			continue
 		}

@@ -233,8 +233,7 @@ func askVersion(ctx context.Context, path string, libs []string, acct account, l
 	out, err := p.run(ctx)
 	line, _, _ := strings.Cut(strings.TrimSpace(out), "\n")
 	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) && line != "" {
+		if _, ok := errors.AsType[*exec.ExitError](err); ok && line != "" {
 			return "", fmt.Errorf("%s does not run here: %s", path, line)
 		}
 		return "", fmt.Errorf("%s does not run here: %w", path, acct.explainStart(err))

@@ -71,8 +71,7 @@ func removeAbandoned(ctx context.Context, tmp string, log *slog.Logger) {
 		}
 		lock, err := tryLock(filepath.Join(dir, lockName), dir)
 		if err != nil {
-			var inUse *InUseError
-			if !errors.As(err, &inUse) && !errors.Is(err, fs.ErrNotExist) {
+			if _, ok := errors.AsType[*InUseError](err); !ok && !errors.Is(err, fs.ErrNotExist) {
 				log.Debug("an old temporary data folder cannot be read", "dir", dir, "err", err)
 			}
 			continue

@@ -65,8 +65,7 @@ func fetchPrograms(ctx context.Context, cfg FetchConfig, acct account, log *slog
 			return true, true, nil
 		}
 		_, _, err = findPostgres(ctx, f.cache, 0, acct, log)
-		var account *AccountError
-		if errors.As(err, &account) {
+		if _, ok := errors.AsType[*AccountError](err); ok {
 			return false, false, err
 		}
 		redisAcct := acct

@@ -169,8 +169,7 @@ func TestPostgresAsOthers(t *testing.T) {
 		dir := filepath.Join(openTemp(t), "closed")
 		must(t, os.Mkdir(dir, 0o700))
 		_, err := StartPostgres(t.Context(), PostgresConfig{Dir: filepath.Join(dir, "data")})
-		var unreachable *UnreachableError
-		if !errors.As(err, &unreachable) || unreachable.At != dir {
+		if unreachable, ok := errors.AsType[*UnreachableError](err); !ok || unreachable.At != dir {
 			t.Errorf("%v", err)
 		}
 	})
@@ -297,8 +296,7 @@ func TestPostgresRefuses(t *testing.T) {
 		stopPostgres(t, p)
 		must(t, os.WriteFile(filepath.Join(p.data, "PG_VERSION"), []byte("12\n"), 0o600))
 		_, err := StartPostgres(t.Context(), PostgresConfig{Dir: dir, Test: true})
-		var version *VersionError
-		if !errors.As(err, &version) || version.Major != 12 {
+		if version, ok := errors.AsType[*VersionError](err); !ok || version.Major != 12 {
 			t.Errorf("%v", err)
 		}
 	})

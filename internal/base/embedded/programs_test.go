@@ -24,8 +24,7 @@ func TestFindPrograms(t *testing.T) {
 	postgresDirs, redisDirs, systemCacheDir = nil, nil, filepath.Join(dir, "none")
 	t.Setenv("PATH", "")
 	got := FindPrograms(t.Context(), dir, filepath.Join(dir, "empty"))
-	var none *NoBinariesError
-	if !errors.As(got.NoPostgres, &none) || !errors.Is(got.NoRedis, ErrNoRedis) || got.Postgres+got.Redis != "" {
+	if _, ok := errors.AsType[*NoBinariesError](got.NoPostgres); !ok || !errors.Is(got.NoRedis, ErrNoRedis) || got.Postgres+got.Redis != "" {
 		t.Errorf("%+v", got)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {

@@ -73,8 +73,7 @@ func TestOpenRefuses(t *testing.T) {
 	refused := func(name string, k *Keyset, c []byte, b Binding, problem string) {
 		t.Helper()
 		got, err := k.Open(c, b)
-		var d *DecryptError
-		if !errors.As(err, &d) || !strings.Contains(err.Error(), problem) || got != nil {
+		if _, ok := errors.AsType[*DecryptError](err); !ok || !strings.Contains(err.Error(), problem) || got != nil {
 			t.Errorf("%s: got %q, %v", name, got, err)
 		}
 		if err != nil && showsSecret(err.Error()) {
@@ -153,8 +152,7 @@ func TestParse(t *testing.T) {
 	for name, s := range map[string]string{"no prefix": unprefixed.Reveal(), "empty": "", "no base64": "***" + text, "no keyset": base64.StdEncoding.EncodeToString([]byte(text)),
 		"cut": w.Reveal()[:40], "no AEAD": base64.StdEncoding.EncodeToString(raw.Bytes())} {
 		_, err := Parse(New(s))
-		var ke *KeysetError
-		if !errors.As(err, &ke) || showsSecret(err.Error()) {
+		if _, ok := errors.AsType[*KeysetError](err); !ok || showsSecret(err.Error()) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -107,8 +107,7 @@ func TestWrapped(t *testing.T) {
 		"no master": second(Unwrap(w, nil)), "another master": second(Unwrap(w, other)), "cut": second(Unwrap(New(w.Reveal()[:60]), m)),
 		"as clear text": second(Parse(w)), "flipped": second(Unwrap(New(strings.Replace(w.Reveal(), w.Reveal()[40:44], "AAAA", 1)), m)),
 	} {
-		var refused *KeysetError
-		if !errors.As(err, &refused) {
+		if _, ok := errors.AsType[*KeysetError](err); !ok {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

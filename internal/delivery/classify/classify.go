@@ -48,8 +48,8 @@ func outweighsCode(status int) bool {
 // Unstorable reports whether Postgres will always refuse this write, because it cannot represent the data, or because
 // the data violates a constraint or a limit. Repeating the write is useless.
 func Unstorable(err error) bool {
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) || len(pg.Code) < 2 {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || len(pg.Code) < 2 {
 		return false
 	}
 	switch pg.Code[:2] {
@@ -111,8 +111,8 @@ func classifyGuard(err error) (outcome.Reason, bool) {
 
 // classifyFailure returns the reason of an *outcome.Failure, and false for other errors.
 func classifyFailure(err error, v *verdict) (outcome.Reason, bool) {
-	var f *outcome.Failure
-	if !errors.As(err, &f) {
+	f, isF := errors.AsType[*outcome.Failure](err)
+	if !isF {
 		return "", false
 	}
 	v.Pause = f.Pause
@@ -132,17 +132,14 @@ func classifyDecoding(err error, _ *verdict) (outcome.Reason, bool) {
 
 // classifyResolver returns the reason for errors of the agent's registration and endpoint, and false for other errors.
 func classifyResolver(err error, v *verdict) (outcome.Reason, bool) {
-	var skip *resolver.SkipError
-	if errors.As(err, &skip) {
+	if skip, ok := errors.AsType[*resolver.SkipError](err); ok {
 		return skip.Reason, true
 	}
-	var refused *resolver.TransportRefusedError
-	if errors.As(err, &refused) {
+	if _, ok := errors.AsType[*resolver.TransportRefusedError](err); ok {
 		v.AgentFault = true
 		return outcome.TransportRefused, true
 	}
-	var unbound *resolver.UnboundError
-	if errors.As(err, &unbound) {
+	if _, ok := errors.AsType[*resolver.UnboundError](err); ok {
 		v.AgentFault = true
 		return outcome.EndpointUnverified, true
 	}

@@ -160,8 +160,7 @@ func (r *Reconciler) Round(ctx context.Context) error {
 
 // failedService returns the service that caused a round's error: Redis for a *redisError, otherwise Postgres.
 func failedService(err error) logging.Service {
-	var redis *redisError
-	if errors.As(err, &redis) {
+	if _, ok := errors.AsType[*redisError](err); ok {
 		return logging.Redis
 	}
 	return logging.Postgres

@@ -122,8 +122,7 @@ func (in *Intake) Submit(ctx context.Context, bodies [][]byte, from store.Source
 	traceparent := tracecontext.FromContext(ctx)
 	for i, body := range bodies {
 		j, err := job.Parse(body, in.Limits)
-		var refusal *job.Refusal
-		if errors.As(err, &refusal) {
+		if refusal, ok := errors.AsType[*job.Refusal](err); ok {
 			answers[i] = Answer{Verdict: Refused, Path: refusal.Path, Problem: refusal.Problem}
 			continue
 		}

@@ -270,8 +270,7 @@ func TestParseRefuses(t *testing.T) {
 		{when(`{"tag1":"` + strings.Repeat("<", 8000) + `"}`), "", "is longer than 16384 bytes in its canonical form"},
 	} {
 		_, _, err := policy.Parse([]byte(c.document), policy.Operator, readFile)
-		var refusal *job.Refusal
-		if !errors.As(err, &refusal) || refusal.Path != c.path || !strings.Contains(refusal.Problem, c.problem) {
+		if refusal, ok := errors.AsType[*job.Refusal](err); !ok || refusal.Path != c.path || !strings.Contains(refusal.Problem, c.problem) {
 			t.Errorf("%.100s: got %v, want %s: %s", c.document, err, c.path, c.problem)
 		}
 	}

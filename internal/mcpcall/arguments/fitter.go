@@ -40,8 +40,8 @@ func (s *Schema) Fit(args map[string]any) (map[string]any, error) {
 		return nil, err
 	}
 	err = s.validate(instance)
-	var invalid *jsonschema.ValidationError
-	if errors.As(err, &invalid) && f.dropEmptyStrings(s.compiled, invalid, fitted, instance) {
+	invalid, ok := errors.AsType[*jsonschema.ValidationError](err)
+	if ok && f.dropEmptyStrings(s.compiled, invalid, fitted, instance) {
 		err = s.validate(instance)
 	}
 	if err == nil {

@@ -130,8 +130,8 @@ func TestFit(t *testing.T) {
 				t.Error("Fit changed its input")
 			}
 			if tt.path != "" {
-				var refused *SchemaError
-				if !errors.As(err, &refused) {
+				refused, isRefused := errors.AsType[*SchemaError](err)
+				if !isRefused {
 					t.Fatalf("err = %v", err)
 				}
 				if want := strings.TrimPrefix(tt.path, "-"); refused.Path != want {
@@ -172,8 +172,7 @@ func TestFitEndsOnHostileSchemas(t *testing.T) {
 			t.Parallel()
 			start := time.Now()
 			_, err := schemaOf(schema).Fit(map[string]any{"file": json.RawMessage(nested)})
-			var refused *SchemaError
-			if !errors.As(err, &refused) || !strings.Contains(refused.Problem, "too long") {
+			if refused, ok := errors.AsType[*SchemaError](err); !ok || !strings.Contains(refused.Problem, "too long") {
 				t.Errorf("err = %v", err)
 			}
 			if took := time.Since(start); took > 20*time.Second {
@@ -237,8 +236,7 @@ func TestEveryArgumentThatDoesNotFit(t *testing.T) {
 		names = append(names, fmt.Sprintf(`"%03d%s"`, i, strings.Repeat("n", 200)))
 	}
 	_, err := schemaOf(`{"type":"object","required":[` + strings.Join(names, ",") + `]}`).Fit(args)
-	var schema *SchemaError
-	if !errors.As(err, &schema) || len(schema.Others) != 9 || schema.More == 0 || len(err.Error()) > 2000 {
+	if schema, ok := errors.AsType[*SchemaError](err); !ok || len(schema.Others) != 9 || schema.More == 0 || len(err.Error()) > 2000 {
 		t.Errorf("%d others, %d more, %d bytes: %.300v", len(schema.Others), schema.More, len(err.Error()), err)
 	}
 }

@@ -140,14 +140,11 @@ func (s *Schema) compile() (problem string) {
 
 // describeCompileError describes why a schema cannot be compiled, in one clause.
 func describeCompileError(err error) string {
-	var load *jsonschema.LoadURLError
-	if errors.As(err, &load) {
+	if load, ok := errors.AsType[*jsonschema.LoadURLError](err); ok {
 		return fmt.Sprintf("it refers to %s, and other documents are not loaded", text.Excerpt(load.URL, 120))
 	}
-	var invalid *jsonschema.SchemaValidationError
-	if errors.As(err, &invalid) {
-		var v *jsonschema.ValidationError
-		if errors.As(invalid.Err, &v) {
+	if invalid, ok := errors.AsType[*jsonschema.SchemaValidationError](err); ok {
+		if v, ok := errors.AsType[*jsonschema.ValidationError](invalid.Err); ok {
 			first := explainInvalid(v)
 			return fmt.Sprintf("it is no valid JSON Schema: %s: %s", first.Path, first.Problem)
 		}

@@ -290,8 +290,7 @@ func TestRefuses(t *testing.T) {
 		{[]string{db, "REDIS_URL=redis://h"}, "HERALD_KEYSET: is not set although DATABASE_URL is"},
 	} {
 		_, err := Load(v.environ)
-		var fault *Error
-		if !errors.As(err, &fault) || !strings.HasPrefix(err.Error(), v.want) || strings.Contains(err.Error(), "\n") {
+		if _, ok := errors.AsType[*Error](err); !ok || !strings.HasPrefix(err.Error(), v.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: got %v, want %s…", v.environ, err, v.want)
 		}
 		if err != nil && strings.Contains(err.Error(), "pw1234") {

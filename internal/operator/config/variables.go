@@ -334,8 +334,7 @@ func setKeyset(c *Config, s string) string {
 		return ""
 	}
 	if _, err := secret.Parse(k); err != nil {
-		var fault *secret.KeysetError
-		if errors.As(err, &fault) {
+		if fault, ok := errors.AsType[*secret.KeysetError](err); ok {
 			return fault.Problem
 		}
 		return "cannot be read"

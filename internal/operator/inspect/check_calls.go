@@ -54,8 +54,7 @@ func (c *checker) call(ctx context.Context, requests ...mcpcall.Request) (answer
 		var took time.Duration
 		answer, took, err = c.send(ctx, r)
 		c.slowest = max(c.slowest, took)
-		var failed *mcpcall.CallError
-		if errors.As(err, &failed) && failed.Timeout && ctx.Err() == nil {
+		if failed, ok := errors.AsType[*mcpcall.CallError](err); ok && failed.Timeout && ctx.Err() == nil {
 			c.late = r.Tool
 		}
 		if err != nil {

@@ -103,8 +103,8 @@ const flushTime = 10 * time.Second
 // adviseOAuth adds a note on how to store an OAuth client if the agent refuses a request and names its metadata (RFC
 // 9728 §5.1). It adds none if an OAuth credential was sent or the servers file sets headers, which take precedence.
 func (p *prober) adviseOAuth(err error) {
-	var call *mcpcall.CallError
-	if !errors.As(err, &call) || call.Status != http.StatusUnauthorized && call.Status != http.StatusForbidden {
+	call, ok := errors.AsType[*mcpcall.CallError](err)
+	if !ok || call.Status != http.StatusUnauthorized && call.Status != http.StatusForbidden {
 		return
 	}
 	// Headers of the servers file take precedence over stored tokens.

@@ -131,8 +131,7 @@ func (j entryJudge) describeEntry(e erc8004.MCPEntry) MCPEntry {
 	}
 	if err := j.checkEntry(e); err != nil {
 		v := classify.Error(err)
-		var refused *resolver.TransportRefusedError
-		if errors.As(err, &refused) {
+		if refused, ok := errors.AsType[*resolver.TransportRefusedError](err); ok {
 			v.Text = refused.Why // without its position in the document
 		}
 		out.Verdict = fmt.Sprintf("%s (%s)", v.Text, v.Reason)

@@ -186,8 +186,8 @@ func mayWantResource(err error) bool {
 
 // adviseRefusal returns advice on an authorization server's refusal. The text begins with a colon, or is empty.
 func adviseRefusal(err error) string {
-	var refused *oauth.RefusedError
-	if !errors.As(err, &refused) {
+	refused, ok := errors.AsType[*oauth.RefusedError](err)
+	if !ok {
 		return ""
 	}
 	switch refused.Code {

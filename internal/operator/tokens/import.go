@@ -184,8 +184,7 @@ func (r *ImportedRow) findTarget(ctx context.Context, o Tokens, content *operato
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	var misuse *operator.MisuseError
-	if errors.As(err, &misuse) {
+	if _, ok := errors.AsType[*operator.MisuseError](err); ok {
 		return err
 	}
 	if err == nil {

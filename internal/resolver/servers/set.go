@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/agentherald/herald/internal/operator/config/reload"
+	"github.com/agentherald/herald/internal/base/reload"
 )
 
 // Config configures a Set.

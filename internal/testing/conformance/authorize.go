@@ -75,8 +75,8 @@ func (a *authorizer) withToken(ctx context.Context, try func(mcpcall.Endpoint) e
 // readChallenge returns the challenge of err. It reports true for a 401, and for a 403 whose error is
 // insufficient_scope; other refusals do not concern the token.
 func readChallenge(err error) (oauth.Challenge, bool) {
-	var call *mcpcall.CallError
-	if !errors.As(err, &call) {
+	call, ok := errors.AsType[*mcpcall.CallError](err)
+	if !ok {
 		return oauth.Challenge{}, false
 	}
 	ch := oauth.ParseChallenge(call.Challenge)

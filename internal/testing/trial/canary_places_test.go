@@ -243,8 +243,7 @@ func (w *canaryWorld) dumpPostgres() {
 	cmd := exec.CommandContext(w.ctx, path, "--dbname="+w.Site.address, "--inserts", "--create")
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + w.dir}
 	out, err := cmd.Output()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		w.t.Logf("pg_dump does not fit this server: %s", exit.Stderr)
 		return
 	}

@@ -117,14 +117,12 @@ func (r *request) readBody(v any) error {
 	if err == nil && d.More() {
 		err = errors.New("something follows the object")
 	}
-	var large *http.MaxBytesError
-	if errors.As(err, &large) {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return errTooLarge(maxBody)
 	}
 	if err != nil {
 		field := ""
-		var wrong *json.UnmarshalTypeError
-		if errors.As(err, &wrong) {
+		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 			field = wrong.Field
 		}
 		return refuse(http.StatusBadRequest, "invalid_request", field, "the body cannot be read: %v", err)

@@ -126,8 +126,7 @@ func Want(logs []types.Log, chainID uint64, of erc8004.Deployment, before Counte
 	for _, l := range logs {
 		at := Position{l.BlockNumber, l.BlockHash, l.TxHash, l.Index}
 		event, err := erc8004.Decode(l)
-		var notKnown *erc8004.NotKnownError
-		if errors.As(err, &notKnown) {
+		if _, ok := errors.AsType[*erc8004.NotKnownError](err); ok {
 			continue
 		}
 		if err != nil {
