@@ -147,7 +147,7 @@ CREATE UNIQUE INDEX history_key ON herald.history (herald.key_hash(key));
 CREATE INDEX history_seq ON herald.history (seq);
 CREATE INDEX history_undelivered ON herald.history (undelivered, seq DESC) WHERE undelivered IS NOT NULL;
 CREATE INDEX history_reason ON herald.history (undelivered, reason, seq DESC) WHERE undelivered IS NOT NULL;
-CREATE INDEX history_ended ON herald.history (undelivered, undelivered_at DESC) WHERE undelivered IS NOT NULL;
+CREATE INDEX history_ended ON herald.history (undelivered, undelivered_at DESC) INCLUDE (seq) WHERE undelivered IS NOT NULL;
 CREATE INDEX history_agent ON herald.history (chain_id, (agent_id::text), seq DESC);
 -- By the client that wrote the feedback, by its transaction, and of the rare kinds. The client is the third part of
 -- order_key, and of each key that begins with order_key.

@@ -41,6 +41,8 @@ var connecting = map[string]string{
 	"chain list":          "",
 	"chain show":          "8453",
 	"delivery list":       "",
+	"delivery groups":     "",
+	"find":                "8453:42",
 	"delivery show":       oneID,
 	"delivery replay":     oneID,
 	"delivery cancel":     oneID,

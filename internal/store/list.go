@@ -143,7 +143,7 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) (list []Delivery, err 
 		return nil, err
 	}
 	for _, f := range f.split() {
-		few, err := s.haveFewEnded(ctx, f)
+		f, few, err := s.boundEnded(ctx, f)
 		if err != nil {
 			return nil, err
 		}
@@ -168,18 +168,26 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) (list []Delivery, err 
 	return newest(list, limit), nil
 }
 
-// maxSorted limits the deliveries of one status that a list with EndedSince sorts for a page.
-const maxSorted = 1000
+// maxSorted limits the deliveries of one status that a list with EndedSince sorts for a page, and maxBounded those
+// among which boundEnded looks for the first seq.
+const (
+	maxSorted  = 1000
+	maxBounded = 20_000
+)
 
-// haveFewEnded reports whether EndedSince selects fewer than maxSorted deliveries of the filter's one status. Then a
-// list reads and sorts them all. If it selects more, a search by seq finds a page soon.
-func (s *Store) haveFewEnded(ctx context.Context, f Filter) (few bool, err error) {
+// boundEnded reports whether EndedSince selects fewer than maxSorted deliveries of the filter's one status. Then a list
+// reads and sorts them all. If it selects more, a list searches by seq, from the first seq of those that it selects.
+func (s *Store) boundEnded(ctx context.Context, f Filter) (_ Filter, few bool, err error) {
 	if f.EndedSince.IsZero() {
-		return false, nil
+		return f, false, nil
 	}
-	err = s.pool.QueryRow(ctx, `SELECT count(*) < $3 FROM (SELECT FROM herald.history WHERE undelivered = $1
-		AND undelivered_at >= $2 LIMIT $3) x`, f.Statuses[0], f.EndedSince, maxSorted).Scan(&few)
-	return few, err
+	var count, first int64
+	err = s.pool.QueryRow(ctx, `SELECT count(*), coalesce(min(seq), 0) FROM (SELECT seq FROM herald.history WHERE undelivered = $1
+		AND undelivered_at >= $2 LIMIT $3) x`, f.Statuses[0], f.EndedSince, maxBounded).Scan(&count, &first)
+	if count < maxBounded {
+		f.firstSeq = max(f.firstSeq, first)
+	}
+	return f, count < maxSorted, err
 }
 
 // newest returns the deliveries with the highest Seq, at most limit.
