@@ -297,7 +297,7 @@ func TestResolutionSteps(t *testing.T) {
 	got, err := w.Resolve(t.Context(), agent(7, 0))
 	heraldtest.Must(t, err)
 	const asked = "https://a.example" + wellKnown
-	want := resolver.Target{Transport: "http", URL: "https://a.example", DocumentURI: "data:", DocumentSource: "data", From: "services[0]", Binding: resolver.Unbound,
+	want := resolver.Target{Name: "a", Transport: "http", URL: "https://a.example", DocumentURI: "data:", DocumentSource: "data", From: "services[0]", Binding: resolver.Unbound,
 		Steps: []resolver.Step{
 			{What: "tokenURI", Source: "chain 8453", Detail: fmt.Sprintf("a data URI of %d bytes", len(data(doc)))},
 			{What: "document", Source: "data", Detail: fmt.Sprintf("%d bytes labelled application/json, on chain", len(doc))},
