@@ -59,6 +59,7 @@ func TestPages(t *testing.T) {
 		"/": "latency p95, last hour", "/deliveries": "Older", "/deliveries?agent=8453:1&status=queued": "replay…", "/deliveries/" + ids[0]: "clientAddress",
 		"/agents": "8453:2", "/agents?sort=failing": "0", "/agents/8453:1": "Newest deliveries", "/chains": "No chain is read", "/audit": "Nothing was changed yet",
 		"/deliveries/move?action=cancel&agent=8453:1": "30 deliveries would be cancelled",
+		"/deliveries/groups":                          "None.", "/find?q=8453:1": "Newest deliveries", "/find?q=" + ids[0]: "clientAddress",
 	} {
 		if page := w.open(200, path); !strings.Contains(page, want) {
 			t.Errorf("%s lacks %q: %s", path, want, page)
@@ -117,6 +118,25 @@ func TestPages(t *testing.T) {
 		if res := w.send("GET", link, ownToken, "", nil); res.StatusCode != 200 || !strings.Contains(res.Header.Get("Cache-Control"), "immutable") {
 			t.Errorf("%s: %d %s", link, res.StatusCode, res.Header)
 		}
+	}
+}
+
+// TestRelations checks that a feedback's page leads to its revocation and to the client's page.
+func TestRelations(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	one := "/deliveries/" + call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1, 1)).ID
+	call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1, 2))
+	call[api.JobAnswer](w, 202, "POST", "/v1/jobs", strings.NewReplacer("NewFeedback", "FeedbackRevoked", `"value":"99","valueDecimals":0,`, "").Replace(jobOf(1, 1)))
+	page := w.open(200, one)
+	for _, want := range []string{"<strong>99</strong> · from <a", "its revocation", "after it, by the same client"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("%s lacks %q: %s", one, want, page)
+		}
+	}
+	client := regexp.MustCompile(`/clients/0x[0-9a-f]+`).FindString(page)
+	if list := w.open(200, client); !strings.Contains(list, "All 3 deliveries") || !strings.Contains(list, "8453:1") {
+		t.Errorf("%s: %s", client, list)
 	}
 }
 

@@ -138,23 +138,28 @@ func (p *Pages) showAgent(r *request) (answer, error) {
 	if found := a.Registration; found != nil {
 		page.Title, page.Binding = found.Name, resolver.Target{Binding: found.Binding}.DescribeBinding()
 	}
-	for _, list := range []struct {
-		to     *deliveryTable
-		status string
-	}{{&page.Waiting, "waiting,held"}, {&page.Latest, ""}} {
-		rows, err := p.Operator.ListDeliveries(r.Context(), operator.Selection{Agent: ref.Agent, Status: list.status}, 0, latestRows)
-		if err != nil {
+	if a.Open[store.Waiting]+a.Open[store.Held] > 0 {
+		if page.Waiting, err = p.listOf(r, operator.Selection{Agent: ref.Agent, Status: "waiting,held"}); err != nil {
 			return answer{}, err
 		}
-		if *list.to, err = p.tabulate(r.Context(), rows.Deliveries); err != nil {
-			return answer{}, err
-		}
+	}
+	if page.Latest, err = p.listOf(r, operator.Selection{Agent: ref.Agent}); err != nil {
+		return answer{}, err
 	}
 	title := "Agent " + ref.Agent
 	if name := []rune(page.Title); len(name) > 0 {
 		title = string(name[:min(len(name), maxName)]) + " – agent " + ref.Agent
 	}
 	return answer{page: "agent", title: title, content: page}, nil
+}
+
+// listOf returns the newest deliveries of a selection.
+func (p *Pages) listOf(r *request, s operator.Selection) (t deliveryTable, err error) {
+	rows, err := p.Operator.ListDeliveries(r.Context(), s, 0, latestRows)
+	if err != nil {
+		return t, err
+	}
+	return p.tabulate(r.Context(), rows.Deliveries)
 }
 
 func (p *Pages) enableAgent(r *request) (answer, error) {

@@ -9,7 +9,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// clientPage shows what one address wrote, and to whom.
+// clientPage shows the deliveries about one address, by agent.
 type clientPage struct {
 	Address string
 	Chains  []uint64
@@ -19,7 +19,7 @@ type clientPage struct {
 	Latest  deliveryTable
 }
 
-// written sums up what a client wrote to one agent.
+// written sums up the deliveries of a client to one agent.
 type written struct {
 	Last                         store.Delivery
 	Count, Delivered, Open, Lost int

@@ -115,7 +115,7 @@ func (p *Pages) listGroups(r *request) (answer, error) {
 	return answer{page: "groups", title: "Causes", content: groupsPage{list, since}}, err
 }
 
-// findPage lists what a search over everything found.
+// findPage lists the matches of a search over everything.
 type findPage struct {
 	Asked   string
 	Matches []foundMatch
@@ -127,7 +127,7 @@ type foundMatch struct {
 	URL string
 }
 
-// find opens the page of what was asked for, or lists several.
+// find redirects to the page of the only match, or lists several matches.
 func (p *Pages) find(r *request) (answer, error) {
 	asked := r.URL.Query().Get("q")
 	list, err := p.Operator.Find(r.Context(), asked)

@@ -87,7 +87,7 @@ func (overviewPage) Lag(c operator.ChainProgress) string {
 	return lag
 }
 
-// listNeeds returns what needs attention, with the addresses of the lists that show it.
+// listNeeds returns the needs with the addresses of the lists that show them.
 func listNeeds(all []operator.Need) (needs []need) {
 	for _, n := range all {
 		shown := need{Need: n}
