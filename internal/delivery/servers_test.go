@@ -329,7 +329,7 @@ func TestRememberedProtocol(t *testing.T) {
 			t.Errorf("with %v the agent was asked for %s first, want %s", doc, first, want)
 		}
 		mu.Unlock()
-		if r := w.agentRow(id); r.Protocol != "2025-11-25" {
+		if r := w.agentRow(id); r.Protocol != "2025-11-25" || r.Registration == nil || r.Name() != "agent" || r.Registration.From != "services[0]" {
 			t.Errorf("%+v", r)
 		}
 	}

@@ -58,7 +58,8 @@ func (c *chart) layOut() *chart {
 			}
 			words = append(words, fmt.Sprintf("%s %s", showCount(col.Counts[k]), c.Names[k]))
 			if below += col.Counts[k]; col.Counts[k] > 0 {
-				col.Bars = append(col.Bars, bar{class, percent(float64(c.Most-below), float64(c.Most)), percent(float64(col.Counts[k]), float64(c.Most))})
+				most := float64(c.Most)
+				col.Bars = append(col.Bars, bar{class, percent(most-float64(below), most), percent(float64(col.Counts[k]), most)})
 			}
 		}
 		if col.P95Ms != nil && *c.Slowest > 0 {
@@ -97,7 +98,8 @@ func sumMinutes(list []operator.Minute) (sums [3]int64) {
 
 // chartOutcomes draws the last hour (by two minutes), day (by hour) or week (by six hours) of all workers.
 func chartOutcomes(v operator.Overview, span string) *chart {
-	c := &chart{Title: "Outcomes of the last", Spans: []string{"hour", "day", "week"}, Names: [3]string{"delivered", "put off", "failed"}}
+	c := &chart{Title: "Outcomes of the last", Spans: []string{"hour", "day", "week"},
+		Names: [3]string{"delivered", "put off", "failed"}}
 	c.Span = chooseSpan(span, c.Spans)
 	list, per, layout := v.Minutes, 2, "15:04"
 	switch c.Span {
@@ -118,7 +120,8 @@ func lastOf(list []operator.Minute, n int) []operator.Minute { return list[max(0
 
 // chartCalls draws an agent's calls of the last day (by hour), week (by six hours) or month (by day).
 func chartCalls(hours []store.AgentHour, span string, now time.Time) *chart {
-	c := &chart{Title: "Calls of the last", Spans: []string{"day", "week", "month"}, Names: [3]string{"succeeded", "", "failed"}}
+	c := &chart{Title: "Calls of the last", Spans: []string{"day", "week", "month"},
+		Names: [3]string{"succeeded", "", "failed"}}
 	c.Span = chooseSpan(span, c.Spans)
 	count, per, layout := 24, time.Hour, "2 Jan 15:04"
 	switch c.Span {

@@ -53,12 +53,11 @@ func newSearch(s operator.Selection) (out search) {
 	if s.Reorged {
 		reorged = "true"
 	}
-	for _, f := range []jobField{{Name: "agent", Value: s.Agent}, {Name: "client", Value: s.Client}, {Name: "transaction", Value: s.Transaction},
-		{Name: "key", Value: s.Key}, {Name: "status", Value: s.Status}, {Name: "reason", Value: s.Reason}, {Name: "sentence", Value: s.Sentence},
-		{Name: "kind", Value: s.Kind}, {Name: "since", Value: s.Since}, {Name: "until", Value: s.Until}, {Name: "ended_since", Value: s.EndedSince},
-		{Name: "reorged", Value: reorged}} {
-		if f.Value != "" {
-			out.Fields = append(out.Fields, f)
+	for _, f := range [][2]string{{"agent", s.Agent}, {"client", s.Client}, {"transaction", s.Transaction}, {"key", s.Key},
+		{"status", s.Status}, {"reason", s.Reason}, {"sentence", s.Sentence}, {"kind", s.Kind}, {"since", s.Since},
+		{"until", s.Until}, {"ended_since", s.EndedSince}, {"reorged", reorged}} {
+		if f[1] != "" {
+			out.Fields = append(out.Fields, jobField{Name: f[0], Value: f[1]})
 		}
 	}
 	return out

@@ -162,8 +162,8 @@ func (p *Pages) showDelivery(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	page := deliveryPage{Delivery: d, Moments: listMoments(d), Job: listJob(d.Job), File: viewFile(d), Next: findAction(d.NextStep),
-		Moving:    !d.Status.Final() && d.Status != store.Held,
+	page := deliveryPage{Delivery: d, Moments: listMoments(d), Job: listJob(d.Job), File: viewFile(d),
+		Next: findAction(d.NextStep), Moving: !d.Status.Final() && d.Status != store.Held,
 		MayReplay: d.Status != store.Queued && d.Status != store.Running, MayCancel: !d.Status.Final()}
 	if page.Relations, err = p.Operator.ListRelations(r.Context(), d.Delivery); err != nil {
 		return answer{}, err
@@ -184,7 +184,8 @@ const maxFields = 80
 // firstFields are the fields of a job that a page shows first, in this order.
 var firstFields = []string{"type", "chainId", "agentId", "clientAddress", "feedbackIndex", "responder", "validatorAddress", "value",
 	"valueDecimals", "score", "response", "tag1", "tag2", "tag", "endpoint", "feedbackURI", "feedbackHash", "responseURI", "responseHash",
-	"requestHash", "reason", "identityRegistry", "reputationRegistry", "validationRegistry", "transactionHash", "logIndex", "blockNumber", "blockHash"}
+	"requestHash", "reason", "identityRegistry", "reputationRegistry", "validationRegistry", "transactionHash", "logIndex",
+	"blockNumber", "blockHash"}
 
 // listJob returns the fields of a job. Those of an object have its name before theirs, as in action.toolName.
 func listJob(raw json.RawMessage) (fields []jobField) {
@@ -202,7 +203,8 @@ func listJob(raw json.RawMessage) (fields []jobField) {
 		if json.Unmarshal(raw, &j) != nil {
 			return
 		}
-		for _, name := range slices.SortedFunc(maps.Keys(j), func(a, b string) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b)) }) {
+		byRank := func(a, b string) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b)) }
+		for _, name := range slices.SortedFunc(maps.Keys(j), byRank) {
 			value := strings.TrimSpace(string(j[name]))
 			var s string
 			switch {

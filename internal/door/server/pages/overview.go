@@ -38,7 +38,8 @@ func (p *Pages) showOverview(r *request) (answer, error) {
 		return answer{}, err
 	}
 	page := overviewPage{Overview: v, Needs: listNeeds(v.Needs), Chart: chartOutcomes(v, r.URL.Query().Get("span")),
-		Periods: []outcomes{{"last hour", sumMinutes(v.Minutes)}, {"last day", sumMinutes(lastOf(v.Hours, 24))}, {"last week", sumMinutes(v.Hours)}}}
+		Periods: []outcomes{{"last hour", sumMinutes(v.Minutes)}, {"last day", sumMinutes(lastOf(v.Hours, 24))},
+			{"last week", sumMinutes(v.Hours)}}}
 	page.Sentence = describeState(v, page.Periods[0].Counts, len(page.Needs))
 	const recent = 5 // whole minutes, in addition to the current one
 	if n := len(v.Minutes); n > recent {
