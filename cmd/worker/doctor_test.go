@@ -177,7 +177,7 @@ func TestDoctorCountsStuckDeliveries(t *testing.T) {
 	}
 	said := diagnose(t, 0, d.env...)
 	said.says("workers", doctor.MarkWarn, "no worker is running, and 6 deliveries are open: `worker` starts one")
-	said.says("agents", doctor.MarkWarn, "1 agents failed when they were last called: `worker agent list --state failed`")
+	said.says("agents", doctor.MarkWarn, "1 agent failed in the latest call: `worker agent list --state failed`")
 	said.says("deliveries", doctor.MarkWarn, "2 deliveries were rejected in the last hour: `worker delivery list --wide --status rejected --ended-since 1h`")
 	said.says("deliveries", doctor.MarkWarn, "3 deliveries are held: auth_required: `worker delivery list --wide --status held --reason auth_required`")
 	said.says("deliveries", doctor.MarkWarn, "1 delivery is held: held_unknown: ")

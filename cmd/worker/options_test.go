@@ -33,7 +33,8 @@ func TestNamedOptions(t *testing.T) {
 	for _, folder := range []string{".", "../../internal/operator", "../enqueue", "../../internal"} {
 		eachLiteral(t, folder, func(where token.Position, text string) {
 			texts++
-			if folder == "." || folder == "../../internal/operator" {
+			settings := strings.Contains(where.Filename, "/operator/config/") // their texts name options of agents' commands
+			if folder == "." || folder == "../../internal/operator" && !settings {
 				for _, m := range namedOption.FindAllStringSubmatch(text, -1) {
 					if !known[m[1]] {
 						t.Errorf("%s: there is no option --%s", where, m[1])

@@ -107,7 +107,7 @@ func TestQuestions(t *testing.T) {
 			[]string{`"sentence":"` + sentence, `"count":3`, `"agents":2`, `"mostAgents":[{"agent":"8453:7","count":2},{"agent":"8453:8","count":1}]`, `"matched":3`}},
 		{"Why does this agent get nothing?", request("agent show 8453:42"), []string{"auth_required", "worker token set"}, request("GET /v1/agents/8453:42"), []string{`"nextStep":`, "worker token set"}},
 		{"What must I do now?", request("doctor"),
-			[]string{"no worker is running, and 2 deliveries are open", "1 delivery is held: auth_required", "3 deliveries were given up (dead) in the last hour", "1 deliveries were rejected", "agents failed when"},
+			[]string{"no worker is running, and 2 deliveries are open", "1 delivery is held: auth_required", "3 deliveries were given up (dead) in the last hour", "1 delivery was rejected", "failed in the latest call"},
 			request("GET /v1/stats"), []string{`"needs":[{"about":"workers"`, "1 delivery is held: auth_required", `"status":"rejected","endedSince":"1h"`, `"agentState":"failed"`}},
 		{"What became of this transaction?", []string{"find " + tx, "delivery list --wide --transaction " + tx}, []string{"transaction " + tx, "rejected hash_mismatch", id},
 			[]string{"GET /v1/find?text=" + tx, "GET /v1/deliveries?transaction=" + tx}, []string{`"kind":"transaction"`, id}},

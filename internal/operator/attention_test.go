@@ -25,10 +25,10 @@ func TestNeedsAttention(t *testing.T) {
 		"deliveries: 21 deliveries were rejected in the last hour (worker delivery list --wide --status rejected --ended-since 1h)",
 		"deliveries: 5 deliveries are overdue for more than a minute, and no worker takes them: waiting timeout (worker delivery list --wide --status waiting --reason timeout)",
 		"deliveries: 1 delivery is held: auth_required (worker delivery list --wide --status held --reason auth_required)",
-		"agents: 7 agents failed when they were last called (worker agent list --state failed)",
-		"agents: 2 circuit breakers are open: their endpoints are not called for a while (worker agent list --sort failing)",
-		"tokens: 4 stored tokens have expired (worker token list)",
-		"tokens: 1 stored tokens expire within 7 days (worker token list)",
+		"agents: 7 agents failed in the latest call (worker agent list --state failed)",
+		"agents: 2 circuit breakers are open: Herald pauses the calls to an endpoint that fails (worker agent list --sort failing)",
+		"tokens: 4 stored tokens are expired (worker token list)",
+		"tokens: 1 stored token is expiring within 7 days (worker token list)",
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("the needs are\n%s\nand not\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

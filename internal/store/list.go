@@ -152,6 +152,10 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) (list []Delivery, err 
 			if f.Client != "" && table == endedDeliveries || f.Transaction != "" || few {
 				order = "seq + 0" // so that Postgres uses the index of the condition, and does not search all rows by seq
 			}
+			if f.AgentID != "" && f.ChainID != nil && table == openDeliveries {
+				n.addOpenAgent(*f.ChainID, f.AgentID, len(f.Statuses) == 0)
+				order = "seq + 0"
+			}
 			if f.Before > 0 {
 				n.addCondition(order+" <", f.Before)
 			}
@@ -303,6 +307,17 @@ func (f Filter) narrow() (n narrowing) {
 
 // sentencePattern makes the pattern of a sentence that every error of the sentence matches.
 var sentencePattern = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`, `#`, `%`)
+
+// addOpenAgent adds the conditions with which the open deliveries of an agent are found by the index work_agent, whose
+// first column is the place. anyPlace says that no other condition names the places.
+func (n *narrowing) addOpenAgent(chainID uint64, agentID string, anyPlace bool) {
+	n.args = append(n.args, chainID, agentID)
+	n.conditions = append(n.conditions, fmt.Sprintf(`agent_id = $%[2]d::text::numeric AND identity_registry = ANY (ARRAY(
+		SELECT identity_registry FROM herald.agents WHERE chain_id = $%[1]d AND agent_id = $%[2]d::text::numeric))`, len(n.args)-1, len(n.args)))
+	if anyPlace {
+		n.conditions = append(n.conditions, "place IN ('line', 'out', 'waiting', 'task', 'held')")
+	}
+}
 
 // addStatus adds the conditions of a status.
 func (n *narrowing) addStatus(status Status) {
