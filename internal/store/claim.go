@@ -39,7 +39,7 @@ type Claim struct {
 	Verified      bool      // the event is checked before the call: workers verified its chain when the job was accepted
 	Hints         int       // raised when others add a hint (Hint) or replace the job, so that Bind notices; 0: no hints
 	Corrected     []string  // fields in which jobs that were sent differ from the event (Binding.Corrected)
-	CreatedAt     time.Time // when the delivery was accepted
+	CreatedAt     time.Time // when the delivery was first accepted; a replay or reopening does not change it
 	Called        bool      // an earlier attempt called the agent, or may have called it
 	Epoch         int64     // the agent's epoch; data about the agent that was cached under a lower epoch is outdated
 	Enabled       bool      // false: an operator or Herald disabled the agent (herald.agents.enabled)

@@ -1,4 +1,4 @@
--- Releases a permit and records the call's result. The rules are those of machine.go (release) and breaker.go (count).
+-- Releases a permit and records the call's result. The rules are those of machine.go (release) and breaker.go (countResult).
 --
 -- KEYS[1]  sorted set, the origin's permits (acquire.lua)
 -- KEYS[2]  string, the endpoint (acquire.lua)
