@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,7 +30,7 @@ type gateWorld struct {
 	*testing.T
 	*Gates
 	clock time.Time
-	made  int
+	made  atomic.Int64
 }
 
 func newGateWorld(t *testing.T, slots int, adapt ...func(*Config)) *gateWorld {
@@ -50,8 +51,7 @@ func agentOf(id int64) store.Agent {
 }
 
 func (w *gateWorld) attempt(agent int64) *visit {
-	w.made++
-	return &visit{Pass: w.Begin(fmt.Sprint(w.made)), of: agentOf(agent)}
+	return &visit{Pass: w.Begin(fmt.Sprint(w.made.Add(1))), of: agentOf(agent)}
 }
 
 // enters passes the gates of the agent and of url's domain.
