@@ -29,10 +29,12 @@ func Start(t testing.TB, cfg devnet.Config) *devnet.Net {
 }
 
 // Leftovers returns options for the goroutines that go-ethereum's node leaves behind after it was closed: one set per
-// process that recovers senders, and the buffer drain of a closed in-memory database, which ends after a second.
+// process that recovers senders, the buffer drain of a closed in-memory database, which ends after a second, and a
+// subscription to heads that is ended while the node closes: it waits for a loop that has ended.
 func Leftovers() []goleak.Option {
 	return []goleak.Option{
 		goleak.IgnoreTopFunction("github.com/ethereum/go-ethereum/core.(*txSenderCacher).cache"),
 		goleak.IgnoreTopFunction("github.com/syndtr/goleveldb/leveldb.(*DB).mpoolDrain"),
+		goleak.IgnoreTopFunction("github.com/ethereum/go-ethereum/eth/filters.(*Subscription).Unsubscribe.func1"),
 	}
 }
