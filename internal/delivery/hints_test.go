@@ -495,6 +495,12 @@ func TestFollowedFalseJob(t *testing.T) {
 				}
 			}
 			event := must(job.Parse(asJSON(j), job.Limits{MaxTimeout: time.Second}))
+			heraldtest.Await(t, "the follower to read the event", func() bool { // the check may have found it earlier
+				cursors, err := w.store.Cursors(t.Context(), w.net.ChainID())
+				return err == nil && slices.ContainsFunc(cursors, func(c store.CursorState) bool {
+					return strings.EqualFold(c.Contracts, w.net.Deployment().Reputation.Hex()) && c.Next > event.BlockNumber
+				})
+			})
 			heraldtest.Must(t, w.net.Reorg(heraldtest.Within(t, 30*time.Second), 1, false))
 			retraction := event.Retraction(id)
 			heraldtest.Await(t, "the retraction", func() bool {
