@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// substitution replaces text that a page cannot know by text that can run. The list is complete; docs/contributing/development.md
+// substitution replaces text that a page cannot know by text that can run. The list is complete; CONTRIBUTING.md
 // describes it to authors.
 type substitution struct {
 	text string // part of the page
