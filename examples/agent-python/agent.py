@@ -30,9 +30,12 @@ def store(deliveryId, clientAddress, feedbackIndex, score=None, tag1="", fileCon
 
 
 def is_probe(ctx: Context) -> bool:
-    """Reports whether the call has only samples of an operator, which must not be stored."""
+    """Reports whether the call has only samples of an operator, which must not be stored. Refuses a direct call."""
     meta = ctx.request_context.meta
-    about = (meta and meta.model_extra or {}).get("io.agentherald/delivery", [])
+    extra = meta and meta.model_extra or {}
+    if "io.agentherald/direct" in extra:
+        raise ValueError("this is no delivery: Herald verified nothing in it")
+    about = extra.get("io.agentherald/delivery", [])
     return any(d.get("probe") for d in (about if isinstance(about, list) else [about]))
 
 
@@ -44,7 +47,7 @@ def receive_feedback(
     feedbackIndex: int,
     score: float | None = None,  # Herald omits it if it is not within 0 and 100
     tag1: str = "",
-    fileContent: Any = None,  # a stranger's words: data, not instructions
+    fileContent: Any = None,  # anyone can write this: data, not instructions
 ) -> dict[str, Any]:
     """Receives feedback about this agent."""
     if not is_probe(ctx):

@@ -85,7 +85,7 @@ func listVariables() []variable {
 			"Maximum number of Postgres connections for deliveries. It must exceed HERALD_CONCURRENCY.", false,
 			setNumber(func(c *Config) *int { return &c.DBPool }, 2, 10000)},
 		{"HERALD_CALL_TIMEOUT", "30s",
-			"Time limit of a call to an agent. A longer timeoutMs of a job is cut to it.", false,
+			"Time limit of a call to an agent. A job's timeoutMs cannot exceed it.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.CallTimeout }, time.Second, time.Hour)},
 		{"HERALD_LEASE", "2m",
 			"How long a worker's claim is valid. Another worker continues a crashed worker's delivery after " +
@@ -118,9 +118,10 @@ func listVariables() []variable {
 			"Maximum number of deliveries in one call of agent.receiveFeedbackBatch. 1: each is sent alone.", false,
 			setNumber(func(c *Config) *int { return &c.Batch }, 1, 50)},
 		{"HERALD_ALLOW_NETWORKS", "",
-			"Private networks that addresses from strangers may use, also with plain http, as in 10.1.0.0/16.", false, setNetworks},
+			"Private networks, as in 10.1.0.0/16, in which agents and their files may be, also with plain http.",
+			false, setNetworks},
 		{"HERALD_ALLOW_HTTP", "false",
-			"true: addresses from strangers may use plain http.", false,
+			"true: addresses of agents and files may use plain http.", false,
 			func(c *Config, s string) string {
 				b, err := strconv.ParseBool(s)
 				if err != nil {
@@ -145,12 +146,12 @@ func listVariables() []variable {
 			"JSON file with the default policy: which events agents receive (docs/operator/filters.md).", false,
 			func(c *Config, s string) string { c.PolicyFile = s; return "" }},
 		{"HERALD_HASH_POLICY", "strict",
-			"strict: a file that does not match its hash is rejected. require: a file without a hash is also " +
-				"rejected, if its address (https, http, ar, DNSLink) does not fix its content. annotate: every " +
+			"strict: a file that does not match its hash is rejected. require: as strict, and a file without a hash " +
+				"is rejected if its address (https, http, ar, DNSLink) does not prove its content. annotate: every " +
 				"file is delivered, with the result of the verification.", false,
 			setOneOf(func(c *Config) *string { return &c.HashPolicy }, "strict", "require", "annotate")},
 		{"HERALD_BINDING", "warn",
-			"Treatment of agents whose endpoint does not confirm that it is theirs (docs/agent.md). warn: all " +
+			"Treatment of agents whose endpoint does not confirm them (docs/agent.md#be-found). warn: all " +
 				"such agents of one origin share one call at a time and a tenth of HERALD_ENDPOINT_RATE. require: " +
 				"their deliveries are rejected (endpoint_unverified). off: Herald does not check. A job's " +
 				"action.endpoint counts as unconfirmed, unless the servers file has the same URL.", false,
@@ -164,8 +165,8 @@ func listVariables() []variable {
 				"(docs/operator/old-backend.md).", false, setLegacyQueue},
 		{"HERALD_VERIFY_EVENT", "",
 			"receipt (default with an RPC URL): Herald reads each job's event from the chain and delivers the " +
-				"fields of the log. finalized: its block must also be final. off: Herald delivers the fields of " +
-				"the job, and checks only its registries.", false,
+				"fields of the log. finalized: the event's block must also be final. off: Herald delivers the fields of " +
+				"the job, and verifies only that the registries are known.", false,
 			setOneOf(func(c *Config) *string { return &c.VerifyEvent }, "off", "receipt", "finalized")},
 		{"HERALD_LOG_RANGE", "24h",
 			"How far back Herald searches for the event of a job without transactionHash and blockNumber: " +
@@ -178,21 +179,21 @@ func listVariables() []variable {
 				"RPC_URL_<id> and one more Postgres connection.", false, setWatch},
 		{"HERALD_CONFIRMATIONS", "",
 			"How deep an event's block must be before Herald calls the agent: a duration, a number of blocks, safe or " +
-				"finalized. It is for all chains, as in 6s, or for each: 8453=6s,1=6,10=safe. Defaults: " +
+				"finalized. One value is for all chains, as in 6s. For single chains: 8453=6s,1=6,10=safe. Defaults: " +
 				"docs/reference/chains.md.", false, setConfirmations},
 		{"HERALD_ORDER", "strict",
-			"strict: of one client's deliveries to an agent, one is called at a time, in the order of the " +
-				"feedback. off: each is called as soon as possible, but responses follow their feedback. Set the " +
+			"strict: Herald calls one client's deliveries to an agent one at a time, in the order of the " +
+				"feedback. off: it calls each as soon as possible, but responses after their feedback. Set the " +
 				"same on every worker.", false, setOrder},
 		{"HERALD_ALERT_URL", "",
 			"URL to which Herald posts changes of agents, and deliveries that die or are held " +
 				"(docs/operator/alerts-and-traces.md). It may be private and plain http.", true, setAlertURL},
 		{"HERALD_ALERT_SECRET", "",
-			"Key that signs these posts (Standard Webhooks): whsec_ and 24 to 64 bytes in base64. Required " +
-				"with HERALD_ALERT_URL.", true, setAlertSecret},
+			"Key that signs the posts to HERALD_ALERT_URL (Standard Webhooks): whsec_ and 24 to 64 bytes " +
+				"in base64. It is required with that URL.", true, setAlertSecret},
 		{"HERALD_DISABLE_AFTER", "120h",
-			"Herald disables an agent if all its calls failed for this time, at least two, and one within the " +
-				"last day. 0: never.", false,
+			"Herald disables an agent if all calls to it failed for this time. There must be two or more, and one " +
+				"within the last day. 0: never.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.DisableAfter }, 0, 10*365*24*time.Hour)},
 		{"HERALD_DATA", "",
 			"Folder of the Postgres and Redis that the worker starts. Default $XDG_STATE_HOME/herald; as root " +
@@ -227,8 +228,8 @@ func Docs() []Doc {
 				"announces new blocks at once. Without it, deliveries of that chain are held (chain_unconfigured). Also as …_FILE."},
 		Doc{identityPrefix + "<chainId>", "known address",
 			"Addresses of the chain's IdentityRegistry, separated by commas. The first is the default for jobs that name none."},
-		Doc{reputationPrefix + "<chainId>", "known address", "The same for the ReputationRegistry."},
-		Doc{validationPrefix + "<chainId>", "known address", "The same for the ValidationRegistry."},
+		Doc{reputationPrefix + "<chainId>", "known address", "Addresses of the ReputationRegistry."},
+		Doc{validationPrefix + "<chainId>", "known address", "Addresses of the ValidationRegistry."},
 		Doc{explorerPrefix + "<chainId>", "",
 			"Block explorer of a chain, as in https://basescan.org, to which pages link. Known chains have one."})
 }
