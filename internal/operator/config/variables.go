@@ -131,9 +131,9 @@ func listVariables() []variable {
 				return ""
 			}},
 		{"HERALD_STDIO_COMMANDS", "",
-			`Commands that registrations may name, as JSON: [["/usr/bin/agent","--stdio"]]. Every element must ` +
-				`match. "8453:42=/usr/bin/agent" allows the command for that agent only. Without this prefix, ` +
-				`anybody may register an agent that names the command.`, false, setCommands},
+			`Commands that registrations may name, as JSON: [["/usr/bin/agent","--stdio"]]. A registration must name the ` +
+				`same program and arguments. "8453:42=/usr/bin/agent" as the program allows it for that agent only. Without this ` +
+				`prefix, anybody may register an agent that names the command.`, false, setCommands},
 		{"HERALD_TOOLS", "",
 			"Tools that a job may name, in addition to agent.receive* and their aliases.", false, setTools},
 		{"HERALD_TOOL_ALIASES", "",
