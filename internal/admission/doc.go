@@ -9,7 +9,7 @@
 //  4. AdmitRate: the rate in the agent's policy allows a call now.
 //  5. AdmitOrigin: the endpoint's origin accepts another call (origins.go, package ratelimit).
 //
-// A Pass is what an attempt got at the gates: reserved worker time and group permits. Leave gives everything back.
+// A Pass has the worker time and the group permits that an attempt got at the gates. Leave gives both back.
 //
 // A refusal is a free wait (outcome.Pause): it costs the delivery no attempt, and its text is the sentence that the
 // log, the page and the API show. Package delivery asks each gate when it knows what the gate needs: the agent after

@@ -49,7 +49,7 @@ func New(cfg Config) (*Gates, error) {
 // the limiters of origins closes these.
 func (g *Gates) Close() {
 	if g != nil {
-		g.groups.close()
+		g.groups.closeLimiters()
 	}
 }
 
@@ -61,7 +61,7 @@ func (g *Gates) NoteOutcome(agent store.Agent, ok bool) {
 	}
 }
 
-// Pass is what one attempt got at the gates. It is not safe for concurrent use, except CheckFiles. The methods of a nil
+// Pass has the worker time and the group permits that one attempt got at the gates. It is not safe for concurrent use, except CheckFiles. The methods of a nil
 // Pass admit the attempt and count nothing: a member of a batch has none, because it uses its leader's.
 type Pass struct {
 	gates    *Gates

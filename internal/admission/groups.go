@@ -123,7 +123,7 @@ func newGroups(cfg Config) (*groups, error) {
 	return g, err
 }
 
-func (g *groups) close() {
+func (g *groups) closeLimiters() {
 	if g == nil {
 		return
 	}

@@ -149,7 +149,7 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 	if err := a.openEfforts(cfg, reg, o); err != nil {
 		return err
 	}
-	a.admission, err = admission.New(admission.Config{Slots: cfg.Concurrency, Efforts: a.efforts, Origins: a.origins(),
+	a.admission, err = admission.New(admission.Config{Slots: cfg.Concurrency, Efforts: a.efforts, Origins: a.originLimits(),
 		Logger: o.Logger})
 	if err != nil {
 		return err
@@ -161,7 +161,7 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 		return err
 	}
 	a.tokens = parts.Authorizer
-	a.direct, err = delivery.NewDirectCaller(delivery.DirectConfig{Caller: a.pool, Origins: a.origins(), MayRun: cfg.MayRun,
+	a.direct, err = delivery.NewDirectCaller(delivery.DirectConfig{Caller: a.pool, Origins: a.originLimits(), MayRun: cfg.MayRun,
 		Metrics: metrics, CallTimeout: cfg.CallTimeout, Logger: o.Logger})
 	if err != nil {
 		return err
@@ -253,8 +253,8 @@ func (a *assembly) openLimiters(cfg *config.Config, o Options) (err error) {
 	return err
 }
 
-// origins returns the limits that openLimiters opened.
-func (a *assembly) origins() admission.Origins {
+// originLimits returns the limits that openLimiters opened.
+func (a *assembly) originLimits() admission.Origins {
 	o := admission.Origins{Limiter: a.limits}
 	if a.unbound != nil {
 		o.Unbound = a.unbound

@@ -103,7 +103,7 @@ func (a *assembly) identify(ctx context.Context, token secret.Secret) (operator.
 type liveView struct{ *assembly }
 
 func (v liveView) Breaker(endpoint string) string {
-	return v.origins().DescribeBreaker(endpoint)
+	return v.originLimits().DescribeBreaker(endpoint)
 }
 
 func (v liveView) Effort(ctx context.Context, agent store.Agent) *effort.Usage {

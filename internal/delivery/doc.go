@@ -9,7 +9,7 @@
 //	check.go     checkDelivery       checks that the event is real and confirmed, and the agent enabled
 //	resolve.go   resolveEndpoint     finds the agent's endpoint; package auth adds the credential
 //	fetch.go     fetchContent        fetches and verifies the feedback file
-//	permit.go    releasePermit       tells the breaker of the endpoint how the call ended
+//	permit.go    releasePermit       releases the permit and reports the call's result to the breaker
 //	prepare.go   prepareCall         lists the agent's tools and fits the arguments to one of them (fit.go)
 //	batch.go     gatherBatch         adds other deliveries of the agent (batch_followers.go, batch_answer.go)
 //	call.go      callTool            calls the tool

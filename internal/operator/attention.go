@@ -54,19 +54,19 @@ func (v Overview) NeedsAttention() []Need {
 	for status, words := range map[store.Status]string{store.Rejected: "rejected", store.Dead: "given up (dead)"} {
 		n := v.EndedLastHour[status]
 		add(Need{About: "deliveries", Count: n, Status: string(status), EndedSince: "1h",
-			Text: count(n, "delivery was", "deliveries were") + " " + words + " in the last hour"})
+			Text: countWords(n, "delivery was", "deliveries were") + " " + words + " in the last hour"})
 	}
 	for state, words := range map[string]string{store.StateFailed: "failed in the latest call",
 		store.StateNeedsAuth: "without the credential that is required"} {
 		add(Need{About: "agents", Count: v.Agents[state], AgentState: state, Command: "worker agent list --state " + state,
-			Text: count(v.Agents[state], "agent", "agents") + " " + words})
+			Text: countWords(v.Agents[state], "agent", "agents") + " " + words})
 	}
 	add(Need{About: "agents", Count: int64(v.OpenBreakers), Command: "worker agent list --sort failing",
-		Text: count(int64(v.OpenBreakers), "circuit breaker is", "circuit breakers are") +
+		Text: countWords(int64(v.OpenBreakers), "circuit breaker is", "circuit breakers are") +
 			" open: Herald pauses the calls to an endpoint that fails"})
 	for words, n := range map[string]int64{"expired": v.TokensExpired, "expiring within 7 days": v.TokensSoon} {
 		add(Need{About: "tokens", Count: n, Command: "worker token list",
-			Text: count(n, "stored token is", "stored tokens are") + " " + words})
+			Text: countWords(n, "stored token is", "stored tokens are") + " " + words})
 	}
 	order := []string{"workers", "deliveries", "agents", "tokens"}
 	slices.SortStableFunc(needs, func(a, b Need) int {
@@ -76,10 +76,10 @@ func (v Overview) NeedsAttention() []Need {
 	return needs
 }
 
-func countDeliveries(n int64) string { return count(n, "delivery is", "deliveries are") }
+func countDeliveries(n int64) string { return countWords(n, "delivery is", "deliveries are") }
 
-// count returns a number and the words for one or for many.
-func count(n int64, one, many string) string {
+// countWords returns a number and the words for one or for many.
+func countWords(n int64, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}

@@ -39,7 +39,7 @@ func (o *Operator) Find(ctx context.Context, what string) (found MatchList, err 
 		return found, cmp.Or(err, error(NewMisuse("name what to find")))
 	}
 	found.Matches = []Match{}
-	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error { return found.search(ctx, st, what) })
+	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error { return found.searchAll(ctx, st, what) })
 	if err == nil && len(found.Matches) == 0 {
 		err = &NotFoundError{fmt.Sprintf("nothing is known of %.80q: it is no id or key of a delivery, no transaction or client of one, "+
 			"and no agent's CHAIN:AGENT or beginning of its name", what)}
@@ -47,7 +47,7 @@ func (o *Operator) Find(ctx context.Context, what string) (found MatchList, err 
 	return found, err
 }
 
-func (l *MatchList) search(ctx context.Context, st *Session, what string) error {
+func (l *MatchList) searchAll(ctx context.Context, st *Session, what string) error {
 	if id, err := uuid.Parse(what); err == nil {
 		return l.addDelivery(st.Delivery(ctx, id))
 	}

@@ -22,22 +22,22 @@ const (
 // identify the attempt: if Acquire is repeated with the same token, it uses no further permit. The error is a
 // *RefusedError, the error of ctx, ErrClosed, or names an empty argument.
 func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (*Permit, error) {
-	return l.acquire(ctx, origin, endpoint, token, 0)
+	return l.acquireGap(ctx, origin, endpoint, token, 0)
 }
 
 // AcquireRate grants one call of a caller with a rate of its own: at most one call in each period of 1/perSecond, for
 // all workers together. token identifies the attempt, as for Acquire. AcquireRate does not wait: the error of a call
 // that is too early is a *RefusedError with its return time. name must differ from all origins.
 func (l *Limiter) AcquireRate(ctx context.Context, name, token string, perSecond float64) error {
-	permit, err := l.acquire(ctx, name, name, token, max(1, int64(1e6/perSecond)))
+	permit, err := l.acquireGap(ctx, name, name, token, max(1, int64(1e6/perSecond)))
 	if permit != nil {
 		permit.Release(ctx, Neutral)
 	}
 	return err
 }
 
-// acquire is Acquire with a question's gap. If gap is not 0, it does not wait for a permit.
-func (l *Limiter) acquire(ctx context.Context, origin, endpoint, token string, gap int64) (*Permit, error) {
+// acquireGap is Acquire with a question's gap. If gap is not 0, it does not wait for a permit.
+func (l *Limiter) acquireGap(ctx context.Context, origin, endpoint, token string, gap int64) (*Permit, error) {
 	if origin == "" || endpoint == "" || token == "" {
 		return nil, errors.New("ratelimit: an origin, an endpoint and a token are needed")
 	}

@@ -63,7 +63,7 @@ func (a *API) listGroups(r *request) (any, error) {
 	return a.Operator.ShowGroups(r.Context(), r.joinStatuses(), r.text("endedSince"))
 }
 
-func (a *API) find(r *request) (any, error) { return a.Operator.Find(r.Context(), r.text("text")) }
+func (a *API) findText(r *request) (any, error) { return a.Operator.Find(r.Context(), r.text("text")) }
 
 func (a *API) showDelivery(r *request) (any, error) {
 	return a.Operator.ShowDelivery(r.Context(), r.PathValue("id"))

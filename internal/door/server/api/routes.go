@@ -84,7 +84,7 @@ func (a *API) listOperations() []operation {
 		{method: "GET", path: "/v1/groups", id: "listGroups", scope: read, answer: a.listGroups,
 			summary: "Group deliveries that failed, wait or are held by reason and sentence: their error without ids, numbers and URLs.",
 			query:   []parameter{statusParameter, endedParameter}, answers: answers[operator.GroupList](200)},
-		{method: "GET", path: "/v1/find", id: "find", scope: read, answer: a.find, also: []int{404},
+		{method: "GET", path: "/v1/find", id: "find", scope: read, answer: a.findText, also: []int{404},
 			summary: "Find a delivery, transaction, client or agent by anything that names it.",
 			query: []parameter{{name: "text", description: "A delivery's id or key, a transaction's hash, a client's address, an agent " +
 				"(CHAIN:AGENT), or the beginning of its server's name."}}, answers: answers[operator.MatchList](200)},

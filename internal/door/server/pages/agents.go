@@ -159,7 +159,7 @@ func (p *Pages) listOf(r *request, s operator.Selection) (t deliveryTable, err e
 	if err != nil {
 		return t, err
 	}
-	return p.tabulate(r.Context(), rows.Deliveries)
+	return p.makeTable(r.Context(), rows.Deliveries)
 }
 
 func (p *Pages) enableAgent(r *request) (answer, error) {

@@ -37,7 +37,7 @@ type column struct {
 // bar is one part of a column.
 type bar struct{ Class, Y, Height string }
 
-func percent(part, whole float64) string { return fmt.Sprintf("%.2f%%", 100*part/whole) }
+func formatPercent(part, whole float64) string { return fmt.Sprintf("%.2f%%", 100*part/whole) }
 
 // layOut sets the positions and the texts of the chart's columns.
 func (c *chart) layOut() *chart {
@@ -50,7 +50,7 @@ func (c *chart) layOut() *chart {
 	}
 	for i := range c.Columns {
 		col, n, below := &c.Columns[i], float64(len(c.Columns)), int64(0)
-		col.X, col.Width = percent(float64(i)+.1, n), percent(.8, n)
+		col.X, col.Width = formatPercent(float64(i)+.1, n), formatPercent(.8, n)
 		var words []string
 		for k, class := range []string{"good", "wait", "bad"} {
 			if c.Names[k] == "" {
@@ -59,12 +59,12 @@ func (c *chart) layOut() *chart {
 			words = append(words, fmt.Sprintf("%s %s", showCount(col.Counts[k]), c.Names[k]))
 			if below += col.Counts[k]; col.Counts[k] > 0 {
 				most := float64(c.Most)
-				col.Bars = append(col.Bars, bar{class, percent(most-float64(below), most), percent(float64(col.Counts[k]), most)})
+				col.Bars = append(col.Bars, bar{class, formatPercent(most-float64(below), most), formatPercent(float64(col.Counts[k]), most)})
 			}
 		}
 		if col.P95Ms != nil && *c.Slowest > 0 {
 			words = append(words, "p50 "+showMillis(col.P50Ms), "p95 "+showMillis(col.P95Ms))
-			col.P50Y, col.P95Y = percent(*c.Slowest-*col.P50Ms, *c.Slowest), percent(*c.Slowest-*col.P95Ms, *c.Slowest)
+			col.P50Y, col.P95Y = formatPercent(*c.Slowest-*col.P50Ms, *c.Slowest), formatPercent(*c.Slowest-*col.P95Ms, *c.Slowest)
 		}
 		col.Text = strings.Join(words, ", ")
 	}

@@ -43,21 +43,21 @@ func (p *Pages) showClient(r *request) (answer, error) {
 			byAgent[agentOf(d)] = i
 			page.Agents = append(page.Agents, written{Last: d})
 		}
-		page.Agents[i].count(d.Status)
+		page.Agents[i].addStatus(d.Status)
 		if !slices.Contains(page.Chains, d.ChainID) {
 			page.Chains = append(page.Chains, d.ChainID)
 		}
 	}
 	slices.SortStableFunc(page.Agents, func(a, b written) int { return cmp.Compare(b.Count, a.Count) })
 	page.Agents = page.Agents[:min(pageRows, len(page.Agents))]
-	if page.Latest, err = p.tabulate(r.Context(), list.Deliveries); err != nil {
+	if page.Latest, err = p.makeTable(r.Context(), list.Deliveries); err != nil {
 		return answer{}, err
 	}
 	page.Latest.Rows = page.Latest.Rows[:min(pageRows, page.Shown)]
 	return answer{page: "client", title: "Client " + shortenHex(address), content: page}, nil
 }
 
-func (w *written) count(s store.Status) {
+func (w *written) addStatus(s store.Status) {
 	w.Count++
 	switch {
 	case s == store.Delivered:

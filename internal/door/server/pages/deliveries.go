@@ -87,7 +87,7 @@ func (p *Pages) listDeliveries(r *request) (answer, error) {
 	}
 	page := deliveriesPage{Search: newSearch(s), First: cursor <= 0,
 		Searching: s != operator.Selection{}, Statuses: operator.AllStatuses(), Reasons: outcome.Reasons()}
-	if page.Table, err = p.tabulate(r.Context(), list.Deliveries); err != nil {
+	if page.Table, err = p.makeTable(r.Context(), list.Deliveries); err != nil {
 		return answer{}, err
 	}
 	for _, k := range operator.AllKinds() {
@@ -127,7 +127,7 @@ type foundMatch struct {
 }
 
 // find redirects to the page of the only match, or lists several matches.
-func (p *Pages) find(r *request) (answer, error) {
+func (p *Pages) findText(r *request) (answer, error) {
 	asked := r.URL.Query().Get("q")
 	list, err := p.Operator.Find(r.Context(), asked)
 	if err != nil {

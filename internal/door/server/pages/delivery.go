@@ -85,7 +85,7 @@ func listSteps(a store.Attempt, longest int64) []stepView {
 		if k := i - 1; k >= 0 && k < len(a.StepMicros) { // the claim is not timed
 			took := int64(a.StepMicros[k])
 			steps[i].Took = showMillis(float64(took) / 1000)
-			steps[i].X, steps[i].Width = percent(float64(before), float64(longest)), percent(float64(took), float64(longest))
+			steps[i].X, steps[i].Width = formatPercent(float64(before), float64(longest)), formatPercent(float64(took), float64(longest))
 			before += took
 		}
 	}
@@ -236,7 +236,7 @@ type deliveryTable struct {
 // Name returns the name of the agent of a delivery, or "".
 func (t deliveryTable) Name(d store.Delivery) string { return t.names[agentOf(d)] }
 
-func (p *Pages) tabulate(ctx context.Context, rows []store.Delivery) (t deliveryTable, err error) {
+func (p *Pages) makeTable(ctx context.Context, rows []store.Delivery) (t deliveryTable, err error) {
 	agents := make([]store.Agent, len(rows))
 	for i, d := range rows {
 		agents[i] = agentOf(d)

@@ -105,7 +105,7 @@ func (p *Pages) Routes() []server.Route {
 		{Path: "/{$}", Handle: p.page(p.showOverview)},
 		{Path: "/deliveries", Handle: p.page(p.listDeliveries)},
 		{Path: "/deliveries/groups", Handle: p.page(p.listGroups)},
-		{Path: "/find", Handle: p.page(p.find)},
+		{Path: "/find", Handle: p.page(p.findText)},
 		{Path: "/deliveries/move", Handle: p.page(p.countMove)},
 		{Path: "/deliveries/{id}", Handle: p.page(p.showDelivery)},
 		{Path: "/clients/{address}", Handle: p.page(p.showClient)},
