@@ -50,7 +50,7 @@ func listVariables() []variable {
 				"Postgres.", true,
 			setDatabaseURL(func(c *Config) *secret.Secret { return &c.DatabaseURL })},
 		{"HERALD_LEADER_DATABASE_URL", "",
-			"The same database without a pooler, if DATABASE_URL leads to a pooler in transaction mode " +
+			"URL of the same database without the pooler, if DATABASE_URL leads to a pooler in transaction mode " +
 				"(docs/operator/scaling.md).", true, setDatabaseURL(func(c *Config) *secret.Secret { return &c.LeaderURL })},
 		{"HERALD_QUEUE", "",
 			"embedded: the worker starts its own Redis although DATABASE_URL is set (one worker only). redis: " +
@@ -88,8 +88,8 @@ func listVariables() []variable {
 			"Time limit of a call to an agent. A job's timeoutMs cannot exceed it.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.CallTimeout }, time.Second, time.Hour)},
 		{"HERALD_LEASE", "2m",
-			"How long a worker's claim is valid. Another worker continues a crashed worker's delivery after " +
-				"this time.", false,
+			"How long a worker's claim on a delivery is valid. If the worker crashes, another one continues the " +
+				"delivery after this time.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.Lease }, time.Second, 24*time.Hour)},
 		{"HERALD_LEASE_MARGIN", "1m",
 			"Least time by which a lease exceeds the time limit of the call.", false,
@@ -111,14 +111,14 @@ func listVariables() []variable {
 			"Calls per second to one origin, from all workers together. Further calls wait (throttled).", false,
 			setNumber(func(c *Config) *int { return &c.EndpointRate }, 1, 1000000)},
 		{"HERALD_EFFORT_BUDGET", "60s",
-			"Worker time that one agent may use per minute, from all workers together: calls, connections, " +
-				"tool lists, files. Further deliveries wait (over_budget). 0 or off: no limit.", false,
+			"Time that all workers together may spend on one agent per minute: on calls, connections, tool lists and " +
+				"files. Further deliveries wait (over_budget). 0 or off: no limit.", false,
 			setEffortBudget},
 		{"HERALD_BATCH", "50",
 			"Maximum number of deliveries in one call of agent.receiveFeedbackBatch. 1: each is sent alone.", false,
 			setNumber(func(c *Config) *int { return &c.Batch }, 1, 50)},
 		{"HERALD_ALLOW_NETWORKS", "",
-			"Private networks, as in 10.1.0.0/16, in which agents and their files may be, also with plain http.",
+			"Private networks, as in 10.1.0.0/16. Agents and files may be there, also with plain http.",
 			false, setNetworks},
 		{"HERALD_ALLOW_HTTP", "false",
 			"true: addresses of agents and files may use plain http.", false,
@@ -131,9 +131,9 @@ func listVariables() []variable {
 				return ""
 			}},
 		{"HERALD_STDIO_COMMANDS", "",
-			`Commands that registrations may name, as JSON: [["/usr/bin/agent","--stdio"]]. A registration must name the ` +
-				`same program and arguments. "8453:42=/usr/bin/agent" as the program allows it for that agent only. Without this ` +
-				`prefix, anybody may register an agent that names the command.`, false, setCommands},
+			`Commands that Herald may start as agents, as JSON: [["/usr/bin/agent","--stdio"]]. A registration must name ` +
+				`the same program and arguments. ["8453:42=/usr/bin/agent"] allows a command to agent 8453:42 only. Without ` +
+				`such a prefix, anybody's agent may name the command.`, false, setCommands},
 		{"HERALD_TOOLS", "",
 			"Tools that a job may name, in addition to agent.receive* and their aliases.", false, setTools},
 		{"HERALD_TOOL_ALIASES", "",
@@ -151,7 +151,7 @@ func listVariables() []variable {
 				"file is delivered, with the result of the verification.", false,
 			setOneOf(func(c *Config) *string { return &c.HashPolicy }, "strict", "require", "annotate")},
 		{"HERALD_BINDING", "warn",
-			"Treatment of agents whose endpoint does not confirm them (docs/agent.md#be-found). warn: all " +
+			"What happens to agents whose endpoint does not confirm them (docs/agent.md#be-found). warn: all " +
 				"such agents of one origin share one call at a time and a tenth of HERALD_ENDPOINT_RATE. require: " +
 				"their deliveries are rejected (endpoint_unverified). off: Herald does not check. A job's " +
 				"action.endpoint counts as unconfirmed, unless the servers file has the same URL.", false,
@@ -178,8 +178,8 @@ func listVariables() []variable {
 			"Chains whose events the worker itself reads, as in 8453,1, from the newest block on. Each needs " +
 				"RPC_URL_<id> and one more Postgres connection.", false, setWatch},
 		{"HERALD_CONFIRMATIONS", "",
-			"How deep an event's block must be before Herald calls the agent: a duration, a number of blocks, safe or " +
-				"finalized. One value is for all chains, as in 6s. For single chains: 8453=6s,1=6,10=safe. Defaults: " +
+			"How long Herald waits after an event's block: a duration, a number of blocks, or until the block is safe " +
+				"or finalized. 6s is for all chains, 8453=6s,1=6,10=safe for single chains. Defaults: " +
 				"docs/reference/chains.md.", false, setConfirmations},
 		{"HERALD_ORDER", "strict",
 			"strict: Herald calls one client's deliveries to an agent one at a time, in the order of the " +
@@ -192,7 +192,7 @@ func listVariables() []variable {
 			"Key that signs the posts to HERALD_ALERT_URL (Standard Webhooks): whsec_ and 24 to 64 bytes " +
 				"in base64. It is required with that URL.", true, setAlertSecret},
 		{"HERALD_DISABLE_AFTER", "120h",
-			"Herald disables an agent if all calls to it failed for this time. There must be two or more, and one " +
+			"Herald disables an agent if all calls to it failed for this time: two calls or more, one of them " +
 				"within the last day. 0: never.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.DisableAfter }, 0, 10*365*24*time.Hour)},
 		{"HERALD_DATA", "",
@@ -225,7 +225,7 @@ func Docs() []Doc {
 	return append(out,
 		Doc{rpcPrefix + "<chainId>", "",
 			"JSON-RPC URLs of a chain, separated by commas, the preferred one first. A ws:// or wss:// URL also " +
-				"announces new blocks at once. Without it, deliveries of that chain are held (chain_unconfigured). Also as …_FILE."},
+				"announces new blocks at once. Without a URL, deliveries of that chain are held (chain_unconfigured). Also as RPC_URL_<chainId>_FILE."},
 		Doc{identityPrefix + "<chainId>", "known address",
 			"Addresses of the chain's IdentityRegistry, separated by commas. The first is the default for jobs that name none."},
 		Doc{reputationPrefix + "<chainId>", "known address", "Addresses of the ReputationRegistry."},
