@@ -72,14 +72,14 @@ func listVariables() []variable {
 			"Password of the pages (with any user name) and bearer token of the API.", true,
 			func(c *Config, s string) string { c.APIToken = secret.New(s); return "" }},
 		{"HERALD_KEYSET", "",
-			"Keys that encrypt stored secrets (a Tink keyset in base64). It is required with DATABASE_URL. " +
+			"Keyset (Tink, in base64) that encrypts stored secrets. It is required with DATABASE_URL. " +
 				"Otherwise the worker creates one in HERALD_DATA.", true, setKeyset},
 		{"HERALD_MASTER_KEY", "",
 			"Key that decrypts a wrapped keyset: 32 bytes in base64 or hex.", true,
 			func(c *Config, s string) string { c.MasterKey = secret.New(s); return "" }},
 		{"HERALD_CONCURRENCY", "32",
 			"Number of deliveries that this worker works on at a time (slots). Agents without a success in " +
-				"the last hour share half of them.", false,
+				"the last hour get at most half of the slots.", false,
 			setNumber(func(c *Config) *int { return &c.Concurrency }, 1, 10000)},
 		{"HERALD_DB_POOL", "40",
 			"Maximum number of Postgres connections for deliveries. It must exceed HERALD_CONCURRENCY.", false,
@@ -183,8 +183,8 @@ func listVariables() []variable {
 				"docs/reference/chains.md.", false, setConfirmations},
 		{"HERALD_ORDER", "strict",
 			"strict: Herald calls one client's deliveries to an agent one at a time, in the order of the " +
-				"feedback. off: it calls each as soon as possible, but responses after their feedback. Set the " +
-				"same on every worker.", false, setOrder},
+				"feedback. off: it delivers each event as soon as possible, but a response after its feedback. " +
+				"Set the same on every worker.", false, setOrder},
 		{"HERALD_ALERT_URL", "",
 			"URL to which Herald posts changes of agents, and deliveries that die or are held " +
 				"(docs/operator/alerts-and-traces.md). It may be private and plain http.", true, setAlertURL},
@@ -225,9 +225,11 @@ func Docs() []Doc {
 	return append(out,
 		Doc{rpcPrefix + "<chainId>", "",
 			"JSON-RPC URLs of a chain, separated by commas, the preferred one first. A ws:// or wss:// URL also " +
-				"announces new blocks at once. Without a URL, deliveries of that chain are held (chain_unconfigured). Also as RPC_URL_<chainId>_FILE."},
+				"announces new blocks at once. Without a URL, deliveries of that chain are held (chain_unconfigured). Also as " +
+				rpcPrefix + "<chainId>_FILE."},
 		Doc{identityPrefix + "<chainId>", "known address",
-			"Addresses of the chain's IdentityRegistry, separated by commas. The first is the default for jobs that name none."},
+			"Addresses of the chain's IdentityRegistry, separated by commas. The first is the default for jobs that name " +
+				"no registry."},
 		Doc{reputationPrefix + "<chainId>", "known address", "Addresses of the ReputationRegistry."},
 		Doc{validationPrefix + "<chainId>", "known address", "Addresses of the ValidationRegistry."},
 		Doc{explorerPrefix + "<chainId>", "",
