@@ -50,7 +50,7 @@ func listVariables() []variable {
 				"Postgres.", true,
 			setDatabaseURL(func(c *Config) *secret.Secret { return &c.DatabaseURL })},
 		{"HERALD_LEADER_DATABASE_URL", "",
-			"URL of the same database without the pooler, if DATABASE_URL leads to a pooler in transaction mode " +
+			"URL of the database itself, if DATABASE_URL leads to a pooler in transaction mode " +
 				"(docs/operator/scaling.md).", true, setDatabaseURL(func(c *Config) *secret.Secret { return &c.LeaderURL })},
 		{"HERALD_QUEUE", "",
 			"embedded: the worker starts its own Redis although DATABASE_URL is set (one worker only). redis: " +
@@ -196,11 +196,11 @@ func listVariables() []variable {
 				"within the last day. 0: never.", false,
 			setDuration(func(c *Config) *time.Duration { return &c.DisableAfter }, 0, 10*365*24*time.Hour)},
 		{"HERALD_DATA", "",
-			"Folder of the Postgres and Redis that the worker starts. Default $XDG_STATE_HOME/herald; as root " +
-				"/var/lib/herald.", false,
+			"Folder of the Postgres and Redis that the worker starts. Default: $XDG_STATE_HOME/herald, or " +
+				"/var/lib/herald as root.", false,
 			func(c *Config, s string) string { c.DataDir = s; return "" }},
 		{"HERALD_CACHE", "",
-			"Folder for downloaded programs. Default $XDG_CACHE_HOME/herald; as root /var/cache/herald.", false,
+			"Folder for downloaded programs. Default: $XDG_CACHE_HOME/herald, or /var/cache/herald as root.", false,
 			func(c *Config, s string) string { c.CacheDir = s; return "" }},
 		{"HERALD_LOG_LEVEL", "info", "debug, info, warn or error.", false,
 			setOneOf(func(c *Config) *string { return &c.LogLevel }, "debug", "info", "warn", "error")},
