@@ -209,8 +209,12 @@ func TestStopDuringACall(t *testing.T) {
 	}
 
 	// Without a worker, a command starts only Postgres, and waits for it for at most its timeout.
-	if b, err = backend.Attach(t.Context(), cfg, time.Millisecond, slog.New(slog.DiscardHandler)); err == nil ||
-		!strings.Contains(err.Error(), "did not start in time") || !strings.Contains(err.Error(), "--timeout") {
+	// A process that a parallel test has just forked shares the lock of the data folder until it runs its program.
+	heraldtest.Await(t, "the lock to be free", func() bool {
+		b, err = backend.Attach(t.Context(), cfg, time.Millisecond, slog.New(slog.DiscardHandler))
+		return err == nil || !strings.Contains(err.Error(), "is held by")
+	})
+	if err == nil || !strings.Contains(err.Error(), "did not start in time") || !strings.Contains(err.Error(), "--timeout") {
 		t.Fatalf("%+v, %v", b, err)
 	}
 	b, err = backend.Attach(t.Context(), cfg, time.Minute, slog.New(slog.DiscardHandler))
