@@ -137,7 +137,7 @@ func (w *canaryWorld) lookAtPages() {
 		if page, query, ok := strings.Cut(path, "?"); ok && !asked[path] && strings.HasPrefix(page, "/") && !strings.HasPrefix(page, "/monitor/") {
 			// The same list with another filter shows the same rows. Some of each are enough.
 			shape := value.ReplaceAllString(page+"?"+query, "")
-			if lists[shape]++; lists[shape] > 12 {
+			if lists[shape]++; lists[shape] > 4 {
 				return
 			}
 		}

@@ -29,6 +29,7 @@ import (
 // Redis and its files, Postgres, its dump and its files, run.json, and the stack dump of a worker that crashes during
 // calls. Each search must also find a word that is planted there.
 func TestCanary(t *testing.T) {
+	t.Parallel()
 	w := newCanaryWorld(t)
 	ways, granting := w.ways()
 	w.serve()
