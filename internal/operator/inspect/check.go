@@ -130,10 +130,20 @@ func (c *checker) checkConnection(err error) {
 	case foreign:
 		c.fail("protocol", err, "serve MCP in a revision from 2024-11-05 to 2026-07-28 at exactly this address")
 	case classify.Error(err).Reason == outcome.AuthRequired:
-		c.fail("reachable", err, "accept Herald's signature (HERALD_PUBLIC_URL), or give Herald's operator a credential")
+		c.fail("reachable", err, c.adviseRefused())
 	default:
 		c.fail("reachable", err, "serve MCP at a public https address without redirects, and register exactly this address")
 	}
+}
+
+// adviseRefused returns the remedy for a server that refuses this process as its caller.
+func (c *checker) adviseRefused() string {
+	signed := "did not sign (HERALD_PUBLIC_URL is not set, or no database is available)"
+	if c.signs {
+		signed = "signed with HERALD_PUBLIC_URL=" + c.Settings.PublicURL
+	}
+	return "this process " + signed + ": accept it, or give its operator a credential; " +
+		"if the server accepts another Herald, only that Herald's operator can check the server"
 }
 
 // checkTools finds the receiving tools among the offered ones, and fits samples to their schemas.

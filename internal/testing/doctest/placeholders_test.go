@@ -16,7 +16,6 @@ type substitution struct {
 }
 
 var substitutions = []substitution{
-	{"API_URL=http://127.0.0.1:8080", func(*session) string { return "true" }, "demo.env has the demo's address"},
 	{`"chainId": 8453, "agentId": "42"`, func(*session) string { return `"chainId": 31337, "agentId": "0"` }, "the agent of the demo's first story"},
 	{"8453:42", func(s *session) string { return s.agentName }, "an agent of the demo"},
 	{"RPC_URL_8453=https://…", func(s *session) string { return "RPC_URL_31337=" + s.rpc }, "the demo's chain"},
