@@ -79,7 +79,7 @@ func TestBatchAnswers(t *testing.T) {
 			want: byTurns(unknown)},
 		"an error": {result: func(int, []batchItem) (*mcp.CallToolResult, error) { return mcp.NewToolResultError("no"), nil },
 			want: byTurns(later)}, // one by one, so that a single failure does not end all
-		"hangs": {wrap: hangUp(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), timeout: 300 * time.Millisecond,
+		"hangs": {wrap: hangUp(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), timeout: 500 * time.Millisecond,
 			want: byTurns(unknown)},
 		"dies in the call": {wrap: hangUp(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), want: byTurns(unknown)},
 		"503": {wrap: hangUp(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }),
@@ -118,6 +118,12 @@ func TestBatchAnswers(t *testing.T) {
 				if want == delivered && !strings.Contains(string(d.Result), id.String()) {
 					t.Errorf("item %d keeps %s of the answer", i, d.Result)
 				}
+			}
+			about := w.row(ids[0])
+			hours, err := w.store.AgentStats(t.Context(), store.Agent{ChainID: about.ChainID,
+				Registry: about.IdentityRegistry, ID: about.AgentID}, time.Time{})
+			if p95 := store.SummarizeHours(hours, time.Time{}).P95Ms; err != nil || c.timeout > 0 && *p95 > float64(c.timeout.Milliseconds()) {
+				t.Errorf("the calls took longer than their timeout: %v ms, %v", *p95, err)
 			}
 			for _, id := range ids[1:8] {
 				if d := w.row(id); d.Status != store.Queued || d.Attempts != 0 {

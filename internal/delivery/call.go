@@ -51,7 +51,7 @@ func (e *Executor) callTool(ctx context.Context, a *attempt) (toolAnswer, error)
 		a.pass.Spend(effort.Calls, 1, took-(a.pass.Connecting()-connecting))
 		e.Metrics.countCall(a.calledTool(), err == nil && !answer.IsError, took)
 		if err == nil || classify.Reached(err) {
-			answer.called, answer.took = true, took
+			answer.called, answer.took = true, min(took, timeout) // the timeout ends a little late
 		}
 		return err
 	})

@@ -94,7 +94,7 @@ func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, pass *admis
 	switch {
 	case found.verdict == erc8004.Mismatch && e.HashPolicy != HashAnnotate && c.Job.Action.VerifyFileHash:
 		return file, outcome.Fail(outcome.HashMismatch, fmt.Sprintf("the file is not the one that was hashed: "+
-			"the hash on chain is %s, keccak256 of the file is %s", hash, crypto.Keccak256Hash(doc.Bytes)))
+			"the hash on chain is %s, that of the file is %s", hash, crypto.Keccak256Hash(doc.Bytes)))
 	case found.verdict == erc8004.NotGiven && e.HashPolicy == HashRequire && describeUnproven(doc) != "":
 		return file, outcome.Fail(outcome.HashMismatch,
 			describeUnproven(doc)+" without a hash on chain, and HERALD_HASH_POLICY is require")

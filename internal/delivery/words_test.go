@@ -114,7 +114,7 @@ func TestAttemptsSayWhatToDo(t *testing.T) {
 			c := must(w.gateway.AddFile(another))
 			return rated(w, devnet.Feedback{URI: "ipfs://" + c.String(), Hash: common.HexToHash(onChain)})
 		}, outcome.HashMismatch, "the file's owner has to serve the file that was hashed", []string{"the hash on chain is " + onChain,
-			"keccak256 of the file is " + crypto.Keccak256Hash(another).Hex()}},
+			"that of the file is " + crypto.Keccak256Hash(another).Hex()}},
 		"another tool": {func(w *world) uuid.UUID {
 			return rated(w, devnet.Feedback{}, func(a *agent) { a.tool = "agent.receiveFeedbacks" })
 		}, outcome.ToolNotFound, "the agent has to offer the tool agent.receiveFeedback", []string{"it offers agent.receiveFeedbacks"}},

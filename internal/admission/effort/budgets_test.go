@@ -205,7 +205,7 @@ func TestPrices(t *testing.T) {
 	got := *b.Usage(t.Context(), agent(1))
 	want := Usage{Budget: 60, Left: 60 - 0.901, Calls: 0.5, Connections: 0.1, Listings: 0.3, Fetches: 0.001, Mean: 0.9}
 	heraldtest.Equal(t, "the result", got, want)
-	if text := got.String(); text != "59.1 s left of 60 s a minute; used: calls 0.5 s, listings 0.3 s, connections 0.1 s, fetches 0 s; an attempt takes 900ms" {
+	if text := got.String(); text != "59.1 s left of 60 s a minute; used: calls 0.5 s, listings 0.3 s, connections 0.1 s, fetches 0 s; an attempt takes 0.9 s" {
 		t.Error(text)
 	}
 }

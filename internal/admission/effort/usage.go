@@ -27,7 +27,8 @@ func (u Usage) String() string {
 	used := describeUsed([kindCount]float64{u.Calls * 1e6, u.Connections * 1e6, u.Listings * 1e6, u.Fetches * 1e6, 0})
 	s := fmt.Sprintf("%s left of %s a minute; used: %s", formatMicros(u.Left*1e6), formatMicros(u.Budget*1e6), used)
 	if u.Mean > 0 {
-		s += fmt.Sprintf("; an attempt takes %s", time.Duration(u.Mean*float64(time.Second)).Round(time.Millisecond))
+		s += fmt.Sprintf("; an attempt takes %g s",
+			time.Duration(u.Mean*float64(time.Second)).Round(10*time.Millisecond).Seconds())
 	}
 	return s
 }

@@ -34,7 +34,7 @@ func TestEffort(t *testing.T) {
 	if a := call[operator.Agent](w, 200, "GET", "/v1/agents/8453:1", ""); a.Effort == nil || a.Effort.Left != -15.2 || a.Effort.Calls != 73.1 {
 		t.Errorf("%+v", a.Effort)
 	}
-	const says = "-15.2 s left of 60 s a minute; used: calls 73.1 s, connections 2.1 s; an attempt takes 24.9s"
+	const says = "-15.2 s left of 60 s a minute; used: calls 73.1 s, connections 2.1 s; an attempt takes 24.9 s"
 	if page := w.open(200, "/agents/8453:1"); !strings.Contains(page, says) {
 		t.Errorf("the page does not say %q", says)
 	}

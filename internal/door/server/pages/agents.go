@@ -162,16 +162,12 @@ func (p *Pages) listOf(r *request, s operator.Selection) (t deliveryTable, err e
 	return p.makeTable(r.Context(), rows.Deliveries)
 }
 
-func (p *Pages) enableAgent(r *request) (answer, error) {
-	return p.changeAgent(r, func(ref operator.AgentRef) error {
-		_, err := p.Operator.EnableAgent(r.Context(), ref, r.visitor.Name, true)
-		return err
-	})
-}
+func (p *Pages) enableAgent(r *request) (answer, error)  { return p.switchAgent(r, true) }
+func (p *Pages) disableAgent(r *request) (answer, error) { return p.switchAgent(r, false) }
 
-func (p *Pages) disableAgent(r *request) (answer, error) {
+func (p *Pages) switchAgent(r *request, enabled bool) (answer, error) {
 	return p.changeAgent(r, func(ref operator.AgentRef) error {
-		_, err := p.Operator.EnableAgent(r.Context(), ref, r.visitor.Name, false)
+		_, err := p.Operator.EnableAgent(r.Context(), ref, r.visitor.Name, enabled)
 		return err
 	})
 }

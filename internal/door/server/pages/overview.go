@@ -58,12 +58,9 @@ func describeState(v operator.Overview, hour [3]int64, needs int) string {
 	if hour[0]+hour[2] == 0 {
 		parts[0] = "nothing was delivered and nothing failed in the last hour"
 	}
-	for _, s := range []struct {
-		status store.Status
-		what   string
-	}{{store.Queued, "queued"}, {store.Waiting, "waiting"}, {store.Held, "held"}} {
-		if n := v.Open[s.status]; n > 0 {
-			parts = append(parts, showCount(n)+" "+s.what)
+	for _, status := range []store.Status{store.Queued, store.Waiting, store.Held} {
+		if n := v.Open[status]; n > 0 {
+			parts = append(parts, showCount(n)+" "+string(status))
 		}
 	}
 	begin := "All is well: "
@@ -97,6 +94,8 @@ func listNeeds(all []operator.Need) (needs []need) {
 			shown.URL = "/deliveries?" + encodePairs([]string{"status", n.Status, "reason", n.Reason, "ended_since", n.EndedSince})
 		case n.AgentState != "":
 			shown.URL = "/agents?" + encodePairs([]string{"state", n.AgentState})
+		case n.About == "agents": // open breakers
+			shown.URL = "/agents?sort=failing"
 		}
 		needs = append(needs, shown)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -34,14 +35,14 @@ func TestShowText(t *testing.T) {
 
 // FuzzShowText: hostile text never creates an element or an attribute.
 func FuzzShowText(f *testing.F) {
-	for _, s := range []string{"<b>", "&lt;", "\x00", "\u202e", `"'`, "\xff", "x\ny"} {
+	for _, s := range []string{"<b>", "`worker <b>`", "&lt;", "\x00", "\u202e", `"'`, "\xff", "x\ny"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		for _, html := range []string{string(showText(s)), string(foldText(s)), string(foldJSON(s, json.RawMessage(s)))} {
+		for _, html := range []string{string(showText(s)), string(foldText(s)), string(foldCause(s)), string(foldJSON(s, json.RawMessage(s)))} {
 			rest := html
 			for _, own := range []string{`<span class="hidden-char" title="a character that is not seen">`, `<span class="hidden-char" title="a byte that is no UTF-8">`,
-				"</span>", "<details><summary>", `</summary><pre tabindex="0">`, "</pre></details>", " <small>", "</small>"} {
+				"</span>", "<details><summary>", `</summary><pre tabindex="0">`, "</pre></details>", "<code>", "</code>", " <small>", "</small>"} {
 				rest = strings.ReplaceAll(rest, own, "")
 			}
 			if strings.ContainsAny(rest, "<>\"'") || strings.ContainsRune(rest, '\u202e') || strings.ContainsRune(rest, 0) {
@@ -66,6 +67,39 @@ func TestFold(t *testing.T) {
 	}
 	if got := foldJSON("Job", nil); got != "" {
 		t.Error(got)
+	}
+}
+
+// TestPageWords checks the texts of states that a new installation does not have.
+func TestPageWords(t *testing.T) {
+	t.Parallel()
+	p, err := New(Config{Operator: operator.New(operator.Config{Settings: &config.Config{}})})
+	heraldtest.Must(t, err)
+	why := "the file is not the one that was hashed: the hash on chain is 0x" + strings.Repeat("1", 64) + ", that of the file is 0x" + strings.Repeat("2", 64)
+	ended := deliveryPage{Moments: []moment{{Attempt: &attemptView{Attempt: store.Attempt{Error: why}}}, {Attempt: &attemptView{Attempt: store.Attempt{Error: "another"}}}}}
+	ended.FinishedAt, ended.Error, ended.FileVerification = &time.Time{}, why, "mismatch"
+	v := operator.Overview{OpenBreakers: 2, TokensExpired: 4, Workers: 1, Chains: []operator.ChainProgress{{ChainID: 1, Contract: "0x8004a169fb4a3325136eb29fa0ceb6d2e539a432"}}}
+	agent := agentPage{Chart: &chart{}, Summaries: []summary{{CallSummary: store.CallSummary{Failures: map[outcome.Reason]int{"timeout": 4, "outcome_unknown": 2}}}}}
+	for _, c := range []struct {
+		page    string
+		content any
+		want    []string
+	}{
+		{"delivery", ended, []string{">No call is stored.<", why, ": as above<", ": another<"}},
+		{"agent", agent, []string{">2 outcome_unknown, 4 timeout<"}},
+		{"overview", overviewPage{Overview: v, Chart: &chart{}, Needs: listNeeds(v.NeedsAttention())}, []string{
+			`<a href="/agents?sort=failing">2 circuit breakers are open: `, "4 stored tokens are expired: <code>", `<small class="id">0x8004…a432<`,
+			">delivered a minute, last 5 minutes<", ">none</span>"}},
+		{"groups", groupsPage{GroupList: operator.GroupList{Groups: []store.Group{{Sentence: "it is disabled: `worker agent enable` releases <b>"}}}},
+			[]string{"it is disabled: <code>worker agent enable</code> releases &lt;b&gt;"}},
+	} {
+		var out strings.Builder
+		heraldtest.Must(t, p.templates[c.page].Execute(&out, layout{Page: c.page, Content: c.content}))
+		for _, want := range c.want {
+			if strings.Count(out.String(), want) != 1 {
+				t.Errorf("%s does not say %q once: %s", c.page, want, out.String())
+			}
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"html"
 	"html/template"
 	"net/url"
+	"regexp"
 	"strings"
 	"time"
 	"unicode"
@@ -17,14 +18,14 @@ import (
 )
 
 const (
-	maxInline = 160   // characters of a stranger's text that are shown before the rest is folded
+	maxInline = 240   // characters of a stranger's text that are shown before the rest is folded
 	maxShown  = 20000 // maximum of its characters on a page
 )
 
 func (p *Pages) templateFuncs(links map[string]string) template.FuncMap {
 	return template.FuncMap{
 		"static": func(name string) string { return links[name] },
-		"text":   showText, "fold": foldText, "json": foldJSON, "pretty": showJSON, "brief": showBrief,
+		"text":   showText, "fold": foldText, "cause": foldCause, "json": foldJSON, "pretty": showJSON, "brief": showBrief,
 		"time": showTime, "ago": showAgo, "seconds": showSeconds, "millis": showMillis, "count": showCount,
 		"explore": p.explore,
 		"link":    linkAgent, "short": shortenHex, "chain": nameChain, "client": linkClient,
@@ -130,6 +131,14 @@ func foldText(v any) template.HTML {
 	head := string(first[:min(len(first), maxInline)])
 	return `<details><summary>` + showText(strings.ReplaceAll(head, "\n", " ")+"…") + template.HTML(fmt.Sprintf(` <small>%d characters</small>`, len(first))) +
 		`</summary><pre tabindex="0">` + showText(cutShown(first)) + `</pre></details>`
+}
+
+// namedCommand is a command in the text of an error, in escaped HTML.
+var namedCommand = regexp.MustCompile("`(worker [^`<>]*)`")
+
+// foldCause returns an error as foldText does, with the commands that it names in the font of code.
+func foldCause(v any) template.HTML {
+	return template.HTML(namedCommand.ReplaceAllString(string(foldText(v)), "<code>$1</code>")) //nolint:gosec // escaped
 }
 
 func cutShown(s []rune) string {
