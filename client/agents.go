@@ -80,8 +80,8 @@ func (c *Client) DisableAgent(ctx context.Context, name string) error {
 	return err
 }
 
-// EnableAgent delivers to the agent again. It returns how many deliveries it released, which were held because the agent
-// was disabled.
+// EnableAgent delivers to the agent again. It returns how many deliveries it released, which were held because the
+// agent was disabled.
 func (c *Client) EnableAgent(ctx context.Context, name string) (released int, err error) {
 	return c.changeAgent(ctx, name, "enable")
 }

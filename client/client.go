@@ -1,15 +1,16 @@
 // Package client is the Go client of Herald's HTTP API (docs/reference/api.md). It uses only the standard library.
 //
-// An indexer sends jobs: [Client.Enqueue] sends one, [Client.EnqueueMany] and [Client.EnqueueStream] send many. A job is
-// any value whose JSON has the form of docs/reference/jobs.md; Herald validates it. Enqueueing the same job again changes
-// nothing, because Herald recognises it. Therefore a call that failed can always be repeated.
+// An indexer sends jobs: [Client.Enqueue] sends one, [Client.EnqueueMany] and [Client.EnqueueStream] send many. A job
+// is any value whose JSON has the form of docs/reference/jobs.md; Herald validates it. Enqueueing the same job again
+// changes nothing, because Herald recognises it. Therefore a call that failed can always be repeated.
 //
 // [Client.Get] and [Client.Deliveries] read deliveries, [Client.Wait] waits for the end of one, and [Client.Events]
-// follows all changes. [Client.Replay] and [Client.Cancel] change one delivery, [Client.ReplayAll] and [Client.CancelAll]
-// all deliveries of a [Selection]. [Client.Agents] reads agents; [Client.DisableAgent] holds an agent's deliveries, and
-// [Client.EnableAgent] releases them.
+// follows all changes. [Client.Replay] and [Client.Cancel] change one delivery, [Client.ReplayAll] and
+// [Client.CancelAll] all deliveries of a [Selection]. [Client.Agents] reads agents; [Client.DisableAgent] holds an
+// agent's deliveries, and [Client.EnableAgent] releases them.
 //
-// A failed call returns an [*Error] if Herald answered. [Error.Temporary] reports whether the same call may succeed later.
+// A failed call returns an [*Error] if Herald answered. [Error.Temporary] reports whether the same call may succeed
+// later.
 package client
 
 import (
@@ -30,8 +31,8 @@ import (
 type Config struct {
 	// URL is the base URL of a worker's HTTP server, such as http://127.0.0.1:8080. Required.
 	URL string
-	// Token is an API token (worker api-token create). Required. It needs the scope enqueue to send jobs, direct for jobs
-	// with their own endpoint, read to read, and operate to change deliveries and agents.
+	// Token is an API token (worker api-token create). Required. It needs the scope enqueue to send jobs, direct for
+	// jobs with their own endpoint, read to read, and operate to change deliveries and agents.
 	Token string
 
 	HTTP *http.Client // default: a client without a timeout; contexts bound the calls

@@ -67,7 +67,8 @@ type Selection struct {
 
 func (s Selection) query() url.Values {
 	q := url.Values{}
-	for name, value := range map[string]string{"agent": s.Agent, "client": s.Client, "transaction": s.Transaction, "key": s.Key,
+	for name, value := range map[string]string{"agent": s.Agent, "client": s.Client,
+		"transaction": s.Transaction, "key": s.Key,
 		"status": s.Status, "reason": s.Reason, "kind": s.Kind, "since": s.Since, "until": s.Until} {
 		if value != "" {
 			q.Set(name, value)
@@ -179,8 +180,8 @@ type MoveReport struct {
 	} `json:"left"`
 }
 
-// ReplayAll queues the selected deliveries again, or counts them. The selection must not be empty. The call lasts as long
-// as the rate requires.
+// ReplayAll queues the selected deliveries again, or counts them. The selection must not be empty. The call lasts as
+// long as the rate requires.
 func (c *Client) ReplayAll(ctx context.Context, s Selection, m Move) (MoveReport, error) {
 	return c.moveAll(ctx, "replay", s, m)
 }

@@ -16,8 +16,8 @@ import (
 type Event struct {
 	// ID is the position in the stream. Events resumes after it.
 	ID string `json:"-"`
-	// Gap: events before this one were dropped, because more than 72 hours passed. The other fields, but for ID, are empty.
-	// Read the deliveries again.
+	// Gap: events before this one were dropped, because more than 72 hours passed. The other fields, but for ID, are
+	// empty. Read the deliveries again.
 	Gap bool `json:"-"`
 
 	At         time.Time `json:"at"`
@@ -43,8 +43,9 @@ const (
 	longestSilence = time.Minute // Herald writes at least every 15 s
 )
 
-// Events calls handle for each change, in order, until ctx ends, handle returns an error, or Herald refuses the request.
-// It returns that error. After an interruption it connects again and resumes, so that handle receives each change once.
+// Events calls handle for each change, in order, until ctx ends, handle returns an error, or Herald refuses the
+// request. It returns that error. After an interruption it connects again and resumes, so that handle receives each
+// change once.
 func (c *Client) Events(ctx context.Context, s EventSelection, handle func(Event) error) error {
 	q := url.Values{"status": s.Statuses}
 	if s.Agent != "" {

@@ -58,7 +58,8 @@ func (c *Client) Enqueue(ctx context.Context, job any) (a Answer, err error) {
 // sends jobs while it receives answers and keeps neither in memory. Jobs for which done was called are decided;
 // after an error, the others may be sent again. done is called in the calling goroutine, next in another one;
 // EnqueueStream returns only after next has returned. Herald ends a stream on which it receives nothing for a minute.
-func (c *Client) EnqueueStream(caller context.Context, next func() (job any, err error), done func(Answer) error) (err error) {
+func (c *Client) EnqueueStream(caller context.Context,
+	next func() (job any, err error), done func(Answer) error) (err error) {
 	ctx, cancel := context.WithCancel(caller)
 	body, feed := io.Pipe()
 	var sent atomic.Int64
@@ -77,13 +78,14 @@ func (c *Client) EnqueueStream(caller context.Context, next func() (job any, err
 	case err != nil && caller.Err() != nil:
 		return fmt.Errorf("herald: %w", caller.Err())
 	case err == nil && (!errors.Is(fault, io.EOF) || answered < sent.Load()):
-		return fmt.Errorf("herald: the stream ended after %d of %d answers: %w", answered, sent.Load(), io.ErrUnexpectedEOF)
+		return fmt.Errorf("herald: the stream ended after %d of %d answers: %w",
+			answered, sent.Load(), io.ErrUnexpectedEOF)
 	}
 	return err
 }
 
-// EnqueueMany sends the jobs that next returns until it returns io.EOF, as EnqueueStream does. It returns the answers of
-// the jobs that Herald refused and of those in conflict: Answer.Line numbers the job, Answer.Error is the reason.
+// EnqueueMany sends the jobs that next returns until it returns io.EOF, as EnqueueStream does. It returns the answers
+// of the jobs that Herald refused and of those in conflict: Answer.Line numbers the job, Answer.Error is the reason.
 func (c *Client) EnqueueMany(ctx context.Context, next func() (job any, err error)) (refused []Answer, err error) {
 	err = c.EnqueueStream(ctx, next, func(a Answer) error {
 		if a.Error != nil {

@@ -144,7 +144,8 @@ func (r *receiver) process(ctx context.Context, tool string, e *Event, handle fu
 	})
 	var refused *rejection
 	if err != nil && !known && !errors.As(err, &refused) {
-		r.logger.ErrorContext(ctx, "a delivery of Herald failed", "tool", tool, "deliveryId", e.DeliveryID, "error", err)
+		r.logger.ErrorContext(ctx, "a delivery of Herald failed", "tool", tool,
+			"deliveryId", e.DeliveryID, "error", err)
 	}
 	return known, err
 }

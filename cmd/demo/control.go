@@ -77,8 +77,8 @@ func (w *world) takeFeedback(rw http.ResponseWriter, r *http.Request) {
 	case id := <-w.acceptances.awaitTransaction(mined.TxHash):
 		_ = json.NewEncoder(rw).Encode(receipt{mined.BlockNumber.Uint64(), mined.TxHash.Hex(), id.String()})
 	case <-ctx.Done():
-		http.Error(rw, "the feedback is in block "+mined.BlockNumber.String()+", but the worker did not accept it yet: see `delivery list`",
-			http.StatusGatewayTimeout)
+		http.Error(rw, "the feedback is in block "+mined.BlockNumber.String()+", but the worker did not accept "+
+			"it yet: see `delivery list`", http.StatusGatewayTimeout)
 	}
 }
 

@@ -97,7 +97,8 @@ func (c *feedbackCmd) giveFeedback(ctx context.Context, envFile string, out io.W
 	}
 	file, err := os.ReadFile(envFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("no demo is running (there is no %s): start `make demo` in another terminal, and wait for its stories", envFile)
+		return fmt.Errorf("no demo is running (there is no %s): "+
+			"start `make demo` in another terminal, and wait for its stories", envFile)
 	}
 	if err != nil {
 		return err

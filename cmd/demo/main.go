@@ -66,7 +66,8 @@ func runGuarded(stderr io.Writer, do func() error) (code int) {
 // runCommandLine parses the command line and runs the command.
 func runCommandLine() error {
 	var c command
-	k := kong.Parse(&c, kong.Name("demo"), kong.Description("An ERC-8004 feedback, all the way from the chain to the agent."))
+	k := kong.Parse(&c, kong.Name("demo"),
+		kong.Description("An ERC-8004 feedback, all the way from the chain to the agent."))
 	if c.EnvFile == "" {
 		c.EnvFile = besideProgram("demo.env")
 	}
@@ -139,7 +140,8 @@ func (c *runCmd) printCommands(w *world, tl *timeline) {
 	tl.printLine("\nStays up until Ctrl-C. In another terminal:")
 	tl.printLine("  . " + quotePath(c.envFile) + "    # its environment, for commands")
 	tl.printLine("  " + quotePath(besideProgram("worker")) + " delivery list")
-	tl.printLine("  " + quotePath(besideProgram("demo")) + ` feedback --agent 0 --value 9977 --decimals 2 --tag1 uptime --text "Fast."`)
+	tl.printLine("  " + quotePath(besideProgram("demo")) +
+		` feedback --agent 0 --value 9977 --decimals 2 --tag1 uptime --text "Fast."`)
 }
 
 func (c *runCmd) tellStories(ctx context.Context, worker *app.Worker, w *world, tl *timeline) error {

@@ -135,7 +135,8 @@ func (w *world) mineReorgs(ctx context.Context, stories []story, tl *timeline) e
 		}
 		id, err := w.awaitAccepted(ctx, mined.TxHash)
 		if err == nil { // the other story's delivery waits for its confirmations
-			err = tl.awaitStatus(ctx, id, map[bool]store.Status{true: store.Delivered, false: store.Waiting}[s.isRetracted()])
+			err = tl.awaitStatus(ctx, id,
+				map[bool]store.Status{true: store.Delivered, false: store.Waiting}[s.isRetracted()])
 		}
 		if err != nil {
 			return fmt.Errorf("feedback %d: %w", i+1, err)

@@ -133,7 +133,8 @@ func (t *timeline) tellVanished(v store.Vanished) {
 }
 
 // words maps steps to the words that are printed. Other steps are not printed.
-var words = map[string]string{"check": "checked", "resolve": "resolved", "fetch": "file", "compose": "composed", "call": "called", "record": "recorded"}
+var words = map[string]string{"check": "checked", "resolve": "resolved", "fetch": "file", "compose": "composed",
+	"call": "called", "record": "recorded"}
 
 // traceStep receives the steps of deliveries.
 func (t *timeline) traceStep(s delivery.Step) {
@@ -171,7 +172,8 @@ func (t *timeline) tellRecorded(number int, st *store.Store, s delivery.Step) {
 }
 
 // awaitStories waits until all stories have ended, and prints the table and the first story's call. Every few
-// seconds it prints the open stories with the reasons of their waits. It returns an error if a story ended unexpectedly.
+// seconds it prints the open stories with the reasons of their waits. It returns an error if a story ended
+// unexpectedly.
 func (t *timeline) awaitStories(ctx context.Context, stories []story) error {
 	ended := make([]store.Delivery, len(stories))
 	ticker := time.NewTicker(200 * time.Millisecond)
@@ -249,7 +251,8 @@ func (t *timeline) printReceived(ended []store.Delivery) {
 		var b bytes.Buffer
 		if d.Status == store.Delivered && len(d.History) > 0 &&
 			json.Indent(&b, d.History[len(d.History)-1].Arguments, "  ", "  ") == nil {
-			t.printLine(fmt.Sprintf("What the agent of story %d received, as arguments of %s:\n  %s\n", i+1, d.ToolName, b.String()))
+			t.printLine(fmt.Sprintf("What the agent of story %d received, as arguments of %s:\n  %s\n",
+				i+1, d.ToolName, b.String()))
 			return
 		}
 	}

@@ -80,7 +80,8 @@ func run(ctx context.Context, p process, connect connector) (code int) {
 	parser, err := kong.New(&c, kong.Name("enqueue"), kong.Writers(p.stdout, p.stderr),
 		kong.Exit(func(code int) { exited = code }),
 		kong.Vars{"version": "enqueue " + buildinfo.Version()},
-		kong.Description("Enqueues ERC-8004 feedback jobs (JSON Lines). Settings are environment variables: see `worker config`."))
+		kong.Description(
+			"Enqueues ERC-8004 feedback jobs (JSON Lines). Settings are environment variables: see `worker config`."))
 	if err != nil {
 		say(err)
 		return exitMisuse

@@ -137,7 +137,8 @@ func readLines(ctx context.Context, in []source, bar *progress) <-chan line {
 		defer close(ch)
 		defer func() {
 			if fault := recover(); fault != nil { // a panic of this goroutine is not recovered anywhere else
-				give(line{end: fmt.Errorf("reading stopped because of a fault in Herald: %.500s. Answered lines are done; try again, and report "+
+				give(line{end: fmt.Errorf("reading stopped because of a fault in Herald: %.500s. "+
+					"Answered lines are done; try again, and report "+
 					"this with the lines below.\n%s", fmt.Sprint(fault), debug.Stack())})
 			}
 		}()
@@ -231,7 +232,8 @@ func submitBatch(ctx context.Context, s submitter, group []line) ([]intake.Answe
 	defer cancel()
 	got, err := s.Submit(ctx, bodies, store.Source{Name: store.SourceCommand, Trust: store.TrustDirect})
 	if err != nil {
-		return nil, fmt.Errorf("%w; lines without an answer may not be committed: run again with the same input; committed jobs are answered as known", err)
+		return nil, fmt.Errorf("%w; lines without an answer may not be committed: run again with the same input; "+
+			"committed jobs are answered as known", err)
 	}
 	if len(got) != len(bodies) {
 		return nil, fmt.Errorf("%d jobs got %d answers: this is a fault of Herald", len(bodies), len(got))
@@ -292,7 +294,8 @@ func (p *printer) addAnswerJSON(at position, a intake.Answer) {
 		Field   string        `json:"field,omitempty"`
 		Differs []string      `json:"differs,omitempty"` // known: fields that differ from the event on the chain
 		Problem string        `json:"problem,omitempty"`
-	}{Verdict: a.Verdict, File: at.file, Line: at.number, Key: a.Key, Field: a.Path, Differs: a.Differs, Problem: a.Problem}
+	}{Verdict: a.Verdict, File: at.file, Line: at.number, Key: a.Key, Field: a.Path,
+		Differs: a.Differs, Problem: a.Problem}
 	if a.ID != uuid.Nil {
 		v.ID = &a.ID
 	}

@@ -27,20 +27,21 @@ func (c *txCommand) run(ctx context.Context, p process, cfg *config.Config, asJS
 		fmt.Fprintf(p.stderr, "enqueue: %q is no transaction's hash: 0x and 64 hexadecimal digits\n", c.Hash)
 		return exitMisuse
 	}
-	return onChain(ctx, p, cfg, asJSON, wait, c.Chain, watch.Config{}, func(wc watch.Config, conn *connection) (int, error) {
-		read, err := watch.AcceptTransaction(ctx, wc, conn.store, common.BytesToHash(hash))
-		wc.Report(read)
-		switch {
-		case err != nil:
-			return exitFailed, err
-		case len(read.Answers) == 0:
-			return exitFailed, fmt.Errorf("no registry of chain %d emitted an event in this transaction: "+
-				"`worker config` shows the registries", c.Chain)
-		case slices.ContainsFunc(read.Events, isRefused) || slices.ContainsFunc(read.Answers, isConflict):
-			return exitRefused, nil
-		}
-		return exitDone, nil
-	})
+	return onChain(ctx, p, cfg, asJSON, wait, c.Chain, watch.Config{},
+		func(wc watch.Config, conn *connection) (int, error) {
+			read, err := watch.AcceptTransaction(ctx, wc, conn.store, common.BytesToHash(hash))
+			wc.Report(read)
+			switch {
+			case err != nil:
+				return exitFailed, err
+			case len(read.Answers) == 0:
+				return exitFailed, fmt.Errorf("no registry of chain %d emitted an event in this transaction: "+
+					"`worker config` shows the registries", c.Chain)
+			case slices.ContainsFunc(read.Events, isRefused) || slices.ContainsFunc(read.Answers, isConflict):
+				return exitRefused, nil
+			}
+			return exitDone, nil
+		})
 }
 
 func isConflict(a store.Acceptance) bool { return a.Verdict == store.Conflict }

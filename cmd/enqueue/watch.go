@@ -60,7 +60,8 @@ func (c *chainFlags) readChain(ctx context.Context, p process, cfg *config.Confi
 		if err = w.Run(ctx); err == nil || !wc.Ends && errors.Is(err, context.Canceled) {
 			return exitDone, nil
 		}
-		return exitFailed, fmt.Errorf("stopped before the last block was read; run the same command to continue: %w", err)
+		return exitFailed,
+			fmt.Errorf("stopped before the last block was read; run the same command to continue: %w", err)
 	})
 }
 
@@ -168,7 +169,8 @@ func (r *chainReport) end() {
 	}
 	r.tally.printTally(r.stderr)
 	if r.cancelled+r.retracted > 0 {
-		fmt.Fprintf(r.stderr, "enqueue: reorgs took feedback off the chain: %d deliveries cancelled, %d retracted\n", r.cancelled, r.retracted)
+		fmt.Fprintf(r.stderr, "enqueue: reorgs took feedback off the chain: %d deliveries cancelled, %d retracted\n",
+			r.cancelled, r.retracted)
 	}
 }
 
@@ -182,7 +184,8 @@ func (p *printer) addVanished(block uint64, v store.Vanished) {
 		verdict = "cancelled"
 	}
 	if !p.json {
-		fmt.Fprintf(&p.buf, "%s %s %s: no longer on the chain, read to block %d\n", verdict, v.ID, oneLine(v.Key), block)
+		fmt.Fprintf(&p.buf, "%s %s %s: no longer on the chain, read to block %d\n",
+			verdict, v.ID, oneLine(v.Key), block)
 		return
 	}
 	line := struct {
@@ -205,7 +208,8 @@ func (p *printer) addEvent(block uint64, a intake.Answer) {
 		case intake.Refused:
 			fmt.Fprintf(&p.buf, "refused %s block %d: %s\n", oneLine(a.Key), block, oneLine(a.Problem))
 		case store.Refreshed:
-			fmt.Fprintf(&p.buf, "refreshed agent %s: its registration changed, read to block %d\n", oneLine(a.Key), block)
+			fmt.Fprintf(&p.buf,
+				"refreshed agent %s: its registration changed, read to block %d\n", oneLine(a.Key), block)
 		default:
 			p.addAnswer(position{}, a)
 		}

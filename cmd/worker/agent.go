@@ -126,7 +126,8 @@ func printAgent(a *command, r operator.Agent) error {
 	}
 	f.addRow("known since", formatTime(&r.CreatedAt))
 	for _, t := range r.Transfers {
-		f.addRow("transferred", fmt.Sprintf("%s  to %s, from %s, in block %d", formatTime(&t.At), t.To, t.From, t.BlockNumber))
+		f.addRow("transferred",
+			fmt.Sprintf("%s  to %s, from %s, in block %d", formatTime(&t.At), t.To, t.From, t.BlockNumber))
 	}
 	if err := f.Flush(); err != nil {
 		return err
@@ -319,6 +320,7 @@ func (c *agentPolicyCmd) Run(a *command) error {
 // warnUnseen warns that the agent's number may be wrong.
 func warnUnseen(a *command, change operator.AgentChange, done string) {
 	if change.Unseen {
-		fmt.Fprintf(a.out, "%s was never seen: no delivery was ever accepted for it. Check the number; %s nevertheless.\n", change.Name, done)
+		fmt.Fprintf(a.out, "%s was never seen: no delivery was ever accepted for it. "+
+			"Check the number; %s nevertheless.\n", change.Name, done)
 	}
 }

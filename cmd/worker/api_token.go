@@ -48,8 +48,8 @@ func (c *apiTokenListCmd) Run(a *command) error {
 			case k.ExpiresAt != nil && !k.ExpiresAt.After(time.Now()):
 				state = "expired"
 			}
-			t.addRow(k.ID, k.Name, strings.Join(k.Scopes, " "), state, formatTime(&k.CreatedAt), formatTime(k.LastUsedAt),
-				formatTime(k.ExpiresAt))
+			t.addRow(k.ID, k.Name, strings.Join(k.Scopes, " "), state,
+				formatTime(&k.CreatedAt), formatTime(k.LastUsedAt), formatTime(k.ExpiresAt))
 		}
 		return t.Flush()
 	})

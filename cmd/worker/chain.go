@@ -29,8 +29,8 @@ func (c *chainListCmd) Run(a *command) error {
 				t.addRow(one.ChainID, "", "never read", "", "", "", "", "", describeNodes(one), "")
 			}
 			for _, f := range one.Cursors {
-				t.addRow(one.ChainID, strings.Join(f.Contracts, " "), describeBlocks(f), f.Next, formatBlock(f.Head), describeLag(f), formatBlock(f.Finalized),
-					f.Reorgs, describeNodes(one), formatTime(f.MovedAt))
+				t.addRow(one.ChainID, strings.Join(f.Contracts, " "), describeBlocks(f), f.Next, formatBlock(f.Head),
+					describeLag(f), formatBlock(f.Finalized), f.Reorgs, describeNodes(one), formatTime(f.MovedAt))
 			}
 		}
 		return a.endPage(t, "")
@@ -124,13 +124,15 @@ func describeLag(f operator.CursorState) string {
 
 // describeChecks says up to which block all logs are known to be complete.
 func describeChecks(c chain.Checks) string {
-	return fmt.Sprintf("%.0f %% of the newest blocks; all up to %d, %d after it are not", 100*c.Share, c.Complete, c.Unchecked)
+	return fmt.Sprintf("%.0f %% of the newest blocks; all up to %d, %d after it are not",
+		100*c.Share, c.Complete, c.Unchecked)
 }
 
 // describeOmission describes a node's omission, and the blocks that are still being read again.
 func describeOmission(c chain.Checks) string {
 	o := *c.Omission
-	described := fmt.Sprintf("node %d left out %d logs of block %d, found %s", o.Node, o.Logs, o.Block, formatTime(&o.At))
+	described := fmt.Sprintf("node %d left out %d logs of block %d, found %s",
+		o.Node, o.Logs, o.Block, formatTime(&o.At))
 	if c.Recheck != nil {
 		described += fmt.Sprintf("; blocks %d to %d are still read again", c.Recheck[0], c.Recheck[1])
 	}

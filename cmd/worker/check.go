@@ -19,8 +19,8 @@ type agentCheckCmd struct {
 }
 
 func (c *agentCheckCmd) Run(a *command) error {
-	ask := inspect.ProbeRequest{AgentRef: operator.AgentRef{Agent: c.Target, Registry: c.Registry}, Transport: c.Transport,
-		Send: c.Send}
+	ask := inspect.ProbeRequest{AgentRef: operator.AgentRef{Agent: c.Target, Registry: c.Registry},
+		Transport: c.Transport, Send: c.Send}
 	if strings.Contains(c.Target, "://") {
 		ask.Agent, ask.URL = c.As, c.Target
 	}

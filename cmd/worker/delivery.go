@@ -58,7 +58,8 @@ func (c *deliveryListCmd) Run(a *command) error {
 		return err
 	}
 	return c.printAnswer(a, page, func() error {
-		head := []any{"ID", "KIND", "AGENT", "STATUS", "REASON", "CLIENT", "VALUE", "TAG", "ATTEMPTS", "ACCEPTED", "ENDPOINT"}
+		head := []any{"ID", "KIND", "AGENT", "STATUS", "REASON", "CLIENT", "VALUE", "TAG",
+			"ATTEMPTS", "ACCEPTED", "ENDPOINT"}
 		if c.Wide {
 			head = append(head, "SENTENCE")
 		}
@@ -98,14 +99,15 @@ func (c *deliveryGroupsCmd) Run(a *command) error {
 			for _, m := range g.Most {
 				most = append(most, fmt.Sprintf("%s (%d)", m.Agent, m.Count))
 			}
-			t.addRow(count, g.Status, g.Reason, formatTime(&g.First), formatTime(&g.Last), g.Agents, strings.Join(most, ", "),
-				g.Sample, g.Sentence)
+			t.addRow(count, g.Status, g.Reason, formatTime(&g.First), formatTime(&g.Last),
+				g.Agents, strings.Join(most, ", "), g.Sample, g.Sentence)
 		}
 		if err := t.Flush(); err != nil || len(list.Groups) == 0 {
 			return err
 		}
-		_, err := fmt.Fprintln(a.out, "# stands for an id, a number or a URL. `worker delivery list`, `replay` and `cancel` take "+
-			"--status, --reason, --sentence and --ended-since of a group")
+		_, err := fmt.Fprintln(a.out,
+			"# stands for an id, a number or a URL. `worker delivery list`, `replay` and `cancel` take "+
+				"--status, --reason, --sentence and --ended-since of a group")
 		return err
 	})
 }
@@ -259,8 +261,8 @@ func (c *deliveryCancelCmd) Run(a *command) error {
 
 // moveRequest returns the request of the command line.
 func (c moveFlags) moveRequest(force bool, rate int) operator.MoveRequest {
-	return operator.MoveRequest{IDs: c.IDs, Selection: operator.Selection(c.selection), Actor: c.actorName(), Force: force,
-		Rate: rate, Yes: c.Yes, DryRun: c.DryRun}
+	return operator.MoveRequest{IDs: c.IDs, Selection: operator.Selection(c.selection),
+		Actor: c.actorName(), Force: force, Rate: rate, Yes: c.Yes, DryRun: c.DryRun}
 }
 
 // mover is Operator.Replay or Operator.Cancel.

@@ -89,7 +89,8 @@ func runCommand(a command, args, environ []string) (code int) {
 	parser, err := kong.New(&c, kong.Name("worker"), kong.Writers(stdout, stderr),
 		kong.Exit(func(code int) { exited = code }),
 		kong.Vars{"version": "worker " + buildinfo.Version()},
-		kong.Description("Delivers ERC-8004 feedback to the agents it is about. Settings are environment variables: see `worker config`."),
+		kong.Description("Delivers ERC-8004 feedback to the agents it is about. "+
+			"Settings are environment variables: see `worker config`."),
 		kong.UsageOnError())
 	if err != nil {
 		fmt.Fprintln(stderr, "worker:", err)
@@ -146,9 +147,11 @@ func explainUnknown(model *kong.Application, args []string, err error) error {
 	}
 	switch near := text.FindNearest(args[0], names, 2); {
 	case args[0] == "watch":
-		return errors.New("there is no command watch: `enqueue watch CHAIN` follows a chain, and so does a worker with HERALD_WATCH")
+		return errors.New(
+			"there is no command watch: `enqueue watch CHAIN` follows a chain, and so does a worker with HERALD_WATCH")
 	case args[0] == "backfill" || args[0] == "tx" || args[0] == "enqueue":
-		return fmt.Errorf("there is no command %s: the program enqueue takes jobs and reads chains, see `enqueue --help`", args[0])
+		return fmt.Errorf(
+			"there is no command %s: the program enqueue takes jobs and reads chains, see `enqueue --help`", args[0])
 	case near != "":
 		return fmt.Errorf("there is no command %.40q: did you mean %s?", args[0], near)
 	}

@@ -80,7 +80,8 @@ func writeJSON(a *command, v any) error {
 	}
 	var out strings.Builder
 	for _, r := range b.String() {
-		if r != '\n' && text.DrivesTerminal(r) { // in JSON only strings can contain them, and escapes are equivalent there
+		// in JSON only strings can contain them, and escapes are equivalent there
+		if r != '\n' && text.DrivesTerminal(r) {
 			fmt.Fprintf(&out, `\u%04x`, r)
 			continue
 		}

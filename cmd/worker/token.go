@@ -71,8 +71,8 @@ func (f jsonFlag) printChange(a *command, change tokens.Change, err error) error
 func (a *command) readStdin(what string, limit int64) (string, error) {
 	if f, ok := a.in.(*os.File); ok {
 		if st, err := f.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
-			return "", refuseUsage("give %s on stdin, from a file or a program, not by typing it: worker token … < FILE",
-				what)
+			return "",
+				refuseUsage("give %s on stdin, from a file or a program, not by typing it: worker token … < FILE", what)
 		}
 	}
 	raw, err := io.ReadAll(io.LimitReader(a.in, limit+3)) // a line end, and one byte to detect a longer secret
@@ -184,8 +184,8 @@ func (c *tokenImportCmd) readTokens(a *command, store tokens.Tokens) (*tokens.Im
 		}
 		url := a.databaseURL(c.From)
 		if url.IsZero() {
-			return nil, refuseUsage("--from takes the name of an environment variable that holds the old database's URL, and " +
-				"the variable is not set, or empty: export OLD_DATABASE_URL=…, and give --from OLD_DATABASE_URL")
+			return nil, refuseUsage("--from takes the name of an environment variable that holds the old database's URL, " +
+				"and the variable is not set, or empty: export OLD_DATABASE_URL=…, and give --from OLD_DATABASE_URL")
 		}
 		return store.ReadOldTable(a.ctx, c.Chain, c.Registry, tokens.OldTable{URL: url, Schema: c.Schema})
 	}
@@ -239,7 +239,8 @@ func (c *tokenImportCmd) printStored(a *command, i *tokens.Import) (err error) {
 		_, err = fmt.Fprintf(a.out, "%d tokens would be stored for %d origins. Look whether each may have its token. "+
 			"Nothing was changed: the same command with --yes stores them.\n", i.Good, i.Origins)
 	default:
-		_, err = fmt.Fprintf(a.out, "%d of %d tokens are stored for %d origins; %d held deliveries were released (audit %d)\n",
+		_, err = fmt.Fprintf(a.out,
+			"%d of %d tokens are stored for %d origins; %d held deliveries were released (audit %d)\n",
 			i.Stored, i.Good, i.Origins, i.Released, i.Audit)
 	}
 	return err
@@ -254,7 +255,8 @@ func withoutToken(args []string, err error) error {
 	if !quoted && !secretFlag(err) {
 		return err
 	}
-	return errors.New("the command line has something that is not understood; a token is given on stdin and never there, where the shell's history and ps keep it: " +
+	return errors.New("the command line has something that is not understood; " +
+		"a token is given on stdin and never there, where the shell's history and ps keep it: " +
 		"if it was stored there, replace it. `worker token --help` lists the other commands")
 }
 

@@ -32,7 +32,8 @@ type callback struct {
 	taken    atomic.Bool
 }
 
-var errListen = refuseUsage("--listen is not an address and port on loopback, such as 127.0.0.1:8976 or [::1]:8976: any other client that could reach it would get the login's answer")
+var errListen = refuseUsage("--listen is not an address and port on loopback, such as 127.0.0.1:8976 or [::1]:8976: " +
+	"any other client that could reach it would get the login's answer")
 
 // onLoopback reports whether address is a loopback IP address with a port. It accepts no names: localhost may resolve
 // to either IP version, and another program may listen on the other one.
@@ -115,7 +116,8 @@ func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method != http.MethodGet:
 		say(http.StatusMethodNotAllowed, "There is nothing here.")
 	case err != nil || !c.carriesState(values["state"]):
-		say(http.StatusBadRequest, "This is not the answer to the login that is waited for. Begin again with the address that the terminal shows.")
+		say(http.StatusBadRequest, "This is not the answer to the login that is waited for. "+
+			"Begin again with the address that the terminal shows.")
 	case c.taken.Swap(true):
 		say(http.StatusConflict, "The answer has come already. The terminal says what became of it.")
 	default:
@@ -146,8 +148,9 @@ func (b terminalBrowser) LogIn(ctx context.Context, address string) (url.Values,
 	if err != nil {
 		return nil, errors.New("the authorization server's page has no address")
 	}
-	fmt.Fprintf(b.out, "Open this address in a browser on this machine, and log in there within %s:\n\n%s\n\nThe browser comes back "+
-		"to %s; from another machine that needs a tunnel, as in ssh -L, with --listen naming the port.\n",
+	fmt.Fprintf(b.out,
+		"Open this address in a browser on this machine, and log in there within %s:\n\n%s\n\nThe browser comes back "+
+			"to %s; from another machine that needs a tunnel, as in ssh -L, with --listen naming the port.\n",
 		b.wait, text.Printable(address), b.Redirect())
 	waiting, cancel := context.WithTimeout(ctx, b.wait)
 	defer cancel()

@@ -37,7 +37,8 @@ type quantity uint64
 func (q *quantity) UnmarshalJSON(raw []byte) error {
 	n, err := strconv.ParseUint(strings.Trim(string(raw), `"`), 0, 64)
 	if err != nil {
-		return &json.UnmarshalTypeError{Value: "quantity " + text.Excerpt(string(raw), 20), Type: reflect.TypeFor[quantity]()}
+		return &json.UnmarshalTypeError{Value: "quantity " + text.Excerpt(string(raw), 20),
+			Type: reflect.TypeFor[quantity]()}
 	}
 	*q = quantity(n)
 	return nil

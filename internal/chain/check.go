@@ -78,8 +78,8 @@ func newContradiction(field string) Standing { return Standing{Disagrees: field}
 
 // Check reads the event that a job's key names. One of the chain's registries must have emitted it. A job with a
 // transactionHash names the receipt that contains the event; without one, Check searches the chain's logs. The key of a
-// response or validation contains the position, so only the log at that position counts. Other fields of the job have no
-// effect, except for older forms of NewFeedback (pickFeedback). The event is confirmed if its block is canonical and
+// response or validation contains the position, so only the log at that position counts. Other fields of the job have
+// no effect, except for older forms of NewFeedback (pickFeedback). The event is confirmed if its block is canonical and
 // deep enough for v. A FeedbackRevoked with the reason "reorg" is found if its block and its feedback are gone from the
 // chain. AgentUpdated has no event and is always confirmed.
 //

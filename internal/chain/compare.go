@@ -51,7 +51,8 @@ func compareKey(j job.Job, e erc8004.Event) string {
 		compared = append(compared,
 			comparison{"agentId", j.AgentID != nil && e.AgentID.Cmp(j.AgentID) == 0},
 			comparison{"clientAddress", e.Client == j.ClientAddress},
-			comparison{"feedbackIndex", e.Kind == erc8004.NewFeedback && !e.HasIndex || e.FeedbackIndex == j.FeedbackIndex},
+			comparison{"feedbackIndex",
+				e.Kind == erc8004.NewFeedback && !e.HasIndex || e.FeedbackIndex == j.FeedbackIndex},
 			comparison{"responder", e.Responder == j.Responder},
 		)
 	}
@@ -63,9 +64,9 @@ func compareKey(j job.Job, e erc8004.Event) string {
 
 // pickFeedback returns the event with the job's key among events that compareKey accepts. The forms of 2025 lack
 // fields. The index comes from getLastIndex at the event's block. tag1, of which the log may contain only the hash,
-// comes from the registry's state, or from the job if it has that hash. If the node cannot serve the state of the block,
-// the job's fields select the event, and must agree with the registry's stored feedback. field is not empty if no event
-// or more than one has the key.
+// comes from the registry's state, or from the job if it has that hash. If the node cannot serve the state of the
+// block, the job's fields select the event, and must agree with the registry's stored feedback. field is not empty if
+// no event or more than one has the key.
 func (c *Client) pickFeedback(
 	ctx context.Context, j job.Job, stored *erc8004.StoredFeedback, found []erc8004.Event,
 ) (e erc8004.Event, field string, err error) {
@@ -110,15 +111,16 @@ func (c *Client) countBlocks2025(
 	if len(blocks) > maxCountedBlocks {
 		return nil, true, nil
 	}
-	logs, err := c.readBlockLogs(ctx, blocks, logFilter{Address: []common.Address{j.ReputationRegistry}, Topics: listTopics(j)})
+	logs, err := c.readBlockLogs(ctx, blocks,
+		logFilter{Address: []common.Address{j.ReputationRegistry}, Topics: listTopics(j)})
 	if err != nil {
 		return nil, false, err
 	}
 	var events []erc8004.Event
 	for _, l := range sortLogs(logs) {
 		e, err := erc8004.Decode(l)
-		if err == nil && e.Kind == erc8004.NewFeedback && e.Address == j.ReputationRegistry && e.AgentID.Cmp(j.AgentID) == 0 &&
-			e.Client == j.ClientAddress {
+		if err == nil && e.Kind == erc8004.NewFeedback && e.Address == j.ReputationRegistry &&
+			e.AgentID.Cmp(j.AgentID) == 0 && e.Client == j.ClientAddress {
 			events = append(events, e)
 		}
 	}

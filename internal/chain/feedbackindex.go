@@ -126,7 +126,8 @@ func (c *Client) readLastIndexes(ctx context.Context, of []clientInBlock) ([]las
 // trie node", "historical state … is not available", "required historical state unavailable"), Erigon and Reth
 // ("state at block … is pruned"), Nethermind ("No state available for block"), Besu ("World state unavailable"), and
 // providers that sell archive nodes separately ("archive").
-var missingState = regexp.MustCompile(`(?i)missing trie node|state .*(not available|unavailable|pruned)|no state available|archive`)
+var missingState = regexp.MustCompile(
+	`(?i)missing trie node|state .*(not available|unavailable|pruned)|no state available|archive`)
 
 // isUncountable reports whether every later getLastIndex call would return the same error: a revert, no contract, or
 // a node without the block's state.

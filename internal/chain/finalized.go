@@ -88,8 +88,9 @@ func (c *Client) demoteLaggards(nodes []*node, answers []taggedAnswer) {
 			continue
 		}
 		nodes[i].health.noteFault(time.Now(), maxDemotion)
-		c.log.Warn("a node's newest block is older than another one's: the others of RPC_URL are asked first", "chain", c.chainID,
-			"node", nodes[i].number, "block", uint64(s.head.Number), "older", time.Duration(newest-s.head.Time)*time.Second)
+		c.log.Warn("a node's newest block is older than another one's: the others of RPC_URL are asked first",
+			"chain", c.chainID, "node", nodes[i].number, "block", uint64(s.head.Number),
+			"older", time.Duration(newest-s.head.Time)*time.Second)
 	}
 }
 

@@ -106,8 +106,9 @@ type Follower struct {
 	finalized, settled uint64 // as in Range
 	finalizedTime      uint64 // of the finalized block, in seconds; 0 if it is unknown
 	finalizedAsked     time.Time
-	checks             *checker // nil if the nodes are trusted, or if all blocks are checked before they are handed over
-	strictBefore       uint64   // blocks below it are checked before they are handed over; 0 if there are none
+	// nil if the nodes are trusted, or if all blocks are checked before they are handed over
+	checks       *checker
+	strictBefore uint64 // blocks below it are checked before they are handed over; 0 if there are none
 
 	readAt  time.Time // when the chain was last read to its head, or a range was handed over
 	trouble error     // the reason why nothing was read since readAt
@@ -164,7 +165,8 @@ func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
 			erc8004.BatchMetadataUpdate, erc8004.Transfer}
 	}
 	f := &Follower{client: c, cfg: cfg, log: c.log.With("chain", c.chainID), next: cfg.From,
-		width: newRangeWidth(cfg.Range), done: slices.Clone(cfg.Anchors), finalized: cfg.Finalized, settled: cfg.Settled,
+		width: newRangeWidth(cfg.Range), done: slices.Clone(cfg.Anchors),
+		finalized: cfg.Finalized, settled: cfg.Settled,
 		lowHeadTimeout: lowHeadTimeout, watchHeads: c.watchHeads}
 	if n := len(f.done); n > 0 {
 		f.next = f.done[n-1].Number + 1

@@ -61,15 +61,18 @@ func (c *Client) readStartHead(ctx context.Context, n *node) (*block, error) {
 		return c.typeFailure(op, failure, err)
 	}
 	var head, same, parent *block
-	if err := ask(rpc.BatchElem{Method: "eth_getBlockByNumber", Args: []any{latest, false}, Result: &head}); err != nil {
+	if err := ask(rpc.BatchElem{Method: "eth_getBlockByNumber",
+		Args: []any{latest, false}, Result: &head}); err != nil {
 		return nil, err
 	}
 	if head == nil {
 		return nil, c.newUnavailable(op, errNoBlock)
 	}
-	elems := []rpc.BatchElem{{Method: "eth_getBlockByNumber", Args: []any{formatNumber(uint64(head.Number)), false}, Result: &same}}
+	elems := []rpc.BatchElem{{Method: "eth_getBlockByNumber",
+		Args: []any{formatNumber(uint64(head.Number)), false}, Result: &same}}
 	if head.Number > 0 {
-		elems = append(elems, rpc.BatchElem{Method: "eth_getBlockByHash", Args: []any{head.ParentHash, false}, Result: &parent})
+		elems = append(elems,
+			rpc.BatchElem{Method: "eth_getBlockByHash", Args: []any{head.ParentHash, false}, Result: &parent})
 	}
 	if err := ask(elems...); err != nil {
 		return nil, err
@@ -77,8 +80,9 @@ func (c *Client) readStartHead(ctx context.Context, n *node) (*block, error) {
 	age := time.Since(time.Unix(int64(head.Time), 0))
 	switch {
 	case same == nil || same.Hash != head.Hash, head.Number > 0 && (parent == nil || parent.Number+1 != head.Number):
-		return nil, c.newUnavailable(op, fmt.Errorf("the node names block %d as its head and does not return it and its parent",
-			uint64(head.Number)))
+		return nil, c.newUnavailable(op,
+			fmt.Errorf("the node names block %d as its head and does not return it and its parent",
+				uint64(head.Number)))
 	case age.Abs() > maxStartAge && erc8004.MakesRegularBlocks(c.chainID):
 		return nil, c.newUnavailable(op, fmt.Errorf("the time of block %d, the node's head, is %s from this machine's",
 			uint64(head.Number), age.Abs().Round(time.Second)))

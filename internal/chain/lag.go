@@ -39,7 +39,8 @@ func (c *Client) Lag(ctx context.Context, number uint64) (Lag, error) {
 		return lag, nil
 	}
 	if lag.Head < number {
-		return Lag{}, c.newUnavailable(op, fmt.Errorf("the node's newest block is %d, below block %d", lag.Head, number))
+		return Lag{}, c.newUnavailable(op,
+			fmt.Errorf("the node's newest block is %d, below block %d", lag.Head, number))
 	}
 	lag.Blocks = lag.Head - number
 	switch {

@@ -77,7 +77,8 @@ func (rs provableReceipts) Len() int { return len(rs) }
 func (rs provableReceipts) hasUnknownType() bool {
 	const lastOfEthereum, firstOfArbitrum, lastOfArbitrum, opDeposit = 0x04, 0x64, 0x78, 0x7e
 	return slices.ContainsFunc(rs, func(r *provableReceipt) bool {
-		return r != nil && r.Type > lastOfEthereum && (r.Type < firstOfArbitrum || r.Type > lastOfArbitrum) && r.Type != opDeposit
+		return r != nil && r.Type > lastOfEthereum &&
+			(r.Type < firstOfArbitrum || r.Type > lastOfArbitrum) && r.Type != opDeposit
 	})
 }
 

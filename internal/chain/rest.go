@@ -97,7 +97,8 @@ func (c *Client) awaitNodes(ctx context.Context, op string) ([]*node, error) {
 		}
 		if shortest > maxPause {
 			return nil, &UnavailableError{ChainID: c.chainID, Op: op, Err: fmt.Errorf(
-				"the node of RPC_URL_%d: %w and is asked again in %s", c.chainID, errResting, netguard.Seconds(shortest))}
+				"the node of RPC_URL_%d: %w and is asked again in %s",
+				c.chainID, errResting, netguard.Seconds(shortest))}
 		}
 		if err := pause(ctx, shortest); err != nil {
 			return nil, c.newUnavailable(op, err)

@@ -77,7 +77,8 @@ func (c *Client) findVanished(
 		{Method: "eth_getLogs", Args: []any{newVanishedFilter(j)}, Result: &logs},
 	}
 	if j.TransactionHash != (common.Hash{}) {
-		elems = append(elems, rpc.BatchElem{Method: "eth_getTransactionReceipt", Args: []any{j.TransactionHash}, Result: &mined})
+		elems = append(elems,
+			rpc.BatchElem{Method: "eth_getTransactionReceipt", Args: []any{j.TransactionHash}, Result: &mined})
 	}
 	if err := c.sendBatch(ctx, op, elems); err != nil {
 		return Standing{}, err

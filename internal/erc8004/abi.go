@@ -53,7 +53,8 @@ func unpackValues(data []byte, of ...abi.Type) ([]any, error) {
 		return nil, err
 	}
 	for i, t := range of { // go-ethereum ignores the bytes before an address
-		if t.T == abi.AddressTy && [wordSize - common.AddressLength]byte(data[i*wordSize:]) != [wordSize - common.AddressLength]byte{} {
+		if t.T == abi.AddressTy &&
+			[wordSize - common.AddressLength]byte(data[i*wordSize:]) != [wordSize - common.AddressLength]byte{} {
 			return nil, errPadding
 		}
 	}

@@ -101,7 +101,8 @@ func (s *session) failureCause() error {
 // document is allowed, because it is not decoded.
 func (s *session) refuseBlock(c cid.Cid) error {
 	if codec := c.Type(); codec != cid.Raw && codec != cid.DagProtobuf && !c.Equals(s.plain) {
-		err := &InvalidError{URI: s.shown, Why: fmt.Sprintf("one of its blocks is of codec 0x%x; only raw and dag-pb are read", codec)}
+		err := &InvalidError{URI: s.shown,
+			Why: fmt.Sprintf("one of its blocks is of codec 0x%x; only raw and dag-pb are read", codec)}
 		s.fail(err)
 		return err
 	}

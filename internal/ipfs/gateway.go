@@ -83,9 +83,11 @@ func parseGateway(s string) (*url.URL, error) {
 	case err != nil:
 		return nil, errors.New("an IPFS gateway is no URL; write it as https://host or http://127.0.0.1:8080")
 	case u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "":
-		return nil, fmt.Errorf("IPFS gateway %q is no http or https URL; write it as https://host or http://127.0.0.1:8080", shownURL(u))
+		return nil, fmt.Errorf(
+			"IPFS gateway %q is no http or https URL; write it as https://host or http://127.0.0.1:8080", shownURL(u))
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		return nil, fmt.Errorf("IPFS gateway %q carries user information, a query or a fragment; only scheme, host and path are allowed", shownURL(u))
+		return nil, fmt.Errorf("IPFS gateway %q carries user information, a query or a fragment; "+
+			"only scheme, host and path are allowed", shownURL(u))
 	}
 	u.Path = strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/ipfs")
 	u.RawPath = ""
@@ -171,7 +173,8 @@ func (g *gateway) recordResult(ctx context.Context, err error) {
 	var status *statusError
 	switch {
 	case err == nil, errors.Is(err, errAbsent):
-	case errors.Is(err, errSpent), errors.Is(err, errLarge), errors.As(err, &status) && status.status == http.StatusGatewayTimeout:
+	case errors.Is(err, errSpent), errors.Is(err, errLarge),
+		errors.As(err, &status) && status.status == http.StatusGatewayTimeout:
 		return // the cause is the content, or may be
 	default:
 		g.recordOutrun()

@@ -56,8 +56,8 @@ func (f *Fetcher) followName(ctx context.Context, ref *reference) (target *refer
 		dnsLink = dnsLink || !isKey(name)
 		next, err := parseImmutable("", found.value, ref.shown)
 		if err != nil {
-			return nil, dnsLink, &InvalidError{URI: ref.shown, Why: "the name leads to something other than a content path",
-				Err: err}
+			return nil, dnsLink, &InvalidError{URI: ref.shown,
+				Why: "the name leads to something other than a content path", Err: err}
 		}
 		f.names.put(name, found, f.now())
 		next.segments = append(next.segments, target.segments...)
@@ -194,7 +194,8 @@ func (g *gateway) fetchRecord(ctx context.Context, name string, now time.Time) (
 
 // parseRecord verifies a record of at most 10 KiB against its name, its signature and the time, and decodes it. ttl
 // is how long it may be cached from now on.
-func parseRecord(name string, record []byte, now time.Time) (value string, sequence uint64, ttl time.Duration, err error) {
+func parseRecord(name string, record []byte,
+	now time.Time) (value string, sequence uint64, ttl time.Duration, err error) {
 	defer func() {
 		if p := recover(); p != nil { // the decoder is third-party code and the bytes are untrusted
 			err = fmt.Errorf("the record made the decoder panic: %v", p)

@@ -177,7 +177,8 @@ func (c *conn) awaitSign(ctx context.Context, wait time.Duration, send func(cont
 		return gone
 	case response.Session && response.Status == http.StatusNotFound && !unknownMethod:
 		return gone
-	case err == nil, response.Answered(), c.kind == TransportHTTP && response.Status != 0, c.countReceived() != received:
+	case err == nil, response.Answered(), c.kind == TransportHTTP && response.Status != 0,
+		c.countReceived() != received:
 		return answering
 	}
 	return silent

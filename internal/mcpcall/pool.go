@@ -16,8 +16,8 @@ import (
 type Request struct {
 	Tool      string
 	Arguments map[string]any // as returned by Fit
-	// Encoded is Arguments as encoding/json writes them, if the caller has encoded them, and nil otherwise. Call does not
-	// read Arguments then.
+	// Encoded is Arguments as encoding/json writes them, if the caller has encoded them, and nil otherwise. Call does
+	// not read Arguments then.
 	Encoded json.RawMessage
 	Meta    map[string]any // added to the request's _meta
 	// Traceparent (W3C Trace Context) is sent in _meta and, over HTTP, as a header of this request. Empty: none.

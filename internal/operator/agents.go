@@ -128,7 +128,8 @@ func (o *Operator) ListAgents(ctx context.Context, f AgentFilter) (page AgentPag
 			query.AfterMs, err = strconv.ParseFloat(place, 64)
 		}
 		if err != nil {
-			return page, misuseOf("cursor", "%.200q is not a cursor: take it from the end of the previous page", f.Cursor)
+			return page, misuseOf("cursor",
+				"%.200q is not a cursor: take it from the end of the previous page", f.Cursor)
 		}
 		query.After = &after
 	}
@@ -229,8 +230,8 @@ func (o *Operator) ShowAgent(ctx context.Context, ref AgentRef) (out Agent, err 
 	return out, err
 }
 
-// agentNextStep returns the next step of the agent's newest delivery that is held, else of the newest that waits, else of
-// its newest delivery. It is empty if that one was delivered or is on its way.
+// agentNextStep returns the next step of the agent's newest delivery that is held, else of the newest that waits, else
+// of its newest delivery. It is empty if that one was delivered or is on its way.
 func (o *Operator) agentNextStep(ctx context.Context, st *Session, r store.AgentRow) (string, error) {
 	f := store.Filter{ChainID: &r.ChainID, AgentID: r.AgentID, Limit: 1}
 	switch {
@@ -323,8 +324,9 @@ func (o *Operator) EnableAgent(ctx context.Context, ref AgentRef, actor string,
 		return out, err
 	}
 	if enabled && o.fileDisables(g) {
-		return out, fmt.Errorf("%s is disabled by the servers file (enabled: false), which wins: nothing was changed or released. "+
-			"Enable it there, which releases its deliveries; if they stay held, run this again", DescribeAgent(g))
+		return out, fmt.Errorf("%s is disabled by the servers file (enabled: false), which wins: "+
+			"nothing was changed or released. Enable it there, which releases its deliveries; "+
+			"if they stay held, run this again", DescribeAgent(g))
 	}
 	st, err := o.OpenDispatching(ctx)
 	if err != nil {

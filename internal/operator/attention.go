@@ -58,8 +58,9 @@ func (v Overview) NeedsAttention() []Need {
 	}
 	for state, words := range map[string]string{store.StateFailed: "failed in the latest call",
 		store.StateNeedsAuth: "without the credential that is required"} {
-		add(Need{About: "agents", Count: v.Agents[state], AgentState: state, Command: "worker agent list --state " + state,
-			Text: countWords(v.Agents[state], "agent", "agents") + " " + words})
+		add(Need{About: "agents", Count: v.Agents[state], AgentState: state,
+			Command: "worker agent list --state " + state,
+			Text:    countWords(v.Agents[state], "agent", "agents") + " " + words})
 	}
 	add(Need{About: "agents", Count: int64(v.OpenBreakers), Command: "worker agent list --sort failing",
 		Text: countWords(int64(v.OpenBreakers), "circuit breaker is", "circuit breakers are") +

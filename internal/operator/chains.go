@@ -45,7 +45,8 @@ type CursorState struct {
 	Reorgs    uint64     `json:"reorgs"` // how often blocks were read again
 	MovedAt   *time.Time `json:"movedAt"`
 
-	Checks       *chain.Checks `json:"checks,omitempty"` // nil: all blocks are checked before they are accepted, or none
+	// nil: all blocks are checked before they are accepted, or none
+	Checks       *chain.Checks `json:"checks,omitempty"`
 	StalledSince *time.Time    `json:"stalledSince,omitempty"`
 	StalledWhy   string        `json:"stalledWhy,omitempty"` // error of the node
 }
@@ -89,7 +90,8 @@ func (o *Operator) ShowChain(ctx context.Context, id uint64) (shown ChainState, 
 		all := o.groupChains(cursors)
 		i := slices.IndexFunc(all, func(c ChainState) bool { return c.ChainID == id })
 		if i < 0 {
-			return NewMisuse("chain %d was never read: `enqueue watch %[1]d` does, or a worker with HERALD_WATCH=%[1]d", id)
+			return NewMisuse("chain %d was never read: `enqueue watch %[1]d` does, or a worker with HERALD_WATCH=%[1]d",
+				id)
 		}
 		shown = all[i]
 		o.askChain(ctx, &shown)
@@ -142,7 +144,8 @@ func markFormer(all []CursorState, listed []string) {
 }
 
 func describeCursor(c store.CursorState) CursorState {
-	f := CursorState{Contracts: strings.Split(c.Contracts, ","), Backfill: c.Backfill, Start: c.Start, End: c.End, Next: c.Next,
+	f := CursorState{Contracts: strings.Split(c.Contracts, ","), Backfill: c.Backfill,
+		Start: c.Start, End: c.End, Next: c.Next,
 		Reorgs: c.Reorgs, MovedAt: &c.MovedAt, StalledSince: c.StalledSince, StalledWhy: c.StalledWhy}
 	_ = json.Unmarshal(c.Checks, &f.Checks) // checks in a newer version's format are ignored
 	for _, known := range []struct {

@@ -76,8 +76,10 @@ func (s Selection) parseFilter(now time.Time) (store.Filter, error) {
 	if f.EndedSince, err = parseMoment("ended-since", s.EndedSince, now); err != nil {
 		return f, err
 	}
-	if !f.EndedSince.IsZero() && slices.ContainsFunc(statuses, func(s store.Status) bool { return !s.Final() || s == store.Delivered }) {
-		return f, misuseOf("ended-since", "is for skipped, rejected, dead and cancelled deliveries; use --since for others")
+	if !f.EndedSince.IsZero() &&
+		slices.ContainsFunc(statuses, func(s store.Status) bool { return !s.Final() || s == store.Delivered }) {
+		return f, misuseOf("ended-since",
+			"is for skipped, rejected, dead and cancelled deliveries; use --since for others")
 	}
 	if !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until) {
 		return f, misuseOf("since", "%s is not before --until %s: nothing lies between", s.Since, s.Until)
@@ -164,7 +166,8 @@ func parseMoment(option, s string, now time.Time) (time.Time, error) {
 	if d, err := time.ParseDuration(s); err == nil && d > 0 {
 		return now.Add(-d), nil
 	}
-	return time.Time{}, misuseOf(option, "%.80q is neither a time, as in 2026-01-31T12:00:00Z, nor how long ago, as in 24h or 90m", s)
+	return time.Time{}, misuseOf(option,
+		"%.80q is neither a time, as in 2026-01-31T12:00:00Z, nor how long ago, as in 24h or 90m", s)
 }
 
 // DeliveryPage is one page of deliveries, newest first.
@@ -265,8 +268,8 @@ func (o *Operator) addNextStep(ctx context.Context, st *Session, d *Delivery) er
 	}
 	d.NextStep = fmt.Sprintf("nothing to do: delivery %s of the same client goes first, which is %s", blocker.ID, state)
 	if blocker.Status == store.Held {
-		d.NextStep = fmt.Sprintf("delivery %s of the same client goes first, which is %s; to release it: %s", blocker.ID, state,
-			o.nextStep(blocker))
+		d.NextStep = fmt.Sprintf("delivery %s of the same client goes first, which is %s; to release it: %s",
+			blocker.ID, state, o.nextStep(blocker))
 	}
 	return nil
 }
@@ -291,7 +294,8 @@ func (o *Operator) nextStep(d store.Delivery) string {
 	agent := store.Agent{ChainID: d.ChainID, Registry: d.IdentityRegistry, ID: d.AgentID}
 	listed, err := o.ListedServer(agent)
 	return outcome.NextStep(d.Reason, outcome.Subject{Delivery: d.ID.String(), ChainID: d.ChainID,
-		Agent: agent.Argument(), Endpoint: d.Endpoint, Tool: asked.Action.ToolName, Listed: err == nil && listed != nil, Over: d.Status.Final()})
+		Agent: agent.Argument(), Endpoint: d.Endpoint, Tool: asked.Action.ToolName,
+		Listed: err == nil && listed != nil, Over: d.Status.Final()})
 }
 
 // CheckEventFilter returns an error if agent or one of statuses is invalid.

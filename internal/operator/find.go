@@ -41,8 +41,8 @@ func (o *Operator) Find(ctx context.Context, what string) (found MatchList, err 
 	found.Matches = []Match{}
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error { return found.searchAll(ctx, st, what) })
 	if err == nil && len(found.Matches) == 0 {
-		err = &NotFoundError{fmt.Sprintf("nothing is known of %.80q: it is no id or key of a delivery, no transaction or client of one, "+
-			"and no agent's CHAIN:AGENT or beginning of its name", what)}
+		err = &NotFoundError{fmt.Sprintf("nothing is known of %.80q: it is no id or key of a delivery, "+
+			"no transaction or client of one, and no agent's CHAIN:AGENT or beginning of its name", what)}
 	}
 	return found, err
 }
@@ -76,8 +76,10 @@ func (l *MatchList) addDelivery(d store.Delivery, err error) error {
 		return nil
 	}
 	if err == nil {
-		l.Matches = append(l.Matches, Match{Kind: "delivery", Target: d.ID.String(), Command: "worker delivery show " + d.ID.String(),
-			Text: fmt.Sprintf("%s for agent %s, %s", d.Kind, erc8004.FormatAgent(d.ChainID, d.AgentID), describeState(d))})
+		l.Matches = append(l.Matches,
+			Match{Kind: "delivery", Target: d.ID.String(), Command: "worker delivery show " + d.ID.String(),
+				Text: fmt.Sprintf("%s for agent %s, %s", d.Kind,
+					erc8004.FormatAgent(d.ChainID, d.AgentID), describeState(d))})
 	}
 	return err
 }
@@ -91,8 +93,8 @@ func (l *MatchList) addNewest(ctx context.Context, st *Session, m Match, f store
 	}
 	d := rows[0]
 	m.Command = "worker delivery list --wide --" + m.Kind + " " + m.Target
-	m.Text = fmt.Sprintf("its newest delivery is %s for agent %s, %s, accepted at %s", d.Kind, erc8004.FormatAgent(d.ChainID, d.AgentID),
-		describeState(d), d.CreatedAt.UTC().Format(time.RFC3339))
+	m.Text = fmt.Sprintf("its newest delivery is %s for agent %s, %s, accepted at %s",
+		d.Kind, erc8004.FormatAgent(d.ChainID, d.AgentID), describeState(d), d.CreatedAt.UTC().Format(time.RFC3339))
 	l.Matches = append(l.Matches, m)
 	return nil
 }

@@ -36,8 +36,8 @@ func (o *Operator) writeKeyset(k *secret.Keyset, cleartext bool) (string, error)
 	case cleartext:
 		m, err = nil, k.Write(&out)
 	case m == nil:
-		return "", NewMisuse("set HERALD_MASTER_KEY_FILE to 32 bytes that wrap the keyset (`openssl rand -base64 32` makes them), " +
-			"or use --cleartext and keep the output as secret as the stored secrets")
+		return "", NewMisuse("set HERALD_MASTER_KEY_FILE to 32 bytes that wrap the keyset (`openssl rand -base64 32` " +
+			"makes them), or use --cleartext and keep the output as secret as the stored secrets")
 	default:
 		err = k.WriteWrapped(&out, m)
 	}
@@ -95,8 +95,8 @@ func checkWorkers(ctx context.Context, st *Session, step string, problem func(st
 	}
 	for _, w := range workers {
 		if p := problem(w); p != "" {
-			return fmt.Errorf("%s: the worker on %s (%s) %s; give it the keyset in force and restart it. A worker that was killed "+
-				"counts for %s", step, text.Printable(w.Host), w.ID, p, store.WorkerGone)
+			return fmt.Errorf("%s: the worker on %s (%s) %s; give it the keyset in force and restart it. "+
+				"A worker that was killed counts for %s", step, text.Printable(w.Host), w.ID, p, store.WorkerGone)
 		}
 	}
 	return nil
@@ -110,8 +110,8 @@ func (o *Operator) AddKey(ctx context.Context, cleartext, checkRows bool) (Rotat
 		if err == nil && checkRows {
 			o.warnMissingKeys(ctx, k)
 		}
-		return next, fmt.Sprintf("key %d was added and does not seal yet. Next: give this keyset to every worker and enqueuer, "+
-			"then `worker keys rotate promote`", id), err
+		return next, fmt.Sprintf("key %d was added and does not seal yet. Next: give this keyset to every worker "+
+			"and enqueuer, then `worker keys rotate promote`", id), err
 	})
 }
 
@@ -129,7 +129,8 @@ func (o *Operator) PromoteKey(ctx context.Context, id uint32, cleartext bool) (R
 		}
 		st, err := o.OpenStore(ctx)
 		if err != nil {
-			return nil, "", fmt.Errorf("the key was not promoted, because it is unknown which keys the workers have: %w", err)
+			return nil, "",
+				fmt.Errorf("the key was not promoted, because it is unknown which keys the workers have: %w", err)
 		}
 		defer st.Close()
 		err = checkWorkers(ctx, st, fmt.Sprintf("key %d was not promoted", id), func(w store.Worker) string {
@@ -138,7 +139,8 @@ func (o *Operator) PromoteKey(ctx context.Context, id uint32, cleartext bool) (R
 			}
 			return fmt.Sprintf("has not loaded key %d and could not open secrets that are sealed with it", id)
 		})
-		return next, fmt.Sprintf("key %d seals. Next: give this keyset to every worker and enqueuer, then `worker keys reencrypt`", id), err
+		return next, fmt.Sprintf(
+			"key %d seals. Next: give this keyset to every worker and enqueuer, then `worker keys reencrypt`", id), err
 	})
 }
 
@@ -152,7 +154,8 @@ func (o *Operator) RemoveKey(ctx context.Context, id uint32, cleartext bool) (Ro
 		}
 		st, err := o.OpenStore(ctx)
 		if err != nil {
-			return nil, "", fmt.Errorf("the key is kept, because the secrets that are sealed with it are unknown: %w", err)
+			return nil, "", fmt.Errorf("the key is kept, because the secrets that are sealed with it are unknown: %w",
+				err)
 		}
 		defer st.Close()
 		// Check the workers first: after that none of them seals with the key any longer, so the count is final.
@@ -167,11 +170,12 @@ func (o *Operator) RemoveKey(ctx context.Context, id uint32, cleartext bool) (Ro
 		}
 		uses, err := countKeys(ctx, st)
 		if err != nil {
-			return nil, "", fmt.Errorf("the key is kept, because the secrets that are sealed with it are unknown: %w", err)
+			return nil, "", fmt.Errorf("the key is kept, because the secrets that are sealed with it are unknown: %w",
+				err)
 		}
 		if n := uses[id]; n > 0 {
-			return nil, "", fmt.Errorf("key %d is kept: %d secrets are sealed with it and could never be opened again; "+
-				"run `worker keys reencrypt` first", id, n)
+			return nil, "", fmt.Errorf("key %d is kept: %d secrets are sealed with it and could never be opened "+
+				"again; run `worker keys reencrypt` first", id, n)
 		}
 		return next, fmt.Sprintf("nothing is sealed with key %d. Next: give this keyset to every worker and enqueuer",
 			id), nil
@@ -211,8 +215,8 @@ func (o *Operator) warnMissingKeys(ctx context.Context, k *secret.Keyset) {
 	}
 	for _, id := range slices.Sorted(maps.Keys(uses)) {
 		if !k.Has(id) {
-			o.Notify("warning: %d secrets are sealed with key %d, which is not in HERALD_KEYSET: if you have the keyset with that key, "+
-				"put it back and rotate that one", uses[id], id)
+			o.Notify("warning: %d secrets are sealed with key %d, which is not in HERALD_KEYSET: "+
+				"if you have the keyset with that key, put it back and rotate that one", uses[id], id)
 		}
 	}
 }

@@ -146,10 +146,11 @@ func cancelVerb(r MoveRequest) verb {
 	return v
 }
 
-// mayDeliverAgain reports whether Replay may repeat delivered deliveries, and deliver filtered ones. A selection of another status must not: a
-// selected delivery may become delivered before its turn.
+// mayDeliverAgain reports whether Replay may repeat delivered deliveries, and deliver filtered ones. A selection of
+// another status must not: a selected delivery may become delivered before its turn.
 func (r MoveRequest) mayDeliverAgain(f store.Filter) bool {
-	return r.Force && (len(r.IDs) > 0 || slices.Equal(f.Statuses, []store.Status{store.Delivered}) || f.Reason == outcome.Filtered)
+	return r.Force &&
+		(len(r.IDs) > 0 || slices.Equal(f.Statuses, []store.Status{store.Delivered}) || f.Reason == outcome.Filtered)
 }
 
 // takenStatuses returns the statuses that a filter includes.
@@ -268,8 +269,8 @@ func describeFilter(f store.Filter) map[string]any {
 	if f.ChainID != nil {
 		m["agent"] = erc8004.FormatAgent(*f.ChainID, f.AgentID)
 	}
-	for name, v := range map[string]string{"status": joinWords(f.Statuses, ","), "reason": string(f.Reason), "kind": f.Kind, "sentence": f.Sentence,
-		"client": f.Client, "transaction": f.Transaction, "key": f.Key} {
+	for name, v := range map[string]string{"status": joinWords(f.Statuses, ","), "reason": string(f.Reason),
+		"kind": f.Kind, "sentence": f.Sentence, "client": f.Client, "transaction": f.Transaction, "key": f.Key} {
 		if v != "" {
 			m[name] = v
 		}
@@ -419,7 +420,8 @@ func (r *MoveReport) conclude(fault error) error {
 	case fault != nil && r.State == auditCancelled:
 		return fmt.Errorf("%w; run the same command again for the rest", fault)
 	case fault != nil:
-		return fmt.Errorf("%w; the reported batches are done, the last one may be: run the same command for the rest", fault)
+		return fmt.Errorf("%w; the reported batches are done, the last one may be: run the same command for the rest",
+			fault)
 	case r.foundNone():
 		return errors.New("not found: none of these ids is a delivery; `worker delivery list` shows which there are")
 	case len(r.Left) > 0:

@@ -205,7 +205,8 @@ func ReadState(ctx context.Context, st StateReader) (Overview, error) {
 		if c.End != nil {
 			continue // a backfill ends by itself
 		}
-		p := ChainProgress{ChainID: c.ChainID, Contract: c.Contracts, NextBlock: c.Next, HeadBlock: c.Head, MovedAt: c.MovedAt}
+		p := ChainProgress{ChainID: c.ChainID, Contract: c.Contracts, NextBlock: c.Next,
+			HeadBlock: c.Head, MovedAt: c.MovedAt}
 		if c.Head >= c.Next {
 			p.LagBlocks = c.Head - c.Next + 1
 		}

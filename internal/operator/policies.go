@@ -41,9 +41,10 @@ type RuleEffect struct {
 	Samples []uuid.UUID `json:"samples"` // the newest, at most maxSamples
 }
 
-// TestPolicy applies the filters of a policy file to the newest deliveries of a selection, at most limit. If jobs is not
-// empty, it applies them to the jobs in that file (JSON Lines) instead. It changes nothing.
-func (o *Operator) TestPolicy(ctx context.Context, path, jobs string, s Selection, limit int) (out PolicyTest, err error) {
+// TestPolicy applies the filters of a policy file to the newest deliveries of a selection, at most limit. If jobs is
+// not empty, it applies them to the jobs in that file (JSON Lines) instead. It changes nothing.
+func (o *Operator) TestPolicy(ctx context.Context, path, jobs string, s Selection,
+	limit int) (out PolicyTest, err error) {
 	f, err := s.parseFilter(time.Now())
 	if err = cmp.Or(checkLimit(limit), err); err != nil {
 		return out, err
@@ -88,7 +89,8 @@ func (o *Operator) testJobs(out *PolicyTest, levels policy.Levels, path string) 
 		return NewMisuse("the jobs cannot be read: %v", err)
 	}
 	defer file.Close()
-	limits := job.Limits{MaxTimeout: o.Settings.CallTimeout, Tools: o.Settings.Tools, Registries: o.Settings.ListedRegistries}
+	limits := job.Limits{MaxTimeout: o.Settings.CallTimeout, Tools: o.Settings.Tools,
+		Registries: o.Settings.ListedRegistries}
 	for lines := job.NewLineReader(file, job.MaxBytes); ; {
 		line, err := lines.Next()
 		var j job.Job
@@ -139,9 +141,10 @@ func LoadPolicy(path string) (p policy.Policy, warnings []string, err error) {
 // AgentLevel is the policy of one level that applies to an agent. The levels of an agent are in the order in which
 // Herald asks their filters.
 type AgentLevel struct {
-	Level   policy.Level  `json:"level"`
-	Policy  policy.Policy `json:"policy"`
-	Skipped []int         `json:"skipped"` // for each filter: how many of the agent's newest maxCounted deliveries it ended
+	Level  policy.Level  `json:"level"`
+	Policy policy.Policy `json:"policy"`
+	// for each filter: how many of the agent's newest maxCounted deliveries it ended
+	Skipped []int `json:"skipped"`
 }
 
 // maxCounted bounds the deliveries that AgentLevel.Skipped counts.
@@ -157,7 +160,8 @@ func parsePolicy(settings []string) (p store.Policy, err error) {
 		}
 		members[i] = encodeText(name) + ":" + value
 	}
-	if p, _, err = policy.Parse([]byte("{"+strings.Join(members, ",")+"}"), policy.Operator, nil); err == nil && len(p.Filters) > 0 {
+	if p, _, err = policy.Parse([]byte("{"+strings.Join(members, ",")+"}"), policy.Operator, nil); err == nil &&
+		len(p.Filters) > 0 {
 		err = errors.New("filters can only be replaced with --file")
 	}
 	if err != nil {
@@ -182,7 +186,8 @@ func (o *Operator) SetPolicy(ctx context.Context, ref AgentRef, actor string, se
 	if err != nil {
 		return AgentChange{}, err
 	}
-	return o.changePolicy(ctx, ref, actor, policy.Operator, func(was store.Policy) store.Policy { return was.Override(p) },
+	return o.changePolicy(ctx, ref, actor, policy.Operator,
+		func(was store.Policy) store.Policy { return was.Override(p) },
 		func(st *Session, g store.Agent) error { return st.SetPolicy(ctx, g, p) })
 }
 
@@ -227,7 +232,8 @@ func (o *Operator) changePolicy(ctx context.Context, ref AgentRef, actor string,
 		}
 		was := *changed
 		*changed = edit(was)
-		what := map[string]any{"agent": out.Agent, "registry": g.Registry, "level": level, "policy": *changed, "was": was}
+		what := map[string]any{"agent": out.Agent, "registry": g.Registry, "level": level,
+			"policy": *changed, "was": was}
 		out.Audit, err = RunAudited(ctx, st, store.Audit{Actor: actor, Action: "agent policy", Matched: 1}, what,
 			func() (int64, error) { return 1, save(st, g) })
 	}
@@ -237,9 +243,11 @@ func (o *Operator) changePolicy(ctx context.Context, ref AgentRef, actor string,
 	}
 	out.Policy = new(l.Settings())
 	out.Policy.OnUnknown = cmp.Or(out.Policy.OnUnknown, store.OnUnknownResend)
-	out.Policy.Order = cmp.Or(out.Policy.Order, map[bool]string{true: store.OrderStrict, false: store.OrderOff}[o.Settings.StrictOrder])
+	out.Policy.Order = cmp.Or(out.Policy.Order,
+		map[bool]string{true: store.OrderStrict, false: store.OrderOff}[o.Settings.StrictOrder])
 	counted, countErr := st.Deliveries(ctx, store.Filter{ChainID: &g.ChainID, AgentID: g.ID, Limit: maxCounted})
-	for _, level := range []AgentLevel{{Level: policy.Operator, Policy: l.Operator}, {Level: policy.Default, Policy: l.Default}, {Level: policy.Own, Policy: l.Own}} {
+	for _, level := range []AgentLevel{{Level: policy.Operator, Policy: l.Operator},
+		{Level: policy.Default, Policy: l.Default}, {Level: policy.Own, Policy: l.Own}} {
 		level.Skipped = make([]int, len(level.Policy.Filters))
 		for i := range level.Skipped {
 			why := l.DescribeRule(policy.Decision{Level: level.Level, Rule: i + 1})
@@ -278,7 +286,8 @@ func (o *Operator) JudgeAgent(g store.Agent, row store.AgentRow) (failure, err e
 	}
 	id, _ := new(big.Int).SetString(g.ID, 10)
 	_, why := l.SkipJob(job.Job{ChainID: g.ChainID, AgentID: id})
-	return outcome.Agent{Filter: why, FileDisables: listed.Disables(), Disabled: l.Settings().Disables(), RowDisables: !row.Enabled}.Judge(), nil
+	return outcome.Agent{Filter: why, FileDisables: listed.Disables(), Disabled: l.Settings().Disables(),
+		RowDisables: !row.Enabled}.Judge(), nil
 }
 
 // DescribePolicy returns the settings that `worker agent policy` can set, in its form.

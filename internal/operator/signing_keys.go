@@ -50,12 +50,14 @@ func (o *Operator) ListSigningKeys(ctx context.Context) (list []SigningKey, err 
 
 // RotateSigningKey creates a key. It is published at once and signs after the duration after. The older keys stay
 // published for keep beyond that.
-func (o *Operator) RotateSigningKey(ctx context.Context, after, keep time.Duration, actor string) (out SigningKey, err error) {
+func (o *Operator) RotateSigningKey(ctx context.Context, after, keep time.Duration,
+	actor string) (out SigningKey, err error) {
 	const most = 30 * 24 * time.Hour
 	switch {
 	case after < leastPublished || after > most:
-		return out, misuseOf("after", "%s is not from %s to %s: every worker has to publish the key before one signs with it, "+
-			"or agents refuse the call", after, leastPublished, most)
+		return out, misuseOf("after",
+			"%s is not from %s to %s: every worker has to publish the key before one signs with it, "+
+				"or agents refuse the call", after, leastPublished, most)
 	case keep < 0 || keep > most:
 		return out, misuseOf("keep", "%s is not from 0s to %s", keep, most)
 	}
@@ -73,12 +75,13 @@ func (o *Operator) RotateSigningKey(ctx context.Context, after, keep time.Durati
 		return out, err
 	}
 	what := map[string]any{"key": made.ID, "after": after.String(), "keep": keep.String()}
-	_, err = RunAudited(ctx, st, store.Audit{Actor: actor, Action: "signing-key rotate", Matched: 1}, what, func() (int64, error) {
-		if made, err = st.RotateSigningKey(ctx, made, after, keep); err != nil {
-			return 0, err
-		}
-		return 1, nil
-	})
+	_, err = RunAudited(ctx, st,
+		store.Audit{Actor: actor, Action: "signing-key rotate", Matched: 1}, what, func() (int64, error) {
+			if made, err = st.RotateSigningKey(ctx, made, after, keep); err != nil {
+				return 0, err
+			}
+			return 1, nil
+		})
 	return SigningKey{made.ID, SigningKeyNext, made.CreatedAt, made.ActivatesAt, made.RetiresAt}, err
 }
 

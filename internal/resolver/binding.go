@@ -62,7 +62,8 @@ func (t Target) DescribeBinding() string {
 	case BoundByDomain:
 		return "bound: the endpoint's domain names this agent"
 	case Unbound:
-		return "not bound: nothing on the endpoint's side names this agent; all such agents of an origin share small limits of their own"
+		return "not bound: nothing on the endpoint's side names this agent; " +
+			"all such agents of an origin share small limits of their own"
 	case BindingUnknown:
 		return "not known to be bound: the endpoint's domain could not be asked just now"
 	}

@@ -240,8 +240,8 @@ func (r *Resolver) ttlOf(o result) time.Duration {
 		return r.cfg.PinnedTTL
 	case o.err == nil:
 		return r.cfg.MutableTTL
-	case errors.As(o.err, &skip), errors.As(o.err, &failed), errors.As(o.err, &refused), errors.As(o.err, &unbound), errors.As(o.err, &blocked),
-		errors.As(o.err, &badURL):
+	case errors.As(o.err, &skip), errors.As(o.err, &failed), errors.As(o.err, &refused),
+		errors.As(o.err, &unbound), errors.As(o.err, &blocked), errors.As(o.err, &badURL):
 		return r.cfg.NegativeTTL
 	}
 	return 0

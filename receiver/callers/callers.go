@@ -57,7 +57,8 @@ type Verifier struct {
 func New(cfg Config) (*Verifier, error) {
 	for name, text := range map[string]*string{"Herald": &cfg.Herald, "Self": &cfg.Self} {
 		u, err := url.Parse(*text)
-		if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+		if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.RawQuery != "" ||
+			u.Fragment != "" || u.User != nil {
 			return nil, fmt.Errorf("callers: %s must be an http or https URL without query", name)
 		}
 		*text = strings.TrimSuffix(*text, "/")
@@ -103,8 +104,9 @@ func (v *Verifier) Require(next http.Handler) http.Handler {
 
 // input is the form in which Herald writes Signature-Input: the covered parts, then parameters.
 var (
-	part      = `"[a-z0-9@-]+"(?:;key="sig1")?`
-	input     = regexp.MustCompile(`^sig1=(\(` + part + `(?: ` + part + `)*\)(?:;[a-z]+=(?:[0-9]{1,15}|"[!#-\[\]-~]{1,200}"))+)$`)
+	part  = `"[a-z0-9@-]+"(?:;key="sig1")?`
+	input = regexp.MustCompile(
+		`^sig1=(\(` + part + `(?: ` + part + `)*\)(?:;[a-z]+=(?:[0-9]{1,15}|"[!#-\[\]-~]{1,200}"))+)$`)
 	parameter = regexp.MustCompile(`;([a-z]+)=(?:"([^"]*)"|([0-9]+))`)
 )
 
@@ -167,7 +169,8 @@ func (v *Verifier) Check(r *http.Request) error {
 	}
 	signature, ok := decodeBinary(header("Signature"), "sig1=")
 	if !ok || !ed25519.Verify(public, []byte(base.String()), signature) {
-		return errors.New("its signature does not fit: it was changed on its way, or was signed for another address than " + v.cfg.Self)
+		return errors.New("its signature does not fit: " +
+			"it was changed on its way, or was signed for another address than " + v.cfg.Self)
 	}
 	if !v.remember(params["keyid"]+" "+params["nonce"], until) {
 		return errors.New("it came before")
@@ -185,7 +188,8 @@ func (v *Verifier) checkCovered(r *http.Request, covered []string) error {
 		need = append(need, `"content-digest"`)
 	}
 	for name := range r.Header {
-		if lower := strings.ToLower(name); lower == "content-type" || lower == "content-digest" || strings.HasPrefix(lower, "mcp-") {
+		if lower := strings.ToLower(name); lower == "content-type" || lower == "content-digest" ||
+			strings.HasPrefix(lower, "mcp-") {
 			need = append(need, `"`+lower+`"`)
 		}
 	}

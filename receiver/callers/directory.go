@@ -40,7 +40,8 @@ type directory struct {
 
 func newDirectory(herald string, client *http.Client, now func() time.Time) *directory {
 	if client == nil {
-		client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+		client = &http.Client{
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	}
 	return &directory{url: herald + directoryPath, client: client, now: now}
 }
@@ -106,7 +107,8 @@ func parseKeys(text []byte) (map[string]ed25519.PublicKey, error) {
 		if k.Kty != "OKP" || k.Crv != "Ed25519" || err != nil || len(public) != ed25519.PublicKeySize {
 			continue
 		}
-		sum := sha256.Sum256([]byte(`{"crv":"Ed25519","kty":"OKP","x":"` + base64.RawURLEncoding.EncodeToString(public) + `"}`))
+		sum := sha256.Sum256([]byte(
+			`{"crv":"Ed25519","kty":"OKP","x":"` + base64.RawURLEncoding.EncodeToString(public) + `"}`))
 		keys[base64.RawURLEncoding.EncodeToString(sum[:])] = public
 	}
 	return keys, nil

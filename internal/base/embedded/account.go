@@ -96,12 +96,14 @@ func pickAccount(owner int) (account, error) {
 	self := os.Geteuid()
 	if self != 0 {
 		if owner >= 0 && owner != self {
-			return account{}, &AccountError{fmt.Sprintf("the embedded Postgres data belongs to uid %d and this process is uid %d: run as that user or choose another HERALD_DATA", owner, self)}
+			return account{}, &AccountError{fmt.Sprintf("the embedded Postgres data belongs to uid %d "+
+				"and this process is uid %d: run as that user or choose another HERALD_DATA", owner, self)}
 		}
 		return knownOrMapped(self, os.Getegid())
 	}
 	if owner == 0 {
-		return account{}, &AccountError{"the embedded Postgres data belongs to root, and Postgres refuses to run as root: chown it to the user that made it, or choose another HERALD_DATA"}
+		return account{}, &AccountError{"the embedded Postgres data belongs to root, " +
+			"and Postgres refuses to run as root: chown it to the user that made it, or choose another HERALD_DATA"}
 	}
 	if owner > 0 {
 		return knownOrMapped(owner, owner)
@@ -116,7 +118,8 @@ func pickAccount(owner int) (account, error) {
 			return fromPasswd(u)
 		}
 	}
-	return account{}, &AccountError{"Postgres refuses to run as root and there is no user herald, postgres or nobody to run it as: run as an ordinary user or set DATABASE_URL"}
+	return account{}, &AccountError{"Postgres refuses to run as root " +
+		"and there is no user herald, postgres or nobody to run it as: run as an ordinary user or set DATABASE_URL"}
 }
 
 func fromPasswd(u *user.User) (account, error) {
@@ -143,7 +146,9 @@ func knownOrMapped(uid, gid int) (account, error) {
 }
 
 func (a account) noPasswdEntry() error {
-	return &AccountError{fmt.Sprintf("uid %d has no passwd entry, which Postgres insists on, and a user namespace cannot be used instead: add an entry to /etc/passwd, run as another user, or set DATABASE_URL", a.uid)}
+	return &AccountError{fmt.Sprintf("uid %d has no passwd entry, which Postgres insists on, "+
+		"and a user namespace cannot be used instead: "+
+		"add an entry to /etc/passwd, run as another user, or set DATABASE_URL", a.uid)}
 }
 
 // explainStart replaces the error of starting a process if the cause is the account.
@@ -154,7 +159,8 @@ func (a account) explainStart(err error) error {
 	case refused && a.mapped:
 		return a.noPasswdEntry()
 	case errors.Is(err, syscall.EPERM) && a.isOtherUser():
-		return &AccountError{fmt.Sprintf("this process is root but may not become user %s (no CAP_SETUID), and Postgres refuses to run as root: run as an ordinary user or set DATABASE_URL", a)}
+		return &AccountError{fmt.Sprintf("this process is root but may not become user %s (no CAP_SETUID), "+
+			"and Postgres refuses to run as root: run as an ordinary user or set DATABASE_URL", a)}
 	}
 	return err
 }

@@ -51,7 +51,8 @@ func readPlan(out string) []debPackage {
 
 var (
 	serverPackage = regexp.MustCompile(`^(postgresql-([0-9]+)|(redis|valkey)-server)$`)
-	clientPackage = regexp.MustCompile(`^(postgresql-client-[0-9]+|(redis|valkey)-tools)$`) // redis-server is a link into redis-tools
+	// redis-server is a link into redis-tools
+	clientPackage = regexp.MustCompile(`^(postgresql-client-[0-9]+|(redis|valkey)-tools)$`)
 	// These are not needed to run a server: headers, Perl for Debian's cluster scripts, and LLVM, which is larger than
 	// all other packages together.
 	needlessLibrary = regexp.MustCompile(`(-dev|-perl)$|^lib(llvm|perl|z3)`)
@@ -72,7 +73,8 @@ func choosePackages(plan []debPackage) (chosen []debPackage, server debPackage, 
 			chosen = append(chosen, p)
 		case coreLibrary.MatchString(p.name):
 			return nil, p, fmt.Errorf("the packages need a newer %s than this system has", p.name)
-		case clientPackage.MatchString(p.name), strings.HasPrefix(p.name, "lib") && !needlessLibrary.MatchString(p.name):
+		case clientPackage.MatchString(p.name),
+			strings.HasPrefix(p.name, "lib") && !needlessLibrary.MatchString(p.name):
 			chosen = append(chosen, p)
 		}
 	}
@@ -143,7 +145,8 @@ func aptOptions(stage, want string) ([]string, error) {
 	}
 	// Hooks after an update may clean the system's caches, so disable them. apt reads the file given with -c last.
 	conf := filepath.Join(stage, "apt.conf")
-	if err := os.WriteFile(conf, []byte("#clear APT::Update::Pre-Invoke;\n#clear APT::Update::Post-Invoke;\n#clear APT::Update::Post-Invoke-Success;\n"), 0o644); err != nil {
+	if err := os.WriteFile(conf, []byte("#clear APT::Update::Pre-Invoke;\n#clear APT::Update::Post-Invoke;\n"+
+		"#clear APT::Update::Post-Invoke-Success;\n"), 0o644); err != nil {
 		return nil, err
 	}
 	return []string{"-c", conf, "-o", "Dir::State::status=" + status, "-o", "Debug::NoLocking=1", "-o",

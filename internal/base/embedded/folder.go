@@ -123,7 +123,8 @@ func socketFolder(base string, acct account) (dir string, temporary bool, err er
 		}
 	}
 	if err == nil {
-		err = fmt.Errorf("the path of %s is too long for a unix socket and %s cannot be used instead: choose a shorter HERALD_DATA", base, os.TempDir())
+		err = fmt.Errorf("the path of %s is too long for a unix socket and %s cannot be used instead: "+
+			"choose a shorter HERALD_DATA", base, os.TempDir())
 	}
 	return "", false, err
 }
@@ -136,7 +137,8 @@ type UnreachableError struct {
 }
 
 func (e *UnreachableError) Error() string {
-	return fmt.Sprintf("user %s, which the server has to run as, cannot enter %s on the way to %s: use a folder outside of it (HERALD_DATA), such as /var/lib/herald, or let others pass with chmod o+x %s",
+	return fmt.Sprintf("user %s, which the server has to run as, cannot enter %s on the way to %s: "+
+		"use a folder outside of it (HERALD_DATA), such as /var/lib/herald, or let others pass with chmod o+x %s",
 		e.User, e.At, e.Path, e.At)
 }
 

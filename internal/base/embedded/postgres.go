@@ -63,7 +63,8 @@ func (e *VersionError) Error() string {
 	if len(e.Found) > 0 {
 		found = strings.Join(e.Found, "; ")
 	}
-	return fmt.Sprintf("the data in %s was written by Postgres %d and needs that version (%s): install it, or choose another HERALD_DATA", e.Dir, e.Major, found)
+	return fmt.Sprintf("the data in %s was written by Postgres %d and needs that version (%s): "+
+		"install it, or choose another HERALD_DATA", e.Dir, e.Major, found)
 }
 
 // Postgres is a running private cluster. It belongs to this process and ends with it.

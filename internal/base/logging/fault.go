@@ -14,6 +14,7 @@ func RecoverFault(program string, w io.Writer, exit *int, code int) {
 		return
 	}
 	*exit = code
-	fmt.Fprintf(w, "%s: stopped by a fault in Herald: %.500s. Earlier answers are done; try again, and report this with the lines below.\n%s",
+	fmt.Fprintf(w, "%s: stopped by a fault in Herald: %.500s. "+
+		"Earlier answers are done; try again, and report this with the lines below.\n%s",
 		program, fmt.Sprint(fault), debug.Stack())
 }

@@ -147,7 +147,8 @@ func describeTLS(peer string, _ time.Duration, err error) string {
 	case errors.As(err, &invalid), errors.As(err, &verify):
 		return certificate + " is not valid"
 	case errors.As(err, &roots):
-		return "this machine has no certificate authorities to check TLS certificates with: install its package ca-certificates"
+		return "this machine has no certificate authorities to check TLS certificates with: " +
+			"install its package ca-certificates"
 	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch):
 		return peer + " does not speak TLS at this address"
 	case errors.As(err, &op) && op.Op == "remote error":

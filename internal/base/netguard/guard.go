@@ -213,7 +213,8 @@ func (g *Guard) checkAddress(scheme, host string, ap netip.AddrPort) error {
 		return blocked("its network is denied")
 	}
 	if err := g.guardian.SafeAddr(addr); err != nil {
-		return blocked("it is not a public address. If this address is intended, add its network to HERALD_ALLOW_NETWORKS")
+		return blocked(
+			"it is not a public address. If this address is intended, add its network to HERALD_ALLOW_NETWORKS")
 	}
 	if containsAddr(g.allow, addr) {
 		return nil

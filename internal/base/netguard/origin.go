@@ -39,7 +39,8 @@ type CredentialOrigin string
 func CredentialOriginOf(rawURL string) (CredentialOrigin, error) {
 	u, err := url.Parse(rawURL)
 	switch {
-	case err != nil || u.Hostname() == "" || !strings.EqualFold(u.Scheme, "https") && !strings.EqualFold(u.Scheme, "http"):
+	case err != nil || u.Hostname() == "" ||
+		!strings.EqualFold(u.Scheme, "https") && !strings.EqualFold(u.Scheme, "http"):
 		return "", errors.New("it must be an http or https URL")
 	case u.User != nil:
 		return "", errors.New("it holds a user or password")

@@ -23,8 +23,8 @@ type Config[T any] struct {
 	Name string // of the file in log lines, such as "servers file"
 	Path string
 	Read func(path string) ([]byte, error) // reads the file, and the files that it names
-	// Parse parses the content of the file. It reads further files with read: a change of one of them counts as a change
-	// of the file.
+	// Parse parses the content of the file. It reads further files with read: a change of one of them counts as a
+	// change of the file.
 	Parse func(raw []byte, read func(path string) ([]byte, error)) (T, error)
 	// Changed is called after a new content came into force. It logs the change, and returns false if nothing changed.
 	// Calls do not overlap, and the next check waits for the call.
@@ -107,7 +107,8 @@ func (f *File[T]) readFiles() (v T, err error) {
 func (f *File[T]) isUnchanged() bool {
 	for path, was := range f.seen {
 		info, err := os.Stat(path)
-		if err != nil || was == nil || !os.SameFile(info, was) || !info.ModTime().Equal(was.ModTime()) || info.Size() != was.Size() {
+		if err != nil || was == nil || !os.SameFile(info, was) ||
+			!info.ModTime().Equal(was.ModTime()) || info.Size() != was.Size() {
 			return false
 		}
 	}
@@ -129,7 +130,8 @@ func (f *File[T]) ReloadIfChanged() {
 	switch {
 	case err != nil && err.Error() != fault:
 		f.fault = err.Error()
-		f.cfg.Logger.Error("the "+f.cfg.Name+" is invalid; its previous content stays in force", "file", f.cfg.Path, "error", err)
+		f.cfg.Logger.Error("the "+f.cfg.Name+" is invalid; its previous content stays in force",
+			"file", f.cfg.Path, "error", err)
 		fallthrough
 	case err != nil, f.sum == sum && fault == "":
 		return

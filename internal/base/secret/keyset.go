@@ -144,10 +144,12 @@ func (k *Keyset) Open(cipher []byte, b Binding) ([]byte, error) {
 	}
 	for _, info := range k.handle.KeysetInfo().GetKeyInfo() {
 		if info.GetKeyId() == id {
-			return nil, &DecryptError{Problem: "it was sealed for another agent, origin or header, or is damaged: store the secret again"}
+			return nil, &DecryptError{Problem: "it was sealed for another agent, origin or header, " +
+				"or is damaged: store the secret again"}
 		}
 	}
-	return nil, &DecryptError{KeyID: id, Problem: fmt.Sprintf("key %d sealed it, which is not in HERALD_KEYSET: restore the keyset with this key, or store the secret again", id)}
+	return nil, &DecryptError{KeyID: id, Problem: fmt.Sprintf("key %d sealed it, which is not in HERALD_KEYSET: "+
+		"restore the keyset with this key, or store the secret again", id)}
 }
 
 // KeyID returns the id of the key that encrypted cipher. Tink's prefix is 0x01 followed by the id, big endian.
@@ -228,7 +230,8 @@ func LoadFile(path string, m Master) (*Keyset, error) {
 	case err != nil:
 		return nil, fmt.Errorf("read the keyset file: %w", err)
 	case st.Mode().Perm()&0o077 != 0:
-		return nil, &KeysetError{fmt.Sprintf("%s can be read by others than its owner (mode %#o): run chmod 600 on it, and make new keys if others may have read it", path, st.Mode().Perm())}
+		return nil, &KeysetError{fmt.Sprintf("%s can be read by others than its owner (mode %#o): "+
+			"run chmod 600 on it, and make new keys if others may have read it", path, st.Mode().Perm())}
 	}
 	raw, err := io.ReadAll(io.LimitReader(f, maxKeysetFile))
 	if err != nil {

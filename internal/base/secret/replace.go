@@ -27,8 +27,8 @@ func ReplaceFile(path, text string, from *Keyset, m Master) (err error) {
 	default:
 		for _, k := range old.Keys() {
 			if !from.Has(k.ID) {
-				return &KeysetError{fmt.Sprintf("%s was not replaced: its key %d is not in the keyset in force; name another file, "+
-					"or go on from the keyset in that file", path, k.ID)}
+				return &KeysetError{fmt.Sprintf("%s was not replaced: its key %d is not in the keyset in force; "+
+					"name another file, or go on from the keyset in that file", path, k.ID)}
 			}
 		}
 	}

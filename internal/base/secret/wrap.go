@@ -67,7 +67,8 @@ func Unwrap(text Secret, m Master) (*Keyset, error) {
 		return Parse(text)
 	}
 	if m == nil {
-		return nil, &KeysetError{"it is wrapped: set HERALD_MASTER_KEY or HERALD_MASTER_KEY_FILE to the key that opens it"}
+		return nil,
+			&KeysetError{"it is wrapped: set HERALD_MASTER_KEY or HERALD_MASTER_KEY_FILE to the key that opens it"}
 	}
 	raw, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(strings.TrimSpace(text.Reveal()), wrappedPrefix))
 	if err != nil {
@@ -75,7 +76,8 @@ func Unwrap(text Secret, m Master) (*Keyset, error) {
 	}
 	h, err := keyset.ReadWithAssociatedData(keyset.NewBinaryReader(bytes.NewReader(raw)), m, wrappedFor)
 	if err != nil {
-		return nil, &KeysetError{"the master key does not open it: HERALD_MASTER_KEY is another one than it was wrapped with, or it is damaged"}
+		return nil, &KeysetError{"the master key does not open it: " +
+			"HERALD_MASTER_KEY is another one than it was wrapped with, or it is damaged"}
 	}
 	return newKeyset(h)
 }

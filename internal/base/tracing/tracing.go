@@ -83,8 +83,9 @@ func Open(cfg Config) (*Provider, error) {
 	}
 	e := &exporter{inner: inner, endpoint: cfg.Endpoint, log: cfg.Logger.With("collector", u.Host),
 		mask: newMasker(cfg.Headers), ended: make(chan struct{})}
-	return &Provider{collector: u.Host, exporter: e, closeWithin: closeTimeout, provider: sdktrace.NewTracerProvider(sdktrace.WithBatcher(e),
-		sdktrace.WithResource(about), sdktrace.WithIDGenerator(idGenerator{}))}, nil
+	return &Provider{collector: u.Host, exporter: e, closeWithin: closeTimeout,
+		provider: sdktrace.NewTracerProvider(sdktrace.WithBatcher(e),
+			sdktrace.WithResource(about), sdktrace.WithIDGenerator(idGenerator{}))}, nil
 }
 
 // newMasker returns a Masker for the headers' values, and for the token alone in "Bearer …".
@@ -149,8 +150,8 @@ func (e *exporter) reportResult(spans int, err error, now time.Time) {
 		e.failed += spans
 		if now.Sub(e.loggedAt) >= logInterval {
 			why := e.mask.Replace(strings.ReplaceAll(err.Error(), e.endpoint, "the collector"))
-			e.log.Warn("spans are dropped: the collector does not accept them; deliveries continue without them", "spans", e.failed,
-				"error", text.Excerpt(why, 300))
+			e.log.Warn("spans are dropped: the collector does not accept them; deliveries continue without them",
+				"spans", e.failed, "error", text.Excerpt(why, 300))
 			e.failed, e.loggedAt = 0, now
 		}
 	case !e.loggedAt.IsZero():

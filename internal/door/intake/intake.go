@@ -130,7 +130,8 @@ func (in *Intake) Submit(ctx context.Context, bodies [][]byte, from store.Source
 			return nil, fmt.Errorf("parse job %d: %w", i+1, err)
 		}
 		if field := j.DirectField(); field != "" && from.Trust < store.TrustDirect {
-			answers[i] = Answer{Verdict: Refused, Path: field, Forbidden: true, Problem: "needs a token with the scope direct"}
+			answers[i] = Answer{Verdict: Refused, Path: field, Forbidden: true,
+				Problem: "needs a token with the scope direct"}
 			continue
 		}
 		it, err := in.sealHeaders(j, from)
@@ -145,8 +146,8 @@ func (in *Intake) Submit(ctx context.Context, bodies [][]byte, from store.Source
 		return nil, err
 	}
 	for k, a := range got {
-		answers[positions[k]] = Answer{Verdict: a.Verdict, ID: a.ID, Key: a.Key, Path: a.Field, Differs: a.Differs, Status: a.Status,
-			Problem: DescribeConflict(a, intakes[k].Job)}
+		answers[positions[k]] = Answer{Verdict: a.Verdict, ID: a.ID, Key: a.Key, Path: a.Field,
+			Differs: a.Differs, Status: a.Status, Problem: DescribeConflict(a, intakes[k].Job)}
 	}
 	return answers, nil
 }
@@ -206,7 +207,8 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 // refused job it returns the refusal and a row in the status rejected. Such a row has the job's type, or kind if the
 // job contains no type. err is not about an invalid job: it means that the headers could not be encrypted, or a refused
 // job could not be encoded.
-func (in *Intake) readUnanswered(e Element, kind job.Kind, trust store.Trust) (it store.Intake, refusal *job.Refusal, err error) {
+func (in *Intake) readUnanswered(e Element, kind job.Kind,
+	trust store.Trust) (it store.Intake, refusal *job.Refusal, err error) {
 	j, err := in.parseElement(e)
 	if err == nil && trust < store.TrustDirect {
 		err = refuseDirect(j)

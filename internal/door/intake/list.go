@@ -63,7 +63,8 @@ func (in *Intake) FromList(ctx context.Context, elements []Element) ([]Taken, er
 // parseElement parses the job in an element. If it is invalid or too long, the error is a *job.Refusal.
 func (in *Intake) parseElement(e Element) (job.Job, error) {
 	if e.Length > job.MaxBytes {
-		return job.Job{}, &job.Refusal{Problem: fmt.Sprintf("is %d bytes long; a job may have %d", e.Length, job.MaxBytes)}
+		return job.Job{}, &job.Refusal{Problem: fmt.Sprintf("is %d bytes long; a job may have %d",
+			e.Length, job.MaxBytes)}
 	}
 	return job.Parse(e.Body, in.Limits)
 }

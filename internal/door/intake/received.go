@@ -49,13 +49,15 @@ func MaskJob(body []byte) (shown string, whole bool) {
 // secret. maskJob masks the values of all other fields.
 var shownMembers = func() map[string]bool {
 	shown := map[string]bool{}
-	for name := range strings.FieldsSeq(`type chainId reputationRegistry identityRegistry validationRegistry agentId clientAddress
-		feedbackIndex value valueDecimals score tag1 tag2 tag endpoint feedbackURI feedbackHash reason responder responseURI
-		responseHash validatorAddress requestHash response blockNumber blockHash transactionHash logIndex timestamp action toolName
-		resolveEndpoint includeFileContent verifyFileHash timeoutMs transport url id trigger_id event_id action_type priority
-		created_at config event_data event_type chain_id block_number registry transaction_hash agent_id owner token_uri
-		client_address feedback_index file_uri file_hash tool_name tool server_url resource_type operation resolve_endpoint
-		include_file_content verify_file_hash timeout_ms validator_address request_hash response_uri response_hash`) {
+	for name := range strings.FieldsSeq(`
+		type chainId reputationRegistry identityRegistry validationRegistry agentId clientAddress feedbackIndex value
+		valueDecimals score tag1 tag2 tag endpoint feedbackURI feedbackHash reason responder responseURI responseHash
+		validatorAddress requestHash response blockNumber blockHash transactionHash logIndex timestamp action toolName
+		resolveEndpoint includeFileContent verifyFileHash timeoutMs transport url id trigger_id event_id action_type
+		priority created_at config event_data event_type chain_id block_number registry transaction_hash agent_id
+		owner token_uri client_address feedback_index file_uri file_hash tool_name tool server_url resource_type
+		operation resolve_endpoint include_file_content verify_file_hash timeout_ms validator_address
+		request_hash response_uri response_hash`) {
 		shown[name] = true
 	}
 	return shown
@@ -103,7 +105,8 @@ func (m *masker) readToken(s string) (rest string) {
 	switch {
 	case c == '{' || c == '[':
 		m.out.WriteByte(c)
-		inner := container{array: c == '[', hidden: in.hidden || len(m.open) > maxMaskDepth || len(m.open) > 1 && !in.shown}
+		inner := container{array: c == '[',
+			hidden: in.hidden || len(m.open) > maxMaskDepth || len(m.open) > 1 && !in.shown}
 		inner.shown = inner.array && in.shown && !inner.hidden
 		in.shown = in.shown && in.array
 		m.open = append(m.open, inner)

@@ -147,16 +147,18 @@ func (c *Consumer) logTaken(taken []intake.Taken) {
 		counts[t.Verdict]++
 		switch t.Verdict {
 		case intake.Rejected:
-			c.Logger.Info("job from Redis refused", "list", c.List, "delivery", t.ID, "key", t.Key, "problem", t.Problem)
+			c.Logger.Info("job from Redis refused", "list", c.List, "delivery", t.ID,
+				"key", t.Key, "problem", t.Problem)
 		case store.Conflict:
-			c.Logger.Warn("job from Redis not accepted: its event is stored with other content", "list", c.List, "delivery", t.ID,
-				"key", t.Key, "field", t.Field)
+			c.Logger.Warn("job from Redis not accepted: its event is stored with other content",
+				"list", c.List, "delivery", t.ID, "key", t.Key, "field", t.Field)
 		}
 	}
 	for verdict, n := range counts {
 		c.Metrics.taken.WithLabelValues(string(verdict)).Add(float64(n))
 	}
-	c.Logger.Info("jobs accepted from Redis", "list", c.List, "accepted", counts[store.Accepted], "known", counts[store.Known],
+	c.Logger.Info("jobs accepted from Redis", "list", c.List,
+		"accepted", counts[store.Accepted], "known", counts[store.Known],
 		"conflict", counts[store.Conflict], "rejected", counts[intake.Rejected])
 }
 
@@ -219,7 +221,8 @@ func (c *Consumer) signOff(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	if err := c.list.removeWorker(ctx, c.worker, c.done); err != nil {
-		c.Logger.Info("the elements that were read from the old backend's list could not be returned: another worker finds them",
+		c.Logger.Info(
+			"the elements that were read from the old backend's list could not be returned: another worker finds them",
 			"list", c.List, "error", err)
 	}
 }

@@ -50,7 +50,8 @@ func (l *list) workersKey() string { return "{" + l.name + "}:workers" }
 // keysOf returns the Redis keys that take.lua and return.lua get as KEYS for a worker: the old backend's list, the
 // worker's processing list, the hash of workersKey, and the worker's keep-alive key.
 func (l *list) keysOf(worker string) []string {
-	return []string{l.name, "{" + l.name + "}:processing:" + worker, l.workersKey(), "{" + l.name + "}:worker:" + worker}
+	return []string{l.name, "{" + l.name + "}:processing:" + worker, l.workersKey(),
+		"{" + l.name + "}:worker:" + worker}
 }
 
 // batch contains the elements that a worker has to commit, the oldest first.

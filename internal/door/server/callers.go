@@ -59,7 +59,8 @@ func newCallers(own secret.Secret, lookUp func(context.Context, secret.Secret) (
 // reveal the length of HERALD_API_TOKEN.
 func (c *callers) find(ctx context.Context, token secret.Secret) (operator.Caller, error) {
 	given := sha256.Sum256([]byte(token.Reveal()))
-	if own := sha256.Sum256([]byte(c.own.Reveal())); !c.own.IsZero() && subtle.ConstantTimeCompare(given[:], own[:]) == 1 {
+	if own := sha256.Sum256([]byte(c.own.Reveal())); !c.own.IsZero() &&
+		subtle.ConstantTimeCompare(given[:], own[:]) == 1 {
 		return operator.Caller{Name: "HERALD_API_TOKEN", Scopes: operator.AllScopes()}, nil
 	}
 	if found, ok := c.good.Get(given); ok && time.Now().Before(found.until) {

@@ -32,10 +32,12 @@ func (s *Server) guard(route Route) http.Handler {
 			AnswerError(w, http.StatusForbidden, "forbidden", "this token lacks the scope "+string(route.Scope))
 			return
 		}
-		visitor := Visitor{Caller: caller, FormToken: s.makeFormToken(caller, time.Now()), Anonymous: caller.Name == anonymous,
-			StillMay: func(ctx context.Context) bool { return s.stillMay(ctx, r, route) }}
+		visitor := Visitor{Caller: caller, FormToken: s.makeFormToken(caller, time.Now()),
+			Anonymous: caller.Name == anonymous,
+			StillMay:  func(ctx context.Context) bool { return s.stillMay(ctx, r, route) }}
 		if route.Form && !s.isFormTokenGood(w, r, caller) {
-			AnswerError(w, http.StatusForbidden, "stale_form", "this form is too old, or not of this page: reload the page and try again")
+			AnswerError(w, http.StatusForbidden, "stale_form",
+				"this form is too old, or not of this page: reload the page and try again")
 			return
 		}
 		route.Handle(w, r, visitor)

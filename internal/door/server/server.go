@@ -128,7 +128,8 @@ func New(cfg Config) (*Server, error) {
 	}
 	base, stop := context.WithCancel(context.Background())
 	s := &Server{cfg: cfg, ln: ln, public: !config.IsLoopback(parseHostname(cfg.Listen)), stop: stop,
-		done: make(chan struct{}), callers: newCallers(cfg.Token, cfg.Identify, cfg.KnownTokens), formKey: newFormKey(cfg.Token)}
+		done: make(chan struct{}), callers: newCallers(cfg.Token, cfg.Identify, cfg.KnownTokens),
+		formKey: newFormKey(cfg.Token)}
 	s.Mount(nil, nil)
 	s.srv = &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -178,7 +179,8 @@ func (s *Server) Routes(monitor http.Handler, mounted []Route) []Route {
 			WriteJSON(w, http.StatusOK, s.cfg.Settings)
 		}},
 		{Path: MonitorRoot + "/", Handle: withoutVisitor(serveMonitor(monitor))},
-		{Path: MonitorRoot, Handle: withoutVisitor(http.RedirectHandler(MonitorRoot+"/", http.StatusTemporaryRedirect))},
+		{Path: MonitorRoot,
+			Handle: withoutVisitor(http.RedirectHandler(MonitorRoot+"/", http.StatusTemporaryRedirect))},
 		{Path: "/", Handle: withoutVisitor(serveRest(monitor != nil))},
 	}
 	for i := range own {
@@ -206,10 +208,12 @@ func withoutVisitor(h http.Handler) func(http.ResponseWriter, *http.Request, Vis
 func serveRest(mounted bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if !mounted {
-			AnswerError(w, http.StatusServiceUnavailable, "not_ready", "the service is still starting: /readyz names the cause")
+			AnswerError(w, http.StatusServiceUnavailable, "not_ready",
+				"the service is still starting: /readyz names the cause")
 			return
 		}
-		AnswerError(w, http.StatusNotFound, "not_found", "there is nothing here; the overview is at /, the API's description at /v1/openapi.json")
+		AnswerError(w, http.StatusNotFound, "not_found",
+			"there is nothing here; the overview is at /, the API's description at /v1/openapi.json")
 	})
 }
 
@@ -222,8 +226,9 @@ func serveMonitor(monitor http.Handler) http.Handler {
 		}
 		h := w.Header()
 		// Some of the UI's scripts are inline. Its two links to a font service stay blocked.
-		h.Set("Content-Security-Policy", "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "+
-			"img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'")
+		h.Set("Content-Security-Policy",
+			"default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "+
+				"img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'")
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
 		monitor.ServeHTTP(typedWriter{w, r}, r)

@@ -26,10 +26,10 @@ const (
 	commitTimeout = 30 * time.Second
 )
 
-// deferCommit returns how long the commit of a range can be deferred: 0 if it has events, replaces blocks, or commitPolls
-// have passed since the last commit. A later commit moves the cursors over a deferred range; after a crash it is read
-// again. The first range that ends at the head is not deferred, because its commit ends deliveries whose events a reorg
-// removed.
+// deferCommit returns how long the commit of a range can be deferred: 0 if it has events, replaces blocks, or
+// commitPolls have passed since the last commit. A later commit moves the cursors over a deferred range; after a crash
+// it is read again. The first range that ends at the head is not deferred, because its commit ends deliveries whose
+// events a reorg removed.
 func (w *Watcher) deferCommit(g *group, r chain.Range) time.Duration {
 	end := g.cursors[0].End
 	isLast := end != nil && r.To >= *end || r.To == g.limit.Load()
@@ -52,8 +52,8 @@ func (w *Watcher) commitRange(ctx context.Context, g *group, r chain.Range) (aga
 	in := makeIntakes(w.Chain.ChainID(), r.Events, w.Ends)
 	filters := w.applyFilters(in)
 	from := min(r.From, g.cursors[0].Next) // deferred ranges are part of this one
-	read := store.Advance{From: from, To: r.To, Head: r.Head, Finalized: r.Finalized, Settled: r.Settled, AtHead: r.AtHead,
-		Intakes: in}
+	read := store.Advance{From: from, To: r.To, Head: r.Head, Finalized: r.Finalized,
+		Settled: r.Settled, AtHead: r.AtHead, Intakes: in}
 	if r.Checks != nil {
 		checks, err := json.Marshal(r.Checks)
 		if err != nil {
@@ -158,8 +158,9 @@ func makeIntakes(chainID uint64, events []chain.RangeEvent, bulk bool) []store.I
 	return in
 }
 
-// applyFilters sets Intake.Filtered of the events that the default policy skips, and returns the filters that skip them.
-// The events of a range are remembered, so that a reorg finds them; other events are left to the check of a worker.
+// applyFilters sets Intake.Filtered of the events that the default policy skips, and returns the filters that skip
+// them. The events of a range are remembered, so that a reorg finds them; other events are left to the check of a
+// worker.
 func (w *Watcher) applyFilters(in []store.Intake) []policy.Decision {
 	filters := make([]policy.Decision, len(in))
 	for i := range in {
@@ -199,7 +200,8 @@ func (w *Watcher) logVanished(v store.Vanished) {
 	case v.Retraction != uuid.Nil:
 		log.Info("a reorg removed the event, and the agent gets a retraction", "retraction", v.Retraction)
 	case v.Called:
-		log.Warn("a reorg took the event off the chain; the agent was called, and nothing takes an event of this kind back")
+		log.Warn("a reorg took the event off the chain; the agent was called, " +
+			"and nothing takes an event of this kind back")
 	case v.Cancelled:
 		log.Info("a reorg took the event off the chain; it was not delivered and will not be")
 	}
@@ -217,9 +219,10 @@ func refuseLog(chainID uint64, e chain.RangeEvent) store.Intake {
 	if e.Event.Kind == erc8004.NewFeedback && e.Event.HasIndex || e.Event.Kind == erc8004.ResponseAppended ||
 		e.Event.Kind == erc8004.FeedbackRevoked || e.Event.Kind == erc8004.ValidationResponse {
 		index := l.Index
-		it.Key = job.Job{Kind: it.Job.Kind, ChainID: chainID, ReputationRegistry: l.Address, ValidationRegistry: l.Address,
-			AgentID: e.Event.AgentID, ClientAddress: e.Event.Client, FeedbackIndex: e.Event.FeedbackIndex,
-			Responder: e.Event.Responder, RequestHash: e.Event.RequestHash, TransactionHash: l.TxHash, LogIndex: &index}.Key()
+		it.Key = job.Job{Kind: it.Job.Kind, ChainID: chainID, ReputationRegistry: l.Address,
+			ValidationRegistry: l.Address, AgentID: e.Event.AgentID, ClientAddress: e.Event.Client,
+			FeedbackIndex: e.Event.FeedbackIndex, Responder: e.Event.Responder, RequestHash: e.Event.RequestHash,
+			TransactionHash: l.TxHash, LogIndex: &index}.Key()
 		return it
 	}
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s %s %d %s %x", chainID, l.Address, l.TxHash, l.Index, l.Topics, l.Data))

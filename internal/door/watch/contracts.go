@@ -57,7 +57,8 @@ func (w *Watcher) openCursors(ctx context.Context, keys []store.CursorKey) (all 
 		return nil, err
 	}
 	isNew := func(key store.CursorKey) bool {
-		return !slices.ContainsFunc(listed, func(c store.CursorState) bool { return c.CursorKey == key && !c.HasReadNothing() })
+		return !slices.ContainsFunc(listed,
+			func(c store.CursorState) bool { return c.CursorKey == key && !c.HasReadNothing() })
 	}
 	start, end := w.From, w.To
 	if slices.ContainsFunc(keys, isNew) && (start == nil || w.Ends && end == nil) {
@@ -133,7 +134,8 @@ func (g *group) isLevel(c *store.Cursor) bool {
 // awaitContract returns errRegroup when another process has stopped reading a contract of this watcher, or when a node
 // has a head from which contracts without a cursor can start (isLate).
 func (w *Watcher) awaitContract(ctx context.Context, led []store.CursorKey, isLate bool) error {
-	others := slices.DeleteFunc(slices.Clone(w.keys), func(key store.CursorKey) bool { return slices.Contains(led, key) })
+	others := slices.DeleteFunc(slices.Clone(w.keys),
+		func(key store.CursorKey) bool { return slices.Contains(led, key) })
 	tick := time.NewTicker(w.Standby)
 	defer tick.Stop()
 	for {

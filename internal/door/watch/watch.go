@@ -5,8 +5,8 @@
 // delivery delivers.
 //
 // Invariants: Each contract has a cursor of its own. One process at a time reads a contract (an advisory lock in
-// Postgres). A process that continues after losing its connection and so its lock commits nothing, because the cursor is
-// compared. A log that becomes no job is stored as a rejected row, and the cursor moves on.
+// Postgres). A process that continues after losing its connection and so its lock commits nothing, because the cursor
+// is compared. A log that becomes no job is stored as a rejected row, and the cursor moves on.
 package watch
 
 import (
@@ -28,7 +28,8 @@ import (
 
 // Ledger is the part of the store that a watcher needs.
 type Ledger interface {
-	LeadChain(ctx context.Context, keys []store.CursorKey, do func(context.Context, []store.CursorKey) error) (bool, error)
+	LeadChain(ctx context.Context, keys []store.CursorKey,
+		do func(context.Context, []store.CursorKey) error) (bool, error)
 	OpenCursor(ctx context.Context, key store.CursorKey, start uint64, end *uint64) (store.Cursor, error)
 	RestartCursor(ctx context.Context, c *store.Cursor, start uint64) error
 	AdvanceCursors(ctx context.Context, cursors []*store.Cursor, a store.Advance) (store.Advanced, error)
@@ -50,8 +51,8 @@ type Config struct {
 	Dispatcher Dispatcher // nil: the worker's reconciler dispatches (no Redis connection)
 	Limits     job.Limits
 
-	// From is the first block to read of contracts that have no cursor. If it is nil, they are read from the node's head
-	// on.
+	// From is the first block to read of contracts that have no cursor. If it is nil, they are read from the node's
+	// head on.
 	From *uint64
 	// Ends means that the watcher ends after the last block, which is To, or if To is nil, the node's head when the
 	// watcher first started. It requires From. Without Ends, the watcher follows the chain until it is stopped.
@@ -123,7 +124,8 @@ func New(cfg Config) (*Watcher, error) {
 	}
 	id, contracts := cfg.Chain.ChainID(), cfg.Deployment.List()
 	if len(contracts) == 0 {
-		return nil, fmt.Errorf("no registry of chain %d is known: set IDENTITY_REGISTRY_%d and REPUTATION_REGISTRY_%d", id, id, id)
+		return nil, fmt.Errorf("no registry of chain %d is known: set IDENTITY_REGISTRY_%d and REPUTATION_REGISTRY_%d",
+			id, id, id)
 	}
 	w := &Watcher{Config: cfg, pace: pace{rate: cfg.Rate}, log: cfg.Logger.With("chain", id)}
 	switch {

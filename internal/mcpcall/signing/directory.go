@@ -35,7 +35,8 @@ func (r *Ring) Directory() []byte {
 		Keys []jwk `json:"keys"`
 	}{[]jwk{}}
 	for _, k := range r.publishedKeys() {
-		one := jwk{Type: "OKP", Curve: "Ed25519", ID: k.id, Public: base64.RawURLEncoding.EncodeToString(k.publicKey()), Use: "sig"}
+		one := jwk{Type: "OKP", Curve: "Ed25519", ID: k.id,
+			Public: base64.RawURLEncoding.EncodeToString(k.publicKey()), Use: "sig"}
 		if k.retires != nil {
 			one.Expires = k.retires.Unix()
 		}

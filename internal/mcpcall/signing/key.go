@@ -60,6 +60,7 @@ func (k *key) publicKey() ed25519.PublicKey { return k.private.Public().(ed25519
 
 // keyThumbprint returns the id of a key: its JWK thumbprint (RFC 7638; for Ed25519 RFC 8037 appendix A.3).
 func keyThumbprint(public ed25519.PublicKey) string {
-	sum := sha256.Sum256([]byte(`{"crv":"Ed25519","kty":"OKP","x":"` + base64.RawURLEncoding.EncodeToString(public) + `"}`))
+	sum := sha256.Sum256([]byte(
+		`{"crv":"Ed25519","kty":"OKP","x":"` + base64.RawURLEncoding.EncodeToString(public) + `"}`))
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }

@@ -144,14 +144,14 @@ func (s *Sender) sendAlert(ctx context.Context, a store.Alert) error {
 	switch {
 	case a.Age+wait > giveUpAfter:
 		next = nil
-		s.Logger.Warn("an alert is dropped: its receiver did not accept it", "alert", a.ID, "kind", a.Kind, "attempts", a.Attempt,
-			"error", failure)
+		s.Logger.Warn("an alert is dropped: its receiver did not accept it",
+			"alert", a.ID, "kind", a.Kind, "attempts", a.Attempt, "error", failure)
 	case a.Attempt == 1:
 		s.Logger.Warn("an alert was not accepted; it is posted again", "alert", a.ID, "kind", a.Kind, "again_in", wait,
 			"error", failure)
 	default:
-		s.Logger.Info("an alert was not accepted; it is posted again", "alert", a.ID, "kind", a.Kind, "attempt", a.Attempt,
-			"again_in", wait, "error", failure)
+		s.Logger.Info("an alert was not accepted; it is posted again",
+			"alert", a.ID, "kind", a.Kind, "attempt", a.Attempt, "again_in", wait, "error", failure)
 	}
 	return s.Ledger.PostponeAlert(ctx, a, next, failure.Error())
 }
@@ -186,5 +186,6 @@ func (s *Sender) postAlert(ctx context.Context, a store.Alert) (retryAfter time.
 	case code >= 300 && code < 400:
 		return 0, fmt.Errorf("the receiver answered %d: redirects are not followed", code)
 	}
-	return netguard.RetryAfter(answer.Header, now, maxRetryAfter), fmt.Errorf("the receiver answered %d", answer.StatusCode)
+	return netguard.RetryAfter(answer.Header, now, maxRetryAfter),
+		fmt.Errorf("the receiver answered %d", answer.StatusCode)
 }

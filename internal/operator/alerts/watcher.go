@@ -108,7 +108,8 @@ func (w *Watcher) LeadAndLook(ctx context.Context) error {
 
 // Look looks for news once. LeadAndLook calls it while this process leads.
 func (w *Watcher) Look(ctx context.Context) error {
-	look := store.LookConfig{FailingAfter: w.FailingAfter, DisableAfter: w.DisableAfter, Pause: w.Pause, Keep: keepAlerts}
+	look := store.LookConfig{FailingAfter: w.FailingAfter, DisableAfter: w.DisableAfter,
+		Pause: w.Pause, Keep: keepAlerts}
 	if w.Wake != nil {
 		look.Compose = composePayload
 	}

@@ -250,9 +250,10 @@ func (c *Config) readChain(id uint64, env map[string]string) (faults []error) {
 	}
 	if name := fmt.Sprint(explorerPrefix, id); env[name] != "" {
 		chain.Explorer = strings.TrimRight(env[name], "/")
-		if u, err := url.Parse(chain.Explorer); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" ||
-			u.RawQuery != "" || u.User != nil {
-			faults = append(faults, &Error{name, "must be an http or https URL without query, as in https://basescan.org"})
+		if u, err := url.Parse(chain.Explorer); err != nil ||
+			u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.RawQuery != "" || u.User != nil {
+			faults = append(faults,
+				&Error{name, "must be an http or https URL without query, as in https://basescan.org"})
 		}
 		c.noteSource(name, chain.Explorer, "environment")
 	}
@@ -261,8 +262,8 @@ func (c *Config) readChain(id uint64, env map[string]string) (faults []error) {
 	return faults
 }
 
-// Explorer returns the base URL of the chain's block explorer: the configured one, or that of a known chain. It is empty
-// if there is neither.
+// Explorer returns the base URL of the chain's block explorer: the configured one, or that of a known chain. It is
+// empty if there is neither.
 func (c *Config) Explorer(id uint64) string {
 	known, _ := erc8004.FindChain(id)
 	if c.Chains[id].Explorer == "" && known.Explorer != "" {
@@ -339,8 +340,8 @@ func (c *Config) checkConsistency() (faults []error) {
 	}
 	if !c.AlertURL.IsZero() && c.AlertSecret.IsZero() {
 		faults = append(faults, &Error{"HERALD_ALERT_SECRET",
-			"is not set although HERALD_ALERT_URL is: posts are signed with it. Make one, which the receiver gets too, " +
-				"with: echo whsec_$(head -c 32 /dev/urandom | base64)"})
+			"is not set although HERALD_ALERT_URL is: posts are signed with it. " +
+				"Make one, which the receiver gets too, with: echo whsec_$(head -c 32 /dev/urandom | base64)"})
 	}
 	if c.Retention < c.Expiry {
 		faults = append(faults, &Error{"HERALD_RETENTION", fmt.Sprintf(

@@ -33,7 +33,8 @@ const maxTypos = 2
 
 // fromOrchestrator matches the variables that Kubernetes and Docker set for services named herald, herald-redis and the
 // like. They are not spelling mistakes.
-var fromOrchestrator = regexp.MustCompile(`^HERALD_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_[0-9]+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)$`)
+var fromOrchestrator = regexp.MustCompile(
+	`^HERALD_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_[0-9]+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)$`)
 
 // forTests lists variables that only the project's tests and tools read.
 var forTests = []string{"HERALD_REQUIRE_SERVICES", "HERALD_HISTORY_SEED"}

@@ -68,48 +68,49 @@ func traceVariables() []variable {
 	const samplers = "always_on, always_off, traceidratio, parentbased_always_on, parentbased_always_off, " +
 		"parentbased_traceidratio"
 	return []variable{
-		{"OTEL_EXPORTER_OTLP_ENDPOINT", "",
-			"OpenTelemetry collector that accepts OTLP over HTTP, as in http://localhost:4318. Without it, " +
-				"nothing is traced.", false,
-			setPlainURL(func(c *Config) *string { return &c.Traces.endpoint })},
-		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "",
-			"The OTLP endpoint for traces only, as a URL with its path.", false,
-			setPlainURL(func(c *Config) *string { return &c.Traces.tracesEndpoint })},
-		{"OTEL_EXPORTER_OTLP_HEADERS", "",
-			"Headers for the collector: name=value, separated by commas. Values are percent-encoded.", true,
-			setHeaders(func(c *Config) *secret.Secret { return &c.Traces.headers })},
-		{"OTEL_EXPORTER_OTLP_TRACES_HEADERS", "",
-			"Headers for traces only.", true,
-			setHeaders(func(c *Config) *secret.Secret { return &c.Traces.tracesHeaders })},
-		{"OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf",
-			"http/protobuf or http/json; grpc is not supported.", false,
-			setText(func(c *Config) *string { return &c.Traces.protocol })},
-		{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "",
-			"Protocol for traces only.", false,
-			setText(func(c *Config) *string { return &c.Traces.tracesProtocol })},
-		{"OTEL_TRACES_EXPORTER", "",
-			"otlp: traces go to http://localhost:4318 if no endpoint is set. none: nothing is traced.", false,
-			setOneOf(func(c *Config) *string { return &c.Traces.exporter }, "otlp", "none")},
-		{"OTEL_TRACES_SAMPLER", "parentbased_always_on", "Selects the deliveries to trace: " + samplers + ".", false,
-			func(_ *Config, s string) string {
+		{Name: "OTEL_EXPORTER_OTLP_ENDPOINT", set: setPlainURL(func(c *Config) *string { return &c.Traces.endpoint }),
+			Help: "OpenTelemetry collector that accepts OTLP over HTTP, as in http://localhost:4318. Without it, " +
+				"nothing is traced."},
+		{Name: "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+			set:  setPlainURL(func(c *Config) *string { return &c.Traces.tracesEndpoint }),
+			Help: "The OTLP endpoint for traces only, as a URL with its path."},
+		{Name: "OTEL_EXPORTER_OTLP_HEADERS", Secret: true,
+			set:  setHeaders(func(c *Config) *secret.Secret { return &c.Traces.headers }),
+			Help: "Headers for the collector: name=value, separated by commas. Values are percent-encoded."},
+		{Name: "OTEL_EXPORTER_OTLP_TRACES_HEADERS", Secret: true,
+			set:  setHeaders(func(c *Config) *secret.Secret { return &c.Traces.tracesHeaders }),
+			Help: "Headers for traces only."},
+		{Name: "OTEL_EXPORTER_OTLP_PROTOCOL", Default: "http/protobuf",
+			set:  setText(func(c *Config) *string { return &c.Traces.protocol }),
+			Help: "http/protobuf or http/json; grpc is not supported."},
+		{Name: "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
+			set:  setText(func(c *Config) *string { return &c.Traces.tracesProtocol }),
+			Help: "Protocol for traces only."},
+		{Name: "OTEL_TRACES_EXPORTER",
+			set:  setOneOf(func(c *Config) *string { return &c.Traces.exporter }, "otlp", "none"),
+			Help: "otlp: traces go to http://localhost:4318 if no endpoint is set. none: nothing is traced."},
+		{Name: "OTEL_TRACES_SAMPLER", Default: "parentbased_always_on",
+			Help: "Selects the deliveries to trace: " + samplers + ".",
+			set: func(_ *Config, s string) string {
 				if !slices.Contains(strings.Split(samplers, ", "), s) {
 					return "must be one of " + samplers
 				}
 				return ""
 			}},
-		{"OTEL_TRACES_SAMPLER_ARG", "",
-			"For traceidratio: the share of deliveries to trace, from 0 to 1.", false,
-			func(_ *Config, s string) string {
+		{Name: "OTEL_TRACES_SAMPLER_ARG",
+			Help: "For traceidratio: the share of deliveries to trace, from 0 to 1.",
+			set: func(_ *Config, s string) string {
 				if share, err := strconv.ParseFloat(s, 64); err != nil || !(share >= 0 && share <= 1) {
 					return "must be a number from 0 to 1"
 				}
 				return ""
 			}},
-		{"OTEL_SERVICE_NAME", "herald", "The worker's service name in traces.", false,
-			setText(func(c *Config) *string { return &c.Traces.Service })},
-		{"OTEL_SDK_DISABLED", "false",
-			"true: nothing is traced.", false,
-			func(c *Config, s string) string { c.Traces.disabled = strings.EqualFold(s, "true"); return "" }},
+		{Name: "OTEL_SERVICE_NAME", Default: "herald",
+			set:  setText(func(c *Config) *string { return &c.Traces.Service }),
+			Help: "The worker's service name in traces."},
+		{Name: "OTEL_SDK_DISABLED", Default: "false",
+			set:  func(c *Config, s string) string { c.Traces.disabled = strings.EqualFold(s, "true"); return "" },
+			Help: "true: nothing is traced."},
 	}
 }
 
@@ -150,6 +151,6 @@ func (t Traces) checkProtocol() error {
 	if !t.On() || protocol == "http/protobuf" || protocol == "http/json" {
 		return nil
 	}
-	return &Error{name, "must be http/protobuf or http/json: traces are not sent over grpc. Name the collector's HTTP " +
-		"port, usually 4318, or set OTEL_TRACES_EXPORTER=none"}
+	return &Error{name, "must be http/protobuf or http/json: traces are not sent over grpc. " +
+		"Name the collector's HTTP port, usually 4318, or set OTEL_TRACES_EXPORTER=none"}
 }

@@ -42,87 +42,82 @@ type variable struct {
 // listVariables returns every variable except the per-chain ones, in the order of the documentation.
 func listVariables() []variable {
 	return append([]variable{
-		{"REDIS_URL", "",
-			"URL of Redis: redis://, rediss://, redis-socket:///path, redis-sentinel:// or " +
-				"redis-cluster://h1,h2. Without it, the worker starts its own Redis.", true, setRedisURL},
-		{"DATABASE_URL", "",
-			"URL of Postgres: postgres://user:password@host/database. Without it, the worker starts its own " +
-				"Postgres.", true,
-			setDatabaseURL(func(c *Config) *secret.Secret { return &c.DatabaseURL })},
-		{"HERALD_LEADER_DATABASE_URL", "",
-			"URL of the database itself, if DATABASE_URL leads to a pooler in transaction mode " +
-				"(docs/operator/scaling.md).", true, setDatabaseURL(func(c *Config) *secret.Secret { return &c.LeaderURL })},
-		{"HERALD_QUEUE", "",
-			"embedded: the worker starts its own Redis although DATABASE_URL is set (one worker only). redis: " +
-				"REDIS_URL is required.", false,
-			setOneOf(func(c *Config) *string { return &c.Queue }, "embedded", "redis")},
-		{"IPFS_GATEWAYS", "https://trustless-gateway.link,https://ipfs.filebase.io,https://gateway.pinata.cloud",
-			`IPFS gateways, the preferred one first, such as your own IPFS node. They must serve single blocks ` +
-				`("trustless"), because Herald verifies each block.`, false, setGateways},
-		{"ARWEAVE_GATEWAY", "",
-			"Gateway for ar:// documents, as in https://host. Without it, deliveries that need one are held " +
-				"(gateway_unconfigured).", false,
-			setPlainURL(func(c *Config) *string { return &c.ArweaveGateway })},
-		{"HERALD_LISTEN", "127.0.0.1:8080",
-			"Address of the HTTP server. An address that is not loopback requires HERALD_API_TOKEN.", false, setListen},
-		{"HERALD_PUBLIC_URL", "",
-			"Origin at which agents reach this HTTP server, as in https://herald.example. With it, Herald " +
-				"signs every request to an agent (docs/operator/tokens-and-keys.md). Set the same on every worker.", false, setPublicURL},
-		{"HERALD_API_TOKEN", "",
-			"Password of the pages (with any user name) and bearer token of the API.", true,
-			func(c *Config, s string) string { c.APIToken = secret.New(s); return "" }},
-		{"HERALD_KEYSET", "",
-			"Keyset (Tink, in base64) that encrypts stored secrets. It is required with DATABASE_URL. " +
-				"Otherwise the worker creates one in HERALD_DATA.", true, setKeyset},
-		{"HERALD_MASTER_KEY", "",
-			"Key that decrypts a wrapped keyset: 32 bytes in base64 or hex.", true,
-			func(c *Config, s string) string { c.MasterKey = secret.New(s); return "" }},
-		{"HERALD_CONCURRENCY", "32",
-			"Number of deliveries that this worker works on at a time (slots). Agents without a success in " +
-				"the last hour get at most half of the slots.", false,
-			setNumber(func(c *Config) *int { return &c.Concurrency }, 1, 10000)},
-		{"HERALD_DB_POOL", "40",
-			"Maximum number of Postgres connections for deliveries. It must exceed HERALD_CONCURRENCY.", false,
-			setNumber(func(c *Config) *int { return &c.DBPool }, 2, 10000)},
-		{"HERALD_CALL_TIMEOUT", "30s",
-			"Time limit of a call to an agent. A job's timeoutMs cannot exceed it.", false,
-			setDuration(func(c *Config) *time.Duration { return &c.CallTimeout }, time.Second, time.Hour)},
-		{"HERALD_LEASE", "2m",
-			"How long a worker's claim on a delivery is valid. If the worker crashes, another one continues the " +
-				"delivery after this time.", false,
-			setDuration(func(c *Config) *time.Duration { return &c.Lease }, time.Second, 24*time.Hour)},
-		{"HERALD_LEASE_MARGIN", "1m",
-			"Least time by which a lease exceeds the time limit of the call.", false,
-			setDuration(func(c *Config) *time.Duration { return &c.LeaseMargin }, time.Second, time.Hour)},
-		{"HERALD_RETRY_SCHEDULE", "1s,2s,4s,30s,2m,10m,30m,2h,5h,10h",
-			"Waits after failed attempts, each ±20 %. After the last wait there is one more attempt.", false,
-			setSchedule},
-		{"HERALD_EXPIRY", "720h",
-			"A delivery that has not ended after this time ends as dead (expired).", false,
-			setDuration(func(c *Config) *time.Duration { return &c.Expiry }, time.Minute, 10*365*24*time.Hour)},
-		{"HERALD_RETENTION", "2160h",
-			"Herald deletes the job, result and attempts of a delivery this long after its end. The id, key " +
-				"and status remain.", false,
-			setDuration(func(c *Config) *time.Duration { return &c.Retention }, time.Minute, 100*365*24*time.Hour)},
-		{"HERALD_ENDPOINT_INFLIGHT", "4",
-			"Calls in flight at one origin (scheme, host, port), from all workers together.", false,
-			setNumber(func(c *Config) *int { return &c.EndpointInflight }, 1, 10000)},
-		{"HERALD_ENDPOINT_RATE", "100",
-			"Calls per second to one origin, from all workers together. Further calls wait (throttled).", false,
-			setNumber(func(c *Config) *int { return &c.EndpointRate }, 1, 1000000)},
-		{"HERALD_EFFORT_BUDGET", "60s",
-			"Time that all workers together may spend on one agent per minute: on calls, connections, tool lists and " +
-				"files. Further deliveries wait (over_budget). 0 or off: no limit.", false,
-			setEffortBudget},
-		{"HERALD_BATCH", "50",
-			"Maximum number of deliveries in one call of agent.receiveFeedbackBatch. 1: each is sent alone.", false,
-			setNumber(func(c *Config) *int { return &c.Batch }, 1, 50)},
-		{"HERALD_ALLOW_NETWORKS", "",
-			"Private networks, as in 10.1.0.0/16. Agents and files may be there, also with plain http.",
-			false, setNetworks},
-		{"HERALD_ALLOW_HTTP", "false",
-			"true: addresses of agents and files may use plain http.", false,
-			func(c *Config, s string) string {
+		{Name: "REDIS_URL", Secret: true, set: setRedisURL,
+			Help: "URL of Redis: redis://, rediss://, redis-socket:///path, redis-sentinel:// or " +
+				"redis-cluster://h1,h2. Without it, the worker starts its own Redis."},
+		{Name: "DATABASE_URL", Secret: true,
+			set: setDatabaseURL(func(c *Config) *secret.Secret { return &c.DatabaseURL }),
+			Help: "URL of Postgres: postgres://user:password@host/database. Without it, the worker starts its own " +
+				"Postgres."},
+		{Name: "HERALD_LEADER_DATABASE_URL", Secret: true,
+			set: setDatabaseURL(func(c *Config) *secret.Secret { return &c.LeaderURL }),
+			Help: "URL of the database itself, if DATABASE_URL leads to a pooler in transaction mode " +
+				"(docs/operator/scaling.md)."},
+		{Name: "HERALD_QUEUE", set: setOneOf(func(c *Config) *string { return &c.Queue }, "embedded", "redis"),
+			Help: "embedded: the worker starts its own Redis although DATABASE_URL is set (one worker only). redis: " +
+				"REDIS_URL is required."},
+		{Name: "IPFS_GATEWAYS", set: setGateways,
+			Default: "https://trustless-gateway.link,https://ipfs.filebase.io,https://gateway.pinata.cloud",
+			Help: `IPFS gateways, the preferred one first, such as your own IPFS node. They must serve single blocks ` +
+				`("trustless"), because Herald verifies each block.`},
+		{Name: "ARWEAVE_GATEWAY", set: setPlainURL(func(c *Config) *string { return &c.ArweaveGateway }),
+			Help: "Gateway for ar:// documents, as in https://host. Without it, deliveries that need one are held " +
+				"(gateway_unconfigured)."},
+		{Name: "HERALD_LISTEN", Default: "127.0.0.1:8080", set: setListen,
+			Help: "Address of the HTTP server. An address that is not loopback requires HERALD_API_TOKEN."},
+		{Name: "HERALD_PUBLIC_URL", set: setPublicURL,
+			Help: "Origin at which agents reach this HTTP server, as in https://herald.example. With it, Herald " +
+				"signs every request to an agent (docs/operator/tokens-and-keys.md). Set the same on every worker."},
+		{Name: "HERALD_API_TOKEN", Secret: true,
+			set:  func(c *Config, s string) string { c.APIToken = secret.New(s); return "" },
+			Help: "Password of the pages (with any user name) and bearer token of the API."},
+		{Name: "HERALD_KEYSET", Secret: true, set: setKeyset,
+			Help: "Keyset (Tink, in base64) that encrypts stored secrets. It is required with DATABASE_URL. " +
+				"Otherwise the worker creates one in HERALD_DATA."},
+		{Name: "HERALD_MASTER_KEY", Secret: true,
+			set:  func(c *Config, s string) string { c.MasterKey = secret.New(s); return "" },
+			Help: "Key that decrypts a wrapped keyset: 32 bytes in base64 or hex."},
+		{Name: "HERALD_CONCURRENCY", Default: "32",
+			set: setNumber(func(c *Config) *int { return &c.Concurrency }, 1, 10000),
+			Help: "Number of deliveries that this worker works on at a time (slots). Agents without a success in the " +
+				"last hour get at most half of the slots."},
+		{Name: "HERALD_DB_POOL", Default: "40", set: setNumber(func(c *Config) *int { return &c.DBPool }, 2, 10000),
+			Help: "Maximum number of Postgres connections for deliveries. It must exceed HERALD_CONCURRENCY."},
+		{Name: "HERALD_CALL_TIMEOUT", Default: "30s",
+			set:  setDuration(func(c *Config) *time.Duration { return &c.CallTimeout }, time.Second, time.Hour),
+			Help: "Time limit of a call to an agent. A job's timeoutMs cannot exceed it."},
+		{Name: "HERALD_LEASE", Default: "2m",
+			set: setDuration(func(c *Config) *time.Duration { return &c.Lease }, time.Second, 24*time.Hour),
+			Help: "How long a worker's claim on a delivery is valid. If the worker crashes, another one continues " +
+				"the delivery after this time."},
+		{Name: "HERALD_LEASE_MARGIN", Default: "1m",
+			set:  setDuration(func(c *Config) *time.Duration { return &c.LeaseMargin }, time.Second, time.Hour),
+			Help: "Least time by which a lease exceeds the time limit of the call."},
+		{Name: "HERALD_RETRY_SCHEDULE", Default: "1s,2s,4s,30s,2m,10m,30m,2h,5h,10h", set: setSchedule,
+			Help: "Waits after failed attempts, each ±20 %. After the last wait there is one more attempt."},
+		{Name: "HERALD_EXPIRY", Default: "720h",
+			set:  setDuration(func(c *Config) *time.Duration { return &c.Expiry }, time.Minute, 10*365*24*time.Hour),
+			Help: "A delivery that has not ended after this time ends as dead (expired)."},
+		{Name: "HERALD_RETENTION", Default: "2160h",
+			set: setDuration(func(c *Config) *time.Duration { return &c.Retention }, time.Minute, 100*365*24*time.Hour),
+			Help: "Herald deletes the job, result and attempts of a delivery this long after its end. The id, key " +
+				"and status remain."},
+		{Name: "HERALD_ENDPOINT_INFLIGHT", Default: "4",
+			set:  setNumber(func(c *Config) *int { return &c.EndpointInflight }, 1, 10000),
+			Help: "Calls in flight at one origin (scheme, host, port), from all workers together."},
+		{Name: "HERALD_ENDPOINT_RATE", Default: "100",
+			set:  setNumber(func(c *Config) *int { return &c.EndpointRate }, 1, 1000000),
+			Help: "Calls per second to one origin, from all workers together. Further calls wait (throttled)."},
+		{Name: "HERALD_EFFORT_BUDGET", Default: "60s", set: setEffortBudget,
+			Help: "Time that all workers together may spend on one agent per minute: on calls, connections, tool " +
+				"lists and files. Further deliveries wait (over_budget). 0 or off: no limit."},
+		{Name: "HERALD_BATCH", Default: "50", set: setNumber(func(c *Config) *int { return &c.Batch }, 1, 50),
+			Help: "Maximum number of deliveries in one call of agent.receiveFeedbackBatch. 1: each is sent alone."},
+		{Name: "HERALD_ALLOW_NETWORKS", set: setNetworks,
+			Help: "Private networks, as in 10.1.0.0/16. Agents and files may be there, also with plain http."},
+		{Name: "HERALD_ALLOW_HTTP", Default: "false",
+			Help: "true: addresses of agents and files may use plain http.",
+			set: func(c *Config, s string) string {
 				b, err := strconv.ParseBool(s)
 				if err != nil {
 					return "must be true or false"
@@ -130,82 +125,80 @@ func listVariables() []variable {
 				c.AllowHTTP = b
 				return ""
 			}},
-		{"HERALD_STDIO_COMMANDS", "",
-			`Commands that Herald may start as agents, as JSON: [["/usr/bin/agent","--stdio"]]. A registration must name ` +
-				`the same program and arguments. ["8453:42=/usr/bin/agent"] allows a command to agent 8453:42 only. Without ` +
-				`such a prefix, anybody's agent may name the command.`, false, setCommands},
-		{"HERALD_TOOLS", "",
-			"Tools that a job may name, in addition to agent.receive* and their aliases.", false, setTools},
-		{"HERALD_TOOL_ALIASES", "",
-			`Further names of tools that agents may offer, as JSON: {"agent.receiveFeedback": ["feedback.receive"]}.`,
-			false, setAliases},
-		{"HERALD_SERVERS_FILE", "",
-			"JSON file that overrides an agent's registration (docs/reference/servers-file.md).", false,
-			func(c *Config, s string) string { c.ServersFile = s; return "" }},
-		{"HERALD_POLICY_FILE", "",
-			"JSON file with the default policy: which events agents receive (docs/operator/filters.md).", false,
-			func(c *Config, s string) string { c.PolicyFile = s; return "" }},
-		{"HERALD_HASH_POLICY", "strict",
-			"strict: a file that does not match its hash is rejected. require: as strict, and a file without a hash " +
-				"is rejected if its address (https, http, ar, DNSLink) does not prove its content. annotate: every " +
-				"file is delivered, with the result of the verification.", false,
-			setOneOf(func(c *Config) *string { return &c.HashPolicy }, "strict", "require", "annotate")},
-		{"HERALD_BINDING", "warn",
-			"What happens to agents whose endpoint does not confirm them (docs/agent.md#be-found). warn: all " +
+		{Name: "HERALD_STDIO_COMMANDS", set: setCommands,
+			Help: `Commands that Herald may start as agents, as JSON: [["/usr/bin/agent","--stdio"]]. A registration ` +
+				`must name the same program and arguments. ["8453:42=/usr/bin/agent"] allows a command to agent ` +
+				`8453:42 only. Without such a prefix, anybody's agent may name the command.`},
+		{Name: "HERALD_TOOLS", set: setTools,
+			Help: "Tools that a job may name, in addition to agent.receive* and their aliases."},
+		{Name: "HERALD_TOOL_ALIASES", set: setAliases,
+			Help: `Further names of tools that agents may offer, as JSON: {"agent.receiveFeedback": ` +
+				`["feedback.receive"]}.`},
+		{Name: "HERALD_SERVERS_FILE", set: func(c *Config, s string) string { c.ServersFile = s; return "" },
+			Help: "JSON file that overrides an agent's registration (docs/reference/servers-file.md)."},
+		{Name: "HERALD_POLICY_FILE", set: func(c *Config, s string) string { c.PolicyFile = s; return "" },
+			Help: "JSON file with the default policy: which events agents receive (docs/operator/filters.md)."},
+		{Name: "HERALD_HASH_POLICY", Default: "strict",
+			set: setOneOf(func(c *Config) *string { return &c.HashPolicy }, "strict", "require", "annotate"),
+			Help: "strict: a file that does not match its hash is rejected. require: as strict, and a file without a " +
+				"hash is rejected if its address (https, http, ar, DNSLink) does not prove its content. annotate: " +
+				"every file is delivered, with the result of the verification."},
+		{Name: "HERALD_BINDING", Default: "warn",
+			set: setOneOf(func(c *Config) *string { return &c.Binding }, "off", "warn", "require"),
+			Help: "What happens to agents whose endpoint does not confirm them (docs/agent.md#be-found). warn: all " +
 				"such agents of one origin share one call at a time and a tenth of HERALD_ENDPOINT_RATE. require: " +
 				"their deliveries are rejected (endpoint_unverified). off: Herald does not check. A job's " +
-				"action.endpoint counts as unconfirmed, unless the servers file has the same URL.", false,
-			setOneOf(func(c *Config) *string { return &c.Binding }, "off", "warn", "require")},
-		{"HERALD_REDIS_INTAKE", "jobs",
-			"Jobs of other programs that Herald accepts from Redis. on: all. off: none. jobs: all that do not " +
-				"choose where or how Herald calls (docs/reference/jobs.md).", false,
-			setOneOf(func(c *Config) *string { return &c.RedisIntake }, "on", "jobs", "off")},
-		{"HERALD_LEGACY_QUEUE", "",
-			"Name of the Redis list into which the old backend puts its jobs, as in action_jobs " +
-				"(docs/operator/old-backend.md).", false, setLegacyQueue},
-		{"HERALD_VERIFY_EVENT", "",
-			"receipt (default with an RPC URL): Herald reads each job's event from the chain and delivers the " +
-				"fields of the log. finalized: the event's block must also be final. off: Herald delivers the fields of " +
-				"the job, and verifies only that the registries are known.", false,
-			setOneOf(func(c *Config) *string { return &c.VerifyEvent }, "off", "receipt", "finalized")},
-		{"HERALD_LOG_RANGE", "24h",
-			"How far back Herald searches for the event of a job without transactionHash and blockNumber: " +
-				"up to 168h, or 500000 blocks. 0: such jobs are rejected (event_not_found).", false, setLogRange},
-		{"HERALD_RPC_TRUST", "",
-			"Chains whose nodes you trust to return all logs: all, or 8453,1. On other chains Herald checks " +
-				"the logs (docs/operator/chain.md), which costs up to a megabyte per block on a busy rollup.", false, setTrust},
-		{"HERALD_WATCH", "",
-			"Chains whose events the worker itself reads, as in 8453,1, from the newest block on. Each needs " +
-				"RPC_URL_<id> and one more Postgres connection.", false, setWatch},
-		{"HERALD_CONFIRMATIONS", "",
-			"How long Herald waits after an event's block: a duration, a number of blocks, or until the block is safe " +
-				"or finalized. 6s is for all chains, 8453=6s,1=6,10=safe for single chains. Defaults: " +
-				"docs/reference/chains.md.", false, setConfirmations},
-		{"HERALD_ORDER", "strict",
-			"strict: Herald calls one client's deliveries to an agent one at a time, in the order of the " +
-				"feedback. off: it delivers each event as soon as possible, but a response after its feedback. " +
-				"Set the same on every worker.", false, setOrder},
-		{"HERALD_ALERT_URL", "",
-			"URL to which Herald posts changes of agents, and deliveries that die or are held " +
-				"(docs/operator/alerts-and-traces.md). It may be private and plain http.", true, setAlertURL},
-		{"HERALD_ALERT_SECRET", "",
-			"Key that signs the posts to HERALD_ALERT_URL (Standard Webhooks): whsec_ and 24 to 64 bytes " +
-				"in base64. It is required with that URL.", true, setAlertSecret},
-		{"HERALD_DISABLE_AFTER", "120h",
-			"Herald disables an agent if all calls to it failed for this time: two calls or more, one of them " +
-				"within the last day. 0: never.", false,
-			setDuration(func(c *Config) *time.Duration { return &c.DisableAfter }, 0, 10*365*24*time.Hour)},
-		{"HERALD_DATA", "",
-			"Folder of the Postgres and Redis that the worker starts. Default: $XDG_STATE_HOME/herald, or " +
-				"/var/lib/herald as root.", false,
-			func(c *Config, s string) string { c.DataDir = s; return "" }},
-		{"HERALD_CACHE", "",
-			"Folder for downloaded programs. Default: $XDG_CACHE_HOME/herald, or /var/cache/herald as root.", false,
-			func(c *Config, s string) string { c.CacheDir = s; return "" }},
-		{"HERALD_LOG_LEVEL", "info", "debug, info, warn or error.", false,
-			setOneOf(func(c *Config) *string { return &c.LogLevel }, "debug", "info", "warn", "error")},
-		{"HERALD_LOG_FORMAT", "text", "text or json.", false,
-			setOneOf(func(c *Config) *string { return &c.LogFormat }, "text", "json")},
+				"action.endpoint counts as unconfirmed, unless the servers file has the same URL."},
+		{Name: "HERALD_REDIS_INTAKE", Default: "jobs",
+			set: setOneOf(func(c *Config) *string { return &c.RedisIntake }, "on", "jobs", "off"),
+			Help: "Jobs of other programs that Herald accepts from Redis. on: all. off: none. jobs: all that do not " +
+				"choose where or how Herald calls (docs/reference/jobs.md)."},
+		{Name: "HERALD_LEGACY_QUEUE", set: setLegacyQueue,
+			Help: "Name of the Redis list into which the old backend puts its jobs, as in action_jobs " +
+				"(docs/operator/old-backend.md)."},
+		{Name: "HERALD_VERIFY_EVENT",
+			set: setOneOf(func(c *Config) *string { return &c.VerifyEvent }, "off", "receipt", "finalized"),
+			Help: "receipt (default with an RPC URL): Herald reads each job's event from the chain and delivers the " +
+				"fields of the log. finalized: the event's block must also be final. off: Herald delivers the fields " +
+				"of the job, and verifies only that the registries are known."},
+		{Name: "HERALD_LOG_RANGE", Default: "24h", set: setLogRange,
+			Help: "How far back Herald searches for the event of a job without transactionHash and blockNumber: up " +
+				"to 168h, or 500000 blocks. 0: such jobs are rejected (event_not_found)."},
+		{Name: "HERALD_RPC_TRUST", set: setTrust,
+			Help: "Chains whose nodes you trust to return all logs: all, or 8453,1. On other chains Herald checks " +
+				"the logs (docs/operator/chain.md), which costs up to a megabyte per block on a busy rollup."},
+		{Name: "HERALD_WATCH", set: setWatch,
+			Help: "Chains whose events the worker itself reads, as in 8453,1, from the newest block on. Each needs " +
+				"RPC_URL_<id> and one more Postgres connection."},
+		{Name: "HERALD_CONFIRMATIONS", set: setConfirmations,
+			Help: "How long Herald waits after an event's block: a duration, a number of blocks, or until the block " +
+				"is safe or finalized. 6s is for all chains, 8453=6s,1=6,10=safe for single chains. Defaults: " +
+				"docs/reference/chains.md."},
+		{Name: "HERALD_ORDER", Default: "strict", set: setOrder,
+			Help: "strict: Herald calls one client's deliveries to an agent one at a time, in the order of the " +
+				"feedback. off: it delivers each event as soon as possible, but a response after its feedback. Set " +
+				"the same on every worker."},
+		{Name: "HERALD_ALERT_URL", Secret: true, set: setAlertURL,
+			Help: "URL to which Herald posts changes of agents, and deliveries that die or are held " +
+				"(docs/operator/alerts-and-traces.md). It may be private and plain http."},
+		{Name: "HERALD_ALERT_SECRET", Secret: true, set: setAlertSecret,
+			Help: "Key that signs the posts to HERALD_ALERT_URL (Standard Webhooks): whsec_ and 24 to 64 bytes in " +
+				"base64. It is required with that URL."},
+		{Name: "HERALD_DISABLE_AFTER", Default: "120h",
+			set: setDuration(func(c *Config) *time.Duration { return &c.DisableAfter }, 0, 10*365*24*time.Hour),
+			Help: "Herald disables an agent if all calls to it failed for this time: two calls or more, one of them " +
+				"within the last day. 0: never."},
+		{Name: "HERALD_DATA", set: func(c *Config, s string) string { c.DataDir = s; return "" },
+			Help: "Folder of the Postgres and Redis that the worker starts. Default: $XDG_STATE_HOME/herald, or " +
+				"/var/lib/herald as root."},
+		{Name: "HERALD_CACHE", set: func(c *Config, s string) string { c.CacheDir = s; return "" },
+			Help: "Folder for downloaded programs. Default: $XDG_CACHE_HOME/herald, or /var/cache/herald as root."},
+		{Name: "HERALD_LOG_LEVEL", Default: "info",
+			set:  setOneOf(func(c *Config) *string { return &c.LogLevel }, "debug", "info", "warn", "error"),
+			Help: "debug, info, warn or error."},
+		{Name: "HERALD_LOG_FORMAT", Default: "text",
+			set:  setOneOf(func(c *Config) *string { return &c.LogFormat }, "text", "json"),
+			Help: "text or json."},
 	}, traceVariables()...)
 }
 
@@ -216,24 +209,26 @@ type Doc struct{ Name, Default, Help string }
 func Docs() []Doc {
 	var out []Doc
 	for _, v := range listVariables() {
-		d := Doc{v.Name, v.Default, v.Help}
+		d := Doc{Name: v.Name, Default: v.Default, Help: v.Help}
 		if v.Secret {
 			d.Help += " Also as " + v.Name + "_FILE."
 		}
 		out = append(out, d)
 	}
 	return append(out,
-		Doc{rpcPrefix + "<chainId>", "",
-			"JSON-RPC URLs of a chain, separated by commas, the preferred one first. A ws:// or wss:// URL also " +
-				"announces new blocks at once. Without a URL, deliveries of that chain are held (chain_unconfigured). Also as " +
-				rpcPrefix + "<chainId>_FILE."},
-		Doc{identityPrefix + "<chainId>", "known address",
-			"Addresses of the chain's IdentityRegistry, separated by commas. The first is the default for jobs that name " +
-				"no registry."},
-		Doc{reputationPrefix + "<chainId>", "known address", "Addresses of the ReputationRegistry."},
-		Doc{validationPrefix + "<chainId>", "known address", "Addresses of the ValidationRegistry."},
-		Doc{explorerPrefix + "<chainId>", "",
-			"Block explorer of a chain, as in https://basescan.org, to which pages link. Known chains have one."})
+		Doc{Name: rpcPrefix + "<chainId>",
+			Help: "JSON-RPC URLs of a chain, separated by commas, the preferred one first. A ws:// or wss:// URL " +
+				"also announces new blocks at once. Without a URL, deliveries of that chain are held " +
+				"(chain_unconfigured). Also as " + rpcPrefix + "<chainId>_FILE."},
+		Doc{Name: identityPrefix + "<chainId>", Default: "known address",
+			Help: "Addresses of the chain's IdentityRegistry, separated by commas. The first is the default for jobs " +
+				"that name no registry."},
+		Doc{Name: reputationPrefix + "<chainId>", Default: "known address",
+			Help: "Addresses of the ReputationRegistry."},
+		Doc{Name: validationPrefix + "<chainId>", Default: "known address",
+			Help: "Addresses of the ValidationRegistry."},
+		Doc{Name: explorerPrefix + "<chainId>",
+			Help: "Block explorer of a chain, as in https://basescan.org, to which pages link. Known chains have one."})
 }
 
 func setOneOf(field func(*Config) *string, allowed ...string) func(*Config, string) string {
@@ -313,7 +308,8 @@ func setRedisURL(c *Config, s string) string {
 func setDatabaseURL(field func(*Config) *secret.Secret) func(*Config, string) string {
 	return func(c *Config, s string) string {
 		scheme, rest, isURL := strings.Cut(s, "://")
-		if isURL && (rest == "" || scheme != "postgres" && scheme != "postgresql") || !isURL && !strings.Contains(s, "=") {
+		if isURL && (rest == "" || scheme != "postgres" && scheme != "postgresql") ||
+			!isURL && !strings.Contains(s, "=") {
 			return "must be a URL, as in postgres://user:password@host/database"
 		}
 		*field(c) = secret.New(s)
@@ -512,8 +508,8 @@ func setConfirmations(c *Config, s string) string {
 			return fmt.Sprintf("%q %s, or one of these for a chain: 8453=6s", part, problem)
 		}
 		if known, _ := erc8004.FindChain(id); depth.Tag != "" && known.Untagged {
-			return fmt.Sprintf("%q cannot be: nodes of %s name no %s block. Use a duration, as in %d=%s", part, known.Name,
-				depth.Tag, id, known.Confirmations)
+			return fmt.Sprintf("%q cannot be: nodes of %s name no %s block. Use a duration, as in %d=%s",
+				part, known.Name, depth.Tag, id, known.Confirmations)
 		}
 		if _, twice := c.Confirmations[id]; twice {
 			return fmt.Sprintf("%q repeats an earlier entry", part)

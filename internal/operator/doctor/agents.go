@@ -81,8 +81,8 @@ func (d *doctor) checkGateways(ctx context.Context) (findings []Finding) {
 			findings = append(findings, reportWarning("%s: %v; the others of IPFS_GATEWAYS are asked instead",
 				p.Gateway, p.Err)...)
 		default:
-			findings = append(findings, reportFailure("%s: %v; no gateway of IPFS_GATEWAYS answers, and documents in IPFS "+
-				"cannot be fetched", p.Gateway, p.Err)...)
+			findings = append(findings, reportFailure("%s: %v; no gateway of IPFS_GATEWAYS answers, "+
+				"and documents in IPFS cannot be fetched", p.Gateway, p.Err)...)
 		}
 	}
 	return findings

@@ -38,7 +38,8 @@ func judgeFollowed(c operator.ChainState) []Finding {
 	i := findSlowestContract(c.Cursors)
 	switch {
 	case i < 0 && c.Watched:
-		return reportWarning("HERALD_WATCH names it, but it has not been read yet: is a worker running with this setting?")
+		return reportWarning(
+			"HERALD_WATCH names it, but it has not been read yet: is a worker running with this setting?")
 	case i < 0:
 		return nil
 	}
@@ -49,13 +50,15 @@ func judgeFollowed(c operator.ChainState) []Finding {
 			text.Printable(f.StalledWhy))
 	case f.Checks != nil && f.Checks.Omission != nil && time.Since(f.Checks.Omission.At) < omissionShown:
 		o := f.Checks.Omission
-		return reportWarning("node %d of RPC_URL_%d left out %d logs of block %d: name another node, or a second one to "+
-			"compare with; `worker chain show %[2]d`", o.Node, c.ChainID, o.Logs, o.Block)
+		return reportWarning("node %d of RPC_URL_%d left out %d logs of block %d: "+
+			"name another node, or a second one to compare with; `worker chain show %[2]d`",
+			o.Node, c.ChainID, o.Logs, o.Block)
 	case f.LagTime == nil:
 		return nil // the node does not answer, which checkChains reports, or there is none
 	case *f.LagTime >= behindAfter.Seconds():
-		return reportWarning("it is read %d blocks behind its head, its events come %s late: a worker with HERALD_WATCH, or "+
-			"`enqueue watch %d`, has to run, and their log says what they wait for; `worker chain show %[3]d`", *f.LagBlocks,
+		return reportWarning("it is read %d blocks behind its head, its events come %s late: "+
+			"a worker with HERALD_WATCH, or `enqueue watch %d`, has to run, "+
+			"and their log says what they wait for; `worker chain show %[3]d`", *f.LagBlocks,
 			time.Duration(*f.LagTime*float64(time.Second)).Round(time.Second), c.ChainID)
 	}
 	return reportOK("is read up to block %d, %d behind its head", f.Next-min(f.Next, 1), *f.LagBlocks)

@@ -20,7 +20,8 @@ func (d *doctor) listNeeds(ctx context.Context) (findings []Finding) {
 		return reportFailure("%v", err)
 	}
 	v.OpenBreakers = d.countBreakers(ctx)
-	well := map[string]string{"deliveries": "none is held or overdue, and none failed in the last hour", "workers": fmt.Sprintf("%d running", v.Workers)}
+	well := map[string]string{"deliveries": "none is held or overdue, and none failed in the last hour",
+		"workers": fmt.Sprintf("%d running", v.Workers)}
 	report := func(about string, found []Finding) {
 		found[0].Check = about
 		findings = append(findings, found[0])
@@ -36,7 +37,8 @@ func (d *doctor) listNeeds(ctx context.Context) (findings []Finding) {
 	switch {
 	case v.Workers > 0 || well["workers"] == "":
 	case d.tasks > 0:
-		report("workers", reportWarning("no worker is running, and %d tasks wait in Redis: `worker` starts one", d.tasks))
+		report("workers",
+			reportWarning("no worker is running, and %d tasks wait in Redis: `worker` starts one", d.tasks))
 	default:
 		well["workers"] = "none is running, and no delivery is open"
 	}
@@ -46,14 +48,15 @@ func (d *doctor) listNeeds(ctx context.Context) (findings []Finding) {
 	return findings
 }
 
-// countBreakers returns the number of open circuit breakers of the worker that runs on this machine, or 0 if it does not
-// answer, which compareSettings reports.
+// countBreakers returns the number of open circuit breakers of the worker that runs on this machine, or 0 if it does
+// not answer, which compareSettings reports.
 func (d *doctor) countBreakers(ctx context.Context) int {
 	var stats struct{ OpenBreakers int }
 	if d.worker == "" {
 		return 0
 	}
-	if code, err := getJSON(ctx, d.worker, "/v1/stats", d.Settings.APIToken, &stats); err != nil || code != http.StatusOK {
+	if code, err := getJSON(ctx, d.worker, "/v1/stats", d.Settings.APIToken, &stats); err != nil ||
+		code != http.StatusOK {
 		return 0
 	}
 	return stats.OpenBreakers

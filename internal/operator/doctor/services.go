@@ -73,8 +73,8 @@ func (d *doctor) judgePrograms(p embedded.Programs) (findings []Finding) {
 	case !d.Settings.RedisURL.IsZero():
 		return findings
 	case errors.Is(p.NoRedis, embedded.ErrNoRedis):
-		return append(findings, reportWarning("%v: the queue would run inside the worker (miniredis), which is for small "+
-			"installations. Install redis-server, or set REDIS_URL", p.NoRedis)...)
+		return append(findings, reportWarning("%v: the queue would run inside the worker (miniredis), "+
+			"which is for small installations. Install redis-server, or set REDIS_URL", p.NoRedis)...)
 	}
 	return append(findings, reportResult(p.NoRedis, "%s", p.Redis)...)
 }
@@ -169,8 +169,9 @@ func checkForeign(q *queue.Queue) []Finding {
 		}
 		names = append(names, fmt.Sprintf("%q in queue %s", f.Type, f.Lane))
 	}
-	return reportWarning("another program's tasks are in queues that Herald reads, which delays them: %s. Give Herald a Redis "+
-		"database of its own; if only the queue default is shared, HERALD_REDIS_INTAKE=off leaves it alone",
+	return reportWarning("another program's tasks are in queues that Herald reads, which delays them: %s. "+
+		"Give Herald a Redis database of its own; "+
+		"if only the queue default is shared, HERALD_REDIS_INTAKE=off leaves it alone",
 		strings.Join(names, ", "))
 }
 
@@ -181,8 +182,9 @@ func checkUnread(q *queue.Queue) (findings []Finding) {
 		return reportWarning("%v", err)
 	}
 	for _, u := range unread {
-		findings = append(findings, reportWarning("%d jobs are in queue %q, which no worker reads: put them into the queue "+
-			"default or first", u.Jobs, u.Name)...)
+		findings = append(findings,
+			reportWarning("%d jobs are in queue %q, which no worker reads: put them into the queue default or first",
+				u.Jobs, u.Name)...)
 	}
 	return findings
 }
@@ -195,8 +197,8 @@ func checkAppendOnly(ctx context.Context, q *queue.Queue) []Finding {
 	case err != nil:
 		return reportWarning("%v", err)
 	case state == "no":
-		return reportWarning("appendonly is no: a restart of Redis loses the tasks in it, and they are late by minutes " +
-			"until the worker has dispatched them again. Set appendonly yes")
+		return reportWarning("appendonly is no: a restart of Redis loses the tasks in it, " +
+			"and they are late by minutes until the worker has dispatched them again. Set appendonly yes")
 	}
 	return nil
 }

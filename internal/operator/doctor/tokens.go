@@ -136,12 +136,14 @@ func (d *doctor) askIssuers(ctx context.Context) (findings []Finding) {
 		say := reportFailure
 		switch {
 		case err == nil:
-			findings = append(findings, reportOK("%s answers; %d stored credentials get their tokens there", name, stored)...)
+			findings = append(findings,
+				reportOK("%s answers; %d stored credentials get their tokens there", name, stored)...)
 			continue
 		case oauth.MayAnswerLater(err):
 			say = reportWarning
 		}
-		findings = append(findings, say("%s, which gives the tokens of %d stored credentials: %v", name, stored, err)...)
+		findings = append(findings,
+			say("%s, which gives the tokens of %d stored credentials: %v", name, stored, err)...)
 	}
 	if n := len(all) - maxAsked; n > 0 {
 		findings = append(findings, reportOK("%d more authorization servers were not asked", n)...)

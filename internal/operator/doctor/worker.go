@@ -72,11 +72,12 @@ func (d *doctor) compareSettings(ctx context.Context) []Finding {
 			code)
 	}
 	if differ := describeDifferences(there, d.Settings.Public()); len(differ) > 0 {
-		return reportWarning("the running worker has other settings than this shell, and goes by its own: %s. Restart the "+
-			"worker with the settings of this shell, or use the worker's settings here; of secrets only whether they "+
-			"are set is compared", strings.Join(differ, "; "))
+		return reportWarning("the running worker has other settings than this shell, and goes by its own: %s. "+
+			"Restart the worker with the settings of this shell, or use the worker's settings here; "+
+			"of secrets only whether they are set is compared", strings.Join(differ, "; "))
 	}
-	return reportOK("the running worker has the settings of this shell; of secrets only whether they are set is compared")
+	return reportOK(
+		"the running worker has the settings of this shell; of secrets only whether they are set is compared")
 }
 
 // describeDifferences lists the settings that differ. It ignores the data folder, which is known to be the same, and
@@ -87,7 +88,8 @@ func describeDifferences(there, here map[string]string) (differences []string) {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		own := slices.Contains([]string{"HERALD_DATA", "HERALD_LOG_LEVEL", "HERALD_LOG_FORMAT"}, name)
 		if a, b := there[name], here[name]; a != b && !own {
-			differences = append(differences, fmt.Sprintf("%s is %s there, %s here", name, describeValue(a), describeValue(b)))
+			differences = append(differences,
+				fmt.Sprintf("%s is %s there, %s here", name, describeValue(a), describeValue(b)))
 		}
 	}
 	return differences

@@ -25,7 +25,8 @@ func (c *checker) sendSamples(ctx context.Context) error {
 				answer, err := c.call(ctx, calls...)
 				for i, id := range c.batch {
 					if r.check == "batch" && err == nil && delivery.ItemStatuses(answer)[id] == "" {
-						err = fmt.Errorf("the answer has no valid result, or two, for element %d of %d", i+1, len(c.batch))
+						err = fmt.Errorf("the answer has no valid result, or two, for element %d of %d",
+							i+1, len(c.batch))
 					}
 				}
 				c.judge(ctx, r.check, err, "it took each "+r.check,
@@ -41,7 +42,8 @@ func (c *checker) sendSamples(ctx context.Context) error {
 		c.fail("time", c.late+" did not answer within "+within, "answer when the event is stored, and work later")
 		return err
 	}
-	c.judge(ctx, "time", ctx.Err(), fmt.Sprintf("the slowest answer took %s of %s", netguard.Seconds(c.slowest), within), "")
+	c.judge(ctx, "time", ctx.Err(),
+		fmt.Sprintf("the slowest answer took %s of %s", netguard.Seconds(c.slowest), within), "")
 	return err
 }
 
@@ -82,7 +84,8 @@ func (c *checker) judge(ctx context.Context, check string, err error, passed, re
 // checkSignature sends requests that a server must refuse if it relies on Herald's signature.
 func (c *checker) checkSignature(ctx context.Context, check string, how ...tampering) {
 	if !c.signs || c.auth.Endpoint.URL == "" {
-		c.skip(check, "nothing is signed here: that needs HERALD_PUBLIC_URL, the worker's database, and a server with a URL")
+		c.skip(check,
+			"nothing is signed here: that needs HERALD_PUBLIC_URL, the worker's database, and a server with a URL")
 		return
 	}
 	for _, h := range how {

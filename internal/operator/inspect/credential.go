@@ -39,7 +39,8 @@ func (p *prober) authorize(ctx context.Context, e mcpcall.Endpoint) (err error) 
 
 // openAuthorizer creates an Authorizer if a token is stored for the agent and the endpoint can receive it.
 func (p *prober) openAuthorizer(ctx context.Context, e mcpcall.Endpoint) error {
-	if p.ask.withoutToken || e.URL == "" || len(e.Headers) > 0 || p.openOnce(ctx) != nil { // storeObservation reports the error
+	// storeObservation reports the error
+	if p.ask.withoutToken || e.URL == "" || len(e.Headers) > 0 || p.openOnce(ctx) != nil {
 		return nil
 	}
 	tokens, _, err := p.store.AgentTokens(ctx, p.agent)
@@ -62,14 +63,16 @@ func (p *prober) openSigner(ctx context.Context, calls *mcpcall.Config) error {
 		return nil
 	}
 	if p.openOnce(ctx) != nil {
-		p.addNote("no database is available, so the request is not signed: an agent that verifies its caller refuses it")
+		p.addNote(
+			"no database is available, so the request is not signed: an agent that verifies its caller refuses it")
 		return nil
 	}
 	keys, err := p.Backend.Keyset()
 	if err != nil {
 		return err
 	}
-	ring, err := signing.New(signing.Config{PublicURL: p.Settings.PublicURL, Ledger: p.store, Sealer: keys, Logger: p.Logger})
+	ring, err := signing.New(signing.Config{PublicURL: p.Settings.PublicURL, Ledger: p.store,
+		Sealer: keys, Logger: p.Logger})
 	if err != nil {
 		return err
 	}

@@ -57,7 +57,8 @@ func (r *Document) describeBytes(b []byte, judge entryJudge) {
 	case looksLikeFeedback(b):
 		r.Kind, r.Verdict = KindFeedback, "a JSON object that looks like a feedback file"
 	case len(reg.Services) == 0 && len(reg.Registrations) == 0:
-		r.Kind, r.Verdict = KindJSON, "a JSON object, neither a registration document nor a feedback file by its members"
+		r.Kind, r.Verdict = KindJSON, "a JSON object, neither a registration document "+
+			"nor a feedback file by its members"
 	default:
 		r.Kind, r.Name, r.Inactive = KindRegistration, reg.Name, reg.Inactive()
 		for _, e := range reg.ListMCPEntries() {
@@ -110,7 +111,8 @@ func describeRegistration(reg erc8004.Registration, entries []MCPEntry) string {
 			callable++
 		}
 	}
-	words := fmt.Sprintf("a registration document; MCP entries: %d, that can be called: %d, agents named in registrations[]: %d",
+	words := fmt.Sprintf(
+		"a registration document; MCP entries: %d, that can be called: %d, agents named in registrations[]: %d",
 		len(entries), callable, len(reg.Registrations))
 	if reg.Inactive() {
 		words += "; it says that the agent is inactive"

@@ -124,8 +124,8 @@ func prepareProbe(o *operator.Operator, ask ProbeRequest) (*prober, error) {
 	p.content, err = o.Backend.OpenContent()
 	if err == nil && p.listed == nil && ask.URL == "" && !p.content.HasChain(g.ChainID) {
 		p.content.Close()
-		return nil, operator.NewMisuse("chain %d has no RPC URL: set RPC_URL_%d, or name the agent's address with --url", g.ChainID,
-			g.ChainID)
+		return nil, operator.NewMisuse(
+			"chain %d has no RPC URL: set RPC_URL_%d, or name the agent's address with --url", g.ChainID, g.ChainID)
 	}
 	return p, err
 }
@@ -271,7 +271,8 @@ func (p *prober) send(ctx context.Context, r mcpcall.Request) (answer mcpcall.An
 		return err
 	})
 	if err == nil && answer.IsError {
-		err = outcome.Fail(outcome.ToolError, "the agent's tool answered the sample with an error: "+text.Shorten(answer.Text))
+		err = outcome.Fail(outcome.ToolError,
+			"the agent's tool answered the sample with an error: "+text.Shorten(answer.Text))
 	}
 	return answer, time.Since(began), err
 }
@@ -284,7 +285,8 @@ func (p *prober) conclude(ctx context.Context, err error, began time.Time) {
 	case err == nil && p.ask.Send:
 		r.Verdict = "a delivery is delivered: the agent took the sample"
 	case err == nil:
-		r.Verdict = fmt.Sprintf("a delivery calls %s at %s with its arguments fitted like these; nothing was called now",
+		r.Verdict = fmt.Sprintf(
+			"a delivery calls %s at %s with its arguments fitted like these; nothing was called now",
 			r.Tool, r.Endpoint.Address)
 	default:
 		p.expect(classify.Error(err))

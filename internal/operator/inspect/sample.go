@@ -50,7 +50,8 @@ func newSample(kind job.Kind, g store.Agent, tool string, limits job.Limits) (sa
 			event[name] = value
 		}
 	}
-	s := sample{id: ProbeDeliveryID, file: job.File{Content: json.RawMessage(sampleFile), Source: "data", Verification: string(erc8004.Raw)}}
+	s := sample{id: ProbeDeliveryID,
+		file: job.File{Content: json.RawMessage(sampleFile), Source: "data", Verification: string(erc8004.Raw)}}
 	switch kind {
 	case job.KindNewFeedback:
 		add(map[string]any{"clientAddress": address, "feedbackIndex": 1, "value": "9977", "valueDecimals": 2,

@@ -20,13 +20,14 @@ import (
 func (r SetRequest) checkClient() error {
 	switch {
 	case r.ClientID == "" && (r.Client != Client{} || r.Unchecked):
-		return operator.NewMisuse("--auth-method, --key-id, --algorithm, --issuer, --scope, --resource and --unchecked are for an OAuth client: " +
-			"name it with --client-id")
+		return operator.NewMisuse("--auth-method, --key-id, --algorithm, --issuer, --scope, " +
+			"--resource and --unchecked are for an OAuth client: name it with --client-id")
 	case r.ClientID != "" && (r.Header != "" || r.File != ""):
-		return operator.NewMisuse("--header and --file are not for an OAuth client: its tokens are sent as Authorization: Bearer, " +
-			"and its secret is on stdin")
+		return operator.NewMisuse("--header and --file are not for an OAuth client: " +
+			"its tokens are sent as Authorization: Bearer, and its secret is on stdin")
 	case r.AuthMethod == oauth.MethodNone:
-		return operator.NewMisuse("--auth-method none is for `worker token login`: without a person a client needs a secret or a key")
+		return operator.NewMisuse(
+			"--auth-method none is for `worker token login`: without a person a client needs a secret or a key")
 	}
 	return r.checkMethod()
 }
@@ -56,7 +57,8 @@ func (c Client) checkAsked() error {
 	u, err := url.Parse(c.Issuer)
 	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil ||
 		u.RawQuery != "" || u.Fragment != "" {
-		return operator.NewMisuse("--issuer is no https URL without user, query and fragment: take it as the authorization server's metadata spells it")
+		return operator.NewMisuse("--issuer is no https URL without user, query and fragment: " +
+			"take it as the authorization server's metadata spells it")
 	}
 	return nil
 }
@@ -139,7 +141,8 @@ func chooseMethod(asked string, isKey bool, server oauth.Server) (string, error)
 	case isKey && asked != "" && asked != oauth.MethodKey:
 		return "", operator.NewMisuse("there is a private key on stdin, and --auth-method %s wants a secret", asked)
 	case !isKey && asked == oauth.MethodKey:
-		return "", operator.NewMisuse("--auth-method private_key_jwt wants a private key in PEM on stdin (-----BEGIN PRIVATE KEY-----)")
+		return "", operator.NewMisuse(
+			"--auth-method private_key_jwt wants a private key in PEM on stdin (-----BEGIN PRIVATE KEY-----)")
 	case asked != "":
 		return asked, nil
 	}
@@ -166,8 +169,8 @@ func (f *sourceFinder) tryClient(ctx context.Context, s tokenSource,
 	case err == nil:
 		return first, nil
 	case s.Away != nil, oauth.MayAnswerLater(err):
-		f.Notify("warning: no token could be requested now, so it is unknown whether the authorization server accepts this client: %s",
-			text.Printable(err.Error()))
+		f.Notify("warning: no token could be requested now, "+
+			"so it is unknown whether the authorization server accepts this client: %s", text.Printable(err.Error()))
 		return oauth.Token{}, nil
 	case s.Mute != nil && mayWantResource(err):
 		f.Notify("warning: it is unknown whether the authorization server accepts this client, since it requires a "+

@@ -66,11 +66,13 @@ func (o Tokens) ReadImport(ctx context.Context, chain uint64, registry string,
 // in the order of agent ids.
 func (o Tokens) ReadOldTable(ctx context.Context, chain uint64, registry string, t OldTable) (*Import, error) {
 	return o.readImport(ctx, chain, registry, func(i *Import) error {
-		return t.readTokens(ctx, func(agentID, token string) error { return i.addRow(o, len(i.Rows)+1, agentID, token) })
+		return t.readTokens(ctx,
+			func(agentID, token string) error { return i.addRow(o, len(i.Rows)+1, agentID, token) })
 	})
 }
 
-func (o Tokens) readImport(ctx context.Context, chain uint64, registry string, read func(*Import) error) (*Import, error) {
+func (o Tokens) readImport(ctx context.Context, chain uint64, registry string,
+	read func(*Import) error) (*Import, error) {
 	out := &Import{chain: chain, registry: registry, Rows: []*ImportedRow{}, first: map[string]int{}}
 	if err := read(out); err != nil {
 		return nil, err

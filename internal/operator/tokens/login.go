@@ -78,7 +78,8 @@ func (r *LoginRequest) check() error {
 	case r.ClientID != "" && r.ClientMetadataURL != "":
 		return operator.NewMisuse("--client-id and --client-metadata-url both name the client")
 	case r.ClientID == "" && r.ClientMetadataURL == "" && r.AuthMethod != "":
-		return operator.NewMisuse("--auth-method is for a client that is known there: name it with --client-id; one that Herald registers gets what the server gives it")
+		return operator.NewMisuse("--auth-method is for a client that is known there: name it with --client-id; " +
+			"one that Herald registers gets what the server gives it")
 	case !secretMethod && (r.KeyID != "" || r.Algorithm != ""):
 		return operator.NewMisuse("--key-id and --algorithm are for --auth-method private_key_jwt")
 	}
@@ -143,7 +144,8 @@ func (r LoginRequest) checkProof(s oauth.Server) error {
 		slices.Contains(s.AuthMethods, oauth.MethodNone) {
 		return nil
 	}
-	return operator.NewMisuse("the authorization server takes no client without a secret or a key, its metadata says: give that on stdin and say --auth-method, which there is one of %s; "+
+	return operator.NewMisuse("the authorization server takes no client without a secret or a key, "+
+		"its metadata says: give that on stdin and say --auth-method, which there is one of %s; "+
 		"or --auth-method none, if you know that it does",
 		text.Printable(text.Shorten(strings.Join(s.AuthMethods, ", "))))
 }
@@ -182,13 +184,15 @@ func (f *sourceFinder) chooseClient(ctx context.Context, r LoginRequest, s token
 		Redirect: redirect, Resource: s.Resource, Scope: s.Scope, KeyID: r.KeyID, Algorithm: r.Algorithm}
 	switch {
 	case r.ClientMetadataURL != "" && !s.Server.ClientIDMetadata:
-		return cfg, errors.New("the authorization server does not accept the address of a metadata document as a client id: register Herald there, and name its id with --client-id")
+		return cfg, errors.New("the authorization server does not accept the address of a metadata document as a " +
+			"client id: register Herald there, and name its id with --client-id")
 	case cfg.ClientID != "" && r.AuthMethod != "" && r.AuthMethod != oauth.MethodNone:
 		return f.proveClient(s, cfg)
 	case cfg.ClientID != "":
 		return cfg, nil
 	case s.Server.RegistrationEndpoint == "":
-		return cfg, fmt.Errorf("the authorization server registers no clients by itself: have Herald made known there with the redirect URI %s (and --listen naming that port), and name it with --client-id", redirect)
+		return cfg, fmt.Errorf("the authorization server registers no clients by itself: have Herald made known "+
+			"there with the redirect URI %s (and --listen naming that port), and name it with --client-id", redirect)
 	}
 	known, err := f.content.OAuth.Register(ctx, s.Server,
 		oauth.RegisterConfig{Redirect: redirect, Scope: s.Scope, Name: "Herald"})

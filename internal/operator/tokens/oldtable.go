@@ -31,7 +31,8 @@ func (t OldTable) readTokens(ctx context.Context, add func(agentID, token string
 	var unreadable *pgconn.ParseConfigError
 	switch {
 	case errors.As(err, &unreadable): // the error quotes the URL
-		return operator.NewMisuse("the old database's address is not a URL: expected postgres://user:password@host/database")
+		return operator.NewMisuse(
+			"the old database's address is not a URL: expected postgres://user:password@host/database")
 	case err != nil:
 		return fmt.Errorf("read the old table of tokens: %w", pgerror.Explain(err))
 	}
@@ -39,8 +40,9 @@ func (t OldTable) readTokens(ctx context.Context, add func(agentID, token string
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		table := pgx.Identifier{t.Schema, "agent_mcp_tokens"}
 		// One row more than can be imported, so that addRow reports that there are more.
-		rows, _ := tx.Query(ctx, fmt.Sprintf("SELECT agent_id::text, coalesce(token, '') FROM %s ORDER BY agent_id LIMIT %d",
-			table.Sanitize(), maxImported+1))
+		rows, _ := tx.Query(ctx,
+			fmt.Sprintf("SELECT agent_id::text, coalesce(token, '') FROM %s ORDER BY agent_id LIMIT %d",
+				table.Sanitize(), maxImported+1))
 		var agentID, token string
 		_, err := pgx.ForEachRow(rows, []any{&agentID, &token}, func() error {
 			return add(strings.Clone(agentID), strings.Clone(token))
@@ -48,8 +50,8 @@ func (t OldTable) readTokens(ctx context.Context, add func(agentID, token string
 		var answer *pgconn.PgError
 		const undefinedTable, undefinedColumn = "42P01", "42703"
 		if errors.As(err, &answer) && (answer.Code == undefinedTable || answer.Code == undefinedColumn) {
-			return operator.NewMisuse("that database has no table %s with agent_id and token: name its database, or its schema "+
-				"with --schema", strings.Join(table, "."))
+			return operator.NewMisuse("that database has no table %s with agent_id and token: "+
+				"name its database, or its schema with --schema", strings.Join(table, "."))
 		}
 		return err
 	})

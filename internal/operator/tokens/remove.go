@@ -57,8 +57,9 @@ func (o Tokens) Remove(ctx context.Context, ref operator.AgentRef, stored, actor
 	case err != nil:
 		return c, err
 	}
-	c.Said = append(c.Said, fmt.Sprintf("the token of %s for %s is removed; %d held deliveries were released (audit %d)",
-		operator.DescribeAgent(g), text.Printable(origin), c.Released, c.Audit))
+	c.Said = append(c.Said,
+		fmt.Sprintf("the token of %s for %s is removed; %d held deliveries were released (audit %d)",
+			operator.DescribeAgent(g), text.Printable(origin), c.Released, c.Audit))
 	if had != nil { // after the row is deleted, so that no worker renews the tokens meanwhile
 		c.Revocation = o.revokeLogin(ctx, had)
 		c.Said = append(c.Said, c.Revocation.describeRevocation())
@@ -80,9 +81,10 @@ func findStored(ctx context.Context, st *operator.Session, g store.Agent, origin
 	}
 	t := tokens[i]
 	if path != "/" && path != t.Path {
-		return t, operator.NewMisuse("the token of %s for this origin is stored for %s, and not for %s: say --origin %s to remove it",
-			operator.DescribeAgent(g), operator.DescribeToken(t, time.Now()).Destination(), text.Printable(text.Shorten(path)),
-			text.Printable(origin))
+		return t, operator.NewMisuse(
+			"the token of %s for this origin is stored for %s, and not for %s: say --origin %s to remove it",
+			operator.DescribeAgent(g), operator.DescribeToken(t, time.Now()).Destination(),
+			text.Printable(text.Shorten(path)), text.Printable(origin))
 	}
 	return t, nil
 }

@@ -71,7 +71,8 @@ func (o Tokens) parseToken(r SetRequest) (t store.Token, err error) {
 		}
 	}
 	if r.File != "" && !filepath.IsAbs(r.File) {
-		return t, operator.NewMisuse("--file is read by every worker, from wherever it runs: name it with its absolute path")
+		return t,
+			operator.NewMisuse("--file is read by every worker, from wherever it runs: name it with its absolute path")
 	}
 	t.ExpiresAt, err = parseExpiry(r.Expires, time.Now())
 	return t, err
@@ -92,7 +93,8 @@ func parseExpiry(s string, now time.Time) (*time.Time, error) {
 		}
 		d, err := time.ParseDuration(length)
 		if err != nil {
-			return nil, operator.NewMisuse("--expires %q is neither a time, as in 2027-01-31T12:00:00Z, nor in how long, as in 90d or 12h", s)
+			return nil, operator.NewMisuse(
+				"--expires %q is neither a time, as in 2027-01-31T12:00:00Z, nor in how long, as in 90d or 12h", s)
 		}
 		at = now.Add(d)
 	}
@@ -142,8 +144,8 @@ func (o Tokens) aimToken(ctx context.Context, r SetRequest, t store.Token) (stor
 func (o Tokens) warnListedHeaders(g store.Agent) {
 	if listed, err := o.ListedServer(g); err == nil && listed != nil {
 		if e, ok := listed.Endpoint(); ok && (e.URL == "" || len(e.Headers) > 0) {
-			o.Notify("warning: the servers file has an endpoint and a credential for this agent, which take precedence: " +
-				"the token is stored and not sent")
+			o.Notify("warning: the servers file has an endpoint and a credential for this agent, " +
+				"which take precedence: the token is stored and not sent")
 		}
 	}
 }
@@ -172,8 +174,10 @@ func (o Tokens) confirmTarget(ctx context.Context, t store.Token, found target) 
 	place := fmt.Sprintf("%s is at %s (%s)", operator.DescribeAgent(t.Agent), text.Printable(t.URL()),
 		text.Printable(found.Words))
 	return o.confirm(ctx,
-		fmt.Sprintf("%s.\nSend its token there, and nowhere else, as %s?", place, operator.Token{Header: header}.Sent()),
-		fmt.Sprintf("%s: there is no terminal to ask on whether its token may go there, so say%s", place, originOption(t)))
+		fmt.Sprintf("%s.\nSend its token there, and nowhere else, as %s?",
+			place, operator.Token{Header: header}.Sent()),
+		fmt.Sprintf("%s: there is no terminal to ask on whether its token may go there, so say%s",
+			place, originOption(t)))
 }
 
 // confirm asks for consent. The parameter noPerson is the error's text if no person can answer.

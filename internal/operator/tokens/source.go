@@ -81,7 +81,8 @@ func (f *sourceFinder) findSource(ctx context.Context) (tokenSource, error) {
 		var useless *oauth.MetadataError // the worker would get the same error
 		var slash *spellingError
 		switch {
-		case err != nil && isGiven && f.lenient && ctx.Err() == nil && !errors.As(err, &useless) && !errors.As(err, &slash):
+		case err != nil && isGiven && f.lenient && ctx.Err() == nil &&
+			!errors.As(err, &useless) && !errors.As(err, &slash):
 			s.Mute = fmt.Errorf("the agent could not be asked for its resource name: %w", err)
 		case err != nil:
 			return s, err
@@ -100,7 +101,8 @@ func (f *sourceFinder) askAgent(ctx context.Context, s *tokenSource) error {
 	case err != nil:
 		return fmt.Errorf("%w (with %s the agent is not asked)", err,
 			f.listUnsaid("--origin", "--issuer", "--resource"))
-	case f.origin != "" && (f.origin != found.Origin || !auth.CoversPath(f.path, auth.CredentialPath(found.Endpoint.URL))):
+	case f.origin != "" &&
+		(f.origin != found.Origin || !auth.CoversPath(f.path, auth.CredentialPath(found.Endpoint.URL))):
 		return operator.NewMisuse("%s is at %s now (%s), and not at %s", operator.DescribeAgent(f.agent),
 			text.Printable(string(found.Origin)+found.Path), text.Printable(found.Words),
 			text.Printable(string(f.origin)+f.path))
@@ -130,8 +132,8 @@ func (f *sourceFinder) discoverIssuer(ctx context.Context, s *tokenSource, e mcp
 	}
 	switch {
 	case s.Issuer != "" && !r.Legacy && !slices.Contains(r.Issuers, s.Issuer):
-		f.Notify("warning: the agent's authorization server is %s, so its metadata says, and not %s: once the agent refuses a token, deliveries are held",
-			listIssuers(r.Issuers), text.Printable(s.Issuer))
+		f.Notify("warning: the agent's authorization server is %s, so its metadata says, and not %s: "+
+			"once the agent refuses a token, deliveries are held", listIssuers(r.Issuers), text.Printable(s.Issuer))
 	case s.Issuer == "" && len(r.Issuers) > 1:
 		return operator.NewMisuse("the agent names %d authorization servers, so say --issuer: %s", len(r.Issuers),
 			listIssuers(r.Issuers))
@@ -171,13 +173,15 @@ func (f *sourceFinder) readChallenge(ctx context.Context, e mcpcall.Endpoint) (o
 	var call *mcpcall.CallError
 	switch {
 	case err == nil:
-		f.Notify("note: the agent lists its tools without a credential; its authorization server is taken from its metadata alone")
+		f.Notify("note: the agent lists its tools without a credential; " +
+			"its authorization server is taken from its metadata alone")
 		return oauth.Challenge{}, nil
 	case errors.As(err, &call) && (call.Status == http.StatusUnauthorized || call.Status == http.StatusForbidden):
 		return oauth.ParseChallenge(call.Challenge), nil
 	}
-	return oauth.Challenge{}, fmt.Errorf("the agent cannot be asked for its authorization server: %w; try again, or use %s",
-		err, f.listUnsaid("--issuer", "--resource"))
+	return oauth.Challenge{},
+		fmt.Errorf("the agent cannot be asked for its authorization server: %w; try again, or use %s",
+			err, f.listUnsaid("--issuer", "--resource"))
 }
 
 // findServer reads the metadata of the chosen authorization server. The server on the command line takes precedence
@@ -269,7 +273,8 @@ func (f *sourceFinder) confirmSource(ctx context.Context, s tokenSource) error {
 		found += fmt.Sprintf(". People log in at another place, %s", text.Printable(s.Page))
 	}
 	return f.confirm(ctx,
-		found+".\nHave that server's tokens sent to that agent, the client's credential to that server, and both nowhere else?",
+		found+".\nHave that server's tokens sent to that agent, "+
+			"the client's credential to that server, and both nowhere else?",
 		fmt.Sprintf("%s: there is no terminal to ask on whether that is right, so say%s --issuer %s", found,
 			originOption(s.token()), text.Printable(s.Issuer)))
 }
@@ -330,8 +335,9 @@ func checkPage(s oauth.Server, named string) (other string, err error) {
 	case together:
 		return "", nil
 	case named == "" && !s.IssParameter:
-		return "", operator.NewMisuse("the authorization server %s has people log in at %s and has what comes of it sent to %s, and nothing shows that these belong together, so that it may be "+
-			"somebody who is after a login at the first: if you know that they do, say --login-page %s",
+		return "", operator.NewMisuse("the authorization server %s has people log in at %s and has what comes of it "+
+			"sent to %s, and nothing shows that these belong together, so that it may be somebody who is after "+
+			"a login at the first: if you know that they do, say --login-page %s",
 			text.Printable(text.Shorten(s.Issuer)), text.Printable(page),
 			text.Printable(text.Shorten(s.TokenEndpoint)), text.Printable(page))
 	}

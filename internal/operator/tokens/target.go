@@ -51,8 +51,8 @@ func (o Tokens) findTarget(ctx context.Context, content *operator.Content, g sto
 		}
 	}
 	if !content.HasChain(g.ChainID) {
-		return target{}, operator.NewMisuse("where the agent is cannot be looked up: its chain has no RPC URL; set RPC_URL_%d%s",
-			g.ChainID, instead)
+		return target{}, operator.NewMisuse("where the agent is cannot be looked up: its chain has no RPC URL; "+
+			"set RPC_URL_%d%s", g.ChainID, instead)
 	}
 	agent, err := operator.ResolverAgent(g)
 	if err != nil {
@@ -63,7 +63,8 @@ func (o Tokens) findTarget(ctx context.Context, content *operator.Content, g sto
 		return target{}, fmt.Errorf("%s is not found: %s", operator.DescribeAgent(g), text.Printable(err.Error()))
 	}
 	if t.URL == "" {
-		return target{}, errors.New("the agent is a command, which accepts no token: pass one by env in HERALD_SERVERS_FILE")
+		return target{},
+			errors.New("the agent is a command, which accepts no token: pass one by env in HERALD_SERVERS_FILE")
 	}
 	origin, err := netguard.CredentialOriginOf(t.URL)
 	if err != nil {
@@ -80,9 +81,11 @@ func (o Tokens) findTarget(ctx context.Context, content *operator.Content, g sto
 func listedTarget(e mcpcall.Endpoint) (target, error) {
 	switch {
 	case e.URL == "":
-		return target{}, errors.New("the servers file names a command for this agent, which accepts no token: pass one by env there")
+		return target{},
+			errors.New("the servers file names a command for this agent, which accepts no token: pass one by env there")
 	case len(e.Headers) > 0:
-		return target{}, errors.New("the servers file names headers for this agent: those are sent, and a stored token is not")
+		return target{},
+			errors.New("the servers file names headers for this agent: those are sent, and a stored token is not")
 	}
 	origin, err := netguard.CredentialOriginOf(e.URL)
 	if err != nil {

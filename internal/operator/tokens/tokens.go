@@ -111,7 +111,8 @@ func (c *Change) storeToken(ctx context.Context, st *operator.Session, t store.T
 	}
 	stored := operator.DescribeToken(t, time.Now())
 	c.Said = append(c.Said, fmt.Sprintf("%s of %s is stored for %s, sent as %s%s; %d held deliveries were released "+
-		"(audit %d)", what, operator.DescribeAgent(t.Agent), stored.Destination(), stored.Sent(), until, c.Released, c.Audit))
+		"(audit %d)", what, operator.DescribeAgent(t.Agent), stored.Destination(),
+		stored.Sent(), until, c.Released, c.Audit))
 	return err
 }
 

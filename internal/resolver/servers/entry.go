@@ -172,8 +172,8 @@ func (p *parser) readEndpoint(v *strictjson.Value, o *strictjson.Object, s *Serv
 	case o.Get("command") != nil:
 		transport = mcpcall.TransportStdio
 	default:
-		p.refuseFields(o, "needs a url or a command in the same entry: you have to name the credential's receiver, the chain "+
-			"must not",
+		p.refuseFields(o, "needs a url or a command in the same entry: "+
+			"you have to name the credential's receiver, the chain must not",
 			"headers", "auth", "args", "env", "workingDir")
 		return
 	}

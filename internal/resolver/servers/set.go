@@ -27,7 +27,8 @@ type Set struct{ *reload.File[*File] }
 // force.
 func Open(cfg Config) (*Set, error) {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
-	f, err := reload.Open(reload.Config[*File]{Name: "servers file", Path: cfg.Path, Read: readFile, Logger: cfg.Logger, Ticks: cfg.Ticks,
+	f, err := reload.Open(reload.Config[*File]{Name: "servers file", Path: cfg.Path, Read: readFile,
+		Logger: cfg.Logger, Ticks: cfg.Ticks,
 		Parse: func(raw []byte, _ func(string) ([]byte, error)) (*File, error) {
 			return parseAll(cfg.Path, raw, cfg.Env)
 		},

@@ -55,16 +55,19 @@ func (a *API) describeError(r *http.Request, err error) *refusal {
 	case errors.As(err, &known):
 		return known
 	case errors.As(err, &misuse):
-		return &refusal{http.StatusBadRequest, server.Problem{Code: "invalid_request", Field: parameterNames.Replace(misuse.Field),
-			Message: parameterNames.Replace(strings.TrimPrefix(misuse.Text, "--"))}}
+		return &refusal{http.StatusBadRequest,
+			server.Problem{Code: "invalid_request", Field: parameterNames.Replace(misuse.Field),
+				Message: parameterNames.Replace(strings.TrimPrefix(misuse.Text, "--"))}}
 	case errors.As(err, &missing):
 		return &refusal{http.StatusNotFound, server.Problem{Code: "not_found", Message: missing.Text}}
 	case errors.As(err, &late), pgerror.Away(err):
-		a.Logger.Warn("a request could not be answered", logging.About(logging.Postgres), "path", r.URL.Path, "error", err)
+		a.Logger.Warn("a request could not be answered", logging.About(logging.Postgres),
+			"path", r.URL.Path, "error", err)
 		return &refusal{http.StatusServiceUnavailable, server.Problem{Code: "unavailable",
 			Message: "the database does not answer: try again"}}
 	case r.Context().Err() != nil:
-		return &refusal{http.StatusServiceUnavailable, server.Problem{Code: "stopped", Message: "the worker is shutting down: try again"}}
+		return &refusal{http.StatusServiceUnavailable,
+			server.Problem{Code: "stopped", Message: "the worker is shutting down: try again"}}
 	}
 	a.Logger.Error("a request failed", "method", r.Method, "path", r.URL.Path, "error", err)
 	return &refusal{http.StatusInternalServerError, server.Problem{Code: "internal_error",
@@ -103,7 +106,8 @@ func (r *request) readBody(v any) error {
 		return nil
 	}
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		return refuse(http.StatusUnsupportedMediaType, "unsupported_media_type", "", "send Content-Type: application/json")
+		return refuse(http.StatusUnsupportedMediaType, "unsupported_media_type", "",
+			"send Content-Type: application/json")
 	}
 	if r.ContentLength > maxBody {
 		return errTooLarge(maxBody)

@@ -217,7 +217,8 @@ func (a *API) streamEvents(w http.ResponseWriter, r *http.Request, v server.Visi
 	}
 	release, ok := a.listening.acquire(v.Name)
 	if !ok {
-		a.answerError(w, r, refuse(http.StatusTooManyRequests, "too_many_requests", "", "as many as may be listen already: try again"))
+		a.answerError(w, r,
+			refuse(http.StatusTooManyRequests, "too_many_requests", "", "as many as may be listen already: try again"))
 		return
 	}
 	defer release()
@@ -285,8 +286,8 @@ func (a *API) followEvents(ctx context.Context, s *eventStream, filter eventFilt
 		select {
 		case <-changed:
 		case <-alive.C:
-			// The heartbeat carries the position with the current time. Otherwise a listener whose filter matches few events
-			// would reconnect with an old position, and get a gap.
+			// The heartbeat carries the position with the current time. Otherwise a listener whose filter matches few
+			// events would reconnect with an old position, and get a gap.
 			at.At = time.Now().Unix()
 			s.write(": alive\n")
 			s.writePosition(at)

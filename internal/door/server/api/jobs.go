@@ -75,7 +75,8 @@ func (a *API) enqueueOne(w http.ResponseWriter, r *http.Request, v server.Visito
 		return
 	}
 	if !a.pace.allow(v.Name) {
-		a.answerError(w, r, refuse(http.StatusTooManyRequests, "too_many_requests", "", "a token may hand in %d jobs a second", jobsPerSecond))
+		a.answerError(w, r, refuse(http.StatusTooManyRequests, "too_many_requests", "",
+			"a token may hand in %d jobs a second", jobsPerSecond))
 		return
 	}
 	answers, err := a.submit(r.Context(), [][]byte{body}, v)
@@ -85,7 +86,8 @@ func (a *API) enqueueOne(w http.ResponseWriter, r *http.Request, v server.Visito
 	}
 	answer := describeJob(answers[0])
 	if answers[0].Forbidden {
-		a.answerError(w, r, refuse(http.StatusForbidden, answer.Error.Code, answer.Error.Field, "%s", answer.Error.Message))
+		a.answerError(w, r,
+			refuse(http.StatusForbidden, answer.Error.Code, answer.Error.Field, "%s", answer.Error.Message))
 		return
 	}
 	status := http.StatusAccepted
@@ -186,8 +188,8 @@ func (a *API) enqueueLines(w http.ResponseWriter, r *http.Request, v server.Visi
 			return
 		}
 		if (!more || ctx.Err() != nil) && ctx.Err() != nil { // a normal end would mean that all lines were answered
-			_ = out.Encode(ErrorAnswer{server.Problem{Code: "stopped", Message: "the worker stops: send the lines that " +
-				"were not answered again"}})
+			_ = out.Encode(ErrorAnswer{server.Problem{Code: "stopped",
+				Message: "the worker stops: send the lines that were not answered again"}})
 		}
 		if !more {
 			finished = true
@@ -296,8 +298,9 @@ func (a *API) answerLines(ctx context.Context, group []jobLine, v server.Visitor
 			answers = append(answers, JobAnswer{Line: line.number, Verdict: intake.Refused,
 				Error: &server.Problem{Code: "invalid_job", Message: refused.Problem, Field: refused.Path}})
 		default:
-			return answers, refuse(http.StatusBadRequest, "incomplete", "", "line %d did not come within %s, or the body broke off: send "+
-				"the lines that were not answered again", line.number, lineTimeout)
+			return answers, refuse(http.StatusBadRequest, "incomplete", "",
+				"line %d did not come within %s, or the body broke off: send the lines that were not answered again",
+				line.number, lineTimeout)
 		}
 	}
 	return answers, nil

@@ -46,13 +46,15 @@ func writeDocument(operations []operation) ([]byte, error) {
 		"components": map[string]any{
 			"schemas": schemas.named,
 			"securitySchemes": map[string]any{"token": map[string]any{"type": "http", "scheme": "bearer",
-				"description": "HERALD_API_TOKEN, or a token of `worker api-token create` with the scope that the operation names."}},
+				"description": "HERALD_API_TOKEN, or a token of `worker api-token create` with the scope " +
+					"that the operation names."}},
 		},
 	}, "", " ")
 }
 
 func describeOperation(op operation, schemas *schemaSet, failure map[string]any) map[string]any {
-	out := map[string]any{"operationId": op.id, "summary": op.summary, "description": "Needs the scope `" + string(op.scope) + "`."}
+	out := map[string]any{"operationId": op.id, "summary": op.summary,
+		"description": "Needs the scope `" + string(op.scope) + "`."}
 	var parameters []any
 	for _, match := range regexp.MustCompile(`\{(\w+)`).FindAllStringSubmatch(op.path, -1) {
 		parameters = append(parameters, map[string]any{"name": match[1], "in": "path", "required": true,
@@ -66,7 +68,8 @@ func describeOperation(op operation, schemas *schemaSet, failure map[string]any)
 		if p.repeated {
 			schema = map[string]any{"type": "array", "items": schema}
 		}
-		parameters = append(parameters, map[string]any{"name": p.name, "in": "query", "description": p.description, "schema": schema})
+		parameters = append(parameters,
+			map[string]any{"name": p.name, "in": "query", "description": p.description, "schema": schema})
 	}
 	if parameters != nil {
 		out["parameters"] = parameters
@@ -74,8 +77,10 @@ func describeOperation(op operation, schemas *schemaSet, failure map[string]any)
 	switch {
 	case op.id == "enqueue":
 		out["requestBody"] = map[string]any{"required": true, "content": map[string]any{
-			"application/json":     map[string]any{"schema": map[string]any{"type": "object", "description": "A job: docs/job.schema.json."}},
-			"application/x-ndjson": map[string]any{"schema": map[string]any{"type": "string", "description": "A job in each line."}}}}
+			"application/json": map[string]any{"schema": map[string]any{"type": "object",
+				"description": "A job: docs/job.schema.json."}},
+			"application/x-ndjson": map[string]any{"schema": map[string]any{"type": "string",
+				"description": "A job in each line."}}}}
 	case op.body != nil:
 		out["requestBody"] = map[string]any{"required": false, "content": jsonContent(schemas.refer(op.body))}
 	}
@@ -84,10 +89,12 @@ func describeOperation(op operation, schemas *schemaSet, failure map[string]any)
 	for status, answer := range op.answers {
 		content := jsonContent(schemas.refer(answer))
 		if kind := op.mediaTypes[1]; kind != "" {
-			content = map[string]any{kind: map[string]any{"schema": map[string]any{"type": "string"}, "x-data": schemas.refer(answer)}}
+			content = map[string]any{kind: map[string]any{"schema": map[string]any{"type": "string"},
+				"x-data": schemas.refer(answer)}}
 		}
 		if op.id == "enqueue" && status == http.StatusOK {
-			content["application/x-ndjson"] = map[string]any{"schema": map[string]any{"type": "string"}, "x-line": schemas.refer(answer)}
+			content["application/x-ndjson"] = map[string]any{"schema": map[string]any{"type": "string"},
+				"x-line": schemas.refer(answer)}
 		}
 		responses[strconv.Itoa(status)] = map[string]any{"description": http.StatusText(status), "content": content}
 	}
@@ -136,13 +143,19 @@ func wordSchemas() map[reflect.Type]*jsonschema.Schema {
 		reflect.TypeFor[store.Status]():    listWords(operator.AllStatuses()),
 		reflect.TypeFor[outcome.Reason]():  listWords(append(outcome.Reasons(), "")),
 		reflect.TypeFor[job.Kind]():        listWords(operator.AllKinds()),
-		reflect.TypeFor[store.Verdict]():   listWords([]store.Verdict{store.Accepted, store.Known, store.Conflict, store.Refreshed, intake.Refused}),
+		reflect.TypeFor[store.Verdict](): listWords([]store.Verdict{store.Accepted, store.Known, store.Conflict,
+			store.Refreshed, intake.Refused}),
 		reflect.TypeFor[map[store.Status]int64](): {Type: "object", Description: "A count for each status.",
-			AdditionalProperties: &jsonschema.Schema{Type: "integer"}, PropertyNames: listWords(operator.AllStatuses())},
-		reflect.TypeFor[policy.Rule](): {Type: "object", Required: []string{"action"}, Properties: map[string]*jsonschema.Schema{
-			"action": listWords([]string{"deliver", "skip"}), "when": {Type: "object", Description: "docs/operator/filters.md"}}},
-		reflect.TypeFor[map[outcome.Reason]int]():  {Type: "object", AdditionalProperties: &jsonschema.Schema{Type: "integer"}},
-		reflect.TypeFor[map[store.Status]string](): {Type: "object", AdditionalProperties: &jsonschema.Schema{Type: "string"}},
+			AdditionalProperties: &jsonschema.Schema{Type: "integer"},
+			PropertyNames:        listWords(operator.AllStatuses())},
+		reflect.TypeFor[policy.Rule](): {Type: "object", Required: []string{"action"},
+			Properties: map[string]*jsonschema.Schema{
+				"action": listWords([]string{"deliver", "skip"}),
+				"when":   {Type: "object", Description: "docs/operator/filters.md"}}},
+		reflect.TypeFor[map[outcome.Reason]int](): {Type: "object",
+			AdditionalProperties: &jsonschema.Schema{Type: "integer"}},
+		reflect.TypeFor[map[store.Status]string](): {Type: "object",
+			AdditionalProperties: &jsonschema.Schema{Type: "string"}},
 	}
 }
 

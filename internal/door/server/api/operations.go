@@ -46,8 +46,9 @@ type ChainList struct {
 
 func (a *API) listDeliveries(r *request) (any, error) {
 	s := operator.Selection{Agent: r.text("agent"), Client: r.text("client"), Transaction: r.text("transaction"),
-		Key: r.text("key"), Status: r.joinStatuses(), Reason: r.text("reason"), Sentence: r.text("sentence"), Kind: r.text("kind"),
-		Since: r.text("since"), Until: r.text("until"), EndedSince: r.text("endedSince"), Reorged: r.text("reorged") == "true"}
+		Key: r.text("key"), Status: r.joinStatuses(), Reason: r.text("reason"), Sentence: r.text("sentence"),
+		Kind: r.text("kind"), Since: r.text("since"), Until: r.text("until"), EndedSince: r.text("endedSince"),
+		Reorged: r.text("reorged") == "true"}
 	limit, limitErr := r.readInt("limit", 50)
 	cursor, cursorErr := r.readInt("cursor", 0)
 	if err := errors.Join(limitErr, cursorErr); err != nil {
@@ -100,20 +101,24 @@ func (a *API) moveMany(r *request, move moveFunc) (any, error) {
 		return nil, err
 	}
 	chosen := operator.Selection{Agent: m.Agent, Client: m.Client, Transaction: m.Transaction, Key: m.Key,
-		Status: m.Status, Reason: m.Reason, Sentence: m.Sentence, Kind: m.Kind, Since: m.Since, Until: m.Until, EndedSince: m.EndedSince}
+		Status: m.Status, Reason: m.Reason, Sentence: m.Sentence, Kind: m.Kind, Since: m.Since,
+		Until: m.Until, EndedSince: m.EndedSince}
 	switch {
 	case m.DryRun == nil:
-		return nil, refuse(http.StatusBadRequest, "invalid_request", "dryRun", "say dryRun: true to count, false to change")
+		return nil, refuse(http.StatusBadRequest, "invalid_request", "dryRun",
+			"say dryRun: true to count, false to change")
 	case chosen == operator.Selection{}:
-		return nil, refuse(http.StatusBadRequest, "invalid_request", "", "choose deliveries: by agent, client, transaction, key, "+
-			"status, reason, sentence, kind, since, until or endedSince")
+		return nil, refuse(http.StatusBadRequest, "invalid_request", "",
+			"choose deliveries: by agent, client, transaction, key, "+
+				"status, reason, sentence, kind, since, until or endedSince")
 	}
 	_ = http.NewResponseController(r.w).SetWriteDeadline(time.Time{}) // the duration depends on the rate
 	report, err := move(r.Context(), operator.MoveRequest{Selection: chosen, Force: m.Force, Rate: m.Rate,
 		DryRun: *m.DryRun, Yes: !*m.DryRun, Actor: r.visitor.Name})
 	if report != nil && report.Audit != 0 { // the changes are made, and the report's state says how they ended
 		if err != nil {
-			a.Logger.Info("a bulk move left some, or ended early", "action", report.Action, "audit", report.Audit, "error", err)
+			a.Logger.Info("a bulk move left some, or ended early",
+				"action", report.Action, "audit", report.Audit, "error", err)
 		}
 		return report, nil
 	}
@@ -182,13 +187,15 @@ const probeTimeout = 50 * time.Second
 func (a *API) probeAgent(r *request) (any, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), probeTimeout)
 	defer cancel()
-	return inspect.ProbeAgent(ctx, a.Operator, inspect.ProbeRequest{AgentRef: r.agentRef(), Kind: string(job.KindNewFeedback)})
+	return inspect.ProbeAgent(ctx, a.Operator,
+		inspect.ProbeRequest{AgentRef: r.agentRef(), Kind: string(job.KindNewFeedback)})
 }
 
 func (a *API) checkAgent(r *request) (any, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), probeTimeout)
 	defer cancel()
-	return inspect.CheckAgent(ctx, a.Operator, inspect.ProbeRequest{AgentRef: r.agentRef(), Send: r.text("send") == "true"})
+	return inspect.CheckAgent(ctx, a.Operator,
+		inspect.ProbeRequest{AgentRef: r.agentRef(), Send: r.text("send") == "true"})
 }
 
 func (a *API) showStats(r *request) (any, error) { return a.Operator.ShowOverview(r.Context()) }
