@@ -21,6 +21,8 @@ MODULES   := receiver client examples/agent-sqlite
 FIRST     := ./internal/delivery ./internal/testing/trial ./internal/testing/doctest ./internal/store ./cmd/worker ./internal/testing/storetest ./internal/base/embedded ./internal/door/server/api ./internal/app ./internal/mcpcall ./internal/chain
 # Packages in which the race detector finds nothing: they run programs that are built without it, or have one goroutine.
 UNRACED   := /(cmd|examples|scripts|migrations)(/|$$)|/internal/(testing/(trial|doctest)|erc8004|job|base/(text|decode|strictjson|buildinfo)|outcome)(/|$$)
+# Where no line has more than 120 columns. A struct tag may, because it has to stay on one line.
+WRAPPED   := client cmd internal receiver
 # How many packages test builds and runs at a time: one more than the cores.
 ATONCE    ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN || echo 2) + 1 )))
 # Where test and race append "passed failed skipped" for scripts; empty: nowhere.
@@ -114,9 +116,12 @@ receiver: ## Test the Go receiver for agents' authors, its example and the clien
 	for m in $(MODULES); do $(GO) -C $$m test -vet=off -timeout=5m ./...; done
 
 .PHONY: vet
-vet: ## Look for mistakes with go vet, and for files that gofmt would change.
+vet: ## Look for mistakes with go vet, for files that gofmt would change, and for lines of the product above 120 columns.
 	@unformatted=$$(gofmt -l client cmd examples internal migrations receiver scripts); \
 	if [ -n "$$unformatted" ]; then printf 'gofmt would change:\n%s\n' "$$unformatted"; exit 1; fi
+	@long=$$(find $(WRAPPED) -name '*.go' ! -name '*_test.go' ! -path 'internal/testing/*' | sort | while read -r f; do \
+		expand -t4 "$$f" | LC_ALL=C.UTF-8 grep -nE '^.{121,}' | grep -vE '[a-z]:"[^`]*`$$' | sed "s|:.*||; s|^|$$f:|"; done || true); \
+	if [ -n "$$long" ]; then printf 'longer than 120 columns (tabs count as 4):\n%s\n' "$$long"; exit 1; fi
 	$(GO) vet $(PKG)
 	for m in $(MODULES); do $(GO) -C $$m vet ./...; done
 

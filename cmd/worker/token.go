@@ -184,8 +184,9 @@ func (c *tokenImportCmd) readTokens(a *command, store tokens.Tokens) (*tokens.Im
 		}
 		url := a.databaseURL(c.From)
 		if url.IsZero() {
-			return nil, refuseUsage("--from takes the name of an environment variable that holds the old database's URL, " +
-				"and the variable is not set, or empty: export OLD_DATABASE_URL=…, and give --from OLD_DATABASE_URL")
+			return nil, refuseUsage("--from takes the name of an environment variable that holds the old database's " +
+				"URL, and the variable is not set, or empty: export OLD_DATABASE_URL=…, and give " +
+				"--from OLD_DATABASE_URL")
 		}
 		return store.ReadOldTable(a.ctx, c.Chain, c.Registry, tokens.OldTable{URL: url, Schema: c.Schema})
 	}

@@ -132,7 +132,8 @@ func (c *checker) checkConnection(err error) {
 	case classify.Error(err).Reason == outcome.AuthRequired:
 		c.fail("reachable", err, c.adviseRefused())
 	default:
-		c.fail("reachable", err, "serve MCP at a public https address without redirects, and register exactly this address")
+		c.fail("reachable", err,
+			"serve MCP at a public https address without redirects, and register exactly this address")
 	}
 }
 

@@ -48,7 +48,8 @@ func (p *Pages) listAgents(r *request) (answer, error) {
 	}
 	page.Agents = list.Agents
 	if list.Next != "" {
-		page.NextURL = "/agents?" + encodePairs([]string{"state", page.State, "chain", page.Chain, "sort", page.Sort, "cursor", list.Next})
+		page.NextURL = "/agents?" + encodePairs([]string{
+			"state", page.State, "chain", page.Chain, "sort", page.Sort, "cursor", list.Next})
 	}
 	return answer{page: "agents", title: "Agents", content: page}, nil
 }
@@ -129,12 +130,14 @@ func (p *Pages) showAgent(r *request) (answer, error) {
 	for _, s := range []struct {
 		span string
 		long time.Duration
-	}{{"last hour", time.Hour}, {"last day", 24 * time.Hour}, {"last week", 7 * 24 * time.Hour}, {"last month", 30 * 24 * time.Hour}} {
+	}{{"last hour", time.Hour}, {"last day", 24 * time.Hour}, {"last week", 7 * 24 * time.Hour},
+		{"last month", 30 * 24 * time.Hour}} {
 		page.Summaries = append(page.Summaries, summary{s.span, store.SummarizeHours(a.Hours, now.Add(-s.long))})
 	}
 	_ = json.Unmarshal(a.AgentRow.Tools, &page.Tools) // the agent's server sent it, so it may not parse
 	_ = json.Unmarshal(a.AgentRow.Totals, &page.Totals)
-	page.Needs, page.Misfits = p.fitTools(page.Tools), page.Summaries[len(page.Summaries)-1].Failures[outcome.SchemaMismatch]
+	page.Needs = p.fitTools(page.Tools)
+	page.Misfits = page.Summaries[len(page.Summaries)-1].Failures[outcome.SchemaMismatch]
 	if found := a.Registration; found != nil {
 		page.Title, page.Binding = found.Name, resolver.Target{Binding: found.Binding}.DescribeBinding()
 	}
@@ -200,7 +203,8 @@ func (p *Pages) probeAgent(r *request) (answer, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), probeTimeout)
 	defer cancel()
 	ref := r.agentRef()
-	found, err := inspect.CheckAgent(ctx, p.Operator, inspect.ProbeRequest{AgentRef: ref, Send: r.PostFormValue("send") == "true"})
+	found, err := inspect.CheckAgent(ctx, p.Operator,
+		inspect.ProbeRequest{AgentRef: ref, Send: r.PostFormValue("send") == "true"})
 	if err != nil {
 		return answer{}, err
 	}

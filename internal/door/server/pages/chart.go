@@ -59,12 +59,14 @@ func (c *chart) layOut() *chart {
 			words = append(words, fmt.Sprintf("%s %s", showCount(col.Counts[k]), c.Names[k]))
 			if below += col.Counts[k]; col.Counts[k] > 0 {
 				most := float64(c.Most)
-				col.Bars = append(col.Bars, bar{class, formatPercent(most-float64(below), most), formatPercent(float64(col.Counts[k]), most)})
+				col.Bars = append(col.Bars, bar{class, formatPercent(most-float64(below), most),
+					formatPercent(float64(col.Counts[k]), most)})
 			}
 		}
 		if col.P95Ms != nil && *c.Slowest > 0 {
 			words = append(words, "p50 "+showMillis(col.P50Ms), "p95 "+showMillis(col.P95Ms))
-			col.P50Y, col.P95Y = formatPercent(*c.Slowest-*col.P50Ms, *c.Slowest), formatPercent(*c.Slowest-*col.P95Ms, *c.Slowest)
+			col.P50Y = formatPercent(*c.Slowest-*col.P50Ms, *c.Slowest)
+			col.P95Y = formatPercent(*c.Slowest-*col.P95Ms, *c.Slowest)
 		}
 		col.Text = strings.Join(words, ", ")
 	}
@@ -110,7 +112,8 @@ func chartOutcomes(v operator.Overview, span string) *chart {
 	}
 	for ; len(list) > 0; list = list[min(per, len(list)):] {
 		at := list[0].At.UTC()
-		c.Columns = append(c.Columns, column{At: at, When: at.Format(layout), Counts: sumMinutes(list[:min(per, len(list))])})
+		c.Columns = append(c.Columns,
+			column{At: at, When: at.Format(layout), Counts: sumMinutes(list[:min(per, len(list))])})
 	}
 	return c.layOut()
 }

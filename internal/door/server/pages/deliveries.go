@@ -36,8 +36,9 @@ type deliveriesPage struct {
 // readSelection reads a search from a query or a form.
 func readSelection(q url.Values) operator.Selection {
 	get := func(name string) string { return strings.TrimSpace(q.Get(name)) }
-	return operator.Selection{Agent: get("agent"), Client: get("client"), Transaction: get("transaction"), Key: get("key"),
-		Status: strings.Join(q["status"], ","), Reason: get("reason"), Sentence: q.Get("sentence"), Kind: get("kind"), Since: get("since"),
+	return operator.Selection{Agent: get("agent"), Client: get("client"), Transaction: get("transaction"),
+		Key: get("key"), Status: strings.Join(q["status"], ","), Reason: get("reason"), Sentence: q.Get("sentence"),
+		Kind: get("kind"), Since: get("since"),
 		Until: get("until"), EndedSince: get("ended_since"), Reorged: get("reorged") == "true"}
 }
 
@@ -53,7 +54,8 @@ func newSearch(s operator.Selection) (out search) {
 	if s.Reorged {
 		reorged = "true"
 	}
-	for _, f := range [][2]string{{"agent", s.Agent}, {"client", s.Client}, {"transaction", s.Transaction}, {"key", s.Key},
+	for _, f := range [][2]string{{"agent", s.Agent}, {"client", s.Client}, {"transaction", s.Transaction},
+		{"key", s.Key},
 		{"status", s.Status}, {"reason", s.Reason}, {"sentence", s.Sentence}, {"kind", s.Kind}, {"since", s.Since},
 		{"until", s.Until}, {"ended_since", s.EndedSince}, {"reorged", reorged}} {
 		if f[1] != "" {
@@ -177,8 +179,10 @@ func (p *Pages) countMove(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	page.Report, err = move(r.Context(), operator.MoveRequest{Selection: page.Search.Selection, DryRun: true, Actor: r.visitor.Name})
-	return answer{page: "move", title: strings.ToUpper(page.Action[:1]) + page.Action[1:] + " deliveries", content: page}, err
+	page.Report, err = move(r.Context(), operator.MoveRequest{Selection: page.Search.Selection, DryRun: true,
+		Actor: r.visitor.Name})
+	return answer{page: "move", title: strings.ToUpper(page.Action[:1]) + page.Action[1:] + " deliveries",
+		content: page}, err
 }
 
 // moveMany changes the selected deliveries. The request lasts until all are changed; the audit row has the result.
@@ -192,7 +196,8 @@ func (p *Pages) moveMany(r *request) (answer, error) {
 		return answer{}, operator.NewMisuse("the rate is not a whole number")
 	}
 	_ = http.NewResponseController(r.w).SetWriteDeadline(time.Time{})
-	report, err := move(r.Context(), operator.MoveRequest{Selection: readSelection(r.PostForm), Rate: rate, Yes: true, Actor: r.visitor.Name})
+	report, err := move(r.Context(), operator.MoveRequest{Selection: readSelection(r.PostForm), Rate: rate, Yes: true,
+		Actor: r.visitor.Name})
 	var left *operator.LeftError
 	if err != nil && !errors.As(err, &left) {
 		return answer{}, err

@@ -85,7 +85,8 @@ func listSteps(a store.Attempt, longest int64) []stepView {
 		if k := i - 1; k >= 0 && k < len(a.StepMicros) { // the claim is not timed
 			took := int64(a.StepMicros[k])
 			steps[i].Took = showMillis(float64(took) / 1000)
-			steps[i].X, steps[i].Width = formatPercent(float64(before), float64(longest)), formatPercent(float64(took), float64(longest))
+			steps[i].X = formatPercent(float64(before), float64(longest))
+			steps[i].Width = formatPercent(float64(took), float64(longest))
 			before += took
 		}
 	}
@@ -133,7 +134,8 @@ func viewFile(d operator.Delivery) (f fileView) {
 		return f
 	}
 	for name, content := range sent {
-		if plain := strings.ToLower(strings.ReplaceAll(name, "_", "")); plain == "filecontent" && string(content) != "null" {
+		plain := strings.ToLower(strings.ReplaceAll(name, "_", ""))
+		if plain == "filecontent" && string(content) != "null" {
 			f.Content = content
 			sent[name] = json.RawMessage(`"(as verified)"`)
 			f.Sent, _ = json.Marshal(sent) // cannot fail: it was decoded from JSON
@@ -143,7 +145,8 @@ func viewFile(d operator.Delivery) (f fileView) {
 }
 
 // nextActions are the commands in a next step that a button can run, and the button's action.
-var nextActions = [][2]string{{"worker delivery replay", "replay"}, {"worker delivery cancel", "cancel"}, {"worker agent enable", "enable"},
+var nextActions = [][2]string{{"worker delivery replay", "replay"}, {"worker delivery cancel", "cancel"},
+	{"worker agent enable", "enable"},
 	{"worker agent probe", "probe"}, {"worker agent resolve", "probe"}}
 
 // findAction returns the action of the first command in a next step.
@@ -182,15 +185,16 @@ func (p *Pages) showDelivery(r *request) (answer, error) {
 const maxFields = 80
 
 // firstFields are the fields of a job that a page shows first, in this order.
-var firstFields = []string{"type", "chainId", "agentId", "clientAddress", "feedbackIndex", "responder", "validatorAddress", "value",
-	"valueDecimals", "score", "response", "tag1", "tag2", "tag", "endpoint", "feedbackURI", "feedbackHash", "responseURI", "responseHash",
-	"requestHash", "reason", "identityRegistry", "reputationRegistry", "validationRegistry", "transactionHash", "logIndex",
-	"blockNumber", "blockHash"}
+var firstFields = []string{"type", "chainId", "agentId", "clientAddress", "feedbackIndex", "responder",
+	"validatorAddress", "value", "valueDecimals", "score", "response", "tag1", "tag2", "tag", "endpoint",
+	"feedbackURI", "feedbackHash", "responseURI", "responseHash", "requestHash", "reason", "identityRegistry",
+	"reputationRegistry", "validationRegistry", "transactionHash", "logIndex", "blockNumber", "blockHash"}
 
 // listJob returns the fields of a job. Those of an object have its name before theirs, as in action.toolName.
 func listJob(raw json.RawMessage) (fields []jobField) {
-	kinds := map[string]string{"transactionHash": "tx", "blockNumber": "block", "clientAddress": "address", "responder": "address",
-		"validatorAddress": "address", "reputationRegistry": "address", "identityRegistry": "address", "validationRegistry": "address"}
+	kinds := map[string]string{"transactionHash": "tx", "blockNumber": "block", "clientAddress": "address",
+		"responder": "address", "validatorAddress": "address", "reputationRegistry": "address",
+		"identityRegistry": "address", "validationRegistry": "address"}
 	rank := func(name string) int {
 		if i := slices.Index(firstFields, name); i >= 0 {
 			return i

@@ -54,7 +54,8 @@ func (p *Pages) showOverview(r *request) (answer, error) {
 
 // describeState says in one sentence how things are.
 func describeState(v operator.Overview, hour [3]int64, needs int) string {
-	parts := []string{fmt.Sprintf("%s delivered and %s failed in the last hour", showCount(hour[0]), showCount(hour[2]))}
+	parts := []string{
+		fmt.Sprintf("%s delivered and %s failed in the last hour", showCount(hour[0]), showCount(hour[2]))}
 	if hour[0]+hour[2] == 0 {
 		parts[0] = "nothing was delivered and nothing failed in the last hour"
 	}
@@ -91,7 +92,8 @@ func listNeeds(all []operator.Need) (needs []need) {
 		shown := need{Need: n}
 		switch {
 		case n.About == "deliveries":
-			shown.URL = "/deliveries?" + encodePairs([]string{"status", n.Status, "reason", n.Reason, "ended_since", n.EndedSince})
+			shown.URL = "/deliveries?" + encodePairs([]string{
+				"status", n.Status, "reason", n.Reason, "ended_since", n.EndedSince})
 		case n.AgentState != "":
 			shown.URL = "/agents?" + encodePairs([]string{"state", n.AgentState})
 		case n.About == "agents": // open breakers

@@ -46,7 +46,8 @@ type staticFile struct {
 }
 
 // pageNames are the templates of pages. Each is one file, which is rendered inside layout.html.
-var pageNames = []string{"overview", "deliveries", "delivery", "groups", "find", "move", "agents", "agent", "client", "probe", "chains", "audit", "problem"}
+var pageNames = []string{"overview", "deliveries", "delivery", "groups", "find", "move", "agents", "agent", "client",
+	"probe", "chains", "audit", "problem"}
 
 // New parses the templates and loads the static files.
 func New(cfg Config) (*Pages, error) {
@@ -76,7 +77,8 @@ const staticRoot = "/static/"
 // loadStatic loads the files that pages link, and returns the path of each. The path contains the file's hash, so that
 // browsers can cache the file without revalidating it.
 func (p *Pages) loadStatic() (links map[string]string, err error) {
-	types := map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+	types := map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
+		".svg": "image/svg+xml"}
 	links = map[string]string{}
 	entries, err := fs.ReadDir(files, "static")
 	if err != nil {
@@ -180,17 +182,20 @@ func (p *Pages) page(ask func(*request) (answer, error)) func(http.ResponseWrite
 func (p *Pages) render(w http.ResponseWriter, r *http.Request, v server.Visitor, a answer) {
 	var body bytes.Buffer
 	err := p.templates[a.page].Execute(&body, layout{Page: a.page, Title: a.title, Path: r.URL.RequestURI(),
-		MayChange: v.May(operator.ScopeOperate) || v.Anonymous, FormToken: v.FormToken, Version: buildinfo.Version(), Content: a.content})
+		MayChange: v.May(operator.ScopeOperate) || v.Anonymous, FormToken: v.FormToken, Version: buildinfo.Version(),
+		Content: a.content})
 	if err != nil {
 		p.Logger.Error("a page could not be rendered", "page", a.page, "path", r.URL.Path, "error", err)
-		server.AnswerError(w, http.StatusInternalServerError, "internal_error", "this page failed, and the worker's log says why")
+		server.AnswerError(w, http.StatusInternalServerError, "internal_error",
+			"this page failed, and the worker's log says why")
 		return
 	}
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Cache-Control", "no-store")
-	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "+
-		"form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
+	h.Set("Content-Security-Policy",
+		"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "+
+			"form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "same-origin") // no-referrer would hide the origin of forms
 	w.WriteHeader(cmp.Or(a.status, http.StatusOK))
@@ -220,7 +225,8 @@ func (p *Pages) describeProblem(r *http.Request, err error) answer {
 	var late *operator.LateError
 	switch {
 	case errors.As(err, &misuse):
-		a.status, a.title, a.content = http.StatusBadRequest, "That cannot be meant", problem{strings.TrimPrefix(misuse.Text, "--")}
+		a.status, a.title = http.StatusBadRequest, "That cannot be meant"
+		a.content = problem{strings.TrimPrefix(misuse.Text, "--")}
 	case errors.As(err, &missing):
 		a.status, a.title, a.content = http.StatusNotFound, "Not found", problem{missing.Text}
 	case r.Context().Err() != nil:

@@ -25,8 +25,9 @@ const (
 func (p *Pages) templateFuncs(links map[string]string) template.FuncMap {
 	return template.FuncMap{
 		"static": func(name string) string { return links[name] },
-		"text":   showText, "fold": foldText, "cause": foldCause, "json": foldJSON, "pretty": showJSON, "brief": showBrief,
-		"time": showTime, "ago": showAgo, "seconds": showSeconds, "millis": showMillis, "count": showCount,
+		"text":   showText, "fold": foldText, "cause": foldCause, "json": foldJSON, "pretty": showJSON,
+		"brief": showBrief,
+		"time":  showTime, "ago": showAgo, "seconds": showSeconds, "millis": showMillis, "count": showCount,
 		"explore": p.explore,
 		"link":    linkAgent, "short": shortenHex, "chain": nameChain, "client": linkClient,
 		"listing":  func(pairs ...string) string { return "/deliveries?" + encodePairs(pairs) },
@@ -129,7 +130,8 @@ func foldText(v any) template.HTML {
 	}
 	first := []rune(s)
 	head := string(first[:min(len(first), maxInline)])
-	return `<details><summary>` + showText(strings.ReplaceAll(head, "\n", " ")+"…") + template.HTML(fmt.Sprintf(` <small>%d characters</small>`, len(first))) +
+	return `<details><summary>` + showText(strings.ReplaceAll(head, "\n", " ")+"…") +
+		template.HTML(fmt.Sprintf(` <small>%d characters</small>`, len(first))) +
 		`</summary><pre tabindex="0">` + showText(cutShown(first)) + `</pre></details>`
 }
 
@@ -138,7 +140,8 @@ var namedCommand = regexp.MustCompile("`(worker [^`<>]*)`")
 
 // foldCause returns an error as foldText does, with the commands that it names in the font of code.
 func foldCause(v any) template.HTML {
-	return template.HTML(namedCommand.ReplaceAllString(string(foldText(v)), "<code>$1</code>")) //nolint:gosec // escaped
+	//nolint:gosec // escaped
+	return template.HTML(namedCommand.ReplaceAllString(string(foldText(v)), "<code>$1</code>"))
 }
 
 func cutShown(s []rune) string {
@@ -162,7 +165,8 @@ func foldJSON(title string, raw json.RawMessage) template.HTML {
 	if len(raw) == 0 {
 		return ""
 	}
-	return `<details><summary>` + showText(title) + template.HTML(fmt.Sprintf(` <small>%s</small>`, showBytes(len(raw)))) +
+	return `<details><summary>` + showText(title) +
+		template.HTML(fmt.Sprintf(` <small>%s</small>`, showBytes(len(raw)))) +
 		`</summary>` + showJSON(raw) + `</details>`
 }
 
@@ -201,7 +205,8 @@ func showTime(v any) template.HTML {
 	if t.IsZero() {
 		return "–"
 	}
-	return template.HTML(fmt.Sprintf(`<time datetime="%s">%s</time>`, t.Format(time.RFC3339Nano), t.Format("2006-01-02 15:04:05")))
+	return template.HTML(fmt.Sprintf(`<time datetime="%s">%s</time>`,
+		t.Format(time.RFC3339Nano), t.Format("2006-01-02 15:04:05")))
 }
 
 // showAgo returns how long ago a time was, or how far it is in the future.
