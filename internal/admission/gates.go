@@ -61,8 +61,9 @@ func (g *Gates) NoteOutcome(agent store.Agent, ok bool) {
 	}
 }
 
-// Pass has the worker time and the group permits that one attempt got at the gates. It is not safe for concurrent use, except CheckFiles. The methods of a nil
-// Pass admit the attempt and count nothing: a member of a batch has none, because it uses its leader's.
+// Pass has the worker time and the group permits that one attempt got at the gates. It is not safe for concurrent use,
+// except CheckFiles. The methods of a nil Pass admit the attempt and count nothing: a member of a batch has none,
+// because it uses its leader's.
 type Pass struct {
 	gates    *Gates
 	token    string       // identifies the attempt: a second permit with the same token is the first one again
@@ -102,7 +103,8 @@ func (p *Pass) AdmitAgent(ctx context.Context, agent store.Agent, succeeded bool
 	for _, enter := range []struct {
 		group group
 		when  bool
-	}{{failedNewcomers, failed}, {newcomers, p.newcomer}, {costlyAgents, costly}, {lentSlots, costly || p.newcomer && p.hold != nil}} {
+	}{{failedNewcomers, failed}, {newcomers, p.newcomer}, {costlyAgents, costly},
+		{lentSlots, costly || p.newcomer && p.hold != nil}} {
 		if !enter.when {
 			continue
 		}
@@ -194,8 +196,8 @@ func (p *Pass) Connecting() time.Duration {
 	return p.costs.Connecting
 }
 
-// Leave charges the cost of the attempt to its agent's effort budget, and releases its group permits. A second call does
-// nothing.
+// Leave charges the cost of the attempt to its agent's effort budget, and releases its group permits. A second call
+// does nothing.
 func (p *Pass) Leave(ctx context.Context) {
 	if p == nil {
 		return

@@ -28,12 +28,14 @@ import (
 type group int
 
 const (
-	newcomers       group = iota // all newcomers: half of the slots
-	failedNewcomers              // newcomers that failed in the last hour: agents without a failure do not wait for them
-	domain                       // agents' endpoints and feedback files at one registrable domain
-	namedDomain                  // of these, files and agents that the domain does not confirm: they only name the domain
-	costlyAgents                 // costly agents (effort.Hold.Costly) that are no newcomers
-	lentSlots                    // costly agents and newcomers together: the other slots are for quick agents
+	newcomers group = iota // all newcomers: half of the slots
+	// newcomers that failed in the last hour: agents without a failure do not wait for them
+	failedNewcomers
+	domain // agents' endpoints and feedback files at one registrable domain
+	// of these, files and agents that the domain does not confirm: they only name the domain
+	namedDomain
+	costlyAgents // costly agents (effort.Hold.Costly) that are no newcomers
+	lentSlots    // costly agents and newcomers together: the other slots are for quick agents
 	groupCount
 )
 
@@ -43,7 +45,8 @@ var groupRules = [groupCount]struct {
 	slots func(n int) int
 	why   string
 }{
-	newcomers: {func(n int) int { return n / 2 }, "agents without a success in the last hour share %d of this worker's slots"},
+	newcomers: {func(n int) int { return n / 2 },
+		"agents without a success in the last hour share %d of this worker's slots"},
 	failedNewcomers: {func(n int) int { return max(1, n/2) / 2 },
 		"agents that failed in the last hour share %d of this worker's slots"},
 	domain: {func(n int) int { return max(1, n/2) / 2 },
@@ -52,8 +55,8 @@ var groupRules = [groupCount]struct {
 		"agents without a success in the last hour that a domain does not name itself share %d of its slots"},
 	costlyAgents: {func(n int) int { return n / 2 }, "agents whose latest attempts took more than a second each, " +
 		"or that have used half of their effort budget, share %d of this worker's slots"},
-	lentSlots: {func(n int) int { return n - n/4 }, "agents that take long and agents without a success in the last hour " +
-		"together share %d of this worker's slots"},
+	lentSlots: {func(n int) int { return n - n/4 }, "agents that take long and agents without a success " +
+		"in the last hour together share %d of this worker's slots"},
 }
 
 // groups gives out group permits. If a group has no free slot, an attempt waits up to maxSlotWait for one, unless the
@@ -83,8 +86,8 @@ type groupPermit struct {
 }
 
 const (
-	// maxRememberedAgents bounds the number of agents in groups.latest. An agent without an entry stays a newcomer until
-	// Postgres has recorded its success.
+	// maxRememberedAgents bounds the number of agents in groups.latest. An agent without an entry stays a newcomer
+	// until Postgres has recorded its success.
 	maxRememberedAgents = 4096
 	// maxSlotWait is how long an attempt waits for a group permit while it uses a slot. A short wait is cheaper than
 	// another claim and record. If the expected wait is longer, the attempt does not wait.
@@ -150,8 +153,8 @@ func (g *groups) weighAgent(agent store.Agent, succeeded bool) (newcomer, failed
 	return !known || !last.ok, known && !last.ok
 }
 
-// enterGroup acquires a group permit. name is the domain, for the groups of one. If the attempt already has this permit,
-// enterGroup does nothing. If no slot becomes free in time, the error is a free wait (agent_busy).
+// enterGroup acquires a group permit. name is the domain, for the groups of one. If the attempt already has this
+// permit, enterGroup does nothing. If no slot becomes free in time, the error is a free wait (agent_busy).
 func (p *Pass) enterGroup(ctx context.Context, of group, name string) error {
 	if p.isIn(of, name) {
 		return nil

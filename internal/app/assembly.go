@@ -109,7 +109,8 @@ func assembleParts(cfg *config.Config, b *backend.Backend, st *store.Store, q *q
 		return nil, err
 	}
 	// The new policy may enable agents.
-	if a.policyFile, err = backend.OpenPolicyFile(cfg, o.Logger, o.PolicyTicks, func() { a.releaser.Wake() }); err != nil {
+	a.policyFile, err = backend.OpenPolicyFile(cfg, o.Logger, o.PolicyTicks, func() { a.releaser.Wake() })
+	if err != nil {
 		return nil, err
 	}
 	st.UseOrder(a.policyFile.Order)
@@ -133,13 +134,15 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 		return err
 	}
 	parts := delivery.Config{
-		Ledger: a.store, Followers: a.store, BatchSize: cfg.Batch, Resolver: a.content.Resolver, Fetcher: a.content.Fetcher, Caller: a.pool, Opener: keys,
+		Ledger: a.store, Followers: a.store, BatchSize: cfg.Batch, Resolver: a.content.Resolver,
+		Fetcher: a.content.Fetcher, Caller: a.pool, Opener: keys,
 		Sealer:     keys,
 		Dispatcher: dispatcher, Spool: a.queue, Schedule: schedule, Decoding: a.content.Decoding,
 		Chain:  func(id uint64) (delivery.Chain, bool) { c, ok := a.content.chains[id]; return c, ok },
 		Verify: chain.Verify(cfg.VerifyEvent), HashPolicy: cfg.HashPolicy, CallTimeout: cfg.CallTimeout,
 		Lease: cfg.Lease, LeaseMargin: cfg.LeaseMargin, Metrics: metrics, Logger: o.Logger, Trace: o.Trace,
-		Throughput: a.throughput, Servers: a.serversFile.findServer, DefaultPolicy: a.policyFile.Policy, MayRun: cfg.MayRun, ToolAliases: cfg.ToolAliases}
+		Throughput: a.throughput, Servers: a.serversFile.findServer, DefaultPolicy: a.policyFile.Policy,
+		MayRun: cfg.MayRun, ToolAliases: cfg.ToolAliases}
 	if parts.Verify != chain.VerifyOff {
 		a.verifies = slices.Sorted(maps.Keys(a.content.chains))
 	}
@@ -149,8 +152,8 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 	if err := a.openEfforts(cfg, reg, o); err != nil {
 		return err
 	}
-	a.admission, err = admission.New(admission.Config{Slots: cfg.Concurrency, Efforts: a.efforts, Origins: a.originLimits(),
-		Logger: o.Logger})
+	a.admission, err = admission.New(admission.Config{Slots: cfg.Concurrency, Efforts: a.efforts,
+		Origins: a.originLimits(), Logger: o.Logger})
 	if err != nil {
 		return err
 	}
@@ -161,8 +164,8 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 		return err
 	}
 	a.tokens = parts.Authorizer
-	a.direct, err = delivery.NewDirectCaller(delivery.DirectConfig{Caller: a.pool, Origins: a.originLimits(), MayRun: cfg.MayRun,
-		Metrics: metrics, CallTimeout: cfg.CallTimeout, Logger: o.Logger})
+	a.direct, err = delivery.NewDirectCaller(delivery.DirectConfig{Caller: a.pool, Origins: a.originLimits(),
+		MayRun: cfg.MayRun, Metrics: metrics, CallTimeout: cfg.CallTimeout, Logger: o.Logger})
 	if err != nil {
 		return err
 	}
@@ -187,7 +190,9 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 	if err := a.openAlerts(cfg, schedule, o); err != nil {
 		return err
 	}
-	if a.followers, err = openFollowers(cfg, a.backend.DatabaseURL, a.content.chains, a.upkeep, dispatcher, a.policyFile, metrics, o); err != nil {
+	a.followers, err = openFollowers(cfg, a.backend.DatabaseURL, a.content.chains, a.upkeep, dispatcher,
+		a.policyFile, metrics, o)
+	if err != nil {
 		return err
 	}
 	if err := reg.Register(a.followers); err != nil {
@@ -239,8 +244,8 @@ func (a *assembly) openLimiters(cfg *config.Config, o Options) (err error) {
 			return err
 		}
 	}
-	a.limits, err = ratelimit.New(ratelimit.Config{Redis: a.fast, Workers: a.queue.Servers, Inflight: cfg.EndpointInflight,
-		Rate: float64(cfg.EndpointRate), Timeout: limitTimeout,
+	a.limits, err = ratelimit.New(ratelimit.Config{Redis: a.fast, Workers: a.queue.Servers,
+		Inflight: cfg.EndpointInflight, Rate: float64(cfg.EndpointRate), Timeout: limitTimeout,
 		PermitTTL: cfg.Lease, MaxWaiters: limitRoom, MaxOriginWaiters: cfg.Concurrency / limitRoomPart,
 		MaxWait: permitTimeout, Logger: o.Logger})
 	if err != nil || cfg.Binding == resolver.BindingOff {
@@ -288,8 +293,8 @@ const (
 
 func (a *assembly) openMaintenance(cfg *config.Config, d *dispatch.Dispatcher, s outcome.Schedule,
 	o Options) (err error) {
-	a.upkeep, err = store.Open(store.Config{URL: a.backend.DirectURL(), StrictOrder: cfg.StrictOrder, MaxConns: maintenanceConns,
-		StatementTimeout: maintenanceTimeout})
+	a.upkeep, err = store.Open(store.Config{URL: a.backend.DirectURL(), StrictOrder: cfg.StrictOrder,
+		MaxConns: maintenanceConns, StatementTimeout: maintenanceTimeout})
 	if err != nil {
 		return err
 	}
@@ -329,14 +334,16 @@ func (a *assembly) isDisabled(agent store.Agent) bool {
 		return !errors.Is(err, store.ErrNotFound)
 	}
 	server, _ := a.serversFile.findServer(agent)
-	return policy.Levels{Default: a.policyFile.Policy(), Operator: row.Policy.Override(server.Policy), Own: row.OwnPolicy}.Settings().Disables()
+	return policy.Levels{Default: a.policyFile.Policy(), Operator: row.Policy.Override(server.Policy),
+		Own: row.OwnPolicy}.Settings().Disables()
 }
 
 func (a *assembly) openAlerts(cfg *config.Config, s outcome.Schedule, o Options) (err error) {
 	watch := alerts.WatcherConfig{Ledger: a.upkeep, DisableAfter: cfg.DisableAfter, Logger: o.Logger}
 	if !cfg.AlertURL.IsZero() {
-		if a.sender, err = alerts.NewSender(alerts.SenderConfig{Ledger: a.store, URL: cfg.AlertURL, Secret: cfg.AlertSecret,
-			Guard: a.content.Guard.Configured(), Schedule: s, Logger: o.Logger}); err != nil {
+		a.sender, err = alerts.NewSender(alerts.SenderConfig{Ledger: a.store, URL: cfg.AlertURL,
+			Secret: cfg.AlertSecret, Guard: a.content.Guard.Configured(), Schedule: s, Logger: o.Logger})
+		if err != nil {
 			return err
 		}
 		watch.Wake = a.sender.Wake

@@ -63,8 +63,9 @@ func openFollowers(cfg *config.Config, database secret.Secret, clients map[uint6
 	}
 	r.store.UseOrder(p.Order)
 	for _, id := range cfg.Watch {
-		w, err := watch.New(watch.Config{Chain: clients[id], Deployment: cfg.Chains[id].Registries.Default(), Ledger: r.store,
-			Dispatcher: d, Limits: backend.JobLimits(cfg), Filter: p.SkipJob, CountFiltered: m.CountFiltered, Report: o.Read, Logger: o.Logger})
+		w, err := watch.New(watch.Config{Chain: clients[id], Deployment: cfg.Chains[id].Registries.Default(),
+			Ledger: r.store, Dispatcher: d, Limits: backend.JobLimits(cfg), Filter: p.SkipJob,
+			CountFiltered: m.CountFiltered, Report: o.Read, Logger: o.Logger})
 		if err != nil {
 			r.closeStore()
 			return nil, fmt.Errorf("HERALD_WATCH: %w", err)
@@ -127,7 +128,8 @@ func reportProgress(chainID uint64, p progress, ready *readiness, log *slog.Logg
 	why := ""
 	switch {
 	case p.cursor.StalledSince != nil:
-		why = fmt.Sprintf("nothing is read since %s: %s", p.cursor.StalledSince.UTC().Format(time.DateTime), p.cursor.StalledWhy)
+		why = fmt.Sprintf("nothing is read since %s: %s", p.cursor.StalledSince.UTC().Format(time.DateTime),
+			p.cursor.StalledWhy)
 	case p.behind:
 		why = fmt.Sprintf("%d blocks are not read yet, the oldest is %s behind the chain's newest", p.lag.Blocks,
 			p.lag.Time.Round(time.Second))
@@ -146,7 +148,9 @@ func (r *chainFollowers) measureProgress(ctx context.Context, c followedChain) (
 	ctx, cancel := context.WithTimeout(ctx, lagInterval)
 	defer cancel()
 	cursors, err := r.store.Cursors(ctx, c.id)
-	cursors = slices.DeleteFunc(cursors, func(s store.CursorState) bool { return !slices.Contains(c.watcher.Keys(), s.CursorKey) })
+	cursors = slices.DeleteFunc(cursors, func(s store.CursorState) bool {
+		return !slices.Contains(c.watcher.Keys(), s.CursorKey)
+	})
 	if err != nil || len(cursors) == 0 {
 		return p
 	}
@@ -170,14 +174,16 @@ func (r *chainFollowers) storeProgress(chainID uint64, p progress) {
 // Metrics of the followed chains.
 var (
 	chainHead = newGauge("herald_chain_head_block", "The newest block of a followed chain, as its nodes say.", "chain")
-	chainNext = newGauge("herald_chain_next_block", "The first block of a followed chain that is not read yet.", "chain")
-	chainLag  = newGauge("herald_chain_lag_blocks", "How many blocks of a followed chain are not read yet. For alerts use "+
-		"herald_chain_lag_seconds: block times differ between chains.", "chain")
-	chainLate = newGauge("herald_chain_lag_seconds", "How late the events of a followed chain come: the time between the "+
-		"last block that was read and the newest.", "chain")
-	chainReorgs = newGauge("herald_chain_reorgs_total", "How often blocks of a followed chain were read again.", "chain")
-	chainUp     = newGauge("herald_chain_up", "1: the position in Postgres and the head of a node are known; 0: one of them "+
-		"did not, and the other gauges of the chain are missing.", "chain")
+	chainNext = newGauge("herald_chain_next_block", "The first block of a followed chain that is not read yet.",
+		"chain")
+	chainLag = newGauge("herald_chain_lag_blocks", "How many blocks of a followed chain are not read yet. "+
+		"For alerts use herald_chain_lag_seconds: block times differ between chains.", "chain")
+	chainLate = newGauge("herald_chain_lag_seconds", "How late the events of a followed chain come: the time between "+
+		"the last block that was read and the newest.", "chain")
+	chainReorgs = newGauge("herald_chain_reorgs_total", "How often blocks of a followed chain were read again.",
+		"chain")
+	chainUp = newGauge("herald_chain_up", "1: the position in Postgres and the head of a node are known; "+
+		"0: one of them did not, and the other gauges of the chain are missing.", "chain")
 )
 
 // Describe implements prometheus.Collector.

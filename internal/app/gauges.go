@@ -34,8 +34,8 @@ var (
 		"by statement.", "statement")
 	failedGroups = newGauge("herald_commit_groups_failed_total", "Groups of claims or records that failed as a whole, "+
 		"so that each was committed alone.", "statement")
-	expiringTokens = newGauge("herald_tokens_expiring", "Stored tokens of agents that expire within 7 days (state soon), "+
-		"and that have expired and are no longer sent (state expired).", "state")
+	expiringTokens = newGauge("herald_tokens_expiring", "Stored tokens of agents that expire within 7 days (state "+
+		"soon), and that have expired and are no longer sent (state expired).", "state")
 )
 
 func newGauge(name, help string, labels ...string) *prometheus.Desc {
@@ -55,8 +55,8 @@ type gauges struct {
 
 // Describe implements prometheus.Collector.
 func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{openDeliveries, overdueSeconds, queuedTasks, foreignTasks, connections, openBreakers,
-		sharedLimits, groupedCommits, failedGroups, expiringTokens} {
+	for _, d := range []*prometheus.Desc{openDeliveries, overdueSeconds, queuedTasks, foreignTasks,
+		connections, openBreakers, sharedLimits, groupedCommits, failedGroups, expiringTokens} {
 		ch <- d
 	}
 }

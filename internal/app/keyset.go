@@ -17,7 +17,8 @@ func (a *assembly) logMissingKeys(ctx context.Context, log *slog.Logger) {
 	}
 	for _, id := range slices.Sorted(maps.Keys(uses)) {
 		if !a.keys.Has(id) {
-			log.Error("stored tokens cannot be opened, and deliveries that need them are held: the key that sealed them is not in HERALD_KEYSET; restore the keyset with this key",
+			log.Error("stored tokens cannot be opened, and deliveries that need them are held: the key that sealed "+
+				"them is not in HERALD_KEYSET; restore the keyset with this key",
 				"key", id, "tokens", uses[id])
 		}
 	}

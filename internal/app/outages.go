@@ -13,7 +13,8 @@ import (
 type outages []*logging.Outage
 
 // watchServices creates the outages, and the logger for all parts that use these services.
-func watchServices(b *backend.Backend, postgres, redis dependency, ready *readiness, log *slog.Logger) (outages, *slog.Logger) {
+func watchServices(b *backend.Backend, postgres, redis dependency, ready *readiness,
+	log *slog.Logger) (outages, *slog.Logger) {
 	watch := func(s logging.Service, p dependency, look string) *logging.Outage {
 		return logging.NewOutage(logging.OutageConfig{Service: s, Logger: log,
 			Begins: fmt.Sprintf("%s is away: deliveries wait, nothing is lost. %s", s, look),
@@ -35,7 +36,8 @@ func watchServices(b *backend.Backend, postgres, redis dependency, ready *readin
 
 func whereToLook(variable string, embedded bool) string {
 	if embedded {
-		return "It is the worker's own: look for a full disk or memory, and restart the worker if it does not come back."
+		return "It is the worker's own: look for a full disk or memory, and " +
+			"restart the worker if it does not come back."
 	}
 	return "Check " + variable + "'s server."
 }

@@ -24,7 +24,8 @@ func (a *assembly) newWorkerRecord(log *slog.Logger) Service {
 	}
 	report := func(ctx context.Context) {
 		if err := a.store.ReportVerified(ctx, a.verifies); err != nil && ctx.Err() == nil {
-			log.Warn("it could not be stored which chains this worker verifies", logging.About(logging.Postgres), "error", err)
+			log.Warn("it could not be stored which chains this worker verifies", logging.About(logging.Postgres),
+				"error", err)
 		}
 		if err := a.store.ReportWorker(ctx, w); err != nil && ctx.Err() == nil {
 			log.Warn("the worker's record could not be written, so a rotation of keys may not see this worker",

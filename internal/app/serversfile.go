@@ -26,7 +26,8 @@ type serversFile struct {
 }
 
 func openServersFile(cfg *config.Config, pool *mcpcall.Pool, o Options) (*serversFile, error) {
-	l := &serversFile{cfg: cfg, pool: pool, log: o.Logger, reportChange: func() {}, reportCallable: func([]store.Agent) {}}
+	l := &serversFile{cfg: cfg, pool: pool, log: o.Logger, reportChange: func() {},
+		reportCallable: func([]store.Agent) {}}
 	if cfg.ServersFile == "" {
 		return l, nil
 	}
@@ -103,7 +104,8 @@ func (l *serversFile) warnUnknownChains(keys []servers.Key) {
 	for _, k := range keys {
 		if known, _ := l.cfg.Registries(k.ChainID); known.Identity == (common.Address{}) && !warned[k.ChainID] {
 			warned[k.ChainID] = true
-			l.log.Warn("the servers file names agents of a chain whose IdentityRegistry is not known, so no delivery finds them",
+			l.log.Warn("the servers file names agents of a chain whose IdentityRegistry is not known, "+
+				"so no delivery finds them",
 				"agent", k.String(), "to_do", fmt.Sprintf("set IDENTITY_REGISTRY_%d", k.ChainID))
 		}
 	}

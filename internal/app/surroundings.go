@@ -12,8 +12,8 @@ import (
 var (
 	serviceUp = newGauge("herald_service_up", "1: this worker reaches Postgres, or Redis; 0: it waits for it, and "+
 		"deliveries with it.", "service")
-	dataFree = newGauge("herald_data_free_bytes", "Bytes that the worker may still write on the disk of HERALD_DATA, where "+
-		"embedded services keep their data. Missing without any.")
+	dataFree = newGauge("herald_data_free_bytes", "Bytes that the worker may still write on the disk of HERALD_DATA, "+
+		"where embedded services keep their data. Missing without any.")
 	dataSize = newGauge("herald_data_size_bytes", "The size of that disk.")
 )
 

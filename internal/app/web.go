@@ -46,8 +46,8 @@ func (a *assembly) openWeb(cfg *config.Config, d *dispatch.Dispatcher, o Options
 	a.web.operator = operator.New(operator.Config{Settings: cfg, Backend: lentBackend{a, cfg, d},
 		Person: unattended{o.Logger},
 		Logger: o.Logger, Timeout: operatorTimeout, Live: liveView{a}})
-	a.web.api, err = api.New(api.Config{Operator: a.web.operator, Intake: a.intake, Events: a.web.store, Calls: a.direct,
-		Limits: backend.JobLimits(cfg), CallTimeout: cfg.CallTimeout, Logger: o.Logger})
+	a.web.api, err = api.New(api.Config{Operator: a.web.operator, Intake: a.intake, Events: a.web.store,
+		Calls: a.direct, Limits: backend.JobLimits(cfg), CallTimeout: cfg.CallTimeout, Logger: o.Logger})
 	if err != nil {
 		return err
 	}

@@ -76,8 +76,8 @@ func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
 		}
 		return nil, errors.New("the service is still starting")
 	}
-	web, err := server.New(server.Config{Listen: cfg.Listen, Token: cfg.APIToken, Identify: identify, KnownTokens: knownTokens,
-		Ready:    ready.readState,
+	web, err := server.New(server.Config{Listen: cfg.Listen, Token: cfg.APIToken, Identify: identify,
+		KnownTokens: knownTokens, Ready: ready.readState,
 		Settings: cfg.Public(), Logger: o.Logger,
 		Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{})})
 	if err != nil {
@@ -203,7 +203,9 @@ func (a *assembly) listServices(cfg *config.Config, o Options, web *server.Serve
 	for _, o := range watched {
 		all = append(all, newLoop("outage probe", o.Run))
 	}
-	all = append(all, newLoop("unread queues", func(ctx context.Context) { a.queue.WatchUnread(ctx, job.TaskTypes(), nil) }),
+	all = append(all, newLoop("unread queues", func(ctx context.Context) {
+		a.queue.WatchUnread(ctx, job.TaskTypes(), nil)
+	}),
 		a.newTaskServer(cfg))
 	if a.legacy != nil {
 		all = append(all, newLoop("legacy queue", a.legacy.Run))

@@ -68,7 +68,8 @@ func (z *Authorizer) replaceToken(ctx context.Context, e tokenRequest) (value se
 	switch {
 	case e.narrow && e.token.Scheme == store.SchemeAuthorizationCode:
 		return value, outcome.Fail(outcome.AuthRequired,
-			fmt.Sprintf("the agent wants more (scope %q) than the login allowed, which only another login can mend: run %s",
+			fmt.Sprintf("the agent wants more (scope %q) than the login allowed, "+
+				"which only another login can mend: run %s",
 				text.Excerpt(cmp.Or(e.says.Scope, "it does not say which"), 200), howToStore(e.token)))
 	case !e.narrow:
 		z.renewer.replaceRefused(e)

@@ -26,8 +26,9 @@ func holdMoved(g store.Agent, rawURL string, tokens []store.Token) error {
 		before = append(before, text.Excerpt(t.URL(), 300))
 	}
 	now := store.Token{Agent: g, Origin: origin, Path: CredentialPath(rawURL), Scheme: tokens[0].Scheme}
-	return outcome.Fail(outcome.AuthRequired, fmt.Sprintf("the agent moved: it is at %s now, and its token was stored for %s, so nothing is sent. Check whether that is "+
-		"its doing, then %s", text.Excerpt(now.URL(), 300), strings.Join(before, ", "), howToStore(now)))
+	return outcome.Fail(outcome.AuthRequired, fmt.Sprintf("the agent moved: it is at %s now, and its token was "+
+		"stored for %s, so nothing is sent. Check whether that is its doing, then %s", text.Excerpt(now.URL(), 300),
+		strings.Join(before, ", "), howToStore(now)))
 }
 
 // howToStore returns the command that stores a token again.
@@ -57,14 +58,15 @@ func explainFailure(t store.Token, err error) error {
 	}
 	switch issuer := text.Excerpt(t.Issuer, 300); {
 	case errors.As(err, &other):
-		return hold("its authorization server is %s now, and the credential is for %s, which Herald sends nowhere else. Check whether the agent changed it on purpose, then %s",
-			joinIssuers(other), issuer, howToStore(t))
+		return hold("its authorization server is %s now, and the credential is for %s, which Herald sends nowhere "+
+			"else. Check whether the agent changed it on purpose, then %s", joinIssuers(other), issuer, howToStore(t))
 	case errors.As(err, &blocked), errors.As(err, &refused):
 		return hold("%s is not asked: %v; or store a credential for another one, %s", issuer, err, howToStore(t))
 	case errors.As(err, &no):
 		return hold("%s refuses: %s. %s", issuer, describeRefusal(no), adviseOn(t, no.Code))
 	case errors.As(err, &document):
-		return hold("%v. It is read again in a while; if the agent has another authorization server now, store a credential for that, %s", document, howToStore(t))
+		return hold("%v. It is read again in a while; if the agent has another authorization server now, "+
+			"store a credential for that, %s", document, howToStore(t))
 	case errors.As(err, &away):
 		return &renewalError{text: fmt.Sprintf("no access token for %s from %s: %v", t.Origin, issuer, away),
 			cause: away}
@@ -110,7 +112,8 @@ func adviseOn(t store.Token, code string) string {
 	case "access_denied":
 		return "It denies the client access to this agent: ask its operator to allow that, then " + again
 	case "unsupported_token_type":
-		return "Its tokens are of a type that Herald cannot send, which is Bearer: ask the agent's author for another way, then " + again
+		return "Its tokens are of a type that Herald cannot send, which is Bearer: ask the agent's author for " +
+			"another way, then " + again
 	}
 	return "It will give the same answer again: ask its operator for the cause, then " +
 		again

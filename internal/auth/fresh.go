@@ -79,9 +79,10 @@ func (r *renewer) rejectFresh(e tokenRequest) error {
 	had, _ := r.refusals.Get(e.audience())
 	r.refusals.Add(e.audience(), freshRefusals{e.token.UpdatedAt, count, had.replaced})
 	if count >= maxFreshRefusals {
-		problem := fmt.Sprintf("the agent refused each of the last %d access tokens as soon as %s had given it (HTTP 401%s): ask its author whether it takes "+
-			"tokens of that authorization server; then store another credential, %s, or try again with `worker delivery replay`",
-			count, text.Excerpt(e.token.Issuer, 300), describeChallenge(e), howToStore(e.token))
+		problem := fmt.Sprintf("the agent refused each of the last %d access tokens as soon as %s had given it (HTTP "+
+			"401%s): ask its author whether it takes tokens of that authorization server; then store another "+
+			"credential, %s, or try again with `worker delivery replay`", count, text.Excerpt(e.token.Issuer, 300),
+			describeChallenge(e), howToStore(e.token))
 		err := &renewalError{text: problem, cause: outcome.Fail(outcome.AuthRequired, problem)}
 		r.rememberFailure(e, r.RefusalPause, err)
 		return err
@@ -98,8 +99,8 @@ func (r *renewer) rejectFresh(e tokenRequest) error {
 // awaitFresh returns an error that delays a delivery until another access token can be requested. The error does not
 // count against the agent's endpoint.
 func (r *renewer) awaitFresh(e tokenRequest, pause time.Duration) error {
-	problem := fmt.Sprintf("the agent refused an access token that %s had just given for it (HTTP 401%s); another one is asked for in %s",
-		text.Excerpt(e.token.Issuer, 300), describeChallenge(e), pause)
+	problem := fmt.Sprintf("the agent refused an access token that %s had just given for it (HTTP 401%s); "+
+		"another one is asked for in %s", text.Excerpt(e.token.Issuer, 300), describeChallenge(e), pause)
 	cause := &oauth.UnavailableError{Host: string(e.token.Origin), Status: http.StatusUnauthorized, RetryAfter: pause,
 		Err: errors.New("HTTP 401")}
 	return &renewalError{text: problem, cause: cause}

@@ -98,10 +98,11 @@ func (z *Authorizer) ObserveSuccess(ctx context.Context, a *Authorization) []sto
 	switch {
 	case err != nil:
 		k.held.Store(true) // the next success tries again
-		z.Logger.Warn("deliveries that are held without a credential are not released yet, although the agent accepts calls again",
-			logging.About(logging.Postgres), "agent", agent.ID, "error", err)
+		z.Logger.Warn("deliveries that are held without a credential are not released yet, although the agent "+
+			"accepts calls again", logging.About(logging.Postgres), "agent", agent.ID, "error", err)
 	case n > 0:
-		z.Logger.Info("deliveries that were held because a credential was missing are released: the agent accepts calls again",
+		z.Logger.Info("deliveries that were held because a credential was missing are released: "+
+			"the agent accepts calls again",
 			"agent", agent.ID, "released", n)
 	}
 	return tasks
@@ -116,7 +117,8 @@ func (a *Authorization) describeRemedy() string {
 	case a.withheld != nil:
 		return a.describeWithheld()
 	case a.wantsOAuth:
-		return fmt.Sprintf("it wants OAuth: `worker token set %[1]s --client-id ID`, or `worker token login %[1]s`", agent)
+		return fmt.Sprintf("it wants OAuth: `worker token set %[1]s --client-id ID`, or `worker token login %[1]s`",
+			agent)
 	case !a.Endpoint.Listed:
 		return token
 	}
@@ -134,8 +136,8 @@ func (a *Authorization) describeWithheld() string {
 		where += ", and an endpoint that a job names is sent it only if it is exactly that"
 	}
 	t.Path = CredentialPath(a.Endpoint.URL)
-	return fmt.Sprintf("the token stored for this origin was not sent: it is for %s. To have one sent here in its place, %s",
-		where, howToStore(t))
+	return fmt.Sprintf("the token stored for this origin was not sent: it is for %s. To have one sent here "+
+		"in its place, %s", where, howToStore(t))
 }
 
 // hashCredential identifies the headers sent to an endpoint, without keeping them.

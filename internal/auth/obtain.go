@@ -167,7 +167,8 @@ func checkScope(e tokenRequest, t store.Token, stored string) error {
 	if !strings.Contains(more, "'") { // the shell must not interpret the agent's text
 		option = "--scope '" + more + "'"
 	}
-	return outcome.Fail(outcome.AuthRequired, fmt.Sprintf("the agent wants more than the operator allowed: if it may have it, %s %s", howToStore(t), option))
+	return outcome.Fail(outcome.AuthRequired, fmt.Sprintf("the agent wants more than the operator allowed: "+
+		"if it may have it, %s %s", howToStore(t), option))
 }
 
 // sealedAccess is the plaintext of a stored access token.

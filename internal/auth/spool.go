@@ -67,7 +67,8 @@ func (r *renewer) spoolRenewal(ctx context.Context, u *unsaved) {
 	defer cancel()
 	t := u.renewal.Token
 	if err := r.Spool.SpoolRenewal(ctx, spoolKey(*u.spool), u.spoolText); err != nil {
-		r.Logger.Warn("neither Postgres nor Redis accepts a renewed refresh token; this process keeps it in memory", "agent", t.ID,
+		r.Logger.Warn("neither Postgres nor Redis accepts a renewed refresh token; this process keeps it in memory",
+			"agent", t.ID,
 			"origin", t.Origin, "error", err)
 		return
 	}

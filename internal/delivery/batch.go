@@ -72,7 +72,8 @@ func (e *Executor) gatherBatch(ctx context.Context, a *attempt) {
 	}
 	own, err := fitItem(ctx, e, a, tool)
 	if err != nil {
-		e.Logger.Debug("an agent's batch tool does not accept all that its other tool accepts", "delivery", a.claim.ID, "error", err)
+		e.Logger.Debug("an agent's batch tool does not accept all that its other tool accepts",
+			"delivery", a.claim.ID, "error", err)
 		return
 	}
 	followers := e.claimFollowers(ctx, a, most-1)
@@ -108,7 +109,8 @@ func (e *Executor) mayBatch(a *attempt) int {
 }
 
 // batchSize returns how many deliveries one call to the agent may contain: the lowest of the setting BatchSize, the
-// batch size of the agent's policy, and the agent's batchLimit. It returns 1 if the agent rejected the batch tool that its current tool list names.
+// batch size of the agent's policy, and the agent's batchLimit. It returns 1 if the agent rejected the batch tool that
+// its current tool list names.
 func (e *Executor) batchSize(a *attempt) int {
 	most := e.BatchSize
 	if a.policy.BatchSize > 0 {
@@ -227,7 +229,8 @@ func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own Fitted) error
 	return nil
 }
 
-var errUnanswered = outcome.Fail(outcome.InternalError, "a fault of Herald's own in a call of several deliveries: its log has the stack")
+var errUnanswered = outcome.Fail(outcome.InternalError, "a fault of Herald's own in a call of several deliveries: "+
+	"its log has the stack")
 
 // dissolveBatch handles an agent's refusal of a batch: the agent does not know the batch tool, or it refused the
 // request (refusesRequest). Each delivery may still be accepted in a call of its own. So dissolveBatch restores the
@@ -251,7 +254,8 @@ func (e *Executor) dissolveBatch(ctx context.Context, a *attempt, failure error)
 		return false
 	}
 	e.batches.Add(a.claim.Agent(), learnt)
-	e.Logger.Info("an agent refuses a call of several deliveries, which are delivered one by one", "delivery", a.claim.ID,
+	e.Logger.Info("an agent refuses a call of several deliveries, which are delivered one by one",
+		"delivery", a.claim.ID,
 		"batch", a.batch.size, "error", failure)
 	e.releaseArguments(&a.call)
 	a.call = a.batch.single
@@ -286,8 +290,8 @@ func (e *Executor) splitAnswer(ctx context.Context, a *attempt, failure error) e
 	e.Metrics.batchSize.Observe(float64(b.size))
 	if a.answer.IsError { // many SDKs answer an exception in a tool with an error, so all deliveries are retried
 		e.batches.Add(a.claim.Agent(), batchLimit{most: 1, learnt: e.Now()})
-		failure = outcome.Fail(outcome.ServerError, "the agent's tool answered a call of several deliveries with an error, which does not say "+
-			"of which; they come one by one now: "+text.Excerpt(a.answer.Text, 200))
+		failure = outcome.Fail(outcome.ServerError, "the agent's tool answered a call of several deliveries with an "+
+			"error, which does not say of which; they come one by one now: "+text.Excerpt(a.answer.Text, 200))
 	} else {
 		e.learnLimit(a, failure)
 	}
@@ -311,9 +315,9 @@ func (e *Executor) splitAnswer(ctx context.Context, a *attempt, failure error) e
 }
 
 // learnLimit updates the agent's batchLimit after a batch call. If the endpoint did not accept the call or did not
-// finish it (outcome.Verdict.Unwell), the limit becomes half of the batch's size, because a call with so many deliveries
-// may exceed its timeout. After a success, an existing limit doubles, up to MaxBatch. After any other failure, it does
-// not change.
+// finish it (outcome.Verdict.Unwell), the limit becomes half of the batch's size, because a call with so many
+// deliveries may exceed its timeout. After a success, an existing limit doubles, up to MaxBatch. After any other
+// failure, it does not change.
 func (e *Executor) learnLimit(a *attempt, failure error) {
 	known, _ := e.batches.Get(a.claim.Agent())
 	switch {

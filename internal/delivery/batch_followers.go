@@ -240,7 +240,8 @@ func (e *Executor) giveBack(ctx context.Context, back []*follower) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTimeout)
 	defer cancel()
 	if err := e.Followers.GiveBack(ctx, given); err != nil {
-		e.Logger.Warn(fmt.Sprintf("%d deliveries that went in no call keep their claims until these run out", len(back)),
+		e.Logger.Warn(
+			fmt.Sprintf("%d deliveries that went in no call keep their claims until these run out", len(back)),
 			logging.About(logging.Postgres), "error", err)
 	}
 }

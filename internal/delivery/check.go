@@ -55,9 +55,9 @@ func describeMissing(s chain.Standing) string {
 //   - the feedback to which the event refers reached the agent or still may (checkFeedback).
 //   - the agent is enabled (outcome.Agent), and its policy does not pause its calls (checkPause).
 //
-// Before checkEvent, the job is only what its sender says. checkEvent replaces it by the event on the chain, so it comes
-// first: the later checks rely on the job. An error of the second check replaces an error of the first, unless a reorg
-// removed the event. So if the agent may have been called, the delivery is held even while no node answers.
+// Before checkEvent, the job is only what its sender says. checkEvent replaces it by the event on the chain, so it
+// comes first: the later checks rely on the job. An error of the second check replaces an error of the first, unless a
+// reorg removed the event. So if the agent may have been called, the delivery is held even while no node answers.
 func (e *Executor) checkDelivery(ctx context.Context, a *attempt) (err error) {
 	e.beginStage(a, "check")
 	err = e.checkEvent(ctx, a)
@@ -76,14 +76,16 @@ func (e *Executor) checkDelivery(ctx context.Context, a *attempt) (err error) {
 	if err = e.checkFeedback(ctx, a.claim); err != nil {
 		return err
 	}
-	if err = (outcome.Agent{FileDisables: a.server.Disables(), Disabled: a.policy.Disables(), RowDisables: !a.claim.Enabled}).Judge(); err != nil {
+	err = outcome.Agent{FileDisables: a.server.Disables(), Disabled: a.policy.Disables(),
+		RowDisables: !a.claim.Enabled}.Judge()
+	if err != nil {
 		return err
 	}
 	return e.checkPause(a)
 }
 
-// checkPause returns a free wait (throttled) while the agent's policy pauses its calls. The wait is at most maxTaskWait,
-// because a changed policy may end the pause earlier.
+// checkPause returns a free wait (throttled) while the agent's policy pauses its calls. The wait is at most
+// maxTaskWait, because a changed policy may end the pause earlier.
 func (e *Executor) checkPause(a *attempt) error {
 	left := a.policy.PauseUntil.Sub(e.Now())
 	if left <= 0 {
@@ -93,8 +95,8 @@ func (e *Executor) checkPause(a *attempt) error {
 		"the agent's policy pauses its calls until "+a.policy.PauseUntil.Format(time.RFC3339))
 }
 
-// applyFilters returns an error that skips the delivery (filtered) if a filter of the agent's policy skips the event. It
-// returns nil for a replay, because an operator asked for it, and if the agent was or may have been called.
+// applyFilters returns an error that skips the delivery (filtered) if a filter of the agent's policy skips the event.
+// It returns nil for a replay, because an operator asked for it, and if the agent was or may have been called.
 func (e *Executor) applyFilters(a *attempt) error {
 	if a.claim.Replay || a.claim.Called {
 		return nil
@@ -128,8 +130,8 @@ func (e *Executor) checkEvent(ctx context.Context, a *attempt) error {
 	client, ok := e.Chain(c.Job.ChainID)
 	switch {
 	case !ok && c.Verified && !c.Bound && c.Hints > 0:
-		return outcome.Fail(outcome.ChainUnconfigured, fmt.Sprintf("the jobs of this event differ, and only the chain can "+
-			"decide between them: set RPC_URL_%d", c.Job.ChainID))
+		return outcome.Fail(outcome.ChainUnconfigured, fmt.Sprintf("the jobs of this event differ, and only the "+
+			"chain can decide between them: set RPC_URL_%d", c.Job.ChainID))
 	case (!ok || e.Verify == chain.VerifyOff) && c.Verified && !c.Bound:
 		return e.bindEvent(ctx, a, store.Binding{Job: c.Job, SealedHeaders: c.SealedHeaders, Source: c.Source})
 	case !ok || e.Verify == chain.VerifyOff:
@@ -182,7 +184,8 @@ func checkTurn(a *attempt) error {
 		return nil
 	}
 	a.event.noTurn = true
-	return outcome.Pause(outcome.BehindEarlier, minConfirmationPause, "an earlier delivery of this client has not ended: it goes first")
+	return outcome.Pause(outcome.BehindEarlier, minConfirmationPause,
+		"an earlier delivery of this client has not ended: it goes first")
 }
 
 // listHints returns the hints of the delivery's event, in the order in which findEvent tries them: first those that
@@ -196,7 +199,8 @@ func (e *Executor) listHints(ctx context.Context, c *store.Claim) (list []store.
 		}
 	}
 	if c.Bound || len(list) == 0 {
-		own := store.Hint{Rank: -1, Job: c.Job, SealedHeaders: c.SealedHeaders, Source: c.Source, CreatedAt: c.CreatedAt}
+		own := store.Hint{Rank: -1, Job: c.Job, SealedHeaders: c.SealedHeaders, Source: c.Source,
+			CreatedAt: c.CreatedAt}
 		list = append([]store.Hint{own}, list...)
 	}
 	slices.SortStableFunc(list, func(a, b store.Hint) int { // hints that a follower read come first
@@ -215,7 +219,8 @@ func (e *Executor) listHints(ctx context.Context, c *store.Claim) (list []store.
 //
 // If no event is in a block, the error is a wait if the event may still appear at a hint, the node's error if the node
 // failed, and otherwise the error of refuseEvent. If the event at a hint is no valid job, the reason is invalid_job.
-func (e *Executor) findEvent(ctx context.Context, a *attempt, client Chain, hints []store.Hint) (chain.Standing, error) {
+func (e *Executor) findEvent(ctx context.Context, a *attempt, client Chain,
+	hints []store.Hint) (chain.Standing, error) {
 	open := slices.DeleteFunc(slices.Clone(hints), func(h store.Hint) bool { return h.Refuted })
 	if len(open) == 0 {
 		open = hints
@@ -233,7 +238,8 @@ func (e *Executor) findEvent(ctx context.Context, a *attempt, client Chain, hint
 		case s.Found && !s.Pending:
 			return s, nil
 		case s.Found && !outwaited:
-			waits = cmp.Or(waits, outcome.Pause(outcome.NotConfirmed, findConfirmationPause(s.Wait), describeMissing(s)))
+			waits = cmp.Or(waits, outcome.Pause(outcome.NotConfirmed, findConfirmationPause(s.Wait),
+				describeMissing(s)))
 		default:
 			a.event.refuted = append(a.event.refuted, h.Rank)
 			refused = cmp.Or(refused, refuseEvent(h.Job, s, outwaited))
@@ -258,8 +264,8 @@ func (e *Executor) findEvent(ctx context.Context, a *attempt, client Chain, hint
 func refuseEvent(j job.Job, s chain.Standing, outwaited bool) error {
 	switch {
 	case outwaited:
-		return outcome.Fail(outcome.EventNotFound, fmt.Sprintf("the job's block %d is above the chain's newest, which is "+
-			"old, and did not come within %s", j.BlockNumber, maxUndatedWait))
+		return outcome.Fail(outcome.EventNotFound, fmt.Sprintf("the job's block %d is above the chain's newest, "+
+			"which is old, and did not come within %s", j.BlockNumber, maxUndatedWait))
 	case j.Retracts != "" && (s.Disagrees == "transactionHash" || s.Disagrees == "blockHash"):
 		return outcome.Fail(outcome.MinedAgain, describeRefusal(j, s))
 	}
@@ -302,7 +308,8 @@ func chooseAction(c *store.Claim, event job.Job, hints []store.Hint) (b store.Bi
 // arrived during the check. The next attempt checks the event again.
 func (e *Executor) bindEvent(ctx context.Context, a *attempt, b store.Binding) error {
 	c := a.claim
-	if c.Bound && b.Job.EventSum() == c.Job.EventSum() && b.Job.ActionSum() == c.Job.ActionSum() && b.Source == c.Source &&
+	if c.Bound && b.Job.EventSum() == c.Job.EventSum() && b.Job.ActionSum() == c.Job.ActionSum() &&
+		b.Source == c.Source &&
 		(b.Corrected == nil || slices.Equal(b.Corrected, c.Corrected)) {
 		return nil
 	}
@@ -322,7 +329,8 @@ func (e *Executor) bindEvent(ctx context.Context, a *attempt, b store.Binding) e
 	}
 	if c.Agent() != agent || c.Job.OrderKey() != orderKey {
 		a.event.rerouted = true
-		return outcome.Pause(outcome.NotConfirmed, minConfirmationPause, "the event is of another agent than the job said")
+		return outcome.Pause(outcome.NotConfirmed, minConfirmationPause,
+			"the event is of another agent than the job said")
 	}
 	return nil
 }
@@ -367,12 +375,12 @@ func (e *Executor) checkFeedback(ctx context.Context, c *store.Claim) error {
 		return nil
 	case err != nil:
 		return fmt.Errorf("looking for the feedback that this is about: %w", err)
-	case !d.Status.Final(), d.Status == store.Delivered, d.Reason == outcome.EventNotFound, len(d.History) == 0 && d.Attempts > 0,
-		slices.ContainsFunc(d.History, mayHaveReachedAgent):
+	case !d.Status.Final(), d.Status == store.Delivered, d.Reason == outcome.EventNotFound,
+		len(d.History) == 0 && d.Attempts > 0, slices.ContainsFunc(d.History, mayHaveReachedAgent):
 		return nil
 	}
-	return outcome.Fail(outcome.NeverDelivered, fmt.Sprintf("feedback %d, which this is about, ended without a call: it is %s (%s)",
-		c.Job.FeedbackIndex, d.Status, d.Reason))
+	return outcome.Fail(outcome.NeverDelivered, fmt.Sprintf("feedback %d, which this is about, ended without "+
+		"a call: it is %s (%s)", c.Job.FeedbackIndex, d.Status, d.Reason))
 }
 
 // describeRefusal returns a text for the operator: why the event of job j is refused. s is the result of checking j on
@@ -380,10 +388,11 @@ func (e *Executor) checkFeedback(ctx context.Context, c *store.Claim) error {
 func describeRefusal(j job.Job, s chain.Standing) string {
 	switch {
 	case s.Unlisted && s.Disagrees == "identityRegistry":
-		return fmt.Sprintf("the identity registry that the emitting contract reports is not among those of chain %d: if "+
-			"its agents are to be called, list it in IDENTITY_REGISTRY_%[1]d", j.ChainID)
+		return fmt.Sprintf("the identity registry that the emitting contract reports is not among those of chain %d: "+
+			"if its agents are to be called, list it in IDENTITY_REGISTRY_%[1]d", j.ChainID)
 	case s.Unlisted:
-		variable := map[string]string{"reputationRegistry": "REPUTATION", "validationRegistry": "VALIDATION"}[s.Disagrees]
+		variables := map[string]string{"reputationRegistry": "REPUTATION", "validationRegistry": "VALIDATION"}
+		variable := variables[s.Disagrees]
 		return fmt.Sprintf("the job's %s is not among the registries of chain %d: if its events are to count, "+
 			"list it in %s_REGISTRY_%[2]d", s.Disagrees, j.ChainID, variable)
 	case j.IsRetraction():
@@ -412,8 +421,8 @@ func describeRetractionRefusal(j job.Job, field string) string {
 		return fmt.Sprintf("feedback %d is on the chain: its transaction was mined again in another block",
 			j.FeedbackIndex)
 	case "feedbackIndex":
-		return fmt.Sprintf("the chain has a feedback %d of this client: name the transactionHash of the one that is gone",
-			j.FeedbackIndex)
+		return fmt.Sprintf("the chain has a feedback %d of this client: name the transactionHash of the "+
+			"one that is gone", j.FeedbackIndex)
 	case "blockNumber":
 		return "the retraction's blockNumber is missing, far above the chain's head, or not that of its block"
 	}
@@ -442,12 +451,14 @@ func (e *Executor) confirmRetraction(ctx context.Context, j job.Job) (string, er
 	case err != nil:
 		return "", fmt.Errorf("looking for the feedback that is retracted: %w", err)
 	case d.Status == store.Running:
-		return "", outcome.Pause(outcome.BehindEarlier, runningPause, "the feedback that it takes back is being delivered")
+		return "", outcome.Pause(outcome.BehindEarlier, runningPause,
+			"the feedback that it takes back is being delivered")
 	case d.Status == store.Delivered || slices.ContainsFunc(d.History, mayHaveReachedAgent):
 		return "the feedback that the agent received is no longer on the chain", nil
 	}
 	if err == nil && j.Retracts != "" {
-		return "", outcome.Fail(outcome.NeverDelivered, fmt.Sprintf("feedback %d, which it takes back, was never sent to the agent", j.FeedbackIndex))
+		return "", outcome.Fail(outcome.NeverDelivered, fmt.Sprintf("feedback %d, which it takes back, "+
+			"was never sent to the agent", j.FeedbackIndex))
 	}
 	return "", outcome.Fail(outcome.EventNotFound, fmt.Sprintf("nothing shows that feedback %d ever was: "+
 		"the node does not have it in block %s, and Herald never sent it to the agent", j.FeedbackIndex, j.BlockHash))

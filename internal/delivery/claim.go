@@ -52,7 +52,8 @@ func (e *Executor) claimDelivery(ctx context.Context, id uuid.UUID, n int) (*att
 
 // newAttempt returns an attempt for a claim. server is the agent's entry in the servers file, or nil.
 func (e *Executor) newAttempt(c *store.Claim, server *servers.Server, l lease) *attempt {
-	a := &attempt{claim: c, server: server, began: l.asked, lease: l, stage: stage{name: "claim"}, agentKnown: c.Bound || !c.Verified}
+	a := &attempt{claim: c, server: server, began: l.asked, lease: l, stage: stage{name: "claim"},
+		agentKnown: c.Bound || !c.Verified}
 	a.levels = policy.Levels{Operator: c.Policy, Own: c.OwnPolicy}
 	if server != nil {
 		a.levels.Operator = a.levels.Operator.Override(server.Policy)

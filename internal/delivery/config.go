@@ -162,8 +162,8 @@ func NewExecutor(cfg Config) (*Executor, error) {
 	switch {
 	case cfg.Ledger == nil || cfg.Chain == nil || cfg.Resolver == nil || cfg.Fetcher == nil || cfg.Caller == nil ||
 		cfg.Opener == nil || cfg.Sealer == nil || cfg.Dispatcher == nil || cfg.Spool == nil || cfg.Metrics == nil:
-		return nil, errors.New("delivery: an executor needs ledger, chain, resolver, fetcher, caller, opener, sealer, " +
-			"dispatcher, spool and metrics")
+		return nil, errors.New("delivery: an executor needs ledger, chain, resolver, fetcher, caller, opener, " +
+			"sealer, dispatcher, spool and metrics")
 	case cfg.Schedule.Attempts() < 2:
 		return nil, errors.New("delivery: a retry schedule is needed")
 	case cfg.CallTimeout <= 0 || cfg.LeaseMargin <= 0 || cfg.Lease < cfg.CallTimeout+cfg.LeaseMargin:

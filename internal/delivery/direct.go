@@ -80,7 +80,8 @@ func (d *DirectCaller) Call(ctx context.Context, c job.DirectCall, caller string
 // callLimited makes the direct call c with a permit and a timeout, and counts it in the metrics. at is the endpoint of
 // c. callLimited returns a *mcpcall.TransportRefusedError for a command that MayRun does not allow. If the tool
 // answered with an error, err has the reason tool_error.
-func (d *DirectCaller) callLimited(ctx context.Context, at mcpcall.Endpoint, c job.DirectCall) (a toolAnswer, err error) {
+func (d *DirectCaller) callLimited(ctx context.Context, at mcpcall.Endpoint,
+	c job.DirectCall) (a toolAnswer, err error) {
 	if at.Transport == mcpcall.TransportStdio &&
 		(d.MayRun == nil || !d.MayRun(0, common.Address{}, "", append([]string{at.Command}, at.Args...))) {
 		return a, &mcpcall.TransportRefusedError{Transport: at.Transport,

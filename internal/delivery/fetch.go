@@ -49,8 +49,8 @@ type fetchedFile struct {
 }
 
 // fetchContent fetches the feedback or response file of the claim c and compares it with the hash on the chain. If the
-// event names no file, or the job does not ask for its content, it fetches nothing. For a newcomer, fetchContent acquires
-// group permits of the file's domain with pass, for the time of the fetch.
+// event names no file, or the job does not ask for its content, it fetches nothing. For a newcomer, fetchContent
+// acquires group permits of the file's domain with pass, for the time of the fetch.
 //
 // A file that cannot be fetched may be omitted without an error (leaveFileOut). A wrong hash is an error
 // (hash_mismatch) if the job sets verifyFileHash and HashPolicy is not HashAnnotate. With HashRequire, it is also an
@@ -198,7 +198,8 @@ func (e *Executor) leaveFileOut(c *store.Claim, err error) (fetchedFile, error) 
 	case v.Reason == outcome.NoDocument:
 		left.detail = "left out: " + err.Error()
 		return left, nil
-	case v.Reason == outcome.ContentUnavailable && (c.FetchFailures+1 >= maxFetches || c.Budget >= e.Schedule.Attempts()):
+	case v.Reason == outcome.ContentUnavailable &&
+		(c.FetchFailures+1 >= maxFetches || c.Budget >= e.Schedule.Attempts()):
 		left.detail = fmt.Sprintf("left out after %d failed fetches: %s", c.FetchFailures+1, err)
 		return left, nil
 	default:

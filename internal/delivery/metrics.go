@@ -43,14 +43,17 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 			Help:    "Deliveries in one call of an agent's " + BatchTool + ".",
 			Buckets: []float64{2, 5, 10, 20, 30, 40, MaxBatch}}),
 		corrected: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_jobs_corrected_total",
-			Help: "Fields of jobs that the event on the chain contradicts. The agent gets the event."}, []string{"field"}),
+			Help: "Fields of jobs that the event on the chain contradicts. The agent gets the event."},
+			[]string{"field"}),
 		filtered: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_filtered_total",
-			Help: "Events that a filter skipped, by the level of its policy and its number there."}, []string{"level", "rule"}),
+			Help: "Events that a filter skipped, by the level of its policy and its number there."},
+			[]string{"level", "rule"}),
 		ignoredOutcomes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_spooled_outcomes_ignored_total",
 			Help: "Outcomes found in Redis that no delivery ended by: " +
 				"unreadable (not sealed by Herald for this delivery) or old."}, []string{"why"}),
 	}
-	for _, c := range []prometheus.Collector{m.calls, m.callTime, m.deliveries, m.latency, m.batchSize, m.corrected, m.filtered, m.ignoredOutcomes} {
+	for _, c := range []prometheus.Collector{m.calls, m.callTime, m.deliveries, m.latency, m.batchSize, m.corrected,
+		m.filtered, m.ignoredOutcomes} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

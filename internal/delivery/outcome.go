@@ -24,8 +24,8 @@ type decision struct {
 }
 
 // decideOutcome returns the outcome to record for the attempt a, which ended with failure (nil: delivered). For later
-// attempts of this process, it also notes whether the agent succeeded or failed (admission.Gates.NoteOutcome), and whether
-// the agent refused the credential of the call (Authorizer.ObserveFailure).
+// attempts of this process, it also notes whether the agent succeeded or failed (admission.Gates.NoteOutcome), and
+// whether the agent refused the credential of the call (Authorizer.ObserveFailure).
 func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 	d := decision{Outcome: e.describeAttempt(a)}
 	if failure == nil {
@@ -125,6 +125,7 @@ func (a *attempt) holdIfUnknown() error {
 	if !a.claim.InDoubt || a.policy.OnUnknown != store.OnUnknownHold {
 		return nil
 	}
-	return outcome.Fail(outcome.HeldUnknown, "an earlier attempt ended with its worker, it is unknown whether the agent "+
-		"took the call, and the agent's policy is onUnknown=hold: `worker delivery replay` sends it again, `worker delivery cancel` ends it")
+	return outcome.Fail(outcome.HeldUnknown, "an earlier attempt ended with its worker, it is unknown whether the "+
+		"agent took the call, and the agent's policy is onUnknown=hold: `worker delivery replay` sends it again, "+
+		"`worker delivery cancel` ends it")
 }

@@ -30,10 +30,10 @@ func releasePermit(ctx context.Context, permit *ratelimit.Permit, answer toolAns
 }
 
 // endpointHealth returns how the breaker counts a call with this answer and failure. It is Failed if the endpoint did
-// not accept the call or did not finish it (outcome.Verdict.Unwell), and OK if the endpoint answered, even if it refused
-// the call. It is Neutral if the call does not show whether the endpoint works: the job's own timeout ended the call,
-// the failure is not the agent's fault, or the reason is rate_limited: the agent or its authorization server answered
-// 429, or the agent asked with input_required to be called later.
+// not accept the call or did not finish it (outcome.Verdict.Unwell), and OK if the endpoint answered, even if it
+// refused the call. It is Neutral if the call does not show whether the endpoint works: the job's own timeout ended the
+// call, the failure is not the agent's fault, or the reason is rate_limited: the agent or its authorization server
+// answered 429, or the agent asked with input_required to be called later.
 func endpointHealth(answer toolAnswer, failure error) ratelimit.Result {
 	if failure == nil {
 		if !answer.called { // a panic is in progress

@@ -71,8 +71,8 @@ func (e *Executor) registeredEndpoint(ctx context.Context, c *store.Claim) (reso
 		unbound: t.Binding != "" && !t.Bound(), // "": HERALD_BINDING is off, and no agent counts as unbound
 	}
 	if len(t.Steps) > 1 { // a result from the cache has one step
-		found.registration = &store.Registration{Name: t.Name, Document: t.DocumentURI, Source: t.DocumentSource, From: t.From,
-			Binding: t.Binding}
+		found.registration = &store.Registration{Name: t.Name, Document: t.DocumentURI, Source: t.DocumentSource,
+			From: t.From, Binding: t.Binding}
 	}
 	found.display = displayEndpoint(found.Endpoint)
 	return found, nil

@@ -80,8 +80,8 @@ func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string,
 	return end.note, end.err
 }
 
-// startRun calls f in an idle goroutine of an earlier call, or in a new one. A reused goroutine keeps its stack, which a
-// new one would have to grow several times. Wait ends the idle goroutines.
+// startRun calls f in an idle goroutine of an earlier call, or in a new one. A reused goroutine keeps its stack, which
+// a new one would have to grow several times. Wait ends the idle goroutines.
 func (r *Runner) startRun(f func()) {
 	select {
 	case r.reuse <- f:

@@ -63,7 +63,8 @@ func (e *Executor) endStages(a *attempt, err error, panicked any) error {
 		e.Logger.Error("a step panicked", "delivery", a.claim.ID, "step", a.stage.name,
 			"panic", panicked, "stack", string(debug.Stack()))
 		a.answer.called = a.answer.called || a.stage.name == "call"
-		err = outcome.Fail(outcome.InternalError, "a fault of Herald's own in step "+a.stage.name+": its log has the stack")
+		err = outcome.Fail(outcome.InternalError,
+			"a fault of Herald's own in step "+a.stage.name+": its log has the stack")
 	}
 	e.traceStep(a, a.stage.name, "", err, a.stage.began)
 	a.stage.noteTime(e.Now())

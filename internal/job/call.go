@@ -49,7 +49,8 @@ func ParseDirectCall(body []byte, l Limits) (DirectCall, error) {
 	if r.missing != nil {
 		return DirectCall{}, r.missing
 	}
-	c := DirectCall{Endpoint: *r.readOldEndpoint("endpoint"), Tool: r.readTool("tool_name"), Arguments: map[string]any{}}
+	c := DirectCall{Endpoint: *r.readOldEndpoint("endpoint"), Tool: r.readTool("tool_name"),
+		Arguments: map[string]any{}}
 	if v, _ := r.readObject("arguments"); v != nil {
 		c.Arguments, _ = v.Plain().(map[string]any)
 	}

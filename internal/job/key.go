@@ -162,7 +162,8 @@ func (j Job) SameEvent(other Job) bool {
 // NamesEvent reports whether j, a job of any sender, describes the same event as read, a job that was read from the
 // chain. It compares the content, and the transaction unless j has none.
 func (j Job) NamesEvent(read Job) bool {
-	return (j.TransactionHash == (common.Hash{}) || j.TransactionHash == read.TransactionHash) && len(j.diffContent(read)) == 0
+	return (j.TransactionHash == (common.Hash{}) || j.TransactionHash == read.TransactionHash) &&
+		len(j.diffContent(read)) == 0
 }
 
 // contentField is the name and value of one field of an event's content.

@@ -190,8 +190,8 @@ func (r *fieldReader) readRegistries(j *Job) {
 			r.fail(refuse(r.pathOf("chainId"), "is %d, whose registries are unknown: set IDENTITY_REGISTRY_%[1]d and "+
 				"REPUTATION_REGISTRY_%[1]d, or name the registries in the job", j.ChainID))
 		case registry.needed && len(registry.listed) == 0:
-			r.fail(refuse(r.pathOf(registry.field), "is missing, and chain %d has no known one: set %s_%[1]d", j.ChainID,
-				registry.setting))
+			r.fail(refuse(r.pathOf(registry.field), "is missing, and chain %d has no known one: set %s_%[1]d",
+				j.ChainID, registry.setting))
 		case registry.needed:
 			*registry.address = registry.listed[0]
 		}

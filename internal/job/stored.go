@@ -53,8 +53,8 @@ type stored struct {
 // MarshalJSON returns the job in the form of stored. It omits the headers of the endpoint, which are secret.
 func (j Job) MarshalJSON() ([]byte, error) {
 	s := stored{Type: j.Kind, ChainID: wide(j.ChainID), Tag1: j.Tag1, Tag2: j.Tag2, Endpoint: j.Endpoint,
-		FeedbackURI: j.FeedbackURI, Reason: j.Reason, Retracts: j.Retracts, ResponseURI: j.ResponseURI, Tag: j.Tag, LogIndex: j.LogIndex,
-		Timestamp: j.Timestamp, Action: j.Action, Meta: j.Meta, Sanitized: j.Sanitized,
+		FeedbackURI: j.FeedbackURI, Reason: j.Reason, Retracts: j.Retracts, ResponseURI: j.ResponseURI, Tag: j.Tag,
+		LogIndex: j.LogIndex, Timestamp: j.Timestamp, Action: j.Action, Meta: j.Meta, Sanitized: j.Sanitized,
 		ReputationRegistry: formatAddress(j.ReputationRegistry), IdentityRegistry: formatAddress(j.IdentityRegistry),
 		ValidationRegistry: formatAddress(j.ValidationRegistry), ClientAddress: formatAddress(j.ClientAddress),
 		Responder: formatAddress(j.Responder), ValidatorAddress: formatAddress(j.ValidatorAddress),

@@ -37,8 +37,8 @@ func (a Agent) Judge() error {
 		return Fail(AgentDisabled, "the servers file disables the agent (enabled: false); "+
 			"its deliveries are released when the file enables it")
 	case a.Disabled:
-		return Fail(AgentDisabled, "the agent's policy disables it (enabled: false); its deliveries are released when the "+
-			"policy enables it")
+		return Fail(AgentDisabled, "the agent's policy disables it (enabled: false); its deliveries are released "+
+			"when the policy enables it")
 	case a.RowDisables:
 		return Fail(AgentDisabled, "the agent is disabled: `worker agent enable` releases its deliveries")
 	case a.Inactive:

@@ -88,7 +88,8 @@ func (s Subject) show(verb string) string {
 // plainURL matches a URL that is safe in a shell without quotes, and quotedURL one that is safe in single quotes. An
 // agent's URL may contain "$(…)".
 var (
-	plainURL  = regexp.MustCompile(`^https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)?(?:/[A-Za-z0-9/._~%@:+=,-]*)?$`)
+	plainURL = regexp.MustCompile(`^https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)?` +
+		`(?:/[A-Za-z0-9/._~%@:+=,-]*)?$`)
 	quotedURL = regexp.MustCompile(`^https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)?/[!-&(-~]*$`)
 )
 

@@ -213,8 +213,8 @@ var (
 	// BreakerOpen: the circuit breaker is open because most of the endpoint's latest calls failed.
 	BreakerOpen = add(row{word: "breaker_open", ending: Wait, free: true,
 		step: again + ", after one probe call succeeded{; to see the fault: @probe}"})
-	// Throttled: the origin has reached Herald's own rate limit, the agent the rate in its policy, or that policy pauses
-	// its calls.
+	// Throttled: the origin has reached Herald's own rate limit, the agent the rate in its policy, or that policy
+	// pauses its calls.
 	Throttled = add(row{word: "throttled", ending: Wait, free: true, step: again})
 	// OverBudget: the agent's effort budget is used up, or the part of it for fetching feedback files.
 	OverBudget = add(row{word: "over_budget", ending: Wait, free: true, step: again})

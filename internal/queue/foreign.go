@@ -32,8 +32,8 @@ const (
 type foreignError struct{ kind string }
 
 func (e *foreignError) Error() string {
-	return fmt.Sprintf("task type %q is unknown to Herald, so the task stays in this queue for the program that it belongs to",
-		text.Excerpt(e.kind, maxTypeName))
+	return fmt.Sprintf("task type %q is unknown to Herald, so the task stays in this queue for the program "+
+		"that it belongs to", text.Excerpt(e.kind, maxTypeName))
 }
 
 // foreignTasks counts the foreign tasks that this process returned to their queues, and logs each of their types once.
@@ -55,7 +55,8 @@ func (f *foreignTasks) returnTask(ctx context.Context, kind string) error {
 		f.logged[kind] = true
 		lane, _ := asynq.GetQueueName(ctx)
 		f.log.Warn("another program's tasks are in a queue that Herald reads: they are returned to it and delayed; "+
-			"give Herald a Redis database of its own, or set HERALD_REDIS_INTAKE=off if only the queue default is shared",
+			"give Herald a Redis database of its own, or set HERALD_REDIS_INTAKE=off "+
+			"if only the queue default is shared",
 			"type", text.Excerpt(kind, maxTypeName), "queue", lane)
 	}
 	return &foreignError{kind}
@@ -97,7 +98,8 @@ func (s *Server) keepForeign(ctx context.Context, t *asynq.Task, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), foreignTimeout)
 	defer cancel()
 	prefix := "asynq:{" + lane + "}:"
-	err = moveForeign.Run(ctx, s.rdb, []string{prefix + "active", prefix + "lease", prefix + "retry", prefix + "t:" + id},
+	err = moveForeign.Run(ctx, s.rdb,
+		[]string{prefix + "active", prefix + "lease", prefix + "retry", prefix + "t:" + id},
 		id, time.Now().Add(foreignDelay).Unix()).Err()
 	if err != nil {
 		s.log.Warn("another program's task could not be returned to its queue, so asynq may archive it",
@@ -126,8 +128,9 @@ func (q *Queue) ListForeign(kinds []string) ([]ForeignType, error) {
 		if !slices.Contains(known, lane) {
 			continue
 		}
-		for _, list := range []func(string, ...asynq.ListOption) ([]*asynq.TaskInfo, error){q.inspector.ListPendingTasks,
-			q.inspector.ListActiveTasks, q.inspector.ListScheduledTasks, q.inspector.ListRetryTasks, q.inspector.ListArchivedTasks} {
+		for _, list := range []func(string, ...asynq.ListOption) ([]*asynq.TaskInfo, error){
+			q.inspector.ListPendingTasks, q.inspector.ListActiveTasks, q.inspector.ListScheduledTasks,
+			q.inspector.ListRetryTasks, q.inspector.ListArchivedTasks} {
 			tasks, err := list(lane, asynq.PageSize(maxTypeSamples))
 			if err != nil {
 				return nil, fmt.Errorf("list the tasks of queue %s: %w", lane, err)

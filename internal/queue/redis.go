@@ -24,7 +24,8 @@ func parseURL(raw secret.Secret) (asynq.RedisConnOpt, error) {
 	text := raw.Reveal()
 	scheme, _, ok := strings.Cut(text, "://")
 	if !ok {
-		return nil, errors.New("REDIS_URL is not a URL: expected redis://host:6379/0, rediss://, redis-socket:///path, redis-sentinel:// or redis-cluster://host1,host2")
+		return nil, errors.New("REDIS_URL is not a URL: expected redis://host:6379/0, rediss://, " +
+			"redis-socket:///path, redis-sentinel:// or redis-cluster://host1,host2")
 	}
 	if scheme == "redis-cluster" || scheme == "redis-clusters" {
 		return parseCluster(text, scheme == "redis-clusters")
@@ -109,7 +110,8 @@ func (q *Queue) CheckServer(ctx context.Context) error {
 		return fmt.Errorf("ask Redis for its memory policy: %w", err)
 	}
 	if p := infoField(memory, "maxmemory_policy"); p != "" && p != "noeviction" {
-		return &UnfitError{fmt.Sprintf("Redis may evict keys (maxmemory-policy %s), and with them queued work: set maxmemory-policy noeviction", p)}
+		return &UnfitError{fmt.Sprintf("Redis may evict keys (maxmemory-policy %s), and with them queued work: "+
+			"set maxmemory-policy noeviction", p)}
 	}
 	return nil
 }

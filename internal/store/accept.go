@@ -37,8 +37,8 @@ type Intake struct {
 	// delivery (invalid_job), because a job from the chain or from Redis has no caller that could get an error.
 	Refused string
 	// Filtered, if not empty, is a sentence about the filter of the default policy that skips the event. Accept then
-	// stores a skipped delivery (filtered), unless the agent has filters of its own: then a worker's check decides. It is
-	// set only for events that were read from the chain.
+	// stores a skipped delivery (filtered), unless the agent has filters of its own: then a worker's check decides. It
+	// is set only for events that were read from the chain.
 	Filtered string
 	// Key, if not empty, replaces Job.Key() as the delivery's key. It is set for Refused jobs only: the key of the
 	// event, or "invalid:<sha256>" if the event is unknown.
@@ -282,7 +282,8 @@ func listAgentsToDispatch(in []arrival, out []Acceptance, byAgent map[Agent][]Ta
 	}
 	var agents []Agent
 	for i, a := range in {
-		isSettled := out[i].Verdict == Accepted && (isDispatched[out[i].ID] || out[i].Status == Waiting || out[i].Status == Skipped)
+		isSettled := out[i].Verdict == Accepted &&
+			(isDispatched[out[i].ID] || out[i].Status == Waiting || out[i].Status == Skipped)
 		if a.Refused == "" && out[i].Verdict != Refreshed && !isSettled {
 			agents = append(agents, a.agent)
 		}
@@ -364,8 +365,8 @@ func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Ac
 }
 
 // newAcceptance returns the answer Accepted for an arrival whose delivery was inserted. id and row describe that
-// delivery. The status is Rejected for a Refused job, Skipped for a filtered one, Waiting if the delivery waits for another
-// one (behind_earlier), and else Queued.
+// delivery. The status is Rejected for a Refused job, Skipped for a filtered one, Waiting if the delivery waits for
+// another one (behind_earlier), and else Queued.
 func (a arrival) newAcceptance(id uuid.UUID, row newRow) Acceptance {
 	status := Queued
 	switch {
@@ -423,7 +424,8 @@ func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uu
 		"ids": c.ids, "keys": c.keys, "kinds": c.kinds, "chain_ids": c.chains, "registries": c.registries,
 		"agent_ids":  c.agents,
 		"order_keys": c.orderKeys, "order_seqs": c.orderSeqs, "jobs": c.jobs, "sealed_headers": c.headers,
-		"errors": c.refusals, "filters": c.filters, "bulks": c.bulks, "traceparents": c.traceparents, "sources": c.sources, "trusts": c.trusts, "bound": c.bound,
+		"errors": c.refusals, "filters": c.filters, "bulks": c.bulks, "traceparents": c.traceparents,
+		"sources": c.sources, "trusts": c.trusts, "bound": c.bound,
 		"max_dispatched": MaxDispatchedPerAgent, "max_responses": maxResponsesPerAgent, "order": s.defaultOrder()})...)
 	made := make(map[uuid.UUID]newRow, len(c.ids))
 	var id uuid.UUID
@@ -477,7 +479,8 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 	if len(keys) == 0 {
 		return nil
 	}
-	holders, err := s.readHolders(ctx, tx, "herald.key_hash(h.key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))", keys)
+	holders, err := s.readHolders(ctx, tx,
+		"herald.key_hash(h.key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))", keys)
 	if err != nil {
 		return err
 	}
@@ -516,8 +519,8 @@ func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, condition string, ar
 	found := make(map[string]holder)
 	var key string
 	var h holder
-	_, err := pgx.ForEachRow(rows, []any{&key, &h.id, &h.status, &h.reason, &h.raw, &h.sealed, &h.called, &h.maybe, &h.bound,
-		&h.verified, &h.source.Name, &h.source.Trust}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&key, &h.id, &h.status, &h.reason, &h.raw, &h.sealed, &h.called,
+		&h.maybe, &h.bound, &h.verified, &h.source.Name, &h.source.Trust}, func() error {
 		found[key] = h
 		h.raw, h.sealed = nil, nil // so that the next row is scanned into new memory
 		return nil
@@ -569,7 +572,8 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 // known is h's stored job. If h ended because its event was missing (mayReopen) and its agent was not called, h is
 // queued again with the arriving job. Otherwise h keeps its job, and the answer is Conflict if the two jobs differ in
 // the event's content, the action or the headers.
-func (s *Store) answerUnverified(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job) (Acceptance, error) {
+func (s *Store) answerUnverified(ctx context.Context, tx pgx.Tx, a arrival, h holder,
+	brought, known job.Job) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	field, differs := brought.Conflict(known)
 	switch {
@@ -597,10 +601,12 @@ func (s *Store) answerUnverified(ctx context.Context, tx pgx.Tx, a arrival, h ho
 // In each case, AddHint may reject the hint. The answer is Accepted if h was queued again. Otherwise it is Conflict if
 // a hint of a sender with the same Trust has another action than the new job, or other headers. In all other cases it
 // is Known.
-func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job) (Acceptance, error) {
+func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder,
+	brought, known job.Job) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	if brought.EventSum() != known.EventSum() || a.Source.Trust > h.source.Trust {
-		if _, err := tx.Exec(ctx, `SELECT FROM herald.history WHERE herald.key_hash(key) = herald.key_hash($1) FOR UPDATE`, a.key); err != nil {
+		const lock = `SELECT FROM herald.history WHERE herald.key_hash(key) = herald.key_hash($1) FOR UPDATE`
+		if _, err := tx.Exec(ctx, lock, a.key); err != nil {
 			return out, fmt.Errorf("lock %s: %w", a.key, err)
 		}
 		locked, err := s.readHolders(ctx, tx, "herald.key_hash(h.key) = herald.key_hash($1)", a.key)
@@ -665,8 +671,8 @@ func (s *Store) reopenDelivery(ctx context.Context, tx pgx.Tx, a arrival, h hold
 // delivery with this id by the arrival's job.
 func (a arrival) eventArgs(id uuid.UUID) pgx.NamedArgs {
 	return pgx.NamedArgs{"delivery_id": id, "job": a.raw, "sealed_headers": a.SealedHeaders, "source": a.Source.Name,
-		"trust": int(a.Source.Trust), "registry": a.agent.Registry, "agent_id": a.agent.ID, "order_key": a.Job.OrderKey(),
-		"order_seq": fmt.Sprint(a.Job.OrderSeq())}
+		"trust": int(a.Source.Trust), "registry": a.agent.Registry, "agent_id": a.agent.ID,
+		"order_key": a.Job.OrderKey(), "order_seq": fmt.Sprint(a.Job.OrderSeq())}
 }
 
 // displaceHolder gives the key of the delivery h, whose event is not on the chain, to a new delivery of the arriving
@@ -676,7 +682,8 @@ func (a arrival) eventArgs(id uuid.UUID) pgx.NamedArgs {
 func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 	byAgent map[Agent][]Task) (out Acceptance, err error) {
 	var moved string
-	if err = noRows(tx.QueryRow(ctx, statement("displace"), h.id, a.key).Scan(&moved), errConcurrentUpdate); err != nil {
+	err = noRows(tx.QueryRow(ctx, statement("displace"), h.id, a.key).Scan(&moved), errConcurrentUpdate)
+	if err != nil {
 		return out, fmt.Errorf("free the key %s: %w", a.key, err)
 	}
 	if h.maybe {
@@ -726,7 +733,8 @@ func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, byA
 	// rare, the reconciler continues a few seconds later.
 	again := true
 	for round := 0; again && round < maxDispatchRounds; round++ {
-		rows, _ := tx.Query(ctx, statement("dispatch"), namedStatement("dispatch").args(dispatchArgs(chains, registries, ids, nil, nil))...)
+		rows, _ := tx.Query(ctx, statement("dispatch"),
+			namedStatement("dispatch").args(dispatchArgs(chains, registries, ids, nil, nil))...)
 		behind, err := readDispatched(rows, func(t Task, a Agent) error {
 			byAgent[a] = append(byAgent[a], t)
 			return nil
@@ -743,8 +751,8 @@ func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, byA
 // claimNos are nil, or have one claim per agent: its delivery id and its claim number. The statement then dispatches
 // for an agent only if the same transaction has recorded the outcome of the agent's claim.
 func dispatchArgs(chains []int64, registries, agents []string, ids []uuid.UUID, claimNos []int64) pgx.NamedArgs {
-	return pgx.NamedArgs{"chains": chains, "registries": registries, "agents": agents, "ids": encodeIDs(ids), "claim_nos": claimNos,
-		"max_dispatched": MaxDispatchedPerAgent, "max_responses": maxResponsesPerAgent}
+	return pgx.NamedArgs{"chains": chains, "registries": registries, "agents": agents, "ids": encodeIDs(ids),
+		"claim_nos": claimNos, "max_dispatched": MaxDispatchedPerAgent, "max_responses": maxResponsesPerAgent}
 }
 
 // readDispatched reads the rows of dispatch.sql. It calls add for each dispatched task and its agent. It returns the
@@ -753,7 +761,8 @@ func readDispatched(rows pgx.Rows, add func(Task, Agent) error) (behind int, err
 	var t Task
 	var a Agent
 	var left bool
-	_, err = pgx.ForEachRow(rows, []any{&t.ID, &t.N, &t.Kind, &t.Attempts, &t.Bulk, &a.ChainID, &a.Registry, &a.ID, &left}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&t.ID, &t.N, &t.Kind, &t.Attempts, &t.Bulk, &a.ChainID, &a.Registry, &a.ID,
+		&left}, func() error {
 		if left {
 			behind++
 			return nil

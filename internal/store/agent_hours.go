@@ -16,8 +16,8 @@ const AgentHoursKept = 90 * 24 * time.Hour
 // latencyBounds are the upper bounds of the buckets of agent_hours.latency, the histogram of the calls' durations. A
 // last bucket, without a bound, counts slower calls. The bounds must not change, because stored rows depend on them.
 var latencyBounds = [latencyBuckets - 1]time.Duration{10 * time.Millisecond, 20 * time.Millisecond,
-	50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second,
-	5 * time.Second, 10 * time.Second, 20 * time.Second, 30 * time.Second, time.Minute}
+	50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond, time.Second,
+	2 * time.Second, 5 * time.Second, 10 * time.Second, 20 * time.Second, 30 * time.Second, time.Minute}
 
 // latencyMiddles has the middles of the buckets in milliseconds, as an SQL array. The last one is its lower bound.
 const latencyMiddles = `'{5,15,35,75,150,350,750,1500,3500,7500,15000,25000,45000,60000}'::float8[]`
@@ -96,8 +96,9 @@ type CallSummary struct {
 	Calls    int                    `json:"calls"`
 	Failed   int                    `json:"failed"`
 	Failures map[outcome.Reason]int `json:"failures,omitempty"` // failed calls by reason
-	P50Ms    *float64               `json:"p50Ms,omitempty"`    // estimated median of the calls' durations; nil: no calls
-	P95Ms    *float64               `json:"p95Ms,omitempty"`    // estimated 95th percentile of the calls' durations
+	// estimated median of the calls' durations; nil: no calls
+	P50Ms *float64 `json:"p50Ms,omitempty"`
+	P95Ms *float64 `json:"p95Ms,omitempty"` // estimated 95th percentile of the calls' durations
 }
 
 // SummarizeHours adds up the counts of hours. It ignores hours that ended before since.

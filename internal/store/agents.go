@@ -19,29 +19,31 @@ import (
 // RaisedEpoch is the epoch that a failed call set, because the endpoint may have moved (Outcome.Moved). Further
 // failures in that epoch do not raise it again. It is nil after a success.
 type AgentRow struct {
-	ChainID          uint64           `json:"chainId"`
-	IdentityRegistry string           `json:"identityRegistry"`
-	AgentID          string           `json:"agentId"`
-	Epoch            int64            `json:"epoch"`
-	RaisedEpoch      *int64           `json:"raisedEpoch,omitempty"`
-	Enabled          bool             `json:"enabled"`
-	Policy           Policy           `json:"policy"`             // the operator's, for the agent
-	OwnPolicy        Policy           `json:"ownPolicy,omitzero"` // the agent's own
-	Endpoint         string           `json:"endpoint,omitempty"`
-	Registration     *Registration    `json:"registration,omitempty"` // as it was last resolved; nil: not yet
-	ServerInfo       json.RawMessage  `json:"serverInfo,omitempty"`
-	Protocol         string           `json:"protocol,omitempty"`
-	Tools            json.RawMessage  `json:"tools,omitempty"`
-	State            string           `json:"state"` // StateDisabled, StatePending, …
-	LastOKAt         *time.Time       `json:"lastOkAt,omitempty"`
-	LastCalledAt     *time.Time       `json:"lastCalledAt,omitempty"` // when a call was last recorded, with any outcome
-	FailingSince     *time.Time       `json:"failingSince,omitempty"` // first failed call since the last success or enabling
-	LastError        string           `json:"lastError,omitempty"`
-	LastErrorAt      *time.Time       `json:"lastErrorAt,omitempty"`
-	Totals           json.RawMessage  `json:"totals"` // number of ended deliveries by status; a replayed one counts again
-	Open             map[Status]int64 `json:"open"`   // number of open deliveries by status
-	CreatedAt        time.Time        `json:"createdAt"`
-	UpdatedAt        time.Time        `json:"updatedAt"`
+	ChainID          uint64          `json:"chainId"`
+	IdentityRegistry string          `json:"identityRegistry"`
+	AgentID          string          `json:"agentId"`
+	Epoch            int64           `json:"epoch"`
+	RaisedEpoch      *int64          `json:"raisedEpoch,omitempty"`
+	Enabled          bool            `json:"enabled"`
+	Policy           Policy          `json:"policy"`             // the operator's, for the agent
+	OwnPolicy        Policy          `json:"ownPolicy,omitzero"` // the agent's own
+	Endpoint         string          `json:"endpoint,omitempty"`
+	Registration     *Registration   `json:"registration,omitempty"` // as it was last resolved; nil: not yet
+	ServerInfo       json.RawMessage `json:"serverInfo,omitempty"`
+	Protocol         string          `json:"protocol,omitempty"`
+	Tools            json.RawMessage `json:"tools,omitempty"`
+	State            string          `json:"state"` // StateDisabled, StatePending, …
+	LastOKAt         *time.Time      `json:"lastOkAt,omitempty"`
+	LastCalledAt     *time.Time      `json:"lastCalledAt,omitempty"` // when a call was last recorded, with any outcome
+	// first failed call since the last success or enabling
+	FailingSince *time.Time `json:"failingSince,omitempty"`
+	LastError    string     `json:"lastError,omitempty"`
+	LastErrorAt  *time.Time `json:"lastErrorAt,omitempty"`
+	// number of ended deliveries by status; a replayed one counts again
+	Totals    json.RawMessage  `json:"totals"`
+	Open      map[Status]int64 `json:"open"` // number of open deliveries by status
+	CreatedAt time.Time        `json:"createdAt"`
+	UpdatedAt time.Time        `json:"updatedAt"`
 
 	// CallsOfDay and FailedOfDay count the calls of the last 24 to 25 hours (whole UTC hours), and those of them that
 	// failed by the agent's fault. Both are set only in a list by SortFailing.
@@ -76,23 +78,29 @@ const SortSlow = "slow"
 // agentColumns are the columns of an AgentRow, for a query FROM herald.agents g. The last one counts open deliveries
 // by status. It counts a long backlog fast: it uses the index work_agent, and reads the table rows of dispatched
 // deliveries only.
-const agentColumns = `g.chain_id, g.identity_registry, g.agent_id::text, g.epoch, g.raised_epoch, g.enabled, g.policy, g.own_policy, coalesce(g.endpoint, ''),
-	g.registration, g.server_info, coalesce(g.protocol, ''), g.tools, g.state, g.last_ok_at, g.last_called_at, g.failing_since, coalesce(g.last_error, ''), g.last_error_at, g.totals, g.created_at, g.updated_at,
+const agentColumns = `g.chain_id, g.identity_registry, g.agent_id::text, g.epoch, g.raised_epoch, g.enabled, g.policy,
+	g.own_policy, coalesce(g.endpoint, ''), g.registration, g.server_info, coalesce(g.protocol, ''), g.tools, g.state,
+	g.last_ok_at, g.last_called_at, g.failing_since, coalesce(g.last_error, ''), g.last_error_at, g.totals,
+	g.created_at, g.updated_at,
 	(SELECT coalesce(jsonb_object_agg(status, n), '{}') FROM (SELECT status, sum(n) AS n FROM (
 		SELECT 'queued' AS status, nullif(count(*), 0) AS n FROM herald.work d WHERE place = 'line'
 		   AND d.chain_id = g.chain_id AND d.identity_registry = g.identity_registry AND d.agent_id = g.agent_id
 		UNION ALL
 		SELECT status, count(*) FROM herald.work d WHERE place = 'out'
-		   AND d.chain_id = g.chain_id AND d.identity_registry = g.identity_registry AND d.agent_id = g.agent_id GROUP BY status
+		   AND d.chain_id = g.chain_id AND d.identity_registry = g.identity_registry AND d.agent_id = g.agent_id
+		GROUP BY status
 		UNION ALL
-		SELECT CASE place WHEN 'task' THEN 'waiting' ELSE place END, count(*) FROM herald.work d WHERE place IN ('waiting', 'task', 'held')
-		   AND d.chain_id = g.chain_id AND d.identity_registry = g.identity_registry AND d.agent_id = g.agent_id GROUP BY place
+		SELECT CASE place WHEN 'task' THEN 'waiting' ELSE place END, count(*) FROM herald.work d
+		WHERE place IN ('waiting', 'task', 'held')
+		   AND d.chain_id = g.chain_id AND d.identity_registry = g.identity_registry AND d.agent_id = g.agent_id
+		GROUP BY place
 	) x WHERE n > 0 GROUP BY status) y)`
 
 func scanAgentRow(row pgx.CollectableRow) (r AgentRow, err error) {
 	var operator, own []byte
-	err = row.Scan(&r.ChainID, &r.IdentityRegistry, &r.AgentID, &r.Epoch, &r.RaisedEpoch, &r.Enabled, &operator, &own, &r.Endpoint,
-		&r.Registration, &r.ServerInfo, &r.Protocol, &r.Tools, &r.State, &r.LastOKAt, &r.LastCalledAt, &r.FailingSince, &r.LastError, &r.LastErrorAt, &r.Totals,
+	err = row.Scan(&r.ChainID, &r.IdentityRegistry, &r.AgentID, &r.Epoch, &r.RaisedEpoch, &r.Enabled, &operator,
+		&own, &r.Endpoint, &r.Registration, &r.ServerInfo, &r.Protocol, &r.Tools, &r.State,
+		&r.LastOKAt, &r.LastCalledAt, &r.FailingSince, &r.LastError, &r.LastErrorAt, &r.Totals,
 		&r.CreatedAt, &r.UpdatedAt, &r.Open, &r.CallsOfDay, &r.FailedOfDay, &r.MeanMs)
 	r.Policy, r.OwnPolicy = parsePolicy(operator), parsePolicy(own)
 	return r, err
@@ -103,10 +111,14 @@ func scanAgentRow(row pgx.CollectableRow) (r AgentRow, err error) {
 // its row of herald.agents, those of earlier hours in herald.agent_hours.
 const placedAgents = `(SELECT *, -failed AS failures, -failed::float8 / greatest(calls, 1) AS share FROM (
 	SELECT g.chain_id, g.identity_registry, g.agent_id, g.state,
-		coalesce(h.calls, 0) + CASE WHEN g.hour >= date_trunc('hour', now() - interval '24 hours', 'UTC') THEN g.hour_calls ELSE 0 END AS calls,
-		coalesce(h.failed, 0) + CASE WHEN g.hour >= date_trunc('hour', now() - interval '24 hours', 'UTC') THEN g.hour_failed ELSE 0 END AS failed
-	FROM herald.agents g LEFT JOIN (SELECT chain_id, identity_registry, agent_id, sum(calls) AS calls, sum(failed) AS failed
-		FROM herald.agent_hours WHERE hour >= date_trunc('hour', now() - interval '24 hours', 'UTC') GROUP BY chain_id, identity_registry, agent_id) h
+		coalesce(h.calls, 0) + CASE WHEN g.hour >= date_trunc('hour', now() - interval '24 hours', 'UTC')
+			THEN g.hour_calls ELSE 0 END AS calls,
+		coalesce(h.failed, 0) + CASE WHEN g.hour >= date_trunc('hour', now() - interval '24 hours', 'UTC')
+			THEN g.hour_failed ELSE 0 END AS failed
+	FROM herald.agents g LEFT JOIN (
+		SELECT chain_id, identity_registry, agent_id, sum(calls) AS calls, sum(failed) AS failed
+		FROM herald.agent_hours WHERE hour >= date_trunc('hour', now() - interval '24 hours', 'UTC')
+		GROUP BY chain_id, identity_registry, agent_id) h
 		USING (chain_id, identity_registry, agent_id)) x) g`
 
 // Agents lists the agents that match the filter, sorted by chain, registry and id, or by SortFailing. For the next
@@ -158,7 +170,8 @@ func (s *Store) Agents(ctx context.Context, f AgentFilter) (list []AgentRow, err
 // the last columns of the list. The inner query sorts all agents, and the outer one reads agentColumns only for the
 // agents of the page.
 func sortedPage(from, counts, sort, limit string) string {
-	return `SELECT ` + agentColumns + `, ` + counts + ` FROM (SELECT * FROM ` + from + ` ORDER BY ` + placeOf(sort, "g") + limit + `) p
+	return `SELECT ` + agentColumns + `, ` + counts + ` FROM (SELECT * FROM ` + from + `
+		ORDER BY ` + placeOf(sort, "g") + limit + `) p
 		JOIN herald.agents g USING (chain_id, identity_registry, agent_id)
 		ORDER BY ` + placeOf(sort, "p")
 }
@@ -169,9 +182,10 @@ func placeOf(sort, table string) string {
 	return strings.ReplaceAll(first+"@.chain_id, @.identity_registry, @.agent_id", "@", table)
 }
 
-// slowAgents is an SQL subquery, named g, of the agents with a call in the last 24 hours: their primary keys, state, and
-// the column by which SortSlow sorts, ascending. Each call counts as the middle of its bucket of hour_latency.
-const slowAgents = `(SELECT chain_id, identity_registry, agent_id, state, -ms AS slowness FROM herald.agents CROSS JOIN LATERAL (
+// slowAgents is an SQL subquery, named g, of the agents with a call in the last 24 hours: their primary keys, state,
+// and the column by which SortSlow sorts, ascending. Each call counts as the middle of its bucket of hour_latency.
+const slowAgents = `(SELECT chain_id, identity_registry, agent_id, state, -ms AS slowness FROM herald.agents
+	CROSS JOIN LATERAL (
 	SELECT sum(n * middle) / nullif(sum(n), 0) AS ms FROM unnest(hour_latency, ` + latencyMiddles + `) b (n, middle)) l
 	WHERE hour >= now() - interval '24 hours' AND ms IS NOT NULL) g`
 
@@ -258,15 +272,17 @@ func (s *Store) SetPolicy(ctx context.Context, a Agent, p Policy) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "set the policy of agent %s", a)
-	_, err = s.pool.Exec(ctx, `INSERT INTO herald.agents AS g (chain_id, identity_registry, agent_id, policy) VALUES ($1, $2, $3, $4)
+	_, err = s.pool.Exec(ctx, `INSERT INTO herald.agents AS g (chain_id, identity_registry, agent_id, policy)
+		VALUES ($1, $2, $3, $4)
 		ON CONFLICT (chain_id, identity_registry, agent_id) DO UPDATE SET updated_at = now(),
-			policy = CASE WHEN jsonb_typeof(g.policy) = 'object' THEN g.policy || excluded.policy ELSE excluded.policy END`,
+			policy = CASE WHEN jsonb_typeof(g.policy) = 'object' THEN g.policy || excluded.policy
+				ELSE excluded.policy END`,
 		a.ChainID, a.Registry, a.ID, p)
 	return err
 }
 
-// ReplacePolicy stores the operator's policy of an agent, or with the level policy.Own the agent's own. It inserts a row
-// for an unknown agent. Events that a follower accepted before are judged again at their check.
+// ReplacePolicy stores the operator's policy of an agent, or with the level policy.Own the agent's own. It inserts a
+// row for an unknown agent. Events that a follower accepted before are judged again at their check.
 func (s *Store) ReplacePolicy(ctx context.Context, a Agent, level policy.Level, p Policy) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -275,8 +291,10 @@ func (s *Store) ReplacePolicy(ctx context.Context, a Agent, level policy.Level, 
 	if level == policy.Own {
 		column = "own_policy"
 	}
-	_, err = s.pool.Exec(ctx, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, `+column+`) VALUES ($1, $2, $3, $4)
-		ON CONFLICT (chain_id, identity_registry, agent_id) DO UPDATE SET updated_at = now(), `+column+` = excluded.`+column,
+	_, err = s.pool.Exec(ctx, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, `+column+`)
+		VALUES ($1, $2, $3, $4)
+		ON CONFLICT (chain_id, identity_registry, agent_id) DO UPDATE
+		SET updated_at = now(), `+column+` = excluded.`+column,
 		a.ChainID, a.Registry, a.ID, p)
 	return err
 }

@@ -88,7 +88,8 @@ func (s *Store) LookForNews(ctx context.Context, cfg LookConfig) (disabled []Age
 				return err
 			}
 		}
-		_, err = tx.Exec(ctx, `DELETE FROM herald.alerts WHERE created_at < now() - $1::interval AND next_attempt_at IS NULL`, cfg.Keep)
+		_, err = tx.Exec(ctx,
+			`DELETE FROM herald.alerts WHERE created_at < now() - $1::interval AND next_attempt_at IS NULL`, cfg.Keep)
 		return err
 	})
 	if err != nil {
@@ -209,8 +210,8 @@ func insertAlerts(ctx context.Context, tx pgx.Tx, news []News,
 		if err != nil {
 			return 0, fmt.Errorf("compose an alert of %s: %w", n.Kind, err)
 		}
-		b.Queue(`INSERT INTO herald.alerts (kind, chain_id, identity_registry, agent_id, payload) VALUES ($1, $2, $3, $4, $5)`,
-			n.Kind, n.Agent.ChainID, n.Agent.Registry, n.Agent.ID, payload)
+		b.Queue(`INSERT INTO herald.alerts (kind, chain_id, identity_registry, agent_id, payload)
+			VALUES ($1, $2, $3, $4, $5)`, n.Kind, n.Agent.ChainID, n.Agent.Registry, n.Agent.ID, payload)
 	}
 	if b.Len() == 0 {
 		return 0, nil
@@ -244,7 +245,8 @@ func (s *Store) EndAlert(ctx context.Context, a Alert) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "record that alert %s was accepted", a.ID)
-	_, err = s.pool.Exec(ctx, `UPDATE herald.alerts SET sent_at = now(), next_attempt_at = NULL, error = NULL WHERE id = $1`, a.ID)
+	_, err = s.pool.Exec(ctx,
+		`UPDATE herald.alerts SET sent_at = now(), next_attempt_at = NULL, error = NULL WHERE id = $1`, a.ID)
 	return err
 }
 

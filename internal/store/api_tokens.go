@@ -28,7 +28,8 @@ func (s *Store) AddAPIToken(ctx context.Context, t APIToken) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "store API token %s", t.ID)
-	_, err = s.pool.Exec(ctx, `INSERT INTO herald.api_tokens (id, name, scopes, hash, expires_at) VALUES ($1, $2, $3, $4, $5)`,
+	_, err = s.pool.Exec(ctx,
+		`INSERT INTO herald.api_tokens (id, name, scopes, hash, expires_at) VALUES ($1, $2, $3, $4, $5)`,
 		t.ID, storable.Text(t.Name, maxNameBytes), t.Scopes, t.Hash, t.ExpiresAt)
 	return err
 }

@@ -13,16 +13,17 @@ import (
 // Audit records one action on agents or deliveries by an operator, or by Herald itself. Its fields are in the order in
 // which Audits selects them.
 type Audit struct {
-	ID         int64           `json:"id"`
-	At         time.Time       `json:"at"`
-	Actor      string          `json:"actor"`
-	Action     string          `json:"action"`
-	Filter     json.RawMessage `json:"filter,omitempty"` // selection of the deliveries or agents
-	Matched    int64           `json:"matched"`          // number of selected deliveries or agents when the action began
-	Moved      int64           `json:"moved"`            // number of deliveries or agents that the action changed
-	State      string          `json:"state"`            // running, done, cancelled or failed
-	FinishedAt *time.Time      `json:"finishedAt,omitempty"`
-	Note       string          `json:"note,omitempty"`
+	ID     int64           `json:"id"`
+	At     time.Time       `json:"at"`
+	Actor  string          `json:"actor"`
+	Action string          `json:"action"`
+	Filter json.RawMessage `json:"filter,omitempty"` // selection of the deliveries or agents
+	// number of selected deliveries or agents when the action began
+	Matched    int64      `json:"matched"`
+	Moved      int64      `json:"moved"` // number of deliveries or agents that the action changed
+	State      string     `json:"state"` // running, done, cancelled or failed
+	FinishedAt *time.Time `json:"finishedAt,omitempty"`
+	Note       string     `json:"note,omitempty"`
 }
 
 // BeginAudit inserts an audit before its action begins, with the Actor, Action, Filter, Matched and Note of a, in the
@@ -31,9 +32,10 @@ func (s *Store) BeginAudit(ctx context.Context, a Audit) (id int64, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "note %s in the audit", a.Action)
-	err = s.pool.QueryRow(ctx, `INSERT INTO herald.audit (actor, action, filter, matched, note) VALUES ($1, $2, $3, $4, $5) RETURNING id`,
-		storable.Text(a.Actor, maxNameBytes), storable.Text(a.Action, maxNameBytes), storable.JSON(a.Filter, maxSideBytes),
-		a.Matched, nullIfEmpty(storable.Text(a.Note, maxErrorBytes))).Scan(&id)
+	err = s.pool.QueryRow(ctx,
+		`INSERT INTO herald.audit (actor, action, filter, matched, note) VALUES ($1, $2, $3, $4, $5) RETURNING id`,
+		storable.Text(a.Actor, maxNameBytes), storable.Text(a.Action, maxNameBytes),
+		storable.JSON(a.Filter, maxSideBytes), a.Matched, nullIfEmpty(storable.Text(a.Note, maxErrorBytes))).Scan(&id)
 	return id, err
 }
 
@@ -44,7 +46,8 @@ func (s *Store) EndAudit(ctx context.Context, id int64, moved int64, state, note
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "note the end of audit %d", id)
-	err = s.pool.QueryRow(ctx, `UPDATE herald.audit SET moved = $2, state = $3, note = coalesce($4, note), finished_at = now() WHERE id = $1 RETURNING id`,
+	err = s.pool.QueryRow(ctx, `UPDATE herald.audit
+		SET moved = $2, state = $3, note = coalesce($4, note), finished_at = now() WHERE id = $1 RETURNING id`,
 		id, moved, storable.Text(state, maxNameBytes), nullIfEmpty(storable.Text(note, maxErrorBytes))).Scan(&id)
 	return noRows(err, ErrNotFound)
 }
@@ -55,7 +58,8 @@ func (s *Store) Audits(ctx context.Context, before int64, limit int) (list []Aud
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "list the audit")
-	rows, _ := s.pool.Query(ctx, `SELECT id, at, actor, action, filter, matched, moved, state, finished_at, coalesce(note, '')
-		FROM herald.audit WHERE $1::bigint <= 0 OR id < $1 ORDER BY id DESC LIMIT $2`, before, min(cmp.Or(max(limit, 0), 50), maxRows))
+	rows, _ := s.pool.Query(ctx, `SELECT id, at, actor, action, filter, matched, moved, state,
+		finished_at, coalesce(note, '') FROM herald.audit WHERE $1::bigint <= 0 OR id < $1 ORDER BY id DESC LIMIT $2`,
+		before, min(cmp.Or(max(limit, 0), 50), maxRows))
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Audit])
 }

@@ -26,8 +26,8 @@ func (s *Store) Cursors(ctx context.Context, chainID uint64) (list []CursorState
 	defer wrapError(&err, "list how far chains were read")
 	rows, _ := s.pool.Query(ctx, statement("cursors"), chainID)
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c CursorState, err error) {
-		err = row.Scan(&c.ChainID, &c.Contracts, &c.Backfill, &c.Start, &c.End, &c.Next, &c.Head, &c.Finalized, &c.Settled, &c.Reorgs,
-			&c.MovedAt, &c.Checks, &c.StalledSince, &c.StalledWhy)
+		err = row.Scan(&c.ChainID, &c.Contracts, &c.Backfill, &c.Start, &c.End, &c.Next, &c.Head, &c.Finalized,
+			&c.Settled, &c.Reorgs, &c.MovedAt, &c.Checks, &c.StalledSince, &c.StalledWhy)
 		return c, err
 	})
 }

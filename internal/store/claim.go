@@ -32,17 +32,19 @@ type Claim struct {
 	StartedAt     time.Time
 	LeaseUntil    time.Time // by Postgres' clock
 	Key           string
-	Job           job.Job   // if Bound is set, made from the event as the chain has it; else as it was sent
-	SealedHeaders []byte    // encrypted headers of the job's endpoint; nil: none
-	Source        Source    // sender of the job whose action (tool, endpoint, arguments) is used
-	Bound         bool      // Job was read from the chain, by the chain follower or by an earlier check (Bind)
-	Verified      bool      // the event is checked before the call: workers verified its chain when the job was accepted
-	Hints         int       // raised when others add a hint (Hint) or replace the job, so that Bind notices; 0: no hints
-	Corrected     []string  // fields in which jobs that were sent differ from the event (Binding.Corrected)
-	CreatedAt     time.Time // when the delivery was first accepted; a replay or reopening does not change it
-	Called        bool      // an earlier attempt called the agent, or may have called it
-	Epoch         int64     // the agent's epoch; data about the agent that was cached under a lower epoch is outdated
-	Enabled       bool      // false: an operator or Herald disabled the agent (herald.agents.enabled)
+	Job           job.Job // if Bound is set, made from the event as the chain has it; else as it was sent
+	SealedHeaders []byte  // encrypted headers of the job's endpoint; nil: none
+	Source        Source  // sender of the job whose action (tool, endpoint, arguments) is used
+	Bound         bool    // Job was read from the chain, by the chain follower or by an earlier check (Bind)
+	// the event is checked before the call: workers verified its chain when the job was accepted
+	Verified bool
+	// raised when others add a hint (Hint) or replace the job, so that Bind notices; 0: no hints
+	Hints     int
+	Corrected []string  // fields in which jobs that were sent differ from the event (Binding.Corrected)
+	CreatedAt time.Time // when the delivery was first accepted; a replay or reopening does not change it
+	Called    bool      // an earlier attempt called the agent, or may have called it
+	Epoch     int64     // the agent's epoch; data about the agent that was cached under a lower epoch is outdated
+	Enabled   bool      // false: an operator or Herald disabled the agent (herald.agents.enabled)
 
 	Budget        int // number of this attempt in the delivery's budget of attempts, from 1; a replay starts a new one
 	FetchFailures int // attempts since the Budget began that could not fetch the feedback file (Outcome.FetchFailed)
@@ -93,7 +95,8 @@ const (
 	OnUnknownHold   = "hold"   // hold it (held_unknown) until an operator replays or cancels it
 )
 
-// parsedPolicies contains the stored policies that were parsed last, because each claim reads the policies of its agent.
+// parsedPolicies contains the stored policies that were parsed last, because each claim reads the policies of its
+// agent.
 var parsedPolicies, _ = lru.New[string, Policy](1 << 10) // fails only for a size below 1
 
 // parsePolicy parses a stored policy. If an operator or a newer version wrote unknown fields or values, it returns only
@@ -125,7 +128,8 @@ func parseSettings(raw []byte) Policy {
 		}
 		return value
 	}
-	return Policy{OnUnknown: read("onUnknown", OnUnknownResend, OnUnknownHold), Order: read("order", OrderStrict, OrderOff)}
+	return Policy{OnUnknown: read("onUnknown", OnUnknownResend, OnUnknownHold),
+		Order: read("order", OrderStrict, OrderOff)}
 }
 
 // Agent returns the claim's agent.
@@ -218,7 +222,8 @@ func (s *Store) claimAlone(ctx context.Context, q claimRequest) (c *Claim, err e
 	b.Queue(statement("lock_delivery"), q.id)
 	tolerance := clockTolerance
 	var unreadable error // returned with the claim; if SendBatch returned this error, the claim would be lost
-	b.Queue(statement("claim"), claimArgs([]uuid.UUID{q.id}, []int{q.n}, q.lease, &tolerance)...).Query(func(rows pgx.Rows) error {
+	args := claimArgs([]uuid.UUID{q.id}, []int{q.n}, q.lease, &tolerance)
+	b.Queue(statement("claim"), args...).Query(func(rows pgx.Rows) error {
 		return readClaims(rows, func(claimed *Claim, err error) { c, unreadable = claimed, err })
 	})
 	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
@@ -231,7 +236,8 @@ func (s *Store) claimAlone(ctx context.Context, q claimRequest) (c *Claim, err e
 }
 
 func claimArgs(ids []uuid.UUID, ns []int, lease time.Duration, tolerance *time.Duration) []any {
-	return namedStatement("claim").args(pgx.NamedArgs{"ids": encodeIDs(ids), "ns": ns, "lease": lease, "recent": RecentSuccess, "tolerance": tolerance})
+	return namedStatement("claim").args(pgx.NamedArgs{"ids": encodeIDs(ids), "ns": ns, "lease": lease,
+		"recent": RecentSuccess, "tolerance": tolerance})
 }
 
 // encodeIDs returns ids in a type that pgx encodes without reflection. pgx encodes []uuid.UUID ten times as slowly.
@@ -247,10 +253,11 @@ func encodeIDs(ids []uuid.UUID) []pgtype.UUID {
 // the stored job cannot be parsed.
 func readClaims(rows pgx.Rows, add func(*Claim, error)) error {
 	var r claimRow
-	_, err := pgx.ForEachRow(rows, []any{&r.ID, &r.N, &r.No, &r.Attempt, &r.StartedAt, &r.LeaseUntil, &r.job, &r.SealedHeaders, &r.Key, &r.kind,
-		&r.CreatedAt, &r.Called, &r.agent.ChainID, &r.agent.Registry, &r.agent.ID, &r.Epoch, &r.Enabled,
-		&r.base, &r.FetchFailures, &r.Replay, &r.policy, &r.own, &r.Protocol, &r.Succeeded, &r.Hints, &r.Bound, &r.Verified,
-		&r.Source.Name, &r.Source.Trust, &r.Corrected, &r.Traceparent, &r.AheadOf, &r.MayCall, &r.waited, &r.unfinished}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&r.ID, &r.N, &r.No, &r.Attempt, &r.StartedAt, &r.LeaseUntil, &r.job,
+		&r.SealedHeaders, &r.Key, &r.kind, &r.CreatedAt, &r.Called, &r.agent.ChainID, &r.agent.Registry, &r.agent.ID,
+		&r.Epoch, &r.Enabled, &r.base, &r.FetchFailures, &r.Replay, &r.policy, &r.own, &r.Protocol, &r.Succeeded,
+		&r.Hints, &r.Bound, &r.Verified, &r.Source.Name, &r.Source.Trust, &r.Corrected, &r.Traceparent, &r.AheadOf,
+		&r.MayCall, &r.waited, &r.unfinished}, func() error {
 		add(r.claim())
 		return nil
 	})

@@ -59,7 +59,8 @@ func (s *Store) OpenCursor(ctx context.Context, key CursorKey, start uint64, end
 	c.CursorKey = key
 	for { // no row if another transaction was just inserting the cursor: the next run reads it
 		err = s.pool.QueryRow(ctx, statement("open_cursor"), key.ChainID, key.Contracts, key.Backfill, start, end).
-			Scan(&c.Start, &c.End, &c.Next, &c.Anchors, &c.Head, &c.Finalized, &c.Settled, &c.Reorgs, &c.moves, &c.Checks)
+			Scan(&c.Start, &c.End, &c.Next, &c.Anchors, &c.Head, &c.Finalized, &c.Settled, &c.Reorgs,
+				&c.moves, &c.Checks)
 		if !errors.Is(err, pgx.ErrNoRows) || ctx.Err() != nil {
 			return c, err
 		}
@@ -74,7 +75,8 @@ func (s *Store) RestartCursor(ctx context.Context, c *Cursor, start uint64) (err
 	defer wrapError(&err, "restart the cursor of chain %d at block %d", c.ChainID, start)
 	err = s.pool.QueryRow(ctx, `UPDATE herald.chain_cursors
 		   SET start_block = $4, next_block = $4, moves = moves + 1, updated_at = now()
-		 WHERE chain_id = $1 AND contracts = $2 AND backfill = '' AND moves = $3 AND next_block = start_block AND blocks = '[]'
+		 WHERE chain_id = $1 AND contracts = $2 AND backfill = '' AND moves = $3 AND next_block = start_block
+		   AND blocks = '[]'
 		RETURNING moves`, c.ChainID, c.Contracts, c.moves, start).Scan(&c.moves)
 	if err == nil {
 		c.Start, c.Next = start, start
@@ -148,7 +150,8 @@ func (s *Store) AdvanceCursors(ctx context.Context, cursors []*Cursor, a Advance
 				done, err = s.acceptRead(ctx, tx, g, rows, a, orphans)
 			}
 			if err == nil && g.end != nil && a.To >= *g.end {
-				_, err = tx.Exec(ctx, `DELETE FROM herald.chain_cursors WHERE chain_id = $1 AND contracts = ANY($2) AND backfill = $3`,
+				_, err = tx.Exec(ctx,
+					`DELETE FROM herald.chain_cursors WHERE chain_id = $1 AND contracts = ANY($2) AND backfill = $3`,
 					g.chainID, g.names, g.backfill)
 			}
 			return err
@@ -161,7 +164,8 @@ func (s *Store) AdvanceCursors(ctx context.Context, cursors []*Cursor, a Advance
 		if rewinds {
 			c.Reorgs++
 		}
-		c.Next, c.Anchors, c.Head, c.Finalized, c.Settled, c.Checks = a.To+1, a.Anchors, a.Head, a.Finalized, a.Settled, a.Checks
+		c.Next, c.Anchors, c.Checks = a.To+1, a.Anchors, a.Checks
+		c.Head, c.Finalized, c.Settled = a.Head, a.Finalized, a.Settled
 		c.moves++
 	}
 	return done, nil
@@ -200,7 +204,8 @@ func emitterOf(j job.Job) string {
 // acquired, in any order. So at most one call at a time, in all processes, runs for a given cursor. LeadChain releases
 // the locks when do returns. If it acquires no lock, it returns false and does not call do. The error is that of do or
 // of Postgres.
-func (s *Store) LeadChain(ctx context.Context, keys []CursorKey, do func(context.Context, []CursorKey) error) (bool, error) {
+func (s *Store) LeadChain(ctx context.Context, keys []CursorKey,
+	do func(context.Context, []CursorKey) error) (bool, error) {
 	locks := make(map[int64]CursorKey, len(keys))
 	for _, key := range keys {
 		sum := sha256.Sum256(fmt.Appendf(nil, "herald:%d:%s:%s", key.ChainID, key.Contracts, key.Backfill))

@@ -67,14 +67,14 @@ func (s *Store) EventsAfter(ctx context.Context, after EventCursor, limit int) (
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "read events")
-	rows, _ := s.pool.Query(ctx, `SELECT extract(epoch FROM e.at)::bigint, e.xid::text::bigint, e.id, e.at, e.delivery_id, e.status,
-			coalesce(e.reason, ''), e.attempts, d.kind, d.chain_id, d.agent_id::text
+	rows, _ := s.pool.Query(ctx, `SELECT extract(epoch FROM e.at)::bigint, e.xid::text::bigint, e.id, e.at,
+			e.delivery_id, e.status, coalesce(e.reason, ''), e.attempts, d.kind, d.chain_id, d.agent_id::text
 		  FROM herald.delivery_events e JOIN herald.history d ON d.id = e.delivery_id
 		 WHERE (e.xid, e.id) > ($1::text::xid8, $2) AND e.xid < pg_snapshot_xmin(pg_current_snapshot())
 		 ORDER BY e.xid, e.id LIMIT $3`, fmt.Sprint(after.Xid), after.ID, min(limit, maxRows))
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (e DeliveryEvent, err error) {
-		err = row.Scan(&e.Cursor.At, &e.Cursor.Xid, &e.Cursor.ID, &e.At, &e.DeliveryID, &e.Status, &e.Reason, &e.Attempts,
-			&e.Kind, &e.ChainID, &e.AgentID)
+		err = row.Scan(&e.Cursor.At, &e.Cursor.Xid, &e.Cursor.ID, &e.At, &e.DeliveryID, &e.Status,
+			&e.Reason, &e.Attempts, &e.Kind, &e.ChainID, &e.AgentID)
 		return e, err
 	})
 }

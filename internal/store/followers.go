@@ -24,15 +24,17 @@ type Follower struct {
 // action. It was one of the next deliveries of the backlog, or waited for the leader or another Follower
 // (behind_earlier). The result is in the order in which the deliveries must be sent: those of one ordering key by
 // index, with no open delivery of that key omitted between them.
-func (s *Store) ClaimFollowers(ctx context.Context, leader *Claim, n int, lease time.Duration) (all []Follower, err error) {
+func (s *Store) ClaimFollowers(ctx context.Context, leader *Claim, n int,
+	lease time.Duration) (all []Follower, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "claim deliveries for the batch of delivery %s", leader.ID)
 	a := leader.Agent()
 	b := &pgx.Batch{}
 	b.Queue(statement("lock_agent"), a.ChainID, a.Registry, a.ID)
-	b.Queue(statement("claim_followers"), namedStatement("claim_followers").args(pgx.NamedArgs{"chain_id": a.ChainID, "registry": a.Registry,
-		"agent_id": a.ID, "leader": leader.ID, "limit": min(n, MaxFollowers), "lease": lease, "recent": RecentSuccess})...).
+	b.Queue(statement("claim_followers"), namedStatement("claim_followers").args(pgx.NamedArgs{
+		"chain_id": a.ChainID, "registry": a.Registry, "agent_id": a.ID, "leader": leader.ID,
+		"limit": min(n, MaxFollowers), "lease": lease, "recent": RecentSuccess})...).
 		Query(func(rows pgx.Rows) error {
 			return readClaims(rows, func(c *Claim, err error) { all = append(all, Follower{c, err}) })
 		})

@@ -129,7 +129,8 @@ func AddHint(list []Hint, h Hint) (_ []Hint, added bool) {
 // job j. sealed has the encrypted headers of j, and same compares other encrypted headers with them (sameHeaders).
 func HasOtherAction(list []Hint, j job.Job, sealed []byte, trust Trust, same func(sealed []byte) bool) bool {
 	return slices.ContainsFunc(list, func(h Hint) bool {
-		return h.Source.Trust == trust && (h.Job.ActionSum() != j.ActionSum() || !sameHeaders(sealed, h.SealedHeaders, same))
+		return h.Source.Trust == trust &&
+			(h.Job.ActionSum() != j.ActionSum() || !sameHeaders(sealed, h.SealedHeaders, same))
 	})
 }
 
@@ -144,7 +145,8 @@ func sameHeaders(a, b []byte, same func(sealed []byte) bool) bool {
 
 // listHints returns the hints of the delivery h, by rank, and how many of them are stored in herald.hints. If none is
 // stored, it returns one hint made of known, h's stored job. It returns no hint if the chain follower made that job.
-func (s *Store) listHints(ctx context.Context, tx pgx.Tx, h holder, known job.Job) (list []Hint, stored int, err error) {
+func (s *Store) listHints(ctx context.Context, tx pgx.Tx, h holder,
+	known job.Job) (list []Hint, stored int, err error) {
 	if list, err = readHints(ctx, tx, h.id); err != nil || len(list) > 0 || h.bound && h.source.Trust == TrustChain {
 		return list, len(list), err
 	}
@@ -225,8 +227,8 @@ func (s *Store) Bind(ctx context.Context, c *Claim, b Binding) (err error) {
 	batch.Queue(statement("bind"), namedStatement("bind").args(pgx.NamedArgs{"delivery_id": c.ID,
 		"claim_no": c.No, "hints": c.Hints, "job": raw, "sealed_headers": b.SealedHeaders, "source": b.Source.Name,
 		"trust": int(b.Source.Trust), "corrected": boundNames(b.Corrected), "chain_id": int64(a.ChainID),
-		"registry": a.Registry, "agent_id": a.ID, "order_key": b.Job.OrderKey(), "order_seq": fmt.Sprint(b.Job.OrderSeq()),
-		"contract": contract, "block": int64(block)})...).
+		"registry": a.Registry, "agent_id": a.ID, "order_key": b.Job.OrderKey(),
+		"order_seq": fmt.Sprint(b.Job.OrderSeq()), "contract": contract, "block": int64(block)})...).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&mayCall) })
 	err = s.pool.SendBatch(ctx, batch).Close()
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -240,7 +242,8 @@ func (s *Store) Bind(ctx context.Context, c *Claim, b Binding) (err error) {
 		return noRows(err, ErrFenced)
 	}
 	if err == nil {
-		c.Job, c.SealedHeaders, c.Source, c.Bound, c.MayCall, c.agent = b.Job, b.SealedHeaders, b.Source, true, mayCall, a
+		c.Job, c.SealedHeaders, c.Source, c.Bound = b.Job, b.SealedHeaders, b.Source, true
+		c.MayCall, c.agent = mayCall, a
 		if b.Corrected != nil {
 			c.Corrected = b.Corrected
 		}

@@ -102,7 +102,8 @@ func (l *leaders) unlock(ctx context.Context, conn *pgxpool.Conn, locks []int64)
 	if l.conn != conn {
 		return
 	}
-	if _, err := conn.Exec(ctx, `SELECT pg_advisory_unlock(lock) FROM unnest($1::bigint[]) AS lock`, locks); err != nil {
+	const unlock = `SELECT pg_advisory_unlock(lock) FROM unnest($1::bigint[]) AS lock`
+	if _, err := conn.Exec(ctx, unlock, locks); err != nil {
 		l.drop(ctx)
 		return
 	}

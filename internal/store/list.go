@@ -21,15 +21,16 @@ import (
 
 // Delivery is a delivery as operators see it. Lists leave Job, Result and History empty; the method Delivery sets them.
 type Delivery struct {
-	ID               uuid.UUID      `json:"id"`
-	Key              string         `json:"key"`
-	Seq              int64          `json:"seq"`
-	Kind             string         `json:"kind"`
-	ChainID          uint64         `json:"chainId"`
-	IdentityRegistry string         `json:"identityRegistry"`
-	AgentID          string         `json:"agentId"`
-	Client           string         `json:"client,omitempty"` // address of the author; of a validation, the validator
-	Value            string         `json:"value,omitempty"`  // rating of a feedback, or response of a validation: "99.77"
+	ID               uuid.UUID `json:"id"`
+	Key              string    `json:"key"`
+	Seq              int64     `json:"seq"`
+	Kind             string    `json:"kind"`
+	ChainID          uint64    `json:"chainId"`
+	IdentityRegistry string    `json:"identityRegistry"`
+	AgentID          string    `json:"agentId"`
+	Client           string    `json:"client,omitempty"` // address of the author; of a validation, the validator
+	// rating of a feedback, or response of a validation: "99.77"
+	Value            string         `json:"value,omitempty"`
 	Tag1             string         `json:"tag1,omitempty"`
 	Tag2             string         `json:"tag2,omitempty"`
 	Status           Status         `json:"status"`
@@ -104,11 +105,10 @@ type Filter struct {
 const deliveryColumns = `id, key, seq, kind, chain_id, identity_registry, agent_id::text,
 	split_part(order_key, '/', 3), coalesce(job ->> 'value', job ->> 'score', job ->> 'response', ''),
 	coalesce(job ->> 'valueDecimals', '0'), coalesce(job ->> 'tag1', job ->> 'tag', ''), coalesce(job ->> 'tag2', ''),
-	status, coalesce(reason, ''),
-	coalesce(error, ''), attempts, dispatch,
-	CASE WHEN next_attempt_at < now() + interval '1 year' THEN next_attempt_at END, coalesce(tool_name, ''), coalesce(endpoint, ''),
-	coalesce(file_verification, ''), coalesce(file_source, ''), file_disagrees, verified, corrected, created_at, updated_at,
-	finished_at, coalesce(traceparent, '')`
+	status, coalesce(reason, ''), coalesce(error, ''), attempts, dispatch,
+	CASE WHEN next_attempt_at < now() + interval '1 year' THEN next_attempt_at END, coalesce(tool_name, ''),
+	coalesce(endpoint, ''), coalesce(file_verification, ''), coalesce(file_source, ''), file_disagrees, verified,
+	corrected, created_at, updated_at, finished_at, coalesce(traceparent, '')`
 
 func scanDelivery(row pgx.CollectableRow) (d Delivery, err error) {
 	err = d.scanRow(row)
@@ -121,8 +121,8 @@ func (d *Delivery) scanRow(row pgx.Row, more ...any) error {
 	columns := []any{&d.ID, &d.Key, &d.Seq, &d.Kind, &d.ChainID, &d.IdentityRegistry, &d.AgentID,
 		&d.Client, &d.Value, &decimals, &d.Tag1, &d.Tag2, &d.Status, &d.Reason,
 		&d.Error, &d.Attempts, &d.Dispatch, &d.NextAttemptAt, &d.ToolName, &d.Endpoint,
-		&d.FileVerification, &d.FileSource, &d.FileDisagrees, &d.Verified, &d.Corrected, &d.CreatedAt, &d.UpdatedAt, &d.FinishedAt,
-		&traceparent}
+		&d.FileVerification, &d.FileSource, &d.FileDisagrees, &d.Verified, &d.Corrected, &d.CreatedAt,
+		&d.UpdatedAt, &d.FinishedAt, &traceparent}
 	err := row.Scan(append(columns, more...)...)
 	value, ok := new(big.Int).SetString(d.Value, 10)
 	if places, err := strconv.ParseUint(decimals, 10, 8); ok && err == nil {
@@ -150,7 +150,8 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) (list []Delivery, err 
 		for _, table := range f.tables() {
 			order, n := "seq", f.narrow()
 			if f.Client != "" && table == endedDeliveries || f.Transaction != "" || few {
-				order = "seq + 0" // so that Postgres uses the index of the condition, and does not search all rows by seq
+				// so that Postgres uses the index of the condition, and does not search all rows by seq
+				order = "seq + 0"
 			}
 			if f.AgentID != "" && f.ChainID != nil && table == openDeliveries {
 				n.addOpenAgent(*f.ChainID, f.AgentID, len(f.Statuses) == 0)
@@ -186,8 +187,9 @@ func (s *Store) boundEnded(ctx context.Context, f Filter) (_ Filter, few bool, e
 		return f, false, nil
 	}
 	var count, first int64
-	err = s.pool.QueryRow(ctx, `SELECT count(*), coalesce(min(seq), 0) FROM (SELECT seq FROM herald.history WHERE undelivered = $1
-		AND undelivered_at >= $2 LIMIT $3) x`, f.Statuses[0], f.EndedSince, maxBounded).Scan(&count, &first)
+	err = s.pool.QueryRow(ctx, `SELECT count(*), coalesce(min(seq), 0) FROM (SELECT seq FROM herald.history
+		WHERE undelivered = $1 AND undelivered_at >= $2 LIMIT $3) x`, f.Statuses[0], f.EndedSince, maxBounded).
+		Scan(&count, &first)
 	if count < maxBounded {
 		f.firstSeq = max(f.firstSeq, first)
 	}
@@ -284,7 +286,8 @@ func (f Filter) narrow() (n narrowing) {
 		n.addCondition("reason =", f.Reason)
 	}
 	if f.Sentence != "" {
-		n.addCondition("left(error, 300) LIKE", sentencePattern.Replace(f.Sentence)) // spares most rows the next, which is costly
+		// spares most rows the next, which is costly
+		n.addCondition("left(error, 300) LIKE", sentencePattern.Replace(f.Sentence))
 		n.addCondition("herald.sentence(error) =", f.Sentence)
 	}
 	if !f.EndedSince.IsZero() {
@@ -312,8 +315,9 @@ var sentencePattern = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`, `#`, 
 // first column is the place. anyPlace says that no other condition names the places.
 func (n *narrowing) addOpenAgent(chainID uint64, agentID string, anyPlace bool) {
 	n.args = append(n.args, chainID, agentID)
-	n.conditions = append(n.conditions, fmt.Sprintf(`agent_id = $%[2]d::text::numeric AND identity_registry = ANY (ARRAY(
-		SELECT identity_registry FROM herald.agents WHERE chain_id = $%[1]d AND agent_id = $%[2]d::text::numeric))`, len(n.args)-1, len(n.args)))
+	n.conditions = append(n.conditions, fmt.Sprintf(`agent_id = $%[2]d::text::numeric
+		AND identity_registry = ANY (ARRAY(SELECT identity_registry FROM herald.agents
+		WHERE chain_id = $%[1]d AND agent_id = $%[2]d::text::numeric))`, len(n.args)-1, len(n.args)))
 	if anyPlace {
 		n.conditions = append(n.conditions, "place IN ('line', 'out', 'waiting', 'task', 'held')")
 	}
@@ -414,7 +418,8 @@ func (s *Store) Count(ctx context.Context, f Filter) (counts map[Status]int64, e
 	for _, f := range f.split() {
 		n := f.narrow()
 		for _, table := range f.tables() {
-			rows, _ := s.pool.Query(ctx, `SELECT status, count(*) FROM `+table+n.whereClause()+` GROUP BY status`, n.args...)
+			rows, _ := s.pool.Query(ctx, `SELECT status, count(*) FROM `+table+n.whereClause()+` GROUP BY status`,
+				n.args...)
 			var status Status
 			var count int64
 			_, err = pgx.ForEachRow(rows, []any{&status, &count}, func() error {
@@ -456,7 +461,8 @@ func (s *Store) DeliveryByKey(ctx context.Context, key string) (d Delivery, err 
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	var id uuid.UUID
-	if err := s.pool.QueryRow(ctx, `SELECT id FROM herald.history WHERE herald.key_hash(key) = herald.key_hash($1)`, key).Scan(&id); err != nil {
+	const find = `SELECT id FROM herald.history WHERE herald.key_hash(key) = herald.key_hash($1)`
+	if err := s.pool.QueryRow(ctx, find, key).Scan(&id); err != nil {
 		return d, fmt.Errorf("look up the row with %s: %w", key, noRows(err, ErrNotFound))
 	}
 	return s.Delivery(ctx, id)

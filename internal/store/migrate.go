@@ -93,7 +93,8 @@ func ensureSchema(ctx context.Context, db *sql.DB) (err error) {
 	for range 2 {
 		var have, unreleased bool
 		err = db.QueryRowContext(ctx, `SELECT to_regnamespace('herald') IS NOT NULL,
-			to_regclass($1) IS NOT NULL AND to_regclass($2) IS NULL`, unreleasedTable, versionTable).Scan(&have, &unreleased)
+			to_regclass($1) IS NOT NULL AND to_regclass($2) IS NULL`, unreleasedTable, versionTable).
+			Scan(&have, &unreleased)
 		if err == nil && unreleased {
 			return errUnreleased
 		}

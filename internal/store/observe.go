@@ -96,7 +96,8 @@ func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (re
 				continue
 			}
 			seen[row.agent] = true
-			n, more, err := s.releaseInBatches(ctx, row.agent, []outcome.Reason{outcome.AgentDisabled}, markNotDisabled(row.agent))
+			n, more, err := s.releaseInBatches(ctx, row.agent, []outcome.Reason{outcome.AgentDisabled},
+				markNotDisabled(row.agent))
 			released, tasks = released+n, append(tasks, more...)
 			if err != nil {
 				return released, tasks, fmt.Errorf("agent %s: %w", row.agent, err)
@@ -133,7 +134,8 @@ func (s *Store) listHeldDisabled(ctx context.Context, after heldRow) ([]heldRow,
 func markNotDisabled(a Agent) func(context.Context, pgx.Tx) error {
 	return func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `UPDATE herald.agents SET state = 'pending', failing_since = NULL, updated_at = now()
-			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND enabled AND state = 'disabled'`, a.ChainID, a.Registry, a.ID)
+			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND enabled AND state = 'disabled'`,
+			a.ChainID, a.Registry, a.ID)
 		return err
 	}
 }

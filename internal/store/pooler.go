@@ -25,8 +25,8 @@ func (s *Store) CheckPooler(ctx context.Context) (err error) {
 		return err
 	}
 	if len(commands) > 0 {
-		return fmt.Errorf("its sessions lack settings: run these statements in Postgres, then RECONNECT in the pooler's "+
-			"console: %s", strings.Join(commands, " "))
+		return fmt.Errorf("its sessions lack settings: run these statements in Postgres, then RECONNECT in the "+
+			"pooler's console: %s", strings.Join(commands, " "))
 	}
 	return s.checkLeader(ctx)
 }
@@ -41,7 +41,8 @@ func (s *Store) listMissing(ctx context.Context) (commands []string, err error) 
 		}
 		defer conn.Release()
 		rows, _ := conn.Query(ctx, `
-			SELECT format('ALTER ROLE %I IN DATABASE %I SET %I = %L;', session_user, current_database(), s.name, n.value)
+			SELECT format('ALTER ROLE %I IN DATABASE %I SET %I = %L;', 
+			              session_user, current_database(), s.name, n.value)
 			  FROM jsonb_each_text($1) n(name, value) JOIN pg_settings s USING (name)
 			 WHERE CASE WHEN s.unit = 'ms' THEN s.setting::bigint NOT BETWEEN 1 AND n.value::bigint
 			            ELSE s.setting <> n.value END
@@ -49,7 +50,8 @@ func (s *Store) listMissing(ctx context.Context) (commands []string, err error) 
 		var answer *pgconn.PgError
 		commands, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		if errors.As(err, &answer) && answer.Code == "42P05" { // the statement exists already
-			err = fmt.Errorf("it keeps no prepared statements: take default_query_exec_mode out of the URL (%w)", answer)
+			err = fmt.Errorf("it keeps no prepared statements: take default_query_exec_mode out of the URL (%w)",
+				answer)
 		}
 		if err != nil {
 			return nil, err
@@ -100,8 +102,8 @@ func (s *Store) checkLeader(ctx context.Context) error {
 		return fmt.Errorf("HERALD_LEADER_DATABASE_URL leads to another database: %s, not %s", before.database,
 			pooled.database)
 	case before.pid == other.pid || before.pid != after.pid:
-		return errors.New("HERALD_LEADER_DATABASE_URL leads through a pooler in transaction mode: set it to the address " +
-			"of Postgres itself")
+		return errors.New("HERALD_LEADER_DATABASE_URL leads through a pooler in transaction mode: set it to the " +
+			"address of Postgres itself")
 	}
 	return nil
 }

@@ -64,8 +64,9 @@ func (s *Store) Due(ctx context.Context, limit int) (tasks []Task, more bool, er
 }
 
 // IgnoreOrder ends the waits of at most limit deliveries that wait for another one of their ordering key although the
-// order is switched off for their agent (Policy.Order, or UseOrder). IgnoreOrder puts the deliveries into their agents' backlogs, and dispatches from these backlogs.
-// Responses (ResponseAppended) are not selected, because they wait for their feedback in any case.
+// order is switched off for their agent (Policy.Order, or UseOrder). IgnoreOrder puts the deliveries into their agents'
+// backlogs, and dispatches from these backlogs. Responses (ResponseAppended) are not selected, because they wait for
+// their feedback in any case.
 func (s *Store) IgnoreOrder(ctx context.Context, limit int) (tasks []Task, err error) {
 	defer wrapError(&err, "dispatch deliveries whose order is switched off")
 	found, err := s.findRows(ctx, statement("switched_off"), s.defaultOrder(), limit)

@@ -234,13 +234,15 @@ func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Reco
 			return fmt.Errorf("lock the agent: %w", err)
 		}
 		var ours, open bool
-		if err := tx.QueryRow(ctx, statement("adopt"), c.ID, c.No, p.Attempt, p.StartedAt).Scan(&ours, &open); err != nil {
+		row := tx.QueryRow(ctx, statement("adopt"), c.ID, c.No, p.Attempt, p.StartedAt)
+		if err := row.Scan(&ours, &open); err != nil {
 			return err
 		}
 		if ours && !open {
 			return ErrStale
 		}
-		// The row of a free attempt is deleted, but only if it is the last one before c's: the others keep their numbers.
+		// The row of a free attempt is deleted, but only if it is the last one before c's: the others keep their
+		// numbers.
 		o.Free = o.Free && p.Attempt == c.Attempt-1
 		b := &pgx.Batch{}
 		q := recordRequest{claim: c, outcome: o, attempt: p.Attempt, startedAt: p.StartedAt, tookMs: &took}
@@ -374,8 +376,8 @@ func readRows(res pgx.BatchResults, request func(nr int) recordRequest, add func
 		if next != nil {
 			rec.NextAttemptAt = *next
 			if q.outcome.Task {
-				rec.Task = &Task{ID: q.claim.ID, N: n, Kind: cmp.Or(q.claim.kind, string(q.claim.Job.Kind)), Attempts: max(q.attempt, 1),
-					Bulk: bulk, At: *next}
+				rec.Task = &Task{ID: q.claim.ID, N: n, Kind: cmp.Or(q.claim.kind, string(q.claim.Job.Kind)),
+					Attempts: max(q.attempt, 1), Bulk: bulk, At: *next}
 			}
 		}
 		add(nr, rec)
@@ -413,7 +415,8 @@ func readRecorded(res pgx.BatchResults, q recordRequest) (rec Recorded, err erro
 	if _, err := res.Exec(); err != nil {
 		return rec, fmt.Errorf("lock the delivery: %w", err)
 	}
-	if err := readRows(res, func(int) recordRequest { return q }, func(_ int, r Recorded) { rec, fenced = r, false }); err != nil {
+	accept := func(_ int, r Recorded) { rec, fenced = r, false }
+	if err := readRows(res, func(int) recordRequest { return q }, accept); err != nil {
 		return rec, err
 	}
 	if q.outcome.Status == Delivered {
@@ -435,7 +438,8 @@ func readRecorded(res pgx.BatchResults, q recordRequest) (rec Recorded, err erro
 	}
 	if !q.outcome.SkipDispatch {
 		rows, _ := res.Query()
-		if _, err = readDispatched(rows, func(t Task, _ Agent) error { rec.Next = append(rec.Next, t); return nil }); err != nil {
+		_, err = readDispatched(rows, func(t Task, _ Agent) error { rec.Next = append(rec.Next, t); return nil })
+		if err != nil {
 			return rec, fmt.Errorf("dispatch the next: %w", err)
 		}
 	}
@@ -479,7 +483,8 @@ func (c *recordColumns) appendRequest(q recordRequest) {
 
 	c.statuses, c.delays = append(c.statuses, string(o.Status)), append(c.delays, o.Delay)
 	c.tasks, c.anews, c.frees = append(c.tasks, o.Task), append(c.anews, o.Anew), append(c.frees, o.Free)
-	c.called, c.fetchFailed, c.moved = append(c.called, o.Called), append(c.fetchFailed, o.FetchFailed), append(c.moved, o.Moved)
+	c.called, c.fetchFailed = append(c.called, o.Called), append(c.fetchFailed, o.FetchFailed)
+	c.moved = append(c.moved, o.Moved)
 	c.rechecks, c.reroutes = append(c.rechecks, o.needsRecheck()), append(c.reroutes, o.Rerouted || o.NoTurn)
 	c.agentOKs, c.ofJobs = append(c.agentOKs, o.AgentOK), append(c.ofJobs, o.EndpointOfJob)
 	c.stages = append(c.stages, storable.Text(o.Stage, maxNameBytes))
@@ -515,19 +520,22 @@ func (c *recordColumns) queue(b *pgx.Batch, alone bool) {
 
 // queueDispatch queues dispatch.sql for the agents of the recorded claims.
 func (c *recordColumns) queueDispatch(b *pgx.Batch) {
-	b.Queue(statement("dispatch"), namedStatement("dispatch").args(dispatchArgs(c.chains, c.registries, c.agents, c.ids, c.claimNos))...)
+	b.Queue(statement("dispatch"),
+		namedStatement("dispatch").args(dispatchArgs(c.chains, c.registries, c.agents, c.ids, c.claimNos))...)
 }
 
 func (c *recordColumns) args(alone bool) pgx.NamedArgs {
 	return pgx.NamedArgs{"alone": alone,
-		"ids": encodeIDs(c.ids), "claim_nos": c.claimNos, "started_ats": c.startedAts, "numbers": c.numbers, "durations": c.durations,
-		"statuses": c.statuses, "reasons": c.reasons, "delays": c.delays, "tasks": c.tasks, "anews": c.anews, "frees": c.frees,
-		"called": c.called, "fetch_failed": c.fetchFailed, "moved": c.moved, "epochs": c.epochs, "endpoints_of_jobs": c.ofJobs,
-		"rechecks": c.rechecks, "reroutes": c.reroutes, "hints": c.hints,
-		"stages": c.stages, "errors": c.errors, "tool_names": c.toolNames, "endpoints": c.endpoints,
-		"protocols": c.protocols, "step_us": c.stepTimes, "file_verifications": c.verifications, "file_sources": c.sources,
-		"file_disagrees": c.disagrees, "arguments": c.arguments, "responses": c.responses, "results": c.results,
-		"agent_oks": c.agentOKs, "agent_errors": c.agentErrors, "latencies": c.latencies, "server_infos": c.serverInfos, "tools": c.tools, "registrations": c.registrations}
+		"ids": encodeIDs(c.ids), "claim_nos": c.claimNos, "started_ats": c.startedAts, "numbers": c.numbers,
+		"durations": c.durations, "statuses": c.statuses, "reasons": c.reasons, "delays": c.delays,
+		"tasks": c.tasks, "anews": c.anews, "frees": c.frees, "called": c.called, "fetch_failed": c.fetchFailed,
+		"moved": c.moved, "epochs": c.epochs, "endpoints_of_jobs": c.ofJobs, "rechecks": c.rechecks,
+		"reroutes": c.reroutes, "hints": c.hints, "stages": c.stages, "errors": c.errors, "tool_names": c.toolNames,
+		"endpoints": c.endpoints, "protocols": c.protocols, "step_us": c.stepTimes,
+		"file_verifications": c.verifications, "file_sources": c.sources, "file_disagrees": c.disagrees,
+		"arguments": c.arguments, "responses": c.responses, "results": c.results, "agent_oks": c.agentOKs,
+		"agent_errors": c.agentErrors, "latencies": c.latencies, "server_infos": c.serverInfos, "tools": c.tools,
+		"registrations": c.registrations}
 }
 
 // formatStepTimes returns the times as the text of a Postgres integer[], or nil for nil. record.sql gets the arrays of

@@ -26,8 +26,9 @@ func (r *Registration) encode() []byte {
 	if r == nil {
 		return nil
 	}
-	out := Registration{Name: storable.Text(r.Name, maxNameBytes), Document: storable.Text(r.Document, maxDocumentBytes),
-		Source: r.Source, From: storable.Text(r.From, maxNameBytes), Binding: r.Binding}
+	out := Registration{Name: storable.Text(r.Name, maxNameBytes),
+		Document: storable.Text(r.Document, maxDocumentBytes), Source: r.Source,
+		From: storable.Text(r.From, maxNameBytes), Binding: r.Binding}
 	encoded, _ := json.Marshal(out) // strings cannot fail
 	return encoded
 }
@@ -56,7 +57,8 @@ func (s *Store) AgentNames(ctx context.Context, list []Agent) (names map[Agent]s
 		chains, registries, ids = append(chains, int64(a.ChainID)), append(registries, a.Registry), append(ids, a.ID)
 	}
 	rows, _ := s.pool.Query(ctx, `SELECT chain_id, identity_registry, agent_id::text, `+agentName+` FROM herald.agents
-		 WHERE (chain_id, identity_registry, agent_id) IN (SELECT * FROM unnest($1::bigint[], $2::text[], $3::numeric[]))
+		 WHERE (chain_id, identity_registry, agent_id) IN (
+			SELECT * FROM unnest($1::bigint[], $2::text[], $3::numeric[]))
 		   AND `+agentName+` IS NOT NULL`, chains, registries, ids)
 	names = map[Agent]string{}
 	var a Agent

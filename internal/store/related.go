@@ -37,16 +37,21 @@ func (s *Store) Related(ctx context.Context, id uuid.UUID, key, blockHash string
 	feedback := FeedbackKey(key)
 	keys := []string{feedback + "#NewFeedback", feedback + "#FeedbackRevoked", feedback + "#Retraction@" + blockHash}
 	const client = `split_part(coalesce(order_key, key), '/', 3)` // uses the index history_client
-	rows, _ := s.pool.Query(ctx, fmt.Sprintf(`WITH me AS MATERIALIZED (SELECT seq, %[1]s AS client FROM herald.history WHERE id = $1 AND %[1]s <> '')
+	rows, _ := s.pool.Query(ctx, fmt.Sprintf(`WITH me AS MATERIALIZED (SELECT seq, %[1]s AS client FROM herald.history
+		WHERE id = $1 AND %[1]s <> '')
 		SELECT `+deliveryColumns+` FROM herald.deliveries WHERE id <> $1 AND id = ANY(ARRAY(
-			SELECT id FROM herald.history WHERE $3 <> '' AND herald.key_hash(key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($2::text[]) k))
+			SELECT id FROM herald.history WHERE $3 <> '' AND herald.key_hash(key) = ANY(ARRAY(
+				SELECT herald.key_hash(k) FROM unnest($2::text[]) k))
 			UNION ALL
-			SELECT id FROM (SELECT id, key FROM herald.history WHERE %[1]s = (SELECT client FROM me) AND (seq + 0) > (SELECT seq FROM me)
+			SELECT id FROM (SELECT id, key FROM herald.history
+				WHERE %[1]s = (SELECT client FROM me) AND (seq + 0) > (SELECT seq FROM me)
 				ORDER BY (seq + 0) LIMIT %[3]d) x WHERE $3 <> '' AND starts_with(key, $3 || '/')
 			UNION ALL
-			(SELECT id FROM herald.history WHERE %[1]s = (SELECT client FROM me) AND (seq + 0) > (SELECT seq FROM me) ORDER BY (seq + 0) LIMIT %[2]d)
+			(SELECT id FROM herald.history WHERE %[1]s = (SELECT client FROM me) AND (seq + 0) > (SELECT seq FROM me)
+				ORDER BY (seq + 0) LIMIT %[2]d)
 			UNION ALL
-			(SELECT id FROM herald.history WHERE %[1]s = (SELECT client FROM me) AND (seq + 0) < (SELECT seq FROM me) ORDER BY (seq + 0) DESC LIMIT %[2]d)))
+			(SELECT id FROM herald.history WHERE %[1]s = (SELECT client FROM me) AND (seq + 0) < (SELECT seq FROM me)
+				ORDER BY (seq + 0) DESC LIMIT %[2]d)))
 		 ORDER BY seq DESC LIMIT 50`, client, maxNeighbours, maxSearched), id, keys, feedback)
 	return pgx.CollectRows(rows, scanDelivery)
 }

@@ -53,7 +53,8 @@ func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []outcome.Rea
 		if len(reasons) == 0 {
 			return nil
 		}
-		rows, _ := tx.Query(ctx, statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, anyEpoch, nil, nil)
+		rows, _ := tx.Query(ctx, statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons,
+			anyEpoch, nil, nil)
 		var err error
 		ended, err = pgx.CollectRows(rows, scanEnded)
 		return err

@@ -47,7 +47,8 @@ func (s *Store) LeaseRenewal(ctx context.Context, t Token, seen []byte, lease ti
 	var access Access
 	b.Queue(`SELECT `+tokenColumns+`, x.ciphertext, x.expires_at FROM herald.agent_mcp_tokens t
 		LEFT JOIN herald.agent_mcp_access x USING (chain_id, identity_registry, agent_id, origin)
-		WHERE t.chain_id = $1 AND t.identity_registry = $2 AND t.agent_id = $3 AND t.origin = $4`, t.ChainID, t.Registry, t.ID, t.Origin).
+		WHERE t.chain_id = $1 AND t.identity_registry = $2 AND t.agent_id = $3 AND t.origin = $4`,
+		t.ChainID, t.Registry, t.ID, t.Origin).
 		QueryRow(func(row pgx.Row) error {
 			return row.Scan(append(r.Token.scanColumns(), &access.Ciphertext, &access.ExpiresAt)...)
 		})
@@ -107,7 +108,8 @@ func (s *Store) YieldRenewal(ctx context.Context, r Renewal) (err error) {
 	t := r.Token
 	defer wrapError(&err, "give up renewing the access token of agent %s for %s", t.Agent, t.Origin)
 	_, err = s.pool.Exec(ctx, `UPDATE herald.agent_mcp_access SET renewing_until = NULL
-		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 AND renew_no = $5 AND EXISTS (SELECT FROM herald.agent_mcp_tokens
+		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 AND renew_no = $5
+		AND EXISTS (SELECT FROM herald.agent_mcp_tokens
 			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 AND updated_at = $6)`,
 		t.ChainID, t.Registry, t.ID, t.Origin, r.No, t.UpdatedAt)
 	return err
@@ -116,7 +118,8 @@ func (s *Store) YieldRenewal(ctx context.Context, r Renewal) (err error) {
 // setAccess deletes the access token that was issued for the previous credential, and stores t.Access, which may be
 // nil.
 func setAccess(ctx context.Context, tx pgx.Tx, t Token) error {
-	_, err := tx.Exec(ctx, `DELETE FROM herald.agent_mcp_access WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4`,
+	_, err := tx.Exec(ctx, `DELETE FROM herald.agent_mcp_access
+		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4`,
 		t.ChainID, t.Registry, t.ID, t.Origin)
 	if err != nil || t.Access == nil {
 		return err
@@ -125,8 +128,9 @@ func setAccess(ctx context.Context, tx pgx.Tx, t Token) error {
 	if !ok || !t.OAuth() {
 		return errors.New("an access token is stored as a ciphertext, with an OAuth credential")
 	}
-	_, err = tx.Exec(ctx, `INSERT INTO herald.agent_mcp_access (chain_id, identity_registry, agent_id, origin, ciphertext, key_id, expires_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7)`, t.ChainID, t.Registry, t.ID, t.Origin, t.Access.Ciphertext, int64(key), t.Access.ExpiresAt)
+	_, err = tx.Exec(ctx, `INSERT INTO herald.agent_mcp_access (chain_id, identity_registry, agent_id, origin,
+			ciphertext, key_id, expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
+		t.ChainID, t.Registry, t.ID, t.Origin, t.Access.Ciphertext, int64(key), t.Access.ExpiresAt)
 	return err
 }
 
@@ -135,7 +139,8 @@ func setAccess(ctx context.Context, tx pgx.Tx, t Token) error {
 func (s *Store) AccessAfter(ctx context.Context, last *Token) (list []Token, err error) {
 	defer wrapError(&err, "list access tokens")
 	return s.listTokens(ctx, `SELECT `+tokenColumns+`, x.ciphertext, x.expires_at FROM herald.agent_mcp_tokens t
-		JOIN herald.agent_mcp_access x USING (chain_id, identity_registry, agent_id, origin) WHERE x.ciphertext IS NOT NULL`, last,
+		JOIN herald.agent_mcp_access x USING (chain_id, identity_registry, agent_id, origin)
+		WHERE x.ciphertext IS NOT NULL`, last,
 		func(row pgx.CollectableRow) (t Token, err error) {
 			t.Access = &Access{}
 			return t, row.Scan(append(t.scanColumns(), &t.Access.Ciphertext, &t.Access.ExpiresAt)...)

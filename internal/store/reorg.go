@@ -110,8 +110,8 @@ func (s *Store) rememberEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in
 }
 
 // endOrphans ends the deliveries among ids whose events are still orphaned:
-//   - It cancels (reorg) those that are queued, waiting, held, filtered, or rejected because their event was not found. The
-//     events of running deliveries stay orphaned until these end.
+//   - It cancels (reorg) those that are queued, waiting, held, filtered, or rejected because their event was not found.
+//     The events of running deliveries stay orphaned until these end.
 //   - It appends the cancelled deliveries, and those that had ended before, to done.Vanished.
 //   - It retracts each feedback among these whose agent was or may have been called.
 //   - It dispatches from the backlogs of agents, which tx has locked. It returns all new tasks.
@@ -164,13 +164,15 @@ type retraction struct {
 
 // listRetractions returns the existing retractions of a feedback, by key. known is the feedback's job. keys are the
 // maxRetractions keys that its retractions can have, in the order in which retract uses them.
-func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx, known job.Job) (there map[string]retraction, keys []string, _ error) {
+func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx,
+	known job.Job) (there map[string]retraction, keys []string, _ error) {
 	base := known.Retraction(uuid.Nil).Key()
 	keys = append(keys, base)
 	for n := 2; n <= maxRetractions; n++ {
 		keys = append(keys, fmt.Sprintf("%s.%d", base, n))
 	}
-	rows, _ := tx.Query(ctx, `SELECT id, key, coalesce(reason, ''), coalesce((job ->> 'retracts')::uuid, $2) FROM herald.history
+	rows, _ := tx.Query(ctx, `SELECT id, key, coalesce(reason, ''), coalesce((job ->> 'retracts')::uuid, $2)
+		FROM herald.history
 		WHERE herald.key_hash(key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))`, keys, uuid.Nil)
 	there = make(map[string]retraction)
 	var r retraction
@@ -191,7 +193,8 @@ func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx, known job.Job) (
 // After the reorg, another feedback may have the index of the removed one. The retraction delays it, as an earlier
 // feedback would. The delay ends when the retraction has ended, and at the latest 60 s after its first attempt
 // (delays_until).
-func (s *Store) retract(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.Job, byAgent map[Agent][]Task) (uuid.UUID, error) {
+func (s *Store) retract(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.Job,
+	byAgent map[Agent][]Task) (uuid.UUID, error) {
 	there, keys, err := s.listRetractions(ctx, tx, known)
 	if err != nil {
 		return uuid.Nil, err
@@ -268,8 +271,8 @@ func (s *Store) markGone(ctx context.Context, tx pgx.Tx, in []arrival, holders m
 // arrival's job, and known is h's stored job.
 //
 // If both jobs name the same event (Job.SameEvent), h gets the event's present position. If h ended because its event
-// was missing (mayReopen), h is also queued again. So is a filtered h, if the default policy does not skip the event at its
-// new position. If the chain follower had found the event gone, acceptReturned decides instead.
+// was missing (mayReopen), h is also queued again. So is a filtered h, if the default policy does not skip the event at
+// its new position. If the chain follower had found the event gone, acceptReturned decides instead.
 //
 // If they name different events, the first case that applies decides:
 //   - h is bound and its agent was or may have been called: the new event gets a new delivery with the key
@@ -383,7 +386,8 @@ func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	case h.mayReopen():
 		return s.reopenDelivery(ctx, tx, a, h)
 	}
-	return s.moveEvent(ctx, tx, a, h, brought, known, Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status})
+	return s.moveEvent(ctx, tx, a, h, brought, known,
+		Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status})
 }
 
 // recordGone records the outcome of q and calls endGone, in one transaction. The event of the delivery is gone from the

@@ -15,8 +15,8 @@ const maxMove = 500
 
 // Replay queues at most maxMove (500) deliveries again, at an operator's request. A final or held delivery gets a new
 // budget; the numbers of its attempts continue. A waiting one stops waiting and keeps its budget. A delivered or
-// filtered one is replayed only with force. Replay returns the number of replayed deliveries, the reason for each of the others as a
-// sentence (left), and the tasks that the caller puts into Redis or removes there.
+// filtered one is replayed only with force. Replay returns the number of replayed deliveries, the reason for each of
+// the others as a sentence (left), and the tasks that the caller puts into Redis or removes there.
 func (s *Store) Replay(ctx context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
 	defer wrapError(&err, "replay %d deliveries", len(ids))

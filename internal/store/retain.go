@@ -89,7 +89,8 @@ func (s *Store) dropWeek(ctx context.Context, week string) (dropped bool, err er
 	var open bool
 	// Look up attempts by the ids of open deliveries, of which there are fewer than attempts in a week.
 	err = s.pool.QueryRow(ctx, `WITH open AS MATERIALIZED (SELECT id FROM herald.work WHERE attempts > 0)
-		SELECT EXISTS (SELECT FROM open CROSS JOIN LATERAL (SELECT FROM `+table+` WHERE delivery_id = open.id LIMIT 1) a)`).Scan(&open)
+		SELECT EXISTS (SELECT FROM open CROSS JOIN LATERAL (
+			SELECT FROM `+table+` WHERE delivery_id = open.id LIMIT 1) a)`).Scan(&open)
 	if err != nil || open {
 		return false, err
 	}

@@ -78,7 +78,8 @@ func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks [
 					return err
 				}
 			}
-			_, err := tx.Exec(ctx, `UPDATE herald.hints SET review_at = NULL, refuted = true WHERE delivery_id = $1`, l.ID)
+			_, err := tx.Exec(ctx, `UPDATE herald.hints SET review_at = NULL, refuted = true WHERE delivery_id = $1`,
+				l.ID)
 			if err != nil {
 				return fmt.Errorf("note refuted hints: %w", err)
 			}

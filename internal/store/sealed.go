@@ -33,15 +33,18 @@ func (s *Store) SealedAfter(ctx context.Context,
 	defer cancel()
 	defer wrapError(&err, "look for sealed headers")
 	rows, _ := s.pool.Query(ctx, `WITH page AS MATERIALIZED (
-			SELECT id, chain_id, identity_registry, agent_id, job, secret_headers FROM herald.history WHERE id > $1 ORDER BY id LIMIT $2
+			SELECT id, chain_id, identity_registry, agent_id, job, secret_headers
+			  FROM herald.history WHERE id > $1 ORDER BY id LIMIT $2
 		), sealed AS (
 			SELECT true AS own, id, chain_id, identity_registry, agent_id, job, secret_headers FROM page
 			UNION ALL
-			SELECT false, p.id, p.chain_id, lower(h.job ->> 'identityRegistry'), (h.job ->> 'agentId')::numeric, h.job, h.secret_headers
+			SELECT false, p.id, p.chain_id, lower(h.job ->> 'identityRegistry'), (h.job ->> 'agentId')::numeric, h.job,
+			       h.secret_headers
 			  FROM page p JOIN herald.hints h ON h.delivery_id = p.id WHERE h.secret_headers IS NOT NULL
 		)
 		SELECT own, id, chain_id, identity_registry, agent_id::text,
-		       CASE WHEN secret_headers IS NOT NULL THEN coalesce(job #>> '{action,endpoint,url}', '') ELSE '' END, secret_headers
+		       CASE WHEN secret_headers IS NOT NULL THEN coalesce(job #>> '{action,endpoint,url}', '') ELSE '' END,
+		       secret_headers
 		  FROM sealed ORDER BY id`, after, sealedPage)
 	seen := 0
 	var r Sealed
@@ -72,10 +75,12 @@ func (s *Store) Reseal(ctx context.Context, old Sealed, ciphertext []byte) (chan
 	defer cancel()
 	defer wrapError(&err, "replace the sealed headers of delivery %s", old.ID)
 	err = s.pool.QueryRow(ctx, `WITH own AS (
-			UPDATE herald.history SET secret_headers = $3, updated_at = now() WHERE id = $1 AND secret_headers = $2 RETURNING 1
+			UPDATE herald.history SET secret_headers = $3, updated_at = now() WHERE id = $1 AND secret_headers = $2
+			RETURNING 1
 		), hint AS (
 			UPDATE herald.hints SET secret_headers = $3 WHERE delivery_id = $1 AND secret_headers = $2 RETURNING 1
 		)
-		SELECT EXISTS (SELECT FROM own) OR EXISTS (SELECT FROM hint)`, old.ID, old.Ciphertext, ciphertext).Scan(&changed)
+		SELECT EXISTS (SELECT FROM own) OR EXISTS (SELECT FROM hint)`, old.ID, old.Ciphertext, ciphertext).
+		Scan(&changed)
 	return changed, err
 }

@@ -43,7 +43,8 @@ func (s *Store) AddFirstSigningKey(ctx context.Context, k SigningKey) (added boo
 			return err
 		}
 		done, err := tx.Exec(ctx, `INSERT INTO herald.signing_keys (id, ciphertext, activates_at)
-			SELECT $1, $2, now() WHERE NOT EXISTS (SELECT FROM herald.signing_keys WHERE retires_at IS NULL)`, k.ID, k.Ciphertext)
+			SELECT $1, $2, now() WHERE NOT EXISTS (SELECT FROM herald.signing_keys WHERE retires_at IS NULL)`,
+			k.ID, k.Ciphertext)
 		added = done.RowsAffected() > 0
 		return err
 	})
@@ -53,7 +54,8 @@ func (s *Store) AddFirstSigningKey(ctx context.Context, k SigningKey) (added boo
 // RotateSigningKey stores ID and Ciphertext of k as a new key. The key is published at once, and workers begin to sign
 // with it when the delay is over. After that, the other keys stay published for the duration keep at most. Keys that
 // are no longer published are deleted.
-func (s *Store) RotateSigningKey(ctx context.Context, k SigningKey, delay, keep time.Duration) (stored SigningKey, err error) {
+func (s *Store) RotateSigningKey(ctx context.Context, k SigningKey,
+	delay, keep time.Duration) (stored SigningKey, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "store signing key %s", k.ID)
@@ -65,12 +67,13 @@ func (s *Store) RotateSigningKey(ctx context.Context, k SigningKey, delay, keep 
 			return err
 		}
 		// The SQL function least ignores a null retires_at: a key without an end of publication now gets one.
-		const retire = `UPDATE herald.signing_keys SET retires_at = least(retires_at, now() + $1::interval + $2::interval)`
+		const retire = `UPDATE herald.signing_keys
+			SET retires_at = least(retires_at, now() + $1::interval + $2::interval)`
 		if _, err := tx.Exec(ctx, retire, delay, keep); err != nil {
 			return err
 		}
-		rows, _ := tx.Query(ctx, `INSERT INTO herald.signing_keys (id, ciphertext, activates_at) VALUES ($1, $2, now() + $3::interval)
-			RETURNING `+signingKeyColumns, k.ID, k.Ciphertext, delay)
+		rows, _ := tx.Query(ctx, `INSERT INTO herald.signing_keys (id, ciphertext, activates_at)
+			VALUES ($1, $2, now() + $3::interval) RETURNING `+signingKeyColumns, k.ID, k.Ciphertext, delay)
 		stored, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[SigningKey])
 		return err
 	})

@@ -85,8 +85,8 @@ type Config struct {
 	ConnectTimeout time.Duration
 
 	// StrictOrder keeps the order of the deliveries of each ordering key (docs/design/delivery.md): one of them is
-	// called at a time, the one with the lowest index first. The policy of an agent (Policy.Order) and the default policy
-	// (UseOrder) override it. All workers of a database need the same value.
+	// called at a time, the one with the lowest index first. The policy of an agent (Policy.Order) and the default
+	// policy (UseOrder) override it. All workers of a database need the same value.
 	StrictOrder bool
 
 	// StatementTimeout is set on every session, so that a statement whose client is lost cannot keep its locks. A call
@@ -170,7 +170,8 @@ func openPool(cfg Config, adjust func(*pgxpool.Config)) (*Store, error) {
 	}
 	pc.ConnConfig.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, defaultConnectTimeout)
 	statement := cmp.Or(cfg.StatementTimeout, 30*time.Second)
-	s := &Store{timeout: statement + pc.ConnConfig.ConnectTimeout, closeWithin: cfg.CloseWithin, strict: cfg.StrictOrder}
+	s := &Store{timeout: statement + pc.ConnConfig.ConnectTimeout, closeWithin: cfg.CloseWithin,
+		strict: cfg.StrictOrder}
 	params := pc.ConnConfig.RuntimeParams
 	params["timezone"] = "UTC"
 	if params["application_name"] == "" {
@@ -195,7 +196,8 @@ func openPool(cfg Config, adjust func(*pgxpool.Config)) (*Store, error) {
 	case cfg.Locks != nil:
 		s.leaders = cfg.Locks.leaders
 	case s.needed != nil:
-		direct := Config{URL: cfg.LeaderURL, MaxConns: 2, ConnectTimeout: cfg.ConnectTimeout, CloseWithin: cfg.CloseWithin}
+		direct := Config{URL: cfg.LeaderURL, MaxConns: 2, ConnectTimeout: cfg.ConnectTimeout,
+			CloseWithin: cfg.CloseWithin}
 		if s.direct, err = Open(direct); err != nil {
 			s.pool.Close()
 			return nil, err

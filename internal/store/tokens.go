@@ -77,7 +77,8 @@ func (t Token) AccessBinding() secret.Binding {
 }
 
 // tokenColumns are the columns of a Token without Access, for a query FROM herald.agent_mcp_tokens t.
-const tokenColumns = `t.chain_id, t.identity_registry, t.agent_id::text, t.origin, t.scheme, coalesce(t.header, ''), coalesce(t.issuer, ''), t.ciphertext,
+const tokenColumns = `t.chain_id, t.identity_registry, t.agent_id::text, t.origin, t.scheme, coalesce(t.header, ''),
+	coalesce(t.issuer, ''), t.ciphertext,
 	coalesce(t.path, ''), t.created_at, t.updated_at, t.expires_at`
 
 func (t *Token) scanColumns() []any {
@@ -125,7 +126,8 @@ func (s *Store) RemoveToken(ctx context.Context, a Agent,
 	origin netguard.CredentialOrigin) (released int, tasks []Task, err error) {
 	defer wrapError(&err, "remove the token of agent %s for %s", a, origin)
 	return s.changeTokens(ctx, a, func(ctx context.Context, tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, `DELETE FROM herald.agent_mcp_tokens WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4`,
+		tag, err := tx.Exec(ctx, `DELETE FROM herald.agent_mcp_tokens
+			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4`,
 			a.ChainID, a.Registry, a.ID, origin)
 		if err == nil && tag.RowsAffected() == 0 {
 			err = ErrNotFound
@@ -151,7 +153,8 @@ func (s *Store) PinTokenPath(ctx context.Context, t Token, path string) (pinned 
 // transactions release the rest (releaseInBatches). The results are those of SetToken.
 func (s *Store) changeTokens(ctx context.Context, a Agent,
 	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
-	return s.releaseInBatches(ctx, a, []outcome.Reason{outcome.AuthRequired}, func(ctx context.Context, tx pgx.Tx) error {
+	reasons := []outcome.Reason{outcome.AuthRequired}
+	return s.releaseInBatches(ctx, a, reasons, func(ctx context.Context, tx pgx.Tx) error {
 		if err := change(ctx, tx); err != nil {
 			return err
 		}
@@ -174,13 +177,15 @@ func (s *Store) AgentTokens(ctx context.Context, a Agent) (tokens []Token, held 
 	defer wrapError(&err, "look for tokens of agent %s", a)
 	b := &pgx.Batch{}
 	b.Queue(`SELECT `+tokenColumns+` FROM herald.agent_mcp_tokens t
-		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 ORDER BY origin LIMIT $4`, a.ChainID, a.Registry, a.ID, maxTokens).
+		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 ORDER BY origin LIMIT $4`,
+		a.ChainID, a.Registry, a.ID, maxTokens).
 		Query(func(rows pgx.Rows) error {
 			tokens, err = pgx.CollectRows(rows, scanToken)
 			return err
 		})
 	b.Queue(`SELECT EXISTS (SELECT FROM herald.work
-		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'held' AND reason = $4)`, a.ChainID, a.Registry, a.ID, outcome.AuthRequired).
+		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'held' AND reason = $4)`,
+		a.ChainID, a.Registry, a.ID, outcome.AuthRequired).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
 	err = s.pool.SendBatch(ctx, b).Close()
 	return tokens, held, err
@@ -242,7 +247,8 @@ func (s *Store) SealingKeys(ctx context.Context) (uses map[uint32]int, err error
 	defer cancel()
 	defer wrapError(&err, "count the secrets that each key sealed")
 	rows, _ := s.pool.Query(ctx, `SELECT key_id, count(*) FROM (SELECT key_id FROM herald.agent_mcp_tokens
-		UNION ALL SELECT key_id FROM herald.agent_mcp_access WHERE ciphertext IS NOT NULL) x WHERE key_id IS NOT NULL GROUP BY key_id`)
+		UNION ALL SELECT key_id FROM herald.agent_mcp_access WHERE ciphertext IS NOT NULL) x WHERE key_id IS NOT NULL
+		GROUP BY key_id`)
 	uses = map[uint32]int{}
 	var id int64
 	var n int
@@ -266,7 +272,9 @@ func (s *Store) TokensExpiring(ctx context.Context, within time.Duration) (e Exp
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "count the tokens that expire")
-	err = s.pool.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE expires_at > now() AND expires_at <= now() + $1::interval),
-		count(*) FILTER (WHERE expires_at <= now()) FROM herald.agent_mcp_tokens`, within).Scan(&e.Stored, &e.Soon, &e.Expired)
+	err = s.pool.QueryRow(ctx, `SELECT count(*),
+		count(*) FILTER (WHERE expires_at > now() AND expires_at <= now() + $1::interval),
+		count(*) FILTER (WHERE expires_at <= now()) FROM herald.agent_mcp_tokens`, within).
+		Scan(&e.Stored, &e.Soon, &e.Expired)
 	return e, err
 }

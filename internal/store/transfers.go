@@ -40,9 +40,9 @@ func queueAgentChange(b *pgx.Batch, a arrival) {
 	case c.To != (common.Address{}) && a.Job.LogIndex != nil:
 		note := namedStatement("note_transfer")
 		b.Queue(note.text, note.args(pgx.NamedArgs{"chain_id": a.agent.ChainID, "registry": a.agent.Registry,
-			"agent_id": a.agent.ID, "transaction_hash": a.Job.TransactionHash.Hex(), "log_index": int64(*a.Job.LogIndex),
-			"block_number": a.Job.BlockNumber, "from": strings.ToLower(c.From.Hex()), "to": strings.ToLower(c.To.Hex()),
-			"at": a.Job.Timestamp})...)
+			"agent_id": a.agent.ID, "transaction_hash": a.Job.TransactionHash.Hex(),
+			"log_index": int64(*a.Job.LogIndex), "block_number": a.Job.BlockNumber, "at": a.Job.Timestamp,
+			"from": strings.ToLower(c.From.Hex()), "to": strings.ToLower(c.To.Hex())})...)
 	}
 	b.Queue(statement("raise_epoch"), a.agent.ChainID, a.agent.Registry, a.agent.ID)
 }
@@ -55,8 +55,8 @@ func (s *Store) Transfers(ctx context.Context, a Agent) (list []Transfer, err er
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "list the transfers of agent %s", a)
-	rows, _ := s.pool.Query(ctx, `SELECT from_address, to_address, at, block_number, transaction_hash FROM herald.agent_transfers
-		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 ORDER BY block_number DESC, log_index DESC LIMIT `+
-		fmt.Sprint(maxTransfers), a.ChainID, a.Registry, a.ID)
+	rows, _ := s.pool.Query(ctx, `SELECT from_address, to_address, at, block_number, transaction_hash
+		FROM herald.agent_transfers WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3
+		ORDER BY block_number DESC, log_index DESC LIMIT `+fmt.Sprint(maxTransfers), a.ChainID, a.Registry, a.ID)
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Transfer])
 }

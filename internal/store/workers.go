@@ -42,8 +42,9 @@ func (s *Store) ReportWorker(ctx context.Context, w Worker) (err error) {
 	}
 	b := &pgx.Batch{}
 	b.Queue(`INSERT INTO herald.workers (id, host, key_ids, seals_with) VALUES ($1, $2, $3, $4)
-		ON CONFLICT (id) DO UPDATE SET host = excluded.host, key_ids = excluded.key_ids, seals_with = excluded.seals_with,
-		                               seen_at = now()`, w.ID, storable.Text(w.Host, maxNameBytes), keys, int64(w.SealsWith))
+		ON CONFLICT (id) DO UPDATE SET host = excluded.host, key_ids = excluded.key_ids,
+		                               seals_with = excluded.seals_with, seen_at = now()`,
+		w.ID, storable.Text(w.Host, maxNameBytes), keys, int64(w.SealsWith))
 	b.Queue(`DELETE FROM herald.workers WHERE seen_at < now() - make_interval(secs => $1)`, workerForgotten.Seconds())
 	return s.pool.SendBatch(ctx, b).Close()
 }
@@ -58,7 +59,8 @@ func (s *Store) ReportVerified(ctx context.Context, chains []uint64) (err error)
 	b := &pgx.Batch{}
 	b.Queue(`INSERT INTO herald.verified_chains (chain_id) SELECT unnest($1::bigint[])
 		ON CONFLICT (chain_id) DO UPDATE SET seen_at = now()`, chains)
-	b.Queue(`DELETE FROM herald.verified_chains WHERE chain_id <> ALL ($1::bigint[]) AND seen_at < now() - make_interval(secs => $2)`,
+	b.Queue(`DELETE FROM herald.verified_chains
+		WHERE chain_id <> ALL ($1::bigint[]) AND seen_at < now() - make_interval(secs => $2)`,
 		chains, WorkerGone.Seconds())
 	return s.pool.SendBatch(ctx, b).Close()
 }

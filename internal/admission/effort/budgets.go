@@ -106,8 +106,9 @@ func New(cfg Config) (*Budgets, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Budgets{rules: newRules(float64(cfg.Size.Microseconds())), size: cfg.Size, timeout: cfg.Timeout, log: cfg.Logger,
-		clock: cfg.Now, random: cfg.Random, start: cfg.Now(), accounts: accounts, pending: make(chan *account, maxPending)}
+	b := &Budgets{rules: newRules(float64(cfg.Size.Microseconds())), size: cfg.Size, timeout: cfg.Timeout,
+		log: cfg.Logger, clock: cfg.Now, random: cfg.Random, start: cfg.Now(), accounts: accounts,
+		pending: make(chan *account, maxPending)}
 	b.life, b.end = context.WithCancel(context.Background())
 	if cfg.Redis != nil {
 		b.shared = newShared(cfg.Redis, b.rules)

@@ -119,8 +119,9 @@ func (h *Hold) CheckFiles(w What) error {
 	}
 	wait := time.Duration((files-most)/b.rules.refill)*time.Microsecond + minWait
 	wait = min(wait+time.Duration(b.random()*float64(wait)), maxWait)
-	return &OverError{wait, fmt.Sprintf("files that %s of this agent names have used %s of the %s of worker time a minute that they may have "+
-		"of the agent's effort budget; this one has a file too, and waits until %s (%s)", of, formatMicros(files), formatSeconds(time.Duration(most)*time.Microsecond),
+	return &OverError{wait, fmt.Sprintf("files that %s of this agent names have used %s of the %s of worker time a "+
+		"minute that they may have of the agent's effort budget; this one has a file too, and waits until %s (%s)",
+		of, formatMicros(files), formatSeconds(time.Duration(most)*time.Microsecond),
 		b.clock().Add(wait).UTC().Format("15:04:05 UTC"), wait.Round(100*time.Millisecond))}
 }
 

@@ -63,7 +63,8 @@ func (s *shared) addSpent(ctx context.Context, a store.Agent, spent [kindCount]f
 
 // runScript runs charge.lua and returns the agent's usage in Redis. add is "1" to add to that usage (see addSpent), or
 // "0" to read it only.
-func (s *shared) runScript(ctx context.Context, a store.Agent, add string, spent [kindCount]float64, local known) (k known, _ error) {
+func (s *shared) runScript(ctx context.Context, a store.Agent, add string, spent [kindCount]float64,
+	local known) (k known, _ error) {
 	now := int64(0)
 	if s.now != nil {
 		now = s.now()

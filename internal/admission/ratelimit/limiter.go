@@ -78,8 +78,8 @@ const (
 	// failureRatio is the least share of failed calls that opens a breaker.
 	failureRatio = 0.7
 	// keptAfter is how long an endpoint must wait before free permits are kept for it. A kept permit is unused until a
-	// call of that endpoint tries again. After a shorter wait, that loss is larger than the benefit of serving endpoints
-	// in the order in which they began to wait.
+	// call of that endpoint tries again. After a shorter wait, that loss is larger than the benefit of serving
+	// endpoints in the order in which they began to wait.
 	keptAfter = 100 * time.Millisecond
 )
 
@@ -135,14 +135,14 @@ func New(cfg Config) (*Limiter, error) {
 		cfg.Now = time.Now
 	}
 	if cfg.PermitTTL <= 0 {
-		return nil, errors.New("ratelimit: PermitTTL is required and must be at least the lease: the permit of a dead worker expires after it")
+		return nil, errors.New("ratelimit: PermitTTL is required and must be at least the lease: the permit of a " +
+			"dead worker expires after it")
 	}
 	room := max(cfg.MaxWaiters, 0)
 	l := &Limiter{timeout: cfg.Timeout, room: room, originRoom: max(cfg.MaxOriginWaiters, 2*room),
 		maxWait: cfg.MaxWait, maxEndpoints: cfg.MaxEndpoints, log: cfg.Logger,
-		clock: cfg.Now, start: cfg.Now(), firstPause: firstPause, lookForOthers: lookForOthers, aloneAfter: aloneAfter, origins: map[string]*origin{},
-		endpoints: map[string]*list.Element{},
-		lru:       list.New()}
+		clock: cfg.Now, start: cfg.Now(), firstPause: firstPause, lookForOthers: lookForOthers, aloneAfter: aloneAfter,
+		origins: map[string]*origin{}, endpoints: map[string]*list.Element{}, lru: list.New()}
 	l.rules = rules{inflight: cfg.Inflight, gap: max(1, int64(math.Round(1e6/cfg.Rate))), burst: int64(cfg.Burst),
 		hold:   toMicros(cfg.PermitTTL),
 		bucket: toMicros(cfg.Window / buckets), minCalls: int64(cfg.MinCalls), ratio: failureRatio,
@@ -287,16 +287,17 @@ func newRefusedError(v acquireAnswer, r *rules, spread float64) *RefusedError {
 	switch v.code {
 	case open:
 		e.Reason = outcome.BreakerOpen
-		e.Text = fmt.Sprintf("most of the latest calls to the agent's endpoint failed. The breaker stays open for %.3g s; then one probe call decides "+
-			"whether it closes. This one comes back in %s", float64(r.openFor)/1e6, back)
+		e.Text = fmt.Sprintf("most of the latest calls to the agent's endpoint failed. The breaker stays open for "+
+			"%.3g s; then one probe call decides whether it closes. This one comes back in %s",
+			float64(r.openFor)/1e6, back)
 	case throttled:
 		e.Reason = outcome.Throttled
-		e.Text = fmt.Sprintf("the origin of the agent's endpoint has had its %s calls a second; this one comes back in %s",
-			fmt.Sprintf("%.3g", 1e6/float64(r.gap)), back)
+		e.Text = fmt.Sprintf("the origin of the agent's endpoint has had its %s calls a second; "+
+			"this one comes back in %s", fmt.Sprintf("%.3g", 1e6/float64(r.gap)), back)
 	default:
 		e.Reason = outcome.AgentBusy
-		e.Text = fmt.Sprintf("the origin of the agent's endpoint is busy with %d calls, or this endpoint with its share of them; this one comes back in %s",
-			r.inflight, back)
+		e.Text = fmt.Sprintf("the origin of the agent's endpoint is busy with %d calls, or this endpoint with its "+
+			"share of them; this one comes back in %s", r.inflight, back)
 	}
 	return e
 }

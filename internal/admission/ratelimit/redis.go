@@ -42,8 +42,8 @@ func newRedisState(client redis.UniversalClient, r rules) *redisState {
 		ttl:           time.Duration(keep)*time.Microsecond + time.Minute,
 		permitsTTL:    time.Duration(r.hold)*time.Microsecond + time.Second}
 	s.acquireRules = []any{r.inflight, r.gap, r.burst, r.hold, r.openFor, r.minWait, r.maxWait,
-		r.presence, r.slack, r.recent, maxWaitingEndpoints, s.ttl.Milliseconds(), s.permitsTTL.Milliseconds(), r.keptAfter,
-		r.bucket}
+		r.presence, r.slack, r.recent, maxWaitingEndpoints, s.ttl.Milliseconds(), s.permitsTTL.Milliseconds(),
+		r.keptAfter, r.bucket}
 	s.releaseRules = []any{r.bucket, r.minCalls, strconv.FormatFloat(r.ratio, 'g', -1, 64), r.openFor,
 		s.ttl.Milliseconds()}
 	return s

@@ -105,7 +105,9 @@ func (m *originState) stopWaiting(r *rules, now int64, id string) {
 
 // dropForgotten removes the entries that are forgotten (isForgotten).
 func (m *originState) dropForgotten(r *rules, now int64) {
-	m.waitingEndpoints = slices.DeleteFunc(m.waitingEndpoints, func(w waitingEndpoint) bool { return w.isForgotten(r, now) })
+	m.waitingEndpoints = slices.DeleteFunc(m.waitingEndpoints, func(w waitingEndpoint) bool {
+		return w.isForgotten(r, now)
+	})
 }
 
 // recordServed records in m.seen that a call to the endpoint was granted. If the endpoint was waiting, it stops

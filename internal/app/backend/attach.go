@@ -30,11 +30,12 @@ type NoDatabaseError struct{ Dir string }
 
 func (e *NoDatabaseError) Error() string {
 	if e.Dir == "" {
-		return "there is no database: DATABASE_URL is not set, and this user has no home in which a worker could have made one. " +
-			"Set HERALD_DATA to the worker's data folder, or DATABASE_URL to its database"
+		return "there is no database: DATABASE_URL is not set, and this user has no home in which a worker could " +
+			"have made one. Set HERALD_DATA to the worker's data folder, or DATABASE_URL to its database"
 	}
-	return fmt.Sprintf("there is no database: DATABASE_URL is not set, no worker is running on %s, and none has made a database there. Set HERALD_DATA to the "+
-		"worker's data folder (its log names it), or DATABASE_URL to its database; only the worker makes one", e.Dir)
+	return fmt.Sprintf("there is no database: DATABASE_URL is not set, no worker is running on %s, and none has made "+
+		"a database there. Set HERALD_DATA to the worker's data folder (its log names it), or DATABASE_URL to its "+
+		"database; only the worker makes one", e.Dir)
 }
 
 // Attach finds Postgres and Redis for a command: the configured ones, else those of the worker that runs on the data
@@ -92,7 +93,8 @@ func attachFolder(ctx, limited context.Context, cfg *config.Config, dir string, 
 	var stale *embedded.StaleRunFileError
 	switch {
 	case err == nil && run.DatabaseURL == "":
-		return nil, fmt.Errorf("the worker that runs on %s has a database of its own: set DATABASE_URL to the same one (%s)", dir, run.Database)
+		return nil, fmt.Errorf("the worker that runs on %s has a database of its own: set DATABASE_URL to the same "+
+			"one (%s)", dir, run.Database)
 	case err == nil:
 		b := &Backend{DatabaseURL: secret.New(run.DatabaseURL), RedisURL: secret.New(run.RedisURL), DataDir: dir,
 			EmbeddedDatabase: true,
@@ -130,8 +132,8 @@ func startLeftCluster(ctx, limited context.Context, cfg *config.Config, dir stri
 	b.release = append(b.release, func(context.Context) error { return lock.Release() })
 	if err := b.startPostgres(limited, cfg, false, Options{Logger: log}); err != nil {
 		if limited.Err() != nil && ctx.Err() == nil {
-			err = fmt.Errorf("the Postgres that a worker made on %s did not start in time (after a crash it replays its log): "+
-				"wait longer with --timeout (%w)", dir, err)
+			err = fmt.Errorf("the Postgres that a worker made on %s did not start in time (after a crash it replays "+
+				"its log): wait longer with --timeout (%w)", dir, err)
 		}
 		return nil, errors.Join(err, b.Close(context.WithoutCancel(ctx)))
 	}
@@ -144,14 +146,16 @@ func busyFolder(held *embedded.InUseError, wait time.Duration) error {
 	if held.PID > 0 {
 		who = fmt.Sprintf("process %d", held.PID)
 	}
-	return fmt.Errorf("%s is held by %s, which published no database address within %s: a worker that waits for something while it starts (its log says for "+
-		"what), or another command at work. Try again later, or wait longer with --timeout", held.Dir, who, wait)
+	return fmt.Errorf("%s is held by %s, which published no database address within %s: a worker that waits for "+
+		"something while it starts (its log says for what), or another command at work. Try again later, "+
+		"or wait longer with --timeout", held.Dir, who, wait)
 }
 
 // explainUnreadable adds advice to an error if this user has no permission for the data folder.
 func explainUnreadable(err error, dir string) error {
 	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("this user may not use the data folder %s: run this as the user that its worker runs as, or set DATABASE_URL (%w)", dir, err)
+		return fmt.Errorf("this user may not use the data folder %s: run this as the user that its worker runs as, "+
+			"or set DATABASE_URL (%w)", dir, err)
 	}
 	return err
 }
@@ -176,21 +180,25 @@ type AwayError struct {
 func (e *AwayError) Error() string {
 	switch {
 	case e.Within == 0 && e.DataDir == "":
-		return fmt.Sprintf("Postgres refuses the connection: %v. Check the user, password and database name in DATABASE_URL", e.Err)
+		return fmt.Sprintf("Postgres refuses the connection: %v. Check the user, password and database name in "+
+			"DATABASE_URL", e.Err)
 	case e.Within == 0:
-		return fmt.Sprintf("the Postgres of the worker on %s refuses the connection: %v. Run this as the user that the worker runs as", e.DataDir, e.Err)
+		return fmt.Sprintf("the Postgres of the worker on %s refuses the connection: %v. Run this as the user that "+
+			"the worker runs as", e.DataDir, e.Err)
 	case e.DataDir == "":
-		return fmt.Sprintf("Postgres did not answer within %s: %v. Start it, or check DATABASE_URL; --timeout waits longer", e.Within, e.Err)
+		return fmt.Sprintf("Postgres did not answer within %s: %v. Start it, or check DATABASE_URL; --timeout waits "+
+			"longer", e.Within, e.Err)
 	}
-	return fmt.Sprintf("the Postgres of the worker on %s did not answer within %s: %v. See that worker's log, or restart it; --timeout waits longer",
-		e.DataDir, e.Within, e.Err)
+	return fmt.Sprintf("the Postgres of the worker on %s did not answer within %s: %v. See that worker's log, "+
+		"or restart it; --timeout waits longer", e.DataDir, e.Within, e.Err)
 }
 
 func (e *AwayError) Unwrap() error { return e.Err }
 
 // Ask connects to Postgres once. It waits at most wait for the answer.
 func (b *Backend) Ask(ctx context.Context, wait time.Duration) error {
-	st, err := store.Open(store.Config{URL: b.DatabaseURL, LeaderURL: b.LeaderURL, MaxConns: 2, CloseWithin: store.CommandClose})
+	st, err := store.Open(store.Config{URL: b.DatabaseURL, LeaderURL: b.LeaderURL, MaxConns: 2,
+		CloseWithin: store.CommandClose})
 	if err != nil {
 		return err
 	}
@@ -210,7 +218,8 @@ func (b *Backend) Ask(ctx context.Context, wait time.Duration) error {
 
 // Reach waits until Postgres answers, at most wait. It does not try again if the server refuses the connection.
 func (b *Backend) Reach(ctx context.Context, wait time.Duration, log *slog.Logger) error {
-	st, err := store.Open(store.Config{URL: b.DatabaseURL, LeaderURL: b.LeaderURL, MaxConns: 2, CloseWithin: store.CommandClose})
+	st, err := store.Open(store.Config{URL: b.DatabaseURL, LeaderURL: b.LeaderURL, MaxConns: 2,
+		CloseWithin: store.CommandClose})
 	if err != nil {
 		return err
 	}

@@ -1,5 +1,5 @@
-// Package backend finds Postgres and Redis for a worker or a command, starts embedded ones where they are not configured,
-// and opens the store and the keyset on them. It does not know what runs on them.
+// Package backend finds Postgres and Redis for a worker or a command, starts embedded ones where they are not
+// configured, and opens the store and the keyset on them. It does not know what runs on them.
 //
 // Invariants: only a worker creates a data folder's database; a command starts it at most, while no worker runs.
 // run.json has no password of a configured service.

@@ -41,7 +41,8 @@ func Keyset(cfg *config.Config) (*secret.Keyset, error) {
 	}
 	k, err := secret.LoadFile(filepath.Join(dir, keysetFile), m)
 	if err != nil {
-		return nil, fmt.Errorf("there is no keyset to work on (set HERALD_KEYSET, or HERALD_DATA to the worker's data folder): %w", err)
+		return nil, fmt.Errorf("there is no keyset to work on (set HERALD_KEYSET, or HERALD_DATA to the worker's "+
+			"data folder): %w", err)
 	}
 	return k, nil
 }
@@ -66,7 +67,8 @@ func (b *Backend) Keyset(cfg *config.Config, log *slog.Logger) (*secret.Keyset, 
 	}
 	if b.DataDir == "" {
 		if !b.EmbeddedDatabase {
-			return nil, errors.New("HERALD_KEYSET is not set although DATABASE_URL is: make a keyset with `worker keys init`")
+			return nil, errors.New("HERALD_KEYSET is not set although DATABASE_URL is: make a keyset with " +
+				"`worker keys init`")
 		}
 		return secret.Create() // as ephemeral as the data that it encrypts
 	}

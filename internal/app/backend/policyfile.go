@@ -25,7 +25,8 @@ func OpenPolicyFile(cfg *config.Config, log *slog.Logger, ticks <-chan time.Time
 		Parse: func(raw []byte, read func(string) ([]byte, error)) (policy.Policy, error) {
 			p, warnings, err := policy.Load(cfg.PolicyFile, raw, read)
 			for _, w := range warnings {
-				log.Warn("a filter of the policy file may have an unintended effect", "file", cfg.PolicyFile, "filter", w)
+				log.Warn("a filter of the policy file may have an unintended effect",
+					"file", cfg.PolicyFile, "filter", w)
 			}
 			return p, err
 		},

@@ -70,7 +70,8 @@ func parseKey(text secret.Secret) (crypto.Signer, error) {
 	for rest := []byte(raw); ; {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
-			return nil, errors.New("the key is no private key in PEM (BEGIN PRIVATE KEY, EC PRIVATE KEY or RSA PRIVATE KEY)")
+			return nil, errors.New("the key is no private key in PEM (BEGIN PRIVATE KEY, EC PRIVATE KEY or " +
+				"RSA PRIVATE KEY)")
 		}
 		if !strings.HasSuffix(block.Type, "PRIVATE KEY") {
 			continue // skip parameters and certificates before the key
@@ -93,7 +94,8 @@ func decodeKey(der []byte) (crypto.Signer, error) {
 	key, err := x509.ParsePKCS8PrivateKey(der)
 	s, ok := key.(crypto.Signer)
 	if err != nil || !ok {
-		return nil, errors.New("the key cannot be read: ECDSA, RSA and Ed25519 keys are known, as PKCS #8, SEC 1 or PKCS #1")
+		return nil, errors.New("the key cannot be read: ECDSA, RSA and Ed25519 keys are known, as PKCS #8, " +
+			"SEC 1 or PKCS #1")
 	}
 	return s, nil
 }

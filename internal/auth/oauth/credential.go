@@ -78,7 +78,8 @@ func (c Credential) checkClient() error {
 	case c.ClientID == "":
 		return errors.New("it names no client id")
 	case len(c.ClientID) > maxClientID || strings.ContainsFunc(c.ClientID, isUnprintable):
-		return fmt.Errorf("its client id is longer than %d bytes or has characters other than printable ASCII", maxClientID)
+		return fmt.Errorf("its client id is longer than %d bytes or has characters other than printable ASCII",
+			maxClientID)
 	case len(c.KeyID) > maxName || strings.ContainsFunc(c.KeyID, isUnprintable):
 		return fmt.Errorf("its key id is longer than %d bytes or has characters other than printable ASCII", maxName)
 	case c.Method != MethodKey && (!c.Key.IsZero() || c.KeyID != "" || c.Algorithm != ""):
@@ -134,8 +135,8 @@ func (c Credential) Marshal() ([]byte, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	return json.Marshal(storedCredential{Grant: c.Grant, ClientID: c.ClientID, Method: c.Method, Secret: c.Secret.Reveal(),
-		Key:          c.Key.Reveal(),
+	return json.Marshal(storedCredential{Grant: c.Grant, ClientID: c.ClientID, Method: c.Method,
+		Secret: c.Secret.Reveal(), Key: c.Key.Reveal(),
 		RefreshToken: c.RefreshToken.Reveal(), KeyID: c.KeyID, Algorithm: c.Algorithm, Resource: c.Resource,
 		Scope: c.Scope})
 }
@@ -165,7 +166,8 @@ func ParseCredential(plain []byte) (Credential, error) {
 		set, known := fields[name]
 		text, ok := value.(string)
 		if !known || !ok {
-			return Credential{}, errors.New("the stored credential holds what this version does not know: it was stored by a newer one")
+			return Credential{}, errors.New("the stored credential holds what this version does not know: " +
+				"it was stored by a newer one")
 		}
 		set(text)
 	}

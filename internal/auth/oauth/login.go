@@ -104,8 +104,8 @@ func parseLoginPage(s Server) (*url.URL, error) {
 	case err != nil:
 		return nil, s.reportProblem("its authorization endpoint " + err.Error())
 	case !slices.Contains(s.Challenges, challengeMethod):
-		return nil, s.reportProblem("it does not say that it checks PKCE challenges of the kind S256, without which a code " +
-			"can be stolen")
+		return nil, s.reportProblem("it does not say that it checks PKCE challenges of the kind S256, without which " +
+			"a code can be stolen")
 	}
 	return page, nil
 }

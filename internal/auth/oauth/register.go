@@ -24,7 +24,8 @@ type RegisterConfig struct {
 // registration, *RefusedError and *UnavailableError.
 func (c *Client) Register(ctx context.Context, s Server, cfg RegisterConfig) (Credential, error) {
 	if s.RegistrationEndpoint == "" {
-		return Credential{}, s.reportProblem("it registers no clients by itself: have one registered, and name its client id")
+		return Credential{}, s.reportProblem("it registers no clients by itself: have one registered, " +
+			"and name its client id")
 	}
 	endpoint, err := parseEndpoint(s.RegistrationEndpoint)
 	if err != nil {

@@ -123,7 +123,8 @@ func (c *Client) fetchDocument(ctx context.Context, name string, addresses []str
 		if err != nil {
 			return nil, &MetadataError{URL: name, Problem: "its address " + err.Error()}
 		}
-		a, err := c.sendRequest(ctx, &http.Request{Method: http.MethodGet, URL: u, Header: http.Header{}}, maxMetadata, nil)
+		a, err := c.sendRequest(ctx, &http.Request{Method: http.MethodGet, URL: u, Header: http.Header{}},
+			maxMetadata, nil)
 		if err != nil {
 			return nil, err
 		}

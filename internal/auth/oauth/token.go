@@ -33,7 +33,8 @@ func (c *Client) Obtain(ctx context.Context, s Server, cred Credential, scope st
 	switch cred.Grant {
 	case GrantRefreshToken:
 		if cred.RefreshToken.IsZero() {
-			return Token{}, &RefusedError{Code: "invalid_grant", Description: "the server gave no refresh token when the person logged in"}
+			return Token{}, &RefusedError{Code: "invalid_grant",
+				Description: "the server gave no refresh token when the person logged in"}
 		}
 		form.Set("refresh_token", cred.RefreshToken.Reveal())
 	case GrantClientCredentials:
@@ -137,7 +138,8 @@ func readToken(a *answer, now time.Time, asked string, hidden []string) (Token, 
 	case access == "" && o["error"] != nil: // some servers refuse with a 200
 		return Token{}, readRefusal(a.status, o, hidden)
 	case access == "" || strings.ContainsFunc(access, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return Token{}, fmt.Errorf("%w: its access_token is empty or contains characters that cannot be sent", errNoToken)
+		return Token{}, fmt.Errorf("%w: its access_token is empty or contains characters that cannot be sent",
+			errNoToken)
 	}
 	kind, err := o.getText("token_type", maxName)
 	if err != nil {

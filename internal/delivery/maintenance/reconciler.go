@@ -208,7 +208,8 @@ func (r *Reconciler) repair(ctx context.Context) error {
 		lost, err = r.dispatchLost(ctx, now)
 	}
 	if expired+len(released)+len(unordered)+len(backlog)+lost > 0 {
-		r.Logger.Info("reconciled", "leases_expired", expired, "released", len(released), "order_switched_off", len(unordered),
+		r.Logger.Info("reconciled", "leases_expired", expired, "released", len(released),
+			"order_switched_off", len(unordered),
 			"backlog", len(backlog), "lost_by_redis", lost)
 	}
 	return err

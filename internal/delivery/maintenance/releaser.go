@@ -19,7 +19,8 @@ import (
 // ReleaserLedger is the part of the store that a Releaser uses.
 type ReleaserLedger interface {
 	ReleaseEnabled(ctx context.Context, except func(store.Agent) bool) (released int, tasks []store.Task, err error)
-	ReleaseHeld(ctx context.Context, a store.Agent, reasons ...outcome.Reason) (released int, tasks []store.Task, err error)
+	ReleaseHeld(ctx context.Context, a store.Agent,
+		reasons ...outcome.Reason) (released int, tasks []store.Task, err error)
 	AgentRow(ctx context.Context, a store.Agent) (store.AgentRow, error)
 }
 
@@ -142,7 +143,8 @@ func (r *Releaser) releaseCallable(ctx context.Context) error {
 	total := 0
 	defer func() {
 		if total > 0 {
-			r.Logger.Info("deliveries are released: the servers file names endpoints of their agents", "released", total)
+			r.Logger.Info("deliveries are released: the servers file names endpoints of their agents",
+				"released", total)
 		}
 	}()
 	for _, a := range agents {

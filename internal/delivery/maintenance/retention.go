@@ -70,7 +70,8 @@ func NewRetention(cfg RetentionConfig) (*Retention, error) {
 	}
 	cfg.Expiry = cmp.Or(cfg.Expiry, 30*24*time.Hour)
 	if cfg.KeepFinal != 0 && cfg.KeepFinal < cfg.Expiry {
-		return nil, errors.New("maintenance: the retention must be at least the expiry, or attempts of open deliveries would be dropped")
+		return nil, errors.New("maintenance: the retention must be at least the expiry, or attempts of open " +
+			"deliveries would be dropped")
 	}
 	cfg.Interval = cmp.Or(cfg.Interval, defaultInterval)
 	cfg.Batch = cmp.Or(cfg.Batch, defaultBatch)

@@ -1,8 +1,9 @@
-// Package throughput counts the outcomes of attempts per minute and per hour, over all workers, for the overview page: the number of
-// each status, and a histogram of the time between the acceptance of a delivery's job by Herald and the agent's answer.
+// Package throughput counts the outcomes of attempts per minute and per hour, over all workers, for the overview page:
+// the number of each status, and a histogram of the time between the acceptance of a delivery's job by Herald and the
+// agent's answer.
 //
-// The counts are approximate, because Redis keeps them for a day or a week and may lose them. The exact numbers are in Postgres,
-// where counting those of the last hour would read every delivery of that hour.
+// The counts are approximate, because Redis keeps them for a day or a week and may lose them. The exact numbers are in
+// Postgres, where counting those of the last hour would read every delivery of that hour.
 package throughput
 
 import (
@@ -18,8 +19,8 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// Minute contains the outcomes of attempts in the minute, or hour, that begins at At, and the latencies of the deliveries that
-// the agents accepted in it.
+// Minute contains the outcomes of attempts in the minute, or hour, that begins at At, and the latencies of the
+// deliveries that the agents accepted in it.
 type Minute struct {
 	At       time.Time
 	Outcomes map[store.Status]int64

@@ -81,8 +81,8 @@ func (p *parser) refuseUnless(v *strictjson.Value, ok bool, problem string, args
 	}
 }
 
-// readObject returns the object v. It sorts the members by name, because Postgres does not keep their order, and the text
-// of a rule must not depend on it. It refuses members whose names are not in known.
+// readObject returns the object v. It sorts the members by name, because Postgres does not keep their order, and the
+// text of a rule must not depend on it. It refuses members whose names are not in known.
 func (p *parser) readObject(v *strictjson.Value, known ...string) *strictjson.Object {
 	o, ok := v.Object()
 	if p.refuseUnless(v, ok, "must be an object"); !ok {

@@ -49,8 +49,8 @@ type Rule struct {
 	conditions []condition // the members of "when"
 	// followUps: the rule has a kind and no condition on tags, value or file. Only such a rule also applies to
 	// revocations and responses, which have no tags: otherwise a rule that delivers only some tags would hide the
-	// revocation of a feedback that it delivered. Without a rule, revocations and responses of a skipped feedback end as
-	// never_delivered.
+	// revocation of a feedback that it delivered. Without a rule, revocations and responses of a skipped feedback end
+	// as never_delivered.
 	followUps bool
 }
 
@@ -176,7 +176,8 @@ func (l Levels) DescribeRule(d Decision) string {
 	case Own:
 		name, p = "the agent's own policy", l.Own
 	}
-	return fmt.Sprintf("rule %d of %s skips the event: %s", d.Rule, name, text.Excerpt(p.Filters[d.Rule-1].text, maxRuleText))
+	return fmt.Sprintf("rule %d of %s skips the event: %s", d.Rule, name,
+		text.Excerpt(p.Filters[d.Rule-1].text, maxRuleText))
 }
 
 // Override returns p with the fields that are set in o, and with the filters of o before those of p.

@@ -100,7 +100,8 @@ func (d *Dispatcher) DropArchived(ctx context.Context, id uuid.UUID, n int) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), enqueueTimeout)
 	defer cancel()
 	if err := d.lanes.DropArchived(ctx, id, n); err != nil {
-		d.log.Info("an archived task stays in the web UI, although its delivery continued", logging.About(logging.Redis),
+		d.log.Info("an archived task stays in the web UI, although its delivery continued",
+			logging.About(logging.Redis),
 			"delivery", id, "error", err)
 	}
 }

@@ -29,11 +29,13 @@ func (h Handler) Close() error { return h.ui.Close() }
 // task's payload that is a whole job (intake.MaskJob).
 func New(q *queue.Queue, root string, mask func(body []byte) (shown string, whole bool)) Handler {
 	return Handler{asynqmon.New(asynqmon.Options{
-		RootPath:         root,
-		RedisConnOpt:     q.ConnOpt(),
-		ReadOnly:         true,
-		PayloadFormatter: asynqmon.PayloadFormatterFunc(func(_ string, body []byte) string { return queue.FormatPayload(body, mask) }),
-		ResultFormatter:  asynqmon.ResultFormatterFunc(func(_ string, result []byte) string { return string(result) }),
+		RootPath:     root,
+		RedisConnOpt: q.ConnOpt(),
+		ReadOnly:     true,
+		PayloadFormatter: asynqmon.PayloadFormatterFunc(func(_ string, body []byte) string {
+			return queue.FormatPayload(body, mask)
+		}),
+		ResultFormatter: asynqmon.ResultFormatterFunc(func(_ string, result []byte) string { return string(result) }),
 	})}
 }
 

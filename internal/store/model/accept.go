@@ -72,7 +72,8 @@ func (s *Store) accept(in []store.Intake, read bool) (out []store.Acceptance, ta
 func (s *Store) newRow(it store.Intake, key string, id uuid.UUID, read bool) *row {
 	now, a := s.now(), agentOf(it.Job)
 	s.seq++
-	r := &row{id: id, seq: s.seq, agent: a, job: it.Job, sealed: it.SealedHeaders, source: it.Source, parent: it.Traceparent, created: now,
+	r := &row{id: id, seq: s.seq, agent: a, job: it.Job, sealed: it.SealedHeaders, source: it.Source,
+		parent: it.Traceparent, created: now,
 		State: State{Key: key, IdentityRegistry: a.Registry, AgentID: a.ID, Bulk: it.Bulk, Bound: read, AcceptedAt: now,
 			Verified: slices.Contains(s.verified, a.ChainID)}}
 	if r.queue(now); it.Refused != "" {
@@ -96,10 +97,13 @@ func (s *Store) insert(fresh []*row) (tasks []store.Task) {
 	now := s.now()
 	behind, responses := map[*row]bool{}, map[store.Agent]int{}
 	for _, r := range fresh {
-		behind[r] = s.find(func(o *row) bool { return o.agent == r.agent && o.isInBacklog() && (!o.Bulk || r.Bulk) }) != nil
+		behind[r] = s.find(func(o *row) bool {
+			return o.agent == r.agent && o.isInBacklog() && (!o.Bulk || r.Bulk)
+		}) != nil
 		wait := s.decideDispatch(r, now)
 		for _, o := range fresh {
-			goesFirst := o.isMateOf(r) && !o.Status.Final() && (r.takesTurn() || r.job.Kind == job.KindFeedbackRevoked) &&
+			goesFirst := o.isMateOf(r) && !o.Status.Final() &&
+				(r.takesTurn() || r.job.Kind == job.KindFeedbackRevoked) &&
 				compareOrder(o, r) < 0
 			if r.Ordered && !o.Status.Final() && o.isFeedbackOf(r) || goesFirst && !r.isUnchecked() {
 				wait = now.AddDate(10, 0, 0)
@@ -130,7 +134,8 @@ func (s *Store) insert(fresh []*row) (tasks []store.Task) {
 
 // mayReopen reports whether the delivery ended because its event was missing, so that another job can queue it again.
 func (r *row) mayReopen() bool {
-	return r.Status == store.Rejected && r.Reason == outcome.EventNotFound || r.Status == store.Cancelled && r.Reason == outcome.Reorg
+	return r.Status == store.Rejected && r.Reason == outcome.EventNotFound ||
+		r.Status == store.Cancelled && r.Reason == outcome.Reorg
 }
 
 // mayHaveBeenCalled reports whether the agent was called with the delivery, or may have been called by an attempt
@@ -163,7 +168,8 @@ func (s *Store) answerKnown(r *row, it store.Intake) store.Acceptance {
 	case !s.isVerified(r):
 		if field, differs := it.Job.Conflict(r.job); differs {
 			out.Verdict, out.Field, out.Stored = store.Conflict, field, r.job.ContentValue(field)
-		} else if store.HasOtherAction([]store.Hint{r.toHint()}, it.Job, it.SealedHeaders, r.source.Trust, it.SameHeaders) {
+		} else if store.HasOtherAction([]store.Hint{r.toHint()}, it.Job, it.SealedHeaders, r.source.Trust,
+			it.SameHeaders) {
 			out.Verdict, out.Field = store.Conflict, "action"
 		}
 		return out
@@ -215,7 +221,8 @@ func (r *row) listHints() []store.Hint {
 // addHint adds a job to the hints, and ends a wait for the chain, so that the job's position is checked at once.
 func (s *Store) addHint(r *row, it store.Intake) (added bool) {
 	before := r.listHints()
-	after, added := store.AddHint(before, store.Hint{Job: it.Job, SealedHeaders: it.SealedHeaders, Source: it.Source, CreatedAt: s.now()})
+	after, added := store.AddHint(before, store.Hint{Job: it.Job, SealedHeaders: it.SealedHeaders, Source: it.Source,
+		CreatedAt: s.now()})
 	if !added {
 		return false
 	}

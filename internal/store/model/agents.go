@@ -33,7 +33,8 @@ const neverRaised = -1
 func (s *Store) agent(a store.Agent) *agent {
 	g := s.agents[a]
 	if g == nil {
-		g = &agent{raised: neverRaised, known: store.AgentRow{State: store.StatePending, CreatedAt: s.now(), UpdatedAt: s.now()}}
+		g = &agent{raised: neverRaised,
+			known: store.AgentRow{State: store.StatePending, CreatedAt: s.now(), UpdatedAt: s.now()}}
 		s.agents[a] = g
 	}
 	return g
@@ -92,7 +93,8 @@ func (g *agent) countCall(o store.Outcome, now time.Time) {
 }
 
 // applyObservation replaces the known values by those arguments that are not empty.
-func applyObservation(k *store.AgentRow, endpoint, protocol, fault string, server, tools json.RawMessage, now time.Time) {
+func applyObservation(k *store.AgentRow, endpoint, protocol, fault string, server, tools json.RawMessage,
+	now time.Time) {
 	k.Endpoint, k.Protocol, k.UpdatedAt = cmp.Or(endpoint, k.Endpoint), cmp.Or(protocol, k.Protocol), now
 	if fault != "" {
 		k.LastError, k.LastErrorAt = fault, &now
@@ -161,7 +163,8 @@ func (s *Store) ReplacePolicy(_ context.Context, a store.Agent, level policy.Lev
 }
 
 // EnableAgent enables or disables an agent. Enabling releases the deliveries that were held because it was disabled.
-func (s *Store) EnableAgent(_ context.Context, a store.Agent, enabled bool) (released int, tasks []store.Task, err error) {
+func (s *Store) EnableAgent(_ context.Context, a store.Agent,
+	enabled bool) (released int, tasks []store.Task, err error) {
 	defer s.lock()()
 	g := s.agent(a)
 	if g.disabled = !enabled; !enabled {
@@ -175,10 +178,12 @@ func (s *Store) EnableAgent(_ context.Context, a store.Agent, enabled bool) (rel
 
 // ReleaseEnabled releases the deliveries that were held because their agents were disabled. It skips agents that are
 // disabled now, and agents for which except returns true. except may be nil.
-func (s *Store) ReleaseEnabled(_ context.Context, except func(store.Agent) bool) (released int, tasks []store.Task, err error) {
+func (s *Store) ReleaseEnabled(_ context.Context,
+	except func(store.Agent) bool) (released int, tasks []store.Task, err error) {
 	defer s.lock()()
 	for _, r := range s.rows {
-		if r.Status == store.Held && r.Reason == outcome.AgentDisabled && !s.agent(r.agent).disabled && (except == nil || !except(r.agent)) {
+		if r.Status == store.Held && r.Reason == outcome.AgentDisabled && !s.agent(r.agent).disabled &&
+			(except == nil || !except(r.agent)) {
 			n, more := s.releaseAgent(r.agent)
 			released, tasks = released+n, append(tasks, more...)
 		}

@@ -21,7 +21,8 @@ const clockTolerance = time.Second
 func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error) {
 	defer s.lock()()
 	now, r := s.now(), s.findID(id)
-	if r == nil || n < 1 || r.Dispatch != n || r.HandedAt.IsZero() || r.Status != store.Waiting && r.Status != store.Queued {
+	if r == nil || n < 1 || r.Dispatch != n || r.HandedAt.IsZero() ||
+		r.Status != store.Waiting && r.Status != store.Queued {
 		return nil, nil
 	}
 	if r.Status == store.Waiting {
@@ -44,11 +45,13 @@ func (s *Store) startAttempt(r *row, now time.Time, lease time.Duration) *store.
 	r.claimNo, r.LeaseUntil = s.drawClaim(), now.Add(lease)
 	r.Attempts++
 	r.History = append(r.History, store.Attempt{Number: r.Attempts, StartedAt: now, Stage: "claim"})
-	return &store.Claim{ID: r.id, N: r.Dispatch, No: r.claimNo, Attempt: r.Attempts, StartedAt: now, LeaseUntil: r.LeaseUntil, Key: r.Key,
-		Job: r.job, SealedHeaders: r.sealed, CreatedAt: r.created, Called: wasCalled, Source: r.source, Bound: r.Bound, Verified: r.Verified,
-		Hints: r.Hints, Corrected: r.corrected, Epoch: g.epoch, Enabled: !g.disabled, Budget: max(r.Attempts-r.BudgetBase, 1),
-		FetchFailures: r.FetchFailures, Unfinished: unfinished > 0, InDoubt: !r.isUnchecked() && unfinished > r.BudgetBase,
-		Replay: r.Replays > 0, Policy: g.policy, OwnPolicy: g.own, Protocol: g.known.Protocol, Traceparent: r.parent,
+	return &store.Claim{ID: r.id, N: r.Dispatch, No: r.claimNo, Attempt: r.Attempts, StartedAt: now,
+		LeaseUntil: r.LeaseUntil, Key: r.Key, Job: r.job, SealedHeaders: r.sealed, CreatedAt: r.created,
+		Called: wasCalled, Source: r.source, Bound: r.Bound, Verified: r.Verified, Hints: r.Hints,
+		Corrected: r.corrected, Epoch: g.epoch, Enabled: !g.disabled, FetchFailures: r.FetchFailures,
+		Budget: max(r.Attempts-r.BudgetBase, 1), Unfinished: unfinished > 0,
+		InDoubt: !r.isUnchecked() && unfinished > r.BudgetBase,
+		Replay:  r.Replays > 0, Policy: g.policy, OwnPolicy: g.own, Protocol: g.known.Protocol, Traceparent: r.parent,
 		Succeeded: g.known.LastOKAt != nil && now.Sub(*g.known.LastOKAt) < store.RecentSuccess,
 		AheadOf:   s.findOvertaken(r, now), MayCall: r.mayCall()}
 }
@@ -97,7 +100,8 @@ func (s *Store) Bind(_ context.Context, c *store.Claim, b store.Binding) error {
 		r.startDelay(now)
 	}
 	r.Turn = r.Turn || r.takesTurn() && s.decideWait(r, now).IsZero()
-	c.Job, c.SealedHeaders, c.Source, c.Bound, c.MayCall, c.Corrected = b.Job, b.SealedHeaders, b.Source, true, r.mayCall(), r.corrected
+	c.Job, c.SealedHeaders, c.Source, c.Bound = b.Job, b.SealedHeaders, b.Source, true
+	c.MayCall, c.Corrected = r.mayCall(), r.corrected
 	return nil
 }
 
@@ -233,7 +237,9 @@ func (r *row) findOpenAttempt(number int, started time.Time) *store.Attempt {
 // undoAttempt deletes an attempt and subtracts it from the count.
 func (r *row) undoAttempt(number int, started time.Time) {
 	r.Attempts--
-	r.History = slices.DeleteFunc(r.History, func(a store.Attempt) bool { return a.Number == number && a.StartedAt.Equal(started) })
+	r.History = slices.DeleteFunc(r.History, func(a store.Attempt) bool {
+		return a.Number == number && a.StartedAt.Equal(started)
+	})
 }
 
 // endGone is called for a delivery whose event is no longer on the chain. If the event is a feedback, endGone inserts a
@@ -244,6 +250,7 @@ func (s *Store) endGone(r *row, g store.Gone) {
 	}
 	if key := r.job.Key(); g.Next != nil && r.Key == key {
 		r.Key += "~" + r.id.String()
-		s.insert([]*row{s.newRow(store.Intake{Job: *g.Next, Source: store.Source{Name: store.SourceChain}}, key, job.IDOf(r.Key), true)})
+		s.insert([]*row{s.newRow(store.Intake{Job: *g.Next, Source: store.Source{Name: store.SourceChain}}, key,
+			job.IDOf(r.Key), true)})
 	}
 }

@@ -178,11 +178,11 @@ func (r *row) toDelivery() store.Delivery {
 		}
 		return &t
 	}
-	d := store.Delivery{ID: r.id, Key: r.Key, Kind: string(r.job.Kind), ChainID: r.agent.ChainID, IdentityRegistry: r.IdentityRegistry,
-		AgentID: r.AgentID, Status: r.Status, Reason: r.Reason, Error: r.Error, Attempts: r.Attempts, Dispatch: r.Dispatch,
-		NextAttemptAt: optional(r.NextAttemptAt), Verified: r.Verified, Corrected: r.corrected, CreatedAt: r.created, UpdatedAt: r.updated,
-		FinishedAt: optional(r.FinishedAt), TraceID: tracecontext.Of(r.id, r.parent).TraceID.String(), Result: r.received,
-		History: slices.Clone(r.History)}
+	d := store.Delivery{ID: r.id, Key: r.Key, Kind: string(r.job.Kind), ChainID: r.agent.ChainID,
+		IdentityRegistry: r.IdentityRegistry, AgentID: r.AgentID, Status: r.Status, Reason: r.Reason, Error: r.Error,
+		Attempts: r.Attempts, Dispatch: r.Dispatch, NextAttemptAt: optional(r.NextAttemptAt), Verified: r.Verified,
+		Corrected: r.corrected, CreatedAt: r.created, UpdatedAt: r.updated, FinishedAt: optional(r.FinishedAt),
+		TraceID: tracecontext.Of(r.id, r.parent).TraceID.String(), Result: r.received, History: slices.Clone(r.History)}
 	if !r.refused {
 		d.Job, _ = json.Marshal(r.job)
 	}

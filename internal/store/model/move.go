@@ -85,7 +85,8 @@ func (s *Store) Due(_ context.Context, limit int) (tasks []store.Task, more bool
 func (s *Store) IgnoreOrder(_ context.Context, limit int) ([]store.Task, error) {
 	defer s.lock()()
 	return s.dispatch(s.changeEach(limit, func(r *row, now time.Time) bool {
-		if r.Status != store.Waiting || r.Reason != outcome.BehindEarlier || !r.Ordered || r.isResponse() || s.keepsOrder(r.agent) {
+		if r.Status != store.Waiting || r.Reason != outcome.BehindEarlier || !r.Ordered || r.isResponse() ||
+			s.keepsOrder(r.agent) {
 			return false
 		}
 		r.queue(now)
@@ -99,7 +100,8 @@ func (s *Store) Backlog(_ context.Context, limit int) ([]store.Task, error) {
 	defer s.lock()()
 	var agents []store.Agent
 	for _, r := range s.rows {
-		if len(agents) < limit && r.isInBacklog() && !slices.Contains(agents, r.agent) && s.countFree(s.listBacklog(r.agent)[0]) > 0 {
+		if len(agents) < limit && r.isInBacklog() && !slices.Contains(agents, r.agent) &&
+			s.countFree(s.listBacklog(r.agent)[0]) > 0 {
 			agents = append(agents, r.agent)
 		}
 	}
@@ -108,11 +110,13 @@ func (s *Store) Backlog(_ context.Context, limit int) ([]store.Task, error) {
 
 // Overdue lists the tasks that were due at least the given time ago (late) and are not claimed, sorted by delivery id.
 // It lists only tasks whose delivery id is greater than after.
-func (s *Store) Overdue(_ context.Context, late time.Duration, after uuid.UUID, limit int) (tasks []store.Task, err error) {
+func (s *Store) Overdue(_ context.Context, late time.Duration, after uuid.UUID,
+	limit int) (tasks []store.Task, err error) {
 	defer s.lock()()
 	before := s.now().Add(-late)
 	for _, r := range s.rows {
-		if bytes.Compare(r.id[:], after[:]) > 0 && r.isHandedBefore(before) && (r.Status == store.Queued || r.NextAttemptAt.Before(before)) {
+		if bytes.Compare(r.id[:], after[:]) > 0 && r.isHandedBefore(before) &&
+			(r.Status == store.Queued || r.NextAttemptAt.Before(before)) {
 			t := r.toTask()
 			t.At = time.Time{}
 			tasks = append(tasks, t)
@@ -160,7 +164,8 @@ func (r *row) dispatchAgain(now time.Time) store.Task {
 }
 
 // Replay queues deliveries again. A final or held one gets a new budget, and waits for no other delivery from now on. A
-// waiting one only stops waiting. Delivered and filtered ones need force. left has the reason for each delivery that did not change.
+// waiting one only stops waiting. Delivered and filtered ones need force. left has the reason for each delivery that
+// did not change.
 func (s *Store) Replay(_ context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, tasks []store.Task, err error) {
 	defer s.lock()()
@@ -242,7 +247,8 @@ func (s *Store) moveEach(ids []uuid.UUID, dispatch bool,
 func (s *Store) Release(_ context.Context, chains []uint64, gateway bool, limit int) ([]store.Task, error) {
 	defer s.lock()()
 	return s.releaseHeld(limit, func(r *row) bool {
-		return r.Reason == outcome.ChainUnconfigured && slices.Contains(chains, r.agent.ChainID) || r.Reason == outcome.GatewayUnconfigured && gateway
+		return r.Reason == outcome.ChainUnconfigured && slices.Contains(chains, r.agent.ChainID) ||
+			r.Reason == outcome.GatewayUnconfigured && gateway
 	}), nil
 }
 

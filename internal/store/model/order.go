@@ -42,19 +42,22 @@ func (r *row) takesTurn() bool { return r.Ordered && !r.isResponse() && !r.isUnc
 
 // isMateOf reports whether r and o are mates: two deliveries of the same ordering key. Responses have no mates.
 func (r *row) isMateOf(o *row) bool {
-	return r != o && r.Ordered && o.Ordered && !r.isResponse() && !o.isResponse() && r.agent == o.agent && r.job.OrderKey() == o.job.OrderKey()
+	return r != o && r.Ordered && o.Ordered && !r.isResponse() && !o.isResponse() && r.agent == o.agent &&
+		r.job.OrderKey() == o.job.OrderKey()
 }
 
 // isFeedbackOf reports whether r is a feedback, and o its revocation or a response to it.
 func (r *row) isFeedbackOf(o *row) bool {
-	return r.job.Kind == job.KindNewFeedback && (o.isResponse() || o.job.Kind == job.KindFeedbackRevoked && !o.job.IsRetraction()) &&
+	return r.job.Kind == job.KindNewFeedback &&
+		(o.isResponse() || o.job.Kind == job.KindFeedbackRevoked && !o.job.IsRetraction()) &&
 		r.agent == o.agent && r.job.OrderKey() == o.job.OrderKey() && r.job.OrderSeq() == o.job.OrderSeq()
 }
 
 // compareOrder compares two deliveries of the same ordering key by the order in which they are called: by OrderSeq
 // (the feedback index, or a validation's block number), a feedback before its revocation, and the older one first.
 func compareOrder(r, o *row) int {
-	return cmp.Or(cmp.Compare(r.job.OrderSeq(), o.job.OrderSeq()), cmp.Compare(o.job.Kind, r.job.Kind), cmp.Compare(r.seq, o.seq))
+	return cmp.Or(cmp.Compare(r.job.OrderSeq(), o.job.OrderSeq()), cmp.Compare(o.job.Kind, r.job.Kind),
+		cmp.Compare(r.seq, o.seq))
 }
 
 // startDelay sets until when a delivery that is accepted now delays later ones (DelaysUntil). Responses and revocations
@@ -229,11 +232,13 @@ func listExcess(next []*row, waits map[*row]time.Time, freeResponses int) (exces
 	for _, r := range next {
 		before := 0
 		for _, o := range next {
-			if waits[o].IsZero() && compareOrder(o, r) < 0 && (r.isResponse() && o.isResponse() || o.isMateOf(r) && !o.isUnchecked()) {
+			if waits[o].IsZero() && compareOrder(o, r) < 0 &&
+				(r.isResponse() && o.isResponse() || o.isMateOf(r) && !o.isUnchecked()) {
 				before++
 			}
 		}
-		if waits[r].IsZero() && (r.isResponse() && r.Ordered && before >= freeResponses || r.takesTurn() && before > 0) {
+		if waits[r].IsZero() &&
+			(r.isResponse() && r.Ordered && before >= freeResponses || r.takesTurn() && before > 0) {
 			excess = append(excess, r)
 		}
 	}
@@ -259,7 +264,8 @@ func (s *Store) releaseNext(now time.Time, ended ...*row) {
 			released = append(released, found[:min(most, len(found))]...)
 		}
 		isReply := func(o *row) bool {
-			return o.isResponse() && !o.excess && o.job.OrderKey() == r.job.OrderKey() && o.job.OrderSeq() == r.job.OrderSeq()
+			return o.isResponse() && !o.excess && o.job.OrderKey() == r.job.OrderKey() &&
+				o.job.OrderSeq() == r.job.OrderSeq()
 		}
 		endsWith := func(o *row) bool { // the feedback of o is in ended too: o is released when the loop reaches it
 			return slices.ContainsFunc(ended, func(e *row) bool { return e != r && e.isFeedbackOf(o) })

@@ -63,7 +63,8 @@ func Away(err error) bool {
 	case errors.As(err, &pg):
 		// 08: connection exceptions. 57P: the server is shutting down, restarting or has crashed.
 		return strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "57P")
-	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, io.EOF),
+		errors.Is(err, io.ErrUnexpectedEOF):
 		return true
 	}
 	return pgconn.SafeToRetry(err) || pgconn.Timeout(err)
