@@ -73,7 +73,7 @@ func TestChaosForgedTasks(t *testing.T) {
 		forge(uuid.New(), -1, 0, 1, math.MaxInt32, math.MaxInt32+1)
 	}
 	early, late := r.move(moved)
-	r.must(Until(r.within(20*time.Second), pollSlow, "the forged tasks to be taken", func() (bool, error) {
+	r.must(Until(r.within(time.Minute), pollSlow, "the forged tasks to be taken", func() (bool, error) {
 		lanes, err := q.Lanes()
 		for _, lane := range []queue.Lane{queue.Bulk, queue.Upkeep} {
 			for _, state := range []string{"pending", "active", "scheduled"} {
