@@ -19,7 +19,8 @@ func TestChaosPooler(t *testing.T) {
 		prepare: func(r *row) {
 			r.must(r.SQL(r.ctx, func(ctx context.Context, c *pgx.Conn) error {
 				for _, setting := range []string{"statement_timeout = '30s'", "idle_in_transaction_session_timeout = '10s'",
-					"plan_cache_mode = force_generic_plan", "enable_seqscan = off", "jit = off"} {
+					"plan_cache_mode = force_generic_plan", "enable_seqscan = off", "enable_bitmapscan = off",
+					"jit = off"} {
 					if _, err := c.Exec(ctx, "ALTER ROLE CURRENT_USER IN DATABASE "+r.database+" SET "+setting); err != nil {
 						return err
 					}
