@@ -599,6 +599,13 @@ func TestReviewAfterTheEnd(t *testing.T) {
 	if !strings.Contains(string(retraction.Job), id.String()) {
 		t.Errorf("the retraction is %s", retraction.Job)
 	}
+	_, _, tasks, err := w.store.Replay(ctx, []uuid.UUID{id}, true)
+	heraldtest.Must(t, err)
+	calls := len(a.received())
+	k.executor.Dispatcher.Dispatch(ctx, tasks)
+	if d := w.until(id, store.Cancelled); d.Reason != outcome.Reorg || w.row(next.ID).Status != store.Delivered || len(a.received()) != calls {
+		t.Errorf("the replay: %s: %s; the other event is %s, %d calls", d.Reason, d.Error, w.row(next.ID).Status, len(a.received())-calls)
+	}
 }
 
 // keyOf returns the key of a job.

@@ -412,7 +412,7 @@ func (s *Store) recordGone(ctx context.Context, q recordRequest) (rec Recorded, 
 // g.Next gets a delivery of its own, which the retraction delays. New tasks are appended to rec.Next.
 func (s *Store) endGone(ctx context.Context, tx pgx.Tx, c *Claim, g Gone, rec *Recorded) error {
 	byAgent := make(map[Agent][]Task)
-	if err := s.replaceEvent(ctx, tx, c.Key, c.ID, c.Job, g, byAgent); err != nil {
+	if err := s.replaceEvent(ctx, tx, c.ID, c.Job, g, byAgent); err != nil {
 		return err
 	}
 	rec.Next = append(rec.Next, interleaveAgents(byAgent)...)
@@ -420,21 +420,22 @@ func (s *Store) endGone(ctx context.Context, tx pgx.Tx, c *Claim, g Gone, rec *R
 }
 
 // replaceEvent retracts the delivery with this id, if its agent was or may have been called. old is the job of its
-// event, which is no longer on the chain. If g.Next is set and the delivery still has the key, replaceEvent also gives
-// the key to a new delivery for g.Next. It does nothing if the delivery has another event by now. New tasks are added
-// to byAgent.
-func (s *Store) replaceEvent(ctx context.Context, tx pgx.Tx, key string, id uuid.UUID, old job.Job, g Gone,
+// event, which is no longer on the chain. If g.Next is set and the delivery has the key of g.Next, replaceEvent also
+// gives the key to a new delivery for g.Next. A delivery that lost its key (displace.sql) has another one; it runs again
+// if an operator replays it. replaceEvent does nothing if the delivery has another event by now. New tasks are added to
+// byAgent.
+func (s *Store) replaceEvent(ctx context.Context, tx pgx.Tx, id uuid.UUID, old job.Job, g Gone,
 	byAgent map[Agent][]Task) error {
 	holders, err := s.readHolders(ctx, tx, "h.id = $1", id)
 	if err != nil {
 		return err
 	}
-	for currentKey, h := range holders {
+	for key, h := range holders {
 		var now job.Job
 		if json.Unmarshal(h.raw, &now) != nil || !now.SameEvent(old) {
 			return nil
 		}
-		if g.Next == nil || currentKey != key {
+		if g.Next == nil || key != g.Next.Key() {
 			if !h.maybe {
 				return nil
 			}

@@ -74,7 +74,7 @@ func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks [
 				if err := s.lockAgents(ctx, tx, distinctAgents([]Agent{jobAgent(l.Job), jobAgent(*next)})); err != nil {
 					return err
 				}
-				if err := s.replaceEvent(ctx, tx, l.Key, l.ID, l.Job, Gone{Next: next}, byAgent); err != nil {
+				if err := s.replaceEvent(ctx, tx, l.ID, l.Job, Gone{Next: next}, byAgent); err != nil {
 					return err
 				}
 			}

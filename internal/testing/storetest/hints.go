@@ -205,11 +205,25 @@ func (s *suite) goneAfterACall() {
 	if d.Key != next.Key()+"~"+c.ID.String() {
 		s.Errorf("the key is %s", d.Key)
 	}
-	if d, err := s.DeliveryByKey(s.Context(), next.Key()); err != nil || d.ID == c.ID {
-		s.Errorf("the key is of %s, %v", d.ID, err)
+	retraction, err := s.DeliveryByKey(s.Context(), c.Job.Retraction(c.ID).Key())
+	if err != nil || retraction.Status.Final() {
+		s.Errorf("the retraction: %+v, %v", retraction, err)
 	}
-	if d, err := s.DeliveryByKey(s.Context(), c.Job.Retraction(c.ID).Key()); err != nil || d.Status.Final() {
-		s.Errorf("the retraction: %+v, %v", d, err)
+	successor, err := s.DeliveryByKey(s.Context(), next.Key())
+	if err != nil || successor.ID == c.ID {
+		s.Errorf("the key is of %s, %v", successor.ID, err)
+	}
+	_, _, tasks, err = s.Replay(s.Context(), []uuid.UUID{c.ID}, false)
+	s.must(err)
+	s.record(s.claim(s.toRun(tasks, 1)[0]), o) // the key and the retraction stay as they are
+	if again := s.is(c.ID, store.Cancelled, outcome.Reorg, 3, 3); again.Key != d.Key {
+		s.Errorf("the key is %s after a replay", again.Key)
+	}
+	if again, err := s.DeliveryByKey(s.Context(), next.Key()); err != nil || again.ID != successor.ID || again.Status != successor.Status {
+		s.Errorf("the key is of %s (%s) after a replay, %v", again.ID, again.Status, err)
+	}
+	if _, err := s.DeliveryByKey(s.Context(), retraction.Key+".2"); !errors.Is(err, store.ErrNotFound) {
+		s.Errorf("a second retraction after a replay: %v", err)
 	}
 	// An unfinished attempt of an unchecked delivery cannot have called the agent, so the next claim is not InDoubt.
 	in := hint(1, "a", command)
