@@ -114,7 +114,7 @@ type eventCheck struct {
 	noTurn    bool        // the event is confirmed, but the delivery does not have the turn
 	rerouted  bool        // the event has another agent or ordering key than the row had, so the row was changed
 	refuted   []int       // ranks (store.Hint.Rank) of the hints that the check refuted
-	gone      *store.Gone // not nil: the agent was or may have been called with an event that the chain no longer has
+	gone      *store.Gone // not nil: the chain no longer has the event, and the delivery must not get another one
 	detail    string      // for display: the result of the check as a phrase
 }
 
@@ -144,15 +144,16 @@ func (e *Executor) checkEvent(ctx context.Context, a *attempt) error {
 	}
 	s, err := e.findEvent(ctx, a, client, hints)
 	a.event.undecided = s.Event == nil
-	wasCalled := c.Called && c.Bound
+	// The agent may know the event, or the other event with its key has a delivery of its own.
+	keepsEvent := c.Called && c.Bound || c.HasLostKey()
 	var failed *outcome.Failure
 	switch {
-	case wasCalled && err != nil && errors.As(err, &failed) && failed.Reason == outcome.EventNotFound:
+	case keepsEvent && err != nil && errors.As(err, &failed) && failed.Reason == outcome.EventNotFound:
 		a.event.gone = &store.Gone{}
 		return err
 	case err != nil:
 		return err
-	case wasCalled && !s.Event.SameEvent(c.Job):
+	case keepsEvent && !s.Event.SameEvent(c.Job):
 		a.event.gone = &store.Gone{Next: s.Event}
 		return outcome.Fail(outcome.EventNotFound, "the chain has another event with this key")
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
@@ -131,6 +132,10 @@ func parseSettings(raw []byte) Policy {
 	return Policy{OnUnknown: read("onUnknown", OnUnknownResend, OnUnknownHold),
 		Order: read("order", OrderStrict, OrderOff)}
 }
+
+// HasLostKey reports whether a reorg gave the delivery's key to another event (displace.sql). That event has a delivery
+// of its own.
+func (c *Claim) HasLostKey() bool { return strings.HasSuffix(c.Key, "~"+c.ID.String()) }
 
 // Agent returns the claim's agent.
 func (c *Claim) Agent() Agent {

@@ -102,14 +102,15 @@ type Outcome struct {
 	// NoTurn, for Waiting: the event was found, but the delivery did not get the turn of its ordering key. Record
 	// returns the delivery to the backlog, and a later claim gets the turn.
 	NoTurn bool `json:"noTurn,omitempty"`
-	// Gone, for Cancelled: the chain no longer has the event with which the agent was or may have been called.
+	// Gone, for Cancelled: the chain no longer has the event, and the delivery must not get another one.
 	Gone *Gone `json:"gone,omitempty"`
 	// Refuted has the ranks of the hints at whose positions the check did not find the event.
 	Refuted []int `json:"refuted,omitempty"`
 }
 
-// Gone describes an event that is no longer on the chain, although its agent was or may have been called with it. If
-// the event is a feedback, Record inserts a retraction: a delivery that informs the agent.
+// Gone describes an event that is no longer on the chain, although its agent was or may have been called with it, or
+// although an operator replayed its delivery, which has lost its key (Claim.HasLostKey). If the event is a feedback
+// with which the agent was or may have been called, Record inserts a retraction: a delivery that informs the agent.
 type Gone struct {
 	Next *job.Job `json:"next,omitempty"` // the event that has the key now and needs a delivery; nil: none
 }

@@ -143,13 +143,13 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 	var rec store.Recorded
 	if valid || late {
 		rec.Rechecked = s.applyOutcome(r, c, o, number, started)
-		if o.Gone != nil {
-			s.endGone(r, *o.Gone)
-		}
 	}
 	if a := r.findOpenAttempt(number, started); a != nil && (valid || late || o.Status == store.Delivered) {
 		a.Stage, a.Outcome, a.Reason, a.Error = o.Stage, string(o.Status), o.Reason, o.Error
 		a.Arguments, a.Response, a.Protocol = o.Arguments, o.Response, o.Protocol
+	}
+	if valid && o.Gone != nil {
+		s.endGone(r, *o.Gone)
 	}
 	ended := s.releaseMended(r, c, o)
 	for i := range r.hints {
@@ -242,10 +242,11 @@ func (r *row) undoAttempt(number int, started time.Time) {
 	})
 }
 
-// endGone is called for a delivery whose event is no longer on the chain. If the event is a feedback, endGone inserts a
-// retraction. If another event has the key now (g.Next), endGone gives the key to a new delivery of that event.
+// endGone is called for a delivery whose event is no longer on the chain. If the event is a feedback and the agent was
+// or may have been called, endGone inserts a retraction. If another event has the key now (g.Next), endGone gives the
+// key to a new delivery of that event.
 func (s *Store) endGone(r *row, g store.Gone) {
-	if r.job.Kind == job.KindNewFeedback {
+	if r.job.Kind == job.KindNewFeedback && r.mayHaveBeenCalled() {
 		s.accept([]store.Intake{{Job: r.job.Retraction(r.id), Source: store.Source{Name: store.SourceChain}}}, true)
 	}
 	if key := r.job.Key(); g.Next != nil && r.Key == key {

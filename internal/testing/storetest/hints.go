@@ -225,8 +225,17 @@ func (s *suite) goneAfterACall() {
 	if _, err := s.DeliveryByKey(s.Context(), retraction.Key+".2"); !errors.Is(err, store.ErrNotFound) {
 		s.Errorf("a second retraction after a replay: %v", err)
 	}
-	// An unfinished attempt of an unchecked delivery cannot have called the agent, so the next claim is not InDoubt.
 	in := hint(1, "a", command)
+	in.Job.FeedbackIndex = 3
+	_, tasks = s.send(in)
+	c = s.claim(tasks[len(tasks)-1])
+	s.must(s.Bind(s.Context(), c, store.Binding{Job: c.Job, Source: c.Source}))
+	s.record(c, o)
+	if d, err := s.DeliveryByKey(s.Context(), c.Job.Retraction(c.ID).Key()); !errors.Is(err, store.ErrNotFound) {
+		s.Errorf("a retraction of what was never called: %+v, %v", d, err)
+	}
+	// An unfinished attempt of an unchecked delivery cannot have called the agent, so the next claim is not InDoubt.
+	in = hint(1, "a", command)
 	in.Job.FeedbackIndex = 2
 	_, tasks = s.send(in)
 	c = s.claim(tasks[len(tasks)-1])
