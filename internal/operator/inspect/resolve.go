@@ -50,7 +50,7 @@ type Resolution struct {
 	Endpoint *Endpoint `json:"endpoint,omitempty"`
 	Resolved bool      `json:"resolved"`
 	Outlook
-	Note   string  `json:"note,omitempty"` // what else decides, or what is not known
+	Note   string  `json:"note,omitempty"` // another setting that decides, or a gap in the verdict
 	TookMs float64 `json:"tookMs"`
 
 	Name   string          `json:"-"` // of the agent, for use in a sentence
@@ -107,8 +107,8 @@ type Endpoint struct {
 	Binding      string `json:"binding,omitempty"`
 }
 
-// Resolve resolves an agent with the worker's settings and empty caches. Without a store it does not know what an
-// operator set for the agent, and says so.
+// Resolve resolves an agent with the worker's settings and empty caches. Without a store, it adds
+// a note that the agent may be disabled.
 func Resolve(ctx context.Context, o *operator.Operator, ref operator.AgentRef) (r Resolution, err error) {
 	g, err := o.ParseRef(ref)
 	if err != nil {
