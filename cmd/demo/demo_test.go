@@ -67,8 +67,12 @@ func TestDemoWithoutEnvFile(t *testing.T) {
 	w := &world{data: t.TempDir()}
 	var out bytes.Buffer
 	tl := newTimeline(&out)
+	kept := filepath.Join(t.TempDir(), "demo.env") // of another demo, which runs
+	heraldtest.Must(t, os.WriteFile(kept, formatEnvFile([]string{"HERALD_DATA=" + w.data}), 0o600))
+	heraldtest.Equal(t, "the file of a demo that ended", chooseEnvFile(kept), kept)
 	path := filepath.Join(t.TempDir(), "none", "demo.env")
 	err := w.openControl(path, "127.0.0.1:1", tl)
+	heraldtest.Equal(t, "the file of a second demo", chooseEnvFile(kept), strings.Replace(kept, ".env", "-2.env", 1))
 	(&runCmd{envFile: path}).printCommands(w, tl)
 	tl.close()
 	if err = errors.Join(err, w.close()); err != nil {

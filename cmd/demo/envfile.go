@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"regexp"
 	"strings"
@@ -65,6 +66,28 @@ func (w *world) writeEnvFile(path string, env []string) error {
 	}
 	w.envFile = path
 	return nil
+}
+
+// chooseEnvFile returns path if no running demo has written it, or else the first path with a number of which that is
+// true, such as demo-2.env.
+func chooseEnvFile(path string) string {
+	chosen := path
+	for n := 2; isInUse(chosen); n++ {
+		chosen = fmt.Sprintf("%s-%d.env", strings.TrimSuffix(path, ".env"), n)
+	}
+	return chosen
+}
+
+// isInUse reports whether the demo that wrote this file still runs.
+func isInUse(path string) bool {
+	file, _ := os.ReadFile(path) // without a file there is no data folder
+	data, _ := readEnvFile(file, "HERALD_DATA")
+	c, err := net.Dial("unix", socketPath(data))
+	if err != nil {
+		return false
+	}
+	_ = c.Close()
+	return true
 }
 
 // removeEnvFile removes the file unless another demo has replaced it.

@@ -86,6 +86,11 @@ func (c *runCmd) run(ctx context.Context, out io.Writer) (err error) {
 	defer tl.close()
 	queue.LogDriver(tl.logger())
 	tl.printLine("Herald: on-chain feedback on its way to its agents. One process tree, nothing installed.\n")
+	if own := chooseEnvFile(c.envFile); own != c.envFile {
+		tl.printLine(fmt.Sprintf("Another demo runs, to which %s belongs. This one's environment will be in %s.\n",
+			quotePath(c.envFile), quotePath(own)))
+		c.envFile = own
+	}
 	w, err := newWorld(ctx, c.agentBinary(), tl)
 	if err != nil {
 		return err
@@ -140,7 +145,11 @@ func (c *runCmd) printCommands(w *world, tl *timeline) {
 	tl.printLine("\nStays up until Ctrl-C. In another terminal:")
 	tl.printLine("  . " + quotePath(c.envFile) + "    # its environment, for commands")
 	tl.printLine("  " + quotePath(besideProgram("worker")) + " delivery list")
-	tl.printLine("  " + quotePath(besideProgram("demo")) +
+	own := ""
+	if c.envFile != besideProgram("demo.env") {
+		own = " --env-file " + quotePath(c.envFile)
+	}
+	tl.printLine("  " + quotePath(besideProgram("demo")) + own +
 		` feedback --agent 0 --value 9977 --decimals 2 --tag1 uptime --text "Fast."`)
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -34,6 +35,10 @@ func (c *agentCheckCmd) Run(a *command) error {
 			t.addRow(check.Name, check.Verdict, text.Printable(check.Found))
 		}
 		err := t.Flush()
+		if err == nil && ask.URL == "" {
+			fmt.Fprintln(a.out)
+			err = printVerdict(a, found.Probe.Verdict, found.Probe.NextStep)
+		}
 		if !c.Send {
 			fmt.Fprintln(a.out, "note: add --send to call the tools with samples")
 		}
@@ -42,8 +47,12 @@ func (c *agentCheckCmd) Run(a *command) error {
 		}
 		return err
 	})
-	if err == nil && found.Faults > 0 {
+	switch {
+	case err != nil:
+	case found.Faults > 0:
 		err = fmt.Errorf("the server has faults (%d, see above)", found.Faults)
+	case ask.URL == "" && found.Probe.Status != "":
+		err = errors.New("the server has no faults, but a delivery would not reach it (see above)")
 	}
 	return err
 }

@@ -152,6 +152,11 @@ func TestProbe(t *testing.T) {
 	d.worker(0, "agent", "disable", "8453:42")
 	d.says(0, "verdict: a delivery is held (agent_disabled): the agent is disabled: `worker agent enable` releases its deliveries next: say \"enabled\": true of the agent in HERALD_SERVERS_FILE, or if its row is disabled: worker agent enable 8453:42 note: otherwise: a delivery calls agent_receiveFeedback",
 		"agent", "probe", "8453:42")
+	d.says(1, "verdict: a delivery is held (agent_disabled): the agent is disabled", "agent", "check", "8453:42")
+	away := append(slices.Clone(d.env), "RPC_URL_8453=http://"+heraldtest.Address(t))
+	if code, out, errs := worker(t, away, "agent", "resolve", "8453:42"); code != 0 || !strings.Contains(out, "verdict: a delivery is held (agent_disabled): the agent is disabled") {
+		t.Errorf("resolve: %d, %s%s", code, out, errs)
+	}
 	if out, _ := d.worker(0, "agent", "probe", "--json", "8453:42"); decode[inspect.Probe](t, out).Reason != "agent_disabled" || decode[inspect.Probe](t, out).Status != store.Held {
 		t.Errorf("%s", out)
 	}

@@ -149,7 +149,7 @@ func TestAgentResolve(t *testing.T) {
 			"/.well-known/agent-registration.json", "verdict: a delivery is rejected (endpoint_unverified): "}},
 		{"in ipfs", p.register("ipfs://" + cid.String()), nil, 0, []string{
 			"chain 31337 ipfs://" + cid.String(), "cid from 127.0.0.1:", "verified against the CID", "verdict: a delivery calls "}},
-		{"without tokenURI", p.register(""), nil, 0, []string{"chain 31337 empty", "verdict: a delivery is skipped (no_uri): "}},
+		{"without tokenURI", p.register(""), nil, 0, []string{"chain 31337 empty", "verdict: a delivery is skipped (no_uri): ", "note: whether an operator disabled the agent is not known: "}},
 		{"unknown to the registry", 999, nil, 1, []string{"verdict: a delivery is skipped (agent_not_found): ", "worker: not found: the registry has no such agent"}},
 		{"a web page", p.register(p.web.URL + "/page"), nil, 0, []string{"the document is a web page", "verdict: a delivery is skipped (no_document): "}},
 		{"free text", p.register("my agent \x1b[2J\u202e"), nil, 0, []string{"verdict: a delivery is skipped (no_document): "}},

@@ -48,11 +48,11 @@ const (
 	CallNames               // a direct call names its endpoint; there is no delivery
 )
 
-// sharedLimits begins the sentence of a refusal, for callers that share small limits.
+// sharedLimits ends the text of a refusal, for callers that share small limits.
 var sharedLimits = map[Caller]string{
-	Unbound:   "nothing binds this agent to its endpoint, so it shares small limits with others like it: ",
-	JobNames:  "the job names its endpoint itself, so it shares small limits with others like it: ",
-	CallNames: "calls that name their endpoint share small limits: ",
+	Unbound:   ". The agent is not known to be bound to its endpoint, so it shares small limits with others like it",
+	JobNames:  ". The job names its endpoint itself, so it shares small limits with others like it",
+	CallNames: ". Calls that name their endpoint share small limits",
 }
 
 // Acquire acquires a permit for a call to the endpoint. token identifies the attempt. If there is no limit, the permit
@@ -74,7 +74,7 @@ func (o Origins) Acquire(ctx context.Context, e mcpcall.Endpoint, agent store.Ag
 		if separate || by == CallNames {
 			why = sharedLimits[by]
 		}
-		return nil, outcome.Pause(refused.Reason, refused.Wait, why+refused.Text)
+		return nil, outcome.Pause(refused.Reason, refused.Wait, refused.Text+why)
 	case err != nil:
 		return nil, fmt.Errorf("acquire a permit at the agent's origin: %w", err)
 	}

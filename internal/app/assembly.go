@@ -201,7 +201,7 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 	if err := a.openWeb(cfg, dispatcher, o); err != nil {
 		return err
 	}
-	return reg.Register(&gauges{store: a.store, queue: a.queue, limits: a.limits, log: o.Logger})
+	return reg.Register(&gauges{store: a.store, queue: a.queue, limits: a.limitStats, log: o.Logger})
 }
 
 // legacyTimeout bounds one request about the old backend's list: a script that moves up to a hundred elements.
@@ -265,6 +265,16 @@ func (a *assembly) originLimits() admission.Origins {
 		o.Unbound = a.unbound
 	}
 	return o
+}
+
+// limitStats returns the numbers of a.limits, with the breakers of unbound agents.
+func (a *assembly) limitStats() ratelimit.Stats {
+	seen := a.limits.Stats()
+	if a.unbound != nil {
+		small := a.unbound.Stats()
+		seen.Open, seen.HalfOpen = seen.Open+small.Open, seen.HalfOpen+small.HalfOpen
+	}
+	return seen
 }
 
 // openEfforts opens the effort budgets. They also use Redis if it is embedded, because `worker agent show` reads them

@@ -3,7 +3,9 @@ package app
 import (
 	"log/slog"
 	"testing"
+	"time"
 
+	"github.com/agentherald/herald/internal/admission/ratelimit"
 	"github.com/agentherald/herald/internal/app/backend"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/queue"
@@ -32,6 +34,15 @@ func TestLimitsOfEmbeddedRedis(t *testing.T) {
 			permit.Release(t.Context(), 0)
 			return !a.limits.Stats().Local
 		})
+		a.unbound.Close()
+		a.unbound, err = ratelimit.New(ratelimit.Config{PermitTTL: time.Minute, MinCalls: 1, Logger: slog.New(slog.DiscardHandler)})
+		heraldtest.Must(t, err)
+		permit, err := a.unbound.Acquire(t.Context(), "https://down.example", "https://down.example", "a")
+		heraldtest.Must(t, err)
+		permit.Release(t.Context(), ratelimit.Failed)
+		if n := (liveView{a}).OpenBreakers(); n != 1 {
+			t.Errorf("%d open breakers, with one of an unbound agent", n)
+		}
 		a.limits.Close()
 		a.unbound.Close()
 		if a.fast != nil {

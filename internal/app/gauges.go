@@ -49,7 +49,7 @@ const tokenWarning = 7 * 24 * time.Hour
 type gauges struct {
 	store  *store.Store
 	queue  *queue.Queue
-	limits *ratelimit.Limiter
+	limits func() ratelimit.Stats
 	log    *slog.Logger
 }
 
@@ -74,7 +74,7 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(groupedCommits, prometheus.CounterValue, float64(st.Grouped), statement)
 		ch <- prometheus.MustNewConstMetric(failedGroups, prometheus.CounterValue, float64(st.Failed), statement)
 	}
-	seen := g.limits.Stats()
+	seen := g.limits()
 	send(openBreakers, float64(seen.Open), "open")
 	send(openBreakers, float64(seen.HalfOpen), "half_open")
 	shared := 1.0

@@ -111,7 +111,7 @@ func (v liveView) Effort(ctx context.Context, agent store.Agent) *effort.Usage {
 }
 
 func (v liveView) OpenBreakers() int {
-	seen := v.limits.Stats()
+	seen := v.limitStats()
 	return seen.Open + seen.HalfOpen
 }
 

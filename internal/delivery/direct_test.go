@@ -70,6 +70,20 @@ func TestDirectCallFails(t *testing.T) {
 	}
 }
 
+// TestBreakerNamesItsCause: while the breaker is open, the refusal still says why the latest call failed.
+func TestBreakerNamesItsCause(t *testing.T) {
+	t.Parallel()
+	l := must(ratelimit.New(ratelimit.Config{PermitTTL: time.Minute, MinCalls: 2, Logger: slog.New(slog.DiscardHandler)}))
+	t.Cleanup(l.Close)
+	d := newDirect(t, l)
+	for _, want := range []outcome.Reason{outcome.ConnectFailed, outcome.ConnectFailed, outcome.BreakerOpen} {
+		_, err := d.Call(t.Context(), directTo("http://127.0.0.1:1/mcp"), "a test")
+		if failed, ok := errors.AsType[*DirectError](err); !ok || failed.Reason != want || !strings.Contains(failed.Text, "connection refused") {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
 // TestDirectCallsShareLimits: direct calls use the limits of unbound agents, so that they cannot use up those of bound
 // agents.
 func TestDirectCallsShareLimits(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/admission/ratelimit"
+	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -25,8 +26,20 @@ func callerAt(c *store.Claim, at resolvedEndpoint) admission.Caller {
 // nil.
 func releasePermit(ctx context.Context, permit *ratelimit.Permit, answer toolAnswer, failure error) {
 	if permit != nil {
+		if failure != nil {
+			permit.Fault = describeFault(classify.Error(failure))
+		}
 		permit.Release(ctx, endpointHealth(answer, failure))
 	}
+}
+
+// describeFault describes a failed call for all callers of its endpoint. Unless the server was not reached, that is the
+// reason alone: the text may quote the answer to a caller's own headers or arguments.
+func describeFault(v outcome.Verdict) string {
+	if v.Reason == outcome.ConnectFailed {
+		return text.Excerpt(v.Text, 200)
+	}
+	return string(v.Reason)
 }
 
 // endpointHealth returns how the breaker counts a call with this answer and failure. It is Failed if the endpoint did

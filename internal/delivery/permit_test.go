@@ -248,7 +248,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 			done <- note
 		}()
 		heraldtest.Receive(t, "the call", begun)
-		if note, err := k.deliver(t.Context(), waits, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") || !strings.Contains(note, "nothing binds this agent") {
+		if note, err := k.deliver(t.Context(), waits, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") || !strings.Contains(note, "not known to be bound") {
 			t.Errorf("an unbound agent beside another: %q, %v", note, err)
 		}
 		if d := w.row(waits); d.Attempts != 0 || len(d.History) != 0 {
@@ -258,7 +258,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 			j, _ := w.rate(devnet.Feedback{AgentID: agent})
 			id := w.accept(with(j, own(a.URL, nil)))
 			if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") ||
-				!strings.Contains(note, "the job names its endpoint itself") {
+				!strings.Contains(note, "The job names its endpoint itself") {
 				t.Errorf("with the job's own target: %q, %v", note, err)
 			}
 		}
@@ -333,7 +333,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 			k := w.newWorker(func(c *Config) {
 				limitOrigins(bucket(t, ratelimit.Config{}), bucket(t, ratelimit.Config{Inflight: 1}))(c)
 			})
-			for n, want := range append(slices.Repeat([]string{"server_error"}, 10), "breaker_open") {
+			for n, want := range append(slices.Repeat([]string{"server_error"}, 10), "breaker_open: most of the latest calls to the agent's endpoint failed, the last with: server_error. ") {
 				broken.Store(n < 10)
 				id := uuid.UUID{}
 				if byJob {

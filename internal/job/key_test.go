@@ -1,6 +1,8 @@
 package job
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -88,24 +90,28 @@ func TestConflict(t *testing.T) {
 			"timestamp=5", "logIndex=9",
 			`transactionHash="`+hash4+`"`, `action={"timeoutMs":1000}`, `meta={"a":1}`,
 			`identityRegistry="0x8004a6090Cd10A7288092483047B097295Fb8847"`), ""},
-		"score and its value": {feedback(`value=95`, `valueDecimals=0`), feedback("value=", "valueDecimals=", "score=95"), ""},
-		"value":               {feedback(), feedback(`value="9978"`), "value"},
-		"valueDecimals":       {feedback(), feedback(`valueDecimals=3`), "valueDecimals"},
-		"tag1":                {feedback(), feedback(`tag1=""`), "tag1"},
-		"tag2":                {feedback(), feedback(`tag2="x"`), "tag2"},
-		"endpoint":            {feedback(), feedback(`endpoint="x"`), "endpoint"},
-		"feedbackURI":         {feedback(), feedback(`feedbackURI=""`), "feedbackURI"},
-		"feedbackHash":        {feedback(), feedback(`feedbackHash=`), "feedbackHash"},
-		"responseURI":         {response(), response(`responseURI="x"`), "responseURI"},
-		"responseHash":        {response(), response(`responseHash="` + hash4 + `"`), "responseHash"},
-		"response":            {validation(), validation(`response=1`), "response"},
-		"tag":                 {validation(), validation(`tag=""`), "tag"},
-		"agent":               {validation(), validation(`agentId=43`), "agentId"},
-		"validator":           {validation(), validation(`validatorAddress="` + mixed + `"`), "validatorAddress"},
+		"score and its value":  {feedback(`value=95`, `valueDecimals=0`), feedback("value=", "valueDecimals=", "score=95"), ""},
+		"value":                {feedback(), feedback(`value="9978"`), "value"},
+		"valueDecimals":        {feedback(), feedback(`valueDecimals=3`), "valueDecimals"},
+		"tag1 omitted":         {feedback(), feedback(`tag1=""`), "tag1"},
+		"tag2":                 {feedback(), feedback(`tag2="x"`), "tag2"},
+		"endpoint":             {feedback(), feedback(`endpoint="x"`), "endpoint"},
+		"feedbackURI omitted":  {feedback(), feedback(`feedbackURI=""`), "feedbackURI"},
+		"feedbackHash omitted": {feedback(), feedback(`feedbackHash=`), "feedbackHash"},
+		"responseURI":          {response(), response(`responseURI="x"`), "responseURI"},
+		"responseHash":         {response(), response(`responseHash="` + hash4 + `"`), "responseHash"},
+		"response":             {validation(), validation(`response=1`), "response"},
+		"tag omitted":          {validation(), validation(`tag=""`), "tag"},
+		"agent":                {validation(), validation(`agentId=43`), "agentId"},
+		"validator":            {validation(), validation(`validatorAddress="` + mixed + `"`), "validatorAddress"},
 	} {
 		a, b := mustParse(t, c.a), mustParse(t, c.b)
 		if field, conflict := a.Conflict(b); field != c.field || conflict != (c.field != "") {
 			t.Errorf("%s: %q, %v", name, field, conflict)
+		}
+		_, omitted := strings.CutSuffix(name, " omitted")
+		if d := b.Differences(a); slices.Contains(d, c.field) == (omitted || c.field == "") {
+			t.Errorf("%s: b differs in %q", name, d)
 		}
 	}
 }

@@ -52,7 +52,7 @@ func (l *Limiter) acquireGap(ctx context.Context, origin, endpoint, token string
 	e := l.findEndpoint(originKey(origin), endpointID(endpoint))
 	token = permitToken(e.id, token)
 	e.users++
-	others, wait := e.origin.countWaitingCalls(e) > 0, gap == 0 && l.isWorthWaiting(e)
+	fault, others, wait := e.fault, e.origin.countWaitingCalls(e) > 0, gap == 0 && l.isWorthWaiting(e)
 	l.mu.Unlock()
 	defer func() {
 		l.mu.Lock()
@@ -69,7 +69,7 @@ func (l *Limiter) acquireGap(ctx context.Context, origin, endpoint, token string
 	case permit == nil && ctx.Err() != nil:
 		return nil, ctx.Err()
 	case permit == nil:
-		return nil, newRefusedError(v, &l.rules, rand.Float64())
+		return nil, newRefusedError(v, &l.rules, rand.Float64(), fault)
 	case ctx.Err() != nil:
 		permit.Release(ctx, Neutral)
 		return nil, ctx.Err()
@@ -283,6 +283,9 @@ func (l *Limiter) release(ctx context.Context, p *Permit, result Result, took in
 				l.addPendingRelease(d)
 			}
 		}
+	}
+	if result == Failed {
+		p.endpoint.fault = p.Fault
 	}
 	now := l.now()
 	o.release(&l.rules, now, &p.endpoint.circuit, p.token, result, took)

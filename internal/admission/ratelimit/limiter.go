@@ -251,6 +251,8 @@ func (r Result) String() string {
 
 // Permit is the right to make one call to an endpoint of an origin.
 type Permit struct {
+	Fault string // set before Release(Failed): a short text for operators, for the refusals of the endpoint's breaker
+
 	limiter    *Limiter
 	endpoint   *endpoint
 	token      string
@@ -274,8 +276,8 @@ func (p *Permit) Release(ctx context.Context, result Result) {
 
 // newRefusedError returns the error for a call that was refused with answer v. The wait of the error is v.wait, but at
 // least minWait. If v.wait reaches maxWait, the wait is random instead, between half of maxWait and maxWait. spread is
-// the random number, in [0, 1).
-func newRefusedError(v acquireAnswer, r *rules, spread float64) *RefusedError {
+// the random number, in [0, 1). fault is the latest Permit.Fault at the endpoint, or "".
+func newRefusedError(v acquireAnswer, r *rules, spread float64, fault string) *RefusedError {
 	wait := time.Duration(v.wait) * time.Microsecond
 	if wait >= maxWait {
 		// The latest return time that can be reserved is maxWait ahead, so many calls may have reserved it. A random
@@ -287,9 +289,12 @@ func newRefusedError(v acquireAnswer, r *rules, spread float64) *RefusedError {
 	switch v.code {
 	case open:
 		e.Reason = outcome.BreakerOpen
-		e.Text = fmt.Sprintf("most of the latest calls to the agent's endpoint failed. The breaker stays open for "+
+		if fault != "" {
+			fault = ", the last with: " + fault
+		}
+		e.Text = fmt.Sprintf("most of the latest calls to the agent's endpoint failed%s. The breaker stays open for "+
 			"%.3g s; then one probe call decides whether it closes. This one comes back in %s",
-			float64(r.openFor)/1e6, back)
+			fault, float64(r.openFor)/1e6, back)
 	case throttled:
 		e.Reason = outcome.Throttled
 		e.Text = fmt.Sprintf("the origin of the agent's endpoint has had its %s calls a second; "+

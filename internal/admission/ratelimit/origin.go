@@ -26,8 +26,9 @@ type origin struct {
 type endpoint struct {
 	circuit
 	origin *origin
-	used   int64 // time of the last Acquire, in µs (Limiter.now)
-	users  int   // calls of Acquire in progress for this endpoint
+	used   int64  // time of the last Acquire, in µs (Limiter.now)
+	users  int    // calls of Acquire in progress for this endpoint
+	fault  string // Permit.Fault of this process's latest failed call
 }
 
 // waitingCall is a call to an agent that waits in this process for a permit.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/url"
 	"time"
@@ -339,16 +338,8 @@ func (p *prober) checkDisabled(ctx context.Context) {
 	if p.ask.URL != "" {
 		return // the probe is about that address, not the agent
 	}
-	row := store.AgentRow{Enabled: true}
-	if p.openOnce(ctx) == nil { // storeObservation reports the error
-		switch r, err := p.store.AgentRow(ctx, p.agent); {
-		case err == nil:
-			row = r
-		case !errors.Is(err, store.ErrNotFound):
-			p.addNote(err.Error())
-		}
-	}
-	failure, err := p.JudgeAgent(p.agent, row)
+	_ = p.openOnce(ctx) // storeObservation reports the error
+	failure, err := judgeAgent(ctx, p.Operator, p.store, p.agent)
 	if err != nil {
 		p.addNote(err.Error())
 	}

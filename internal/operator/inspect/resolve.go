@@ -9,6 +9,7 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,12 +50,12 @@ type Resolution struct {
 	Endpoint *Endpoint `json:"endpoint,omitempty"`
 	Resolved bool      `json:"resolved"`
 	Outlook
-	Note   string  `json:"note,omitempty"` // the agent has an entry in the servers file, which deliveries follow
+	Note   string  `json:"note,omitempty"` // another setting that decides, or a gap in the verdict
 	TookMs float64 `json:"tookMs"`
 
 	Name   string          `json:"-"` // of the agent, for use in a sentence
 	listed *servers.Server // nil if the servers file does not list the agent
-	barred error           // the failure of each delivery to the agent (operator.JudgeAgent), without its row
+	barred error           // the failure of each delivery to the agent (operator.JudgeAgent)
 }
 
 // Outlook is how a delivery would end now, with advice for the operator.
@@ -106,8 +107,8 @@ type Endpoint struct {
 	Binding      string `json:"binding,omitempty"`
 }
 
-// Resolve resolves an agent with the worker's settings and empty caches. It uses neither Postgres nor Redis,
-// so it does not know the policies of the agent, only the default one.
+// Resolve resolves an agent with the worker's settings and empty caches. Without a store, it adds
+// a note that the agent may be disabled.
 func Resolve(ctx context.Context, o *operator.Operator, ref operator.AgentRef) (r Resolution, err error) {
 	g, err := o.ParseRef(ref)
 	if err != nil {
@@ -121,7 +122,11 @@ func Resolve(ctx context.Context, o *operator.Operator, ref operator.AgentRef) (
 	if err != nil {
 		return r, err
 	}
-	barred, err := o.JudgeAgent(g, store.AgentRow{Enabled: true})
+	s, away := o.StoreAtHand(ctx)
+	if away == nil {
+		defer s.Close()
+	}
+	barred, err := judgeAgent(ctx, o, s, g)
 	if err != nil {
 		return r, err
 	}
@@ -146,10 +151,30 @@ func Resolve(ctx context.Context, o *operator.Operator, ref operator.AgentRef) (
 	if listed != nil {
 		r.Note = "the servers file names this agent, and deliveries go by that first: `worker agent probe`"
 	}
-	if barred != nil {
-		r.Note = "it is not called: " + barred.Error()
+	switch {
+	case barred != nil:
+		r.Note = "otherwise: " + r.Verdict
+		r.Outlook = expect(classify.Error(barred), r.subject(g, t))
+	case away != nil && r.Note == "":
+		r.Note = "whether an operator disabled the agent is not known: " + away.Error()
 	}
 	return r, nil
+}
+
+// judgeAgent returns the failure of each delivery to the agent (operator.JudgeAgent). Without a store (nil), it goes by
+// the operator's files alone.
+func judgeAgent(ctx context.Context, o *operator.Operator, s *operator.Session, g store.Agent) (failure, err error) {
+	row := store.AgentRow{Enabled: true}
+	if s != nil {
+		switch r, missed := s.AgentRow(ctx, g); {
+		case missed == nil:
+			row = r
+		case !errors.Is(missed, store.ErrNotFound):
+			err = missed
+		}
+	}
+	failure, invalid := o.JudgeAgent(g, row)
+	return failure, cmp.Or(invalid, err)
 }
 
 // checkAddress returns an error if dialling the address would certainly be refused. It does not dial or resolve it.
@@ -187,8 +212,12 @@ func (r *Resolution) conclude(g store.Agent, t resolver.Target, err error) {
 			describeHint(t.ProtocolHint), t.DescribeBinding())
 		return
 	}
-	r.Outlook = expect(classify.Error(err), outcome.Subject{ChainID: g.ChainID,
-		Agent: g.Argument(), Endpoint: t.URL, Shower: "resolve"})
+	r.Outlook = expect(classify.Error(err), r.subject(g, t))
+}
+
+func (r *Resolution) subject(g store.Agent, t resolver.Target) outcome.Subject {
+	return outcome.Subject{ChainID: g.ChainID, Agent: g.Argument(), Endpoint: t.URL, Listed: r.listed != nil,
+		Shower: "resolve"}
 }
 
 func describeSteps(t resolver.Target) []Step {
