@@ -93,7 +93,7 @@ func (w *outageWorld) bound(f func(context.Context) error) func() error {
 // flow enqueues deliveries and waits until the worker delivers them.
 func (w *outageWorld) flow() {
 	w.t.Helper()
-	const deliveries = 300
+	const deliveries = 200
 	var lines strings.Builder
 	for i := range deliveries {
 		lines.WriteString(w.agents.Line(i%w.agents.Len(), w.serial))
