@@ -421,9 +421,9 @@ func (s *Store) endGone(ctx context.Context, tx pgx.Tx, c *Claim, g Gone, rec *R
 
 // replaceEvent retracts the delivery with this id, if its agent was or may have been called. old is the job of its
 // event, which is no longer on the chain. If g.Next is set and the delivery has the key of g.Next, replaceEvent also
-// gives the key to a new delivery for g.Next. A delivery that lost its key (displace.sql) has another one; it runs again
-// if an operator replays it. replaceEvent does nothing if the delivery has another event by now. New tasks are added to
-// byAgent.
+// gives the key to a new delivery for g.Next. A delivery that lost its key (displace.sql) has another one; it runs
+// again if an operator replays it. replaceEvent does nothing if the delivery has another event by now. New tasks are
+// added to byAgent.
 func (s *Store) replaceEvent(ctx context.Context, tx pgx.Tx, id uuid.UUID, old job.Job, g Gone,
 	byAgent map[Agent][]Task) error {
 	holders, err := s.readHolders(ctx, tx, "h.id = $1", id)
