@@ -2,9 +2,6 @@ package job
 
 import (
 	"fmt"
-	"math"
-	"math/big"
-	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -130,10 +127,14 @@ func (j Job) diffContent(other Job) (fields []string) {
 
 // Differences returns the names of the fields in which j differs from read, which is the same event as the chain has
 // it. It compares the content, the position, the timestamp and the identity registry, but no field that j leaves out.
-func (j Job) Differences(read Job) []string {
-	// A number is never omitted, and no job has these three.
-	stated := j.diffContent(Job{AgentID: big.NewInt(-1), ValueDecimals: math.MaxUint8, Response: math.MaxUint8})
-	fields := slices.DeleteFunc(j.diffContent(read), func(name string) bool { return !slices.Contains(stated, name) })
+func (j Job) Differences(read Job) (fields []string) {
+	others := read.contentFields()
+	for i, f := range j.contentFields() {
+		omitted := f.value == "" || f.value == (common.Hash{}) || f.value == (common.Address{})
+		if !omitted && f.value != others[i].value {
+			fields = append(fields, f.name)
+		}
+	}
 	for _, f := range []struct {
 		name    string
 		differs bool

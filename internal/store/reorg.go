@@ -142,7 +142,7 @@ func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, agen
 			continue
 		}
 		v := &done.Vanished[len(done.Vanished)-len(called)+i]
-		if v.Retraction, err = s.retract(ctx, tx, v.ID, known, byAgent); err != nil {
+		if v.Retraction, err = s.retractDelivery(ctx, tx, v.ID, known, byAgent); err != nil {
 			return nil, err
 		}
 	}
@@ -163,7 +163,7 @@ type retraction struct {
 }
 
 // listRetractions returns the existing retractions of a feedback, by key. known is the feedback's job. keys are the
-// maxRetractions keys that its retractions can have, in the order in which retract uses them.
+// maxRetractions keys that its retractions can have, in the order in which retractDelivery uses them.
 func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx,
 	known job.Job) (there map[string]retraction, keys []string, _ error) {
 	base := known.Retraction(uuid.Nil).Key()
@@ -186,14 +186,14 @@ func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx,
 	return there, keys, nil
 }
 
-// retract inserts a retraction of the delivery with this id, whose agent was or may have been called. known is the
+// retractDelivery inserts a retraction of the delivery with this id, whose agent was or may have been called. known is the
 // delivery's job, a feedback. It adds the retraction's task to byAgent and returns the retraction's id. If the delivery
-// already has a retraction that was not withdrawn (mined_again), retract only returns the id of that one.
+// already has a retraction that was not withdrawn (mined_again), it only returns the id of that one.
 //
 // After the reorg, another feedback may have the index of the removed one. The retraction delays it, as an earlier
 // feedback would. The delay ends when the retraction has ended, and at the latest 60 s after its first attempt
 // (delays_until).
-func (s *Store) retract(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.Job,
+func (s *Store) retractDelivery(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.Job,
 	byAgent map[Agent][]Task) (uuid.UUID, error) {
 	there, keys, err := s.listRetractions(ctx, tx, known)
 	if err != nil {
@@ -239,7 +239,7 @@ func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder, byAge
 	if h.raw == nil || json.Unmarshal(h.raw, &known) != nil || known.Kind != job.KindNewFeedback {
 		return nil
 	}
-	_, err := s.retract(ctx, tx, h.id, known, byAgent)
+	_, err := s.retractDelivery(ctx, tx, h.id, known, byAgent)
 	return err
 }
 

@@ -154,7 +154,7 @@ func Resolve(ctx context.Context, o *operator.Operator, ref operator.AgentRef) (
 	switch {
 	case barred != nil:
 		r.Note = "otherwise: " + r.Verdict
-		r.Outlook = expect(classify.Error(barred), r.subject(g, t))
+		r.Outlook = expect(classify.Error(barred), r.describeSubject(g, t))
 	case away != nil && r.Note == "":
 		r.Note = "whether an operator disabled the agent is not known: " + away.Error()
 	}
@@ -212,10 +212,11 @@ func (r *Resolution) conclude(g store.Agent, t resolver.Target, err error) {
 			describeHint(t.ProtocolHint), t.DescribeBinding())
 		return
 	}
-	r.Outlook = expect(classify.Error(err), r.subject(g, t))
+	r.Outlook = expect(classify.Error(err), r.describeSubject(g, t))
 }
 
-func (r *Resolution) subject(g store.Agent, t resolver.Target) outcome.Subject {
+// describeSubject returns what the texts of a failure need to know about the agent.
+func (r *Resolution) describeSubject(g store.Agent, t resolver.Target) outcome.Subject {
 	return outcome.Subject{ChainID: g.ChainID, Agent: g.Argument(), Endpoint: t.URL, Listed: r.listed != nil,
 		Shower: "resolve"}
 }
