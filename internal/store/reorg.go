@@ -186,9 +186,9 @@ func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx,
 	return there, keys, nil
 }
 
-// retractDelivery inserts a retraction of the delivery with this id, whose agent was or may have been called. known is the
-// delivery's job, a feedback. It adds the retraction's task to byAgent and returns the retraction's id. If the delivery
-// already has a retraction that was not withdrawn (mined_again), it only returns the id of that one.
+// retractDelivery inserts a retraction of the delivery with this id, whose agent was or may have been called. known is
+// the delivery's job, a feedback. It adds the retraction's task to byAgent and returns the retraction's id. If the
+// delivery already has a retraction that was not withdrawn (mined_again), it only returns the id of that one.
 //
 // After the reorg, another feedback may have the index of the removed one. The retraction delays it, as an earlier
 // feedback would. The delay ends when the retraction has ended, and at the latest 60 s after its first attempt
