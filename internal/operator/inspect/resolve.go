@@ -215,7 +215,7 @@ func (r *Resolution) conclude(g store.Agent, t resolver.Target, err error) {
 	r.Outlook = expect(classify.Error(err), r.describeSubject(g, t))
 }
 
-// describeSubject returns what the texts of a failure need to know about the agent.
+// describeSubject returns the agent and its endpoint, for the text of a failure.
 func (r *Resolution) describeSubject(g store.Agent, t resolver.Target) outcome.Subject {
 	return outcome.Subject{ChainID: g.ChainID, Agent: g.Argument(), Endpoint: t.URL, Listed: r.listed != nil,
 		Shower: "resolve"}
