@@ -2,6 +2,7 @@ package store
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -334,6 +335,25 @@ func TestReorgGivesKeyAway(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestBindAfterALostKey: while a worker checks a delivery, a reorg gives its key to another event. The worker cannot bind
+// the delivery to that event, because the agent would receive it twice.
+func TestBindAfterALostKey(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	r := newChainReader(t, s)
+	first, other := inBlock(feedback(1, 1), 101, 'a'), inBlock(feedback(1, 1), 102, 'b')
+	other.Tag1, other.TransactionHash = "other", common.Hash{0xfe}
+	c := claim(t, s, r.read(100, 101, true, first).Tasks[0])
+	r.read(101, 102, true, other)
+	if err := s.Bind(t.Context(), c, Binding{Job: other, Source: c.Source}); !errors.Is(err, ErrNewHint) {
+		t.Fatalf("the delivery was bound: %v", err)
+	}
+	rec := record(t, s, c, Outcome{Status: Waiting, Reason: outcome.NotConfirmed, Delay: time.Hour, Task: true, Free: true, Undecided: true, Stage: "check"})
+	if !rec.Rechecked || !claim(t, s, rec.Next[0]).HasLostKey() {
+		t.Errorf("%+v", rec)
 	}
 }
 

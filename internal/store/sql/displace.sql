@@ -1,10 +1,14 @@
 -- displace: give another key to a delivery whose event is not on the chain, so that another event can use its key. The
 -- id stays. An open delivery that is not running is cancelled (reorg), and so is a filtered one.
 --
+-- The statement increases hints. So a worker whose check began before cannot bind a running delivery to the other event
+-- (bind.sql), which has a delivery of its own.
+--
 -- $1 id   $2 its key; nothing changes if the delivery has another one by now
 WITH renamed AS (
     UPDATE herald.history
-       SET key = key || '~' || id::text, updated_at = now(), status = CASE WHEN reason = 'filtered' THEN 'cancelled' ELSE status END,
+       SET key = key || '~' || id::text, hints = hints + 1, updated_at = now(),
+           status = CASE WHEN reason = 'filtered' THEN 'cancelled' ELSE status END,
            reason = CASE WHEN reason = 'filtered' THEN 'reorg' ELSE reason END
      WHERE id = $1 AND key = $2
     RETURNING id, key AS renamed
