@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/operator/config"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5"
@@ -149,7 +149,7 @@ func reopen(t testing.TB, path string) *os.File {
 // TestRunPostgres runs the command on a real Postgres without Redis. The rows wait for a worker.
 func TestRunPostgres(t *testing.T) {
 	t.Parallel()
-	url := heraldtest.Postgres(t, store.Migrate)
+	url := heraldtest.Postgres(t, postgres.Migrate)
 	environ := []string{"DATABASE_URL=" + url, "HERALD_QUEUE=embedded", "HERALD_KEYSET=" + heraldtest.Keyset(t), "HERALD_LOG_LEVEL=error", "HERALD_DB_POOL=4", "HERALD_CONCURRENCY=2"}
 	enqueue := func(in string) (int, []string, string) {
 		var stdout, stderr bytes.Buffer

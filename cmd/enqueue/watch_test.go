@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -29,7 +29,7 @@ func TestReadChain(t *testing.T) {
 		}
 	}
 	d, id := net.Deployment(), net.ChainID()
-	environ := []string{"DATABASE_URL=" + heraldtest.Postgres(t, store.Migrate), "HERALD_QUEUE=embedded", "HERALD_KEYSET=" + heraldtest.Keyset(t),
+	environ := []string{"DATABASE_URL=" + heraldtest.Postgres(t, postgres.Migrate), "HERALD_QUEUE=embedded", "HERALD_KEYSET=" + heraldtest.Keyset(t),
 		"HERALD_LOG_LEVEL=error", "HERALD_DB_POOL=4", "HERALD_CONCURRENCY=2", fmt.Sprintf("RPC_URL_%d=%s", id, net.URL()),
 		fmt.Sprintf("IDENTITY_REGISTRY_%d=%s", id, d.Identity), fmt.Sprintf("REPUTATION_REGISTRY_%d=%s", id, d.Reputation)}
 

@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 type agentCmd struct {
@@ -44,9 +45,9 @@ func (c *agentListCmd) Run(a *command) error {
 	return c.printAnswer(a, page, func() error {
 		head := []any{"AGENT", "STATE"}
 		switch c.Sort {
-		case store.SortFailing:
+		case records.SortFailing:
 			head = append(head, "FAILED 24H", "CALLS 24H", "FAILING SINCE")
-		case store.SortSlow:
+		case records.SortSlow:
 			head = append(head, "MEAN CALL")
 		}
 		t := a.newTable(append(head, "QUEUED", "RUNNING", "WAITING", "HELD", "LAST OK",
@@ -54,9 +55,9 @@ func (c *agentListCmd) Run(a *command) error {
 		for _, r := range page.Agents {
 			row := []any{erc8004.FormatAgent(r.ChainID, r.AgentID), r.State}
 			switch c.Sort {
-			case store.SortFailing:
+			case records.SortFailing:
 				row = append(row, r.FailedOfDay, r.CallsOfDay, formatTime(r.FailingSince))
-			case store.SortSlow:
+			case records.SortSlow:
 				row = append(row, formatMillis(r.MeanMs))
 			}
 			t.addRow(append(row, r.Open[store.Queued], r.Open[store.Running],
@@ -154,7 +155,7 @@ func printAgent(a *command, r operator.Agent) error {
 
 // describeCalls summarizes calls on one line: "40 calls since 2026-11-23T11:00:00Z, 3 failed (2 timeout, 1
 // server_error), p50 12.0 ms, p95 480.0 ms".
-func describeCalls(s store.CallSummary) string {
+func describeCalls(s records.CallSummary) string {
 	words := fmt.Sprintf("%d calls since %s, %d failed", s.Calls, formatTime(&s.Since), s.Failed)
 	var reasons []string
 	for _, why := range slices.Sorted(maps.Keys(s.Failures)) {

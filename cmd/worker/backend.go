@@ -17,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // newOperator returns an Operator for one command. It asks its questions on the terminal and prints warnings to a.err.
@@ -45,7 +46,7 @@ func (b attached) OpenStore(ctx context.Context, o operator.StoreOptions) (*oper
 		return nil, err
 	}
 	st.LimitCalls(o.Wait)
-	s := &operator.Session{Store: st, Close: func() { st.Close(); b.stopBackend(found) }}
+	s := &operator.Session{Ledger: st, Records: records.New(st), Close: func() { st.Close(); b.stopBackend(found) }}
 	if found.RedisURL.IsZero() {
 		return s, nil
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/doctor"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -24,7 +25,7 @@ func TestChains(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
 	d, id := net.Deployment(), net.ChainID()
-	database := heraldtest.Postgres(t, store.Migrate)
+	database := heraldtest.Postgres(t, postgres.Migrate)
 	env := []string{"DATABASE_URL=" + database, "REDIS_URL=" + heraldtest.Redis(t), "HERALD_KEYSET=" + heraldtest.Keyset(t)}
 	env = append(env, fmt.Sprintf("RPC_URL_%d=%s,http://127.0.0.1:1", id, net.URL()), fmt.Sprintf("IDENTITY_REGISTRY_%d=%s", id, d.Identity),
 		fmt.Sprintf("REPUTATION_REGISTRY_%d=%s", id, d.Reputation), "IPFS_GATEWAYS="+answeringGateway(t))
@@ -39,7 +40,7 @@ func TestChains(t *testing.T) {
 	watching := append(slices.Clone(env), fmt.Sprintf("HERALD_WATCH=%d", id))
 	diagnose(t, 0, watching...).says(chainName, doctor.MarkWarn, "it has not been read yet")
 
-	st, err := store.Open(store.Config{URL: secret.New(database), MaxConns: 2})
+	st, err := store.Open(postgres.Config{URL: secret.New(database), MaxConns: 2})
 	heraldtest.Must(t, err)
 	defer st.Close()
 	head, err := net.Client().BlockNumber(t.Context())

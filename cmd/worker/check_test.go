@@ -16,6 +16,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
@@ -126,7 +127,7 @@ func (d *desk) publishKeys() string {
 	i := slices.IndexFunc(d.env, func(v string) bool { return strings.HasPrefix(v, "HERALD_KEYSET=") })
 	keys, err := secret.Parse(secret.New(strings.TrimPrefix(d.env[i], "HERALD_KEYSET=")))
 	heraldtest.Must(d.t, err)
-	ring, err = signing.New(signing.Config{PublicURL: srv.URL, Ledger: d.store, Sealer: keys})
+	ring, err = signing.New(signing.Config{PublicURL: srv.URL, Records: records.New(d.store), Sealer: keys})
 	heraldtest.Must(d.t, err)
 	heraldtest.Must(d.t, ring.Load(d.t.Context()))
 	return srv.URL

@@ -12,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/inspect"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 )
@@ -31,7 +32,7 @@ func TestUnknownIsNotFound(t *testing.T) {
 		d.says(1, "not found", strings.Fields(fmt.Sprintf(line, "8453:999"))...)
 		d.says(2, "CHAIN:AGENT", strings.Fields(fmt.Sprintf(line, "999"))...)
 	}
-	if rows := d.audits(); slices.ContainsFunc(rows, func(a store.Audit) bool { return a.Moved > 0 || a.Action == "agent enable" }) {
+	if rows := d.audits(); slices.ContainsFunc(rows, func(a records.Audit) bool { return a.Moved > 0 || a.Action == "agent enable" }) {
 		t.Errorf("something was changed: %+v", rows)
 	}
 	// If only some ids exist, those are replayed, and the exit code reports that others were left.
@@ -161,7 +162,7 @@ func TestAuditRecordsPreviousState(t *testing.T) {
 		{"replay", `"was": { "delivered": 1, "dead timeout": 1 }`, "1 left: there is no such delivery"},
 		{"replay", `"was": { "cancelled operator": 2 }`, ""},
 	} {
-		n := slices.IndexFunc(rows, func(a store.Audit) bool {
+		n := slices.IndexFunc(rows, func(a records.Audit) bool {
 			return a.Action == want.action && strings.Contains(words(string(a.Filter)), want.filter)
 		})
 		if n < 0 || rows[n].Note != want.note || rows[n].State != "done" {

@@ -17,6 +17,8 @@ import (
 	"github.com/agentherald/herald/internal/operator/doctor"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/ipfstest"
 	"github.com/google/uuid"
@@ -114,7 +116,7 @@ func TestDoctorOfRedis(t *testing.T) {
 	heraldtest.Must(t, err)
 	c := redis.NewClient(&redis.Options{Network: "unix", Addr: u.Path})
 	defer c.Close()
-	env := []string{"DATABASE_URL=" + heraldtest.Postgres(t, store.Migrate), "REDIS_URL=" + raw, "HERALD_KEYSET=" + heraldtest.Keyset(t)}
+	env := []string{"DATABASE_URL=" + heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL=" + raw, "HERALD_KEYSET=" + heraldtest.Keyset(t)}
 	for _, state := range []string{"no", "yes"} {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		err := c.ConfigSet(ctx, "appendonly", state).Err()
@@ -169,7 +171,7 @@ func TestDoctorCountsStuckDeliveries(t *testing.T) {
 		t.Fatal(tag, err)
 	}
 	agent := store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(t, 8453).Hex()), ID: "7"}
-	if err := d.store.ObserveAgent(t.Context(), agent, store.AgentObservation{State: store.StateFailed, Error: "no answer"}); err != nil {
+	if err := records.New(d.store).ObserveAgent(t.Context(), agent, records.AgentObservation{State: records.StateFailed, Error: "no answer"}); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -217,7 +219,7 @@ func serving(t testing.TB, env ...string) *watched {
 // names the differences.
 func TestDoctorOfTheRunningWorker(t *testing.T) {
 	t.Parallel()
-	keyset, database := heraldtest.Keyset(t), heraldtest.Postgres(t, store.Migrate)
+	keyset, database := heraldtest.Keyset(t), heraldtest.Postgres(t, postgres.Migrate)
 	addr := heraldtest.Address(t)
 	common := []string{"HERALD_DATA=" + t.TempDir(), "HERALD_CACHE=" + t.TempDir(), "DATABASE_URL=" + database, "HERALD_QUEUE=embedded",
 		"HERALD_KEYSET=" + keyset, "HERALD_LISTEN=" + addr, "IPFS_GATEWAYS=" + answeringGateway(t)}

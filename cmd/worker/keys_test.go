@@ -15,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -45,7 +46,7 @@ func (d *desk) opens(keyset string) (n int) {
 	d.t.Helper()
 	k, err := secret.Parse(secret.New(keyset))
 	heraldtest.Must(d.t, err)
-	page, _, done, err := d.store.SealedAfter(d.t.Context(), uuid.Nil)
+	page, _, done, err := records.New(d.store).SealedAfter(d.t.Context(), uuid.Nil)
 	if err != nil || !done {
 		d.t.Fatal(done, err)
 	}
@@ -133,14 +134,14 @@ func TestKeysReencryptSkipsUnopenable(t *testing.T) {
 	d.with(d.next("keys", "rotate", "add"))
 	promoted := d.next("keys", "rotate", "promote")
 	d.with(promoted)
-	page, _, _, err := d.store.SealedAfter(t.Context(), uuid.Nil)
+	page, _, _, err := records.New(d.store).SealedAfter(t.Context(), uuid.Nil)
 	if err != nil || len(page) != 2 {
 		t.Fatal(len(page), err)
 	}
-	if changed, err := d.store.Reseal(t.Context(), page[0], []byte("not what was sealed")); err != nil || !changed {
+	if changed, err := records.New(d.store).Reseal(t.Context(), page[0], []byte("not what was sealed")); err != nil || !changed {
 		t.Fatal(changed, err)
 	}
-	if changed, err := d.store.Reseal(t.Context(), page[0], []byte("again, by who read before")); err != nil || changed {
+	if changed, err := records.New(d.store).Reseal(t.Context(), page[0], []byte("again, by who read before")); err != nil || changed {
 		t.Errorf("a ciphertext that was replaced meanwhile was replaced again: %v", err)
 	}
 	d.says(exitLeft, page[0].ID.String(), "keys", "reencrypt")
@@ -240,7 +241,7 @@ func TestRotationWaitsForWorkers(t *testing.T) {
 	first := heraldtest.Keyset(t)
 	d.with(first)
 	d.sealed(first, 1)
-	running := store.Worker{ID: uuid.New(), Host: "worker-1"}
+	running := records.Worker{ID: uuid.New(), Host: "worker-1"}
 	report := func(keyset string) {
 		t.Helper()
 		k, err := secret.Parse(secret.New(keyset))
@@ -249,7 +250,7 @@ func TestRotationWaitsForWorkers(t *testing.T) {
 		for _, key := range k.Keys() {
 			running.Keys = append(running.Keys, key.ID)
 		}
-		heraldtest.Must(t, d.store.ReportWorker(t.Context(), running))
+		heraldtest.Must(t, records.New(d.store).ReportWorker(t.Context(), running))
 	}
 	report(first)
 	old := fmt.Sprint(running.SealsWith)
@@ -279,6 +280,6 @@ func TestRotationWaitsForWorkers(t *testing.T) {
 	}
 	d.next("keys", "rotate", "remove", old)
 	report(second)
-	heraldtest.Must(t, d.store.RemoveWorker(t.Context(), running.ID))
+	heraldtest.Must(t, records.New(d.store).RemoveWorker(t.Context(), running.ID))
 	d.next("keys", "rotate", "remove", old)
 }

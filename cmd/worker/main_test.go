@@ -17,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall/transport"
 	"github.com/agentherald/herald/internal/operator/doctor"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/ipfstest"
@@ -86,7 +87,7 @@ func TestExitCodes(t *testing.T) {
 // deliveries stores one successful delivery and one with an invalid job.
 func deliveries(t testing.TB, url string) (good, bad uuid.UUID) {
 	t.Helper()
-	st, err := store.Open(store.Config{URL: secret.New(url)})
+	st, err := store.Open(postgres.Config{URL: secret.New(url)})
 	heraldtest.Must(t, err)
 	defer st.Close()
 	j := job.Job{Kind: job.KindNewFeedback, ChainID: 8453, AgentID: big.NewInt(42), FeedbackIndex: 1, Value: big.NewInt(1), Tag1: "\u202egnp"}

@@ -20,6 +20,8 @@ import (
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -38,11 +40,11 @@ type desk struct {
 
 func newDesk(t testing.TB) *desk {
 	t.Helper()
-	databaseURL, redisURL := heraldtest.Postgres(t, store.Migrate), heraldtest.Redis(t)
+	databaseURL, redisURL := heraldtest.Postgres(t, postgres.Migrate), heraldtest.Redis(t)
 	d := &desk{t: t, env: []string{"DATABASE_URL=" + databaseURL, "REDIS_URL=" + redisURL, "HERALD_KEYSET=" + heraldtest.Keyset(t), "HERALD_LOG_LEVEL=error",
 		"HERALD_LISTEN=127.0.0.1:0", "IPFS_GATEWAYS=" + answeringGateway(t)}}
 	var err error
-	d.store, err = store.Open(store.Config{URL: secret.New(databaseURL)})
+	d.store, err = store.Open(postgres.Config{URL: secret.New(databaseURL)})
 	heraldtest.Must(t, err)
 	t.Cleanup(d.store.Close)
 	d.queue, err = queue.Open(queue.Config{URL: secret.New(redisURL)})
@@ -130,7 +132,7 @@ func (d *desk) pending(lane queue.Lane) int {
 	return lanes[lane]["pending"]
 }
 
-func (d *desk) audits() []store.Audit {
+func (d *desk) audits() []records.Audit {
 	d.t.Helper()
 	out, _ := d.worker(0, "delivery", "audit", "--json")
 	return decode[operator.AuditPage](d.t, out).Audit
@@ -276,7 +278,7 @@ func TestAgents(t *testing.T) {
 	}
 	d.says(0, "no answer ·", "agent", "show", "8453:7")
 	out, _ := d.worker(0, "agent", "show", "8453:42", "--json")
-	if r := decode[store.AgentRow](t, out); r.AgentID != "42" || !r.Enabled || r.IdentityRegistry != registry {
+	if r := decode[records.AgentRow](t, out); r.AgentID != "42" || !r.Enabled || r.IdentityRegistry != registry {
 		t.Errorf("%s", out)
 	}
 	d.says(1, "agent 8453:1 of registry "+registry+" not found: no delivery was ever accepted for it", "agent", "show", "8453:1")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentherald/herald/internal/operator/inspect"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -99,9 +100,9 @@ func (d *desk) lists(servers string) {
 	d.env = append(d.env, "HERALD_SERVERS_FILE="+path)
 }
 
-func (d *desk) agent(id string) store.AgentRow {
+func (d *desk) agent(id string) records.AgentRow {
 	d.t.Helper()
-	r, err := d.store.AgentRow(d.t.Context(), store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(d.t, 8453).Hex()), ID: id})
+	r, err := records.New(d.store).AgentRow(d.t.Context(), store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(d.t, 8453).Hex()), ID: id})
 	heraldtest.Must(d.t, err)
 	return r
 }
@@ -125,7 +126,7 @@ func TestProbe(t *testing.T) {
 		t.Fatalf("%d calls without --send", n)
 	}
 	r := d.agent("42")
-	if r.State != store.StateConnected || r.Protocol != "2025-11-25" || r.LastOKAt != nil || strings.Contains(r.Endpoint, "?") {
+	if r.State != records.StateConnected || r.Protocol != "2025-11-25" || r.LastOKAt != nil || strings.Contains(r.Endpoint, "?") {
 		t.Errorf("%+v", r)
 	}
 	d.says(0, "server test agent 1.2 protocol 2025-11-25 tools 1: agent_receiveFeedback epoch", "agent", "show", "8453:42")
@@ -184,23 +185,23 @@ func TestProbeMatchesDelivery(t *testing.T) {
 		state string
 		says  []string
 	}{
-		{entry(at(func(a *mcpAgent) { a.tools = tool("agent.receiveFeedback", `{"type":"object","required":["stars"]}`) }), ""), nil, 0, store.StateConnected,
+		{entry(at(func(a *mcpAgent) { a.tools = tool("agent.receiveFeedback", `{"type":"object","required":["stars"]}`) }), ""), nil, 0, records.StateConnected,
 			[]string{"a sample NewFeedback, fitted to agent.receiveFeedback:", "score 99.77 -", "verdict: a delivery is rejected (schema_mismatch): the tool's input schema refuses stars"}},
-		{entry(at(func(a *mcpAgent) { a.tools = `[{"name":"other\u202e"},{"name":"mine"}]` }), ""), nil, 0, store.StateConnected,
+		{entry(at(func(a *mcpAgent) { a.tools = `[{"name":"other\u202e"},{"name":"mine"}]` }), ""), nil, 0, records.StateConnected,
 			[]string{"mine (without a schema)", "verdict: a delivery is rejected (tool_not_found): the agent offers no tool agent.receiveFeedback, nor one of its aliases (agent_receiveFeedback, "}},
-		{entry(good, ""), nil, 0, store.StateConnected, []string{"verdict: a delivery is skipped (filtered): rule 2 of the default policy skips the event", "otherwise: a delivery calls agent.receiveFeedback"}},
-		{entry(good, ""), []string{"--kind=FeedbackRevoked"}, 0, store.StateConnected, []string{"verdict: a delivery is skipped (tool_not_offered): "}},
-		{entry(good, ""), []string{"--tool=agent.receiveOther"}, 0, store.StateConnected, []string{"(tool_not_found): the agent offers no tool agent.receiveOther"}},
-		{entry(good, `,"tools":["agent.receiveResponse"]`), nil, 0, store.StateConnected, []string{"the servers file does not list agent.receiveFeedback among the tools"}},
-		{entry(good, `,"enabled":false`), nil, 0, store.StateConnected, []string{"verdict: a delivery is held (agent_disabled): the servers file disables the agent", "note: otherwise: a delivery calls agent.receiveFeedback"}},
-		{entry("http://"+gone+"/mcp", `,"enabled":false`), nil, 0, store.StateFailed, []string{"verdict: a delivery is held (agent_disabled): ", "otherwise: a delivery waits and is tried again (connect_failed): "}},
-		{entry(at(func(a *mcpAgent) { a.answer = `{"isError":true,"content":[{"type":"text","text":"I am full"}]}` }), ""), []string{"--send"}, 0, store.StateConnected,
+		{entry(good, ""), nil, 0, records.StateConnected, []string{"verdict: a delivery is skipped (filtered): rule 2 of the default policy skips the event", "otherwise: a delivery calls agent.receiveFeedback"}},
+		{entry(good, ""), []string{"--kind=FeedbackRevoked"}, 0, records.StateConnected, []string{"verdict: a delivery is skipped (tool_not_offered): "}},
+		{entry(good, ""), []string{"--tool=agent.receiveOther"}, 0, records.StateConnected, []string{"(tool_not_found): the agent offers no tool agent.receiveOther"}},
+		{entry(good, `,"tools":["agent.receiveResponse"]`), nil, 0, records.StateConnected, []string{"the servers file does not list agent.receiveFeedback among the tools"}},
+		{entry(good, `,"enabled":false`), nil, 0, records.StateConnected, []string{"verdict: a delivery is held (agent_disabled): the servers file disables the agent", "note: otherwise: a delivery calls agent.receiveFeedback"}},
+		{entry("http://"+gone+"/mcp", `,"enabled":false`), nil, 0, records.StateFailed, []string{"verdict: a delivery is held (agent_disabled): ", "otherwise: a delivery waits and is tried again (connect_failed): "}},
+		{entry(at(func(a *mcpAgent) { a.answer = `{"isError":true,"content":[{"type":"text","text":"I am full"}]}` }), ""), []string{"--send"}, 0, records.StateConnected,
 			[]string{"answered in", "verdict: a delivery is rejected (tool_error): the agent's tool answered the sample with an error: I am full"}},
-		{entry(at(func(a *mcpAgent) { a.answer = `{"structuredContent":{"ok":true}}` }), ""), []string{"--send"}, 0, store.StateConnected,
+		{entry(at(func(a *mcpAgent) { a.answer = `{"structuredContent":{"ok":true}}` }), ""), []string{"--send"}, 0, records.StateConnected,
 			[]string{`{"ok":true}`, "verdict: a delivery is delivered: the agent took the sample"}},
-		{entry(at(func(a *mcpAgent) { a.status = http.StatusUnauthorized }), ""), nil, 0, store.StateNeedsAuth, []string{"verdict: a delivery is held (auth_required): "}},
-		{entry(at(func(a *mcpAgent) { a.status = http.StatusServiceUnavailable }), ""), nil, 1, store.StateFailed, []string{"verdict: a delivery waits and is tried again (server_error): ", "try again"}},
-		{entry("http://"+gone+"/mcp", ""), nil, 1, store.StateFailed, []string{"verdict: a delivery waits and is tried again (connect_failed): ", "try again"}},
+		{entry(at(func(a *mcpAgent) { a.status = http.StatusUnauthorized }), ""), nil, 0, records.StateNeedsAuth, []string{"verdict: a delivery is held (auth_required): "}},
+		{entry(at(func(a *mcpAgent) { a.status = http.StatusServiceUnavailable }), ""), nil, 1, records.StateFailed, []string{"verdict: a delivery waits and is tried again (server_error): ", "try again"}},
+		{entry("http://"+gone+"/mcp", ""), nil, 1, records.StateFailed, []string{"verdict: a delivery waits and is tried again (connect_failed): ", "try again"}},
 	}
 	var all []string
 	for i, c := range cases {
@@ -217,7 +218,7 @@ func TestProbeMatchesDelivery(t *testing.T) {
 				t.Errorf("%d: it does not say %q:\n%s%s", i, want, out, errs)
 			}
 		}
-		if r := d.agent(fmt.Sprint(i)); r.State != c.state || (r.LastError == "") != (c.state == store.StateConnected) {
+		if r := d.agent(fmt.Sprint(i)); r.State != c.state || (r.LastError == "") != (c.state == records.StateConnected) {
 			t.Errorf("%d: %s %q\n%s", i, r.State, r.LastError, out)
 		}
 	}

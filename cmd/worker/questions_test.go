@@ -17,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -45,7 +46,7 @@ func (d *desk) api() func(method, path, body string) (code int, answer string) {
 	heraldtest.Must(d.t, err)
 	a := &command{ctx: d.t.Context(), cfg: cfg, log: slog.New(slog.DiscardHandler), timeout: 10 * time.Second}
 	a.backend = attached{a}
-	served, err := api.New(api.Config{Operator: a.newOperator(), Events: d.store, Intake: struct{ api.Submitter }{}, Calls: struct{ api.ToolCaller }{}})
+	served, err := api.New(api.Config{Operator: a.newOperator(), Events: records.New(d.store), Intake: struct{ api.Submitter }{}, Calls: struct{ api.ToolCaller }{}})
 	heraldtest.Must(d.t, err)
 	mux := http.NewServeMux()
 	for _, r := range served.Routes() {
@@ -83,7 +84,7 @@ func TestQuestions(t *testing.T) {
 	gone := feedback(44, 0xa2, 1)
 	d.end(gone.Retraction(d.end(gone, delivered)), store.Outcome{})
 	agent := store.Agent{ChainID: 8453, Registry: strings.ToLower(forged.IdentityRegistry.Hex()), ID: "7"}
-	heraldtest.Must(t, d.store.ObserveAgent(t.Context(), agent, store.AgentObservation{State: store.StateFailed, Error: "no answer"}))
+	heraldtest.Must(t, records.New(d.store).ObserveAgent(t.Context(), agent, records.AgentObservation{State: records.StateFailed, Error: "no answer"}))
 
 	client, tx := strings.ToLower(forged.ClientAddress.Hex()), forged.TransactionHash.Hex()
 	failed := []string{client, "99.77", "uptime", "the file has another hash", "hash_mismatch", sentence[:12]}

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
@@ -32,7 +32,7 @@ func TestRefusesToStart(t *testing.T) {
 			return []string{keyset, "DATABASE_URL=" + unreleased(t), "REDIS_URL=" + heraldtest.Redis(t)}
 		}, exitFailed, []string{"its schema is of a Herald before v0.1.0", "set DATABASE_URL to an empty database"}},
 		"a Redis that evicts": {func(t *testing.T) []string {
-			return []string{keyset, "DATABASE_URL=" + heraldtest.Postgres(t, store.Migrate), "REDIS_URL=" + evictingRedis(t)}
+			return []string{keyset, "DATABASE_URL=" + heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL=" + evictingRedis(t)}
 		}, exitFailed, []string{"Redis may evict keys (maxmemory-policy allkeys-lru)", "set maxmemory-policy noeviction"}},
 	} {
 		t.Run(name, func(t *testing.T) {

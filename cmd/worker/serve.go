@@ -10,7 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
 )
 
 type serveCmd struct {
@@ -55,7 +55,7 @@ func (c *migrateApplyCmd) Run(a *command) error {
 		return err
 	}
 	defer db.close()
-	done, err := store.Migrate(a.ctx, db.url)
+	done, err := postgres.Migrate(a.ctx, db.url)
 	for _, m := range done {
 		fmt.Fprintf(a.out, "applied %s\n", m.Name)
 	}
@@ -75,7 +75,7 @@ func (c *migrateStatusCmd) Run(a *command) error {
 		return err
 	}
 	defer db.close()
-	all, err := store.Migrations(ctx, db.url)
+	all, err := postgres.Migrations(ctx, db.url)
 	if err != nil && ctx.Err() != nil && a.ctx.Err() == nil {
 		return &operator.LateError{Within: a.timeout}
 	}

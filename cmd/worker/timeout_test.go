@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"golang.org/x/sync/errgroup"
 )
@@ -68,7 +68,7 @@ func TestCommandsEndWithTheirTimeout(t *testing.T) {
 		"migrate status":           "herald.migrations",
 		"api-token list":           "herald.migrations",
 	} {
-		database, frozen := freezing(t, heraldtest.Postgres(t, store.Migrate), at)
+		database, frozen := freezing(t, heraldtest.Postgres(t, postgres.Migrate), at)
 		env := []string{"DATABASE_URL=" + database, "REDIS_URL=redis://127.0.0.1:1", "HERALD_KEYSET=" + heraldtest.Keyset(t)}
 		group.Go(func() error {
 			began := time.Now()

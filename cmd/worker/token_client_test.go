@@ -20,6 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/tokens"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/oauthtest"
 )
@@ -98,16 +99,16 @@ func TestTokenSetClient(t *testing.T) {
 	}
 	heraldtest.Equal(t, "d.status(held)", d.status(held), "queued")
 	scheme, c := d.credential(origin)
-	if scheme != store.SchemeClientCredentials || c.Grant != oauth.GrantClientCredentials || c.Method != oauth.MethodBasic || c.Secret.Reveal() != canary+"-secret" ||
+	if scheme != records.SchemeClientCredentials || c.Grant != oauth.GrantClientCredentials || c.Method != oauth.MethodBasic || c.Secret.Reveal() != canary+"-secret" ||
 		c.Resource != s.AgentURL || c.Scope != "feedback" || c.ClientID != "herald" {
 		t.Errorf("%s %+v", scheme, c)
 	}
-	if list, err := d.store.AccessAfter(t.Context(), nil); err != nil || len(list) != 1 || list[0].Issuer != s.Issuer {
+	if list, err := records.New(d.store).AccessAfter(t.Context(), nil); err != nil || len(list) != 1 || list[0].Issuer != s.Issuer {
 		t.Errorf("%+v %v", list, err)
 	}
 
 	// Check the other commands that show the credential.
-	if l := d.tokens(); len(l) != 1 || l[0].Scheme != store.SchemeClientCredentials || l[0].Issuer != s.Issuer || l[0].Header != "Authorization" {
+	if l := d.tokens(); len(l) != 1 || l[0].Scheme != records.SchemeClientCredentials || l[0].Issuer != s.Issuer || l[0].Header != "Authorization" {
 		t.Errorf("%+v", l)
 	}
 	d.oauth(0, fmt.Sprintf("8453:42 %s - oauth_client_credentials Authorization %s ", origin, s.Issuer), "", "", "token", "list")
@@ -136,7 +137,7 @@ func TestTokenSetClient(t *testing.T) {
 	s.Revoke()
 	d.oauth(0, "a delivery is held (auth_required): no access token for "+origin, "", "", "agent", "probe", "8453:42")
 	d.oauth(0, "is removed", "", "", "token", "remove", "8453:42", "--origin", origin)
-	if list, err := d.store.AccessAfter(t.Context(), nil); err != nil || len(list) != 0 {
+	if list, err := records.New(d.store).AccessAfter(t.Context(), nil); err != nil || len(list) != 0 {
 		t.Errorf("%+v %v", list, err)
 	}
 }
@@ -167,7 +168,7 @@ func TestTokenSetClientWays(t *testing.T) {
 	here := []string{"--origin", origin, "--issuer", s.Issuer}
 
 	out := d.oauth(0, "", key, "", set(slices.Concat([]string{"keyed", "--key-id", "k1", "--json"}, here)...)...)
-	if c := decode[tokens.Change](t, out); c.Scheme != store.SchemeClientCredentials || c.Issuer != s.Issuer || c.AuthMethod != oauth.MethodKey || c.ClientID != "keyed" {
+	if c := decode[tokens.Change](t, out); c.Scheme != records.SchemeClientCredentials || c.Issuer != s.Issuer || c.AuthMethod != oauth.MethodKey || c.ClientID != "keyed" {
 		t.Errorf("%s", out)
 	}
 	if _, c := d.credential(origin); c.Key.Reveal() != key || c.KeyID != "k1" || !c.Secret.IsZero() {

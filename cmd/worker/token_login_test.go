@@ -15,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/auth/oauth"
 	"github.com/agentherald/herald/internal/operator/tokens"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/oauthtest"
 )
@@ -65,7 +66,7 @@ func TestTokenLogin(t *testing.T) {
 	}
 	heraldtest.Equal(t, "d.status(held)", d.status(held), "queued")
 	scheme, c := d.credential(origin)
-	if scheme != store.SchemeAuthorizationCode || c.Grant != oauth.GrantRefreshToken || !strings.HasPrefix(c.ClientID, "client-") || c.RefreshToken.IsZero() || c.Resource != s.AgentURL {
+	if scheme != records.SchemeAuthorizationCode || c.Grant != oauth.GrantRefreshToken || !strings.HasPrefix(c.ClientID, "client-") || c.RefreshToken.IsZero() || c.Resource != s.AgentURL {
 		t.Errorf("%s %+v", scheme, c)
 	}
 	d.oauth(0, "the token stored for its origin was sent", "", "", "agent", "probe", "8453:42", "--send")
@@ -75,7 +76,7 @@ func TestTokenLogin(t *testing.T) {
 
 	s.Register("public", "")
 	out = d.login(0, "", "", clicks, "--client-id", "public", "--json", "--scope", "feedback", "--origin", origin, "--issuer", s.Issuer)
-	if c := decode[tokens.Change](t, out); c.Scheme != store.SchemeAuthorizationCode || c.ClientID != "public" || c.AuthMethod != oauth.MethodNone || c.Issuer != s.Issuer {
+	if c := decode[tokens.Change](t, out); c.Scheme != records.SchemeAuthorizationCode || c.ClientID != "public" || c.AuthMethod != oauth.MethodNone || c.Issuer != s.Issuer {
 		t.Errorf("%s", out)
 	}
 	s.Register("known", canary)
@@ -149,7 +150,7 @@ func TestTokenLoginWithoutRefresh(t *testing.T) {
 	d.protects(s)
 	clicks := func(address string) { s.Visit(address) }
 	d.login(0, "warning: the authorization server gave no refresh token", "", clicks)
-	if l := d.tokens(); len(l) != 1 || l[0].Scheme != store.SchemeBearer || l[0].ExpiresAt == nil || l[0].State != "soon" {
+	if l := d.tokens(); len(l) != 1 || l[0].Scheme != records.SchemeBearer || l[0].ExpiresAt == nil || l[0].State != "soon" {
 		t.Errorf("%+v", l)
 	}
 	s.Register("public", "")
@@ -159,7 +160,7 @@ func TestTokenLoginWithoutRefresh(t *testing.T) {
 	if got := d.reveals("8453:42")[originOf(t, s.AgentURL)]; len(s.Tokens()) != 1 || got != "bearer Authorization "+s.Tokens()[0].Access {
 		t.Errorf("%s", got)
 	}
-	if c := decode[tokens.Change](t, d.login(0, "", "", clicks, "--client-id", "public", "--json")); c.Issuer != s.Issuer || c.ClientID != "public" || c.Scheme != store.SchemeBearer {
+	if c := decode[tokens.Change](t, d.login(0, "", "", clicks, "--client-id", "public", "--json")); c.Issuer != s.Issuer || c.ClientID != "public" || c.Scheme != records.SchemeBearer {
 		t.Errorf("%+v", c)
 	}
 }

@@ -13,12 +13,13 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/operator/tokens"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/oauthtest"
 )
 
 // loggedIn stores the result of a login for agent 8453:42: a refresh token and the first access token.
-func (d *desk) loggedIn(s *oauthtest.Server, expires time.Time) store.Token {
+func (d *desk) loggedIn(s *oauthtest.Server, expires time.Time) records.Token {
 	d.t.Helper()
 	i := slices.IndexFunc(d.env, func(s string) bool { return strings.HasPrefix(s, "HERALD_KEYSET=") })
 	keys, err := secret.Parse(secret.New(strings.TrimPrefix(d.env[i], "HERALD_KEYSET=")))
@@ -26,8 +27,8 @@ func (d *desk) loggedIn(s *oauthtest.Server, expires time.Time) store.Token {
 	s.Register("herald", "")
 	cred := oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: "herald", Method: oauth.MethodNone, Resource: s.AgentURL,
 		RefreshToken: secret.New(s.RefreshToken("herald", ""))}
-	t := store.Token{Agent: store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(d.t, 8453).Hex()), ID: "42"}, Origin: netguard.CredentialOrigin(originOf(d.t, s.AgentURL)),
-		Scheme: store.SchemeAuthorizationCode, Header: "Authorization", Issuer: s.Issuer}
+	t := records.Token{Agent: store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(d.t, 8453).Hex()), ID: "42"}, Origin: netguard.CredentialOrigin(originOf(d.t, s.AgentURL)),
+		Scheme: records.SchemeAuthorizationCode, Header: "Authorization", Issuer: s.Issuer}
 	plain, err := cred.Marshal()
 	heraldtest.Must(d.t, err)
 	t.Ciphertext, err = keys.Seal(plain, t.Binding())
@@ -35,7 +36,7 @@ func (d *desk) loggedIn(s *oauthtest.Server, expires time.Time) store.Token {
 	access := oauth.Token{Access: secret.New("access-AAAAAAAAAAAAAAAAAAAAAAAAAA"), Expires: expires}
 	t.Access, err = auth.SealAccess(keys, t, access, time.Now())
 	heraldtest.Must(d.t, err)
-	if _, _, err := d.store.SetToken(d.t.Context(), t); err != nil {
+	if _, _, err := records.New(d.store).SetToken(d.t.Context(), t); err != nil {
 		d.t.Fatal(err)
 	}
 	return t

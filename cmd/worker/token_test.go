@@ -23,6 +23,7 @@ import (
 	"github.com/agentherald/herald/internal/operator/tokens"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/oauthtest"
 	"github.com/ethereum/go-ethereum/common"
@@ -98,7 +99,7 @@ func (d *desk) reveals(agent string) map[string]string {
 	i := slices.IndexFunc(d.env, func(s string) bool { return strings.HasPrefix(s, "HERALD_KEYSET=") })
 	k, err := secret.Parse(secret.New(strings.TrimPrefix(d.env[i], "HERALD_KEYSET=")))
 	heraldtest.Must(d.t, err)
-	list, err := d.store.TokensAfter(d.t.Context(), nil)
+	list, err := records.New(d.store).TokensAfter(d.t.Context(), nil)
 	heraldtest.Must(d.t, err)
 	opened := map[string]string{}
 	for _, t := range list {
@@ -169,8 +170,8 @@ func TestTokenSet(t *testing.T) {
 	if list := d.tokens(); len(list) != 2 {
 		t.Errorf("%+v", list)
 	}
-	r, err := d.store.AgentRow(t.Context(), store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(t, 8453).Hex()), ID: "42"})
-	if err != nil || r.Epoch != 3 || r.State == store.StateNeedsAuth {
+	r, err := records.New(d.store).AgentRow(t.Context(), store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(t, 8453).Hex()), ID: "42"})
+	if err != nil || r.Epoch != 3 || r.State == records.StateNeedsAuth {
 		t.Errorf("%+v %v", r, err)
 	}
 	if a := d.audits(); len(a) != 6 || a[4].Action != "token set" || a[4].Actor != "on call" || !strings.Contains(string(a[4].Filter), "https://other.example") || a[1].State != "failed" {

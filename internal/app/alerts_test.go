@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -70,7 +72,7 @@ func (r *alertReceiver) received() []string {
 func TestAlerts(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
-	database := heraldtest.Postgres(t, store.Migrate)
+	database := heraldtest.Postgres(t, postgres.Migrate)
 	killer, killed := make(chan func(), 1), make(chan bool, 1)
 	r := newAlertReceiver(t, func() { (<-killer)(); killed <- true })
 	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+database, "REDIS_URL="+heraldtest.Redis(t),
@@ -101,7 +103,7 @@ func TestAlerts(t *testing.T) {
 	var j struct{ AgentID, IdentityRegistry string }
 	heraldtest.Must(t, json.Unmarshal(line, &j))
 	agent := store.Agent{ChainID: net.ChainID(), Registry: strings.ToLower(j.IdentityRegistry), ID: j.AgentID}
-	if _, _, err := w.Store.EnableAgent(t.Context(), agent, false); err != nil {
+	if _, _, err := records.New(w.Store).EnableAgent(t.Context(), agent, false); err != nil {
 		t.Fatal(err)
 	}
 	id := accept(t, w, line)

@@ -32,6 +32,8 @@ import (
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 )
@@ -39,7 +41,8 @@ import (
 // assembly holds the parts of a worker, wired together.
 type assembly struct {
 	store       *store.Store
-	upkeep      *store.Store // connections for maintenance alone, so that deliveries cannot use them up
+	records     *records.Store // of the same connections
+	upkeep      *store.Store   // connections for maintenance alone, so that deliveries cannot use them up
 	queue       *queue.Queue
 	fast        redis.UniversalClient // for rate limits; nil with an embedded Redis
 	limits      *ratelimit.Limiter
@@ -75,7 +78,8 @@ type assembly struct {
 
 func assembleParts(cfg *config.Config, b *backend.Backend, st *store.Store, q *queue.Queue, reg *prometheus.Registry,
 	o Options) (_ *assembly, err error) {
-	a := &assembly{store: st, queue: q, backend: b, throughput: throughput.New(q, o.Logger, nil)}
+	a := &assembly{store: st, records: records.New(st), queue: q, backend: b,
+		throughput: throughput.New(q, o.Logger, nil)}
 	defer func() {
 		if err != nil {
 			a.closeParts()
@@ -158,7 +162,7 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 		return err
 	}
 	parts.Admission = a.admission
-	parts.Authorizer, err = auth.New(auth.Config{Ledger: a.store, Opener: keys, Sealer: keys,
+	parts.Authorizer, err = auth.New(auth.Config{Ledger: a.store, Records: a.records, Opener: keys, Sealer: keys,
 		Classify: classify.Error, OAuth: a.content.OAuth, Spool: a.queue, Logger: o.Logger})
 	if err != nil {
 		return err
@@ -201,7 +205,8 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 	if err := a.openWeb(cfg, dispatcher, o); err != nil {
 		return err
 	}
-	return reg.Register(&gauges{store: a.store, queue: a.queue, limits: a.limitStats, log: o.Logger})
+	return reg.Register(&gauges{store: a.store, records: a.records, queue: a.queue, limits: a.limitStats,
+		log: o.Logger})
 }
 
 // legacyTimeout bounds one request about the old backend's list: a script that moves up to a hundred elements.
@@ -303,11 +308,12 @@ const (
 
 func (a *assembly) openMaintenance(cfg *config.Config, d *dispatch.Dispatcher, s outcome.Schedule,
 	o Options) (err error) {
-	a.upkeep, err = store.Open(store.Config{URL: a.backend.DirectURL(), StrictOrder: cfg.StrictOrder,
+	a.upkeep, err = store.Open(postgres.Config{URL: a.backend.DirectURL(),
 		MaxConns: maintenanceConns, StatementTimeout: maintenanceTimeout})
 	if err != nil {
 		return err
 	}
+	a.upkeep.StrictOrder = cfg.StrictOrder
 	a.upkeep.UseOrder(a.policyFile.Order)
 	grace := time.Duration(0)
 	if a.backend.EmbeddedDatabase {
@@ -325,9 +331,8 @@ func (a *assembly) openMaintenance(cfg *config.Config, d *dispatch.Dispatcher, s
 	if err != nil {
 		return err
 	}
-	a.releaser, err = maintenance.NewReleaser(maintenance.ReleaserConfig{Ledger: a.store, Dispatcher: d,
-		Disabled: a.isDisabled,
-		Logger:   o.Logger})
+	a.releaser, err = maintenance.NewReleaser(maintenance.ReleaserConfig{Ledger: a.store, Records: a.records,
+		Dispatcher: d, Disabled: a.isDisabled, Logger: o.Logger})
 	if err != nil {
 		return err
 	}
@@ -339,7 +344,7 @@ func (a *assembly) openMaintenance(cfg *config.Config, d *dispatch.Dispatcher, s
 // isDisabled reports whether the policies of an agent disable it. If Postgres does not answer, the agent counts as
 // disabled until the next round.
 func (a *assembly) isDisabled(agent store.Agent) bool {
-	row, err := a.store.AgentRow(context.Background(), agent) // the store bounds the time
+	row, err := a.records.AgentRow(context.Background(), agent) // the store bounds the time
 	if err != nil {
 		return !errors.Is(err, store.ErrNotFound)
 	}
@@ -349,9 +354,10 @@ func (a *assembly) isDisabled(agent store.Agent) bool {
 }
 
 func (a *assembly) openAlerts(cfg *config.Config, s outcome.Schedule, o Options) (err error) {
-	watch := alerts.WatcherConfig{Ledger: a.upkeep, DisableAfter: cfg.DisableAfter, Logger: o.Logger}
+	watch := alerts.WatcherConfig{Ledger: a.upkeep, Records: records.New(a.upkeep), DisableAfter: cfg.DisableAfter,
+		Logger: o.Logger}
 	if !cfg.AlertURL.IsZero() {
-		a.sender, err = alerts.NewSender(alerts.SenderConfig{Ledger: a.store, URL: cfg.AlertURL,
+		a.sender, err = alerts.NewSender(alerts.SenderConfig{Records: a.records, URL: cfg.AlertURL,
 			Secret: cfg.AlertSecret, Guard: a.content.Guard.Configured(), Schedule: s, Logger: o.Logger})
 		if err != nil {
 			return err

@@ -15,6 +15,8 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/redis/go-redis/v9"
 )
@@ -55,7 +57,7 @@ func TestQueueDefault(t *testing.T) {
 			heraldtest.Must(t, err)
 			defer theirs.Close()
 			heraldtest.Must(t, theirs.Enqueue(heraldtest.Within(t, 10*time.Second), queue.Task{Kind: "email:send", Lane: "default"}))
-			r := run(t, false, "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+redisURL,
+			r := run(t, false, "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL="+redisURL,
 				"HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_API_TOKEN="+doorToken, "HERALD_REDIS_INTAKE="+policy)
 			w := r.up()
 			scrape := func() string {
@@ -83,7 +85,7 @@ const doorToken = "a token of more than sixteen characters"
 func runDoors(t *testing.T, env ...string) (*running, string) {
 	t.Helper()
 	redisURL := heraldtest.Redis(t)
-	return run(t, false, append(env, "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+redisURL,
+	return run(t, false, append(env, "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL="+redisURL,
 		"HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_API_TOKEN="+doorToken, "HERALD_ALLOW_HTTP=true", "HERALD_BINDING=off",
 		"HERALD_LEGACY_QUEUE=action_jobs")...), redisURL
 }
@@ -108,13 +110,13 @@ func TestLegacyQueue(t *testing.T) {
 	}
 	heraldtest.Await(t, "the deliveries", func() bool { return a.count() == jobs })
 	count := func(status store.Status) int {
-		list, err := w.Store.Deliveries(heraldtest.Within(t, 10*time.Second), store.Filter{Statuses: []store.Status{status}})
+		list, err := records.New(w.Store).Deliveries(heraldtest.Within(t, 10*time.Second), records.Filter{Statuses: []store.Status{status}})
 		heraldtest.Must(t, err)
 		return len(list)
 	}
 	heraldtest.Await(t, "their records", func() bool { return count(store.Delivered) == jobs && count(store.Rejected) == 2 })
 	// The API shows the bytes of tasks that are not jobs.
-	refused, err := w.Store.Deliveries(heraldtest.Within(t, 10*time.Second), store.Filter{Statuses: []store.Status{store.Rejected}})
+	refused, err := records.New(w.Store).Deliveries(heraldtest.Within(t, 10*time.Second), records.Filter{Statuses: []store.Status{store.Rejected}})
 	heraldtest.Must(t, err)
 	shown := ""
 	for _, d := range refused {
@@ -209,7 +211,7 @@ func TestDirectCall(t *testing.T) {
 	if a.count() != 2 {
 		t.Errorf("the agent was called %d times", a.count())
 	}
-	if list, err := w.Store.Deliveries(t.Context(), store.Filter{}); err != nil || len(list) != 0 {
+	if list, err := records.New(w.Store).Deliveries(t.Context(), records.Filter{}); err != nil || len(list) != 0 {
 		t.Errorf("%d deliveries, %v", len(list), err)
 	}
 	metrics := r.getAs(doorToken, "/metrics")

@@ -17,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/door/watch"
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -56,11 +57,12 @@ func openFollowers(cfg *config.Config, database secret.Secret, clients map[uint6
 		return r, nil
 	}
 	// Each chain has a connection for its commits. One more measures how far the chains are read.
-	r.store, err = store.Open(store.Config{URL: database, LeaderURL: cfg.LeaderURL, StrictOrder: cfg.StrictOrder,
-		MaxConns: int32(1 + len(cfg.Watch)), Locks: locks, StatementTimeout: followerTimeout})
+	r.store, err = store.Open(postgres.Config{URL: database, LeaderURL: cfg.LeaderURL,
+		MaxConns: int32(1 + len(cfg.Watch)), Locks: locks.Pool, StatementTimeout: followerTimeout})
 	if err != nil {
 		return nil, err
 	}
+	r.store.StrictOrder = cfg.StrictOrder
 	r.store.UseOrder(p.Order)
 	for _, id := range cfg.Watch {
 		w, err := watch.New(watch.Config{Chain: clients[id], Deployment: cfg.Chains[id].Registries.Default(),

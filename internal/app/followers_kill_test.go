@@ -12,6 +12,8 @@ import (
 
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -66,7 +68,7 @@ func awaitDelivered(t *testing.T, st *store.Store, n int64) {
 	var got map[store.Status]int64
 	heraldtest.AwaitState(t, func() bool {
 		var err error
-		got, err = st.Count(t.Context(), store.Filter{})
+		got, err = records.New(st).Count(t.Context(), records.Filter{})
 		return err == nil && got[store.Delivered] == n
 	}, func() string { return fmt.Sprintf("there are %v, want %d delivered", got, n) })
 }
@@ -78,7 +80,7 @@ func TestWatchTakesOver(t *testing.T) {
 	net := devnettest.Start(t, devnet.Config{})
 	a := newAgent(t)
 	close(a.hold)
-	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+heraldtest.Redis(t),
+	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL="+heraldtest.Redis(t),
 		"HERALD_KEYSET="+heraldtest.Keyset(t), fmt.Sprintf("HERALD_WATCH=%d", net.ChainID()), "HERALD_CONCURRENCY=4", "HERALD_DB_POOL=8")
 	leader, kill := startKillable(t, env...)
 	awaitLog(t, leader, "reading the chain")
@@ -112,7 +114,7 @@ func TestWatchedNodeAway(t *testing.T) {
 	a := newAgent(t)
 	close(a.hold)
 	node := heraldtest.NewGate(t, strings.TrimPrefix(net.URL(), "http://"))
-	r := run(t, false, append(chainEnv(net, "http://"+node.Address), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate),
+	r := run(t, false, append(chainEnv(net, "http://"+node.Address), "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate),
 		"REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t), fmt.Sprintf("HERALD_WATCH=%d", net.ChainID()))...)
 	w := r.up()
 	r.untilReadyWithout(fmt.Sprintf("chain %d", net.ChainID()))
@@ -126,7 +128,7 @@ func TestWatchedNodeAway(t *testing.T) {
 // names the settings.
 func TestRefusesUnknownRegistries(t *testing.T) {
 	t.Parallel()
-	r := run(t, false, "RPC_URL_600=http://127.0.0.1:1", "HERALD_WATCH=600", "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate),
+	r := run(t, false, "RPC_URL_600=http://127.0.0.1:1", "HERALD_WATCH=600", "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate),
 		"REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t))
 	if err := r.wait(); err == nil || !strings.Contains(err.Error(), "HERALD_WATCH: no registry of chain 600 is known: set IDENTITY_REGISTRY_600") {
 		t.Errorf("%v", err)

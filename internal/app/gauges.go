@@ -12,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -47,10 +48,11 @@ const tokenWarning = 7 * 24 * time.Hour
 
 // gauges reads its values only when it is scraped.
 type gauges struct {
-	store  *store.Store
-	queue  *queue.Queue
-	limits func() ratelimit.Stats
-	log    *slog.Logger
+	store   *store.Store
+	records *records.Store
+	queue   *queue.Queue
+	limits  func() ratelimit.Stats
+	log     *slog.Logger
 }
 
 // Describe implements prometheus.Collector.
@@ -92,7 +94,7 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 		}
 		send(overdueSeconds, depth.Overdue.Seconds())
 	}
-	if tokens, err := g.store.TokensExpiring(ctx, tokenWarning); err != nil {
+	if tokens, err := g.records.TokensExpiring(ctx, tokenWarning); err != nil {
 		g.log.Warn("metrics: tokens that expire could not be counted", logging.About(logging.Postgres), "error", err)
 	} else {
 		send(expiringTokens, float64(tokens.Soon), "soon")

@@ -10,7 +10,7 @@ import (
 // logMissingKeys logs which stored tokens cannot be sent because the keyset lacks their key. The worker still starts,
 // because deliveries to other agents do not need them.
 func (a *assembly) logMissingKeys(ctx context.Context, log *slog.Logger) {
-	uses, err := a.store.SealingKeys(ctx)
+	uses, err := a.records.SealingKeys(ctx)
 	if err != nil {
 		log.Warn("it is unknown whether the keyset opens the stored secrets", "error", err)
 		return

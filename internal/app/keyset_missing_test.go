@@ -9,6 +9,8 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -16,7 +18,7 @@ import (
 // secrets, and that the operator must restore that keyset.
 func TestMissingKeysAreReported(t *testing.T) {
 	t.Parallel()
-	st, err := store.Open(store.Config{URL: secret.New(heraldtest.Postgres(t, store.Migrate))})
+	st, err := store.Open(postgres.Config{URL: secret.New(heraldtest.Postgres(t, postgres.Migrate))})
 	heraldtest.Must(t, err)
 	t.Cleanup(st.Close)
 	right, err := secret.Create()
@@ -24,11 +26,11 @@ func TestMissingKeysAreReported(t *testing.T) {
 	wrong, err := secret.Create()
 	heraldtest.Must(t, err)
 	for i := range 2 {
-		token := store.Token{Agent: store.Agent{ChainID: 8453, Registry: "0xaa", ID: fmt.Sprint(i)}, Origin: "https://agent.example", Scheme: store.SchemeBearer,
+		token := records.Token{Agent: store.Agent{ChainID: 8453, Registry: "0xaa", ID: fmt.Sprint(i)}, Origin: "https://agent.example", Scheme: records.SchemeBearer,
 			Header: "Authorization"}
 		token.Ciphertext, err = right.Seal([]byte("t0ken"), token.Binding())
 		heraldtest.Must(t, err)
-		if _, _, err := st.SetToken(t.Context(), token); err != nil {
+		if _, _, err := records.New(st).SetToken(t.Context(), token); err != nil {
 			t.Fatal(err)
 		}
 	}

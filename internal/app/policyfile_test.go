@@ -16,6 +16,8 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -43,7 +45,7 @@ func TestPolicyFile(t *testing.T) {
 	write(clients, net.Account(1).Address.String())
 	write(path, `{"filters": [{"action": "skip", "when": {"client": {"file": "clients.txt"}}}]}`)
 	write(listed, fmt.Sprintf(`{"servers": {"%d:%s": {"enabled": true}}}`, net.ChainID(), event.AgentID))
-	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+heraldtest.Redis(t),
+	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL="+heraldtest.Redis(t),
 		"HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_POLICY_FILE="+path, "HERALD_SERVERS_FILE="+listed)
 	looks := make(chan time.Time)
 	r := runWith(t, Options{PolicyTicks: looks}, env...)
@@ -125,8 +127,8 @@ func TestNoiseIsFilteredAtAcceptance(t *testing.T) {
 
 	path := filepath.Join(t.TempDir(), "policy.json")
 	heraldtest.Must(t, os.WriteFile(path, []byte(`{"filters": [{"action": "skip", "when": {"tag1": "miner-*"}}]}`), 0o600))
-	database := heraldtest.Postgres(t, store.Migrate)
-	st, err := store.Open(store.Config{URL: secret.New(database), MaxConns: 2})
+	database := heraldtest.Postgres(t, postgres.Migrate)
+	st, err := store.Open(postgres.Config{URL: secret.New(database), MaxConns: 2})
 	heraldtest.Must(t, err)
 	defer st.Close()
 	for _, contract := range net.Deployment().List() { // so that the follower reads the past events
@@ -137,7 +139,7 @@ func TestNoiseIsFilteredAtAcceptance(t *testing.T) {
 		"HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_POLICY_FILE="+path, fmt.Sprintf("HERALD_WATCH=%d", net.ChainID()))...)
 	r.up()
 	count := func(reason, status string) (n int) {
-		rows, err := st.Deliveries(ctx, store.Filter{Statuses: []store.Status{store.Status(status)}, Reason: outcome.Reason(reason), Limit: 100})
+		rows, err := records.New(st).Deliveries(ctx, records.Filter{Statuses: []store.Status{store.Status(status)}, Reason: outcome.Reason(reason), Limit: 100})
 		heraldtest.Must(t, err)
 		for _, row := range rows {
 			if d, err := st.Delivery(ctx, row.ID); err != nil || reason == "filtered" && (d.Dispatch > 0 || !strings.HasPrefix(d.Error, "rule 1 of the default policy")) ||

@@ -7,6 +7,7 @@ import (
 
 	"github.com/agentherald/herald/internal/operator/doctor"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -19,7 +20,7 @@ import (
 func TestBehindPooler(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
-	database := heraldtest.Postgres(t, store.Migrate)
+	database := heraldtest.Postgres(t, postgres.Migrate)
 	pooler := heraldtest.StartPooler(t, database)
 	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+pooler.URL, "REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t))
 

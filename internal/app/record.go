@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/logging"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/google/uuid"
 )
 
@@ -18,7 +18,7 @@ const signOffTimeout = 2 * time.Second
 // newWorkerRecord returns a service that keeps the worker's record in Postgres from its start to its stop.
 func (a *assembly) newWorkerRecord(log *slog.Logger) Service {
 	host, _ := os.Hostname()
-	w := store.Worker{ID: uuid.New(), Host: cmp.Or(host, "unknown"), SealsWith: a.keys.PrimaryID()}
+	w := records.Worker{ID: uuid.New(), Host: cmp.Or(host, "unknown"), SealsWith: a.keys.PrimaryID()}
 	for _, k := range a.keys.Keys() {
 		w.Keys = append(w.Keys, k.ID)
 	}
@@ -27,20 +27,20 @@ func (a *assembly) newWorkerRecord(log *slog.Logger) Service {
 			log.Warn("it could not be stored which chains this worker verifies", logging.About(logging.Postgres),
 				"error", err)
 		}
-		if err := a.store.ReportWorker(ctx, w); err != nil && ctx.Err() == nil {
+		if err := a.records.ReportWorker(ctx, w); err != nil && ctx.Err() == nil {
 			log.Warn("the worker's record could not be written, so a rotation of keys may not see this worker",
 				logging.About(logging.Postgres), "error", err)
 		}
 	}
 	refresh := newLoop("worker record", func(ctx context.Context) {
-		ticker := time.NewTicker(store.WorkerReports)
+		ticker := time.NewTicker(records.WorkerReports)
 		defer ticker.Stop()
 		for {
 			select {
 			case <-ctx.Done():
 				last, cancel := context.WithTimeout(context.WithoutCancel(ctx), signOffTimeout)
 				defer cancel()
-				_ = a.store.RemoveWorker(last, w.ID) // otherwise it counts as running for store.WorkerGone
+				_ = a.records.RemoveWorker(last, w.ID) // otherwise it counts as running for store.WorkerGone
 				return
 			case <-ticker.C:
 				report(ctx)

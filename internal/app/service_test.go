@@ -19,6 +19,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -106,7 +107,7 @@ func delivered(t testing.TB, st *store.Store, id uuid.UUID) store.Delivery {
 func TestWaitsForMissingServices(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
-	pg, dbURL := heraldtest.PostgresGate(t, heraldtest.Postgres(t, store.Migrate))
+	pg, dbURL := heraldtest.PostgresGate(t, heraldtest.Postgres(t, postgres.Migrate))
 	redis, redisURL := heraldtest.RedisGate(t, heraldtest.Redis(t))
 	node := heraldtest.NewGate(t, strings.TrimPrefix(net.URL(), "http://"))
 	r := run(t, false, append(chainEnv(net, "http://"+node.Address), "DATABASE_URL="+dbURL, "REDIS_URL="+redisURL, "HERALD_KEYSET="+heraldtest.Keyset(t))...)

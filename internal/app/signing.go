@@ -15,7 +15,8 @@ func (a *assembly) openSigning(cfg *config.Config, log *slog.Logger) (err error)
 	if cfg.PublicURL == "" {
 		return nil
 	}
-	a.signing, err = signing.New(signing.Config{PublicURL: cfg.PublicURL, Ledger: a.store, Sealer: a.keys, Logger: log})
+	a.signing, err = signing.New(signing.Config{PublicURL: cfg.PublicURL, Records: a.records, Sealer: a.keys,
+		Logger: log})
 	return err
 }
 

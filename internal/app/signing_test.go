@@ -16,7 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall/signing"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -55,7 +55,7 @@ func TestSignedDeliveries(t *testing.T) {
 	door = guarded
 
 	const token = "canary-5369676e"
-	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+heraldtest.Redis(t),
+	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL="+heraldtest.Redis(t),
 		"HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_API_TOKEN="+token, "HERALD_PUBLIC_URL="+front.URL)
 	both := []*running{run(t, false, env...), run(t, false, env...)}
 	for _, r := range both {
@@ -140,7 +140,7 @@ func TestForgedFeedback(t *testing.T) {
 	srv.Config.Handler = guarded
 	srv.Start()
 
-	r := run(t, false, append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate),
+	r := run(t, false, append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate),
 		"REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_API_TOKEN=canary-466f7267",
 		"HERALD_PUBLIC_URL="+publicURL)...)
 	to, _ := url.Parse("http://" + r.listen)
@@ -202,7 +202,7 @@ func TestForgedFeedback(t *testing.T) {
 func TestSigningNeedsItsKey(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
-	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+heraldtest.Redis(t),
+	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL="+heraldtest.Redis(t),
 		"HERALD_PUBLIC_URL=https://herald.example")
 	r := run(t, false, append(env, "HERALD_KEYSET="+heraldtest.Keyset(t))...)
 	r.up()

@@ -12,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/app/backend"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -26,7 +27,7 @@ func TestStartsWithoutDeadChains(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
 	const refuses, silent, other = 601, 602, 603
-	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "HERALD_QUEUE=embedded", "HERALD_DATA="+dataFolder(t),
+	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate), "HERALD_QUEUE=embedded", "HERALD_DATA="+dataFolder(t),
 		"HERALD_RETRY_SCHEDULE=1h", "HERALD_KEYSET="+heraldtest.Keyset(t))
 	for id, url := range map[int]string{refuses: "http://127.0.0.1:1", silent: "http://" + heraldtest.Silent(t), other: net.URL()} {
 		d := net.Deployment()

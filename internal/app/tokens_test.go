@@ -11,6 +11,8 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -34,7 +36,7 @@ func TestStoredToken(t *testing.T) {
 		a.ServeHTTP(w, r)
 	}))
 	t.Cleanup(door.Close)
-	r := run(t, false, append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+heraldtest.Redis(t), env)...)
+	r := run(t, false, append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL="+heraldtest.Redis(t), env)...)
 	w := r.up()
 	line := feedback(t, net, door.URL)
 	id := accept(t, w, line)
@@ -45,11 +47,11 @@ func TestStoredToken(t *testing.T) {
 	soon := time.Now().Add(time.Hour)
 	var j job.Job
 	heraldtest.Must(t, j.UnmarshalJSON(d.Job))
-	stored := store.Token{Agent: store.Agent{ChainID: j.ChainID, Registry: strings.ToLower(j.IdentityRegistry.Hex()), ID: j.AgentID.String()},
-		Origin: netguard.CredentialOrigin(door.URL), Scheme: store.SchemeBearer, Header: "Authorization", ExpiresAt: &soon}
+	stored := records.Token{Agent: store.Agent{ChainID: j.ChainID, Registry: strings.ToLower(j.IdentityRegistry.Hex()), ID: j.AgentID.String()},
+		Origin: netguard.CredentialOrigin(door.URL), Scheme: records.SchemeBearer, Header: "Authorization", ExpiresAt: &soon}
 	stored.Ciphertext, err = keys.Seal([]byte(token), stored.Binding())
 	heraldtest.Must(t, err)
-	n, tasks, err := w.Store.SetToken(t.Context(), stored)
+	n, tasks, err := records.New(w.Store).SetToken(t.Context(), stored)
 	if err != nil || n != 1 {
 		t.Fatal(n, err)
 	}

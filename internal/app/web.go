@@ -18,6 +18,8 @@ import (
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // The API and the pages have connections of their own, so that deliveries never wait for a reader.
@@ -38,15 +40,16 @@ type webParts struct {
 }
 
 func (a *assembly) openWeb(cfg *config.Config, d *dispatch.Dispatcher, o Options) (err error) {
-	a.web.store, err = store.Open(store.Config{URL: a.backend.DatabaseURL, LeaderURL: a.backend.LeaderURL,
-		StrictOrder: cfg.StrictOrder, MaxConns: webConns, StatementTimeout: webTimeout})
+	a.web.store, err = store.Open(postgres.Config{URL: a.backend.DatabaseURL, LeaderURL: a.backend.LeaderURL,
+		MaxConns: webConns, StatementTimeout: webTimeout})
 	if err != nil {
 		return err
 	}
+	a.web.store.StrictOrder = cfg.StrictOrder
 	a.web.operator = operator.New(operator.Config{Settings: cfg, Backend: lentBackend{a, cfg, d},
 		Person: unattended{o.Logger},
 		Logger: o.Logger, Timeout: operatorTimeout, Live: liveView{a}})
-	a.web.api, err = api.New(api.Config{Operator: a.web.operator, Intake: a.intake, Events: a.web.store,
+	a.web.api, err = api.New(api.Config{Operator: a.web.operator, Intake: a.intake, Events: records.New(a.web.store),
 		Calls: a.direct, Limits: backend.JobLimits(cfg), CallTimeout: cfg.CallTimeout, Logger: o.Logger})
 	if err != nil {
 		return err
@@ -74,7 +77,8 @@ type lentBackend struct {
 }
 
 func (b lentBackend) OpenStore(context.Context, operator.StoreOptions) (*operator.Session, error) {
-	return &operator.Session{Store: b.web.store, Spool: b.queue, Dispatcher: b.dispatcher, Close: func() {}}, nil
+	return &operator.Session{Ledger: b.web.store, Records: records.New(b.web.store), Spool: b.queue,
+		Dispatcher: b.dispatcher, Close: func() {}}, nil
 }
 
 func (b lentBackend) OpenContent() (*operator.Content, error) {

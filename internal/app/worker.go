@@ -21,6 +21,7 @@ import (
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/webui"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -119,12 +120,13 @@ func askedToStop(ctx context.Context, err error) bool {
 
 func runWorker(ctx context.Context, cfg *config.Config, o Options, b *backend.Backend, web *server.Server,
 	publish func(*assembly), ready *readiness, reg *prometheus.Registry) error {
-	st, err := store.Open(store.Config{URL: b.DatabaseURL, LeaderURL: b.LeaderURL, StrictOrder: cfg.StrictOrder,
+	st, err := store.Open(postgres.Config{URL: b.DatabaseURL, LeaderURL: b.LeaderURL,
 		MaxConns: int32(cfg.DBPool)})
 	if err != nil {
 		return err
 	}
 	defer st.Close()
+	st.StrictOrder = cfg.StrictOrder
 	var q *queue.Queue
 	redis := dependency{redisName, func(ctx context.Context) error { return q.Ping(ctx) }}
 	watched, log := watchServices(b, dependency{postgresName, st.Ping}, redis, ready, o.Logger)

@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 func TestCheckToken(t *testing.T) {
@@ -34,19 +35,19 @@ func TestCheckToken(t *testing.T) {
 
 // countingTokens is a ledger that counts its calls.
 type countingTokens struct {
-	RenewalLedger   // none
-	tokens          []store.Token
+	RenewalRecords  // none
+	tokens          []records.Token
 	asked, released int
 	held            bool
 	err             error
 }
 
-func (l *countingTokens) AgentTokens(context.Context, store.Agent) ([]store.Token, bool, error) {
+func (l *countingTokens) AgentTokens(context.Context, store.Agent) ([]records.Token, bool, error) {
 	l.asked++
 	return slices.Clone(l.tokens), l.held, l.err
 }
 
-func (l *countingTokens) PinTokenPath(_ context.Context, _ store.Token, path string) (string, error) {
+func (l *countingTokens) PinTokenPath(_ context.Context, _ records.Token, path string) (string, error) {
 	if len(l.tokens) > 0 && l.err == nil {
 		if l.tokens[0].Path == "" {
 			l.tokens[0].Path = path
@@ -66,7 +67,7 @@ func TestCredentialsMemory(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_800_000_000, 0)
 	l := &countingTokens{}
-	c := must(New(Config{Ledger: l, Opener: must(secret.Create()), Classify: classify.Error, Entries: 2, Now: func() time.Time { return now }}))
+	c := must(New(Config{Ledger: l, Records: l, Opener: must(secret.Create()), Classify: classify.Error, Entries: 2, Now: func() time.Time { return now }}))
 	a := func(id string) store.Agent { return store.Agent{ChainID: 1, Registry: "0xaa", ID: id} }
 	for i, step := range []struct {
 		agent string

@@ -16,15 +16,16 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // plainToken is in the tokens of these tests. No error may hold it.
 const plainToken = "canary-4c6f7264"
 
 // storedToken returns a bearer token of agent 1:7 for a URL.
-func storedToken(keys *secret.Keyset, rawURL string, adapt ...func(*store.Token)) store.Token {
-	token := store.Token{Agent: store.Agent{ChainID: 1, Registry: "0xaa", ID: "7"}, Origin: must(netguard.CredentialOriginOf(rawURL)),
-		Path: CredentialPath(rawURL), Scheme: store.SchemeBearer, Header: "Authorization"}
+func storedToken(keys *secret.Keyset, rawURL string, adapt ...func(*records.Token)) records.Token {
+	token := records.Token{Agent: store.Agent{ChainID: 1, Registry: "0xaa", ID: "7"}, Origin: must(netguard.CredentialOriginOf(rawURL)),
+		Path: CredentialPath(rawURL), Scheme: records.SchemeBearer, Header: "Authorization"}
 	for _, f := range adapt {
 		f(&token)
 	}
@@ -35,8 +36,9 @@ func storedToken(keys *secret.Keyset, rawURL string, adapt ...func(*store.Token)
 }
 
 // newAuthorizer returns an Authorizer over a ledger that holds one token.
-func newAuthorizer(keys *secret.Keyset, token store.Token) *Authorizer {
-	return must(New(Config{Ledger: &countingTokens{tokens: []store.Token{token}}, Opener: keys, Classify: classify.Error}))
+func newAuthorizer(keys *secret.Keyset, token records.Token) *Authorizer {
+	ledger := &countingTokens{tokens: []records.Token{token}}
+	return must(New(Config{Ledger: ledger, Records: ledger, Opener: keys, Classify: classify.Error}))
 }
 
 func endpointAt(rawURL string) mcpcall.Endpoint {
@@ -131,8 +133,8 @@ func TestTokensWithoutAPath(t *testing.T) {
 	t.Parallel()
 	keys := must(secret.Create())
 	const at = "https://agent.example"
-	ledger := &countingTokens{tokens: []store.Token{storedToken(keys, at, func(t *store.Token) { t.Path = "" })}}
-	z, other := must(New(Config{Ledger: ledger, Opener: keys, Classify: classify.Error})), must(New(Config{Ledger: ledger, Opener: keys, Classify: classify.Error}))
+	ledger := &countingTokens{tokens: []records.Token{storedToken(keys, at, func(t *records.Token) { t.Path = "" })}}
+	z, other := must(New(Config{Ledger: ledger, Records: ledger, Opener: keys, Classify: classify.Error})), must(New(Config{Ledger: ledger, Records: ledger, Opener: keys, Classify: classify.Error}))
 	for _, named := range []string{"/evil", "/victim", ""} {
 		if a, err := z.Authorize(t.Context(), Subject{NamedByJob: true}, endpointAt(at+named)); err != nil || a.token != nil {
 			t.Errorf("a job has it sent to %s: %v", named, err)
@@ -178,13 +180,13 @@ func TestOpenToken(t *testing.T) {
 	keys := must(secret.Create())
 	const at = "https://agent.example"
 	path := filepath.Join(t.TempDir(), "token")
-	file := func(header string) func(*store.Token) {
-		return func(t *store.Token) {
-			t.Scheme, t.Header = store.SchemeFile, header
+	file := func(header string) func(*records.Token) {
+		return func(t *records.Token) {
+			t.Scheme, t.Header = records.SchemeFile, header
 			t.Ciphertext = must(keys.Seal([]byte(path), t.Binding()))
 		}
 	}
-	send := func(adapt ...func(*store.Token)) (map[string]secret.Secret, error) {
+	send := func(adapt ...func(*records.Token)) (map[string]secret.Secret, error) {
 		a, err := newAuthorizer(keys, storedToken(keys, at, adapt...)).Authorize(t.Context(), Subject{}, endpointAt(at))
 		if err != nil {
 			return nil, err
@@ -202,7 +204,7 @@ func TestOpenToken(t *testing.T) {
 	if h, err := send(file("X-Api-Key")); err != nil || h["X-Api-Key"].Reveal() != plainToken+"3" {
 		t.Errorf("a file for another header: %v", err)
 	}
-	if h, err := send(func(t *store.Token) { t.Scheme, t.Header = store.SchemeHeader, "X-Api-Key" }); err != nil || h["X-Api-Key"].Reveal() != plainToken {
+	if h, err := send(func(t *records.Token) { t.Scheme, t.Header = records.SchemeHeader, "X-Api-Key" }); err != nil || h["X-Api-Key"].Reveal() != plainToken {
 		t.Errorf("another header: %v", err)
 	}
 	for says, spoil := range map[string]func() error{
@@ -222,25 +224,27 @@ func TestOpenToken(t *testing.T) {
 	}
 
 	past := time.Now().Add(-time.Minute)
-	_, err := send(func(t *store.Token) { t.ExpiresAt = &past })
+	_, err := send(func(t *records.Token) { t.ExpiresAt = &past })
 	wantHeld(t, err, "expired at "+past.UTC().Format(time.RFC3339))
 	const moved, lost = "it was sealed for another agent, origin or header, or is damaged", "is not in HERALD_KEYSET"
 	good := storedToken(keys, "https://other.example").Ciphertext
 	for i, tt := range []struct {
 		says  string
-		spoil func(*store.Token)
+		spoil func(*records.Token)
 	}{
-		{moved, func(t *store.Token) { t.Ciphertext = good }}, // of another origin
-		{moved, func(t *store.Token) {
-			t.Ciphertext = storedToken(keys, at, func(t *store.Token) { t.ID = "8" }).Ciphertext
+		{moved, func(t *records.Token) { t.Ciphertext = good }}, // of another origin
+		{moved, func(t *records.Token) {
+			t.Ciphertext = storedToken(keys, at, func(t *records.Token) { t.ID = "8" }).Ciphertext
 		}},
-		{moved, func(t *store.Token) { t.Ciphertext, t.Header = storedToken(keys, at).Ciphertext, "X-Other" }},
-		{moved, func(t *store.Token) { t.Ciphertext, t.Scheme = storedToken(keys, at).Ciphertext, store.SchemeHeader }},
-		{moved, func(t *store.Token) { t.Ciphertext = storedToken(keys, at).Ciphertext[:40] }},
-		{"is cut short", func(t *store.Token) { t.Ciphertext = good[:10] }},
-		{lost, func(t *store.Token) { t.Ciphertext = append([]byte{1, 0, 0, 0, 1}, good[5:]...) }},
-		{"is of scheme \"magic\", which this version cannot send", func(t *store.Token) { t.Scheme = "magic" }},
-		{"cannot be sent: it is empty", func(t *store.Token) { t.Ciphertext = must(keys.Seal(nil, t.Binding())) }},
+		{moved, func(t *records.Token) { t.Ciphertext, t.Header = storedToken(keys, at).Ciphertext, "X-Other" }},
+		{moved, func(t *records.Token) {
+			t.Ciphertext, t.Scheme = storedToken(keys, at).Ciphertext, records.SchemeHeader
+		}},
+		{moved, func(t *records.Token) { t.Ciphertext = storedToken(keys, at).Ciphertext[:40] }},
+		{"is cut short", func(t *records.Token) { t.Ciphertext = good[:10] }},
+		{lost, func(t *records.Token) { t.Ciphertext = append([]byte{1, 0, 0, 0, 1}, good[5:]...) }},
+		{"is of scheme \"magic\", which this version cannot send", func(t *records.Token) { t.Scheme = "magic" }},
+		{"cannot be sent: it is empty", func(t *records.Token) { t.Ciphertext = must(keys.Seal(nil, t.Binding())) }},
 	} {
 		if _, err := send(tt.spoil); err == nil {
 			t.Errorf("%d: it was sent", i)
@@ -252,7 +256,8 @@ func TestOpenToken(t *testing.T) {
 	// Without a client for authorization servers no access token can be had.
 	w := newRenewing(t, clientOf(""))
 	w.token.Path = "/mcp"
-	bare := must(New(Config{Ledger: &countingTokens{tokens: []store.Token{w.token}}, Opener: w.keys, Classify: classify.Error}))
+	ledger := &countingTokens{tokens: []records.Token{w.token}}
+	bare := must(New(Config{Ledger: ledger, Records: ledger, Opener: w.keys, Classify: classify.Error}))
 	_, err = bare.Authorize(t.Context(), Subject{}, endpointAt(renewOrigin+"/mcp"))
 	wantHeld(t, err, "this process cannot get access tokens")
 }

@@ -16,16 +16,21 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	lru "github.com/hashicorp/golang-lru/v2"
 )
 
-// TokenLedger is the part of the store that manages stored tokens.
-type TokenLedger interface {
-	AgentTokens(ctx context.Context, a store.Agent) (tokens []store.Token, held bool, err error)
-	PinTokenPath(ctx context.Context, t store.Token, path string) (pinned string, err error)
+// TokenRecords is the part of the operator's records that manages stored tokens.
+type TokenRecords interface {
+	AgentTokens(ctx context.Context, a store.Agent) (tokens []records.Token, held bool, err error)
+	PinTokenPath(ctx context.Context, t records.Token, path string) (pinned string, err error)
+	RenewalRecords
+}
+
+// Ledger is the part of the ledger that releases deliveries that were held for a missing credential.
+type Ledger interface {
 	ReleaseHeld(ctx context.Context, a store.Agent, reasons ...outcome.Reason) (released int, tasks []store.Task,
 		err error)
-	RenewalLedger
 }
 
 // Opener decrypts the output of a Sealer.
@@ -40,8 +45,9 @@ type Sealer interface {
 
 // Config configures an Authorizer.
 type Config struct {
-	Ledger TokenLedger
-	Opener Opener
+	Ledger  Ledger
+	Records TokenRecords
+	Opener  Opener
 	// Classify returns the verdict for an error of any package (package delivery/classify).
 	Classify func(error) outcome.Verdict
 	// OAuth obtains access tokens, and Sealer encrypts them. Without OAuth, deliveries to agents with an OAuth
@@ -88,7 +94,7 @@ type Authorizer struct {
 type knownTokens struct {
 	epoch  int64
 	read   time.Time
-	tokens []store.Token
+	tokens []records.Token
 	held   atomic.Bool // deliveries are held because of the credential
 }
 
@@ -103,8 +109,8 @@ type refusal struct {
 
 // New validates cfg and returns an Authorizer.
 func New(cfg Config) (*Authorizer, error) {
-	if cfg.Ledger == nil || cfg.Opener == nil || cfg.Classify == nil {
-		return nil, errors.New("auth: a ledger, an opener and a classifier are needed")
+	if cfg.Ledger == nil || cfg.Records == nil || cfg.Opener == nil || cfg.Classify == nil {
+		return nil, errors.New("auth: a ledger, records, an opener and a classifier are needed")
 	}
 	if cfg.OAuth != nil && cfg.Sealer == nil {
 		return nil, errors.New("auth: renewing access tokens needs a sealer")
@@ -163,10 +169,10 @@ type Authorization struct {
 	Subject  Subject
 	Endpoint mcpcall.Endpoint // with the headers to send
 
-	token      *store.Token // the stored token that is sent; nil: none
-	withheld   *store.Token // a token for the endpoint's origin that must not be sent to this endpoint; nil: none
-	configured bool         // the headers are from the servers file
-	refreshed  bool         // the agent refused an access token, and a new one was requested
+	token      *records.Token // the stored token that is sent; nil: none
+	withheld   *records.Token // a token for the endpoint's origin that must not be sent to this endpoint; nil: none
+	configured bool           // the headers are from the servers file
+	refreshed  bool           // the agent refused an access token, and a new one was requested
 	// wantsScope: the agent requires an access token with more scope, which could not be obtained or did not help.
 	wantsScope bool
 	wantsOAuth bool // the agent requires OAuth, but no OAuth credential is stored
@@ -241,7 +247,7 @@ func (z *Authorizer) readTokens(ctx context.Context, g store.Agent, epoch int64)
 	if k, ok := z.known.Get(g); ok && k.epoch >= epoch && now.Sub(k.read) < z.Age {
 		return k, nil
 	}
-	tokens, held, err := z.Ledger.AgentTokens(ctx, g)
+	tokens, held, err := z.Records.AgentTokens(ctx, g)
 	if err != nil {
 		return nil, err
 	}
@@ -252,7 +258,7 @@ func (z *Authorizer) readTokens(ctx context.Context, g store.Agent, epoch int64)
 }
 
 // attachToken sets the header of the token that is stored for the endpoint, unless the endpoint already has headers.
-func (z *Authorizer) attachToken(ctx context.Context, tokens []store.Token, a *Authorization) error {
+func (z *Authorizer) attachToken(ctx context.Context, tokens []records.Token, a *Authorization) error {
 	e, s := &a.Endpoint, a.Subject
 	if len(tokens) == 0 || len(e.Headers) > 0 {
 		return nil
@@ -265,7 +271,7 @@ func (z *Authorizer) attachToken(ctx context.Context, tokens []store.Token, a *A
 		return err
 	case !covered && registered && t != nil:
 		// t is a copy. coversEndpoint may just have set its path.
-		return holdMoved(s.Agent, e.URL, []store.Token{*t})
+		return holdMoved(s.Agent, e.URL, []records.Token{*t})
 	case !covered && registered:
 		return holdMoved(s.Agent, e.URL, tokens)
 	case !covered:
@@ -292,9 +298,9 @@ func (z *Authorizer) attachToken(ctx context.Context, tokens []store.Token, a *A
 
 // tokenOfOrigin returns a copy of the token that is stored for a URL's origin, regardless of its path; nil if it finds
 // none.
-func tokenOfOrigin(tokens []store.Token, rawURL string) *store.Token {
+func tokenOfOrigin(tokens []records.Token, rawURL string) *records.Token {
 	origin, err := netguard.CredentialOriginOf(rawURL)
-	i := slices.IndexFunc(tokens, func(t store.Token) bool { return t.Origin == origin })
+	i := slices.IndexFunc(tokens, func(t records.Token) bool { return t.Origin == origin })
 	if err != nil || i < 0 {
 		return nil // the guard reports an invalid address
 	}
@@ -306,7 +312,8 @@ func tokenOfOrigin(tokens []store.Token, rawURL string) *store.Token {
 // the registration or the servers file, the token covers the path it was stored for and the paths below. For an
 // endpoint that a job names, it covers exactly that URL, because an origin may host many agents and jobs are not
 // written by the operator. A token that an earlier version stored without a path is bound to the first registered path.
-func (z *Authorizer) coversEndpoint(ctx context.Context, t *store.Token, s Subject, e mcpcall.Endpoint) (bool, error) {
+func (z *Authorizer) coversEndpoint(ctx context.Context, t *records.Token, s Subject,
+	e mcpcall.Endpoint) (bool, error) {
 	path := CredentialPath(e.URL)
 	switch {
 	case t == nil:
@@ -319,7 +326,7 @@ func (z *Authorizer) coversEndpoint(ctx context.Context, t *store.Token, s Subje
 		return CoversPath(t.Path, path), nil
 	}
 	var err error
-	if t.Path, err = z.Ledger.PinTokenPath(ctx, *t, path); errors.Is(err, store.ErrNotFound) {
+	if t.Path, err = z.Records.PinTokenPath(ctx, *t, path); errors.Is(err, store.ErrNotFound) {
 		return false, outcome.Pause(outcome.Throttled, time.Second,
 			"the token stored for "+string(t.Origin)+" is just being removed")
 	}

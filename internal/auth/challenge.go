@@ -12,7 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // WithTokenRefresh makes a request to the agent. If the agent refuses the access token, it repeats the request
@@ -52,7 +52,7 @@ func (z *Authorizer) WithTokenRefresh(ctx context.Context, a *Authorization,
 
 // parseRefusal reports whether the agent refused an access token that can be renewed: with 401, or with 403 because it
 // requires a token with another scope (RFC 6750 §3.1).
-func parseRefusal(t store.Token, sent mcpcall.Endpoint, err error) (e tokenRequest, ok bool) {
+func parseRefusal(t records.Token, sent mcpcall.Endpoint, err error) (e tokenRequest, ok bool) {
 	var call *mcpcall.CallError
 	if !t.OAuth() || !errors.As(err, &call) {
 		return e, false
@@ -66,7 +66,7 @@ func parseRefusal(t store.Token, sent mcpcall.Endpoint, err error) (e tokenReque
 // replaceToken obtains an access token that replaces the one that the agent refused.
 func (z *Authorizer) replaceToken(ctx context.Context, e tokenRequest) (value secret.Secret, err error) {
 	switch {
-	case e.narrow && e.token.Scheme == store.SchemeAuthorizationCode:
+	case e.narrow && e.token.Scheme == records.SchemeAuthorizationCode:
 		return value, outcome.Fail(outcome.AuthRequired,
 			fmt.Sprintf("the agent wants more (scope %q) than the login allowed, "+
 				"which only another login can mend: run %s",

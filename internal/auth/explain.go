@@ -11,11 +11,12 @@ import (
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // holdMoved returns an error that holds deliveries to an agent whose registration points to a location that its token
 // may not be sent to.
-func holdMoved(g store.Agent, rawURL string, tokens []store.Token) error {
+func holdMoved(g store.Agent, rawURL string, tokens []records.Token) error {
 	origin, err := netguard.CredentialOriginOf(rawURL)
 	if err != nil {
 		return nil // the guard reports why the address is not called
@@ -25,18 +26,18 @@ func holdMoved(g store.Agent, rawURL string, tokens []store.Token) error {
 	for _, t := range tokens[:min(len(tokens), most)] {
 		before = append(before, text.Excerpt(t.URL(), 300))
 	}
-	now := store.Token{Agent: g, Origin: origin, Path: CredentialPath(rawURL), Scheme: tokens[0].Scheme}
+	now := records.Token{Agent: g, Origin: origin, Path: CredentialPath(rawURL), Scheme: tokens[0].Scheme}
 	return outcome.Fail(outcome.AuthRequired, fmt.Sprintf("the agent moved: it is at %s now, and its token was "+
 		"stored for %s, so nothing is sent. Check whether that is its doing, then %s", text.Excerpt(now.URL(), 300),
 		strings.Join(before, ", "), howToStore(now)))
 }
 
 // howToStore returns the command that stores a token again.
-func howToStore(t store.Token) string {
+func howToStore(t records.Token) string {
 	switch t.Scheme {
-	case store.SchemeAuthorizationCode:
+	case records.SchemeAuthorizationCode:
 		return fmt.Sprintf("`worker token login %s`", t.Agent)
-	case store.SchemeClientCredentials:
+	case records.SchemeClientCredentials:
 		return fmt.Sprintf("`worker token set %s%s --client-id …`", t.Agent, outcome.OriginOption(t.URL()))
 	}
 	return fmt.Sprintf("`worker token set %s%s`", t.Agent, outcome.OriginOption(t.URL()))
@@ -45,7 +46,7 @@ func howToStore(t store.Token) string {
 // explainFailure describes a failed renewal and its remedy. If only an operator can resolve it, the error holds the
 // delivery, regardless of the classification of its cause. If the authorization server gave no usable answer, the error
 // leads to a retry.
-func explainFailure(t store.Token, err error) error {
+func explainFailure(t records.Token, err error) error {
 	var other *oauth.IssuerError
 	var no *oauth.RefusedError
 	var document *oauth.MetadataError
@@ -96,7 +97,7 @@ func describeRefusal(e *oauth.RefusedError) string {
 }
 
 // adviseOn returns the remedy for an error code of a token endpoint (RFC 6749 §4.1.2.1 and §5.2, RFC 8707 §2).
-func adviseOn(t store.Token, code string) string {
+func adviseOn(t records.Token, code string) string {
 	again := howToStore(t)
 	switch code {
 	case "invalid_client":

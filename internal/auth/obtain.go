@@ -13,12 +13,12 @@ import (
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // readAccess decrypts the access token in the store; nil if the store has none. A token that cannot be decrypted is
 // logged and returned as unusable.
-func (r *renewer) readAccess(found store.Renewal) *accessToken {
+func (r *renewer) readAccess(found records.Renewal) *accessToken {
 	if found.Access == nil {
 		return nil
 	}
@@ -37,7 +37,7 @@ func (r *renewer) readAccess(found store.Renewal) *accessToken {
 }
 
 // openAccess decrypts the output of SealAccess.
-func openAccess(keys Opener, t store.Token, a store.Access) (kept sealedAccess, err error) {
+func openAccess(keys Opener, t records.Token, a records.Access) (kept sealedAccess, err error) {
 	plain, err := keys.Open(a.Ciphertext, t.AccessBinding())
 	switch {
 	case err != nil:
@@ -49,7 +49,7 @@ func openAccess(keys Opener, t store.Token, a store.Access) (kept sealedAccess, 
 }
 
 // AccessToken decrypts the access token that is stored for an OAuth credential.
-func AccessToken(keys Opener, t store.Token, a store.Access) (secret.Secret, error) {
+func AccessToken(keys Opener, t records.Token, a records.Access) (secret.Secret, error) {
 	kept, err := openAccess(keys, t, a)
 	if err != nil {
 		return secret.Secret{}, err
@@ -91,7 +91,7 @@ func (r *renewer) obtainToken(ctx context.Context, e tokenRequest, mine leased) 
 }
 
 // openCredential decrypts the credential that the operator stored or a renewal updated.
-func openCredential(keys Opener, t store.Token) (oauth.Credential, error) {
+func openCredential(keys Opener, t records.Token) (oauth.Credential, error) {
 	plain, err := keys.Open(t.Ciphertext, t.Binding())
 	if err != nil {
 		return oauth.Credential{}, fmt.Errorf("the credential stored for %s: %w", t.Origin, err)
@@ -116,7 +116,7 @@ type discovery struct {
 // The scope is that of the credential, or else that of the last access token, for a credential of an earlier version.
 // discover reads the agent's metadata if the agent refused a token or if the credential has no resource. An agent
 // without metadata names no other server.
-func (r *renewer) discover(ctx context.Context, e tokenRequest, t store.Token, cred oauth.Credential,
+func (r *renewer) discover(ctx context.Context, e tokenRequest, t records.Token, cred oauth.Credential,
 	last *accessToken) (discovery, error) {
 	wants := cred.Grant == oauth.GrantClientCredentials // a refresh token has the scope of its login
 	scope := cred.Scope
@@ -158,7 +158,7 @@ func isDenied(err error) bool {
 // checkScope returns an error if the agent requires more scopes than were stored with the credential: the operator's
 // --scope, or the agent's scopes at that time. The agent may have a new owner, so the operator must decide about more
 // scopes.
-func checkScope(e tokenRequest, t store.Token, stored string) error {
+func checkScope(e tokenRequest, t records.Token, stored string) error {
 	more := oauth.UnionScopes(stored, e.says.Scope)
 	if !e.narrow || more == stored {
 		return nil
@@ -179,12 +179,12 @@ type sealedAccess struct {
 }
 
 // SealAccess encrypts an access token for the row of t, the credential that it was obtained with.
-func SealAccess(keys Sealer, t store.Token, token oauth.Token, now time.Time) (*store.Access, error) {
+func SealAccess(keys Sealer, t records.Token, token oauth.Token, now time.Time) (*records.Access, error) {
 	plain, err := json.Marshal(sealedAccess{token.Access.Reveal(), token.Scope, now})
 	if err != nil {
 		return nil, errors.New("seal an access token") // err could contain the token
 	}
-	a := &store.Access{}
+	a := &records.Access{}
 	if a.Ciphertext, err = keys.Seal(plain, t.AccessBinding()); err != nil {
 		return nil, err
 	}
@@ -197,7 +197,7 @@ func SealAccess(keys Sealer, t store.Token, token oauth.Token, now time.Time) (*
 // saveToken stores an access token for all workers and, if rotated is not nil, the credential with its new refresh
 // token. If the store fails, it retries until SaveTimeout; after that, later deliveries retry. In the meantime this
 // process keeps the token, and Redis the refresh token.
-func (r *renewer) saveToken(ctx context.Context, lease store.Renewal, token oauth.Token,
+func (r *renewer) saveToken(ctx context.Context, lease records.Renewal, token oauth.Token,
 	rotated *rotation) (*accessToken, error) {
 	now := r.Now()
 	sealed, err := SealAccess(r.Sealer, lease.Token, token, now)
@@ -226,7 +226,7 @@ func (r *renewer) saveToken(ctx context.Context, lease store.Renewal, token oaut
 	within := r.SaveTimeout / 5
 	for {
 		err := r.saveOnce(ctx, u, within)
-		if err == nil || errors.Is(err, store.ErrSuperseded) {
+		if err == nil || errors.Is(err, records.ErrSuperseded) {
 			return got, err
 		}
 		within = r.SaveTimeout
@@ -249,11 +249,11 @@ func (r *renewer) saveToken(ctx context.Context, lease store.Renewal, token oaut
 func (r *renewer) saveOnce(ctx context.Context, u *unsaved, within time.Duration) error {
 	try, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	err := r.Ledger.SaveRenewal(try, u.renewal, u.access, u.credential)
+	err := r.Records.SaveRenewal(try, u.renewal, u.access, u.credential)
 	switch {
 	case err == nil && u.spooled.Load():
 		r.dropSpooled(ctx, spoolKey(*u.spool))
-	case err != nil && !errors.Is(err, store.ErrSuperseded):
+	case err != nil && !errors.Is(err, records.ErrSuperseded):
 		r.spoolRenewal(ctx, u)
 	}
 	return err
@@ -265,7 +265,7 @@ func (r *renewer) retrySave(ctx context.Context, have *accessToken) (*accessToke
 	defer cancel()
 	u := have.unsaved
 	switch err := r.saveOnce(ctx, u, r.SaveTimeout); {
-	case errors.Is(err, store.ErrSuperseded):
+	case errors.Is(err, records.ErrSuperseded):
 		return nil, nil
 	case err != nil:
 		return nil, &renewalError{text: fmt.Sprintf("the last access token could not be stored: %v", err), cause: err,

@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	lru "github.com/hashicorp/golang-lru/v2"
 )
 
@@ -24,11 +25,11 @@ type Authority interface {
 	Obtain(ctx context.Context, s oauth.Server, c oauth.Credential, scope string) (oauth.Token, error)
 }
 
-// RenewalLedger is the part of the store that renewals use.
-type RenewalLedger interface {
-	LeaseRenewal(ctx context.Context, t store.Token, seen []byte, lease time.Duration) (store.Renewal, error)
-	SaveRenewal(ctx context.Context, r store.Renewal, a store.Access, credential []byte) error
-	YieldRenewal(ctx context.Context, r store.Renewal) error
+// RenewalRecords is the part of the operator's records that renewals use.
+type RenewalRecords interface {
+	LeaseRenewal(ctx context.Context, t records.Token, seen []byte, lease time.Duration) (records.Renewal, error)
+	SaveRenewal(ctx context.Context, r records.Renewal, a records.Access, credential []byte) error
+	YieldRenewal(ctx context.Context, r records.Renewal) error
 }
 
 // A renewal belongs to one worker until its lease ends. Discovery, token request and saving must therefore end before.
@@ -69,7 +70,7 @@ type audience struct {
 
 // tokenRequest describes the purpose of an access token.
 type tokenRequest struct {
-	token   store.Token     // the credential, as read
+	token   records.Token   // the credential, as read
 	url     string          // the agent's endpoint
 	refused secret.Secret   // the header that the agent refused; zero: none was sent
 	says    oauth.Challenge // the agent's challenge in that refusal
@@ -96,7 +97,7 @@ func (e tokenRequest) failureKey() failureKey {
 
 // accessToken is an access token with its metadata. It is immutable. A nil *accessToken means that no token is known.
 type accessToken struct {
-	// stored is when the credential that the token was obtained with was stored (store.Token.UpdatedAt).
+	// stored is when the credential that the token was obtained with was stored (records.Token.UpdatedAt).
 	stored  time.Time
 	sealed  []byte        // ciphertext in the store, even of an unusable token; nil: not in the store
 	value   secret.Secret // of the header; zero: decryption failed
@@ -109,8 +110,8 @@ type accessToken struct {
 
 // unsaved is a renewal whose saving failed.
 type unsaved struct {
-	renewal    store.Renewal
-	access     store.Access
+	renewal    records.Renewal
+	access     records.Access
 	credential []byte // encrypted, with a new refresh token; nil: the refresh token did not change
 
 	spool     *secret.Binding // binding of the entry in Redis; nil: there is nothing to put into Redis
@@ -309,7 +310,7 @@ func (r *renewer) renewToken(ctx context.Context, e tokenRequest, have *accessTo
 			r.Logger.Debug("an access token was obtained", "agent", e.token.ID, "origin", e.token.Origin,
 				"issuer", mine.Token.Issuer, "until", got.until)
 			return got, nil
-		case errors.Is(err, store.ErrSuperseded): // try again with the newer credential or token
+		case errors.Is(err, records.ErrSuperseded): // try again with the newer credential or token
 		case errors.Is(err, errLeaseOver):
 			r.yieldLease(ctx, mine)
 		default:
@@ -321,7 +322,7 @@ func (r *renewer) renewToken(ctx context.Context, e tokenRequest, have *accessTo
 
 // findNewer returns a usable access token that another worker stored; nil if there is no newer one.
 func (r *renewer) findNewer(ctx context.Context, e tokenRequest, have *accessToken) *accessToken {
-	found, err := r.Ledger.LeaseRenewal(ctx, e.token, nil, 0)
+	found, err := r.Records.LeaseRenewal(ctx, e.token, nil, 0)
 	if err != nil {
 		return nil // the caller returns the error of the failed renewal
 	}
@@ -335,7 +336,7 @@ func (r *renewer) findNewer(ctx context.Context, e tokenRequest, have *accessTok
 
 // leased is a renewal that is leased to this worker.
 type leased struct {
-	store.Renewal
+	records.Renewal
 	began time.Time // time before the lease was requested
 }
 
@@ -358,7 +359,7 @@ func (r *renewer) acquireLease(ctx context.Context, e tokenRequest,
 	}
 	for {
 		mine.began = r.Now()
-		mine.Renewal, err = r.Ledger.LeaseRenewal(ctx, e.token, seen, renewLease)
+		mine.Renewal, err = r.Records.LeaseRenewal(ctx, e.token, seen, renewLease)
 		switch {
 		case ctx.Err() != nil:
 			r.yieldLease(ctx, mine)
@@ -408,7 +409,7 @@ func (r *renewer) yieldLease(ctx context.Context, mine leased) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.SaveTimeout)
 	defer cancel()
-	if err := r.Ledger.YieldRenewal(ctx, mine.Renewal); err != nil {
+	if err := r.Records.YieldRenewal(ctx, mine.Renewal); err != nil {
 		r.Logger.Debug("the lease of a renewal that failed runs out by itself", "agent", mine.Token.ID, "error", err)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -28,13 +29,14 @@ const (
 	renewIssuer = "https://login.example"
 )
 
-// renewals is an in-memory RenewalLedger for one credential, with a clock.
+// renewals is an in-memory RenewalRecords for one credential, with a clock.
 type renewals struct {
-	TokenLedger // not asked
+	TokenRecords // not asked
+	Ledger       // not asked
 	*heraldtest.Clock
 	mu      sync.Mutex
-	token   store.Token
-	access  *store.Access
+	token   records.Token
+	access  *records.Access
 	no      int64
 	until   time.Time // of the lease
 	leases  int       // asked for
@@ -42,15 +44,15 @@ type renewals struct {
 	err     error     // of saving
 }
 
-func (l *renewals) AgentTokens(context.Context, store.Agent) ([]store.Token, bool, error) {
-	return []store.Token{l.token}, false, nil
+func (l *renewals) AgentTokens(context.Context, store.Agent) ([]records.Token, bool, error) {
+	return []records.Token{l.token}, false, nil
 }
 
-func (l *renewals) LeaseRenewal(_ context.Context, _ store.Token, seen []byte, lease time.Duration) (store.Renewal, error) {
+func (l *renewals) LeaseRenewal(_ context.Context, _ records.Token, seen []byte, lease time.Duration) (records.Renewal, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.leases++
-	r := store.Renewal{Token: l.token}
+	r := records.Renewal{Token: l.token}
 	var now []byte
 	if l.access != nil {
 		a := *l.access
@@ -66,14 +68,14 @@ func (l *renewals) LeaseRenewal(_ context.Context, _ store.Token, seen []byte, l
 	return r, nil
 }
 
-func (l *renewals) SaveRenewal(_ context.Context, r store.Renewal, a store.Access, credential []byte) error {
+func (l *renewals) SaveRenewal(_ context.Context, r records.Renewal, a records.Access, credential []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.err != nil:
 		return l.err
 	case r.No != l.no || !r.Token.UpdatedAt.Equal(l.token.UpdatedAt):
-		return store.ErrSuperseded
+		return records.ErrSuperseded
 	}
 	l.access, l.until = &a, time.Time{}
 	if credential != nil {
@@ -82,7 +84,7 @@ func (l *renewals) SaveRenewal(_ context.Context, r store.Renewal, a store.Acces
 	return nil
 }
 
-func (l *renewals) YieldRenewal(_ context.Context, r store.Renewal) error {
+func (l *renewals) YieldRenewal(_ context.Context, r records.Renewal) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if r.No == l.no {
@@ -191,23 +193,23 @@ func loginOf(refresh string) oauth.Credential {
 func (w *renewing) replaceCredential(cred oauth.Credential) {
 	w.renewals.mu.Lock()
 	defer w.renewals.mu.Unlock()
-	t := store.Token{Agent: store.Agent{ChainID: 1, Registry: "0xaa", ID: "7"}, Origin: renewOrigin, Scheme: store.SchemeClientCredentials,
+	t := records.Token{Agent: store.Agent{ChainID: 1, Registry: "0xaa", ID: "7"}, Origin: renewOrigin, Scheme: records.SchemeClientCredentials,
 		Header: "Authorization", Issuer: renewIssuer, UpdatedAt: w.token.UpdatedAt.Add(time.Second)}
 	if cred.Grant == oauth.GrantRefreshToken {
-		t.Scheme = store.SchemeAuthorizationCode
+		t.Scheme = records.SchemeAuthorizationCode
 	}
 	t.Ciphertext = must(w.keys.Seal(must(cred.Marshal()), t.Binding()))
 	w.token, w.access, w.until = t, nil, time.Time{}
 }
 
 func (w *renewing) newWorker() *renewer {
-	return newRenewer(Config{Ledger: w.renewals, Opener: w.keys, Classify: classify.Error, Sealer: w.keys, OAuth: w.authority, RefusalPause: 10 * time.Minute, Entries: 10,
+	return newRenewer(Config{Ledger: w.renewals, Records: w.renewals, Opener: w.keys, Classify: classify.Error, Sealer: w.keys, OAuth: w.authority, RefusalPause: 10 * time.Minute, Entries: 10,
 		Ticks: w.ticks, Now: w.Now, SaveTimeout: 20 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(w.log, nil))})
 }
 
 // newAuthorizer returns an Authorizer of another worker.
 func (w *renewing) newAuthorizer() *Authorizer {
-	return must(New(Config{Ledger: w.renewals, Opener: w.keys, Classify: classify.Error, Sealer: w.keys, OAuth: w.authority, Ticks: w.ticks, Now: w.Now,
+	return must(New(Config{Ledger: w.renewals, Records: w.renewals, Opener: w.keys, Classify: classify.Error, Sealer: w.keys, OAuth: w.authority, Ticks: w.ticks, Now: w.Now,
 		Logger: slog.New(slog.NewTextHandler(w.log, nil))}))
 }
 
@@ -858,7 +860,7 @@ func TestIssuerNamedByAgent(t *testing.T) {
 func TestUnreadable(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("a"))
-	w.access = &store.Access{Ciphertext: []byte("damaged")}
+	w.access = &records.Access{Ciphertext: []byte("damaged")}
 	w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-1", 1)
 	moved := w.token
 	moved.Origin = "https://elsewhere.example"

@@ -12,7 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/auth/oauth"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // RenewalSpool keeps renewals in Redis that Postgres cannot store. The authorization server has already replaced the
@@ -43,7 +43,7 @@ const spoolTimeout = 2 * time.Second
 // spoolBinding returns the binding of a spooled renewal. It identifies one stored version of a credential and the
 // refresh token that was replaced. Storing or renewing the credential changes it, so that an entry older than the row
 // is never taken for a newer one.
-func spoolBinding(t store.Token, replaced secret.Secret) secret.Binding {
+func spoolBinding(t records.Token, replaced secret.Secret) secret.Binding {
 	b := t.Binding()
 	b.Purpose = "agent_mcp_tokens.renewal.v1"
 	sum := sha256.Sum256([]byte(replaced.Reveal()))
@@ -106,7 +106,7 @@ func (r *renewer) dropSpooled(ctx context.Context, key string) {
 // the lease, and the caller continues with the stored token. It returns nil without an error if there is no such
 // renewal. If Redis does not answer, it returns an error, and no token is requested.
 func (r *renewer) adoptSpooled(ctx context.Context, mine leased) (*accessToken, error) {
-	if r.Spool == nil || mine.Token.Scheme != store.SchemeAuthorizationCode {
+	if r.Spool == nil || mine.Token.Scheme != records.SchemeAuthorizationCode {
 		return nil, nil
 	}
 	cred, err := openCredential(r.Opener, mine.Token)
@@ -117,11 +117,11 @@ func (r *renewer) adoptSpooled(ctx context.Context, mine leased) (*accessToken, 
 	if err != nil || found == nil {
 		return nil, err
 	}
-	renewal := store.Renewal{Token: mine.Token, No: mine.No,
-		Access: &store.Access{Ciphertext: found.Access, ExpiresAt: found.ExpiresAt}}
+	renewal := records.Renewal{Token: mine.Token, No: mine.No,
+		Access: &records.Access{Ciphertext: found.Access, ExpiresAt: found.ExpiresAt}}
 	save, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.SaveTimeout)
 	defer cancel()
-	if err := r.Ledger.SaveRenewal(save, renewal, *renewal.Access, found.Credential); err != nil {
+	if err := r.Records.SaveRenewal(save, renewal, *renewal.Access, found.Credential); err != nil {
 		return nil, err
 	}
 	r.dropSpooled(ctx, key)
@@ -132,7 +132,7 @@ func (r *renewer) adoptSpooled(ctx context.Context, mine leased) (*accessToken, 
 
 // readSpooled reads and decrypts the entry that follows on a credential. It returns nil without an error if Redis has
 // no such entry.
-func readSpooled(ctx context.Context, spool RenewalSpool, keys Opener, t store.Token,
+func readSpooled(ctx context.Context, spool RenewalSpool, keys Opener, t records.Token,
 	cred oauth.Credential) (found *spooledRenewal, key string, err error) {
 	b := spoolBinding(t, cred.RefreshToken)
 	key = spoolKey(b)
@@ -160,9 +160,9 @@ func readSpooled(ctx context.Context, spool RenewalSpool, keys Opener, t store.T
 
 // LatestCredential decrypts the OAuth credential of t, with the newest refresh token, which may be in Redis if Postgres
 // could not store it. spool may be nil: there is no Redis.
-func LatestCredential(ctx context.Context, spool RenewalSpool, keys Opener, t store.Token) (oauth.Credential, error) {
+func LatestCredential(ctx context.Context, spool RenewalSpool, keys Opener, t records.Token) (oauth.Credential, error) {
 	cred, err := openCredential(keys, t)
-	if err != nil || spool == nil || t.Scheme != store.SchemeAuthorizationCode {
+	if err != nil || spool == nil || t.Scheme != records.SchemeAuthorizationCode {
 		return cred, err
 	}
 	found, _, err := readSpooled(ctx, spool, keys, t, cred)

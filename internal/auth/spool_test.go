@@ -11,7 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/auth/oauth"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -165,11 +165,11 @@ func TestSpooledOfItsGeneration(t *testing.T) {
 	if text == nil {
 		t.Fatal("it is elsewhere")
 	}
-	for name, change := range map[string]func(*store.Token){
-		"another agent":  func(t *store.Token) { t.ID = "8" },
-		"another origin": func(t *store.Token) { t.Origin = "https://evil.example" },
-		"another issuer": func(t *store.Token) { t.Issuer = "https://evil.example" },
-		"stored anew":    func(t *store.Token) { t.UpdatedAt = t.UpdatedAt.Add(time.Microsecond) },
+	for name, change := range map[string]func(*records.Token){
+		"another agent":  func(t *records.Token) { t.ID = "8" },
+		"another origin": func(t *records.Token) { t.Origin = "https://evil.example" },
+		"another issuer": func(t *records.Token) { t.Issuer = "https://evil.example" },
+		"stored anew":    func(t *records.Token) { t.UpdatedAt = t.UpdatedAt.Add(time.Microsecond) },
 	} {
 		other := old
 		change(&other)

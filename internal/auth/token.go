@@ -12,19 +12,19 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // openToken returns the header value of a token that is sent as stored, not obtained by OAuth.
-func (z *Authorizer) openToken(t store.Token) (value secret.Secret, err error) {
+func (z *Authorizer) openToken(t records.Token) (value secret.Secret, err error) {
 	plain, err := z.Opener.Open(t.Ciphertext, t.Binding())
 	if err != nil {
 		return value, fmt.Errorf("the token stored for %s: %w", t.Origin, err)
 	}
 	token := string(plain)
 	switch t.Scheme {
-	case store.SchemeBearer, store.SchemeHeader:
-	case store.SchemeFile:
+	case records.SchemeBearer, records.SchemeHeader:
+	case records.SchemeFile:
 		if token, err = ReadTokenFile(token); err != nil {
 			return value, outcome.Fail(outcome.AuthRequired,
 				fmt.Sprintf("the file that holds the token stored for %s %v", t.Origin, err))

@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -120,9 +121,9 @@ func TestBatchAnswers(t *testing.T) {
 				}
 			}
 			about := w.row(ids[0])
-			hours, err := w.store.AgentStats(t.Context(), store.Agent{ChainID: about.ChainID,
+			hours, err := records.New(w.store).AgentStats(t.Context(), store.Agent{ChainID: about.ChainID,
 				Registry: about.IdentityRegistry, ID: about.AgentID}, time.Time{})
-			if p95 := store.SummarizeHours(hours, time.Time{}).P95Ms; err != nil || c.timeout > 0 && *p95 > float64(c.timeout.Milliseconds()) {
+			if p95 := records.SummarizeHours(hours, time.Time{}).P95Ms; err != nil || c.timeout > 0 && *p95 > float64(c.timeout.Milliseconds()) {
 				t.Errorf("the calls took longer than their timeout: %v ms, %v", *p95, err)
 			}
 			for _, id := range ids[1:8] {

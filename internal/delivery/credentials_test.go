@@ -18,6 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -79,28 +80,28 @@ func (r *recorder) got(text string) bool {
 }
 
 // token stores a token for an agent, as `worker token set` does.
-func (w *world) token(id *big.Int, rawURL, scheme, header, plain string, adapt ...func(*store.Token)) (released int) {
+func (w *world) token(id *big.Int, rawURL, scheme, header, plain string, adapt ...func(*records.Token)) (released int) {
 	w.t.Helper()
-	t := store.Token{Agent: w.agentOf(id), Origin: must(netguard.CredentialOriginOf(rawURL)), Path: auth.CredentialPath(rawURL), Scheme: scheme, Header: header}
+	t := records.Token{Agent: w.agentOf(id), Origin: must(netguard.CredentialOriginOf(rawURL)), Path: auth.CredentialPath(rawURL), Scheme: scheme, Header: header}
 	for _, f := range adapt {
 		f(&t)
 	}
 	t.Ciphertext = must(w.keys.Seal([]byte(plain), t.Binding()))
 	ctx := heraldtest.Within(w.t, 20*time.Second)
-	released, tasks, err := w.store.SetToken(ctx, t)
+	released, tasks, err := records.New(w.store).SetToken(ctx, t)
 	heraldtest.Must(w.t, err)
 	w.dispatcher.Dispatch(ctx, tasks)
 	return released
 }
 
 func (w *world) bearer(id *big.Int, rawURL string) int {
-	return w.token(id, rawURL, store.SchemeBearer, "Authorization", canary)
+	return w.token(id, rawURL, records.SchemeBearer, "Authorization", canary)
 }
 
 // credentialed returns a worker that uses stored tokens.
 func (w *world) credentialed(adapt ...func(*auth.Config)) *worker {
 	w.t.Helper()
-	cfg := auth.Config{Ledger: w.store, Opener: w.keys, Classify: classify.Error}
+	cfg := auth.Config{Ledger: w.store, Records: records.New(w.store), Opener: w.keys, Classify: classify.Error}
 	for _, f := range adapt {
 		f(&cfg)
 	}
@@ -122,7 +123,7 @@ func TestStoredTokens(t *testing.T) {
 	w := newWorld(t)
 	o := newOperator(w)
 	k := w.newWorker(func(c *Config) {
-		c.Authorizer = must(auth.New(auth.Config{Ledger: w.store, Opener: w.keys, Classify: classify.Error}))
+		c.Authorizer = must(auth.New(auth.Config{Ledger: w.store, Records: records.New(w.store), Opener: w.keys, Classify: classify.Error}))
 		c.Servers = o.server
 	})
 	w.serve(k)
@@ -142,10 +143,10 @@ func TestStoredTokens(t *testing.T) {
 		if n := a.requests(); n != asked {
 			t.Errorf("the agent was asked %d times more", n-asked)
 		}
-		if r := w.agentRow(id); r.State != store.StateNeedsAuth {
+		if r := w.agentRow(id); r.State != records.StateNeedsAuth {
 			t.Errorf("%+v", r)
 		}
-		heraldtest.Equal(t, "released", w.token(id, a.URL, store.SchemeBearer, "Authorization", "another one"), 6)
+		heraldtest.Equal(t, "released", w.token(id, a.URL, records.SchemeBearer, "Authorization", "another one"), 6)
 		for _, d := range ids {
 			w.heldFor(d, "")
 		}
@@ -153,7 +154,7 @@ func TestStoredTokens(t *testing.T) {
 		for _, d := range ids {
 			w.until(d, store.Delivered)
 		}
-		if r := w.agentRow(id); r.State != store.StateConnected || r.Epoch != 2 {
+		if r := w.agentRow(id); r.State != records.StateConnected || r.Epoch != 2 {
 			t.Errorf("%+v", r)
 		}
 	})
@@ -334,12 +335,12 @@ func TestEndpointOfJobSaysNothingOfTheAgent(t *testing.T) {
 	id := w.register(at(healthy.URL + "/mcp"))
 	key := w.agentOf(id)
 	w.until(w.accept(with(w.feedback(id), own(stranger.URL+"/mcp", nil))), store.Waiting)
-	if row := must(w.store.AgentRow(t.Context(), key)); row.State != store.StatePending || row.Endpoint != "" || row.LastError != "" || row.FailingSince != nil {
+	if row := must(records.New(w.store).AgentRow(t.Context(), key)); row.State != records.StatePending || row.Endpoint != "" || row.LastError != "" || row.FailingSince != nil {
 		t.Errorf("after a failure at a stranger's endpoint: %+v", row)
 	}
 	dead := w.register(at(stranger.URL + "/dead"))
 	w.until(w.accept(with(w.feedback(dead), own(healthy.URL+"/mcp", nil))), store.Delivered)
-	if row := must(w.store.AgentRow(t.Context(), w.agentOf(dead))); row.State != store.StatePending || row.LastOKAt != nil || row.Endpoint != "" || len(row.Tools) > 0 {
+	if row := must(records.New(w.store).AgentRow(t.Context(), w.agentOf(dead))); row.State != records.StatePending || row.LastOKAt != nil || row.Endpoint != "" || len(row.Tools) > 0 {
 		t.Errorf("after a success at a stranger's endpoint: %+v", row)
 	}
 }

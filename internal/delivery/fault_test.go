@@ -17,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
@@ -226,7 +227,7 @@ func TestFaults(t *testing.T) {
 
 	t.Run("two connections to Postgres are enough", func(t *testing.T) {
 		w := w.in(t)
-		few := must(store.Open(store.Config{URL: secret.New(w.dbURL), MaxConns: 2}))
+		few := must(store.Open(postgres.Config{URL: secret.New(w.dbURL), MaxConns: 2}))
 		defer few.Close()
 		a := newAgent(t)
 		k := w.newWorker(func(c *Config) { c.Ledger = few })

@@ -10,6 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
@@ -83,7 +84,7 @@ func TestFilters(t *testing.T) {
 			return j
 		}
 		set := func(level policy.Level, document string) {
-			heraldtest.Must(t, w.store.ReplacePolicy(t.Context(), w.agentOf(id), level, parsePolicy(t, level, document)))
+			heraldtest.Must(t, records.New(w.store).ReplacePolicy(t.Context(), w.agentOf(id), level, parsePolicy(t, level, document)))
 		}
 		set(policy.Operator, `{"filters": [{"action": "deliver", "when": {"tag1": "noise-1"}}]}`)
 		w.until(w.accept(rate("noise-1")), store.Delivered) // the operator's rule precedes the default

@@ -23,6 +23,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
@@ -388,7 +389,7 @@ func TestFalseAgentOfAValidation(t *testing.T) {
 			j := w.validate(agent, common.Hash{0x42})
 			id := w.submitAs(thiefs, repositioned(j, map[string]any{"agentId": named.String(), "response": 1}))[0].ID
 			if name == "disabled" {
-				if _, _, err := w.store.EnableAgent(heraldtest.Within(t, 30*time.Second), w.agentOf(named), false); err != nil {
+				if _, _, err := records.New(w.store).EnableAgent(heraldtest.Within(t, 30*time.Second), w.agentOf(named), false); err != nil {
 					t.Fatal(err)
 				}
 			} else {

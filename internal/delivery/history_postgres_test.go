@@ -10,7 +10,9 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/storetest"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -27,7 +29,7 @@ var hurried = tempo{unit: 20 * time.Millisecond, call: 200 * time.Millisecond, m
 
 // postgresGround is a database of the history's own, with a second connection that the store does not use.
 type postgresGround struct {
-	*store.Store
+	storetest.Postgres
 	t       *testing.T
 	db      *pgxpool.Pool
 	started atomic.Int64 // returned by Clock instead of the start of the server, which all histories share
@@ -35,10 +37,11 @@ type postgresGround struct {
 
 // open opens a store on an existing, emptied database.
 func (g *postgresGround) open(url string) error {
-	st, err := store.Open(store.Config{URL: secret.New(url), MaxConns: 6, StrictOrder: true})
+	st, err := store.Open(postgres.Config{URL: secret.New(url), MaxConns: 6})
 	if err != nil {
 		return err
 	}
+	st.StrictOrder = true
 	pc, err := pgxpool.ParseConfig(url)
 	if err == nil {
 		pc.MaxConns = 1
@@ -48,7 +51,7 @@ func (g *postgresGround) open(url string) error {
 		st.Close()
 		return err
 	}
-	g.Store = st
+	g.Postgres = storetest.JoinRecords(st)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	if _, err := g.db.Exec(ctx, `TRUNCATE herald.history, herald.work, herald.attempts, herald.agents`); err != nil {
@@ -59,7 +62,7 @@ func (g *postgresGround) open(url string) error {
 }
 
 func (g *postgresGround) close() {
-	g.Store.Close()
+	g.Postgres.Close()
 	g.db.Close()
 }
 
@@ -93,7 +96,7 @@ func (g *postgresGround) Open() (n int, held []uuid.UUID) {
 func (g *postgresGround) Restart() { g.started.Store(time.Now().UnixNano()) }
 
 func (g *postgresGround) Clock(ctx context.Context) (now, started time.Time, err error) {
-	now, _, err = g.Store.Clock(ctx)
+	now, _, err = g.Postgres.Clock(ctx)
 	return now, time.Unix(0, g.started.Load()), err
 }
 
@@ -107,7 +110,7 @@ func TestHistoriesOnPostgres(t *testing.T) {
 	l := newLab()
 	urls := make([]string, atOnce)
 	for i := range urls {
-		urls[i] = heraldtest.Postgres(t, store.Migrate)
+		urls[i] = heraldtest.Postgres(t, postgres.Migrate)
 	}
 	var next, failed atomic.Int64
 	var all sync.WaitGroup

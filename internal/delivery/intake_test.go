@@ -18,6 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
@@ -65,7 +66,7 @@ func TestForeignTasks(t *testing.T) {
 			t.Errorf("%.40q: %q, %v", body, note, err)
 		}
 	}
-	list, err := w.store.Deliveries(t.Context(), store.Filter{Statuses: []store.Status{store.Rejected}, Reason: "invalid_job"})
+	list, err := records.New(w.store).Deliveries(t.Context(), records.Filter{Statuses: []store.Status{store.Rejected}, Reason: "invalid_job"})
 	if err != nil || len(list) != 6 {
 		t.Fatalf("%d rejected rows, %v", len(list), err)
 	}
@@ -147,12 +148,12 @@ func TestRedisIntake(t *testing.T) {
 	}
 
 	// Off: the task is archived unchanged, and nothing is stored.
-	before := len(must(w.store.Deliveries(t.Context(), store.Filter{})))
+	before := len(must(records.New(w.store).Deliveries(t.Context(), records.Filter{})))
 	note, err := newIntake(intake.RedisOff).FromTask(t.Context(), "NewFeedback", asJSON(native()))
 	if archived, ok := errors.AsType[*queue.ArchivedError](err); !ok || !strings.Contains(archived.Text, "HERALD_REDIS_INTAKE=off") {
 		t.Errorf("%q, %v", note, err)
 	}
-	if after := len(must(w.store.Deliveries(t.Context(), store.Filter{}))); after != before {
+	if after := len(must(records.New(w.store).Deliveries(t.Context(), records.Filter{}))); after != before {
 		t.Errorf("%d deliveries were stored", after-before)
 	}
 }

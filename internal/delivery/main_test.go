@@ -30,6 +30,7 @@ import (
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/guardtest"
@@ -79,13 +80,13 @@ func (w *world) in(t testing.TB) *world {
 // newStore opens a store on a migrated database of the test's own.
 func newStore(t testing.TB) (*store.Store, string) {
 	t.Helper()
-	url := heraldtest.Postgres(t, store.Migrate)
+	url := heraldtest.Postgres(t, postgres.Migrate)
 	return openStore(t, url), url
 }
 
 func openStore(t testing.TB, url string) *store.Store {
 	t.Helper()
-	st, err := store.Open(store.Config{URL: secret.New(url), MaxConns: 20})
+	st, err := store.Open(postgres.Config{URL: secret.New(url), MaxConns: 20})
 	heraldtest.Must(t, err)
 	t.Cleanup(st.Close)
 	return st

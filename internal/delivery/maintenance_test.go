@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5"
 )
@@ -59,9 +60,9 @@ func (w *world) countJobs() (n int) {
 	return n
 }
 
-func (w *world) count(f store.Filter) (n int64) {
+func (w *world) count(f records.Filter) (n int64) {
 	w.t.Helper()
-	for _, of := range must(w.store.Count(heraldtest.Within(w.t, 20*time.Second), f)) {
+	for _, of := range must(records.New(w.store).Count(heraldtest.Within(w.t, 20*time.Second), f)) {
 		n += of
 	}
 	return n
@@ -74,7 +75,7 @@ func TestRoundDispatchesAllDue(t *testing.T) {
 	w.fillDue(120)
 	still := heraldtest.NewClock(time.Now()) // a round has a limit of time, which a busy machine would reach
 	w.reconcile(w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Late, c.Now, c.Batch = time.Hour, still.Now, 50 }))
-	if n := w.count(store.Filter{Statuses: []store.Status{store.Waiting}}); n != 0 {
+	if n := w.count(records.Filter{Statuses: []store.Status{store.Waiting}}); n != 0 {
 		t.Errorf("%d of 120 deliveries still wait after a round", n)
 	}
 }
@@ -104,7 +105,7 @@ func TestEveryWorkerDispatchesDue(t *testing.T) {
 		if err := errors.Join(round(), <-second); err != nil {
 			return err
 		}
-		heraldtest.Equal(t, "waiting deliveries", w.count(store.Filter{Statuses: []store.Status{store.Waiting}}), 8)
+		heraldtest.Equal(t, "waiting deliveries", w.count(records.Filter{Statuses: []store.Status{store.Waiting}}), 8)
 		must(tx.Exec(ctx, `ROLLBACK`))
 		return round()
 	})
@@ -134,7 +135,7 @@ func TestRetentionRoundsGoOn(t *testing.T) {
 	w.exec(`TRUNCATE herald.history, herald.work CASCADE`)
 	w.fillOverage(120)
 	heraldtest.Must(t, retention.Apply(heraldtest.Within(t, 20*time.Second)))
-	if n := w.count(store.Filter{Statuses: []store.Status{store.Dead}}); n != 120 {
+	if n := w.count(records.Filter{Statuses: []store.Status{store.Dead}}); n != 120 {
 		t.Errorf("%d of 120 expired deliveries are dead after a round", n)
 	}
 }
@@ -157,7 +158,7 @@ func TestRetentionWaitsForNoLock(t *testing.T) {
 	must(tx.Exec(ctx, `SELECT FROM herald.history WHERE agent_id IN (1, 50) FOR UPDATE`))
 	for _, left := range []int{16 + 8, 0} {
 		heraldtest.Must(t, retention.Apply(heraldtest.Within(t, 20*time.Second)))
-		if dead, jobs := w.count(store.Filter{Statuses: []store.Status{store.Dead}}), w.countJobs(); int(dead) != 400-left*2/3 || jobs != 400+left/3 {
+		if dead, jobs := w.count(records.Filter{Statuses: []store.Status{store.Dead}}), w.countJobs(); int(dead) != 400-left*2/3 || jobs != 400+left/3 {
 			t.Errorf("%d of 400 expired deliveries are dead, %d of 800 deliveries keep their job; %d are locked", dead, jobs, left)
 		}
 		if left > 0 {

@@ -17,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/guardtest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/oauthtest"
@@ -62,11 +63,11 @@ func loginFor(s *oauthtest.Server, scope string) oauth.Credential {
 // authorize stores a credential for an agent's origin.
 func (w *world) authorize(id *big.Int, rawURL, issuer string, c oauth.Credential) (released int) {
 	w.t.Helper()
-	scheme := store.SchemeClientCredentials
+	scheme := records.SchemeClientCredentials
 	if c.Grant == oauth.GrantRefreshToken {
-		scheme = store.SchemeAuthorizationCode
+		scheme = records.SchemeAuthorizationCode
 	}
-	return w.token(id, rawURL, scheme, "Authorization", string(must(c.Marshal())), func(t *store.Token) { t.Issuer = issuer })
+	return w.token(id, rawURL, scheme, "Authorization", string(must(c.Marshal())), func(t *records.Token) { t.Issuer = issuer })
 }
 
 // guardedBy registers an agent and stores a credential for it.
@@ -299,11 +300,11 @@ func TestRotationUnderLoad(t *testing.T) {
 	w.bearer(agents[3], plain.URL)
 	ctx := heraldtest.Within(t, 60*time.Second)
 	reseal := func(now *secret.Keyset) {
-		for _, token := range must(w.store.TokensAfter(ctx, nil)) { // unless it was renewed
-			must(w.store.ResealToken(ctx, token, must(now.Seal(must(now.Open(token.Ciphertext, token.Binding())), token.Binding()))))
+		for _, token := range must(records.New(w.store).TokensAfter(ctx, nil)) { // unless it was renewed
+			must(records.New(w.store).ResealToken(ctx, token, must(now.Seal(must(now.Open(token.Ciphertext, token.Binding())), token.Binding()))))
 		}
-		for _, token := range must(w.store.AccessAfter(ctx, nil)) {
-			must(w.store.ResealAccess(ctx, token, must(now.Seal(must(now.Open(token.Access.Ciphertext, token.AccessBinding())), token.AccessBinding()))))
+		for _, token := range must(records.New(w.store).AccessAfter(ctx, nil)) {
+			must(records.New(w.store).ResealAccess(ctx, token, must(now.Seal(must(now.Open(token.Access.Ciphertext, token.AccessBinding())), token.AccessBinding()))))
 		}
 	}
 	for range 2 {
@@ -332,7 +333,7 @@ func TestRotationUnderLoad(t *testing.T) {
 	reseal(keys.Load())
 	last := must(keys.Load().Remove(w.keys.PrimaryID()))
 	keys.Store(last)
-	for _, token := range must(w.store.TokensAfter(ctx, nil)) { // no token needs the first key
+	for _, token := range must(records.New(w.store).TokensAfter(ctx, nil)) { // no token needs the first key
 		must(last.Open(token.Ciphertext, token.Binding()))
 	}
 	for i, s := range sites {

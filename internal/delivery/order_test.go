@@ -22,6 +22,8 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/guardtest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -71,9 +73,10 @@ func TestNeverDelivered(t *testing.T) {
 // keepOrder makes the world's store keep the order of each ordering key.
 func (w *world) keepOrder() *world {
 	w.t.Helper()
-	st, err := store.Open(store.Config{URL: secret.New(w.dbURL), MaxConns: 20, StrictOrder: true})
+	st, err := store.Open(postgres.Config{URL: secret.New(w.dbURL), MaxConns: 20})
 	heraldtest.Must(w.t, err)
 	w.t.Cleanup(st.Close)
+	st.StrictOrder = true
 	w.store = st
 	w.intake = must(intake.New(intake.Config{Ledger: st, Dispatcher: w.dispatcher, Sealer: w.keys, Limits: w.limits(), Logger: w.logger()}))
 	return w
@@ -98,7 +101,7 @@ func TestFalseJobsDelayForSeconds(t *testing.T) {
 	id := w.accept(last)
 	deliverDispatched := func() {
 		t.Helper()
-		for _, d := range must(w.store.Deliveries(t.Context(), store.Filter{Statuses: []store.Status{store.Queued}})) {
+		for _, d := range must(records.New(w.store).Deliveries(t.Context(), records.Filter{Statuses: []store.Status{store.Queued}})) {
 			if _, err := k.deliver(heraldtest.Within(t, 20*time.Second), d.ID, d.Dispatch); err != nil {
 				t.Fatal(err)
 			}
@@ -198,7 +201,7 @@ func TestResponsesWithSilentFiles(t *testing.T) {
 	})
 	during := quickest()
 	heraldtest.Await(t, "the end of the responses' part of the budget", func() bool {
-		return w.count(store.Filter{Reason: outcome.OverBudget}) > 0
+		return w.count(records.Filter{Reason: outcome.OverBudget}) > 0
 	})
 	after := quickest()
 	if during > limit || after > limit || most.Load() > 2 {

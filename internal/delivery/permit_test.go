@@ -17,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
@@ -171,7 +172,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		if last.Dispatch != 0 {
 			t.Fatalf("the last one is dispatched: %d", last.Dispatch)
 		}
-		first := must(w.store.Deliveries(t.Context(), store.Filter{ChainID: &last.ChainID, AgentID: last.AgentID, Statuses: []store.Status{store.Queued}, Limit: 100}))
+		first := must(records.New(w.store).Deliveries(t.Context(), records.Filter{ChainID: &last.ChainID, AgentID: last.AgentID, Statuses: []store.Status{store.Queued}, Limit: 100}))
 		if note, err := k.deliver(t.Context(), first[len(first)-1].ID, 1); err != nil || !strings.HasPrefix(note, "waiting throttled") {
 			t.Fatalf("%q, %v", note, err)
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/crypto"
@@ -189,7 +190,7 @@ func TestPoison(t *testing.T) {
 		}
 	}
 	t.Logf("%d rows ended: %v", len(ids), ended)
-	list, err := w.store.Deliveries(heraldtest.Within(t, 10*time.Second), store.Filter{Statuses: []store.Status{store.Rejected}, Reason: "invalid_job", Limit: 1000})
+	list, err := records.New(w.store).Deliveries(heraldtest.Within(t, 10*time.Second), records.Filter{Statuses: []store.Status{store.Rejected}, Reason: "invalid_job", Limit: 1000})
 	if err != nil || len(list) < len(documents()) {
 		t.Errorf("%d rejected rows for %d bad tasks, %v", len(list), len(documents()), err)
 	}

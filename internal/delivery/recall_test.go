@@ -12,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 )
@@ -94,7 +95,7 @@ func (w *world) policy(id uuid.UUID, onUnknown string) {
 	w.t.Helper()
 	d := w.row(id)
 	a := store.Agent{ChainID: d.ChainID, Registry: d.IdentityRegistry, ID: d.AgentID}
-	heraldtest.Must(w.t, w.store.SetPolicy(w.t.Context(), a, store.Policy{OnUnknown: onUnknown}))
+	heraldtest.Must(w.t, records.New(w.store).SetPolicy(w.t.Context(), a, store.Policy{OnUnknown: onUnknown}))
 }
 
 // TestKnownOutcomes: an agent is not called again when a worker knows the outcome.

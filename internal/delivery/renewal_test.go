@@ -10,7 +10,7 @@ import (
 
 	"github.com/agentherald/herald/internal/auth"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/oauthtest"
 )
@@ -21,8 +21,8 @@ func TestRefreshTokenOutlivesPostgres(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	s := guarded(t, oauthtest.Options{RotateRefresh: true})
-	away := &absent{TokenLedger: w.store}
-	first := w.authorizing(func(c *auth.Config) { c.Spool, c.Ledger, c.SaveTimeout = w.queue, away, 2*time.Second })
+	away := &absent{TokenRecords: records.New(w.store)}
+	first := w.authorizing(func(c *auth.Config) { c.Spool, c.Records, c.SaveTimeout = w.queue, away, 2*time.Second })
 	id := w.guardedBy(s, loginFor(s, ""))
 	ctx := heraldtest.Within(t, 60*time.Second)
 	s.Answer(func(_ http.ResponseWriter, r *http.Request) bool {
@@ -83,14 +83,14 @@ func (w *world) spools(ctx context.Context) int {
 
 // absent is a store that does not answer while it is silent: a save waits until its context ends.
 type absent struct {
-	auth.TokenLedger
+	auth.TokenRecords
 	silent atomic.Bool
 }
 
-func (a *absent) SaveRenewal(ctx context.Context, r store.Renewal, x store.Access, credential []byte) error {
+func (a *absent) SaveRenewal(ctx context.Context, r records.Renewal, x records.Access, credential []byte) error {
 	if a.silent.Load() {
 		<-ctx.Done()
 		return fmt.Errorf("save: %w", ctx.Err())
 	}
-	return a.TokenLedger.SaveRenewal(ctx, r, x, credential)
+	return a.TokenRecords.SaveRenewal(ctx, r, x, credential)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/resolver/servers"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
@@ -62,9 +63,9 @@ func (o *operator) say(agent *big.Int, entry map[string]any) {
 
 func (o *operator) server(a store.Agent) (servers.Server, bool) { return o.Lookup(a.ChainID, a.ID) }
 
-func (w *world) agentRow(id *big.Int) store.AgentRow {
+func (w *world) agentRow(id *big.Int) records.AgentRow {
 	w.t.Helper()
-	return must(w.store.AgentRow(heraldtest.Within(w.t, 20*time.Second), w.agentOf(id)))
+	return must(records.New(w.store).AgentRow(heraldtest.Within(w.t, 20*time.Second), w.agentOf(id)))
 }
 
 func (w *world) agentOf(id *big.Int) store.Agent {
@@ -89,7 +90,7 @@ func TestServersFile(t *testing.T) {
 	})
 	clear(k.chains)
 	w.serve(k)
-	releaser := must(maintenance.NewReleaser(maintenance.ReleaserConfig{Ledger: w.store, Dispatcher: w.dispatcher, Logger: w.logger(),
+	releaser := must(maintenance.NewReleaser(maintenance.ReleaserConfig{Ledger: w.store, Records: records.New(w.store), Dispatcher: w.dispatcher, Logger: w.logger(),
 		Disabled: func(a store.Agent) bool { s, ok := o.server(a); return ok && s.Disables() }}))
 
 	t.Run("it wins over the chain", func(t *testing.T) {
@@ -102,7 +103,7 @@ func TestServersFile(t *testing.T) {
 		heraldtest.Equal(t, "the row shows", d.Endpoint, a.URL+"/mcp/${SEGMENT}")
 		heraldtest.Equal(t, "it came with", a.received()[0].header.Get("Authorization"), "Bearer hunter2TOKEN")
 		r := w.agentRow(id)
-		if r.State != store.StateConnected || r.Endpoint != d.Endpoint || r.Protocol != "2025-11-25" ||
+		if r.State != records.StateConnected || r.Endpoint != d.Endpoint || r.Protocol != "2025-11-25" ||
 			!strings.Contains(string(r.Tools), `"agent.receiveFeedback"`) || !strings.Contains(string(r.ServerInfo), "test agent") {
 			t.Errorf("%+v", r)
 		}
@@ -149,7 +150,7 @@ func TestServersFile(t *testing.T) {
 				t.Errorf("%+v", d)
 			}
 		}
-		if r := w.agentRow(id); r.State != store.StateDisabled || !r.Enabled || r.Open[store.Held] != 2 {
+		if r := w.agentRow(id); r.State != records.StateDisabled || !r.Enabled || r.Open[store.Held] != 2 {
 			t.Errorf("%+v", r)
 		}
 		if err := releaser.Release(t.Context()); err != nil { // the file still disables the agent
@@ -165,7 +166,7 @@ func TestServersFile(t *testing.T) {
 		for _, one := range []uuid.UUID{first, second} {
 			w.until(one, store.Delivered)
 		}
-		if r := w.agentRow(id); r.State != store.StateConnected {
+		if r := w.agentRow(id); r.State != records.StateConnected {
 			t.Errorf("%+v", r)
 		}
 	})
@@ -180,7 +181,7 @@ func TestServersFile(t *testing.T) {
 		if d.Reason != "tool_not_found" || !strings.Contains(d.Error, "the servers file does not list agent.receiveFeedback") {
 			t.Errorf("%+v", d)
 		}
-		if r := w.agentRow(id); r.State != store.StatePending || r.LastError != "" || r.Epoch != 0 {
+		if r := w.agentRow(id); r.State != records.StatePending || r.LastError != "" || r.Epoch != 0 {
 			t.Errorf("the agent is blamed: %+v", r)
 		}
 	})
@@ -223,7 +224,7 @@ func TestServersFile(t *testing.T) {
 		id := w.register(nil)
 		o.say(id, map[string]any{"url": a.URL, "headers": map[string]any{"X-Api-Key": "${KEY}"}})
 		d := w.until(w.accept(w.feedback(id)), store.Held)
-		if r := w.agentRow(id); d.Reason != "auth_required" || r.State != store.StateNeedsAuth || r.LastError == "" {
+		if r := w.agentRow(id); d.Reason != "auth_required" || r.State != records.StateNeedsAuth || r.LastError == "" {
 			t.Errorf("%+v, %+v", d, r)
 		}
 		if !strings.HasSuffix(d.Error, ": correct its auth or headers in the servers file, which releases its held deliveries") {
@@ -233,7 +234,7 @@ func TestServersFile(t *testing.T) {
 		releaser.MarkCallable([]store.Agent{w.agentOf(id), w.agentOf(big.NewInt(987654321))})
 		heraldtest.Must(t, releaser.Release(heraldtest.Within(t, 20*time.Second)))
 		w.until(d.ID, store.Delivered)
-		if _, err := w.store.AgentRow(heraldtest.Within(t, 20*time.Second), w.agentOf(big.NewInt(987654321))); !errors.Is(err, store.ErrNotFound) {
+		if _, err := records.New(w.store).AgentRow(heraldtest.Within(t, 20*time.Second), w.agentOf(big.NewInt(987654321))); !errors.Is(err, store.ErrNotFound) {
 			t.Errorf("an agent that nobody has delivered to is known: %v", err)
 		}
 	})
@@ -278,12 +279,12 @@ func TestDisabledBothWays(t *testing.T) {
 	a := newAgent(t)
 	id := w.register(nil)
 	o.say(id, map[string]any{"url": a.URL, "enabled": false})
-	if _, _, err := w.store.EnableAgent(t.Context(), w.agentOf(id), false); err != nil {
+	if _, _, err := records.New(w.store).EnableAgent(t.Context(), w.agentOf(id), false); err != nil {
 		t.Fatal(err)
 	}
 	one := w.accept(w.feedback(id))
 	w.until(one, store.Held)
-	released, tasks, err := w.store.EnableAgent(t.Context(), w.agentOf(id), true)
+	released, tasks, err := records.New(w.store).EnableAgent(t.Context(), w.agentOf(id), true)
 	if err != nil || released != 1 {
 		t.Fatal(released, err)
 	}
@@ -320,7 +321,7 @@ func TestRememberedProtocol(t *testing.T) {
 		})
 		doc["endpoint"] = a.URL
 		id := w.register(map[string]any{"name": "agent", "services": []any{doc}})
-		if err := w.store.ObserveAgent(t.Context(), w.agentOf(id), store.AgentObservation{Protocol: "2026-07-28"}); err != nil {
+		if err := records.New(w.store).ObserveAgent(t.Context(), w.agentOf(id), records.AgentObservation{Protocol: "2026-07-28"}); err != nil {
 			t.Fatal(err)
 		}
 		w.until(w.accept(w.feedback(id)), store.Delivered)

@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/base/tracing"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/tracingtest"
@@ -135,12 +136,12 @@ func TestTraceOfItsOwn(t *testing.T) {
 	registered := w.register(at(a.URL))
 	j, _ := w.rate(devnet.Feedback{AgentID: registered})
 	agent, ctx := w.agentOf(registered), heraldtest.Within(t, 20*time.Second)
-	if _, _, err := w.store.EnableAgent(ctx, agent, false); err != nil {
+	if _, _, err := records.New(w.store).EnableAgent(ctx, agent, false); err != nil {
 		t.Fatal(err)
 	}
 	id := w.accept(j)
 	w.until(id, store.Held)
-	_, tasks, err := w.store.EnableAgent(ctx, agent, true)
+	_, tasks, err := records.New(w.store).EnableAgent(ctx, agent, true)
 	heraldtest.Must(t, err)
 	w.dispatcher.Dispatch(ctx, tasks)
 	d := w.until(id, store.Delivered)

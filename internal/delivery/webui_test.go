@@ -16,6 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/webui"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
@@ -90,7 +91,7 @@ func TestWebUIAgreesWithPostgres(t *testing.T) {
 	held := submit(want[store.Held], nil)
 
 	rows := func() []store.Delivery {
-		return must(w.store.Deliveries(heraldtest.Within(t, 10*time.Second), store.Filter{Limit: index}))
+		return must(records.New(w.store).Deliveries(heraldtest.Within(t, 10*time.Second), records.Filter{Limit: index}))
 	}
 	reconciler := w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Late, c.Chains = time.Minute, nil })
 	var got map[store.Status]int

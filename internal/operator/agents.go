@@ -16,6 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/resolver/servers"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/ethereum/go-ethereum/common"
 )
 
@@ -92,39 +93,39 @@ func ResolverAgent(g store.Agent) (resolver.Agent, error) {
 type AgentFilter struct {
 	State  string
 	Chain  *uint64
-	Sort   string // "": by chain, registry and id; store.SortFailing or store.SortSlow
+	Sort   string // "": by chain, registry and id; records.SortFailing or records.SortSlow
 	Cursor string // from the previous page, with the same Sort
 	Limit  int
 }
 
 // AgentPage is one page of agents.
 type AgentPage struct {
-	Agents []store.AgentRow `json:"agents"`
-	Next   string           `json:"next,omitempty"` // --cursor of the next page; empty on the last page
+	Agents []records.AgentRow `json:"agents"`
+	Next   string             `json:"next,omitempty"` // --cursor of the next page; empty on the last page
 }
 
 // ListAgents lists agents for which a delivery was accepted.
 func (o *Operator) ListAgents(ctx context.Context, f AgentFilter) (page AgentPage, err error) {
-	states := []string{"pending", store.StateConnected, store.StateNeedsAuth, store.StateFailed, "disabled"}
+	states := []string{"pending", records.StateConnected, records.StateNeedsAuth, records.StateFailed, "disabled"}
 	err = cmp.Or(checkLimit(f.Limit), checkWord("state", f.State, states),
-		checkWord("sort", f.Sort, []string{store.SortFailing, store.SortSlow}))
+		checkWord("sort", f.Sort, []string{records.SortFailing, records.SortSlow}))
 	if err != nil {
 		return page, err
 	}
-	query := store.AgentFilter{ChainID: f.Chain, State: f.State, Sort: f.Sort, Limit: f.Limit + 1}
+	query := records.AgentFilter{ChainID: f.Chain, State: f.State, Sort: f.Sort, Limit: f.Limit + 1}
 	nameLast := agentCursor
 	rest, place := f.Cursor, ""
 	if f.Sort != "" {
-		nameLast = func(r store.AgentRow) string { return sortedCursor(f.Sort, r) }
+		nameLast = func(r records.AgentRow) string { return sortedCursor(f.Sort, r) }
 		place, rest, _ = strings.Cut(f.Cursor, ":")
 	}
 	if f.Cursor != "" {
 		after, err := parseAgentCursor(rest)
 		switch {
 		case err != nil:
-		case f.Sort == store.SortFailing:
+		case f.Sort == records.SortFailing:
 			query.AfterFailed, query.AfterCalls, err = parseFailures(place)
-		case f.Sort == store.SortSlow:
+		case f.Sort == records.SortSlow:
 			query.AfterMs, err = strconv.ParseFloat(place, 64)
 		}
 		if err != nil {
@@ -142,15 +143,15 @@ func (o *Operator) ListAgents(ctx context.Context, f AgentFilter) (page AgentPag
 }
 
 // agentCursor returns the cursor of an agent: its chain, registry and id.
-func agentCursor(r store.AgentRow) string {
+func agentCursor(r records.AgentRow) string {
 	return store.Agent{ChainID: r.ChainID, Registry: r.IdentityRegistry, ID: r.AgentID}.FullName()
 }
 
 // sortedCursor returns the cursor of an agent in a sorted list. It also contains the values by which the list is
 // sorted: FAILED/CALLS, or the mean duration.
-func sortedCursor(sort string, r store.AgentRow) string {
+func sortedCursor(sort string, r records.AgentRow) string {
 	place := fmt.Sprintf("%d/%d", r.FailedOfDay, r.CallsOfDay)
-	if sort == store.SortSlow {
+	if sort == records.SortSlow {
 		place = strconv.FormatFloat(r.MeanMs, 'g', -1, 64)
 	}
 	return place + ":" + agentCursor(r)
@@ -174,15 +175,16 @@ func parseAgentCursor(s string) (store.Agent, error) {
 
 // Agent is the state of an agent and its stored tokens, without secrets.
 type Agent struct {
-	store.AgentRow
-	Breaker   string            `json:"breaker,omitempty"`   // of its endpoint, in this worker: closed, open, half_open
-	Effort    *effort.Usage     `json:"effort,omitempty"`    // missing if budgets are off or Redis cannot be read
-	LastHour  store.CallSummary `json:"lastHour"`            // calls recorded in this hour and the one before
-	LastDay   store.CallSummary `json:"lastDay"`             // calls recorded in this hour and the 24 hours before
-	Hours     []store.AgentHour `json:"-"`                   // with a call, of the last statsWindow, oldest first
-	Transfers []store.Transfer  `json:"transfers,omitempty"` // changes of its owner, newest first
-	Tokens    []Token           `json:"tokens"`
-	NextStep  string            `json:"nextStep,omitempty"` // advice for an operator; empty if nothing is wrong
+	records.AgentRow
+	// of its endpoint, in this worker: closed, open, half_open
+	Breaker   string              `json:"breaker,omitempty"`
+	Effort    *effort.Usage       `json:"effort,omitempty"`    // missing if budgets are off or Redis cannot be read
+	LastHour  records.CallSummary `json:"lastHour"`            // calls recorded in this hour and the one before
+	LastDay   records.CallSummary `json:"lastDay"`             // calls recorded in this hour and the 24 hours before
+	Hours     []records.AgentHour `json:"-"`                   // with a call, of the last statsWindow, oldest first
+	Transfers []records.Transfer  `json:"transfers,omitempty"` // changes of its owner, newest first
+	Tokens    []Token             `json:"tokens"`
+	NextStep  string              `json:"nextStep,omitempty"` // advice for an operator; empty if nothing is wrong
 }
 
 // statsWindow is the time of which an agent's page shows calls.
@@ -214,8 +216,8 @@ func (o *Operator) ShowAgent(ctx context.Context, ref AgentRef) (out Agent, err 
 		if out.Hours, err = st.AgentStats(ctx, g, now.Add(-statsWindow)); err != nil {
 			return err
 		}
-		out.LastHour = store.SummarizeHours(out.Hours, now.Add(-time.Hour))
-		out.LastDay = store.SummarizeHours(out.Hours, now.Add(-24*time.Hour))
+		out.LastHour = records.SummarizeHours(out.Hours, now.Add(-time.Hour))
+		out.LastDay = records.SummarizeHours(out.Hours, now.Add(-24*time.Hour))
 		if out.Transfers, err = st.Transfers(ctx, g); err != nil {
 			return err
 		}
@@ -232,8 +234,8 @@ func (o *Operator) ShowAgent(ctx context.Context, ref AgentRef) (out Agent, err 
 
 // agentNextStep returns the next step of the agent's newest delivery that is held, else of the newest that waits, else
 // of its newest delivery. It is empty if that one was delivered or is on its way.
-func (o *Operator) agentNextStep(ctx context.Context, st *Session, r store.AgentRow) (string, error) {
-	f := store.Filter{ChainID: &r.ChainID, AgentID: r.AgentID, Limit: 1}
+func (o *Operator) agentNextStep(ctx context.Context, st *Session, r records.AgentRow) (string, error) {
+	f := records.Filter{ChainID: &r.ChainID, AgentID: r.AgentID, Limit: 1}
 	switch {
 	case r.Open[store.Held] > 0:
 		f.Statuses = []store.Status{store.Held}
@@ -273,7 +275,7 @@ func (o *Operator) agentEffort(ctx context.Context, st *Session, g store.Agent) 
 // explainUnknown returns the error for an agent without a row. It names another registry that has an agent of this
 // number.
 func explainUnknown(ctx context.Context, st *Session, g store.Agent, registryNamed bool) error {
-	others, err := st.Agents(ctx, store.AgentFilter{ChainID: &g.ChainID, AgentID: g.ID, Limit: 10})
+	others, err := st.Agents(ctx, records.AgentFilter{ChainID: &g.ChainID, AgentID: g.ID, Limit: 10})
 	if err != nil {
 		return err
 	}
@@ -306,7 +308,8 @@ type AgentChange struct {
 }
 
 // changeAgent begins a change: it reads the agent's row as it is before.
-func changeAgent(ctx context.Context, st *Session, g store.Agent) (out AgentChange, before store.AgentRow, err error) {
+func changeAgent(ctx context.Context, st *Session,
+	g store.Agent) (out AgentChange, before records.AgentRow, err error) {
 	out = AgentChange{Agent: g.String(), Registry: g.Registry, Name: DescribeAgent(g)}
 	before, err = st.AgentRow(ctx, g)
 	if errors.Is(err, store.ErrNotFound) {
@@ -348,7 +351,7 @@ func (o *Operator) EnableAgent(ctx context.Context, ref AgentRef, actor string,
 	if out.Unseen {
 		what["unseen"] = true
 	}
-	row := store.Audit{Actor: actor, Action: action, Matched: 1}
+	row := records.Audit{Actor: actor, Action: action, Matched: 1}
 	out.Audit, err = RunAudited(ctx, st, row, what, func() (int64, error) {
 		released, tasks, err := st.EnableAgent(ctx, g, enabled)
 		st.Dispatch(ctx, tasks)
@@ -377,7 +380,7 @@ func (o *Operator) RefreshAgent(ctx context.Context, ref AgentRef, actor string)
 		return out, errUnseen(g)
 	}
 	what := map[string]any{"agent": out.Agent, "registry": g.Registry}
-	row := store.Audit{Actor: actor, Action: "agent refresh", Matched: 1}
+	row := records.Audit{Actor: actor, Action: "agent refresh", Matched: 1}
 	out.Audit, err = RunAudited(ctx, st, row, what, func() (int64, error) {
 		if err := st.RefreshAgent(ctx, g); err != nil {
 			return 0, err

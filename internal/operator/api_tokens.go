@@ -15,6 +15,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // Scope is a permission of an API token.
@@ -47,7 +48,7 @@ const apiTokenPrefix = "herald_"
 
 // NewAPIToken is a token that was just created. Its secret part is stored only as a hash.
 type NewAPIToken struct {
-	store.APIToken
+	records.APIToken
 	Token string `json:"token"` // "herald_<id>_<43 characters>"
 }
 
@@ -76,7 +77,7 @@ func (o *Operator) CreateAPIToken(ctx context.Context, name string, scopes []str
 	text := base64.RawURLEncoding.EncodeToString(key[:])
 	hash := sha256.Sum256([]byte(text))
 	slices.Sort(scopes)
-	out.APIToken = store.APIToken{ID: hex.EncodeToString(id[:]), Name: name, Scopes: slices.Compact(scopes),
+	out.APIToken = records.APIToken{ID: hex.EncodeToString(id[:]), Name: name, Scopes: slices.Compact(scopes),
 		Hash: hash[:], CreatedAt: time.Now().UTC().Truncate(time.Second)}
 	if good > 0 {
 		until := out.CreatedAt.Add(good)
@@ -89,7 +90,7 @@ func (o *Operator) CreateAPIToken(ctx context.Context, name string, scopes []str
 }
 
 // ListAPITokens lists all tokens, including expired and revoked ones, newest first.
-func (o *Operator) ListAPITokens(ctx context.Context) (list []store.APIToken, err error) {
+func (o *Operator) ListAPITokens(ctx context.Context) (list []records.APIToken, err error) {
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
 		list, err = st.APITokens(ctx)
 		return err
@@ -115,7 +116,7 @@ func (o *Operator) changeAPIToken(ctx context.Context, action string, what map[s
 		return err
 	}
 	defer st.Close()
-	_, err = RunAudited(ctx, st, store.Audit{Actor: actor, Action: action, Matched: 1}, what, func() (int64, error) {
+	_, err = RunAudited(ctx, st, records.Audit{Actor: actor, Action: action, Matched: 1}, what, func() (int64, error) {
 		if err := change(st); err != nil {
 			return 0, err
 		}

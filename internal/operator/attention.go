@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // Need is a state that needs a person, because it does not end by itself.
@@ -56,8 +57,8 @@ func (v Overview) NeedsAttention() []Need {
 		add(Need{About: "deliveries", Count: n, Status: string(status), EndedSince: "1h",
 			Text: countWords(n, "delivery was", "deliveries were") + " " + words + " in the last hour"})
 	}
-	for state, words := range map[string]string{store.StateFailed: "failed in the latest call",
-		store.StateNeedsAuth: "without the credential that is required"} {
+	for state, words := range map[string]string{records.StateFailed: "failed in the latest call",
+		records.StateNeedsAuth: "without the credential that is required"} {
 		add(Need{About: "agents", Count: v.Agents[state], AgentState: state,
 			Command: "worker agent list --state " + state,
 			Text:    countWords(v.Agents[state], "agent", "agents") + " " + words})

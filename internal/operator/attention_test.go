@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // TestNeedsAttention checks the order of the needs and their commands, and that an idle installation needs nothing.
@@ -17,7 +18,7 @@ func TestNeedsAttention(t *testing.T) {
 	for _, n := range (Overview{Open: map[store.Status]int64{store.Queued: 3}, OpenBreakers: 2, TokensSoon: 1, TokensExpired: 4,
 		Stuck:         []Stuck{{store.Held, "auth_required", 1}, {store.Waiting, "timeout", 5}},
 		EndedLastHour: map[store.Status]int64{store.Rejected: 21, store.Cancelled: 50},
-		Agents:        map[string]int64{store.StateFailed: 7, store.StateConnected: 9}}).NeedsAttention() {
+		Agents:        map[string]int64{records.StateFailed: 7, records.StateConnected: 9}}).NeedsAttention() {
 		got = append(got, n.About+": "+n.Text+" ("+n.Command+")")
 	}
 	want := []string{

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // auditTimeout bounds the final write to an audit row. That write is made even if a signal cancelled the change.
@@ -23,13 +23,13 @@ const (
 
 // auditor stores audit rows of operators' changes.
 type auditor interface {
-	BeginAudit(ctx context.Context, a store.Audit) (int64, error)
+	BeginAudit(ctx context.Context, a records.Audit) (int64, error)
 	EndAudit(ctx context.Context, id int64, moved int64, state, note string) error
 }
 
 // RunAudited begins an audit row, makes one change, and completes the row with the result. The row stores what as its
 // filter. If the row cannot be written, the change is not made.
-func RunAudited(ctx context.Context, st auditor, a store.Audit, what map[string]any,
+func RunAudited(ctx context.Context, st auditor, a records.Audit, what map[string]any,
 	change func() (moved int64, err error)) (int64, error) {
 	return runAuditedWithNote(ctx, st, a, what, func() (int64, string, error) {
 		moved, err := change()
@@ -38,7 +38,7 @@ func RunAudited(ctx context.Context, st auditor, a store.Audit, what map[string]
 }
 
 // runAuditedWithNote is RunAudited for a change that also returns a note for the audit row.
-func runAuditedWithNote(ctx context.Context, st auditor, a store.Audit, what map[string]any,
+func runAuditedWithNote(ctx context.Context, st auditor, a records.Audit, what map[string]any,
 	change func() (moved int64, note string, err error)) (id int64, err error) {
 	a.Filter = mustMarshal(what)
 	if id, err = st.BeginAudit(ctx, a); err != nil {
@@ -70,8 +70,8 @@ func stateOf(ctx context.Context, err error) string {
 
 // AuditPage is one page of audit rows, newest first.
 type AuditPage struct {
-	Audit []store.Audit `json:"audit"`
-	Next  string        `json:"next,omitempty"` // --cursor of the next page; empty on the last page
+	Audit []records.Audit `json:"audit"`
+	Next  string          `json:"next,omitempty"` // --cursor of the next page; empty on the last page
 }
 
 // ListAudit lists the audit rows before the row cursor, newest first. With cursor 0 it begins with the newest row.
@@ -81,7 +81,8 @@ func (o *Operator) ListAudit(ctx context.Context, cursor int64, limit int) (page
 	}
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
 		rows, err := st.Audits(ctx, cursor, limit+1)
-		page.Audit, page.Next = cutPage(rows, limit, func(r store.Audit) string { return strconv.FormatInt(r.ID, 10) })
+		page.Audit, page.Next = cutPage(rows, limit,
+			func(r records.Audit) string { return strconv.FormatInt(r.ID, 10) })
 		return err
 	})
 	return page, err

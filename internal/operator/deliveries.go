@@ -16,6 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/google/uuid"
 )
 
@@ -36,8 +37,8 @@ type Selection struct {
 }
 
 // parseFilter converts the selection to a filter of the store. Relative times count back from now.
-func (s Selection) parseFilter(now time.Time) (store.Filter, error) {
-	f := store.Filter{Reason: outcome.Reason(s.Reason), Sentence: s.Sentence, Kind: s.Kind, Reorged: s.Reorged}
+func (s Selection) parseFilter(now time.Time) (records.Filter, error) {
+	f := records.Filter{Reason: outcome.Reason(s.Reason), Sentence: s.Sentence, Kind: s.Kind, Reorged: s.Reorged}
 	statuses, err := parseStatuses(s.Status)
 	err = cmp.Or(err, checkWord("reason", s.Reason, outcome.Reasons()), checkText("sentence", s.Sentence),
 		checkWord("kind", s.Kind, AllKinds()))

@@ -11,6 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/google/uuid"
 )
 
@@ -55,13 +56,13 @@ func (l *MatchList) searchAll(ctx context.Context, st *Session, what string) err
 		return l.addDelivery(st.DeliveryByKey(ctx, what))
 	}
 	if hash, err := parseHex("text", what, 32); err == nil {
-		return l.addNewest(ctx, st, Match{Kind: "transaction", Target: hash}, store.Filter{Transaction: hash})
+		return l.addNewest(ctx, st, Match{Kind: "transaction", Target: hash}, records.Filter{Transaction: hash})
 	}
 	if address, err := parseHex("text", what, 20); err == nil {
-		return l.addNewest(ctx, st, Match{Kind: "client", Target: address}, store.Filter{Client: address})
+		return l.addNewest(ctx, st, Match{Kind: "client", Target: address}, records.Filter{Client: address})
 	}
 	if g, ok := erc8004.ParseAgent(what); ok {
-		rows, err := st.Agents(ctx, store.AgentFilter{ChainID: &g.ChainID, AgentID: g.ID, Limit: maxMatches})
+		rows, err := st.Agents(ctx, records.AgentFilter{ChainID: &g.ChainID, AgentID: g.ID, Limit: maxMatches})
 		l.addAgents(rows)
 		return err
 	}
@@ -85,7 +86,7 @@ func (l *MatchList) addDelivery(d store.Delivery, err error) error {
 }
 
 // addNewest adds m if the filter selects a delivery. Its text describes the newest one.
-func (l *MatchList) addNewest(ctx context.Context, st *Session, m Match, f store.Filter) error {
+func (l *MatchList) addNewest(ctx context.Context, st *Session, m Match, f records.Filter) error {
 	f.Limit = 1
 	rows, err := st.Deliveries(ctx, f)
 	if err != nil || len(rows) == 0 {
@@ -99,7 +100,7 @@ func (l *MatchList) addNewest(ctx context.Context, st *Session, m Match, f store
 	return nil
 }
 
-func (l *MatchList) addAgents(rows []store.AgentRow) {
+func (l *MatchList) addAgents(rows []records.AgentRow) {
 	for _, r := range rows {
 		name := erc8004.FormatAgent(r.ChainID, r.AgentID)
 		l.Matches = append(l.Matches, Match{Kind: "agent", Target: name, Registry: r.IdentityRegistry,

@@ -6,12 +6,13 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // GroupList has the groups of deliveries that failed, wait or are held.
 type GroupList struct {
-	EndedSince time.Time     `json:"endedSince"` // earliest end of the ended deliveries among them
-	Groups     []store.Group `json:"groups"`     // the largest first
+	EndedSince time.Time       `json:"endedSince"` // earliest end of the ended deliveries among them
+	Groups     []records.Group `json:"groups"`     // the largest first
 }
 
 // ShowGroups groups deliveries by status, reason and sentence. Errors with one cause have one sentence. statuses
@@ -44,7 +45,7 @@ func (o *Operator) ShowGroups(ctx context.Context, statuses, endedSince string) 
 }
 
 // SelectGroup returns the selection of a group's deliveries, for a list, a replay or a cancellation.
-func (l GroupList) SelectGroup(g store.Group) Selection {
+func (l GroupList) SelectGroup(g records.Group) Selection {
 	s := Selection{Status: string(g.Status), Reason: string(g.Reason), Sentence: g.Sentence}
 	if g.Status.Final() {
 		s.EndedSince = l.EndedSince.UTC().Format(time.RFC3339)

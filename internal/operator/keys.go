@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/google/uuid"
 )
 
@@ -88,7 +89,7 @@ func (o *Operator) SaveKeyset(path string, r Rotation) error {
 
 // checkWorkers returns an error if the keys of a running worker are not ready for a step. problem describes the
 // fault of a worker's keys, or returns "" if they are ready.
-func checkWorkers(ctx context.Context, st *Session, step string, problem func(store.Worker) string) error {
+func checkWorkers(ctx context.Context, st *Session, step string, problem func(records.Worker) string) error {
 	workers, err := st.Workers(ctx)
 	if err != nil {
 		return err
@@ -133,7 +134,7 @@ func (o *Operator) PromoteKey(ctx context.Context, id uint32, cleartext bool) (R
 				fmt.Errorf("the key was not promoted, because it is unknown which keys the workers have: %w", err)
 		}
 		defer st.Close()
-		err = checkWorkers(ctx, st, fmt.Sprintf("key %d was not promoted", id), func(w store.Worker) string {
+		err = checkWorkers(ctx, st, fmt.Sprintf("key %d was not promoted", id), func(w records.Worker) string {
 			if w.HasKey(id) {
 				return ""
 			}
@@ -159,7 +160,7 @@ func (o *Operator) RemoveKey(ctx context.Context, id uint32, cleartext bool) (Ro
 		}
 		defer st.Close()
 		// Check the workers first: after that none of them seals with the key any longer, so the count is final.
-		err = checkWorkers(ctx, st, fmt.Sprintf("key %d is kept", id), func(w store.Worker) string {
+		err = checkWorkers(ctx, st, fmt.Sprintf("key %d is kept", id), func(w records.Worker) string {
 			if w.SealsWith != id {
 				return ""
 			}
@@ -283,7 +284,7 @@ type sealedSecret struct {
 // signing keys.
 func eachSealed(ctx context.Context, st *Session, do func(sealedSecret) error) error {
 	for after, done := uuid.Nil, false; !done; {
-		var page []store.Sealed
+		var page []records.Sealed
 		var err error
 		if page, after, done, err = st.SealedAfter(ctx, after); err != nil {
 			return err
@@ -296,16 +297,16 @@ func eachSealed(ctx context.Context, st *Session, do func(sealedSecret) error) e
 		}
 	}
 
-	named := func(what string, t store.Token) string {
+	named := func(what string, t records.Token) string {
 		return fmt.Sprintf("%s of %s for %s", what, DescribeAgent(t.Agent), text.Printable(t.Origin))
 	}
-	if err := EachToken(ctx, st.TokensAfter, func(t store.Token) error {
+	if err := EachToken(ctx, st.TokensAfter, func(t records.Token) error {
 		return do(sealedSecret{named("the token", t), t.Binding(), t.Ciphertext,
 			func(ctx context.Context, c []byte) (bool, error) { return st.ResealToken(ctx, t, c) }})
 	}); err != nil {
 		return err
 	}
-	if err := EachToken(ctx, st.AccessAfter, func(t store.Token) error {
+	if err := EachToken(ctx, st.AccessAfter, func(t records.Token) error {
 		return do(sealedSecret{named("the access token", t), t.AccessBinding(), t.Access.Ciphertext,
 			func(ctx context.Context, c []byte) (bool, error) { return st.ResealAccess(ctx, t, c) }})
 	}); err != nil {
@@ -315,7 +316,7 @@ func eachSealed(ctx context.Context, st *Session, do func(sealedSecret) error) e
 }
 
 // bindHeaders returns the binding with which the headers of a job are sealed.
-func bindHeaders(s store.Sealed) secret.Binding {
+func bindHeaders(s records.Sealed) secret.Binding {
 	return job.HeaderBinding(s.ChainID, s.Registry, s.AgentID, s.URL)
 }
 
@@ -346,7 +347,7 @@ func (o *Operator) Reencrypt(ctx context.Context, actor string, dryRun bool) (ou
 	defer st.Close()
 	out.Key = k.PrimaryID()
 	if !dryRun {
-		err = checkWorkers(ctx, st, "nothing was sealed anew", func(w store.Worker) string {
+		err = checkWorkers(ctx, st, "nothing was sealed anew", func(w records.Worker) string {
 			switch {
 			case !w.HasKey(out.Key):
 				return fmt.Sprintf("has not loaded key %d and could not open secrets that are sealed with it", out.Key)
@@ -366,7 +367,7 @@ func (o *Operator) Reencrypt(ctx context.Context, actor string, dryRun bool) (ou
 	if dryRun {
 		_, err = work()
 	} else {
-		row := store.Audit{Actor: actor, Action: "keys reencrypt"}
+		row := records.Audit{Actor: actor, Action: "keys reencrypt"}
 		out.Audit, err = RunAudited(ctx, st, row, map[string]any{"key": out.Key}, work)
 	}
 	switch {

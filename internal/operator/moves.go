@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/google/uuid"
 )
 
@@ -148,13 +149,13 @@ func cancelVerb(r MoveRequest) verb {
 
 // mayDeliverAgain reports whether Replay may repeat delivered deliveries, and deliver filtered ones. A selection of
 // another status must not: a selected delivery may become delivered before its turn.
-func (r MoveRequest) mayDeliverAgain(f store.Filter) bool {
+func (r MoveRequest) mayDeliverAgain(f records.Filter) bool {
 	return r.Force &&
 		(len(r.IDs) > 0 || slices.Equal(f.Statuses, []store.Status{store.Delivered}) || f.Reason == outcome.Filtered)
 }
 
 // takenStatuses returns the statuses that a filter includes.
-func (v verb) takenStatuses(f store.Filter) []store.Status {
+func (v verb) takenStatuses(f records.Filter) []store.Status {
 	switch {
 	case len(f.Statuses) > 0:
 		return f.Statuses
@@ -165,7 +166,7 @@ func (v verb) takenStatuses(f store.Filter) []store.Status {
 }
 
 // check returns an error if the request is invalid in itself, before anything is connected.
-func (r MoveRequest) check(v verb, now time.Time) (ids []uuid.UUID, f store.Filter, err error) {
+func (r MoveRequest) check(v verb, now time.Time) (ids []uuid.UUID, f records.Filter, err error) {
 	selects := r.Selection != Selection{}
 	switch {
 	case r.Rate < 0:
@@ -209,14 +210,14 @@ func (r MoveRequest) check(v verb, now time.Time) (ids []uuid.UUID, f store.Filt
 // ledger is the part of the store that a replay or a cancellation needs.
 type ledger interface {
 	auditor
-	Deliveries(ctx context.Context, f store.Filter) ([]store.Delivery, error)
+	Deliveries(ctx context.Context, f records.Filter) ([]store.Delivery, error)
 	Delivery(ctx context.Context, id uuid.UUID) (store.Delivery, error)
-	Count(ctx context.Context, f store.Filter) (map[store.Status]int64, error)
+	Count(ctx context.Context, f records.Filter) (map[store.Status]int64, error)
 }
 
 // runMove changes the deliveries with the given ids or, without ids, those that the filter selects.
 func (r MoveRequest) runMove(ctx context.Context, st ledger, v verb, ids []uuid.UUID,
-	f store.Filter) (*MoveReport, error) {
+	f records.Filter) (*MoveReport, error) {
 	if len(ids) == 0 && !r.Yes {
 		return countMoves(ctx, st, v, f)
 	}
@@ -230,7 +231,7 @@ func (r MoveRequest) runMove(ctx context.Context, st ledger, v verb, ids []uuid.
 	}
 
 	var fault error
-	row := store.Audit{Actor: r.Actor, Action: v.name, Matched: out.Matched}
+	row := records.Audit{Actor: r.Actor, Action: v.name, Matched: out.Matched}
 	out.Audit, err = runAuditedWithNote(ctx, st, row, what, func() (int64, string, error) {
 		fault = r.moveAll(ctx, v, ids, out)
 		return out.Moved, out.countLeft(), fault
@@ -244,7 +245,7 @@ func (r MoveRequest) runMove(ctx context.Context, st ledger, v verb, ids []uuid.
 
 // chooseDeliveries returns the ids of the deliveries to change, and the filter for the audit row. If the deliveries are
 // given by id, it removes the rate limit.
-func (r *MoveRequest) chooseDeliveries(ctx context.Context, st ledger, v verb, named []uuid.UUID, f store.Filter) (
+func (r *MoveRequest) chooseDeliveries(ctx context.Context, st ledger, v verb, named []uuid.UUID, f records.Filter) (
 	ids []uuid.UUID, what map[string]any, err error) {
 	var was map[string]int // counts by status and reason
 	if len(named) > 0 {
@@ -264,7 +265,7 @@ func (r *MoveRequest) chooseDeliveries(ctx context.Context, st ledger, v verb, n
 }
 
 // describeFilter returns a filter for the audit row. Its times are absolute, also if they were given relative to now.
-func describeFilter(f store.Filter) map[string]any {
+func describeFilter(f records.Filter) map[string]any {
 	m := map[string]any{}
 	if f.ChainID != nil {
 		m["agent"] = erc8004.FormatAgent(*f.ChainID, f.AgentID)
@@ -307,7 +308,7 @@ func describeState(d store.Delivery) string {
 // listIDs lists the ids of the selected deliveries in the order of their acceptance, so that agents receive them in
 // that order. It lists them before the first change, so that a delivery which changes its status is not selected twice.
 // was counts them by status and reason.
-func listIDs(ctx context.Context, st ledger, f store.Filter, statuses []store.Status) (
+func listIDs(ctx context.Context, st ledger, f records.Filter, statuses []store.Status) (
 	ids []uuid.UUID, was map[string]int, err error) {
 	type row struct {
 		seq int64
@@ -442,7 +443,7 @@ func (r *MoveReport) foundNone() bool {
 }
 
 // countMoves is the dry run: it counts the deliveries that would change.
-func countMoves(ctx context.Context, st ledger, v verb, f store.Filter) (*MoveReport, error) {
+func countMoves(ctx context.Context, st ledger, v verb, f records.Filter) (*MoveReport, error) {
 	all, err := st.Count(ctx, f)
 	if err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 )
@@ -23,13 +24,13 @@ func TestFilter(t *testing.T) {
 	chain := uint64(8453)
 	for _, c := range []struct {
 		in   Selection
-		want store.Filter
+		want records.Filter
 	}{
-		{Selection{}, store.Filter{}},
-		{Selection{Agent: "8453:42"}, store.Filter{ChainID: &chain, AgentID: "42"}},
-		{Selection{Status: "dead", Reason: "timeout", Kind: "NewFeedback"}, store.Filter{Statuses: []store.Status{store.Dead}, Reason: "timeout", Kind: "NewFeedback"}},
-		{Selection{Since: "24h", Until: "90m"}, store.Filter{Since: now.Add(-24 * time.Hour), Until: now.Add(-90 * time.Minute)}},
-		{Selection{Since: "2026-01-31T12:00:00Z"}, store.Filter{Since: time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)}},
+		{Selection{}, records.Filter{}},
+		{Selection{Agent: "8453:42"}, records.Filter{ChainID: &chain, AgentID: "42"}},
+		{Selection{Status: "dead", Reason: "timeout", Kind: "NewFeedback"}, records.Filter{Statuses: []store.Status{store.Dead}, Reason: "timeout", Kind: "NewFeedback"}},
+		{Selection{Since: "24h", Until: "90m"}, records.Filter{Since: now.Add(-24 * time.Hour), Until: now.Add(-90 * time.Minute)}},
+		{Selection{Since: "2026-01-31T12:00:00Z"}, records.Filter{Since: time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)}},
 	} {
 		got, err := c.in.parseFilter(now)
 		if err != nil {
@@ -106,7 +107,7 @@ func TestPace(t *testing.T) {
 // shelf is a ledger with rows in the order of acceptance.
 type shelf struct {
 	rows   []store.Delivery
-	audits []store.Audit
+	audits []records.Audit
 	pages  int
 	broken error // of BeginAudit
 }
@@ -119,7 +120,7 @@ func newShelf(n int, statuses ...store.Status) *shelf {
 	return s
 }
 
-func (s *shelf) Deliveries(_ context.Context, f store.Filter) ([]store.Delivery, error) {
+func (s *shelf) Deliveries(_ context.Context, f records.Filter) ([]store.Delivery, error) {
 	s.pages++
 	var out []store.Delivery
 	for _, d := range slices.Backward(s.rows) {
@@ -139,7 +140,7 @@ func (s *shelf) Delivery(_ context.Context, id uuid.UUID) (store.Delivery, error
 	return store.Delivery{}, store.ErrNotFound
 }
 
-func (s *shelf) Count(context.Context, store.Filter) (map[store.Status]int64, error) {
+func (s *shelf) Count(context.Context, records.Filter) (map[store.Status]int64, error) {
 	n := map[store.Status]int64{store.Queued: 0}
 	for _, d := range s.rows {
 		n[d.Status]++
@@ -147,7 +148,7 @@ func (s *shelf) Count(context.Context, store.Filter) (map[store.Status]int64, er
 	return n, nil
 }
 
-func (s *shelf) BeginAudit(_ context.Context, a store.Audit) (int64, error) {
+func (s *shelf) BeginAudit(_ context.Context, a records.Audit) (int64, error) {
 	if s.broken != nil {
 		return 0, s.broken
 	}
@@ -301,7 +302,7 @@ func TestChoose(t *testing.T) {
 		status := []store.Status{store.Dead, store.Delivered, store.Held, store.Dead}[i%4]
 		s.rows = append(s.rows, store.Delivery{ID: uuid.New(), Seq: int64(i + 1), Status: status})
 	}
-	ids, was, err := listIDs(t.Context(), s, store.Filter{}, []store.Status{store.Dead, store.Held, store.Dead})
+	ids, was, err := listIDs(t.Context(), s, records.Filter{}, []store.Status{store.Dead, store.Held, store.Dead})
 	var want []uuid.UUID
 	for _, d := range s.rows {
 		if d.Status != store.Delivered {

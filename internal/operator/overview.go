@@ -10,6 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/delivery/throughput"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // Live is state that only a running worker has.
@@ -173,12 +174,12 @@ func (o *Operator) readOverview(ctx context.Context) (v Overview, err error) {
 // StateReader is the part of the store that an overview needs.
 type StateReader interface {
 	Depth(ctx context.Context) (store.Depth, error)
-	ListStuck(ctx context.Context) ([]store.Stuck, error)
-	TokensExpiring(ctx context.Context, within time.Duration) (store.Expiring, error)
+	ListStuck(ctx context.Context) ([]records.Stuck, error)
+	TokensExpiring(ctx context.Context, within time.Duration) (records.Expiring, error)
 	CountAgents(ctx context.Context) (map[string]int64, error)
 	CountEnded(ctx context.Context, since time.Time) (map[store.Status]int64, error)
 	Cursors(ctx context.Context, chainID uint64) ([]store.CursorState, error)
-	Workers(ctx context.Context) ([]store.Worker, error)
+	Workers(ctx context.Context) ([]records.Worker, error)
 }
 
 // ReadState returns the part of an overview that Postgres has.

@@ -19,6 +19,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver/servers"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // maxSamples bounds RuleEffect.Samples.
@@ -234,7 +235,7 @@ func (o *Operator) changePolicy(ctx context.Context, ref AgentRef, actor string,
 		*changed = edit(was)
 		what := map[string]any{"agent": out.Agent, "registry": g.Registry, "level": level,
 			"policy": *changed, "was": was}
-		out.Audit, err = RunAudited(ctx, st, store.Audit{Actor: actor, Action: "agent policy", Matched: 1}, what,
+		out.Audit, err = RunAudited(ctx, st, records.Audit{Actor: actor, Action: "agent policy", Matched: 1}, what,
 			func() (int64, error) { return 1, save(st, g) })
 	}
 	l, _, readErr := o.readLevels(g, row)
@@ -245,7 +246,7 @@ func (o *Operator) changePolicy(ctx context.Context, ref AgentRef, actor string,
 	out.Policy.OnUnknown = cmp.Or(out.Policy.OnUnknown, store.OnUnknownResend)
 	out.Policy.Order = cmp.Or(out.Policy.Order,
 		map[bool]string{true: store.OrderStrict, false: store.OrderOff}[o.Settings.StrictOrder])
-	counted, countErr := st.Deliveries(ctx, store.Filter{ChainID: &g.ChainID, AgentID: g.ID, Limit: maxCounted})
+	counted, countErr := st.Deliveries(ctx, records.Filter{ChainID: &g.ChainID, AgentID: g.ID, Limit: maxCounted})
 	for _, level := range []AgentLevel{{Level: policy.Operator, Policy: l.Operator},
 		{Level: policy.Default, Policy: l.Default}, {Level: policy.Own, Policy: l.Own}} {
 		level.Skipped = make([]int, len(level.Policy.Filters))
@@ -266,7 +267,8 @@ func (o *Operator) changePolicy(ctx context.Context, ref AgentRef, actor string,
 
 // readLevels returns the policies that apply to the agent with this row. The default policy is that of this process'
 // HERALD_POLICY_FILE. listed is the agent's entry in the servers file, which overrides the operator's policy, or nil.
-func (o *Operator) readLevels(g store.Agent, row store.AgentRow) (l policy.Levels, listed *servers.Server, err error) {
+func (o *Operator) readLevels(g store.Agent,
+	row records.AgentRow) (l policy.Levels, listed *servers.Server, err error) {
 	l.Operator, l.Own = row.Policy, row.OwnPolicy
 	if listed, err = o.ListedServer(g); listed != nil {
 		l.Operator = l.Operator.Override(listed.Policy)
@@ -279,7 +281,7 @@ func (o *Operator) readLevels(g store.Agent, row store.AgentRow) (l policy.Level
 
 // JudgeAgent returns the failure of each delivery to the agent with this row, or nil: the row, the servers file or a
 // policy disables the agent, or a filter skips all its events (policy.Levels.SkipJob).
-func (o *Operator) JudgeAgent(g store.Agent, row store.AgentRow) (failure, err error) {
+func (o *Operator) JudgeAgent(g store.Agent, row records.AgentRow) (failure, err error) {
 	l, listed, err := o.readLevels(g, row)
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // Relation is a delivery that relates to another one.
@@ -20,7 +21,7 @@ func (o *Operator) ListRelations(ctx context.Context, d store.Delivery) (list []
 	_ = json.Unmarshal(d.Job, &job) // without the job, a retraction is not found
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
 		rows, err := st.Related(ctx, d.ID, d.Key, strings.ToLower(job.BlockHash))
-		feedback := store.FeedbackKey(d.Key)
+		feedback := records.FeedbackKey(d.Key)
 		for _, r := range rows {
 			list = append(list, Relation{describeRelation(d, r, feedback), r})
 		}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/mcpcall/signing"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // SigningKey describes a key that signs requests to agents.
@@ -76,7 +76,7 @@ func (o *Operator) RotateSigningKey(ctx context.Context, after, keep time.Durati
 	}
 	what := map[string]any{"key": made.ID, "after": after.String(), "keep": keep.String()}
 	_, err = RunAudited(ctx, st,
-		store.Audit{Actor: actor, Action: "signing-key rotate", Matched: 1}, what, func() (int64, error) {
+		records.Audit{Actor: actor, Action: "signing-key rotate", Matched: 1}, what, func() (int64, error) {
 			if made, err = st.RotateSigningKey(ctx, made, after, keep); err != nil {
 				return 0, err
 			}

@@ -10,7 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/base/text"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // Token describes a stored token without its secret.
@@ -43,7 +43,7 @@ const (
 const Authorization = "Authorization"
 
 // DescribeToken describes a stored token. It does not check whether the keyset contains the key of the token.
-func DescribeToken(t store.Token, now time.Time) Token {
+func DescribeToken(t records.Token, now time.Time) Token {
 	key, _ := secret.KeyID(t.Ciphertext)
 	state := TokenExpired
 	switch {
@@ -74,7 +74,7 @@ func (t Token) Sent() string {
 	if t.Header == Authorization {
 		how = "Authorization: Bearer"
 	}
-	if t.Scheme == store.SchemeFile {
+	if t.Scheme == records.SchemeFile {
 		how += ", read from a file"
 	}
 	return text.Printable(how + t.Grant())
@@ -84,9 +84,9 @@ func (t Token) Sent() string {
 func (t Token) Grant() string {
 	grant := ""
 	switch t.Scheme {
-	case store.SchemeClientCredentials:
+	case records.SchemeClientCredentials:
 		grant = "client credentials"
-	case store.SchemeAuthorizationCode:
+	case records.SchemeAuthorizationCode:
 		grant = "a login"
 	default:
 		return ""
@@ -95,9 +95,9 @@ func (t Token) Grant() string {
 }
 
 // EachToken calls do for all tokens that after lists, page by page.
-func EachToken(ctx context.Context, after func(context.Context, *store.Token) ([]store.Token, error),
-	do func(store.Token) error) error {
-	for last := (*store.Token)(nil); ; {
+func EachToken(ctx context.Context, after func(context.Context, *records.Token) ([]records.Token, error),
+	do func(records.Token) error) error {
+	for last := (*records.Token)(nil); ; {
 		page, err := after(ctx, last)
 		if err != nil || len(page) == 0 {
 			return err

@@ -8,13 +8,17 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"math/big"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/agentherald/herald/internal/base/tracecontext"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/storable"
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -97,15 +101,15 @@ func (s *Store) Accept(ctx context.Context, in []Intake) (out []Acceptance, task
 	if len(in) == 0 {
 		return nil, nil, nil
 	}
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "accept %d jobs", len(in))
+	defer postgres.WrapError(&err, "accept %d jobs", len(in))
 	rows, err := newArrivals(in)
 	if err != nil {
 		return nil, nil, err
 	}
 	err = s.retryAccept(ctx, func() error {
-		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) (err error) {
+		return pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) (err error) {
 			out, tasks, err = s.acceptIn(ctx, tx, rows)
 			return err
 		})
@@ -194,8 +198,8 @@ func newArrivals(in []Intake) ([]arrival, error) {
 // traceparent is dropped. newArrival returns an error if the key is empty or the job cannot be encoded as JSON.
 func newArrival(it Intake) (arrival, error) {
 	a := arrival{Intake: it, key: storable.Text(cmp.Or(it.Key, it.Job.Key()), maxKeyBytes),
-		kind: storable.Text(string(it.Job.Kind), maxNameBytes), agent: jobAgent(it.Job)}
-	a.Refused, a.Filtered = storable.Text(it.Refused, maxErrorBytes), storable.Text(it.Filtered, maxErrorBytes)
+		kind: storable.Text(string(it.Job.Kind), storable.MaxName), agent: jobAgent(it.Job)}
+	a.Refused, a.Filtered = storable.Text(it.Refused, storable.MaxError), storable.Text(it.Filtered, storable.MaxError)
 	if _, ok := tracecontext.Parse(it.Traceparent); !ok {
 		a.Traceparent = ""
 	}
@@ -218,7 +222,7 @@ func newArrival(it Intake) (arrival, error) {
 		}
 	}
 	if a.Refused != "" {
-		a.raw, a.SealedHeaders, a.Received = nil, nil, storable.JSON(a.Received, maxSideBytes)
+		a.raw, a.SealedHeaders, a.Received = nil, nil, storable.JSON(a.Received, storable.MaxSide)
 		a.agent.ChainID = min(a.agent.ChainID, math.MaxInt64)
 	}
 	return a, nil
@@ -230,7 +234,7 @@ func (a arrival) isAgentUpdate() bool { return a.Job.Kind == job.KindAgentUpdate
 
 // acceptIn locks the agents of any number of jobs in the transaction tx, and then accepts the jobs (acceptLocked).
 func (s *Store) acceptIn(ctx context.Context, tx pgx.Tx, in []arrival) (out []Acceptance, tasks []Task, err error) {
-	if err := s.lockAgents(ctx, tx, arrivalAgents(in)); err != nil {
+	if err := s.LockAgents(ctx, tx, arrivalAgents(in)); err != nil {
 		return nil, nil, err
 	}
 	return s.acceptLocked(ctx, tx, in)
@@ -291,13 +295,13 @@ func listAgentsToDispatch(in []arrival, out []Acceptance, byAgent map[Agent][]Ta
 	return distinctAgents(agents)
 }
 
-// lockAgents locks the rows of agents until the transaction ends. It first inserts missing rows. It locks in one fixed
+// LockAgents locks the rows of agents until the transaction ends. It first inserts missing rows. It locks in one fixed
 // order, so that two transactions do not deadlock.
-func (s *Store) lockAgents(ctx context.Context, tx pgx.Tx, agents []Agent) error {
+func (s *Store) LockAgents(ctx context.Context, tx pgx.Tx, agents []Agent) error {
 	chains, registries, ids := splitAgents(agents)
 	b := &pgx.Batch{}
-	b.Queue(statement("make_agents"), chains, registries, ids)
-	b.Queue(statement("lock_agents"), chains, registries, ids)
+	b.Queue(statements.Text("make_agents"), chains, registries, ids)
+	b.Queue(statements.Text("lock_agents"), chains, registries, ids)
 	return tx.SendBatch(ctx, b).Close()
 }
 
@@ -403,9 +407,9 @@ func (c *columns) appendArrival(a arrival, id uuid.UUID) {
 	c.registries, c.agents = append(c.registries, a.agent.Registry), append(c.agents, a.agent.ID)
 	c.orderKeys, c.orderSeqs = append(c.orderKeys, a.Job.OrderKey()), append(c.orderSeqs, fmt.Sprint(a.Job.OrderSeq()))
 	c.jobs, c.headers, c.refusals = append(c.jobs, a.raw), append(c.headers, a.SealedHeaders),
-		append(c.refusals, nullIfEmpty(a.Refused))
-	c.filters = append(c.filters, nullIfEmpty(a.Filtered))
-	c.bulks, c.traceparents = append(c.bulks, a.Bulk), append(c.traceparents, nullIfEmpty(a.Traceparent))
+		append(c.refusals, storable.OrNull(a.Refused))
+	c.filters = append(c.filters, storable.OrNull(a.Filtered))
+	c.bulks, c.traceparents = append(c.bulks, a.Bulk), append(c.traceparents, storable.OrNull(a.Traceparent))
 	c.sources, c.trusts, c.bound = append(c.sources, a.Source.Name), append(c.trusts, int(a.Source.Trust)), a.read
 }
 
@@ -420,7 +424,7 @@ type newRow struct {
 // fewer than MaxDispatchedPerAgent dispatched deliveries. It inserts nothing for a key that already has a delivery. It
 // returns the inserted rows by id.
 func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uuid.UUID]newRow, error) {
-	rows, _ := tx.Query(ctx, statement("accept"), namedStatement("accept").args(pgx.NamedArgs{
+	rows, _ := tx.Query(ctx, statements.Text("accept"), statements.Named("accept").Args(pgx.NamedArgs{
 		"ids": c.ids, "keys": c.keys, "kinds": c.kinds, "chain_ids": c.chains, "registries": c.registries,
 		"agent_ids":  c.agents,
 		"order_keys": c.orderKeys, "order_seqs": c.orderSeqs, "jobs": c.jobs, "sealed_headers": c.headers,
@@ -515,7 +519,7 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 // readHolders reads the deliveries that an SQL condition selects, and returns them as a map from the key of each. In
 // the condition, h is the delivery's row of herald.history, and $1 is arg.
 func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, condition string, arg any) (map[string]holder, error) {
-	rows, _ := tx.Query(ctx, statement("known")+" WHERE "+condition, arg)
+	rows, _ := tx.Query(ctx, statements.Text("known")+" WHERE "+condition, arg)
 	found := make(map[string]holder)
 	var key string
 	var h holder
@@ -656,11 +660,11 @@ func (s *Store) reopenDelivery(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	args := a.eventArgs(h.id)
 	args["key"], args["read"] = a.key, a.read
-	err := tx.QueryRow(ctx, statement("reopen"), namedStatement("reopen").args(args)...).Scan(&out.ID)
+	err := tx.QueryRow(ctx, statements.Text("reopen"), statements.Named("reopen").Args(args)...).Scan(&out.ID)
 	if err != nil { // no row: another transaction changed h, so retryAccept must retry
-		return out, fmt.Errorf("queue %s anew: %w", a.key, noRows(err, errConcurrentUpdate))
+		return out, fmt.Errorf("queue %s anew: %w", a.key, postgres.NoRows(err, errConcurrentUpdate))
 	}
-	if _, err := tx.Exec(ctx, statement("revive_revocations"), []uuid.UUID{h.id}); err != nil {
+	if _, err := tx.Exec(ctx, statements.Text("revive_revocations"), []uuid.UUID{h.id}); err != nil {
 		return out, fmt.Errorf("queue the revocation of %s anew: %w", a.key, err)
 	}
 	out.Verdict, out.Status = Accepted, Queued
@@ -682,7 +686,7 @@ func (a arrival) eventArgs(id uuid.UUID) pgx.NamedArgs {
 func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 	byAgent map[Agent][]Task) (out Acceptance, err error) {
 	var moved string
-	err = noRows(tx.QueryRow(ctx, statement("displace"), h.id, a.key).Scan(&moved), errConcurrentUpdate)
+	err = postgres.NoRows(tx.QueryRow(ctx, statements.Text("displace"), h.id, a.key).Scan(&moved), errConcurrentUpdate)
 	if err != nil {
 		return out, fmt.Errorf("free the key %s: %w", a.key, err)
 	}
@@ -733,8 +737,8 @@ func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, byA
 	// rare, the reconciler continues a few seconds later.
 	again := true
 	for round := 0; again && round < maxDispatchRounds; round++ {
-		rows, _ := tx.Query(ctx, statement("dispatch"),
-			namedStatement("dispatch").args(dispatchArgs(chains, registries, ids, nil, nil))...)
+		rows, _ := tx.Query(ctx, statements.Text("dispatch"),
+			statements.Named("dispatch").Args(dispatchArgs(chains, registries, ids, nil, nil))...)
 		behind, err := readDispatched(rows, func(t Task, a Agent) error {
 			byAgent[a] = append(byAgent[a], t)
 			return nil
@@ -815,4 +819,50 @@ func jobAgent(j job.Job) Agent {
 		id = j.AgentID.String()
 	}
 	return Agent{ChainID: j.ChainID, Registry: strings.ToLower(j.IdentityRegistry.Hex()), ID: id}
+}
+
+// AgentChange has the details of an AgentUpdated event that the chain follower read.
+type AgentChange struct {
+	// LastID is the last id of a range of agents that changed (ERC-4906, BatchMetadataUpdate). The job's agent is the
+	// first. Agents of the range without a row in herald.agents are ignored. Nil: only the job's agent changed.
+	LastID *big.Int
+	// From and To are the old and the new owner, if the agent was transferred (ERC-721, Transfer); otherwise both are
+	// zero.
+	From, To common.Address
+}
+
+// queueAgentChange queues in b the statements for an AgentUpdated event. They raise the epochs of the changed agents,
+// so that workers resolve these agents again, and store a transfer to another owner.
+func queueAgentChange(b *pgx.Batch, a arrival) {
+	switch c := a.AgentChange; {
+	case c.LastID != nil:
+		b.Queue(statements.Text("raise_epochs"), a.agent.ChainID, a.agent.Registry, a.agent.ID, c.LastID.String())
+		return
+	case c.To != (common.Address{}) && a.Job.LogIndex != nil:
+		note := statements.Named("note_transfer")
+		b.Queue(note.Text, note.Args(pgx.NamedArgs{"chain_id": a.agent.ChainID, "registry": a.agent.Registry,
+			"agent_id": a.agent.ID, "transaction_hash": a.Job.TransactionHash.Hex(),
+			"log_index": int64(*a.Job.LogIndex), "block_number": a.Job.BlockNumber, "at": a.Job.Timestamp,
+			"from": strings.ToLower(c.From.Hex()), "to": strings.ToLower(c.To.Hex())})...)
+	}
+	b.Queue(statements.Text("raise_epoch"), a.agent.ChainID, a.agent.Registry, a.agent.ID)
+}
+
+// WorkerGone is how long a worker counts as running after its last report (ReportVerified, records.ReportWorker).
+const WorkerGone = time.Minute
+
+// ReportVerified stores the ids of the chains whose events a running worker verifies. Accept reads them, because it
+// cannot ask the chain itself. The rows stay after the worker has stopped. A worker that does not verify a chain
+// deletes the chain's row, unless another worker has reported the chain within WorkerGone.
+func (s *Store) ReportVerified(ctx context.Context, chains []uint64) (err error) {
+	ctx, cancel := s.WithDeadline(ctx)
+	defer cancel()
+	defer postgres.WrapError(&err, "store which chains are verified")
+	b := &pgx.Batch{}
+	b.Queue(`INSERT INTO herald.verified_chains (chain_id) SELECT unnest($1::bigint[])
+		ON CONFLICT (chain_id) DO UPDATE SET seen_at = now()`, chains)
+	b.Queue(`DELETE FROM herald.verified_chains
+		WHERE chain_id <> ALL ($1::bigint[]) AND seen_at < now() - make_interval(secs => $2)`,
+		chains, WorkerGone.Seconds())
+	return s.Conns.SendBatch(ctx, b).Close()
 }

@@ -194,7 +194,7 @@ func TestMissedConflict(t *testing.T) {
 	known, blocked := feedback(1, 2), feedback(1, 3)
 	const stranger = `INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq)
 		SELECT $1, $2, kind, chain_id, identity_registry, agent_id, order_key, order_seq FROM herald.deliveries LIMIT 1`
-	tx, err := s.pool.Begin(t.Context())
+	tx, err := s.Conns.Begin(t.Context())
 	heraldtest.Must(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
 	if _, err := tx.Exec(t.Context(), stranger, known.ID(), "elsewhere"); err != nil {
@@ -481,12 +481,13 @@ func TestDeadline(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	acceptOne(t, s, feedback(42, 1))
-	err := pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(t.Context(), s.Conns, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(t.Context(), `SELECT FROM herald.agents FOR UPDATE`); err != nil {
 			return err
 		}
-		slow := *s
-		slow.timeout = 50 * time.Millisecond
+		slow, pool := *s, *s.Pool
+		pool.LimitCalls(50 * time.Millisecond)
+		slow.Pool = &pool
 		_, _, err := slow.Accept(context.Background(), feedbacks(42, 2, 1))
 		return err
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/google/uuid"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/jackc/pgx/v5"
@@ -100,9 +101,9 @@ const (
 // agent.
 var parsedPolicies, _ = lru.New[string, Policy](1 << 10) // fails only for a size below 1
 
-// parsePolicy parses a stored policy. If an operator or a newer version wrote unknown fields or values, it returns only
+// ParsePolicy parses a stored policy. If an operator or a newer version wrote unknown fields or values, it returns only
 // the known settings onUnknown and order.
-func parsePolicy(raw []byte) (p Policy) {
+func ParsePolicy(raw []byte) (p Policy) {
 	if string(raw) == "{}" {
 		return Policy{}
 	}
@@ -177,9 +178,9 @@ func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Durat
 	if n < 1 || n > math.MaxInt32 {
 		return nil, nil // not a task of this store
 	}
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "claim delivery %s", id)
+	defer postgres.WrapError(&err, "claim delivery %s", id)
 	return s.claims.do(ctx, claimRequest{id, n, lease})
 }
 
@@ -205,7 +206,7 @@ func (s *Store) claimGroup(ctx context.Context, group []claimRequest) ([]result[
 			ids, ns = append(ids, q.id), append(ns, q.n)
 		}
 	}
-	rows, err := s.pool.Query(ctx, statement("claim"), claimArgs(ids, ns, lease, nil)...)
+	rows, err := s.Conns.Query(ctx, statements.Text("claim"), claimArgs(ids, ns, lease, nil)...)
 	if err != nil {
 		return nil, err
 	}
@@ -222,16 +223,16 @@ func (s *Store) claimGroup(ctx context.Context, group []claimRequest) ([]result[
 // the delivery returns to its agent's backlog.
 func (s *Store) claimAlone(ctx context.Context, q claimRequest) (c *Claim, err error) {
 	b := &pgx.Batch{}
-	b.Queue(statement("lock_agent_of"), q.id)
-	b.Queue(statement("yield"), q.id, q.n, clockTolerance, MaxDispatchedPerAgent, maxResponsesPerAgent)
-	b.Queue(statement("lock_delivery"), q.id)
+	b.Queue(statements.Text("lock_agent_of"), q.id)
+	b.Queue(statements.Text("yield"), q.id, q.n, clockTolerance, MaxDispatchedPerAgent, maxResponsesPerAgent)
+	b.Queue(statements.Text("lock_delivery"), q.id)
 	tolerance := clockTolerance
 	var unreadable error // returned with the claim; if SendBatch returned this error, the claim would be lost
 	args := claimArgs([]uuid.UUID{q.id}, []int{q.n}, q.lease, &tolerance)
-	b.Queue(statement("claim"), args...).Query(func(rows pgx.Rows) error {
+	b.Queue(statements.Text("claim"), args...).Query(func(rows pgx.Rows) error {
 		return readClaims(rows, func(claimed *Claim, err error) { c, unreadable = claimed, err })
 	})
-	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
+	if err := s.Conns.SendBatch(ctx, b).Close(); err != nil {
 		return nil, err
 	}
 	if c == nil {
@@ -241,7 +242,7 @@ func (s *Store) claimAlone(ctx context.Context, q claimRequest) (c *Claim, err e
 }
 
 func claimArgs(ids []uuid.UUID, ns []int, lease time.Duration, tolerance *time.Duration) []any {
-	return namedStatement("claim").args(pgx.NamedArgs{"ids": encodeIDs(ids), "ns": ns, "lease": lease,
+	return statements.Named("claim").Args(pgx.NamedArgs{"ids": encodeIDs(ids), "ns": ns, "lease": lease,
 		"recent": RecentSuccess, "tolerance": tolerance})
 }
 
@@ -280,7 +281,7 @@ type claimRow struct {
 // claim returns the claim of the row.
 func (r *claimRow) claim() (*Claim, error) {
 	c := r.Claim
-	c.Budget, c.Policy, c.OwnPolicy = max(c.Attempt-r.base, 1), parsePolicy(r.policy), parsePolicy(r.own)
+	c.Budget, c.Policy, c.OwnPolicy = max(c.Attempt-r.base, 1), ParsePolicy(r.policy), ParsePolicy(r.own)
 	c.Again = c.N > 1 || c.waited
 	c.Unfinished = r.unfinished > 0
 	mayBeCalled := c.Bound || !c.Verified // if workers check the event, they call the agent only after Bind
@@ -297,12 +298,12 @@ func (r *claimRow) claim() (*Claim, error) {
 // task. For any other cause it returns nil.
 func (s *Store) explainRefusal(ctx context.Context, id uuid.UUID, n int) error {
 	var early EarlyError
-	err := s.pool.QueryRow(ctx, `SELECT next_attempt_at - now(), coalesce(reason, ''), coalesce(error, '')
+	err := s.Conns.QueryRow(ctx, `SELECT next_attempt_at - now(), coalesce(reason, ''), coalesce(error, '')
 		   FROM herald.work
 		  WHERE id = $1 AND dispatch = $2 AND status = 'waiting' AND handed_at IS NOT NULL`,
 		id, n).Scan(&early.Left, &early.Reason, &early.Text)
 	if err != nil {
-		return noRows(err, nil)
+		return postgres.NoRows(err, nil)
 	}
 	return &early
 }
@@ -310,16 +311,16 @@ func (s *Store) explainRefusal(ctx context.Context, id uuid.UUID, n int) error {
 // Extend sets the end of the claim's lease to now plus d, by Postgres' clock, in Postgres and in c. It returns
 // ErrFenced if the claim is lost or its lease has expired.
 func (s *Store) Extend(ctx context.Context, c *Claim, d time.Duration) (err error) {
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "extend the lease of delivery %s", c.ID)
+	defer postgres.WrapError(&err, "extend the lease of delivery %s", c.ID)
 	var until time.Time
-	err = s.pool.QueryRow(ctx,
+	err = s.Conns.QueryRow(ctx,
 		`UPDATE herald.work SET lease_until = now() + $3::interval, updated_at = now()
 		  WHERE id = $1 AND claim_no = $2 AND status = 'running' AND lease_until > now() RETURNING lease_until`,
 		c.ID, c.No, d).Scan(&until)
 	if err != nil {
-		return noRows(err, ErrFenced)
+		return postgres.NoRows(err, ErrFenced)
 	}
 	c.LeaseUntil = until
 	return nil

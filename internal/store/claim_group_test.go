@@ -24,7 +24,7 @@ import (
 func insertDispatched(t testing.TB, s *Store, n int) []uuid.UUID {
 	t.Helper()
 	out, _ := accept(t, s, Intake{Job: feedback(1, 1)})
-	rows, _ := s.pool.Query(t.Context(), `INSERT INTO herald.deliveries
+	rows, _ := s.Conns.Query(t.Context(), `INSERT INTO herald.deliveries
 		(id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, job, dispatch, handed_at)
 		SELECT gen_random_uuid(), 'copy ' || gen_random_uuid(), kind, chain_id, identity_registry, i % 64, order_key, i, job, 1, now()
 		  FROM herald.deliveries CROSS JOIN generate_series(1, $2::int) i WHERE id = $1 RETURNING id`, out[0].ID, n)
@@ -166,7 +166,7 @@ func TestGroupClaimSkipsSpecialDeliveries(t *testing.T) {
 
 			const rows = `SELECT coalesce(string_agg(d::text, E'\n' ORDER BY id), '') FROM herald.deliveries d WHERE NOT id = ANY($1)`
 			before := value[string](t, s, rows, ready)
-			err := pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
+			err := pgx.BeginFunc(t.Context(), s.Conns, func(tx pgx.Tx) error {
 				if _, err := tx.Exec(t.Context(), `SELECT FROM herald.work WHERE id = ANY($1) FOR UPDATE`, slices.Collect(maps.Keys(names))); err != nil {
 					return err
 				}
@@ -219,7 +219,7 @@ func TestGroupClaimHasOneLease(t *testing.T) {
 func TestClaimsOfManyStores(t *testing.T) {
 	t.Parallel()
 	first := newStore(t)
-	url := first.pool.Config().ConnString()
+	url := first.Conns.Config().ConnString()
 	stores := []*Store{first, openStore(t, url), openStore(t, url)}
 	ids := insertDispatched(t, first, 600)
 	var mu sync.Mutex
@@ -258,7 +258,7 @@ func TestClaimsOfManyStores(t *testing.T) {
 	})
 	all.Wait()
 
-	rows, _ := first.pool.Query(t.Context(), `SELECT id, claim_no FROM herald.deliveries WHERE claim_no IS NOT NULL`)
+	rows, _ := first.Conns.Query(t.Context(), `SELECT id, claim_no FROM herald.deliveries WHERE claim_no IS NOT NULL`)
 	var id uuid.UUID
 	var no int64
 	running := 0

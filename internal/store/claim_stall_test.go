@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -163,17 +162,13 @@ func TestClaimsBesideAStalledConnection(t *testing.T) {
 			t.Parallel()
 			var lost atomic.Pointer[stall]
 			first := newStore(t)
-			s, err := openPool(Config{URL: secret.New(first.pool.Config().ConnString()), MaxConns: 12}, func(pc *pgxpool.Config) {
+			s := openAdjusted(t, first.Conns.Config().ConnString(), 12, func(pc *pgxpool.Config) {
 				dial := pc.ConnConfig.DialFunc
 				pc.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 					conn, err := dial(ctx, network, address)
 					return &stallingConn{Conn: conn, lost: &lost}, err
 				}
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(s.Close)
 			s.claims.min, s.claims.stall, s.claims.timeout = 1, 200*time.Millisecond, time.Second
 			ids := insertDispatched(t, first, 30)
 			if c, err := s.Claim(t.Context(), ids[0], 1, lease); c == nil || err != nil { // connects and prepares
@@ -232,7 +227,7 @@ func TestClaimsBesideALockedRow(t *testing.T) {
 	var claims []*Claim
 	var errs []error
 	var wait func()
-	err := pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(t.Context(), s.Conns, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(t.Context(), `SELECT FROM herald.work WHERE id = $1 FOR UPDATE`, ids[0]); err != nil {
 			return err
 		}

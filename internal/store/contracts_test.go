@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 )
@@ -127,9 +128,9 @@ func TestBackfillYields(t *testing.T) {
 // process too. If the connection is lost, the next attempt fails, and the one after it gets the locks.
 func TestLocksOfOneConnection(t *testing.T) {
 	t.Parallel()
-	url := heraldtest.Postgres(t, Migrate)
+	url := heraldtest.Postgres(t, postgres.Migrate)
 	s := openStore(t, url)
-	other, err := Open(Config{URL: secret.New(url), MaxConns: 2, Locks: s})
+	other, err := Open(postgres.Config{URL: secret.New(url), MaxConns: 2, Locks: s.Pool})
 	heraldtest.Must(t, err)
 	t.Cleanup(other.Close)
 	keys := []CursorKey{{ChainID: 1, Contracts: "0xa"}, {ChainID: 1, Contracts: "0xb"}, {ChainID: 1, Contracts: "0xc"}}

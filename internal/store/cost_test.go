@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -54,18 +54,16 @@ func (w *wire) trips() (trips, transactions int, said string) {
 // dispatches the agent's next deliveries.
 func TestWarmDelivery(t *testing.T) {
 	t.Parallel()
-	url := heraldtest.Postgres(t, Migrate)
+	url := heraldtest.Postgres(t, postgres.Migrate)
 	accept(t, openStore(t, url), append(feedbacks(1, 1, 12), feedbacks(2, 1, 1)...)...)
 	var w wire
-	s, err := openPool(Config{URL: secret.New(url), MaxConns: 2}, func(c *pgxpool.Config) {
+	s := openAdjusted(t, url, 2, func(c *pgxpool.Config) {
 		c.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
 			conn.PgConn().Frontend().Trace(&w, pgproto3.TracerOptions{SuppressTimestamps: true})
 			return nil
 		}
 	})
-	heraldtest.Must(t, err)
-	defer s.Close()
-	rows, err := s.pool.Query(t.Context(), `SELECT id, dispatch, kind, attempts, false FROM herald.deliveries WHERE handed_at IS NOT NULL ORDER BY seq`)
+	rows, err := s.Conns.Query(t.Context(), `SELECT id, dispatch, kind, attempts, false FROM herald.deliveries WHERE handed_at IS NOT NULL ORDER BY seq`)
 	heraldtest.Must(t, err)
 	tasks, err := pgx.CollectRows(rows, scanTask)
 	heraldtest.Must(t, err)
@@ -94,8 +92,8 @@ func TestWarmDelivery(t *testing.T) {
 	check("record after a wait")
 }
 
-// TestQueryPlans: on ten thousand rows, no statement of operators, intake, alerts or the reconciler that TestGroupPlans
-// does not look at scans a whole table, and a record reads no partition of attempts.
+// TestQueryPlans: on ten thousand rows, no statement of operators, intake or the reconciler that TestGroupPlans does not
+// look at scans a whole table, and a record reads no partition of attempts.
 func TestQueryPlans(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -115,37 +113,22 @@ func TestQueryPlans(t *testing.T) {
 		          FROM herald.history WHERE finished_at IS NULL) x`)
 	exec(t, s, `INSERT INTO herald.attempts (delivery_id, number, started_at, stage, outcome)
 		SELECT md5(n::text)::uuid, 1, now() - interval '1 s', 'call', 'delivered' FROM generate_series(1, 10000) n`)
-	exec(t, s, `INSERT INTO herald.mishaps (chain_id, identity_registry, agent_id, status, reason, deliveries)
-		SELECT 8453, '0xaa', n, 'dead', 'timeout', '{}' FROM generate_series(1, 1000) n`)
-	exec(t, s, `INSERT INTO herald.alerts (kind, chain_id, identity_registry, agent_id, payload, next_attempt_at)
-		SELECT 'deliveries.dead', 8453, '0xaa', n % 1000, '{}', CASE WHEN n % 100 = 0 THEN now() END FROM generate_series(1, 2000) n`)
-	exec(t, s, `UPDATE herald.agents SET failing_since = CASE WHEN agent_id < 20 THEN now() - interval '1 hour' END, enabled = agent_id > 10`)
-	exec(t, s, `VACUUM ANALYZE herald.history, herald.work, herald.agents, herald.attempts, herald.mishaps, herald.alerts`)
-	const id, agent = `'00000000-0000-0000-0000-000000000001'`, `8453, '0xaa', 7`
+	exec(t, s, `VACUUM ANALYZE herald.history, herald.work, herald.agents, herald.attempts`)
+	const id = `'00000000-0000-0000-0000-000000000001'`
 	for name, st := range map[string]struct{ sql, args string }{
-		"record":            {statement("record"), groupArguments("record")},
-		"agents_of":         {statement("agents_of"), `ARRAY[` + id + `]::uuid[]`},
-		"held_disabled":     {statement("held_disabled"), `8453, 17, 500`},
-		"observe":           {statement("observe"), agent + `, 'connected', NULL, NULL, NULL, NULL, NULL`},
-		"set_token":         {statement("set_token"), agent + `, 'https://a.example', 'oauth_client_credentials', 'Authorization', 'x', 1, NULL, 'https://i.example', '/mcp'`},
-		"lease_renewal":     {statement("lease_renewal"), agent + `, 'https://a.example', '30 s', NULL`},
-		"save_renewal":      {statement("save_renewal"), agent + `, 'https://a.example', 1, now(), 'x', 1, NULL, 'x', 1`},
-		"retain":            {statement("retain"), `'1 day', 500, 1000`},
-		"retain_attempts":   {statement("retain_attempts"), `'1 day', 500`},
-		"agent row":         {`SELECT ` + agentColumns + ` FROM herald.agents g WHERE g.chain_id = $1 AND g.identity_registry = $2 AND g.agent_id = $3`, agent},
-		"agents after":      {`SELECT ` + agentColumns + ` FROM herald.agents g WHERE (g.chain_id, g.identity_registry, g.agent_id) > ($1, $2, $3) ORDER BY 1, 2, g.agent_id LIMIT 50`, agent},
-		"list":              {`SELECT ` + deliveryColumns + ` FROM ` + openDeliveries + ` WHERE place = 'held' ORDER BY seq DESC LIMIT 50`, ``},
-		"displace":          {statement("displace"), id + `, 'k'`},
-		"switched_off":      {statement("switched_off"), `true, 500`},
-		"of all agents":     {statement("switched_off"), `false, 500`},
-		"expire":            {statement("expire"), `'30 days', 500, 1000`},
-		"agents_to_disable": {statement("agents_to_disable"), `'5 days', 500`},
-		"note_agents":       {statement("note_agents"), `'1 min', 500`},
-		"take_mishaps":      {statement("take_mishaps"), `'5 min', 5000`},
-		"claim_alert":       {statement("claim_alert"), `'1 min'`},
+		"record":           {statements.Text("record"), groupArguments("record")},
+		"agents_of":        {statements.Text("agents_of"), `ARRAY[` + id + `]::uuid[]`},
+		"held_disabled":    {statements.Text("held_disabled"), `8453, 17, 500`},
+		"retain":           {statements.Text("retain"), `'1 day', 500, 1000`},
+		"retain_attempts":  {statements.Text("retain_attempts"), `'1 day', 500`},
+		"drop_agent_hours": {statements.Text("drop_agent_hours"), `'10 days', 500`},
+		"displace":         {statements.Text("displace"), id + `, 'k'`},
+		"switched_off":     {statements.Text("switched_off"), `true, 500`},
+		"of all agents":    {statements.Text("switched_off"), `false, 500`},
+		"expire":           {statements.Text("expire"), `'30 days', 500, 1000`},
 	} {
 		plan := explain(t, s, st.sql, st.args)
-		for _, scan := range regexp.MustCompile(`Seq Scan on (history|work|agents|attempts|hints|alerts|mishaps)\w*`).FindAllString(plan, -1) {
+		for _, scan := range regexp.MustCompile(`Seq Scan on (history|work|agents|attempts|hints)\w*`).FindAllString(plan, -1) {
 			t.Errorf("%s: %s\n%s", name, scan, plan)
 		}
 		if n := len(regexp.MustCompile(`(?m)(Index|Bitmap Heap|Seq) Scan.* on attempts_\d+`).FindAllString(plan, -1)); name == "record" && n > 0 {
@@ -171,7 +154,7 @@ func TestPlansOfAFlood(t *testing.T) {
 	const dispatch = `'{8453}', '{0xaa}', '{7}', NULL, NULL, 8, 2`
 	check := func(when string) {
 		t.Helper()
-		for name, st := range map[string][2]string{"accept": {statement("accept"), accept}, "dispatch": {statement("dispatch"), dispatch}} {
+		for name, st := range map[string][2]string{"accept": {statements.Text("accept"), accept}, "dispatch": {statements.Text("dispatch"), dispatch}} {
 			plan := explain(t, s, st[0], st[1])
 			for line := range strings.Lines(plan) {
 				var read int
@@ -223,8 +206,8 @@ func TestClaimWritesNoIndex(t *testing.T) {
 	_, tasks := accept(t, s, feedbacks(1, 1, 3)...) // with more, a snapshot could fill the page with old versions
 	for i, task := range tasks {
 		var updated, hot int64 // by this session since it last flushed its statistics
-		err := pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(t.Context(), statement("claim"), claimArgs([]uuid.UUID{task.ID}, []int{task.N}, time.Minute, nil)...); err != nil {
+		err := pgx.BeginFunc(t.Context(), s.Conns, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(t.Context(), statements.Text("claim"), claimArgs([]uuid.UUID{task.ID}, []int{task.N}, time.Minute, nil)...); err != nil {
 				return err
 			}
 			return tx.QueryRow(t.Context(), `SELECT pg_stat_get_xact_tuples_updated(c), pg_stat_get_xact_tuples_hot_updated(c)

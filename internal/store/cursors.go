@@ -10,8 +10,11 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
 )
@@ -53,12 +56,13 @@ var ErrCursorMoved = errors.New("another process reads this chain too and has mo
 // OpenCursor reads the cursor with this key. If it does not exist, OpenCursor inserts it; start is then its first
 // block, and end is its last block (nil: it has no last block). For an existing cursor, start and end are ignored.
 func (s *Store) OpenCursor(ctx context.Context, key CursorKey, start uint64, end *uint64) (c Cursor, err error) {
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "read the cursor of chain %d", key.ChainID)
+	defer postgres.WrapError(&err, "read the cursor of chain %d", key.ChainID)
 	c.CursorKey = key
 	for { // no row if another transaction was just inserting the cursor: the next run reads it
-		err = s.pool.QueryRow(ctx, statement("open_cursor"), key.ChainID, key.Contracts, key.Backfill, start, end).
+		err = s.Conns.QueryRow(ctx, statements.Text("open_cursor"), key.ChainID, key.Contracts, key.Backfill,
+			start, end).
 			Scan(&c.Start, &c.End, &c.Next, &c.Anchors, &c.Head, &c.Finalized, &c.Settled, &c.Reorgs,
 				&c.moves, &c.Checks)
 		if !errors.Is(err, pgx.ErrNoRows) || ctx.Err() != nil {
@@ -70,10 +74,10 @@ func (s *Store) OpenCursor(ctx context.Context, key CursorKey, start uint64, end
 // RestartCursor sets another first block for a contract's cursor that has read no block yet, in Postgres and in c. It
 // returns ErrCursorMoved if the cursor has read a block, or if another process has moved it.
 func (s *Store) RestartCursor(ctx context.Context, c *Cursor, start uint64) (err error) {
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "restart the cursor of chain %d at block %d", c.ChainID, start)
-	err = s.pool.QueryRow(ctx, `UPDATE herald.chain_cursors
+	defer postgres.WrapError(&err, "restart the cursor of chain %d at block %d", c.ChainID, start)
+	err = s.Conns.QueryRow(ctx, `UPDATE herald.chain_cursors
 		   SET start_block = $4, next_block = $4, moves = moves + 1, updated_at = now()
 		 WHERE chain_id = $1 AND contracts = $2 AND backfill = '' AND moves = $3 AND next_block = start_block
 		   AND blocks = '[]'
@@ -81,7 +85,7 @@ func (s *Store) RestartCursor(ctx context.Context, c *Cursor, start uint64) (err
 	if err == nil {
 		c.Start, c.Next = start, start
 	}
-	return noRows(err, ErrCursorMoved)
+	return postgres.NoRows(err, ErrCursorMoved)
 }
 
 // HasReadNothing reports whether the cursor has read no block yet.
@@ -115,10 +119,11 @@ type Advanced struct {
 //
 // It returns ErrCursorMoved, and stores nothing, if another process has moved one of the cursors.
 func (s *Store) AdvanceCursors(ctx context.Context, cursors []*Cursor, a Advance) (done Advanced, err error) {
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
 	g := newCursorGroup(cursors)
-	defer wrapError(&err, "accept %d jobs of chain %d from blocks %d to %d", len(a.Intakes), g.chainID, a.From, a.To)
+	defer postgres.WrapError(&err, "accept %d jobs of chain %d from blocks %d to %d", len(a.Intakes), g.chainID, a.From,
+		a.To)
 	anchors, err := json.Marshal(a.Anchors)
 	if err != nil {
 		return Advanced{}, err
@@ -132,11 +137,11 @@ func (s *Store) AdvanceCursors(ctx context.Context, cursors []*Cursor, a Advance
 	}
 	rewinds := a.From < g.next
 	err = s.retryAccept(ctx, func() error {
-		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		return pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
 			var moved int
 			var orphans bool
-			move := namedStatement("advance_cursors")
-			err := tx.QueryRow(ctx, move.text, move.args(pgx.NamedArgs{"chain_id": g.chainID, "contracts": g.names,
+			move := statements.Named("advance_cursors")
+			err := tx.QueryRow(ctx, move.Text, move.Args(pgx.NamedArgs{"chain_id": g.chainID, "contracts": g.names,
 				"backfill": g.backfill, "moves": g.moves, "registries": g.contracts, "from": a.From, "rewinds": rewinds,
 				"next": a.To + 1, "blocks": anchors, "head": a.Head, "finalized": a.Finalized, "settled": a.Settled,
 				"checks": a.Checks})...).Scan(&moved, &orphans)
@@ -144,7 +149,8 @@ func (s *Store) AdvanceCursors(ctx context.Context, cursors []*Cursor, a Advance
 				return ErrCursorMoved
 			}
 			if err == nil && rewinds {
-				_, err = tx.Exec(ctx, statement("forget_transfers"), g.chainID, g.contracts, g.backfill, a.From, g.next)
+				_, err = tx.Exec(ctx, statements.Text("forget_transfers"), g.chainID, g.contracts, g.backfill, a.From,
+					g.next)
 			}
 			if err == nil {
 				done, err = s.acceptRead(ctx, tx, g, rows, a, orphans)
@@ -211,11 +217,49 @@ func (s *Store) LeadChain(ctx context.Context, keys []CursorKey,
 		sum := sha256.Sum256(fmt.Appendf(nil, "herald:%d:%s:%s", key.ChainID, key.Contracts, key.Backfill))
 		locks[int64(binary.BigEndian.Uint64(sum[:8]))] = key
 	}
-	return s.leaders.lead(ctx, slices.Collect(maps.Keys(locks)), func(ctx context.Context, got []int64) error {
+	return s.LeadLocks(ctx, slices.Collect(maps.Keys(locks)), func(ctx context.Context, got []int64) error {
 		led := make([]CursorKey, len(got))
 		for i, lock := range got {
 			led[i] = locks[lock]
 		}
 		return do(ctx, led)
 	})
+}
+
+// CursorState is a cursor with the columns that operators see.
+type CursorState struct {
+	Cursor
+	MovedAt time.Time // when the cursor last moved or was inserted
+
+	StalledSince *time.Time // since when no block can be read; nil: blocks are read
+	StalledWhy   string     // why no block can be read
+}
+
+// Cursors lists the cursors of a chain, or of all chains if chainID is 0, without their Anchors. It lists them by
+// chain; within a chain, first the cursors of contracts, by address, and then those of backfills, by block range and
+// addresses.
+func (s *Store) Cursors(ctx context.Context, chainID uint64) (list []CursorState, err error) {
+	ctx, cancel := s.WithDeadline(ctx)
+	defer cancel()
+	defer postgres.WrapError(&err, "list how far chains were read")
+	rows, _ := s.Conns.Query(ctx, statements.Text("cursors"), chainID)
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c CursorState, err error) {
+		err = row.Scan(&c.ChainID, &c.Contracts, &c.Backfill, &c.Start, &c.End, &c.Next, &c.Head, &c.Finalized,
+			&c.Settled, &c.Reorgs, &c.MovedAt, &c.Checks, &c.StalledSince, &c.StalledWhy)
+		return c, err
+	})
+}
+
+// maxStall limits the text of StalledWhy, in bytes.
+const maxStall = 500
+
+// NoteStall stores that a cursor has read no blocks since a time, and why. If since is nil, it stores that blocks are
+// read again.
+func (s *Store) NoteStall(ctx context.Context, key CursorKey, since *time.Time, why string) (err error) {
+	ctx, cancel := s.WithDeadline(ctx)
+	defer cancel()
+	defer postgres.WrapError(&err, "note that chain %d is not read", key.ChainID)
+	_, err = s.Conns.Exec(ctx, statements.Text("note_stall"), key.ChainID, key.Contracts, key.Backfill, since,
+		storable.Text(why, maxStall))
+	return err
 }

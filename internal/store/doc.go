@@ -1,4 +1,6 @@
-// Package store keeps deliveries, attempts, agents, credentials and the cursors of chains in Postgres (schema herald).
+// Package store is the ledger: it keeps deliveries, attempts and the cursors of chains in Postgres (schema herald). It
+// accepts, claims, records, dispatches, releases and reconciles deliveries. The operator's records, such as tokens, keys,
+// the audit and alerts, are in internal/store/records, and both use the connections of internal/store/postgres.
 //
 // The package contains the SQL statements and the Go functions that run them. internal/delivery decides when to call
 // them; internal/queue contains the access to Redis. See docs/design/ledger.md, and docs/design/delivery.md for the
@@ -28,7 +30,7 @@
 //   - A backfill reads a range of past blocks once. Its deliveries (Bulk) are dispatched after the agent's others.
 //   - A refused job (Intake.Refused) is invalid. It is stored as a rejected delivery, without its content.
 //   - A spooled outcome is one that Redis keeps, because Postgres was unavailable when it became known.
-//   - Sealed means encrypted with the worker's keyset; to reseal is to encrypt the same value with a newer key.
+//   - Sealed means encrypted with the worker's keyset.
 //
 // Invariants:
 //   - A delivery exists once its Accept has committed. From then on, only a fenced write, an operator, the reconciler,
@@ -50,8 +52,6 @@
 //     by another job of an event that was missing. A revocation that was skipped (never_delivered) is queued again
 //     together with its feedback. Retention deletes the contents of final deliveries. A new delivery may get the key of
 //     a final one.
-//   - One worker at a time renews an access token: it leases the renewal and saves the token under the renewal's
-//     number. A token that was obtained with a replaced credential is not saved.
 //   - Every call ends: a context without a deadline gets one.
 //
 // When no other deliveries are in progress, a delivery costs two round trips and two commits: Claim, and Record, which

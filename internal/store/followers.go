@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -26,19 +27,19 @@ type Follower struct {
 // index, with no open delivery of that key omitted between them.
 func (s *Store) ClaimFollowers(ctx context.Context, leader *Claim, n int,
 	lease time.Duration) (all []Follower, err error) {
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "claim deliveries for the batch of delivery %s", leader.ID)
+	defer postgres.WrapError(&err, "claim deliveries for the batch of delivery %s", leader.ID)
 	a := leader.Agent()
 	b := &pgx.Batch{}
-	b.Queue(statement("lock_agent"), a.ChainID, a.Registry, a.ID)
-	b.Queue(statement("claim_followers"), namedStatement("claim_followers").args(pgx.NamedArgs{
+	b.Queue(statements.Text("lock_agent"), a.ChainID, a.Registry, a.ID)
+	b.Queue(statements.Text("claim_followers"), statements.Named("claim_followers").Args(pgx.NamedArgs{
 		"chain_id": a.ChainID, "registry": a.Registry, "agent_id": a.ID, "leader": leader.ID,
 		"limit": min(n, MaxFollowers), "lease": lease, "recent": RecentSuccess})...).
 		Query(func(rows pgx.Rows) error {
 			return readClaims(rows, func(c *Claim, err error) { all = append(all, Follower{c, err}) })
 		})
-	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
+	if err := s.Conns.SendBatch(ctx, b).Close(); err != nil {
 		return nil, err // if Postgres has committed the claims nevertheless, their leases expire
 	}
 	return all, nil
@@ -51,9 +52,9 @@ func (s *Store) GiveBack(ctx context.Context, all []Follower) (err error) {
 	if len(all) == 0 {
 		return nil
 	}
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "release %d deliveries that were in no call", len(all))
+	defer postgres.WrapError(&err, "release %d deliveries that were in no call", len(all))
 	var ids []uuid.UUID
 	var claimNos []int64
 	var blocked []bool
@@ -63,7 +64,7 @@ func (s *Store) GiveBack(ctx context.Context, all []Follower) (err error) {
 	}
 	a := all[0].Agent()
 	b := &pgx.Batch{}
-	b.Queue(statement("lock_agent"), a.ChainID, a.Registry, a.ID)
-	b.Queue(statement("give_back"), ids, claimNos, blocked)
-	return s.pool.SendBatch(ctx, b).Close()
+	b.Queue(statements.Text("lock_agent"), a.ChainID, a.Registry, a.ID)
+	b.Queue(statements.Text("give_back"), ids, claimNos, blocked)
+	return s.Conns.SendBatch(ctx, b).Close()
 }

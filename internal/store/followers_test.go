@@ -38,7 +38,7 @@ func indexes(all []Follower) (list []uint64) {
 func TestFollowersOfOneClient(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	s.strict = true
+	s.StrictOrder = true
 	var in []Intake
 	for _, i := range []int{1, 5, 3, 2, 4, 7, 6, 8} {
 		in = append(in, Intake{Job: ofClient(1, i)})
@@ -88,7 +88,7 @@ func TestFollowersOfOneClient(t *testing.T) {
 func TestFollowersOfTheBacklog(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	s.strict = true
+	s.StrictOrder = true
 	var in []Intake
 	for c := range byte(20) {
 		in = append(in, Intake{Job: ofClient(c, 1)})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/storetest"
 )
@@ -18,8 +19,8 @@ func TestSuiteInGroups(t *testing.T) {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			t.Parallel()
 			open := storetest.Reuse(t, func(t *testing.T) (*store.Store, string) {
-				url := heraldtest.Postgres(t, store.Migrate)
-				s, err := store.Open(store.Config{URL: secret.New(url), MaxConns: 4})
+				url := heraldtest.Postgres(t, postgres.Migrate)
+				s, err := store.Open(postgres.Config{URL: secret.New(url), MaxConns: 4})
 				heraldtest.Must(t, err)
 				t.Cleanup(s.Close)
 				store.ForceGroups(t, s, size)
@@ -28,7 +29,7 @@ func TestSuiteInGroups(t *testing.T) {
 			storetest.Run(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
 				s, clock := open(t)
 				store.InsertOthers(t, s)
-				return s, clock
+				return storetest.JoinRecords(s), clock
 			})
 		})
 	}

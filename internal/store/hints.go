@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -64,15 +65,15 @@ type Hint struct {
 
 // Hints returns the hints of the claimed delivery, by rank. If Claim.Hints is 0, the delivery has no hint.
 func (s *Store) Hints(ctx context.Context, c *Claim) (list []Hint, err error) {
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "read the hints of delivery %s", c.ID)
-	return readHints(ctx, s.pool, c.ID)
+	defer postgres.WrapError(&err, "read the hints of delivery %s", c.ID)
+	return readHints(ctx, s.Conns, c.ID)
 }
 
 // readHints reads the hints of the delivery with this id, by rank. It omits a hint whose job cannot be parsed, because
 // a newer version may have written it.
-func readHints(ctx context.Context, q querier, id uuid.UUID) (list []Hint, err error) {
+func readHints(ctx context.Context, q postgres.Querier, id uuid.UUID) (list []Hint, err error) {
 	rows, _ := q.Query(ctx, `SELECT rank, job, secret_headers, source, trust, refuted, created_at
 		FROM herald.hints WHERE delivery_id = $1 ORDER BY rank`, id)
 	var h Hint
@@ -159,7 +160,7 @@ func (s *Store) listHints(ctx context.Context, tx pgx.Tx, h holder,
 // false, and changes nothing, if AddHint rejects the hint.
 func (s *Store) addHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
 	review bool) (added bool, err error) {
-	defer wrapError(&err, "keep another job of %s", a.key)
+	defer postgres.WrapError(&err, "keep another job of %s", a.key)
 	before, stored, err := s.listHints(ctx, tx, h, known)
 	if err != nil {
 		return false, err
@@ -178,14 +179,15 @@ func (s *Store) addHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, bro
 		queueHint(b, h.id, after[0], h.raw, false)
 	}
 	queueHint(b, h.id, after[len(after)-1], a.raw, review)
-	b.Queue(statement("wake"), h.id)
+	b.Queue(statements.Text("wake"), h.id)
 	return true, tx.SendBatch(ctx, b).Close()
 }
 
 // queueHint queues in b the statement that stores the hint h of the delivery with this id. raw is h's job as JSON. If
 // review is true, the statement also schedules a Review.
 func queueHint(b *pgx.Batch, id uuid.UUID, h Hint, raw []byte, review bool) {
-	b.Queue(statement("hint"), namedStatement("hint").args(pgx.NamedArgs{"delivery_id": id, "rank": h.Rank, "job": raw,
+	b.Queue(statements.Text("hint"), statements.Named("hint").Args(pgx.NamedArgs{"delivery_id": id, "rank": h.Rank,
+		"job":            raw,
 		"sealed_headers": h.SealedHeaders, "source": h.Source.Name, "trust": int(h.Source.Trust), "refuted": h.Refuted,
 		"review": review})...)
 }
@@ -208,9 +210,9 @@ type Binding struct {
 // returns ErrFenced if the claim is lost, and ErrNewHint if a hint arrived or the chain follower read the event after
 // the claim.
 func (s *Store) Bind(ctx context.Context, c *Claim, b Binding) (err error) {
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "bind delivery %s to its event", c.ID)
+	defer postgres.WrapError(&err, "bind delivery %s to its event", c.ID)
 	raw, err := encodeJob(b.Job)
 	if err != nil {
 		return err
@@ -218,28 +220,28 @@ func (s *Store) Bind(ctx context.Context, c *Claim, b Binding) (err error) {
 	a := jobAgent(b.Job)
 	locked := c.Agent()
 	batch := &pgx.Batch{}
-	batch.Queue(statement("lock_agent"), locked.ChainID, locked.Registry, locked.ID)
+	batch.Queue(statements.Text("lock_agent"), locked.ChainID, locked.Registry, locked.ID)
 	contract, block := emitterOf(b.Job), b.Job.BlockNumber
 	if b.Job.IsRetraction() { // a reorg removed the block that a retraction names, so bind.sql must not remember it
 		contract, block = "", 0
 	}
 	var mayCall bool
-	batch.Queue(statement("bind"), namedStatement("bind").args(pgx.NamedArgs{"delivery_id": c.ID,
+	batch.Queue(statements.Text("bind"), statements.Named("bind").Args(pgx.NamedArgs{"delivery_id": c.ID,
 		"claim_no": c.No, "hints": c.Hints, "job": raw, "sealed_headers": b.SealedHeaders, "source": b.Source.Name,
 		"trust": int(b.Source.Trust), "corrected": boundNames(b.Corrected), "chain_id": int64(a.ChainID),
 		"registry": a.Registry, "agent_id": a.ID, "order_key": b.Job.OrderKey(),
 		"order_seq": fmt.Sprint(b.Job.OrderSeq()), "contract": contract, "block": int64(block)})...).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&mayCall) })
-	err = s.pool.SendBatch(ctx, batch).Close()
+	err = s.Conns.SendBatch(ctx, batch).Close()
 	if errors.Is(err, pgx.ErrNoRows) {
 		now := c.Agent()
-		err = s.pool.QueryRow(ctx, `SELECT identity_registry, agent_id::text FROM herald.work
+		err = s.Conns.QueryRow(ctx, `SELECT identity_registry, agent_id::text FROM herald.work
 			WHERE id = $1 AND claim_no = $2 AND status = 'running'`, c.ID, c.No).Scan(&now.Registry, &now.ID)
 		if err == nil {
 			c.agent = now // if the chain follower moved the delivery to another agent, Record must lock that one's row
 			return ErrNewHint
 		}
-		return noRows(err, ErrFenced)
+		return postgres.NoRows(err, ErrFenced)
 	}
 	if err == nil {
 		c.Job, c.SealedHeaders, c.Source, c.Bound = b.Job, b.SealedHeaders, b.Source, true

@@ -254,7 +254,7 @@ func TestCalledRowIsBound(t *testing.T) {
 	for name, replaced := range map[string]bool{"another event": true, "no event": false} {
 		t.Run(name, func(t *testing.T) {
 			emptyStore(t, s)
-			s.strict = true
+			s.StrictOrder = true
 			event := inBlock(feedback(42, 1), 900, 'a')
 			c := claim(t, s, acceptOne(t, s, event))
 			heraldtest.Must(t, s.Bind(t.Context(), c, Binding{Job: event}))
@@ -321,41 +321,5 @@ func TestVerifiedIsStored(t *testing.T) {
 	}
 	if err := s.ReportVerified(t.Context(), []uint64{1}); err != nil || verified(3) {
 		t.Errorf("the only worker does not verify the chain: %v", err)
-	}
-}
-
-// TestSealedHints: the headers of hints are listed and reencrypted like those of deliveries, for the agent of their own
-// job.
-func TestSealedHints(t *testing.T) {
-	t.Parallel()
-	s := newVerifiedStore(t)
-	own, second := positioned(1, 1, "a", command), positioned(1, 2, "a", command)
-	own.SealedHeaders, second.SealedHeaders = []byte("own"), []byte("second")
-	second.Job.IdentityRegistry = common.HexToAddress("0xaa")
-	second.Job.Action.ResolveEndpoint, second.Job.Action.Endpoint = false, &job.Endpoint{Transport: "http", URL: "https://b.example/mcp"}
-	accept(t, s, own, second)
-	read := func() (found map[string]Sealed) {
-		t.Helper()
-		page, _, done, err := s.SealedAfter(t.Context(), [16]byte{})
-		if err != nil || !done {
-			t.Fatal(err, done)
-		}
-		found = map[string]Sealed{}
-		for _, p := range page {
-			found[string(p.Ciphertext)] = p
-		}
-		return found
-	}
-	got := read()
-	if p := got["second"]; len(got) != 2 || p.URL != "https://b.example/mcp" || p.Registry != "0x00000000000000000000000000000000000000aa" || p.AgentID != "42" {
-		t.Fatalf("%+v", got)
-	}
-	for _, p := range got {
-		if changed, err := s.Reseal(t.Context(), p, append([]byte("new "), p.Ciphertext...)); !changed || err != nil {
-			t.Error(changed, err)
-		}
-	}
-	if got := read(); len(got) != 2 || got["new second"].URL != "https://b.example/mcp" {
-		t.Errorf("%+v", got)
 	}
 }

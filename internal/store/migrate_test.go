@@ -1,18 +1,13 @@
 package store
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // contract contains the tables and columns, with their types, that other programs may read. The schema may contain
@@ -80,7 +75,7 @@ func TestActionResults(t *testing.T) {
 		t.Fatal(err)
 	}
 	claim(t, s, tasks[3]) // running, so it has no row yet
-	rows, err := s.pool.Query(t.Context(), `SELECT concat_ws('|', (SELECT order_seq FROM herald.deliveries WHERE id::text = job_id), action_type, status,
+	rows, err := s.Conns.Query(t.Context(), `SELECT concat_ws('|', (SELECT order_seq FROM herald.deliveries WHERE id::text = job_id), action_type, status,
 		retry_count, error_message, response_data) FROM herald.action_results ORDER BY executed_at`)
 	heraldtest.Must(t, err)
 	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
@@ -89,64 +84,6 @@ func TestActionResults(t *testing.T) {
 		"3|mcp|failed|0|outcome_unknown: the worker ended before it could record what happened"}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
-}
-
-// TestMigrateAtOnce: four processes migrate an empty database concurrently.
-func TestMigrateAtOnce(t *testing.T) {
-	t.Parallel()
-	url := secret.New(heraldtest.EmptyPostgres(t))
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	applied := 0
-	for range 4 {
-		wg.Go(func() {
-			done, err := Migrate(t.Context(), url)
-			if err != nil {
-				t.Error(err)
-			}
-			mu.Lock()
-			applied += len(done)
-			mu.Unlock()
-		})
-	}
-	wg.Wait()
-	all, err := Migrations(t.Context(), url)
-	if err != nil || len(all) == 0 || applied != len(all) {
-		t.Fatalf("%d applied of %d, %v", applied, len(all), err)
-	}
-	for _, m := range all {
-		if m.AppliedAt.IsZero() || m.Name == "" {
-			t.Errorf("%+v", m)
-		}
-	}
-	if done, err := Migrate(t.Context(), url); err != nil || len(done) != 0 {
-		t.Error(done, err)
-	}
-}
-
-// TestUnreleasedSchema: a schema of a Herald before the first release is refused and stays as it is. A table that such a
-// Herald created later, in a database of this version, changes nothing.
-func TestUnreleasedSchema(t *testing.T) {
-	t.Parallel()
-	s := openStore(t, heraldtest.EmptyPostgres(t))
-	exec(t, s, `CREATE SCHEMA herald`)
-	exec(t, s, `CREATE TABLE herald.goose_db_version (version_id bigint)`)
-	url := s.pool.Config().ConnString()
-	if done, err := Migrate(t.Context(), secret.New(url)); !errors.Is(err, errUnreleased) || len(done) != 0 {
-		t.Error(done, err)
-	}
-	if _, err := Migrations(t.Context(), secret.New(url)); !errors.Is(err, errUnreleased) {
-		t.Error(err)
-	}
-	if n := value[int](t, s, `SELECT count(*)::int FROM pg_class WHERE relnamespace = 'herald'::regnamespace`); n != 1 {
-		t.Errorf("the schema has %d relations, want 1", n)
-	}
-
-	s = newStore(t)
-	exec(t, s, `CREATE TABLE herald.goose_db_version (version_id bigint)`)
-	if done, err := Migrate(t.Context(), secret.New(s.pool.Config().ConnString())); err != nil || len(done) != 0 {
-		t.Error(done, err)
 	}
 }
 
@@ -185,83 +122,5 @@ func TestPartitions(t *testing.T) {
 	indexes := value[int](t, s, `SELECT count(*)::int FROM pg_inherits WHERE inhparent = 'herald.attempts_pkey'::regclass`)
 	if tables := value[int](t, s, `SELECT count(*)::int FROM pg_inherits WHERE inhparent = 'herald.attempts'::regclass`); indexes != tables || tables != 11 {
 		t.Errorf("%d partitions, %d of them with the key", tables, indexes)
-	}
-}
-
-// TestNoPassword: no error contains the password, with any fault of the URL or the network.
-func TestNoPassword(t *testing.T) {
-	t.Parallel()
-	const password = "s3cr3tPassw0rd"
-	address := heraldtest.Address(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	for _, url := range []string{
-		"postgres://me:" + password + "@" + address + "/db",
-		"postgres://me:" + password + "@" + address + "," + address + "/db?sslmode=disable",
-		"host=127.0.0.1 port=1 user=me password=" + password,
-		"postgres://me:" + password + "@/db?host=/nowhere/" + "x",
-		"postgres://me:" + password + "@[bad/db",
-		"postgres://me:" + password + "%zz@host/db",
-		"postgres://me:" + password + "@host:notaport/db",
-		"postgres://me:" + password + "@host/db?sslmode=" + password,
-		"postgres://me:" + password + "@host/db?connect_timeout=" + password,
-		"password='" + password,
-		password,
-	} {
-		look := func(what string, err error) {
-			if err == nil {
-				t.Errorf("%s: no error", what)
-				return
-			}
-			for e := err; e != nil; e = errors.Unwrap(e) {
-				if s := fmt.Sprintf("%v %+v %q", e, e, e); strings.Contains(s, password) {
-					t.Errorf("%s tells the password: %s", what, s)
-				}
-			}
-			if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
-				t.Errorf("%s carries the connection's configuration", what)
-			}
-		}
-		s, err := Open(Config{URL: secret.New(url), ConnectTimeout: time.Second})
-		if err != nil {
-			look("Open", err)
-		} else {
-			look("Ping", s.Ping(ctx))
-			_, err = s.Claim(ctx, task0, 1, lease)
-			look("Claim", err)
-			_, err = s.Record(ctx, &Claim{}, delivered)
-			look("Record", err)
-			_, _, err = s.Accept(ctx, feedbacks(1, 1, 1))
-			look("Accept", err)
-			_, err = s.Lead(ctx, nil)
-			look("Lead", err)
-			_, err = s.Adopt(ctx, &Claim{}, SpooledOutcome{Outcome: delivered})
-			look("Adopt", err)
-			_, _, _, err = s.Replay(ctx, ids1(task0), false)
-			look("Replay", err)
-			_, _, err = s.Clock(ctx)
-			look("Clock", err)
-			_, _, err = s.EnableAgent(ctx, agentNamed("1"), true)
-			look("EnableAgent", err)
-			_, err = s.BeginAudit(ctx, Audit{})
-			look("BeginAudit", err)
-			_, err = s.DropPartitions(ctx, time.Hour)
-			look("DropPartitions", err)
-			s.Close()
-		}
-		_, err = Migrate(ctx, secret.New(url))
-		look("Migrate", err)
-		_, err = Migrations(ctx, secret.New(url))
-		look("Migrations", err)
-	}
-}
-
-func TestOpenRefuses(t *testing.T) {
-	t.Parallel()
-	for _, cfg := range []Config{{}, {URL: secret.New("postgres://h/d"), MaxConns: 1}, {URL: secret.New("postgres://h/d"), MaxConns: -1}} {
-		if s, err := Open(cfg); err == nil {
-			s.Close()
-			t.Errorf("%+v was taken", cfg)
-		}
 	}
 }

@@ -32,44 +32,43 @@ var keyIndexes = []usedIndex{{`work_pkey`, `id = `}, {`work_agent`, `agent_id = 
 var byPlace = usedIndex{`work_agent`, `place = `}
 
 var groupStatements = map[string]groupStatement{
-	"lock_agents":     {sql: statement("lock_agents"), args: agentArguments},
-	"make_agents":     {sql: statement("make_agents"), args: agentArguments},
-	"backlogs":        {sql: statement("dispatch"), args: agentArguments + `, NULL, NULL, 8, 2`},
-	"give_back":       {sql: statement("give_back"), args: deliveryArguments + `, ARRAY[1, 1], ARRAY[true, true]`},
-	"claim":           {sql: statement("claim"), args: groupArguments("claim")},
-	"claim_followers": {sql: statement("claim_followers"), args: groupArguments("claim_followers")},
-	"record":          {sql: statement("record"), args: groupArguments("record")},
-	"complete":        {statement("complete"), groupArguments("complete"), []usedIndex{{`attempts_default_started`, `started_at = `}}},
-	"dispatch":        {sql: statement("dispatch"), args: groupArguments("dispatch")},
-	"accept":          {sql: statement("accept"), args: groupArguments("accept")},
-	"known":           {sql: statement("known") + " WHERE herald.key_hash(h.key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))", args: repeatSQL(`'%d'`)},
-	"known by id":     {sql: statement("known") + " WHERE h.id = $1", args: oneDelivery},
-	"bind":            {sql: statement("bind"), args: groupArguments("bind")},
-	"read_event":      {sql: statement("read_event"), args: groupArguments("read_event")},
-	"reopen":          {sql: statement("reopen"), args: groupArguments("reopen")},
-	"hint":            {sql: statement("hint"), args: groupArguments("hint")},
-	"revive":          {sql: statement("revive_revocations"), args: deliveryArguments},
-	"yield":           {sql: statement("yield"), args: `md5('1')::uuid, 1, '1 s', 8, 2`},
-	"adopt":           {statement("adopt"), `md5('1')::uuid, 1, 1, now()`, []usedIndex{{`attempts_default_started`, `started_at = `}}},
-	"wake":            {sql: statement("wake"), args: oneDelivery},
-	"withdraw":        {sql: statement("withdraw"), args: oneDelivery},
-	"lock_agent":      {sql: statement("lock_agent"), args: oneAgent},
-	"lock_delivery":   {sql: statement("lock_delivery"), args: oneDelivery},
-	"lock_agent_of":   {sql: statement("lock_agent_of"), args: oneDelivery},
-	"blocker":         {sql: statement("blocker"), args: oneDelivery},
-	"redispatch":      {sql: statement("redispatch"), args: `md5('1')::uuid, 1`},
-	"cancel":          {sql: statement("cancel"), args: deliveryArguments + `, true`},
-	"replay":          {sql: statement("replay"), args: deliveryArguments + `, true`},
-	"ignore_order":    {sql: statement("ignore_order"), args: deliveryArguments},
-	"expire_leases":   {sql: statement("expire_leases"), args: deliveryArguments + `, 11`},
-	"release_held":    {sql: statement("release_held"), args: oneAgent + `, 500, ARRAY['auth_required', 'agent_disabled'], -1, md5('1')::uuid, 1`},
-	"due":             {statement("due"), `500`, []usedIndex{{`work_due`, `next_attempt_at <= `}}},
-	"backlog":         {statement("backlog"), `8, 500`, []usedIndex{byPlace}},
-	"lost_leases":     {statement("lost_leases"), `500`, []usedIndex{byPlace}},
-	"lost_before":     {statement("lost_before"), `now(), 500`, []usedIndex{byPlace}},
-	"overdue":         {statement("overdue"), `'15 s', md5('1')::uuid, 500`, []usedIndex{byPlace}},
-	"release":         {statement("release"), `'{1}', true, 500`, []usedIndex{byPlace}},
-	"depth":           {statement("depth"), ``, []usedIndex{byPlace, {`work_due`, ``}}},
+	"lock_agents":     {sql: statements.Text("lock_agents"), args: agentArguments},
+	"make_agents":     {sql: statements.Text("make_agents"), args: agentArguments},
+	"backlogs":        {sql: statements.Text("dispatch"), args: agentArguments + `, NULL, NULL, 8, 2`},
+	"give_back":       {sql: statements.Text("give_back"), args: deliveryArguments + `, ARRAY[1, 1], ARRAY[true, true]`},
+	"claim":           {sql: statements.Text("claim"), args: groupArguments("claim")},
+	"claim_followers": {sql: statements.Text("claim_followers"), args: groupArguments("claim_followers")},
+	"record":          {sql: statements.Text("record"), args: groupArguments("record")},
+	"complete":        {statements.Text("complete"), groupArguments("complete"), []usedIndex{{`attempts_default_started`, `started_at = `}}},
+	"dispatch":        {sql: statements.Text("dispatch"), args: groupArguments("dispatch")},
+	"accept":          {sql: statements.Text("accept"), args: groupArguments("accept")},
+	"known":           {sql: statements.Text("known") + " WHERE herald.key_hash(h.key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))", args: repeatSQL(`'%d'`)},
+	"known by id":     {sql: statements.Text("known") + " WHERE h.id = $1", args: oneDelivery},
+	"bind":            {sql: statements.Text("bind"), args: groupArguments("bind")},
+	"read_event":      {sql: statements.Text("read_event"), args: groupArguments("read_event")},
+	"reopen":          {sql: statements.Text("reopen"), args: groupArguments("reopen")},
+	"hint":            {sql: statements.Text("hint"), args: groupArguments("hint")},
+	"revive":          {sql: statements.Text("revive_revocations"), args: deliveryArguments},
+	"yield":           {sql: statements.Text("yield"), args: `md5('1')::uuid, 1, '1 s', 8, 2`},
+	"adopt":           {statements.Text("adopt"), `md5('1')::uuid, 1, 1, now()`, []usedIndex{{`attempts_default_started`, `started_at = `}}},
+	"wake":            {sql: statements.Text("wake"), args: oneDelivery},
+	"withdraw":        {sql: statements.Text("withdraw"), args: oneDelivery},
+	"lock_agent":      {sql: statements.Text("lock_agent"), args: oneAgent},
+	"lock_delivery":   {sql: statements.Text("lock_delivery"), args: oneDelivery},
+	"lock_agent_of":   {sql: statements.Text("lock_agent_of"), args: oneDelivery},
+	"redispatch":      {sql: statements.Text("redispatch"), args: `md5('1')::uuid, 1`},
+	"cancel":          {sql: statements.Text("cancel"), args: deliveryArguments + `, true`},
+	"replay":          {sql: statements.Text("replay"), args: deliveryArguments + `, true`},
+	"ignore_order":    {sql: statements.Text("ignore_order"), args: deliveryArguments},
+	"expire_leases":   {sql: statements.Text("expire_leases"), args: deliveryArguments + `, 11`},
+	"release_held":    {sql: statements.Text("release_held"), args: oneAgent + `, 500, ARRAY['auth_required', 'agent_disabled'], -1, md5('1')::uuid, 1`},
+	"due":             {statements.Text("due"), `500`, []usedIndex{{`work_due`, `next_attempt_at <= `}}},
+	"backlog":         {statements.Text("backlog"), `8, 500`, []usedIndex{byPlace}},
+	"lost_leases":     {statements.Text("lost_leases"), `500`, []usedIndex{byPlace}},
+	"lost_before":     {statements.Text("lost_before"), `now(), 500`, []usedIndex{byPlace}},
+	"overdue":         {statements.Text("overdue"), `'15 s', md5('1')::uuid, 500`, []usedIndex{byPlace}},
+	"release":         {statements.Text("release"), `'{1}', true, 500`, []usedIndex{byPlace}},
+	"depth":           {statements.Text("depth"), ``, []usedIndex{byPlace, {`work_due`, ``}}},
 }
 
 const oneAgent, oneDelivery = `8453, '0xaa', '1'`, `md5('1')::uuid`
@@ -98,7 +97,7 @@ func groupArguments(statement string) string {
 		delete(single, "sealed_headers")
 	}
 	var args []string
-	for _, name := range namedStatement(statement).names {
+	for _, name := range statements.Named(statement).Names {
 		switch element, ok := elements[name]; {
 		case single[name] != "":
 			args = append(args, single[name])
@@ -186,7 +185,7 @@ func TestGroupPlans(t *testing.T) {
 
 func execScript(t testing.TB, s *Store, sql string) []*pgconn.Result {
 	t.Helper()
-	conn, err := s.pool.Acquire(t.Context())
+	conn, err := s.Conns.Acquire(t.Context())
 	heraldtest.Must(t, err)
 	defer conn.Release()
 	answers, err := conn.Conn().PgConn().Exec(t.Context(), sql).ReadAll()

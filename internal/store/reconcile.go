@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -15,10 +16,10 @@ import (
 // agents' backlogs. ExpireLeases returns the number of all these deliveries (n), and the number of those that became
 // dead.
 func (s *Store) ExpireLeases(ctx context.Context, limit, attempts int) (n, dead int, err error) {
-	defer wrapError(&err, "take back deliveries whose lease ran out")
-	found, err := s.findRows(ctx, statement("lost_leases"), limit)
+	defer postgres.WrapError(&err, "take back deliveries whose lease ran out")
+	found, err := s.findRows(ctx, statements.Text("lost_leases"), limit)
 	if err == nil && len(found.ids) > 0 {
-		_, err = s.moveRows(ctx, found, false, []any{&n, &dead}, statement("expire_leases"), found.ids, attempts)
+		_, err = s.moveRows(ctx, found, false, []any{&n, &dead}, statements.Text("expire_leases"), found.ids, attempts)
 	}
 	return n, dead, err
 }
@@ -27,15 +28,15 @@ func (s *Store) ExpireLeases(ctx context.Context, limit, attempts int) (n, dead 
 // (expired). It returns their number. It skips running deliveries, and those that another transaction has locked or
 // whose agent is locked.
 func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (n int, err error) {
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "end expired deliveries")
-	first, err := s.firstSeqSince(ctx, time.Now().Add(acceptSkew-age))
+	defer postgres.WrapError(&err, "end expired deliveries")
+	first, err := s.FirstSeqSince(ctx, time.Now().Add(AcceptSkew-age))
 	if err != nil {
 		return 0, err
 	}
 	err = s.beginWithLockTimeout(ctx, func(tx pgx.Tx) error {
-		return tx.QueryRow(ctx, statement("expire"), age, limit, first).Scan(&n)
+		return tx.QueryRow(ctx, statements.Text("expire"), age, limit, first).Scan(&n)
 	})
 	return n, err
 }
@@ -44,11 +45,11 @@ func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (n int
 // it dispatches from these backlogs. more reports whether further deliveries may be due. It skips deliveries whose
 // agent another transaction has locked, so that several processes can call Due at the same time.
 func (s *Store) Due(ctx context.Context, limit int) (tasks []Task, more bool, err error) {
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "dispatch waits that are over")
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		rows, _ := tx.Query(ctx, statement("due"), limit)
+	defer postgres.WrapError(&err, "dispatch waits that are over")
+	err = pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, statements.Text("due"), limit)
 		agents, err := pgx.CollectRows(rows, scanAgent)
 		if err != nil {
 			return err
@@ -68,11 +69,11 @@ func (s *Store) Due(ctx context.Context, limit int) (tasks []Task, more bool, er
 // backlogs, and dispatches from these backlogs. Responses (ResponseAppended) are not selected, because they wait for
 // their feedback in any case.
 func (s *Store) IgnoreOrder(ctx context.Context, limit int) (tasks []Task, err error) {
-	defer wrapError(&err, "dispatch deliveries whose order is switched off")
-	found, err := s.findRows(ctx, statement("switched_off"), s.defaultOrder(), limit)
+	defer postgres.WrapError(&err, "dispatch deliveries whose order is switched off")
+	found, err := s.findRows(ctx, statements.Text("switched_off"), s.defaultOrder(), limit)
 	if err == nil && len(found.ids) > 0 {
 		var n int
-		tasks, err = s.moveRows(ctx, found, true, []any{&n}, statement("ignore_order"), found.ids)
+		tasks, err = s.moveRows(ctx, found, true, []any{&n}, statements.Text("ignore_order"), found.ids)
 	}
 	return tasks, err
 }
@@ -86,9 +87,9 @@ type foundRows struct {
 // findRows reads the ids and agents of the deliveries that a statement selects. It locks nothing, so the deliveries may
 // change before moveRows.
 func (s *Store) findRows(ctx context.Context, sql string, args ...any) (f foundRows, err error) {
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	rows, _ := s.pool.Query(ctx, sql, args...)
+	rows, _ := s.Conns.Query(ctx, sql, args...)
 	var id uuid.UUID
 	var a Agent
 	_, err = pgx.ForEachRow(rows, []any{&id, &a.ChainID, &a.Registry, &a.ID}, func() error {
@@ -113,10 +114,10 @@ func (s *Store) moveRows(ctx context.Context, f foundRows, dispatch bool, counts
 // from the agents' backlogs, and changeAgents returns the tasks. After an error, nothing was committed.
 func (s *Store) changeAgents(ctx context.Context, agents []Agent, dispatch bool,
 	change func(context.Context, pgx.Tx) error) (tasks []Task, err error) {
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		if err := s.lockAgents(ctx, tx, agents); err != nil {
+	err = pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
+		if err := s.LockAgents(ctx, tx, agents); err != nil {
 			return err
 		}
 		if err := change(ctx, tx); err != nil || !dispatch {
@@ -134,10 +135,10 @@ func (s *Store) changeAgents(ctx context.Context, agents []Agent, dispatch bool,
 // Backlog dispatches the next deliveries of at most limit agents that have a backlog and fewer than
 // MaxDispatchedPerAgent dispatched deliveries.
 func (s *Store) Backlog(ctx context.Context, limit int) (tasks []Task, err error) {
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "dispatch a backlog")
-	rows, _ := s.pool.Query(ctx, statement("backlog"), MaxDispatchedPerAgent, limit)
+	defer postgres.WrapError(&err, "dispatch a backlog")
+	rows, _ := s.Conns.Query(ctx, statements.Text("backlog"), MaxDispatchedPerAgent, limit)
 	agents, err := pgx.CollectRows(rows, scanAgent)
 	if err != nil || len(agents) == 0 {
 		return nil, err
@@ -149,32 +150,32 @@ func (s *Store) Backlog(ctx context.Context, limit int) (tasks []Task, err error
 // delivery id. The page follows the last delivery id of the previous page (after); zero selects the first page. The
 // caller must ask Redis whether it still has these tasks.
 func (s *Store) Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) (tasks []Task, err error) {
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "find overdue deliveries")
-	rows, _ := s.pool.Query(ctx, statement("overdue"), late, after, limit)
+	defer postgres.WrapError(&err, "find overdue deliveries")
+	rows, _ := s.Conns.Query(ctx, statements.Text("overdue"), late, after, limit)
 	return pgx.CollectRows(rows, scanTask)
 }
 
 // Redispatch gives a delivery a new task in place of the task t, which Redis lost. It returns the new task and true. It
 // returns false, and changes nothing, if t is no longer the delivery's task or the delivery no longer needs one.
 func (s *Store) Redispatch(ctx context.Context, t Task) (again Task, moved bool, err error) {
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "dispatch delivery %s again", t.ID)
-	rows, _ := s.pool.Query(ctx, statement("redispatch"), t.ID, t.N)
+	defer postgres.WrapError(&err, "dispatch delivery %s again", t.ID)
+	rows, _ := s.Conns.Query(ctx, statements.Text("redispatch"), t.ID, t.N)
 	again, err = pgx.CollectExactlyOneRow(rows, scanTask)
-	return again, err == nil, noRows(err, nil)
+	return again, err == nil, postgres.NoRows(err, nil)
 }
 
 // LostBefore gives new tasks to at most limit deliveries whose tasks Redis lost: those that were dispatched before the
 // time of the loss (before). A delivery that waits keeps the end of its wait, in Task.At. Later calls do not select
 // these deliveries again. So the caller repeats the call until it returns fewer than limit.
 func (s *Store) LostBefore(ctx context.Context, before time.Time, limit int) (tasks []Task, err error) {
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "dispatch again what Redis lost")
-	rows, _ := s.pool.Query(ctx, statement("lost_before"), before, limit)
+	defer postgres.WrapError(&err, "dispatch again what Redis lost")
+	rows, _ := s.Conns.Query(ctx, statements.Text("lost_before"), before, limit)
 	tasks, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Task, err error) {
 		var at *time.Time
 		if err = row.Scan(&t.ID, &t.N, &t.Kind, &t.Attempts, &t.Bulk, &at); at != nil {
@@ -188,10 +189,10 @@ func (s *Store) LostBefore(ctx context.Context, before time.Time, limit int) (ta
 
 // Clock returns Postgres' time, and the time when Postgres started.
 func (s *Store) Clock(ctx context.Context) (now, started time.Time, err error) {
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "read the clock of Postgres")
-	err = s.pool.QueryRow(ctx, `SELECT clock_timestamp(), pg_postmaster_start_time()`).Scan(&now, &started)
+	defer postgres.WrapError(&err, "read the clock of Postgres")
+	err = s.Conns.QueryRow(ctx, `SELECT clock_timestamp(), pg_postmaster_start_time()`).Scan(&now, &started)
 	return now, started, err
 }
 
@@ -204,11 +205,11 @@ type Depth struct {
 
 // Depth counts the open deliveries, for the metrics. It reads the open deliveries through an index.
 func (s *Store) Depth(ctx context.Context) (d Depth, err error) {
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "count open deliveries")
+	defer postgres.WrapError(&err, "count open deliveries")
 	d.ByStatus = map[Status]int64{Queued: 0, Running: 0, Waiting: 0, Held: 0}
-	rows, _ := s.pool.Query(ctx, statement("depth"))
+	rows, _ := s.Conns.Query(ctx, statements.Text("depth"))
 	var status Status
 	var n int64
 	var late float64
@@ -227,13 +228,13 @@ func (s *Store) Release(ctx context.Context, chains []uint64, gateway bool, limi
 	if len(chains) == 0 && !gateway {
 		return nil, nil
 	}
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "release deliveries whose chain has an RPC URL, or whose gateway is set, now")
+	defer postgres.WrapError(&err, "release deliveries whose chain has an RPC URL, or whose gateway is set, now")
 	ids := make([]int64, len(chains))
 	for i, c := range chains {
 		ids[i] = int64(c)
 	}
-	rows, _ := s.pool.Query(ctx, statement("release"), ids, gateway, limit)
+	rows, _ := s.Conns.Query(ctx, statements.Text("release"), ids, gateway, limit)
 	return pgx.CollectRows(rows, scanEnded)
 }

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"testing"
 	"time"
 )
@@ -49,23 +48,5 @@ func TestDepth(t *testing.T) {
 	}
 	if d.Overdue < time.Hour || d.Overdue > time.Hour+time.Minute {
 		t.Errorf("overdue %s", d.Overdue)
-	}
-}
-
-// TestLeadership: leadership also ends when the leader's connection dies.
-func TestLeadership(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	for range 2 {
-		led, err := s.Lead(t.Context(), func(ctx context.Context) error {
-			exec(t, s, `SELECT pg_terminate_backend(pid, 5000) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
-			return nil
-		})
-		if !led || err != nil {
-			t.Error(led, err)
-		}
-	}
-	if n := s.PoolStat(); n.Max != 12 {
-		t.Errorf("%+v", n)
 	}
 }

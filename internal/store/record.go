@@ -14,20 +14,14 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
-// Limits of stored values, in bytes; maxNames limits the number of names in a list. maxSideBytes limits each JSON value
-// from outside: the arguments, response and result of an attempt, and the agent's server information and tool list.
-const (
-	maxSideBytes  = 16 << 10
-	maxErrorBytes = 4 << 10
-	maxURLBytes   = 2 << 10
-	maxNameBytes  = 256
-	maxNames      = 16
-)
+// maxNames limits the number of names in a list.
+const maxNames = 16
 
 // Outcome is the result of one attempt: the delivery's next status, and data about the call. The package comment
 // defines the terms. Record makes the strings valid UTF-8 without NUL, and cuts long ones. While Postgres is
@@ -120,7 +114,7 @@ type Gone struct {
 func (o Outcome) MarshalJSON() ([]byte, error) {
 	type plain Outcome
 	for _, side := range []*json.RawMessage{&o.Arguments, &o.Response, &o.Result, &o.ServerInfo, &o.Tools} {
-		*side = storable.JSON(*side, maxSideBytes)
+		*side = storable.JSON(*side, storable.MaxSide)
 	}
 	return json.Marshal(plain(o))
 }
@@ -160,9 +154,9 @@ type Recorded struct {
 //   - If the delivery has ended, Record completes the row of the attempt, stores that the agent was called, and returns
 //     ErrFenced.
 func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (rec Recorded, err error) {
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "record delivery %s", c.ID)
+	defer postgres.WrapError(&err, "record delivery %s", c.ID)
 	if err := o.checkStatus(); err != nil {
 		return Recorded{}, err
 	}
@@ -186,9 +180,9 @@ func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (rec Recorded, 
 func (s *Store) recordAlone(ctx context.Context, q recordRequest) (Recorded, error) {
 	a := q.claim.Agent()
 	b := &pgx.Batch{}
-	b.Queue(statement("lock_agent"), a.ChainID, a.Registry, a.ID)
+	b.Queue(statements.Text("lock_agent"), a.ChainID, a.Registry, a.ID)
 	queueRecord(b, q)
-	res := &onceClosed{BatchResults: s.pool.SendBatch(ctx, b)}
+	res := &onceClosed{BatchResults: s.Conns.SendBatch(ctx, b)}
 	defer res.Close()
 	if _, err := res.Exec(); err != nil {
 		return Recorded{}, fmt.Errorf("lock the agent: %w", err)
@@ -220,9 +214,9 @@ func (r *onceClosed) Close() error {
 // Adopt returns ErrFenced in the same cases as Record. It returns ErrStale, and changes nothing, if the earlier attempt
 // already has an outcome, or if it was deleted because it did not count (Outcome.Free).
 func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Recorded, err error) {
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "adopt what attempt %d of delivery %s led to", p.Attempt, c.ID)
+	defer postgres.WrapError(&err, "adopt what attempt %d of delivery %s led to", p.Attempt, c.ID)
 	if err := p.Outcome.checkStatus(); err != nil {
 		return rec, err
 	}
@@ -230,12 +224,12 @@ func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Reco
 	took := int32(min(max(p.At.Sub(p.StartedAt).Milliseconds(), 0), math.MaxInt32))
 	fenced := false
 	// The statements need several round trips, because the later ones depend on the result of adopt.sql. Adopt is rare.
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, statement("lock_agent"), a.ChainID, a.Registry, a.ID); err != nil {
+	err = pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, statements.Text("lock_agent"), a.ChainID, a.Registry, a.ID); err != nil {
 			return fmt.Errorf("lock the agent: %w", err)
 		}
 		var ours, open bool
-		row := tx.QueryRow(ctx, statement("adopt"), c.ID, c.No, p.Attempt, p.StartedAt)
+		row := tx.QueryRow(ctx, statements.Text("adopt"), c.ID, c.No, p.Attempt, p.StartedAt)
 		if err := row.Scan(&ours, &open); err != nil {
 			return err
 		}
@@ -308,10 +302,10 @@ func (s *Store) recordGroup(ctx context.Context, group []recordRequest) ([]resul
 		rows.appendRequest(group[i])
 	}
 	b := &pgx.Batch{}
-	b.Queue(statement("lock_agents"), rows.chains, rows.registries, rows.agents)
+	b.Queue(statements.Text("lock_agents"), rows.chains, rows.registries, rows.agents)
 	rows.queue(b, false)
 	rows.queueDispatch(b)
-	res := &onceClosed{BatchResults: s.pool.SendBatch(ctx, b)}
+	res := &onceClosed{BatchResults: s.Conns.SendBatch(ctx, b)}
 	defer res.Close()
 	return readRecordedGroup(res, group, members)
 }
@@ -393,13 +387,13 @@ func queueRecord(b *pgx.Batch, q recordRequest) {
 	c, o, a := q.claim, q.outcome, q.claim.Agent()
 	var rows recordColumns
 	rows.appendRequest(q)
-	b.Queue(statement("lock_delivery"), c.ID)
+	b.Queue(statements.Text("lock_delivery"), c.ID)
 	rows.queue(b, true)
 	if o.Status == Delivered {
-		b.Queue(statement("complete"), namedStatement("complete").args(rows.args(true))...)
+		b.Queue(statements.Text("complete"), statements.Named("complete").Args(rows.args(true))...)
 	}
 	if reasons, since := o.mendedReasons(c.Epoch); reasons != nil {
-		b.Queue(statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, since, c.ID, c.No)
+		b.Queue(statements.Text("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, since, c.ID, c.No)
 	}
 	if len(o.Refuted) > 0 {
 		b.Queue(`UPDATE herald.hints SET refuted = true WHERE delivery_id = $1 AND rank = ANY($2)`, c.ID, o.Refuted)
@@ -488,41 +482,41 @@ func (c *recordColumns) appendRequest(q recordRequest) {
 	c.moved = append(c.moved, o.Moved)
 	c.rechecks, c.reroutes = append(c.rechecks, o.needsRecheck()), append(c.reroutes, o.Rerouted || o.NoTurn)
 	c.agentOKs, c.ofJobs = append(c.agentOKs, o.AgentOK), append(c.ofJobs, o.EndpointOfJob)
-	c.stages = append(c.stages, storable.Text(o.Stage, maxNameBytes))
+	c.stages = append(c.stages, storable.Text(o.Stage, storable.MaxName))
 	c.latencies = append(c.latencies, o.latencyPosition())
 
-	c.reasons = append(c.reasons, nameOrNull(string(o.Reason)))
-	c.errors = append(c.errors, nullIfEmpty(storable.Text(o.Error, maxErrorBytes)))
-	c.toolNames = append(c.toolNames, nameOrNull(o.ToolName))
-	c.endpoints = append(c.endpoints, nullIfEmpty(storable.Text(o.Endpoint, maxURLBytes)))
-	c.protocols = append(c.protocols, nameOrNull(o.Protocol))
+	c.reasons = append(c.reasons, storable.Name(string(o.Reason)))
+	c.errors = append(c.errors, storable.OrNull(storable.Text(o.Error, storable.MaxError)))
+	c.toolNames = append(c.toolNames, storable.Name(o.ToolName))
+	c.endpoints = append(c.endpoints, storable.OrNull(storable.Text(o.Endpoint, storable.MaxURL)))
+	c.protocols = append(c.protocols, storable.Name(o.Protocol))
 	c.stepTimes = append(c.stepTimes, formatStepTimes(o.StepMicros))
-	c.verifications = append(c.verifications, nameOrNull(o.FileVerification))
-	c.sources = append(c.sources, nameOrNull(o.FileSource))
-	c.agentErrors = append(c.agentErrors, nullIfEmpty(storable.Text(o.AgentError, maxErrorBytes)))
+	c.verifications = append(c.verifications, storable.Name(o.FileVerification))
+	c.sources = append(c.sources, storable.Name(o.FileSource))
+	c.agentErrors = append(c.agentErrors, storable.OrNull(storable.Text(o.AgentError, storable.MaxError)))
 
 	var disagrees []byte
 	if names := boundNames(o.FileDisagrees); names != nil {
 		disagrees, _ = json.Marshal(names) // strings cannot fail
 	}
 	c.disagrees = append(c.disagrees, disagrees)
-	c.arguments = append(c.arguments, storable.JSON(o.Arguments, maxSideBytes))
-	c.responses = append(c.responses, storable.JSON(o.Response, maxSideBytes))
-	c.results = append(c.results, storable.JSON(o.Result, maxSideBytes))
-	c.serverInfos = append(c.serverInfos, storable.JSON(o.ServerInfo, maxSideBytes))
-	c.tools = append(c.tools, storable.JSON(o.Tools, maxSideBytes))
+	c.arguments = append(c.arguments, storable.JSON(o.Arguments, storable.MaxSide))
+	c.responses = append(c.responses, storable.JSON(o.Response, storable.MaxSide))
+	c.results = append(c.results, storable.JSON(o.Result, storable.MaxSide))
+	c.serverInfos = append(c.serverInfos, storable.JSON(o.ServerInfo, storable.MaxSide))
+	c.tools = append(c.tools, storable.JSON(o.Tools, storable.MaxSide))
 	c.registrations = append(c.registrations, o.Registration.encode())
 }
 
 // queue adds record.sql to the batch b. alone is its argument @alone.
 func (c *recordColumns) queue(b *pgx.Batch, alone bool) {
-	b.Queue(statement("record"), namedStatement("record").args(c.args(alone))...)
+	b.Queue(statements.Text("record"), statements.Named("record").Args(c.args(alone))...)
 }
 
 // queueDispatch queues dispatch.sql for the agents of the recorded claims.
 func (c *recordColumns) queueDispatch(b *pgx.Batch) {
-	b.Queue(statement("dispatch"),
-		namedStatement("dispatch").args(dispatchArgs(c.chains, c.registries, c.agents, c.ids, c.claimNos))...)
+	b.Queue(statements.Text("dispatch"),
+		statements.Named("dispatch").Args(dispatchArgs(c.chains, c.registries, c.agents, c.ids, c.claimNos))...)
 }
 
 func (c *recordColumns) args(alone bool) pgx.NamedArgs {
@@ -558,24 +552,13 @@ func formatStepTimes(micros []int32) *string {
 }
 
 // KeepSide returns the arguments or the response of a call as Record stores them: as storable JSON of at most 16 KiB.
-func KeepSide(raw json.RawMessage) json.RawMessage { return storable.JSON(raw, maxSideBytes) }
+func KeepSide(raw json.RawMessage) json.RawMessage { return storable.JSON(raw, storable.MaxSide) }
 
-// nameOrNull returns s in storable form, cut to maxNameBytes, or nil if s is empty.
-func nameOrNull(s string) *string { return nullIfEmpty(storable.Text(s, maxNameBytes)) }
-
-// boundNames returns the first maxNames of list in storable form, each cut to maxNameBytes.
+// boundNames returns the first maxNames of list in storable form, each cut to storable.MaxName.
 func boundNames(list []string) []string {
 	var out []string
 	for _, s := range list[:min(len(list), maxNames)] {
-		out = append(out, storable.Text(s, maxNameBytes))
+		out = append(out, storable.Text(s, storable.MaxName))
 	}
 	return out
-}
-
-// nullIfEmpty returns a pointer to s, or nil if s is empty.
-func nullIfEmpty(s string) *string {
-	if s == "" {
-		return nil
-	}
-	return &s
 }

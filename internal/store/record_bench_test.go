@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5"
 )
@@ -65,7 +66,7 @@ var benchSide = []byte(`{"deliveryId": "00000000-0000-0000-0000-000000000001", "
 	"note": "some text that is as long as what agents say mostly is"}`)
 
 func openBenchStore(b *testing.B, callers int) *Store {
-	s, err := Open(Config{URL: secret.New(heraldtest.Postgres(b, Migrate)), MaxConns: int32(callers) + 2})
+	s, err := Open(postgres.Config{URL: secret.New(heraldtest.Postgres(b, postgres.Migrate)), MaxConns: int32(callers) + 2})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -85,7 +86,7 @@ func benchTasks(b *testing.B, s *Store, n int) []Task {
 		accept(b, s, in...)
 	}
 	exec(b, s, `UPDATE herald.deliveries SET dispatch = 1, handed_at = now()`)
-	rows, _ := s.pool.Query(b.Context(), `SELECT id, dispatch, kind, attempts, false FROM herald.deliveries ORDER BY seq`)
+	rows, _ := s.Conns.Query(b.Context(), `SELECT id, dispatch, kind, attempts, false FROM herald.deliveries ORDER BY seq`)
 	tasks, err := pgx.CollectRows(rows, scanTask)
 	if err != nil {
 		b.Fatal(err)

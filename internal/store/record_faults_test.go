@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -75,7 +75,7 @@ func claimAll(t *testing.T, s *Store, agents, n int) (requests []recordRequest) 
 // get the same results as alone, and the other callers do not wait for them.
 func TestGroupLeavesTheRest(t *testing.T) {
 	t.Parallel()
-	url := heraldtest.Postgres(t, Migrate)
+	url := heraldtest.Postgres(t, postgres.Migrate)
 	for _, n := range []int{1, 2, 7, 57} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			s := openStore(t, url) // with statistics of its own
@@ -90,7 +90,7 @@ func TestGroupLeavesTheRest(t *testing.T) {
 				t.Fatal(err)
 			}
 			exec(t, s, `DELETE FROM herald.deliveries WHERE id = $1`, gone.claim.ID)
-			tx, err := s.pool.Begin(t.Context())
+			tx, err := s.Conns.Begin(t.Context())
 			if err == nil {
 				_, err = tx.Exec(t.Context(), `SELECT FROM herald.work WHERE id = $1 FOR UPDATE`, locked.claim.ID)
 			}
@@ -266,17 +266,13 @@ func (c *faultyConn) Read(p []byte) (int, error) {
 func openFaulty(t *testing.T, url string) (*Store, *faultyNet) {
 	t.Helper()
 	n := &faultyNet{struck: make(chan struct{})}
-	s, err := openPool(Config{URL: secret.New(url), MaxConns: 12}, func(c *pgxpool.Config) {
+	s := openAdjusted(t, url, 12, func(c *pgxpool.Config) {
 		dial := c.ConnConfig.DialFunc
 		c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := dial(ctx, network, addr)
 			return &faultyConn{Conn: conn, net: n}, err
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
 	return s, n
 }
 
@@ -284,7 +280,7 @@ func openFaulty(t *testing.T, url string) (*Store, *faultyNet) {
 // and nothing is written twice.
 func TestGroupWithUnknownCommit(t *testing.T) {
 	t.Parallel()
-	url := heraldtest.Postgres(t, Migrate)
+	url := heraldtest.Postgres(t, postgres.Migrate)
 	plain := openStore(t, url)
 	s, faulty := openFaulty(t, url)
 	requests := claimAll(t, s, 4, 16)
@@ -324,7 +320,7 @@ func TestGroupWithUnknownCommit(t *testing.T) {
 // TestStalledGroup: a connection without answers delays only its own group, until the group times out.
 func TestStalledGroup(t *testing.T) {
 	t.Parallel()
-	s, faulty := openFaulty(t, heraldtest.Postgres(t, Migrate))
+	s, faulty := openFaulty(t, heraldtest.Postgres(t, postgres.Migrate))
 	s.records.timeout = time.Second
 	requests := claimAll(t, s, 8, 16)
 	id := requests[3].claim.ID
@@ -353,13 +349,13 @@ func TestGivingUpInAGroup(t *testing.T) {
 	s.records.min = 1
 	_, tasks := accept(t, s, feedbacks(1, 1, MaxDispatchedPerAgent+1)...)
 	one, two := claim(t, s, tasks[0]), claim(t, s, tasks[1])
-	tx, err := s.pool.Begin(t.Context())
+	tx, err := s.Conns.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(context.Background())
 	a := agentNamed("1")
-	if _, err := tx.Exec(t.Context(), statement("lock_agent"), a.ChainID, a.Registry, a.ID); err != nil {
+	if _, err := tx.Exec(t.Context(), statements.Text("lock_agent"), a.ChainID, a.Registry, a.ID); err != nil {
 		t.Fatal(err)
 	}
 

@@ -151,7 +151,7 @@ var rowsToCompare = map[string]string{
 
 func dumpRows(t *testing.T, s *Store, sql string) []string {
 	t.Helper()
-	rows, _ := s.pool.Query(t.Context(), sql)
+	rows, _ := s.Conns.Query(t.Context(), sql)
 	out, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		t.Fatal(err)

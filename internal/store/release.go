@@ -2,8 +2,10 @@ package store
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -17,13 +19,13 @@ const anyEpoch = int64(-1)
 // a second call continues.
 func (s *Store) ReleaseHeld(ctx context.Context, a Agent,
 	reasons ...outcome.Reason) (released int, tasks []Task, err error) {
-	defer wrapError(&err, "release held deliveries of agent %s %q", a, reasons)
-	return s.releaseInBatches(ctx, a, reasons, nil)
+	defer postgres.WrapError(&err, "release held deliveries of agent %s %q", a, reasons)
+	return s.ReleaseAfter(ctx, a, reasons, nil)
 }
 
-// releaseInBatches calls change, which may be nil, and then releases held deliveries like ReleaseHeld. change is called
+// ReleaseAfter calls change, which may be nil, and then releases held deliveries like ReleaseHeld. change is called
 // in the transaction of the first batch. If reasons is empty, no delivery is released.
-func (s *Store) releaseInBatches(ctx context.Context, a Agent, reasons []outcome.Reason,
+func (s *Store) ReleaseAfter(ctx context.Context, a Agent, reasons []outcome.Reason,
 	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
 	for {
 		n, more, err := s.releaseBatch(ctx, a, reasons, change)
@@ -38,7 +40,7 @@ func (s *Store) releaseInBatches(ctx context.Context, a Agent, reasons []outcome
 	}
 }
 
-// releaseBatch is one transaction of releaseInBatches. It calls change, which may be nil. Then it releases at most
+// releaseBatch is one transaction of ReleaseAfter. It calls change, which may be nil. Then it releases at most
 // maxMove held deliveries, and dispatches from the agent's backlog. It returns the number of released deliveries and
 // all tasks for the caller.
 func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []outcome.Reason,
@@ -53,7 +55,7 @@ func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []outcome.Rea
 		if len(reasons) == 0 {
 			return nil
 		}
-		rows, _ := tx.Query(ctx, statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons,
+		rows, _ := tx.Query(ctx, statements.Text("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons,
 			anyEpoch, nil, nil)
 		var err error
 		ended, err = pgx.CollectRows(rows, scanEnded)
@@ -82,4 +84,67 @@ func (o Outcome) mendedReasons(claimed int64) (reasons []outcome.Reason, since i
 		return []outcome.Reason{outcome.AuthRequired}, claimed
 	}
 	return nil, 0
+}
+
+// ReleaseEnabled releases deliveries that were held because their agents were disabled: it puts them into the agents'
+// backlogs. It skips agents whose row is not enabled now, and agents for which except returns true. except may be nil.
+// It returns the number of released deliveries, and the tasks that the caller puts into Redis or removes there. After
+// an error, both describe the committed part, and a second call continues.
+func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (released int, tasks []Task, err error) {
+	defer postgres.WrapError(&err, "release held deliveries of enabled agents")
+	seen := map[Agent]bool{}
+	var last heldRow
+	for {
+		page, err := s.listHeldDisabled(ctx, last)
+		if err != nil {
+			return released, tasks, err
+		}
+		for _, row := range page {
+			last = row
+			if seen[row.agent] || !row.enabled || except != nil && except(row.agent) {
+				continue
+			}
+			seen[row.agent] = true
+			n, more, err := s.ReleaseAfter(ctx, row.agent, []outcome.Reason{outcome.AgentDisabled},
+				markNotDisabled(row.agent))
+			released, tasks = released+n, append(tasks, more...)
+			if err != nil {
+				return released, tasks, fmt.Errorf("agent %s: %w", row.agent, err)
+			}
+		}
+		if len(page) < maxMove {
+			return released, tasks, nil
+		}
+	}
+}
+
+// heldRow is a delivery that is held because its agent was disabled (agent_disabled).
+type heldRow struct {
+	agent   Agent
+	seq     int64
+	enabled bool // whether the agent's row is enabled now
+}
+
+// listHeldDisabled lists the next deliveries that are held because their agents were disabled (agent_disabled), at most
+// maxMove, sorted by chain and seq. The page follows the last row of the previous page (after); a zero heldRow selects
+// the first page.
+func (s *Store) listHeldDisabled(ctx context.Context, after heldRow) ([]heldRow, error) {
+	ctx, cancel := s.WithDeadline(ctx)
+	defer cancel()
+	rows, _ := s.Conns.Query(ctx, statements.Text("held_disabled"), int64(after.agent.ChainID), after.seq, maxMove)
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r heldRow, err error) {
+		err = row.Scan(&r.agent.ChainID, &r.seq, &r.agent.Registry, &r.agent.ID, &r.enabled)
+		return r, err
+	})
+}
+
+// markNotDisabled returns a change for ReleaseAfter: if agent a is enabled but its state is StateDisabled, the
+// change sets StatePending and clears failing_since.
+func markNotDisabled(a Agent) func(context.Context, pgx.Tx) error {
+	return func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `UPDATE herald.agents SET state = 'pending', failing_since = NULL, updated_at = now()
+			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND enabled AND state = 'disabled'`,
+			a.ChainID, a.Registry, a.ID)
+		return err
+	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -44,7 +45,7 @@ func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, g cursorGroup, rows [
 		}
 		agents = distinctAgents(append(agents, orphanAgents...))
 	}
-	if err := s.lockAgents(ctx, tx, agents); err != nil {
+	if err := s.LockAgents(ctx, tx, agents); err != nil {
 		return done, err
 	}
 	if done.Answers, done.Tasks, err = s.acceptLocked(ctx, tx, rows); err != nil {
@@ -70,7 +71,7 @@ func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, g cursorGroup, rows [
 func (s *Store) listOrphans(ctx context.Context, tx pgx.Tx, g cursorGroup) (ids []uuid.UUID, agents []Agent, _ error) {
 	var id uuid.UUID
 	var a Agent
-	rows, _ := tx.Query(ctx, statement("list_orphans"), g.chainID, g.names, g.backfill)
+	rows, _ := tx.Query(ctx, statements.Text("list_orphans"), g.chainID, g.names, g.backfill)
 	_, err := pgx.ForEachRow(rows, []any{&id, &a.ChainID, &a.Registry, &a.ID}, func() error {
 		ids, agents = append(ids, id), append(agents, a)
 		return nil
@@ -102,7 +103,7 @@ func (s *Store) rememberEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in
 	for i, id := range ids {
 		contracts[i], blocks[i] = events[id].readBy.Contracts, events[id].Job.BlockNumber
 	}
-	_, err := tx.Exec(ctx, statement("remember_events"), g.chainID, g.backfill, ids, contracts, blocks)
+	_, err := tx.Exec(ctx, statements.Text("remember_events"), g.chainID, g.backfill, ids, contracts, blocks)
 	if err != nil {
 		return fmt.Errorf("note the blocks of %d events: %w", len(ids), err)
 	}
@@ -117,11 +118,11 @@ func (s *Store) rememberEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in
 //   - It dispatches from the backlogs of agents, which tx has locked. It returns all new tasks.
 func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, agents []Agent,
 	done *Advanced) (tasks []Task, err error) {
-	defer wrapError(&err, "end deliveries whose event a reorg removed")
+	defer postgres.WrapError(&err, "end deliveries whose event a reorg removed")
 	var called []job.Job // the job of each element added to done.Vanished; zero: the element is not retracted
 	var v Vanished
 	var raw []byte
-	rows, _ := tx.Query(ctx, statement("orphans"), ids)
+	rows, _ := tx.Query(ctx, statements.Text("orphans"), ids)
 	_, err = pgx.ForEachRow(rows, []any{&v.ID, &v.Key, &v.Cancelled, &v.Called, &raw}, func() error {
 		var known job.Job
 		// A job that retention deleted, or that only a newer version can parse, cannot be retracted.
@@ -254,7 +255,7 @@ func (s *Store) markGone(ctx context.Context, tx pgx.Tx, in []arrival, holders m
 		keys[h.id] = key
 	}
 	var id uuid.UUID
-	rows, _ := tx.Query(ctx, statement("vanished"), slices.Collect(maps.Keys(keys)))
+	rows, _ := tx.Query(ctx, statements.Text("vanished"), slices.Collect(maps.Keys(keys)))
 	_, err := pgx.ForEachRow(rows, []any{&id}, func() error {
 		h := holders[keys[id]]
 		h.gone = true
@@ -329,8 +330,8 @@ func (s *Store) keepFirstHint(ctx context.Context, tx pgx.Tx, h holder, known jo
 // chain (not_confirmed, chain_unavailable), readEvent queues h again at once.
 func (s *Store) readEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder) error {
 	b := &pgx.Batch{}
-	b.Queue(statement("read_event"), namedStatement("read_event").args(a.eventArgs(h.id))...)
-	b.Queue(statement("wake"), h.id)
+	b.Queue(statements.Text("read_event"), statements.Named("read_event").Args(a.eventArgs(h.id))...)
+	b.Queue(statements.Text("wake"), h.id)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("give %s the event of block %d: %w", a.key, a.Job.BlockNumber, err)
 	}
@@ -375,7 +376,7 @@ func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h hold
 			continue
 		}
 		var called bool
-		if err := tx.QueryRow(ctx, statement("withdraw"), r.id).Scan(&called); err != nil {
+		if err := tx.QueryRow(ctx, statements.Text("withdraw"), r.id).Scan(&called); err != nil {
 			return Acceptance{}, fmt.Errorf("withdraw the retraction of %s: %w", a.key, err)
 		}
 		wasInformed = wasInformed || called
@@ -394,8 +395,8 @@ func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h hold
 // chain, although its agent was or may have been called with it (Outcome.Gone).
 func (s *Store) recordGone(ctx context.Context, q recordRequest) (rec Recorded, err error) {
 	a := q.claim.Agent()
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, statement("lock_agent"), a.ChainID, a.Registry, a.ID); err != nil {
+	err = pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, statements.Text("lock_agent"), a.ChainID, a.Registry, a.ID); err != nil {
 			return fmt.Errorf("lock the agent: %w", err)
 		}
 		b := &pgx.Batch{}
@@ -446,7 +447,7 @@ func (s *Store) replaceEvent(ctx context.Context, tx pgx.Tx, id uuid.UUID, old j
 			return err
 		}
 		a.read = true
-		if err := s.lockAgents(ctx, tx, []Agent{a.agent}); err != nil {
+		if err := s.LockAgents(ctx, tx, []Agent{a.agent}); err != nil {
 			return err
 		}
 		_, err = s.displaceHolder(ctx, tx, a, h, byAgent)

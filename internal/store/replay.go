@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -19,8 +20,8 @@ const maxMove = 500
 // the others as a sentence (left), and the tasks that the caller puts into Redis or removes there.
 func (s *Store) Replay(ctx context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
-	defer wrapError(&err, "replay %d deliveries", len(ids))
-	return s.moveByOperator(ctx, ids, force, statement("replay"), true, whyNotReplayed)
+	defer postgres.WrapError(&err, "replay %d deliveries", len(ids))
+	return s.moveByOperator(ctx, ids, force, statements.Text("replay"), true, whyNotReplayed)
 }
 
 // Cancel ends at most maxMove (500) open deliveries as cancelled (operator). It cancels running ones only with force:
@@ -29,8 +30,8 @@ func (s *Store) Replay(ctx context.Context, ids []uuid.UUID,
 // removes from Redis.
 func (s *Store) Cancel(ctx context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, ended []Task, err error) {
-	defer wrapError(&err, "cancel %d deliveries", len(ids))
-	return s.moveByOperator(ctx, ids, force, statement("cancel"), false, whyNotCancelled)
+	defer postgres.WrapError(&err, "cancel %d deliveries", len(ids))
+	return s.moveByOperator(ctx, ids, force, statements.Text("cancel"), false, whyNotCancelled)
 }
 
 // NoSuchDelivery is the reason that Replay and Cancel return for an id that no delivery has.
@@ -55,7 +56,7 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool,
 	if len(ids) == 0 {
 		return 0, nil, nil, nil
 	}
-	found, err := s.findRows(ctx, statement("agents_of"), ids)
+	found, err := s.findRows(ctx, statements.Text("agents_of"), ids)
 	if err != nil {
 		return 0, nil, nil, err
 	}
@@ -82,7 +83,7 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool,
 			return nil
 		})
 		if err == nil && dispatch {
-			_, err = tx.Exec(ctx, statement("revive_revocations"), found.ids)
+			_, err = tx.Exec(ctx, statements.Text("revive_revocations"), found.ids)
 		}
 		return err
 	})

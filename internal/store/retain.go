@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -15,17 +16,17 @@ import (
 // limit deliveries and deletes at most limit attempts, and returns the sum of both. The caller repeats the call while
 // it returns more than 0.
 func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows int, err error) {
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "drop what old deliveries carried")
-	first, err := s.firstSeqSince(ctx, time.Now().Add(acceptSkew-age))
+	defer postgres.WrapError(&err, "drop what old deliveries carried")
+	first, err := s.FirstSeqSince(ctx, time.Now().Add(AcceptSkew-age))
 	if err != nil {
 		return 0, err
 	}
 	for _, st := range []struct {
 		sql  string
 		args []any
-	}{{statement("retain"), []any{age, limit, first}}, {statement("retain_attempts"), []any{age, limit}}} {
+	}{{statements.Text("retain"), []any{age, limit, first}}, {statements.Text("retain_attempts"), []any{age, limit}}} {
 		err := s.beginWithLockTimeout(ctx, func(tx pgx.Tx) error {
 			tag, err := tx.Exec(ctx, st.sql, st.args...)
 			rows += int(tag.RowsAffected())
@@ -45,7 +46,7 @@ const retentionLockTimeout = 100 * time.Millisecond
 // beginWithLockTimeout calls do in a transaction and commits it. A statement of this transaction fails if it waits for
 // a lock longer than retentionLockTimeout.
 func (s *Store) beginWithLockTimeout(ctx context.Context, do func(pgx.Tx) error) error {
-	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", retentionLockTimeout.Milliseconds()))
 		if err != nil {
 			return err
@@ -62,10 +63,10 @@ func (s *Store) DropPartitions(ctx context.Context, age time.Duration) (dropped 
 	if age <= 0 {
 		return 0, errors.New("drop weeks of attempts: an age is needed")
 	}
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "drop weeks of attempts")
-	rows, _ := s.pool.Query(ctx, statement("old_weeks"), age)
+	defer postgres.WrapError(&err, "drop weeks of attempts")
+	rows, _ := s.Conns.Query(ctx, statements.Text("old_weeks"), age)
 	weeks, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return 0, err
@@ -88,7 +89,7 @@ func (s *Store) dropWeek(ctx context.Context, week string) (dropped bool, err er
 	table := pgx.Identifier{"herald", week}.Sanitize()
 	var open bool
 	// Look up attempts by the ids of open deliveries, of which there are fewer than attempts in a week.
-	err = s.pool.QueryRow(ctx, `WITH open AS MATERIALIZED (SELECT id FROM herald.work WHERE attempts > 0)
+	err = s.Conns.QueryRow(ctx, `WITH open AS MATERIALIZED (SELECT id FROM herald.work WHERE attempts > 0)
 		SELECT EXISTS (SELECT FROM open CROSS JOIN LATERAL (
 			SELECT FROM `+table+` WHERE delivery_id = open.id LIMIT 1) a)`).Scan(&open)
 	if err != nil || open {
@@ -99,4 +100,71 @@ func (s *Store) dropWeek(ctx context.Context, week string) (dropped bool, err er
 		return err
 	})
 	return err == nil, err
+}
+
+// EnsurePartitions creates the missing weekly partitions of herald.attempts, for this week and a number of weeks after
+// it (ahead). It returns how many it created.
+func (s *Store) EnsurePartitions(ctx context.Context, ahead int) (made int, err error) {
+	ctx, cancel := s.WithDeadline(ctx)
+	defer cancel()
+	defer postgres.WrapError(&err, "make partitions of herald.attempts")
+	err = s.Conns.QueryRow(ctx, `SELECT herald.ensure_attempt_partitions(now(), $1)`, ahead).Scan(&made)
+	return made, err
+}
+
+// EventRetention is how long changes of status are kept for EventsAfter. DropEvents deletes older ones.
+const EventRetention = 72 * time.Hour
+
+// DropEvents deletes at most limit DeliveryEvents that are older than EventRetention, and returns how many it deleted.
+func (s *Store) DropEvents(ctx context.Context, limit int) (dropped int, err error) {
+	ctx, cancel := s.WithDeadline(ctx)
+	defer cancel()
+	defer postgres.WrapError(&err, "drop old events")
+	tag, err := s.Conns.Exec(ctx, `DELETE FROM herald.delivery_events WHERE at < now() - $1::interval AND (xid, id) IN (
+		SELECT xid, id FROM herald.delivery_events ORDER BY xid, id LIMIT $2)`, EventRetention, limit)
+	return int(tag.RowsAffected()), err
+}
+
+// AgentHoursKept is how long the hourly counts of an agent's calls are kept.
+const AgentHoursKept = 90 * 24 * time.Hour
+
+// DropAgentHours deletes the counts of hours that began more than age ago, oldest first, at most limit rows. It returns
+// how many rows it deleted; the caller repeats the call while that equals limit.
+func (s *Store) DropAgentHours(ctx context.Context, age time.Duration, limit int) (rows int, err error) {
+	ctx, cancel := s.WithDeadline(ctx)
+	defer cancel()
+	defer postgres.WrapError(&err, "drop old counts of agents' calls")
+	tag, err := s.Conns.Exec(ctx, statements.Text("drop_agent_hours"), age, limit)
+	return int(tag.RowsAffected()), err
+}
+
+// AcceptSkew is how much later a row may be created than a row with a higher seq. For two concurrent transactions, that
+// is at most their duration. If Postgres' clock is wrong, for example after a failover, the error of the clock is
+// added. It is assumed to be one hour at most.
+const AcceptSkew = time.Hour + 5*time.Minute
+
+// FirstSeqSince returns a seq such that rows with a lower seq were created before t. It uses a binary search, which
+// assumes that created_at grows with seq (but see AcceptSkew). If all rows are older than t, it returns a value above
+// every seq.
+func (s *Store) FirstSeqSince(ctx context.Context, t time.Time) (int64, error) {
+	var low, high int64
+	err := s.Conns.QueryRow(ctx, `SELECT coalesce((SELECT seq FROM herald.history ORDER BY seq LIMIT 1), 0),
+		coalesce((SELECT seq FROM herald.history ORDER BY seq DESC LIMIT 1), 0) + 1`).Scan(&low, &high)
+	for err == nil && low < high {
+		middle := low + (high-low)/2
+		var seq int64
+		var created time.Time
+		err = s.Conns.QueryRow(ctx, `SELECT seq, created_at FROM herald.history WHERE seq >= $1 ORDER BY seq LIMIT 1`,
+			middle).Scan(&seq, &created)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+			high, err = middle, nil
+		case err != nil:
+		case created.Before(t):
+			low = seq + 1
+		default:
+			high = middle
+		}
+	}
+	return low, err
 }

@@ -84,7 +84,7 @@ func TestPriceList(t *testing.T) {
 	const n = 2_000
 	price := func(state string, most int, tables string) {
 		t.Helper()
-		rows, _ := s.pool.Query(t.Context(), `SELECT c.relname, pg_total_relation_size(c.oid)::int / $1, pg_relation_size(c.oid)::int / $1
+		rows, _ := s.Conns.Query(t.Context(), `SELECT c.relname, pg_total_relation_size(c.oid)::int / $1, pg_relation_size(c.oid)::int / $1
 			FROM pg_class c WHERE relnamespace = 'herald'::regnamespace AND relkind = 'r' AND relname ~ $2 AND pg_relation_size(c.oid) > 0 ORDER BY 1`, n, tables)
 		var table string
 		var bytes, heap, sum int
@@ -198,7 +198,7 @@ func TestDropPartitionsGivesUp(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	exec(t, s, `SELECT herald.ensure_attempt_partitions(now() - interval '10 weeks', 0)`)
-	tx, err := s.pool.Begin(t.Context())
+	tx, err := s.Conns.Begin(t.Context())
 	heraldtest.Must(t, err)
 	if _, err := tx.Exec(t.Context(), `LOCK TABLE herald.attempts IN ROW EXCLUSIVE MODE`); err != nil {
 		t.Fatal(err)
@@ -220,7 +220,7 @@ func TestLostLeasesSkipsLockedRows(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	_, tasks := accept(t, s, feedbacks(1, 1, 2)...)
-	tx, err := s.pool.Begin(t.Context())
+	tx, err := s.Conns.Begin(t.Context())
 	heraldtest.Must(t, err)
 	if _, err := tx.Exec(t.Context(), `SELECT FROM herald.work WHERE id = $1 FOR UPDATE`, tasks[0].ID); err != nil {
 		t.Fatal(err)
@@ -255,86 +255,5 @@ func TestOverdueOfEach(t *testing.T) {
 				t.Errorf("overdue %s", d.Overdue)
 			}
 		})
-	}
-}
-
-// TestFilterWhileTheClockIsBehind: since and until find rows by their created_at, although Postgres' clock was up to an
-// hour behind when some of them were written.
-func TestFilterWhileTheClockIsBehind(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	accept(t, s, feedbacks(1, 1, 120)...)
-	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-	exec(t, s, `UPDATE herald.deliveries SET created_at = $1::timestamptz + (order_seq::int - CASE WHEN order_seq BETWEEN 41 AND 80 THEN 60 ELSE 0 END)
-		* interval '1 minute'`, noon)
-	for minute := -30; minute <= 130; minute += 4 {
-		at := noon.Add(time.Duration(minute) * time.Minute)
-		since, until := 0, 0
-		for i := 1; i <= 120; i++ {
-			created := i
-			if i > 40 && i <= 80 {
-				created -= 60
-			}
-			if created >= minute {
-				since++
-			} else {
-				until++
-			}
-		}
-		for name, tt := range map[string]struct {
-			f    Filter
-			want int
-		}{"since": {Filter{Since: at, Limit: 200}, since}, "until": {Filter{Until: at, Limit: 200}, until}} {
-			counts, err := s.Count(t.Context(), tt.f)
-			heraldtest.Must(t, err)
-			list, err := s.Deliveries(t.Context(), tt.f)
-			if n := int(counts[Queued]); err != nil || n != tt.want || len(list) != tt.want {
-				t.Errorf("%s minute %d: %d counted, %d listed, want %d (%v)", name, minute, n, len(list), tt.want, err)
-			}
-		}
-	}
-}
-
-func TestFilter(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	_, tasks := accept(t, s, slices.Concat(feedbacks(1, 1, 1), feedbacks(2, 1, 1), feedbacks(1, 2, 1), feedbacks(2, 2, 1),
-		feedbacks(1, 3, 1), feedbacks(2, 3, 1), feedbacks(1, 4, 1))...) // the order of seq is the order of time
-	exec(t, s, `UPDATE herald.deliveries SET created_at = '2026-01-01T00:00:00Z'::timestamptz + order_seq * interval '1 day'`)
-	exec(t, s, `UPDATE herald.deliveries SET kind = 'FeedbackRevoked' WHERE agent_id = 2 AND order_seq = 3`)
-	record(t, s, claim(t, s, tasks[0]), ending(Dead, "timeout"))
-	chain := uint64(8453)
-	day := func(n int) time.Time { return time.Date(2026, 1, 1+n, 0, 0, 0, 0, time.UTC) }
-	for _, tt := range []struct {
-		f    Filter
-		want string
-	}{
-		{Filter{}, "dead 1 queued 6"},
-		{Filter{ChainID: &chain, AgentID: "1", Limit: 1, Before: 1}, "dead 1 queued 3"}, // the page is ignored
-		{Filter{Statuses: []Status{Dead}}, "dead 1"},
-		{Filter{Statuses: []Status{Dead}, Reason: "expired"}, ""},
-		{Filter{Kind: "FeedbackRevoked"}, "queued 1"},
-		{Filter{Since: day(2), Until: day(4)}, "queued 4"},
-		{Filter{AgentID: "1", Since: day(3)}, "queued 2"},
-		{Filter{Until: day(2), Statuses: []Status{Queued}}, "queued 1"},
-	} {
-		counts, err := s.Count(t.Context(), tt.f)
-		heraldtest.Must(t, err)
-		var got []string
-		total := int64(0)
-		for _, status := range []Status{Dead, Queued} {
-			if counts[status] > 0 {
-				got = append(got, fmt.Sprint(status, " ", counts[status]))
-				total += counts[status]
-			}
-		}
-		if strings.Join(got, " ") != tt.want {
-			t.Errorf("%+v: %v, want %s", tt.f, counts, tt.want)
-		}
-		tt.f.Limit, tt.f.Before = 0, 0
-		list, err := s.Deliveries(t.Context(), tt.f)
-		if err != nil || int64(len(list)) != total {
-			t.Errorf("%+v: %d listed, %d counted, %v", tt.f, len(list), total, err)
-		}
 	}
 }

@@ -20,7 +20,7 @@ func TestRetractionPrecedesSuccessor(t *testing.T) {
 			for _, tag := range []string{"other", ""} {
 				t.Run(state+map[bool]string{true: ", later"}[later]+" "+tag, func(t *testing.T) {
 					emptyStore(t, s)
-					s.strict = true
+					s.StrictOrder = true
 					r := newChainReader(t, s)
 					first := inBlock(feedback(1, 1), 101, 'a')
 					first.Tag1 = ""

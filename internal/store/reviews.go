@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -28,10 +29,10 @@ const reviewAgain = time.Minute
 // worker gets it if this one does not call EndReview. TakeReviews omits deliveries whose job was deleted or cannot be
 // parsed.
 func (s *Store) TakeReviews(ctx context.Context, limit int) (list []Review, err error) {
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "take the deliveries whose event is read again")
-	rows, _ := s.pool.Query(ctx, `WITH due AS MATERIALIZED (
+	defer postgres.WrapError(&err, "take the deliveries whose event is read again")
+	rows, _ := s.Conns.Query(ctx, `WITH due AS MATERIALIZED (
 			SELECT delivery_id, rank FROM herald.hints WHERE review_at <= now() ORDER BY review_at LIMIT $1
 			   FOR UPDATE SKIP LOCKED
 		), taken AS (
@@ -52,7 +53,7 @@ func (s *Store) TakeReviews(ctx context.Context, limit int) (list []Review, err 
 	})
 	for i := range list {
 		if err == nil {
-			list[i].Hints, err = readHints(ctx, s.pool, list[i].ID)
+			list[i].Hints, err = readHints(ctx, s.Conns, list[i].ID)
 		}
 	}
 	return list, err
@@ -63,15 +64,15 @@ func (s *Store) TakeReviews(ctx context.Context, limit int) (list []Review, err 
 // delivery of its own. The reviewed delivery is then retracted, if its agent was or may have been called. The caller
 // puts the returned tasks into Redis.
 func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks []Task, err error) {
-	ctx, cancel := s.withDeadline(ctx)
+	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "end the review of delivery %s", l.ID)
+	defer postgres.WrapError(&err, "end the review of delivery %s", l.ID)
 	byAgent := make(map[Agent][]Task)
 	err = s.retryAccept(ctx, func() error {
 		clear(byAgent)
-		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		return pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
 			if next != nil {
-				if err := s.lockAgents(ctx, tx, distinctAgents([]Agent{jobAgent(l.Job), jobAgent(*next)})); err != nil {
+				if err := s.LockAgents(ctx, tx, distinctAgents([]Agent{jobAgent(l.Job), jobAgent(*next)})); err != nil {
 					return err
 				}
 				if err := s.replaceEvent(ctx, tx, l.ID, l.Job, Gone{Next: next}, byAgent); err != nil {

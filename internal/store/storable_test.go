@@ -71,13 +71,12 @@ func TestPoison(t *testing.T) {
 				t.Errorf("%d attempts, %s", len(d.History), d.Status)
 			}
 			for _, a := range d.History[:5] {
-				if !json.Valid(a.Arguments) || len(a.Arguments) > maxSideBytes+64 || len(a.Error) > maxErrorBytes || len(a.Protocol) > maxNameBytes {
+				if !json.Valid(a.Arguments) || len(a.Arguments) > storable.MaxSide+64 || len(a.Error) > storable.MaxError || len(a.Protocol) > storable.MaxName {
 					t.Errorf("attempt %d: %d bytes of arguments", a.Number, len(a.Arguments))
 				}
 			}
-			list, err := s.Deliveries(t.Context(), Filter{AgentID: j.AgentID.String()})
-			if err != nil || len(list) != 1 || list[0].ID != task.ID {
-				t.Error(list, err)
+			if found, err := s.DeliveryByKey(t.Context(), d.Key); err != nil || found.ID != task.ID {
+				t.Error(found, err)
 			}
 			rows := value[int](t, s, `SELECT count(concat(job_id, trigger_id, event_id, error_message, response_data::text))::int
 				FROM herald.action_results WHERE id LIKE $1 || '%'`, task.ID.String())
@@ -125,7 +124,7 @@ func FuzzStorable(f *testing.F) {
 		f.Cleanup(func() { _ = conn.Close(context.Background()) })
 	}
 	f.Fuzz(func(t *testing.T, raw []byte, limit int) {
-		limit = 64 + (limit&0x7fffffff)%maxSideBytes
+		limit = 64 + (limit&0x7fffffff)%storable.MaxSide
 		got := storable.JSON(raw, limit)
 		if len(raw) == 0 {
 			return

@@ -11,10 +11,12 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }
@@ -22,13 +24,20 @@ func TestMain(m *testing.M) { heraldtest.Main(m) }
 // newStore returns a store on a migrated database of the test's own.
 func newStore(t testing.TB) *Store {
 	t.Helper()
-	return openStore(t, heraldtest.Postgres(t, Migrate))
+	return openStore(t, heraldtest.Postgres(t, postgres.Migrate))
 }
 
 func openStore(t testing.TB, url string) *Store {
 	t.Helper()
-	s, err := Open(Config{URL: secret.New(url), MaxConns: 12})
+	return openAdjusted(t, url, 12, func(*pgxpool.Config) {})
+}
+
+// openAdjusted opens a store. adjust may change the configuration of its pool.
+func openAdjusted(t testing.TB, url string, conns int32, adjust func(*pgxpool.Config)) *Store {
+	t.Helper()
+	pool, err := postgres.OpenAdjusted(postgres.Config{URL: secret.New(url), MaxConns: conns}, adjust)
 	heraldtest.Must(t, err)
+	s := New(pool)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -125,7 +134,7 @@ func read(t testing.TB, s *Store, id uuid.UUID) Delivery {
 
 func exec(t testing.TB, s *Store, sql string, args ...any) {
 	t.Helper()
-	if _, err := s.pool.Exec(t.Context(), sql, args...); err != nil {
+	if _, err := s.Conns.Exec(t.Context(), sql, args...); err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
 }
@@ -133,7 +142,7 @@ func exec(t testing.TB, s *Store, sql string, args ...any) {
 // value queries one value.
 func value[T any](t testing.TB, s *Store, sql string, args ...any) T {
 	t.Helper()
-	rows, err := s.pool.Query(t.Context(), sql, args...)
+	rows, err := s.Conns.Query(t.Context(), sql, args...)
 	heraldtest.Must(t, err)
 	v, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[T])
 	if err != nil {

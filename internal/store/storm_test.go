@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 )
 
 const (
@@ -190,7 +191,7 @@ func stormOutcome(random *rand.Rand) Outcome {
 
 // some returns the ids of a few deliveries in any state.
 func (m *storm) some(random *rand.Rand) (ids []uuid.UUID) {
-	rows, _ := m.s.pool.Query(m.Context(), `SELECT id FROM herald.deliveries WHERE seq > $1 ORDER BY seq LIMIT $2`,
+	rows, _ := m.s.Conns.Query(m.Context(), `SELECT id FROM herald.deliveries WHERE seq > $1 ORDER BY seq LIMIT $2`,
 		random.Int64N(max(m.accepted.Load(), 1)), 1+random.IntN(5))
 	for rows.Next() {
 		var id uuid.UUID
@@ -217,24 +218,38 @@ func (m *storm) replay(random *rand.Rand) {
 
 func (m *storm) changeAgent(random *rand.Rand) {
 	a := agentNamed(fmt.Sprint(1 + random.IntN(stormAgents)))
-	_, tasks, err := m.s.EnableAgent(m.Context(), a, random.IntN(3) > 0)
-	m.must("enable", err)
-	m.give(tasks...)
-	_, tasks, err = m.s.ReleaseHeld(m.Context(), a, outcome.AuthRequired)
+	m.enable(a, random.IntN(3) > 0)
+	_, tasks, err := m.s.ReleaseHeld(m.Context(), a, outcome.AuthRequired)
 	m.must("release", err)
 	m.give(tasks...)
 }
 
+// enable enables or disables an agent, as records.Store.EnableAgent does.
+func (m *storm) enable(a Agent, enabled bool) {
+	reasons := []outcome.Reason{outcome.AgentDisabled}
+	if !enabled {
+		reasons = nil
+	}
+	_, tasks, err := m.s.ReleaseAfter(m.Context(), a, reasons, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `UPDATE herald.agents SET enabled = $2, updated_at = now(),
+			state = CASE WHEN NOT $2 THEN 'disabled' WHEN state = 'disabled' THEN 'pending' ELSE state END WHERE agent_id = $1`, a.ID, enabled)
+		return err
+	})
+	m.must("enable", err)
+	m.give(tasks...)
+}
+
+// observe changes an agent's row without a lock of the ledger, as an operator's commands do.
 func (m *storm) observe(random *rand.Rand) {
-	a := agentNamed(fmt.Sprint(1 + random.IntN(stormAgents)))
-	m.must("observe", m.s.ObserveAgent(m.Context(), a, AgentObservation{Endpoint: "https://a.example", Protocol: "2025-06-18"}))
-	m.must("policy", m.s.SetPolicy(m.Context(), a, Policy{OnUnknown: OnUnknownResend}))
+	_, err := m.s.Conns.Exec(m.Context(), `UPDATE herald.agents SET endpoint = 'https://a.example', protocol = '2025-06-18',
+		policy = '{"onUnknown": "resend"}', updated_at = now() WHERE agent_id = $1`, 1+random.IntN(stormAgents))
+	m.must("observe", err)
 }
 
 // reconcile does the leader's work, and lets a few leases expire.
 func (m *storm) reconcile(random *rand.Rand) {
 	ctx := m.Context()
-	_, err := m.s.pool.Exec(ctx, `UPDATE herald.work SET lease_until = now() - interval '1 s'
+	_, err := m.s.Conns.Exec(ctx, `UPDATE herald.work SET lease_until = now() - interval '1 s'
 		WHERE id = (SELECT id FROM herald.work WHERE place = 'out' AND status = 'running' AND seq % 7 = $1 LIMIT 1 FOR UPDATE SKIP LOCKED)`,
 		random.IntN(7))
 	m.must("let a lease run out", err)
@@ -274,10 +289,8 @@ func (m *storm) reconcileOnce(late time.Duration) {
 // reconcileRest continues with the deliveries that have not ended, and returns their number.
 func (m *storm) reconcileRest() (left int) {
 	for agent := range stormAgents {
-		_, tasks, err := m.s.EnableAgent(m.Context(), agentNamed(fmt.Sprint(agent+1)), true)
-		m.must("enable", err)
-		m.give(tasks...)
-		_, tasks, err = m.s.ReleaseHeld(m.Context(), agentNamed(fmt.Sprint(agent+1)), outcome.AuthRequired)
+		m.enable(agentNamed(fmt.Sprint(agent+1)), true)
+		_, tasks, err := m.s.ReleaseHeld(m.Context(), agentNamed(fmt.Sprint(agent+1)), outcome.AuthRequired)
 		m.must("release", err)
 		m.give(tasks...)
 	}

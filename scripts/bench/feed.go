@@ -17,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/trial"
 	"github.com/redis/go-redis/v9"
 )
@@ -44,9 +45,10 @@ func newFeeder(databaseURL, redisURL string, strictOrder bool) (_ *feeder, err e
 		}
 	}()
 	quiet := slog.New(slog.DiscardHandler)
-	if f.store, err = store.Open(store.Config{URL: secret.New(databaseURL), MaxConns: 4, StrictOrder: strictOrder}); err != nil {
+	if f.store, err = store.Open(postgres.Config{URL: secret.New(databaseURL), MaxConns: 4}); err != nil {
 		return nil, err
 	}
+	f.store.StrictOrder = strictOrder
 	if f.queue, err = queue.Open(queue.Config{URL: secret.New(redisURL), Logger: quiet}); err != nil {
 		return nil, err
 	}

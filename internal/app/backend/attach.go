@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -197,8 +198,8 @@ func (e *AwayError) Unwrap() error { return e.Err }
 
 // Ask connects to Postgres once. It waits at most wait for the answer.
 func (b *Backend) Ask(ctx context.Context, wait time.Duration) error {
-	st, err := store.Open(store.Config{URL: b.DatabaseURL, LeaderURL: b.LeaderURL, MaxConns: 2,
-		CloseWithin: store.CommandClose})
+	st, err := store.Open(postgres.Config{URL: b.DatabaseURL, LeaderURL: b.LeaderURL, MaxConns: 2,
+		CloseWithin: postgres.CommandClose})
 	if err != nil {
 		return err
 	}
@@ -218,8 +219,8 @@ func (b *Backend) Ask(ctx context.Context, wait time.Duration) error {
 
 // Reach waits until Postgres answers, at most wait. It does not try again if the server refuses the connection.
 func (b *Backend) Reach(ctx context.Context, wait time.Duration, log *slog.Logger) error {
-	st, err := store.Open(store.Config{URL: b.DatabaseURL, LeaderURL: b.LeaderURL, MaxConns: 2,
-		CloseWithin: store.CommandClose})
+	st, err := store.Open(postgres.Config{URL: b.DatabaseURL, LeaderURL: b.LeaderURL, MaxConns: 2,
+		CloseWithin: postgres.CommandClose})
 	if err != nil {
 		return err
 	}

@@ -13,17 +13,19 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
 )
 
 // OpenStore waits for Postgres, at most wait, and checks its schema. It migrates an embedded database. For another
 // database it returns an error if migrations are pending. Commands use it.
 func OpenStore(ctx context.Context, cfg *config.Config, b *Backend, wait time.Duration,
 	log *slog.Logger) (*store.Store, error) {
-	st, err := store.Open(store.Config{URL: b.DatabaseURL, LeaderURL: b.LeaderURL, MaxConns: int32(cfg.DBPool),
-		StrictOrder: cfg.StrictOrder, CloseWithin: store.CommandClose})
+	st, err := store.Open(postgres.Config{URL: b.DatabaseURL, LeaderURL: b.LeaderURL, MaxConns: int32(cfg.DBPool),
+		CloseWithin: postgres.CommandClose})
 	if err != nil {
 		return nil, err
 	}
+	st.StrictOrder = cfg.StrictOrder
 	look, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	if err = b.awaitPostgres(ctx, st, wait, log); err == nil {
@@ -41,7 +43,7 @@ func OpenStore(ctx context.Context, cfg *config.Config, b *Backend, wait time.Du
 // MigrateOwn migrates an embedded database. For another database it returns an error if migrations are pending. look
 // bounds only the check for pending migrations.
 func (b *Backend) MigrateOwn(ctx, look context.Context, log *slog.Logger) error {
-	all, err := store.Migrations(look, b.DirectURL())
+	all, err := postgres.Migrations(look, b.DirectURL())
 	if err != nil {
 		return err
 	}
@@ -58,7 +60,7 @@ func (b *Backend) MigrateOwn(ctx, look context.Context, log *slog.Logger) error 
 		return fmt.Errorf("the database lacks %d migrations (%s): run `worker migrate`", len(pending),
 			strings.Join(pending, ", "))
 	}
-	done, err := store.Migrate(ctx, b.DirectURL())
+	done, err := postgres.Migrate(ctx, b.DirectURL())
 	if len(done) > 0 {
 		log.Info("migrated the embedded database", "applied", len(done))
 	}

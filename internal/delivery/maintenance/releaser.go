@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // ReleaserLedger is the part of the store that a Releaser uses.
@@ -21,7 +22,11 @@ type ReleaserLedger interface {
 	ReleaseEnabled(ctx context.Context, except func(store.Agent) bool) (released int, tasks []store.Task, err error)
 	ReleaseHeld(ctx context.Context, a store.Agent,
 		reasons ...outcome.Reason) (released int, tasks []store.Task, err error)
-	AgentRow(ctx context.Context, a store.Agent) (store.AgentRow, error)
+}
+
+// ReleaserRecords is the part of the operator's records that a Releaser uses.
+type ReleaserRecords interface {
+	AgentRow(ctx context.Context, a store.Agent) (records.AgentRow, error)
 }
 
 // callableReasons are the reasons of deliveries that are held because Herald does not know the agent's endpoint or
@@ -31,6 +36,7 @@ var callableReasons = []outcome.Reason{outcome.AuthRequired, outcome.ChainUnconf
 // ReleaserConfig configures a Releaser.
 type ReleaserConfig struct {
 	Ledger     ReleaserLedger
+	Records    ReleaserRecords
 	Dispatcher Dispatcher
 	// Disabled reports whether the servers file (HERALD_SERVERS_FILE, the operator's list of agents' endpoints)
 	// disables an agent. nil: there is no servers file.
@@ -61,8 +67,8 @@ type Releaser struct {
 
 // NewReleaser validates the configuration and sets the defaults.
 func NewReleaser(cfg ReleaserConfig) (*Releaser, error) {
-	if cfg.Ledger == nil || cfg.Dispatcher == nil {
-		return nil, errors.New("maintenance: a releaser needs a ledger and a dispatcher")
+	if cfg.Ledger == nil || cfg.Records == nil || cfg.Dispatcher == nil {
+		return nil, errors.New("maintenance: a releaser needs a ledger, records and a dispatcher")
 	}
 	cfg.Again = cmp.Or(cfg.Again, time.Minute)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
@@ -167,7 +173,7 @@ func (r *Releaser) releaseCallable(ctx context.Context) error {
 // tasks to enqueue. If the agent has no row or no held deliveries, it does nothing: the store's ReleaseHeld would
 // create a row.
 func (r *Releaser) releaseHeld(ctx context.Context, a store.Agent) (released int, tasks []store.Task, err error) {
-	row, err := r.Ledger.AgentRow(ctx, a)
+	row, err := r.Records.AgentRow(ctx, a)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return 0, nil, nil

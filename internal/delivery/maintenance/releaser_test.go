@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -50,12 +51,12 @@ func (l *calledLedger) ReleaseEnabled(context.Context, func(store.Agent) bool) (
 	return 0, nil, nil
 }
 
-func (l *calledLedger) AgentRow(_ context.Context, a store.Agent) (store.AgentRow, error) {
+func (l *calledLedger) AgentRow(_ context.Context, a store.Agent) (records.AgentRow, error) {
 	n, ok := l.held[a.ID]
 	if !ok {
-		return store.AgentRow{}, store.ErrNotFound
+		return records.AgentRow{}, store.ErrNotFound
 	}
-	return store.AgentRow{Open: map[store.Status]int64{store.Held: n}}, nil
+	return records.AgentRow{Open: map[store.Status]int64{store.Held: n}}, nil
 }
 
 func (l *calledLedger) ReleaseHeld(_ context.Context, a store.Agent, reasons ...outcome.Reason) (int, []store.Task, error) {
@@ -71,7 +72,7 @@ func (l *calledLedger) ReleaseHeld(_ context.Context, a store.Agent, reasons ...
 func TestCalledTwice(t *testing.T) {
 	t.Parallel()
 	l := &calledLedger{held: map[string]int64{"1": 1, "2": 0}, away: true}
-	r := newReleaser(t, ReleaserConfig{Ledger: l, Dispatcher: nobody{}, Logger: slog.New(slog.DiscardHandler)})
+	r := newReleaser(t, ReleaserConfig{Ledger: l, Records: l, Dispatcher: nobody{}, Logger: slog.New(slog.DiscardHandler)})
 	r.MarkCallable([]store.Agent{{ChainID: 1, ID: "1"}, {ChainID: 1, ID: "2"}, {ChainID: 1, ID: "3"}})
 	for range 2 {
 		if err := r.Release(t.Context()); err == nil {
@@ -104,8 +105,8 @@ func (r releases) ReleaseHeld(context.Context, store.Agent, ...outcome.Reason) (
 	return 0, nil, nil
 }
 
-func (r releases) AgentRow(context.Context, store.Agent) (store.AgentRow, error) {
-	return store.AgentRow{}, store.ErrNotFound
+func (r releases) AgentRow(context.Context, store.Agent) (records.AgentRow, error) {
+	return records.AgentRow{}, store.ErrNotFound
 }
 
 // TestReleaser: a round runs at the start, periodically, after a wake-up, and again after a failed one.
@@ -114,7 +115,7 @@ func TestReleaser(t *testing.T) {
 	var log bytes.Buffer
 	l := releases{make(chan bool), make(chan error)}
 	ticks := make(chan time.Time)
-	r := newReleaser(t, ReleaserConfig{Ledger: l, Dispatcher: nobody{}, Again: time.Millisecond, Ticks: ticks,
+	r := newReleaser(t, ReleaserConfig{Ledger: l, Records: l, Dispatcher: nobody{}, Again: time.Millisecond, Ticks: ticks,
 		Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 )
@@ -17,31 +18,31 @@ func TestTransfer(t *testing.T) {
 	w := newWorld(t)
 	w.watch(nil)
 	agent := store.Agent{ChainID: w.net.ChainID(), Registry: strings.ToLower(w.net.Deployment().Identity.Hex()), ID: fmt.Sprint(w.agent)}
-	var before store.AgentRow
+	var before records.AgentRow
 	heraldtest.Await(t, "the agent is known", func() (known bool) {
 		var err error
-		before, err = w.store.AgentRow(t.Context(), agent)
+		before, err = records.New(w.store).AgentRow(t.Context(), agent)
 		return err == nil
 	})
-	if list, err := w.store.Transfers(t.Context(), agent); err != nil || len(list) != 0 {
+	if list, err := records.New(w.store).Transfers(t.Context(), agent); err != nil || len(list) != 0 {
 		t.Errorf("%+v, %v", list, err)
 	}
 	if _, err := w.net.Transfer(t.Context(), w.net.Account(0), w.net.Account(2).Address, w.agent); err != nil {
 		t.Fatal(err)
 	}
 	heraldtest.Await(t, "the transfer is known", func() bool {
-		list, err := w.store.Transfers(t.Context(), agent)
+		list, err := records.New(w.store).Transfers(t.Context(), agent)
 		return err == nil && len(list) == 1 && common.HexToAddress(list[0].To) == w.net.Account(2).Address &&
 			common.HexToAddress(list[0].From) == w.net.Account(0).Address && list[0].BlockNumber > 0
 	})
-	if after, err := w.store.AgentRow(t.Context(), agent); err != nil || after.Epoch <= before.Epoch {
+	if after, err := records.New(w.store).AgentRow(t.Context(), agent); err != nil || after.Epoch <= before.Epoch {
 		t.Errorf("epoch %d after %d, %v", after.Epoch, before.Epoch, err)
 	}
 
 	// A reorg removes the transfer.
 	w.reorg(1, false)
 	heraldtest.Await(t, "the transfer is forgotten", func() bool {
-		list, err := w.store.Transfers(t.Context(), agent)
+		list, err := records.New(w.store).Transfers(t.Context(), agent)
 		return err == nil && len(list) == 0
 	})
 }

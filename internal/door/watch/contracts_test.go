@@ -20,6 +20,8 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
@@ -64,7 +66,7 @@ func (w *world) exec(sql string, args ...any) {
 // count returns the number of deliveries whose key contains a text.
 func (w *world) count(status store.Status, text string) (n int) {
 	w.Helper()
-	list, err := w.store.Deliveries(w.Context(), store.Filter{Limit: 100})
+	list, err := records.New(w.store).Deliveries(w.Context(), records.Filter{Limit: 100})
 	heraldtest.Must(w, err)
 	for _, d := range list {
 		if (status == "" || d.Status == status) && strings.Contains(d.Key, text) {
@@ -142,7 +144,7 @@ func TestTransferStaysRecorded(t *testing.T) {
 	_ = two.stop()
 	agent := store.Agent{ChainID: w.net.ChainID(), Registry: strings.ToLower(w.net.Deployment().Identity.Hex()), ID: fmt.Sprint(w.agent)}
 	transfers := func() int {
-		list, err := w.store.Transfers(t.Context(), agent)
+		list, err := records.New(w.store).Transfers(t.Context(), agent)
 		if err != nil {
 			t.Error(err)
 		}
@@ -339,7 +341,7 @@ func TestFeedbackWaitsForIdentity(t *testing.T) {
 	if _, err := w.store.OpenCursor(t.Context(), identity, 3, nil); err != nil {
 		t.Fatal(err)
 	}
-	other, err := store.Open(store.Config{URL: secret.New(w.database), MaxConns: 2})
+	other, err := store.Open(postgres.Config{URL: secret.New(w.database), MaxConns: 2})
 	heraldtest.Must(t, err)
 	t.Cleanup(other.Close)
 	ctx, stop := context.WithCancel(t.Context())

@@ -7,6 +7,7 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -14,7 +15,7 @@ import (
 // jobs returns the jobs of all feedback that is not cancelled, by feedback index.
 func (w *world) jobs() map[uint64]job.Job {
 	w.Helper()
-	list, err := w.store.Deliveries(w.Context(), store.Filter{Limit: 100})
+	list, err := records.New(w.store).Deliveries(w.Context(), records.Filter{Limit: 100})
 	heraldtest.Must(w, err)
 	got := make(map[uint64]job.Job)
 	for _, row := range list {

@@ -14,6 +14,8 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -40,9 +42,9 @@ func newWorld(t *testing.T) *world {
 
 func newWorldOf(t *testing.T, cfg devnet.Config) *world {
 	t.Helper()
-	w := &world{T: t, net: devnettest.Start(t, cfg), database: heraldtest.Postgres(t, store.Migrate)}
+	w := &world{T: t, net: devnettest.Start(t, cfg), database: heraldtest.Postgres(t, postgres.Migrate)}
 	var err error
-	w.store, err = store.Open(store.Config{URL: secret.New(w.database), MaxConns: 8})
+	w.store, err = store.Open(postgres.Config{URL: secret.New(w.database), MaxConns: 8})
 	heraldtest.Must(t, err)
 	t.Cleanup(w.store.Close)
 	w.client, err = chain.New(chain.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(w.net.URL())}})
@@ -107,7 +109,7 @@ func (g *watcher) count(v store.Verdict) int {
 // rows returns the number of deliveries by status.
 func (w *world) rows() map[store.Status]int64 {
 	w.Helper()
-	got, err := w.store.Count(w.Context(), store.Filter{})
+	got, err := records.New(w.store).Count(w.Context(), records.Filter{})
 	heraldtest.Must(w, err)
 	return got
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // Sealer encrypts and decrypts stored keys (secret.Keyset).
@@ -31,17 +31,17 @@ type key struct {
 }
 
 // NewKey creates a key, encrypted for the database.
-func NewKey(s Sealer) (store.SigningKey, error) {
+func NewKey(s Sealer) (records.SigningKey, error) {
 	var seed [ed25519.SeedSize]byte
 	_, _ = rand.Read(seed[:]) // crypto/rand never fails
 	id := keyThumbprint(ed25519.NewKeyFromSeed(seed[:]).Public().(ed25519.PublicKey))
 	sealed, err := s.Seal(seed[:], Binding(id))
-	return store.SigningKey{ID: id, Ciphertext: sealed}, err
+	return records.SigningKey{ID: id, Ciphertext: sealed}, err
 }
 
 // openKey decrypts a stored key. The key is bound to its own thumbprint, so that write access to the database is not
 // sufficient to publish another key.
-func openKey(s Sealer, k store.SigningKey) (*key, error) {
+func openKey(s Sealer, k records.SigningKey) (*key, error) {
 	seed, err := s.Open(k.Ciphertext, Binding(k.ID))
 	if err != nil {
 		return nil, fmt.Errorf("signing key %s: %w", k.ID, err)

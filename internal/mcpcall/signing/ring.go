@@ -9,20 +9,20 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
-// Ledger stores the keys.
-type Ledger interface {
-	SigningKeys(ctx context.Context) ([]store.SigningKey, error)
-	AddFirstSigningKey(ctx context.Context, k store.SigningKey) (added bool, err error)
+// Records stores the keys.
+type Records interface {
+	SigningKeys(ctx context.Context) ([]records.SigningKey, error)
+	AddFirstSigningKey(ctx context.Context, k records.SigningKey) (added bool, err error)
 }
 
 // Config configures a Ring.
 type Config struct {
 	// PublicURL (HERALD_PUBLIC_URL) is the origin at which agents find the directory of keys. Required.
 	PublicURL string
-	Ledger    Ledger
+	Records   Records
 	Sealer    Sealer
 	// Refresh is the interval at which Run reads the keys again. Default 30 s.
 	Refresh time.Duration
@@ -43,8 +43,8 @@ var ErrNoKey = errors.New("no signing key can be used, so the request was not se
 
 // New returns a Ring without keys. Call Load before Sign.
 func New(cfg Config) (*Ring, error) {
-	if cfg.PublicURL == "" || cfg.Ledger == nil || cfg.Sealer == nil {
-		return nil, errors.New("signing: PublicURL, Ledger and Sealer are required")
+	if cfg.PublicURL == "" || cfg.Records == nil || cfg.Sealer == nil {
+		return nil, errors.New("signing: PublicURL, Records and Sealer are required")
 	}
 	cfg.Refresh = cmp.Or(cfg.Refresh, 30*time.Second)
 	if cfg.Logger == nil {
@@ -59,7 +59,7 @@ func New(cfg Config) (*Ring, error) {
 // Load reads the keys from the ledger. If the ledger is empty, it creates the first key. It returns ErrNoKey if there
 // are keys but none can sign.
 func (r *Ring) Load(ctx context.Context) error {
-	stored, err := r.cfg.Ledger.SigningKeys(ctx)
+	stored, err := r.cfg.Records.SigningKeys(ctx)
 	if err == nil && len(stored) == 0 {
 		stored, err = r.addFirst(ctx)
 	}
@@ -86,19 +86,19 @@ func (r *Ring) Load(ctx context.Context) error {
 	return nil
 }
 
-func (r *Ring) addFirst(ctx context.Context) ([]store.SigningKey, error) {
+func (r *Ring) addFirst(ctx context.Context) ([]records.SigningKey, error) {
 	first, err := NewKey(r.cfg.Sealer)
 	if err != nil {
 		return nil, err
 	}
-	added, err := r.cfg.Ledger.AddFirstSigningKey(ctx, first)
+	added, err := r.cfg.Records.AddFirstSigningKey(ctx, first)
 	if err != nil {
 		return nil, fmt.Errorf("make the first signing key: %w", err)
 	}
 	if added {
 		r.cfg.Logger.Info("made the first signing key", "key", first.ID)
 	}
-	return r.cfg.Ledger.SigningKeys(ctx)
+	return r.cfg.Records.SigningKeys(ctx)
 }
 
 // Run reads the keys regularly until ctx ends. While Postgres is unavailable the keys do not change.

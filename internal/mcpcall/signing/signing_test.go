@@ -15,7 +15,7 @@ import (
 	"github.com/yaronf/httpsign"
 
 	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/signingtest"
 )
@@ -28,7 +28,7 @@ func newKeyset(t testing.TB) *secret.Keyset {
 }
 
 // storedKey returns the youngest key.
-func storedKey(t testing.TB, s *signingtest.Shelf) store.SigningKey {
+func storedKey(t testing.TB, s *signingtest.Shelf) records.SigningKey {
 	t.Helper()
 	keys, err := s.SigningKeys(t.Context())
 	heraldtest.Must(t, err)
@@ -38,7 +38,7 @@ func storedKey(t testing.TB, s *signingtest.Shelf) store.SigningKey {
 // newRing returns a loaded ring with one key.
 func newRing(t testing.TB, s *signingtest.Shelf, keys *secret.Keyset, clock func() time.Time) *Ring {
 	t.Helper()
-	r, err := New(Config{PublicURL: "https://herald.example", Ledger: s, Sealer: keys, Clock: clock})
+	r, err := New(Config{PublicURL: "https://herald.example", Records: s, Sealer: keys, Clock: clock})
 	heraldtest.Must(t, err)
 	heraldtest.Must(t, r.Load(t.Context()))
 	return r
@@ -248,10 +248,10 @@ func TestForeignKeys(t *testing.T) {
 	heraldtest.Must(t, err)
 	moved := good
 	moved.ID = other.ID
-	for name, k := range map[string]store.SigningKey{"another keyset's": other, "under another id": moved} {
+	for name, k := range map[string]records.SigningKey{"another keyset's": other, "under another id": moved} {
 		s := &signingtest.Shelf{}
 		s.Put(nil, k)
-		r, err := New(Config{PublicURL: "https://herald.example", Ledger: s, Sealer: keys})
+		r, err := New(Config{PublicURL: "https://herald.example", Records: s, Sealer: keys})
 		heraldtest.Must(t, err)
 		if err := r.Load(t.Context()); !errors.Is(err, ErrNoKey) {
 			t.Errorf("%s: %v", name, err)
@@ -267,7 +267,7 @@ func TestForeignKeys(t *testing.T) {
 	// If there is a valid key too, the invalid one is skipped.
 	s := &signingtest.Shelf{}
 	s.Put(nil, other, good)
-	r, err := New(Config{PublicURL: "https://herald.example", Ledger: s, Sealer: keys})
+	r, err := New(Config{PublicURL: "https://herald.example", Records: s, Sealer: keys})
 	heraldtest.Must(t, err)
 	if err := r.Load(t.Context()); err != nil || r.currentKey().id != good.ID {
 		t.Error(err)

@@ -15,7 +15,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/mcpcall/signing"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/signingtest"
 	"github.com/agentherald/herald/receiver/callers"
@@ -53,7 +53,7 @@ func newHerald(t testing.TB) *herald {
 	var err error
 	h.keyset, err = secret.Create()
 	heraldtest.Must(t, err)
-	h.ring, err = signing.New(signing.Config{PublicURL: h.server.URL, Ledger: &h.keys, Sealer: h.keyset})
+	h.ring, err = signing.New(signing.Config{PublicURL: h.server.URL, Records: &h.keys, Sealer: h.keyset})
 	heraldtest.Must(t, err)
 	if err = h.ring.Load(t.Context()); err != nil {
 		t.Fatal(err)
@@ -348,7 +348,7 @@ func TestRotation(t *testing.T) {
 		var rings []*signing.Ring
 		ctx, stop := context.WithCancel(t.Context())
 		for range 2 {
-			r, err := signing.New(signing.Config{PublicURL: "https://herald.example", Ledger: shelf, Sealer: keyset})
+			r, err := signing.New(signing.Config{PublicURL: "https://herald.example", Records: shelf, Sealer: keyset})
 			heraldtest.Must(t, err)
 			heraldtest.Must(t, r.Load(ctx))
 			rings = append(rings, r)
@@ -398,6 +398,6 @@ func rotate(s *signingtest.Shelf, keyset *secret.Keyset, after, keep time.Durati
 			keys[i].RetiresAt = &until
 		}
 	}
-	s.Put(nil, append([]store.SigningKey{next}, keys...)...)
+	s.Put(nil, append([]records.SigningKey{next}, keys...)...)
 	return err
 }

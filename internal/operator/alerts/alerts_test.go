@@ -18,6 +18,8 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -83,8 +85,8 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	url := heraldtest.Postgres(t, store.Migrate)
-	st, err := store.Open(store.Config{URL: secret.New(url), MaxConns: 8})
+	url := heraldtest.Postgres(t, postgres.Migrate)
+	st, err := store.Open(postgres.Config{URL: secret.New(url), MaxConns: 8})
 	heraldtest.Must(t, err)
 	t.Cleanup(st.Close)
 	db, err := pgx.Connect(t.Context(), url)
@@ -106,13 +108,13 @@ func (w *world) pass(d time.Duration) {
 	w.exec(`UPDATE herald.alerts SET next_attempt_at = next_attempt_at - $1::interval, created_at = created_at - $1::interval`, d)
 }
 
-func (w *world) sender(url string, ledger SenderLedger) *Sender {
+func (w *world) sender(url string, to SenderRecords) *Sender {
 	w.Helper()
 	guard, err := netguard.New(netguard.Config{})
 	heraldtest.Must(w, err)
 	schedule, err := outcome.NewSchedule([]time.Duration{time.Second, time.Minute, time.Hour})
 	heraldtest.Must(w, err)
-	s, err := NewSender(SenderConfig{Ledger: ledger, URL: secret.New(url), Secret: secret.New(specSecret), Guard: guard.Configured(),
+	s, err := NewSender(SenderConfig{Records: to, URL: secret.New(url), Secret: secret.New(specSecret), Guard: guard.Configured(),
 		Schedule: schedule, Logger: w.log.Logger(slog.LevelDebug), Random: func() float64 { return 0.5 }})
 	heraldtest.Must(w, err)
 	w.Cleanup(s.client.CloseIdleConnections)
@@ -126,7 +128,7 @@ func (w *world) send(s *Sender) {
 
 func (w *world) watcher(tell func()) *Watcher {
 	w.Helper()
-	watcher, err := NewWatcher(WatcherConfig{Ledger: w.store, Wake: tell, DisableAfter: 120 * time.Hour,
+	watcher, err := NewWatcher(WatcherConfig{Ledger: w.store, Records: records.New(w.store), Wake: tell, DisableAfter: 120 * time.Hour,
 		Logger: w.log.Logger(slog.LevelDebug)})
 	heraldtest.Must(w, err)
 	return watcher
@@ -155,18 +157,18 @@ func TestPayloads(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 11, 23, 12, 0, 0, 999, time.UTC)
 	since := at.Add(-time.Hour).Truncate(time.Second)
-	n := store.News{Agent: store.Agent{ChainID: 8453, Registry: "0xaa", ID: "42"}, At: at}
+	n := records.News{Agent: store.Agent{ChainID: 8453, Registry: "0xaa", ID: "42"}, At: at}
 	const head = `{"type":"%s","timestamp":"2026-11-23T12:00:00Z","data":{"agent":"8453:42","chainId":8453,"identityRegistry":"0xaa","agentId":"42"%s}}`
 	for _, tt := range []struct {
-		kind store.AlertKind
-		set  func(*store.News)
+		kind records.AlertKind
+		set  func(*records.News)
 		want string
 	}{
-		{store.AgentFailing, func(n *store.News) { n.State, n.FailingSince = "needs_auth", &since }, `,"state":"needs_auth","failingSince":"2026-11-23T11:00:00Z"`},
-		{store.AgentRecovered, func(n *store.News) { n.FailingSince = &since }, `,"failingSince":"2026-11-23T11:00:00Z"`},
-		{store.AgentDisabled, func(n *store.News) { n.State = "disabled" }, `,"by":"operator"`},
-		{store.AgentDisabled, func(n *store.News) { n.ByHerald, n.FailingSince = true, &since }, `,"failingSince":"2026-11-23T11:00:00Z","by":"herald"`},
-		{store.DeliveriesDead, func(n *store.News) {
+		{records.AgentFailing, func(n *records.News) { n.State, n.FailingSince = "needs_auth", &since }, `,"state":"needs_auth","failingSince":"2026-11-23T11:00:00Z"`},
+		{records.AgentRecovered, func(n *records.News) { n.FailingSince = &since }, `,"failingSince":"2026-11-23T11:00:00Z"`},
+		{records.AgentDisabled, func(n *records.News) { n.State = "disabled" }, `,"by":"operator"`},
+		{records.AgentDisabled, func(n *records.News) { n.ByHerald, n.FailingSince = true, &since }, `,"failingSince":"2026-11-23T11:00:00Z","by":"herald"`},
+		{records.DeliveriesDead, func(n *records.News) {
 			n.Count, n.Reasons, n.Deliveries = 3, map[string]int{"timeout": 2, "expired": 1}, []uuid.UUID{{1}}
 		}, `,"count":3,"reasons":{"expired":1,"timeout":2},"deliveries":["01000000-0000-0000-0000-000000000000"]`},
 	} {
@@ -190,7 +192,7 @@ func TestConcurrentSendersPostOnce(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	for range 2 {
-		s := w.sender(r.URL+"/hook?key=topsecret", w.store)
+		s := w.sender(r.URL+"/hook?key=topsecret", records.New(w.store))
 		watcher := w.watcher(s.Wake)
 		watcher.Interval = 40 * time.Millisecond
 		wg.Go(func() { s.Run(ctx) })
@@ -241,7 +243,7 @@ func TestRetries(t *testing.T) {
 	}
 	w.fail(1, time.Hour)
 	heraldtest.Must(t, w.watcher(func() {}).LeadAndLook(t.Context()))
-	s := w.sender(r.URL, w.store)
+	s := w.sender(r.URL, records.New(w.store))
 	for i, wait := range []time.Duration{10 * time.Minute, time.Minute, time.Hour} {
 		w.send(s)
 		w.send(s) // it is not due
@@ -270,7 +272,7 @@ func TestSenderGivesUp(t *testing.T) {
 	w := newWorld(t)
 	w.fail(1, time.Hour)
 	heraldtest.Must(t, w.watcher(func() {}).LeadAndLook(t.Context()))
-	s := w.sender("http://"+heraldtest.Address(t)+"/topsecret", w.store)
+	s := w.sender("http://"+heraldtest.Address(t)+"/topsecret", records.New(w.store))
 	for range 5 {
 		w.send(s)
 		w.pass(2 * time.Hour)
@@ -290,9 +292,9 @@ func TestSenderGivesUp(t *testing.T) {
 }
 
 // dying is the ledger of a sender that dies after the post, before it is recorded.
-type dying struct{ SenderLedger }
+type dying struct{ SenderRecords }
 
-func (dying) EndAlert(context.Context, store.Alert) error { return errors.New("the process is gone") }
+func (dying) EndAlert(context.Context, records.Alert) error { return errors.New("the process is gone") }
 
 // TestUnrecordedPostIsRepeated: an alert that was posted and not recorded is posted again by the next sender, with the
 // same id.
@@ -302,10 +304,10 @@ func TestUnrecordedPostIsRepeated(t *testing.T) {
 	r := newReceiver(t)
 	w.fail(1, time.Hour)
 	heraldtest.Must(t, w.watcher(func() {}).LeadAndLook(t.Context()))
-	if err := w.sender(r.URL, dying{w.store}).SendDue(t.Context()); err == nil {
+	if err := w.sender(r.URL, dying{records.New(w.store)}).SendDue(t.Context()); err == nil {
 		t.Error("it does not say that it could not note it")
 	}
-	s := w.sender(r.URL, w.store)
+	s := w.sender(r.URL, records.New(w.store))
 	w.send(s) // until the lease expires
 	if n := len(r.received()); n != 1 {
 		t.Fatalf("%d posts within the lease", n)

@@ -5,15 +5,15 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/erc8004"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/google/uuid"
 )
 
 // payload is the body of a post. docs/operator/alerts-and-traces.md, "Posts", documents it. Fields may be added.
 type payload struct {
-	Type      store.AlertKind `json:"type"`
-	Timestamp time.Time       `json:"timestamp"` // of the discovery; header webhook-timestamp: of the attempt
-	Data      data            `json:"data"`
+	Type      records.AlertKind `json:"type"`
+	Timestamp time.Time         `json:"timestamp"` // of the discovery; header webhook-timestamp: of the attempt
+	Data      data              `json:"data"`
 }
 
 // data names the agent and contains the fields of the alert's type. It contains no text of an agent or a client: the
@@ -34,14 +34,14 @@ type data struct {
 }
 
 // composePayload returns the payload of an alert about n.
-func composePayload(n store.News) (json.RawMessage, error) {
+func composePayload(n records.News) (json.RawMessage, error) {
 	d := data{Agent: erc8004.FormatAgent(n.Agent.ChainID, n.Agent.ID), ChainID: n.Agent.ChainID,
 		IdentityRegistry: n.Agent.Registry, AgentID: n.Agent.ID, FailingSince: n.FailingSince, Count: n.Count,
 		Reasons: n.Reasons, Deliveries: n.Deliveries}
 	switch n.Kind {
-	case store.AgentFailing:
+	case records.AgentFailing:
 		d.State = n.State
-	case store.AgentDisabled:
+	case records.AgentDisabled:
 		d.By = "operator"
 		if n.ByHerald {
 			d.By = "herald"

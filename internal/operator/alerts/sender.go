@@ -17,19 +17,20 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 )
 
-// SenderLedger is the part of the store that a Sender uses.
-type SenderLedger interface {
-	ClaimAlert(ctx context.Context, lease time.Duration) (store.Alert, error)
-	EndAlert(ctx context.Context, a store.Alert) error
-	PostponeAlert(ctx context.Context, a store.Alert, wait *time.Duration, why string) error
+// SenderRecords is the part of the operator's records that a Sender uses.
+type SenderRecords interface {
+	ClaimAlert(ctx context.Context, lease time.Duration) (records.Alert, error)
+	EndAlert(ctx context.Context, a records.Alert) error
+	PostponeAlert(ctx context.Context, a records.Alert, wait *time.Duration, why string) error
 }
 
 // SenderConfig configures a Sender.
 type SenderConfig struct {
-	Ledger   SenderLedger
+	Records  SenderRecords
 	URL      secret.Secret    // receives the alerts; it may contain a token
 	Secret   secret.Secret    // whsec_…: the key of the signatures
 	Guard    *netguard.Guard  // for addresses that the operator configured
@@ -65,8 +66,9 @@ type Sender struct {
 
 // NewSender validates the configuration and sets the defaults.
 func NewSender(cfg SenderConfig) (*Sender, error) {
-	if cfg.Ledger == nil || cfg.Guard == nil || cfg.URL.IsZero() || cfg.Secret.IsZero() || cfg.Schedule.Attempts() < 2 {
-		return nil, errors.New("alerts: a sender needs a ledger, a guard, a URL, a secret and a schedule")
+	if cfg.Records == nil || cfg.Guard == nil || cfg.URL.IsZero() || cfg.Secret.IsZero() ||
+		cfg.Schedule.Attempts() < 2 {
+		return nil, errors.New("alerts: a sender needs records, a guard, a URL, a secret and a schedule")
 	}
 	hook, err := webhooks.NewWebhook(cfg.Secret.Reveal())
 	if err != nil {
@@ -114,7 +116,7 @@ func (s *Sender) Run(ctx context.Context) {
 // SendDue posts all due alerts, one after the other.
 func (s *Sender) SendDue(ctx context.Context) error {
 	for ctx.Err() == nil {
-		a, err := s.Ledger.ClaimAlert(ctx, alertLease)
+		a, err := s.Records.ClaimAlert(ctx, alertLease)
 		if errors.Is(err, store.ErrNotFound) {
 			return nil
 		}
@@ -130,13 +132,13 @@ func (s *Sender) SendDue(ctx context.Context) error {
 
 // sendAlert makes one attempt and records its result. It must be called with a context that is never cancelled, because
 // the result of a post has to be recorded.
-func (s *Sender) sendAlert(ctx context.Context, a store.Alert) error {
+func (s *Sender) sendAlert(ctx context.Context, a records.Alert) error {
 	retryAfter, failure := s.postAlert(ctx, a)
 	ctx, cancel := context.WithTimeout(ctx, markTimeout)
 	defer cancel()
 	if failure == nil {
 		s.Logger.Info("alert posted", "alert", a.ID, "kind", a.Kind, "attempt", a.Attempt)
-		return s.Ledger.EndAlert(ctx, a)
+		return s.Records.EndAlert(ctx, a)
 	}
 	attempt := min(a.Attempt, s.Schedule.Attempts()-1)
 	wait, _ := s.Schedule.Next(attempt, outcome.Verdict{RetryAfter: retryAfter}, s.Random())
@@ -153,11 +155,11 @@ func (s *Sender) sendAlert(ctx context.Context, a store.Alert) error {
 		s.Logger.Info("an alert was not accepted; it is posted again",
 			"alert", a.ID, "kind", a.Kind, "attempt", a.Attempt, "again_in", wait, "error", failure)
 	}
-	return s.Ledger.PostponeAlert(ctx, a, next, failure.Error())
+	return s.Records.PostponeAlert(ctx, a, next, failure.Error())
 }
 
 // postAlert posts an alert once. The error's text does not contain the URL. retryAfter is the receiver's Retry-After.
-func (s *Sender) postAlert(ctx context.Context, a store.Alert) (retryAfter time.Duration, err error) {
+func (s *Sender) postAlert(ctx context.Context, a records.Alert) (retryAfter time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, postTimeout)
 	defer cancel()
 	now := s.Now()

@@ -9,18 +9,24 @@ import (
 
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
-// WatcherLedger is the part of the store that a Watcher uses.
+// WatcherLedger is the part of the ledger that a Watcher uses.
 type WatcherLedger interface {
 	Lead(ctx context.Context, do func(context.Context) error) (bool, error)
-	LookForNews(ctx context.Context, cfg store.LookConfig) (disabled []store.Agent, inserted int, err error)
+}
+
+// WatcherRecords is the part of the operator's records that a Watcher uses.
+type WatcherRecords interface {
+	LookForNews(ctx context.Context, cfg records.LookConfig) (disabled []store.Agent, inserted int, err error)
 }
 
 // WatcherConfig configures a Watcher.
 type WatcherConfig struct {
-	Ledger WatcherLedger
-	Logger *slog.Logger
+	Ledger  WatcherLedger
+	Records WatcherRecords
+	Logger  *slog.Logger
 
 	// Wake is called when the outbox has new alerts. If it is nil (no HERALD_ALERT_URL), no alerts are written. The
 	// news are still recorded as seen, so that a URL that is set later receives only later news.
@@ -57,8 +63,8 @@ type Watcher struct {
 
 // NewWatcher validates the configuration and sets the defaults.
 func NewWatcher(cfg WatcherConfig) (*Watcher, error) {
-	if cfg.Ledger == nil {
-		return nil, errors.New("alerts: a watcher needs a ledger")
+	if cfg.Ledger == nil || cfg.Records == nil {
+		return nil, errors.New("alerts: a watcher needs a ledger and records")
 	}
 	if cfg.DisableAfter < 0 {
 		return nil, errors.New("alerts: agents cannot be disabled before they fail")
@@ -108,12 +114,12 @@ func (w *Watcher) LeadAndLook(ctx context.Context) error {
 
 // Look looks for news once. LeadAndLook calls it while this process leads.
 func (w *Watcher) Look(ctx context.Context) error {
-	look := store.LookConfig{FailingAfter: w.FailingAfter, DisableAfter: w.DisableAfter,
+	look := records.LookConfig{FailingAfter: w.FailingAfter, DisableAfter: w.DisableAfter,
 		Pause: w.Pause, Keep: keepAlerts}
 	if w.Wake != nil {
 		look.Compose = composePayload
 	}
-	disabled, inserted, err := w.Ledger.LookForNews(ctx, look)
+	disabled, inserted, err := w.Records.LookForNews(ctx, look)
 	for _, a := range disabled {
 		w.Logger.Warn("an agent is disabled: every call failed for too long (HERALD_DISABLE_AFTER). "+
 			"`worker agent enable` releases its deliveries", "agent", a.String(),

@@ -11,7 +11,6 @@ import (
 	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/store"
 )
 
 // Marks of findings. With a warning a worker still starts and delivers, but something should probably be changed.
@@ -60,13 +59,13 @@ var checks = []check{
 // doctor holds the state of the checks, including results that later checks use.
 type doctor struct {
 	*operator.Operator
-	run             embedded.RunFile // of the worker on the data folder; zero if none runs or it was not searched for
-	database, redis secret.Secret    // from the settings or from that worker; zero if there is none
-	store           *store.Store     // nil if Postgres does not answer
-	migrated        bool             // all migrations are applied
-	tasks           int              // in Redis, for workers
-	issuers         map[issuer]int   // issuers of stored credentials, with the number of credentials
-	worker          string           // address of the running worker; "" if none runs at the configured address
+	run             embedded.RunFile  // of the worker on the data folder; zero if none runs or it was not searched for
+	database, redis secret.Secret     // from the settings or from that worker; zero if there is none
+	store           *operator.Session // nil if Postgres does not answer
+	migrated        bool              // all migrations are applied
+	tasks           int               // in Redis, for workers
+	issuers         map[issuer]int    // issuers of stored credentials, with the number of credentials
+	worker          string            // address of the running worker; "" if none runs at the configured address
 }
 
 // Diagnose runs every check and returns all findings.

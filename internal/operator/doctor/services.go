@@ -11,8 +11,11 @@ import (
 	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // needsEmbedded reports whether a worker with these settings runs embedded services on the data folder.
@@ -83,8 +86,8 @@ func (d *doctor) checkPostgres(ctx context.Context) []Finding {
 	if d.database.IsZero() {
 		return nil
 	}
-	st, err := store.Open(store.Config{URL: d.database, LeaderURL: d.Settings.LeaderURL, MaxConns: 2,
-		CloseWithin: store.CommandClose})
+	st, err := store.Open(postgres.Config{URL: d.database, LeaderURL: d.Settings.LeaderURL, MaxConns: 2,
+		CloseWithin: postgres.CommandClose})
 	if err != nil {
 		return reportFailure("%v", err)
 	}
@@ -92,7 +95,7 @@ func (d *doctor) checkPostgres(ctx context.Context) []Finding {
 		st.Close()
 		return reportFailure("%v", err)
 	}
-	d.store = st
+	d.store = &operator.Session{Ledger: st, Records: records.New(st), Close: st.Close}
 	if err := try(ctx, st.CheckPooler); err != nil {
 		return reportFailure("%v", err)
 	}
@@ -103,11 +106,11 @@ func (d *doctor) checkMigrations(ctx context.Context) []Finding {
 	if d.store == nil {
 		return nil
 	}
-	all, err := ask(ctx, func(ctx context.Context) ([]store.Migration, error) {
+	all, err := ask(ctx, func(ctx context.Context) ([]postgres.Migration, error) {
 		if !d.Settings.LeaderURL.IsZero() {
-			return store.Migrations(ctx, d.Settings.LeaderURL)
+			return postgres.Migrations(ctx, d.Settings.LeaderURL)
 		}
-		return store.Migrations(ctx, d.database)
+		return postgres.Migrations(ctx, d.database)
 	})
 	pending := 0
 	for _, m := range all {

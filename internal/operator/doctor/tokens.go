@@ -13,7 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // issuer is an authorization server.
@@ -43,7 +43,7 @@ func (d *doctor) checkTokens(ctx context.Context) []Finding {
 	issuers := map[issuer]int{}
 	now := time.Now()
 	err = try(ctx, func(ctx context.Context) error {
-		return operator.EachToken(ctx, d.store.TokensAfter, func(t store.Token) error {
+		return operator.EachToken(ctx, d.store.TokensAfter, func(t records.Token) error {
 			found.add(t, keys, now)
 			if t.OAuth() {
 				issuers[issuer{t.Issuer, t.Issuer == string(t.Origin)}]++
@@ -59,7 +59,7 @@ func (d *doctor) checkTokens(ctx context.Context) []Finding {
 	return found.judgeTokens()
 }
 
-func (c *tokenCheckup) add(t store.Token, keys *secret.Keyset, now time.Time) {
+func (c *tokenCheckup) add(t records.Token, keys *secret.Keyset, now time.Time) {
 	c.stored++
 	shown := operator.DescribeToken(t, now)
 	name := fmt.Sprintf("%s for %s%s", shown.Agent, text.Printable(text.Shorten(t.URL())), shown.Grant())

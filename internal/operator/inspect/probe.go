@@ -18,6 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver/servers"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // Probe is the result of probing an agent.
@@ -350,17 +351,17 @@ func (p *prober) checkDisabled(ctx context.Context) {
 }
 
 // observation returns the probe's observation of the agent. It returns false if the failure was not the agent's.
-func (p *prober) observation() (store.AgentObservation, bool) {
-	l := store.AgentObservation{Endpoint: p.found.Endpoint.Address, State: store.StateConnected}
+func (p *prober) observation() (records.AgentObservation, bool) {
+	l := records.AgentObservation{Endpoint: p.found.Endpoint.Address, State: records.StateConnected}
 	if p.reached == nil {
 		l.Protocol, l.Tools = p.found.Protocol, store.ToolList(p.found.Tools)
 		l.ServerInfo, _ = json.Marshal(p.found.Server) // cannot fail: it has two strings
 		return l, true
 	}
 	v := classify.Error(p.reached)
-	l.State, l.Error = store.StateFailed, v.Text
+	l.State, l.Error = records.StateFailed, v.Text
 	if v.Reason == outcome.AuthRequired {
-		l.State = store.StateNeedsAuth
+		l.State = records.StateNeedsAuth
 	}
 	return l, v.AgentFault
 }

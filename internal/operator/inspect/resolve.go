@@ -24,6 +24,7 @@ import (
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/resolver/servers"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // Errors with which a command ends after it printed its result. They lead to exit code 1.
@@ -164,7 +165,7 @@ func Resolve(ctx context.Context, o *operator.Operator, ref operator.AgentRef) (
 // judgeAgent returns the failure of each delivery to the agent (operator.JudgeAgent). Without a store (nil), it goes by
 // the operator's files alone.
 func judgeAgent(ctx context.Context, o *operator.Operator, s *operator.Session, g store.Agent) (failure, err error) {
-	row := store.AgentRow{Enabled: true}
+	row := records.AgentRow{Enabled: true}
 	if s != nil {
 		switch r, missed := s.AgentRow(ctx, g); {
 		case missed == nil:

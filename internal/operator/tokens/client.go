@@ -13,7 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // checkClient returns an error if options for an OAuth client are missing or contradict others.
@@ -65,7 +65,7 @@ func (c Client) checkAsked() error {
 
 // setClient stores an OAuth client that obtains tokens without a person (client credentials). It first obtains a token
 // to verify the client, unless r.Unchecked is set.
-func (o Tokens) setClient(ctx context.Context, r SetRequest, t store.Token) (c Change, err error) {
+func (o Tokens) setClient(ctx context.Context, r SetRequest, t records.Token) (c Change, err error) {
 	f, err := o.newSourceFinder(t.Agent, r.Request)
 	if err != nil {
 		return c, err
@@ -90,7 +90,7 @@ func (o Tokens) setClient(ctx context.Context, r SetRequest, t store.Token) (c C
 	}
 
 	t.Origin, t.Path = s.Origin, s.Path
-	t.Scheme, t.Header, t.Issuer = store.SchemeClientCredentials, operator.Authorization, s.Issuer
+	t.Scheme, t.Header, t.Issuer = records.SchemeClientCredentials, operator.Authorization, s.Issuer
 	if err := sealCredential(f.keys, &t, cred, first, s.Scope); err != nil {
 		return c, err
 	}

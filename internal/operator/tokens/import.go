@@ -17,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -208,7 +209,7 @@ func (o Tokens) StoreImport(ctx context.Context, i *Import, actor string) error 
 		return err
 	}
 	defer st.Close()
-	row := store.Audit{Actor: actor, Action: "token import", Matched: int64(i.Good)}
+	row := records.Audit{Actor: actor, Action: "token import", Matched: int64(i.Good)}
 	what := map[string]any{"chain": i.chain, "rows": len(i.Rows)}
 	i.Audit, err = operator.RunAudited(ctx, st, row, what, func() (int64, error) {
 		for _, r := range i.Rows {
@@ -225,7 +226,7 @@ func (o Tokens) StoreImport(ctx context.Context, i *Import, actor string) error 
 }
 
 func (i *Import) storeRow(ctx context.Context, st *operator.Session, r *ImportedRow) error {
-	t := store.Token{Agent: r.agent, Origin: r.Origin, Path: r.Path}
+	t := records.Token{Agent: r.agent, Origin: r.Origin, Path: r.Path}
 	t.Scheme, t.Header = chooseScheme(r.Header, false)
 	var err error
 	if t.Ciphertext, err = i.keys.Seal([]byte(r.plain.Reveal()), t.Binding()); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // offlineAccess is the scope that requests a refresh token (OpenID Connect Core §11).
@@ -216,11 +216,11 @@ func (f *sourceFinder) proveClient(s tokenSource, cfg oauth.LoginConfig) (oauth.
 // token instead.
 func (f *sourceFinder) storeLogin(ctx context.Context, st *operator.Session, s tokenSource, token oauth.Token,
 	cred oauth.Credential) (c Change, err error) {
-	t := store.Token{Agent: f.agent, Origin: s.Origin, Path: s.Path, Header: operator.Authorization}
+	t := records.Token{Agent: f.agent, Origin: s.Origin, Path: s.Path, Header: operator.Authorization}
 	what := "the login"
 	if cred.RefreshToken.IsZero() {
 		what = "the token"
-		t.Scheme = store.SchemeBearer
+		t.Scheme = records.SchemeBearer
 		if !token.Expires.IsZero() {
 			at := token.Expires.UTC().Truncate(time.Second)
 			t.ExpiresAt = &at
@@ -229,7 +229,7 @@ func (f *sourceFinder) storeLogin(ctx context.Context, st *operator.Session, s t
 			"when it has expired, a person has to log in again")
 		t.Ciphertext, err = f.keys.Seal([]byte(token.Access.Reveal()), t.Binding())
 	} else {
-		t.Scheme, t.Issuer = store.SchemeAuthorizationCode, s.Issuer
+		t.Scheme, t.Issuer = records.SchemeAuthorizationCode, s.Issuer
 		err = sealCredential(f.keys, &t, cred, token, "")
 	}
 	if err != nil {

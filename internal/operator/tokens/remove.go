@@ -15,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // Remove deletes an agent's token for an origin, with or without its path. It also revokes an OAuth credential at its
@@ -42,8 +43,8 @@ func (o Tokens) Remove(ctx context.Context, ref operator.AgentRef, stored, actor
 		had = o.openLogin(ctx, st, t)
 	}
 
-	c = describeChange(store.Token{Agent: g, Origin: origin, Path: t.Path})
-	row := store.Audit{Actor: actor, Action: "token remove", Matched: 1}
+	c = describeChange(records.Token{Agent: g, Origin: origin, Path: t.Path})
+	row := records.Audit{Actor: actor, Action: "token remove", Matched: 1}
 	c.Audit, err = operator.RunAudited(ctx, st, row, c.auditFilter(), func() (int64, error) {
 		released, tasks, err := st.RemoveToken(ctx, g, origin)
 		st.Dispatch(ctx, tasks)
@@ -70,14 +71,14 @@ func (o Tokens) Remove(ctx context.Context, ref operator.AgentRef, stored, actor
 // findStored returns the token to remove. It returns an error if path differs from the token's path, because an origin
 // has only one token.
 func findStored(ctx context.Context, st *operator.Session, g store.Agent, origin netguard.CredentialOrigin,
-	path string) (store.Token, error) {
+	path string) (records.Token, error) {
 	tokens, _, err := st.AgentTokens(ctx, g)
 	if err != nil {
-		return store.Token{}, err
+		return records.Token{}, err
 	}
-	i := slices.IndexFunc(tokens, func(t store.Token) bool { return t.Origin == origin })
+	i := slices.IndexFunc(tokens, func(t records.Token) bool { return t.Origin == origin })
 	if i < 0 {
-		return store.Token{}, nil // RemoveToken reports it
+		return records.Token{}, nil // RemoveToken reports it
 	}
 	t := tokens[i]
 	if path != "/" && path != t.Path {
@@ -106,7 +107,7 @@ const stillClient = "client"
 
 // removedLogin is a removed OAuth credential with its tokens.
 type removedLogin struct {
-	token      store.Token
+	token      records.Token
 	credential oauth.Credential
 	access     secret.Secret // zero if there is no valid one
 	until      *time.Time
@@ -115,7 +116,7 @@ type removedLogin struct {
 
 // openLogin opens a credential and its access token, each in its newest version. If the credential cannot be opened,
 // fault holds the error.
-func (o Tokens) openLogin(ctx context.Context, st *operator.Session, t store.Token) *removedLogin {
+func (o Tokens) openLogin(ctx context.Context, st *operator.Session, t records.Token) *removedLogin {
 	l := &removedLogin{token: t}
 	keys, err := o.Backend.Keyset()
 	if err != nil {
@@ -152,7 +153,7 @@ func (o Tokens) revokeLogin(ctx context.Context, l *removedLogin) *Revocation {
 		text secret.Secret
 	}{{oauth.HintRefreshToken, l.credential.RefreshToken}, {oauth.HintAccessToken, l.access}} {
 		unknown := l.fault != nil && (of.hint == oauth.HintAccessToken ||
-			l.token.Scheme == store.SchemeAuthorizationCode)
+			l.token.Scheme == records.SchemeAuthorizationCode)
 		if of.text.IsZero() && !unknown {
 			continue
 		}
@@ -172,7 +173,7 @@ func (o Tokens) revokeLogin(ctx context.Context, l *removedLogin) *Revocation {
 			out.Until = l.until.UTC().Format(time.RFC3339)
 		}
 	}
-	if l.token.Scheme == store.SchemeClientCredentials {
+	if l.token.Scheme == records.SchemeClientCredentials {
 		out.StillGood = append(out.StillGood, stillClient)
 	}
 	out.Problem = strings.Join(problems, "; ")

@@ -19,6 +19,7 @@ import (
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // SetRequest describes a token, or an OAuth client that obtains tokens.
@@ -61,7 +62,7 @@ func (o Tokens) Set(ctx context.Context, r SetRequest) (c Change, err error) {
 }
 
 // parseToken validates the request and returns a token without its secret and its origin.
-func (o Tokens) parseToken(r SetRequest) (t store.Token, err error) {
+func (o Tokens) parseToken(r SetRequest) (t records.Token, err error) {
 	if t.Agent, err = o.ParseRef(r.AgentRef); err != nil {
 		return t, err
 	}
@@ -107,7 +108,7 @@ func parseExpiry(s string, now time.Time) (*time.Time, error) {
 
 // aimToken sets the origin, path and header of the token: from the request or, after consent, from the agent's
 // endpoint.
-func (o Tokens) aimToken(ctx context.Context, r SetRequest, t store.Token) (store.Token, error) {
+func (o Tokens) aimToken(ctx context.Context, r SetRequest, t records.Token) (records.Token, error) {
 	if r.Origin != "" {
 		origin, err := netguard.CredentialOriginOf(r.Origin)
 		if err != nil {
@@ -161,15 +162,15 @@ func chooseScheme(header string, file bool) (scheme, canonical string) {
 	header = cmp.Or(header, operator.Authorization)
 	switch {
 	case file:
-		return store.SchemeFile, header
+		return records.SchemeFile, header
 	case header == operator.Authorization:
-		return store.SchemeBearer, header
+		return records.SchemeBearer, header
 	}
-	return store.SchemeHeader, header
+	return records.SchemeHeader, header
 }
 
 // confirmTarget shows the agent's endpoint and asks for consent to send the token there.
-func (o Tokens) confirmTarget(ctx context.Context, t store.Token, found target) error {
+func (o Tokens) confirmTarget(ctx context.Context, t records.Token, found target) error {
 	_, header := chooseScheme(t.Header, false)
 	place := fmt.Sprintf("%s is at %s (%s)", operator.DescribeAgent(t.Agent), text.Printable(t.URL()),
 		text.Printable(found.Words))
@@ -193,7 +194,7 @@ func (o Tokens) confirm(ctx context.Context, question, noPerson string) error {
 }
 
 // originOption returns the --origin option for the token as it can be typed.
-func originOption(t store.Token) string {
+func originOption(t records.Token) string {
 	return cmp.Or(outcome.OriginOption(t.URL()), " --origin with its address")
 }
 

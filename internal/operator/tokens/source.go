@@ -17,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // tokenSource is the authorization server of an agent, and where its tokens may be sent.
@@ -280,7 +281,7 @@ func (f *sourceFinder) confirmSource(ctx context.Context, s tokenSource) error {
 }
 
 // token returns a token without a secret, for the origin and path of s.
-func (s tokenSource) token() store.Token { return store.Token{Origin: s.Origin, Path: s.Path} }
+func (s tokenSource) token() records.Token { return records.Token{Origin: s.Origin, Path: s.Path} }
 
 // describeAsked describes the scope and resource of the tokens. For an address in the servers file it shows only the
 // origin, because the path may be a secret.

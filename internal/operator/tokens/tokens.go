@@ -18,7 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // Tokens stores tokens for an operator.
@@ -69,7 +69,7 @@ type Change struct {
 	Said []string `json:"-"` // the same in sentences
 }
 
-func describeChange(t store.Token) Change {
+func describeChange(t records.Token) Change {
 	return Change{Agent: t.Agent.String(), Registry: t.Registry, Origin: t.Origin, Path: t.Path,
 		Scheme: t.Scheme, Header: t.Header, Issuer: t.Issuer, ExpiresAt: t.ExpiresAt}
 }
@@ -96,9 +96,9 @@ func (c Change) auditFilter() map[string]any {
 }
 
 // storeToken stores the token and its audit row, dispatches the released deliveries, and describes the result.
-func (c *Change) storeToken(ctx context.Context, st *operator.Session, t store.Token, actor, action,
+func (c *Change) storeToken(ctx context.Context, st *operator.Session, t records.Token, actor, action,
 	what string) (err error) {
-	row := store.Audit{Actor: actor, Action: action, Matched: 1}
+	row := records.Audit{Actor: actor, Action: action, Matched: 1}
 	c.Audit, err = operator.RunAudited(ctx, st, row, c.auditFilter(), func() (int64, error) {
 		released, tasks, err := st.SetToken(ctx, t)
 		st.Dispatch(ctx, tasks)
@@ -117,7 +117,7 @@ func (c *Change) storeToken(ctx context.Context, st *operator.Session, t store.T
 }
 
 // store stores a token that an operator set.
-func (o Tokens) store(ctx context.Context, t store.Token, c Change, actor, what string) (Change, error) {
+func (o Tokens) store(ctx context.Context, t records.Token, c Change, actor, what string) (Change, error) {
 	st, err := o.OpenDispatching(ctx)
 	if err != nil {
 		return c, err
@@ -129,7 +129,8 @@ func (o Tokens) store(ctx context.Context, t store.Token, c Change, actor, what 
 
 // sealCredential seals a credential into the token t, and its first access token if there is one. asked is the scope
 // with which the next access token is requested. It is empty for a login, whose refresh token implies the scope.
-func sealCredential(keys *secret.Keyset, t *store.Token, cred oauth.Credential, first oauth.Token, asked string) error {
+func sealCredential(keys *secret.Keyset, t *records.Token, cred oauth.Credential, first oauth.Token,
+	asked string) error {
 	plain, err := cred.Marshal()
 	if err == nil {
 		t.Ciphertext, err = keys.Seal(plain, t.Binding())
@@ -174,7 +175,7 @@ func (o Tokens) List(ctx context.Context) (list []operator.Token, err error) {
 	missing := map[uint32]bool{}
 	now := time.Now()
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *operator.Session) error {
-		return operator.EachToken(ctx, st.TokensAfter, func(t store.Token) error {
+		return operator.EachToken(ctx, st.TokensAfter, func(t records.Token) error {
 			l := operator.DescribeToken(t, now)
 			if keys != nil && !keys.Has(l.Key) {
 				l.State, missing[l.Key] = operator.TokenSealed, true

@@ -11,6 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // agent is the row of an agent: the operator's settings, and the observations of the agent's server.
@@ -22,8 +23,8 @@ type agent struct {
 	disabled bool
 	policy   store.Policy
 	own      store.Policy
-	known    store.AgentRow // observations of the agent's server
-	hours    []store.AgentHour
+	known    records.AgentRow // observations of the agent's server
+	hours    []records.AgentHour
 }
 
 // neverRaised represents raised_epoch IS NULL.
@@ -34,7 +35,7 @@ func (s *Store) agent(a store.Agent) *agent {
 	g := s.agents[a]
 	if g == nil {
 		g = &agent{raised: neverRaised,
-			known: store.AgentRow{State: store.StatePending, CreatedAt: s.now(), UpdatedAt: s.now()}}
+			known: records.AgentRow{State: records.StatePending, CreatedAt: s.now(), UpdatedAt: s.now()}}
 		s.agents[a] = g
 	}
 	return g
@@ -51,15 +52,15 @@ func (s *Store) observeOutcome(a store.Agent, c *store.Claim, o store.Outcome) {
 	k := &g.known
 	switch {
 	case g.disabled || o.Reason == outcome.AgentDisabled:
-		k.State = store.StateDisabled
+		k.State = records.StateDisabled
 	case o.AgentOK:
-		k.State = store.StateConnected
+		k.State = records.StateConnected
 	case o.Reason == outcome.AuthRequired:
-		k.State = store.StateNeedsAuth
+		k.State = records.StateNeedsAuth
 	case o.AgentError != "":
-		k.State = store.StateFailed
-	case k.State == store.StateDisabled:
-		k.State = store.StatePending
+		k.State = records.StateFailed
+	case k.State == records.StateDisabled:
+		k.State = records.StatePending
 	}
 	switch {
 	case o.AgentOK:
@@ -87,13 +88,13 @@ func (s *Store) observeOutcome(a store.Agent, c *store.Claim, o store.Outcome) {
 func (g *agent) countCall(o store.Outcome, now time.Time) {
 	hour := now.UTC().Truncate(time.Hour)
 	if n := len(g.hours); n == 0 || !g.hours[n-1].Hour.Equal(hour) {
-		g.hours = append(g.hours, store.AgentHour{Hour: hour})
+		g.hours = append(g.hours, records.AgentHour{Hour: hour})
 	}
 	g.hours[len(g.hours)-1].Count(o)
 }
 
 // applyObservation replaces the known values by those arguments that are not empty.
-func applyObservation(k *store.AgentRow, endpoint, protocol, fault string, server, tools json.RawMessage,
+func applyObservation(k *records.AgentRow, endpoint, protocol, fault string, server, tools json.RawMessage,
 	now time.Time) {
 	k.Endpoint, k.Protocol, k.UpdatedAt = cmp.Or(endpoint, k.Endpoint), cmp.Or(protocol, k.Protocol), now
 	if fault != "" {
@@ -108,8 +109,8 @@ func applyObservation(k *store.AgentRow, endpoint, protocol, fault string, serve
 }
 
 // ObserveAgent stores an observation that was made without a delivery. A disabled agent stays disabled.
-func (s *Store) ObserveAgent(_ context.Context, a store.Agent, l store.AgentObservation) error {
-	if !slices.Contains([]string{"", store.StateConnected, store.StateNeedsAuth, store.StateFailed}, l.State) {
+func (s *Store) ObserveAgent(_ context.Context, a store.Agent, l records.AgentObservation) error {
+	if !slices.Contains([]string{"", records.StateConnected, records.StateNeedsAuth, records.StateFailed}, l.State) {
 		return fmt.Errorf("model: %q is not a state that an agent can be found in", l.State)
 	}
 	defer s.lock()()
@@ -122,11 +123,11 @@ func (s *Store) ObserveAgent(_ context.Context, a store.Agent, l store.AgentObse
 }
 
 // AgentRow reads one agent, without its counters.
-func (s *Store) AgentRow(_ context.Context, a store.Agent) (store.AgentRow, error) {
+func (s *Store) AgentRow(_ context.Context, a store.Agent) (records.AgentRow, error) {
 	defer s.lock()()
 	g := s.agents[a]
 	if g == nil {
-		return store.AgentRow{}, store.ErrNotFound
+		return records.AgentRow{}, store.ErrNotFound
 	}
 	r := g.known
 	r.ChainID, r.IdentityRegistry, r.AgentID = a.ChainID, a.Registry, a.ID
@@ -135,11 +136,11 @@ func (s *Store) AgentRow(_ context.Context, a store.Agent) (store.AgentRow, erro
 }
 
 // AgentStats lists the counts of an agent's calls by hour. It omits hours that ended before since.
-func (s *Store) AgentStats(_ context.Context, a store.Agent, since time.Time) (hours []store.AgentHour, err error) {
+func (s *Store) AgentStats(_ context.Context, a store.Agent, since time.Time) (hours []records.AgentHour, err error) {
 	defer s.lock()()
 	if g := s.agents[a]; g != nil {
 		hours = slices.DeleteFunc(slices.Clone(g.hours),
-			func(h store.AgentHour) bool { return h.Hour.Before(since.UTC().Truncate(time.Hour)) })
+			func(h records.AgentHour) bool { return h.Hour.Before(since.UTC().Truncate(time.Hour)) })
 	}
 	return hours, nil
 }
@@ -168,7 +169,7 @@ func (s *Store) EnableAgent(_ context.Context, a store.Agent,
 	defer s.lock()()
 	g := s.agent(a)
 	if g.disabled = !enabled; !enabled {
-		g.known.State = store.StateDisabled
+		g.known.State = records.StateDisabled
 		return 0, nil, nil
 	}
 	g.known.FailingSince = nil
@@ -193,8 +194,8 @@ func (s *Store) ReleaseEnabled(_ context.Context,
 
 // releaseAgent releases the deliveries that were held because the agent was disabled. The agent is enabled now.
 func (s *Store) releaseAgent(a store.Agent) (released int, tasks []store.Task) {
-	if g := s.agent(a); g.known.State == store.StateDisabled {
-		g.known.State, g.known.FailingSince = store.StatePending, nil
+	if g := s.agent(a); g.known.State == records.StateDisabled {
+		g.known.State, g.known.FailingSince = records.StatePending, nil
 	}
 	ended := s.releaseHeld(len(s.rows), func(r *row) bool { return r.agent == a && r.Reason == outcome.AgentDisabled })
 	return len(ended), append(s.dispatch([]store.Agent{a}), ended...)

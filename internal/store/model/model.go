@@ -86,7 +86,8 @@ func New(now func() time.Time) *Store {
 	return &Store{now: now, started: now(), agents: map[store.Agent]*agent{}}
 }
 
-// KeepOrder switches on the order of the deliveries of each ordering key, like store.Config.StrictOrder. It returns s.
+// KeepOrder switches on the order of the deliveries of each ordering key, like store.Store.StrictOrder. It
+// returns s.
 func (s *Store) KeepOrder() *Store {
 	s.strict = true
 	return s

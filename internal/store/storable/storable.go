@@ -16,6 +16,15 @@ const (
 	maxDigits   = 1000 // longest number without its exponent
 )
 
+// Limits of stored values, in bytes. MaxSide limits each JSON value from outside: the arguments, response and result of
+// an attempt, and the agent's server information and tool list.
+const (
+	MaxSide  = 16 << 10
+	MaxError = 4 << 10
+	MaxURL   = 2 << 10
+	MaxName  = 256
+)
+
 // truncatedJSON is stored in place of JSON that cannot be stored as it is. Bytes is the length of the original, and
 // Text is its beginning.
 type truncatedJSON struct {
@@ -189,3 +198,14 @@ func Text(s string, limit int) string {
 	}
 	return s[:end] + "…"
 }
+
+// OrNull returns a pointer to s, or nil if s is empty.
+func OrNull(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// Name returns s in storable form, cut to MaxName, or nil if s is empty.
+func Name(s string) *string { return OrNull(Text(s, MaxName)) }

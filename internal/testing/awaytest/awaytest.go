@@ -17,7 +17,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -55,9 +55,9 @@ func Ways(t testing.TB) []Way {
 	own := func(databaseURL string) []string { return []string{"DATABASE_URL=" + databaseURL, queue, keys} }
 	in := func(dir string) []string { return []string{"HERALD_DATA=" + dir} }
 	at := func(address string) string { return "postgres://u:" + Password + "@" + address + "/d?sslmode=disable" }
-	empty, migrated := heraldtest.EmptyPostgres(t), heraldtest.Postgres(t, store.Migrate)
+	empty, migrated := heraldtest.EmptyPostgres(t), heraldtest.Postgres(t, postgres.Migrate)
 	// Commands that make the table of versions at once wait for each other, a second each time.
-	if _, err := store.Migrations(t.Context(), secret.New(empty)); err != nil {
+	if _, err := postgres.Migrations(t.Context(), secret.New(empty)); err != nil {
 		t.Fatal(err)
 	}
 	nothing := filepath.Join(t.TempDir(), "none")

@@ -3,7 +3,7 @@
 //
 //	func TestMain(m *testing.M) { heraldtest.Main(m) }
 //
-//	url := heraldtest.Postgres(t, store.Migrate)            // a migrated database, dropped with the test
+//	url := heraldtest.Postgres(t, postgres.Migrate)         // a migrated database, dropped with the test
 //	redis := heraldtest.Redis(t)                            // an empty Redis, stopped with the test
 //	pooler := heraldtest.StartPooler(t, url)                // a PgBouncer for that database, killed with the test (Linux)
 //	heraldtest.EachRedis(t, func(t *testing.T, url string) {…}) // a real one, and miniredis
@@ -126,9 +126,9 @@ func awaitGoroutines(options []goleak.Option) {
 }
 
 // Postgres returns the URL of a new database. When the test ends, it is dropped even if there are connections. The
-// database is a copy, made in about 20 ms, of a template on which migrate, usually store.Migrate, ran once in this
-// process. Tests may also write the view herald.deliveries. The address of the function's code identifies the template. Two closures of the same function literal
-// would share one template, so pass a named function.
+// database is a copy, made in about 20 ms, of a template on which migrate, usually postgres.Migrate, ran once in this
+// process. Tests may also write the view herald.deliveries. The address of the function's code identifies the template.
+// Two closures of the same function literal would share one template, so pass a named function.
 //
 // The test is skipped if the machine has no Postgres, or if the tests run as root, which Postgres refuses, and there
 // is no other user. If CI or HERALD_REQUIRE_SERVICES is set, the test fails instead.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -30,7 +31,7 @@ func (s *suite) releaseOfEnabled() {
 	for _, t := range more {
 		s.record(s.claim(t), disabled(true))
 	}
-	if r := s.agentRow(1); r.State != store.StateDisabled || !r.Enabled {
+	if r := s.agentRow(1); r.State != records.StateDisabled || !r.Enabled {
 		s.Errorf("%+v", r)
 	}
 
@@ -52,7 +53,7 @@ func (s *suite) releaseOfEnabled() {
 			s.Errorf("%+v after %+v", t, more[i])
 		}
 	}
-	if r := s.agentRow(4); r.State != store.StatePending {
+	if r := s.agentRow(4); r.State != records.StatePending {
 		s.Errorf("%+v", r)
 	}
 	n, tasks, err := s.ReleaseEnabled(s.Context(), nil)
@@ -69,7 +70,7 @@ func (s *suite) releaseOfEnabled() {
 	s.is(auth.ID, store.Held, "auth_required", 0, 0)
 }
 
-func (s *suite) agentRow(agent int) store.AgentRow {
+func (s *suite) agentRow(agent int) records.AgentRow {
 	s.Helper()
 	r, err := s.AgentRow(s.Context(), Agent(agent))
 	s.must(err)
@@ -79,7 +80,7 @@ func (s *suite) agentRow(agent int) store.AgentRow {
 // agentStates checks the agent's state after each kind of outcome.
 func (s *suite) agentStates() {
 	task := s.takeOne(1)
-	if r := s.agentRow(1); r.State != store.StatePending {
+	if r := s.agentRow(1); r.State != records.StatePending {
 		s.Errorf("before anything is tried: %+v", r)
 	}
 	again := func(o store.Outcome) store.Outcome {
@@ -90,14 +91,14 @@ func (s *suite) agentStates() {
 		o    store.Outcome
 		want string
 	}{
-		{again(store.Outcome{Reason: "chain_unavailable"}), store.StatePending}, // the agent was not called
-		{again(store.Outcome{Reason: "server_error", AgentError: "it said 503"}), store.StateFailed},
-		{again(store.Outcome{Reason: "throttled", Free: true}), store.StateFailed},
-		{again(store.Outcome{Reason: "auth_required", AgentError: "it said 401"}), store.StateNeedsAuth},
-		{again(store.Outcome{Reason: "auth_failed"}), store.StateNeedsAuth}, // failed with a job's own headers
-		{again(store.Outcome{Reason: "agent_disabled", Free: true}), store.StateDisabled},
-		{again(store.Outcome{Reason: "throttled", Free: true}), store.StatePending}, // enabled again
-		{delivered, store.StateConnected},
+		{again(store.Outcome{Reason: "chain_unavailable"}), records.StatePending}, // the agent was not called
+		{again(store.Outcome{Reason: "server_error", AgentError: "it said 503"}), records.StateFailed},
+		{again(store.Outcome{Reason: "throttled", Free: true}), records.StateFailed},
+		{again(store.Outcome{Reason: "auth_required", AgentError: "it said 401"}), records.StateNeedsAuth},
+		{again(store.Outcome{Reason: "auth_failed"}), records.StateNeedsAuth}, // failed with a job's own headers
+		{again(store.Outcome{Reason: "agent_disabled", Free: true}), records.StateDisabled},
+		{again(store.Outcome{Reason: "throttled", Free: true}), records.StatePending}, // enabled again
+		{delivered, records.StateConnected},
 	} {
 		r := s.record(s.claim(task), tt.o)
 		if got := s.agentRow(1); got.State != tt.want {
@@ -115,7 +116,7 @@ func (s *suite) agentStates() {
 		s.Error(err)
 	}
 	s.record(s.claim(s.takeMore(1, 1, 1)[0]), delivered) // a success does not enable the agent
-	if r := s.agentRow(1); r.State != store.StateDisabled || r.Enabled {
+	if r := s.agentRow(1); r.State != records.StateDisabled || r.Enabled {
 		s.Errorf("%+v", r)
 	}
 }
@@ -164,12 +165,12 @@ func (s *suite) learned() {
 	s.record(succeeded(s.claim(tasks[0]), false), o)
 	s.record(succeeded(s.claim(tasks[1]), true), delivered)
 	s.Advance(store.RecentSuccess)
-	s.knows(1, store.AgentObservation{Endpoint: o.Endpoint, Protocol: o.Protocol, ServerInfo: o.ServerInfo, Tools: o.Tools, State: store.StateConnected})
+	s.knows(1, records.AgentObservation{Endpoint: o.Endpoint, Protocol: o.Protocol, ServerInfo: o.ServerInfo, Tools: o.Tools, State: records.StateConnected})
 	old := o.ServerInfo
 	o = delivered
 	o.Protocol, o.Tools = "2026-07-28", store.ToolList(nil)
 	s.record(succeeded(s.claim(tasks[2]), false), o)
-	s.knows(1, store.AgentObservation{Endpoint: "https://a.example/mcp", Protocol: "2026-07-28", ServerInfo: old, Tools: json.RawMessage(`[]`), State: store.StateConnected})
+	s.knows(1, records.AgentObservation{Endpoint: "https://a.example/mcp", Protocol: "2026-07-28", ServerInfo: old, Tools: json.RawMessage(`[]`), State: records.StateConnected})
 	if r := s.agentRow(1); r.Registration == nil || *r.Registration != found {
 		s.Errorf("%+v, want %+v", r.Registration, found)
 	}
@@ -181,41 +182,41 @@ func (s *suite) learnedWithoutDelivery() {
 	if _, err := s.AgentRow(s.Context(), Agent(1)); !errors.Is(err, store.ErrNotFound) {
 		s.Error(err)
 	}
-	first := store.AgentObservation{Endpoint: "stdio:agent", Protocol: "2025-06-18", ServerInfo: json.RawMessage(`{"Name":"p"}`),
-		Tools: store.ToolList([]store.KnownTool{{Name: "x", Schema: true}}), State: store.StateConnected}
+	first := records.AgentObservation{Endpoint: "stdio:agent", Protocol: "2025-06-18", ServerInfo: json.RawMessage(`{"Name":"p"}`),
+		Tools: store.ToolList([]store.KnownTool{{Name: "x", Schema: true}}), State: records.StateConnected}
 	s.must(s.ObserveAgent(s.Context(), Agent(1), first)) // inserts the agent
 	s.knows(1, first)
 	if r := s.agentRow(1); r.LastOKAt != nil || r.LastError != "" || !r.Enabled {
 		s.Errorf("%+v", r)
 	}
-	s.must(s.ObserveAgent(s.Context(), Agent(1), store.AgentObservation{State: store.StateNeedsAuth, Error: "it said 401"}))
-	first.State, first.Error = store.StateNeedsAuth, "it said 401"
+	s.must(s.ObserveAgent(s.Context(), Agent(1), records.AgentObservation{State: records.StateNeedsAuth, Error: "it said 401"}))
+	first.State, first.Error = records.StateNeedsAuth, "it said 401"
 	s.knows(1, first)
-	s.must(s.ObserveAgent(s.Context(), Agent(1), store.AgentObservation{}))
+	s.must(s.ObserveAgent(s.Context(), Agent(1), records.AgentObservation{}))
 	s.knows(1, first)
 	_, _, err := s.EnableAgent(s.Context(), Agent(1), false)
 	s.must(err)
-	s.must(s.ObserveAgent(s.Context(), Agent(1), store.AgentObservation{State: store.StateConnected, Protocol: "2025-11-25"}))
-	first.State, first.Protocol = store.StateDisabled, "2025-11-25"
+	s.must(s.ObserveAgent(s.Context(), Agent(1), records.AgentObservation{State: records.StateConnected, Protocol: "2025-11-25"}))
+	first.State, first.Protocol = records.StateDisabled, "2025-11-25"
 	s.knows(1, first)
 	// The servers file disabled this agent when its delivery was held, and does not disable it now.
 	s.record(s.claim(s.take(2, 1)[0]), store.Outcome{Status: store.Held, Reason: "agent_disabled", Stage: "check", Free: true, Elsewhere: true})
-	s.must(s.ObserveAgent(s.Context(), Agent(2), store.AgentObservation{State: store.StateConnected}))
-	if r := s.agentRow(2); r.State != store.StateConnected {
+	s.must(s.ObserveAgent(s.Context(), Agent(2), records.AgentObservation{State: records.StateConnected}))
+	if r := s.agentRow(2); r.State != records.StateConnected {
 		s.Errorf("enabled, found connected, and %s", r.State)
 	}
-	for _, state := range []string{store.StateDisabled, store.StatePending, "x"} {
-		if s.ObserveAgent(s.Context(), Agent(1), store.AgentObservation{State: state}) == nil {
+	for _, state := range []string{records.StateDisabled, records.StatePending, "x"} {
+		if s.ObserveAgent(s.Context(), Agent(1), records.AgentObservation{State: state}) == nil {
 			s.Errorf("an agent was found %q", state)
 		}
 	}
 }
 
 // knows checks the stored observations of an agent's server.
-func (s *suite) knows(agent int, want store.AgentObservation) {
+func (s *suite) knows(agent int, want records.AgentObservation) {
 	s.Helper()
 	r := s.agentRow(agent)
-	got := store.AgentObservation{Endpoint: r.Endpoint, Protocol: r.Protocol, ServerInfo: r.ServerInfo, Tools: r.Tools, State: r.State, Error: r.LastError}
+	got := records.AgentObservation{Endpoint: r.Endpoint, Protocol: r.Protocol, ServerInfo: r.ServerInfo, Tools: r.Tools, State: r.State, Error: r.LastError}
 	if got.Error != "" && r.LastErrorAt == nil {
 		s.Error("nobody knows when it failed")
 	}

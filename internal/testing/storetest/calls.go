@@ -5,11 +5,12 @@ import (
 
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // hours returns the counts of an agent's calls in the last hours.
-func (s *suite) hours(agent, last int) store.CallSummary {
+func (s *suite) hours(agent, last int) records.CallSummary {
 	s.Helper()
 	now, _, err := s.Store.Clock(s.Context())
 	s.must(err)
@@ -21,7 +22,7 @@ func (s *suite) hours(agent, last int) store.CallSummary {
 			s.Errorf("it is %s, and there is an hour that begins at %s", now, h.Hour)
 		}
 	}
-	sum := store.SummarizeHours(hours, since)
+	sum := records.SummarizeHours(hours, since)
 	sum.Since = time.Time{}
 	return sum
 }
@@ -55,7 +56,7 @@ func (s *suite) callsAreCounted() {
 		s.record(s.claim(s.takeMore(1, i, 1)[0]), o)
 	}
 	ms := func(x float64) *float64 { return &x }
-	first := store.CallSummary{Calls: 8, Failed: 4, Failures: map[outcome.Reason]int{"timeout": 1, "connect_failed": 2, "auth_required": 1},
+	first := records.CallSummary{Calls: 8, Failed: 4, Failures: map[outcome.Reason]int{"timeout": 1, "connect_failed": 2, "auth_required": 1},
 		P50Ms: ms(50), P95Ms: ms(60000)}
 	heraldtest.Equal(s, "calls of the agent", s.hours(1, 1), first)
 	if r := s.agentRow(1); r.LastCalledAt == nil || r.LastCalledAt.Before(*r.LastOKAt) {
@@ -65,11 +66,11 @@ func (s *suite) callsAreCounted() {
 	s.Advance(3 * time.Hour)
 	s.record(s.claim(s.takeMore(1, 50, 1)[0]), took(blamed("timeout", true), 7*time.Millisecond))
 	s.record(s.claim(s.takeOne(2)), took(delivered, 15*time.Second))
-	heraldtest.Equal(s, "of now", s.hours(1, 1), store.CallSummary{Calls: 1, Failed: 1, Failures: map[outcome.Reason]int{"timeout": 1},
+	heraldtest.Equal(s, "of now", s.hours(1, 1), records.CallSummary{Calls: 1, Failed: 1, Failures: map[outcome.Reason]int{"timeout": 1},
 		P50Ms: ms(5), P95Ms: ms(9.5)})
-	heraldtest.Equal(s, "of now and before", s.hours(1, 4), store.CallSummary{Calls: 9, Failed: 5,
+	heraldtest.Equal(s, "of now and before", s.hours(1, 4), records.CallSummary{Calls: 9, Failed: 5,
 		Failures: map[outcome.Reason]int{"timeout": 2, "connect_failed": 2, "auth_required": 1}, P50Ms: ms(42.5), P95Ms: ms(60000)})
-	heraldtest.Equal(s, "of another agent", s.hours(2, 1), store.CallSummary{Calls: 1, P50Ms: ms(15000), P95Ms: ms(19500)})
+	heraldtest.Equal(s, "of another agent", s.hours(2, 1), records.CallSummary{Calls: 1, P50Ms: ms(15000), P95Ms: ms(19500)})
 }
 
 // countedOnce checks that a lost claim counts nothing, and that a late success that ends the delivery and an adopted

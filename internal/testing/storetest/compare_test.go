@@ -20,6 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/model"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/storetest"
 	"github.com/ethereum/go-ethereum/common"
@@ -76,12 +77,12 @@ func TestModelIsPostgres(t *testing.T) {
 
 // database is a Postgres whose statements read the time from the table clock.frozen.
 type database struct {
-	strict, loose *store.Store
+	strict, loose storetest.Postgres
 	conn          *pgx.Conn
 }
 
 func openPostgres(t *testing.T) *database {
-	url := heraldtest.Postgres(t, store.Migrate)
+	url := heraldtest.Postgres(t, postgres.Migrate)
 	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
@@ -104,13 +105,14 @@ func openPostgres(t *testing.T) *database {
 	}
 	d := &database{conn: conn}
 	for _, strict := range []bool{true, false} {
-		s, err := store.Open(store.Config{URL: secret.New(url), MaxConns: 2, StrictOrder: strict})
+		s, err := store.Open(postgres.Config{URL: secret.New(url), MaxConns: 2})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(s.Close)
-		if d.loose = s; strict {
-			d.strict = s
+		s.StrictOrder = strict
+		if d.loose = storetest.JoinRecords(s); strict {
+			d.strict = d.loose
 		}
 	}
 	return d

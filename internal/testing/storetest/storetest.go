@@ -18,6 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 )
@@ -51,13 +52,25 @@ type Store interface {
 	ReleaseEnabled(ctx context.Context, except func(store.Agent) bool) (released int, tasks []store.Task, err error)
 	SetPolicy(ctx context.Context, a store.Agent, p store.Policy) error
 	ReplacePolicy(ctx context.Context, a store.Agent, level policy.Level, p store.Policy) error
-	ObserveAgent(ctx context.Context, a store.Agent, l store.AgentObservation) error
-	AgentRow(ctx context.Context, a store.Agent) (store.AgentRow, error)
-	AgentStats(ctx context.Context, a store.Agent, since time.Time) ([]store.AgentHour, error)
+	ObserveAgent(ctx context.Context, a store.Agent, l records.AgentObservation) error
+	AgentRow(ctx context.Context, a store.Agent) (records.AgentRow, error)
+	AgentStats(ctx context.Context, a store.Agent, since time.Time) ([]records.AgentHour, error)
 
 	Delivery(ctx context.Context, id uuid.UUID) (store.Delivery, error)
 	DeliveryByKey(ctx context.Context, key string) (store.Delivery, error)
 }
+
+// Postgres joins the ledger and the operator's records of one database for the suite, because the rules of agents
+// concern both.
+type Postgres struct {
+	*ledger
+	*records.Store
+}
+
+type ledger = store.Store
+
+// JoinRecords returns the ledger s together with the records of its database.
+func JoinRecords(s *store.Store) Postgres { return Postgres{s, records.New(s)} }
 
 // Clock is the clock of a store. Advance moves it forward. For a store with a clock of its own, Advance makes all its
 // rows older.

@@ -8,25 +8,27 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/model"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/storetest"
 )
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }
 
-func openStore(t *testing.T, c store.Config) *store.Store {
+func openStore(t *testing.T, c postgres.Config, strictOrder bool) storetest.Postgres {
 	t.Helper()
 	c.MaxConns = 4
 	s, err := store.Open(c)
 	heraldtest.Must(t, err)
 	t.Cleanup(s.Close)
-	return s
+	s.StrictOrder = strictOrder
+	return storetest.JoinRecords(s)
 }
 
 func TestPostgres(t *testing.T) {
 	storetest.Run(t, storetest.Reuse(t, func(t *testing.T) (storetest.Store, string) {
-		url := heraldtest.Postgres(t, store.Migrate)
-		return openStore(t, store.Config{URL: secret.New(url)}), url
+		url := heraldtest.Postgres(t, postgres.Migrate)
+		return openStore(t, postgres.Config{URL: secret.New(url)}, false), url
 	}))
 }
 
@@ -39,8 +41,8 @@ func TestModel(t *testing.T) {
 
 func TestPostgresOrder(t *testing.T) {
 	storetest.RunOrder(t, storetest.Reuse(t, func(t *testing.T) (storetest.OrderedStore, string) {
-		url := heraldtest.Postgres(t, store.Migrate)
-		return openStore(t, store.Config{URL: secret.New(url), StrictOrder: true}), url
+		url := heraldtest.Postgres(t, postgres.Migrate)
+		return openStore(t, postgres.Config{URL: secret.New(url)}, true), url
 	}))
 }
 
@@ -53,9 +55,9 @@ func TestModelOrder(t *testing.T) {
 
 // TestOrderSwitchedOff: with HERALD_ORDER=off, the reconciler releases all deliveries that wait for earlier ones.
 func TestOrderSwitchedOff(t *testing.T) {
-	url := heraldtest.Postgres(t, store.Migrate)
-	open := func(strict bool) *store.Store {
-		return openStore(t, store.Config{URL: secret.New(url), StrictOrder: strict})
+	url := heraldtest.Postgres(t, postgres.Migrate)
+	open := func(strict bool) storetest.Postgres {
+		return openStore(t, postgres.Config{URL: secret.New(url)}, strict)
 	}
 	var in []store.Intake
 	for index := range 4 { // of one client

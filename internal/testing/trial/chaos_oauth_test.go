@@ -17,6 +17,8 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/oauthtest"
 )
 
@@ -83,7 +85,7 @@ func (r *row) logIn(server *oauthtest.Server) {
 	r.Helper()
 	keys, err := secret.Parse(secret.New(r.keyset))
 	r.must(err)
-	st, err := store.Open(store.Config{URL: secret.New(r.address)})
+	st, err := store.Open(postgres.Config{URL: secret.New(r.address)})
 	r.must(err)
 	defer st.Close()
 	server.Register("herald", "")
@@ -94,11 +96,11 @@ func (r *row) logIn(server *oauthtest.Server) {
 	if !ok {
 		r.must(errors.New("nothing is known of chain 8453"))
 	}
-	token := store.Token{Agent: store.Agent{ChainID: 8453, Registry: strings.ToLower(known.Identity.Hex()), ID: "1"}, Origin: netguard.CredentialOrigin(strings.TrimSuffix(server.AgentURL, "/mcp")), Path: "/mcp",
-		Scheme: store.SchemeAuthorizationCode, Header: "Authorization", Issuer: server.Issuer}
+	token := records.Token{Agent: store.Agent{ChainID: 8453, Registry: strings.ToLower(known.Identity.Hex()), ID: "1"}, Origin: netguard.CredentialOrigin(strings.TrimSuffix(server.AgentURL, "/mcp")), Path: "/mcp",
+		Scheme: records.SchemeAuthorizationCode, Header: "Authorization", Issuer: server.Issuer}
 	token.Ciphertext, err = keys.Seal(plain, token.Binding())
 	r.must(err)
-	_, _, err = st.SetToken(r.ctx, token)
+	_, _, err = records.New(st).SetToken(r.ctx, token)
 	r.must(err)
 }
 

@@ -26,6 +26,8 @@ import (
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/guardtest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/getkin/kin-openapi/openapi3"
@@ -62,7 +64,7 @@ type lent struct {
 }
 
 func (b lent) OpenStore(context.Context, operator.StoreOptions) (*operator.Session, error) {
-	return &operator.Session{Store: b.store, Close: func() {}}, nil
+	return &operator.Session{Ledger: b.store, Records: records.New(b.store), Close: func() {}}, nil
 }
 
 func (b lent) OpenContent() (*operator.Content, error) {
@@ -81,9 +83,10 @@ func newWorld(t *testing.T) *world { t.Helper(); return serveWorld(t, openStore(
 
 func openStore(t *testing.T, strictOrder bool) *store.Store {
 	t.Helper()
-	st, err := store.Open(store.Config{URL: secret.New(heraldtest.Postgres(t, store.Migrate)), MaxConns: 8, StrictOrder: strictOrder})
+	st, err := store.Open(postgres.Config{URL: secret.New(heraldtest.Postgres(t, postgres.Migrate)), MaxConns: 8})
 	heraldtest.Must(t, err)
 	t.Cleanup(st.Close)
+	st.StrictOrder = strictOrder
 	return st
 }
 
@@ -100,7 +103,7 @@ func serveWith(t *testing.T, st *store.Store, token string) *world {
 	heraldtest.Must(t, err)
 	w := &world{T: t, store: st, intake: in, token: token, gone: make(chan struct{}), calls: &toolCaller{}}
 	w.operator = operator.New(operator.Config{Settings: cfg, Backend: lent{st, guardtest.Loopback(t, nil)}, Person: nobody{}, Logger: quiet, Timeout: 10 * time.Second})
-	a, err := api.New(api.Config{Operator: w.operator, Intake: in, Events: st, Calls: w.calls, Logger: quiet,
+	a, err := api.New(api.Config{Operator: w.operator, Intake: in, Events: records.New(st), Calls: w.calls, Logger: quiet,
 		PollEvents: 10 * time.Millisecond})
 	heraldtest.Must(t, err)
 	web, err := server.New(server.Config{Listen: "127.0.0.1:0", Token: secret.New(token), Logger: quiet,
@@ -413,7 +416,7 @@ func TestEnqueueManyLines(t *testing.T) {
 			t.Fatalf("%d: %+v, %v", i, got, err)
 		}
 	}
-	counts, err := w.store.Count(t.Context(), store.Filter{})
+	counts, err := records.New(w.store).Count(t.Context(), records.Filter{})
 	if err != nil || counts[store.Queued] != int64(lines) {
 		t.Errorf("%v, %v", counts, err)
 	}

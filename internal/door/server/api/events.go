@@ -14,12 +14,13 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // EventLog is the log of changes of status. Its order is final: no event is added before one that was already read.
 type EventLog interface {
-	LastEvent(ctx context.Context) (store.EventCursor, error)
-	EventsAfter(ctx context.Context, after store.EventCursor, limit int) ([]store.DeliveryEvent, error)
+	LastEvent(ctx context.Context) (records.EventCursor, error)
+	EventsAfter(ctx context.Context, after records.EventCursor, limit int) ([]records.DeliveryEvent, error)
 }
 
 const (
@@ -41,9 +42,9 @@ type feed struct {
 	catching chan struct{}
 
 	mu        sync.Mutex
-	events    []store.DeliveryEvent // the newest, in order
-	since     store.EventCursor     // position before the first of events
-	following bool                  // events is complete after since, and is kept up to date while listeners exist
+	events    []records.DeliveryEvent // the newest, in order
+	since     records.EventCursor     // position before the first of events
+	following bool                    // events is complete after since, and is kept up to date while listeners exist
 	listeners int
 	changed   chan struct{} // closed when new events may be available
 }
@@ -114,14 +115,14 @@ func (f *feed) readNext(ctx context.Context) error {
 }
 
 // lastPosition returns the position of the last event in memory. The caller holds the lock.
-func (f *feed) lastPosition() store.EventCursor {
+func (f *feed) lastPosition() records.EventCursor {
 	if len(f.events) == 0 {
 		return f.since
 	}
 	return f.events[len(f.events)-1].Cursor
 }
 
-func (f *feed) add(news []store.DeliveryEvent) {
+func (f *feed) add(news []records.DeliveryEvent) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.events = append(f.events, news...)
@@ -151,11 +152,11 @@ func (f *feed) join() (leave func()) {
 }
 
 // next returns the events after a position, in order. If it returns none, changed is closed when there may be some.
-func (f *feed) next(ctx context.Context, after store.EventCursor) (_ []store.DeliveryEvent, changed <-chan struct{},
+func (f *feed) next(ctx context.Context, after records.EventCursor) (_ []records.DeliveryEvent, changed <-chan struct{},
 	err error) {
 	f.mu.Lock()
 	if f.following && !isBefore(after, f.since) {
-		i, found := slices.BinarySearchFunc(f.events, after, func(e store.DeliveryEvent, at store.EventCursor) int {
+		i, found := slices.BinarySearchFunc(f.events, after, func(e records.DeliveryEvent, at records.EventCursor) int {
 			return compareCursors(e.Cursor, at)
 		})
 		if found {
@@ -180,7 +181,7 @@ func (f *feed) next(ctx context.Context, after store.EventCursor) (_ []store.Del
 	return news, changed, err
 }
 
-func compareCursors(a, b store.EventCursor) int {
+func compareCursors(a, b records.EventCursor) int {
 	switch {
 	case isBefore(a, b):
 		return -1
@@ -190,7 +191,7 @@ func compareCursors(a, b store.EventCursor) int {
 	return 0
 }
 
-func isBefore(a, b store.EventCursor) bool { return a.Xid < b.Xid || a.Xid == b.Xid && a.ID < b.ID }
+func isBefore(a, b records.EventCursor) bool { return a.Xid < b.Xid || a.Xid == b.Xid && a.ID < b.ID }
 
 // eventFilter selects the events of a stream.
 type eventFilter struct {
@@ -198,7 +199,7 @@ type eventFilter struct {
 	statuses []string
 }
 
-func (f eventFilter) takes(e store.DeliveryEvent) bool {
+func (f eventFilter) takes(e records.DeliveryEvent) bool {
 	return (f.agent == "" || f.agent == erc8004.FormatAgent(e.ChainID, e.AgentID)) &&
 		(len(f.statuses) == 0 || slices.Contains(f.statuses, string(e.Status)))
 }
@@ -242,13 +243,13 @@ func (a *API) streamEvents(w http.ResponseWriter, r *http.Request, v server.Visi
 
 // startPosition returns the position in Last-Event-ID, or the current one without it. gap reports that events after the
 // position may have been dropped.
-func (a *API) startPosition(r *http.Request) (at store.EventCursor, gap bool, err error) {
+func (a *API) startPosition(r *http.Request) (at records.EventCursor, gap bool, err error) {
 	id := r.Header.Get("Last-Event-ID")
 	if id == "" {
 		id = r.URL.Query().Get("lastEventId") // for clients that cannot set headers
 	}
 	if id != "" {
-		if at, err = store.ParseEventCursor(id); err != nil {
+		if at, err = records.ParseEventCursor(id); err != nil {
 			return at, false, refuse(http.StatusBadRequest, "invalid_request", "Last-Event-ID", "%s", err.Error())
 		}
 	}
@@ -265,7 +266,7 @@ func (a *API) startPosition(r *http.Request) (at store.EventCursor, gap bool, er
 }
 
 // followEvents sends events until the listener disconnects, its token is revoked, or the worker stops.
-func (a *API) followEvents(ctx context.Context, s *eventStream, filter eventFilter, at store.EventCursor) {
+func (a *API) followEvents(ctx context.Context, s *eventStream, filter eventFilter, at records.EventCursor) {
 	alive := time.NewTicker(heartbeat)
 	defer alive.Stop()
 	for s.err == nil && ctx.Err() == nil {
@@ -313,9 +314,9 @@ func (s *eventStream) write(text string) {
 }
 
 // writePosition ends an event with its id. Without an event it only updates the listener's position.
-func (s *eventStream) writePosition(at store.EventCursor) { s.write("id: " + at.String() + "\n\n") }
+func (s *eventStream) writePosition(at records.EventCursor) { s.write("id: " + at.String() + "\n\n") }
 
-func (s *eventStream) writeEvent(e store.DeliveryEvent) {
+func (s *eventStream) writeEvent(e records.DeliveryEvent) {
 	body, err := json.Marshal(e)
 	if err != nil {
 		s.err = err

@@ -15,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/door/server/api"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -24,8 +25,8 @@ type listener struct {
 	query  string
 	last   string // Last-Event-ID
 	ready  func() // called when it is connected
-	events []store.DeliveryEvent
-	until  func(store.DeliveryEvent) bool // it stops after the event for which until returns true
+	events []records.DeliveryEvent
+	until  func(records.DeliveryEvent) bool // it stops after the event for which until returns true
 }
 
 func (l *listener) follow(ctx context.Context) error {
@@ -71,7 +72,7 @@ func (l *listener) listen(ctx context.Context) (done bool, err error) {
 				return true, nil
 			}
 		case "data":
-			var e store.DeliveryEvent
+			var e records.DeliveryEvent
 			if err := json.Unmarshal([]byte(value), &e); err != nil {
 				return false, err
 			}
@@ -111,7 +112,7 @@ func TestEveryListenerReceivesEveryChange(t *testing.T) {
 	for i := range all {
 		ready.Add(1)
 		all[i] = &listener{base: base, ready: ready.Done,
-			until: func(e store.DeliveryEvent) bool { return e.DeliveryID.String() == last && e.Status == store.Queued }}
+			until: func(e records.DeliveryEvent) bool { return e.DeliveryID.String() == last && e.Status == store.Queued }}
 		gone.Go(func() {
 			if err := all[i].follow(ctx); err != nil {
 				t.Errorf("listener %d: %v after %d events", i, err, len(all[i].events))
@@ -157,7 +158,7 @@ func TestEventsOfAFilter(t *testing.T) {
 	other := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(2, 1)).ID
 	ready := make(chan struct{})
 	l := &listener{base: func() string { return w.base }, query: "?agent=8453:1&status=cancelled&status=held", ready: func() { close(ready) },
-		until: func(store.DeliveryEvent) bool { return true }}
+		until: func(records.DeliveryEvent) bool { return true }}
 	heard := make(chan error, 1)
 	go func() { heard <- l.follow(t.Context()) }()
 	heraldtest.Receive(t, "the start of the stream", ready)
@@ -177,7 +178,7 @@ func TestEventsOfAFilter(t *testing.T) {
 func TestGapEvent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	old := store.EventCursor{At: time.Now().Add(-store.EventRetention - time.Hour).Unix(), Xid: 3, ID: 1}
+	old := records.EventCursor{At: time.Now().Add(-store.EventRetention - time.Hour).Unix(), Xid: 3, ID: 1}
 	res := w.send("GET", "/v1/events", ownToken, "", nil, func(r *http.Request) { r.Header.Set("Last-Event-ID", old.String()) })
 	head := make([]byte, 60)
 	if _, err := io.ReadFull(res.Body, head); err != nil || !strings.Contains(string(head), "event: gap") {

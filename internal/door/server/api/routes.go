@@ -8,7 +8,7 @@ import (
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/inspect"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // operation is a route with its description for the OpenAPI document.
@@ -177,6 +177,6 @@ func (a *API) listOperations() []operation {
 			query: []parameter{{name: "agent", description: "Only this agent's (CHAIN:AGENT)."},
 				{name: "status", repeated: true, description: "Only changes to this status; may be repeated."},
 				{name: "lastEventId", description: "As the header Last-Event-ID, for clients that cannot set one."}},
-			mediaTypes: [2]string{"", "text/event-stream"}, answers: answers[store.DeliveryEvent](200)},
+			mediaTypes: [2]string{"", "text/event-stream"}, answers: answers[records.DeliveryEvent](200)},
 	}
 }

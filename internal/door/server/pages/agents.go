@@ -17,12 +17,13 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // agentsPage is one page of the list of agents.
 type agentsPage struct {
 	State, Chain, Sort string
-	Agents             []store.AgentRow
+	Agents             []records.AgentRow
 	NextURL            string
 	States             []string
 }
@@ -30,7 +31,7 @@ type agentsPage struct {
 func (p *Pages) listAgents(r *request) (answer, error) {
 	q := r.URL.Query()
 	page := agentsPage{State: q.Get("state"), Chain: q.Get("chain"), Sort: q.Get("sort"),
-		States: []string{"pending", store.StateConnected, store.StateNeedsAuth, store.StateFailed, "disabled"}}
+		States: []string{"pending", records.StateConnected, records.StateNeedsAuth, records.StateFailed, "disabled"}}
 	if agent := q.Get("agent"); agent != "" {
 		return answer{location: "/agents/" + url.PathEscape(agent)}, nil
 	}
@@ -75,7 +76,7 @@ type agentPage struct {
 // summary sums up the calls of a span of time.
 type summary struct {
 	Span string
-	store.CallSummary
+	records.CallSummary
 }
 
 // toolFit is a kind of event, and the tool of the agent that receives it.
@@ -132,7 +133,7 @@ func (p *Pages) showAgent(r *request) (answer, error) {
 		long time.Duration
 	}{{"last hour", time.Hour}, {"last day", 24 * time.Hour}, {"last week", 7 * 24 * time.Hour},
 		{"last month", 30 * 24 * time.Hour}} {
-		page.Summaries = append(page.Summaries, summary{s.span, store.SummarizeHours(a.Hours, now.Add(-s.long))})
+		page.Summaries = append(page.Summaries, summary{s.span, records.SummarizeHours(a.Hours, now.Add(-s.long))})
 	}
 	_ = json.Unmarshal(a.AgentRow.Tools, &page.Tools) // the agent's server sent it, so it may not parse
 	_ = json.Unmarshal(a.AgentRow.Totals, &page.Totals)

@@ -27,6 +27,8 @@ import (
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
@@ -80,7 +82,7 @@ INSERT INTO herald.chain_cursors (chain_id, contracts, backfill, next_block) VAL
 type lent struct{ store *store.Store }
 
 func (b lent) OpenStore(context.Context, operator.StoreOptions) (*operator.Session, error) {
-	return &operator.Session{Store: b.store, Close: func() {}}, nil
+	return &operator.Session{Ledger: b.store, Records: records.New(b.store), Close: func() {}}, nil
 }
 
 func (lent) OpenContent() (*operator.Content, error) {
@@ -118,7 +120,7 @@ func listPeriods(n int, long time.Duration) []throughput.Minute {
 // servePages serves the pages of that many deliveries, with the text in every field.
 func servePages(t testing.TB, deliveries int, text string) (base string) {
 	t.Helper()
-	address := heraldtest.Postgres(t, store.Migrate)
+	address := heraldtest.Postgres(t, postgres.Migrate)
 	db, err := pgx.Connect(t.Context(), address)
 	heraldtest.Must(t, err)
 	for _, sql := range strings.Split(seed, ";\n") {
@@ -131,7 +133,7 @@ func servePages(t testing.TB, deliveries int, text string) (base string) {
 		t.Fatal(err)
 	}
 	_ = db.Close(t.Context())
-	st, err := store.Open(store.Config{URL: secret.New(address), MaxConns: 4})
+	st, err := store.Open(postgres.Config{URL: secret.New(address), MaxConns: 4})
 	heraldtest.Must(t, err)
 	t.Cleanup(st.Close)
 	cfg, err := config.Load(nil)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // chart is a bar chart of counts over time. The template "chart" draws it, with its values as a table.
@@ -122,7 +123,7 @@ func chartOutcomes(v operator.Overview, span string) *chart {
 func lastOf(list []operator.Minute, n int) []operator.Minute { return list[max(0, len(list)-n):] }
 
 // chartCalls draws an agent's calls of the last day (by hour), week (by six hours) or month (by day).
-func chartCalls(hours []store.AgentHour, span string, now time.Time) *chart {
+func chartCalls(hours []records.AgentHour, span string, now time.Time) *chart {
 	c := &chart{Title: "Calls of the last", Spans: []string{"day", "week", "month"},
 		Names: [3]string{"succeeded", "", "failed"}}
 	c.Span = chooseSpan(span, c.Spans)
@@ -143,7 +144,7 @@ func chartCalls(hours []store.AgentHour, span string, now time.Time) *chart {
 		for n < len(hours) && hours[n].Hour.Before(at.Add(per)) {
 			n++
 		}
-		sum := store.SummarizeHours(hours[:n], at)
+		sum := records.SummarizeHours(hours[:n], at)
 		c.Columns = append(c.Columns, column{At: at, When: at.Format(layout), P50Ms: sum.P50Ms, P95Ms: sum.P95Ms,
 			Counts: [3]int64{int64(sum.Calls - sum.Failed), 0, int64(sum.Failed)}})
 	}

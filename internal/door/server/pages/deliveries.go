@@ -15,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // pageRows is the number of rows on a page of a list.
@@ -108,7 +109,7 @@ type groupsPage struct {
 }
 
 // Search returns the search of a group's deliveries.
-func (p groupsPage) Search(g store.Group) search { return newSearch(p.SelectGroup(g)) }
+func (p groupsPage) Search(g records.Group) search { return newSearch(p.SelectGroup(g)) }
 
 func (p *Pages) listGroups(r *request) (answer, error) {
 	since := cmp.Or(strings.TrimSpace(r.URL.Query().Get("ended_since")), "24h")

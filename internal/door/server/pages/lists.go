@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // chainsPage shows the chains that are followed.
@@ -28,7 +28,7 @@ type auditPage struct {
 
 // auditRow is an audit row with its filter in words.
 type auditRow struct {
-	store.Audit
+	records.Audit
 	What string
 }
 

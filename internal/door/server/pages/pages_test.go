@@ -11,6 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -79,7 +80,7 @@ func TestPageWords(t *testing.T) {
 	ended := deliveryPage{Moments: []moment{{Attempt: &attemptView{Attempt: store.Attempt{Error: why}}}, {Attempt: &attemptView{Attempt: store.Attempt{Error: "another"}}}}}
 	ended.FinishedAt, ended.Error, ended.FileVerification = &time.Time{}, why, "mismatch"
 	v := operator.Overview{OpenBreakers: 2, TokensExpired: 4, Workers: 1, Chains: []operator.ChainProgress{{ChainID: 1, Contract: "0x8004a169fb4a3325136eb29fa0ceb6d2e539a432"}}}
-	agent := agentPage{Chart: &chart{}, Summaries: []summary{{CallSummary: store.CallSummary{Failures: map[outcome.Reason]int{"timeout": 4, "outcome_unknown": 2}}}}}
+	agent := agentPage{Chart: &chart{}, Summaries: []summary{{CallSummary: records.CallSummary{Failures: map[outcome.Reason]int{"timeout": 4, "outcome_unknown": 2}}}}}
 	for _, c := range []struct {
 		page    string
 		content any
@@ -90,7 +91,7 @@ func TestPageWords(t *testing.T) {
 		{"overview", overviewPage{Overview: v, Chart: &chart{}, Needs: listNeeds(v.NeedsAttention())}, []string{
 			`<a href="/agents?sort=failing">2 circuit breakers are open: `, "4 stored tokens are expired: <code>", `<small class="id">0x8004…a432<`,
 			">delivered a minute, last 5 minutes<", ">none</span>"}},
-		{"groups", groupsPage{GroupList: operator.GroupList{Groups: []store.Group{{Sentence: "it is disabled: `worker agent enable` releases <b>"}}}},
+		{"groups", groupsPage{GroupList: operator.GroupList{Groups: []records.Group{{Sentence: "it is disabled: `worker agent enable` releases <b>"}}}},
 			[]string{"it is disabled: <code>worker agent enable</code> releases &lt;b&gt;"}},
 	} {
 		var out strings.Builder
@@ -127,11 +128,11 @@ func TestSteps(t *testing.T) {
 func TestChart(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 27, 21, 30, 0, 0, time.UTC)
-	hour := store.AgentHour{Hour: now.Truncate(time.Hour).Add(-25 * time.Hour), Calls: 40, Failures: map[outcome.Reason]int{"timeout": 10}, Latency: make([]int, 14)}
+	hour := records.AgentHour{Hour: now.Truncate(time.Hour).Add(-25 * time.Hour), Calls: 40, Failures: map[outcome.Reason]int{"timeout": 10}, Latency: make([]int, 14)}
 	hour.Latency[3] = 40
 	for span, want := range map[string]string{"day": "", "week": "26 Nov 18:00", "month": "26 Nov", "x": ""} {
 		got := ""
-		for _, c := range chartCalls([]store.AgentHour{hour}, span, now).Columns {
+		for _, c := range chartCalls([]records.AgentHour{hour}, span, now).Columns {
 			if c.Counts == [3]int64{30, 0, 10} && c.Text == "30 succeeded, 10 failed, p50 75 ms, p95 98 ms" && c.P95Y == "0.00%" {
 				got += c.When
 				heraldtest.Equal(t, "bars", c.Bars, []bar{{"good", "25.00%", "75.00%"}, {"bad", "0.00%", "25.00%"}})

@@ -8,7 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // policyPart is the part of an agent's page about its policies (templates/policy.html).
@@ -27,7 +27,7 @@ type policyRow struct {
 	Content string // JSON
 }
 
-func (p *Pages) showPolicies(r *request, row store.AgentRow) (part policyPart, err error) {
+func (p *Pages) showPolicies(r *request, row records.AgentRow) (part policyPart, err error) {
 	all, err := p.Operator.ShowPolicy(r.Context(), r.agentRef())
 	if err != nil {
 		return part, err

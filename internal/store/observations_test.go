@@ -1,0 +1,161 @@
+package store
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/store/storable"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/jackc/pgx/v5"
+)
+
+// TestLatencyBuckets: a recorded latency is counted in the bucket from which quantiles are computed.
+func TestLatencyBuckets(t *testing.T) {
+	t.Parallel()
+	if !slices.IsSorted(LatencyBounds[:]) {
+		t.Fatal(LatencyBounds)
+	}
+	for took, want := range map[time.Duration]int{0: -1, -time.Second: -1, 1: 0, 10 * time.Millisecond: 0, 10*time.Millisecond + 1: 1,
+		time.Second: 6, time.Minute: 12, time.Minute + 1: 13, math.MaxInt64: 13} {
+		o := Outcome{Called: true, CallTook: took}
+		if got := o.LatencyBucket(); got != want {
+			t.Errorf("%s is in bucket %d, want %d", took, got, want)
+		}
+		if at := o.latencyPosition(); (at != nil) != (want >= 0) || at != nil && *at != int32(want)+1 {
+			t.Errorf("%s: %v", took, at)
+		}
+	}
+	heraldtest.Equal(t, "the bucket of an outcome without a call", (Outcome{CallTook: time.Second}).LatencyBucket(), -1)
+}
+
+// TestEndedHourMovesToAgentHours: when an hour ends, the counts in the agent's row move to agent_hours, once. The hour
+// never decreases.
+func TestEndedHourMovesToAgentHours(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for _, grouped := range []bool{false, true} {
+		agent := map[bool]int{false: 1, true: 2}[grouped]
+		_, tasks := accept(t, s, feedbacks(agent, 1, 8)...)
+		begin := func(shift string) {
+			t.Helper()
+			exec(t, s, `UPDATE herald.agents SET hour = date_trunc('hour', now(), 'UTC') + $2::interval WHERE agent_id = $1`, agent, shift)
+		}
+		next := func(o Outcome) {
+			t.Helper()
+			r := newRecordRequest(claim(t, s, tasks[0]), o)
+			tasks = tasks[1:]
+			if !grouped {
+				record(t, s, r.claim, r.outcome)
+				return
+			}
+			if got, err := s.recordGroup(t.Context(), []recordRequest{r}); err != nil || !got[0].answered {
+				t.Fatal(got, err)
+			}
+		}
+		expect := func(why, want string) {
+			t.Helper()
+			if got := value[string](t, s, `SELECT string_agg(concat_ws(' ', round(extract(epoch FROM date_trunc('hour', now(), 'UTC') - hour) / 3600), calls, failed, failures, latency[8]), '; ' ORDER BY hour)
+				FROM (SELECT hour, calls, failed, failures, latency FROM herald.agent_hours WHERE agent_id = $1
+				      UNION ALL SELECT hour, hour_calls, hour_failed, hour_failures, hour_latency FROM herald.agents WHERE agent_id = $1) x`, agent); got != want {
+				t.Errorf("grouped %t, %s: %s, want %s", grouped, why, got, want)
+			}
+		}
+		ok := delivered
+		ok.CallTook = 2 * time.Second
+		failed := Outcome{Status: Waiting, Reason: "timeout", Stage: "call", Delay: time.Hour, AgentError: "it hung up"}
+		next(ok)
+		next(failed)
+		expect("the first hour", `0 2 1 {"timeout": 1} 1`)
+		begin("-5 hours")
+		next(Outcome{Status: Skipped, Reason: "no_uri", Stage: "resolve"})
+		expect("what is no call begins no hour", `5 2 1 {"timeout": 1} 1`)
+		next(failed)
+		expect("an hour begins", `5 2 1 {"timeout": 1} 1; 0 1 1 {"timeout": 1} 0`)
+		next(ok)
+		expect("and goes on", `5 2 1 {"timeout": 1} 1; 0 2 1 {"timeout": 1} 1`)
+		begin("1 hour")
+		next(ok)
+		expect("a record of the hour before, which is over", `5 2 1 {"timeout": 1} 1; 0 2 1 {"timeout": 1} 1; -1 3 1 {"timeout": 1} 2`)
+		begin("-5 hours")
+		next(ok)
+		expect("an hour that is kept already", `5 2 1 {"timeout": 1} 1; 0 2 1 {"timeout": 1} 1; 0 1 0 {} 1`)
+	}
+}
+
+// TestRecordKeepsAgentsHot: counting a call is a HOT update of agents: it writes no index.
+func TestRecordKeepsAgentsHot(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	_, tasks := accept(t, s, feedbacks(1, 1, 8)...)
+	o := delivered
+	for i, task := range tasks {
+		o.AgentError, o.CallTook = []string{"", "it said 503"}[i%2], time.Duration(1+i)*time.Second
+		c := claim(t, s, task)
+		counts := `SELECT pg_stat_get_xact_tuples_updated(c), pg_stat_get_xact_tuples_hot_updated(c) FROM (SELECT 'herald.agents'::regclass AS c) x`
+		var before, after, hotBefore, hotAfter int64 // of this session since it last flushed its statistics
+		err := pgx.BeginFunc(t.Context(), s.Conns, func(tx pgx.Tx) error {
+			if err := tx.QueryRow(t.Context(), counts).Scan(&before, &hotBefore); err != nil {
+				return err
+			}
+			b := &pgx.Batch{}
+			queueRecord(b, newRecordRequest(c, o))
+			if err := tx.SendBatch(t.Context(), b).Close(); err != nil {
+				return err
+			}
+			return tx.QueryRow(t.Context(), counts).Scan(&after, &hotAfter)
+		})
+		if err != nil || after-before != 1 || hotAfter-hotBefore != 1 {
+			t.Errorf("record %d: %d updates of agents, %d of them HOT, %v", i+1, after-before, hotAfter-hotBefore, err)
+		}
+	}
+}
+
+func TestToolList(t *testing.T) {
+	t.Parallel()
+	var many []KnownTool
+	for i := range 1000 {
+		many = append(many, KnownTool{Name: fmt.Sprint("<tool> \x00\xff ", i, strings.Repeat("x", i)), Schema: i%2 == 0})
+	}
+	for name, tt := range map[string]struct {
+		tools []KnownTool
+		want  int
+	}{"none": {nil, 0}, "one": {many[:1], 1}, "many": {many, 0}} {
+		raw := ToolList(tt.tools)
+		var got []KnownTool
+		if err := json.Unmarshal(raw, &got); err != nil || len(raw) > storable.MaxSide || string(KeepSide(raw)) != string(raw) {
+			t.Fatalf("%s: %v, %d bytes: %.200s", name, err, len(raw), raw)
+		}
+		if name == "many" && len(got) > 50 && len(got) < 1000 {
+			continue
+		}
+		if len(got) != tt.want {
+			t.Errorf("%s: %d of them", name, len(got))
+		}
+	}
+}
+
+// TestReleaseEnabledInPages releases more agents, and more deliveries of one agent, than a page contains.
+func TestReleaseEnabledInPages(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for from := 1; from <= 1100; from += 500 {
+		accept(t, s, feedbacks(1, from, min(500, 1101-from))...)
+	}
+	for agent := 2; agent <= 4; agent++ {
+		accept(t, s, feedbacks(agent, 1, 2)...)
+	}
+	exec(t, s, `UPDATE herald.deliveries SET status = 'held', reason = 'agent_disabled', handed_at = NULL`)
+	exec(t, s, `UPDATE herald.agents SET enabled = false, state = 'disabled' WHERE agent_id = 3`)
+	n, tasks, err := s.ReleaseEnabled(t.Context(), func(a Agent) bool { return a == agentNamed("4") })
+	if n != 1102 || len(toRun(tasks)) != MaxDispatchedPerAgent+2 || err != nil {
+		t.Errorf("%d released, %d tasks, %v", n, len(tasks), err)
+	}
+	if left := value[string](t, s, `SELECT string_agg(DISTINCT agent_id::text, ' ') FROM herald.deliveries WHERE status = 'held'`); left != "3 4" {
+		t.Errorf("still held are those of %s", left)
+	}
+}

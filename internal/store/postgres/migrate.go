@@ -1,0 +1,109 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/migrations"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+)
+
+// versionTable is the table in which goose records the applied migrations. unreleasedTable is the table that a Herald
+// before the first release used instead; its migrations had other contents under the same numbers.
+const (
+	versionTable    = "herald.migrations"
+	unreleasedTable = "herald.goose_db_version"
+)
+
+// errUnreleased is returned if a Herald before the first release created the schema.
+var errUnreleased = errors.New("its schema is of a Herald before v0.1.0 and cannot be upgraded: " +
+	"set DATABASE_URL to an empty database, or HERALD_DATA to an empty folder if the worker runs its own Postgres")
+
+// Migration is one SQL file of the folder migrations, and when it was applied.
+type Migration struct {
+	Version   int64     `json:"version"`
+	Name      string    `json:"name"`
+	AppliedAt time.Time `json:"appliedAt,omitzero"` // zero: pending
+}
+
+// Migrate applies the pending migrations to the database at url and returns them. Several processes may call it at
+// once: one applies them, and the others wait up to 5 minutes and then find none pending.
+func Migrate(ctx context.Context, url secret.Secret) (done []Migration, err error) {
+	defer WrapError(&err, "migrate the database")
+	err = withProvider(ctx, url, func(p *goose.Provider) error {
+		results, err := p.Up(ctx)
+		for _, r := range results {
+			done = append(done, Migration{Version: r.Source.Version, Name: r.Source.Path, AppliedAt: time.Now().UTC()})
+		}
+		return err
+	})
+	return done, err
+}
+
+// Migrations lists all migrations, applied and pending, oldest first.
+func Migrations(ctx context.Context, url secret.Secret) (all []Migration, err error) {
+	defer WrapError(&err, "read the state of the migrations")
+	err = withProvider(ctx, url, func(p *goose.Provider) error {
+		states, err := p.Status(ctx)
+		for _, s := range states {
+			all = append(all, Migration{Version: s.Source.Version, Name: s.Source.Path, AppliedAt: s.AppliedAt})
+		}
+		return err
+	})
+	return all, err
+}
+
+// withProvider connects to url, creates the schema herald if it is missing, and calls do with a goose provider. url
+// must not lead to a pooler in transaction mode, because goose takes a lock that belongs to a session. A migration has
+// no statement_timeout.
+func withProvider(ctx context.Context, url secret.Secret, do func(*goose.Provider) error) error {
+	cfg, err := pgx.ParseConfig(url.Reveal())
+	if err != nil {
+		return errURL // the parser's error may quote the URL, and with it the password
+	}
+	cfg.ConnectTimeout = defaultConnectTimeout
+	cfg.RuntimeParams["statement_timeout"] = "0"
+	db := stdlib.OpenDB(*cfg)
+	defer db.Close()
+	if err := ensureSchema(ctx, db); err != nil {
+		return err
+	}
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300)) // tries once a second, for 5 min
+	if err != nil {
+		return err
+	}
+	p, err := goose.NewProvider(goose.DialectPostgres, db, migrations.FS,
+		goose.WithSessionLocker(locker), goose.WithTableName(versionTable))
+	if err != nil {
+		return err
+	}
+	return do(p)
+}
+
+// ensureSchema creates the schema herald if it does not exist, because goose's own table is in it. It returns
+// errUnreleased if a Herald before the first release created the schema. If two processes create it at once, one may
+// fail in spite of IF NOT EXISTS; it then checks again.
+func ensureSchema(ctx context.Context, db *sql.DB) (err error) {
+	for range 2 {
+		var have, unreleased bool
+		err = db.QueryRowContext(ctx, `SELECT to_regnamespace('herald') IS NOT NULL,
+			to_regclass($1) IS NOT NULL AND to_regclass($2) IS NULL`, unreleasedTable, versionTable).
+			Scan(&have, &unreleased)
+		if err == nil && unreleased {
+			return errUnreleased
+		}
+		if err != nil || have {
+			return err
+		}
+		if _, err = db.ExecContext(ctx, `CREATE SCHEMA IF NOT EXISTS herald`); err == nil {
+			return nil
+		}
+	}
+	return err
+}

@@ -1,0 +1,78 @@
+package postgres
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+// TestMigrateAtOnce: four processes migrate an empty database concurrently.
+func TestMigrateAtOnce(t *testing.T) {
+	t.Parallel()
+	url := secret.New(heraldtest.EmptyPostgres(t))
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	applied := 0
+	for range 4 {
+		wg.Go(func() {
+			done, err := Migrate(t.Context(), url)
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			applied += len(done)
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	all, err := Migrations(t.Context(), url)
+	if err != nil || len(all) == 0 || applied != len(all) {
+		t.Fatalf("%d applied of %d, %v", applied, len(all), err)
+	}
+	for _, m := range all {
+		if m.AppliedAt.IsZero() || m.Name == "" {
+			t.Errorf("%+v", m)
+		}
+	}
+	if done, err := Migrate(t.Context(), url); err != nil || len(done) != 0 {
+		t.Error(done, err)
+	}
+}
+
+// TestUnreleasedSchema: a schema of a Herald before the first release is refused and stays as it is. A table that such a
+// Herald created later, in a database of this version, changes nothing.
+func TestUnreleasedSchema(t *testing.T) {
+	t.Parallel()
+	p := openPool(t, heraldtest.EmptyPostgres(t))
+	exec(t, p, `CREATE SCHEMA herald`)
+	exec(t, p, `CREATE TABLE herald.goose_db_version (version_id bigint)`)
+	url := p.Conns.Config().ConnString()
+	if done, err := Migrate(t.Context(), secret.New(url)); !errors.Is(err, errUnreleased) || len(done) != 0 {
+		t.Error(done, err)
+	}
+	if _, err := Migrations(t.Context(), secret.New(url)); !errors.Is(err, errUnreleased) {
+		t.Error(err)
+	}
+	if n := count(t, p, `SELECT count(*) FROM pg_class WHERE relnamespace = 'herald'::regnamespace`); n != 1 {
+		t.Errorf("the schema has %d relations, want 1", n)
+	}
+
+	p = openPool(t, heraldtest.Postgres(t, Migrate))
+	exec(t, p, `CREATE TABLE herald.goose_db_version (version_id bigint)`)
+	if done, err := Migrate(t.Context(), secret.New(p.Conns.Config().ConnString())); err != nil || len(done) != 0 {
+		t.Error(done, err)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	t.Parallel()
+	for _, cfg := range []Config{{}, {URL: secret.New("postgres://h/d"), MaxConns: 1}, {URL: secret.New("postgres://h/d"), MaxConns: -1}} {
+		if s, err := Open(cfg); err == nil {
+			s.Close()
+			t.Errorf("%+v was taken", cfg)
+		}
+	}
+}

@@ -1,0 +1,239 @@
+// Package postgres opens the connections to Herald's database, which the ledger (internal/store) and the operator's
+// records (internal/store/records) share. It also migrates the schema, acquires advisory locks and reads SQL files.
+//
+// Every call of both packages ends: WithDeadline gives a context without a deadline one.
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/store/pgerror"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Config configures the connections to Postgres.
+type Config struct {
+	URL secret.Secret // postgres:// URL or key=value string; required
+
+	// LeaderURL is the address of Postgres itself, needed if URL leads to a pooler in transaction mode. The advisory
+	// locks of Lead and LeadLocks then use connections to LeaderURL, because such a pooler would lose them. The
+	// settings of the pooler's sessions must be set in Postgres (CheckPooler). Empty: URL leads to Postgres itself.
+	LeaderURL secret.Secret
+
+	// MaxConns is the size of the pool. It must exceed the number of deliveries that the worker processes at a time, or
+	// deliveries wait for connections. The locks of Lead and LeadLocks keep one connection. Default 10, at least 2.
+	MaxConns int32
+
+	// Locks is the pool whose connection has the advisory locks of Lead and LeadLocks. Nil: Open creates a pool for
+	// LeaderURL; if LeaderURL is empty, a connection of the new pool itself has the locks.
+	Locks *Pool
+
+	// ConnectTimeout bounds one attempt to connect. Default 5 s.
+	ConnectTimeout time.Duration
+
+	// StatementTimeout is set on every session, so that a statement whose client is lost cannot keep its locks. A call
+	// without an earlier deadline gives up after StatementTimeout plus ConnectTimeout, even if the network does not
+	// respond. Default 30 s.
+	StatementTimeout time.Duration
+	// CloseWithin limits the duration of Close, for a command that exits afterwards: pgx waits up to 15 s for the
+	// server to acknowledge the end of a connection whose statement hit a deadline. Zero: no limit.
+	CloseWithin time.Duration
+}
+
+// CommandClose is the value of Config.CloseWithin that Herald's commands use.
+const CommandClose = 300 * time.Millisecond
+
+// Pool is a pool of connections to one database. Safe for concurrent use.
+type Pool struct {
+	Conns *pgxpool.Pool // runs the statements of internal/store and its subpackages
+
+	timeout     time.Duration // deadline of a call whose context has no earlier one
+	closeWithin time.Duration // Config.CloseWithin
+	silent      *atomic.Bool  // whether the last call timed out; nil: LimitCalls was not called
+
+	leaders *leaders          // acquires the advisory locks of Lead and LeadLocks; shared with Config.Locks, if set
+	direct  *Pool             // connections to Config.LeaderURL; nil: LeaderURL is empty, or Config.Locks is set
+	needed  map[string]string // settings that the pooler's sessions must have; nil: there is no pooler
+}
+
+// idleInTransaction is how long Postgres waits for the next statement of an open transaction before it ends the
+// session. Herald waits for nothing between two statements. So a client that takes longer is frozen or cut off, and
+// would keep its locks on agents.
+const idleInTransaction = 10 * time.Second
+
+// lastCalls limits a call that follows a call that timed out (LimitCalls).
+const lastCalls = 200 * time.Millisecond
+
+// LimitCalls limits the duration of each later call to d, for a command that exits after a few calls. After a call that
+// timed out, calls are limited to lastCalls, until one of them ends in time. LimitCalls must be called before every
+// other method.
+func (p *Pool) LimitCalls(d time.Duration) { p.timeout, p.silent = d, new(atomic.Bool) }
+
+// Open creates a pool of connections. It does not connect: an unreachable database makes Ping and the first call fail.
+func Open(cfg Config) (*Pool, error) { return OpenAdjusted(cfg, func(*pgxpool.Config) {}) }
+
+// OpenAdjusted is Open with a function that may change the pool's configuration. Tests use it, for example to record
+// statements.
+func OpenAdjusted(cfg Config, adjust func(*pgxpool.Config)) (*Pool, error) {
+	if cfg.URL.IsZero() {
+		return nil, errors.New("store: a database URL is needed (DATABASE_URL)")
+	}
+	if cfg.MaxConns < 0 || cfg.MaxConns == 1 {
+		return nil, fmt.Errorf("store: a pool of %d connections is too small (HERALD_DB_POOL): it needs at least 2",
+			cfg.MaxConns)
+	}
+	pc, err := pgxpool.ParseConfig(cfg.URL.Reveal())
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", errURL) // the parser's error may quote the URL, and with it the password
+	}
+	pc.MaxConns = 10
+	if cfg.MaxConns > 0 {
+		pc.MaxConns = cfg.MaxConns
+	}
+	pc.ConnConfig.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, defaultConnectTimeout)
+	statement := cmp.Or(cfg.StatementTimeout, 30*time.Second)
+	p := &Pool{timeout: statement + pc.ConnConfig.ConnectTimeout, closeWithin: cfg.CloseWithin}
+	params := pc.ConnConfig.RuntimeParams
+	params["timezone"] = "UTC"
+	if params["application_name"] == "" {
+		params["application_name"] = "herald"
+	}
+	if settings := sessionSettings(statement); cfg.LeaderURL.IsZero() {
+		maps.Copy(params, settings)
+	} else {
+		p.needed = settings
+		// Old poolers lose prepared statements after a transaction. So by default pgx uses no named ones here. The URL
+		// may set another mode (default_query_exec_mode), for a pooler that keeps prepared statements.
+		if !strings.Contains(cfg.URL.Reveal(), "default_query_exec_mode") {
+			pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+		}
+	}
+	adjust(pc)
+	if p.Conns, err = pgxpool.NewWithConfig(context.Background(), pc); err != nil {
+		return nil, fmt.Errorf("store: %w", pgerror.Explain(err))
+	}
+	p.leaders = &leaders{pool: p, held: map[int64]struct{}{}}
+	switch {
+	case cfg.Locks != nil:
+		p.leaders = cfg.Locks.leaders
+	case p.needed != nil:
+		direct := Config{URL: cfg.LeaderURL, MaxConns: 2, ConnectTimeout: cfg.ConnectTimeout,
+			CloseWithin: cfg.CloseWithin}
+		if p.direct, err = Open(direct); err != nil {
+			p.Conns.Close()
+			return nil, err
+		}
+		p.leaders = p.direct.leaders
+	}
+	return p, nil
+}
+
+// sessionSettings returns the Postgres settings of a session. statement is its statement_timeout. The settings make
+// Postgres plan each statement once per session, with index scans. Planning a statement each time would cost more than
+// running it. A plan without indexes, made for an empty table (a new week's attempts, an empty queue), would be very
+// slow a minute later. A bitmap scan does not mark the index entries of deleted rows as dead, so that every later scan
+// would read these rows of herald.work again.
+func sessionSettings(statement time.Duration) map[string]string {
+	return map[string]string{
+		"statement_timeout":                   fmt.Sprint(statement.Milliseconds()),
+		"idle_in_transaction_session_timeout": fmt.Sprint(min(statement, idleInTransaction).Milliseconds()),
+		"plan_cache_mode":                     "force_generic_plan",
+		"enable_seqscan":                      "off", "enable_bitmapscan": "off", "jit": "off"}
+}
+
+const defaultConnectTimeout = 5 * time.Second
+
+var errURL = errors.New("DATABASE_URL is not a Postgres URL (postgres://user@host/database)")
+
+// WithDeadline returns a context that ends when ctx ends, and at the latest when a call must end
+// (Config.StatementTimeout, LimitCalls).
+func (p *Pool) WithDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	if p.silent == nil {
+		return context.WithTimeout(ctx, p.timeout)
+	}
+	limit := p.timeout
+	if p.silent.Load() {
+		limit = min(limit, lastCalls)
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	return ctx, func() {
+		p.silent.Store(errors.Is(ctx.Err(), context.DeadlineExceeded))
+		cancel()
+	}
+}
+
+// WrapError prefixes *err with a description of the failed action, which it formats like fmt.Sprintf. It does nothing
+// if *err is nil. If Postgres is unreachable, it also replaces the error by a short explanation. Callers defer it.
+func WrapError(err *error, what string, args ...any) {
+	if *err != nil {
+		*err = fmt.Errorf("%s: %w", fmt.Sprintf(what, args...), pgerror.Explain(*err))
+	}
+}
+
+// NoRows replaces pgx.ErrNoRows by another error (meaning), which may be nil. It returns any other err unchanged.
+func NoRows(err, meaning error) error {
+	if errors.Is(err, pgx.ErrNoRows) {
+		return meaning
+	}
+	return err
+}
+
+// Close closes all connections. It waits for connections in use; Config.CloseWithin limits this wait.
+func (p *Pool) Close() {
+	if p.direct != nil {
+		defer p.direct.Close()
+	}
+	if p.closeWithin == 0 {
+		p.Conns.Close()
+		return
+	}
+	closed := make(chan struct{})
+	go func() { // ends when the pool is closed, after 15 s at most
+		defer close(closed)
+		p.Conns.Close()
+	}()
+	timeout := time.NewTimer(p.closeWithin)
+	defer timeout.Stop()
+	select {
+	case <-closed:
+	case <-timeout.C:
+	}
+}
+
+// Ping returns an error with a short explanation if the database does not answer.
+func (p *Pool) Ping(ctx context.Context) error {
+	ctx, cancel := p.WithDeadline(ctx)
+	defer cancel()
+	err := p.Conns.Ping(ctx)
+	if err == nil {
+		return nil
+	}
+	if plain := pgerror.Explain(err); plain != err {
+		return plain
+	}
+	return fmt.Errorf("ask Postgres: %w", netguard.Explain("it", 0, err))
+}
+
+// PoolStat has the number of connections in use (Acquired), of idle ones, and the size of the pool (Max).
+type PoolStat struct{ Acquired, Idle, Max int32 }
+
+// PoolStat returns the current state of the connection pool.
+func (p *Pool) PoolStat() PoolStat {
+	st := p.Conns.Stat()
+	return PoolStat{Acquired: st.AcquiredConns(), Idle: st.IdleConns(), Max: st.MaxConns()}
+}
+
+// Querier is the method for reading that a pool and a transaction have in common.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}

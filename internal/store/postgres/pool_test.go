@@ -1,0 +1,70 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+// TestConnectionFailsInOneSentence: an error of a connection is one line with one cause. It contains the server's
+// address, and not the password.
+func TestConnectionFailsInOneSentence(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts connections, and no server answers
+	heraldtest.Must(t, err)
+	t.Cleanup(func() { _ = silent.Close() })
+	for name, c := range map[string]struct {
+		url  string
+		want string
+		is   error
+	}{
+		"refused, with and without TLS": {"postgres://u:hunter2@127.0.0.1:1/d", "connect to Postgres at 127.0.0.1:1: connection refused", syscall.ECONNREFUSED},
+		"no socket":                     {"postgres://u@/d?host=/nowhere/at/all", "connect to the Postgres socket in /nowhere/at/all: no such file or directory", syscall.ENOENT},
+		"says nothing":                  {"postgres://u:hunter2@" + silent.Addr().String() + "/d", "connect to Postgres at " + silent.Addr().String() + ": ", context.DeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			st, err := Open(Config{URL: secret.New(c.url), ConnectTimeout: 300 * time.Millisecond})
+			heraldtest.Must(t, err)
+			defer st.Close()
+			err = st.Ping(t.Context())
+			if err == nil || !strings.HasPrefix(err.Error(), c.want) || strings.ContainsAny(err.Error(), "\n") || strings.Contains(err.Error(), "hunter2") || !errors.Is(err, c.is) {
+				t.Errorf("%v", err)
+			}
+			if strings.Contains(err.Error(), "context deadline exceeded") {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+func TestMain(m *testing.M) { heraldtest.Main(m) }
+
+func openPool(t testing.TB, url string) *Pool {
+	t.Helper()
+	p, err := Open(Config{URL: secret.New(url), MaxConns: 12})
+	heraldtest.Must(t, err)
+	t.Cleanup(p.Close)
+	return p
+}
+
+func exec(t testing.TB, p *Pool, sql string) {
+	t.Helper()
+	if _, err := p.Conns.Exec(t.Context(), sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// count queries one number.
+func count(t testing.TB, p *Pool, sql string) (n int) {
+	t.Helper()
+	heraldtest.Must(t, p.Conns.QueryRow(t.Context(), sql).Scan(&n))
+	return n
+}

@@ -1,0 +1,147 @@
+package records_test
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/storetest"
+)
+
+// fillHours inserts calls of agents 1 to n in each of the given number of hours, of which the last is the current one.
+func fillHours(t *testing.T, s storetest.Postgres, agents, hours int) {
+	t.Helper()
+	exec(t, s, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, hour, hour_calls, hour_failed, hour_failures)
+		SELECT 8453, $1, n, date_trunc('hour', now(), 'UTC'), 20, n % 10, jsonb_build_object('timeout', n % 10) FROM generate_series(1, $2::int) n`,
+		agentNamed("1").Registry, agents)
+	exec(t, s, `INSERT INTO herald.agent_hours (hour, chain_id, identity_registry, agent_id, calls, failed, failures, latency)
+		SELECT date_trunc('hour', now(), 'UTC') - h * interval '1 hour', 8453, $1, n, 20, n % 10, jsonb_build_object('timeout', n % 10), array_fill(1, ARRAY[14])
+		  FROM generate_series($3::int - 1, 1, -1) h, generate_series(1, $2::int) n`, agentNamed("1").Registry, agents, hours)
+}
+
+// TestAgentHoursPlans: on a year's worth of rows, an agent's counts, the failing agents and the rows to drop are found
+// by the primary key.
+func TestAgentHoursPlans(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	fillHours(t, s, 1000, 25)
+	exec(t, s, `INSERT INTO herald.agent_hours SELECT hour - interval '30 days', chain_id, identity_registry, agent_id, calls, failed, failures, latency
+		FROM herald.agent_hours WHERE agent_id <= 500`)
+	exec(t, s, `VACUUM ANALYZE herald.agents, herald.agent_hours`)
+	agent := `8453, '` + agentNamed("1").Registry + `', 7`
+	for name, st := range map[string]struct{ sql, args string }{
+		"agent_hours":     {records.Statements.Text("agent_hours"), agent + `, now() - interval '1 day', '90 days'`},
+		"all_agent_hours": {records.Statements.Text("agent_hours"), agent + `, '0001-01-01', '90 days'`},
+		"failing":         {records.FailingFirst, `50`},
+	} {
+		plan := explain(t, s, st.sql, st.args)
+		if strings.Contains(plan, "Seq Scan") || !regexp.MustCompile(`Index (Only )?(Scan|Cond).*agent_hours_pkey|on agent_hours_pkey`).MatchString(plan) {
+			t.Errorf("%s:\n%s", name, plan)
+		}
+	}
+}
+
+// TestFailingAgents: agents are listed by failed calls of the last day, then by share of failed calls, page by page.
+func TestFailingAgents(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	exec(t, s, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, state) SELECT 8453, '0xaa', n, CASE WHEN n % 2 = 0 THEN 'failed' ELSE 'pending' END
+		FROM generate_series(1, 8) n`)
+	counts := func(agent, hoursAgo, calls, failed int) {
+		t.Helper()
+		exec(t, s, `INSERT INTO herald.agent_hours VALUES (date_trunc('hour', now(), 'UTC') - $2::int * interval '1 hour', 8453, '0xaa', $1, $3, $4, '{}',
+			array_fill(0, ARRAY[14]))`, agent, hoursAgo, calls, failed)
+	}
+	exec(t, s, `UPDATE herald.agents SET hour = date_trunc('hour', now(), 'UTC'), hour_calls = 2, hour_failed = 2 WHERE agent_id IN (1, 2)`)
+	exec(t, s, `UPDATE herald.agents SET hour = now() - interval '26 hours', hour_calls = 9, hour_failed = 9 WHERE agent_id = 7`)
+	counts(1, 1, 1, 1)
+	counts(2, 3, 8, 0)
+	counts(2, 5, 10, 2)
+	counts(3, 24, 4, 4)
+	counts(4, 26, 100, 100) // yesterday
+	counts(5, 1, 100, 0)
+	counts(6, 2, 4, 4)
+	counts(6, 30, 99, 99)
+	chain, other := uint64(8453), uint64(1)
+	for _, tt := range []struct {
+		f    records.AgentFilter
+		want string
+	}{
+		{records.AgentFilter{}, "3:4/4 6:4/4 2:4/20 1:3/3 4:0/0 5:0/100 7:0/0 8:0/0"},
+		{records.AgentFilter{ChainID: &chain, State: "failed"}, "6:4/4 2:4/20 4:0/0 8:0/0"},
+		{records.AgentFilter{AgentID: "2"}, "2:4/20"},
+		{records.AgentFilter{ChainID: &other}, ""},
+	} {
+		for limit := range 4 {
+			f, got := tt.f, []string{}
+			for f.Sort, f.Limit = records.SortFailing, limit; ; {
+				page, err := s.Agents(t.Context(), f)
+				heraldtest.Must(t, err)
+				for _, r := range page {
+					got = append(got, fmt.Sprintf("%s:%d/%d", r.AgentID, r.FailedOfDay, r.CallsOfDay))
+					f.After, f.AfterCalls, f.AfterFailed = &store.Agent{ChainID: r.ChainID, Registry: r.IdentityRegistry, ID: r.AgentID}, r.CallsOfDay, r.FailedOfDay
+				}
+				if len(page) < cmp.Or(limit, 50) {
+					break
+				}
+			}
+			if strings.Join(got, " ") != tt.want {
+				t.Errorf("%+v: %v, want %s", f, got, tt.want)
+			}
+		}
+	}
+}
+
+// TestDropAgentHours: the oldest rows are dropped first, at most the limit per call, and rows within the retention
+// stay.
+func TestDropAgentHours(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	fillHours(t, s, 3, 6)
+	exec(t, s, `UPDATE herald.agent_hours SET hour = hour - interval '100 days' WHERE hour < now() - interval '3 hours'`) // nine of 15
+	for i, want := range []int{4, 4, 1, 0} {
+		oldest := value[time.Time](t, s, `SELECT min(hour) FROM herald.agent_hours`)
+		if n, err := s.DropAgentHours(t.Context(), store.AgentHoursKept, 4); err != nil || n != want {
+			t.Errorf("round %d: dropped %d, %v, want %d", i, n, err, want)
+		}
+		if left := value[int](t, s, `SELECT count(*)::int FROM herald.agent_hours WHERE hour = $1`, oldest); i == 0 && left != 0 {
+			t.Errorf("%d of the oldest hour are left", left)
+		}
+	}
+	if n := value[int](t, s, `SELECT count(*)::int FROM herald.agent_hours WHERE hour > now() - interval '4 hours'`); n != 6 {
+		t.Errorf("%d rows are left", n)
+	}
+}
+
+// TestAgentStats: AgentStats returns the hours of one agent from the given time on.
+func TestAgentStats(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	fillHours(t, s, 2, 30)
+	exec(t, s, `INSERT INTO herald.agent_hours SELECT hour - interval '91 days', chain_id, identity_registry, agent_id, calls, failed, failures, latency
+		FROM herald.agent_hours`) // retention is late
+	now := value[time.Time](t, s, `SELECT max(hour) FROM herald.agents`)
+	for since, want := range map[time.Time]int{{}: 30, now.Add(time.Hour): 0, now: 1, now.Add(-24 * time.Hour): 25, now.Add(-90 * time.Minute): 3} {
+		hours, err := s.AgentStats(t.Context(), agentNamed("2"), since)
+		if err != nil || len(hours) != want {
+			t.Errorf("since %s: %d hours, %v, want %d", since, len(hours), err, want)
+		}
+		for i, h := range hours {
+			if h.Calls != 20 || h.Failed != 2 || !maps.Equal(h.Failures, map[outcome.Reason]int{"timeout": 2}) || len(h.Latency) != len(store.LatencyBounds)+1 ||
+				!h.Hour.Equal(now.Add(-time.Duration(want-1-i)*time.Hour)) {
+				t.Errorf("since %s: %+v", since, h)
+			}
+		}
+	}
+	if hours, err := s.AgentStats(t.Context(), agentNamed("3"), time.Time{}); err != nil || len(hours) != 0 {
+		t.Error(hours, err)
+	}
+}

@@ -1,0 +1,201 @@
+package records_test
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+func TestEnableAgent(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	a := agentNamed("1")
+	state := func() string {
+		t.Helper()
+		return value[string](t, s, `SELECT concat_ws(' ', enabled, state) FROM herald.agents WHERE agent_id = 1`)
+	}
+	if n, tasks, err := s.EnableAgent(t.Context(), a, false); n != 0 || tasks != nil || err != nil || state() != "f disabled" {
+		t.Fatal(n, tasks, err, state()) // the agent has no row yet
+	}
+	for from := 1; from <= 1100; from += 500 {
+		accept(t, s, feedbacks(1, from, min(500, 1101-from))...)
+	}
+	other := acceptOne(t, s, feedback(2, 1))
+	record(t, s, claim(t, s, other), store.Outcome{Status: store.Held, Reason: outcome.AgentDisabled, Free: true})
+	if d := read(t, s, other.ID); d.Status != store.Queued { // agent 2 is enabled, so nothing holds it
+		t.Errorf("%+v", d)
+	}
+	exec(t, s, `UPDATE herald.deliveries SET status = 'held', reason = 'agent_disabled', handed_at = NULL WHERE agent_id = 1`)
+	exec(t, s, `UPDATE herald.deliveries SET reason = 'auth_required' WHERE agent_id = 1 AND order_seq = 7`)
+	released, tasks, err := s.EnableAgent(t.Context(), a, true)
+	if released != 1099 || len(toRun(tasks)) != store.MaxDispatchedPerAgent || err != nil || state() != "t pending" || countDispatched(t, s) != store.MaxDispatchedPerAgent {
+		t.Errorf("%d released, %d tasks, %v, %s, %d dispatched", released, len(tasks), err, state(), countDispatched(t, s))
+	}
+	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries WHERE status = 'held'`); n != 1 {
+		t.Errorf("%d are held", n)
+	}
+	record(t, s, claim(t, s, tasks[0]), delivered)
+	if n, _, err := s.EnableAgent(t.Context(), a, true); n != 0 || err != nil || state() != "t connected" {
+		t.Error(n, err, state())
+	}
+}
+
+// TestAgentEnabledDuringAttempt: a delivery was claimed while its agent was disabled. If the agent was enabled before
+// the outcome is recorded, the delivery is not held, because nothing would release it.
+func TestAgentEnabledDuringAttempt(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	a := agentNamed("1")
+	task := acceptOne(t, s, feedback(1, 1))
+	if _, _, err := s.EnableAgent(t.Context(), a, false); err != nil {
+		t.Fatal(err)
+	}
+	c := claim(t, s, task)
+	if c.Enabled {
+		t.Fatalf("%+v", c)
+	}
+	if _, _, err := s.EnableAgent(t.Context(), a, true); err != nil {
+		t.Fatal(err)
+	}
+	r := record(t, s, c, store.Outcome{Status: store.Held, Reason: outcome.AgentDisabled, Stage: "claim", Free: true})
+	if len(r.Next) != 2 || !r.Next[1].Ended || r.Next[0].ID != task.ID || r.Next[0].N != 2 {
+		t.Fatalf("%+v", r)
+	}
+	if c = claim(t, s, r.Next[0]); !c.Enabled || c.Attempt != 1 {
+		t.Errorf("%+v", c)
+	}
+	// While the agent is disabled, the delivery is held.
+	if _, _, err := s.EnableAgent(t.Context(), a, false); err != nil {
+		t.Fatal(err)
+	}
+	if r := record(t, s, c, store.Outcome{Status: store.Held, Reason: outcome.AgentDisabled, Stage: "claim", Free: true}); len(r.Next) != 0 {
+		t.Errorf("%+v", r)
+	}
+	if d := read(t, s, c.ID); d.Status != store.Held || d.Attempts != 0 || len(d.History) != 0 {
+		t.Errorf("%+v", d)
+	}
+}
+
+func TestAgents(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for agent := range 5 {
+		accept(t, s, feedbacks(agent, 1, 12)...)
+	}
+	exec(t, s, `UPDATE herald.agents SET state = 'failed' WHERE agent_id IN (1, 3)`)
+	exec(t, s, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id) VALUES (1, '0xaa', 3)`)
+	chain := uint64(8453)
+	list := func(f records.AgentFilter) (names []string) {
+		t.Helper()
+		for {
+			page, err := s.Agents(t.Context(), f)
+			heraldtest.Must(t, err)
+			for _, r := range page {
+				names = append(names, r.AgentID)
+				f.After = &store.Agent{ChainID: r.ChainID, Registry: r.IdentityRegistry, ID: r.AgentID}
+			}
+			if len(page) == 0 || f.Limit == 0 {
+				return names
+			}
+		}
+	}
+	for want, f := range map[string]records.AgentFilter{
+		"3 0 1 2 3 4": {}, "0 1 2 3 4": {ChainID: &chain, Limit: 2}, "3 3": {AgentID: "3", Limit: 1}, "1 3": {State: "failed"}, "3": {State: "failed", AgentID: "3"},
+	} {
+		if got := strings.Join(list(f), " "); got != want {
+			t.Errorf("%+v: %s, want %s", f, got, want)
+		}
+	}
+	_, tasks := accept(t, s, feedbacks(9, 1, 12)...)
+	record(t, s, claim(t, s, tasks[0]), waiting(time.Hour))
+	record(t, s, claim(t, s, tasks[1]), ending(store.Held, "auth_required"))
+	ok := delivered
+	ok.Endpoint, ok.Protocol, ok.ServerInfo = "https://a.example/mcp", "2025-06-18", []byte(`{"name": "a"}`)
+	record(t, s, claim(t, s, tasks[2]), ok)
+	claim(t, s, tasks[3])
+	exec(t, s, `UPDATE herald.agents SET policy = '{"onUnknown": "hold"}', raised_epoch = 3, tools = '["x"]' WHERE agent_id = 9`)
+	r, err := s.AgentRow(t.Context(), agentNamed("9"))
+	heraldtest.Must(t, err)
+	if r.ChainID != 8453 || r.AgentID != "9" || !r.Enabled || r.State != "connected" || r.LastOKAt == nil || r.Policy.OnUnknown != store.OnUnknownHold || *r.RaisedEpoch != 3 ||
+		r.Endpoint != ok.Endpoint || r.Protocol != ok.Protocol || string(r.Tools) != `["x"]` || string(r.Totals) != `{"delivered": 1}` || r.CreatedAt.IsZero() {
+		t.Errorf("%+v", r)
+	}
+	if r.Open[store.Queued] != 8 || r.Open[store.Running] != 1 || r.Open[store.Waiting] != 1 || r.Open[store.Held] != 1 || len(r.Open) != 4 {
+		t.Errorf("open %v", r.Open)
+	}
+	b, err := json.Marshal(r)
+	if err != nil || !strings.Contains(string(b), `"lastOkAt":"`) || !strings.Contains(string(b), `"open":{"held":1,`) || strings.Contains(string(b), "lastError") {
+		t.Errorf("%s, %v", b, err)
+	}
+	if _, err := s.AgentRow(t.Context(), agentNamed("77")); !errors.Is(err, store.ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	first, err := s.BeginAudit(t.Context(), records.Audit{Actor: "root@host", Action: "delivery replay", Filter: []byte(`{"status": "dead"}`), Matched: 12, Note: "because\x00"})
+	heraldtest.Must(t, err)
+	second, err := s.BeginAudit(t.Context(), records.Audit{Actor: "root@host", Action: "agent disable", Matched: 1})
+	if err != nil || second <= first {
+		t.Fatal(second, err)
+	}
+	heraldtest.Must(t, s.EndAudit(t.Context(), first, 11, "cancelled", ""))
+	heraldtest.Must(t, s.EndAudit(t.Context(), second, 0, "failed", "the database is away"))
+	if err := s.EndAudit(t.Context(), 999, 0, "done", ""); !errors.Is(err, store.ErrNotFound) {
+		t.Error(err)
+	}
+	third, err := s.BeginAudit(t.Context(), records.Audit{Actor: "x", Action: "y"})
+	heraldtest.Must(t, err)
+	list, err := s.Audits(t.Context(), 0, 0)
+	if err != nil || len(list) != 3 {
+		t.Fatal(list, err)
+	}
+	if a := list[0]; a.ID != third || a.State != "running" || a.FinishedAt != nil {
+		t.Errorf("%+v", a)
+	}
+	if a := list[1]; a.State != "failed" || a.Note != "the database is away" || a.FinishedAt == nil || a.Filter != nil {
+		t.Errorf("%+v", a)
+	}
+	if a := list[2]; a.Moved != 11 || a.Matched != 12 || a.State != "cancelled" || a.Note != "because\uFFFD" || string(a.Filter) != `{"status": "dead"}` || a.At.IsZero() {
+		t.Errorf("%+v", a)
+	}
+	if list, err := s.Audits(t.Context(), 0, 1); err != nil || len(list) != 1 {
+		t.Error(list, err)
+	}
+}
+
+// TestSetPolicy: a stored policy keeps the fields that another SetPolicy does not name.
+func TestSetPolicy(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	a := agentNamed("1")
+	set := func(p store.Policy) string {
+		t.Helper()
+		heraldtest.Must(t, s.SetPolicy(t.Context(), a, p))
+		return value[string](t, s, `SELECT policy::text FROM herald.agents`)
+	}
+	heraldtest.Equal(t, "of an agent not known yet", set(store.Policy{OnUnknown: store.OnUnknownHold}), `{"onUnknown": "hold"}`)
+	exec(t, s, `UPDATE herald.agents SET policy = policy || '{"other": 1}'`)
+	if got := set(store.Policy{}); got != `{"other": 1, "onUnknown": "hold"}` {
+		t.Error(got)
+	}
+	if c := claim(t, s, acceptOne(t, s, feedback(1, 1))); c.Policy.OnUnknown != store.OnUnknownHold {
+		t.Errorf("%+v", c)
+	}
+	if got := set(store.Policy{OnUnknown: store.OnUnknownResend}); got != `{"other": 1, "onUnknown": "resend"}` {
+		t.Error(got)
+	}
+	exec(t, s, `UPDATE herald.agents SET policy = '[1]'`)
+	if got := set(store.Policy{OnUnknown: store.OnUnknownHold}); got != `{"onUnknown": "hold"}` {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,106 @@
+package records_test
+
+import (
+	"testing"
+
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// TestEventsInOrder: an event whose transaction commits late delays the later events, so that readers miss none.
+func TestEventsInOrder(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	_, tasks := accept(t, s, feedbacks(1, 1, 3)...)
+	start, err := s.LastEvent(t.Context())
+	heraldtest.Must(t, err)
+	slow, err := s.Conns.Begin(t.Context())
+	heraldtest.Must(t, err)
+	const sql = `UPDATE herald.deliveries SET status = 'cancelled', reason = 'operator', finished_at = now() WHERE id = $1`
+	if _, err := slow.Exec(t.Context(), sql, tasks[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, s, sql, tasks[1].ID)
+	if got, err := s.EventsAfter(t.Context(), start, 10); err != nil || len(got) != 0 {
+		t.Errorf("while an older transaction is open: %+v, %v", got, err)
+	}
+	heraldtest.Must(t, slow.Commit(t.Context()))
+	// Transactions of the cluster's other databases can delay events, too.
+	var got []records.DeliveryEvent
+	heraldtest.Await(t, "both events", func() bool {
+		got, err = s.EventsAfter(t.Context(), start, 10)
+		return err != nil || len(got) > 1
+	})
+	if err != nil || len(got) != 2 || got[0].DeliveryID != tasks[0].ID || got[1].DeliveryID != tasks[1].ID {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if e := got[0]; e.Status != store.Cancelled || e.Reason != "operator" || e.ChainID != 8453 || e.AgentID != "1" || e.Kind != "NewFeedback" {
+		t.Errorf("%+v", e)
+	}
+	if again, err := s.EventsAfter(t.Context(), got[0].Cursor, 10); err != nil || len(again) != 1 || again[0].Cursor != got[1].Cursor {
+		t.Errorf("%+v, %v", again, err)
+	}
+	// Claims and changes of other columns are no events.
+	exec(t, s, `UPDATE herald.deliveries SET updated_at = now() WHERE id = $1`, tasks[1].ID)
+	claim(t, s, tasks[2])
+	if more, err := s.EventsAfter(t.Context(), got[1].Cursor, 10); err != nil || len(more) != 0 {
+		t.Errorf("%+v, %v", more, err)
+	}
+}
+
+// TestEventsOfCommittedStates: a transaction that changes a delivery twice reports only the state that it leaves behind:
+// a hint that arrives during a check queues the delivery again in the transaction that records "not found".
+func TestEventsOfCommittedStates(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	heraldtest.Must(t, s.ReportVerified(t.Context(), []uint64{8453}))
+	job := feedback(1, 1)
+	job.TransactionHash = common.Hash{1}
+	_, tasks := accept(t, s, store.Intake{Job: job})
+	c := claim(t, s, tasks[0])
+	job.TransactionHash = common.Hash{2}
+	accept(t, s, store.Intake{Job: job})
+	start, err := s.LastEvent(t.Context())
+	heraldtest.Must(t, err)
+	if rec, err := s.Record(t.Context(), c, store.Outcome{Status: store.Rejected, Reason: "event_not_found", Stage: "check", Undecided: true}); err != nil || !rec.Rechecked {
+		t.Fatalf("%+v, %v", rec, err)
+	}
+	var got []records.DeliveryEvent
+	heraldtest.Await(t, "the event", func() bool {
+		got, err = s.EventsAfter(t.Context(), start, 10)
+		return err != nil || len(got) > 0
+	})
+	if err != nil || len(got) != 1 || got[0].Status != store.Queued {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestDropEvents(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	_, tasks := accept(t, s, feedbacks(1, 1, 3)...)
+	for _, task := range tasks {
+		exec(t, s, `UPDATE herald.deliveries SET status = 'held', reason = 'agent_disabled' WHERE id = $1`, task.ID)
+	}
+	exec(t, s, `UPDATE herald.delivery_events SET at = now() - interval '73 hours' WHERE delivery_id <> $1`, tasks[2].ID)
+	for _, want := range []int{1, 1, 0} {
+		if dropped, err := s.DropEvents(t.Context(), 1); err != nil || dropped != want {
+			t.Errorf("%d, %v, want %d", dropped, err, want)
+		}
+	}
+}
+
+func TestEventCursor(t *testing.T) {
+	t.Parallel()
+	c := records.EventCursor{At: 12, Xid: 1 << 40, ID: 7}
+	if got, err := records.ParseEventCursor(c.String()); err != nil || got != c {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, s := range []string{"", "1", "1.2", "1.2.3.4", "1.2.3 ", "a.b.c", "1.-2.3", "01.2.3"} {
+		if got, err := records.ParseEventCursor(s); err == nil {
+			t.Errorf("%q: %+v", s, got)
+		}
+	}
+}

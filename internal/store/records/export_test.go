@@ -1,0 +1,9 @@
+package records
+
+import ()
+
+// For the tests of plans, which are in package records_test.
+var (
+	Statements   = statements
+	FailingFirst = sortedPage(placedAgents, `p.calls, p.failed, 0`, SortFailing, ` LIMIT $1`)
+)

@@ -1,0 +1,347 @@
+package records
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// maxRows is the maximum length of a list: a page of 1,000 rows, and one more row that shows that a next page exists.
+const maxRows = 1001
+
+// Filter selects deliveries. Fields with zero values do not restrict the list.
+type Filter struct {
+	ChainID     *uint64
+	AgentID     string // decimal
+	Client      string // 0x address of the client that wrote the feedback, lower-case
+	Transaction string // 0x hash of the event's transaction, lower-case
+	Key         string
+	Statuses    []store.Status // any of them
+	Reason      outcome.Reason
+	Sentence    string // the delivery's error as Groups returns it
+	Kind        string
+	Since       time.Time // earliest time of creation
+	Until       time.Time // created before this time
+	EndedSince  time.Time // earliest time of the end; selects only deliveries that ended without being delivered
+	Reorged     bool      // selects deliveries that ended because of a reorg, and retractions
+	Before      int64     // if positive, selects lower values of Seq; for the next page, the last Seq of this one
+	Limit       int       // default 50, at most maxRows
+
+	firstSeq, lastSeq int64 // set by boundSeq: the first seq, and the one after the last
+	retractions       bool  // set by split: selects retractions
+}
+
+// Deliveries lists the deliveries that match the filter, newest (highest Seq) first. For the next page, set f.Before to
+// the Seq of the last delivery.
+func (s *Store) Deliveries(ctx context.Context, f Filter) (list []store.Delivery, err error) {
+	ctx, cancel := s.db.WithDeadline(ctx)
+	defer cancel()
+	defer postgres.WrapError(&err, "list deliveries")
+	limit := min(cmp.Or(max(f.Limit, 0), 50), maxRows)
+	if f, err = s.boundSeq(ctx, f); err != nil {
+		return nil, err
+	}
+	for _, f := range f.split() {
+		f, few, err := s.boundEnded(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		for _, table := range f.tables() {
+			order, n := "seq", f.narrow()
+			if f.Client != "" && table == endedDeliveries || f.Transaction != "" || few {
+				// so that Postgres uses the index of the condition, and does not search all rows by seq
+				order = "seq + 0"
+			}
+			if f.AgentID != "" && f.ChainID != nil && table == openDeliveries {
+				n.addOpenAgent(*f.ChainID, f.AgentID, len(f.Statuses) == 0)
+				order = "seq + 0"
+			}
+			if f.Before > 0 {
+				n.addCondition(order+" <", f.Before)
+			}
+			args := append(n.args, limit)
+			rows, _ := s.db.Conns.Query(ctx, `SELECT `+store.DeliveryColumns+` FROM `+table+n.whereClause()+
+				` ORDER BY `+order+` DESC LIMIT $`+strconv.Itoa(len(args)), args...)
+			found, err := pgx.CollectRows(rows, store.ScanDelivery)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, found...)
+		}
+	}
+	return newest(list, limit), nil
+}
+
+// maxSorted limits the deliveries of one status that a list with EndedSince sorts for a page, and maxBounded those
+// among which boundEnded looks for the first seq.
+const (
+	maxSorted  = 1000
+	maxBounded = 20_000
+)
+
+// boundEnded reports whether EndedSince selects fewer than maxSorted deliveries of the filter's one status. Then a list
+// reads and sorts them all. If it selects more, a list searches by seq, from the first seq of those that it selects.
+func (s *Store) boundEnded(ctx context.Context, f Filter) (_ Filter, few bool, err error) {
+	if f.EndedSince.IsZero() {
+		return f, false, nil
+	}
+	var count, first int64
+	err = s.db.Conns.QueryRow(ctx, `SELECT count(*), coalesce(min(seq), 0) FROM (SELECT seq FROM herald.history
+		WHERE undelivered = $1 AND undelivered_at >= $2 LIMIT $3) x`, f.Statuses[0], f.EndedSince, maxBounded).
+		Scan(&count, &first)
+	if count < maxBounded {
+		f.firstSeq = max(f.firstSeq, first)
+	}
+	return f, count < maxSorted, err
+}
+
+// newest returns the deliveries with the highest Seq, at most limit.
+func newest(list []store.Delivery, limit int) []store.Delivery {
+	slices.SortFunc(list, func(a, b store.Delivery) int { return cmp.Compare(b.Seq, a.Seq) })
+	return list[:min(len(list), limit)]
+}
+
+// The views of deliveries.
+const (
+	openDeliveries  = "herald.open_deliveries"
+	endedDeliveries = "herald.ended_deliveries"
+)
+
+// tables returns the views that can have deliveries with the status of the filter, which has one status at most.
+func (f Filter) tables() []string {
+	switch {
+	case len(f.Statuses) == 0:
+		return []string{openDeliveries, endedDeliveries}
+	case f.Statuses[0].Final():
+		return []string{endedDeliveries}
+	}
+	return []string{openDeliveries}
+}
+
+// undeliveredStatuses has the statuses of deliveries that ended without being delivered.
+var undeliveredStatuses = []store.Status{store.Skipped, store.Rejected, store.Dead, store.Cancelled}
+
+// split returns filters with one status at most, which together select the deliveries of f, each once. The indexes of
+// ended deliveries are ordered by seq, or by time, only within a status. Without a status, a condition that only
+// deliveries in some statuses meet is searched in those.
+func (f Filter) split() (parts []Filter) {
+	if f.Reorged {
+		f.Reorged = false
+		orphans, retractions := f, f
+		orphans.Statuses, orphans.Reason = []store.Status{store.Cancelled}, outcome.Reorg
+		retractions.Kind, retractions.retractions = string(job.KindFeedbackRevoked), true
+		return []Filter{orphans, retractions}
+	}
+	statuses := f.Statuses
+	switch {
+	case len(statuses) > 0:
+	case !f.EndedSince.IsZero():
+		statuses = undeliveredStatuses
+	case f.Reason != "" || f.Sentence != "":
+		statuses = append([]store.Status{store.Waiting, store.Held}, undeliveredStatuses...)
+	default:
+		return []Filter{f}
+	}
+	for _, status := range statuses {
+		if status.Final() || f.EndedSince.IsZero() {
+			f.Statuses = []store.Status{status}
+			parts = append(parts, f)
+		}
+	}
+	return parts
+}
+
+// narrow returns the SQL conditions of a filter with one status at most, except those of Before and Limit.
+func (f Filter) narrow() (n narrowing) {
+	if f.ChainID != nil {
+		n.addCondition("chain_id =", *f.ChainID)
+	}
+	if f.AgentID != "" {
+		n.addCondition("agent_id::text =", f.AgentID) // uses the index history_agent
+	}
+	if f.Client != "" {
+		n.addCondition("split_part(order_key, '/', 3) =", f.Client) // uses the index history_client
+	}
+	if f.Transaction != "" {
+		n.addCondition("job ->> 'transactionHash' =", f.Transaction) // uses the index history_transaction
+	}
+	if f.Key != "" {
+		n.args = append(n.args, f.Key)
+		n.conditions = append(n.conditions, fmt.Sprintf("herald.key_hash(key) = herald.key_hash($%d)", len(n.args)))
+	}
+	if f.Kind != "" {
+		n.addCondition("kind =", f.Kind)
+	}
+	if f.Kind != "" && f.Kind != string(job.KindNewFeedback) {
+		n.conditions = append(n.conditions, "kind <> 'NewFeedback'") // uses the index history_kind
+	}
+	if f.retractions {
+		n.conditions = append(n.conditions, "key LIKE '%#Retraction@%'", "reason IS DISTINCT FROM 'reorg'")
+	}
+	if len(f.Statuses) > 0 {
+		n.addStatus(f.Statuses[0])
+	}
+	if f.Reason != "" {
+		n.addCondition("reason =", f.Reason)
+	}
+	if f.Sentence != "" {
+		// spares most rows the next, which is costly
+		n.addCondition("left(error, 300) LIKE", sentencePattern.Replace(f.Sentence))
+		n.addCondition("herald.sentence(error) =", f.Sentence)
+	}
+	if !f.EndedSince.IsZero() {
+		n.addCondition("undelivered_at >=", f.EndedSince) // uses the index history_ended
+	}
+	if !f.Since.IsZero() {
+		n.addCondition("created_at >=", f.Since)
+	}
+	if !f.Until.IsZero() {
+		n.addCondition("created_at <", f.Until)
+	}
+	if f.firstSeq > 0 {
+		n.addCondition("seq >=", f.firstSeq)
+	}
+	if f.lastSeq > 0 {
+		n.addCondition("seq <", f.lastSeq)
+	}
+	return n
+}
+
+// sentencePattern makes the pattern of a sentence that every error of the sentence matches.
+var sentencePattern = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`, `#`, `%`)
+
+// addOpenAgent adds the conditions with which the open deliveries of an agent are found by the index work_agent, whose
+// first column is the place. anyPlace says that no other condition names the places.
+func (n *narrowing) addOpenAgent(chainID uint64, agentID string, anyPlace bool) {
+	n.args = append(n.args, chainID, agentID)
+	n.conditions = append(n.conditions, fmt.Sprintf(`agent_id = $%[2]d::text::numeric
+		AND identity_registry = ANY (ARRAY(SELECT identity_registry FROM herald.agents
+		WHERE chain_id = $%[1]d AND agent_id = $%[2]d::text::numeric))`, len(n.args)-1, len(n.args)))
+	if anyPlace {
+		n.conditions = append(n.conditions, "place IN ('line', 'out', 'waiting', 'task', 'held')")
+	}
+}
+
+// addStatus adds the conditions of a status.
+func (n *narrowing) addStatus(status store.Status) {
+	switch status {
+	case store.Queued:
+		n.conditions = append(n.conditions, "place IN ('line', 'out')", "status = 'queued'")
+	case store.Running:
+		n.conditions = append(n.conditions, "place = 'out'", "status = 'running'")
+	case store.Waiting:
+		n.conditions = append(n.conditions, "place IN ('waiting', 'task')")
+	case store.Held:
+		n.conditions = append(n.conditions, "place = 'held'")
+	case store.Skipped, store.Rejected, store.Dead, store.Cancelled:
+		n.addCondition("undelivered =", status) // uses the index history_undelivered
+	default:
+		n.addCondition("status =", status)
+	}
+}
+
+// boundSeq sets the bounds of seq that follow from Since and Until. Postgres reads lists in the order of seq, and
+// created_at has no index. Without these bounds, a list of the last hour that does not fill a page would read all older
+// rows.
+func (s *Store) boundSeq(ctx context.Context, f Filter) (_ Filter, err error) {
+	if !f.Since.IsZero() {
+		f.firstSeq, err = s.ledger.FirstSeqSince(ctx, f.Since.Add(-store.AcceptSkew))
+	}
+	if err == nil && !f.Until.IsZero() {
+		f.lastSeq, err = s.ledger.FirstSeqSince(ctx, f.Until.Add(store.AcceptSkew))
+	}
+	return f, err
+}
+
+// narrowing collects the conditions of a WHERE clause and their arguments. A field that a filter does not set adds no
+// condition, so that Postgres can choose an index for each combination of fields.
+type narrowing struct {
+	conditions []string
+	args       []any
+}
+
+// addCondition adds an SQL condition. condition ends with an operator, such as "seq <", and arg is its right operand.
+func (n *narrowing) addCondition(condition string, arg any) {
+	n.args = append(n.args, arg)
+	n.conditions = append(n.conditions, condition+" $"+strconv.Itoa(len(n.args)))
+}
+
+// whereClause returns " WHERE " and all conditions, or "" if n has no condition.
+func (n *narrowing) whereClause() string {
+	if len(n.conditions) == 0 {
+		return ""
+	}
+	return " WHERE " + strings.Join(n.conditions, " AND ")
+}
+
+// Count returns the number of deliveries that match the filter, by status. It ignores Before and Limit.
+func (s *Store) Count(ctx context.Context, f Filter) (counts map[store.Status]int64, err error) {
+	ctx, cancel := s.db.WithDeadline(ctx)
+	defer cancel()
+	defer postgres.WrapError(&err, "count deliveries")
+	if f, err = s.boundSeq(ctx, f); err != nil {
+		return nil, err
+	}
+	counts = make(map[store.Status]int64)
+	for _, f := range f.split() {
+		n := f.narrow()
+		for _, table := range f.tables() {
+			rows, _ := s.db.Conns.Query(ctx, `SELECT status, count(*) FROM `+table+n.whereClause()+` GROUP BY status`,
+				n.args...)
+			var status store.Status
+			var count int64
+			_, err = pgx.ForEachRow(rows, []any{&status, &count}, func() error {
+				counts[status] += count
+				return nil
+			})
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
+	return counts, nil
+}
+
+// Stuck is the number of held or overdue deliveries with one status and reason.
+type Stuck struct {
+	Status store.Status // Held, or the status of overdue deliveries
+	Reason outcome.Reason
+	Count  int64
+}
+
+// overdueAfter is how long a delivery must be late before ListStuck counts it as overdue.
+const overdueAfter = time.Minute
+
+// ListStuck counts held and overdue deliveries, by status and reason. A delivery is overdue if, at least overdueAfter
+// ago, its wait ended, its task was due but was not claimed, or its lease expired.
+func (s *Store) ListStuck(ctx context.Context) (stuck []Stuck, err error) {
+	ctx, cancel := s.db.WithDeadline(ctx)
+	defer cancel()
+	defer postgres.WrapError(&err, "count held and overdue deliveries")
+	rows, _ := s.db.Conns.Query(ctx, statements.Text("stuck"), overdueAfter)
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[Stuck])
+}
+
+// Blocker returns the delivery for which the delivery with this id waits (behind_earlier). Among the other open
+// deliveries of the ordering key, this is the one that has the turn, else the one with the lowest index. If there is no
+// such delivery, Blocker returns ErrNotFound.
+func (s *Store) Blocker(ctx context.Context, id uuid.UUID) (d store.Delivery, err error) {
+	ctx, cancel := s.db.WithDeadline(ctx)
+	defer cancel()
+	var blocker uuid.UUID
+	if err := s.db.Conns.QueryRow(ctx, statements.Text("blocker"), id).Scan(&blocker); err != nil {
+		return d, fmt.Errorf("find the delivery that %s waits behind: %w", id, postgres.NoRows(err, store.ErrNotFound))
+	}
+	return s.ledger.Delivery(ctx, blocker)
+}

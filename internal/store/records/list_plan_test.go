@@ -1,0 +1,184 @@
+package records_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/store/records"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/storetest"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// statementLog records the statements that a store runs.
+type statementLog struct {
+	mu    sync.Mutex
+	asked []pgx.TraceQueryStartData
+}
+
+func (l *statementLog) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.asked = append(l.asked, q)
+	return ctx
+}
+
+func (l *statementLog) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// take returns the statements since the last call.
+func (l *statementLog) take() []pgx.TraceQueryStartData {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	asked := l.asked
+	l.asked = nil
+	return asked
+}
+
+// fillLists inserts 20,000 deliveries of 40 agents and one client: 3,000 dead, 400 waiting, 400 held, 200 queued, and
+// history.
+const fillLists = `
+	INSERT INTO herald.agents (chain_id, identity_registry, agent_id) SELECT 8453, '0xaa', n FROM generate_series(1, 40) n;
+	INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, reason, error, job, created_at, finished_at)
+	SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', 1 + n % 40, 'eip155:8453:0xbb/1/0xc1', n,
+	       CASE WHEN s IN ('delivered', 'dead') THEN s ELSE 'queued' END, CASE s WHEN 'dead' THEN 'server_error' END, s,
+	       jsonb_build_object('transactionHash', md5(n::text)), now() - (20000 - n) * interval '1 minute',
+	       CASE WHEN s IN ('delivered', 'dead') THEN now() - (20000 - n) * interval '1 minute' END
+	  FROM (SELECT n, CASE WHEN n % 100 < 15 THEN 'dead' WHEN n % 100 < 17 THEN 'waiting' WHEN n % 100 < 19 THEN 'held' WHEN n % 100 < 20 THEN 'queued'
+	               ELSE 'delivered' END AS s FROM generate_series(1, 20000) n) x;
+	INSERT INTO herald.work (id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, reason, next_attempt_at)
+	SELECT id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, error,
+	       CASE error WHEN 'waiting' THEN 'timeout' WHEN 'held' THEN 'auth_required' END, CASE WHEN error = 'waiting' THEN now() + interval '1 hour' END
+	  FROM herald.history WHERE finished_at IS NULL`
+
+// TestListPlans: the lists of pages and API read few more rows than they show. No filter makes them scan the history.
+func TestListPlans(t *testing.T) {
+	t.Parallel()
+	asked := &statementLog{}
+	s := openStore(t, heraldtest.Postgres(t, postgres.Migrate), func(pc *pgxpool.Config) { pc.ConnConfig.Tracer = asked })
+	execScript(t, s, fillLists)
+	for _, sql := range []string{"VACUUM ANALYZE herald.history, herald.work", "VACUUM ANALYZE herald.agents"} {
+		execScript(t, s, sql)
+	}
+	chain := uint64(8453)
+	waiting := value[uuid.UUID](t, s, `SELECT id FROM herald.deliveries WHERE status = 'waiting' ORDER BY seq DESC LIMIT 1`)
+	list := func(f records.Filter) func() error {
+		return func() error { _, err := s.Deliveries(t.Context(), f); return err }
+	}
+	for name, ask := range map[string]func() error{
+		"the newest":             list(records.Filter{}),
+		"a later page":           list(records.Filter{Before: 10_000}),
+		"dead":                   list(records.Filter{Statuses: []store.Status{store.Dead}}),
+		"dead of a reason":       list(records.Filter{Statuses: []store.Status{store.Dead}, Reason: "server_error"}),
+		"dead of another reason": list(records.Filter{Statuses: []store.Status{store.Dead}, Reason: "timeout"}),
+		"of a reason":            list(records.Filter{Reason: "auth_required"}),
+		"of an unused reason":    list(records.Filter{Reason: "no_uri"}),
+		"held":                   list(records.Filter{Statuses: []store.Status{store.Held}}),
+		"queued":                 list(records.Filter{Statuses: []store.Status{store.Queued}}),
+		"running":                list(records.Filter{Statuses: []store.Status{store.Running}}),
+		"delivered":              list(records.Filter{Statuses: []store.Status{store.Delivered}}),
+		"of an agent":            list(records.Filter{ChainID: &chain, AgentID: "7"}),
+		"of a client":            list(records.Filter{Client: "0xc1"}),
+		"of an unknown client":   list(records.Filter{Client: "0xff"}),
+		"of a transaction":       list(records.Filter{Transaction: "0xff"}),
+		"of a key":               list(records.Filter{Key: "17"}),
+		"of a rare kind":         list(records.Filter{Kind: "ResponseAppended"}),
+		"of the last minutes":    list(records.Filter{Since: time.Now().Add(-5 * time.Minute)}),
+		"of long ago":            list(records.Filter{Until: time.Now().Add(-19_000 * time.Minute)}),
+		"before there were any":  list(records.Filter{Until: time.Now().Add(-30_000 * time.Minute)}),
+		"failed lately":          list(records.Filter{Statuses: []store.Status{store.Rejected, store.Dead}, EndedSince: time.Now().Add(-10 * time.Minute)}),
+		"failed in a year":       list(records.Filter{Statuses: []store.Status{store.Dead}, EndedSince: time.Now().AddDate(-1, 0, 0)}),
+		"failed of a client":     list(records.Filter{Statuses: []store.Status{store.Rejected, store.Dead}, Client: "0xff"}),
+		"dead of a sentence":     list(records.Filter{Statuses: []store.Status{store.Dead}, Reason: "server_error", Sentence: "dead"}),
+		"of a reorg":             list(records.Filter{Reorged: true}),
+		"what ended lately":      func() error { _, err := s.CountEnded(t.Context(), time.Now().Add(-10*time.Minute)); return err },
+		"groups": func() error {
+			_, err := s.Groups(t.Context(), []store.Status{store.Rejected, store.Dead, store.Held, store.Waiting}, time.Now().Add(-10*time.Minute))
+			return err
+		},
+		"agents":           func() error { _, err := s.Agents(t.Context(), records.AgentFilter{}); return err },
+		"agents of a name": func() error { _, err := s.AgentsNamed(t.Context(), "Name", 20); return err },
+		"the depth":        func() error { _, err := s.Depth(t.Context()); return err },
+		"what is stuck":    func() error { _, err := s.ListStuck(t.Context()); return err },
+		"a blocker": func() error {
+			if _, err := s.Blocker(t.Context(), waiting); err != nil && !errors.Is(err, store.ErrNotFound) {
+				return err
+			}
+			return nil
+		},
+		"one delivery": func() error { _, err := s.DeliveryByKey(t.Context(), "17"); return err },
+	} {
+		asked.take()
+		heraldtest.Must(t, ask())
+		for _, q := range asked.take() {
+			read, plan := explainRead(t, s, q)
+			if most := 1500.0; read > most || strings.Contains(plan, "Seq Scan") {
+				t.Errorf("%s reads %.0f rows, or without an index: %s\n%s", name, read, q.SQL, plan)
+			}
+		}
+	}
+}
+
+// explainRead runs a statement with the plan that the store's connections use, and returns how many rows it read.
+func explainRead(t *testing.T, s storetest.Postgres, q pgx.TraceQueryStartData) (rows float64, plan string) {
+	t.Helper()
+	var values []string
+	for _, arg := range q.Args {
+		switch arg := arg.(type) {
+		case time.Time:
+			values = append(values, "'"+arg.Format(time.RFC3339Nano)+"'")
+		case time.Duration:
+			values = append(values, fmt.Sprintf("'%f seconds'", arg.Seconds()))
+		case string, fmt.Stringer:
+			values = append(values, fmt.Sprintf("'%s'", arg))
+		case []store.Status:
+			values = append(values, fmt.Sprintf("'{%s}'", strings.Trim(strings.ReplaceAll(fmt.Sprint(arg), " ", ","), "[]")))
+		case int, int64, uint64:
+			values = append(values, fmt.Sprint(arg))
+		default: // a string of a named type
+			values = append(values, fmt.Sprintf("'%v'", arg))
+		}
+	}
+	execute := "planned"
+	if len(values) > 0 {
+		execute += "(" + strings.Join(values, ", ") + ")"
+	}
+	answers := execScript(t, s, "PREPARE planned AS "+q.SQL+"; EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE "+execute+"; DEALLOCATE planned")
+	plan = string(answers[1].Rows[0][0])
+	var explained []struct{ Plan readNode }
+	heraldtest.Must(t, json.Unmarshal([]byte(plan), &explained))
+	return explained[0].Plan.countRead(), plan
+}
+
+// readNode is a node of an executed plan.
+type readNode struct {
+	Relation string     `json:"Relation Name"`
+	Type     string     `json:"Node Type"`
+	Rows     float64    `json:"Actual Rows"`
+	Removed  float64    `json:"Rows Removed by Filter"`
+	Loops    float64    `json:"Actual Loops"`
+	Plans    []readNode `json:"Plans"`
+}
+
+// countRead adds up the rows that were read from tables. Rows of an index-only scan count a tenth.
+func (n readNode) countRead() (rows float64) {
+	if n.Relation != "" {
+		rows = (n.Rows + n.Removed) * n.Loops
+		if n.Type == "Index Only Scan" {
+			rows /= 10
+		}
+	}
+	for _, below := range n.Plans {
+		rows += below.countRead()
+	}
+	return rows
+}

@@ -1,0 +1,146 @@
+package records_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+// TestFilterWhileTheClockIsBehind: since and until find rows by their created_at, although Postgres' clock was up to an
+// hour behind when some of them were written.
+func TestFilterWhileTheClockIsBehind(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	accept(t, s, feedbacks(1, 1, 120)...)
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	exec(t, s, `UPDATE herald.deliveries SET created_at = $1::timestamptz + (order_seq::int - CASE WHEN order_seq BETWEEN 41 AND 80 THEN 60 ELSE 0 END)
+		* interval '1 minute'`, noon)
+	for minute := -30; minute <= 130; minute += 4 {
+		at := noon.Add(time.Duration(minute) * time.Minute)
+		since, until := 0, 0
+		for i := 1; i <= 120; i++ {
+			created := i
+			if i > 40 && i <= 80 {
+				created -= 60
+			}
+			if created >= minute {
+				since++
+			} else {
+				until++
+			}
+		}
+		for name, tt := range map[string]struct {
+			f    records.Filter
+			want int
+		}{"since": {records.Filter{Since: at, Limit: 200}, since}, "until": {records.Filter{Until: at, Limit: 200}, until}} {
+			counts, err := s.Count(t.Context(), tt.f)
+			heraldtest.Must(t, err)
+			list, err := s.Deliveries(t.Context(), tt.f)
+			if n := int(counts[store.Queued]); err != nil || n != tt.want || len(list) != tt.want {
+				t.Errorf("%s minute %d: %d counted, %d listed, want %d (%v)", name, minute, n, len(list), tt.want, err)
+			}
+		}
+	}
+}
+
+func TestFilter(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	_, tasks := accept(t, s, slices.Concat(feedbacks(1, 1, 1), feedbacks(2, 1, 1), feedbacks(1, 2, 1), feedbacks(2, 2, 1),
+		feedbacks(1, 3, 1), feedbacks(2, 3, 1), feedbacks(1, 4, 1))...) // the order of seq is the order of time
+	exec(t, s, `UPDATE herald.deliveries SET created_at = '2026-01-01T00:00:00Z'::timestamptz + order_seq * interval '1 day'`)
+	exec(t, s, `UPDATE herald.deliveries SET kind = 'FeedbackRevoked' WHERE agent_id = 2 AND order_seq = 3`)
+	record(t, s, claim(t, s, tasks[0]), ending(store.Dead, "timeout"))
+	chain := uint64(8453)
+	day := func(n int) time.Time { return time.Date(2026, 1, 1+n, 0, 0, 0, 0, time.UTC) }
+	for _, tt := range []struct {
+		f    records.Filter
+		want string
+	}{
+		{records.Filter{}, "dead 1 queued 6"},
+		{records.Filter{ChainID: &chain, AgentID: "1", Limit: 1, Before: 1}, "dead 1 queued 3"}, // the page is ignored
+		{records.Filter{Statuses: []store.Status{store.Dead}}, "dead 1"},
+		{records.Filter{Statuses: []store.Status{store.Dead}, Reason: "expired"}, ""},
+		{records.Filter{Kind: "FeedbackRevoked"}, "queued 1"},
+		{records.Filter{Since: day(2), Until: day(4)}, "queued 4"},
+		{records.Filter{AgentID: "1", Since: day(3)}, "queued 2"},
+		{records.Filter{Until: day(2), Statuses: []store.Status{store.Queued}}, "queued 1"},
+	} {
+		counts, err := s.Count(t.Context(), tt.f)
+		heraldtest.Must(t, err)
+		var got []string
+		total := int64(0)
+		for _, status := range []store.Status{store.Dead, store.Queued} {
+			if counts[status] > 0 {
+				got = append(got, fmt.Sprint(status, " ", counts[status]))
+				total += counts[status]
+			}
+		}
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("%+v: %v, want %s", tt.f, counts, tt.want)
+		}
+		tt.f.Limit, tt.f.Before = 0, 0
+		list, err := s.Deliveries(t.Context(), tt.f)
+		if err != nil || int64(len(list)) != total {
+			t.Errorf("%+v: %d listed, %d counted, %v", tt.f, len(list), total, err)
+		}
+	}
+}
+
+// TestFileDisagrees: the fields that a file contradicts are stored with its verification. They belong to that file, so
+// another fetch replaces them.
+func TestFileDisagrees(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	task := acceptOne(t, s, feedback(1, 1))
+	again := store.Outcome{Status: store.Waiting, Reason: "timeout", Stage: "call", Task: true, FileVerification: "not_given", FileSource: "https"}
+	many := make([]string, 100)
+	for i := range many {
+		many[i] = strings.Repeat("\x00", 1000)
+	}
+	for _, step := range []struct {
+		name         string
+		verification string
+		disagrees    []string
+		want         int
+	}{
+		{"nothing was compared yet", "not_given", nil, 0},
+		{"two fields", "not_given", []string{"value", "clientAddress"}, 2},
+		{"an attempt that did not come so far", "", nil, 2},
+		{"another file", "not_given", []string{"tag1"}, 1},
+		{"far too many", "not_given", many, 16},
+		{"it agrees now", "raw", []string{}, 0},
+	} {
+		o := again
+		o.FileVerification, o.FileDisagrees = step.verification, step.disagrees
+		b, err := json.Marshal(o) // the encoding in Redis
+		if err == nil {
+			o = store.Outcome{}
+			err = json.Unmarshal(b, &o)
+		}
+		heraldtest.Must(t, err)
+		c := claim(t, s, task)
+		task = *record(t, s, c, o).Task
+		d := read(t, s, c.ID)
+		if len(d.FileDisagrees) != step.want {
+			t.Errorf("%s: %q", step.name, d.FileDisagrees)
+		}
+		if step.name == "two fields" && strings.Join(d.FileDisagrees, " ") != "value clientAddress" {
+			t.Errorf("%q", d.FileDisagrees)
+		}
+		list, err := s.Deliveries(t.Context(), records.Filter{})
+		if err != nil || len(list) != 1 || len(list[0].FileDisagrees) != step.want {
+			t.Errorf("%s: %v, listed %+v", step.name, err, list)
+		}
+		if shown, err := json.Marshal(d); err != nil || strings.Contains(string(shown), "fileDisagrees") != (step.want > 0) {
+			t.Errorf("%s: %s", step.name, shown)
+		}
+	}
+}

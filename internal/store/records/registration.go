@@ -1,0 +1,48 @@
+package records
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/jackc/pgx/v5"
+)
+
+// agentName is the SQL of AgentRow.Name; null: it has none.
+const agentName = `coalesce(registration ->> 'name', server_info ->> 'name')`
+
+// Name returns the name in the agent's registration, otherwise the name that the agent's server gives itself, or "".
+func (r AgentRow) Name() string {
+	if r.Registration != nil && r.Registration.Name != "" {
+		return r.Registration.Name
+	}
+	var info struct{ Name string }
+	_ = json.Unmarshal(r.ServerInfo, &info) // the server sent it, so it may have another form
+	return info.Name
+}
+
+// AgentNames returns the names of those agents that have one.
+func (s *Store) AgentNames(ctx context.Context, list []store.Agent) (names map[store.Agent]string, err error) {
+	ctx, cancel := s.db.WithDeadline(ctx)
+	defer cancel()
+	defer postgres.WrapError(&err, "read the names of agents")
+	var chains []int64
+	var registries, ids []string
+	for _, a := range list {
+		chains, registries, ids = append(chains, int64(a.ChainID)), append(registries, a.Registry), append(ids, a.ID)
+	}
+	rows, _ := s.db.Conns.Query(ctx, `SELECT chain_id, identity_registry, agent_id::text, `+agentName+`
+		  FROM herald.agents
+		 WHERE (chain_id, identity_registry, agent_id) IN (
+			SELECT * FROM unnest($1::bigint[], $2::text[], $3::numeric[]))
+		   AND `+agentName+` IS NOT NULL`, chains, registries, ids)
+	names = map[store.Agent]string{}
+	var a store.Agent
+	var name string
+	_, err = pgx.ForEachRow(rows, []any{&a.ChainID, &a.Registry, &a.ID, &name}, func() error {
+		names[a] = name
+		return nil
+	})
+	return names, err
+}

@@ -1,0 +1,305 @@
+package records_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/storetest"
+)
+
+const tokenIssuer = "https://login.example"
+
+// oauthFor returns an OAuth credential of an agent for tokenOrigin.
+func oauthFor(t testing.TB, k *secret.Keyset, a store.Agent, plain string) records.Token {
+	t.Helper()
+	token := records.Token{Agent: a, Origin: tokenOrigin, Scheme: records.SchemeClientCredentials, Header: "Authorization", Issuer: tokenIssuer}
+	token.Ciphertext = sealed(t, k, plain, token.Binding())
+	return token
+}
+
+func sealed(t testing.TB, k *secret.Keyset, plain string, b secret.Binding) []byte {
+	t.Helper()
+	c, err := k.Seal([]byte(plain), b)
+	heraldtest.Must(t, err)
+	return c
+}
+
+func opens(t testing.TB, k *secret.Keyset, c []byte, b secret.Binding, want string) {
+	t.Helper()
+	if plain, err := k.Open(c, b); err != nil || string(plain) != want {
+		t.Errorf("%q, %v; want %q", plain, err, want)
+	}
+}
+
+func storeToken(t testing.TB, s storetest.Postgres, token records.Token) {
+	t.Helper()
+	if _, _, err := s.SetToken(t.Context(), token); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// begin leases a renewal, and checks whether the lease was given.
+func begin(t testing.TB, s storetest.Postgres, token records.Token, seen []byte, given bool) records.Renewal {
+	t.Helper()
+	r, err := s.LeaseRenewal(t.Context(), token, seen, time.Minute)
+	if err != nil || (r.No != 0) != given {
+		t.Fatalf("%+v, %v; given: %t", r, err, given)
+	}
+	return r
+}
+
+// TestRenewal: one worker at a time renews, and the others find the token that it saved.
+func TestRenewal(t *testing.T) {
+	t.Parallel()
+	s, k := newStore(t), newKeys(t)
+	token := oauthFor(t, k, agentNamed("1"), "credential")
+	storeToken(t, s, token)
+
+	if r, err := s.LeaseRenewal(t.Context(), token, nil, 0); err != nil || r.No != 0 || r.Token.Issuer != tokenIssuer {
+		t.Fatalf("who only looks gets %+v, %v", r, err)
+	}
+	r := begin(t, s, token, nil, true)
+	if r.Access != nil || r.Token.Issuer != tokenIssuer || !r.Token.OAuth() {
+		t.Fatalf("%+v", r)
+	}
+	opens(t, k, r.Token.Ciphertext, r.Token.Binding(), "credential")
+	if other := begin(t, s, token, nil, false); other.Access != nil {
+		t.Errorf("%+v", other)
+	}
+	end := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
+	first := records.Access{Ciphertext: sealed(t, k, "first", token.AccessBinding()), ExpiresAt: &end}
+	heraldtest.Must(t, s.SaveRenewal(t.Context(), r, first, nil))
+	found := begin(t, s, token, nil, false) // an access token exists now
+	if found.Access == nil || !found.Access.ExpiresAt.Equal(end) {
+		t.Fatalf("%+v", found)
+	}
+	opens(t, k, found.Access.Ciphertext, found.Token.AccessBinding(), "first")
+	opens(t, k, found.Token.Ciphertext, found.Token.Binding(), "credential")
+
+	// The next renewal, with another refresh token.
+	r = begin(t, s, token, found.Access.Ciphertext, true)
+	if !bytes.Equal(r.Access.Ciphertext, first.Ciphertext) {
+		t.Error("the renewal does not know what it replaces")
+	}
+	second := records.Access{Ciphertext: sealed(t, k, "second", token.AccessBinding())}
+	heraldtest.Must(t, s.SaveRenewal(t.Context(), r, second, sealed(t, k, "rotated", token.Binding())))
+	found = begin(t, s, token, first.Ciphertext, false)
+	if found.Access == nil || found.Access.ExpiresAt != nil || !found.Token.UpdatedAt.Equal(r.Token.UpdatedAt) {
+		t.Fatalf("%+v", found)
+	}
+	opens(t, k, found.Access.Ciphertext, found.Token.AccessBinding(), "second")
+	opens(t, k, found.Token.Ciphertext, found.Token.Binding(), "rotated")
+
+	// One renewal that yields, and one whose worker dies.
+	r = begin(t, s, token, second.Ciphertext, true)
+	heraldtest.Must(t, s.YieldRenewal(t.Context(), r))
+	r = begin(t, s, token, second.Ciphertext, true)
+	exec(t, s, `UPDATE herald.agent_mcp_access SET renewing_until = now() - interval '1 s'`)
+	again := begin(t, s, token, second.Ciphertext, true)
+	if err := s.SaveRenewal(t.Context(), r, first, sealed(t, k, "late", token.Binding())); !errors.Is(err, records.ErrSuperseded) {
+		t.Error("a late renewal was saved:", err)
+	}
+	if err := s.YieldRenewal(t.Context(), r); err != nil { // it does not end another worker's renewal either
+		t.Fatal(err)
+	}
+	begin(t, s, token, second.Ciphertext, false)
+	if err := s.SaveRenewal(t.Context(), again, first, nil); err != nil {
+		t.Error(err)
+	}
+	if e := s.SaveRenewal(t.Context(), again, records.Access{Ciphertext: []byte("in clear")}, nil); e == nil {
+		t.Error("an access token in clear was stored")
+	}
+	if e := s.SaveRenewal(t.Context(), again, first, []byte("in clear")); e == nil {
+		t.Error("a credential in clear was stored")
+	}
+	if n := value[int](t, s, `SELECT count(*)::int FROM (SELECT ciphertext FROM herald.agent_mcp_access UNION ALL SELECT ciphertext FROM herald.agent_mcp_tokens) c
+		WHERE position('in clear'::bytea IN ciphertext) > 0`); n != 0 {
+		t.Error("it is there")
+	}
+}
+
+// TestCredentialReplaced: the result of a renewal of a replaced credential is discarded.
+func TestCredentialReplaced(t *testing.T) {
+	t.Parallel()
+	s, k := newStore(t), newKeys(t)
+	token := oauthFor(t, k, agentNamed("1"), "old")
+	storeToken(t, s, token)
+	got := records.Access{Ciphertext: sealed(t, k, "of the old one", token.AccessBinding())}
+	late := func(r records.Renewal) {
+		t.Helper()
+		if err := s.SaveRenewal(t.Context(), r, got, sealed(t, k, "old, rotated", token.Binding())); !errors.Is(err, records.ErrSuperseded) {
+			t.Error(err)
+		}
+	}
+	r := begin(t, s, token, nil, true)
+	storeToken(t, s, oauthFor(t, k, agentNamed("1"), "new"))
+	late(r)
+	next := begin(t, s, token, nil, true) // it has the same number
+	late(r)
+	heraldtest.Must(t, s.YieldRenewal(t.Context(), r))
+	begin(t, s, token, nil, false) // the old renewal does not end the new one
+	opens(t, k, next.Token.Ciphertext, next.Token.Binding(), "new")
+	if !next.Token.UpdatedAt.After(r.Token.UpdatedAt) || next.Access != nil {
+		t.Errorf("%+v after %+v", next, r)
+	}
+
+	// The credential is removed, and stored again with an access token.
+	if _, _, err := s.RemoveToken(t.Context(), token.Agent, token.Origin); err != nil {
+		t.Fatal(err)
+	}
+	late(next)
+	if _, err := s.LeaseRenewal(t.Context(), token, nil, time.Minute); !errors.Is(err, store.ErrNotFound) {
+		t.Error(err)
+	}
+	login := oauthFor(t, k, agentNamed("1"), "login")
+	login.Access = &records.Access{Ciphertext: sealed(t, k, "came with it", login.AccessBinding())}
+	storeToken(t, s, login)
+	late(next)
+	if found := begin(t, s, token, nil, false); found.Access == nil {
+		t.Error("the access token that came with it is not there")
+	} else {
+		opens(t, k, found.Access.Ciphertext, found.Token.AccessBinding(), "came with it")
+	}
+
+	// It is replaced by a bearer token: there is nothing to renew, and nothing of the old credential is left.
+	r = begin(t, s, token, login.Access.Ciphertext, true)
+	storeToken(t, s, sealedFor(t, k, agentNamed("1"), tokenOrigin, "bearer"))
+	late(r)
+	if found := begin(t, s, token, nil, false); found.Token.OAuth() || found.Access != nil {
+		t.Errorf("%+v", found)
+	}
+	if n := value[int](t, s, `SELECT count(*)::int FROM herald.agent_mcp_access`); n != 0 {
+		t.Errorf("%d access tokens are left", n)
+	}
+	for name, bad := range map[string]records.Token{
+		"no issuer": func() records.Token { b := login; b.Issuer = ""; return b }(),
+		"an issuer of a bearer token": func() records.Token {
+			b := sealedFor(t, k, agentNamed("1"), tokenOrigin, "x")
+			b.Issuer = tokenIssuer
+			return b
+		}(),
+		"an access token in clear": func() records.Token { b := login; b.Access = &records.Access{Ciphertext: []byte("in clear")}; return b }(),
+		"an access token of a bearer token": func() records.Token {
+			b := sealedFor(t, k, agentNamed("1"), tokenOrigin, "x")
+			b.Access = login.Access
+			return b
+		}(),
+	} {
+		if _, _, err := s.SetToken(t.Context(), bad); err == nil {
+			t.Errorf("%s: stored", name)
+		}
+	}
+}
+
+// TestRenewalAtOnce: of many concurrent workers, one renews.
+func TestRenewalAtOnce(t *testing.T) {
+	t.Parallel()
+	s, k := newStore(t), newKeys(t)
+	token := oauthFor(t, k, agentNamed("1"), "credential")
+	storeToken(t, s, token)
+	var wg sync.WaitGroup
+	var given atomic.Int32
+	for range 16 {
+		wg.Go(func() {
+			r, err := s.LeaseRenewal(t.Context(), token, nil, time.Minute)
+			if err != nil {
+				t.Error(err)
+			} else if r.No != 0 {
+				given.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	heraldtest.Equal(t, "renewals", given.Load(), 1)
+}
+
+// TestRenewalSeesTheLastOne: a worker that waits for another's renewal reads the refresh token that this renewal
+// stored, not the one before it.
+func TestRenewalSeesTheLastOne(t *testing.T) {
+	t.Parallel()
+	s, k := newStore(t), newKeys(t)
+	token := oauthFor(t, k, agentNamed("1"), "old")
+	storeToken(t, s, token)
+	begin(t, s, token, nil, true)
+	tx, err := s.Conns.Begin(t.Context())
+	heraldtest.Must(t, err)
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	for _, change := range []struct {
+		sql string
+		arg any
+	}{
+		{`UPDATE herald.agent_mcp_tokens SET ciphertext = $1`, sealed(t, k, "new", token.Binding())},
+		{`UPDATE herald.agent_mcp_access SET renewing_until = NULL, key_id = $1`, 1},
+	} {
+		if _, err := tx.Exec(t.Context(), change.sql, change.arg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	result := make(chan records.Renewal, 1)
+	go func() {
+		r, err := s.LeaseRenewal(t.Context(), token, nil, time.Minute)
+		if err != nil {
+			t.Error(err)
+		}
+		result <- r
+	}()
+	deadline := time.Now().Add(10 * time.Second)
+	for value[int](t, s, `SELECT count(*)::int FROM pg_locks WHERE NOT granted`) == 0 && time.Now().Before(deadline) {
+		select { // until it waits for the lock
+		case r := <-result:
+			t.Fatalf("it did not wait: %+v", r)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	heraldtest.Must(t, tx.Commit(t.Context()))
+	r := <-result
+	if r.No == 0 {
+		t.Fatalf("%+v", r)
+	}
+	opens(t, k, r.Token.Ciphertext, r.Token.Binding(), "new")
+}
+
+// TestAccessPagesAndReseal: access tokens are reencrypted like credentials, unless they were renewed in the meantime.
+func TestAccessPagesAndReseal(t *testing.T) {
+	t.Parallel()
+	s, k := newStore(t), newKeys(t)
+	for i := range 3 {
+		token := oauthFor(t, k, agentNamed(fmt.Sprint(i)), "credential")
+		token.Access = &records.Access{Ciphertext: sealed(t, k, fmt.Sprint("access ", i), token.AccessBinding())}
+		if i == 1 {
+			token.Access = nil
+		}
+		storeToken(t, s, token)
+	}
+	begin(t, s, oauthFor(t, k, agentNamed("1"), ""), nil, true) // a row without an access token
+	list, err := s.AccessAfter(t.Context(), nil)
+	if err != nil || len(list) != 2 || list[0].ID != "0" || list[1].ID != "2" {
+		t.Fatal(list, err)
+	}
+	opens(t, k, list[1].Access.Ciphertext, list[1].AccessBinding(), "access 2")
+	if rest, err := s.AccessAfter(t.Context(), &list[0]); err != nil || len(rest) != 1 || rest[0].ID != "2" {
+		t.Error(rest, err)
+	}
+	other := newKeys(t)
+	again := sealed(t, other, "access 0", list[0].AccessBinding())
+	for i, want := range []bool{true, false} {
+		if changed, err := s.ResealAccess(t.Context(), list[0], again); changed != want || err != nil {
+			t.Error(i, changed, err)
+		}
+	}
+	if id := value[int64](t, s, `SELECT key_id FROM herald.agent_mcp_access WHERE agent_id = 0`); uint32(id) != other.PrimaryID() {
+		t.Errorf("key %d, want %d", id, other.PrimaryID())
+	}
+	if _, err := s.ResealAccess(t.Context(), list[1], []byte("in clear")); err == nil {
+		t.Error("an access token in clear was stored")
+	}
+}

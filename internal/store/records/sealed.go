@@ -1,0 +1,87 @@
+package records
+
+import (
+	"context"
+
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Sealed is the encrypted action.endpoint.headers of a job, with the values that are its associated data. The job is
+// that of a delivery, or one of its hints.
+type Sealed struct {
+	ID         uuid.UUID // of the delivery
+	ChainID    uint64
+	Registry   string // IdentityRegistry
+	AgentID    string // decimal
+	URL        string // action.endpoint.url of the job; the headers are bound to its origin
+	Ciphertext []byte
+}
+
+// sealedPage is the number of deliveries that one SealedAfter reads. It is large, because SealedAfter returns only the
+// few of them that have sealed headers.
+const sealedPage = 5000
+
+// SealedAfter reads the next sealedPage (5,000) deliveries in the order of their ids, and returns the sealed headers of
+// these deliveries and of their hints. The page follows the last id of the previous page (after); uuid.Nil selects the
+// first page. SealedAfter returns the last id of this page (next). done reports whether this was the last page.
+// SealedAfter may miss rows that are inserted during the listing. They need no resealing: the worker that inserted them
+// used its present key.
+func (s *Store) SealedAfter(ctx context.Context,
+	after uuid.UUID) (page []Sealed, next uuid.UUID, done bool, err error) {
+	ctx, cancel := s.db.WithDeadline(ctx)
+	defer cancel()
+	defer postgres.WrapError(&err, "look for sealed headers")
+	rows, _ := s.db.Conns.Query(ctx, `WITH page AS MATERIALIZED (
+			SELECT id, chain_id, identity_registry, agent_id, job, secret_headers
+			  FROM herald.history WHERE id > $1 ORDER BY id LIMIT $2
+		), sealed AS (
+			SELECT true AS own, id, chain_id, identity_registry, agent_id, job, secret_headers FROM page
+			UNION ALL
+			SELECT false, p.id, p.chain_id, lower(h.job ->> 'identityRegistry'), (h.job ->> 'agentId')::numeric, h.job,
+			       h.secret_headers
+			  FROM page p JOIN herald.hints h ON h.delivery_id = p.id WHERE h.secret_headers IS NOT NULL
+		)
+		SELECT own, id, chain_id, identity_registry, agent_id::text,
+		       CASE WHEN secret_headers IS NOT NULL THEN coalesce(job #>> '{action,endpoint,url}', '') ELSE '' END,
+		       secret_headers
+		  FROM sealed ORDER BY id`, after, sealedPage)
+	seen := 0
+	var r Sealed
+	var own bool
+	_, err = pgx.ForEachRow(rows, []any{&own, &r.ID, &r.ChainID, &r.Registry, &r.AgentID, &r.URL, &r.Ciphertext},
+		func() error {
+			if own {
+				seen++
+			}
+			next = r.ID
+			if r.Ciphertext != nil {
+				page = append(page, r)
+			}
+			r = Sealed{}
+			return nil
+		})
+	if err != nil {
+		return nil, after, false, err
+	}
+	return page, next, seen < sealedPage, nil
+}
+
+// Reseal replaces a ciphertext of the delivery old.ID, or of one of its hints, if it has not changed since old was
+// read. It returns false, and nothing remains to do, if the ciphertext was replaced or deleted. A worker that has
+// claimed the delivery may still have the old ciphertext, which its keyset can decrypt.
+func (s *Store) Reseal(ctx context.Context, old Sealed, ciphertext []byte) (changed bool, err error) {
+	ctx, cancel := s.db.WithDeadline(ctx)
+	defer cancel()
+	defer postgres.WrapError(&err, "replace the sealed headers of delivery %s", old.ID)
+	err = s.db.Conns.QueryRow(ctx, `WITH own AS (
+			UPDATE herald.history SET secret_headers = $3, updated_at = now() WHERE id = $1 AND secret_headers = $2
+			RETURNING 1
+		), hint AS (
+			UPDATE herald.hints SET secret_headers = $3 WHERE delivery_id = $1 AND secret_headers = $2 RETURNING 1
+		)
+		SELECT EXISTS (SELECT FROM own) OR EXISTS (SELECT FROM hint)`, old.ID, old.Ciphertext, ciphertext).
+		Scan(&changed)
+	return changed, err
+}

@@ -1,0 +1,51 @@
+package records_test
+
+import (
+	"testing"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// TestSealedHints: the headers of hints are listed and reencrypted like those of deliveries, for the agent of their own
+// job.
+func TestSealedHints(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	heraldtest.Must(t, s.ReportVerified(t.Context(), []uint64{8453}))
+	own, second := store.Intake{Job: feedback(42, 1)}, store.Intake{Job: feedback(42, 1)}
+	own.Job.TransactionHash, second.Job.TransactionHash = common.Hash{1}, common.Hash{2}
+	own.SealedHeaders, second.SealedHeaders = []byte("own"), []byte("second")
+	own.Source = store.Source{Name: store.SourceCommand, Trust: store.TrustDirect}
+	second.Source = own.Source
+	second.Job.IdentityRegistry = common.HexToAddress("0xaa")
+	second.Job.Action.ResolveEndpoint, second.Job.Action.Endpoint = false, &job.Endpoint{Transport: "http", URL: "https://b.example/mcp"}
+	accept(t, s, own, second)
+	read := func() (found map[string]records.Sealed) {
+		t.Helper()
+		page, _, done, err := s.SealedAfter(t.Context(), [16]byte{})
+		if err != nil || !done {
+			t.Fatal(err, done)
+		}
+		found = map[string]records.Sealed{}
+		for _, p := range page {
+			found[string(p.Ciphertext)] = p
+		}
+		return found
+	}
+	got := read()
+	if p := got["second"]; len(got) != 2 || p.URL != "https://b.example/mcp" || p.Registry != "0x00000000000000000000000000000000000000aa" || p.AgentID != "42" {
+		t.Fatalf("%+v", got)
+	}
+	for _, p := range got {
+		if changed, err := s.Reseal(t.Context(), p, append([]byte("new "), p.Ciphertext...)); !changed || err != nil {
+			t.Error(changed, err)
+		}
+	}
+	if got := read(); len(got) != 2 || got["new second"].URL != "https://b.example/mcp" {
+		t.Errorf("%+v", got)
+	}
+}
