@@ -2,7 +2,7 @@
 // gateway, agents over HTTP and stdio, Postgres, Redis and the worker. They form one process tree, which leaves nothing
 // behind.
 //
-// The worker follows the chain itself (HERALD_WATCH). The demo plays each story of planStories, prints a time line and
+// The worker follows the chain itself (HERALD_WATCH). The demo plays each story of listStories, prints a time line and
 // then a table, and keeps running. The file demo.env contains the environment with which commands find the demo, and
 // `demo feedback` gives one of its agents more feedback. With --once it exits after the stories: status 0 if all ended
 // as expected, else 1.

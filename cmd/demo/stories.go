@@ -17,18 +17,27 @@ import (
 	"github.com/google/uuid"
 )
 
-// story is one feedback and its expected end.
+// story is one feedback: its data on the chain, and its expected end.
 type story struct {
 	title     string
-	agent     *big.Int
 	status    store.Status
 	reason    outcome.Reason
 	attempts  int
 	takenBack bool // a reorg removes it from the chain; if it was delivered, its retraction must be delivered too
+
+	services []serviceEntry
+	stdio    bool // the registration has a command in capabilities.mcp, the form of the old backend
+	inline   bool // the registration is a data: URI instead of a file on IPFS
+	tag      string
+	value    int64
+	text     string // text of the feedback file; empty: no file
+	lie      bool   // the hash on chain belongs to another file
+
+	agent *big.Int // set by registerAgent
 }
 
 // isRetracted reports whether the agent must receive a retraction of the feedback.
-func (s story) isRetracted() bool { return s.takenBack && s.status == store.Delivered }
+func (s *story) isRetracted() bool { return s.takenBack && s.status == store.Delivered }
 
 // serviceEntry is one entry of a registration's services (ERC-8004).
 type serviceEntry struct {
@@ -37,60 +46,41 @@ type serviceEntry struct {
 	Version  string `json:"version,omitempty"`
 }
 
-// plan holds the on-chain data of a story.
-type plan struct {
-	story
-	services []serviceEntry
-	stdio    bool // the registration has a command in capabilities.mcp, the form of the old backend
-	inline   bool // the registration is a data: URI instead of a file on IPFS
-	tag      string
-	value    int64
-	text     string // text of the feedback file; empty: no file
-	lie      bool   // the hash on chain belongs to another file
-}
-
-func (w *world) planStories() []plan {
+func (w *world) listStories() []*story {
 	mcp := func(url string) []serviceEntry { return []serviceEntry{{"MCP", url, "2025-11-25"}} }
-	return []plan{
-		{story: story{title: "Delivered over HTTP, with a feedback file on IPFS", status: store.Delivered, attempts: 1},
+	return []*story{
+		{title: "Delivered over HTTP, with a feedback file on IPFS", status: store.Delivered, attempts: 1,
 			services: mcp(w.httpURL), tag: "uptime", value: 9977, text: "Fast and always there."},
-		{story: story{title: "Delivered over stdio, by a command that the operator allowed", status: store.Delivered,
-			attempts: 1},
+		{title: "Delivered over stdio, by a command that the operator allowed", status: store.Delivered, attempts: 1,
 			stdio: true, inline: true, tag: "quality", value: 8800, text: "Good answers."},
-		{story: story{title: "An agent that says 503 twice, then takes it", status: store.Delivered, attempts: 3},
+		{title: "An agent that says 503 twice, then takes it", status: store.Delivered, attempts: 3,
 			services: mcp(w.flaky.url), tag: "latency", value: 4200},
-		{story: story{title: "A file that does not match its hash", status: store.Rejected,
-			reason: outcome.HashMismatch, attempts: 1},
+		{title: "A file that does not match its hash", status: store.Rejected, reason: outcome.HashMismatch, attempts: 1,
 			services: mcp(w.httpURL), tag: "quality", value: 100, text: "I never wrote this.", lie: true},
-		{story: story{title: "An agent without an MCP endpoint", status: store.Skipped,
-			reason: outcome.NoMCPEndpoint, attempts: 1},
+		{title: "An agent without an MCP endpoint", status: store.Skipped, reason: outcome.NoMCPEndpoint, attempts: 1,
 			services: []serviceEntry{{Name: "web", Endpoint: "https://agent.example/"}}, inline: true,
 			tag: "starred", value: 10000},
-		{story: story{title: "A reorg takes it off the chain before the agent is called", status: store.Cancelled,
-			reason: outcome.Reorg, takenBack: true},
-			services: mcp(w.httpURL), tag: "uptime", value: 1200},
-		{story: story{title: "A reorg takes it off the chain after the agent was called", status: store.Delivered,
-			attempts: 1, takenBack: true},
-			services: mcp(w.httpURL), tag: "uptime", value: 3400},
+		{title: "A reorg takes it off the chain before the agent is called", status: store.Cancelled,
+			reason: outcome.Reorg, takenBack: true, services: mcp(w.httpURL), tag: "uptime", value: 1200},
+		{title: "A reorg takes it off the chain after the agent was called", status: store.Delivered, attempts: 1,
+			takenBack: true, services: mcp(w.httpURL), tag: "uptime", value: 3400},
 	}
 }
 
 // mineFeedback registers the agents and gives each its feedback, except feedback that a reorg removes (mineReorgs).
-func (w *world) mineFeedback(ctx context.Context, tl *timeline) ([]story, error) {
-	var stories []story
-	plans := w.planStories()
-	for i := range plans {
-		if err := w.registerAgent(ctx, &plans[i]); err != nil {
+func (w *world) mineFeedback(ctx context.Context, tl *timeline) ([]*story, error) {
+	stories := w.listStories()
+	for i, s := range stories {
+		if err := w.registerAgent(ctx, s); err != nil {
 			return nil, fmt.Errorf("register agent %d: %w", i+1, err)
 		}
-		stories = append(stories, plans[i].story)
 	}
 	tl.announceStories(stories)
-	for i := range plans {
-		if plans[i].takenBack {
+	for i, s := range stories {
+		if s.takenBack {
 			continue
 		}
-		if _, err := w.giveFeedback(ctx, &plans[i]); err != nil {
+		if _, err := w.giveFeedback(ctx, s); err != nil {
 			return nil, fmt.Errorf("give feedback %d: %w", i+1, err)
 		}
 	}
@@ -114,8 +104,7 @@ func (w *world) awaitFollower(ctx context.Context, st *store.Store) error {
 }
 
 // mineReorgs gives the feedback that a reorg removes from the chain: before the agent is called, or after.
-func (w *world) mineReorgs(ctx context.Context, stories []story, tl *timeline) error {
-	plans := w.planStories()
+func (w *world) mineReorgs(ctx context.Context, stories []*story, tl *timeline) error {
 	for i, s := range stories {
 		if !s.takenBack {
 			continue
@@ -125,18 +114,18 @@ func (w *world) mineReorgs(ctx context.Context, stories []story, tl *timeline) e
 		if _, err := w.net.Commit(); err != nil {
 			return err
 		}
-		plans[i].agent = s.agent
+		before := store.Delivered
 		if !s.isRetracted() {
+			before = store.Waiting
 			w.net.Pause() // on a busy machine, the event would be confirmed and the agent called before the reorg
 		}
-		mined, err := w.giveFeedback(ctx, &plans[i])
+		mined, err := w.giveFeedback(ctx, s)
 		if err != nil {
 			return fmt.Errorf("give feedback %d: %w", i+1, err)
 		}
 		id, err := w.awaitAccepted(ctx, mined.TxHash)
 		if err == nil { // the other story's delivery waits for its confirmations
-			err = tl.awaitStatus(ctx, id,
-				map[bool]store.Status{true: store.Delivered, false: store.Waiting}[s.isRetracted()])
+			err = tl.awaitStatus(ctx, id, before)
 		}
 		if err != nil {
 			return fmt.Errorf("feedback %d: %w", i+1, err)
@@ -166,13 +155,13 @@ func (w *world) awaitAccepted(ctx context.Context, tx common.Hash) (uuid.UUID, e
 }
 
 // registerAgent mints the agent before it writes the registration, because the registration contains the agent's id.
-func (w *world) registerAgent(ctx context.Context, p *plan) error {
+func (w *world) registerAgent(ctx context.Context, s *story) error {
 	owner := w.net.Account(0)
 	id, _, err := w.net.Register(ctx, owner, "")
 	if err != nil {
 		return err
 	}
-	p.agent = id
+	s.agent = id
 	entry := map[string]any{"agentId": id, "agentRegistry": fmt.Sprintf("eip155:%d:%s", w.net.ChainID(),
 		w.net.Deployment().Identity)}
 	if err := w.listAgent(entry); err != nil {
@@ -183,17 +172,17 @@ func (w *world) registerAgent(ctx context.Context, p *plan) error {
 		"active":        true,
 		"registrations": []any{entry},
 	}
-	if p.stdio {
+	if s.stdio {
 		doc["capabilities"] = map[string]any{"mcp": map[string]any{"transport": "stdio", "command": w.agent}}
 	} else {
-		doc["services"] = p.services
+		doc["services"] = s.services
 	}
 	body, err := json.Marshal(doc)
 	if err != nil {
 		return err
 	}
 	uri := "data:application/json," + string(body)
-	if !p.inline {
+	if !s.inline {
 		c, err := w.gateway.AddDirectory(map[string][]byte{"agent.json": body})
 		if err != nil {
 			return err
@@ -214,14 +203,14 @@ func (w *world) listAgent(entry map[string]any) error {
 	return os.WriteFile(w.list, body, 0o600)
 }
 
-func (w *world) giveFeedback(ctx context.Context, p *plan) (*types.Receipt, error) {
-	f := devnet.Feedback{AgentID: p.agent, Value: big.NewInt(p.value), ValueDecimals: 2, Tag1: p.tag,
+func (w *world) giveFeedback(ctx context.Context, s *story) (*types.Receipt, error) {
+	f := devnet.Feedback{AgentID: s.agent, Value: big.NewInt(s.value), ValueDecimals: 2, Tag1: s.tag,
 		Endpoint: "https://agent.example/"}
-	if p.text != "" {
-		if err := w.addFile(&f, p.text); err != nil {
+	if s.text != "" {
+		if err := w.addFile(&f, s.text); err != nil {
 			return nil, err
 		}
-		if p.lie {
+		if s.lie {
 			f.Hash = common.HexToHash("0x5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e")
 		}
 	}

@@ -75,7 +75,7 @@ func (t *timeline) followWorker(w *app.Worker) {
 }
 
 // announceStories prints the stories' titles and starts the clock.
-func (t *timeline) announceStories(stories []story) {
+func (t *timeline) announceStories(stories []*story) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.printLine("")
@@ -174,10 +174,9 @@ func (t *timeline) tellRecorded(number int, st *store.Store, s delivery.Step) {
 // awaitStories waits until all stories have ended, and prints the table and the first story's call. Every few
 // seconds it prints the open stories with the reasons of their waits. It returns an error if a story ended
 // unexpectedly.
-func (t *timeline) awaitStories(ctx context.Context, stories []story) error {
+func (t *timeline) awaitStories(ctx context.Context, stories []*story) error {
 	ended := make([]store.Delivery, len(stories))
-	ticker := time.NewTicker(200 * time.Millisecond)
-	defer ticker.Stop()
+	tick := time.Tick(200 * time.Millisecond)
 	reported := time.Now()
 	for !t.readEnded(ctx, stories, ended) {
 		if time.Since(reported) >= reportInterval {
@@ -190,7 +189,7 @@ func (t *timeline) awaitStories(ctx context.Context, stories []story) error {
 				return ctx.Err()
 			}
 			return fmt.Errorf("the stories did not end within %s", storiesTimeout)
-		case <-ticker.C:
+		case <-tick:
 		}
 	}
 	wrong := 0
@@ -225,12 +224,9 @@ func (t *timeline) awaitStories(ctx context.Context, stories []story) error {
 const reportInterval = 4 * time.Second
 
 // printOpen prints a line for each story that has not ended.
-func (t *timeline) printOpen(ctx context.Context, stories []story) {
+func (t *timeline) printOpen(ctx context.Context, stories []*story) {
 	for i := range stories {
-		t.mu.Lock()
-		id, st := t.ids[i+1], t.worker.Store
-		t.mu.Unlock()
-		if d, err := st.Delivery(ctx, id); err == nil && !d.Status.Final() {
+		if d, err := t.readStory(ctx, t.ids, i+1); err == nil && !d.Status.Final() {
 			t.printStep(i+1, "still", describeOpen(d, time.Now()))
 		}
 	}
@@ -258,31 +254,29 @@ func (t *timeline) printReceived(ended []store.Delivery) {
 	}
 }
 
-func (t *timeline) readEnded(ctx context.Context, stories []story, ended []store.Delivery) bool {
+func (t *timeline) readEnded(ctx context.Context, stories []*story, ended []store.Delivery) bool {
 	for i := range stories {
-		t.mu.Lock()
-		id, known := t.ids[i+1]
-		st := t.worker.Store
-		t.mu.Unlock()
-		if !known {
+		d, err := t.readStory(ctx, t.ids, i+1)
+		if err != nil || !d.Status.Final() {
 			return false
 		}
-		d, err := st.Delivery(ctx, id)
-		if err != nil || !d.Status.Final() || stories[i].isRetracted() && !t.isRetractionDelivered(ctx, i+1) {
-			return false
+		if stories[i].isRetracted() {
+			if r, err := t.readStory(ctx, t.retractions, i+1); err != nil || r.Status != store.Delivered {
+				return false
+			}
 		}
 		ended[i] = d
 	}
 	return true
 }
 
-// isRetractionDelivered reports whether the retraction of a story's feedback was delivered.
-func (t *timeline) isRetractionDelivered(ctx context.Context, number int) bool {
+// readStory reads the delivery of a story: that of its feedback (ids), or the one that retracts it (retractions).
+// Without one, it returns store.ErrNotFound.
+func (t *timeline) readStory(ctx context.Context, of map[int]uuid.UUID, number int) (store.Delivery, error) {
 	t.mu.Lock()
-	id, st := t.retractions[number], t.worker.Store
+	id, st := of[number], t.worker.Store
 	t.mu.Unlock()
-	d, err := st.Delivery(ctx, id)
-	return err == nil && d.Status == store.Delivered
+	return st.Delivery(ctx, id)
 }
 
 // awaitStatus waits until a delivery has the status.
@@ -290,8 +284,7 @@ func (t *timeline) awaitStatus(ctx context.Context, id uuid.UUID, status store.S
 	t.mu.Lock()
 	st := t.worker.Store
 	t.mu.Unlock()
-	ticker := time.NewTicker(100 * time.Millisecond)
-	defer ticker.Stop()
+	tick := time.Tick(100 * time.Millisecond)
 	for {
 		if d, err := st.Delivery(ctx, id); err == nil && d.Status == status {
 			return nil
@@ -299,7 +292,7 @@ func (t *timeline) awaitStatus(ctx context.Context, id uuid.UUID, status store.S
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("its delivery is not %s: %w", status, ctx.Err())
-		case <-ticker.C:
+		case <-tick:
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -167,8 +168,8 @@ type connection struct {
 
 // close closes everything that open opened, even after a partial open.
 func (c *connection) close() {
-	for i := len(c.undo) - 1; i >= 0; i-- {
-		c.undo[i]()
+	for _, undo := range slices.Backward(c.undo) {
+		undo()
 	}
 }
 

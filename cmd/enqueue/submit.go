@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -261,16 +262,14 @@ func (p *printer) flush() error {
 
 func (p *printer) addAnswer(at position, a intake.Answer) {
 	if p.json {
-		p.addAnswerJSON(at, a)
+		p.addJSON(answerLine{Verdict: a.Verdict, File: at.file, Line: at.number, ID: a.ID, Key: a.Key, Field: a.Path,
+			Differs: a.Differs, Problem: a.Problem})
 		return
 	}
 	switch a.Verdict {
 	case intake.Refused:
-		path := a.Path
-		if path == "" {
-			path = "-"
-		}
-		fmt.Fprintf(&p.buf, "refused %s %s: %s\n", oneLine(path), oneLine(at.String()), oneLine(a.Problem))
+		path := oneLine(cmp.Or(a.Path, "-"))
+		fmt.Fprintf(&p.buf, "refused %s %s: %s\n", path, oneLine(at.String()), oneLine(a.Problem))
 	case store.Conflict:
 		fmt.Fprintf(&p.buf, "conflict %s %s %s %s\n", a.ID, a.Key, a.Path, oneLine(a.Problem))
 	case store.Refreshed:
@@ -284,22 +283,23 @@ func (p *printer) addAnswer(at position, a intake.Answer) {
 	}
 }
 
-func (p *printer) addAnswerJSON(at position, a intake.Answer) {
-	v := struct {
-		Verdict store.Verdict `json:"verdict"`
-		File    string        `json:"file,omitempty"` // only if several are read
-		Line    int           `json:"line"`
-		ID      *uuid.UUID    `json:"id,omitempty"`
-		Key     string        `json:"key,omitempty"`
-		Field   string        `json:"field,omitempty"`
-		Differs []string      `json:"differs,omitempty"` // known: fields that differ from the event on the chain
-		Problem string        `json:"problem,omitempty"`
-	}{Verdict: a.Verdict, File: at.file, Line: at.number, Key: a.Key, Field: a.Path,
-		Differs: a.Differs, Problem: a.Problem}
-	if a.ID != uuid.Nil {
-		v.ID = &a.ID
-	}
-	_ = json.NewEncoder(&p.buf).Encode(v) // cannot fail: it encodes strings into a buffer
+// answerLine is an answer as JSON: for a line of the input, or for an event of a chain.
+type answerLine struct {
+	Verdict    store.Verdict `json:"verdict"`
+	File       string        `json:"file,omitempty"` // only if several are read
+	Line       int           `json:"line,omitempty"`
+	UpTo       uint64        `json:"upToBlock,omitempty"` // the last block of the range that contained the event
+	ID         uuid.UUID     `json:"id,omitzero"`
+	Key        string        `json:"key,omitempty"`
+	Agent      string        `json:"agent,omitempty"` // refreshed: the agent of the event
+	Field      string        `json:"field,omitempty"`
+	Differs    []string      `json:"differs,omitempty"` // known: fields that differ from the event on the chain
+	Problem    string        `json:"problem,omitempty"`
+	Retraction uuid.UUID     `json:"retraction,omitzero"` // the delivery that retracts the event
+}
+
+func (p *printer) addJSON(l answerLine) {
+	_ = json.NewEncoder(&p.buf).Encode(l) // cannot fail: it encodes strings into a buffer
 }
 
 // oneLine replaces a stranger's line breaks and control characters, so that an answer stays one line and cannot control

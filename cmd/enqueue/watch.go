@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -176,59 +175,34 @@ func (r *chainReport) end() {
 
 // addVanished prints a line for a delivery whose event a reorg removed from the chain.
 func (p *printer) addVanished(block uint64, v store.Vanished) {
-	verdict := "vanished" // it had ended, or its kind of event has no retraction
+	verdict := store.Verdict("vanished") // it had ended, or its kind of event has no retraction
 	switch {
 	case v.Retraction != uuid.Nil:
 		verdict = "retracted"
 	case v.Cancelled:
 		verdict = "cancelled"
 	}
-	if !p.json {
-		fmt.Fprintf(&p.buf, "%s %s %s: no longer on the chain, read to block %d\n",
-			verdict, v.ID, oneLine(v.Key), block)
+	if p.json {
+		p.addJSON(answerLine{Verdict: verdict, UpTo: block, ID: v.ID, Key: v.Key, Retraction: v.Retraction})
 		return
 	}
-	line := struct {
-		Verdict    string     `json:"verdict"`
-		UpTo       uint64     `json:"upToBlock"`
-		ID         uuid.UUID  `json:"id"`
-		Key        string     `json:"key"`
-		Retraction *uuid.UUID `json:"retraction,omitempty"` // the delivery that retracts the event
-	}{Verdict: verdict, UpTo: block, ID: v.ID, Key: v.Key}
-	if v.Retraction != uuid.Nil {
-		line.Retraction = &v.Retraction
-	}
-	_ = json.NewEncoder(&p.buf).Encode(line) // cannot fail: it encodes strings into a buffer
+	fmt.Fprintf(&p.buf, "%s %s %s: no longer on the chain, read to block %d\n", verdict, v.ID, oneLine(v.Key), block)
 }
 
 // addEvent prints the answer for an event. Instead of a line of the input it names a block.
 func (p *printer) addEvent(block uint64, a intake.Answer) {
-	if !p.json {
-		switch a.Verdict {
-		case intake.Refused:
-			fmt.Fprintf(&p.buf, "refused %s block %d: %s\n", oneLine(a.Key), block, oneLine(a.Problem))
-		case store.Refreshed:
-			fmt.Fprintf(&p.buf,
-				"refreshed agent %s: its registration changed, read to block %d\n", oneLine(a.Key), block)
-		default:
-			p.addAnswer(position{}, a)
+	switch {
+	case p.json:
+		line := answerLine{Verdict: a.Verdict, UpTo: block, ID: a.ID, Key: a.Key, Field: a.Path, Problem: a.Problem}
+		if a.Verdict == store.Refreshed {
+			line.Key, line.Agent = "", a.Key
 		}
-		return
+		p.addJSON(line)
+	case a.Verdict == intake.Refused:
+		fmt.Fprintf(&p.buf, "refused %s block %d: %s\n", oneLine(a.Key), block, oneLine(a.Problem))
+	case a.Verdict == store.Refreshed:
+		fmt.Fprintf(&p.buf, "refreshed agent %s: its registration changed, read to block %d\n", oneLine(a.Key), block)
+	default:
+		p.addAnswer(position{}, a)
 	}
-	v := struct {
-		Verdict store.Verdict `json:"verdict"`
-		UpTo    uint64        `json:"upToBlock"` // the last block of the range that contained the event
-		ID      *uuid.UUID    `json:"id,omitempty"`
-		Key     string        `json:"key,omitempty"`
-		Agent   string        `json:"agent,omitempty"` // refreshed: the agent
-		Field   string        `json:"field,omitempty"`
-		Problem string        `json:"problem,omitempty"`
-	}{Verdict: a.Verdict, UpTo: block, Key: a.Key, Field: a.Path, Problem: a.Problem}
-	if v.Verdict == store.Refreshed {
-		v.Key, v.Agent = "", a.Key
-	}
-	if a.ID != uuid.Nil {
-		v.ID = &a.ID
-	}
-	_ = json.NewEncoder(&p.buf).Encode(v) // cannot fail: it encodes strings into a buffer
 }

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
+	"net/http"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/agentherald/herald/internal/admission"
@@ -13,6 +16,8 @@ import (
 	"github.com/agentherald/herald/internal/admission/ratelimit"
 	"github.com/agentherald/herald/internal/app/backend"
 	"github.com/agentherald/herald/internal/auth"
+	"github.com/agentherald/herald/internal/base/buildinfo"
+	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/base/tracing"
 	"github.com/agentherald/herald/internal/chain"
@@ -22,210 +27,210 @@ import (
 	"github.com/agentherald/herald/internal/delivery/throughput"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/door/legacy"
+	"github.com/agentherald/herald/internal/door/server"
+	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/mcpcall/signing"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/alerts"
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
+	"github.com/agentherald/herald/internal/queue/webui"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/trace"
 )
 
-// assembly holds the parts of a worker, wired together.
+// assembly holds the parts of a worker, wired together. openParts sets the fields below backend.
 type assembly struct {
+	cfg     *config.Config
+	options Options
+	log     *slog.Logger // from openServices on, it also tracks outages of Postgres and Redis
+	metrics *prometheus.Registry
+	ready   *readiness
+	server  *server.Server
+	backend *backend.Backend
+
+	services []service // in the order of starting
+	closers  []func()  // in the order of opening
+	outages  []*logging.Outage
+
 	store       *store.Store
 	records     *records.Store // of the same connections
 	upkeep      *store.Store   // connections for maintenance alone, so that deliveries cannot use them up
 	queue       *queue.Queue
-	fast        redis.UniversalClient // for rate limits; nil with an embedded Redis
-	limits      *ratelimit.Limiter
-	efforts     *effort.Budgets       // nil with HERALD_EFFORT_BUDGET=off
-	counting    redis.UniversalClient // for effort budgets
-	unbound     *ratelimit.Limiter    // of agents without a verified endpoint; nil with HERALD_BINDING=off
+	dispatcher  *dispatch.Dispatcher
+	keys        *secret.Keyset
 	content     *Content
-	verifies    []uint64 // chains whose events this worker verifies
+	tracer      trace.Tracer  // nil if traces are off
+	signing     *signing.Ring // nil without HERALD_PUBLIC_URL
 	pool        *mcpcall.Pool
 	serversFile *serversFile
-	policyFile  *backend.PolicyFile // nil without HERALD_POLICY_FILE
+	policyFile  *backend.PolicyFile   // nil without HERALD_POLICY_FILE
+	fast        redis.UniversalClient // for rate limits; nil with an embedded Redis
+	limits      *ratelimit.Limiter
+	unbound     *ratelimit.Limiter // of agents without a verified endpoint; nil with HERALD_BINDING=off
+	efforts     *effort.Budgets    // nil with HERALD_EFFORT_BUDGET=off
+	schedule    outcome.Schedule
+	callMetrics *delivery.Metrics
 	tokens      *auth.Authorizer
-	runner      *delivery.Runner
 	direct      *delivery.DirectCaller
 	intake      *intake.Intake
-	legacy      *legacy.Consumer      // nil without HERALD_LEGACY_QUEUE
-	legacyRedis redis.UniversalClient // its connections
-	backend     *backend.Backend
-	keys        *secret.Keyset
-	signing     *signing.Ring     // nil without HERALD_PUBLIC_URL
-	spans       *tracing.Provider // nil if traces are off
+	runner      *delivery.Runner
+	throughput  *throughput.Counter
+	releaser    *maintenance.Releaser
+	followers   *chainFollowers
 
-	admission  *admission.Gates
-	reconciler *maintenance.Reconciler
-	releaser   *maintenance.Releaser
-	retention  *maintenance.Retention
-	watcher    *alerts.Watcher
-	sender     *alerts.Sender // nil without HERALD_ALERT_URL
-	followers  *chainFollowers
-	throughput *throughput.Counter
-	web        webParts
+	monitor  http.Handler
+	routes   []server.Route
+	webStore *store.Store                      // connections for the API and the pages
+	operator atomic.Pointer[operator.Operator] // requests may come before it is set
 }
 
-func assembleParts(cfg *config.Config, b *backend.Backend, st *store.Store, q *queue.Queue, reg *prometheus.Registry,
-	o Options) (_ *assembly, err error) {
-	a := &assembly{store: st, records: records.New(st), queue: q, backend: b,
-		throughput: throughput.New(q, o.Logger, nil)}
-	defer func() {
-		if err != nil {
-			a.closeParts()
+// openParts opens the worker's modules in order. Each function sets its parts, adds their services, which start in this
+// order and stop in reverse order, and adds the functions that close the parts. Followers of chains stop first, so that
+// another worker follows the chains while this worker's deliveries finish; then the task server, which waits for its
+// running tasks; then the rest.
+func (a *assembly) openParts() error {
+	for _, open := range []func() error{a.openServices, a.openTraces, a.openContent, a.openKeys, a.openSigning,
+		a.openPool, a.openFiles, a.openLimiters, a.openEfforts, a.openDelivery, a.openMaintenance, a.openAlerts,
+		a.openWeb, a.openTasks, a.openLegacy, a.openFollowers} {
+		if err := open(); err != nil {
+			return err
 		}
-	}()
-	keys, err := b.Keyset(cfg, o.Logger)
+	}
+	return a.metrics.Register(&gauges{store: a.store, records: a.records, queue: a.queue, limits: a.limitStats, log: a.log})
+}
+
+func (a *assembly) addServices(more ...service) { a.services = append(a.services, more...) }
+func (a *assembly) onClose(do func())           { a.closers = append(a.closers, do) }
+
+// closeParts closes the opened parts, the last one first.
+func (a *assembly) closeParts() {
+	for _, do := range slices.Backward(a.closers) {
+		do()
+	}
+}
+
+// openServices opens the connections to Postgres and Redis, which are reached later (newConnections).
+func (a *assembly) openServices() (err error) {
+	a.store, err = a.openStore(postgres.Config{URL: a.backend.DatabaseURL, LeaderURL: a.backend.LeaderURL,
+		MaxConns: int32(a.cfg.DBPool)})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	a.keys = keys
-	if a.content, err = OpenContent(cfg, o); err != nil {
-		return nil, err
+	a.records = records.New(a.store)
+	a.watchServices()
+	a.queue, err = queue.Open(queue.Config{URL: a.backend.RedisURL, NoIntake: a.cfg.RefusesRedisJobs(), Logger: a.log})
+	if err != nil {
+		return err
 	}
-	if err = a.openTraces(cfg, o.Logger); err != nil {
-		return nil, err
+	a.onClose(func() { _ = a.queue.Close() })
+	ui := webui.New(a.queue, server.MonitorRoot, intake.MaskJob)
+	a.onClose(func() { _ = ui.Close() })
+	a.monitor = ui
+	if a.dispatcher, err = dispatch.New(a.queue, a.log); err != nil {
+		return err
 	}
-	guard := a.content.Guard
-	if err = a.openSigning(cfg, o.Logger); err != nil {
-		return nil, err
+	return a.metrics.Register(&surroundings{ready: a.ready, dataDir: a.backend.DataDir, log: a.log})
+}
+
+// openStore opens connections to Postgres of their own.
+func (a *assembly) openStore(c postgres.Config) (*store.Store, error) {
+	st, err := store.Open(c)
+	if err == nil {
+		st.StrictOrder = a.cfg.StrictOrder
+		a.onClose(st.Close)
 	}
-	calls := mcpcall.Config{Guard: guard, StdioCommands: cfg.StdioCommands,
-		CallTimeout: cfg.CallTimeout, Logger: o.Logger,
-		Supervised: o.Supervised, Decoding: a.content.Decoding}
+	return st, err
+}
+
+// openTraces prepares the sending of spans to a collector, if one is configured. Its service stops last and sends the
+// last spans.
+func (a *assembly) openTraces() error {
+	t := a.cfg.Traces
+	if !t.On() {
+		return nil
+	}
+	spans, err := tracing.Open(tracing.Config{Endpoint: t.Endpoint(), Headers: t.Headers(), Service: t.Service,
+		Version: buildinfo.Version(), Logger: a.log})
+	if err != nil {
+		return err
+	}
+	a.tracer = spans.Tracer()
+	a.onClose(spans.Close) // if the services were not started
+	a.addServices(service{name: "traces", stop: spans.Close, start: func(context.Context) error {
+		a.log.Info("deliveries are traced", "collector", spans.Collector())
+		return nil
+	}})
+	return nil
+}
+
+// openContent opens the clients of chains and IPFS. No service waits for chains: a delivery that needs a chain fails
+// and waits by itself.
+func (a *assembly) openContent() (err error) {
+	a.content, err = OpenContent(a.cfg, Options{Logger: a.log, ChainTimeout: a.options.ChainTimeout})
+	if err != nil {
+		return err
+	}
+	a.onClose(a.content.Close)
+	var chains []dependency
+	for id, c := range a.content.chains {
+		chains = append(chains, dependency{fmt.Sprintf("chain %d", id), c.Ping})
+	}
+	a.addServices(newLoop("chain health", func(ctx context.Context) { a.watchChains(ctx, chains) }),
+		a.newConnections())
+	return nil
+}
+
+// openKeys loads the keyset. The worker's record says which keys it has.
+func (a *assembly) openKeys() (err error) {
+	if a.keys, err = a.backend.Keyset(a.cfg, a.log); err != nil {
+		return err
+	}
+	a.addServices(a.newWorkerRecord())
+	return nil
+}
+
+const closeTimeout = 15 * time.Second // of the clients of agents
+
+func (a *assembly) openPool() (err error) {
+	calls := mcpcall.Config{Guard: a.content.Guard, StdioCommands: a.cfg.StdioCommands,
+		CallTimeout: a.cfg.CallTimeout, Logger: a.log, Supervised: a.options.Supervised, Decoding: a.content.Decoding}
 	if a.signing != nil {
 		calls.Signer = a.signing
 	}
 	if a.pool, err = mcpcall.NewPool(calls); err != nil {
-		return nil, err
+		return err
 	}
-	if a.serversFile, err = openServersFile(cfg, a.pool, o); err != nil {
-		return nil, err
-	}
-	// The new policy may enable agents.
-	a.policyFile, err = backend.OpenPolicyFile(cfg, o.Logger, o.PolicyTicks, func() { a.releaser.Wake() })
-	if err != nil {
-		return nil, err
-	}
-	st.UseOrder(a.policyFile.Order)
-	return a, a.wireDelivery(cfg, keys, reg, o)
+	a.onClose(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		_ = a.pool.Close(ctx)
+	})
+	return nil
 }
 
-func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *prometheus.Registry, o Options) error {
-	dispatcher, err := dispatch.New(a.queue, o.Logger)
+// openFiles opens the servers file and the policy file.
+func (a *assembly) openFiles() (err error) {
+	if a.serversFile, err = openServersFile(a.cfg, a.pool, a.log, a.options.ServersTicks); err != nil {
+		return err
+	}
+	a.policyFile, err = backend.OpenPolicyFile(a.cfg, a.log, a.options.PolicyTicks,
+		func() { a.releaser.Wake() }) // the new policy may enable agents
 	if err != nil {
 		return err
 	}
-	schedule, err := outcome.NewSchedule(cfg.RetrySchedule)
-	if err != nil {
-		return err
-	}
-	metrics, err := delivery.NewMetrics(reg)
-	if err != nil {
-		return err
-	}
-	if err := a.openLimiters(cfg, o); err != nil {
-		return err
-	}
-	parts := delivery.Config{
-		Ledger: a.store, Followers: a.store, BatchSize: cfg.Batch, Resolver: a.content.Resolver,
-		Fetcher: a.content.Fetcher, Caller: a.pool, Opener: keys,
-		Sealer:     keys,
-		Dispatcher: dispatcher, Spool: a.queue, Schedule: schedule, Decoding: a.content.Decoding,
-		Chain:  func(id uint64) (delivery.Chain, bool) { c, ok := a.content.chains[id]; return c, ok },
-		Verify: chain.Verify(cfg.VerifyEvent), HashPolicy: cfg.HashPolicy, CallTimeout: cfg.CallTimeout,
-		Lease: cfg.Lease, LeaseMargin: cfg.LeaseMargin, Metrics: metrics, Logger: o.Logger, Trace: o.Trace,
-		Throughput: a.throughput, Servers: a.serversFile.findServer, DefaultPolicy: a.policyFile.Policy,
-		MayRun: cfg.MayRun, ToolAliases: cfg.ToolAliases}
-	if parts.Verify != chain.VerifyOff {
-		a.verifies = slices.Sorted(maps.Keys(a.content.chains))
-	}
-	if a.spans != nil {
-		parts.Tracer = a.spans.Tracer()
-	}
-	if err := a.openEfforts(cfg, reg, o); err != nil {
-		return err
-	}
-	a.admission, err = admission.New(admission.Config{Slots: cfg.Concurrency, Efforts: a.efforts,
-		Origins: a.originLimits(), Logger: o.Logger})
-	if err != nil {
-		return err
-	}
-	parts.Admission = a.admission
-	parts.Authorizer, err = auth.New(auth.Config{Ledger: a.store, Records: a.records, Opener: keys, Sealer: keys,
-		Classify: classify.Error, OAuth: a.content.OAuth, Spool: a.queue, Logger: o.Logger})
-	if err != nil {
-		return err
-	}
-	a.tokens = parts.Authorizer
-	a.direct, err = delivery.NewDirectCaller(delivery.DirectConfig{Caller: a.pool, Origins: a.originLimits(),
-		MayRun: cfg.MayRun, Metrics: metrics, CallTimeout: cfg.CallTimeout, Logger: o.Logger})
-	if err != nil {
-		return err
-	}
-	executor, err := delivery.NewExecutor(parts)
-	if err != nil {
-		return err
-	}
-	a.intake, err = intake.New(intake.Config{Ledger: a.store, Dispatcher: dispatcher, Sealer: keys,
-		Limits: backend.JobLimits(cfg), Redis: intake.RedisPolicy(cfg.RedisIntake), Logger: o.Logger})
-	if err != nil {
-		return err
-	}
-	if err := a.openLegacy(cfg, reg, o); err != nil {
-		return err
-	}
-	if a.runner, err = delivery.NewRunner(executor, a.intake, cfg.Concurrency); err != nil {
-		return err
-	}
-	if err := a.openMaintenance(cfg, dispatcher, schedule, o); err != nil {
-		return err
-	}
-	if err := a.openAlerts(cfg, schedule, o); err != nil {
-		return err
-	}
-	a.followers, err = openFollowers(cfg, a.backend.DatabaseURL, a.content.chains, a.upkeep, dispatcher,
-		a.policyFile, metrics, o)
-	if err != nil {
-		return err
-	}
-	if err := reg.Register(a.followers); err != nil {
-		return err
-	}
-	if err := a.openWeb(cfg, dispatcher, o); err != nil {
-		return err
-	}
-	return reg.Register(&gauges{store: a.store, records: a.records, queue: a.queue, limits: a.limitStats,
-		log: o.Logger})
-}
-
-// legacyTimeout bounds one request about the old backend's list: a script that moves up to a hundred elements.
-const legacyTimeout = 5 * time.Second
-
-func (a *assembly) openLegacy(cfg *config.Config, reg *prometheus.Registry, o Options) (err error) {
-	if cfg.LegacyQueue == "" {
-		return nil
-	}
-	if a.legacyRedis, err = a.queue.Client(legacyTimeout); err != nil {
-		return err
-	}
-	metrics, err := legacy.NewMetrics(reg)
-	if err != nil {
-		return err
-	}
-	a.legacy, err = legacy.New(legacy.Config{Client: a.legacyRedis, Acceptor: a.intake, List: cfg.LegacyQueue,
-		Metrics: metrics, Logger: o.Logger})
-	return err
+	a.store.UseOrder(a.policyFile.Order)
+	a.addServices(newLoop("servers file", a.serversFile.watchFile), newLoop("policy file", a.policyFile.Run))
+	return nil
 }
 
 const (
@@ -241,26 +246,41 @@ const (
 	unboundPart = 10
 )
 
-func (a *assembly) openLimiters(cfg *config.Config, o Options) (err error) {
+func (a *assembly) openLimiters() (err error) {
 	// An embedded Redis belongs to this worker alone, because the worker locks its data folder. So the limits are
 	// counted in memory, which saves two Redis scripts per call. A restart resets the breakers.
 	if !a.backend.EmbeddedRedis {
-		if a.fast, err = a.queue.Client(limitTimeout); err != nil {
+		if a.fast, err = a.openRedis(limitTimeout); err != nil {
 			return err
 		}
 	}
-	a.limits, err = ratelimit.New(ratelimit.Config{Redis: a.fast, Workers: a.queue.Servers,
-		Inflight: cfg.EndpointInflight, Rate: float64(cfg.EndpointRate), Timeout: limitTimeout,
-		PermitTTL: cfg.Lease, MaxWaiters: limitRoom, MaxOriginWaiters: cfg.Concurrency / limitRoomPart,
-		MaxWait: permitTimeout, Logger: o.Logger})
-	if err != nil || cfg.Binding == resolver.BindingOff {
+	rate := float64(a.cfg.EndpointRate)
+	common := ratelimit.Config{Redis: a.fast, Workers: a.queue.Servers, Inflight: a.cfg.EndpointInflight, Rate: rate,
+		Timeout: limitTimeout, PermitTTL: a.cfg.Lease, MaxWaiters: limitRoom,
+		MaxOriginWaiters: a.cfg.Concurrency / limitRoomPart, MaxWait: permitTimeout, Logger: a.log}
+	if a.limits, err = ratelimit.New(common); err != nil {
 		return err
 	}
-	a.unbound, err = ratelimit.New(ratelimit.Config{Redis: a.fast, Workers: a.queue.Servers, Inflight: 1,
-		Rate: max(1, float64(cfg.EndpointRate)/unboundPart), Timeout: limitTimeout,
-		PermitTTL: cfg.Lease, MaxWaiters: 1, MaxWait: permitTimeout,
-		Logger: o.Logger.With("limits", "of unbound agents")})
-	return err
+	a.onClose(a.limits.Close)
+	if a.cfg.Binding == resolver.BindingOff {
+		return nil
+	}
+	common.Inflight, common.MaxWaiters, common.MaxOriginWaiters = 1, 1, 0
+	common.Rate, common.Logger = max(1, rate/unboundPart), a.log.With("limits", "of unbound agents")
+	if a.unbound, err = ratelimit.New(common); err != nil {
+		return err
+	}
+	a.onClose(a.unbound.Close)
+	return nil
+}
+
+// openRedis opens connections to Redis of their own. timeout bounds a command.
+func (a *assembly) openRedis(timeout time.Duration) (redis.UniversalClient, error) {
+	c, err := a.queue.Client(timeout)
+	if err == nil {
+		a.onClose(func() { _ = c.Close() })
+	}
+	return c, err
 }
 
 // originLimits returns the limits that openLimiters opened.
@@ -284,19 +304,71 @@ func (a *assembly) limitStats() ratelimit.Stats {
 
 // openEfforts opens the effort budgets. They also use Redis if it is embedded, because `worker agent show` reads them
 // there.
-func (a *assembly) openEfforts(cfg *config.Config, reg *prometheus.Registry, o Options) (err error) {
-	if cfg.EffortBudget == 0 {
+func (a *assembly) openEfforts() error {
+	if a.cfg.EffortBudget == 0 {
 		return nil
 	}
-	if a.counting, err = a.queue.Client(limitTimeout); err != nil {
-		return err
-	}
-	a.efforts, err = effort.New(effort.Config{Size: cfg.EffortBudget, Redis: a.counting, Timeout: limitTimeout,
-		Logger: o.Logger})
+	counting, err := a.openRedis(limitTimeout)
 	if err != nil {
 		return err
 	}
-	return reg.Register(a.efforts)
+	a.efforts, err = effort.New(effort.Config{Size: a.cfg.EffortBudget, Redis: counting, Timeout: limitTimeout,
+		Logger: a.log})
+	if err != nil {
+		return err
+	}
+	a.onClose(a.efforts.Close)
+	return a.metrics.Register(a.efforts)
+}
+
+// openDelivery opens the intake, and the runner of deliveries with everything that an attempt uses.
+func (a *assembly) openDelivery() (err error) {
+	if a.schedule, err = outcome.NewSchedule(a.cfg.RetrySchedule); err != nil {
+		return err
+	}
+	if a.callMetrics, err = delivery.NewMetrics(a.metrics); err != nil {
+		return err
+	}
+	gates, err := admission.New(admission.Config{Slots: a.cfg.Concurrency, Efforts: a.efforts,
+		Origins: a.originLimits(), Logger: a.log})
+	if err != nil {
+		return err
+	}
+	a.onClose(gates.Close)
+	a.tokens, err = auth.New(auth.Config{Ledger: a.store, Records: a.records, Opener: a.keys, Sealer: a.keys,
+		Classify: classify.Error, OAuth: a.content.OAuth, Spool: a.queue, Logger: a.log})
+	if err != nil {
+		return err
+	}
+	a.direct, err = delivery.NewDirectCaller(delivery.DirectConfig{Caller: a.pool, Origins: a.originLimits(),
+		MayRun: a.cfg.MayRun, Metrics: a.callMetrics, CallTimeout: a.cfg.CallTimeout, Logger: a.log})
+	if err != nil {
+		return err
+	}
+	a.throughput = throughput.New(a.queue, a.log, nil)
+	executor, err := delivery.NewExecutor(delivery.Config{
+		Ledger: a.store, Followers: a.store, BatchSize: a.cfg.Batch, Resolver: a.content.Resolver,
+		Fetcher: a.content.Fetcher, Caller: a.pool, Opener: a.keys, Sealer: a.keys, Admission: gates,
+		Authorizer: a.tokens, Dispatcher: a.dispatcher, Spool: a.queue, Schedule: a.schedule,
+		Decoding: a.content.Decoding,
+		Chain:    func(id uint64) (delivery.Chain, bool) { c, ok := a.content.chains[id]; return c, ok },
+		Verify:   chain.Verify(a.cfg.VerifyEvent), HashPolicy: a.cfg.HashPolicy, CallTimeout: a.cfg.CallTimeout,
+		Lease: a.cfg.Lease, LeaseMargin: a.cfg.LeaseMargin, Metrics: a.callMetrics, Logger: a.log,
+		Trace: a.options.Trace, Throughput: a.throughput, Servers: a.serversFile.findServer, DefaultPolicy: a.policyFile.Policy,
+		MayRun: a.cfg.MayRun, ToolAliases: a.cfg.ToolAliases, Tracer: a.tracer})
+	if err != nil {
+		return err
+	}
+	a.intake, err = intake.New(intake.Config{Ledger: a.store, Dispatcher: a.dispatcher, Sealer: a.keys,
+		Limits: backend.JobLimits(a.cfg), Redis: intake.RedisPolicy(a.cfg.RedisIntake), Logger: a.log})
+	if err != nil {
+		return err
+	}
+	if a.runner, err = delivery.NewRunner(executor, a.intake, a.cfg.Concurrency); err != nil {
+		return err
+	}
+	a.addServices(newLoop("wait summary", a.runner.Summarize), newLoop("throughput", a.throughput.Run))
+	return nil
 }
 
 // Maintenance has connections of its own: one holds all leader locks of the process, the others run statements of the
@@ -306,40 +378,43 @@ const (
 	maintenanceTimeout = 10 * time.Second
 )
 
-func (a *assembly) openMaintenance(cfg *config.Config, d *dispatch.Dispatcher, s outcome.Schedule,
-	o Options) (err error) {
-	a.upkeep, err = store.Open(postgres.Config{URL: a.backend.DirectURL(),
-		MaxConns: maintenanceConns, StatementTimeout: maintenanceTimeout})
+func (a *assembly) openMaintenance() (err error) {
+	a.upkeep, err = a.openStore(postgres.Config{URL: a.backend.DirectURL(), MaxConns: maintenanceConns,
+		StatementTimeout: maintenanceTimeout})
 	if err != nil {
 		return err
 	}
-	a.upkeep.StrictOrder = cfg.StrictOrder
 	a.upkeep.UseOrder(a.policyFile.Order)
 	grace := time.Duration(0)
 	if a.backend.EmbeddedDatabase {
 		grace = -1 // Postgres stopped with this process, so no other worker has unrecorded outcomes
 	}
-	a.reconciler, err = maintenance.NewReconciler(maintenance.ReconcilerConfig{Ledger: a.upkeep, Dispatcher: d,
-		Chains: slices.Sorted(maps.Keys(a.content.chains)), Gateway: cfg.ArweaveGateway != "", Attempts: s.Attempts(),
-		Grace: grace, Logger: o.Logger})
+	reconciler, err := maintenance.NewReconciler(maintenance.ReconcilerConfig{Ledger: a.upkeep,
+		Dispatcher: a.dispatcher, Chains: a.chainIDs(), Gateway: a.cfg.ArweaveGateway != "",
+		Attempts: a.schedule.Attempts(), Grace: grace, Logger: a.log})
 	if err != nil {
 		return err
 	}
-	a.retention, err = maintenance.NewRetention(maintenance.RetentionConfig{Ledger: a.upkeep, Expiry: cfg.Expiry,
-		KeepFinal: cfg.Retention,
-		Logger:    o.Logger})
+	retention, err := maintenance.NewRetention(maintenance.RetentionConfig{Ledger: a.upkeep, Expiry: a.cfg.Expiry,
+		KeepFinal: a.cfg.Retention, Logger: a.log})
 	if err != nil {
 		return err
 	}
 	a.releaser, err = maintenance.NewReleaser(maintenance.ReleaserConfig{Ledger: a.store, Records: a.records,
-		Dispatcher: d, Disabled: a.isDisabled, Logger: o.Logger})
+		Dispatcher: a.dispatcher, Disabled: a.isDisabled, Logger: a.log})
 	if err != nil {
 		return err
 	}
 	a.serversFile.reportChange, a.serversFile.reportCallable = a.releaser.Wake, a.releaser.MarkCallable
 	a.releaser.MarkCallable(a.serversFile.callableAgents()) // an older file, or none, may have been in force before
+	a.addServices(newLoop("reconciler", reconciler.Run), newLoop("releaser", a.releaser.Run),
+		newLoop("event reviews", func(ctx context.Context) { a.runner.ReviewEvents(ctx, a.upkeep) }),
+		newLoop("retention", retention.Run))
 	return nil
 }
+
+// chainIDs returns the chains that have a node.
+func (a *assembly) chainIDs() []uint64 { return slices.Sorted(maps.Keys(a.content.chains)) }
 
 // isDisabled reports whether the policies of an agent disable it. If Postgres does not answer, the agent counts as
 // disabled until the next round.
@@ -353,64 +428,76 @@ func (a *assembly) isDisabled(agent store.Agent) bool {
 		Own: row.OwnPolicy}.Settings().Disables()
 }
 
-func (a *assembly) openAlerts(cfg *config.Config, s outcome.Schedule, o Options) (err error) {
-	watch := alerts.WatcherConfig{Ledger: a.upkeep, Records: records.New(a.upkeep), DisableAfter: cfg.DisableAfter,
-		Logger: o.Logger}
-	if !cfg.AlertURL.IsZero() {
-		a.sender, err = alerts.NewSender(alerts.SenderConfig{Records: a.records, URL: cfg.AlertURL,
-			Secret: cfg.AlertSecret, Guard: a.content.Guard.Configured(), Schedule: s, Logger: o.Logger})
+func (a *assembly) openAlerts() error {
+	watch := alerts.WatcherConfig{Ledger: a.upkeep, Records: records.New(a.upkeep), DisableAfter: a.cfg.DisableAfter,
+		Logger: a.log}
+	if !a.cfg.AlertURL.IsZero() {
+		sender, err := alerts.NewSender(alerts.SenderConfig{Records: a.records, URL: a.cfg.AlertURL,
+			Secret: a.cfg.AlertSecret, Guard: a.content.Guard.Configured(), Schedule: a.schedule, Logger: a.log})
 		if err != nil {
 			return err
 		}
-		watch.Wake = a.sender.Wake
+		watch.Wake = sender.Wake
+		a.addServices(newLoop("alert sender", sender.Run))
 	}
-	a.watcher, err = alerts.NewWatcher(watch)
-	return err
+	watcher, err := alerts.NewWatcher(watch)
+	if err != nil {
+		return err
+	}
+	a.addServices(newLoop("alert watcher", watcher.Run))
+	return nil
 }
 
-func (a *assembly) chainParts() []dependency {
-	var parts []dependency
-	for id, c := range a.content.chains {
-		parts = append(parts, dependency{fmt.Sprintf("chain %d", id), c.Ping})
+// openTasks adds the service that takes tasks from Redis and delivers them. The probes of outages stop after it.
+func (a *assembly) openTasks() error {
+	for _, o := range a.outages {
+		a.addServices(newLoop("outage probe", o.Run))
 	}
-	return parts
+	var srv *queue.Server
+	a.addServices(newLoop("unread queues", func(ctx context.Context) {
+		a.queue.WatchUnread(ctx, job.TaskTypes(), nil)
+	}), service{name: "task server",
+		start: func(context.Context) (err error) {
+			srv, err = a.queue.NewServer(queue.ServerConfig{Handler: a.runner, Concurrency: a.runner.Tasks(),
+				Kinds: job.TaskTypes(), ShutdownTimeout: a.drainTime()})
+			if err != nil {
+				return err
+			}
+			return srv.Start()
+		},
+		stop: func() {
+			srv.Stop()
+			a.runner.StopClaiming()
+			// asynq waits for its tasks but not for records that outlast them, so both share one deadline.
+			last, cancel := context.WithTimeout(context.Background(), a.drainTime()+stopMargin)
+			defer cancel()
+			srv.Shutdown()
+			a.runner.Wait(last)
+			a.tokens.Flush(last)
+		}})
+	return nil
 }
 
-func (a *assembly) closeParts() {
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
-	defer cancel()
-	if a.pool != nil {
-		_ = a.pool.Close(ctx)
+// legacyTimeout bounds one request about the old backend's list: a script that moves up to a hundred elements.
+const legacyTimeout = 5 * time.Second
+
+func (a *assembly) openLegacy() error {
+	if a.cfg.LegacyQueue == "" {
+		return nil
 	}
-	if a.content != nil {
-		a.content.Close()
+	client, err := a.openRedis(legacyTimeout)
+	if err != nil {
+		return err
 	}
-	if a.limits != nil {
-		a.limits.Close()
+	metrics, err := legacy.NewMetrics(a.metrics)
+	if err != nil {
+		return err
 	}
-	if a.unbound != nil {
-		a.unbound.Close()
+	consumer, err := legacy.New(legacy.Config{Client: client, Acceptor: a.intake, List: a.cfg.LegacyQueue,
+		Metrics: metrics, Logger: a.log})
+	if err != nil {
+		return err
 	}
-	a.admission.Close()
-	if a.efforts != nil {
-		a.efforts.Close()
-	}
-	for _, c := range []redis.UniversalClient{a.fast, a.counting} {
-		if c != nil {
-			_ = c.Close()
-		}
-	}
-	if a.legacyRedis != nil {
-		_ = a.legacyRedis.Close()
-	}
-	if a.upkeep != nil {
-		a.upkeep.Close()
-	}
-	a.web.close()
-	if a.followers != nil {
-		a.followers.closeStore()
-	}
-	if a.spans != nil { // for an assembly whose services were not started
-		a.spans.Close()
-	}
+	a.addServices(newLoop("legacy queue", consumer.Run))
+	return nil
 }

@@ -21,9 +21,9 @@ func TestLimitsOfEmbeddedRedis(t *testing.T) {
 	heraldtest.Must(t, err)
 	defer q.Close()
 	for _, embedded := range []bool{false, true} {
-		a := &assembly{queue: q, backend: &backend.Backend{RedisURL: secret.New(url), EmbeddedRedis: embedded}}
-		cfg := load(t, "DATABASE_URL=postgres:///herald", "REDIS_URL="+url, "HERALD_KEYSET="+heraldtest.Keyset(t))
-		heraldtest.Must(t, a.openLimiters(cfg, Options{Logger: slog.New(slog.DiscardHandler)}))
+		a := &assembly{queue: q, backend: &backend.Backend{EmbeddedRedis: embedded}, log: slog.New(slog.DiscardHandler),
+			cfg: load(t, "DATABASE_URL=postgres:///herald", "REDIS_URL="+url, "HERALD_KEYSET="+heraldtest.Keyset(t))}
+		heraldtest.Must(t, a.openLimiters())
 		if shared := a.fast != nil; shared == embedded {
 			t.Errorf("embedded %t: limits are shared: %t", embedded, shared)
 		}
@@ -43,10 +43,7 @@ func TestLimitsOfEmbeddedRedis(t *testing.T) {
 		if n := (liveView{a}).OpenBreakers(); n != 1 {
 			t.Errorf("%d open breakers, with one of an unbound agent", n)
 		}
-		a.limits.Close()
+		a.closeParts()
 		a.unbound.Close()
-		if a.fast != nil {
-			_ = a.fast.Close()
-		}
 	}
 }

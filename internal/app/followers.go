@@ -5,17 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/agentherald/herald/internal/app/backend"
 	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/app/backend"
 	"github.com/agentherald/herald/internal/chain"
-	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/door/watch"
-	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,7 +21,9 @@ import (
 // chainFollowers reads the chains of HERALD_WATCH. It has its own connections to Postgres, so that a chain with many
 // events takes no connection from deliveries.
 type chainFollowers struct {
-	store  *store.Store // nil if no chain is followed
+	store  *store.Store
+	ready  *readiness
+	log    *slog.Logger
 	chains []followedChain
 
 	mu   sync.Mutex
@@ -50,51 +49,40 @@ type followedChain struct {
 // followerTimeout bounds the commit of a range.
 const followerTimeout = 30 * time.Second
 
-func openFollowers(cfg *config.Config, database secret.Secret, clients map[uint64]*chain.Client, locks *store.Store,
-	d watch.Dispatcher, p *backend.PolicyFile, m *delivery.Metrics, o Options) (_ *chainFollowers, err error) {
-	r := &chainFollowers{seen: map[uint64]progress{}}
-	if len(cfg.Watch) == 0 {
-		return r, nil
+// openFollowers adds two services for each chain: its reader, and the measurement of its lag.
+func (a *assembly) openFollowers() error {
+	r := &chainFollowers{ready: a.ready, log: a.log, seen: map[uint64]progress{}}
+	a.followers = r
+	if err := a.metrics.Register(r); err != nil || len(a.cfg.Watch) == 0 {
+		return err
 	}
+	var err error
 	// Each chain has a connection for its commits. One more measures how far the chains are read.
-	r.store, err = store.Open(postgres.Config{URL: database, LeaderURL: cfg.LeaderURL,
-		MaxConns: int32(1 + len(cfg.Watch)), Locks: locks.Pool, StatementTimeout: followerTimeout})
+	r.store, err = a.openStore(postgres.Config{URL: a.backend.DatabaseURL, LeaderURL: a.cfg.LeaderURL,
+		MaxConns: int32(1 + len(a.cfg.Watch)), Locks: a.upkeep.Pool, StatementTimeout: followerTimeout})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	r.store.StrictOrder = cfg.StrictOrder
-	r.store.UseOrder(p.Order)
-	for _, id := range cfg.Watch {
-		w, err := watch.New(watch.Config{Chain: clients[id], Deployment: cfg.Chains[id].Registries.Default(),
-			Ledger: r.store, Dispatcher: d, Limits: backend.JobLimits(cfg), Filter: p.SkipJob,
-			CountFiltered: m.CountFiltered, Report: o.Read, Logger: o.Logger})
+	r.store.UseOrder(a.policyFile.Order)
+	for _, id := range a.cfg.Watch {
+		client := a.content.chains[id]
+		w, err := watch.New(watch.Config{Chain: client, Deployment: a.cfg.Chains[id].Registries.Default(),
+			Ledger: r.store, Dispatcher: a.dispatcher, Limits: backend.JobLimits(a.cfg), Filter: a.policyFile.SkipJob,
+			CountFiltered: a.callMetrics.CountFiltered, Report: a.options.Read, Logger: a.log})
 		if err != nil {
-			r.closeStore()
-			return nil, fmt.Errorf("HERALD_WATCH: %w", err)
+			return fmt.Errorf("HERALD_WATCH: %w", err)
 		}
-		r.chains = append(r.chains, followedChain{id, clients[id], w})
-	}
-	return r, nil
-}
-
-func (r *chainFollowers) closeStore() {
-	if r.store != nil {
-		r.store.Close()
-	}
-}
-
-// listServices returns two services for each chain: the reader, and the measurement of its lag.
-func (r *chainFollowers) listServices(ready *readiness, log *slog.Logger) (all []Service) {
-	for _, c := range r.chains {
-		all = append(all,
-			newLoop(fmt.Sprintf("reader of chain %d", c.id), func(ctx context.Context) {
-				if err := c.watcher.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
-					log.Error("a chain is no longer read: restart the worker", "chain", c.id, "error", err)
+		c := followedChain{id, client, w}
+		r.chains = append(r.chains, c)
+		a.addServices(
+			newLoop(fmt.Sprintf("reader of chain %d", id), func(ctx context.Context) {
+				if err := w.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
+					a.log.Error("a chain is no longer read: restart the worker", "chain", id, "error", err)
 				}
 			}),
-			newLoop(fmt.Sprintf("lag of chain %d", c.id), func(ctx context.Context) { r.watchLag(ctx, c, ready, log) }))
+			newLoop(fmt.Sprintf("lag of chain %d", id), func(ctx context.Context) { r.watchLag(ctx, c) }))
 	}
-	return all
+	return nil
 }
 
 const (
@@ -105,28 +93,23 @@ const (
 
 // watchLag measures a chain's lag every lagInterval and reports it in the readiness. A late chain only degrades the
 // worker, which still delivers accepted events.
-func (r *chainFollowers) watchLag(ctx context.Context, c followedChain, ready *readiness, log *slog.Logger) {
-	tick := time.NewTicker(lagInterval)
-	defer tick.Stop()
-	for {
+func (r *chainFollowers) watchLag(ctx context.Context, c followedChain) {
+	look := func(ctx context.Context) {
 		p := r.measureProgress(ctx, c)
 		if ctx.Err() != nil {
 			return
 		}
 		r.storeProgress(c.id, p)
 		if p.cursor.StalledSince != nil || p.known { // otherwise the last report stays in force
-			reportProgress(c.id, p, ready, log)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
+			r.reportProgress(c.id, p)
 		}
 	}
+	look(ctx)
+	repeatEvery(ctx, lagInterval, look)
 }
 
 // reportProgress logs that a chain has become late or is up to date again, and reports it in the readiness.
-func reportProgress(chainID uint64, p progress, ready *readiness, log *slog.Logger) {
+func (r *chainFollowers) reportProgress(chainID uint64, p progress) {
 	why := ""
 	switch {
 	case p.cursor.StalledSince != nil:
@@ -136,11 +119,11 @@ func reportProgress(chainID uint64, p progress, ready *readiness, log *slog.Logg
 		why = fmt.Sprintf("%d blocks are not read yet, the oldest is %s behind the chain's newest", p.lag.Blocks,
 			p.lag.Time.Round(time.Second))
 	}
-	switch changed := ready.setDegraded(fmt.Sprintf("reading chain %d", chainID), why); {
+	switch changed := r.ready.setDegraded(fmt.Sprintf("reading chain %d", chainID), why); {
 	case changed && why != "":
-		log.Warn("a chain's events come late: "+why, "chain", chainID)
+		r.log.Warn("a chain's events come late: "+why, "chain", chainID)
 	case changed:
-		log.Info("a chain's events are read up to its head again", "chain", chainID)
+		r.log.Info("a chain's events are read up to its head again", "chain", chainID)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/app/backend"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/store"
@@ -56,9 +57,12 @@ func TestLagIsReported(t *testing.T) {
 	client, err := chain.New(chain.Config{ChainID: net.ChainID(), URLs: []secret.Secret{secret.New(net.URL())}})
 	heraldtest.Must(t, err)
 	t.Cleanup(client.Close)
-	f, err := openFollowers(cfg, database, map[uint64]*chain.Client{net.ChainID(): client}, nil, nil, nil, nil, Options{Logger: slog.New(slog.DiscardHandler)})
-	heraldtest.Must(t, err)
-	t.Cleanup(f.closeStore)
+	told := &heraldtest.Log{}
+	a := &assembly{cfg: cfg, backend: &backend.Backend{DatabaseURL: database}, metrics: prometheus.NewRegistry(), ready: newReadiness(),
+		content: &Content{chains: map[uint64]*chain.Client{net.ChainID(): client}}, log: slog.New(slog.NewTextHandler(told, nil))}
+	t.Cleanup(a.closeParts)
+	heraldtest.Must(t, a.openFollowers())
+	f := a.followers
 	followed := f.chains[0]
 	if p := f.measureProgress(t.Context(), followed); p.known {
 		t.Errorf("it has not been read yet: %+v", p)
@@ -78,17 +82,16 @@ func TestLagIsReported(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ready, told := newReadiness(), &heraldtest.Log{}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		f.watchLag(ctx, followed, ready, slog.New(slog.NewTextHandler(told, nil)))
+		f.watchLag(ctx, followed)
 	}()
 	name := fmt.Sprintf("reading chain %d", net.ChainID())
 	heraldtest.Await(t, "the readiness names it", func() bool {
-		waiting, degraded := ready.readState()
+		waiting, degraded := a.ready.readState()
 		return len(waiting) == 1 && strings.Contains(degraded[name], "120 blocks are not read yet")
 	})
 	cancel()
@@ -98,13 +101,11 @@ func TestLagIsReported(t *testing.T) {
 	}
 	since := time.Now().Add(-2 * time.Minute)
 	heraldtest.Must(t, f.store.NoteStall(t.Context(), followed.watcher.Keys()[0], &since, "the node answered error -32014: no"))
-	reportProgress(net.ChainID(), f.measureProgress(t.Context(), followed), ready, slog.New(slog.DiscardHandler))
-	if _, degraded := ready.readState(); !strings.Contains(degraded[name], "error -32014: no") {
+	f.reportProgress(net.ChainID(), f.measureProgress(t.Context(), followed))
+	if _, degraded := a.ready.readState(); !strings.Contains(degraded[name], "error -32014: no") {
 		t.Errorf("%v", degraded)
 	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(f)
-	found, err := registry.Gather()
+	found, err := a.metrics.Gather()
 	heraldtest.Must(t, err)
 	values := map[string]float64{}
 	for _, m := range found {

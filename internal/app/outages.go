@@ -5,33 +5,25 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/agentherald/herald/internal/app/backend"
 	"github.com/agentherald/herald/internal/base/logging"
 )
 
-// outages track whether this process reaches Postgres and Redis. Logs and /readyz use this state.
-type outages []*logging.Outage
-
-// watchServices creates the outages, and the logger for all parts that use these services.
-func watchServices(b *backend.Backend, postgres, redis dependency, ready *readiness,
-	log *slog.Logger) (outages, *slog.Logger) {
+// watchServices creates the outages, which track whether this process reaches Postgres and Redis, and the logger of all
+// parts that use these services. Logs and /readyz use the state of the outages.
+func (a *assembly) watchServices() {
 	watch := func(s logging.Service, p dependency, look string) *logging.Outage {
-		return logging.NewOutage(logging.OutageConfig{Service: s, Logger: log,
+		return logging.NewOutage(logging.OutageConfig{Service: s, Logger: a.log,
 			Begins: fmt.Sprintf("%s is away: deliveries wait, nothing is lost. %s", s, look),
 			Probe:  func(ctx context.Context) error { return probeDependency(ctx, p) },
-			Probed: func(err error) {
-				why := ""
-				if err != nil {
-					why = err.Error()
-				}
-				ready.setWaiting(p.name, why)
-			}})
+			Probed: func(err error) { a.ready.setWaiting(p.name, describeError(err)) }})
 	}
-	all := outages{
-		watch(logging.Postgres, postgres, whereToLook("DATABASE_URL", b.EmbeddedDatabase)),
-		watch(logging.Redis, redis, whereToLook("REDIS_URL", b.EmbeddedRedis)),
+	redis := dependency{redisName, func(ctx context.Context) error { return a.queue.Ping(ctx) }}
+	a.outages = []*logging.Outage{
+		watch(logging.Postgres, dependency{postgresName, a.store.Ping},
+			whereToLook("DATABASE_URL", a.backend.EmbeddedDatabase)),
+		watch(logging.Redis, redis, whereToLook("REDIS_URL", a.backend.EmbeddedRedis)),
 	}
-	return all, slog.New(logging.Handler(log.Handler(), all...))
+	a.log = slog.New(logging.Handler(a.log.Handler(), a.outages...))
 }
 
 func whereToLook(variable string, embedded bool) string {

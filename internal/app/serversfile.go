@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/operator/config"
@@ -25,15 +26,16 @@ type serversFile struct {
 	reportCallable func([]store.Agent) // called with agents whose endpoint or headers changed; set before run
 }
 
-func openServersFile(cfg *config.Config, pool *mcpcall.Pool, o Options) (*serversFile, error) {
-	l := &serversFile{cfg: cfg, pool: pool, log: o.Logger, reportChange: func() {},
+func openServersFile(cfg *config.Config, pool *mcpcall.Pool, log *slog.Logger,
+	ticks <-chan time.Time) (*serversFile, error) {
+	l := &serversFile{cfg: cfg, pool: pool, log: log, reportChange: func() {},
 		reportCallable: func([]store.Agent) {}}
 	if cfg.ServersFile == "" {
 		return l, nil
 	}
 	var err error
-	if l.set, err = servers.Open(servers.Config{Path: cfg.ServersFile, Env: os.LookupEnv, Logger: o.Logger,
-		Changed: l.applyDiff, Ticks: o.ServersTicks}); err != nil {
+	if l.set, err = servers.Open(servers.Config{Path: cfg.ServersFile, Env: os.LookupEnv, Logger: log,
+		Changed: l.applyDiff, Ticks: ticks}); err != nil {
 		return nil, fmt.Errorf("HERALD_SERVERS_FILE: %w", err)
 	}
 	l.warnUnknownChains(l.set.Content().Keys())

@@ -3,74 +3,80 @@ package app
 import (
 	"context"
 	"log/slog"
+	"time"
 )
 
-// Service is a part of the worker that runs concurrently with the others. To add one, add it to listServices in
-// worker.go.
-type Service interface {
-	Name() string
-	// Start returns once the service runs. ctx bounds only the start; the service runs until Stop.
-	Start(ctx context.Context) error
-	// Stop returns once the service has stopped completely. It is called once, after a successful Start.
-	Stop()
+// service is a part of the worker that runs concurrently with the others.
+type service struct {
+	name string
+	// start returns once the service runs. ctx bounds only the start; the service runs until stop.
+	start func(ctx context.Context) error
+	// stop returns once the service has stopped completely. It is called once, after a successful start.
+	stop func()
 }
 
 // startAll starts services in order. stopAll stops the started ones in reverse order; it is never nil, and a second
 // call does nothing.
-func startAll(ctx context.Context, services []Service, log *slog.Logger) (stopAll func(), err error) {
-	var started []Service
+func startAll(ctx context.Context, services []service, log *slog.Logger) (stopAll func(), err error) {
+	var started []service
 	stopAll = func() {
 		for len(started) > 0 {
 			last := started[len(started)-1]
 			started = started[:len(started)-1]
-			last.Stop()
-			log.Debug("service stopped", "service", last.Name())
+			last.stop()
+			log.Debug("service stopped", "service", last.name)
 		}
 	}
 	for _, s := range services {
-		if err := s.Start(ctx); err != nil {
+		if err := s.start(ctx); err != nil {
 			return stopAll, err
 		}
-		log.Debug("service started", "service", s.Name())
+		log.Debug("service started", "service", s.name)
 		started = append(started, s)
 	}
 	return stopAll, nil
 }
 
-// funcService is a Service made of two functions.
-type funcService struct {
-	name  string
-	start func(context.Context) error
-	stop  func()
+// newLoop returns a service that runs one function until its context ends.
+func newLoop(name string, run func(context.Context)) service {
+	var cancel context.CancelFunc
+	done := make(chan struct{})
+	return service{name: name,
+		start: func(ctx context.Context) error {
+			ctx, cancel = context.WithCancel(context.WithoutCancel(ctx))
+			go func() {
+				defer close(done)
+				run(ctx)
+			}()
+			return nil
+		},
+		stop: func() {
+			cancel()
+			<-done
+		}}
 }
 
-func (s *funcService) Name() string                    { return s.name }
-func (s *funcService) Start(ctx context.Context) error { return s.start(ctx) }
-func (s *funcService) Stop()                           { s.stop() }
-
-// loop is a Service that runs one function until its context ends.
-type loop struct {
-	name   string
-	run    func(context.Context)
-	cancel context.CancelFunc
-	done   chan struct{}
+// startAfter returns the service with a function that must succeed before each start.
+func (s service) startAfter(first func(context.Context) error) service {
+	start := s.start
+	s.start = func(ctx context.Context) error {
+		if err := first(ctx); err != nil {
+			return err
+		}
+		return start(ctx)
+	}
+	return s
 }
 
-func newLoop(name string, run func(context.Context)) *loop { return &loop{name: name, run: run} }
-
-func (l *loop) Name() string { return l.name }
-
-func (l *loop) Start(ctx context.Context) error {
-	ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	l.done = make(chan struct{})
-	go func() {
-		defer close(l.done)
-		l.run(ctx)
-	}()
-	return nil
-}
-
-func (l *loop) Stop() {
-	l.cancel()
-	<-l.done
+// repeatEvery calls do at every interval, until ctx ends.
+func repeatEvery(ctx context.Context, interval time.Duration, do func(context.Context)) {
+	tick := time.Tick(interval)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick:
+			do(ctx)
+		}
+	}
 }

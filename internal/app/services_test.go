@@ -14,8 +14,8 @@ func TestServicesStopInReverse(t *testing.T) {
 	t.Parallel()
 	var said []string
 	errStart := errors.New("no")
-	named := func(name string, err error) Service {
-		return &funcService{name,
+	named := func(name string, err error) service {
+		return service{name,
 			func(context.Context) error { said = append(said, "start "+name); return err },
 			func() { said = append(said, "stop "+name) }}
 	}
@@ -27,7 +27,7 @@ func TestServicesStopInReverse(t *testing.T) {
 	})
 
 	ctx, cancel := context.WithCancel(t.Context())
-	stopAll, err := startAll(ctx, []Service{named("a", nil), background, named("b", errStart), named("c", nil)}, slog.New(slog.DiscardHandler))
+	stopAll, err := startAll(ctx, []service{named("a", nil), background, named("b", errStart), named("c", nil)}, slog.New(slog.DiscardHandler))
 	if !errors.Is(err, errStart) {
 		t.Fatalf("err = %v, want %v", err, errStart)
 	}

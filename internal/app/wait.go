@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -43,12 +44,10 @@ func awaitDependency(ctx context.Context, p dependency, ready *readiness, log *s
 			logged = true
 			log.Warn("waiting for "+p.name+"; the worker begins when it answers", "error", err)
 		}
-		timer := time.NewTimer(probeInterval)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return fmt.Errorf("waiting for %s: %w", p.name, context.Cause(ctx))
-		case <-timer.C:
+		case <-time.After(probeInterval):
 		}
 	}
 }
@@ -70,43 +69,37 @@ type silentError struct{ err error }
 func (e *silentError) Error() string { return fmt.Sprintf("no answer within %s", probeTimeout) }
 func (e *silentError) Unwrap() error { return e.err }
 
-// watchDependencies pings the parts at once and then every interval, until ctx is cancelled. It passes each part's name
-// and error text to the callback. The text is empty if the part answers.
-func watchDependencies(ctx context.Context, interval time.Duration, parts []dependency, report func(name, why string)) {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
+// describeError returns the text of err, or "" without one.
+func describeError(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// watchChains pings the chains at once and then at every interval, until ctx ends. A chain that does not answer
+// degrades the worker but stops nothing.
+func (a *assembly) watchChains(ctx context.Context, chains []dependency) {
+	pingAll := func(ctx context.Context) {
 		var wg sync.WaitGroup
-		for _, p := range parts {
+		for _, p := range chains {
 			wg.Go(func() {
-				err := probeDependency(ctx, p)
-				switch {
-				case ctx.Err() != nil: // the ping failed only because ctx was cancelled
-				case err != nil:
-					report(p.name, err.Error())
-				default:
-					report(p.name, "")
+				if err := probeDependency(ctx, p); ctx.Err() == nil { // otherwise the ping was interrupted
+					a.reportChain(p.name, describeError(err))
 				}
 			})
 		}
 		wg.Wait()
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
 	}
+	pingAll(ctx)
+	repeatEvery(ctx, cmp.Or(a.options.ChainLook, watchInterval), pingAll)
 }
 
-// reportChain returns a callback for watchDependencies. A chain that does not answer degrades the worker but stops
-// nothing.
-func reportChain(ready *readiness, log *slog.Logger) func(name, why string) {
-	return func(name, why string) {
-		switch changed := ready.setDegraded(name, why); {
-		case changed && why != "":
-			log.Warn(name+" cannot be used: its deliveries wait, others go on", "error", why)
-		case changed:
-			log.Info(name + " can be used again")
-		}
+func (a *assembly) reportChain(name, why string) {
+	switch changed := a.ready.setDegraded(name, why); {
+	case changed && why != "":
+		a.log.Warn(name+" cannot be used: its deliveries wait, others go on", "error", why)
+	case changed:
+		a.log.Info(name + " can be used again")
 	}
 }

@@ -2,8 +2,8 @@ package app
 
 import (
 	"context"
+	"errors"
 	"log/slog"
-	"net/http"
 	"slices"
 	"time"
 
@@ -11,12 +11,9 @@ import (
 	"github.com/agentherald/herald/internal/app/backend"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/delivery/throughput"
-	"github.com/agentherald/herald/internal/door/server"
 	"github.com/agentherald/herald/internal/door/server/api"
 	"github.com/agentherald/herald/internal/door/server/pages"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/operator/config"
-	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
@@ -31,54 +28,35 @@ const (
 // operatorTimeout bounds the wait of a request for Postgres.
 const operatorTimeout = 10 * time.Second
 
-// webParts serves the API and the pages.
-type webParts struct {
-	store    *store.Store
-	operator *operator.Operator
-	api      *api.API
-	pages    *pages.Pages
-}
-
-func (a *assembly) openWeb(cfg *config.Config, d *dispatch.Dispatcher, o Options) (err error) {
-	a.web.store, err = store.Open(postgres.Config{URL: a.backend.DatabaseURL, LeaderURL: a.backend.LeaderURL,
+// openWeb opens the API and the pages. awaitServices mounts their routes.
+func (a *assembly) openWeb() (err error) {
+	a.webStore, err = a.openStore(postgres.Config{URL: a.backend.DatabaseURL, LeaderURL: a.backend.LeaderURL,
 		MaxConns: webConns, StatementTimeout: webTimeout})
 	if err != nil {
 		return err
 	}
-	a.web.store.StrictOrder = cfg.StrictOrder
-	a.web.operator = operator.New(operator.Config{Settings: cfg, Backend: lentBackend{a, cfg, d},
-		Person: unattended{o.Logger},
-		Logger: o.Logger, Timeout: operatorTimeout, Live: liveView{a}})
-	a.web.api, err = api.New(api.Config{Operator: a.web.operator, Intake: a.intake, Events: records.New(a.web.store),
-		Calls: a.direct, Limits: backend.JobLimits(cfg), CallTimeout: cfg.CallTimeout, Logger: o.Logger})
+	op := operator.New(operator.Config{Settings: a.cfg, Backend: lentBackend{a}, Person: unattended{a.log},
+		Logger: a.log, Timeout: operatorTimeout, Live: liveView{a}})
+	a.operator.Store(op)
+	v1, err := api.New(api.Config{Operator: op, Intake: a.intake, Events: records.New(a.webStore), Calls: a.direct,
+		Limits: backend.JobLimits(a.cfg), CallTimeout: a.cfg.CallTimeout, Logger: a.log})
 	if err != nil {
 		return err
 	}
-	a.web.pages, err = pages.New(pages.Config{Operator: a.web.operator, Logger: o.Logger})
-	return err
-}
-
-func (w *webParts) close() {
-	if w.store != nil {
-		w.store.Close()
+	web, err := pages.New(pages.Config{Operator: op, Logger: a.log})
+	if err != nil {
+		return err
 	}
-}
-
-// mountWeb adds the API, the pages and the asynq web UI to the server.
-func (a *assembly) mountWeb(web *server.Server, monitor http.Handler) {
-	web.Mount(monitor, slices.Concat(a.web.pages.Routes(), a.web.api.Routes(), a.signingRoutes()))
+	a.addServices(newLoop("events", v1.Run))
+	a.routes = slices.Concat(web.Routes(), v1.Routes(), a.routes)
+	return nil
 }
 
 // lentBackend is a Backend that lends the worker's own parts. Close functions do nothing.
-type lentBackend struct {
-	*assembly
-	cfg        *config.Config
-	dispatcher *dispatch.Dispatcher
-}
+type lentBackend struct{ *assembly }
 
 func (b lentBackend) OpenStore(context.Context, operator.StoreOptions) (*operator.Session, error) {
-	return &operator.Session{Ledger: b.web.store, Records: records.New(b.web.store), Spool: b.queue,
-		Dispatcher: b.dispatcher, Close: func() {}}, nil
+	return &operator.Session{Ledger: b.webStore, Records: records.New(b.webStore), Spool: b.queue, Dispatcher: b.dispatcher, Close: func() {}}, nil
 }
 
 func (b lentBackend) OpenContent() (*operator.Content, error) {
@@ -98,9 +76,22 @@ type unattended struct{ log *slog.Logger }
 func (unattended) Confirm(context.Context, string) (bool, error) { return false, operator.ErrNoPerson }
 func (n unattended) Notify(line string)                          { n.log.Info("operator", "note", line) }
 
-// identify returns the caller that a token belongs to.
-func (a *assembly) identify(ctx context.Context, token secret.Secret) (operator.Caller, error) {
-	return a.web.operator.IdentifyCaller(ctx, token)
+var errStarting = errors.New("the service is still starting")
+
+// identifyCaller returns the caller that a token belongs to.
+func (a *assembly) identifyCaller(ctx context.Context, token secret.Secret) (operator.Caller, error) {
+	if op := a.operator.Load(); op != nil {
+		return op.IdentifyCaller(ctx, token)
+	}
+	return operator.Caller{}, errStarting
+}
+
+// loadTokens loads the known tokens.
+func (a *assembly) loadTokens(ctx context.Context) (isKnown func(secret.Secret) bool, err error) {
+	if op := a.operator.Load(); op != nil {
+		return op.KnownTokens(ctx)
+	}
+	return nil, errStarting
 }
 
 // liveView provides the worker's own state for the overview.

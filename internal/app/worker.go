@@ -1,27 +1,20 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/agentherald/herald/internal/app/backend"
 	"github.com/agentherald/herald/internal/base/buildinfo"
-	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/door/server"
 	"github.com/agentherald/herald/internal/door/watch"
-	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/config"
-	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/queue/webui"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -61,34 +54,20 @@ func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
 	for _, m := range cfg.Misspelt() {
 		o.Logger.Warn("a variable is set that nothing reads", "name", m.Name, "hint", m.Explain())
 	}
-	ready := newReadiness()
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	var parts atomic.Pointer[assembly] // set once the parts exist; the server listens before
-	identify := func(ctx context.Context, token secret.Secret) (operator.Caller, error) {
-		if made := parts.Load(); made != nil {
-			return made.identify(ctx, token)
-		}
-		return operator.Caller{}, errors.New("the service is still starting")
-	}
-	knownTokens := func(ctx context.Context) (func(secret.Secret) bool, error) {
-		if made := parts.Load(); made != nil {
-			return made.web.operator.KnownTokens(ctx)
-		}
-		return nil, errors.New("the service is still starting")
-	}
-	web, err := server.New(server.Config{Listen: cfg.Listen, Token: cfg.APIToken, Identify: identify,
-		KnownTokens: knownTokens, Ready: ready.readState,
-		Settings: cfg.Public(), Logger: o.Logger,
-		Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{})})
+	a := &assembly{cfg: cfg, options: o, log: o.Logger, ready: newReadiness(), metrics: prometheus.NewRegistry()}
+	a.metrics.MustRegister(collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	a.server, err = server.New(server.Config{Listen: cfg.Listen, Token: cfg.APIToken, Identify: a.identifyCaller,
+		KnownTokens: a.loadTokens, Ready: a.ready.readState, Settings: cfg.Public(), Logger: o.Logger,
+		Metrics: promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{})})
 	if err != nil {
 		return err
 	}
-	o.Logger.Info("HTTP server listens", "address", "http://"+web.Addr(),
-		"web_ui", "http://"+web.Addr()+server.MonitorRoot+"/")
-	defer stopWeb(ctx, web)
+	o.Logger.Info("HTTP server listens", "address", "http://"+a.server.Addr(),
+		"web_ui", "http://"+a.server.Addr()+server.MonitorRoot+"/")
+	defer a.stopServer(ctx)
 
-	b, err := backend.Open(ctx, cfg, backend.Options{Ephemeral: o.Ephemeral, Logger: o.Logger})
+	a.backend, err = backend.Open(ctx, cfg, backend.Options{Ephemeral: o.Ephemeral, Logger: o.Logger})
 	if askedToStop(ctx, err) {
 		return nil
 	}
@@ -101,16 +80,16 @@ func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
 		if askedToStop(ctx, err) {
 			err = nil
 		}
-		err = errors.Join(err, b.Close(stop))
+		err = errors.Join(err, a.backend.Close(stop))
 	}()
-	return runWorker(ctx, cfg, o, b, web, parts.Store, ready, reg)
+	return a.run(ctx)
 }
 
-// stopWeb stops the HTTP server. It may be called more than once.
-func stopWeb(ctx context.Context, web *server.Server) {
+// stopServer stops the HTTP server. It may be called more than once.
+func (a *assembly) stopServer(ctx context.Context) {
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	_ = web.Shutdown(stop)
+	_ = a.server.Shutdown(stop)
 }
 
 // askedToStop reports whether err only means that ctx was cancelled while the service was still starting.
@@ -118,114 +97,47 @@ func askedToStop(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx)))
 }
 
-func runWorker(ctx context.Context, cfg *config.Config, o Options, b *backend.Backend, web *server.Server,
-	publish func(*assembly), ready *readiness, reg *prometheus.Registry) error {
-	st, err := store.Open(postgres.Config{URL: b.DatabaseURL, LeaderURL: b.LeaderURL,
-		MaxConns: int32(cfg.DBPool)})
-	if err != nil {
+// run opens all parts, and runs their services until ctx ends.
+func (a *assembly) run(ctx context.Context) error {
+	defer a.closeParts()
+	if err := a.openParts(); err != nil {
 		return err
 	}
-	defer st.Close()
-	st.StrictOrder = cfg.StrictOrder
-	var q *queue.Queue
-	redis := dependency{redisName, func(ctx context.Context) error { return q.Ping(ctx) }}
-	watched, log := watchServices(b, dependency{postgresName, st.Ping}, redis, ready, o.Logger)
-	o.Logger = log
-	if err := reg.Register(&surroundings{ready: ready, dataDir: b.DataDir, log: log}); err != nil {
-		return err
-	}
-	if q, err = queue.Open(queue.Config{URL: b.RedisURL, NoIntake: cfg.RefusesRedisJobs(),
-		Logger: o.Logger}); err != nil {
-		return err
-	}
-	defer q.Close()
-	ui := webui.New(q, server.MonitorRoot, intake.MaskJob)
-	defer ui.Close()
-	parts, err := assembleParts(cfg, b, st, q, reg, o)
-	if err != nil {
-		return err
-	}
-	defer parts.closeParts()
-	publish(parts)
-	defer stopWeb(ctx, web) // before the parts that it uses are closed
+	defer a.stopServer(ctx) // before the parts that it uses are closed
 
-	stopAll, err := startAll(ctx, parts.listServices(cfg, o, web, ui, ready, watched), o.Logger)
+	stopAll, err := startAll(ctx, a.services, a.log)
 	defer stopAll()
 	if err != nil {
 		return err
 	}
-	ready.setWaiting("start", "")
-	o.Logger.Info("delivering", "concurrency", cfg.Concurrency, "chains", len(parts.content.chains))
-	if o.Running != nil {
-		o.Running(&Worker{Store: st, Intake: parts.intake, Addr: web.Addr(), Operator: parts.web.operator})
+	a.ready.setWaiting("start", "")
+	a.log.Info("delivering", "concurrency", a.cfg.Concurrency, "chains", len(a.content.chains))
+	if a.options.Running != nil {
+		a.options.Running(&Worker{Store: a.store, Intake: a.intake, Addr: a.server.Addr(),
+			Operator: a.operator.Load()})
 	}
 
 	<-ctx.Done()
-	ready.setWaiting("stop", "the worker is shutting down")
-	o.Logger.Info("stopping: no new tasks are accepted, running ones finish", "running", parts.runner.Running(),
-		"at_most", drainTime(cfg))
+	a.ready.setWaiting("stop", "the worker is shutting down")
+	a.log.Info("stopping: no new tasks are accepted, running ones finish", "running", a.runner.Running(),
+		"at_most", a.drainTime())
 	stopAll()
-	o.Logger.Info("stopped")
+	a.log.Info("stopped")
 	return nil
 }
 
 // drainTime bounds the wait for running deliveries at a stop.
-func drainTime(cfg *config.Config) time.Duration { return cfg.CallTimeout + stopMargin }
-
-// listServices returns all services in the order of starting. They stop in reverse order: followers, then the task
-// server, which waits for its running tasks, then the rest.
-func (a *assembly) listServices(cfg *config.Config, o Options, web *server.Server, ui webui.Handler,
-	ready *readiness, watched outages) []Service {
-	log := o.Logger
-	all := []Service{
-		a.newTraces(log),
-		// No service waits for chains: a delivery that needs a chain fails and waits by itself.
-		newLoop("chain health", func(ctx context.Context) {
-			watchDependencies(ctx, cmp.Or(o.ChainLook, watchInterval), a.chainParts(), reportChain(ready, log))
-		}),
-		a.newConnections(web, ui, ready, log),
-	}
-	if a.signing != nil {
-		all = append(all, a.newSigning())
-	}
-	all = append(all,
-		a.newWorkerRecord(log),
-		newLoop("reconciler", a.reconciler.Run),
-		newLoop("releaser", a.releaser.Run),
-		newLoop("event reviews", func(ctx context.Context) { a.runner.ReviewEvents(ctx, a.upkeep) }),
-		newLoop("retention", a.retention.Run),
-		newLoop("alert watcher", a.watcher.Run),
-		newLoop("servers file", a.serversFile.watchFile), newLoop("policy file", a.policyFile.Run),
-		newLoop("wait summary", a.runner.Summarize),
-		newLoop("throughput", a.throughput.Run),
-		newLoop("events", a.web.api.Run))
-	if a.sender != nil {
-		all = append(all, newLoop("alert sender", a.sender.Run))
-	}
-	for _, o := range watched {
-		all = append(all, newLoop("outage probe", o.Run))
-	}
-	all = append(all, newLoop("unread queues", func(ctx context.Context) {
-		a.queue.WatchUnread(ctx, job.TaskTypes(), nil)
-	}),
-		a.newTaskServer(cfg))
-	if a.legacy != nil {
-		all = append(all, newLoop("legacy queue", a.legacy.Run))
-	}
-	// Followers stop first, so that another worker follows the chains while this worker's deliveries finish.
-	return append(all, a.followers.listServices(ready, log)...)
-}
+func (a *assembly) drainTime() time.Duration { return a.cfg.CallTimeout + stopMargin }
 
 // newConnections returns a service that waits for Postgres and Redis, and then publishes the worker's addresses.
-func (a *assembly) newConnections(web *server.Server, ui webui.Handler, ready *readiness,
-	log *slog.Logger) Service {
+func (a *assembly) newConnections() service {
 	forget := func() {}
-	return &funcService{name: "connections",
+	return service{name: "connections",
 		start: func(ctx context.Context) (err error) {
-			if forget, err = a.awaitServices(ctx, web.Addr(), ready, log); err != nil {
+			if forget, err = a.awaitServices(ctx); err != nil {
 				return err
 			}
-			a.mountWeb(web, ui)
+			a.server.Mount(a.monitor, a.routes)
 			if a.backend.EmbeddedRedis {
 				return nil
 			}
@@ -238,50 +150,23 @@ func (a *assembly) newConnections(web *server.Server, ui webui.Handler, ready *r
 	}
 }
 
-// newTaskServer returns a service that takes tasks from Redis and delivers them.
-func (a *assembly) newTaskServer(cfg *config.Config) Service {
-	var srv *queue.Server
-	return &funcService{name: "task server",
-		start: func(context.Context) (err error) {
-			srv, err = a.queue.NewServer(queue.ServerConfig{Handler: a.runner, Concurrency: a.runner.Tasks(),
-				Kinds: job.TaskTypes(), ShutdownTimeout: drainTime(cfg)})
-			if err != nil {
-				return err
-			}
-			return srv.Start()
-		},
-		stop: func() {
-			srv.Stop()
-			a.runner.StopClaiming()
-			// asynq waits for its tasks but not for records that outlast them, so both share one deadline.
-			last, cancel := context.WithTimeout(context.Background(), drainTime(cfg)+stopMargin)
-			defer cancel()
-			srv.Shutdown()
-			a.runner.Wait(last)
-			a.tokens.Flush(last)
-		},
-	}
-}
-
 // awaitServices waits for Postgres and Redis concurrently, so that /readyz shows all that do not answer. As soon as
 // Postgres answers and its schema is current, it writes run.json. Commands on this machine then find the worker, and
 // the jobs that they accept wait in Postgres.
-func (a *assembly) awaitServices(ctx context.Context, addr string, ready *readiness,
-	log *slog.Logger) (forget func(), err error) {
+func (a *assembly) awaitServices(ctx context.Context) (forget func(), err error) {
 	both, cancel := context.WithCancel(ctx)
 	defer cancel()
 	redis := make(chan error, 1)
-	go func() { redis <- awaitDependency(both, dependency{redisName, a.queue.Ping}, ready, log) }()
-	forget = func() {}
-	if err = awaitDependency(ctx, dependency{postgresName, a.store.Ping}, ready, log); err == nil {
+	go func() { redis <- awaitDependency(both, dependency{redisName, a.queue.Ping}, a.ready, a.log) }()
+	if err = awaitDependency(ctx, dependency{postgresName, a.store.Ping}, a.ready, a.log); err == nil {
 		err = a.store.CheckPooler(ctx)
 	}
 	if err == nil {
-		err = a.backend.MigrateOwn(ctx, ctx, log)
+		err = a.backend.MigrateOwn(ctx, ctx, a.log)
 	}
 	if err == nil {
-		a.logMissingKeys(ctx, log)
-		forget, err = a.backend.PublishRunFile(addr)
+		a.logMissingKeys(ctx)
+		forget, err = a.backend.PublishRunFile(a.server.Addr())
 	}
 	if err != nil {
 		cancel()

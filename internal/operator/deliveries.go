@@ -22,18 +22,18 @@ import (
 
 // Selection selects deliveries. Empty fields do not restrict it.
 type Selection struct {
-	Agent       string // CHAIN:AGENT
-	Client      string // 0x address of the author of the feedback
-	Transaction string // 0x hash
-	Key         string
-	Status      string // one or more, separated by commas
-	Reason      string
-	Sentence    string // the sentence of a group (ShowGroups)
-	Kind        string
-	Since       string // accepted at or after: RFC 3339, or how long ago, as in 24h
-	Until       string // accepted before: in the same forms
-	EndedSince  string // ended at or after, without being delivered: in the same forms
-	Reorged     bool   // ended because of a reorg, or informs the agent of one
+	Agent       string `json:"agent,omitempty"`       // CHAIN:AGENT
+	Client      string `json:"client,omitempty"`      // 0x address of the author of the feedback
+	Transaction string `json:"transaction,omitempty"` // 0x hash
+	Key         string `json:"key,omitempty"`
+	Status      string `json:"status,omitempty"` // one or more, separated by commas
+	Reason      string `json:"reason,omitempty"`
+	Sentence    string `json:"sentence,omitempty"` // the sentence of a group (ShowGroups)
+	Kind        string `json:"kind,omitempty"`
+	Since       string `json:"since,omitempty"`      // accepted at or after: RFC 3339, or how long ago, as in 24h
+	Until       string `json:"until,omitempty"`      // accepted before: in the same forms
+	EndedSince  string `json:"endedSince,omitempty"` // ended at or after, without being delivered: in the same forms
+	Reorged     bool   `json:"-"`                    // ended because of a reorg, or informs the agent of one
 }
 
 // parseFilter converts the selection to a filter of the store. Relative times count back from now.

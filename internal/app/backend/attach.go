@@ -59,15 +59,13 @@ func Attach(ctx context.Context, cfg *config.Config, wait time.Duration, log *sl
 		if !ok {
 			return b, explainUnreadable(err, dir)
 		}
-		timer := time.NewTimer(attachInterval)
 		select {
 		case <-limited.Done():
-			timer.Stop()
 			if ctx.Err() != nil {
 				return nil, fmt.Errorf("stopped while waiting for %s: %w", dir, context.Cause(ctx))
 			}
 			return nil, busyFolder(held, wait)
-		case <-timer.C:
+		case <-time.After(attachInterval):
 		}
 	}
 }
@@ -251,14 +249,12 @@ func (b *Backend) awaitPostgres(ctx context.Context, st *store.Store, wait time.
 		if last == nil || !errors.Is(err, context.DeadlineExceeded) {
 			last = err // a timeout is less informative than an earlier error
 		}
-		timer := time.NewTimer(pingInterval)
 		select {
 		case <-limited.Done():
-			timer.Stop()
 			if ctx.Err() == nil {
 				return &AwayError{Within: wait, DataDir: b.ownerDataDir(), Err: explainSilence(last)}
 			}
-		case <-timer.C:
+		case <-time.After(pingInterval):
 		}
 	}
 }

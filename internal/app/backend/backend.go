@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/agentherald/herald/internal/base/embedded"
@@ -127,8 +128,8 @@ func (b *Backend) startRedis(ctx context.Context, cfg *config.Config, o Options)
 // Close stops the services that Open or Attach started, the last one first.
 func (b *Backend) Close(ctx context.Context) error {
 	var errs []error
-	for i := len(b.release) - 1; i >= 0; i-- {
-		errs = append(errs, b.release[i](ctx))
+	for _, release := range slices.Backward(b.release) {
+		errs = append(errs, release(ctx))
 	}
 	b.release = nil
 	return errors.Join(errs...)

@@ -2,9 +2,11 @@ package embedded
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os/exec"
 	"runtime"
@@ -28,7 +30,10 @@ type program struct {
 	name    string // for logs: "postgres"
 	path    string
 	args    []string
-	libs    []string // folders for LD_LIBRARY_PATH
+	dir     string    // working folder; "": /, because the account may not be able to enter this process's folder
+	env     []string  // nil: a short environment
+	stdout  io.Writer // nil: with the errors
+	libs    []string  // folders for LD_LIBRARY_PATH
 	acct    account
 	onDeath syscall.Signal // signal that the kernel sends when this process dies
 	logger  *slog.Logger
@@ -36,8 +41,10 @@ type program struct {
 
 func (p program) newCommand(ctx context.Context) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, p.path, p.args...)
-	cmd.Dir = "/" // the account may not be able to enter this process's working folder
-	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LC_ALL=C"}
+	cmd.Dir = cmp.Or(p.dir, "/")
+	if cmd.Env = p.env; cmd.Env == nil {
+		cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LC_ALL=C"}
+	}
 	if len(p.libs) > 0 {
 		cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+strings.Join(p.libs, ":"))
 	}
@@ -53,6 +60,9 @@ func (p program) run(ctx context.Context) (string, error) {
 	err := onOwnThread(func() error {
 		cmd := p.newCommand(ctx)
 		cmd.Stdout, cmd.Stderr = out, out
+		if p.stdout != nil {
+			cmd.Stdout = p.stdout
+		}
 		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 		return cmd.Run()
 	})

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -232,42 +232,30 @@ func (f *fetcher) checkPostgres(ctx context.Context, p binaryPath) error {
 	return err
 }
 
-// runTool runs a package manager in dir. It passes only the environment variables that the tool needs, because the
-// others may be secret.
+// runTool runs a package manager in dir, and returns its standard output.
 func runTool(ctx context.Context, dir, name string, args ...string) (string, error) {
-	out := &tail{}
 	stdout := &strings.Builder{}
-	err := onOwnThread(func() error {
-		cmd := exec.CommandContext(ctx, name, args...)
-		cmd.Dir = dir
-		cmd.Env = toolEnvironment(os.Environ())
-		cmd.Stdout, cmd.Stderr = stdout, out
-		self := account{uid: uint32(os.Geteuid())}
-		cmd.SysProcAttr = self.processAttr(syscall.SIGKILL)
-		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-		cmd.WaitDelay = 2 * time.Second
-		return cmd.Run()
-	})
+	p := program{path: name, args: args, dir: dir, env: toolEnvironment(os.Environ()), stdout: stdout,
+		acct: account{uid: uint32(os.Geteuid())}, onDeath: syscall.SIGKILL}
+	said, err := p.run(ctx)
 	if ctx.Err() != nil {
 		return "", context.Cause(ctx)
 	}
 	if err != nil {
-		return "", fmt.Errorf("%s %s: %w: %s", filepath.Base(name), args[0], err, withoutCredentials(out.lastLines()))
+		t := &tail{kept: []byte(said)}
+		return "", fmt.Errorf("%s %s: %w: %s", filepath.Base(name), args[0], err, withoutCredentials(t.lastLines()))
 	}
 	return stdout.String(), nil
 }
 
-// toolEnvironment returns the variables for paths, proxies, certificates and apt's own settings.
+// toolEnvironment returns the variables for paths, proxies, certificates and apt's own settings. It omits all others,
+// because they may be secret.
 func toolEnvironment(environ []string) []string {
-	exact := map[string]bool{"PATH": true, "HOME": true, "USER": true, "LOGNAME": true, "TMPDIR": true,
-		"XDG_CONFIG_HOME": true,
-		"SSL_CERT_FILE":   true, "SSL_CERT_DIR": true, "APT_CONFIG": true,
-		"http_proxy": true, "https_proxy": true, "ftp_proxy": true, "all_proxy": true, "no_proxy": true,
-		"HTTP_PROXY": true, "HTTPS_PROXY": true, "ALL_PROXY": true, "NO_PROXY": true}
+	pass := strings.Fields("PATH HOME USER LOGNAME TMPDIR XDG_CONFIG_HOME SSL_CERT_FILE SSL_CERT_DIR APT_CONFIG " +
+		"http_proxy https_proxy ftp_proxy all_proxy no_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY")
 	keep := []string{"LC_ALL=C", "DEBIAN_FRONTEND=noninteractive"}
 	for _, e := range environ {
-		name, _, _ := strings.Cut(e, "=")
-		if exact[name] {
+		if name, _, _ := strings.Cut(e, "="); slices.Contains(pass, name) {
 			keep = append(keep, e)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -187,14 +188,14 @@ func runFetched(t *testing.T, cache string) {
 		}
 	}
 	base := openTemp(t)
-	p := &Postgres{acct: acct, binaries: binaries, base: base, data: filepath.Join(base, "data"), throwaway: true, logger: testLogger(t)}
+	p := &Postgres{server: server{acct: acct, base: base, data: filepath.Join(base, "data")}, binaries: binaries, logger: testLogger(t)}
 	cfg := PostgresConfig{Test: true}
 	must(t, p.initCluster(ctx, cfg))
 	p.sockets, p.tempSock, err = socketFolder(base, acct)
 	must(t, err)
 	err = p.startServer(ctx, cfg)
 	defer func() {
-		if err := p.release(); err != nil {
+		if err := p.release(ctx, syscall.SIGQUIT, syscall.SIGQUIT); err != nil {
 			t.Error(err)
 		}
 	}()

@@ -69,17 +69,9 @@ func (e *VersionError) Error() string {
 
 // Postgres is a running private cluster. It belongs to this process and ends with it.
 type Postgres struct {
-	child     *child
-	binaries  postgresBinaries
-	acct      account
-	base      string
-	data      string
-	sockets   string
-	tempSock  bool
-	throwaway bool // the data is not worth a checkpoint
-	ephemeral *ephemeral
-	lock      *Lock
-	logger    *slog.Logger
+	server
+	binaries postgresBinaries
+	logger   *slog.Logger
 
 	stop    sync.Once
 	stopErr error
@@ -93,44 +85,28 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (_ *Postgres, err er
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	p := &Postgres{logger: log, throwaway: cfg.Ephemeral}
-	dir := cfg.Dir
-	switch {
-	case cfg.Ephemeral && dir != "":
-		return nil, errors.New("embedded Postgres: Dir and Ephemeral exclude each other")
-	case cfg.Ephemeral:
-		if p.ephemeral, err = newEphemeral(ctx, cfg.tempParent(), log); err != nil {
-			return nil, fmt.Errorf("embedded Postgres: %w", err)
-		}
-		dir = p.ephemeral.dir
-	case dir == "":
-		return nil, errors.New("embedded Postgres: a data folder is needed (HERALD_DATA)")
-	}
+	p := &Postgres{logger: log}
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("embedded Postgres: %w", errors.Join(err, p.release()))
+			err = errors.Join(err, p.release(context.Background(), syscall.SIGINT, syscall.SIGQUIT))
+			err = fmt.Errorf("embedded Postgres: %w", err)
 		}
 	}()
-	if dir, err = filepath.Abs(dir); err != nil {
+	if err := checkFolder(cfg.Dir, cfg.Ephemeral); err != nil {
 		return nil, err
 	}
-	p.base = filepath.Join(dir, "postgres")
-	p.data = filepath.Join(p.base, "data")
-	if err := ensureDir(p.base); err != nil {
-		return nil, err
-	}
-	if p.lock, err = lockPart(ctx, p.base); err != nil {
+	if err := p.lockFolder(ctx, "postgres", cfg.Dir, cfg.Ephemeral, cfg.tempParent(), log); err != nil {
 		return nil, err
 	}
 	major, owner, err := clusterOf(p.data)
 	if err != nil {
 		return nil, err
 	}
-	if p.acct, err = pickAccount(owner); err != nil {
+	acct, err := pickAccount(owner)
+	if err != nil {
 		return nil, err
 	}
-	p.acct = p.acct.inPrivateGroup()
-	if err := errors.Join(p.acct.restrictFolder(p.base, 0o710), p.acct.checkPassage(p.base)); err != nil {
+	if err := p.restrictTo(acct); err != nil {
 		return nil, err
 	}
 	if p.binaries, err = choosePostgres(ctx, cfg, p.data, major, p.acct, log); err != nil {
@@ -283,25 +259,11 @@ func (p *Postgres) startServer(ctx context.Context, cfg PostgresConfig) error {
 	began := time.Now()
 	ctx, cancel := withTimeout(ctx, startTimeout)
 	defer cancel()
-	server := program{name: "postgres", path: filepath.Join(p.binaries.dir, "postgres"), args: p.serverArgs(cfg),
-		libs: p.binaries.libs,
-		acct: p.acct, onDeath: syscall.SIGINT, logger: p.logger}
-	var err error
-	if p.child, err = server.start(); err != nil {
+	program := program{name: "postgres", path: filepath.Join(p.binaries.dir, "postgres"), args: p.serverArgs(cfg),
+		libs: p.binaries.libs, onDeath: syscall.SIGINT, logger: p.logger}
+	if err := p.launch(ctx, program, func() (bool, error) { return p.tryConnect(ctx) }); err != nil {
 		return err
 	}
-	err = pollUntil(ctx, 5*time.Millisecond, func() (bool, error) {
-		select {
-		case <-p.child.done:
-			return false, p.child.startError()
-		default:
-		}
-		return p.tryConnect(ctx)
-	})
-	if err != nil {
-		return fmt.Errorf("wait for the server: %w", err)
-	}
-	p.child.setServing(true)
 	p.logger.Info("postgres: ready", "socket", p.sockets, "took", time.Since(began).Round(time.Millisecond))
 	return nil
 }
@@ -354,27 +316,11 @@ func (p *Postgres) Stop(ctx context.Context) error {
 	p.stop.Do(func() {
 		began := time.Now()
 		ask := syscall.SIGINT
-		if p.throwaway {
+		if p.ephemeral != nil { // its data is not worth a checkpoint
 			ask = syscall.SIGQUIT
 		}
-		p.stopErr = errors.Join(p.child.stop(ctx, ask, syscall.SIGQUIT), p.release())
+		p.stopErr = p.release(ctx, ask, syscall.SIGQUIT)
 		p.logger.Info("postgres: stopped", "took", time.Since(began).Round(time.Millisecond))
 	})
 	return p.stopErr
-}
-
-// release releases everything that a complete or partial start has acquired.
-func (p *Postgres) release() error {
-	var errs []error
-	if p.child != nil {
-		select {
-		case <-p.child.done:
-		default:
-			errs = append(errs, p.child.stop(context.Background(), syscall.SIGINT, syscall.SIGQUIT))
-		}
-	}
-	if p.tempSock {
-		errs = append(errs, os.RemoveAll(p.sockets))
-	}
-	return errors.Join(append(errs, p.lock.Release(), p.ephemeral.remove())...)
 }

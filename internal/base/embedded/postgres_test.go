@@ -226,7 +226,7 @@ func TestPostgresLeftovers(t *testing.T) {
 		"the postmaster was killed": func(t *testing.T) {
 			must(t, syscall.Kill(p.child.cmd.Process.Pid, syscall.SIGKILL))
 			<-p.child.done
-			must(t, p.release())
+			must(t, p.release(t.Context(), syscall.SIGINT, syscall.SIGQUIT))
 			if _, err := os.Stat(filepath.Join(p.data, "postmaster.pid")); err != nil {
 				t.Fatal(err)
 			}

@@ -68,11 +68,8 @@ func StartRedis(ctx context.Context, cfg RedisConfig) (*Redis, error) {
 }
 
 func startEngine(ctx context.Context, cfg RedisConfig) (engine, error) {
-	switch {
-	case cfg.Ephemeral && cfg.Dir != "":
-		return nil, errors.New("options Dir and Ephemeral exclude each other")
-	case !cfg.Ephemeral && cfg.Dir == "":
-		return nil, errors.New("a data folder is needed (HERALD_DATA)")
+	if err := checkFolder(cfg.Dir, cfg.Ephemeral); err != nil {
+		return nil, err
 	}
 	switch cfg.Mode {
 	case RedisServer:

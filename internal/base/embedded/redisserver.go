@@ -19,21 +19,15 @@ import (
 
 // redisServer is a redis-server or valkey-server that runs as a child process on a unix socket.
 type redisServer struct {
-	child     *child
-	binary    redisBinary
-	acct      account
-	data      string
-	sockets   string
-	tempSock  bool
-	ephemeral *ephemeral // nil: the append-only file must be flushed at the stop
-	lock      *Lock
+	server
+	binary redisBinary
 }
 
 const redisSocket = "redis.sock"
 
 // startRedisServer starts a server found on the machine. It returns ErrNoRedis without one.
 func startRedisServer(ctx context.Context, cfg RedisConfig) (_ engine, err error) {
-	log, dir := cfg.Logger, cfg.Dir
+	log := cfg.Logger
 	ctx, cancel := withTimeout(ctx, startTimeout)
 	defer cancel()
 	s := &redisServer{}
@@ -42,76 +36,52 @@ func startRedisServer(ctx context.Context, cfg RedisConfig) (_ engine, err error
 			err = errors.Join(err, s.close(context.WithoutCancel(ctx)))
 		}
 	}()
-	if cfg.Ephemeral {
-		if s.ephemeral, err = newEphemeral(ctx, "", log); err != nil {
-			return nil, err
-		}
-		dir = s.ephemeral.dir
-	}
-	if dir, err = filepath.Abs(dir); err != nil {
+	if err := s.lockFolder(ctx, "redis", cfg.Dir, cfg.Ephemeral, "", log); err != nil {
 		return nil, err
 	}
-	base := filepath.Join(dir, "redis")
-	if err := ensureDir(base); err != nil {
-		return nil, err
-	}
-	if s.lock, err = lockPart(ctx, base); err != nil {
-		return nil, err
-	}
-
-	s.data = filepath.Join(base, "data")
-	if s.acct, err = redisAccount(s.data); err != nil {
+	acct, err := redisAccount(s.data)
+	if err != nil {
 		return nil, err
 	}
 	var passed []string
-	if s.binary, passed, err = findRedis(ctx, cfg.CacheDir, s.acct, log); errors.Is(err, ErrNoRedis) {
+	if s.binary, passed, err = findRedis(ctx, cfg.CacheDir, acct, log); errors.Is(err, ErrNoRedis) {
 		return nil, explainNoRedis(passed)
 	} else if err != nil {
 		return nil, err
 	}
-	s.acct = s.acct.inPrivateGroup()
-	if err := errors.Join(s.acct.restrictFolder(base, 0o710), s.acct.checkPassage(base)); err != nil {
+	if err := s.restrictTo(acct); err != nil {
 		return nil, err
 	}
 	log.Info("redis: using", "server", s.binary.name, "version", s.binary.version, "path", s.binary.path,
 		"user", s.acct.String())
-	where := filepath.Join(base, "socket")
+	where := filepath.Join(s.base, "socket")
 	if err := stopLeftoverRedis(ctx, where, log); err != nil {
 		return nil, err
 	}
 	if err := dataDir(s.data, s.acct); err != nil {
 		return nil, err
 	}
-	if s.sockets, s.tempSock, err = socketFolder(base, s.acct); err != nil {
+	if s.sockets, s.tempSock, err = socketFolder(s.base, s.acct); err != nil {
 		return nil, err
 	}
-	if err := writeAtomic(where, 0o600, func(w io.Writer) error {
-		_,
-			err := io.WriteString(w, s.socketPath())
+	err = writeAtomic(where, 0o600, func(w io.Writer) error {
+		_, err := io.WriteString(w, s.socketPath())
 		return err
-	}); err != nil {
+	})
+	if err != nil {
 		return nil, err
 	}
 	began := time.Now()
-	server := program{name: s.binary.name, path: s.binary.path, args: s.serverArgs(), libs: s.binary.libs, acct: s.acct,
+	program := program{name: s.binary.name, path: s.binary.path, args: s.serverArgs(), libs: s.binary.libs,
 		onDeath: syscall.SIGTERM, logger: log}
-	if s.child, err = server.start(); err != nil {
-		return nil, err
-	}
-	err = pollUntil(ctx, 5*time.Millisecond, func() (bool, error) {
-		select {
-		case <-s.child.done:
-			return false, s.child.startError()
-		default:
-		}
+	err = s.launch(ctx, program, func() (bool, error) {
 		// Any other result means that there is no socket yet, or that the server still loads the append-only file.
 		answer, err := askRedis(ctx, s.socketPath(), "PING")
 		return err == nil && answer == "+PONG", nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("wait for %s: %w", s.binary.name, err)
+		return nil, err
 	}
-	s.child.setServing(true)
 	log.Info("redis: ready", "socket", s.socketPath(), "took", time.Since(began).Round(time.Millisecond))
 	return s, nil
 }
@@ -145,18 +115,10 @@ func (s *redisServer) url() string {
 }
 
 func (s *redisServer) close(ctx context.Context) error {
-	var errs []error
-	if s.child != nil {
-		ask := syscall.SIGTERM
-		if s.ephemeral != nil {
-			ask = syscall.SIGKILL
-		}
-		errs = append(errs, s.child.stop(ctx, ask, syscall.SIGKILL))
+	if s.ephemeral != nil {
+		return s.release(ctx, syscall.SIGKILL, syscall.SIGKILL)
 	}
-	if s.tempSock {
-		errs = append(errs, os.RemoveAll(s.sockets))
-	}
-	return errors.Join(append(errs, s.lock.Release(), s.ephemeral.remove())...)
+	return s.release(ctx, syscall.SIGTERM, syscall.SIGKILL) // flushes the append-only file
 }
 
 // stopLeftoverRedis stops a server that a killed process left. The file at where names its socket. The caller holds the

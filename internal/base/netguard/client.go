@@ -1,6 +1,7 @@
 package netguard
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -36,30 +37,13 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	if l.Dial <= 0 {
-		l.Dial = 3 * time.Second
-	}
-	if l.TLS <= 0 {
-		l.TLS = 3 * time.Second
-	}
-	switch {
-	case l.Header == 0:
-		l.Header = 5 * time.Second
-	case l.Header < 0:
-		l.Header = 0 // means no bound in net/http
-	}
-	if l.Idle <= 0 {
-		l.Idle = time.Minute
-	}
-	if l.HeaderBytes <= 0 {
-		l.HeaderBytes = 32 << 10
-	}
-	if l.IdlePerHost <= 0 {
-		l.IdlePerHost = 4
-	}
-	if l.IdleConns <= 0 {
-		l.IdleConns = 256
-	}
+	l.Dial = cmp.Or(l.Dial, 3*time.Second)
+	l.TLS = cmp.Or(l.TLS, 3*time.Second)
+	l.Header = max(cmp.Or(l.Header, 5*time.Second), 0) // 0 means no bound in net/http
+	l.Idle = cmp.Or(l.Idle, time.Minute)
+	l.HeaderBytes = cmp.Or(l.HeaderBytes, 32<<10)
+	l.IdlePerHost = cmp.Or(l.IdlePerHost, 4)
+	l.IdleConns = cmp.Or(l.IdleConns, 256)
 	return l
 }
 

@@ -142,11 +142,9 @@ func (k *Keyset) Open(cipher []byte, b Binding) ([]byte, error) {
 	if err == nil {
 		return plain, nil
 	}
-	for _, info := range k.handle.KeysetInfo().GetKeyInfo() {
-		if info.GetKeyId() == id {
-			return nil, &DecryptError{Problem: "it was sealed for another agent, origin or header, " +
-				"or is damaged: store the secret again"}
-		}
+	if k.Has(id) {
+		return nil, &DecryptError{Problem: "it was sealed for another agent, origin or header, " +
+			"or is damaged: store the secret again"}
 	}
 	return nil, &DecryptError{KeyID: id, Problem: fmt.Sprintf("key %d sealed it, which is not in HERALD_KEYSET: "+
 		"restore the keyset with this key, or store the secret again", id)}

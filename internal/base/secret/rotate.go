@@ -3,6 +3,7 @@ package secret
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/tink-crypto/tink-go/v2/aead"
 	"github.com/tink-crypto/tink-go/v2/keyset"
@@ -36,12 +37,7 @@ func (k *Keyset) Keys() []Key {
 
 // Has reports whether the keyset contains the key id.
 func (k *Keyset) Has(id uint32) bool {
-	for _, key := range k.Keys() {
-		if key.ID == id {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(k.Keys(), func(key Key) bool { return key.ID == id })
 }
 
 // Add returns a copy of the keyset with an additional key, which does not encrypt yet. k is not changed.

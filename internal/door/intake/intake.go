@@ -77,12 +77,8 @@ func New(cfg Config) (*Intake, error) {
 	if cfg.Ledger == nil || cfg.Sealer == nil {
 		return nil, errors.New("intake: an intake needs a ledger and a sealer")
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
-	if cfg.Redis == "" {
-		cfg.Redis = RedisJobs
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
+	cfg.Redis = cmp.Or(cfg.Redis, RedisJobs)
 	return &Intake{cfg}, nil
 }
 

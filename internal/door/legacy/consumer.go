@@ -92,22 +92,12 @@ func (c *Consumer) Run(ctx context.Context) {
 			c.reportError(nil)
 			pause = 0
 		}
-		c.awaitPause(ctx, pause)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
 	}
 	c.signOff(ctx)
-}
-
-// awaitPause waits until the time d has passed or ctx ends.
-func (c *Consumer) awaitPause(ctx context.Context, d time.Duration) {
-	if d == 0 {
-		return
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }
 
 // takeBatch acknowledges the previous batch of list elements in Redis, fetches the next batch, and commits it in

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -105,11 +106,9 @@ func (c *callers) isToken(ctx context.Context, token secret.Secret, given [sha25
 		if isKnown != nil && !loaded.Before(asked) {
 			return false, nil
 		}
-		pause := time.NewTimer(time.Until(loaded.Add(reloadPause)))
 		select {
-		case <-pause.C:
+		case <-time.After(time.Until(loaded.Add(reloadPause))):
 		case <-ctx.Done():
-			pause.Stop()
 			return false, ctx.Err()
 		}
 		_, err, _ := c.together.Do("load", func() (any, error) { return nil, c.reload(context.WithoutCancel(ctx)) })
@@ -165,14 +164,13 @@ func (s *Server) makeFormToken(c operator.Caller, at time.Time) string {
 func (s *Server) isFormTokenGood(w http.ResponseWriter, r *http.Request, c operator.Caller) bool {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	given := r.PostFormValue(FormField)
-	now := time.Now()
+	callers := []operator.Caller{c}
 	if s.cfg.Token.IsZero() { // the form may have been rendered before the visitor gave a token
-		before := operator.Caller{Name: anonymous}
-		if hmac.Equal([]byte(given), []byte(s.makeFormToken(before, now))) ||
-			hmac.Equal([]byte(given), []byte(s.makeFormToken(before, now.Add(-formHour)))) {
-			return true
-		}
+		callers = append(callers, operator.Caller{Name: anonymous})
 	}
-	return hmac.Equal([]byte(given), []byte(s.makeFormToken(c, now))) ||
-		hmac.Equal([]byte(given), []byte(s.makeFormToken(c, now.Add(-formHour))))
+	now := time.Now()
+	return slices.ContainsFunc(callers, func(c operator.Caller) bool {
+		return hmac.Equal([]byte(given), []byte(s.makeFormToken(c, now))) ||
+			hmac.Equal([]byte(given), []byte(s.makeFormToken(c, now.Add(-formHour))))
+	})
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -75,13 +76,12 @@ func (v Visitor) WhileAllowed(ctx context.Context) (_ context.Context, stop func
 	ctx, cancel := context.WithCancelCause(ctx)
 	var checking sync.WaitGroup
 	checking.Go(func() {
-		tick := time.NewTicker(TokenCache)
-		defer tick.Stop()
+		tick := time.Tick(TokenCache)
 		for {
 			select {
 			case <-ctx.Done():
 				return
-			case <-tick.C:
+			case <-tick:
 			}
 			if !v.StillMay(ctx) && ctx.Err() == nil {
 				cancel(ErrRevoked)
@@ -116,9 +116,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Ready == nil || cfg.Metrics == nil {
 		return nil, errors.New("server: readiness and metrics are needed")
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	if err := config.CheckListen(cfg.Listen, cfg.Token); err != nil {
 		return nil, err
 	}

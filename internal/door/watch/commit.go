@@ -110,24 +110,32 @@ func (g *group) dropEarly(events []chain.RangeEvent) []chain.RangeEvent {
 // acceptFound accepts logs of final blocks, which a node may have left out before, and returns how many of them are
 // new. No reorg removes final blocks, so no cursor is needed.
 func (w *Watcher) acceptFound(ctx context.Context, g *group, events []chain.RangeEvent) (unknown int, _ error) {
-	events = g.dropEarly(events)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
-	defer cancel()
-	for part := range slices.Chunk(makeIntakes(w.Chain.ChainID(), events, w.Ends), store.MaxAccept) {
-		answers, tasks, err := w.Ledger.Accept(ctx, part)
-		if err != nil {
-			return unknown, err
-		}
-		if w.Dispatcher != nil {
-			w.Dispatcher.Dispatch(ctx, tasks)
-		}
-		for i, a := range answers {
-			if a.Verdict == store.Accepted && part[i].Refused == "" {
-				unknown++
-			}
+	in := makeIntakes(w.Chain.ChainID(), g.dropEarly(events), w.Ends)
+	answers, err := acceptAll(ctx, w.Ledger, w.Dispatcher, in)
+	for i, a := range answers {
+		if a.Verdict == store.Accepted && in[i].Refused == "" {
+			unknown++
 		}
 	}
-	return unknown, nil
+	return unknown, err
+}
+
+// acceptAll commits jobs without a cursor, and dispatches them.
+func acceptAll(ctx context.Context, ledger Acceptor, d Dispatcher,
+	in []store.Intake) (answers []store.Acceptance, _ error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	for part := range slices.Chunk(in, store.MaxAccept) {
+		got, tasks, err := ledger.Accept(ctx, part)
+		if err != nil {
+			return answers, err
+		}
+		answers = append(answers, got...)
+		if d != nil {
+			d.Dispatch(ctx, tasks)
+		}
+	}
+	return answers, nil
 }
 
 // noteStall stores whether and why nothing is read, so that other processes can show it.

@@ -20,21 +20,7 @@ func AcceptTransaction(ctx context.Context, cfg Config, ledger Acceptor, hash co
 	if err != nil {
 		return Report{}, err
 	}
-	in := makeIntakes(cfg.Chain.ChainID(), events, false)
 	r := Report{To: block, Head: block, Events: events}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
-	defer cancel()
-	for len(in) > 0 {
-		part := in[:min(len(in), store.MaxAccept)]
-		in = in[len(part):]
-		answers, tasks, err := ledger.Accept(ctx, part)
-		if err != nil {
-			return r, err
-		}
-		r.Answers = append(r.Answers, answers...)
-		if cfg.Dispatcher != nil {
-			cfg.Dispatcher.Dispatch(ctx, tasks)
-		}
-	}
-	return r, nil
+	r.Answers, err = acceptAll(ctx, ledger, cfg.Dispatcher, makeIntakes(cfg.Chain.ChainID(), events, false))
+	return r, err
 }

@@ -10,6 +10,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -113,15 +114,9 @@ func New(cfg Config) (*Watcher, error) {
 	if cfg.Rate < 0 || cfg.Rate > 0 && !cfg.Ends {
 		return nil, errors.New("watch: Rate is negative, or set without an End")
 	}
-	if cfg.Poll == 0 {
-		cfg.Poll = 2 * time.Second
-	}
-	if cfg.Standby == 0 {
-		cfg.Standby = 3 * time.Second
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
+	cfg.Poll = cmp.Or(cfg.Poll, 2*time.Second)
+	cfg.Standby = cmp.Or(cfg.Standby, 3*time.Second)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	id, contracts := cfg.Chain.ChainID(), cfg.Deployment.List()
 	if len(contracts) == 0 {
 		return nil, fmt.Errorf("no registry of chain %d is known: set IDENTITY_REGISTRY_%d and REPUTATION_REGISTRY_%d",

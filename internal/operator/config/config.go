@@ -7,7 +7,6 @@ import (
 	"io"
 	"maps"
 	"net/netip"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -82,10 +81,9 @@ type Config struct {
 	LogFormat string
 	Traces    Traces
 
-	sources map[string]string // variable → where its value was set
-	texts   map[string]string // variable → effective value as text; secrets are masked
-	unread  []string          // HERALD_ variables that are set but that Herald does not read
-	misread []Misspelt        // variables that are probably misspelt
+	settings []Setting         // the variables that were read: in the order of the documentation, then those of chains
+	public   map[string]string // see Public
+	unread   []Misspelt        // variables that are set but that Herald does not read
 }
 
 // mask replaces the value of a secret.
@@ -93,15 +91,6 @@ const mask = "******"
 
 // maxFile bounds the size of a NAME_FILE in bytes. It is far more than any secret needs.
 const maxFile = 64 << 10
-
-// Chain holds the settings of one chain.
-type Chain struct {
-	ID         uint64
-	RPCURLs    []secret.Secret    // preferred first; empty: deliveries that need a node are held (chain_unconfigured)
-	Registries erc8004.Registries // only their events are delivered
-	Known      bool               // the identity and reputation registries are known or configured
-	Explorer   string             // configured base URL of a block explorer, without a final slash (Config.Explorer)
-}
 
 // Error names a variable and the problem with its value.
 type Error struct{ Name, Problem string }
@@ -116,43 +105,45 @@ func Load(environ []string) (*Config, error) {
 		name, value, _ := strings.Cut(kv, "=")
 		env[name] = value
 	}
-	c := &Config{Chains: map[uint64]Chain{}, Confirmations: map[uint64]erc8004.Depth{}, sources: map[string]string{},
-		texts: map[string]string{}}
+	c := &Config{Chains: map[uint64]Chain{}, Confirmations: map[uint64]erc8004.Depth{}, public: map[string]string{}}
 	var faults []error
-	for _, v := range listVariables() {
+	for _, v := range c.variables() {
 		if err := c.readVariable(v, env); err != nil {
 			faults = append(faults, err)
 		}
 	}
 	faults = append(faults, c.readChains(env)...)
-	c.unread = listUnread(env)
-	c.misread = findMisspelt(env, c.unread)
+	c.unread = c.listUnread(env)
 	if len(faults) == 0 {
 		faults = append(faults, c.checkConsistency()...)
 	}
 	return c, errors.Join(faults...)
 }
 
+// readVariable reads one variable. It also stores how the settings show the variable.
 func (c *Config) readVariable(v variable, env map[string]string) error {
 	text, source, err := readValue(v.Name, v.Secret, env)
-	if err != nil {
-		return err
-	}
-	if source == "" {
+	if err == nil && source == "" {
 		text, source = v.Default, "default"
 	}
-	c.sources[v.Name] = source
-	c.texts[v.Name] = text
-	if v.Secret && text != "" {
-		c.texts[v.Name] = mask
+	if err == nil && text != "" {
+		if problem := v.set(text); problem != "" {
+			err = &Error{v.Name, problem}
+		} else if v.show != nil {
+			text = v.show()
+		}
 	}
-	if text == "" {
-		return nil
+	shown, public := text, text
+	switch {
+	case text == "":
+	case v.Secret:
+		shown, public = mask, mask
+	case v.Private:
+		public = fmt.Sprintf("fingerprint %.4x", sha256.Sum256([]byte(text)))
 	}
-	if problem := v.set(c, text); problem != "" {
-		return &Error{v.Name, problem}
-	}
-	return nil
+	c.settings = append(c.settings, Setting{v.Name, shown, source, v.Help})
+	c.public[v.Name] = public
+	return err
 }
 
 // readValue returns the value of NAME or, for a secret, the content of the file NAME_FILE. An empty value counts as not
@@ -189,148 +180,41 @@ func readValue(name string, isSecret bool, env map[string]string) (text, source 
 	return text, "file", nil
 }
 
-// readChains parses the per-chain variables. Registries that are not set default to the known deployments.
-func (c *Config) readChains(env map[string]string) (faults []error) {
-	ids := map[uint64]bool{}
-	for _, name := range slices.Sorted(maps.Keys(env)) {
-		for _, prefix := range chainPrefixes {
-			rest, ok := strings.CutPrefix(name, prefix)
-			if !ok || env[name] == "" {
-				continue
-			}
-			if prefix == rpcPrefix {
-				rest = strings.TrimSuffix(rest, "_FILE")
-			}
-			id := parseChainID(rest)
-			if id == 0 {
-				faults = append(faults, &Error{name, "must end in a chain id, as in " + prefix + "8453"})
-				continue
-			}
-			ids[id] = true
-		}
-	}
-	for _, id := range slices.Sorted(maps.Keys(ids)) {
-		faults = append(faults, c.readChain(id, env)...)
-	}
-	return faults
-}
-
-func (c *Config) readChain(id uint64, env map[string]string) (faults []error) {
-	chain := Chain{ID: id}
-	chain.Registries, _ = erc8004.ListedRegistries(id)
-	rpc := fmt.Sprint(rpcPrefix, id)
-	text, source, err := readValue(rpc, true, env)
-	switch {
-	case err != nil:
-		faults = append(faults, err)
-	case source != "":
-		urls, problem := parseRPC(text)
-		if problem != "" {
-			faults = append(faults, &Error{rpc, problem})
-		}
-		chain.RPCURLs = urls
-		c.noteSource(rpc, mask, source)
-	}
-	for _, r := range []struct {
-		prefix string
-		listed *[]common.Address
-	}{{identityPrefix, &chain.Registries.Identity}, {reputationPrefix, &chain.Registries.Reputation},
-		{validationPrefix, &chain.Registries.Validation}} {
-		name := fmt.Sprint(r.prefix, id)
-		if env[name] == "" {
-			continue
-		}
-		listed, problem := parseAddresses(env[name])
-		if problem != "" {
-			faults = append(faults, &Error{name, problem})
-			continue
-		}
-		*r.listed = listed
-		c.noteSource(name, joinAddresses(listed), "environment")
-	}
-	if name := fmt.Sprint(explorerPrefix, id); env[name] != "" {
-		chain.Explorer = strings.TrimRight(env[name], "/")
-		if u, err := url.Parse(chain.Explorer); err != nil ||
-			u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.RawQuery != "" || u.User != nil {
-			faults = append(faults,
-				&Error{name, "must be an http or https URL without query, as in https://basescan.org"})
-		}
-		c.noteSource(name, chain.Explorer, "environment")
-	}
-	chain.Known = len(chain.Registries.Identity) > 0 && len(chain.Registries.Reputation) > 0
-	c.Chains[id] = chain
-	return faults
-}
-
-// Explorer returns the base URL of the chain's block explorer: the configured one, or that of a known chain. It is
-// empty if there is neither.
-func (c *Config) Explorer(id uint64) string {
-	known, _ := erc8004.FindChain(id)
-	if c.Chains[id].Explorer == "" && known.Explorer != "" {
-		return "https://" + known.Explorer
-	}
-	return c.Chains[id].Explorer
-}
-
-// parseAddresses parses a comma-separated list of at least one address.
-func parseAddresses(s string) (listed []common.Address, problem string) {
-	parts := strings.Split(s, ",")
-	for i, part := range parts {
-		addr, problem := erc8004.ParseAddress(strings.TrimSpace(part))
-		if problem != "" && len(parts) > 1 {
-			problem = fmt.Sprintf("address %d %s", i+1, problem)
-		}
-		if problem != "" {
-			return nil, problem
-		}
-		listed = append(listed, addr)
-	}
-	return listed, ""
-}
-
-func joinAddresses(listed []common.Address) string {
-	texts := make([]string, len(listed))
-	for i, a := range listed {
-		texts[i] = a.Hex()
-	}
-	return strings.Join(texts, ",")
-}
-
-// listUnread returns HERALD_ variables that are set but that Herald does not read. They are misspelt, belong to a later
-// version, or come from an orchestrator (see fromOrchestrator). They are reported and are not an error.
-func listUnread(env map[string]string) []string {
-	known := map[string]bool{}
-	for _, v := range listVariables() {
-		known[v.Name] = true
-		known[v.Name+"_FILE"] = known[v.Name+"_FILE"] || v.Secret
-	}
-	var names []string
-	for name, text := range env {
-		if strings.HasPrefix(name, "HERALD_") && text != "" && !known[name] {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
-}
-
-func (c *Config) noteSource(name, text, source string) { c.texts[name], c.sources[name] = text, source }
-
 // checkConsistency reports settings that contradict each other. Each error says which setting to change.
 func (c *Config) checkConsistency() (faults []error) {
-	if need := c.CallTimeout + c.LeaseMargin; c.Lease < need {
-		faults = append(faults, &Error{"HERALD_LEASE", fmt.Sprintf(
-			"%s is shorter than a call and its margin (HERALD_CALL_TIMEOUT %s + HERALD_LEASE_MARGIN %s): set it to "+
-				"%s or more",
-			c.Lease, c.CallTimeout, c.LeaseMargin, need)})
-	}
-	if c.DBPool <= c.Concurrency {
-		faults = append(faults, &Error{"HERALD_DB_POOL", fmt.Sprintf(
-			"%d connections are too few for HERALD_CONCURRENCY %d: set it to %d or more, or lower the concurrency",
-			c.DBPool, c.Concurrency, c.Concurrency+4)})
-	}
-	if err := c.Traces.checkProtocol(); err != nil {
-		faults = append(faults, err)
+	hasDatabase, hasRedis := !c.DatabaseURL.IsZero(), !c.RedisURL.IsZero()
+	need := c.CallTimeout + c.LeaseMargin
+	for _, rule := range []struct {
+		broken        bool
+		name, problem string
+	}{
+		{c.Lease < need, "HERALD_LEASE", fmt.Sprintf("%s is shorter than a call and its margin (HERALD_CALL_TIMEOUT "+
+			"%s + HERALD_LEASE_MARGIN %s): set it to %s or more", c.Lease, c.CallTimeout, c.LeaseMargin, need)},
+		{c.DBPool <= c.Concurrency, "HERALD_DB_POOL", fmt.Sprintf("%d connections are too few for HERALD_CONCURRENCY "+
+			"%d: set it to %d or more, or lower the concurrency", c.DBPool, c.Concurrency, c.Concurrency+4)},
+		{!c.AlertURL.IsZero() && c.AlertSecret.IsZero(), "HERALD_ALERT_SECRET",
+			"is not set although HERALD_ALERT_URL is: posts are signed with it. " +
+				"Make one, which the receiver gets too, with: echo whsec_$(head -c 32 /dev/urandom | base64)"},
+		{c.Retention < c.Expiry, "HERALD_RETENTION", fmt.Sprintf("%s is shorter than HERALD_EXPIRY %s: attempts of "+
+			"deliveries that are not final would be dropped. Set it to %[2]s or more", c.Retention, c.Expiry)},
+		{hasDatabase && !hasRedis && c.Queue == "", "REDIS_URL",
+			"is not set although DATABASE_URL is: set it, or HERALD_QUEUE=embedded to run the queue inside this " +
+				"process"},
+		{c.LegacyQueue != "" && c.RefusesRedisJobs(), "HERALD_LEGACY_QUEUE",
+			"is set although HERALD_REDIS_INTAKE is off, with which no job is taken from Redis: unset one of them"},
+		{!hasRedis && c.Queue == "redis", "HERALD_QUEUE",
+			"is redis although REDIS_URL is not set: set it, or unset HERALD_QUEUE"},
+		{hasRedis && c.Queue == "embedded", "HERALD_QUEUE",
+			"is embedded although REDIS_URL is set: unset one of them"},
+		{!c.LeaderURL.IsZero() && !hasDatabase, "HERALD_LEADER_DATABASE_URL",
+			"is set although DATABASE_URL is not: set DATABASE_URL to the address of the pooler"},
+		{hasDatabase && c.Keyset.IsZero(), "HERALD_KEYSET",
+			"is not set although DATABASE_URL is: secrets in that database need a key that outlives this machine. " +
+				"Make one with `worker keys init` and set HERALD_KEYSET or HERALD_KEYSET_FILE"},
+	} {
+		if rule.broken {
+			faults = append(faults, &Error{rule.name, rule.problem})
+		}
 	}
 	for _, id := range c.Watch {
 		if len(c.Chains[id].RPCURLs) == 0 {
@@ -338,81 +222,15 @@ func (c *Config) checkConsistency() (faults []error) {
 				"names chain %d, which has no node: set RPC_URL_%[1]d, or take the chain out", id)})
 		}
 	}
-	if !c.AlertURL.IsZero() && c.AlertSecret.IsZero() {
-		faults = append(faults, &Error{"HERALD_ALERT_SECRET",
-			"is not set although HERALD_ALERT_URL is: posts are signed with it. " +
-				"Make one, which the receiver gets too, with: echo whsec_$(head -c 32 /dev/urandom | base64)"})
-	}
-	if c.Retention < c.Expiry {
-		faults = append(faults, &Error{"HERALD_RETENTION", fmt.Sprintf(
-			"%s is shorter than HERALD_EXPIRY %s: attempts of deliveries that are not final would be dropped. Set "+
-				"it to %s or more",
-			c.Retention, c.Expiry, c.Expiry)})
-	}
-	if !c.DatabaseURL.IsZero() && c.RedisURL.IsZero() && c.Queue == "" {
-		faults = append(faults, &Error{"REDIS_URL",
-			"is not set although DATABASE_URL is: set it, or HERALD_QUEUE=embedded to run the queue inside this " +
-				"process"})
-	}
-	if c.LegacyQueue != "" && c.RefusesRedisJobs() {
-		faults = append(faults, &Error{"HERALD_LEGACY_QUEUE",
-			"is set although HERALD_REDIS_INTAKE is off, with which no job is taken from Redis: unset one of them"})
-	}
-	if c.RedisURL.IsZero() && c.Queue == "redis" {
-		faults = append(faults, &Error{"HERALD_QUEUE",
-			"is redis although REDIS_URL is not set: set it, or unset HERALD_QUEUE"})
-	}
-	if !c.RedisURL.IsZero() && c.Queue == "embedded" {
-		faults = append(faults, &Error{"HERALD_QUEUE", "is embedded although REDIS_URL is set: unset one of them"})
-	}
-	if !c.LeaderURL.IsZero() && c.DatabaseURL.IsZero() {
-		faults = append(faults, &Error{"HERALD_LEADER_DATABASE_URL",
-			"is set although DATABASE_URL is not: set DATABASE_URL to the address of the pooler"})
-	}
-	if !c.DatabaseURL.IsZero() && c.Keyset.IsZero() {
-		faults = append(faults, &Error{"HERALD_KEYSET",
-			"is not set although DATABASE_URL is: secrets in that database need a key that outlives this machine. " +
-				"Make one with `worker keys init` and set HERALD_KEYSET or HERALD_KEYSET_FILE"})
+	if err := c.Traces.checkProtocol(); err != nil {
+		faults = append(faults, err)
 	}
 	return faults
 }
 
-// fingerprinted lists settings that are not secrets but may contain one: arguments of a command, or a key in a URL's
-// path.
-var fingerprinted = []string{"HERALD_STDIO_COMMANDS", "IPFS_GATEWAYS", "ARWEAVE_GATEWAY",
-	"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"}
-
 // Public returns every effective setting for readers other than the operator. It masks secrets, and replaces settings
 // that may contain a secret by a fingerprint. Two processes with equal settings return equal maps.
-func (c *Config) Public() map[string]string {
-	public := make(map[string]string, len(c.texts))
-	for name, text := range c.texts {
-		if text != "" && slices.Contains(fingerprinted, name) {
-			sum := sha256.Sum256([]byte(text))
-			text = fmt.Sprintf("fingerprint %x", sum[:4])
-		}
-		public[name] = text
-	}
-	return public
-}
-
-// Registries returns the default registries of a chain: the first configured address of each kind, else that of the
-// known deployment. An address is zero if there is neither. The result is false if the identity or the reputation
-// registry is missing.
-func (c *Config) Registries(chainID uint64) (erc8004.Deployment, bool) {
-	listed, _ := c.ListedRegistries(chainID)
-	d := listed.Default()
-	return d, d.Identity != (common.Address{}) && d.Reputation != (common.Address{})
-}
-
-// ListedRegistries returns all registries of a chain whose events are delivered. A configured list replaces the known
-// registries of its kind. The result is false if the chain is neither configured nor known.
-func (c *Config) ListedRegistries(chainID uint64) (erc8004.Registries, bool) {
-	if chain, ok := c.Chains[chainID]; ok {
-		return chain.Registries, true
-	}
-	return erc8004.ListedRegistries(chainID)
-}
+func (c *Config) Public() map[string]string { return maps.Clone(c.public) }
 
 // MayRun reports whether HERALD_STDIO_COMMANDS allows an agent to name the command argv. A command that is restricted
 // to an agent is allowed only if the agent belongs to the chain's default IdentityRegistry.
@@ -431,20 +249,6 @@ func (c *Config) MayRun(chainID uint64, registry common.Address, agentID string,
 // RefusesRedisJobs reports whether Herald accepts no job that another program writes into Redis (HERALD_REDIS_INTAKE).
 func (c *Config) RefusesRedisJobs() bool { return c.RedisIntake == "off" }
 
-// ConfirmationsOf returns how deep an event's block must be before the event is delivered: the chain's own setting,
-// else the setting for all chains, else the chain's default. The default also replaces a tag set for all chains if the
-// chain's nodes do not support tags.
-func (c *Config) ConfirmationsOf(chainID uint64) erc8004.Depth {
-	if depth, ok := c.Confirmations[chainID]; ok {
-		return depth
-	}
-	chain, _ := erc8004.FindChain(chainID)
-	if depth, ok := c.Confirmations[0]; ok && (depth.Tag == "" || !chain.Untagged) {
-		return depth
-	}
-	return erc8004.Depth{Time: chain.Confirmations}
-}
-
 // Setting is the effective value of one variable, for `worker config`.
 type Setting struct {
 	Name   string `json:"name"`
@@ -456,28 +260,9 @@ type Setting struct {
 // Settings returns every variable with its effective value, in the order of the documentation. Per-chain variables
 // follow, then the variables that Herald does not read, with source "not read".
 func (c *Config) Settings() []Setting {
-	var out []Setting
-	seen := map[string]bool{}
-	for _, v := range listVariables() {
-		out = append(out, Setting{v.Name, c.texts[v.Name], c.sources[v.Name], v.Help})
-		seen[v.Name] = true
+	all := slices.Clone(c.settings)
+	for _, m := range c.unread {
+		all = append(all, Setting{m.Name, mask, "not read", m.Explain()}) // an unknown variable may be a secret
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.texts)) {
-		if !seen[name] {
-			out = append(out, Setting{name, c.texts[name], c.sources[name], ""})
-		}
-	}
-	meant := map[string]string{}
-	for _, m := range c.misread {
-		meant[m.Name] = m.Explain()
-	}
-	for _, name := range c.unread {
-		out = append(out, Setting{name, mask, "not read", meant[name]}) // an unknown variable may be a secret
-	}
-	for _, m := range c.misread {
-		if !slices.Contains(c.unread, m.Name) {
-			out = append(out, Setting{m.Name, mask, "not read", m.Explain()})
-		}
-	}
-	return out
+	return all
 }

@@ -16,9 +16,12 @@ type Misspelt struct {
 	Nearest string // the variable that was probably meant; empty if none is similar
 }
 
-// Explain returns advice about the variable.
+// Explain returns advice about the variable. It is empty if the variable is not a spelling mistake.
 func (m Misspelt) Explain() string {
-	if m.Nearest == "" {
+	switch {
+	case m.isForeign():
+		return ""
+	case m.Nearest == "":
 		return "nothing reads it: unset it, or see `worker config` for the names that there are"
 	}
 	return "nothing reads it: did you mean " + m.Nearest + "?"
@@ -26,7 +29,9 @@ func (m Misspelt) Explain() string {
 
 // Misspelt lists variables that are probably misspelt: HERALD_ variables that Herald does not read, and variables whose
 // names are similar to REDIS_URL, RPC_URL_8453 and other names without that prefix.
-func (c *Config) Misspelt() []Misspelt { return c.misread }
+func (c *Config) Misspelt() []Misspelt {
+	return slices.DeleteFunc(slices.Clone(c.unread), Misspelt.isForeign)
+}
 
 // maxTypos is the largest edit distance between a misspelt name and the name that is suggested.
 const maxTypos = 2
@@ -39,10 +44,16 @@ var fromOrchestrator = regexp.MustCompile(
 // forTests lists variables that only the project's tests and tools read.
 var forTests = []string{"HERALD_REQUIRE_SERVICES", "HERALD_HISTORY_SEED"}
 
-// findMisspelt returns the variables that are probably misspelt, each with the most similar correct name.
-func findMisspelt(env map[string]string, unread []string) (found []Misspelt) {
+// isForeign reports whether another program sets the variable on purpose.
+func (m Misspelt) isForeign() bool {
+	return fromOrchestrator.MatchString(m.Name) || slices.Contains(forTests, m.Name)
+}
+
+// listUnread returns the variables that are set but that Herald does not read: first all with the prefix HERALD_, then
+// others with names that are similar to Herald's. They are reported and are not an error.
+func (c *Config) listUnread(env map[string]string) []Misspelt {
 	var ours, others []string // correct names: with the prefix HERALD_, and without it
-	for _, v := range listVariables() {
+	for _, v := range c.variables() {
 		names := []string{v.Name}
 		if v.Secret {
 			names = append(names, v.Name+"_FILE")
@@ -53,25 +64,23 @@ func findMisspelt(env map[string]string, unread []string) (found []Misspelt) {
 			others = append(others, names...)
 		}
 	}
-	for _, name := range unread {
-		if !fromOrchestrator.MatchString(name) && !slices.Contains(forTests, name) {
-			near := findNearestName(name, ours)
-			if rest := strings.TrimPrefix(name, "HERALD_"); near == "" {
-				near = cmp.Or(findNearestName(rest, others), findNearestOfChain(rest)) // without the prefix
-			}
-			found = append(found, Misspelt{name, near})
-		}
-	}
+	var unread, similar []Misspelt
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		if env[name] == "" || strings.HasPrefix(name, "HERALD_") || slices.Contains(others, name) {
+		_, isRead := c.public[name]
+		if isRead || env[name] == "" || slices.Contains(ours, name) || slices.Contains(others, name) {
+			continue
+		}
+		if rest, hasPrefix := strings.CutPrefix(name, "HERALD_"); hasPrefix {
+			unread = append(unread, Misspelt{name, cmp.Or(findNearestName(name, ours), findNearestOfChain(name),
+				findNearestName(rest, others), findNearestOfChain(rest))})
 			continue
 		}
 		near := cmp.Or(findNearestName(name, others), findNearestOfChain(name))
 		if near != "" && env[near] == "" { // if both are set, the other variable belongs to another program
-			found = append(found, Misspelt{name, near})
+			similar = append(similar, Misspelt{name, near})
 		}
 	}
-	return found
+	return append(unread, similar...)
 }
 
 // findNearestName returns the name in right that is most similar to name, or "" if none is similar.
@@ -86,7 +95,11 @@ func findNearestOfChain(name string) string {
 	if id == "" {
 		return ""
 	}
-	if best := findNearestName(stem, chainPrefixes); best != "" {
+	var prefixes []string
+	for _, v := range new(Chain).variables("") {
+		prefixes = append(prefixes, v.Name)
+	}
+	if best := findNearestName(stem, prefixes); best != "" {
 		return best + id
 	}
 	return ""

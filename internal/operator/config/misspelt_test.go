@@ -17,6 +17,7 @@ func TestMisspeltVariables(t *testing.T) {
 		{"HERALD_DATABASE_URL=x", "HERALD_DATABASE_URL: nothing reads it: did you mean DATABASE_URL?"},
 		{"HERALD_RPC_URL_8453=x", "HERALD_RPC_URL_8453: nothing reads it: did you mean RPC_URL_8453?"},
 		{"HERALD_SOMETHING_ELSE=x", "HERALD_SOMETHING_ELSE: nothing reads it: unset it, or see `worker config` for the names that there are"},
+		{"HERALD_EXPLORR_1=https://a", "HERALD_EXPLORR_1: nothing reads it: did you mean HERALD_EXPLORER_1?"},
 		{"REDIS_URI=redis://a", "REDIS_URI: nothing reads it: did you mean REDIS_URL?"},
 		{"DATABSE_URL=postgres://a/b", "DATABSE_URL: nothing reads it: did you mean DATABASE_URL?"},
 		{"RPCURL_8453=http://a", "RPCURL_8453: nothing reads it: did you mean RPC_URL_8453?"},
@@ -24,6 +25,7 @@ func TestMisspeltVariables(t *testing.T) {
 		// These are not misspellings.
 		{"HERALD_LISTEN=127.0.0.1:0", ""}, {"HERALD_BINDNIG=", ""}, {"PATH=/bin", ""}, {"LISTEN=1", ""}, {"MY_DATABASE_URL=x", ""},
 		{"REDIS_URL=redis://a REDIS_URI=redis://a", ""},
+		{"HERALD_EXPLORER_8453=https://basescan.org", ""},
 		{"HERALD_SERVICE_HOST=10.0.0.1", ""}, {"HERALD_SERVICE_PORT_HTTP=1", ""}, {"HERALD_PORT=tcp://10.0.0.1:80", ""}, {"HERALD_PORT_8080_TCP_ADDR=10.0.0.1", ""},
 		{"HERALD_REDIS_SERVICE_HOST=10.0.0.1", ""}, {"HERALD_REDIS_PORT_6379_TCP=tcp://10.0.0.1:6379", ""}, {"HERALD_REDIS_PORT_6379_TCP_ADDR=10.0.0.1", ""},
 		{"HERALD_REQUIRE_SERVICES=1", ""},

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -63,80 +62,51 @@ func parseHeaders(s string) (headers map[string]string, ok bool) {
 	return headers, true
 }
 
-// traceVariables lists the OTEL_ variables that Herald itself reads.
-func traceVariables() []variable {
+// variables returns the OTEL_ variables that Herald itself reads. They set fields of t.
+func (t *Traces) variables() []variable {
 	const samplers = "always_on, always_off, traceidratio, parentbased_always_on, parentbased_always_off, " +
 		"parentbased_traceidratio"
 	return []variable{
-		{Name: "OTEL_EXPORTER_OTLP_ENDPOINT", set: setPlainURL(func(c *Config) *string { return &c.Traces.endpoint }),
+		{Name: "OTEL_EXPORTER_OTLP_ENDPOINT", Private: true, set: setPlainURL(&t.endpoint),
 			Help: "OpenTelemetry collector that accepts OTLP over HTTP, as in http://localhost:4318. Without it, " +
 				"nothing is traced."},
-		{Name: "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-			set:  setPlainURL(func(c *Config) *string { return &c.Traces.tracesEndpoint }),
+		{Name: "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", Private: true, set: setPlainURL(&t.tracesEndpoint),
 			Help: "The OTLP endpoint for traces only, as a URL with its path."},
-		{Name: "OTEL_EXPORTER_OTLP_HEADERS", Secret: true,
-			set:  setHeaders(func(c *Config) *secret.Secret { return &c.Traces.headers }),
+		{Name: "OTEL_EXPORTER_OTLP_HEADERS", Secret: true, set: setHeaders(&t.headers),
 			Help: "Headers for the collector: name=value, separated by commas. Values are percent-encoded."},
-		{Name: "OTEL_EXPORTER_OTLP_TRACES_HEADERS", Secret: true,
-			set:  setHeaders(func(c *Config) *secret.Secret { return &c.Traces.tracesHeaders }),
+		{Name: "OTEL_EXPORTER_OTLP_TRACES_HEADERS", Secret: true, set: setHeaders(&t.tracesHeaders),
 			Help: "Headers for traces only."},
-		{Name: "OTEL_EXPORTER_OTLP_PROTOCOL", Default: "http/protobuf",
-			set:  setText(func(c *Config) *string { return &c.Traces.protocol }),
+		{Name: "OTEL_EXPORTER_OTLP_PROTOCOL", Default: "http/protobuf", set: setText(&t.protocol),
 			Help: "http/protobuf or http/json; grpc is not supported."},
-		{Name: "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
-			set:  setText(func(c *Config) *string { return &c.Traces.tracesProtocol }),
+		{Name: "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", set: setText(&t.tracesProtocol),
 			Help: "Protocol for traces only."},
-		{Name: "OTEL_TRACES_EXPORTER",
-			set:  setOneOf(func(c *Config) *string { return &c.Traces.exporter }, "otlp", "none"),
+		{Name: "OTEL_TRACES_EXPORTER", set: setOneOf(&t.exporter, "otlp", "none"),
 			Help: "otlp: traces go to http://localhost:4318 if no endpoint is set. none: nothing is traced."},
 		{Name: "OTEL_TRACES_SAMPLER", Default: "parentbased_always_on",
 			Help: "Selects the deliveries to trace: " + samplers + ".",
-			set: func(_ *Config, s string) string {
-				if !slices.Contains(strings.Split(samplers, ", "), s) {
-					return "must be one of " + samplers
-				}
-				return ""
-			}},
+			set:  setOneOf(new(string), strings.Split(samplers, ", ")...)}, // the SDK reads it
 		{Name: "OTEL_TRACES_SAMPLER_ARG",
 			Help: "For traceidratio: the share of deliveries to trace, from 0 to 1.",
-			set: func(_ *Config, s string) string {
+			set: func(s string) string { // the SDK reads it
 				if share, err := strconv.ParseFloat(s, 64); err != nil || !(share >= 0 && share <= 1) {
 					return "must be a number from 0 to 1"
 				}
 				return ""
 			}},
-		{Name: "OTEL_SERVICE_NAME", Default: "herald",
-			set:  setText(func(c *Config) *string { return &c.Traces.Service }),
+		{Name: "OTEL_SERVICE_NAME", Default: "herald", set: setText(&t.Service),
 			Help: "The worker's service name in traces."},
 		{Name: "OTEL_SDK_DISABLED", Default: "false",
-			set:  func(c *Config, s string) string { c.Traces.disabled = strings.EqualFold(s, "true"); return "" },
+			set:  func(s string) string { t.disabled = strings.EqualFold(s, "true"); return "" },
 			Help: "true: nothing is traced."},
 	}
 }
 
-func setPlainURL(field func(*Config) *string) func(*Config, string) string {
-	return func(c *Config, s string) string {
-		if wrong := checkPlainURL(s); wrong != "" {
-			return wrong
-		}
-		*field(c) = s
-		return ""
-	}
-}
-
-func setHeaders(field func(*Config) *secret.Secret) func(*Config, string) string {
-	return func(c *Config, s string) string {
+func setHeaders(field *secret.Secret) func(string) string {
+	return func(s string) string {
 		if _, ok := parseHeaders(s); !ok {
 			return "must be name=value pairs separated by commas, the values percent-encoded"
 		}
-		*field(c) = secret.New(s)
-		return ""
-	}
-}
-
-func setText(field func(*Config) *string) func(*Config, string) string {
-	return func(c *Config, s string) string {
-		*field(c) = s
+		*field = secret.New(s)
 		return ""
 	}
 }

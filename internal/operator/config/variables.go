@@ -21,185 +21,151 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 )
 
-// Prefixes of variables whose names end in a chain id.
-const (
-	rpcPrefix        = "RPC_URL_"
-	identityPrefix   = "IDENTITY_REGISTRY_"
-	reputationPrefix = "REPUTATION_REGISTRY_"
-	validationPrefix = "VALIDATION_REGISTRY_"
-	explorerPrefix   = "HERALD_EXPLORER_"
-)
-
-var chainPrefixes = []string{rpcPrefix, identityPrefix, reputationPrefix, validationPrefix, explorerPrefix}
-
-// variable is one row of the table of variables. set parses text into c and returns a problem, or "" if text is valid.
+// variable is one row of the table of settings. set parses text into a field and returns a problem, or "" if text is
+// valid. It never quotes a value that may contain a password.
 type variable struct {
 	Name, Default, Help string
-	Secret              bool
-	set                 func(c *Config, text string) (problem string)
+	Secret              bool // shown masked, and also read from the file NAME_FILE
+	Private             bool // no secret, but it may contain one: Public replaces it by a fingerprint
+	set                 func(text string) (problem string)
+	show                func() string // the value after set; nil: text
 }
 
-// listVariables returns every variable except the per-chain ones, in the order of the documentation.
-func listVariables() []variable {
+// variables returns every variable except those of chains, in the order of the documentation. They set fields of c.
+func (c *Config) variables() []variable {
 	return append([]variable{
-		{Name: "REDIS_URL", Secret: true, set: setRedisURL,
+		{Name: "REDIS_URL", Secret: true, set: c.setRedisURL,
 			Help: "URL of Redis: redis://, rediss://, redis-socket:///path, redis-sentinel:// or " +
 				"redis-cluster://h1,h2. Without it, the worker starts its own Redis."},
-		{Name: "DATABASE_URL", Secret: true,
-			set: setDatabaseURL(func(c *Config) *secret.Secret { return &c.DatabaseURL }),
+		{Name: "DATABASE_URL", Secret: true, set: setDatabaseURL(&c.DatabaseURL),
 			Help: "URL of Postgres: postgres://user:password@host/database. Without it, the worker starts its own " +
 				"Postgres."},
-		{Name: "HERALD_LEADER_DATABASE_URL", Secret: true,
-			set: setDatabaseURL(func(c *Config) *secret.Secret { return &c.LeaderURL }),
+		{Name: "HERALD_LEADER_DATABASE_URL", Secret: true, set: setDatabaseURL(&c.LeaderURL),
 			Help: "URL of the database itself, if DATABASE_URL leads to a pooler in transaction mode " +
 				"(docs/operator/scaling.md)."},
-		{Name: "HERALD_QUEUE", set: setOneOf(func(c *Config) *string { return &c.Queue }, "embedded", "redis"),
+		{Name: "HERALD_QUEUE", set: setOneOf(&c.Queue, "embedded", "redis"),
 			Help: "embedded: the worker starts its own Redis although DATABASE_URL is set (one worker only). redis: " +
 				"REDIS_URL is required."},
-		{Name: "IPFS_GATEWAYS", set: setGateways,
+		{Name: "IPFS_GATEWAYS", Private: true, set: c.setGateways,
 			Default: "https://trustless-gateway.link,https://ipfs.filebase.io,https://gateway.pinata.cloud",
 			Help: `IPFS gateways, the preferred one first, such as your own IPFS node. They must serve single blocks ` +
 				`("trustless"), because Herald verifies each block.`},
-		{Name: "ARWEAVE_GATEWAY", set: setPlainURL(func(c *Config) *string { return &c.ArweaveGateway }),
+		{Name: "ARWEAVE_GATEWAY", Private: true, set: setPlainURL(&c.ArweaveGateway),
 			Help: "Gateway for ar:// documents, as in https://host. Without it, deliveries that need one are held " +
 				"(gateway_unconfigured)."},
-		{Name: "HERALD_LISTEN", Default: "127.0.0.1:8080", set: setListen,
+		{Name: "HERALD_LISTEN", Default: "127.0.0.1:8080", set: c.setListen,
 			Help: "Address of the HTTP server. An address that is not loopback requires HERALD_API_TOKEN."},
-		{Name: "HERALD_PUBLIC_URL", set: setPublicURL,
+		{Name: "HERALD_PUBLIC_URL", set: c.setPublicURL,
 			Help: "Origin at which agents reach this HTTP server, as in https://herald.example. With it, Herald " +
 				"signs every request to an agent (docs/operator/tokens-and-keys.md). Set the same on every worker."},
-		{Name: "HERALD_API_TOKEN", Secret: true,
-			set:  func(c *Config, s string) string { c.APIToken = secret.New(s); return "" },
+		{Name: "HERALD_API_TOKEN", Secret: true, set: setSecret(&c.APIToken),
 			Help: "Password of the pages (with any user name) and bearer token of the API."},
-		{Name: "HERALD_KEYSET", Secret: true, set: setKeyset,
+		{Name: "HERALD_KEYSET", Secret: true, set: c.setKeyset,
 			Help: "Keyset (Tink, in base64) that encrypts stored secrets. It is required with DATABASE_URL. " +
 				"Otherwise the worker creates one in HERALD_DATA."},
-		{Name: "HERALD_MASTER_KEY", Secret: true,
-			set:  func(c *Config, s string) string { c.MasterKey = secret.New(s); return "" },
+		{Name: "HERALD_MASTER_KEY", Secret: true, set: setSecret(&c.MasterKey),
 			Help: "Key that decrypts a wrapped keyset: 32 bytes in base64 or hex."},
-		{Name: "HERALD_CONCURRENCY", Default: "32",
-			set: setNumber(func(c *Config) *int { return &c.Concurrency }, 1, 10000),
+		{Name: "HERALD_CONCURRENCY", Default: "32", set: setNumber(&c.Concurrency, 1, 10000),
 			Help: "Number of deliveries that this worker works on at a time (slots). Agents without a success in the " +
 				"last hour get at most half of the slots."},
-		{Name: "HERALD_DB_POOL", Default: "40", set: setNumber(func(c *Config) *int { return &c.DBPool }, 2, 10000),
+		{Name: "HERALD_DB_POOL", Default: "40", set: setNumber(&c.DBPool, 2, 10000),
 			Help: "Maximum number of Postgres connections for deliveries. It must exceed HERALD_CONCURRENCY."},
-		{Name: "HERALD_CALL_TIMEOUT", Default: "30s",
-			set:  setDuration(func(c *Config) *time.Duration { return &c.CallTimeout }, time.Second, time.Hour),
+		{Name: "HERALD_CALL_TIMEOUT", Default: "30s", set: setDuration(&c.CallTimeout, time.Second, time.Hour),
 			Help: "Time limit of a call to an agent. A job's timeoutMs cannot exceed it."},
-		{Name: "HERALD_LEASE", Default: "2m",
-			set: setDuration(func(c *Config) *time.Duration { return &c.Lease }, time.Second, 24*time.Hour),
+		{Name: "HERALD_LEASE", Default: "2m", set: setDuration(&c.Lease, time.Second, 24*time.Hour),
 			Help: "How long a worker's claim on a delivery is valid. If the worker crashes, another one continues " +
 				"the delivery after this time."},
-		{Name: "HERALD_LEASE_MARGIN", Default: "1m",
-			set:  setDuration(func(c *Config) *time.Duration { return &c.LeaseMargin }, time.Second, time.Hour),
+		{Name: "HERALD_LEASE_MARGIN", Default: "1m", set: setDuration(&c.LeaseMargin, time.Second, time.Hour),
 			Help: "Least time by which a lease exceeds the time limit of the call."},
-		{Name: "HERALD_RETRY_SCHEDULE", Default: "1s,2s,4s,30s,2m,10m,30m,2h,5h,10h", set: setSchedule,
+		{Name: "HERALD_RETRY_SCHEDULE", Default: "1s,2s,4s,30s,2m,10m,30m,2h,5h,10h", set: c.setSchedule,
 			Help: "Waits after failed attempts, each ±20 %. After the last wait there is one more attempt."},
-		{Name: "HERALD_EXPIRY", Default: "720h",
-			set:  setDuration(func(c *Config) *time.Duration { return &c.Expiry }, time.Minute, 10*365*24*time.Hour),
+		{Name: "HERALD_EXPIRY", Default: "720h", set: setDuration(&c.Expiry, time.Minute, 10*365*24*time.Hour),
 			Help: "A delivery that has not ended after this time ends as dead (expired)."},
 		{Name: "HERALD_RETENTION", Default: "2160h",
-			set: setDuration(func(c *Config) *time.Duration { return &c.Retention }, time.Minute, 100*365*24*time.Hour),
+			set: setDuration(&c.Retention, time.Minute, 100*365*24*time.Hour),
 			Help: "Herald deletes the job, result and attempts of a delivery this long after its end. The id, key " +
 				"and status remain."},
-		{Name: "HERALD_ENDPOINT_INFLIGHT", Default: "4",
-			set:  setNumber(func(c *Config) *int { return &c.EndpointInflight }, 1, 10000),
+		{Name: "HERALD_ENDPOINT_INFLIGHT", Default: "4", set: setNumber(&c.EndpointInflight, 1, 10000),
 			Help: "Calls in flight at one origin (scheme, host, port), from all workers together."},
-		{Name: "HERALD_ENDPOINT_RATE", Default: "100",
-			set:  setNumber(func(c *Config) *int { return &c.EndpointRate }, 1, 1000000),
+		{Name: "HERALD_ENDPOINT_RATE", Default: "100", set: setNumber(&c.EndpointRate, 1, 1000000),
 			Help: "Calls per second to one origin, from all workers together. Further calls wait (throttled)."},
-		{Name: "HERALD_EFFORT_BUDGET", Default: "60s", set: setEffortBudget,
+		{Name: "HERALD_EFFORT_BUDGET", Default: "60s", set: c.setEffortBudget,
 			Help: "Time that all workers together may spend on one agent per minute: on calls, connections, tool " +
 				"lists and files. Further deliveries wait (over_budget). 0 or off: no limit."},
-		{Name: "HERALD_BATCH", Default: "50", set: setNumber(func(c *Config) *int { return &c.Batch }, 1, 50),
+		{Name: "HERALD_BATCH", Default: "50", set: setNumber(&c.Batch, 1, 50),
 			Help: "Maximum number of deliveries in one call of agent.receiveFeedbackBatch. 1: each is sent alone."},
-		{Name: "HERALD_ALLOW_NETWORKS", set: setNetworks,
+		{Name: "HERALD_ALLOW_NETWORKS", set: c.setNetworks,
 			Help: "Private networks, as in 10.1.0.0/16. Agents and files may be there, also with plain http."},
-		{Name: "HERALD_ALLOW_HTTP", Default: "false",
-			Help: "true: addresses of agents and files may use plain http.",
-			set: func(c *Config, s string) string {
-				b, err := strconv.ParseBool(s)
-				if err != nil {
-					return "must be true or false"
-				}
-				c.AllowHTTP = b
-				return ""
-			}},
-		{Name: "HERALD_STDIO_COMMANDS", set: setCommands,
+		{Name: "HERALD_ALLOW_HTTP", Default: "false", set: c.setAllowHTTP,
+			Help: "true: addresses of agents and files may use plain http."},
+		{Name: "HERALD_STDIO_COMMANDS", Private: true, set: c.setCommands,
 			Help: `Commands that Herald may start as agents, as JSON: [["/usr/bin/agent","--stdio"]]. A registration ` +
 				`must name the same program and arguments. ["8453:42=/usr/bin/agent"] allows a command to agent ` +
 				`8453:42 only. Without such a prefix, anybody's agent may name the command.`},
-		{Name: "HERALD_TOOLS", set: setTools,
+		{Name: "HERALD_TOOLS", set: c.setTools,
 			Help: "Tools that a job may name, in addition to agent.receive* and their aliases."},
-		{Name: "HERALD_TOOL_ALIASES", set: setAliases,
+		{Name: "HERALD_TOOL_ALIASES", set: c.setAliases,
 			Help: `Further names of tools that agents may offer, as JSON: {"agent.receiveFeedback": ` +
 				`["feedback.receive"]}.`},
-		{Name: "HERALD_SERVERS_FILE", set: func(c *Config, s string) string { c.ServersFile = s; return "" },
+		{Name: "HERALD_SERVERS_FILE", set: setText(&c.ServersFile),
 			Help: "JSON file that overrides an agent's registration (docs/reference/servers-file.md)."},
-		{Name: "HERALD_POLICY_FILE", set: func(c *Config, s string) string { c.PolicyFile = s; return "" },
+		{Name: "HERALD_POLICY_FILE", set: setText(&c.PolicyFile),
 			Help: "JSON file with the default policy: which events agents receive (docs/operator/filters.md)."},
-		{Name: "HERALD_HASH_POLICY", Default: "strict",
-			set: setOneOf(func(c *Config) *string { return &c.HashPolicy }, "strict", "require", "annotate"),
+		{Name: "HERALD_HASH_POLICY", Default: "strict", set: setOneOf(&c.HashPolicy, "strict", "require", "annotate"),
 			Help: "strict: a file that does not match its hash is rejected. require: as strict, and a file without a " +
 				"hash is rejected if its address (https, http, ar, DNSLink) does not prove its content. annotate: " +
 				"every file is delivered, with the result of the verification."},
-		{Name: "HERALD_BINDING", Default: "warn",
-			set: setOneOf(func(c *Config) *string { return &c.Binding }, "off", "warn", "require"),
+		{Name: "HERALD_BINDING", Default: "warn", set: setOneOf(&c.Binding, "off", "warn", "require"),
 			Help: "What happens to agents whose endpoint does not confirm them (docs/agent.md#be-found). warn: all " +
 				"such agents of one origin share one call at a time and a tenth of HERALD_ENDPOINT_RATE. require: " +
 				"their deliveries are rejected (endpoint_unverified). off: Herald does not check. A job's " +
 				"action.endpoint counts as unconfirmed, unless the servers file has the same URL."},
-		{Name: "HERALD_REDIS_INTAKE", Default: "jobs",
-			set: setOneOf(func(c *Config) *string { return &c.RedisIntake }, "on", "jobs", "off"),
+		{Name: "HERALD_REDIS_INTAKE", Default: "jobs", set: setOneOf(&c.RedisIntake, "on", "jobs", "off"),
 			Help: "Jobs of other programs that Herald accepts from Redis. on: all. off: none. jobs: all that do not " +
 				"choose where or how Herald calls (docs/reference/jobs.md)."},
-		{Name: "HERALD_LEGACY_QUEUE", set: setLegacyQueue,
+		{Name: "HERALD_LEGACY_QUEUE", set: c.setLegacyQueue,
 			Help: "Name of the Redis list into which the old backend puts its jobs, as in action_jobs " +
 				"(docs/operator/old-backend.md)."},
-		{Name: "HERALD_VERIFY_EVENT",
-			set: setOneOf(func(c *Config) *string { return &c.VerifyEvent }, "off", "receipt", "finalized"),
+		{Name: "HERALD_VERIFY_EVENT", set: setOneOf(&c.VerifyEvent, "off", "receipt", "finalized"),
 			Help: "receipt (default with an RPC URL): Herald reads each job's event from the chain and delivers the " +
 				"fields of the log. finalized: the event's block must also be final. off: Herald delivers the fields " +
 				"of the job, and verifies only that the registries are known."},
-		{Name: "HERALD_LOG_RANGE", Default: "24h", set: setLogRange,
+		{Name: "HERALD_LOG_RANGE", Default: "24h", set: c.setLogRange,
 			Help: "How far back Herald searches for the event of a job without transactionHash and blockNumber: up " +
 				"to 168h, or 500000 blocks. 0: such jobs are rejected (event_not_found)."},
-		{Name: "HERALD_RPC_TRUST", set: setTrust,
+		{Name: "HERALD_RPC_TRUST", set: c.setTrust,
 			Help: "Chains whose nodes you trust to return all logs: all, or 8453,1. On other chains Herald checks " +
 				"the logs (docs/operator/chain.md), which costs up to a megabyte per block on a busy rollup."},
-		{Name: "HERALD_WATCH", set: setWatch,
+		{Name: "HERALD_WATCH", set: c.setWatch,
 			Help: "Chains whose events the worker itself reads, as in 8453,1, from the newest block on. Each needs " +
 				"RPC_URL_<id> and one more Postgres connection."},
-		{Name: "HERALD_CONFIRMATIONS", set: setConfirmations,
+		{Name: "HERALD_CONFIRMATIONS", set: c.setConfirmations,
 			Help: "How long Herald waits after an event's block: a duration, a number of blocks, or until the block " +
 				"is safe or finalized. 6s is for all chains, 8453=6s,1=6,10=safe for single chains. Defaults: " +
 				"docs/reference/chains.md."},
-		{Name: "HERALD_ORDER", Default: "strict", set: setOrder,
+		{Name: "HERALD_ORDER", Default: "strict", set: c.setOrder,
 			Help: "strict: Herald calls one client's deliveries to an agent one at a time, in the order of the " +
 				"feedback. off: it delivers each event as soon as possible, but a response after its feedback. Set " +
 				"the same on every worker."},
-		{Name: "HERALD_ALERT_URL", Secret: true, set: setAlertURL,
+		{Name: "HERALD_ALERT_URL", Secret: true, set: c.setAlertURL,
 			Help: "URL to which Herald posts changes of agents, and deliveries that die or are held " +
 				"(docs/operator/alerts-and-traces.md). It may be private and plain http."},
-		{Name: "HERALD_ALERT_SECRET", Secret: true, set: setAlertSecret,
+		{Name: "HERALD_ALERT_SECRET", Secret: true, set: c.setAlertSecret,
 			Help: "Key that signs the posts to HERALD_ALERT_URL (Standard Webhooks): whsec_ and 24 to 64 bytes in " +
 				"base64. It is required with that URL."},
-		{Name: "HERALD_DISABLE_AFTER", Default: "120h",
-			set: setDuration(func(c *Config) *time.Duration { return &c.DisableAfter }, 0, 10*365*24*time.Hour),
+		{Name: "HERALD_DISABLE_AFTER", Default: "120h", set: setDuration(&c.DisableAfter, 0, 10*365*24*time.Hour),
 			Help: "Herald disables an agent if all calls to it failed for this time: two calls or more, one of them " +
 				"within the last day. 0: never."},
-		{Name: "HERALD_DATA", set: func(c *Config, s string) string { c.DataDir = s; return "" },
+		{Name: "HERALD_DATA", set: setText(&c.DataDir),
 			Help: "Folder of the Postgres and Redis that the worker starts. Default: $XDG_STATE_HOME/herald, or " +
 				"/var/lib/herald as root."},
-		{Name: "HERALD_CACHE", set: func(c *Config, s string) string { c.CacheDir = s; return "" },
+		{Name: "HERALD_CACHE", set: setText(&c.CacheDir),
 			Help: "Folder for downloaded programs. Default: $XDG_CACHE_HOME/herald, or /var/cache/herald as root."},
-		{Name: "HERALD_LOG_LEVEL", Default: "info",
-			set:  setOneOf(func(c *Config) *string { return &c.LogLevel }, "debug", "info", "warn", "error"),
+		{Name: "HERALD_LOG_LEVEL", Default: "info", set: setOneOf(&c.LogLevel, "debug", "info", "warn", "error"),
 			Help: "debug, info, warn or error."},
-		{Name: "HERALD_LOG_FORMAT", Default: "text",
-			set:  setOneOf(func(c *Config) *string { return &c.LogFormat }, "text", "json"),
+		{Name: "HERALD_LOG_FORMAT", Default: "text", set: setOneOf(&c.LogFormat, "text", "json"),
 			Help: "text or json."},
-	}, traceVariables()...)
+	}, c.Traces.variables()...)
 }
 
 // Doc documents one environment variable.
@@ -208,51 +174,60 @@ type Doc struct{ Name, Default, Help string }
 // Docs returns the documentation of every variable for docs/reference/settings.md. Per-chain variables come last.
 func Docs() []Doc {
 	var out []Doc
-	for _, v := range listVariables() {
-		d := Doc{Name: v.Name, Default: v.Default, Help: v.Help}
+	for _, v := range append(new(Config).variables(), new(Chain).variables("<chainId>")...) {
 		if v.Secret {
-			d.Help += " Also as " + v.Name + "_FILE."
+			v.Help += " Also as " + v.Name + "_FILE."
 		}
-		out = append(out, d)
+		out = append(out, Doc{v.Name, v.Default, v.Help})
 	}
-	return append(out,
-		Doc{Name: rpcPrefix + "<chainId>",
-			Help: "JSON-RPC URLs of a chain, separated by commas, the preferred one first. A ws:// or wss:// URL " +
-				"also announces new blocks at once. Without a URL, deliveries of that chain are held " +
-				"(chain_unconfigured). Also as " + rpcPrefix + "<chainId>_FILE."},
-		Doc{Name: identityPrefix + "<chainId>", Default: "known address",
-			Help: "Addresses of the chain's IdentityRegistry, separated by commas. The first is the default for jobs " +
-				"that name no registry."},
-		Doc{Name: reputationPrefix + "<chainId>", Default: "known address",
-			Help: "Addresses of the ReputationRegistry."},
-		Doc{Name: validationPrefix + "<chainId>", Default: "known address",
-			Help: "Addresses of the ValidationRegistry."},
-		Doc{Name: explorerPrefix + "<chainId>",
-			Help: "Block explorer of a chain, as in https://basescan.org, to which pages link. Known chains have one."})
+	return out
 }
 
-func setOneOf(field func(*Config) *string, allowed ...string) func(*Config, string) string {
-	return func(c *Config, s string) string {
-		if !slices.Contains(allowed, s) {
-			return "must be one of " + strings.Join(allowed, ", ")
-		}
-		*field(c) = s
+func setText(field *string) func(string) string {
+	return func(s string) string {
+		*field = s
 		return ""
 	}
 }
 
-func setNumber(field func(*Config) *int, low, high int) func(*Config, string) string {
-	return func(c *Config, s string) string {
+func setSecret(field *secret.Secret) func(string) string {
+	return func(s string) string {
+		*field = secret.New(s)
+		return ""
+	}
+}
+
+func setOneOf(field *string, allowed ...string) func(string) string {
+	return func(s string) string {
+		if !slices.Contains(allowed, s) {
+			return "must be one of " + strings.Join(allowed, ", ")
+		}
+		*field = s
+		return ""
+	}
+}
+
+func setNumber(field *int, low, high int) func(string) string {
+	return func(s string) string {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < low || n > high {
 			return fmt.Sprintf("must be a number from %d to %d", low, high)
 		}
-		*field(c) = n
+		*field = n
 		return ""
 	}
 }
 
-func setOrder(c *Config, s string) string {
+func (c *Config) setAllowHTTP(s string) string {
+	allow, err := strconv.ParseBool(s)
+	if err != nil {
+		return "must be true or false"
+	}
+	c.AllowHTTP = allow
+	return ""
+}
+
+func (c *Config) setOrder(s string) string {
 	if s != "strict" && s != "off" {
 		return "must be strict or off"
 	}
@@ -260,24 +235,24 @@ func setOrder(c *Config, s string) string {
 	return ""
 }
 
-func setEffortBudget(c *Config, s string) string {
+func (c *Config) setEffortBudget(s string) string {
 	if s == "off" || s == "0" {
 		c.EffortBudget = 0
 		return ""
 	}
-	if setDuration(func(c *Config) *time.Duration { return &c.EffortBudget }, time.Second, time.Hour)(c, s) != "" {
+	if setDuration(&c.EffortBudget, time.Second, time.Hour)(s) != "" {
 		return "must be a duration from 1s to 1h, as in 60s or 2m, or off"
 	}
 	return ""
 }
 
-func setDuration(field func(*Config) *time.Duration, low, high time.Duration) func(*Config, string) string {
-	return func(c *Config, s string) string {
+func setDuration(field *time.Duration, low, high time.Duration) func(string) string {
+	return func(s string) string {
 		d, err := time.ParseDuration(s)
 		if err != nil || d < low || d > high {
 			return fmt.Sprintf("must be a duration from %s to %s, as in 30s or 2m", low, high)
 		}
-		*field(c) = d
+		*field = d
 		return ""
 	}
 }
@@ -292,9 +267,7 @@ func splitList(s string) []string {
 	return out
 }
 
-// The setters below never quote a value that may contain a password.
-
-func setRedisURL(c *Config, s string) string {
+func (c *Config) setRedisURL(s string) string {
 	scheme, rest, _ := strings.Cut(s, "://")
 	if rest == "" || !slices.Contains([]string{"redis", "rediss", "redis-socket", "redis-sentinel", "redis-cluster",
 		"redis-clusters"}, scheme) {
@@ -305,19 +278,19 @@ func setRedisURL(c *Config, s string) string {
 }
 
 // setDatabaseURL accepts both forms that libpq accepts: a URL, or keywords as in "host=/run/postgresql dbname=herald".
-func setDatabaseURL(field func(*Config) *secret.Secret) func(*Config, string) string {
-	return func(c *Config, s string) string {
+func setDatabaseURL(field *secret.Secret) func(string) string {
+	return func(s string) string {
 		scheme, rest, isURL := strings.Cut(s, "://")
 		if isURL && (rest == "" || scheme != "postgres" && scheme != "postgresql") ||
 			!isURL && !strings.Contains(s, "=") {
 			return "must be a URL, as in postgres://user:password@host/database"
 		}
-		*field(c) = secret.New(s)
+		*field = secret.New(s)
 		return ""
 	}
 }
 
-func setListen(c *Config, s string) string {
+func (c *Config) setListen(s string) string {
 	_, port, err := net.SplitHostPort(s)
 	if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || n > 65535 {
 		return "must be host:port, as in 127.0.0.1:8080; [::1]:8080 for IPv6"
@@ -326,7 +299,7 @@ func setListen(c *Config, s string) string {
 	return ""
 }
 
-func setKeyset(c *Config, s string) string {
+func (c *Config) setKeyset(s string) string {
 	k := secret.New(s)
 	if secret.IsWrapped(k) { // it cannot be validated without its master key
 		c.Keyset = k
@@ -343,27 +316,26 @@ func setKeyset(c *Config, s string) string {
 }
 
 // setTools accepts tool names as MCP restricts them (SEP-986): 1 to 128 letters, digits, _ - . and /.
-func setTools(c *Config, s string) string {
-	for _, t := range splitList(s) {
-		if !isToolName(t) {
-			return fmt.Sprintf("%q is not a tool's name (at most 128 letters, digits, _ - . /)", t)
-		}
-		c.Tools = append(c.Tools, t)
-	}
-	return ""
+func (c *Config) setTools(s string) string {
+	c.Tools = splitList(s)
+	return checkToolNames(c.Tools)
 }
 
-func isToolName(s string) bool {
-	return s != "" && len(s) <= 128 && strings.IndexFunc(s, func(r rune) bool {
-		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' ||
-			strings.ContainsRune("_-./", r))
-	}) < 0
+var toolName = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,128}$`)
+
+func checkToolNames(names []string) (problem string) {
+	for _, name := range names {
+		if !toolName.MatchString(name) {
+			return fmt.Sprintf("%q is not a tool's name (at most 128 letters, digits, _ - . /)", name)
+		}
+	}
+	return ""
 }
 
 // maxAliases bounds the aliases of one tool.
 const maxAliases = 16
 
-func setAliases(c *Config, s string) string {
+func (c *Config) setAliases(s string) string {
 	dec := json.NewDecoder(strings.NewReader(s))
 	if err := dec.Decode(&c.ToolAliases); err != nil || c.ToolAliases == nil {
 		return `must be a JSON object, as in {"agent.receiveFeedback": ["feedback.receive"]}`
@@ -376,16 +348,14 @@ func setAliases(c *Config, s string) string {
 		if len(names) > maxAliases {
 			return fmt.Sprintf("gives %q more than %d names", tool, maxAliases)
 		}
-		for _, name := range append([]string{tool}, names...) {
-			if !isToolName(name) {
-				return fmt.Sprintf("%q is not a tool's name (at most 128 letters, digits, _ - . /)", name)
-			}
+		if problem := checkToolNames(append([]string{tool}, names...)); problem != "" {
+			return problem
 		}
 	}
 	return ""
 }
 
-func setGateways(c *Config, s string) string {
+func (c *Config) setGateways(s string) string {
 	for i, g := range splitList(s) {
 		if wrong := checkPlainURL(g); wrong != "" {
 			return fmt.Sprintf("gateway %d %s", i+1, wrong)
@@ -410,7 +380,17 @@ func checkPlainURL(s string) string {
 	return ""
 }
 
-func setPublicURL(c *Config, s string) string {
+func setPlainURL(field *string) func(string) string {
+	return func(s string) string {
+		if wrong := checkPlainURL(s); wrong != "" {
+			return wrong
+		}
+		*field = s
+		return ""
+	}
+}
+
+func (c *Config) setPublicURL(s string) string {
 	u, err := url.Parse(s)
 	switch {
 	case err != nil || u.Hostname() == "" || u.Scheme != "https" && (u.Scheme != "http" || !IsLoopback(u.Hostname())):
@@ -422,7 +402,7 @@ func setPublicURL(c *Config, s string) string {
 	return ""
 }
 
-func setAlertURL(c *Config, s string) string {
+func (c *Config) setAlertURL(s string) string {
 	u, err := url.Parse(s)
 	switch {
 	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "":
@@ -434,7 +414,7 @@ func setAlertURL(c *Config, s string) string {
 	return ""
 }
 
-func setAlertSecret(c *Config, s string) string {
+func (c *Config) setAlertSecret(s string) string {
 	text, prefixed := strings.CutPrefix(s, "whsec_")
 	key, err := base64.StdEncoding.DecodeString(text)
 	if !prefixed || err != nil || len(key) < 24 || len(key) > 64 {
@@ -444,7 +424,7 @@ func setAlertSecret(c *Config, s string) string {
 	return ""
 }
 
-func setSchedule(c *Config, s string) string {
+func (c *Config) setSchedule(s string) string {
 	const most = 100
 	for _, part := range splitList(s) {
 		d, err := time.ParseDuration(part)
@@ -459,7 +439,7 @@ func setSchedule(c *Config, s string) string {
 	return ""
 }
 
-func setNetworks(c *Config, s string) string {
+func (c *Config) setNetworks(s string) string {
 	for _, part := range splitList(s) {
 		p, err := netip.ParsePrefix(part)
 		if err != nil {
@@ -470,7 +450,7 @@ func setNetworks(c *Config, s string) string {
 	return ""
 }
 
-func setCommands(c *Config, s string) string {
+func (c *Config) setCommands(s string) string {
 	dec := json.NewDecoder(strings.NewReader(s))
 	if err := dec.Decode(&c.StdioCommands); err != nil {
 		return `must be a JSON list of commands, as in [["/usr/bin/agent","--stdio"]]`
@@ -494,32 +474,7 @@ func setCommands(c *Config, s string) string {
 	return ""
 }
 
-func setConfirmations(c *Config, s string) string {
-	for _, part := range splitList(s) {
-		chain, count, named := strings.Cut(part, "=")
-		id := uint64(0)
-		if !named {
-			count = chain
-		} else if id = parseChainID(chain); id == 0 {
-			return fmt.Sprintf("%q does not begin with a chain id", part)
-		}
-		depth, problem := erc8004.ParseDepth(count)
-		if problem != "" {
-			return fmt.Sprintf("%q %s, or one of these for a chain: 8453=6s", part, problem)
-		}
-		if known, _ := erc8004.FindChain(id); depth.Tag != "" && known.Untagged {
-			return fmt.Sprintf("%q cannot be: nodes of %s name no %s block. Use a duration, as in %d=%s",
-				part, known.Name, depth.Tag, id, known.Confirmations)
-		}
-		if _, twice := c.Confirmations[id]; twice {
-			return fmt.Sprintf("%q repeats an earlier entry", part)
-		}
-		c.Confirmations[id] = depth
-	}
-	return ""
-}
-
-func setLogRange(c *Config, s string) string {
+func (c *Config) setLogRange(s string) string {
 	const maxBlocks = 500_000
 	depth, problem := erc8004.ParseDepth(s)
 	if problem != "" || depth.Tag != "" || depth.Blocks > maxBlocks {
@@ -530,19 +485,10 @@ func setLogRange(c *Config, s string) string {
 	return ""
 }
 
-// parseChainID parses an EIP-155 chain id in canonical decimal form. It returns 0 if s is not one.
-func parseChainID(s string) uint64 {
-	id, err := strconv.ParseUint(s, 10, 63)
-	if err != nil || strconv.FormatUint(id, 10) != s {
-		return 0
-	}
-	return id
-}
-
 // listName matches a Redis list name that Herald can extend to names of its own keys in the same cluster slot.
 var listName = regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,128}$`)
 
-func setLegacyQueue(c *Config, s string) string {
+func (c *Config) setLegacyQueue(s string) string {
 	switch {
 	case !listName.MatchString(s):
 		return "must be the name of a list in Redis: 1 to 128 letters, digits and any of _ . : -"

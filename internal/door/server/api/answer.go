@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -97,6 +98,13 @@ func (r *request) readInt(name string, fallback int64) (int64, error) {
 	return n, nil
 }
 
+// readPage parses the parameters of a page of a list.
+func (r *request) readPage() (cursor int64, limit int, err error) {
+	rows, limitErr := r.readInt("limit", 50)
+	cursor, cursorErr := r.readInt("cursor", 0)
+	return cursor, int(rows), errors.Join(limitErr, cursorErr)
+}
+
 // maxBody bounds a request body in bytes, except for jobs.
 const maxBody = 64 << 10
 
@@ -105,35 +113,42 @@ func (r *request) readBody(v any) error {
 	if r.ContentLength == 0 {
 		return nil
 	}
-	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		return refuse(http.StatusUnsupportedMediaType, "unsupported_media_type", "",
-			"send Content-Type: application/json")
+	body, err := readJSON(r.w, r.Request, maxBody)
+	if err != nil || len(bytes.TrimSpace(body)) == 0 {
+		return err
 	}
-	if r.ContentLength > maxBody {
-		return errTooLarge(maxBody)
-	}
-	d := json.NewDecoder(http.MaxBytesReader(r.w, r.Body, maxBody))
+	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
-	err := d.Decode(v)
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
-	if err == nil && d.More() {
+	if err = d.Decode(v); err == nil && d.More() {
 		err = errors.New("something follows the object")
-	}
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return errTooLarge(maxBody)
 	}
 	if err != nil {
 		field := ""
 		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-			field = wrong.Field
+			field = wrong.Field[strings.LastIndexByte(wrong.Field, '.')+1:] // without the name of an embedded struct
 		}
 		return refuse(http.StatusBadRequest, "invalid_request", field, "the body cannot be read: %v", err)
 	}
 	return nil
 }
 
-func errTooLarge(limit int) error {
-	return refuse(http.StatusRequestEntityTooLarge, "too_large", "", "the body is larger than %d bytes", limit)
+// readJSON reads a body of JSON. It refuses another Content-Type, and a body of more than limit bytes, if possible
+// before it reads the body. Its errors are *refusal.
+func readJSON(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return nil, refuse(http.StatusUnsupportedMediaType, "unsupported_media_type", "",
+			"send Content-Type: application/json")
+	}
+	tooLarge := refuse(http.StatusRequestEntityTooLarge, "too_large", "", "the body is larger than %d bytes", limit)
+	if r.ContentLength > limit {
+		return nil, tooLarge
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return nil, tooLarge
+	}
+	if err != nil {
+		return nil, refuse(http.StatusBadRequest, "invalid_request", "", "the body could not be read")
+	}
+	return body, nil
 }

@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"math"
-	"mime"
 	"net/http"
 	"strconv"
 	"time"
@@ -49,9 +47,9 @@ const (
 
 // callTool serves POST /mcp/call as the bridge did: success reports the outcome, and error is a text.
 func (a *API) callTool(w http.ResponseWriter, r *http.Request, v server.Visitor) {
-	body, status, problem := readCall(w, r)
-	if problem != "" {
-		refuseCall(w, status, 0, CallAnswer{Error: problem})
+	body, err := readJSON(w, r, job.MaxCallBytes)
+	if refused, ok := errors.AsType[*refusal](err); ok {
+		refuseCall(w, refused.status, 0, CallAnswer{Error: refused.Message})
 		return
 	}
 	call, err := job.ParseDirectCall(body, a.Limits)
@@ -82,26 +80,6 @@ func (a *API) callTool(w http.ResponseWriter, r *http.Request, v server.Visitor)
 		refuseCall(w, http.StatusInternalServerError, 0,
 			CallAnswer{Error: "this failed, and the worker's log says why", Reason: outcome.InternalError})
 	}
-}
-
-// readCall reads the request's body. If it cannot, it returns the status and the problem to answer.
-func readCall(w http.ResponseWriter, r *http.Request) (body []byte, status int, problem string) {
-	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		return nil, http.StatusUnsupportedMediaType, "send Content-Type: application/json"
-	}
-	tooLarge := "the body is larger than " + strconv.Itoa(job.MaxCallBytes) + " bytes"
-	if r.ContentLength > job.MaxCallBytes {
-		return nil, http.StatusRequestEntityTooLarge, tooLarge
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, job.MaxCallBytes))
-	var large *http.MaxBytesError
-	switch {
-	case errors.As(err, &large):
-		return nil, http.StatusRequestEntityTooLarge, tooLarge
-	case err != nil:
-		return nil, http.StatusBadRequest, "the body could not be read"
-	}
-	return body, 0, ""
 }
 
 // callStatus returns the HTTP status for a failed call: the fault is the request's, the agent's, or the call was too

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -56,13 +57,12 @@ func newFeed(log EventLog, poll time.Duration, logger *slog.Logger) *feed {
 
 // run polls for events until ctx ends.
 func (f *feed) run(ctx context.Context) {
-	tick := time.NewTicker(f.poll)
-	defer tick.Stop()
+	tick := time.Tick(f.poll)
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-tick:
 		}
 		if err := f.readNext(ctx); err != nil && ctx.Err() == nil {
 			f.restart()
@@ -155,7 +155,7 @@ func (f *feed) join() (leave func()) {
 func (f *feed) next(ctx context.Context, after records.EventCursor) (_ []records.DeliveryEvent, changed <-chan struct{},
 	err error) {
 	f.mu.Lock()
-	if f.following && !isBefore(after, f.since) {
+	if f.following && compareCursors(after, f.since) >= 0 {
 		i, found := slices.BinarySearchFunc(f.events, after, func(e records.DeliveryEvent, at records.EventCursor) int {
 			return compareCursors(e.Cursor, at)
 		})
@@ -182,16 +182,8 @@ func (f *feed) next(ctx context.Context, after records.EventCursor) (_ []records
 }
 
 func compareCursors(a, b records.EventCursor) int {
-	switch {
-	case isBefore(a, b):
-		return -1
-	case isBefore(b, a):
-		return 1
-	}
-	return 0
+	return cmp.Or(cmp.Compare(a.Xid, b.Xid), cmp.Compare(a.ID, b.ID))
 }
-
-func isBefore(a, b records.EventCursor) bool { return a.Xid < b.Xid || a.Xid == b.Xid && a.ID < b.ID }
 
 // eventFilter selects the events of a stream.
 type eventFilter struct {
@@ -267,8 +259,7 @@ func (a *API) startPosition(r *http.Request) (at records.EventCursor, gap bool, 
 
 // followEvents sends events until the listener disconnects, its token is revoked, or the worker stops.
 func (a *API) followEvents(ctx context.Context, s *eventStream, filter eventFilter, at records.EventCursor) {
-	alive := time.NewTicker(heartbeat)
-	defer alive.Stop()
+	alive := time.Tick(heartbeat)
 	for s.err == nil && ctx.Err() == nil {
 		news, changed, err := a.feed.next(ctx, at)
 		if err != nil {
@@ -286,7 +277,7 @@ func (a *API) followEvents(ctx context.Context, s *eventStream, filter eventFilt
 		}
 		select {
 		case <-changed:
-		case <-alive.C:
+		case <-alive:
 			// The heartbeat carries the position with the current time. Otherwise a listener whose filter matches few
 			// events would reconnect with an old position, and get a gap.
 			at.At = time.Now().Unix()

@@ -60,18 +60,9 @@ func (a *API) enqueue(w http.ResponseWriter, r *http.Request, v server.Visitor) 
 }
 
 func (a *API) enqueueOne(w http.ResponseWriter, r *http.Request, v server.Visitor) {
-	if r.ContentLength > maxJob {
-		a.answerError(w, r, errTooLarge(maxJob))
-		return
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxJob))
-	var large *http.MaxBytesError
-	switch {
-	case errors.As(err, &large):
-		a.answerError(w, r, errTooLarge(maxJob))
-		return
-	case err != nil:
-		a.answerError(w, r, refuse(http.StatusBadRequest, "invalid_request", "", "the body could not be read"))
+	body, err := readJSON(w, r, maxJob)
+	if err != nil {
+		a.answerError(w, r, err)
 		return
 	}
 	if !a.pace.allow(v.Name) {

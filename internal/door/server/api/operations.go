@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -22,18 +21,7 @@ type MoveOne struct {
 
 // MoveMany selects the deliveries to replay or cancel. At least one field must be set.
 type MoveMany struct {
-	Agent       string `json:"agent,omitempty"`
-	Client      string `json:"client,omitempty"`
-	Transaction string `json:"transaction,omitempty"`
-	Key         string `json:"key,omitempty"`
-	Status      string `json:"status,omitempty"` // one or more, separated by commas
-	Reason      string `json:"reason,omitempty"`
-	Sentence    string `json:"sentence,omitempty"` // of a group
-	Kind        string `json:"kind,omitempty"`
-	Since       string `json:"since,omitempty"`
-	Until       string `json:"until,omitempty"`
-	EndedSince  string `json:"endedSince,omitempty"`
-
+	operator.Selection
 	DryRun *bool `json:"dryRun"`          // true only counts; required
 	Force  bool  `json:"force,omitempty"` // as in MoveOne
 	Rate   int   `json:"rate,omitempty"`  // maximum of deliveries in a second; 0: no limit
@@ -49,12 +37,11 @@ func (a *API) listDeliveries(r *request) (any, error) {
 		Key: r.text("key"), Status: r.joinStatuses(), Reason: r.text("reason"), Sentence: r.text("sentence"),
 		Kind: r.text("kind"), Since: r.text("since"), Until: r.text("until"), EndedSince: r.text("endedSince"),
 		Reorged: r.text("reorged") == "true"}
-	limit, limitErr := r.readInt("limit", 50)
-	cursor, cursorErr := r.readInt("cursor", 0)
-	if err := errors.Join(limitErr, cursorErr); err != nil {
+	cursor, limit, err := r.readPage()
+	if err != nil {
 		return nil, err
 	}
-	return a.Operator.ListDeliveries(r.Context(), s, cursor, int(limit))
+	return a.Operator.ListDeliveries(r.Context(), s, cursor, limit)
 }
 
 // joinStatuses returns the statuses of the query, which may be repeated or separated by commas.
@@ -100,20 +87,17 @@ func (a *API) moveMany(r *request, move moveFunc) (any, error) {
 	if err := r.readBody(&m); err != nil {
 		return nil, err
 	}
-	chosen := operator.Selection{Agent: m.Agent, Client: m.Client, Transaction: m.Transaction, Key: m.Key,
-		Status: m.Status, Reason: m.Reason, Sentence: m.Sentence, Kind: m.Kind, Since: m.Since,
-		Until: m.Until, EndedSince: m.EndedSince}
 	switch {
 	case m.DryRun == nil:
 		return nil, refuse(http.StatusBadRequest, "invalid_request", "dryRun",
 			"say dryRun: true to count, false to change")
-	case chosen == operator.Selection{}:
+	case m.Selection == operator.Selection{}:
 		return nil, refuse(http.StatusBadRequest, "invalid_request", "",
 			"choose deliveries: by agent, client, transaction, key, "+
 				"status, reason, sentence, kind, since, until or endedSince")
 	}
 	_ = http.NewResponseController(r.w).SetWriteDeadline(time.Time{}) // the duration depends on the rate
-	report, err := move(r.Context(), operator.MoveRequest{Selection: chosen, Force: m.Force, Rate: m.Rate,
+	report, err := move(r.Context(), operator.MoveRequest{Selection: m.Selection, Force: m.Force, Rate: m.Rate,
 		DryRun: *m.DryRun, Yes: !*m.DryRun, Actor: r.visitor.Name})
 	if report != nil && report.Audit != 0 { // the changes are made, and the report's state says how they ended
 		if err != nil {
@@ -209,10 +193,9 @@ func (a *API) listChains(r *request) (any, error) {
 }
 
 func (a *API) listAudit(r *request) (any, error) {
-	limit, limitErr := r.readInt("limit", 50)
-	cursor, cursorErr := r.readInt("cursor", 0)
-	if err := errors.Join(limitErr, cursorErr); err != nil {
+	cursor, limit, err := r.readPage()
+	if err != nil {
 		return nil, err
 	}
-	return a.Operator.ListAudit(r.Context(), cursor, int(limit))
+	return a.Operator.ListAudit(r.Context(), cursor, limit)
 }

@@ -3,6 +3,7 @@ package pages
 import (
 	"fmt"
 	"html/template"
+	"slices"
 	"strings"
 	"time"
 
@@ -81,10 +82,8 @@ func (c *chart) Last() string   { return c.Columns[len(c.Columns)-1].When }
 
 // chooseSpan returns span if it is one of spans, otherwise the first.
 func chooseSpan(span string, spans []string) string {
-	for _, s := range spans {
-		if s == span {
-			return s
-		}
+	if slices.Contains(spans, span) {
+		return span
 	}
 	return spans[0]
 }

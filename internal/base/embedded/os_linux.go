@@ -2,14 +2,17 @@ package embedded
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // namespaces reports whether a server can run as a uid without a passwd entry.
@@ -77,4 +80,47 @@ func isZombie(pid int) bool {
 	// The format is "pid (name) state …"; the name may contain anything, even a closing parenthesis.
 	i := bytes.LastIndexByte(b, ')')
 	return i >= 0 && i+2 < len(b) && (b[i+2] == 'Z' || b[i+2] == 'X')
+}
+
+// clearLeftover waits until the Postgres of a killed process has ended. The kernel asked that Postgres to stop when the
+// process died (processAttr). Then it removes a leftover postmaster.pid, which would prevent the start if another
+// program of this user has the same process id by now, as happens in containers. The caller holds the cluster's lock.
+func clearLeftover(ctx context.Context, data string, log *slog.Logger) error {
+	ctx, cancel := withTimeout(ctx, stopTimeout)
+	defer cancel()
+	logged := false
+	err := pollUntil(ctx, 10*time.Millisecond, func() (bool, error) {
+		pids, err := workingIn(data, "postgres")
+		if len(pids) > 0 && !logged {
+			logged = true
+			log.Info("postgres: waiting for a server that a killed process left", "processes", pids)
+		}
+		return len(pids) == 0, err
+	})
+	if err != nil {
+		return fmt.Errorf("a Postgres left by a killed process still uses %s: %w", data, err)
+	}
+	if err := os.Remove(filepath.Join(data, "postmaster.pid")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove an old postmaster.pid: %w", err)
+	}
+	return nil
+}
+
+const (
+	sharedMemory = "/dev/shm"
+	tmpfsMagic   = 0x01021994 // linux/magic.h
+	// memoryRoom is the space that must be free: a copy of a database has 8 MB, and several tests run at a time.
+	memoryRoom = 2 << 30
+)
+
+// memoryDir returns a folder in memory with space for test databases; "" if memory is short. A database has 300 files,
+// and ext4 avoids inodes that were freed in the last seconds. Tests that create and drop databases would spend half of
+// their time searching for inodes.
+func memoryDir() string {
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(sharedMemory, &fs); err != nil || fs.Type != tmpfsMagic ||
+		fs.Bavail*uint64(fs.Bsize) < memoryRoom {
+		return ""
+	}
+	return sharedMemory
 }

@@ -80,3 +80,21 @@ func (pm postmaster) answersFor(ctx context.Context, data string) bool {
 	real, err := filepath.EvalSymlinks(data)
 	return err == nil && (served == real || served == data)
 }
+
+// namespaces is false: only Linux has user namespaces.
+const namespaces = false
+
+// processAttr returns the attributes of a child that runs as the account in its own process group. These systems have
+// no parent-death signal: the next start stops leftover servers (clearLeftover).
+func (a account) processAttr(syscall.Signal) *syscall.SysProcAttr {
+	attr := &syscall.SysProcAttr{Setpgid: true}
+	if a.isOtherUser() {
+		attr.Credential = &syscall.Credential{Uid: a.uid, Gid: a.gid}
+	}
+	return attr
+}
+
+func isZombie(int) bool { return false }
+
+// memoryDir returns "": this system has no known folder in memory.
+func memoryDir() string { return "" }
