@@ -44,7 +44,7 @@ func (c ceiling) together(queue string) float64 {
 }
 
 func (b *bench) ceilings(ctx context.Context, inflight int) (c ceiling, err error) {
-	b.say("ceilings, %d in flight", inflight)
+	say("ceilings, %d in flight", inflight)
 	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
 	c.inflight = inflight
@@ -74,7 +74,7 @@ func (b *bench) ceilings(ctx context.Context, inflight int) (c ceiling, err erro
 		return c, err
 	}
 	c.statements, err = b.statements(ctx, inflight, n)
-	b.say("  %.0f tasks, %.0f on miniredis, %.0f calls, %.0f times claim and record a second", c.tasks, c.miniTasks, c.calls, c.statements)
+	say("  %.0f tasks, %.0f on miniredis, %.0f calls, %.0f times claim and record a second", c.tasks, c.miniTasks, c.calls, c.statements)
 	return c, err
 }
 
@@ -146,6 +146,17 @@ func together(ctx context.Context, inflight, n int, do func(ctx context.Context,
 	return context.Cause(ctx)
 }
 
+// readJob returns job number i. The agents take turns.
+func readJob(agents *trial.Agents, i int) (job.Job, error) {
+	return job.Parse([]byte(strings.TrimSpace(agents.Line(i%agents.Len(), i))), limits)
+}
+
+// metaOf returns the _meta of a delivery's first call.
+func metaOf(j job.Job) map[string]any {
+	return map[string]any{"io.agentherald/delivery": map[string]any{"id": j.ID().String(), "key": j.Key(), "attempt": 1,
+		"replay": false}}
+}
+
 // calls makes n MCP calls to agents with open connections, with the arguments of a feedback.
 func (b *bench) calls(ctx context.Context, inflight, n int) (float64, error) {
 	agents, err := trial.StartAgents(targetAgents)
@@ -167,7 +178,7 @@ func (b *bench) calls(ctx context.Context, inflight, n int) (float64, error) {
 		_ = pool.Close(stop)
 	}()
 	call := func(ctx context.Context, i int) error {
-		j, err := job.Parse([]byte(strings.TrimSpace(agents.Line(i%agents.Len(), i))), limits)
+		j, err := readJob(agents, i)
 		if err != nil {
 			return err
 		}
@@ -176,13 +187,11 @@ func (b *bench) calls(ctx context.Context, inflight, n int) (float64, error) {
 		if err != nil {
 			return err
 		}
-		id := j.ID().String()
-		args, err := mcpcall.Fit(tools.Tools[0], j.Arguments(job.File{Verification: "not_given"}, id))
+		args, err := mcpcall.Fit(tools.Tools[0], j.Arguments(job.File{Verification: "not_given"}, j.ID().String()))
 		if err != nil {
 			return err
 		}
-		_, err = pool.Call(ctx, at, mcpcall.Request{Tool: tools.Tools[0].Name, Arguments: args,
-			Meta: map[string]any{"io.agentherald/delivery": map[string]any{"id": id, "key": j.Key(), "attempt": 1, "replay": false}}})
+		_, err = pool.Call(ctx, at, mcpcall.Request{Tool: tools.Tools[0].Name, Arguments: args, Meta: metaOf(j)})
 		return err
 	}
 	if err := together(ctx, inflight, max(agents.Len(), 4*inflight), call); err != nil {
@@ -217,7 +226,7 @@ func (b *bench) statements(ctx context.Context, inflight, n int) (float64, error
 	tasks := make(chan store.Task, n+warm)
 	var in []store.Intake
 	for i := range n + warm {
-		j, err := job.Parse([]byte(strings.TrimSpace(agents.Line(i%agents.Len(), i))), limits)
+		j, err := readJob(agents, i)
 		if err != nil {
 			return 0, err
 		}

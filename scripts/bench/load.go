@@ -20,9 +20,9 @@ import (
 
 type bench struct {
 	options
+	services
 	site     *trial.Site
 	database string         // URL of the database
-	data     string         // folder of Postgres's data
 	redis    redisServers   // the Redis of workers, unless they run their own
 	standby  *trial.Process // of Postgres; nil if it does not run
 	started  int            // number of servers besides the site's, for the names of their logs
@@ -142,7 +142,7 @@ func (l load) environment(redisURL, data string) []string {
 // load delivers to each agent, so that connections and tool lists exist. Then it pauses the lanes, accepts all rows,
 // and measures the time from the moment at which the lanes continue.
 func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
-	b.say("%s", l)
+	say("%s", l)
 	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
 	res.load = l
@@ -267,10 +267,13 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 	}
 	res.costs = costsOf(empty, accepted, delivered, l.n, waiting)
 	for _, w := range ws {
-		res.peak.memory = max(res.peak.memory, highWater(w.PID()))
+		// Samples miss the peak. Without /proc they are all that there is.
+		if peak, err := w.PeakResidentBytes(); err == nil {
+			res.peak.memory = max(res.peak.memory, float64(peak))
+		}
 	}
 	res.peak.goroutines = max(res.peak.goroutines, res.start.goroutines, res.end.goroutines) // short runs have few samples
-	b.say("  %.0f/s in %s, %s ms of CPU each, %d repeated, %.0f MB at most", res.rate, res.took.Round(time.Millisecond), res.cpu, res.repeats, mb(res.peak.memory))
+	say("  %.0f/s in %s, %s ms of CPU each, %d repeated, %.0f MB at most", res.rate, res.took.Round(time.Millisecond), res.cpu, res.repeats, mb(res.peak.memory))
 	return res, nil
 }
 

@@ -78,7 +78,7 @@ func (b *bench) withStandby(ctx context.Context, do func() error) (err error) {
 
 // postgresTwin returns how the site's Postgres runs, and the folder of its socket.
 func (b *bench) postgresTwin() (t twin, sockets string, err error) {
-	pid, err := b.postmaster()
+	pid, err := b.postgres.PID()
 	if err != nil {
 		return t, "", fmt.Errorf("find the postmaster: %w", err)
 	}

@@ -275,25 +275,20 @@ type verdictRow struct {
 
 func (v verdictRow) final() bool { return Row{Status: v.Status}.Final() }
 
-func (s *Site) verdict(ctx context.Context, id uuid.UUID) (v verdictRow, err error) {
-	err = s.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		return c.QueryRow(ctx, `SELECT d.status, coalesce(d.reason, ''), coalesce(d.error, ''), coalesce(d.tool_name, ''), d.attempts,
-			coalesce(a.protocol, ''), coalesce(a.response::text, ''), coalesce(g.server_info ->> 'name', g.server_info ->> 'Name', '')
-			FROM herald.deliveries d
-			LEFT JOIN LATERAL (SELECT protocol, response FROM herald.attempts WHERE delivery_id = d.id ORDER BY started_at DESC LIMIT 1) a ON true
-			LEFT JOIN herald.agents g USING (chain_id, identity_registry, agent_id)
-			WHERE d.id = $1`, id).Scan(&v.Status, &v.Reason, &v.Error, &v.Tool, &v.Attempts, &v.Protocol, &v.Response, &v.Server)
-	})
-	return v, err
+func (s *Site) verdict(ctx context.Context, id uuid.UUID) (verdictRow, error) {
+	return QueryOne(ctx, s, pgx.RowToStructByPos[verdictRow], `SELECT d.status, coalesce(d.reason, ''), coalesce(d.error, ''),
+		coalesce(d.tool_name, ''), coalesce(a.protocol, ''), coalesce(a.response::text, ''),
+		coalesce(g.server_info ->> 'name', g.server_info ->> 'Name', ''), d.attempts
+		FROM herald.deliveries d
+		LEFT JOIN LATERAL (SELECT protocol, response FROM herald.attempts WHERE delivery_id = d.id ORDER BY started_at DESC LIMIT 1) a ON true
+		LEFT JOIN herald.agents g USING (chain_id, identity_registry, agent_id)
+		WHERE d.id = $1`, id)
 }
 
 // remember stores an agent's MCP revision, as Herald does after a registration has named it.
 func (s *Site) remember(ctx context.Context, agent int, protocol string) error {
-	return s.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		_, err := c.Exec(ctx, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, protocol) VALUES (8453, $1, $2::text::numeric, $3)`,
-			baseRegistry, strconv.Itoa(agent), protocol)
-		return err
-	})
+	return s.Exec(ctx, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, protocol)
+		VALUES (8453, $1, $2::text::numeric, $3)`, baseRegistry, strconv.Itoa(agent), protocol)
 }
 
 // remembered checks that the server has done the action of its tool.

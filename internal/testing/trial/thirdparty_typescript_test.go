@@ -284,12 +284,10 @@ func (r *packedAgent) saidOnce(what string, index int) {
 }
 
 // countTool returns the number of deliveries for which this tool of the agent was called.
-func (r *packedAgent) countTool(tool string) (n int) {
+func (r *packedAgent) countTool(tool string) int {
 	r.t.Helper()
-	err := r.SQL(r.ctx, func(ctx context.Context, c *pgx.Conn) error {
-		const count = `SELECT count(*) FROM herald.deliveries WHERE agent_id = $1 AND tool_name = $2`
-		return c.QueryRow(ctx, count, r.number, tool).Scan(&n)
-	})
+	n, err := QueryOne(r.ctx, r.Site, pgx.RowTo[int],
+		`SELECT count(*) FROM herald.deliveries WHERE agent_id = $1 AND tool_name = $2`, r.number, tool)
 	heraldtest.Must(r.t, err)
 	return n
 }

@@ -17,9 +17,9 @@ import (
 // The size of the generated chain: as many agents as a busy chain has with many raters, and the feedback of one
 // block.
 const (
-	agents   = 1000
-	clients  = 50
-	perBlock = 20
+	chainAgents  = 1000
+	chainClients = 50
+	perBlock     = 20
 )
 
 // The event of the current reputation registry: its signature, and the types of the parameters in its data.
@@ -47,9 +47,9 @@ func newFeedbackMaker() (*feedbackMaker, error) {
 	return m, nil
 }
 
-// place returns the agent, the client and the feedback index of event number i.
-func place(i int) (agent, client, index int) {
-	return i % agents, i / agents % clients, 1 + i/agents/clients
+// participants returns the agent, the client and the feedback index of event number i.
+func participants(i int) (agent, client, index int) {
+	return i % chainAgents, i / chainAgents % chainClients, 1 + i/chainAgents/chainClients
 }
 
 func uriOf(i int) string {
@@ -62,7 +62,7 @@ func clientAddress(client int) common.Address {
 
 // make creates event number i.
 func (m *feedbackMaker) make(i int) (chaintrial.Log, error) {
-	agent, client, index := place(i)
+	agent, client, index := participants(i)
 	data, err := m.arguments.Pack(uint64(index), big.NewInt(int64(i%100)), uint8(0), "uptime", "", "https://agent.example/mcp",
 		uriOf(i), [32]byte(crypto.Keccak256Hash([]byte(uriOf(i)))))
 	return chaintrial.Log{Topics: []common.Hash{m.topic, common.BigToHash(big.NewInt(int64(agent))),

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,7 +23,7 @@ const (
 )
 
 // measureLatency measures the time from a block to the acceptance of its jobs.
-func (b *bench) measureLatency(ctx context.Context) error {
+func (b *chainBench) measureLatency(ctx context.Context) error {
 	c, end, err := b.fillAnvil(ctx, perBlock)
 	if err != nil {
 		return err
@@ -44,12 +43,12 @@ func (b *bench) measureLatency(ctx context.Context) error {
 
 // watchBlocks mines blocks with one event each, at varying times, and waits for the answer of enqueue watch, which
 // prints it after the commit.
-func (b *bench) watchBlocks(ctx context.Context, c *anvilChain, way, url string, poll time.Duration) error {
+func (b *chainBench) watchBlocks(ctx context.Context, c *anvilChain, way, url string, poll time.Duration) error {
 	maker, err := newFeedbackMaker()
 	if err != nil {
 		return err
 	}
-	return b.onSite(ctx, func(s *trial.Site) error {
+	return b.withSite(ctx, func(s *trial.Site) error {
 		p, err := s.StartEnqueue("watch", chainEnv(url, c.reputation, "all"), "watch", strconv.Itoa(rawChainID), "--json",
 			"--poll", poll.String(), "--from", fmt.Sprint(c.last+1))
 		if err != nil {
@@ -76,9 +75,9 @@ func (b *bench) watchBlocks(ctx context.Context, c *anvilChain, way, url string,
 			case <-time.After(poll/4 + poll*time.Duration(phase)/time.Duration(len(phases))):
 			}
 		}
-		slices.Sort(waits)
-		l := latency{way: way, poll: poll, blocks: len(waits), p50: waits[len(waits)/2], p99: waits[len(waits)*99/100]}
-		b.say("%s: p50 %s, p99 %s", way, l.p50, l.p99)
+		l := blockLatency{way: way, poll: poll, blocks: len(waits), p50: trial.Quantile(waits, .5),
+			p99: trial.Quantile(waits, .99)}
+		say("%s: p50 %s, p99 %s", way, l.p50, l.p99)
 		b.report.latencies = append(b.report.latencies, l)
 		return p.Kill()
 	})

@@ -23,29 +23,26 @@ func chainEnv(url string, reputation common.Address, trust string) []string {
 }
 
 // backfill measures one backfill of all blocks, and returns the ranges that it read.
-func (b *bench) backfill(ctx context.Context, way string, n int, first, last uint64,
+func (b *chainBench) backfill(ctx context.Context, way string, n int, first, last uint64,
 	env []string) (ranges []blockRange, err error) {
-	err = b.onSite(ctx, func(s *trial.Site) error {
-		m, log, err := b.runEnqueue(ctx, s, n, env, "backfill", strconv.Itoa(rawChainID), "--rate", "0", "--json",
+	err = b.withSite(ctx, func(s *trial.Site) error {
+		log, err := b.runEnqueue(ctx, s, measuredRun{way: way, events: n}, env, "backfill", strconv.Itoa(rawChainID), "--rate", "0", "--json",
 			"--from", fmt.Sprint(first), "--to", fmt.Sprint(last))
 		if err != nil {
 			return err
 		}
-		b.add(way, m)
-		if ranges, err = readRanges(log, first); err != nil {
-			return err
-		}
-		return checkRows(ctx, s, n)
+		ranges, err = readRanges(log, first)
+		return err
 	})
 	return ranges, err
 }
 
 // measureRaw measures a backfill from raw logs.
-func (b *bench) measureRaw(ctx context.Context) error {
+func (b *chainBench) measureRaw(ctx context.Context) error {
 	return b.repeat(func() error { return b.runRaw(ctx, b.events) })
 }
 
-func (b *bench) runRaw(ctx context.Context, n int) error {
+func (b *chainBench) runRaw(ctx context.Context, n int) error {
 	node, err := newRawNode(n)
 	if err != nil {
 		return err
@@ -64,7 +61,7 @@ type anvilChain struct {
 }
 
 // fillAnvil starts an anvil and mines n events.
-func (b *bench) fillAnvil(ctx context.Context, n int) (c anvilChain, end func() error, err error) {
+func (b *chainBench) fillAnvil(ctx context.Context, n int) (c anvilChain, end func() error, err error) {
 	maker, err := newFeedbackMaker()
 	if err != nil {
 		return c, nil, err
