@@ -140,7 +140,7 @@ func (s *services) startScript(ctx context.Context, name string, source []byte, 
 	folder := filepath.Join(s.data, name)
 	script := filepath.Join(folder, name+".mjs")
 	log := filepath.Join(s.logs, name+".log")
-	// Node looks for packages next to the file that imports them. The folder of the logs may have a log of an earlier run.
+	// Node looks for packages next to the file that imports them. The log is emptied: it may be that of an earlier run.
 	if err := errors.Join(os.Mkdir(folder, 0o755), os.WriteFile(script, source, 0o644), os.WriteFile(log, nil, 0o644),
 		os.Symlink(installed.Path(""), filepath.Join(folder, "node_modules"))); err != nil {
 		return nil, err

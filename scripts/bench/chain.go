@@ -63,8 +63,10 @@ func measureEvents(ctx context.Context) error {
 	flags.IntVar(&b.events, "events", 30_000, "events, or lines, of one run")
 	flags.IntVar(&b.long, "long", longEvents, "events, or lines, of the runs whose memory is watched")
 	flags.IntVar(&b.blocks, "latency", 40, "blocks whose latency is measured")
-	flags.StringVar(&b.logFolder, "logs", "", "`folder` for what the processes say; without: one that is removed when all went well")
-	flags.IntVar(&b.rounds, "rounds", 3, "how often each is measured; medians count. What is slow and needed only for comparison is measured once")
+	flags.StringVar(&b.logFolder, "logs", "",
+		"`folder` for what the processes say; without: one that is removed when all went well")
+	flags.IntVar(&b.rounds, "rounds", 3,
+		"how often each is measured; medians count. What is slow and needed only for comparison is measured once")
 	_ = flags.Parse(os.Args[2:]) // it exits after an error
 	b.report.machine, b.report.usual = readMachine(ctx), b.events
 	err := withServices(ctx, b.logFolder, func(s services) error {
@@ -135,10 +137,7 @@ func (b *chainBench) runEnqueue(ctx context.Context, s *trial.Site, m measuredRu
 		m.start, m.peak, m.end = samples[n/10], slices.Max(samples), samples[n-1]
 	}
 	b.add(m)
-	var stored int
-	err = s.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		return c.QueryRow(ctx, `SELECT count(*) FROM herald.deliveries`).Scan(&stored)
-	})
+	stored, err := trial.QueryOne(ctx, s, pgx.RowTo[int], `SELECT count(*) FROM herald.deliveries`)
 	if err == nil && stored != m.events {
 		err = fmt.Errorf("%d deliveries of %d events", stored, m.events)
 	}
@@ -189,8 +188,8 @@ func (b *chainBench) writeLines(n int) (path string, err error) {
 	for i := range n {
 		agent, client, index := participants(i)
 		err = errors.Join(err, encoder.Encode(map[string]any{
-			"type": "NewFeedback", "chainId": 8453, "agentId": fmt.Sprint(agent), "clientAddress": clientAddress(client),
-			"feedbackIndex": index, "value": fmt.Sprint(i % 100), "valueDecimals": 0, "tag1": "uptime", "tag2": "",
+			"type": "NewFeedback", "chainId": 8453, "agentId": fmt.Sprint(agent),
+			"clientAddress": clientAddress(client), "feedbackIndex": index, "value": fmt.Sprint(i % 100), "valueDecimals": 0, "tag1": "uptime", "tag2": "",
 			"endpoint": "https://agent.example/mcp", "feedbackURI": uriOf(i), "blockNumber": 41_700_000 + i/perBlock,
 			"transactionHash": fmt.Sprintf("0x%064x", i/perBlock), "logIndex": i % perBlock}))
 	}

@@ -26,8 +26,8 @@ func chainEnv(url string, reputation common.Address, trust string) []string {
 func (b *chainBench) backfill(ctx context.Context, way string, n int, first, last uint64,
 	env []string) (ranges []blockRange, err error) {
 	err = b.withSite(ctx, func(s *trial.Site) error {
-		log, err := b.runEnqueue(ctx, s, measuredRun{way: way, events: n}, env, "backfill", strconv.Itoa(rawChainID), "--rate", "0", "--json",
-			"--from", fmt.Sprint(first), "--to", fmt.Sprint(last))
+		log, err := b.runEnqueue(ctx, s, measuredRun{way: way, events: n}, env, "backfill", strconv.Itoa(rawChainID),
+			"--rate", "0", "--json", "--from", fmt.Sprint(first), "--to", fmt.Sprint(last))
 		if err != nil {
 			return err
 		}

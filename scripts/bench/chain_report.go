@@ -85,8 +85,8 @@ func (r *chainReport) targets() (all []target) {
 		t := target{way + ", memory", "flat over " + thousands(longEvents) + " events", "", notMeasured}
 		if runs := r.of(way, true); len(runs) > 0 {
 			m := runs[0]
-			t.judge(fmt.Sprintf("%d MB after a tenth of %s, %d at the end, %d at most", m.start>>20, thousands(m.events), m.end>>20,
-				m.peak>>20), float64(m.end) <= mostGrowth*float64(m.start))
+			t.judge(fmt.Sprintf("%d MB after a tenth of %s, %d at the end, %d at most", m.start>>20, thousands(m.events),
+				m.end>>20, m.peak>>20), float64(m.end) <= mostGrowth*float64(m.start))
 			if t.verdict == met && m.events < longEvents {
 				t.verdict = soFar
 			}

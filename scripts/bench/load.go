@@ -14,7 +14,6 @@ import (
 
 	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/testing/trial"
-	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -181,7 +180,7 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 		if err := b.prepareBurst(ctx, l.ended); err != nil {
 			return res, err
 		}
-		defer func() { err = errors.Join(err, b.site.SQL(ctx, setAutovacuum("RESET (autovacuum_enabled)"))) }()
+		defer func() { err = errors.Join(err, b.setAutovacuum(ctx, "RESET (autovacuum_enabled)")) }()
 	}
 	empty, err := b.readCounters(ctx)
 	if err != nil {
@@ -195,8 +194,7 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 		if l.burst == burstKnown {
 			read = `ANALYZE herald.work, herald.history, herald.agents`
 		}
-		err := b.site.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error { _, err := c.Exec(ctx, read); return err })
-		if err != nil {
+		if err := b.site.Exec(ctx, read); err != nil {
 			return res, err
 		}
 	}
@@ -279,47 +277,36 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 
 // prepareBurst inserts deliveries that have ended, turns autovacuum off, and analyzes the tables. Nothing is open.
 func (b *bench) prepareBurst(ctx context.Context, ended int) error {
-	if err := b.site.SQL(ctx, setAutovacuum("SET (autovacuum_enabled = off)")); err != nil {
+	if err := b.setAutovacuum(ctx, "SET (autovacuum_enabled = off)"); err != nil {
 		return err
 	}
 	const batch = 20_000 // site.SQL has a time limit
 	for from := 1; from <= ended; from += batch {
-		err := b.site.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
-			_, err := c.Exec(ctx, `WITH made AS (
-				INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, dispatch, attempts, job,
-					created_at, accepted_at, finished_at)
-				SELECT gen_random_uuid(), 'ended/' || n, 'NewFeedback', 1, '0x' || repeat('0', 40), n % 1000, 'ended/' || n, n, 'delivered', 1, 1,
-					jsonb_build_object('tag1', repeat('x', 700)), now() - interval '1 day', now() - interval '1 day', now() - interval '1 day'
-				  FROM generate_series($1::int, $2::int) n RETURNING id)
-				INSERT INTO herald.attempts (delivery_id, number, started_at, stage, outcome) SELECT id, 1, now() - interval '1 day', 'call', 'delivered' FROM made`,
-				from, min(from+batch-1, ended))
-			return err
-		})
+		err := b.site.Exec(ctx, `WITH made AS (
+			INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, dispatch, attempts, job,
+				created_at, accepted_at, finished_at)
+			SELECT gen_random_uuid(), 'ended/' || n, 'NewFeedback', 1, '0x' || repeat('0', 40), n % 1000, 'ended/' || n, n, 'delivered', 1, 1,
+				jsonb_build_object('tag1', repeat('x', 700)), now() - interval '1 day', now() - interval '1 day', now() - interval '1 day'
+			  FROM generate_series($1::int, $2::int) n RETURNING id)
+			INSERT INTO herald.attempts (delivery_id, number, started_at, stage, outcome) SELECT id, 1, now() - interval '1 day', 'call', 'delivered' FROM made`,
+			from, min(from+batch-1, ended))
 		if err != nil {
 			return err
 		}
 	}
-	return b.site.SQL(ctx, analyze)
-}
-
-// analyze updates the planner's statistics. VACUUM also removes the pages of open deliveries that have ended.
-func analyze(ctx context.Context, c *pgx.Conn) error {
-	_, err := c.Exec(ctx, `VACUUM ANALYZE herald.work, herald.agents`)
-	if err == nil {
-		_, err = c.Exec(ctx, `ANALYZE herald.history, herald.attempts`)
+	// VACUUM also removes the pages of open deliveries that have ended.
+	if err := b.site.Exec(ctx, `VACUUM ANALYZE herald.work, herald.agents`); err != nil {
+		return err
 	}
-	return err
+	return b.site.Exec(ctx, `ANALYZE herald.history, herald.attempts`)
 }
 
 // setAutovacuum changes the storage parameters of each table.
-func setAutovacuum(change string) func(context.Context, *pgx.Conn) error {
-	return func(ctx context.Context, c *pgx.Conn) error {
-		_, err := c.Exec(ctx, `DO $$ DECLARE r regclass; BEGIN
-			FOR r IN SELECT oid FROM pg_class WHERE relnamespace = 'herald'::regnamespace AND relkind = 'r' LOOP
-				EXECUTE format('ALTER TABLE %s `+change+`', r);
-			END LOOP; END $$`)
-		return err
-	}
+func (b *bench) setAutovacuum(ctx context.Context, change string) error {
+	return b.site.Exec(ctx, `DO $$ DECLARE r regclass; BEGIN
+		FOR r IN SELECT oid FROM pg_class WHERE relnamespace = 'herald'::regnamespace AND relkind = 'r' LOOP
+			EXECUTE format('ALTER TABLE %s `+change+`', r);
+		END LOOP; END $$`)
 }
 
 // count computes the rate from the rows.
@@ -441,14 +428,10 @@ func ownRedis(w *trial.Worker, data string) (string, error) {
 // reset empties the tables and Redis. The checkpoint keeps disk writes of the previous run out of the next
 // measurement.
 func (b *bench) reset(ctx context.Context) error {
-	err := b.site.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		for _, sql := range []string{`TRUNCATE herald.history, herald.work, herald.attempts, herald.agents`, `CHECKPOINT`} {
-			if _, err := c.Exec(ctx, sql); err != nil {
-				return fmt.Errorf("%s: %w", sql, err)
-			}
-		}
-		return nil
-	})
+	var err error
+	for _, sql := range []string{`TRUNCATE herald.history, herald.work, herald.attempts, herald.agents`, `CHECKPOINT`} {
+		err = errors.Join(err, b.site.Exec(ctx, sql))
+	}
 	for _, node := range b.redis.nodes {
 		err = errors.Join(err, node.FlushAll(ctx).Err())
 	}

@@ -94,8 +94,5 @@ func (b *bench) postgresTwin() (t twin, sockets string, err error) {
 
 // awaitAnswer waits until a query on the site's database returns true, while a server starts.
 func (b *bench) awaitAnswer(ctx context.Context, p *trial.Process, what, query string) error {
-	return await(ctx, p, what, func() (yes bool, err error) {
-		err = b.site.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error { return c.QueryRow(ctx, query).Scan(&yes) })
-		return yes, err
-	})
+	return await(ctx, p, what, func() (bool, error) { return trial.QueryOne(ctx, b.site, pgx.RowTo[bool], query) })
 }
