@@ -35,11 +35,11 @@ type blockRange struct{ first, last uint64 }
 // one INSERT per event. They take turns on one anvil.
 func (b *chainBench) measureAnvil(ctx context.Context) error {
 	say("mining %d events", b.events)
-	c, end, err := b.fillAnvil(ctx, b.events)
+	c, err := b.fillAnvil(ctx, b.events)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = end() }()
+	defer func() { _ = c.node.End() }()
 	env := chainEnv(c.node.URL(), c.reputation, "all")
 	for round := range b.rounds {
 		ranges, err := b.backfill(ctx, wayAnvil, b.events, c.first, c.last, env)

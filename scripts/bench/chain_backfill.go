@@ -55,19 +55,15 @@ func (b *chainBench) runRaw(ctx context.Context, n int) error {
 
 // anvilChain is an anvil with events.
 type anvilChain struct {
-	node        chaintrial.Node
+	node        *chaintrial.Anvil
 	reputation  common.Address
 	first, last uint64
 }
 
 // fillAnvil starts an anvil and mines n events.
-func (b *chainBench) fillAnvil(ctx context.Context, n int) (c anvilChain, end func() error, err error) {
-	maker, err := newFeedbackMaker()
-	if err != nil {
-		return c, nil, err
-	}
-	if c.node, end, err = chaintrial.StartAnvil(ctx, b.logs); err != nil {
-		return c, nil, err
+func (b *chainBench) fillAnvil(ctx context.Context, n int) (c anvilChain, err error) {
+	if c.node, err = chaintrial.StartAnvil(ctx, b.logs); err != nil {
+		return c, err
 	}
 	fill := func() error {
 		if c.reputation, err = c.node.Deploy(ctx, chaintrial.EmitterCode("")); err != nil {
@@ -79,23 +75,23 @@ func (b *chainBench) fillAnvil(ctx context.Context, n int) (c anvilChain, end fu
 		}
 		c.first, c.last = head+1, head
 		for from := 0; from < n; from += perBlock {
-			if err := c.mine(ctx, maker, from, min(from+perBlock, n)); err != nil {
+			if err := c.mine(ctx, from, min(from+perBlock, n)); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
 	if err := fill(); err != nil {
-		return c, nil, errors.Join(err, end())
+		return c, errors.Join(err, c.node.End())
 	}
-	return c, end, nil
+	return c, nil
 }
 
 // mine mines a block with the events from number from up to, but not including, number to.
-func (c *anvilChain) mine(ctx context.Context, maker *feedbackMaker, from, to int) error {
+func (c *anvilChain) mine(ctx context.Context, from, to int) error {
 	var logs []chaintrial.Log
 	for i := from; i < to; i++ {
-		l, err := maker.make(i)
+		l, err := makeFeedback(i)
 		if err != nil {
 			return err
 		}

@@ -24,11 +24,11 @@ const (
 
 // measureLatency measures the time from a block to the acceptance of its jobs.
 func (b *chainBench) measureLatency(ctx context.Context) error {
-	c, end, err := b.fillAnvil(ctx, perBlock)
+	c, err := b.fillAnvil(ctx, perBlock)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = end() }()
+	defer func() { _ = c.node.End() }()
 	socket := strings.Replace(c.node.URL(), "http://", "ws://", 1)
 	for _, l := range []struct {
 		way, url string
@@ -44,10 +44,6 @@ func (b *chainBench) measureLatency(ctx context.Context) error {
 // watchBlocks mines blocks with one event each, at varying times, and waits for the answer of enqueue watch, which
 // prints it after the commit.
 func (b *chainBench) watchBlocks(ctx context.Context, c *anvilChain, way, url string, poll time.Duration) error {
-	maker, err := newFeedbackMaker()
-	if err != nil {
-		return err
-	}
 	return b.withSite(ctx, func(s *trial.Site) error {
 		p, err := s.StartEnqueue("watch", chainEnv(url, c.reputation, "all"), "watch", strconv.Itoa(rawChainID), "--json",
 			"--poll", poll.String(), "--from", fmt.Sprint(c.last+1))
@@ -60,7 +56,7 @@ func (b *chainBench) watchBlocks(ctx context.Context, c *anvilChain, way, url st
 		for n, phase := range phases {
 			began := time.Now()
 			serial := 1_000_000 + int(c.last)
-			if err := c.mine(ctx, maker, serial, serial+1); err != nil {
+			if err := c.mine(ctx, serial, serial+1); err != nil {
 				return err
 			}
 			if err := awaitLines(ctx, p.Log(), n+1); err != nil {

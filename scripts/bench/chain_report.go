@@ -178,6 +178,6 @@ func formatRuns(runs []measuredRun) string {
 	if m.peak > 0 {
 		resident = fmt.Sprintf("%d, %d, %d MB", m.start>>20, m.end>>20, m.peak>>20)
 	}
-	return fmt.Sprintf("| %s | %s | %s | %s to %s | %s |", m.way, thousands(m.events), thousands(int(m.rate())),
-		thousands(int(slow.rate())), thousands(int(fast.rate())), resident)
+	return fmt.Sprintf("| %s | %s | %s | %s to %s | %s |", m.way, thousands(m.events), thousands(int(m.rate()+.5)),
+		thousands(int(slow.rate()+.5)), thousands(int(fast.rate()+.5)), resident)
 }
