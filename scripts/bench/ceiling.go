@@ -252,7 +252,7 @@ func (b *bench) statements(ctx context.Context, inflight, n int) (float64, error
 		if err != nil || c == nil {
 			return fmt.Errorf("claim of %s refused: %w", t.ID, err)
 		}
-		rec, err := st.Record(ctx, c, outcome(c))
+		rec, err := st.Record(ctx, c, outcome(c, agents.URL(0)))
 		for _, next := range rec.Next {
 			tasks <- next
 		}
@@ -268,15 +268,15 @@ func (b *bench) statements(ctx context.Context, inflight, n int) (float64, error
 	return perSecond(n, began), nil
 }
 
-// outcome returns an outcome as large as that of a feedback that an agent accepted.
-func outcome(c *store.Claim) store.Outcome {
+// outcome returns an outcome as large as that of a feedback that an agent accepted at the URL.
+func outcome(c *store.Claim, url string) store.Outcome {
 	args, err := json.Marshal(c.Job.Arguments(job.File{Verification: "not_given"}, c.ID.String()))
 	if err != nil {
 		args = nil
 	}
 	const answer = `{"content":[{"type":"text","text":"thank you"}]}`
 	return store.Outcome{Status: store.Delivered, Stage: "call", Called: true, AgentOK: true, ToolName: c.Job.Action.ToolName,
-		Endpoint: c.Job.Action.Endpoint.URL, FileVerification: "not_fetched", Arguments: args,
+		Endpoint: url, FileVerification: "not_fetched", Arguments: args,
 		Response: json.RawMessage(answer), Result: json.RawMessage(answer), Protocol: "2025-11-25",
 		ServerInfo: json.RawMessage(`{"name":"recording agent","version":"1"}`)}
 }
