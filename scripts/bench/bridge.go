@@ -73,7 +73,7 @@ func (b *bench) callThroughBridge(ctx context.Context) (rate float64, err error)
 	wait, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	var address string
-	err = await(wait, bridge, "the bridge", func() (bool, error) {
+	err = bridge.Await(wait, pollRows, "its address", func() (bool, error) {
 		for line, err := range bridge.Lines() {
 			address = line.Message
 			return err == nil, err

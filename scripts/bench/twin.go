@@ -103,24 +103,6 @@ func (b *bench) start(t twin, program string, args ...string) (*trial.Process, e
 		Log: filepath.Join(b.logs, fmt.Sprintf("%s.%d.log", program, b.started))}.Start()
 }
 
-// await waits until a server answers. It fails if the server has ended.
-func await(ctx context.Context, p *trial.Process, what string, answers func() (bool, error)) error {
-	ended := false
-	err := trial.Until(ctx, pollRows, what, func() (bool, error) {
-		select {
-		case <-p.Done():
-			ended = true
-			return true, nil
-		default:
-			return answers()
-		}
-	})
-	if ended {
-		return fmt.Errorf("%s ended while it started: %s", what, p.Log())
-	}
-	return err
-}
-
 // stop sends a signal to a process and waits for its end. It does nothing if the process has ended.
 func stop(ctx context.Context, p *trial.Process, ask syscall.Signal) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)

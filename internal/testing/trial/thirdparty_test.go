@@ -5,7 +5,6 @@ package trial
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -109,7 +108,6 @@ func strangers(installed npm.Folder, node, memory string) []stranger {
 }
 
 func TestThirdParty(t *testing.T) {
-	programs, postgres := shared.Get(t)
 	ctx, cancel := context.WithTimeout(t.Context(), thirdPartyTime)
 	t.Cleanup(cancel)
 	node, err := npm.Node(ctx)
@@ -122,13 +120,7 @@ func TestThirdParty(t *testing.T) {
 
 	env, err := operator(all)
 	heraldtest.Must(t, err)
-	site, err := Open(ctx, Config{Programs: programs, Postgres: postgres, Database: "thirdparty", Logs: filepath.Join(scratch, "logs"), Env: env})
-	heraldtest.Must(t, err)
-	t.Cleanup(func() {
-		if err := site.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	site := shared.Open(ctx, t, Config{Database: "thirdparty", Logs: filepath.Join(scratch, "logs"), Env: env})
 	w, err := site.Worker(WorkerConfig{Name: "worker"})
 	heraldtest.Must(t, err)
 	heraldtest.Must(t, w.Ready(ctx))
@@ -240,22 +232,21 @@ func (s stranger) listenAt(t *testing.T, g *guest, port int, env []string) *Proc
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	ctx, cancel := context.WithTimeoutCause(g.ctx, serverStart, fmt.Errorf("not within %s", serverStart))
 	defer cancel()
-	err = Until(ctx, 50*time.Millisecond, s.name+" to listen", func() (bool, error) {
-		select {
-		case <-p.Done():
-			return false, errors.New("it has ended")
-		default:
-		}
+	if err := awaitListening(ctx, p, address); err != nil {
+		t.Fatalf("%v; it said:\n%s", err, tail(p.Log()))
+	}
+	return p
+}
+
+// awaitListening waits until a process accepts connections at an address.
+func awaitListening(ctx context.Context, p *Process, address string) error {
+	return p.Await(ctx, pollQuick, "a server at "+address, func() (bool, error) {
 		conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", address)
 		if err != nil {
 			return false, err
 		}
 		return true, conn.Close()
 	})
-	if err != nil {
-		t.Fatalf("%v; it said:\n%s", err, tail(p.Log()))
-	}
-	return p
 }
 
 // freePort returns a port that was unused a moment ago.

@@ -56,12 +56,7 @@ func (w *Worker) Start() error {
 // Ready waits until /readyz returns 200.
 func (w *Worker) Ready(ctx context.Context) error {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
-	err := Until(ctx, pollQuick, w.cfg.Name+" to be ready", func() (bool, error) {
-		select {
-		case <-w.Done():
-			return false, fmt.Errorf("it has ended: %s", tail(w.Log()))
-		default:
-		}
+	err := w.Await(ctx, pollQuick, w.cfg.Name+" to be ready", func() (bool, error) {
 		addr, err := w.Address()
 		if err != nil {
 			return false, err

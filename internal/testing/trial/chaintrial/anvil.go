@@ -63,7 +63,7 @@ func StartAnvil(ctx context.Context, folder string) (*Anvil, error) {
 	n := &Anvil{Process: process, url: "http://127.0.0.1:" + strconv.Itoa(port)}
 	ctx, cancel := context.WithTimeoutCause(ctx, anvilStart, fmt.Errorf("not within %s", anvilStart))
 	defer cancel()
-	err = trial.Until(ctx, 50*time.Millisecond, "anvil to answer", func() (bool, error) {
+	err = process.Await(ctx, 50*time.Millisecond, "an answer of anvil", func() (bool, error) {
 		var accounts []common.Address
 		if err := Ask(ctx, n.url, &accounts, "eth_accounts"); err != nil || len(accounts) == 0 {
 			return false, err
