@@ -173,7 +173,7 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 	if err := b.site.AwaitFinal(ctx); err != nil {
 		return res, fmt.Errorf("first contact: %w", err)
 	}
-	if err := f.pause(ctx); err != nil {
+	if err := f.pause(); err != nil {
 		return res, err
 	}
 	if l.burst != "" {
@@ -198,7 +198,7 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 			return res, err
 		}
 	}
-	waiting, err := f.countWaiting(ctx)
+	waiting, err := f.countWaiting()
 	if err != nil {
 		return res, err
 	}
@@ -225,7 +225,7 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 		done := lookOn(ctx, address)
 		defer func() { err = errors.Join(err, done()) }()
 	}
-	if err := f.resume(ctx); err != nil {
+	if err := f.resume(); err != nil {
 		return res, err
 	}
 	began := time.Now()

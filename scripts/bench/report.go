@@ -96,15 +96,8 @@ func (r report) targets() []target {
 // batchTarget compares a flood for one agent at the default limits with batches and without.
 func (r report) batchTarget() target {
 	t := target{"a flood for one agent at the default limits, in batches, compared with single deliveries", "≥ 20 ×", "", notMeasured}
-	var alone, batched float64
-	for _, l := range r.loads {
-		switch {
-		case l.limited && l.batched:
-			batched = l.rate
-		case l.limited:
-			alone = l.rate
-		}
-	}
+	alone := r.last(func(l load) bool { return l.limited && !l.batched }).rate
+	batched := r.last(func(l load) bool { return l.limited && l.batched }).rate
 	if alone > 0 && batched > 0 {
 		t.judge(fmt.Sprintf("%.1f × (%s against %s)", batched/alone, perS(batched), perS(alone)), batched >= 20*alone)
 	}
@@ -142,16 +135,21 @@ func (r report) slowest(queue string, agents, most int) (worst loadResult) {
 	return worst
 }
 
+// last returns the last run for which is returns true.
+func (r report) last(is func(load) bool) (found loadResult) {
+	for _, l := range r.loads {
+		if is(l.load) {
+			found = l
+		}
+	}
+	return found
+}
+
 // watchedTarget compares the run with open pages with the one without.
 func (r report) watchedTarget() target {
 	t := target{fmt.Sprintf("while pages are open and refresh themselves, %d in flight, %d agents", targetInflight, targetAgents),
 		"≥ 95 % of without", "", notMeasured}
-	alone, watched := r.slowest(realRedis, targetAgents, targetAgents), loadResult{}
-	for _, l := range r.loads {
-		if l.watched {
-			watched = l
-		}
-	}
+	alone, watched := r.slowest(realRedis, targetAgents, targetAgents), r.last(func(l load) bool { return l.watched })
 	if alone.rate > 0 && watched.rate > 0 {
 		t.judge(fmt.Sprintf("%.0f %%", 100*watched.rate/alone.rate), watched.rate >= 0.95*alone.rate)
 	}
@@ -162,12 +160,7 @@ func (r report) watchedTarget() target {
 func (r report) orderTarget() target {
 	t := target{fmt.Sprintf("order kept, one delivery of each client, %d in flight, %d agents", targetInflight, targetAgents),
 		"≥ 97 % of `HERALD_ORDER=off`", "", notMeasured}
-	kept, off := r.slowest(realRedis, targetAgents, targetAgents), loadResult{}
-	for _, l := range r.loads {
-		if l.unsorted {
-			off = l
-		}
-	}
+	kept, off := r.slowest(realRedis, targetAgents, targetAgents), r.last(func(l load) bool { return l.unsorted })
 	if kept.rate > 0 && off.rate > 0 {
 		t.judge(fmt.Sprintf("%.0f %% (%s against %s)", 100*kept.rate/off.rate, perS(kept.rate), perS(off.rate)), kept.rate >= 0.97*off.rate)
 	}
