@@ -189,7 +189,8 @@ func (b *chainBench) writeLines(n int) (path string, err error) {
 		agent, client, index := participants(i)
 		err = errors.Join(err, encoder.Encode(map[string]any{
 			"type": "NewFeedback", "chainId": 8453, "agentId": fmt.Sprint(agent),
-			"clientAddress": clientAddress(client), "feedbackIndex": index, "value": fmt.Sprint(i % 100), "valueDecimals": 0, "tag1": "uptime", "tag2": "",
+			"clientAddress": clientAddress(client), "feedbackIndex": index,
+			"value": fmt.Sprint(i % 100), "valueDecimals": 0, "tag1": "uptime", "tag2": "",
 			"endpoint": "https://agent.example/mcp", "feedbackURI": uriOf(i), "blockNumber": 41_700_000 + i/perBlock,
 			"transactionHash": fmt.Sprintf("0x%064x", i/perBlock), "logIndex": i % perBlock}))
 	}

@@ -36,6 +36,7 @@ func clientAddress(client int) common.Address {
 // makeFeedback returns event number i. The events cycle through all agents, then through all clients.
 func makeFeedback(i int) (chaintrial.Log, error) {
 	agent, client, index := participants(i)
-	return chaintrial.Feedback{Agent: uint64(agent), Client: clientAddress(client), Index: uint64(index), Value: int64(i % 100),
-		Tag: "uptime", Endpoint: "https://agent.example/mcp", URI: uriOf(i), Hash: crypto.Keccak256Hash([]byte(uriOf(i)))}.Encode()
+	return chaintrial.Feedback{Agent: uint64(agent), Client: clientAddress(client), Index: uint64(index),
+		Value: int64(i % 100), Tag: "uptime", Endpoint: "https://agent.example/mcp", URI: uriOf(i),
+		Hash: crypto.Keccak256Hash([]byte(uriOf(i)))}.Encode()
 }

@@ -94,5 +94,7 @@ func (b *bench) postgresTwin() (t twin, sockets string, err error) {
 
 // awaitAnswer waits until a query on the site's database returns true, while a server starts.
 func (b *bench) awaitAnswer(ctx context.Context, p *trial.Process, query string) error {
-	return p.Await(ctx, pollRows, query, func() (bool, error) { return trial.QueryOne(ctx, b.site, pgx.RowTo[bool], query) })
+	return p.Await(ctx, pollRows, query, func() (bool, error) {
+		return trial.QueryOne(ctx, b.site, pgx.RowTo[bool], query)
+	})
 }

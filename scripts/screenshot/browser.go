@@ -54,9 +54,11 @@ func onPath() string {
 
 // openBrowser returns a context with a browser that starts with the first picture.
 func openBrowser(ctx context.Context, path string) (context.Context, func()) {
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.WindowSize(width, height))
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path),
+		chromedp.WindowSize(width, height))
 	if os.Geteuid() == 0 {
-		options = append(options, chromedp.NoSandbox) // otherwise Chromium refuses to run as root; the only pages are our own
+		// Otherwise Chromium refuses to run as root. The only pages are our own.
+		options = append(options, chromedp.NoSandbox)
 	}
 	ctx, end := chromedp.NewExecAllocator(ctx, options...)
 	ctx, closeTab := chromedp.NewContext(ctx)

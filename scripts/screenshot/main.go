@@ -68,8 +68,8 @@ func run(ctx context.Context, program, folder string) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
 	fmt.Println("running the demo until its third delivery waits, half a minute")
-	demo, err := trial.Foreign{Name: "demo", Path: program, Args: []string{"--listen", "127.0.0.1:0"}, Env: os.Environ(),
-		Log: filepath.Join(scratch, "demo.log")}.Start()
+	demo, err := trial.Foreign{Name: "demo", Path: program, Args: []string{"--listen", "127.0.0.1:0"},
+		Env: os.Environ(), Log: filepath.Join(scratch, "demo.log")}.Start()
 	if err != nil {
 		return fmt.Errorf("make build makes the demo: %w", err)
 	}

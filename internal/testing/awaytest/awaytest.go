@@ -178,7 +178,8 @@ func olderCluster(t testing.TB) string {
 	return dir
 }
 
-// answering accepts connections. It answers the first message of each with refusal. If refusal is nil, it never answers.
+// answering accepts connections. It answers the first message of each with refusal. If refusal is nil, it never
+// answers.
 func answering(t testing.TB, refusal *pgproto3.ErrorResponse) string {
 	t.Helper()
 	return heraldtest.Listen(t, func(c net.Conn) {

@@ -161,13 +161,16 @@ func answerQuestion(query []byte, names map[string][][]netip.Addr, asked map[str
 	m.Response, m.RecursionAvailable, m.Additionals = true, true, nil
 	if turns := names[name]; len(turns) > 0 {
 		key := name + q.Type.String()
-		header := dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class}
+		add := func(body dnsmessage.ResourceBody) {
+			header := dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class}
+			m.Answers = append(m.Answers, dnsmessage.Resource{Header: header, Body: body})
+		}
 		for _, ip := range turns[min(asked[key], len(turns)-1)] {
 			switch {
 			case ip.Is4() && q.Type == dnsmessage.TypeA:
-				m.Answers = append(m.Answers, dnsmessage.Resource{Header: header, Body: &dnsmessage.AResource{A: ip.As4()}})
+				add(&dnsmessage.AResource{A: ip.As4()})
 			case ip.Is6() && q.Type == dnsmessage.TypeAAAA:
-				m.Answers = append(m.Answers, dnsmessage.Resource{Header: header, Body: &dnsmessage.AAAAResource{AAAA: ip.As16()}})
+				add(&dnsmessage.AAAAResource{AAAA: ip.As16()})
 			}
 		}
 		asked[key]++

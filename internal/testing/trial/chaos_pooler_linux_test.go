@@ -17,7 +17,8 @@ func TestChaosPooler(t *testing.T) {
 	outage{name: "PgBouncer killed, back after 10 s", away: 10 * time.Second, recovery: 2 * time.Minute,
 		prepare: func(r *row) {
 			for _, setting := range []string{"statement_timeout = '30s'", "idle_in_transaction_session_timeout = '10s'",
-				"plan_cache_mode = force_generic_plan", "enable_seqscan = off", "enable_bitmapscan = off", "jit = off"} {
+				"plan_cache_mode = force_generic_plan", "enable_seqscan = off", "enable_bitmapscan = off",
+				"jit = off"} {
 				r.must(r.Exec(r.ctx, "ALTER ROLE CURRENT_USER IN DATABASE "+r.database+" SET "+setting))
 			}
 			pooler = heraldtest.StartPooler(r, r.address)

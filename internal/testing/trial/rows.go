@@ -62,8 +62,8 @@ func (s *Site) Exec(ctx context.Context, sql string, args ...any) error {
 
 // Rows reads all deliveries.
 func (s *Site) Rows(ctx context.Context) (map[uuid.UUID]Row, error) {
-	all, err := Query(ctx, s, pgx.RowToStructByPos[Row], `SELECT id, agent_id::text, status, coalesce(reason, ''), attempts,
-		dispatch, created_at, coalesce(finished_at, '0001-01-01 00:00:00+00') FROM herald.deliveries`)
+	all, err := Query(ctx, s, pgx.RowToStructByPos[Row], `SELECT id, agent_id::text, status, coalesce(reason, ''),
+		attempts, dispatch, created_at, coalesce(finished_at, '0001-01-01 00:00:00+00') FROM herald.deliveries`)
 	rows := make(map[uuid.UUID]Row, len(all))
 	for _, r := range all {
 		rows[r.ID] = r
@@ -109,8 +109,8 @@ func (s *Site) Attempts(ctx context.Context, id uuid.UUID) ([]Attempt, error) {
 		a.Took = time.Duration(ms) * time.Millisecond
 		return a, err
 	}
-	return Query(ctx, s, scan, `SELECT number, started_at, coalesce(duration_ms, 0), coalesce(outcome, ''), coalesce(reason, '')
-		FROM herald.attempts WHERE delivery_id = $1
+	return Query(ctx, s, scan, `SELECT number, started_at, coalesce(duration_ms, 0), coalesce(outcome, ''),
+		coalesce(reason, '') FROM herald.attempts WHERE delivery_id = $1
 		UNION ALL SELECT attempts, claimed_at, 0, '', '' FROM herald.work WHERE id = $1 AND status = 'running'
 		ORDER BY number, started_at`, id)
 }

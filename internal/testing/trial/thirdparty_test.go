@@ -267,8 +267,8 @@ type verdictRow struct {
 func (v verdictRow) final() bool { return Row{Status: v.Status}.Final() }
 
 func (s *Site) verdict(ctx context.Context, id uuid.UUID) (verdictRow, error) {
-	return QueryOne(ctx, s, pgx.RowToStructByPos[verdictRow], `SELECT d.status, coalesce(d.reason, ''), coalesce(d.error, ''),
-		coalesce(d.tool_name, ''), coalesce(a.protocol, ''), coalesce(a.response::text, ''),
+	return QueryOne(ctx, s, pgx.RowToStructByPos[verdictRow], `SELECT d.status, coalesce(d.reason, ''),
+		coalesce(d.error, ''), coalesce(d.tool_name, ''), coalesce(a.protocol, ''), coalesce(a.response::text, ''),
 		coalesce(g.server_info ->> 'name', g.server_info ->> 'Name', ''), d.attempts
 		FROM herald.deliveries d
 		LEFT JOIN LATERAL (SELECT protocol, response FROM herald.attempts WHERE delivery_id = d.id ORDER BY started_at DESC LIMIT 1) a ON true

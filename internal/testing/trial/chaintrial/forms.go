@@ -88,8 +88,8 @@ type Feedback struct {
 // Encode returns the event's log.
 func (f Feedback) Encode() (Log, error) {
 	values := map[string]any{"agentId": new(big.Int).SetUint64(f.Agent), "client": f.Client, "index": f.Index,
-		"value": big.NewInt(f.Value), "decimals": uint8(0), "tag1": f.Tag, "tag2": "", "endpoint": f.Endpoint, "uri": f.URI,
-		"hash": f.Hash}
+		"value": big.NewInt(f.Value), "decimals": uint8(0), "tag1": f.Tag, "tag2": "", "endpoint": f.Endpoint,
+		"uri": f.URI, "hash": f.Hash}
 	return forms[0].encode(func(name, _ string) any { return values[name] })
 }
 
