@@ -195,14 +195,10 @@ thirdparty: services receiver sdk ## Deliver to MCP servers that others wrote, a
 	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=thirdparty -count=1 -timeout=10m -run='^TestThirdParty' -v ./internal/testing/trial
 	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=thirdparty -count=1 -timeout=10m -run='^TestDocumented' -v ./internal/mcpcall/signing
 
-.PHONY: bench-bridge
-bench-bridge: ## Measure calls beside a Node.js bridge that connects for each, and write docs/bench-bridge.md (needs npm and a quiet machine).
-	$(GO) run ./scripts/bench-bridge -o docs/bench-bridge.md $(ARGS)
-
 # What is installed comes from npm, at pinned versions, into the user's cache.
 .PHONY: bench-chain
 bench-chain: services ## Measure how fast events come in, from a file and from a chain, and write docs/bench-chain.md (needs npm and a quiet machine).
-	$(GO) run -tags=chain ./scripts/bench-chain -o docs/bench-chain.md $(ARGS)
+	$(GO) run -tags=chain ./scripts/bench chain -o docs/bench-chain.md $(ARGS)
 
 .PHONY: bench
 bench: services ## Measure deliveries end to end against their ceilings and write docs/bench.md (needs a quiet machine).

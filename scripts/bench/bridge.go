@@ -5,12 +5,22 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"math"
-	"os/exec"
-	"strconv"
+	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/testing/trial"
+	"github.com/agentherald/herald/internal/testing/trial/npm"
+
+	_ "embed"
 )
 
 // bridgeResult is the rate of the Node bridge that Herald replaces, without a database.
@@ -21,29 +31,121 @@ type bridgeResult struct {
 
 const (
 	bridgeTimeout = 10 * time.Minute // its packages may have to be installed
-	timesBridge   = 8.0              // the target
+	bridgeRounds  = 3
+	bridgeCalls   = 600 // calls of one round
+	timesBridge   = 8.0 // the target
 )
 
-// measureBridge runs scripts/bench-bridge, which measures its bridge. If Node.js or npm is missing, the report
-// contains the reason.
+// The packages of the bridge.
+const (
+	expressPackage = "express@5.3.0"
+	sdkPackage     = "@modelcontextprotocol/sdk@1.32.2"
+)
+
+//go:embed bridge.mjs
+var bridgeSource []byte
+
+// measureBridge measures the calls of the bridge. If Node.js or npm is missing, the report contains the reason.
 func (b *bench) measureBridge(ctx context.Context) (out bridgeResult) {
-	b.say("the bridge without a database, %d in flight", targetInflight)
+	say("the bridge without a database, %d in flight", targetInflight)
 	ctx, cancel := context.WithTimeout(ctx, bridgeTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "go", "run", "-buildvcs=false", "./scripts/bench-bridge", "-alone", "-rounds", "3", "-time", "2s")
-	cmd.WaitDelay = startTimeout
-	var output bytes.Buffer
-	cmd.Stderr = &output
-	text, err := cmd.Output()
-	if err == nil {
-		out.rate, err = strconv.ParseFloat(strings.TrimSpace(string(text)), 64)
+	var err error
+	if out.rate, err = b.callThroughBridge(ctx); err != nil {
+		out.why = err.Error()
 	}
-	if err != nil {
-		lines := strings.Split(strings.TrimSpace(output.String()), "\n")
-		out.why = fmt.Sprintf("%v: %s", err, lines[max(0, len(lines)-2)])
-	}
-	b.say("  %.0f calls a second %s", out.rate, out.why)
+	say("  %.0f calls a second %s", out.rate, out.why)
 	return out
+}
+
+// callThroughBridge starts the bridge and an agent, and returns the median rate of the rounds.
+func (b *bench) callThroughBridge(ctx context.Context) (rate float64, err error) {
+	bridge, err := b.startScript(ctx, "bridge", bridgeSource, nil, expressPackage, sdkPackage)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, bridge.End()) }()
+	agents, err := trial.StartAgents(1)
+	if err != nil {
+		return 0, err
+	}
+	defer agents.Close()
+	wait, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	var address string
+	err = bridge.Await(wait, pollRows, "its address", func() (bool, error) {
+		for line, err := range bridge.Lines() {
+			address = line.Message
+			return err == nil, err
+		}
+		return false, nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	call := func(ctx context.Context, i int) error { return postToBridge(ctx, address, agents, i) }
+	if err := together(ctx, targetInflight, 4*targetInflight, call); err != nil {
+		return 0, fmt.Errorf("first calls: %w", err)
+	}
+	var rates []float64
+	for range bridgeRounds {
+		began := time.Now()
+		if err := together(ctx, targetInflight, bridgeCalls, call); err != nil {
+			return 0, err
+		}
+		rates = append(rates, perSecond(bridgeCalls, began))
+	}
+	return median(rates), nil
+}
+
+// postToBridge lets the bridge call an agent with feedback number i.
+func postToBridge(ctx context.Context, address string, agents *trial.Agents, i int) error {
+	j, err := readJob(agents, i)
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(map[string]any{"url": j.Action.Endpoint.URL, "tool": "agent.receiveFeedback",
+		"arguments": j.Arguments(job.File{Verification: "not_given"}, j.ID().String()), "meta": metaOf(j)})
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = res.Body.Close() }()
+	answer, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	if err == nil && (res.StatusCode != http.StatusOK || !bytes.Contains(answer, []byte("thank you"))) {
+		err = fmt.Errorf("the bridge answered %s: %s", res.Status, answer)
+	}
+	return err
+}
+
+// startScript runs a program for Node.js with packages from npm.
+func (s *services) startScript(ctx context.Context, name string, source []byte, env []string,
+	packages ...string) (*trial.Process, error) {
+	node, err := npm.Node(ctx)
+	if err != nil {
+		return nil, err
+	}
+	installed, err := npm.Install(ctx, packages...)
+	if err != nil {
+		return nil, err
+	}
+	folder := filepath.Join(s.data, name)
+	script := filepath.Join(folder, name+".mjs")
+	log := filepath.Join(s.logs, name+".log")
+	// Node looks for packages next to the file that imports them. The log is emptied: it may be that of an earlier run.
+	if err := errors.Join(os.Mkdir(folder, 0o755), os.WriteFile(script, source, 0o644), os.WriteFile(log, nil, 0o644),
+		os.Symlink(installed.Path(""), filepath.Join(folder, "node_modules"))); err != nil {
+		return nil, err
+	}
+	return trial.Foreign{Name: name, Path: node, Args: []string{script}, Env: npm.Environment(env...), Log: log}.Start()
 }
 
 // bridgeTarget compares the slowest run on Redis with the bridge.
@@ -67,10 +169,12 @@ func (r report) bridgeText(p func(string, ...any)) {
 	}
 	p("## Compared with the bridge\n")
 	if r.bridge.why != "" {
-		p("The per-call Node bridge of `make bench-bridge` was not measured here: %s\n", r.bridge.why)
+		p("The per-call Node bridge of [the comparison](bench-bridge.md) was not measured here: %s\n",
+			strings.Join(strings.Fields(r.bridge.why), " "))
 		return
 	}
-	p("The per-call Node bridge of `make bench-bridge` makes %s calls on this machine with %d in flight. It has no queue and no", perS(r.bridge.rate), targetInflight)
+	p("The per-call Node bridge of [the comparison](bench-bridge.md) makes %s calls on this machine with %d in flight. It has no queue and no",
+		perS(r.bridge.rate), targetInflight)
 	p("database, and keeps no state between calls. The table compares it with Herald end to end, %d in flight:\n", targetInflight)
 	p("| queue | agents | per second | × the bridge |\n| --- | ---: | ---: | ---: |")
 	for _, l := range r.loads {

@@ -21,7 +21,6 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/trial"
 	"github.com/google/uuid"
 )
@@ -45,7 +44,7 @@ func (c ceiling) together(queue string) float64 {
 }
 
 func (b *bench) ceilings(ctx context.Context, inflight int) (c ceiling, err error) {
-	b.say("ceilings, %d in flight", inflight)
+	say("ceilings, %d in flight", inflight)
 	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
 	c.inflight = inflight
@@ -75,7 +74,7 @@ func (b *bench) ceilings(ctx context.Context, inflight int) (c ceiling, err erro
 		return c, err
 	}
 	c.statements, err = b.statements(ctx, inflight, n)
-	b.say("  %.0f tasks, %.0f on miniredis, %.0f calls, %.0f times claim and record a second", c.tasks, c.miniTasks, c.calls, c.statements)
+	say("  %.0f tasks, %.0f on miniredis, %.0f calls, %.0f times claim and record a second", c.tasks, c.miniTasks, c.calls, c.statements)
 	return c, err
 }
 
@@ -147,6 +146,17 @@ func together(ctx context.Context, inflight, n int, do func(ctx context.Context,
 	return context.Cause(ctx)
 }
 
+// readJob returns job number i. The agents take turns.
+func readJob(agents *trial.Agents, i int) (job.Job, error) {
+	return job.Parse([]byte(strings.TrimSpace(agents.Line(i%agents.Len(), i))), limits)
+}
+
+// metaOf returns the _meta of a delivery's first call.
+func metaOf(j job.Job) map[string]any {
+	return map[string]any{"io.agentherald/delivery": map[string]any{"id": j.ID().String(), "key": j.Key(), "attempt": 1,
+		"replay": false}}
+}
+
 // calls makes n MCP calls to agents with open connections, with the arguments of a feedback.
 func (b *bench) calls(ctx context.Context, inflight, n int) (float64, error) {
 	agents, err := trial.StartAgents(targetAgents)
@@ -168,7 +178,7 @@ func (b *bench) calls(ctx context.Context, inflight, n int) (float64, error) {
 		_ = pool.Close(stop)
 	}()
 	call := func(ctx context.Context, i int) error {
-		j, err := job.Parse([]byte(strings.TrimSpace(agents.Line(i%agents.Len(), i))), limits)
+		j, err := readJob(agents, i)
 		if err != nil {
 			return err
 		}
@@ -177,13 +187,11 @@ func (b *bench) calls(ctx context.Context, inflight, n int) (float64, error) {
 		if err != nil {
 			return err
 		}
-		id := j.ID().String()
-		args, err := mcpcall.Fit(tools.Tools[0], j.Arguments(job.File{Verification: "not_given"}, id))
+		args, err := mcpcall.Fit(tools.Tools[0], j.Arguments(job.File{Verification: "not_given"}, j.ID().String()))
 		if err != nil {
 			return err
 		}
-		_, err = pool.Call(ctx, at, mcpcall.Request{Tool: tools.Tools[0].Name, Arguments: args,
-			Meta: map[string]any{"io.agentherald/delivery": map[string]any{"id": id, "key": j.Key(), "attempt": 1, "replay": false}}})
+		_, err = pool.Call(ctx, at, mcpcall.Request{Tool: tools.Tools[0].Name, Arguments: args, Meta: metaOf(j)})
 		return err
 	}
 	if err := together(ctx, inflight, max(agents.Len(), 4*inflight), call); err != nil {
@@ -209,7 +217,7 @@ func (b *bench) statements(ctx context.Context, inflight, n int) (float64, error
 	if err := b.site.ListAgents(agents); err != nil {
 		return 0, err
 	}
-	st, err := store.Open(postgres.Config{URL: secret.New(b.database), MaxConns: int32(inflight + 1)})
+	st, err := store.Open(store.Config{URL: secret.New(b.database), MaxConns: int32(inflight + 1)})
 	if err != nil {
 		return 0, err
 	}
@@ -218,7 +226,7 @@ func (b *bench) statements(ctx context.Context, inflight, n int) (float64, error
 	tasks := make(chan store.Task, n+warm)
 	var in []store.Intake
 	for i := range n + warm {
-		j, err := job.Parse([]byte(strings.TrimSpace(agents.Line(i%agents.Len(), i))), limits)
+		j, err := readJob(agents, i)
 		if err != nil {
 			return 0, err
 		}
@@ -244,7 +252,7 @@ func (b *bench) statements(ctx context.Context, inflight, n int) (float64, error
 		if err != nil || c == nil {
 			return fmt.Errorf("claim of %s refused: %w", t.ID, err)
 		}
-		rec, err := st.Record(ctx, c, outcome(c, agents.URL(int(c.Job.AgentID.Int64())-1)))
+		rec, err := st.Record(ctx, c, outcome(c, agents.URL(0)))
 		for _, next := range rec.Next {
 			tasks <- next
 		}
@@ -260,15 +268,15 @@ func (b *bench) statements(ctx context.Context, inflight, n int) (float64, error
 	return perSecond(n, began), nil
 }
 
-// outcome returns an outcome as large as that of a feedback that the agent at this endpoint accepted.
-func outcome(c *store.Claim, endpoint string) store.Outcome {
+// outcome returns an outcome as large as that of a feedback that an agent accepted at the URL.
+func outcome(c *store.Claim, url string) store.Outcome {
 	args, err := json.Marshal(c.Job.Arguments(job.File{Verification: "not_given"}, c.ID.String()))
 	if err != nil {
 		args = nil
 	}
 	const answer = `{"content":[{"type":"text","text":"thank you"}]}`
-	return store.Outcome{Status: store.Delivered, Stage: "call", Called: true, AgentOK: true, ToolName: "agent.receiveFeedback",
-		Endpoint: endpoint, FileVerification: "not_fetched", Arguments: args,
+	return store.Outcome{Status: store.Delivered, Stage: "call", Called: true, AgentOK: true, ToolName: c.Job.Action.ToolName,
+		Endpoint: url, FileVerification: "not_fetched", Arguments: args,
 		Response: json.RawMessage(answer), Result: json.RawMessage(answer), Protocol: "2025-11-25",
 		ServerInfo: json.RawMessage(`{"name":"recording agent","version":"1"}`)}
 }

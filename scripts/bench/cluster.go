@@ -72,7 +72,7 @@ func (b *bench) withCluster(ctx context.Context, do func() error) (err error) {
 		addresses = append(addresses, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 		node := redis.NewClient(&redis.Options{Addr: addresses[i], ContextTimeoutEnabled: true})
 		b.redis.nodes = append(b.redis.nodes, node)
-		err = await(wait, p, "a node of the cluster", func() (bool, error) { return true, node.Ping(wait).Err() })
+		err = p.Await(wait, pollRows, "its answer", func() (bool, error) { return true, node.Ping(wait).Err() })
 		if err != nil {
 			return err
 		}

@@ -96,7 +96,7 @@ func (b *bench) cpu(ctx context.Context, ws []*trial.Worker) (s shares, err erro
 
 // postgresCPU returns the time of the server and of its standby, if there is one.
 func (b *bench) postgresCPU() (time.Duration, error) {
-	postmaster, err := b.postmaster()
+	postmaster, err := b.postgres.PID()
 	if err != nil {
 		return 0, err
 	}
@@ -106,16 +106,6 @@ func (b *bench) postgresCPU() (time.Duration, error) {
 	}
 	standby, err := serverCPU(b.standby.PID())
 	return sum + standby, err
-}
-
-// postmaster returns the process id of Postgres's parent process.
-func (b *bench) postmaster() (pid int, err error) {
-	text, err := os.ReadFile(filepath.Join(b.data, "postgres", "data", "postmaster.pid"))
-	if err != nil {
-		return 0, err
-	}
-	first, _, _ := strings.Cut(string(text), "\n")
-	return strconv.Atoi(strings.TrimSpace(first))
 }
 
 // serverCPU returns the time of a postmaster, of its running backends, and of those that ended.

@@ -19,23 +19,20 @@ import (
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/trial"
-	"github.com/redis/go-redis/v9"
+	"github.com/hibiken/asynq"
 )
 
 // feeder accepts jobs like an indexer's enqueue, but in this process. The measurement begins after all jobs are
 // accepted.
 type feeder struct {
-	store  *store.Store
-	queue  *queue.Queue
-	redis  redis.UniversalClient
-	intake *intake.Intake
-	serial int
+	store     *store.Store
+	queue     *queue.Queue
+	inspector *asynq.Inspector
+	intake    *intake.Intake
+	serial    int
 }
 
-const (
-	feedBatch    = 200
-	redisTimeout = 10 * time.Second
-)
+const feedBatch = 200
 
 func newFeeder(databaseURL, redisURL string, strictOrder bool) (_ *feeder, err error) {
 	f := &feeder{}
@@ -52,9 +49,7 @@ func newFeeder(databaseURL, redisURL string, strictOrder bool) (_ *feeder, err e
 	if f.queue, err = queue.Open(queue.Config{URL: secret.New(redisURL), Logger: quiet}); err != nil {
 		return nil, err
 	}
-	if f.redis, err = f.queue.Client(redisTimeout); err != nil {
-		return nil, err
-	}
+	f.inspector = asynq.NewInspector(f.queue.ConnOpt())
 	dispatcher, err := dispatch.New(f.queue, quiet)
 	if err != nil {
 		return nil, err
@@ -70,8 +65,8 @@ func newFeeder(databaseURL, redisURL string, strictOrder bool) (_ *feeder, err e
 var limits = job.Limits{MaxTimeout: time.Minute, Registries: erc8004.ListedRegistries}
 
 func (f *feeder) close() {
-	if f.redis != nil {
-		_ = f.redis.Close()
+	if f.inspector != nil {
+		_ = f.inspector.Close()
 	}
 	if f.queue != nil {
 		_ = f.queue.Close()
@@ -106,11 +101,11 @@ func (f *feeder) accept(ctx context.Context, agents *trial.Agents, n int) error 
 // lanes are the lanes of the worker that pause stops.
 var lanes = []string{"default", "first", "retry", "bulk", "upkeep"}
 
-// pause sets asynq's pause key for each lane, as the web UI's button does. So workers take no tasks until all rows
-// exist and the measurement starts.
-func (f *feeder) pause(ctx context.Context) error {
+// pause pauses each lane, as the web UI's button does. So workers take no tasks until all rows exist and the
+// measurement starts.
+func (f *feeder) pause() error {
 	for _, lane := range lanes {
-		if err := f.redis.Set(ctx, "asynq:{"+lane+"}:paused", time.Now().Unix(), 0).Err(); err != nil {
+		if err := f.inspector.PauseQueue(lane); err != nil {
 			return err
 		}
 	}
@@ -118,15 +113,18 @@ func (f *feeder) pause(ctx context.Context) error {
 }
 
 // countWaiting returns the number of tasks in the lane of first attempts.
-func (f *feeder) countWaiting(ctx context.Context) (int, error) {
-	n, err := f.redis.LLen(ctx, "asynq:{"+string(queue.First)+"}:pending").Result()
-	return int(n), err
+func (f *feeder) countWaiting() (int, error) {
+	info, err := f.inspector.GetQueueInfo(string(queue.First))
+	if err != nil {
+		return 0, err
+	}
+	return info.Pending, nil
 }
 
-func (f *feeder) resume(ctx context.Context) error {
+func (f *feeder) resume() error {
 	var errs []error
 	for _, lane := range lanes {
-		errs = append(errs, f.redis.Del(ctx, "asynq:{"+lane+"}:paused").Err())
+		errs = append(errs, f.inspector.UnpauseQueue(lane))
 	}
 	return errors.Join(errs...)
 }

@@ -29,7 +29,7 @@ const (
 
 // idle makes one delivery at a time: first to agents without earlier contact, then to known agents.
 func (b *bench) idle(ctx context.Context) (out latency, err error) {
-	b.say("latency of an idle system, %d deliveries", b.latency)
+	say("latency of an idle system, %d deliveries", b.latency)
 	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
 	agents, err := trial.StartAgents(min(firstAgents, b.latency))
@@ -76,7 +76,7 @@ func (b *bench) idle(ctx context.Context) (out latency, err error) {
 	first, known := waits[:agents.Len()], waits[agents.Len():]
 	out = latency{n: len(known), p50: trial.Quantile(known, .5), p99: trial.Quantile(known, .99), most: trial.Quantile(known, 1),
 		first: len(first), firstP50: trial.Quantile(first, .5), firstMax: trial.Quantile(first, 1)}
-	b.say("  p50 %s, p99 %s; first contact p50 %s, at most %s", ms(out.p50), ms(out.p99), ms(out.firstP50), ms(out.firstMax))
+	say("  p50 %s, p99 %s; first contact p50 %s, at most %s", ms(out.p50), ms(out.p99), ms(out.firstP50), ms(out.firstMax))
 	return out, nil
 }
 
@@ -103,5 +103,3 @@ func (b *bench) waits(ctx context.Context, agents *trial.Agents) ([]time.Duratio
 	}
 	return out, nil
 }
-
-func ms(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond)) }

@@ -14,15 +14,14 @@ import (
 
 	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/testing/trial"
-	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
 )
 
 type bench struct {
 	options
+	services
 	site     *trial.Site
 	database string         // URL of the database
-	data     string         // folder of Postgres's data
 	redis    redisServers   // the Redis of workers, unless they run their own
 	standby  *trial.Process // of Postgres; nil if it does not run
 	started  int            // number of servers besides the site's, for the names of their logs
@@ -142,7 +141,7 @@ func (l load) environment(redisURL, data string) []string {
 // load delivers to each agent, so that connections and tool lists exist. Then it pauses the lanes, accepts all rows,
 // and measures the time from the moment at which the lanes continue.
 func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
-	b.say("%s", l)
+	say("%s", l)
 	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
 	res.load = l
@@ -174,14 +173,14 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 	if err := b.site.AwaitFinal(ctx); err != nil {
 		return res, fmt.Errorf("first contact: %w", err)
 	}
-	if err := f.pause(ctx); err != nil {
+	if err := f.pause(); err != nil {
 		return res, err
 	}
 	if l.burst != "" {
 		if err := b.prepareBurst(ctx, l.ended); err != nil {
 			return res, err
 		}
-		defer func() { err = errors.Join(err, b.site.SQL(ctx, setAutovacuum("RESET (autovacuum_enabled)"))) }()
+		defer func() { err = errors.Join(err, b.setAutovacuum(ctx, "RESET (autovacuum_enabled)")) }()
 	}
 	empty, err := b.readCounters(ctx)
 	if err != nil {
@@ -195,12 +194,11 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 		if l.burst == burstKnown {
 			read = `ANALYZE herald.work, herald.history, herald.agents`
 		}
-		err := b.site.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error { _, err := c.Exec(ctx, read); return err })
-		if err != nil {
+		if err := b.site.Exec(ctx, read); err != nil {
 			return res, err
 		}
 	}
-	waiting, err := f.countWaiting(ctx)
+	waiting, err := f.countWaiting()
 	if err != nil {
 		return res, err
 	}
@@ -227,7 +225,7 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 		done := lookOn(ctx, address)
 		defer func() { err = errors.Join(err, done()) }()
 	}
-	if err := f.resume(ctx); err != nil {
+	if err := f.resume(); err != nil {
 		return res, err
 	}
 	began := time.Now()
@@ -267,56 +265,48 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 	}
 	res.costs = costsOf(empty, accepted, delivered, l.n, waiting)
 	for _, w := range ws {
-		res.peak.memory = max(res.peak.memory, highWater(w.PID()))
+		// Samples miss the peak. Without /proc they are all that there is.
+		if peak, err := w.PeakResidentBytes(); err == nil {
+			res.peak.memory = max(res.peak.memory, float64(peak))
+		}
 	}
 	res.peak.goroutines = max(res.peak.goroutines, res.start.goroutines, res.end.goroutines) // short runs have few samples
-	b.say("  %.0f/s in %s, %s ms of CPU each, %d repeated, %.0f MB at most", res.rate, res.took.Round(time.Millisecond), res.cpu, res.repeats, mb(res.peak.memory))
+	say("  %.0f/s in %s, %s ms of CPU each, %d repeated, %.0f MB at most", res.rate, res.took.Round(time.Millisecond), res.cpu, res.repeats, mb(res.peak.memory))
 	return res, nil
 }
 
 // prepareBurst inserts deliveries that have ended, turns autovacuum off, and analyzes the tables. Nothing is open.
 func (b *bench) prepareBurst(ctx context.Context, ended int) error {
-	if err := b.site.SQL(ctx, setAutovacuum("SET (autovacuum_enabled = off)")); err != nil {
+	if err := b.setAutovacuum(ctx, "SET (autovacuum_enabled = off)"); err != nil {
 		return err
 	}
 	const batch = 20_000 // site.SQL has a time limit
 	for from := 1; from <= ended; from += batch {
-		err := b.site.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
-			_, err := c.Exec(ctx, `WITH made AS (
-				INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, dispatch, attempts, job,
-					created_at, accepted_at, finished_at)
-				SELECT gen_random_uuid(), 'ended/' || n, 'NewFeedback', 1, '0x' || repeat('0', 40), n % 1000, 'ended/' || n, n, 'delivered', 1, 1,
-					jsonb_build_object('tag1', repeat('x', 700)), now() - interval '1 day', now() - interval '1 day', now() - interval '1 day'
-				  FROM generate_series($1::int, $2::int) n RETURNING id)
-				INSERT INTO herald.attempts (delivery_id, number, started_at, stage, outcome) SELECT id, 1, now() - interval '1 day', 'call', 'delivered' FROM made`,
-				from, min(from+batch-1, ended))
-			return err
-		})
+		err := b.site.Exec(ctx, `WITH made AS (
+			INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, dispatch, attempts, job,
+				created_at, accepted_at, finished_at)
+			SELECT gen_random_uuid(), 'ended/' || n, 'NewFeedback', 1, '0x' || repeat('0', 40), n % 1000, 'ended/' || n, n, 'delivered', 1, 1,
+				jsonb_build_object('tag1', repeat('x', 700)), now() - interval '1 day', now() - interval '1 day', now() - interval '1 day'
+			  FROM generate_series($1::int, $2::int) n RETURNING id)
+			INSERT INTO herald.attempts (delivery_id, number, started_at, stage, outcome) SELECT id, 1, now() - interval '1 day', 'call', 'delivered' FROM made`,
+			from, min(from+batch-1, ended))
 		if err != nil {
 			return err
 		}
 	}
-	return b.site.SQL(ctx, analyze)
-}
-
-// analyze updates the planner's statistics. VACUUM also removes the pages of open deliveries that have ended.
-func analyze(ctx context.Context, c *pgx.Conn) error {
-	_, err := c.Exec(ctx, `VACUUM ANALYZE herald.work, herald.agents`)
-	if err == nil {
-		_, err = c.Exec(ctx, `ANALYZE herald.history, herald.attempts`)
+	// VACUUM also removes the pages of open deliveries that have ended.
+	if err := b.site.Exec(ctx, `VACUUM ANALYZE herald.work, herald.agents`); err != nil {
+		return err
 	}
-	return err
+	return b.site.Exec(ctx, `ANALYZE herald.history, herald.attempts`)
 }
 
 // setAutovacuum changes the storage parameters of each table.
-func setAutovacuum(change string) func(context.Context, *pgx.Conn) error {
-	return func(ctx context.Context, c *pgx.Conn) error {
-		_, err := c.Exec(ctx, `DO $$ DECLARE r regclass; BEGIN
-			FOR r IN SELECT oid FROM pg_class WHERE relnamespace = 'herald'::regnamespace AND relkind = 'r' LOOP
-				EXECUTE format('ALTER TABLE %s `+change+`', r);
-			END LOOP; END $$`)
-		return err
-	}
+func (b *bench) setAutovacuum(ctx context.Context, change string) error {
+	return b.site.Exec(ctx, `DO $$ DECLARE r regclass; BEGIN
+		FOR r IN SELECT oid FROM pg_class WHERE relnamespace = 'herald'::regnamespace AND relkind = 'r' LOOP
+			EXECUTE format('ALTER TABLE %s `+change+`', r);
+		END LOOP; END $$`)
 }
 
 // count computes the rate from the rows.
@@ -438,14 +428,10 @@ func ownRedis(w *trial.Worker, data string) (string, error) {
 // reset empties the tables and Redis. The checkpoint keeps disk writes of the previous run out of the next
 // measurement.
 func (b *bench) reset(ctx context.Context) error {
-	err := b.site.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		for _, sql := range []string{`TRUNCATE herald.history, herald.work, herald.attempts, herald.agents`, `CHECKPOINT`} {
-			if _, err := c.Exec(ctx, sql); err != nil {
-				return fmt.Errorf("%s: %w", sql, err)
-			}
-		}
-		return nil
-	})
+	var err error
+	for _, sql := range []string{`TRUNCATE herald.history, herald.work, herald.attempts, herald.agents`, `CHECKPOINT`} {
+		err = errors.Join(err, b.site.Exec(ctx, sql))
+	}
 	for _, node := range b.redis.nodes {
 		err = errors.Join(err, node.FlushAll(ctx).Err())
 	}

@@ -8,6 +8,7 @@
 //	bench -only bursts              deliveries that the planner's statistics do not know
 //	bench -n 200 -latency 20        a quick check that it works
 //	bench -before HEAD~20           compares one row with that of another commit, in turns
+//	bench chain                     how fast events come in, from a file and from a chain; needs the build tag chain
 //
 // Workers are processes on their own Postgres and Redis (internal/testing/trial). The agents and the feeder of jobs run in
 // this process, on the same cores. Every number in the file is measured by the run that writes it. The part below the
@@ -22,12 +23,10 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/testing/trial"
@@ -36,20 +35,34 @@ import (
 
 // options are the command line's flags.
 type options struct {
-	out     string
-	n       int // deliveries per run
-	agents  int // agents of the largest runs
-	latency int // deliveries that are made one at a time
-	long    bool
-	longN   int
-	only    string
-	match   *regexp.Regexp // nil means all runs
-	logs    string
-	before  string // a commit to compare with in turns; empty: measure everything once
-	turns   int
+	out       string
+	n         int // deliveries per run
+	agents    int // agents of the largest runs
+	latency   int // deliveries that are made one at a time
+	long      bool
+	longN     int
+	only      string
+	match     *regexp.Regexp // nil means all runs
+	logFolder string
+	before    string // a commit to compare with in turns; empty: measure everything once
+	turns     int
 }
 
 func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	measure := measureDeliveries
+	if len(os.Args) > 1 && os.Args[1] == "chain" {
+		measure = measureEvents
+	}
+	if err := measure(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// measureDeliveries reads the command line and makes the measurements of docs/bench.md.
+func measureDeliveries(ctx context.Context) error {
 	var o options
 	flag.StringVar(&o.out, "o", "", "the `file` to write; without: standard output")
 	flag.IntVar(&o.n, "n", 12000, "deliveries of one run; a quarter with one in flight or one agent")
@@ -62,20 +75,14 @@ func main() {
 		o.match, err = regexp.Compile(s)
 		return err
 	})
-	flag.StringVar(&o.logs, "logs", "", "`folder` for what the processes say; without: one that is removed when all went well")
+	flag.StringVar(&o.logFolder, "logs", "", "`folder` for what the processes say; without: one that is removed when all went well")
 	flag.StringVar(&o.before, "before", "", "a `commit`: only compare with it, by turns")
 	flag.IntVar(&o.turns, "turns", 5, "how often each of the two has its turn")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	measure := run
 	if o.before != "" {
-		measure = runTurns
+		return runTurns(ctx, o)
 	}
-	if err := measure(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
+	return run(ctx, o)
 }
 
 // targetAgents is the smallest number of agents in the targets. targetInflight is their number of concurrent
@@ -89,81 +96,31 @@ const (
 // inflights are the measured numbers of concurrent deliveries (HERALD_CONCURRENCY).
 var inflights = []int{1, targetInflight, 64}
 
-func run(ctx context.Context, o options) (err error) {
+func run(ctx context.Context, o options) error {
 	if o.n < 1 || o.agents < 1 || o.latency < 0 || o.longN < 1 || flag.NArg() > 0 {
 		return errors.New("-n, -agents and -long-n must be at least 1, -latency at least 0, and there are no arguments")
 	}
 	queue.LogDriver(slog.New(slog.DiscardHandler))
-	b := &bench{options: o}
-	temporary := o.logs == ""
-	if temporary {
-		if b.logs, err = os.MkdirTemp("", "herald-bench-"); err != nil {
-			return err
-		}
-	}
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("%w (logs: %s)", err, b.logs)
-		} else if temporary {
-			err = os.RemoveAll(b.logs)
-		}
-	}()
-	b.say("building")
-	programs, err := trial.Build(ctx, ".", filepath.Join(b.logs, "bin"))
-	if err != nil {
-		return err
-	}
-	closeSite, err := b.open(ctx, programs)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, closeSite()) }()
-	var r report
-	if r.machine, err = b.readEnvironment(ctx); err != nil {
-		return err
-	}
-	if err := b.measure(ctx, &r); err != nil {
-		return err
-	}
-	r.ended = time.Now()
-	if err := write(o.out, r.markdown()); err != nil || len(r.failed) == 0 {
-		return err
-	}
-	return fmt.Errorf("%d rows were not measured: %s", len(r.failed), strings.Join(r.failed, "; "))
-}
-
-// open starts the services.
-func (b *bench) open(ctx context.Context, programs trial.Programs) (closeSite func() error, err error) {
-	data, err := os.MkdirTemp("", "herald-bench-postgres-")
-	if err != nil {
-		return nil, err
-	}
-	b.data = data
-	// If this process is root, the server runs as another user, which must be able to traverse the folder.
-	if err := os.Chmod(data, 0o711); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(data))
-	}
-	postgres, err := trial.StartPostgres(ctx, data, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(data))
-	}
-	end := func(site *trial.Site) error {
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
-		defer cancel()
-		var errs []error
-		if site != nil {
-			errs = append(errs, site.Close())
-		}
-		return errors.Join(append(errs, postgres.Close(stop), os.RemoveAll(data))...)
-	}
-	if b.database, err = postgres.Database("bench"); err == nil {
-		b.site, err = trial.Open(ctx, trial.Config{Programs: programs, Postgres: postgres, Database: "bench", Logs: filepath.Join(b.logs, "log")})
-	}
-	if err != nil {
-		return nil, errors.Join(err, end(nil))
-	}
-	b.redis = redisServers{b.site.Redis.URL(), []*redis.Client{b.site.Redis.Client()}}
-	return func() error { return end(b.site) }, nil
+	return withServices(ctx, o.logFolder, func(s services) error {
+		return s.onSite(ctx, "bench", func(site *trial.Site) (err error) {
+			var r report
+			b := &bench{options: o, services: s, site: site}
+			b.redis = redisServers{site.Redis.URL(), []*redis.Client{site.Redis.Client()}}
+			if b.database, err = s.postgres.Database("bench"); err != nil {
+				return err
+			}
+			if r.machine, err = b.readEnvironment(ctx); err != nil {
+				return err
+			}
+			if err := b.measure(ctx, &r); err != nil {
+				return err
+			}
+			if err := write(o.out, r.markdown()); err != nil || len(r.failed) == 0 {
+				return err
+			}
+			return fmt.Errorf("%d rows were not measured: %s", len(r.failed), strings.Join(r.failed, "; "))
+		})
+	})
 }
 
 func (b *bench) measure(ctx context.Context, r *report) error {
@@ -262,25 +219,4 @@ func (b *bench) deliveries(inflight, agents int) int {
 		return max(b.n/4, 1)
 	}
 	return b.n
-}
-
-func (b *bench) say(format string, args ...any) {
-	fmt.Fprintf(os.Stderr, time.Now().UTC().Format(time.TimeOnly)+" "+format+"\n", args...)
-}
-
-// kept is the line below which the file is written by hand.
-const kept = "<!-- The rest of this page is written by hand. bench keeps it. -->"
-
-// write writes the report into the file, and keeps the handwritten part below it.
-func write(path, text string) error {
-	if path == "" {
-		_, err := os.Stdout.WriteString(text)
-		return err
-	}
-	old, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	_, byHand, _ := strings.Cut(string(old), kept+"\n")
-	return os.WriteFile(path, []byte(text+"\n"+kept+"\n"+byHand), 0o644)
 }

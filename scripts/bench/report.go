@@ -20,20 +20,7 @@ type report struct {
 	ceilings []ceiling
 	latency  latency
 	long     *loadResult
-	ended    time.Time
 }
-
-// target is one line of the table of targets.
-type target struct {
-	what, needed, measured string
-	verdict                string // met, not met, not measured
-}
-
-const (
-	met         = "met"
-	notMet      = "**not met**"
-	notMeasured = "not measured here"
-)
 
 func (r report) markdown() string {
 	var s strings.Builder
@@ -41,11 +28,11 @@ func (r report) markdown() string {
 	p("# Speed\n")
 	p("Written by `make bench` (`scripts/bench`); every number was measured by the run that wrote it.\n")
 	m := r.machine
-	p("- machine: %d cores, %s, %.0f GiB of memory, Linux %s", m.Cores, m.CPU, float64(m.memory)/(1<<30), m.Kernel)
-	p("- Go %s, Postgres %s, Redis %s", m.Go, m.postgres, m.redis)
-	p("- Herald at commit %s, %s, %s of measuring", m.Commit, m.Began.Format("2006-01-02 15:04 UTC"), r.ended.Sub(m.Began).Round(time.Second))
+	p("- machine: %d cores, %s, %.0f GiB of memory, Linux %s", m.cores, m.cpu, float64(m.memory)/(1<<30), m.kernel)
+	p("- Go %s, Postgres %s, Redis %s", m.goVersion, m.postgres, m.redis)
+	p("%s", m.measured())
 	p("- everything runs on these cores: worker, Postgres, Redis, agents, and the program that accepts the jobs\n")
-	r.targetTable(p)
+	writeTargets(p, r.targets())
 	r.loadTable(p)
 	r.bridgeText(p)
 	r.scaleTable(p)
@@ -55,15 +42,6 @@ func (r report) markdown() string {
 	r.latencyText(p)
 	r.longText(p)
 	return s.String()
-}
-
-func (r report) targetTable(p func(string, ...any)) {
-	p("## Targets\n")
-	p("| what | target | measured | |\n| --- | --- | --- | --- |")
-	for _, t := range r.targets() {
-		p("| %s | %s | %s | %s |", t.what, t.needed, t.measured, t.verdict)
-	}
-	p("")
 }
 
 // targets returns the targets and their results. If several runs yield a number, it uses the worst one.
@@ -118,15 +96,8 @@ func (r report) targets() []target {
 // batchTarget compares a flood for one agent at the default limits with batches and without.
 func (r report) batchTarget() target {
 	t := target{"a flood for one agent at the default limits, in batches, compared with single deliveries", "≥ 20 ×", "", notMeasured}
-	var alone, batched float64
-	for _, l := range r.loads {
-		switch {
-		case l.limited && l.batched:
-			batched = l.rate
-		case l.limited:
-			alone = l.rate
-		}
-	}
+	alone := r.last(func(l load) bool { return l.limited && !l.batched }).rate
+	batched := r.last(func(l load) bool { return l.limited && l.batched }).rate
 	if alone > 0 && batched > 0 {
 		t.judge(fmt.Sprintf("%.1f × (%s against %s)", batched/alone, perS(batched), perS(alone)), batched >= 20*alone)
 	}
@@ -136,13 +107,6 @@ func (r report) batchTarget() target {
 // flat reports whether the goroutines did not grow. It allows for small fluctuations, such as an additional
 // connection.
 func flat(t trend) bool { return t.last <= 1.05*t.first+10 }
-
-func (t *target) judge(measured string, ok bool) {
-	t.measured, t.verdict = measured, notMet
-	if ok {
-		t.verdict = met
-	}
-}
 
 // rateTarget judges the slowest run whose number of agents is from agents to most.
 func (r report) rateTarget(queue string, agents, most int, least float64, needed string, goal float64) target {
@@ -171,16 +135,21 @@ func (r report) slowest(queue string, agents, most int) (worst loadResult) {
 	return worst
 }
 
+// last returns the last run for which is returns true.
+func (r report) last(is func(load) bool) (found loadResult) {
+	for _, l := range r.loads {
+		if is(l.load) {
+			found = l
+		}
+	}
+	return found
+}
+
 // watchedTarget compares the run with open pages with the one without.
 func (r report) watchedTarget() target {
 	t := target{fmt.Sprintf("while pages are open and refresh themselves, %d in flight, %d agents", targetInflight, targetAgents),
 		"≥ 95 % of without", "", notMeasured}
-	alone, watched := r.slowest(realRedis, targetAgents, targetAgents), loadResult{}
-	for _, l := range r.loads {
-		if l.watched {
-			watched = l
-		}
-	}
+	alone, watched := r.slowest(realRedis, targetAgents, targetAgents), r.last(func(l load) bool { return l.watched })
 	if alone.rate > 0 && watched.rate > 0 {
 		t.judge(fmt.Sprintf("%.0f %%", 100*watched.rate/alone.rate), watched.rate >= 0.95*alone.rate)
 	}
@@ -191,12 +160,7 @@ func (r report) watchedTarget() target {
 func (r report) orderTarget() target {
 	t := target{fmt.Sprintf("order kept, one delivery of each client, %d in flight, %d agents", targetInflight, targetAgents),
 		"≥ 97 % of `HERALD_ORDER=off`", "", notMeasured}
-	kept, off := r.slowest(realRedis, targetAgents, targetAgents), loadResult{}
-	for _, l := range r.loads {
-		if l.unsorted {
-			off = l
-		}
-	}
+	kept, off := r.slowest(realRedis, targetAgents, targetAgents), r.last(func(l load) bool { return l.unsorted })
 	if kept.rate > 0 && off.rate > 0 {
 		t.judge(fmt.Sprintf("%.0f %% (%s against %s)", 100*kept.rate/off.rate, perS(kept.rate), perS(off.rate)), kept.rate >= 0.97*off.rate)
 	}
@@ -357,14 +321,4 @@ func memories(l loadResult) string {
 
 func goroutines(l loadResult) string {
 	return fmt.Sprintf("%.0f, %.0f, %.0f", l.start.goroutines, l.peak.goroutines, l.end.goroutines)
-}
-
-// perS formats a rate with commas.
-func perS(rate float64) string { return thousands(int(rate+.5)) + "/s" }
-
-func thousands(n int) string {
-	if n < 1000 {
-		return fmt.Sprint(n)
-	}
-	return fmt.Sprintf("%s,%03d", thousands(n/1000), n%1000)
 }

@@ -31,7 +31,7 @@ func (b *bench) measureScale(ctx context.Context, r *report) error {
 			return context.Cause(ctx)
 		}
 		if err != nil {
-			b.say("  not measured: %v", err)
+			say("  not measured: %v", err)
 			r.fail(fmt.Sprintf("%s: %v", l, err))
 			continue
 		}

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/agentherald/herald/scripts/machine"
 )
 
 // grown returns the result of a run with that number of workers.
@@ -79,7 +77,7 @@ func TestScalePage(t *testing.T) {
 	base.costs = costs{intakeWAL: 1000, wal: 3000, commits: .5, disk: 2000, commands: 20, reads: 6, network: 2000, waiting: 300, finished: 450}
 	cluster, standby := grown(1, 900, .1, usual), grown(1, 800, .1, usual)
 	cluster.queue, standby.standby = redisCluster, true
-	r := report{machine: environment{Machine: machine.Machine{Cores: 2}}, loads: []loadResult{base}, scale: []loadResult{grown(1, 1000, .05, usual), cluster, standby}}
+	r := report{machine: environment{machine: machine{cores: 2}}, loads: []loadResult{base}, scale: []loadResult{grown(1, 1000, .05, usual), cluster, standby}}
 	r.fail("Redis: no reason")
 	text := r.markdown()
 	for _, want := range []string{

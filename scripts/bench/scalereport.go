@@ -18,7 +18,7 @@ func (r *report) fail(why string) { r.failed = append(r.failed, why) }
 
 // ours returns the share of all cores that a run's programs used. The kernel and other programs used additional time.
 func (r report) ours(l loadResult) float64 {
-	return l.rate * l.cpu.sum().Seconds() / float64(max(1, r.machine.Cores))
+	return l.rate * l.cpu.sum().Seconds() / float64(max(1, r.machine.cores))
 }
 
 func (r report) scaleTable(p func(string, ...any)) {
@@ -26,7 +26,7 @@ func (r report) scaleTable(p func(string, ...any)) {
 		return
 	}
 	p("## More processes, Redis Cluster, a standby\n")
-	p("Each worker is a separate process with %d deliveries in flight. All workers and servers share the %d cores of this machine. So the rows", targetInflight, r.machine.Cores)
+	p("Each worker is a separate process with %d deliveries in flight. All workers and servers share the %d cores of this machine. So the rows", targetInflight, r.machine.cores)
 	p("show the cost of sharing and the first exhausted resource, but not the effect of more machines. Redis Cluster: three nodes over TCP (a")
 	p("single Redis: a unix socket); their CPU is summed. Standby: every commit waits until a second Postgres has written it to disk")
 	p("(synchronous_commit on, synchronous_standby_names `*`); the CPU of both servers is summed.\n")

@@ -43,7 +43,7 @@ func (b *bench) withStandby(ctx context.Context, do func() error) (err error) {
 	defer func() { err = errors.Join(err, stop(ctx, primary, syscall.SIGINT)) }()
 	wait, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := b.awaitAnswer(wait, primary, "the primary", "SELECT true"); err != nil {
+	if err := b.awaitAnswer(wait, primary, "SELECT true"); err != nil {
 		return err
 	}
 
@@ -70,7 +70,7 @@ func (b *bench) withStandby(ctx context.Context, do func() error) (err error) {
 		err = errors.Join(err, stop(ctx, primary, syscall.SIGINT), stop(ctx, standby, syscall.SIGINT))
 	}()
 	const streams = `SELECT count(*) > 0 FROM pg_stat_replication WHERE state = 'streaming' AND sync_state IN ('sync', 'quorum')`
-	if err := b.awaitAnswer(wait, standby, "the standby", streams); err != nil {
+	if err := b.awaitAnswer(wait, standby, streams); err != nil {
 		return err
 	}
 	return do()
@@ -78,7 +78,7 @@ func (b *bench) withStandby(ctx context.Context, do func() error) (err error) {
 
 // postgresTwin returns how the site's Postgres runs, and the folder of its socket.
 func (b *bench) postgresTwin() (t twin, sockets string, err error) {
-	pid, err := b.postmaster()
+	pid, err := b.postgres.PID()
 	if err != nil {
 		return t, "", fmt.Errorf("find the postmaster: %w", err)
 	}
@@ -93,9 +93,8 @@ func (b *bench) postgresTwin() (t twin, sockets string, err error) {
 }
 
 // awaitAnswer waits until a query on the site's database returns true, while a server starts.
-func (b *bench) awaitAnswer(ctx context.Context, p *trial.Process, what, query string) error {
-	return await(ctx, p, what, func() (yes bool, err error) {
-		err = b.site.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error { return c.QueryRow(ctx, query).Scan(&yes) })
-		return yes, err
+func (b *bench) awaitAnswer(ctx context.Context, p *trial.Process, query string) error {
+	return p.Await(ctx, pollRows, query, func() (bool, error) {
+		return trial.QueryOne(ctx, b.site, pgx.RowTo[bool], query)
 	})
 }

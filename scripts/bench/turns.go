@@ -15,7 +15,6 @@ import (
 	"strings"
 
 	"github.com/agentherald/herald/internal/testing/trial"
-	"github.com/agentherald/herald/scripts/machine"
 )
 
 // tree is a checkout whose own bench measures its own worker.
@@ -42,7 +41,7 @@ func runTurns(ctx context.Context, o options) (err error) {
 		return fmt.Errorf("find the commit before (BEFORE=): %w", err)
 	}
 	before := &tree{name: "before, " + hash[:min(12, len(hash))], dir: filepath.Join(folder, "before")}
-	now := &tree{name: "this tree, " + machine.ReadCommit(ctx), dir: "."}
+	now := &tree{name: "this tree, " + readCommit(ctx), dir: "."}
 	if err := trial.Export(ctx, ".", hash, before.dir); err != nil {
 		return err
 	}
@@ -115,20 +114,4 @@ func turnsTable(before, now *tree, n int) string {
 	}
 	fmt.Fprintf(&s, "| ratio | | %.2f × | %.2f × |\n", median(now.rates)/median(before.rates), mean(now.rates)/mean(before.rates))
 	return s.String()
-}
-
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	n := len(sorted)
-	if n == 0 {
-		return 0
-	}
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
-}
-
-func mean(values []float64) (sum float64) {
-	for _, v := range values {
-		sum += v
-	}
-	return sum / float64(max(1, len(values)))
 }

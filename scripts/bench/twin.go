@@ -14,7 +14,6 @@ import (
 	"syscall"
 
 	"github.com/agentherald/herald/internal/testing/trial"
-	"github.com/agentherald/herald/scripts/machine"
 )
 
 // twin describes how to run another server like a running one. Package embedded has found its program, its libraries
@@ -77,7 +76,7 @@ func libraryFolders(maps string) (folders []string) {
 
 // firstID returns the first of the four numbers in a line of /proc/PID/status.
 func firstID(path, name string) (uint32, error) {
-	text, err := machine.ReadField(path, name)
+	text, err := readField(path, name)
 	if err != nil {
 		return 0, err
 	}
@@ -101,25 +100,7 @@ func (t twin) folder(path string) error {
 func (b *bench) start(t twin, program string, args ...string) (*trial.Process, error) {
 	b.started++
 	return trial.Foreign{Name: program, Path: filepath.Join(filepath.Dir(t.path), program), Args: args, Env: t.env, As: t.as,
-		Log: filepath.Join(b.logs, "log", fmt.Sprintf("%s.%d.log", program, b.started))}.Start()
-}
-
-// await waits until a server answers. It fails if the server has ended.
-func await(ctx context.Context, p *trial.Process, what string, answers func() (bool, error)) error {
-	ended := false
-	err := trial.Until(ctx, pollRows, what, func() (bool, error) {
-		select {
-		case <-p.Done():
-			ended = true
-			return true, nil
-		default:
-			return answers()
-		}
-	})
-	if ended {
-		return fmt.Errorf("%s ended while it started: %s", what, p.Log())
-	}
-	return err
+		Log: filepath.Join(b.logs, fmt.Sprintf("%s.%d.log", program, b.started))}.Start()
 }
 
 // stop sends a signal to a process and waits for its end. It does nothing if the process has ended.

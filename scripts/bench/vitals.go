@@ -5,14 +5,12 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/agentherald/herald/internal/testing/trial"
-	"github.com/agentherald/herald/scripts/machine"
 )
 
 // vitals are values of a worker's /metrics. For several workers, they are the maximum of each value.
@@ -94,22 +92,3 @@ func trendOf(samples []float64) (t trend) {
 	}
 	return t
 }
-
-// highWater returns the most memory, in bytes, that a process ever had resident, because samples miss the peak. It
-// returns 0 if the kernel does not report it.
-func highWater(pid int) float64 {
-	if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err != nil {
-		return 0
-	}
-	text, err := machine.ReadField(fmt.Sprintf("/proc/%d/status", pid), "VmHWM")
-	if err != nil {
-		return 0
-	}
-	kib, err := strconv.ParseFloat(strings.TrimSuffix(text, " kB"), 64)
-	if err != nil {
-		return 0
-	}
-	return kib * 1024
-}
-
-func mb(bytes float64) float64 { return bytes / 1e6 }

@@ -3,7 +3,6 @@
 package awaytest
 
 import (
-	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
@@ -14,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/base/secret"
@@ -69,9 +70,10 @@ func Ways(t testing.TB) []Way {
 	return []Way{
 		{Name: "Postgres is not running", Env: own(at("127.0.0.1:1")), Timeout: brief,
 			Says: []string{"Postgres did not answer within 100ms", "check DATABASE_URL", "--timeout"}},
-		{Name: "Postgres says nothing", Env: own(at(answering(t, ""))), Timeout: brief,
+		{Name: "Postgres says nothing", Env: own(at(answering(t, nil))), Timeout: brief,
 			Says: []string{"Postgres did not answer within 100ms: nothing came back", "check DATABASE_URL"}},
-		{Name: "a wrong password", Env: own(at(answering(t, "28P01\x00Mpassword authentication failed for user \"u\""))),
+		{Name: "a wrong password", Env: own(at(answering(t, &pgproto3.ErrorResponse{Severity: "FATAL",
+			SeverityUnlocalized: "FATAL", Code: "28P01", Message: `password authentication failed for user "u"`}))),
 			Says: []string{"Postgres refuses the connection", "password authentication failed", "in DATABASE_URL"}},
 		{Name: "no such database", Env: own(otherDatabase(t, empty)),
 			Says: []string{"Postgres refuses the connection", `database "nowhere" does not exist`, "in DATABASE_URL"}},
@@ -176,27 +178,21 @@ func olderCluster(t testing.TB) string {
 	return dir
 }
 
-// answering accepts connections. It answers the first message of each with a FATAL error with these fields. If fields
-// is empty, it never answers.
-func answering(t testing.TB, fields string) string {
+// answering accepts connections. It answers the first message of each with refusal. If refusal is nil, it never
+// answers.
+func answering(t testing.TB, refusal *pgproto3.ErrorResponse) string {
 	t.Helper()
-	return heraldtest.Listen(t, func(c net.Conn) { answer(c, fields) })
-}
-
-func answer(c net.Conn, fields string) {
-	defer func() { _ = c.Close() }()
-	var length uint32
-	if binary.Read(c, binary.BigEndian, &length) != nil || length < 4 || length > 1<<16 {
-		return
-	}
-	if _, err := io.CopyN(io.Discard, c, int64(length)-4); err != nil {
-		return
-	}
-	if fields == "" {
-		_, _ = io.Copy(io.Discard, c) // until the other side or the test closes the connection
-		return
-	}
-	body := "SFATAL\x00VFATAL\x00C" + fields + "\x00\x00"
-	message := binary.BigEndian.AppendUint32([]byte{'E'}, uint32(len(body)+4))
-	_, _ = c.Write(append(message, body...))
+	return heraldtest.Listen(t, func(c net.Conn) {
+		defer func() { _ = c.Close() }()
+		server := pgproto3.NewBackend(c, c)
+		if _, err := server.ReceiveStartupMessage(); err != nil {
+			return
+		}
+		if refusal == nil {
+			_, _ = io.Copy(io.Discard, c) // until the other side or the test closes the connection
+			return
+		}
+		server.Send(refusal)
+		_ = server.Flush() // the other side may have left
+	})
 }

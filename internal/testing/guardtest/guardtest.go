@@ -4,13 +4,14 @@ package guardtest
 
 import (
 	"context"
-	"encoding/binary"
 	"net"
 	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/agentherald/herald/internal/base/netguard"
 )
@@ -149,49 +150,34 @@ func Resolver(t testing.TB, names map[string][][]netip.Addr) *net.Resolver {
 	}
 }
 
-// Types of a query (RFC 1035 §3.2.2, RFC 3596 §2.1).
-const (
-	typeA    = 1
-	typeAAAA = 28
-)
-
 // answerQuestion returns the answer to a query for one name, or nil if the query is malformed.
-func answerQuestion(q []byte, names map[string][][]netip.Addr, asked map[string]int) []byte {
-	i, labels := 12, []string{}
-	for i < len(q) && q[i] != 0 {
-		end := i + 1 + int(q[i])
-		if end > len(q) {
-			return nil
-		}
-		labels = append(labels, string(q[i+1:end]))
-		i = end
-	}
-	end := i + 5 // root label, type, class
-	if end > len(q) {
+func answerQuestion(query []byte, names map[string][][]netip.Addr, asked map[string]int) []byte {
+	var m dnsmessage.Message
+	if m.Unpack(query) != nil || len(m.Questions) != 1 {
 		return nil
 	}
-	name, kind := strings.ToLower(strings.Join(labels, ".")), binary.BigEndian.Uint16(q[i+1:])
-
-	var addrs []netip.Addr
+	q := m.Questions[0]
+	name := strings.ToLower(strings.TrimSuffix(q.Name.String(), "."))
+	m.Response, m.RecursionAvailable, m.Additionals = true, true, nil
 	if turns := names[name]; len(turns) > 0 {
-		key := name + string(rune(kind))
+		key := name + q.Type.String()
+		add := func(body dnsmessage.ResourceBody) {
+			header := dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class}
+			m.Answers = append(m.Answers, dnsmessage.Resource{Header: header, Body: body})
+		}
 		for _, ip := range turns[min(asked[key], len(turns)-1)] {
-			if ip.Is4() && kind == typeA || ip.Is6() && kind == typeAAAA {
-				addrs = append(addrs, ip)
+			switch {
+			case ip.Is4() && q.Type == dnsmessage.TypeA:
+				add(&dnsmessage.AResource{A: ip.As4()})
+			case ip.Is6() && q.Type == dnsmessage.TypeAAAA:
+				add(&dnsmessage.AAAAResource{AAAA: ip.As16()})
 			}
 		}
 		asked[key]++
 	}
-	a := append([]byte{}, q[:end]...)
-	binary.BigEndian.PutUint16(a[2:], 0x8180) // a response without an error
-	binary.BigEndian.PutUint16(a[6:], uint16(len(addrs)))
-	binary.BigEndian.PutUint16(a[8:], 0)
-	binary.BigEndian.PutUint16(a[10:], 0)
-	for _, ip := range addrs {
-		b := ip.AsSlice()
-		// The name again, type, class, TTL 0, length.
-		a = append(a, 0xc0, 12, 0, byte(kind), 0, 1, 0, 0, 0, 0, 0, byte(len(b)))
-		a = append(a, b...)
+	answer, err := m.Pack()
+	if err != nil {
+		return nil
 	}
-	return a
+	return answer
 }

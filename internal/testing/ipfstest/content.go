@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -135,7 +136,7 @@ func (g *Gateway) plainDirectory(entries map[string]format.Node) (format.Node, e
 	if err := dir.SetCidBuilder(builder(true)); err != nil {
 		return nil, fmt.Errorf("making a directory: %w", err)
 	}
-	for _, name := range sorted(entries) {
+	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		if err := dir.AddNodeLink(name, entries[name]); err != nil {
 			return nil, fmt.Errorf("adding %q to a directory: %w", name, err)
 		}
@@ -152,7 +153,7 @@ func (g *Gateway) shardedDirectory(entries map[string]format.Node) (format.Node,
 		return nil, fmt.Errorf("making a sharded directory: %w", err)
 	}
 	shard.SetCidBuilder(builder(true))
-	for _, name := range sorted(entries) {
+	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		if err := shard.Set(context.Background(), name, entries[name]); err != nil {
 			return nil, fmt.Errorf("adding %q to a directory: %w", name, err)
 		}
@@ -207,13 +208,4 @@ func (g *Gateway) AddCAR(r io.Reader) ([]cid.Cid, error) {
 // Remove deletes one block, as if it had never been pinned.
 func (g *Gateway) Remove(c cid.Cid) error {
 	return g.store.blocks.DeleteBlock(context.Background(), c)
-}
-
-func sorted(m map[string]format.Node) []string {
-	names := make([]string, 0, len(m))
-	for n := range m {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-	return names
 }

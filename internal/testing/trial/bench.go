@@ -61,6 +61,22 @@ func (b *Bench) Get(t testing.TB) (Programs, *Postgres) {
 	return programs, b.postgres
 }
 
+// Open opens a site with the shared programs and Postgres until the test ends.
+func (b *Bench) Open(ctx context.Context, t testing.TB, cfg Config) *Site {
+	t.Helper()
+	cfg.Programs, cfg.Postgres = b.Get(t)
+	s, err := Open(ctx, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
 // Programs returns programs.
 func (b *Bench) Programs(t testing.TB) Programs {
 	t.Helper()

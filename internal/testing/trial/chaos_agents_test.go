@@ -361,16 +361,9 @@ func (r *row) watchBreakers(ctx context.Context) map[int]int {
 }
 
 // agentsWaitingFor returns the numbers of the agents that have deliveries waiting for that reason.
-func (r *row) agentsWaitingFor(ctx context.Context, reason string) (agents []int, err error) {
-	err = r.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		found, err := c.Query(ctx, `SELECT DISTINCT agent_id::int - 1 FROM herald.deliveries WHERE status = 'waiting' AND reason = $1`, reason)
-		if err != nil {
-			return err
-		}
-		agents, err = pgx.CollectRows(found, pgx.RowTo[int])
-		return err
-	})
-	return agents, err
+func (r *row) agentsWaitingFor(ctx context.Context, reason string) ([]int, error) {
+	return Query(ctx, r.Site, pgx.RowTo[int],
+		`SELECT DISTINCT agent_id::int - 1 FROM herald.deliveries WHERE status = 'waiting' AND reason = $1`, reason)
 }
 
 // paced returns lines at a steady rate for the duration d, rotating through the agents.

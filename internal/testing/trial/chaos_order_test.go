@@ -3,7 +3,6 @@
 package trial
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -27,6 +26,13 @@ SELECT l.id, l.kind = 'FeedbackRevoked' AND e.order_seq = l.order_seq AS revocat
        e.at <= l.at - interval '60 s' AS excused, e.order_seq::text
   FROM d l JOIN d e ON e.order_key = l.order_key AND e.kind = 'NewFeedback' AND e.id <> l.id AND e.finished_at > l.at
    AND (e.order_seq < l.order_seq OR l.kind = 'FeedbackRevoked' AND e.order_seq = l.order_seq)`
+
+// violation is a row of violations.
+type violation struct {
+	ID                    uuid.UUID
+	Revocation, IsExcused bool
+	Earlier               string
+}
 
 // TestChaosOrder delivers 20,000 ordered events of 50 agents with 20 clients each, among them 1,000 revocations. One of
 // twelve is refused (503) twice, one of 200 for more than a minute. There are two workers, ten times kill -9, and Redis
@@ -84,26 +90,17 @@ func TestChaosOrder(t *testing.T) {
 	v := r.settle(15 * time.Minute)
 
 	excused, unexplained, broken := map[uuid.UUID]string{}, 0, 0
-	r.must(r.SQL(r.ctx, func(ctx context.Context, c *pgx.Conn) error {
-		rows, err := c.Query(ctx, violations)
-		if err != nil {
-			return err
+	found, err := Query(r.ctx, r.Site, pgx.RowToStructByPos[violation], violations)
+	r.must(err)
+	for _, v := range found {
+		if v.IsExcused && !v.Revocation {
+			excused[v.ID] = v.Earlier
+			continue
 		}
-		var id uuid.UUID
-		var revocation, isExcused bool
-		var earlier string
-		_, err = pgx.ForEachRow(rows, []any{&id, &revocation, &isExcused, &earlier}, func() error {
-			if isExcused && !revocation {
-				excused[id] = earlier
-				return nil
-			}
-			if broken++; broken <= 5 {
-				t.Errorf("delivery %s went before %s of its client (revocation: %v)", id, earlier, revocation)
-			}
-			return nil
-		})
-		return err
-	}))
+		if broken++; broken <= 5 {
+			t.Errorf("delivery %s went before %s of its client (revocation: %v)", v.ID, v.Earlier, v.Revocation)
+		}
+	}
 	explained, err := r.explainedExceptions()
 	r.must(err)
 	for id, earlier := range excused {
@@ -158,21 +155,7 @@ func (r *row) explainedExceptions() (map[uuid.UUID]string, error) {
 // listClients returns the agent and client of each delivery.
 func (r *row) listClients() map[uuid.UUID]string {
 	r.Helper()
-	clients := map[uuid.UUID]string{}
-	r.must(r.SQL(r.ctx, func(ctx context.Context, c *pgx.Conn) error {
-		rows, err := c.Query(ctx, `SELECT id, order_key FROM herald.deliveries`)
-		if err != nil {
-			return err
-		}
-		var id uuid.UUID
-		var key string
-		_, err = pgx.ForEachRow(rows, []any{&id, &key}, func() error {
-			clients[id] = key
-			return nil
-		})
-		return err
-	}))
-	return clients
+	return r.textByID(`SELECT id, order_key FROM herald.deliveries`)
 }
 
 // overlapsOfClients counts calls that began during another call of the same client. Calls that a kill interrupted are

@@ -91,26 +91,19 @@ const claimedBesideSlots = 64
 
 // attempted is one attempt at a delivery.
 type attempted struct {
-	id     uuid.UUID
-	number int
+	ID     uuid.UUID
+	Number int
 }
 
 // attempts returns the attempts that a query selects.
 func (r *row) attempts(sql string) map[attempted]bool {
 	r.Helper()
+	all, err := Query(r.ctx, r.Site, pgx.RowToStructByPos[attempted], sql)
+	r.must(err)
 	found := map[attempted]bool{}
-	r.must(r.SQL(r.ctx, func(ctx context.Context, c *pgx.Conn) error {
-		rows, err := c.Query(ctx, sql)
-		if err != nil {
-			return err
-		}
-		var a attempted
-		_, err = pgx.ForEachRow(rows, []any{&a.id, &a.number}, func() error {
-			found[a] = true
-			return nil
-		})
-		return err
-	}))
+	for _, a := range all {
+		found[a] = true
+	}
 	return found
 }
 
@@ -344,20 +337,9 @@ func difference(before, after string) string {
 }
 
 // texts returns the deliveries' rows as JSON, without their jobs.
-func (r *row) texts() (out map[uuid.UUID]string) {
+func (r *row) texts() map[uuid.UUID]string {
 	r.Helper()
-	r.must(r.SQL(r.ctx, func(ctx context.Context, c *pgx.Conn) error {
-		out = map[uuid.UUID]string{}
-		rows, err := c.Query(ctx, `SELECT id, (to_jsonb(d) - 'job')::text FROM herald.deliveries d`)
-		if err != nil {
-			return err
-		}
-		var id uuid.UUID
-		var text string
-		_, err = pgx.ForEachRow(rows, []any{&id, &text}, func() error { out[id] = text; return nil })
-		return err
-	}))
-	return out
+	return r.textByID(`SELECT id, (to_jsonb(d) - 'job')::text FROM herald.deliveries d`)
 }
 
 func (r *row) firstAttempt(id uuid.UUID) (Attempt, error) {

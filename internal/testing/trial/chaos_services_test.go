@@ -113,15 +113,11 @@ func TestChaosFlush(t *testing.T) {
 }
 
 // listDispatched returns the deliveries whose task is or was in Redis and that no worker has claimed.
-func (r *row) listDispatched() (ids []uuid.UUID) {
+func (r *row) listDispatched() []uuid.UUID {
 	r.Helper()
-	r.must(r.SQL(r.ctx, func(ctx context.Context, c *pgx.Conn) error {
-		rows, err := c.Query(ctx, `SELECT id FROM herald.deliveries WHERE status IN ('queued', 'waiting') AND handed_at IS NOT NULL`)
-		if err == nil {
-			ids, err = pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
-		}
-		return err
-	}))
+	ids, err := Query(r.ctx, r.Site, pgx.RowTo[uuid.UUID],
+		`SELECT id FROM herald.deliveries WHERE status IN ('queued', 'waiting') AND handed_at IS NOT NULL`)
+	r.must(err)
 	return ids
 }
 

@@ -186,12 +186,26 @@ func (r *row) underWay(calls, inFlight int) {
 func (r *row) grownUp() {
 	r.Helper()
 	r.must(Until(r.within(restless+10*time.Second), pollSlow, "Postgres to have been up for a minute", func() (bool, error) {
-		var age float64
-		err := r.SQL(r.ctx, func(ctx context.Context, c *pgx.Conn) error {
-			return c.QueryRow(ctx, `SELECT extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())`).Scan(&age)
-		})
+		age, err := QueryOne(r.ctx, r.Site, pgx.RowTo[float64],
+			`SELECT extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())`)
 		return age > restless.Seconds(), err
 	}))
+}
+
+// textByID returns the rows of a query for an id and a text.
+func (r *row) textByID(sql string) map[uuid.UUID]string {
+	r.Helper()
+	type pair struct {
+		ID   uuid.UUID
+		Text string
+	}
+	all, err := Query(r.ctx, r.Site, pgx.RowToStructByPos[pair], sql)
+	r.must(err)
+	texts := make(map[uuid.UUID]string, len(all))
+	for _, p := range all {
+		texts[p.ID] = p.Text
+	}
+	return texts
 }
 
 // verdict is the result that every row checks.

@@ -82,7 +82,7 @@ func (p *Postgres) Stop(ctx context.Context) error {
 
 // Freeze stops the server and all backends with SIGSTOP: connections stay open and get no answer.
 func (p *Postgres) Freeze() error {
-	pid, err := p.pid()
+	pid, err := p.PID()
 	if err != nil {
 		return err
 	}
@@ -115,8 +115,8 @@ func (p *Postgres) Thaw() error {
 	return errors.Join(errs...)
 }
 
-// pid returns the postmaster's process id.
-func (p *Postgres) pid() (int, error) {
+// PID returns the postmaster's process id.
+func (p *Postgres) PID() (int, error) {
 	b, err := os.ReadFile(filepath.Join(p.dir, "postgres", "data", "postmaster.pid"))
 	if err != nil {
 		return 0, err

@@ -27,35 +27,53 @@ func (r Row) Final() bool { return slices.Contains(finals, r.Status) }
 
 var finals = []string{"delivered", "skipped", "rejected", "dead", "cancelled"}
 
-// Rows reads all deliveries.
-func (s *Site) Rows(ctx context.Context) (rows map[uuid.UUID]Row, err error) {
+// Query reads the rows of a query on the site's database with scan.
+func Query[T any](ctx context.Context, s *Site, scan pgx.RowToFunc[T], sql string, args ...any) (all []T, err error) {
 	err = s.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		rows = map[uuid.UUID]Row{}
-		found, err := c.Query(ctx, `SELECT id, agent_id::text, status, coalesce(reason, ''), attempts, dispatch, created_at, finished_at FROM herald.deliveries`)
+		rows, err := c.Query(ctx, sql, args...)
 		if err != nil {
 			return err
 		}
-		var r Row
-		var finished *time.Time
-		_, err = pgx.ForEachRow(found, []any{&r.ID, &r.AgentID, &r.Status, &r.Reason, &r.Attempts, &r.Dispatch, &r.CreatedAt, &finished}, func() error {
-			r.FinishedAt = time.Time{}
-			if finished != nil {
-				r.FinishedAt = *finished
-			}
-			rows[r.ID] = r
-			return nil
-		})
+		all, err = pgx.CollectRows(rows, scan)
 		return err
 	})
+	return all, err
+}
+
+// QueryOne reads the only row of a query on the site's database with scan.
+func QueryOne[T any](ctx context.Context, s *Site, scan pgx.RowToFunc[T], sql string, args ...any) (one T, err error) {
+	all, err := Query(ctx, s, scan, sql, args...)
+	if err == nil && len(all) != 1 {
+		err = fmt.Errorf("the query returned %d rows: %s", len(all), sql)
+	}
+	if err != nil {
+		return one, err
+	}
+	return all[0], nil
+}
+
+// Exec runs a statement on the site's database.
+func (s *Site) Exec(ctx context.Context, sql string, args ...any) error {
+	return s.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, sql, args...)
+		return err
+	})
+}
+
+// Rows reads all deliveries.
+func (s *Site) Rows(ctx context.Context) (map[uuid.UUID]Row, error) {
+	all, err := Query(ctx, s, pgx.RowToStructByPos[Row], `SELECT id, agent_id::text, status, coalesce(reason, ''),
+		attempts, dispatch, created_at, coalesce(finished_at, '0001-01-01 00:00:00+00') FROM herald.deliveries`)
+	rows := make(map[uuid.UUID]Row, len(all))
+	for _, r := range all {
+		rows[r.ID] = r
+	}
 	return rows, err
 }
 
 // CountOpen returns the number of deliveries that have not ended.
-func (s *Site) CountOpen(ctx context.Context) (n int, err error) {
-	err = s.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		return c.QueryRow(ctx, `SELECT count(*) FROM herald.deliveries WHERE status <> ALL($1)`, finals).Scan(&n)
-	})
-	return n, err
+func (s *Site) CountOpen(ctx context.Context) (int, error) {
+	return QueryOne(ctx, s, pgx.RowTo[int], `SELECT count(*) FROM herald.deliveries WHERE status <> ALL($1)`, finals)
 }
 
 // AwaitFinal waits until every delivery has ended.
@@ -84,24 +102,17 @@ type Attempt struct {
 }
 
 // Attempts reads the attempts at a delivery, oldest first.
-func (s *Site) Attempts(ctx context.Context, id uuid.UUID) (attempts []Attempt, err error) {
-	err = s.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		found, err := c.Query(ctx, `SELECT number, started_at, coalesce(duration_ms, 0), coalesce(outcome, ''), coalesce(reason, '')
-			FROM herald.attempts WHERE delivery_id = $1
-			UNION ALL SELECT attempts, claimed_at, 0, '', '' FROM herald.work WHERE id = $1 AND status = 'running'
-			ORDER BY number, started_at`, id)
-		if err != nil {
-			return err
-		}
-		attempts, err = pgx.CollectRows(found, func(row pgx.CollectableRow) (a Attempt, err error) {
-			var ms int
-			err = row.Scan(&a.Number, &a.StartedAt, &ms, &a.Outcome, &a.Reason)
-			a.Took = time.Duration(ms) * time.Millisecond
-			return a, err
-		})
-		return err
-	})
-	return attempts, err
+func (s *Site) Attempts(ctx context.Context, id uuid.UUID) ([]Attempt, error) {
+	scan := func(row pgx.CollectableRow) (a Attempt, err error) {
+		var ms int
+		err = row.Scan(&a.Number, &a.StartedAt, &ms, &a.Outcome, &a.Reason)
+		a.Took = time.Duration(ms) * time.Millisecond
+		return a, err
+	}
+	return Query(ctx, s, scan, `SELECT number, started_at, coalesce(duration_ms, 0), coalesce(outcome, ''),
+		coalesce(reason, '') FROM herald.attempts WHERE delivery_id = $1
+		UNION ALL SELECT attempts, claimed_at, 0, '', '' FROM herald.work WHERE id = $1 AND status = 'running'
+		ORDER BY number, started_at`, id)
 }
 
 // Lost returns the accepted deliveries that are missing, have not ended, or are delivered without a call.

@@ -25,7 +25,6 @@ const redisPackage = "ioredis"
 // TestThirdPartyDoors: clients that are not part of Herald act like the old backend. They are redis-cli and a Node.js
 // program with ioredis and fetch.
 func TestThirdPartyDoors(t *testing.T) {
-	programs, postgres := shared.Get(t)
 	ctx, cancel := context.WithTimeout(t.Context(), thirdPartyTime)
 	t.Cleanup(cancel)
 	must := func(err error) {
@@ -41,14 +40,8 @@ func TestThirdPartyDoors(t *testing.T) {
 	t.Cleanup(agents.Close)
 	scratch := t.TempDir()
 	const token = "a token of more than sixteen characters"
-	site, err := Open(ctx, Config{Programs: programs, Postgres: postgres, Database: "doors", Logs: filepath.Join(scratch, "logs"),
+	site := shared.Open(ctx, t, Config{Database: "doors", Logs: filepath.Join(scratch, "logs"),
 		Env: []string{"HERALD_LEGACY_QUEUE=" + LegacyList, "HERALD_REDIS_INTAKE=on", "HERALD_API_TOKEN=" + token, "HERALD_TOOLS=echo"}})
-	must(err)
-	t.Cleanup(func() {
-		if err := site.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 	w, err := site.Worker(WorkerConfig{Name: "worker"})
 	must(err)
 	must(w.Ready(ctx))

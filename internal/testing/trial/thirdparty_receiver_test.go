@@ -5,7 +5,6 @@ package trial
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -16,7 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
@@ -93,7 +91,6 @@ func buildAgent(ctx context.Context, t *testing.T, code string) (program string)
 // TestThirdPartyGoReceiver: an author's agent with the receiver gets feedback, a revocation and a batch from a complete
 // Herald. It takes a repeated delivery once, and refuses forged signatures.
 func TestThirdPartyGoReceiver(t *testing.T) {
-	programs, postgres := shared.Get(t)
 	ctx, cancel := context.WithTimeout(t.Context(), thirdPartyTime)
 	t.Cleanup(cancel)
 	must := func(err error) {
@@ -112,32 +109,15 @@ func TestThirdPartyGoReceiver(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	must(Until(ctx, pollQuick, "the agent to listen", func() (bool, error) {
-		conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", address)
-		if err != nil {
-			select {
-			case <-agent.Done():
-				return false, errors.New(tail(agent.Log()))
-			default:
-				return false, nil
-			}
-		}
-		return true, conn.Close()
-	}))
+	must(awaitListening(ctx, agent, address))
 
 	list, err := json.Marshal(map[string]any{"servers": map[string]any{"8453:1": map[string]string{"transport": "http", "url": url}}})
 	must(err)
 	servers := filepath.Join(scratch, "servers.json")
 	must(os.WriteFile(servers, list, 0o600))
-	site, err := Open(ctx, Config{Programs: programs, Postgres: postgres, Database: "receiver", Logs: filepath.Join(scratch, "logs"), Env: []string{
+	site := shared.Open(ctx, t, Config{Database: "receiver", Logs: filepath.Join(scratch, "logs"), Env: []string{
 		"HERALD_SERVERS_FILE=" + servers, "HERALD_PUBLIC_URL=http://" + listen, "HERALD_LISTEN=" + listen,
 		"HERALD_CALL_TIMEOUT=15s", "HERALD_LEASE_MARGIN=20s", "HERALD_LEASE=50s"}})
-	must(err)
-	t.Cleanup(func() {
-		if err := site.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 	w, err := site.Worker(WorkerConfig{Name: "worker"})
 	must(err)
 	must(w.Ready(ctx))

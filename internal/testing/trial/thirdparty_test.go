@@ -5,7 +5,6 @@ package trial
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -109,7 +108,6 @@ func strangers(installed npm.Folder, node, memory string) []stranger {
 }
 
 func TestThirdParty(t *testing.T) {
-	programs, postgres := shared.Get(t)
 	ctx, cancel := context.WithTimeout(t.Context(), thirdPartyTime)
 	t.Cleanup(cancel)
 	node, err := npm.Node(ctx)
@@ -122,13 +120,7 @@ func TestThirdParty(t *testing.T) {
 
 	env, err := operator(all)
 	heraldtest.Must(t, err)
-	site, err := Open(ctx, Config{Programs: programs, Postgres: postgres, Database: "thirdparty", Logs: filepath.Join(scratch, "logs"), Env: env})
-	heraldtest.Must(t, err)
-	t.Cleanup(func() {
-		if err := site.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	site := shared.Open(ctx, t, Config{Database: "thirdparty", Logs: filepath.Join(scratch, "logs"), Env: env})
 	w, err := site.Worker(WorkerConfig{Name: "worker"})
 	heraldtest.Must(t, err)
 	heraldtest.Must(t, w.Ready(ctx))
@@ -240,22 +232,21 @@ func (s stranger) listenAt(t *testing.T, g *guest, port int, env []string) *Proc
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	ctx, cancel := context.WithTimeoutCause(g.ctx, serverStart, fmt.Errorf("not within %s", serverStart))
 	defer cancel()
-	err = Until(ctx, 50*time.Millisecond, s.name+" to listen", func() (bool, error) {
-		select {
-		case <-p.Done():
-			return false, errors.New("it has ended")
-		default:
-		}
+	if err := awaitListening(ctx, p, address); err != nil {
+		t.Fatalf("%v; it said:\n%s", err, tail(p.Log()))
+	}
+	return p
+}
+
+// awaitListening waits until a process accepts connections at an address.
+func awaitListening(ctx context.Context, p *Process, address string) error {
+	return p.Await(ctx, pollQuick, "a server at "+address, func() (bool, error) {
 		conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", address)
 		if err != nil {
 			return false, err
 		}
 		return true, conn.Close()
 	})
-	if err != nil {
-		t.Fatalf("%v; it said:\n%s", err, tail(p.Log()))
-	}
-	return p
 }
 
 // freePort returns a port that was unused a moment ago.
@@ -275,25 +266,20 @@ type verdictRow struct {
 
 func (v verdictRow) final() bool { return Row{Status: v.Status}.Final() }
 
-func (s *Site) verdict(ctx context.Context, id uuid.UUID) (v verdictRow, err error) {
-	err = s.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		return c.QueryRow(ctx, `SELECT d.status, coalesce(d.reason, ''), coalesce(d.error, ''), coalesce(d.tool_name, ''), d.attempts,
-			coalesce(a.protocol, ''), coalesce(a.response::text, ''), coalesce(g.server_info ->> 'name', g.server_info ->> 'Name', '')
-			FROM herald.deliveries d
-			LEFT JOIN LATERAL (SELECT protocol, response FROM herald.attempts WHERE delivery_id = d.id ORDER BY started_at DESC LIMIT 1) a ON true
-			LEFT JOIN herald.agents g USING (chain_id, identity_registry, agent_id)
-			WHERE d.id = $1`, id).Scan(&v.Status, &v.Reason, &v.Error, &v.Tool, &v.Attempts, &v.Protocol, &v.Response, &v.Server)
-	})
-	return v, err
+func (s *Site) verdict(ctx context.Context, id uuid.UUID) (verdictRow, error) {
+	return QueryOne(ctx, s, pgx.RowToStructByPos[verdictRow], `SELECT d.status, coalesce(d.reason, ''),
+		coalesce(d.error, ''), coalesce(d.tool_name, ''), coalesce(a.protocol, ''), coalesce(a.response::text, ''),
+		coalesce(g.server_info ->> 'name', g.server_info ->> 'Name', ''), d.attempts
+		FROM herald.deliveries d
+		LEFT JOIN LATERAL (SELECT protocol, response FROM herald.attempts WHERE delivery_id = d.id ORDER BY started_at DESC LIMIT 1) a ON true
+		LEFT JOIN herald.agents g USING (chain_id, identity_registry, agent_id)
+		WHERE d.id = $1`, id)
 }
 
 // remember stores an agent's MCP revision, as Herald does after a registration has named it.
 func (s *Site) remember(ctx context.Context, agent int, protocol string) error {
-	return s.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		_, err := c.Exec(ctx, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, protocol) VALUES (8453, $1, $2::text::numeric, $3)`,
-			baseRegistry, strconv.Itoa(agent), protocol)
-		return err
-	})
+	return s.Exec(ctx, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, protocol)
+		VALUES (8453, $1, $2::text::numeric, $3)`, baseRegistry, strconv.Itoa(agent), protocol)
 }
 
 // remembered checks that the server has done the action of its tool.

@@ -36,7 +36,6 @@ const (
 // TestThirdPartyTypeScript delivers to agents that use @agentherald/receiver from its packed archive: the agent of its
 // README, which serves only its Herald, and one agent for each MCP server that the package supports.
 func TestThirdPartyTypeScript(t *testing.T) {
-	programs, postgres := shared.Get(t)
 	ctx, cancel := context.WithTimeout(t.Context(), thirdPartyTime)
 	t.Cleanup(cancel)
 	g := &guest{ctx: ctx, scratch: t.TempDir()}
@@ -50,16 +49,10 @@ func TestThirdPartyTypeScript(t *testing.T) {
 	heraldtest.Must(t, err)
 	serversFile := filepath.Join(g.scratch, "servers.json")
 	heraldtest.Must(t, os.WriteFile(serversFile, list, 0o600))
-	g.Site, err = Open(ctx, Config{Programs: programs, Postgres: postgres, Database: "typescript",
+	g.Site = shared.Open(ctx, t, Config{Database: "typescript",
 		Logs: filepath.Join(g.scratch, "logs"),
 		Env: []string{"HERALD_SERVERS_FILE=" + serversFile, "HERALD_LISTEN=" + public, "HERALD_PUBLIC_URL=http://" + public,
 			"HERALD_CALL_TIMEOUT=15s", "HERALD_LEASE_MARGIN=20s", "HERALD_LEASE=50s"}})
-	heraldtest.Must(t, err)
-	t.Cleanup(func() {
-		if err := g.Site.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 	for _, a := range agents {
 		if a.known == "" {
 			continue
@@ -284,12 +277,10 @@ func (r *packedAgent) saidOnce(what string, index int) {
 }
 
 // countTool returns the number of deliveries for which this tool of the agent was called.
-func (r *packedAgent) countTool(tool string) (n int) {
+func (r *packedAgent) countTool(tool string) int {
 	r.t.Helper()
-	err := r.SQL(r.ctx, func(ctx context.Context, c *pgx.Conn) error {
-		const count = `SELECT count(*) FROM herald.deliveries WHERE agent_id = $1 AND tool_name = $2`
-		return c.QueryRow(ctx, count, r.number, tool).Scan(&n)
-	})
+	n, err := QueryOne(r.ctx, r.Site, pgx.RowTo[int],
+		`SELECT count(*) FROM herald.deliveries WHERE agent_id = $1 AND tool_name = $2`, r.number, tool)
 	heraldtest.Must(r.t, err)
 	return n
 }

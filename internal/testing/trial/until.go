@@ -33,3 +33,21 @@ func Until(ctx context.Context, every time.Duration, what string, cond func() (b
 		}
 	}
 }
+
+// Await is Until for a state that the process brings about. It returns an error at once if the process has ended.
+func (p *Process) Await(ctx context.Context, every time.Duration, what string, cond func() (bool, error)) error {
+	ended := false
+	err := Until(ctx, every, what, func() (bool, error) {
+		select {
+		case <-p.done:
+			ended = true
+			return true, nil
+		default:
+			return cond()
+		}
+	})
+	if ended {
+		return fmt.Errorf("%s ended; awaited was %s: %s", p.name, what, tail(p.log))
+	}
+	return err
+}

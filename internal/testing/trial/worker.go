@@ -56,12 +56,7 @@ func (w *Worker) Start() error {
 // Ready waits until /readyz returns 200.
 func (w *Worker) Ready(ctx context.Context) error {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
-	err := Until(ctx, pollQuick, w.cfg.Name+" to be ready", func() (bool, error) {
-		select {
-		case <-w.Done():
-			return false, fmt.Errorf("it has ended: %s", tail(w.Log()))
-		default:
-		}
+	err := w.Await(ctx, pollQuick, w.cfg.Name+" to be ready", func() (bool, error) {
 		addr, err := w.Address()
 		if err != nil {
 			return false, err
@@ -115,15 +110,14 @@ func (w *Worker) Address() (string, error) {
 
 // LogLine is one line of a worker's log, with the fields that trials use.
 type LogLine struct {
-	Level       string `json:"level"`
-	Message     string `json:"msg"`
-	Address     string `json:"address"`
-	Delivery    string `json:"delivery"`
-	Status      string `json:"status"`
-	Reason      string `json:"reason"`
-	Error       string `json:"error"`
-	NotRecorded string `json:"not_recorded"`
-	AheadOf     string `json:"ahead_of"`
+	Level    string `json:"level"`
+	Message  string `json:"msg"`
+	Address  string `json:"address"`
+	Delivery string `json:"delivery"`
+	Status   string `json:"status"`
+	Reason   string `json:"reason"`
+	Error    string `json:"error"`
+	AheadOf  string `json:"ahead_of"`
 }
 
 // Lines reads the log of the current process. Lines that are not JSON (a panic) have only a Message.

@@ -30,15 +30,15 @@ const (
 	statesKept = 100_000
 )
 
-// anvil is Foundry's node.
-type anvil struct {
-	process *trial.Process
-	url     string
-	by      common.Address
+// Anvil is Foundry's node.
+type Anvil struct {
+	*trial.Process
+	url string
+	by  common.Address
 }
 
-// startAnvil installs and starts anvil. It writes the log to a file in folder. End of the process stops it.
-func startAnvil(ctx context.Context, folder string) (*anvil, error) {
+// StartAnvil installs and starts anvil. It writes the log to a file in folder. End stops it.
+func StartAnvil(ctx context.Context, folder string) (*Anvil, error) {
 	installed, err := npm.Install(ctx, anvilPackage+"@"+anvilVersion)
 	if err != nil {
 		return nil, err
@@ -60,10 +60,10 @@ func startAnvil(ctx context.Context, folder string) (*anvil, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &anvil{process: process, url: "http://127.0.0.1:" + strconv.Itoa(port)}
+	n := &Anvil{Process: process, url: "http://127.0.0.1:" + strconv.Itoa(port)}
 	ctx, cancel := context.WithTimeoutCause(ctx, anvilStart, fmt.Errorf("not within %s", anvilStart))
 	defer cancel()
-	err = trial.Until(ctx, 50*time.Millisecond, "anvil to answer", func() (bool, error) {
+	err = process.Await(ctx, 50*time.Millisecond, "an answer of anvil", func() (bool, error) {
 		var accounts []common.Address
 		if err := Ask(ctx, n.url, &accounts, "eth_accounts"); err != nil || len(accounts) == 0 {
 			return false, err
@@ -77,11 +77,11 @@ func startAnvil(ctx context.Context, folder string) (*anvil, error) {
 	return n, nil
 }
 
-func (n *anvil) Name() string { return "anvil" }
-func (n *anvil) URL() string  { return n.url }
+// URL returns the node's address.
+func (n *Anvil) URL() string { return n.url }
 
 // transaction returns the parameters of eth_sendTransaction. anvil signs the transaction.
-func (n *anvil) transaction(to *common.Address, data []byte) map[string]any {
+func (n *Anvil) transaction(to *common.Address, data []byte) map[string]any {
 	t := map[string]any{"from": n.by, "input": hexutil.Bytes(data), "gas": hexutil.Uint64(gasOfCall)}
 	if to != nil {
 		t["to"] = to
@@ -89,7 +89,8 @@ func (n *anvil) transaction(to *common.Address, data []byte) map[string]any {
 	return t
 }
 
-func (n *anvil) Deploy(ctx context.Context, code []byte) (common.Address, error) {
+// Deploy implements Node.
+func (n *Anvil) Deploy(ctx context.Context, code []byte) (common.Address, error) {
 	var hash common.Hash
 	if err := Ask(ctx, n.url, &hash, "eth_sendTransaction", n.transaction(nil, code)); err != nil {
 		return common.Address{}, err
@@ -108,7 +109,8 @@ func (n *anvil) Deploy(ctx context.Context, code []byte) (common.Address, error)
 	return receipt.ContractAddress, err
 }
 
-func (n *anvil) Mine(ctx context.Context, calls []Call) error {
+// Mine implements Node.
+func (n *Anvil) Mine(ctx context.Context, calls []Call) error {
 	for _, c := range calls {
 		if err := Ask(ctx, n.url, nil, "eth_sendTransaction", n.transaction(&c.To, c.Data)); err != nil {
 			return err
@@ -117,7 +119,8 @@ func (n *anvil) Mine(ctx context.Context, calls []Call) error {
 	return Ask(ctx, n.url, nil, "evm_mine")
 }
 
-func (n *anvil) Replace(ctx context.Context, depth int, again []Call) (further int, err error) {
+// Replace implements Node.
+func (n *Anvil) Replace(ctx context.Context, depth int, again []Call) (further int, err error) {
 	pairs := make([][2]any, len(again))
 	for i, c := range again {
 		pairs[i] = [2]any{n.transaction(&c.To, c.Data), 0}
@@ -125,6 +128,7 @@ func (n *anvil) Replace(ctx context.Context, depth int, again []Call) (further i
 	return 0, Ask(ctx, n.url, nil, "anvil_reorg", depth, pairs)
 }
 
-func (n *anvil) Rollback(ctx context.Context, depth int) (empty int, err error) {
+// Rollback implements Node.
+func (n *Anvil) Rollback(ctx context.Context, depth int) (empty int, err error) {
 	return 0, Ask(ctx, n.url, nil, "anvil_rollback", depth)
 }

@@ -344,26 +344,19 @@ func awaitRows(ctx context.Context, two *followers, w *World) (found Findings, r
 func (r Row) isOpen() bool { return !trial.Row{Status: r.Status}.Final() }
 
 // readRows reads all deliveries.
-func readRows(ctx context.Context, site *trial.Site) (rows []Row, err error) {
-	err = site.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		found, err := c.Query(ctx, `SELECT d.id::text, d.key, d.status, coalesce(d.reason, ''),
-				coalesce(d.error, ''), d.order_seq::bigint, d.job::text, d.called OR EXISTS (
-					SELECT FROM herald.attempts a WHERE a.delivery_id = d.id AND a.stage IN ('call', 'record'))
-			FROM herald.deliveries d`)
-		if err != nil {
-			return err
+func readRows(ctx context.Context, site *trial.Site) ([]Row, error) {
+	scan := func(row pgx.CollectableRow) (r Row, err error) {
+		var text *string
+		err = row.Scan(&r.ID, &r.Key, &r.Status, &r.Reason, &r.Error, &r.OrderSeq, &text, &r.Called)
+		if err != nil || text == nil {
+			return r, err
 		}
-		rows, err = pgx.CollectRows(found, func(row pgx.CollectableRow) (r Row, err error) {
-			var text *string
-			err = row.Scan(&r.ID, &r.Key, &r.Status, &r.Reason, &r.Error, &r.OrderSeq, &text, &r.Called)
-			if err != nil || text == nil {
-				return r, err
-			}
-			return r, json.Unmarshal([]byte(*text), &r.Job)
-		})
-		return err
-	})
-	return rows, err
+		return r, json.Unmarshal([]byte(*text), &r.Job)
+	}
+	return trial.Query(ctx, site, scan, `SELECT d.id::text, d.key, d.status, coalesce(d.reason, ''),
+			coalesce(d.error, ''), d.order_seq::bigint, d.job::text, d.called OR EXISTS (
+				SELECT FROM herald.attempts a WHERE a.delivery_id = d.id AND a.stage IN ('call', 'record'))
+		FROM herald.deliveries d`)
 }
 
 // total returns the number of requests that got a false answer.

@@ -2,6 +2,7 @@ package chaintrial
 
 import (
 	"fmt"
+	"math/big"
 	"strings"
 
 	"github.com/ethereum/go-ethereum/accounts/abi"
@@ -72,6 +73,24 @@ var forms = []form{
 	{identity, "MetadataUpdate", "agentId:uint256"},
 	{identity, "BatchMetadataUpdate", "agentId:uint256 lastId:uint256"},
 	{identity, "Transfer", "from:address! to:address! agentId:uint256!"},
+}
+
+// Feedback is an event of the current reputation registry, with 0 decimals and without tag2.
+type Feedback struct {
+	Agent              uint64
+	Client             common.Address
+	Index              uint64
+	Value              int64
+	Tag, Endpoint, URI string
+	Hash               common.Hash
+}
+
+// Encode returns the event's log.
+func (f Feedback) Encode() (Log, error) {
+	values := map[string]any{"agentId": new(big.Int).SetUint64(f.Agent), "client": f.Client, "index": f.Index,
+		"value": big.NewInt(f.Value), "decimals": uint8(0), "tag1": f.Tag, "tag2": "", "endpoint": f.Endpoint,
+		"uri": f.URI, "hash": f.Hash}
+	return forms[0].encode(func(name, _ string) any { return values[name] })
 }
 
 // has reports whether the form has a parameter with this name.

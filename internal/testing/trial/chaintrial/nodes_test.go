@@ -40,11 +40,11 @@ func onAnvil(t *testing.T, name string, within time.Duration, f func(ctx context
 	t.Run(name, func(t *testing.T) {
 		ctx, cancel := context.WithTimeoutCause(t.Context(), within, fmt.Errorf("not within %s", within))
 		defer cancel()
-		n, err := startAnvil(ctx, t.TempDir())
+		n, err := StartAnvil(ctx, t.TempDir())
 		heraldtest.Must(t, err)
 		t.Cleanup(func() {
 			http.DefaultClient.CloseIdleConnections()
-			if err := n.process.End(); err != nil {
+			if err := n.End(); err != nil {
 				t.Error(err)
 			}
 		})

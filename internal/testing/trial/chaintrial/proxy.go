@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/rpc"
 )
 
 // Fault is one way in which a node misbehaves.
@@ -116,7 +117,27 @@ type answer struct {
 	Version string          `json:"jsonrpc"`
 	ID      json.RawMessage `json:"id"`
 	Result  json.RawMessage `json:"result,omitempty"`
-	Error   *Refusal        `json:"error,omitempty"`
+	Error   *refusal        `json:"error,omitempty"`
+}
+
+// refusal is a node's error.
+type refusal struct {
+	Code    int    `json:"code"`
+	Message string `json:"message"`
+	Data    any    `json:"data,omitempty"` // of a revert
+}
+
+// refusalOf returns the node's own error, if err contains one.
+func refusalOf(err error) *refusal {
+	own, ok := errors.AsType[rpc.Error](err)
+	if !ok {
+		return &refusal{Code: -32603, Message: "the node behind does not answer"}
+	}
+	r := &refusal{Code: own.ErrorCode(), Message: own.Error()}
+	if detailed, ok := errors.AsType[rpc.DataError](err); ok {
+		r.Data = detailed.ErrorData()
+	}
+	return r
 }
 
 // ServeHTTP answers one request, which is a single question or a batch.
@@ -207,7 +228,7 @@ func (p *Proxy) answer(ctx context.Context, asked io.Reader, l lie) ([]byte, err
 func (p *Proxy) answerOne(ctx context.Context, q question, v view) answer {
 	a := answer{Version: "2.0", ID: q.ID}
 	if v.fault == Errs {
-		a.Error = &Refusal{Code: -32000, Message: "header not found"}
+		a.Error = &refusal{Code: -32000, Message: "header not found"}
 		return a
 	}
 	params, known := v.bend(q)
@@ -216,7 +237,7 @@ func (p *Proxy) answerOne(ctx context.Context, q question, v view) answer {
 		a.Result = known
 		return a
 	case params == nil:
-		a.Error = &Refusal{Code: -32005, Message: fmt.Sprintf("query exceeds max block range %d", mostBlocks)}
+		a.Error = &refusal{Code: -32005, Message: fmt.Sprintf("query exceeds max block range %d", mostBlocks)}
 		return a
 	}
 	asked := make([]any, len(params))
@@ -225,9 +246,7 @@ func (p *Proxy) answerOne(ctx context.Context, q question, v view) answer {
 	}
 	var result json.RawMessage
 	if err := Ask(ctx, p.node, &result, q.Method, asked...); err != nil {
-		if !errors.As(err, &a.Error) {
-			a.Error = &Refusal{Code: -32603, Message: "the node behind does not answer"}
-		}
+		a.Error = refusalOf(err)
 		return a
 	}
 	a.Result = result
@@ -386,7 +405,7 @@ func (v view) distortLogs(a *answer) {
 		logs = slices.DeleteFunc(logs, func(json.RawMessage) bool { return all || v.random.IntN(3) == 0 })
 	case Limits:
 		if len(logs) > mostLogs {
-			a.Result, a.Error = nil, &Refusal{Code: -32005, Message: fmt.Sprintf("query returned more than %d results", mostLogs)}
+			a.Result, a.Error = nil, &refusal{Code: -32005, Message: fmt.Sprintf("query returned more than %d results", mostLogs)}
 			return
 		}
 	default:

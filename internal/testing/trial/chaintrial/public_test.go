@@ -73,23 +73,7 @@ func countEvents(number uint64) int {
 
 func (n *publicNode) logs(number uint64) (logs []*types.Log) {
 	for i := range countEvents(number) {
-		made, err := forms[0].encode(func(name, of string) any {
-			switch {
-			case name == "agentId":
-				return new(big.Int).SetUint64(number)
-			case of == "address":
-				return addressOf(uint64(1 + i))
-			case of == "uint64":
-				return uint64(1)
-			case of == "int128":
-				return big.NewInt(5)
-			case of == "uint8":
-				return uint8(0)
-			case of == "bytes32":
-				return [32]byte{}
-			}
-			return ""
-		})
+		made, err := Feedback{Agent: number, Client: addressOf(uint64(1 + i)), Index: 1, Value: 5}.Encode()
 		if err != nil {
 			panic(err) // the tests of this package encode only valid forms
 		}

@@ -1,70 +1,33 @@
 package chaintrial
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/big"
-	"net/http"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/rpc"
 
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 )
 
-// Ask sends one JSON-RPC question and decodes the answer into result. It neither retries nor checks the answer,
-// because the node is honest.
+// Ask sends one JSON-RPC question and decodes the answer into result. It does not retry, because the node is honest.
 func Ask(ctx context.Context, url string, result any, method string, params ...any) error {
-	if params == nil {
-		params = []any{}
-	}
-	body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+	client, err := rpc.DialContext(ctx, url)
 	if err != nil {
 		return fmt.Errorf("ask %s: %w", method, err)
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
-	if err != nil {
+	defer client.Close()
+	if err := client.CallContext(ctx, result, method, params...); err != nil {
 		return fmt.Errorf("ask %s: %w", method, err)
-	}
-	request.Header.Set("Content-Type", "application/json")
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return fmt.Errorf("ask %s: %w", method, err)
-	}
-	defer func() { _ = response.Body.Close() }()
-	answer := struct {
-		Result json.RawMessage
-		Error  *Refusal
-	}{}
-	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
-		return fmt.Errorf("read the answer to %s: %w", method, err)
-	}
-	if answer.Error != nil {
-		return fmt.Errorf("%s is refused: %w", method, answer.Error)
-	}
-	if result == nil {
-		return nil
-	}
-	if err := json.Unmarshal(answer.Result, result); err != nil {
-		return fmt.Errorf("read the answer to %s: %w", method, err)
 	}
 	return nil
 }
-
-// Refusal is a node's error.
-type Refusal struct {
-	Code    int             `json:"code"`
-	Message string          `json:"message"`
-	Data    json.RawMessage `json:"data,omitempty"` // of a revert
-}
-
-func (r *Refusal) Error() string { return r.Message }
 
 // Head returns the number of the newest block.
 func Head(ctx context.Context, url string) (uint64, error) {

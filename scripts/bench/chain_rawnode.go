@@ -31,10 +31,6 @@ const rawChainID = 31337
 
 func newRawNode(events int) (*rawNode, error) {
 	n := &rawNode{reputation: common.HexToAddress("0x8004BAa17C55a88189AE136b182e5fdA19dE9b63")}
-	maker, err := newFeedbackMaker()
-	if err != nil {
-		return nil, err
-	}
 	for first := 0; first < events; first += perBlock {
 		number := uint64(len(n.blocks) + 1)
 		hash := crypto.Keccak256Hash([]byte(strconv.FormatUint(number, 10)))
@@ -42,7 +38,7 @@ func newRawNode(events int) (*rawNode, error) {
 		receipt := &types.Receipt{}
 		var parts []string
 		for i := first; i < min(first+perBlock, events); i++ {
-			made, err := maker.make(i)
+			made, err := makeFeedback(i)
 			if err != nil {
 				return nil, err
 			}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,12 +23,12 @@ const (
 )
 
 // measureLatency measures the time from a block to the acceptance of its jobs.
-func (b *bench) measureLatency(ctx context.Context) error {
-	c, end, err := b.fillAnvil(ctx, perBlock)
+func (b *chainBench) measureLatency(ctx context.Context) error {
+	c, err := b.fillAnvil(ctx, perBlock)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = end() }()
+	defer func() { _ = c.node.End() }()
 	socket := strings.Replace(c.node.URL(), "http://", "ws://", 1)
 	for _, l := range []struct {
 		way, url string
@@ -44,12 +43,8 @@ func (b *bench) measureLatency(ctx context.Context) error {
 
 // watchBlocks mines blocks with one event each, at varying times, and waits for the answer of enqueue watch, which
 // prints it after the commit.
-func (b *bench) watchBlocks(ctx context.Context, c *anvilChain, way, url string, poll time.Duration) error {
-	maker, err := newFeedbackMaker()
-	if err != nil {
-		return err
-	}
-	return b.onSite(ctx, func(s *trial.Site) error {
+func (b *chainBench) watchBlocks(ctx context.Context, c *anvilChain, way, url string, poll time.Duration) error {
+	return b.withSite(ctx, func(s *trial.Site) error {
 		p, err := s.StartEnqueue("watch", chainEnv(url, c.reputation, "all"), "watch", strconv.Itoa(rawChainID), "--json",
 			"--poll", poll.String(), "--from", fmt.Sprint(c.last+1))
 		if err != nil {
@@ -61,7 +56,7 @@ func (b *bench) watchBlocks(ctx context.Context, c *anvilChain, way, url string,
 		for n, phase := range phases {
 			began := time.Now()
 			serial := 1_000_000 + int(c.last)
-			if err := c.mine(ctx, maker, serial, serial+1); err != nil {
+			if err := c.mine(ctx, serial, serial+1); err != nil {
 				return err
 			}
 			if err := awaitLines(ctx, p.Log(), n+1); err != nil {
@@ -76,9 +71,9 @@ func (b *bench) watchBlocks(ctx context.Context, c *anvilChain, way, url string,
 			case <-time.After(poll/4 + poll*time.Duration(phase)/time.Duration(len(phases))):
 			}
 		}
-		slices.Sort(waits)
-		l := latency{way: way, poll: poll, blocks: len(waits), p50: waits[len(waits)/2], p99: waits[len(waits)*99/100]}
-		b.say("%s: p50 %s, p99 %s", way, l.p50, l.p99)
+		l := blockLatency{way: way, poll: poll, blocks: len(waits), p50: trial.Quantile(waits, .5),
+			p99: trial.Quantile(waits, .99)}
+		say("%s: p50 %s, p99 %s", way, l.p50, l.p99)
 		b.report.latencies = append(b.report.latencies, l)
 		return p.Kill()
 	})

@@ -23,29 +23,26 @@ func chainEnv(url string, reputation common.Address, trust string) []string {
 }
 
 // backfill measures one backfill of all blocks, and returns the ranges that it read.
-func (b *bench) backfill(ctx context.Context, way string, n int, first, last uint64,
+func (b *chainBench) backfill(ctx context.Context, way string, n int, first, last uint64,
 	env []string) (ranges []blockRange, err error) {
-	err = b.onSite(ctx, func(s *trial.Site) error {
-		m, log, err := b.runEnqueue(ctx, s, n, env, "backfill", strconv.Itoa(rawChainID), "--rate", "0", "--json",
-			"--from", fmt.Sprint(first), "--to", fmt.Sprint(last))
+	err = b.withSite(ctx, func(s *trial.Site) error {
+		log, err := b.runEnqueue(ctx, s, measuredRun{way: way, events: n}, env, "backfill", strconv.Itoa(rawChainID),
+			"--rate", "0", "--json", "--from", fmt.Sprint(first), "--to", fmt.Sprint(last))
 		if err != nil {
 			return err
 		}
-		b.add(way, m)
-		if ranges, err = readRanges(log, first); err != nil {
-			return err
-		}
-		return checkRows(ctx, s, n)
+		ranges, err = readRanges(log, first)
+		return err
 	})
 	return ranges, err
 }
 
 // measureRaw measures a backfill from raw logs.
-func (b *bench) measureRaw(ctx context.Context) error {
+func (b *chainBench) measureRaw(ctx context.Context) error {
 	return b.repeat(func() error { return b.runRaw(ctx, b.events) })
 }
 
-func (b *bench) runRaw(ctx context.Context, n int) error {
+func (b *chainBench) runRaw(ctx context.Context, n int) error {
 	node, err := newRawNode(n)
 	if err != nil {
 		return err
@@ -58,19 +55,15 @@ func (b *bench) runRaw(ctx context.Context, n int) error {
 
 // anvilChain is an anvil with events.
 type anvilChain struct {
-	node        chaintrial.Node
+	node        *chaintrial.Anvil
 	reputation  common.Address
 	first, last uint64
 }
 
 // fillAnvil starts an anvil and mines n events.
-func (b *bench) fillAnvil(ctx context.Context, n int) (c anvilChain, end func() error, err error) {
-	maker, err := newFeedbackMaker()
-	if err != nil {
-		return c, nil, err
-	}
-	if c.node, end, err = chaintrial.StartAnvil(ctx, b.logs); err != nil {
-		return c, nil, err
+func (b *chainBench) fillAnvil(ctx context.Context, n int) (c anvilChain, err error) {
+	if c.node, err = chaintrial.StartAnvil(ctx, b.logs); err != nil {
+		return c, err
 	}
 	fill := func() error {
 		if c.reputation, err = c.node.Deploy(ctx, chaintrial.EmitterCode("")); err != nil {
@@ -82,23 +75,23 @@ func (b *bench) fillAnvil(ctx context.Context, n int) (c anvilChain, end func() 
 		}
 		c.first, c.last = head+1, head
 		for from := 0; from < n; from += perBlock {
-			if err := c.mine(ctx, maker, from, min(from+perBlock, n)); err != nil {
+			if err := c.mine(ctx, from, min(from+perBlock, n)); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
 	if err := fill(); err != nil {
-		return c, nil, errors.Join(err, end())
+		return c, errors.Join(err, c.node.End())
 	}
-	return c, end, nil
+	return c, nil
 }
 
 // mine mines a block with the events from number from up to, but not including, number to.
-func (c *anvilChain) mine(ctx context.Context, maker *feedbackMaker, from, to int) error {
+func (c *anvilChain) mine(ctx context.Context, from, to int) error {
 	var logs []chaintrial.Log
 	for i := from; i < to; i++ {
-		l, err := maker.make(i)
+		l, err := makeFeedback(i)
 		if err != nil {
 			return err
 		}

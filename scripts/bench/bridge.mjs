@@ -1,20 +1,19 @@
 // The bridge with which Herald is compared: every POST creates an MCP client, connects it, calls one tool and closes it.
 //
-//   POST /mcp/call {"url": …} or {"command": …, "args": […]}, with "tool" and "arguments"
+//   POST /mcp/call {"url": …, "tool": …, "arguments": …, "meta": …}
 import express from 'express';
 import { Client } from '@modelcontextprotocol/sdk/client/index.js';
-import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js';
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
 
 const patience = 30_000; // ms for one tool call
 
-async function callTool(client, name, args) {
+async function callTool(client, params) {
   let timer;
   const late = new Promise((_, reject) => {
     timer = setTimeout(() => reject(new Error(`no answer within ${patience} ms`)), patience);
   });
   try {
-    return await Promise.race([client.callTool({ name, arguments: args }), late]);
+    return await Promise.race([client.callTool(params), late]);
   } finally {
     clearTimeout(timer);
   }
@@ -23,11 +22,11 @@ async function callTool(client, name, args) {
 const app = express();
 app.use(express.json({ limit: '1mb' }));
 app.post('/mcp/call', async (req, res) => {
-  const { url, command, args, tool, arguments: input } = req.body;
+  const { url, tool, arguments: input, meta } = req.body;
   const client = new Client({ name: 'bridge', version: '1.0.0' });
   try {
-    await client.connect(url ? new StreamableHTTPClientTransport(new URL(url)) : new StdioClientTransport({ command, args }));
-    res.json({ result: await callTool(client, tool, input) });
+    await client.connect(new StreamableHTTPClientTransport(new URL(url)));
+    res.json({ result: await callTool(client, { name: tool, arguments: input, _meta: meta }) });
   } catch (err) {
     res.status(502).json({ error: String(err) });
   } finally {

@@ -14,7 +14,7 @@ import (
 var costRow = regexp.MustCompile(`(?m)\| \S+ \|.*\|$`)
 
 // measureCost runs the follower's test that counts its requests and calls in simulated time.
-func (b *bench) measureCost(ctx context.Context) error {
+func (b *chainBench) measureCost(ctx context.Context) error {
 	out, err := exec.CommandContext(ctx, "go", "test", "-vet=off", "-count=1", "-v", "-run", "^TestCostOfFollowing$",
 		"./internal/chain").CombinedOutput()
 	b.report.costs = costRow.FindAllString(string(out), -1)

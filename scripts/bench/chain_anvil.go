@@ -11,14 +11,9 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"path/filepath"
-	"strconv"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common/hexutil"
-
-	"github.com/agentherald/herald/internal/testing/trial"
-	"github.com/agentherald/herald/internal/testing/trial/npm"
 
 	_ "embed"
 )
@@ -38,13 +33,13 @@ type blockRange struct{ first, last uint64 }
 
 // measureAnvil compares a backfill with eth_getLogs alone in the same ranges, and with a loop of viem's getLogs with
 // one INSERT per event. They take turns on one anvil.
-func (b *bench) measureAnvil(ctx context.Context) error {
-	b.say("mining %d events", b.events)
-	c, end, err := b.fillAnvil(ctx, b.events)
+func (b *chainBench) measureAnvil(ctx context.Context) error {
+	say("mining %d events", b.events)
+	c, err := b.fillAnvil(ctx, b.events)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = end() }()
+	defer func() { _ = c.node.End() }()
 	env := chainEnv(c.node.URL(), c.reputation, "all")
 	for round := range b.rounds {
 		ranges, err := b.backfill(ctx, wayAnvil, b.events, c.first, c.last, env)
@@ -86,7 +81,7 @@ func readRanges(log string, first uint64) (ranges []blockRange, err error) {
 }
 
 // readAlone requests the logs of the ranges one after the other, and reads the answers to their end.
-func (b *bench) readAlone(ctx context.Context, c anvilChain, ranges []blockRange) error {
+func (b *chainBench) readAlone(ctx context.Context, c anvilChain, ranges []blockRange) error {
 	began := time.Now()
 	events := 0
 	for _, r := range ranges {
@@ -110,47 +105,24 @@ func (b *bench) readAlone(ctx context.Context, c anvilChain, ranges []blockRange
 		}
 		events += bytes.Count(answer, []byte(`"logIndex"`))
 	}
-	m := measured{events: events, took: time.Since(began)}
+	m := measuredRun{way: wayAlone, events: events, took: time.Since(began)}
 	if events != b.events {
 		return fmt.Errorf("eth_getLogs gave %d events of %d", events, b.events)
 	}
-	b.add(wayAlone, m)
+	b.add(m)
 	return nil
 }
 
 // loop runs a typical indexer on a database of its own.
-func (b *bench) loop(ctx context.Context, c anvilChain, ranges []blockRange) error {
-	node, err := npm.Node(ctx)
-	if err != nil {
-		return err
-	}
-	packages, err := npm.Install(ctx, viemPackage, pgPackage)
-	if err != nil {
-		return err
-	}
-	folder := filepath.Join(b.dir, "loop")
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return err
-	}
-	// Node looks for packages next to the file that imports them.
-	if err := os.Symlink(packages.Path(""), filepath.Join(folder, "node_modules")); err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(folder, "loop.mjs"), loopSource, 0o644); err != nil {
-		return err
-	}
+func (b *chainBench) loop(ctx context.Context, c anvilChain, ranges []blockRange) error {
 	database, err := b.postgres.Database("postgres")
 	if err != nil {
 		return err
 	}
-	log := filepath.Join(b.logs, "loop.log")
-	if err := os.Remove(log); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
 	usual := ranges[len(ranges)/2]
-	p, err := trial.Foreign{Name: "loop", Path: node, Log: log, Args: []string{filepath.Join(folder, "loop.mjs")},
-		Env: npm.Environment("DATABASE_URL="+database, "RPC_URL="+c.node.URL(), "REGISTRY="+c.reputation.Hex(),
-			"FIRST="+fmt.Sprint(c.first), "LAST="+fmt.Sprint(c.last), "WIDTH="+fmt.Sprint(usual.last-usual.first+1))}.Start()
+	p, err := b.startScript(ctx, "loop", loopSource, []string{"DATABASE_URL=" + database, "RPC_URL=" + c.node.URL(),
+		"REGISTRY=" + c.reputation.Hex(), "FIRST=" + fmt.Sprint(c.first), "LAST=" + fmt.Sprint(c.last),
+		"WIDTH=" + fmt.Sprint(usual.last-usual.first+1)}, viemPackage, pgPackage)
 	if err != nil {
 		return err
 	}
@@ -159,7 +131,7 @@ func (b *bench) loop(ctx context.Context, c anvilChain, ranges []blockRange) err
 	if err := p.Wait(ctx); err != nil {
 		return err
 	}
-	text, err := os.ReadFile(log)
+	text, err := os.ReadFile(p.Log())
 	if err != nil {
 		return err
 	}
@@ -168,8 +140,8 @@ func (b *bench) loop(ctx context.Context, c anvilChain, ranges []blockRange) err
 		Seconds float64
 	}
 	if err := json.Unmarshal(bytes.TrimSpace(text), &result); err != nil || result.Rows != b.events {
-		return errors.Join(fmt.Errorf("the loop printed %q", strconv.Quote(string(text))), err)
+		return errors.Join(fmt.Errorf("the loop printed %q", text), err)
 	}
-	b.add(wayLoop, measured{events: result.Rows, took: time.Duration(result.Seconds * float64(time.Second))})
+	b.add(measuredRun{way: wayLoop, events: result.Rows, took: time.Duration(result.Seconds * float64(time.Second))})
 	return nil
 }
