@@ -36,7 +36,7 @@ func TestMissingKeysAreReported(t *testing.T) {
 	}
 	for keys, want := range map[*secret.Keyset]string{right: "", wrong: fmt.Sprintf("restore the keyset with this key\" key=%d tokens=2", right.PrimaryID())} {
 		var said bytes.Buffer
-		(&assembly{store: st, keys: keys, log: slog.New(slog.NewTextHandler(&said, nil))}).logMissingKeys(t.Context())
+		(&assembly{records: records.New(st), keys: keys, log: slog.New(slog.NewTextHandler(&said, nil))}).logMissingKeys(t.Context())
 		if !strings.Contains(said.String(), want) || (said.Len() > 0) != (want != "") {
 			t.Errorf("%q; want %q", said.String(), want)
 		}

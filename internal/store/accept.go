@@ -101,9 +101,8 @@ func (s *Store) Accept(ctx context.Context, in []Intake) (out []Acceptance, task
 	if len(in) == 0 {
 		return nil, nil, nil
 	}
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "accept %d jobs", len(in))
+	ctx, end := s.StartCall(ctx, &err, "accept %d jobs", len(in))
+	defer end()
 	rows, err := newArrivals(in)
 	if err != nil {
 		return nil, nil, err
@@ -298,15 +297,15 @@ func listAgentsToDispatch(in []arrival, out []Acceptance, byAgent map[Agent][]Ta
 // LockAgents locks the rows of agents until the transaction ends. It first inserts missing rows. It locks in one fixed
 // order, so that two transactions do not deadlock.
 func (s *Store) LockAgents(ctx context.Context, tx pgx.Tx, agents []Agent) error {
-	chains, registries, ids := splitAgents(agents)
+	chains, registries, ids := SplitAgents(agents)
 	b := &pgx.Batch{}
 	b.Queue(statements.Text("make_agents"), chains, registries, ids)
 	b.Queue(statements.Text("lock_agents"), chains, registries, ids)
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// splitAgents returns the fields of agents as three parallel slices, for the array parameters of a statement.
-func splitAgents(agents []Agent) (chains []int64, registries, ids []string) {
+// SplitAgents returns the fields of agents as three parallel slices, for the array parameters of a statement.
+func SplitAgents(agents []Agent) (chains []int64, registries, ids []string) {
 	for _, a := range agents {
 		chains, registries, ids = append(chains, int64(a.ChainID)), append(registries, a.Registry), append(ids, a.ID)
 	}
@@ -731,7 +730,7 @@ func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, byA
 	if len(agents) == 0 {
 		return nil
 	}
-	chains, registries, ids := splitAgents(agents)
+	chains, registries, ids := SplitAgents(agents)
 	// dispatch.sql takes a delivery that must wait for another one out of the backlog without dispatching it. The loop
 	// then runs again for the deliveries after it. If a long backlog of one ordering key needs more rounds, which is
 	// rare, the reconciler continues a few seconds later.
@@ -855,9 +854,8 @@ const WorkerGone = time.Minute
 // cannot ask the chain itself. The rows stay after the worker has stopped. A worker that does not verify a chain
 // deletes the chain's row, unless another worker has reported the chain within WorkerGone.
 func (s *Store) ReportVerified(ctx context.Context, chains []uint64) (err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "store which chains are verified")
+	ctx, end := s.StartCall(ctx, &err, "store which chains are verified")
+	defer end()
 	b := &pgx.Batch{}
 	b.Queue(`INSERT INTO herald.verified_chains (chain_id) SELECT unnest($1::bigint[])
 		ON CONFLICT (chain_id) DO UPDATE SET seen_at = now()`, chains)

@@ -178,9 +178,8 @@ func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Durat
 	if n < 1 || n > math.MaxInt32 {
 		return nil, nil // not a task of this store
 	}
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "claim delivery %s", id)
+	ctx, end := s.StartCall(ctx, &err, "claim delivery %s", id)
+	defer end()
 	return s.claims.do(ctx, claimRequest{id, n, lease})
 }
 
@@ -311,9 +310,8 @@ func (s *Store) explainRefusal(ctx context.Context, id uuid.UUID, n int) error {
 // Extend sets the end of the claim's lease to now plus d, by Postgres' clock, in Postgres and in c. It returns
 // ErrFenced if the claim is lost or its lease has expired.
 func (s *Store) Extend(ctx context.Context, c *Claim, d time.Duration) (err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "extend the lease of delivery %s", c.ID)
+	ctx, end := s.StartCall(ctx, &err, "extend the lease of delivery %s", c.ID)
+	defer end()
 	var until time.Time
 	err = s.Conns.QueryRow(ctx,
 		`UPDATE herald.work SET lease_until = now() + $3::interval, updated_at = now()

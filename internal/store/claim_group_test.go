@@ -29,9 +29,7 @@ func insertDispatched(t testing.TB, s *Store, n int) []uuid.UUID {
 		SELECT gen_random_uuid(), 'copy ' || gen_random_uuid(), kind, chain_id, identity_registry, i % 64, order_key, i, job, 1, now()
 		  FROM herald.deliveries CROSS JOIN generate_series(1, $2::int) i WHERE id = $1 RETURNING id`, out[0].ID, n)
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	exec(t, s, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id)
 		SELECT DISTINCT chain_id, identity_registry, agent_id FROM herald.deliveries ON CONFLICT DO NOTHING`)
 	return ids
@@ -81,9 +79,7 @@ func groupClaims(t *testing.T, s *Store, ids ...uuid.UUID) []result[*Claim] {
 		group[i] = claimRequest{id, 1, lease}
 	}
 	results, err := s.claimGroup(t.Context(), group)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return results
 }
 
@@ -183,9 +179,7 @@ func TestGroupClaimSkipsSpecialDeliveries(t *testing.T) {
 				}
 				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			heraldtest.Equal(t, "the rows that were not claimed", value[string](t, s, rows, ready), before)
 			if n := value[int](t, s, `SELECT count(*) FROM herald.work WHERE status = 'running' AND attempts = 1`); n != plain {
 				t.Errorf("%d attempts for %d claims", n, plain)

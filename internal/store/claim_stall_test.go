@@ -244,9 +244,7 @@ func TestClaimsBesideALockedRow(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	wait()
 	if claims[0] == nil || errs[0] != nil {
 		t.Errorf("the locked row: %+v, %v", claims[0], errs[0])

@@ -56,9 +56,8 @@ var ErrCursorMoved = errors.New("another process reads this chain too and has mo
 // OpenCursor reads the cursor with this key. If it does not exist, OpenCursor inserts it; start is then its first
 // block, and end is its last block (nil: it has no last block). For an existing cursor, start and end are ignored.
 func (s *Store) OpenCursor(ctx context.Context, key CursorKey, start uint64, end *uint64) (c Cursor, err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "read the cursor of chain %d", key.ChainID)
+	ctx, endCall := s.StartCall(ctx, &err, "read the cursor of chain %d", key.ChainID)
+	defer endCall()
 	c.CursorKey = key
 	for { // no row if another transaction was just inserting the cursor: the next run reads it
 		err = s.Conns.QueryRow(ctx, statements.Text("open_cursor"), key.ChainID, key.Contracts, key.Backfill,
@@ -74,9 +73,8 @@ func (s *Store) OpenCursor(ctx context.Context, key CursorKey, start uint64, end
 // RestartCursor sets another first block for a contract's cursor that has read no block yet, in Postgres and in c. It
 // returns ErrCursorMoved if the cursor has read a block, or if another process has moved it.
 func (s *Store) RestartCursor(ctx context.Context, c *Cursor, start uint64) (err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "restart the cursor of chain %d at block %d", c.ChainID, start)
+	ctx, end := s.StartCall(ctx, &err, "restart the cursor of chain %d at block %d", c.ChainID, start)
+	defer end()
 	err = s.Conns.QueryRow(ctx, `UPDATE herald.chain_cursors
 		   SET start_block = $4, next_block = $4, moves = moves + 1, updated_at = now()
 		 WHERE chain_id = $1 AND contracts = $2 AND backfill = '' AND moves = $3 AND next_block = start_block
@@ -119,11 +117,10 @@ type Advanced struct {
 //
 // It returns ErrCursorMoved, and stores nothing, if another process has moved one of the cursors.
 func (s *Store) AdvanceCursors(ctx context.Context, cursors []*Cursor, a Advance) (done Advanced, err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
 	g := newCursorGroup(cursors)
-	defer postgres.WrapError(&err, "accept %d jobs of chain %d from blocks %d to %d", len(a.Intakes), g.chainID, a.From,
-		a.To)
+	ctx, end := s.StartCall(ctx, &err, "accept %d jobs of chain %d from blocks %d to %d", len(a.Intakes), g.chainID,
+		a.From, a.To)
+	defer end()
 	anchors, err := json.Marshal(a.Anchors)
 	if err != nil {
 		return Advanced{}, err
@@ -239,9 +236,8 @@ type CursorState struct {
 // chain; within a chain, first the cursors of contracts, by address, and then those of backfills, by block range and
 // addresses.
 func (s *Store) Cursors(ctx context.Context, chainID uint64) (list []CursorState, err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "list how far chains were read")
+	ctx, end := s.StartCall(ctx, &err, "list how far chains were read")
+	defer end()
 	rows, _ := s.Conns.Query(ctx, statements.Text("cursors"), chainID)
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c CursorState, err error) {
 		err = row.Scan(&c.ChainID, &c.Contracts, &c.Backfill, &c.Start, &c.End, &c.Next, &c.Head, &c.Finalized,
@@ -256,9 +252,8 @@ const maxStall = 500
 // NoteStall stores that a cursor has read no blocks since a time, and why. If since is nil, it stores that blocks are
 // read again.
 func (s *Store) NoteStall(ctx context.Context, key CursorKey, since *time.Time, why string) (err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "note that chain %d is not read", key.ChainID)
+	ctx, end := s.StartCall(ctx, &err, "note that chain %d is not read", key.ChainID)
+	defer end()
 	_, err = s.Conns.Exec(ctx, statements.Text("note_stall"), key.ChainID, key.Contracts, key.Backfill, since,
 		storable.Text(why, maxStall))
 	return err

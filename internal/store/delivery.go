@@ -123,9 +123,8 @@ func (s *Store) DeliveryByKey(ctx context.Context, key string) (d Delivery, err 
 
 // Delivery reads one delivery with its job, result and attempts. It returns ErrNotFound if the delivery does not exist.
 func (s *Store) Delivery(ctx context.Context, id uuid.UUID) (d Delivery, err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "read delivery %s", id)
+	ctx, end := s.StartCall(ctx, &err, "read delivery %s", id)
+	defer end()
 	b := &pgx.Batch{}
 	b.Queue(`SELECT `+DeliveryColumns+`, job, result FROM herald.deliveries WHERE id = $1`, id).
 		QueryRow(func(row pgx.Row) error { return d.scanRow(row, &d.Job, &d.Result) })

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -27,9 +26,8 @@ type Follower struct {
 // index, with no open delivery of that key omitted between them.
 func (s *Store) ClaimFollowers(ctx context.Context, leader *Claim, n int,
 	lease time.Duration) (all []Follower, err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "claim deliveries for the batch of delivery %s", leader.ID)
+	ctx, end := s.StartCall(ctx, &err, "claim deliveries for the batch of delivery %s", leader.ID)
+	defer end()
 	a := leader.Agent()
 	b := &pgx.Batch{}
 	b.Queue(statements.Text("lock_agent"), a.ChainID, a.Registry, a.ID)
@@ -52,9 +50,8 @@ func (s *Store) GiveBack(ctx context.Context, all []Follower) (err error) {
 	if len(all) == 0 {
 		return nil
 	}
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "release %d deliveries that were in no call", len(all))
+	ctx, end := s.StartCall(ctx, &err, "release %d deliveries that were in no call", len(all))
+	defer end()
 	var ids []uuid.UUID
 	var claimNos []int64
 	var blocked []bool

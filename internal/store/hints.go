@@ -65,9 +65,8 @@ type Hint struct {
 
 // Hints returns the hints of the claimed delivery, by rank. If Claim.Hints is 0, the delivery has no hint.
 func (s *Store) Hints(ctx context.Context, c *Claim) (list []Hint, err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "read the hints of delivery %s", c.ID)
+	ctx, end := s.StartCall(ctx, &err, "read the hints of delivery %s", c.ID)
+	defer end()
 	return readHints(ctx, s.Conns, c.ID)
 }
 
@@ -210,9 +209,8 @@ type Binding struct {
 // returns ErrFenced if the claim is lost, and ErrNewHint if a hint arrived or the chain follower read the event after
 // the claim.
 func (s *Store) Bind(ctx context.Context, c *Claim, b Binding) (err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "bind delivery %s to its event", c.ID)
+	ctx, end := s.StartCall(ctx, &err, "bind delivery %s to its event", c.ID)
+	defer end()
 	raw, err := encodeJob(b.Job)
 	if err != nil {
 		return err

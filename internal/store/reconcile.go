@@ -28,9 +28,8 @@ func (s *Store) ExpireLeases(ctx context.Context, limit, attempts int) (n, dead 
 // (expired). It returns their number. It skips running deliveries, and those that another transaction has locked or
 // whose agent is locked.
 func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (n int, err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "end expired deliveries")
+	ctx, end := s.StartCall(ctx, &err, "end expired deliveries")
+	defer end()
 	first, err := s.FirstSeqSince(ctx, time.Now().Add(AcceptSkew-age))
 	if err != nil {
 		return 0, err
@@ -45,12 +44,11 @@ func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (n int
 // it dispatches from these backlogs. more reports whether further deliveries may be due. It skips deliveries whose
 // agent another transaction has locked, so that several processes can call Due at the same time.
 func (s *Store) Due(ctx context.Context, limit int) (tasks []Task, more bool, err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "dispatch waits that are over")
+	ctx, end := s.StartCall(ctx, &err, "dispatch waits that are over")
+	defer end()
 	err = pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, statements.Text("due"), limit)
-		agents, err := pgx.CollectRows(rows, scanAgent)
+		agents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Agent])
 		if err != nil {
 			return err
 		}
@@ -135,11 +133,10 @@ func (s *Store) changeAgents(ctx context.Context, agents []Agent, dispatch bool,
 // Backlog dispatches the next deliveries of at most limit agents that have a backlog and fewer than
 // MaxDispatchedPerAgent dispatched deliveries.
 func (s *Store) Backlog(ctx context.Context, limit int) (tasks []Task, err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "dispatch a backlog")
+	ctx, end := s.StartCall(ctx, &err, "dispatch a backlog")
+	defer end()
 	rows, _ := s.Conns.Query(ctx, statements.Text("backlog"), MaxDispatchedPerAgent, limit)
-	agents, err := pgx.CollectRows(rows, scanAgent)
+	agents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Agent])
 	if err != nil || len(agents) == 0 {
 		return nil, err
 	}
@@ -150,9 +147,8 @@ func (s *Store) Backlog(ctx context.Context, limit int) (tasks []Task, err error
 // delivery id. The page follows the last delivery id of the previous page (after); zero selects the first page. The
 // caller must ask Redis whether it still has these tasks.
 func (s *Store) Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) (tasks []Task, err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "find overdue deliveries")
+	ctx, end := s.StartCall(ctx, &err, "find overdue deliveries")
+	defer end()
 	rows, _ := s.Conns.Query(ctx, statements.Text("overdue"), late, after, limit)
 	return pgx.CollectRows(rows, scanTask)
 }
@@ -160,9 +156,8 @@ func (s *Store) Overdue(ctx context.Context, late time.Duration, after uuid.UUID
 // Redispatch gives a delivery a new task in place of the task t, which Redis lost. It returns the new task and true. It
 // returns false, and changes nothing, if t is no longer the delivery's task or the delivery no longer needs one.
 func (s *Store) Redispatch(ctx context.Context, t Task) (again Task, moved bool, err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "dispatch delivery %s again", t.ID)
+	ctx, end := s.StartCall(ctx, &err, "dispatch delivery %s again", t.ID)
+	defer end()
 	rows, _ := s.Conns.Query(ctx, statements.Text("redispatch"), t.ID, t.N)
 	again, err = pgx.CollectExactlyOneRow(rows, scanTask)
 	return again, err == nil, postgres.NoRows(err, nil)
@@ -172,9 +167,8 @@ func (s *Store) Redispatch(ctx context.Context, t Task) (again Task, moved bool,
 // time of the loss (before). A delivery that waits keeps the end of its wait, in Task.At. Later calls do not select
 // these deliveries again. So the caller repeats the call until it returns fewer than limit.
 func (s *Store) LostBefore(ctx context.Context, before time.Time, limit int) (tasks []Task, err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "dispatch again what Redis lost")
+	ctx, end := s.StartCall(ctx, &err, "dispatch again what Redis lost")
+	defer end()
 	rows, _ := s.Conns.Query(ctx, statements.Text("lost_before"), before, limit)
 	tasks, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Task, err error) {
 		var at *time.Time
@@ -189,9 +183,8 @@ func (s *Store) LostBefore(ctx context.Context, before time.Time, limit int) (ta
 
 // Clock returns Postgres' time, and the time when Postgres started.
 func (s *Store) Clock(ctx context.Context) (now, started time.Time, err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "read the clock of Postgres")
+	ctx, end := s.StartCall(ctx, &err, "read the clock of Postgres")
+	defer end()
 	err = s.Conns.QueryRow(ctx, `SELECT clock_timestamp(), pg_postmaster_start_time()`).Scan(&now, &started)
 	return now, started, err
 }
@@ -205,9 +198,8 @@ type Depth struct {
 
 // Depth counts the open deliveries, for the metrics. It reads the open deliveries through an index.
 func (s *Store) Depth(ctx context.Context) (d Depth, err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "count open deliveries")
+	ctx, end := s.StartCall(ctx, &err, "count open deliveries")
+	defer end()
 	d.ByStatus = map[Status]int64{Queued: 0, Running: 0, Waiting: 0, Held: 0}
 	rows, _ := s.Conns.Query(ctx, statements.Text("depth"))
 	var status Status
@@ -228,9 +220,8 @@ func (s *Store) Release(ctx context.Context, chains []uint64, gateway bool, limi
 	if len(chains) == 0 && !gateway {
 		return nil, nil
 	}
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "release deliveries whose chain has an RPC URL, or whose gateway is set, now")
+	ctx, end := s.StartCall(ctx, &err, "release deliveries whose chain has an RPC URL, or whose gateway is set, now")
+	defer end()
 	ids := make([]int64, len(chains))
 	for i, c := range chains {
 		ids[i] = int64(c)

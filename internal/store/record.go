@@ -14,7 +14,6 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -154,9 +153,8 @@ type Recorded struct {
 //   - If the delivery has ended, Record completes the row of the attempt, stores that the agent was called, and returns
 //     ErrFenced.
 func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (rec Recorded, err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "record delivery %s", c.ID)
+	ctx, end := s.StartCall(ctx, &err, "record delivery %s", c.ID)
+	defer end()
 	if err := o.checkStatus(); err != nil {
 		return Recorded{}, err
 	}
@@ -214,9 +212,8 @@ func (r *onceClosed) Close() error {
 // Adopt returns ErrFenced in the same cases as Record. It returns ErrStale, and changes nothing, if the earlier attempt
 // already has an outcome, or if it was deleted because it did not count (Outcome.Free).
 func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Recorded, err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "adopt what attempt %d of delivery %s led to", p.Attempt, c.ID)
+	ctx, end := s.StartCall(ctx, &err, "adopt what attempt %d of delivery %s led to", p.Attempt, c.ID)
+	defer end()
 	if err := p.Outcome.checkStatus(); err != nil {
 		return rec, err
 	}

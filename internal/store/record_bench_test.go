@@ -67,9 +67,7 @@ var benchSide = []byte(`{"deliveryId": "00000000-0000-0000-0000-000000000001", "
 
 func openBenchStore(b *testing.B, callers int) *Store {
 	s, err := Open(postgres.Config{URL: secret.New(heraldtest.Postgres(b, postgres.Migrate)), MaxConns: int32(callers) + 2})
-	if err != nil {
-		b.Fatal(err)
-	}
+	heraldtest.Must(b, err)
 	b.Cleanup(s.Close)
 	return s
 }
@@ -88,8 +86,6 @@ func benchTasks(b *testing.B, s *Store, n int) []Task {
 	exec(b, s, `UPDATE herald.deliveries SET dispatch = 1, handed_at = now()`)
 	rows, _ := s.Conns.Query(b.Context(), `SELECT id, dispatch, kind, attempts, false FROM herald.deliveries ORDER BY seq`)
 	tasks, err := pgx.CollectRows(rows, scanTask)
-	if err != nil {
-		b.Fatal(err)
-	}
+	heraldtest.Must(b, err)
 	return tasks
 }

@@ -94,9 +94,7 @@ func TestGroupLeavesTheRest(t *testing.T) {
 			if err == nil {
 				_, err = tx.Exec(t.Context(), `SELECT FROM herald.work WHERE id = $1 FOR UPDATE`, locked.claim.ID)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			defer tx.Rollback(context.Background())
 			twice := requests[0]
 			requests = append(requests, twice)
@@ -112,9 +110,7 @@ func TestGroupLeavesTheRest(t *testing.T) {
 				t.Error("a row that somebody has locked was recorded")
 			default:
 			}
-			if err := tx.Rollback(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, tx.Rollback(t.Context()))
 			got.all.Wait()
 
 			ended := 0
@@ -350,9 +346,7 @@ func TestGivingUpInAGroup(t *testing.T) {
 	_, tasks := accept(t, s, feedbacks(1, 1, MaxDispatchedPerAgent+1)...)
 	one, two := claim(t, s, tasks[0]), claim(t, s, tasks[1])
 	tx, err := s.Conns.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer tx.Rollback(context.Background())
 	a := agentNamed("1")
 	if _, err := tx.Exec(t.Context(), statements.Text("lock_agent"), a.ChainID, a.Registry, a.ID); err != nil {

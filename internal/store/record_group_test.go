@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -48,9 +49,7 @@ func TestGroupRecordsAsSingles(t *testing.T) {
 				if early := new(EarlyError); errors.As(err, &early) {
 					continue
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				heraldtest.Must(t, err)
 				if c == nil {
 					continue // the delivery returned to the backlog
 				}
@@ -75,9 +74,7 @@ func TestGroupRecordsAsSingles(t *testing.T) {
 			recorded[0][r.claim.Key] = record(t, alone, r.claim, r.outcome)
 		}
 		results, err := grouped.recordGroup(t.Context(), requests[1])
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		for i, r := range results {
 			if !r.answered || r.err != nil {
 				t.Fatalf("round %d: %+v is %+v", round, requests[1][i].outcome, r)
@@ -153,9 +150,7 @@ func dumpRows(t *testing.T, s *Store, sql string) []string {
 	t.Helper()
 	rows, _ := s.Conns.Query(t.Context(), sql)
 	out, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return out
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -16,9 +15,8 @@ import (
 // limit deliveries and deletes at most limit attempts, and returns the sum of both. The caller repeats the call while
 // it returns more than 0.
 func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows int, err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "drop what old deliveries carried")
+	ctx, end := s.StartCall(ctx, &err, "drop what old deliveries carried")
+	defer end()
 	first, err := s.FirstSeqSince(ctx, time.Now().Add(AcceptSkew-age))
 	if err != nil {
 		return 0, err
@@ -63,9 +61,8 @@ func (s *Store) DropPartitions(ctx context.Context, age time.Duration) (dropped 
 	if age <= 0 {
 		return 0, errors.New("drop weeks of attempts: an age is needed")
 	}
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "drop weeks of attempts")
+	ctx, end := s.StartCall(ctx, &err, "drop weeks of attempts")
+	defer end()
 	rows, _ := s.Conns.Query(ctx, statements.Text("old_weeks"), age)
 	weeks, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
@@ -105,9 +102,8 @@ func (s *Store) dropWeek(ctx context.Context, week string) (dropped bool, err er
 // EnsurePartitions creates the missing weekly partitions of herald.attempts, for this week and a number of weeks after
 // it (ahead). It returns how many it created.
 func (s *Store) EnsurePartitions(ctx context.Context, ahead int) (made int, err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "make partitions of herald.attempts")
+	ctx, end := s.StartCall(ctx, &err, "make partitions of herald.attempts")
+	defer end()
 	err = s.Conns.QueryRow(ctx, `SELECT herald.ensure_attempt_partitions(now(), $1)`, ahead).Scan(&made)
 	return made, err
 }
@@ -117,9 +113,8 @@ const EventRetention = 72 * time.Hour
 
 // DropEvents deletes at most limit DeliveryEvents that are older than EventRetention, and returns how many it deleted.
 func (s *Store) DropEvents(ctx context.Context, limit int) (dropped int, err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "drop old events")
+	ctx, end := s.StartCall(ctx, &err, "drop old events")
+	defer end()
 	tag, err := s.Conns.Exec(ctx, `DELETE FROM herald.delivery_events WHERE at < now() - $1::interval AND (xid, id) IN (
 		SELECT xid, id FROM herald.delivery_events ORDER BY xid, id LIMIT $2)`, EventRetention, limit)
 	return int(tag.RowsAffected()), err
@@ -131,9 +126,8 @@ const AgentHoursKept = 90 * 24 * time.Hour
 // DropAgentHours deletes the counts of hours that began more than age ago, oldest first, at most limit rows. It returns
 // how many rows it deleted; the caller repeats the call while that equals limit.
 func (s *Store) DropAgentHours(ctx context.Context, age time.Duration, limit int) (rows int, err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "drop old counts of agents' calls")
+	ctx, end := s.StartCall(ctx, &err, "drop old counts of agents' calls")
+	defer end()
 	tag, err := s.Conns.Exec(ctx, statements.Text("drop_agent_hours"), age, limit)
 	return int(tag.RowsAffected()), err
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -29,9 +28,8 @@ const reviewAgain = time.Minute
 // worker gets it if this one does not call EndReview. TakeReviews omits deliveries whose job was deleted or cannot be
 // parsed.
 func (s *Store) TakeReviews(ctx context.Context, limit int) (list []Review, err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "take the deliveries whose event is read again")
+	ctx, end := s.StartCall(ctx, &err, "take the deliveries whose event is read again")
+	defer end()
 	rows, _ := s.Conns.Query(ctx, `WITH due AS MATERIALIZED (
 			SELECT delivery_id, rank FROM herald.hints WHERE review_at <= now() ORDER BY review_at LIMIT $1
 			   FOR UPDATE SKIP LOCKED
@@ -64,9 +62,8 @@ func (s *Store) TakeReviews(ctx context.Context, limit int) (list []Review, err 
 // delivery of its own. The reviewed delivery is then retracted, if its agent was or may have been called. The caller
 // puts the returned tasks into Redis.
 func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks []Task, err error) {
-	ctx, cancel := s.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "end the review of delivery %s", l.ID)
+	ctx, end := s.StartCall(ctx, &err, "end the review of delivery %s", l.ID)
+	defer end()
 	byAgent := make(map[Agent][]Task)
 	err = s.retryAccept(ctx, func() error {
 		clear(byAgent)

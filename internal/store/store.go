@@ -158,9 +158,3 @@ func scanEnded(row pgx.CollectableRow) (Task, error) {
 
 // Agent identifies an agent.
 type Agent = erc8004.Agent
-
-// scanAgent reads an agent.
-func scanAgent(row pgx.CollectableRow) (a Agent, err error) {
-	err = row.Scan(&a.ChainID, &a.Registry, &a.ID)
-	return a, err
-}

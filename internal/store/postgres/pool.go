@@ -1,7 +1,7 @@
 // Package postgres opens the connections to Herald's database, which the ledger (internal/store) and the operator's
 // records (internal/store/records) share. It also migrates the schema, acquires advisory locks and reads SQL files.
 //
-// Every call of both packages ends: WithDeadline gives a context without a deadline one.
+// Every call of both packages ends: StartCall gives a context without a deadline one.
 package postgres
 
 import (
@@ -177,6 +177,16 @@ func (p *Pool) WithDeadline(ctx context.Context) (context.Context, context.Cance
 func WrapError(err *error, what string, args ...any) {
 	if *err != nil {
 		*err = fmt.Errorf("%s: %w", fmt.Sprintf(what, args...), pgerror.Explain(*err))
+	}
+}
+
+// StartCall is WithDeadline together with WrapError: the returned function, which the caller defers, wraps *err and
+// releases the context.
+func (p *Pool) StartCall(ctx context.Context, err *error, what string, args ...any) (context.Context, func()) {
+	ctx, cancel := p.WithDeadline(ctx)
+	return ctx, func() {
+		WrapError(err, what, args...)
+		cancel()
 	}
 }
 

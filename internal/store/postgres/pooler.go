@@ -17,9 +17,8 @@ func (p *Pool) CheckPooler(ctx context.Context) (err error) {
 	if p.direct == nil {
 		return nil
 	}
-	ctx, cancel := p.WithDeadline(ctx)
-	defer cancel()
-	defer WrapError(&err, "check the pooler of DATABASE_URL")
+	ctx, end := p.StartCall(ctx, &err, "check the pooler of DATABASE_URL")
+	defer end()
 	commands, err := p.listMissing(ctx)
 	if err != nil {
 		return err

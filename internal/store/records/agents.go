@@ -153,9 +153,8 @@ func (s *Store) Agents(ctx context.Context, f AgentFilter) (list []AgentRow, err
 		}
 		n.conditions = append(n.conditions, "("+place+") > ("+after+")")
 	}
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "list agents")
+	ctx, end := s.db.StartCall(ctx, &err, "list agents")
+	defer end()
 	args := append(n.args, min(cmp.Or(max(f.Limit, 0), 50), maxRows))
 	limit := ` LIMIT $` + strconv.Itoa(len(args))
 	sql := `SELECT ` + agentColumns + `, 0, 0, 0 FROM herald.agents g` + n.whereClause() + ` ORDER BY ` + place + limit
@@ -194,9 +193,8 @@ const slowAgents = `(SELECT chain_id, identity_registry, agent_id, state, -ms AS
 
 // AgentsNamed lists agents whose name has this beginning. It ignores case.
 func (s *Store) AgentsNamed(ctx context.Context, beginning string, limit int) (list []AgentRow, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "list agents by name")
+	ctx, end := s.db.StartCall(ctx, &err, "list agents by name")
+	defer end()
 	const name = `lower(left(` + agentName + `, 100))` // as in the index agents_name
 	rows, _ := s.db.Conns.Query(ctx, `SELECT `+agentColumns+`, 0, 0, 0 FROM herald.agents g
 		WHERE `+name+` ~>=~ lower($1::text) AND `+name+` ~<~ (lower($1) || chr(1114111))
@@ -206,9 +204,8 @@ func (s *Store) AgentsNamed(ctx context.Context, beginning string, limit int) (l
 
 // AgentRow reads the stored state of one agent. It returns ErrNotFound if the agent has no row.
 func (s *Store) AgentRow(ctx context.Context, a store.Agent) (r AgentRow, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "read agent %s", a)
+	ctx, end := s.db.StartCall(ctx, &err, "read agent %s", a)
+	defer end()
 	rows, _ := s.db.Conns.Query(ctx, `SELECT `+agentColumns+`, 0, 0, 0 FROM herald.agents g
 		WHERE g.chain_id = $1 AND g.identity_registry = $2 AND g.agent_id = $3`, a.ChainID, a.Registry, a.ID)
 	r, err = pgx.CollectExactlyOneRow(rows, scanAgentRow)
@@ -233,26 +230,17 @@ func (s *Store) EnableAgent(ctx context.Context, a store.Agent,
 
 // CountAgents counts the rows of herald.agents by AgentRow.State. A state that no agent has is missing in counts.
 func (s *Store) CountAgents(ctx context.Context) (counts map[string]int64, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "count agents")
+	ctx, end := s.db.StartCall(ctx, &err, "count agents")
+	defer end()
 	rows, _ := s.db.Conns.Query(ctx, `SELECT state, count(*) FROM herald.agents GROUP BY state`)
-	counts = map[string]int64{}
-	var state string
-	var n int64
-	_, err = pgx.ForEachRow(rows, []any{&state, &n}, func() error {
-		counts[state] = n
-		return nil
-	})
-	return counts, err
+	return collectMap[string, int64](rows)
 }
 
 // RefreshAgent raises an agent's epoch, so that workers resolve the agent again (registration, endpoint, credential,
 // tools) instead of using cached data. It returns ErrNotFound if the agent has no row.
 func (s *Store) RefreshAgent(ctx context.Context, a store.Agent) (err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "have agent %s resolved anew", a)
+	ctx, end := s.db.StartCall(ctx, &err, "have agent %s resolved anew", a)
+	defer end()
 	tag, err := s.db.Conns.Exec(ctx, `UPDATE herald.agents SET epoch = epoch + 1, updated_at = now()
 		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3`, a.ChainID, a.Registry, a.ID)
 	if err == nil && tag.RowsAffected() == 0 {
@@ -274,9 +262,8 @@ func setEnabled(ctx context.Context, tx pgx.Tx, a store.Agent, enabled bool) err
 // SetPolicy stores the fields of p in the agent's policy; fields that are empty in p keep their stored values. It
 // inserts a row for an unknown agent.
 func (s *Store) SetPolicy(ctx context.Context, a store.Agent, p store.Policy) (err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "set the policy of agent %s", a)
+	ctx, end := s.db.StartCall(ctx, &err, "set the policy of agent %s", a)
+	defer end()
 	_, err = s.db.Conns.Exec(ctx, `INSERT INTO herald.agents AS g (chain_id, identity_registry, agent_id, policy)
 		VALUES ($1, $2, $3, $4)
 		ON CONFLICT (chain_id, identity_registry, agent_id) DO UPDATE SET updated_at = now(),
@@ -289,9 +276,8 @@ func (s *Store) SetPolicy(ctx context.Context, a store.Agent, p store.Policy) (e
 // ReplacePolicy stores the operator's policy of an agent, or with the level policy.Own the agent's own. It inserts a
 // row for an unknown agent. Events that a follower accepted before are judged again at their check.
 func (s *Store) ReplacePolicy(ctx context.Context, a store.Agent, level policy.Level, p store.Policy) (err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "replace the policy of agent %s", a)
+	ctx, end := s.db.StartCall(ctx, &err, "replace the policy of agent %s", a)
+	defer end()
 	column := "policy"
 	if level == policy.Own {
 		column = "own_policy"

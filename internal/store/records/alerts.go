@@ -63,9 +63,8 @@ const (
 // cfg.Keep. All happens in one transaction, so that each change is reported once. It returns the agents that it
 // disabled and the number of alerts that it inserted.
 func (s *Store) LookForNews(ctx context.Context, cfg LookConfig) (disabled []store.Agent, inserted int, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "look for alerts")
+	ctx, end := s.db.StartCall(ctx, &err, "look for alerts")
+	defer end()
 	candidates, err := s.listAgentsToDisable(ctx, s.db.Conns, cfg.DisableAfter)
 	if err != nil {
 		return nil, 0, err
@@ -227,9 +226,8 @@ type Alert struct {
 // ClaimAlert claims the alert that has been due longest, so that the caller posts it. The alert is due again when the
 // lease ends, unless EndAlert or PostponeAlert is called. ClaimAlert returns ErrNotFound if no alert is due.
 func (s *Store) ClaimAlert(ctx context.Context, lease time.Duration) (a Alert, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "claim an alert")
+	ctx, end := s.db.StartCall(ctx, &err, "claim an alert")
+	defer end()
 	var payload string
 	err = s.db.Conns.QueryRow(ctx, statements.Text("claim_alert"), lease).Scan(&a.ID, &a.Kind, &payload, &a.Attempt,
 		&a.Age)
@@ -239,9 +237,8 @@ func (s *Store) ClaimAlert(ctx context.Context, lease time.Duration) (a Alert, e
 
 // EndAlert records that the receiver accepted the alert a, so that it is not posted again.
 func (s *Store) EndAlert(ctx context.Context, a Alert) (err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "record that alert %s was accepted", a.ID)
+	ctx, end := s.db.StartCall(ctx, &err, "record that alert %s was accepted", a.ID)
+	defer end()
 	_, err = s.db.Conns.Exec(ctx,
 		`UPDATE herald.alerts SET sent_at = now(), next_attempt_at = NULL, error = NULL WHERE id = $1`, a.ID)
 	return err
@@ -250,9 +247,8 @@ func (s *Store) EndAlert(ctx context.Context, a Alert) (err error) {
 // PostponeAlert stores why an attempt to post the alert failed, and makes the alert due again after wait, or never if
 // wait is nil. PostponeAlert changes nothing and returns nil if a later attempt was claimed or the alert was accepted.
 func (s *Store) PostponeAlert(ctx context.Context, a Alert, wait *time.Duration, why string) (err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "record that alert %s was not accepted", a.ID)
+	ctx, end := s.db.StartCall(ctx, &err, "record that alert %s was not accepted", a.ID)
+	defer end()
 	_, err = s.db.Conns.Exec(ctx, `UPDATE herald.alerts SET next_attempt_at = now() + $3::interval, error = $4
 		WHERE id = $1 AND attempts = $2 AND sent_at IS NULL`, a.ID, a.Attempt, wait,
 		storable.Text(why, storable.MaxError))

@@ -27,9 +27,8 @@ const apiTokenColumns = `id, name, scopes, hash, created_at, expires_at, revoked
 
 // AddAPIToken inserts a token with the ID, Name, Scopes, Hash and ExpiresAt of t. Its other fields are ignored.
 func (s *Store) AddAPIToken(ctx context.Context, t APIToken) (err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "store API token %s", t.ID)
+	ctx, end := s.db.StartCall(ctx, &err, "store API token %s", t.ID)
+	defer end()
 	_, err = s.db.Conns.Exec(ctx,
 		`INSERT INTO herald.api_tokens (id, name, scopes, hash, expires_at) VALUES ($1, $2, $3, $4, $5)`,
 		t.ID, storable.Text(t.Name, storable.MaxName), t.Scopes, t.Hash, t.ExpiresAt)
@@ -38,9 +37,8 @@ func (s *Store) AddAPIToken(ctx context.Context, t APIToken) (err error) {
 
 // APITokens lists all tokens, including revoked and expired ones, newest first.
 func (s *Store) APITokens(ctx context.Context) (list []APIToken, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "list API tokens")
+	ctx, end := s.db.StartCall(ctx, &err, "list API tokens")
+	defer end()
 	rows, _ := s.db.Conns.Query(ctx, `SELECT `+apiTokenColumns+` FROM herald.api_tokens ORDER BY created_at DESC, id`)
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[APIToken])
 }
@@ -48,9 +46,8 @@ func (s *Store) APITokens(ctx context.Context) (list []APIToken, err error) {
 // GoodAPIToken returns the token with this id and hash. If its LastUsedAt is over a minute old, it stores the present
 // time there. It returns ErrNotFound if there is no such token, or if the token is revoked or expired.
 func (s *Store) GoodAPIToken(ctx context.Context, id string, hash []byte) (t APIToken, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "look an API token up")
+	ctx, end := s.db.StartCall(ctx, &err, "look an API token up")
+	defer end()
 	const good = `id = $1 AND hash = $2 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())`
 	rows, _ := s.db.Conns.Query(ctx, `WITH used AS (
 			UPDATE herald.api_tokens SET last_used_at = now()
@@ -62,9 +59,8 @@ func (s *Store) GoodAPIToken(ctx context.Context, id string, hash []byte) (t API
 
 // RevokeAPIToken revokes a token. It returns ErrNotFound if there is no such token, or if it is already revoked.
 func (s *Store) RevokeAPIToken(ctx context.Context, id string) (err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "revoke API token %s", id)
+	ctx, end := s.db.StartCall(ctx, &err, "revoke API token %s", id)
+	defer end()
 	err = s.db.Conns.QueryRow(ctx, `UPDATE herald.api_tokens SET revoked_at = now() WHERE id = $1 AND revoked_at IS NULL
 		RETURNING id`, id).Scan(&id)
 	return postgres.NoRows(err, store.ErrNotFound)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestAPITokens: a token is good with its own hash until it expires or is revoked. Each use is noted at most once a
@@ -18,9 +19,7 @@ func TestAPITokens(t *testing.T) {
 	past := time.Now().Add(-time.Second)
 	for _, token := range []records.APIToken{{ID: "t1", Name: "indexer\x00", Scopes: []string{"enqueue"}, Hash: []byte("h1")},
 		{ID: "t2", Name: "over", Scopes: []string{"read"}, Hash: []byte("h2"), ExpiresAt: &past}} {
-		if err := s.AddAPIToken(ctx, token); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, s.AddAPIToken(ctx, token))
 	}
 	if err := s.AddAPIToken(ctx, records.APIToken{ID: "t1", Name: "again", Scopes: []string{"read"}, Hash: []byte("h3")}); err == nil {
 		t.Error("an id is used twice")

@@ -31,9 +31,8 @@ type Audit struct {
 // BeginAudit inserts an audit before its action begins, with the Actor, Action, Filter, Matched and Note of a, in the
 // state running. It returns the id for EndAudit. If the process dies during the action, the audit stays running.
 func (s *Store) BeginAudit(ctx context.Context, a Audit) (id int64, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "note %s in the audit", a.Action)
+	ctx, end := s.db.StartCall(ctx, &err, "note %s in the audit", a.Action)
+	defer end()
 	err = s.db.Conns.QueryRow(ctx,
 		`INSERT INTO herald.audit (actor, action, filter, matched, note) VALUES ($1, $2, $3, $4, $5) RETURNING id`,
 		storable.Text(a.Actor, storable.MaxName), storable.Text(a.Action, storable.MaxName),
@@ -46,9 +45,8 @@ func (s *Store) BeginAudit(ctx context.Context, a Audit) (id int64, err error) {
 // done, cancelled or failed. If note is empty, the note of BeginAudit stays. It returns ErrNotFound if there is no such
 // audit.
 func (s *Store) EndAudit(ctx context.Context, id int64, moved int64, state, note string) (err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "note the end of audit %d", id)
+	ctx, end := s.db.StartCall(ctx, &err, "note the end of audit %d", id)
+	defer end()
 	err = s.db.Conns.QueryRow(ctx, `UPDATE herald.audit
 		SET moved = $2, state = $3, note = coalesce($4, note), finished_at = now() WHERE id = $1 RETURNING id`,
 		id, moved, storable.Text(state, storable.MaxName),
@@ -59,9 +57,8 @@ func (s *Store) EndAudit(ctx context.Context, id int64, moved int64, state, note
 // Audits lists audits, newest first. If before is positive, it lists only audits with a lower id. It returns at most
 // limit, which defaults to 50 and is at most maxRows.
 func (s *Store) Audits(ctx context.Context, before int64, limit int) (list []Audit, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "list the audit")
+	ctx, end := s.db.StartCall(ctx, &err, "list the audit")
+	defer end()
 	rows, _ := s.db.Conns.Query(ctx, `SELECT id, at, actor, action, filter, matched, moved, state,
 		finished_at, coalesce(note, '') FROM herald.audit WHERE $1::bigint <= 0 OR id < $1 ORDER BY id DESC LIMIT $2`,
 		before, min(cmp.Or(max(limit, 0), 50), maxRows))

@@ -7,7 +7,6 @@ import (
 
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -50,9 +49,8 @@ type DeliveryEvent struct {
 // LastEvent returns the present end of the stream of DeliveryEvents. EventsAfter from there returns every event that is
 // committed after this call, and perhaps some that were committed shortly before.
 func (s *Store) LastEvent(ctx context.Context) (c EventCursor, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "look for the newest event")
+	ctx, end := s.db.StartCall(ctx, &err, "look for the newest event")
+	defer end()
 	// All transactions before xmin have ended: their events are visible now, or were rolled back.
 	err = s.db.Conns.QueryRow(ctx, `SELECT extract(epoch FROM now())::bigint,
 		pg_snapshot_xmin(pg_current_snapshot())::text::bigint`).Scan(&c.At, &c.Xid)
@@ -63,9 +61,8 @@ func (s *Store) LastEvent(ctx context.Context) (c EventCursor, err error) {
 // events of a transaction while an earlier transaction is open. The earlier one may still commit events at an earlier
 // position, which a caller that continues after the last event would miss.
 func (s *Store) EventsAfter(ctx context.Context, after EventCursor, limit int) (list []DeliveryEvent, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "read events")
+	ctx, end := s.db.StartCall(ctx, &err, "read events")
+	defer end()
 	rows, _ := s.db.Conns.Query(ctx, `SELECT extract(epoch FROM e.at)::bigint, e.xid::text::bigint, e.id, e.at,
 			e.delivery_id, e.status, coalesce(e.reason, ''), e.attempts, d.kind, d.chain_id, d.agent_id::text
 		  FROM herald.delivery_events e JOIN herald.history d ON d.id = e.delivery_id

@@ -1,7 +1,5 @@
 package records
 
-import ()
-
 // For the tests of plans, which are in package records_test.
 var (
 	Statements   = statements

@@ -6,7 +6,6 @@ import (
 
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -42,9 +41,8 @@ const (
 // Groups groups deliveries by status, reason and sentence, the largest group first. The statuses may be Waiting, Held
 // and those of deliveries that ended without being delivered, of which it reads those that ended since a time.
 func (s *Store) Groups(ctx context.Context, statuses []store.Status, endedSince time.Time) (groups []Group, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "group deliveries")
+	ctx, end := s.db.StartCall(ctx, &err, "group deliveries")
+	defer end()
 	rows, _ := s.db.Conns.Query(ctx, statements.Text("groups"), statuses, endedSince, maxGroupRows, maxGroups,
 		maxGroupAgents)
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Group])
@@ -55,18 +53,10 @@ const maxCounted = 100_000
 
 // CountEnded counts the deliveries that ended since a time without being delivered, by status, each up to maxCounted.
 func (s *Store) CountEnded(ctx context.Context, since time.Time) (counts map[store.Status]int64, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "count ended deliveries")
+	ctx, end := s.db.StartCall(ctx, &err, "count ended deliveries")
+	defer end()
 	rows, _ := s.db.Conns.Query(ctx, `SELECT s.status, (SELECT count(*) FROM (SELECT FROM herald.history
 		WHERE undelivered = s.status AND undelivered_at >= $2 LIMIT $3) x) FROM unnest($1::text[]) s (status)`,
 		undeliveredStatuses, since, maxCounted)
-	counts = make(map[store.Status]int64)
-	var status store.Status
-	var n int64
-	_, err = pgx.ForEachRow(rows, []any{&status, &n}, func() error {
-		counts[status] = n
-		return nil
-	})
-	return counts, err
+	return collectMap[store.Status, int64](rows)
 }

@@ -45,9 +45,8 @@ type Filter struct {
 // Deliveries lists the deliveries that match the filter, newest (highest Seq) first. For the next page, set f.Before to
 // the Seq of the last delivery.
 func (s *Store) Deliveries(ctx context.Context, f Filter) (list []store.Delivery, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "list deliveries")
+	ctx, end := s.db.StartCall(ctx, &err, "list deliveries")
+	defer end()
 	limit := min(cmp.Or(max(f.Limit, 0), 50), maxRows)
 	if f, err = s.boundSeq(ctx, f); err != nil {
 		return nil, err
@@ -287,9 +286,8 @@ func (n *narrowing) whereClause() string {
 
 // Count returns the number of deliveries that match the filter, by status. It ignores Before and Limit.
 func (s *Store) Count(ctx context.Context, f Filter) (counts map[store.Status]int64, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "count deliveries")
+	ctx, end := s.db.StartCall(ctx, &err, "count deliveries")
+	defer end()
 	if f, err = s.boundSeq(ctx, f); err != nil {
 		return nil, err
 	}
@@ -299,14 +297,12 @@ func (s *Store) Count(ctx context.Context, f Filter) (counts map[store.Status]in
 		for _, table := range f.tables() {
 			rows, _ := s.db.Conns.Query(ctx, `SELECT status, count(*) FROM `+table+n.whereClause()+` GROUP BY status`,
 				n.args...)
-			var status store.Status
-			var count int64
-			_, err = pgx.ForEachRow(rows, []any{&status, &count}, func() error {
-				counts[status] += count
-				return nil
-			})
+			found, err := collectMap[store.Status, int64](rows)
 			if err != nil {
 				return nil, err
+			}
+			for status, count := range found {
+				counts[status] += count
 			}
 		}
 	}
@@ -326,9 +322,8 @@ const overdueAfter = time.Minute
 // ListStuck counts held and overdue deliveries, by status and reason. A delivery is overdue if, at least overdueAfter
 // ago, its wait ended, its task was due but was not claimed, or its lease expired.
 func (s *Store) ListStuck(ctx context.Context) (stuck []Stuck, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "count held and overdue deliveries")
+	ctx, end := s.db.StartCall(ctx, &err, "count held and overdue deliveries")
+	defer end()
 	rows, _ := s.db.Conns.Query(ctx, statements.Text("stuck"), overdueAfter)
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Stuck])
 }

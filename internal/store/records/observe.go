@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/jackc/pgx/v5"
 )
@@ -40,9 +39,8 @@ func (s *Store) ObserveAgent(ctx context.Context, a store.Agent, l AgentObservat
 	if !slices.Contains([]string{"", StateConnected, StateNeedsAuth, StateFailed}, l.State) {
 		return fmt.Errorf("%q is not a state that an agent can be found in", l.State)
 	}
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "store observations of agent %s", a)
+	ctx, end := s.db.StartCall(ctx, &err, "store observations of agent %s", a)
+	defer end()
 	_, err = s.db.Conns.Exec(ctx, statements.Text("observe"), statements.Named("observe").Args(pgx.NamedArgs{
 		"chain_id": a.ChainID, "registry": a.Registry, "agent_id": a.ID, "state": storable.OrNull(l.State),
 		"endpoint": storable.OrNull(storable.Text(l.Endpoint, storable.MaxURL)), "protocol": storable.Name(l.Protocol),

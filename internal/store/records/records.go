@@ -19,6 +19,7 @@ import (
 
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/jackc/pgx/v5"
 )
 
 //go:embed sql/*.sql
@@ -34,3 +35,15 @@ type Store struct {
 
 // New returns the records of the database that has the ledger. They use the ledger's connections until it is closed.
 func New(ledger *store.Store) *Store { return &Store{db: ledger.Pool, ledger: ledger} }
+
+// collectMap returns the second column of the rows by the first.
+func collectMap[K comparable, V any](rows pgx.Rows) (map[K]V, error) {
+	values := make(map[K]V)
+	var key K
+	var value V
+	_, err := pgx.ForEachRow(rows, []any{&key, &value}, func() error {
+		values[key] = value
+		return nil
+	})
+	return values, err
+}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -24,14 +23,9 @@ func (r AgentRow) Name() string {
 
 // AgentNames returns the names of those agents that have one.
 func (s *Store) AgentNames(ctx context.Context, list []store.Agent) (names map[store.Agent]string, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "read the names of agents")
-	var chains []int64
-	var registries, ids []string
-	for _, a := range list {
-		chains, registries, ids = append(chains, int64(a.ChainID)), append(registries, a.Registry), append(ids, a.ID)
-	}
+	ctx, end := s.db.StartCall(ctx, &err, "read the names of agents")
+	defer end()
+	chains, registries, ids := store.SplitAgents(list)
 	rows, _ := s.db.Conns.Query(ctx, `SELECT chain_id, identity_registry, agent_id::text, `+agentName+`
 		  FROM herald.agents
 		 WHERE (chain_id, identity_registry, agent_id) IN (

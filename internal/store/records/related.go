@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -33,9 +32,8 @@ func FeedbackKey(key string) string {
 // revocation, its retraction from the block blockHash, and responses that were accepted soon after it), and the
 // deliveries of the same client around it, newest first.
 func (s *Store) Related(ctx context.Context, id uuid.UUID, key, blockHash string) (list []store.Delivery, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "list what relates to delivery %s", id)
+	ctx, end := s.db.StartCall(ctx, &err, "list what relates to delivery %s", id)
+	defer end()
 	feedback := FeedbackKey(key)
 	keys := []string{feedback + "#NewFeedback", feedback + "#FeedbackRevoked", feedback + "#Retraction@" + blockHash}
 	const client = `split_part(coalesce(order_key, key), '/', 3)` // uses the index history_client

@@ -38,9 +38,8 @@ type Renewal struct {
 // differs from the caller's (seen). If lease is 0, LeaseRenewal only reads. LeaseRenewal returns ErrNotFound if the
 // credential does not exist. It costs one round trip.
 func (s *Store) LeaseRenewal(ctx context.Context, t Token, seen []byte, lease time.Duration) (r Renewal, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "renew the access token of agent %s for %s", t.Agent, t.Origin)
+	ctx, end := s.db.StartCall(ctx, &err, "renew the access token of agent %s for %s", t.Agent, t.Origin)
+	defer end()
 	b := &pgx.Batch{}
 	if lease > 0 {
 		b.Queue(statements.Text("lease_renewal"), t.ChainID, t.Registry, t.ID, t.Origin, lease, seen).
@@ -89,9 +88,8 @@ func (s *Store) SaveRenewal(ctx context.Context, r Renewal, a Access, credential
 	if !ok && credential != nil {
 		return errors.New("a credential is saved as a ciphertext")
 	}
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "save the access token of agent %s for %s", t.Agent, t.Origin)
+	ctx, end := s.db.StartCall(ctx, &err, "save the access token of agent %s for %s", t.Agent, t.Origin)
+	defer end()
 	var done bool
 	err = s.db.Conns.QueryRow(ctx, statements.Text("save_renewal"), statements.Named("save_renewal").Args(pgx.NamedArgs{
 		"chain_id": t.ChainID, "registry": t.Registry, "agent_id": t.ID, "origin": t.Origin, "renewal": r.No,
@@ -105,10 +103,9 @@ func (s *Store) SaveRenewal(ctx context.Context, r Renewal, a Access, credential
 // renewal has begun or the credential was replaced. r.No alone does not identify a renewal, because the numbers begin
 // at 1 again for a new credential.
 func (s *Store) YieldRenewal(ctx context.Context, r Renewal) (err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
 	t := r.Token
-	defer postgres.WrapError(&err, "give up renewing the access token of agent %s for %s", t.Agent, t.Origin)
+	ctx, end := s.db.StartCall(ctx, &err, "give up renewing the access token of agent %s for %s", t.Agent, t.Origin)
+	defer end()
 	_, err = s.db.Conns.Exec(ctx, `UPDATE herald.agent_mcp_access SET renewing_until = NULL
 		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 AND renew_no = $5
 		AND EXISTS (SELECT FROM herald.agent_mcp_tokens

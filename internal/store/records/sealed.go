@@ -3,7 +3,6 @@ package records
 import (
 	"context"
 
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -30,9 +29,8 @@ const sealedPage = 5000
 // used its present key.
 func (s *Store) SealedAfter(ctx context.Context,
 	after uuid.UUID) (page []Sealed, next uuid.UUID, done bool, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "look for sealed headers")
+	ctx, end := s.db.StartCall(ctx, &err, "look for sealed headers")
+	defer end()
 	rows, _ := s.db.Conns.Query(ctx, `WITH page AS MATERIALIZED (
 			SELECT id, chain_id, identity_registry, agent_id, job, secret_headers
 			  FROM herald.history WHERE id > $1 ORDER BY id LIMIT $2
@@ -72,9 +70,8 @@ func (s *Store) SealedAfter(ctx context.Context,
 // read. It returns false, and nothing remains to do, if the ciphertext was replaced or deleted. A worker that has
 // claimed the delivery may still have the old ciphertext, which its keyset can decrypt.
 func (s *Store) Reseal(ctx context.Context, old Sealed, ciphertext []byte) (changed bool, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "replace the sealed headers of delivery %s", old.ID)
+	ctx, end := s.db.StartCall(ctx, &err, "replace the sealed headers of delivery %s", old.ID)
+	defer end()
 	err = s.db.Conns.QueryRow(ctx, `WITH own AS (
 			UPDATE herald.history SET secret_headers = $3, updated_at = now() WHERE id = $1 AND secret_headers = $2
 			RETURNING 1

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -24,9 +23,8 @@ const lockSigningKeys = `LOCK TABLE herald.signing_keys IN SHARE ROW EXCLUSIVE M
 
 // SigningKeys lists the published keys, the one that activates last first.
 func (s *Store) SigningKeys(ctx context.Context) (list []SigningKey, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "list signing keys")
+	ctx, end := s.db.StartCall(ctx, &err, "list signing keys")
+	defer end()
 	rows, _ := s.db.Conns.Query(ctx, `SELECT `+signingKeyColumns+` FROM herald.signing_keys
 		WHERE retires_at IS NULL OR retires_at > now() ORDER BY activates_at DESC, id`)
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[SigningKey])
@@ -36,9 +34,8 @@ func (s *Store) SigningKeys(ctx context.Context) (list []SigningKey, err error) 
 // end of publication exists, for example because another worker added it at the same time, it stores nothing and
 // returns false.
 func (s *Store) AddFirstSigningKey(ctx context.Context, k SigningKey) (added bool, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "store the first signing key")
+	ctx, end := s.db.StartCall(ctx, &err, "store the first signing key")
+	defer end()
 	err = pgx.BeginFunc(ctx, s.db.Conns, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, lockSigningKeys); err != nil {
 			return err
@@ -57,9 +54,8 @@ func (s *Store) AddFirstSigningKey(ctx context.Context, k SigningKey) (added boo
 // are no longer published are deleted.
 func (s *Store) RotateSigningKey(ctx context.Context, k SigningKey,
 	delay, keep time.Duration) (stored SigningKey, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "store signing key %s", k.ID)
+	ctx, end := s.db.StartCall(ctx, &err, "store signing key %s", k.ID)
+	defer end()
 	err = pgx.BeginFunc(ctx, s.db.Conns, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, lockSigningKeys); err != nil {
 			return err
@@ -84,9 +80,8 @@ func (s *Store) RotateSigningKey(ctx context.Context, k SigningKey,
 // ResealSigningKey replaces a key's ciphertext. It returns false, and changes nothing, if the ciphertext has changed
 // since old was read.
 func (s *Store) ResealSigningKey(ctx context.Context, old SigningKey, ciphertext []byte) (changed bool, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "replace the sealed signing key %s", old.ID)
+	ctx, end := s.db.StartCall(ctx, &err, "replace the sealed signing key %s", old.ID)
+	defer end()
 	done, err := s.db.Conns.Exec(ctx, `UPDATE herald.signing_keys SET ciphertext = $3
 		WHERE id = $1 AND ciphertext = $2`,
 		old.ID, old.Ciphertext, ciphertext)

@@ -142,9 +142,8 @@ func (s *Store) RemoveToken(ctx context.Context, a store.Agent,
 // PinTokenPath sets the path of a token that has none, and returns the token's path, which another worker may have set
 // first. It returns ErrNotFound if the token was removed.
 func (s *Store) PinTokenPath(ctx context.Context, t Token, path string) (pinned string, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "bind the token of agent %s for %s to its path", t.Agent, t.Origin)
+	ctx, end := s.db.StartCall(ctx, &err, "bind the token of agent %s for %s to its path", t.Agent, t.Origin)
+	defer end()
 	err = s.db.Conns.QueryRow(ctx, `UPDATE herald.agent_mcp_tokens SET path = coalesce(path, $5)
 		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4 RETURNING path`,
 		t.ChainID, t.Registry, t.ID, t.Origin, path).Scan(&pinned)
@@ -175,9 +174,8 @@ const maxTokens = 64
 // AgentTokens returns the tokens of an agent in the order of their origins. held reports whether deliveries of the
 // agent are held for a missing credential (auth_required). It costs one round trip.
 func (s *Store) AgentTokens(ctx context.Context, a store.Agent) (tokens []Token, held bool, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "look for tokens of agent %s", a)
+	ctx, end := s.db.StartCall(ctx, &err, "look for tokens of agent %s", a)
+	defer end()
 	b := &pgx.Batch{}
 	b.Queue(`SELECT `+tokenColumns+` FROM herald.agent_mcp_tokens t
 		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 ORDER BY origin LIMIT $4`,
@@ -246,20 +244,12 @@ func (s *Store) replaceCiphertext(ctx context.Context, table string, t Token, ol
 
 // SealingKeys returns how many stored tokens and access tokens each key encrypted, by the key's id.
 func (s *Store) SealingKeys(ctx context.Context) (uses map[uint32]int, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "count the secrets that each key sealed")
+	ctx, end := s.db.StartCall(ctx, &err, "count the secrets that each key sealed")
+	defer end()
 	rows, _ := s.db.Conns.Query(ctx, `SELECT key_id, count(*) FROM (SELECT key_id FROM herald.agent_mcp_tokens
 		UNION ALL SELECT key_id FROM herald.agent_mcp_access WHERE ciphertext IS NOT NULL) x WHERE key_id IS NOT NULL
 		GROUP BY key_id`)
-	uses = map[uint32]int{}
-	var id int64
-	var n int
-	_, err = pgx.ForEachRow(rows, []any{&id, &n}, func() error {
-		uses[uint32(id)] = n
-		return nil
-	})
-	return uses, err
+	return collectMap[uint32, int](rows)
 }
 
 // Expiring has the number of all stored tokens, of those that expire soon, and of those that have expired.
@@ -272,9 +262,8 @@ type Expiring struct {
 // TokensExpiring counts the stored tokens by Postgres' clock. Expiring.Soon counts those that have not yet expired, but
 // will expire within the given duration.
 func (s *Store) TokensExpiring(ctx context.Context, within time.Duration) (e Expiring, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "count the tokens that expire")
+	ctx, end := s.db.StartCall(ctx, &err, "count the tokens that expire")
+	defer end()
 	err = s.db.Conns.QueryRow(ctx, `SELECT count(*),
 		count(*) FILTER (WHERE expires_at > now() AND expires_at <= now() + $1::interval),
 		count(*) FILTER (WHERE expires_at <= now()) FROM herald.agent_mcp_tokens`, within).

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -24,9 +23,8 @@ const maxTransfers = 10
 
 // Transfers lists the last maxTransfers transfers of an agent that the chain follower read, newest first.
 func (s *Store) Transfers(ctx context.Context, a store.Agent) (list []Transfer, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "list the transfers of agent %s", a)
+	ctx, end := s.db.StartCall(ctx, &err, "list the transfers of agent %s", a)
+	defer end()
 	rows, _ := s.db.Conns.Query(ctx, `SELECT from_address, to_address, at, block_number, transaction_hash
 		FROM herald.agent_transfers WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3
 		ORDER BY block_number DESC, log_index DESC LIMIT `+fmt.Sprint(maxTransfers), a.ChainID, a.Registry, a.ID)

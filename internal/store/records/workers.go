@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -33,9 +32,8 @@ const (
 
 // ReportWorker stores the record of a running worker, and deletes records older than workerForgotten.
 func (s *Store) ReportWorker(ctx context.Context, w Worker) (err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "store the record of this worker")
+	ctx, end := s.db.StartCall(ctx, &err, "store the record of this worker")
+	defer end()
 	keys := make([]int64, len(w.Keys))
 	for i, id := range w.Keys {
 		keys[i] = int64(id)
@@ -51,18 +49,16 @@ func (s *Store) ReportWorker(ctx context.Context, w Worker) (err error) {
 
 // RemoveWorker deletes the record of a worker that stops.
 func (s *Store) RemoveWorker(ctx context.Context, id uuid.UUID) (err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "delete the record of this worker")
+	ctx, end := s.db.StartCall(ctx, &err, "delete the record of this worker")
+	defer end()
 	_, err = s.db.Conns.Exec(ctx, `DELETE FROM herald.workers WHERE id = $1`, id)
 	return err
 }
 
 // Workers lists the workers that wrote their record within WorkerGone.
 func (s *Store) Workers(ctx context.Context) (list []Worker, err error) {
-	ctx, cancel := s.db.WithDeadline(ctx)
-	defer cancel()
-	defer postgres.WrapError(&err, "list the running workers")
+	ctx, end := s.db.StartCall(ctx, &err, "list the running workers")
+	defer end()
 	rows, _ := s.db.Conns.Query(ctx, `SELECT id, host, key_ids, seals_with FROM herald.workers
 		WHERE seen_at > now() - make_interval(secs => $1) ORDER BY host, id`, store.WorkerGone.Seconds())
 	var keys []int64

@@ -19,16 +19,12 @@ func TestWorkers(t *testing.T) {
 	list := func(want ...records.Worker) {
 		t.Helper()
 		got, err := s.Workers(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		heraldtest.Equal(t, "the running workers", got, want)
 	}
 	report := func(w records.Worker) {
 		t.Helper()
-		if err := s.ReportWorker(ctx, w); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, s.ReportWorker(ctx, w))
 	}
 	report(b)
 	report(records.Worker{ID: a.ID, Host: "before", Keys: []uint32{7}})
@@ -43,8 +39,6 @@ func TestWorkers(t *testing.T) {
 	if n := value[int64](t, s, `SELECT count(*) FROM herald.workers`); n != 1 {
 		t.Errorf("%d records", n)
 	}
-	if err := s.RemoveWorker(ctx, a.ID); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, s.RemoveWorker(ctx, a.ID))
 	list()
 }

@@ -49,9 +49,7 @@ func TestModelIsPostgres(t *testing.T) {
 	run := slices.Clone(seeds)
 	if one := os.Getenv("HERALD_COMPARE_SEED"); one != "" {
 		seed, err := strconv.ParseUint(one, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		run = []uint64{seed}
 	} else {
 		fresh := freshSeeds
@@ -84,9 +82,7 @@ type database struct {
 func openPostgres(t *testing.T) *database {
 	url := heraldtest.Postgres(t, postgres.Migrate)
 	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	if _, err := conn.Exec(t.Context(), `
 		CREATE SCHEMA clock;
@@ -106,9 +102,7 @@ func openPostgres(t *testing.T) *database {
 	d := &database{conn: conn}
 	for _, strict := range []bool{true, false} {
 		s, err := store.Open(postgres.Config{URL: secret.New(url), MaxConns: 2})
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		t.Cleanup(s.Close)
 		s.StrictOrder = strict
 		if d.loose = storetest.JoinRecords(s); strict {

@@ -71,9 +71,7 @@ func TestOrderSwitchedOff(t *testing.T) {
 	moved := 0
 	for {
 		tasks, err := off.IgnoreOrder(t.Context(), 100)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		if len(tasks) == 0 {
 			break
 		}
