@@ -174,17 +174,13 @@ func (w typedWriter) Write(b []byte) (int, error) {
 }
 
 func (w typedWriter) fixContentType() {
-	h := w.Header()
-	switch ext := path.Ext(w.r.URL.Path); {
-	case strings.HasPrefix(w.r.URL.Path, MonitorRoot+"/api/"):
-		h.Set("Content-Type", "application/json")
-	case ext == ".svg":
-		h.Set("Content-Type", "image/svg+xml")
-	case ext == ".js":
-		h.Set("Content-Type", "text/javascript; charset=utf-8")
-	case ext == ".css":
-		h.Set("Content-Type", "text/css; charset=utf-8")
-	case ext == ".json" || ext == ".map":
-		h.Set("Content-Type", "application/json")
+	kinds := map[string]string{".svg": "image/svg+xml", ".js": "text/javascript; charset=utf-8",
+		".css": "text/css; charset=utf-8", ".json": "application/json", ".map": "application/json"}
+	kind := kinds[path.Ext(w.r.URL.Path)]
+	if strings.HasPrefix(w.r.URL.Path, MonitorRoot+"/api/") {
+		kind = "application/json"
+	}
+	if kind != "" {
+		w.Header().Set("Content-Type", kind)
 	}
 }
