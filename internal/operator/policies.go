@@ -156,9 +156,9 @@ func parsePolicy(settings []string) (p store.Policy, err error) {
 	for i, s := range settings {
 		name, value, _ := strings.Cut(s, "=")
 		if !json.Valid([]byte(value)) {
-			value = encodeText(value)
+			value = string(mustMarshal(value))
 		}
-		members[i] = encodeText(name) + ":" + value
+		members[i] = string(mustMarshal(name)) + ":" + value
 	}
 	if p, _, err = policy.Parse([]byte("{"+strings.Join(members, ",")+"}"), policy.Operator, nil); err == nil &&
 		len(p.Filters) > 0 {
@@ -168,11 +168,6 @@ func parsePolicy(settings []string) (p store.Policy, err error) {
 		err = &MisuseError{Text: err.Error()}
 	}
 	return p, err
-}
-
-func encodeText(s string) string {
-	b, _ := json.Marshal(s) // cannot fail
-	return string(b)
 }
 
 // ShowPolicy returns the policies that apply to an agent.
