@@ -112,16 +112,27 @@ type deliveryShowCmd struct {
 }
 
 func (c *deliveryShowCmd) Run(a *command) error {
-	d, err := a.newOperator().ShowDelivery(a.ctx, c.ID)
-	return c.printAnswer(a, d, err, func() error { return printDelivery(a, d) })
+	o := a.newOperator()
+	d, err := o.ShowDelivery(a.ctx, c.ID)
+	return c.printAnswer(a, d, err, func() error {
+		retraction, err := o.FindRetraction(a.ctx, d.Delivery)
+		if err != nil {
+			return err
+		}
+		return printDelivery(a, d, retraction)
+	})
 }
 
-// printDelivery prints a delivery: its identity, its state, and each attempt.
-func printDelivery(a *command, d operator.Delivery) error {
+// printDelivery prints a delivery: its identity, its state, its retraction or nil, and each attempt.
+func printDelivery(a *command, d operator.Delivery, retraction *store.Delivery) error {
 	f := a.newFields()
 	f.addRow("delivery", d.ID.String())
 	f.addRow("key", d.Key)
-	f.addRow("status", strings.TrimSpace(string(d.Status)+" "+string(d.Reason)))
+	status := strings.TrimSpace(string(d.Status) + " " + string(d.Reason))
+	if retraction != nil {
+		status += fmt.Sprintf(", retracted after a reorg: delivery %s", retraction.ID)
+	}
+	f.addRow("status", status)
 	f.addRow("error", d.Error)
 	f.addRow("next step", d.NextStep)
 	f.addRow("tool", d.ToolName)
