@@ -28,21 +28,13 @@ type agentCmd struct {
 }
 
 type agentListCmd struct {
-	State  string  `help:"Only in this state: pending, connected, needs_auth, failed or disabled." placeholder:"STATE"`
-	Chain  *uint64 `help:"Only of this chain." placeholder:"ID"`
-	Sort   string  `help:"failing: those first that failed most calls in the last 24 hours, then those that failed the larger share. slow: those with calls in the last 24 hours, the longest mean duration first." placeholder:"ORDER"`
-	Cursor string  `help:"Continue after this cursor: the last line of the previous page shows it (next in JSON)."`
-	Limit  int     `help:"Rows." default:"50"`
+	operator.AgentFilter
 	jsonFlag
 }
 
 func (c *agentListCmd) Run(a *command) error {
-	page, err := a.newOperator().ListAgents(a.ctx,
-		operator.AgentFilter{State: c.State, Chain: c.Chain, Sort: c.Sort, Cursor: c.Cursor, Limit: c.Limit})
-	if err != nil {
-		return err
-	}
-	return c.printAnswer(a, page, func() error {
+	page, err := a.newOperator().ListAgents(a.ctx, c.AgentFilter)
+	return c.printAnswer(a, page, err, func() error {
 		head := []any{"AGENT", "STATE"}
 		switch c.Sort {
 		case records.SortFailing:
@@ -69,25 +61,14 @@ func (c *agentListCmd) Run(a *command) error {
 	})
 }
 
-// agentArg identifies one agent.
-type agentArg struct {
-	Agent    string `arg:"" help:"The agent, as in 8453:42." placeholder:"CHAIN:AGENT"`
-	Registry string `help:"Its IdentityRegistry, when it is not the chain's usual one." placeholder:"0x…"`
-}
-
-func (c agentArg) agentRef() operator.AgentRef { return operator.AgentRef(c) }
-
 type agentShowCmd struct {
-	agentArg
+	operator.AgentRef
 	jsonFlag
 }
 
 func (c *agentShowCmd) Run(a *command) error {
-	shown, err := a.newOperator().ShowAgent(a.ctx, c.agentRef())
-	if err != nil {
-		return err
-	}
-	return c.printAnswer(a, shown, func() error { return printAgent(a, shown) })
+	shown, err := a.newOperator().ShowAgent(a.ctx, c.AgentRef)
+	return c.printAnswer(a, shown, err, func() error { return printAgent(a, shown) })
 }
 
 func printAgent(a *command, r operator.Agent) error {
@@ -117,9 +98,7 @@ func printAgent(a *command, r operator.Agent) error {
 	f.addRow("ended", shortenJSON(r.Totals))
 	f.addRow("last call", formatTime(r.LastCalledAt))
 	f.addRow("last success", formatTime(r.LastOKAt))
-	if r.FailingSince != nil {
-		f.addRow("failing since", formatTime(r.FailingSince))
-	}
+	f.addTime("failing since", r.FailingSince)
 	f.addRow("last hour", describeCalls(r.LastHour))
 	f.addRow("last day", describeCalls(r.LastDay))
 	if r.LastError != "" {
@@ -220,36 +199,29 @@ func countTools(raw json.RawMessage) string {
 	return fmt.Sprint(len(tools))
 }
 
-type agentEnableCmd struct {
-	agentArg
+// agentChange holds the options of a command that changes an agent.
+type agentChange struct {
+	operator.AgentRef
 	actorFlag
 	jsonFlag
 }
 
+type agentEnableCmd struct{ agentChange }
+
 func (c *agentEnableCmd) Run(a *command) error {
-	change, err := a.newOperator().EnableAgent(a.ctx, c.agentRef(), c.actorName(), true)
-	if err != nil {
-		return err
-	}
-	return c.printAnswer(a, change, func() error {
+	change, err := a.newOperator().EnableAgent(a.ctx, c.AgentRef, c.actorName(), true)
+	return c.printAnswer(a, change, err, func() error {
 		_, err := fmt.Fprintf(a.out, "%s is enabled; %d held deliveries were released (audit %d)\n", change.Name,
 			change.Released, change.Audit)
 		return err
 	})
 }
 
-type agentDisableCmd struct {
-	agentArg
-	actorFlag
-	jsonFlag
-}
+type agentDisableCmd struct{ agentChange }
 
 func (c *agentDisableCmd) Run(a *command) error {
-	change, err := a.newOperator().EnableAgent(a.ctx, c.agentRef(), c.actorName(), false)
-	if err != nil {
-		return err
-	}
-	return c.printAnswer(a, change, func() error {
+	change, err := a.newOperator().EnableAgent(a.ctx, c.AgentRef, c.actorName(), false)
+	return c.printAnswer(a, change, err, func() error {
 		warnUnseen(a, change, "it is disabled")
 		_, err := fmt.Fprintf(a.out, "%s is disabled: its deliveries are held, a call that runs now is finished; "+
 			"`worker agent enable` releases them (audit %d)\n", change.Name, change.Audit)
@@ -258,13 +230,11 @@ func (c *agentDisableCmd) Run(a *command) error {
 }
 
 type agentPolicyCmd struct {
-	agentArg
+	agentChange
 	Settings []string `arg:"" optional:"" help:"onUnknown=resend: a call with an unknown outcome is made again (default); onUnknown=hold: it is held until an operator replays it. order=strict: each client's deliveries keep their order (default); order=off: each goes as soon as it can. Other settings of a policy likewise, as in maxPerSecond=5."`
 	File     string   `help:"Replace the operator's policy of the agent by the one in this file." placeholder:"FILE" xor:"change"`
 	Remove   bool     `help:"Remove the operator's policy of the agent." xor:"change"`
 	Own      bool     `help:"Replace or remove the agent's own policy instead, which only reduces what it gets."`
-	actorFlag
-	jsonFlag
 }
 
 func (c *agentPolicyCmd) Run(a *command) error {
@@ -286,16 +256,13 @@ func (c *agentPolicyCmd) Run(a *command) error {
 	}
 	switch o := a.newOperator(); {
 	case replaces:
-		change, err = o.ReplacePolicy(a.ctx, c.agentRef(), c.actorName(), level, c.File+": ", document)
+		change, err = o.ReplacePolicy(a.ctx, c.AgentRef, c.actorName(), level, c.File+": ", document)
 	case len(c.Settings) > 0:
-		change, err = o.SetPolicy(a.ctx, c.agentRef(), c.actorName(), c.Settings)
+		change, err = o.SetPolicy(a.ctx, c.AgentRef, c.actorName(), c.Settings)
 	default:
-		change, err = o.ShowPolicy(a.ctx, c.agentRef())
+		change, err = o.ShowPolicy(a.ctx, c.AgentRef)
 	}
-	if err != nil {
-		return err
-	}
-	return c.printAnswer(a, change, func() error {
+	return c.printAnswer(a, change, err, func() error {
 		warnUnseen(a, change, "the policy is set")
 		fmt.Fprintf(a.out, "%s: %s\n", change.Name, operator.DescribePolicy(*change.Policy))
 		if change.Problem != "" {

@@ -22,10 +22,7 @@ type apiTokenCreateCmd struct {
 
 func (c *apiTokenCreateCmd) Run(a *command) error {
 	made, err := a.newOperator().CreateAPIToken(a.ctx, c.Name, c.Scope, c.ExpiresIn, c.actorName())
-	if err != nil {
-		return err
-	}
-	return c.printAnswer(a, made, func() error {
+	return c.printAnswer(a, made, err, func() error {
 		_, err := fmt.Fprintln(a.out, made.Token)
 		return err
 	})
@@ -35,10 +32,7 @@ type apiTokenListCmd struct{ jsonFlag }
 
 func (c *apiTokenListCmd) Run(a *command) error {
 	list, err := a.newOperator().ListAPITokens(a.ctx)
-	if err != nil {
-		return err
-	}
-	return c.printAnswer(a, list, func() error {
+	return c.printAnswer(a, list, err, func() error {
 		t := a.newTable("ID", "NAME", "SCOPES", "STATE", "CREATED", "LAST USED", "EXPIRES")
 		for _, k := range list {
 			state := "good"

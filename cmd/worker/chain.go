@@ -19,10 +19,7 @@ type chainListCmd struct{ jsonFlag }
 
 func (c *chainListCmd) Run(a *command) error {
 	chains, err := a.newOperator().ListChains(a.ctx)
-	if err != nil {
-		return err
-	}
-	return c.printAnswer(a, chains, func() error {
+	return c.printAnswer(a, chains, err, func() error {
 		t := a.newTable("CHAIN", "CONTRACTS", "BLOCKS", "NEXT", "HEAD", "LAG", "FINALIZED", "REORGS", "NODES", "MOVED")
 		for _, one := range chains {
 			if len(one.Cursors) == 0 {
@@ -44,10 +41,7 @@ type chainShowCmd struct {
 
 func (c *chainShowCmd) Run(a *command) error {
 	shown, err := a.newOperator().ShowChain(a.ctx, c.Chain)
-	if err != nil {
-		return err
-	}
-	return c.printAnswer(a, shown, func() error { return printChain(a, shown) })
+	return c.printAnswer(a, shown, err, func() error { return printChain(a, shown) })
 }
 
 func printChain(a *command, c operator.ChainState) error {

@@ -25,10 +25,7 @@ func (c *agentCheckCmd) Run(a *command) error {
 		ask.Agent, ask.URL = c.As, c.Target
 	}
 	found, err := inspect.CheckAgent(a.ctx, a.newOperator(), ask)
-	if err != nil {
-		return err
-	}
-	err = c.printAnswer(a, found, func() error {
+	err = c.printAnswer(a, found, err, func() error {
 		t := a.newTable("CHECK", "VERDICT", "FOUND")
 		for _, check := range found.Checks {
 			t.addRow(check.Name, check.Verdict, text.Printable(check.Found))

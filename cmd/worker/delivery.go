@@ -29,35 +29,16 @@ type deliveryCmd struct {
 	Audit  deliveryAuditCmd  `cmd:"" help:"List what operators changed, newest first."`
 }
 
-// selection holds the options that select deliveries.
-type selection struct {
-	Agent       string `help:"Only this agent's." placeholder:"CHAIN:AGENT"`
-	Client      string `help:"Only feedback that this address wrote." placeholder:"0xADDRESS"`
-	Transaction string `help:"Only deliveries of this transaction." placeholder:"0xHASH"`
-	Key         string `help:"Only the one with this key." placeholder:"KEY"`
-	Status      string `help:"Only in these statuses, separated by commas: queued, running, waiting, held, delivered, skipped, rejected, dead, cancelled." placeholder:"STATUS,…"`
-	Reason      string `help:"Only with this reason." placeholder:"REASON"`
-	Sentence    string `help:"Only of the group with this sentence: see worker delivery groups." placeholder:"TEXT"`
-	Kind        string `help:"Only of this kind: NewFeedback, FeedbackRevoked, ResponseAppended or ValidationResponse." placeholder:"KIND"`
-	Since       string `help:"Only accepted since then: RFC 3339, or how long ago, as in 24h." placeholder:"TIME"`
-	Until       string `help:"Only accepted before then, likewise." placeholder:"TIME"`
-	EndedSince  string `help:"Only ended since then without being delivered, likewise." placeholder:"TIME"`
-	Reorged     bool   `help:"Only what a reorg took back: deliveries that it ended, and retractions, which inform agents."`
-}
-
 type deliveryListCmd struct {
-	selection
+	operator.Selection
 	Wide bool `help:"Also the sentence that explains the status."`
 	pageFlags
 	jsonFlag
 }
 
 func (c *deliveryListCmd) Run(a *command) error {
-	page, err := a.newOperator().ListDeliveries(a.ctx, operator.Selection(c.selection), c.Cursor, c.Limit)
-	if err != nil {
-		return err
-	}
-	return c.printAnswer(a, page, func() error {
+	page, err := a.newOperator().ListDeliveries(a.ctx, c.Selection, c.Cursor, c.Limit)
+	return c.printAnswer(a, page, err, func() error {
 		head := []any{"ID", "KIND", "AGENT", "STATUS", "REASON", "CLIENT", "VALUE", "TAG",
 			"ATTEMPTS", "ACCEPTED", "ENDPOINT"}
 		if c.Wide {
@@ -85,10 +66,7 @@ type deliveryGroupsCmd struct {
 
 func (c *deliveryGroupsCmd) Run(a *command) error {
 	list, err := a.newOperator().ShowGroups(a.ctx, c.Status, c.EndedSince)
-	if err != nil {
-		return err
-	}
-	return c.printAnswer(a, list, func() error {
+	return c.printAnswer(a, list, err, func() error {
 		t := a.newTable("COUNT", "STATUS", "REASON", "FIRST", "LAST", "AGENTS", "MOST", "SAMPLE", "SENTENCE")
 		for _, g := range list.Groups {
 			count := fmt.Sprint(g.Count)
@@ -119,10 +97,7 @@ type findCmd struct {
 
 func (c *findCmd) Run(a *command) error {
 	found, err := a.newOperator().Find(a.ctx, c.Text)
-	if err != nil {
-		return err
-	}
-	return c.printAnswer(a, found, func() error {
+	return c.printAnswer(a, found, err, func() error {
 		t := a.newTable("KIND", "TARGET", "WHAT", "COMMAND")
 		for _, m := range found.Matches {
 			t.addRow(m.Kind, m.Target, m.Text, m.Command)
@@ -137,19 +112,27 @@ type deliveryShowCmd struct {
 }
 
 func (c *deliveryShowCmd) Run(a *command) error {
-	d, err := a.newOperator().ShowDelivery(a.ctx, c.ID)
-	if err != nil {
-		return err
-	}
-	return c.printAnswer(a, d, func() error { return printDelivery(a, d) })
+	o := a.newOperator()
+	d, err := o.ShowDelivery(a.ctx, c.ID)
+	return c.printAnswer(a, d, err, func() error {
+		retraction, err := o.FindRetraction(a.ctx, d.Delivery)
+		if err != nil {
+			return err
+		}
+		return printDelivery(a, d, retraction)
+	})
 }
 
-// printDelivery prints a delivery: its identity, its state, and each attempt.
-func printDelivery(a *command, d operator.Delivery) error {
+// printDelivery prints a delivery: its identity, its state, its retraction or nil, and each attempt.
+func printDelivery(a *command, d operator.Delivery, retraction *store.Delivery) error {
 	f := a.newFields()
 	f.addRow("delivery", d.ID.String())
 	f.addRow("key", d.Key)
-	f.addRow("status", strings.TrimSpace(string(d.Status)+" "+string(d.Reason)))
+	status := strings.TrimSpace(string(d.Status) + " " + string(d.Reason))
+	if retraction != nil {
+		status += fmt.Sprintf(", retracted after a reorg: delivery %s", retraction.ID)
+	}
+	f.addRow("status", status)
 	f.addRow("error", d.Error)
 	f.addRow("next step", d.NextStep)
 	f.addRow("tool", d.ToolName)
@@ -166,12 +149,8 @@ func printDelivery(a *command, d operator.Delivery) error {
 	}
 	f.addRow("accepted", formatTime(&d.CreatedAt))
 	f.addRow("attempts", describeAttempts(d.Delivery))
-	if d.NextAttemptAt != nil {
-		f.addRow("next attempt", formatTime(d.NextAttemptAt))
-	}
-	if d.FinishedAt != nil {
-		f.addRow("finished", formatTime(d.FinishedAt))
-	}
+	f.addTime("next attempt", d.NextAttemptAt)
+	f.addTime("finished", d.FinishedAt)
 	f.addRow("trace", d.TraceID)
 	f.addRow("job", string(d.Job))
 	if r := d.Received(); r != nil {
@@ -231,11 +210,8 @@ func (f actorFlag) actorName() string {
 
 // moveFlags are the options that replay and cancel share.
 type moveFlags struct {
-	IDs []string `arg:"" optional:"" name:"id" help:"Deliveries. Without any: those that the options choose."`
-	selection
+	operator.MoveRequest
 	actorFlag
-	Yes    bool `help:"Do it. Without it, options only count the deliveries that they select."`
-	DryRun bool `help:"Only count, which is what happens without --yes."`
 	jsonFlag
 }
 
@@ -259,19 +235,14 @@ func (c *deliveryCancelCmd) Run(a *command) error {
 	return c.runMove(a, a.newOperator().Cancel, c.Force, c.Rate)
 }
 
-// moveRequest returns the request of the command line.
-func (c moveFlags) moveRequest(force bool, rate int) operator.MoveRequest {
-	return operator.MoveRequest{IDs: c.IDs, Selection: operator.Selection(c.selection),
-		Actor: c.actorName(), Force: force, Rate: rate, Yes: c.Yes, DryRun: c.DryRun}
-}
-
 // mover is Operator.Replay or Operator.Cancel.
 type mover func(context.Context, operator.MoveRequest) (*operator.MoveReport, error)
 
 // runMove replays or cancels deliveries. After each batch it prints the deliveries that could not be changed.
 func (c moveFlags) runMove(a *command, move mover, force bool, rate int) error {
 	bar := newProgress(a.err)
-	r := c.moveRequest(force, rate)
+	r := c.MoveRequest
+	r.Actor, r.Force, r.Rate = c.actorName(), force, rate
 	r.Progress = func(p operator.MoveProgress) {
 		for _, left := range p.LeftNow {
 			if !c.JSON {
@@ -286,7 +257,7 @@ func (c moveFlags) runMove(a *command, move mover, force bool, rate int) error {
 	if report == nil {
 		return err
 	}
-	return errors.Join(err, c.printAnswer(a, report, func() error { return printMove(a, report, rate) }))
+	return errors.Join(err, c.printAnswer(a, report, nil, func() error { return printMove(a, report, rate) }))
 }
 
 func printMove(a *command, r *operator.MoveReport, rate int) error {
@@ -333,10 +304,7 @@ type deliveryAuditCmd struct {
 
 func (c *deliveryAuditCmd) Run(a *command) error {
 	page, err := a.newOperator().ListAudit(a.ctx, c.Cursor, c.Limit)
-	if err != nil {
-		return err
-	}
-	return c.printAnswer(a, page, func() error {
+	return c.printAnswer(a, page, err, func() error {
 		t := a.newTable("ID", "AT", "ACTOR", "ACTION", "STATE", "MATCHED", "MOVED", "WHAT", "NOTE")
 		for _, r := range page.Audit {
 			t.addRow(r.ID, r.At.UTC().Format(time.DateTime), r.Actor, r.Action, r.State, r.Matched, r.Moved,

@@ -15,7 +15,7 @@ var errSick = errors.New("something is wrong, see the lines marked FAIL")
 
 func (c *doctorCmd) Run(a *command) error {
 	findings := doctor.Diagnose(a.ctx, a.newOperator())
-	err := c.printAnswer(a, findings, func() error {
+	err := c.printAnswer(a, findings, nil, func() error {
 		for _, f := range findings {
 			fmt.Fprintf(a.out, "%-4s  %-14s %s\n", f.Mark, f.Check, text.Printable(f.Text))
 		}

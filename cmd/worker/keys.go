@@ -84,10 +84,7 @@ type keysListCmd struct{ jsonFlag }
 
 func (c *keysListCmd) Run(a *command) error {
 	list, err := a.newOperator().ListKeys(a.ctx)
-	if err != nil {
-		return err
-	}
-	return c.printAnswer(a, list, func() error {
+	return c.printAnswer(a, list, err, func() error {
 		t := a.newTable("KEY", "STATE", "SEALED WITH IT")
 		for _, k := range list {
 			state := "opens"
@@ -115,7 +112,7 @@ func (c *keysReencryptCmd) Run(a *command) error {
 	if err != nil && !errors.As(err, &left) {
 		return err
 	}
-	failed := c.printAnswer(a, r, func() error {
+	failed := c.printAnswer(a, r, nil, func() error {
 		verb := "were sealed anew"
 		if c.DryRun {
 			verb = "would be sealed anew"

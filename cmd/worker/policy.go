@@ -15,17 +15,14 @@ type policyCmd struct {
 type policyTestCmd struct {
 	File string `arg:"" help:"The policy, a JSON file." placeholder:"FILE"`
 	Jobs string `help:"Test the jobs in this file (JSON Lines) instead of stored deliveries." placeholder:"FILE"`
-	selection
+	operator.Selection
 	Limit int `help:"How many deliveries, the newest first." default:"1000"`
 	jsonFlag
 }
 
 func (c *policyTestCmd) Run(a *command) error {
-	r, err := a.newOperator().TestPolicy(a.ctx, c.File, c.Jobs, operator.Selection(c.selection), c.Limit)
-	if err != nil {
-		return err
-	}
-	return c.printAnswer(a, r, func() error {
+	r, err := a.newOperator().TestPolicy(a.ctx, c.File, c.Jobs, c.Selection, c.Limit)
+	return c.printAnswer(a, r, err, func() error {
 		for _, w := range r.Warnings {
 			fmt.Fprintln(a.err, "warning:", text.Printable(w))
 		}

@@ -40,6 +40,13 @@ func (f fields) addRow(name, value string) {
 	}
 }
 
+// addTime adds a row with a time, unless it is nil.
+func (f fields) addTime(name string, t *time.Time) {
+	if t != nil {
+		f.addRow(name, formatTime(t))
+	}
+}
+
 // pageFlags select a page of a list.
 type pageFlags struct {
 	Cursor int64 `help:"Continue before this cursor: the last line of the previous page shows it (next in JSON)."`
@@ -60,9 +67,13 @@ type jsonFlag struct {
 	JSON bool `name:"json" help:"As JSON."`
 }
 
-// printAnswer writes v as JSON with --json, else it calls print.
-func (f jsonFlag) printAnswer(a *command, v any, print func() error) error {
-	if f.JSON {
+// printAnswer writes the result v of an action as JSON with --json, else it calls print. If the action failed with err,
+// it returns err instead.
+func (f jsonFlag) printAnswer(a *command, v any, err error, print func() error) error {
+	switch {
+	case err != nil:
+		return err
+	case f.JSON:
 		return writeJSON(a, v)
 	}
 	return print()

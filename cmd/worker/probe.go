@@ -12,23 +12,14 @@ import (
 )
 
 type agentProbeCmd struct {
-	agentArg
-	Kind      string `help:"The sample's kind: ${enum}." enum:"NewFeedback,FeedbackRevoked,ResponseAppended,ValidationResponse" default:"NewFeedback" placeholder:"KIND"`
-	Tool      string `help:"The tool to fit it to, when it is not the kind's own; as a job may name it." placeholder:"NAME"`
-	Send      bool   `help:"Call the tool with the sample. It is marked: deliveryId 70726f62-6500-8000-8000-000000000000, and probe: true in _meta."`
-	URL       string `name:"url" help:"Probe this address instead of the agent's own, and record nothing." placeholder:"URL"`
-	Transport string `help:"With --url: http (streamable HTTP, default) or sse (HTTP+SSE)." enum:",http,sse" default:"" placeholder:"http|sse"`
-	Check     bool   `help:"Exit 1 unless a delivery would be delivered, or with no --send: unless the tool would be called."`
+	inspect.ProbeRequest
+	Check bool `help:"Exit 1 unless a delivery would be delivered, or with no --send: unless the tool would be called."`
 	jsonFlag
 }
 
 func (c *agentProbeCmd) Run(a *command) error {
-	found, err := inspect.ProbeAgent(a.ctx, a.newOperator(), inspect.ProbeRequest{AgentRef: c.agentRef(), Kind: c.Kind,
-		Tool: c.Tool, Send: c.Send, URL: c.URL, Transport: c.Transport})
-	if err != nil {
-		return err
-	}
-	return cmp.Or(c.printAnswer(a, found, func() error {
+	found, err := inspect.ProbeAgent(a.ctx, a.newOperator(), c.ProbeRequest)
+	return cmp.Or(c.printAnswer(a, found, err, func() error {
 		if err := printProbe(a, found); err != nil || !found.Fits || c.Send {
 			return err
 		}

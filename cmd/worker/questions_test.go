@@ -82,7 +82,9 @@ func TestQuestions(t *testing.T) {
 	d.end(feedback(42, 0xf1, 1), store.Outcome{Status: store.Held, Reason: "auth_required", Free: true, Error: "agent 8453:42 requires a credential"})
 	d.end(feedback(43, 0xa1, 1), store.Outcome{Status: store.Cancelled, Reason: "reorg"})
 	gone := feedback(44, 0xa2, 1)
-	d.end(gone.Retraction(d.end(gone, delivered)), store.Outcome{})
+	gone.BlockHash = common.HexToHash("0xb1")
+	taken := d.end(gone, delivered)
+	retraction := d.end(gone.Retraction(taken), store.Outcome{})
 	agent := store.Agent{ChainID: 8453, Registry: strings.ToLower(forged.IdentityRegistry.Hex()), ID: "7"}
 	heraldtest.Must(t, records.New(d.store).ObserveAgent(t.Context(), agent, records.AgentObservation{State: records.StateFailed, Error: "no answer"}))
 
@@ -114,6 +116,8 @@ func TestQuestions(t *testing.T) {
 			[]string{"GET /v1/find?text=" + tx, "GET /v1/deliveries?transaction=" + tx}, []string{`"kind":"transaction"`, id}},
 		{"What did the reorg take back?", request("delivery list --reorged"), []string{"8453:43 cancelled reorg", "FeedbackRevoked 8453:44 queued"},
 			request("GET /v1/deliveries?reorged=true"), []string{`"reason":"reorg"`, `"kind":"FeedbackRevoked"`}},
+		{"Was this taken back?", request("delivery show " + taken.String()),
+			[]string{"status delivered, retracted after a reorg: delivery " + retraction.String()}, nil, nil},
 		{"Which agents are slow?", request("agent list --sort slow"), []string{"MEAN CALL", "8453:7 failed 15000.0 ms", "8453:9 connected 5.0 ms"},
 			[]string{"GET /v1/agents?sort=slow&limit=1", "GET /v1/agents?sort=slow&cursor=15000:8453:" + agent.Registry + ":7"},
 			[]string{`"meanMs":15000}],"next":"15000:8453:` + agent.Registry, `{"agents":[{"chainId":8453,"identityRegistry":"` + agent.Registry + `","agentId":"8"`}},

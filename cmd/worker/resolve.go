@@ -31,16 +31,10 @@ func (c *agentResolveCmd) Run(a *command) error {
 		return refuseUsage("--hash is for --uri: a registration document has no hash on chain")
 	case c.URI != nil:
 		d, err := inspect.ResolveURI(a.ctx, a.newOperator(), *c.URI, c.Hash)
-		if err != nil {
-			return err
-		}
-		return cmp.Or(c.printAnswer(a, d, func() error { return printDocument(a, d) }), d.End(c.Check))
+		return cmp.Or(c.printAnswer(a, d, err, func() error { return printDocument(a, d) }), d.End(c.Check))
 	}
 	r, err := inspect.Resolve(a.ctx, a.newOperator(), operator.AgentRef{Agent: c.Agent, Registry: c.Registry})
-	if err != nil {
-		return err
-	}
-	return cmp.Or(c.printAnswer(a, r, func() error { return printResolution(a, r) }), r.End(c.Check))
+	return cmp.Or(c.printAnswer(a, r, err, func() error { return printResolution(a, r) }), r.End(c.Check))
 }
 
 func printResolution(a *command, r inspect.Resolution) error {

@@ -29,7 +29,7 @@ type configCmd struct{ jsonFlag }
 
 func (c *configCmd) Run(a *command) error {
 	settings := a.cfg.Settings()
-	return c.printAnswer(a, settings, func() error {
+	return c.printAnswer(a, settings, nil, func() error {
 		w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 		for _, s := range settings {
 			source := s.Source
@@ -79,10 +79,7 @@ func (c *migrateStatusCmd) Run(a *command) error {
 	if err != nil && ctx.Err() != nil && a.ctx.Err() == nil {
 		return &operator.LateError{Within: a.timeout}
 	}
-	if err != nil {
-		return err
-	}
-	return c.printAnswer(a, all, func() error {
+	return c.printAnswer(a, all, err, func() error {
 		for _, m := range all {
 			when := "pending"
 			if !m.AppliedAt.IsZero() {

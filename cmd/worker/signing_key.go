@@ -14,10 +14,7 @@ type signingKeyListCmd struct{ jsonFlag }
 
 func (c *signingKeyListCmd) Run(a *command) error {
 	list, err := a.newOperator().ListSigningKeys(a.ctx)
-	if err != nil {
-		return err
-	}
-	return c.printAnswer(a, list, func() error {
+	return c.printAnswer(a, list, err, func() error {
 		t := a.newTable("KEY", "STATE", "CREATED", "SIGNS FROM", "PUBLISHED UNTIL")
 		for _, k := range list {
 			t.addRow(k.ID, k.State, formatTime(&k.CreatedAt), formatTime(&k.ActivatesAt), formatTime(k.RetiresAt))
@@ -35,10 +32,7 @@ type signingKeyRotateCmd struct {
 
 func (c *signingKeyRotateCmd) Run(a *command) error {
 	made, err := a.newOperator().RotateSigningKey(a.ctx, c.After, c.Keep, c.actorName())
-	if err != nil {
-		return err
-	}
-	return c.printAnswer(a, made, func() error {
+	return c.printAnswer(a, made, err, func() error {
 		_, err := fmt.Fprintf(a.out, "%s signs from %s on\n", made.ID, formatTime(&made.ActivatesAt))
 		return err
 	})

@@ -25,43 +25,21 @@ type tokenCmd struct {
 
 func (a *command) newTokens() tokens.Tokens { return tokens.Tokens{Operator: a.newOperator()} }
 
-// clientFlags describe an OAuth client and its authorization server.
-type clientFlags struct {
-	ClientID   string `name:"client-id" help:"The id that the agent's authorization server knows Herald by." placeholder:"ID"`
-	AuthMethod string `help:"How the client proves that to it: client_secret_basic, client_secret_post or private_key_jwt, with the secret or the private key (PEM) on stdin; or none. Default of set: what fits stdin and the server; of login: none." placeholder:"METHOD"`
-	KeyID      string `name:"key-id" help:"The private key's id there (kid)." placeholder:"ID"`
-	Algorithm  string `help:"Signature algorithm of the private key, such as ES256. Default: the first that fits the key." placeholder:"ALG"`
-	Issuer     string `help:"The authorization server. Default: the one that the agent names, after you were asked." placeholder:"URL"`
-	Scope      string `help:"Scopes to request, at most these. Default: the scopes that the agent names." placeholder:"SCOPES"`
-	Resource   string `help:"Resource to request tokens for (RFC 8707). Default: the name that the agent gives itself." placeholder:"URI"`
-}
-
 type tokenSetCmd struct {
-	agentArg
-	Origin  string `help:"Where the token may go, with all below it: https://agent.example/mcp, or a whole origin, https://agent.example. Default: where the agent is now, after you were asked." placeholder:"URL"`
-	Header  string `help:"The header that carries the bare token. Default: the header in the agent's registration, else Authorization with Bearer." placeholder:"NAME"`
-	File    string `help:"Instead of a token on stdin: a file that holds it, which every worker reads with every delivery." placeholder:"PATH"`
-	Expires string `help:"Time after which it is no longer sent: RFC 3339, or a duration such as 90d or 12h." placeholder:"TIME"`
-	clientFlags
-	Unchecked bool `help:"With --client-id: store the client although its authorization server was not asked for a token."`
+	tokens.SetRequest
 	actorFlag
 	jsonFlag
 }
 
 func (c *tokenSetCmd) Run(a *command) error {
-	change, err := a.newTokens().Set(a.ctx, tokens.SetRequest{
-		Request: tokens.Request{AgentRef: c.agentRef(), Client: tokens.Client(c.clientFlags), Actor: c.actorName(),
-			Origin: c.Origin, ReadSecret: a.readStdin},
-		Header: c.Header, File: c.File, Expires: c.Expires, Unchecked: c.Unchecked})
+	c.Request.Actor, c.ReadSecret = c.actorName(), a.readStdin
+	change, err := a.newTokens().Set(a.ctx, c.SetRequest)
 	return c.printChange(a, change, err)
 }
 
 // printChange prints the result of storing or removing a token.
 func (f jsonFlag) printChange(a *command, change tokens.Change, err error) error {
-	if err != nil {
-		return err
-	}
-	return f.printAnswer(a, change, func() error {
+	return f.printAnswer(a, change, err, func() error {
 		_, err := fmt.Fprintln(a.out, strings.Join(change.Said, "\n"))
 		return err
 	})
@@ -83,13 +61,9 @@ func (a *command) readStdin(what string, limit int64) (string, error) {
 }
 
 type tokenLoginCmd struct {
-	agentArg
-	Origin string `help:"Where the tokens may go, with all below it: https://agent.example/mcp, or a whole origin. Default: where the agent is now, after you were asked." placeholder:"URL"`
-	clientFlags
-	ClientMetadataURL string        `name:"client-metadata-url" help:"Instead of --client-id: the https address of a client id metadata document of yours. Without either Herald registers itself." placeholder:"URL"`
-	LoginPage         string        `help:"Where people log in, as in https://login.example, when that is not where the authorization server is and you know that it belongs to it." placeholder:"URL"`
-	Listen            string        `help:"Loopback address of this machine to which the browser returns." default:"127.0.0.1:0" placeholder:"ADDRESS:PORT"`
-	Wait              time.Duration `help:"How long the browser is waited for." default:"5m" placeholder:"DURATION"`
+	tokens.LoginRequest
+	Listen string        `help:"Loopback address of this machine to which the browser returns." default:"127.0.0.1:0" placeholder:"ADDRESS:PORT"`
+	Wait   time.Duration `help:"How long the browser is waited for." default:"5m" placeholder:"DURATION"`
 	actorFlag
 	jsonFlag
 }
@@ -104,14 +78,12 @@ func (c *tokenLoginCmd) Run(a *command) error {
 	case c.Wait < time.Second || c.Wait > maxLogin:
 		return refuseUsage("--wait %s is not between 1s and %s", c.Wait, maxLogin)
 	}
-	open := func(ctx context.Context) (tokens.Browser, error) {
+	c.Request.Actor, c.ReadSecret = c.actorName(), a.readStdin
+	c.OpenBrowser = func(ctx context.Context) (tokens.Browser, error) {
 		back, err := listenForCallback(ctx, c.Listen)
 		return terminalBrowser{back, a.err, c.Wait}, err
 	}
-	change, err := a.newTokens().LogIn(a.ctx, tokens.LoginRequest{
-		Request: tokens.Request{AgentRef: c.agentRef(), Client: tokens.Client(c.clientFlags), Actor: c.actorName(),
-			Origin: c.Origin, ReadSecret: a.readStdin},
-		ClientMetadataURL: c.ClientMetadataURL, LoginPage: c.LoginPage, OpenBrowser: open})
+	change, err := a.newTokens().LogIn(a.ctx, c.LoginRequest)
 	return c.printChange(a, change, err)
 }
 
@@ -119,10 +91,7 @@ type tokenListCmd struct{ jsonFlag }
 
 func (c *tokenListCmd) Run(a *command) error {
 	list, err := a.newTokens().List(a.ctx)
-	if err != nil {
-		return err
-	}
-	return c.printAnswer(a, list, func() error {
+	return c.printAnswer(a, list, err, func() error {
 		t := a.newTable("AGENT", "ORIGIN", "PATH", "SCHEME", "HEADER", "ISSUER", "KEY", "STORED", "EXPIRES", "STATE")
 		for _, l := range list {
 			t.addRow(l.Agent, l.Origin, text.Shorten(l.Path), l.Scheme, l.Header, text.Shorten(l.Issuer), l.Key,
@@ -133,14 +102,12 @@ func (c *tokenListCmd) Run(a *command) error {
 }
 
 type tokenRemoveCmd struct {
-	agentArg
+	agentChange
 	Origin string `required:"" help:"The origin it was stored for, as token list shows, with or without its path." placeholder:"URL"`
-	actorFlag
-	jsonFlag
 }
 
 func (c *tokenRemoveCmd) Run(a *command) error {
-	change, err := a.newTokens().Remove(a.ctx, c.agentRef(), c.Origin, c.actorName())
+	change, err := a.newTokens().Remove(a.ctx, c.AgentRef, c.Origin, c.actorName())
 	return c.printChange(a, change, err)
 }
 
@@ -169,7 +136,7 @@ func (c *tokenImportCmd) Run(a *command) error {
 	if c.Yes && read.Good > 0 {
 		err = store.StoreImport(a.ctx, read, c.actorName())
 	}
-	failed := c.printAnswer(a, read, func() error { return c.printStored(a, read) })
+	failed := c.printAnswer(a, read, nil, func() error { return c.printStored(a, read) })
 	if failed == nil && err == nil {
 		return read.End()
 	}

@@ -20,10 +20,10 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// AgentRef identifies one agent.
+// AgentRef identifies one agent. An empty Registry is the default of the chain.
 type AgentRef struct {
-	Agent    string // CHAIN:AGENT
-	Registry string // its IdentityRegistry; "": the default of the chain
+	Agent    string `arg:"" help:"The agent, as in 8453:42." placeholder:"CHAIN:AGENT"`
+	Registry string `help:"Its IdentityRegistry, when it is not the chain's usual one." placeholder:"0x…"`
 }
 
 // parseAgent parses CHAIN:AGENT.
@@ -89,13 +89,13 @@ func ResolverAgent(g store.Agent) (resolver.Agent, error) {
 	return resolver.Agent{ChainID: g.ChainID, Registry: common.HexToAddress(g.Registry), ID: id}, nil
 }
 
-// AgentFilter selects agents.
+// AgentFilter selects agents. An empty Sort sorts by chain, registry and id. The cursor is of a page with the same Sort.
 type AgentFilter struct {
-	State  string
-	Chain  *uint64
-	Sort   string // "": by chain, registry and id; records.SortFailing or records.SortSlow
-	Cursor string // from the previous page, with the same Sort
-	Limit  int
+	State  string  `help:"Only in this state: pending, connected, needs_auth, failed or disabled." placeholder:"STATE"`
+	Chain  *uint64 `help:"Only of this chain." placeholder:"ID"`
+	Sort   string  `help:"failing: those first that failed most calls in the last 24 hours, then those that failed the larger share. slow: those with calls in the last 24 hours, the longest mean duration first." placeholder:"ORDER"`
+	Cursor string  `help:"Continue after this cursor: the last line of the previous page shows it (next in JSON)."`
+	Limit  int     `help:"Rows." default:"50"`
 }
 
 // AgentPage is one page of agents.
@@ -120,15 +120,15 @@ func (o *Operator) ListAgents(ctx context.Context, f AgentFilter) (page AgentPag
 		place, rest, _ = strings.Cut(f.Cursor, ":")
 	}
 	if f.Cursor != "" {
-		after, err := parseAgentCursor(rest)
-		switch {
-		case err != nil:
-		case f.Sort == records.SortFailing:
+		after, ok := erc8004.ParseFullName(rest)
+		var err error
+		switch f.Sort {
+		case records.SortFailing:
 			query.AfterFailed, query.AfterCalls, err = parseFailures(place)
-		case f.Sort == records.SortSlow:
+		case records.SortSlow:
 			query.AfterMs, err = strconv.ParseFloat(place, 64)
 		}
-		if err != nil {
+		if !ok || err != nil {
 			return page, misuseOf("cursor",
 				"%.200q is not a cursor: take it from the end of the previous page", f.Cursor)
 		}
@@ -163,14 +163,6 @@ func parseFailures(s string) (failed, calls int, err error) {
 	failed, failedErr := strconv.Atoi(f)
 	calls, callsErr := strconv.Atoi(c)
 	return failed, calls, cmp.Or(failedErr, callsErr)
-}
-
-func parseAgentCursor(s string) (store.Agent, error) {
-	g, ok := erc8004.ParseFullName(s)
-	if !ok {
-		return store.Agent{}, misuseOf("cursor", "%.200q is not a cursor: take it from the end of the previous page", s)
-	}
-	return g, nil
 }
 
 // Agent is the state of an agent and its stored tokens, without secrets.

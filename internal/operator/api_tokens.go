@@ -85,7 +85,7 @@ func (o *Operator) CreateAPIToken(ctx context.Context, name string, scopes []str
 	}
 	out.Token = apiTokenPrefix + out.ID + "_" + text
 	what := map[string]any{"token": out.ID, "name": name, "scopes": out.Scopes}
-	return out, o.changeAPIToken(ctx, "api-token create", what, actor,
+	return out, o.changeOne(ctx, actor, "api-token create", what,
 		func(st *Session) error { return st.AddAPIToken(ctx, out.APIToken) })
 }
 
@@ -100,28 +100,12 @@ func (o *Operator) ListAPITokens(ctx context.Context) (list []records.APIToken, 
 
 // RevokeAPIToken revokes a token.
 func (o *Operator) RevokeAPIToken(ctx context.Context, id, actor string) error {
-	err := o.changeAPIToken(ctx, "api-token revoke", map[string]any{"token": id}, actor,
+	err := o.changeOne(ctx, actor, "api-token revoke", map[string]any{"token": id},
 		func(st *Session) error { return st.RevokeAPIToken(ctx, id) })
 	if errors.Is(err, store.ErrNotFound) {
 		return &NotFoundError{fmt.Sprintf("API token %.40q not found, or revoked already: `worker api-token list` "+
 			"shows the ids", id)}
 	}
-	return err
-}
-
-func (o *Operator) changeAPIToken(ctx context.Context, action string, what map[string]any, actor string,
-	change func(*Session) error) error {
-	st, err := o.OpenStore(ctx)
-	if err != nil {
-		return err
-	}
-	defer st.Close()
-	_, err = RunAudited(ctx, st, records.Audit{Actor: actor, Action: action, Matched: 1}, what, func() (int64, error) {
-		if err := change(st); err != nil {
-			return 0, err
-		}
-		return 1, nil
-	})
 	return err
 }
 

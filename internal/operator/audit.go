@@ -37,6 +37,23 @@ func RunAudited(ctx context.Context, st auditor, a records.Audit, what map[strin
 	})
 }
 
+// changeOne opens the store and makes a change of one row with RunAudited.
+func (o *Operator) changeOne(ctx context.Context, actor, action string, what map[string]any,
+	change func(*Session) error) error {
+	st, err := o.OpenStore(ctx)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	_, err = RunAudited(ctx, st, records.Audit{Actor: actor, Action: action, Matched: 1}, what, func() (int64, error) {
+		if err := change(st); err != nil {
+			return 0, err
+		}
+		return 1, nil
+	})
+	return err
+}
+
 // runAuditedWithNote is RunAudited for a change that also returns a note for the audit row.
 func runAuditedWithNote(ctx context.Context, st auditor, a records.Audit, what map[string]any,
 	change func() (moved int64, note string, err error)) (id int64, err error) {

@@ -52,52 +52,46 @@ type CursorState struct {
 }
 
 // ListChains lists every chain that has a cursor or that HERALD_WATCH lists, and asks its nodes for their state.
-func (o *Operator) ListChains(ctx context.Context) (all []ChainState, err error) {
-	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
-		cursors, err := st.Cursors(ctx, 0)
-		if err != nil {
-			return err
-		}
-		all = o.groupChains(cursors)
-		var asked sync.WaitGroup
-		for i := range all {
-			asked.Go(func() { o.askChain(ctx, &all[i]) })
-		}
-		asked.Wait()
-		return nil
-	})
-	return all, err
+func (o *Operator) ListChains(ctx context.Context) ([]ChainState, error) {
+	return o.listChains(ctx, 0, true)
 }
 
 // ReadChains lists the same chains as ListChains, but only from stored state: it makes no request to a node.
-func (o *Operator) ReadChains(ctx context.Context) (all []ChainState, err error) {
-	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
-		cursors, err := st.Cursors(ctx, 0)
-		all = o.groupChains(cursors)
-		return err
-	})
-	return all, err
+func (o *Operator) ReadChains(ctx context.Context) ([]ChainState, error) {
+	return o.listChains(ctx, 0, false)
 }
 
 // ShowChain returns the state of one chain, as ListChains does. It returns a *MisuseError if the chain is not among
 // them.
 func (o *Operator) ShowChain(ctx context.Context, id uint64) (shown ChainState, err error) {
+	all, err := o.listChains(ctx, id, true)
+	if err == nil && len(all) == 0 {
+		err = NewMisuse("chain %d was never read: `enqueue watch %[1]d` does, or a worker with HERALD_WATCH=%[1]d", id)
+	}
+	if err != nil {
+		return shown, err
+	}
+	return all[0], nil
+}
+
+// listChains lists all chains, or only the one with an id that is not 0.
+func (o *Operator) listChains(ctx context.Context, id uint64, askNodes bool) (all []ChainState, err error) {
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
 		cursors, err := st.Cursors(ctx, id)
 		if err != nil {
 			return err
 		}
-		all := o.groupChains(cursors)
-		i := slices.IndexFunc(all, func(c ChainState) bool { return c.ChainID == id })
-		if i < 0 {
-			return NewMisuse("chain %d was never read: `enqueue watch %[1]d` does, or a worker with HERALD_WATCH=%[1]d",
-				id)
+		all = slices.DeleteFunc(o.groupChains(cursors), func(c ChainState) bool { return id != 0 && c.ChainID != id })
+		var asked sync.WaitGroup
+		for i := range all {
+			if askNodes {
+				asked.Go(func() { o.askChain(ctx, &all[i]) })
+			}
 		}
-		shown = all[i]
-		o.askChain(ctx, &shown)
+		asked.Wait()
 		return nil
 	})
-	return shown, err
+	return all, err
 }
 
 // groupChains groups cursors by chain. It adds the chains of HERALD_WATCH that have no cursor yet.

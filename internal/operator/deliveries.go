@@ -22,18 +22,18 @@ import (
 
 // Selection selects deliveries. Empty fields do not restrict it.
 type Selection struct {
-	Agent       string `json:"agent,omitempty"`       // CHAIN:AGENT
-	Client      string `json:"client,omitempty"`      // 0x address of the author of the feedback
-	Transaction string `json:"transaction,omitempty"` // 0x hash
-	Key         string `json:"key,omitempty"`
-	Status      string `json:"status,omitempty"` // one or more, separated by commas
-	Reason      string `json:"reason,omitempty"`
-	Sentence    string `json:"sentence,omitempty"` // the sentence of a group (ShowGroups)
-	Kind        string `json:"kind,omitempty"`
-	Since       string `json:"since,omitempty"`      // accepted at or after: RFC 3339, or how long ago, as in 24h
-	Until       string `json:"until,omitempty"`      // accepted before: in the same forms
-	EndedSince  string `json:"endedSince,omitempty"` // ended at or after, without being delivered: in the same forms
-	Reorged     bool   `json:"-"`                    // ended because of a reorg, or informs the agent of one
+	Agent       string `help:"Only this agent's." placeholder:"CHAIN:AGENT"`
+	Client      string `help:"Only feedback that this address wrote." placeholder:"0xADDRESS"`
+	Transaction string `help:"Only deliveries of this transaction." placeholder:"0xHASH"`
+	Key         string `help:"Only the one with this key." placeholder:"KEY"`
+	Status      string `help:"Only in these statuses, separated by commas: queued, running, waiting, held, delivered, skipped, rejected, dead, cancelled." placeholder:"STATUS,…"`
+	Reason      string `help:"Only with this reason." placeholder:"REASON"`
+	Sentence    string `help:"Only of the group with this sentence: see worker delivery groups." placeholder:"TEXT"`
+	Kind        string `help:"Only of this kind: NewFeedback, FeedbackRevoked, ResponseAppended or ValidationResponse." placeholder:"KIND"`
+	Since       string `help:"Only accepted since then: RFC 3339, or how long ago, as in 24h." placeholder:"TIME"`
+	Until       string `help:"Only accepted before then, likewise." placeholder:"TIME"`
+	EndedSince  string `help:"Only ended since then without being delivered, likewise." placeholder:"TIME"`
+	Reorged     bool   `help:"Only what a reorg took back: deliveries that it ended, and retractions, which inform agents."`
 }
 
 // parseFilter converts the selection to a filter of the store. Relative times count back from now.

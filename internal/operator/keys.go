@@ -236,7 +236,12 @@ func (o *Operator) ListKeys(ctx context.Context) ([]Key, error) {
 	if err != nil {
 		return nil, err
 	}
-	uses, err := o.countSealed(ctx)
+	st, err := o.OpenStore(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer st.Close()
+	uses, err := countKeys(ctx, st)
 	if err != nil {
 		return nil, err
 	}
@@ -251,16 +256,7 @@ func (o *Operator) ListKeys(ctx context.Context) ([]Key, error) {
 	return list, nil
 }
 
-// countSealed returns how many stored secrets each key seals.
-func (o *Operator) countSealed(ctx context.Context) (map[uint32]int, error) {
-	st, err := o.OpenStore(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer st.Close()
-	return countKeys(ctx, st)
-}
-
+// countKeys returns how many stored secrets each key seals.
 func countKeys(ctx context.Context, st *Session) (map[uint32]int, error) {
 	uses := map[uint32]int{}
 	err := eachSealed(ctx, st, func(s sealedSecret) error {

@@ -27,15 +27,15 @@ const (
 
 // MoveRequest selects the deliveries to replay or cancel: by id, or by a selection.
 type MoveRequest struct {
-	IDs []string
+	IDs []string `arg:"" optional:"" name:"id" help:"Deliveries. Without any: those that the options choose."`
 	Selection
-	Actor  string // named in the audit row
-	Force  bool   // replay: also delivered deliveries; cancel: also running ones
-	Rate   int    // maximum of deliveries in a second; 0: no limit
-	Yes    bool   // change the deliveries; without it a selection only counts them
-	DryRun bool
+	Yes    bool `help:"Do it. Without it, options only count the deliveries that they select."`
+	DryRun bool `help:"Only count, which is what happens without --yes."`
 
-	Progress func(MoveProgress) // called after each batch; may be nil
+	Actor    string             `kong:"-"` // named in the audit row
+	Force    bool               `kong:"-"` // replay: also delivered deliveries; cancel: also running ones
+	Rate     int                `kong:"-"` // maximum of deliveries in a second; 0: no limit
+	Progress func(MoveProgress) `kong:"-"` // called after each batch; may be nil
 }
 
 // MoveProgress is the progress of a replay or a cancellation.
@@ -68,28 +68,18 @@ type LeftDelivery struct {
 
 // Replay queues deliveries again.
 func (o *Operator) Replay(ctx context.Context, r MoveRequest) (*MoveReport, error) {
-	v := replayVerb(r)
-	ids, f, err := r.check(v, time.Now())
-	if err != nil {
-		return nil, err
-	}
-	st, err := o.OpenDispatching(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer st.Close()
-	force := r.mayDeliverAgain(f)
-	v.move = func(ctx context.Context, ids []uuid.UUID) (int, map[uuid.UUID]string, error) {
-		moved, left, tasks, err := st.Replay(ctx, ids, force)
-		st.Dispatch(ctx, tasks)
-		return moved, left, err
-	}
-	return r.runMove(ctx, st, v, ids, f)
+	return o.moveDeliveries(ctx, r, replayVerb(r), Ledger.Replay, r.mayDeliverAgain)
 }
 
 // Cancel ends deliveries that are not final.
 func (o *Operator) Cancel(ctx context.Context, r MoveRequest) (*MoveReport, error) {
-	v := cancelVerb(r)
+	return o.moveDeliveries(ctx, r, cancelVerb(r), Ledger.Cancel, func(records.Filter) bool { return r.Force })
+}
+
+// moveDeliveries changes deliveries with the store's method move. force returns its last argument.
+func (o *Operator) moveDeliveries(ctx context.Context, r MoveRequest, v verb,
+	move func(Ledger, context.Context, []uuid.UUID, bool) (int, map[uuid.UUID]string, []store.Task, error),
+	force func(records.Filter) bool) (*MoveReport, error) {
 	ids, f, err := r.check(v, time.Now())
 	if err != nil {
 		return nil, err
@@ -100,8 +90,8 @@ func (o *Operator) Cancel(ctx context.Context, r MoveRequest) (*MoveReport, erro
 	}
 	defer st.Close()
 	v.move = func(ctx context.Context, ids []uuid.UUID) (int, map[uuid.UUID]string, error) {
-		moved, left, ended, err := st.Cancel(ctx, ids, r.Force)
-		st.Dispatch(ctx, ended)
+		moved, left, tasks, err := move(st, ctx, ids, force(f))
+		st.Dispatch(ctx, tasks)
 		return moved, left, err
 	}
 	return r.runMove(ctx, st, v, ids, f)

@@ -5,7 +5,7 @@
 // Each action is a method or a function that takes and returns plain values. The worker's commands, the HTTP API and
 // the web pages all call these methods. Nothing here prints, reads flags or touches the process's streams. A Person
 // answers questions and receives warnings, and a Backend opens Postgres, Redis and the chains. Error texts name the
-// options of the commands.
+// options of the commands. A request is also the command line of its command: its tags describe the options.
 //
 // Invariants: every change has an audit row; a change that needs consent asks for it before anything is stored; no
 // result contains a secret; text from strangers is made printable before it becomes part of a sentence.
@@ -46,7 +46,7 @@ type Operator struct {
 
 // New returns an Operator.
 func New(c Config) *Operator {
-	return &Operator{Config: c, overview: overviewCache{reading: make(chan struct{}, 1)}}
+	return &Operator{Config: c}
 }
 
 // Backend provides the store, the content and the keyset of an Operator. A command opens each of them itself; a worker

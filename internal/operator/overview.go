@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/delivery/throughput"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
+	"golang.org/x/sync/singleflight"
 )
 
 // Live is state that only a running worker has.
@@ -82,40 +82,16 @@ type ChainProgress struct {
 // overviewMinutes and overviewHours are how many of them an overview covers.
 const overviewMinutes, overviewHours = 60, 7 * 24
 
-const (
-	overviewFresh = 2 * time.Second  // Postgres is read at most once in this time, however many requests arrive
-	overviewStale = 15 * time.Second // maximum age of the cached overview returned while another request reads
-)
+// overviewFresh is how long an overview is cached: Postgres is read at most once in this time, however many requests
+// arrive.
+const overviewFresh = 2 * time.Second
 
-// overviewCache caches the overview of a worker.
+// overviewCache caches the overview of a worker, or the error of the last reading.
 type overviewCache struct {
-	reading chan struct{} // lock with capacity 1, held by the request that reads the overview
-	mu      sync.Mutex
+	flights singleflight.Group // merges concurrent readings; only a reading uses the other fields
 	value   Overview
-	err     error     // error of the last reading
-	failed  time.Time // time of that error
-}
-
-// readCached returns the cached overview if it is younger than the given duration. ok is false if it is not. If the
-// last reading failed within that duration, it returns the error instead; ok is then true only for a duration up to
-// overviewFresh.
-func (c *overviewCache) readCached(younger time.Duration) (v Overview, err error, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err != nil && time.Since(c.failed) < younger && c.failed.After(c.value.At) {
-		return Overview{}, c.err, younger <= overviewFresh
-	}
-	return c.value, nil, time.Since(c.value.At) < younger
-}
-
-func (c *overviewCache) keepReading(v Overview, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err = err; err != nil {
-		c.failed = time.Now()
-		return
-	}
-	c.value = v
+	err     error
+	read    time.Time
 }
 
 // ShowOverview returns the current overview; in a worker it may be cached for overviewFresh. If Redis cannot be read,
@@ -124,28 +100,21 @@ func (o *Operator) ShowOverview(ctx context.Context) (v Overview, err error) {
 	if o.Live == nil {
 		return o.readOverview(ctx)
 	}
-	if v, err, ok := o.overview.readCached(overviewFresh); ok {
-		return v, err
-	}
+	c := &o.overview
+	reading := c.flights.DoChan("", func() (any, error) {
+		if time.Since(c.read) >= overviewFresh {
+			c.value, c.err = o.readOverview(context.WithoutCancel(ctx)) // others wait for it; it has its own deadline
+			c.read = time.Now()
+		}
+		return c.value, c.err
+	})
 	select {
-	case o.overview.reading <- struct{}{}:
-	default: // another request reads it now
-		if v, err, ok := o.overview.readCached(overviewStale); ok {
-			return v, err
-		}
-		select {
-		case o.overview.reading <- struct{}{}:
-		case <-ctx.Done():
-			return v, ctx.Err()
-		}
+	case <-ctx.Done():
+		return v, ctx.Err()
+	case r := <-reading:
+		v, _ = r.Val.(Overview)
+		return v, r.Err
 	}
-	defer func() { <-o.overview.reading }()
-	if v, err, ok := o.overview.readCached(overviewFresh); ok { // another request has read it
-		return v, err
-	}
-	v, err = o.readOverview(context.WithoutCancel(ctx)) // other requests wait for it; it has its own deadline
-	o.overview.keepReading(v, err)
-	return v, err
 }
 
 func (o *Operator) readOverview(ctx context.Context) (v Overview, err error) {

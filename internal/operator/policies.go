@@ -157,9 +157,9 @@ func parsePolicy(settings []string) (p store.Policy, err error) {
 	for i, s := range settings {
 		name, value, _ := strings.Cut(s, "=")
 		if !json.Valid([]byte(value)) {
-			value = encodeText(value)
+			value = string(mustMarshal(value))
 		}
-		members[i] = encodeText(name) + ":" + value
+		members[i] = string(mustMarshal(name)) + ":" + value
 	}
 	if p, _, err = policy.Parse([]byte("{"+strings.Join(members, ",")+"}"), policy.Operator, nil); err == nil &&
 		len(p.Filters) > 0 {
@@ -169,11 +169,6 @@ func parsePolicy(settings []string) (p store.Policy, err error) {
 		err = &MisuseError{Text: err.Error()}
 	}
 	return p, err
-}
-
-func encodeText(s string) string {
-	b, _ := json.Marshal(s) // cannot fail
-	return string(b)
 }
 
 // ShowPolicy returns the policies that apply to an agent.

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"strings"
 
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 )
@@ -17,10 +19,10 @@ type Relation struct {
 
 // ListRelations lists the deliveries about the same feedback as d, and those of the same client around it.
 func (o *Operator) ListRelations(ctx context.Context, d store.Delivery) (list []Relation, err error) {
-	var job struct{ BlockHash string }
-	_ = json.Unmarshal(d.Job, &job) // without the job, a retraction is not found
+	var event struct{ BlockHash string }
+	_ = json.Unmarshal(d.Job, &event) // without the job, a retraction is not found
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
-		rows, err := st.Related(ctx, d.ID, d.Key, strings.ToLower(job.BlockHash))
+		rows, err := st.Related(ctx, d.ID, d.Key, strings.ToLower(event.BlockHash))
 		feedback := records.FeedbackKey(d.Key)
 		for _, r := range rows {
 			list = append(list, Relation{describeRelation(d, r, feedback), r})
@@ -30,6 +32,8 @@ func (o *Operator) ListRelations(ctx context.Context, d store.Delivery) (list []
 	return list, err
 }
 
+const isRetraction = "its retraction after a reorg"
+
 func describeRelation(d, r store.Delivery, feedback string) string {
 	rest, same := strings.CutPrefix(r.Key, feedback)
 	switch {
@@ -38,13 +42,28 @@ func describeRelation(d, r store.Delivery, feedback string) string {
 	case feedback != "" && same && strings.HasPrefix(rest, "#FeedbackRevoked"):
 		return "its revocation"
 	case feedback != "" && same && strings.HasPrefix(rest, "#Retraction@"):
-		return "its retraction after a reorg"
+		return isRetraction
 	case feedback != "" && same && strings.HasPrefix(rest, "/"):
 		return "a response to it"
 	case r.Seq < d.Seq:
 		return "before it, by the same client"
 	}
 	return "after it, by the same client"
+}
+
+// FindRetraction returns the retraction of a feedback whose event a reorg removed, or nil. A retraction that ended
+// because the event is on the chain again counts as none.
+func (o *Operator) FindRetraction(ctx context.Context, d store.Delivery) (*store.Delivery, error) {
+	if d.Kind != string(job.KindNewFeedback) {
+		return nil, nil
+	}
+	list, err := o.ListRelations(ctx, d)
+	for _, r := range list {
+		if r.What == isRetraction && r.Reason != outcome.MinedAgain && r.Reason != outcome.Reorg {
+			return &r.Delivery, err
+		}
+	}
+	return nil, err
 }
 
 // AgentNames returns the names of those agents that have one.

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/mcpcall/signing"
-	"github.com/agentherald/herald/internal/store/records"
 )
 
 // SigningKey describes a key that signs requests to agents.
@@ -65,23 +64,15 @@ func (o *Operator) RotateSigningKey(ctx context.Context, after, keep time.Durati
 	if err != nil {
 		return out, err
 	}
-	st, err := o.OpenStore(ctx)
-	if err != nil {
-		return out, err
-	}
-	defer st.Close()
 	made, err := signing.NewKey(keys)
 	if err != nil {
 		return out, err
 	}
 	what := map[string]any{"key": made.ID, "after": after.String(), "keep": keep.String()}
-	_, err = RunAudited(ctx, st,
-		records.Audit{Actor: actor, Action: "signing-key rotate", Matched: 1}, what, func() (int64, error) {
-			if made, err = st.RotateSigningKey(ctx, made, after, keep); err != nil {
-				return 0, err
-			}
-			return 1, nil
-		})
+	err = o.changeOne(ctx, actor, "signing-key rotate", what, func(st *Session) (err error) {
+		made, err = st.RotateSigningKey(ctx, made, after, keep)
+		return err
+	})
 	return SigningKey{made.ID, SigningKeyNext, made.CreatedAt, made.ActivatesAt, made.RetiresAt}, err
 }
 

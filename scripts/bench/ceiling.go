@@ -21,6 +21,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/trial"
 	"github.com/google/uuid"
 )
@@ -217,7 +218,7 @@ func (b *bench) statements(ctx context.Context, inflight, n int) (float64, error
 	if err := b.site.ListAgents(agents); err != nil {
 		return 0, err
 	}
-	st, err := store.Open(store.Config{URL: secret.New(b.database), MaxConns: int32(inflight + 1)})
+	st, err := store.Open(postgres.Config{URL: secret.New(b.database), MaxConns: int32(inflight + 1)})
 	if err != nil {
 		return 0, err
 	}

@@ -23,11 +23,11 @@ const offlineAccess = "offline_access"
 // LoginRequest selects the agent and the client of a login.
 type LoginRequest struct {
 	Request
-	ClientMetadataURL string // instead of a client id: the URL of a client id metadata document
-	LoginPage         string // origin of the login page, if it differs from the authorization server's
+	ClientMetadataURL string `name:"client-metadata-url" help:"Instead of --client-id: the https address of a client id metadata document of yours. Without either Herald registers itself." placeholder:"URL"`
+	LoginPage         string `help:"Where people log in, as in https://login.example, when that is not where the authorization server is and you know that it belongs to it." placeholder:"URL"`
 
 	// OpenBrowser prepares a Browser, so that its redirect URI can be reached.
-	OpenBrowser func(context.Context) (Browser, error)
+	OpenBrowser func(context.Context) (Browser, error) `kong:"-"`
 }
 
 // Browser lets a person log in.

@@ -25,10 +25,10 @@ import (
 // SetRequest describes a token, or an OAuth client that obtains tokens.
 type SetRequest struct {
 	Request
-	Header    string // header of the bare token; "": the registration's, else Authorization with Bearer
-	File      string // path of a file that contains the token, instead of a token
-	Expires   string // RFC 3339, or a duration from now, as in 90d or 12h; "": never
-	Unchecked bool   // store an OAuth client without obtaining a token first
+	Header    string `help:"The header that carries the bare token. Default: the header in the agent's registration, else Authorization with Bearer." placeholder:"NAME"`
+	File      string `help:"Instead of a token on stdin: a file that holds it, which every worker reads with every delivery." placeholder:"PATH"`
+	Expires   string `help:"Time after which it is no longer sent: RFC 3339, or a duration such as 90d or 12h." placeholder:"TIME"`
+	Unchecked bool   `help:"With --client-id: store the client although its authorization server was not asked for a token."`
 }
 
 // Set stores a token for an agent or, with a client id, an OAuth client that obtains tokens for it. It releases

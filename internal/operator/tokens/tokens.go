@@ -27,25 +27,25 @@ type Tokens struct{ *operator.Operator }
 // Client is a client of an authorization server, and known facts about that server. Herald discovers fields that are
 // empty.
 type Client struct {
-	ClientID   string // the client id of Herald at the agent's authorization server
-	AuthMethod string // how the client authenticates
-	KeyID      string
-	Algorithm  string
-	Issuer     string // the authorization server
-	Scope      string // scope of the tokens, which is never extended
-	Resource   string // resource parameter of token requests (RFC 8707)
+	ClientID   string `name:"client-id" help:"The id that the agent's authorization server knows Herald by." placeholder:"ID"`
+	AuthMethod string `help:"How the client proves that to it: client_secret_basic, client_secret_post or private_key_jwt, with the secret or the private key (PEM) on stdin; or none. Default of set: what fits stdin and the server; of login: none." placeholder:"METHOD"`
+	KeyID      string `name:"key-id" help:"The private key's id there (kid)." placeholder:"ID"`
+	Algorithm  string `help:"Signature algorithm of the private key, such as ES256. Default: the first that fits the key." placeholder:"ALG"`
+	Issuer     string `help:"The authorization server. Default: the one that the agent names, after you were asked." placeholder:"URL"`
+	Scope      string `help:"Scopes to request, at most these. Default: the scopes that the agent names." placeholder:"SCOPES"`
+	Resource   string `help:"Resource to request tokens for (RFC 8707). Default: the name that the agent gives itself." placeholder:"URI"`
 }
 
 // Request selects an agent, and where its credential may be sent.
 type Request struct {
 	operator.AgentRef
+	Origin string `help:"Where the token may go, with all below it: https://agent.example/mcp, or a whole origin, https://agent.example. Default: where the agent is now, after you were asked." placeholder:"URL"`
 	Client
-	Actor  string // named in the audit row
-	Origin string // where the token may be sent, with all paths below; "": the agent's endpoint, after consent
+	Actor string `kong:"-"` // named in the audit row
 
 	// ReadSecret reads the secret to seal, up to limit bytes; what names it. It is called after everything else is
 	// valid.
-	ReadSecret func(what string, limit int64) (string, error)
+	ReadSecret func(what string, limit int64) (string, error) `kong:"-"`
 }
 
 // Change is the result of storing or removing a token.
