@@ -194,7 +194,7 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 	if err := a.openAlerts(cfg, schedule, o); err != nil {
 		return err
 	}
-	a.followers, err = openFollowers(cfg, a.backend.DatabaseURL, a.content.chains, a.upkeep, dispatcher,
+	a.followers, err = openFollowers(cfg, a.backend.DatabaseURL, a.content.chains, a.upkeep.Pool, dispatcher,
 		a.policyFile, metrics, o)
 	if err != nil {
 		return err

@@ -50,7 +50,7 @@ type followedChain struct {
 // followerTimeout bounds the commit of a range.
 const followerTimeout = 30 * time.Second
 
-func openFollowers(cfg *config.Config, database secret.Secret, clients map[uint64]*chain.Client, locks *store.Store,
+func openFollowers(cfg *config.Config, database secret.Secret, clients map[uint64]*chain.Client, locks *postgres.Pool,
 	d watch.Dispatcher, p *backend.PolicyFile, m *delivery.Metrics, o Options) (_ *chainFollowers, err error) {
 	r := &chainFollowers{seen: map[uint64]progress{}}
 	if len(cfg.Watch) == 0 {
@@ -58,7 +58,7 @@ func openFollowers(cfg *config.Config, database secret.Secret, clients map[uint6
 	}
 	// Each chain has a connection for its commits. One more measures how far the chains are read.
 	r.store, err = store.Open(postgres.Config{URL: database, LeaderURL: cfg.LeaderURL,
-		MaxConns: int32(1 + len(cfg.Watch)), Locks: locks.Pool, StatementTimeout: followerTimeout})
+		MaxConns: int32(1 + len(cfg.Watch)), Locks: locks, StatementTimeout: followerTimeout})
 	if err != nil {
 		return nil, err
 	}
