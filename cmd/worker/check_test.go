@@ -21,7 +21,6 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 
-	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/mcpcall/signing"
 	"github.com/agentherald/herald/internal/operator/inspect"
 	"github.com/agentherald/herald/receiver/callers"
@@ -124,10 +123,8 @@ func (d *desk) publishKeys() string {
 	var ring *signing.Ring
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { ring.ServeHTTP(w, r) }))
 	d.t.Cleanup(srv.Close)
-	i := slices.IndexFunc(d.env, func(v string) bool { return strings.HasPrefix(v, "HERALD_KEYSET=") })
-	keys, err := secret.Parse(secret.New(strings.TrimPrefix(d.env[i], "HERALD_KEYSET=")))
-	heraldtest.Must(d.t, err)
-	ring, err = signing.New(signing.Config{PublicURL: srv.URL, Records: records.New(d.store), Sealer: keys})
+	var err error
+	ring, err = signing.New(signing.Config{PublicURL: srv.URL, Records: records.New(d.store), Sealer: d.keys()})
 	heraldtest.Must(d.t, err)
 	heraldtest.Must(d.t, ring.Load(d.t.Context()))
 	return srv.URL

@@ -202,7 +202,7 @@ func TestCheckOfAnAgent(t *testing.T) {
 		if _, errs := p.resolve(c.resolve, nil, "--check", name); c.resolve == 0 && errs != "" {
 			t.Errorf("%s", errs)
 		}
-		code, out, errs := worker(t, p.env, slices.Concat([]string{"agent", "probe", "--check", name}, c.more)...)
+		code, out, errs := worker(t, p.away, slices.Concat([]string{"agent", "probe", "--check", name}, c.more)...)
 		if code != c.probe {
 			t.Errorf("probe %s %v: exit code %d, want %d\n%s%s", name, c.more, code, c.probe, out, errs)
 		}

@@ -22,7 +22,6 @@ import (
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/ipfstest"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -32,11 +31,11 @@ type diagnosis struct {
 	findings []doctor.Finding
 }
 
-// diagnose runs the doctor and checks its exit code.
+// diagnose runs the doctor. It checks the exit code, and that the output contains no secret.
 func diagnose(t testing.TB, code int, env ...string) diagnosis {
 	t.Helper()
 	got, out, errs := worker(t, env, "doctor", "--json")
-	if got != code {
+	if got != code || strings.Contains(out+errs, "hunter2") {
 		t.Errorf("exit code %d, want %d:\n%s%s", got, code, out, errs)
 	}
 	return diagnosis{t, decode[[]doctor.Finding](t, out)}
@@ -164,12 +163,7 @@ func TestDoctorCountsStuckDeliveries(t *testing.T) {
 	d.ended(42, store.Outcome{Status: store.Held, Reason: "held_unknown", Free: true})
 	late := d.ended(7, store.Outcome{Status: store.Waiting, Reason: "timeout", Delay: time.Hour, Called: true})
 	d.ended(8, store.Outcome{Status: store.Waiting, Reason: "server_error", Delay: time.Hour, Called: true}) // not overdue
-	conn, err := pgx.Connect(t.Context(), strings.TrimPrefix(d.env[0], "DATABASE_URL="))
-	heraldtest.Must(t, err)
-	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
-	if tag, err := conn.Exec(t.Context(), `UPDATE herald.work SET next_attempt_at = now() - interval '5 minutes' WHERE id = $1`, late); err != nil || tag.RowsAffected() != 1 {
-		t.Fatal(tag, err)
-	}
+	d.sql(`UPDATE herald.work SET next_attempt_at = now() - interval '5 minutes' WHERE id = '` + late.String() + `'`)
 	agent := store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(t, 8453).Hex()), ID: "7"}
 	if err := records.New(d.store).ObserveAgent(t.Context(), agent, records.AgentObservation{State: records.StateFailed, Error: "no answer"}); err != nil {
 		t.Fatal(err)
@@ -249,11 +243,6 @@ func TestDoctorOfTheRunningWorker(t *testing.T) {
 	d = diagnose(t, 1, elsewhere...)
 	d.says("port", doctor.MarkOK, addr+" is held by a running worker")
 	d.says("worker", doctor.MarkWarn, "HERALD_QUEUE is embedded there, not set here; REDIS_URL is not set there, set here")
-	for _, f := range d.findings {
-		if strings.Contains(f.Text, "hunter2") {
-			t.Errorf("a secret is told: %+v", f)
-		}
-	}
 }
 
 func TestDoctorOfPrograms(t *testing.T) {

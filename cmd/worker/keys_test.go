@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,7 +17,6 @@ import (
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 const headerURL = "https://agent.example/mcp"
@@ -26,8 +24,7 @@ const headerURL = "https://agent.example/mcp"
 // sealed accepts n jobs with headers that were sealed with keyset, as enqueue does.
 func (d *desk) sealed(keyset string, n int) {
 	d.t.Helper()
-	k, err := secret.Parse(secret.New(keyset))
-	heraldtest.Must(d.t, err)
+	k := parseKeyset(d.t, keyset)
 	for range n {
 		d.index++
 		j := job.Job{Kind: job.KindNewFeedback, ChainID: 8453, IdentityRegistry: registryOf(d.t, 8453), AgentID: big.NewInt(7), FeedbackIndex: d.index,
@@ -44,8 +41,7 @@ func (d *desk) sealed(keyset string, n int) {
 // opens returns the number of sealed headers that keyset can open.
 func (d *desk) opens(keyset string) (n int) {
 	d.t.Helper()
-	k, err := secret.Parse(secret.New(keyset))
-	heraldtest.Must(d.t, err)
+	k := parseKeyset(d.t, keyset)
 	page, _, done, err := records.New(d.store).SealedAfter(d.t.Context(), uuid.Nil)
 	if err != nil || !done {
 		d.t.Fatal(done, err)
@@ -244,8 +240,7 @@ func TestRotationWaitsForWorkers(t *testing.T) {
 	running := records.Worker{ID: uuid.New(), Host: "worker-1"}
 	report := func(keyset string) {
 		t.Helper()
-		k, err := secret.Parse(secret.New(keyset))
-		heraldtest.Must(t, err)
+		k := parseKeyset(t, keyset)
 		running.Keys, running.SealsWith = nil, k.PrimaryID()
 		for _, key := range k.Keys() {
 			running.Keys = append(running.Keys, key.ID)
@@ -272,12 +267,7 @@ func TestRotationWaitsForWorkers(t *testing.T) {
 	d.says(exitFailed, "still seals with key "+old, "keys", "rotate", "remove", old, "--cleartext")
 
 	// A killed worker counts for a minute, a stopped one does not count.
-	conn, err := pgx.Connect(t.Context(), strings.TrimPrefix(d.env[0], "DATABASE_URL="))
-	heraldtest.Must(t, err)
-	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
-	if _, err := conn.Exec(t.Context(), `UPDATE herald.workers SET seen_at = now() - interval '61 seconds'`); err != nil {
-		t.Fatal(err)
-	}
+	d.sql(`UPDATE herald.workers SET seen_at = now() - interval '61 seconds'`)
 	d.next("keys", "rotate", "remove", old)
 	report(second)
 	heraldtest.Must(t, records.New(d.store).RemoveWorker(t.Context(), running.ID))

@@ -32,13 +32,23 @@ func TestMain(m *testing.M) {
 	heraldtest.Main(m, devnettest.Leftovers()...)
 }
 
-// worker runs the command and returns its exit code and output.
+// worker runs the command and returns its exit code and output. It checks that the output contains no control
+// sequences.
 func worker(t testing.TB, env []string, args ...string) (code int, out, errs string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	defaults := []string{"HERALD_DATA=" + t.TempDir(), "HERALD_LISTEN=127.0.0.1:0", "IPFS_GATEWAYS=" + answeringGateway(t)}
 	code = run(t.Context(), args, append(defaults, env...), &stdout, &stderr)
+	checkTerminal(t, args, stdout.String())
 	return code, stdout.String(), stderr.String()
+}
+
+// checkTerminal checks that the output of a command contains no control sequences.
+func checkTerminal(t testing.TB, args []string, out string) {
+	t.Helper()
+	if i := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && text.DrivesTerminal(r) }); i >= 0 {
+		t.Errorf("worker %v drives the terminal: %.100q", args, out[i:])
+	}
 }
 
 // answeringGateway returns the URL of a local IPFS gateway, for tests that check that a gateway answers. Tests must not
@@ -106,40 +116,24 @@ func deliveries(t testing.TB, url string) (good, bad uuid.UUID) {
 func TestOperatorCommands(t *testing.T) {
 	t.Parallel()
 	env, url := services(t)
+	d := &desk{t: t, env: env}
 	must := func(args ...string) string {
 		t.Helper()
-		code, out, errs := worker(t, env, args...)
-		if code != 0 {
-			t.Fatalf("worker %v: exit code %d\n%s%s", args, code, out, errs)
-		}
-		if i := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && text.DrivesTerminal(r) }); i >= 0 {
-			t.Errorf("worker %v drives the terminal: %.100q", args, out[i:])
-		}
+		out, _ := d.worker(0, args...)
 		return out
 	}
 	if out := must("migrate", "status"); !strings.Contains(out, "pending") {
 		t.Errorf("before: %s", out)
 	}
-	if code, out, _ := worker(t, env, "doctor"); code != 1 || !strings.Contains(out, "FAIL  migrations") || !strings.Contains(out, "worker migrate") {
-		t.Errorf("%d %s", code, out)
-	}
-	if code, _, errs := worker(t, env, "delivery", "list"); code != 1 || !strings.Contains(errs, "worker migrate") {
-		t.Errorf("%d %s", code, errs)
-	}
-	if out := must("migrate"); !strings.Contains(out, "applied") {
-		t.Errorf("migrate: %s", out)
-	}
-	if out := must("migrate"); !strings.Contains(out, "nothing to apply") {
-		t.Errorf("again: %s", out)
-	}
+	diagnose(t, 1, env...).says("migrations", doctor.MarkFail, "worker migrate")
+	d.says(1, "worker migrate", "delivery", "list")
+	d.says(0, "applied", "migrate")
+	d.says(0, "nothing to apply", "migrate")
 	if out := must("migrate", "status", "--json"); strings.Contains(out, `"pending"`) || !json.Valid([]byte(out)) {
 		t.Errorf("after: %s", out)
 	}
-	doctor := must("doctor")
-	for _, want := range []string{"ok    postgres", "ok    migrations", "ok    redis", "ok    keyset", "ok    chains"} {
-		if !strings.Contains(doctor, want) {
-			t.Errorf("doctor lacks %q:\n%s", want, doctor)
-		}
+	for _, check := range []string{"postgres", "migrations", "redis", "keyset", "chains"} {
+		d.says(0, "ok "+check, "doctor")
 	}
 	heraldtest.Equal(t, "nothing", must("delivery", "list", "--json"), "{\n  \"deliveries\": []\n}\n")
 
@@ -147,22 +141,13 @@ func TestOperatorCommands(t *testing.T) {
 	if out := must("delivery", "list"); !strings.Contains(out, good.String()) || !strings.Contains(out, bad.String()) || strings.Index(out, good.String()) < strings.Index(out, bad.String()) {
 		t.Errorf("list: %s", out)
 	}
-	show := must("delivery", "show", good.String())
 	for _, want := range []string{"delivered", "attempt 1", "eip155:8453:", "raw cid", "value, clientAddress: the event wins"} {
-		if !strings.Contains(show, want) {
-			t.Errorf("show lacks %q:\n%s", want, show)
-		}
+		d.says(0, want, "delivery", "show", good.String())
 	}
-	var d store.Delivery
-	if err := json.Unmarshal([]byte(must("delivery", "show", "--json", good.String())), &d); err != nil || d.ID != good || !strings.Contains(string(d.Job), "gnp") || len(d.FileDisagrees) != 2 {
-		t.Errorf("%v %+v", err, d)
+	if got := decode[store.Delivery](t, must("delivery", "show", "--json", good.String())); got.ID != good || !strings.Contains(string(got.Job), "gnp") || len(got.FileDisagrees) != 2 {
+		t.Errorf("%+v", got)
 	}
-	if out := must("delivery", "show", bad.String()); !strings.Contains(out, "invalid_job") {
-		t.Errorf("show: %s", out)
-	}
-	if code, _, errs := worker(t, env, "delivery", "show", uuid.New().String()); code != 1 || !strings.Contains(errs, " not found") {
-		t.Errorf("%d %s", code, errs)
-	}
+	d.says(0, "invalid_job", "delivery", "show", bad.String())
 }
 
 func TestDoctorNamesMissingServices(t *testing.T) {
@@ -170,15 +155,8 @@ func TestDoctorNamesMissingServices(t *testing.T) {
 	env := []string{"DATABASE_URL=postgres://u:hunter2@127.0.0.1:1/d", "REDIS_URL=redis://:hunter2@127.0.0.1:1", "RPC_URL_8453=http://127.0.0.1:1/hunter2",
 		"RPC_URL_1=http://127.0.0.1:1/", `HERALD_STDIO_COMMANDS=[["/nowhere/agent"]]`}
 	_, key, _ := worker(t, nil, "keys", "init", "--cleartext")
-	env = append(env, "HERALD_KEYSET="+strings.TrimSpace(key))
-	code, out, errs := worker(t, env, "doctor", "--json")
-	if code != 1 || strings.Contains(out+errs, "hunter2") {
-		t.Fatalf("%d\n%s%s", code, out, errs)
-	}
-	var findings []doctor.Finding
-	heraldtest.Must(t, json.Unmarshal([]byte(out), &findings))
 	got := ""
-	for _, f := range findings {
+	for _, f := range diagnose(t, 1, append(env, "HERALD_KEYSET="+strings.TrimSpace(key))...).findings {
 		got += fmt.Sprintf("%s=%t ", f.Check, f.OK)
 	}
 	if want := "configuration=true keyset=true postgres=false redis=false port=true chain 1=false chain 8453=false gateways=true stdio=false "; got != want {

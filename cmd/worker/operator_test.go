@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
@@ -53,15 +52,32 @@ func newDesk(t testing.TB) *desk {
 	return d
 }
 
-// worker runs a command line. It checks the exit code, and that the output contains no control sequences.
+// setting returns the value of a setting. d.env has its first value first.
+func (d *desk) setting(name string) string {
+	d.t.Helper()
+	i := slices.IndexFunc(d.env, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
+	return strings.TrimPrefix(d.env[i], name+"=")
+}
+
+// keys returns the keyset of the desk.
+func (d *desk) keys() *secret.Keyset {
+	d.t.Helper()
+	return parseKeyset(d.t, d.setting("HERALD_KEYSET"))
+}
+
+func parseKeyset(t testing.TB, keyset string) *secret.Keyset {
+	t.Helper()
+	k, err := secret.Parse(secret.New(keyset))
+	heraldtest.Must(t, err)
+	return k
+}
+
+// worker runs a command line and checks the exit code.
 func (d *desk) worker(code int, args ...string) (out, errs string) {
 	d.t.Helper()
 	got, out, errs := worker(d.t, d.env, args...)
 	if got != code {
 		d.t.Fatalf("worker %v: exit code %d, want %d\n%s%s", args, got, code, out, errs)
-	}
-	if i := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && text.DrivesTerminal(r) }); i >= 0 {
-		d.t.Errorf("worker %v drives the terminal: %.100q", args, out[i:])
 	}
 	return out, errs
 }

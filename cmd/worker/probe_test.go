@@ -237,10 +237,7 @@ func TestProbeByChain(t *testing.T) {
 	dir := t.TempDir()
 	probe := func(code int, want string, args ...string) string {
 		t.Helper()
-		env := slices.DeleteFunc(slices.Clone(p.env), func(v string) bool {
-			return strings.HasPrefix(v, "DATABASE_URL=") || strings.HasPrefix(v, "REDIS_URL=")
-		})
-		got, out, errs := worker(t, append(env, "HERALD_DATA="+dir), append([]string{"agent", "probe"}, args...)...)
+		got, out, errs := worker(t, append(slices.Clone(p.env), "HERALD_DATA="+dir), append([]string{"agent", "probe"}, args...)...)
 		if got != code || !strings.Contains(words(out+errs), want) || strings.Contains(out+errs, "hunter2") {
 			t.Errorf("worker agent probe %q: exit code %d, want %d and %q\n%s%s", args, got, code, want, out, errs)
 		}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -14,13 +13,10 @@ import (
 func TestSigningKeys(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	list := func() (keys []operator.SigningKey) {
+	list := func() []operator.SigningKey {
 		t.Helper()
 		out, _ := d.worker(0, "signing-key", "list", "--json")
-		if err := json.Unmarshal([]byte(out), &keys); err != nil {
-			t.Fatal(err, out)
-		}
-		return keys
+		return decode[[]operator.SigningKey](t, out)
 	}
 	d.worker(0, "signing-key", "rotate", "--after", "1m")
 	d.sql(`UPDATE herald.signing_keys SET activates_at = now()`)

@@ -11,7 +11,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -25,27 +24,11 @@ import (
 	"github.com/agentherald/herald/internal/testing/oauthtest"
 )
 
-// issued matches the tokens, codes and secrets that oauthtest issues.
-var issued = regexp.MustCompile(`(access|refresh|code|secret)-[A-Z2-7]{20,}`)
-
 // protects makes agent 8453:42 the agent that s protects.
 func (d *desk) protects(s *oauthtest.Server) {
 	d.t.Helper()
 	d.env = append(d.env, "HERALD_ALLOW_NETWORKS=127.0.0.0/8")
 	d.lists(fmt.Sprintf(`{"8453:42":{"url":%q}}`, s.AgentURL))
-}
-
-// oauth runs a command line like give. It checks that the output contains no issued secret.
-func (d *desk) oauth(code int, want, stdin, typed string, args ...string) (out string) {
-	d.t.Helper()
-	out, errs := d.give(code, stdin, typed, args...)
-	if !strings.Contains(words(out+errs), want) {
-		d.t.Errorf("worker %v does not say %q:\n%s%s", args, want, out, errs)
-	}
-	if found := issued.FindString(out + errs); found != "" {
-		d.t.Errorf("worker %v tells a secret:\n%s%s", args, out, errs)
-	}
-	return out
 }
 
 // credential opens the credential that is stored for agent 8453:42 and an origin.
@@ -80,15 +63,15 @@ func TestTokenSetClient(t *testing.T) {
 	held := d.ended(42, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true, AgentError: "401"})
 	set := []string{"token", "set", "8453:42", "--client-id", "herald"}
 
-	d.oauth(0, "it wants OAuth: `worker token set 8453:42 --client-id ID`, or `worker token login 8453:42`", "", "", "agent", "probe", "8453:42")
-	d.oauth(exitMisuse, fmt.Sprintf("is asked for tokens with scope feedback, for resource %[1]s: there is no terminal to ask on whether that is right, so say --origin %[1]s --issuer %[2]s", origin, s.Issuer),
+	d.answers(0, "it wants OAuth: `worker token set 8453:42 --client-id ID`, or `worker token login 8453:42`", "", "", "agent", "probe", "8453:42")
+	d.answers(exitMisuse, fmt.Sprintf("is asked for tokens with scope feedback, for resource %[1]s: there is no terminal to ask on whether that is right, so say --origin %[1]s --issuer %[2]s", origin, s.Issuer),
 		canary+"-secret", "", set...)
-	d.oauth(exitFailed, "nothing was stored", canary+"-secret", "n\n", set...)
-	d.oauth(exitFailed, "nothing was stored: the authorization server refuses: invalid_client", canary+"-wrong", "y\n", set...)
+	d.answers(exitFailed, "nothing was stored", canary+"-secret", "n\n", set...)
+	d.answers(exitFailed, "nothing was stored: the authorization server refuses: invalid_client", canary+"-wrong", "y\n", set...)
 	if len(d.tokens()) != 0 || len(s.Tokens()) != 0 || d.status(held) != "held auth_required" {
 		t.Fatalf("%+v", d.tokens())
 	}
-	out := d.oauth(0, fmt.Sprintf("is at %[1]s (from the servers file). Its authorization server is %[2]s, as it says, and is asked for tokens with scope feedback, for resource %[1]s. "+
+	out := d.answers(0, fmt.Sprintf("is at %[1]s (from the servers file). Its authorization server is %[2]s, as it says, and is asked for tokens with scope feedback, for resource %[1]s. "+
 		"Have that server's tokens sent to that agent", origin, s.Issuer),
 		canary+"-secret\n", "y\n", set...)
 	for _, want := range []string{fmt.Sprintf("is stored for %s (the agent's own path), sent as Authorization: Bearer, had by client credentials from %s; 1 held deliveries were released", origin, s.Issuer),
@@ -111,32 +94,32 @@ func TestTokenSetClient(t *testing.T) {
 	if l := d.tokens(); len(l) != 1 || l[0].Scheme != records.SchemeClientCredentials || l[0].Issuer != s.Issuer || l[0].Header != "Authorization" {
 		t.Errorf("%+v", l)
 	}
-	d.oauth(0, fmt.Sprintf("8453:42 %s - oauth_client_credentials Authorization %s ", origin, s.Issuer), "", "", "token", "list")
-	d.oauth(0, fmt.Sprintf("token stored for %s (the agent's own path), sent as Authorization: Bearer, had by client credentials from %s", origin, s.Issuer), "", "", "agent", "show", "8453:42")
-	shown := decode[operator.Agent](t, d.oauth(0, "", "", "", "agent", "show", "8453:42", "--json"))
+	d.answers(0, fmt.Sprintf("8453:42 %s - oauth_client_credentials Authorization %s ", origin, s.Issuer), "", "", "token", "list")
+	d.answers(0, fmt.Sprintf("token stored for %s (the agent's own path), sent as Authorization: Bearer, had by client credentials from %s", origin, s.Issuer), "", "", "agent", "show", "8453:42")
+	shown := decode[operator.Agent](t, d.answers(0, "", "", "", "agent", "show", "8453:42", "--json"))
 	if len(shown.Tokens) != 1 || shown.Tokens[0].Issuer != s.Issuer || shown.AgentID != "42" {
 		t.Errorf("%+v", shown)
 	}
-	d.oauth(0, fmt.Sprintf("oauth %s answers; 1 stored credentials get their tokens there", s.Issuer), "", "", "doctor")
+	d.answers(0, fmt.Sprintf("oauth %s answers; 1 stored credentials get their tokens there", s.Issuer), "", "", "doctor")
 	if a := d.audits(); len(a) != 1 || !strings.Contains(string(a[0].Filter), s.Issuer) || !strings.Contains(string(a[0].Filter), `"herald"`) ||
 		!strings.Contains(string(a[0].Filter), `"feedback"`) {
 		t.Errorf("%+v", a)
 	}
 	d.nowhere()
 
-	d.oauth(0, "the token stored for its origin was sent", "", "", "agent", "probe", "8453:42", "--send")
+	d.answers(0, "the token stored for its origin was sent", "", "", "agent", "probe", "8453:42", "--send")
 	if calls := s.Calls(); len(calls) != 1 || len(s.Tokens()) != 1 || calls[0].Token != s.Tokens()[0].Access {
 		t.Errorf("%+v", calls)
 	}
 	s.Revoke()
-	d.oauth(0, "the agent refused the access token that was at hand, so that another one was asked for and sent", "", "", "agent", "probe", "8453:42", "--send")
+	d.answers(0, "the agent refused the access token that was at hand, so that another one was asked for and sent", "", "", "agent", "probe", "8453:42", "--send")
 	if calls := s.Calls(); len(calls) != 2 || len(s.Tokens()) != 2 || calls[1].Token != s.Tokens()[1].Access {
 		t.Errorf("%+v", calls)
 	}
 	s.Unregister("herald")
 	s.Revoke()
-	d.oauth(0, "a delivery is held (auth_required): no access token for "+origin, "", "", "agent", "probe", "8453:42")
-	d.oauth(0, "is removed", "", "", "token", "remove", "8453:42", "--origin", origin)
+	d.answers(0, "a delivery is held (auth_required): no access token for "+origin, "", "", "agent", "probe", "8453:42")
+	d.answers(0, "is removed", "", "", "token", "remove", "8453:42", "--origin", origin)
 	if list, err := records.New(d.store).AccessAfter(t.Context(), nil); err != nil || len(list) != 0 {
 		t.Errorf("%+v %v", list, err)
 	}
@@ -167,44 +150,44 @@ func TestTokenSetClientWays(t *testing.T) {
 	}
 	here := []string{"--origin", origin, "--issuer", s.Issuer}
 
-	out := d.oauth(0, "", key, "", set(slices.Concat([]string{"keyed", "--key-id", "k1", "--json"}, here)...)...)
+	out := d.answers(0, "", key, "", set(slices.Concat([]string{"keyed", "--key-id", "k1", "--json"}, here)...)...)
 	if c := decode[tokens.Change](t, out); c.Scheme != records.SchemeClientCredentials || c.Issuer != s.Issuer || c.AuthMethod != oauth.MethodKey || c.ClientID != "keyed" {
 		t.Errorf("%s", out)
 	}
 	if _, c := d.credential(origin); c.Key.Reveal() != key || c.KeyID != "k1" || !c.Secret.IsZero() {
 		t.Errorf("%+v", c)
 	}
-	d.oauth(0, "is stored for "+origin, canary, "", set(append([]string{"herald"}, here...)...)...)
+	d.answers(0, "is stored for "+origin, canary, "", set(append([]string{"herald"}, here...)...)...)
 	if _, c := d.credential(origin); c.Method != oauth.MethodPost {
 		t.Errorf("%+v", c)
 	}
-	d.oauth(exitFailed, "warning: the authorization server does not name client_secret_basic", canary, "", set(append([]string{"herald", "--auth-method", "client_secret_basic"}, here...)...)...)
+	d.answers(exitFailed, "warning: the authorization server does not name client_secret_basic", canary, "", set(append([]string{"herald", "--auth-method", "client_secret_basic"}, here...)...)...)
 
 	// The server is unavailable: the credential is stored, with a warning.
 	nobody := []string{"--origin", "https://other.example", "--issuer", "http://127.0.0.1:1", "--resource", "https://other.example/mcp"}
-	d.oauth(0, "warning: no token could be requested now", canary, "", set(append([]string{"herald"}, nobody...)...)...)
+	d.answers(0, "warning: no token could be requested now", canary, "", set(append([]string{"herald"}, nobody...)...)...)
 	if _, c := d.credential("https://other.example"); c.Method != oauth.MethodBasic || c.Resource != "https://other.example/mcp" {
 		t.Errorf("%+v", c)
 	}
-	d.oauth(0, "warn oauth http://127.0.0.1:1, which gives the tokens of 1 stored credentials: ", "", "", "doctor")
+	d.answers(0, "warn oauth http://127.0.0.1:1, which gives the tokens of 1 stored credentials: ", "", "", "doctor")
 
 	asked := len(s.Requests())
-	d.oauth(0, "is stored for https://other.example", canary, "", set("herald", "--unchecked", "--origin", "https://other.example", "--issuer", s.Issuer, "--resource", s.AgentURL)...)
+	d.answers(0, "is stored for https://other.example", canary, "", set("herald", "--unchecked", "--origin", "https://other.example", "--issuer", s.Issuer, "--resource", s.AgentURL)...)
 	if n := len(s.Requests()); n != asked {
 		t.Errorf("%d requests although --unchecked", n-asked)
 	}
 
 	s.NameIssuers("https://one.example", "https://two.example\x1b[2J")
-	d.oauth(exitMisuse, "the agent names 2 authorization servers, so say --issuer: https://one.example, https://two.example", canary, "y\n", set("herald")...)
-	d.oauth(0, "warning: the agent's authorization server is https://one.example", canary, "", set(append([]string{"herald"}, here...)...)...)
+	d.answers(exitMisuse, "the agent names 2 authorization servers, so say --issuer: https://one.example, https://two.example", canary, "y\n", set("herald")...)
+	d.answers(0, "warning: the agent's authorization server is https://one.example", canary, "", set(append([]string{"herald"}, here...)...)...)
 	elsewhere := []string{"--origin", "https://other.example", "--issuer", s.Issuer}
-	d.oauth(0, "warning: the agent could not be asked for its resource name: agent 8453:42 of registry", canary, "", set(append([]string{"herald"}, elsewhere...)...)...)
+	d.answers(0, "warning: the agent could not be asked for its resource name: agent 8453:42 of registry", canary, "", set(append([]string{"herald"}, elsewhere...)...)...)
 	if _, c := d.credential("https://other.example"); c.Resource != "" {
 		t.Errorf("%+v", c)
 	}
-	d.oauth(exitMisuse, "and not at https://other.example", canary, "", set("herald", "--origin", "https://other.example")...)
-	d.oauth(exitMisuse, "say --issuer as it spells it, --issuer https://one.example", canary, "", set("herald", "--origin", origin, "--issuer", "https://one.example/")...)
-	d.oauth(exitMisuse, "say --issuer as it spells it, --issuer "+s.Issuer, canary, "", set("herald", "--origin", origin, "--issuer", s.Issuer+"/", "--resource", s.AgentURL)...)
+	d.answers(exitMisuse, "and not at https://other.example", canary, "", set("herald", "--origin", "https://other.example")...)
+	d.answers(exitMisuse, "say --issuer as it spells it, --issuer https://one.example", canary, "", set("herald", "--origin", origin, "--issuer", "https://one.example/")...)
+	d.answers(exitMisuse, "say --issuer as it spells it, --issuer "+s.Issuer, canary, "", set("herald", "--origin", origin, "--issuer", s.Issuer+"/", "--resource", s.AgentURL)...)
 	s.Answer(func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.HasPrefix(r.URL.Path, "/.well-known/oauth-protected-resource") {
 			return false
@@ -212,9 +195,9 @@ func TestTokenSetClientWays(t *testing.T) {
 		w.WriteHeader(http.StatusForbidden)
 		return true
 	})
-	d.oauth(exitFailed, "the agent does not name its authorization server: ", canary, "", set(append([]string{"herald"}, here...)...)...)
-	d.oauth(0, s.Issuer+" gave a token", canary, "", set(append([]string{"herald", "--resource", s.AgentURL}, here...)...)...)
-	d.oauth(exitMisuse, "and not at https://other.example", canary, "", "token", "login", "8453:42", "--client-id", "herald", "--origin", "https://other.example", "--issuer", s.Issuer)
+	d.answers(exitFailed, "the agent does not name its authorization server: ", canary, "", set(append([]string{"herald"}, here...)...)...)
+	d.answers(0, s.Issuer+" gave a token", canary, "", set(append([]string{"herald", "--resource", s.AgentURL}, here...)...)...)
+	d.answers(exitMisuse, "and not at https://other.example", canary, "", "token", "login", "8453:42", "--client-id", "herald", "--origin", "https://other.example", "--issuer", s.Issuer)
 	d.nowhere()
 }
 
@@ -245,13 +228,13 @@ func TestTokenSetClientMisuse(t *testing.T) {
 		{"cannot be used", "-----BEGIN PRIVATE KEY-----\n" + canary + "\n-----END PRIVATE KEY-----\n", append([]string{"--client-id", "x"}, away...)},
 		{"cannot be used", key, append([]string{"--client-id", "x", "--algorithm", "RS256"}, away...)},
 	} {
-		d.oauth(exitMisuse, c.says, c.stdin, "", append([]string{"token", "set", "8453:42"}, c.args...)...)
+		d.answers(exitMisuse, c.says, c.stdin, "", append([]string{"token", "set", "8453:42"}, c.args...)...)
 	}
 	for _, args := range [][]string{{canary}, {"--client-secret=" + canary}, {"--client-secret", canary}, {"--api-key=" + canary}, {"--PassWord=" + canary}} {
-		d.oauth(exitMisuse, "a token is given on stdin and never there", "", "", append([]string{"token", "set", "8453:42", "--client-id", "x"}, args...)...)
+		d.answers(exitMisuse, "a token is given on stdin and never there", "", "", append([]string{"token", "set", "8453:42", "--client-id", "x"}, args...)...)
 	}
-	d.oauth(exitMisuse, "replace it", "", "", "agent", "probe", "8453:42", "--token="+canary)
-	d.oauth(exitMisuse, "unknown flag --issure, did you mean", "", "", "token", "set", "8453:42", "--issure=https://as.example")
+	d.answers(exitMisuse, "replace it", "", "", "agent", "probe", "8453:42", "--token="+canary)
+	d.answers(exitMisuse, "unknown flag --issure, did you mean", "", "", "token", "set", "8453:42", "--issure=https://as.example")
 	if got := d.tokens(); len(got) != 0 || len(d.audits()) != 0 {
 		t.Errorf("something was stored: %+v", got)
 	}
@@ -269,11 +252,11 @@ func TestTokenSourceOfOlderAgents(t *testing.T) {
 			d.protects(s)
 			s.Register("herald", canary)
 			origin := originOf(t, s.AgentURL)
-			d.oauth(0, fmt.Sprintf("Its authorization server is %s, since it names none", origin), canary, "y\n", "token", "set", "8453:42", "--client-id", "herald")
-			d.oauth(0, fmt.Sprintf("oauth %s answers", origin), "", "", "doctor")
+			d.answers(0, fmt.Sprintf("Its authorization server is %s, since it names none", origin), canary, "y\n", "token", "set", "8453:42", "--client-id", "herald")
+			d.answers(0, fmt.Sprintf("oauth %s answers", origin), "", "", "doctor")
 			d.login(0, "had by a login from "+origin, "", func(address string) { s.Visit(address) }, "--origin", origin, "--issuer", origin)
 			d.env = append(d.env, "HERALD_ALLOW_NETWORKS=")
-			d.oauth(exitFailed, "add its network to HERALD_ALLOW_NETWORKS", canary, "y\n", "token", "set", "8453:42", "--client-id", "herald")
+			d.answers(exitFailed, "add its network to HERALD_ALLOW_NETWORKS", canary, "y\n", "token", "set", "8453:42", "--client-id", "herald")
 			d.nowhere()
 		})
 	}
@@ -287,7 +270,7 @@ func TestTokenSetOfSilentAgent(t *testing.T) {
 	d.env = append(d.env, "HERALD_ALLOW_NETWORKS=127.0.0.0/8")
 	s.Register("herald", canary)
 	set := []string{"token", "set", "8453:42", "--client-id", "herald", "--origin", "https://agent.example", "--issuer", s.Issuer}
-	d.oauth(exitFailed, "nothing was stored: the authorization server refuses: invalid_client", canary+"-wrong", "", set...)
+	d.answers(exitFailed, "nothing was stored: the authorization server refuses: invalid_client", canary+"-wrong", "", set...)
 	if l := d.tokens(); len(l) != 0 {
 		t.Errorf("%+v", l)
 	}

@@ -40,7 +40,7 @@ func (d *desk) login(code int, want, stdin string, visit func(string), args ...s
 	d.t.Helper()
 	b := &browser{visit: visit}
 	d.watch = b.look
-	out = d.oauth(code, want, stdin, "y\n", append([]string{"token", "login", "8453:42"}, args...)...)
+	out = d.answers(code, want, stdin, "y\n", append([]string{"token", "login", "8453:42"}, args...)...)
 	d.watch = nil
 	b.gone.Wait()
 	return out
@@ -69,7 +69,7 @@ func TestTokenLogin(t *testing.T) {
 	if scheme != records.SchemeAuthorizationCode || c.Grant != oauth.GrantRefreshToken || !strings.HasPrefix(c.ClientID, "client-") || c.RefreshToken.IsZero() || c.Resource != s.AgentURL {
 		t.Errorf("%s %+v", scheme, c)
 	}
-	d.oauth(0, "the token stored for its origin was sent", "", "", "agent", "probe", "8453:42", "--send")
+	d.answers(0, "the token stored for its origin was sent", "", "", "agent", "probe", "8453:42", "--send")
 	if calls := s.Calls(); len(calls) != 1 {
 		t.Errorf("%+v", calls)
 	}
@@ -136,7 +136,7 @@ func TestTokenLoginRefuses(t *testing.T) {
 		t.Errorf("%d requests for command lines that cannot be meant", n)
 	}
 	d.login(exitMisuse, "wants a private key in PEM on stdin (-----", canary, nil, "--client-id", "public", "--auth-method", "private_key_jwt")
-	d.oauth(exitMisuse, "there is no terminal to ask on", "", "", "token", "login", "8453:42", "--client-id", "public")
+	d.answers(exitMisuse, "there is no terminal to ask on", "", "", "token", "login", "8453:42", "--client-id", "public")
 	if l := d.tokens(); len(l) != 0 {
 		t.Errorf("%+v", l)
 	}
@@ -236,7 +236,7 @@ func TestTokenLoginFindsFaultsFirst(t *testing.T) {
 	d.login(exitMisuse, "say --auth-method, which there is one of client_secret_basic; or --auth-method none", canary, never, "--client-id", "known")
 	clicks := func(address string) { s.Visit(address) }
 	d.login(0, "had by a login from "+s.Issuer, canary, clicks, "--client-id", "known", "--auth-method", "client_secret_basic")
-	d.oauth(0, s.Issuer+" revoked the login's refresh token and the last access token", "", "", "token", "remove", "8453:42", "--origin", originOf(t, s.AgentURL))
+	d.answers(0, s.Issuer+" revoked the login's refresh token and the last access token", "", "", "token", "remove", "8453:42", "--origin", originOf(t, s.AgentURL))
 
 	d.env = append(d.env, "DATABASE_URL="+heraldtest.EmptyPostgres(t))
 	b := &browser{visit: never}

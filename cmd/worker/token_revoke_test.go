@@ -2,7 +2,6 @@ package main
 
 import (
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,9 +20,7 @@ import (
 // loggedIn stores the result of a login for agent 8453:42: a refresh token and the first access token.
 func (d *desk) loggedIn(s *oauthtest.Server, expires time.Time) records.Token {
 	d.t.Helper()
-	i := slices.IndexFunc(d.env, func(s string) bool { return strings.HasPrefix(s, "HERALD_KEYSET=") })
-	keys, err := secret.Parse(secret.New(strings.TrimPrefix(d.env[i], "HERALD_KEYSET=")))
-	heraldtest.Must(d.t, err)
+	keys := d.keys()
 	s.Register("herald", "")
 	cred := oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: "herald", Method: oauth.MethodNone, Resource: s.AgentURL,
 		RefreshToken: secret.New(s.RefreshToken("herald", ""))}
@@ -72,12 +69,12 @@ func TestTokenRemoveRevokes(t *testing.T) {
 			}
 			args := []string{"token", "remove", "8453:42", "--origin", originOf(t, s.AgentURL)}
 			if json {
-				got := decode[tokens.Change](t, d.oauth(0, "", "", "", append(args, "--json")...)).Revocation
+				got := decode[tokens.Change](t, d.answers(0, "", "", "", append(args, "--json")...)).Revocation
 				if got == nil || got.Issuer != s.Issuer || strings.Join(got.Revoked, " ") != tt.revoked || strings.Join(got.StillGood, " ") != tt.stillGood || (got.Problem == "") != (tt.stillGood == "") {
 					t.Errorf("%s: %+v", name, got)
 				}
 			} else {
-				d.oauth(0, s.Issuer+tt.says, "", "", args...)
+				d.answers(0, s.Issuer+tt.says, "", "", args...)
 			}
 			if l := d.tokens(); len(l) != 0 {
 				t.Errorf("%s: the row stays: %+v", name, l)
@@ -102,14 +99,14 @@ func TestTokenRemoveOfClients(t *testing.T) {
 	d.protects(s)
 	s.Register("herald", canary+"-secret")
 	origin := originOf(t, s.AgentURL)
-	d.oauth(0, "is stored for", canary+"-secret", "y\n", "token", "set", "8453:42", "--client-id", "herald")
+	d.answers(0, "is stored for", canary+"-secret", "y\n", "token", "set", "8453:42", "--client-id", "herald")
 	remove := []string{"token", "remove", "8453:42", "--origin", origin}
-	d.oauth(0, s.Issuer+" revoked the last access token; still good there: the client and its secret or key. To end", "", "", remove...)
+	d.answers(0, s.Issuer+" revoked the last access token; still good there: the client and its secret or key. To end", "", "", remove...)
 	if r := s.Revocations(); len(r) != 1 || r[0].Form.Get("token") != s.Tokens()[0].Access || r[0].Status != http.StatusOK {
 		t.Errorf("%+v", r)
 	}
 	d.give(0, canary, "y\n", "token", "set", "8453:42", "--origin", origin)
-	if out := d.oauth(0, "is removed", "", "", remove...); strings.Contains(out, "revoked") || len(s.Revocations()) != 1 {
+	if out := d.answers(0, "is removed", "", "", remove...); strings.Contains(out, "revoked") || len(s.Revocations()) != 1 {
 		t.Errorf("%s", out)
 	}
 
@@ -117,14 +114,14 @@ func TestTokenRemoveOfClients(t *testing.T) {
 	other := oauthtest.New(t, oauthtest.Options{RefreshOnly: true})
 	d.protects(other)
 	other.Register("herald", canary+"-secret")
-	d.oauth(0, "is stored for", canary+"-secret", "y\n", "token", "set", "8453:42", "--client-id", "herald")
-	d.oauth(0, "revoked nothing (the authorization server refuses: unsupported_token_type (\"access tokens end by themselves\") [HTTP 400]); still good there: "+
+	d.answers(0, "is stored for", canary+"-secret", "y\n", "token", "set", "8453:42", "--client-id", "herald")
+	d.answers(0, "revoked nothing (the authorization server refuses: unsupported_token_type (\"access tokens end by themselves\") [HTTP 400]); still good there: "+
 		"the last access token until 20", "", "", "token", "remove", "8453:42", "--origin", originOf(t, other.AgentURL))
 
 	// With a wrong keyset, the row is removed, but its content is unknown.
 	d.loggedIn(s, time.Now().Add(time.Hour))
 	d.with(heraldtest.Keyset(t))
-	d.oauth(0, s.Issuer+" revoked nothing (the credential stored for "+origin, "", "", remove...)
+	d.answers(0, s.Issuer+" revoked nothing (the credential stored for "+origin, "", "", remove...)
 	if l := d.tokens(); len(l) != 0 || len(s.Revocations()) != 1 {
 		t.Errorf("%+v", l)
 	}

@@ -89,7 +89,7 @@ func ResolverAgent(g store.Agent) (resolver.Agent, error) {
 	return resolver.Agent{ChainID: g.ChainID, Registry: common.HexToAddress(g.Registry), ID: id}, nil
 }
 
-// AgentFilter selects agents. An empty Sort sorts by chain, registry and id. The cursor is of a page with the same Sort.
+// AgentFilter selects agents. An empty Sort sorts by chain, registry and id. Cursor is of a page with the same Sort.
 type AgentFilter struct {
 	State  string  `help:"Only in this state: pending, connected, needs_auth, failed or disabled." placeholder:"STATE"`
 	Chain  *uint64 `help:"Only of this chain." placeholder:"ID"`
