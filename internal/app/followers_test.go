@@ -58,7 +58,7 @@ func TestLagIsReported(t *testing.T) {
 	heraldtest.Must(t, err)
 	t.Cleanup(client.Close)
 	told := &heraldtest.Log{}
-	a := &assembly{cfg: cfg, backend: &backend.Backend{DatabaseURL: database}, metrics: prometheus.NewRegistry(), ready: newReadiness(),
+	a := &assembly{cfg: cfg, backend: &backend.Backend{DatabaseURL: database}, upkeep: &store.Store{}, metrics: prometheus.NewRegistry(), ready: newReadiness(),
 		content: &Content{chains: map[uint64]*chain.Client{net.ChainID(): client}}, log: slog.New(slog.NewTextHandler(told, nil))}
 	t.Cleanup(a.closeParts)
 	heraldtest.Must(t, a.openFollowers())
