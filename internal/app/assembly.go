@@ -106,7 +106,8 @@ func (a *assembly) openParts() error {
 			return err
 		}
 	}
-	return a.metrics.Register(&gauges{store: a.store, records: a.records, queue: a.queue, limits: a.limitStats, log: a.log})
+	return a.metrics.Register(&gauges{store: a.store, records: a.records, queue: a.queue, limits: a.limitStats,
+		log: a.log})
 }
 
 func (a *assembly) addServices(more ...service) { a.services = append(a.services, more...) }
@@ -354,8 +355,8 @@ func (a *assembly) openDelivery() (err error) {
 		Chain:    func(id uint64) (delivery.Chain, bool) { c, ok := a.content.chains[id]; return c, ok },
 		Verify:   chain.Verify(a.cfg.VerifyEvent), HashPolicy: a.cfg.HashPolicy, CallTimeout: a.cfg.CallTimeout,
 		Lease: a.cfg.Lease, LeaseMargin: a.cfg.LeaseMargin, Metrics: a.callMetrics, Logger: a.log,
-		Trace: a.options.Trace, Throughput: a.throughput, Servers: a.serversFile.findServer, DefaultPolicy: a.policyFile.Policy,
-		MayRun: a.cfg.MayRun, ToolAliases: a.cfg.ToolAliases, Tracer: a.tracer})
+		Trace: a.options.Trace, Throughput: a.throughput, Servers: a.serversFile.findServer,
+		DefaultPolicy: a.policyFile.Policy, MayRun: a.cfg.MayRun, ToolAliases: a.cfg.ToolAliases, Tracer: a.tracer})
 	if err != nil {
 		return err
 	}

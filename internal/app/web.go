@@ -56,7 +56,8 @@ func (a *assembly) openWeb() (err error) {
 type lentBackend struct{ *assembly }
 
 func (b lentBackend) OpenStore(context.Context, operator.StoreOptions) (*operator.Session, error) {
-	return &operator.Session{Ledger: b.webStore, Records: records.New(b.webStore), Spool: b.queue, Dispatcher: b.dispatcher, Close: func() {}}, nil
+	return &operator.Session{Ledger: b.webStore, Records: records.New(b.webStore), Spool: b.queue,
+		Dispatcher: b.dispatcher, Close: func() {}}, nil
 }
 
 func (b lentBackend) OpenContent() (*operator.Content, error) {

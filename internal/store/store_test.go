@@ -181,5 +181,3 @@ func ids(tasks []Task) []string {
 	slices.Sort(out)
 	return out
 }
-
-var task0 = job.IDOf("nothing")
