@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/devnet"
@@ -96,10 +97,8 @@ func (w *world) awaitFollower(ctx context.Context, st *store.Store) error {
 		if err != nil || len(cursors) == len(w.net.Deployment().List()) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if loop.Pause(ctx, 50*time.Millisecond) != nil {
 			return fmt.Errorf("wait for the worker to follow the chain: %w", context.Cause(ctx))
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/app/backend"
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/door/watch"
 	"github.com/agentherald/herald/internal/store"
@@ -105,7 +106,9 @@ func (r *chainFollowers) watchLag(ctx context.Context, c followedChain) {
 		}
 	}
 	look(ctx)
-	repeatEvery(ctx, lagInterval, look)
+	for range loop.Every(ctx, lagInterval) {
+		look(ctx)
+	}
 }
 
 // reportProgress logs that a chain has become late or is up to date again, and reports it in the readiness.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/logging"
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/google/uuid"
@@ -33,7 +34,9 @@ func (a *assembly) newWorkerRecord() service {
 		}
 	}
 	return newLoop("worker record", func(ctx context.Context) {
-		repeatEvery(ctx, records.WorkerReports, report)
+		for range loop.Every(ctx, records.WorkerReports) {
+			report(ctx)
+		}
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), signOffTimeout)
 		defer cancel()
 		_ = a.records.RemoveWorker(last, w.ID) // otherwise it counts as running for store.WorkerGone

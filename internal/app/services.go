@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"log/slog"
-	"time"
 )
 
 // service is a part of the worker that runs concurrently with the others.
@@ -66,17 +65,4 @@ func (s service) startAfter(first func(context.Context) error) service {
 		return start(ctx)
 	}
 	return s
-}
-
-// repeatEvery calls do at every interval, until ctx ends.
-func repeatEvery(ctx context.Context, interval time.Duration, do func(context.Context)) {
-	tick := time.Tick(interval)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick:
-			do(ctx)
-		}
-	}
 }

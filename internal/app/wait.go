@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/agentherald/herald/internal/base/loop"
 )
 
 const (
@@ -44,10 +46,8 @@ func awaitDependency(ctx context.Context, p dependency, ready *readiness, log *s
 			logged = true
 			log.Warn("waiting for "+p.name+"; the worker begins when it answers", "error", err)
 		}
-		select {
-		case <-ctx.Done():
+		if loop.Pause(ctx, probeInterval) != nil {
 			return fmt.Errorf("waiting for %s: %w", p.name, context.Cause(ctx))
-		case <-time.After(probeInterval):
 		}
 	}
 }
@@ -92,7 +92,9 @@ func (a *assembly) watchChains(ctx context.Context, chains []dependency) {
 		wg.Wait()
 	}
 	pingAll(ctx)
-	repeatEvery(ctx, cmp.Or(a.options.ChainLook, watchInterval), pingAll)
+	for range loop.Every(ctx, cmp.Or(a.options.ChainLook, watchInterval)) {
+		pingAll(ctx)
+	}
 }
 
 func (a *assembly) reportChain(name, why string) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/auth/oauth"
 	"github.com/agentherald/herald/internal/base/logging"
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/records"
@@ -230,12 +231,8 @@ func (r *renewer) saveToken(ctx context.Context, lease records.Renewal, token oa
 			return got, err
 		}
 		within = r.SaveTimeout
-		timer := time.NewTimer(renewTick)
-		select {
-		case <-timer.C:
+		if loop.Pause(ctx, renewTick) == nil {
 			continue
-		case <-ctx.Done():
-			timer.Stop()
 		}
 		r.Logger.Error("an access token could not be stored; that is tried again, and until then this process has it",
 			logging.About(logging.Postgres), "agent", lease.Token.ID, "origin", lease.Token.Origin,

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/trie"
@@ -69,7 +70,7 @@ func wakeEach(ctx context.Context, pace time.Duration) (<-chan struct{}, func())
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
 		defer close(done)
-		for pause(ctx, pace) == nil {
+		for loop.Pause(ctx, pace) == nil {
 			select {
 			case woken <- struct{}{}:
 			default:

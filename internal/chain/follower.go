@@ -13,6 +13,7 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/rpc"
 
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 )
@@ -202,7 +203,7 @@ func (f *Follower) Follow(ctx context.Context) error {
 			return ctx.Err()
 		case <-timer.C:
 		case <-wake:
-			_ = pause(ctx, time.Until(began.Add(gap))) // wakes during the pause are merged into this one
+			_ = loop.Pause(ctx, time.Until(began.Add(gap))) // wakes during the pause are merged into this one
 		}
 		began = time.Now()
 		more, err := f.readNext(ctx)

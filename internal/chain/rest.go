@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/base/netguard"
 )
 
@@ -100,20 +101,8 @@ func (c *Client) awaitNodes(ctx context.Context, op string) ([]*node, error) {
 				"the node of RPC_URL_%d: %w and is asked again in %s",
 				c.chainID, errResting, netguard.Seconds(shortest))}
 		}
-		if err := pause(ctx, shortest); err != nil {
+		if err := loop.Pause(ctx, shortest); err != nil {
 			return nil, c.newUnavailable(op, err)
 		}
-	}
-}
-
-// pause waits for d. It returns ctx's error if ctx ends first.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
 	}
 }

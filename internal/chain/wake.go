@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/agentherald/herald/internal/base/loop"
 )
 
 // subscribeAgain is the pause before a failed or ended subscription is tried again.
@@ -28,7 +30,7 @@ func (c *Client) watchHeads(ctx context.Context) (wake <-chan struct{}, stop fun
 				err := n.watchHeads(ctx, woken)
 				c.log.Debug("a subscription to new blocks ended: the chain is polled", "chain", c.chainID, "node",
 					n.number, "error", err)
-				_ = pause(ctx, subscribeAgain)
+				_ = loop.Pause(ctx, subscribeAgain)
 			}
 		})
 	}

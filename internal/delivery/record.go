@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentherald/herald/internal/auth"
 	"github.com/agentherald/herald/internal/base/logging"
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -135,12 +136,8 @@ func (e *Executor) commitOutcome(ctx context.Context, c *store.Claim, d *decisio
 		d.spooled = d.spooled || e.spoolOutcome(ctx, c, d.Outcome)
 		e.Logger.Warn("outcome not recorded yet, trying again", logging.About(logging.Postgres), "delivery", c.ID,
 			"status", d.Status, "error", err)
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if loop.Pause(ctx, pause) != nil {
 			return rec, errors.Join(err, context.Cause(ctx))
-		case <-timer.C:
 		}
 	}
 }

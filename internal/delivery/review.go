@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/logging"
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
@@ -30,14 +31,7 @@ const (
 // Without reviews, Herald would not notice a reorg that replaced an event on a chain that no follower reads. If the
 // chain still has the delivery's event, the review changes nothing.
 func (r *Runner) ReviewEvents(ctx context.Context, ledger ReviewLedger) {
-	ticker := time.NewTicker(reviewPause)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	for range loop.Every(ctx, reviewPause) {
 		r.executor.reviewOnce(ctx, ledger)
 	}
 }

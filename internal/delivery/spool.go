@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/logging"
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -91,11 +92,7 @@ func (e *Executor) readSpool(ctx context.Context, id uuid.UUID) ([]byte, error) 
 		if err == nil {
 			return sealed, nil
 		}
-		timer := time.NewTimer(spoolPause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if loop.Pause(ctx, spoolPause) != nil {
 			return nil, err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/base/netguard"
 )
 
@@ -246,7 +247,7 @@ func (p *Pool) acquireClient(ctx context.Context, ep Endpoint, key [sha256.Size]
 			if wait > time.Second {
 				return nil, &CallError{Stage: StageOpen, RetryAfter: wait, Err: errCommandKeepsEnding}
 			}
-			if sleep(ctx, wait) != nil {
+			if loop.Pause(ctx, wait) != nil {
 				return nil, contextError(ctx, StageOpen)
 			}
 			p.mu.Lock()
@@ -419,16 +420,9 @@ func (p *Pool) retireIfBroken(s *slot, now time.Time) {
 // sweepLoop calls closeIdle and checkIdle at regular intervals until the pool is closed.
 func (p *Pool) sweepLoop() {
 	often := min(p.cfg.IdleTimeout/4, p.cfg.PingAfter/2)
-	ticker := time.NewTicker(min(max(often, 10*time.Millisecond), 30*time.Second))
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			p.closeIdle()
-			p.checkIdle()
-		case <-p.closing.Done():
-			return
-		}
+	for range loop.Every(p.closing, min(max(often, 10*time.Millisecond), 30*time.Second)) {
+		p.closeIdle()
+		p.checkIdle()
 	}
 }
 
@@ -444,18 +438,6 @@ func (p *Pool) closeIdle() {
 		}
 		p.retireClient(s)
 		delete(p.slots, key)
-	}
-}
-
-// sleep returns nil after d, or the error of ctx if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 

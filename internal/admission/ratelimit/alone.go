@@ -3,6 +3,8 @@ package ratelimit
 import (
 	"context"
 	"time"
+
+	"github.com/agentherald/herald/internal/base/loop"
 )
 
 const (
@@ -25,16 +27,9 @@ const (
 // l.alone is set. So when another worker appears, the two may exceed the limits until these calls end.
 func (l *Limiter) watchOthers(look func(context.Context) (others int, self bool, err error)) {
 	defer l.tasks.Done()
-	ticker := time.NewTicker(l.lookForOthers)
-	defer ticker.Stop()
 	known := false // whether Redis has ever listed this worker
 	var until time.Time
-	for {
-		select {
-		case <-ticker.C:
-		case <-l.life.Done():
-			return
-		}
+	for range loop.Every(l.life, l.lookForOthers) {
 		ctx, cancel := context.WithTimeout(l.life, max(l.lookForOthers, l.timeout))
 		others, self, err := look(ctx)
 		cancel()

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/logging"
+	"github.com/agentherald/herald/internal/base/loop"
 )
 
 const (
@@ -94,18 +95,10 @@ func (l *Limiter) beginOutage(generation int, err error) {
 // awaitRedis tests Redis (testRedis) after each pause, until Redis accepts scripts and has received the pending
 // releases. Then it ends the outage and returns. It also returns if Close is called.
 func (l *Limiter) awaitRedis(pause time.Duration) {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	for {
-		select {
-		case <-timer.C:
-		case <-l.life.Done():
-			return
-		}
+	for loop.Pause(l.life, pause) == nil {
 		if l.testRedis() && l.sendPendingReleases() == nil && l.endOutage() {
 			return
 		}
-		timer.Reset(pause)
 	}
 }
 

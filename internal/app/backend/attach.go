@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/embedded"
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/store"
@@ -59,13 +60,11 @@ func Attach(ctx context.Context, cfg *config.Config, wait time.Duration, log *sl
 		if !ok {
 			return b, explainUnreadable(err, dir)
 		}
-		select {
-		case <-limited.Done():
+		if loop.Pause(limited, attachInterval) != nil {
 			if ctx.Err() != nil {
 				return nil, fmt.Errorf("stopped while waiting for %s: %w", dir, context.Cause(ctx))
 			}
 			return nil, busyFolder(held, wait)
-		case <-time.After(attachInterval):
 		}
 	}
 }
@@ -249,12 +248,8 @@ func (b *Backend) awaitPostgres(ctx context.Context, st *store.Store, wait time.
 		if last == nil || !errors.Is(err, context.DeadlineExceeded) {
 			last = err // a timeout is less informative than an earlier error
 		}
-		select {
-		case <-limited.Done():
-			if ctx.Err() == nil {
-				return &AwayError{Within: wait, DataDir: b.ownerDataDir(), Err: explainSilence(last)}
-			}
-		case <-time.After(pingInterval):
+		if loop.Pause(limited, pingInterval) != nil && ctx.Err() == nil {
+			return &AwayError{Within: wait, DataDir: b.ownerDataDir(), Err: explainSilence(last)}
 		}
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/agentherald/herald/internal/base/loop"
 )
 
 const (
@@ -221,18 +223,14 @@ func (t *tail) lastLines() string {
 	return strings.Join(lines, " | ")
 }
 
-// pollUntil calls try at every interval until it returns true or an error, or ctx ends.
+// pollUntil calls try, with pauses of interval, until it returns true or an error, or ctx ends.
 func pollUntil(ctx context.Context, interval time.Duration, try func() (bool, error)) error {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
 	for {
 		if done, err := try(); done || err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
+		if err := loop.Pause(ctx, interval); err != nil {
+			return err
 		}
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/agentherald/herald/internal/base/loop"
 )
 
 // lockName is the file in a data folder that the process which uses the folder has locked.
@@ -69,10 +71,8 @@ func waitLock(ctx context.Context, path, dir string) (*Lock, error) {
 		if err == nil || !errors.As(err, &inUse) {
 			return l, err
 		}
-		select {
-		case <-ctx.Done():
+		if loop.Pause(ctx, 20*time.Millisecond) != nil {
 			return nil, err
-		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/agentherald/herald/internal/base/loop"
 )
 
 // Service is an external service that a worker requires.
@@ -96,21 +98,16 @@ func (o *Outage) Run(ctx context.Context) {
 // awaitProbe waits until the next probe is due. If calm is true it waits longer, unless a failure is reported. It
 // returns false if ctx ended.
 func (o *Outage) awaitProbe(ctx context.Context, quiet bool) bool {
-	timer := time.NewTimer(probeInterval)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
+	if loop.Pause(ctx, probeInterval) != nil {
 		return false
-	case <-timer.C:
 	}
 	if !quiet {
 		return true
 	}
-	timer.Reset(quietInterval - probeInterval)
 	select {
 	case <-ctx.Done():
 		return false
-	case <-timer.C:
+	case <-time.After(quietInterval - probeInterval):
 	case <-o.wake:
 	}
 	return true

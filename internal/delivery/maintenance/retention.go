@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/logging"
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -86,15 +87,8 @@ func NewRetention(cfg RetentionConfig) (*Retention, error) {
 // after a complete or failed one, or at the next check if the last one left work. The checks are half an interval after
 // those of a reconciler that was started at the same time, so that the two do not request the lock together.
 func (r *Retention) Run(ctx context.Context) {
-	timer := time.NewTimer(r.Interval / 2)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-			timer.Reset(r.Interval)
-		}
+	_ = loop.Pause(ctx, r.Interval/2)
+	for range loop.Every(ctx, r.Interval) {
 		if r.Now().Sub(r.last) < retentionPause {
 			continue
 		}

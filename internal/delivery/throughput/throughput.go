@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/logging"
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -130,17 +131,10 @@ func (c *Counter) Count(status store.Status, age time.Duration) {
 
 // Run sends the counts to Redis every two seconds until ctx ends, and then once more.
 func (c *Counter) Run(ctx context.Context) {
-	tick := time.NewTicker(flushEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			c.sendCounts(ctx)
-		case <-ctx.Done():
-			c.sendCounts(context.WithoutCancel(ctx))
-			return
-		}
+	for range loop.Every(ctx, flushEvery) {
+		c.sendCounts(ctx)
 	}
+	c.sendCounts(context.WithoutCancel(ctx))
 }
 
 // sendCounts adds to Redis the counts that are not there yet. If that fails, they are sent with the next ones.

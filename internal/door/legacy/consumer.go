@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/logging"
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -92,10 +93,7 @@ func (c *Consumer) Run(ctx context.Context) {
 			c.reportError(nil)
 			pause = 0
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
+		_ = loop.Pause(ctx, pause)
 	}
 	c.signOff(ctx)
 }

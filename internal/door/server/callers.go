@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/operator"
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -106,10 +107,8 @@ func (c *callers) isToken(ctx context.Context, token secret.Secret, given [sha25
 		if isKnown != nil && !loaded.Before(asked) {
 			return false, nil
 		}
-		select {
-		case <-time.After(time.Until(loaded.Add(reloadPause))):
-		case <-ctx.Done():
-			return false, ctx.Err()
+		if err := loop.Pause(ctx, time.Until(loaded.Add(reloadPause))); err != nil {
+			return false, err
 		}
 		_, err, _ := c.together.Do("load", func() (any, error) { return nil, c.reload(context.WithoutCancel(ctx)) })
 		if err != nil {

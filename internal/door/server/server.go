@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/config"
@@ -76,13 +77,7 @@ func (v Visitor) WhileAllowed(ctx context.Context) (_ context.Context, stop func
 	ctx, cancel := context.WithCancelCause(ctx)
 	var checking sync.WaitGroup
 	checking.Go(func() {
-		tick := time.Tick(TokenCache)
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick:
-			}
+		for range loop.Every(ctx, TokenCache) {
 			if !v.StillMay(ctx) && ctx.Err() == nil {
 				cancel(ErrRevoked)
 				return

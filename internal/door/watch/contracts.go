@@ -14,6 +14,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -136,14 +137,7 @@ func (g *group) isLevel(c *store.Cursor) bool {
 func (w *Watcher) awaitContract(ctx context.Context, led []store.CursorKey, isLate bool) error {
 	others := slices.DeleteFunc(slices.Clone(w.keys),
 		func(key store.CursorKey) bool { return slices.Contains(led, key) })
-	tick := time.NewTicker(w.Standby)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
+	for range loop.Every(ctx, w.Standby) {
 		if isLate {
 			if _, err := w.Chain.StartHead(ctx); err == nil {
 				return errRegroup
@@ -154,6 +148,7 @@ func (w *Watcher) awaitContract(ctx context.Context, led []store.CursorKey, isLa
 			return errRegroup
 		}
 	}
+	return ctx.Err()
 }
 
 // readGroup reads a group until ctx ends, a commit fails, or the last block of a backfill was committed. It returns

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/store/records"
 )
 
@@ -103,14 +104,7 @@ func (r *Ring) addFirst(ctx context.Context) ([]records.SigningKey, error) {
 
 // Run reads the keys regularly until ctx ends. While Postgres is unavailable the keys do not change.
 func (r *Ring) Run(ctx context.Context) {
-	ticker := time.NewTicker(r.cfg.Refresh)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	for range loop.Every(ctx, r.cfg.Refresh) {
 		if err := r.Load(ctx); err != nil && ctx.Err() == nil {
 			r.cfg.Logger.Warn("the signing keys could not be read anew", "error", err)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/logging"
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 )
@@ -82,15 +83,8 @@ func NewWatcher(cfg WatcherConfig) (*Watcher, error) {
 // Run looks for news until the context ends. A reconciler and a retention that start with it request the lead every 5
 // s, and half of that later. Run requests it between these moments.
 func (w *Watcher) Run(ctx context.Context) {
-	timer := time.NewTimer(w.Interval / lookEvery / 2)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-			timer.Reset(w.Interval / lookEvery)
-		}
+	_ = loop.Pause(ctx, w.Interval/lookEvery/2)
+	for range loop.Every(ctx, w.Interval/lookEvery) {
 		if w.Now().Sub(w.last) < w.Interval {
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -204,7 +205,12 @@ func TestClientEvents(t *testing.T) {
 func TestClientExample(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-v", "-count=1", "github.com/agentherald/herald/client")
+	program := filepath.Join(t.TempDir(), "client.test")
+	out, err := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", program, "github.com/agentherald/herald/client").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	cmd := exec.CommandContext(heraldtest.Within(t, time.Minute), program, "-test.v")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "API_URL="+w.base, "API_TOKEN="+ownToken)
 	changed, err := w.newClient(ownToken).Enqueue(t.Context(), json.RawMessage(jobOf(1, 1)))
 	heraldtest.Must(t, err)
@@ -228,7 +234,7 @@ func TestClientExample(t *testing.T) {
 			}
 		})
 	}()
-	out, err := cmd.CombinedOutput()
+	out, err = cmd.CombinedOutput()
 	close(exited)
 	want := "cancelled operator\nNewFeedback queued\nNewFeedback queued\nreplayed: queued\nwould replay: 1\n8453:1 true 0\n8453:42 true 0\nevent: cancelled operator\n"
 	if err != nil || !strings.HasPrefix(string(out), want) {
