@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/app"
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/job"
@@ -176,20 +177,17 @@ func (t *timeline) tellRecorded(number int, st *store.Store, s delivery.Step) {
 // unexpectedly.
 func (t *timeline) awaitStories(ctx context.Context, stories []*story) error {
 	ended := make([]store.Delivery, len(stories))
-	tick := time.Tick(200 * time.Millisecond)
 	reported := time.Now()
 	for !t.readEnded(ctx, stories, ended) {
 		if time.Since(reported) >= reportInterval {
 			t.printOpen(ctx, stories)
 			reported = time.Now()
 		}
-		select {
-		case <-ctx.Done():
-			if errors.Is(ctx.Err(), context.Canceled) {
-				return ctx.Err()
-			}
+		switch err := loop.Pause(ctx, 200*time.Millisecond); {
+		case errors.Is(err, context.Canceled):
+			return err
+		case err != nil:
 			return fmt.Errorf("the stories did not end within %s", storiesTimeout)
-		case <-tick:
 		}
 	}
 	wrong := 0
@@ -284,15 +282,12 @@ func (t *timeline) awaitStatus(ctx context.Context, id uuid.UUID, status store.S
 	t.mu.Lock()
 	st := t.worker.Store
 	t.mu.Unlock()
-	tick := time.Tick(100 * time.Millisecond)
 	for {
 		if d, err := st.Delivery(ctx, id); err == nil && d.Status == status {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("its delivery is not %s: %w", status, ctx.Err())
-		case <-tick:
+		if err := loop.Pause(ctx, 100*time.Millisecond); err != nil {
+			return fmt.Errorf("its delivery is not %s: %w", status, err)
 		}
 	}
 }

@@ -131,7 +131,7 @@ func (c *fileCommand) run(ctx context.Context, p process, cfg *config.Config, as
 	}
 	defer release()
 
-	t, err := submitJobs(ctx, intake, in.sources, newPrinter(p.stdout, asJSON), newProgress(p.stderr, in.size))
+	t, err := submitJobs(ctx, intake, in.sources, newPrinter(p.stdout, asJSON), newInputBar(p.stderr, in.size))
 	t.printTally(p.stderr)
 	switch {
 	case err != nil:

@@ -92,11 +92,11 @@ func (p position) String() string {
 //
 // The goroutine that reads ends with submitJobs. If it is blocked in a Read, it stays until that returns, because
 // reading standard input cannot be interrupted.
-func submitJobs(ctx context.Context, s submitter, in []source, out *printer, bar *progress) (tally, error) {
+func submitJobs(ctx context.Context, s submitter, in []source, out *printer, bar *inputBar) (tally, error) {
 	var t tally
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer bar.end()
+	defer bar.Clear()
 	lines := readLines(ctx, in, bar)
 	for {
 		group, end := collectBatch(ctx, lines)
@@ -124,7 +124,7 @@ func submitJobs(ctx context.Context, s submitter, in []source, out *printer, bar
 }
 
 // readLines sends lines to a channel as they arrive, so that the lines of a slow producer are committed early.
-func readLines(ctx context.Context, in []source, bar *progress) <-chan line {
+func readLines(ctx context.Context, in []source, bar *inputBar) <-chan line {
 	ch := make(chan line, ahead)
 	give := func(l line) bool {
 		select {

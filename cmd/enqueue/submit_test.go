@@ -85,7 +85,7 @@ func (l *ledger) Submit(ctx context.Context, bodies [][]byte, _ store.Source) ([
 
 func from(r io.Reader) []source { return []source{{r: r}} }
 
-func quiet() *progress { return newProgress(io.Discard, 0) }
+func quiet() *inputBar { return newInputBar(io.Discard, 0) }
 
 func lines(s string) []string { return strings.Split(strings.TrimSuffix(s, "\n"), "\n") }
 
@@ -357,28 +357,9 @@ func TestPrinterConflict(t *testing.T) {
 	heraldtest.Equal(t, "out.String()", out.String(), want)
 }
 
-func TestProgress(t *testing.T) {
+func TestShowTally(t *testing.T) {
 	t.Parallel()
-	now := time.Unix(1000, 0)
-	var out strings.Builder
-	p := &progress{w: &out, size: 1000, now: func() time.Time { return now }, began: now}
-	p.showTally(tally{accepted: 1})
-	p.end()
-	if out.Len() > 0 {
-		t.Errorf("a bar within the first second: %q", out.String())
+	for _, size := range []int64{0, 1000} {
+		newInputBar(io.Discard, size).showTally(tally{known: 3}) // no terminal
 	}
-	now = now.Add(2 * time.Second)
-	p.noteOffset(500)
-	p.showTally(tally{accepted: 10, refused: 1})
-	p.showTally(tally{accepted: 11}) // too soon after the previous line
-	want := "\r\x1b[K[" + strings.Repeat("=", 15) + strings.Repeat(" ", 15) + "]  50 %  11 lines, 6/s, 1 refused"
-	heraldtest.Equal(t, "out.String()", out.String(), want)
-	p.end()
-	p.end()
-	heraldtest.Equal(t, "out.String()", out.String(), want+"\r\x1b[K")
-	out.Reset()
-	now = now.Add(time.Second)
-	p.size = 0
-	p.showTally(tally{known: 3})
-	heraldtest.Equal(t, "out.String()", out.String(), "\r\x1b[K3 lines, 1/s, 0 refused")
 }

@@ -14,6 +14,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/progress"
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
@@ -240,20 +241,23 @@ type mover func(context.Context, operator.MoveRequest) (*operator.MoveReport, er
 
 // runMove replays or cancels deliveries. After each batch it prints the deliveries that could not be changed.
 func (c moveFlags) runMove(a *command, move mover, force bool, rate int) error {
-	bar := newProgress(a.err)
+	bar := progress.New(a.err, 0)
 	r := c.MoveRequest
 	r.Actor, r.Force, r.Rate = c.actorName(), force, rate
 	r.Progress = func(p operator.MoveProgress) {
 		for _, left := range p.LeftNow {
 			if !c.JSON {
-				bar.clear()
+				bar.Clear()
 				fmt.Fprintf(a.out, "left %s  %s\n", left.ID, text.Printable(left.Why))
 			}
 		}
-		bar.showProgress(p.Done, p.Total, p.Left)
+		bar.Draw(float64(p.Done)/float64(max(p.Total, 1)), func(seconds float64) string {
+			return fmt.Sprintf("%d of %d, %.0f/s, %d left as they are", p.Done, p.Total, float64(p.Done)/seconds,
+				p.Left)
+		})
 	}
 	report, err := move(a.ctx, r)
-	bar.clear()
+	bar.Clear()
 	if report == nil {
 		return err
 	}

@@ -353,9 +353,7 @@ func (r *renewer) acquireLease(ctx context.Context, e tokenRequest,
 	}
 	tick := r.Ticks
 	if tick == nil {
-		ticker := time.NewTicker(renewTick)
-		defer ticker.Stop()
-		tick = ticker.C
+		tick = time.Tick(renewTick)
 	}
 	for {
 		mine.began = r.Now()

@@ -101,13 +101,11 @@ func (c *completer) begin(ctx context.Context) (*ticket, error) {
 // worker stops or ctx ends before, the error is a free wait of givenBackWait, after which any worker may claim the
 // delivery.
 func (t *ticket) acquire(ctx context.Context) error {
-	timeout := time.NewTimer(slotTimeout)
-	defer timeout.Stop()
 	select {
 	case t.of.slots <- struct{}{}:
 		t.held, t.since = append(t.held, t.of.slots), time.Now()
 		return nil
-	case <-timeout.C:
+	case <-time.After(slotTimeout):
 		t.gaveUp = true
 		return outcome.Pause(outcome.AgentBusy, givenBackWait,
 			"other deliveries keep all slots of this worker; any worker may take this one")
@@ -128,15 +126,14 @@ func (t *ticket) withholdClaim() {
 	}
 	releaseAll(t.held[1:]) // all except the element of claims
 	t.held = t.held[:1]
-	check := time.NewTicker(slotTimeout)
-	defer check.Stop()
+	check := time.Tick(slotTimeout)
 	for {
 		select {
 		case <-t.of.turned:
 			return
 		case <-t.of.stopped:
 			return
-		case <-check.C:
+		case <-check:
 			if len(t.of.slots) < cap(t.of.slots) {
 				return
 			}

@@ -166,7 +166,7 @@ func (r *Runner) Intake(ctx context.Context, kind string, body []byte) (string, 
 }
 
 // Summarize logs the numbers of free waits until ctx ends (Executor.SummarizeWaits).
-func (r *Runner) Summarize(ctx context.Context) { r.executor.SummarizeWaits(ctx, nil) }
+func (r *Runner) Summarize(ctx context.Context) { r.executor.SummarizeWaits(ctx) }
 
 // markRunning records that task n of the delivery with this id runs, and returns true. If this process already runs a
 // task of the delivery, it returns the number of that task as other, and false.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -56,26 +57,17 @@ func (s *waitSummary) drain() (agents map[store.Agent]map[string]int, others map
 }
 
 // SummarizeWaits logs, once a minute and when ctx ends, how many attempts ended in a free wait without a call. It logs
-// one line per agent, with a count per reason. It returns when ctx ends. If ticks is not nil, SummarizeWaits logs at
-// each value from it instead of once a minute.
-func (e *Executor) SummarizeWaits(ctx context.Context, ticks <-chan time.Time) {
-	if ticks == nil {
-		ticker := time.NewTicker(summaryInterval)
-		defer ticker.Stop()
-		ticks = ticker.C
-	}
-	for last := e.Now(); ; last = e.Now() {
-		done := false
-		select {
-		case <-ctx.Done():
-			done = true
-		case <-ticks:
-		}
+// one line per agent, with a count per reason. It returns when ctx ends.
+func (e *Executor) SummarizeWaits(ctx context.Context) {
+	last := e.Now()
+	summarize := func() {
 		e.logWaits(e.Now().Sub(last))
-		if done {
-			return
-		}
+		last = e.Now()
 	}
+	for range loop.Every(ctx, summaryInterval) {
+		summarize()
+	}
+	summarize()
 }
 
 // logWaits logs the counts and resets them: one line per agent, the agents with most waits first. within is how long

@@ -9,6 +9,7 @@ import (
 	"math/big"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
@@ -85,6 +86,10 @@ func TestLevels(t *testing.T) {
 // when the worker stops.
 func TestSummarizeWaits(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, testSummaries)
+}
+
+func testSummaries(t *testing.T) {
 	p, said := logged(slog.LevelInfo)
 	wait := func(agent int64, why outcome.Reason, times int) {
 		for range times {
@@ -92,14 +97,13 @@ func TestSummarizeWaits(t *testing.T) {
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	minute, done := make(chan time.Time), make(chan bool)
-	go func() { p.SummarizeWaits(ctx, minute); close(done) }()
+	done := make(chan bool)
+	go func() { p.SummarizeWaits(ctx); close(done) }()
 	wait(1, "throttled", 3)
 	wait(2, "agent_busy", 40)
 	wait(2, "breaker_open", 2)
 	heraldtest.Equal(t, "lines within the minute", len(said()), 0)
-	minute <- time.Now()
-	minute <- time.Now() // received when the first summary is logged; nothing happened since
+	time.Sleep(2*summaryInterval + time.Second) // nothing happens in the second minute
 	wait(1, "throttled", 1)
 	cancel()
 	<-done

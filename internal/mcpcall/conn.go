@@ -115,11 +115,9 @@ func (c *conn) killAfter(ctx context.Context) (stop func()) {
 	}
 	returned := make(chan struct{})
 	unhook := context.AfterFunc(ctx, func() {
-		t := time.NewTimer(killGrace)
-		defer t.Stop()
 		select {
 		case <-returned:
-		case <-t.C:
+		case <-time.After(killGrace):
 			c.process.Kill()
 		}
 	})

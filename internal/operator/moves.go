@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -347,20 +348,10 @@ func divideRate(rate int) (size int, every time.Duration) {
 // that the report is complete if it ends early.
 func (r MoveRequest) moveAll(ctx context.Context, v verb, ids []uuid.UUID, out *MoveReport) error {
 	size, every := divideRate(r.Rate)
-	var tick <-chan time.Time
-	if every > 0 {
-		t := time.NewTicker(every)
-		defer t.Stop()
-		tick = t.C
-	}
-	done := 0
+	next, done := time.Now(), 0
 	for batch := range slices.Chunk(ids, size) {
-		if done > 0 && tick != nil {
-			select {
-			case <-tick:
-			case <-ctx.Done():
-			}
-		}
+		_ = loop.Pause(ctx, time.Until(next))
+		next = next.Add(every)
 		if ctx.Err() != nil {
 			return fmt.Errorf("stopped after %d of %d: %w", done, len(ids), context.Cause(ctx))
 		}

@@ -201,9 +201,7 @@ func (q *Queue) ListUnread(kinds []string) (unread []UnreadQueue, err error) {
 // minute and returns when ctx ends. If ticks is not nil, it calls ListUnread at each of these ticks instead.
 func (q *Queue) WatchUnread(ctx context.Context, kinds []string, ticks <-chan time.Time) {
 	if ticks == nil {
-		ticker := time.NewTicker(unreadInterval)
-		defer ticker.Stop()
-		ticks = ticker.C
+		ticks = time.Tick(unreadInterval)
 	}
 	logged := map[string]bool{}
 	for {

@@ -38,8 +38,9 @@ func TestLatencyBuckets(t *testing.T) {
 func TestEndedHourMovesToAgentHours(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	for _, grouped := range []bool{false, true} {
-		agent := map[bool]int{false: 1, true: 2}[grouped]
+	hour := func() time.Time { return value[time.Time](t, s, `SELECT date_trunc('hour', now(), 'UTC')`) }
+	var wrong []string
+	playHour := func(agent int, grouped bool) {
 		_, tasks := accept(t, s, feedbacks(agent, 1, 8)...)
 		begin := func(shift string) {
 			t.Helper()
@@ -62,7 +63,7 @@ func TestEndedHourMovesToAgentHours(t *testing.T) {
 			if got := value[string](t, s, `SELECT string_agg(concat_ws(' ', round(extract(epoch FROM date_trunc('hour', now(), 'UTC') - hour) / 3600), calls, failed, failures, latency[8]), '; ' ORDER BY hour)
 				FROM (SELECT hour, calls, failed, failures, latency FROM herald.agent_hours WHERE agent_id = $1
 				      UNION ALL SELECT hour, hour_calls, hour_failed, hour_failures, hour_latency FROM herald.agents WHERE agent_id = $1) x`, agent); got != want {
-				t.Errorf("grouped %t, %s: %s, want %s", grouped, why, got, want)
+				wrong = append(wrong, fmt.Sprintf("grouped %t, %s: %s, want %s", grouped, why, got, want))
 			}
 		}
 		ok := delivered
@@ -84,6 +85,17 @@ func TestEndedHourMovesToAgentHours(t *testing.T) {
 		begin("-5 hours")
 		next(ok)
 		expect("an hour that is kept already", `5 2 1 {"timeout": 1} 1; 0 2 1 {"timeout": 1} 1; 0 1 0 {} 1`)
+	}
+	for agent, grouped := range []bool{false, true} {
+		began := hour()
+		playHour(1+agent, grouped)
+		if len(wrong) > 0 && hour() != began { // the clock's hour changed meanwhile, which happens once
+			wrong = nil
+			playHour(3+agent, grouped)
+		}
+	}
+	if len(wrong) > 0 {
+		t.Error(strings.Join(wrong, "\n"))
 	}
 }
 

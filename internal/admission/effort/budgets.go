@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/logging"
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/redis/go-redis/v9"
@@ -220,15 +221,11 @@ func (a *account) capUnreported() {
 // not answer, it tries the same account again after awayFor. Without that, other workers would not learn that an agent
 // is slow if the agent gets no further delivery.
 func (b *Budgets) reportPending() {
-	again := time.NewTicker(awayFor)
-	defer again.Stop()
 	for {
 		select {
 		case a := <-b.pending:
 			for !b.reportAccount(a) {
-				select {
-				case <-again.C:
-				case <-b.life.Done():
+				if loop.Pause(b.life, awayFor) != nil {
 					return
 				}
 			}

@@ -40,13 +40,12 @@ func startMini(log *slog.Logger) (engine, error) {
 func (m *mini) moveLifetimes() {
 	defer close(m.gone)
 	defer m.server.Close()
-	ticker := time.NewTicker(tickEvery)
-	defer ticker.Stop()
+	tick := time.Tick(tickEvery)
 	for last := time.Now(); ; {
 		select {
 		case <-m.quit:
 			return
-		case now := <-ticker.C:
+		case now := <-tick:
 			m.server.FastForward(now.Sub(last))
 			last = now
 		}

@@ -66,9 +66,7 @@ func (f *File[T]) Get() T { return *f.force.Load() }
 func (f *File[T]) Run(ctx context.Context) {
 	ticks := f.cfg.Ticks
 	if ticks == nil {
-		ticker := time.NewTicker(interval)
-		defer ticker.Stop()
-		ticks = ticker.C
+		ticks = time.Tick(interval)
 	}
 	for {
 		select {

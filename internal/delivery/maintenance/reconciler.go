@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/logging"
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -122,18 +123,15 @@ const (
 // process holds the leader lock (Ledger.Lead), and Postgres is steady (isPostgresSteady), also replaces the tasks that
 // Redis lost earlier.
 func (r *Reconciler) Run(ctx context.Context) {
-	ticker := time.NewTicker(r.Interval)
-	defer ticker.Stop()
-	for {
+	round := func() {
 		if err := r.Round(ctx); err != nil && ctx.Err() == nil {
 			r.Logger.Warn("reconciling failed; the next round tries again", logging.About(failedService(err)),
 				"error", err)
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	}
+	round()
+	for range loop.Every(ctx, r.Interval) {
+		round()
 	}
 }
 

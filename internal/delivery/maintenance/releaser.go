@@ -100,9 +100,7 @@ func (r *Releaser) MarkCallable(agents []store.Agent) {
 func (r *Releaser) Run(ctx context.Context) {
 	ticks := r.Ticks
 	if ticks == nil {
-		ticker := time.NewTicker(releaseInterval)
-		defer ticker.Stop()
-		ticks = ticker.C
+		ticks = time.Tick(releaseInterval)
 	}
 	for asked := true; ; {
 		err := r.Release(ctx)

@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
@@ -148,21 +149,14 @@ func (w *Watcher) Keys() []store.CursorKey { return w.keys }
 // Run reads until ctx ends, or until the last block was read; then it returns nil. While the node or the store is
 // unreachable, or another process reads a contract, it logs that and keeps trying.
 func (w *Watcher) Run(ctx context.Context) error {
-	pause := time.NewTimer(0)
-	defer pause.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-pause.C:
-		}
+	for again := time.Duration(0); loop.Pause(ctx, again) == nil; {
 		done := false
 		leads, err := w.Ledger.LeadChain(ctx, w.keys, func(ctx context.Context, led []store.CursorKey) error {
 			err := w.follow(ctx, led)
 			done = err == nil
 			return err
 		})
-		again := w.Standby
+		again = w.Standby
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -177,8 +171,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 		case !leads:
 			w.tellOnce("another process reads this chain: standing by")
 		}
-		pause.Reset(again)
 	}
+	return ctx.Err()
 }
 
 // tellOnce logs the reason why nothing is read, unless it was the last one logged.

@@ -270,12 +270,10 @@ func (p *Process) Stop(ctx context.Context) {
 }
 
 func (p *Process) exitsWithin(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
 	case <-p.exited:
 		return true
-	case <-t.C:
+	case <-time.After(d):
 	case <-ctx.Done():
 		select {
 		case <-p.exited:

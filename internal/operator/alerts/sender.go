@@ -96,8 +96,7 @@ func (s *Sender) Wake() {
 
 // Run posts alerts until the context ends. It finishes a post that has begun.
 func (s *Sender) Run(ctx context.Context) {
-	ticker := time.NewTicker(s.Interval)
-	defer ticker.Stop()
+	tick := time.Tick(s.Interval)
 	defer s.client.CloseIdleConnections()
 	for {
 		if err := s.SendDue(ctx); err != nil && ctx.Err() == nil {
@@ -107,7 +106,7 @@ func (s *Sender) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case <-tick:
 		case <-s.wake:
 		}
 	}
