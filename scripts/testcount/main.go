@@ -5,7 +5,7 @@
 // Passing tests are counted, failing tests are shown with their output, skipped tests with their reason. Tests and
 // subtests count alike. A package that fails outside its tests (it does not build, it panics, it leaks a goroutine)
 // counts as one failure. Before the last line it lists the ten slowest tests and packages, and each test of more than
-// 20 s. The exit status is 1 if a test failed, if no test ran, if a test took longer than -most, and with -noskip if a test was
+// 20 s. The exit status is 1 if a test failed, if no test ran, if a test took too long (-most), and with -noskip if a test was
 // skipped.
 package main
 
@@ -25,16 +25,17 @@ import (
 func main() {
 	noSkip := flag.Bool("noskip", false, "a skipped test is a failure of the run")
 	totals := flag.String("totals", "", "append \"passed failed skipped\" to this `file`")
-	most := flag.Duration("most", 0, "a test that takes longer is a failure of the run; 0: none is")
+	most := flag.Duration("most", 0, "a test that takes longer, and more than a fifth of the run, is a failure of the run; 0: none is")
 	flag.Parse()
-	began := time.Now()
+	began, took := time.Now(), time.Duration(0)
 	r, err := read(os.Stdin, os.Stdout)
 	if err == nil {
-		r.times.report(os.Stdout, time.Since(began))
+		took = time.Since(began)
+		r.times.report(os.Stdout, took)
 		err = r.total.report(os.Stdout, *totals)
 	}
 	if err == nil {
-		err = errors.Join(r.total.verdict(*noSkip), r.times.verdict(*most))
+		err = errors.Join(r.total.verdict(*noSkip), r.times.verdict(*most, took))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "testcount:", err)
