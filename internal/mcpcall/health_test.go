@@ -25,7 +25,7 @@ func checkAll(t *testing.T, p *Pool) {
 // within three seconds, a command within half of that.
 func patient(now *heraldtest.Clock) func(*Config) {
 	return func(c *Config) {
-		c.Clock, c.PingAfter, c.IdleTimeout, c.OpenTimeout = now.Now, time.Minute, 100*time.Hour, 3*time.Second
+		c.Clock, c.PingAfter, c.IdleTimeout, c.OpenTimeout = now.Now, time.Minute, 100*time.Hour, 20*time.Second
 	}
 }
 

@@ -482,7 +482,7 @@ func TestStdioMisbehaving(t *testing.T) {
 			limit := 30 * time.Second
 			if tt.mode == "deaf" || tt.mode == "hangs" {
 				openCommand(t, p, ep)
-				limit = time.Second
+				limit = 3 * time.Second
 			}
 			start := time.Now()
 			a, err := p.Call(heraldtest.Within(t, limit), ep, tt.req)
