@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// Every yields at every interval, as a time.Ticker does, until ctx ends. The first time is one interval from now. After
-// ctx has ended, it yields no more.
+// Every yields at every interval, as a time.Ticker does, until ctx ends. The first time is one interval from now.
 func Every(ctx context.Context, interval time.Duration) func(yield func() bool) {
 	return func(yield func() bool) {
 		ticker := time.NewTicker(interval)
