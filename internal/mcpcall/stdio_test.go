@@ -326,7 +326,7 @@ func TestRealServerOverStdio(t *testing.T) {
 		t.Run("hint "+hint, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			p := newPool(t)
+			p := newPool(t, func(c *Config) { c.OpenTimeout, c.ProbeTimeout = 20*time.Second, 10*time.Second }) // a slow start is no old agent
 			ep := command("plain:" + dir)
 			ep.ProtocolHint = hint
 			ctx := heraldtest.Within(t, 30*time.Second)

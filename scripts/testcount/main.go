@@ -25,7 +25,7 @@ import (
 func main() {
 	noSkip := flag.Bool("noskip", false, "a skipped test is a failure of the run")
 	totals := flag.String("totals", "", "append \"passed failed skipped\" to this `file`")
-	most := flag.Duration("most", 0, "a test that takes longer, and more than a fifth of the run, is a failure of the run; 0: none is")
+	most := flag.Duration("most", 0, "a test that takes longer, and more than a third of the run, is a failure of the run; 0: none is")
 	flag.Parse()
 	began, took := time.Now(), time.Duration(0)
 	r, err := read(os.Stdin, os.Stdout)

@@ -94,7 +94,7 @@ all in 1m2s
 	if out.String() != want {
 		t.Errorf("reported %s", &out)
 	}
-	if err := r.times.verdict(time.Minute, 4*time.Minute); err == nil || !strings.Contains(err.Error(), "longer than 1m0s took p TestA") {
+	if err := r.times.verdict(time.Minute, 3*time.Minute); err == nil || !strings.Contains(err.Error(), "longer than 1m0s took p TestA") {
 		t.Error(err)
 	}
 	if err := errors.Join(r.times.verdict(0, 0), r.times.verdict(2*time.Minute, 0), r.times.verdict(time.Minute, time.Hour)); err != nil {

@@ -47,18 +47,18 @@ func (t *times) report(out io.Writer, took time.Duration) {
 }
 
 // verdict is an error if a test took longer than most, unless that is 0. On a busy machine, or with empty caches, the whole
-// run is slow. So a test may take a fifth of the run if that is more than most.
+// run is slow. So a test may take a third of the run if that is more than most: 60 s of three minutes.
 func (t *times) verdict(most, took time.Duration) error {
 	var names []string
 	for _, v := range t.tests {
-		if most > 0 && v.seconds > max(most, took/5).Seconds() {
+		if most > 0 && v.seconds > max(most, took/3).Seconds() {
 			names = append(names, v.name)
 		}
 	}
 	if names == nil {
 		return nil
 	}
-	return fmt.Errorf("longer than %s took %s", max(most, took/5), strings.Join(names, ", "))
+	return fmt.Errorf("longer than %s took %s", max(most, took/3), strings.Join(names, ", "))
 }
 
 // sortTimes returns the slowest first.
