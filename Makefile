@@ -154,7 +154,7 @@ fuzz: services ## Fuzz every target for FUZZTIME (60s) each.
 .PHONY: soak
 soak: build services ## Drive the delivery core through fresh random histories of faults (HISTORIES), and run the other tests that grow with HERALD_SOAK.
 	HERALD_HISTORIES=$(HISTORIES) $(GO) test -vet=off -count=1 -timeout=60m -run='TestHistories$$' -v ./internal/delivery
-	HERALD_SOAK=1 HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -count=1 -timeout=30m -run='TestHistoriesOnPostgres$$|TestPoison$$|TestModelIsPostgres$$' -v ./internal/delivery ./internal/testing/storetest
+	HERALD_SOAK=1 HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -count=1 -timeout=30m -run='TestHistoriesOnPostgres$$|TestPoison$$|TestModelIsPostgres$$|TestJobSchema$$' -v ./internal/delivery ./internal/testing/storetest ./internal/job
 	TRIAL_LDFLAGS='$(LDFLAGS)' HERALD_SOAK=1 HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -count=1 -timeout=30m -run='TestOutageLog$$|TestEnqueueManyLines$$|TestEveryListenerReceivesEveryChange$$' -v ./internal/testing/trial ./internal/door/server/api
 
 .PHONY: chaos

@@ -308,25 +308,3 @@ func TestDirectory(t *testing.T) {
 		t.Errorf("it holds %v besides", set.Keys[0])
 	}
 }
-
-func BenchmarkSign(b *testing.B) {
-	r := newRing(b, &signingtest.Shelf{}, newKeyset(b), nil)
-	body := strings.Repeat("x", 2000)
-	req := newRequest(b, http.MethodPost, "https://agent.example/mcp", body)
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Mcp-Session-Id", "0123456789abcdef")
-	req.Header.Set("Mcp-Protocol-Version", "2025-11-25")
-	b.ReportAllocs()
-	for b.Loop() {
-		heraldtest.Must(b, r.Sign(req))
-	}
-}
-
-// BenchmarkEd25519 measures the Ed25519 operation alone, the cost of signing that no library can avoid.
-func BenchmarkEd25519(b *testing.B) {
-	private := ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
-	base := make([]byte, 600)
-	for b.Loop() {
-		ed25519.Sign(private, base)
-	}
-}
