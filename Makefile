@@ -154,17 +154,16 @@ fuzz: services ## Fuzz every target for FUZZTIME (60s) each.
 .PHONY: soak
 soak: build services ## Drive the delivery core through fresh random histories of faults (HISTORIES), and run the other tests that grow with HERALD_SOAK.
 	HERALD_HISTORIES=$(HISTORIES) $(GO) test -vet=off -count=1 -timeout=60m -run='TestHistories$$' -v ./internal/delivery
-	HERALD_SOAK=1 HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -count=1 -timeout=30m -run='TestHistoriesOnPostgres$$|TestPoison$$|TestModelIsPostgres$$|TestJobSchema$$' -v ./internal/delivery ./internal/testing/storetest ./internal/job
+	HERALD_SOAK=1 HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -count=1 -timeout=30m -run='TestHistoriesOnPostgres$$|TestPoison$$|TestModelIsPostgres$$' -v ./internal/delivery ./internal/testing/storetest
 	TRIAL_LDFLAGS='$(LDFLAGS)' HERALD_SOAK=1 HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -count=1 -timeout=30m -run='TestOutageLog$$|TestEnqueueManyLines$$|TestEveryListenerReceivesEveryChange$$' -v ./internal/testing/trial ./internal/door/server/api
 
 .PHONY: chaos
 chaos: services ## Break a running Herald in every way of docs/guarantees.md, with real processes (an hour; CHAOS picks rows).
 	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=chaos -count=1 -timeout=90m -run='$(value CHAOS)' -v ./internal/testing/trial
 
-# ARGS are flags of the trial: -blocks 2000 -reorgs 200 -kills 30 is the full run, -seed N repeats one, -faults none is an honest node,
-# -follow 1m shortens the ten minutes of the public node.
+# ARGS are flags of the trial: -blocks 2000 -reorgs 200 -kills 30 is the full run, -seed N repeats one, -faults none is an honest node.
 .PHONY: chain
-chain: services ## Follow chains that reorganise behind a lying node, and compare Postgres with a plain reading (needs npm; 15 minutes).
+chain: services ## Follow chains that reorganise behind a lying node, and compare Postgres with a plain reading (needs npm; five minutes).
 	TRIAL_LDFLAGS='$(LDFLAGS)' HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=chain -count=1 -timeout=3h -v ./internal/testing/trial/chaintrial $(if $(ARGS),-args $(ARGS))
 
 # What these three install comes from npm, at pinned versions, into the user's cache; nothing of it is Herald's.
