@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -129,7 +127,7 @@ func (s *sample) validate(schema *jsonschema.Schema) string {
 	return ""
 }
 
-// samples returns the fuzz corpus, 1,000 generated jobs, and neighbours of a few jobs.
+// samples returns the seeds of FuzzParse, 1,000 generated jobs, and neighbours of a few jobs.
 func samples(t testing.TB) []sample {
 	t.Helper()
 	var all []sample
@@ -138,11 +136,6 @@ func samples(t testing.TB) []sample {
 	}
 	for i, s := range fuzzSeeds() {
 		add([]byte(s), "fuzz seed %d", i)
-	}
-	files, err := filepath.Glob("testdata/fuzz/FuzzParse/*")
-	heraldtest.Must(t, err)
-	for _, file := range files {
-		add(corpusEntry(t, file), "%s", file)
 	}
 	for seed := range uint64(1000) {
 		g := &generator{rand.New(rand.NewPCG(seed, 1))}
@@ -172,19 +165,6 @@ func onAllCores(n int, f func(i int)) {
 		})
 	}
 	all.Wait()
-}
-
-// corpusEntry reads a []byte from a file of Go's fuzzing.
-func corpusEntry(t testing.TB, file string) []byte {
-	t.Helper()
-	raw, err := os.ReadFile(file)
-	heraldtest.Must(t, err)
-	_, rest, _ := strings.Cut(string(raw), "[]byte(")
-	text, err := strconv.Unquote(strings.TrimSuffix(strings.TrimSpace(rest), ")"))
-	if err != nil {
-		t.Fatalf("%s: %v", file, err)
-	}
-	return []byte(text)
 }
 
 // TestJobSchema: the published schema and Parse accept the same jobs, except for the differences listed above and in
