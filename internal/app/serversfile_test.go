@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/google/uuid"
 )
 
 // TestServersFile checks that the servers file sets an agent's endpoint and can hold its deliveries. A changed file
@@ -68,5 +71,67 @@ func TestServersFile(t *testing.T) {
 	if err := Run(t.Context(), load(t, append(env, "HERALD_LISTEN="+heraldtest.Address(t))...), Options{Logger: slog.New(slog.DiscardHandler)}); err == nil ||
 		!strings.Contains(err.Error(), "HERALD_SERVERS_FILE: "+path+":2: is not JSON") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestServersFileReleases checks that deliveries that are held because the agent refused the file's credential are
+// delivered after the file was fixed, both while the worker runs and at its start.
+func TestServersFileReleases(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	a := newAgent(t)
+	close(a.hold)
+	door := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasPrefix(r.Header.Get("X-Api-Key"), "right") {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		a.ServeHTTP(w, r)
+	}))
+	t.Cleanup(door.Close)
+	first, second := feedback(t, net, "https://127.0.0.1:1/nobody"), feedback(t, net, "https://127.0.0.1:1/nobody")
+	path := filepath.Join(t.TempDir(), "servers.json")
+	key := func(line []byte, key string) string {
+		t.Helper()
+		var event struct {
+			AgentID json.Number `json:"agentId"`
+		}
+		heraldtest.Must(t, json.Unmarshal(line, &event))
+		return fmt.Sprintf(`"%d:%s": {"url": "%s", "auth": {"type": "header", "header": "X-Api-Key", "token": "%s"}}`, net.ChainID(), event.AgentID, door.URL, key)
+	}
+	write := func(entries ...string) {
+		t.Helper()
+		heraldtest.Must(t, os.WriteFile(path, []byte(`{"servers": {`+strings.Join(entries, ",")+`}}`), 0o600))
+	}
+	write(key(first, "wrong"), key(second, "wrong"))
+	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_SERVERS_FILE="+path)
+	looks := make(chan time.Time)
+	look := func() { looks <- time.Now() }
+	r := runWith(t, Options{ServersTicks: looks}, env...)
+	w := r.up()
+	held := func(id uuid.UUID, dispatch int) {
+		t.Helper()
+		until(t, w.Store, id, func(d store.Delivery) bool {
+			return d.Status == store.Held && d.Dispatch >= dispatch && d.Reason == "auth_required" && strings.Contains(d.Error, "correct its auth or headers in the servers file")
+		})
+	}
+	one, two := accept(t, w, first), accept(t, w, second)
+	held(one, 1)
+	held(two, 1)
+	write(key(first, "no better"), key(second, "wrong"))
+	look()
+	held(one, 2)
+	write(key(first, "right"), key(second, "wrong"))
+	look()
+	delivered(t, w.Store, one)
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	write(key(first, "right"), key(second, "right"))
+	r = run(t, false, env...)
+	w = r.up()
+	delivered(t, w.Store, two)
+	if err := r.stop(); err != nil {
+		t.Error(err)
 	}
 }

@@ -121,7 +121,11 @@ func (w *world) heldFor(id uuid.UUID, says string) store.Delivery {
 func TestStoredTokens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	k := w.credentialed()
+	o := newOperator(w)
+	k := w.newWorker(func(c *Config) {
+		c.Authorizer = must(auth.New(auth.Config{Ledger: w.store, Records: records.New(w.store), Opener: w.keys, Classify: classify.Error}))
+		c.Servers = o.server
+	})
 	w.serve(k)
 
 	t.Run("held, and released in order", func(t *testing.T) {
@@ -171,6 +175,27 @@ func TestStoredTokens(t *testing.T) {
 		w.dispatcher.Dispatch(ctx, tasks)
 		w.until(d, store.Delivered)
 		w.until(waits, store.Delivered) // released because the agent accepts calls
+	})
+
+	t.Run("other headers and other places get none", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		a := newRecorder(t, "", "")
+		id := w.register(nil)
+		w.bearer(id, a.URL+"/mcp")
+		for _, action := range []map[string]any{own(a.URL+"/mcp", map[string]any{"X-Own": "mine"}), own(a.URL+"/mcp/below", nil)} {
+			w.until(w.accept(with(w.feedback(id), action)), store.Delivered)
+		}
+		o.say(id, map[string]any{"url": a.URL + "/mcp", "headers": map[string]string{"X-File": "filed"}})
+		w.until(w.accept(w.feedback(id)), store.Delivered)
+		if a.got(canary) || !a.got("mine") || !a.got("filed") {
+			t.Error("a job's or the servers file's headers do not win, or a token goes where a job says")
+		}
+		o.say(id, map[string]any{"url": a.URL + "/mcp"})
+		w.until(w.accept(w.feedback(id)), store.Delivered)
+		if !a.got("Bearer " + canary) {
+			t.Error("a listed endpoint gets no token")
+		}
 	})
 
 	t.Cleanup(func() { w.noCanary(k) })

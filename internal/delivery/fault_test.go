@@ -205,7 +205,7 @@ func TestFaults(t *testing.T) {
 		a := newAgent(t)
 		k := w.newWorker(func(c *Config) { c.Ledger = few })
 		var ids []uuid.UUID
-		for range 60 {
+		for range 24 {
 			ids = append(ids, w.dispatchTo(a.URL))
 		}
 		heraldtest.Await(t, "all are delivered", func() bool {

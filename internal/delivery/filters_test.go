@@ -10,6 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
@@ -72,6 +73,32 @@ func TestFilters(t *testing.T) {
 		if d := w.until(id, store.Delivered); d.Attempts != 1 || len(a.received()) != 1 {
 			t.Errorf("%+v, %d calls", d, len(a.received()))
 		}
+	})
+
+	t.Run("policies of the agent", func(t *testing.T) {
+		t.Parallel()
+		w, a := w.in(t), newAgent(t)
+		id := w.register(at(a.URL))
+		rate := func(tag string) map[string]any {
+			j, _ := w.rate(devnet.Feedback{AgentID: id, Tag1: tag})
+			return j
+		}
+		set := func(level policy.Level, document string) {
+			heraldtest.Must(t, records.New(w.store).ReplacePolicy(t.Context(), w.agentOf(id), level, parsePolicy(t, level, document)))
+		}
+		set(policy.Operator, `{"filters": [{"action": "deliver", "when": {"tag1": "noise-1"}}]}`)
+		w.until(w.accept(rate("noise-1")), store.Delivered) // the operator's rule precedes the default
+		w.until(w.accept(rate("noise-2")), store.Skipped)
+		set(policy.Own, `{"filters": [{"action": "deliver", "when": {"tag1": "noise-2"}}, {"action": "skip"}]}`)
+		w.until(w.accept(rate("noise-2")), store.Skipped) // the agent's own policy only reduces
+		if d := w.until(w.accept(rate("noise-1")), store.Skipped); !strings.HasPrefix(d.Error, "rule 2 of the agent's own policy") {
+			t.Errorf("%+v", d)
+		}
+		set(policy.Own, `{"enabled": false}`)
+		if d := w.until(w.accept(rate("good")), store.Held); d.Reason != "agent_disabled" || !strings.Contains(d.Error, "policy disables it") {
+			t.Errorf("%+v", d)
+		}
+		heraldtest.Equal(t, "calls", len(a.received()), 1)
 	})
 
 	t.Run("delivered", func(t *testing.T) {

@@ -609,6 +609,44 @@ func TestReviewAfterTheEnd(t *testing.T) {
 	}
 }
 
+// TestReplayOfALostKey: a reorg replaced the event of a delivery that ended without a call. Its replay does not send
+// the other event, which has a delivery of its own.
+func TestReplayOfALostKey(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := newAgent(t)
+	k := w.newWorker()
+	agent := w.register(at(a.URL))
+	j, client := w.rate(devnet.Feedback{AgentID: agent, Tag1: "first"})
+	id := w.submit(j)[0].ID
+	ctx := heraldtest.Within(t, 30*time.Second)
+	w.exec(`UPDATE herald.agents SET enabled = false`)
+	w.turn(k, id)
+	moved, left, _, err := w.store.Cancel(ctx, []uuid.UUID{id}, false)
+	if err != nil || moved != 1 {
+		t.Fatalf("%v, %v", left, err)
+	}
+	heraldtest.Must(t, w.net.Reorg(ctx, 1, false))
+	_, r, err := w.net.GiveFeedback(ctx, client, devnet.Feedback{AgentID: agent, Tag1: "second"})
+	heraldtest.Must(t, err)
+	w.submit(repositioned(j, map[string]any{"tag1": "second", "transactionHash": r.TxHash.Hex(), "blockNumber": nil,
+		"blockHash": nil}))
+	k.executor.reviewOnce(ctx, w.store)
+	next := must(w.store.DeliveryByKey(ctx, w.keyOf(j)))
+	if next.ID == id {
+		t.Fatal("the key did not change hands")
+	}
+	w.exec(`UPDATE herald.agents SET enabled = true`)
+	w.serve(k)
+	w.until(next.ID, store.Delivered)
+	_, _, tasks, err := w.store.Replay(ctx, []uuid.UUID{id}, false)
+	heraldtest.Must(t, err)
+	k.executor.Dispatcher.Dispatch(ctx, tasks)
+	if d := w.until(id, store.Cancelled); d.Reason != outcome.Reorg || len(a.received()) != 1 {
+		t.Errorf("%s: %s, %d calls", d.Reason, d.Error, len(a.received()))
+	}
+}
+
 // keyOf returns the key of a job.
 func (w *world) keyOf(j map[string]any) string {
 	return must(job.Parse(asJSON(j), job.Limits{MaxTimeout: 5 * time.Second})).Key()

@@ -102,6 +102,36 @@ func TestAnsweredBeforeRefused(t *testing.T) {
 	}
 }
 
+// TestPostKeptOpen checks that the call returns as soon as the answer is on the stream, even if the agent keeps the
+// POST open.
+func TestPostKeptOpen(t *testing.T) {
+	t.Parallel()
+	returned, cut := make(chan struct{}), make(chan bool, 1)
+	a := &streamAgent{post: func(method string, s *openStream, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
+		if method != "tools/call" {
+			return false
+		}
+		w.WriteHeader(http.StatusAccepted)
+		_ = http.NewResponseController(w).Flush()
+		s.result(id, `{"content":[{"type":"text","text":"ok"}]}`)
+		select {
+		case <-returned:
+			cut <- false
+		case <-r.Context().Done():
+			cut <- true
+		}
+		return true
+	}}
+	answer, err := newPool(t).Call(heraldtest.Within(t, 30*time.Second), streamOf(serve(t, a)), Request{Tool: "x"})
+	close(returned)
+	if err != nil || answer.Text != "ok" {
+		t.Errorf("got %+v, %v", answer, err)
+	}
+	if <-cut {
+		t.Error("the call returned only after the POST was cut off")
+	}
+}
+
 // TestSlowOlderTransport checks that an agent of the older transport is detected even if it is slow to answer
 // initialize, provided that it opens its stream fast.
 func TestSlowOlderTransport(t *testing.T) {
