@@ -161,9 +161,10 @@ soak: build services ## Drive the delivery core through fresh random histories o
 chaos: services ## Break a running Herald in every way of docs/guarantees.md, with real processes (an hour; CHAOS picks rows).
 	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=chaos -count=1 -timeout=90m -run='$(value CHAOS)' -v ./internal/testing/trial
 
-# ARGS are flags of the trial: -blocks 2000 -reorgs 200 -kills 30 is the full run, -seed N repeats one, -faults none is an honest node.
+# ARGS are flags of the trial: -blocks 2000 -reorgs 200 -kills 30 is the full run, -seed N repeats one, -faults none is an honest node,
+# -follow 1m shortens the ten minutes of the public node.
 .PHONY: chain
-chain: services ## Follow chains that reorganise behind a lying node, and compare Postgres with a plain reading (needs npm; five minutes).
+chain: services ## Follow chains that reorganise behind a lying node, and compare Postgres with a plain reading (needs npm; 15 minutes).
 	TRIAL_LDFLAGS='$(LDFLAGS)' HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=chain -count=1 -timeout=3h -v ./internal/testing/trial/chaintrial $(if $(ARGS),-args $(ARGS))
 
 # What these three install comes from npm, at pinned versions, into the user's cache; nothing of it is Herald's.

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall/signing"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store/postgres"
@@ -117,6 +118,83 @@ func TestSignedDeliveries(t *testing.T) {
 	to, _ := url.Parse("http://" + r.listen)
 	workers = []*httputil.ReverseProxy{httputil.NewSingleHostReverseProxy(to)}
 	delivered(t, w.Store, accept(t, w, feedback(t, net, srv.URL)))
+}
+
+// TestForgedFeedback checks that clients with an API token of scope enqueue or direct cannot forge a feedback, although
+// a deliveryId can be computed from public data. An agent that verifies signatures receives a feedback with that id
+// only from the delivery.
+func TestForgedFeedback(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	front, srv := httptest.NewUnstartedServer(nil), httptest.NewUnstartedServer(nil)
+	t.Cleanup(front.Close)
+	t.Cleanup(srv.Close)
+	publicURL, self := "http://"+front.Listener.Addr().String(), "http://"+srv.Listener.Addr().String()
+	a := newAgent(t)
+	close(a.hold)
+	verifier, err := callers.New(callers.Config{Herald: publicURL, Self: self})
+	heraldtest.Must(t, err)
+	guarded := http.NewServeMux()
+	guarded.Handle("/.well-known/", http.NotFoundHandler())
+	guarded.Handle("/", verifier.Require(a))
+	srv.Config.Handler = guarded
+	srv.Start()
+
+	r := run(t, false, append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate),
+		"REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_API_TOKEN=canary-466f7267",
+		"HERALD_PUBLIC_URL="+publicURL)...)
+	to, _ := url.Parse("http://" + r.listen)
+	front.Config.Handler = httputil.NewSingleHostReverseProxy(to)
+	front.Start()
+	w := r.up()
+	newToken := func(scope operator.Scope) string {
+		made, err := w.Operator.CreateAPIToken(t.Context(), "an enqueuer", []string{string(scope)}, 0, "test")
+		heraldtest.Must(t, err)
+		return made.Token
+	}
+	enqueue, direct := newToken(operator.ScopeEnqueue), newToken(operator.ScopeDirect)
+
+	line := feedback(t, net, self)
+	parsed, err := job.Parse(line, job.Limits{})
+	heraldtest.Must(t, err)
+	forgedJob := map[string]any{}
+	heraldtest.Must(t, json.Unmarshal(line, &forgedJob))
+	forgedJob["action"] = map[string]any{"payloadTemplate": map[string]any{"score": 0, "tag1": "scam"}}
+	call := func(tool string, arguments map[string]any) map[string]any {
+		return map[string]any{"endpoint": self, "tool_name": tool, "arguments": arguments}
+	}
+	id := parsed.ID().String()
+	forged := map[string]any{"score": 0, "tag1": "scam", "deliveryId": id}
+	unnamed := map[string]any{"score": 0, "tag1": "scam"}
+	forge := func(when string, calls int) {
+		t.Helper()
+		for name, c := range map[string]struct {
+			token, path string
+			body        any
+			status      int
+		}{
+			"enqueue, direct call":         {enqueue, "/mcp/call", call("agent.receiveFeedback", forged), 403},
+			"enqueue, job with a template": {enqueue, "/v1/jobs", forgedJob, 403},
+			"direct, job with a template":  {direct, "/v1/jobs", forgedJob, 403},
+			"direct, deliveryId":           {direct, "/mcp/call", call("agent.receiveFeedback", forged), 400},
+			"direct, deliveryId in a batch": {direct, "/mcp/call",
+				call("agent.receiveFeedbackBatch", map[string]any{"deliveries": []any{forged}}), 400},
+			"direct, without deliveryId": {direct, "/mcp/call", call("agent.receiveFeedback", unnamed), 502},
+		} {
+			if status, body := r.ask(http.MethodPost, c.token, c.path, c.body); status != c.status {
+				t.Errorf("%s, %s: %d %s", when, name, status, body)
+			}
+		}
+		if n := a.count(); n != calls {
+			t.Errorf("%s: the agent took %d calls, not %d", when, n, calls)
+		}
+	}
+	forge("before the delivery", 0)
+	if got := accept(t, w, line); got.String() != id {
+		t.Fatalf("%s, not %s", got, id)
+	}
+	delivered(t, w.Store, parsed.ID())
+	forge("after the delivery", 1) // by then, the worker has a client that signs
 }
 
 // TestSigningNeedsItsKey checks that a worker whose keyset does not contain the key of the signing key refuses to

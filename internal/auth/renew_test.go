@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -351,6 +353,33 @@ func TestOneRenews(t *testing.T) {
 	pump.Wait()
 }
 
+// TestOneFlight checks that in one process, other deliveries wait for the renewal in flight and do not query the store.
+func TestOneFlight(t *testing.T) {
+	t.Parallel()
+	w := newRenewing(t, clientOf("feedback"))
+	r, e := w.newWorker(), w.tokenRequest()
+	const many = 48
+	var under atomic.Int32
+	w.before = func() {
+		for under.Load() < many {
+			runtime.Gosched()
+		}
+	}
+	var wg sync.WaitGroup
+	for range many {
+		wg.Go(func() {
+			under.Add(1)
+			if got, err := r.bearerHeader(t.Context(), e); err != nil || got.Reveal() != "Bearer access-1" {
+				t.Errorf("%q, %v", got.Reveal(), err)
+			}
+		})
+	}
+	wg.Wait()
+	if w.leases != 1 {
+		t.Errorf("the store was asked %d times", w.leases)
+	}
+}
+
 // TestAnotherWorkerRenews checks that a worker waits for another worker's renewal, takes it over when that worker dies,
 // and returns an error when it takes too long.
 func TestAnotherWorkerRenews(t *testing.T) {
@@ -527,6 +556,37 @@ func TestFreshAccessToken(t *testing.T) {
 	r.acceptFresh(second.audience())
 	if r.refusesFresh(second) {
 		t.Error("one that the agent took")
+	}
+}
+
+// TestRotatedRefreshToken checks that the newest refresh token is used, even if it could not be stored.
+func TestRotatedRefreshToken(t *testing.T) {
+	t.Parallel()
+	w := newRenewing(t, loginOf("refresh-0"))
+	w.rotate = true
+	r := w.newWorker()
+	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
+	e := w.refusedRequest("access-1")
+	r.invalidate(e)
+	w.wantSent(t, w.newWorker(), e, "access-2", 2)
+	e.refused = secret.New("Bearer access-2")
+	w.err = errors.New("Postgres is away")
+	w.wantSent(t, r, e, "access-3", 3)
+	if !strings.Contains(w.log.String(), "could not be stored") {
+		t.Error(w.log.String())
+	}
+	w.err = nil
+	w.Advance(2 * time.Hour) // the lease ends, and the token
+	w.wantSent(t, r, e, "access-4", 4)
+	for i, c := range w.asked {
+		if want := fmt.Sprint("refresh-", i); c.RefreshToken.Reveal() != want || w.scopes[i] != "" {
+			t.Errorf("request %d came with %s and scope %q", i, c.RefreshToken.Reveal(), w.scopes[i])
+		}
+	}
+	for _, text := range []string{"refresh-", "access-"} {
+		if strings.Contains(w.log.String(), text) {
+			t.Error("the log tells a secret:", w.log.String())
+		}
 	}
 }
 

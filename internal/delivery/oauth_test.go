@@ -87,6 +87,18 @@ func (w *world) deliver(id *big.Int) int {
 // bindingPath is the path of the file in which a domain lists the agents of its endpoints.
 const bindingPath = "/.well-known/agent-registration.json"
 
+// elsewhere returns a server that must get no request.
+func elsewhere(t testing.TB) *recorder {
+	t.Helper()
+	r := newRecorder(t, "", "")
+	t.Cleanup(func() {
+		if n := r.requests(); n > 0 {
+			t.Errorf("the other server was asked %d times; with a secret: %t", n, r.got(canary))
+		}
+	})
+	return r
+}
+
 // TestOAuth checks each way to obtain an access token, and how it is used.
 func TestOAuth(t *testing.T) {
 	t.Parallel()
@@ -200,6 +212,60 @@ func TestReleasedAfterEachRefusal(t *testing.T) {
 		for _, d := range append(held, w.accept(w.feedback(id))) {
 			w.until(d, store.Delivered)
 		}
+	}
+}
+
+// TestOAuthCredentialsStayAtTheirServer: an agent or an authorization server names another server, in each possible
+// way. The other server gets neither a credential nor a token.
+func TestOAuthCredentialsStayAtTheirServer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	k := w.authorizing()
+	w.serve(k)
+	t.Cleanup(func() { w.noCanary(k) })
+	metadata := func(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/.well-known/o") }
+	for _, tt := range []struct {
+		name   string
+		leads  func(s *oauthtest.Server, r *http.Request) bool // is answered by a redirect to the other server
+		says   string
+		tokens int // requests for tokens that the right server gets
+	}{
+		{"another issuer is named", nil, "its authorization server is http://127.0.0.1:", 0},
+		{"the agent's challenge", nil, "leads to another origin", 1},
+		{"the server's metadata", func(s *oauthtest.Server, r *http.Request) bool { return !s.ToAgent(r) && metadata(r) }, "redirects", 0},
+		{"the token endpoint", func(s *oauthtest.Server, r *http.Request) bool { return !s.ToAgent(r) && r.Method == http.MethodPost }, "HTTP 307", 1},
+		{"the agent", func(s *oauthtest.Server, r *http.Request) bool { return s.ToAgent(r) && r.URL.Path == "/mcp" }, "", 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := w.in(t)
+			evil := elsewhere(t)
+			s := guarded(t, oauthtest.Options{})
+			s.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
+				switch {
+				case tt.leads != nil && tt.leads(s, r):
+					http.Redirect(rw, r, evil.URL+r.URL.Path, http.StatusTemporaryRedirect)
+				case tt.tokens == 1 && tt.leads == nil && s.ToAgent(r) && r.URL.Path == "/mcp":
+					rw.Header().Set("WWW-Authenticate", `Bearer resource_metadata="`+evil.URL+`/.well-known/oauth-protected-resource"`)
+					http.Error(rw, "no", http.StatusUnauthorized)
+				default:
+					return false
+				}
+				return true
+			})
+			if tt.leads == nil && tt.tokens == 0 {
+				s.NameIssuers(evil.URL)
+			}
+			d := w.accept(w.feedback(w.guardedBy(s, clientFor(s))))
+			if tt.says == "" {
+				w.until(d, store.Rejected)
+			} else {
+				w.heldFor(d, tt.says)
+			}
+			if n := len(s.TokenRequests()); n != tt.tokens || len(s.Calls()) != 0 {
+				t.Errorf("%d token requests, %d calls", n, len(s.Calls()))
+			}
+		})
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -72,6 +73,20 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		}
 	})
 
+	t.Run("rate", func(t *testing.T) {
+		w := w.in(t)
+		a := newAgent(t)
+		k := limited(t, w, ratelimit.Config{Rate: 0.01, Burst: 1})
+		first, second := w.dispatchTo(a.URL), w.dispatchTo(a.URL)
+		if note, err := k.deliver(t.Context(), first, 1); err != nil || note != "" {
+			t.Fatalf("%q, %v", note, err)
+		}
+		if note, err := k.deliver(t.Context(), second, 1); err != nil || !strings.HasPrefix(note, "waiting throttled") {
+			t.Errorf("%q, %v", note, err)
+		}
+		waits(t, w, w.row(second), "throttled")
+	})
+
 	t.Run("breaker", func(t *testing.T) {
 		w := w.in(t)
 		calls := 0
@@ -92,6 +107,42 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		}
 		waits(t, w, w.row(id), "breaker_open")
 		heraldtest.Equal(t, "calls", calls, 3)
+	})
+
+	t.Run("an agent that fails leaves its neighbour alone", func(t *testing.T) {
+		w := w.in(t)
+		a := newAgent(t, func(a *agent) {
+			a.on = func(_ string, rw http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+				if r.URL.Path != "/sick" {
+					return false
+				}
+				http.Error(rw, "broken", 500)
+				return true
+			}
+		})
+		k := limited(t, w, ratelimit.Config{})
+		deliver := func(path string) string {
+			t.Helper()
+			note, err := k.deliver(t.Context(), w.dispatchTo(a.URL+path), 1)
+			heraldtest.Must(t, err)
+			return note
+		}
+		// The order and mixture are those that a breaker met in production: it must open although another endpoint
+		// succeeds.
+		if note := deliver("/other"); note != "" {
+			t.Fatal(note)
+		}
+		for n := range 14 {
+			if note := deliver("/sick"); !strings.HasPrefix(note, "waiting server_error") && (n < 9 || !strings.HasPrefix(note, "waiting breaker_open")) {
+				t.Fatalf("call %d of /sick: %q", n+1, note)
+			}
+		}
+		if note := deliver("/sick"); !strings.HasPrefix(note, "waiting breaker_open") {
+			t.Errorf("/sick after 14 failures: %q", note)
+		}
+		for range 3 {
+			heraldtest.Equal(t, "/other after 14 failures of /sick", deliver("/other"), "")
+		}
 	})
 
 	t.Run("an agent that says no is well", func(t *testing.T) {
@@ -237,6 +288,43 @@ func TestUnboundAgentsShare(t *testing.T) {
 		}
 	})
 
+	t.Run("the origin's calls in flight are the bound agents'", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		const inflight = 4
+		begun, finish := make(chan bool, 1+inflight), make(chan bool)
+		a := newAgent(t, onCall(func(int, http.ResponseWriter, *http.Request, json.RawMessage) bool {
+			begun <- true
+			<-finish
+			return false
+		}))
+		answer := sync.OnceFunc(func() { close(finish) })
+		t.Cleanup(answer)
+		byDomain := victim(w, a)
+		k := w.newWorker(func(c *Config) {
+			limitOrigins(bucket(t, ratelimit.Config{Inflight: inflight, MaxWaiters: -1}), bucket(t, ratelimit.Config{Inflight: 1, MaxWaiters: -1}))(c)
+		})
+		done := make(chan string, 1+inflight)
+		deliver := func(id uuid.UUID) {
+			note, _ := k.deliver(t.Context(), id, 1)
+			done <- note
+		}
+		go deliver(rated(w, mint(w, a.URL)))
+		heraldtest.Receive(t, "the unbound agent's call", begun)
+		for range inflight {
+			go deliver(rated(w, byDomain))
+		}
+		for n := range inflight {
+			heraldtest.Receive(t, fmt.Sprintf("call %d of the bound agent", n+1), begun)
+		}
+		answer()
+		for range 1 + inflight {
+			if note := heraldtest.Receive(t, "the end", done); note != "" {
+				t.Error(note)
+			}
+		}
+	})
+
 	for name, byJob := range map[string]bool{"of unbound agents": false, "of jobs that name the endpoint": true} {
 		t.Run("ten failures "+name+" open no breaker of the bound agent's", func(t *testing.T) {
 			t.Parallel()
@@ -268,7 +356,6 @@ func TestUnboundAgentsShare(t *testing.T) {
 // TestShortTimeoutOfAJobIsNoFailure: a timeout that a job made shorter than usual does not count against the endpoint.
 func TestShortTimeoutOfAJobIsNoFailure(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
 	for name, c := range map[string]struct {
 		timeout time.Duration // HERALD_CALL_TIMEOUT
 		next    string
@@ -278,7 +365,7 @@ func TestShortTimeoutOfAJobIsNoFailure(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := w.in(t)
+			w := newWorld(t)
 			a := newAgent(t, onCall(func(_ int, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
 				<-r.Context().Done()
 				return true
@@ -295,6 +382,23 @@ func TestShortTimeoutOfAJobIsNoFailure(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRequiredBinding: with require, a delivery to an unbound agent is rejected, with a text for the agent's author,
+// and the agent is not called.
+func TestRequiredBinding(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := newAgent(t)
+	k := w.newWorker(func(c *Config) { c.Resolver = strictly{} })
+	id := w.dispatchTo(a.URL)
+	if _, err := k.deliver(t.Context(), id, 1); err == nil || !strings.Contains(err.Error(), "endpoint_unverified") {
+		t.Errorf("%v", err)
+	}
+	if d := w.row(id); d.Status != store.Rejected || d.Reason != "endpoint_unverified" || !strings.Contains(d.Error, "registrations[]") {
+		t.Errorf("%s %s: %s", d.Status, d.Reason, d.Error)
+	}
+	heraldtest.Equal(t, "calls", len(a.received()), 0)
 }
 
 // strictly is a resolver that finds each agent unbound.

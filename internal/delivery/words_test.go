@@ -4,14 +4,42 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/guardtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/google/uuid"
 )
+
+// impatient returns a worker that waits at most the given time for any answer.
+func (w *world) impatient(wait time.Duration) *worker {
+	w.t.Helper()
+	guard := guardtest.Loopback(w.t, guardtest.Resolver(w.t, nil))
+	fetcher := must(ipfs.New(ipfs.Config{Guard: guard, Timeout: wait, TryTimeout: wait, Logger: w.logger()}))
+	w.t.Cleanup(fetcher.Close)
+	resolve := must(resolver.New(resolver.Config{Chain: chainsReader{w.chain}, Fetcher: fetcher}))
+	w.t.Cleanup(resolve.Close)
+	pool := must(mcpcall.NewPool(mcpcall.Config{Guard: guard, OpenTimeout: wait, Logger: w.logger()}))
+	w.t.Cleanup(func() {
+		if err := pool.Close(heraldtest.Within(w.t, 10*time.Second)); err != nil {
+			w.t.Error(err)
+		}
+	})
+	return w.newWorker(func(c *Config) {
+		c.Resolver, c.Fetcher, c.Caller = resolve, fetcher, pool
+		c.Schedule = must(outcome.NewSchedule([]time.Duration{time.Hour}))
+		c.CallTimeout = max(c.CallTimeout, wait)
+		c.Lease = c.CallTimeout + c.LeaseMargin + time.Minute
+	})
+}
 
 // told delivers once, and returns the texts in the row, the log and the web UI.
 func (w *world) told(k *worker, id uuid.UUID) (d store.Delivery, line, task string) {
@@ -26,6 +54,39 @@ func (w *world) told(k *worker, id uuid.UUID) (d store.Delivery, line, task stri
 		}
 	}
 	return w.row(id), line, task
+}
+
+// TestErrorMessages: for any failure of a delivery, the row, the log and the web UI describe it in Herald's words.
+func TestErrorMessages(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	list := append(guardtest.Failures(t, "did not answer within 3 s"), guardtest.Failing{Name: "no such name",
+		URL: "https://" + guardtest.NoSuchName, Says: "DNS does not know the name " + guardtest.NoSuchName})
+	workers := map[time.Duration]*worker{}
+	for _, f := range list {
+		if workers[f.Wait()] == nil {
+			workers[f.Wait()] = w.impatient(f.Wait())
+		}
+	}
+	for _, p := range urlPositions {
+		for _, f := range list {
+			k := workers[f.Wait()]
+			t.Run(p.name+"/"+f.Name, func(t *testing.T) {
+				t.Parallel()
+				w := w.in(t)
+				d, line, task := w.told(k, p.put(w, f.URL+"/agent.json"))
+				if !strings.Contains(d.Error, f.Says) {
+					t.Errorf("the row does not say %q: %s %s: %s", f.Says, d.Status, d.Reason, d.Error)
+				}
+				guardtest.RefuseGoWords(t, "the row", d.Error)
+				guardtest.RefuseGoWords(t, "the log", line)
+				guardtest.RefuseGoWords(t, "the web UI", task)
+				for _, attempt := range d.History {
+					guardtest.RefuseGoWords(t, "the attempt", attempt.Error)
+				}
+			})
+		}
+	}
 }
 
 // TestAttemptsSayWhatToDo: the log and the web UI name the next step for ended and held deliveries, and it is not

@@ -182,6 +182,49 @@ func TestHonestBesideHostile(t *testing.T) {
 	heraldtest.Equal(t, "connections to where gateways redirected", inner.Connections(), 0)
 }
 
+// TestHostileWeb lets web servers misbehave in the same ways for a document of at most 1 MiB. A web server's document
+// is not verified, so only endless or unreadable answers are refused. It is not parallel, because it measures memory.
+func TestHostileWeb(t *testing.T) {
+	inner := guardtest.Listen(t, "127.0.0.2")
+	want := map[string]string{
+		"half a body": "unavailable", "endless body": "large", "endless CAR of valid blocks": "large", "announced as huge": "large",
+		"right answer, then endless junk": "large", "status 500 with endless body": "unavailable", "404 with endless body": "not found",
+		"429 with Retry-After": "unavailable", "one byte each 200 ms": "unavailable", "headers one byte each 200 ms": "unavailable",
+		"silence": "unavailable", "gzip bomb that nobody asked for": "large", "1 MiB of headers": "unavailable", "endless headers": "unavailable",
+		"endless interim answers": "unavailable", "no HTTP": "unavailable", "redirect to this machine": "blocked",
+		"redirect to the metadata service": "blocked", "empty CAR with 200": "not found",
+	}
+	for _, h := range hostilities(t, inner.Addr.String()) {
+		if _, ok := want[h.name]; !ok {
+			continue // a document with this content is valid
+		}
+		t.Run(h.name, func(t *testing.T) {
+			base := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.serve(w, r, []byte("{}")) }))
+			cfg := ipfs.Config{}
+			if h.slow {
+				cfg.Timeout = 250 * time.Millisecond
+			}
+			f := newFetcher(t, cfg)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			start := time.Now()
+			_, err := f.Fetch(t.Context(), base+"/agent.json", mib)
+			took := time.Since(start)
+			runtime.ReadMemStats(&after)
+			if kind(err) != want[h.name] {
+				t.Errorf("%s (%v), want %s", kind(err), err, want[h.name])
+			}
+			if took > mostTime {
+				t.Errorf("it took %s, %s are allowed", took, mostTime)
+			}
+			if allocated := int64(after.TotalAlloc - before.TotalAlloc); allocated > 8*mib {
+				t.Errorf("%d KiB were allocated", allocated>>10)
+			}
+		})
+	}
+	heraldtest.Equal(t, "connections inward", inner.Connections(), 0)
+}
+
 // TestHostileRecords asks the same gateways for the record of a name.
 func TestHostileRecords(t *testing.T) {
 	t.Parallel()

@@ -28,7 +28,7 @@ import (
 //	stdio child dies during a call                 TestStdioDeathAndRestart; its zombie: TestCycles/stdio
 //	stdio Start(ctx)                               TestCommandOutlivesItsFirstCall
 //	stdio child reads its environment              TestStdioEnvironmentIsClean
-//	never answers server/discover                  TestEras/legacy,_silent_on_discover
+//	never answers server/discover                  TestEras/legacy,_silent_on_discover, TestCommandSilentOnDiscover
 //	exits on an unknown first message              TestStdioMisbehaving/strict
 //	{} to any method                               TestEras/legacy,_answers_{}_to_everything, TestEmptyAnswers
 //	initialize answered 400 … 429                  TestRefusedHandshakes
@@ -37,8 +37,8 @@ import (
 //	session unknown, answered 400                  TestSessionGone/400
 //	answer with another request id                 TestMisbehavingAgents/another_request's_id
 //	structuredContent without content              TestMisbehavingAgents/structured_without_content
-//	unknown content block, resultType "task"       TestReadAnswer
-//	unknown resultType                             TestReadAnswer
+//	unknown content block, resultType "task"       TestUnusualResults, TestReadAnswer
+//	unknown resultType                             TestUnusualResults, TestReadAnswer
 //	input required, empty request map              TestMisbehavingAgents/wants_input, TestDecline
 //	asks (ping) without end                        TestPingFlood
 //	SSE answer ends before the result              TestMisbehavingAgents/events_end_early
@@ -177,6 +177,17 @@ func TestCommandOutlivesItsFirstCall(t *testing.T) {
 	}
 }
 
+func TestCommandSilentOnDiscover(t *testing.T) {
+	t.Parallel()
+	p := newPool(t, func(c *Config) { c.ProbeTimeout = 200 * time.Millisecond })
+	ep := command("mute")
+	ep.ProtocolHint = modernVersion
+	a, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "x"})
+	if err != nil || a.Protocol != legacyVersion {
+		t.Errorf("got %+v, %v", a, err)
+	}
+}
+
 func TestEmptyAnswers(t *testing.T) {
 	t.Parallel()
 	for _, hint := range []string{"", modernVersion} {
@@ -251,6 +262,39 @@ func TestModernNotFound(t *testing.T) {
 	_, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: modernVersion}, Request{Tool: "x"})
 	if e, ok := errors.AsType[*CallError](err); !ok || e.Status != 404 || e.Code != -32601 || errors.Is(err, ErrSessionGone) || a.seen("tools/call") != 1 {
 		t.Errorf("got %v after %d calls", err, a.seen("tools/call"))
+	}
+}
+
+func TestUnusualResults(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		result     string
+		unreadable bool
+		refused    bool
+	}{
+		"unknown block":      {`{"content":[{"type":"hologram"}]}`, true, false},
+		"a task":             {`{"resultType":"task","task":{"taskId":"1"}}`, true, false},
+		"unknown resultType": {`{"content":[{"type":"text","text":"ok"}],"resultType":"maybe"}`, false, true},
+		"no object":          {`"ok"`, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			agent := modern(onMethod("tools/call", func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
+				reply(w, id, tt.result)
+			}))
+			srv := serve(t, agent)
+			p := newPool(t)
+			a, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: modernVersion}, Request{Tool: "x"})
+			var e *CallError
+			switch {
+			case agent.seen("tools/call") != 1:
+				t.Errorf("called %d times", agent.seen("tools/call"))
+			case tt.refused && (!errors.As(err, &e) || !e.Written):
+				t.Errorf("got %+v, %v", a, err)
+			case !tt.refused && (err != nil || a.Unreadable != tt.unreadable || string(a.Raw) != tt.result):
+				t.Errorf("got %+v, %v", a, err)
+			}
+		})
 	}
 }
 

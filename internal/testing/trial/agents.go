@@ -24,8 +24,9 @@ import (
 type Agents struct {
 	servers []*agentServer
 
-	began    atomic.Int64 // number of calls; a batch call counts once per delivery
-	inFlight atomic.Int64
+	began      atomic.Int64 // number of calls; a batch call counts once per delivery
+	batchCalls atomic.Int64
+	inFlight   atomic.Int64
 
 	offersAll atomic.Bool
 	listed    atomic.Bool // a servers file lists them
@@ -184,6 +185,9 @@ func (a *Agents) InFlight() int { return int(a.inFlight.Load()) }
 
 // Count returns the number of calls so far.
 func (a *Agents) Count() int { return int(a.began.Load()) }
+
+// BatchCalls returns the number of batch calls that have begun.
+func (a *Agents) BatchCalls() int { return int(a.batchCalls.Load()) }
 
 // Calls returns a copy of the recorded calls, in the order of their arrival. It returns an error if calls came that
 // name no delivery.
@@ -356,6 +360,7 @@ func (s *agentServer) callBatch(w http.ResponseWriter, r *http.Request, req requ
 		http.Error(w, "which deliveries are these?", http.StatusBadRequest)
 		return
 	}
+	s.all.batchCalls.Add(1)
 	var results []map[string]string
 	var calls []*Call
 	var first Call

@@ -3,10 +3,17 @@
 package trial
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -152,4 +159,193 @@ func TestChaosRollingTerm(t *testing.T) {
 	if open == 0 {
 		t.Error("the load ended before the last stop")
 	}
+}
+
+// TestChaosFrozenWorker: one worker is frozen for longer than its lease, and then resumed. Its late failures change
+// nothing. Its late successes complete their own attempts and end deliveries that have not ended
+// (docs/design/delivery.md).
+func TestChaosFrozenWorker(t *testing.T) {
+	const each = 8
+	r := newRow(t, "worker SIGSTOPped past its lease", 4*each)
+	r.grownUp()
+	later := func(second Act, first Act) Behaviour { // first call, second call, then healthy
+		return func(c Call) Act {
+			switch c.Number {
+			case 1:
+				return first
+			case 2:
+				return second
+			}
+			return Act{}
+		}
+	}
+	var (
+		answer = Act{Take: 700 * time.Millisecond}
+		hang   = Act{How: Hang}
+		wait   = Act{How: Refuse, Status: 503, RetryAfter: 30 * time.Second}
+		sets   = []struct {
+			what          string
+			first, second Act
+			ids           []uuid.UUID
+		}{
+			{what: "late success, not final", first: answer, second: wait},
+			{what: "late success, final", first: answer},
+			{what: "late failure, final", first: hang},
+			{what: "late failure, not final", first: hang, second: wait},
+		}
+	)
+	// Agents that never answered get half of the slots, and those of one address half of that.
+	frozen, err := r.Worker(WorkerConfig{Name: "frozen", Concurrency: 4 * 4 * each, Application: "frozen"})
+	r.must(err)
+	r.must(frozen.Ready(r.within(time.Minute)))
+	all := r.lines(4*each, r.everyone()...)
+	for i := range r.agents.Len() {
+		s := sets[i/each]
+		r.agents.Behave(i, later(s.second, s.first))
+	}
+	accepted, _, err := r.Enqueue(r.within(time.Minute), strings.NewReader(all))
+	r.must(err)
+	r.remember(accepted)
+	for i := range sets {
+		sets[i].ids = accepted[i*each : (i+1)*each]
+	}
+	r.underWay(4*each, 4*each)
+
+	// The successes are blocked where they are recorded, so that the worker knows them and Postgres does not. The
+	// worker's connections are cut while it is frozen. Otherwise Postgres would finish the statements.
+	var met Calls
+	err = r.SQL(r.ctx, func(ctx context.Context, c *pgx.Conn) error {
+		tx, err := c.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+		if _, err := tx.Exec(ctx, `SELECT FROM herald.agents WHERE agent_id <= $1 FOR UPDATE`, 2*each); err != nil {
+			return err
+		}
+		answers := fmt.Sprintf(`mcp_calls_total{status="success",tool_name="agent.receiveFeedback"} %d`, 2*each)
+		err = Until(r.within(5*time.Second), pollQuick, "the worker to have the answers", func() (bool, error) {
+			metrics, err := frozen.Metrics(ctx)
+			return strings.Contains(metrics, answers+"\n"), err
+		})
+		if err != nil {
+			return err
+		}
+		if err := frozen.Freeze(); err != nil {
+			return err
+		}
+		met, _ = r.agents.Calls()
+		_, err = c.Exec(ctx, `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'frozen'`)
+		return err
+	})
+	r.must(err)
+	if n := len(slices.DeleteFunc(slices.Clone(met), func(c Call) bool { return !c.Ended.IsZero() })); n != 2*each || len(met) != 4*each {
+		t.Fatalf("when the worker was frozen %d calls had come and %d were under way, want %d and %d: this machine was too busy for the row", len(met), n, 4*each, 2*each)
+	}
+	r.hire(1, 16)
+	r.must(Until(r.within(40*time.Second), pollSlow, "the other worker to take everything up", func() (bool, error) {
+		calls, err := r.agents.Calls()
+		for _, of := range calls.ByDelivery() {
+			if len(of) < 2 || of[1].Ended.IsZero() {
+				return false, err
+			}
+		}
+		return true, err
+	}))
+	r.must(Until(r.within(10*time.Second), pollSlow, "the second calls to be recorded", func() (bool, error) {
+		rows, err := r.Rows(r.ctx)
+		for _, row := range rows {
+			if row.Status == "running" || row.Status == "queued" {
+				return false, err
+			}
+		}
+		return len(rows) > 0, err
+	}))
+	before := r.texts()
+	r.must(frozen.Thaw())
+
+	// The resumed worker records its late outcomes at once. Its log shows when it has.
+	told := func() map[string]bool {
+		ids := map[string]bool{}
+		for l, err := range frozen.Lines() {
+			if err == nil && l.Message == "delivery attempted" {
+				ids[l.Delivery] = true
+			}
+		}
+		return ids
+	}
+	r.must(Until(r.within(30*time.Second), pollSlow, "the resumed worker to try to record its outcomes", func() (bool, error) {
+		return len(told()) >= 4*each, nil
+	}))
+	after := r.texts()
+	rows, err := r.Rows(r.ctx)
+	r.must(err)
+	changed, completed, ended := 0, 0, 0
+	for k, s := range sets {
+		for _, id := range s.ids {
+			first, err := r.firstAttempt(id)
+			r.must(err)
+			switch {
+			case k == 0:
+				if rows[id].Status == "delivered" {
+					ended++
+				}
+			case before[id] != after[id]:
+				changed++
+				t.Errorf("%s changed delivery %s: %s", s.what, id, difference(before[id], after[id]))
+			}
+			if k < 2 && first.Outcome == "delivered" {
+				completed++
+			}
+			if k >= 2 && first.Outcome == "delivered" {
+				t.Errorf("%s: attempt 1 of %s is said to have delivered", s.what, id)
+			}
+		}
+	}
+	v := r.settle(90 * time.Second)
+	r.figures.Add("late_failures", 2*each).Add("late_successes", 2*each).Add("rows_changed", changed).
+		Add("attempts_completed", completed).Add("ended_by_late_success", ended)
+	third := 0
+	calls := v.calls.ByDelivery()
+	for _, id := range slices.Concat(sets[0].ids, sets[1].ids, sets[2].ids) {
+		third += len(calls[id]) - 2
+	}
+	r.figures.Add("third_calls", third)
+	r.print()
+	if completed != 2*each {
+		t.Errorf("%d of %d late successes completed their own attempt", completed, 2*each)
+	}
+	if ended != each {
+		t.Errorf("%d of %d deliveries that had not ended were ended by the late success", ended, each)
+	}
+	heraldtest.Equal(t, "calls were made although the delivery was delivered", third, 0)
+}
+
+// difference returns the names of the columns in which two rows differ.
+func difference(before, after string) string {
+	var a, b map[string]any
+	if json.Unmarshal([]byte(before), &a) != nil || json.Unmarshal([]byte(after), &b) != nil {
+		return before + " to " + after
+	}
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(a)) {
+		if !reflect.DeepEqual(a[name], b[name]) {
+			out = append(out, fmt.Sprintf("%s from %v to %v", name, a[name], b[name]))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// texts returns the deliveries' rows as JSON, without their jobs.
+func (r *row) texts() map[uuid.UUID]string {
+	r.Helper()
+	return r.textByID(`SELECT id, (to_jsonb(d) - 'job')::text FROM herald.deliveries d`)
+}
+
+func (r *row) firstAttempt(id uuid.UUID) (Attempt, error) {
+	all, err := r.Attempts(r.ctx, id)
+	if err != nil || len(all) == 0 {
+		return Attempt{}, fmt.Errorf("delivery %s has no attempts: %w", id, err)
+	}
+	return all[0], nil
 }

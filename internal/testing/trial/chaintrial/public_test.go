@@ -1,0 +1,273 @@
+//go:build chain
+
+package chaintrial
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/crypto"
+	"github.com/ethereum/go-ethereum/trie"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/agentherald/herald/internal/testing/trial"
+)
+
+var followFlag = flag.Duration("follow", 10*time.Minute, "how long the stub of a public node is followed")
+
+const (
+	publicPace  = 200 * time.Millisecond
+	publicCalls = 10   // in one request
+	publicFirst = 5000 // the head at the start
+	publicEvery = 7    // every seventh block has an event
+	publicBurst = 20   // events of one block each minute
+)
+
+// publicNode answers like Base's public node, as users reported it. It makes five blocks a second whose blooms are
+// full, and refuses more than ten calls in a request with HTTP 200 and one error object.
+type publicNode struct {
+	began      time.Time
+	reputation common.Address
+
+	mu                       sync.Mutex
+	requests, calls, refused int
+	known                    map[common.Hash]uint64
+}
+
+func newPublicNode() *publicNode {
+	return &publicNode{began: time.Now(), reputation: common.HexToAddress("0x8004BAa17C55a88189AE136b182e5fdA19dE9b63"),
+		known: map[common.Hash]uint64{}}
+}
+
+func (n *publicNode) head() uint64 { return publicFirst + uint64(time.Since(n.began)/publicPace) }
+
+func publicHash(number uint64) common.Hash {
+	return crypto.Keccak256Hash(new(big.Int).SetUint64(number).Bytes())
+}
+
+// countEvents returns the number of events in a block.
+func countEvents(number uint64) int {
+	switch {
+	case number%300 == 0:
+		return publicBurst
+	case number%publicEvery == 0:
+		return 1
+	}
+	return 0
+}
+
+func (n *publicNode) logs(number uint64) (logs []*types.Log) {
+	for i := range countEvents(number) {
+		made, err := Feedback{Agent: number, Client: addressOf(uint64(1 + i)), Index: 1, Value: 5}.Encode()
+		if err != nil {
+			panic(err) // the tests of this package encode only valid forms
+		}
+		logs = append(logs, &types.Log{Address: n.reputation, Topics: made.Topics, Data: made.Data, BlockNumber: number,
+			BlockHash: publicHash(number), BlockTimestamp: n.seconds(number), TxHash: publicHash(number + 1<<40), Index: uint(i)})
+	}
+	return logs
+}
+
+func (n *publicNode) receipts(number uint64) types.Receipts {
+	deposit := &types.Receipt{Type: 2, Status: 1, CumulativeGasUsed: 21_000, Logs: []*types.Log{}}
+	event := &types.Receipt{Type: 2, Status: 1, CumulativeGasUsed: 90_000, Logs: n.logs(number)}
+	event.Bloom = types.CreateBloom(event)
+	return types.Receipts{deposit, event}
+}
+
+// seconds returns a block's timestamp. Five blocks share one.
+func (n *publicNode) seconds(number uint64) uint64 {
+	return uint64(n.began.Add(time.Duration(int64(number)-publicFirst) * publicPace).Unix())
+}
+
+func (n *publicNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	isBatch := strings.HasPrefix(string(body), "[")
+	if !isBatch {
+		body = []byte("[" + string(body) + "]")
+	}
+	var asked []question
+	if err := json.Unmarshal(body, &asked); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	n.mu.Lock()
+	n.requests, n.calls = n.requests+1, n.calls+len(asked)
+	if len(asked) > publicCalls {
+		n.refused++
+	}
+	n.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	if len(asked) > publicCalls {
+		_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32014,"message":"maximum 10 calls in 1 batch"}}`)
+		return
+	}
+	head := n.head()
+	answers := make([]map[string]any, len(asked))
+	for i, q := range asked {
+		answers[i] = map[string]any{"jsonrpc": "2.0", "id": q.ID, "result": n.answer(q, head)}
+	}
+	if isBatch {
+		_ = json.NewEncoder(w).Encode(answers)
+	} else {
+		_ = json.NewEncoder(w).Encode(answers[0])
+	}
+}
+
+func (n *publicNode) answer(q question, head uint64) any {
+	switch q.Method {
+	case "eth_chainId":
+		return hexutil.Uint64(ChainID)
+	case "eth_getBlockByNumber":
+		return n.block(strings.Trim(string(q.Params[0]), `"`), head)
+	case "eth_getLogs":
+		var filter struct{ FromBlock, ToBlock hexutil.Uint64 }
+		if err := json.Unmarshal(q.Params[0], &filter); err != nil {
+			return nil
+		}
+		logs := []*types.Log{}
+		for b := uint64(filter.FromBlock); b <= min(uint64(filter.ToBlock), head); b++ {
+			logs = append(logs, n.logs(b)...)
+		}
+		return logs
+	case "eth_getBlockReceipts":
+		var hash common.Hash
+		if err := json.Unmarshal(q.Params[0], &hash); err != nil {
+			return nil
+		}
+		n.mu.Lock()
+		number, known := n.known[hash]
+		n.mu.Unlock()
+		if !known {
+			return nil
+		}
+		receipts := []map[string]any{}
+		for _, r := range n.receipts(number) {
+			receipts = append(receipts, map[string]any{"blockHash": hash, "type": "0x2", "status": "0x1",
+				"cumulativeGasUsed": hexutil.Uint64(r.CumulativeGasUsed), "logs": r.Logs})
+		}
+		return receipts
+	}
+	return nil
+}
+
+func (n *publicNode) block(tag string, head uint64) any {
+	number := head
+	switch tag {
+	case "latest":
+	case "finalized":
+		number -= 150 // half a minute; the real delay is far longer than this trial
+	default:
+		var err error
+		if number, err = hexutil.DecodeUint64(tag); err != nil || number > head {
+			return nil
+		}
+	}
+	n.mu.Lock()
+	n.known[publicHash(number)] = number
+	n.mu.Unlock()
+	var full types.Bloom
+	for i := range full {
+		full[i] = 0xff
+	}
+	return map[string]any{"number": hexutil.Uint64(number), "hash": publicHash(number), "parentHash": publicHash(number - 1),
+		"timestamp": hexutil.Uint64(n.seconds(number)), "logsBloom": full,
+		"receiptsRoot": types.DeriveSha(n.receipts(number), trie.NewListHasher()),
+		"transactions": []common.Hash{publicHash(number + 2<<40), publicHash(number + 1<<40)}}
+}
+
+// TestPublicNode follows a node like Base's public one, trusted and untrusted. No event may be missing, and the
+// requests and calls must stay within the budgets of docs/operator/chain.md.
+func TestPublicNode(t *testing.T) {
+	programs, postgres := shared.Get(t)
+	var running sync.WaitGroup
+	for name, trust := range map[string]string{"trusted": "all", "untrusted": ""} {
+		running.Go(func() {
+			t.Run(name, func(t *testing.T) { followPublicNode(t, programs, postgres, name, trust) })
+		})
+	}
+	running.Wait()
+}
+
+func followPublicNode(t *testing.T, programs trial.Programs, postgres *trial.Postgres, name, trust string) {
+	ctx, cancel := context.WithTimeout(t.Context(), *followFlag+2*time.Minute)
+	defer cancel()
+	node := newPublicNode()
+	server := httptest.NewServer(node)
+	defer server.Close()
+	site, err := trial.Open(ctx, trial.Config{Programs: programs, Postgres: postgres, Database: "public_" + name,
+		Logs: filepath.Join(t.TempDir(), name)})
+	heraldtest.Must(t, err)
+	defer func() {
+		if err := site.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	id := fmt.Sprint(ChainID)
+	first := node.head()
+	began := time.Now()
+	p, err := site.StartEnqueue("watch", []string{"RPC_URL_" + id + "=" + server.URL, "HERALD_RPC_TRUST=" + trust,
+		"IDENTITY_REGISTRY_" + id + "=0x8004A169FB4a3325136EB29fA0ceB6D2e539a432", "REPUTATION_REGISTRY_" + id + "=" + node.reputation.Hex()},
+		"watch", id, "--from", fmt.Sprint(first))
+	heraldtest.Must(t, err)
+	select {
+	case <-ctx.Done():
+		t.Fatal(context.Cause(ctx))
+	case <-p.Done():
+		t.Fatal("the follower has ended by itself")
+	case <-time.After(*followFlag):
+	}
+	last := node.head()
+	wanted := 0
+	for b := first; b <= last; b++ {
+		wanted += countEvents(b)
+	}
+	var rows, blocks int
+	counted := trial.Until(ctx, time.Second, "all events to be accepted", func() (bool, error) {
+		err := site.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
+			return c.QueryRow(ctx, `SELECT count(*), count(DISTINCT agent_id) FROM herald.deliveries
+				WHERE (job->>'blockNumber')::bigint <= $1`, int64(last)).Scan(&rows, &blocks)
+		})
+		return rows >= wanted, err
+	})
+	took := time.Since(began)
+	node.mu.Lock()
+	requests, calls, refused := node.requests, node.calls, node.refused
+	node.mu.Unlock()
+	fmt.Println(trial.NewFigures("public", name).Add("blocks", last-first+1).Add("events", wanted).Add("rows", rows).
+		Add("requests", requests).Add("calls", calls).Add("refused", refused).Add("took", took))
+	if counted != nil || rows != wanted {
+		t.Errorf("%d rows of %d events: %v", rows, wanted, counted)
+	}
+	polls := int(took/(2*time.Second)) + 1
+	mostRequests, mostCalls := 2*polls, 7*polls
+	if trust == "" {
+		mostRequests, mostCalls = mostRequests+polls, mostCalls+10*polls
+	}
+	minutes := int(took/time.Minute) + 1 // once a minute the follower also reads the finalized block and the head
+	mostRequests, mostCalls = mostRequests+minutes+5, mostCalls+3*minutes+15
+	if requests > mostRequests || calls > mostCalls || refused > 0 {
+		t.Errorf("%d requests of %d, %d calls of %d, %d refused", requests, mostRequests, calls, mostCalls, refused)
+	}
+	if err := p.Kill(); err != nil {
+		t.Error(err)
+	}
+}
