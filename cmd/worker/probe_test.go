@@ -254,7 +254,9 @@ func TestProbeByChain(t *testing.T) {
 	if out, _ := p.resolve(0, []string{"HERALD_SERVERS_FILE=" + path}, agent); !strings.Contains(out, "note: the servers file names this agent") {
 		t.Errorf("agent resolve does not tell of the servers file:\n%s", out)
 	}
+	probe(0, "verdict: a delivery is delivered: ", "--check", "--send", agent)
 	probe(0, "verdict: a delivery is skipped (no_uri)", "31337:"+p.register("").String())
+	probe(1, "verdict: a delivery is skipped (no_uri)", "--check", "31337:"+p.register("").String())
 	probe(0, "as --url says", "--url", a.URL+"/mcp", "8453:1")
 	probe(0, "verdict: a delivery is rejected (address_blocked)", "--url", "https://169.254.169.254/", "8453:1")
 	probe(2, "RPC_URL_8453", "8453:1")
@@ -262,7 +264,7 @@ func TestProbeByChain(t *testing.T) {
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
 		t.Errorf("something is left in the data folder: %v %v", entries, err)
 	}
-	heraldtest.Equal(t, "calls without --send", len(a.received()), 0)
+	heraldtest.Equal(t, "calls, of one command with --send", len(a.received()), 1)
 }
 
 func TestToolWords(t *testing.T) {

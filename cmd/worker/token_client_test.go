@@ -240,28 +240,6 @@ func TestTokenSetClientMisuse(t *testing.T) {
 	}
 }
 
-// TestTokenSourceOfOlderAgents checks that an agent of MCP 2025-03-26 is its own authorization server, with or without
-// metadata, and that no server is called whose address the guard blocks.
-func TestTokenSourceOfOlderAgents(t *testing.T) {
-	t.Parallel()
-	for name, o := range map[string]oauthtest.Options{"metadata": {Legacy: true}, "none": {LegacyEndpoints: true}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d := newDesk(t)
-			s := oauthtest.New(t, o)
-			d.protects(s)
-			s.Register("herald", canary)
-			origin := originOf(t, s.AgentURL)
-			d.answers(0, fmt.Sprintf("Its authorization server is %s, since it names none", origin), canary, "y\n", "token", "set", "8453:42", "--client-id", "herald")
-			d.answers(0, fmt.Sprintf("oauth %s answers", origin), "", "", "doctor")
-			d.login(0, "had by a login from "+origin, "", func(address string) { s.Visit(address) }, "--origin", origin, "--issuer", origin)
-			d.env = append(d.env, "HERALD_ALLOW_NETWORKS=")
-			d.answers(exitFailed, "add its network to HERALD_ALLOW_NETWORKS", canary, "y\n", "token", "set", "8453:42", "--client-id", "herald")
-			d.nowhere()
-		})
-	}
-}
-
 // TestTokenSetOfSilentAgent: an agent that cannot be asked what it calls itself keeps nobody from asking its authorization server.
 func TestTokenSetOfSilentAgent(t *testing.T) {
 	t.Parallel()

@@ -341,23 +341,6 @@ func TestNewcomersComeBackInTurn(t *testing.T) {
 	}
 }
 
-// TestNewcomersComeBackApart: while the duration of attempts is unknown, deferred attempts do not return all at the
-// same time.
-func TestNewcomersComeBackApart(t *testing.T) {
-	t.Parallel()
-	w := newGateWorld(t, 2)
-	heraldtest.Must(t, w.enters(w.attempt(1), "https://a.example"))
-	w.clock = w.clock.Add(time.Second)
-	last := time.Duration(0)
-	for i := range int64(500) {
-		v := w.pause(w.slotNow(w.attempt(2 + i)))
-		if i > 0 && v-last != minReturnGap {
-			t.Fatalf("number %d comes back %s after the one before", i, v-last)
-		}
-		last = v
-	}
-}
-
 // TestNewcomersComeBackInTime: with any number of deferred attempts, the wait is at most five minutes, and the longest
 // waits differ.
 func TestNewcomersComeBackInTime(t *testing.T) {
@@ -381,16 +364,6 @@ func TestNewcomersComeBackInTime(t *testing.T) {
 	w.clock = w.clock.Add(maxReturnWait)
 	if v := w.pause(w.slotNow(w.attempt(999))); v > 2*time.Second {
 		t.Errorf("after a quiet time: %s", v)
-	}
-}
-
-// TestNewcomersOfALocalHost: a host whose name equals an internal key still counts as a domain.
-func TestNewcomersOfALocalHost(t *testing.T) {
-	t.Parallel()
-	w := newGateWorld(t, 4) // one slot for a domain
-	heraldtest.Must(t, w.enters(w.attempt(1), "http://newcomers:8080/mcp"))
-	if !w.waits(w.enters(w.attempt(2), "http://newcomers:8080/mcp")) {
-		t.Error("the host called newcomers is not counted as a domain")
 	}
 }
 

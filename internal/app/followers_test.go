@@ -19,34 +19,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// TestFollowsChains checks that only one of two workers that follow a chain reads it, and that its events are delivered
-// without a producer. When that worker stops, the other continues at the same position.
-func TestFollowsChains(t *testing.T) {
-	t.Parallel()
-	net := devnettest.Start(t, devnet.Config{})
-	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL="+heraldtest.Redis(t),
-		"HERALD_KEYSET="+heraldtest.Keyset(t), fmt.Sprintf("HERALD_WATCH=%d", net.ChainID()))
-	agent := newAgent(t)
-	close(agent.hold)
-	first := run(t, false, env...)
-	w := first.up()
-	heraldtest.Await(t, "the first reads", func() bool { return strings.Contains(first.log.String(), "reading the chain") })
-	second := run(t, false, env...)
-	second.up()
-
-	feedback(t, net, agent.URL)
-	heraldtest.Await(t, "the agent is called", func() bool { return agent.count() == 1 })
-	cursors, err := w.Store.Cursors(t.Context(), net.ChainID())
-	if err != nil || len(cursors) == 0 || cursors[0].Next == 0 || cursors[0].MovedAt.IsZero() {
-		t.Errorf("%+v, %v", cursors, err)
-	}
-	heraldtest.Must(t, first.stop())
-	feedback(t, net, agent.URL)
-	heraldtest.Await(t, "the agent is called by the other one", func() bool { return agent.count() == 2 })
-	heraldtest.Must(t, second.stop())
-	heraldtest.Equal(t, "calls", agent.count(), 2)
-}
-
 // TestLagIsReported checks that /readyz, the log and the metrics report how far the reading of a chain is behind.
 func TestLagIsReported(t *testing.T) {
 	t.Parallel()

@@ -107,14 +107,3 @@ func TestAcceptsBeforeRedis(t *testing.T) {
 	r.up()
 	delivered(t, st, id)
 }
-
-// TestFirstLineNamesTheVersion checks that the first log line of a worker contains its version.
-func TestFirstLineNamesTheVersion(t *testing.T) {
-	t.Parallel()
-	r := run(t, false, "DATABASE_URL=postgres://u@127.0.0.1:1/d", "REDIS_URL=redis://127.0.0.1:1", "HERALD_KEYSET="+heraldtest.Keyset(t))
-	r.untilWaitingFor("postgres")
-	first, _, _ := strings.Cut(r.log.String(), "\n")
-	if !strings.Contains(first, "starting") || !strings.Contains(first, "version=") || !strings.Contains(first, "(go1.") {
-		t.Errorf("%s", first)
-	}
-}

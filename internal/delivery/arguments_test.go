@@ -3,14 +3,11 @@ package delivery
 import (
 	"context"
 	"encoding/json"
-	"fmt"
-	"math/big"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/devnet"
@@ -135,46 +132,6 @@ func TestLargeArgumentsAreShared(t *testing.T) {
 	releases[len(releases)-1]()
 	if len(b.held) != 0 {
 		t.Errorf("not given back: %v", b.held)
-	}
-}
-
-// TestSilentAgentsLeaveRoomForArguments: newcomers accept large files and do not answer. An agent that answers is still
-// called, with a file of its own.
-func TestSilentAgentsLeaveRoomForArguments(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	begun, finish := make(chan bool, 8), make(chan bool)
-	silence := silentUntil(begun, finish)
-	well := newAgent(t)
-	k := w.newWorker(func(c *Config) {
-		c.MaxArgumentBytes, c.CallTimeout, c.Lease = 3<<20, 20*time.Second, 40*time.Second
-	}, admitBy(t, admission.Config{Slots: 32}))
-	healthy := w.register(at(well.URL))
-	feedback := func(agent *big.Int, text string) uuid.UUID {
-		file := []byte(`"` + text + `"`)
-		cid := must(w.gateway.AddFile(file))
-		j, _ := w.rate(devnet.Feedback{AgentID: agent, URI: "ipfs://" + cid.String(), Hash: crypto.Keccak256Hash(file)})
-		return w.accept(j)
-	}
-	k.mustDeliver(feedback(healthy, "known from now on"), 1, "")
-	done := make(chan string, 4)
-	for i := range 4 { // 240 kB of arguments each, counted three times: four fill the budget
-		id := feedback(w.register(at(newAgent(t, silence).URL)), strings.Repeat("<", 40<<10)+strings.Repeat("x", i))
-		go func() {
-			note, err := k.deliver(t.Context(), id, 1)
-			done <- fmt.Sprint(note, err)
-		}()
-	}
-	for range 2 { // two are called, two are deferred
-		heraldtest.Receive(t, "a call", begun)
-		if note := heraldtest.Receive(t, "one that is put off", done); !strings.Contains(note, "large arguments") {
-			t.Error(note)
-		}
-	}
-	k.mustDeliver(feedback(healthy, strings.Repeat("b", 70<<10)), 1, "")
-	close(finish)
-	for range 2 {
-		heraldtest.Receive(t, "the end", done)
 	}
 }
 

@@ -165,28 +165,6 @@ func TestDeliveries(t *testing.T) {
 	ends("a command from the chain", store.Rejected, "transport_refused", func(t *testing.T, w *world) map[string]any {
 		return rated(w, map[string]any{"capabilities": map[string]any{"mcp": map[string]any{"transport": "stdio", "command": "/bin/sh", "args": []string{"-c", "id"}}}}, devnet.Feedback{})
 	}, nil)
-	ends("no such tool", store.Rejected, "tool_not_found", func(t *testing.T, w *world) map[string]any {
-		return rated(w, at(newAgent(t, func(a *agent) { a.tool = "other" }).URL), devnet.Feedback{})
-	}, nil)
-	ends("no tools at all", store.Rejected, "tool_not_found", func(t *testing.T, w *world) map[string]any {
-		return rated(w, at(newAgent(t, func(a *agent) {
-			a.on = func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-				if method != "tools/list" {
-					return false
-				}
-				replyError(w, id, -32601, "method not found")
-				return true
-			}
-		}).URL), devnet.Feedback{})
-	}, nil)
-	ends("a tool by its alias", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
-		return rated(w, at(newAgent(t, func(a *agent) { a.tool = "receiveFeedback" }).URL), devnet.Feedback{})
-	}, func(t *testing.T, w *world, d store.Delivery) {
-		heraldtest.Equal(t, "d.ToolName", d.ToolName, "receiveFeedback")
-	})
-	ends("arguments that do not fit", store.Rejected, "schema_mismatch", func(t *testing.T, w *world) map[string]any {
-		return rated(w, at(newAgent(t, func(a *agent) { a.schema = `{"type":"object","required":["nobodyHasThis"]}` }).URL), devnet.Feedback{})
-	}, nil)
 	ends("a schema that forbids the rest", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		return rated(w, at(newAgent(t, func(a *agent) {
 			a.schema = `{"type":"object","properties":{"score":{"type":"integer"}},"additionalProperties":false,"required":["score"]}`
@@ -204,16 +182,6 @@ func TestDeliveries(t *testing.T) {
 	}, func(t *testing.T, w *world, d store.Delivery) {
 		if strings.ContainsRune(d.Error, 0x1b) || !strings.Contains(d.Error, "not from") || !strings.Contains(string(d.History[0].Response), "isError") {
 			t.Errorf("%q %s", d.Error, d.History[0].Response)
-		}
-	})
-	ends("arguments refused although they fit", store.Rejected, "schema_mismatch", func(t *testing.T, w *world) map[string]any {
-		return rated(w, at(newAgent(t, onCall(func(n int, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-			replyError(w, id, -32602, "I do not like it")
-			return true
-		})).URL), devnet.Feedback{})
-	}, func(t *testing.T, w *world, d store.Delivery) {
-		if !strings.Contains(d.Error, "I do not like it") {
-			t.Error(d.Error)
 		}
 	})
 	ends("a tool renamed since it was listed", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
@@ -269,15 +237,6 @@ func TestDeliveries(t *testing.T) {
 		j["feedbackIndex"] = 9
 		return j
 	}, nil)
-	ends("a forged event", store.Rejected, "event_not_found", func(t *testing.T, w *world) map[string]any {
-		j := rated(w, at(newAgent(t).URL), devnet.Feedback{})
-		j["feedbackIndex"] = 9
-		return j
-	}, func(t *testing.T, w *world, d store.Delivery) {
-		if !strings.Contains(d.Error, "feedbackIndex") {
-			t.Error(d.Error)
-		}
-	})
 	ends("revoked before it was delivered", store.Skipped, "revoked", func(t *testing.T, w *world) map[string]any {
 		id := w.register(at(newAgent(t).URL))
 		j, client := w.rate(devnet.Feedback{AgentID: id})
@@ -286,24 +245,6 @@ func TestDeliveries(t *testing.T) {
 		must(w.net.RevokeFeedback(heraldtest.Within(t, 20*time.Second), client, id, 1))
 		return j
 	}, nil)
-	ends("a revocation for an agent that does not take them", store.Skipped, "tool_not_offered", func(t *testing.T, w *world) map[string]any {
-		id := w.register(at(newAgent(t).URL))
-		j, client := w.rate(devnet.Feedback{AgentID: id})
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		must(w.net.RevokeFeedback(heraldtest.Within(t, 20*time.Second), client, id, 1))
-		return map[string]any{"type": "FeedbackRevoked", "chainId": j["chainId"], "agentId": j["agentId"], "clientAddress": j["clientAddress"],
-			"feedbackIndex": j["feedbackIndex"]}
-	}, nil)
-	ends("429", store.Waiting, "rate_limited", func(t *testing.T, w *world) map[string]any {
-		return rated(w, at(newAgent(t, status(429, "Retry-After", "3")).URL), devnet.Feedback{})
-	}, func(t *testing.T, w *world, d store.Delivery) {
-		if wait := d.NextAttemptAt.Sub(d.History[0].StartedAt); wait < 50*time.Second || wait > 80*time.Second {
-			t.Errorf("again in %s", wait)
-		}
-		task := queue.Task{DeliveryID: d.ID, N: d.Dispatch, Lane: queue.Retry}
-		heraldtest.AwaitState(t, func() bool { p, err := w.queue.Find(task); return err == nil && p == queue.Postponed }, func() string { return "no scheduled task " + task.ID() })
-	})
 	ends("an agent that is not there", store.Dead, "connect_failed", func(t *testing.T, w *world) map[string]any {
 		// A port that was just closed may by now belong to another test's agent. Nothing listens on port 1.
 		return rated(w, at("http://127.0.0.1:1/"), devnet.Feedback{})

@@ -103,7 +103,7 @@ func (g *postgresGround) Clock(ctx context.Context) (now, started time.Time, err
 // TestHistoriesOnPostgres runs histories on the real store in real time. They are fewer and shorter, with the same
 // requirements.
 func TestHistoriesOnPostgres(t *testing.T) {
-	total, atOnce := int64(4), 4 // each costs more processor time than fifty in fake time
+	total, atOnce := int64(2), 2 // each costs more processor time than fifty in fake time
 	if heraldtest.Soaks() {
 		total, atOnce = 500, 20
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/maintenance"
-	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -315,34 +314,4 @@ type lossy struct {
 func (l *lossy) Clock(ctx context.Context) (now, started time.Time, err error) {
 	now, _, err = l.ReconcilerLedger.Clock(ctx)
 	return now, now.Add(-time.Hour), errors.Join(err, l.fault())
-}
-
-// TestReconcilerAndAnEmptiedRedis: the next round replaces all tasks, overdue or not.
-func TestReconcilerAndAnEmptiedRedis(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	s := w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Late = time.Hour })
-	w.reconcile(s) // marks Redis
-	id := w.dispatchTo(newAgent(t).URL)
-	waits := w.dispatchTo(newAgent(t, status(503, "Retry-After", "100")).URL)
-	k := w.newWorker()
-	k.mustDeliver(waits, 1, "waiting")
-	w.reconcile(s)
-	if d := w.row(id); d.Dispatch != 1 {
-		t.Fatalf("dispatched again although Redis has it: %d", d.Dispatch)
-	}
-	w.flush()
-	w.reconcile(s)
-	for id, want := range map[uuid.UUID]struct {
-		n        int
-		lane     queue.Lane
-		location queue.Location
-	}{id: {2, queue.First, queue.Pending}, waits: {2, queue.Retry, queue.Postponed}} {
-		task := queue.Task{DeliveryID: id, N: want.n, Lane: want.lane}
-		if p, err := w.queue.Find(task); err != nil || p != want.location {
-			t.Errorf("%s is in location %d, %v; want %d", task.ID(), p, err, want.location)
-		}
-	}
-	k.mustDeliver(id, 1, "no attempt")
-	k.mustDeliver(id, 2, "")
 }

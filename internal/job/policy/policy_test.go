@@ -341,15 +341,3 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkDecide(b *testing.B) {
-	rules := strings.TrimSuffix(strings.Repeat(`{"action":"skip","when":{"tag1":"none","min":1}},`, policy.MaxRules), ",")
-	p, _, err := policy.Parse([]byte(`{"filters":[`+rules+`]}`), policy.Default, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	events, l := policytest.Sample(1, 1000), policy.Levels{Default: p}
-	for i := 0; b.Loop(); i++ {
-		l.Decide(events[i%len(events)])
-	}
-}

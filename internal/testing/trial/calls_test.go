@@ -66,11 +66,3 @@ func TestQuantile(t *testing.T) {
 		t.Error("no values have no quantile")
 	}
 }
-
-func TestCallFigures(t *testing.T) {
-	t.Parallel()
-	got := NewFigures("chaos", "kill -9").Add("lost", 0).Add("p99", 1234*time.Microsecond).Add("away", time.Minute).Add("ratio", 1.005).String()
-	if want := "chaos: kill -9: lost=0 p99=1.2ms away=60.0s ratio=1.00"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
-}

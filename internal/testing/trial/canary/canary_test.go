@@ -110,16 +110,3 @@ func TestFindingsNameTheSecret(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
-
-func BenchmarkSearch(b *testing.B) {
-	var texts []string
-	for range 30 {
-		texts = append(texts, Token("/"))
-	}
-	n := needles(b, texts...)
-	data := []byte(strings.Repeat(Random(4096), 256))
-	b.SetBytes(int64(len(data)))
-	for b.Loop() {
-		n.Search("here", data)
-	}
-}
