@@ -12,16 +12,13 @@ import (
 // inputBar draws how much of the input has been read. A short input shows no bar.
 type inputBar struct {
 	*progress.Bar
-	size  int64 // bytes of input; 0 if unknown
-	bytes atomic.Int64
+	size  int64        // bytes of input; 0 if unknown
+	bytes atomic.Int64 // how far the input has been read
 }
 
 func newInputBar(w io.Writer, size int64) *inputBar {
 	return &inputBar{Bar: progress.New(w, time.Second), size: size}
 }
-
-// noteOffset stores how far the input has been read. It may run concurrently with showTally.
-func (b *inputBar) noteOffset(offset int64) { b.bytes.Store(offset) }
 
 func (b *inputBar) showTally(t tally) {
 	share, percent := -1.0, ""
@@ -30,8 +27,7 @@ func (b *inputBar) showTally(t tally) {
 		percent = fmt.Sprintf("%3.0f %%  ", 100*share)
 	}
 	b.Draw(share, func(seconds float64) string {
-		lines := t.accepted + t.known + t.refreshed + t.conflicts + t.refused
-		return fmt.Sprintf("%s%d lines, %.0f/s, %d refused", percent, lines, float64(lines)/seconds,
-			t.refused+t.conflicts)
+		lines := t.countAll()
+		return fmt.Sprintf("%s%d lines, %.0f/s, %d refused", percent, lines, float64(lines)/seconds, t.countFailed())
 	})
 }
