@@ -34,7 +34,7 @@ type agentListCmd struct {
 
 func (c *agentListCmd) Run(a *command) error {
 	page, err := a.newOperator().ListAgents(a.ctx, c.AgentFilter)
-	return c.printAnswer(a, page, err, func() error {
+	return c.printAnswer(a, page, err, func() {
 		head := []any{"AGENT", "STATE"}
 		switch c.Sort {
 		case records.SortFailing:
@@ -57,7 +57,7 @@ func (c *agentListCmd) Run(a *command) error {
 				text.Shorten(describeServer(r.ServerInfo)),
 				r.Protocol, countTools(r.Tools), text.Shorten(r.Endpoint), text.Shorten(r.LastError))...)
 		}
-		return a.endPage(t, page.Next)
+		a.endPage(t, page.Next)
 	})
 }
 
@@ -68,10 +68,10 @@ type agentShowCmd struct {
 
 func (c *agentShowCmd) Run(a *command) error {
 	shown, err := a.newOperator().ShowAgent(a.ctx, c.AgentRef)
-	return c.printAnswer(a, shown, err, func() error { return printAgent(a, shown) })
+	return c.printAnswer(a, shown, err, func() { printAgent(a, shown) })
 }
 
-func printAgent(a *command, r operator.Agent) error {
+func printAgent(a *command, r operator.Agent) {
 	f := a.newFields()
 	f.addRow("agent", erc8004.FormatAgent(r.ChainID, r.AgentID))
 	f.addRow("registry", r.IdentityRegistry)
@@ -109,9 +109,7 @@ func printAgent(a *command, r operator.Agent) error {
 		f.addRow("transferred",
 			fmt.Sprintf("%s  to %s, from %s, in block %d", formatTime(&t.At), t.To, t.From, t.BlockNumber))
 	}
-	if err := f.Flush(); err != nil {
-		return err
-	}
+	f.Flush()
 
 	for _, t := range r.Tokens {
 		until := ""
@@ -124,12 +122,8 @@ func printAgent(a *command, r operator.Agent) error {
 		if t.Transferred {
 			until += "; stored before the agent was given to another owner: `worker token remove` unless it still fits"
 		}
-		if _, err := fmt.Fprintf(a.out, "token stored for %s, sent as %s%s\n", t.Destination(), t.Sent(),
-			until); err != nil {
-			return err
-		}
+		fmt.Fprintf(a.out, "token stored for %s, sent as %s%s\n", t.Destination(), t.Sent(), until)
 	}
-	return nil
 }
 
 // describeCalls summarizes calls on one line: "40 calls since 2026-11-23T11:00:00Z, 3 failed (2 timeout, 1
@@ -153,10 +147,7 @@ func describeCalls(s records.CallSummary) string {
 // unchanged.
 func describeServer(raw json.RawMessage) string {
 	var s struct{ Name, Version string }
-	if len(raw) == 0 {
-		return ""
-	}
-	if err := json.Unmarshal(raw, &s); err != nil {
+	if len(raw) == 0 || json.Unmarshal(raw, &s) != nil {
 		return shortenJSON(raw)
 	}
 	return strings.TrimSpace(s.Name + " " + s.Version)
@@ -166,13 +157,10 @@ func describeServer(raw json.RawMessage) string {
 func describeTools(raw json.RawMessage) string {
 	const most = 10
 	var tools []store.KnownTool
-	if len(raw) == 0 {
-		return ""
-	}
-	if err := json.Unmarshal(raw, &tools); err != nil {
+	switch err := json.Unmarshal(raw, &tools); {
+	case len(raw) == 0 || err != nil:
 		return shortenJSON(raw)
-	}
-	if len(tools) == 0 {
+	case len(tools) == 0:
 		return "none"
 	}
 	var names []string
@@ -210,10 +198,9 @@ type agentEnableCmd struct{ agentChange }
 
 func (c *agentEnableCmd) Run(a *command) error {
 	change, err := a.newOperator().EnableAgent(a.ctx, c.AgentRef, c.actorName(), true)
-	return c.printAnswer(a, change, err, func() error {
-		_, err := fmt.Fprintf(a.out, "%s is enabled; %d held deliveries were released (audit %d)\n", change.Name,
+	return c.printAnswer(a, change, err, func() {
+		fmt.Fprintf(a.out, "%s is enabled; %d held deliveries were released (audit %d)\n", change.Name,
 			change.Released, change.Audit)
-		return err
 	})
 }
 
@@ -221,11 +208,10 @@ type agentDisableCmd struct{ agentChange }
 
 func (c *agentDisableCmd) Run(a *command) error {
 	change, err := a.newOperator().EnableAgent(a.ctx, c.AgentRef, c.actorName(), false)
-	return c.printAnswer(a, change, err, func() error {
+	return c.printAnswer(a, change, err, func() {
 		warnUnseen(a, change, "it is disabled")
-		_, err := fmt.Fprintf(a.out, "%s is disabled: its deliveries are held, a call that runs now is finished; "+
+		fmt.Fprintf(a.out, "%s is disabled: its deliveries are held, a call that runs now is finished; "+
 			"`worker agent enable` releases them (audit %d)\n", change.Name, change.Audit)
-		return err
 	})
 }
 
@@ -262,14 +248,14 @@ func (c *agentPolicyCmd) Run(a *command) error {
 	default:
 		change, err = o.ShowPolicy(a.ctx, c.AgentRef)
 	}
-	return c.printAnswer(a, change, err, func() error {
+	return c.printAnswer(a, change, err, func() {
 		warnUnseen(a, change, "the policy is set")
 		fmt.Fprintf(a.out, "%s: %s\n", change.Name, operator.DescribePolicy(*change.Policy))
 		if change.Problem != "" {
 			fmt.Fprintln(a.err, "warning:", text.Printable(change.Problem))
 		}
 		if len(change.Levels) == 0 {
-			return nil
+			return
 		}
 		t := a.newTable("LEVEL", "RULE", "CONTENT")
 		for _, l := range change.Levels {
@@ -281,7 +267,7 @@ func (c *agentPolicyCmd) Run(a *command) error {
 				t.addRow(l.Level, i+1, text.Shorten(text.Printable(r.String())))
 			}
 		}
-		return t.Flush()
+		t.Flush()
 	})
 }
 

@@ -22,17 +22,14 @@ type apiTokenCreateCmd struct {
 
 func (c *apiTokenCreateCmd) Run(a *command) error {
 	made, err := a.newOperator().CreateAPIToken(a.ctx, c.Name, c.Scope, c.ExpiresIn, c.actorName())
-	return c.printAnswer(a, made, err, func() error {
-		_, err := fmt.Fprintln(a.out, made.Token)
-		return err
-	})
+	return c.printAnswer(a, made, err, func() { fmt.Fprintln(a.out, made.Token) })
 }
 
 type apiTokenListCmd struct{ jsonFlag }
 
 func (c *apiTokenListCmd) Run(a *command) error {
 	list, err := a.newOperator().ListAPITokens(a.ctx)
-	return c.printAnswer(a, list, err, func() error {
+	return c.printAnswer(a, list, err, func() {
 		t := a.newTable("ID", "NAME", "SCOPES", "STATE", "CREATED", "LAST USED", "EXPIRES")
 		for _, k := range list {
 			state := "good"
@@ -45,7 +42,7 @@ func (c *apiTokenListCmd) Run(a *command) error {
 			t.addRow(k.ID, k.Name, strings.Join(k.Scopes, " "), state,
 				formatTime(&k.CreatedAt), formatTime(k.LastUsedAt), formatTime(k.ExpiresAt))
 		}
-		return t.Flush()
+		t.Flush()
 	})
 }
 

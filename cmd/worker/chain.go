@@ -19,7 +19,7 @@ type chainListCmd struct{ jsonFlag }
 
 func (c *chainListCmd) Run(a *command) error {
 	chains, err := a.newOperator().ListChains(a.ctx)
-	return c.printAnswer(a, chains, err, func() error {
+	return c.printAnswer(a, chains, err, func() {
 		t := a.newTable("CHAIN", "CONTRACTS", "BLOCKS", "NEXT", "HEAD", "LAG", "FINALIZED", "REORGS", "NODES", "MOVED")
 		for _, one := range chains {
 			if len(one.Cursors) == 0 {
@@ -30,7 +30,7 @@ func (c *chainListCmd) Run(a *command) error {
 					describeLag(f), formatBlock(f.Finalized), f.Reorgs, describeNodes(one), formatTime(f.MovedAt))
 			}
 		}
-		return a.endPage(t, "")
+		t.Flush()
 	})
 }
 
@@ -41,10 +41,10 @@ type chainShowCmd struct {
 
 func (c *chainShowCmd) Run(a *command) error {
 	shown, err := a.newOperator().ShowChain(a.ctx, c.Chain)
-	return c.printAnswer(a, shown, err, func() error { return printChain(a, shown) })
+	return c.printAnswer(a, shown, err, func() { printChain(a, shown) })
 }
 
-func printChain(a *command, c operator.ChainState) error {
+func printChain(a *command, c operator.ChainState) {
 	f := a.newFields()
 	f.addRow("chain", fmt.Sprint(c.ChainID))
 	f.addRow("nodes", describeNodes(c))
@@ -81,7 +81,7 @@ func printChain(a *command, c operator.ChainState) error {
 			f.addRow("stalled", fmt.Sprintf("since %s: %s", formatTime(r.StalledSince), text.Printable(r.StalledWhy)))
 		}
 	}
-	return f.Flush()
+	f.Flush()
 }
 
 func formatBlock(n *uint64) string {

@@ -25,23 +25,20 @@ func (c *agentCheckCmd) Run(a *command) error {
 		ask.Agent, ask.URL = c.As, c.Target
 	}
 	found, err := inspect.CheckAgent(a.ctx, a.newOperator(), ask)
-	err = c.printAnswer(a, found, err, func() error {
+	err = c.printAnswer(a, found, err, func() {
 		t := a.newTable("CHECK", "VERDICT", "FOUND")
 		for _, check := range found.Checks {
 			t.addRow(check.Name, check.Verdict, text.Printable(check.Found))
 		}
-		err := t.Flush()
-		if err == nil && ask.URL == "" {
+		t.Flush()
+		if ask.URL == "" {
 			fmt.Fprintln(a.out)
-			err = printVerdict(a, found.Probe.Verdict, found.Probe.NextStep)
+			printVerdict(a, found.Probe.Verdict, found.Probe.NextStep)
 		}
 		if !c.Send {
 			fmt.Fprintln(a.out, "note: add --send to call the tools with samples")
 		}
-		for _, n := range found.Probe.Notes {
-			fmt.Fprintf(a.out, "note: %s\n", text.Printable(n))
-		}
-		return err
+		printNotes(a, found.Probe.Notes)
 	})
 	if err == nil && found.Faults > 0 {
 		err = fmt.Errorf("the server has faults (%d, see above)", found.Faults)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -39,7 +38,7 @@ type deliveryListCmd struct {
 
 func (c *deliveryListCmd) Run(a *command) error {
 	page, err := a.newOperator().ListDeliveries(a.ctx, c.Selection, c.Cursor, c.Limit)
-	return c.printAnswer(a, page, err, func() error {
+	return c.printAnswer(a, page, err, func() {
 		head := []any{"ID", "KIND", "AGENT", "STATUS", "REASON", "CLIENT", "VALUE", "TAG",
 			"ATTEMPTS", "ACCEPTED", "ENDPOINT"}
 		if c.Wide {
@@ -55,7 +54,7 @@ func (c *deliveryListCmd) Run(a *command) error {
 			}
 			t.addRow(row...)
 		}
-		return a.endPage(t, page.Next)
+		a.endPage(t, page.Next)
 	})
 }
 
@@ -67,7 +66,7 @@ type deliveryGroupsCmd struct {
 
 func (c *deliveryGroupsCmd) Run(a *command) error {
 	list, err := a.newOperator().ShowGroups(a.ctx, c.Status, c.EndedSince)
-	return c.printAnswer(a, list, err, func() error {
+	return c.printAnswer(a, list, err, func() {
 		t := a.newTable("COUNT", "STATUS", "REASON", "FIRST", "LAST", "AGENTS", "MOST", "SAMPLE", "SENTENCE")
 		for _, g := range list.Groups {
 			count := fmt.Sprint(g.Count)
@@ -81,29 +80,28 @@ func (c *deliveryGroupsCmd) Run(a *command) error {
 			t.addRow(count, g.Status, g.Reason, formatTime(&g.First), formatTime(&g.Last),
 				g.Agents, strings.Join(most, ", "), g.Sample, g.Sentence)
 		}
-		if err := t.Flush(); err != nil || len(list.Groups) == 0 {
-			return err
+		t.Flush()
+		if len(list.Groups) > 0 {
+			fmt.Fprintln(a.out,
+				"# stands for an id, a number or a URL. `worker delivery list`, `replay` and `cancel` take "+
+					"--status, --reason, --sentence and --ended-since of a group")
 		}
-		_, err := fmt.Fprintln(a.out,
-			"# stands for an id, a number or a URL. `worker delivery list`, `replay` and `cancel` take "+
-				"--status, --reason, --sentence and --ended-since of a group")
-		return err
 	})
 }
 
 type findCmd struct {
-	Text string `arg:"" help:"A delivery's id or key, a transaction's hash, a client's address, an agent (8453:42), or the beginning of its server's name."`
+	Text string `arg:"" help:"A delivery's id, its first 8 or more digits, or its key, a transaction's hash, a client's address, an agent (8453:42), or the beginning of its server's name."`
 	jsonFlag
 }
 
 func (c *findCmd) Run(a *command) error {
 	found, err := a.newOperator().Find(a.ctx, c.Text)
-	return c.printAnswer(a, found, err, func() error {
+	return c.printAnswer(a, found, err, func() {
 		t := a.newTable("KIND", "TARGET", "WHAT", "COMMAND")
 		for _, m := range found.Matches {
 			t.addRow(m.Kind, m.Target, m.Text, m.Command)
 		}
-		return t.Flush()
+		t.Flush()
 	})
 }
 
@@ -115,17 +113,15 @@ type deliveryShowCmd struct {
 func (c *deliveryShowCmd) Run(a *command) error {
 	o := a.newOperator()
 	d, err := o.ShowDelivery(a.ctx, c.ID)
-	return c.printAnswer(a, d, err, func() error {
-		retraction, err := o.FindRetraction(a.ctx, d.Delivery)
-		if err != nil {
-			return err
-		}
-		return printDelivery(a, d, retraction)
-	})
+	var retraction *store.Delivery
+	if err == nil && !c.JSON {
+		retraction, err = o.FindRetraction(a.ctx, d.Delivery)
+	}
+	return c.printAnswer(a, d, err, func() { printDelivery(a, d, retraction) })
 }
 
 // printDelivery prints a delivery: its identity, its state, its retraction or nil, and each attempt.
-func printDelivery(a *command, d operator.Delivery, retraction *store.Delivery) error {
+func printDelivery(a *command, d operator.Delivery, retraction *store.Delivery) {
 	f := a.newFields()
 	f.addRow("delivery", d.ID.String())
 	f.addRow("key", d.Key)
@@ -134,6 +130,9 @@ func printDelivery(a *command, d operator.Delivery, retraction *store.Delivery) 
 		status += fmt.Sprintf(", retracted after a reorg: delivery %s", retraction.ID)
 	}
 	f.addRow("status", status)
+	f.addRow("client", d.Client)
+	f.addRow("value", d.Value)
+	f.addRow("tags", strings.TrimSpace(d.Tag1+" "+d.Tag2))
 	f.addRow("error", d.Error)
 	f.addRow("next step", d.NextStep)
 	f.addRow("tool", d.ToolName)
@@ -164,7 +163,7 @@ func printDelivery(a *command, d operator.Delivery, retraction *store.Delivery) 
 		f.addRow("  sent", shortenJSON(t.Arguments))
 		f.addRow("  answered", shortenJSON(t.Response))
 	}
-	return f.Flush()
+	f.Flush()
 }
 
 // describeAttempts returns how many attempts count, and since when a delivery waits or is held. If the agent's tool was
@@ -236,11 +235,8 @@ func (c *deliveryCancelCmd) Run(a *command) error {
 	return c.runMove(a, a.newOperator().Cancel, c.Force, c.Rate)
 }
 
-// mover is Operator.Replay or Operator.Cancel.
-type mover func(context.Context, operator.MoveRequest) (*operator.MoveReport, error)
-
 // runMove replays or cancels deliveries. After each batch it prints the deliveries that could not be changed.
-func (c moveFlags) runMove(a *command, move mover, force bool, rate int) error {
+func (c moveFlags) runMove(a *command, move operator.Mover, force bool, rate int) error {
 	bar := progress.New(a.err, 0)
 	r := c.MoveRequest
 	r.Actor, r.Force, r.Rate = c.actorName(), force, rate
@@ -261,35 +257,32 @@ func (c moveFlags) runMove(a *command, move mover, force bool, rate int) error {
 	if report == nil {
 		return err
 	}
-	return errors.Join(err, c.printAnswer(a, report, nil, func() error { return printMove(a, report, rate) }))
+	return errors.Join(err, c.printAnswer(a, report, nil, func() { printMove(a, report, rate) }))
 }
 
-func printMove(a *command, r *operator.MoveReport, rate int) error {
+func printMove(a *command, r *operator.MoveReport, rate int) {
 	switch {
 	case r.DryRun:
-		return printDryRun(a, r, rate)
+		printDryRun(a, r, rate)
 	case r.Matched == 0:
 		fmt.Fprintln(a.out, "no delivery matches")
 	default:
 		fmt.Fprintf(a.out, "%d of %d %s (audit %d)\n", r.Moved, r.Matched, r.Done, r.Audit)
 	}
-	return nil
 }
 
-func printDryRun(a *command, r *operator.MoveReport, rate int) error {
+func printDryRun(a *command, r *operator.MoveReport, rate int) {
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for _, status := range slices.Sorted(maps.Keys(r.ByStatus)) {
 		fmt.Fprintf(w, "%d\t%s\t\n", r.ByStatus[status], status)
 	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
+	w.Flush()
 	for _, status := range slices.Sorted(maps.Keys(r.Untouched)) {
 		fmt.Fprintf(a.out, "not moved: %d %s (%s)\n", r.Untouched[status], status, r.Why[status])
 	}
 	if r.Matched == 0 {
 		fmt.Fprintln(a.out, "no delivery matches that could be moved")
-		return nil
+		return
 	}
 	takesTime := ""
 	if rate > 0 {
@@ -298,7 +291,6 @@ func printDryRun(a *command, r *operator.MoveReport, rate int) error {
 	}
 	fmt.Fprintf(a.out, "%d would be %s%s. Nothing was changed: the same command with --yes does it.\n", r.Matched,
 		r.Done, takesTime)
-	return nil
 }
 
 type deliveryAuditCmd struct {
@@ -308,12 +300,12 @@ type deliveryAuditCmd struct {
 
 func (c *deliveryAuditCmd) Run(a *command) error {
 	page, err := a.newOperator().ListAudit(a.ctx, c.Cursor, c.Limit)
-	return c.printAnswer(a, page, err, func() error {
+	return c.printAnswer(a, page, err, func() {
 		t := a.newTable("ID", "AT", "ACTOR", "ACTION", "STATE", "MATCHED", "MOVED", "WHAT", "NOTE")
 		for _, r := range page.Audit {
 			t.addRow(r.ID, r.At.UTC().Format(time.DateTime), r.Actor, r.Action, r.State, r.Matched, r.Moved,
 				text.Shorten(string(r.Filter)), text.Shorten(r.Note))
 		}
-		return a.endPage(t, page.Next)
+		a.endPage(t, page.Next)
 	})
 }

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -119,14 +120,15 @@ func runCommand(a command, args, environ []string) (code int) {
 		a.backend = attached{&a}
 	}
 	queue.LogDriver(a.log)
-	if err := k.Run(&a); err != nil {
-		var misuse *operator.MisuseError
-		var left *operator.LeftError
+	out := &output{Writer: stdout}
+	a.out = out
+	err = k.Run(&a)
+	if err = cmp.Or(err, out.err); err != nil {
 		fmt.Fprintln(stderr, "worker:", err)
-		switch {
-		case errors.As(err, &misuse):
+		if _, ok := errors.AsType[*operator.MisuseError](err); ok {
 			return exitMisuse
-		case errors.As(err, &left):
+		}
+		if _, ok := errors.AsType[*operator.LeftError](err); ok {
 			return exitLeft
 		}
 		return exitFailed
@@ -162,9 +164,4 @@ func explainUnknown(model *kong.Application, args []string, err error) error {
 // configuration, because a valid one may need the key first.
 func makesKeys(command string) bool {
 	return slices.Contains([]string{"keys init", "keys rotate add"}, command)
-}
-
-// refuseUsage returns the error for an invalid command line.
-func refuseUsage(format string, args ...any) error {
-	return operator.NewMisuse(format, args...)
 }

@@ -54,12 +54,24 @@ type pageFlags struct {
 }
 
 // endPage ends a table. If there is another page, it prints the option that lists it.
-func (a *command) endPage(t table, next string) error {
-	err := t.Flush()
-	if err == nil && next != "" {
-		_, err = fmt.Fprintf(a.out, "more: --cursor %s\n", next)
+func (a *command) endPage(t table, next string) {
+	t.Flush()
+	if next != "" {
+		fmt.Fprintf(a.out, "more: --cursor %s\n", next)
 	}
-	return err
+}
+
+// output is stdout. It keeps the first error, with which the command then ends, and writes nothing after it.
+type output struct {
+	io.Writer
+	err error
+}
+
+func (o *output) Write(p []byte) (n int, err error) {
+	if o.err == nil {
+		n, o.err = o.Writer.Write(p)
+	}
+	return n, o.err
 }
 
 // jsonFlag selects the format of the output.
@@ -69,14 +81,15 @@ type jsonFlag struct {
 
 // printAnswer writes the result v of an action as JSON with --json, else it calls print. If the action failed with err,
 // it returns err instead.
-func (f jsonFlag) printAnswer(a *command, v any, err error, print func() error) error {
+func (f jsonFlag) printAnswer(a *command, v any, err error, print func()) error {
 	switch {
 	case err != nil:
-		return err
 	case f.JSON:
 		return writeJSON(a, v)
+	default:
+		print()
 	}
-	return print()
+	return err
 }
 
 // writeJSON writes v as JSON. It escapes control and direction characters, which strangers may have sent, so that the
@@ -98,8 +111,8 @@ func writeJSON(a *command, v any) error {
 		}
 		out.WriteRune(r)
 	}
-	_, err := io.WriteString(a.out, out.String())
-	return err
+	fmt.Fprint(a.out, out.String())
+	return nil
 }
 
 func orDash(s string) string {

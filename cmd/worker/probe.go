@@ -19,17 +19,16 @@ type agentProbeCmd struct {
 
 func (c *agentProbeCmd) Run(a *command) error {
 	found, err := inspect.ProbeAgent(a.ctx, a.newOperator(), c.ProbeRequest)
-	return cmp.Or(c.printAnswer(a, found, err, func() error {
-		if err := printProbe(a, found); err != nil || !found.Fits || c.Send {
-			return err
+	return cmp.Or(c.printAnswer(a, found, err, func() {
+		printProbe(a, found)
+		if found.Fits && !c.Send {
+			fmt.Fprintln(a.out, "note: add --send to call the tool with the sample")
 		}
-		fmt.Fprintln(a.out, "note: add --send to call the tool with the sample")
-		return nil
 	}), found.End(c.Check))
 }
 
 // printProbe prints the result of a probe in the order of its steps.
-func printProbe(a *command, r inspect.Probe) error {
+func printProbe(a *command, r inspect.Probe) {
 	fmt.Fprintf(a.out, "%s\n\n", r.Name)
 	f := a.newFields()
 	for _, s := range r.Steps {
@@ -47,33 +46,30 @@ func printProbe(a *command, r inspect.Probe) error {
 		}
 		f.addRow("tools", fmt.Sprintf("%s, listed in %s", tools, formatMillis(r.ListedMs)))
 	}
-	if err := f.Flush(); err != nil {
-		return err
-	}
-	if err := printArguments(a, r); err != nil {
-		return err
-	}
+	f.Flush()
+	printArguments(a, r)
 	if got := r.Answer; got != nil {
 		fmt.Fprintf(a.out, "\nanswered in %s: %s\n", formatMillis(got.TookMs),
 			cmp.Or(text.Printable(text.Shorten(got.Text)), "nothing that this version can read"))
 	}
 	fmt.Fprintln(a.out)
-	if err := printVerdict(a, r.Verdict, r.NextStep); err != nil {
-		return err
-	}
-	for _, n := range r.Notes {
-		fmt.Fprintf(a.out, "note: %s\n", text.Printable(n))
-	}
+	printVerdict(a, r.Verdict, r.NextStep)
+	printNotes(a, r.Notes)
 	if r.Kept {
 		fmt.Fprintln(a.out, "the results are stored: `worker agent show` lists them")
 	}
-	return nil
+}
+
+func printNotes(a *command, notes []string) {
+	for _, n := range notes {
+		fmt.Fprintf(a.out, "note: %s\n", text.Printable(n))
+	}
 }
 
 // printArguments prints a table of the sample's arguments and the values that are sent.
-func printArguments(a *command, r inspect.Probe) error {
+func printArguments(a *command, r inspect.Probe) {
 	if len(r.Arguments) == 0 {
-		return nil
+		return
 	}
 	fmt.Fprintf(a.out, "\na sample %s, fitted to %s:\n", r.Kind, text.Printable(r.Tool))
 	t := a.newTable("ARGUMENT", "SAMPLE", "SENT")
@@ -89,7 +85,7 @@ func printArguments(a *command, r inspect.Probe) error {
 		}
 		t.addRow(arg.Name, formatValue(arg.Sample), sent)
 	}
-	return t.Flush()
+	t.Flush()
 }
 
 // formatValue shortens a value for a table.

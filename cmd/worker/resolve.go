@@ -24,47 +24,43 @@ type agentResolveCmd struct {
 func (c *agentResolveCmd) Run(a *command) error {
 	switch {
 	case c.URI != nil && (c.Agent != "" || c.Registry != ""):
-		return refuseUsage("--uri is resolved without a chain: leave the agent out")
+		return operator.NewMisuse("--uri is resolved without a chain: leave the agent out")
 	case c.URI == nil && c.Agent == "":
-		return refuseUsage("name an agent, as in 8453:42, or a URI with --uri")
+		return operator.NewMisuse("name an agent, as in 8453:42, or a URI with --uri")
 	case c.URI == nil && c.Hash != "":
-		return refuseUsage("--hash is for --uri: a registration document has no hash on chain")
+		return operator.NewMisuse("--hash is for --uri: a registration document has no hash on chain")
 	case c.URI != nil:
 		d, err := inspect.ResolveURI(a.ctx, a.newOperator(), *c.URI, c.Hash)
-		return cmp.Or(c.printAnswer(a, d, err, func() error { return printDocument(a, d) }), d.End(c.Check))
+		return cmp.Or(c.printAnswer(a, d, err, func() { printDocument(a, d) }), d.End(c.Check))
 	}
 	r, err := inspect.Resolve(a.ctx, a.newOperator(), operator.AgentRef{Agent: c.Agent, Registry: c.Registry})
-	return cmp.Or(c.printAnswer(a, r, err, func() error { return printResolution(a, r) }), r.End(c.Check))
+	return cmp.Or(c.printAnswer(a, r, err, func() { printResolution(a, r) }), r.End(c.Check))
 }
 
-func printResolution(a *command, r inspect.Resolution) error {
+func printResolution(a *command, r inspect.Resolution) {
 	fmt.Fprintf(a.out, "%s\n\n", r.Name)
 	t := a.newTable("STEP", "TOOK", "SOURCE", "FOUND")
 	for _, s := range r.Steps {
 		t.addRow(s.What, formatMillis(s.TookMs), s.Source, s.Found)
 	}
 	t.addRow("all", formatMillis(r.TookMs))
-	if err := t.Flush(); err != nil {
-		return err
-	}
+	t.Flush()
 	fmt.Fprintln(a.out)
-	err := printVerdict(a, r.Verdict, r.NextStep)
-	if err == nil && r.Note != "" {
-		_, err = fmt.Fprintf(a.out, "note: %s\n", text.Printable(r.Note))
+	printVerdict(a, r.Verdict, r.NextStep)
+	if r.Note != "" {
+		printNotes(a, []string{r.Note})
 	}
-	return err
 }
 
 // printVerdict prints the verdict, and the next step if there is one.
-func printVerdict(a *command, verdict, nextStep string) error {
-	_, err := fmt.Fprintf(a.out, "verdict: %s\n", text.Printable(verdict))
-	if err == nil && nextStep != "" {
-		_, err = fmt.Fprintf(a.out, "next: %s\n", text.Printable(nextStep))
+func printVerdict(a *command, verdict, nextStep string) {
+	fmt.Fprintf(a.out, "verdict: %s\n", text.Printable(verdict))
+	if nextStep != "" {
+		fmt.Fprintf(a.out, "next: %s\n", text.Printable(nextStep))
 	}
-	return err
 }
 
-func printDocument(a *command, d inspect.Document) error {
+func printDocument(a *command, d inspect.Document) {
 	f := a.newFields()
 	f.addRow("uri", d.URI)
 	f.addRow("source", strings.TrimSpace(d.Source+" "+describeAnchor(d.Source, d.DNSLink)))
@@ -84,10 +80,8 @@ func printDocument(a *command, d inspect.Document) error {
 		}
 		f.addRow(fmt.Sprintf("mcp %d", i+1), fmt.Sprintf("%s %s %s: %s", e.From, e.Transport, address, e.Verdict))
 	}
-	if err := f.Flush(); err != nil {
-		return err
-	}
-	return printVerdict(a, d.Verdict, d.NextStep)
+	f.Flush()
+	printVerdict(a, d.Verdict, d.NextStep)
 }
 
 // describeAnchor says how the bytes of a document were verified.

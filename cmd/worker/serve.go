@@ -29,7 +29,7 @@ type configCmd struct{ jsonFlag }
 
 func (c *configCmd) Run(a *command) error {
 	settings := a.cfg.Settings()
-	return c.printAnswer(a, settings, nil, func() error {
+	return c.printAnswer(a, settings, nil, func() {
 		w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 		for _, s := range settings {
 			source := s.Source
@@ -38,7 +38,7 @@ func (c *configCmd) Run(a *command) error {
 			}
 			fmt.Fprintf(w, "%s\t%s\t(%s)\n", text.Printable(s.Name), orDash(s.Value), text.Printable(source))
 		}
-		return w.Flush()
+		w.Flush()
 	})
 }
 
@@ -50,12 +50,12 @@ type migrateCmd struct {
 type migrateApplyCmd struct{}
 
 func (c *migrateApplyCmd) Run(a *command) error {
-	db, err := a.openDatabase()
+	url, stop, err := a.openDatabase()
 	if err != nil {
 		return err
 	}
-	defer db.close()
-	done, err := postgres.Migrate(a.ctx, db.url)
+	defer stop()
+	done, err := postgres.Migrate(a.ctx, url)
 	for _, m := range done {
 		fmt.Fprintf(a.out, "applied %s\n", m.Name)
 	}
@@ -70,16 +70,16 @@ type migrateStatusCmd struct{ jsonFlag }
 func (c *migrateStatusCmd) Run(a *command) error {
 	ctx, cancel := context.WithTimeout(a.ctx, a.timeout)
 	defer cancel()
-	db, err := a.openDatabase()
+	url, stop, err := a.openDatabase()
 	if err != nil {
 		return err
 	}
-	defer db.close()
-	all, err := postgres.Migrations(ctx, db.url)
+	defer stop()
+	all, err := postgres.Migrations(ctx, url)
 	if err != nil && ctx.Err() != nil && a.ctx.Err() == nil {
 		return &operator.LateError{Within: a.timeout}
 	}
-	return c.printAnswer(a, all, err, func() error {
+	return c.printAnswer(a, all, err, func() {
 		for _, m := range all {
 			when := "pending"
 			if !m.AppliedAt.IsZero() {
@@ -87,7 +87,6 @@ func (c *migrateStatusCmd) Run(a *command) error {
 			}
 			fmt.Fprintf(a.out, "%s  %s\n", m.Name, when)
 		}
-		return nil
 	})
 }
 

@@ -14,12 +14,12 @@ type signingKeyListCmd struct{ jsonFlag }
 
 func (c *signingKeyListCmd) Run(a *command) error {
 	list, err := a.newOperator().ListSigningKeys(a.ctx)
-	return c.printAnswer(a, list, err, func() error {
+	return c.printAnswer(a, list, err, func() {
 		t := a.newTable("KEY", "STATE", "CREATED", "SIGNS FROM", "PUBLISHED UNTIL")
 		for _, k := range list {
 			t.addRow(k.ID, k.State, formatTime(&k.CreatedAt), formatTime(&k.ActivatesAt), formatTime(k.RetiresAt))
 		}
-		return t.Flush()
+		t.Flush()
 	})
 }
 
@@ -32,8 +32,6 @@ type signingKeyRotateCmd struct {
 
 func (c *signingKeyRotateCmd) Run(a *command) error {
 	made, err := a.newOperator().RotateSigningKey(a.ctx, c.After, c.Keep, c.actorName())
-	return c.printAnswer(a, made, err, func() error {
-		_, err := fmt.Fprintf(a.out, "%s signs from %s on\n", made.ID, formatTime(&made.ActivatesAt))
-		return err
-	})
+	return c.printAnswer(a, made, err,
+		func() { fmt.Fprintf(a.out, "%s signs from %s on\n", made.ID, formatTime(&made.ActivatesAt)) })
 }

@@ -38,54 +38,35 @@ type Selection struct {
 
 // parseFilter converts the selection to a filter of the store. Relative times count back from now.
 func (s Selection) parseFilter(now time.Time) (records.Filter, error) {
-	f := records.Filter{Reason: outcome.Reason(s.Reason), Sentence: s.Sentence, Kind: s.Kind, Reorged: s.Reorged}
-	statuses, err := parseStatuses(s.Status)
-	err = cmp.Or(err, checkWord("reason", s.Reason, outcome.Reasons()), checkText("sentence", s.Sentence),
-		checkWord("kind", s.Kind, AllKinds()))
-	if err == nil && s.Reorged && s.Status+s.Reason+s.Sentence+s.Kind+s.EndedSince != "" {
-		err = misuseOf("reorged", "implies the status, the reason and the kind: leave those out")
+	f := records.Filter{Reason: outcome.Reason(s.Reason), Sentence: s.Sentence, Kind: s.Kind, Key: s.Key,
+		Reorged: s.Reorged}
+	var statusErr, mixed, agentErr, clientErr, transactionErr, sinceErr, untilErr, endedErr error
+	f.Statuses, statusErr = parseStatuses(s.Status)
+	if s.Reorged && s.Status+s.Reason+s.Sentence+s.Kind+s.EndedSince != "" {
+		mixed = misuseOf("reorged", "implies the status, the reason and the kind: leave those out")
 	}
-	if err != nil {
-		return f, err
-	}
-	f.Statuses = statuses
-
 	if s.Agent != "" {
-		g, err := parseAgent(s.Agent)
-		if err != nil {
-			return f, err
-		}
+		var g store.Agent
+		g, agentErr = parseAgent(s.Agent)
 		f.ChainID, f.AgentID = &g.ChainID, g.ID
 	}
-
-	if f.Client, err = parseHex("client", s.Client, 20); err != nil {
-		return f, err
+	f.Client, clientErr = parseHex("client", s.Client, 20)
+	f.Transaction, transactionErr = parseHex("transaction", s.Transaction, 32)
+	f.Since, sinceErr = parseMoment("since", s.Since, now)
+	f.Until, untilErr = parseMoment("until", s.Until, now)
+	f.EndedSince, endedErr = parseMoment("ended-since", s.EndedSince, now)
+	err := cmp.Or(statusErr, checkWord("reason", s.Reason, outcome.Reasons()), checkText("sentence", s.Sentence),
+		checkWord("kind", s.Kind, AllKinds()), mixed, agentErr, clientErr, transactionErr, checkText("key", s.Key),
+		sinceErr, untilErr, endedErr)
+	switch {
+	case err != nil:
+	case !f.EndedSince.IsZero() &&
+		slices.ContainsFunc(f.Statuses, func(s store.Status) bool { return !s.Final() || s == store.Delivered }):
+		err = misuseOf("ended-since", "is for skipped, rejected, dead and cancelled deliveries; use --since for others")
+	case !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until):
+		err = misuseOf("since", "%s is not before --until %s: nothing lies between", s.Since, s.Until)
 	}
-	if f.Transaction, err = parseHex("transaction", s.Transaction, 32); err != nil {
-		return f, err
-	}
-	if f.Key, err = s.Key, checkText("key", s.Key); err != nil {
-		return f, err
-	}
-
-	if f.Since, err = parseMoment("since", s.Since, now); err != nil {
-		return f, err
-	}
-	if f.Until, err = parseMoment("until", s.Until, now); err != nil {
-		return f, err
-	}
-	if f.EndedSince, err = parseMoment("ended-since", s.EndedSince, now); err != nil {
-		return f, err
-	}
-	if !f.EndedSince.IsZero() &&
-		slices.ContainsFunc(statuses, func(s store.Status) bool { return !s.Final() || s == store.Delivered }) {
-		return f, misuseOf("ended-since",
-			"is for skipped, rejected, dead and cancelled deliveries; use --since for others")
-	}
-	if !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until) {
-		return f, misuseOf("since", "%s is not before --until %s: nothing lies between", s.Since, s.Until)
-	}
-	return f, nil
+	return f, err
 }
 
 // AllStatuses returns every status of a delivery.

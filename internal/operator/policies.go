@@ -210,38 +210,30 @@ func (o *Operator) changePolicy(ctx context.Context, ref AgentRef, actor string,
 	if err != nil {
 		return out, err
 	}
-	st, err := o.OpenStore(ctx)
+	e, err := editAgent(ctx, o.OpenStore, g, edit == nil)
 	if err != nil {
 		return out, err
 	}
-	defer st.Close()
-	out, row, err := changeAgent(ctx, st, g)
-	switch {
-	case err != nil:
-		return out, err
-	case edit == nil && out.Unseen:
-		return out, errUnseen(g)
-	case edit != nil:
-		changed := &row.Policy
+	defer e.Close()
+	if edit != nil {
+		changed := &e.row.Policy
 		if level == policy.Own {
-			changed = &row.OwnPolicy
+			changed = &e.row.OwnPolicy
 		}
 		was := *changed
 		*changed = edit(was)
-		what := map[string]any{"agent": out.Agent, "registry": g.Registry, "level": level,
-			"policy": *changed, "was": was}
-		out.Audit, err = RunAudited(ctx, st, records.Audit{Actor: actor, Action: "agent policy", Matched: 1}, what,
-			func() (int64, error) { return 1, save(st, g) })
+		err = e.run(ctx, actor, "agent policy", map[string]any{"level": level, "policy": *changed, "was": was},
+			func() (int64, error) { return countOne(save(e.Session, g)) })
 	}
-	l, _, readErr := o.readLevels(g, row)
+	l, _, readErr := o.readLevels(g, e.row)
 	if readErr != nil {
-		out.Problem = readErr.Error()
+		e.Problem = readErr.Error()
 	}
-	out.Policy = new(l.Settings())
-	out.Policy.OnUnknown = cmp.Or(out.Policy.OnUnknown, store.OnUnknownResend)
-	out.Policy.Order = cmp.Or(out.Policy.Order,
+	e.Policy = new(l.Settings())
+	e.Policy.OnUnknown = cmp.Or(e.Policy.OnUnknown, store.OnUnknownResend)
+	e.Policy.Order = cmp.Or(e.Policy.Order,
 		map[bool]string{true: store.OrderStrict, false: store.OrderOff}[o.Settings.StrictOrder])
-	counted, countErr := st.Deliveries(ctx, records.Filter{ChainID: &g.ChainID, AgentID: g.ID, Limit: maxCounted})
+	counted, countErr := e.Deliveries(ctx, records.Filter{ChainID: &g.ChainID, AgentID: g.ID, Limit: maxCounted})
 	for _, level := range []AgentLevel{{Level: policy.Operator, Policy: l.Operator},
 		{Level: policy.Default, Policy: l.Default}, {Level: policy.Own, Policy: l.Own}} {
 		level.Skipped = make([]int, len(level.Policy.Filters))
@@ -254,10 +246,10 @@ func (o *Operator) changePolicy(ctx context.Context, ref AgentRef, actor string,
 			}
 		}
 		if level.Policy.String() != "{}" {
-			out.Levels = append(out.Levels, level)
+			e.Levels = append(e.Levels, level)
 		}
 	}
-	return out, errors.Join(err, countErr)
+	return e.AgentChange, errors.Join(err, countErr)
 }
 
 // readLevels returns the policies that apply to the agent with this row. The default policy is that of this process'

@@ -88,7 +88,7 @@ func describeOperation(op operation, schemas *schemaSet, failure map[string]any)
 	responses := map[string]any{}
 	for status, answer := range op.answers {
 		content := jsonContent(schemas.refer(answer))
-		if kind := op.mediaTypes[1]; kind != "" {
+		if kind := op.mediaType; kind != "" {
 			content = map[string]any{kind: map[string]any{"schema": map[string]any{"type": "string"},
 				"x-data": schemas.refer(answer)}}
 		}

@@ -44,15 +44,12 @@ func (p *Pages) listAgents(r *request) (answer, error) {
 		f.Chain = &id
 	}
 	list, err := p.Operator.ListAgents(r.Context(), f)
-	if err != nil {
-		return answer{}, err
-	}
 	page.Agents = list.Agents
 	if list.Next != "" {
 		page.NextURL = "/agents?" + encodePairs([]string{
 			"state", page.State, "chain", page.Chain, "sort", page.Sort, "cursor", list.Next})
 	}
-	return answer{page: "agents", title: "Agents", content: page}, nil
+	return answer{page: "agents", title: "Agents", content: page}, err
 }
 
 // agentPage is the page of one agent.
@@ -116,6 +113,12 @@ func (r *request) agentRef() operator.AgentRef {
 	return operator.AgentRef{Agent: r.PathValue("agent"), Registry: registry}
 }
 
+// agentURL returns the address of the page of the request's agent.
+func (r *request) agentURL() string {
+	ref := r.agentRef()
+	return "/agents/" + ref.Agent + "?" + encodePairs([]string{"registry", ref.Registry})
+}
+
 func (p *Pages) showAgent(r *request) (answer, error) {
 	ref := r.agentRef()
 	a, err := p.Operator.ShowAgent(r.Context(), ref)
@@ -166,33 +169,17 @@ func (p *Pages) listOf(r *request, s operator.Selection) (t deliveryTable, err e
 	return p.makeTable(r.Context(), rows.Deliveries)
 }
 
-func (p *Pages) enableAgent(r *request) (answer, error)  { return p.switchAgent(r, true) }
-func (p *Pages) disableAgent(r *request) (answer, error) { return p.switchAgent(r, false) }
-
-func (p *Pages) switchAgent(r *request, enabled bool) (answer, error) {
-	return p.changeAgent(r, func(ref operator.AgentRef) error {
-		_, err := p.Operator.EnableAgent(r.Context(), ref, r.visitor.Name, enabled)
-		return err
-	})
+func (p *Pages) enableAgent(enabled bool) func(*request) (answer, error) {
+	return func(r *request) (answer, error) {
+		_, err := p.Operator.EnableAgent(r.Context(), r.agentRef(), r.visitor.Name, enabled)
+		return answer{location: r.agentURL()}, err
+	}
 }
 
 func (p *Pages) refreshAgent(r *request) (answer, error) {
-	return p.changeAgent(r, func(ref operator.AgentRef) error {
-		_, err := p.Operator.RefreshAgent(r.Context(), ref, r.visitor.Name)
-		return err
-	})
+	_, err := p.Operator.RefreshAgent(r.Context(), r.agentRef(), r.visitor.Name)
+	return answer{location: r.agentURL()}, err
 }
-
-func (p *Pages) changeAgent(r *request, change func(operator.AgentRef) error) (answer, error) {
-	ref := r.agentRef()
-	if err := change(ref); err != nil {
-		return answer{}, err
-	}
-	return answer{location: "/agents/" + ref.Agent + "?" + encodePairs([]string{"registry", ref.Registry})}, nil
-}
-
-// probeTimeout bounds a probe: resolving, connecting, listing tools, and calling them with samples.
-const probeTimeout = 50 * time.Second
 
 // probePage shows the result of a probe, and whether the agent can receive deliveries.
 type probePage struct {
@@ -201,7 +188,7 @@ type probePage struct {
 }
 
 func (p *Pages) probeAgent(r *request) (answer, error) {
-	ctx, cancel := context.WithTimeout(r.Context(), probeTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), inspect.RequestTimeout)
 	defer cancel()
 	ref := r.agentRef()
 	found, err := inspect.CheckAgent(ctx, p.Operator,
@@ -210,6 +197,5 @@ func (p *Pages) probeAgent(r *request) (answer, error) {
 		return answer{}, err
 	}
 	return answer{page: "probe", title: "Probe of agent " + ref.Agent, content: probePage{CheckReport: found,
-		Name: ref.Agent, Registry: ref.Registry,
-		Back: "/agents/" + ref.Agent + "?" + encodePairs([]string{"registry", ref.Registry})}}, nil
+		Name: ref.Agent, Registry: ref.Registry, Back: r.agentURL()}}, nil
 }

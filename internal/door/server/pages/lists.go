@@ -35,9 +35,6 @@ type auditRow struct {
 func (p *Pages) listAudit(r *request) (answer, error) {
 	cursor, _ := strconv.ParseInt(r.URL.Query().Get("cursor"), 10, 64)
 	list, err := p.Operator.ListAudit(r.Context(), max(cursor, 0), pageRows)
-	if err != nil {
-		return answer{}, err
-	}
 	page := auditPage{}
 	for _, a := range list.Audit {
 		page.Rows = append(page.Rows, auditRow{a, describeFilter(a.Filter)})
@@ -45,7 +42,7 @@ func (p *Pages) listAudit(r *request) (answer, error) {
 	if list.Next != "" {
 		page.NextURL = "/audit?cursor=" + list.Next
 	}
-	return answer{page: "audit", title: "Audit", content: page}, nil
+	return answer{page: "audit", title: "Audit", content: page}, err
 }
 
 // describeFilter returns an audit row's filter in words, as in "agent 8453:42, status dead".

@@ -58,10 +58,7 @@ func (p *Pages) replacePolicy(r *request) (answer, error) {
 	if len(document) == 0 {
 		document = nil
 	}
-	done, err := p.changeAgent(r, func(ref operator.AgentRef) error {
-		_, err := p.Operator.ReplacePolicy(r.Context(), ref, r.visitor.Name, policy.Operator, "", document)
-		return err
-	})
+	_, err := p.Operator.ReplacePolicy(r.Context(), r.agentRef(), r.visitor.Name, policy.Operator, "", document)
 	if refused, ok := errors.AsType[*operator.MisuseError](err); ok {
 		if again, showErr := p.showAgent(r); showErr == nil {
 			page := again.content.(agentPage)
@@ -70,5 +67,5 @@ func (p *Pages) replacePolicy(r *request) (answer, error) {
 			return again, nil
 		}
 	}
-	return done, err
+	return answer{location: r.agentURL()}, err
 }
