@@ -85,46 +85,45 @@ func main() {
 
 func run(ctx context.Context, p process, connect connector) (code int) {
 	defer logging.RecoverFault("enqueue", p.stderr, &code, exitFailed)
-	say := func(err error) { fmt.Fprintln(p.stderr, "enqueue:", err) }
-	var c command
-	exited := -1
-	parser, err := kong.New(&c, kong.Name("enqueue"), kong.Writers(p.stdout, p.stderr),
-		kong.Exit(func(code int) { exited = code }),
-		kong.Vars{"version": "enqueue " + buildinfo.Version()},
-		kong.Description(
-			"Enqueues ERC-8004 feedback jobs (JSON Lines). Settings are environment variables: see `worker config`."))
-	if err != nil {
-		say(err)
-		return exitMisuse
-	}
-	chosen, err := parser.Parse(p.args)
-	if exited >= 0 {
-		return exited
-	} else if err != nil {
-		say(err)
-		return exitMisuse
-	}
-	if c.Timeout <= 0 {
-		say(fmt.Errorf("--timeout %s is not longer than 0s", c.Timeout))
-		return exitMisuse
-	}
-	cfg, err := config.Load(p.environ)
-	if err != nil {
-		fmt.Fprintf(p.stderr, "enqueue: the configuration has faults:\n%v\n", err)
-		return exitMisuse
-	}
-	err = chosen.Run(&task{p, ctx, cfg, c.JSON, c.Timeout, connect})
+	err := runCommand(ctx, p, connect)
 	switch {
 	case err == nil:
 		return exitDone
 	case errors.Is(err, errRefused):
 		return exitRefused
 	}
-	say(err)
+	fmt.Fprintln(p.stderr, "enqueue:", err)
 	if _, ok := errors.AsType[misuse](err); ok {
 		return exitMisuse
 	}
 	return exitFailed
+}
+
+func runCommand(ctx context.Context, p process, connect connector) error {
+	var c command
+	exited := false
+	parser, err := kong.New(&c, kong.Name("enqueue"), kong.Writers(p.stdout, p.stderr),
+		kong.Exit(func(int) { exited = true }),
+		kong.Vars{"version": "enqueue " + buildinfo.Version()},
+		kong.Description(
+			"Enqueues ERC-8004 feedback jobs (JSON Lines). Settings are environment variables: see `worker config`."))
+	if err != nil {
+		return misuse{err}
+	}
+	chosen, err := parser.Parse(p.args)
+	switch {
+	case exited: // --help, --version
+		return nil
+	case err != nil:
+		return misuse{err}
+	case c.Timeout <= 0:
+		return misuse{fmt.Errorf("--timeout %s is not longer than 0s", c.Timeout)}
+	}
+	cfg, err := config.Load(p.environ)
+	if err != nil {
+		return misuse{fmt.Errorf("the configuration has faults:\n%w", err)}
+	}
+	return chosen.Run(&task{p, ctx, cfg, c.JSON, c.Timeout, connect})
 }
 
 // errRefused ends a command that is complete, but some jobs were refused or are in conflict.

@@ -95,12 +95,14 @@ func (l *MatchList) addDelivery(d store.Delivery, err error) error {
 		return nil
 	}
 	if err == nil {
-		l.Matches = append(l.Matches,
-			Match{Kind: "delivery", Target: d.ID.String(), Command: "worker delivery show " + d.ID.String(),
-				Text: fmt.Sprintf("%s for agent %s, %s", d.Kind,
-					erc8004.FormatAgent(d.ChainID, d.AgentID), describeState(d))})
+		l.Matches = append(l.Matches, Match{Kind: "delivery", Target: d.ID.String(), Text: describeMatch(d),
+			Command: "worker delivery show " + d.ID.String()})
 	}
 	return err
+}
+
+func describeMatch(d store.Delivery) string {
+	return fmt.Sprintf("%s for agent %s, %s", d.Kind, erc8004.FormatAgent(d.ChainID, d.AgentID), describeState(d))
 }
 
 // addNewest adds m if the filter selects a delivery. Its text describes the newest one.
@@ -112,8 +114,8 @@ func (l *MatchList) addNewest(ctx context.Context, st *Session, m Match, f recor
 	}
 	d := rows[0]
 	m.Command = "worker delivery list --wide --" + m.Kind + " " + m.Target
-	m.Text = fmt.Sprintf("its newest delivery is %s for agent %s, %s, accepted at %s",
-		d.Kind, erc8004.FormatAgent(d.ChainID, d.AgentID), describeState(d), d.CreatedAt.UTC().Format(time.RFC3339))
+	m.Text = fmt.Sprintf("its newest delivery is %s, accepted at %s", describeMatch(d),
+		d.CreatedAt.UTC().Format(time.RFC3339))
 	l.Matches = append(l.Matches, m)
 	return nil
 }

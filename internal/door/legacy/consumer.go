@@ -18,7 +18,7 @@ import (
 // Acceptor stores elements of the old backend's Redis list in Postgres. *intake.Intake implements it. After an error, a
 // Consumer passes the same elements again.
 type Acceptor interface {
-	FromList(ctx context.Context, elements []intake.Element) ([]intake.Taken, error)
+	FromList(ctx context.Context, elements []intake.Element) ([]intake.Answer, error)
 }
 
 // Config configures a Consumer.
@@ -129,7 +129,7 @@ func (e *commitError) Unwrap() error { return e.error }
 
 // logTaken logs each element that is rejected or in conflict, and one line with the number of elements of each verdict.
 // It also adds these numbers to the metrics.
-func (c *Consumer) logTaken(taken []intake.Taken) {
+func (c *Consumer) logTaken(taken []intake.Answer) {
 	counts := map[store.Verdict]int{}
 	for _, t := range taken {
 		counts[t.Verdict]++
@@ -139,7 +139,7 @@ func (c *Consumer) logTaken(taken []intake.Taken) {
 				"key", t.Key, "problem", t.Problem)
 		case store.Conflict:
 			c.Logger.Warn("job from Redis not accepted: its event is stored with other content",
-				"list", c.List, "delivery", t.ID, "key", t.Key, "field", t.Field)
+				"list", c.List, "delivery", t.ID, "key", t.Key, "field", t.Path)
 		}
 	}
 	for verdict, n := range counts {

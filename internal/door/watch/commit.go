@@ -121,7 +121,7 @@ func (w *Watcher) acceptFound(ctx context.Context, g *group, events []chain.Rang
 }
 
 // acceptAll commits jobs without a cursor, and dispatches them.
-func acceptAll(ctx context.Context, ledger Acceptor, d Dispatcher,
+func acceptAll(ctx context.Context, ledger Ledger, d Dispatcher,
 	in []store.Intake) (answers []store.Acceptance, _ error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()

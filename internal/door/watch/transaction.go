@@ -3,14 +3,8 @@ package watch
 import (
 	"context"
 
-	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 )
-
-// Acceptor commits jobs without a cursor.
-type Acceptor interface {
-	Accept(ctx context.Context, in []store.Intake) ([]store.Acceptance, []store.Task, error)
-}
 
 // AcceptTransaction accepts the events of one transaction, whether its chain is followed or not. It uses cfg's Chain,
 // Deployment, Ledger, Limits and Dispatcher. It does not watch for reorgs: if an event is gone when its delivery gets its

@@ -37,7 +37,7 @@ type Ledger interface {
 	AdvanceCursors(ctx context.Context, cursors []*store.Cursor, a store.Advance) (store.Advanced, error)
 	Cursors(ctx context.Context, chainID uint64) ([]store.CursorState, error)
 	NoteStall(ctx context.Context, key store.CursorKey, since *time.Time, why string) error
-	Acceptor
+	Accept(ctx context.Context, in []store.Intake) ([]store.Acceptance, []store.Task, error)
 }
 
 // Dispatcher puts tasks into Redis and returns the number of tasks that it dispatched.

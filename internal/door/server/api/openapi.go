@@ -3,7 +3,6 @@ package api
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"reflect"
 	"regexp"
@@ -161,16 +160,8 @@ func wordSchemas() map[reflect.Type]*jsonschema.Schema {
 
 func listWords[T ~string](words []T) *jsonschema.Schema {
 	s := &jsonschema.Schema{Type: "string"}
-	for _, w := range slices.Sorted(maps.Keys(setOf(words))) {
+	for _, w := range slices.Compact(slices.Sorted(slices.Values(words))) {
 		s.Enum = append(s.Enum, string(w))
 	}
 	return s
-}
-
-func setOf[T comparable](all []T) map[T]bool {
-	set := make(map[T]bool, len(all))
-	for _, one := range all {
-		set[one] = true
-	}
-	return set
 }

@@ -1,8 +1,6 @@
 package api
 
 import (
-	"context"
-
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/time/rate"
 )
@@ -23,6 +21,7 @@ func newJobPace() *jobPace {
 	return &jobPace{limits}
 }
 
+// limiter returns the limiter of a token.
 func (p *jobPace) limiter(name string) *rate.Limiter {
 	fresh := rate.NewLimiter(jobsPerSecond, jobsPerSecond)
 	if known, found, _ := p.limits.PeekOrAdd(name, fresh); found {
@@ -30,11 +29,4 @@ func (p *jobPace) limiter(name string) *rate.Limiter {
 		return known
 	}
 	return fresh
-}
-
-func (p *jobPace) allow(name string) bool { return p.limiter(name).Allow() }
-
-// wait waits until the token may enqueue n more jobs.
-func (p *jobPace) wait(ctx context.Context, name string, n int) error {
-	return p.limiter(name).WaitN(ctx, n)
 }
