@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -17,6 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/report"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -77,7 +77,7 @@ func (c *deliveryGroupsCmd) Run(a *command) error {
 			for _, m := range g.Most {
 				most = append(most, fmt.Sprintf("%s (%d)", m.Agent, m.Count))
 			}
-			t.addRow(count, g.Status, g.Reason, formatTime(&g.First), formatTime(&g.Last),
+			t.addRow(count, g.Status, g.Reason, report.Time(&g.First), report.Time(&g.Last),
 				g.Agents, strings.Join(most, ", "), g.Sample, g.Sentence)
 		}
 		t.Flush()
@@ -117,75 +117,7 @@ func (c *deliveryShowCmd) Run(a *command) error {
 	if err == nil && !c.JSON {
 		retraction, err = o.FindRetraction(a.ctx, d.Delivery)
 	}
-	return c.printAnswer(a, d, err, func() { printDelivery(a, d, retraction) })
-}
-
-// printDelivery prints a delivery: its identity, its state, its retraction or nil, and each attempt.
-func printDelivery(a *command, d operator.Delivery, retraction *store.Delivery) {
-	f := a.newFields()
-	f.addRow("delivery", d.ID.String())
-	f.addRow("key", d.Key)
-	status := strings.TrimSpace(string(d.Status) + " " + string(d.Reason))
-	if retraction != nil {
-		status += fmt.Sprintf(", retracted after a reorg: delivery %s", retraction.ID)
-	}
-	f.addRow("status", status)
-	f.addRow("client", d.Client)
-	f.addRow("value", d.Value)
-	f.addRow("tags", strings.TrimSpace(d.Tag1+" "+d.Tag2))
-	f.addRow("error", d.Error)
-	f.addRow("next step", d.NextStep)
-	f.addRow("tool", d.ToolName)
-	f.addRow("endpoint", d.Endpoint)
-	f.addRow("file", strings.TrimSpace(d.FileVerification+" "+d.FileSource))
-	if len(d.FileDisagrees) > 0 {
-		f.addRow("file disagrees", strings.Join(d.FileDisagrees, ", ")+": the event wins")
-	}
-	if len(d.Corrected) > 0 {
-		f.addRow("corrected", strings.Join(d.Corrected, ", ")+": the chain's values were used")
-	}
-	if !d.Verified {
-		f.addRow("event", "not verified when the job was accepted: the job is the content")
-	}
-	f.addRow("accepted", formatTime(&d.CreatedAt))
-	f.addRow("attempts", describeAttempts(d.Delivery))
-	f.addTime("next attempt", d.NextAttemptAt)
-	f.addTime("finished", d.FinishedAt)
-	f.addRow("trace", d.TraceID)
-	f.addRow("job", string(d.Job))
-	if r := d.Received(); r != nil {
-		f.addRow("received", fmt.Sprintf("%d bytes, with values masked that may be secret: %s", r.Bytes, r.Text))
-	} else {
-		f.addRow("result", string(d.Result))
-	}
-	for _, t := range d.History {
-		f.addRow(fmt.Sprintf("attempt %d", t.Number), describeAttempt(t))
-		f.addRow("  sent", shortenJSON(t.Arguments))
-		f.addRow("  answered", shortenJSON(t.Response))
-	}
-	f.Flush()
-}
-
-// describeAttempts returns how many attempts count, and since when a delivery waits or is held. If the agent's tool was
-// not called, a hold or a free wait takes back its attempt, so the list of attempts does not show it. A delivery that
-// was held when it was accepted had no attempt.
-func describeAttempts(d store.Delivery) string {
-	counted := fmt.Sprintf("%d that count", d.Attempts)
-	if d.Status != store.Held && d.Status != store.Waiting {
-		return counted
-	}
-	return fmt.Sprintf("%s; %s for %s since %s", counted, d.Status, d.Reason, formatTime(&d.UpdatedAt))
-}
-
-func describeAttempt(t store.Attempt) string {
-	s := fmt.Sprintf("%s  %s at %s", formatTime(&t.StartedAt), cmp.Or(t.Outcome, "not finished"), t.Stage)
-	if t.DurationMs != nil {
-		s += fmt.Sprintf(" after %d ms", *t.DurationMs)
-	}
-	if t.Reason != "" {
-		s += "  " + string(t.Reason) + ": " + t.Error
-	}
-	return s
+	return c.printAnswer(a, d, err, func() { a.printFacts(report.Delivery(d, retraction)) })
 }
 
 // actorFlag names the author of a change.

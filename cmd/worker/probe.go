@@ -7,8 +7,9 @@ import (
 	"strings"
 
 	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/inspect"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/operator/report"
 )
 
 type agentProbeCmd struct {
@@ -30,26 +31,10 @@ func (c *agentProbeCmd) Run(a *command) error {
 // printProbe prints the result of a probe in the order of its steps.
 func printProbe(a *command, r inspect.Probe) {
 	fmt.Fprintf(a.out, "%s\n\n", r.Name)
-	f := a.newFields()
-	for _, s := range r.Steps {
-		f.addRow(s.What, strings.TrimSpace(fmt.Sprintf("%s %s (%s)", s.Source, s.Found, formatMillis(s.TookMs))))
-	}
-	if e := r.Endpoint; e != nil {
-		f.addRow("called at", fmt.Sprintf("%s over %s, as %s says", e.Address, e.Transport, e.From))
-	}
-	if r.Server != nil {
-		f.addRow("server", cmp.Or(strings.TrimSpace(r.Server.Name+" "+r.Server.Version), "it does not name itself"))
-		f.addRow("protocol", r.Protocol)
-		tools := describeTools(store.ToolList(r.Tools))
-		if r.ToolsCut {
-			tools += "; more than is read"
-		}
-		f.addRow("tools", fmt.Sprintf("%s, listed in %s", tools, formatMillis(r.ListedMs)))
-	}
-	f.Flush()
+	a.printFacts(report.Probe(r))
 	printArguments(a, r)
 	if got := r.Answer; got != nil {
-		fmt.Fprintf(a.out, "\nanswered in %s: %s\n", formatMillis(got.TookMs),
+		fmt.Fprintf(a.out, "\nanswered in %s: %s\n", report.Millis(got.TookMs),
 			cmp.Or(text.Printable(text.Shorten(got.Text)), "nothing that this version can read"))
 	}
 	fmt.Fprintln(a.out)
@@ -90,3 +75,40 @@ func printArguments(a *command, r inspect.Probe) {
 
 // formatValue shortens a value for a table.
 func formatValue(raw json.RawMessage) string { return text.Cut(string(raw), 48, "…") }
+
+type agentCheckCmd struct {
+	Target    string `arg:"" help:"The URL of an MCP server, or a registered agent as in 8453:42." placeholder:"URL|CHAIN:AGENT"`
+	Registry  string `help:"The agent's IdentityRegistry, when it is not the chain's usual one." placeholder:"0x…"`
+	Send      bool   `help:"Call the tools with samples. They are marked: probe: true in _meta, and a random deliveryId that no delivery has."`
+	As        string `help:"With a URL: the agent that the samples are about." default:"8453:42" placeholder:"CHAIN:AGENT"`
+	Transport string `help:"With a URL: http (streamable HTTP, default) or sse (HTTP+SSE)." enum:",http,sse" default:"" placeholder:"http|sse"`
+	jsonFlag
+}
+
+func (c *agentCheckCmd) Run(a *command) error {
+	ask := inspect.ProbeRequest{AgentRef: operator.AgentRef{Agent: c.Target, Registry: c.Registry},
+		Transport: c.Transport, Send: c.Send}
+	if strings.Contains(c.Target, "://") {
+		ask.Agent, ask.URL = c.As, c.Target
+	}
+	found, err := inspect.CheckAgent(a.ctx, a.newOperator(), ask)
+	err = c.printAnswer(a, found, err, func() {
+		t := a.newTable("CHECK", "VERDICT", "FOUND")
+		for _, check := range found.Checks {
+			t.addRow(check.Name, check.Verdict, text.Printable(check.Found))
+		}
+		t.Flush()
+		if ask.URL == "" {
+			fmt.Fprintln(a.out)
+			printVerdict(a, found.Probe.Verdict, found.Probe.NextStep)
+		}
+		if !c.Send {
+			fmt.Fprintln(a.out, "note: add --send to call the tools with samples")
+		}
+		printNotes(a, found.Probe.Notes)
+	})
+	if err == nil && found.Faults > 0 {
+		err = fmt.Errorf("the server has faults (%d, see above)", found.Faults)
+	}
+	return err
+}

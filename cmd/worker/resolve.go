@@ -3,13 +3,11 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"strings"
 
 	"github.com/agentherald/herald/internal/base/text"
-	"github.com/agentherald/herald/internal/erc8004"
-	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/inspect"
+	"github.com/agentherald/herald/internal/operator/report"
 )
 
 type agentResolveCmd struct {
@@ -31,7 +29,10 @@ func (c *agentResolveCmd) Run(a *command) error {
 		return operator.NewMisuse("--hash is for --uri: a registration document has no hash on chain")
 	case c.URI != nil:
 		d, err := inspect.ResolveURI(a.ctx, a.newOperator(), *c.URI, c.Hash)
-		return cmp.Or(c.printAnswer(a, d, err, func() { printDocument(a, d) }), d.End(c.Check))
+		return cmp.Or(c.printAnswer(a, d, err, func() {
+			a.printFacts(report.Document(d))
+			printVerdict(a, d.Verdict, d.NextStep)
+		}), d.End(c.Check))
 	}
 	r, err := inspect.Resolve(a.ctx, a.newOperator(), operator.AgentRef{Agent: c.Agent, Registry: c.Registry})
 	return cmp.Or(c.printAnswer(a, r, err, func() { printResolution(a, r) }), r.End(c.Check))
@@ -41,9 +42,9 @@ func printResolution(a *command, r inspect.Resolution) {
 	fmt.Fprintf(a.out, "%s\n\n", r.Name)
 	t := a.newTable("STEP", "TOOK", "SOURCE", "FOUND")
 	for _, s := range r.Steps {
-		t.addRow(s.What, formatMillis(s.TookMs), s.Source, s.Found)
+		t.addRow(s.What, report.Millis(s.TookMs), s.Source, s.Found)
 	}
-	t.addRow("all", formatMillis(r.TookMs))
+	t.addRow("all", report.Millis(r.TookMs))
 	t.Flush()
 	fmt.Fprintln(a.out)
 	printVerdict(a, r.Verdict, r.NextStep)
@@ -58,64 +59,4 @@ func printVerdict(a *command, verdict, nextStep string) {
 	if nextStep != "" {
 		fmt.Fprintf(a.out, "next: %s\n", text.Printable(nextStep))
 	}
-}
-
-func printDocument(a *command, d inspect.Document) {
-	f := a.newFields()
-	f.addRow("uri", d.URI)
-	f.addRow("source", strings.TrimSpace(d.Source+" "+describeAnchor(d.Source, d.DNSLink)))
-	f.addRow("cid", d.CID)
-	f.addRow("from", d.From)
-	f.addRow("media type", d.MediaType)
-	if d.Bytes != nil {
-		f.addRow("size", fmt.Sprintf("%d bytes in %s", *d.Bytes, formatMillis(d.TookMs)))
-	}
-	f.addRow("keccak256", d.Keccak256)
-	f.addRow("hash", describeHash(erc8004.Verdict(d.Hash)))
-	f.addRow("name", d.Name)
-	for i, e := range d.MCP {
-		address := e.Address
-		if e.Version != "" {
-			address += " (" + e.Version + ")"
-		}
-		f.addRow(fmt.Sprintf("mcp %d", i+1), fmt.Sprintf("%s %s %s: %s", e.From, e.Transport, address, e.Verdict))
-	}
-	f.Flush()
-	printVerdict(a, d.Verdict, d.NextStep)
-}
-
-// describeAnchor says how the bytes of a document were verified.
-func describeAnchor(source string, dnsLink bool) string {
-	switch {
-	case source == ipfs.SourceCID:
-		return "(verified against the CID)"
-	case source == ipfs.SourceIPNS && dnsLink:
-		return "(the name was looked up in DNS, DNSLink: not verified)"
-	case source == ipfs.SourceIPNS:
-		return "(verified against the name's signed record)"
-	case source == inspect.SourceFile:
-		return "(of this machine)"
-	case source == ipfs.SourceData:
-		return "(in the URI itself)"
-	case source == "":
-		return ""
-	}
-	return "(as its server has it now: not verified)"
-}
-
-// describeHash explains the result of comparing a document with its on-chain hash.
-func describeHash(v erc8004.Verdict) string {
-	switch v {
-	case "":
-		return ""
-	case erc8004.Raw:
-		return "raw: keccak256 of exactly these bytes"
-	case erc8004.SHA256:
-		return "sha256: SHA-256 of exactly these bytes"
-	case erc8004.NotGiven:
-		return "not_given: a zero hash says nothing"
-	case erc8004.Mismatch:
-		return "mismatch: not of these bytes, nor of any known form of them"
-	}
-	return string(v) + ": keccak256 of another form of the same document"
 }

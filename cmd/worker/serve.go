@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
@@ -10,6 +12,8 @@ import (
 	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/doctor"
+	"github.com/agentherald/herald/internal/operator/report"
 	"github.com/agentherald/herald/internal/store/postgres"
 )
 
@@ -83,7 +87,7 @@ func (c *migrateStatusCmd) Run(a *command) error {
 		for _, m := range all {
 			when := "pending"
 			if !m.AppliedAt.IsZero() {
-				when = "applied " + formatTime(&m.AppliedAt)
+				when = "applied " + report.Time(&m.AppliedAt)
 			}
 			fmt.Fprintf(a.out, "%s  %s\n", m.Name, when)
 		}
@@ -98,4 +102,21 @@ type embeddedFetchCmd struct{}
 
 func (c *embeddedFetchCmd) Run(a *command) error {
 	return embedded.Fetch(a.ctx, embedded.FetchConfig{CacheDir: a.cfg.CacheDir, Logger: a.log})
+}
+
+type doctorCmd struct{ jsonFlag }
+
+var errSick = errors.New("something is wrong, see the lines marked FAIL")
+
+func (c *doctorCmd) Run(a *command) error {
+	findings := doctor.Diagnose(a.ctx, a.newOperator())
+	err := c.printAnswer(a, findings, nil, func() {
+		for _, f := range findings {
+			fmt.Fprintf(a.out, "%-4s  %-14s %s\n", f.Mark, f.Check, text.Printable(f.Text))
+		}
+	})
+	if err == nil && slices.ContainsFunc(findings, func(f doctor.Finding) bool { return !f.OK }) {
+		return errSick
+	}
+	return err
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/report"
 	"github.com/agentherald/herald/internal/operator/tokens"
 )
 
@@ -75,7 +76,7 @@ func (c *tokenListCmd) Run(a *command) error {
 		t := a.newTable("AGENT", "ORIGIN", "PATH", "SCHEME", "HEADER", "ISSUER", "KEY", "STORED", "EXPIRES", "STATE")
 		for _, l := range list {
 			t.addRow(l.Agent, l.Origin, text.Shorten(l.Path), l.Scheme, l.Header, text.Shorten(l.Issuer), l.Key,
-				formatTime(&l.UpdatedAt), formatTime(l.ExpiresAt), l.State)
+				report.Time(&l.UpdatedAt), report.Time(l.ExpiresAt), l.State)
 		}
 		t.Flush()
 	})

@@ -129,9 +129,9 @@ func (t *PolicyTest) add(id uuid.UUID, d policy.Decision) {
 
 // LoadPolicy reads a policy file.
 func LoadPolicy(path string) (p policy.Policy, warnings []string, err error) {
-	raw, err := os.ReadFile(path)
+	raw, err := readPolicyFile(path)
 	if err != nil {
-		return p, nil, NewMisuse("the policy cannot be read: %v", err)
+		return p, nil, err
 	}
 	if p, warnings, err = policy.Load(path, raw, os.ReadFile); err != nil {
 		err = &MisuseError{Text: err.Error()}
@@ -169,6 +169,47 @@ func parsePolicy(settings []string) (p store.Policy, err error) {
 		err = &MisuseError{Text: err.Error()}
 	}
 	return p, err
+}
+
+// PolicyEdit is a change of an agent's policy. An empty one changes nothing.
+type PolicyEdit struct {
+	Settings []string `arg:"" optional:"" help:"onUnknown=resend: a call with an unknown outcome is made again (default); onUnknown=hold: it is held until an operator replays it. order=strict: each client's deliveries keep their order (default); order=off: each goes as soon as it can. Other settings of a policy likewise, as in maxPerSecond=5."`
+	File     string   `help:"Replace the operator's policy of the agent by the one in this file." placeholder:"FILE" xor:"change"`
+	Remove   bool     `help:"Remove the operator's policy of the agent." xor:"change"`
+	Own      bool     `help:"Replace or remove the agent's own policy instead, which only reduces what it gets."`
+}
+
+// EditPolicy sets settings, or replaces or removes a policy of an agent. It returns the policies that apply then.
+func (o *Operator) EditPolicy(ctx context.Context, ref AgentRef, actor string, e PolicyEdit) (AgentChange, error) {
+	level, replaces := policy.Operator, e.File != "" || e.Remove
+	if e.Own {
+		level = policy.Own
+	}
+	var document []byte
+	var err error
+	switch {
+	case e.Own && !replaces || replaces && len(e.Settings) > 0:
+		err = NewMisuse("set either settings, or --file FILE, or --remove; --own is for the latter two")
+	case e.File != "":
+		document, err = readPolicyFile(e.File)
+	}
+	switch {
+	case err != nil:
+		return AgentChange{}, err
+	case replaces:
+		return o.ReplacePolicy(ctx, ref, actor, level, e.File+": ", document)
+	case len(e.Settings) > 0:
+		return o.SetPolicy(ctx, ref, actor, e.Settings)
+	}
+	return o.ShowPolicy(ctx, ref)
+}
+
+func readPolicyFile(path string) ([]byte, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		err = NewMisuse("the policy cannot be read: %v", err)
+	}
+	return raw, err
 }
 
 // ShowPolicy returns the policies that apply to an agent.
