@@ -1,5 +1,5 @@
 // Command enqueue reads jobs as JSON Lines, as an indexer writes them, and commits them. Without an indexer `watch`,
-// `backfill` and `tx` read the chain themselves (watch.go, tx.go).
+// `backfill` and `tx` read the chain themselves (watch.go).
 //
 // It prints one line on stdout per input line, in order: "accepted|known|refused|conflict", then the delivery's id and
 // key, or the field's path, the line's number and the problem. Empty lines are counted, but they have no answer. Every

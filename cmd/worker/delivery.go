@@ -3,13 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/user"
-	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/agentherald/herald/internal/base/progress"
@@ -184,45 +181,12 @@ func (c moveFlags) runMove(a *command, move operator.Mover, force bool, rate int
 				p.Left)
 		})
 	}
-	report, err := move(a.ctx, r)
+	moved, err := move(a.ctx, r)
 	bar.Clear()
-	if report == nil {
+	if moved == nil {
 		return err
 	}
-	return errors.Join(err, c.printAnswer(a, report, nil, func() { printMove(a, report, rate) }))
-}
-
-func printMove(a *command, r *operator.MoveReport, rate int) {
-	switch {
-	case r.DryRun:
-		printDryRun(a, r, rate)
-	case r.Matched == 0:
-		fmt.Fprintln(a.out, "no delivery matches")
-	default:
-		fmt.Fprintf(a.out, "%d of %d %s (audit %d)\n", r.Moved, r.Matched, r.Done, r.Audit)
-	}
-}
-
-func printDryRun(a *command, r *operator.MoveReport, rate int) {
-	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	for _, status := range slices.Sorted(maps.Keys(r.ByStatus)) {
-		fmt.Fprintf(w, "%d\t%s\t\n", r.ByStatus[status], status)
-	}
-	w.Flush()
-	for _, status := range slices.Sorted(maps.Keys(r.Untouched)) {
-		fmt.Fprintf(a.out, "not moved: %d %s (%s)\n", r.Untouched[status], status, r.Why[status])
-	}
-	if r.Matched == 0 {
-		fmt.Fprintln(a.out, "no delivery matches that could be moved")
-		return
-	}
-	takesTime := ""
-	if rate > 0 {
-		lasts := (time.Duration(r.Matched) * time.Second / time.Duration(rate)).Round(time.Second)
-		takesTime = fmt.Sprintf(", %d a second, in about %s", rate, lasts)
-	}
-	fmt.Fprintf(a.out, "%d would be %s%s. Nothing was changed: the same command with --yes does it.\n", r.Matched,
-		r.Done, takesTime)
+	return errors.Join(err, c.printAnswer(a, moved, nil, func() { fmt.Fprint(a.out, report.Move(moved, rate)) }))
 }
 
 type deliveryAuditCmd struct {

@@ -114,7 +114,7 @@ func (c *tokenImportCmd) Run(a *command) error {
 	if c.Yes && read.Good > 0 {
 		err = store.StoreImport(a.ctx, read, c.actorName())
 	}
-	failed := c.printAnswer(a, read, nil, func() { c.printStored(a, read) })
+	failed := c.printAnswer(a, read, nil, func() { fmt.Fprintln(a.out, report.Import(read, c.Yes)) })
 	if failed == nil && err == nil {
 		return read.End()
 	}
@@ -131,21 +131,6 @@ func printImport(a *command, read *tokens.Import) error {
 		t.addRow(r.Line, r.Agent, r.Origin, text.Shorten(r.Path), r.Header, where)
 	}
 	return t.Flush()
-}
-
-// printStored prints the result of the import.
-func (c *tokenImportCmd) printStored(a *command, i *tokens.Import) {
-	switch {
-	case i.Good == 0:
-		fmt.Fprintln(a.out, "there is nothing to store")
-	case !c.Yes:
-		fmt.Fprintf(a.out, "%d tokens would be stored for %d origins. Look whether each may have its token. "+
-			"Nothing was changed: the same command with --yes stores them.\n", i.Good, i.Origins)
-	default:
-		fmt.Fprintf(a.out,
-			"%d of %d tokens are stored for %d origins; %d held deliveries were released (audit %d)\n",
-			i.Stored, i.Good, i.Origins, i.Released, i.Audit)
-	}
 }
 
 // withoutToken returns the error of a command line without the token that the command line may contain by mistake.

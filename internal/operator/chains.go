@@ -149,7 +149,7 @@ func describeCursor(c store.CursorState) CursorState {
 	return f
 }
 
-// knownBlock returns nil for the block 0, which stands for an unknown one.
+// knownBlock returns nil for block 0: the number is not known.
 func knownBlock(n uint64) *uint64 {
 	if n == 0 {
 		return nil

@@ -6,7 +6,10 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/agentherald/herald/internal/base/text"
@@ -15,6 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/inspect"
+	"github.com/agentherald/herald/internal/operator/tokens"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -299,4 +303,50 @@ func describeHash(v erc8004.Verdict) string {
 		return "mismatch: not of these bytes, nor of any known form of them"
 	}
 	return string(v) + ": keccak256 of another form of the same document"
+}
+
+// Move describes a replay or a cancellation, or its dry run with at most rate deliveries a second (0: no limit).
+func Move(r *operator.MoveReport, rate int) string {
+	switch {
+	case r.DryRun:
+		return describeDryRun(r, rate)
+	case r.Matched == 0:
+		return "no delivery matches\n"
+	}
+	return fmt.Sprintf("%d of %d %s (audit %d)\n", r.Moved, r.Matched, r.Done, r.Audit)
+}
+
+func describeDryRun(r *operator.MoveReport, rate int) string {
+	var out strings.Builder
+	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, status := range slices.Sorted(maps.Keys(r.ByStatus)) {
+		fmt.Fprintf(w, "%d\t%s\t\n", r.ByStatus[status], status)
+	}
+	w.Flush()
+	for _, status := range slices.Sorted(maps.Keys(r.Untouched)) {
+		fmt.Fprintf(&out, "not moved: %d %s (%s)\n", r.Untouched[status], status, r.Why[status])
+	}
+	if r.Matched == 0 {
+		return out.String() + "no delivery matches that could be moved\n"
+	}
+	takesTime := ""
+	if rate > 0 {
+		lasts := (time.Duration(r.Matched) * time.Second / time.Duration(rate)).Round(time.Second)
+		takesTime = fmt.Sprintf(", %d a second, in about %s", rate, lasts)
+	}
+	return out.String() + fmt.Sprintf("%d would be %s%s. Nothing was changed: the same command with --yes does it.\n",
+		r.Matched, r.Done, takesTime)
+}
+
+// Import describes the result of an import of tokens. Without yes, nothing was stored.
+func Import(i *tokens.Import, yes bool) string {
+	switch {
+	case i.Good == 0:
+		return "there is nothing to store"
+	case !yes:
+		return fmt.Sprintf("%d tokens would be stored for %d origins. Look whether each may have its token. "+
+			"Nothing was changed: the same command with --yes stores them.", i.Good, i.Origins)
+	}
+	return fmt.Sprintf("%d of %d tokens are stored for %d origins; %d held deliveries were released (audit %d)",
+		i.Stored, i.Good, i.Origins, i.Released, i.Audit)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
-// screen is an operator.Person who reads.
+// screen is an operator.Person. It records the lines.
 type screen struct{ strings.Builder }
 
 func (s *screen) Confirm(context.Context, string) (bool, error) { return false, operator.ErrNoPerson }
