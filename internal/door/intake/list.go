@@ -23,9 +23,9 @@ type Element struct {
 const Rejected store.Verdict = "rejected"
 
 // FromList stores at most store.MaxAccept elements of the old backend's list in one transaction, and returns their
-// answers in the same order. An answer has the id and the key of the stored delivery or rejected row. Their jobs may set the fields of job.DirectField, because the operator named the list in
-// HERALD_LEGACY_QUEUE. After an error it is unknown whether the elements were stored. The caller may then call FromList
-// again: stored jobs are known.
+// answers in the same order. An answer has the id and the key of the stored delivery or rejected row. The jobs may set
+// the fields of job.DirectField, because the operator named the list in HERALD_LEGACY_QUEUE. After an error it is
+// unknown whether the elements were stored. The caller may then call FromList again: stored jobs are known.
 func (in *Intake) FromList(ctx context.Context, elements []Element) ([]Answer, error) {
 	intakes := make([]store.Intake, len(elements))
 	for i, e := range elements {
