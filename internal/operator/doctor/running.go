@@ -119,7 +119,7 @@ func judgeFollowed(c operator.ChainState) []Finding {
 	return reportOK("is read up to block %d, %d behind its head", f.Next-min(f.Next, 1), *f.LagBlocks)
 }
 
-// findSlowestContract returns the index of the contract's cursor that was read least far, or -1 if there is none. It
+// findSlowestContract returns the index of the contract's cursor with the lowest next block, or -1 without one. It
 // ignores backfills, and former contracts, which the settings no longer list.
 func findSlowestContract(all []operator.CursorState) int {
 	slowest := -1
