@@ -1,5 +1,5 @@
 // Command enqueue reads jobs as JSON Lines, as an indexer writes them, and commits them. Without an indexer `watch`,
-// `backfill` and `tx` read the chain themselves (watch.go, tx.go).
+// `backfill` and `tx` read the chain themselves (watch.go).
 //
 // It prints one line on stdout per input line, in order: "accepted|known|refused|conflict", then the delivery's id and
 // key, or the field's path, the line's number and the problem. Empty lines are counted, but they have no answer. Every
@@ -62,6 +62,16 @@ type process struct {
 	stdout, stderr io.Writer
 }
 
+// task is the run of one command.
+type task struct {
+	process
+	ctx     context.Context
+	cfg     *config.Config
+	json    bool          // --json
+	wait    time.Duration // --timeout
+	connect connector
+}
+
 // connector opens the intake. release closes everything that it opened.
 type connector func(ctx context.Context, cfg *config.Config, wait time.Duration, stderr io.Writer) (s submitter,
 	release func(), err error)
@@ -75,72 +85,71 @@ func main() {
 
 func run(ctx context.Context, p process, connect connector) (code int) {
 	defer logging.RecoverFault("enqueue", p.stderr, &code, exitFailed)
-	say := func(err error) { fmt.Fprintln(p.stderr, "enqueue:", err) }
+	err := runCommand(ctx, p, connect)
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.Is(err, errRefused):
+		return exitRefused
+	}
+	fmt.Fprintln(p.stderr, "enqueue:", err)
+	if _, ok := errors.AsType[misuse](err); ok {
+		return exitMisuse
+	}
+	return exitFailed
+}
+
+func runCommand(ctx context.Context, p process, connect connector) error {
 	var c command
-	exited := -1
+	exited := false
 	parser, err := kong.New(&c, kong.Name("enqueue"), kong.Writers(p.stdout, p.stderr),
-		kong.Exit(func(code int) { exited = code }),
+		kong.Exit(func(int) { exited = true }),
 		kong.Vars{"version": "enqueue " + buildinfo.Version()},
 		kong.Description(
 			"Enqueues ERC-8004 feedback jobs (JSON Lines). Settings are environment variables: see `worker config`."))
 	if err != nil {
-		say(err)
-		return exitMisuse
+		return misuse{err}
 	}
 	chosen, err := parser.Parse(p.args)
-	if exited >= 0 {
-		return exited
-	} else if err != nil {
-		say(err)
-		return exitMisuse
-	}
-	if c.Timeout <= 0 {
-		say(fmt.Errorf("--timeout %s is not longer than 0s", c.Timeout))
-		return exitMisuse
+	switch {
+	case exited: // --help, --version
+		return nil
+	case err != nil:
+		return misuse{err}
+	case c.Timeout <= 0:
+		return misuse{fmt.Errorf("--timeout %s is not longer than 0s", c.Timeout)}
 	}
 	cfg, err := config.Load(p.environ)
 	if err != nil {
-		fmt.Fprintf(p.stderr, "enqueue: the configuration has faults:\n%v\n", err)
-		return exitMisuse
+		return misuse{fmt.Errorf("the configuration has faults:\n%w", err)}
 	}
-	switch chosen.Selected().Name {
-	case "watch":
-		return c.Watch.run(ctx, p, cfg, c.JSON, c.Timeout)
-	case "backfill":
-		return c.Backfill.run(ctx, p, cfg, c.JSON, c.Timeout)
-	case "tx":
-		return c.Tx.run(ctx, p, cfg, c.JSON, c.Timeout)
-	}
-	return c.File.run(ctx, p, cfg, c.JSON, c.Timeout, connect)
+	return chosen.Run(&task{p, ctx, cfg, c.JSON, c.Timeout, connect})
 }
 
-// run enqueues the lines of files.
-func (c *fileCommand) run(ctx context.Context, p process, cfg *config.Config, asJSON bool, wait time.Duration,
-	connect connector) int {
-	say := func(err error) { fmt.Fprintln(p.stderr, "enqueue:", err) }
-	in, err := openInput(c.Files, p.stdin)
+// errRefused ends a command that is complete, but some jobs were refused or are in conflict.
+var errRefused = errors.New("some jobs were refused or are in conflict")
+
+// misuse is an error of the command line.
+type misuse struct{ error }
+
+// Run enqueues the lines of files.
+func (c *fileCommand) Run(t *task) error {
+	in, err := openInput(c.Files, t.stdin)
 	if err != nil {
-		say(err)
-		return exitMisuse
+		return misuse{err}
 	}
 	defer func() { _ = in.Close() }()
-	intake, release, err := connect(ctx, cfg, wait, p.stderr)
+	intake, release, err := t.connect(t.ctx, t.cfg, t.wait, t.stderr)
 	if err != nil {
-		say(err)
-		return exitFailed
+		return err
 	}
 	defer release()
-
-	t, err := submitJobs(ctx, intake, in.sources, newPrinter(p.stdout, asJSON), newInputBar(p.stderr, in.size))
-	t.printTally(p.stderr)
-	switch {
-	case err != nil:
-		say(err)
-		return exitFailed
-	case t.refused+t.conflicts > 0:
-		return exitRefused
+	answers, err := submitJobs(t.ctx, intake, in.sources, newPrinter(t.stdout, t.json), newInputBar(t.stderr, in.size))
+	answers.printTally(t.stderr)
+	if err == nil && answers.countFailed() > 0 {
+		err = errRefused
 	}
-	return exitDone
+	return err
 }
 
 // connectIntake opens the intake. Without Redis, jobs wait in Postgres for a worker. wait bounds the wait for Postgres.
@@ -220,7 +229,7 @@ func (c *connection) open(ctx context.Context, cfg *config.Config, wait time.Dur
 
 // input is a sequence of files, or standard input.
 type input struct {
-	sources []source
+	sources []intake.Source
 	files   []*os.File
 	size    int64 // in bytes; 0 if unknown
 }
@@ -251,7 +260,7 @@ func openInput(paths []string, stdin io.Reader) (*input, error) {
 		if len(paths) > 1 {
 			name = path
 		}
-		in.sources = append(in.sources, source{name, r})
+		in.sources = append(in.sources, intake.Source{Name: name, Reader: r})
 	}
 	if !known {
 		in.size = 0

@@ -125,9 +125,9 @@ func TestOpen(t *testing.T) {
 		}
 		got := ""
 		for _, src := range in.sources {
-			text, err := io.ReadAll(src.r)
+			text, err := io.ReadAll(src)
 			heraldtest.Must(t, err)
-			got += src.name + ":" + string(text) + " "
+			got += src.Name + ":" + string(text) + " "
 		}
 		if got != c.text || in.size != c.size {
 			t.Errorf("%s: %q, %d", name, got, in.size)

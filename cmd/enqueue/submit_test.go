@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -83,7 +84,7 @@ func (l *ledger) Submit(ctx context.Context, bodies [][]byte, _ store.Source) ([
 	return out, nil
 }
 
-func from(r io.Reader) []source { return []source{{r: r}} }
+func from(r io.Reader) []intake.Source { return []intake.Source{{Reader: r}} }
 
 func quiet() *inputBar { return newInputBar(io.Discard, 0) }
 
@@ -109,7 +110,7 @@ func TestSubmit(t *testing.T) {
 	l := &ledger{}
 	got, err := submitJobs(t.Context(), l, from(strings.NewReader(in)), newPrinter(&out, false), quiet())
 	heraldtest.Must(t, err)
-	if want := (tally{accepted: 3, known: 1, refreshed: 1, conflicts: 1, refused: 4}); got != want {
+	if want := (tally{store.Accepted: 3, store.Known: 1, store.Refreshed: 1, store.Conflict: 1, intake.Refused: 4}); !maps.Equal(got, want) {
 		t.Errorf("tally: %+v", got)
 	}
 	id := func(index int) string { return job.IDOf(key(index)).String() }
@@ -162,8 +163,8 @@ func TestSubmitJSON(t *testing.T) {
 // without a final newline does not merge with the next one.
 func TestSubmitNamesFileAndLine(t *testing.T) {
 	t.Parallel()
-	in := func() []source {
-		return []source{{"a.jsonl", strings.NewReader(feedback(1) + "\n\nnonsense")}, {"b \x1b[2J.jsonl", strings.NewReader("[]\n" + feedback(2))}}
+	in := func() []intake.Source {
+		return []intake.Source{{Name: "a.jsonl", Reader: strings.NewReader(feedback(1) + "\n\nnonsense")}, {Name: "b \x1b[2J.jsonl", Reader: strings.NewReader("[]\n" + feedback(2))}}
 	}
 	for asJSON, want := range map[bool][]string{
 		false: {"accepted " + job.IDOf(key(1)).String(), "refused - a.jsonl line 3: is not JSON", "refused - b  [2J.jsonl line 1: ", "accepted "},
@@ -172,7 +173,7 @@ func TestSubmitNamesFileAndLine(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		got, err := submitJobs(t.Context(), &ledger{}, in(), newPrinter(&out, asJSON), quiet())
-		if err != nil || got.accepted != 2 || got.refused != 2 || len(lines(out.String())) != 4 {
+		if err != nil || got[store.Accepted] != 2 || got[intake.Refused] != 2 || len(lines(out.String())) != 4 {
 			t.Fatalf("%+v, %v\n%s", got, err, out.String())
 		}
 		for i, line := range lines(out.String()) {
@@ -189,7 +190,7 @@ func TestSubmitNothing(t *testing.T) {
 		var out bytes.Buffer
 		l := &ledger{}
 		got, err := submitJobs(t.Context(), l, from(strings.NewReader(in)), newPrinter(&out, false), quiet())
-		if err != nil || got != (tally{}) || out.Len() > 0 || len(l.batches) > 0 {
+		if err != nil || len(got) > 0 || out.Len() > 0 || len(l.batches) > 0 {
 			t.Errorf("%q: %+v, %v, %q", in, got, err, out.String())
 		}
 	}
@@ -202,7 +203,7 @@ func TestSubmitOnlyTooLong(t *testing.T) {
 	l := &ledger{}
 	long := strings.Repeat("x", limit+1) + "\n"
 	got, err := submitJobs(t.Context(), l, from(strings.NewReader(long+long)), newPrinter(&out, false), quiet())
-	if err != nil || got.refused != 2 || len(l.batches) > 0 {
+	if err != nil || got[intake.Refused] != 2 || len(l.batches) > 0 {
 		t.Errorf("%+v, %v, %v", got, err, l.batches)
 	}
 }
@@ -216,7 +217,7 @@ func TestSubmitBatches(t *testing.T) {
 	var out bytes.Buffer
 	l := &ledger{}
 	got, err := submitJobs(t.Context(), l, from(strings.NewReader(in.String())), newPrinter(&out, false), quiet())
-	if err != nil || got.accepted != 2*batch+1 {
+	if err != nil || got[store.Accepted] != 2*batch+1 {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	sum := 0
@@ -242,7 +243,7 @@ func TestSubmitBatches(t *testing.T) {
 	}
 	l = &ledger{}
 	got, err = submitJobs(t.Context(), l, from(strings.NewReader(in.String())), newPrinter(&out, false), quiet())
-	if err != nil || got.accepted != 80 || len(l.batches) < 3 {
+	if err != nil || got[store.Accepted] != 80 || len(l.batches) < 3 {
 		t.Errorf("%+v, %v, batches %v", got, err, l.batches)
 	}
 }
@@ -297,7 +298,7 @@ func TestSubmitStopped(t *testing.T) {
 		synctest.Wait()
 		why := errors.New("a signal")
 		cancel(why)
-		if got := <-done; !errors.Is(got.err, why) || got.accepted != 1 || len(l.batches) != 1 {
+		if got := <-done; !errors.Is(got.err, why) || got.tally[store.Accepted] != 1 || len(l.batches) != 1 {
 			t.Errorf("%+v, batches %v", got, l.batches)
 		}
 		_ = w.Close() // the reader's goroutine blocks in Read; the bubble fails if it remains
@@ -329,12 +330,12 @@ func TestSubmitFaults(t *testing.T) {
 
 	var out bytes.Buffer
 	got, err := submitJobs(t.Context(), &ledger{}, from(faultyReader{strings.NewReader(one + one[:10]), fault}), newPrinter(&out, false), quiet())
-	if !errors.Is(err, fault) || got.accepted != 1 || len(lines(out.String())) != 1 {
+	if !errors.Is(err, fault) || got[store.Accepted] != 1 || len(lines(out.String())) != 1 {
 		t.Errorf("input: %+v, %v, %s", got, err, out.String())
 	}
 	out.Reset()
 	got, err = submitJobs(t.Context(), &ledger{fail: fault}, from(strings.NewReader(one)), newPrinter(&out, false), quiet())
-	if !errors.Is(err, fault) || got != (tally{}) || out.Len() > 0 || !strings.Contains(err.Error(), "run again with the same input") {
+	if !errors.Is(err, fault) || len(got) > 0 || out.Len() > 0 || !strings.Contains(err.Error(), "run again with the same input") {
 		t.Errorf("commit: %+v, %v, %s", got, err, out.String())
 	}
 	if _, err = submitJobs(t.Context(), &ledger{}, from(strings.NewReader(one)), newPrinter(faultyWriter{fault}, false), quiet()); !errors.Is(err, fault) {
@@ -350,8 +351,8 @@ func TestPrinterConflict(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	p := newPrinter(&out, false)
-	p.addAnswer(position{number: 1}, intake.Answer{Verdict: store.Conflict, ID: uuid.Nil, Key: "k", Path: "value", Problem: `is "1" in the committed job and "2" in this one`})
-	p.addAnswer(position{number: 1}, intake.Answer{Verdict: intake.Refused, Path: "a\nb", Problem: strings.Repeat("é", 1000) + "\xff"})
+	p.addAnswer(intake.Line{Number: 1}, intake.Answer{Verdict: store.Conflict, ID: uuid.Nil, Key: "k", Path: "value", Problem: `is "1" in the committed job and "2" in this one`})
+	p.addAnswer(intake.Line{Number: 1}, intake.Answer{Verdict: intake.Refused, Path: "a\nb", Problem: strings.Repeat("é", 1000) + "\xff"})
 	heraldtest.Must(t, p.flush())
 	want := "conflict 00000000-0000-0000-0000-000000000000 k value is \"1\" in the committed job and \"2\" in this one\nrefused a b line 1: " + strings.Repeat("é", maxProblems) + "…\n"
 	heraldtest.Equal(t, "out.String()", out.String(), want)
@@ -360,6 +361,6 @@ func TestPrinterConflict(t *testing.T) {
 func TestShowTally(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int64{0, 1000} {
-		newInputBar(io.Discard, size).showTally(tally{known: 3}) // no terminal
+		newInputBar(io.Discard, size).showTally(tally{store.Known: 3}) // no terminal
 	}
 }

@@ -5,19 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
+	"slices"
 	"time"
 
 	"github.com/agentherald/herald/internal/app/backend"
 	"github.com/agentherald/herald/internal/base/logging"
+	"github.com/agentherald/herald/internal/base/progress"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/door/watch"
-	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/google/uuid"
-	"golang.org/x/term"
 )
 
 // chainFlags are the options of both commands that follow a chain.
@@ -38,93 +39,70 @@ type backfillCommand struct {
 	Rate float64 `help:"New deliveries a second, so that the agents and the lines to them are not flooded with years at once. 0: as fast as the node and the database go." default:"100" placeholder:"N"`
 }
 
-func (c *watchCommand) run(ctx context.Context, p process, cfg *config.Config, asJSON bool, wait time.Duration) int {
-	return c.readChain(ctx, p, cfg, asJSON, wait, watch.Config{From: c.From})
+// Run follows the chain. A signal ends it without an error.
+func (c *watchCommand) Run(t *task) error { return c.readChain(t, watch.Config{From: c.From}) }
+
+// Run reads the range of blocks.
+func (c *backfillCommand) Run(t *task) error {
+	return c.readChain(t, watch.Config{From: &c.From, Ends: true, To: c.To, Rate: c.Rate})
 }
 
-func (c *backfillCommand) run(ctx context.Context, p process, cfg *config.Config, asJSON bool, wait time.Duration) int {
-	return c.readChain(ctx, p, cfg, asJSON, wait, watch.Config{From: &c.From, Ends: true, To: c.To, Rate: c.Rate})
-}
-
-// readChain reads the blocks that wc selects. Exit codes: 0 all blocks are read, or a signal ended a watch; 1 failed; 2
-// misuse.
-func (c *chainFlags) readChain(ctx context.Context, p process, cfg *config.Config, asJSON bool, wait time.Duration,
-	wc watch.Config) int {
+// readChain reads the blocks that wc selects.
+func (c *chainFlags) readChain(t *task, wc watch.Config) error {
 	wc.Poll = c.Poll
-	return onChain(ctx, p, cfg, asJSON, wait, c.Chain, wc, func(wc watch.Config, conn *connection) (int, error) {
+	return t.openChain(c.Chain, wc, func(wc watch.Config) error {
 		w, err := watch.New(wc)
 		if err != nil {
-			return exitMisuse, err
+			return misuse{err}
 		}
-		if err = w.Run(ctx); err == nil || !wc.Ends && errors.Is(err, context.Canceled) {
-			return exitDone, nil
+		if err = w.Run(t.ctx); err == nil || !wc.Ends && errors.Is(err, context.Canceled) {
+			return nil
 		}
-		return exitFailed,
-			fmt.Errorf("stopped before the last block was read; run the same command to continue: %w", err)
+		return fmt.Errorf("stopped before the last block was read; run the same command to continue: %w", err)
 	})
 }
 
-// onChain connects to a chain and the database, and completes the watcher's configuration. It then calls do, prints a
-// report, and returns the exit code.
-func onChain(ctx context.Context, p process, cfg *config.Config, asJSON bool, wait time.Duration, chainID uint64,
-	wc watch.Config, do func(watch.Config, *connection) (int, error)) int {
-	fail := func(code int, err error) int {
-		fmt.Fprintln(p.stderr, "enqueue:", err)
-		return code
-	}
-	known := cfg.Chains[chainID]
+// openChain connects to a chain and the database, and completes the watcher's configuration. It then calls do, and
+// prints a report.
+func (t *task) openChain(id uint64, wc watch.Config, do func(watch.Config) error) error {
+	known := t.cfg.Chains[id]
 	if len(known.RPCURLs) == 0 {
-		return fail(exitMisuse, fmt.Errorf("chain %d has no node: set RPC_URL_%d", chainID, chainID))
+		return misuse{fmt.Errorf("chain %d has no node: set RPC_URL_%[1]d", id)}
 	}
-	log := logging.New(p.stderr, cfg.LogLevel, cfg.LogFormat)
+	log := logging.New(t.stderr, t.cfg.LogLevel, t.cfg.LogFormat)
 	queue.LogDriver(log)
-	node, err := chain.New(chain.Config{ChainID: chainID, URLs: known.RPCURLs, Registries: known.Registries,
-		Trusted: cfg.TrustsNodes(chainID), Logger: log})
+	node, err := chain.New(chain.Config{ChainID: id, URLs: known.RPCURLs, Registries: known.Registries,
+		Trusted: t.cfg.TrustsNodes(id), Logger: log})
 	if err != nil {
-		return fail(exitMisuse, err)
+		return misuse{err}
 	}
 	defer node.Close()
 	conn := &connection{}
 	defer conn.close()
-	if err := conn.open(ctx, cfg, wait, log); err != nil {
-		return fail(exitFailed, err)
+	if err := conn.open(t.ctx, t.cfg, t.wait, log); err != nil {
+		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(t.ctx)
 	defer cancel()
 	go conn.policies.Run(ctx)
-	report := newChainReport(p.stdout, p.stderr, asJSON)
-	wc.Chain, wc.Deployment, wc.Ledger, wc.Limits = node, known.Registries.Default(), conn.store, backend.JobLimits(cfg)
+	report := &chainReport{out: newPrinter(t.stdout, t.json), bar: progress.New(t.stderr, 0), tally: tally{}}
+	defer report.printEnd(t.stderr)
+	wc.Chain, wc.Deployment, wc.Ledger, wc.Limits = node, known.Registries.Default(), conn.store, backend.JobLimits(t.cfg)
 	wc.Filter, wc.Report, wc.Logger = conn.policies.SkipJob, report.add, log
 	if conn.dispatcher != nil {
 		wc.Dispatcher = conn.dispatcher
 	}
-	code, err := do(wc, conn)
-	report.end()
-	if err != nil {
-		return fail(code, err)
-	}
-	return code
+	return do(wc)
 }
 
 // chainReport prints one line for each event, and the current block if stderr is a terminal.
 type chainReport struct {
-	out      *printer
-	terminal io.Writer // nil: stderr is no terminal
-	began    time.Time
-	tally    tally
+	out   *printer
+	bar   *progress.Bar
+	tally tally
 	// Deliveries whose feedback a reorg removed: cancelled before the agent was called, or retracted afterwards.
 	cancelled, retracted int
 	last                 watch.Report
-	visible              bool
-	stderr               io.Writer
-}
-
-func newChainReport(stdout, stderr io.Writer, asJSON bool) *chainReport {
-	r := &chainReport{out: newPrinter(stdout, asJSON), began: time.Now(), stderr: stderr}
-	if f, ok := stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		r.terminal = f
-	}
-	return r
 }
 
 func (r *chainReport) add(report watch.Report) {
@@ -138,7 +116,7 @@ func (r *chainReport) add(report watch.Report) {
 		if err := report.Events[i].Err; err != nil {
 			answer.Verdict, answer.Path, answer.Problem = intake.Refused, a.Key, err.Error()
 		}
-		r.tally.countAnswer(answer)
+		r.tally[answer.Verdict]++
 		r.out.addEvent(report.To, answer)
 	}
 	for _, v := range report.Vanished {
@@ -150,25 +128,25 @@ func (r *chainReport) add(report watch.Report) {
 		}
 		r.out.addVanished(report.To, v)
 	}
-	_ = r.out.flush() // the commit stands even if the output cannot be written
-	if r.terminal != nil {
-		events := r.tally.accepted + r.tally.known + r.tally.conflicts + r.tally.refused + r.tally.refreshed
-		fmt.Fprintf(r.terminal, "\r\x1b[Kblock %d, %d behind the head, %d events, %.0f/s", report.To,
-			report.Head-min(report.Head, report.To), events, float64(events)/time.Since(r.began).Seconds())
-		r.visible = true
+	if r.out.buf.Len() > 0 {
+		r.bar.Clear()
+		_ = r.out.flush() // the commit stands even if the output cannot be written
 	}
+	r.bar.Draw(-1, func(seconds float64) string {
+		events := r.tally.countAll()
+		return fmt.Sprintf("block %d, %d behind the head, %d events, %.0f/s", report.To,
+			report.Head-min(report.Head, report.To), events, float64(events)/seconds)
+	})
 }
 
-func (r *chainReport) end() {
-	if r.visible {
-		fmt.Fprint(r.terminal, "\r\x1b[K")
-	}
+func (r *chainReport) printEnd(stderr io.Writer) {
+	r.bar.Clear()
 	if r.last.To > 0 {
-		fmt.Fprintf(r.stderr, "enqueue: read to block %d\n", r.last.To)
+		fmt.Fprintf(stderr, "enqueue: read to block %d\n", r.last.To)
 	}
-	r.tally.printTally(r.stderr)
+	r.tally.printTally(stderr)
 	if r.cancelled+r.retracted > 0 {
-		fmt.Fprintf(r.stderr, "enqueue: reorgs took feedback off the chain: %d deliveries cancelled, %d retracted\n",
+		fmt.Fprintf(stderr, "enqueue: reorgs took feedback off the chain: %d deliveries cancelled, %d retracted\n",
 			r.cancelled, r.retracted)
 	}
 }
@@ -203,6 +181,35 @@ func (p *printer) addEvent(block uint64, a intake.Answer) {
 	case a.Verdict == store.Refreshed:
 		fmt.Fprintf(&p.buf, "refreshed agent %s: its registration changed, read to block %d\n", oneLine(a.Key), block)
 	default:
-		p.addAnswer(position{}, a)
+		p.addAnswer(intake.Line{}, a)
 	}
+}
+
+type txCommand struct {
+	Chain uint64 `arg:"" help:"The chain's id; RPC_URL_<id> names its nodes."`
+	Hash  string `arg:"" help:"The transaction's hash, 0x and 64 digits."`
+}
+
+// Run enqueues the events of one transaction. Exit codes: 0 done (known counts as done); 1 failed, or the chain has no
+// such transaction, or no registry emitted an event in it; 2 misuse; 3 an event was refused or is in conflict.
+func (c *txCommand) Run(t *task) error {
+	hash, err := hexutil.Decode(c.Hash)
+	if err != nil || len(hash) != common.HashLength {
+		return misuse{fmt.Errorf("%q is no transaction's hash: 0x and 64 hexadecimal digits", c.Hash)}
+	}
+	return t.openChain(c.Chain, watch.Config{}, func(wc watch.Config) error {
+		read, err := watch.AcceptTransaction(t.ctx, wc, common.BytesToHash(hash))
+		wc.Report(read)
+		switch {
+		case err != nil:
+			return err
+		case len(read.Answers) == 0:
+			return fmt.Errorf("no registry of chain %d emitted an event in this transaction: "+
+				"`worker config` shows the registries", c.Chain)
+		case slices.ContainsFunc(read.Events, func(e chain.RangeEvent) bool { return e.Err != nil }) ||
+			slices.ContainsFunc(read.Answers, func(a store.Acceptance) bool { return a.Verdict == store.Conflict }):
+			return errRefused
+		}
+		return nil
+	})
 }

@@ -111,24 +111,17 @@ func (b attached) Keyset() (*secret.Keyset, error) { return backend.Keyset(b.cfg
 func (b attached) Master() (secret.Master, error)  { return backend.Master(b.cfg) }
 func (b attached) DataDir() string                 { return backend.DataDir(b.cfg) }
 
-// database is a Postgres to migrate.
-type database struct {
-	url   secret.Secret
-	close func()
-}
-
 // openDatabase waits until Postgres answers. It does not check the schema.
-func (a *command) openDatabase() (database, error) {
+func (a *command) openDatabase() (url secret.Secret, stop func(), err error) {
 	found, err := backend.Attach(a.ctx, a.cfg, a.timeout, a.log)
 	if err != nil {
-		return database{}, err
+		return url, nil, err
 	}
-	stop := func() { attached{a}.stopBackend(found) }
-	if err := found.Reach(a.ctx, a.timeout, a.log); err != nil {
+	stop = func() { attached{a}.stopBackend(found) }
+	if err = found.Reach(a.ctx, a.timeout, a.log); err != nil {
 		stop()
-		return database{}, err
 	}
-	return database{found.DirectURL(), stop}, nil
+	return found.DirectURL(), stop, err
 }
 
 // openTerminal opens the terminal that controls this process.

@@ -1,23 +1,19 @@
 package main
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/user"
-	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/agentherald/herald/internal/base/progress"
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/report"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -39,7 +35,7 @@ type deliveryListCmd struct {
 
 func (c *deliveryListCmd) Run(a *command) error {
 	page, err := a.newOperator().ListDeliveries(a.ctx, c.Selection, c.Cursor, c.Limit)
-	return c.printAnswer(a, page, err, func() error {
+	return c.printAnswer(a, page, err, func() {
 		head := []any{"ID", "KIND", "AGENT", "STATUS", "REASON", "CLIENT", "VALUE", "TAG",
 			"ATTEMPTS", "ACCEPTED", "ENDPOINT"}
 		if c.Wide {
@@ -55,7 +51,7 @@ func (c *deliveryListCmd) Run(a *command) error {
 			}
 			t.addRow(row...)
 		}
-		return a.endPage(t, page.Next)
+		a.endPage(t, page.Next)
 	})
 }
 
@@ -67,7 +63,7 @@ type deliveryGroupsCmd struct {
 
 func (c *deliveryGroupsCmd) Run(a *command) error {
 	list, err := a.newOperator().ShowGroups(a.ctx, c.Status, c.EndedSince)
-	return c.printAnswer(a, list, err, func() error {
+	return c.printAnswer(a, list, err, func() {
 		t := a.newTable("COUNT", "STATUS", "REASON", "FIRST", "LAST", "AGENTS", "MOST", "SAMPLE", "SENTENCE")
 		for _, g := range list.Groups {
 			count := fmt.Sprint(g.Count)
@@ -78,32 +74,31 @@ func (c *deliveryGroupsCmd) Run(a *command) error {
 			for _, m := range g.Most {
 				most = append(most, fmt.Sprintf("%s (%d)", m.Agent, m.Count))
 			}
-			t.addRow(count, g.Status, g.Reason, formatTime(&g.First), formatTime(&g.Last),
+			t.addRow(count, g.Status, g.Reason, report.Time(&g.First), report.Time(&g.Last),
 				g.Agents, strings.Join(most, ", "), g.Sample, g.Sentence)
 		}
-		if err := t.Flush(); err != nil || len(list.Groups) == 0 {
-			return err
+		t.Flush()
+		if len(list.Groups) > 0 {
+			fmt.Fprintln(a.out,
+				"# stands for an id, a number or a URL. `worker delivery list`, `replay` and `cancel` take "+
+					"--status, --reason, --sentence and --ended-since of a group")
 		}
-		_, err := fmt.Fprintln(a.out,
-			"# stands for an id, a number or a URL. `worker delivery list`, `replay` and `cancel` take "+
-				"--status, --reason, --sentence and --ended-since of a group")
-		return err
 	})
 }
 
 type findCmd struct {
-	Text string `arg:"" help:"A delivery's id or key, a transaction's hash, a client's address, an agent (8453:42), or the beginning of its server's name."`
+	Text string `arg:"" help:"A delivery's id, its first 8 or more digits, or its key, a transaction's hash, a client's address, an agent (8453:42), or the beginning of its server's name."`
 	jsonFlag
 }
 
 func (c *findCmd) Run(a *command) error {
 	found, err := a.newOperator().Find(a.ctx, c.Text)
-	return c.printAnswer(a, found, err, func() error {
+	return c.printAnswer(a, found, err, func() {
 		t := a.newTable("KIND", "TARGET", "WHAT", "COMMAND")
 		for _, m := range found.Matches {
 			t.addRow(m.Kind, m.Target, m.Text, m.Command)
 		}
-		return t.Flush()
+		t.Flush()
 	})
 }
 
@@ -115,78 +110,11 @@ type deliveryShowCmd struct {
 func (c *deliveryShowCmd) Run(a *command) error {
 	o := a.newOperator()
 	d, err := o.ShowDelivery(a.ctx, c.ID)
-	return c.printAnswer(a, d, err, func() error {
-		retraction, err := o.FindRetraction(a.ctx, d.Delivery)
-		if err != nil {
-			return err
-		}
-		return printDelivery(a, d, retraction)
-	})
-}
-
-// printDelivery prints a delivery: its identity, its state, its retraction or nil, and each attempt.
-func printDelivery(a *command, d operator.Delivery, retraction *store.Delivery) error {
-	f := a.newFields()
-	f.addRow("delivery", d.ID.String())
-	f.addRow("key", d.Key)
-	status := strings.TrimSpace(string(d.Status) + " " + string(d.Reason))
-	if retraction != nil {
-		status += fmt.Sprintf(", retracted after a reorg: delivery %s", retraction.ID)
+	var retraction *store.Delivery
+	if err == nil && !c.JSON {
+		retraction, err = o.FindRetraction(a.ctx, d.Delivery)
 	}
-	f.addRow("status", status)
-	f.addRow("error", d.Error)
-	f.addRow("next step", d.NextStep)
-	f.addRow("tool", d.ToolName)
-	f.addRow("endpoint", d.Endpoint)
-	f.addRow("file", strings.TrimSpace(d.FileVerification+" "+d.FileSource))
-	if len(d.FileDisagrees) > 0 {
-		f.addRow("file disagrees", strings.Join(d.FileDisagrees, ", ")+": the event wins")
-	}
-	if len(d.Corrected) > 0 {
-		f.addRow("corrected", strings.Join(d.Corrected, ", ")+": the chain's values were used")
-	}
-	if !d.Verified {
-		f.addRow("event", "not verified when the job was accepted: the job is the content")
-	}
-	f.addRow("accepted", formatTime(&d.CreatedAt))
-	f.addRow("attempts", describeAttempts(d.Delivery))
-	f.addTime("next attempt", d.NextAttemptAt)
-	f.addTime("finished", d.FinishedAt)
-	f.addRow("trace", d.TraceID)
-	f.addRow("job", string(d.Job))
-	if r := d.Received(); r != nil {
-		f.addRow("received", fmt.Sprintf("%d bytes, with values masked that may be secret: %s", r.Bytes, r.Text))
-	} else {
-		f.addRow("result", string(d.Result))
-	}
-	for _, t := range d.History {
-		f.addRow(fmt.Sprintf("attempt %d", t.Number), describeAttempt(t))
-		f.addRow("  sent", shortenJSON(t.Arguments))
-		f.addRow("  answered", shortenJSON(t.Response))
-	}
-	return f.Flush()
-}
-
-// describeAttempts returns how many attempts count, and since when a delivery waits or is held. If the agent's tool was
-// not called, a hold or a free wait takes back its attempt, so the list of attempts does not show it. A delivery that
-// was held when it was accepted had no attempt.
-func describeAttempts(d store.Delivery) string {
-	counted := fmt.Sprintf("%d that count", d.Attempts)
-	if d.Status != store.Held && d.Status != store.Waiting {
-		return counted
-	}
-	return fmt.Sprintf("%s; %s for %s since %s", counted, d.Status, d.Reason, formatTime(&d.UpdatedAt))
-}
-
-func describeAttempt(t store.Attempt) string {
-	s := fmt.Sprintf("%s  %s at %s", formatTime(&t.StartedAt), cmp.Or(t.Outcome, "not finished"), t.Stage)
-	if t.DurationMs != nil {
-		s += fmt.Sprintf(" after %d ms", *t.DurationMs)
-	}
-	if t.Reason != "" {
-		s += "  " + string(t.Reason) + ": " + t.Error
-	}
-	return s
+	return c.printAnswer(a, d, err, func() { a.printFacts(report.Delivery(d, retraction)) })
 }
 
 // actorFlag names the author of a change.
@@ -236,11 +164,8 @@ func (c *deliveryCancelCmd) Run(a *command) error {
 	return c.runMove(a, a.newOperator().Cancel, c.Force, c.Rate)
 }
 
-// mover is Operator.Replay or Operator.Cancel.
-type mover func(context.Context, operator.MoveRequest) (*operator.MoveReport, error)
-
 // runMove replays or cancels deliveries. After each batch it prints the deliveries that could not be changed.
-func (c moveFlags) runMove(a *command, move mover, force bool, rate int) error {
+func (c moveFlags) runMove(a *command, move operator.Mover, force bool, rate int) error {
 	bar := progress.New(a.err, 0)
 	r := c.MoveRequest
 	r.Actor, r.Force, r.Rate = c.actorName(), force, rate
@@ -256,49 +181,12 @@ func (c moveFlags) runMove(a *command, move mover, force bool, rate int) error {
 				p.Left)
 		})
 	}
-	report, err := move(a.ctx, r)
+	moved, err := move(a.ctx, r)
 	bar.Clear()
-	if report == nil {
+	if moved == nil {
 		return err
 	}
-	return errors.Join(err, c.printAnswer(a, report, nil, func() error { return printMove(a, report, rate) }))
-}
-
-func printMove(a *command, r *operator.MoveReport, rate int) error {
-	switch {
-	case r.DryRun:
-		return printDryRun(a, r, rate)
-	case r.Matched == 0:
-		fmt.Fprintln(a.out, "no delivery matches")
-	default:
-		fmt.Fprintf(a.out, "%d of %d %s (audit %d)\n", r.Moved, r.Matched, r.Done, r.Audit)
-	}
-	return nil
-}
-
-func printDryRun(a *command, r *operator.MoveReport, rate int) error {
-	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	for _, status := range slices.Sorted(maps.Keys(r.ByStatus)) {
-		fmt.Fprintf(w, "%d\t%s\t\n", r.ByStatus[status], status)
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	for _, status := range slices.Sorted(maps.Keys(r.Untouched)) {
-		fmt.Fprintf(a.out, "not moved: %d %s (%s)\n", r.Untouched[status], status, r.Why[status])
-	}
-	if r.Matched == 0 {
-		fmt.Fprintln(a.out, "no delivery matches that could be moved")
-		return nil
-	}
-	takesTime := ""
-	if rate > 0 {
-		lasts := (time.Duration(r.Matched) * time.Second / time.Duration(rate)).Round(time.Second)
-		takesTime = fmt.Sprintf(", %d a second, in about %s", rate, lasts)
-	}
-	fmt.Fprintf(a.out, "%d would be %s%s. Nothing was changed: the same command with --yes does it.\n", r.Matched,
-		r.Done, takesTime)
-	return nil
+	return errors.Join(err, c.printAnswer(a, moved, nil, func() { fmt.Fprint(a.out, report.Move(moved, rate)) }))
 }
 
 type deliveryAuditCmd struct {
@@ -308,12 +196,12 @@ type deliveryAuditCmd struct {
 
 func (c *deliveryAuditCmd) Run(a *command) error {
 	page, err := a.newOperator().ListAudit(a.ctx, c.Cursor, c.Limit)
-	return c.printAnswer(a, page, err, func() error {
+	return c.printAnswer(a, page, err, func() {
 		t := a.newTable("ID", "AT", "ACTOR", "ACTION", "STATE", "MATCHED", "MOVED", "WHAT", "NOTE")
 		for _, r := range page.Audit {
 			t.addRow(r.ID, r.At.UTC().Format(time.DateTime), r.Actor, r.Action, r.State, r.Matched, r.Moved,
 				text.Shorten(string(r.Filter)), text.Shorten(r.Note))
 		}
-		return a.endPage(t, page.Next)
+		a.endPage(t, page.Next)
 	})
 }

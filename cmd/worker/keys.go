@@ -1,11 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/report"
 )
 
 type keysCmd struct {
@@ -84,7 +88,7 @@ type keysListCmd struct{ jsonFlag }
 
 func (c *keysListCmd) Run(a *command) error {
 	list, err := a.newOperator().ListKeys(a.ctx)
-	return c.printAnswer(a, list, err, func() error {
+	return c.printAnswer(a, list, err, func() {
 		t := a.newTable("KEY", "STATE", "SEALED WITH IT")
 		for _, k := range list {
 			state := "opens"
@@ -96,7 +100,7 @@ func (c *keysListCmd) Run(a *command) error {
 			}
 			t.addRow(k.ID, state, k.Sealed)
 		}
-		return t.Flush()
+		t.Flush()
 	})
 }
 
@@ -108,11 +112,10 @@ type keysReencryptCmd struct {
 
 func (c *keysReencryptCmd) Run(a *command) error {
 	r, err := a.newOperator().Reencrypt(a.ctx, c.actorName(), c.DryRun)
-	var left *operator.LeftError
-	if err != nil && !errors.As(err, &left) {
+	if _, left := errors.AsType[*operator.LeftError](err); err != nil && !left {
 		return err
 	}
-	failed := c.printAnswer(a, r, nil, func() error {
+	return cmp.Or(err, c.printAnswer(a, r, nil, func() {
 		verb := "were sealed anew"
 		if c.DryRun {
 			verb = "would be sealed anew"
@@ -121,11 +124,89 @@ func (c *keysReencryptCmd) Run(a *command) error {
 		if r.Audit > 0 {
 			line += fmt.Sprintf(" (audit %d)", r.Audit)
 		}
-		_, err := fmt.Fprintln(a.out, line)
+		fmt.Fprintln(a.out, line)
 		for _, e := range r.Errors {
 			fmt.Fprintf(a.out, "left: %s\n", e)
 		}
-		return err
+	}))
+}
+
+type apiTokenCmd struct {
+	Create apiTokenCreateCmd `cmd:"" help:"Make a token and print it, once: only its hash is stored."`
+	List   apiTokenListCmd   `cmd:"" help:"List the tokens that were made, newest first. There are few: the list has no pages."`
+	Revoke apiTokenRevokeCmd `cmd:"" help:"End a token. Workers stop taking it within 5 seconds."`
+}
+
+type apiTokenCreateCmd struct {
+	Name      string        `arg:"" help:"The user's name, for the audit."`
+	Scope     []string      `help:"What it allows: read (see everything), enqueue (submit jobs), operate (change deliveries and agents, and see everything), direct (call tools directly, and with enqueue submit jobs that name an endpoint, headers, a template, another tool, or verifyFileHash false). May be repeated." placeholder:"SCOPE"`
+	ExpiresIn time.Duration `help:"How long it is good, as in 720h. Default: until it is revoked." placeholder:"DURATION"`
+	actorFlag
+	jsonFlag
+}
+
+func (c *apiTokenCreateCmd) Run(a *command) error {
+	made, err := a.newOperator().CreateAPIToken(a.ctx, c.Name, c.Scope, c.ExpiresIn, c.actorName())
+	return c.printAnswer(a, made, err, func() { fmt.Fprintln(a.out, made.Token) })
+}
+
+type apiTokenListCmd struct{ jsonFlag }
+
+func (c *apiTokenListCmd) Run(a *command) error {
+	list, err := a.newOperator().ListAPITokens(a.ctx)
+	return c.printAnswer(a, list, err, func() {
+		t := a.newTable("ID", "NAME", "SCOPES", "STATE", "CREATED", "LAST USED", "EXPIRES")
+		for _, k := range list {
+			state := "good"
+			switch {
+			case k.RevokedAt != nil:
+				state = "revoked"
+			case k.ExpiresAt != nil && !k.ExpiresAt.After(time.Now()):
+				state = "expired"
+			}
+			t.addRow(k.ID, k.Name, strings.Join(k.Scopes, " "), state,
+				report.Time(&k.CreatedAt), report.Time(k.LastUsedAt), report.Time(k.ExpiresAt))
+		}
+		t.Flush()
 	})
-	return errors.Join(failed, err)
+}
+
+type apiTokenRevokeCmd struct {
+	ID string `arg:"" help:"Its id, as api-token list shows it."`
+	actorFlag
+}
+
+func (c *apiTokenRevokeCmd) Run(a *command) error {
+	return a.newOperator().RevokeAPIToken(a.ctx, c.ID, c.actorName())
+}
+
+type signingKeyCmd struct {
+	List   signingKeyListCmd   `cmd:"" help:"List the keys that are published, the youngest first. There are few: the list has no pages."`
+	Rotate signingKeyRotateCmd `cmd:"" help:"Make a new key, publish it at once and sign with it after a while; no worker is restarted."`
+}
+
+type signingKeyListCmd struct{ jsonFlag }
+
+func (c *signingKeyListCmd) Run(a *command) error {
+	list, err := a.newOperator().ListSigningKeys(a.ctx)
+	return c.printAnswer(a, list, err, func() {
+		t := a.newTable("KEY", "STATE", "CREATED", "SIGNS FROM", "PUBLISHED UNTIL")
+		for _, k := range list {
+			t.addRow(k.ID, k.State, report.Time(&k.CreatedAt), report.Time(&k.ActivatesAt), report.Time(k.RetiresAt))
+		}
+		t.Flush()
+	})
+}
+
+type signingKeyRotateCmd struct {
+	After time.Duration `help:"When the new key signs: at least 1m, so that every worker publishes it before; by then agents that ask for a key they do not know find it. Others keep the directory for 5 minutes." default:"1h" placeholder:"DURATION"`
+	Keep  time.Duration `help:"How long the others stay published beyond that. With --after 1m --keep 0s they are gone in a minute, as after a theft." default:"24h" placeholder:"DURATION"`
+	actorFlag
+	jsonFlag
+}
+
+func (c *signingKeyRotateCmd) Run(a *command) error {
+	made, err := a.newOperator().RotateSigningKey(a.ctx, c.After, c.Keep, c.actorName())
+	return c.printAnswer(a, made, err,
+		func() { fmt.Fprintf(a.out, "%s signs from %s on\n", made.ID, report.Time(&made.ActivatesAt)) })
 }

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,56 +83,55 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 
 // runCommand runs a command line with a's context and streams.
 func runCommand(a command, args, environ []string) (code int) {
-	stdout, stderr := a.out, a.err
-	defer logging.RecoverFault("worker", stderr, &code, exitFailed)
+	defer logging.RecoverFault("worker", a.err, &code, exitFailed)
+	err := a.run(args, environ)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(a.err, "worker:", err)
+	if _, ok := errors.AsType[*operator.MisuseError](err); ok {
+		return exitMisuse
+	}
+	if _, ok := errors.AsType[*operator.LeftError](err); ok {
+		return exitLeft
+	}
+	return exitFailed
+}
+
+func (a *command) run(args, environ []string) error {
 	var c commands
-	exited := -1
-	parser, err := kong.New(&c, kong.Name("worker"), kong.Writers(stdout, stderr),
-		kong.Exit(func(code int) { exited = code }),
+	exited := false
+	parser, err := kong.New(&c, kong.Name("worker"), kong.Writers(a.out, a.err),
+		kong.Exit(func(int) { exited = true }),
 		kong.Vars{"version": "worker " + buildinfo.Version()},
 		kong.Description("Delivers ERC-8004 feedback to the agents it is about. "+
-			"Settings are environment variables: see `worker config`."),
-		kong.UsageOnError())
+			"Settings are environment variables: see `worker config`."))
 	if err != nil {
-		fmt.Fprintln(stderr, "worker:", err)
-		return exitMisuse
+		return operator.NewMisuse("%v", err)
 	}
 	k, err := parser.Parse(args)
-	if exited >= 0 {
-		return exited // --help, --version
-	}
-	if err != nil {
-		fmt.Fprintln(stderr, "worker:", explainUnknown(parser.Model, args, withoutToken(args, err)))
-		return exitMisuse
-	}
-	if c.Timeout <= 0 {
-		fmt.Fprintf(stderr, "worker: --timeout %s is not longer than 0s\n", c.Timeout)
-		return exitMisuse
+	switch {
+	case exited: // --help, --version
+		return nil
+	case err != nil:
+		return operator.NewMisuse("%v", explainUnknown(parser.Model, args, withoutToken(args, err)))
+	case c.Timeout <= 0:
+		return operator.NewMisuse("--timeout %s is not longer than 0s", c.Timeout)
 	}
 	cfg, err := config.Load(environ)
 	if err != nil && !makesKeys(k.Command()) {
-		fmt.Fprintf(stderr, "worker: the configuration has faults:\n%v\n", err)
-		return exitMisuse
+		return operator.NewMisuse("the configuration has faults:\n%v", err)
 	}
 	a.faulty, a.environ = err != nil, environ
-	a.cfg, a.timeout, a.log = cfg, c.Timeout, logging.New(stderr, cfg.LogLevel, cfg.LogFormat)
+	a.cfg, a.timeout, a.log = cfg, c.Timeout, logging.New(a.err, cfg.LogLevel, cfg.LogFormat)
 	if a.backend == nil {
-		a.backend = attached{&a}
+		a.backend = attached{a}
 	}
 	queue.LogDriver(a.log)
-	if err := k.Run(&a); err != nil {
-		var misuse *operator.MisuseError
-		var left *operator.LeftError
-		fmt.Fprintln(stderr, "worker:", err)
-		switch {
-		case errors.As(err, &misuse):
-			return exitMisuse
-		case errors.As(err, &left):
-			return exitLeft
-		}
-		return exitFailed
-	}
-	return 0
+	out := &output{Writer: a.out}
+	a.out = out
+	err = k.Run(a)
+	return cmp.Or(err, out.err)
 }
 
 // explainUnknown returns err with the command that was probably meant, if the command line begins with an unknown one.
@@ -162,9 +162,4 @@ func explainUnknown(model *kong.Application, args []string, err error) error {
 // configuration, because a valid one may need the key first.
 func makesKeys(command string) bool {
 	return slices.Contains([]string{"keys init", "keys rotate add"}, command)
-}
-
-// refuseUsage returns the error for an invalid command line.
-func refuseUsage(format string, args ...any) error {
-	return operator.NewMisuse(format, args...)
 }

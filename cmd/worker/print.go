@@ -7,9 +7,9 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/operator/report"
 )
 
 // table prints rows in columns. It makes every cell printable, and prints an empty one as a dash.
@@ -29,22 +29,13 @@ func (t table) addRow(cells ...any) {
 	fmt.Fprintln(t, strings.Join(line, "\t"))
 }
 
-// fields prints one name and value per line. It omits empty values.
-type fields struct{ *tabwriter.Writer }
-
-func (a *command) newFields() fields { return fields{tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)} }
-
-func (f fields) addRow(name, value string) {
-	if value != "" {
-		fmt.Fprintf(f, "%s\t%s\n", name, text.Printable(value))
+// printFacts prints one name and value per line.
+func (a *command) printFacts(facts report.Facts) {
+	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	for _, f := range facts {
+		fmt.Fprintf(w, "%s\t%s\n", f.Name, text.Printable(f.Value))
 	}
-}
-
-// addTime adds a row with a time, unless it is nil.
-func (f fields) addTime(name string, t *time.Time) {
-	if t != nil {
-		f.addRow(name, formatTime(t))
-	}
+	w.Flush()
 }
 
 // pageFlags select a page of a list.
@@ -54,12 +45,24 @@ type pageFlags struct {
 }
 
 // endPage ends a table. If there is another page, it prints the option that lists it.
-func (a *command) endPage(t table, next string) error {
-	err := t.Flush()
-	if err == nil && next != "" {
-		_, err = fmt.Fprintf(a.out, "more: --cursor %s\n", next)
+func (a *command) endPage(t table, next string) {
+	t.Flush()
+	if next != "" {
+		fmt.Fprintf(a.out, "more: --cursor %s\n", next)
 	}
-	return err
+}
+
+// output is stdout. It keeps the first error, with which the command then ends, and writes nothing after it.
+type output struct {
+	io.Writer
+	err error
+}
+
+func (o *output) Write(p []byte) (n int, err error) {
+	if o.err == nil {
+		n, o.err = o.Writer.Write(p)
+	}
+	return n, o.err
 }
 
 // jsonFlag selects the format of the output.
@@ -69,14 +72,15 @@ type jsonFlag struct {
 
 // printAnswer writes the result v of an action as JSON with --json, else it calls print. If the action failed with err,
 // it returns err instead.
-func (f jsonFlag) printAnswer(a *command, v any, err error, print func() error) error {
+func (f jsonFlag) printAnswer(a *command, v any, err error, print func()) error {
 	switch {
 	case err != nil:
-		return err
 	case f.JSON:
 		return writeJSON(a, v)
+	default:
+		print()
 	}
-	return print()
+	return err
 }
 
 // writeJSON writes v as JSON. It escapes control and direction characters, which strangers may have sent, so that the
@@ -98,8 +102,8 @@ func writeJSON(a *command, v any) error {
 		}
 		out.WriteRune(r)
 	}
-	_, err := io.WriteString(a.out, out.String())
-	return err
+	fmt.Fprint(a.out, out.String())
+	return nil
 }
 
 func orDash(s string) string {
@@ -108,19 +112,3 @@ func orDash(s string) string {
 	}
 	return text.Printable(s)
 }
-
-// shortenJSON shortens JSON to one line of a terminal. --json prints all of it.
-func shortenJSON(raw json.RawMessage) string {
-	return text.Cut(string(raw), 300, "… (--json shows all)")
-}
-
-// formatTime formats a time as all commands print it; nil is "-".
-func formatTime(t *time.Time) string {
-	if t == nil {
-		return "-"
-	}
-	return t.UTC().Format(time.RFC3339)
-}
-
-// formatMillis formats a duration in milliseconds.
-func formatMillis(ms float64) string { return fmt.Sprintf("%.1f ms", ms) }

@@ -266,19 +266,3 @@ func TestProbeByChain(t *testing.T) {
 	}
 	heraldtest.Equal(t, "calls, of one command with --send", len(a.received()), 1)
 }
-
-func TestToolWords(t *testing.T) {
-	t.Parallel()
-	for raw, want := range map[string]string{
-		"":   "",
-		"[]": "none",
-		`[{"name":"a","schema":true},{"name":"b","schema":false}]`: "2: a, b (without a schema)",
-		`{"truncated":true}`: `{"truncated":true}`,
-		"[" + strings.TrimSuffix(strings.Repeat(`{"name":"a","schema":true},`, 12), ",") + "]": "12: " + strings.TrimSuffix(strings.Repeat("a, ", 10), ", ") + " and 2 more",
-	} {
-		heraldtest.Equal(t, raw, describeTools(json.RawMessage(raw)), want)
-	}
-	for raw, want := range map[string]string{"": "", `{"Name":"a","Version":""}`: "a", `{"name":"a","version":"1"}`: "a 1", `[1]`: "[1]"} {
-		heraldtest.Equal(t, raw, describeServer(json.RawMessage(raw)), want)
-	}
-}

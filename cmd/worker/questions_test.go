@@ -122,6 +122,8 @@ func TestQuestions(t *testing.T) {
 			[]string{"GET /v1/agents?sort=slow&limit=1", "GET /v1/agents?sort=slow&cursor=15000:8453:" + agent.Registry + ":7"},
 			[]string{`"meanMs":15000}],"next":"15000:8453:` + agent.Registry, `{"agents":[{"chainId":8453,"identityRegistry":"` + agent.Registry + `","agentId":"8"`}},
 		{"What is this id, key, client, agent?", []string{"find " + id, "find " + forged.Key()}, []string{"delivery " + id}, []string{"GET /v1/find?text=" + id, "GET /v1/find?text=" + client}, []string{`"kind":"delivery"`, `"kind":"client"`}},
+		{"What is this beginning of an id, and what does it say?", []string{"find " + id[:8], "delivery show " + id}, []string{"delivery " + id + " NewFeedback", "client " + client, "value 99.77", "tags uptime"},
+			[]string{"GET /v1/find?text=" + id[:13]}, []string{`"target":"` + id}},
 		{"Whose name is this?", []string{"find weather", "find 8453:9"}, []string{"agent 8453:9 Weather ·[2J50% connected"}, []string{"GET /v1/find?text=Weather", "GET /v1/find?text=8453:9"}, []string{`"target":"8453:9"`}},
 	} {
 		if len(q.commands) > 2 || len(q.requests) > 2 {

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
@@ -10,6 +12,8 @@ import (
 	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/doctor"
+	"github.com/agentherald/herald/internal/operator/report"
 	"github.com/agentherald/herald/internal/store/postgres"
 )
 
@@ -29,7 +33,7 @@ type configCmd struct{ jsonFlag }
 
 func (c *configCmd) Run(a *command) error {
 	settings := a.cfg.Settings()
-	return c.printAnswer(a, settings, nil, func() error {
+	return c.printAnswer(a, settings, nil, func() {
 		w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 		for _, s := range settings {
 			source := s.Source
@@ -38,7 +42,7 @@ func (c *configCmd) Run(a *command) error {
 			}
 			fmt.Fprintf(w, "%s\t%s\t(%s)\n", text.Printable(s.Name), orDash(s.Value), text.Printable(source))
 		}
-		return w.Flush()
+		w.Flush()
 	})
 }
 
@@ -50,12 +54,12 @@ type migrateCmd struct {
 type migrateApplyCmd struct{}
 
 func (c *migrateApplyCmd) Run(a *command) error {
-	db, err := a.openDatabase()
+	url, stop, err := a.openDatabase()
 	if err != nil {
 		return err
 	}
-	defer db.close()
-	done, err := postgres.Migrate(a.ctx, db.url)
+	defer stop()
+	done, err := postgres.Migrate(a.ctx, url)
 	for _, m := range done {
 		fmt.Fprintf(a.out, "applied %s\n", m.Name)
 	}
@@ -70,24 +74,23 @@ type migrateStatusCmd struct{ jsonFlag }
 func (c *migrateStatusCmd) Run(a *command) error {
 	ctx, cancel := context.WithTimeout(a.ctx, a.timeout)
 	defer cancel()
-	db, err := a.openDatabase()
+	url, stop, err := a.openDatabase()
 	if err != nil {
 		return err
 	}
-	defer db.close()
-	all, err := postgres.Migrations(ctx, db.url)
+	defer stop()
+	all, err := postgres.Migrations(ctx, url)
 	if err != nil && ctx.Err() != nil && a.ctx.Err() == nil {
 		return &operator.LateError{Within: a.timeout}
 	}
-	return c.printAnswer(a, all, err, func() error {
+	return c.printAnswer(a, all, err, func() {
 		for _, m := range all {
 			when := "pending"
 			if !m.AppliedAt.IsZero() {
-				when = "applied " + formatTime(&m.AppliedAt)
+				when = "applied " + report.Time(&m.AppliedAt)
 			}
 			fmt.Fprintf(a.out, "%s  %s\n", m.Name, when)
 		}
-		return nil
 	})
 }
 
@@ -99,4 +102,21 @@ type embeddedFetchCmd struct{}
 
 func (c *embeddedFetchCmd) Run(a *command) error {
 	return embedded.Fetch(a.ctx, embedded.FetchConfig{CacheDir: a.cfg.CacheDir, Logger: a.log})
+}
+
+type doctorCmd struct{ jsonFlag }
+
+var errSick = errors.New("something is wrong, see the lines marked FAIL")
+
+func (c *doctorCmd) Run(a *command) error {
+	findings := doctor.Diagnose(a.ctx, a.newOperator())
+	err := c.printAnswer(a, findings, nil, func() {
+		for _, f := range findings {
+			fmt.Fprintf(a.out, "%-4s  %-14s %s\n", f.Mark, f.Check, text.Printable(f.Text))
+		}
+	})
+	if err == nil && slices.ContainsFunc(findings, func(f doctor.Finding) bool { return !f.OK }) {
+		return errSick
+	}
+	return err
 }

@@ -1,17 +1,16 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/report"
 	"github.com/agentherald/herald/internal/operator/tokens"
 )
 
@@ -39,10 +38,7 @@ func (c *tokenSetCmd) Run(a *command) error {
 
 // printChange prints the result of storing or removing a token.
 func (f jsonFlag) printChange(a *command, change tokens.Change, err error) error {
-	return f.printAnswer(a, change, err, func() error {
-		_, err := fmt.Fprintln(a.out, strings.Join(change.Said, "\n"))
-		return err
-	})
+	return f.printAnswer(a, change, err, func() { fmt.Fprintln(a.out, strings.Join(change.Said, "\n")) })
 }
 
 // readStdin reads a secret from stdin, up to limit bytes. It refuses a terminal.
@@ -50,7 +46,7 @@ func (a *command) readStdin(what string, limit int64) (string, error) {
 	if f, ok := a.in.(*os.File); ok {
 		if st, err := f.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
 			return "",
-				refuseUsage("give %s on stdin, from a file or a program, not by typing it: worker token … < FILE", what)
+				operator.NewMisuse("give %s on stdin, from a file or a program, not by typing it: worker token … < FILE", what)
 		}
 	}
 	raw, err := io.ReadAll(io.LimitReader(a.in, limit+3)) // a line end, and one byte to detect a longer secret
@@ -62,27 +58,12 @@ func (a *command) readStdin(what string, limit int64) (string, error) {
 
 type tokenLoginCmd struct {
 	tokens.LoginRequest
-	Listen string        `help:"Loopback address of this machine to which the browser returns." default:"127.0.0.1:0" placeholder:"ADDRESS:PORT"`
-	Wait   time.Duration `help:"How long the browser is waited for." default:"5m" placeholder:"DURATION"`
 	actorFlag
 	jsonFlag
 }
 
-// maxLogin bounds --wait.
-const maxLogin = time.Hour
-
 func (c *tokenLoginCmd) Run(a *command) error {
-	switch {
-	case !onLoopback(c.Listen):
-		return errListen
-	case c.Wait < time.Second || c.Wait > maxLogin:
-		return refuseUsage("--wait %s is not between 1s and %s", c.Wait, maxLogin)
-	}
 	c.Request.Actor, c.ReadSecret = c.actorName(), a.readStdin
-	c.OpenBrowser = func(ctx context.Context) (tokens.Browser, error) {
-		back, err := listenForCallback(ctx, c.Listen)
-		return terminalBrowser{back, a.err, c.Wait}, err
-	}
 	change, err := a.newTokens().LogIn(a.ctx, c.LoginRequest)
 	return c.printChange(a, change, err)
 }
@@ -91,13 +72,13 @@ type tokenListCmd struct{ jsonFlag }
 
 func (c *tokenListCmd) Run(a *command) error {
 	list, err := a.newTokens().List(a.ctx)
-	return c.printAnswer(a, list, err, func() error {
+	return c.printAnswer(a, list, err, func() {
 		t := a.newTable("AGENT", "ORIGIN", "PATH", "SCHEME", "HEADER", "ISSUER", "KEY", "STORED", "EXPIRES", "STATE")
 		for _, l := range list {
 			t.addRow(l.Agent, l.Origin, text.Shorten(l.Path), l.Scheme, l.Header, text.Shorten(l.Issuer), l.Key,
-				formatTime(&l.UpdatedAt), formatTime(l.ExpiresAt), l.State)
+				report.Time(&l.UpdatedAt), report.Time(l.ExpiresAt), l.State)
 		}
-		return t.Flush()
+		t.Flush()
 	})
 }
 
@@ -112,19 +93,16 @@ func (c *tokenRemoveCmd) Run(a *command) error {
 }
 
 type tokenImportCmd struct {
-	Chain    uint64 `required:"" help:"The chain of the agents." placeholder:"ID"`
-	Registry string `help:"Their IdentityRegistry, when it is not the chain's usual one." placeholder:"0x…"`
-	From     string `help:"Read the table itself instead: the name of the environment variable that holds its database's URL, as in OLD_DATABASE_URL, or DATABASE_URL where both have one." placeholder:"VARIABLE"`
-	Schema   string `help:"With --from: the table's schema." default:"public" placeholder:"NAME"`
-	File     string `arg:"" optional:"" help:"CSV. Default: stdin." placeholder:"FILE"`
-	Yes      bool   `help:"Store them. Without this it is only shown where each would go."`
+	tokens.ImportRequest
+	Yes bool `help:"Store them. Without this it is only shown where each would go."`
 	actorFlag
 	jsonFlag
 }
 
 func (c *tokenImportCmd) Run(a *command) error {
+	c.Stdin, c.Environ = a.in, a.environ
 	store := a.newTokens()
-	read, err := c.readTokens(a, store)
+	read, err := store.ReadImport(a.ctx, c.ImportRequest)
 	if err != nil {
 		return err
 	}
@@ -136,54 +114,11 @@ func (c *tokenImportCmd) Run(a *command) error {
 	if c.Yes && read.Good > 0 {
 		err = store.StoreImport(a.ctx, read, c.actorName())
 	}
-	failed := c.printAnswer(a, read, nil, func() error { return c.printStored(a, read) })
+	failed := c.printAnswer(a, read, nil, func() { fmt.Fprintln(a.out, report.Import(read, c.Yes)) })
 	if failed == nil && err == nil {
 		return read.End()
 	}
 	return errors.Join(err, failed)
-}
-
-// readTokens parses the tokens to import. The old database's URL contains a password, so it is not on the command line.
-func (c *tokenImportCmd) readTokens(a *command, store tokens.Tokens) (*tokens.Import, error) {
-	if c.From != "" {
-		if c.File != "" {
-			return nil, refuseUsage("--from and FILE exclude each other")
-		}
-		url := a.databaseURL(c.From)
-		if url.IsZero() {
-			return nil, refuseUsage("--from takes the name of an environment variable that holds the old database's " +
-				"URL, and the variable is not set, or empty: export OLD_DATABASE_URL=…, and give " +
-				"--from OLD_DATABASE_URL")
-		}
-		return store.ReadOldTable(a.ctx, c.Chain, c.Registry, tokens.OldTable{URL: url, Schema: c.Schema})
-	}
-	from := a.in
-	if c.File != "" {
-		f, err := os.Open(c.File)
-		if err != nil {
-			return nil, err
-		}
-		defer func() { _ = f.Close() }()
-		from = f
-	}
-	return store.ReadImport(a.ctx, c.Chain, c.Registry, from)
-}
-
-// databaseURL returns the value of an environment variable, or zero if it is empty. DATABASE_URL may come from a file.
-func (a *command) databaseURL(variable string) secret.Secret {
-	if variable == "DATABASE_URL" {
-		if !a.cfg.LeaderURL.IsZero() { // the old table is read with prepared statements
-			return a.cfg.LeaderURL
-		}
-		return a.cfg.DatabaseURL
-	}
-	var found secret.Secret
-	for _, kv := range a.environ { // the last one counts, as for settings
-		if name, value, _ := strings.Cut(kv, "="); name == variable {
-			found = secret.New(value)
-		}
-	}
-	return found
 }
 
 func printImport(a *command, read *tokens.Import) error {
@@ -196,22 +131,6 @@ func printImport(a *command, read *tokens.Import) error {
 		t.addRow(r.Line, r.Agent, r.Origin, text.Shorten(r.Path), r.Header, where)
 	}
 	return t.Flush()
-}
-
-// printStored prints the result of the import.
-func (c *tokenImportCmd) printStored(a *command, i *tokens.Import) (err error) {
-	switch {
-	case i.Good == 0:
-		_, err = fmt.Fprintln(a.out, "there is nothing to store")
-	case !c.Yes:
-		_, err = fmt.Fprintf(a.out, "%d tokens would be stored for %d origins. Look whether each may have its token. "+
-			"Nothing was changed: the same command with --yes stores them.\n", i.Good, i.Origins)
-	default:
-		_, err = fmt.Fprintf(a.out,
-			"%d of %d tokens are stored for %d origins; %d held deliveries were released (audit %d)\n",
-			i.Stored, i.Good, i.Origins, i.Released, i.Audit)
-	}
-	return err
 }
 
 // withoutToken returns the error of a command line without the token that the command line may contain by mistake.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -10,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/agentherald/herald/internal/auth/oauth"
 	"github.com/agentherald/herald/internal/operator/tokens"
@@ -270,67 +268,4 @@ func send(t testing.TB, req *http.Request) (status int) {
 		t.Errorf("%v", res.Header)
 	}
 	return res.StatusCode
-}
-
-// TestCallback checks that only a callback with the right state ends the wait, and only once. Any page in the browser
-// can request the callback URL.
-func TestCallback(t *testing.T) {
-	t.Parallel()
-	c, err := listenForCallback(t.Context(), "127.0.0.1:0")
-	heraldtest.Must(t, err)
-	asked := make(chan struct{})
-	go func() {
-		defer close(asked)
-		for address, want := range map[string]int{
-			c.Redirect(): 400, c.Redirect() + "?code=x": 400, c.Redirect() + "?state=": 400, c.Redirect() + "?state=wrong&code=x": 400,
-			c.Redirect() + "?state=right&state=right": 400, c.Redirect() + "?state=right;code=x": 400, "http://" + c.host + "/?state=right": 404,
-		} {
-			heraldtest.Equal(t, address, get(t, address), want)
-		}
-		for host, method := range map[string]string{"evil.example": http.MethodGet, "": http.MethodPost} {
-			req, err := http.NewRequestWithContext(t.Context(), method, c.Redirect()+"?state=right&code=forged", nil)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			req.Host = host
-			if got := send(t, req); got != 404 && got != 405 {
-				t.Errorf("%s %s: %d", method, host, got)
-			}
-		}
-		if got := get(t, c.Redirect()+"?state=right&code=good"); got != 200 {
-			t.Errorf("%d", got)
-		}
-	}()
-	values, err := c.awaitBrowser(t.Context(), "right")
-	<-asked
-	if err != nil || values.Get("code") != "good" {
-		t.Errorf("%v %v", values, err)
-	}
-
-	c, err = listenForCallback(t.Context(), "127.0.0.1:0")
-	heraldtest.Must(t, err)
-	var shown strings.Builder
-	b := terminalBrowser{c, &shown, time.Millisecond}
-	if _, err := b.LogIn(t.Context(), "https://as.example/?state=right&x=\x1b"); err == nil || !strings.Contains(err.Error(), "no address") {
-		t.Errorf("%v", err)
-	}
-	if _, err := b.LogIn(t.Context(), "https://as.example/?state=right"); err == nil || err.Error() != "no browser came back within 1ms" ||
-		!strings.Contains(shown.String(), "\n\nhttps://as.example/?state=right\n\n") {
-		t.Errorf("%v: %s", err, shown.String())
-	}
-
-	if c, err = listenForCallback(t.Context(), "127.0.0.2:0"); err != nil || !strings.HasPrefix(c.Redirect(), "http://127.0.0.2:") {
-		t.Fatalf("%v", err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := c.awaitBrowser(ctx, "right"); err == nil {
-		t.Error("nobody came")
-	}
-	for _, bad := range []string{"0.0.0.0:0", "example.org:80", "10.0.0.1:0", "127.0.0.1", ":0", "[::]:0", "localhost:0", "[::1%lo]:0", "[::ffff:127.0.0.1]:0", "127.0.0.1:x"} {
-		if _, err := listenForCallback(t.Context(), bad); err == nil {
-			t.Errorf("%s", bad)
-		}
-	}
 }

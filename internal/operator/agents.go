@@ -299,15 +299,40 @@ type AgentChange struct {
 	Name string `json:"-"` // for use in a sentence
 }
 
-// changeAgent begins a change: it reads the agent's row as it is before.
-func changeAgent(ctx context.Context, st *Session,
-	g store.Agent) (out AgentChange, before records.AgentRow, err error) {
-	out = AgentChange{Agent: g.String(), Registry: g.Registry, Name: DescribeAgent(g)}
-	before, err = st.AgentRow(ctx, g)
-	if errors.Is(err, store.ErrNotFound) {
-		out.Unseen, err = true, nil
+// agentEdit is a change of one agent, with the open store.
+type agentEdit struct {
+	*Session
+	agent store.Agent
+	row   records.AgentRow // as it was before
+	AgentChange
+}
+
+// editAgent begins a change: it opens the store and reads the agent's row. With mustExist it fails without a row.
+func editAgent(ctx context.Context, open func(context.Context) (*Session, error), g store.Agent,
+	mustExist bool) (e *agentEdit, err error) {
+	st, err := open(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return out, before, err
+	e = &agentEdit{Session: st, agent: g,
+		AgentChange: AgentChange{Agent: g.String(), Registry: g.Registry, Name: DescribeAgent(g)}}
+	if e.row, err = st.AgentRow(ctx, g); errors.Is(err, store.ErrNotFound) {
+		if e.Unseen, err = true, nil; mustExist {
+			err = errUnseen(g)
+		}
+	}
+	if err != nil {
+		st.Close()
+	}
+	return e, err
+}
+
+// run makes the change and its audit row. what describes the change; run adds the agent.
+func (e *agentEdit) run(ctx context.Context, actor, action string, what map[string]any,
+	change func() (int64, error)) (err error) {
+	what["agent"], what["registry"] = e.Agent, e.Registry
+	e.Audit, err = RunAudited(ctx, e, records.Audit{Actor: actor, Action: action, Matched: 1}, what, change)
+	return err
 }
 
 // EnableAgent enables an agent and releases the deliveries that are held because it was disabled. With enabled false it
@@ -323,34 +348,24 @@ func (o *Operator) EnableAgent(ctx context.Context, ref AgentRef, actor string,
 			"nothing was changed or released. Enable it there, which releases its deliveries; "+
 			"if they stay held, run this again", DescribeAgent(g))
 	}
-	st, err := o.OpenDispatching(ctx)
+	e, err := editAgent(ctx, o.OpenDispatching, g, enabled)
 	if err != nil {
 		return out, err
 	}
-	defer st.Close()
-
-	out, before, err := changeAgent(ctx, st, g)
-	switch {
-	case err != nil:
-		return out, err
-	case enabled && out.Unseen:
-		return out, errUnseen(g)
-	}
-	out.Enabled = &enabled
+	defer e.Close()
+	e.Enabled = &enabled
 	action := map[bool]string{true: "agent enable", false: "agent disable"}[enabled]
-	what := map[string]any{"agent": out.Agent, "registry": g.Registry, "wasEnabled": before.Enabled || out.Unseen,
-		"open": before.Open}
-	if out.Unseen {
+	what := map[string]any{"wasEnabled": e.row.Enabled || e.Unseen, "open": e.row.Open}
+	if e.Unseen {
 		what["unseen"] = true
 	}
-	row := records.Audit{Actor: actor, Action: action, Matched: 1}
-	out.Audit, err = RunAudited(ctx, st, row, what, func() (int64, error) {
-		released, tasks, err := st.EnableAgent(ctx, g, enabled)
-		st.Dispatch(ctx, tasks)
-		out.Released = released
+	err = e.run(ctx, actor, action, what, func() (int64, error) {
+		released, tasks, err := e.Session.EnableAgent(ctx, g, enabled)
+		e.Dispatch(ctx, tasks)
+		e.Released = released
 		return int64(released), err
 	})
-	return out, err
+	return e.AgentChange, err
 }
 
 // RefreshAgent makes every worker read the agent's registration and tools again, at its next delivery.
@@ -359,27 +374,14 @@ func (o *Operator) RefreshAgent(ctx context.Context, ref AgentRef, actor string)
 	if err != nil {
 		return out, err
 	}
-	st, err := o.OpenStore(ctx)
+	e, err := editAgent(ctx, o.OpenStore, g, true)
 	if err != nil {
 		return out, err
 	}
-	defer st.Close()
-	out, _, err = changeAgent(ctx, st, g)
-	switch {
-	case err != nil:
-		return out, err
-	case out.Unseen:
-		return out, errUnseen(g)
-	}
-	what := map[string]any{"agent": out.Agent, "registry": g.Registry}
-	row := records.Audit{Actor: actor, Action: "agent refresh", Matched: 1}
-	out.Audit, err = RunAudited(ctx, st, row, what, func() (int64, error) {
-		if err := st.RefreshAgent(ctx, g); err != nil {
-			return 0, err
-		}
-		return 1, nil
-	})
-	return out, err
+	defer e.Close()
+	err = e.run(ctx, actor, "agent refresh", map[string]any{},
+		func() (int64, error) { return countOne(e.Session.RefreshAgent(ctx, g)) })
+	return e.AgentChange, err
 }
 
 // fileDisables reports whether the servers file disables an agent. If the file cannot be read here, it notifies the

@@ -45,13 +45,17 @@ func (o *Operator) changeOne(ctx context.Context, actor, action string, what map
 		return err
 	}
 	defer st.Close()
-	_, err = RunAudited(ctx, st, records.Audit{Actor: actor, Action: action, Matched: 1}, what, func() (int64, error) {
-		if err := change(st); err != nil {
-			return 0, err
-		}
-		return 1, nil
-	})
+	_, err = RunAudited(ctx, st, records.Audit{Actor: actor, Action: action, Matched: 1}, what,
+		func() (int64, error) { return countOne(change(st)) })
 	return err
+}
+
+// countOne returns 1 for a change of one row that succeeded.
+func countOne(err error) (moved int64, _ error) {
+	if err != nil {
+		return 0, err
+	}
+	return 1, nil
 }
 
 // runAuditedWithNote is RunAudited for a change that also returns a note for the audit row.

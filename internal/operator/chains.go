@@ -140,20 +140,21 @@ func markFormer(all []CursorState, listed []string) {
 func describeCursor(c store.CursorState) CursorState {
 	f := CursorState{Contracts: strings.Split(c.Contracts, ","), Backfill: c.Backfill,
 		Start: c.Start, End: c.End, Next: c.Next,
+		Finalized: knownBlock(c.Finalized), Settled: knownBlock(c.Settled), Head: knownBlock(c.Head),
 		Reorgs: c.Reorgs, MovedAt: &c.MovedAt, StalledSince: c.StalledSince, StalledWhy: c.StalledWhy}
 	_ = json.Unmarshal(c.Checks, &f.Checks) // checks in a newer version's format are ignored
-	for _, known := range []struct {
-		at **uint64
-		n  uint64
-	}{{&f.Finalized, c.Finalized}, {&f.Settled, c.Settled}, {&f.Head, c.Head}} {
-		if known.n > 0 {
-			*known.at = &known.n
-		}
-	}
 	if behind := c.Head + 1 - c.Next; c.Head >= c.Next {
 		f.LagBlocks = &behind
 	}
 	return f
+}
+
+// knownBlock returns nil for block 0: the number is not known.
+func knownBlock(n uint64) *uint64 {
+	if n == 0 {
+		return nil
+	}
+	return &n
 }
 
 // askChain asks the chain's nodes for their state and adds the lag of each cursor. If the nodes do not answer, it

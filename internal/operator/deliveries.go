@@ -38,54 +38,35 @@ type Selection struct {
 
 // parseFilter converts the selection to a filter of the store. Relative times count back from now.
 func (s Selection) parseFilter(now time.Time) (records.Filter, error) {
-	f := records.Filter{Reason: outcome.Reason(s.Reason), Sentence: s.Sentence, Kind: s.Kind, Reorged: s.Reorged}
-	statuses, err := parseStatuses(s.Status)
-	err = cmp.Or(err, checkWord("reason", s.Reason, outcome.Reasons()), checkText("sentence", s.Sentence),
-		checkWord("kind", s.Kind, AllKinds()))
-	if err == nil && s.Reorged && s.Status+s.Reason+s.Sentence+s.Kind+s.EndedSince != "" {
-		err = misuseOf("reorged", "implies the status, the reason and the kind: leave those out")
+	f := records.Filter{Reason: outcome.Reason(s.Reason), Sentence: s.Sentence, Kind: s.Kind, Key: s.Key,
+		Reorged: s.Reorged}
+	var statusErr, mixed, agentErr, clientErr, transactionErr, sinceErr, untilErr, endedErr error
+	f.Statuses, statusErr = parseStatuses(s.Status)
+	if s.Reorged && s.Status+s.Reason+s.Sentence+s.Kind+s.EndedSince != "" {
+		mixed = misuseOf("reorged", "implies the status, the reason and the kind: leave those out")
 	}
-	if err != nil {
-		return f, err
-	}
-	f.Statuses = statuses
-
 	if s.Agent != "" {
-		g, err := parseAgent(s.Agent)
-		if err != nil {
-			return f, err
-		}
+		var g store.Agent
+		g, agentErr = parseAgent(s.Agent)
 		f.ChainID, f.AgentID = &g.ChainID, g.ID
 	}
-
-	if f.Client, err = parseHex("client", s.Client, 20); err != nil {
-		return f, err
+	f.Client, clientErr = parseHex("client", s.Client, 20)
+	f.Transaction, transactionErr = parseHex("transaction", s.Transaction, 32)
+	f.Since, sinceErr = parseMoment("since", s.Since, now)
+	f.Until, untilErr = parseMoment("until", s.Until, now)
+	f.EndedSince, endedErr = parseMoment("ended-since", s.EndedSince, now)
+	err := cmp.Or(statusErr, checkWord("reason", s.Reason, outcome.Reasons()), checkText("sentence", s.Sentence),
+		checkWord("kind", s.Kind, AllKinds()), mixed, agentErr, clientErr, transactionErr, checkText("key", s.Key),
+		sinceErr, untilErr, endedErr)
+	switch {
+	case err != nil:
+	case !f.EndedSince.IsZero() &&
+		slices.ContainsFunc(f.Statuses, func(s store.Status) bool { return !s.Final() || s == store.Delivered }):
+		err = misuseOf("ended-since", "is for skipped, rejected, dead and cancelled deliveries; use --since for others")
+	case !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until):
+		err = misuseOf("since", "%s is not before --until %s: nothing lies between", s.Since, s.Until)
 	}
-	if f.Transaction, err = parseHex("transaction", s.Transaction, 32); err != nil {
-		return f, err
-	}
-	if f.Key, err = s.Key, checkText("key", s.Key); err != nil {
-		return f, err
-	}
-
-	if f.Since, err = parseMoment("since", s.Since, now); err != nil {
-		return f, err
-	}
-	if f.Until, err = parseMoment("until", s.Until, now); err != nil {
-		return f, err
-	}
-	if f.EndedSince, err = parseMoment("ended-since", s.EndedSince, now); err != nil {
-		return f, err
-	}
-	if !f.EndedSince.IsZero() &&
-		slices.ContainsFunc(statuses, func(s store.Status) bool { return !s.Final() || s == store.Delivered }) {
-		return f, misuseOf("ended-since",
-			"is for skipped, rejected, dead and cancelled deliveries; use --since for others")
-	}
-	if !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until) {
-		return f, misuseOf("since", "%s is not before --until %s: nothing lies between", s.Since, s.Until)
-	}
-	return f, nil
+	return f, err
 }
 
 // AllStatuses returns every status of a delivery.
@@ -312,4 +293,48 @@ func CheckEventFilter(agent string, statuses []string) error {
 		}
 	}
 	return nil
+}
+
+// GroupList has the groups of deliveries that failed, wait or are held.
+type GroupList struct {
+	EndedSince time.Time       `json:"endedSince"` // earliest end of the ended deliveries among them
+	Groups     []records.Group `json:"groups"`     // the largest first
+}
+
+// ShowGroups groups deliveries by status, reason and sentence. Errors with one cause have one sentence. statuses
+// are separated by commas; without any, ShowGroups reads rejected, dead, held and waiting deliveries. endedSince, by
+// default 24h, selects among the ended ones, in the form of Selection.EndedSince.
+func (o *Operator) ShowGroups(ctx context.Context, statuses, endedSince string) (list GroupList, err error) {
+	all, err := parseStatuses(statuses)
+	if err != nil {
+		return list, err
+	}
+	for _, s := range all {
+		if slices.Contains([]store.Status{store.Queued, store.Running, store.Delivered}, s) {
+			return list, misuseOf("status", "%s deliveries have no error by which to group them", s)
+		}
+	}
+	if len(all) == 0 {
+		all = []store.Status{store.Rejected, store.Dead, store.Held, store.Waiting}
+	}
+	if endedSince == "" {
+		endedSince = "24h"
+	}
+	if list.EndedSince, err = parseMoment("ended-since", endedSince, time.Now()); err != nil {
+		return list, err
+	}
+	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
+		list.Groups, err = st.Groups(ctx, all, list.EndedSince)
+		return err
+	})
+	return list, err
+}
+
+// SelectGroup returns the selection of a group's deliveries, for a list, a replay or a cancellation.
+func (l GroupList) SelectGroup(g records.Group) Selection {
+	s := Selection{Status: string(g.Status), Reason: string(g.Reason), Sentence: g.Sentence}
+	if g.Status.Final() {
+		s.EndedSince = l.EndedSince.UTC().Format(time.RFC3339)
+	}
+	return s
 }

@@ -29,10 +29,10 @@ type MatchList struct {
 	Matches []Match `json:"matches"`
 }
 
-// maxMatches bounds the agents with a name that Find returns.
+// maxMatches bounds the deliveries with a short id, and the agents with a name, that Find returns.
 const maxMatches = 20
 
-// Find looks up a delivery's id or key, a transaction's hash, a client's address, an agent as CHAIN:AGENT, or the
+// Find looks up a delivery's id, its first 8 or more digits or its key, a transaction's hash, a client's address, an agent as CHAIN:AGENT, or the
 // beginning of an agent's name. It returns a *NotFoundError if nothing is known.
 func (o *Operator) Find(ctx context.Context, what string) (found MatchList, err error) {
 	what = strings.TrimSpace(what)
@@ -49,9 +49,6 @@ func (o *Operator) Find(ctx context.Context, what string) (found MatchList, err 
 }
 
 func (l *MatchList) searchAll(ctx context.Context, st *Session, what string) error {
-	if id, err := uuid.Parse(what); err == nil {
-		return l.addDelivery(st.Delivery(ctx, id))
-	}
 	if strings.HasPrefix(what, "eip155:") || strings.HasPrefix(what, "invalid:") {
 		return l.addDelivery(st.DeliveryByKey(ctx, what))
 	}
@@ -66,9 +63,30 @@ func (l *MatchList) searchAll(ctx context.Context, st *Session, what string) err
 		l.addAgents(rows)
 		return err
 	}
+	if first, last, ok := parseShortID(what); ok {
+		rows, err := st.Deliveries(ctx, records.Filter{FirstID: first, LastID: last, Limit: maxMatches})
+		for _, d := range rows {
+			err = cmp.Or(err, l.addDelivery(d, nil))
+		}
+		if err != nil || first == last {
+			return err
+		}
+	}
 	rows, err := st.AgentsNamed(ctx, what, maxMatches)
 	l.addAgents(rows)
 	return err
+}
+
+// parseShortID returns the first and the last id that begin with s: with at least 8 hexadecimal digits.
+func parseShortID(s string) (first, last uuid.UUID, ok bool) {
+	if id, err := uuid.Parse(s); err == nil {
+		return id, id, true
+	}
+	digits := strings.ReplaceAll(s, "-", "")
+	rest := max(32-len(digits), 0)
+	first, err := uuid.Parse(digits + strings.Repeat("0", rest))
+	last, _ = uuid.Parse(digits + strings.Repeat("f", rest))
+	return first, last, err == nil && rest <= 24
 }
 
 // addDelivery adds a delivery. It ignores ErrNotFound, and returns other errors of the look-up.
@@ -77,12 +95,14 @@ func (l *MatchList) addDelivery(d store.Delivery, err error) error {
 		return nil
 	}
 	if err == nil {
-		l.Matches = append(l.Matches,
-			Match{Kind: "delivery", Target: d.ID.String(), Command: "worker delivery show " + d.ID.String(),
-				Text: fmt.Sprintf("%s for agent %s, %s", d.Kind,
-					erc8004.FormatAgent(d.ChainID, d.AgentID), describeState(d))})
+		l.Matches = append(l.Matches, Match{Kind: "delivery", Target: d.ID.String(), Text: describeMatch(d),
+			Command: "worker delivery show " + d.ID.String()})
 	}
 	return err
+}
+
+func describeMatch(d store.Delivery) string {
+	return fmt.Sprintf("%s for agent %s, %s", d.Kind, erc8004.FormatAgent(d.ChainID, d.AgentID), describeState(d))
 }
 
 // addNewest adds m if the filter selects a delivery. Its text describes the newest one.
@@ -94,8 +114,8 @@ func (l *MatchList) addNewest(ctx context.Context, st *Session, m Match, f recor
 	}
 	d := rows[0]
 	m.Command = "worker delivery list --wide --" + m.Kind + " " + m.Target
-	m.Text = fmt.Sprintf("its newest delivery is %s for agent %s, %s, accepted at %s",
-		d.Kind, erc8004.FormatAgent(d.ChainID, d.AgentID), describeState(d), d.CreatedAt.UTC().Format(time.RFC3339))
+	m.Text = fmt.Sprintf("its newest delivery is %s, accepted at %s", describeMatch(d),
+		d.CreatedAt.UTC().Format(time.RFC3339))
 	l.Matches = append(l.Matches, m)
 	return nil
 }

@@ -153,10 +153,10 @@ func (o *Operator) RemoveKey(ctx context.Context, id uint32, cleartext bool) (Ro
 		if err != nil {
 			return nil, "", err
 		}
+		const unknown = "the key is kept, because the secrets that are sealed with it are unknown: %w"
 		st, err := o.OpenStore(ctx)
 		if err != nil {
-			return nil, "", fmt.Errorf("the key is kept, because the secrets that are sealed with it are unknown: %w",
-				err)
+			return nil, "", fmt.Errorf(unknown, err)
 		}
 		defer st.Close()
 		// Check the workers first: after that none of them seals with the key any longer, so the count is final.
@@ -171,8 +171,7 @@ func (o *Operator) RemoveKey(ctx context.Context, id uint32, cleartext bool) (Ro
 		}
 		uses, err := countKeys(ctx, st)
 		if err != nil {
-			return nil, "", fmt.Errorf("the key is kept, because the secrets that are sealed with it are unknown: %w",
-				err)
+			return nil, "", fmt.Errorf(unknown, err)
 		}
 		if n := uses[id]; n > 0 {
 			return nil, "", fmt.Errorf("key %d is kept: %d secrets are sealed with it and could never be opened "+
@@ -296,19 +295,20 @@ func eachSealed(ctx context.Context, st *Session, do func(sealedSecret) error) e
 	named := func(what string, t records.Token) string {
 		return fmt.Sprintf("%s of %s for %s", what, DescribeAgent(t.Agent), text.Printable(t.Origin))
 	}
-	if err := EachToken(ctx, st.TokensAfter, func(t records.Token) error {
+	err := EachToken(ctx, st.TokensAfter, func(t records.Token) error {
 		return do(sealedSecret{named("the token", t), t.Binding(), t.Ciphertext,
 			func(ctx context.Context, c []byte) (bool, error) { return st.ResealToken(ctx, t, c) }})
-	}); err != nil {
-		return err
+	})
+	if err == nil {
+		err = EachToken(ctx, st.AccessAfter, func(t records.Token) error {
+			return do(sealedSecret{named("the access token", t), t.AccessBinding(), t.Access.Ciphertext,
+				func(ctx context.Context, c []byte) (bool, error) { return st.ResealAccess(ctx, t, c) }})
+		})
 	}
-	if err := EachToken(ctx, st.AccessAfter, func(t records.Token) error {
-		return do(sealedSecret{named("the access token", t), t.AccessBinding(), t.Access.Ciphertext,
-			func(ctx context.Context, c []byte) (bool, error) { return st.ResealAccess(ctx, t, c) }})
-	}); err != nil {
-		return err
+	if err == nil {
+		err = eachSigningKey(ctx, st, do)
 	}
-	return eachSigningKey(ctx, st, do)
+	return err
 }
 
 // bindHeaders returns the binding with which the headers of a job are sealed.

@@ -67,19 +67,22 @@ type LeftDelivery struct {
 	Why string    `json:"why"`
 }
 
+// Mover is Operator.Replay or Operator.Cancel.
+type Mover func(context.Context, MoveRequest) (*MoveReport, error)
+
 // Replay queues deliveries again.
 func (o *Operator) Replay(ctx context.Context, r MoveRequest) (*MoveReport, error) {
-	return o.moveDeliveries(ctx, r, replayVerb(r), Ledger.Replay, r.mayDeliverAgain)
+	return o.moveDeliveries(ctx, r, replayVerb(r), (*Ledger).Replay, r.mayDeliverAgain)
 }
 
 // Cancel ends deliveries that are not final.
 func (o *Operator) Cancel(ctx context.Context, r MoveRequest) (*MoveReport, error) {
-	return o.moveDeliveries(ctx, r, cancelVerb(r), Ledger.Cancel, func(records.Filter) bool { return r.Force })
+	return o.moveDeliveries(ctx, r, cancelVerb(r), (*Ledger).Cancel, func(records.Filter) bool { return r.Force })
 }
 
 // moveDeliveries changes deliveries with the store's method move. force returns its last argument.
 func (o *Operator) moveDeliveries(ctx context.Context, r MoveRequest, v verb,
-	move func(Ledger, context.Context, []uuid.UUID, bool) (int, map[uuid.UUID]string, []store.Task, error),
+	move func(*Ledger, context.Context, []uuid.UUID, bool) (int, map[uuid.UUID]string, []store.Task, error),
 	force func(records.Filter) bool) (*MoveReport, error) {
 	ids, f, err := r.check(v, time.Now())
 	if err != nil {
@@ -91,7 +94,7 @@ func (o *Operator) moveDeliveries(ctx context.Context, r MoveRequest, v verb,
 	}
 	defer st.Close()
 	v.move = func(ctx context.Context, ids []uuid.UUID) (int, map[uuid.UUID]string, error) {
-		moved, left, tasks, err := move(st, ctx, ids, force(f))
+		moved, left, tasks, err := move(st.Ledger, ctx, ids, force(f))
 		st.Dispatch(ctx, tasks)
 		return moved, left, err
 	}

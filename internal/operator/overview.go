@@ -9,7 +9,6 @@ import (
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/delivery/throughput"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/store/records"
 	"golang.org/x/sync/singleflight"
 )
 
@@ -140,19 +139,8 @@ func (o *Operator) readOverview(ctx context.Context) (v Overview, err error) {
 	return v, nil
 }
 
-// StateReader is the part of the store that an overview needs.
-type StateReader interface {
-	Depth(ctx context.Context) (store.Depth, error)
-	ListStuck(ctx context.Context) ([]records.Stuck, error)
-	TokensExpiring(ctx context.Context, within time.Duration) (records.Expiring, error)
-	CountAgents(ctx context.Context) (map[string]int64, error)
-	CountEnded(ctx context.Context, since time.Time) (map[store.Status]int64, error)
-	Cursors(ctx context.Context, chainID uint64) ([]store.CursorState, error)
-	Workers(ctx context.Context) ([]records.Worker, error)
-}
-
 // ReadState returns the part of an overview that Postgres has.
-func ReadState(ctx context.Context, st StateReader) (Overview, error) {
+func ReadState(ctx context.Context, st *Session) (Overview, error) {
 	v := Overview{At: time.Now().UTC(), Stuck: []Stuck{}, Chains: []ChainProgress{},
 		LastHour: LastHour{Outcomes: map[store.Status]int64{}}, Minutes: []Minute{}, Hours: []Minute{}}
 	depth, depthErr := st.Depth(ctx)

@@ -129,9 +129,9 @@ func (t *PolicyTest) add(id uuid.UUID, d policy.Decision) {
 
 // LoadPolicy reads a policy file.
 func LoadPolicy(path string) (p policy.Policy, warnings []string, err error) {
-	raw, err := os.ReadFile(path)
+	raw, err := readPolicyFile(path)
 	if err != nil {
-		return p, nil, NewMisuse("the policy cannot be read: %v", err)
+		return p, nil, err
 	}
 	if p, warnings, err = policy.Load(path, raw, os.ReadFile); err != nil {
 		err = &MisuseError{Text: err.Error()}
@@ -169,6 +169,47 @@ func parsePolicy(settings []string) (p store.Policy, err error) {
 		err = &MisuseError{Text: err.Error()}
 	}
 	return p, err
+}
+
+// PolicyEdit is a change of an agent's policy. An empty one changes nothing.
+type PolicyEdit struct {
+	Settings []string `arg:"" optional:"" help:"onUnknown=resend: a call with an unknown outcome is made again (default); onUnknown=hold: it is held until an operator replays it. order=strict: each client's deliveries keep their order (default); order=off: each goes as soon as it can. Other settings of a policy likewise, as in maxPerSecond=5."`
+	File     string   `help:"Replace the operator's policy of the agent by the one in this file." placeholder:"FILE" xor:"change"`
+	Remove   bool     `help:"Remove the operator's policy of the agent." xor:"change"`
+	Own      bool     `help:"Replace or remove the agent's own policy instead, which only reduces what it gets."`
+}
+
+// EditPolicy sets settings, or replaces or removes a policy of an agent. It returns the policies that apply then.
+func (o *Operator) EditPolicy(ctx context.Context, ref AgentRef, actor string, e PolicyEdit) (AgentChange, error) {
+	level, replaces := policy.Operator, e.File != "" || e.Remove
+	if e.Own {
+		level = policy.Own
+	}
+	var document []byte
+	var err error
+	switch {
+	case e.Own && !replaces || replaces && len(e.Settings) > 0:
+		err = NewMisuse("set either settings, or --file FILE, or --remove; --own is for the latter two")
+	case e.File != "":
+		document, err = readPolicyFile(e.File)
+	}
+	switch {
+	case err != nil:
+		return AgentChange{}, err
+	case replaces:
+		return o.ReplacePolicy(ctx, ref, actor, level, e.File+": ", document)
+	case len(e.Settings) > 0:
+		return o.SetPolicy(ctx, ref, actor, e.Settings)
+	}
+	return o.ShowPolicy(ctx, ref)
+}
+
+func readPolicyFile(path string) ([]byte, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		err = NewMisuse("the policy cannot be read: %v", err)
+	}
+	return raw, err
 }
 
 // ShowPolicy returns the policies that apply to an agent.
@@ -210,38 +251,30 @@ func (o *Operator) changePolicy(ctx context.Context, ref AgentRef, actor string,
 	if err != nil {
 		return out, err
 	}
-	st, err := o.OpenStore(ctx)
+	e, err := editAgent(ctx, o.OpenStore, g, edit == nil)
 	if err != nil {
 		return out, err
 	}
-	defer st.Close()
-	out, row, err := changeAgent(ctx, st, g)
-	switch {
-	case err != nil:
-		return out, err
-	case edit == nil && out.Unseen:
-		return out, errUnseen(g)
-	case edit != nil:
-		changed := &row.Policy
+	defer e.Close()
+	if edit != nil {
+		changed := &e.row.Policy
 		if level == policy.Own {
-			changed = &row.OwnPolicy
+			changed = &e.row.OwnPolicy
 		}
 		was := *changed
 		*changed = edit(was)
-		what := map[string]any{"agent": out.Agent, "registry": g.Registry, "level": level,
-			"policy": *changed, "was": was}
-		out.Audit, err = RunAudited(ctx, st, records.Audit{Actor: actor, Action: "agent policy", Matched: 1}, what,
-			func() (int64, error) { return 1, save(st, g) })
+		err = e.run(ctx, actor, "agent policy", map[string]any{"level": level, "policy": *changed, "was": was},
+			func() (int64, error) { return countOne(save(e.Session, g)) })
 	}
-	l, _, readErr := o.readLevels(g, row)
+	l, _, readErr := o.readLevels(g, e.row)
 	if readErr != nil {
-		out.Problem = readErr.Error()
+		e.Problem = readErr.Error()
 	}
-	out.Policy = new(l.Settings())
-	out.Policy.OnUnknown = cmp.Or(out.Policy.OnUnknown, store.OnUnknownResend)
-	out.Policy.Order = cmp.Or(out.Policy.Order,
+	e.Policy = new(l.Settings())
+	e.Policy.OnUnknown = cmp.Or(e.Policy.OnUnknown, store.OnUnknownResend)
+	e.Policy.Order = cmp.Or(e.Policy.Order,
 		map[bool]string{true: store.OrderStrict, false: store.OrderOff}[o.Settings.StrictOrder])
-	counted, countErr := st.Deliveries(ctx, records.Filter{ChainID: &g.ChainID, AgentID: g.ID, Limit: maxCounted})
+	counted, countErr := e.Deliveries(ctx, records.Filter{ChainID: &g.ChainID, AgentID: g.ID, Limit: maxCounted})
 	for _, level := range []AgentLevel{{Level: policy.Operator, Policy: l.Operator},
 		{Level: policy.Default, Policy: l.Default}, {Level: policy.Own, Policy: l.Own}} {
 		level.Skipped = make([]int, len(level.Policy.Filters))
@@ -254,10 +287,10 @@ func (o *Operator) changePolicy(ctx context.Context, ref AgentRef, actor string,
 			}
 		}
 		if level.Policy.String() != "{}" {
-			out.Levels = append(out.Levels, level)
+			e.Levels = append(e.Levels, level)
 		}
 	}
-	return out, errors.Join(err, countErr)
+	return e.AgentChange, errors.Join(err, countErr)
 }
 
 // readLevels returns the policies that apply to the agent with this row. The default policy is that of this process'

@@ -36,16 +36,13 @@ const isRetraction = "its retraction after a reorg"
 
 func describeRelation(d, r store.Delivery, feedback string) string {
 	rest, same := strings.CutPrefix(r.Key, feedback)
-	switch {
-	case feedback != "" && same && strings.HasPrefix(rest, "#NewFeedback"):
-		return "the feedback"
-	case feedback != "" && same && strings.HasPrefix(rest, "#FeedbackRevoked"):
-		return "its revocation"
-	case feedback != "" && same && strings.HasPrefix(rest, "#Retraction@"):
-		return isRetraction
-	case feedback != "" && same && strings.HasPrefix(rest, "/"):
-		return "a response to it"
-	case r.Seq < d.Seq:
+	for _, of := range [][2]string{{"#NewFeedback", "the feedback"}, {"#FeedbackRevoked", "its revocation"},
+		{"#Retraction@", isRetraction}, {"/", "a response to it"}} {
+		if feedback != "" && same && strings.HasPrefix(rest, of[0]) {
+			return of[1]
+		}
+	}
+	if r.Seq < d.Seq {
 		return "before it, by the same client"
 	}
 	return "after it, by the same client"

@@ -9,7 +9,6 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/google/uuid"
 )
 
 // Element is a job in Redis as its sender wrote it: an element of the old backend's list, or the body of a task. If it
@@ -23,20 +22,11 @@ type Element struct {
 // is not stored.
 const Rejected store.Verdict = "rejected"
 
-// Taken is the result of FromList for one element. ID and Key are those of the stored delivery or rejected row.
-type Taken struct {
-	Verdict store.Verdict
-	ID      uuid.UUID
-	Key     string
-	Field   string // Conflict: the field that differs from the stored event
-	Problem string // Rejected: what is wrong with the element
-}
-
 // FromList stores at most store.MaxAccept elements of the old backend's list in one transaction, and returns their
-// results in the same order. Their jobs may set the fields of job.DirectField, because the operator named the list in
-// HERALD_LEGACY_QUEUE. After an error it is unknown whether the elements were stored. The caller may then call FromList
-// again: stored jobs are known.
-func (in *Intake) FromList(ctx context.Context, elements []Element) ([]Taken, error) {
+// answers in the same order. An answer has the id and the key of the stored delivery or rejected row. The jobs may set
+// the fields of job.DirectField, because the operator named the list in HERALD_LEGACY_QUEUE. After an error it is
+// unknown whether the elements were stored. The caller may then call FromList again: stored jobs are known.
+func (in *Intake) FromList(ctx context.Context, elements []Element) ([]Answer, error) {
 	intakes := make([]store.Intake, len(elements))
 	for i, e := range elements {
 		var err error
@@ -50,9 +40,9 @@ func (in *Intake) FromList(ctx context.Context, elements []Element) ([]Taken, er
 	if err != nil {
 		return nil, err
 	}
-	taken := make([]Taken, len(got))
+	taken := make([]Answer, len(got))
 	for i, a := range got {
-		taken[i] = Taken{Verdict: a.Verdict, ID: a.ID, Key: a.Key, Field: a.Field, Problem: intakes[i].Refused}
+		taken[i] = Answer{Verdict: a.Verdict, ID: a.ID, Key: a.Key, Path: a.Field, Problem: intakes[i].Refused}
 		if taken[i].Problem != "" {
 			taken[i].Verdict = Rejected
 		}

@@ -12,13 +12,14 @@ import (
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 )
 
 // Acceptor stores elements of the old backend's Redis list in Postgres. *intake.Intake implements it. After an error, a
 // Consumer passes the same elements again.
 type Acceptor interface {
-	FromList(ctx context.Context, elements []intake.Element) ([]intake.Taken, error)
+	FromList(ctx context.Context, elements []intake.Element) ([]intake.Answer, error)
 }
 
 // Config configures a Consumer.
@@ -129,7 +130,7 @@ func (e *commitError) Unwrap() error { return e.error }
 
 // logTaken logs each element that is rejected or in conflict, and one line with the number of elements of each verdict.
 // It also adds these numbers to the metrics.
-func (c *Consumer) logTaken(taken []intake.Taken) {
+func (c *Consumer) logTaken(taken []intake.Answer) {
 	counts := map[store.Verdict]int{}
 	for _, t := range taken {
 		counts[t.Verdict]++
@@ -139,7 +140,7 @@ func (c *Consumer) logTaken(taken []intake.Taken) {
 				"key", t.Key, "problem", t.Problem)
 		case store.Conflict:
 			c.Logger.Warn("job from Redis not accepted: its event is stored with other content",
-				"list", c.List, "delivery", t.ID, "key", t.Key, "field", t.Field)
+				"list", c.List, "delivery", t.ID, "key", t.Key, "field", t.Path)
 		}
 	}
 	for verdict, n := range counts {
@@ -213,4 +214,21 @@ func (c *Consumer) signOff(ctx context.Context) {
 			"the elements that were read from the old backend's list could not be returned: another worker finds them",
 			"list", c.List, "error", err)
 	}
+}
+
+// Metrics are the metrics of a Consumer.
+type Metrics struct {
+	taken *prometheus.CounterVec
+	depth prometheus.Gauge
+}
+
+// NewMetrics creates the metrics and registers them with reg.
+func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
+	m := &Metrics{
+		taken: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_legacy_jobs_total",
+			Help: "Jobs taken from the list HERALD_LEGACY_QUEUE by what became of them: accepted, known, conflict or " +
+				"rejected."}, []string{"verdict"}),
+		depth: prometheus.NewGauge(prometheus.GaugeOpts{Name: "herald_legacy_queue_depth",
+			Help: "Jobs in the list HERALD_LEGACY_QUEUE when this worker looked last."})}
+	return m, errors.Join(reg.Register(m.taken), reg.Register(m.depth))
 }

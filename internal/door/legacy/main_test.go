@@ -46,7 +46,7 @@ type ledger struct {
 
 func newLedger() *ledger { return &ledger{committed: map[string]int{}} }
 
-func (l *ledger) FromList(_ context.Context, elements []intake.Element) ([]intake.Taken, error) {
+func (l *ledger) FromList(_ context.Context, elements []intake.Element) ([]intake.Answer, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.fail != nil {
@@ -54,7 +54,7 @@ func (l *ledger) FromList(_ context.Context, elements []intake.Element) ([]intak
 			return nil, err
 		}
 	}
-	taken := make([]intake.Taken, len(elements))
+	taken := make([]intake.Answer, len(elements))
 	for i, e := range elements {
 		taken[i].Verdict = store.Accepted
 		if l.committed[string(e.Body)]++; l.committed[string(e.Body)] > 1 {

@@ -121,7 +121,7 @@ func (w *Watcher) acceptFound(ctx context.Context, g *group, events []chain.Rang
 }
 
 // acceptAll commits jobs without a cursor, and dispatches them.
-func acceptAll(ctx context.Context, ledger Acceptor, d Dispatcher,
+func acceptAll(ctx context.Context, ledger Ledger, d Dispatcher,
 	in []store.Intake) (answers []store.Acceptance, _ error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
@@ -244,4 +244,17 @@ func toAnchors(list []store.Anchor) []chain.Anchor {
 		out[i] = chain.Anchor(a)
 	}
 	return out
+}
+
+// AcceptTransaction accepts the events of one transaction, whether its chain is followed or not. It uses cfg's Chain,
+// Deployment, Ledger, Limits and Dispatcher. It does not watch for reorgs: if an event is gone when its delivery gets its
+// turn, the delivery is refused.
+func AcceptTransaction(ctx context.Context, cfg Config, hash common.Hash) (Report, error) {
+	events, block, err := cfg.Chain.ReadTransaction(ctx, hash, cfg.Deployment, cfg.Limits)
+	if err != nil {
+		return Report{}, err
+	}
+	r := Report{To: block, Head: block, Events: events}
+	r.Answers, err = acceptAll(ctx, cfg.Ledger, cfg.Dispatcher, makeIntakes(cfg.Chain.ChainID(), events, false))
+	return r, err
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,9 +16,11 @@ import (
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
+	"github.com/google/uuid"
 	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 )
 
@@ -189,4 +192,45 @@ func (s *Sender) postAlert(ctx context.Context, a records.Alert) (retryAfter tim
 	}
 	return netguard.RetryAfter(answer.Header, now, maxRetryAfter),
 		fmt.Errorf("the receiver answered %d", answer.StatusCode)
+}
+
+// payload is the body of a post. docs/operator/alerts-and-traces.md, "Posts", documents it. Fields may be added.
+type payload struct {
+	Type      records.AlertKind `json:"type"`
+	Timestamp time.Time         `json:"timestamp"` // of the discovery; header webhook-timestamp: of the attempt
+	Data      data              `json:"data"`
+}
+
+// data names the agent and contains the fields of the alert's type. It contains no text of an agent or a client: the
+// receiver can run `worker agent show` or `worker delivery show`.
+type data struct {
+	Agent            string `json:"agent"` // CHAIN:AGENT, as in commands
+	ChainID          uint64 `json:"chainId"`
+	IdentityRegistry string `json:"identityRegistry"`
+	AgentID          string `json:"agentId"`
+
+	State        string     `json:"state,omitempty"`        // agent.failing: failed or needs_auth
+	FailingSince *time.Time `json:"failingSince,omitempty"` // the first failed call after the last successful one
+	By           string     `json:"by,omitempty"`           // agent.disabled: herald or operator
+
+	Count      int            `json:"count,omitempty"` // deliveries.…
+	Reasons    map[string]int `json:"reasons,omitempty"`
+	Deliveries []uuid.UUID    `json:"deliveries,omitempty"` // the first 20 of them
+}
+
+// composePayload returns the payload of an alert about n.
+func composePayload(n records.News) (json.RawMessage, error) {
+	d := data{Agent: erc8004.FormatAgent(n.Agent.ChainID, n.Agent.ID), ChainID: n.Agent.ChainID,
+		IdentityRegistry: n.Agent.Registry, AgentID: n.Agent.ID, FailingSince: n.FailingSince, Count: n.Count,
+		Reasons: n.Reasons, Deliveries: n.Deliveries}
+	switch n.Kind {
+	case records.AgentFailing:
+		d.State = n.State
+	case records.AgentDisabled:
+		d.By = "operator"
+		if n.ByHerald {
+			d.By = "herald"
+		}
+	}
+	return json.Marshal(payload{Type: n.Kind, Timestamp: n.At.UTC().Truncate(time.Second), Data: d})
 }

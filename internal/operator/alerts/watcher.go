@@ -13,20 +13,10 @@ import (
 	"github.com/agentherald/herald/internal/store/records"
 )
 
-// WatcherLedger is the part of the ledger that a Watcher uses.
-type WatcherLedger interface {
-	Lead(ctx context.Context, do func(context.Context) error) (bool, error)
-}
-
-// WatcherRecords is the part of the operator's records that a Watcher uses.
-type WatcherRecords interface {
-	LookForNews(ctx context.Context, cfg records.LookConfig) (disabled []store.Agent, inserted int, err error)
-}
-
 // WatcherConfig configures a Watcher.
 type WatcherConfig struct {
-	Ledger  WatcherLedger
-	Records WatcherRecords
+	Ledger  *store.Store
+	Records *records.Store
 	Logger  *slog.Logger
 
 	// Wake is called when the outbox has new alerts. If it is nil (no HERALD_ALERT_URL), no alerts are written. The

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -265,4 +266,28 @@ func (c *Config) Settings() []Setting {
 		all = append(all, Setting{m.Name, mask, "not read", m.Explain()}) // an unknown variable may be a secret
 	}
 	return all
+}
+
+// SettingsPath is the HTTP path at which a running worker serves its settings (see Config.Public).
+const SettingsPath = "/settings"
+
+// CheckListen returns an error if listen is not host:port, or if it is not on loopback and token is not set.
+func CheckListen(listen string, token secret.Secret) error {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return fmt.Errorf("HERALD_LISTEN %q is not host:port", listen)
+	}
+	if !IsLoopback(host) && token.IsZero() {
+		return fmt.Errorf("HERALD_LISTEN %s is off loopback: set HERALD_API_TOKEN, or listen on 127.0.0.1", listen)
+	}
+	return nil
+}
+
+// IsLoopback reports whether host is localhost or a loopback address.
+func IsLoopback(host string) bool {
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.IsLoopback()
 }

@@ -43,7 +43,7 @@ func (t Traces) Headers() map[string]string {
 	if !t.tracesHeaders.IsZero() {
 		text = t.tracesHeaders
 	}
-	headers, _ := parseHeaders(text.Reveal()) // setHeaders validated the text
+	headers, _ := parseHeaders(text.Reveal()) // checkHeaders validated the text
 	return headers
 }
 
@@ -67,14 +67,14 @@ func (t *Traces) variables() []variable {
 	const samplers = "always_on, always_off, traceidratio, parentbased_always_on, parentbased_always_off, " +
 		"parentbased_traceidratio"
 	return []variable{
-		{Name: "OTEL_EXPORTER_OTLP_ENDPOINT", Private: true, set: setPlainURL(&t.endpoint),
+		{Name: "OTEL_EXPORTER_OTLP_ENDPOINT", Private: true, set: setText(&t.endpoint, checkPlainURL),
 			Help: "OpenTelemetry collector that accepts OTLP over HTTP, as in http://localhost:4318. Without it, " +
 				"nothing is traced."},
-		{Name: "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", Private: true, set: setPlainURL(&t.tracesEndpoint),
+		{Name: "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", Private: true, set: setText(&t.tracesEndpoint, checkPlainURL),
 			Help: "The OTLP endpoint for traces only, as a URL with its path."},
-		{Name: "OTEL_EXPORTER_OTLP_HEADERS", Secret: true, set: setHeaders(&t.headers),
+		{Name: "OTEL_EXPORTER_OTLP_HEADERS", Secret: true, set: setSecret(&t.headers, checkHeaders),
 			Help: "Headers for the collector: name=value, separated by commas. Values are percent-encoded."},
-		{Name: "OTEL_EXPORTER_OTLP_TRACES_HEADERS", Secret: true, set: setHeaders(&t.tracesHeaders),
+		{Name: "OTEL_EXPORTER_OTLP_TRACES_HEADERS", Secret: true, set: setSecret(&t.tracesHeaders, checkHeaders),
 			Help: "Headers for traces only."},
 		{Name: "OTEL_EXPORTER_OTLP_PROTOCOL", Default: "http/protobuf", set: setText(&t.protocol),
 			Help: "http/protobuf or http/json; grpc is not supported."},
@@ -101,14 +101,11 @@ func (t *Traces) variables() []variable {
 	}
 }
 
-func setHeaders(field *secret.Secret) func(string) string {
-	return func(s string) string {
-		if _, ok := parseHeaders(s); !ok {
-			return "must be name=value pairs separated by commas, the values percent-encoded"
-		}
-		*field = secret.New(s)
-		return ""
+func checkHeaders(s string) string {
+	if _, ok := parseHeaders(s); !ok {
+		return "must be name=value pairs separated by commas, the values percent-encoded"
 	}
+	return ""
 }
 
 // checkProtocol returns an error if spans are sent by a protocol that Herald does not support. If no spans are sent it

@@ -34,13 +34,13 @@ type variable struct {
 // variables returns every variable except those of chains, in the order of the documentation. They set fields of c.
 func (c *Config) variables() []variable {
 	return append([]variable{
-		{Name: "REDIS_URL", Secret: true, set: c.setRedisURL,
+		{Name: "REDIS_URL", Secret: true, set: setSecret(&c.RedisURL, checkRedisURL),
 			Help: "URL of Redis: redis://, rediss://, redis-socket:///path, redis-sentinel:// or " +
 				"redis-cluster://h1,h2. Without it, the worker starts its own Redis."},
-		{Name: "DATABASE_URL", Secret: true, set: setDatabaseURL(&c.DatabaseURL),
+		{Name: "DATABASE_URL", Secret: true, set: setSecret(&c.DatabaseURL, checkDatabaseURL),
 			Help: "URL of Postgres: postgres://user:password@host/database. Without it, the worker starts its own " +
 				"Postgres."},
-		{Name: "HERALD_LEADER_DATABASE_URL", Secret: true, set: setDatabaseURL(&c.LeaderURL),
+		{Name: "HERALD_LEADER_DATABASE_URL", Secret: true, set: setSecret(&c.LeaderURL, checkDatabaseURL),
 			Help: "URL of the database itself, if DATABASE_URL leads to a pooler in transaction mode " +
 				"(docs/operator/scaling.md)."},
 		{Name: "HERALD_QUEUE", set: setOneOf(&c.Queue, "embedded", "redis"),
@@ -50,17 +50,17 @@ func (c *Config) variables() []variable {
 			Default: "https://trustless-gateway.link,https://ipfs.filebase.io,https://gateway.pinata.cloud",
 			Help: `IPFS gateways, the preferred one first, such as your own IPFS node. They must serve single blocks ` +
 				`("trustless"), because Herald verifies each block.`},
-		{Name: "ARWEAVE_GATEWAY", Private: true, set: setPlainURL(&c.ArweaveGateway),
+		{Name: "ARWEAVE_GATEWAY", Private: true, set: setText(&c.ArweaveGateway, checkPlainURL),
 			Help: "Gateway for ar:// documents, as in https://host. Without it, deliveries that need one are held " +
 				"(gateway_unconfigured)."},
-		{Name: "HERALD_LISTEN", Default: "127.0.0.1:8080", set: c.setListen,
+		{Name: "HERALD_LISTEN", Default: "127.0.0.1:8080", set: setText(&c.Listen, checkAddress),
 			Help: "Address of the HTTP server. An address that is not loopback requires HERALD_API_TOKEN."},
 		{Name: "HERALD_PUBLIC_URL", set: c.setPublicURL,
 			Help: "Origin at which agents reach this HTTP server, as in https://herald.example. With it, Herald " +
 				"signs every request to an agent (docs/operator/tokens-and-keys.md). Set the same on every worker."},
 		{Name: "HERALD_API_TOKEN", Secret: true, set: setSecret(&c.APIToken),
 			Help: "Password of the pages (with any user name) and bearer token of the API."},
-		{Name: "HERALD_KEYSET", Secret: true, set: c.setKeyset,
+		{Name: "HERALD_KEYSET", Secret: true, set: setSecret(&c.Keyset, checkKeyset),
 			Help: "Keyset (Tink, in base64) that encrypts stored secrets. It is required with DATABASE_URL. " +
 				"Otherwise the worker creates one in HERALD_DATA."},
 		{Name: "HERALD_MASTER_KEY", Secret: true, set: setSecret(&c.MasterKey),
@@ -123,7 +123,7 @@ func (c *Config) variables() []variable {
 		{Name: "HERALD_REDIS_INTAKE", Default: "jobs", set: setOneOf(&c.RedisIntake, "on", "jobs", "off"),
 			Help: "Jobs of other programs that Herald accepts from Redis. on: all. off: none. jobs: all that do not " +
 				"choose where or how Herald calls (docs/reference/jobs.md)."},
-		{Name: "HERALD_LEGACY_QUEUE", set: c.setLegacyQueue,
+		{Name: "HERALD_LEGACY_QUEUE", set: setText(&c.LegacyQueue, checkListName),
 			Help: "Name of the Redis list into which the old backend puts its jobs, as in action_jobs " +
 				"(docs/operator/old-backend.md)."},
 		{Name: "HERALD_VERIFY_EVENT", set: setOneOf(&c.VerifyEvent, "off", "receipt", "finalized"),
@@ -147,10 +147,10 @@ func (c *Config) variables() []variable {
 			Help: "strict: Herald calls one client's deliveries to an agent one at a time, in the order of the " +
 				"feedback. off: it delivers each event as soon as possible, but a response after its feedback. Set " +
 				"the same on every worker."},
-		{Name: "HERALD_ALERT_URL", Secret: true, set: c.setAlertURL,
+		{Name: "HERALD_ALERT_URL", Secret: true, set: setSecret(&c.AlertURL, checkAlertURL),
 			Help: "URL to which Herald posts changes of agents, and deliveries that die or are held " +
 				"(docs/operator/alerts-and-traces.md). It may be private and plain http."},
-		{Name: "HERALD_ALERT_SECRET", Secret: true, set: c.setAlertSecret,
+		{Name: "HERALD_ALERT_SECRET", Secret: true, set: setSecret(&c.AlertSecret, checkAlertSecret),
 			Help: "Key that signs the posts to HERALD_ALERT_URL (Standard Webhooks): whsec_ and 24 to 64 bytes in " +
 				"base64. It is required with that URL."},
 		{Name: "HERALD_DISABLE_AFTER", Default: "120h", set: setDuration(&c.DisableAfter, 0, 10*365*24*time.Hour),
@@ -183,28 +183,37 @@ func Docs() []Doc {
 	return out
 }
 
-func setText(field *string) func(string) string {
+// setText returns a function that stores a text that the checks accept. A check returns a problem, or "".
+func setText(field *string, checks ...func(string) string) func(string) string {
 	return func(s string) string {
-		*field = s
-		return ""
-	}
-}
-
-func setSecret(field *secret.Secret) func(string) string {
-	return func(s string) string {
-		*field = secret.New(s)
-		return ""
-	}
-}
-
-func setOneOf(field *string, allowed ...string) func(string) string {
-	return func(s string) string {
-		if !slices.Contains(allowed, s) {
-			return "must be one of " + strings.Join(allowed, ", ")
+		for _, check := range checks {
+			if problem := check(s); problem != "" {
+				return problem
+			}
 		}
 		*field = s
 		return ""
 	}
+}
+
+// setSecret is setText for a secret.
+func setSecret(field *secret.Secret, checks ...func(string) string) func(string) string {
+	return func(s string) string {
+		problem := setText(new(string), checks...)(s)
+		if problem == "" {
+			*field = secret.New(s)
+		}
+		return problem
+	}
+}
+
+func setOneOf(field *string, allowed ...string) func(string) string {
+	return setText(field, func(s string) string {
+		if slices.Contains(allowed, s) {
+			return ""
+		}
+		return "must be one of " + strings.Join(allowed, ", ")
+	})
 }
 
 func setNumber(field *int, low, high int) func(string) string {
@@ -267,51 +276,44 @@ func splitList(s string) []string {
 	return out
 }
 
-func (c *Config) setRedisURL(s string) string {
+func checkRedisURL(s string) string {
 	scheme, rest, _ := strings.Cut(s, "://")
 	if rest == "" || !slices.Contains([]string{"redis", "rediss", "redis-socket", "redis-sentinel", "redis-cluster",
 		"redis-clusters"}, scheme) {
 		return "must be a URL with redis://, rediss://, redis-socket://, redis-sentinel:// or redis-cluster://"
 	}
-	c.RedisURL = secret.New(s)
 	return ""
 }
 
-// setDatabaseURL accepts both forms that libpq accepts: a URL, or keywords as in "host=/run/postgresql dbname=herald".
-func setDatabaseURL(field *secret.Secret) func(string) string {
-	return func(s string) string {
-		scheme, rest, isURL := strings.Cut(s, "://")
-		if isURL && (rest == "" || scheme != "postgres" && scheme != "postgresql") ||
-			!isURL && !strings.Contains(s, "=") {
-			return "must be a URL, as in postgres://user:password@host/database"
-		}
-		*field = secret.New(s)
-		return ""
+// checkDatabaseURL accepts both forms that libpq accepts: a URL, or keywords as in "host=/run/postgresql dbname=herald".
+func checkDatabaseURL(s string) string {
+	scheme, rest, isURL := strings.Cut(s, "://")
+	if isURL && (rest == "" || scheme != "postgres" && scheme != "postgresql") || !isURL && !strings.Contains(s, "=") {
+		return "must be a URL, as in postgres://user:password@host/database"
 	}
+	return ""
 }
 
-func (c *Config) setListen(s string) string {
+func checkAddress(s string) string {
 	_, port, err := net.SplitHostPort(s)
 	if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || n > 65535 {
 		return "must be host:port, as in 127.0.0.1:8080; [::1]:8080 for IPv6"
 	}
-	c.Listen = s
 	return ""
 }
 
-func (c *Config) setKeyset(s string) string {
+// checkKeyset accepts every wrapped keyset, because it cannot be validated without its master key.
+func checkKeyset(s string) string {
 	k := secret.New(s)
-	if secret.IsWrapped(k) { // it cannot be validated without its master key
-		c.Keyset = k
+	if secret.IsWrapped(k) {
 		return ""
 	}
-	if _, err := secret.Parse(k); err != nil {
-		if fault, ok := errors.AsType[*secret.KeysetError](err); ok {
-			return fault.Problem
-		}
+	_, err := secret.Parse(k)
+	if fault, ok := errors.AsType[*secret.KeysetError](err); ok {
+		return fault.Problem
+	} else if err != nil {
 		return "cannot be read"
 	}
-	c.Keyset = k
 	return ""
 }
 
@@ -380,16 +382,6 @@ func checkPlainURL(s string) string {
 	return ""
 }
 
-func setPlainURL(field *string) func(string) string {
-	return func(s string) string {
-		if wrong := checkPlainURL(s); wrong != "" {
-			return wrong
-		}
-		*field = s
-		return ""
-	}
-}
-
 func (c *Config) setPublicURL(s string) string {
 	u, err := url.Parse(s)
 	switch {
@@ -402,7 +394,7 @@ func (c *Config) setPublicURL(s string) string {
 	return ""
 }
 
-func (c *Config) setAlertURL(s string) string {
+func checkAlertURL(s string) string {
 	u, err := url.Parse(s)
 	switch {
 	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "":
@@ -410,17 +402,15 @@ func (c *Config) setAlertURL(s string) string {
 	case u.User != nil || u.Fragment != "":
 		return "must have no user, password or fragment: the post is signed"
 	}
-	c.AlertURL = secret.New(s)
 	return ""
 }
 
-func (c *Config) setAlertSecret(s string) string {
+func checkAlertSecret(s string) string {
 	text, prefixed := strings.CutPrefix(s, "whsec_")
 	key, err := base64.StdEncoding.DecodeString(text)
 	if !prefixed || err != nil || len(key) < 24 || len(key) > 64 {
 		return "must be whsec_ and 24 to 64 bytes in base64"
 	}
-	c.AlertSecret = secret.New(s)
 	return ""
 }
 
@@ -488,13 +478,12 @@ func (c *Config) setLogRange(s string) string {
 // listName matches a Redis list name that Herald can extend to names of its own keys in the same cluster slot.
 var listName = regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,128}$`)
 
-func (c *Config) setLegacyQueue(s string) string {
+func checkListName(s string) string {
 	switch {
 	case !listName.MatchString(s):
 		return "must be the name of a list in Redis: 1 to 128 letters, digits and any of _ . : -"
 	case strings.HasPrefix(s, "asynq:"), strings.HasPrefix(s, "herald:"):
 		return "must not begin with asynq: or herald:, where the queue keeps its own keys"
 	}
-	c.LegacyQueue = s
 	return ""
 }

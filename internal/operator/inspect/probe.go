@@ -88,6 +88,9 @@ type prober struct {
 	signs      bool // requests are signed
 }
 
+// RequestTimeout bounds a probe or a check that was asked for over HTTP.
+const RequestTimeout = 50 * time.Second
+
 // ProbeAgent connects to the agent as a delivery would, and shows the arguments that a delivery would send. It calls
 // the tool only with Send.
 func ProbeAgent(ctx context.Context, o *operator.Operator, ask ProbeRequest) (Probe, error) {

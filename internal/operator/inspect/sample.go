@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/big"
 	"time"
 
@@ -45,25 +46,20 @@ func newSample(kind job.Kind, g store.Agent, tool string, limits job.Limits) (sa
 	event := map[string]any{"type": kind, "chainId": g.ChainID, "agentId": g.ID, "identityRegistry": g.Registry,
 		"reputationRegistry": g.Registry, "validationRegistry": g.Registry, // agents do not receive these
 		"blockNumber": 1, "blockHash": hash, "transactionHash": hash, "logIndex": 0, "timestamp": sampleTime.Unix()}
-	add := func(fields map[string]any) {
-		for name, value := range fields {
-			event[name] = value
-		}
-	}
 	s := sample{id: ProbeDeliveryID,
 		file: job.File{Content: json.RawMessage(sampleFile), Source: "data", Verification: string(erc8004.Raw)}}
 	switch kind {
 	case job.KindNewFeedback:
-		add(map[string]any{"clientAddress": address, "feedbackIndex": 1, "value": "9977", "valueDecimals": 2,
+		maps.Copy(event, map[string]any{"clientAddress": address, "feedbackIndex": 1, "value": "9977", "valueDecimals": 2,
 			"tag1": probeName, "tag2": "", "endpoint": "", "feedbackURI": uri, "feedbackHash": fileHash})
 	case job.KindFeedbackRevoked:
-		add(map[string]any{"clientAddress": address, "feedbackIndex": 1})
+		maps.Copy(event, map[string]any{"clientAddress": address, "feedbackIndex": 1})
 		s.file = job.File{Verification: string(erc8004.NotGiven)}
 	case job.KindResponseAppended:
-		add(map[string]any{"clientAddress": address, "feedbackIndex": 1, "responder": address, "responseURI": uri,
+		maps.Copy(event, map[string]any{"clientAddress": address, "feedbackIndex": 1, "responder": address, "responseURI": uri,
 			"responseHash": fileHash})
 	case job.KindValidationResponse:
-		add(map[string]any{"validatorAddress": address, "requestHash": hash, "response": 100, "tag": probeName,
+		maps.Copy(event, map[string]any{"validatorAddress": address, "requestHash": hash, "response": 100, "tag": probeName,
 			"responseURI": uri, "responseHash": fileHash})
 	}
 	if tool != "" {

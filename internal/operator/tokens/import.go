@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math/big"
+	"os"
 	"strings"
 
 	"github.com/agentherald/herald/internal/auth"
@@ -42,6 +43,18 @@ type ImportedRow struct {
 	plain secret.Secret
 }
 
+// ImportRequest selects a file of tokens, or the table of the old backend.
+type ImportRequest struct {
+	Chain    uint64 `required:"" help:"The chain of the agents." placeholder:"ID"`
+	Registry string `help:"Their IdentityRegistry, when it is not the chain's usual one." placeholder:"0x…"`
+	From     string `help:"Read the table itself instead: the name of the environment variable that holds its database's URL, as in OLD_DATABASE_URL, or DATABASE_URL where both have one." placeholder:"VARIABLE"`
+	Schema   string `help:"With --from: the table's schema." default:"public" placeholder:"NAME"`
+	File     string `arg:"" optional:"" help:"CSV. Default: stdin." placeholder:"FILE"`
+
+	Stdin   io.Reader `kong:"-"`
+	Environ []string  `kong:"-"` // as os.Environ returns it
+}
+
 // Import is a file of tokens and the result of each row.
 type Import struct {
 	Rows     []*ImportedRow `json:"rows"`
@@ -50,39 +63,28 @@ type Import struct {
 	Released int            `json:"released"`
 	Audit    int64          `json:"audit,omitempty"`
 
-	Origins  int `json:"-"` // of the rows that can be stored
-	chain    uint64
-	registry string
-	keys     *secret.Keyset
-	first    map[string]int // agent → line of its first row
+	Origins int `json:"-"` // of the rows that can be stored
+	ask     ImportRequest
+	keys    *secret.Keyset
+	first   map[string]int // agent → line of its first row
 }
 
-// ReadImport parses CSV of agent_id,token and finds out where each token would be sent. It stores nothing.
-func (o Tokens) ReadImport(ctx context.Context, chain uint64, registry string,
-	from io.Reader) (*Import, error) {
-	return o.readImport(ctx, chain, registry, func(i *Import) error { return i.readRows(o, from) })
-}
-
-// ReadOldTable is ReadImport for the table of the old backend, which it does not change. A row's line is its position
-// in the order of agent ids.
-func (o Tokens) ReadOldTable(ctx context.Context, chain uint64, registry string, t OldTable) (*Import, error) {
-	return o.readImport(ctx, chain, registry, func(i *Import) error {
-		return t.readTokens(ctx,
-			func(agentID, token string) error { return i.addRow(o, len(i.Rows)+1, agentID, token) })
-	})
-}
-
-func (o Tokens) readImport(ctx context.Context, chain uint64, registry string,
-	read func(*Import) error) (*Import, error) {
-	out := &Import{chain: chain, registry: registry, Rows: []*ImportedRow{}, first: map[string]int{}}
-	if err := read(out); err != nil {
-		return nil, err
+// ReadImport reads tokens and finds out where each would be sent. It stores nothing. A line in the table of the old
+// backend is the position in the order of agent ids.
+func (o Tokens) ReadImport(ctx context.Context, r ImportRequest) (*Import, error) {
+	out := &Import{ask: r, Rows: []*ImportedRow{}, first: map[string]int{}}
+	read := out.readFile
+	if r.From != "" {
+		read = out.readTable
 	}
-	var err error
-	if out.keys, err = o.Backend.Keyset(); err != nil {
-		return nil, err
+	err := read(ctx, o)
+	if err == nil {
+		out.keys, err = o.Backend.Keyset()
 	}
-	if err := out.findTargets(ctx, o); err != nil {
+	if err == nil {
+		err = out.findTargets(ctx, o)
+	}
+	if err != nil {
 		return nil, err
 	}
 	origins := map[netguard.CredentialOrigin]bool{}
@@ -104,9 +106,18 @@ func (i *Import) End() error {
 	return nil
 }
 
-// readRows parses the whole file before anything else is done. A fault of one row is recorded in that row. No error
-// contains any part of a token.
-func (i *Import) readRows(o Tokens, from io.Reader) error {
+// readFile parses the whole CSV of agent_id,token before anything else is done. A fault of one row is recorded in that
+// row. No error contains any part of a token.
+func (i *Import) readFile(_ context.Context, o Tokens) error {
+	from := i.ask.Stdin
+	if i.ask.File != "" {
+		f, err := os.Open(i.ask.File)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = f.Close() }()
+		from = f
+	}
 	r := csv.NewReader(bufio.NewReader(io.LimitReader(from, maxImport)))
 	r.FieldsPerRecord, r.ReuseRecord = 2, true
 	for {
@@ -145,13 +156,13 @@ func (i *Import) addRow(o Tokens, line int, agentID, token string) error {
 }
 
 func (i *Import) parseRow(o Tokens, id, token string) (*ImportedRow, error) {
-	row := &ImportedRow{Agent: erc8004.FormatAgent(i.chain, text.Shorten(text.Printable(id))),
+	row := &ImportedRow{Agent: erc8004.FormatAgent(i.ask.Chain, text.Shorten(text.Printable(id))),
 		plain: secret.New(token)}
 	if n, ok := new(big.Int).SetString(id, 10); !ok || n.BitLen() > 256 || strings.Trim(id, "0123456789") != "" {
 		row.Problem = "its agent_id is no agent id"
 		return row, nil
 	}
-	g, err := o.ParseRef(operator.AgentRef{Agent: erc8004.FormatAgent(i.chain, id), Registry: i.registry})
+	g, err := o.ParseRef(operator.AgentRef{Agent: erc8004.FormatAgent(i.ask.Chain, id), Registry: i.ask.Registry})
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +221,7 @@ func (o Tokens) StoreImport(ctx context.Context, i *Import, actor string) error 
 	}
 	defer st.Close()
 	row := records.Audit{Actor: actor, Action: "token import", Matched: int64(i.Good)}
-	what := map[string]any{"chain": i.chain, "rows": len(i.Rows)}
+	what := map[string]any{"chain": i.ask.Chain, "rows": len(i.Rows)}
 	i.Audit, err = operator.RunAudited(ctx, st, row, what, func() (int64, error) {
 		for _, r := range i.Rows {
 			if r.Problem != "" {

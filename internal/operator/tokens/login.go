@@ -26,18 +26,12 @@ type LoginRequest struct {
 	ClientMetadataURL string `name:"client-metadata-url" help:"Instead of --client-id: the https address of a client id metadata document of yours. Without either Herald registers itself." placeholder:"URL"`
 	LoginPage         string `help:"Where people log in, as in https://login.example, when that is not where the authorization server is and you know that it belongs to it." placeholder:"URL"`
 
-	// OpenBrowser prepares a Browser, so that its redirect URI can be reached.
-	OpenBrowser func(context.Context) (Browser, error) `kong:"-"`
+	Listen string        `help:"Loopback address of this machine to which the browser returns." default:"127.0.0.1:0" placeholder:"ADDRESS:PORT"`
+	Wait   time.Duration `help:"How long the browser is waited for." default:"5m" placeholder:"DURATION"`
 }
 
-// Browser lets a person log in.
-type Browser interface {
-	// Redirect returns the URI to which the authorization server redirects the browser.
-	Redirect() string
-	// LogIn sends the person to the address, and returns the query that the redirect brings.
-	LogIn(ctx context.Context, address string) (url.Values, error)
-	Close()
-}
+// maxLogin bounds --wait.
+const maxLogin = time.Hour
 
 // LogIn lets a person log in at the authorization server (authorization code with PKCE), and stores the credential with
 // which workers obtain tokens from then on. It checks as much as possible before the person has to act.
@@ -75,6 +69,11 @@ func (o Tokens) LogIn(ctx context.Context, r LoginRequest) (c Change, err error)
 func (r *LoginRequest) check() error {
 	secretMethod := r.AuthMethod != "" && r.AuthMethod != oauth.MethodNone
 	switch {
+	case !onLoopback(r.Listen):
+		return operator.NewMisuse("--listen is not an address and port on loopback, such as 127.0.0.1:8976 or " +
+			"[::1]:8976: any other client that could reach it would get the login's answer")
+	case r.Wait < time.Second || r.Wait > maxLogin:
+		return operator.NewMisuse("--wait %s is not between 1s and %s", r.Wait, maxLogin)
 	case r.ClientID != "" && r.ClientMetadataURL != "":
 		return operator.NewMisuse("--client-id and --client-metadata-url both name the client")
 	case r.ClientID == "" && r.ClientMetadataURL == "" && r.AuthMethod != "":
@@ -153,19 +152,19 @@ func (r LoginRequest) checkProof(s oauth.Server) error {
 // logIn runs the login in a browser and returns the token and the credential.
 func (f *sourceFinder) logIn(ctx context.Context, r LoginRequest, s tokenSource) (
 	token oauth.Token, cred oauth.Credential, err error) {
-	browser, err := r.OpenBrowser(ctx)
+	back, err := listenForCallback(ctx, r.Listen)
 	if err != nil {
 		return token, cred, err
 	}
-	defer browser.Close()
-	cfg, err := f.chooseClient(ctx, r, s, browser.Redirect())
+	defer func() { _ = back.Close() }()
+	cfg, err := f.chooseClient(ctx, r, s, back.redirect())
 	var l *oauth.Login
 	if err == nil {
 		l, err = f.content.OAuth.Begin(s.Server, cfg)
 	}
 	var values url.Values
 	if err == nil {
-		values, err = browser.LogIn(ctx, l.URL())
+		values, err = f.awaitLogin(ctx, back, l.URL(), r.Wait)
 	}
 	if err == nil {
 		token, cred, err = l.Finish(ctx, values)

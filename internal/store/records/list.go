@@ -27,6 +27,8 @@ type Filter struct {
 	Client      string // 0x address of the client that wrote the feedback, lower-case
 	Transaction string // 0x hash of the event's transaction, lower-case
 	Key         string
+	FirstID     uuid.UUID // with LastID: ids between both, inclusive
+	LastID      uuid.UUID
 	Statuses    []store.Status // any of them
 	Reason      outcome.Reason
 	Sentence    string // the delivery's error as Groups returns it
@@ -58,7 +60,7 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) (list []store.Delivery
 		}
 		for _, table := range f.tables() {
 			order, n := "seq", f.narrow()
-			if f.Client != "" && table == endedDeliveries || f.Transaction != "" || few {
+			if f.Client != "" && table == endedDeliveries || f.Transaction != "" || f.LastID != uuid.Nil || few {
 				// so that Postgres uses the index of the condition, and does not search all rows by seq
 				order = "seq + 0"
 			}
@@ -178,6 +180,10 @@ func (f Filter) narrow() (n narrowing) {
 	if f.Key != "" {
 		n.args = append(n.args, f.Key)
 		n.conditions = append(n.conditions, fmt.Sprintf("herald.key_hash(key) = herald.key_hash($%d)", len(n.args)))
+	}
+	if f.LastID != uuid.Nil {
+		n.addCondition("id >=", f.FirstID)
+		n.addCondition("id <=", f.LastID)
 	}
 	if f.Kind != "" {
 		n.addCondition("kind =", f.Kind)

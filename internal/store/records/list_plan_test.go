@@ -90,6 +90,7 @@ func TestListPlans(t *testing.T) {
 		"of a client":            list(records.Filter{Client: "0xc1"}),
 		"of an unknown client":   list(records.Filter{Client: "0xff"}),
 		"of a transaction":       list(records.Filter{Transaction: "0xff"}),
+		"of a short id":          list(records.Filter{FirstID: uuid.MustParse("01234567-0000-0000-0000-000000000000"), LastID: uuid.MustParse("01234567-ffff-ffff-ffff-ffffffffffff")}),
 		"of a key":               list(records.Filter{Key: "17"}),
 		"of a rare kind":         list(records.Filter{Kind: "ResponseAppended"}),
 		"of the last minutes":    list(records.Filter{Since: time.Now().Add(-5 * time.Minute)}),

@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
 )
 
 // Submitter accepts jobs. A sender without store.TrustDirect may not say where and how to call the agent.
@@ -24,7 +25,7 @@ type Submitter interface {
 type Config struct {
 	Operator *operator.Operator
 	Intake   Submitter
-	Events   EventLog
+	Events   *records.Store // the log of changes of status
 	Calls    ToolCaller
 	Limits   job.Limits   // for direct calls
 	Logger   *slog.Logger // default slog.Default()

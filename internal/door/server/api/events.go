@@ -18,12 +18,6 @@ import (
 	"github.com/agentherald/herald/internal/store/records"
 )
 
-// EventLog is the log of changes of status. Its order is final: no event is added before one that was already read.
-type EventLog interface {
-	LastEvent(ctx context.Context) (records.EventCursor, error)
-	EventsAfter(ctx context.Context, after records.EventCursor, limit int) ([]records.DeliveryEvent, error)
-}
-
 const (
 	maxListeners  = 4096
 	feedSize      = 4096 // events kept in memory for listeners that are slightly behind
@@ -37,7 +31,7 @@ const (
 // feed reads new events once for all listeners, while there are any, and keeps the newest in memory. Listeners that are
 // further behind read Postgres themselves.
 type feed struct {
-	log      EventLog
+	log      *records.Store
 	poll     time.Duration
 	logger   *slog.Logger
 	catching chan struct{}
@@ -50,7 +44,7 @@ type feed struct {
 	changed   chan struct{} // closed when new events may be available
 }
 
-func newFeed(log EventLog, poll time.Duration, logger *slog.Logger) *feed {
+func newFeed(log *records.Store, poll time.Duration, logger *slog.Logger) *feed {
 	return &feed{log: log, poll: poll, logger: logger, catching: make(chan struct{}, maxCatchingUp),
 		changed: make(chan struct{})}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
@@ -31,8 +32,7 @@ type JobAnswer struct {
 }
 
 const (
-	maxJob        = 256 << 10 // bytes of one job
-	jobBatch      = 500       // maximum of lines in one commit
+	jobBatch      = 500 // maximum of lines in one commit
 	submitTimeout = 30 * time.Second
 	// lineTimeout bounds the arrival of one line, and the sending of one response line.
 	lineTimeout = 60 * time.Second
@@ -60,12 +60,12 @@ func (a *API) enqueue(w http.ResponseWriter, r *http.Request, v server.Visitor) 
 }
 
 func (a *API) enqueueOne(w http.ResponseWriter, r *http.Request, v server.Visitor) {
-	body, err := readJSON(w, r, maxJob)
+	body, err := readJSON(w, r, job.MaxBytes)
 	if err != nil {
 		a.answerError(w, r, err)
 		return
 	}
-	if !a.pace.allow(v.Name) {
+	if !a.pace.limiter(v.Name).Allow() {
 		a.answerError(w, r, refuse(http.StatusTooManyRequests, "too_many_requests", "",
 			"a token may hand in %d jobs a second", jobsPerSecond))
 		return
@@ -128,13 +128,6 @@ func describeJob(a intake.Answer) JobAnswer {
 	return out
 }
 
-// jobLine is one line of the body.
-type jobLine struct {
-	number int64
-	body   []byte
-	err    error // the line is too long, or the body ended early
-}
-
 // enqueueLines commits all lines that have arrived since the last commit, and answers each line after its commit. It
 // holds neither the whole body nor all answers in memory.
 func (a *API) enqueueLines(w http.ResponseWriter, r *http.Request, v server.Visitor) {
@@ -143,7 +136,8 @@ func (a *API) enqueueLines(w http.ResponseWriter, r *http.Request, v server.Visi
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set("Cache-Control", "no-store")
 	ctx, cancel := v.WhileAllowed(r.Context())
-	lines := readLines(ctx, &timedBody{ctx: ctx, body: r.Body, control: control})
+	body := &timedBody{ctx: ctx, body: r.Body, control: control}
+	lines := intake.ReadLines(ctx, []intake.Source{{Reader: body}}, func(int64) {})
 	wake := context.AfterFunc(ctx, func() { _ = control.SetReadDeadline(time.Now()) }) // interrupts a blocked Read
 	finished := false                                                                  // all lines were read
 	defer func() {
@@ -157,33 +151,45 @@ func (a *API) enqueueLines(w http.ResponseWriter, r *http.Request, v server.Visi
 	}()
 
 	out := json.NewEncoder(w)
+	fail := func(p server.Problem) {
+		_ = control.SetWriteDeadline(time.Now().Add(lineTimeout))
+		_ = out.Encode(ErrorAnswer{p})
+	}
 	for {
-		group, more := collectLines(lines)
-		if len(group) > 0 && ctx.Err() == nil && a.pace.wait(ctx, v.Name, len(group)) == nil {
-			_ = control.SetWriteDeadline(time.Now().Add(lineTimeout))
-			answers, err := a.answerLines(ctx, group, v)
-			for _, answer := range answers {
-				_ = out.Encode(answer)
-			}
+		group, end := intake.CollectLines(ctx, lines, jobBatch, 0)
+		if len(group) > 0 && a.pace.limiter(v.Name).WaitN(ctx, len(group)) == nil {
+			answers, err := intake.SubmitLines(group, func(bodies [][]byte) ([]intake.Answer, error) {
+				return a.submit(ctx, bodies, v)
+			})
 			if err != nil {
-				_ = out.Encode(ErrorAnswer{a.describeError(r, err).Problem})
+				fail(a.describeError(r, err).Problem)
 				return
+			}
+			_ = control.SetWriteDeadline(time.Now().Add(lineTimeout))
+			for i, one := range answers {
+				answer := describeJob(one)
+				answer.Line = group[i].Number
+				_ = out.Encode(answer)
 			}
 			if control.Flush() != nil {
 				return // the client has disconnected
 			}
 		}
-		if errors.Is(context.Cause(ctx), server.ErrRevoked) {
-			_ = control.SetWriteDeadline(time.Now().Add(lineTimeout))
-			_ = out.Encode(ErrorAnswer{server.Problem{Code: "unauthorized", Message: server.ErrRevoked.Error()}})
+		switch {
+		case errors.Is(context.Cause(ctx), server.ErrRevoked):
+			fail(server.Problem{Code: "unauthorized", Message: server.ErrRevoked.Error()})
 			return
-		}
-		if (!more || ctx.Err() != nil) && ctx.Err() != nil { // a normal end would mean that all lines were answered
-			_ = out.Encode(ErrorAnswer{server.Problem{Code: "stopped",
-				Message: "the worker stops: send the lines that were not answered again"}})
-		}
-		if !more {
+		case ctx.Err() != nil: // a normal end would mean that all lines were answered
+			fail(server.Problem{Code: "stopped",
+				Message: "the worker stops: send the lines that were not answered again"})
+			return
+		case end == nil:
+		case errors.Is(end.End, io.EOF):
 			finished = true
+			return
+		default:
+			fail(server.Problem{Code: "incomplete", Message: fmt.Sprintf("line %d did not come within %s, "+
+				"or the body broke off: send the lines that were not answered again", end.Number, lineTimeout)})
 			return
 		}
 	}
@@ -212,87 +218,4 @@ func (b *timedBody) Read(p []byte) (int, error) {
 		_ = b.control.SetReadDeadline(time.Time{})
 	}
 	return n, err
-}
-
-// readLines sends the lines of body to a channel, and closes the channel at the end.
-func readLines(ctx context.Context, body io.Reader) <-chan jobLine {
-	lines := make(chan jobLine, 32)
-	go func() {
-		defer close(lines)
-		read := job.NewLineReader(body, maxJob)
-		for number := int64(1); ; number++ {
-			line := jobLine{number: number}
-			line.body, line.err = read.Next()
-			if errors.Is(line.err, io.EOF) {
-				return
-			}
-			if line.err == nil && len(line.body) == 0 {
-				continue // empty lines are ignored
-			}
-			select {
-			case lines <- line:
-			case <-ctx.Done():
-				return
-			}
-			var refused *job.Refusal
-			if line.err != nil && !errors.As(line.err, &refused) {
-				return
-			}
-		}
-	}()
-	return lines
-}
-
-// collectLines waits for one line and adds the lines that are already available. more is false after the last line.
-func collectLines(lines <-chan jobLine) (group []jobLine, more bool) {
-	first, more := <-lines
-	if !more {
-		return nil, false
-	}
-	group = append(group, first)
-	for len(group) < jobBatch {
-		select {
-		case line, more := <-lines:
-			if !more {
-				return group, false
-			}
-			group = append(group, line)
-		default:
-			return group, true
-		}
-	}
-	return group, true
-}
-
-// answerLines commits the jobs of a group and returns one answer per line, in order.
-func (a *API) answerLines(ctx context.Context, group []jobLine, v server.Visitor) ([]JobAnswer, error) {
-	var bodies [][]byte
-	for _, line := range group {
-		if line.err == nil {
-			bodies = append(bodies, line.body)
-		}
-	}
-	committed, err := a.submit(ctx, bodies, v)
-	if err != nil {
-		return nil, err
-	}
-	var answers []JobAnswer
-	for _, line := range group {
-		var refused *job.Refusal
-		switch {
-		case line.err == nil:
-			answer := describeJob(committed[0])
-			committed = committed[1:]
-			answer.Line = line.number
-			answers = append(answers, answer)
-		case errors.As(line.err, &refused):
-			answers = append(answers, JobAnswer{Line: line.number, Verdict: intake.Refused,
-				Error: &server.Problem{Code: "invalid_job", Message: refused.Problem, Field: refused.Path}})
-		default:
-			return answers, refuse(http.StatusBadRequest, "incomplete", "",
-				"line %d did not come within %s, or the body broke off: send the lines that were not answered again",
-				line.number, lineTimeout)
-		}
-	}
-	return answers, nil
 }

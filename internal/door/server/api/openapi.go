@@ -3,7 +3,6 @@ package api
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"reflect"
 	"regexp"
@@ -88,7 +87,7 @@ func describeOperation(op operation, schemas *schemaSet, failure map[string]any)
 	responses := map[string]any{}
 	for status, answer := range op.answers {
 		content := jsonContent(schemas.refer(answer))
-		if kind := op.mediaTypes[1]; kind != "" {
+		if kind := op.mediaType; kind != "" {
 			content = map[string]any{kind: map[string]any{"schema": map[string]any{"type": "string"},
 				"x-data": schemas.refer(answer)}}
 		}
@@ -161,16 +160,8 @@ func wordSchemas() map[reflect.Type]*jsonschema.Schema {
 
 func listWords[T ~string](words []T) *jsonschema.Schema {
 	s := &jsonschema.Schema{Type: "string"}
-	for _, w := range slices.Sorted(maps.Keys(setOf(words))) {
+	for _, w := range slices.Compact(slices.Sorted(slices.Values(words))) {
 		s.Enum = append(s.Enum, string(w))
 	}
 	return s
-}
-
-func setOf[T comparable](all []T) map[T]bool {
-	set := make(map[T]bool, len(all))
-	for _, one := range all {
-		set[one] = true
-	}
-	return set
 }

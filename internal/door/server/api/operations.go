@@ -32,14 +32,14 @@ type ChainList struct {
 	Chains []operator.ChainState `json:"chains"`
 }
 
-func (a *API) listDeliveries(r *request) (any, error) {
+func (a *API) listDeliveries(r *request) (page operator.DeliveryPage, err error) {
 	s := operator.Selection{Agent: r.text("agent"), Client: r.text("client"), Transaction: r.text("transaction"),
 		Key: r.text("key"), Status: r.joinStatuses(), Reason: r.text("reason"), Sentence: r.text("sentence"),
 		Kind: r.text("kind"), Since: r.text("since"), Until: r.text("until"), EndedSince: r.text("endedSince"),
 		Reorged: r.text("reorged") == "true"}
 	cursor, limit, err := r.readPage()
 	if err != nil {
-		return nil, err
+		return page, err
 	}
 	return a.Operator.ListDeliveries(r.Context(), s, cursor, limit)
 }
@@ -47,81 +47,81 @@ func (a *API) listDeliveries(r *request) (any, error) {
 // joinStatuses returns the statuses of the query, which may be repeated or separated by commas.
 func (r *request) joinStatuses() string { return strings.Join(r.URL.Query()["status"], ",") }
 
-func (a *API) listGroups(r *request) (any, error) {
+func (a *API) listGroups(r *request) (operator.GroupList, error) {
 	return a.Operator.ShowGroups(r.Context(), r.joinStatuses(), r.text("endedSince"))
 }
 
-func (a *API) findText(r *request) (any, error) { return a.Operator.Find(r.Context(), r.text("text")) }
+func (a *API) findText(r *request) (operator.MatchList, error) {
+	return a.Operator.Find(r.Context(), r.text("text"))
+}
 
-func (a *API) showDelivery(r *request) (any, error) {
+func (a *API) showDelivery(r *request) (operator.Delivery, error) {
 	return a.Operator.ShowDelivery(r.Context(), r.PathValue("id"))
 }
 
-// moveFunc is Operator.Replay or Operator.Cancel.
-type moveFunc func(context.Context, operator.MoveRequest) (*operator.MoveReport, error)
+// reportHandler answers with the report of a replay or a cancellation.
+type reportHandler = func(*request) (*operator.MoveReport, error)
 
-func (a *API) replayOne(r *request) (any, error)  { return moveOne(r, a.Operator.Replay) }
-func (a *API) cancelOne(r *request) (any, error)  { return moveOne(r, a.Operator.Cancel) }
-func (a *API) replayMany(r *request) (any, error) { return a.moveMany(r, a.Operator.Replay) }
-func (a *API) cancelMany(r *request) (any, error) { return a.moveMany(r, a.Operator.Cancel) }
-
-func moveOne(r *request, move moveFunc) (any, error) {
-	var how MoveOne
-	if err := r.readBody(&how); err != nil {
-		return nil, err
+func (a *API) moveOne(move operator.Mover) reportHandler {
+	return func(r *request) (*operator.MoveReport, error) {
+		var how MoveOne
+		if err := r.readBody(&how); err != nil {
+			return nil, err
+		}
+		report, err := move(r.Context(), operator.MoveRequest{IDs: []string{r.PathValue("id")}, Force: how.Force,
+			Actor: r.visitor.Name})
+		if report == nil || len(report.Left) == 0 {
+			return report, err
+		}
+		left := report.Left[0]
+		if left.Why == store.NoSuchDelivery {
+			return nil, refuse(http.StatusNotFound, "not_found", "", "delivery %s not found", left.ID)
+		}
+		return nil, refuse(http.StatusConflict, "not_changed", "", "delivery %s was left as it is: %s", left.ID, left.Why)
 	}
-	report, err := move(r.Context(), operator.MoveRequest{IDs: []string{r.PathValue("id")}, Force: how.Force,
-		Actor: r.visitor.Name})
-	if report == nil || len(report.Left) == 0 {
+}
+
+func (a *API) moveMany(move operator.Mover) reportHandler {
+	return func(r *request) (*operator.MoveReport, error) {
+		var m MoveMany
+		if err := r.readBody(&m); err != nil {
+			return nil, err
+		}
+		switch {
+		case m.DryRun == nil:
+			return nil, refuse(http.StatusBadRequest, "invalid_request", "dryRun",
+				"say dryRun: true to count, false to change")
+		case m.Selection == operator.Selection{}:
+			return nil, refuse(http.StatusBadRequest, "invalid_request", "",
+				"choose deliveries: by agent, client, transaction, key, "+
+					"status, reason, sentence, kind, since, until or endedSince")
+		}
+		_ = http.NewResponseController(r.w).SetWriteDeadline(time.Time{}) // the duration depends on the rate
+		report, err := move(r.Context(), operator.MoveRequest{Selection: m.Selection, Force: m.Force, Rate: m.Rate,
+			DryRun: *m.DryRun, Yes: !*m.DryRun, Actor: r.visitor.Name})
+		if report != nil && report.Audit != 0 { // the changes are made, and the report's state says how they ended
+			if err != nil {
+				a.Logger.Info("a bulk move left some, or ended early",
+					"action", report.Action, "audit", report.Audit, "error", err)
+			}
+			return report, nil
+		}
 		return report, err
 	}
-	if left := report.Left[0]; left.Why == store.NoSuchDelivery {
-		return nil, refuse(http.StatusNotFound, "not_found", "", "delivery %s not found", left.ID)
-	}
-	return nil, refuse(http.StatusConflict, "not_changed", "", "delivery %s was left as it is: %s", report.Left[0].ID,
-		report.Left[0].Why)
 }
 
-func (a *API) moveMany(r *request, move moveFunc) (any, error) {
-	var m MoveMany
-	if err := r.readBody(&m); err != nil {
-		return nil, err
-	}
-	switch {
-	case m.DryRun == nil:
-		return nil, refuse(http.StatusBadRequest, "invalid_request", "dryRun",
-			"say dryRun: true to count, false to change")
-	case m.Selection == operator.Selection{}:
-		return nil, refuse(http.StatusBadRequest, "invalid_request", "",
-			"choose deliveries: by agent, client, transaction, key, "+
-				"status, reason, sentence, kind, since, until or endedSince")
-	}
-	_ = http.NewResponseController(r.w).SetWriteDeadline(time.Time{}) // the duration depends on the rate
-	report, err := move(r.Context(), operator.MoveRequest{Selection: m.Selection, Force: m.Force, Rate: m.Rate,
-		DryRun: *m.DryRun, Yes: !*m.DryRun, Actor: r.visitor.Name})
-	if report != nil && report.Audit != 0 { // the changes are made, and the report's state says how they ended
-		if err != nil {
-			a.Logger.Info("a bulk move left some, or ended early",
-				"action", report.Action, "audit", report.Audit, "error", err)
-		}
-		return report, nil
-	}
-	return report, err
-}
-
-func (a *API) listAgents(r *request) (any, error) {
+func (a *API) listAgents(r *request) (page operator.AgentPage, err error) {
 	limit, err := r.readInt("limit", 50)
 	if err != nil {
-		return nil, err
+		return page, err
 	}
 	f := operator.AgentFilter{State: r.text("state"), Sort: r.text("sort"), Cursor: r.text("cursor"), Limit: int(limit)}
 	if r.text("chain") != "" {
 		chain, err := r.readInt("chain", 0)
 		if err != nil {
-			return nil, err
+			return page, err
 		}
-		id := uint64(chain)
-		f.Chain = &id
+		f.Chain = new(uint64(chain))
 	}
 	return a.Operator.ListAgents(r.Context(), f)
 }
@@ -130,30 +130,28 @@ func (r *request) agentRef() operator.AgentRef {
 	return operator.AgentRef{Agent: r.PathValue("agent"), Registry: r.text("registry")}
 }
 
-func (a *API) showAgent(r *request) (any, error) {
+func (a *API) showAgent(r *request) (operator.Agent, error) {
 	return a.Operator.ShowAgent(r.Context(), r.agentRef())
 }
 
-func (a *API) enableAgent(r *request) (any, error) {
-	return a.Operator.EnableAgent(r.Context(), r.agentRef(), r.visitor.Name, true)
+func (a *API) enableAgent(enabled bool) func(*request) (operator.AgentChange, error) {
+	return func(r *request) (operator.AgentChange, error) {
+		return a.Operator.EnableAgent(r.Context(), r.agentRef(), r.visitor.Name, enabled)
+	}
 }
 
-func (a *API) disableAgent(r *request) (any, error) {
-	return a.Operator.EnableAgent(r.Context(), r.agentRef(), r.visitor.Name, false)
-}
-
-func (a *API) refreshAgent(r *request) (any, error) {
+func (a *API) refreshAgent(r *request) (operator.AgentChange, error) {
 	return a.Operator.RefreshAgent(r.Context(), r.agentRef(), r.visitor.Name)
 }
 
-func (a *API) showPolicy(r *request) (any, error) {
+func (a *API) showPolicy(r *request) (operator.AgentChange, error) {
 	return a.Operator.ShowPolicy(r.Context(), r.agentRef())
 }
 
-func (a *API) replacePolicy(r *request) (any, error) {
+func (a *API) replacePolicy(r *request) (out operator.AgentChange, err error) {
 	var document json.RawMessage
 	if err := r.readBody(&document); err != nil {
-		return nil, err
+		return out, err
 	}
 	if document == nil {
 		document = json.RawMessage{} // an empty body is no policy
@@ -161,30 +159,29 @@ func (a *API) replacePolicy(r *request) (any, error) {
 	return a.Operator.ReplacePolicy(r.Context(), r.agentRef(), r.visitor.Name, policy.Operator, "", document)
 }
 
-func (a *API) removePolicy(r *request) (any, error) {
+func (a *API) removePolicy(r *request) (operator.AgentChange, error) {
 	return a.Operator.ReplacePolicy(r.Context(), r.agentRef(), r.visitor.Name, policy.Operator, "", nil)
 }
 
-// probeTimeout bounds a probe and a check: resolving, connecting, listing tools, and calling them with samples.
-const probeTimeout = 50 * time.Second
-
-func (a *API) probeAgent(r *request) (any, error) {
-	ctx, cancel := context.WithTimeout(r.Context(), probeTimeout)
+func (a *API) probeAgent(r *request) (inspect.Probe, error) {
+	ctx, cancel := context.WithTimeout(r.Context(), inspect.RequestTimeout)
 	defer cancel()
 	return inspect.ProbeAgent(ctx, a.Operator,
 		inspect.ProbeRequest{AgentRef: r.agentRef(), Kind: string(job.KindNewFeedback)})
 }
 
-func (a *API) checkAgent(r *request) (any, error) {
-	ctx, cancel := context.WithTimeout(r.Context(), probeTimeout)
+func (a *API) checkAgent(r *request) (inspect.CheckReport, error) {
+	ctx, cancel := context.WithTimeout(r.Context(), inspect.RequestTimeout)
 	defer cancel()
 	return inspect.CheckAgent(ctx, a.Operator,
 		inspect.ProbeRequest{AgentRef: r.agentRef(), Send: r.text("send") == "true"})
 }
 
-func (a *API) showStats(r *request) (any, error) { return a.Operator.ShowOverview(r.Context()) }
+func (a *API) showStats(r *request) (operator.Overview, error) {
+	return a.Operator.ShowOverview(r.Context())
+}
 
-func (a *API) listChains(r *request) (any, error) {
+func (a *API) listChains(r *request) (ChainList, error) {
 	all, err := a.Operator.ReadChains(r.Context())
 	if all == nil {
 		all = []operator.ChainState{}
@@ -192,10 +189,10 @@ func (a *API) listChains(r *request) (any, error) {
 	return ChainList{all}, err
 }
 
-func (a *API) listAudit(r *request) (any, error) {
+func (a *API) listAudit(r *request) (page operator.AuditPage, err error) {
 	cursor, limit, err := r.readPage()
 	if err != nil {
-		return nil, err
+		return page, err
 	}
 	return a.Operator.ListAudit(r.Context(), cursor, limit)
 }

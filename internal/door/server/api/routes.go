@@ -3,11 +3,11 @@ package api
 import (
 	"net/http"
 	"reflect"
+	"strings"
 
 	"github.com/agentherald/herald/internal/door/server"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/operator/inspect"
 	"github.com/agentherald/herald/internal/store/records"
 )
 
@@ -16,13 +16,13 @@ type operation struct {
 	method, path string
 	id           string // operationId
 	summary      string
-	scope        operator.Scope
+	scope        operator.Scope // empty: read for GET, else operate
 	query        []parameter
 	body         reflect.Type         // nil: no body
 	answers      map[int]reflect.Type // successful responses by status
 	also         []int                // error statuses in addition to 400, 401, 403, 500 and 503
 	failure      reflect.Type         // type of errors that the guard did not answer; nil: ErrorAnswer
-	mediaTypes   [2]string            // of the request and the response; empty: application/json
+	mediaType    string               // of the response; empty: application/json
 
 	answer func(*request) (any, error)                                    // one of the two is set
 	stream func(w http.ResponseWriter, r *http.Request, v server.Visitor) // or that
@@ -41,7 +41,7 @@ var (
 		description: "Any of these statuses; may be repeated, or have commas."}
 	endedParameter = parameter{name: "endedSince",
 		description: "Ended since then without being delivered: RFC 3339, or how long ago, as in 24h."}
-	registry = parameter{name: "registry",
+	registryParameter = parameter{name: "registry",
 		description: "The agent's IdentityRegistry (0x address). Default: the chain's usual one."}
 )
 
@@ -64,13 +64,19 @@ func selectionParameters() []parameter {
 	}
 }
 
-func answers[T any](status int) map[int]reflect.Type {
-	return map[int]reflect.Type{status: reflect.TypeFor[T]()}
+// answering returns op with a handler, and the type of its answer.
+func answering[T any](handle func(*request) (T, error), op operation) operation {
+	answer := reflect.TypeFor[T]()
+	if answer.Kind() == reflect.Pointer {
+		answer = answer.Elem()
+	}
+	op.answer = func(r *request) (any, error) { return handle(r) }
+	op.answers = map[int]reflect.Type{http.StatusOK: answer}
+	return op
 }
 
 func (a *API) listOperations() []operation {
-	const read, operate = operator.ScopeRead, operator.ScopeOperate
-	return []operation{
+	operations := []operation{
 		{method: "POST", path: "/v1/jobs", id: "enqueue", scope: operator.ScopeEnqueue, stream: a.enqueue,
 			summary: "Hand in one job, or JSON Lines: " +
 				"then the answer has a line for each line, in order, as they are committed.",
@@ -80,103 +86,97 @@ func (a *API) listOperations() []operation {
 			summary: "Call an agent's tool at once, as the old backend's bridge did, and return its answer. Nothing " +
 				"is stored and nothing tried again.",
 			body: reflect.TypeFor[CallRequest](), also: []int{413, 415, 429, 502, 504},
-			failure: reflect.TypeFor[CallAnswer](), answers: answers[CallAnswer](200)},
-		{method: "GET", path: "/v1/deliveries", id: "listDeliveries", scope: read, answer: a.listDeliveries,
+			failure: reflect.TypeFor[CallAnswer](),
+			answers: map[int]reflect.Type{200: reflect.TypeFor[CallAnswer]()}},
+		{method: "GET", path: "/v1/events", id: "streamEvents", stream: a.streamEvents, also: []int{429},
+			summary: "Follow changes of status as server-sent events: " +
+				"event delivery, or gap after more than three days. Resume with Last-Event-ID.",
+			query: []parameter{{name: "agent", description: "Only this agent's (CHAIN:AGENT)."},
+				{name: "status", repeated: true, description: "Only changes to this status; may be repeated."},
+				{name: "lastEventId", description: "As the header Last-Event-ID, for clients that cannot set one."}},
+			mediaType: "text/event-stream",
+			answers:   map[int]reflect.Type{200: reflect.TypeFor[records.DeliveryEvent]()}},
+		answering(a.listDeliveries, operation{method: "GET", path: "/v1/deliveries", id: "listDeliveries",
 			summary: "List deliveries, newest first.",
 			query: append(selectionParameters(), limitParameter,
-				parameter{name: "cursor", description: "next of the page before."}),
-			answers: answers[operator.DeliveryPage](200)},
-		{method: "GET", path: "/v1/groups", id: "listGroups", scope: read, answer: a.listGroups,
+				parameter{name: "cursor", description: "next of the page before."})}),
+		answering(a.listGroups, operation{method: "GET", path: "/v1/groups", id: "listGroups",
 			summary: "Group deliveries that failed, wait or are held by reason and sentence: " +
 				"their error without ids, numbers and URLs.",
-			query: []parameter{statusParameter, endedParameter}, answers: answers[operator.GroupList](200)},
-		{method: "GET", path: "/v1/find", id: "find", scope: read, answer: a.findText, also: []int{404},
+			query: []parameter{statusParameter, endedParameter}}),
+		answering(a.findText, operation{method: "GET", path: "/v1/find", id: "find", also: []int{404},
 			summary: "Find a delivery, transaction, client or agent by anything that names it.",
 			query: []parameter{{name: "text",
-				description: "A delivery's id or key, a transaction's hash, a client's address, an agent " +
-					"(CHAIN:AGENT), or the beginning of its server's name."}},
-			answers: answers[operator.MatchList](200)},
-		{method: "GET", path: "/v1/deliveries/{id...}", id: "showDelivery", scope: read,
-			answer: a.showDelivery, also: []int{404},
+				description: "A delivery's id, its first 8 or more digits, or its key, a transaction's hash, a " +
+					"client's address, an agent (CHAIN:AGENT), or the beginning of its server's name."}}}),
+		answering(a.showDelivery, operation{method: "GET", path: "/v1/deliveries/{id...}", id: "showDelivery",
 			summary: "Show one delivery, by id or by key (escape its # as %23), with its job, attempts and answers.",
-			answers: answers[operator.Delivery](200)},
-		{method: "POST", path: "/v1/deliveries/{id}/replay", id: "replayDelivery", scope: operate, answer: a.replayOne,
-			summary: "Deliver again.", body: reflect.TypeFor[MoveOne](), also: []int{404, 409, 413, 415},
-			answers: answers[operator.MoveReport](200)},
-		{method: "POST", path: "/v1/deliveries/{id}/cancel", id: "cancelDelivery", scope: operate, answer: a.cancelOne,
-			summary: "End a delivery that is not final.", body: reflect.TypeFor[MoveOne](),
-			also: []int{404, 409, 413, 415}, answers: answers[operator.MoveReport](200)},
-		{method: "POST", path: "/v1/deliveries/replay", id: "replayDeliveries", scope: operate, answer: a.replayMany,
+			also:    []int{404}}),
+		answering(a.moveOne(a.Operator.Replay), operation{method: "POST", path: "/v1/deliveries/{id}/replay",
+			id: "replayDelivery", summary: "Deliver again.", body: reflect.TypeFor[MoveOne](),
+			also: []int{404, 409, 413, 415}}),
+		answering(a.moveOne(a.Operator.Cancel), operation{method: "POST", path: "/v1/deliveries/{id}/cancel",
+			id: "cancelDelivery", summary: "End a delivery that is not final.", body: reflect.TypeFor[MoveOne](),
+			also: []int{404, 409, 413, 415}}),
+		answering(a.moveMany(a.Operator.Replay), operation{method: "POST", path: "/v1/deliveries/replay",
+			id: "replayDeliveries", body: reflect.TypeFor[MoveMany](), also: []int{413, 415},
 			summary: "Deliver those again that a selection chooses, or count them. " +
-				"The request lasts as long as it takes.",
-			body: reflect.TypeFor[MoveMany](), also: []int{413, 415}, answers: answers[operator.MoveReport](200)},
-		{method: "POST", path: "/v1/deliveries/cancel", id: "cancelDeliveries", scope: operate, answer: a.cancelMany,
-			summary: "End those that a selection chooses, or count them. The request lasts as long as it takes.",
-			body:    reflect.TypeFor[MoveMany](), also: []int{413, 415}, answers: answers[operator.MoveReport](200)},
-		{method: "GET", path: "/v1/agents", id: "listAgents", scope: read, answer: a.listAgents,
+				"The request lasts as long as it takes."}),
+		answering(a.moveMany(a.Operator.Cancel), operation{method: "POST", path: "/v1/deliveries/cancel",
+			id: "cancelDeliveries", body: reflect.TypeFor[MoveMany](), also: []int{413, 415},
+			summary: "End those that a selection chooses, or count them. The request lasts as long as it takes."}),
+		answering(a.listAgents, operation{method: "GET", path: "/v1/agents", id: "listAgents",
 			summary: "List agents that Herald has delivered to, or meant to.",
 			query: []parameter{{name: "state", description: "disabled, pending, connected, needs_auth or failed."},
 				{name: "chain", kind: "integer", description: "Only of this chain."},
 				{name: "sort", description: "failing: agents with most failed calls in the last 24 hours first. " +
 					"slow: those with the longest mean duration of calls. Default: by chain, registry and id."},
 				limitParameter,
-				{name: "cursor", description: "next of the page before."}},
-			answers: answers[operator.AgentPage](200)},
-		{method: "GET", path: "/v1/agents/{agent}", id: "showAgent", scope: read, answer: a.showAgent, also: []int{404},
+				{name: "cursor", description: "next of the page before."}}}),
+		answering(a.showAgent, operation{method: "GET", path: "/v1/agents/{agent}", id: "showAgent",
 			summary: "Show an agent (CHAIN:AGENT): " +
-				"endpoint, state, totals, and its stored tokens without their values.",
-			query: []parameter{registry}, answers: answers[operator.Agent](200)},
-		{method: "POST", path: "/v1/agents/{agent}/enable", id: "enableAgent", scope: operate,
-			answer: a.enableAgent, also: []int{404},
+				"endpoint, state, totals, and its stored tokens without their values.", also: []int{404}}),
+		answering(a.enableAgent(true), operation{method: "POST", path: "/v1/agents/{agent}/enable", id: "enableAgent",
 			summary: "Deliver to an agent again, and release deliveries that are held because it was disabled.",
-			query:   []parameter{registry}, answers: answers[operator.AgentChange](200)},
-		{method: "POST", path: "/v1/agents/{agent}/disable", id: "disableAgent", scope: operate,
-			answer: a.disableAgent, also: []int{404},
-			summary: "Hold an agent's deliveries from now on.",
-			query:   []parameter{registry}, answers: answers[operator.AgentChange](200)},
-		{method: "POST", path: "/v1/agents/{agent}/refresh", id: "refreshAgent", scope: operate,
-			answer: a.refreshAgent, also: []int{404},
-			summary: "Have every worker look an agent's registration up anew.",
-			query:   []parameter{registry}, answers: answers[operator.AgentChange](200)},
-		{method: "GET", path: "/v1/agents/{agent}/policy", id: "showPolicy", scope: read,
-			answer: a.showPolicy, also: []int{404},
+			also:    []int{404}}),
+		answering(a.enableAgent(false), operation{method: "POST", path: "/v1/agents/{agent}/disable",
+			id: "disableAgent", summary: "Hold an agent's deliveries from now on.", also: []int{404}}),
+		answering(a.refreshAgent, operation{method: "POST", path: "/v1/agents/{agent}/refresh", id: "refreshAgent",
+			summary: "Have every worker look an agent's registration up anew.", also: []int{404}}),
+		answering(a.showPolicy, operation{method: "GET", path: "/v1/agents/{agent}/policy", id: "showPolicy",
 			summary: "Show the policies of an agent by level, " +
-				"and how many of its newest deliveries each filter skipped.",
-			query: []parameter{registry}, answers: answers[operator.AgentChange](200)},
-		{method: "PUT", path: "/v1/agents/{agent}/policy", id: "replacePolicy", scope: operate,
-			answer: a.replacePolicy, also: []int{413, 415},
+				"and how many of its newest deliveries each filter skipped.", also: []int{404}}),
+		answering(a.replacePolicy, operation{method: "PUT", path: "/v1/agents/{agent}/policy", id: "replacePolicy",
 			summary: "Replace the operator's policy of an agent.", body: reflect.TypeFor[policy.Policy](),
-			query: []parameter{registry}, answers: answers[operator.AgentChange](200)},
-		{method: "DELETE", path: "/v1/agents/{agent}/policy", id: "removePolicy", scope: operate,
-			answer:  a.removePolicy,
-			summary: "Remove the operator's policy of an agent.",
-			query:   []parameter{registry}, answers: answers[operator.AgentChange](200)},
-		{method: "POST", path: "/v1/agents/{agent}/probe", id: "probeAgent", scope: operate, answer: a.probeAgent,
+			also: []int{413, 415}}),
+		answering(a.removePolicy, operation{method: "DELETE", path: "/v1/agents/{agent}/policy", id: "removePolicy",
+			summary: "Remove the operator's policy of an agent."}),
+		answering(a.probeAgent, operation{method: "POST", path: "/v1/agents/{agent}/probe", id: "probeAgent",
 			summary: "Look at an agent as a delivery would: " +
-				"resolve it, connect, list its tools, fit a sample. Nothing is called.",
-			query: []parameter{registry}, answers: answers[inspect.Probe](200)},
-		{method: "POST", path: "/v1/agents/{agent}/check", id: "checkAgent", scope: operate, answer: a.checkAgent,
+				"resolve it, connect, list its tools, fit a sample. Nothing is called."}),
+		answering(a.checkAgent, operation{method: "POST", path: "/v1/agents/{agent}/check", id: "checkAgent",
 			summary: "Check whether an agent can receive deliveries, rule by rule. " +
 				"With send, its tools are called with samples.",
-			query: []parameter{registry,
-				{name: "send", kind: "boolean", description: "Call the tools with samples. Default false."}},
-			answers: answers[inspect.CheckReport](200)},
-		{method: "GET", path: "/v1/stats", id: "showStats", scope: read, answer: a.showStats,
+			query: []parameter{
+				{name: "send", kind: "boolean", description: "Call the tools with samples. Default false."}}}),
+		answering(a.showStats, operation{method: "GET", path: "/v1/stats", id: "showStats",
 			summary: "Return totals, queues, the last hour's figures, " +
-				"and the states that need a person (needs).", answers: answers[operator.Overview](200)},
-		{method: "GET", path: "/v1/chains", id: "listChains", scope: read, answer: a.listChains,
-			summary: "List the chains that are read, and how far.", answers: answers[ChainList](200)},
-		{method: "GET", path: "/v1/audit", id: "listAudit", scope: read, answer: a.listAudit,
+				"and the states that need a person (needs)."}),
+		answering(a.listChains, operation{method: "GET", path: "/v1/chains", id: "listChains",
+			summary: "List the chains that are read, and how far."}),
+		answering(a.listAudit, operation{method: "GET", path: "/v1/audit", id: "listAudit",
 			summary: "List what operators changed, newest first.",
 			query: []parameter{limitParameter,
-				{name: "cursor", kind: "integer", description: "next of the page before."}},
-			answers: answers[operator.AuditPage](200)},
-		{method: "GET", path: "/v1/events", id: "streamEvents", scope: read, stream: a.streamEvents, also: []int{429},
-			summary: "Follow changes of status as server-sent events: " +
-				"event delivery, or gap after more than three days. Resume with Last-Event-ID.",
-			query: []parameter{{name: "agent", description: "Only this agent's (CHAIN:AGENT)."},
-				{name: "status", repeated: true, description: "Only changes to this status; may be repeated."},
-				{name: "lastEventId", description: "As the header Last-Event-ID, for clients that cannot set one."}},
-			mediaTypes: [2]string{"", "text/event-stream"}, answers: answers[records.DeliveryEvent](200)},
+				{name: "cursor", kind: "integer", description: "next of the page before."}}}),
 	}
+	for i := range operations {
+		op := &operations[i]
+		if strings.Contains(op.path, "/{agent}") {
+			op.query = append([]parameter{registryParameter}, op.query...)
+		}
+		if op.scope == "" {
+			op.scope = map[bool]operator.Scope{true: operator.ScopeRead, false: operator.ScopeOperate}[op.method == "GET"]
+		}
+	}
+	return operations
 }

@@ -1,8 +1,10 @@
 package pages
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"html/template"
 	"net/http"
 	"net/url"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/inspect"
@@ -44,15 +47,12 @@ func (p *Pages) listAgents(r *request) (answer, error) {
 		f.Chain = &id
 	}
 	list, err := p.Operator.ListAgents(r.Context(), f)
-	if err != nil {
-		return answer{}, err
-	}
 	page.Agents = list.Agents
 	if list.Next != "" {
 		page.NextURL = "/agents?" + encodePairs([]string{
 			"state", page.State, "chain", page.Chain, "sort", page.Sort, "cursor", list.Next})
 	}
-	return answer{page: "agents", title: "Agents", content: page}, nil
+	return answer{page: "agents", title: "Agents", content: page}, err
 }
 
 // agentPage is the page of one agent.
@@ -116,6 +116,12 @@ func (r *request) agentRef() operator.AgentRef {
 	return operator.AgentRef{Agent: r.PathValue("agent"), Registry: registry}
 }
 
+// agentURL returns the address of the page of the request's agent.
+func (r *request) agentURL() string {
+	ref := r.agentRef()
+	return "/agents/" + ref.Agent + "?" + encodePairs([]string{"registry", ref.Registry})
+}
+
 func (p *Pages) showAgent(r *request) (answer, error) {
 	ref := r.agentRef()
 	a, err := p.Operator.ShowAgent(r.Context(), ref)
@@ -166,33 +172,17 @@ func (p *Pages) listOf(r *request, s operator.Selection) (t deliveryTable, err e
 	return p.makeTable(r.Context(), rows.Deliveries)
 }
 
-func (p *Pages) enableAgent(r *request) (answer, error)  { return p.switchAgent(r, true) }
-func (p *Pages) disableAgent(r *request) (answer, error) { return p.switchAgent(r, false) }
-
-func (p *Pages) switchAgent(r *request, enabled bool) (answer, error) {
-	return p.changeAgent(r, func(ref operator.AgentRef) error {
-		_, err := p.Operator.EnableAgent(r.Context(), ref, r.visitor.Name, enabled)
-		return err
-	})
+func (p *Pages) enableAgent(enabled bool) func(*request) (answer, error) {
+	return func(r *request) (answer, error) {
+		_, err := p.Operator.EnableAgent(r.Context(), r.agentRef(), r.visitor.Name, enabled)
+		return answer{location: r.agentURL()}, err
+	}
 }
 
 func (p *Pages) refreshAgent(r *request) (answer, error) {
-	return p.changeAgent(r, func(ref operator.AgentRef) error {
-		_, err := p.Operator.RefreshAgent(r.Context(), ref, r.visitor.Name)
-		return err
-	})
+	_, err := p.Operator.RefreshAgent(r.Context(), r.agentRef(), r.visitor.Name)
+	return answer{location: r.agentURL()}, err
 }
-
-func (p *Pages) changeAgent(r *request, change func(operator.AgentRef) error) (answer, error) {
-	ref := r.agentRef()
-	if err := change(ref); err != nil {
-		return answer{}, err
-	}
-	return answer{location: "/agents/" + ref.Agent + "?" + encodePairs([]string{"registry", ref.Registry})}, nil
-}
-
-// probeTimeout bounds a probe: resolving, connecting, listing tools, and calling them with samples.
-const probeTimeout = 50 * time.Second
 
 // probePage shows the result of a probe, and whether the agent can receive deliveries.
 type probePage struct {
@@ -201,7 +191,7 @@ type probePage struct {
 }
 
 func (p *Pages) probeAgent(r *request) (answer, error) {
-	ctx, cancel := context.WithTimeout(r.Context(), probeTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), inspect.RequestTimeout)
 	defer cancel()
 	ref := r.agentRef()
 	found, err := inspect.CheckAgent(ctx, p.Operator,
@@ -210,6 +200,64 @@ func (p *Pages) probeAgent(r *request) (answer, error) {
 		return answer{}, err
 	}
 	return answer{page: "probe", title: "Probe of agent " + ref.Agent, content: probePage{CheckReport: found,
-		Name: ref.Agent, Registry: ref.Registry,
-		Back: "/agents/" + ref.Agent + "?" + encodePairs([]string{"registry", ref.Registry})}}, nil
+		Name: ref.Agent, Registry: ref.Registry, Back: r.agentURL()}}, nil
+}
+
+// policyPart is the part of an agent's page about its policies (templates/policy.html).
+type policyPart struct {
+	OnUnknown string // the setting in force
+	Rows      []policyRow
+	Document  string // the text in the form: the operator's policy of the agent
+	Problem   string // why the text was refused, or the policies may be incomplete
+}
+
+// policyRow is one filter of a policy, or the settings of a policy.
+type policyRow struct {
+	Level   policy.Level
+	Rule    int // number of the filter; 0: the settings
+	Skipped int
+	Content string // JSON
+}
+
+func (p *Pages) showPolicies(r *request, row records.AgentRow) (part policyPart, err error) {
+	all, err := p.Operator.ShowPolicy(r.Context(), r.agentRef())
+	if err != nil {
+		return part, err
+	}
+	part.OnUnknown, part.Problem = all.Policy.OnUnknown, all.Problem
+	for _, l := range all.Levels {
+		settings := l.Policy
+		if settings.Filters = nil; settings.String() != "{}" {
+			part.Rows = append(part.Rows, policyRow{Level: l.Level, Content: settings.String()})
+		}
+		for i, rule := range l.Policy.Filters {
+			part.Rows = append(part.Rows, policyRow{l.Level, i + 1, l.Skipped[i], rule.String()})
+		}
+	}
+	var text bytes.Buffer
+	if s := row.Policy.String(); s != "{}" {
+		_ = json.Indent(&text, []byte(s), "", "  ") // cannot fail: a Policy is valid JSON
+	}
+	part.Document = text.String()
+	return part, nil
+}
+
+// replacePolicy replaces the operator's policy of the agent by the text of the form. An empty text removes it. If the
+// text is refused, the answer is the agent's page with the text and the error.
+func (p *Pages) replacePolicy(r *request) (answer, error) {
+	text := r.PostFormValue("policy")
+	document := bytes.TrimSpace([]byte(text))
+	if len(document) == 0 {
+		document = nil
+	}
+	_, err := p.Operator.ReplacePolicy(r.Context(), r.agentRef(), r.visitor.Name, policy.Operator, "", document)
+	if refused, ok := errors.AsType[*operator.MisuseError](err); ok {
+		if again, showErr := p.showAgent(r); showErr == nil {
+			page := again.content.(agentPage)
+			page.Policies.Document, page.Policies.Problem = text, refused.Text
+			again.content, again.status = page, http.StatusBadRequest
+			return again, nil
+		}
+	}
+	return answer{location: r.agentURL()}, err
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -31,7 +32,7 @@ type deliveriesPage struct {
 	Searching bool
 	Statuses  []store.Status
 	Reasons   []outcome.Reason
-	Kinds     []string
+	Kinds     []job.Kind
 }
 
 // readSelection reads a search from a query or a form.
@@ -89,12 +90,10 @@ func (p *Pages) listDeliveries(r *request) (answer, error) {
 		return answer{}, err
 	}
 	page := deliveriesPage{Search: newSearch(s), First: cursor <= 0,
-		Searching: s != operator.Selection{}, Statuses: operator.AllStatuses(), Reasons: outcome.Reasons()}
+		Searching: s != operator.Selection{}, Statuses: operator.AllStatuses(), Reasons: outcome.Reasons(),
+		Kinds: operator.AllKinds()}
 	if page.Table, err = p.makeTable(r.Context(), list.Deliveries); err != nil {
 		return answer{}, err
-	}
-	for _, k := range operator.AllKinds() {
-		page.Kinds = append(page.Kinds, string(k))
 	}
 	if list.Next != "" {
 		page.NextURL = "/deliveries?" + strings.TrimPrefix(string(page.Search.Query())+"&cursor="+list.Next, "&")
@@ -163,7 +162,7 @@ type movePage struct {
 }
 
 // chooseMove returns the function for an action.
-func (p *Pages) chooseMove(action string) (moveFunc, error) {
+func (p *Pages) chooseMove(action string) (operator.Mover, error) {
 	switch action {
 	case "replay":
 		return p.Operator.Replay, nil

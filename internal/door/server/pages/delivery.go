@@ -250,19 +250,15 @@ func (p *Pages) makeTable(ctx context.Context, rows []store.Delivery) (t deliver
 	return t, err
 }
 
-func (p *Pages) replayOne(r *request) (answer, error) { return p.moveOne(r, p.Operator.Replay) }
-func (p *Pages) cancelOne(r *request) (answer, error) { return p.moveOne(r, p.Operator.Cancel) }
-
-// moveFunc is Operator.Replay or Operator.Cancel.
-type moveFunc func(context.Context, operator.MoveRequest) (*operator.MoveReport, error)
-
-func (p *Pages) moveOne(r *request, move moveFunc) (answer, error) {
-	id := r.PathValue("id")
-	report, err := move(r.Context(), operator.MoveRequest{IDs: []string{id}, Force: r.PostFormValue("force") != "",
-		Actor: r.visitor.Name})
-	if report != nil && len(report.Left) > 0 {
-		return answer{page: "problem", title: "Nothing was changed", status: http.StatusConflict,
-			content: problem{"The delivery was left as it is: " + report.Left[0].Why + "."}}, nil
+func (p *Pages) moveOne(move operator.Mover) func(*request) (answer, error) {
+	return func(r *request) (answer, error) {
+		id := r.PathValue("id")
+		report, err := move(r.Context(), operator.MoveRequest{IDs: []string{id}, Force: r.PostFormValue("force") != "",
+			Actor: r.visitor.Name})
+		if report != nil && len(report.Left) > 0 {
+			return answer{page: "problem", title: "Nothing was changed", status: http.StatusConflict,
+				content: problem{"The delivery was left as it is: " + report.Left[0].Why + "."}}, nil
+		}
+		return answer{location: "/deliveries/" + url.PathEscape(id)}, err
 	}
-	return answer{location: "/deliveries/" + url.PathEscape(id)}, err
 }

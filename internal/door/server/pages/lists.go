@@ -1,6 +1,7 @@
 package pages
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -9,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 )
 
@@ -35,9 +37,6 @@ type auditRow struct {
 func (p *Pages) listAudit(r *request) (answer, error) {
 	cursor, _ := strconv.ParseInt(r.URL.Query().Get("cursor"), 10, 64)
 	list, err := p.Operator.ListAudit(r.Context(), max(cursor, 0), pageRows)
-	if err != nil {
-		return answer{}, err
-	}
 	page := auditPage{}
 	for _, a := range list.Audit {
 		page.Rows = append(page.Rows, auditRow{a, describeFilter(a.Filter)})
@@ -45,7 +44,7 @@ func (p *Pages) listAudit(r *request) (answer, error) {
 	if list.Next != "" {
 		page.NextURL = "/audit?cursor=" + list.Next
 	}
-	return answer{page: "audit", title: "Audit", content: page}, nil
+	return answer{page: "audit", title: "Audit", content: page}, err
 }
 
 // describeFilter returns an audit row's filter in words, as in "agent 8453:42, status dead".
@@ -65,4 +64,64 @@ func describeFilter(raw json.RawMessage) string {
 		}
 	}
 	return strings.Join(parts, ", ")
+}
+
+// clientPage shows the deliveries about one address, by agent.
+type clientPage struct {
+	Address string
+	Chains  []uint64
+	Shown   int // deliveries that the page sums up: the newest
+	All     bool
+	Agents  []written // those with the most deliveries
+	Latest  deliveryTable
+}
+
+// written sums up the deliveries of a client to one agent.
+type written struct {
+	Last                         store.Delivery
+	Count, Delivered, Open, Lost int
+}
+
+// clientRows bounds the deliveries that a client's page sums up.
+const clientRows = 500
+
+func (p *Pages) showClient(r *request) (answer, error) {
+	address := strings.ToLower(r.PathValue("address"))
+	list, err := p.Operator.ListDeliveries(r.Context(), operator.Selection{Client: address}, 0, clientRows)
+	if err != nil {
+		return answer{}, err
+	}
+	page := clientPage{Address: address, Shown: len(list.Deliveries), All: list.Next == ""}
+	byAgent := map[store.Agent]int{}
+	for _, d := range list.Deliveries {
+		i, known := byAgent[agentOf(d)]
+		if !known {
+			i = len(page.Agents)
+			byAgent[agentOf(d)] = i
+			page.Agents = append(page.Agents, written{Last: d})
+		}
+		page.Agents[i].addStatus(d.Status)
+		if !slices.Contains(page.Chains, d.ChainID) {
+			page.Chains = append(page.Chains, d.ChainID)
+		}
+	}
+	slices.SortStableFunc(page.Agents, func(a, b written) int { return cmp.Compare(b.Count, a.Count) })
+	page.Agents = page.Agents[:min(pageRows, len(page.Agents))]
+	if page.Latest, err = p.makeTable(r.Context(), list.Deliveries); err != nil {
+		return answer{}, err
+	}
+	page.Latest.Rows = page.Latest.Rows[:min(pageRows, page.Shown)]
+	return answer{page: "client", title: "Client " + shortenHex(address), content: page}, nil
+}
+
+func (w *written) addStatus(s store.Status) {
+	w.Count++
+	switch {
+	case s == store.Delivered:
+		w.Delivered++
+	case s.Final():
+		w.Lost++
+	default:
+		w.Open++
+	}
 }

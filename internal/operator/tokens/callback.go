@@ -1,4 +1,4 @@
-package main
+package tokens
 
 import (
 	"context"
@@ -25,15 +25,11 @@ const callbackPath = "/callback"
 // callback receives the redirect of a person's browser from an authorization server, on loopback (RFC 8252 §7.3).
 // Every page in that browser can send requests to it too. It therefore ignores requests without the login's state.
 type callback struct {
-	listener net.Listener
-	host     string // as the browser spells it
-	state    string
-	came     chan url.Values
-	taken    atomic.Bool
+	net.Listener
+	state string
+	came  chan url.Values
+	taken atomic.Bool
 }
-
-var errListen = refuseUsage("--listen is not an address and port on loopback, such as 127.0.0.1:8976 or [::1]:8976: " +
-	"any other client that could reach it would get the login's answer")
 
 // onLoopback reports whether address is a loopback IP address with a port. It accepts no names: localhost may resolve
 // to either IP version, and another program may listen on the other one.
@@ -44,23 +40,36 @@ func onLoopback(address string) bool {
 
 // listenForCallback listens on ADDRESS:PORT on loopback. Port 0 chooses a free port.
 func listenForCallback(ctx context.Context, address string) (*callback, error) {
-	if !onLoopback(address) {
-		return nil, errListen
-	}
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
 	}
-	host, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	return &callback{listener: l, host: net.JoinHostPort(host, port), came: make(chan url.Values, 1)}, nil
+	return &callback{Listener: l, came: make(chan url.Values, 1)}, nil
 }
 
-// Redirect returns the redirect URI for the authorization server.
-func (c *callback) Redirect() string { return "http://" + c.host + callbackPath }
+// redirect returns the redirect URI for the authorization server.
+func (c *callback) redirect() string { return "http://" + c.Addr().String() + callbackPath }
+
+// awaitLogin shows the person the address of the authorization server's page. It then waits for the browser to come
+// back, and returns the query of its request.
+func (f *sourceFinder) awaitLogin(ctx context.Context, c *callback, page string,
+	wait time.Duration) (url.Values, error) {
+	u, err := url.Parse(page)
+	if err != nil {
+		return nil, errors.New("the authorization server's page has no address")
+	}
+	f.Notify("Open this address in a browser on this machine, and log in there within %s:\n\n%s\n\nThe browser comes back "+
+		"to %s; from another machine that needs a tunnel, as in ssh -L, with --listen naming the port.",
+		wait, text.Printable(page), c.redirect())
+	waiting, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	values, err := c.awaitBrowser(waiting, u.Query().Get("state"))
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return nil, fmt.Errorf("no browser came back within %s", wait)
+	}
+	return values, err
+}
 
 // awaitBrowser waits for the browser's request with this state, and returns its query. It stops listening then, or when
 // ctx ends.
@@ -70,7 +79,7 @@ func (c *callback) awaitBrowser(ctx context.Context, state string) (url.Values, 
 		WriteTimeout: 5 * time.Second,
 		IdleTimeout:  5 * time.Second, MaxHeaderBytes: 32 << 10, ErrorLog: log.New(io.Discard, "", 0)}
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(c.listener) }()
+	go func() { ended <- server.Serve(c.Listener) }()
 	select {
 	case values := <-c.came:
 		return values, c.shutDown(server, ended)
@@ -94,9 +103,6 @@ func (c *callback) shutDown(server *http.Server, ended <-chan error) error {
 	return nil
 }
 
-// Close stops listening if awaitBrowser was not called.
-func (c *callback) Close() { _ = c.listener.Close() }
-
 // ServeHTTP answers the browser. It checks only that the request belongs to this login.
 func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
@@ -111,7 +117,7 @@ func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	switch {
-	case r.Host != c.host || r.URL.Path != callbackPath:
+	case r.Host != c.Addr().String() || r.URL.Path != callbackPath:
 		say(http.StatusNotFound, "There is nothing here.")
 	case r.Method != http.MethodGet:
 		say(http.StatusMethodNotAllowed, "There is nothing here.")
@@ -133,30 +139,4 @@ func (c *callback) carriesState(states []string) bool {
 	}
 	a, b := sha256.Sum256([]byte(c.state)), sha256.Sum256([]byte(states[0]))
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
-}
-
-// terminalBrowser is the browser of the person at the terminal.
-type terminalBrowser struct {
-	*callback
-	out  io.Writer // output that the person reads
-	wait time.Duration
-}
-
-// LogIn prints the address and waits for the browser.
-func (b terminalBrowser) LogIn(ctx context.Context, address string) (url.Values, error) {
-	u, err := url.Parse(address)
-	if err != nil {
-		return nil, errors.New("the authorization server's page has no address")
-	}
-	fmt.Fprintf(b.out,
-		"Open this address in a browser on this machine, and log in there within %s:\n\n%s\n\nThe browser comes back "+
-			"to %s; from another machine that needs a tunnel, as in ssh -L, with --listen naming the port.\n",
-		b.wait, text.Printable(address), b.Redirect())
-	waiting, cancel := context.WithTimeout(ctx, b.wait)
-	defer cancel()
-	values, err := b.callback.awaitBrowser(waiting, u.Query().Get("state"))
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		return nil, fmt.Errorf("no browser came back within %s", b.wait)
-	}
-	return values, err
 }

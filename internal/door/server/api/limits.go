@@ -1,6 +1,11 @@
 package api
 
-import "sync"
+import (
+	"sync"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/time/rate"
+)
 
 // slots bounds the concurrent requests of one kind. A token that already holds a slot gets another only while more than
 // a quarter of them is free, so that one token cannot use up all slots.
@@ -31,4 +36,30 @@ func (s *slots) acquire(name string) (release func(), ok bool) {
 			delete(s.held, name)
 		}
 	}, true
+}
+
+const (
+	// jobsPerSecond bounds the jobs that are parsed for one token, because even refused jobs cost processor time.
+	jobsPerSecond = 10_000
+	maxPaced      = 256 // tokens with a limiter in memory
+)
+
+// jobPace is a rate limit per token.
+type jobPace struct {
+	limits *lru.Cache[string, *rate.Limiter]
+}
+
+func newJobPace() *jobPace {
+	limits, _ := lru.New[string, *rate.Limiter](maxPaced) // only a size below 1 is an error
+	return &jobPace{limits}
+}
+
+// limiter returns the limiter of a token.
+func (p *jobPace) limiter(name string) *rate.Limiter {
+	fresh := rate.NewLimiter(jobsPerSecond, jobsPerSecond)
+	if known, found, _ := p.limits.PeekOrAdd(name, fresh); found {
+		p.limits.Get(name) // marks it as recently used
+		return known
+	}
+	return fresh
 }

@@ -1,0 +1,135 @@
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/records"
+)
+
+// Agent describes an agent: its endpoint, state, totals and last error.
+func Agent(r operator.Agent) (f Facts) {
+	f.add("agent", erc8004.FormatAgent(r.ChainID, r.AgentID))
+	f.add("registry", r.IdentityRegistry)
+	state := r.State
+	if !r.Enabled && state != "disabled" {
+		state += ", disabled"
+	}
+	f.add("state", state)
+	f.add("next step", r.NextStep)
+	f.add("policy", operator.DescribePolicy(r.Policy))
+	f.add("endpoint", r.Endpoint)
+	if r.Effort != nil {
+		f.add("effort", r.Effort.String())
+	}
+	f.add("server", Server(r.ServerInfo))
+	f.add("protocol", r.Protocol)
+	f.add("tools", Tools(r.Tools))
+	f.add("epoch", fmt.Sprint(r.Epoch))
+	var open []string
+	for _, s := range []store.Status{store.Queued, store.Running, store.Waiting, store.Held} {
+		open = append(open, fmt.Sprintf("%d %s", r.Open[s], s))
+	}
+	f.add("open", strings.Join(open, ", "))
+	f.add("ended", shortenJSON(r.Totals))
+	f.add("last call", Time(r.LastCalledAt))
+	f.add("last success", Time(r.LastOKAt))
+	f.addTime("failing since", r.FailingSince)
+	f.add("last hour", describeCalls(r.LastHour))
+	f.add("last day", describeCalls(r.LastDay))
+	if r.LastError != "" {
+		f.add("last error", Time(r.LastErrorAt)+"  "+r.LastError)
+	}
+	f.add("known since", Time(&r.CreatedAt))
+	for _, t := range r.Transfers {
+		f.add("transferred",
+			fmt.Sprintf("%s  to %s, from %s, in block %d", Time(&t.At), t.To, t.From, t.BlockNumber))
+	}
+	return f
+}
+
+// Tokens describes each token that is stored for an agent.
+func Tokens(list []operator.Token) (lines []string) {
+	for _, t := range list {
+		until := ""
+		switch {
+		case t.State == operator.TokenExpired:
+			until = ", expired at " + Time(t.ExpiresAt)
+		case t.ExpiresAt != nil:
+			until = ", until " + Time(t.ExpiresAt)
+		}
+		if t.Transferred {
+			until += "; stored before the agent was given to another owner: `worker token remove` unless it still fits"
+		}
+		lines = append(lines, fmt.Sprintf("token stored for %s, sent as %s%s", t.Destination(), t.Sent(), until))
+	}
+	return lines
+}
+
+// describeCalls summarizes calls on one line: "40 calls since 2026-11-23T11:00:00Z, 3 failed (2 timeout, 1
+// server_error), p50 12.0 ms, p95 480.0 ms".
+func describeCalls(s records.CallSummary) string {
+	words := fmt.Sprintf("%d calls since %s, %d failed", s.Calls, Time(&s.Since), s.Failed)
+	var reasons []string
+	for _, why := range slices.Sorted(maps.Keys(s.Failures)) {
+		reasons = append(reasons, fmt.Sprintf("%d %s", s.Failures[why], why))
+	}
+	if len(reasons) > 0 {
+		words += " (" + strings.Join(reasons, ", ") + ")"
+	}
+	if s.P50Ms != nil && s.P95Ms != nil {
+		words += fmt.Sprintf(", p50 %s, p95 %s", Millis(*s.P50Ms), Millis(*s.P95Ms))
+	}
+	return words
+}
+
+// Server returns the name and version of an agent's server: "example-agent 1.0.0". It returns an unknown form
+// unchanged.
+func Server(raw json.RawMessage) string {
+	var s struct{ Name, Version string }
+	if len(raw) == 0 || json.Unmarshal(raw, &s) != nil {
+		return shortenJSON(raw)
+	}
+	return strings.TrimSpace(s.Name + " " + s.Version)
+}
+
+// Tools lists tools on one line: "2: agent.receiveFeedback, other (without a schema)".
+func Tools(raw json.RawMessage) string {
+	const most = 10
+	var tools []store.KnownTool
+	switch err := json.Unmarshal(raw, &tools); {
+	case len(raw) == 0 || err != nil:
+		return shortenJSON(raw)
+	case len(tools) == 0:
+		return "none"
+	}
+	var names []string
+	for _, t := range tools[:min(len(tools), most)] {
+		name := text.Shorten(t.Name)
+		if !t.Schema {
+			name += " (without a schema)"
+		}
+		names = append(names, name)
+	}
+	words := fmt.Sprintf("%d: %s", len(tools), strings.Join(names, ", "))
+	if n := len(tools) - most; n > 0 {
+		words += fmt.Sprintf(" and %d more", n)
+	}
+	return words
+}
+
+// CountTools returns the number of tools in a list, or "-" for an unknown list.
+func CountTools(raw json.RawMessage) string {
+	var tools []store.KnownTool
+	if len(raw) == 0 || json.Unmarshal(raw, &tools) != nil {
+		return "-"
+	}
+	return fmt.Sprint(len(tools))
+}
