@@ -87,7 +87,8 @@ func (t *task) openChain(id uint64, wc watch.Config, do func(watch.Config) error
 	go conn.policies.Run(ctx)
 	report := &chainReport{out: newPrinter(t.stdout, t.json), bar: progress.New(t.stderr, 0), tally: tally{}}
 	defer report.printEnd(t.stderr)
-	wc.Chain, wc.Deployment, wc.Ledger, wc.Limits = node, known.Registries.Default(), conn.store, backend.JobLimits(t.cfg)
+	wc.Chain, wc.Deployment = node, known.Registries.Default()
+	wc.Ledger, wc.Limits = conn.store, backend.JobLimits(t.cfg)
 	wc.Filter, wc.Report, wc.Logger = conn.policies.SkipJob, report.add, log
 	if conn.dispatcher != nil {
 		wc.Dispatcher = conn.dispatcher

@@ -46,7 +46,8 @@ func (a *command) readStdin(what string, limit int64) (string, error) {
 	if f, ok := a.in.(*os.File); ok {
 		if st, err := f.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
 			return "",
-				operator.NewMisuse("give %s on stdin, from a file or a program, not by typing it: worker token … < FILE", what)
+				operator.NewMisuse("give %s on stdin, from a file or a program, not by typing it: "+
+					"worker token … < FILE", what)
 		}
 	}
 	raw, err := io.ReadAll(io.LimitReader(a.in, limit+3)) // a line end, and one byte to detect a longer secret

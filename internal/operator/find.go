@@ -32,8 +32,8 @@ type MatchList struct {
 // maxMatches bounds the deliveries with a short id, and the agents with a name, that Find returns.
 const maxMatches = 20
 
-// Find looks up a delivery's id, its first 8 or more digits or its key, a transaction's hash, a client's address, an agent as CHAIN:AGENT, or the
-// beginning of an agent's name. It returns a *NotFoundError if nothing is known.
+// Find looks up a delivery's id, its first 8 or more digits or its key, a transaction's hash, a client's address, an
+// agent as CHAIN:AGENT, or the beginning of an agent's name. It returns a *NotFoundError if nothing is known.
 func (o *Operator) Find(ctx context.Context, what string) (found MatchList, err error) {
 	what = strings.TrimSpace(what)
 	if err := checkText("text", what); err != nil || what == "" {

@@ -247,8 +247,8 @@ func toAnchors(list []store.Anchor) []chain.Anchor {
 }
 
 // AcceptTransaction accepts the events of one transaction, whether its chain is followed or not. It uses cfg's Chain,
-// Deployment, Ledger, Limits and Dispatcher. It does not watch for reorgs: if an event is gone when its delivery gets its
-// turn, the delivery is refused.
+// Deployment, Ledger, Limits and Dispatcher. It does not watch for reorgs: if an event is gone when its delivery gets
+// its turn, the delivery is refused.
 func AcceptTransaction(ctx context.Context, cfg Config, hash common.Hash) (Report, error) {
 	events, block, err := cfg.Chain.ReadTransaction(ctx, hash, cfg.Deployment, cfg.Limits)
 	if err != nil {

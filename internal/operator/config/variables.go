@@ -285,7 +285,8 @@ func checkRedisURL(s string) string {
 	return ""
 }
 
-// checkDatabaseURL accepts both forms that libpq accepts: a URL, or keywords as in "host=/run/postgresql dbname=herald".
+// checkDatabaseURL accepts both forms that libpq accepts: a URL, or keywords as in
+// "host=/run/postgresql dbname=herald".
 func checkDatabaseURL(s string) string {
 	scheme, rest, isURL := strings.Cut(s, "://")
 	if isURL && (rest == "" || scheme != "postgres" && scheme != "postgresql") || !isURL && !strings.Contains(s, "=") {

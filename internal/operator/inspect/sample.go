@@ -50,17 +50,17 @@ func newSample(kind job.Kind, g store.Agent, tool string, limits job.Limits) (sa
 		file: job.File{Content: json.RawMessage(sampleFile), Source: "data", Verification: string(erc8004.Raw)}}
 	switch kind {
 	case job.KindNewFeedback:
-		maps.Copy(event, map[string]any{"clientAddress": address, "feedbackIndex": 1, "value": "9977", "valueDecimals": 2,
-			"tag1": probeName, "tag2": "", "endpoint": "", "feedbackURI": uri, "feedbackHash": fileHash})
+		maps.Copy(event, map[string]any{"clientAddress": address, "feedbackIndex": 1, "value": "9977",
+			"valueDecimals": 2, "tag1": probeName, "tag2": "", "endpoint": "", "feedbackURI": uri, "feedbackHash": fileHash})
 	case job.KindFeedbackRevoked:
 		maps.Copy(event, map[string]any{"clientAddress": address, "feedbackIndex": 1})
 		s.file = job.File{Verification: string(erc8004.NotGiven)}
 	case job.KindResponseAppended:
-		maps.Copy(event, map[string]any{"clientAddress": address, "feedbackIndex": 1, "responder": address, "responseURI": uri,
-			"responseHash": fileHash})
-	case job.KindValidationResponse:
-		maps.Copy(event, map[string]any{"validatorAddress": address, "requestHash": hash, "response": 100, "tag": probeName,
+		maps.Copy(event, map[string]any{"clientAddress": address, "feedbackIndex": 1, "responder": address,
 			"responseURI": uri, "responseHash": fileHash})
+	case job.KindValidationResponse:
+		maps.Copy(event, map[string]any{"validatorAddress": address, "requestHash": hash, "response": 100,
+			"tag": probeName, "responseURI": uri, "responseHash": fileHash})
 	}
 	if tool != "" {
 		event["action"] = map[string]any{"toolName": tool}

@@ -77,7 +77,8 @@ func (a *API) moveOne(move operator.Mover) reportHandler {
 		if left.Why == store.NoSuchDelivery {
 			return nil, refuse(http.StatusNotFound, "not_found", "", "delivery %s not found", left.ID)
 		}
-		return nil, refuse(http.StatusConflict, "not_changed", "", "delivery %s was left as it is: %s", left.ID, left.Why)
+		return nil, refuse(http.StatusConflict, "not_changed", "",
+			"delivery %s was left as it is: %s", left.ID, left.Why)
 	}
 }
 

@@ -175,7 +175,10 @@ func (a *API) listOperations() []operation {
 			op.query = append([]parameter{registryParameter}, op.query...)
 		}
 		if op.scope == "" {
-			op.scope = map[bool]operator.Scope{true: operator.ScopeRead, false: operator.ScopeOperate}[op.method == "GET"]
+			op.scope = operator.ScopeOperate
+			if op.method == "GET" {
+				op.scope = operator.ScopeRead
+			}
 		}
 	}
 	return operations
