@@ -78,12 +78,11 @@ func onChain(ctx context.Context, p process, cfg *config.Config, asJSON bool, wa
 	}
 	log := logging.New(p.stderr, cfg.LogLevel, cfg.LogFormat)
 	queue.LogDriver(log)
-	node, err := chain.New(chain.Config{ChainID: chainID, URLs: known.RPCURLs, Registries: known.Registries,
-		Trusted: cfg.TrustsNodes(chainID), Logger: log})
+	nodes, err := chain.NewPool(chain.PoolConfig{ChainID: chainID, URLs: known.RPCURLs, Logger: log})
 	if err != nil {
 		return fail(exitMisuse, err)
 	}
-	defer node.Close()
+	defer nodes.Close()
 	conn := &connection{}
 	defer conn.close()
 	if err := conn.open(ctx, cfg, wait, log); err != nil {
@@ -93,7 +92,8 @@ func onChain(ctx context.Context, p process, cfg *config.Config, asJSON bool, wa
 	defer cancel()
 	go conn.policies.Run(ctx)
 	report := newChainReport(p.stdout, p.stderr, asJSON)
-	wc.Chain, wc.Deployment, wc.Ledger, wc.Limits = node, known.Registries.Default(), conn.store, backend.JobLimits(cfg)
+	wc.Chain, wc.Deployment = chain.NewReader(nodes, cfg.TrustsNodes(chainID)), known.Registries.Default()
+	wc.Ledger, wc.Limits = conn.store, backend.JobLimits(cfg)
 	wc.Filter, wc.Report, wc.Logger = conn.policies.SkipJob, report.add, log
 	if conn.dispatcher != nil {
 		wc.Dispatcher = conn.dispatcher

@@ -49,14 +49,13 @@ func OpenContent(cfg *config.Config, o Options) (_ *Content, err error) {
 		if len(known.RPCURLs) == 0 {
 			continue
 		}
-		client, err := chain.New(chain.Config{ChainID: id, URLs: known.RPCURLs, Confirmations: cfg.ConfirmationsOf(id),
-			Registries: known.Registries,
-			LogRange:   cfg.LogRange, Trusted: cfg.TrustsNodes(id), Decoding: c.Decoding, Timeout: o.ChainTimeout,
-			Logger: o.Logger})
+		nodes, err := chain.NewPool(chain.PoolConfig{ChainID: id, URLs: known.RPCURLs, Decoding: c.Decoding,
+			Timeout: o.ChainTimeout, Logger: o.Logger})
 		if err != nil {
 			return nil, err
 		}
-		c.chains[id] = client
+		c.chains[id] = chain.New(chain.Config{Logs: chain.NewReader(nodes, cfg.TrustsNodes(id)),
+			Confirmations: cfg.ConfirmationsOf(id), Registries: known.Registries, LogRange: cfg.LogRange})
 	}
 	if c.Fetcher, err = ipfs.New(ipfs.Config{Gateways: cfg.IPFSGateways, Arweave: cfg.ArweaveGateway, Guard: c.Guard,
 		Logger: o.Logger}); err != nil {

@@ -67,7 +67,7 @@ func (a *assembly) openFollowers() error {
 	r.store.UseOrder(a.policyFile.Order)
 	for _, id := range a.cfg.Watch {
 		client := a.content.chains[id]
-		w, err := watch.New(watch.Config{Chain: client, Deployment: a.cfg.Chains[id].Registries.Default(),
+		w, err := watch.New(watch.Config{Chain: client.Reader, Deployment: a.cfg.Chains[id].Registries.Default(),
 			Ledger: r.store, Dispatcher: a.dispatcher, Limits: backend.JobLimits(a.cfg), Filter: a.policyFile.SkipJob,
 			CountFiltered: a.callMetrics.CountFiltered, Report: a.options.Read, Logger: a.log})
 		if err != nil {

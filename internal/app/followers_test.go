@@ -54,9 +54,10 @@ func TestLagIsReported(t *testing.T) {
 	database := secret.New(heraldtest.Postgres(t, postgres.Migrate))
 	cfg := load(t, append(chainEnv(net, net.URL()), "DATABASE_URL="+database.Reveal(), "HERALD_QUEUE=embedded",
 		"HERALD_KEYSET="+heraldtest.Keyset(t), fmt.Sprintf("HERALD_WATCH=%d", net.ChainID()))...)
-	client, err := chain.New(chain.Config{ChainID: net.ChainID(), URLs: []secret.Secret{secret.New(net.URL())}})
+	nodes, err := chain.NewPool(chain.PoolConfig{ChainID: net.ChainID(), URLs: []secret.Secret{secret.New(net.URL())}})
 	heraldtest.Must(t, err)
-	t.Cleanup(client.Close)
+	t.Cleanup(nodes.Close)
+	client := chain.New(chain.Config{Logs: chain.NewReader(nodes, false)})
 	told := &heraldtest.Log{}
 	a := &assembly{cfg: cfg, backend: &backend.Backend{DatabaseURL: database}, upkeep: &store.Store{}, metrics: prometheus.NewRegistry(), ready: newReadiness(),
 		content: &Content{chains: map[uint64]*chain.Client{net.ChainID(): client}}, log: slog.New(slog.NewTextHandler(told, nil))}

@@ -10,14 +10,13 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"testing"
-	"time"
 
-	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestCheckFarAhead: a job names a block more than an hour above a fresh head. Check finds no event there, even if the
@@ -73,7 +72,7 @@ func TestCheckNeedsConfirmingBlocks(t *testing.T) {
 		proxy.ServeHTTP(rw, r)
 	}))
 	t.Cleanup(server.Close)
-	liar := newClient(t, Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(server.URL)}, Confirmations: erc8004.Depth{Blocks: 3},
+	liar := newClient(t, PoolConfig{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(server.URL)}}, Config{Confirmations: erc8004.Depth{Blocks: 3},
 		Registries: w.net.Deployment().Registries(), LogRange: erc8004.Depth{Blocks: 1000}})
 	if head, err := liar.Head(w.ctx); err != nil || head != j.BlockNumber+9 {
 		t.Fatalf("the node names head %d: %v", head, err)
@@ -99,9 +98,8 @@ func TestMissingIsSaturated(t *testing.T) {
 			t.Errorf("%+v: %d missing, %v", c, got, err)
 		}
 	}
-	timer := newBlockTimer()
-	timer.storeBlockTime(time.Now(), time.Second)
-	client := &Client{link: &link{chainID: 1}, confirmations: erc8004.Depth{Blocks: most}, blockTimes: timer}
+	client := newClient(t, PoolConfig{ChainID: 1, URLs: []secret.Secret{secret.New("http://127.0.0.1:1")}},
+		Config{Confirmations: erc8004.Depth{Blocks: most}})
 	if s, ahead, err := client.checkAhead(t.Context(), 5, block{Number: 4}); err != nil || !ahead || s.ConfirmedIn != most {
 		t.Errorf("ahead: %+v, %v", s, err)
 	}

@@ -80,7 +80,7 @@ func readStub(t *testing.T, pace, finality, read time.Duration) (*chainStub, *Fo
 	t.Helper()
 	s := newChainStub(t, pace)
 	s.finality = finality
-	f, _ := newStubFollower(t, newStubClient(t, true, s), FollowConfig{From: s.head() - uint64(read/pace)})
+	f, _ := newStubFollower(t, newStubReader(t, true, s), FollowConfig{From: s.head() - uint64(read/pace)})
 	f.width = newRangeWidth(uint64(max(time.Minute/pace, 1)))
 	readToHead(t, f)
 	return s, f

@@ -15,12 +15,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/rpc"
 	"github.com/gorilla/websocket"
 
 	"github.com/agentherald/herald/internal/base/decode"
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestAnswersAreBoundedBeforeTheyAreDecoded: a compressed answer that expands to millions of values costs little
@@ -56,7 +56,7 @@ func TestAnswersAreBoundedBeforeTheyAreDecoded(t *testing.T) { // not parallel: 
 				_, _ = io.WriteString(w, c.body)
 			}))
 			defer node.Close()
-			client := newClient(t, Config{ChainID: 1, URLs: []secret.Secret{secret.New(node.URL)}, Decoding: decode.NewBudget(1 << 20)})
+			client := newPool(t, PoolConfig{ChainID: 1, URLs: []secret.Secret{secret.New(node.URL)}, Decoding: decode.NewBudget(1 << 20)})
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			var asking sync.WaitGroup
@@ -86,12 +86,13 @@ func TestAnswersShareTheDecodingBudget(t *testing.T) {
 	budget := decode.NewBudget(1 << 20)
 	release, err := budget.Acquire(t.Context(), 1<<20)
 	heraldtest.Must(t, err)
-	node := &scriptedNode{head: 7, logs: func(uint64, uint64) (any, *nodeError) { return []string{strings.Repeat("x", 64<<10)}, nil }}
-	client := node.serve(t, 100, 20*time.Second)
+	node := newStubNode(t, 1)
+	node.set(nil, answerTo("eth_getLogs", []string{strings.Repeat("x", 64<<10)}, nil))
+	client := newStubPool(t, node)
 	client.decoding = budget
 	ask := func(ctx context.Context) error {
 		var answer []string
-		return client.sendBatch(ctx, "asking", []rpc.BatchElem{{Method: "eth_getLogs", Args: []any{logFilter{FromBlock: 1, ToBlock: 2}}, Result: &answer}})
+		return client.sendBatch(ctx, "asking", []rpc.BatchElem{{Method: "eth_getLogs", Args: []any{}, Result: &answer}})
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -106,13 +107,13 @@ func TestAnswersShareTheDecodingBudget(t *testing.T) {
 
 // budgetWorld returns a client of two nodes, the first of which sends large answers, its second node, and its decoding
 // budget.
-func budgetWorld(t *testing.T, bytes int64, result any) (c *Client, second *stubNode, budget *decode.Budget) {
+func budgetWorld(t *testing.T, bytes int64, result any) (c *Pool, second *stubNode, budget *decode.Budget) {
 	t.Helper()
 	first, second := newStubNode(t, 1), newStubNode(t, 2)
 	first.set(nil, answerTo("eth_getLogs", result, nil))
 	second.set(nil, nil)
 	budget = decode.NewBudget(bytes)
-	return newClient(t, Config{ChainID: 1, Timeout: 20 * time.Second, Decoding: budget,
+	return newPool(t, PoolConfig{ChainID: 1, Timeout: 20 * time.Second, Decoding: budget,
 		URLs: []secret.Secret{secret.New(first.url), secret.New(second.url)}}), second, budget
 }
 
@@ -187,7 +188,7 @@ func TestLargeWebsocketAnswer(t *testing.T) {
 		}
 	}))
 	t.Cleanup(node.Close)
-	c := newClient(t, Config{ChainID: 1, URLs: []secret.Secret{secret.New("ws" + strings.TrimPrefix(node.URL, "http"))}})
+	c := newPool(t, PoolConfig{ChainID: 1, URLs: []secret.Secret{secret.New("ws" + strings.TrimPrefix(node.URL, "http"))}})
 	if _, err := c.Head(t.Context()); !errors.Is(err, errTooLarge) || !isRangeLimit(err) {
 		t.Error(err)
 	}

@@ -114,15 +114,15 @@ func (b *batchLimit) restoreSize(size, calls int) {
 // callBatch sends elems to one node, in as few requests as the node accepts. Each request also asks for the chain id:
 // if an address began to serve another chain, that chain would otherwise refute every event and look like a reorg of
 // all blocks. The errors of single calls are stored in the elements.
-func (c *Client) callBatch(ctx context.Context, conn nodeConn, elems []rpc.BatchElem) error {
+func (p *Pool) callBatch(ctx context.Context, conn nodeConn, elems []rpc.BatchElem) error {
 	limit := &conn.node.batch
 	before, refused := limit.readSize(), 0
 	for left := elems; len(left) > 0; {
 		size := limit.readSize()
 		part := left[:min(len(left), max(size-1, 1))]
-		err := c.callPart(ctx, conn, part, size > 1)
+		err := p.callPart(ctx, conn, part, size > 1)
 		calls := min(len(part)+1, size)
-		switch shown := c.maskFailure(err); {
+		switch shown := p.maskFailure(err); {
 		case err == nil:
 			limit.noteAnswer(calls)
 			left = left[len(part):]
@@ -147,19 +147,19 @@ func (c *Client) callBatch(ctx context.Context, conn nodeConn, elems []rpc.Batch
 
 // callPart sends one request. If withID is false, the node refuses batches, and callPart sends a single call and then
 // a request for the chain id.
-func (c *Client) callPart(ctx context.Context, conn nodeConn, elems []rpc.BatchElem, withID bool) error {
+func (p *Pool) callPart(ctx context.Context, conn nodeConn, elems []rpc.BatchElem, withID bool) error {
 	var id hexutil.Big
 	if !withID {
 		for i, e := range elems {
 			elems[i].Error = conn.CallContext(ctx, e.Result, e.Method, e.Args...)
-			if err := elems[i].Error; err != nil && (c.isBatchFailure(err) || !isAnswer(err)) {
+			if err := elems[i].Error; err != nil && (p.isBatchFailure(err) || !isAnswer(err)) {
 				return err
 			}
 		}
 		if err := conn.CallContext(ctx, &id, "eth_chainId"); err != nil {
 			return err
 		}
-		return c.compareChainID(&id)
+		return p.compareChainID(&id)
 	}
 	asked := append(slices.Clone(elems), rpc.BatchElem{Method: "eth_chainId", Result: &id})
 	for i := range asked {
@@ -170,18 +170,18 @@ func (c *Client) callPart(ctx context.Context, conn nodeConn, elems []rpc.BatchE
 	}
 	copy(elems, asked)
 	for i := range asked {
-		if e := asked[i].Error; e != nil && (i == len(elems) || c.isBatchFailure(e)) {
+		if e := asked[i].Error; e != nil && (i == len(elems) || p.isBatchFailure(e)) {
 			return e
 		}
 	}
-	return c.compareChainID(&id)
+	return p.compareChainID(&id)
 }
 
 // partSize returns the number of calls that every node accepts in one request, without the call for the chain id.
 // Callers split their calls into parts of this size, so that each request has its own deadline.
-func (c *Client) partSize() int {
+func (p *Pool) partSize() int {
 	size := mostCalls
-	for _, n := range c.nodes {
+	for _, n := range p.nodes {
 		size = min(size, n.batch.readSize())
 	}
 	return max(size-1, 1)
@@ -215,8 +215,8 @@ func isBatchRefusal(err error) bool {
 // isBatchFailure reports whether the error of one element fails its whole batch. This is the case if the answer was
 // cut, if the node limits the rate, or if it has not reached the requested blocks. The caller then sends the batch to
 // another node.
-func (c *Client) isBatchFailure(err error) bool {
-	shown := c.maskFailure(err)
+func (p *Pool) isBatchFailure(err error) bool {
+	shown := p.maskFailure(err)
 	return errors.Is(err, rpc.ErrMissingBatchResponse) || isRateLimit(shown) || isBehind(shown)
 }
 

@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"reflect"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -74,6 +76,11 @@ func (logs *nodeLogs) UnmarshalJSON(raw []byte) error {
 	return json.Unmarshal(again, (*[]types.Log)(logs))
 }
 
+// age returns the age of a block by the local clock. It is negative if the block's timestamp is in the future.
+func (b block) age() time.Duration {
+	return time.Since(time.Unix(int64(min(b.Time, math.MaxInt64)), 0))
+}
+
 // isChildOf reports whether the block's parent is the block with the given hash. It returns true if the node did not
 // send a parent hash.
 func (b block) isChildOf(parent common.Hash) bool {
@@ -93,39 +100,42 @@ func (r *receipt) isFailed() bool { return r.Status != nil && *r.Status == 0 }
 
 var errNoBlock = errors.New("the node does not have the block")
 
-// readBlock reads a block by its number or tag. It returns nil if the node does not have the block.
-func (c *Client) readBlock(ctx context.Context, at string) (*block, error) {
-	var b *block
-	op := "reading block " + at
-	elems := []rpc.BatchElem{{Method: "eth_getBlockByNumber", Args: []any{at, false}, Result: &b}}
-	failure, err := c.askNode(ctx, op, func(ctx context.Context, conn nodeConn) error {
-		if err := c.callBatch(ctx, conn, elems); err != nil {
-			return err
-		}
-		return elems[0].Error
-	})
-	if err := c.typeFailure(op, failure, err); err != nil {
-		return nil, err
-	}
-	return b, nil
+// taggedCall returns the call that reads the block of a tag into result.
+func taggedCall(tag string, result any) rpc.BatchElem {
+	return rpc.BatchElem{Method: "eth_getBlockByNumber", Args: []any{tag, false}, Result: result}
+}
+
+// blockCall returns the call that reads the block with a number into result.
+func blockCall(number uint64, result any) rpc.BatchElem {
+	return taggedCall(hexutil.EncodeUint64(number), result)
+}
+
+// readBlock reads a block. It returns nil if the node does not have the block.
+func (p *Pool) readBlock(ctx context.Context, number uint64) (*block, error) {
+	return p.askBlock(ctx, hexutil.EncodeUint64(number))
+}
+
+// askBlock reads a block by its number or tag. It returns nil if the node does not have the block.
+func (p *Pool) askBlock(ctx context.Context, at string) (b *block, _ error) {
+	elems := []rpc.BatchElem{taggedCall(at, &b)}
+	_, err := p.sendUntil(ctx, "reading block "+at, elems, func(int) error { return elems[0].Error })
+	return b, err
 }
 
 // readHead reads the newest block. It fails if the node returns none.
-func (c *Client) readHead(ctx context.Context) (block, error) {
-	b, err := c.readBlock(ctx, latest)
+func (p *Pool) readHead(ctx context.Context) (block, error) {
+	b, err := p.askBlock(ctx, latest)
 	if err != nil {
 		return block{}, err
 	}
 	if b == nil {
-		return block{}, c.newUnavailable("reading the head", errNoBlock)
+		return block{}, p.newUnavailable("reading the head", errNoBlock)
 	}
 	return *b, nil
 }
 
 // Head returns the number of the node's newest block.
-func (c *Client) Head(ctx context.Context) (uint64, error) {
-	b, err := c.readHead(ctx)
+func (p *Pool) Head(ctx context.Context) (uint64, error) {
+	b, err := p.readHead(ctx)
 	return uint64(b.Number), err
 }
-
-func formatNumber(n uint64) string { return hexutil.EncodeUint64(n) }

@@ -62,25 +62,25 @@ func (t *blockTimer) storeBlockTime(now time.Time, measured time.Duration) {
 // most every 10 minutes, and bounds it by the chain's usual block time. One caller measures. Other callers use the
 // previous result, and wait only if no result exists yet. While no node answers, BlockTime returns the previous
 // result, or the chain's usual block time.
-func (c *Client) BlockTime(ctx context.Context) time.Duration {
-	measured, due := c.blockTimes.loadBlockTime(time.Now())
-	if due && c.beginMeasuring(ctx, measured == 0) {
-		defer func() { <-c.blockTimes.measuring }()
-		if measured, due = c.blockTimes.loadBlockTime(time.Now()); due {
-			if found := c.measureBlockTime(ctx); ctx.Err() == nil {
-				c.blockTimes.storeBlockTime(time.Now(), found)
+func (p *Pool) BlockTime(ctx context.Context) time.Duration {
+	measured, due := p.blockTimes.loadBlockTime(time.Now())
+	if due && p.beginMeasuring(ctx, measured == 0) {
+		defer func() { <-p.blockTimes.measuring }()
+		if measured, due = p.blockTimes.loadBlockTime(time.Now()); due {
+			if found := p.measureBlockTime(ctx); ctx.Err() == nil {
+				p.blockTimes.storeBlockTime(time.Now(), found)
 			}
-			measured, _ = c.blockTimes.loadBlockTime(time.Now())
+			measured, _ = p.blockTimes.loadBlockTime(time.Now())
 		}
 	}
-	return boundBlockTime(c.known, measured)
+	return boundBlockTime(p.known, measured)
 }
 
 // beginMeasuring puts the token into blockTimer.measuring and reports whether it did. If another caller is measuring,
 // it waits only if wait is set.
-func (c *Client) beginMeasuring(ctx context.Context, wait bool) bool {
+func (p *Pool) beginMeasuring(ctx context.Context, wait bool) bool {
 	select {
-	case c.blockTimes.measuring <- struct{}{}:
+	case p.blockTimes.measuring <- struct{}{}:
 		return true
 	default:
 	}
@@ -88,7 +88,7 @@ func (c *Client) beginMeasuring(ctx context.Context, wait bool) bool {
 		return false
 	}
 	select {
-	case c.blockTimes.measuring <- struct{}{}:
+	case p.blockTimes.measuring <- struct{}{}:
 		return true
 	case <-ctx.Done():
 		return false
@@ -97,20 +97,20 @@ func (c *Client) beginMeasuring(ctx context.Context, wait bool) bool {
 
 // measureBlockTime computes the block time from the head and an older block. It returns 0 if no node has both blocks,
 // or if their timestamps are equal.
-func (c *Client) measureBlockTime(ctx context.Context) time.Duration {
-	head, err := c.readHead(ctx)
+func (p *Pool) measureBlockTime(ctx context.Context) time.Duration {
+	head, err := p.readHead(ctx)
 	if err != nil {
-		c.log.Debug("the block time is not measured", "chain", c.chainID, "error", err)
+		p.log.Debug("the block time is not measured", "chain", p.chainID, "error", err)
 		return 0
 	}
 	for _, span := range []uint64{blockTimeSpan, 256, minBlockTimeSpan} {
 		if uint64(head.Number) <= span { // the first block may have any timestamp
 			continue
 		}
-		older, err := c.readBlock(ctx, formatNumber(uint64(head.Number)-span))
+		older, err := p.readBlock(ctx, uint64(head.Number)-span)
 		var answered *rpcError
 		if err != nil && !errors.As(err, &answered) { // an answered error may mean that the node dropped the block
-			c.log.Debug("the block time is not measured", "chain", c.chainID, "error", err)
+			p.log.Debug("the block time is not measured", "chain", p.chainID, "error", err)
 			return 0
 		}
 		if older != nil && older.Time < head.Time {
@@ -139,19 +139,3 @@ func boundBlockTime(known erc8004.Chain, measured time.Duration) time.Duration {
 	}
 	return min(max(measured, low), high)
 }
-
-// countBlocks returns the number of blocks that the chain makes in d, rounded up.
-func (c *Client) countBlocks(ctx context.Context, d time.Duration) uint64 {
-	each := c.BlockTime(ctx)
-	return uint64((d + each - 1) / each)
-}
-
-// estimateTime returns the time that the chain needs for the given number of blocks, at most maxEstimate. The bound
-// is needed because the number may come from a node or from a job.
-func (c *Client) estimateTime(ctx context.Context, blocks uint64) time.Duration {
-	each := c.BlockTime(ctx)
-	return time.Duration(min(blocks, uint64(maxEstimate/each))) * each
-}
-
-// maxEstimate bounds estimateTime.
-const maxEstimate = 24 * time.Hour

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common/hexutil"
+
 	"github.com/agentherald/herald/internal/erc8004"
 )
 
@@ -17,7 +19,7 @@ func TestBlockTime(t *testing.T) {
 				return nil, &nodeError{4444, "pruned history unavailable"}
 			}
 			seconds := 1_700_000_000 + n*2
-			return map[string]any{"number": formatNumber(n), "hash": blockHash(n), "timestamp": formatNumber(seconds)}, nil
+			return map[string]any{"number": hexutil.EncodeUint64(n), "hash": blockHash(n), "timestamp": hexutil.EncodeUint64(seconds)}, nil
 		}
 	}
 	for name, c := range map[string]struct {
@@ -43,7 +45,7 @@ func TestBlockTime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c.node.headAt = time.Now()
-			got := c.node.serve(t, 0, 20*time.Second).BlockTime(t.Context())
+			got := newScriptedPool(t, c.node).BlockTime(t.Context())
 			if difference := (got - c.want).Abs(); difference > c.want/100 {
 				t.Errorf("measured %s, want %s", got, c.want)
 			}
@@ -56,7 +58,7 @@ func TestBlockTime(t *testing.T) {
 func TestBlockTimeIsCached(t *testing.T) {
 	t.Parallel()
 	node := &scriptedNode{chain: 8453, head: 1_000_000, pace: 400 * time.Millisecond, headAt: time.Now()}
-	client := node.serve(t, 0, 20*time.Second)
+	client := newScriptedPool(t, node)
 	client.BlockTime(t.Context())
 	node.pace = 300 * time.Millisecond
 	if got := client.BlockTime(t.Context()); got.Round(10*time.Millisecond) != 400*time.Millisecond {
@@ -71,7 +73,7 @@ func TestBlockTimeIsCached(t *testing.T) {
 	if got := client.BlockTime(t.Context()); got.Round(10*time.Millisecond) != 300*time.Millisecond {
 		t.Errorf("forgotten while no node answers: %s", got)
 	}
-	away := node.serve(t, 0, 20*time.Second)
+	away := newScriptedPool(t, node)
 	away.Close()
 	if known, _ := erc8004.FindChain(8453); away.BlockTime(t.Context()) != known.BlockTime {
 		t.Errorf("no node answers: %s", away.BlockTime(t.Context()))

@@ -1,127 +1,19 @@
 package chain
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"io"
-	"log/slog"
 	"math/big"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/testing/devnet"
-	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
-
-func TestMain(m *testing.M) { heraldtest.Main(m, devnettest.Leftovers()...) }
-
-var limits = job.Limits{MaxTimeout: 30 * time.Second}
-
-// world is a development chain with one agent, and a client of its node.
-type world struct {
-	t      *testing.T
-	ctx    context.Context
-	net    *devnet.Net
-	client *Client
-	agent  *big.Int
-	owner  devnet.Account
-	rater  devnet.Account
-}
-
-func newClient(t *testing.T, cfg Config) *Client {
-	t.Helper()
-	cfg.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
-	c, err := New(cfg)
-	heraldtest.Must(t, err)
-	t.Cleanup(c.Close)
-	return c
-}
-
-func newWorld(t *testing.T, confirmations uint64) *world {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	t.Cleanup(cancel)
-	net := devnettest.Start(t, devnet.Config{})
-	w := &world{t: t, ctx: ctx, net: net, owner: net.Account(0), rater: net.Account(1)}
-	w.client = newClient(t, Config{ChainID: net.ChainID(), URLs: []secret.Secret{secret.New(net.URL())}, Confirmations: erc8004.Depth{Blocks: confirmations},
-		Registries: net.Deployment().Registries(), LogRange: erc8004.Depth{Blocks: 1000}})
-	var err error
-	w.agent, _, err = net.Register(ctx, w.owner, "data:application/json,{}")
-	heraldtest.Must(t, err)
-	return w
-}
-
-func (w *world) mine(blocks int) {
-	w.t.Helper()
-	for range blocks {
-		if _, err := w.net.Commit(); err != nil {
-			w.t.Fatal(err)
-		}
-	}
-}
-
-// job returns the job of the event of that kind in a receipt.
-func (w *world) job(kind erc8004.Kind, r *types.Receipt, err error) job.Job {
-	w.t.Helper()
-	heraldtest.Must(w.t, err)
-	for _, l := range r.Logs {
-		e, err := erc8004.Decode(*l)
-		if err != nil || e.Kind != kind {
-			continue
-		}
-		j, err := Job(e, w.net.ChainID(), w.net.Deployment(), l.BlockTimestamp, limits)
-		heraldtest.Must(w.t, err)
-		return j
-	}
-	w.t.Fatalf("no %s in the receipt", kind)
-	return job.Job{}
-}
-
-func (w *world) feedback() job.Job {
-	w.t.Helper()
-	_, r, err := w.net.GiveFeedback(w.ctx, w.rater, devnet.Feedback{AgentID: w.agent, Value: big.NewInt(-9977), ValueDecimals: 2, Tag1: "up\x00time", Tag2: "\xff\xfe", Endpoint: "https://a", URI: "ipfs://x", Hash: common.Hash{1}})
-	return w.job(erc8004.NewFeedback, r, err)
-}
-
-// minedAt returns the timestamp of a job's block.
-func (w *world) minedAt(j job.Job) int64 {
-	w.t.Helper()
-	b, err := w.client.readBlock(w.ctx, formatNumber(j.BlockNumber))
-	if err != nil || b == nil {
-		w.t.Fatal(err)
-	}
-	return int64(b.Time)
-}
-
-// check returns the standing of a job without its event.
-func (w *world) check(j job.Job, v Verify) Standing {
-	w.t.Helper()
-	s, err := w.client.Check(w.ctx, j, v)
-	heraldtest.Must(w.t, err)
-	s.Event = nil
-	return s
-}
-
-// readEvent returns the event of a job.
-func (w *world) readEvent(j job.Job) job.Job {
-	w.t.Helper()
-	s, err := w.client.Check(w.ctx, j, VerifyReceipt)
-	if err != nil || s.Event == nil {
-		w.t.Fatalf("%+v, %v", s, err)
-	}
-	return *s.Event
-}
 
 func TestTokenURI(t *testing.T) {
 	t.Parallel()
@@ -238,15 +130,6 @@ func TestCheckFeedback(t *testing.T) {
 	}
 	if got := w.check(revoked, VerifyReceipt); !got.Found || !got.Confirmed || got.Revoked {
 		t.Errorf("the revocation: %+v", got)
-	}
-}
-
-// job2 accepts the results of a devnet helper, and returns a function that builds the job of the event of a kind in
-// them.
-func (w *world) job2(r *types.Receipt, err error) func(erc8004.Kind) job.Job {
-	return func(kind erc8004.Kind) job.Job {
-		w.t.Helper()
-		return w.job(kind, r, err)
 	}
 }
 
@@ -379,7 +262,7 @@ func TestCheckAfterReorg(t *testing.T) {
 func TestWrongChain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
-	c := newClient(t, Config{ChainID: 8453, URLs: []secret.Secret{secret.New(w.net.URL())}})
+	c := newPool(t, PoolConfig{ChainID: 8453, URLs: []secret.Secret{secret.New(w.net.URL())}})
 	for range 2 {
 		var wrong *WrongChainError
 		if err := c.Ping(w.ctx); !errors.As(err, &wrong) || wrong.Got != w.net.ChainID() || wrong.Want != 8453 {
@@ -410,67 +293,5 @@ func TestNodeGone(t *testing.T) {
 	w.client.Close()
 	if err := w.client.Ping(w.ctx); !errors.As(err, &away) {
 		t.Errorf("closed: %v", err)
-	}
-}
-
-func TestNewRefuses(t *testing.T) {
-	t.Parallel()
-	for _, cfg := range []Config{
-		{URLs: []secret.Secret{secret.New("http://a")}}, {ChainID: 1}, {ChainID: 1, URLs: []secret.Secret{secret.New("a")}}, {ChainID: 1, URLs: []secret.Secret{secret.New("ftp://u:pw@a")}},
-		{ChainID: 1, URLs: []secret.Secret{secret.New("http://a")}, Timeout: -1}, {ChainID: 1, URLs: []secret.Secret{secret.New("http://u:pw@\x7f")}},
-	} {
-		if _, err := New(cfg); err == nil || strings.Contains(err.Error(), "pw") {
-			t.Errorf("%v: %v", cfg, err)
-		}
-	}
-}
-
-// TestErrorsHideTheURL: URLs of node providers contain keys, in the path or in the query. No error may show them.
-func TestErrorsHideTheURL(t *testing.T) {
-	t.Parallel()
-	answers := map[string]http.HandlerFunc{
-		"status": func(rw http.ResponseWriter, r *http.Request) {
-			http.Error(rw, "key of "+r.URL.Path+" is over", http.StatusTooManyRequests)
-		},
-		"redirect": func(rw http.ResponseWriter, r *http.Request) {
-			http.Redirect(rw, r, "https://other.example"+r.URL.Path, http.StatusTemporaryRedirect)
-		},
-		"html": func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "<html>") },
-		"hangs": func(_ http.ResponseWriter, r *http.Request) {
-			_, _ = io.Copy(io.Discard, r.Body) // otherwise the server does not notice that the client disconnects
-			<-r.Context().Done()
-		},
-		"cut": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
-		"error": func(rw http.ResponseWriter, _ *http.Request) {
-			_, _ = io.WriteString(rw, `{"jsonrpc":"2.0","id":1,"error":{"code":-32005,"message":"`+strings.Repeat("m", 5000)+`"}}`)
-		},
-		"error with the address": func(rw http.ResponseWriter, r *http.Request) {
-			fmt.Fprintf(rw, `{"jsonrpc":"2.0","id":1,"error":{"code":-32005,"message":%q}}`, strings.Repeat("m", 260)+" "+r.URL.String()+" "+strings.ReplaceAll(r.URL.String(), "/", `\/`))
-		},
-		"error with the password": func(rw http.ResponseWriter, r *http.Request) {
-			user, password, _ := r.BasicAuth()
-			fmt.Fprintf(rw, `{"jsonrpc":"2.0","id":1,"error":{"code":-32005,"message":"no: %s, %s:%s"}}`, r.Header["Authorization"], user, password)
-		},
-		"id big": func(rw http.ResponseWriter, _ *http.Request) {
-			_, _ = io.WriteString(rw, `{"jsonrpc":"2.0","id":1,"result":"0x1ffffffffffffffffff"}`)
-		},
-	}
-	urls := map[string]string{"no listener": "http://user:KEY-of-ours@127.0.0.1:1/v3/KEY-of-ours?k=KEY-of-ours",
-		"no listener, ws": "ws://127.0.0.1:1/v3/KEY-of-ours"}
-	for name, h := range answers {
-		server := httptest.NewServer(h)
-		t.Cleanup(server.Close)
-		urls[name] = strings.Replace(server.URL, "://", "://us:KEY9@", 1) + "/v3/KEY-of-ours?k=KEY-of-ours"
-	}
-	for name, url := range urls {
-		c := newClient(t, Config{ChainID: 1, URLs: []secret.Secret{secret.New(url)}, Timeout: 300 * time.Millisecond})
-		err := c.Ping(t.Context())
-		var away *UnavailableError
-		var wrong *WrongChainError
-		if !errors.As(err, &away) && !errors.As(err, &wrong) {
-			t.Errorf("%s: %v", name, err)
-		} else if strings.Contains(err.Error(), "KEY") || strings.Contains(err.Error(), "dXM6S0VZOQ") || len(err.Error()) > 600 {
-			t.Errorf("%s: %v", name, err)
-		}
 	}
 }

@@ -3,6 +3,8 @@ package chain
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -10,13 +12,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/trie"
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // chainStub is a stub node whose chain makes a block every pace. Requests to it do not use the network, so that the
@@ -52,18 +55,24 @@ func (s *chainStub) RoundTrip(req *http.Request) (*http.Response, error) {
 	return answer.Result(), nil
 }
 
-// newStubClient returns a client whose nodes are the stubs.
-func newStubClient(t *testing.T, trusted bool, stubs ...*chainStub) *Client {
+// stubTransport answers requests to hosts without a network.
+type stubTransport map[string]http.RoundTripper
+
+func (stubs stubTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	return stubs[req.URL.Host].RoundTrip(req)
+}
+
+// newStubReader returns a reader whose nodes are the stubs.
+func newStubReader(t *testing.T, trusted bool, stubs ...*chainStub) *Reader {
 	t.Helper()
-	cfg := Config{ChainID: 1, Trusted: trusted}
-	for _, s := range stubs {
-		cfg.URLs = append(cfg.URLs, secret.New(s.url))
-	}
-	c := newClient(t, cfg)
+	transport := stubTransport{}
+	cfg := PoolConfig{ChainID: 1, Transport: transport}
 	for i, s := range stubs {
-		c.nodes[i].transport.RegisterProtocol("http", s)
+		host := fmt.Sprintf("node%d.invalid", i+1)
+		transport[host] = s
+		cfg.URLs = append(cfg.URLs, secret.New("http://"+host))
 	}
-	return c
+	return NewReader(newPool(t, cfg), trusted)
 }
 
 func (s *chainStub) hashOf(n uint64) common.Hash {
@@ -91,12 +100,13 @@ func (s *chainStub) logsOf(n uint64) []*types.Log {
 		BlockHash: s.hashOf(n), BlockTimestamp: s.seconds(n), TxHash: common.Hash{3}}}
 }
 
-func (s *chainStub) receiptsOf(n uint64) provableReceipts {
+func (s *chainStub) receiptsOf(n uint64) types.Receipts {
 	logs := s.logsOf(n)
 	if len(logs) == 0 {
-		return provableReceipts{}
+		return types.Receipts{}
 	}
-	return provableReceipts{{BlockHash: s.hashOf(n), Type: 2, Status: 1, CumulativeGasUsed: 21_000, Logs: logs}}
+	return types.Receipts{{BlockHash: s.hashOf(n), BlockNumber: new(big.Int), Type: 2, Status: 1, CumulativeGasUsed: 21_000, Logs: logs,
+		Bloom: types.CreateBloom(&types.Receipt{Logs: logs})}}
 }
 
 func (s *chainStub) answerCall(method string, params []json.RawMessage) (any, any) {
@@ -149,7 +159,7 @@ func (s *chainStub) answerBlock(tag string) any {
 	receipts := s.receiptsOf(number)
 	var bloom types.Bloom
 	for _, r := range receipts {
-		bloom = r.computeBloom()
+		bloom = r.Bloom
 	}
 	if s.full {
 		for i := range bloom {
@@ -157,11 +167,11 @@ func (s *chainStub) answerBlock(tag string) any {
 		}
 	}
 	return map[string]any{"number": hexutil.Uint64(number), "hash": s.hashOf(number), "parentHash": s.hashOf(number - 1),
-		"timestamp": hexutil.Uint64(s.seconds(number)), "logsBloom": bloom, "receiptsRoot": rootOf(receipts)}
+		"timestamp": hexutil.Uint64(s.seconds(number)), "logsBloom": bloom, "receiptsRoot": types.DeriveSha(receipts, trie.NewListHasher())}
 }
 
 // newStubFollower returns a follower of the stubs' chain, and a map that counts the follower's events by block number.
-func newStubFollower(t *testing.T, c *Client, cfg FollowConfig) (*Follower, map[uint64]int) {
+func newStubFollower(t *testing.T, r *Reader, cfg FollowConfig) (*Follower, map[uint64]int) {
 	t.Helper()
 	got := map[uint64]int{}
 	cfg.Deployment, cfg.Limits = erc8004.Deployment{Reputation: stubRegistry}, limits
@@ -178,7 +188,7 @@ func newStubFollower(t *testing.T, c *Client, cfg FollowConfig) (*Follower, map[
 			return nil
 		}
 	}
-	f, err := c.NewFollower(cfg)
+	f, err := NewFollower(r, cfg)
 	heraldtest.Must(t, err)
 	return f, got
 }

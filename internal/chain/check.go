@@ -179,7 +179,7 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 	var r *receipt
 	var answer hexutil.Bytes
 	const op = "reading the event's receipt"
-	elems := []rpc.BatchElem{{Method: "eth_getBlockByNumber", Args: []any{latest, false}, Result: &head}}
+	elems := []rpc.BatchElem{taggedCall(latest, &head)}
 	if j.TransactionHash != (common.Hash{}) {
 		elems = append(elems, rpc.BatchElem{Method: "eth_getTransactionReceipt", Args: []any{j.TransactionHash},
 			Result: &r})
@@ -337,19 +337,14 @@ func (c *Client) addConfirmations(ctx context.Context, s Standing, v Verify, hea
 // readConfirmed reads the block of an event and one block above it. A block is nil if the node does not have it.
 func (c *Client) readConfirmed(ctx context.Context, height, above uint64) (canonical, top *block, err error) {
 	const op = "reading the event's block"
-	elems := []rpc.BatchElem{
-		{Method: "eth_getBlockByNumber", Args: []any{formatNumber(height), false}, Result: &canonical},
-		{Method: "eth_getBlockByNumber", Args: []any{formatNumber(above), false}, Result: &top},
-	}
-	if err := c.sendBatch(ctx, op, elems); err != nil {
-		return nil, nil, err
-	}
-	for _, e := range elems {
-		if e.Error != nil {
-			return nil, nil, c.newUnavailable(op, e.Error)
-		}
-	}
-	return canonical, top, nil
+	_, err = c.sendAll(ctx, op, blockCall(height, &canonical), blockCall(above, &top))
+	return canonical, top, err
+}
+
+// countBlocks returns the number of blocks that the chain makes in d, rounded up.
+func (c *Client) countBlocks(ctx context.Context, d time.Duration) uint64 {
+	each := c.BlockTime(ctx)
+	return uint64((d + each - 1) / each)
 }
 
 // countConfirmations returns the number of blocks on top of an event's block that confirm it. If a tag confirms
@@ -401,12 +396,7 @@ func (c *Client) countMissing(ctx context.Context, v Verify, height, head uint64
 // transactions, the blocks on top may never come.
 func (c *Client) hasAged(v Verify, b block) bool {
 	depth := c.confirmations.Time
-	return c.known.Quiet && depth > 0 && c.findTag(v) == "" && findAge(b) >= depth
-}
-
-// findAge returns the age of a block by the local clock. It is negative if the block's timestamp is in the future.
-func findAge(b block) time.Duration {
-	return time.Since(time.Unix(int64(min(b.Time, math.MaxInt64)), 0))
+	return c.known.Quiet && depth > 0 && c.findTag(v) == "" && b.age() >= depth
 }
 
 const (
@@ -426,7 +416,7 @@ func (c *Client) checkAhead(ctx context.Context, height uint64, head block) (s S
 		return s, false, nil
 	}
 	far := height-number > c.countBlocks(ctx, maxAhead)
-	age, regular := findAge(head), erc8004.MakesRegularBlocks(c.chainID)
+	age, regular := head.age(), erc8004.MakesRegularBlocks(c.chainID)
 	switch {
 	case far && age <= maxFreshAge:
 		return newContradiction("blockNumber"), true, nil
@@ -447,3 +437,13 @@ func addSaturated(a, b uint64) uint64 {
 	}
 	return a + b
 }
+
+// estimateTime returns the time that the chain needs for the given number of blocks, at most maxEstimate. The bound
+// is needed because the number may come from a node or from a job.
+func (c *Client) estimateTime(ctx context.Context, blocks uint64) time.Duration {
+	each := c.BlockTime(ctx)
+	return time.Duration(min(blocks, uint64(maxEstimate/each))) * each
+}
+
+// maxEstimate bounds estimateTime.
+const maxEstimate = 24 * time.Hour

@@ -61,12 +61,6 @@ type Omission struct {
 	At    time.Time `json:"at"`
 }
 
-// logPosition identifies a log.
-type logPosition struct {
-	block common.Hash
-	index uint
-}
-
 // handedRange is a range of blocks whose logs came from one node.
 type handedRange struct {
 	span
@@ -235,7 +229,7 @@ func (f *Follower) finalBlock() uint64 { return max(f.finalized, f.settled) }
 func (f *Follower) proveBlocks(ctx context.Context) error {
 	k := f.checks
 	const op = "checking blocks for logs that were left out"
-	slots := min(proofCalls-1, f.client.partSize())
+	slots := min(proofCalls-1, f.reader.partSize())
 	elems, suspects := f.listSuspectCalls(slots)
 	numbers := k.wanted[:min(len(k.wanted), slots-len(elems))]
 	k.wanted = k.wanted[len(numbers):]
@@ -248,13 +242,12 @@ func (f *Follower) proveBlocks(ctx context.Context) error {
 		k.open[n] = true
 	}
 	for _, n := range numbers {
-		elems = append(elems, rpc.BatchElem{Method: "eth_getBlockByNumber", Args: []any{formatNumber(n), false},
-			Result: new(*bloomBlock)})
+		elems = append(elems, blockCall(n, new(*bloomBlock)))
 	}
 	if len(elems) == 0 {
 		return nil
 	}
-	if err := f.client.sendBatch(ctx, op, elems); err != nil {
+	if err := f.reader.sendBatch(ctx, op, elems); err != nil {
 		k.returnBlocks(numbers...)
 		return err
 	}
@@ -324,7 +317,7 @@ func (f *Follower) listSuspectCalls(slots int) (elems []rpc.BatchElem, suspects 
 			break
 		}
 		e := rpc.BatchElem{Method: "eth_getBlockReceipts", Args: []any{s.Hash}, Result: new(json.RawMessage)}
-		if s.byHash || f.client.isReceiptsPause() {
+		if s.byHash || f.reader.isReceiptsPause() {
 			e.Method, e.Args = "eth_getLogs", []any{hashFilter{s.Hash, f.filter.Address, f.filter.Topics}}
 		}
 		elems, suspects = append(elems, e), append(suspects, s)
@@ -369,13 +362,13 @@ func (f *Follower) checkSuspect(ctx context.Context, s suspect, e rpc.BatchElem)
 func (f *Follower) readSuspectLogs(
 	s suspect, method string, answer json.RawMessage, failure error,
 ) (logs []types.Log, again bool, _ error) {
-	c := f.client
+	r := f.reader
 	switch {
-	case failure != nil && method == "eth_getBlockReceipts" && c.isUnsupported(failure):
-		c.noteNoReceipts()
+	case failure != nil && method == "eth_getBlockReceipts" && r.isUnsupported(failure):
+		r.noteNoReceipts()
 		return nil, true, failure
 	case failure != nil:
-		return nil, true, c.newUnavailable("reading the receipts of a block", failure)
+		return nil, true, r.newUnavailable("reading the receipts of a block", failure)
 	case method == "eth_getLogs":
 		if err := json.Unmarshal(answer, (*nodeLogs)(&logs)); err != nil {
 			return nil, true, err
@@ -383,17 +376,17 @@ func (f *Follower) readSuspectLogs(
 		for i := range logs {
 			logs[i].BlockNumber, logs[i].BlockHash = uint64(s.Number), s.Hash
 		}
-		return slices.DeleteFunc(logs, func(l types.Log) bool { return !f.filter.matchesLog(l) }), false, nil
+		return f.filter.keepMatching(logs), false, nil
 	}
-	r, err := s.decodeReceipts(answer)
+	receipts, err := s.decodeReceipts(answer)
 	if errors.Is(err, errUnknownReceipts) {
-		c.noteProof(s.bloomBlock, false)
+		r.noteProof(s.bloomBlock, false)
 	}
 	if err != nil {
 		return nil, true, err
 	}
-	c.noteProof(s.bloomBlock, r.proven)
-	return slices.DeleteFunc(r.logs, func(l types.Log) bool { return !f.filter.matchesLog(l) }), false, nil
+	r.noteProof(s.bloomBlock, receipts.proven)
+	return f.filter.keepMatching(receipts.logs), false, nil
 }
 
 // checkOldBlock hands over the logs of a final block that an earlier follower read. The store decides which of them
@@ -416,7 +409,7 @@ func (f *Follower) handFound(ctx context.Context, logs []types.Log) (missing int
 	if len(logs) == 0 || f.cfg.Found == nil {
 		return 0, nil
 	}
-	events, err := f.makeEvents(ctx, sortLogs(logs))
+	events, err := f.reader.makeEvents(ctx, sortLogs(logs), f.cfg.Deployment, f.cfg.Limits)
 	if err != nil {
 		return 0, err
 	}
@@ -436,10 +429,10 @@ func (f *Follower) isHandedOver(ctx context.Context, b block) (bool, error) {
 	last := f.done[len(f.done)-1]
 	var own, anchor *block
 	elems := []rpc.BatchElem{
-		{Method: "eth_getBlockByNumber", Args: []any{formatNumber(uint64(b.Number)), false}, Result: &own},
-		{Method: "eth_getBlockByNumber", Args: []any{formatNumber(last.Number), false}, Result: &anchor},
+		blockCall(uint64(b.Number), &own),
+		blockCall(last.Number, &anchor),
 	}
-	if err := f.client.sendBatch(ctx, op, elems); err != nil {
+	if err := f.reader.sendBatch(ctx, op, elems); err != nil {
 		return false, err
 	}
 	return own != nil && anchor != nil && own.Hash == b.Hash && anchor.Hash == last.Hash, nil
@@ -452,11 +445,7 @@ func (f *Follower) noteOmission(n uint64, logs int) {
 	k := f.checks
 	complete := k.report(f.next).Complete
 	k.omission = &Omission{Node: k.findReader(n), Block: n, Logs: logs, At: time.Now().UTC()}
-	for _, node := range f.client.nodes {
-		if node.number == k.omission.Node {
-			node.health.noteOmission()
-		}
-	}
+	f.reader.noteOmission(k.omission.Node)
 	from := min(complete+1, n)
 	resume := max(from, f.finalBlock()+1)
 	keep := len(f.done)
@@ -488,9 +477,9 @@ func (f *Follower) recheckBlocks(ctx context.Context) error {
 	filter := f.filter
 	to := min(k.recheck.to, k.recheck.from+min(strictWidth, f.width.blocks)-1)
 	filter.FromBlock, filter.ToBlock = hexutil.Uint64(k.recheck.from), hexutil.Uint64(to)
-	logs, ends, err := f.client.readLogs(ctx, filter)
+	logs, ends, err := f.reader.readLogs(ctx, filter)
 	if err == nil {
-		logs, err = f.client.completeLogs(ctx, filter, ends, logs)
+		logs, err = f.reader.completeLogs(ctx, filter, ends, logs)
 	}
 	if err != nil {
 		_, err = f.narrowRange(err, to-k.recheck.from+1)

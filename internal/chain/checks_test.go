@@ -9,14 +9,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/loop"
-	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/core/types"
-	"github.com/ethereum/go-ethereum/trie"
 )
-
-func rootOf(receipts provableReceipts) common.Hash {
-	return types.DeriveSha(receipts, trie.NewListHasher())
-}
 
 // TestReadingIsBounded: the bounds on requests hold at 1, 10 and 22 blocks per poll, and however often a websocket
 // wakes the follower. A reading makes at most two requests with seven calls, there is one reading per second, and the
@@ -33,7 +26,7 @@ func TestReadingIsBounded(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := newChainStub(t, pace)
 					s.full, s.finality = c.full, time.Minute
-					f, _ := newStubFollower(t, newStubClient(t, c.trusted, s), FollowConfig{From: s.head()})
+					f, _ := newStubFollower(t, newStubReader(t, c.trusted, s), FollowConfig{From: s.head()})
 					if c.wakes {
 						f.watchHeads = func(ctx context.Context) (<-chan struct{}, func()) { return wakeEach(ctx, pace) }
 					}
@@ -97,7 +90,7 @@ func TestShareOfChecks(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newChainStub(t, c.pace)
 				s.full, s.finality = c.full, time.Minute
-				f, _ := newStubFollower(t, newStubClient(t, false, s), FollowConfig{From: s.head()})
+				f, _ := newStubFollower(t, newStubReader(t, false, s), FollowConfig{From: s.head()})
 				from := f.next
 				ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 				defer cancel()
@@ -150,8 +143,8 @@ func TestOmissionIsFound(t *testing.T) {
 					stubs[1].behind = c.behind
 				}
 				var found []uint64
-				client := newStubClient(t, false, stubs...)
-				f, got := newStubFollower(t, client, FollowConfig{From: from,
+				reader := newStubReader(t, false, stubs...)
+				f, got := newStubFollower(t, reader, FollowConfig{From: from,
 					Found: func(_ context.Context, events []RangeEvent) (int, error) {
 						for _, e := range events {
 							found = append(found, e.Log.BlockNumber)
@@ -167,8 +160,14 @@ func TestOmissionIsFound(t *testing.T) {
 					}
 				}
 				omission := f.checks.omission
-				if omission == nil || omission.Node != 1 || omission.Block%100 != 0 || !client.nodes[0].health.omitted {
+				if omission == nil || omission.Node != 1 || omission.Block%100 != 0 {
 					t.Errorf("%+v", omission)
+				}
+				if c.nodes > 1 { // the node that left out logs is asked last
+					stubs[0].set(nil, stubs[0].answerCall)
+					if _, err := reader.Head(t.Context()); err != nil || stubs[0].count() > 0 {
+						t.Errorf("node 1 is still asked first, or %v", err)
+					}
 				}
 				if report := f.checks.report(f.next); report.Unchecked > 30 || report.Recheck != nil {
 					t.Errorf("%+v", report)
@@ -187,7 +186,7 @@ func TestOldBlocksAreChecked(t *testing.T) {
 		s.every, s.finality = 10, time.Minute
 		next := s.head() - 100
 		found := map[uint64]int{}
-		f, _ := newStubFollower(t, newStubClient(t, false, s), FollowConfig{From: 1, Checks: &Checks{Complete: next - 500, Unchecked: 499},
+		f, _ := newStubFollower(t, newStubReader(t, false, s), FollowConfig{From: 1, Checks: &Checks{Complete: next - 500, Unchecked: 499},
 			Anchors: []Anchor{{Number: next - 1, Hash: s.hashOf(next - 1), Time: s.seconds(next - 1)}},
 			Found: func(_ context.Context, events []RangeEvent) (int, error) {
 				for _, e := range events {
@@ -211,7 +210,7 @@ func TestReorgIsNoOmission(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newChainStub(t, time.Second)
 		s.every = 3
-		f, got := newStubFollower(t, newStubClient(t, false, s), FollowConfig{From: s.head() - 20})
+		f, got := newStubFollower(t, newStubReader(t, false, s), FollowConfig{From: s.head() - 20})
 		readToHead(t, f)
 		s.fork = f.next - 15
 		for range 10 {

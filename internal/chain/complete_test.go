@@ -12,13 +12,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 
-	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // omitRanges starts a proxy of a node that omits all logs of ranges, but returns complete blocks by hash.
@@ -51,15 +50,15 @@ func TestOmittedLogsAreRead(t *testing.T) {
 	w.mine(120) // more blocks than one request may ask for
 	second := w.feedback()
 	for _, trusted := range []bool{false, true} {
-		c := newClient(t, Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(omitRanges(t, w.net.URL()))},
-			Trusted: trusted})
+		c := newReader(t, w.net.ChainID(), trusted, omitRanges(t, w.net.URL()))
 		filter := logFilter{Address: []common.Address{w.net.Deployment().Reputation},
 			Topics: [][]common.Hash{erc8004.Topics(erc8004.NewFeedback)}, FromBlock: 1}
 		head, err := c.readHead(w.ctx)
 		heraldtest.Must(t, err)
 		filter.ToBlock = hexutil.Uint64(head.Number)
-		f := Follower{client: c, filter: filter, next: 1}
-		logs, _, err := f.readRangeLogs(w.ctx, uint64(head.Number), head)
+		logs, ends, err := c.readLogs(w.ctx, filter)
+		heraldtest.Must(t, err)
+		logs, err = c.verifyLogs(w.ctx, filter, ends, logs, false)
 		heraldtest.Must(t, err)
 		if trusted {
 			if len(logs) != 0 {
@@ -106,7 +105,7 @@ func TestSortLogs(t *testing.T) {
 func TestCompleteLogsRefuses(t *testing.T) {
 	t.Parallel()
 	n := newStubNode(t, 1)
-	c := newPool(t, n)
+	c := newReader(t, 1, false, n.url)
 	filter := logFilter{FromBlock: 2, ToBlock: 4}
 	ends := rangeEnds{first: block{Number: 2, Hash: n.hash(2)}, last: block{Number: 4, Hash: n.hash(4)}}
 	if _, err := c.completeLogs(t.Context(), filter, ends, []types.Log{{BlockNumber: 3, BlockHash: n.hash(3)}}); err != nil {

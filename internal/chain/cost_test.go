@@ -17,7 +17,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -73,8 +72,8 @@ func TestRequestsOfAFollower(t *testing.T) {
 	heraldtest.Must(t, err)
 	for _, trusted := range []bool{true, false} {
 		m := newMeter(t, w.net.URL())
-		client := newClient(t, Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(m.URL)}, Trusted: trusted})
-		f, err := client.NewFollower(FollowConfig{Deployment: w.net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback}, Limits: limits,
+		client := newReader(t, w.net.ChainID(), trusted, m.URL)
+		f, err := NewFollower(client, FollowConfig{Deployment: w.net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback}, Limits: limits,
 			Handle: func(context.Context, Range) error { return nil }})
 		heraldtest.Must(t, err)
 		poll := func() string {
@@ -127,7 +126,7 @@ func TestCostOfFollowing(t *testing.T) {
 					s.full, s.finality = c.full, 20*time.Minute
 					stubs = append(stubs, s)
 				}
-				f, _ := newStubFollower(t, newStubClient(t, c.trusted, stubs...), FollowConfig{From: stubs[0].head()})
+				f, _ := newStubFollower(t, newStubReader(t, c.trusted, stubs...), FollowConfig{From: stubs[0].head()})
 				if c.wakes {
 					f.watchHeads = func(ctx context.Context) (<-chan struct{}, func()) { return wakeEach(ctx, pace) }
 				}

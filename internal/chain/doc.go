@@ -5,7 +5,7 @@
 // registries, a block's hash differs from the hash of Ethereum's header encoding. Package erc8004 decodes logs and
 // calls.
 //
-// node.go is the connection to one node. pool.go chooses among several nodes and asks the next one when a node does
+// node.go is the connection to one node. ask.go chooses among several nodes and asks the next one when a node does
 // not answer. limits.go recognises refusals. complete.go finds logs that nodes left out. docs/design/chain.md
 // describes the whole.
 //

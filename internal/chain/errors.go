@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"math/big"
 	"net/http"
 	"net/url"
 	"slices"
@@ -45,20 +44,6 @@ func (e *WrongChainError) Error() string {
 	return fmt.Sprintf("the node that RPC_URL_%d names serves chain %d: set the variable to a node of chain %d",
 		e.Want, e.Got, e.Want)
 }
-
-// NoSuchAgentError means that the identity registry has no such agent.
-type NoSuchAgentError struct {
-	ChainID  uint64
-	Registry common.Address
-	AgentID  *big.Int
-}
-
-func (e *NoSuchAgentError) Error() string {
-	return fmt.Sprintf("the identity registry %s on chain %d has no agent %s", e.Registry, e.ChainID, e.AgentID)
-}
-
-// NoSuchAgent returns true. Packages that do not import this one recognise the error by this method.
-func (e *NoSuchAgentError) NoSuchAgent() bool { return true }
 
 // NoContractError means that an address has no code, so that a call to it has no answer. It is always wrapped in an
 // *UnavailableError: the operator can fix a wrong setting, and no event must be lost because of one.

@@ -21,7 +21,7 @@ func TestErrorMessages(t *testing.T) {
 			t.Run(f.Name+" over "+scheme, func(t *testing.T) {
 				t.Parallel()
 				address := secret.New(url + "/v3/s3cret-of-ours")
-				c := newClient(t, Config{ChainID: 1, URLs: []secret.Secret{address}, Timeout: f.Wait()})
+				c := newPool(t, PoolConfig{ChainID: 1, URLs: []secret.Secret{address}, Timeout: f.Wait()})
 				err := c.Ping(t.Context())
 				if err == nil || strings.Contains(err.Error(), "s3cret") {
 					t.Fatal(err)

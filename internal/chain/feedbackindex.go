@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
-	"regexp"
 	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -41,7 +40,7 @@ type clientInBlock struct {
 // uncountable maps positions in events to an *UncountableError: the contract has no such function, or the node has
 // dropped the block's state, so a retry fails as well. For any other problem, CountFeedback returns err and changes
 // no event.
-func (c *Client) CountFeedback(ctx context.Context, events []erc8004.Event) (uncountable map[int]error, err error) {
+func (r *Reader) CountFeedback(ctx context.Context, events []erc8004.Event) (uncountable map[int]error, err error) {
 	given := make(map[clientInBlock][]int) // positions of all NewFeedback events, with and without an index
 	var asked []clientInBlock
 	for i, e := range events {
@@ -56,8 +55,8 @@ func (c *Client) CountFeedback(ctx context.Context, events []erc8004.Event) (unc
 	}
 	uncountable = make(map[int]error)
 	counts := make(map[int]uint64)
-	for part := range slices.Chunk(asked, c.partSize()) {
-		answers, err := c.readLastIndexes(ctx, part)
+	for part := range slices.Chunk(asked, r.partSize()) {
+		answers, err := r.readLastIndexes(ctx, part)
 		if err != nil {
 			return nil, err
 		}
@@ -86,6 +85,47 @@ func (c *Client) CountFeedback(ctx context.Context, events []erc8004.Event) (unc
 	return uncountable, nil
 }
 
+// maxCountedBlocks bounds the blocks whose feedback is counted for one check.
+const maxCountedBlocks = 100
+
+// countFound returns found, which is feedback of one client to one agent, with the indexes that the registry counted.
+// filter selects this feedback. uncountable reports whether the node lacks the state that is needed.
+func (r *Reader) countFound(
+	ctx context.Context, filter logFilter, found []erc8004.Event,
+) (counted []erc8004.Event, uncountable bool, _ error) {
+	var blocks []*bloomBlock
+	at := make(map[logPosition]bool, len(found))
+	for _, e := range found {
+		at[logPosition{e.BlockHash, e.LogIndex}] = true
+		if n := len(blocks); n == 0 || blocks[n-1].Hash != e.BlockHash {
+			blocks = append(blocks, &bloomBlock{block: block{Number: quantity(e.BlockNumber), Hash: e.BlockHash}})
+		}
+	}
+	if len(blocks) > maxCountedBlocks {
+		return nil, true, nil
+	}
+	logs, err := r.readBlockLogs(ctx, blocks, filter)
+	if err != nil {
+		return nil, false, err
+	}
+	var events []erc8004.Event
+	for _, l := range sortLogs(filter.keepMatching(logs)) {
+		if e, err := erc8004.Decode(l); err == nil {
+			events = append(events, e)
+		}
+	}
+	failed, err := r.CountFeedback(ctx, events)
+	if err != nil {
+		return nil, false, err
+	}
+	for i, e := range events {
+		if at[logPosition{e.BlockHash, e.LogIndex}] {
+			counted, uncountable = append(counted, e), uncountable || failed[i] != nil
+		}
+	}
+	return counted, uncountable, nil
+}
+
 // lastIndex is the answer of getLastIndex, or the reason why the call failed.
 type lastIndex struct {
 	index uint64
@@ -94,7 +134,7 @@ type lastIndex struct {
 
 // readLastIndexes reads the number of feedbacks of each client at the end of its block. It names the block by its
 // hash (EIP-1898), so that after a reorg the node cannot return the state of another block.
-func (c *Client) readLastIndexes(ctx context.Context, of []clientInBlock) ([]lastIndex, error) {
+func (r *Reader) readLastIndexes(ctx context.Context, of []clientInBlock) ([]lastIndex, error) {
 	const op = "reading getLastIndex"
 	elems := make([]rpc.BatchElem, len(of))
 	for i, k := range of {
@@ -106,12 +146,12 @@ func (c *Client) readLastIndexes(ctx context.Context, of []clientInBlock) ([]las
 		elems[i] = rpc.BatchElem{Method: "eth_call", Result: new(hexutil.Bytes), Args: []any{
 			map[string]any{"to": k.registry, "data": hexutil.Bytes(call)}, map[string]any{"blockHash": k.block}}}
 	}
-	if err := c.sendBatch(ctx, op, elems); err != nil {
+	if err := r.sendBatch(ctx, op, elems); err != nil {
 		return nil, err
 	}
 	answers := make([]lastIndex, len(of))
 	for i, elem := range elems {
-		ret, err := c.readAnswer(op, of[i].registry, *elem.Result.(*hexutil.Bytes), elem.Error)
+		ret, err := r.readAnswer(op, of[i].registry, *elem.Result.(*hexutil.Bytes), elem.Error)
 		if err == nil {
 			answers[i].index, err = erc8004.UnpackGetLastIndex(ret)
 		} else if !isUncountable(err) {
@@ -122,19 +162,10 @@ func (c *Client) readLastIndexes(ctx context.Context, of []clientInBlock) ([]las
 	return answers, nil
 }
 
-// missingState matches the errors of nodes without an archive for the state of an old block: go-ethereum ("missing
-// trie node", "historical state … is not available", "required historical state unavailable"), Erigon and Reth
-// ("state at block … is pruned"), Nethermind ("No state available for block"), Besu ("World state unavailable"), and
-// providers that sell archive nodes separately ("archive").
-var missingState = regexp.MustCompile(
-	`(?i)missing trie node|state .*(not available|unavailable|pruned)|no state available|archive`)
-
 // isUncountable reports whether every later getLastIndex call would return the same error: a revert, no contract, or
 // a node without the block's state.
 func isUncountable(err error) bool {
 	var reverted *revert
 	var none *NoContractError
-	var answered *rpcError
-	return errors.As(err, &reverted) || errors.As(err, &none) ||
-		errors.As(err, &answered) && missingState.MatchString(answered.message)
+	return errors.As(err, &reverted) || errors.As(err, &none) || isStateMissing(err)
 }

@@ -10,12 +10,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 
-	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // giveInOneBlock submits feedback of several clients in one block. It returns the events without their indexes, and
@@ -104,7 +103,7 @@ func TestUncountableFeedback(t *testing.T) {
 			answerRPC(t, rw, r, w.net.ChainID(), tt.code, tt.message)
 		}))
 		t.Cleanup(node.Close)
-		client := newClient(t, Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(node.URL)}})
+		client := newReader(t, w.net.ChainID(), false, node.URL)
 		uncountable, err := client.CountFeedback(context.Background(), append([]erc8004.Event(nil), events...))
 		var never *UncountableError
 		var away *UnavailableError

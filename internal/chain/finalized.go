@@ -30,50 +30,50 @@ type taggedAnswer struct {
 const maxHeadAge = time.Minute
 
 // readFinalized returns the lowest finalized block that a node names, or nil if they name none.
-func (c *Client) readFinalized(ctx context.Context) (*block, error) {
-	return c.readTagged(ctx, finalized)
+func (p *Pool) readFinalized(ctx context.Context) (*block, error) {
+	return p.readTagged(ctx, finalized)
 }
 
 // readTagged returns the lowest block that a node names for a tag, or nil if they name none. If none of the nodes
 // that it asks first answers, it asks the others.
-func (c *Client) readTagged(ctx context.Context, tag string) (*block, error) {
+func (p *Pool) readTagged(ctx context.Context, tag string) (*block, error) {
 	op := "reading block " + tag
-	nodes, err := c.awaitNodes(ctx, op)
+	nodes, err := p.awaitNodes(ctx, op)
 	if err != nil {
 		return nil, err
 	}
-	witnesses := min(len(nodes), countWitnesses(len(c.nodes)))
+	witnesses := min(len(nodes), countWitnesses(len(p.nodes)))
 	answers := make([]taggedAnswer, witnesses)
 	var asked sync.WaitGroup
 	for i, n := range nodes[:witnesses] {
-		asked.Go(func() { answers[i] = c.askTagged(ctx, n, tag, op) })
+		asked.Go(func() { answers[i] = p.askTagged(ctx, n, tag, op) })
 	}
 	asked.Wait()
-	c.demoteLaggards(nodes, answers)
+	p.demoteLaggards(nodes, answers)
 
 	lowest, answered := findLowest(answers)
 	for _, n := range nodes[witnesses:] {
 		if answered || ctx.Err() != nil {
 			break
 		}
-		answers = append(answers, c.askTagged(ctx, n, tag, op))
+		answers = append(answers, p.askTagged(ctx, n, tag, op))
 		lowest, answered = findLowest(answers)
 	}
 	if answered {
 		return lowest, nil
 	}
-	if len(c.nodes) == 1 {
+	if len(p.nodes) == 1 {
 		return nil, answers[0].err
 	}
 	var failures []nodeFailure
 	for i, s := range answers {
-		failures = append(failures, nodeFailure{nodes[i].number, c.maskFailure(s.err)})
+		failures = append(failures, nodeFailure{nodes[i].number, p.maskFailure(s.err)})
 	}
-	return nil, c.combineFailures(op, failures)
+	return nil, p.combineFailures(op, failures)
 }
 
 // demoteLaggards demotes nodes whose head is too old, so that they are asked after the others.
-func (c *Client) demoteLaggards(nodes []*node, answers []taggedAnswer) {
+func (p *Pool) demoteLaggards(nodes []*node, answers []taggedAnswer) {
 	var newest quantity
 	for _, s := range answers {
 		if s.err == nil && s.head != nil {
@@ -88,8 +88,8 @@ func (c *Client) demoteLaggards(nodes []*node, answers []taggedAnswer) {
 			continue
 		}
 		nodes[i].health.noteFault(time.Now(), maxDemotion)
-		c.log.Warn("a node's newest block is older than another one's: the others of RPC_URL are asked first",
-			"chain", c.chainID, "node", nodes[i].number, "block", uint64(s.head.Number),
+		p.log.Warn("a node's newest block is older than another one's: the others of RPC_URL are asked first",
+			"chain", p.chainID, "node", nodes[i].number, "block", uint64(s.head.Number),
 			"older", time.Duration(newest-s.head.Time)*time.Second)
 	}
 }
@@ -102,24 +102,24 @@ func isOneBehind(head *block, answers []taggedAnswer) bool {
 }
 
 // askTagged asks one node. A node that has no such block answers with null or with an error.
-func (c *Client) askTagged(ctx context.Context, n *node, tag, op string) taggedAnswer {
+func (p *Pool) askTagged(ctx context.Context, n *node, tag, op string) taggedAnswer {
 	var b, head *block
 	elems := []rpc.BatchElem{
-		{Method: "eth_getBlockByNumber", Args: []any{tag, false}, Result: &b},
-		{Method: "eth_getBlockByNumber", Args: []any{latest, false}, Result: &head},
+		taggedCall(tag, &b),
+		taggedCall(latest, &head),
 	}
-	failure, err := c.askOne(ctx, n, op, func(ctx context.Context, conn nodeConn) error {
-		if err := c.callBatch(ctx, conn, elems); err != nil {
+	failure, err := p.askOne(ctx, n, op, func(ctx context.Context, conn nodeConn) error {
+		if err := p.callBatch(ctx, conn, elems); err != nil {
 			return err
 		}
 		return elems[0].Error
 	})
-	err = c.typeFailure(op, failure, err)
+	err = p.typeFailure(op, failure, err)
 	answered, ok := errors.AsType[*rpcError](err)
 	if !ok || isRateLimit(err) {
 		return taggedAnswer{b, head, err}
 	}
-	c.log.Debug("a node names no such block", "chain", c.chainID, "node", n.number, "tag", tag, "error", answered)
+	p.log.Debug("a node names no such block", "chain", p.chainID, "node", n.number, "tag", tag, "error", answered)
 	return taggedAnswer{head: head}
 }
 

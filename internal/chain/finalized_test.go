@@ -6,9 +6,10 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
+
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestFinalized: one node alone cannot decide which block is final if other nodes contradict it.
@@ -55,7 +56,7 @@ func TestFinalized(t *testing.T) {
 				n.set(c.spoils[i+1], answer)
 				nodes = append(nodes, n)
 			}
-			got, err := newPool(t, nodes...).readFinalized(t.Context())
+			got, err := newStubPool(t, nodes...).readFinalized(t.Context())
 			number := uint64(0)
 			if got != nil {
 				number = uint64(got.Number)
@@ -92,7 +93,7 @@ func TestLaggardIsDemoted(t *testing.T) {
 		}
 		return map[string]any{"number": hexutil.Uint64(newest.Load()), "hash": second.hash(99), "timestamp": "0x103d"}, nil
 	})
-	c := newPool(t, first, second)
+	c := newStubPool(t, first, second)
 	if head, err := c.readHead(t.Context()); err != nil || head.Number != 9 {
 		t.Fatalf("%v, %v", head, err)
 	}

@@ -83,19 +83,11 @@ type Range struct {
 	Checks *Checks
 }
 
-// RangeEvent is a log together with its job, or with the reason Err why it becomes none.
-type RangeEvent struct {
-	Log   types.Log
-	Event erc8004.Event // zero if the log cannot be decoded
-	Job   job.Job
-	Err   error
-}
-
 // Follower reads the registries' logs range by range and hands them over as jobs, in the chain's order. It uses
 // eth_getLogs over any transport, so that it loses no events while a connection is down. Subscriptions to new blocks,
 // on nodes with a websocket address, only make it ask sooner. docs/design/chain.md describes it.
 type Follower struct {
-	client *Client
+	reader *Reader
 	cfg    FollowConfig
 	filter logFilter
 	log    *slog.Logger
@@ -115,7 +107,7 @@ type Follower struct {
 	trouble error     // the reason why nothing was read since readAt
 	stalled bool      // whether Stalled was last called with a reason
 
-	watchHeads func(context.Context) (wake <-chan struct{}, stop func()) // Client.watchHeads; tests replace it
+	watchHeads func(context.Context) (wake <-chan struct{}, stop func()) // Pool.watchHeads; tests replace it
 
 	lowSince       time.Time     // since when the head is below the blocks that were handed over; zero if it is not
 	lowHeadTimeout time.Duration // the constant lowHeadTimeout; tests shorten it
@@ -139,11 +131,12 @@ const maxRangeEvents = 2000
 
 var errManyEvents = fmt.Errorf("there are more than %d events", maxRangeEvents)
 
-// errReorganised means that the chain reorganised while a range was being read.
-var errReorganised = errors.New("the chain reorganised while it was read")
+// ErrStartAboveHead means that the chain's head stays below the block at which reading began, so that this block was
+// never the head.
+var ErrStartAboveHead = errors.New("the chain's head stays below the block to begin with")
 
 // NewFollower creates a follower. Call Follow to run it.
-func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
+func NewFollower(r *Reader, cfg FollowConfig) (*Follower, error) {
 	if cfg.Handle == nil {
 		return nil, errors.New("chain: the follower's Handle is missing")
 	}
@@ -159,30 +152,20 @@ func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
 	if cfg.Range == 0 {
 		cfg.Range = 10_000
 	}
-	if len(cfg.Kinds) == 0 {
-		cfg.Kinds = []erc8004.Kind{erc8004.NewFeedback, erc8004.FeedbackRevoked, erc8004.ResponseAppended,
-			erc8004.ValidationResponse,
-			erc8004.Registered, erc8004.URIUpdated, erc8004.MetadataSet, erc8004.MetadataUpdate,
-			erc8004.BatchMetadataUpdate, erc8004.Transfer}
+	filter, err := r.newFilter(cfg.Deployment, cfg.Contracts, cfg.Kinds)
+	if err != nil {
+		return nil, err
 	}
-	f := &Follower{client: c, cfg: cfg, log: c.log.With("chain", c.chainID), next: cfg.From,
+	f := &Follower{reader: r, cfg: cfg, filter: filter, log: r.Logger().With("chain", r.ChainID()), next: cfg.From,
 		width: newRangeWidth(cfg.Range), done: slices.Clone(cfg.Anchors),
 		finalized: cfg.Finalized, settled: cfg.Settled,
-		lowHeadTimeout: lowHeadTimeout, watchHeads: c.watchHeads}
+		lowHeadTimeout: lowHeadTimeout, watchHeads: r.watchHeads}
 	if n := len(f.done); n > 0 {
 		f.next = f.done[n-1].Number + 1
 	}
-	if !c.trusted && cfg.To == nil {
+	if !r.Trusts() && cfg.To == nil {
 		f.checks = newChecker(cfg.From, f.next, cfg.Checks)
 	}
-	if f.filter.Address = cfg.Contracts; len(cfg.Contracts) == 0 {
-		f.filter.Address = cfg.Deployment.Contracts()
-	}
-	if len(f.filter.Address) == 0 {
-		return nil, fmt.Errorf("chain: no registry of chain %d is known: set IDENTITY_REGISTRY_%d and "+
-			"REPUTATION_REGISTRY_%d", c.chainID, c.chainID, c.chainID)
-	}
-	f.filter.Topics = [][]common.Hash{erc8004.Topics(cfg.Kinds...)}
 	return f, nil
 }
 
@@ -345,7 +328,7 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 		return true, nil
 	}
 	r := Range{From: f.next, To: to, Head: uint64(head.Number)}
-	if r.Events, err = f.makeEvents(ctx, logs); err != nil {
+	if r.Events, err = f.reader.makeEvents(ctx, logs, f.cfg.Deployment, f.cfg.Limits); err != nil {
 		return false, err
 	}
 	r.AtHead = r.To == r.Head || f.cfg.To != nil && r.To == *f.cfg.To
@@ -373,21 +356,15 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 func (f *Follower) readHead(ctx context.Context) (head block, last *block, _ error) {
 	const op = "reading the head"
 	var newest *block
-	elems := []rpc.BatchElem{{Method: "eth_getBlockByNumber", Args: []any{latest, false}, Result: &newest}}
+	elems := []rpc.BatchElem{taggedCall(latest, &newest)}
 	if n := len(f.done); n > 0 {
-		elems = append(elems, rpc.BatchElem{Method: "eth_getBlockByNumber",
-			Args: []any{formatNumber(f.done[n-1].Number), false}, Result: &last})
+		elems = append(elems, blockCall(f.done[n-1].Number, &last))
 	}
-	if err := f.client.sendBatch(ctx, op, elems); err != nil {
+	if _, err := f.reader.sendAll(ctx, op, elems...); err != nil {
 		return block{}, nil, err
 	}
-	for _, e := range elems {
-		if e.Error != nil {
-			return block{}, nil, f.client.newUnavailable(op, e.Error)
-		}
-	}
 	if newest == nil {
-		return block{}, nil, f.client.newUnavailable(op, errNoBlock)
+		return block{}, nil, f.reader.newUnavailable(op, errNoBlock)
 	}
 	return *newest, last, nil
 }
@@ -408,7 +385,7 @@ func (f *Follower) awaitsHead(head uint64) bool {
 	if f.lowSince.IsZero() {
 		f.lowSince = now
 	}
-	f.trouble = f.client.newUnavailable("reading the head", fmt.Errorf("it is block %d, and block %d was read before",
+	f.trouble = f.reader.newUnavailable("reading the head", fmt.Errorf("it is block %d, and block %d was read before",
 		head, f.done[n-1].Number))
 	if now.Sub(f.lowSince) < f.lowHeadTimeout {
 		return true
@@ -464,18 +441,18 @@ func (f *Follower) rewindToCanonical(ctx context.Context, last *block) error {
 	case high < 0:
 		return nil
 	case last == nil:
-		return f.client.newUnavailable("looking for a reorg", errNoBlock)
+		return f.reader.newUnavailable("looking for a reorg", errNoBlock)
 	case last.Hash == f.done[high].Hash:
 		return nil
 	}
 	for low := 0; low < high; { // the anchors below low are canonical
 		middle := (low + high) / 2
-		b, err := f.client.readBlock(ctx, formatNumber(f.done[middle].Number))
+		b, err := f.reader.readBlock(ctx, f.done[middle].Number)
 		switch {
 		case err != nil:
 			return err
 		case b == nil:
-			return f.client.newUnavailable("looking for a reorg", errNoBlock)
+			return f.reader.newUnavailable("looking for a reorg", errNoBlock)
 		case b.Hash == f.done[middle].Hash:
 			low = middle + 1
 		default:
@@ -500,7 +477,7 @@ func (f *Follower) askFinalized(ctx context.Context) {
 		return
 	}
 	f.finalizedAsked = now
-	b, err := f.client.readFinalized(ctx)
+	b, err := f.reader.readFinalized(ctx)
 	switch {
 	case err != nil:
 		f.log.Debug("the finalized block is not known anew", "error", err)
@@ -531,17 +508,17 @@ func (f *Follower) findSettledBlock(anchors []Anchor, head block) uint64 {
 // isStrict reports whether all next blocks are checked before they are handed over. This is the case during a
 // backfill without another node to compare with, and for blocks that are read again because a node left out logs.
 func (f *Follower) isStrict() bool {
-	if f.client.trusted {
+	if f.reader.Trusts() {
 		return false
 	}
-	return f.next < f.strictBefore || f.checks == nil && len(f.client.nodes) == 1
+	return f.next < f.strictBefore || f.checks == nil && f.reader.CountNodes() == 1
 }
 
 // readRangeLogs reads the logs from the next block to the block to.
 func (f *Follower) readRangeLogs(ctx context.Context, to uint64, head block) ([]types.Log, rangeEnds, error) {
 	filter := f.filter
 	filter.FromBlock, filter.ToBlock = hexutil.Uint64(f.next), hexutil.Uint64(to)
-	logs, ends, err := f.client.readLogs(ctx, filter)
+	logs, ends, err := f.reader.readLogs(ctx, filter)
 	isHead := to == uint64(head.Number)
 	switch {
 	case err != nil:
@@ -550,14 +527,10 @@ func (f *Follower) readRangeLogs(ctx context.Context, to uint64, head block) ([]
 	// to another branch.
 	case isHead && ends.last.Hash != head.Hash, !f.extendsLastRange(ends.first):
 		return nil, ends, errReorganised
-	case f.client.trusted, f.checks != nil && !f.isStrict():
-		logs = slices.DeleteFunc(logs, func(l types.Log) bool { return !filter.matchesLog(l) })
-		return sortLogs(logs), ends, nil
-	case f.isStrict():
-		logs, err = f.client.completeLogs(ctx, filter, ends, logs)
-	default:
-		logs, err = f.client.compareLogs(ctx, filter, ends, logs)
+	case f.checks != nil && !f.isStrict():
+		return sortLogs(filter.keepMatching(logs)), ends, nil
 	}
+	logs, err = f.reader.verifyLogs(ctx, filter, ends, logs, f.isStrict())
 	return logs, ends, err
 }
 
@@ -580,63 +553,4 @@ func (f *Follower) narrowRange(err error, asked uint64) (more bool, _ error) {
 		return true, nil
 	}
 	return false, err
-}
-
-// readBlockTimes returns the timestamp of every block that the logs name. It reads a block only if the node did not
-// send the timestamp with the log.
-func (f *Follower) readBlockTimes(ctx context.Context, logs []types.Log) (map[common.Hash]uint64, error) {
-	times := make(map[common.Hash]uint64)
-	var elems []rpc.BatchElem
-	for _, l := range logs {
-		if l.BlockTimestamp != 0 {
-			times[l.BlockHash] = l.BlockTimestamp
-		}
-		if _, known := times[l.BlockHash]; known {
-			continue
-		}
-		times[l.BlockHash] = 0
-		elems = append(elems, rpc.BatchElem{Method: "eth_getBlockByHash", Args: []any{l.BlockHash, false},
-			Result: new(*block)})
-	}
-	if err := f.client.sendParts(ctx, "reading the times of blocks", elems); err != nil {
-		return nil, err
-	}
-	for _, e := range elems {
-		b, _ := e.Result.(**block)
-		if b == nil || *b == nil {
-			return nil, errReorganised
-		}
-		times[(*b).Hash] = uint64((*b).Time)
-	}
-	return times, nil
-}
-
-// makeEvents converts logs to events and jobs, in their order.
-func (f *Follower) makeEvents(ctx context.Context, logs []types.Log) ([]RangeEvent, error) {
-	logs = slices.DeleteFunc(logs, func(l types.Log) bool { return l.Removed })
-	times, err := f.readBlockTimes(ctx, logs)
-	if err != nil {
-		return nil, err
-	}
-	made := make([]RangeEvent, len(logs))
-	events := make([]erc8004.Event, len(logs))
-	for i, l := range logs {
-		made[i].Log = l
-		events[i], made[i].Err = erc8004.Decode(l)
-	}
-	uncountable, err := f.client.CountFeedback(ctx, events)
-	if err != nil {
-		return nil, err
-	}
-	for i := range made {
-		made[i].Event = events[i]
-		if err := uncountable[i]; err != nil {
-			made[i].Err = err
-		}
-		if made[i].Err == nil {
-			made[i].Job, made[i].Err = Job(events[i], f.client.chainID, f.cfg.Deployment, times[logs[i].BlockHash],
-				f.cfg.Limits)
-		}
-	}
-	return made, nil
 }

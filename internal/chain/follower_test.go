@@ -8,14 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 
-	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // follow runs a follower and returns the channel of its jobs. The follower stops when the test ends or stop is called.
@@ -33,7 +32,7 @@ func (w *world) follow(cfg FollowConfig) (jobs chan job.Job, stop func()) {
 			return nil
 		}
 	}
-	f, err := w.client.NewFollower(cfg)
+	f, err := NewFollower(w.client.Reader, cfg)
 	heraldtest.Must(w.t, err)
 	ctx, cancel := context.WithCancel(w.ctx)
 	done := make(chan error, 1)
@@ -92,9 +91,6 @@ func TestFollow(t *testing.T) {
 		if j.FeedbackIndex != want || j.Tag1 != "later" {
 			t.Errorf("index %d, want %d", j.FeedbackIndex, want)
 		}
-		if got := w.check(j, VerifyReceipt); !got.Found || !got.Confirmed {
-			t.Errorf("a followed job is not found: %+v", got)
-		}
 	}
 	revoked := w.job2(w.net.RevokeFeedback(w.ctx, w.rater, w.agent, 2))(erc8004.FeedbackRevoked)
 	if got := w.next(jobs); got.Key() != revoked.Key() || got.Kind != job.KindFeedbackRevoked || got.Reason != job.RevokedByClient {
@@ -135,7 +131,7 @@ func TestFollowRefusedAndHandleErrors(t *testing.T) {
 	w := newWorld(t, 0)
 	w.feedback()
 	stop := errors.New("stop")
-	f, err := w.client.NewFollower(FollowConfig{Deployment: w.net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback}, Limits: limits,
+	f, err := NewFollower(w.client.Reader, FollowConfig{Deployment: w.net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback}, Limits: limits,
 		Handle: func(context.Context, Range) error { return stop }})
 	heraldtest.Must(t, err)
 	if err := f.Follow(w.ctx); !errors.Is(err, stop) {
@@ -176,7 +172,7 @@ func TestFollowsALowHead(t *testing.T) {
 	head, err := w.client.Head(w.ctx)
 	heraldtest.Must(t, err)
 	jobs := make(chan job.Job, 10)
-	f, err := w.client.NewFollower(FollowConfig{Deployment: w.net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback}, Limits: limits,
+	f, err := NewFollower(w.client.Reader, FollowConfig{Deployment: w.net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback}, Limits: limits,
 		Anchors: []Anchor{{Number: head + 50, Hash: common.Hash{1}}}, Poll: time.Millisecond, Handle: func(_ context.Context, r Range) error {
 			for _, e := range r.Events {
 				jobs <- e.Job
@@ -204,10 +200,10 @@ func TestFollowSeesAReorgMeanwhile(t *testing.T) {
 	t.Parallel()
 	for _, trusted := range []bool{true, false} {
 		w := newWorld(t, 0)
-		w.client.trusted = trusted
+		reader := newReader(t, w.net.ChainID(), trusted, w.net.URL())
 		w.mine(3)
 		var handed []Range
-		f, err := w.client.NewFollower(FollowConfig{Deployment: w.net.Deployment(), Limits: limits,
+		f, err := NewFollower(reader, FollowConfig{Deployment: w.net.Deployment(), Limits: limits,
 			Handle: func(_ context.Context, r Range) error { handed = append(handed, r); return nil }})
 		heraldtest.Must(t, err)
 		if _, err := f.readNext(w.ctx); err != nil {
@@ -218,11 +214,11 @@ func TestFollowSeesAReorgMeanwhile(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, blocks := range []uint64{1, 4} {
-			end, err := w.client.readBlock(w.ctx, formatNumber(before.Number+1))
+			end, err := w.client.readBlock(w.ctx, before.Number+1)
 			heraldtest.Must(t, err)
 			if blocks > 1 {
 				w.mine(4)
-				end, err = w.client.readBlock(w.ctx, formatNumber(before.Number+blocks))
+				end, err = w.client.readBlock(w.ctx, before.Number+blocks)
 				heraldtest.Must(t, err)
 			}
 			if _, _, err := f.readRangeLogs(w.ctx, uint64(end.Number), *end); !errors.Is(err, errReorganised) {
@@ -285,7 +281,7 @@ func TestFollowLimit(t *testing.T) {
 		}
 	}
 	broken := errors.New("the limit is not known")
-	f, err := w.client.NewFollower(FollowConfig{Deployment: w.net.Deployment(), Limits: limits,
+	f, err := NewFollower(w.client.Reader, FollowConfig{Deployment: w.net.Deployment(), Limits: limits,
 		Limit:  func(context.Context) (uint64, error) { return 0, broken },
 		Handle: func(context.Context, Range) error { return nil }})
 	heraldtest.Must(t, err)
@@ -296,13 +292,27 @@ func TestFollowLimit(t *testing.T) {
 
 func TestNewFollowerRefuses(t *testing.T) {
 	t.Parallel()
-	c := newClient(t, Config{ChainID: 1, URLs: []secret.Secret{secret.New("http://127.0.0.1:1")}})
+	c := newReader(t, 1, false, "http://127.0.0.1:1")
 	handle := func(context.Context, Range) error { return nil }
 	d := erc8004.Deployment{Reputation: common.Address{1}}
 	for _, cfg := range []FollowConfig{{Deployment: d, Limits: limits}, {Handle: handle, Limits: limits}, {Deployment: d, Handle: handle},
 		{Deployment: d, Handle: handle, Limits: limits, Range: 10_001}, {Deployment: d, Handle: handle, Limits: limits, Poll: -1}} {
-		if _, err := c.NewFollower(cfg); err == nil {
+		if _, err := NewFollower(c, cfg); err == nil {
 			t.Errorf("%+v was taken", cfg)
 		}
 	}
 }
+
+// TestHeadBelowTheStart: a follower that started at a false head, above the real one, ends with an error.
+func TestHeadBelowTheStart(t *testing.T) {
+	t.Parallel()
+	f, err := NewFollower(newReader(t, 1, false, newStubNode(t, 1).url), FollowConfig{Deployment: erc8004.Deployment{Reputation: common.Address{1}},
+		From: 5000, FromHead: true, Poll: time.Millisecond, Limits: limits, Handle: refuseRange})
+	heraldtest.Must(t, err)
+	f.lowHeadTimeout = 10 * time.Millisecond
+	if err := f.Follow(t.Context()); !errors.Is(err, ErrStartAboveHead) {
+		t.Errorf("the follower ends with %v", err)
+	}
+}
+
+func refuseRange(context.Context, Range) error { return errors.New("nothing is to be handed over") }

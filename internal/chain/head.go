@@ -2,7 +2,6 @@ package chain
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -15,22 +14,18 @@ import (
 // maxStartAge is the maximum difference between the timestamp of a start head and the local clock.
 const maxStartAge = 10 * time.Minute
 
-// ErrStartAboveHead means that the chain's head stays below the block at which reading began, so that this block was
-// never the head.
-var ErrStartAboveHead = errors.New("the chain's head stays below the block to begin with")
-
 // StartHead returns the block to begin with when a chain is read for the first time: the lowest head that a node
 // names and can return. The node must return the block and its parent, and the block's timestamp must be within 10
 // minutes of the local clock. The timestamp is not checked on chains that make blocks only with transactions.
 // StartHead fails if no node names such a head.
-func (c *Client) StartHead(ctx context.Context) (uint64, error) {
-	heads := make([]*block, len(c.nodes))
-	failures := make([]nodeFailure, len(c.nodes))
+func (p *Pool) StartHead(ctx context.Context) (uint64, error) {
+	heads := make([]*block, len(p.nodes))
+	failures := make([]nodeFailure, len(p.nodes))
 	var asked sync.WaitGroup
-	for i, n := range c.nodes {
+	for i, n := range p.nodes {
 		asked.Go(func() {
-			head, err := c.readStartHead(ctx, n)
-			heads[i], failures[i] = head, nodeFailure{n.number, c.maskFailure(err)}
+			head, err := p.readStartHead(ctx, n)
+			heads[i], failures[i] = head, nodeFailure{n.number, p.maskFailure(err)}
 		})
 	}
 	asked.Wait()
@@ -41,35 +36,33 @@ func (c *Client) StartHead(ctx context.Context) (uint64, error) {
 		}
 	}
 	if lowest == nil {
-		return 0, c.combineFailures("looking for a head to begin with", failures)
+		return 0, p.combineFailures("looking for a head to begin with", failures)
 	}
 	return uint64(lowest.Number), nil
 }
 
 // readStartHead reads a node's head, then the same block by its number and the parent by its hash.
-func (c *Client) readStartHead(ctx context.Context, n *node) (*block, error) {
+func (p *Pool) readStartHead(ctx context.Context, n *node) (*block, error) {
 	const op = "reading the head to begin with"
 	ask := func(elems ...rpc.BatchElem) error {
-		failure, err := c.askOne(ctx, n, op, func(ctx context.Context, conn nodeConn) error {
-			return c.callBatch(ctx, conn, elems)
+		failure, err := p.askOne(ctx, n, op, func(ctx context.Context, conn nodeConn) error {
+			return p.callBatch(ctx, conn, elems)
 		})
 		for _, e := range elems {
 			if err == nil && failure == nil {
 				failure = e.Error
 			}
 		}
-		return c.typeFailure(op, failure, err)
+		return p.typeFailure(op, failure, err)
 	}
 	var head, same, parent *block
-	if err := ask(rpc.BatchElem{Method: "eth_getBlockByNumber",
-		Args: []any{latest, false}, Result: &head}); err != nil {
+	if err := ask(taggedCall(latest, &head)); err != nil {
 		return nil, err
 	}
 	if head == nil {
-		return nil, c.newUnavailable(op, errNoBlock)
+		return nil, p.newUnavailable(op, errNoBlock)
 	}
-	elems := []rpc.BatchElem{{Method: "eth_getBlockByNumber",
-		Args: []any{formatNumber(uint64(head.Number)), false}, Result: &same}}
+	elems := []rpc.BatchElem{blockCall(uint64(head.Number), &same)}
 	if head.Number > 0 {
 		elems = append(elems,
 			rpc.BatchElem{Method: "eth_getBlockByHash", Args: []any{head.ParentHash, false}, Result: &parent})
@@ -80,11 +73,11 @@ func (c *Client) readStartHead(ctx context.Context, n *node) (*block, error) {
 	age := time.Since(time.Unix(int64(head.Time), 0))
 	switch {
 	case same == nil || same.Hash != head.Hash, head.Number > 0 && (parent == nil || parent.Number+1 != head.Number):
-		return nil, c.newUnavailable(op,
+		return nil, p.newUnavailable(op,
 			fmt.Errorf("the node names block %d as its head and does not return it and its parent",
 				uint64(head.Number)))
-	case age.Abs() > maxStartAge && erc8004.MakesRegularBlocks(c.chainID):
-		return nil, c.newUnavailable(op, fmt.Errorf("the time of block %d, the node's head, is %s from this machine's",
+	case age.Abs() > maxStartAge && erc8004.MakesRegularBlocks(p.chainID):
+		return nil, p.newUnavailable(op, fmt.Errorf("the time of block %d, the node's head, is %s from this machine's",
 			uint64(head.Number), age.Abs().Round(time.Second)))
 	}
 	return same, nil

@@ -1,9 +1,7 @@
 package chain
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -11,12 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 
 	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/agentherald/herald/internal/erc8004"
 )
 
 // headNode is a node that reports a head, and returns the blocks up to has.
@@ -95,11 +91,11 @@ func TestStartHead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := Config{ChainID: c.nodes[0].chainID}
+			cfg := PoolConfig{ChainID: c.nodes[0].chainID}
 			for _, n := range c.nodes {
 				cfg.URLs = append(cfg.URLs, n.serve(t))
 			}
-			got, err := newClient(t, cfg).StartHead(t.Context())
+			got, err := newPool(t, cfg).StartHead(t.Context())
 			if got != c.want || (err == nil) != (c.want > 0) || err != nil && !strings.Contains(err.Error(), c.why) {
 				t.Errorf("%d, %v; want %d, %q", got, err, c.want, c.why)
 			}
@@ -107,18 +103,10 @@ func TestStartHead(t *testing.T) {
 	}
 }
 
-// TestHeadBelowTheStart: a follower started at a false head that was higher than the real one. It ends with an error,
-// and its lag is unknown.
-func TestHeadBelowTheStart(t *testing.T) {
+// TestLagAboveTheHead: the lag of a block above the head is unknown.
+func TestLagAboveTheHead(t *testing.T) {
 	t.Parallel()
-	client := newClient(t, Config{ChainID: 1, URLs: []secret.Secret{headNode{1, 90, 90, time.Now()}.serve(t)}})
-	deployment, _ := erc8004.KnownDeployment(1)
-	f, err := client.NewFollower(FollowConfig{Deployment: deployment, From: 5000, FromHead: true, Poll: time.Millisecond, Limits: limits, Handle: refuseRange})
-	heraldtest.Must(t, err)
-	f.lowHeadTimeout = 10 * time.Millisecond
-	if err := f.Follow(t.Context()); !errors.Is(err, ErrStartAboveHead) {
-		t.Errorf("the follower ends with %v", err)
-	}
+	client := newPool(t, PoolConfig{ChainID: 1, URLs: []secret.Secret{headNode{1, 90, 90, time.Now()}.serve(t)}})
 	if lag, err := client.Lag(t.Context(), 91); err == nil || !strings.Contains(err.Error(), "newest block is 90, below block 91") {
 		t.Errorf("the lag of a block above the head: %+v, %v", lag, err)
 	}
@@ -126,5 +114,3 @@ func TestHeadBelowTheStart(t *testing.T) {
 		t.Errorf("the lag of the head: %+v, %v", lag, err)
 	}
 }
-
-func refuseRange(context.Context, Range) error { return errors.New("nothing is to be handed over") }

@@ -18,48 +18,48 @@ type Lag struct {
 
 // Lag returns how far the given block is behind the newest one. It fails if the given block is above the newest,
 // because the lag is unknown then.
-func (c *Client) Lag(ctx context.Context, number uint64) (Lag, error) {
+func (p *Pool) Lag(ctx context.Context, number uint64) (Lag, error) {
 	const op = "asking how far behind a block is"
 	var head, other *block
 	elems := []rpc.BatchElem{
-		{Method: "eth_getBlockByNumber", Args: []any{latest, false}, Result: &head},
-		{Method: "eth_getBlockByNumber", Args: []any{formatNumber(number), false}, Result: &other},
+		taggedCall(latest, &head),
+		blockCall(number, &other),
 	}
-	if err := c.sendBatch(ctx, op, elems); err != nil {
+	if err := p.sendBatch(ctx, op, elems); err != nil {
 		return Lag{}, err
 	}
 	switch {
 	case elems[0].Error != nil:
-		return Lag{}, c.newUnavailable(op, elems[0].Error)
+		return Lag{}, p.newUnavailable(op, elems[0].Error)
 	case head == nil:
-		return Lag{}, c.newUnavailable(op, errNoBlock)
+		return Lag{}, p.newUnavailable(op, errNoBlock)
 	}
 	lag := Lag{Head: uint64(head.Number)}
 	if lag.Head == number {
 		return lag, nil
 	}
 	if lag.Head < number {
-		return Lag{}, c.newUnavailable(op,
+		return Lag{}, p.newUnavailable(op,
 			fmt.Errorf("the node's newest block is %d, below block %d", lag.Head, number))
 	}
 	lag.Blocks = lag.Head - number
 	switch {
 	case elems[1].Error != nil:
-		return Lag{}, c.newUnavailable(op, elems[1].Error)
+		return Lag{}, p.newUnavailable(op, elems[1].Error)
 	case other == nil:
-		return Lag{}, c.newUnavailable(op, errNoBlock)
+		return Lag{}, p.newUnavailable(op, errNoBlock)
 	}
 	lag.Time = time.Duration(max(int64(head.Time)-int64(other.Time), 0)) * time.Second
-	if !c.known.Quiet {
+	if !p.known.Quiet {
 		return lag, nil
 	}
 	// Hours may lie between two successive blocks.
-	next, err := c.readBlock(ctx, formatNumber(number+1))
+	next, err := p.readBlock(ctx, number+1)
 	if err != nil {
 		return Lag{}, err
 	}
 	if next != nil {
-		lag.Time = max(findAge(*next), time.Duration(head.Time-min(next.Time, head.Time))*time.Second)
+		lag.Time = max(next.age(), time.Duration(head.Time-min(next.Time, head.Time))*time.Second)
 	}
 	return lag, nil
 }

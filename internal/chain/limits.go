@@ -50,9 +50,30 @@ func isInability(err error) bool {
 		missingState.MatchString(answered.message) || containsAny(answered.message, []string{"indexing is in progress"})
 }
 
+// missingState matches the errors of nodes without an archive for the state of an old block: go-ethereum ("missing
+// trie node", "historical state … is not available", "required historical state unavailable"), Erigon and Reth
+// ("state at block … is pruned"), Nethermind ("No state available for block"), Besu ("World state unavailable"), and
+// providers that sell archive nodes separately ("archive").
+var missingState = regexp.MustCompile(
+	`(?i)missing trie node|state .*(not available|unavailable|pruned)|no state available|archive`)
+
+// isStateMissing reports whether a node has dropped the state of an old block.
+func isStateMissing(err error) bool {
+	answered, ok := errors.AsType[*rpcError](err)
+	return ok && missingState.MatchString(answered.message)
+}
+
 func containsAny(message string, words []string) bool {
 	message = strings.ToLower(message)
 	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(message, word) })
+}
+
+// isUnsupported reports whether a node does not offer the method, or does not accept a block's hash for it.
+func (p *Pool) isUnsupported(err error) bool {
+	const invalidRequest, methodNotFound, invalidParams, methodNotSupported = -32600, -32601, -32602, -32004
+	var answered *rpcError
+	return errors.As(p.maskFailure(err), &answered) && slices.Contains(
+		[]int{invalidRequest, methodNotFound, invalidParams, methodNotSupported}, answered.code)
 }
 
 // isRefusedRange reports whether the node may answer a request for fewer blocks.
@@ -143,32 +164,4 @@ func narrowWidth(err error, asked uint64) uint64 {
 		return stated
 	}
 	return max(asked/2, 1)
-}
-
-// rangeWidth is the number of blocks per request. It narrows when a node refuses a range. It widens again only after
-// many answers: a limit on the width is permanent, and a limit on results holds for a whole stretch of dense blocks.
-type rangeWidth struct {
-	blocks uint64
-	most   uint64
-	held   int // answers that must come before it widens
-}
-
-// holdAfterRefusal is the number of answers for which a refusal keeps the range from widening. If the limit is
-// permanent, one request in this many is refused.
-const holdAfterRefusal = 64
-
-func newRangeWidth(most uint64) rangeWidth { return rangeWidth{blocks: most, most: most} }
-
-// narrow records that the node refused asked blocks.
-func (w *rangeWidth) narrow(err error, asked uint64) {
-	w.blocks, w.held = narrowWidth(err, asked), holdAfterRefusal
-}
-
-// widen records an answer.
-func (w *rangeWidth) widen() {
-	if w.held > 0 {
-		w.held--
-		return
-	}
-	w.blocks = min(w.blocks*2, w.most)
 }

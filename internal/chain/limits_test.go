@@ -10,10 +10,6 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/testing/heraldtest"
-	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/common/hexutil"
-
-	"github.com/agentherald/herald/internal/erc8004"
 )
 
 // TestLimitsOfProviders checks how the client classifies the eth_getLogs errors of providers, as users reported them.
@@ -99,103 +95,17 @@ func TestLimitInStatus(t *testing.T) {
 		_, _ = io.WriteString(rw, `{"jsonrpc":"2.0","id":1,"error":{"code":-32614,"message":"eth_getLogs is limited to a 10,000 range"}}`)
 		return true
 	}, func(string, []json.RawMessage) (any, any) { return nil, nil })
-	c := newPool(t, n)
+	c := newStubPool(t, n)
 	c.nodes[0].verified = true
 	conn, err := c.nodes[0].dial(t.Context())
 	heraldtest.Must(t, err)
 	c.nodes[0].conn = conn
-	_, _, err = c.readLogs(t.Context(), logFilter{ToBlock: hexutil.Uint64(20_000)})
+	_, err = c.sendAll(t.Context(), "asking", logsCall)
 	if !isRangeLimit(err) || narrowWidth(err, 20_001) != 10_000 {
 		t.Errorf("%v", err)
 	}
-	if want := "chain 1: reading the logs of blocks 0 to 20000: the node answered 413 Request Entity Too Large"; err.Error() != want {
+	if want := "chain 1: asking: the node answered 413 Request Entity Too Large"; err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
-	}
-}
-
-// TestRangeWidth: the width narrows to the node's limit. A constant limit causes few refusals; a limit that ends lets
-// the width grow again.
-func TestRangeWidth(t *testing.T) {
-	t.Parallel()
-	w := newRangeWidth(1000)
-	w.narrow(&rpcError{-32602, "range 1000 exceeds limit of 300"}, 1000)
-	heraldtest.Equal(t, "blocks", w.blocks, 300)
-	refusals := 0
-	for range 10 * holdAfterRefusal {
-		if w.blocks > 300 {
-			refusals++
-			w.narrow(&rpcError{-32602, "block range too large"}, w.blocks)
-			continue
-		}
-		w.widen()
-	}
-	if refusals < 5 || refusals > 10 || w.blocks != 300 {
-		t.Errorf("%d refusals of %d questions, %d blocks at the end", refusals, 10*holdAfterRefusal, w.blocks)
-	}
-	for range holdAfterRefusal + 2 {
-		w.widen() // now the node accepts every width
-	}
-	heraldtest.Equal(t, "blocks", w.blocks, 1000)
-	for range 30 {
-		w.narrow(context.DeadlineExceeded, w.blocks)
-	}
-	heraldtest.Equal(t, "blocks", w.blocks, 1)
-}
-
-// TestFollowerUsesStatedRange: after one refused range the follower uses the limit that the node named, and skips no
-// block.
-func TestFollowerUsesStatedRange(t *testing.T) {
-	t.Parallel()
-	var ranges [][2]uint64
-	refused := 0
-	n := newStubNode(t, 1)
-	n.set(nil, func(method string, params []json.RawMessage) (any, any) {
-		switch {
-		case method == "eth_getBlockByNumber" && string(params[0]) == `"latest"`:
-			return map[string]any{"number": "0x1388", "hash": n.hash(5000), "timestamp": "0x1"}, nil
-		case method != "eth_getLogs":
-			return nil, nil
-		}
-		var f logFilter
-		if err := json.Unmarshal(params[0], &f); err != nil {
-			t.Error(err)
-		}
-		if f.ToBlock-f.FromBlock >= 300 {
-			refused++
-			return nil, nodeError{-32000, "exceed maximum block range: 300"}
-		}
-		ranges = append(ranges, [2]uint64{uint64(f.FromBlock), uint64(f.ToBlock)})
-		return nil, nil
-	})
-	c := newPool(t, n)
-	c.trusted = true
-	f, err := c.NewFollower(FollowConfig{Deployment: erc8004.Deployment{Reputation: common.Address{1}}, Limits: limits,
-		Handle: func(context.Context, Range) error { return nil }})
-	heraldtest.Must(t, err)
-	for more := true; more; {
-		more, err = f.readNext(t.Context())
-		heraldtest.Must(t, err)
-	}
-	next := uint64(0)
-	for _, r := range ranges {
-		if r[0] != next {
-			t.Errorf("%d follows %d", r[0], next)
-		}
-		next = r[1] + 1
-	}
-	if next != 5001 || refused != 1 {
-		t.Errorf("read to %d, %d refusals", next, refused)
-	}
-}
-
-// refuse returns a spoil function that answers 429 Too Many Requests, with Retry-After if it is not empty.
-func refuse(retryAfter string) func(http.ResponseWriter, *http.Request) bool {
-	return func(rw http.ResponseWriter, _ *http.Request) bool {
-		if retryAfter != "" {
-			rw.Header().Set("Retry-After", retryAfter)
-		}
-		http.Error(rw, "no", http.StatusTooManyRequests)
-		return true
 	}
 }
 
@@ -207,7 +117,7 @@ func TestRetryAfterIsRespected(t *testing.T) {
 	} {
 		first, second := newStubNode(t, 1), newStubNode(t, 2)
 		first.set(refuse(stated), nil)
-		alone, both := newPool(t, first), newPool(t, first, second)
+		alone, both := newStubPool(t, first), newStubPool(t, first, second)
 		for range 3 {
 			if head, err := both.readHead(t.Context()); err != nil || head.Hash != second.hash(9) {
 				t.Errorf("%s: %v, %v", name, head, err)
@@ -237,9 +147,9 @@ func TestRefusedCallPausesNode(t *testing.T) {
 	t.Parallel()
 	first, second := newStubNode(t, 1), newStubNode(t, 2)
 	first.set(nil, answerTo("eth_getLogs", nil, nodeError{-32016, "over rate limit"}))
-	c := newPool(t, first, second)
-	if _, ends, err := c.readLogs(t.Context(), logFilter{ToBlock: 9}); err != nil || ends.last.Hash != second.hash(9) {
-		t.Errorf("%v, %v", ends.last, err)
+	c := newStubPool(t, first, second)
+	if node, err := c.sendAll(t.Context(), "asking", logsCall); err != nil || node != 2 {
+		t.Errorf("node %d, %v", node, err)
 	}
 	if c.nodes[0].rest.until.IsZero() || !c.nodes[0].health.demoted.IsZero() {
 		t.Error("the node does not rest, or is taken to be ill")
@@ -271,7 +181,7 @@ func TestPauseAfterRefusals(t *testing.T) {
 	}
 
 	n := newStubNode(t, 1)
-	c := newPool(t, n)
+	c := newStubPool(t, n)
 	until := time.Now().Add(50 * time.Millisecond)
 	c.nodes[0].rest.until = until
 	if _, err := c.readHead(t.Context()); err != nil || time.Now().Before(until) {

@@ -1,244 +1,292 @@
 package chain
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/rpc"
+
 	"github.com/agentherald/herald/internal/base/decode"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/erc8004"
 )
 
-// maxDemotion is the longest time for which a failing node is asked after the others. A wrong chain id demotes a node
-// for this time.
-const maxDemotion = time.Minute
-
-// health decides the order in which nodes are asked. The order is that of RPC_URL_<chain>, but a node that failed is
-// asked after the others for a while.
-type health struct {
-	mu      sync.Mutex
-	faults  int       // consecutive failed requests
-	demoted time.Time // until this time, the node is asked after the others
-	omitted bool      // the node left out logs: it is asked after the others from then on
+// PoolConfig configures a Pool.
+type PoolConfig struct {
+	// ChainID is the id of the chain that the nodes must serve.
+	ChainID uint64
+	// URLs are the nodes' addresses, in order of preference. The schemes are http, https, ws and wss. If a node does
+	// not answer, the next one is asked.
+	URLs []secret.Secret
+	// Timeout bounds one question, including dialling. The default is 10 s.
+	Timeout time.Duration
+	// Decoding bounds the bytes of answers that the whole process decodes at a time. The default is no bound.
+	Decoding *decode.Budget
+	// Transport answers the requests to http addresses instead of the network, for tests without one. It is optional.
+	Transport http.RoundTripper
+	// Logger defaults to slog.Default().
+	Logger *slog.Logger
 }
 
-// noteOmission makes the node rank after the others from now on.
-func (h *health) noteOmission() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.omitted = true
+// Pool asks the nodes of one chain. It is safe for concurrent use.
+type Pool struct {
+	*link
+	nodes      []*node // in the order of RPC_URL_<chain>
+	log        *slog.Logger
+	known      erc8004.Chain // what this program knows about the chain without asking a node
+	blockTimes *blockTimer
 }
 
-// noteFault demotes the node, for a longer time after each consecutive failure but at least for least. first is true
-// if the previous request did not fail.
-func (h *health) noteFault(now time.Time, least time.Duration) (first bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.faults++
-	h.demoted = now.Add(min(max(time.Second<<min(h.faults-1, 6), least), maxDemotion))
-	return h.faults == 1
+// New creates a pool. It makes no request: the nodes may be unreachable at first and answer later.
+func NewPool(cfg PoolConfig) (*Pool, error) {
+	if cfg.ChainID == 0 {
+		return nil, errors.New("chain: the chain id is 0")
+	}
+	if len(cfg.URLs) == 0 {
+		return nil, fmt.Errorf("RPC_URL_%d names no node", cfg.ChainID)
+	}
+	var keys []string
+	for i, address := range cfg.URLs {
+		u, err := url.Parse(address.Reveal())
+		if err != nil || !isNodeURL(u) {
+			return nil, fmt.Errorf("address %d of RPC_URL_%d is no http, https, ws or wss address", i+1, cfg.ChainID)
+		}
+		keys = append(keys, listKeys(u)...)
+	}
+	if cfg.Timeout < 0 {
+		return nil, fmt.Errorf("chain %d: the timeout %s is negative", cfg.ChainID, cfg.Timeout)
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = 10 * time.Second
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	known, _ := erc8004.FindChain(cfg.ChainID)
+	l := &link{chainID: cfg.ChainID, timeout: cfg.Timeout, mask: secret.NewMasker(keys), decoding: cfg.Decoding}
+	p := &Pool{link: l, log: cfg.Logger, known: known, blockTimes: newBlockTimer()}
+	for i, address := range cfg.URLs {
+		n := newNode(l, i+1, address)
+		if cfg.Transport != nil {
+			n.transport.RegisterProtocol("http", cfg.Transport)
+		}
+		p.nodes = append(p.nodes, n)
+	}
+	return p, nil
 }
 
-// noteAnswer ends a demotion. after is true if the previous request failed.
-func (h *health) noteAnswer() (after bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	after = h.faults > 0
-	h.faults, h.demoted = 0, time.Time{}
-	return after
+// ChainID returns the id of the chain.
+func (p *Pool) ChainID() uint64 { return p.chainID }
+
+// Timeout returns the time limit of one question to one node.
+func (p *Pool) Timeout() time.Duration { return p.timeout }
+
+// Logger returns the logger of the pool and of the packages that read through it.
+func (p *Pool) Logger() *slog.Logger { return p.log }
+
+// CountNodes returns the number of nodes.
+func (p *Pool) CountNodes() int { return len(p.nodes) }
+
+// NodeStatus is the result of asking one node for its chain id.
+type NodeStatus struct {
+	Number int   // its position in RPC_URL_<chain>, from 1
+	Err    error // nil, an *UnavailableError or a *WrongChainError
 }
 
-// rank returns the node's rank. Nodes with lower ranks are asked first.
-func (h *health) rank(now time.Time) int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	rank := 0
-	if now.Before(h.demoted) {
-		rank = h.faults
+// PingNodes asks every node for its chain id. If no node serves the chain, it returns an *UnavailableError or a
+// *WrongChainError.
+func (p *Pool) PingNodes(ctx context.Context) ([]NodeStatus, error) {
+	nodes := make([]NodeStatus, len(p.nodes))
+	var asked sync.WaitGroup
+	for i, n := range p.nodes {
+		asked.Go(func() { nodes[i] = NodeStatus{n.number, n.ping(ctx)} })
 	}
-	if h.omitted {
-		rank += 1 << 16 // after all failing nodes
-	}
-	return rank
-}
+	asked.Wait()
 
-// orderNodes returns the nodes, healthiest first.
-func (c *Client) orderNodes(now time.Time) []*node {
-	if len(c.nodes) == 1 {
-		return c.nodes
-	}
-	type ranked struct {
-		*node
-		rank int
-	}
-	list := make([]ranked, len(c.nodes))
-	for i, n := range c.nodes {
-		list[i] = ranked{n, n.health.rank(now)}
-	}
-	slices.SortStableFunc(list, func(a, b ranked) int { return cmp.Compare(a.rank, b.rank) })
-	nodes := make([]*node, len(list))
-	for i, r := range list {
-		nodes[i] = r.node
-	}
-	return nodes
-}
-
-// question is one request to a node, which may be a batch. All of its answers come from that node.
-type question func(context.Context, nodeConn) error
-
-// askNode asks the healthiest node, within the client's timeout, and the next node if that one does not answer.
-// failure is the error that the question returned. err is a typed error, set if no node answered.
-func (c *Client) askNode(ctx context.Context, op string, ask question) (failure, err error) {
-	nodes, err := c.awaitNodes(ctx, op)
-	if err != nil {
-		return nil, err
-	}
 	var failures []nodeFailure
 	for _, n := range nodes {
-		failure, err = c.askOne(ctx, n, op, ask)
-		trouble := err
-		if trouble == nil {
-			trouble = failure
+		if n.Err == nil {
+			return nodes, nil
 		}
-		if len(c.nodes) == 1 || ctx.Err() != nil || !c.mayOtherAnswer(trouble) {
-			return failure, err
-		}
-		failures = append(failures, nodeFailure{n.number, c.maskFailure(trouble)})
+		failures = append(failures, nodeFailure{n.Number, p.maskFailure(n.Err)})
 	}
-	return nil, c.combineFailures(op, failures)
+	if len(nodes) == 1 {
+		return nodes, nodes[0].Err
+	}
+	return nodes, p.combineFailures("asking for the chain id", failures)
 }
 
-// askOne asks one node. failure and err are as in askNode.
-func (c *Client) askOne(ctx context.Context, n *node, op string, ask question) (failure, err error) {
-	probe, err := n.silence.beginRequest(time.Now())
-	if err != nil {
-		return nil, &UnavailableError{ChainID: c.chainID, Op: op,
-			Err: fmt.Errorf("the node of RPC_URL_%d: %w", c.chainID, err)}
-	}
-	defer n.silence.endProbe(probe)
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	ctx, release := holdBudget(ctx)
-	defer release()
+// Ping asks every node for its chain id. It returns the same errors as PingNodes.
+func (p *Pool) Ping(ctx context.Context) error {
+	_, err := p.PingNodes(ctx)
+	return err
+}
 
-	conn, err := n.connect(ctx)
-	if errors.Is(err, decode.ErrBusy) {
-		return nil, err // says nothing about the node's health
+// Close closes the connections. Later calls fail.
+func (p *Pool) Close() {
+	for _, n := range p.nodes {
+		n.close()
 	}
+}
+
+// sendBatch sends several calls to one node. If that node cannot answer one of them, sendBatch sends all of them to
+// the next node. Other errors of single calls are stored in their elements, as are all errors of the last node.
+func (p *Pool) sendBatch(ctx context.Context, op string, elems []rpc.BatchElem) error {
+	_, err := p.sendBatchBy(ctx, op, elems)
+	return err
+}
+
+// sendBatchBy is sendBatch, but also returns the number of the node that answered.
+func (p *Pool) sendBatchBy(ctx context.Context, op string, elems []rpc.BatchElem) (node int, _ error) {
+	asked := 0
+	failure, err := p.askNode(ctx, op, func(ctx context.Context, conn nodeConn) error {
+		asked, node = asked+1, conn.node.number
+		if err := p.callBatch(ctx, conn, elems); err != nil || asked == len(p.nodes) {
+			return err
+		}
+		return p.findInability(elems)
+	})
+	return node, p.typeFailure(op, failure, err)
+}
+
+// sendAll is sendBatchBy, but fails if one call fails.
+func (p *Pool) sendAll(ctx context.Context, op string, elems ...rpc.BatchElem) (node int, _ error) {
+	node, err := p.sendBatchBy(ctx, op, elems)
 	if err != nil {
-		n.silence.noteOutcome(ctx, err)
-		c.noteHealth(ctx, n, err)
+		return node, err
+	}
+	for _, e := range elems {
+		if e.Error != nil {
+			return node, p.newUnavailable(op, e.Error)
+		}
+	}
+	return node, nil
+}
+
+// sendParts sends calls in several requests. It fails if one call fails.
+func (p *Pool) sendParts(ctx context.Context, op string, elems []rpc.BatchElem) error {
+	for part := range slices.Chunk(elems, p.partSize()) {
+		if _, err := p.sendAll(ctx, op, part...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sendUntil sends a batch to one node after the other until accept returns no error for the answers, which are in
+// elems. It returns the number of nodes that were asked, which accept gets too.
+func (p *Pool) sendUntil(
+	ctx context.Context, op string, elems []rpc.BatchElem, accept func(asked int) error,
+) (asked int, _ error) {
+	failure, err := p.askNode(ctx, op, func(ctx context.Context, conn nodeConn) error {
+		asked++
+		if err := p.callBatch(ctx, conn, elems); err != nil {
+			return err
+		}
+		return accept(asked)
+	})
+	return asked, p.typeFailure(op, failure, err)
+}
+
+// sendToOther sends a batch to the healthiest node other than the node number not. It fails if one call fails.
+func (p *Pool) sendToOther(ctx context.Context, op string, not int, elems ...rpc.BatchElem) error {
+	nodes, err := p.awaitNodes(ctx, op)
+	if err != nil {
+		return err
+	}
+	at := slices.IndexFunc(nodes, func(n *node) bool { return n.number != not })
+	if at < 0 {
+		return p.newUnavailable(op, errResting)
+	}
+	failure, err := p.askOne(ctx, nodes[at], op, func(ctx context.Context, conn nodeConn) error {
+		if err := p.callBatch(ctx, conn, elems); err != nil {
+			return err
+		}
+		var failures []error
+		for _, e := range elems {
+			failures = append(failures, e.Error)
+		}
+		return errors.Join(failures...)
+	})
+	return p.typeFailure(op, failure, err)
+}
+
+// findInability returns the error of a call that this node can never answer but another node may.
+func (p *Pool) findInability(elems []rpc.BatchElem) error {
+	for _, e := range elems {
+		if _, reverted := findRevert(e.Error); e.Error != nil && !reverted && isInability(p.maskFailure(e.Error)) {
+			return e.Error
+		}
+	}
+	return nil
+}
+
+// typeFailure turns the two results of askNode into one typed error.
+func (p *Pool) typeFailure(op string, failure, err error) error {
+	var wrong *WrongChainError
+	switch {
+	case err != nil:
+		return err
+	case errors.As(failure, &wrong):
+		return wrong
+	case failure != nil:
+		return p.newUnavailable(op, failure)
+	}
+	return nil
+}
+
+// sendCall sends one call.
+func (p *Pool) sendCall(ctx context.Context, op string, result any, method string, args ...any) error {
+	failure, err := p.askNode(ctx, op, func(ctx context.Context, conn nodeConn) error {
+		return conn.CallContext(ctx, result, method, args...)
+	})
+	return p.typeFailure(op, failure, err)
+}
+
+// callArgs returns the parameters of eth_call. Every node accepts the name `data`.
+func callArgs(to common.Address, data []byte, block string) []any {
+	return []any{map[string]any{"to": to, "data": hexutil.Bytes(data)}, block}
+}
+
+// revert is the error that a contract returned instead of a result.
+type revert struct{ data []byte }
+
+func (r *revert) Error() string {
+	return fmt.Sprintf("the contract reverted with %d bytes", len(r.data))
+}
+
+// callView calls a view function of a contract. It returns *revert, *UnavailableError (which wraps *NoContractError
+// if the address has no code), or *WrongChainError.
+func (p *Pool) callView(ctx context.Context, op string, to common.Address, data []byte) ([]byte, error) {
+	var ret hexutil.Bytes
+	failure, err := p.askNode(ctx, op, func(ctx context.Context, conn nodeConn) error {
+		return conn.CallContext(ctx, &ret, "eth_call", callArgs(to, data, latest)...)
+	})
+	if err != nil {
 		return nil, err
 	}
-	failure = ask(ctx, nodeConn{conn, n})
-	if errors.Is(failure, decode.ErrBusy) {
-		return failure, nil // says nothing about the node's health
-	}
-	n.silence.noteOutcome(ctx, failure)
-	c.noteHealth(ctx, n, failure)
-	return failure, nil
+	return p.readAnswer(op, to, ret, failure)
 }
 
-// noteHealth updates a node's health after a request. It ignores requests that the caller cancelled and searches that
-// were slow. An error message of the node counts as an answer.
-func (c *Client) noteHealth(ctx context.Context, n *node, err error) {
-	var wrong *WrongChainError
-	least := time.Duration(0)
-	switch {
-	case errors.Is(ctx.Err(), context.Canceled), ctx.Value(searchMark{}) != nil && ctx.Err() != nil:
-		return
-	case errors.As(err, &wrong):
-		least = maxDemotion
-	case err != nil && isRateLimit(c.maskFailure(err)):
-		n.rest.noteRefusal(time.Now())
-		return
-	case !c.isFault(err):
-		n.rest.noteAnswer()
-		if n.health.noteAnswer() && len(c.nodes) > 1 {
-			c.log.Info("a node answers again", "chain", c.chainID, "node", n.number)
+// readAnswer turns the outcome of an eth_call into its result or a typed error.
+func (p *Pool) readAnswer(op string, to common.Address, ret hexutil.Bytes, err error) ([]byte, error) {
+	if err != nil {
+		if data, ok := findRevert(err); ok {
+			return nil, &revert{data}
 		}
-		return
+		return nil, p.newUnavailable(op, err)
 	}
-	n.requireChainID()
-	if n.health.noteFault(time.Now(), least) && len(c.nodes) > 1 {
-		c.log.Warn("a node does not answer: the others of RPC_URL are asked first", "chain", c.chainID, "node",
-			n.number, "error", c.maskFailure(err))
+	if len(ret) == 0 {
+		return nil, p.newUnavailable(op, &NoContractError{ChainID: p.chainID, Address: to})
 	}
-}
-
-// isFault reports whether err is a problem with the node and not its answer.
-func (c *Client) isFault(err error) bool {
-	if err == nil {
-		return false
-	}
-	var answered *rpcError
-	shown := c.maskFailure(err)
-	return !errors.As(shown, &answered) && !isRangeLimit(shown) && !isRateLimit(shown)
-}
-
-// mayOtherAnswer reports whether another node should be asked. It returns false if this node returned the chain's own
-// answer, if it refused a range that will be narrowed, or if this process had no room to decode the answer.
-func (c *Client) mayOtherAnswer(err error) bool {
-	_, reverted := findRevert(err)
-	var answered *rpcError
-	shown := c.maskFailure(err)
-	return err != nil && !reverted && !errors.Is(err, decode.ErrBusy) &&
-		(errors.As(shown, &answered) || !isRangeLimit(shown))
-}
-
-// nodeFailure is the reason why one of several nodes returned no answer.
-type nodeFailure struct {
-	number int
-	err    error // masked
-}
-
-// nodesError is the error if none of several nodes returned an answer.
-type nodesError struct{ failures []nodeFailure }
-
-func (e *nodesError) Error() string {
-	texts := make([]string, len(e.failures))
-	for i, f := range e.failures {
-		texts[i] = fmt.Sprintf("node %d: %v", f.number, f.err)
-	}
-	return strings.Join(texts, "; ")
-}
-
-// Unwrap returns the failure that is most likely temporary. A caller may give up for good if all nodes were too slow,
-// so a timeout is returned only if all failures are timeouts.
-func (e *nodesError) Unwrap() error {
-	for _, f := range slices.Backward(e.failures) {
-		if !errors.Is(f.err, context.DeadlineExceeded) {
-			return f.err
-		}
-	}
-	return e.failures[len(e.failures)-1].err
-}
-
-// maskFailure returns the error of a request in a form that can be shown. Typed errors are masked already.
-func (c *Client) maskFailure(err error) error {
-	var away *UnavailableError
-	var wrong *WrongChainError
-	switch {
-	case errors.As(err, &away):
-		return away.Err
-	case errors.As(err, &wrong):
-		return wrong
-	}
-	return maskError(err, c.timeout, c.mask)
-}
-
-// combineFailures returns the error for the case that no node answered. It is a *WrongChainError only if all nodes
-// serve another chain.
-func (c *Client) combineFailures(op string, failures []nodeFailure) error {
-	var wrong *WrongChainError
-	for _, f := range failures {
-		if !errors.As(f.err, &wrong) {
-			return &UnavailableError{ChainID: c.chainID, Op: op, Err: &nodesError{failures}}
-		}
-	}
-	return wrong
+	return ret, nil
 }

@@ -1,407 +1,78 @@
 package chain
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
-
-	"github.com/agentherald/herald/internal/testing/heraldtest"
-	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/common/hexutil"
-	"github.com/ethereum/go-ethereum/rpc"
 
 	"github.com/agentherald/herald/internal/base/secret"
 )
 
-// stubNode is a node of chain 1 with its own blocks. A test can replace its answers.
-type stubNode struct {
-	t      *testing.T
-	url    string
-	number byte // in the hashes of its blocks
+import ()
 
-	mu     sync.Mutex
-	spoil  func(http.ResponseWriter, *http.Request) bool            // if it returns true, it has answered the whole request
-	answer func(method string, params []json.RawMessage) (any, any) // returns result and error; nil, nil: the default answer
-	asked  [][]string                                               // methods of each request
-}
-
-func newStubNode(t *testing.T, number byte) *stubNode {
-	t.Helper()
-	s := &stubNode{t: t, number: number}
-	server := httptest.NewServer(s)
-	t.Cleanup(server.Close)
-	s.url = server.URL
-	return s
-}
-
-func (s *stubNode) hash(n uint64) common.Hash { return common.Hash{s.number, 31: byte(n)} }
-
-func (s *stubNode) set(
-	spoil func(http.ResponseWriter, *http.Request) bool, answer func(string, []json.RawMessage) (any, any),
-) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.spoil, s.answer, s.asked = spoil, answer, nil
-}
-
-// answerTo returns an answer for set: to one method a result or an error, to the others the default answer.
-func answerTo(method string, result, failure any) func(string, []json.RawMessage) (any, any) {
-	return func(asked string, _ []json.RawMessage) (any, any) {
-		if asked == method {
-			return result, failure
-		}
-		return nil, nil
-	}
-}
-
-// requests returns the methods of each request since the last set, without requests that only ask for the chain id.
-func (s *stubNode) requests() (out [][]string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, methods := range s.asked {
-		if !slices.Equal(methods, []string{"eth_chainId"}) {
-			out = append(out, methods)
-		}
-	}
-	return out
-}
-
-// count returns the number of requests since the last set.
-func (s *stubNode) count() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.asked)
-}
-
-func (s *stubNode) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return
-	}
-	var requests []nodeRequest
-	batch := strings.HasPrefix(string(body), "[")
-	if !batch {
-		body = []byte("[" + string(body) + "]")
-	}
-	if err := json.Unmarshal(body, &requests); err != nil {
-		s.t.Error(err)
-		return
-	}
-	var methods []string
-	for _, q := range requests {
-		methods = append(methods, q.Method)
-	}
-	s.mu.Lock()
-	s.asked = append(s.asked, methods)
-	spoil, answer := s.spoil, s.answer
-	s.mu.Unlock()
-
-	rw.Header().Set("Content-Type", "application/json")
-	if spoil != nil && spoil(rw, r) {
-		return
-	}
-	var answers []map[string]any
-	for _, q := range requests {
-		var result, failure any
-		if answer != nil {
-			result, failure = answer(q.Method, q.Params)
-		}
-		if result == nil && failure == nil {
-			result = s.usual(q)
-		}
-		a := map[string]any{"jsonrpc": "2.0", "id": q.ID, "result": result}
-		if failure != nil {
-			a = map[string]any{"jsonrpc": "2.0", "id": q.ID, "error": failure}
-		}
-		answers = append(answers, a)
-	}
-	var out any = answers
-	if !batch {
-		out = answers[0]
-	}
-	_ = json.NewEncoder(rw).Encode(out)
-}
-
-// usual returns the default answers: a node whose head is block 9 and whose finalized block is 5.
-func (s *stubNode) usual(q nodeRequest) any {
-	switch q.Method {
-	case "eth_chainId":
-		return "0x1"
-	case "eth_getBlockByNumber":
-		n := uint64(9)
-		if tag := strings.Trim(string(q.Params[0]), `"`); tag == finalized {
-			n = 5
-		} else if tag != latest {
-			n = hexutil.MustDecodeUint64(tag)
-		}
-		return map[string]any{"number": hexutil.Uint64(n), "hash": s.hash(n), "timestamp": "0x1"}
-	case "eth_getLogs", "eth_getBlockReceipts":
-		return []any{}
-	}
-	return nil
-}
-
-// newPool returns a client of several nodes.
-func newPool(t *testing.T, nodes ...*stubNode) *Client {
-	t.Helper()
-	cfg := Config{ChainID: 1, Timeout: 20 * time.Second}
-	for _, n := range nodes {
-		cfg.URLs = append(cfg.URLs, secret.New(n.url))
-	}
-	return newClient(t, cfg)
-}
-
-// failures returns ways in which an unreachable or wrong node fails, by name.
-func failures() map[string]func(http.ResponseWriter, *http.Request) bool {
-	write := func(text string) func(http.ResponseWriter, *http.Request) bool {
-		return func(rw http.ResponseWriter, _ *http.Request) bool {
-			_, _ = io.WriteString(rw, text)
-			return true
-		}
-	}
-	status := func(code int) func(http.ResponseWriter, *http.Request) bool {
-		return func(rw http.ResponseWriter, _ *http.Request) bool { http.Error(rw, "no", code); return true }
-	}
-	return map[string]func(http.ResponseWriter, *http.Request) bool{
-		"503":           status(http.StatusServiceUnavailable),
-		"401":           status(http.StatusUnauthorized),
-		"a page":        write("<html>"),
-		"nothing":       write(""),
-		"cut":           func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) },
-		"half an":       write(`{"jsonrpc":"2.0","id":1,"resu`),
-		"another chain": write(`{"jsonrpc":"2.0","id":1,"result":"0x2"}`),
-	}
-}
-
-// TestFailover: the second node answers requests that the first one fails. It stays preferred until the first one had
-// time to recover.
-func TestFailover(t *testing.T) {
+func TestNewRefuses(t *testing.T) {
 	t.Parallel()
-	for name, spoil := range failures() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			first, second := newStubNode(t, 1), newStubNode(t, 2)
-			first.set(spoil, nil)
-			c := newPool(t, first, second)
-			head, err := c.readHead(t.Context())
-			if err != nil || head.Hash != second.hash(9) {
-				t.Fatalf("%v, %v", head.Hash, err)
-			}
-
-			until := c.nodes[0].health.demoted
-			if got := c.orderNodes(until.Add(-time.Nanosecond)); got[0].number != 2 || got[1].number != 1 {
-				t.Error("the node that failed is not demoted")
-			}
-			if got := c.orderNodes(until); got[0].number != 1 {
-				t.Error("the demotion does not end")
-			}
-
-			first.set(nil, nil)
-			if _, err := c.askOne(t.Context(), c.nodes[0], "asking", func(ctx context.Context, conn nodeConn) error {
-				return conn.CallContext(ctx, new(any), "eth_getLogs")
-			}); err != nil {
-				t.Fatal(err)
-			}
-			if got := c.orderNodes(until.Add(-time.Nanosecond)); got[0].number != 1 {
-				t.Error("the node is not first although it answers again")
-			}
-		})
+	for _, cfg := range []PoolConfig{
+		{URLs: []secret.Secret{secret.New("http://a")}}, {ChainID: 1}, {ChainID: 1, URLs: []secret.Secret{secret.New("a")}}, {ChainID: 1, URLs: []secret.Secret{secret.New("ftp://u:pw@a")}},
+		{ChainID: 1, URLs: []secret.Secret{secret.New("http://a")}, Timeout: -1}, {ChainID: 1, URLs: []secret.Secret{secret.New("http://u:pw@\x7f")}},
+	} {
+		if _, err := NewPool(cfg); err == nil || strings.Contains(err.Error(), "pw") {
+			t.Errorf("%v: %v", cfg, err)
+		}
 	}
 }
 
-// TestFailedConnectionReadsChainIDAgain: after a failed connection the address may lead to another node, so the
-// client asks for the chain id again.
-func TestFailedConnectionReadsChainIDAgain(t *testing.T) {
+// TestErrorsHideTheURL: URLs of node providers contain keys, in the path or in the query. No error may show them.
+func TestErrorsHideTheURL(t *testing.T) {
 	t.Parallel()
-	n := newStubNode(t, 1)
-	c := newPool(t, n)
-	if _, err := c.readHead(t.Context()); err != nil {
-		t.Fatal(err)
+	answers := map[string]http.HandlerFunc{
+		"status": func(rw http.ResponseWriter, r *http.Request) {
+			http.Error(rw, "key of "+r.URL.Path+" is over", http.StatusTooManyRequests)
+		},
+		"redirect": func(rw http.ResponseWriter, r *http.Request) {
+			http.Redirect(rw, r, "https://other.example"+r.URL.Path, http.StatusTemporaryRedirect)
+		},
+		"html": func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "<html>") },
+		"hangs": func(_ http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body) // otherwise the server does not notice that the client disconnects
+			<-r.Context().Done()
+		},
+		"cut": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"error": func(rw http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(rw, `{"jsonrpc":"2.0","id":1,"error":{"code":-32005,"message":"`+strings.Repeat("m", 5000)+`"}}`)
+		},
+		"error with the address": func(rw http.ResponseWriter, r *http.Request) {
+			fmt.Fprintf(rw, `{"jsonrpc":"2.0","id":1,"error":{"code":-32005,"message":%q}}`, strings.Repeat("m", 260)+" "+r.URL.String()+" "+strings.ReplaceAll(r.URL.String(), "/", `\/`))
+		},
+		"error with the password": func(rw http.ResponseWriter, r *http.Request) {
+			user, password, _ := r.BasicAuth()
+			fmt.Fprintf(rw, `{"jsonrpc":"2.0","id":1,"error":{"code":-32005,"message":"no: %s, %s:%s"}}`, r.Header["Authorization"], user, password)
+		},
+		"id big": func(rw http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(rw, `{"jsonrpc":"2.0","id":1,"result":"0x1ffffffffffffffffff"}`)
+		},
 	}
-	n.set(failures()["503"], nil)
-	if _, err := c.readHead(t.Context()); err == nil {
-		t.Fatal("the node did not fail")
+	urls := map[string]string{"no listener": "http://user:KEY-of-ours@127.0.0.1:1/v3/KEY-of-ours?k=KEY-of-ours",
+		"no listener, ws": "ws://127.0.0.1:1/v3/KEY-of-ours"}
+	for name, h := range answers {
+		server := httptest.NewServer(h)
+		t.Cleanup(server.Close)
+		urls[name] = strings.Replace(server.URL, "://", "://us:KEY9@", 1) + "/v3/KEY-of-ours?k=KEY-of-ours"
 	}
-	n.set(nil, answerTo("eth_chainId", "0x2", nil))
-	var wrong *WrongChainError
-	if _, err := c.readHead(t.Context()); !errors.As(err, &wrong) || wrong.Got != 2 {
-		t.Errorf("%v", err)
-	}
-	if asked := n.requests(); len(asked) > 0 {
-		t.Errorf("a node of another chain was asked %v", asked)
-	}
-}
-
-// TestErrorsFailOver: a call that one node refuses with an error of its own is sent to the next node. The error does
-// not demote the first node.
-func TestErrorsFailOver(t *testing.T) {
-	t.Parallel()
-	first, second := newStubNode(t, 1), newStubNode(t, 2)
-	first.set(nil, answerTo("eth_getBlockByNumber", nil, nodeError{-32603, "internal error"}))
-	c := newPool(t, first, second)
-	if head, err := c.readHead(t.Context()); err != nil || head.Hash != second.hash(9) {
-		t.Errorf("%v, %v", head, err)
-	}
-	if c.orderNodes(time.Now())[0].number != 1 {
-		t.Error("the node was demoted")
-	}
-}
-
-// TestNodeSwitchesChain: an address starts to serve another chain without any failed request. The client rejects its
-// answers; otherwise every block would look replaced and every event refuted.
-func TestNodeSwitchesChain(t *testing.T) {
-	t.Parallel()
-	first, second := newStubNode(t, 1), newStubNode(t, 2)
-	alone, both := newPool(t, first), newPool(t, first, second)
-	other := answerTo("eth_chainId", "0x2", nil)
-	for _, c := range []*Client{alone, both} {
-		if head, err := c.readHead(t.Context()); err != nil || head.Hash != first.hash(9) {
-			t.Fatalf("%v, %v", head, err)
-		}
-	}
-	first.set(nil, other)
-	var wrong *WrongChainError
-	if head, err := alone.readHead(t.Context()); !errors.As(err, &wrong) || wrong.Got != 2 {
-		t.Errorf("%v, %v", head, err)
-	}
-	if _, _, err := alone.readLogs(t.Context(), logFilter{ToBlock: 9}); !errors.As(err, &wrong) {
-		t.Errorf("%v", err)
-	}
-	if b, err := alone.readFinalized(t.Context()); !errors.As(err, &wrong) {
-		t.Errorf("%v, %v", b, err)
-	}
-	if head, err := both.readHead(t.Context()); err != nil || head.Hash != second.hash(9) {
-		t.Errorf("%v, %v", head, err)
-	}
-	first.set(nil, nil)
-	if head, err := alone.readHead(t.Context()); err != nil || head.Hash != first.hash(9) {
-		t.Errorf("back on the right chain: %v, %v", head, err)
-	}
-}
-
-// TestBatchStaysOnOneNode: all answers to a batch come from one node. If a node fails, the partial answers that it gave
-// before are discarded.
-func TestBatchStaysOnOneNode(t *testing.T) {
-	t.Parallel()
-	first, second := newStubNode(t, 1), newStubNode(t, 2)
-	first.set(nil, func(method string, params []json.RawMessage) (any, any) {
-		if method == "eth_getBlockByNumber" && string(params[0]) == `"0x3"` {
-			return nil, nodeError{-32000, "unknown block"}
-		}
-		return nil, nil
-	})
-	c := newPool(t, first, second)
-	read := func() (a, b *block, errs [2]error) {
-		t.Helper()
-		elems := []rpc.BatchElem{
-			{Method: "eth_getBlockByNumber", Args: []any{"0x2", false}, Result: &a},
-			{Method: "eth_getBlockByNumber", Args: []any{"0x3", false}, Result: &b},
-		}
-		heraldtest.Must(t, c.sendBatch(t.Context(), "asking", elems))
-		return a, b, [2]error{elems[0].Error, elems[1].Error}
-	}
-	if a, b, errs := read(); a == nil || a.Hash != first.hash(2) || b != nil || errs[0] != nil || errs[1] == nil {
-		t.Errorf("of the first node: %v, %v, %v", a, b, errs)
-	}
-	first.set(failures()["503"], nil)
-	if a, b, errs := read(); a.Hash != second.hash(2) || b.Hash != second.hash(3) || errs != [2]error{} {
-		t.Errorf("of the second node: %v, %v, %v", a, b, errs)
-	}
-	if asked := second.requests(); len(asked) != 1 || len(asked[0]) != 3 { // chain id and two blocks
-		t.Errorf("the second node was asked %v", asked)
-	}
-}
-
-// TestInabilityFailsOver: a call that a node does not support, or whose data it has pruned, is sent to the next node.
-// The refusal is returned only if the last node refuses too.
-func TestInabilityFailsOver(t *testing.T) {
-	t.Parallel()
-	for _, refusal := range []nodeError{{-32601, "the method eth_getBlockByNumber does not exist"}, {-32603, "internal"},
-		{4444, "pruned history unavailable"}, {-32000, "missing trie node"},
-		{-32000, "transaction indexing is in progress"}} {
-		first, second := newStubNode(t, 1), newStubNode(t, 2)
-		refuse := answerTo("eth_getBlockByNumber", nil, refusal)
-		first.set(nil, refuse)
-		c := newPool(t, first, second)
-		var b *block
-		elems := []rpc.BatchElem{{Method: "eth_getBlockByNumber", Args: []any{"0x2", false}, Result: &b}}
-		if err := c.sendBatch(t.Context(), "asking", elems); err != nil || elems[0].Error != nil || b.Hash != second.hash(2) {
-			t.Errorf("%v: %v, %v, %v", refusal, b, err, elems[0].Error)
-		}
-		second.set(nil, refuse)
-		if err := c.sendBatch(t.Context(), "asking", elems); err != nil || elems[0].Error == nil {
-			t.Errorf("%v of both: %v, %v", refusal, err, elems[0].Error)
-		}
-		second.set(failures()["503"], nil)
+	for name, url := range urls {
+		c := newPool(t, PoolConfig{ChainID: 1, URLs: []secret.Secret{secret.New(url)}, Timeout: 300 * time.Millisecond})
+		err := c.Ping(t.Context())
 		var away *UnavailableError
-		if err := c.sendBatch(t.Context(), "asking", elems); !errors.As(err, &away) {
-			t.Errorf("%v, the other one is away: %v", refusal, err)
+		var wrong *WrongChainError
+		if !errors.As(err, &away) && !errors.As(err, &wrong) {
+			t.Errorf("%s: %v", name, err)
+		} else if strings.Contains(err.Error(), "KEY") || strings.Contains(err.Error(), "dXM6S0VZOQ") || len(err.Error()) > 600 {
+			t.Errorf("%s: %v", name, err)
 		}
-	}
-}
-
-// TestAllNodesFail: the error names the failure of each node, and does not show parts of the nodes' URLs.
-func TestAllNodesFail(t *testing.T) {
-	t.Parallel()
-	first, second := newStubNode(t, 1), newStubNode(t, 2)
-	first.set(failures()["503"], nil)
-	second.set(failures()["another chain"], nil)
-	first.url += "/v3/KEY-of-ours"
-	second.url += "/v3/KEY-of-yours"
-	c := newPool(t, first, second)
-	_, err := c.readHead(t.Context())
-	var away *UnavailableError
-	if !errors.As(err, &away) || !strings.Contains(err.Error(), "node 1: the node answered 503") ||
-		!strings.Contains(err.Error(), "node 2: the node that RPC_URL_1 names serves chain 2") ||
-		strings.Contains(err.Error(), "KEY") {
-		t.Errorf("%v", err)
-	}
-	nodes, err := c.PingNodes(t.Context())
-	if err == nil || nodes[0].Err == nil || nodes[1].Err == nil {
-		t.Errorf("%v, %v", nodes, err)
-	}
-	first.set(nil, nil)
-	if nodes, err := c.PingNodes(t.Context()); err != nil || nodes[0].Err != nil || nodes[1].Err == nil {
-		t.Errorf("%v, %v", nodes, err)
-	}
-	first.set(failures()["another chain"], nil)
-	var wrong *WrongChainError
-	if err := c.Ping(t.Context()); !errors.As(err, &wrong) {
-		t.Errorf("both of another chain: %v", err)
-	}
-}
-
-// TestFinalAnswersDoNotFailOver: a contract's revert and a refused block range are final answers. The call is not sent
-// to the next node.
-func TestFinalAnswersDoNotFailOver(t *testing.T) {
-	t.Parallel()
-	first, second := newStubNode(t, 1), newStubNode(t, 2)
-	first.set(nil, func(method string, _ []json.RawMessage) (any, any) {
-		switch method {
-		case "eth_call":
-			return nil, nodeError{3, "execution reverted"}
-		case "eth_getLogs":
-			return nil, nodeError{-32602, "block range too large"}
-		}
-		return nil, nil
-	})
-	c := newPool(t, first, second)
-	var reverted *revert
-	if _, err := c.callView(t.Context(), "asking", common.Address{1}, nil); !errors.As(err, &reverted) {
-		t.Errorf("%v", err)
-	}
-	if _, _, err := c.readLogs(t.Context(), logFilter{ToBlock: 3}); err == nil || !isRangeLimit(err) {
-		t.Errorf("%v", err)
-	}
-	if asked := second.requests(); len(asked) > 0 {
-		t.Errorf("the second node was asked %v", asked)
 	}
 }

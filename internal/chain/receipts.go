@@ -108,45 +108,45 @@ func (r blockReceipts) isUnproven() bool { return !r.proven }
 
 // readWholeLogs reads the logs of blocks from their receipts and proves that none is missing, as far as the chain
 // allows.
-func (c *Client) readWholeLogs(
+func (r *Reader) readWholeLogs(
 	ctx context.Context, blocks []*bloomBlock, filter logFilter,
 ) (logs []types.Log, proven map[common.Hash]bool, _ error) {
 	var believed []*bloomBlock
 	proven = make(map[common.Hash]bool)
 	for part := range splitByTransactions(blocks) {
-		if c.isReceiptsPause() {
+		if r.isReceiptsPause() {
 			believed = append(believed, part...)
 			continue
 		}
-		read, err := c.readReceipts(ctx, part)
+		read, err := r.readReceipts(ctx, part)
 		switch {
 		case errors.Is(err, errNoReceipts):
-			c.noteNoReceipts()
+			r.noteNoReceipts()
 			believed = append(believed, part...)
 			continue
 		case errors.Is(err, errTooLarge) && len(part) == 1:
 			believed = append(believed, part...)
-			c.log.Warn("the receipts of a block are too large to be read: its logs are believed", "chain", c.chainID,
-				"block", uint64(part[0].Number), "error", err)
+			r.Logger().Warn("the receipts of a block are too large to be read: its logs are believed", "chain",
+				r.ChainID(), "block", uint64(part[0].Number), "error", err)
 			continue
 		case err != nil:
 			return nil, nil, err
 		}
-		for i, r := range read {
-			if !r.proven {
-				if r, err = c.askReceiptsAgain(ctx, part[i], r); err != nil {
+		for i, found := range read {
+			if !found.proven {
+				if found, err = r.askReceiptsAgain(ctx, part[i], found); err != nil {
 					return nil, nil, err
 				}
 			}
-			c.noteProof(part[i], r.proven)
-			if !r.proven {
+			r.noteProof(part[i], found.proven)
+			if !found.proven {
 				believed = append(believed, part[i])
 			}
-			proven[part[i].Hash] = r.proven
-			logs = append(logs, slices.DeleteFunc(r.logs, func(l types.Log) bool { return !filter.matchesLog(l) })...)
+			proven[part[i].Hash] = found.proven
+			logs = append(logs, filter.keepMatching(found.logs)...)
 		}
 	}
-	read, err := c.readBlockLogs(ctx, believed, filter)
+	read, err := r.readBlockLogs(ctx, believed, filter)
 	return append(logs, read...), proven, err
 }
 
@@ -172,56 +172,42 @@ func splitByTransactions(blocks []*bloomBlock) func(yield func([]*bloomBlock) bo
 
 // readReceipts reads the receipts of blocks from one node. If they are incomplete or prove nothing, it asks another
 // node.
-func (c *Client) readReceipts(ctx context.Context, blocks []*bloomBlock) (read []blockReceipts, _ error) {
-	const op = "reading the receipts of blocks"
-	asked, refusals, patient := 0, 0, !c.hasNoProof()
+func (r *Reader) readReceipts(ctx context.Context, blocks []*bloomBlock) (read []blockReceipts, _ error) {
+	refusals, patient := 0, !r.hasNoProof()
 	var unproven []blockReceipts
-	failure, err := c.askNode(ctx, op, func(ctx context.Context, conn nodeConn) error {
-		asked++
-		elems := make([]rpc.BatchElem, len(blocks))
-		for i, b := range blocks {
-			elems[i] = rpc.BatchElem{Method: "eth_getBlockReceipts", Args: []any{b.Hash},
-				Result: new(json.RawMessage)}
-		}
-		if err := c.callBatch(ctx, conn, elems); err != nil {
-			return err
-		}
+	elems := make([]rpc.BatchElem, len(blocks))
+	for i, b := range blocks {
+		elems[i] = rpc.BatchElem{Method: "eth_getBlockReceipts", Args: []any{b.Hash}, Result: new(json.RawMessage)}
+	}
+	asked, err := r.sendUntil(ctx, "reading the receipts of blocks", elems, func(asked int) error {
 		read = nil
 		for i, e := range elems {
 			if e.Error != nil {
-				if c.isUnsupported(e.Error) {
+				if r.isUnsupported(e.Error) {
 					refusals++
 				}
 				return e.Error
 			}
 			answer, _ := e.Result.(*json.RawMessage)
-			r, err := blocks[i].decodeReceipts(*answer)
+			decoded, err := blocks[i].decodeReceipts(*answer)
 			if err != nil && !errors.Is(err, errUnknownReceipts) {
 				return err
 			}
-			read = append(read, r)
+			read = append(read, decoded)
 		}
-		if patient && asked < len(c.nodes) && slices.ContainsFunc(read, blockReceipts.isUnproven) {
+		if patient && asked < r.CountNodes() && slices.ContainsFunc(read, blockReceipts.isUnproven) {
 			unproven = read
 			return errUnproven
 		}
 		return nil
 	})
-	if unproven != nil && (err != nil || failure != nil) {
+	if unproven != nil && err != nil {
 		return unproven, nil // no node proves more
 	}
 	if refusals > 0 && refusals == asked {
 		return nil, errNoReceipts
 	}
-	return read, c.typeFailure(op, failure, err)
-}
-
-// isUnsupported reports whether a node does not offer the method, or does not accept a block's hash for it.
-func (c *Client) isUnsupported(err error) bool {
-	const invalidRequest, methodNotFound, invalidParams, methodNotSupported = -32600, -32601, -32602, -32004
-	var answered *rpcError
-	return errors.As(c.maskFailure(err), &answered) && slices.Contains(
-		[]int{invalidRequest, methodNotFound, invalidParams, methodNotSupported}, answered.code)
+	return read, err
 }
 
 // decodeReceipts decodes a node's answer and calls checkReceipts. It returns errUnknownReceipts if a receipt cannot
@@ -282,19 +268,19 @@ func (b *bloomBlock) isMissing(bloom types.Bloom) bool {
 
 // askReceiptsAgain reads receipts that prove nothing again, until they are proven or until the same ones came
 // sameAnswers times.
-func (c *Client) askReceiptsAgain(ctx context.Context, b *bloomBlock, first blockReceipts) (blockReceipts, error) {
-	if c.hasNoProof() {
+func (r *Reader) askReceiptsAgain(ctx context.Context, b *bloomBlock, first blockReceipts) (blockReceipts, error) {
+	if r.hasNoProof() {
 		return first, nil
 	}
 	for range sameAnswers - 1 {
-		again, err := c.readReceipts(ctx, []*bloomBlock{b})
+		again, err := r.readReceipts(ctx, []*bloomBlock{b})
 		switch {
 		case err != nil:
 			return first, err
 		case again[0].proven:
 			return again[0], nil
 		case again[0].root != first.root:
-			return first, c.newUnavailable("reading the receipts of blocks",
+			return first, r.newUnavailable("reading the receipts of blocks",
 				fmt.Errorf("block %d: %w", uint64(b.Number), errForgotten))
 		}
 	}
@@ -302,42 +288,42 @@ func (c *Client) askReceiptsAgain(ctx context.Context, b *bloomBlock, first bloc
 }
 
 // isReceiptsPause reports whether the nodes offered no eth_getBlockReceipts within the last receiptsPause.
-func (c *Client) isReceiptsPause() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return time.Since(c.proofs.refused) < receiptsPause
+func (r *Reader) isReceiptsPause() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return time.Since(r.proofs.refused) < receiptsPause
 }
 
 // noteNoReceipts starts the pause in which eth_getBlockReceipts is not called.
-func (c *Client) noteNoReceipts() {
-	c.mu.Lock()
-	c.proofs.refused = time.Now()
-	c.mu.Unlock()
-	c.log.Warn("no node of the chain answers eth_getBlockReceipts: that they leave out no logs is believed, not proven",
-		"chain", c.chainID, "again", receiptsPause)
+func (r *Reader) noteNoReceipts() {
+	r.mu.Lock()
+	r.proofs.refused = time.Now()
+	r.mu.Unlock()
+	r.Logger().Warn("no node of the chain answers eth_getBlockReceipts: that they leave out no logs is believed, not proven",
+		"chain", r.ChainID(), "again", receiptsPause)
 }
 
 // hasNoProof reports whether the receipts of the last blocks could not be proven.
-func (c *Client) hasNoProof() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.proofs.unproven >= unprovenInRow && time.Since(c.proofs.since) >= unprovenTime
+func (r *Reader) hasNoProof() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.proofs.unproven >= unprovenInRow && time.Since(r.proofs.since) >= unprovenTime
 }
 
 // noteProof counts the consecutive blocks that could not be proven, and logs a warning at the first.
-func (c *Client) noteProof(b *bloomBlock, proven bool) {
-	c.mu.Lock()
-	c.proofs.unproven++
+func (r *Reader) noteProof(b *bloomBlock, proven bool) {
+	r.mu.Lock()
+	r.proofs.unproven++
 	if proven {
-		c.proofs.unproven = 0
+		r.proofs.unproven = 0
 	}
-	first := c.proofs.unproven == 1
+	first := r.proofs.unproven == 1
 	if first {
-		c.proofs.since = time.Now()
+		r.proofs.since = time.Now()
 	}
-	c.mu.Unlock()
+	r.mu.Unlock()
 	if first {
-		c.log.Warn("the receipts of a block do not hash to its receiptsRoot, although none seems to be missing: "+
-			"its logs are believed, not proven", "chain", c.chainID, "block", uint64(b.Number))
+		r.Logger().Warn("the receipts of a block do not hash to its receiptsRoot, although none seems to be missing: "+
+			"its logs are believed, not proven", "chain", r.ChainID(), "block", uint64(b.Number))
 	}
 }

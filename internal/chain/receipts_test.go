@@ -13,14 +13,13 @@ import (
 	"regexp"
 	"testing"
 
-	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 
-	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // bender starts a proxy of a node that changes results. bend gets a method and its result, and returns the new result,
@@ -112,13 +111,9 @@ func newTwins(t *testing.T) (*world, logFilter) {
 }
 
 // read returns the logs that a follower of these nodes reads.
-func (w *world) read(filter logFilter, urls ...string) ([]types.Log, *Client, error) {
+func (w *world) read(filter logFilter, urls ...string) ([]types.Log, *Reader, error) {
 	w.t.Helper()
-	cfg := Config{ChainID: w.net.ChainID()}
-	for _, u := range urls {
-		cfg.URLs = append(cfg.URLs, secret.New(u))
-	}
-	c := newClient(w.t, cfg)
+	c := newReader(w.t, w.net.ChainID(), false, urls...)
 	logs, ends, err := c.readLogs(w.ctx, filter)
 	heraldtest.Must(w.t, err)
 	logs, err = c.completeLogs(w.ctx, filter, ends, logs)
@@ -341,7 +336,7 @@ func TestProvenLogsReplaceOthers(t *testing.T) {
 }
 
 // completeRange completes a range from which the node omitted all logs.
-func completeRange(ctx context.Context, c *Client, filter logFilter) ([]types.Log, error) {
+func completeRange(ctx context.Context, c *Reader, filter logFilter) ([]types.Log, error) {
 	_, ends, err := c.readLogs(ctx, filter)
 	if err != nil {
 		return nil, err

@@ -81,12 +81,12 @@ func readRetryAfter(resp *http.Response, now time.Time) (wait time.Duration, ok 
 
 // awaitNodes returns the nodes that may be asked, healthiest first. If all nodes rest, it waits for the first one,
 // but fails if that takes longer than maxPause.
-func (c *Client) awaitNodes(ctx context.Context, op string) ([]*node, error) {
+func (p *Pool) awaitNodes(ctx context.Context, op string) ([]*node, error) {
 	for {
 		now := time.Now()
 		var ready []*node
 		shortest := maxStatedRest
-		for _, n := range c.orderNodes(now) {
+		for _, n := range p.orderNodes(now) {
 			if wait := n.rest.remaining(now); wait > 0 {
 				shortest = min(shortest, wait)
 			} else {
@@ -97,12 +97,12 @@ func (c *Client) awaitNodes(ctx context.Context, op string) ([]*node, error) {
 			return ready, nil
 		}
 		if shortest > maxPause {
-			return nil, &UnavailableError{ChainID: c.chainID, Op: op, Err: fmt.Errorf(
+			return nil, &UnavailableError{ChainID: p.chainID, Op: op, Err: fmt.Errorf(
 				"the node of RPC_URL_%d: %w and is asked again in %s",
-				c.chainID, errResting, netguard.Seconds(shortest))}
+				p.chainID, errResting, netguard.Seconds(shortest))}
 		}
 		if err := loop.Pause(ctx, shortest); err != nil {
-			return nil, c.newUnavailable(op, err)
+			return nil, p.newUnavailable(op, err)
 		}
 	}
 }

@@ -29,7 +29,7 @@ func (c *Client) checkRetraction(ctx context.Context, j job.Job, v Verify) (Stan
 	var head, named *block
 	const op = "reading the block that a retraction names"
 	elems := []rpc.BatchElem{
-		{Method: "eth_getBlockByNumber", Args: []any{latest, false}, Result: &head},
+		taggedCall(latest, &head),
 		{Method: "eth_getBlockByHash", Args: []any{j.BlockHash, false}, Result: &named},
 	}
 	if err := c.sendBatch(ctx, op, elems); err != nil {
@@ -71,8 +71,8 @@ func (c *Client) findVanished(
 	var logs []types.Log
 	var mined *receipt
 	elems := []rpc.BatchElem{
-		{Method: "eth_getBlockByNumber", Args: []any{formatNumber(at), false}, Result: &canonical},
-		{Method: "eth_call", Args: callArgs(j.ReputationRegistry, lastIndex, formatNumber(uint64(head.Number))),
+		blockCall(at, &canonical),
+		{Method: "eth_call", Args: callArgs(j.ReputationRegistry, lastIndex, hexutil.EncodeUint64(uint64(head.Number))),
 			Result: &stored},
 		{Method: "eth_getLogs", Args: []any{newVanishedFilter(j)}, Result: &logs},
 	}
@@ -126,17 +126,10 @@ func (c *Client) findVanished(
 	return Standing{Found: true, Confirmed: true, Witnessed: elems[2].Error == nil && hasFeedback(logs, j)}, nil
 }
 
-// blockFilter is the parameter of eth_getLogs for one block, canonical or not.
-type blockFilter struct {
-	BlockHash common.Hash     `json:"blockHash"`
-	Address   common.Address  `json:"address"`
-	Topics    [][]common.Hash `json:"topics"`
-}
-
 // newVanishedFilter returns a filter for the client's feedback to the agent in the named block.
-func newVanishedFilter(j job.Job) blockFilter {
+func newVanishedFilter(j job.Job) hashFilter {
 	j.Kind = job.KindNewFeedback
-	return blockFilter{BlockHash: j.BlockHash, Address: j.ReputationRegistry, Topics: listTopics(j)}
+	return hashFilter{BlockHash: j.BlockHash, Address: []common.Address{j.ReputationRegistry}, Topics: listTopics(j)}
 }
 
 // hasFeedback reports whether logs contain the feedback of a retraction. Forms without an index are matched by agent

@@ -3,14 +3,13 @@ package chain
 import (
 	"errors"
 	"testing"
-	"time"
 
-	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // vanish gives feedback and replaces its block. If again is set, its transaction is in another block afterwards.
@@ -147,8 +146,8 @@ func TestCheckRetractionOfADroppedBlock(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			node := &scriptedNode{head: 1_000_000, pruned: c.pruned}
-			got, err := node.serve(t, 10_000, 20*time.Second).Check(t.Context(), retraction(c.block), VerifyReceipt)
+			node := &scriptedNode{head: 1_000_000, pruned: c.pruned, logs: holding()}
+			got, err := newScripted(t, node, 10_000).Check(t.Context(), retraction(c.block), VerifyReceipt)
 			var away *UnavailableError
 			if got != c.want || errors.As(err, &away) != c.away || err != nil && !c.away {
 				t.Errorf("%+v, %v", got, err)

@@ -3,14 +3,12 @@ package chain
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/big"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
-	"github.com/ethereum/go-ethereum/rpc"
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
@@ -23,51 +21,6 @@ const (
 	searchWidth    = 10_000           // blocks per request; fewer if the node refuses
 	searchMargin   = 10 * time.Minute // on both sides of the job's blockNumber: a reorg may have moved its event
 )
-
-// logFilter is the parameter of eth_getLogs.
-type logFilter struct {
-	Address   []common.Address `json:"address"`
-	Topics    [][]common.Hash  `json:"topics"`
-	FromBlock hexutil.Uint64   `json:"fromBlock"`
-	ToBlock   hexutil.Uint64   `json:"toBlock"`
-}
-
-// rangeEnds are the first and the last block of a range.
-type rangeEnds struct {
-	first, last block
-	node        int // the node that answered, by its position in RPC_URL_<chain>
-}
-
-// readLogs reads the logs of a range, and its ends. One request returns both: several nodes may answer at one
-// address, and a node that has not reached the last block would answer with fewer logs.
-func (c *Client) readLogs(ctx context.Context, filter logFilter) (logs []types.Log, ends rangeEnds, err error) {
-	var first, last *block
-	elems := []rpc.BatchElem{
-		{Method: "eth_getLogs", Args: []any{filter}, Result: (*nodeLogs)(&logs)},
-		{Method: "eth_getBlockByNumber", Args: []any{filter.ToBlock, false}, Result: &last},
-	}
-	if filter.FromBlock < filter.ToBlock {
-		elems = append(elems, rpc.BatchElem{Method: "eth_getBlockByNumber", Args: []any{filter.FromBlock, false},
-			Result: &first})
-	}
-	op := fmt.Sprintf("reading the logs of blocks %d to %d", uint64(filter.FromBlock), uint64(filter.ToBlock))
-	if ends.node, err = c.sendBatchBy(ctx, op, elems); err != nil {
-		return nil, ends, err
-	}
-	for _, e := range elems {
-		if e.Error != nil {
-			return nil, ends, c.newUnavailable(op, e.Error)
-		}
-	}
-	if len(elems) == 2 {
-		first = last
-	}
-	if first == nil || last == nil {
-		return nil, ends, c.newUnavailable(op, errNoBlock)
-	}
-	ends.first, ends.last = *first, *last
-	return logs, ends, nil
-}
 
 // listTopics returns the topics that select a job's event. It uses only parameters that are indexed in every form of
 // the kind.
@@ -118,7 +71,7 @@ func (c *Client) searchEvent(
 	if from > to || j.HasPositionKey() {
 		return erc8004.Event{}, newContradiction("transactionHash"), nil
 	}
-	search, cancel := context.WithTimeout(context.WithValue(ctx, searchMark{}, true), searchTimeouts*c.timeout)
+	search, cancel := context.WithTimeout(markSearch(ctx), searchTimeouts*c.timeout)
 	defer cancel()
 	registry, _ := emitterOf(j)
 	filter := logFilter{Address: []common.Address{registry}, Topics: listTopics(j)}

@@ -2,23 +2,15 @@ package chain
 
 import (
 	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math/big"
 	"net/http"
-	"net/http/httptest"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/crypto"
 
@@ -27,230 +19,8 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/registry"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
-
-// scriptedNode is a node with scripted answers. It supports batches.
-type scriptedNode struct {
-	head   uint64
-	chain  uint64                                  // default 1
-	pace   time.Duration                           // between its blocks; 0: all blocks have the timestamp 1
-	headAt time.Time                               // the time of its head
-	tags   map[string]uint64                       // the blocks of tags other than latest; nil: all tags name the head
-	logs   func(from, to uint64) (any, *nodeError) // the answer to eth_getLogs
-	stored []byte                                  // result of readFeedback; nil: the call reverts
-	last   uint64                                  // result of getLastIndex; 0: the call reverts
-	hidden bool                                    // the registry reports no identity registry: the call reverts
-	hangs  bool                                    // it never answers eth_getLogs
-	dies   bool                                    // after an eth_getLogs request it answers nothing
-	lags   bool                                    // it lacks the blocks that it names
-	pruned func(block uint64) (any, *nodeError)    // replaces the answer to eth_getBlockByNumber; nil: the block
-	status func(from, to uint64) int               // HTTP status of a request with eth_getLogs; 0: OK
-
-	mu    sync.Mutex
-	dead  bool
-	asked [][2]uint64 // requested ranges
-}
-
-type nodeError struct {
-	Code    int    `json:"code"`
-	Message string `json:"message"`
-}
-
-type nodeRequest struct {
-	ID     json.RawMessage
-	Method string
-	Params []json.RawMessage
-}
-
-func blockHash(n uint64) common.Hash { return crypto.Keccak256Hash(new(big.Int).SetUint64(n).Bytes()) }
-
-func (s *scriptedNode) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return
-	}
-	var requests []nodeRequest
-	batch := bytes.HasPrefix(body, []byte("["))
-	if !batch {
-		body = append(append([]byte("["), body...), ']')
-	}
-	if err := json.Unmarshal(body, &requests); err != nil {
-		http.Error(rw, err.Error(), http.StatusBadRequest)
-		return
-	}
-	answers := make([]map[string]any, len(requests))
-	for i, q := range requests {
-		s.mu.Lock()
-		s.dead = s.dead || s.dies && q.Method == "eth_getLogs"
-		mute := s.dead || s.hangs && q.Method == "eth_getLogs"
-		s.mu.Unlock()
-		if mute {
-			<-r.Context().Done()
-			return
-		}
-		result, failure, status := s.answer(q)
-		if status != 0 {
-			http.Error(rw, "no", status)
-			return
-		}
-		answers[i] = map[string]any{"jsonrpc": "2.0", "id": q.ID, "result": result}
-		if failure != nil {
-			answers[i] = map[string]any{"jsonrpc": "2.0", "id": q.ID, "error": failure}
-		}
-	}
-	var out any = answers
-	if !batch {
-		out = answers[0]
-	}
-	_ = json.NewEncoder(rw).Encode(out)
-}
-
-func (s *scriptedNode) answer(q nodeRequest) (result any, failure *nodeError, status int) {
-	switch q.Method {
-	case "eth_chainId":
-		return hexutil.Uint64(max(s.chain, 1)), nil, 0
-	case "eth_getBlockByNumber":
-		name := strings.Trim(string(q.Params[0]), `"`)
-		n, err := hexutil.DecodeUint64(name)
-		tagged, named := s.tags[name]
-		switch {
-		case err != nil && named:
-			n = tagged
-		case err != nil && s.tags != nil && name != latest:
-			return nil, nil, 0
-		case err != nil:
-			n = s.head
-		case s.lags || n > s.head:
-			return nil, nil, 0
-		case s.pruned != nil:
-			result, failure = s.pruned(n)
-			return result, failure, 0
-		}
-		at := uint64(1)
-		if s.pace > 0 {
-			at = uint64(s.headAt.Add(-time.Duration(s.head-n) * s.pace).Unix())
-		}
-		return map[string]any{"number": hexutil.Uint64(n), "hash": blockHash(n), "timestamp": hexutil.Uint64(at)}, nil, 0
-	case "eth_getLogs":
-		var f logFilter
-		var of hashFilter
-		if err := errors.Join(json.Unmarshal(q.Params[0], &f), json.Unmarshal(q.Params[0], &of)); err != nil {
-			return nil, &nodeError{-32602, err.Error()}, 0
-		}
-		if of.BlockHash != (common.Hash{}) {
-			logs, failure := s.logs(0, s.head)
-			found, _ := logs.([]types.Log)
-			return slices.DeleteFunc(found, func(l types.Log) bool { return l.BlockHash != of.BlockHash }), failure, 0
-		}
-		from, to := uint64(f.FromBlock), uint64(f.ToBlock)
-		s.mu.Lock()
-		s.asked = append(s.asked, [2]uint64{from, to})
-		s.mu.Unlock()
-		if s.status != nil {
-			if code := s.status(from, to); code != 0 {
-				return nil, nil, code
-			}
-		}
-		result, failure = s.logs(from, to)
-		return result, failure, 0
-	case "eth_call":
-		asksIdentity := strings.Contains(string(q.Params[0]), hexutil.Encode(erc8004.PackGetIdentityRegistry()))
-		if asksIdentity && s.hidden {
-			break
-		}
-		if asksIdentity {
-			return hexutil.Bytes(common.LeftPadBytes(scriptedRegistries().Identity.Bytes(), 32)), nil, 0
-		}
-		call, _ := erc8004.PackGetLastIndex(big.NewInt(0), common.Address{})
-		switch isLast := strings.Contains(string(q.Params[0]), hexutil.Encode(call[:4])); {
-		case isLast && s.last > 0:
-			return hexutil.Bytes(common.LeftPadBytes(new(big.Int).SetUint64(s.last).Bytes(), 32)), nil, 0
-		case !isLast && s.stored != nil:
-			return hexutil.Bytes(s.stored), nil, 0
-		}
-	}
-	return nil, &nodeError{3, "execution reverted"}, 0
-}
-
-func scriptedRegistries() erc8004.Deployment {
-	d, _ := erc8004.KnownDeployment(1)
-	return d
-}
-
-// scriptedLog returns a NewFeedback log of the current form, and its job without transaction and block.
-func scriptedLog(t *testing.T, block uint64) (types.Log, job.Job) {
-	t.Helper()
-	spec, err := registry.ReputationRegistryMetaData.ParseABI()
-	heraldtest.Must(t, err)
-	j := job.Job{Kind: job.KindNewFeedback, ChainID: 1, IdentityRegistry: scriptedRegistries().Identity,
-		ReputationRegistry: scriptedRegistries().Reputation,
-		AgentID:            big.NewInt(42), ClientAddress: common.Address{0xc1}, FeedbackIndex: 7, Value: big.NewInt(9977),
-		ValueDecimals: 2, Tag1: "uptime",
-		Endpoint: "https://a", FeedbackURI: "ipfs://x", FeedbackHash: common.Hash{1}}
-	event := spec.Events["NewFeedback"]
-	data, err := event.Inputs.NonIndexed().Pack(j.FeedbackIndex, j.Value, j.ValueDecimals, j.Tag1, j.Tag2, j.Endpoint,
-		j.FeedbackURI, j.FeedbackHash)
-	heraldtest.Must(t, err)
-	return types.Log{Address: j.ReputationRegistry, Data: data, BlockNumber: block, BlockHash: blockHash(block),
-		TxHash: common.Hash{9},
-		Topics: append([]common.Hash{event.ID}, common.BigToHash(j.AgentID), common.BytesToHash(j.ClientAddress.Bytes()),
-			crypto.Keccak256Hash([]byte(j.Tag1)))}, j
-}
-
-// serve starts the node and returns a client that searches logRange blocks.
-func (s *scriptedNode) serve(t *testing.T, logRange uint64, timeout time.Duration) *Client {
-	t.Helper()
-	server := httptest.NewServer(s)
-	t.Cleanup(server.Close)
-	return s.newClient(t, server.URL, logRange, timeout)
-}
-
-// serveHere is serve without a network, for testing/synctest.
-func (s *scriptedNode) serveHere(t *testing.T, logRange uint64) *Client {
-	t.Helper()
-	c := s.newClient(t, "http://node.invalid", logRange, 0)
-	c.nodes[0].transport.RegisterProtocol("http", s)
-	return c
-}
-
-func (s *scriptedNode) newClient(t *testing.T, url string, logRange uint64, timeout time.Duration) *Client {
-	t.Helper()
-	return newClient(t, Config{ChainID: max(s.chain, 1), URLs: []secret.Secret{secret.New(url)}, Timeout: timeout,
-		Registries: scriptedRegistries().Registries(), LogRange: erc8004.Depth{Blocks: logRange}})
-}
-
-// RoundTrip answers without a network.
-func (s *scriptedNode) RoundTrip(r *http.Request) (*http.Response, error) {
-	answer := httptest.NewRecorder()
-	s.ServeHTTP(answer, r)
-	if err := r.Context().Err(); err != nil {
-		return nil, err
-	}
-	return answer.Result(), nil
-}
-
-// holding answers with the logs that lie in the range.
-func holding(logs ...types.Log) func(from, to uint64) (any, *nodeError) {
-	return func(from, to uint64) (any, *nodeError) {
-		out := []types.Log{}
-		for _, l := range logs {
-			if from <= l.BlockNumber && l.BlockNumber <= to {
-				out = append(out, l)
-			}
-		}
-		return out, nil
-	}
-}
-
-// limited wraps next and refuses ranges of more than blocks blocks, as nodes do.
-func limited(blocks uint64, next func(from, to uint64) (any, *nodeError)) func(from, to uint64) (any, *nodeError) {
-	return func(from, to uint64) (any, *nodeError) {
-		if to-from >= blocks {
-			return nil, &nodeError{-32602, "block range too large"}
-		}
-		return next(from, to)
-	}
-}
 
 // TestSearch checks in which blocks Check searches the event of a job without a transaction, at nodes with different
 // limits.
@@ -295,7 +65,7 @@ func TestSearch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c.node.head = head
-			client := c.node.serve(t, c.logRange, 20*time.Second)
+			client := newScripted(t, c.node, c.logRange)
 			got, err := client.Check(t.Context(), c.job, VerifyReceipt)
 			if got.Found && got.Event.FeedbackURI != "ipfs://x" {
 				t.Errorf("the event is %+v", got.Event)
@@ -332,7 +102,7 @@ func TestSearchRejectsUnrequestedLogs(t *testing.T) {
 			l.Topics = append([]common.Hash(nil), genuine.Topics...)
 			change(&l)
 			node := &scriptedNode{head: head, logs: func(uint64, uint64) (any, *nodeError) { return []types.Log{l}, nil }}
-			got, err := node.serve(t, 100, 20*time.Second).Check(t.Context(), j, VerifyReceipt)
+			got, err := newScripted(t, node, 100).Check(t.Context(), j, VerifyReceipt)
 			if want := (Standing{Disagrees: "transactionHash", SearchedFrom: head - 99, SearchedTo: head}); err != nil ||
 				got != want {
 				t.Errorf("%+v, %v", got, err)
@@ -341,7 +111,7 @@ func TestSearchRejectsUnrequestedLogs(t *testing.T) {
 	}
 	genuine.BlockHash = common.Hash{0xba}
 	node := &scriptedNode{head: head, logs: holding(genuine)}
-	if got, err := node.serve(t, 100, 20*time.Second).Check(t.Context(), j, VerifyReceipt); err != nil || got.Confirmed {
+	if got, err := newScripted(t, node, 100).Check(t.Context(), j, VerifyReceipt); err != nil || got.Confirmed {
 		t.Errorf("in a block that is not canonical: %+v, %v", got, err)
 	}
 }
@@ -374,7 +144,7 @@ func TestSearchUnavailable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			node.head = 1_000_000
-			client := node.serve(t, 10_000, 20*time.Second)
+			client := newScripted(t, node, 10_000)
 			if got, err := client.Check(t.Context(), j, VerifyReceipt); !as[*UnavailableError](err) {
 				t.Errorf("%+v, %v", got, err)
 			}
@@ -413,7 +183,7 @@ func TestSearchRefusedForGood(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c.node.head = 1_000_000
-			got, err := c.node.serve(t, 10_000, 20*time.Second).Check(t.Context(), c.job, VerifyReceipt)
+			got, err := newScripted(t, c.node, 10_000).Check(t.Context(), c.job, VerifyReceipt)
 			if err != nil || got != c.want {
 				t.Errorf("%+v, %v; want %+v", got, err, c.want)
 			}
@@ -431,7 +201,7 @@ func TestSlowSearch(t *testing.T) {
 	_, j := scriptedLog(t, 500_000)
 	numbered := with(j, func(j *job.Job) { j.BlockNumber = 500_000 })
 	synctest.Test(t, func(t *testing.T) {
-		client := (&scriptedNode{head: 1_000_000, hangs: true}).serveHere(t, 10_000)
+		client := newHere(t, &scriptedNode{head: 1_000_000, hangs: true})
 		began := time.Now()
 		got, err := client.Check(t.Context(), j, VerifyReceipt)
 		if err != nil || got != newContradiction("transactionHash") {
@@ -445,11 +215,18 @@ func TestSlowSearch(t *testing.T) {
 		if _, err := client.readHead(t.Context()); err != nil {
 			t.Errorf("what is not searched: %v", err)
 		}
-		gone := (&scriptedNode{head: 1_000_000, dies: true}).serveHere(t, 10_000)
+		gone := newHere(t, &scriptedNode{head: 1_000_000, dies: true})
 		if got, err := gone.Check(t.Context(), j, VerifyReceipt); !as[*UnavailableError](err) {
 			t.Errorf("a node that stopped answering refuted the event: %+v, %v", got, err)
 		}
 	})
+}
+
+// newHere is newScripted without a network, for testing/synctest.
+func newHere(t *testing.T, s *scriptedNode) *Client {
+	t.Helper()
+	return newClient(t, PoolConfig{ChainID: 1, URLs: []secret.Secret{secret.New("http://node.invalid")}, Transport: s},
+		Config{Registries: scriptedRegistries().Registries(), LogRange: erc8004.Depth{Blocks: 10_000}})
 }
 
 // TestIndexOfOldForms: NewFeedback logs of 2025 lack the index. The registry's count at the end of the block determines
@@ -489,7 +266,7 @@ func TestIndexOfOldForms(t *testing.T) {
 		"not counted, no word of the registry": {j, []types.Log{l}, 0, []byte{1}, "feedbackIndex"},
 	} {
 		node := &scriptedNode{head: 1000, logs: holding(c.logs...), stored: c.stored, last: c.last}
-		got, err := node.serve(t, 100, 20*time.Second).Check(t.Context(), c.job, VerifyReceipt)
+		got, err := newScripted(t, node, 100).Check(t.Context(), c.job, VerifyReceipt)
 		if err != nil || got.Disagrees != c.want || got.Found != (c.want == "") {
 			t.Errorf("%s: %+v, %v", name, got, err)
 			continue
@@ -508,7 +285,7 @@ func TestHiddenIdentityRegistry(t *testing.T) {
 	l, j := scriptedLog(t, 990)
 	j.IdentityRegistry = common.Address{5}
 	node := &scriptedNode{head: 1000, logs: holding(l), hidden: true}
-	got, err := node.serve(t, 100, 20*time.Second).Check(t.Context(), j, VerifyReceipt)
+	got, err := newScripted(t, node, 100).Check(t.Context(), j, VerifyReceipt)
 	if err != nil || !got.Found || got.Event.IdentityRegistry != scriptedRegistries().Identity {
 		t.Errorf("%+v, %v", got, err)
 	}

@@ -52,8 +52,13 @@ func (s *silence) endProbe(probe bool) {
 	s.probing = false
 }
 
-// searchMark marks the context of a search for logs. A node may be slow at it although it answers everything else.
+// searchMark is the context key of markSearch.
 type searchMark struct{}
+
+// markSearch marks the context of a search for logs. A node may be slow at it although it answers everything else.
+func markSearch(ctx context.Context) context.Context {
+	return context.WithValue(ctx, searchMark{}, true)
+}
 
 // noteOutcome records the outcome of a request. A request that the caller cancelled says nothing about the node.
 func (s *silence) noteOutcome(ctx context.Context, err error) {

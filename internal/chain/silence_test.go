@@ -33,7 +33,7 @@ func TestSilentNode(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(node.Close)
-	c, err := New(Config{ChainID: 31337, URLs: []secret.Secret{secret.New(node.URL)}, Timeout: 100 * time.Millisecond})
+	c, err := NewPool(PoolConfig{ChainID: 31337, URLs: []secret.Secret{secret.New(node.URL)}, Timeout: 100 * time.Millisecond})
 	heraldtest.Must(t, err)
 	t.Cleanup(c.Close)
 	c.nodes[0].silence.quiet = time.Hour

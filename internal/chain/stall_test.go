@@ -32,7 +32,7 @@ func TestStallIsReported(t *testing.T) {
 				}
 				began := time.Now()
 				var reports []report
-				f, _ := newStubFollower(t, newStubClient(t, true, s), FollowConfig{From: s.head(),
+				f, _ := newStubFollower(t, newStubReader(t, true, s), FollowConfig{From: s.head(),
 					Stalled: func(_ context.Context, why error, _ time.Time) {
 						reports = append(reports, report{time.Since(began), why})
 					}})
@@ -64,7 +64,7 @@ func TestQuietChainIsNoStall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newChainStub(t, 6*time.Hour)
-		f, _ := newStubFollower(t, newStubClient(t, false, s), FollowConfig{From: s.head(),
+		f, _ := newStubFollower(t, newStubReader(t, false, s), FollowConfig{From: s.head(),
 			Stalled: func(_ context.Context, why error, _ time.Time) { t.Error(why) }})
 		followFor(t, f, 10*time.Minute)
 	})

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/agentherald/herald/internal/erc8004"
@@ -21,38 +22,49 @@ var ErrFailedTransaction = errors.New("the transaction was reverted: it has no e
 
 // ReadTransaction returns the events that the registries emitted in a transaction, as a follower would hand them
 // over, and the number of the transaction's block.
-func (c *Client) ReadTransaction(ctx context.Context, hash common.Hash, d erc8004.Deployment,
+func (r *Reader) ReadTransaction(ctx context.Context, hash common.Hash, d erc8004.Deployment,
 	limits job.Limits) (events []RangeEvent, number uint64, err error) {
-	var r *receipt
-	if err := c.sendCall(ctx, "reading the receipt of transaction "+hash.Hex(), &r, "eth_getTransactionReceipt",
+	var mined *receipt
+	if err := r.sendCall(ctx, "reading the receipt of transaction "+hash.Hex(), &mined, "eth_getTransactionReceipt",
 		hash); err != nil {
 		return nil, 0, err
 	}
 	switch {
-	case r == nil:
-		return nil, 0, fmt.Errorf("transaction %s on chain %d: %w", hash, c.chainID, ErrNoTransaction)
-	case r.isFailed():
-		return nil, 0, fmt.Errorf("transaction %s on chain %d: %w", hash, c.chainID, ErrFailedTransaction)
+	case mined == nil:
+		return nil, 0, fmt.Errorf("transaction %s on chain %d: %w", hash, r.chainID, ErrNoTransaction)
+	case mined.isFailed():
+		return nil, 0, fmt.Errorf("transaction %s on chain %d: %w", hash, r.chainID, ErrFailedTransaction)
 	}
-	f, err := c.NewFollower(FollowConfig{Deployment: d, Limits: limits,
-		Handle: func(context.Context, Range) error { return nil }})
+	filter, err := r.newFilter(d, nil, nil)
 	if err != nil {
 		return nil, 0, err
 	}
-	logs := slices.DeleteFunc(r.Logs, func(l types.Log) bool { return !f.filter.matchesLog(l) })
+	logs := filter.keepMatching(mined.Logs)
 	if slices.ContainsFunc(logs, lacksIndex) { // indexes are counted over the whole block
-		f.next, f.checks = uint64(r.BlockNumber), nil // the block is checked before its logs are used
-		logs, _, err = f.readRangeLogs(ctx, uint64(r.BlockNumber), block{Number: r.BlockNumber, Hash: r.BlockHash})
-		if errors.Is(err, errReorganised) {
-			err = c.newUnavailable("reading the block of transaction "+hash.Hex(), err)
-		}
-		if err != nil {
+		op := "reading the block of transaction " + hash.Hex()
+		if logs, err = r.readMinedBlock(ctx, op, filter, mined); err != nil {
 			return nil, 0, err
 		}
 	}
-	events, err = f.makeEvents(ctx, logs)
+	events, err = r.makeEvents(ctx, logs, d, limits)
 	events = slices.DeleteFunc(events, func(e RangeEvent) bool { return e.Log.TxHash != hash })
-	return events, uint64(r.BlockNumber), err
+	return events, uint64(mined.BlockNumber), err
+}
+
+// readMinedBlock reads the logs of the block of a receipt, and checks that no log is missing.
+func (r *Reader) readMinedBlock(ctx context.Context, op string, filter logFilter, mined *receipt) ([]types.Log, error) {
+	filter.FromBlock, filter.ToBlock = hexutil.Uint64(mined.BlockNumber), hexutil.Uint64(mined.BlockNumber)
+	logs, ends, err := r.readLogs(ctx, filter)
+	if err == nil && ends.last.Hash != mined.BlockHash {
+		err = errReorganised
+	}
+	if err == nil {
+		logs, err = r.verifyLogs(ctx, filter, ends, logs, false)
+	}
+	if errors.Is(err, errReorganised) {
+		err = r.newUnavailable(op, err)
+	}
+	return logs, err
 }
 
 // lacksIndex reports whether a log is a NewFeedback event of 2025, whose index must be counted.

@@ -9,15 +9,14 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/crypto"
 
-	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // serveOldForm starts a proxy of a node that converts every NewFeedback to the form of October 2025, which has no
@@ -84,7 +83,7 @@ func TestReadTransactionCounts(t *testing.T) {
 		sent = append(sent, tx)
 	}
 	w.mine(1)
-	c := newClient(t, Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(serveOldForm(t, w.net.URL()))}, Trusted: true})
+	c := newReader(t, w.net.ChainID(), true, serveOldForm(t, w.net.URL()))
 	for i, tx := range sent {
 		events, _, err := c.ReadTransaction(w.ctx, tx, w.net.Deployment(), limits)
 		if err != nil || len(events) != 1 || events[0].Err != nil {

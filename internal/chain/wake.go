@@ -17,18 +17,18 @@ const subscribeAgain = 15 * time.Second
 // a block. Subscriptions are used for nothing else: they lose blocks while the connection is down, so the follower
 // reads the content of blocks with requests, as it does after every poll. stop ends the subscriptions and waits until
 // they ended.
-func (c *Client) watchHeads(ctx context.Context) (wake <-chan struct{}, stop func()) {
+func (p *Pool) watchHeads(ctx context.Context) (wake <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	woken := make(chan struct{}, 1)
 	var running sync.WaitGroup
-	for _, n := range c.nodes {
+	for _, n := range p.nodes {
 		if !strings.HasPrefix(n.url.Reveal(), "ws") {
 			continue
 		}
 		running.Go(func() {
 			for ctx.Err() == nil {
 				err := n.watchHeads(ctx, woken)
-				c.log.Debug("a subscription to new blocks ended: the chain is polled", "chain", c.chainID, "node",
+				p.log.Debug("a subscription to new blocks ended: the chain is polled", "chain", p.chainID, "node",
 					n.number, "error", err)
 				_ = loop.Pause(ctx, subscribeAgain)
 			}

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -17,10 +16,9 @@ import (
 func TestWebsocketWakes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
-	c := newClient(t, Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(w.net.URL()),
-		secret.New(w.net.WebSocketURL())}})
+	c := newReader(t, w.net.ChainID(), false, w.net.URL(), w.net.WebSocketURL())
 	jobs := make(chan job.Job, 10)
-	f, err := c.NewFollower(FollowConfig{Deployment: w.net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback},
+	f, err := NewFollower(c, FollowConfig{Deployment: w.net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback},
 		Poll: time.Hour, Limits: limits, Handle: func(_ context.Context, r Range) error {
 			for _, e := range r.Events {
 				jobs <- e.Job

@@ -61,7 +61,7 @@ func TestWindowsAreDurations(t *testing.T) {
 				if c.named != 0 {
 					j.BlockNumber = number(node, c.named)
 				}
-				client := node.serve(t, 0, 20*time.Second)
+				client := newScripted(t, node, 0)
 				client.logRange = day
 				if got, err := client.Check(t.Context(), j, VerifyReceipt); !c.want(got, err) {
 					t.Errorf("%+v, %v", got, err)
@@ -89,7 +89,7 @@ func TestConfirmationsAreDurations(t *testing.T) {
 			for missing := range uint64(4) {
 				node, j := pacedLog(t, p.chain, p.pace, time.Duration(needed-missing)*p.pace)
 				j.BlockNumber = pacedHead - needed + missing
-				client := node.serve(t, 0, 20*time.Second)
+				client := newScripted(t, node, 0)
 				client.confirmations = erc8004.Depth{Time: depth}
 				client.known.Quiet = false
 				got, err := client.Check(t.Context(), j, VerifyReceipt)
@@ -120,7 +120,7 @@ func TestConfirmedByAge(t *testing.T) {
 			t.Parallel()
 			node, j := pacedLog(t, c.chain, 200*time.Millisecond, 0)
 			j.BlockNumber, node.headAt = pacedHead, node.headAt.Add(-c.age)
-			client := node.serve(t, 0, 20*time.Second)
+			client := newScripted(t, node, 0)
 			client.confirmations = erc8004.Depth{Time: 6 * time.Second}
 			if got, err := client.Check(t.Context(), j, VerifyReceipt); err != nil || !got.Found || got.Confirmed != c.want {
 				t.Errorf("%+v, %v", got, err)
@@ -155,25 +155,12 @@ func TestConfirmedByTag(t *testing.T) {
 			const pace = 200 * time.Millisecond
 			node, j := pacedLog(t, c.chain, pace, 500*pace)
 			j.BlockNumber, node.tags = pacedHead-500, c.tags
-			client := node.serve(t, 0, 20*time.Second)
+			client := newScripted(t, node, 0)
 			client.confirmations = erc8004.Depth{Tag: c.tag}
 			got, err := client.Check(t.Context(), j, c.verify)
 			if got := (Standing{Confirmed: got.Confirmed, ConfirmedIn: got.ConfirmedIn, Unnamed: got.Unnamed}); err != nil || got != c.want {
 				t.Errorf("%+v, %v; want %+v", got, err, c.want)
 			}
 		})
-	}
-}
-
-// TestLagOfAQuietChain: some chains make blocks only for transactions. There the lag is the age of the first unread
-// block, not the time since the block before it.
-func TestLagOfAQuietChain(t *testing.T) {
-	t.Parallel()
-	for chainID, want := range map[uint64]time.Duration{42161: 5 * time.Second, 8453: time.Hour} {
-		node := &scriptedNode{chain: chainID, head: 100, pace: time.Hour, headAt: time.Now().Add(-5 * time.Second)}
-		lag, err := node.serve(t, 0, 20*time.Second).Lag(t.Context(), 99)
-		if err != nil || lag.Blocks != 1 || (lag.Time-want).Abs() > 2*time.Second {
-			t.Errorf("chain %d: %+v, %v; want %s", chainID, lag, err, want)
-		}
 	}
 }

@@ -103,12 +103,11 @@ func newWorld(t testing.TB) *world {
 	w.queue, err = queue.Open(queue.Config{URL: secret.New(w.redisURL), Logger: w.logger()})
 	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = w.queue.Close() })
-	if w.chain, err = chain.New(chain.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(w.net.URL())},
-		Registries: w.net.Deployment().Registries(),
-		LogRange:   erc8004.Depth{Blocks: 1000}, Logger: w.logger()}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.chain.Close)
+	nodes, err := chain.NewPool(chain.PoolConfig{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(w.net.URL())}, Logger: w.logger()})
+	heraldtest.Must(t, err)
+	t.Cleanup(nodes.Close)
+	w.chain = chain.New(chain.Config{Logs: chain.NewReader(nodes, false), Registries: w.net.Deployment().Registries(),
+		LogRange: erc8004.Depth{Blocks: 1000}})
 	heraldtest.Must(t, w.store.ReportVerified(t.Context(), []uint64{w.net.ChainID()}))
 	w.dispatcher = must(dispatch.New(w.queue, w.logger()))
 	w.intake = must(intake.New(intake.Config{Ledger: w.store, Dispatcher: w.dispatcher, Sealer: w.keys, Limits: w.limits(), Logger: w.logger()}))

@@ -164,7 +164,7 @@ func (o *Operator) askChain(ctx context.Context, c *ChainState) {
 		c.Problem = "it has no node here: set RPC_URL_<chain> to see how far behind it is"
 		return
 	}
-	client, err := chain.New(chain.Config{ChainID: c.ChainID, URLs: known.RPCURLs, Logger: o.Logger})
+	client, err := chain.NewPool(chain.PoolConfig{ChainID: c.ChainID, URLs: known.RPCURLs, Logger: o.Logger})
 	if err != nil {
 		c.Problem = err.Error()
 		return

@@ -32,11 +32,11 @@ func (n *notes) AdvanceCursors(_ context.Context, cursors []*store.Cursor, a sto
 func TestEmptyReadingsCommitSeldom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		client, err := chain.New(chain.Config{ChainID: 1, URLs: []secret.Secret{secret.New("http://127.0.0.1:1")}})
+		client, err := chain.NewPool(chain.PoolConfig{ChainID: 1, URLs: []secret.Secret{secret.New("http://127.0.0.1:1")}})
 		heraldtest.Must(t, err)
 		t.Cleanup(client.Close)
 		ledger := &notes{}
-		w, err := New(Config{Chain: client, Ledger: ledger, Deployment: erc8004.Deployment{Reputation: common.Address{1}},
+		w, err := New(Config{Chain: chain.NewReader(client, false), Ledger: ledger, Deployment: erc8004.Deployment{Reputation: common.Address{1}},
 			Limits: job.Limits{MaxTimeout: time.Minute}})
 		heraldtest.Must(t, err)
 		g := &group{cursors: []*store.Cursor{{Next: 100}}}

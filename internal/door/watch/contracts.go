@@ -185,7 +185,7 @@ func (w *Watcher) readGroup(ctx context.Context, g *group, meets bool) error {
 		}
 		cfg.Checks = mergeChecks(cfg.Checks, checks)
 	}
-	f, err := w.Chain.NewFollower(cfg)
+	f, err := chain.NewFollower(w.Chain, cfg)
 	if err != nil {
 		return err
 	}

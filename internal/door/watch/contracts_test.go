@@ -220,7 +220,7 @@ func (r *recordedLedger) last() []string {
 
 // recordLogs returns a client of the world's node, and a function that returns the numbers of addresses in the
 // eth_getLogs requests since its last call.
-func (w *world) recordLogs() (*chain.Client, func() []int) {
+func (w *world) recordLogs() (*chain.Reader, func() []int) {
 	w.Helper()
 	node, err := url.Parse(w.net.URL())
 	heraldtest.Must(w, err)
@@ -246,10 +246,10 @@ func (w *world) recordLogs() (*chain.Client, func() []int) {
 		proxy.ServeHTTP(rw, r)
 	}))
 	w.Cleanup(server.Close)
-	client, err := chain.New(chain.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(server.URL)}, Trusted: true})
+	nodes, err := chain.NewPool(chain.PoolConfig{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(server.URL)}})
 	heraldtest.Must(w, err)
-	w.Cleanup(client.Close)
-	return client, func() []int {
+	w.Cleanup(nodes.Close)
+	return chain.NewReader(nodes, true), func() []int {
 		mu.Lock()
 		defer mu.Unlock()
 		got := asked

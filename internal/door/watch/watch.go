@@ -47,7 +47,7 @@ type Dispatcher interface {
 
 // Config configures a Watcher.
 type Config struct {
-	Chain      *chain.Client
+	Chain      *chain.Reader
 	Deployment erc8004.Deployment // the registries whose events are read
 	Ledger     Ledger
 	Dispatcher Dispatcher // nil: the worker's reconciler dispatches (no Redis connection)

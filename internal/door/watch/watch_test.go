@@ -31,7 +31,7 @@ type world struct {
 	net      *devnet.Net
 	database string // its URL
 	store    *store.Store
-	client   *chain.Client
+	client   *chain.Reader
 	agent    *big.Int
 }
 
@@ -47,8 +47,9 @@ func newWorldOf(t *testing.T, cfg devnet.Config) *world {
 	w.store, err = store.Open(postgres.Config{URL: secret.New(w.database), MaxConns: 8})
 	heraldtest.Must(t, err)
 	t.Cleanup(w.store.Close)
-	w.client, err = chain.New(chain.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(w.net.URL())}})
+	nodes, err := chain.NewPool(chain.PoolConfig{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(w.net.URL())}})
 	heraldtest.Must(t, err)
+	w.client = chain.NewReader(nodes, false)
 	t.Cleanup(w.client.Close)
 	w.agent, _, err = w.net.Register(t.Context(), w.net.Account(0), "data:application/json,{}")
 	heraldtest.Must(t, err)

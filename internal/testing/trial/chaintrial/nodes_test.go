@@ -92,9 +92,10 @@ func TestWorld(t *testing.T) {
 // checkCounts: for the newest blocks, whose state every node has, the client returns the same indexes as the reading.
 func checkCounts(ctx context.Context, t *testing.T, w *World, logs []types.Log, wanted []Wanted) {
 	t.Helper()
-	client, err := chain.New(chain.Config{ChainID: ChainID, URLs: []secret.Secret{secret.New(w.Node.URL())}})
+	nodes, err := chain.NewPool(chain.PoolConfig{ChainID: ChainID, URLs: []secret.Secret{secret.New(w.Node.URL())}})
 	heraldtest.Must(t, err)
-	defer client.Close()
+	defer nodes.Close()
+	client := chain.NewReader(nodes, false)
 	const newest = 50
 	from := logs[len(logs)-1].BlockNumber - newest
 	var events []erc8004.Event

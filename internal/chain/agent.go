@@ -1,0 +1,68 @@
+package chain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/agentherald/herald/internal/erc8004"
+)
+
+// NoSuchAgentError means that the identity registry has no such agent.
+type NoSuchAgentError struct {
+	ChainID  uint64
+	Registry common.Address
+	AgentID  *big.Int
+}
+
+func (e *NoSuchAgentError) Error() string {
+	return fmt.Sprintf("the identity registry %s on chain %d has no agent %s", e.Registry, e.ChainID, e.AgentID)
+}
+
+// NoSuchAgent returns true. Packages that do not import this one recognise the error by this method.
+func (e *NoSuchAgentError) NoSuchAgent() bool { return true }
+
+// TokenURI returns an agent's tokenURI, unchanged. Errors: *NoSuchAgentError, *UnavailableError, *WrongChainError.
+func (p *Pool) TokenURI(ctx context.Context, identity common.Address, agentID *big.Int) (string, error) {
+	gone := &NoSuchAgentError{ChainID: p.chainID, Registry: identity, AgentID: agentID}
+	call, err := erc8004.PackTokenURI(agentID)
+	if err != nil {
+		return "", gone // the id is not a uint256, so no registry contains it
+	}
+	const op = "reading tokenURI"
+	ret, err := p.callView(ctx, op, identity, call)
+	var reverted *revert
+	switch {
+	case errors.As(err, &reverted) && erc8004.IsNonexistentToken(reverted.data):
+		return "", gone
+	case errors.As(err, &reverted):
+		return "", p.checkOwner(ctx, op, gone, reverted)
+	case err != nil:
+		return "", err
+	}
+	uri, err := erc8004.UnpackTokenURI(ret)
+	if err != nil {
+		return "", p.newUnavailable(op, err)
+	}
+	return uri, nil
+}
+
+// checkOwner interprets a revert without the known error: if ownerOf reverts as well, the agent does not exist.
+func (p *Pool) checkOwner(ctx context.Context, op string, gone *NoSuchAgentError, reverted *revert) error {
+	call, err := erc8004.PackOwnerOf(gone.AgentID)
+	if err != nil {
+		return gone
+	}
+	_, err = p.callView(ctx, "reading ownerOf", gone.Registry, call)
+	var also *revert
+	switch {
+	case errors.As(err, &also):
+		return gone
+	case err != nil:
+		return err
+	}
+	return p.newUnavailable(op, reverted)
+}
