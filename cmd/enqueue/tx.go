@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/eventlog"
 	"github.com/agentherald/herald/internal/door/watch"
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/store"
@@ -46,4 +46,4 @@ func (c *txCommand) run(ctx context.Context, p process, cfg *config.Config, asJS
 
 func isConflict(a store.Acceptance) bool { return a.Verdict == store.Conflict }
 
-func isRefused(e chain.RangeEvent) bool { return e.Err != nil }
+func isRefused(e eventlog.Entry) bool { return e.Err != nil }

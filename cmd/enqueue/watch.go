@@ -10,7 +10,8 @@ import (
 
 	"github.com/agentherald/herald/internal/app/backend"
 	"github.com/agentherald/herald/internal/base/logging"
-	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/door/watch"
 	"github.com/agentherald/herald/internal/operator/config"
@@ -78,7 +79,7 @@ func onChain(ctx context.Context, p process, cfg *config.Config, asJSON bool, wa
 	}
 	log := logging.New(p.stderr, cfg.LogLevel, cfg.LogFormat)
 	queue.LogDriver(log)
-	nodes, err := chain.NewPool(chain.PoolConfig{ChainID: chainID, URLs: known.RPCURLs, Logger: log})
+	nodes, err := node.New(node.Config{ChainID: chainID, URLs: known.RPCURLs, Logger: log})
 	if err != nil {
 		return fail(exitMisuse, err)
 	}
@@ -92,7 +93,7 @@ func onChain(ctx context.Context, p process, cfg *config.Config, asJSON bool, wa
 	defer cancel()
 	go conn.policies.Run(ctx)
 	report := newChainReport(p.stdout, p.stderr, asJSON)
-	wc.Chain, wc.Deployment = chain.NewReader(nodes, cfg.TrustsNodes(chainID)), known.Registries.Default()
+	wc.Chain, wc.Deployment = eventlog.New(nodes, cfg.TrustsNodes(chainID)), known.Registries.Default()
 	wc.Ledger, wc.Limits = conn.store, backend.JobLimits(cfg)
 	wc.Filter, wc.Report, wc.Logger = conn.policies.SkipJob, report.add, log
 	if conn.dispatcher != nil {

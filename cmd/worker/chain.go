@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/text"
-	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/follower"
 	"github.com/agentherald/herald/internal/operator"
 )
 
@@ -117,13 +117,13 @@ func describeLag(f operator.CursorState) string {
 }
 
 // describeChecks says up to which block all logs are known to be complete.
-func describeChecks(c chain.Checks) string {
+func describeChecks(c follower.Checks) string {
 	return fmt.Sprintf("%.0f %% of the newest blocks; all up to %d, %d after it are not",
 		100*c.Share, c.Complete, c.Unchecked)
 }
 
 // describeOmission describes a node's omission, and the blocks that are still being read again.
-func describeOmission(c chain.Checks) string {
+func describeOmission(c follower.Checks) string {
 	o := *c.Omission
 	described := fmt.Sprintf("node %d left out %d logs of block %d, found %s",
 		o.Node, o.Logs, o.Block, formatTime(&o.At))

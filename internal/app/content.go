@@ -7,6 +7,8 @@ import (
 	"github.com/agentherald/herald/internal/base/decode"
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/config"
@@ -49,12 +51,12 @@ func OpenContent(cfg *config.Config, o Options) (_ *Content, err error) {
 		if len(known.RPCURLs) == 0 {
 			continue
 		}
-		nodes, err := chain.NewPool(chain.PoolConfig{ChainID: id, URLs: known.RPCURLs, Decoding: c.Decoding,
+		nodes, err := node.New(node.Config{ChainID: id, URLs: known.RPCURLs, Decoding: c.Decoding,
 			Timeout: o.ChainTimeout, Logger: o.Logger})
 		if err != nil {
 			return nil, err
 		}
-		c.chains[id] = chain.New(chain.Config{Logs: chain.NewReader(nodes, cfg.TrustsNodes(id)),
+		c.chains[id] = chain.New(chain.Config{Logs: eventlog.New(nodes, cfg.TrustsNodes(id)),
 			Confirmations: cfg.ConfirmationsOf(id), Registries: known.Registries, LogRange: cfg.LogRange})
 	}
 	if c.Fetcher, err = ipfs.New(ipfs.Config{Gateways: cfg.IPFSGateways, Arweave: cfg.ArweaveGateway, Guard: c.Guard,

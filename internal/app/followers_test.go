@@ -11,6 +11,8 @@ import (
 	"github.com/agentherald/herald/internal/app/backend"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet"
@@ -54,10 +56,10 @@ func TestLagIsReported(t *testing.T) {
 	database := secret.New(heraldtest.Postgres(t, postgres.Migrate))
 	cfg := load(t, append(chainEnv(net, net.URL()), "DATABASE_URL="+database.Reveal(), "HERALD_QUEUE=embedded",
 		"HERALD_KEYSET="+heraldtest.Keyset(t), fmt.Sprintf("HERALD_WATCH=%d", net.ChainID()))...)
-	nodes, err := chain.NewPool(chain.PoolConfig{ChainID: net.ChainID(), URLs: []secret.Secret{secret.New(net.URL())}})
+	nodes, err := node.New(node.Config{ChainID: net.ChainID(), URLs: []secret.Secret{secret.New(net.URL())}})
 	heraldtest.Must(t, err)
 	t.Cleanup(nodes.Close)
-	client := chain.New(chain.Config{Logs: chain.NewReader(nodes, false)})
+	client := chain.New(chain.Config{Logs: eventlog.New(nodes, false)})
 	told := &heraldtest.Log{}
 	a := &assembly{cfg: cfg, backend: &backend.Backend{DatabaseURL: database}, upkeep: &store.Store{}, metrics: prometheus.NewRegistry(), ready: newReadiness(),
 		content: &Content{chains: map[uint64]*chain.Client{net.ChainID(): client}}, log: slog.New(slog.NewTextHandler(told, nil))}

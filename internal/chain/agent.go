@@ -8,6 +8,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/erc8004"
 )
 
@@ -26,43 +27,43 @@ func (e *NoSuchAgentError) Error() string {
 func (e *NoSuchAgentError) NoSuchAgent() bool { return true }
 
 // TokenURI returns an agent's tokenURI, unchanged. Errors: *NoSuchAgentError, *UnavailableError, *WrongChainError.
-func (p *Pool) TokenURI(ctx context.Context, identity common.Address, agentID *big.Int) (string, error) {
-	gone := &NoSuchAgentError{ChainID: p.chainID, Registry: identity, AgentID: agentID}
+func (c *Client) TokenURI(ctx context.Context, identity common.Address, agentID *big.Int) (string, error) {
+	gone := &NoSuchAgentError{ChainID: c.ChainID(), Registry: identity, AgentID: agentID}
 	call, err := erc8004.PackTokenURI(agentID)
 	if err != nil {
 		return "", gone // the id is not a uint256, so no registry contains it
 	}
 	const op = "reading tokenURI"
-	ret, err := p.callView(ctx, op, identity, call)
-	var reverted *revert
+	ret, err := c.CallView(ctx, op, identity, call)
+	var reverted *node.Revert
 	switch {
-	case errors.As(err, &reverted) && erc8004.IsNonexistentToken(reverted.data):
+	case errors.As(err, &reverted) && erc8004.IsNonexistentToken(reverted.Data):
 		return "", gone
 	case errors.As(err, &reverted):
-		return "", p.checkOwner(ctx, op, gone, reverted)
+		return "", c.checkOwner(ctx, op, gone, reverted)
 	case err != nil:
 		return "", err
 	}
 	uri, err := erc8004.UnpackTokenURI(ret)
 	if err != nil {
-		return "", p.newUnavailable(op, err)
+		return "", c.NewUnavailable(op, err)
 	}
 	return uri, nil
 }
 
 // checkOwner interprets a revert without the known error: if ownerOf reverts as well, the agent does not exist.
-func (p *Pool) checkOwner(ctx context.Context, op string, gone *NoSuchAgentError, reverted *revert) error {
+func (c *Client) checkOwner(ctx context.Context, op string, gone *NoSuchAgentError, reverted *node.Revert) error {
 	call, err := erc8004.PackOwnerOf(gone.AgentID)
 	if err != nil {
 		return gone
 	}
-	_, err = p.callView(ctx, "reading ownerOf", gone.Registry, call)
-	var also *revert
+	_, err = c.CallView(ctx, "reading ownerOf", gone.Registry, call)
+	var also *node.Revert
 	switch {
 	case errors.As(err, &also):
 		return gone
 	case err != nil:
 		return err
 	}
-	return p.newUnavailable(op, reverted)
+	return c.NewUnavailable(op, reverted)
 }

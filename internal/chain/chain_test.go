@@ -9,6 +9,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/testing/devnet"
@@ -18,30 +19,30 @@ import (
 func TestTokenURI(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
-	identity := w.net.Deployment().Identity
+	identity := w.Net.Deployment().Identity
 	for _, want := range []string{"data:application/json,{}", "", "\x00\xff" + strings.Repeat("u", 5000)} {
 		if want != "data:application/json,{}" {
-			if _, err := w.net.SetURI(w.ctx, w.owner, w.agent, want); err != nil {
+			if _, err := w.Net.SetURI(w.Ctx, w.Owner, w.Agent, want); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if got, err := w.client.TokenURI(w.ctx, identity, w.agent); err != nil || got != want {
+		if got, err := w.client.TokenURI(w.Ctx, identity, w.Agent); err != nil || got != want {
 			t.Errorf("%.40q, %v", got, err)
 		}
 	}
 	var gone *NoSuchAgentError
 	for _, id := range []*big.Int{big.NewInt(99), new(big.Int).Lsh(big.NewInt(1), 255), new(big.Int).Lsh(big.NewInt(1), 256), big.NewInt(-1), nil} {
-		if _, err := w.client.TokenURI(w.ctx, identity, id); !errors.As(err, &gone) {
+		if _, err := w.client.TokenURI(w.Ctx, identity, id); !errors.As(err, &gone) {
 			t.Errorf("agent %v: %v", id, err)
 		}
 	}
 	// The reputation registry has no tokenURI, so it reverts without the error that the identity registry returns.
-	if _, err := w.client.TokenURI(w.ctx, w.net.Deployment().Reputation, w.agent); !errors.As(err, &gone) {
+	if _, err := w.client.TokenURI(w.Ctx, w.Net.Deployment().Reputation, w.Agent); !errors.As(err, &gone) {
 		t.Errorf("another contract: %v", err)
 	}
-	var none *NoContractError
-	var away *UnavailableError
-	if _, err := w.client.TokenURI(w.ctx, common.Address{9}, w.agent); !errors.As(err, &none) || !errors.As(err, &away) {
+	var none *node.NoContractError
+	var away *node.UnavailableError
+	if _, err := w.client.TokenURI(w.Ctx, common.Address{9}, w.Agent); !errors.As(err, &none) || !errors.As(err, &away) {
 		t.Errorf("no contract: %v", err)
 	}
 }
@@ -94,9 +95,9 @@ func TestCheckFeedback(t *testing.T) {
 	// The key names the event, and the transaction is where it has to be.
 	for field, forge := range map[string]func(*job.Job){
 		"agentId":            func(j *job.Job) { j.AgentID = big.NewInt(7) },
-		"clientAddress":      func(j *job.Job) { j.ClientAddress = w.owner.Address },
+		"clientAddress":      func(j *job.Job) { j.ClientAddress = w.Owner.Address },
 		"feedbackIndex":      func(j *job.Job) { j.FeedbackIndex = 3 },
-		"reputationRegistry": func(j *job.Job) { j.ReputationRegistry = w.net.Deployment().Validation },
+		"reputationRegistry": func(j *job.Job) { j.ReputationRegistry = w.Net.Deployment().Validation },
 		"transactionHash":    func(j *job.Job) { j.TransactionHash = common.Hash{5} },
 		"type":               func(j *job.Job) { j.Kind = job.KindFeedbackRevoked },
 	} {
@@ -122,7 +123,7 @@ func TestCheckFeedback(t *testing.T) {
 		}
 	}
 
-	revoked := w.job2(w.net.RevokeFeedback(w.ctx, w.rater, w.agent, j.FeedbackIndex))(erc8004.FeedbackRevoked)
+	revoked := w.job2(w.Net.RevokeFeedback(w.Ctx, w.Rater, w.Agent, j.FeedbackIndex))(erc8004.FeedbackRevoked)
 	for _, j := range []job.Job{j, bare} {
 		if got := w.check(j, VerifyReceipt); !got.Found || !got.Revoked {
 			t.Errorf("revoked: %+v", got)
@@ -137,12 +138,12 @@ func TestCheckOtherKinds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
 	given := w.feedback()
-	response := w.job2(w.net.AppendResponse(w.ctx, w.owner, w.agent, w.rater.Address, given.FeedbackIndex, "r\x00", common.Hash{2}))(erc8004.ResponseAppended)
+	response := w.job2(w.Net.AppendResponse(w.Ctx, w.Owner, w.Agent, w.Rater.Address, given.FeedbackIndex, "r\x00", common.Hash{2}))(erc8004.ResponseAppended)
 	request := common.Hash{3}
-	if _, err := w.net.RequestValidation(w.ctx, w.owner, w.rater.Address, w.agent, "q", request); err != nil {
+	if _, err := w.Net.RequestValidation(w.Ctx, w.Owner, w.Rater.Address, w.Agent, "q", request); err != nil {
 		t.Fatal(err)
 	}
-	validation := w.job2(w.net.RespondValidation(w.ctx, w.rater, request, 88, "r", common.Hash{4}, "t"))(erc8004.ValidationResponse)
+	validation := w.job2(w.Net.RespondValidation(w.Ctx, w.Rater, request, 88, "r", common.Hash{4}, "t"))(erc8004.ValidationResponse)
 	for _, j := range []job.Job{response, validation} {
 		if got := w.check(j, VerifyReceipt); !got.Found || !got.Confirmed {
 			t.Errorf("%s: %+v", j.Kind, got)
@@ -156,7 +157,7 @@ func TestCheckOtherKinds(t *testing.T) {
 	for field, j := range map[string]job.Job{
 		// One event must not pass under several keys. The first job names a block that no node has.
 		"logIndex":    with(response, func(j *job.Job) { i := uint(17); j.LogIndex, j.BlockHash = &i, common.Hash{5} }),
-		"responder":   with(response, func(j *job.Job) { j.Responder = w.rater.Address }),
+		"responder":   with(response, func(j *job.Job) { j.Responder = w.Rater.Address }),
 		"requestHash": with(validation, func(j *job.Job) { j.RequestHash = common.Hash{9} }),
 	} {
 		if got := w.check(j, VerifyReceipt); got != newContradiction(field) {
@@ -174,7 +175,7 @@ func TestCheckOtherKinds(t *testing.T) {
 	if got := w.readEvent(forged); !got.SameEvent(validation) {
 		t.Errorf("the validation is %+v", got)
 	}
-	updated := job.Job{Kind: job.KindAgentUpdated, ChainID: w.net.ChainID()}
+	updated := job.Job{Kind: job.KindAgentUpdated, ChainID: w.Net.ChainID()}
 	if got := w.check(updated, VerifyReceipt); !got.Found || !got.Confirmed {
 		t.Errorf("%s: %+v", updated.Kind, got)
 	}
@@ -197,7 +198,7 @@ func TestCheckConfirmations(t *testing.T) {
 		if got := w.check(bare, VerifyReceipt); !got.Found || got.Confirmed || got.ConfirmedIn == 0 {
 			t.Errorf("%d blocks missing, without transaction: %+v", missing, got)
 		}
-		w.mine(1)
+		w.Mine(1)
 	}
 	for _, j := range []job.Job{j, bare} {
 		if got := w.check(j, VerifyReceipt); !got.Confirmed || got.ConfirmedIn != 0 {
@@ -205,7 +206,7 @@ func TestCheckConfirmations(t *testing.T) {
 		}
 	}
 
-	tx, err := w.net.Submit(w.ctx, w.rater, w.net.Deployment().Reputation, devnet.Feedback{AgentID: w.agent}.Calldata())
+	tx, err := w.Net.Submit(w.Ctx, w.Rater, w.Net.Deployment().Reputation, devnet.Feedback{AgentID: w.Agent}.Calldata())
 	heraldtest.Must(t, err)
 	waiting := with(j, func(j *job.Job) { j.TransactionHash, j.BlockNumber = tx, 0 })
 	if got := w.check(waiting, VerifyReceipt); !got.Found || got.Confirmed || got.ConfirmedIn != 4 {
@@ -215,7 +216,7 @@ func TestCheckConfirmations(t *testing.T) {
 	if got := w.check(rival, VerifyReceipt); !got.Found || got.Confirmed || got.ConfirmedIn != 1 {
 		t.Errorf("not in a block that a reorg may still replace: %+v", got)
 	}
-	w.mine(1)
+	w.Mine(1)
 	if got := w.check(rival, VerifyReceipt); got != newContradiction("transactionHash") {
 		t.Errorf("not in a block that is deep enough: %+v", got)
 	}
@@ -235,7 +236,7 @@ func TestCheckFinalized(t *testing.T) {
 			t.Errorf("nothing is final yet: %+v", got)
 		}
 	}
-	w.mine(64) // the development chain finalizes every 32nd block
+	w.Mine(64) // the development chain finalizes every 32nd block
 	for _, j := range []job.Job{j, bare} {
 		if got := w.check(j, VerifyFinalized); !got.Found || !got.Confirmed {
 			t.Errorf("final: %+v", got)
@@ -247,13 +248,13 @@ func TestCheckAfterReorg(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
 	j := w.feedback()
-	heraldtest.Must(t, w.net.Reorg(w.ctx, 1, true))
+	heraldtest.Must(t, w.Net.Reorg(w.Ctx, 1, true))
 	got := w.check(j, VerifyReceipt)
 	if !got.Found || !got.Confirmed || got.BlockHash == j.BlockHash || got.BlockHash == (common.Hash{}) {
 		t.Errorf("mined again: %+v", got)
 	}
 	j = w.feedback()
-	heraldtest.Must(t, w.net.Reorg(w.ctx, 1, false))
+	heraldtest.Must(t, w.Net.Reorg(w.Ctx, 1, false))
 	if got := w.check(j, VerifyReceipt); got != newContradiction("transactionHash") {
 		t.Errorf("gone: %+v", got)
 	}
@@ -262,17 +263,17 @@ func TestCheckAfterReorg(t *testing.T) {
 func TestWrongChain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
-	c := newPool(t, PoolConfig{ChainID: 8453, URLs: []secret.Secret{secret.New(w.net.URL())}})
+	c := newPool(t, node.Config{ChainID: 8453, URLs: []secret.Secret{secret.New(w.Net.URL())}})
 	for range 2 {
-		var wrong *WrongChainError
-		if err := c.Ping(w.ctx); !errors.As(err, &wrong) || wrong.Got != w.net.ChainID() || wrong.Want != 8453 {
+		var wrong *node.WrongChainError
+		if err := c.Ping(w.Ctx); !errors.As(err, &wrong) || wrong.Got != w.Net.ChainID() || wrong.Want != 8453 {
 			t.Errorf("%v", err)
 		}
 	}
-	if _, err := w.client.Check(w.ctx, job.Job{ChainID: 8453}, VerifyReceipt); err == nil {
+	if _, err := w.client.Check(w.Ctx, job.Job{ChainID: 8453}, VerifyReceipt); err == nil {
 		t.Error("a job of another chain was checked")
 	}
-	if _, err := w.client.Check(w.ctx, job.Job{ChainID: w.net.ChainID()}, "maybe"); err == nil {
+	if _, err := w.client.Check(w.Ctx, job.Job{ChainID: w.Net.ChainID()}, "maybe"); err == nil {
 		t.Error("an unknown way to verify was taken")
 	}
 }
@@ -282,16 +283,16 @@ func TestNodeGone(t *testing.T) {
 	w := newWorld(t, 0)
 	j := w.feedback()
 	w.check(j, VerifyReceipt)
-	heraldtest.Must(t, w.net.Close())
-	var away *UnavailableError
-	if _, err := w.client.Check(w.ctx, j, VerifyReceipt); !errors.As(err, &away) {
+	heraldtest.Must(t, w.Net.Close())
+	var away *node.UnavailableError
+	if _, err := w.client.Check(w.Ctx, j, VerifyReceipt); !errors.As(err, &away) {
 		t.Errorf("check: %v", err)
 	}
-	if _, err := w.client.TokenURI(w.ctx, j.IdentityRegistry, w.agent); !errors.As(err, &away) {
+	if _, err := w.client.TokenURI(w.Ctx, j.IdentityRegistry, w.Agent); !errors.As(err, &away) {
 		t.Errorf("tokenURI: %v", err)
 	}
 	w.client.Close()
-	if err := w.client.Ping(w.ctx); !errors.As(err, &away) {
+	if err := w.client.Ping(w.Ctx); !errors.As(err, &away) {
 		t.Errorf("closed: %v", err)
 	}
 }

@@ -5,13 +5,14 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
+	"github.com/agentherald/herald/internal/chain/eventlog"
 	"github.com/agentherald/herald/internal/erc8004"
 )
 
 // Config configures a Client.
 type Config struct {
 	// Logs reads the chain.
-	Logs *Reader
+	Logs *eventlog.Reader
 	// Confirmations is the depth at which an event is confirmed. Zero means that being mined is enough.
 	Confirmations erc8004.Depth
 	// Registries are the registries whose events Check accepts. Without registries, Check refuses every event.
@@ -23,7 +24,7 @@ type Config struct {
 
 // Client checks events and reads agents. It is safe for concurrent use.
 type Client struct {
-	*Reader
+	*eventlog.Reader
 	confirmations erc8004.Depth
 	registries    erc8004.Registries
 	logRange      erc8004.Depth

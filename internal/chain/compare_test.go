@@ -2,7 +2,6 @@ package chain
 
 import (
 	"encoding/json"
-	"errors"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +12,7 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -69,7 +69,7 @@ func TestNonexistentAgentOnOtherNodes(t *testing.T) {
 	c := fakeNode(t, func(string) string {
 		return `"error":{"code":-32005,"message":"limit exceeded","data":{"see":"https://x"}}`
 	})
-	if _, err := c.TokenURI(t.Context(), common.Address{1}, big.NewInt(99)); !as[*UnavailableError](err) {
+	if _, err := c.TokenURI(t.Context(), common.Address{1}, big.NewInt(99)); !as[*node.UnavailableError](err) {
 		t.Errorf("rate limit: %v", err)
 	}
 	// tokenURI reverts but the agent has an owner, so the error is not "no such agent".
@@ -80,14 +80,9 @@ func TestNonexistentAgentOnOtherNodes(t *testing.T) {
 		}
 		return `"result":"0x0000000000000000000000001111111111111111111111111111111111111111"`
 	})
-	if _, err := c.TokenURI(t.Context(), common.Address{1}, big.NewInt(99)); !as[*UnavailableError](err) {
+	if _, err := c.TokenURI(t.Context(), common.Address{1}, big.NewInt(99)); !as[*node.UnavailableError](err) {
 		t.Errorf("odd contract: %v", err)
 	}
-}
-
-func as[E error](err error) bool {
-	var target E
-	return errors.As(err, &target)
 }
 
 // fakeNode returns a client of a node of chain 1. The node answers eth_chainId; for other methods it returns
@@ -110,5 +105,5 @@ func fakeNode(t *testing.T, answer func(method string) string) *Client {
 		_, _ = rw.Write([]byte(`{"jsonrpc":"2.0","id":` + string(request.ID) + `,` + body + `}`))
 	}))
 	t.Cleanup(server.Close)
-	return newClient(t, PoolConfig{ChainID: 1, URLs: []secret.Secret{secret.New(server.URL)}}, Config{})
+	return newClient(t, node.Config{ChainID: 1, URLs: []secret.Secret{secret.New(server.URL)}}, Config{})
 }

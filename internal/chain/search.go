@@ -10,6 +10,8 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 
+	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 )
@@ -71,10 +73,10 @@ func (c *Client) searchEvent(
 	if from > to || j.HasPositionKey() {
 		return erc8004.Event{}, newContradiction("transactionHash"), nil
 	}
-	search, cancel := context.WithTimeout(markSearch(ctx), searchTimeouts*c.timeout)
+	search, cancel := context.WithTimeout(node.MarkSearch(ctx), searchTimeouts*c.Timeout())
 	defer cancel()
 	registry, _ := emitterOf(j)
-	filter := logFilter{Address: []common.Address{registry}, Topics: listTopics(j)}
+	filter := eventlog.Filter{Address: []common.Address{registry}, Topics: listTopics(j)}
 	why := ""
 	left, width := to-from+1, uint64(searchWidth)
 	var refusal error
@@ -82,18 +84,18 @@ func (c *Client) searchEvent(
 		last := from + left - 1
 		asked := min(width, left)
 		filter.FromBlock, filter.ToBlock = hexutil.Uint64(last+1-asked), hexutil.Uint64(last)
-		logs, _, err := c.readLogs(search, filter)
+		logs, _, err := c.ReadLogs(search, filter)
 		switch {
-		case err != nil && asked > 1 && search.Err() == nil && isRefusedRange(err):
-			width, refusal = narrowWidth(err, asked), err
+		case err != nil && asked > 1 && search.Err() == nil && node.IsRefusedRange(err):
+			width, refusal = node.NarrowWidth(err, asked), err
 			continue
 		case err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
-			if _, err := c.readHead(ctx); err != nil {
+			if _, err := c.ReadHead(ctx); err != nil {
 				return erc8004.Event{}, Standing{}, err
 			}
 			// The node answers other calls and is too slow for this one, so a retry would fail as well.
 			return erc8004.Event{}, newContradiction("transactionHash"), nil
-		case err != nil && asked == 1 && isRefusedForGood(err):
+		case err != nil && asked == 1 && node.IsRefusedForGood(err):
 			return erc8004.Event{}, newContradiction("transactionHash"), nil
 		case err != nil:
 			return erc8004.Event{}, Standing{}, err
@@ -109,7 +111,7 @@ func (c *Client) searchEvent(
 		}
 		why = field
 	}
-	if left > 0 && refusal != nil && !isRangeLimit(refusal) {
+	if left > 0 && refusal != nil && !node.IsRangeLimit(refusal) {
 		return erc8004.Event{}, Standing{}, refusal // the node had another problem than the width of the ranges
 	}
 	if why != "" {
@@ -120,8 +122,8 @@ func (c *Client) searchEvent(
 
 // matchLogs returns the events that may have the job's key among the logs that a node returned for filter, oldest
 // first. The node may have ignored the filter.
-func matchLogs(j job.Job, logs []types.Log, filter logFilter) (found []erc8004.Event) {
-	for _, l := range sortLogs(logs) {
+func matchLogs(j job.Job, logs []types.Log, filter eventlog.Filter) (found []erc8004.Event) {
+	for _, l := range eventlog.Sort(logs) {
 		if l.Removed || l.BlockNumber < uint64(filter.FromBlock) || l.BlockNumber > uint64(filter.ToBlock) {
 			continue
 		}

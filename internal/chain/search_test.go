@@ -15,8 +15,10 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/testing/chaintest"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/registry"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -28,43 +30,43 @@ func TestSearch(t *testing.T) {
 	t.Parallel()
 	const head = 1_000_000
 	mined := uint64(head - 9_000)
-	l, j := scriptedLog(t, mined)
+	l, j := chaintest.ScriptedLog(t, mined)
 	numbered := with(j, func(j *job.Job) { j.BlockNumber = mined + 3 }) // a reorg moved the event
-	found := Standing{Found: true, Confirmed: true, BlockNumber: mined, BlockHash: blockHash(mined), Timestamp: 1}
+	found := Standing{Found: true, Confirmed: true, BlockNumber: mined, BlockHash: chaintest.BlockHash(mined), Timestamp: 1}
 	missing := func(from, to uint64) Standing {
 		return Standing{Disagrees: "transactionHash", SearchedFrom: from, SearchedTo: to}
 	}
-	huge := strings.Repeat("x", maxAnswer)
+	huge := strings.Repeat("x", 16<<20)
 	for name, c := range map[string]struct {
-		node     *scriptedNode
+		node     *chaintest.Script
 		job      job.Job
 		logRange uint64
 		want     Standing
 		most     int // requests with eth_getLogs
 	}{
-		"by number":              {&scriptedNode{logs: holding(l)}, numbered, 0, found, 1},
-		"by number, ten at once": {&scriptedNode{logs: limited(10, holding(l))}, numbered, 0, found, 20},
-		"by a wrong number": {&scriptedNode{logs: holding(l)}, with(j, func(j *job.Job) { j.BlockNumber = mined + 100 }), 0,
+		"by number":              {&chaintest.Script{Logs: chaintest.Holding(l)}, numbered, 0, found, 1},
+		"by number, ten at once": {&chaintest.Script{Logs: chaintest.Limited(10, chaintest.Holding(l))}, numbered, 0, found, 20},
+		"by a wrong number": {&chaintest.Script{Logs: chaintest.Holding(l)}, with(j, func(j *job.Job) { j.BlockNumber = mined + 100 }), 0,
 			missing(mined+50, mined+150), 1},
-		"in the range":              {&scriptedNode{logs: holding(l)}, j, 10_000, found, 1},
-		"in the range, 500 at once": {&scriptedNode{logs: limited(500, holding(l))}, j, 10_000, found, searchRequests},
-		"before the range":          {&scriptedNode{logs: holding(l)}, j, 9_000, missing(head-8_999, head), 1},
-		"no range":                  {&scriptedNode{logs: holding(l)}, j, 0, missing(0, 0), 0},
-		"one at once": {&scriptedNode{logs: limited(1, holding(l))}, j, 10_000, missing(head-114, head),
+		"in the range":              {&chaintest.Script{Logs: chaintest.Holding(l)}, j, 10_000, found, 1},
+		"in the range, 500 at once": {&chaintest.Script{Logs: chaintest.Limited(500, chaintest.Holding(l))}, j, 10_000, found, searchRequests},
+		"before the range":          {&chaintest.Script{Logs: chaintest.Holding(l)}, j, 9_000, missing(head-8_999, head), 1},
+		"no range":                  {&chaintest.Script{Logs: chaintest.Holding(l)}, j, 0, missing(0, 0), 0},
+		"one at once": {&chaintest.Script{Logs: chaintest.Limited(1, chaintest.Holding(l))}, j, 10_000, missing(head-114, head),
 			searchRequests},
-		"a range of the whole chain": {&scriptedNode{logs: holding(l)}, j, 2 * head, found, 1},
-		"false content": {&scriptedNode{logs: holding(l)}, with(j,
+		"a range of the whole chain": {&chaintest.Script{Logs: chaintest.Holding(l)}, j, 2 * head, found, 1},
+		"false content": {&chaintest.Script{Logs: chaintest.Holding(l)}, with(j,
 			func(j *job.Job) { j.FeedbackURI = "ipfs://y" }), 100_000, found, 1},
-		"an answer that is too large": {&scriptedNode{logs: func(from, to uint64) (any, *nodeError) {
+		"an answer that is too large": {&chaintest.Script{Logs: func(from, to uint64) (any, *chaintest.Error) {
 			if to-from > 1000 {
 				return []string{huge}, nil
 			}
-			return holding(l)(from, to)
+			return chaintest.Holding(l)(from, to)
 		}}, j, 10_000, found, 30},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c.node.head = head
+			c.node.Head = head
 			client := newScripted(t, c.node, c.logRange)
 			got, err := client.Check(t.Context(), c.job, VerifyReceipt)
 			if got.Found && got.Event.FeedbackURI != "ipfs://x" {
@@ -73,8 +75,8 @@ func TestSearch(t *testing.T) {
 			if got.Event = nil; err != nil || got != c.want {
 				t.Errorf("%+v, %v; want %+v", got, err, c.want)
 			}
-			if n := len(c.node.asked); n > c.most {
-				t.Errorf("%d requests, want at most %d: %v", n, c.most, c.node.asked)
+			if n := len(c.node.Asked); n > c.most {
+				t.Errorf("%d requests, want at most %d: %v", n, c.most, c.node.Asked)
 			}
 		})
 	}
@@ -85,7 +87,7 @@ func TestSearch(t *testing.T) {
 func TestSearchRejectsUnrequestedLogs(t *testing.T) {
 	t.Parallel()
 	const head = 1000
-	genuine, j := scriptedLog(t, 990)
+	genuine, j := chaintest.ScriptedLog(t, 990)
 	for name, change := range map[string]func(*types.Log){
 		"of another contract": func(l *types.Log) { l.Address = common.Address{0xba} },
 		"of another agent":    func(l *types.Log) { l.Topics[1] = common.Hash{1} },
@@ -101,8 +103,8 @@ func TestSearchRejectsUnrequestedLogs(t *testing.T) {
 			l := genuine
 			l.Topics = append([]common.Hash(nil), genuine.Topics...)
 			change(&l)
-			node := &scriptedNode{head: head, logs: func(uint64, uint64) (any, *nodeError) { return []types.Log{l}, nil }}
-			got, err := newScripted(t, node, 100).Check(t.Context(), j, VerifyReceipt)
+			server := &chaintest.Script{Head: head, Logs: func(uint64, uint64) (any, *chaintest.Error) { return []types.Log{l}, nil }}
+			got, err := newScripted(t, server, 100).Check(t.Context(), j, VerifyReceipt)
 			if want := (Standing{Disagrees: "transactionHash", SearchedFrom: head - 99, SearchedTo: head}); err != nil ||
 				got != want {
 				t.Errorf("%+v, %v", got, err)
@@ -110,8 +112,8 @@ func TestSearchRejectsUnrequestedLogs(t *testing.T) {
 		})
 	}
 	genuine.BlockHash = common.Hash{0xba}
-	node := &scriptedNode{head: head, logs: holding(genuine)}
-	if got, err := newScripted(t, node, 100).Check(t.Context(), j, VerifyReceipt); err != nil || got.Confirmed {
+	server := &chaintest.Script{Head: head, Logs: chaintest.Holding(genuine)}
+	if got, err := newScripted(t, server, 100).Check(t.Context(), j, VerifyReceipt); err != nil || got.Confirmed {
 		t.Errorf("in a block that is not canonical: %+v, %v", got, err)
 	}
 }
@@ -120,35 +122,35 @@ func TestSearchRejectsUnrequestedLogs(t *testing.T) {
 // long.
 func TestSearchUnavailable(t *testing.T) {
 	t.Parallel()
-	l, j := scriptedLog(t, 500_000)
-	nothing := holding()
-	for name, node := range map[string]*scriptedNode{
-		"overloaded": {logs: nothing, status: func(from, to uint64) int {
+	l, j := chaintest.ScriptedLog(t, 500_000)
+	nothing := chaintest.Holding()
+	for name, server := range map[string]*chaintest.Script{
+		"overloaded": {Logs: nothing, Status: func(from, to uint64) int {
 			if to-from > 3 {
 				return http.StatusTooManyRequests
 			}
 			return 0
 		}},
-		"has too many requests": {logs: func(from, to uint64) (any, *nodeError) {
+		"has too many requests": {Logs: func(from, to uint64) (any, *chaintest.Error) {
 			if to-from > 3 {
-				return nil, &nodeError{-32005, "request rate exceeded"}
+				return nil, &chaintest.Error{Code: -32005, Message: "request rate exceeded"}
 			}
 			return nothing(from, to)
 		}},
-		"refuses one block for a reason that may pass": {logs: func(uint64, uint64) (any, *nodeError) {
-			return nil, &nodeError{-32000, "header not found"}
+		"refuses one block for a reason that may pass": {Logs: func(uint64, uint64) (any, *chaintest.Error) {
+			return nil, &chaintest.Error{Code: -32000, Message: "header not found"}
 		}},
-		"refuses one block with a status": {logs: nothing, status: func(uint64, uint64) int { return http.StatusBadGateway }},
-		"lags":                            {logs: holding(l), lags: true},
+		"refuses one block with a status": {Logs: nothing, Status: func(uint64, uint64) int { return http.StatusBadGateway }},
+		"lags":                            {Logs: chaintest.Holding(l), Lags: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			node.head = 1_000_000
-			client := newScripted(t, node, 10_000)
-			if got, err := client.Check(t.Context(), j, VerifyReceipt); !as[*UnavailableError](err) {
+			server.Head = 1_000_000
+			client := newScripted(t, server, 10_000)
+			if got, err := client.Check(t.Context(), j, VerifyReceipt); !as[*node.UnavailableError](err) {
 				t.Errorf("%+v, %v", got, err)
 			}
-			if n := len(node.asked); n > searchRequests {
+			if n := len(server.Asked); n > searchRequests {
 				t.Errorf("%d requests", n)
 			}
 		})
@@ -159,21 +161,23 @@ func TestSearchUnavailable(t *testing.T) {
 // needs its transaction and would otherwise wait for weeks.
 func TestSearchRefusedForGood(t *testing.T) {
 	t.Parallel()
-	_, j := scriptedLog(t, 500_000)
+	_, j := chaintest.ScriptedLog(t, 500_000)
 	old := with(j, func(j *job.Job) { j.BlockNumber = 1 })
-	refuses := func(code int, message string) *scriptedNode {
-		return &scriptedNode{logs: func(uint64, uint64) (any, *nodeError) { return nil, &nodeError{code, message} }}
+	refuses := func(code int, message string) *chaintest.Script {
+		return &chaintest.Script{Logs: func(uint64, uint64) (any, *chaintest.Error) {
+			return nil, &chaintest.Error{Code: code, Message: message}
+		}}
 	}
 	needed := newContradiction("transactionHash")
 	for name, c := range map[string]struct {
-		node *scriptedNode
+		node *chaintest.Script
 		job  job.Job
 		want Standing
 	}{
 		"pruned history":     {refuses(4444, "pruned history unavailable"), old, needed},
 		"no such method":     {refuses(-32601, "the method eth_getLogs does not exist"), j, needed},
 		"method not offered": {refuses(-32004, "method not supported"), j, needed},
-		"ten at once, by 400": {&scriptedNode{logs: holding(), status: func(from, to uint64) int {
+		"ten at once, by 400": {&chaintest.Script{Logs: chaintest.Holding(), Status: func(from, to uint64) int {
 			if to-from >= 10 {
 				return http.StatusBadRequest
 			}
@@ -182,12 +186,12 @@ func TestSearchRefusedForGood(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c.node.head = 1_000_000
+			c.node.Head = 1_000_000
 			got, err := newScripted(t, c.node, 10_000).Check(t.Context(), c.job, VerifyReceipt)
 			if err != nil || got != c.want {
 				t.Errorf("%+v, %v; want %+v", got, err, c.want)
 			}
-			if n := len(c.node.asked); n > searchRequests+3 { // the client tries smaller requests after the first refusal
+			if n := len(c.node.Asked); n > searchRequests+3 { // the client tries smaller requests after the first refusal
 				t.Errorf("%d requests", n)
 			}
 		})
@@ -198,42 +202,42 @@ func TestSearchRefusedForGood(t *testing.T) {
 // days.
 func TestSlowSearch(t *testing.T) {
 	t.Parallel()
-	_, j := scriptedLog(t, 500_000)
+	_, j := chaintest.ScriptedLog(t, 500_000)
 	numbered := with(j, func(j *job.Job) { j.BlockNumber = 500_000 })
 	synctest.Test(t, func(t *testing.T) {
-		client := newHere(t, &scriptedNode{head: 1_000_000, hangs: true})
+		client := newHere(t, &chaintest.Script{Head: 1_000_000, Hangs: true})
 		began := time.Now()
 		got, err := client.Check(t.Context(), j, VerifyReceipt)
 		if err != nil || got != newContradiction("transactionHash") {
 			t.Errorf("%+v, %v", got, err)
 		}
-		heraldtest.Equal(t, "it took", time.Since(began), searchTimeouts*client.timeout)
+		heraldtest.Equal(t, "it took", time.Since(began), searchTimeouts*client.Timeout())
 		got, err = client.Check(t.Context(), numbered, VerifyReceipt)
 		if err != nil || got != newContradiction("transactionHash") {
 			t.Errorf("numbered: %+v, %v", got, err)
 		}
-		if _, err := client.readHead(t.Context()); err != nil {
+		if _, err := client.ReadHead(t.Context()); err != nil {
 			t.Errorf("what is not searched: %v", err)
 		}
-		gone := newHere(t, &scriptedNode{head: 1_000_000, dies: true})
-		if got, err := gone.Check(t.Context(), j, VerifyReceipt); !as[*UnavailableError](err) {
+		gone := newHere(t, &chaintest.Script{Head: 1_000_000, Dies: true})
+		if got, err := gone.Check(t.Context(), j, VerifyReceipt); !as[*node.UnavailableError](err) {
 			t.Errorf("a node that stopped answering refuted the event: %+v, %v", got, err)
 		}
 	})
 }
 
 // newHere is newScripted without a network, for testing/synctest.
-func newHere(t *testing.T, s *scriptedNode) *Client {
+func newHere(t *testing.T, s *chaintest.Script) *Client {
 	t.Helper()
-	return newClient(t, PoolConfig{ChainID: 1, URLs: []secret.Secret{secret.New("http://node.invalid")}, Transport: s},
-		Config{Registries: scriptedRegistries().Registries(), LogRange: erc8004.Depth{Blocks: 10_000}})
+	return newClient(t, node.Config{ChainID: 1, URLs: []secret.Secret{secret.New("http://node.invalid")}, Transport: s},
+		Config{Registries: chaintest.ScriptedRegistries().Registries(), LogRange: erc8004.Depth{Blocks: 10_000}})
 }
 
 // TestIndexOfOldForms: NewFeedback logs of 2025 lack the index. The registry's count at the end of the block determines
 // it. If the node does not have that state, the job's fields select the log and must agree with the registry's state.
 func TestIndexOfOldForms(t *testing.T) {
 	t.Parallel()
-	l, j := scriptedLog(t, 990)
+	l, j := chaintest.ScriptedLog(t, 990)
 	j.LegacyScore, j.Value, j.ValueDecimals, j.Tag1, j.Tag2, j.Endpoint, j.FeedbackURI = true, big.NewInt(90), 0, "a",
 		"b", "", "u"
 	word := func(s string) (w [32]byte) { copy(w[:], s); return w }
@@ -265,8 +269,8 @@ func TestIndexOfOldForms(t *testing.T) {
 		"not counted, no state":                {j, []types.Log{l}, 0, nil, "feedbackIndex"},
 		"not counted, no word of the registry": {j, []types.Log{l}, 0, []byte{1}, "feedbackIndex"},
 	} {
-		node := &scriptedNode{head: 1000, logs: holding(c.logs...), stored: c.stored, last: c.last}
-		got, err := newScripted(t, node, 100).Check(t.Context(), c.job, VerifyReceipt)
+		server := &chaintest.Script{Head: 1000, Logs: chaintest.Holding(c.logs...), Stored: c.stored, Last: c.last}
+		got, err := newScripted(t, server, 100).Check(t.Context(), c.job, VerifyReceipt)
 		if err != nil || got.Disagrees != c.want || got.Found != (c.want == "") {
 			t.Errorf("%s: %+v, %v", name, got, err)
 			continue
@@ -282,11 +286,11 @@ func TestIndexOfOldForms(t *testing.T) {
 // the job's.
 func TestHiddenIdentityRegistry(t *testing.T) {
 	t.Parallel()
-	l, j := scriptedLog(t, 990)
+	l, j := chaintest.ScriptedLog(t, 990)
 	j.IdentityRegistry = common.Address{5}
-	node := &scriptedNode{head: 1000, logs: holding(l), hidden: true}
-	got, err := newScripted(t, node, 100).Check(t.Context(), j, VerifyReceipt)
-	if err != nil || !got.Found || got.Event.IdentityRegistry != scriptedRegistries().Identity {
+	server := &chaintest.Script{Head: 1000, Logs: chaintest.Holding(l), Hidden: true}
+	got, err := newScripted(t, server, 100).Check(t.Context(), j, VerifyReceipt)
+	if err != nil || !got.Found || got.Event.IdentityRegistry != chaintest.ScriptedRegistries().Identity {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -321,9 +325,9 @@ func TestTagOfOldForms(t *testing.T) {
 func TestForgedRegistry(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
-	d := w.net.Deployment()
+	d := w.Net.Deployment()
 	create := func(bytecode string, initialize []byte) common.Address {
-		own, err := w.net.Create(w.ctx, w.rater, common.FromHex(bytecode))
+		own, err := w.Net.Create(w.Ctx, w.Rater, common.FromHex(bytecode))
 		heraldtest.Must(t, err)
 		w.send(own, initialize)
 		return own
@@ -335,11 +339,11 @@ func TestForgedRegistry(t *testing.T) {
 	identity := create(registry.IdentityRegistryMetaData.Bin, registry.NewIdentityRegistry().PackInitialize())
 	of := func(kind erc8004.Kind, r *types.Receipt) job.Job { return w.job(kind, r, nil) }
 	rep, val, request := registry.NewReputationRegistry(), registry.NewValidationRegistry(), common.Hash{3}
-	given := of(erc8004.NewFeedback, w.send(reputation, devnet.Feedback{AgentID: w.agent, URI: "ipfs://x"}.Calldata()))
-	response := of(erc8004.ResponseAppended, w.send(reputation, rep.PackAppendResponse(w.agent, w.rater.Address, 1, "r",
+	given := of(erc8004.NewFeedback, w.send(reputation, devnet.Feedback{AgentID: w.Agent, URI: "ipfs://x"}.Calldata()))
+	response := of(erc8004.ResponseAppended, w.send(reputation, rep.PackAppendResponse(w.Agent, w.Rater.Address, 1, "r",
 		common.Hash{2})))
-	revoked := of(erc8004.FeedbackRevoked, w.send(reputation, rep.PackRevokeFeedback(w.agent, 1)))
-	w.sendFrom(w.owner, validation, val.PackValidationRequest(w.rater.Address, w.agent, "q", request))
+	revoked := of(erc8004.FeedbackRevoked, w.send(reputation, rep.PackRevokeFeedback(w.Agent, 1)))
+	w.sendFrom(w.Owner, validation, val.PackValidationRequest(w.Rater.Address, w.Agent, "q", request))
 	validated := of(erc8004.ValidationResponse, w.send(validation, val.PackValidationResponse(request, 100, "r",
 		common.Hash{4}, "t")))
 	for _, j := range []job.Job{given, response, revoked, validated} {
@@ -359,7 +363,7 @@ func TestForgedRegistry(t *testing.T) {
 	if got := w.readEvent(theirs); got.IdentityRegistry != d.Identity {
 		t.Errorf("an identity registry of the forger's own: %+v", got)
 	}
-	listed := w.net.Deployment().Registries()
+	listed := w.Net.Deployment().Registries()
 	listed.Reputation = append(listed.Reputation, reputation)
 	w.client.registries = listed
 	if got := w.check(given, VerifyReceipt); !got.Found || !got.Confirmed || !got.Revoked {
@@ -372,20 +376,20 @@ func TestForgedRegistry(t *testing.T) {
 }
 
 func (w *world) send(to common.Address, data []byte) *types.Receipt {
-	w.t.Helper()
-	return w.sendFrom(w.rater, to, data)
+	w.T.Helper()
+	return w.sendFrom(w.Rater, to, data)
 }
 
 func (w *world) sendFrom(from devnet.Account, to common.Address, data []byte) *types.Receipt {
-	w.t.Helper()
-	tx, err := w.net.Submit(w.ctx, from, to, data)
+	w.T.Helper()
+	tx, err := w.Net.Submit(w.Ctx, from, to, data)
 	if err != nil {
-		w.t.Fatal(fmt.Errorf("sending to %s: %w", to, err))
+		w.T.Fatal(fmt.Errorf("sending to %s: %w", to, err))
 	}
-	w.mine(1)
-	r, err := w.net.Receipt(w.ctx, tx)
+	w.Mine(1)
+	r, err := w.Net.Receipt(w.Ctx, tx)
 	if err != nil || r.Status != types.ReceiptStatusSuccessful {
-		w.t.Fatalf("receipt %+v, %v", r, err)
+		w.T.Fatalf("receipt %+v, %v", r, err)
 	}
 	return r
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
@@ -30,7 +31,7 @@ type awayChain struct {
 
 func (c *awayChain) Check(ctx context.Context, j job.Job, v chain.Verify) (chain.Standing, error) {
 	if c.away {
-		return chain.Standing{}, &chain.UnavailableError{ChainID: j.ChainID, Op: "reading the event's receipt", Err: errors.New("the node answered 503")}
+		return chain.Standing{}, &node.UnavailableError{ChainID: j.ChainID, Op: "reading the event's receipt", Err: errors.New("the node answered 503")}
 	}
 	return c.Chain.Check(ctx, j, v)
 }

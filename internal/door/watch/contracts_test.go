@@ -18,7 +18,9 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/chain/follower"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
@@ -220,13 +222,13 @@ func (r *recordedLedger) last() []string {
 
 // recordLogs returns a client of the world's node, and a function that returns the numbers of addresses in the
 // eth_getLogs requests since its last call.
-func (w *world) recordLogs() (*chain.Reader, func() []int) {
+func (w *world) recordLogs() (*eventlog.Reader, func() []int) {
 	w.Helper()
-	node, err := url.Parse(w.net.URL())
+	target, err := url.Parse(w.net.URL())
 	heraldtest.Must(w, err)
 	var mu sync.Mutex
 	var asked []int
-	proxy := httputil.NewSingleHostReverseProxy(node)
+	proxy := httputil.NewSingleHostReverseProxy(target)
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		var calls []struct {
@@ -246,10 +248,10 @@ func (w *world) recordLogs() (*chain.Reader, func() []int) {
 		proxy.ServeHTTP(rw, r)
 	}))
 	w.Cleanup(server.Close)
-	nodes, err := chain.NewPool(chain.PoolConfig{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(server.URL)}})
+	nodes, err := node.New(node.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(server.URL)}})
 	heraldtest.Must(w, err)
 	w.Cleanup(nodes.Close)
-	return chain.NewReader(nodes, true), func() []int {
+	return eventlog.New(nodes, true), func() []int {
 		mu.Lock()
 		defer mu.Unlock()
 		got := asked
@@ -375,20 +377,20 @@ func TestEarlyEventsAreDropped(t *testing.T) {
 	a, b := common.Address{1}, common.Address{2}
 	name := func(a common.Address) store.CursorKey { return store.CursorKey{Contracts: strings.ToLower(a.Hex())} }
 	g := &group{cursors: []*store.Cursor{{CursorKey: name(a), Start: 5}, {CursorKey: name(b), Start: 9}}}
-	event := func(of common.Address, block uint64) chain.RangeEvent {
-		return chain.RangeEvent{Log: types.Log{Address: of, BlockNumber: block}}
+	event := func(of common.Address, block uint64) eventlog.Entry {
+		return eventlog.Entry{Log: types.Log{Address: of, BlockNumber: block}}
 	}
-	left := g.dropEarly([]chain.RangeEvent{event(b, 4), event(a, 5), event(b, 8), event(b, 9)})
-	heraldtest.Equal(t, "the events", left, []chain.RangeEvent{event(a, 5), event(b, 9)})
+	left := g.dropEarly([]eventlog.Entry{event(b, 4), event(a, 5), event(b, 8), event(b, 9)})
+	heraldtest.Equal(t, "the events", left, []eventlog.Entry{event(a, 5), event(b, 9)})
 }
 
 // TestMergedChecks: a block counts as checked if it is checked for each contract of a group.
 func TestMergedChecks(t *testing.T) {
 	t.Parallel()
-	old, young := &chain.Omission{Block: 1, At: time.Unix(1, 0)}, &chain.Omission{Block: 2, At: time.Unix(2, 0)}
-	a := &chain.Checks{Complete: 90, Unchecked: 3, Share: 0.5, Omission: young, Recheck: &[2]uint64{4, 8}}
-	b := &chain.Checks{Complete: 70, Unchecked: 9, Share: 0.9, Omission: old, Recheck: &[2]uint64{2, 6}}
-	want := &chain.Checks{Complete: 70, Unchecked: 9, Share: 0.5, Omission: young, Recheck: &[2]uint64{2, 8}}
+	old, young := &follower.Omission{Block: 1, At: time.Unix(1, 0)}, &follower.Omission{Block: 2, At: time.Unix(2, 0)}
+	a := &follower.Checks{Complete: 90, Unchecked: 3, Share: 0.5, Omission: young, Recheck: &[2]uint64{4, 8}}
+	b := &follower.Checks{Complete: 70, Unchecked: 9, Share: 0.9, Omission: old, Recheck: &[2]uint64{2, 6}}
+	want := &follower.Checks{Complete: 70, Unchecked: 9, Share: 0.5, Omission: young, Recheck: &[2]uint64{2, 8}}
 	heraldtest.Equal(t, "of two", mergeChecks(a, b), want)
 	heraldtest.Equal(t, "of two, the other way round", mergeChecks(b, a), want)
 	heraldtest.Equal(t, "with none", mergeChecks(nil, a), a)

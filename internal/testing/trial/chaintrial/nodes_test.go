@@ -16,7 +16,8 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
@@ -92,10 +93,10 @@ func TestWorld(t *testing.T) {
 // checkCounts: for the newest blocks, whose state every node has, the client returns the same indexes as the reading.
 func checkCounts(ctx context.Context, t *testing.T, w *World, logs []types.Log, wanted []Wanted) {
 	t.Helper()
-	nodes, err := chain.NewPool(chain.PoolConfig{ChainID: ChainID, URLs: []secret.Secret{secret.New(w.Node.URL())}})
+	nodes, err := node.New(node.Config{ChainID: ChainID, URLs: []secret.Secret{secret.New(w.Node.URL())}})
 	heraldtest.Must(t, err)
 	defer nodes.Close()
-	client := chain.NewReader(nodes, false)
+	client := eventlog.New(nodes, false)
 	const newest = 50
 	from := logs[len(logs)-1].BlockNumber - newest
 	var events []erc8004.Event
