@@ -70,8 +70,9 @@ func TestLagIsReported(t *testing.T) {
 	if p := f.measureProgress(t.Context(), followed); p.known {
 		t.Errorf("it has not been read yet: %+v", p)
 	}
-	head, err := client.Head(t.Context())
+	newest, err := client.ReadHead(t.Context())
 	heraldtest.Must(t, err)
+	head := uint64(newest.Number)
 	c, err := f.store.OpenCursor(t.Context(), followed.watcher.Keys()[0], head, nil)
 	if err == nil {
 		_, err = f.store.AdvanceCursors(t.Context(), []*store.Cursor{&c}, store.Advance{From: head, To: head, Head: head})

@@ -75,8 +75,8 @@ func TestCheckNeedsConfirmingBlocks(t *testing.T) {
 	t.Cleanup(server.Close)
 	liar := newClient(t, node.Config{ChainID: w.Net.ChainID(), URLs: []secret.Secret{secret.New(server.URL)}}, Config{Confirmations: erc8004.Depth{Blocks: 3},
 		Registries: w.Net.Deployment().Registries(), LogRange: erc8004.Depth{Blocks: 1000}})
-	if head, err := liar.Head(w.Ctx); err != nil || head != j.BlockNumber+9 {
-		t.Fatalf("the node names head %d: %v", head, err)
+	if head, err := liar.ReadHead(w.Ctx); err != nil || uint64(head.Number) != j.BlockNumber+9 {
+		t.Fatalf("the node names head %d: %v", head.Number, err)
 	}
 	got, err := liar.Check(w.Ctx, j, VerifyReceipt)
 	if err != nil || !got.Found || got.Confirmed || got.ConfirmedIn == 0 {

@@ -192,7 +192,7 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 			Args:   node.CallArgs(j.ReputationRegistry, readFeedback, node.Latest),
 			Result: &answer})
 	}
-	if err := c.SendBatch(ctx, op, elems); err != nil {
+	if _, err := c.SendBatch(ctx, op, elems); err != nil {
 		return Standing{}, err
 	}
 	for _, e := range elems[:needed] {
@@ -228,7 +228,8 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 	if err != nil || !s.Found {
 		return s, err
 	}
-	event, err := eventlog.Job(e, c.ChainID(), erc8004.Deployment{Identity: j.IdentityRegistry}, 0, c.limits())
+	event, err := eventlog.Job(e, c.ChainID(), erc8004.Deployment{Identity: j.IdentityRegistry}, 0,
+		job.Limits{Registries: func(uint64) (erc8004.Registries, bool) { return c.registries, true }})
 	if err != nil {
 		return Standing{}, fmt.Errorf("log %d of transaction %s: %w", e.LogIndex, e.TxHash, err)
 	}
@@ -238,11 +239,6 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 		event.Timestamp = s.Timestamp
 	}
 	return s, err
-}
-
-// limits returns the limits of jobs that are made of the chain's events.
-func (c *Client) limits() job.Limits {
-	return job.Limits{Registries: func(uint64) (erc8004.Registries, bool) { return c.registries, true }}
 }
 
 // readStored returns the registry's stored feedback from the result of calling readFeedback. It returns nil if the
@@ -313,7 +309,9 @@ func (c *Client) findInReceipt(
 func (c *Client) addConfirmations(ctx context.Context, s Standing, v Verify, head uint64) (Standing, error) {
 	head = max(head, s.BlockNumber) // the receipt may be newer than the head in the same batch
 	needed := c.countConfirmations(ctx)
-	canonical, top, err := c.readConfirmed(ctx, s.BlockNumber, min(head, addSaturated(s.BlockNumber, needed)))
+	var canonical, top *node.Block
+	_, err := c.SendAll(ctx, "reading the event's block", node.BlockCall(s.BlockNumber, &canonical),
+		node.BlockCall(min(head, addSaturated(s.BlockNumber, needed)), &top))
 	if err != nil {
 		return Standing{}, err
 	}
@@ -334,13 +332,6 @@ func (c *Client) addConfirmations(ctx context.Context, s Standing, v Verify, hea
 	}
 	s.Confirmed = s.ConfirmedIn == 0
 	return s, nil
-}
-
-// readConfirmed reads the block of an event and one block above it. A block is nil if the node does not have it.
-func (c *Client) readConfirmed(ctx context.Context, height, above uint64) (canonical, top *node.Block, err error) {
-	const op = "reading the event's block"
-	_, err = c.SendAll(ctx, op, node.BlockCall(height, &canonical), node.BlockCall(above, &top))
-	return canonical, top, err
 }
 
 // countBlocks returns the number of blocks that the chain makes in d, rounded up.

@@ -1,11 +1,16 @@
 package chain
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
 	"sync"
 
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/erc8004"
 )
 
@@ -39,4 +44,60 @@ func New(cfg Config) *Client {
 	known, _ := erc8004.FindChain(cfg.Logs.ChainID())
 	return &Client{Reader: cfg.Logs, confirmations: cfg.Confirmations, registries: cfg.Registries,
 		logRange: cfg.LogRange, known: known, identities: make(map[common.Address]common.Address)}
+}
+
+// NoSuchAgentError means that the identity registry has no such agent.
+type NoSuchAgentError struct {
+	ChainID  uint64
+	Registry common.Address
+	AgentID  *big.Int
+}
+
+func (e *NoSuchAgentError) Error() string {
+	return fmt.Sprintf("the identity registry %s on chain %d has no agent %s", e.Registry, e.ChainID, e.AgentID)
+}
+
+// NoSuchAgent returns true. Packages that do not import this one recognise the error by this method.
+func (e *NoSuchAgentError) NoSuchAgent() bool { return true }
+
+// TokenURI returns an agent's tokenURI, unchanged. Errors: *NoSuchAgentError, *UnavailableError, *WrongChainError.
+func (c *Client) TokenURI(ctx context.Context, identity common.Address, agentID *big.Int) (string, error) {
+	gone := &NoSuchAgentError{ChainID: c.ChainID(), Registry: identity, AgentID: agentID}
+	call, err := erc8004.PackTokenURI(agentID)
+	if err != nil {
+		return "", gone // the id is not a uint256, so no registry contains it
+	}
+	const op = "reading tokenURI"
+	ret, err := c.CallView(ctx, op, identity, call)
+	var reverted *node.Revert
+	switch {
+	case errors.As(err, &reverted) && erc8004.IsNonexistentToken(reverted.Data):
+		return "", gone
+	case errors.As(err, &reverted):
+		return "", c.checkOwner(ctx, op, gone, reverted)
+	case err != nil:
+		return "", err
+	}
+	uri, err := erc8004.UnpackTokenURI(ret)
+	if err != nil {
+		return "", c.NewUnavailable(op, err)
+	}
+	return uri, nil
+}
+
+// checkOwner interprets a revert without the known error: if ownerOf reverts as well, the agent does not exist.
+func (c *Client) checkOwner(ctx context.Context, op string, gone *NoSuchAgentError, reverted *node.Revert) error {
+	call, err := erc8004.PackOwnerOf(gone.AgentID)
+	if err != nil {
+		return gone
+	}
+	_, err = c.CallView(ctx, "reading ownerOf", gone.Registry, call)
+	var also *node.Revert
+	switch {
+	case errors.As(err, &also):
+		return gone
+	case err != nil:
+		return err
+	}
+	return c.NewUnavailable(op, reverted)
 }

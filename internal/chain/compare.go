@@ -6,10 +6,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
 
-	"github.com/agentherald/herald/internal/chain/eventlog"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 )
@@ -74,8 +72,7 @@ func (c *Client) pickFeedback(
 	if !slices.ContainsFunc(found, func(e erc8004.Event) bool { return e.Kind == erc8004.NewFeedback && !e.HasIndex }) {
 		return restoreTag(j, found[len(found)-1], stored)
 	}
-	counted, uncountable, err := c.CountFound(ctx,
-		eventlog.Filter{Address: []common.Address{j.ReputationRegistry}, Topics: listTopics(j)}, found)
+	counted, uncountable, err := c.CountFound(ctx, newFilter(j), found)
 	if err != nil {
 		return e, "", err
 	}

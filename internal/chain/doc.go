@@ -1,5 +1,5 @@
-// Package chain answers what a delivery asks of a chain: whether the event of a job is real, confirmed and not revoked
-// (Check), and what the tokenURI of an agent is.
+// Package chain answers the questions of a delivery about a chain: whether the event of a job is real, confirmed and
+// not revoked (Check), and which tokenURI an agent has.
 //
 // It asks through package node, and searches for events through package eventlog. Package follower, which reads all
 // events of a chain, does not need it. docs/design/chain.md describes the whole.

@@ -34,7 +34,7 @@ func (c *Client) checkRetraction(ctx context.Context, j job.Job, v Verify) (Stan
 		node.TaggedCall(node.Latest, &head),
 		{Method: "eth_getBlockByHash", Args: []any{j.BlockHash, false}, Result: &named},
 	}
-	if err := c.SendBatch(ctx, op, elems); err != nil {
+	if _, err := c.SendBatch(ctx, op, elems); err != nil {
 		return Standing{}, err
 	}
 	at := j.BlockNumber
@@ -74,15 +74,15 @@ func (c *Client) findVanished(
 	var mined *node.Receipt
 	elems := []rpc.BatchElem{
 		node.BlockCall(at, &canonical),
-		{Method: "eth_call", Args: node.CallArgs(j.ReputationRegistry, lastIndex, hexutil.EncodeUint64(uint64(head.Number))),
-			Result: &stored},
-		{Method: "eth_getLogs", Args: []any{newVanishedFilter(j)}, Result: &logs},
+		{Method: "eth_call", Result: &stored,
+			Args: node.CallArgs(j.ReputationRegistry, lastIndex, hexutil.EncodeUint64(uint64(head.Number)))},
+		{Method: "eth_getLogs", Args: []any{newVanishedFilter(j).AtBlock(j.BlockHash)}, Result: &logs},
 	}
 	if j.TransactionHash != (common.Hash{}) {
 		elems = append(elems,
 			rpc.BatchElem{Method: "eth_getTransactionReceipt", Args: []any{j.TransactionHash}, Result: &mined})
 	}
-	if err := c.SendBatch(ctx, op, elems); err != nil {
+	if _, err := c.SendBatch(ctx, op, elems); err != nil {
 		return Standing{}, err
 	}
 	if elems[0].Error != nil {
@@ -128,20 +128,18 @@ func (c *Client) findVanished(
 	return Standing{Found: true, Confirmed: true, Witnessed: elems[2].Error == nil && hasFeedback(logs, j)}, nil
 }
 
-// newVanishedFilter returns a filter for the client's feedback to the agent in the named block.
-func newVanishedFilter(j job.Job) eventlog.BlockFilter {
+// newVanishedFilter returns the filter of the client's feedback to the agent.
+func newVanishedFilter(j job.Job) eventlog.Filter {
 	j.Kind = job.KindNewFeedback
-	return eventlog.BlockFilter{BlockHash: j.BlockHash, Address: []common.Address{j.ReputationRegistry}, Topics: listTopics(j)}
+	return newFilter(j)
 }
 
 // hasFeedback reports whether logs contain the feedback of a retraction. Forms without an index are matched by agent
 // and client only.
 func hasFeedback(logs []types.Log, j job.Job) bool {
-	for _, l := range logs {
+	for _, l := range newVanishedFilter(j).KeepMatching(logs) {
 		e, err := erc8004.Decode(l)
-		if err == nil && e.Kind == erc8004.NewFeedback && e.Address == j.ReputationRegistry &&
-			e.AgentID.Cmp(j.AgentID) == 0 &&
-			e.Client == j.ClientAddress && (!e.HasIndex || e.FeedbackIndex == j.FeedbackIndex) &&
+		if err == nil && (!e.HasIndex || e.FeedbackIndex == j.FeedbackIndex) &&
 			(j.TransactionHash == (common.Hash{}) || l.TxHash == j.TransactionHash) {
 			return true
 		}

@@ -47,6 +47,12 @@ func listTopics(j job.Job) [][]common.Hash {
 	return topics(erc8004.NewFeedback, agent, client)
 }
 
+// newFilter returns the filter of a job's event.
+func newFilter(j job.Job) eventlog.Filter {
+	registry, _ := emitterOf(j)
+	return eventlog.Filter{Address: []common.Address{registry}, Topics: listTopics(j)}
+}
+
 // findSearchRange returns the range in which to search for the event of a job without a transactionHash. The range is
 // empty if from is above to.
 func (c *Client) findSearchRange(ctx context.Context, j job.Job, head uint64) (from, to uint64) {
@@ -75,8 +81,7 @@ func (c *Client) searchEvent(
 	}
 	search, cancel := context.WithTimeout(node.MarkSearch(ctx), searchTimeouts*c.Timeout())
 	defer cancel()
-	registry, _ := emitterOf(j)
-	filter := eventlog.Filter{Address: []common.Address{registry}, Topics: listTopics(j)}
+	filter := newFilter(j)
 	why := ""
 	left, width := to-from+1, uint64(searchWidth)
 	var refusal error

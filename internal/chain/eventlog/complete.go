@@ -77,18 +77,9 @@ func (r *Reader) compareLogs(
 	if err != nil {
 		return nil, err
 	}
-	checked := map[uint64]bool{}
-	for _, n := range differing {
-		checked[n] = true
-	}
-	agreed, rest := []types.Log{}, []types.Log{}
-	for _, l := range logs {
-		if checked[l.BlockNumber] {
-			rest = append(rest, l)
-		} else {
-			agreed = append(agreed, l)
-		}
-	}
+	isChecked := func(l types.Log) bool { return slices.Contains(differing, l.BlockNumber) }
+	rest := slices.DeleteFunc(slices.Clone(logs), func(l types.Log) bool { return !isChecked(l) })
+	agreed := slices.DeleteFunc(logs, isChecked)
 	rest, err = r.completeBlocks(ctx, filter, blocks, rest)
 	return Sort(append(agreed, rest...)), err
 }

@@ -147,7 +147,7 @@ func (r *Reader) readLastIndexes(ctx context.Context, of []clientInBlock) ([]las
 		elems[i] = rpc.BatchElem{Method: "eth_call", Result: new(hexutil.Bytes), Args: []any{
 			map[string]any{"to": k.registry, "data": hexutil.Bytes(call)}, map[string]any{"blockHash": k.block}}}
 	}
-	if err := r.SendBatch(ctx, op, elems); err != nil {
+	if _, err := r.SendBatch(ctx, op, elems); err != nil {
 		return nil, err
 	}
 	answers := make([]lastIndex, len(of))

@@ -301,7 +301,8 @@ func (r *Reader) NoteNoReceipts() {
 	r.mu.Lock()
 	r.proofs.refused = time.Now()
 	r.mu.Unlock()
-	r.Logger().Warn("no node of the chain answers eth_getBlockReceipts: that they leave out no logs is believed, not proven",
+	r.Logger().Warn("no node of the chain answers eth_getBlockReceipts: that they leave out no logs is believed, "+
+		"not proven",
 		"chain", r.ChainID(), "again", receiptsPause)
 }
 

@@ -15,12 +15,6 @@ import (
 	"github.com/agentherald/herald/internal/job"
 )
 
-// ErrNoTransaction means that the chain has no such transaction, or has not mined it yet.
-var ErrNoTransaction = errors.New("the chain has no such transaction, or it waits to be mined: try again later")
-
-// ErrFailedTransaction means that a transaction was reverted, so that it emitted no events.
-var ErrFailedTransaction = errors.New("the transaction was reverted: it has no events")
-
 // ReadTransaction returns the events that the registries emitted in a transaction, as a follower would hand them
 // over, and the number of the transaction's block.
 func (r *Reader) ReadTransaction(ctx context.Context, hash common.Hash, d erc8004.Deployment,
@@ -32,9 +26,11 @@ func (r *Reader) ReadTransaction(ctx context.Context, hash common.Hash, d erc800
 	}
 	switch {
 	case mined == nil:
-		return nil, 0, fmt.Errorf("transaction %s on chain %d: %w", hash, r.ChainID(), ErrNoTransaction)
+		return nil, 0, fmt.Errorf("transaction %s on chain %d: the chain has no such transaction, or it "+
+			"waits to be mined: try again later", hash, r.ChainID())
 	case mined.IsFailed():
-		return nil, 0, fmt.Errorf("transaction %s on chain %d: %w", hash, r.ChainID(), ErrFailedTransaction)
+		return nil, 0, fmt.Errorf("transaction %s on chain %d: the transaction was reverted: it has no events",
+			hash, r.ChainID())
 	}
 	filter, err := r.NewFilter(d, nil, nil)
 	if err != nil {
@@ -53,7 +49,9 @@ func (r *Reader) ReadTransaction(ctx context.Context, hash common.Hash, d erc800
 }
 
 // readMinedBlock reads the logs of the block of a receipt, and checks that no log is missing.
-func (r *Reader) readMinedBlock(ctx context.Context, op string, filter Filter, mined *node.Receipt) ([]types.Log, error) {
+func (r *Reader) readMinedBlock(
+	ctx context.Context, op string, filter Filter, mined *node.Receipt,
+) ([]types.Log, error) {
 	filter.FromBlock, filter.ToBlock = hexutil.Uint64(mined.BlockNumber), hexutil.Uint64(mined.BlockNumber)
 	logs, ends, err := r.ReadLogs(ctx, filter)
 	if err == nil && ends.Last.Hash != mined.BlockHash {

@@ -113,7 +113,7 @@ const (
 // before next count as checked.
 func newChecker(from, next uint64, known *Checks) *checker {
 	k := &checker{known: map[uint64][]eventlog.Position{}, open: map[uint64]bool{}, knownFrom: next,
-		compareFrom: next, compareWidth: newRangeWidth(10_000), share: 1}
+		compareFrom: next, compareWidth: newRangeWidth(maxRange), share: 1}
 	if known == nil {
 		return k
 	}
@@ -250,7 +250,7 @@ func (f *Follower) proveBlocks(ctx context.Context) error {
 	if len(elems) == 0 {
 		return nil
 	}
-	if err := f.reader.SendBatch(ctx, op, elems); err != nil {
+	if _, err := f.reader.SendBatch(ctx, op, elems); err != nil {
 		k.returnBlocks(numbers...)
 		return err
 	}
@@ -435,7 +435,7 @@ func (f *Follower) isHandedOver(ctx context.Context, b node.Block) (bool, error)
 		node.BlockCall(uint64(b.Number), &own),
 		node.BlockCall(last.Number, &anchor),
 	}
-	if err := f.reader.SendBatch(ctx, op, elems); err != nil {
+	if _, err := f.reader.SendBatch(ctx, op, elems); err != nil {
 		return false, err
 	}
 	return own != nil && anchor != nil && own.Hash == b.Hash && anchor.Hash == last.Hash, nil

@@ -166,7 +166,7 @@ func TestOmissionIsFound(t *testing.T) {
 				}
 				if c.nodes > 1 { // the node that left out logs is asked last
 					stubs[0].Set(nil, stubs[0].answerCall)
-					if _, err := reader.Head(t.Context()); err != nil || stubs[0].Count() > 0 {
+					if _, err := reader.ReadHead(t.Context()); err != nil || stubs[0].Count() > 0 {
 						t.Errorf("node 1 is still asked first, or %v", err)
 					}
 				}

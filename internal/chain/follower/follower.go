@@ -35,9 +35,6 @@ type Config struct {
 	FromHead bool
 	// Poll is the pause between two readings at the head, and after a failure. The default is 2 s.
 	Poll time.Duration
-	// Range is the largest number of blocks per request, 1 to 10,000. The default is 10,000. The follower uses fewer
-	// blocks after a node refused a range. Some nodes silently cut the answers to wider ranges.
-	Range uint64
 	// Limits are passed to job.Make, which requires MaxTimeout.
 	Limits job.Limits
 	// Anchors are the Range.Anchors of an earlier Follower, oldest first. Reading resumes after the newest anchor
@@ -145,21 +142,18 @@ func New(r *eventlog.Reader, cfg Config) (*Follower, error) {
 	if cfg.Limits.MaxTimeout <= 0 {
 		return nil, errors.New("chain: the follower's Limits have no MaxTimeout")
 	}
-	if cfg.Poll < 0 || cfg.Range > 10_000 {
-		return nil, errors.New("chain: the follower's Poll is negative or its Range over 10000 blocks")
+	if cfg.Poll < 0 {
+		return nil, errors.New("chain: the follower's Poll is negative")
 	}
 	if cfg.Poll == 0 {
 		cfg.Poll = 2 * time.Second
-	}
-	if cfg.Range == 0 {
-		cfg.Range = 10_000
 	}
 	filter, err := r.NewFilter(cfg.Deployment, cfg.Contracts, cfg.Kinds)
 	if err != nil {
 		return nil, err
 	}
 	f := &Follower{reader: r, cfg: cfg, filter: filter, log: r.Logger().With("chain", r.ChainID()), next: cfg.From,
-		width: newRangeWidth(cfg.Range), done: slices.Clone(cfg.Anchors),
+		width: newRangeWidth(maxRange), done: slices.Clone(cfg.Anchors),
 		finalized: cfg.Finalized, settled: cfg.Settled,
 		lowHeadTimeout: lowHeadTimeout, watchHeads: r.WatchHeads}
 	if n := len(f.done); n > 0 {
@@ -479,7 +473,7 @@ func (f *Follower) askFinalized(ctx context.Context) {
 		return
 	}
 	f.finalizedAsked = now
-	b, err := f.reader.ReadFinalized(ctx)
+	b, err := f.reader.ReadTagged(ctx, node.Finalized)
 	switch {
 	case err != nil:
 		f.log.Debug("the finalized block is not known anew", "error", err)

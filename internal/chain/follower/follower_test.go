@@ -70,7 +70,7 @@ func TestFollow(t *testing.T) {
 	w := newWorld(t)
 	first := w.feedback()
 	w.Mine(5)
-	jobs, _ := w.follow(Config{Range: 2})
+	jobs, _ := w.follow(Config{})
 	updated := w.next(jobs)
 	if updated.Kind != job.KindAgentUpdated || updated.AgentID.Sign() != 0 || updated.IdentityRegistry != w.Net.Deployment().Identity {
 		t.Errorf("%+v", updated)
@@ -171,8 +171,7 @@ func TestFollowsALowHead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	first := w.feedback()
-	head, err := w.client.Head(w.Ctx)
-	heraldtest.Must(t, err)
+	head := w.head()
 	jobs := make(chan job.Job, 10)
 	f, err := New(w.client, Config{Deployment: w.Net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback}, Limits: limits,
 		Anchors: []Anchor{{Number: head + 50, Hash: common.Hash{1}}}, Poll: time.Millisecond, Handle: func(_ context.Context, r Range) error {
@@ -252,8 +251,7 @@ func TestFollowLimit(t *testing.T) {
 	for range 4 {
 		w.feedback()
 	}
-	head, err := w.client.Head(w.Ctx)
-	heraldtest.Must(t, err)
+	head := w.head()
 	var limit atomic.Uint64
 	limit.Store(head - 2)
 	asked := signal{make(chan struct{})}
@@ -298,7 +296,7 @@ func TestNewFollowerRefuses(t *testing.T) {
 	handle := func(context.Context, Range) error { return nil }
 	d := erc8004.Deployment{Reputation: common.Address{1}}
 	for _, cfg := range []Config{{Deployment: d, Limits: limits}, {Handle: handle, Limits: limits}, {Deployment: d, Handle: handle},
-		{Deployment: d, Handle: handle, Limits: limits, Range: 10_001}, {Deployment: d, Handle: handle, Limits: limits, Poll: -1}} {
+		{Deployment: d, Handle: handle, Limits: limits, Poll: -1}} {
 		if _, err := New(c, cfg); err == nil {
 			t.Errorf("%+v was taken", cfg)
 		}

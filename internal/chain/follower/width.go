@@ -4,6 +4,9 @@ import (
 	"github.com/agentherald/herald/internal/chain/node"
 )
 
+// maxRange bounds the blocks per request. Some nodes silently cut the answers to wider ranges.
+const maxRange = 10_000
+
 // rangeWidth is the number of blocks per request. It narrows when a node refuses a range. It widens again only after
 // many answers: a limit on the width is permanent, and a limit on results holds for a whole stretch of dense blocks.
 type rangeWidth struct {

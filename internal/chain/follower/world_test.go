@@ -84,3 +84,11 @@ func (w *world) job2(r *types.Receipt, err error) func(erc8004.Kind) job.Job {
 		return w.job(kind, r, err)
 	}
 }
+
+// head returns the number of the newest block.
+func (w *world) head() uint64 {
+	w.T.Helper()
+	b, err := w.client.ReadHead(w.Ctx)
+	heraldtest.Must(w.T, err)
+	return uint64(b.Number)
+}

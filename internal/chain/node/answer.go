@@ -108,15 +108,21 @@ func isArray(text []byte) bool { return bytes.HasPrefix(bytes.TrimLeft(text, " \
 
 // countCalls returns the number of calls in a request: the number of elements of a batch, otherwise one.
 func countCalls(req *http.Request) (int, error) {
-	sent, err := req.GetBody()
-	if err != nil {
-		return 0, err
-	}
-	text, err := io.ReadAll(sent)
+	text, err := readRequest(req)
 	if err != nil || !isArray(text) {
 		return 1, err
 	}
 	counter := decode.Counter{Limit: len(text)}
 	counter.Add(text)
 	return counter.Elements, nil
+}
+
+// readRequest returns the body of a request.
+func readRequest(req *http.Request) ([]byte, error) {
+	sent, err := req.GetBody()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = sent.Close() }()
+	return io.ReadAll(sent)
 }

@@ -63,7 +63,7 @@ func TestAnswersAreBoundedBeforeTheyAreDecoded(t *testing.T) { // not parallel: 
 			var asking sync.WaitGroup
 			for range 4 {
 				asking.Go(func() {
-					_, err := client.Head(context.Background())
+					_, err := client.ReadHead(context.Background())
 					if !errors.Is(err, c.want) {
 						t.Errorf("%v, want %v", err, c.want)
 					}
@@ -93,7 +93,8 @@ func TestAnswersShareTheDecodingBudget(t *testing.T) {
 	client.decoding = budget
 	ask := func(ctx context.Context) error {
 		var answer []string
-		return client.SendBatch(ctx, "asking", []rpc.BatchElem{{Method: "eth_getLogs", Args: []any{}, Result: &answer}})
+		_, err := client.SendBatch(ctx, "asking", []rpc.BatchElem{{Method: "eth_getLogs", Args: []any{}, Result: &answer}})
+		return err
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -152,7 +153,7 @@ func TestBusyDecodingIsNoNodeFault(t *testing.T) {
 	defer release()
 	c.timeout = time.Second // of each question; the caller's context lasts longer
 	elems := []rpc.BatchElem{{Method: "eth_getLogs", Result: new(json.RawMessage)}}
-	err = c.SendBatch(t.Context(), "asking", elems)
+	_, err = c.SendBatch(t.Context(), "asking", elems)
 	if !errors.Is(err, decode.ErrBusy) || IsRefusedRange(err) {
 		t.Errorf("%v", err)
 	}
@@ -190,7 +191,7 @@ func TestLargeWebsocketAnswer(t *testing.T) {
 	}))
 	t.Cleanup(node.Close)
 	c := newPool(t, Config{ChainID: 1, URLs: []secret.Secret{secret.New("ws" + strings.TrimPrefix(node.URL, "http"))}})
-	if _, err := c.Head(t.Context()); !errors.Is(err, ErrTooLarge) || !IsRangeLimit(err) {
+	if _, err := c.ReadHead(t.Context()); !errors.Is(err, ErrTooLarge) || !IsRangeLimit(err) {
 		t.Error(err)
 	}
 }

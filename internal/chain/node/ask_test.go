@@ -112,7 +112,7 @@ func TestNodeSwitchesChain(t *testing.T) {
 	if _, err := alone.SendAll(t.Context(), "asking", logsCall); !errors.As(err, &wrong) {
 		t.Errorf("%v", err)
 	}
-	if b, err := alone.ReadFinalized(t.Context()); !errors.As(err, &wrong) {
+	if b, err := alone.ReadTagged(t.Context(), Finalized); !errors.As(err, &wrong) {
 		t.Errorf("%v, %v", b, err)
 	}
 	if head, err := both.ReadHead(t.Context()); err != nil || head.Hash != second.Hash(9) {
@@ -142,7 +142,8 @@ func TestBatchStaysOnOneNode(t *testing.T) {
 			{Method: "eth_getBlockByNumber", Args: []any{"0x2", false}, Result: &a},
 			{Method: "eth_getBlockByNumber", Args: []any{"0x3", false}, Result: &b},
 		}
-		heraldtest.Must(t, c.SendBatch(t.Context(), "asking", elems))
+		_, err := c.SendBatch(t.Context(), "asking", elems)
+		heraldtest.Must(t, err)
 		return a, b, [2]error{elems[0].Error, elems[1].Error}
 	}
 	if a, b, errs := read(); a == nil || a.Hash != first.Hash(2) || b != nil || errs[0] != nil || errs[1] == nil {
@@ -170,16 +171,16 @@ func TestInabilityFailsOver(t *testing.T) {
 		c := newStubPool(t, first, second)
 		var b *Block
 		elems := []rpc.BatchElem{{Method: "eth_getBlockByNumber", Args: []any{"0x2", false}, Result: &b}}
-		if err := c.SendBatch(t.Context(), "asking", elems); err != nil || elems[0].Error != nil || b.Hash != second.Hash(2) {
+		if _, err := c.SendBatch(t.Context(), "asking", elems); err != nil || elems[0].Error != nil || b.Hash != second.Hash(2) {
 			t.Errorf("%v: %v, %v, %v", refusal, b, err, elems[0].Error)
 		}
 		second.Set(nil, refuse)
-		if err := c.SendBatch(t.Context(), "asking", elems); err != nil || elems[0].Error == nil {
+		if _, err := c.SendBatch(t.Context(), "asking", elems); err != nil || elems[0].Error == nil {
 			t.Errorf("%v of both: %v, %v", refusal, err, elems[0].Error)
 		}
 		second.Set(chaintest.Failures()["503"], nil)
 		var away *UnavailableError
-		if err := c.SendBatch(t.Context(), "asking", elems); !errors.As(err, &away) {
+		if _, err := c.SendBatch(t.Context(), "asking", elems); !errors.As(err, &away) {
 			t.Errorf("%v, the other one is away: %v", refusal, err)
 		}
 	}

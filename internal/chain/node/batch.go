@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"slices"
 	"sync"
@@ -232,7 +231,10 @@ func (e *batchRefusal) ErrorCode() int { return e.Code }
 // readBatchRefusal returns the single error object in the answer to a batch, or nil if the answer is not one.
 // go-ethereum's client would report a JSON type error instead and drop the node's message.
 func readBatchRefusal(req *http.Request, status int, body []byte) *batchRefusal {
-	if status != http.StatusOK || len(body) > mostRefusalBytes || isArray(body) || !isBatch(req) {
+	if status != http.StatusOK || len(body) > mostRefusalBytes || isArray(body) {
+		return nil
+	}
+	if text, err := readRequest(req); err != nil || !isArray(text) {
 		return nil
 	}
 	var object struct {
@@ -242,19 +244,4 @@ func readBatchRefusal(req *http.Request, status int, body []byte) *batchRefusal 
 		return nil
 	}
 	return object.Error
-}
-
-// isBatch reports whether a request's body is a JSON array.
-func isBatch(req *http.Request) bool {
-	if req.GetBody == nil {
-		return false
-	}
-	body, err := req.GetBody()
-	if err != nil {
-		return false
-	}
-	defer func() { _ = body.Close() }()
-	first := make([]byte, 1)
-	_, err = io.ReadFull(body, first)
-	return err == nil && first[0] == '['
 }

@@ -133,9 +133,3 @@ func (p *Pool) ReadHead(ctx context.Context) (Block, error) {
 	}
 	return *b, nil
 }
-
-// Head returns the number of the node's newest block.
-func (p *Pool) Head(ctx context.Context) (uint64, error) {
-	b, err := p.ReadHead(ctx)
-	return uint64(b.Number), err
-}

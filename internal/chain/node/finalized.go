@@ -29,11 +29,6 @@ type taggedAnswer struct {
 // behind may be true, but it does not show new events. So it is asked after the others for a while.
 const maxHeadAge = time.Minute
 
-// ReadFinalized returns the lowest finalized block that a node names, or nil if they name none.
-func (p *Pool) ReadFinalized(ctx context.Context) (*Block, error) {
-	return p.ReadTagged(ctx, Finalized)
-}
-
 // ReadTagged returns the lowest block that a node names for a tag, or nil if they name none. If none of the nodes
 // that it asks first answers, it asks the others.
 func (p *Pool) ReadTagged(ctx context.Context, tag string) (*Block, error) {

@@ -57,7 +57,7 @@ func TestFinalized(t *testing.T) {
 				n.Set(c.spoils[i+1], answer)
 				nodes = append(nodes, n)
 			}
-			got, err := newStubPool(t, nodes...).ReadFinalized(t.Context())
+			got, err := newStubPool(t, nodes...).ReadTagged(t.Context(), Finalized)
 			number := uint64(0)
 			if got != nil {
 				number = uint64(got.Number)
@@ -103,7 +103,7 @@ func TestLaggardIsDemoted(t *testing.T) {
 		if head, err := c.ReadHead(t.Context()); err != nil || head.Number != 9 {
 			t.Fatalf("demoted for one block, or before it was seen: %v, %v", head, err)
 		}
-		if _, err := c.ReadFinalized(t.Context()); err != nil {
+		if _, err := c.ReadTagged(t.Context(), Finalized); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -44,19 +44,8 @@ func (p *Pool) StartHead(ctx context.Context) (uint64, error) {
 // readStartHead reads a node's head, then the same block by its number and the parent by its hash.
 func (p *Pool) readStartHead(ctx context.Context, n *node) (*Block, error) {
 	const op = "reading the head to begin with"
-	ask := func(elems ...rpc.BatchElem) error {
-		failure, err := p.askOne(ctx, n, op, func(ctx context.Context, conn nodeConn) error {
-			return p.callBatch(ctx, conn, elems)
-		})
-		for _, e := range elems {
-			if err == nil && failure == nil {
-				failure = e.Error
-			}
-		}
-		return p.typeFailure(op, failure, err)
-	}
 	var head, same, parent *Block
-	if err := ask(TaggedCall(Latest, &head)); err != nil {
+	if err := p.sendTo(ctx, n, op, TaggedCall(Latest, &head)); err != nil {
 		return nil, err
 	}
 	if head == nil {
@@ -67,10 +56,10 @@ func (p *Pool) readStartHead(ctx context.Context, n *node) (*Block, error) {
 		elems = append(elems,
 			rpc.BatchElem{Method: "eth_getBlockByHash", Args: []any{head.ParentHash, false}, Result: &parent})
 	}
-	if err := ask(elems...); err != nil {
+	if err := p.sendTo(ctx, n, op, elems...); err != nil {
 		return nil, err
 	}
-	age := time.Since(time.Unix(int64(head.Time), 0))
+	age := head.Age()
 	switch {
 	case same == nil || same.Hash != head.Hash, head.Number > 0 && (parent == nil || parent.Number+1 != head.Number):
 		return nil, p.NewUnavailable(op,

@@ -25,7 +25,7 @@ func (p *Pool) Lag(ctx context.Context, number uint64) (Lag, error) {
 		TaggedCall(Latest, &head),
 		BlockCall(number, &other),
 	}
-	if err := p.SendBatch(ctx, op, elems); err != nil {
+	if _, err := p.SendBatch(ctx, op, elems); err != nil {
 		return Lag{}, err
 	}
 	switch {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -138,15 +139,10 @@ func (p *Pool) Close() {
 	}
 }
 
-// SendBatch sends several calls to one node. If that node cannot answer one of them, SendBatch sends all of them to
-// the next node. Other errors of single calls are stored in their elements, as are all errors of the last node.
-func (p *Pool) SendBatch(ctx context.Context, op string, elems []rpc.BatchElem) error {
-	_, err := p.sendBatchBy(ctx, op, elems)
-	return err
-}
-
-// sendBatchBy is SendBatch, but also returns the number of the node that answered.
-func (p *Pool) sendBatchBy(ctx context.Context, op string, elems []rpc.BatchElem) (node int, _ error) {
+// SendBatch sends several calls to one node, and returns the number of this node. If it cannot answer one of them,
+// SendBatch sends all of them to the next node. Other errors of single calls are stored in their elements, as are all
+// errors of the last node.
+func (p *Pool) SendBatch(ctx context.Context, op string, elems []rpc.BatchElem) (node int, _ error) {
 	asked := 0
 	failure, err := p.askNode(ctx, op, func(ctx context.Context, conn nodeConn) error {
 		asked, node = asked+1, conn.node.number
@@ -158,18 +154,10 @@ func (p *Pool) sendBatchBy(ctx context.Context, op string, elems []rpc.BatchElem
 	return node, p.typeFailure(op, failure, err)
 }
 
-// SendAll is sendBatchBy, but fails if one call fails.
+// SendAll is SendBatch, but fails if one call fails.
 func (p *Pool) SendAll(ctx context.Context, op string, elems ...rpc.BatchElem) (node int, _ error) {
-	node, err := p.sendBatchBy(ctx, op, elems)
-	if err != nil {
-		return node, err
-	}
-	for _, e := range elems {
-		if e.Error != nil {
-			return node, p.NewUnavailable(op, e.Error)
-		}
-	}
-	return node, nil
+	node, err := p.SendBatch(ctx, op, elems)
+	return node, p.typeFailure(op, findError(elems), err)
 }
 
 // SendParts sends calls in several requests. It fails if one call fails.
@@ -207,17 +195,25 @@ func (p *Pool) SendToOther(ctx context.Context, op string, not int, elems ...rpc
 	if at < 0 {
 		return p.NewUnavailable(op, ErrResting)
 	}
-	failure, err := p.askOne(ctx, nodes[at], op, func(ctx context.Context, conn nodeConn) error {
-		if err := p.callBatch(ctx, conn, elems); err != nil {
-			return err
-		}
-		var failures []error
-		for _, e := range elems {
-			failures = append(failures, e.Error)
-		}
-		return errors.Join(failures...)
+	return p.sendTo(ctx, nodes[at], op, elems...)
+}
+
+// sendTo sends a batch to one node. It fails if one call fails.
+func (p *Pool) sendTo(ctx context.Context, n *node, op string, elems ...rpc.BatchElem) error {
+	failure, err := p.askOne(ctx, n, op, func(ctx context.Context, conn nodeConn) error {
+		return cmp.Or(p.callBatch(ctx, conn, elems), findError(elems))
 	})
 	return p.typeFailure(op, failure, err)
+}
+
+// findError returns the first error of a call.
+func findError(elems []rpc.BatchElem) error {
+	for _, e := range elems {
+		if e.Error != nil {
+			return e.Error
+		}
+	}
+	return nil
 }
 
 // findInability returns the error of a call that this node can never answer but another node may.
@@ -264,7 +260,7 @@ func (r *Revert) Error() string {
 	return fmt.Sprintf("the contract reverted with %d bytes", len(r.Data))
 }
 
-// CallView calls a view function of a contract. It returns *revert, *UnavailableError (which wraps *NoContractError
+// CallView calls a view function of a contract. It returns *Revert, *UnavailableError (which wraps *NoContractError
 // if the address has no code), or *WrongChainError.
 func (p *Pool) CallView(ctx context.Context, op string, to common.Address, data []byte) ([]byte, error) {
 	var ret hexutil.Bytes

@@ -136,8 +136,7 @@ func TestTransferStaysRecorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	one, two := w.watch(without(false, true, true)), w.watch(without(true, false, true))
-	head, err := w.client.Head(t.Context())
-	heraldtest.Must(t, err)
+	head := w.head()
 	isReadTo := func(g *watcher, block uint64) func() bool {
 		return func() bool { g.mu.Lock(); defer g.mu.Unlock(); return g.last >= block }
 	}
@@ -156,8 +155,7 @@ func TestTransferStaysRecorded(t *testing.T) {
 	if _, err := w.net.SetURI(t.Context(), w.net.Account(2), w.agent, "data:application/json,{}"); err != nil {
 		t.Fatal(err)
 	}
-	head, err = w.client.Head(t.Context())
-	heraldtest.Must(t, err)
+	head = w.head()
 	heraldtest.Await(t, "one has read the new branch", isReadTo(one, head))
 	two = w.watch(without(true, false, true))
 	heraldtest.Await(t, "two has read the new branch", isReadTo(two, head))

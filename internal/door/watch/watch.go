@@ -1,8 +1,8 @@
-// Package watch stores a chain's events. It connects follower.Follower, which reads the events, with the store's cursors,
-// which move in the transaction that commits the events' jobs. docs/design/chain.md describes it.
+// Package watch stores a chain's events. It connects package follower, which reads the events, with the store's
+// cursors, which move in the transaction that commits the events' jobs. docs/design/chain.md describes it.
 //
-// Packages chain and erc8004 read and decode logs, package store keeps the rows and decides the verdicts, and package
-// delivery delivers.
+// Packages eventlog and erc8004 read and decode logs, package store keeps the rows and decides the verdicts, and
+// package delivery delivers.
 //
 // Invariants: Each contract has a cursor of its own. One process at a time reads a contract (an advisory lock in
 // Postgres). A process that continues after losing its connection and so its lock commits nothing, because the cursor

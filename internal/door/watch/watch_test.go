@@ -187,8 +187,7 @@ func TestBackfillEnds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.give(4)
-	head, err := w.client.Head(t.Context())
-	heraldtest.Must(t, err)
+	head := w.head()
 	to := head - 1 // the last feedback is outside the range
 	for round, want := range []int{3, 0} {
 		ended := make(chan error, 1)
@@ -248,4 +247,12 @@ func TestKeyOfARefusedLog(t *testing.T) {
 	if it := refuseLog(1, e); !strings.HasPrefix(it.Key, "invalid:") || it.Job.Kind != job.KindNewFeedback {
 		t.Errorf("%+v", it)
 	}
+}
+
+// head returns the number of the newest block.
+func (w *world) head() uint64 {
+	w.Helper()
+	b, err := w.client.ReadHead(w.Context())
+	heraldtest.Must(w, err)
+	return uint64(b.Number)
 }
