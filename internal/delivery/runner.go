@@ -63,8 +63,8 @@ func (r *Runner) Tasks() int { return r.slots.Capacity() }
 
 // Deliver runs task n of the delivery with this id, and returns how the task ends in asynq (describeResult). It returns
 // after the outcome was recorded or, if the agent accepted the delivery, while the outcome is being recorded
-// (slots.Ticket.Release). If this process still runs another task of the delivery, it returns an error at once. The end of
-// ctx has no effect after the delivery was claimed.
+// (slots.Ticket.Release). If this process still runs another task of the delivery, it returns an error at once. The end
+// of ctx has no effect after the delivery was claimed.
 func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string, err error) {
 	t, err := r.slots.Begin(ctx)
 	if err != nil {

@@ -31,7 +31,7 @@ func (r *Reader) VerifyLogs(
 	ctx context.Context, filter Filter, ends Ends, logs []types.Log, strict bool,
 ) ([]types.Log, error) {
 	switch {
-	case r.trusted:
+	case r.Trusted:
 		return Sort(filter.KeepMatching(logs)), nil
 	case strict || r.CountNodes() == 1:
 		return r.CompleteLogs(ctx, filter, ends, logs)

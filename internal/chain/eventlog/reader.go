@@ -20,7 +20,7 @@ import (
 // Reader reads the event logs of one chain. It is safe for concurrent use.
 type Reader struct {
 	*node.Pool
-	trusted bool
+	Trusted bool // the nodes leave out no logs of a range
 
 	mu     sync.Mutex
 	proofs proofs
@@ -28,10 +28,7 @@ type Reader struct {
 
 // New returns a reader of the logs of nodes. trusted means that the nodes leave out no logs of a range. Otherwise
 // a follower compares the logs with those of another node, and with blooms and receipts.
-func New(nodes *node.Pool, trusted bool) *Reader { return &Reader{Pool: nodes, trusted: trusted} }
-
-// Trusts reports whether the nodes leave out no logs of a range.
-func (r *Reader) Trusts() bool { return r.trusted }
+func New(nodes *node.Pool, trusted bool) *Reader { return &Reader{Pool: nodes, Trusted: trusted} }
 
 // ErrReorganised means that the chain reorganised while a range was being read.
 var ErrReorganised = errors.New("the chain reorganised while it was read")

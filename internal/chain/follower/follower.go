@@ -159,7 +159,7 @@ func New(r *eventlog.Reader, cfg Config) (*Follower, error) {
 	if n := len(f.done); n > 0 {
 		f.next = f.done[n-1].Number + 1
 	}
-	if !r.Trusts() && cfg.To == nil {
+	if !r.Trusted && cfg.To == nil {
 		f.checks = newChecker(cfg.From, f.next, cfg.Checks)
 	}
 	return f, nil
@@ -504,7 +504,7 @@ func (f *Follower) findSettledBlock(anchors []Anchor, head node.Block) uint64 {
 // isStrict reports whether all next blocks are checked before they are handed over. This is the case during a
 // backfill without another node to compare with, and for blocks that are read again because a node left out logs.
 func (f *Follower) isStrict() bool {
-	if f.reader.Trusts() {
+	if f.reader.Trusted {
 		return false
 	}
 	return f.next < f.strictBefore || f.checks == nil && f.reader.CountNodes() == 1
