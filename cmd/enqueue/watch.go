@@ -11,7 +11,8 @@ import (
 	"github.com/agentherald/herald/internal/app/backend"
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/base/progress"
-	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/door/watch"
 	"github.com/agentherald/herald/internal/queue"
@@ -71,12 +72,11 @@ func (t *task) openChain(id uint64, wc watch.Config, do func(watch.Config) error
 	}
 	log := logging.New(t.stderr, t.cfg.LogLevel, t.cfg.LogFormat)
 	queue.LogDriver(log)
-	node, err := chain.New(chain.Config{ChainID: id, URLs: known.RPCURLs, Registries: known.Registries,
-		Trusted: t.cfg.TrustsNodes(id), Logger: log})
+	nodes, err := node.New(node.Config{ChainID: id, URLs: known.RPCURLs, Logger: log})
 	if err != nil {
 		return misuse{err}
 	}
-	defer node.Close()
+	defer nodes.Close()
 	conn := &connection{}
 	defer conn.close()
 	if err := conn.open(t.ctx, t.cfg, t.wait, log); err != nil {
@@ -87,7 +87,7 @@ func (t *task) openChain(id uint64, wc watch.Config, do func(watch.Config) error
 	go conn.policies.Run(ctx)
 	report := &chainReport{out: newPrinter(t.stdout, t.json), bar: progress.New(t.stderr, 0), tally: tally{}}
 	defer report.printEnd(t.stderr)
-	wc.Chain, wc.Deployment = node, known.Registries.Default()
+	wc.Chain, wc.Deployment = eventlog.New(nodes, t.cfg.TrustsNodes(id)), known.Registries.Default()
 	wc.Ledger, wc.Limits = conn.store, backend.JobLimits(t.cfg)
 	wc.Filter, wc.Report, wc.Logger = conn.policies.SkipJob, report.add, log
 	if conn.dispatcher != nil {
@@ -207,7 +207,7 @@ func (c *txCommand) Run(t *task) error {
 		case len(read.Answers) == 0:
 			return fmt.Errorf("no registry of chain %d emitted an event in this transaction: "+
 				"`worker config` shows the registries", c.Chain)
-		case slices.ContainsFunc(read.Events, func(e chain.RangeEvent) bool { return e.Err != nil }) ||
+		case slices.ContainsFunc(read.Events, func(e eventlog.Entry) bool { return e.Err != nil }) ||
 			slices.ContainsFunc(read.Answers, func(a store.Acceptance) bool { return a.Verdict == store.Conflict }):
 			return errRefused
 		}

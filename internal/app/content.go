@@ -7,6 +7,8 @@ import (
 	"github.com/agentherald/herald/internal/base/decode"
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/config"
@@ -49,14 +51,13 @@ func OpenContent(cfg *config.Config, o Options) (_ *Content, err error) {
 		if len(known.RPCURLs) == 0 {
 			continue
 		}
-		client, err := chain.New(chain.Config{ChainID: id, URLs: known.RPCURLs, Confirmations: cfg.ConfirmationsOf(id),
-			Registries: known.Registries,
-			LogRange:   cfg.LogRange, Trusted: cfg.TrustsNodes(id), Decoding: c.Decoding, Timeout: o.ChainTimeout,
-			Logger: o.Logger})
+		nodes, err := node.New(node.Config{ChainID: id, URLs: known.RPCURLs, Decoding: c.Decoding,
+			Timeout: o.ChainTimeout, Logger: o.Logger})
 		if err != nil {
 			return nil, err
 		}
-		c.chains[id] = client
+		c.chains[id] = chain.New(chain.Config{Logs: eventlog.New(nodes, cfg.TrustsNodes(id)),
+			Confirmations: cfg.ConfirmationsOf(id), Registries: known.Registries, LogRange: cfg.LogRange})
 	}
 	if c.Fetcher, err = ipfs.New(ipfs.Config{Gateways: cfg.IPFSGateways, Arweave: cfg.ArweaveGateway, Guard: c.Guard,
 		Logger: o.Logger}); err != nil {

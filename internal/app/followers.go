@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/app/backend"
 	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/door/watch"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
@@ -34,7 +35,7 @@ type chainFollowers struct {
 // progress is how far a chain has been read.
 type progress struct {
 	cursor store.CursorState // that of the contract that was read least far
-	lag    chain.Lag
+	lag    node.Lag
 	behind bool
 	known  bool // Postgres and a node both answered
 }
@@ -67,7 +68,7 @@ func (a *assembly) openFollowers() error {
 	r.store.UseOrder(a.policyFile.Order)
 	for _, id := range a.cfg.Watch {
 		client := a.content.chains[id]
-		w, err := watch.New(watch.Config{Chain: client, Deployment: a.cfg.Chains[id].Registries.Default(),
+		w, err := watch.New(watch.Config{Chain: client.Reader, Deployment: a.cfg.Chains[id].Registries.Default(),
 			Ledger: r.store, Dispatcher: a.dispatcher, Limits: backend.JobLimits(a.cfg), Filter: a.policyFile.SkipJob,
 			CountFiltered: a.callMetrics.CountFiltered, Report: a.options.Read, Logger: a.log})
 		if err != nil {

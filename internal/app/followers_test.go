@@ -11,6 +11,8 @@ import (
 	"github.com/agentherald/herald/internal/app/backend"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet"
@@ -26,9 +28,10 @@ func TestLagIsReported(t *testing.T) {
 	database := secret.New(heraldtest.Postgres(t, postgres.Migrate))
 	cfg := load(t, append(chainEnv(net, net.URL()), "DATABASE_URL="+database.Reveal(), "HERALD_QUEUE=embedded",
 		"HERALD_KEYSET="+heraldtest.Keyset(t), fmt.Sprintf("HERALD_WATCH=%d", net.ChainID()))...)
-	client, err := chain.New(chain.Config{ChainID: net.ChainID(), URLs: []secret.Secret{secret.New(net.URL())}})
+	nodes, err := node.New(node.Config{ChainID: net.ChainID(), URLs: []secret.Secret{secret.New(net.URL())}})
 	heraldtest.Must(t, err)
-	t.Cleanup(client.Close)
+	t.Cleanup(nodes.Close)
+	client := chain.New(chain.Config{Logs: eventlog.New(nodes, false)})
 	told := &heraldtest.Log{}
 	a := &assembly{cfg: cfg, backend: &backend.Backend{DatabaseURL: database}, upkeep: &store.Store{}, metrics: prometheus.NewRegistry(), ready: newReadiness(),
 		content: &Content{chains: map[uint64]*chain.Client{net.ChainID(): client}}, log: slog.New(slog.NewTextHandler(told, nil))}
@@ -39,8 +42,9 @@ func TestLagIsReported(t *testing.T) {
 	if p := f.measureProgress(t.Context(), followed); p.known {
 		t.Errorf("it has not been read yet: %+v", p)
 	}
-	head, err := client.Head(t.Context())
+	newest, err := client.ReadHead(t.Context())
 	heraldtest.Must(t, err)
+	head := uint64(newest.Number)
 	c, err := f.store.OpenCursor(t.Context(), followed.watcher.Keys()[0], head, nil)
 	if err == nil {
 		_, err = f.store.AdvanceCursors(t.Context(), []*store.Cursor{&c}, store.Advance{From: head, To: head, Head: head})

@@ -15,7 +15,7 @@ import (
 
 	"github.com/agentherald/herald/internal/app/backend"
 	"github.com/agentherald/herald/internal/base/embedded"
-	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/eventlog"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
@@ -58,7 +58,7 @@ func rate(t testing.TB, n *devnet.Net, id *big.Int) []byte {
 	heraldtest.Must(t, err)
 	for _, l := range receipt.Logs {
 		if e, err := erc8004.Decode(*l); err == nil && e.Kind == erc8004.NewFeedback {
-			j, err := chain.Job(e, n.ChainID(), n.Deployment(), 0, job.Limits{})
+			j, err := eventlog.Job(e, n.ChainID(), n.Deployment(), 0, job.Limits{})
 			heraldtest.Must(t, err)
 			line, _ := json.Marshal(j)
 			return line

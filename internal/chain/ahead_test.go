@@ -10,14 +10,14 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"testing"
-	"time"
 
-	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestCheckFarAhead: a job names a block more than an hour above a fresh head. Check finds no event there, even if the
@@ -26,13 +26,13 @@ func TestCheckFarAhead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
 	j := w.feedback()
-	w.mine(2)
-	head, err := w.client.readHead(w.ctx)
+	w.Mine(2)
+	head, err := w.client.ReadHead(w.Ctx)
 	heraldtest.Must(t, err)
 	unmined := with(j, func(j *job.Job) { j.TransactionHash = common.Hash{9} })
 	bare := with(j, func(j *job.Job) { j.TransactionHash, j.LogIndex = common.Hash{}, nil })
 	unknown := with(bare, func(j *job.Job) { j.FeedbackIndex = 77 })
-	hour := w.client.countBlocks(w.ctx, maxAhead)
+	hour := w.client.countBlocks(w.Ctx, maxAhead)
 	for _, ahead := range []uint64{hour + 1, math.MaxInt64, math.MaxUint64 - uint64(head.Number)} {
 		for name, j := range map[string]job.Job{"mined": j, "unmined": unmined, "stored": bare, "not stored": unknown} {
 			far := with(j, func(j *job.Job) { j.BlockHash, j.BlockNumber = common.Hash{}, uint64(head.Number)+ahead })
@@ -57,9 +57,9 @@ func TestCheckNeedsConfirmingBlocks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 3)
 	j := w.feedback()
-	node, err := url.Parse(w.net.URL())
+	target, err := url.Parse(w.Net.URL())
 	heraldtest.Must(t, err)
-	proxy := httputil.NewSingleHostReverseProxy(node)
+	proxy := httputil.NewSingleHostReverseProxy(target)
 	proxy.ModifyResponse = func(r *http.Response) error { // relabels the event's block, which is the newest, with a higher number
 		body, err := io.ReadAll(r.Body)
 		body = bytes.ReplaceAll(body, fmt.Appendf(nil, `"number":"%#x"`, j.BlockNumber),
@@ -73,12 +73,12 @@ func TestCheckNeedsConfirmingBlocks(t *testing.T) {
 		proxy.ServeHTTP(rw, r)
 	}))
 	t.Cleanup(server.Close)
-	liar := newClient(t, Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(server.URL)}, Confirmations: erc8004.Depth{Blocks: 3},
-		Registries: w.net.Deployment().Registries(), LogRange: erc8004.Depth{Blocks: 1000}})
-	if head, err := liar.Head(w.ctx); err != nil || head != j.BlockNumber+9 {
-		t.Fatalf("the node names head %d: %v", head, err)
+	liar := newClient(t, node.Config{ChainID: w.Net.ChainID(), URLs: []secret.Secret{secret.New(server.URL)}}, Config{Confirmations: erc8004.Depth{Blocks: 3},
+		Registries: w.Net.Deployment().Registries(), LogRange: erc8004.Depth{Blocks: 1000}})
+	if head, err := liar.ReadHead(w.Ctx); err != nil || uint64(head.Number) != j.BlockNumber+9 {
+		t.Fatalf("the node names head %d: %v", head.Number, err)
 	}
-	got, err := liar.Check(w.ctx, j, VerifyReceipt)
+	got, err := liar.Check(w.Ctx, j, VerifyReceipt)
 	if err != nil || !got.Found || got.Confirmed || got.ConfirmedIn == 0 {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -99,10 +99,9 @@ func TestMissingIsSaturated(t *testing.T) {
 			t.Errorf("%+v: %d missing, %v", c, got, err)
 		}
 	}
-	timer := newBlockTimer()
-	timer.storeBlockTime(time.Now(), time.Second)
-	client := &Client{link: &link{chainID: 1}, confirmations: erc8004.Depth{Blocks: most}, blockTimes: timer}
-	if s, ahead, err := client.checkAhead(t.Context(), 5, block{Number: 4}); err != nil || !ahead || s.ConfirmedIn != most {
+	client := newClient(t, node.Config{ChainID: 1, URLs: []secret.Secret{secret.New("http://127.0.0.1:1")}},
+		Config{Confirmations: erc8004.Depth{Blocks: most}})
+	if s, ahead, err := client.checkAhead(t.Context(), 5, node.Block{Number: 4}); err != nil || !ahead || s.ConfirmedIn != most {
 		t.Errorf("ahead: %+v, %v", s, err)
 	}
 	if got := client.estimateTime(t.Context(), most); got != maxEstimate {

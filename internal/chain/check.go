@@ -12,6 +12,8 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/rpc"
 
+	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 )
@@ -93,8 +95,8 @@ func (c *Client) Check(ctx context.Context, j job.Job, v Verify) (Standing, erro
 	default:
 		return Standing{}, fmt.Errorf("chain: %q is no way to verify; off, receipt and finalized are", v)
 	}
-	if j.ChainID != c.chainID {
-		return Standing{}, fmt.Errorf("chain: a job of chain %d for the client of chain %d", j.ChainID, c.chainID)
+	if j.ChainID != c.ChainID() {
+		return Standing{}, fmt.Errorf("chain: a job of chain %d for the client of chain %d", j.ChainID, c.ChainID())
 	}
 	if j.Kind == job.KindAgentUpdated {
 		return Standing{Found: true, Confirmed: true}, nil
@@ -151,8 +153,8 @@ func (c *Client) findIdentity(ctx context.Context, registry common.Address) (com
 		return identity, nil
 	}
 	const op = "reading getIdentityRegistry"
-	ret, err := c.callView(ctx, op, registry, erc8004.PackGetIdentityRegistry())
-	var reverted *revert
+	ret, err := c.CallView(ctx, op, registry, erc8004.PackGetIdentityRegistry())
+	var reverted *node.Revert
 	switch {
 	case errors.As(err, &reverted):
 		return c.registries.Default().Identity, nil
@@ -160,7 +162,7 @@ func (c *Client) findIdentity(ctx context.Context, registry common.Address) (com
 		return common.Address{}, err
 	}
 	if identity, err = erc8004.UnpackGetIdentityRegistry(ret); err != nil {
-		return common.Address{}, c.newUnavailable(op, err)
+		return common.Address{}, c.NewUnavailable(op, err)
 	}
 	c.mu.Lock()
 	c.identities[registry] = identity
@@ -175,11 +177,11 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 	if err != nil {
 		return newContradiction("agentId"), nil
 	}
-	var head *block
-	var r *receipt
+	var head *node.Block
+	var r *node.Receipt
 	var answer hexutil.Bytes
 	const op = "reading the event's receipt"
-	elems := []rpc.BatchElem{{Method: "eth_getBlockByNumber", Args: []any{latest, false}, Result: &head}}
+	elems := []rpc.BatchElem{node.TaggedCall(node.Latest, &head)}
 	if j.TransactionHash != (common.Hash{}) {
 		elems = append(elems, rpc.BatchElem{Method: "eth_getTransactionReceipt", Args: []any{j.TransactionHash},
 			Result: &r})
@@ -187,19 +189,19 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 	needed := len(elems)
 	if j.Kind == job.KindNewFeedback {
 		elems = append(elems, rpc.BatchElem{Method: "eth_call",
-			Args:   callArgs(j.ReputationRegistry, readFeedback, latest),
+			Args:   node.CallArgs(j.ReputationRegistry, readFeedback, node.Latest),
 			Result: &answer})
 	}
-	if err := c.sendBatch(ctx, op, elems); err != nil {
+	if _, err := c.SendBatch(ctx, op, elems); err != nil {
 		return Standing{}, err
 	}
 	for _, e := range elems[:needed] {
 		if e.Error != nil {
-			return Standing{}, c.newUnavailable(op, e.Error)
+			return Standing{}, c.NewUnavailable(op, e.Error)
 		}
 	}
 	if head == nil {
-		return Standing{}, c.newUnavailable("reading the head", errNoBlock)
+		return Standing{}, c.NewUnavailable("reading the head", node.ErrNoBlock)
 	}
 	if r == nil { // otherwise the receipt decides
 		if s, ahead, err := c.checkAhead(ctx, j.BlockNumber, *head); ahead {
@@ -226,7 +228,8 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 	if err != nil || !s.Found {
 		return s, err
 	}
-	event, err := Job(e, c.chainID, erc8004.Deployment{Identity: j.IdentityRegistry}, 0, c.limits())
+	event, err := eventlog.Job(e, c.ChainID(), erc8004.Deployment{Identity: j.IdentityRegistry}, 0,
+		job.Limits{Registries: func(uint64) (erc8004.Registries, bool) { return c.registries, true }})
 	if err != nil {
 		return Standing{}, fmt.Errorf("log %d of transaction %s: %w", e.LogIndex, e.TxHash, err)
 	}
@@ -238,16 +241,11 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 	return s, err
 }
 
-// limits returns the limits of jobs that are made of the chain's events.
-func (c *Client) limits() job.Limits {
-	return job.Limits{Registries: func(uint64) (erc8004.Registries, bool) { return c.registries, true }}
-}
-
 // readStored returns the registry's stored feedback from the result of calling readFeedback. It returns nil if the
 // registry reverts the call or answers in another form, because then the registry does not report its state.
 func (c *Client) readStored(answer []byte, failure error) (*erc8004.StoredFeedback, error) {
-	if _, isRevert := findRevert(failure); failure != nil && !isRevert {
-		return nil, c.newUnavailable("reading the feedback", failure)
+	if _, isRevert := node.FindRevert(failure); failure != nil && !isRevert {
+		return nil, c.NewUnavailable("reading the feedback", failure)
 	}
 	f, err := erc8004.UnpackReadFeedback(answer)
 	if failure != nil || err != nil {
@@ -266,7 +264,7 @@ func (c *Client) checkUnmined(ctx context.Context, j job.Job, head uint64) (Stan
 	var tx *struct {
 		Hash common.Hash `json:"hash"`
 	}
-	if err := c.sendCall(ctx, "reading the event's transaction", &tx, "eth_getTransactionByHash",
+	if err := c.SendCall(ctx, "reading the event's transaction", &tx, "eth_getTransactionByHash",
 		j.TransactionHash); err != nil {
 		return Standing{}, err
 	}
@@ -278,7 +276,7 @@ func (c *Client) checkUnmined(ctx context.Context, j job.Job, head uint64) (Stan
 
 // findInReceipt finds the event of the job's key among the logs of a receipt.
 func (c *Client) findInReceipt(
-	ctx context.Context, j job.Job, stored *erc8004.StoredFeedback, r *receipt,
+	ctx context.Context, j job.Job, stored *erc8004.StoredFeedback, r *node.Receipt,
 ) (erc8004.Event, Standing, error) {
 	why := "transactionHash"
 	var found []erc8004.Event
@@ -296,7 +294,7 @@ func (c *Client) findInReceipt(
 			why = field // the field that differs in a log of the job's kind
 		}
 	}
-	if len(found) == 0 || r.isFailed() {
+	if len(found) == 0 || r.IsFailed() {
 		return erc8004.Event{}, newContradiction(why), nil
 	}
 	e, field, err := c.pickFeedback(ctx, j, stored, found)
@@ -311,7 +309,9 @@ func (c *Client) findInReceipt(
 func (c *Client) addConfirmations(ctx context.Context, s Standing, v Verify, head uint64) (Standing, error) {
 	head = max(head, s.BlockNumber) // the receipt may be newer than the head in the same batch
 	needed := c.countConfirmations(ctx)
-	canonical, top, err := c.readConfirmed(ctx, s.BlockNumber, min(head, addSaturated(s.BlockNumber, needed)))
+	var canonical, top *node.Block
+	_, err := c.SendAll(ctx, "reading the event's block", node.BlockCall(s.BlockNumber, &canonical),
+		node.BlockCall(min(head, addSaturated(s.BlockNumber, needed)), &top))
 	if err != nil {
 		return Standing{}, err
 	}
@@ -334,22 +334,10 @@ func (c *Client) addConfirmations(ctx context.Context, s Standing, v Verify, hea
 	return s, nil
 }
 
-// readConfirmed reads the block of an event and one block above it. A block is nil if the node does not have it.
-func (c *Client) readConfirmed(ctx context.Context, height, above uint64) (canonical, top *block, err error) {
-	const op = "reading the event's block"
-	elems := []rpc.BatchElem{
-		{Method: "eth_getBlockByNumber", Args: []any{formatNumber(height), false}, Result: &canonical},
-		{Method: "eth_getBlockByNumber", Args: []any{formatNumber(above), false}, Result: &top},
-	}
-	if err := c.sendBatch(ctx, op, elems); err != nil {
-		return nil, nil, err
-	}
-	for _, e := range elems {
-		if e.Error != nil {
-			return nil, nil, c.newUnavailable(op, e.Error)
-		}
-	}
-	return canonical, top, nil
+// countBlocks returns the number of blocks that the chain makes in d, rounded up.
+func (c *Client) countBlocks(ctx context.Context, d time.Duration) uint64 {
+	each := c.BlockTime(ctx)
+	return uint64((d + each - 1) / each)
 }
 
 // countConfirmations returns the number of blocks on top of an event's block that confirm it. If a tag confirms
@@ -385,7 +373,7 @@ func (c *Client) countMissing(ctx context.Context, v Verify, height, head uint64
 		want = addSaturated(height, c.countConfirmations(ctx))
 	} else {
 		reached = 0
-		b, err := c.readTagged(ctx, tag)
+		b, err := c.ReadTagged(ctx, tag)
 		switch {
 		case err != nil:
 			return 0, "", err
@@ -399,14 +387,9 @@ func (c *Client) countMissing(ctx context.Context, v Verify, height, head uint64
 
 // hasAged reports whether the age of a block is enough to confirm it. On a chain that makes blocks only with
 // transactions, the blocks on top may never come.
-func (c *Client) hasAged(v Verify, b block) bool {
+func (c *Client) hasAged(v Verify, b node.Block) bool {
 	depth := c.confirmations.Time
-	return c.known.Quiet && depth > 0 && c.findTag(v) == "" && findAge(b) >= depth
-}
-
-// findAge returns the age of a block by the local clock. It is negative if the block's timestamp is in the future.
-func findAge(b block) time.Duration {
-	return time.Since(time.Unix(int64(min(b.Time, math.MaxInt64)), 0))
+	return c.known.Quiet && depth > 0 && c.findTag(v) == "" && b.Age() >= depth
 }
 
 const (
@@ -420,18 +403,18 @@ const (
 // checkAhead decides about a job whose block is above the node's head: either the node is behind the indexer's node,
 // or there is no such block. A fresh head refutes a height that the chain does not reach within maxAhead. An old head
 // refutes nothing. ahead is false if the block is not above the head.
-func (c *Client) checkAhead(ctx context.Context, height uint64, head block) (s Standing, ahead bool, _ error) {
+func (c *Client) checkAhead(ctx context.Context, height uint64, head node.Block) (s Standing, ahead bool, _ error) {
 	number := uint64(head.Number)
 	if height <= number {
 		return s, false, nil
 	}
 	far := height-number > c.countBlocks(ctx, maxAhead)
-	age, regular := findAge(head), erc8004.MakesRegularBlocks(c.chainID)
+	age, regular := head.Age(), erc8004.MakesRegularBlocks(c.ChainID())
 	switch {
 	case far && age <= maxFreshAge:
 		return newContradiction("blockNumber"), true, nil
 	case far && regular:
-		return s, true, c.newUnavailable("looking for the event's block", fmt.Errorf(
+		return s, true, c.NewUnavailable("looking for the event's block", fmt.Errorf(
 			"the node's newest block %d is %s old, and the job's block %d is more than %s above it", number,
 			age.Round(time.Second), height, maxAhead))
 	}
@@ -447,3 +430,13 @@ func addSaturated(a, b uint64) uint64 {
 	}
 	return a + b
 }
+
+// estimateTime returns the time that the chain needs for the given number of blocks, at most maxEstimate. The bound
+// is needed because the number may come from a node or from a job.
+func (c *Client) estimateTime(ctx context.Context, blocks uint64) time.Duration {
+	each := c.BlockTime(ctx)
+	return time.Duration(min(blocks, uint64(maxEstimate/each))) * each
+}
+
+// maxEstimate bounds estimateTime.
+const maxEstimate = 24 * time.Hour

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
 
 	"github.com/agentherald/herald/internal/erc8004"
@@ -73,7 +72,7 @@ func (c *Client) pickFeedback(
 	if !slices.ContainsFunc(found, func(e erc8004.Event) bool { return e.Kind == erc8004.NewFeedback && !e.HasIndex }) {
 		return restoreTag(j, found[len(found)-1], stored)
 	}
-	counted, uncountable, err := c.countBlocks2025(ctx, j, found)
+	counted, uncountable, err := c.CountFound(ctx, newFilter(j), found)
 	if err != nil {
 		return e, "", err
 	}
@@ -90,50 +89,6 @@ func (c *Client) pickFeedback(
 	}
 	counted[0].FeedbackIndex, counted[0].HasIndex = j.FeedbackIndex, true
 	return restoreTag(j, counted[0], stored)
-}
-
-// maxCountedBlocks bounds the blocks whose feedback is counted for one check.
-const maxCountedBlocks = 100
-
-// countBlocks2025 returns found with the indexes that the registry counted. uncountable reports whether the node lacks
-// the state that is needed.
-func (c *Client) countBlocks2025(
-	ctx context.Context, j job.Job, found []erc8004.Event,
-) (counted []erc8004.Event, uncountable bool, _ error) {
-	var blocks []*bloomBlock
-	at := make(map[logPosition]bool, len(found))
-	for _, e := range found {
-		at[logPosition{e.BlockHash, e.LogIndex}] = true
-		if n := len(blocks); n == 0 || blocks[n-1].Hash != e.BlockHash {
-			blocks = append(blocks, &bloomBlock{block: block{Number: quantity(e.BlockNumber), Hash: e.BlockHash}})
-		}
-	}
-	if len(blocks) > maxCountedBlocks {
-		return nil, true, nil
-	}
-	logs, err := c.readBlockLogs(ctx, blocks,
-		logFilter{Address: []common.Address{j.ReputationRegistry}, Topics: listTopics(j)})
-	if err != nil {
-		return nil, false, err
-	}
-	var events []erc8004.Event
-	for _, l := range sortLogs(logs) {
-		e, err := erc8004.Decode(l)
-		if err == nil && e.Kind == erc8004.NewFeedback && e.Address == j.ReputationRegistry &&
-			e.AgentID.Cmp(j.AgentID) == 0 && e.Client == j.ClientAddress {
-			events = append(events, e)
-		}
-	}
-	failed, err := c.CountFeedback(ctx, events)
-	if err != nil {
-		return nil, false, err
-	}
-	for i, e := range events {
-		if at[logPosition{e.BlockHash, e.LogIndex}] {
-			counted, uncountable = append(counted, e), uncountable || failed[i] != nil
-		}
-	}
-	return counted, uncountable, nil
 }
 
 // restoreTag sets tag1 if the log contains only its hash.

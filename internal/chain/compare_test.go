@@ -2,21 +2,20 @@ package chain
 
 import (
 	"encoding/json"
-	"errors"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync/atomic"
 	"testing"
 
-	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
 
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 func TestSameText(t *testing.T) {
@@ -50,34 +49,6 @@ func TestCompareEventsOfOldForms(t *testing.T) {
 	if got := compareContent(with(j, func(j *job.Job) { j.Value = big.NewInt(91) }), e); got != "score" {
 		t.Errorf("another score: %q", got)
 	}
-	if _, err := Job(e, 1, erc8004.Deployment{}, 0, limits); err == nil {
-		t.Error("a job was made without an index")
-	}
-	if _, err := Job(erc8004.Event{Kind: erc8004.ValidationRequest, AgentID: big.NewInt(1)}, 1, erc8004.Deployment{}, 0, limits); err == nil {
-		t.Error("a job was made of a validation request")
-	}
-}
-
-func TestJobOfArbitraryStrings(t *testing.T) {
-	t.Parallel()
-	var all strings.Builder
-	for b := range 256 {
-		all.WriteByte(byte(b))
-	}
-	e := erc8004.Event{Kind: erc8004.NewFeedback, HasIndex: true, FeedbackIndex: 1<<64 - 1, AgentID: new(big.Int).Lsh(big.NewInt(1), 255), Value: big.NewInt(-1),
-		Tag1: all.String(), Tag2: `","x":"`, Address: common.Address{1}, Client: common.Address{2}}
-	j, err := Job(e, 77777, erc8004.Deployment{Identity: common.Address{3}}, 1, limits)
-	if err != nil || j.Tag2 != e.Tag2 || j.FeedbackIndex != e.FeedbackIndex || len(j.Sanitized) != 1 {
-		t.Fatalf("the job %+v, %v: want tag1 sanitized and the rest as it is", j, err)
-	}
-	// The stored JSON is a valid job, as an enqueuer could have written it.
-	j.Sanitized = nil
-	text, err := json.Marshal(j)
-	heraldtest.Must(t, err)
-	again, err := job.Parse(text, limits)
-	if field, differs := again.Conflict(j); err != nil || differs || again.Key() != j.Key() {
-		t.Errorf("%s is read as %+v, %v: differs in %q", text, again, err, field)
-	}
 }
 
 // TestNonexistentAgentOnOtherNodes: clients report a reverted call in different formats.
@@ -98,7 +69,7 @@ func TestNonexistentAgentOnOtherNodes(t *testing.T) {
 	c := fakeNode(t, func(string) string {
 		return `"error":{"code":-32005,"message":"limit exceeded","data":{"see":"https://x"}}`
 	})
-	if _, err := c.TokenURI(t.Context(), common.Address{1}, big.NewInt(99)); !as[*UnavailableError](err) {
+	if _, err := c.TokenURI(t.Context(), common.Address{1}, big.NewInt(99)); !as[*node.UnavailableError](err) {
 		t.Errorf("rate limit: %v", err)
 	}
 	// tokenURI reverts but the agent has an owner, so the error is not "no such agent".
@@ -109,14 +80,9 @@ func TestNonexistentAgentOnOtherNodes(t *testing.T) {
 		}
 		return `"result":"0x0000000000000000000000001111111111111111111111111111111111111111"`
 	})
-	if _, err := c.TokenURI(t.Context(), common.Address{1}, big.NewInt(99)); !as[*UnavailableError](err) {
+	if _, err := c.TokenURI(t.Context(), common.Address{1}, big.NewInt(99)); !as[*node.UnavailableError](err) {
 		t.Errorf("odd contract: %v", err)
 	}
-}
-
-func as[E error](err error) bool {
-	var target E
-	return errors.As(err, &target)
 }
 
 // fakeNode returns a client of a node of chain 1. The node answers eth_chainId; for other methods it returns
@@ -139,5 +105,5 @@ func fakeNode(t *testing.T, answer func(method string) string) *Client {
 		_, _ = rw.Write([]byte(`{"jsonrpc":"2.0","id":` + string(request.ID) + `,` + body + `}`))
 	}))
 	t.Cleanup(server.Close)
-	return newClient(t, Config{ChainID: 1, URLs: []secret.Secret{secret.New(server.URL)}})
+	return newClient(t, node.Config{ChainID: 1, URLs: []secret.Secret{secret.New(server.URL)}}, Config{})
 }

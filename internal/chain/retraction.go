@@ -9,6 +9,8 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/rpc"
 
+	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 )
@@ -26,24 +28,24 @@ func (c *Client) checkRetraction(ctx context.Context, j job.Job, v Verify) (Stan
 	if err != nil {
 		return newContradiction("agentId"), nil
 	}
-	var head, named *block
+	var head, named *node.Block
 	const op = "reading the block that a retraction names"
 	elems := []rpc.BatchElem{
-		{Method: "eth_getBlockByNumber", Args: []any{latest, false}, Result: &head},
+		node.TaggedCall(node.Latest, &head),
 		{Method: "eth_getBlockByHash", Args: []any{j.BlockHash, false}, Result: &named},
 	}
-	if err := c.sendBatch(ctx, op, elems); err != nil {
+	if _, err := c.SendBatch(ctx, op, elems); err != nil {
 		return Standing{}, err
 	}
 	at := j.BlockNumber
 	switch {
 	case elems[0].Error != nil:
-		return Standing{}, c.newUnavailable(op, elems[0].Error)
+		return Standing{}, c.NewUnavailable(op, elems[0].Error)
 	case head == nil:
-		return Standing{}, c.newUnavailable("reading the head", errNoBlock)
+		return Standing{}, c.NewUnavailable("reading the head", node.ErrNoBlock)
 	// With a height it is not needed; some nodes answer an unknown hash with an error.
 	case elems[1].Error != nil && at == 0:
-		return Standing{}, c.newUnavailable(op, elems[1].Error)
+		return Standing{}, c.NewUnavailable(op, elems[1].Error)
 	case named == nil && at == 0:
 		return newContradiction("blockNumber"), nil // the height is unknown
 	case named != nil && at == 0:
@@ -63,29 +65,29 @@ func (c *Client) checkRetraction(ctx context.Context, j job.Job, v Verify) (Stan
 
 // findVanished looks for the feedback in the named block and in the canonical chain up to head.
 func (c *Client) findVanished(
-	ctx context.Context, j job.Job, lastIndex []byte, at uint64, head block,
+	ctx context.Context, j job.Job, lastIndex []byte, at uint64, head node.Block,
 ) (Standing, error) {
 	const op = "looking for feedback that was retracted"
-	var canonical *block
+	var canonical *node.Block
 	var stored hexutil.Bytes
 	var logs []types.Log
-	var mined *receipt
+	var mined *node.Receipt
 	elems := []rpc.BatchElem{
-		{Method: "eth_getBlockByNumber", Args: []any{formatNumber(at), false}, Result: &canonical},
-		{Method: "eth_call", Args: callArgs(j.ReputationRegistry, lastIndex, formatNumber(uint64(head.Number))),
-			Result: &stored},
-		{Method: "eth_getLogs", Args: []any{newVanishedFilter(j)}, Result: &logs},
+		node.BlockCall(at, &canonical),
+		{Method: "eth_call", Result: &stored,
+			Args: node.CallArgs(j.ReputationRegistry, lastIndex, hexutil.EncodeUint64(uint64(head.Number)))},
+		{Method: "eth_getLogs", Args: []any{newVanishedFilter(j).AtBlock(j.BlockHash)}, Result: &logs},
 	}
 	if j.TransactionHash != (common.Hash{}) {
 		elems = append(elems,
 			rpc.BatchElem{Method: "eth_getTransactionReceipt", Args: []any{j.TransactionHash}, Result: &mined})
 	}
-	if err := c.sendBatch(ctx, op, elems); err != nil {
+	if _, err := c.SendBatch(ctx, op, elems); err != nil {
 		return Standing{}, err
 	}
 	if elems[0].Error != nil {
-		err := c.newUnavailable(op, elems[0].Error)
-		if isRefusedForGood(err) { // the job chose the height
+		err := c.NewUnavailable(op, elems[0].Error)
+		if node.IsRefusedForGood(err) { // the job chose the height
 			return newContradiction("blockNumber"), nil
 		}
 		return Standing{}, err
@@ -95,12 +97,12 @@ func (c *Client) findVanished(
 	case canonical == nil && uint64(head.Number)-at > c.countBlocks(ctx, maxAhead):
 		return newContradiction("blockNumber"), nil
 	case canonical == nil:
-		return Standing{}, c.newUnavailable(op, errNoBlock)
+		return Standing{}, c.NewUnavailable(op, node.ErrNoBlock)
 	case canonical.Hash == j.BlockHash:
 		return newContradiction("blockHash"), nil
 	}
-	ret, err := c.readAnswer(op, j.ReputationRegistry, stored, elems[1].Error)
-	var reverted *revert
+	ret, err := c.ReadAnswer(op, j.ReputationRegistry, stored, elems[1].Error)
+	var reverted *node.Revert
 	switch {
 	case errors.As(err, &reverted):
 		return newContradiction("reputationRegistry"), nil
@@ -109,7 +111,7 @@ func (c *Client) findVanished(
 	}
 	last, err := erc8004.UnpackGetLastIndex(ret)
 	if err != nil {
-		return Standing{}, c.newUnavailable(op, err)
+		return Standing{}, c.NewUnavailable(op, err)
 	}
 	switch {
 	case j.TransactionHash == (common.Hash{}):
@@ -117,7 +119,7 @@ func (c *Client) findVanished(
 			return newContradiction("feedbackIndex"), nil
 		}
 	case elems[3].Error != nil:
-		return Standing{}, c.newUnavailable(op, elems[3].Error)
+		return Standing{}, c.NewUnavailable(op, elems[3].Error)
 	case mined != nil && hasFeedback(mined.Logs, j):
 		return newContradiction("transactionHash"), nil
 	}
@@ -126,27 +128,18 @@ func (c *Client) findVanished(
 	return Standing{Found: true, Confirmed: true, Witnessed: elems[2].Error == nil && hasFeedback(logs, j)}, nil
 }
 
-// blockFilter is the parameter of eth_getLogs for one block, canonical or not.
-type blockFilter struct {
-	BlockHash common.Hash     `json:"blockHash"`
-	Address   common.Address  `json:"address"`
-	Topics    [][]common.Hash `json:"topics"`
-}
-
-// newVanishedFilter returns a filter for the client's feedback to the agent in the named block.
-func newVanishedFilter(j job.Job) blockFilter {
+// newVanishedFilter returns the filter of the client's feedback to the agent.
+func newVanishedFilter(j job.Job) eventlog.Filter {
 	j.Kind = job.KindNewFeedback
-	return blockFilter{BlockHash: j.BlockHash, Address: j.ReputationRegistry, Topics: listTopics(j)}
+	return newFilter(j)
 }
 
 // hasFeedback reports whether logs contain the feedback of a retraction. Forms without an index are matched by agent
 // and client only.
 func hasFeedback(logs []types.Log, j job.Job) bool {
-	for _, l := range logs {
+	for _, l := range newVanishedFilter(j).KeepMatching(logs) {
 		e, err := erc8004.Decode(l)
-		if err == nil && e.Kind == erc8004.NewFeedback && e.Address == j.ReputationRegistry &&
-			e.AgentID.Cmp(j.AgentID) == 0 &&
-			e.Client == j.ClientAddress && (!e.HasIndex || e.FeedbackIndex == j.FeedbackIndex) &&
+		if err == nil && (!e.HasIndex || e.FeedbackIndex == j.FeedbackIndex) &&
 			(j.TransactionHash == (common.Hash{}) || l.TxHash == j.TransactionHash) {
 			return true
 		}

@@ -3,21 +3,22 @@ package chain
 import (
 	"errors"
 	"testing"
-	"time"
 
-	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/testing/chaintest"
 	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // vanish gives feedback and replaces its block. If again is set, its transaction is in another block afterwards.
 func (w *world) vanish(again bool) job.Job {
-	w.t.Helper()
+	w.T.Helper()
 	j := w.feedback()
-	heraldtest.Must(w.t, w.net.Reorg(w.ctx, 1, again))
+	heraldtest.Must(w.T, w.Net.Reorg(w.Ctx, 1, again))
 	return j.Retraction(j.ID())
 }
 
@@ -50,7 +51,7 @@ func TestCheckRetraction(t *testing.T) {
 		"gone, another number":       {with(vanished, func(j *job.Job) { j.BlockNumber-- }), newContradiction("blockNumber")},
 		"gone, its block forgotten":  {with(vanished, func(j *job.Job) { j.BlockHash = unknown }), unseen},
 		"never, in the lost block":   {with(vanished, func(j *job.Job) { j.FeedbackIndex = 9 }), unseen},
-		"never, by somebody else":    {with(vanished, func(j *job.Job) { j.ClientAddress = w.owner.Address }), unseen},
+		"never, by somebody else":    {with(vanished, func(j *job.Job) { j.ClientAddress = w.Owner.Address }), unseen},
 		"never, in a block that is":  {with(canonical, func(j *job.Job) { j.FeedbackIndex = 9 }), newContradiction("blockHash")},
 		"never, in an unknown block": {with(canonical, func(j *job.Job) { j.FeedbackIndex, j.BlockHash = 9, unknown }), unseen},
 		"there, in an unknown block": {with(canonical, func(j *job.Job) { j.BlockHash = unknown }), newContradiction("transactionHash")},
@@ -58,12 +59,12 @@ func TestCheckRetraction(t *testing.T) {
 		"far ahead":                  {with(vanished, func(j *job.Job) { j.BlockHash, j.BlockNumber = unknown, 1<<62 }), newContradiction("blockNumber")},
 		"another identity registry":  {with(vanished, func(j *job.Job) { j.IdentityRegistry = common.Address{5} }), gone},
 		"another registry": {with(vanished,
-			func(j *job.Job) { j.ReputationRegistry = w.net.Deployment().Validation }),
+			func(j *job.Job) { j.ReputationRegistry = w.Net.Deployment().Validation }),
 			Standing{Disagrees: "reputationRegistry", Unlisted: true}},
 	} {
 		heraldtest.Equal(t, name, w.check(c.job, VerifyReceipt), c.want)
 	}
-	_, mined, err := w.net.GiveFeedback(w.ctx, w.rater, devnet.Feedback{AgentID: w.agent, Tag1: "next"})
+	_, mined, err := w.Net.GiveFeedback(w.Ctx, w.Rater, devnet.Feedback{AgentID: w.Agent, Tag1: "next"})
 	if next := w.job(erc8004.NewFeedback, mined, err); next.FeedbackIndex != vanished.FeedbackIndex {
 		t.Fatalf("the next feedback has index %d", next.FeedbackIndex)
 	}
@@ -75,14 +76,14 @@ func TestCheckRetraction(t *testing.T) {
 	if got := w.check(canonical, VerifyOff); !got.Confirmed {
 		t.Errorf("off: %+v", got)
 	}
-	var away *UnavailableError
+	var away *node.UnavailableError
 	w.client.registries.Reputation = append(w.client.registries.Reputation, common.Address{9})
 	noContract := with(vanished, func(j *job.Job) { j.ReputationRegistry = common.Address{9} })
-	if _, err := w.client.Check(w.ctx, noContract, VerifyReceipt); !errors.As(err, &away) {
+	if _, err := w.client.Check(w.Ctx, noContract, VerifyReceipt); !errors.As(err, &away) {
 		t.Errorf("no contract: %v", err)
 	}
-	heraldtest.Must(t, w.net.Close())
-	if _, err := w.client.Check(w.ctx, vanished, VerifyReceipt); !errors.As(err, &away) {
+	heraldtest.Must(t, w.Net.Close())
+	if _, err := w.client.Check(w.Ctx, vanished, VerifyReceipt); !errors.As(err, &away) {
 		t.Errorf("the node is away: %v", err)
 	}
 }
@@ -105,7 +106,7 @@ func TestCheckRetractionWaits(t *testing.T) {
 	if got := w.check(stays, VerifyReceipt); !got.Found || got.ConfirmedIn != 1 {
 		t.Errorf("a block that may still be replaced: %+v", got)
 	}
-	w.mine(1)
+	w.Mine(1)
 	heraldtest.Equal(t, "three blocks on it", w.check(stays, VerifyReceipt), newContradiction("blockHash"))
 	if got := w.check(vanished, VerifyReceipt); !got.Found || got.ConfirmedIn != 1 {
 		t.Errorf("two blocks on it: %+v", got)
@@ -113,11 +114,11 @@ func TestCheckRetractionWaits(t *testing.T) {
 	if got := w.check(vanished, VerifyFinalized); !got.Found || got.Confirmed || got.ConfirmedIn == 0 {
 		t.Errorf("nothing is final yet: %+v", got)
 	}
-	w.mine(1)
+	w.Mine(1)
 	if got := w.check(vanished, VerifyReceipt); !got.Confirmed || got.ConfirmedIn != 0 {
 		t.Errorf("three blocks on it: %+v", got)
 	}
-	w.mine(64) // the development chain finalizes every 32nd block
+	w.Mine(64) // the development chain finalizes every 32nd block
 	if got := w.check(vanished, VerifyFinalized); !got.Confirmed {
 		t.Errorf("final: %+v", got)
 	}
@@ -127,16 +128,18 @@ func TestCheckRetractionWaits(t *testing.T) {
 // the delivery waiting.
 func TestCheckRetractionOfADroppedBlock(t *testing.T) {
 	t.Parallel()
-	_, j := scriptedLog(t, 500_000)
+	_, j := chaintest.ScriptedLog(t, 500_000)
 	retraction := func(block uint64) job.Job {
 		r := j.Retraction(j.ID())
 		r.BlockNumber, r.BlockHash = block, common.Hash{7}
 		return r
 	}
-	refused := func(uint64) (any, *nodeError) { return nil, &nodeError{4444, "pruned history unavailable"} }
-	null := func(uint64) (any, *nodeError) { return nil, nil }
+	refused := func(uint64) (any, *chaintest.Error) {
+		return nil, &chaintest.Error{Code: 4444, Message: "pruned history unavailable"}
+	}
+	null := func(uint64) (any, *chaintest.Error) { return nil, nil }
 	for name, c := range map[string]struct {
-		pruned func(uint64) (any, *nodeError)
+		pruned func(uint64) (any, *chaintest.Error)
 		block  uint64
 		want   Standing
 		away   bool
@@ -147,9 +150,9 @@ func TestCheckRetractionOfADroppedBlock(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			node := &scriptedNode{head: 1_000_000, pruned: c.pruned}
-			got, err := node.serve(t, 10_000, 20*time.Second).Check(t.Context(), retraction(c.block), VerifyReceipt)
-			var away *UnavailableError
+			server := &chaintest.Script{Head: 1_000_000, Pruned: c.pruned, Logs: chaintest.Holding()}
+			got, err := newScripted(t, server, 10_000).Check(t.Context(), retraction(c.block), VerifyReceipt)
+			var away *node.UnavailableError
 			if got != c.want || errors.As(err, &away) != c.away || err != nil && !c.away {
 				t.Errorf("%+v, %v", got, err)
 			}

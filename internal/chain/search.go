@@ -3,15 +3,15 @@ package chain
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/big"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
-	"github.com/ethereum/go-ethereum/rpc"
 
+	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 )
@@ -23,51 +23,6 @@ const (
 	searchWidth    = 10_000           // blocks per request; fewer if the node refuses
 	searchMargin   = 10 * time.Minute // on both sides of the job's blockNumber: a reorg may have moved its event
 )
-
-// logFilter is the parameter of eth_getLogs.
-type logFilter struct {
-	Address   []common.Address `json:"address"`
-	Topics    [][]common.Hash  `json:"topics"`
-	FromBlock hexutil.Uint64   `json:"fromBlock"`
-	ToBlock   hexutil.Uint64   `json:"toBlock"`
-}
-
-// rangeEnds are the first and the last block of a range.
-type rangeEnds struct {
-	first, last block
-	node        int // the node that answered, by its position in RPC_URL_<chain>
-}
-
-// readLogs reads the logs of a range, and its ends. One request returns both: several nodes may answer at one
-// address, and a node that has not reached the last block would answer with fewer logs.
-func (c *Client) readLogs(ctx context.Context, filter logFilter) (logs []types.Log, ends rangeEnds, err error) {
-	var first, last *block
-	elems := []rpc.BatchElem{
-		{Method: "eth_getLogs", Args: []any{filter}, Result: (*nodeLogs)(&logs)},
-		{Method: "eth_getBlockByNumber", Args: []any{filter.ToBlock, false}, Result: &last},
-	}
-	if filter.FromBlock < filter.ToBlock {
-		elems = append(elems, rpc.BatchElem{Method: "eth_getBlockByNumber", Args: []any{filter.FromBlock, false},
-			Result: &first})
-	}
-	op := fmt.Sprintf("reading the logs of blocks %d to %d", uint64(filter.FromBlock), uint64(filter.ToBlock))
-	if ends.node, err = c.sendBatchBy(ctx, op, elems); err != nil {
-		return nil, ends, err
-	}
-	for _, e := range elems {
-		if e.Error != nil {
-			return nil, ends, c.newUnavailable(op, e.Error)
-		}
-	}
-	if len(elems) == 2 {
-		first = last
-	}
-	if first == nil || last == nil {
-		return nil, ends, c.newUnavailable(op, errNoBlock)
-	}
-	ends.first, ends.last = *first, *last
-	return logs, ends, nil
-}
 
 // listTopics returns the topics that select a job's event. It uses only parameters that are indexed in every form of
 // the kind.
@@ -90,6 +45,12 @@ func listTopics(j job.Job) [][]common.Hash {
 		return topics(erc8004.ValidationResponse, address(j.ValidatorAddress), agent, j.RequestHash)
 	}
 	return topics(erc8004.NewFeedback, agent, client)
+}
+
+// newFilter returns the filter of a job's event.
+func newFilter(j job.Job) eventlog.Filter {
+	registry, _ := emitterOf(j)
+	return eventlog.Filter{Address: []common.Address{registry}, Topics: listTopics(j)}
 }
 
 // findSearchRange returns the range in which to search for the event of a job without a transactionHash. The range is
@@ -118,10 +79,9 @@ func (c *Client) searchEvent(
 	if from > to || j.HasPositionKey() {
 		return erc8004.Event{}, newContradiction("transactionHash"), nil
 	}
-	search, cancel := context.WithTimeout(context.WithValue(ctx, searchMark{}, true), searchTimeouts*c.timeout)
+	search, cancel := context.WithTimeout(node.MarkSearch(ctx), searchTimeouts*c.Timeout())
 	defer cancel()
-	registry, _ := emitterOf(j)
-	filter := logFilter{Address: []common.Address{registry}, Topics: listTopics(j)}
+	filter := newFilter(j)
 	why := ""
 	left, width := to-from+1, uint64(searchWidth)
 	var refusal error
@@ -129,18 +89,18 @@ func (c *Client) searchEvent(
 		last := from + left - 1
 		asked := min(width, left)
 		filter.FromBlock, filter.ToBlock = hexutil.Uint64(last+1-asked), hexutil.Uint64(last)
-		logs, _, err := c.readLogs(search, filter)
+		logs, _, err := c.ReadLogs(search, filter)
 		switch {
-		case err != nil && asked > 1 && search.Err() == nil && isRefusedRange(err):
-			width, refusal = narrowWidth(err, asked), err
+		case err != nil && asked > 1 && search.Err() == nil && node.IsRefusedRange(err):
+			width, refusal = node.NarrowWidth(err, asked), err
 			continue
 		case err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
-			if _, err := c.readHead(ctx); err != nil {
+			if _, err := c.ReadHead(ctx); err != nil {
 				return erc8004.Event{}, Standing{}, err
 			}
 			// The node answers other calls and is too slow for this one, so a retry would fail as well.
 			return erc8004.Event{}, newContradiction("transactionHash"), nil
-		case err != nil && asked == 1 && isRefusedForGood(err):
+		case err != nil && asked == 1 && node.IsRefusedForGood(err):
 			return erc8004.Event{}, newContradiction("transactionHash"), nil
 		case err != nil:
 			return erc8004.Event{}, Standing{}, err
@@ -156,7 +116,7 @@ func (c *Client) searchEvent(
 		}
 		why = field
 	}
-	if left > 0 && refusal != nil && !isRangeLimit(refusal) {
+	if left > 0 && refusal != nil && !node.IsRangeLimit(refusal) {
 		return erc8004.Event{}, Standing{}, refusal // the node had another problem than the width of the ranges
 	}
 	if why != "" {
@@ -167,8 +127,8 @@ func (c *Client) searchEvent(
 
 // matchLogs returns the events that may have the job's key among the logs that a node returned for filter, oldest
 // first. The node may have ignored the filter.
-func matchLogs(j job.Job, logs []types.Log, filter logFilter) (found []erc8004.Event) {
-	for _, l := range sortLogs(logs) {
+func matchLogs(j job.Job, logs []types.Log, filter eventlog.Filter) (found []erc8004.Event) {
+	for _, l := range eventlog.Sort(logs) {
 		if l.Removed || l.BlockNumber < uint64(filter.FromBlock) || l.BlockNumber > uint64(filter.ToBlock) {
 			continue
 		}

@@ -2,255 +2,27 @@ package chain
 
 import (
 	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math/big"
 	"net/http"
-	"net/http/httptest"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/crypto"
 
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/testing/chaintest"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/registry"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
-
-// scriptedNode is a node with scripted answers. It supports batches.
-type scriptedNode struct {
-	head   uint64
-	chain  uint64                                  // default 1
-	pace   time.Duration                           // between its blocks; 0: all blocks have the timestamp 1
-	headAt time.Time                               // the time of its head
-	tags   map[string]uint64                       // the blocks of tags other than latest; nil: all tags name the head
-	logs   func(from, to uint64) (any, *nodeError) // the answer to eth_getLogs
-	stored []byte                                  // result of readFeedback; nil: the call reverts
-	last   uint64                                  // result of getLastIndex; 0: the call reverts
-	hidden bool                                    // the registry reports no identity registry: the call reverts
-	hangs  bool                                    // it never answers eth_getLogs
-	dies   bool                                    // after an eth_getLogs request it answers nothing
-	lags   bool                                    // it lacks the blocks that it names
-	pruned func(block uint64) (any, *nodeError)    // replaces the answer to eth_getBlockByNumber; nil: the block
-	status func(from, to uint64) int               // HTTP status of a request with eth_getLogs; 0: OK
-
-	mu    sync.Mutex
-	dead  bool
-	asked [][2]uint64 // requested ranges
-}
-
-type nodeError struct {
-	Code    int    `json:"code"`
-	Message string `json:"message"`
-}
-
-type nodeRequest struct {
-	ID     json.RawMessage
-	Method string
-	Params []json.RawMessage
-}
-
-func blockHash(n uint64) common.Hash { return crypto.Keccak256Hash(new(big.Int).SetUint64(n).Bytes()) }
-
-func (s *scriptedNode) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return
-	}
-	var requests []nodeRequest
-	batch := bytes.HasPrefix(body, []byte("["))
-	if !batch {
-		body = append(append([]byte("["), body...), ']')
-	}
-	if err := json.Unmarshal(body, &requests); err != nil {
-		http.Error(rw, err.Error(), http.StatusBadRequest)
-		return
-	}
-	answers := make([]map[string]any, len(requests))
-	for i, q := range requests {
-		s.mu.Lock()
-		s.dead = s.dead || s.dies && q.Method == "eth_getLogs"
-		mute := s.dead || s.hangs && q.Method == "eth_getLogs"
-		s.mu.Unlock()
-		if mute {
-			<-r.Context().Done()
-			return
-		}
-		result, failure, status := s.answer(q)
-		if status != 0 {
-			http.Error(rw, "no", status)
-			return
-		}
-		answers[i] = map[string]any{"jsonrpc": "2.0", "id": q.ID, "result": result}
-		if failure != nil {
-			answers[i] = map[string]any{"jsonrpc": "2.0", "id": q.ID, "error": failure}
-		}
-	}
-	var out any = answers
-	if !batch {
-		out = answers[0]
-	}
-	_ = json.NewEncoder(rw).Encode(out)
-}
-
-func (s *scriptedNode) answer(q nodeRequest) (result any, failure *nodeError, status int) {
-	switch q.Method {
-	case "eth_chainId":
-		return hexutil.Uint64(max(s.chain, 1)), nil, 0
-	case "eth_getBlockByNumber":
-		name := strings.Trim(string(q.Params[0]), `"`)
-		n, err := hexutil.DecodeUint64(name)
-		tagged, named := s.tags[name]
-		switch {
-		case err != nil && named:
-			n = tagged
-		case err != nil && s.tags != nil && name != latest:
-			return nil, nil, 0
-		case err != nil:
-			n = s.head
-		case s.lags || n > s.head:
-			return nil, nil, 0
-		case s.pruned != nil:
-			result, failure = s.pruned(n)
-			return result, failure, 0
-		}
-		at := uint64(1)
-		if s.pace > 0 {
-			at = uint64(s.headAt.Add(-time.Duration(s.head-n) * s.pace).Unix())
-		}
-		return map[string]any{"number": hexutil.Uint64(n), "hash": blockHash(n), "timestamp": hexutil.Uint64(at)}, nil, 0
-	case "eth_getLogs":
-		var f logFilter
-		var of hashFilter
-		if err := errors.Join(json.Unmarshal(q.Params[0], &f), json.Unmarshal(q.Params[0], &of)); err != nil {
-			return nil, &nodeError{-32602, err.Error()}, 0
-		}
-		if of.BlockHash != (common.Hash{}) {
-			logs, failure := s.logs(0, s.head)
-			found, _ := logs.([]types.Log)
-			return slices.DeleteFunc(found, func(l types.Log) bool { return l.BlockHash != of.BlockHash }), failure, 0
-		}
-		from, to := uint64(f.FromBlock), uint64(f.ToBlock)
-		s.mu.Lock()
-		s.asked = append(s.asked, [2]uint64{from, to})
-		s.mu.Unlock()
-		if s.status != nil {
-			if code := s.status(from, to); code != 0 {
-				return nil, nil, code
-			}
-		}
-		result, failure = s.logs(from, to)
-		return result, failure, 0
-	case "eth_call":
-		asksIdentity := strings.Contains(string(q.Params[0]), hexutil.Encode(erc8004.PackGetIdentityRegistry()))
-		if asksIdentity && s.hidden {
-			break
-		}
-		if asksIdentity {
-			return hexutil.Bytes(common.LeftPadBytes(scriptedRegistries().Identity.Bytes(), 32)), nil, 0
-		}
-		call, _ := erc8004.PackGetLastIndex(big.NewInt(0), common.Address{})
-		switch isLast := strings.Contains(string(q.Params[0]), hexutil.Encode(call[:4])); {
-		case isLast && s.last > 0:
-			return hexutil.Bytes(common.LeftPadBytes(new(big.Int).SetUint64(s.last).Bytes(), 32)), nil, 0
-		case !isLast && s.stored != nil:
-			return hexutil.Bytes(s.stored), nil, 0
-		}
-	}
-	return nil, &nodeError{3, "execution reverted"}, 0
-}
-
-func scriptedRegistries() erc8004.Deployment {
-	d, _ := erc8004.KnownDeployment(1)
-	return d
-}
-
-// scriptedLog returns a NewFeedback log of the current form, and its job without transaction and block.
-func scriptedLog(t *testing.T, block uint64) (types.Log, job.Job) {
-	t.Helper()
-	spec, err := registry.ReputationRegistryMetaData.ParseABI()
-	heraldtest.Must(t, err)
-	j := job.Job{Kind: job.KindNewFeedback, ChainID: 1, IdentityRegistry: scriptedRegistries().Identity,
-		ReputationRegistry: scriptedRegistries().Reputation,
-		AgentID:            big.NewInt(42), ClientAddress: common.Address{0xc1}, FeedbackIndex: 7, Value: big.NewInt(9977),
-		ValueDecimals: 2, Tag1: "uptime",
-		Endpoint: "https://a", FeedbackURI: "ipfs://x", FeedbackHash: common.Hash{1}}
-	event := spec.Events["NewFeedback"]
-	data, err := event.Inputs.NonIndexed().Pack(j.FeedbackIndex, j.Value, j.ValueDecimals, j.Tag1, j.Tag2, j.Endpoint,
-		j.FeedbackURI, j.FeedbackHash)
-	heraldtest.Must(t, err)
-	return types.Log{Address: j.ReputationRegistry, Data: data, BlockNumber: block, BlockHash: blockHash(block),
-		TxHash: common.Hash{9},
-		Topics: append([]common.Hash{event.ID}, common.BigToHash(j.AgentID), common.BytesToHash(j.ClientAddress.Bytes()),
-			crypto.Keccak256Hash([]byte(j.Tag1)))}, j
-}
-
-// serve starts the node and returns a client that searches logRange blocks.
-func (s *scriptedNode) serve(t *testing.T, logRange uint64, timeout time.Duration) *Client {
-	t.Helper()
-	server := httptest.NewServer(s)
-	t.Cleanup(server.Close)
-	return s.newClient(t, server.URL, logRange, timeout)
-}
-
-// serveHere is serve without a network, for testing/synctest.
-func (s *scriptedNode) serveHere(t *testing.T, logRange uint64) *Client {
-	t.Helper()
-	c := s.newClient(t, "http://node.invalid", logRange, 0)
-	c.nodes[0].transport.RegisterProtocol("http", s)
-	return c
-}
-
-func (s *scriptedNode) newClient(t *testing.T, url string, logRange uint64, timeout time.Duration) *Client {
-	t.Helper()
-	return newClient(t, Config{ChainID: max(s.chain, 1), URLs: []secret.Secret{secret.New(url)}, Timeout: timeout,
-		Registries: scriptedRegistries().Registries(), LogRange: erc8004.Depth{Blocks: logRange}})
-}
-
-// RoundTrip answers without a network.
-func (s *scriptedNode) RoundTrip(r *http.Request) (*http.Response, error) {
-	answer := httptest.NewRecorder()
-	s.ServeHTTP(answer, r)
-	if err := r.Context().Err(); err != nil {
-		return nil, err
-	}
-	return answer.Result(), nil
-}
-
-// holding answers with the logs that lie in the range.
-func holding(logs ...types.Log) func(from, to uint64) (any, *nodeError) {
-	return func(from, to uint64) (any, *nodeError) {
-		out := []types.Log{}
-		for _, l := range logs {
-			if from <= l.BlockNumber && l.BlockNumber <= to {
-				out = append(out, l)
-			}
-		}
-		return out, nil
-	}
-}
-
-// limited wraps next and refuses ranges of more than blocks blocks, as nodes do.
-func limited(blocks uint64, next func(from, to uint64) (any, *nodeError)) func(from, to uint64) (any, *nodeError) {
-	return func(from, to uint64) (any, *nodeError) {
-		if to-from >= blocks {
-			return nil, &nodeError{-32602, "block range too large"}
-		}
-		return next(from, to)
-	}
-}
 
 // TestSearch checks in which blocks Check searches the event of a job without a transaction, at nodes with different
 // limits.
@@ -258,44 +30,44 @@ func TestSearch(t *testing.T) {
 	t.Parallel()
 	const head = 1_000_000
 	mined := uint64(head - 9_000)
-	l, j := scriptedLog(t, mined)
+	l, j := chaintest.ScriptedLog(t, mined)
 	numbered := with(j, func(j *job.Job) { j.BlockNumber = mined + 3 }) // a reorg moved the event
-	found := Standing{Found: true, Confirmed: true, BlockNumber: mined, BlockHash: blockHash(mined), Timestamp: 1}
+	found := Standing{Found: true, Confirmed: true, BlockNumber: mined, BlockHash: chaintest.BlockHash(mined), Timestamp: 1}
 	missing := func(from, to uint64) Standing {
 		return Standing{Disagrees: "transactionHash", SearchedFrom: from, SearchedTo: to}
 	}
-	huge := strings.Repeat("x", maxAnswer)
+	huge := strings.Repeat("x", 16<<20)
 	for name, c := range map[string]struct {
-		node     *scriptedNode
+		node     *chaintest.Script
 		job      job.Job
 		logRange uint64
 		want     Standing
 		most     int // requests with eth_getLogs
 	}{
-		"by number":              {&scriptedNode{logs: holding(l)}, numbered, 0, found, 1},
-		"by number, ten at once": {&scriptedNode{logs: limited(10, holding(l))}, numbered, 0, found, 20},
-		"by a wrong number": {&scriptedNode{logs: holding(l)}, with(j, func(j *job.Job) { j.BlockNumber = mined + 100 }), 0,
+		"by number":              {&chaintest.Script{Logs: chaintest.Holding(l)}, numbered, 0, found, 1},
+		"by number, ten at once": {&chaintest.Script{Logs: chaintest.Limited(10, chaintest.Holding(l))}, numbered, 0, found, 20},
+		"by a wrong number": {&chaintest.Script{Logs: chaintest.Holding(l)}, with(j, func(j *job.Job) { j.BlockNumber = mined + 100 }), 0,
 			missing(mined+50, mined+150), 1},
-		"in the range":              {&scriptedNode{logs: holding(l)}, j, 10_000, found, 1},
-		"in the range, 500 at once": {&scriptedNode{logs: limited(500, holding(l))}, j, 10_000, found, searchRequests},
-		"before the range":          {&scriptedNode{logs: holding(l)}, j, 9_000, missing(head-8_999, head), 1},
-		"no range":                  {&scriptedNode{logs: holding(l)}, j, 0, missing(0, 0), 0},
-		"one at once": {&scriptedNode{logs: limited(1, holding(l))}, j, 10_000, missing(head-114, head),
+		"in the range":              {&chaintest.Script{Logs: chaintest.Holding(l)}, j, 10_000, found, 1},
+		"in the range, 500 at once": {&chaintest.Script{Logs: chaintest.Limited(500, chaintest.Holding(l))}, j, 10_000, found, searchRequests},
+		"before the range":          {&chaintest.Script{Logs: chaintest.Holding(l)}, j, 9_000, missing(head-8_999, head), 1},
+		"no range":                  {&chaintest.Script{Logs: chaintest.Holding(l)}, j, 0, missing(0, 0), 0},
+		"one at once": {&chaintest.Script{Logs: chaintest.Limited(1, chaintest.Holding(l))}, j, 10_000, missing(head-114, head),
 			searchRequests},
-		"a range of the whole chain": {&scriptedNode{logs: holding(l)}, j, 2 * head, found, 1},
-		"false content": {&scriptedNode{logs: holding(l)}, with(j,
+		"a range of the whole chain": {&chaintest.Script{Logs: chaintest.Holding(l)}, j, 2 * head, found, 1},
+		"false content": {&chaintest.Script{Logs: chaintest.Holding(l)}, with(j,
 			func(j *job.Job) { j.FeedbackURI = "ipfs://y" }), 100_000, found, 1},
-		"an answer that is too large": {&scriptedNode{logs: func(from, to uint64) (any, *nodeError) {
+		"an answer that is too large": {&chaintest.Script{Logs: func(from, to uint64) (any, *chaintest.Error) {
 			if to-from > 1000 {
 				return []string{huge}, nil
 			}
-			return holding(l)(from, to)
+			return chaintest.Holding(l)(from, to)
 		}}, j, 10_000, found, 30},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c.node.head = head
-			client := c.node.serve(t, c.logRange, 20*time.Second)
+			c.node.Head = head
+			client := newScripted(t, c.node, c.logRange)
 			got, err := client.Check(t.Context(), c.job, VerifyReceipt)
 			if got.Found && got.Event.FeedbackURI != "ipfs://x" {
 				t.Errorf("the event is %+v", got.Event)
@@ -303,8 +75,8 @@ func TestSearch(t *testing.T) {
 			if got.Event = nil; err != nil || got != c.want {
 				t.Errorf("%+v, %v; want %+v", got, err, c.want)
 			}
-			if n := len(c.node.asked); n > c.most {
-				t.Errorf("%d requests, want at most %d: %v", n, c.most, c.node.asked)
+			if n := len(c.node.Asked); n > c.most {
+				t.Errorf("%d requests, want at most %d: %v", n, c.most, c.node.Asked)
 			}
 		})
 	}
@@ -315,7 +87,7 @@ func TestSearch(t *testing.T) {
 func TestSearchRejectsUnrequestedLogs(t *testing.T) {
 	t.Parallel()
 	const head = 1000
-	genuine, j := scriptedLog(t, 990)
+	genuine, j := chaintest.ScriptedLog(t, 990)
 	for name, change := range map[string]func(*types.Log){
 		"of another contract": func(l *types.Log) { l.Address = common.Address{0xba} },
 		"of another agent":    func(l *types.Log) { l.Topics[1] = common.Hash{1} },
@@ -331,8 +103,8 @@ func TestSearchRejectsUnrequestedLogs(t *testing.T) {
 			l := genuine
 			l.Topics = append([]common.Hash(nil), genuine.Topics...)
 			change(&l)
-			node := &scriptedNode{head: head, logs: func(uint64, uint64) (any, *nodeError) { return []types.Log{l}, nil }}
-			got, err := node.serve(t, 100, 20*time.Second).Check(t.Context(), j, VerifyReceipt)
+			server := &chaintest.Script{Head: head, Logs: func(uint64, uint64) (any, *chaintest.Error) { return []types.Log{l}, nil }}
+			got, err := newScripted(t, server, 100).Check(t.Context(), j, VerifyReceipt)
 			if want := (Standing{Disagrees: "transactionHash", SearchedFrom: head - 99, SearchedTo: head}); err != nil ||
 				got != want {
 				t.Errorf("%+v, %v", got, err)
@@ -340,8 +112,8 @@ func TestSearchRejectsUnrequestedLogs(t *testing.T) {
 		})
 	}
 	genuine.BlockHash = common.Hash{0xba}
-	node := &scriptedNode{head: head, logs: holding(genuine)}
-	if got, err := node.serve(t, 100, 20*time.Second).Check(t.Context(), j, VerifyReceipt); err != nil || got.Confirmed {
+	server := &chaintest.Script{Head: head, Logs: chaintest.Holding(genuine)}
+	if got, err := newScripted(t, server, 100).Check(t.Context(), j, VerifyReceipt); err != nil || got.Confirmed {
 		t.Errorf("in a block that is not canonical: %+v, %v", got, err)
 	}
 }
@@ -350,35 +122,35 @@ func TestSearchRejectsUnrequestedLogs(t *testing.T) {
 // long.
 func TestSearchUnavailable(t *testing.T) {
 	t.Parallel()
-	l, j := scriptedLog(t, 500_000)
-	nothing := holding()
-	for name, node := range map[string]*scriptedNode{
-		"overloaded": {logs: nothing, status: func(from, to uint64) int {
+	l, j := chaintest.ScriptedLog(t, 500_000)
+	nothing := chaintest.Holding()
+	for name, server := range map[string]*chaintest.Script{
+		"overloaded": {Logs: nothing, Status: func(from, to uint64) int {
 			if to-from > 3 {
 				return http.StatusTooManyRequests
 			}
 			return 0
 		}},
-		"has too many requests": {logs: func(from, to uint64) (any, *nodeError) {
+		"has too many requests": {Logs: func(from, to uint64) (any, *chaintest.Error) {
 			if to-from > 3 {
-				return nil, &nodeError{-32005, "request rate exceeded"}
+				return nil, &chaintest.Error{Code: -32005, Message: "request rate exceeded"}
 			}
 			return nothing(from, to)
 		}},
-		"refuses one block for a reason that may pass": {logs: func(uint64, uint64) (any, *nodeError) {
-			return nil, &nodeError{-32000, "header not found"}
+		"refuses one block for a reason that may pass": {Logs: func(uint64, uint64) (any, *chaintest.Error) {
+			return nil, &chaintest.Error{Code: -32000, Message: "header not found"}
 		}},
-		"refuses one block with a status": {logs: nothing, status: func(uint64, uint64) int { return http.StatusBadGateway }},
-		"lags":                            {logs: holding(l), lags: true},
+		"refuses one block with a status": {Logs: nothing, Status: func(uint64, uint64) int { return http.StatusBadGateway }},
+		"lags":                            {Logs: chaintest.Holding(l), Lags: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			node.head = 1_000_000
-			client := node.serve(t, 10_000, 20*time.Second)
-			if got, err := client.Check(t.Context(), j, VerifyReceipt); !as[*UnavailableError](err) {
+			server.Head = 1_000_000
+			client := newScripted(t, server, 10_000)
+			if got, err := client.Check(t.Context(), j, VerifyReceipt); !as[*node.UnavailableError](err) {
 				t.Errorf("%+v, %v", got, err)
 			}
-			if n := len(node.asked); n > searchRequests {
+			if n := len(server.Asked); n > searchRequests {
 				t.Errorf("%d requests", n)
 			}
 		})
@@ -389,21 +161,23 @@ func TestSearchUnavailable(t *testing.T) {
 // needs its transaction and would otherwise wait for weeks.
 func TestSearchRefusedForGood(t *testing.T) {
 	t.Parallel()
-	_, j := scriptedLog(t, 500_000)
+	_, j := chaintest.ScriptedLog(t, 500_000)
 	old := with(j, func(j *job.Job) { j.BlockNumber = 1 })
-	refuses := func(code int, message string) *scriptedNode {
-		return &scriptedNode{logs: func(uint64, uint64) (any, *nodeError) { return nil, &nodeError{code, message} }}
+	refuses := func(code int, message string) *chaintest.Script {
+		return &chaintest.Script{Logs: func(uint64, uint64) (any, *chaintest.Error) {
+			return nil, &chaintest.Error{Code: code, Message: message}
+		}}
 	}
 	needed := newContradiction("transactionHash")
 	for name, c := range map[string]struct {
-		node *scriptedNode
+		node *chaintest.Script
 		job  job.Job
 		want Standing
 	}{
 		"pruned history":     {refuses(4444, "pruned history unavailable"), old, needed},
 		"no such method":     {refuses(-32601, "the method eth_getLogs does not exist"), j, needed},
 		"method not offered": {refuses(-32004, "method not supported"), j, needed},
-		"ten at once, by 400": {&scriptedNode{logs: holding(), status: func(from, to uint64) int {
+		"ten at once, by 400": {&chaintest.Script{Logs: chaintest.Holding(), Status: func(from, to uint64) int {
 			if to-from >= 10 {
 				return http.StatusBadRequest
 			}
@@ -412,12 +186,12 @@ func TestSearchRefusedForGood(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c.node.head = 1_000_000
-			got, err := c.node.serve(t, 10_000, 20*time.Second).Check(t.Context(), c.job, VerifyReceipt)
+			c.node.Head = 1_000_000
+			got, err := newScripted(t, c.node, 10_000).Check(t.Context(), c.job, VerifyReceipt)
 			if err != nil || got != c.want {
 				t.Errorf("%+v, %v; want %+v", got, err, c.want)
 			}
-			if n := len(c.node.asked); n > searchRequests+3 { // the client tries smaller requests after the first refusal
+			if n := len(c.node.Asked); n > searchRequests+3 { // the client tries smaller requests after the first refusal
 				t.Errorf("%d requests", n)
 			}
 		})
@@ -428,35 +202,42 @@ func TestSearchRefusedForGood(t *testing.T) {
 // days.
 func TestSlowSearch(t *testing.T) {
 	t.Parallel()
-	_, j := scriptedLog(t, 500_000)
+	_, j := chaintest.ScriptedLog(t, 500_000)
 	numbered := with(j, func(j *job.Job) { j.BlockNumber = 500_000 })
 	synctest.Test(t, func(t *testing.T) {
-		client := (&scriptedNode{head: 1_000_000, hangs: true}).serveHere(t, 10_000)
+		client := newHere(t, &chaintest.Script{Head: 1_000_000, Hangs: true})
 		began := time.Now()
 		got, err := client.Check(t.Context(), j, VerifyReceipt)
 		if err != nil || got != newContradiction("transactionHash") {
 			t.Errorf("%+v, %v", got, err)
 		}
-		heraldtest.Equal(t, "it took", time.Since(began), searchTimeouts*client.timeout)
+		heraldtest.Equal(t, "it took", time.Since(began), searchTimeouts*client.Timeout())
 		got, err = client.Check(t.Context(), numbered, VerifyReceipt)
 		if err != nil || got != newContradiction("transactionHash") {
 			t.Errorf("numbered: %+v, %v", got, err)
 		}
-		if _, err := client.readHead(t.Context()); err != nil {
+		if _, err := client.ReadHead(t.Context()); err != nil {
 			t.Errorf("what is not searched: %v", err)
 		}
-		gone := (&scriptedNode{head: 1_000_000, dies: true}).serveHere(t, 10_000)
-		if got, err := gone.Check(t.Context(), j, VerifyReceipt); !as[*UnavailableError](err) {
+		gone := newHere(t, &chaintest.Script{Head: 1_000_000, Dies: true})
+		if got, err := gone.Check(t.Context(), j, VerifyReceipt); !as[*node.UnavailableError](err) {
 			t.Errorf("a node that stopped answering refuted the event: %+v, %v", got, err)
 		}
 	})
+}
+
+// newHere is newScripted without a network, for testing/synctest.
+func newHere(t *testing.T, s *chaintest.Script) *Client {
+	t.Helper()
+	return newClient(t, node.Config{ChainID: 1, URLs: []secret.Secret{secret.New("http://node.invalid")}, Transport: s},
+		Config{Registries: chaintest.ScriptedRegistries().Registries(), LogRange: erc8004.Depth{Blocks: 10_000}})
 }
 
 // TestIndexOfOldForms: NewFeedback logs of 2025 lack the index. The registry's count at the end of the block determines
 // it. If the node does not have that state, the job's fields select the log and must agree with the registry's state.
 func TestIndexOfOldForms(t *testing.T) {
 	t.Parallel()
-	l, j := scriptedLog(t, 990)
+	l, j := chaintest.ScriptedLog(t, 990)
 	j.LegacyScore, j.Value, j.ValueDecimals, j.Tag1, j.Tag2, j.Endpoint, j.FeedbackURI = true, big.NewInt(90), 0, "a",
 		"b", "", "u"
 	word := func(s string) (w [32]byte) { copy(w[:], s); return w }
@@ -488,8 +269,8 @@ func TestIndexOfOldForms(t *testing.T) {
 		"not counted, no state":                {j, []types.Log{l}, 0, nil, "feedbackIndex"},
 		"not counted, no word of the registry": {j, []types.Log{l}, 0, []byte{1}, "feedbackIndex"},
 	} {
-		node := &scriptedNode{head: 1000, logs: holding(c.logs...), stored: c.stored, last: c.last}
-		got, err := node.serve(t, 100, 20*time.Second).Check(t.Context(), c.job, VerifyReceipt)
+		server := &chaintest.Script{Head: 1000, Logs: chaintest.Holding(c.logs...), Stored: c.stored, Last: c.last}
+		got, err := newScripted(t, server, 100).Check(t.Context(), c.job, VerifyReceipt)
 		if err != nil || got.Disagrees != c.want || got.Found != (c.want == "") {
 			t.Errorf("%s: %+v, %v", name, got, err)
 			continue
@@ -505,11 +286,11 @@ func TestIndexOfOldForms(t *testing.T) {
 // the job's.
 func TestHiddenIdentityRegistry(t *testing.T) {
 	t.Parallel()
-	l, j := scriptedLog(t, 990)
+	l, j := chaintest.ScriptedLog(t, 990)
 	j.IdentityRegistry = common.Address{5}
-	node := &scriptedNode{head: 1000, logs: holding(l), hidden: true}
-	got, err := node.serve(t, 100, 20*time.Second).Check(t.Context(), j, VerifyReceipt)
-	if err != nil || !got.Found || got.Event.IdentityRegistry != scriptedRegistries().Identity {
+	server := &chaintest.Script{Head: 1000, Logs: chaintest.Holding(l), Hidden: true}
+	got, err := newScripted(t, server, 100).Check(t.Context(), j, VerifyReceipt)
+	if err != nil || !got.Found || got.Event.IdentityRegistry != chaintest.ScriptedRegistries().Identity {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -544,9 +325,9 @@ func TestTagOfOldForms(t *testing.T) {
 func TestForgedRegistry(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
-	d := w.net.Deployment()
+	d := w.Net.Deployment()
 	create := func(bytecode string, initialize []byte) common.Address {
-		own, err := w.net.Create(w.ctx, w.rater, common.FromHex(bytecode))
+		own, err := w.Net.Create(w.Ctx, w.Rater, common.FromHex(bytecode))
 		heraldtest.Must(t, err)
 		w.send(own, initialize)
 		return own
@@ -558,11 +339,11 @@ func TestForgedRegistry(t *testing.T) {
 	identity := create(registry.IdentityRegistryMetaData.Bin, registry.NewIdentityRegistry().PackInitialize())
 	of := func(kind erc8004.Kind, r *types.Receipt) job.Job { return w.job(kind, r, nil) }
 	rep, val, request := registry.NewReputationRegistry(), registry.NewValidationRegistry(), common.Hash{3}
-	given := of(erc8004.NewFeedback, w.send(reputation, devnet.Feedback{AgentID: w.agent, URI: "ipfs://x"}.Calldata()))
-	response := of(erc8004.ResponseAppended, w.send(reputation, rep.PackAppendResponse(w.agent, w.rater.Address, 1, "r",
+	given := of(erc8004.NewFeedback, w.send(reputation, devnet.Feedback{AgentID: w.Agent, URI: "ipfs://x"}.Calldata()))
+	response := of(erc8004.ResponseAppended, w.send(reputation, rep.PackAppendResponse(w.Agent, w.Rater.Address, 1, "r",
 		common.Hash{2})))
-	revoked := of(erc8004.FeedbackRevoked, w.send(reputation, rep.PackRevokeFeedback(w.agent, 1)))
-	w.sendFrom(w.owner, validation, val.PackValidationRequest(w.rater.Address, w.agent, "q", request))
+	revoked := of(erc8004.FeedbackRevoked, w.send(reputation, rep.PackRevokeFeedback(w.Agent, 1)))
+	w.sendFrom(w.Owner, validation, val.PackValidationRequest(w.Rater.Address, w.Agent, "q", request))
 	validated := of(erc8004.ValidationResponse, w.send(validation, val.PackValidationResponse(request, 100, "r",
 		common.Hash{4}, "t")))
 	for _, j := range []job.Job{given, response, revoked, validated} {
@@ -582,7 +363,7 @@ func TestForgedRegistry(t *testing.T) {
 	if got := w.readEvent(theirs); got.IdentityRegistry != d.Identity {
 		t.Errorf("an identity registry of the forger's own: %+v", got)
 	}
-	listed := w.net.Deployment().Registries()
+	listed := w.Net.Deployment().Registries()
 	listed.Reputation = append(listed.Reputation, reputation)
 	w.client.registries = listed
 	if got := w.check(given, VerifyReceipt); !got.Found || !got.Confirmed || !got.Revoked {
@@ -595,20 +376,20 @@ func TestForgedRegistry(t *testing.T) {
 }
 
 func (w *world) send(to common.Address, data []byte) *types.Receipt {
-	w.t.Helper()
-	return w.sendFrom(w.rater, to, data)
+	w.T.Helper()
+	return w.sendFrom(w.Rater, to, data)
 }
 
 func (w *world) sendFrom(from devnet.Account, to common.Address, data []byte) *types.Receipt {
-	w.t.Helper()
-	tx, err := w.net.Submit(w.ctx, from, to, data)
+	w.T.Helper()
+	tx, err := w.Net.Submit(w.Ctx, from, to, data)
 	if err != nil {
-		w.t.Fatal(fmt.Errorf("sending to %s: %w", to, err))
+		w.T.Fatal(fmt.Errorf("sending to %s: %w", to, err))
 	}
-	w.mine(1)
-	r, err := w.net.Receipt(w.ctx, tx)
+	w.Mine(1)
+	r, err := w.Net.Receipt(w.Ctx, tx)
 	if err != nil || r.Status != types.ReceiptStatusSuccessful {
-		w.t.Fatalf("receipt %+v, %v", r, err)
+		w.T.Fatalf("receipt %+v, %v", r, err)
 	}
 	return r
 }

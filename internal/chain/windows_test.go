@@ -5,8 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/testing/chaintest"
 )
 
 // pacedChains lists a chain of every tested block time.
@@ -20,11 +22,11 @@ const pacedHead = 10_000_000
 
 // pacedLog returns a node whose only event is the duration before below its head, and the event's job without a
 // position.
-func pacedLog(t *testing.T, chainID uint64, pace, before time.Duration) (*scriptedNode, job.Job) {
+func pacedLog(t *testing.T, chainID uint64, pace, before time.Duration) (*chaintest.Script, job.Job) {
 	t.Helper()
-	l, j := scriptedLog(t, pacedHead-uint64(before/pace))
+	l, j := chaintest.ScriptedLog(t, pacedHead-uint64(before/pace))
 	j.ChainID = chainID
-	return &scriptedNode{chain: chainID, head: pacedHead, pace: pace, headAt: time.Now(), logs: holding(l)}, j
+	return &chaintest.Script{Chain: chainID, Head: pacedHead, Pace: pace, HeadAt: time.Now(), Logs: chaintest.Holding(l)}, j
 }
 
 // TestWindowsAreDurations: the time windows in which Check searches an event and waits for it do not depend on the
@@ -32,7 +34,7 @@ func pacedLog(t *testing.T, chainID uint64, pace, before time.Duration) (*script
 func TestWindowsAreDurations(t *testing.T) {
 	t.Parallel()
 	day := erc8004.Depth{Time: 24 * time.Hour}
-	number := func(c *scriptedNode, from time.Duration) uint64 { return pacedHead - uint64(from/c.pace) }
+	number := func(c *chaintest.Script, from time.Duration) uint64 { return pacedHead - uint64(from/c.Pace) }
 	for _, p := range pacedChains {
 		for name, c := range map[string]struct {
 			mined   time.Duration // before the head
@@ -51,17 +53,17 @@ func TestWindowsAreDurations(t *testing.T) {
 				if p.chain == 4663 { // this chain makes blocks only for transactions
 					return err == nil && s.Pending && s.Undated
 				}
-				return as[*UnavailableError](err)
+				return as[*node.UnavailableError](err)
 			}},
 		} {
 			t.Run(fmt.Sprintf("%s, %s", p.pace, name), func(t *testing.T) {
 				t.Parallel()
-				node, j := pacedLog(t, p.chain, p.pace, c.mined)
-				node.headAt = node.headAt.Add(-c.headAge)
+				server, j := pacedLog(t, p.chain, p.pace, c.mined)
+				server.HeadAt = server.HeadAt.Add(-c.headAge)
 				if c.named != 0 {
-					j.BlockNumber = number(node, c.named)
+					j.BlockNumber = number(server, c.named)
 				}
-				client := node.serve(t, 0, 20*time.Second)
+				client := newScripted(t, server, 0)
 				client.logRange = day
 				if got, err := client.Check(t.Context(), j, VerifyReceipt); !c.want(got, err) {
 					t.Errorf("%+v, %v", got, err)
@@ -87,9 +89,9 @@ func TestConfirmationsAreDurations(t *testing.T) {
 			const depth = 60 * time.Second
 			needed := uint64((depth + p.pace - 1) / p.pace)
 			for missing := range uint64(4) {
-				node, j := pacedLog(t, p.chain, p.pace, time.Duration(needed-missing)*p.pace)
+				server, j := pacedLog(t, p.chain, p.pace, time.Duration(needed-missing)*p.pace)
 				j.BlockNumber = pacedHead - needed + missing
-				client := node.serve(t, 0, 20*time.Second)
+				client := newScripted(t, server, 0)
 				client.confirmations = erc8004.Depth{Time: depth}
 				client.known.Quiet = false
 				got, err := client.Check(t.Context(), j, VerifyReceipt)
@@ -118,9 +120,9 @@ func TestConfirmedByAge(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			node, j := pacedLog(t, c.chain, 200*time.Millisecond, 0)
-			j.BlockNumber, node.headAt = pacedHead, node.headAt.Add(-c.age)
-			client := node.serve(t, 0, 20*time.Second)
+			server, j := pacedLog(t, c.chain, 200*time.Millisecond, 0)
+			j.BlockNumber, server.HeadAt = pacedHead, server.HeadAt.Add(-c.age)
+			client := newScripted(t, server, 0)
 			client.confirmations = erc8004.Depth{Time: 6 * time.Second}
 			if got, err := client.Check(t.Context(), j, VerifyReceipt); err != nil || !got.Found || got.Confirmed != c.want {
 				t.Errorf("%+v, %v", got, err)
@@ -153,27 +155,14 @@ func TestConfirmedByTag(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const pace = 200 * time.Millisecond
-			node, j := pacedLog(t, c.chain, pace, 500*pace)
-			j.BlockNumber, node.tags = pacedHead-500, c.tags
-			client := node.serve(t, 0, 20*time.Second)
+			server, j := pacedLog(t, c.chain, pace, 500*pace)
+			j.BlockNumber, server.Tags = pacedHead-500, c.tags
+			client := newScripted(t, server, 0)
 			client.confirmations = erc8004.Depth{Tag: c.tag}
 			got, err := client.Check(t.Context(), j, c.verify)
 			if got := (Standing{Confirmed: got.Confirmed, ConfirmedIn: got.ConfirmedIn, Unnamed: got.Unnamed}); err != nil || got != c.want {
 				t.Errorf("%+v, %v; want %+v", got, err, c.want)
 			}
 		})
-	}
-}
-
-// TestLagOfAQuietChain: some chains make blocks only for transactions. There the lag is the age of the first unread
-// block, not the time since the block before it.
-func TestLagOfAQuietChain(t *testing.T) {
-	t.Parallel()
-	for chainID, want := range map[uint64]time.Duration{42161: 5 * time.Second, 8453: time.Hour} {
-		node := &scriptedNode{chain: chainID, head: 100, pace: time.Hour, headAt: time.Now().Add(-5 * time.Second)}
-		lag, err := node.serve(t, 0, 20*time.Second).Lag(t.Context(), 99)
-		if err != nil || lag.Blocks != 1 || (lag.Time-want).Abs() > 2*time.Second {
-			t.Errorf("chain %d: %+v, %v; want %s", chainID, lag, err, want)
-		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/delivery/slots"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
@@ -52,7 +53,7 @@ const (
 )
 
 // inCompleter runs a test in a bubble, with a runner with the given number of slots.
-func inCompleter(t *testing.T, slots int, run func(t *testing.T, w *completerWorld)) {
+func inCompleter(t *testing.T, count int, run func(t *testing.T, w *completerWorld)) {
 	t.Helper()
 	t.Parallel()
 	keys := must(secret.Create())
@@ -65,7 +66,7 @@ func inCompleter(t *testing.T, slots int, run func(t *testing.T, w *completerWor
 			Dispatcher: must(dispatch.New(w, quiet)), Spool: w, Schedule: must(outcome.NewSchedule([]time.Duration{time.Second})),
 			CallTimeout: completerCall, Lease: completerCall + completerMargin, LeaseMargin: completerMargin,
 			Metrics: metrics, Logger: quiet}))
-		w.runner = must(NewRunner(executor, noIntake{}, slots))
+		w.runner = must(NewRunner(executor, noIntake{}, count))
 		run(t, w)
 		w.runner.Wait(t.Context())
 	})
@@ -210,21 +211,21 @@ func (w *completerWorld) called(id uuid.UUID) int {
 }
 
 // TestCompleterBounds: while no outcome can be recorded, a worker claims at most as many deliveries as it has slots,
-// plus maxBesideSlots. A delivery that finds no room in the completer keeps its slot. Afterwards all outcomes are
+// plus MaxBesideSlots. A delivery that finds no room in the completer keeps its slot. Afterwards all outcomes are
 // recorded, the last one first.
 func TestCompleterBounds(t *testing.T) {
-	const slots, deliveries = 4, 200
-	inCompleter(t, slots, func(t *testing.T, w *completerWorld) {
+	const count, deliveries = 4, 200
+	inCompleter(t, count, func(t *testing.T, w *completerWorld) {
 		w.hold = true
 		ids := w.accept(deliveries)
 		ended := w.deliverAll(ids)
-		ahead := claimsAhead(slots)
-		room := maxBesideSlots - ahead
-		if w.claimed != slots+maxBesideSlots || len(w.calls) != slots+room || len(w.records) != room || ended() != room {
+		ahead := slots.ClaimsAhead(count)
+		room := slots.MaxBesideSlots - ahead
+		if w.claimed != count+slots.MaxBesideSlots || len(w.calls) != count+room || len(w.records) != room || ended() != room {
 			t.Errorf("%d claimed, %d called, %d records wait, asynq was told of %d; want %d, %d, %d and %d", w.claimed, len(w.calls),
-				len(w.records), ended(), slots+maxBesideSlots, slots+room, room, room)
+				len(w.records), ended(), count+slots.MaxBesideSlots, count+room, room, room)
 		}
-		if n := w.runner.Running(); n != slots+maxBesideSlots {
+		if n := w.runner.Running(); n != count+slots.MaxBesideSlots {
 			t.Errorf("%d run", n)
 		}
 
@@ -249,7 +250,8 @@ func TestCompleterBounds(t *testing.T) {
 			t.Errorf("%d run, asynq was told of %d", w.runner.Running(), ended())
 		}
 		c := w.runner.slots
-		heraldtest.Equal(t, "places are not given back", len(c.claims)+len(c.slots)+len(c.records), 0)
+		claims, used, records := c.Count()
+		heraldtest.Equal(t, "places are not given back", claims+used+records, 0)
 	})
 }
 
@@ -319,7 +321,7 @@ func TestCompleterShutdown(t *testing.T) {
 // TestCompleterPanics: a record that panics releases its room, its slot, and the mark of its delivery.
 func TestCompleterPanics(t *testing.T) {
 	inCompleter(t, 2, func(t *testing.T, w *completerWorld) {
-		ids := w.accept(3*maxBesideSlots + 1)
+		ids := w.accept(3*slots.MaxBesideSlots + 1)
 		w.ledger.record = func(context.Context, *store.Claim, store.Outcome) (store.Recorded, error) { panic("boom") }
 		for _, id := range ids[1:] {
 			if note, err := w.runner.Deliver(t.Context(), id, 1); note != "" || err != nil {
@@ -338,16 +340,16 @@ func TestCompleterPanics(t *testing.T) {
 // TestClaimsAhead: while agents use all slots, the worker claims only a few deliveries ahead. When the worker stops, it
 // releases them, and they cost no attempt.
 func TestClaimsAhead(t *testing.T) {
-	const slots = 4
-	ahead := claimsAhead(slots)
+	const count = 4
+	ahead := slots.ClaimsAhead(count)
 	for name, end := range map[string]func(*completerWorld){
 		"the worker stops":     func(w *completerWorld) { w.runner.StopClaiming() },
 		"the process gives up": func(w *completerWorld) { w.runner.stop(errShutdown) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inCompleter(t, slots, func(t *testing.T, w *completerWorld) {
+			inCompleter(t, count, func(t *testing.T, w *completerWorld) {
 				w.agents, w.listing = make(chan struct{}), completerCall/2 // an attempt takes longer than its call
-				ids := w.accept(slots)
+				ids := w.accept(count)
 				w.deliverAll(ids) // they use all slots
 				late := make([]uuid.UUID, 0, 3*ahead)
 				for i := range 3 * ahead {
@@ -358,7 +360,7 @@ func TestClaimsAhead(t *testing.T) {
 					}
 				}
 				ended := w.deliverAll(late)
-				if w.claimed != slots+ahead || ended() != 0 {
+				if w.claimed != count+ahead || ended() != 0 {
 					t.Fatalf("%d claimed, %d ended", w.claimed, ended())
 				}
 				w.mu.Lock()
@@ -395,15 +397,15 @@ func TestClaimsAhead(t *testing.T) {
 // TestSlowAgentsEndClaimsAhead: while calls are slow, a worker releases its claims ahead and claims at most as many
 // deliveries as it has slots. When calls are fast, it claims ahead again.
 func TestSlowAgentsEndClaimsAhead(t *testing.T) {
-	const slots = 4
-	ahead := claimsAhead(slots)
-	inCompleter(t, slots, func(t *testing.T, w *completerWorld) {
+	const count = 4
+	ahead := slots.ClaimsAhead(count)
+	inCompleter(t, count, func(t *testing.T, w *completerWorld) {
 		w.agents = make(chan struct{})
-		ids := w.accept(slots + 4*ahead)
-		w.deliverAll(ids[:slots]) // they use all slots
-		ended := w.deliverAll(ids[slots:])
+		ids := w.accept(count + 4*ahead)
+		w.deliverAll(ids[:count]) // they use all slots
+		ended := w.deliverAll(ids[count:])
 
-		<-time.After(slotTimeout)
+		<-time.After(slots.Timeout)
 		synctest.Wait()
 		back := 0
 		for _, id := range ids {
@@ -414,8 +416,8 @@ func TestSlowAgentsEndClaimsAhead(t *testing.T) {
 		}
 		<-time.After(completerCall / 2)
 		synctest.Wait()
-		if back != ahead || ended() != 0 || w.claimed != slots+ahead {
-			t.Errorf("%d were given back, %d claimed and %d ended; want %d, %d and none", back, w.claimed, ended(), ahead, slots+ahead)
+		if back != ahead || ended() != 0 || w.claimed != count+ahead {
+			t.Errorf("%d were given back, %d claimed and %d ended; want %d, %d and none", back, w.claimed, ended(), ahead, count+ahead)
 		}
 
 		close(w.agents) // from now on they answer at once
@@ -426,9 +428,10 @@ func TestSlowAgentsEndClaimsAhead(t *testing.T) {
 				delivered++
 			}
 		}
-		if delivered != len(ids)-ahead || ended() != 4*ahead || len(w.runner.slots.claims) != 0 {
+		claims, _, _ := w.runner.slots.Count()
+		if delivered != len(ids)-ahead || ended() != 4*ahead || claims != 0 {
 			t.Errorf("%d are delivered, %d ended, %d rights to claim are kept; want %d, %d and none", delivered, ended(),
-				len(w.runner.slots.claims), len(ids)-ahead, 4*ahead)
+				claims, len(ids)-ahead, 4*ahead)
 		}
 	})
 }
@@ -453,7 +456,7 @@ func TestClaimThatWaitedForItsSlot(t *testing.T) {
 					return w.base.Extend(ctx, c, d)
 				}
 				w.deliverAll(ids[1:])
-				<-time.After(slotTimeout / 2)
+				<-time.After(slots.Timeout / 2)
 				close(w.agents)
 				synctest.Wait()
 				d := w.row(ids[1])

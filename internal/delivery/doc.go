@@ -4,7 +4,7 @@
 // file with one entry function, and the struct attempt contains the results of the steps:
 //
 //	claim.go     claimDelivery       claims the delivery, until the lease expires
-//	completer.go ticket.acquire      acquires one of the worker's slots, until the agent has answered
+//	slots/       Ticket.Acquire      acquires one of the worker's slots, until the agent has answered
 //	spool.go     loadSpooledOutcome  loads the spooled outcome of an earlier attempt
 //	check.go     checkDelivery       checks that the event is real and confirmed, and the agent enabled
 //	resolve.go   resolveEndpoint     finds the agent's endpoint; package auth adds the credential
@@ -18,7 +18,7 @@
 //
 // The other parts:
 //   - asynq calls Runner, which runs each task on a context that asynq cannot cancel.
-//   - completer bounds the deliveries that wait for a slot, have one, or are being recorded.
+//   - Package slots bounds the deliveries that wait for a slot, have one, or are being recorded.
 //   - Package queue/dispatch enqueues tasks in Redis.
 //   - Package maintenance replaces tasks that Redis or a dead worker lost.
 //   - Package admission has all limits that an attempt must pass: Gates.Begin, AdmitAgent, AdmitDomain, AdmitOrigin.
@@ -27,9 +27,9 @@
 // auth handles credentials. See docs/design/delivery.md, and docs/design/overview.md for the words.
 //
 // Invariants:
-//   - A delivery is claimed before it gets a slot, and recorded after it has released the slot. At most maxBesideSlots
-//     deliveries of a worker are in these two phases, in which they use no connection and no lock. If the worker is
-//     killed, the outcomes of these deliveries and of the calls in flight may be unknown.
+//   - A delivery is claimed before it gets a slot, and recorded after it has released the slot. At most
+//     slots.MaxBesideSlots deliveries of a worker are in these two phases, in which they use no connection and no lock.
+//     If the worker is killed, the outcomes of these deliveries and of the calls in flight may be unknown.
 //   - A task ends in asynq after the outcome of its delivery was recorded. If the agent accepted the delivery, the task
 //     ends earlier, while the outcome is being recorded.
 //   - No agent is called without a claim, or if less of the lease is left than the call may take.

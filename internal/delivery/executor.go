@@ -10,6 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/auth"
 	"github.com/agentherald/herald/internal/delivery/classify"
+	"github.com/agentherald/herald/internal/delivery/slots"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/resolver/servers"
 	"github.com/agentherald/herald/internal/store"
@@ -63,7 +64,7 @@ type attempt struct {
 //
 // ctx belongs to the process, not to the task. When it ends, the attempt is cancelled, and its outcome is recorded with
 // a single try.
-func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, t *ticket) (Result, error) {
+func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, t *slots.Ticket) (Result, error) {
 	a, failure := e.claimDelivery(ctx, id, n)
 	var early *store.EarlyError
 	switch {
@@ -75,7 +76,7 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, t *ticket) 
 	}
 
 	if failure == nil {
-		failure = t.acquire(ctx)
+		failure = t.Acquire(ctx)
 	}
 	if failure == nil {
 		var spooled *store.SpooledOutcome
@@ -96,10 +97,10 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, t *ticket) 
 	}
 
 	o := e.decideOutcome(a, failure)
-	o.Anew = t.gaveUp // withholdClaim delays the end of this task, so the delivery waits with a new one
-	t.awaitRoom()
+	o.Anew = t.GaveUp // WithholdClaim delays the end of this task, so the delivery waits with a new one
+	t.AwaitRoom()
 	a.pass.Leave(ctx)
-	t.release(o.Status == store.Delivered)
+	t.Release(o.Status == store.Delivered)
 	defer e.recordFollowers(ctx, a).Wait() // records the other deliveries of the batch at the same time as this one
 	return e.recordOutcome(ctx, a, o, e.Ledger.Record)
 }

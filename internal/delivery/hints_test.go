@@ -15,6 +15,8 @@ import (
 
 	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/door/watch"
@@ -250,7 +252,7 @@ type deaf struct {
 func (c *deaf) Check(ctx context.Context, j job.Job, v chain.Verify) (chain.Standing, error) {
 	c.asked++
 	if c.away || !c.always && j.TransactionHash == (common.Hash{}) {
-		return chain.Standing{}, &chain.UnavailableError{ChainID: j.ChainID, Op: "reading logs", Err: errors.New("error -32005: too many")}
+		return chain.Standing{}, &node.UnavailableError{ChainID: j.ChainID, Op: "reading logs", Err: errors.New("error -32005: too many")}
 	}
 	if c.blind && j.TransactionHash == (common.Hash{}) {
 		c.asked--
@@ -366,7 +368,7 @@ func (w *world) validate(agent *big.Int, request common.Hash) (j map[string]any)
 	heraldtest.Must(w.t, err)
 	for _, l := range receipt.Logs {
 		if e, err := erc8004.Decode(*l); err == nil && e.Kind == erc8004.ValidationResponse {
-			dec := json.NewDecoder(bytes.NewReader(must(json.Marshal(must(chain.Job(e, w.net.ChainID(), w.net.Deployment(), 1770000000, job.Limits{}))))))
+			dec := json.NewDecoder(bytes.NewReader(must(json.Marshal(must(eventlog.Job(e, w.net.ChainID(), w.net.Deployment(), 1770000000, job.Limits{}))))))
 			dec.UseNumber()
 			heraldtest.Must(w.t, dec.Decode(&j))
 		}
@@ -466,7 +468,7 @@ func TestFollowedFalseJob(t *testing.T) {
 				w.turn(k, id)
 			}
 			start := uint64(0)
-			follower := must(watch.New(watch.Config{Chain: w.chain, Deployment: w.net.Deployment(), Ledger: w.store, Dispatcher: w.dispatcher,
+			follower := must(watch.New(watch.Config{Chain: w.chain.Reader, Deployment: w.net.Deployment(), Ledger: w.store, Dispatcher: w.dispatcher,
 				Limits: w.limits(), From: &start, Poll: 20 * time.Millisecond, Standby: 20 * time.Millisecond, Logger: w.logger()}))
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/admission/ratelimit"
-	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
@@ -28,10 +28,10 @@ func (p *process) Resolve(ctx context.Context, a resolver.Agent) (resolver.Targe
 		took = time.Duration(d.Float64() * float64(p.h.tempo.lease))
 	}
 	if err := p.pause(ctx, took); err != nil {
-		return resolver.Target{}, &chain.UnavailableError{ChainID: a.ChainID, Op: "tokenURI", Err: err}
+		return resolver.Target{}, &node.UnavailableError{ChainID: a.ChainID, Op: "tokenURI", Err: err}
 	}
 	if d.Float64() < .02 {
-		return resolver.Target{}, &chain.UnavailableError{ChainID: a.ChainID, Op: "tokenURI", Err: errNoAnswer}
+		return resolver.Target{}, &node.UnavailableError{ChainID: a.ChainID, Op: "tokenURI", Err: errNoAnswer}
 	}
 	return resolver.Target{Transport: "http", URL: "https://agent" + a.ID.String() + ".example/mcp", Binding: resolver.BoundByDomain}, nil
 }

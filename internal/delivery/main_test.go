@@ -20,6 +20,8 @@ import (
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
@@ -103,12 +105,11 @@ func newWorld(t testing.TB) *world {
 	w.queue, err = queue.Open(queue.Config{URL: secret.New(w.redisURL), Logger: w.logger()})
 	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = w.queue.Close() })
-	if w.chain, err = chain.New(chain.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(w.net.URL())},
-		Registries: w.net.Deployment().Registries(),
-		LogRange:   erc8004.Depth{Blocks: 1000}, Logger: w.logger()}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.chain.Close)
+	nodes, err := node.New(node.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(w.net.URL())}, Logger: w.logger()})
+	heraldtest.Must(t, err)
+	t.Cleanup(nodes.Close)
+	w.chain = chain.New(chain.Config{Logs: eventlog.New(nodes, false), Registries: w.net.Deployment().Registries(),
+		LogRange: erc8004.Depth{Blocks: 1000}})
 	heraldtest.Must(t, w.store.ReportVerified(t.Context(), []uint64{w.net.ChainID()}))
 	w.dispatcher = must(dispatch.New(w.queue, w.logger()))
 	w.intake = must(intake.New(intake.Config{Ledger: w.store, Dispatcher: w.dispatcher, Sealer: w.keys, Limits: w.limits(), Logger: w.logger()}))
@@ -303,7 +304,7 @@ func (w *world) rateJob(f devnet.Feedback) (job.Job, devnet.Account) {
 	heraldtest.Must(w.t, err)
 	for _, l := range receipt.Logs {
 		if e, err := erc8004.Decode(*l); err == nil && e.Kind == erc8004.NewFeedback {
-			return must(chain.Job(e, w.net.ChainID(), w.net.Deployment(), 1770000000, job.Limits{})), client
+			return must(eventlog.Job(e, w.net.ChainID(), w.net.Deployment(), 1770000000, job.Limits{})), client
 		}
 	}
 	w.t.Fatal("no event was mined")

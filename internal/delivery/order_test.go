@@ -14,7 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/eventlog"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/erc8004"
@@ -132,7 +132,7 @@ func (w *world) respond(agent *big.Int, client common.Address, index uint64, uri
 			fmt.Sprint(uri, i), common.Hash{}))
 		e := must(erc8004.Decode(*receipt.Logs[0]))
 		var j map[string]any
-		if err := json.Unmarshal(asJSON(must(chain.Job(e, w.net.ChainID(), w.net.Deployment(), 1770000000, job.Limits{}))), &j); err != nil {
+		if err := json.Unmarshal(asJSON(must(eventlog.Job(e, w.net.ChainID(), w.net.Deployment(), 1770000000, job.Limits{}))), &j); err != nil {
 			w.t.Fatal(err)
 		}
 		jobs = append(jobs, j)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/delivery/slots"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -20,7 +21,7 @@ import (
 type Runner struct {
 	executor *Executor
 	intake   TaskIntake
-	slots    *completer
+	slots    *slots.Completer
 
 	base context.Context // context of all attempts; ends when Wait returns, or when Wait's ctx ends
 	stop context.CancelCauseFunc
@@ -48,7 +49,7 @@ func NewRunner(e *Executor, in TaskIntake, concurrency int) (*Runner, error) {
 	if e == nil || in == nil || concurrency < 1 {
 		return nil, errors.New("delivery: a runner needs an executor, an intake and a concurrency of at least 1")
 	}
-	r := &Runner{executor: e, intake: in, slots: newCompleter(concurrency), running: map[uuid.UUID]int{},
+	r := &Runner{executor: e, intake: in, slots: slots.New(concurrency), running: map[uuid.UUID]int{},
 		reuse: make(chan func())}
 	r.base, r.stop = context.WithCancelCause(context.Background())
 	return r, nil
@@ -57,27 +58,27 @@ func NewRunner(e *Executor, in TaskIntake, concurrency int) (*Runner, error) {
 var _ queue.Handler = (*Runner)(nil)
 
 // Tasks returns how many tasks asynq must run at a time: one for each slot, and one for each delivery that the worker
-// claims before a slot is free (claimsAhead).
-func (r *Runner) Tasks() int { return cap(r.slots.claims) }
+// claims before a slot is free (slots.ClaimsAhead).
+func (r *Runner) Tasks() int { return r.slots.Capacity() }
 
 // Deliver runs task n of the delivery with this id, and returns how the task ends in asynq (describeResult). It returns
 // after the outcome was recorded or, if the agent accepted the delivery, while the outcome is being recorded
-// (ticket.release). If this process still runs another task of the delivery, it returns an error at once. The end of
-// ctx has no effect after the delivery was claimed.
+// (slots.Ticket.Release). If this process still runs another task of the delivery, it returns an error at once. The end
+// of ctx has no effect after the delivery was claimed.
 func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string, err error) {
-	t, err := r.slots.begin(ctx)
+	t, err := r.slots.Begin(ctx)
 	if err != nil {
 		return "", err
 	}
 	if other, ok := r.markRunning(id, n); !ok {
-		t.end(taskEnd{})
+		t.End(slots.TaskEnd{})
 		// The other run is about to end, or asynq considered its task lost. This task is outdated or has to wait. When
 		// asynq runs it again, the claim decides which.
 		return "", fmt.Errorf("this process still runs task %d of the delivery", other)
 	}
 	r.startRun(func() { r.run(id, n, t) })
-	end := <-t.taskEnds
-	return end.note, end.err
+	end := <-t.TaskEnds
+	return end.Note, end.Err
 }
 
 // startRun calls f in an idle goroutine of an earlier call, or in a new one. A reused goroutine keeps its stack, which
@@ -100,23 +101,23 @@ func (r *Runner) startRun(f func()) {
 	})
 }
 
-// run makes the attempt of a delivery with the ticket t, and sends the end of its task to t.taskEnds, from which
+// run makes the attempt of a delivery with the ticket t, and sends the end of its task to t.TaskEnds, from which
 // Deliver receives it. It returns after the outcome was recorded, or after recording failed.
-func (r *Runner) run(id uuid.UUID, n int, t *ticket) {
-	var end taskEnd
+func (r *Runner) run(id uuid.UUID, n int, t *slots.Ticket) {
+	var end slots.TaskEnd
 	defer func() {
 		if v := recover(); v != nil {
 			r.executor.Logger.Error("delivery panicked; its lease brings it back",
 				"delivery", id, "panic", v, "stack", string(debug.Stack()))
-			end.err = fmt.Errorf("delivery %s panicked: the log has the stack", id)
+			end.Err = fmt.Errorf("delivery %s panicked: the log has the stack", id)
 		}
 		r.unmarkRunning(id)
-		t.withholdClaim()
-		t.end(end)
+		t.WithholdClaim()
+		t.End(end)
 	}()
 	res, err := r.executor.Deliver(r.base, id, n, t)
-	if end.err = err; err == nil {
-		end.note, end.err = describeResult(res)
+	if end.Err = err; err == nil {
+		end.Note, end.Err = describeResult(res)
 	}
 }
 
@@ -201,7 +202,7 @@ var errShutdown = errors.New("the worker is shutting down and waited long enough
 
 // StopClaiming prevents further claims, and ends the waits of claimed deliveries for a slot: their outcome is a free
 // wait. Deliveries that have a slot continue. The caller calls it after the queue's server has stopped fetching tasks.
-func (r *Runner) StopClaiming() { r.slots.stop() }
+func (r *Runner) StopClaiming() { r.slots.Stop() }
 
 // Wait waits until no task runs. If ctx ends first, it cancels the running attempts and waits for their end; each of
 // them still tries once to record its outcome. Then it ends the goroutines of start. The caller calls it after the

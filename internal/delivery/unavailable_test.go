@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -20,7 +21,7 @@ type awayChain struct {
 
 func (c *awayChain) Check(ctx context.Context, j job.Job, v chain.Verify) (chain.Standing, error) {
 	if c.away {
-		return chain.Standing{}, &chain.UnavailableError{ChainID: j.ChainID, Op: "reading the event's receipt", Err: errors.New("the node answered 503")}
+		return chain.Standing{}, &node.UnavailableError{ChainID: j.ChainID, Op: "reading the event's receipt", Err: errors.New("the node answered 503")}
 	}
 	return c.Chain.Check(ctx, j, v)
 }

@@ -9,7 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/follower"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -46,9 +47,9 @@ type CursorState struct {
 	MovedAt   *time.Time `json:"movedAt"`
 
 	// nil: all blocks are checked before they are accepted, or none
-	Checks       *chain.Checks `json:"checks,omitempty"`
-	StalledSince *time.Time    `json:"stalledSince,omitempty"`
-	StalledWhy   string        `json:"stalledWhy,omitempty"` // error of the node
+	Checks       *follower.Checks `json:"checks,omitempty"`
+	StalledSince *time.Time       `json:"stalledSince,omitempty"`
+	StalledWhy   string           `json:"stalledWhy,omitempty"` // error of the node
 }
 
 // ListChains lists every chain that has a cursor or that HERALD_WATCH lists, and asks its nodes for their state.
@@ -165,7 +166,7 @@ func (o *Operator) askChain(ctx context.Context, c *ChainState) {
 		c.Problem = "it has no node here: set RPC_URL_<chain> to see how far behind it is"
 		return
 	}
-	client, err := chain.New(chain.Config{ChainID: c.ChainID, URLs: known.RPCURLs, Logger: o.Logger})
+	client, err := node.New(node.Config{ChainID: c.ChainID, URLs: known.RPCURLs, Logger: o.Logger})
 	if err != nil {
 		c.Problem = err.Error()
 		return
@@ -184,7 +185,7 @@ func (o *Operator) askChain(ctx context.Context, c *ChainState) {
 		c.Problem = err.Error()
 		return
 	}
-	lags := make(map[uint64]chain.Lag) // by the last block that was read
+	lags := make(map[uint64]node.Lag) // by the last block that was read
 	for i := range c.Cursors {
 		f := &c.Cursors[i]
 		if f.LagBlocks = nil; f.Next == 0 || f.Former {

@@ -39,7 +39,7 @@ type Cursor struct {
 	Finalized uint64          // number of the newest finalized block, as the nodes reported it; 0: unknown
 	Settled   uint64          // newest block that no reorg is expected to replace; events up to it are not remembered
 	Reorgs    uint64          // how often the cursor moved back to read replaced blocks again
-	Checks    json.RawMessage // encoded chain.Checks: which blocks were checked for omitted logs; nil: all
+	Checks    json.RawMessage // encoded follower.Checks: which blocks were checked for omitted logs; nil: all
 	moves     int64           // how often the cursor has moved, to detect moves by other processes
 }
 

@@ -22,7 +22,7 @@
 //   - A delivery is bound if its job was read from the chain, by the chain follower or by a worker's check (Bind). It
 //     is verified if workers check its event before the call. A verified delivery that is not yet bound is unchecked.
 //   - A hint is a job for a delivery's key that may name another position of the event, or another action.
-//   - The chain follower (chain.Follower, internal/door/watch) reads a chain's blocks and calls AdvanceCursors. The
+//   - The chain follower (follower.Follower, internal/door/watch) reads a chain's blocks and calls AdvanceCursors. The
 //     type Follower is unrelated: it is a delivery that is sent in the batch call of another delivery, its leader.
 //   - An event is orphaned if a reorg removed its block and the event has not been read again. It is gone if it is
 //     still orphaned when the chain has been read up to its newest block. A retraction is a delivery that informs an

@@ -16,7 +16,7 @@ var costRow = regexp.MustCompile(`(?m)\| \S+ \|.*\|$`)
 // measureCost runs the follower's test that counts its requests and calls in simulated time.
 func (b *chainBench) measureCost(ctx context.Context) error {
 	out, err := exec.CommandContext(ctx, "go", "test", "-vet=off", "-count=1", "-v", "-run", "^TestCostOfFollowing$",
-		"./internal/chain").CombinedOutput()
+		"./internal/chain/follower").CombinedOutput()
 	b.report.costs = costRow.FindAllString(string(out), -1)
 	if err == nil && len(b.report.costs) == 0 {
 		err = errors.New("it logged no row")

@@ -12,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
@@ -148,8 +149,8 @@ func classifyResolver(err error, v *verdict) (outcome.Reason, bool) {
 
 // classifyChain returns the reason for errors of a chain's node and of the registry, and false for other errors.
 func classifyChain(err error, _ *verdict) (outcome.Reason, bool) {
-	var away *chain.UnavailableError
-	var wrong *chain.WrongChainError
+	var away *node.UnavailableError
+	var wrong *node.WrongChainError
 	var gone *chain.NoSuchAgentError
 	switch {
 	case errors.As(err, &gone):

@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
@@ -46,11 +47,11 @@ func TestClassify(t *testing.T) {
 		agent bool // the agent is to blame
 	}{
 		// The chain.
-		"node away":        {&chain.UnavailableError{ChainID: 1, Err: io.EOF}, outcome.ChainUnavailable, outcome.Wait, true, false},
-		"wrong node":       {&chain.WrongChainError{Want: 1, Got: 2}, outcome.ChainUnavailable, outcome.Wait, true, false},
-		"no contract":      {&chain.UnavailableError{Err: &chain.NoContractError{ChainID: 1}}, outcome.ChainUnavailable, outcome.Wait, true, false},
+		"node away":        {&node.UnavailableError{ChainID: 1, Err: io.EOF}, outcome.ChainUnavailable, outcome.Wait, true, false},
+		"wrong node":       {&node.WrongChainError{Want: 1, Got: 2}, outcome.ChainUnavailable, outcome.Wait, true, false},
+		"no contract":      {&node.UnavailableError{Err: &node.NoContractError{ChainID: 1}}, outcome.ChainUnavailable, outcome.Wait, true, false},
 		"no such agent":    {&chain.NoSuchAgentError{ChainID: 1}, outcome.AgentNotFound, outcome.Skip, false, false},
-		"node timed out":   {&chain.UnavailableError{Err: context.DeadlineExceeded}, outcome.ChainUnavailable, outcome.Wait, true, false},
+		"node timed out":   {&node.UnavailableError{Err: context.DeadlineExceeded}, outcome.ChainUnavailable, outcome.Wait, true, false},
 		"event forged":     {outcome.Fail(outcome.EventNotFound, "no such event"), outcome.EventNotFound, outcome.Reject, false, false},
 		"not confirmed":    {outcome.Pause(outcome.NotConfirmed, time.Second, "wait"), outcome.NotConfirmed, outcome.Wait, true, false},
 		"no RPC URL":       {outcome.Fail(outcome.ChainUnconfigured, "set it"), outcome.ChainUnconfigured, outcome.Hold, true, false},

@@ -6,24 +6,24 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/follower"
 )
 
 // readAhead commits one range while the follower reads the next one, so that the node and the database work at the
 // same time.
 type readAhead struct {
 	commit commitFunc
-	ranges chan chain.Range // unbuffered: one range is committed while another is read
+	ranges chan follower.Range // unbuffered: one range is committed while another is read
 }
 
 // commitFunc commits a range, or defers that: then it is called again after the returned time, with this range or with
 // a later one.
-type commitFunc func(context.Context, chain.Range) (again time.Duration, _ error)
+type commitFunc func(context.Context, follower.Range) (again time.Duration, _ error)
 
-func newReadAhead(commit commitFunc) *readAhead { return &readAhead{commit, make(chan chain.Range)} }
+func newReadAhead(commit commitFunc) *readAhead { return &readAhead{commit, make(chan follower.Range)} }
 
 // hand is the follower's Handle. It waits until the previous range is committed.
-func (a *readAhead) hand(ctx context.Context, r chain.Range) error {
+func (a *readAhead) hand(ctx context.Context, r follower.Range) error {
 	select {
 	case a.ranges <- r:
 		return nil
@@ -37,7 +37,7 @@ func (a *readAhead) hand(ctx context.Context, r chain.Range) error {
 func (a *readAhead) run(ctx context.Context, follow func(context.Context) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		var r chain.Range
+		var r follower.Range
 		var again <-chan time.Time // nil: no range is deferred
 		for isOpen := true; ; {
 			select {

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/follower"
 )
 
 // TestReadAhead: while one range is committed, exactly one further range is read. Ranges are committed in order, and
@@ -18,7 +18,7 @@ func TestReadAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var committed []uint64
 		goOn := make(chan struct{})
-		a := newReadAhead(func(_ context.Context, r chain.Range) (time.Duration, error) {
+		a := newReadAhead(func(_ context.Context, r follower.Range) (time.Duration, error) {
 			<-goOn
 			committed = append(committed, r.To)
 			return 0, nil
@@ -29,7 +29,7 @@ func TestReadAhead(t *testing.T) {
 			ended <- a.run(t.Context(), func(ctx context.Context) error {
 				for read < 4 {
 					read++
-					if err := a.hand(ctx, chain.Range{To: read}); err != nil {
+					if err := a.hand(ctx, follower.Range{To: read}); err != nil {
 						return err
 					}
 				}
@@ -63,13 +63,13 @@ func TestReadAheadFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("the database is away")
 		var tried []uint64
-		a := newReadAhead(func(_ context.Context, r chain.Range) (time.Duration, error) {
+		a := newReadAhead(func(_ context.Context, r follower.Range) (time.Duration, error) {
 			tried = append(tried, r.To)
 			return 0, broken
 		})
 		err := a.run(t.Context(), func(ctx context.Context) error {
 			for n := uint64(1); ; n++ {
-				if err := a.hand(ctx, chain.Range{To: n}); err != nil {
+				if err := a.hand(ctx, follower.Range{To: n}); err != nil {
 					return err
 				}
 			}

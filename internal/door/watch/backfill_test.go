@@ -40,8 +40,7 @@ func TestBackfillGivesWay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.give(12)
-	head, err := w.client.Head(t.Context())
-	heraldtest.Must(t, err)
+	head := w.head()
 	var old, young lane
 	backfill := w.watch(func(c *Config) { c.Ends, c.To, c.Dispatcher = true, &head, &old })
 	heraldtest.Await(t, "the past is accepted", func() bool { return backfill.count(store.Accepted) == 12 })
@@ -60,8 +59,7 @@ func TestBackfillWaits(t *testing.T) {
 	w := newWorld(t)
 	w.give(2)
 	// The last block does not exist yet, so that a range ends at the present head.
-	first, err := w.client.Head(t.Context())
-	heraldtest.Must(t, err)
+	first := w.head()
 	to := first + 3
 	slow := w.watch(func(c *Config) { c.Ends, c.To, c.Rate = true, &to, 1e-6 })
 	heraldtest.Await(t, "the first range is accepted", func() bool { return slow.count(store.Accepted) == 2 })

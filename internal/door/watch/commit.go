@@ -10,7 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/chain/follower"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
@@ -30,7 +31,7 @@ const (
 // commitPolls have passed since the last commit. A later commit moves the cursors over a deferred range; after a crash
 // it is read again. The first range that ends at the head is not deferred, because its commit ends deliveries whose
 // events a reorg removed.
-func (w *Watcher) deferCommit(g *group, r chain.Range) time.Duration {
+func (w *Watcher) deferCommit(g *group, r follower.Range) time.Duration {
 	end := g.cursors[0].End
 	isLast := end != nil && r.To >= *end || r.To == g.limit.Load()
 	if len(r.Events) > 0 || r.From < g.cursors[0].Next || isLast || r.AtHead && !g.atHead {
@@ -41,7 +42,7 @@ func (w *Watcher) deferCommit(g *group, r chain.Range) time.Duration {
 
 // commitRange commits the events of a range together with the group's cursors, or returns for how long it defers that.
 // Deliveries of a watcher with an end are a backfill (Intake.Bulk) and give way to other deliveries.
-func (w *Watcher) commitRange(ctx context.Context, g *group, r chain.Range) (again time.Duration, _ error) {
+func (w *Watcher) commitRange(ctx context.Context, g *group, r follower.Range) (again time.Duration, _ error) {
 	r.Events = g.dropEarly(r.Events)
 	if again := w.deferCommit(g, r); again > 0 {
 		return again, nil
@@ -98,8 +99,8 @@ func (w *Watcher) commitRange(ctx context.Context, g *group, r chain.Range) (aga
 
 // dropEarly drops events of blocks before the start of their contract's cursor, in place. The contract was added later
 // than others of the group, and a deep reorg makes the group read these blocks again.
-func (g *group) dropEarly(events []chain.RangeEvent) []chain.RangeEvent {
-	return slices.DeleteFunc(events, func(e chain.RangeEvent) bool {
+func (g *group) dropEarly(events []eventlog.Entry) []eventlog.Entry {
+	return slices.DeleteFunc(events, func(e eventlog.Entry) bool {
 		contract := strings.ToLower(e.Log.Address.Hex())
 		return slices.ContainsFunc(g.cursors, func(c *store.Cursor) bool {
 			return c.Contracts == contract && e.Log.BlockNumber < c.Start
@@ -109,7 +110,7 @@ func (g *group) dropEarly(events []chain.RangeEvent) []chain.RangeEvent {
 
 // acceptFound accepts logs of final blocks, which a node may have left out before, and returns how many of them are
 // new. No reorg removes final blocks, so no cursor is needed.
-func (w *Watcher) acceptFound(ctx context.Context, g *group, events []chain.RangeEvent) (unknown int, _ error) {
+func (w *Watcher) acceptFound(ctx context.Context, g *group, events []eventlog.Entry) (unknown int, _ error) {
 	in := makeIntakes(w.Chain.ChainID(), g.dropEarly(events), w.Ends)
 	answers, err := acceptAll(ctx, w.Ledger, w.Dispatcher, in)
 	for i, a := range answers {
@@ -154,7 +155,7 @@ func (w *Watcher) noteStall(ctx context.Context, g *group, why error, since time
 }
 
 // makeIntakes returns one intake per event.
-func makeIntakes(chainID uint64, events []chain.RangeEvent, bulk bool) []store.Intake {
+func makeIntakes(chainID uint64, events []eventlog.Entry, bulk bool) []store.Intake {
 	in := make([]store.Intake, len(events))
 	for i, e := range events {
 		in[i].Job, in[i].AgentChange, in[i].Source.Name = e.Job, describeChange(e.Event), store.SourceChain
@@ -217,7 +218,7 @@ func (w *Watcher) logVanished(v store.Vanished) {
 
 // refuseLog returns an intake for a log that becomes no job. There is no sender to answer, so the log becomes a
 // rejected row. Its key is the event's, or, if the log has none, a hash of the log, which is the same each time.
-func refuseLog(chainID uint64, e chain.RangeEvent) store.Intake {
+func refuseLog(chainID uint64, e eventlog.Entry) store.Intake {
 	l := e.Log
 	it := store.Intake{Job: job.Job{Kind: job.KindNewFeedback, ChainID: chainID},
 		Refused: fmt.Sprintf("transaction %s, log %d: %v", l.TxHash, l.Index, e.Err)}
@@ -238,10 +239,10 @@ func refuseLog(chainID uint64, e chain.RangeEvent) store.Intake {
 	return it
 }
 
-func toAnchors(list []store.Anchor) []chain.Anchor {
-	out := make([]chain.Anchor, len(list))
+func toAnchors(list []store.Anchor) []follower.Anchor {
+	out := make([]follower.Anchor, len(list))
 	for i, a := range list {
-		out[i] = chain.Anchor(a)
+		out[i] = follower.Anchor(a)
 	}
 	return out
 }

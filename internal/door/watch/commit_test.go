@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/chain/follower"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
@@ -32,17 +34,17 @@ func (n *notes) AdvanceCursors(_ context.Context, cursors []*store.Cursor, a sto
 func TestEmptyReadingsCommitSeldom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		client, err := chain.New(chain.Config{ChainID: 1, URLs: []secret.Secret{secret.New("http://127.0.0.1:1")}})
+		client, err := node.New(node.Config{ChainID: 1, URLs: []secret.Secret{secret.New("http://127.0.0.1:1")}})
 		heraldtest.Must(t, err)
 		t.Cleanup(client.Close)
 		ledger := &notes{}
-		w, err := New(Config{Chain: client, Ledger: ledger, Deployment: erc8004.Deployment{Reputation: common.Address{1}},
+		w, err := New(Config{Chain: eventlog.New(client, false), Ledger: ledger, Deployment: erc8004.Deployment{Reputation: common.Address{1}},
 			Limits: job.Limits{MaxTimeout: time.Minute}})
 		heraldtest.Must(t, err)
 		g := &group{cursors: []*store.Cursor{{Next: 100}}}
 		read := func(from, to uint64, events int, atHead bool) {
 			t.Helper()
-			r := chain.Range{From: from, To: to, Head: to, AtHead: atHead, Events: make([]chain.RangeEvent, events)}
+			r := follower.Range{From: from, To: to, Head: to, AtHead: atHead, Events: make([]eventlog.Entry, events)}
 			if _, err := w.commitRange(t.Context(), g, r); err != nil {
 				t.Fatal(err)
 			}

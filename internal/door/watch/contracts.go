@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/agentherald/herald/internal/base/loop"
-	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/chain/follower"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -155,16 +156,16 @@ func (w *Watcher) awaitContract(ctx context.Context, led []store.CursorKey, isLa
 // errRegroup when the group has come to the height of the first contract, if this process leads that too (meets).
 func (w *Watcher) readGroup(ctx context.Context, g *group, meets bool) error {
 	limit := w.makeLimit(g)
-	ahead := newReadAhead(func(ctx context.Context, r chain.Range) (time.Duration, error) {
+	ahead := newReadAhead(func(ctx context.Context, r follower.Range) (time.Duration, error) {
 		again, err := w.commitRange(ctx, g, r)
 		if err == nil && limit != nil && meets && r.To == g.limit.Load() {
 			err = errRegroup
 		}
 		return again, err
 	})
-	cfg := chain.FollowConfig{Deployment: w.Deployment, FromHead: w.From == nil, To: g.cursors[0].End, Limit: limit,
+	cfg := follower.Config{Deployment: w.Deployment, FromHead: w.From == nil, To: g.cursors[0].End, Limit: limit,
 		Poll: w.Poll, Limits: w.Limits, Handle: ahead.hand, From: g.cursors[0].Start,
-		Found: func(ctx context.Context, events []chain.RangeEvent) (int, error) {
+		Found: func(ctx context.Context, events []eventlog.Entry) (int, error) {
 			return w.acceptFound(ctx, g, events)
 		},
 		Stalled: func(ctx context.Context, why error, since time.Time) { w.noteStall(ctx, g, why, since) }}
@@ -177,7 +178,7 @@ func (w *Watcher) readGroup(ctx context.Context, g *group, meets bool) error {
 		if len(c.Anchors) > 0 && (len(cfg.Anchors) == 0 || c.Anchors[0].Number < cfg.Anchors[0].Number) {
 			cfg.Anchors = toAnchors(c.Anchors)
 		}
-		var checks *chain.Checks
+		var checks *follower.Checks
 		if c.Checks != nil {
 			if err := json.Unmarshal(c.Checks, &checks); err != nil {
 				return fmt.Errorf("decode the checks of chain %d: %w", c.ChainID, err)
@@ -185,7 +186,7 @@ func (w *Watcher) readGroup(ctx context.Context, g *group, meets bool) error {
 		}
 		cfg.Checks = mergeChecks(cfg.Checks, checks)
 	}
-	f, err := w.Chain.NewFollower(cfg)
+	f, err := follower.New(w.Chain, cfg)
 	if err != nil {
 		return err
 	}
@@ -221,7 +222,7 @@ func (w *Watcher) makeLimit(g *group) func(context.Context) (uint64, error) {
 
 // mergeChecks returns the checks of a group with those of one more contract: a block is checked if it is checked for
 // each of them. One of a and b may be nil: its contract has read nothing, or all of its blocks are checked.
-func mergeChecks(a, b *chain.Checks) *chain.Checks {
+func mergeChecks(a, b *follower.Checks) *follower.Checks {
 	if a == nil || b == nil {
 		return cmp.Or(a, b)
 	}

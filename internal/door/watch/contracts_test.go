@@ -18,7 +18,9 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/chain/follower"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
@@ -134,8 +136,7 @@ func TestTransferStaysRecorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	one, two := w.watch(without(false, true, true)), w.watch(without(true, false, true))
-	head, err := w.client.Head(t.Context())
-	heraldtest.Must(t, err)
+	head := w.head()
 	isReadTo := func(g *watcher, block uint64) func() bool {
 		return func() bool { g.mu.Lock(); defer g.mu.Unlock(); return g.last >= block }
 	}
@@ -154,8 +155,7 @@ func TestTransferStaysRecorded(t *testing.T) {
 	if _, err := w.net.SetURI(t.Context(), w.net.Account(2), w.agent, "data:application/json,{}"); err != nil {
 		t.Fatal(err)
 	}
-	head, err = w.client.Head(t.Context())
-	heraldtest.Must(t, err)
+	head = w.head()
 	heraldtest.Await(t, "one has read the new branch", isReadTo(one, head))
 	two = w.watch(without(true, false, true))
 	heraldtest.Await(t, "two has read the new branch", isReadTo(two, head))
@@ -220,13 +220,13 @@ func (r *recordedLedger) last() []string {
 
 // recordLogs returns a client of the world's node, and a function that returns the numbers of addresses in the
 // eth_getLogs requests since its last call.
-func (w *world) recordLogs() (*chain.Client, func() []int) {
+func (w *world) recordLogs() (*eventlog.Reader, func() []int) {
 	w.Helper()
-	node, err := url.Parse(w.net.URL())
+	target, err := url.Parse(w.net.URL())
 	heraldtest.Must(w, err)
 	var mu sync.Mutex
 	var asked []int
-	proxy := httputil.NewSingleHostReverseProxy(node)
+	proxy := httputil.NewSingleHostReverseProxy(target)
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		var calls []struct {
@@ -246,10 +246,10 @@ func (w *world) recordLogs() (*chain.Client, func() []int) {
 		proxy.ServeHTTP(rw, r)
 	}))
 	w.Cleanup(server.Close)
-	client, err := chain.New(chain.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(server.URL)}, Trusted: true})
+	nodes, err := node.New(node.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(server.URL)}})
 	heraldtest.Must(w, err)
-	w.Cleanup(client.Close)
-	return client, func() []int {
+	w.Cleanup(nodes.Close)
+	return eventlog.New(nodes, true), func() []int {
 		mu.Lock()
 		defer mu.Unlock()
 		got := asked
@@ -375,20 +375,20 @@ func TestEarlyEventsAreDropped(t *testing.T) {
 	a, b := common.Address{1}, common.Address{2}
 	name := func(a common.Address) store.CursorKey { return store.CursorKey{Contracts: strings.ToLower(a.Hex())} }
 	g := &group{cursors: []*store.Cursor{{CursorKey: name(a), Start: 5}, {CursorKey: name(b), Start: 9}}}
-	event := func(of common.Address, block uint64) chain.RangeEvent {
-		return chain.RangeEvent{Log: types.Log{Address: of, BlockNumber: block}}
+	event := func(of common.Address, block uint64) eventlog.Entry {
+		return eventlog.Entry{Log: types.Log{Address: of, BlockNumber: block}}
 	}
-	left := g.dropEarly([]chain.RangeEvent{event(b, 4), event(a, 5), event(b, 8), event(b, 9)})
-	heraldtest.Equal(t, "the events", left, []chain.RangeEvent{event(a, 5), event(b, 9)})
+	left := g.dropEarly([]eventlog.Entry{event(b, 4), event(a, 5), event(b, 8), event(b, 9)})
+	heraldtest.Equal(t, "the events", left, []eventlog.Entry{event(a, 5), event(b, 9)})
 }
 
 // TestMergedChecks: a block counts as checked if it is checked for each contract of a group.
 func TestMergedChecks(t *testing.T) {
 	t.Parallel()
-	old, young := &chain.Omission{Block: 1, At: time.Unix(1, 0)}, &chain.Omission{Block: 2, At: time.Unix(2, 0)}
-	a := &chain.Checks{Complete: 90, Unchecked: 3, Share: 0.5, Omission: young, Recheck: &[2]uint64{4, 8}}
-	b := &chain.Checks{Complete: 70, Unchecked: 9, Share: 0.9, Omission: old, Recheck: &[2]uint64{2, 6}}
-	want := &chain.Checks{Complete: 70, Unchecked: 9, Share: 0.5, Omission: young, Recheck: &[2]uint64{2, 8}}
+	old, young := &follower.Omission{Block: 1, At: time.Unix(1, 0)}, &follower.Omission{Block: 2, At: time.Unix(2, 0)}
+	a := &follower.Checks{Complete: 90, Unchecked: 3, Share: 0.5, Omission: young, Recheck: &[2]uint64{4, 8}}
+	b := &follower.Checks{Complete: 70, Unchecked: 9, Share: 0.9, Omission: old, Recheck: &[2]uint64{2, 6}}
+	want := &follower.Checks{Complete: 70, Unchecked: 9, Share: 0.5, Omission: young, Recheck: &[2]uint64{2, 8}}
 	heraldtest.Equal(t, "of two", mergeChecks(a, b), want)
 	heraldtest.Equal(t, "of two, the other way round", mergeChecks(b, a), want)
 	heraldtest.Equal(t, "with none", mergeChecks(nil, a), a)

@@ -1,8 +1,8 @@
-// Package watch stores a chain's events. It connects chain.Follower, which reads the events, with the store's cursors,
-// which move in the transaction that commits the events' jobs. docs/design/chain.md describes it.
+// Package watch stores a chain's events. It connects package follower, which reads the events, with the store's
+// cursors, which move in the transaction that commits the events' jobs. docs/design/chain.md describes it.
 //
-// Packages chain and erc8004 read and decode logs, package store keeps the rows and decides the verdicts, and package
-// delivery delivers.
+// Packages eventlog and erc8004 read and decode logs, package store keeps the rows and decides the verdicts, and
+// package delivery delivers.
 //
 // Invariants: Each contract has a cursor of its own. One process at a time reads a contract (an advisory lock in
 // Postgres). A process that continues after losing its connection and so its lock commits nothing, because the cursor
@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/loop"
-	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/eventlog"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
@@ -47,7 +47,7 @@ type Dispatcher interface {
 
 // Config configures a Watcher.
 type Config struct {
-	Chain      *chain.Client
+	Chain      *eventlog.Reader
 	Deployment erc8004.Deployment // the registries whose events are read
 	Ledger     Ledger
 	Dispatcher Dispatcher // nil: the worker's reconciler dispatches (no Redis connection)
@@ -81,7 +81,7 @@ type Config struct {
 type Report struct {
 	To, Head uint64 // the last block of the range, and the node's head
 	Answers  []store.Acceptance
-	Events   []chain.RangeEvent // one for each of Answers; Err is set for a log that becomes no job
+	Events   []eventlog.Entry // one for each of Answers; Err is set for a log that becomes no job
 	Vanished []store.Vanished
 }
 

@@ -10,7 +10,8 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
@@ -31,7 +32,7 @@ type world struct {
 	net      *devnet.Net
 	database string // its URL
 	store    *store.Store
-	client   *chain.Client
+	client   *eventlog.Reader
 	agent    *big.Int
 }
 
@@ -47,8 +48,9 @@ func newWorldOf(t *testing.T, cfg devnet.Config) *world {
 	w.store, err = store.Open(postgres.Config{URL: secret.New(w.database), MaxConns: 8})
 	heraldtest.Must(t, err)
 	t.Cleanup(w.store.Close)
-	w.client, err = chain.New(chain.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(w.net.URL())}})
+	nodes, err := node.New(node.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(w.net.URL())}})
 	heraldtest.Must(t, err)
+	w.client = eventlog.New(nodes, false)
 	t.Cleanup(w.client.Close)
 	w.agent, _, err = w.net.Register(t.Context(), w.net.Account(0), "data:application/json,{}")
 	heraldtest.Must(t, err)
@@ -185,8 +187,7 @@ func TestBackfillEnds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.give(4)
-	head, err := w.client.Head(t.Context())
-	heraldtest.Must(t, err)
+	head := w.head()
 	to := head - 1 // the last feedback is outside the range
 	for round, want := range []int{3, 0} {
 		ended := make(chan error, 1)
@@ -235,7 +236,7 @@ func TestRefusedLog(t *testing.T) {
 // TestKeyOfARefusedLog: a log that becomes no job has the key of its event. A log without an index has a hash as its key.
 func TestKeyOfARefusedLog(t *testing.T) {
 	t.Parallel()
-	e := chain.RangeEvent{Log: types.Log{Address: common.Address{1}, TxHash: common.Hash{2}, Index: 3}, Err: errors.New("it is too long"),
+	e := eventlog.Entry{Log: types.Log{Address: common.Address{1}, TxHash: common.Hash{2}, Index: 3}, Err: errors.New("it is too long"),
 		Event: erc8004.Event{Kind: erc8004.NewFeedback, AgentID: big.NewInt(42), Client: common.Address{4}, FeedbackIndex: 7, HasIndex: true}}
 	j := job.Job{Kind: job.KindNewFeedback, ChainID: 1, ReputationRegistry: e.Log.Address, AgentID: big.NewInt(42),
 		ClientAddress: common.Address{4}, FeedbackIndex: 7}
@@ -246,4 +247,12 @@ func TestKeyOfARefusedLog(t *testing.T) {
 	if it := refuseLog(1, e); !strings.HasPrefix(it.Key, "invalid:") || it.Job.Kind != job.KindNewFeedback {
 		t.Errorf("%+v", it)
 	}
+}
+
+// head returns the number of the newest block.
+func (w *world) head() uint64 {
+	w.Helper()
+	b, err := w.client.ReadHead(w.Context())
+	heraldtest.Must(w, err)
+	return uint64(b.Number)
 }

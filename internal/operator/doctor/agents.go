@@ -8,7 +8,7 @@ import (
 	"os/exec"
 	"slices"
 
-	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/resolver/servers"
 )
@@ -36,7 +36,7 @@ func (d *doctor) checkChain(ctx context.Context, id uint64) (away []Finding, err
 	if len(c.RPCURLs) == 0 {
 		return nil, fmt.Errorf("has registries but no RPC URL: set RPC_URL_%d", id)
 	}
-	client, err := chain.New(chain.Config{ChainID: id, URLs: c.RPCURLs, Logger: d.Logger})
+	client, err := node.New(node.Config{ChainID: id, URLs: c.RPCURLs, Logger: d.Logger})
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/follower"
 	"github.com/agentherald/herald/internal/operator"
 )
 
@@ -22,8 +22,8 @@ func TestJudgeFollowed(t *testing.T) {
 		"read": {operator.CursorState{Next: 8, LagTime: &lag, LagBlocks: &blocks}, "is read up to block 7"},
 		"not read": {operator.CursorState{StalledSince: &since, StalledWhy: "the node answered error -32014: no"},
 			"the node answered error -32014: no"},
-		"an omission": {operator.CursorState{LagTime: &lag, LagBlocks: &blocks, Checks: &chain.Checks{
-			Omission: &chain.Omission{Node: 2, Block: 77, Logs: 1, At: since}}}, "node 2 of RPC_URL_8453 left out 1 logs of block 77"},
+		"an omission": {operator.CursorState{LagTime: &lag, LagBlocks: &blocks, Checks: &follower.Checks{
+			Omission: &follower.Omission{Node: 2, Block: 77, Logs: 1, At: since}}}, "node 2 of RPC_URL_8453 left out 1 logs of block 77"},
 	} {
 		found := judgeFollowed(operator.ChainState{ChainID: 8453, Cursors: []operator.CursorState{c.state}})
 		if len(found) != 1 || !strings.Contains(found[0].Text, c.want) {

@@ -51,7 +51,8 @@ func newSample(kind job.Kind, g store.Agent, tool string, limits job.Limits) (sa
 	switch kind {
 	case job.KindNewFeedback:
 		maps.Copy(event, map[string]any{"clientAddress": address, "feedbackIndex": 1, "value": "9977",
-			"valueDecimals": 2, "tag1": probeName, "tag2": "", "endpoint": "", "feedbackURI": uri, "feedbackHash": fileHash})
+			"valueDecimals": 2, "tag1": probeName, "tag2": "", "endpoint": "",
+			"feedbackURI": uri, "feedbackHash": fileHash})
 	case job.KindFeedbackRevoked:
 		maps.Copy(event, map[string]any{"clientAddress": address, "feedbackIndex": 1})
 		s.file = job.File{Verification: string(erc8004.NotGiven)}

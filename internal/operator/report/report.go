@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/text"
-	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/follower"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/operator"
@@ -196,13 +196,13 @@ func Lag(f operator.CursorState) string {
 }
 
 // describeChecks says up to which block all logs are known to be complete.
-func describeChecks(c chain.Checks) string {
+func describeChecks(c follower.Checks) string {
 	return fmt.Sprintf("%.0f %% of the newest blocks; all up to %d, %d after it are not",
 		100*c.Share, c.Complete, c.Unchecked)
 }
 
 // describeOmission describes a node's omission, and the blocks that are still being read again.
-func describeOmission(c chain.Checks) string {
+func describeOmission(c follower.Checks) string {
 	o := *c.Omission
 	described := fmt.Sprintf("node %d left out %d logs of block %d, found %s",
 		o.Node, o.Logs, o.Block, Time(&o.At))

@@ -60,7 +60,8 @@ func (f *sourceFinder) awaitLogin(ctx context.Context, c *callback, page string,
 		return nil, errors.New("the authorization server's page has no address")
 	}
 	f.Notify("Open this address in a browser on this machine, and log in there within %s:\n\n%s\n\n"+
-		"The browser comes back to %s; from another machine that needs a tunnel, as in ssh -L, with --listen naming the port.",
+		"The browser comes back to %s; from another machine that needs a tunnel, as in ssh -L, with "+
+		"--listen naming the port.",
 		wait, text.Printable(page), c.redirect())
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()

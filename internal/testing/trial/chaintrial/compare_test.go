@@ -69,6 +69,15 @@ func TestGeneratorMakesEveryForm(t *testing.T) {
 	}
 }
 
+// TestGeneratorRepeats: the seed determines every event.
+func TestGeneratorRepeats(t *testing.T) {
+	t.Parallel()
+	one, two, other := fmt.Sprint(generate(t, 7, 50)), fmt.Sprint(generate(t, 7, 50)), fmt.Sprint(generate(t, 8, 50))
+	if one != two || one == other {
+		t.Errorf("the same seed is the same: %t, another one is other: %t", one == two, one != other)
+	}
+}
+
 // TestGeneratorReorg: after reorgs, no key occurs twice on the branch, and indexes of removed feedback occur again with
 // other content.
 func TestGeneratorReorg(t *testing.T) {

@@ -8,7 +8,7 @@
 // trial itself, `make chain`.
 //
 // It contains no tested code. The plain reading asks for the logs of one block after the other and shares no code
-// with chain.Follower. It shares only the decoding of a single log (erc8004.Decode, chain.Job), which the tests of
+// with package follower. It shares only the decoding of a single log (erc8004.Decode, eventlog.Job), which the tests of
 // those packages compare with the published ABIs.
 //
 // Invariants:

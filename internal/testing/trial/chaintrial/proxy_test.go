@@ -84,6 +84,29 @@ func askLogs(from, to int) string {
 		`[{"fromBlock":"0x%x","toBlock":"0x%x"}]}`, from, to)
 }
 
+func TestProxyHonest(t *testing.T) {
+	t.Parallel()
+	node := startNode(t)
+	p := NewProxy(node, 1, 64)
+	for body, want := range map[string]string{
+		askChain: `{"jsonrpc":"2.0","id":1,"result":"0x7a69"}`,
+		askHead: `[{"jsonrpc":"2.0","id":1,"result":"0x64"},` +
+			`{"jsonrpc":"2.0","id":2,"result":{"number":"0x64","hash":"0xaa","parentHash":"0xab"}}]`,
+		askFinal: `{"jsonrpc":"2.0","id":1,"result":{"number":"0x24","hash":"0xaa","parentHash":"0xab"}}`,
+	} {
+		if _, got, err := ask(t, p, "", body); err != nil || got != want {
+			t.Errorf("%s is answered %s (%v), want %s", body, got, err, want)
+		}
+	}
+	_, got, err := ask(t, p, "", askLogs(1, 100))
+	if n := strings.Count(got, "logIndex"); err != nil || n != 400 {
+		t.Errorf("%d logs of 400 (%v)", n, err)
+	}
+	if told := p.Counts(); len(told) != 0 {
+		t.Errorf("it told %v", told)
+	}
+}
+
 // TestProxyLies: each fault has the effect that its name says.
 func TestProxyLies(t *testing.T) {
 	t.Parallel()
@@ -137,5 +160,21 @@ func TestProxyLies(t *testing.T) {
 		if _, answered, _ := ask(t, p, "", askLogs(100, 100)); logsOf(answered) != 4 {
 			t.Errorf("repentant it answers %s", answered)
 		}
+	}
+}
+
+// TestProxyRepeats: the seed determines which request meets which fault.
+func TestProxyRepeats(t *testing.T) {
+	t.Parallel()
+	tell := func(seed uint64) (all []lie) {
+		p := NewProxy("", seed, 64, Faults...)
+		for range 500 {
+			all = append(all, p.next())
+		}
+		return all
+	}
+	one, two, other := fmt.Sprint(tell(4)), fmt.Sprint(tell(4)), fmt.Sprint(tell(5))
+	if one != two || one == other {
+		t.Errorf("the same seed is the same: %t, another one is other: %t", one == two, one != other)
 	}
 }

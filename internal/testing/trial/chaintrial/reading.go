@@ -11,7 +11,7 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/rpc"
 
-	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/chain/eventlog"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 )
@@ -110,7 +110,7 @@ func Want(logs []types.Log, chainID uint64, of erc8004.Deployment, before Counte
 			counted[pair]++
 			event.FeedbackIndex, event.HasIndex = counted[pair], true
 		}
-		made, err := chain.Job(event, chainID, of, l.BlockTimestamp, job.Limits{MaxTimeout: maxTimeout})
+		made, err := eventlog.Job(event, chainID, of, l.BlockTimestamp, job.Limits{MaxTimeout: maxTimeout})
 		switch {
 		case err != nil:
 			wanted = append(wanted, Wanted{Position: at, Refused: err.Error()})

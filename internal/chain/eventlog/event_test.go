@@ -1,0 +1,49 @@
+package eventlog
+
+import (
+	"encoding/json"
+	"math/big"
+	"strings"
+	"testing"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+import ()
+
+func TestJobRefuses(t *testing.T) {
+	t.Parallel()
+	e := erc8004.Event{Kind: erc8004.NewFeedback, AgentID: big.NewInt(1), Value: big.NewInt(90)}
+	if _, err := Job(e, 1, erc8004.Deployment{}, 0, limits); err == nil {
+		t.Error("a job was made without an index")
+	}
+	if _, err := Job(erc8004.Event{Kind: erc8004.ValidationRequest, AgentID: big.NewInt(1)}, 1, erc8004.Deployment{}, 0, limits); err == nil {
+		t.Error("a job was made of a validation request")
+	}
+}
+
+func TestJobOfArbitraryStrings(t *testing.T) {
+	t.Parallel()
+	var all strings.Builder
+	for b := range 256 {
+		all.WriteByte(byte(b))
+	}
+	e := erc8004.Event{Kind: erc8004.NewFeedback, HasIndex: true, FeedbackIndex: 1<<64 - 1, AgentID: new(big.Int).Lsh(big.NewInt(1), 255), Value: big.NewInt(-1),
+		Tag1: all.String(), Tag2: `","x":"`, Address: common.Address{1}, Client: common.Address{2}}
+	j, err := Job(e, 77777, erc8004.Deployment{Identity: common.Address{3}}, 1, limits)
+	if err != nil || j.Tag2 != e.Tag2 || j.FeedbackIndex != e.FeedbackIndex || len(j.Sanitized) != 1 {
+		t.Fatalf("the job %+v, %v: want tag1 sanitized and the rest as it is", j, err)
+	}
+	// The stored JSON is a valid job, as an enqueuer could have written it.
+	j.Sanitized = nil
+	text, err := json.Marshal(j)
+	heraldtest.Must(t, err)
+	again, err := job.Parse(text, limits)
+	if field, differs := again.Conflict(j); err != nil || differs || again.Key() != j.Key() {
+		t.Errorf("%s is read as %+v, %v: differs in %q", text, again, err, field)
+	}
+}

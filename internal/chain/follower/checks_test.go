@@ -1,0 +1,273 @@
+package follower
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/loop"
+	"github.com/agentherald/herald/internal/chain/eventlog"
+)
+
+// TestReadingIsBounded: the bounds on requests hold at 1, 10 and 22 blocks per poll, and however often a websocket
+// wakes the follower. A reading makes at most two requests with seven calls, there is one reading per second, and the
+// checks make one request with ten calls per poll.
+func TestReadingIsBounded(t *testing.T) {
+	t.Parallel()
+	const minutes = 4
+	for _, pace := range []time.Duration{2 * time.Second, 200 * time.Millisecond, 90 * time.Millisecond} {
+		for name, c := range map[string]struct{ trusted, full, wakes bool }{
+			"trusted": {trusted: true}, "no bloom fits": {}, "all blooms fit": {full: true},
+			"trusted, by websocket": {trusted: true, wakes: true}, "by websocket": {full: true, wakes: true},
+		} {
+			t.Run(fmt.Sprintf("%s/%s", pace, name), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newChainStub(t, pace)
+					s.full, s.finality = c.full, time.Minute
+					f, _ := newStubFollower(t, newStubReader(t, c.trusted, s), Config{From: s.head()})
+					if c.wakes {
+						f.watchHeads = func(ctx context.Context) (<-chan struct{}, func()) { return wakeEach(ctx, pace) }
+					}
+					ctx, cancel := context.WithTimeout(t.Context(), minutes*time.Minute)
+					defer cancel()
+					began := f.next
+					_ = f.Follow(ctx)
+					requests, calls := s.countRequests()
+					readings, polls := minutes*30, minutes*30
+					if c.wakes {
+						readings = minutes * 60
+					}
+					most, mostCalls := 2*readings, 7*readings
+					if !c.trusted {
+						most, mostCalls = most+polls, mostCalls+proofCalls*polls
+					}
+					// This allows for the first reading, and for the finalized block and the head once a minute.
+					most, mostCalls = most+4+minutes+1, mostCalls+20+3*(minutes+1)
+					if requests > most || calls > mostCalls || s.most > proofCalls {
+						t.Errorf("%d requests of %d, %d calls of %d, %d in one", requests, most, calls, mostCalls, s.most)
+					}
+					if behind := s.head() - (f.next - 1); f.next == began || time.Duration(behind)*pace > 3*time.Second {
+						t.Errorf("it is %d blocks behind", behind)
+					}
+				})
+			})
+		}
+	}
+}
+
+// wakeEach returns a channel that wakes a follower every pace, and a function that stops it.
+func wakeEach(ctx context.Context, pace time.Duration) (<-chan struct{}, func()) {
+	woken, done := make(chan struct{}, 1), make(chan struct{})
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		defer close(done)
+		for loop.Pause(ctx, pace) == nil {
+			select {
+			case woken <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	return woken, func() { cancel(); <-done }
+}
+
+// TestShareOfChecks: the checks cover every block if the budget suffices, and otherwise a random share of them.
+func TestShareOfChecks(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		pace  time.Duration
+		full  bool
+		least float64
+		most  float64
+	}{
+		"12 s": {12 * time.Second, true, 0.9, 1}, "2 s": {2 * time.Second, true, 0.9, 1}, "1 s": {time.Second, true, 0.9, 1},
+		"0.2 s": {200 * time.Millisecond, false, 0.75, 0.95}, "0.2 s, full": {200 * time.Millisecond, true, 0.35, 0.5},
+		"0.09 s, full": {90 * time.Millisecond, true, 0.15, 0.25},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newChainStub(t, c.pace)
+				s.full, s.finality = c.full, time.Minute
+				f, _ := newStubFollower(t, newStubReader(t, false, s), Config{From: s.head()})
+				from := f.next
+				ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+				defer cancel()
+				_ = f.Follow(ctx)
+				report := f.checks.report(f.next)
+				unchecked := float64(report.Unchecked) / float64(f.next-from)
+				if report.Share < c.least || report.Share > c.most || 1-unchecked < report.Share-0.1 {
+					t.Errorf("%.2f of %d blocks are unchecked: %+v", unchecked, f.next-from, report)
+				}
+			})
+		})
+	}
+}
+
+// followFor runs the follower for the duration within.
+func followFor(t *testing.T, f *Follower, within time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	_ = f.Follow(ctx)
+}
+
+// TestOmissionIsFound: checks of single blocks, final or not, or another node's answer find logs that a node omits.
+// Then the follower reads everything since the last complete check again, and marks the node.
+func TestOmissionIsFound(t *testing.T) {
+	t.Parallel()
+	const finality = 4 * time.Minute
+	for name, c := range map[string]struct {
+		finality time.Duration
+		nodes    int
+		behind   uint64
+	}{
+		"one node": {finality, 1, 0}, "one node that names nothing final": {0, 1, 0}, "one node, all is final": {time.Second, 1, 0},
+		"two nodes": {finality, 2, 0}, "two nodes, one is some blocks behind": {finality, 2, 3},
+		"two nodes, one is far behind": {finality, 2, 10_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var stubs []*chainStub
+				for range c.nodes {
+					s := newChainStub(t, 2*time.Second)
+					s.every, s.finality = 10, c.finality
+					stubs = append(stubs, s)
+				}
+				lies := true
+				from := stubs[0].head()
+				first := (from/100 + 1) * 100
+				stubs[0].hides = func(n uint64) bool { return lies && n%100 == 0 && n > from }
+				if c.nodes > 1 {
+					stubs[1].behind = c.behind
+				}
+				var found []uint64
+				reader := newStubReader(t, false, stubs...)
+				f, got := newStubFollower(t, reader, Config{From: from,
+					Found: func(_ context.Context, events []eventlog.Entry) (int, error) {
+						for _, e := range events {
+							found = append(found, e.Log.BlockNumber)
+						}
+						return len(events), nil
+					}})
+				followFor(t, f, time.Duration(first-from)*2*time.Second+finality+time.Minute)
+				lies = false
+				followFor(t, f, 2*finality)
+				for n := (from + 9) / 10 * 10; n < f.next; n += 10 {
+					if got[n] != 1 && !slices.Contains(found, n) {
+						t.Errorf("the log of block %d of %d to %d is missing", n, from, f.next-1)
+					}
+				}
+				omission := f.checks.omission
+				if omission == nil || omission.Node != 1 || omission.Block%100 != 0 {
+					t.Errorf("%+v", omission)
+				}
+				if c.nodes > 1 { // the node that left out logs is asked last
+					stubs[0].Set(nil, stubs[0].answerCall)
+					if _, err := reader.ReadHead(t.Context()); err != nil || stubs[0].Count() > 0 {
+						t.Errorf("node 1 is still asked first, or %v", err)
+					}
+				}
+				if report := f.checks.report(f.next); report.Unchecked > 30 || report.Recheck != nil {
+					t.Errorf("%+v", report)
+				}
+			})
+		})
+	}
+}
+
+// TestOldBlocksAreChecked: blocks that an earlier follower left unchecked are checked once they are final, and their
+// logs are passed to Handle.
+func TestOldBlocksAreChecked(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newChainStub(t, 2*time.Second)
+		s.every, s.finality = 10, time.Minute
+		next := s.head() - 100
+		found := map[uint64]int{}
+		f, _ := newStubFollower(t, newStubReader(t, false, s), Config{From: 1, Checks: &Checks{Complete: next - 500, Unchecked: 499},
+			Anchors: []Anchor{{Number: next - 1, Hash: s.hashOf(next - 1), Time: s.seconds(next - 1)}},
+			Found: func(_ context.Context, events []eventlog.Entry) (int, error) {
+				for _, e := range events {
+					found[e.Log.BlockNumber]++
+				}
+				return 0, nil
+			}})
+		followFor(t, f, 20*time.Minute)
+		if len(found) < 49 || len(found) > 51 || f.checks.omission != nil {
+			t.Errorf("%d of 50 blocks: %v, %+v", len(found), found, f.checks.omission)
+		}
+		if report := f.checks.report(f.next); report.Complete+60 < f.next {
+			t.Errorf("%+v at block %d", report, f.next)
+		}
+	})
+}
+
+// TestReorgIsNoOmission: a check of blocks that a reorg has just replaced does not mark the node.
+func TestReorgIsNoOmission(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newChainStub(t, time.Second)
+		s.every = 3
+		f, got := newStubFollower(t, newStubReader(t, false, s), Config{From: s.head() - 20})
+		readToHead(t, f)
+		s.fork = f.next - 15
+		for range 10 {
+			if err := f.checkBlocks(t.Context()); err != nil && err != eventlog.ErrReorganised {
+				t.Log(err)
+			}
+		}
+		if f.checks.omission != nil {
+			t.Errorf("%+v", f.checks.omission)
+		}
+		followFor(t, f, time.Minute)
+		if report := f.checks.report(f.next); f.checks.omission != nil || report.Unchecked > 3 || len(got) < 20 {
+			t.Errorf("%+v, %d events", report, len(got))
+		}
+	})
+}
+
+// TestUncheckedBlocks: drawBlocks returns random blocks of the newest window that were added and not removed.
+func TestUncheckedBlocks(t *testing.T) {
+	t.Parallel()
+	var u uncheckedBlocks
+	u.addRange(10, 20)
+	u.addRange(21, 30)
+	u.addRange(5, 12)
+	u.addRange(40, 50)
+	u.removeRange(15, 44)
+	u.addRange(0, 0)
+	if want := []span{{0, 0}, {5, 14}, {45, 50}}; !slices.Equal(u.spans, want) || u.countBlocks() != 17 {
+		t.Errorf("%v, %d", u.spans, u.countBlocks())
+	}
+	drawn, err := u.drawBlocks(100, 0, 48)
+	slices.Sort(drawn)
+	want := []uint64{0, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 45, 46, 47, 48}
+	if err != nil || !slices.Equal(drawn, want) || u.countBlocks() != 2 {
+		t.Errorf("%v, %v, %v", drawn, u.spans, err)
+	}
+	u = uncheckedBlocks{}
+	u.addRange(1, 100_000)
+	seen := map[uint64]bool{}
+	for range 100 {
+		drawn, err := u.drawBlocks(5, 0, 90_000)
+		if err != nil || len(drawn) != 5 {
+			t.Fatal(drawn, err)
+		}
+		for _, n := range drawn {
+			if seen[n] || n > 90_000 || n < 90_000-drawWindow-500 {
+				t.Errorf("block %d is drawn", n)
+			}
+			seen[n] = true
+		}
+	}
+	for n := uint64(0); n < 3*mostSpans; n++ {
+		u.removeRange(2*n, 2*n)
+		u.addRange(200_000+2*n, 200_000+2*n)
+	}
+	if len(u.spans) > mostSpans+1 || u.spans[len(u.spans)-1].to != 200_000+2*(3*mostSpans-1) {
+		t.Errorf("%d spans", len(u.spans))
+	}
+}

@@ -1,0 +1,174 @@
+package follower
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+// meter is a proxy of a node. It counts HTTP requests and the calls in them, which providers bill.
+type meter struct {
+	*httptest.Server
+	mu              sync.Mutex
+	requests, calls int
+}
+
+func newMeter(t *testing.T, node string) *meter {
+	m := &meter{}
+	m.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		var batch []json.RawMessage
+		calls := 1
+		if json.Unmarshal(body, &batch) == nil {
+			calls = len(batch)
+		}
+		m.mu.Lock()
+		m.requests, m.calls = m.requests+1, m.calls+calls
+		m.mu.Unlock()
+		resp, err := http.Post(node, "application/json", bytes.NewReader(body))
+		if err != nil {
+			return
+		}
+		defer func() { _ = resp.Body.Close() }()
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.Copy(w, resp.Body)
+	}))
+	t.Cleanup(m.Close)
+	return m
+}
+
+func (m *meter) reset() (requests, calls int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	requests, calls = m.requests, m.calls
+	m.requests, m.calls = 0, 0
+	return requests, calls
+}
+
+// TestRequestsOfAFollower compares the table in docs/operator/chain.md with the measured requests of a poll: without a new
+// block, with one, with four, and with an event.
+func TestRequestsOfAFollower(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	page, err := os.ReadFile("../../../docs/operator/chain.md")
+	heraldtest.Must(t, err)
+	for _, trusted := range []bool{true, false} {
+		m := newMeter(t, w.Net.URL())
+		client := newReader(t, w.Net.ChainID(), trusted, m.URL)
+		f, err := New(client, Config{Deployment: w.Net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback}, Limits: limits,
+			Handle: func(context.Context, Range) error { return nil }})
+		heraldtest.Must(t, err)
+		poll := func() string {
+			t.Helper()
+			for more := true; more; {
+				more, err = f.readNext(w.Ctx)
+				heraldtest.Must(t, err)
+			}
+			requests, calls := m.reset()
+			return fmt.Sprintf("%d (%d)", requests, calls)
+		}
+		poll()
+		f.finalizedAsked = time.Now().Add(time.Hour) // it is read once a minute and has a row of its own
+		idle := poll()
+		w.Mine(1)
+		empty := poll()
+		w.Mine(4)
+		four := poll()
+		w.feedback()
+		event := poll()
+		row := fmt.Sprintf("| one poll | %s | %s | %s | %s |", idle, empty, four, event)
+		if !strings.Contains(string(page), row) {
+			t.Errorf("trusted %t: docs/operator/chain.md says %q, measured:\n%s", trusted, regexp.MustCompile(`(?m)^\| one poll .*$`).FindString(string(page)), row)
+		}
+	}
+}
+
+// TestCostOfFollowing compares docs/bench-chain.md with the requests and calls per hour at the head of a chain, measured in
+// ten simulated minutes, or three on fast chains. make bench-chain prints the rows.
+func TestCostOfFollowing(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../../docs/bench-chain.md")
+	heraldtest.Must(t, err)
+	for _, pace := range paces {
+		row := fmt.Sprintf("| %s |", pace)
+		within := 3 * time.Minute
+		if pace > 2*time.Second {
+			within = 10 * time.Minute
+		}
+		for _, c := range []struct {
+			trusted, full, wakes bool
+			nodes                int
+		}{{trusted: true, nodes: 1}, {nodes: 1}, {full: true, nodes: 1}, {full: true, nodes: 2}, {trusted: true, wakes: true, nodes: 1},
+			{full: true, wakes: true, nodes: 1}} {
+			requests, calls := 0, 0
+			synctest.Test(t, func(t *testing.T) {
+				var stubs []*chainStub
+				for range c.nodes {
+					s := newChainStub(t, pace)
+					s.full, s.finality = c.full, 20*time.Minute
+					stubs = append(stubs, s)
+				}
+				f, _ := newStubFollower(t, newStubReader(t, c.trusted, stubs...), Config{From: stubs[0].head()})
+				if c.wakes {
+					f.watchHeads = func(ctx context.Context) (<-chan struct{}, func()) { return wakeEach(ctx, pace) }
+				}
+				followFor(t, f, within)
+				perHour := int(time.Hour / within)
+				for _, s := range stubs {
+					r, n := s.countRequests()
+					requests, calls = requests+perHour*r, calls+perHour*n
+				}
+			})
+			row += fmt.Sprintf(" %s (%s) |", thousands(requests), thousands(calls))
+		}
+		t.Log(row)
+		documented := regexp.MustCompile(fmt.Sprintf(`(?m)^\| %s \| .*\(.*$`, pace)).FindString(string(page))
+		if !isClose(documented, row) {
+			t.Errorf("docs/bench-chain.md says\n%s, measured:\n%s", documented, row)
+		}
+	}
+}
+
+// isClose reports whether the numbers of two rows differ by at most 2 %.
+func isClose(a, b string) bool {
+	number := regexp.MustCompile(`[\d,]{2,}`)
+	as, bs := number.FindAllString(a, -1), number.FindAllString(b, -1)
+	for i := range as {
+		x, errX := strconv.ParseFloat(strings.ReplaceAll(as[i], ",", ""), 64)
+		if i >= len(bs) || errX != nil {
+			return false
+		}
+		y, errY := strconv.ParseFloat(strings.ReplaceAll(bs[i], ",", ""), 64)
+		if errY != nil || x < 0.98*y || x > 1.02*y {
+			return false
+		}
+	}
+	return len(as) == len(bs) && len(as) > 0
+}
+
+// thousands formats a number with commas.
+func thousands(n int) string {
+	digits := fmt.Sprint(n)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}

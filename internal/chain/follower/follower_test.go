@@ -1,0 +1,318 @@
+package follower
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+
+	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/testing/chaintest"
+	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+// follow runs a follower and returns the channel of its jobs. The follower stops when the test ends or stop is called.
+func (w *world) follow(cfg Config) (jobs chan job.Job, stop func()) {
+	w.T.Helper()
+	jobs = make(chan job.Job, 100)
+	cfg.Deployment, cfg.Poll, cfg.Limits = w.Net.Deployment(), 5*time.Millisecond, limits
+	if cfg.Handle == nil {
+		cfg.Handle = func(_ context.Context, r Range) error {
+			for _, e := range r.Events {
+				if e.Err == nil {
+					jobs <- e.Job
+				}
+			}
+			return nil
+		}
+	}
+	f, err := New(w.client, cfg)
+	heraldtest.Must(w.T, err)
+	ctx, cancel := context.WithCancel(w.Ctx)
+	done := make(chan error, 1)
+	go func() { done <- f.Follow(ctx) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			w.T.Errorf("Follow ended with %v", err)
+		}
+	}
+	w.T.Cleanup(stop)
+	return jobs, stop
+}
+
+func (w *world) next(jobs chan job.Job) job.Job {
+	w.T.Helper()
+	select {
+	case j := <-jobs:
+		return j
+	case <-w.Ctx.Done():
+		w.T.Fatal("the follower handed nothing over")
+		return job.Job{}
+	}
+}
+
+func TestFollow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	first := w.feedback()
+	w.Mine(5)
+	jobs, _ := w.follow(Config{})
+	updated := w.next(jobs)
+	if updated.Kind != job.KindAgentUpdated || updated.AgentID.Sign() != 0 || updated.IdentityRegistry != w.Net.Deployment().Identity {
+		t.Errorf("%+v", updated)
+	}
+	for updated.Kind == job.KindAgentUpdated { // Transfer, MetadataUpdate, Registered
+		updated = w.next(jobs)
+	}
+	if got := updated; got.Key() != first.Key() || got.Timestamp == 0 || got.Timestamp != first.Timestamp || len(got.Sanitized) != 2 {
+		t.Errorf("got  %+v\nwant %+v", got, first)
+	}
+	// Three events of one block arrive in order while the follower runs.
+	for range 3 {
+		if _, err := w.Net.Submit(w.Ctx, w.Rater, w.Net.Deployment().Reputation, devnet.Feedback{AgentID: w.Agent, Tag1: "later"}.Calldata()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Mine(1)
+	for want := uint64(2); want <= 4; want++ {
+		j := w.next(jobs)
+		if j.FeedbackIndex != want || j.Tag1 != "later" {
+			t.Errorf("index %d, want %d", j.FeedbackIndex, want)
+		}
+	}
+	revoked := w.job2(w.Net.RevokeFeedback(w.Ctx, w.Rater, w.Agent, 2))(erc8004.FeedbackRevoked)
+	if got := w.next(jobs); got.Key() != revoked.Key() || got.Kind != job.KindFeedbackRevoked || got.Reason != job.RevokedByClient {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestFollowReorg(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	jobs, _ := w.follow(Config{Kinds: []erc8004.Kind{erc8004.NewFeedback}})
+	first := w.feedback()
+	if got := w.next(jobs); got.Key() != first.Key() {
+		t.Errorf("%+v", got)
+	}
+	heraldtest.Must(t, w.Net.Reorg(w.Ctx, 1, true))
+	again := w.next(jobs)
+	if again.Key() != first.Key() || again.BlockHash == first.BlockHash {
+		t.Errorf("after the reorg %s in block %s, before in %s", again.Key(), again.BlockHash, first.BlockHash)
+	}
+	// A reorg removes this feedback. Its index is used again with other content.
+	lost := w.feedback()
+	if got := w.next(jobs); got.Key() != lost.Key() {
+		t.Errorf("%+v", got)
+	}
+	heraldtest.Must(t, w.Net.Reorg(w.Ctx, 1, false))
+	other := w.job2(func() (*types.Receipt, error) {
+		_, r, err := w.Net.GiveFeedback(w.Ctx, w.Rater, devnet.Feedback{AgentID: w.Agent, Tag1: "other"})
+		return r, err
+	}())(erc8004.NewFeedback)
+	if got := w.next(jobs); got.Key() != lost.Key() || got.Tag1 != "other" || got.TransactionHash != other.TransactionHash {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestFollowRefusedAndHandleErrors(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.feedback()
+	stop := errors.New("stop")
+	f, err := New(w.client, Config{Deployment: w.Net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback}, Limits: limits,
+		Handle: func(context.Context, Range) error { return stop }})
+	heraldtest.Must(t, err)
+	if err := f.Follow(w.Ctx); !errors.Is(err, stop) {
+		t.Errorf("%v", err)
+	}
+	// A job above the size limit is refused, and later events are still handled. Each NUL takes six bytes in JSON.
+	if _, _, err := w.Net.GiveFeedback(w.Ctx, w.Rater, devnet.Feedback{AgentID: w.Agent, URI: string(make([]byte, 50_000))}); err != nil {
+		t.Fatal(err)
+	}
+	last := w.feedback()
+	refused := make(chan error, 10)
+	jobs := make(chan job.Job, 10)
+	w.follow(Config{Kinds: []erc8004.Kind{erc8004.NewFeedback}, Handle: func(_ context.Context, r Range) error {
+		for _, e := range r.Events {
+			if e.Err != nil {
+				refused <- e.Err
+			} else {
+				jobs <- e.Job
+			}
+		}
+		return nil
+	}})
+	w.next(jobs)
+	if got := w.next(jobs); got.Key() != last.Key() {
+		t.Errorf("%+v", got)
+	}
+	var refusal *job.Refusal
+	if err := <-refused; !errors.As(err, &refusal) {
+		t.Errorf("refused with %v", err)
+	}
+}
+
+// TestFollowsALowHead: the follower waits for a remembered head that does not exist, but only for a limited time.
+func TestFollowsALowHead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	first := w.feedback()
+	head := w.head()
+	jobs := make(chan job.Job, 10)
+	f, err := New(w.client, Config{Deployment: w.Net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback}, Limits: limits,
+		Anchors: []Anchor{{Number: head + 50, Hash: common.Hash{1}}}, Poll: time.Millisecond, Handle: func(_ context.Context, r Range) error {
+			for _, e := range r.Events {
+				jobs <- e.Job
+			}
+			return nil
+		}})
+	heraldtest.Must(t, err)
+	if f.awaitsHead(head); f.lowSince.IsZero() || !f.awaitsHead(head) || len(f.done) != 1 {
+		t.Errorf("it did not wait: %+v", f.done)
+	}
+	f.lowHeadTimeout = 50 * time.Millisecond
+	ctx, cancel := context.WithCancel(w.Ctx)
+	done := make(chan error, 1)
+	go func() { done <- f.Follow(ctx) }()
+	if got := w.next(jobs); got.Key() != first.Key() {
+		t.Errorf("%+v", got)
+	}
+	cancel()
+	<-done
+}
+
+// TestFollowSeesAReorgMeanwhile: a reorg happens after the follower verified the last block that it handed over, and
+// before it reads the next ones. The follower does not treat the new blocks as a continuation.
+func TestFollowSeesAReorgMeanwhile(t *testing.T) {
+	t.Parallel()
+	for _, trusted := range []bool{true, false} {
+		w := newWorld(t)
+		reader := newReader(t, w.Net.ChainID(), trusted, w.Net.URL())
+		w.Mine(3)
+		var handed []Range
+		f, err := New(reader, Config{Deployment: w.Net.Deployment(), Limits: limits,
+			Handle: func(_ context.Context, r Range) error { handed = append(handed, r); return nil }})
+		heraldtest.Must(t, err)
+		if _, err := f.readNext(w.Ctx); err != nil {
+			t.Fatal(err)
+		}
+		before := f.done[len(f.done)-1]
+		if err := w.Net.Reorg(w.Ctx, 2, false); err != nil { // this replaces three blocks
+			t.Fatal(err)
+		}
+		for _, blocks := range []uint64{1, 4} {
+			end, err := w.client.ReadBlock(w.Ctx, before.Number+1)
+			heraldtest.Must(t, err)
+			if blocks > 1 {
+				w.Mine(4)
+				end, err = w.client.ReadBlock(w.Ctx, before.Number+blocks)
+				heraldtest.Must(t, err)
+			}
+			if _, _, err := f.readRangeLogs(w.Ctx, uint64(end.Number), *end); !errors.Is(err, eventlog.ErrReorganised) {
+				t.Errorf("trusted %t, %d blocks: %v", trusted, blocks, err)
+			}
+		}
+		if _, err := f.readNext(w.Ctx); err != nil || len(handed) != 2 || handed[1].From > before.Number-1 {
+			t.Errorf("%v, %+v", err, handed)
+		}
+	}
+}
+
+// signal is a log writer that signals each write on c.
+type signal struct{ c chan struct{} }
+
+func (s signal) Write(p []byte) (int, error) {
+	select {
+	case s.c <- struct{}{}:
+	default:
+	}
+	return io.Discard.Write(p)
+}
+
+// TestFollowLimit: a follower of one contract reads no block above its limit, and reads on when the limit rises. It ends
+// with the error of the limit.
+func TestFollowLimit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for range 4 {
+		w.feedback()
+	}
+	head := w.head()
+	var limit atomic.Uint64
+	limit.Store(head - 2)
+	asked := signal{make(chan struct{})}
+	jobs, _ := w.follow(Config{Kinds: []erc8004.Kind{erc8004.NewFeedback}, Contracts: []common.Address{w.Net.Deployment().Reputation},
+		Limit: func(context.Context) (uint64, error) {
+			_, _ = asked.Write(nil)
+			return limit.Load(), nil
+		}})
+	for range 2 {
+		if j := w.next(jobs); j.BlockNumber > head-2 || j.IdentityRegistry != w.Net.Deployment().Identity {
+			t.Errorf("block %d, identity registry %s", j.BlockNumber, j.IdentityRegistry)
+		}
+	}
+	for range 3 {
+		select {
+		case j := <-jobs:
+			t.Fatalf("block %d was read, the limit is %d", j.BlockNumber, head-2)
+		case <-w.Ctx.Done():
+			t.Fatal("the limit is not asked for again")
+		case <-asked.c:
+		}
+	}
+	limit.Store(head)
+	for range 2 {
+		if j := w.next(jobs); j.BlockNumber <= head-2 {
+			t.Errorf("block %d was read twice", j.BlockNumber)
+		}
+	}
+	broken := errors.New("the limit is not known")
+	f, err := New(w.client, Config{Deployment: w.Net.Deployment(), Limits: limits,
+		Limit:  func(context.Context) (uint64, error) { return 0, broken },
+		Handle: func(context.Context, Range) error { return nil }})
+	heraldtest.Must(t, err)
+	if err := f.Follow(w.Ctx); !errors.Is(err, broken) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestNewFollowerRefuses(t *testing.T) {
+	t.Parallel()
+	c := newReader(t, 1, false, "http://127.0.0.1:1")
+	handle := func(context.Context, Range) error { return nil }
+	d := erc8004.Deployment{Reputation: common.Address{1}}
+	for _, cfg := range []Config{{Deployment: d, Limits: limits}, {Handle: handle, Limits: limits}, {Deployment: d, Handle: handle},
+		{Deployment: d, Handle: handle, Limits: limits, Poll: -1}} {
+		if _, err := New(c, cfg); err == nil {
+			t.Errorf("%+v was taken", cfg)
+		}
+	}
+}
+
+// TestHeadBelowTheStart: a follower that started at a false head, above the real one, ends with an error.
+func TestHeadBelowTheStart(t *testing.T) {
+	t.Parallel()
+	f, err := New(newReader(t, 1, false, chaintest.NewNode(t, 1).URL), Config{Deployment: erc8004.Deployment{Reputation: common.Address{1}},
+		From: 5000, FromHead: true, Poll: time.Millisecond, Limits: limits, Handle: refuseRange})
+	heraldtest.Must(t, err)
+	f.lowHeadTimeout = 10 * time.Millisecond
+	if err := f.Follow(t.Context()); !errors.Is(err, ErrStartAboveHead) {
+		t.Errorf("the follower ends with %v", err)
+	}
+}
+
+func refuseRange(context.Context, Range) error { return errors.New("nothing is to be handed over") }

@@ -1,0 +1,164 @@
+package follower
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+
+	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/chain/node"
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/testing/chaintest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+import ()
+
+// provider is a node of 3,000 blocks with a log in every 100th. It refuses ranges and batches as providers do.
+type provider struct {
+	*chaintest.Node
+	width      uint64 // widest accepted range in blocks; 0: no limit
+	refusal    chaintest.Error
+	silently   bool // answers only the accepted part of a wide range, without an error
+	inStatus   int
+	decimal    bool
+	noTags     bool
+	mostInOne  int
+	widest     uint64
+	violations int
+}
+
+const providerHead = 3000
+
+func (p *provider) isWide(params []json.RawMessage) (filter eventlog.Filter, wide bool) {
+	if err := json.Unmarshal(params[0], &filter); err != nil {
+		p.T.Error(err)
+	}
+	blocks := uint64(filter.ToBlock-filter.FromBlock) + 1
+	p.widest = max(p.widest, blocks)
+	return filter, p.width > 0 && blocks > p.width
+}
+
+func (p *provider) number(n uint64) any {
+	if p.decimal {
+		return n
+	}
+	return hexutil.Uint64(n)
+}
+
+func (p *provider) log(n uint64) any {
+	return map[string]any{"address": common.Address{1}, "topics": erc8004.Topics(erc8004.NewFeedback)[:1], "data": "0x",
+		"blockNumber": p.number(n), "blockHash": chaintest.BlockHash(n), "blockTimestamp": p.number(2*n + 1),
+		"transactionHash": common.Hash{3}, "transactionIndex": p.number(0), "logIndex": p.number(0)}
+}
+
+func (p *provider) answerCall(method string, params []json.RawMessage) (any, any) {
+	switch method {
+	case "eth_getBlockByNumber":
+		tag := strings.Trim(string(params[0]), `"`)
+		number := uint64(providerHead)
+		switch {
+		case tag == node.Finalized && p.noTags:
+			return nil, chaintest.Error{Code: -32602, Message: "invalid argument 0: hex string without 0x prefix"}
+		case tag == node.Finalized:
+			number -= 50
+		case tag != node.Latest:
+			number = hexutil.MustDecodeUint64(tag)
+		}
+		return map[string]any{"number": p.number(number), "hash": chaintest.BlockHash(number), "parentHash": chaintest.BlockHash(number - 1),
+			"timestamp": p.number(2*number + 1)}, nil
+	case "eth_getBlockReceipts":
+		return nil, chaintest.Error{Code: -32601, Message: "the method does not exist"}
+	case "eth_getLogs":
+		var of eventlog.BlockFilter
+		if err := json.Unmarshal(params[0], &of); err == nil && of.BlockHash != (common.Hash{}) {
+			for n := uint64(0); n <= providerHead; n += 100 {
+				if chaintest.BlockHash(n) == of.BlockHash {
+					return []any{p.log(n)}, nil
+				}
+			}
+			return []any{}, nil
+		}
+		filter, wide := p.isWide(params)
+		if wide && !p.silently {
+			p.violations++
+			return nil, p.refusal
+		}
+		to := uint64(filter.ToBlock)
+		if wide {
+			to = uint64(filter.FromBlock) + p.width - 1
+		}
+		logs := []any{}
+		for n := (uint64(filter.FromBlock) + 99) / 100 * 100; n <= to; n += 100 {
+			logs = append(logs, p.log(n))
+		}
+		return logs, nil
+	}
+	return nil, nil
+}
+
+// TestFollowsProviders: a follower reads the chain from nodes with the known limits of every provider, trusted or not,
+// and finds every log.
+func TestFollowsProviders(t *testing.T) {
+	t.Parallel()
+	for name, p := range map[string]provider{
+		"no limits": {},
+		"OP Mainnet's public node: 413 above 10 calls":        {mostInOne: 10, inStatus: 413},
+		"Base's public node: 200 and one object, 10 calls":    {mostInOne: 10, inStatus: 200},
+		"Hedera: 1,000 blocks, with more than one address":    {width: 1000, refusal: chaintest.Error{Code: -32000, Message: "Exceeded maximum block range: 1000"}},
+		"Alchemy, free: 10 blocks":                            {width: 10, refusal: chaintest.Error{Code: -32600, Message: "Under the Free tier plan, you can make eth_getLogs requests with up to a 10 block range. Upgrade to PAYG for expanded block range."}},
+		"QuickNode, trial: 5 blocks":                          {width: 5, refusal: chaintest.Error{Code: -32614, Message: "eth_getLogs is limited to a 5 range"}},
+		"Infura: -32602":                                      {width: 500, refusal: chaintest.Error{Code: -32602, Message: "range 1000 exceeds limit of 500"}},
+		"cut silently at 50,000 blocks":                       {width: 50_000, silently: true},
+		"SKALE: decimal numbers, no tags":                     {decimal: true, noTags: true, width: 2000, refusal: chaintest.Error{Code: -32000, Message: "block range is larger than 2000"}},
+		"a node that refuses all batches":                     {mostInOne: 1, inStatus: 400},
+		"a node that refuses batches and limits ranges by it": {mostInOne: 3, inStatus: 400, width: 10, refusal: chaintest.Error{Code: -32600, Message: "up to a 10 block range"}},
+	} {
+		for _, trusted := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/%t", name, trusted), func(t *testing.T) {
+				t.Parallel()
+				p := p
+				p.Node = chaintest.NewNode(t, 1)
+				p.Set(func(rw http.ResponseWriter, r *http.Request) bool {
+					if p.mostInOne <= 0 || p.LastCalls() <= p.mostInOne {
+						return false
+					}
+					body := ""
+					if p.inStatus == 200 {
+						body = `{"error":{"code":-32014,"message":"too many calls in one batch"}}`
+					}
+					chaintest.RefuseStatus(p.inStatus, "", body)(rw, r)
+					return true
+				}, p.answerCall)
+				c := newReader(t, 1, trusted, p.URL)
+				next, events := uint64(0), 0
+				f, err := New(c, Config{Deployment: erc8004.Deployment{Identity: common.Address{1}, Reputation: common.Address{2},
+					Validation: common.Address{3}}, Limits: limits, Handle: func(_ context.Context, r Range) error {
+					if r.From != next {
+						t.Errorf("%d follows %d", r.From, next)
+					}
+					next, events = r.To+1, events+len(r.Events)
+					return nil
+				}})
+				heraldtest.Must(t, err)
+				for failed := 0; next <= providerHead && failed < 3; {
+					if _, err := f.readNext(t.Context()); err != nil {
+						failed++
+					}
+				}
+				if next != providerHead+1 || events != providerHead/100+1 {
+					t.Errorf("read up to %d, %d events", next, events)
+				}
+				if p.widest > 10_000 || p.violations > 12 {
+					t.Errorf("the widest range has %d blocks, %d are refused", p.widest, p.violations)
+				}
+			})
+		}
+	}
+}

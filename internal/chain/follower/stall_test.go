@@ -1,0 +1,73 @@
+package follower
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentherald/herald/internal/testing/chaintest"
+)
+
+// TestStallIsReported: a follower that reads no block for a minute reports it once, with the node's own error text. It
+// reports again when it can read. The cases are nodes that refuse every request, and a node whose head stays low.
+func TestStallIsReported(t *testing.T) {
+	t.Parallel()
+	refuses := chaintest.RefuseStatus(200, "", `{"error":{"code":-32090,"message":"no credits left"}}`)
+	for name, c := range map[string]struct {
+		spoil func(http.ResponseWriter, *http.Request) bool
+		why   string
+	}{
+		"it refuses all":   {func(rw http.ResponseWriter, r *http.Request) bool { refuses(rw, r); return true }, "error -32090: no credits left"},
+		"it refuses 429":   {chaintest.Refuse(""), "429 Too Many Requests"},
+		"it is cut off":    {chaintest.Failures()["nothing"], "closed the connection without an answer"},
+		"its head is down": {nil, "was read before"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newChainStub(t, 2*time.Second)
+				type report struct {
+					at  time.Duration
+					why error
+				}
+				began := time.Now()
+				var reports []report
+				f, _ := newStubFollower(t, newStubReader(t, true, s), Config{From: s.head(),
+					Stalled: func(_ context.Context, why error, _ time.Time) {
+						reports = append(reports, report{time.Since(began), why})
+					}})
+				f.lowHeadTimeout = 10 * time.Minute
+				followFor(t, f, 10*time.Second)
+				if c.spoil == nil {
+					s.behind = 1000
+				} else {
+					s.Set(c.spoil, s.answerCall)
+				}
+				followFor(t, f, 3*time.Minute)
+				if len(reports) != 1 || reports[0].why == nil || !strings.Contains(reports[0].why.Error(), c.why) ||
+					reports[0].at < time.Minute || reports[0].at > 2*time.Minute {
+					t.Fatalf("%d: %v at %s", len(reports), reports[0].why, reports[0].at)
+				}
+				s.behind = 0
+				s.Set(nil, s.answerCall)
+				followFor(t, f, 3*time.Minute)
+				if len(reports) != 2 || reports[1].why != nil {
+					t.Errorf("%+v", reports)
+				}
+			})
+		})
+	}
+}
+
+// TestQuietChainIsNoStall: a follower of a chain that makes no blocks does not report a stall.
+func TestQuietChainIsNoStall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newChainStub(t, 6*time.Hour)
+		f, _ := newStubFollower(t, newStubReader(t, false, s), Config{From: s.head(),
+			Stalled: func(_ context.Context, why error, _ time.Time) { t.Error(why) }})
+		followFor(t, f, 10*time.Minute)
+	})
+}

@@ -1,0 +1,128 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/agentherald/herald/internal/base/decode"
+)
+
+// Bounds of one answer of a node. A receipt is far below them. If a range of logs exceeds them, it is read in parts.
+const (
+	maxAnswer = 16 << 20
+	// maxAnswerTokens bounds the JSON tokens of an answer. Decoding can turn each token into some hundred bytes. A
+	// log has about 30 tokens.
+	maxAnswerTokens = 1_000_000
+	// bytesPerToken is the minimum number of bytes that one token takes from the decoding budget. Honest answers have
+	// 15 to 70 bytes per token.
+	bytesPerToken = 16
+	// maxWebsocketAnswer bounds one websocket message. go-ethereum decodes messages without counting tokens, and a
+	// batch of `{}` grows to forty times its size. Each node decodes one message at a time.
+	maxWebsocketAnswer = 4 << 20
+	// maxRefusal bounds the body of a response whose HTTP status is a failure.
+	maxRefusal = 64 << 10
+)
+
+var ErrTooLarge = fmt.Errorf("the answer is larger than %d bytes (%d over a websocket) or %d JSON tokens", maxAnswer,
+	maxWebsocketAnswer, maxAnswerTokens)
+
+var (
+	errCompressed   = errors.New("the node compressed its answer, although it was asked not to")
+	errManyElements = errors.New("the node's batch answer has more elements than the request")
+)
+
+// heldKey is the context key of a question's *heldBudget.
+type heldKey struct{}
+
+// heldBudget holds the part of the decoding budget that the last answer to a question acquired.
+type heldBudget struct{ release func() }
+
+// holdBudget returns a context in which an answer keeps its part of the decoding budget until release is called, or
+// until the next request starts. Only one request at a time may use the context.
+func holdBudget(ctx context.Context) (_ context.Context, release func()) {
+	held := &heldBudget{func() {}}
+	return context.WithValue(ctx, heldKey{}, held), func() { held.release() }
+}
+
+// releaseHeld releases the part of the decoding budget that the previous answer holds. nodeTransport calls it before
+// each request: a question that held budget while it waits for a slow node could block decoding in the whole process.
+func releaseHeld(ctx context.Context) {
+	if held, ok := ctx.Value(heldKey{}).(*heldBudget); ok {
+		held.release()
+		held.release = func() {}
+	}
+}
+
+// boundAnswer reads the whole body of an answer and returns it. Before go-ethereum decodes the body, boundAnswer
+// rejects it if it is too large, compressed, or a batch with more elements than the request has calls. Decoding can
+// take forty times the body's bytes, so boundAnswer also waits for a part of budget. It replaces the response's body
+// with the bytes that it read.
+func boundAnswer(req *http.Request, resp *http.Response, budget *decode.Budget) ([]byte, error) {
+	source := http.MaxBytesReader(nil, resp.Body, maxAnswer)
+	failed := resp.StatusCode < 200 || resp.StatusCode > 299
+	if failed {
+		source = io.NopCloser(io.LimitReader(resp.Body, maxRefusal)) // the node's message is at the beginning
+	}
+	if encoding := resp.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
+		if !failed {
+			return nil, errCompressed
+		}
+		source = http.NoBody // the status is sufficient
+	}
+	body, err := io.ReadAll(source)
+	if err != nil {
+		return nil, err
+	}
+	counter := decode.Counter{Limit: maxAnswerTokens}
+	if !counter.Add(body) {
+		return nil, ErrTooLarge
+	}
+	if isArray(body) {
+		asked, err := countCalls(req)
+		if err != nil {
+			return nil, err
+		}
+		if counter.Elements > asked {
+			return nil, errManyElements
+		}
+	}
+	resp.Body = io.NopCloser(bytes.NewReader(body))
+	held, ok := req.Context().Value(heldKey{}).(*heldBudget)
+	if !ok {
+		return body, nil
+	}
+	release, err := budget.Acquire(req.Context(), max(len(body), bytesPerToken*counter.Tokens()))
+	if err != nil {
+		return nil, err
+	}
+	held.release = release
+	return body, nil
+}
+
+// isArray reports whether text, which is JSON, is an array.
+func isArray(text []byte) bool { return bytes.HasPrefix(bytes.TrimLeft(text, " \t\r\n"), []byte("[")) }
+
+// countCalls returns the number of calls in a request: the number of elements of a batch, otherwise one.
+func countCalls(req *http.Request) (int, error) {
+	text, err := readRequest(req)
+	if err != nil || !isArray(text) {
+		return 1, err
+	}
+	counter := decode.Counter{Limit: len(text)}
+	counter.Add(text)
+	return counter.Elements, nil
+}
+
+// readRequest returns the body of a request.
+func readRequest(req *http.Request) ([]byte, error) {
+	sent, err := req.GetBody()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = sent.Close() }()
+	return io.ReadAll(sent)
+}

@@ -1,0 +1,197 @@
+package node
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/rpc"
+	"github.com/gorilla/websocket"
+
+	"github.com/agentherald/herald/internal/base/decode"
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/testing/chaintest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+// TestAnswersAreBoundedBeforeTheyAreDecoded: a compressed answer that expands to millions of values costs little
+// memory. The error names the reason for its rejection.
+func TestAnswersAreBoundedBeforeTheyAreDecoded(t *testing.T) { // not parallel: it measures the allocations of the process
+	objects := "[" + strings.Repeat("{},", 5<<20) + "{}]"
+	var squeezed bytes.Buffer
+	z := gzip.NewWriter(&squeezed)
+	_, _ = io.WriteString(z, objects)
+	_ = z.Close()
+	if squeezed.Len() > 32<<10 {
+		t.Fatalf("the bomb has %d bytes", squeezed.Len())
+	}
+	for name, c := range map[string]struct {
+		body, encoding string
+		want           error
+	}{
+		"compressed without being asked": {squeezed.String(), "gzip", errCompressed},
+		"more answers than questions":    {"[" + strings.Repeat("{},", 100_000) + "{}]", "", errManyElements},
+		"too many tokens":                {`[{"jsonrpc":"2.0","id":1,"result":` + objects + "}]", "", ErrTooLarge},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				heraldtest.Equal(t, "asked with Accept-Encoding", r.Header.Get("Accept-Encoding"), "")
+				w.Header().Set("Content-Type", "application/json")
+				if body, _ := io.ReadAll(r.Body); !bytes.HasPrefix(body, []byte("[")) {
+					_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":1,"result":"0x1"}`)
+					return
+				}
+				if c.encoding != "" {
+					w.Header().Set("Content-Encoding", c.encoding)
+				}
+				_, _ = io.WriteString(w, c.body)
+			}))
+			defer node.Close()
+			client := newPool(t, Config{ChainID: 1, URLs: []secret.Secret{secret.New(node.URL)}, Decoding: decode.NewBudget(1 << 20)})
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			var asking sync.WaitGroup
+			for range 4 {
+				asking.Go(func() {
+					_, err := client.ReadHead(context.Background())
+					if !errors.Is(err, c.want) {
+						t.Errorf("%v, want %v", err, c.want)
+					}
+				})
+			}
+			asking.Wait()
+			runtime.ReadMemStats(&after)
+			// Reading a body of 15 MB allocates five times as much, since its buffer grows. Decoding it without bounds
+			// took 871 MB.
+			if grown := (after.TotalAlloc - before.TotalAlloc) >> 20; grown > 4*100 {
+				t.Errorf("four answers allocated %d MiB", grown)
+			}
+		})
+	}
+}
+
+// TestAnswersShareTheDecodingBudget: a large answer waits while other documents use the decoding budget. The wait is
+// not counted as a failure of the node.
+func TestAnswersShareTheDecodingBudget(t *testing.T) {
+	t.Parallel()
+	budget := decode.NewBudget(1 << 20)
+	release, err := budget.Acquire(t.Context(), 1<<20)
+	heraldtest.Must(t, err)
+	node := chaintest.NewNode(t, 1)
+	node.Set(nil, chaintest.AnswerTo("eth_getLogs", []string{strings.Repeat("x", 64<<10)}, nil))
+	client := newStubPool(t, node)
+	client.decoding = budget
+	ask := func(ctx context.Context) error {
+		var answer []string
+		_, err := client.SendBatch(ctx, "asking", []rpc.BatchElem{{Method: "eth_getLogs", Args: []any{}, Result: &answer}})
+		return err
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := ask(ctx); !errors.Is(err, decode.ErrBusy) {
+		t.Errorf("while the budget is used up: %v", err)
+	}
+	release()
+	if err := ask(t.Context()); err != nil {
+		t.Errorf("after it was released: %v", err)
+	}
+}
+
+// budgetWorld returns a client of two nodes, the first of which sends large answers, its second node, and its decoding
+// budget.
+func budgetWorld(t *testing.T, bytes int64, result any) (c *Pool, second *chaintest.Node, budget *decode.Budget) {
+	t.Helper()
+	first, second := chaintest.NewNode(t, 1), chaintest.NewNode(t, 2)
+	first.Set(nil, chaintest.AnswerTo("eth_getLogs", result, nil))
+	second.Set(nil, nil)
+	budget = decode.NewBudget(bytes)
+	return newPool(t, Config{ChainID: 1, Timeout: 20 * time.Second, Decoding: budget,
+		URLs: []secret.Secret{secret.New(first.URL), secret.New(second.URL)}}), second, budget
+}
+
+// TestRequestReservesOneAnswer: a question that needs several requests to its node reserves budget only for the latest
+// answer. So it does not wait for its own reservation, and reserves nothing while it waits for the node.
+func TestRequestReservesOneAnswer(t *testing.T) {
+	t.Parallel()
+	c, _, budget := budgetWorld(t, 64<<10, strings.Repeat("x", 64<<10))
+	_, err := c.askNode(t.Context(), "asking", func(ctx context.Context, conn nodeConn) error {
+		for range 3 {
+			if err := conn.CallContext(ctx, new(string), "eth_getLogs"); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	heraldtest.Must(t, err)
+	release, err := budget.Acquire(t.Context(), 64<<10)
+	if err != nil {
+		t.Fatal("not all was released:", err)
+	}
+	release()
+}
+
+// TestBusyDecodingIsNoNodeFault: an answer does not get decoding budget in time, because its number of tokens makes it
+// large. The client asks no other node, does not count a timeout of the node, and narrows no range.
+func TestBusyDecodingIsNoNodeFault(t *testing.T) {
+	t.Parallel()
+	const receipts = 20_000 // 60 kB, but 40,000 tokens
+	c, second, budget := budgetWorld(t, 1<<20, make([]struct{}, receipts))
+	heraldtest.Must(t, c.Ping(t.Context()))
+	second.Set(nil, nil)
+	release, err := budget.Acquire(t.Context(), 512<<10)
+	heraldtest.Must(t, err)
+	defer release()
+	c.timeout = time.Second // of each question; the caller's context lasts longer
+	elems := []rpc.BatchElem{{Method: "eth_getLogs", Result: new(json.RawMessage)}}
+	_, err = c.SendBatch(t.Context(), "asking", elems)
+	if !errors.Is(err, decode.ErrBusy) || IsRefusedRange(err) {
+		t.Errorf("%v", err)
+	}
+	if n := second.Count(); n != 0 {
+		t.Errorf("another node was asked %d times", n)
+	}
+	if rank := c.nodes[0].health.rank(time.Now()); rank != 0 || c.nodes[0].silence.timeouts != 0 {
+		t.Errorf("the node is blamed: rank %d, %d timeouts", rank, c.nodes[0].silence.timeouts)
+	}
+}
+
+// TestLargeWebsocketAnswer: a message that is too large causes ErrTooLarge, so that the follower reads the range in
+// parts.
+func TestLargeWebsocketAnswer(t *testing.T) {
+	t.Parallel()
+	var upgrader websocket.Upgrader
+	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if offered := r.Header.Get("Sec-WebSocket-Extensions"); offered != "" {
+			t.Errorf("the client offers %q, which may be compression", offered)
+		}
+		conn, err := upgrader.Upgrade(w, r, nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		for answer := `{"jsonrpc":"2.0","id":1,"result":"0x1"}`; ; answer = strings.Repeat(" ", maxWebsocketAnswer+1) {
+			if _, _, err := conn.ReadMessage(); err != nil {
+				return
+			}
+			if err := conn.WriteMessage(websocket.TextMessage, []byte(answer)); err != nil {
+				return
+			}
+		}
+	}))
+	t.Cleanup(node.Close)
+	c := newPool(t, Config{ChainID: 1, URLs: []secret.Secret{secret.New("ws" + strings.TrimPrefix(node.URL, "http"))}})
+	if _, err := c.ReadHead(t.Context()); !errors.Is(err, ErrTooLarge) || !IsRangeLimit(err) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,253 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/decode"
+)
+
+// maxDemotion is the longest time for which a failing node is asked after the others. A wrong chain id demotes a node
+// for this time.
+const maxDemotion = time.Minute
+
+// health decides the order in which nodes are asked. The order is that of RPC_URL_<chain>, but a node that failed is
+// asked after the others for a while.
+type health struct {
+	mu      sync.Mutex
+	faults  int       // consecutive failed requests
+	demoted time.Time // until this time, the node is asked after the others
+	omitted bool      // the node left out logs: it is asked after the others from then on
+}
+
+// NoteOmission makes the node rank after the others from now on.
+func (h *health) noteOmission() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.omitted = true
+}
+
+// noteFault demotes the node, for a longer time after each consecutive failure but at least for least. first is true
+// if the previous request did not fail.
+func (h *health) noteFault(now time.Time, least time.Duration) (first bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.faults++
+	h.demoted = now.Add(min(max(time.Second<<min(h.faults-1, 6), least), maxDemotion))
+	return h.faults == 1
+}
+
+// noteAnswer ends a demotion. after is true if the previous request failed.
+func (h *health) noteAnswer() (after bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	after = h.faults > 0
+	h.faults, h.demoted = 0, time.Time{}
+	return after
+}
+
+// rank returns the node's rank. Nodes with lower ranks are asked first.
+func (h *health) rank(now time.Time) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	rank := 0
+	if now.Before(h.demoted) {
+		rank = h.faults
+	}
+	if h.omitted {
+		rank += 1 << 16 // after all failing nodes
+	}
+	return rank
+}
+
+// NoteOmission makes a node that left out logs rank after the others from now on.
+func (p *Pool) NoteOmission(number int) {
+	for _, n := range p.nodes {
+		if n.number == number {
+			n.health.noteOmission()
+		}
+	}
+}
+
+// orderNodes returns the nodes, healthiest first.
+func (p *Pool) orderNodes(now time.Time) []*node {
+	if len(p.nodes) == 1 {
+		return p.nodes
+	}
+	type ranked struct {
+		*node
+		rank int
+	}
+	list := make([]ranked, len(p.nodes))
+	for i, n := range p.nodes {
+		list[i] = ranked{n, n.health.rank(now)}
+	}
+	slices.SortStableFunc(list, func(a, b ranked) int { return cmp.Compare(a.rank, b.rank) })
+	nodes := make([]*node, len(list))
+	for i, r := range list {
+		nodes[i] = r.node
+	}
+	return nodes
+}
+
+// question is one request to a node, which may be a batch. All of its answers come from that node.
+type question func(context.Context, nodeConn) error
+
+// askNode asks the healthiest node, within the client's timeout, and the next node if that one does not answer.
+// failure is the error that the question returned. err is a typed error, set if no node answered.
+func (p *Pool) askNode(ctx context.Context, op string, ask question) (failure, err error) {
+	nodes, err := p.awaitNodes(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	var failures []nodeFailure
+	for _, n := range nodes {
+		failure, err = p.askOne(ctx, n, op, ask)
+		trouble := err
+		if trouble == nil {
+			trouble = failure
+		}
+		if len(p.nodes) == 1 || ctx.Err() != nil || !p.mayOtherAnswer(trouble) {
+			return failure, err
+		}
+		failures = append(failures, nodeFailure{n.number, p.maskFailure(trouble)})
+	}
+	return nil, p.combineFailures(op, failures)
+}
+
+// askOne asks one node. failure and err are as in askNode.
+func (p *Pool) askOne(ctx context.Context, n *node, op string, ask question) (failure, err error) {
+	probe, err := n.silence.beginRequest(time.Now())
+	if err != nil {
+		return nil, &UnavailableError{ChainID: p.chainID, Op: op,
+			Err: fmt.Errorf("the node of RPC_URL_%d: %w", p.chainID, err)}
+	}
+	defer n.silence.endProbe(probe)
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	ctx, release := holdBudget(ctx)
+	defer release()
+
+	conn, err := n.connect(ctx)
+	if errors.Is(err, decode.ErrBusy) {
+		return nil, err // says nothing about the node's health
+	}
+	if err != nil {
+		n.silence.noteOutcome(ctx, err)
+		p.noteHealth(ctx, n, err)
+		return nil, err
+	}
+	failure = ask(ctx, nodeConn{conn, n})
+	if errors.Is(failure, decode.ErrBusy) {
+		return failure, nil // says nothing about the node's health
+	}
+	n.silence.noteOutcome(ctx, failure)
+	p.noteHealth(ctx, n, failure)
+	return failure, nil
+}
+
+// noteHealth updates a node's health after a request. It ignores requests that the caller cancelled and searches that
+// were slow. An error message of the node counts as an answer.
+func (p *Pool) noteHealth(ctx context.Context, n *node, err error) {
+	var wrong *WrongChainError
+	least := time.Duration(0)
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled), ctx.Value(searchMark{}) != nil && ctx.Err() != nil:
+		return
+	case errors.As(err, &wrong):
+		least = maxDemotion
+	case err != nil && isRateLimit(p.maskFailure(err)):
+		n.rest.noteRefusal(time.Now())
+		return
+	case !p.isFault(err):
+		n.rest.noteAnswer()
+		if n.health.noteAnswer() && len(p.nodes) > 1 {
+			p.log.Info("a node answers again", "chain", p.chainID, "node", n.number)
+		}
+		return
+	}
+	n.requireChainID()
+	if n.health.noteFault(time.Now(), least) && len(p.nodes) > 1 {
+		p.log.Warn("a node does not answer: the others of RPC_URL are asked first", "chain", p.chainID, "node",
+			n.number, "error", p.maskFailure(err))
+	}
+}
+
+// isFault reports whether err is a problem with the node and not its answer.
+func (p *Pool) isFault(err error) bool {
+	if err == nil {
+		return false
+	}
+	var answered *rpcError
+	shown := p.maskFailure(err)
+	return !errors.As(shown, &answered) && !IsRangeLimit(shown) && !isRateLimit(shown)
+}
+
+// mayOtherAnswer reports whether another node should be asked. It returns false if this node returned the chain's own
+// answer, if it refused a range that will be narrowed, or if this process had no room to decode the answer.
+func (p *Pool) mayOtherAnswer(err error) bool {
+	_, reverted := FindRevert(err)
+	var answered *rpcError
+	shown := p.maskFailure(err)
+	return err != nil && !reverted && !errors.Is(err, decode.ErrBusy) &&
+		(errors.As(shown, &answered) || !IsRangeLimit(shown))
+}
+
+// nodeFailure is the reason why one of several nodes returned no answer.
+type nodeFailure struct {
+	number int
+	err    error // masked
+}
+
+// nodesError is the error if none of several nodes returned an answer.
+type nodesError struct{ failures []nodeFailure }
+
+func (e *nodesError) Error() string {
+	texts := make([]string, len(e.failures))
+	for i, f := range e.failures {
+		texts[i] = fmt.Sprintf("node %d: %v", f.number, f.err)
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Unwrap returns the failure that is most likely temporary. A caller may give up for good if all nodes were too slow,
+// so a timeout is returned only if all failures are timeouts.
+func (e *nodesError) Unwrap() error {
+	for _, f := range slices.Backward(e.failures) {
+		if !errors.Is(f.err, context.DeadlineExceeded) {
+			return f.err
+		}
+	}
+	return e.failures[len(e.failures)-1].err
+}
+
+// maskFailure returns the error of a request in a form that can be shown. Typed errors are masked already.
+func (p *Pool) maskFailure(err error) error {
+	var away *UnavailableError
+	var wrong *WrongChainError
+	switch {
+	case errors.As(err, &away):
+		return away.Err
+	case errors.As(err, &wrong):
+		return wrong
+	}
+	return maskError(err, p.timeout, p.mask)
+}
+
+// combineFailures returns the error for the case that no node answered. It is a *WrongChainError only if all nodes
+// serve another chain.
+func (p *Pool) combineFailures(op string, failures []nodeFailure) error {
+	var wrong *WrongChainError
+	for _, f := range failures {
+		if !errors.As(f.err, &wrong) {
+			return &UnavailableError{ChainID: p.chainID, Op: op, Err: &nodesError{failures}}
+		}
+	}
+	return wrong
+}

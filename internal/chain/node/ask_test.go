@@ -1,0 +1,245 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/rpc"
+
+	"github.com/agentherald/herald/internal/testing/chaintest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+// TestFailover: the second node answers requests that the first one fails. It stays preferred until the first one had
+// time to recover.
+func TestFailover(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range chaintest.Failures() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			first, second := chaintest.NewNode(t, 1), chaintest.NewNode(t, 2)
+			first.Set(spoil, nil)
+			c := newStubPool(t, first, second)
+			head, err := c.ReadHead(t.Context())
+			if err != nil || head.Hash != second.Hash(9) {
+				t.Fatalf("%v, %v", head.Hash, err)
+			}
+
+			until := c.nodes[0].health.demoted
+			if got := c.orderNodes(until.Add(-time.Nanosecond)); got[0].number != 2 || got[1].number != 1 {
+				t.Error("the node that failed is not demoted")
+			}
+			if got := c.orderNodes(until); got[0].number != 1 {
+				t.Error("the demotion does not end")
+			}
+
+			first.Set(nil, nil)
+			if _, err := c.askOne(t.Context(), c.nodes[0], "asking", func(ctx context.Context, conn nodeConn) error {
+				return conn.CallContext(ctx, new(any), "eth_getLogs")
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if got := c.orderNodes(until.Add(-time.Nanosecond)); got[0].number != 1 {
+				t.Error("the node is not first although it answers again")
+			}
+		})
+	}
+}
+
+// TestFailedConnectionReadsChainIDAgain: after a failed connection the address may lead to another node, so the
+// client asks for the chain id again.
+func TestFailedConnectionReadsChainIDAgain(t *testing.T) {
+	t.Parallel()
+	n := chaintest.NewNode(t, 1)
+	c := newStubPool(t, n)
+	if _, err := c.ReadHead(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.Set(chaintest.Failures()["503"], nil)
+	if _, err := c.ReadHead(t.Context()); err == nil {
+		t.Fatal("the node did not fail")
+	}
+	n.Set(nil, chaintest.AnswerTo("eth_chainId", "0x2", nil))
+	var wrong *WrongChainError
+	if _, err := c.ReadHead(t.Context()); !errors.As(err, &wrong) || wrong.Got != 2 {
+		t.Errorf("%v", err)
+	}
+	if asked := n.Requests(); len(asked) > 0 {
+		t.Errorf("a node of another chain was asked %v", asked)
+	}
+}
+
+// TestErrorsFailOver: a call that one node refuses with an error of its own is sent to the next node. The error does
+// not demote the first node.
+func TestErrorsFailOver(t *testing.T) {
+	t.Parallel()
+	first, second := chaintest.NewNode(t, 1), chaintest.NewNode(t, 2)
+	first.Set(nil, chaintest.AnswerTo("eth_getBlockByNumber", nil, chaintest.Error{Code: -32603, Message: "internal error"}))
+	c := newStubPool(t, first, second)
+	if head, err := c.ReadHead(t.Context()); err != nil || head.Hash != second.Hash(9) {
+		t.Errorf("%v, %v", head, err)
+	}
+	if c.orderNodes(time.Now())[0].number != 1 {
+		t.Error("the node was demoted")
+	}
+}
+
+// logsCall is a call whose result the tests ignore.
+var logsCall = rpc.BatchElem{Method: "eth_getLogs", Args: []any{}, Result: new(any)}
+
+// TestNodeSwitchesChain: an address starts to serve another chain without any failed request. The client rejects its
+// answers; otherwise every block would look replaced and every event refuted.
+func TestNodeSwitchesChain(t *testing.T) {
+	t.Parallel()
+	first, second := chaintest.NewNode(t, 1), chaintest.NewNode(t, 2)
+	alone, both := newStubPool(t, first), newStubPool(t, first, second)
+	other := chaintest.AnswerTo("eth_chainId", "0x2", nil)
+	for _, c := range []*Pool{alone, both} {
+		if head, err := c.ReadHead(t.Context()); err != nil || head.Hash != first.Hash(9) {
+			t.Fatalf("%v, %v", head, err)
+		}
+	}
+	first.Set(nil, other)
+	var wrong *WrongChainError
+	if head, err := alone.ReadHead(t.Context()); !errors.As(err, &wrong) || wrong.Got != 2 {
+		t.Errorf("%v, %v", head, err)
+	}
+	if _, err := alone.SendAll(t.Context(), "asking", logsCall); !errors.As(err, &wrong) {
+		t.Errorf("%v", err)
+	}
+	if b, err := alone.ReadTagged(t.Context(), Finalized); !errors.As(err, &wrong) {
+		t.Errorf("%v, %v", b, err)
+	}
+	if head, err := both.ReadHead(t.Context()); err != nil || head.Hash != second.Hash(9) {
+		t.Errorf("%v, %v", head, err)
+	}
+	first.Set(nil, nil)
+	if head, err := alone.ReadHead(t.Context()); err != nil || head.Hash != first.Hash(9) {
+		t.Errorf("back on the right chain: %v, %v", head, err)
+	}
+}
+
+// TestBatchStaysOnOneNode: all answers to a batch come from one node. If a node fails, the partial answers that it gave
+// before are discarded.
+func TestBatchStaysOnOneNode(t *testing.T) {
+	t.Parallel()
+	first, second := chaintest.NewNode(t, 1), chaintest.NewNode(t, 2)
+	first.Set(nil, func(method string, params []json.RawMessage) (any, any) {
+		if method == "eth_getBlockByNumber" && string(params[0]) == `"0x3"` {
+			return nil, chaintest.Error{Code: -32000, Message: "unknown block"}
+		}
+		return nil, nil
+	})
+	c := newStubPool(t, first, second)
+	read := func() (a, b *Block, errs [2]error) {
+		t.Helper()
+		elems := []rpc.BatchElem{
+			{Method: "eth_getBlockByNumber", Args: []any{"0x2", false}, Result: &a},
+			{Method: "eth_getBlockByNumber", Args: []any{"0x3", false}, Result: &b},
+		}
+		_, err := c.SendBatch(t.Context(), "asking", elems)
+		heraldtest.Must(t, err)
+		return a, b, [2]error{elems[0].Error, elems[1].Error}
+	}
+	if a, b, errs := read(); a == nil || a.Hash != first.Hash(2) || b != nil || errs[0] != nil || errs[1] == nil {
+		t.Errorf("of the first node: %v, %v, %v", a, b, errs)
+	}
+	first.Set(chaintest.Failures()["503"], nil)
+	if a, b, errs := read(); a.Hash != second.Hash(2) || b.Hash != second.Hash(3) || errs != [2]error{} {
+		t.Errorf("of the second node: %v, %v, %v", a, b, errs)
+	}
+	if asked := second.Requests(); len(asked) != 1 || len(asked[0]) != 3 { // chain id and two blocks
+		t.Errorf("the second node was asked %v", asked)
+	}
+}
+
+// TestInabilityFailsOver: a call that a node does not support, or whose data it has pruned, is sent to the next node.
+// The refusal is returned only if the last node refuses too.
+func TestInabilityFailsOver(t *testing.T) {
+	t.Parallel()
+	for _, refusal := range []chaintest.Error{{Code: -32601, Message: "the method eth_getBlockByNumber does not exist"}, {Code: -32603, Message: "internal"},
+		{Code: 4444, Message: "pruned history unavailable"}, {Code: -32000, Message: "missing trie node"},
+		{Code: -32000, Message: "transaction indexing is in progress"}} {
+		first, second := chaintest.NewNode(t, 1), chaintest.NewNode(t, 2)
+		refuse := chaintest.AnswerTo("eth_getBlockByNumber", nil, refusal)
+		first.Set(nil, refuse)
+		c := newStubPool(t, first, second)
+		var b *Block
+		elems := []rpc.BatchElem{{Method: "eth_getBlockByNumber", Args: []any{"0x2", false}, Result: &b}}
+		if _, err := c.SendBatch(t.Context(), "asking", elems); err != nil || elems[0].Error != nil || b.Hash != second.Hash(2) {
+			t.Errorf("%v: %v, %v, %v", refusal, b, err, elems[0].Error)
+		}
+		second.Set(nil, refuse)
+		if _, err := c.SendBatch(t.Context(), "asking", elems); err != nil || elems[0].Error == nil {
+			t.Errorf("%v of both: %v, %v", refusal, err, elems[0].Error)
+		}
+		second.Set(chaintest.Failures()["503"], nil)
+		var away *UnavailableError
+		if _, err := c.SendBatch(t.Context(), "asking", elems); !errors.As(err, &away) {
+			t.Errorf("%v, the other one is away: %v", refusal, err)
+		}
+	}
+}
+
+// TestAllNodesFail: the error names the failure of each node, and does not show parts of the nodes' URLs.
+func TestAllNodesFail(t *testing.T) {
+	t.Parallel()
+	first, second := chaintest.NewNode(t, 1), chaintest.NewNode(t, 2)
+	first.Set(chaintest.Failures()["503"], nil)
+	second.Set(chaintest.Failures()["another chain"], nil)
+	first.URL += "/v3/KEY-of-ours"
+	second.URL += "/v3/KEY-of-yours"
+	c := newStubPool(t, first, second)
+	_, err := c.ReadHead(t.Context())
+	var away *UnavailableError
+	if !errors.As(err, &away) || !strings.Contains(err.Error(), "node 1: the node answered 503") ||
+		!strings.Contains(err.Error(), "node 2: the node that RPC_URL_1 names serves chain 2") ||
+		strings.Contains(err.Error(), "KEY") {
+		t.Errorf("%v", err)
+	}
+	nodes, err := c.PingNodes(t.Context())
+	if err == nil || nodes[0].Err == nil || nodes[1].Err == nil {
+		t.Errorf("%v, %v", nodes, err)
+	}
+	first.Set(nil, nil)
+	if nodes, err := c.PingNodes(t.Context()); err != nil || nodes[0].Err != nil || nodes[1].Err == nil {
+		t.Errorf("%v, %v", nodes, err)
+	}
+	first.Set(chaintest.Failures()["another chain"], nil)
+	var wrong *WrongChainError
+	if err := c.Ping(t.Context()); !errors.As(err, &wrong) {
+		t.Errorf("both of another chain: %v", err)
+	}
+}
+
+// TestFinalAnswersDoNotFailOver: a contract's revert and a refused block range are final answers. The call is not sent
+// to the next node.
+func TestFinalAnswersDoNotFailOver(t *testing.T) {
+	t.Parallel()
+	first, second := chaintest.NewNode(t, 1), chaintest.NewNode(t, 2)
+	first.Set(nil, func(method string, _ []json.RawMessage) (any, any) {
+		switch method {
+		case "eth_call":
+			return nil, chaintest.Error{Code: 3, Message: "execution reverted"}
+		case "eth_getLogs":
+			return nil, chaintest.Error{Code: -32602, Message: "block range too large"}
+		}
+		return nil, nil
+	})
+	c := newStubPool(t, first, second)
+	var reverted *Revert
+	if _, err := c.CallView(t.Context(), "asking", common.Address{1}, nil); !errors.As(err, &reverted) {
+		t.Errorf("%v", err)
+	}
+	if _, err := c.SendAll(t.Context(), "asking", logsCall); err == nil || !IsRangeLimit(err) {
+		t.Errorf("%v", err)
+	}
+	if asked := second.Requests(); len(asked) > 0 {
+		t.Errorf("the second node was asked %v", asked)
+	}
+}

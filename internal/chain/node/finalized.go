@@ -1,0 +1,130 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ethereum/go-ethereum/rpc"
+)
+
+// A single node must not decide which blocks are final, because events in final blocks are delivered for good. So
+// several nodes are asked, and the lowest block that one of them names counts. A node that is behind only delays
+// deliveries.
+
+// countWitnesses returns how many nodes are asked for the finalized block: two thirds of them, rounded down, but at
+// least two, since the answer of a single one could not be checked.
+func countWitnesses(nodes int) int { return min(nodes, max(2, nodes*2/3)) }
+
+// taggedAnswer is one node's answer about a tagged block. block and err are nil if the node names no such block.
+type taggedAnswer struct {
+	block *Block
+	head  *Block // nil if the node did not return its head
+	err   error  // a typed error
+}
+
+// maxHeadAge is how much older than another node's head a node's head may be. All answers of a node that is further
+// behind may be true, but it does not show new events. So it is asked after the others for a while.
+const maxHeadAge = time.Minute
+
+// ReadTagged returns the lowest block that a node names for a tag, or nil if they name none. If none of the nodes
+// that it asks first answers, it asks the others.
+func (p *Pool) ReadTagged(ctx context.Context, tag string) (*Block, error) {
+	op := "reading block " + tag
+	nodes, err := p.awaitNodes(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	witnesses := min(len(nodes), countWitnesses(len(p.nodes)))
+	answers := make([]taggedAnswer, witnesses)
+	var asked sync.WaitGroup
+	for i, n := range nodes[:witnesses] {
+		asked.Go(func() { answers[i] = p.askTagged(ctx, n, tag, op) })
+	}
+	asked.Wait()
+	p.demoteLaggards(nodes, answers)
+
+	lowest, answered := findLowest(answers)
+	for _, n := range nodes[witnesses:] {
+		if answered || ctx.Err() != nil {
+			break
+		}
+		answers = append(answers, p.askTagged(ctx, n, tag, op))
+		lowest, answered = findLowest(answers)
+	}
+	if answered {
+		return lowest, nil
+	}
+	if len(p.nodes) == 1 {
+		return nil, answers[0].err
+	}
+	var failures []nodeFailure
+	for i, s := range answers {
+		failures = append(failures, nodeFailure{nodes[i].number, p.maskFailure(s.err)})
+	}
+	return nil, p.combineFailures(op, failures)
+}
+
+// demoteLaggards demotes nodes whose head is too old, so that they are asked after the others.
+func (p *Pool) demoteLaggards(nodes []*node, answers []taggedAnswer) {
+	var newest Quantity
+	for _, s := range answers {
+		if s.err == nil && s.head != nil {
+			newest = max(newest, s.head.Time)
+		}
+	}
+	for i, s := range answers {
+		if s.err != nil || s.head == nil || newest-s.head.Time <= Quantity(maxHeadAge.Seconds()) {
+			continue
+		}
+		if isOneBehind(s.head, answers) {
+			continue
+		}
+		nodes[i].health.noteFault(time.Now(), maxDemotion)
+		p.log.Warn("a node's newest block is older than another one's: the others of RPC_URL are asked first",
+			"chain", p.chainID, "node", nodes[i].number, "block", uint64(s.head.Number),
+			"older", time.Duration(newest-s.head.Time)*time.Second)
+	}
+}
+
+// isOneBehind reports whether a head lacks only the newest block, which may have just appeared after a quiet time.
+func isOneBehind(head *Block, answers []taggedAnswer) bool {
+	return !slices.ContainsFunc(answers, func(other taggedAnswer) bool {
+		return other.head != nil && other.head.Number > head.Number+1
+	})
+}
+
+// askTagged asks one node. A node that has no such block answers with null or with an error.
+func (p *Pool) askTagged(ctx context.Context, n *node, tag, op string) taggedAnswer {
+	var b, head *Block
+	elems := []rpc.BatchElem{
+		TaggedCall(tag, &b),
+		TaggedCall(Latest, &head),
+	}
+	failure, err := p.askOne(ctx, n, op, func(ctx context.Context, conn nodeConn) error {
+		if err := p.callBatch(ctx, conn, elems); err != nil {
+			return err
+		}
+		return elems[0].Error
+	})
+	err = p.typeFailure(op, failure, err)
+	answered, ok := errors.AsType[*rpcError](err)
+	if !ok || isRateLimit(err) {
+		return taggedAnswer{b, head, err}
+	}
+	p.log.Debug("a node names no such block", "chain", p.chainID, "node", n.number, "tag", tag, "error", answered)
+	return taggedAnswer{head: head}
+}
+
+// findLowest returns the lowest block that was named, and whether any node answered.
+func findLowest(answers []taggedAnswer) (lowest *Block, answered bool) {
+	for _, s := range answers {
+		answered = answered || s.err == nil
+		if s.block != nil && (lowest == nil || s.block.Number < lowest.Number) {
+			lowest = s.block
+		}
+	}
+	return lowest, answered
+}

@@ -1,0 +1,126 @@
+package chain
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/core/types"
+
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/chain/node"
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/testing/chaintest"
+	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+func TestMain(m *testing.M) { heraldtest.Main(m, devnettest.Leftovers()...) }
+
+var limits = job.Limits{MaxTimeout: 30 * time.Second}
+
+func newPool(t *testing.T, cfg node.Config) *node.Pool {
+	t.Helper()
+	cfg.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	p, err := node.New(cfg)
+	heraldtest.Must(t, err)
+	t.Cleanup(p.Close)
+	return p
+}
+
+// newClient returns a client of the chain's node with the registries of cfg.
+func newClient(t *testing.T, nodes node.Config, cfg Config) *Client {
+	t.Helper()
+	cfg.Logs = eventlog.New(newPool(t, nodes), false)
+	return New(cfg)
+}
+
+// newScripted returns a client of the node that searches logRange blocks.
+func newScripted(t *testing.T, s *chaintest.Script, logRange uint64) *Client {
+	t.Helper()
+	return newClient(t, node.Config{ChainID: max(s.Chain, 1), URLs: []secret.Secret{secret.New(s.Serve(t))},
+		Timeout: 20 * time.Second}, Config{Registries: chaintest.ScriptedRegistries().Registries(), LogRange: erc8004.Depth{Blocks: logRange}})
+}
+
+// world is a development chain and a client of its node.
+type world struct {
+	*chaintest.World
+	client *Client
+}
+
+func newWorld(t *testing.T, confirmations uint64) *world {
+	t.Helper()
+	w := chaintest.NewWorld(t)
+	return &world{w, newClient(t, node.Config{ChainID: w.Net.ChainID(), URLs: []secret.Secret{secret.New(w.Net.URL())}},
+		Config{Confirmations: erc8004.Depth{Blocks: confirmations}, Registries: w.Net.Deployment().Registries(), LogRange: erc8004.Depth{Blocks: 1000}})}
+}
+
+// job returns the job of the event of that kind in a receipt.
+func (w *world) job(kind erc8004.Kind, r *types.Receipt, err error) job.Job {
+	w.T.Helper()
+	heraldtest.Must(w.T, err)
+	for _, l := range r.Logs {
+		e, err := erc8004.Decode(*l)
+		if err != nil || e.Kind != kind {
+			continue
+		}
+		j, err := eventlog.Job(e, w.Net.ChainID(), w.Net.Deployment(), l.BlockTimestamp, limits)
+		heraldtest.Must(w.T, err)
+		return j
+	}
+	w.T.Fatalf("no %s in the receipt", kind)
+	return job.Job{}
+}
+
+func (w *world) feedback() job.Job {
+	w.T.Helper()
+	r, err := w.GiveFeedback()
+	return w.job(erc8004.NewFeedback, r, err)
+}
+
+// minedAt returns the timestamp of a job's block.
+func (w *world) minedAt(j job.Job) int64 {
+	w.T.Helper()
+	b, err := w.client.ReadBlock(w.Ctx, j.BlockNumber)
+	if err != nil || b == nil {
+		w.T.Fatal(err)
+	}
+	return int64(b.Time)
+}
+
+// check returns the standing of a job without its event.
+func (w *world) check(j job.Job, v Verify) Standing {
+	w.T.Helper()
+	s, err := w.client.Check(w.Ctx, j, v)
+	heraldtest.Must(w.T, err)
+	s.Event = nil
+	return s
+}
+
+// readEvent returns the event of a job.
+func (w *world) readEvent(j job.Job) job.Job {
+	w.T.Helper()
+	s, err := w.client.Check(w.Ctx, j, VerifyReceipt)
+	if err != nil || s.Event == nil {
+		w.T.Fatalf("%+v, %v", s, err)
+	}
+	return *s.Event
+}
+
+// job2 accepts the results of a devnet helper, and returns a function that builds the job of the event of a kind in
+// them.
+func (w *world) job2(r *types.Receipt, err error) func(erc8004.Kind) job.Job {
+	return func(kind erc8004.Kind) job.Job {
+		w.T.Helper()
+		return w.job(kind, r, err)
+	}
+}
+
+func as[E error](err error) bool {
+	var target E
+	return errors.As(err, &target)
+}
