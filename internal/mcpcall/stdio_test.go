@@ -83,6 +83,17 @@ func child(mode string) int {
 			return 1
 		}
 		return byHand(in, first)
+	case "mute": // ignores unknown messages
+		in := bufio.NewReader(os.Stdin)
+		for {
+			line, err := in.ReadString('\n')
+			if err != nil {
+				return 0
+			}
+			if !strings.Contains(line, "server/discover") {
+				answerLine(line)
+			}
+		}
 	case "simple", "busy": // supports only numeric ids and no ping; busy stays silent after the first call
 		in := bufio.NewReader(os.Stdin)
 		for called := false; ; {
