@@ -178,7 +178,7 @@ conformance: ## Hold the MCP client against the protocol's conformance suite, on
 AXE = axe-core@4.14.1
 .PHONY: browser
 browser: services ## Walk through every page in Chromium, with hostile text in every field (needs npm, and chromium: apt-get install chromium; 5 minutes).
-	mkdir -p bin/axe && cd bin/axe && npm pack --silent $(AXE) > /dev/null && tar xzf axe-core-*.tgz
+	mkdir -p bin/axe $(if $(PICTURES),'$(PICTURES)') && cd bin/axe && npm pack --silent $(AXE) > /dev/null && tar xzf axe-core-*.tgz
 	HERALD_AXE='$(CURDIR)/bin/axe/package/axe.min.js' HERALD_PICTURES='$(PICTURES)' HERALD_REQUIRE_SERVICES=1 \
 		$(GO) test -vet=off -tags=browser -count=1 -timeout=15m -run='^TestInBrowser$$' -v ./internal/door/server/pages
 
