@@ -84,7 +84,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 // runCommand runs a command line with a's context and streams.
 func runCommand(a command, args, environ []string) (code int) {
 	defer logging.RecoverFault("worker", a.err, &code, exitFailed)
-	err := a.run(args, environ)
+	err := a.runCommand(args, environ)
 	if err == nil {
 		return 0
 	}
@@ -98,7 +98,7 @@ func runCommand(a command, args, environ []string) (code int) {
 	return exitFailed
 }
 
-func (a *command) run(args, environ []string) error {
+func (a *command) runCommand(args, environ []string) error {
 	var c commands
 	exited := false
 	parser, err := kong.New(&c, kong.Name("worker"), kong.Writers(a.out, a.err),

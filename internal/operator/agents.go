@@ -327,8 +327,8 @@ func editAgent(ctx context.Context, open func(context.Context) (*Session, error)
 	return e, err
 }
 
-// run makes the change and its audit row. what describes the change; run adds the agent.
-func (e *agentEdit) run(ctx context.Context, actor, action string, what map[string]any,
+// applyEdit makes the change and its audit row. what describes the change; applyEdit adds the agent.
+func (e *agentEdit) applyEdit(ctx context.Context, actor, action string, what map[string]any,
 	change func() (int64, error)) (err error) {
 	what["agent"], what["registry"] = e.Agent, e.Registry
 	e.Audit, err = RunAudited(ctx, e, records.Audit{Actor: actor, Action: action, Matched: 1}, what, change)
@@ -359,7 +359,7 @@ func (o *Operator) EnableAgent(ctx context.Context, ref AgentRef, actor string,
 	if e.Unseen {
 		what["unseen"] = true
 	}
-	err = e.run(ctx, actor, action, what, func() (int64, error) {
+	err = e.applyEdit(ctx, actor, action, what, func() (int64, error) {
 		released, tasks, err := e.Session.EnableAgent(ctx, g, enabled)
 		e.Dispatch(ctx, tasks)
 		e.Released = released
@@ -379,7 +379,7 @@ func (o *Operator) RefreshAgent(ctx context.Context, ref AgentRef, actor string)
 		return out, err
 	}
 	defer e.Close()
-	err = e.run(ctx, actor, "agent refresh", map[string]any{},
+	err = e.applyEdit(ctx, actor, "agent refresh", map[string]any{},
 		func() (int64, error) { return countOne(e.Session.RefreshAgent(ctx, g)) })
 	return e.AgentChange, err
 }

@@ -263,7 +263,7 @@ func (o *Operator) changePolicy(ctx context.Context, ref AgentRef, actor string,
 		}
 		was := *changed
 		*changed = edit(was)
-		err = e.run(ctx, actor, "agent policy", map[string]any{"level": level, "policy": *changed, "was": was},
+		err = e.applyEdit(ctx, actor, "agent policy", map[string]any{"level": level, "policy": *changed, "was": was},
 			func() (int64, error) { return countOne(save(e.Session, g)) })
 	}
 	l, _, readErr := o.readLevels(g, e.row)

@@ -22,8 +22,8 @@ type commitFunc func(context.Context, follower.Range) (again time.Duration, _ er
 
 func newReadAhead(commit commitFunc) *readAhead { return &readAhead{commit, make(chan follower.Range)} }
 
-// hand is the follower's Handle. It waits until the previous range is committed.
-func (a *readAhead) hand(ctx context.Context, r follower.Range) error {
+// handRange is the follower's Handle. It waits until the previous range is committed.
+func (a *readAhead) handRange(ctx context.Context, r follower.Range) error {
 	select {
 	case a.ranges <- r:
 		return nil

@@ -29,7 +29,7 @@ func TestReadAhead(t *testing.T) {
 			ended <- a.run(t.Context(), func(ctx context.Context) error {
 				for read < 4 {
 					read++
-					if err := a.hand(ctx, follower.Range{To: read}); err != nil {
+					if err := a.handRange(ctx, follower.Range{To: read}); err != nil {
 						return err
 					}
 				}
@@ -69,7 +69,7 @@ func TestReadAheadFails(t *testing.T) {
 		})
 		err := a.run(t.Context(), func(ctx context.Context) error {
 			for n := uint64(1); ; n++ {
-				if err := a.hand(ctx, follower.Range{To: n}); err != nil {
+				if err := a.handRange(ctx, follower.Range{To: n}); err != nil {
 					return err
 				}
 			}

@@ -47,7 +47,7 @@ func (w *Watcher) commitRange(ctx context.Context, g *group, r follower.Range) (
 	if again := w.deferCommit(g, r); again > 0 {
 		return again, nil
 	}
-	if err := w.pace.wait(ctx); err != nil {
+	if err := w.pace.awaitRoom(ctx); err != nil {
 		return 0, err
 	}
 	in := makeIntakes(w.Chain.ChainID(), r.Events, w.Ends)
@@ -79,7 +79,7 @@ func (w *Watcher) commitRange(ctx context.Context, g *group, r follower.Range) (
 		w.failure = failure{}
 		w.log.Info("the chain is read again", "to", r.To, "failures", n)
 	}
-	w.pace.count(countQueued(done.Answers))
+	w.pace.countJobs(countQueued(done.Answers))
 	for i, a := range done.Answers {
 		if a.Verdict == store.Accepted && a.Status == store.Skipped && w.CountFiltered != nil {
 			w.CountFiltered(filters[i])

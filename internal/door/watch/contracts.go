@@ -164,7 +164,7 @@ func (w *Watcher) readGroup(ctx context.Context, g *group, meets bool) error {
 		return again, err
 	})
 	cfg := follower.Config{Deployment: w.Deployment, FromHead: w.From == nil, To: g.cursors[0].End, Limit: limit,
-		Poll: w.Poll, Limits: w.Limits, Handle: ahead.hand, From: g.cursors[0].Start,
+		Poll: w.Poll, Limits: w.Limits, Handle: ahead.handRange, From: g.cursors[0].Start,
 		Found: func(ctx context.Context, events []eventlog.Entry) (int, error) {
 			return w.acceptFound(ctx, g, events)
 		},

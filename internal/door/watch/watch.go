@@ -222,8 +222,8 @@ type pace struct {
 	over time.Time // when the time of the counted deliveries ends
 }
 
-// count records n more deliveries.
-func (p *pace) count(n int) {
+// countJobs records n more deliveries.
+func (p *pace) countJobs(n int) {
 	if p.rate == 0 || n == 0 {
 		return
 	}
@@ -233,8 +233,8 @@ func (p *pace) count(n int) {
 	p.over = p.over.Add(time.Duration(float64(n) / p.rate * float64(time.Second)))
 }
 
-// wait waits until the time of the counted deliveries has passed. If ctx ends first, it returns ctx's error.
-func (p *pace) wait(ctx context.Context) error {
+// awaitRoom waits until the time of the counted deliveries has passed. If ctx ends first, it returns ctx's error.
+func (p *pace) awaitRoom(ctx context.Context) error {
 	over, cancel := context.WithDeadline(ctx, p.over)
 	defer cancel()
 	<-over.Done()

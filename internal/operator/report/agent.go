@@ -16,40 +16,40 @@ import (
 
 // Agent describes an agent: its endpoint, state, totals and last error.
 func Agent(r operator.Agent) (f Facts) {
-	f.add("agent", erc8004.FormatAgent(r.ChainID, r.AgentID))
-	f.add("registry", r.IdentityRegistry)
+	f.addFact("agent", erc8004.FormatAgent(r.ChainID, r.AgentID))
+	f.addFact("registry", r.IdentityRegistry)
 	state := r.State
 	if !r.Enabled && state != "disabled" {
 		state += ", disabled"
 	}
-	f.add("state", state)
-	f.add("next step", r.NextStep)
-	f.add("policy", operator.DescribePolicy(r.Policy))
-	f.add("endpoint", r.Endpoint)
+	f.addFact("state", state)
+	f.addFact("next step", r.NextStep)
+	f.addFact("policy", operator.DescribePolicy(r.Policy))
+	f.addFact("endpoint", r.Endpoint)
 	if r.Effort != nil {
-		f.add("effort", r.Effort.String())
+		f.addFact("effort", r.Effort.String())
 	}
-	f.add("server", Server(r.ServerInfo))
-	f.add("protocol", r.Protocol)
-	f.add("tools", Tools(r.Tools))
-	f.add("epoch", fmt.Sprint(r.Epoch))
+	f.addFact("server", Server(r.ServerInfo))
+	f.addFact("protocol", r.Protocol)
+	f.addFact("tools", Tools(r.Tools))
+	f.addFact("epoch", fmt.Sprint(r.Epoch))
 	var open []string
 	for _, s := range []store.Status{store.Queued, store.Running, store.Waiting, store.Held} {
 		open = append(open, fmt.Sprintf("%d %s", r.Open[s], s))
 	}
-	f.add("open", strings.Join(open, ", "))
-	f.add("ended", shortenJSON(r.Totals))
-	f.add("last call", Time(r.LastCalledAt))
-	f.add("last success", Time(r.LastOKAt))
+	f.addFact("open", strings.Join(open, ", "))
+	f.addFact("ended", shortenJSON(r.Totals))
+	f.addFact("last call", Time(r.LastCalledAt))
+	f.addFact("last success", Time(r.LastOKAt))
 	f.addTime("failing since", r.FailingSince)
-	f.add("last hour", describeCalls(r.LastHour))
-	f.add("last day", describeCalls(r.LastDay))
+	f.addFact("last hour", describeCalls(r.LastHour))
+	f.addFact("last day", describeCalls(r.LastDay))
 	if r.LastError != "" {
-		f.add("last error", Time(r.LastErrorAt)+"  "+r.LastError)
+		f.addFact("last error", Time(r.LastErrorAt)+"  "+r.LastError)
 	}
-	f.add("known since", Time(&r.CreatedAt))
+	f.addFact("known since", Time(&r.CreatedAt))
 	for _, t := range r.Transfers {
-		f.add("transferred",
+		f.addFact("transferred",
 			fmt.Sprintf("%s  to %s, from %s, in block %d", Time(&t.At), t.To, t.From, t.BlockNumber))
 	}
 	return f

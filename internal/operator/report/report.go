@@ -28,8 +28,8 @@ type Fact struct{ Name, Value string }
 // Facts are the facts about one thing, in the order in which they are shown.
 type Facts []Fact
 
-// add adds a fact, unless its value is empty.
-func (f *Facts) add(name, value string) {
+// addFact adds a fact, unless its value is empty.
+func (f *Facts) addFact(name, value string) {
 	if value != "" {
 		*f = append(*f, Fact{name, value})
 	}
@@ -38,7 +38,7 @@ func (f *Facts) add(name, value string) {
 // addTime adds a fact with a time, unless it is nil.
 func (f *Facts) addTime(name string, t *time.Time) {
 	if t != nil {
-		f.add(name, Time(t))
+		f.addFact(name, Time(t))
 	}
 }
 
@@ -60,45 +60,45 @@ func shortenJSON(raw json.RawMessage) string {
 
 // Delivery describes a delivery: its identity, its state, its retraction or nil, and each attempt.
 func Delivery(d operator.Delivery, retraction *store.Delivery) (f Facts) {
-	f.add("delivery", d.ID.String())
-	f.add("key", d.Key)
+	f.addFact("delivery", d.ID.String())
+	f.addFact("key", d.Key)
 	status := strings.TrimSpace(string(d.Status) + " " + string(d.Reason))
 	if retraction != nil {
 		status += fmt.Sprintf(", retracted after a reorg: delivery %s", retraction.ID)
 	}
-	f.add("status", status)
-	f.add("client", d.Client)
-	f.add("value", d.Value)
-	f.add("tags", strings.TrimSpace(d.Tag1+" "+d.Tag2))
-	f.add("error", d.Error)
-	f.add("next step", d.NextStep)
-	f.add("tool", d.ToolName)
-	f.add("endpoint", d.Endpoint)
-	f.add("file", strings.TrimSpace(d.FileVerification+" "+d.FileSource))
+	f.addFact("status", status)
+	f.addFact("client", d.Client)
+	f.addFact("value", d.Value)
+	f.addFact("tags", strings.TrimSpace(d.Tag1+" "+d.Tag2))
+	f.addFact("error", d.Error)
+	f.addFact("next step", d.NextStep)
+	f.addFact("tool", d.ToolName)
+	f.addFact("endpoint", d.Endpoint)
+	f.addFact("file", strings.TrimSpace(d.FileVerification+" "+d.FileSource))
 	if len(d.FileDisagrees) > 0 {
-		f.add("file disagrees", strings.Join(d.FileDisagrees, ", ")+": the event wins")
+		f.addFact("file disagrees", strings.Join(d.FileDisagrees, ", ")+": the event wins")
 	}
 	if len(d.Corrected) > 0 {
-		f.add("corrected", strings.Join(d.Corrected, ", ")+": the chain's values were used")
+		f.addFact("corrected", strings.Join(d.Corrected, ", ")+": the chain's values were used")
 	}
 	if !d.Verified {
-		f.add("event", "not verified when the job was accepted: the job is the content")
+		f.addFact("event", "not verified when the job was accepted: the job is the content")
 	}
-	f.add("accepted", Time(&d.CreatedAt))
-	f.add("attempts", describeAttempts(d.Delivery))
+	f.addFact("accepted", Time(&d.CreatedAt))
+	f.addFact("attempts", describeAttempts(d.Delivery))
 	f.addTime("next attempt", d.NextAttemptAt)
 	f.addTime("finished", d.FinishedAt)
-	f.add("trace", d.TraceID)
-	f.add("job", string(d.Job))
+	f.addFact("trace", d.TraceID)
+	f.addFact("job", string(d.Job))
 	if r := d.Received(); r != nil {
-		f.add("received", fmt.Sprintf("%d bytes, with values masked that may be secret: %s", r.Bytes, r.Text))
+		f.addFact("received", fmt.Sprintf("%d bytes, with values masked that may be secret: %s", r.Bytes, r.Text))
 	} else {
-		f.add("result", string(d.Result))
+		f.addFact("result", string(d.Result))
 	}
 	for _, t := range d.History {
-		f.add(fmt.Sprintf("attempt %d", t.Number), describeAttempt(t))
-		f.add("  sent", shortenJSON(t.Arguments))
-		f.add("  answered", shortenJSON(t.Response))
+		f.addFact(fmt.Sprintf("attempt %d", t.Number), describeAttempt(t))
+		f.addFact("  sent", shortenJSON(t.Arguments))
+		f.addFact("  answered", shortenJSON(t.Response))
 	}
 	return f
 }
@@ -127,36 +127,36 @@ func describeAttempt(t store.Attempt) string {
 
 // Chain describes how far a chain is read, and its nodes.
 func Chain(c operator.ChainState) (f Facts) {
-	f.add("chain", fmt.Sprint(c.ChainID))
-	f.add("nodes", Nodes(c))
+	f.addFact("chain", fmt.Sprint(c.ChainID))
+	f.addFact("nodes", Nodes(c))
 	for _, n := range c.Nodes {
 		if n.Problem != "" {
-			f.add("", fmt.Sprintf("node %d: %s", n.Number, n.Problem))
+			f.addFact("", fmt.Sprintf("node %d: %s", n.Number, n.Problem))
 		}
 	}
-	f.add("problem", c.Problem)
+	f.addFact("problem", c.Problem)
 	if len(c.Cursors) == 0 {
-		f.add("blocks", "never read")
+		f.addFact("blocks", "never read")
 	}
 	for _, r := range c.Cursors {
-		f.add("contracts", strings.Join(r.Contracts, " "))
-		f.add("blocks", Blocks(r))
-		f.add("began at", fmt.Sprint(r.Start))
-		f.add("next", fmt.Sprint(r.Next))
-		f.add("head", Block(r.Head))
-		f.add("lag", Lag(r))
-		f.add("finalized", Block(r.Finalized))
-		f.add("settled", Block(r.Settled))
-		f.add("reorgs", fmt.Sprint(r.Reorgs))
-		f.add("moved", Time(r.MovedAt))
+		f.addFact("contracts", strings.Join(r.Contracts, " "))
+		f.addFact("blocks", Blocks(r))
+		f.addFact("began at", fmt.Sprint(r.Start))
+		f.addFact("next", fmt.Sprint(r.Next))
+		f.addFact("head", Block(r.Head))
+		f.addFact("lag", Lag(r))
+		f.addFact("finalized", Block(r.Finalized))
+		f.addFact("settled", Block(r.Settled))
+		f.addFact("reorgs", fmt.Sprint(r.Reorgs))
+		f.addFact("moved", Time(r.MovedAt))
 		if r.Checks != nil {
-			f.add("checked", describeChecks(*r.Checks))
+			f.addFact("checked", describeChecks(*r.Checks))
 			if r.Checks.Omission != nil {
-				f.add("omission", describeOmission(*r.Checks))
+				f.addFact("omission", describeOmission(*r.Checks))
 			}
 		}
 		if r.StalledSince != nil {
-			f.add("stalled", fmt.Sprintf("since %s: %s", Time(r.StalledSince), r.StalledWhy))
+			f.addFact("stalled", fmt.Sprintf("since %s: %s", Time(r.StalledSince), r.StalledWhy))
 		}
 	}
 	return f
@@ -229,42 +229,42 @@ func Nodes(c operator.ChainState) string {
 // Probe describes the steps of a probe up to the list of the agent's tools.
 func Probe(r inspect.Probe) (f Facts) {
 	for _, s := range r.Steps {
-		f.add(s.What, strings.TrimSpace(fmt.Sprintf("%s %s (%s)", s.Source, s.Found, Millis(s.TookMs))))
+		f.addFact(s.What, strings.TrimSpace(fmt.Sprintf("%s %s (%s)", s.Source, s.Found, Millis(s.TookMs))))
 	}
 	if e := r.Endpoint; e != nil {
-		f.add("called at", fmt.Sprintf("%s over %s, as %s says", e.Address, e.Transport, e.From))
+		f.addFact("called at", fmt.Sprintf("%s over %s, as %s says", e.Address, e.Transport, e.From))
 	}
 	if r.Server != nil {
-		f.add("server", cmp.Or(strings.TrimSpace(r.Server.Name+" "+r.Server.Version), "it does not name itself"))
-		f.add("protocol", r.Protocol)
+		f.addFact("server", cmp.Or(strings.TrimSpace(r.Server.Name+" "+r.Server.Version), "it does not name itself"))
+		f.addFact("protocol", r.Protocol)
 		tools := Tools(store.ToolList(r.Tools))
 		if r.ToolsCut {
 			tools += "; more than is read"
 		}
-		f.add("tools", fmt.Sprintf("%s, listed in %s", tools, Millis(r.ListedMs)))
+		f.addFact("tools", fmt.Sprintf("%s, listed in %s", tools, Millis(r.ListedMs)))
 	}
 	return f
 }
 
 // Document describes the document at a URI.
 func Document(d inspect.Document) (f Facts) {
-	f.add("uri", d.URI)
-	f.add("source", strings.TrimSpace(d.Source+" "+describeAnchor(d.Source, d.DNSLink)))
-	f.add("cid", d.CID)
-	f.add("from", d.From)
-	f.add("media type", d.MediaType)
+	f.addFact("uri", d.URI)
+	f.addFact("source", strings.TrimSpace(d.Source+" "+describeAnchor(d.Source, d.DNSLink)))
+	f.addFact("cid", d.CID)
+	f.addFact("from", d.From)
+	f.addFact("media type", d.MediaType)
 	if d.Bytes != nil {
-		f.add("size", fmt.Sprintf("%d bytes in %s", *d.Bytes, Millis(d.TookMs)))
+		f.addFact("size", fmt.Sprintf("%d bytes in %s", *d.Bytes, Millis(d.TookMs)))
 	}
-	f.add("keccak256", d.Keccak256)
-	f.add("hash", describeHash(erc8004.Verdict(d.Hash)))
-	f.add("name", d.Name)
+	f.addFact("keccak256", d.Keccak256)
+	f.addFact("hash", describeHash(erc8004.Verdict(d.Hash)))
+	f.addFact("name", d.Name)
 	for i, e := range d.MCP {
 		address := e.Address
 		if e.Version != "" {
 			address += " (" + e.Version + ")"
 		}
-		f.add(fmt.Sprintf("mcp %d", i+1), fmt.Sprintf("%s %s %s: %s", e.From, e.Transport, address, e.Verdict))
+		f.addFact(fmt.Sprintf("mcp %d", i+1), fmt.Sprintf("%s %s %s: %s", e.From, e.Transport, address, e.Verdict))
 	}
 	return f
 }

@@ -48,8 +48,8 @@ func listenForCallback(ctx context.Context, address string) (*callback, error) {
 	return &callback{Listener: l, came: make(chan url.Values, 1)}, nil
 }
 
-// redirect returns the redirect URI for the authorization server.
-func (c *callback) redirect() string { return "http://" + c.Addr().String() + callbackPath }
+// redirectURL returns the redirect URI for the authorization server.
+func (c *callback) redirectURL() string { return "http://" + c.Addr().String() + callbackPath }
 
 // awaitLogin shows the person the address of the authorization server's page. It then waits for the browser to come
 // back, and returns the query of its request.
@@ -62,7 +62,7 @@ func (f *sourceFinder) awaitLogin(ctx context.Context, c *callback, page string,
 	f.Notify("Open this address in a browser on this machine, and log in there within %s:\n\n%s\n\n"+
 		"The browser comes back to %s; from another machine that needs a tunnel, as in ssh -L, with "+
 		"--listen naming the port.",
-		wait, text.Printable(page), c.redirect())
+		wait, text.Printable(page), c.redirectURL())
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	values, err := c.awaitBrowser(waiting, u.Query().Get("state"))

@@ -52,13 +52,13 @@ func TestCallback(t *testing.T) {
 	go func() {
 		defer close(asked)
 		for address, want := range map[string]int{
-			c.redirect(): 400, c.redirect() + "?code=x": 400, c.redirect() + "?state=": 400, c.redirect() + "?state=wrong&code=x": 400,
-			c.redirect() + "?state=right&state=right": 400, c.redirect() + "?state=right;code=x": 400, "http://" + c.Addr().String() + "/?state=right": 404,
+			c.redirectURL(): 400, c.redirectURL() + "?code=x": 400, c.redirectURL() + "?state=": 400, c.redirectURL() + "?state=wrong&code=x": 400,
+			c.redirectURL() + "?state=right&state=right": 400, c.redirectURL() + "?state=right;code=x": 400, "http://" + c.Addr().String() + "/?state=right": 404,
 		} {
 			heraldtest.Equal(t, address, get(t, address), want)
 		}
 		for host, method := range map[string]string{"evil.example": http.MethodGet, "": http.MethodPost} {
-			req, err := http.NewRequestWithContext(t.Context(), method, c.redirect()+"?state=right&code=forged", nil)
+			req, err := http.NewRequestWithContext(t.Context(), method, c.redirectURL()+"?state=right&code=forged", nil)
 			if err != nil {
 				t.Error(err)
 				return
@@ -68,7 +68,7 @@ func TestCallback(t *testing.T) {
 				t.Errorf("%s %s: %d", method, host, got)
 			}
 		}
-		if got := get(t, c.redirect()+"?state=right&code=good"); got != 200 {
+		if got := get(t, c.redirectURL()+"?state=right&code=good"); got != 200 {
 			t.Errorf("%d", got)
 		}
 	}()
@@ -90,7 +90,7 @@ func TestCallback(t *testing.T) {
 		t.Errorf("%v: %s", err, shown.String())
 	}
 
-	if c, err = listenForCallback(t.Context(), "127.0.0.2:0"); err != nil || !strings.HasPrefix(c.redirect(), "http://127.0.0.2:") {
+	if c, err = listenForCallback(t.Context(), "127.0.0.2:0"); err != nil || !strings.HasPrefix(c.redirectURL(), "http://127.0.0.2:") {
 		t.Fatalf("%v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -157,7 +157,7 @@ func (f *sourceFinder) logIn(ctx context.Context, r LoginRequest, s tokenSource)
 		return token, cred, err
 	}
 	defer func() { _ = back.Close() }()
-	cfg, err := f.chooseClient(ctx, r, s, back.redirect())
+	cfg, err := f.chooseClient(ctx, r, s, back.redirectURL())
 	var l *oauth.Login
 	if err == nil {
 		l, err = f.content.OAuth.Begin(s.Server, cfg)

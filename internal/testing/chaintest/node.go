@@ -112,7 +112,7 @@ func (s *Node) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 			result, failure = answer(q.Method, q.Params)
 		}
 		if result == nil && failure == nil {
-			result = s.usual(q)
+			result = s.answerUsually(q)
 		}
 		a := map[string]any{"jsonrpc": "2.0", "id": q.ID, "result": result}
 		if failure != nil {
@@ -127,8 +127,8 @@ func (s *Node) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(rw).Encode(out)
 }
 
-// usual returns the default answers: a node whose head is block 9 and whose finalized block is 5.
-func (s *Node) usual(q Request) any {
+// answerUsually returns the default answers: a node whose head is block 9 and whose finalized block is 5.
+func (s *Node) answerUsually(q Request) any {
 	switch q.Method {
 	case "eth_chainId":
 		return "0x1"

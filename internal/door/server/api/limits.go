@@ -54,8 +54,8 @@ func newJobPace() *jobPace {
 	return &jobPace{limits}
 }
 
-// limiter returns the limiter of a token.
-func (p *jobPace) limiter(name string) *rate.Limiter {
+// findLimiter returns the limiter of a token.
+func (p *jobPace) findLimiter(name string) *rate.Limiter {
 	fresh := rate.NewLimiter(jobsPerSecond, jobsPerSecond)
 	if known, found, _ := p.limits.PeekOrAdd(name, fresh); found {
 		p.limits.Get(name) // marks it as recently used
