@@ -23,6 +23,7 @@ import (
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/delivery/classify"
+	"github.com/agentherald/herald/internal/delivery/event"
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/delivery/throughput"
 	"github.com/agentherald/herald/internal/door/intake"
@@ -352,7 +353,7 @@ func (a *assembly) openDelivery() (err error) {
 		Fetcher: a.content.Fetcher, Caller: a.pool, Opener: a.keys, Sealer: a.keys, Admission: gates,
 		Authorizer: a.tokens, Dispatcher: a.dispatcher, Spool: a.queue, Schedule: a.schedule,
 		Decoding: a.content.Decoding,
-		Chain:    func(id uint64) (delivery.Chain, bool) { c, ok := a.content.chains[id]; return c, ok },
+		Chain:    func(id uint64) (event.Chain, bool) { c, ok := a.content.chains[id]; return c, ok },
 		Verify:   chain.Verify(a.cfg.VerifyEvent), HashPolicy: a.cfg.HashPolicy, CallTimeout: a.cfg.CallTimeout,
 		Lease: a.cfg.Lease, LeaseMargin: a.cfg.LeaseMargin, Metrics: a.callMetrics, Logger: a.log,
 		Trace: a.options.Trace, Throughput: a.throughput, Servers: a.serversFile.findServer,

@@ -22,115 +22,20 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// TestConfirmationPause: for any duration of the missing blocks, the wait is neither negative nor excessive.
-func TestConfirmationPause(t *testing.T) {
-	t.Parallel()
-	for missing, want := range map[time.Duration]time.Duration{
-		-time.Second: minConfirmationPause, 0: minConfirmationPause, 90 * time.Millisecond: minConfirmationPause,
-		600 * time.Millisecond: 600 * time.Millisecond, 24 * time.Second: 24 * time.Second,
-		5 * time.Minute: maxConfirmationPause, math.MaxInt64: maxConfirmationPause,
-	} {
-		if got := findConfirmationPause(missing); got != want {
-			t.Errorf("%s missing: %s, want %s", missing, got, want)
-		}
-	}
-}
-
-func TestDescribeMissing(t *testing.T) {
-	t.Parallel()
-	for want, s := range map[string]chain.Standing{
-		"needs 3 more blocks on top, about 600ms": {ConfirmedIn: 3, Wait: 600 * time.Millisecond},
-		"name no safe block":                      {ConfirmedIn: 9, Wait: time.Second, Unnamed: "safe"},
-	} {
-		if got := describeMissing(s); !strings.Contains(got, want) {
-			t.Errorf("%s, want %s", got, want)
-		}
-	}
-}
-
-// standingChain returns the same standing for each check.
-type standingChain chain.Standing
-
-func (c standingChain) Check(context.Context, job.Job, chain.Verify) (chain.Standing, error) {
-	return chain.Standing(c), nil
-}
-
-// TestUndatedWaitEnds: a job waits at most an hour for a block above an old head of an idle chain. Above other heads,
-// it waits as long as necessary.
-func TestUndatedWaitEnds(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		undated bool
-		waited  time.Duration
-		want    outcome.Reason
-	}{
-		"59 minutes": {true, 59 * time.Minute, outcome.NotConfirmed},
-		"an hour":    {true, time.Hour, outcome.EventNotFound},
-		"a day, above a head that shows how far the chain is": {false, 24 * time.Hour, outcome.NotConfirmed},
-	} {
-		standing := standingChain{Found: true, Pending: true, ConfirmedIn: 9, Wait: time.Minute, Undated: c.undated}
-		e := &Executor{Config: Config{Verify: chain.VerifyReceipt, Chain: func(uint64) (Chain, bool) { return standing, true }}}
-		a := &attempt{claim: &store.Claim{CreatedAt: time.Now().Add(-c.waited), Job: job.Job{BlockNumber: 7}}}
-		err := e.checkEvent(t.Context(), a)
-		if failure, ok := errors.AsType[*outcome.Failure](err); !ok || failure.Reason != c.want || (len(a.event.refuted) > 0) != (c.want == outcome.EventNotFound) {
-			t.Errorf("%s: %+v, %v", name, a.event, err)
-		}
-	}
-}
-
-// TestDescribeRefusal: the error names the field that the chain contradicts, and the setting that would help.
-func TestDescribeRefusal(t *testing.T) {
-	t.Parallel()
-	retraction := job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg, ChainID: 7, FeedbackIndex: 3}
-	named := retraction
-	named.Retracts = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
-	at, bare := job.Job{ChainID: 7, TransactionHash: common.Hash{1}}, job.Job{ChainID: 7}
-	for says, c := range map[string]struct {
-		job  job.Job
-		s    chain.Standing
-		want outcome.Reason
-	}{
-		"list it in IDENTITY_REGISTRY_7":                {at, chain.Standing{Unlisted: true, Disagrees: "identityRegistry"}, outcome.EventNotFound},
-		"list it in REPUTATION_REGISTRY_7":              {at, chain.Standing{Unlisted: true, Disagrees: "reputationRegistry"}, outcome.EventNotFound},
-		"list it in VALIDATION_REGISTRY_7":              {at, chain.Standing{Unlisted: true, Disagrees: "validationRegistry"}, outcome.EventNotFound},
-		"the chain has no such event":                   {at, chain.Standing{}, outcome.EventNotFound},
-		"the chain has no such transaction":             {at, chain.Standing{Disagrees: "transactionHash"}, outcome.EventNotFound},
-		"differs from the job in value":                 {at, chain.Standing{Disagrees: "value"}, outcome.EventNotFound},
-		"HERALD_LOG_RANGE is 0":                         {bare, chain.Standing{Disagrees: "transactionHash"}, outcome.EventNotFound},
-		"blocks 2 to 9 have no such event":              {bare, chain.Standing{Disagrees: "transactionHash", SearchedFrom: 2, SearchedTo: 9}, outcome.EventNotFound},
-		"which the retraction says a reorg removed":     {retraction, chain.Standing{Disagrees: "blockHash"}, outcome.EventNotFound},
-		"its transaction was mined again":               {named, chain.Standing{Disagrees: "transactionHash"}, outcome.MinedAgain},
-		"the chain has a feedback 3 of this client":     {retraction, chain.Standing{Disagrees: "feedbackIndex"}, outcome.EventNotFound},
-		"the retraction's blockNumber is missing":       {retraction, chain.Standing{Disagrees: "blockNumber"}, outcome.EventNotFound},
-		"the chain differs from the retraction in tag1": {retraction, chain.Standing{Disagrees: "tag1"}, outcome.EventNotFound},
-	} {
-		if v := classify.Error(refuseEvent(c.job, c.s, false)); v.Reason != c.want || !strings.Contains(v.Text, says) {
-			t.Errorf("%s: %s; want %s, %q", v.Reason, v.Text, c.want, says)
-		}
-	}
-}
-
-// TestSealedHeaders: the headers of a job that named another agent are sealed again for the event's agent. Headers that
-// cannot be opened or read end the attempt.
+// TestSealedHeaders: the call gets the headers that are sealed for the event's agent. Headers that cannot be opened or
+// read end the attempt.
 func TestSealedHeaders(t *testing.T) {
 	t.Parallel()
 	keys := must(secret.Create())
-	e := &Executor{Config: Config{Opener: keys, Sealer: keys}}
+	e := &Executor{Config: Config{Opener: keys}}
 	sender := storetest.Feedback(1, 1)
 	sender.Action = job.Action{Endpoint: &job.Endpoint{Transport: "http", URL: "https://a.example/mcp"}}
-	event := sender
-	event.AgentID = big.NewInt(2)
 	seal := func(text string) []byte {
 		return must(keys.Seal([]byte(text), sender.HeaderBinding(sender.Action.Endpoint.URL)))
 	}
-	b := store.Binding{Job: event, SealedHeaders: seal(`{"X-Key":"hunter2"}`)}
-	must(0, e.resealHeaders(&b, sender))
-	found, err := e.jobEndpoint(&store.Claim{Job: event, SealedHeaders: b.SealedHeaders}, mcpcall.Endpoint{})
+	found, err := e.jobEndpoint(&store.Claim{Job: sender, SealedHeaders: seal(`{"X-Key":"hunter2"}`)}, mcpcall.Endpoint{})
 	if err != nil || found.Headers["X-Key"].Reveal() != "hunter2" || !found.ownHeaders {
 		t.Errorf("%+v, %v", found, err)
-	}
-	if err := e.resealHeaders(&b, sender); err == nil {
-		t.Error("the headers are still sealed for the sender's agent")
 	}
 	none := sender
 	none.Action.Endpoint = nil

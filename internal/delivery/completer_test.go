@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/delivery/event"
 	"github.com/agentherald/herald/internal/delivery/slots"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
@@ -61,7 +62,7 @@ func inCompleter(t *testing.T, count int, run func(t *testing.T, w *completerWor
 	synctest.Test(t, func(t *testing.T) {
 		w := &completerWorld{T: t, base: model.New(time.Now), calls: map[uuid.UUID]int{}, spooled: map[uuid.UUID]int{}}
 		w.ledger = &faulty{Ledger: w.base, claim: w.claim, record: w.record}
-		executor := must(NewExecutor(Config{Ledger: w.ledger, Chain: func(uint64) (Chain, bool) { return nil, true },
+		executor := must(NewExecutor(Config{Ledger: w.ledger, Chain: func(uint64) (event.Chain, bool) { return nil, true },
 			Verify: chain.VerifyOff, Resolver: w, Fetcher: panics{}, Caller: w, Opener: keys, Sealer: keys,
 			Dispatcher: must(dispatch.New(w, quiet)), Spool: w, Schedule: must(outcome.NewSchedule([]time.Duration{time.Second})),
 			CallTimeout: completerCall, Lease: completerCall + completerMargin, LeaseMargin: completerMargin,

@@ -14,8 +14,8 @@ import (
 	"github.com/agentherald/herald/internal/base/decode"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/delivery/event"
 	"github.com/agentherald/herald/internal/ipfs"
-	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
@@ -31,25 +31,17 @@ import (
 
 // Ledger is the part of *store.Store that attempts use.
 type Ledger interface {
+	event.Ledger
 	Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error)
 	Extend(ctx context.Context, c *store.Claim, d time.Duration) error
 	Record(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error)
-	Hints(ctx context.Context, c *store.Claim) ([]store.Hint, error)
-	Bind(ctx context.Context, c *store.Claim, b store.Binding) error
 	Adopt(ctx context.Context, c *store.Claim, past store.SpooledOutcome) (store.Recorded, error)
-	Delivery(ctx context.Context, id uuid.UUID) (store.Delivery, error)
-	DeliveryByKey(ctx context.Context, key string) (store.Delivery, error)
 }
 
 // FollowerLedger is the part of *store.Store that claims and releases the members of batches.
 type FollowerLedger interface {
 	ClaimFollowers(ctx context.Context, leader *store.Claim, n int, lease time.Duration) ([]store.Follower, error)
 	GiveBack(ctx context.Context, all []store.Follower) error
-}
-
-// Chain checks events on one chain.
-type Chain interface {
-	Check(ctx context.Context, j job.Job, v chain.Verify) (chain.Standing, error)
 }
 
 // Resolver finds an agent's endpoint.
@@ -69,7 +61,7 @@ type Caller interface {
 }
 
 // Sealer encrypts spooled outcomes, and a job's secret headers if the event has another agent than the job named
-// (resealHeaders).
+// (package event).
 type Sealer interface {
 	Seal(plain []byte, b secret.Binding) ([]byte, error)
 }
@@ -88,7 +80,7 @@ type Opener interface {
 // Config configures an Executor. A field is required unless its comment states a default or the meaning of nil.
 type Config struct {
 	Ledger     Ledger
-	Chain      func(chainID uint64) (Chain, bool) // false: the chain has no RPC URL
+	Chain      func(chainID uint64) (event.Chain, bool) // false: the chain has no RPC URL
 	Resolver   Resolver
 	Fetcher    Fetcher
 	Caller     Caller
@@ -191,6 +183,8 @@ func NewExecutor(cfg Config) (*Executor, error) {
 		return nil, err
 	}
 	batches, err := lru.New[store.Agent, batchLimit](maxBatchAgents)
-	return &Executor{Config: cfg, observed: observed, batches: batches, waits: newWaitSummary(),
+	events := &event.Checker{Ledger: cfg.Ledger, Chain: cfg.Chain, Verify: cfg.Verify, Opener: cfg.Opener,
+		Sealer: cfg.Sealer, CountCorrected: cfg.Metrics.countCorrected}
+	return &Executor{Config: cfg, observed: observed, events: events, batches: batches, waits: newWaitSummary(),
 		arguments: argumentBudget{most: cfg.MaxArgumentBytes, held: map[string]int64{}}}, err
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/auth"
 	"github.com/agentherald/herald/internal/delivery/classify"
+	"github.com/agentherald/herald/internal/delivery/event"
 	"github.com/agentherald/herald/internal/delivery/slots"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/resolver/servers"
@@ -23,6 +24,7 @@ type Executor struct {
 	Config
 	observed  *lru.Cache[store.Agent, time.Time] // when the tool list in the agent's row was fetched
 	waits     *waitSummary
+	events    *event.Checker
 	arguments argumentBudget
 	batches   *lru.Cache[store.Agent, batchLimit]
 
@@ -45,7 +47,8 @@ type attempt struct {
 
 	stage    stage
 	spans    *attemptSpans // nil: no tracing
-	event    eventCheck
+	event    event.Result
+	noTurn   bool // the event is confirmed, but the delivery does not have the turn (checkTurn)
 	endpoint resolvedEndpoint
 	auth     *auth.Authorization // nil: Authorize was not called yet
 	file     fetchedFile

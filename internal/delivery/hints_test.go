@@ -17,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/chain/eventlog"
 	"github.com/agentherald/herald/internal/chain/node"
+	"github.com/agentherald/herald/internal/delivery/event"
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/door/watch"
@@ -242,7 +243,7 @@ func TestHeadersAreCompared(t *testing.T) {
 
 // deaf is a chain whose node does not answer for jobs without a transaction. While it is away, it answers for none.
 type deaf struct {
-	Chain
+	event.Chain
 	away   bool
 	asked  int
 	always bool // it answers for each job

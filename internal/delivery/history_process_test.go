@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/delivery/event"
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/outcome"
@@ -57,7 +58,7 @@ func (h *history) newProcess(name int) *process {
 		_ = p.alive()
 		return time.Now()
 	}
-	executor := must(NewExecutor(Config{Ledger: books, Chain: func(uint64) (Chain, bool) { return nil, true }, Verify: chain.VerifyOff,
+	executor := must(NewExecutor(Config{Ledger: books, Chain: func(uint64) (event.Chain, bool) { return nil, true }, Verify: chain.VerifyOff,
 		Resolver: p, Fetcher: p, Caller: p, Opener: h.keys, Sealer: h.keys, Dispatcher: dispatcher, Spool: &safe{redis, h}, Admission: h.limits(p),
 		Schedule: must(outcome.NewSchedule(h.tempo.waits)), CallTimeout: h.tempo.call, Lease: h.tempo.lease, LeaseMargin: h.tempo.margin,
 		RecordTimeout: h.tempo.record, RecordPause: h.tempo.pause, SpoolTimeout: h.tempo.recall, Metrics: h.metrics, Logger: quiet, Now: now,

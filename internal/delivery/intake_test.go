@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/delivery/event"
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/job"
@@ -194,7 +195,7 @@ func TestConstructorsRefuse(t *testing.T) {
 	t.Parallel()
 	keys, reg, log := must(secret.Create()), prometheus.NewRegistry(), slog.New(slog.DiscardHandler)
 	valid := func() Config {
-		return Config{Ledger: rowLedger{}, Chain: func(uint64) (Chain, bool) { return nil, false }, Resolver: &completerWorld{}, Fetcher: panics{}, Caller: offers{},
+		return Config{Ledger: &leases{}, Chain: func(uint64) (event.Chain, bool) { return nil, false }, Resolver: &completerWorld{}, Fetcher: panics{}, Caller: offers{},
 			Opener: keys, Sealer: keys, Dispatcher: must(dispatch.New(&away{}, log)), Spool: &results{}, Metrics: must(NewMetrics(prometheus.NewRegistry())),
 			Schedule: must(outcome.NewSchedule([]time.Duration{time.Second})), CallTimeout: time.Second, LeaseMargin: time.Second, Lease: 2 * time.Second}
 	}

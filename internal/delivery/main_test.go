@@ -22,6 +22,7 @@ import (
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/chain/eventlog"
 	"github.com/agentherald/herald/internal/chain/node"
+	"github.com/agentherald/herald/internal/delivery/event"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
@@ -133,7 +134,7 @@ type worker struct {
 	runner   *Runner
 	pool     *mcpcall.Pool
 	efforts  *effort.Budgets // nil: the agents have no budgets
-	chains   map[uint64]Chain
+	chains   map[uint64]event.Chain
 	mu       sync.Mutex
 	steps    []Step
 }
@@ -172,7 +173,7 @@ func limitOrigins(all, unbound admission.Limiter) func(*Config) {
 // newWorker returns a worker, after adapt has changed its configuration. It takes no tasks until serve is called.
 func (w *world) newWorker(adapt ...func(*Config)) *worker {
 	w.t.Helper()
-	k := &worker{t: w.t, chains: map[uint64]Chain{w.net.ChainID(): w.chain}}
+	k := &worker{t: w.t, chains: map[uint64]event.Chain{w.net.ChainID(): w.chain}}
 	guard := guardtest.Loopback(w.t, nil)
 	gw := httptest.NewServer(w.gateway.Handler())
 	w.t.Cleanup(gw.Close)
@@ -187,7 +188,7 @@ func (w *world) newWorker(adapt ...func(*Config)) *worker {
 		_ = k.pool.Close(ctx)
 	})
 	metrics := must(NewMetrics(prometheus.NewRegistry()))
-	cfg := Config{Ledger: w.store, Chain: func(id uint64) (Chain, bool) { c, ok := k.chains[id]; return c, ok }, Resolver: resolve, Fetcher: fetcher,
+	cfg := Config{Ledger: w.store, Chain: func(id uint64) (event.Chain, bool) { c, ok := k.chains[id]; return c, ok }, Resolver: resolve, Fetcher: fetcher,
 		Caller: k.pool, Opener: w.keys, Sealer: w.keys, Dispatcher: w.dispatcher, Spool: w.queue,
 		Schedule:    must(outcome.NewSchedule([]time.Duration{100 * time.Millisecond, 100 * time.Millisecond, 100 * time.Millisecond})),
 		CallTimeout: 5 * time.Second, Lease: 20 * time.Second, LeaseMargin: 10 * time.Second, Metrics: metrics, Logger: w.logger(),

@@ -66,6 +66,9 @@ func (m *Metrics) CountFiltered(d policy.Decision) {
 	m.filtered.WithLabelValues(string(d.Level), strconv.Itoa(d.Rule)).Inc()
 }
 
+// countCorrected counts a field of a job that the event on the chain contradicts.
+func (m *Metrics) countCorrected(field string) { m.corrected.WithLabelValues(field).Inc() }
+
 // toolLabel returns the label of a tool in the metrics: its name if it is documented, otherwise "other". A job may name
 // any tool that begins with agent.receive, so the names in jobs must not become labels.
 func toolLabel(tool string) string {

@@ -38,8 +38,8 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 
 	var unread *spoolError
 	d.away = pgerror.Away(failure) || errors.As(failure, &unread)
-	if a.event.gone != nil {
-		d.Status, d.Reason, d.Error, d.Gone = store.Cancelled, outcome.Reorg, failure.Error(), a.event.gone
+	if a.event.Gone != nil {
+		d.Status, d.Reason, d.Error, d.Gone = store.Cancelled, outcome.Reorg, failure.Error(), a.event.Gone
 		d.verdict = outcome.Verdict{Reason: outcome.Reorg, Text: failure.Error()}
 		return d
 	}
@@ -90,8 +90,8 @@ func (a *attempt) failedByItself(v outcome.Verdict) bool {
 func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 	o := store.Outcome{
 		Stage: a.stage.name, StepMicros: a.stage.took[:a.stage.ended], Endpoint: a.endpoint.display,
-		Elsewhere: a.policy.Disables(), Undecided: a.event.undecided,
-		Rerouted: a.event.rerouted, NoTurn: a.event.noTurn, Refuted: a.event.refuted,
+		Elsewhere: a.policy.Disables(), Undecided: a.event.Undecided,
+		Rerouted: a.event.Rerouted, NoTurn: a.noTurn, Refuted: a.event.Refuted,
 		FileSource: a.file.Source, FileVerification: a.file.Verification,
 		FileDisagrees: a.file.disagrees, FetchFailed: a.file.failed,
 		ToolName: a.call.tool, Arguments: a.call.recorded,
@@ -119,7 +119,7 @@ func observeAgent(o *store.Outcome, listing *mcpcall.ToolSet) {
 
 // holdIfUnknown returns an error that holds the delivery (held_unknown) if an earlier attempt has no outcome and may
 // have called the agent, and the policy is onUnknown=hold. Otherwise it returns nil. For a replay it returns nil,
-// because an operator decided to repeat the call. The caller calls checkEvent first, which finds out whether the chain
+// because an operator decided to repeat the call. The caller calls event.Checker.Check first, which finds out whether the chain
 // still has the event of that call.
 func (a *attempt) holdIfUnknown() error {
 	if !a.claim.InDoubt || a.policy.OnUnknown != store.OnUnknownHold {

@@ -2,14 +2,11 @@ package delivery
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/base/loop"
-	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -54,22 +51,14 @@ func (e *Executor) reviewOnce(ctx context.Context, ledger ReviewLedger) {
 
 // endReview makes the review l: it reads the delivery's event from the chain again, and ends the review in the store.
 // If the chain has another, confirmed event with the same key, the store replaces the delivery's event by it. If the
-// node cannot be asked or does not answer, or if the other event is not confirmed yet, the review does not end, and is
-// due again later. The error is that of the store.
+// chain gives no answer yet (event.Checker.Review), the review does not end, and is due again later. The error is that
+// of the store.
 func (e *Executor) endReview(ctx context.Context, ledger ReviewLedger, l store.Review) error {
-	client, ok := e.Chain(l.Job.ChainID)
-	if !ok || e.Verify == chain.VerifyOff {
+	next, decided := e.events.Review(ctx, l)
+	if !decided {
 		return nil
 	}
-	hints := append([]store.Hint{{Rank: -1, Job: l.Job}}, l.Hints...)
-	s, err := e.findEvent(ctx, &attempt{}, client, hints)
-	var failed *outcome.Failure
-	var next *job.Job
-	switch notFound := errors.As(err, &failed) && failed.Reason == outcome.EventNotFound; {
-	case err != nil && !notFound, err == nil && !s.Event.SameEvent(l.Job) && !s.Confirmed:
-		return nil // the review is due again
-	case err == nil && !s.Event.SameEvent(l.Job):
-		next = s.Event
+	if next != nil {
 		e.Logger.Info("a reorg replaced the event of a delivery", "delivery", l.ID, "key", l.Key)
 	}
 	tasks, err := ledger.EndReview(ctx, l, next)

@@ -75,7 +75,7 @@ func (e *Executor) endStages(a *attempt, err error, panicked any) error {
 func (a *attempt) stageDetail(name string) string {
 	switch name {
 	case "check":
-		return a.event.detail
+		return a.event.Detail
 	case "resolve":
 		if a.auth == nil {
 			return ""

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/chain/node"
+	"github.com/agentherald/herald/internal/delivery/event"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -15,7 +16,7 @@ import (
 
 // awayChain is a chain whose node does not answer while away is set.
 type awayChain struct {
-	Chain
+	event.Chain
 	away bool
 }
 

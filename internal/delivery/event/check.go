@@ -1,0 +1,230 @@
+package event
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+)
+
+const (
+	// minConfirmationPause and maxConfirmationPause bound the wait after which a delivery checks again whether its
+	// event is confirmed.
+	minConfirmationPause = 500 * time.Millisecond
+	maxConfirmationPause = 5 * time.Minute
+	// maxUndatedWait bounds the wait for a job's block that is above the chain's head, if the head is old. An old head
+	// does not show whether the node is behind or the chain makes no blocks (chain.Standing.Undated). When
+	// maxUndatedWait has passed since the job was accepted, the event counts as not found.
+	maxUndatedWait = time.Hour
+)
+
+// Ledger is the part of *store.Store that the checks use.
+type Ledger interface {
+	Hints(ctx context.Context, c *store.Claim) ([]store.Hint, error)
+	Bind(ctx context.Context, c *store.Claim, b store.Binding) error
+	Delivery(ctx context.Context, id uuid.UUID) (store.Delivery, error)
+	DeliveryByKey(ctx context.Context, key string) (store.Delivery, error)
+}
+
+// Chain checks events on one chain.
+type Chain interface {
+	Check(ctx context.Context, j job.Job, v chain.Verify) (chain.Standing, error)
+}
+
+// Opener decrypts a job's secret headers.
+type Opener interface {
+	Open(cipher []byte, b secret.Binding) ([]byte, error)
+}
+
+// Sealer encrypts a job's secret headers.
+type Sealer interface {
+	Seal(plain []byte, b secret.Binding) ([]byte, error)
+}
+
+// Checker checks the events of deliveries. It is safe for concurrent use. All fields are required.
+type Checker struct {
+	Ledger Ledger
+	Chain  func(chainID uint64) (Chain, bool) // false: the chain has no RPC URL
+	Verify chain.Verify                       // the check that an event must pass
+	Opener Opener
+	Sealer Sealer
+	// CountCorrected counts a field of a job that the event on the chain contradicts.
+	CountCorrected func(field string)
+}
+
+// Result contains the results of Checker.Check, except its error.
+type Result struct {
+	Undecided bool        // the event is in no block or not confirmed, or a new hint arrived during the check
+	Rerouted  bool        // the event has another agent or ordering key than the row had, so the row was changed
+	Refuted   []int       // ranks (store.Hint.Rank) of the hints that the check refuted
+	Gone      *store.Gone // not nil: the chain no longer has the event, and the delivery must not get another one
+	Detail    string      // for display: the result of the check as a phrase
+}
+
+// Check reads the event of the claimed delivery from the chain and replaces claim.Job by it (bindEvent). It returns nil
+// if the event is confirmed and not revoked. Some retractions must also pass confirmRetraction. Check writes its other
+// results to r as it finds them, so r has them even after a panic.
+//
+// If the chain has no RPC URL, or with HERALD_VERIFY_EVENT=off, no event is read, and the delivery is bound to its own
+// job. If there is no RPC URL and several jobs of the event contradict each other, the error has the reason
+// chain_unconfigured.
+func (c *Checker) Check(ctx context.Context, claim *store.Claim, r *Result) error {
+	r.Detail = "not asked"
+	client, ok := c.Chain(claim.Job.ChainID)
+	switch {
+	case !ok && claim.Verified && !claim.Bound && claim.Hints > 0:
+		return outcome.Fail(outcome.ChainUnconfigured, fmt.Sprintf("the jobs of this event differ, and only the "+
+			"chain can decide between them: set RPC_URL_%d", claim.Job.ChainID))
+	case (!ok || c.Verify == chain.VerifyOff) && claim.Verified && !claim.Bound:
+		return c.bindEvent(ctx, claim, r,
+			store.Binding{Job: claim.Job, SealedHeaders: claim.SealedHeaders, Source: claim.Source})
+	case !ok || c.Verify == chain.VerifyOff:
+		return nil
+	}
+
+	hints, err := c.listHints(ctx, claim)
+	if err != nil {
+		return err
+	}
+	s, err := c.findEvent(ctx, client, hints, r)
+	r.Undecided = s.Event == nil
+	// The agent may know the event, or the other event with its key has a delivery of its own.
+	keepsEvent := claim.Called && claim.Bound || claim.HasLostKey()
+	var failed *outcome.Failure
+	switch {
+	case keepsEvent && err != nil && errors.As(err, &failed) && failed.Reason == outcome.EventNotFound:
+		r.Gone = &store.Gone{}
+		return err
+	case err != nil:
+		return err
+	case keepsEvent && !s.Event.SameEvent(claim.Job):
+		r.Gone = &store.Gone{Next: s.Event}
+		return outcome.Fail(outcome.EventNotFound, "the chain has another event with this key")
+	}
+	b, sender := chooseAction(claim, *s.Event, hints)
+	if err := c.resealHeaders(&b, sender); err != nil {
+		return err
+	}
+	if err := c.bindEvent(ctx, claim, r, b); err != nil {
+		return err
+	}
+	switch {
+	case s.Revoked && claim.Job.Kind == job.KindNewFeedback:
+		return outcome.Fail(outcome.Revoked, "the client revoked this feedback before it was delivered")
+	case !s.Confirmed:
+		r.Undecided = true
+		return outcome.Pause(outcome.NotConfirmed, findConfirmationPause(s.Wait), describeMissing(s))
+	case claim.Job.IsRetraction() && (!s.Witnessed || claim.Job.Retracts != ""):
+		r.Detail, err = c.confirmRetraction(ctx, claim.Job)
+		return err
+	}
+	r.Detail = "event found and confirmed"
+	return nil
+}
+
+// Review reads the event of the delivery under review from the chain again. next is not nil if the chain has another,
+// confirmed event with the same key. decided is false if the chain has no RPC URL, events are not verified, the node
+// does not answer, or the other event is not confirmed yet. Then the delivery must be reviewed again later.
+func (c *Checker) Review(ctx context.Context, l store.Review) (next *job.Job, decided bool) {
+	client, ok := c.Chain(l.Job.ChainID)
+	if !ok || c.Verify == chain.VerifyOff {
+		return nil, false
+	}
+	hints := append([]store.Hint{{Rank: -1, Job: l.Job}}, l.Hints...)
+	s, err := c.findEvent(ctx, client, hints, &Result{})
+	var failed *outcome.Failure
+	switch notFound := errors.As(err, &failed) && failed.Reason == outcome.EventNotFound; {
+	case err != nil:
+		return nil, notFound
+	case s.Event.SameEvent(l.Job):
+		return nil, true
+	case !s.Confirmed:
+		return nil, false
+	}
+	return s.Event, true
+}
+
+// listHints returns the hints of the delivery's event, in the order in which findEvent tries them: first those that
+// Herald itself read from the chain (store.TrustChain), then all others. Stored hints of a group are sorted by rank.
+// The row's own job (Rank -1) precedes the stored hints of its group. If the row is not bound and has stored hints, its
+// own job is omitted, because it is the first stored hint.
+func (c *Checker) listHints(ctx context.Context, claim *store.Claim) (list []store.Hint, err error) {
+	if claim.Hints > 0 {
+		if list, err = c.Ledger.Hints(ctx, claim); err != nil {
+			return nil, fmt.Errorf("read where the event may be: %w", err)
+		}
+	}
+	if claim.Bound || len(list) == 0 {
+		own := store.Hint{Rank: -1, Job: claim.Job, SealedHeaders: claim.SealedHeaders, Source: claim.Source,
+			CreatedAt: claim.CreatedAt}
+		list = append([]store.Hint{own}, list...)
+	}
+	slices.SortStableFunc(list, func(a, b store.Hint) int { // hints that a follower read come first
+		return cmp.Compare(min(a.Source.Trust, store.TrustOrdinary), min(b.Source.Trust, store.TrustOrdinary))
+	})
+	return list, nil
+}
+
+// findEvent asks the chain for the event at each of the hints, in their order, and returns the first event that is in a
+// block. It skips hints that an earlier check refuted, unless all are refuted. It appends the ranks of the hints that
+// this check refutes to r.Refuted.
+//
+// If the check refutes all hints, the event may be in another transaction than they name. So findEvent searches the
+// chain for the event's key, if the first hint names a transaction. It never searches for a retraction, or for a key
+// that contains the event's transaction (job.Job.HasPositionKey).
+//
+// If no event is in a block, the error is a wait if the event may still appear at a hint, the node's error if the node
+// failed, and otherwise the error of refuseEvent. If the event at a hint is no valid job, the reason is invalid_job.
+func (c *Checker) findEvent(ctx context.Context, client Chain, hints []store.Hint,
+	r *Result) (chain.Standing, error) {
+	open := slices.DeleteFunc(slices.Clone(hints), func(h store.Hint) bool { return h.Refuted })
+	if len(open) == 0 {
+		open = hints
+	}
+	var waits, away, refused error
+	for _, h := range open {
+		s, err := client.Check(ctx, h.Job, c.Verify)
+		var invalid *job.Refusal
+		outwaited := s.Pending && s.Undated && time.Since(h.CreatedAt) >= maxUndatedWait
+		switch {
+		case errors.As(err, &invalid):
+			return s, outcome.Fail(outcome.InvalidJob, "the event on the chain is no valid job: "+invalid.Error())
+		case err != nil: // try the other hints: a job may choose a query that this node never answers
+			away = cmp.Or(away, err)
+		case s.Found && !s.Pending:
+			return s, nil
+		case s.Found && !outwaited:
+			waits = cmp.Or(waits, outcome.Pause(outcome.NotConfirmed, findConfirmationPause(s.Wait),
+				describeMissing(s)))
+		default:
+			r.Refuted = append(r.Refuted, h.Rank)
+			refused = cmp.Or(refused, refuseEvent(h.Job, s, outwaited))
+		}
+	}
+	if err := cmp.Or(waits, away); err != nil {
+		return chain.Standing{}, err
+	}
+	if j := open[0].Job; !j.HasPositionKey() && !j.IsRetraction() && j.TransactionHash != (common.Hash{}) {
+		j.TransactionHash, j.BlockHash, j.BlockNumber, j.LogIndex = common.Hash{}, common.Hash{}, 0, nil
+		if s, err := client.Check(ctx, j, c.Verify); err != nil || s.Found {
+			return s, err
+		}
+	}
+	return chain.Standing{}, refused
+}
+
+// findConfirmationPause returns how long a delivery waits before it checks its event again: the time until the chain is
+// expected to confirm the event (expected), but at least minConfirmationPause and at most maxConfirmationPause.
+func findConfirmationPause(expected time.Duration) time.Duration {
+	return min(max(expected, minConfirmationPause), maxConfirmationPause)
+}

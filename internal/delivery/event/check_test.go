@@ -1,0 +1,233 @@
+package event
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"math/big"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/delivery/classify"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/storetest"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+)
+
+// TestConfirmationPause: for any duration of the missing blocks, the wait is neither negative nor excessive.
+func TestConfirmationPause(t *testing.T) {
+	t.Parallel()
+	for missing, want := range map[time.Duration]time.Duration{
+		-time.Second: minConfirmationPause, 0: minConfirmationPause, 90 * time.Millisecond: minConfirmationPause,
+		600 * time.Millisecond: 600 * time.Millisecond, 24 * time.Second: 24 * time.Second,
+		5 * time.Minute: maxConfirmationPause, math.MaxInt64: maxConfirmationPause,
+	} {
+		if got := findConfirmationPause(missing); got != want {
+			t.Errorf("%s missing: %s, want %s", missing, got, want)
+		}
+	}
+}
+
+func TestDescribeMissing(t *testing.T) {
+	t.Parallel()
+	for want, s := range map[string]chain.Standing{
+		"needs 3 more blocks on top, about 600ms": {ConfirmedIn: 3, Wait: 600 * time.Millisecond},
+		"name no safe block":                      {ConfirmedIn: 9, Wait: time.Second, Unnamed: "safe"},
+	} {
+		if got := describeMissing(s); !strings.Contains(got, want) {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+// standingChain returns the same standing for each check.
+type standingChain chain.Standing
+
+func (c standingChain) Check(context.Context, job.Job, chain.Verify) (chain.Standing, error) {
+	return chain.Standing(c), nil
+}
+
+// TestUndatedWaitEnds: a job waits at most an hour for a block above an old head of an idle chain. Above other heads,
+// it waits as long as necessary.
+func TestUndatedWaitEnds(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		undated bool
+		waited  time.Duration
+		want    outcome.Reason
+	}{
+		"59 minutes": {true, 59 * time.Minute, outcome.NotConfirmed},
+		"an hour":    {true, time.Hour, outcome.EventNotFound},
+		"a day, above a head that shows how far the chain is": {false, 24 * time.Hour, outcome.NotConfirmed},
+	} {
+		standing := standingChain{Found: true, Pending: true, ConfirmedIn: 9, Wait: time.Minute, Undated: c.undated}
+		checker := &Checker{Verify: chain.VerifyReceipt, Chain: func(uint64) (Chain, bool) { return standing, true }}
+		var r Result
+		err := checker.Check(t.Context(), &store.Claim{CreatedAt: time.Now().Add(-c.waited), Job: job.Job{BlockNumber: 7}}, &r)
+		if failure, ok := errors.AsType[*outcome.Failure](err); !ok || failure.Reason != c.want || (len(r.Refuted) > 0) != (c.want == outcome.EventNotFound) {
+			t.Errorf("%s: %+v, %v", name, r, err)
+		}
+	}
+}
+
+// TestDescribeRefusal: the error names the field that the chain contradicts, and the setting that would help.
+func TestDescribeRefusal(t *testing.T) {
+	t.Parallel()
+	retraction := job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg, ChainID: 7, FeedbackIndex: 3}
+	named := retraction
+	named.Retracts = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
+	at, bare := job.Job{ChainID: 7, TransactionHash: common.Hash{1}}, job.Job{ChainID: 7}
+	for says, c := range map[string]struct {
+		job  job.Job
+		s    chain.Standing
+		want outcome.Reason
+	}{
+		"list it in IDENTITY_REGISTRY_7":                {at, chain.Standing{Unlisted: true, Disagrees: "identityRegistry"}, outcome.EventNotFound},
+		"list it in REPUTATION_REGISTRY_7":              {at, chain.Standing{Unlisted: true, Disagrees: "reputationRegistry"}, outcome.EventNotFound},
+		"list it in VALIDATION_REGISTRY_7":              {at, chain.Standing{Unlisted: true, Disagrees: "validationRegistry"}, outcome.EventNotFound},
+		"the chain has no such event":                   {at, chain.Standing{}, outcome.EventNotFound},
+		"the chain has no such transaction":             {at, chain.Standing{Disagrees: "transactionHash"}, outcome.EventNotFound},
+		"differs from the job in value":                 {at, chain.Standing{Disagrees: "value"}, outcome.EventNotFound},
+		"HERALD_LOG_RANGE is 0":                         {bare, chain.Standing{Disagrees: "transactionHash"}, outcome.EventNotFound},
+		"blocks 2 to 9 have no such event":              {bare, chain.Standing{Disagrees: "transactionHash", SearchedFrom: 2, SearchedTo: 9}, outcome.EventNotFound},
+		"which the retraction says a reorg removed":     {retraction, chain.Standing{Disagrees: "blockHash"}, outcome.EventNotFound},
+		"its transaction was mined again":               {named, chain.Standing{Disagrees: "transactionHash"}, outcome.MinedAgain},
+		"the chain has a feedback 3 of this client":     {retraction, chain.Standing{Disagrees: "feedbackIndex"}, outcome.EventNotFound},
+		"the retraction's blockNumber is missing":       {retraction, chain.Standing{Disagrees: "blockNumber"}, outcome.EventNotFound},
+		"the chain differs from the retraction in tag1": {retraction, chain.Standing{Disagrees: "tag1"}, outcome.EventNotFound},
+	} {
+		if v := classify.Error(refuseEvent(c.job, c.s, false)); v.Reason != c.want || !strings.Contains(v.Text, says) {
+			t.Errorf("%s: %s; want %s, %q", v.Reason, v.Text, c.want, says)
+		}
+	}
+}
+
+// TestSealedHeaders: the headers of a job that named another agent are sealed again for the event's agent. Headers that
+// cannot be opened end the attempt.
+func TestSealedHeaders(t *testing.T) {
+	t.Parallel()
+	keys := must(secret.Create())
+	c := &Checker{Opener: keys, Sealer: keys}
+	sender := storetest.Feedback(1, 1)
+	sender.Action = job.Action{Endpoint: &job.Endpoint{Transport: "http", URL: "https://a.example/mcp"}}
+	event := sender
+	event.AgentID = big.NewInt(2)
+	const headers = `{"X-Key":"hunter2"}`
+	b := store.Binding{Job: event, SealedHeaders: must(keys.Seal([]byte(headers), sender.HeaderBinding(sender.Action.Endpoint.URL)))}
+	heraldtest.Must(t, c.resealHeaders(&b, sender))
+	if got, err := keys.Open(b.SealedHeaders, event.HeaderBinding(event.Action.Endpoint.URL)); err != nil || string(got) != headers {
+		t.Errorf("%s, %v", got, err)
+	}
+	if err := c.resealHeaders(&b, sender); err == nil {
+		t.Error("the headers are still sealed for the sender's agent")
+	}
+}
+
+// rowLedger contains one delivery.
+type rowLedger struct {
+	Ledger
+	row store.Delivery
+	err error
+}
+
+func (l rowLedger) DeliveryByKey(context.Context, string) (store.Delivery, error) {
+	return l.row, l.err
+}
+
+func (l rowLedger) Delivery(context.Context, uuid.UUID) (store.Delivery, error) { return l.row, l.err }
+
+// TestConfirmRetraction: a retraction is sent if the feedback may have reached the agent, and waits while this is not
+// known.
+func TestConfirmRetraction(t *testing.T) {
+	t.Parallel()
+	const forgotten, named = "0x01", "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
+	for name, c := range map[string]struct {
+		row  store.Delivery
+		want outcome.Reason
+		err  error  // of the ledger
+		by   string // the retraction's transactionHash or the delivery that it names; "" neither
+	}{
+		"delivered":          {row: store.Delivery{Status: store.Delivered}},
+		"being delivered":    {row: store.Delivery{Status: store.Running, History: []store.Attempt{{Stage: "claim"}}}, want: outcome.BehindEarlier},
+		"called":             {row: store.Delivery{Status: store.Dead, History: []store.Attempt{{Stage: "call", Outcome: "dead"}}}},
+		"its worker died":    {row: store.Delivery{Status: store.Rejected, History: []store.Attempt{{Stage: "claim"}}}},
+		"never got that far": {row: store.Delivery{Status: store.Rejected, History: []store.Attempt{{Stage: "resolve", Outcome: "rejected"}}}, want: outcome.EventNotFound},
+		"named, and skipped": {row: store.Delivery{Status: store.Skipped}, want: outcome.NeverDelivered, by: named},
+		"unknown":            {err: store.ErrNotFound, want: outcome.EventNotFound},
+		"Postgres is away":   {err: errors.New("it is away"), want: outcome.InternalError},
+		"its transaction":    {row: store.Delivery{Status: store.Delivered, Job: encode(job.Job{TransactionHash: common.HexToHash(forgotten)})}, by: forgotten},
+		"another's":          {row: store.Delivery{Status: store.Delivered, Job: encode(job.Job{})}, by: forgotten, want: outcome.EventNotFound},
+	} {
+		p := &Checker{Ledger: rowLedger{row: c.row, err: c.err}}
+		j := job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg, AgentID: big.NewInt(1), FeedbackIndex: 1}
+		if c.by == named {
+			j.Retracts = named
+		} else {
+			j.TransactionHash = common.HexToHash(c.by)
+		}
+		_, err := p.confirmRetraction(t.Context(), j)
+		got := outcome.Reason("")
+		if err != nil {
+			got = classify.Error(err).Reason
+		}
+		heraldtest.Equal(t, name, got, c.want)
+	}
+}
+
+// TestNeverDelivered: a revocation of, or a response to, a feedback that ended without a call is not sent. It is sent
+// if the feedback was or may have been called, or if its attempts are no longer stored. Feedback itself, and a
+// retraction after a reorg, are not checked.
+func TestNeverDelivered(t *testing.T) {
+	t.Parallel()
+	ended := func(stage string) store.Delivery {
+		return store.Delivery{Status: store.Dead, Attempts: 1, History: []store.Attempt{{Number: 1, Stage: stage, Outcome: "dead"}}}
+	}
+	for name, c := range map[string]struct {
+		kind     job.Kind
+		why      string
+		feedback store.Delivery
+		want     outcome.Reason
+	}{
+		"a revocation of what was skipped":        {job.KindFeedbackRevoked, job.RevokedByClient, store.Delivery{Status: store.Skipped, Reason: outcome.Revoked}, outcome.NeverDelivered},
+		"a revocation of what was not found":      {job.KindFeedbackRevoked, job.RevokedByClient, store.Delivery{Status: store.Rejected, Reason: outcome.EventNotFound}, ""},
+		"a response to what was never reached":    {job.KindResponseAppended, "", ended("resolve"), outcome.NeverDelivered},
+		"a revocation of what was called":         {job.KindFeedbackRevoked, job.RevokedByClient, ended("call"), ""},
+		"of what was delivered":                   {job.KindFeedbackRevoked, job.RevokedByClient, store.Delivery{Status: store.Delivered}, ""},
+		"of what a dead worker had":               {job.KindResponseAppended, "", store.Delivery{Status: store.Dead, Attempts: 1, History: []store.Attempt{{Stage: "claim"}}}, ""},
+		"of what is open, order being off":        {job.KindResponseAppended, "", store.Delivery{Status: store.Waiting}, ""},
+		"of what retention has dropped":           {job.KindResponseAppended, "", store.Delivery{Status: store.Dead, Attempts: 3}, ""},
+		"a retraction":                            {job.KindFeedbackRevoked, job.RevokedByReorg, store.Delivery{Status: store.Skipped}, ""},
+		"a feedback, whose own row is never read": {job.KindNewFeedback, "", store.Delivery{Status: store.Skipped}, ""},
+	} {
+		j := storetest.Feedback(1, 1)
+		j.Kind, j.Reason = c.kind, c.why
+		e := &Checker{Ledger: rowLedger{row: c.feedback}}
+		err := e.CheckFeedback(t.Context(), &store.Claim{Job: j})
+		var got outcome.Reason
+		if err != nil {
+			got = classify.Error(err).Reason
+		}
+		if got != c.want {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// must returns v, or panics if err is not nil.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// encode returns j as the ledger stores it.
+func encode(j job.Job) json.RawMessage { return must(json.Marshal(j)) }
