@@ -55,7 +55,7 @@
 //   - Every call ends: a context without a deadline gets one.
 //
 // When no other deliveries are in progress, a delivery costs two round trips and two commits: Claim, and Record, which
-// also dispatches the agent's next deliveries. Under load, several deliveries share both (coalescer.go):
+// also dispatches the agent's next deliveries. Under load, several deliveries share both (package coalescer):
 //   - Callers claim and record one delivery each. While a statement runs, requests queue. The next statement takes all
 //     queued requests, 64 at most, and answers each. No request waits for a group to fill: if no statement is running,
 //     a request runs at once. A single outcome is recorded by the statement for one request.

@@ -1,4 +1,13 @@
-package store
+// Package coalescer combines concurrent requests into one SQL statement, so that they share a round trip and a commit.
+// It runs no SQL itself and does not know what a request means: the ledger (internal/store) passes it one function for a
+// group of requests, and one for a single request.
+//
+// Invariants:
+//   - Each request gets one answer: that of its group, or that of the function for a single request.
+//   - No request waits for a group to fill. A statement delays the next one by Config.Stall at most.
+//   - A caller gives up only a request that is still queued. It waits for the answer of a request that a group has
+//     taken, because a committed answer must not be lost.
+package coalescer
 
 import (
 	"context"
@@ -7,12 +16,12 @@ import (
 	"time"
 )
 
-// Defaults of coalescerConfig.
+// Defaults of Config.
 const (
 	maxGroup   = 64 // requests per group; larger groups lock rows longer and save hardly anything per row
 	maxFlights = 1  // statements that run at a time; with two, groups are half as large, and each request costs more
 
-	// flightStall is how long one statement may delay the next statement of the same coalescer. A busy Postgres answers
+	// flightStall is how long one statement may delay the next statement of the same Coalescer. A busy Postgres answers
 	// sooner. A statement that waits for a row lock or on a silent connection can take longer.
 	flightStall = 250 * time.Millisecond
 
@@ -22,82 +31,84 @@ const (
 	groupTimeout = 5 * time.Second
 )
 
-// coalescer combines concurrent requests into one SQL statement. The store has one coalescer for claims and one for
-// outcomes. A flight is one run of a statement: flush for a group of requests, or single for one request.
+// Coalescer combines concurrent requests into one SQL statement. A flight is one run of a statement: Flush for a group of
+// requests, or Single for one request. Safe for concurrent use.
 //
 // The first request starts a flight at once. While maxFlights flights run, further requests are queued. When a flight
 // ends, the next flight takes all queued requests, at most maxGroup. No request waits for a group to fill. The caller
-// of a group's first request runs the flight, so the coalescer needs no background goroutine.
+// of a group's first request runs the flight, so the Coalescer needs no background goroutine.
 //
-// A flush may leave requests unanswered, or fail as a whole. Each caller without an answer then runs its own request
-// with single, under its own context. So flush may skip every request that is not simple, but its answers must equal
-// those of single.
+// A Flush may leave requests unanswered, or fail as a whole. Each caller without an answer then runs its own request
+// with Single, under its own context. So Flush may skip every request that is not simple, but its answers must equal
+// those of Single.
 //
 // A caller whose context ends while its request is queued removes the request from the queue. After a group has taken
 // the request, the caller waits for the group's answer and returns it, because a committed claim or outcome must not be
 // lost.
-type coalescer[Q, A any] struct {
-	coalescerConfig[Q, A]
+type Coalescer[Q, A any] struct {
+	Config[Q, A] // must not change while requests run
 
 	mu     sync.Mutex
 	queue  []*request[Q, A] // requests that no group has taken yet, oldest first
-	active int              // running flights, without those that have run for longer than stall
+	active int              // running flights, without those that have run for longer than Stall
 	closed bool
-	stats  coalescerStats
+	stats  Stats
 
-	running sync.WaitGroup // counts callers in do, and flights; close waits for them
+	running sync.WaitGroup // counts callers in Do, and flights; Close waits for them
 }
 
-// coalescerConfig has the functions and limits of a coalescer. Zero limits get their defaults.
-type coalescerConfig[Q, A any] struct {
-	// flush answers a group: result i belongs to request i. The context of flush ends after timeout. It does not end
+// Config has the functions and limits of a Coalescer. Zero limits get their defaults.
+type Config[Q, A any] struct {
+	// Flush answers a group: result i belongs to request i. The context of Flush ends after Timeout. It does not end
 	// with the context of a caller, because a group has several callers.
-	flush func(ctx context.Context, group []Q) ([]result[A], error)
+	Flush func(ctx context.Context, group []Q) ([]Result[A], error)
 
-	// single answers one request. It is called for a request that flush left unanswered, and instead of flush for a
-	// group that has fewer than min requests.
-	single func(ctx context.Context, q Q) (A, error)
+	// Single answers one request. It is called for a request that Flush left unanswered, and instead of Flush for a
+	// group that has fewer than Min requests.
+	Single func(ctx context.Context, q Q) (A, error)
 
-	// min is the size from which a group is passed to flush. Default 2. Claims use 1, because flush claims a single
-	// queued delivery with less work than single does.
-	min     int
-	max     int           // requests per group; default maxGroup
-	flights int           // concurrent flights; default maxFlights
-	stall   time.Duration // how long a flight delays the next one at most; default flightStall
-	timeout time.Duration // limit of a flush; default groupTimeout
+	// Min is the size from which a group is passed to Flush. Default 2. Claims use 1, because Flush claims a single
+	// queued delivery with less work than Single does.
+	Min     int
+	Max     int           // requests per group; default maxGroup
+	Flights int           // concurrent flights; default maxFlights
+	Stall   time.Duration // how long a flight delays the next one at most; default flightStall
+	Timeout time.Duration // limit of a Flush; default groupTimeout
 }
 
-// result is the answer of flush to one request. If answered is false, flush has not decided the request, and its caller
-// runs the request with single.
-type result[A any] struct {
-	answer   A
-	err      error
-	answered bool
+// Result is the answer of Flush to one request. If Answered is false, Flush has not decided the request, and its caller
+// runs the request with Single.
+type Result[A any] struct {
+	Answer   A
+	Err      error
+	Answered bool
 }
 
-// request is the request of one caller. coalescer.mu guards taken and toRun. The caller that runs the group's flight
+// request is the request of one caller. Coalescer.mu guards taken and toRun. The caller that runs the group's flight
 // writes the results of all requests in the group, and then closes their wake channels.
 type request[Q, A any] struct {
 	q      Q
 	taken  bool             // a group has taken the request from the queue
 	toRun  []*request[Q, A] // for a group's first request: the group, whose flight this caller runs; else nil
-	result result[A]
+	result Result[A]
 	wake   chan struct{} // closed when this caller must run its group's flight, or when that flight has ended
 }
 
-// coalescerStats counts the flushed groups, the requests in them (grouped), and the groups whose flush failed.
-type coalescerStats struct{ groups, grouped, failed int }
+// Stats counts the groups of requests that ran in one statement, the requests in them (Grouped), and the groups that
+// failed. The requests of a failed group were then run one by one.
+type Stats struct{ Groups, Grouped, Failed int }
 
-func newCoalescer[Q, A any](cfg coalescerConfig[Q, A]) *coalescer[Q, A] {
-	if cfg.flush == nil || cfg.single == nil {
-		panic("store: a coalescer needs flush and single")
+// New returns a Coalescer. It panics if cfg lacks Flush or Single.
+func New[Q, A any](cfg Config[Q, A]) *Coalescer[Q, A] {
+	if cfg.Flush == nil || cfg.Single == nil {
+		panic("coalescer: it needs Flush and Single")
 	}
-	setDefault(&cfg.min, 2)
-	setDefault(&cfg.max, maxGroup)
-	setDefault(&cfg.flights, maxFlights)
-	setDefault(&cfg.stall, flightStall)
-	setDefault(&cfg.timeout, groupTimeout)
-	return &coalescer[Q, A]{coalescerConfig: cfg}
+	setDefault(&cfg.Min, 2)
+	setDefault(&cfg.Max, maxGroup)
+	setDefault(&cfg.Flights, maxFlights)
+	setDefault(&cfg.Stall, flightStall)
+	setDefault(&cfg.Timeout, groupTimeout)
+	return &Coalescer[Q, A]{Config: cfg}
 }
 
 // setDefault sets *field to value if it is zero.
@@ -107,12 +118,12 @@ func setDefault[T ~int | ~int64](field *T, value T) {
 	}
 }
 
-// do answers one request, alone or in a group. If ctx ends while the request is queued, do returns the error of ctx. If
-// the coalescer is closed, do runs the request with single.
-func (c *coalescer[Q, A]) do(ctx context.Context, q Q) (answer A, err error) {
+// Do answers one request, alone or in a group. If ctx ends while the request is queued, Do returns the error of ctx. If
+// the Coalescer is closed, Do runs the request with Single.
+func (c *Coalescer[Q, A]) Do(ctx context.Context, q Q) (answer A, err error) {
 	r := c.enqueue(q)
 	if r == nil {
-		return c.single(ctx, q)
+		return c.Single(ctx, q)
 	}
 	defer c.running.Done()
 
@@ -128,15 +139,15 @@ func (c *coalescer[Q, A]) do(ctx context.Context, q Q) (answer A, err error) {
 	if r.toRun != nil {
 		c.runFlight(ctx, r)
 	}
-	if r.result.answered {
-		return r.result.answer, r.result.err
+	if r.result.Answered {
+		return r.result.Answer, r.result.Err
 	}
-	return c.single(ctx, q)
+	return c.Single(ctx, q)
 }
 
-// enqueue adds a request to the queue, and starts a flight if fewer than c.flights are active. It returns nil if the
-// coalescer is closed. Otherwise it has counted the caller in c.running, and the caller must call c.running.Done.
-func (c *coalescer[Q, A]) enqueue(q Q) *request[Q, A] {
+// enqueue adds a request to the queue, and starts a flight if fewer than c.Flights are active. It returns nil if the
+// Coalescer is closed. Otherwise it has counted the caller in c.running, and the caller must call c.running.Done.
+func (c *Coalescer[Q, A]) enqueue(q Q) *request[Q, A] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -151,7 +162,7 @@ func (c *coalescer[Q, A]) enqueue(q Q) *request[Q, A] {
 
 // withdraw removes a request from the queue and returns true. It returns false if a group has already taken the
 // request.
-func (c *coalescer[Q, A]) withdraw(r *request[Q, A]) bool {
+func (c *Coalescer[Q, A]) withdraw(r *request[Q, A]) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r.taken {
@@ -162,11 +173,11 @@ func (c *coalescer[Q, A]) withdraw(r *request[Q, A]) bool {
 	return true
 }
 
-// startFlights forms groups of queued requests while fewer than c.flights flights are active. It wakes the caller of
+// startFlights forms groups of queued requests while fewer than c.Flights flights are active. It wakes the caller of
 // each group's first request, which then runs the flight. c.mu must be locked.
-func (c *coalescer[Q, A]) startFlights() {
-	for c.active < c.flights && len(c.queue) > 0 {
-		n := min(len(c.queue), c.max)
+func (c *Coalescer[Q, A]) startFlights() {
+	for c.active < c.Flights && len(c.queue) > 0 {
+		n := min(len(c.queue), c.Max)
 		group := slices.Clone(c.queue[:n])
 		c.queue = slices.Delete(c.queue, 0, n)
 		for _, r := range group {
@@ -180,8 +191,8 @@ func (c *coalescer[Q, A]) startFlights() {
 }
 
 // endFlight stops counting a flight as active, and starts the next one. It is called when the flight has ended, or has
-// run for longer than c.stall.
-func (c *coalescer[Q, A]) endFlight() {
+// run for longer than c.Stall.
+func (c *Coalescer[Q, A]) endFlight() {
 	defer c.running.Done()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -190,8 +201,8 @@ func (c *coalescer[Q, A]) endFlight() {
 }
 
 // runFlight runs the flight of the group r.toRun. On return, and after a panic, it wakes the group's other callers.
-func (c *coalescer[Q, A]) runFlight(ctx context.Context, r *request[Q, A]) {
-	stalled := time.AfterFunc(c.stall, c.endFlight)
+func (c *Coalescer[Q, A]) runFlight(ctx context.Context, r *request[Q, A]) {
+	stalled := time.AfterFunc(c.Stall, c.endFlight)
 	defer func() {
 		if stalled.Stop() {
 			c.endFlight()
@@ -201,9 +212,9 @@ func (c *coalescer[Q, A]) runFlight(ctx context.Context, r *request[Q, A]) {
 		}
 	}()
 
-	if len(r.toRun) < c.min {
-		r.result.answered = true
-		r.result.answer, r.result.err = c.single(ctx, r.q)
+	if len(r.toRun) < c.Min {
+		r.result.Answered = true
+		r.result.Answer, r.result.Err = c.Single(ctx, r.q)
 		return
 	}
 
@@ -211,9 +222,9 @@ func (c *coalescer[Q, A]) runFlight(ctx context.Context, r *request[Q, A]) {
 	for i, member := range r.toRun {
 		group[i] = member.q
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Timeout)
 	defer cancel()
-	results, err := c.flush(ctx, group)
+	results, err := c.Flush(ctx, group)
 	c.count(len(group), err)
 	if err != nil {
 		return
@@ -223,24 +234,33 @@ func (c *coalescer[Q, A]) runFlight(ctx context.Context, r *request[Q, A]) {
 	}
 }
 
-func (c *coalescer[Q, A]) count(grouped int, err error) {
+// count adds a flushed group to the stats.
+func (c *Coalescer[Q, A]) count(grouped int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.stats.groups++
-	c.stats.grouped += grouped
+	c.stats.Groups++
+	c.stats.Grouped += grouped
 	if err != nil {
-		c.stats.failed++
+		c.stats.Failed++
 	}
 }
 
-func (c *coalescer[Q, A]) countGroups() GroupStat {
+// Stats returns the counts of the groups since New.
+func (c *Coalescer[Q, A]) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return GroupStat{Groups: c.stats.groups, Grouped: c.stats.grouped, Failed: c.stats.failed}
+	return c.stats
 }
 
-// close waits for all queued requests and flights. Later requests run alone, with single.
-func (c *coalescer[Q, A]) close() {
+// Queued returns the number of requests that no group has taken yet.
+func (c *Coalescer[Q, A]) Queued() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.queue)
+}
+
+// Close waits for all queued requests and flights. Later requests run alone, with Single.
+func (c *Coalescer[Q, A]) Close() {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
