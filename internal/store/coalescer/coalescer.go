@@ -1,6 +1,6 @@
 // Package coalescer combines concurrent requests into one SQL statement, so that they share a round trip and a commit.
-// It runs no SQL itself and does not know what a request means: the ledger (internal/store) passes it one function for a
-// group of requests, and one for a single request.
+// It runs no SQL itself and does not know what a request means: the ledger (internal/store) passes it one function for
+// a group of requests, and one for a single request.
 //
 // Invariants:
 //   - Each request gets one answer: that of its group, or that of the function for a single request.
@@ -31,8 +31,8 @@ const (
 	groupTimeout = 5 * time.Second
 )
 
-// Coalescer combines concurrent requests into one SQL statement. A flight is one run of a statement: Flush for a group of
-// requests, or Single for one request. Safe for concurrent use.
+// Coalescer combines concurrent requests into one SQL statement. A flight is one run of a statement: Flush for a group
+// of requests, or Single for one request. Safe for concurrent use.
 //
 // The first request starts a flight at once. While maxFlights flights run, further requests are queued. When a flight
 // ends, the next flight takes all queued requests, at most maxGroup. No request waits for a group to fill. The caller
