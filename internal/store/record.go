@@ -325,7 +325,8 @@ func sortMembers(group []recordRequest) []int {
 // readRecordedGroup reads the results of the statements that recordGroup queued, and then that of the commit. members
 // has the indexes of the recorded requests in group. An agent's next tasks are distributed evenly among the callers
 // that recorded its deliveries.
-func readRecordedGroup(res pgx.BatchResults, group []recordRequest, members []int) ([]coalescer.Result[Recorded], error) {
+func readRecordedGroup(res pgx.BatchResults, group []recordRequest,
+	members []int) ([]coalescer.Result[Recorded], error) {
 	if _, err := res.Exec(); err != nil {
 		return nil, fmt.Errorf("lock the agents: %w", err)
 	}

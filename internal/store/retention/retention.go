@@ -139,7 +139,8 @@ const EventRetention = 72 * time.Hour
 func (s *Store) DropEvents(ctx context.Context, limit int) (dropped int, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "drop old events")
 	defer end()
-	tag, err := s.db.Conns.Exec(ctx, `DELETE FROM herald.delivery_events WHERE at < now() - $1::interval AND (xid, id) IN (
+	tag, err := s.db.Conns.Exec(ctx,
+		`DELETE FROM herald.delivery_events WHERE at < now() - $1::interval AND (xid, id) IN (
 		SELECT xid, id FROM herald.delivery_events ORDER BY xid, id LIMIT $2)`, EventRetention, limit)
 	return int(tag.RowsAffected()), err
 }
@@ -172,7 +173,8 @@ func FirstSeqSince(ctx context.Context, pool *postgres.Pool, t time.Time) (int64
 		middle := low + (high-low)/2
 		var seq int64
 		var created time.Time
-		err = pool.Conns.QueryRow(ctx, `SELECT seq, created_at FROM herald.history WHERE seq >= $1 ORDER BY seq LIMIT 1`,
+		err = pool.Conns.QueryRow(ctx,
+			`SELECT seq, created_at FROM herald.history WHERE seq >= $1 ORDER BY seq LIMIT 1`,
 			middle).Scan(&seq, &created)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
