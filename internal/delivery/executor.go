@@ -180,8 +180,8 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	return e.splitAnswer(ctx, a, err)
 }
 
-// prepareAuthorized prepares the call of a at the endpoint with its credential. If the agent refuses the access token, it
-// prepares the call again with another one.
+// prepareAuthorized prepares the call of a at the endpoint with its credential. If the agent refuses the access token,
+// it prepares the call again with another one.
 func (e *Executor) prepareAuthorized(ctx context.Context, a *attempt, names []string, fresh bool) error {
 	return e.Authorizer.WithTokenRefresh(ctx, a.auth, func(ctx context.Context, at mcpcall.Endpoint) (err error) {
 		a.call, err = e.prepareCall(ctx, a, at, names, fresh)
@@ -189,8 +189,8 @@ func (e *Executor) prepareAuthorized(ctx context.Context, a *attempt, names []st
 	})
 }
 
-// callAuthorized makes the prepared call of a at the endpoint with its credential. If the agent refuses the access token,
-// it makes the call again with another one.
+// callAuthorized makes the prepared call of a at the endpoint with its credential. If the agent refuses the access
+// token, it makes the call again with another one.
 func (e *Executor) callAuthorized(ctx context.Context, a *attempt) error {
 	return e.Authorizer.WithTokenRefresh(ctx, a.auth, func(ctx context.Context, at mcpcall.Endpoint) (err error) {
 		a.answer, err = e.callTool(ctx, a, at)
