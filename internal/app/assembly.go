@@ -44,6 +44,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
+	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 	"go.opentelemetry.io/otel/trace"
@@ -397,8 +398,8 @@ func (a *assembly) openMaintenance() (err error) {
 	if err != nil {
 		return err
 	}
-	retention, err := maintenance.NewRetention(maintenance.RetentionConfig{Ledger: a.upkeep, Expiry: a.cfg.Expiry,
-		KeepFinal: a.cfg.Retention, Logger: a.log})
+	retention, err := maintenance.NewRetention(maintenance.RetentionConfig{Ledger: a.upkeep,
+		OldData: retention.New(a.upkeep.Pool), Expiry: a.cfg.Expiry, KeepFinal: a.cfg.Retention, Logger: a.log})
 	if err != nil {
 		return err
 	}

@@ -140,7 +140,7 @@ func (e *Executor) findBatchTool(ctx context.Context, a *attempt, most int) (mcp
 	if _, ok := mcpcall.Find(a.call.listing.Tools, names[0], names[1:]); !ok {
 		return mcpcall.Tool{}, 0
 	}
-	listing, err := e.listTools(ctx, a, cachedTools)
+	listing, err := e.listTools(ctx, a.auth.Endpoint, cachedTools)
 	if err != nil {
 		return mcpcall.Tool{}, 0
 	}

@@ -28,33 +28,33 @@ type toolAnswer struct {
 	detail   string        // for display: the answer in short
 }
 
-// callTool makes the prepared call of a, and repeats it once after a token refresh. Before each call, it extends leases
-// that are too short for the call. It returns the error of the call. If the agent's tool answered with an error,
-// callTool returns that answer and an error with the reason tool_error.
-func (e *Executor) callTool(ctx context.Context, a *attempt) (toolAnswer, error) {
+// callTool makes the prepared call of a at the endpoint at. Before it, leases that are too short for the call are
+// extended. It returns the error of the call. If the agent's tool answered with an error, callTool returns that answer
+// and an error with the reason tool_error.
+func (e *Executor) callTool(ctx context.Context, a *attempt, at mcpcall.Endpoint) (toolAnswer, error) {
 	timeout, limit := e.callTimeout(a)
 	answer := toolAnswer{called: a.answer.called, took: a.answer.took}
-	err := e.Authorizer.WithTokenRefresh(ctx, a.auth, func(ctx context.Context, endpoint mcpcall.Endpoint) (err error) {
-		if err := e.ensureLease(ctx, a.claim, &a.lease, timeout); err != nil {
-			return err
-		}
-		if err := e.ensureFollowersLeases(ctx, a, timeout); err != nil {
-			return err
-		}
-		ctx, cancel := mcpcall.WithTimeout(ctx, timeout)
-		defer cancel()
-		began, connecting := e.Now(), a.pass.Connecting()
-		answer.Answer, err = e.Caller.Call(ctx, endpoint,
-			mcpcall.Request{Tool: a.call.tool, Arguments: a.call.arguments, Encoded: a.call.encoded,
-				Meta: a.callMeta(), Traceparent: a.formatTraceparent()})
-		took := e.Now().Sub(began)
-		a.pass.Spend(effort.Calls, 1, took-(a.pass.Connecting()-connecting))
-		e.Metrics.countCall(a.calledTool(), err == nil && !answer.IsError, took)
-		if err == nil || classify.Reached(err) {
-			answer.called, answer.took = true, min(took, timeout) // the timeout ends a little late
-		}
-		return err
-	})
+	if err := e.ensureLease(ctx, a.claim, &a.lease, timeout); err != nil {
+		return answer, err
+	}
+	if err := e.ensureFollowersLeases(ctx, a, timeout); err != nil {
+		return answer, err
+	}
+
+	calling, cancel := mcpcall.WithTimeout(ctx, timeout)
+	defer cancel()
+	began, connecting := e.Now(), a.pass.Connecting()
+	said, err := e.Caller.Call(calling, at,
+		mcpcall.Request{Tool: a.call.tool, Arguments: a.call.arguments, Encoded: a.call.encoded,
+			Meta: a.callMeta(), Traceparent: a.formatTraceparent()})
+	took := e.Now().Sub(began)
+	a.pass.Spend(effort.Calls, 1, took-(a.pass.Connecting()-connecting))
+	e.Metrics.countCall(a.calledTool(), err == nil && !said.IsError, took)
+	if err == nil || classify.Reached(err) {
+		answer.called, answer.took = true, min(took, timeout) // the timeout ends a little late
+	}
+
+	answer.Answer = said
 	var failed *mcpcall.CallError
 	answer.cutShort = timeout < limit && errors.As(err, &failed) && failed.Timeout
 	switch {

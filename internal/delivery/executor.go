@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/event"
 	"github.com/agentherald/herald/internal/delivery/slots"
 	"github.com/agentherald/herald/internal/job/policy"
+	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/resolver/servers"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -155,9 +156,9 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	}
 	defer func() { releasePermit(ctx, permit, a.answer, err) }()
 	ctx = a.pass.ObserveCosts(ctx)
-	a.call, err = e.prepareCall(ctx, a, names, cachedTools)
+	err = e.prepareAuthorized(ctx, a, names, cachedTools)
 	if mayBeStale(err) { // do not blame the agent because of an outdated list of its tools
-		a.call, err = e.prepareCall(ctx, a, names, freshTools)
+		err = e.prepareAuthorized(ctx, a, names, freshTools)
 	}
 	if err != nil {
 		return err
@@ -165,21 +166,39 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	e.gatherBatch(ctx, a) // may add other deliveries of the agent to the call
 
 	e.beginStage(a, "call")
-	a.answer, err = e.callTool(ctx, a)
+	err = e.callAuthorized(ctx, a)
 	if e.dissolveBatch(ctx, a, err) {
-		a.answer, err = e.callTool(ctx, a)
+		err = e.callAuthorized(ctx, a)
 	}
 	if classify.NotATool(err) { // the agent's tools may have changed since they were listed
 		refused, refusal := a.call.digest, err
-		if a.call, err = e.prepareCall(ctx, a, names, freshTools); err != nil {
+		if err = e.prepareAuthorized(ctx, a, names, freshTools); err != nil {
 			return err
 		}
 		if a.call.digest == refused {
 			return refusal
 		}
-		a.answer, err = e.callTool(ctx, a)
+		err = e.callAuthorized(ctx, a)
 	}
 	return e.splitAnswer(ctx, a, err)
+}
+
+// prepareAuthorized prepares the call of a at the endpoint with its credential. If the agent refuses the access token,
+// it prepares the call again with another one.
+func (e *Executor) prepareAuthorized(ctx context.Context, a *attempt, names []string, fresh bool) error {
+	return e.Authorizer.WithTokenRefresh(ctx, a.auth, func(ctx context.Context, at mcpcall.Endpoint) (err error) {
+		a.call, err = e.prepareCall(ctx, a, at, names, fresh)
+		return err
+	})
+}
+
+// callAuthorized makes the prepared call of a at the endpoint with its credential. If the agent refuses the access
+// token, it makes the call again with another one.
+func (e *Executor) callAuthorized(ctx context.Context, a *attempt) error {
+	return e.Authorizer.WithTokenRefresh(ctx, a.auth, func(ctx context.Context, at mcpcall.Endpoint) (err error) {
+		a.answer, err = e.callTool(ctx, a, at)
+		return err
+	})
 }
 
 // releasePayload sets the file and the arguments of the attempt's call and batch to nil, and releases the memory

@@ -13,10 +13,6 @@ import (
 // ground is the database of a history: the store, and queries of its tables.
 type ground interface {
 	storetest.OrderedStore
-	EnsurePartitions(ctx context.Context, ahead int) (int, error)
-	DropPartitions(ctx context.Context, age time.Duration) (int, error)
-	DropEvents(ctx context.Context, limit int) (int, error)
-	Retain(ctx context.Context, age time.Duration, limit int) (int, error)
 
 	// Held returns the claim under which a delivery runs, and the end of its lease. running is false if it does not
 	// run.

@@ -68,7 +68,7 @@ func (h *history) newProcess(name int) *process {
 	p.reconciler = must(maintenance.NewReconciler(maintenance.ReconcilerConfig{Ledger: books, Dispatcher: dispatcher,
 		Attempts: len(h.tempo.waits) + 1, Logger: quiet, Now: now, Chains: []uint64{8453}, Interval: h.tempo.interval,
 		Late: h.tempo.late, Grace: h.grace()}))
-	p.retention = must(maintenance.NewRetention(maintenance.RetentionConfig{Ledger: books, Logger: quiet, Now: now,
+	p.retention = must(maintenance.NewRetention(maintenance.RetentionConfig{Ledger: books, OldData: books, Logger: quiet, Now: now,
 		Expiry: h.tempo.expiry, Interval: h.tempo.interval}))
 	p.server = newServer(p)
 	return p

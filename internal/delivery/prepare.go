@@ -34,15 +34,16 @@ const (
 	freshTools  = true
 )
 
-// prepareCall lists the agent's tools, and returns a call of the first of names that the agent offers, with arguments
+// prepareCall lists the agent's tools at the endpoint at, and returns a call of the first of names that the agent offers, with arguments
 // that fit the tool's schema. First it releases the arguments of a.call, the call that was prepared before. fresh is
 // cachedTools or freshTools (listTools). If listing or fitting fails, prepareCall returns the error and the earlier
 // call without its arguments. If the agent returned a tool list, that call has the new list. If the attempt is in the
 // stage connect, that stage ends when the tools are listed.
-func (e *Executor) prepareCall(ctx context.Context, a *attempt, names []string, fresh bool) (preparedCall, error) {
+func (e *Executor) prepareCall(ctx context.Context, a *attempt, at mcpcall.Endpoint, names []string,
+	fresh bool) (preparedCall, error) {
 	e.releaseArguments(&a.call)
 	call := a.call
-	listing, err := e.listTools(ctx, a, fresh)
+	listing, err := e.listTools(ctx, at, fresh)
 	switch {
 	case err != nil && !ListsNothing(err):
 		return call, err
@@ -79,14 +80,10 @@ func mayBeStale(err error) bool {
 
 // listTools lists the agent's tools. With cachedTools, it may return a list from the cache. With freshTools, it asks
 // the agent, unless the cached list is very recent (mcpcall.Pool.Tools).
-func (e *Executor) listTools(ctx context.Context, a *attempt, fresh bool) (listing mcpcall.ToolSet, err error) {
-	err = e.Authorizer.WithTokenRefresh(ctx, a.auth, func(ctx context.Context, endpoint mcpcall.Endpoint) (err error) {
-		ctx, cancel := mcpcall.WithTimeout(ctx, e.CallTimeout)
-		defer cancel()
-		listing, err = e.Caller.Tools(ctx, endpoint, fresh)
-		return err
-	})
-	return listing, err
+func (e *Executor) listTools(ctx context.Context, at mcpcall.Endpoint, fresh bool) (mcpcall.ToolSet, error) {
+	ctx, cancel := mcpcall.WithTimeout(ctx, e.CallTimeout)
+	defer cancel()
+	return e.Caller.Tools(ctx, at, fresh)
 }
 
 // ListsNothing reports whether err, an error of tools/list, means that the agent does not know this method, so that it

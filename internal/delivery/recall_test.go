@@ -168,6 +168,42 @@ func TestKnownOutcomes(t *testing.T) {
 		}
 	})
 
+	t.Run("delivered late, after the next attempt's claim and before its look at Redis", func(t *testing.T) {
+		w := w.in(t)
+		a := newAgent(t)
+		id := w.dispatchTo(a.URL)
+		away, kept, ended := make(chan bool), make(chan bool, 1), make(chan error, 1)
+		late := w.newWorker(func(c *Config) {
+			c.Ledger = &faulty{Ledger: w.store, record: func(ctx context.Context, cl *store.Claim, o store.Outcome) (store.Recorded, error) {
+				select {
+				case <-away:
+					return w.store.Record(ctx, cl, o)
+				default:
+					return store.Recorded{}, errAway
+				}
+			}}
+			c.Spool = &results{OutcomeSpool: w.queue, keep: func() error { kept <- true; return nil }}
+		})
+		go func() {
+			_, err := late.deliver(t.Context(), id, 1)
+			ended <- err
+		}()
+		heraldtest.Receive(t, "the outcome is kept", kept)
+		again := w.expire(id)
+		next := w.newWorker(func(c *Config) {
+			c.Spool = &results{OutcomeSpool: w.queue, kept: func() error {
+				close(away)
+				return heraldtest.Receive(t, "the late record", ended)
+			}}
+		})
+		if note, err := next.deliver(t.Context(), id, again.Dispatch); err != nil {
+			t.Errorf("%s, %v", note, err)
+		}
+		if d := w.row(id); d.Status != store.Delivered || len(a.received()) != 1 {
+			t.Errorf("%s after %d calls", d.Status, len(a.received()))
+		}
+	})
+
 	t.Run("Redis does not tell", func(t *testing.T) {
 		w := w.in(t)
 		a := newAgent(t)

@@ -10,6 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/redis/go-redis/v9"
 )
@@ -26,7 +27,7 @@ func (w *world) newReconciler(adapt ...func(*maintenance.ReconcilerConfig)) *mai
 
 func (w *world) newRetention(adapt ...func(*maintenance.RetentionConfig)) *maintenance.Retention {
 	w.t.Helper()
-	cfg := maintenance.RetentionConfig{Ledger: w.store, Logger: w.logger()}
+	cfg := maintenance.RetentionConfig{Ledger: w.store, OldData: retention.New(w.store.Pool), Logger: w.logger()}
 	for _, a := range adapt {
 		a(&cfg)
 	}

@@ -34,6 +34,10 @@ type commitFunc func(context.Context, *store.Claim, store.Outcome) (store.Record
 // the deliveries that the store dispatched in the same transaction. The result is Refused if the task must not run
 // again: the claim was lost, or the transaction held the delivery and released it at once, which ends its task.
 //
+// A spooled success stays in Redis for a day: it may have been recorded after its lease ended, and the attempt that claimed
+// the delivery in the meantime may look for it only now. A process spools at most one outcome per delivery that it has in
+// hand.
+//
 // If d is a spooled outcome and Postgres already has another outcome of that attempt, recordOutcome returns
 // store.ErrStale and neither logs nor enqueues. After any other error, it is unknown whether the outcome is recorded.
 func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, commit commitFunc) (Result, error) {
@@ -71,7 +75,7 @@ func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, co
 		return Result{}, err
 	}
 
-	if d.spooled {
+	if d.spooled && d.Status != store.Delivered {
 		e.dropSpooled(ctx, a.claim.ID)
 	}
 	if d.Tools != nil && a.call.listing != nil && !d.EndpointOfJob {

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/auth"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
@@ -41,10 +40,10 @@ func (offers) Call(context.Context, mcpcall.Endpoint, mcpcall.Request) (mcpcall.
 // composed runs only the compose step and returns the arguments.
 func composed(t testing.TB, j job.Job, f job.File, schema json.RawMessage) json.RawMessage {
 	t.Helper()
-	a := &attempt{file: fetchedFile{File: f}, auth: &auth.Authorization{},
+	a := &attempt{file: fetchedFile{File: f},
 		claim: &store.Claim{ID: uuid.MustParse("6ba7b810-9dad-51d1-80b4-00c04fd430c8"), Job: j}}
 	p := &Executor{Config: Config{Caller: offers{mcpcall.Tool{Name: j.Action.ToolName, InputSchema: schema}}, CallTimeout: time.Minute}}
-	call, err := p.prepareCall(t.Context(), a, []string{j.Action.ToolName}, cachedTools)
+	call, err := p.prepareCall(t.Context(), a, mcpcall.Endpoint{}, []string{j.Action.ToolName}, cachedTools)
 	if err != nil {
 		t.Fatalf("%s: %v", j.Kind, err)
 	}

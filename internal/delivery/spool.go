@@ -109,8 +109,11 @@ func (e *Executor) recordSpooledOutcome(ctx context.Context, a *attempt, past st
 		return e.Ledger.Adopt(ctx, c, past)
 	}
 	res, err := e.recordOutcome(ctx, a, d, adopt)
-	if errors.Is(err, store.ErrStale) {
+	switch {
+	case errors.Is(err, store.ErrStale):
 		e.ignoreSpooled(a.claim, spooledOld, err)
+		e.dropSpooled(ctx, a.claim.ID)
+	case err == nil && !res.Refused: // this attempt has looked, and its claim is the only one
 		e.dropSpooled(ctx, a.claim.ID)
 	}
 	return res, err

@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/coalescer"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/google/uuid"
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -180,7 +181,7 @@ func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Durat
 	}
 	ctx, end := s.StartCall(ctx, &err, "claim delivery %s", id)
 	defer end()
-	return s.claims.do(ctx, claimRequest{id, n, lease})
+	return s.claims.Do(ctx, claimRequest{id, n, lease})
 }
 
 // claimRequest is the request to claim a delivery for its task n.
@@ -195,7 +196,7 @@ type claimRequest struct {
 //   - The delivery waits, cannot be claimed, or is locked by another transaction.
 //   - The group has an earlier request for the same delivery.
 //   - The lease differs from that of the group's first request.
-func (s *Store) claimGroup(ctx context.Context, group []claimRequest) ([]result[*Claim], error) {
+func (s *Store) claimGroup(ctx context.Context, group []claimRequest) ([]coalescer.Result[*Claim], error) {
 	lease := group[0].lease
 	positions := make(map[uuid.UUID]int, len(group))
 	ids, ns := make([]uuid.UUID, 0, len(group)), make([]int, 0, len(group))
@@ -209,9 +210,9 @@ func (s *Store) claimGroup(ctx context.Context, group []claimRequest) ([]result[
 	if err != nil {
 		return nil, err
 	}
-	results := make([]result[*Claim], len(group))
+	results := make([]coalescer.Result[*Claim], len(group))
 	err = readClaims(rows, func(c *Claim, err error) {
-		results[positions[c.ID]] = result[*Claim]{answer: c, err: err, answered: true}
+		results[positions[c.ID]] = coalescer.Result[*Claim]{Answer: c, Err: err, Answered: true}
 	})
 	return results, err
 }

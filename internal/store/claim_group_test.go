@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/store/coalescer"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -41,7 +42,7 @@ func BenchmarkClaim(b *testing.B) {
 		for _, way := range []string{"alone", "grouped"} {
 			b.Run(fmt.Sprintf("%s/%d", way, callers), func(b *testing.B) {
 				s := newStore(b)
-				claim := s.claims.do
+				claim := s.claims.Do
 				if way == "alone" {
 					claim = s.claimAlone
 				}
@@ -63,8 +64,8 @@ func BenchmarkClaim(b *testing.B) {
 				all.Wait()
 				b.StopTimer()
 				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "claims/s")
-				if st := s.claims.stats; st.groups > 0 {
-					b.ReportMetric(float64(st.grouped)/float64(st.groups), "rows/group")
+				if st := s.claims.Stats(); st.Groups > 0 {
+					b.ReportMetric(float64(st.Grouped)/float64(st.Groups), "rows/group")
 				}
 			})
 		}
@@ -72,7 +73,7 @@ func BenchmarkClaim(b *testing.B) {
 }
 
 // groupClaims claims one delivery for each id, in one group.
-func groupClaims(t *testing.T, s *Store, ids ...uuid.UUID) []result[*Claim] {
+func groupClaims(t *testing.T, s *Store, ids ...uuid.UUID) []coalescer.Result[*Claim] {
 	t.Helper()
 	group := make([]claimRequest, len(ids))
 	for i, id := range ids {
@@ -107,10 +108,10 @@ func TestGroupClaimIsAClaim(t *testing.T) {
 			results := groupClaims(t, s, c.ID, b.ID)
 			for i, id := range []uuid.UUID{c.ID, b.ID} {
 				r := results[i]
-				if !r.answered || r.answer == nil || errors.Is(r.err, ErrUnreadableJob) != errors.Is(aloneErr, ErrUnreadableJob) {
+				if !r.Answered || r.Answer == nil || errors.Is(r.Err, ErrUnreadableJob) != errors.Is(aloneErr, ErrUnreadableJob) {
 					t.Fatalf("%+v, %v", r, aloneErr)
 				}
-				got, want := *r.answer, *alone
+				got, want := *r.Answer, *alone
 				if got.ID != id || got.No <= alone.No || got.StartedAt.Before(alone.StartedAt) || got.LeaseUntil.Sub(got.StartedAt) != lease {
 					t.Errorf("%+v", got)
 				}
@@ -124,9 +125,9 @@ func TestGroupClaimIsAClaim(t *testing.T) {
 					!row.History[0].StartedAt.Equal(got.StartedAt) || row.NextAttemptAt != nil || row.Reason != "" {
 					t.Errorf("in a group %+v\nalone %+v", row, other)
 				}
-				record(t, s, r.answer, delivered)
+				record(t, s, r.Answer, delivered)
 			}
-			if results[0].answer.No == results[1].answer.No {
+			if results[0].Answer.No == results[1].Answer.No {
 				t.Error("two claims have one number")
 			}
 		})
@@ -138,7 +139,7 @@ func TestGroupClaimIsAClaim(t *testing.T) {
 func TestGroupClaimSkipsSpecialDeliveries(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	for _, plain := range []int{0, 1, 2, maxGroup - 11} {
+	for _, plain := range []int{0, 1, 2, s.claims.Max - 11} {
 		t.Run(fmt.Sprint(plain), func(t *testing.T) {
 			emptyStore(t, s)
 			names := map[uuid.UUID]string{uuid.New(): "unknown"}
@@ -169,11 +170,11 @@ func TestGroupClaimSkipsSpecialDeliveries(t *testing.T) {
 				seen := map[uuid.UUID]bool{}
 				for i, r := range groupClaims(t, s, group...) {
 					id := group[i]
-					if r.answered != (slices.Contains(ready, id) && !seen[id]) {
-						t.Errorf("%s: answered %v", cmp.Or(names[id], "ready"), r.answered)
+					if r.Answered != (slices.Contains(ready, id) && !seen[id]) {
+						t.Errorf("%s: answered %v", cmp.Or(names[id], "ready"), r.Answered)
 					}
-					if r.answered && (r.answer.ID != id || errors.Is(r.err, ErrUnreadableJob) != (slices.Index(ready, id) == 0)) {
-						t.Errorf("%s was given %+v, %v", id, r.answer, r.err)
+					if r.Answered && (r.Answer.ID != id || errors.Is(r.Err, ErrUnreadableJob) != (slices.Index(ready, id) == 0)) {
+						t.Errorf("%s was given %+v, %v", id, r.Answer, r.Err)
 					}
 					seen[id] = true
 				}
@@ -203,7 +204,7 @@ func TestGroupClaimHasOneLease(t *testing.T) {
 	s := newStore(t)
 	ids := insertDispatched(t, s, 3)
 	results, err := s.claimGroup(t.Context(), []claimRequest{{ids[0], 1, lease}, {ids[1], 1, time.Hour}, {ids[2], 1, lease}})
-	if err != nil || !results[0].answered || results[1].answered || !results[2].answered {
+	if err != nil || !results[0].Answered || results[1].Answered || !results[2].Answered {
 		t.Errorf("%+v, %v", results, err)
 	}
 }
@@ -270,7 +271,7 @@ func TestClaimsOfManyStores(t *testing.T) {
 		t.Errorf("%d rows were claimed in %d attempts, %d callers know", running, attempts, len(given))
 	}
 	for _, s := range stores {
-		if st := s.claims.stats; st.groups == 0 || st.failed > 0 {
+		if st := s.claims.Stats(); st.Groups == 0 || st.Failed > 0 {
 			t.Errorf("%+v", st)
 		}
 	}

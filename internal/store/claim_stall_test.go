@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/store/coalescer"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -19,8 +20,8 @@ import (
 // called.
 func holdGroups(s *Store, before bool) (begun <-chan int, release func()) {
 	began, gate := make(chan int, 100), make(chan struct{})
-	flush := s.claims.flush
-	s.claims.flush = func(ctx context.Context, group []claimRequest) ([]result[*Claim], error) {
+	flush := s.claims.Flush
+	s.claims.Flush = func(ctx context.Context, group []claimRequest) ([]coalescer.Result[*Claim], error) {
 		if before {
 			began <- len(group)
 			<-gate
@@ -45,12 +46,6 @@ func askFor(ctx context.Context, s *Store, ids ...uuid.UUID) (claims []*Claim, e
 	return claims, errs, all.Wait
 }
 
-func (c *coalescer[Q, A]) waiting() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.queue)
-}
-
 // TestClaimOfACancelledCaller: a caller that gives up while its claim is under way gets the claim, whether or not
 // Postgres had received it. A claim that was still queued is never made.
 func TestClaimOfACancelledCaller(t *testing.T) {
@@ -59,7 +54,7 @@ func TestClaimOfACancelledCaller(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStore(t)
-			s.claims.min, s.claims.flights, s.claims.stall, s.claims.timeout = 1, 1, time.Minute, time.Minute
+			s.claims.Min, s.claims.Flights, s.claims.Stall, s.claims.Timeout = 1, 1, time.Minute, time.Minute
 			ids := insertDispatched(t, s, 4)
 			begun, release := holdGroups(s, before)
 			defer release()
@@ -67,7 +62,7 @@ func TestClaimOfACancelledCaller(t *testing.T) {
 			claims, errs, wait := askFor(ctx, s, ids[0])
 			heraldtest.Receive(t, "a group is under way", begun)
 			waiting, waitErrs, waited := askFor(ctx, s, ids[1], ids[2])
-			heraldtest.Await(t, "two wait", func() bool { return s.claims.waiting() == 2 })
+			heraldtest.Await(t, "two wait", func() bool { return s.claims.Queued() == 2 })
 
 			giveUp()
 			waited()
@@ -98,14 +93,14 @@ func TestClaimOfACancelledCaller(t *testing.T) {
 func TestCloseWaitsForClaims(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	s.claims.min, s.claims.flights = 1, 1
+	s.claims.Min, s.claims.Flights = 1, 1
 	ids := insertDispatched(t, s, 3)
 	begun, release := holdGroups(s, true)
 	defer release()
 	claims, errs, wait := askFor(t.Context(), s, ids[0])
 	heraldtest.Receive(t, "a group is under way", begun)
 	more, moreErrs, moreWait := askFor(t.Context(), s, ids[1:]...)
-	heraldtest.Await(t, "two wait", func() bool { return s.claims.waiting() == 2 })
+	heraldtest.Await(t, "two wait", func() bool { return s.claims.Queued() == 2 })
 	closed := make(chan struct{})
 	go func() { defer close(closed); s.Close() }()
 	release()
@@ -169,16 +164,16 @@ func TestClaimsBesideAStalledConnection(t *testing.T) {
 					return &stallingConn{Conn: conn, lost: &lost}, err
 				}
 			})
-			s.claims.min, s.claims.stall, s.claims.timeout = 1, 200*time.Millisecond, time.Second
+			s.claims.Min, s.claims.Stall, s.claims.Timeout = 1, 200*time.Millisecond, time.Second
 			ids := insertDispatched(t, first, 30)
 			if c, err := s.Claim(t.Context(), ids[0], 1, lease); c == nil || err != nil { // connects and prepares
 				t.Fatal(c, err)
 			}
 
-			stallsOn := s.claims.flush
+			stallsOn := s.claims.Flush
 			var stalled atomic.Int32
 			broken := &stall{answers: answers}
-			s.claims.flush = func(ctx context.Context, group []claimRequest) ([]result[*Claim], error) {
+			s.claims.Flush = func(ctx context.Context, group []claimRequest) ([]coalescer.Result[*Claim], error) {
 				if group[0].id == ids[1] {
 					lost.Store(broken)
 					stalled.Add(int32(len(group)))
@@ -201,8 +196,8 @@ func TestClaimsBesideAStalledConnection(t *testing.T) {
 				t.Errorf("the stalled claim: %+v, %v", claims[0], errs[0])
 			}
 			_ = broken.conn.Close() // otherwise pgx would wait for it in the background
-			if s.claims.stats.failed != 1 {
-				t.Errorf("%+v", s.claims.stats)
+			if s.claims.Stats().Failed != 1 {
+				t.Errorf("%+v", s.claims.Stats())
 			}
 
 			if answers { // no worker has the claim, so its lease must expire
@@ -222,7 +217,7 @@ func TestClaimsBesideAStalledConnection(t *testing.T) {
 func TestClaimsBesideALockedRow(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	s.claims.min = 1
+	s.claims.Min = 1
 	ids := insertDispatched(t, s, 20)
 	var claims []*Claim
 	var errs []error

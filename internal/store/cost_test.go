@@ -116,16 +116,13 @@ func TestQueryPlans(t *testing.T) {
 	exec(t, s, `VACUUM ANALYZE herald.history, herald.work, herald.agents, herald.attempts`)
 	const id = `'00000000-0000-0000-0000-000000000001'`
 	for name, st := range map[string]struct{ sql, args string }{
-		"record":           {statements.Text("record"), groupArguments("record")},
-		"agents_of":        {statements.Text("agents_of"), `ARRAY[` + id + `]::uuid[]`},
-		"held_disabled":    {statements.Text("held_disabled"), `8453, 17, 500`},
-		"retain":           {statements.Text("retain"), `'1 day', 500, 1000`},
-		"retain_attempts":  {statements.Text("retain_attempts"), `'1 day', 500`},
-		"drop_agent_hours": {statements.Text("drop_agent_hours"), `'10 days', 500`},
-		"displace":         {statements.Text("displace"), id + `, 'k'`},
-		"switched_off":     {statements.Text("switched_off"), `true, 500`},
-		"of all agents":    {statements.Text("switched_off"), `false, 500`},
-		"expire":           {statements.Text("expire"), `'30 days', 500, 1000`},
+		"record":        {statements.Text("record"), groupArguments("record")},
+		"agents_of":     {statements.Text("agents_of"), `ARRAY[` + id + `]::uuid[]`},
+		"held_disabled": {statements.Text("held_disabled"), `8453, 17, 500`},
+		"displace":      {statements.Text("displace"), id + `, 'k'`},
+		"switched_off":  {statements.Text("switched_off"), `true, 500`},
+		"of all agents": {statements.Text("switched_off"), `false, 500`},
+		"expire":        {statements.Text("expire"), `'30 days', 500, 1000`},
 	} {
 		plan := explain(t, s, st.sql, st.args)
 		for _, scan := range regexp.MustCompile(`Seq Scan on (history|work|agents|attempts|hints)\w*`).FindAllString(plan, -1) {

@@ -1,6 +1,7 @@
 // Package store is the ledger: it keeps deliveries, attempts and the cursors of chains in Postgres (schema herald). It
 // accepts, claims, records, dispatches, releases and reconciles deliveries. The operator's records, such as tokens,
-// keys, the audit and alerts, are in internal/store/records. Both use the connections of internal/store/postgres.
+// keys, the audit and alerts, are in internal/store/records. Package internal/store/retention deletes old data. All use
+// the connections of internal/store/postgres.
 //
 // The package contains the SQL statements and the Go functions that run them. internal/delivery decides when to call
 // them; internal/queue contains the access to Redis. See docs/design/ledger.md, and docs/design/delivery.md for the
@@ -55,7 +56,7 @@
 //   - Every call ends: a context without a deadline gets one.
 //
 // When no other deliveries are in progress, a delivery costs two round trips and two commits: Claim, and Record, which
-// also dispatches the agent's next deliveries. Under load, several deliveries share both (coalescer.go):
+// also dispatches the agent's next deliveries. Under load, several deliveries share both (package coalescer):
 //   - Callers claim and record one delivery each. While a statement runs, requests queue. The next statement takes all
 //     queued requests, 64 at most, and answers each. No request waits for a group to fill: if no statement is running,
 //     a request runs at once. A single outcome is recorded by the statement for one request.

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/agentherald/herald/internal/store/coalescer"
 	"github.com/google/uuid"
 )
 
@@ -30,9 +31,9 @@ func InsertOthers(t testing.TB, s *Store) {
 func ForceGroups(t testing.TB, s *Store, size int) {
 	t.Helper()
 	forceRecordGroups(t, s, size)
-	s.records.min, s.claims.min = 1, 1
-	flush := s.claims.flush
-	s.claims.flush = func(ctx context.Context, group []claimRequest) ([]result[*Claim], error) {
+	s.records.Min, s.claims.Min = 1, 1
+	flush := s.claims.Flush
+	s.claims.Flush = func(ctx context.Context, group []claimRequest) ([]coalescer.Result[*Claim], error) {
 		all := append([]claimRequest{}, group...)
 		for i := 0; len(all) < size; i++ {
 			other := uuid.New()
@@ -51,13 +52,13 @@ func ForceGroups(t testing.TB, s *Store, size int) {
 			t.Errorf("a group failed: %v", err)
 			return nil, err
 		}
-		results := make([]result[*Claim], len(group))
+		results := make([]coalescer.Result[*Claim], len(group))
 		for i := range all {
 			answer := answers[order[i]]
 			if i < len(group) {
 				results[i] = answer
-			} else if answer.answered {
-				t.Errorf("what nobody may claim was claimed in a group: %+v", answer.answer)
+			} else if answer.Answered {
+				t.Errorf("what nobody may claim was claimed in a group: %+v", answer.Answer)
 			}
 		}
 		return results, nil
@@ -65,8 +66,8 @@ func ForceGroups(t testing.TB, s *Store, size int) {
 }
 
 func forceRecordGroups(t testing.TB, s *Store, size int) {
-	flush := s.records.flush
-	s.records.flush = func(ctx context.Context, group []recordRequest) ([]result[Recorded], error) {
+	flush := s.records.Flush
+	s.records.Flush = func(ctx context.Context, group []recordRequest) ([]coalescer.Result[Recorded], error) {
 		all := append([]recordRequest{}, group...)
 		for i := 0; len(all) < size; i++ {
 			lost := *group[0].claim
@@ -82,8 +83,8 @@ func forceRecordGroups(t testing.TB, s *Store, size int) {
 			return nil, err
 		}
 		for _, answer := range answers[len(group):] {
-			if answer.answered {
-				t.Errorf("a lost claim was recorded in a group: %+v", answer.answer)
+			if answer.Answered {
+				t.Errorf("a lost claim was recorded in a group: %+v", answer.Answer)
 			}
 		}
 		return answers[:len(group)], nil

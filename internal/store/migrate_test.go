@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5"
 )
@@ -90,7 +91,7 @@ func TestActionResults(t *testing.T) {
 func TestPartitions(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	if n, err := s.EnsurePartitions(t.Context(), 4); n != 0 || err != nil {
+	if n, err := retention.New(s.Pool).EnsurePartitions(t.Context(), 4); n != 0 || err != nil {
 		t.Errorf("the migration left %d to make, %v", n, err)
 	}
 	var wg sync.WaitGroup
@@ -98,7 +99,7 @@ func TestPartitions(t *testing.T) {
 	made := 0
 	for range 4 {
 		wg.Go(func() {
-			n, err := s.EnsurePartitions(t.Context(), 8)
+			n, err := retention.New(s.Pool).EnsurePartitions(t.Context(), 8)
 			if err != nil {
 				t.Error(err)
 			}

@@ -54,7 +54,7 @@ func TestEndedHourMovesToAgentHours(t *testing.T) {
 				record(t, s, r.claim, r.outcome)
 				return
 			}
-			if got, err := s.recordGroup(t.Context(), []recordRequest{r}); err != nil || !got[0].answered {
+			if got, err := s.recordGroup(t.Context(), []recordRequest{r}); err != nil || !got[0].Answered {
 				t.Fatal(got, err)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -30,11 +31,11 @@ func (s *Store) ExpireLeases(ctx context.Context, limit, attempts int) (n, dead 
 func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (n int, err error) {
 	ctx, end := s.StartCall(ctx, &err, "end expired deliveries")
 	defer end()
-	first, err := s.FirstSeqSince(ctx, time.Now().Add(AcceptSkew-age))
+	first, err := retention.FirstSeqSince(ctx, s.Pool, time.Now().Add(retention.AcceptSkew-age))
 	if err != nil {
 		return 0, err
 	}
-	err = s.beginWithLockTimeout(ctx, func(tx pgx.Tx) error {
+	err = retention.BeginWithLockTimeout(ctx, s.Pool, func(tx pgx.Tx) error {
 		return tx.QueryRow(ctx, statements.Text("expire"), age, limit, first).Scan(&n)
 	})
 	return n, err

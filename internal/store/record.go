@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/coalescer"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -164,7 +165,7 @@ func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (rec Recorded, 
 	case o.Gone != nil:
 		rec, err = s.recordGone(ctx, q)
 	case q.isPlain():
-		rec, err = s.records.do(ctx, q)
+		rec, err = s.records.Do(ctx, q)
 	default:
 		rec, err = s.recordAlone(ctx, q)
 	}
@@ -293,7 +294,7 @@ func (q recordRequest) isPlain() bool {
 // recordGroup records plain outcomes (isPlain) of several attempts and dispatches their agents' next deliveries, in one
 // round trip and one commit. A request whose outcome record.sql did not record gets no answer. The coalescer then calls
 // recordAlone for it.
-func (s *Store) recordGroup(ctx context.Context, group []recordRequest) ([]result[Recorded], error) {
+func (s *Store) recordGroup(ctx context.Context, group []recordRequest) ([]coalescer.Result[Recorded], error) {
 	members, rows := sortMembers(group), recordColumns{}
 	for _, i := range members {
 		rows.appendRequest(group[i])
@@ -324,14 +325,15 @@ func sortMembers(group []recordRequest) []int {
 // readRecordedGroup reads the results of the statements that recordGroup queued, and then that of the commit. members
 // has the indexes of the recorded requests in group. An agent's next tasks are distributed evenly among the callers
 // that recorded its deliveries.
-func readRecordedGroup(res pgx.BatchResults, group []recordRequest, members []int) ([]result[Recorded], error) {
+func readRecordedGroup(res pgx.BatchResults, group []recordRequest,
+	members []int) ([]coalescer.Result[Recorded], error) {
 	if _, err := res.Exec(); err != nil {
 		return nil, fmt.Errorf("lock the agents: %w", err)
 	}
-	results, callers := make([]result[Recorded], len(group)), make(map[Agent][]int, len(members))
+	results, callers := make([]coalescer.Result[Recorded], len(group)), make(map[Agent][]int, len(members))
 	err := readRows(res, func(nr int) recordRequest { return group[members[nr-1]] }, func(nr int, rec Recorded) {
 		i := members[nr-1]
-		results[i] = result[Recorded]{answer: rec, answered: true}
+		results[i] = coalescer.Result[Recorded]{Answer: rec, Answered: true}
 		callers[group[i].claim.Agent()] = append(callers[group[i].claim.Agent()], i)
 	})
 	if err != nil {
@@ -344,7 +346,7 @@ func readRecordedGroup(res pgx.BatchResults, group []recordRequest, members []in
 		if len(next) == 0 {
 			return errors.New("an agent was given tasks of which nothing was recorded")
 		}
-		rec := &results[next[0]].answer
+		rec := &results[next[0]].Answer
 		rec.Next = append(rec.Next, t)
 		callers[a] = append(next[1:], next[0])
 		return nil

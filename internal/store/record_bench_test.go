@@ -52,7 +52,7 @@ func deliverAll(b *testing.B, s *Store, callers int, grouped bool) {
 func deliverOne(ctx context.Context, s *Store, t Task, o Outcome, grouped bool) error {
 	claim, record := s.claimAlone, s.recordAlone
 	if grouped {
-		claim, record = s.claims.do, s.records.do
+		claim, record = s.claims.Do, s.records.Do
 	}
 	c, err := claim(ctx, claimRequest{t.ID, 1, lease})
 	if err != nil || c == nil {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/store/coalescer"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
@@ -31,35 +32,26 @@ type answers struct {
 func recordTogether(t *testing.T, s *Store, requests []recordRequest) *answers {
 	t.Helper()
 	r := s.records
-	r.mu.Lock()
-	r.active += r.flights // as if other groups were under way
-	r.mu.Unlock()
+	flights, last := r.Flights, len(requests)-1
+	r.Flights = 0 // so that requests queue, as if other groups were under way
 	a := &answers{recs: make([]Recorded, len(requests)), errs: make([]error, len(requests)), done: make([]chan struct{}, len(requests))}
 	for i, q := range requests {
+		if i == last { // this request starts the group
+			heraldtest.Await(t, "all others wait", func() bool { return r.Queued() == last })
+			r.Flights = flights
+		}
 		a.done[i] = make(chan struct{})
 		a.all.Go(func() {
 			a.recs[i], a.errs[i] = s.Record(t.Context(), q.claim, q.outcome)
 			close(a.done[i])
 		})
 	}
-	heraldtest.Await(t, "all wait", func() bool {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return len(r.queue) == len(requests)
-	})
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.active -= r.flights
-	r.startFlights()
+	heraldtest.Await(t, "the group begins", func() bool { return r.Queued() == 0 })
 	return a
 }
 
 // groupStats returns the statistics of the groups so far.
-func groupStats(s *Store) coalescerStats {
-	s.records.mu.Lock()
-	defer s.records.mu.Unlock()
-	return s.records.stats
-}
+func groupStats(s *Store) coalescer.Stats { return s.records.Stats() }
 
 // claimAll accepts n deliveries of several agents, all dispatched, and claims them.
 func claimAll(t *testing.T, s *Store, agents, n int) (requests []recordRequest) {
@@ -80,7 +72,7 @@ func TestGroupLeavesTheRest(t *testing.T) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			s := openStore(t, url) // with statistics of its own
 			emptyStore(t, s)
-			s.records.min = 1
+			s.records.Min = 1
 			requests := claimAll(t, s, 10, n+5) // the last five cannot be recorded in a group
 			lapsed, late, cancelled, gone, locked := requests[n], requests[n+1], requests[n+2], requests[n+3], requests[n+4]
 			requests[n].outcome = waiting(time.Hour)
@@ -143,7 +135,7 @@ func TestGroupLeavesTheRest(t *testing.T) {
 			if sum := value[int](t, s, `SELECT sum((totals ->> 'delivered')::int)::int FROM herald.agents`); sum != ended {
 				t.Errorf("%d are counted, want %d", sum, ended)
 			}
-			if stats := groupStats(s); stats.groups != 1 || stats.failed > 0 || stats.grouped != len(requests) {
+			if stats := groupStats(s); stats.Groups != 1 || stats.Failed > 0 || stats.Grouped != len(requests) {
 				t.Errorf("%+v", stats)
 			}
 		})
@@ -211,7 +203,7 @@ func TestPoisonedGroup(t *testing.T) {
 					t.Errorf("%d: %v, %s", i, got.errs[i], d.Status)
 				}
 			}
-			if stats := groupStats(s); stats.failed != 1 {
+			if stats := groupStats(s); stats.Failed != 1 {
 				t.Errorf("%+v", stats)
 			}
 		})
@@ -296,7 +288,7 @@ func TestGroupWithUnknownCommit(t *testing.T) {
 	}})
 	got := recordTogether(t, s, requests)
 	got.all.Wait()
-	if stats := groupStats(s); stats.failed != 1 || atOnce != 0 {
+	if stats := groupStats(s); stats.Failed != 1 || atOnce != 0 {
 		t.Fatalf("%+v, %d were not committed with the group", stats, atOnce)
 	}
 	for i, q := range requests {
@@ -317,7 +309,7 @@ func TestGroupWithUnknownCommit(t *testing.T) {
 func TestStalledGroup(t *testing.T) {
 	t.Parallel()
 	s, faulty := openFaulty(t, heraldtest.Postgres(t, postgres.Migrate))
-	s.records.timeout = time.Second
+	s.records.Timeout = time.Second
 	requests := claimAll(t, s, 8, 16)
 	id := requests[3].claim.ID
 	faulty.armed.Store(&fault{mark: id[:]})
@@ -332,7 +324,7 @@ func TestStalledGroup(t *testing.T) {
 			t.Errorf("%d: %v", i, d.Status)
 		}
 	}
-	if stats := groupStats(s); stats.failed != 1 {
+	if stats := groupStats(s); stats.Failed != 1 {
 		t.Errorf("%+v", stats)
 	}
 }
@@ -342,7 +334,7 @@ func TestStalledGroup(t *testing.T) {
 func TestGivingUpInAGroup(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	s.records.min = 1
+	s.records.Min = 1
 	_, tasks := accept(t, s, feedbacks(1, 1, MaxDispatchedPerAgent+1)...)
 	one, two := claim(t, s, tasks[0]), claim(t, s, tasks[1])
 	tx, err := s.Conns.Begin(t.Context())
@@ -353,7 +345,7 @@ func TestGivingUpInAGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	s.records.flights, s.records.stall = 1, time.Minute // a busy machine takes longer than flightStall for what follows
+	s.records.Flights, s.records.Stall = 1, time.Minute // a busy machine takes longer than the default stall for what follows
 	ctx, giveUp := context.WithCancel(t.Context())
 	var rec Recorded
 	under, waits := make(chan error), make(chan error)
@@ -369,11 +361,7 @@ func TestGivingUpInAGroup(t *testing.T) {
 		_, err := s.Record(ctx, two, delivered)
 		waits <- err
 	}()
-	heraldtest.Await(t, "a record that waits for a group", func() bool {
-		s.records.mu.Lock()
-		defer s.records.mu.Unlock()
-		return len(s.records.queue) == 1
-	})
+	heraldtest.Await(t, "a record that waits for a group", func() bool { return s.records.Queued() == 1 })
 	giveUp()
 	if err := heraldtest.Receive(t, "who gave up waiting", waits); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)

@@ -76,10 +76,10 @@ func TestGroupRecordsAsSingles(t *testing.T) {
 		results, err := grouped.recordGroup(t.Context(), requests[1])
 		heraldtest.Must(t, err)
 		for i, r := range results {
-			if !r.answered || r.err != nil {
+			if !r.Answered || r.Err != nil {
 				t.Fatalf("round %d: %+v is %+v", round, requests[1][i].outcome, r)
 			}
-			recorded[1][requests[1][i].claim.Key] = r.answer
+			recorded[1][requests[1][i].claim.Key] = r.Answer
 		}
 
 		var nexts [2][]string

@@ -4,73 +4,17 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/big"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
-
-func TestRetain(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	const day = 24 * time.Hour
-	_, tasks := accept(t, s, feedbacks(1, 1, 7)...)
-	ok := delivered
-	ok.Result = []byte(`{"taken": true}`)
-	for _, x := range tasks[:3] {
-		record(t, s, claim(t, s, x), ok)
-	}
-	record(t, s, claim(t, s, tasks[3]), waiting(time.Hour))
-	record(t, s, claim(t, s, tasks[4]), ending(Held, "auth_required"))
-	running := claim(t, s, tasks[5])
-	exec(t, s, `UPDATE herald.deliveries SET secret_headers = 'sealed', error = 'e', accepted_at = now() - interval '90 days', created_at = now() - interval '90 days'`)
-	exec(t, s, `UPDATE herald.deliveries SET finished_at = now() - interval '40 days' WHERE order_seq IN (1, 2)`)
-	old, _ := accept(t, s, Intake{Job: feedback(2, 1), Refused: "bytes", Key: "invalid:1"}) // has only an error
-	exec(t, s, `UPDATE herald.deliveries SET finished_at = now() - interval '40 days', created_at = now() - interval '40 days' WHERE id = $1`, old[0].ID)
-	left := func() int {
-		t.Helper()
-		return value[int](t, s, `SELECT count(*)::int FROM herald.deliveries WHERE job IS NOT NULL AND secret_headers IS NOT NULL AND error IS NOT NULL`)
-	}
-	for i, want := range []int{2, 1, 0} {
-		if n, err := s.Retain(t.Context(), 30*day, 2); n != want || err != nil {
-			t.Errorf("call %d: %d rows, %v", i+1, n, err)
-		}
-	}
-	heraldtest.Equal(t, "rows carry something", left(), 5)
-	for i, x := range tasks {
-		d := read(t, s, x.ID)
-		if gone := i < 2; (d.Job == nil) != gone || (d.Result == nil) != (gone || i > 2) || d.Key == "" || d.Status == "" {
-			t.Errorf("%d: %+v", i, d)
-		}
-	}
-	// Known jobs stay known, and a running delivery's outcome is recorded.
-	if out, _ := accept(t, s, feedbacks(1, 1, 1)...); out[0].Verdict != Known || out[0].Status != Delivered {
-		t.Errorf("%+v", out)
-	}
-	record(t, s, running, delivered)
-	// From the default partition, only old attempts of ended deliveries are deleted.
-	const put = `INSERT INTO herald.attempts_default (delivery_id, number, started_at, stage) VALUES ($1, 9, $2, 'call')`
-	gone := time.Now().Add(-500 * day)
-	for _, id := range []uuid.UUID{tasks[0].ID, tasks[3].ID, uuid.New()} {
-		exec(t, s, put, id, gone)
-	}
-	if n, err := s.Retain(t.Context(), 30*day, 10); n != 2 || err != nil {
-		t.Error(n, err)
-	}
-	if id := value[uuid.UUID](t, s, `SELECT delivery_id FROM herald.attempts WHERE number = 9`); id != tasks[3].ID {
-		t.Errorf("the attempt of %s stayed", id)
-	}
-}
 
 // TestPriceList: how many bytes of Postgres' disk a delivery of typical size costs, with indexes, while it is open, when
 // it has ended, and after retention (docs/operator/scaling.md). Sizes are those of the files: of ended deliveries after
@@ -134,85 +78,12 @@ func TestPriceList(t *testing.T) {
 	exec(t, s, `VACUUM herald.history, herald.work, herald.attempts, herald.delivery_events`)
 	price("ended", 6000, "^(history|work|delivery_events|attempts_)")
 	for range n/1000 + 1 {
-		if _, err := s.Retain(t.Context(), time.Nanosecond, 1000); err != nil {
+		if _, err := retention.New(s.Pool).Retain(t.Context(), time.Nanosecond, 1000); err != nil {
 			t.Fatal(err)
 		}
 	}
 	exec(t, s, `VACUUM FULL herald.history`)
 	price("retained", 900, "^(history|work)$") // retention drops the weeks of attempts and the events
-}
-
-func TestDropPartitions(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	const week = 7 * 24 * time.Hour
-	monday := value[time.Time](t, s, `SELECT date_trunc('week', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'`)
-	for back := 1; back <= 6; back++ {
-		exec(t, s, `SELECT herald.ensure_attempt_partitions($1, 0)`, monday.Add(-time.Duration(back)*week))
-	}
-	weeks := func() []string {
-		t.Helper()
-		return strings.Fields(value[string](t, s, `SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class c JOIN pg_inherits i ON c.oid = i.inhrelid
-			WHERE inhparent = 'herald.attempts'::regclass AND relname ~ '^attempts_[0-9]' AND relname < 'attempts_' || $1`, monday.Format("20060102")))
-	}
-	name := func(back int) string {
-		return "attempts_" + monday.Add(-time.Duration(back)*week).Format("20060102")
-	}
-	if len(weeks()) != 6 {
-		t.Fatal(weeks())
-	}
-	// The sixth week before contains an attempt of a replayed delivery, and the fifth one of an ended delivery. Tables
-	// with similar names stay.
-	_, tasks := accept(t, s, feedbacks(1, 1, 2)...)
-	record(t, s, claim(t, s, tasks[1]), delivered)
-	for i, back := range []int{6, 5} {
-		exec(t, s, `INSERT INTO herald.attempts (delivery_id, number, started_at, stage) VALUES ($1, 1, $2, 'call')`, tasks[i].ID, monday.Add(-time.Duration(back)*week+time.Hour))
-	}
-	exec(t, s, `UPDATE herald.deliveries SET attempts = 1, budget_base = 1, replays = 1 WHERE id = $1`, tasks[0].ID)
-	exec(t, s, `CREATE TABLE herald.attempts_19990104 (a int)`)
-	// The third week before ended two weeks before this week began.
-	age := value[time.Duration](t, s, `SELECT now() - $1::timestamptz`, monday) + 2*week - time.Minute
-	if n, err := s.DropPartitions(t.Context(), age); n != 3 || err != nil {
-		t.Errorf("dropped %d, %v", n, err)
-	}
-	if got, want := weeks(), []string{name(6), name(2), name(1)}; !slices.Equal(got, want) {
-		t.Errorf("left %v, want %v", got, want)
-	}
-	if n, err := s.DropPartitions(t.Context(), age); n != 0 || err != nil {
-		t.Errorf("dropped %d more, %v", n, err)
-	}
-	exec(t, s, `UPDATE herald.deliveries SET status = 'skipped', handed_at = NULL, finished_at = now() WHERE id = $1`, tasks[0].ID)
-	if n, err := s.DropPartitions(t.Context(), age); n != 1 || err != nil {
-		t.Errorf("dropped %d, %v", n, err)
-	}
-	if value[*string](t, s, `SELECT to_regclass('herald.attempts_19990104')::text`) == nil {
-		t.Error("a table that is no partition was dropped")
-	}
-	if _, err := s.DropPartitions(t.Context(), 0); err == nil {
-		t.Error("an age of nothing was taken")
-	}
-}
-
-// TestDropPartitionsGivesUp: it does not wait long for its lock, because all other statements queue behind it.
-func TestDropPartitionsGivesUp(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	exec(t, s, `SELECT herald.ensure_attempt_partitions(now() - interval '10 weeks', 0)`)
-	tx, err := s.Conns.Begin(t.Context())
-	heraldtest.Must(t, err)
-	if _, err := tx.Exec(t.Context(), `LOCK TABLE herald.attempts IN ROW EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
-	began := time.Now()
-	n, err := s.DropPartitions(t.Context(), 24*time.Hour)
-	var pe *pgconn.PgError
-	if n != 0 || !errors.As(err, &pe) || pe.Code != "55P03" || time.Since(began) > 10*time.Second {
-		t.Errorf("%d, %v after %s", n, err, time.Since(began))
-	}
-	heraldtest.Must(t, tx.Rollback(t.Context()))
-	if n, err := s.DropPartitions(t.Context(), 24*time.Hour); n != 1 || err != nil {
-		t.Error(n, err)
-	}
 }
 
 // TestLostLeasesSkipsLockedRows: rows that another transaction has locked are skipped.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/store/coalescer"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -72,9 +73,9 @@ type Store struct {
 	// are accepted.
 	StrictOrder bool
 
-	order   func() string                       // UseOrder
-	claims  *coalescer[claimRequest, *Claim]    // groups claims
-	records *coalescer[recordRequest, Recorded] // groups plain outcomes
+	order   func() string                                 // UseOrder
+	claims  *coalescer.Coalescer[claimRequest, *Claim]    // groups claims
+	records *coalescer.Coalescer[recordRequest, Recorded] // groups plain outcomes
 }
 
 // UseOrder sets the order of the default policy: order returns a value of Policy.Order, or "" for that of StrictOrder.
@@ -105,25 +106,22 @@ func Open(cfg postgres.Config) (*Store, error) {
 // New returns a ledger on the pool. Its Close closes the pool.
 func New(pool *postgres.Pool) *Store {
 	s := &Store{Pool: pool}
-	s.claims = newCoalescer(coalescerConfig[claimRequest, *Claim]{flush: s.claimGroup, single: s.claimAlone, min: 1})
-	s.records = newCoalescer(coalescerConfig[recordRequest, Recorded]{flush: s.recordGroup, single: s.recordAlone})
+	s.claims = coalescer.New(coalescer.Config[claimRequest, *Claim]{Flush: s.claimGroup, Single: s.claimAlone, Min: 1})
+	s.records = coalescer.New(coalescer.Config[recordRequest, Recorded]{Flush: s.recordGroup, Single: s.recordAlone})
 	return s
 }
 
 // Close closes the pool. It first waits for running groups of claims and outcomes.
 func (s *Store) Close() {
-	s.claims.close()
-	s.records.close()
+	s.claims.Close()
+	s.records.Close()
 	s.Pool.Close()
 }
 
-// GroupStat counts, since the store was opened, the groups of requests that ran in one statement, the requests in them
-// (Grouped), and the groups that failed. The requests of a failed group were then run one by one.
-type GroupStat struct{ Groups, Grouped, Failed int }
-
-// GroupStats returns the counts of the groups of claims, under the key "claim", and of outcomes, under "record".
-func (s *Store) GroupStats() map[string]GroupStat {
-	return map[string]GroupStat{"claim": s.claims.countGroups(), "record": s.records.countGroups()}
+// GroupStats returns the counts of the groups of claims, under the key "claim", and of outcomes, under "record", since
+// the store was opened.
+func (s *Store) GroupStats() map[string]coalescer.Stats {
+	return map[string]coalescer.Stats{"claim": s.claims.Stats(), "record": s.records.Stats()}
 }
 
 // Task is a task of a delivery that the caller must put into Redis, or remove there if Ended is set. N is the

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/coalescer"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -35,8 +36,8 @@ func TestStorm(t *testing.T) {
 		heraldtest.Must(t, err)
 	}
 	s := newStore(t)
-	s.records.min, s.claims.min = 1, 1 // rare outcomes and second claims are still made alone
-	s.records.timeout = time.Minute    // on a slow machine, no group may fail
+	s.records.Min, s.claims.Min = 1, 1 // rare outcomes and second claims are still made alone
+	s.records.Timeout = time.Minute    // on a slow machine, no group may fail
 	exec(t, s, `CREATE TABLE ends (delivery uuid, agent numeric, status text)`)
 	exec(t, s, `CREATE FUNCTION note_end() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		INSERT INTO ends VALUES (NEW.id, NEW.agent_id, NEW.status); RETURN NULL; END $$`)
@@ -67,7 +68,7 @@ func TestStorm(t *testing.T) {
 	workers.Wait()
 	stats := storm.recordStats()
 	t.Logf("%d accepted, %d recorded, %d of them in %d groups (%d failed), %d fenced, %d replayed, %d cancelled", storm.accepted.Load(),
-		storm.recorded.Load(), stats.grouped, stats.groups, stats.failed, storm.lost.Load(), storm.replayed.Load(), storm.cancelled.Load())
+		storm.recorded.Load(), stats.Grouped, stats.Groups, stats.Failed, storm.lost.Load(), storm.replayed.Load(), storm.cancelled.Load())
 	storm.checkEnds(stats)
 }
 
@@ -81,13 +82,11 @@ type storm struct {
 	once                                          sync.Map // tasks that were dispatched
 }
 
-func (m *storm) recordStats() coalescerStats {
-	m.s.records.mu.Lock()
-	defer m.s.records.mu.Unlock()
-	return m.s.records.stats
+func (m *storm) recordStats() coalescer.Stats {
+	return m.s.records.Stats()
 }
 
-func (m *storm) grouped() int { return m.recordStats().grouped }
+func (m *storm) grouped() int { return m.recordStats().Grouped }
 
 func newRandom() *rand.Rand { return rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())) }
 
@@ -308,9 +307,9 @@ func (m *storm) lookForNinth(*rand.Rand) {
 	}
 }
 
-func (m *storm) checkEnds(stats coalescerStats) {
-	if stats.failed > 0 || stats.grouped < stormGrouped {
-		m.Errorf("%d of the records went in groups, of which %d failed", stats.grouped, stats.failed)
+func (m *storm) checkEnds(stats coalescer.Stats) {
+	if stats.Failed > 0 || stats.Grouped < stormGrouped {
+		m.Errorf("%d of the records went in groups, of which %d failed", stats.Grouped, stats.Failed)
 	}
 	for what, sql := range map[string]string{
 		"ended in no final state, or otherwise than it says": `SELECT count(*)::int FROM herald.deliveries d WHERE finished_at IS NULL

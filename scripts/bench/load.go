@@ -190,7 +190,7 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 		return res, err
 	}
 	if l.burst != "" {
-		read := `SELECT count(w.status), count(h.status) FROM herald.history h LEFT JOIN herald.work w USING (id) WHERE finished_at IS NULL` // as ANALYZE does
+		read := `SELECT count(w.status), count(h.status) FROM herald.history h LEFT JOIN herald.work w USING (id) WHERE h.finished_at IS NULL` // as ANALYZE does
 		if l.burst == burstKnown {
 			read = `ANALYZE herald.work, herald.history, herald.agents`
 		}

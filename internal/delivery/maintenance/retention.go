@@ -9,14 +9,18 @@ import (
 
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/base/loop"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/retention"
 )
 
-// RetentionLedger is the part of the store that a Retention uses.
+// RetentionLedger is the part of the ledger that a Retention uses.
 type RetentionLedger interface {
 	Lead(ctx context.Context, do func(context.Context) error) (bool, error)
-	EnsurePartitions(ctx context.Context, ahead int) (int, error)
 	Expire(ctx context.Context, age time.Duration, limit int) (int, error)
+}
+
+// OldData deletes data that is no longer kept (retention.Store).
+type OldData interface {
+	EnsurePartitions(ctx context.Context, ahead int) (int, error)
 	DropEvents(ctx context.Context, limit int) (int, error)
 	DropPartitions(ctx context.Context, age time.Duration) (int, error)
 	Retain(ctx context.Context, age time.Duration, limit int) (int, error)
@@ -25,8 +29,9 @@ type RetentionLedger interface {
 
 // RetentionConfig configures a Retention.
 type RetentionConfig struct {
-	Ledger RetentionLedger
-	Logger *slog.Logger
+	Ledger  RetentionLedger
+	OldData OldData
+	Logger  *slog.Logger
 
 	// Expiry is the age at which a delivery that is not final becomes dead (expired). Default 30 days.
 	Expiry time.Duration
@@ -66,8 +71,8 @@ type Retention struct {
 
 // NewRetention validates the configuration and sets the defaults.
 func NewRetention(cfg RetentionConfig) (*Retention, error) {
-	if cfg.Ledger == nil {
-		return nil, errors.New("maintenance: the retention needs a ledger")
+	if cfg.Ledger == nil || cfg.OldData == nil {
+		return nil, errors.New("maintenance: the retention needs a ledger and its old data")
 	}
 	cfg.Expiry = cmp.Or(cfg.Expiry, 30*24*time.Hour)
 	if cfg.KeepFinal != 0 && cfg.KeepFinal < cfg.Expiry {
@@ -133,7 +138,7 @@ func (r *Retention) Apply(ctx context.Context) error {
 		}
 	}
 	r.more = false
-	if _, err := r.Ledger.EnsurePartitions(ctx, weeksAhead); err != nil {
+	if _, err := r.OldData.EnsurePartitions(ctx, weeksAhead); err != nil {
 		return err
 	}
 	expired, err := repeat(r.Batch, func() (int, error) { return r.Ledger.Expire(ctx, r.Expiry, r.Batch) })
@@ -143,23 +148,23 @@ func (r *Retention) Apply(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := repeat(eventBatch, func() (int, error) { return r.Ledger.DropEvents(ctx, eventBatch) }); err != nil {
+	if _, err := repeat(eventBatch, func() (int, error) { return r.OldData.DropEvents(ctx, eventBatch) }); err != nil {
 		return err
 	}
 	hours := hoursBatch * r.Batch
 	if _, err := repeat(hours, func() (int, error) {
-		return r.Ledger.DropAgentHours(ctx, store.AgentHoursKept, hours)
+		return r.OldData.DropAgentHours(ctx, retention.AgentHoursKept, hours)
 	}); err != nil {
 		return err
 	}
 	if r.KeepFinal == 0 {
 		return nil
 	}
-	weeks, err := r.Ledger.DropPartitions(ctx, r.KeepFinal)
+	weeks, err := r.OldData.DropPartitions(ctx, r.KeepFinal)
 	if err != nil {
 		return err
 	}
-	rows, err := repeat(r.Batch, func() (int, error) { return r.Ledger.Retain(ctx, r.KeepFinal, r.Batch) })
+	rows, err := repeat(r.Batch, func() (int, error) { return r.OldData.Retain(ctx, r.KeepFinal, r.Batch) })
 	if weeks+rows > 0 {
 		r.Logger.Info("old deliveries keep id, key and status only", "deliveries", rows, "weeks_of_attempts", weeks,
 			"after", r.KeepFinal)

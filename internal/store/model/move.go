@@ -277,18 +277,3 @@ func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool,
 	defer s.lead.Unlock()
 	return true, do(ctx)
 }
-
-// EnsurePartitions does nothing.
-func (s *Store) EnsurePartitions(context.Context, int) (int, error) { return 0, nil }
-
-// DropPartitions does nothing.
-func (s *Store) DropPartitions(context.Context, time.Duration) (int, error) { return 0, nil }
-
-// DropEvents does nothing.
-func (s *Store) DropEvents(context.Context, int) (int, error) { return 0, nil }
-
-// DropAgentHours does nothing.
-func (s *Store) DropAgentHours(context.Context, time.Duration, int) (int, error) { return 0, nil }
-
-// Retain does nothing, so that tests can inspect every delivery.
-func (s *Store) Retain(context.Context, time.Duration, int) (int, error) { return 0, nil }

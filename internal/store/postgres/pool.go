@@ -1,7 +1,8 @@
-// Package postgres opens the connections to Herald's database, which the ledger (internal/store) and the operator's
-// records (internal/store/records) share. It also migrates the schema, acquires advisory locks and reads SQL files.
+// Package postgres opens the connections to Herald's database, which the ledger (internal/store), the operator's
+// records (internal/store/records) and the retention (internal/store/retention) share. It also migrates the schema,
+// acquires advisory locks and reads SQL files.
 //
-// Every call of both packages ends: StartCall gives a context without a deadline one.
+// Every call of these packages ends: StartCall gives a context without a deadline one.
 package postgres
 
 import (

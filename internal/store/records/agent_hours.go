@@ -7,6 +7,7 @@ import (
 
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -115,11 +116,11 @@ func interpolateQuantile(latency []int, q float64) *float64 {
 }
 
 // AgentStats lists the counts of an agent's calls for each hour with a call, oldest first. It omits hours that ended
-// before since, and hours older than store.AgentHoursKept.
+// before since, and hours older than retention.AgentHoursKept.
 func (s *Store) AgentStats(ctx context.Context, a store.Agent, since time.Time) (hours []AgentHour, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "read the counts of agent %s", a)
 	defer end()
 	rows, _ := s.db.Conns.Query(ctx, statements.Text("agent_hours"), a.ChainID, a.Registry, a.ID, since,
-		store.AgentHoursKept)
+		retention.AgentHoursKept)
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[AgentHour])
 }

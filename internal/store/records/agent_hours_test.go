@@ -12,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
+	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/storetest"
 )
@@ -109,7 +110,7 @@ func TestDropAgentHours(t *testing.T) {
 	exec(t, s, `UPDATE herald.agent_hours SET hour = hour - interval '100 days' WHERE hour < now() - interval '3 hours'`) // nine of 15
 	for i, want := range []int{4, 4, 1, 0} {
 		oldest := value[time.Time](t, s, `SELECT min(hour) FROM herald.agent_hours`)
-		if n, err := s.DropAgentHours(t.Context(), store.AgentHoursKept, 4); err != nil || n != want {
+		if n, err := retention.New(s.Pool).DropAgentHours(t.Context(), retention.AgentHoursKept, 4); err != nil || n != want {
 			t.Errorf("round %d: dropped %d, %v, want %d", i, n, err, want)
 		}
 		if left := value[int](t, s, `SELECT count(*)::int FROM herald.agent_hours WHERE hour = $1`, oldest); i == 0 && left != 0 {

@@ -14,7 +14,7 @@ import (
 // EventCursor is a position in the stream of DeliveryEvents, which is ordered by Xid and then by ID. Its text form is
 // "<unix seconds>.<xid>.<id>".
 type EventCursor struct {
-	At  int64  // time of the DeliveryEvent in unix seconds, to detect positions older than EventRetention
+	At  int64  // time of the DeliveryEvent in unix seconds, to detect positions older than retention.EventRetention
 	Xid uint64 // Postgres' id of the transaction that stored the DeliveryEvent
 	ID  int64  // id of the DeliveryEvent; ascends within a transaction
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
+	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 )
@@ -86,7 +87,7 @@ func TestDropEvents(t *testing.T) {
 	}
 	exec(t, s, `UPDATE herald.delivery_events SET at = now() - interval '73 hours' WHERE delivery_id <> $1`, tasks[2].ID)
 	for _, want := range []int{1, 1, 0} {
-		if dropped, err := s.DropEvents(t.Context(), 1); err != nil || dropped != want {
+		if dropped, err := retention.New(s.Pool).DropEvents(t.Context(), 1); err != nil || dropped != want {
 			t.Errorf("%d, %v, want %d", dropped, err, want)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -261,10 +262,10 @@ func (n *narrowing) addStatus(status store.Status) {
 // rows.
 func (s *Store) boundSeq(ctx context.Context, f Filter) (_ Filter, err error) {
 	if !f.Since.IsZero() {
-		f.firstSeq, err = s.ledger.FirstSeqSince(ctx, f.Since.Add(-store.AcceptSkew))
+		f.firstSeq, err = retention.FirstSeqSince(ctx, s.db, f.Since.Add(-retention.AcceptSkew))
 	}
 	if err == nil && !f.Until.IsZero() {
-		f.lastSeq, err = s.ledger.FirstSeqSince(ctx, f.Until.Add(store.AcceptSkew))
+		f.lastSeq, err = retention.FirstSeqSince(ctx, s.db, f.Until.Add(retention.AcceptSkew))
 	}
 	return f, err
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
+	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/storetest"
 	"github.com/ethereum/go-ethereum/common"
@@ -237,7 +238,7 @@ func TestNoPassword(t *testing.T) {
 			look("EnableAgent", err)
 			_, err = s.BeginAudit(ctx, records.Audit{})
 			look("BeginAudit", err)
-			_, err = s.DropPartitions(ctx, time.Hour)
+			_, err = retention.New(s.Pool).DropPartitions(ctx, time.Hour)
 			look("DropPartitions", err)
 			s.Close()
 		}

@@ -1,5 +1,5 @@
 // Command conformance is the client that the conformance suite of the Model Context Protocol tests. It uses
-// internal/mcpcall as a delivery does. `make conformance` runs it (scripts/conformance). The suite starts it once for
+// internal/mcpcall as a delivery does. `make conformance` runs it (scripts/mcpconformance). The suite starts it once for
 // each of its scenarios as
 //
 //	conformance URL

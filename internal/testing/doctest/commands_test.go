@@ -33,9 +33,8 @@ var deliveryID = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}`)
 
 // The build, which may compile everything, and the test itself have separate time limits for a busy machine.
 const (
-	buildTime = 15 * time.Minute
-	wholeTime = 10 * time.Minute
-	// Each look at the demo's stories is a process.
+	buildTime   = 15 * time.Minute
+	wholeTime   = 10 * time.Minute
 	pollStories = 250 * time.Millisecond
 )
 
@@ -50,6 +49,7 @@ type world struct {
 	registries   string       // variables with the addresses of the demo's registries
 	agent        string       // the endpoint of the demo's first agent
 	document     string       // ipfs://… --hash 0x…
+	stories      func() error // waits until the demo's stories have ended
 	jobs         atomic.Int64 // number of jobs enqueued so far, for deliveries to look at
 	ran          atomic.Int64 // number of commands run
 }
@@ -85,48 +85,51 @@ var ownAgents = map[string]string{"docs/operator/tokens-and-keys.md": "31337:901
 // demoChain is the demo's chain.
 const demoChain = 31337
 
-// TestCommands runs the commands of README.md and of the pages below docs, all pages at once. A page's blocks beside the
-// demo run before its others, which may use files that they wrote.
+// TestCommands runs the commands of README.md and of the pages below docs, a subtest for each page. A page's blocks
+// beside the demo run before its others, which may use files that they wrote.
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	ctx, cancel := context.WithTimeout(t.Context(), wholeTime)
-	defer cancel()
+	t.Cleanup(cancel) // after the subtests, which run when this function has returned
 	ctx = w.startDemo(ctx, t)
+	w.stories = sync.OnceValue(func() error { return w.awaitStories(ctx) }) // each look at them is a process
 	pages, err := listPages(os.DirFS(w.root))
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("no pages: %v", err)
 	}
-	var running sync.WaitGroup
 	for _, name := range append(pages, "README.md") {
-		raw, err := os.ReadFile(filepath.Join(w.root, name))
-		heraldtest.Must(t, err)
-		blocks, faults := parsePage(string(raw))
-		for _, fault := range faults {
-			t.Errorf("%s: %v", name, fault)
-		}
-		groups := groupBlocks(blocks)
-		var sessions []*session
-		for _, with := range []string{"", ownServices} {
-			if groups[with] == nil {
-				continue
-			}
-			s := &session{world: w, with: with, data: "own-" + filepath.Base(name), free: heraldtest.Address(t),
-				listen: heraldtest.Address(t), agentName: cmp.Or(ownAgents[name], firstAgent)}
-			if with == ownServices {
-				s.services = newServices(t)
-			}
-			sessions = append(sessions, s)
-		}
-		running.Go(func() {
-			for _, s := range sessions {
-				s.runBlocks(ctx, t, name, groups[s.with])
-			}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w.runPage(ctx, t, name)
 		})
 	}
-	running.Wait()
-	if n := w.ran.Load(); n < 40 {
-		t.Errorf("only %d commands were run: are the blocks still found?", n)
+	t.Cleanup(func() {
+		if n := w.ran.Load(); n < 40 && !t.Failed() {
+			t.Errorf("only %d commands were run: are the blocks still found?", n)
+		}
+	})
+}
+
+// runPage runs the commands of one page.
+func (w *world) runPage(ctx context.Context, t *testing.T, name string) {
+	raw, err := os.ReadFile(filepath.Join(w.root, name))
+	heraldtest.Must(t, err)
+	blocks, faults := parsePage(string(raw))
+	for _, fault := range faults {
+		t.Errorf("%s: %v", name, fault)
+	}
+	groups := groupBlocks(blocks)
+	for _, with := range []string{"", ownServices} {
+		if groups[with] == nil {
+			continue
+		}
+		s := &session{world: w, with: with, data: "own-" + filepath.Base(name), free: heraldtest.Address(t),
+			listen: heraldtest.Address(t), agentName: cmp.Or(ownAgents[name], firstAgent)}
+		if with == ownServices {
+			s.services = newServices(t)
+		}
+		s.runBlocks(ctx, t, name, groups[with])
 	}
 }
 
@@ -361,14 +364,14 @@ func (s *session) openShell() (*shell, error) {
 func (s *session) runBlocks(ctx context.Context, t *testing.T, page string, blocks []block) {
 	began := time.Now()
 	if slices.Contains(afterStories, page) && s.with == "" {
-		if err := s.awaitStories(ctx); err != nil {
+		if err := s.stories(); err != nil {
 			t.Error(err)
 		}
 	}
 	// README's commands run as they stand, with the demo alone.
 	asItStands := page == "README.md"
 	sh, err := s.openShell()
-	if err == nil && s.with == "" && !asItStands {
+	if err == nil && s.with == "" && !asItStands && usesDelivery(blocks) {
 		err = s.offerDelivery(sh)
 	}
 	if err != nil {
@@ -403,6 +406,13 @@ func (s *session) runCommand(ctx context.Context, sh *shell, c command, asItStan
 	}
 	c.text = text
 	return sh.perform(ctx, c)
+}
+
+// usesDelivery reports whether a command looks at a delivery of the reader's.
+func usesDelivery(blocks []block) bool {
+	return slices.ContainsFunc(blocks, func(b block) bool {
+		return slices.ContainsFunc(b.commands, func(c command) bool { return strings.Contains(c.text, "$ID") })
+	})
 }
 
 // offerDelivery sets the shell's variable ID to a held delivery, which can be shown, replayed and cancelled.

@@ -135,9 +135,9 @@ func (w *canaryWorld) lookAtPages() {
 	asked, lists := map[string]bool{}, map[string]int{}
 	add := func(path string) {
 		if page, query, ok := strings.Cut(path, "?"); ok && !asked[path] && strings.HasPrefix(page, "/") && !strings.HasPrefix(page, "/monitor/") {
-			// The same list with another filter shows the same rows. Some of each are enough.
+			// The same list with another filter shows the same rows. Two of each are enough.
 			shape := value.ReplaceAllString(page+"?"+query, "")
-			if lists[shape]++; lists[shape] > 4 {
+			if lists[shape]++; lists[shape] > 2 {
 				return
 			}
 		}

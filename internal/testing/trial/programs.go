@@ -1,7 +1,6 @@
 package trial
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -16,22 +15,26 @@ type Programs struct{ dir string }
 func (p Programs) worker() string  { return filepath.Join(p.dir, "worker") }
 func (p Programs) enqueue() string { return filepath.Join(p.dir, "enqueue") }
 
-// Build compiles the worker and enqueue of the source tree, and the packages in more, into a folder. TRIAL_LDFLAGS
-// contains make's linker flags. A program that make built with these flags into bin/ of the source tree is copied, and
-// not linked again.
+// Build compiles the worker and enqueue of the source tree, and the packages in more, into a folder. With TRIAL_BUILT, it
+// takes those in bin/ of the source tree instead, which make built a moment ago.
 func Build(ctx context.Context, source, into string, more ...string) (Programs, error) {
 	if err := os.MkdirAll(into, 0o755); err != nil {
 		return Programs{}, err
 	}
 	packages := append([]string{"./cmd/worker", "./cmd/enqueue"}, more...)
-	for _, p := range packages {
-		if data, err := os.ReadFile(filepath.Join(source, "bin", filepath.Base(p))); err == nil {
+	if os.Getenv("TRIAL_BUILT") != "" {
+		for _, p := range packages {
+			data, err := os.ReadFile(filepath.Join(source, "bin", filepath.Base(p)))
+			if err != nil {
+				return Programs{}, fmt.Errorf("take what make built: %w", err)
+			}
 			if err := os.WriteFile(filepath.Join(into, filepath.Base(p)), data, 0o755); err != nil {
 				return Programs{}, err
 			}
 		}
+		return Programs{into}, nil
 	}
-	args := []string{"build", "-buildvcs=false", "-ldflags=" + cmp.Or(os.Getenv("TRIAL_LDFLAGS"), "-s -w"), "-o", into + string(filepath.Separator)}
+	args := []string{"build", "-buildvcs=false", "-ldflags=-s -w", "-o", into + string(filepath.Separator)}
 	cmd := exec.CommandContext(ctx, "go", append(args, packages...)...)
 	cmd.Dir = source
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/agentherald/herald/internal/door/server"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
+	"github.com/agentherald/herald/internal/store/retention"
 )
 
 const (
@@ -248,7 +248,7 @@ func (a *API) startPosition(r *http.Request) (at records.EventCursor, gap bool, 
 	case at.Xid > now.Xid: // the position is of another database: restoring a dump restarts transaction ids
 		return now, true, nil
 	}
-	return at, time.Since(time.Unix(at.At, 0)) > store.EventRetention, nil
+	return at, time.Since(time.Unix(at.At, 0)) > retention.EventRetention, nil
 }
 
 // followEvents sends events until the listener disconnects, its token is revoked, or the worker stops.

@@ -16,6 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
+	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -178,7 +179,7 @@ func TestEventsOfAFilter(t *testing.T) {
 func TestGapEvent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	old := records.EventCursor{At: time.Now().Add(-store.EventRetention - time.Hour).Unix(), Xid: 3, ID: 1}
+	old := records.EventCursor{At: time.Now().Add(-retention.EventRetention - time.Hour).Unix(), Xid: 3, ID: 1}
 	res := w.send("GET", "/v1/events", ownToken, "", nil, func(r *http.Request) { r.Header.Set("Last-Event-ID", old.String()) })
 	head := make([]byte, 60)
 	if _, err := io.ReadFull(res.Body, head); err != nil || !strings.Contains(string(head), "event: gap") {

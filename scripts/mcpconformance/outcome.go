@@ -172,7 +172,7 @@ func verdict(all []outcome, left map[key]expectation, whole bool) error {
 		case o.asExpected():
 			failed++
 		case o.passed():
-			errs = append(errs, fmt.Errorf("%s %s passes: take it out of scripts/conformance/expected.txt", o.revision, o.scenario))
+			errs = append(errs, fmt.Errorf("%s %s passes: take it out of scripts/mcpconformance/expected.txt", o.revision, o.scenario))
 		case o.may.reason != "":
 			errs = append(errs, fmt.Errorf("%s %s failed otherwise than expected: not in %s", o.revision, o.scenario, o.may.check))
 		default:
@@ -184,7 +184,7 @@ func verdict(all []outcome, left map[key]expectation, whole bool) error {
 	}
 	if whole {
 		for k := range left {
-			errs = append(errs, fmt.Errorf("%s %s is in scripts/conformance/expected.txt, and the suite does not have it", k.revision, k.scenario))
+			errs = append(errs, fmt.Errorf("%s %s is in scripts/mcpconformance/expected.txt, and the suite does not have it", k.revision, k.scenario))
 		}
 	}
 	fmt.Printf("%d scenarios passed, %d failed as expected, %d went otherwise\n", passed, failed, len(errs))

@@ -1,13 +1,37 @@
-package store
+// Package retention deletes from Postgres what Herald keeps for a limited time: the contents of ended deliveries,
+// weekly partitions of attempts, changes of status (delivery_events) and hourly counts of agents' calls. It also
+// creates the partitions of the coming weeks, and finds the first row of a time.
+//
+// It ends no delivery: the ledger (store.Store.Expire) does. internal/delivery/maintenance decides when it runs.
+//
+// Invariants:
+//   - The row of an ended delivery stays, with id, key, agent, status and reason. An open delivery keeps its contents
+//     and its attempts.
+//   - No statement waits long for a lock, because claims wait behind the lock of a partition.
+//   - Every call ends: a context without a deadline gets one.
+package retention
 
 import (
 	"context"
+	"embed"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/jackc/pgx/v5"
 )
+
+//go:embed sql/*.sql
+var files embed.FS
+
+var statements = postgres.ReadStatements(files)
+
+// Store deletes old data of one database. Safe for concurrent use.
+type Store struct{ db *postgres.Pool }
+
+// New returns the retention of the pool's database.
+func New(pool *postgres.Pool) *Store { return &Store{db: pool} }
 
 // Retain deletes the contents and hints of deliveries that ended more than age ago (retain.sql). Their rows stay, with
 // id, key, agent, status and reason. Retain also deletes attempts from the default partition of herald.attempts, which
@@ -15,9 +39,9 @@ import (
 // limit deliveries and deletes at most limit attempts, and returns the sum of both. The caller repeats the call while
 // it returns more than 0.
 func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows int, err error) {
-	ctx, end := s.StartCall(ctx, &err, "drop what old deliveries carried")
+	ctx, end := s.db.StartCall(ctx, &err, "drop what old deliveries carried")
 	defer end()
-	first, err := s.FirstSeqSince(ctx, time.Now().Add(AcceptSkew-age))
+	first, err := FirstSeqSince(ctx, s.db, time.Now().Add(AcceptSkew-age))
 	if err != nil {
 		return 0, err
 	}
@@ -25,7 +49,7 @@ func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows 
 		sql  string
 		args []any
 	}{{statements.Text("retain"), []any{age, limit, first}}, {statements.Text("retain_attempts"), []any{age, limit}}} {
-		err := s.beginWithLockTimeout(ctx, func(tx pgx.Tx) error {
+		err := BeginWithLockTimeout(ctx, s.db, func(tx pgx.Tx) error {
 			tag, err := tx.Exec(ctx, st.sql, st.args...)
 			rows += int(tag.RowsAffected())
 			return err
@@ -37,15 +61,15 @@ func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows 
 	return rows, nil
 }
 
-// retentionLockTimeout limits how long statements of retention and expiry wait for a lock in Postgres. It is short
+// lockTimeout limits how long statements of retention and expiry wait for a lock in Postgres. It is short
 // because all claims wait while DropPartitions waits for the lock of a partition.
-const retentionLockTimeout = 100 * time.Millisecond
+const lockTimeout = 100 * time.Millisecond
 
-// beginWithLockTimeout calls do in a transaction and commits it. A statement of this transaction fails if it waits for
-// a lock longer than retentionLockTimeout.
-func (s *Store) beginWithLockTimeout(ctx context.Context, do func(pgx.Tx) error) error {
-	return pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", retentionLockTimeout.Milliseconds()))
+// BeginWithLockTimeout calls do in a transaction and commits it. A statement of this transaction fails if it waits for
+// a lock longer than lockTimeout.
+func BeginWithLockTimeout(ctx context.Context, pool *postgres.Pool, do func(pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, pool.Conns, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", lockTimeout.Milliseconds()))
 		if err != nil {
 			return err
 		}
@@ -56,14 +80,14 @@ func (s *Store) beginWithLockTimeout(ctx context.Context, do func(pgx.Tx) error)
 // DropPartitions drops the weekly partitions of herald.attempts whose week ended at least age ago, and returns how many
 // it dropped. age must be positive, and at least the age at which open deliveries expire. A partition stays if it has
 // an attempt of an open delivery, for example of a replayed one. If a partition's lock is not free within
-// retentionLockTimeout, DropPartitions stops with an error. The next call tries again.
+// lockTimeout, DropPartitions stops with an error. The next call tries again.
 func (s *Store) DropPartitions(ctx context.Context, age time.Duration) (dropped int, err error) {
 	if age <= 0 {
 		return 0, errors.New("drop weeks of attempts: an age is needed")
 	}
-	ctx, end := s.StartCall(ctx, &err, "drop weeks of attempts")
+	ctx, end := s.db.StartCall(ctx, &err, "drop weeks of attempts")
 	defer end()
-	rows, _ := s.Conns.Query(ctx, statements.Text("old_weeks"), age)
+	rows, _ := s.db.Conns.Query(ctx, statements.Text("old_weeks"), age)
 	weeks, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return 0, err
@@ -86,13 +110,13 @@ func (s *Store) dropWeek(ctx context.Context, week string) (dropped bool, err er
 	table := pgx.Identifier{"herald", week}.Sanitize()
 	var open bool
 	// Look up attempts by the ids of open deliveries, of which there are fewer than attempts in a week.
-	err = s.Conns.QueryRow(ctx, `WITH open AS MATERIALIZED (SELECT id FROM herald.work WHERE attempts > 0)
+	err = s.db.Conns.QueryRow(ctx, `WITH open AS MATERIALIZED (SELECT id FROM herald.work WHERE attempts > 0)
 		SELECT EXISTS (SELECT FROM open CROSS JOIN LATERAL (
 			SELECT FROM `+table+` WHERE delivery_id = open.id LIMIT 1) a)`).Scan(&open)
 	if err != nil || open {
 		return false, err
 	}
-	err = s.beginWithLockTimeout(ctx, func(tx pgx.Tx) error {
+	err = BeginWithLockTimeout(ctx, s.db, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `DROP TABLE `+table)
 		return err
 	})
@@ -102,9 +126,9 @@ func (s *Store) dropWeek(ctx context.Context, week string) (dropped bool, err er
 // EnsurePartitions creates the missing weekly partitions of herald.attempts, for this week and a number of weeks after
 // it (ahead). It returns how many it created.
 func (s *Store) EnsurePartitions(ctx context.Context, ahead int) (made int, err error) {
-	ctx, end := s.StartCall(ctx, &err, "make partitions of herald.attempts")
+	ctx, end := s.db.StartCall(ctx, &err, "make partitions of herald.attempts")
 	defer end()
-	err = s.Conns.QueryRow(ctx, `SELECT herald.ensure_attempt_partitions(now(), $1)`, ahead).Scan(&made)
+	err = s.db.Conns.QueryRow(ctx, `SELECT herald.ensure_attempt_partitions(now(), $1)`, ahead).Scan(&made)
 	return made, err
 }
 
@@ -113,9 +137,10 @@ const EventRetention = 72 * time.Hour
 
 // DropEvents deletes at most limit DeliveryEvents that are older than EventRetention, and returns how many it deleted.
 func (s *Store) DropEvents(ctx context.Context, limit int) (dropped int, err error) {
-	ctx, end := s.StartCall(ctx, &err, "drop old events")
+	ctx, end := s.db.StartCall(ctx, &err, "drop old events")
 	defer end()
-	tag, err := s.Conns.Exec(ctx, `DELETE FROM herald.delivery_events WHERE at < now() - $1::interval AND (xid, id) IN (
+	tag, err := s.db.Conns.Exec(ctx,
+		`DELETE FROM herald.delivery_events WHERE at < now() - $1::interval AND (xid, id) IN (
 		SELECT xid, id FROM herald.delivery_events ORDER BY xid, id LIMIT $2)`, EventRetention, limit)
 	return int(tag.RowsAffected()), err
 }
@@ -126,9 +151,9 @@ const AgentHoursKept = 90 * 24 * time.Hour
 // DropAgentHours deletes the counts of hours that began more than age ago, oldest first, at most limit rows. It returns
 // how many rows it deleted; the caller repeats the call while that equals limit.
 func (s *Store) DropAgentHours(ctx context.Context, age time.Duration, limit int) (rows int, err error) {
-	ctx, end := s.StartCall(ctx, &err, "drop old counts of agents' calls")
+	ctx, end := s.db.StartCall(ctx, &err, "drop old counts of agents' calls")
 	defer end()
-	tag, err := s.Conns.Exec(ctx, statements.Text("drop_agent_hours"), age, limit)
+	tag, err := s.db.Conns.Exec(ctx, statements.Text("drop_agent_hours"), age, limit)
 	return int(tag.RowsAffected()), err
 }
 
@@ -140,15 +165,16 @@ const AcceptSkew = time.Hour + 5*time.Minute
 // FirstSeqSince returns a seq such that rows with a lower seq were created before t. It uses a binary search, which
 // assumes that created_at grows with seq (but see AcceptSkew). If all rows are older than t, it returns a value above
 // every seq.
-func (s *Store) FirstSeqSince(ctx context.Context, t time.Time) (int64, error) {
+func FirstSeqSince(ctx context.Context, pool *postgres.Pool, t time.Time) (int64, error) {
 	var low, high int64
-	err := s.Conns.QueryRow(ctx, `SELECT coalesce((SELECT seq FROM herald.history ORDER BY seq LIMIT 1), 0),
+	err := pool.Conns.QueryRow(ctx, `SELECT coalesce((SELECT seq FROM herald.history ORDER BY seq LIMIT 1), 0),
 		coalesce((SELECT seq FROM herald.history ORDER BY seq DESC LIMIT 1), 0) + 1`).Scan(&low, &high)
 	for err == nil && low < high {
 		middle := low + (high-low)/2
 		var seq int64
 		var created time.Time
-		err = s.Conns.QueryRow(ctx, `SELECT seq, created_at FROM herald.history WHERE seq >= $1 ORDER BY seq LIMIT 1`,
+		err = pool.Conns.QueryRow(ctx,
+			`SELECT seq, created_at FROM herald.history WHERE seq >= $1 ORDER BY seq LIMIT 1`,
 			middle).Scan(&seq, &created)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):

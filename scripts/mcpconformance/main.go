@@ -1,9 +1,9 @@
-// Command conformance runs the Model Context Protocol's conformance suite against internal/mcpcall (through
+// Command mcpconformance runs the Model Context Protocol's conformance suite against internal/mcpcall (through
 // internal/testing/conformance) and prints a line for each scenario:
 //
-//	conformance                        all scenarios of both revisions, about two minutes
-//	conformance -scenario ^auth/       only scenarios whose name matches the expression
-//	conformance -v                     also prints every check that did not succeed, expected or not
+//	mcpconformance                     all scenarios of both revisions, about two minutes
+//	mcpconformance -scenario ^auth/       only scenarios whose name matches the expression
+//	mcpconformance -v                     also prints every check that did not succeed, expected or not
 //
 // The suite and the Node.js that runs it are installed from npm at pinned versions, into the user's cache. The suite
 // lists the scenarios. Each scenario runs separately. It passes if at least one of its checks succeeded, no check

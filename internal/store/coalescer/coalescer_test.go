@@ -1,4 +1,4 @@
-package store
+package coalescer
 
 import (
 	"context"
@@ -18,32 +18,32 @@ import (
 // ledger provides a coalescer's flush and single functions. Request q is answered with 10 q, or with -q if it was made
 // alone. A flight takes as long as the test's functions block.
 type ledger struct {
-	*coalescer[int, int]
+	*Coalescer[int, int]
 	mu      sync.Mutex
 	flights [][]int // in the order in which they began; one request: made alone
-	flush   func(ctx context.Context, group []int) ([]result[int], error)
+	flush   func(ctx context.Context, group []int) ([]Result[int], error)
 	single  func(ctx context.Context, q int) (int, error)
 }
 
-func newLedger(cfg coalescerConfig[int, int]) *ledger {
-	l := &ledger{flush: func(_ context.Context, group []int) ([]result[int], error) { return answerAll(group), nil },
+func newLedger(cfg Config[int, int]) *ledger {
+	l := &ledger{flush: func(_ context.Context, group []int) ([]Result[int], error) { return answerAll(group), nil },
 		single: func(_ context.Context, q int) (int, error) { return -q, nil }}
-	cfg.flush = func(ctx context.Context, group []int) ([]result[int], error) {
+	cfg.Flush = func(ctx context.Context, group []int) ([]Result[int], error) {
 		l.note(group...)
 		return l.flush(ctx, group)
 	}
-	cfg.single = func(ctx context.Context, q int) (int, error) {
+	cfg.Single = func(ctx context.Context, q int) (int, error) {
 		l.note(q)
 		return l.single(ctx, q)
 	}
-	l.coalescer = newCoalescer(cfg)
+	l.Coalescer = New(cfg)
 	return l
 }
 
-func answerAll(group []int) []result[int] {
-	results := make([]result[int], len(group))
+func answerAll(group []int) []Result[int] {
+	results := make([]Result[int], len(group))
 	for i, q := range group {
-		results[i] = result[int]{answer: 10 * q, answered: true}
+		results[i] = Result[int]{Answer: 10 * q, Answered: true}
 	}
 	return results
 }
@@ -72,7 +72,7 @@ func (l *ledger) ask(ctx context.Context, q int) *asked {
 	a := &asked{done: make(chan struct{})}
 	go func() {
 		defer close(a.done)
-		a.answer, a.err = l.do(ctx, q)
+		a.answer, a.err = l.Do(ctx, q)
 	}()
 	synctest.Wait()
 	return a
@@ -117,7 +117,7 @@ func (l *ledger) block(t *testing.T, q int) (release func()) {
 func TestCoalescerMakesOneRequestAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLedger(coalescerConfig[int, int]{})
+		l := newLedger(Config[int, int]{})
 		began := time.Now()
 		for q := range 3 {
 			l.ask(t.Context(), q).want(t, -q, nil)
@@ -130,7 +130,7 @@ func TestCoalescerMakesOneRequestAlone(t *testing.T) {
 func TestCoalescerGroupsWaitingRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLedger(coalescerConfig[int, int]{flights: 1, max: 3})
+		l := newLedger(Config[int, int]{Flights: 1, Max: 3})
 		release := l.block(t, 1)
 		var waiting []*asked
 		for q := 2; q <= 6; q++ {
@@ -143,14 +143,14 @@ func TestCoalescerGroupsWaitingRequests(t *testing.T) {
 			a.want(t, 10*(i+2), nil)
 		}
 		heraldtest.Equal(t, "what was under way", l.noted(), [][]int{{1}, {2, 3, 4}, {5, 6}})
-		heraldtest.Equal(t, "what was counted", l.stats, coalescerStats{groups: 2, grouped: 5})
+		heraldtest.Equal(t, "what was counted", l.Stats(), Stats{Groups: 2, Grouped: 5})
 	})
 }
 
 func TestCoalescerHasSoManyFlights(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLedger(coalescerConfig[int, int]{flights: 2})
+		l := newLedger(Config[int, int]{Flights: 2})
 		first := l.block(t, 1)
 		second := l.block(t, 2)
 		third, fourth := l.ask(t.Context(), 3), l.ask(t.Context(), 4)
@@ -166,7 +166,7 @@ func TestCoalescerHasSoManyFlights(t *testing.T) {
 func TestCoalescerCallerGivesUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLedger(coalescerConfig[int, int]{flights: 1})
+		l := newLedger(Config[int, int]{Flights: 1})
 		release := l.block(t, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		second, third, fourth := l.ask(t.Context(), 2), l.ask(ctx, 3), l.ask(t.Context(), 4)
@@ -184,9 +184,9 @@ func TestCoalescerCallerGivesUp(t *testing.T) {
 func TestCoalescerGroupIgnoresCancellation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLedger(coalescerConfig[int, int]{flights: 1})
+		l := newLedger(Config[int, int]{Flights: 1})
 		gate := make(chan struct{})
-		l.flush = func(ctx context.Context, group []int) ([]result[int], error) {
+		l.flush = func(ctx context.Context, group []int) ([]Result[int], error) {
 			<-gate
 			return answerAll(group), ctx.Err()
 		}
@@ -209,36 +209,36 @@ func TestCoalescerTriesAlone(t *testing.T) {
 	t.Parallel()
 	failed, refused := errors.New("deadlock detected"), errors.New("refused")
 	for name, tt := range map[string]struct {
-		flush func(ctx context.Context, group []int) ([]result[int], error)
+		flush func(ctx context.Context, group []int) ([]Result[int], error)
 		want  [3]int
 		err   error // of the second request
-		count coalescerStats
+		count Stats
 	}{
-		"a group that failed, whatever it says beside that": {func(_ context.Context, group []int) ([]result[int], error) {
+		"a group that failed, whatever it says beside that": {func(_ context.Context, group []int) ([]Result[int], error) {
 			return answerAll(group), failed
-		}, [3]int{-2, -3, -4}, nil, coalescerStats{1, 3, 1}},
-		"what is missing from the answer": {func(_ context.Context, group []int) ([]result[int], error) {
+		}, [3]int{-2, -3, -4}, nil, Stats{1, 3, 1}},
+		"what is missing from the answer": {func(_ context.Context, group []int) ([]Result[int], error) {
 			results := answerAll(group)
-			results[1].answered = false
+			results[1].Answered = false
 			return results, nil
-		}, [3]int{20, -3, 40}, nil, coalescerStats{1, 3, 0}},
-		"nothing when a request's own error is the answer": {func(_ context.Context, group []int) ([]result[int], error) {
+		}, [3]int{20, -3, 40}, nil, Stats{1, 3, 0}},
+		"nothing when a request's own error is the answer": {func(_ context.Context, group []int) ([]Result[int], error) {
 			results := answerAll(group)
-			results[1] = result[int]{err: refused, answered: true}
+			results[1] = Result[int]{Err: refused, Answered: true}
 			return results, nil
-		}, [3]int{20, 0, 40}, refused, coalescerStats{1, 3, 0}},
-		"an answer that is too short": {func(_ context.Context, group []int) ([]result[int], error) {
+		}, [3]int{20, 0, 40}, refused, Stats{1, 3, 0}},
+		"an answer that is too short": {func(_ context.Context, group []int) ([]Result[int], error) {
 			return answerAll(group)[:1], nil
-		}, [3]int{20, -3, -4}, nil, coalescerStats{1, 3, 0}},
-		"a flush that ends with its time": {func(ctx context.Context, group []int) ([]result[int], error) {
+		}, [3]int{20, -3, -4}, nil, Stats{1, 3, 0}},
+		"a flush that ends with its time": {func(ctx context.Context, group []int) ([]Result[int], error) {
 			<-ctx.Done()
 			return answerAll(group), ctx.Err()
-		}, [3]int{-2, -3, -4}, nil, coalescerStats{1, 3, 1}},
+		}, [3]int{-2, -3, -4}, nil, Stats{1, 3, 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				l := newLedger(coalescerConfig[int, int]{flights: 1})
+				l := newLedger(Config[int, int]{Flights: 1})
 				l.flush = tt.flush
 				release := l.block(t, 1)
 				waiting := []*asked{l.ask(t.Context(), 2), l.ask(t.Context(), 3), l.ask(t.Context(), 4)}
@@ -246,7 +246,7 @@ func TestCoalescerTriesAlone(t *testing.T) {
 				waiting[0].want(t, tt.want[0], nil)
 				waiting[1].want(t, tt.want[1], tt.err)
 				waiting[2].want(t, tt.want[2], nil)
-				heraldtest.Equal(t, "what was counted", l.stats, tt.count)
+				heraldtest.Equal(t, "what was counted", l.Stats(), tt.count)
 			})
 		})
 	}
@@ -257,8 +257,8 @@ func TestCoalescerTriesAlone(t *testing.T) {
 func TestCoalescerTriesAloneWithTheCallersContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLedger(coalescerConfig[int, int]{flights: 1})
-		l.flush = func(ctx context.Context, _ []int) ([]result[int], error) { <-ctx.Done(); return nil, ctx.Err() }
+		l := newLedger(Config[int, int]{Flights: 1})
+		l.flush = func(ctx context.Context, _ []int) ([]Result[int], error) { <-ctx.Done(); return nil, ctx.Err() }
 		l.single = func(ctx context.Context, q int) (int, error) { return -q, ctx.Err() }
 		release := l.block(t, 1)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -275,9 +275,9 @@ func TestCoalescerTriesAloneWithTheCallersContext(t *testing.T) {
 func TestCoalescerGoesOnBesideAStall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLedger(coalescerConfig[int, int]{flights: 2, stall: time.Second, timeout: time.Minute})
+		l := newLedger(Config[int, int]{Flights: 2, Stall: time.Second, Timeout: time.Minute})
 		stall := func(ctx context.Context) { <-ctx.Done() }
-		l.flush = func(ctx context.Context, group []int) ([]result[int], error) {
+		l.flush = func(ctx context.Context, group []int) ([]Result[int], error) {
 			if slices.Contains(group, 3) {
 				stall(ctx)
 			}
@@ -312,15 +312,15 @@ func TestCoalescerGoesOnBesideAStall(t *testing.T) {
 func TestCoalescerPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLedger(coalescerConfig[int, int]{flights: 1})
-		l.flush = func(context.Context, []int) ([]result[int], error) { panic("a bug") }
+		l := newLedger(Config[int, int]{Flights: 1})
+		l.flush = func(context.Context, []int) ([]Result[int], error) { panic("a bug") }
 		release := l.block(t, 1)
 		var caught any
 		leads := make(chan struct{})
 		go func() {
 			defer close(leads)
 			defer func() { caught = recover() }()
-			_, _ = l.do(t.Context(), 2)
+			_, _ = l.Do(t.Context(), 2)
 		}()
 		synctest.Wait()
 		member := l.ask(t.Context(), 3)
@@ -329,20 +329,20 @@ func TestCoalescerPanics(t *testing.T) {
 		heraldtest.Equal(t, "the leader caught", caught, "a bug")
 		member.want(t, -3, nil)
 		l.ask(t.Context(), 4).want(t, -4, nil)
-		l.close()
+		l.Close()
 	})
 }
 
 func TestCoalescerCloseWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLedger(coalescerConfig[int, int]{flights: 1})
+		l := newLedger(Config[int, int]{Flights: 1})
 		release := l.block(t, 1)
 		second, third := l.ask(t.Context(), 2), l.ask(t.Context(), 3)
 		closed := make(chan struct{})
 		go func() {
 			defer close(closed)
-			l.close()
+			l.Close()
 		}()
 		synctest.Wait()
 		select {
@@ -383,9 +383,9 @@ func runRandomly(t *testing.T, random *rand.Rand) {
 	limit, flights := 1+roll(20), 1+roll(3)
 	var most atomic.Int32
 
-	l := newLedger(coalescerConfig[int, int]{max: limit, flights: flights, stall: time.Duration(1+roll(50)) * time.Millisecond,
-		timeout: time.Duration(1+roll(100)) * time.Millisecond, min: 1 + roll(2)})
-	l.flush = func(ctx context.Context, group []int) ([]result[int], error) {
+	l := newLedger(Config[int, int]{Max: limit, Flights: flights, Stall: time.Duration(1+roll(50)) * time.Millisecond,
+		Timeout: time.Duration(1+roll(100)) * time.Millisecond, Min: 1 + roll(2)})
+	l.flush = func(ctx context.Context, group []int) ([]Result[int], error) {
 		if n := int32(len(group)); n > most.Load() {
 			most.Store(n)
 		}
@@ -397,10 +397,10 @@ func runRandomly(t *testing.T, random *rand.Rand) {
 		if roll(10) == 0 {
 			return nil, errors.New("deadlock detected")
 		}
-		results := make([]result[int], len(group))
+		results := make([]Result[int], len(group))
 		for i, q := range group {
 			if roll(5) > 0 {
-				results[i] = result[int]{answer: answer(q), answered: true}
+				results[i] = Result[int]{Answer: answer(q), Answered: true}
 			}
 		}
 		return results, nil
@@ -423,7 +423,7 @@ func runRandomly(t *testing.T, random *rand.Rand) {
 				ctx, cancel = context.WithTimeout(ctx, time.Duration(roll(50))*time.Millisecond)
 			}
 			defer cancel()
-			got, err := l.do(ctx, q)
+			got, err := l.Do(ctx, q)
 			switch times := committed[q].Load(); {
 			case err != nil && (times != 0 || ctx.Err() == nil):
 				t.Errorf("request %d was committed %d times, and its caller got %v", q, times, err)
@@ -433,7 +433,7 @@ func runRandomly(t *testing.T, random *rand.Rand) {
 		})
 	}
 	all.Wait()
-	l.close()
+	l.Close()
 	if l.active != 0 || len(l.queue) != 0 || int(most.Load()) > limit {
 		t.Errorf("%d flights and %d requests are left; the largest group had %d of %d", l.active, len(l.queue), most.Load(), limit)
 	}
