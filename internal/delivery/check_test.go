@@ -4,22 +4,17 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math"
-	"math/big"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
-	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/storetest"
-	"github.com/ethereum/go-ethereum/common"
 )
 
 // TestSealedHeaders: the call gets the headers that are sealed for the event's agent. Headers that cannot be opened or

@@ -6,7 +6,7 @@
 //	claim.go     claimDelivery       claims the delivery, until the lease expires
 //	slots/       Ticket.Acquire      acquires one of the worker's slots, until the agent has answered
 //	spool.go     loadSpooledOutcome  loads the spooled outcome of an earlier attempt
-//	check.go     checkDelivery       checks that the event is real and confirmed, and the agent enabled
+//	check.go     checkDelivery       checks the event (package event), the filters, the turn and the agent
 //	resolve.go   resolveEndpoint     finds the agent's endpoint; package auth adds the credential
 //	fetch.go     fetchContent        fetches and verifies the feedback file
 //	permit.go    releasePermit       releases the permit and reports the call's result to the breaker

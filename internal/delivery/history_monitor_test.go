@@ -28,7 +28,7 @@ type monitor struct {
 
 	flushes []span // points in time
 	counts  map[string]int
-	log     []event
+	log     []occurrence
 	broken  []string      // the violations
 	over    chan struct{} // closed with the first violation
 	suspect uuid.UUID
@@ -58,8 +58,8 @@ type made struct {
 	keptByTime time.Time
 }
 
-// event is a line of the history, for human readers.
-type event struct {
+// occurrence is a line of the history, for human readers.
+type occurrence struct {
 	at   time.Time
 	p    *process
 	id   uuid.UUID
@@ -87,7 +87,7 @@ func (h *history) note(p *process, text string) { h.tell(p, uuid.Nil, text) }
 func (h *history) tell(p *process, id uuid.UUID, text string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.log = append(h.log, event{time.Now(), p, id, text})
+	h.log = append(h.log, occurrence{time.Now(), p, id, text})
 }
 
 // violated reports a violation that concerns a delivery.
@@ -99,7 +99,7 @@ func (h *history) violated(id uuid.UUID, format string, args ...any) {
 
 func (h *history) breaks(id uuid.UUID, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	h.log = append(h.log, event{time.Now(), nil, id, "VIOLATION: " + text})
+	h.log = append(h.log, occurrence{time.Now(), nil, id, "VIOLATION: " + text})
 	if len(h.broken) == 0 {
 		close(h.over)
 	}
@@ -140,7 +140,7 @@ func (h *history) claimed(p *process, c *store.Claim) {
 	defer h.mu.Unlock()
 	h.claims[c.No] = &claimed{no: c.No, id: c.ID, attempt: c.Attempt, budget: c.Budget, started: c.StartedAt, at: time.Now(), lease: c.LeaseUntil,
 		hold: c.Policy.OnUnknown == store.OnUnknownHold, unfinished: c.Unfinished, replayed: c.Replay}
-	h.log = append(h.log, event{time.Now(), p, c.ID, fmt.Sprintf("claim %d: attempt %d, %d of its budget, until %s, unfinished %v, in doubt %v",
+	h.log = append(h.log, occurrence{time.Now(), p, c.ID, fmt.Sprintf("claim %d: attempt %d, %d of its budget, until %s, unfinished %v, in doubt %v",
 		c.No, c.Attempt, c.Budget, c.LeaseUntil.Sub(h.began).Round(time.Millisecond), c.Unfinished, c.InDoubt)})
 	if c.Budget > h.attempts() || c.Budget < 1 {
 		h.breaks(c.ID, "attempt %d of a budget of %d", c.Budget, h.attempts())
@@ -173,7 +173,7 @@ func (h *history) calls(p *process, id uuid.UUID, attempt int, how manner, ctx c
 	defer h.mu.Unlock()
 	c := h.holding[p][id]
 	call := &made{p: p, claim: c, how: how, from: now, until: deadline}
-	h.log = append(h.log, event{now, p, id, fmt.Sprintf("calls attempt %d; the agent %s", attempt, how.name)})
+	h.log = append(h.log, occurrence{now, p, id, fmt.Sprintf("calls attempt %d; the agent %s", attempt, how.name)})
 	if c == nil || c.attempt != attempt {
 		h.breaks(id, "a call of attempt %d without any claim", attempt)
 		return call
@@ -270,7 +270,7 @@ func (h *history) ended(c *made, heard bool) {
 	if c.p.diedBy(c.to) {
 		h.counts["killed during a call"]++
 	}
-	h.log = append(h.log, event{c.to, c.p, c.claim.id, what})
+	h.log = append(h.log, occurrence{c.to, c.p, c.claim.id, what})
 }
 
 // recorded notes that a write of an outcome reached the store and returned err.
@@ -281,7 +281,7 @@ func (h *history) recorded(p *process, c *store.Claim, attempt int, started time
 	if err != nil {
 		text += ": " + err.Error()
 	}
-	h.log = append(h.log, event{time.Now(), p, c.ID, text})
+	h.log = append(h.log, occurrence{time.Now(), p, c.ID, text})
 	fenced := errors.Is(err, store.ErrFenced)
 	if err != nil && !fenced {
 		return
@@ -326,7 +326,7 @@ func (h *history) kept(p *process, id uuid.UUID, outcome []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.counts["outcome kept in Redis"]++
-	h.log = append(h.log, event{time.Now(), p, id, fmt.Sprintf("keeps in Redis what attempt %d led to: %s %s", past.Attempt, past.Outcome.Status, past.Outcome.Reason)})
+	h.log = append(h.log, occurrence{time.Now(), p, id, fmt.Sprintf("keeps in Redis what attempt %d led to: %s %s", past.Attempt, past.Outcome.Status, past.Outcome.Reason)})
 	for _, m := range h.made[id] {
 		same := m.claim.attempt == past.Attempt && m.claim.started.Equal(past.StartedAt)
 		if same && !m.kept {
@@ -340,7 +340,7 @@ func (h *history) kept(p *process, id uuid.UUID, outcome []byte) {
 func (h *history) forgotten(id uuid.UUID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.log = append(h.log, event{time.Now(), nil, id, "Redis forgets"}); id == uuid.Nil {
+	if h.log = append(h.log, occurrence{time.Now(), nil, id, "Redis forgets"}); id == uuid.Nil {
 		h.flushes = append(h.flushes, span{time.Now(), time.Now()})
 	}
 	for of, calls := range h.made {
@@ -358,7 +358,7 @@ func (h *history) replayed(ids []uuid.UUID) {
 	defer h.mu.Unlock()
 	for _, id := range ids {
 		h.released[id] = time.Now()
-		h.log = append(h.log, event{time.Now(), nil, id, "the operator replays it"})
+		h.log = append(h.log, occurrence{time.Now(), nil, id, "the operator replays it"})
 	}
 }
 

@@ -1,21 +1,15 @@
 package delivery
 
 import (
-	"context"
 	"maps"
-	"math/big"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery/classify"
-	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/google/uuid"
 )
 
 // retraction returns an indexer's job for a feedback whose block disappeared. The test's agents have one tool for all
