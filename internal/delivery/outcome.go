@@ -119,8 +119,8 @@ func observeAgent(o *store.Outcome, listing *mcpcall.ToolSet) {
 
 // holdIfUnknown returns an error that holds the delivery (held_unknown) if an earlier attempt has no outcome and may
 // have called the agent, and the policy is onUnknown=hold. Otherwise it returns nil. For a replay it returns nil,
-// because an operator decided to repeat the call. The caller calls event.Checker.Check first, which finds out whether the chain
-// still has the event of that call.
+// because an operator decided to repeat the call. The caller calls event.Checker.Check first, which finds out whether
+// the chain still has the event of that call.
 func (a *attempt) holdIfUnknown() error {
 	if !a.claim.InDoubt || a.policy.OnUnknown != store.OnUnknownHold {
 		return nil

@@ -34,9 +34,9 @@ type commitFunc func(context.Context, *store.Claim, store.Outcome) (store.Record
 // the deliveries that the store dispatched in the same transaction. The result is Refused if the task must not run
 // again: the claim was lost, or the transaction held the delivery and released it at once, which ends its task.
 //
-// A spooled success stays in Redis for a day: it may have been recorded after its lease ended, and the attempt that claimed
-// the delivery in the meantime may look for it only now. A process spools at most one outcome per delivery that it has in
-// hand.
+// A spooled success stays in Redis for a day: it may have been recorded after its lease ended, and the attempt that
+// claimed the delivery in the meantime may look for it only now. There are few: a worker spools at most one outcome for
+// each delivery in its slots.
 //
 // If d is a spooled outcome and Postgres already has another outcome of that attempt, recordOutcome returns
 // store.ErrStale and neither logs nor enqueues. After any other error, it is unknown whether the outcome is recorded.

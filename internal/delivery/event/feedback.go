@@ -23,7 +23,8 @@ import (
 //   - All jobs of the feedback were false (event_not_found).
 //   - One of its attempts may have called the agent, or retention deleted the attempts.
 func (c *Checker) CheckFeedback(ctx context.Context, claim *store.Claim) error {
-	if claim.Job.Kind != job.KindResponseAppended && (claim.Job.Kind != job.KindFeedbackRevoked || claim.Job.IsRetraction()) {
+	if claim.Job.Kind != job.KindResponseAppended &&
+		(claim.Job.Kind != job.KindFeedbackRevoked || claim.Job.IsRetraction()) {
 		return nil
 	}
 	feedback := claim.Job
