@@ -36,9 +36,9 @@ const (
 
 // prepareCall lists the agent's tools at the endpoint at, and returns a call of the first of names that the agent
 // offers, with arguments that fit the tool's schema. First it releases the arguments of a.call, the call that was
-// prepared before. fresh is cachedTools or freshTools (listTools). If listing or fitting fails, prepareCall returns the error and the earlier
-// call without its arguments. If the agent returned a tool list, that call has the new list. If the attempt is in the
-// stage connect, that stage ends when the tools are listed.
+// prepared before. fresh is cachedTools or freshTools (listTools). If listing or fitting fails, prepareCall returns
+// the error and the earlier call without its arguments. If the agent returned a tool list, that call has the new
+// list. If the attempt is in the stage connect, that stage ends when the tools are listed.
 func (e *Executor) prepareCall(ctx context.Context, a *attempt, at mcpcall.Endpoint, names []string,
 	fresh bool) (preparedCall, error) {
 	e.releaseArguments(&a.call)
