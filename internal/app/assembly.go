@@ -392,9 +392,13 @@ func (a *assembly) openMaintenance() (err error) {
 	if a.backend.EmbeddedDatabase {
 		grace = -1 // Postgres stopped with this process, so no other worker has unrecorded outcomes
 	}
+	var pooler func(context.Context) error
+	if !a.backend.LeaderURL.IsZero() {
+		pooler = a.store.Ping
+	}
 	reconciler, err := maintenance.NewReconciler(maintenance.ReconcilerConfig{Ledger: a.upkeep,
 		Dispatcher: a.dispatcher, Chains: a.chainIDs(), Gateway: a.cfg.ArweaveGateway != "",
-		Attempts: a.schedule.Attempts(), Grace: grace, Logger: a.log})
+		Attempts: a.schedule.Attempts(), Grace: grace, Pooler: pooler, Logger: a.log})
 	if err != nil {
 		return err
 	}

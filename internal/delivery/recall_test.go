@@ -296,15 +296,26 @@ func TestUnknownOutcomes(t *testing.T) {
 	})
 }
 
-// TestReconcilerAfterPostgresWasLost: after an outage, workers record their known outcomes before the reconciler acts.
+// TestReconcilerAfterPostgresWasLost: after an outage of Postgres or of its pooler, workers record their known outcomes
+// before the reconciler acts.
 func TestReconcilerAfterPostgresWasLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	now := time.Now()
-	fault := error(nil)
+	t.Run("Postgres", func(t *testing.T) { w.in(t).losePostgres(false) })
+	t.Run("the pooler", func(t *testing.T) { w.in(t).losePostgres(true) })
+}
+
+// losePostgres lets the reconciler find Postgres unavailable, or only the pooler of the workers.
+func (w *world) losePostgres(pooler bool) {
+	t, now, fault := w.t, time.Now(), error(nil)
 	s := w.newReconciler(func(c *maintenance.ReconcilerConfig) {
 		c.Grace, c.Now = time.Minute, func() time.Time { return now }
-		c.Ledger = &lossy{ReconcilerLedger: w.store, fault: func() error { return fault }}
+		lost := &lossy{ReconcilerLedger: w.store, fault: func() error { return fault }}
+		if pooler {
+			lost.fault = func() error { return nil }
+			c.Pooler = func(context.Context) error { return fault }
+		}
+		c.Ledger = lost
 	})
 	lease := func() uuid.UUID {
 		id := w.dispatchTo(newAgent(t).URL)

@@ -66,6 +66,10 @@ type ReconcilerConfig struct {
 	// process uses.
 	Grace time.Duration
 
+	// Pooler asks Postgres for a sign of life through the pooler that workers use, because Ledger reaches Postgres
+	// directly, also while the pooler is unavailable. nil: workers use no pooler.
+	Pooler func(context.Context) error
+
 	Now func() time.Time // default time.Now
 }
 
@@ -75,7 +79,7 @@ type ReconcilerConfig struct {
 type Reconciler struct {
 	ReconcilerConfig
 
-	postgresLost time.Time // when Postgres was last found unavailable or slow
+	postgresLost time.Time // when Postgres or the pooler was last found unavailable or slow
 	redisMarker  time.Time // the RedisMarker before which all lost tasks have been replaced
 }
 
@@ -140,7 +144,10 @@ func (r *Reconciler) Run(ctx context.Context) {
 func (r *Reconciler) Round(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
-	err := r.dispatchDue(ctx)
+	err := r.askPooler(ctx)
+	if err == nil {
+		err = r.dispatchDue(ctx)
+	}
 	if err == nil {
 		began := r.Now()
 		_, err = r.Ledger.Lead(ctx, func(ctx context.Context) error {
@@ -154,6 +161,14 @@ func (r *Reconciler) Round(ctx context.Context) error {
 		r.postgresLost = r.Now()
 	}
 	return err
+}
+
+// askPooler returns an error if workers cannot reach Postgres through their pooler.
+func (r *Reconciler) askPooler(ctx context.Context) error {
+	if r.Pooler == nil {
+		return nil
+	}
+	return r.Pooler(ctx)
 }
 
 // failedService returns the service that caused a round's error: Redis for a *redisError, otherwise Postgres.

@@ -23,6 +23,7 @@ func TestChaosPooler(t *testing.T) {
 			}
 			pooler = heraldtest.StartPooler(r, r.address)
 			r.env = append(r.env, "DATABASE_URL="+pooler.URL, "HERALD_LEADER_DATABASE_URL="+r.address)
+			r.grownUp() // otherwise the reconciler would expire no lease because Postgres is young
 		},
 		begin: func(context.Context, *Site) error { pooler.Kill(); return nil },
 		end:   func(context.Context, *Site) error { pooler.Start(); return nil },
