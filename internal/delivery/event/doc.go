@@ -1,6 +1,6 @@
 // Package event checks the event of a delivery against the chain: does the chain have it, is it confirmed, and is it
-// the event that the sender of the job described? It binds the delivery to the event on the chain (store.Binding), and
-// it checks what a revocation, a response or a retraction presupposes about the feedback to which it refers.
+// the event that the sender of the job described? It binds the delivery to the event on the chain (store.Binding). For
+// a revocation, a response or a retraction, it also checks the feedback to which the event refers.
 //
 // The package asks the chain through package chain, and it reads and changes deliveries through Ledger. It does not
 // decide in which order the checks of an attempt run, does not record outcomes, and calls no agent: package delivery

@@ -1,6 +1,6 @@
 // Package coalescer combines concurrent requests into one SQL statement, so that they share a round trip and a commit.
-// It runs no SQL itself and does not know what a request means: the ledger (internal/store) passes it one function for
-// a group of requests, and one for a single request.
+// It runs no SQL itself. The ledger (internal/store) gives it two functions: one answers a group of requests, the other
+// a single request.
 //
 // Invariants:
 //   - Each request gets one answer: that of its group, or that of the function for a single request.
@@ -121,7 +121,7 @@ func setDefault[T ~int | ~int64](field *T, value T) {
 // Do answers one request, alone or in a group. If ctx ends while the request is queued, Do returns the error of ctx. If
 // the Coalescer is closed, Do runs the request with Single.
 func (c *Coalescer[Q, A]) Do(ctx context.Context, q Q) (answer A, err error) {
-	r := c.enqueue(q)
+	r := c.queueRequest(q)
 	if r == nil {
 		return c.Single(ctx, q)
 	}
@@ -130,7 +130,7 @@ func (c *Coalescer[Q, A]) Do(ctx context.Context, q Q) (answer A, err error) {
 	select {
 	case <-r.wake:
 	case <-ctx.Done():
-		if c.withdraw(r) {
+		if c.withdrawRequest(r) {
 			return answer, ctx.Err()
 		}
 		<-r.wake
@@ -145,9 +145,9 @@ func (c *Coalescer[Q, A]) Do(ctx context.Context, q Q) (answer A, err error) {
 	return c.Single(ctx, q)
 }
 
-// enqueue adds a request to the queue, and starts a flight if fewer than c.Flights are active. It returns nil if the
-// Coalescer is closed. Otherwise it has counted the caller in c.running, and the caller must call c.running.Done.
-func (c *Coalescer[Q, A]) enqueue(q Q) *request[Q, A] {
+// queueRequest adds a request to the queue, and starts a flight if fewer than c.Flights are active. It returns nil if
+// the Coalescer is closed. Otherwise it has counted the caller in c.running, and the caller must call c.running.Done.
+func (c *Coalescer[Q, A]) queueRequest(q Q) *request[Q, A] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -160,9 +160,9 @@ func (c *Coalescer[Q, A]) enqueue(q Q) *request[Q, A] {
 	return r
 }
 
-// withdraw removes a request from the queue and returns true. It returns false if a group has already taken the
+// withdrawRequest removes a request from the queue and returns true. It returns false if a group has already taken the
 // request.
-func (c *Coalescer[Q, A]) withdraw(r *request[Q, A]) bool {
+func (c *Coalescer[Q, A]) withdrawRequest(r *request[Q, A]) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r.taken {
@@ -225,7 +225,7 @@ func (c *Coalescer[Q, A]) runFlight(ctx context.Context, r *request[Q, A]) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Timeout)
 	defer cancel()
 	results, err := c.Flush(ctx, group)
-	c.count(len(group), err)
+	c.countGroup(len(group), err)
 	if err != nil {
 		return
 	}
@@ -234,8 +234,8 @@ func (c *Coalescer[Q, A]) runFlight(ctx context.Context, r *request[Q, A]) {
 	}
 }
 
-// count adds a flushed group to the stats.
-func (c *Coalescer[Q, A]) count(grouped int, err error) {
+// countGroup adds a flushed group to the stats.
+func (c *Coalescer[Q, A]) countGroup(grouped int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stats.Groups++

@@ -85,8 +85,8 @@ var ownAgents = map[string]string{"docs/operator/tokens-and-keys.md": "31337:901
 // demoChain is the demo's chain.
 const demoChain = 31337
 
-// TestCommands runs the commands of README.md and of the pages below docs, a subtest for each page. A page's blocks
-// beside the demo run before its others, which may use files that they wrote.
+// TestCommands runs the commands of README.md and of the pages below docs, a subtest for each page. The blocks
+// beside the demo run first: they write files that the page's other blocks use.
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -408,7 +408,7 @@ func (s *session) runCommand(ctx context.Context, sh *shell, c command, asItStan
 	return sh.perform(ctx, c)
 }
 
-// usesDelivery reports whether a command looks at a delivery of the reader's.
+// usesDelivery reports whether a command of the blocks contains $ID, the variable that offerDelivery sets.
 func usesDelivery(blocks []block) bool {
 	return slices.ContainsFunc(blocks, func(b block) bool {
 		return slices.ContainsFunc(b.commands, func(c command) bool { return strings.Contains(c.text, "$ID") })
