@@ -101,17 +101,21 @@ services: ## Fetch what the embedded Postgres and Redis and the tests need, if t
 	bin/worker embedded fetch
 	[ "$$(uname)" != Linux ] || scripts/debian-program pgbouncer pgbouncer --version >/dev/null
 
-# Linking the seventy test programs takes two fifths of a warm run. With -o, go keeps them in bin/tests/, and links only those whose
-# parts have changed. A run without failure leaves them beside the build cache too (KEPT), from where another clone takes them.
-KEPT       = $(shell $(GO) env GOCACHE)/herald-tests
+# Linking the programs and the seventy test programs takes two fifths of a warm run. With -o, go keeps them in bin/, and links
+# only those whose parts have changed. A run without failure leaves them beside the build cache too (KEPT), from where another
+# clone takes them.
+KEPT       = $(shell $(GO) env GOCACHE)/herald-bin
+.PHONY: kept
+kept:
+	@mkdir -p bin/tests '$(KEPT)' && (cp -rln '$(KEPT)/.' bin/ || cp -rn '$(KEPT)/.' bin/) 2>/dev/null || true
+
 # Tests that run the programs take those in bin/, which this target has just built (TRIAL_BUILT).
 # vet is a check of its own: inside `go test` it would read every dependency once more, half a minute with an empty build cache. One
 # package more than there are cores at a time, since some only wait, and half as many collections.
 .PHONY: test
-test: build services ## Run all tests, on real Postgres and Redis. Nothing may skip.
-	@mkdir -p bin/tests '$(KEPT)' && (cp -rln '$(KEPT)/.' bin/tests/ || cp -rn '$(KEPT)/.' bin/tests/) 2>/dev/null || true
+test: kept build services ## Run all tests, on real Postgres and Redis. Nothing may skip.
 	TRIAL_BUILT=1 GOGC=400 HERALD_REQUIRE_SERVICES=1 $(GO) test -o bin/tests/ -ldflags='-s -w' -p=$(ATONCE) -count=1 -vet=off -timeout=20m -json $(if $(filter ./...,$(PKG)),$(FIRST)) $(PKG) | $(GO) run ./scripts/testcount -noskip -most=60s $(if $(TOTALS),-totals=$(TOTALS))
-	@cp -rlf bin/tests/. '$(KEPT)/' 2>/dev/null || true
+	@for kept in tests worker enqueue demo agent; do cp -rlf bin/$$kept '$(KEPT)/' 2>/dev/null || true; done
 
 .PHONY: race
 race: services ## Run the tests of concurrent code under the race detector (needs a C compiler).

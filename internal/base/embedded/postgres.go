@@ -2,12 +2,14 @@ package embedded
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -192,18 +194,12 @@ func (p *Postgres) initCluster(ctx context.Context, cfg PostgresConfig) error {
 	if err := freshDir(fresh, p.acct); err != nil {
 		return fmt.Errorf("make the data folder: %w", err)
 	}
-	args := []string{"-D", fresh, "-U", role, "-A", "trust", "-E", "UTF8", "--no-locale", "--no-instructions"}
-	if cfg.Test || cfg.Ephemeral {
-		args = append(args, "--no-sync")
-	} else {
-		args = append(args, "--data-checksums")
+	fill := p.runInitdb
+	if cfg.Test && cfg.Ephemeral {
+		fill = p.copyCluster
 	}
-	tool := program{name: "initdb", path: filepath.Join(p.binaries.dir, "initdb"), args: args, libs: p.binaries.libs,
-		acct:    p.acct,
-		onDeath: syscall.SIGKILL, logger: p.logger}
-	if out, err := tool.run(ctx); err != nil {
-		t := &tail{kept: []byte(out)}
-		return fmt.Errorf("initdb: %w: %s", p.acct.explainStart(err), t.lastLines())
+	if err := fill(ctx, cfg, fresh); err != nil {
+		return err
 	}
 	if err := os.Remove(p.data); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -217,6 +213,59 @@ func (p *Postgres) initCluster(ctx context.Context, cfg PostgresConfig) error {
 		}
 	}
 	p.logger.Info("postgres: made a new cluster", "dir", p.data, "took", time.Since(began).Round(time.Millisecond))
+	return nil
+}
+
+// runInitdb makes the cluster in an empty folder.
+func (p *Postgres) runInitdb(ctx context.Context, cfg PostgresConfig, dir string) error {
+	args := []string{"-D", dir, "-U", role, "-A", "trust", "-E", "UTF8", "--no-locale", "--no-instructions"}
+	if cfg.Test || cfg.Ephemeral {
+		args = append(args, "--no-sync")
+	} else {
+		args = append(args, "--data-checksums")
+	}
+	tool := program{name: "initdb", path: filepath.Join(p.binaries.dir, "initdb"), args: args, libs: p.binaries.libs,
+		acct:    p.acct,
+		onDeath: syscall.SIGKILL, logger: p.logger}
+	if out, err := tool.run(ctx); err != nil {
+		t := &tail{kept: []byte(out)}
+		return fmt.Errorf("initdb: %w: %s", p.acct.explainStart(err), t.lastLines())
+	}
+	return nil
+}
+
+// copyCluster fills dir with a copy of the cluster in the cache, which the first test of this version and user makes.
+// A copy takes a sixth of initdb's time, and every package of tests needs a cluster.
+func (p *Postgres) copyCluster(ctx context.Context, cfg PostgresConfig, dir string) error {
+	cache := cacheDirs(cfg.CacheDir)[0]
+	key := sha256.Sum256(fmt.Appendf(nil, "%s %d", p.binaries.version, p.acct.uid))
+	made := filepath.Join(cache, fmt.Sprintf("cluster-%x", key[:8]))
+	if _, err := os.Stat(made); err == nil {
+		return copyFiles(ctx, made, dir)
+	}
+	if err := p.runInitdb(ctx, cfg, dir); err != nil {
+		return err
+	}
+	// Without a copy in the cache, the next test runs initdb too.
+	part := filepath.Join(cache, filepath.Base(p.ephemeral.dir))
+	err := errors.Join(ensureDir(cache), os.Mkdir(part, 0o700))
+	if err == nil {
+		err = copyFiles(ctx, dir, part)
+	}
+	if err == nil {
+		err = os.Rename(part, made)
+	}
+	if err != nil {
+		p.logger.Debug("postgres: the new cluster is not in the cache", "err", errors.Join(err, os.RemoveAll(part)))
+	}
+	return nil
+}
+
+// copyFiles copies the contents of a folder, its owner and modes into an existing one.
+func copyFiles(ctx context.Context, from, to string) error {
+	if out, err := exec.CommandContext(ctx, "cp", "-a", from+"/.", to).CombinedOutput(); err != nil {
+		return fmt.Errorf("copy %s: %w: %s", from, err, out)
+	}
 	return nil
 }
 
@@ -242,7 +291,7 @@ func (p *Postgres) serverArgs(cfg PostgresConfig) []string {
 		"max_wal_senders=0",
 	}
 	if cfg.Test {
-		set = append(set, "fsync=off", "synchronous_commit=off", "full_page_writes=off")
+		set = append(set, "fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off")
 	}
 	args := []string{"-D", p.data}
 	for _, s := range set {

@@ -118,16 +118,24 @@ func TestPostgresKeepsData(t *testing.T) {
 func TestPostgresEphemeral(t *testing.T) {
 	t.Parallel()
 	needPostgres(t)
-	p := startPostgres(t, PostgresConfig{Ephemeral: true, Test: true})
-	if got := query(t, p.URL(), "SHOW fsync"); got != "off" {
-		t.Errorf("fsync is %s", got)
-	}
-	stopPostgres(t, p)
-	if _, err := os.Stat(p.ephemeral.dir); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("%s is still there: %v", p.ephemeral.dir, err)
-	}
-	if err := p.Stop(context.Background()); err != nil {
-		t.Errorf("second stop: %v", err)
+	cache := openTemp(t)
+	for _, name := range []string{"made by initdb", "copied from the cache"} {
+		t.Run(name, func(t *testing.T) {
+			p := startPostgres(t, PostgresConfig{Ephemeral: true, Test: true, CacheDir: cache})
+			if got := query(t, p.URL(), "SHOW fsync"); got != "off" {
+				t.Errorf("fsync is %s", got)
+			}
+			stopPostgres(t, p)
+			if _, err := os.Stat(p.ephemeral.dir); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%s is still there: %v", p.ephemeral.dir, err)
+			}
+			if err := p.Stop(context.Background()); err != nil {
+				t.Errorf("second stop: %v", err)
+			}
+			if kept, err := filepath.Glob(filepath.Join(cache, "*")); err != nil || len(kept) != 1 {
+				t.Errorf("the cache has %v, %v", kept, err)
+			}
+		})
 	}
 }
 

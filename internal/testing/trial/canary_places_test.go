@@ -288,8 +288,14 @@ func (w *canaryWorld) inspect(ways []*way) {
 			commands = append(commands, []string{"delivery", "show", id.String(), "--json"})
 		}
 	}
-	for _, args := range commands {
-		w.run("", args...)
+	for several := range slices.Chunk(commands, 6) {
+		var ends []func() string
+		for _, args := range several {
+			ends = append(ends, w.startCommand("", nil, args...))
+		}
+		for _, end := range ends {
+			end()
+		}
 	}
 	w.misconfigure()
 }

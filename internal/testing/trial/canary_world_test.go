@@ -154,6 +154,12 @@ func (w *canaryWorld) run(stdin string, args ...string) string {
 
 func (w *canaryWorld) runWith(stdin string, env []string, args ...string) string {
 	w.t.Helper()
+	return w.startCommand(stdin, env, args...)()
+}
+
+// startCommand returns a function that waits for the command's end and returns its output.
+func (w *canaryWorld) startCommand(stdin string, env []string, args ...string) func() string {
+	w.t.Helper()
 	var out bytes.Buffer
 	in, feed, err := os.Pipe()
 	w.must(err)
@@ -166,12 +172,14 @@ func (w *canaryWorld) runWith(stdin string, env []string, args ...string) string
 		w.must(err)
 	}
 	w.must(feed.Close())
-	ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
-	defer cancel()
-	err = p.Wait(ctx)
-	w.must(ctx.Err())
-	w.see("commands", "worker "+strings.Join(args, " "), slices.Concat(out.Bytes(), []byte(fmt.Sprint(err))))
-	return out.String()
+	return func() string {
+		ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
+		defer cancel()
+		err := p.Wait(ctx)
+		w.must(ctx.Err())
+		w.see("commands", "worker "+strings.Join(args, " "), slices.Concat(out.Bytes(), []byte(fmt.Sprint(err))))
+		return out.String()
+	}
 }
 
 // enqueue passes lines to the enqueue program. All of them must be accepted.
