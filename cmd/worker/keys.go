@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/keys"
 	"github.com/agentherald/herald/internal/operator/report"
 )
 
@@ -26,12 +27,12 @@ type keysetFlags struct {
 }
 
 // writeKeyset writes a keyset. It prints the next step only after the keyset was written.
-func (f keysetFlags) writeKeyset(a *command, r operator.Rotation, err error) error {
+func (f keysetFlags) writeKeyset(a *command, r keys.Rotation, err error) error {
 	if err != nil {
 		return err
 	}
 	if f.Out != "" {
-		if err := a.newOperator().SaveKeyset(f.Out, r); err != nil {
+		if err := keys.SaveKeyset(a.newOperator(), f.Out, r); err != nil {
 			return fmt.Errorf("the keyset could not be written, so go on with the one in force: %w", err)
 		}
 		fmt.Fprintf(a.err, "wrote %s\n", text.Printable(f.Out))
@@ -47,8 +48,8 @@ func (f keysetFlags) writeKeyset(a *command, r operator.Rotation, err error) err
 type keysInitCmd struct{ keysetFlags }
 
 func (c *keysInitCmd) Run(a *command) error {
-	keyset, err := a.newOperator().NewKeyset(c.Cleartext)
-	return c.writeKeyset(a, operator.Rotation{Keyset: keyset}, err)
+	keyset, err := keys.NewKeyset(a.newOperator(), c.Cleartext)
+	return c.writeKeyset(a, keys.Rotation{Keyset: keyset}, err)
 }
 
 type keysRotateCmd struct {
@@ -60,7 +61,7 @@ type keysRotateCmd struct {
 type keysAddCmd struct{ keysetFlags }
 
 func (c *keysAddCmd) Run(a *command) error {
-	r, err := a.newOperator().AddKey(a.ctx, c.Cleartext, !a.faulty)
+	r, err := keys.Add(a.ctx, a.newOperator(), c.Cleartext, !a.faulty)
 	return c.writeKeyset(a, r, err)
 }
 
@@ -70,7 +71,7 @@ type keysPromoteCmd struct {
 }
 
 func (c *keysPromoteCmd) Run(a *command) error {
-	r, err := a.newOperator().PromoteKey(a.ctx, c.Key, c.Cleartext)
+	r, err := keys.Promote(a.ctx, a.newOperator(), c.Key, c.Cleartext)
 	return c.writeKeyset(a, r, err)
 }
 
@@ -80,14 +81,14 @@ type keysRemoveCmd struct {
 }
 
 func (c *keysRemoveCmd) Run(a *command) error {
-	r, err := a.newOperator().RemoveKey(a.ctx, c.Key, c.Cleartext)
+	r, err := keys.Remove(a.ctx, a.newOperator(), c.Key, c.Cleartext)
 	return c.writeKeyset(a, r, err)
 }
 
 type keysListCmd struct{ jsonFlag }
 
 func (c *keysListCmd) Run(a *command) error {
-	list, err := a.newOperator().ListKeys(a.ctx)
+	list, err := keys.List(a.ctx, a.newOperator())
 	return c.printAnswer(a, list, err, func() {
 		t := a.newTable("KEY", "STATE", "SEALED WITH IT")
 		for _, k := range list {
@@ -111,7 +112,7 @@ type keysReencryptCmd struct {
 }
 
 func (c *keysReencryptCmd) Run(a *command) error {
-	r, err := a.newOperator().Reencrypt(a.ctx, c.actorName(), c.DryRun)
+	r, err := keys.Reencrypt(a.ctx, a.newOperator(), c.actorName(), c.DryRun)
 	if _, left := errors.AsType[*operator.LeftError](err); err != nil && !left {
 		return err
 	}
@@ -188,7 +189,7 @@ type signingKeyCmd struct {
 type signingKeyListCmd struct{ jsonFlag }
 
 func (c *signingKeyListCmd) Run(a *command) error {
-	list, err := a.newOperator().ListSigningKeys(a.ctx)
+	list, err := keys.ListSigning(a.ctx, a.newOperator())
 	return c.printAnswer(a, list, err, func() {
 		t := a.newTable("KEY", "STATE", "CREATED", "SIGNS FROM", "PUBLISHED UNTIL")
 		for _, k := range list {
@@ -206,7 +207,7 @@ type signingKeyRotateCmd struct {
 }
 
 func (c *signingKeyRotateCmd) Run(a *command) error {
-	made, err := a.newOperator().RotateSigningKey(a.ctx, c.After, c.Keep, c.actorName())
+	made, err := keys.RotateSigning(a.ctx, a.newOperator(), c.After, c.Keep, c.actorName())
 	return c.printAnswer(a, made, err,
 		func() { fmt.Fprintf(a.out, "%s signs from %s on\n", made.ID, report.Time(&made.ActivatesAt)) })
 }

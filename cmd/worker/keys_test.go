@@ -12,7 +12,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/keys"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -77,10 +77,10 @@ func TestKeysRotation(t *testing.T) {
 	d.with(first)
 	d.sealed(first, 3)
 	d.ended(8, store.Outcome{Status: store.Delivered}) // without headers
-	keys := func() []operator.Key {
+	keys := func() []keys.Key {
 		t.Helper()
 		out, _ := d.worker(0, "keys", "list", "--json")
-		return decode[[]operator.Key](t, out)
+		return decode[[]keys.Key](t, out)
 	}
 	had := keys()
 	if len(had) != 1 || !had[0].Seals || had[0].Sealed != 3 {

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/keys"
 )
 
 // TestSigningKeys checks that a rotation of signing keys is listed and audited, and that `keys reencrypt` seals the
@@ -13,26 +13,26 @@ import (
 func TestSigningKeys(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	list := func() []operator.SigningKey {
+	list := func() []keys.SigningKey {
 		t.Helper()
 		out, _ := d.worker(0, "signing-key", "list", "--json")
-		return decode[[]operator.SigningKey](t, out)
+		return decode[[]keys.SigningKey](t, out)
 	}
 	d.worker(0, "signing-key", "rotate", "--after", "1m")
 	d.sql(`UPDATE herald.signing_keys SET activates_at = now()`)
 	first := list()
-	if len(first) != 1 || first[0].State != operator.SigningKeySigns || first[0].RetiresAt != nil {
+	if len(first) != 1 || first[0].State != keys.Signs || first[0].RetiresAt != nil {
 		t.Fatalf("%+v", first)
 	}
 	out, _ := d.worker(0, "signing-key", "rotate", "--actor", "night shift")
 	both := list()
-	if len(both) != 2 || both[0].State != operator.SigningKeyNext || both[1].ID != first[0].ID || both[1].State != operator.SigningKeySigns ||
+	if len(both) != 2 || both[0].State != keys.Next || both[1].ID != first[0].ID || both[1].State != keys.Signs ||
 		!strings.HasPrefix(out, both[0].ID+" signs from ") || both[0].ActivatesAt.Sub(both[0].CreatedAt) != time.Hour ||
 		both[1].RetiresAt.Sub(both[0].ActivatesAt) != 24*time.Hour {
 		t.Errorf("%s, %+v", out, both)
 	}
 	table, _ := d.worker(0, "signing-key", "list")
-	if !strings.Contains(table, both[0].ID) || !strings.Contains(table, operator.SigningKeyNext) {
+	if !strings.Contains(table, both[0].ID) || !strings.Contains(table, keys.Next) {
 		t.Error(table)
 	}
 	d.says(exitMisuse, "59s is not from 1m0s to 720h", "signing-key", "rotate", "--after=59s")

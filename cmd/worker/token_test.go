@@ -19,6 +19,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/keys"
 	"github.com/agentherald/herald/internal/operator/tokens"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
@@ -330,9 +331,9 @@ func TestTokenKeys(t *testing.T) {
 	}
 	d.sealed(first, 2)
 	d.loggedIn(oauthtest.New(t, oauthtest.Options{}), time.Now().Add(time.Hour)) // a credential and an access token
-	uses := func() (list []operator.Key) {
+	uses := func() (list []keys.Key) {
 		out, _ := d.worker(0, "keys", "list", "--json")
-		return decode[[]operator.Key](t, out)
+		return decode[[]keys.Key](t, out)
 	}
 	had := uses()
 	if len(had) != 1 || had[0].Sealed != 7 {

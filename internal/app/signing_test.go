@@ -16,6 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall/signing"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/keys"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
@@ -92,11 +93,11 @@ func TestSignedDeliveries(t *testing.T) {
 		}
 	}
 
-	made, err := first.Operator.RotateSigningKey(t.Context(), time.Hour, 24*time.Hour, "test")
+	made, err := keys.RotateSigning(t.Context(), first.Operator, time.Hour, 24*time.Hour, "test")
 	heraldtest.Must(t, err)
-	list, err := second.Operator.ListSigningKeys(t.Context())
-	if err != nil || len(list) != 2 || list[0].ID != made.ID || list[0].State != operator.SigningKeyNext ||
-		list[1].State != operator.SigningKeySigns || list[1].RetiresAt == nil || !strings.Contains(directory, list[1].ID) {
+	list, err := keys.ListSigning(t.Context(), second.Operator)
+	if err != nil || len(list) != 2 || list[0].ID != made.ID || list[0].State != keys.Next ||
+		list[1].State != keys.Signs || list[1].RetiresAt == nil || !strings.Contains(directory, list[1].ID) {
 		t.Errorf("%+v, %v", list, err)
 	}
 	for _, r := range both {

@@ -129,7 +129,7 @@ func (o *Operator) ListAgents(ctx context.Context, f AgentFilter) (page AgentPag
 			query.AfterMs, err = strconv.ParseFloat(place, 64)
 		}
 		if !ok || err != nil {
-			return page, misuseOf("cursor",
+			return page, NewMisuseOf("cursor",
 				"%.200q is not a cursor: take it from the end of the previous page", f.Cursor)
 		}
 		query.After = &after

@@ -59,7 +59,7 @@ func (o *Operator) CreateAPIToken(ctx context.Context, name string, scopes []str
 		return out, NewMisuse("a token needs a name of 1 to 100 characters, which the audit names")
 	}
 	if len(scopes) == 0 {
-		return out, misuseOf("scope", "is needed: read, enqueue, operate or direct, several if need be")
+		return out, NewMisuseOf("scope", "is needed: read, enqueue, operate or direct, several if need be")
 	}
 	for _, s := range scopes {
 		if err := checkWord("scope", s, AllScopes()); err != nil {
@@ -67,7 +67,7 @@ func (o *Operator) CreateAPIToken(ctx context.Context, name string, scopes []str
 		}
 	}
 	if good < 0 {
-		return out, misuseOf("expires-in", "%s is not longer than 0s", good)
+		return out, NewMisuseOf("expires-in", "%s is not longer than 0s", good)
 	}
 
 	var id [6]byte
@@ -85,7 +85,7 @@ func (o *Operator) CreateAPIToken(ctx context.Context, name string, scopes []str
 	}
 	out.Token = apiTokenPrefix + out.ID + "_" + text
 	what := map[string]any{"token": out.ID, "name": name, "scopes": out.Scopes}
-	return out, o.changeOne(ctx, actor, "api-token create", what,
+	return out, o.ChangeOne(ctx, actor, "api-token create", what,
 		func(st *Session) error { return st.AddAPIToken(ctx, out.APIToken) })
 }
 
@@ -100,7 +100,7 @@ func (o *Operator) ListAPITokens(ctx context.Context) (list []records.APIToken, 
 
 // RevokeAPIToken revokes a token.
 func (o *Operator) RevokeAPIToken(ctx context.Context, id, actor string) error {
-	err := o.changeOne(ctx, actor, "api-token revoke", map[string]any{"token": id},
+	err := o.ChangeOne(ctx, actor, "api-token revoke", map[string]any{"token": id},
 		func(st *Session) error { return st.RevokeAPIToken(ctx, id) })
 	if errors.Is(err, store.ErrNotFound) {
 		return &NotFoundError{fmt.Sprintf("API token %.40q not found, or revoked already: `worker api-token list` "+

@@ -37,8 +37,8 @@ func RunAudited(ctx context.Context, st auditor, a records.Audit, what map[strin
 	})
 }
 
-// changeOne opens the store and makes a change of one row with RunAudited.
-func (o *Operator) changeOne(ctx context.Context, actor, action string, what map[string]any,
+// ChangeOne opens the store and makes a change of one row with RunAudited.
+func (o *Operator) ChangeOne(ctx context.Context, actor, action string, what map[string]any,
 	change func(*Session) error) error {
 	st, err := o.OpenStore(ctx)
 	if err != nil {
@@ -115,7 +115,7 @@ const maxPage = 1000
 // checkLimit returns an error if limit is not between 1 and maxPage.
 func checkLimit(limit int) error {
 	if limit < 1 || limit > maxPage {
-		return misuseOf("limit", "%d is not between 1 and %d", limit, maxPage)
+		return NewMisuseOf("limit", "%d is not between 1 and %d", limit, maxPage)
 	}
 	return nil
 }

@@ -43,7 +43,7 @@ func (s Selection) parseFilter(now time.Time) (records.Filter, error) {
 	var statusErr, mixed, agentErr, clientErr, transactionErr, sinceErr, untilErr, endedErr error
 	f.Statuses, statusErr = parseStatuses(s.Status)
 	if s.Reorged && s.Status+s.Reason+s.Sentence+s.Kind+s.EndedSince != "" {
-		mixed = misuseOf("reorged", "implies the status, the reason and the kind: leave those out")
+		mixed = NewMisuseOf("reorged", "implies the status, the reason and the kind: leave those out")
 	}
 	if s.Agent != "" {
 		var g store.Agent
@@ -62,9 +62,10 @@ func (s Selection) parseFilter(now time.Time) (records.Filter, error) {
 	case err != nil:
 	case !f.EndedSince.IsZero() &&
 		slices.ContainsFunc(f.Statuses, func(s store.Status) bool { return !s.Final() || s == store.Delivered }):
-		err = misuseOf("ended-since", "is for skipped, rejected, dead and cancelled deliveries; use --since for others")
+		err = NewMisuseOf("ended-since",
+			"is for skipped, rejected, dead and cancelled deliveries; use --since for others")
 	case !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until):
-		err = misuseOf("since", "%s is not before --until %s: nothing lies between", s.Since, s.Until)
+		err = NewMisuseOf("since", "%s is not before --until %s: nothing lies between", s.Since, s.Until)
 	}
 	return f, err
 }
@@ -118,7 +119,7 @@ const maxKeyLength = 1 << 10
 // to compare such a text.
 func checkText(what, s string) error {
 	if len(s) > maxKeyLength || !utf8.ValidString(s) || strings.ContainsRune(s, 0) {
-		return misuseOf(what, "%.80q is not one: at most %d bytes of text", s, maxKeyLength)
+		return NewMisuseOf(what, "%.80q is not one: at most %d bytes of text", s, maxKeyLength)
 	}
 	return nil
 }
@@ -132,7 +133,7 @@ func parseHex(option, s string, bytes int) (string, error) {
 	}
 	digits, ok := strings.CutPrefix(s, "0x")
 	if !ok || len(digits) != 2*bytes || strings.Trim(digits, "0123456789abcdef") != "" {
-		return "", misuseOf(option, "%.80q is not 0x and %d hexadecimal digits", s, 2*bytes)
+		return "", NewMisuseOf(option, "%.80q is not 0x and %d hexadecimal digits", s, 2*bytes)
 	}
 	return s, nil
 }
@@ -148,7 +149,7 @@ func parseMoment(option, s string, now time.Time) (time.Time, error) {
 	if d, err := time.ParseDuration(s); err == nil && d > 0 {
 		return now.Add(-d), nil
 	}
-	return time.Time{}, misuseOf(option,
+	return time.Time{}, NewMisuseOf(option,
 		"%.80q is neither a time, as in 2026-01-31T12:00:00Z, nor how long ago, as in 24h or 90m", s)
 }
 
@@ -311,7 +312,7 @@ func (o *Operator) ShowGroups(ctx context.Context, statuses, endedSince string) 
 	}
 	for _, s := range all {
 		if slices.Contains([]store.Status{store.Queued, store.Running, store.Delivered}, s) {
-			return list, misuseOf("status", "%s deliveries have no error by which to group them", s)
+			return list, NewMisuseOf("status", "%s deliveries have no error by which to group them", s)
 		}
 	}
 	if len(all) == 0 {

@@ -164,7 +164,7 @@ func (r MoveRequest) check(v verb, now time.Time) (ids []uuid.UUID, f records.Fi
 	selects := r.Selection != Selection{}
 	switch {
 	case r.Rate < 0:
-		err = misuseOf("rate", "%d is below 0: 0 is as fast as it goes", r.Rate)
+		err = NewMisuseOf("rate", "%d is below 0: 0 is as fast as it goes", r.Rate)
 	case r.Yes && r.DryRun:
 		err = NewMisuse("--yes and --dry-run contradict each other")
 	case len(r.IDs) > 0 && selects:
@@ -175,7 +175,7 @@ func (r MoveRequest) check(v verb, now time.Time) (ids []uuid.UUID, f records.Fi
 		err = NewMisuse("name deliveries to %s, or choose some with --agent, --client, --status, "+
 			"--reason, --sentence, --kind, --since, --until or --ended-since", v.name)
 	case r.Reorged:
-		err = misuseOf("reorged", "only lists deliveries")
+		err = NewMisuseOf("reorged", "only lists deliveries")
 	}
 	if err != nil {
 		return nil, f, err
@@ -195,7 +195,7 @@ func (r MoveRequest) check(v verb, now time.Time) (ids []uuid.UUID, f records.Fi
 	}
 	for _, status := range f.Statuses {
 		if why, ok := v.refuses[status]; ok {
-			return nil, f, misuseOf("status", "%s: %s", status, why)
+			return nil, f, NewMisuseOf("status", "%s: %s", status, why)
 		}
 	}
 	return ids, f, nil

@@ -1,6 +1,7 @@
 // Package operator implements every action of an operator: list, show, replay and cancel deliveries, show agents,
-// rotate keys, read the audit. Its subpackages use the same Operator: inspect resolves and probes agents, tokens stores
-// tokens and logs in for agents, doctor checks a worker's settings and services, and report describes results in words.
+// read the audit. Its subpackages use the same Operator: inspect resolves and probes agents, tokens stores tokens and
+// logs in for agents, keys rotates keys, doctor checks a worker's settings and services, and report describes results
+// in words.
 //
 // Each action is a method or a function that takes and returns plain values. The worker's commands, the HTTP API and
 // the web pages all call these methods. Nothing here prints, reads flags or touches the process's streams. A Person
@@ -104,8 +105,8 @@ func NewMisuse(format string, args ...any) error {
 	return &MisuseError{Text: fmt.Sprintf(format, args...)}
 }
 
-// misuseOf returns a *MisuseError for one option. Its text begins with the option's name.
-func misuseOf(option, format string, args ...any) error {
+// NewMisuseOf returns a *MisuseError for one option. Its text begins with the option's name.
+func NewMisuseOf(option, format string, args ...any) error {
 	return &MisuseError{Field: option, Text: "--" + option + " " + fmt.Sprintf(format, args...)}
 }
 

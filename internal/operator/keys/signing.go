@@ -1,4 +1,4 @@
-package operator
+package keys
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/mcpcall/signing"
+	"github.com/agentherald/herald/internal/operator"
 )
 
 // SigningKey describes a key that signs requests to agents.
@@ -23,22 +24,22 @@ const leastPublished = time.Minute
 
 // States of a signing key. All are published.
 const (
-	SigningKeySigns = "signs"
-	SigningKeyNext  = "next" // signs from ActivatesAt on
-	SigningKeyPast  = "past" // signs no longer; published until RetiresAt, so that its signatures verify
+	Signs = "signs"
+	Next  = "next" // signs from ActivatesAt on
+	Past  = "past" // signs no longer; published until RetiresAt, so that its signatures verify
 )
 
-// ListSigningKeys lists the published keys, newest first.
-func (o *Operator) ListSigningKeys(ctx context.Context) (list []SigningKey, err error) {
-	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
+// ListSigning lists the published keys, newest first.
+func ListSigning(ctx context.Context, o *operator.Operator) (list []SigningKey, err error) {
+	err = o.ReadBounded(ctx, func(ctx context.Context, st *operator.Session) error {
 		keys, err := st.SigningKeys(ctx)
-		state, now := SigningKeySigns, time.Now()
+		state, now := Signs, time.Now()
 		for _, k := range keys {
 			shown := SigningKey{k.ID, state, k.CreatedAt, k.ActivatesAt, k.RetiresAt}
 			if k.ActivatesAt.After(now) {
-				shown.State = SigningKeyNext
+				shown.State = Next
 			} else {
-				state = SigningKeyPast
+				state = Past
 			}
 			list = append(list, shown)
 		}
@@ -47,18 +48,18 @@ func (o *Operator) ListSigningKeys(ctx context.Context) (list []SigningKey, err 
 	return list, err
 }
 
-// RotateSigningKey creates a key. It is published at once and signs after the duration after. The older keys stay
+// RotateSigning creates a key. It is published at once and signs after the duration after. The older keys stay
 // published for keep beyond that.
-func (o *Operator) RotateSigningKey(ctx context.Context, after, keep time.Duration,
+func RotateSigning(ctx context.Context, o *operator.Operator, after, keep time.Duration,
 	actor string) (out SigningKey, err error) {
 	const most = 30 * 24 * time.Hour
 	switch {
 	case after < leastPublished || after > most:
-		return out, misuseOf("after",
+		return out, operator.NewMisuseOf("after",
 			"%s is not from %s to %s: every worker has to publish the key before one signs with it, "+
 				"or agents refuse the call", after, leastPublished, most)
 	case keep < 0 || keep > most:
-		return out, misuseOf("keep", "%s is not from 0s to %s", keep, most)
+		return out, operator.NewMisuseOf("keep", "%s is not from 0s to %s", keep, most)
 	}
 	keys, err := o.Backend.Keyset()
 	if err != nil {
@@ -69,15 +70,15 @@ func (o *Operator) RotateSigningKey(ctx context.Context, after, keep time.Durati
 		return out, err
 	}
 	what := map[string]any{"key": made.ID, "after": after.String(), "keep": keep.String()}
-	err = o.changeOne(ctx, actor, "signing-key rotate", what, func(st *Session) (err error) {
+	err = o.ChangeOne(ctx, actor, "signing-key rotate", what, func(st *operator.Session) (err error) {
 		made, err = st.RotateSigningKey(ctx, made, after, keep)
 		return err
 	})
-	return SigningKey{made.ID, SigningKeyNext, made.CreatedAt, made.ActivatesAt, made.RetiresAt}, err
+	return SigningKey{made.ID, Next, made.CreatedAt, made.ActivatesAt, made.RetiresAt}, err
 }
 
 // eachSigningKey calls do for each signing key, as eachSealed requires.
-func eachSigningKey(ctx context.Context, st *Session, do func(sealedSecret) error) error {
+func eachSigningKey(ctx context.Context, st *operator.Session, do func(sealedSecret) error) error {
 	keys, err := st.SigningKeys(ctx)
 	if err != nil {
 		return err

@@ -1,4 +1,10 @@
-package operator
+// Package keys rotates the keyset that seals stored secrets, seals them anew, and rotates the key that signs requests
+// to agents. Each step is one call of an operator, and returns a keyset as text. It does not store keysets: the
+// operator gives them to the workers and enqueuers.
+//
+// Invariants: no key is removed while a stored secret is sealed with it, and no step is taken for which the keys of a
+// running worker are not ready. A keyset is returned only if it was read back with all of its keys.
+package keys
 
 import (
 	"cmp"
@@ -8,10 +14,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/google/uuid"
@@ -19,16 +27,16 @@ import (
 
 // NewKeyset returns a keyset with one new key as text. With cleartext true it is not wrapped, so that every
 // reader of the text can open the stored secrets.
-func (o *Operator) NewKeyset(cleartext bool) (string, error) {
+func NewKeyset(o *operator.Operator, cleartext bool) (string, error) {
 	k, err := secret.Create()
 	if err != nil {
 		return "", err
 	}
-	return o.writeKeyset(k, cleartext)
+	return writeKeyset(o, k, cleartext)
 }
 
 // writeKeyset returns a keyset as text, wrapped with the master key unless cleartext is true.
-func (o *Operator) writeKeyset(k *secret.Keyset, cleartext bool) (string, error) {
+func writeKeyset(o *operator.Operator, k *secret.Keyset, cleartext bool) (string, error) {
 	m, err := o.Backend.Master()
 	var out strings.Builder
 	switch {
@@ -37,8 +45,9 @@ func (o *Operator) writeKeyset(k *secret.Keyset, cleartext bool) (string, error)
 	case cleartext:
 		m, err = nil, k.Write(&out)
 	case m == nil:
-		return "", NewMisuse("set HERALD_MASTER_KEY_FILE to 32 bytes that wrap the keyset (`openssl rand -base64 32` " +
-			"makes them), or use --cleartext and keep the output as secret as the stored secrets")
+		return "", operator.NewMisuse("set HERALD_MASTER_KEY_FILE to 32 bytes that wrap the keyset " +
+			"(`openssl rand -base64 32` makes them), or use --cleartext and keep the output as secret as the stored " +
+			"secrets")
 	default:
 		err = k.WriteWrapped(&out, m)
 	}
@@ -79,7 +88,7 @@ type Rotation struct {
 }
 
 // SaveKeyset writes the keyset of a step to a file with secret.ReplaceFile.
-func (o *Operator) SaveKeyset(path string, r Rotation) error {
+func SaveKeyset(o *operator.Operator, path string, r Rotation) error {
 	m, err := o.Backend.Master()
 	if err != nil {
 		return err
@@ -89,7 +98,7 @@ func (o *Operator) SaveKeyset(path string, r Rotation) error {
 
 // checkWorkers returns an error if the keys of a running worker are not ready for a step. problem describes the
 // fault of a worker's keys, or returns "" if they are ready.
-func checkWorkers(ctx context.Context, st *Session, step string, problem func(records.Worker) string) error {
+func checkWorkers(ctx context.Context, st *operator.Session, step string, problem func(records.Worker) string) error {
 	workers, err := st.Workers(ctx)
 	if err != nil {
 		return err
@@ -103,26 +112,26 @@ func checkWorkers(ctx context.Context, st *Session, step string, problem func(re
 	return nil
 }
 
-// AddKey is step 1 of a rotation: it adds a key that opens but does not seal yet. With checkRows it warns if stored
+// Add is step 1 of a rotation: it adds a key that opens but does not seal yet. With checkRows it warns if stored
 // secrets were sealed with keys that the keyset in force lacks.
-func (o *Operator) AddKey(ctx context.Context, cleartext, checkRows bool) (Rotation, error) {
-	return o.rotate(cleartext, func(k *secret.Keyset) (*secret.Keyset, string, error) {
+func Add(ctx context.Context, o *operator.Operator, cleartext, checkRows bool) (Rotation, error) {
+	return rotate(o, cleartext, func(k *secret.Keyset) (*secret.Keyset, string, error) {
 		next, id, err := k.Add()
 		if err == nil && checkRows {
-			o.warnMissingKeys(ctx, k)
+			warnMissingKeys(ctx, o, k)
 		}
 		return next, fmt.Sprintf("key %d was added and does not seal yet. Next: give this keyset to every worker "+
 			"and enqueuer, then `worker keys rotate promote`", id), err
 	})
 }
 
-// PromoteKey is step 2: the key begins to seal; id 0 is the newest key. It fails while a running worker lacks the key.
-func (o *Operator) PromoteKey(ctx context.Context, id uint32, cleartext bool) (Rotation, error) {
-	return o.rotate(cleartext, func(k *secret.Keyset) (*secret.Keyset, string, error) {
+// Promote is step 2: the key begins to seal; id 0 is the newest key. It fails while a running worker lacks the key.
+func Promote(ctx context.Context, o *operator.Operator, id uint32, cleartext bool) (Rotation, error) {
+	return rotate(o, cleartext, func(k *secret.Keyset) (*secret.Keyset, string, error) {
 		keys := k.Keys()
 		id := cmp.Or(id, keys[len(keys)-1].ID)
 		if id == k.PrimaryID() {
-			return nil, "", NewMisuse("key %d seals already: make a new one with `worker keys rotate add`", id)
+			return nil, "", operator.NewMisuse("key %d seals already: make a new one with `worker keys rotate add`", id)
 		}
 		next, err := k.Promote(id)
 		if err != nil {
@@ -145,10 +154,10 @@ func (o *Operator) PromoteKey(ctx context.Context, id uint32, cleartext bool) (R
 	})
 }
 
-// RemoveKey is step 3: it removes a key. It fails while a stored secret is sealed with the key or a worker seals with
+// Remove is step 3: it removes a key. It fails while a stored secret is sealed with the key or a worker seals with
 // it.
-func (o *Operator) RemoveKey(ctx context.Context, id uint32, cleartext bool) (Rotation, error) {
-	return o.rotate(cleartext, func(k *secret.Keyset) (*secret.Keyset, string, error) {
+func Remove(ctx context.Context, o *operator.Operator, id uint32, cleartext bool) (Rotation, error) {
+	return rotate(o, cleartext, func(k *secret.Keyset) (*secret.Keyset, string, error) {
 		next, err := k.Remove(id)
 		if err != nil {
 			return nil, "", err
@@ -183,8 +192,8 @@ func (o *Operator) RemoveKey(ctx context.Context, id uint32, cleartext bool) (Ro
 }
 
 // rotate applies a change to the keyset in force and returns the new keyset as text.
-func (o *Operator) rotate(cleartext bool, change func(*secret.Keyset) (next *secret.Keyset, advice string, err error)) (
-	r Rotation, err error) {
+func rotate(o *operator.Operator, cleartext bool,
+	change func(*secret.Keyset) (next *secret.Keyset, advice string, err error)) (r Rotation, err error) {
 	k, err := o.Backend.Keyset()
 	if err != nil {
 		return r, err
@@ -194,15 +203,18 @@ func (o *Operator) rotate(cleartext bool, change func(*secret.Keyset) (next *sec
 		return r, err
 	}
 	r.Next, r.from = advice, k
-	r.Keyset, err = o.writeKeyset(next, cleartext)
+	r.Keyset, err = writeKeyset(o, next, cleartext)
 	return r, err
 }
 
+// countTimeout bounds the search for keys that the keyset lacks.
+const countTimeout = 5 * time.Second
+
 // warnMissingKeys warns if stored secrets were sealed with keys that the keyset in force lacks: it is then perhaps the
-// wrong keyset to rotate. It takes at most optionalStoreTimeout and ignores errors, because the new keyset does not
+// wrong keyset to rotate. It takes at most countTimeout and ignores errors, because the new keyset does not
 // depend on it.
-func (o *Operator) warnMissingKeys(ctx context.Context, k *secret.Keyset) {
-	ctx, cancel := context.WithTimeout(ctx, min(o.Timeout, optionalStoreTimeout))
+func warnMissingKeys(ctx context.Context, o *operator.Operator, k *secret.Keyset) {
+	ctx, cancel := context.WithTimeout(ctx, min(o.Timeout, countTimeout))
 	defer cancel()
 	st, err := o.StoreAtHand(ctx)
 	if err != nil {
@@ -229,8 +241,8 @@ type Key struct {
 	Sealed int    `json:"sealed"`
 }
 
-// ListKeys lists the keys of the keyset in force, then the keys that it lacks but that seal stored secrets.
-func (o *Operator) ListKeys(ctx context.Context) ([]Key, error) {
+// List lists the keys of the keyset in force, then the keys that it lacks but that seal stored secrets.
+func List(ctx context.Context, o *operator.Operator) ([]Key, error) {
 	k, err := o.Backend.Keyset()
 	if err != nil {
 		return nil, err
@@ -256,7 +268,7 @@ func (o *Operator) ListKeys(ctx context.Context) ([]Key, error) {
 }
 
 // countKeys returns how many stored secrets each key seals.
-func countKeys(ctx context.Context, st *Session) (map[uint32]int, error) {
+func countKeys(ctx context.Context, st *operator.Session) (map[uint32]int, error) {
 	uses := map[uint32]int{}
 	err := eachSealed(ctx, st, func(s sealedSecret) error {
 		if id, ok := secret.KeyID(s.ciphertext); ok {
@@ -277,7 +289,7 @@ type sealedSecret struct {
 
 // eachSealed calls do for every stored ciphertext: headers of jobs, tokens, access tokens of OAuth credentials and
 // signing keys.
-func eachSealed(ctx context.Context, st *Session, do func(sealedSecret) error) error {
+func eachSealed(ctx context.Context, st *operator.Session, do func(sealedSecret) error) error {
 	for after, done := uuid.Nil, false; !done; {
 		var page []records.Sealed
 		var err error
@@ -293,14 +305,14 @@ func eachSealed(ctx context.Context, st *Session, do func(sealedSecret) error) e
 	}
 
 	named := func(what string, t records.Token) string {
-		return fmt.Sprintf("%s of %s for %s", what, DescribeAgent(t.Agent), text.Printable(t.Origin))
+		return fmt.Sprintf("%s of %s for %s", what, operator.DescribeAgent(t.Agent), text.Printable(t.Origin))
 	}
-	err := EachToken(ctx, st.TokensAfter, func(t records.Token) error {
+	err := operator.EachToken(ctx, st.TokensAfter, func(t records.Token) error {
 		return do(sealedSecret{named("the token", t), t.Binding(), t.Ciphertext,
 			func(ctx context.Context, c []byte) (bool, error) { return st.ResealToken(ctx, t, c) }})
 	})
 	if err == nil {
-		err = EachToken(ctx, st.AccessAfter, func(t records.Token) error {
+		err = operator.EachToken(ctx, st.AccessAfter, func(t records.Token) error {
 			return do(sealedSecret{named("the access token", t), t.AccessBinding(), t.Access.Ciphertext,
 				func(ctx context.Context, c []byte) (bool, error) { return st.ResealAccess(ctx, t, c) }})
 		})
@@ -330,8 +342,8 @@ type Reencryption struct {
 const maxListedErrors = 10
 
 // Reencrypt uses the current key to seal all secrets that other keys have sealed. It can be stopped and run again. With
-// dryRun it only counts. If it returns a *LeftError, the result is complete.
-func (o *Operator) Reencrypt(ctx context.Context, actor string, dryRun bool) (out Reencryption, err error) {
+// dryRun it only counts. If it returns a *operator.LeftError, the result is complete.
+func Reencrypt(ctx context.Context, o *operator.Operator, actor string, dryRun bool) (out Reencryption, err error) {
 	k, err := o.Backend.Keyset()
 	if err != nil {
 		return out, err
@@ -364,14 +376,15 @@ func (o *Operator) Reencrypt(ctx context.Context, actor string, dryRun bool) (ou
 		_, err = work()
 	} else {
 		row := records.Audit{Actor: actor, Action: "keys reencrypt"}
-		out.Audit, err = RunAudited(ctx, st, row, map[string]any{"key": out.Key}, work)
+		out.Audit, err = operator.RunAudited(ctx, st, row, map[string]any{"key": out.Key}, work)
 	}
 	switch {
 	case err != nil:
 		return out, errors.Join(err, fmt.Errorf("%d of %d secrets were sealed anew; run it again to go on", out.Changed,
 			out.Looked))
 	case out.Left > 0:
-		return out, &LeftError{fmt.Sprintf("%d secrets could not be opened and stay as they are", out.Left)}
+		return out, &operator.LeftError{
+			Text: fmt.Sprintf("%d secrets could not be opened and stay as they are", out.Left)}
 	}
 	return out, nil
 }
