@@ -163,14 +163,3 @@ func TestDoctorNamesMissingServices(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 }
-
-func TestPrintable(t *testing.T) {
-	t.Parallel()
-	if got := text.Printable("a\x1b[2J\u202eb\u0085\r\n"); got != "a·[2J·b···" {
-		t.Errorf("%q", got)
-	}
-	var b bytes.Buffer
-	if err := writeJSON(&command{out: &b}, map[string]string{"a": "\u202e\u0085\x1b\x7f<é>"}); err != nil || b.String() != "{\n  \"a\": \"\\u202e\\u0085\\u001b\\u007f<é>\"\n}\n" {
-		t.Errorf("%v %q", err, b.String())
-	}
-}

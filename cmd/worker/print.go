@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -76,34 +74,13 @@ func (f jsonFlag) printAnswer(a *command, v any, err error, print func()) error 
 	switch {
 	case err != nil:
 	case f.JSON:
-		return writeJSON(a, v)
+		var encoded string
+		encoded, err = report.JSON(v)
+		fmt.Fprint(a.out, encoded)
 	default:
 		print()
 	}
 	return err
-}
-
-// writeJSON writes v as JSON. It escapes control and direction characters, which strangers may have sent, so that the
-// output is safe on a terminal.
-func writeJSON(a *command, v any) error {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return err
-	}
-	var out strings.Builder
-	for _, r := range b.String() {
-		// in JSON only strings can contain them, and escapes are equivalent there
-		if r != '\n' && text.DrivesTerminal(r) {
-			fmt.Fprintf(&out, `\u%04x`, r)
-			continue
-		}
-		out.WriteRune(r)
-	}
-	fmt.Fprint(a.out, out.String())
-	return nil
 }
 
 func orDash(s string) string {

@@ -3,7 +3,6 @@ package delivery
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,17 +11,13 @@ import (
 
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/delivery/classify"
+	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/mcpcall/arguments"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
-
-// BatchTool is the name of the tool that receives several pieces of feedback in one call. An agent may offer it
-// (docs/tools).
-const BatchTool = "agent.receiveFeedbackBatch"
 
 const (
 	// MaxBatch is the largest number of deliveries in one call, including the leader.
@@ -70,7 +65,7 @@ func (e *Executor) gatherBatch(ctx context.Context, a *attempt) {
 	if most < 2 {
 		return
 	}
-	own, err := fitItem(ctx, e, a, tool)
+	own, err := e.fitItem(ctx, a, tool)
 	if err != nil {
 		e.Logger.Debug("an agent's batch tool does not accept all that its other tool accepts",
 			"delivery", a.claim.ID, "error", err)
@@ -94,12 +89,12 @@ func (e *Executor) gatherBatch(ctx context.Context, a *attempt) {
 
 // mayBatch returns how many deliveries the call of the leader a may contain, including the leader: batchSize, or 1,
 // which means no batch. It returns 1 if Executor.Followers is nil (no batches), if the agent is a newcomer, or if the
-// delivery is a replay. It also returns 1 if the job is not for feedback, names another tool than feedbackTool, or has
-// its own headers or template. The batch tool's schema may allow fewer (findBatchTool).
+// delivery is a replay. It also returns 1 if the job is not for feedback, names another tool than tools.Feedback, or
+// has its own headers or template. The batch tool's schema may allow fewer (findBatchTool).
 func (e *Executor) mayBatch(a *attempt) int {
 	action := a.claim.Job.Action
 	switch {
-	case a.claim.Job.Kind != job.KindNewFeedback, action.ToolName != feedbackTool, len(action.PayloadTemplate) > 0,
+	case a.claim.Job.Kind != job.KindNewFeedback, action.ToolName != tools.Feedback, len(action.PayloadTemplate) > 0,
 		a.endpoint.ownHeaders, len(a.claim.SealedHeaders) > 0, a.claim.Replay:
 		return 1
 	case e.Followers == nil, a.pass.Newcomer(): // newcomers get one delivery per call
@@ -132,8 +127,8 @@ func (e *Executor) batchSize(a *attempt) int {
 // read or contains no schema of the tool.
 func (e *Executor) findBatchTool(ctx context.Context, a *attempt, most int) (mcpcall.Tool, int) {
 	named := a.claim.Job
-	named.Action.ToolName = BatchTool
-	names, err := ToolNames(named, e.ToolAliases, a.server)
+	named.Action.ToolName = tools.Batch
+	names, err := tools.Names(named, e.ToolAliases, a.server)
 	if err != nil || a.call.listing == nil {
 		return mcpcall.Tool{}, 0
 	}
@@ -148,57 +143,19 @@ func (e *Executor) findBatchTool(ctx context.Context, a *attempt, most int) (mcp
 	if !ok || len(tool.InputSchema) == 0 {
 		return tool, 0
 	}
-	var schema struct {
-		Properties struct {
-			Deliveries struct {
-				MaxItems *float64 `json:"maxItems"`
-			} `json:"deliveries"`
-		} `json:"properties"`
-	}
-	if json.Unmarshal(tool.InputSchema, &schema) == nil && schema.Properties.Deliveries.MaxItems != nil {
-		most = min(most, int(max(0, min(*schema.Properties.Deliveries.MaxItems, MaxBatch))))
-	}
-	return tool, most
+	return tool, tools.MaxItems(tool, most)
 }
 
-// fitItem fits the arguments of the delivery a to the batch tool, whose only argument is a list of deliveries. It
-// returns the item of that list. It returns an error if the tool's schema accepts no list of objects, or does not
-// accept these arguments.
-func fitItem(ctx context.Context, e *Executor, a *attempt, tool mcpcall.Tool) (Fitted, error) {
-	release, err := e.Decoding.Acquire(ctx, len(tool.InputSchema)+len(a.file.Content))
-	if err != nil {
-		return Fitted{}, err
-	}
-	defer release()
-	args := a.claim.Job.Arguments(a.file.File, a.claim.ID.String())
-	whole, err := mcpcall.Fit(tool, map[string]any{deliveriesName: []any{args}})
-	if err != nil {
-		return Fitted{}, err
-	}
-	list, _ := whole[deliveriesName].([]any)
-	if len(list) != 1 || len(whole) != 1 {
-		return Fitted{}, errors.New("the batch tool accepts no list of deliveries")
-	}
-	item, ok := list[0].(map[string]any)
-	if !ok {
-		return Fitted{}, errors.New("the batch tool accepts no deliveries that are objects")
-	}
-	var out Fitted
-	out.Arguments, out.Cleaned = arguments.Sanitize(item)
-	if out.Sent, err = json.Marshal(out.Arguments); err != nil {
-		return Fitted{}, fmt.Errorf("write the arguments as JSON: %w", err)
-	}
-	return out, nil
+// fitItem returns the arguments of the delivery a as one item of the batch tool's list (tools.FitItem).
+func (e *Executor) fitItem(ctx context.Context, a *attempt, tool mcpcall.Tool) (tools.Fitted, error) {
+	return tools.FitItem(ctx, e.Decoding, a.claim.Job, a.file.File, a.claim.ID.String(), tool)
 }
-
-// deliveriesName is the name of the batch tool's only argument, the list of deliveries.
-const deliveriesName = "deliveries"
 
 // composeBatch replaces the leader's call by a call of the batch tool with the leader and all members of a.batch. If
 // there are no members, it does nothing. own contains the leader's arguments as one item of the tool's list (fitItem).
 // If the members' leases are too short for the call, or no memory is free for its arguments, it returns an error, and
 // the leader's call does not change.
-func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own Fitted) error {
+func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own tools.Fitted) error {
 	b := a.batch
 	if len(b.members) == 0 {
 		return nil
@@ -217,7 +174,7 @@ func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own Fitted) error
 	if err != nil {
 		return err
 	}
-	a.call = preparedCall{tool: tool.Name, arguments: map[string]any{deliveriesName: items}, sanitized: own.Cleaned,
+	a.call = preparedCall{tool: tool.Name, arguments: tools.List(items...), sanitized: own.Cleaned,
 		recorded: store.KeepSide(own.Sent), digest: [sha256.Size]byte(sum.Sum(nil)), release: release,
 		listing: b.single.listing}
 	b.size = len(items)
@@ -301,9 +258,9 @@ func (e *Executor) splitAnswer(ctx context.Context, a *attempt, failure error) e
 		return failure
 	}
 
-	results := map[string]itemResult{}
+	var results map[string]tools.Item
 	if failure == nil {
-		results = e.readItemResults(ctx, a.answer.Answer)
+		results = e.readItems(ctx, a.answer.Answer)
 	}
 	whole := a.answer
 	for _, f := range b.members {
@@ -312,6 +269,45 @@ func (e *Executor) splitAnswer(ctx context.Context, a *attempt, failure error) e
 	}
 	a.answer, failure = splitOne(whole, failure, results, a.claim.ID)
 	return failure
+}
+
+// readItems returns the results of the deliveries in the answer to a batch call. The outcome of each delivery that they
+// omit is unknown. It returns none if no memory is free to decode the answer.
+func (e *Executor) readItems(ctx context.Context, answer mcpcall.Answer) map[string]tools.Item {
+	release, err := e.Decoding.Acquire(ctx, len(answer.Raw))
+	if err != nil {
+		return nil
+	}
+	defer release()
+	return tools.Items(answer)
+}
+
+// splitOne returns the answer and the failure (nil: delivered) of the delivery with this id in a batch call. whole and
+// failure are the answer and the error of that call. If failure is not nil, each delivery fails with it. Otherwise the
+// status of the delivery's entry in results (readItems) decides: with the status rejected the delivery fails with
+// tool_error, with retry it fails with server_error, and with accepted it is delivered. If results has no entry for the
+// delivery, it fails with outcome_unknown.
+func splitOne(whole toolAnswer, failure error, results map[string]tools.Item, id uuid.UUID) (toolAnswer, error) {
+	own := whole
+	if failure != nil {
+		own.Raw = store.KeepSide(whole.Raw)
+		return own, failure
+	}
+	r, ok := results[id.String()]
+	if !ok {
+		own.Raw, own.detail = store.KeepSide(whole.Raw), "the answer does not name it"
+		return own, outcome.Fail(outcome.Unknown,
+			"the agent answered a call of several deliveries and did not say, or said twice, what became of this one")
+	}
+	own.Raw, own.detail = r.Raw, "answered: "+r.Status
+	own.Text = text.Excerpt(r.Problem, 300)
+	switch r.Status {
+	case tools.ItemRejected:
+		return own, outcome.Fail(outcome.ToolError, "the agent's tool rejected it: "+own.Text)
+	case tools.ItemRetry:
+		return own, outcome.Fail(outcome.ServerError, "the agent's tool asks for it again later: "+own.Text)
+	}
+	return own, nil
 }
 
 // learnLimit updates the agent's batchLimit after a batch call. If the endpoint did not accept the call or did not

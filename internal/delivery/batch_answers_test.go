@@ -9,9 +9,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-	"unicode/utf8"
 
-	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/delivery/content"
+	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
@@ -128,7 +128,7 @@ func hangUp(do http.HandlerFunc) func(http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			body, _ := io.ReadAll(r.Body)
 			r.Body = io.NopCloser(strings.NewReader(string(body)))
-			if strings.Contains(string(body), `"tools/call"`) && strings.Contains(string(body), BatchTool) {
+			if strings.Contains(string(body), `"tools/call"`) && strings.Contains(string(body), tools.Batch) {
 				do(w, r)
 				return
 			}
@@ -170,7 +170,7 @@ func TestBatchRefused(t *testing.T) {
 							Params struct{ Name string }
 						}
 						_ = json.Unmarshal(body, &req)
-						if req.Method == "tools/call" && req.Params.Name == BatchTool && c.refuse(w, r, len(body), string(req.ID)) {
+						if req.Method == "tools/call" && req.Params.Name == tools.Batch && c.refuse(w, r, len(body), string(req.ID)) {
 							refused.Add(1)
 							return
 						}
@@ -207,7 +207,7 @@ func TestBatchRefused(t *testing.T) {
 func TestBatchFallsOut(t *testing.T) {
 	t.Parallel()
 	a := newBatchAgent(t, 50)
-	w, k, flood := newBatchWorld(t, a, func(c *Config) { c.HashPolicy = HashStrict })
+	w, k, flood := newBatchWorld(t, a, func(c *Config) { c.HashPolicy = content.HashStrict })
 	const forged, missing, named, template = 12, 13, 14, 15
 	ids := flood(20, 1, func(i int, j map[string]any) {
 		switch i {
@@ -254,7 +254,7 @@ func TestBatchMeta(t *testing.T) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	list, _ := a.metas[0].Params.Meta.AdditionalFields[metaKey].([]any)
+	list, _ := a.metas[0].Params.Meta.AdditionalFields[tools.MetaKey].([]any)
 	if len(list) != 5 {
 		t.Fatalf("_meta %v", a.metas[0].Params.Meta.AdditionalFields)
 	}
@@ -264,7 +264,7 @@ func TestBatchMeta(t *testing.T) {
 		if about["id"] != item.DeliveryID || about["key"] != d.Key || about["attempt"] != 1.0 || about["replay"] != false {
 			t.Errorf("_meta of item %d says %v", i, about)
 		}
-		if len(d.History) != 1 || !strings.Contains(string(d.History[0].Arguments), item.DeliveryID) || d.ToolName != BatchTool {
+		if len(d.History) != 1 || !strings.Contains(string(d.History[0].Arguments), item.DeliveryID) || d.ToolName != tools.Batch {
 			t.Errorf("item %d keeps %s, called with %s", i, d.History[0].Arguments, d.ToolName)
 		}
 	}
@@ -305,46 +305,4 @@ func TestSortFollowers(t *testing.T) {
 	if got := fmt.Sprint(positions(b.members), positions(b.failed), positions(given)); got != "[0 4 8] [1 3] [2 5 6 9 10]" {
 		t.Errorf("%s go, end by themselves, and are given back", got)
 	}
-}
-
-// FuzzItemResults: with any answer, the parsed results are bounded and concern only ids that the answer names once.
-func FuzzItemResults(f *testing.F) {
-	for _, s := range []string{`{"results":[{"deliveryId":"a","status":"accepted"},{"deliveryId":"b","status":"rejected","error":"no"}]}`,
-		`{"results":[{"deliveryId":"a","status":"accepted"},{"deliveryId":"a","status":"accepted"},{"deliveryId":"a","status":"retry"}]}`,
-		`{"results":[{"deliveryId":1,"status":"accepted"},null,[],{"status":"accepted"},{"deliveryId":"c","status":2,"error":{}}]}`,
-		`{"results":{"deliveryId":"a"}}`, `{"results":[{"deliveryId":"a","deliveryId":"b","status":"accepted"}]}`, `[]`, `"x"`, ``,
-		strings.Repeat(`{"results":[`, 100), `{"results":[{"deliveryId":"\ud800","status":"accepted","x":1e999999}]}`} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		text := string(raw)
-		if utf8.ValidString(text) {
-			answer := mcpcall.Answer{Raw: asJSON(map[string]any{"content": []any{map[string]string{"type": "text", "text": text}}})}
-			if got, want := len(ItemStatuses(answer)), len(parseItemResults(raw)); got != want {
-				t.Errorf("%d statuses, want %d", got, want)
-			}
-		}
-		for id, r := range parseItemResults(raw) {
-			switch r.status {
-			case itemAccepted, itemRejected, itemRetry:
-			default:
-				t.Errorf("status %q", r.status)
-			}
-			if !json.Valid(r.raw) || len(r.raw) > 17<<10 {
-				t.Errorf("%d bytes are kept", len(r.raw))
-			}
-			var strict struct{ Results []struct{ DeliveryID string } }
-			if json.Unmarshal(raw, &strict) == nil {
-				n := 0
-				for _, item := range strict.Results {
-					if item.DeliveryID == id {
-						n++
-					}
-				}
-				if n > 1 {
-					t.Errorf("%q is named %d times", id, n)
-				}
-			}
-		}
-	})
 }

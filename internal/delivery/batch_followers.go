@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/base/logging"
+	"github.com/agentherald/herald/internal/delivery/content"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -91,7 +92,7 @@ func (e *Executor) prepareFollowers(ctx context.Context, a *attempt, tool mcpcal
 	}
 	working.Wait()
 	for _, f := range all {
-		if f.fetching > 0 && wantsFile(f.claim.Job) {
+		if f.fetching > 0 && content.IsWanted(f.claim.Job) {
 			a.pass.Spend(effort.Fetches, 1, f.fetching) // members use the budget of the leader's agent
 		}
 	}
@@ -125,13 +126,13 @@ func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower,
 
 	e.beginStage(f.attempt, "fetch")
 	began := e.Now()
-	if wantsFile(f.claim.Job) {
+	if content.IsWanted(f.claim.Job) {
 		if err = a.pass.CheckFiles(effort.Fetches); err != nil {
 			f.back = true
 			return err
 		}
 	}
-	f.file, err = e.fetchContent(ctx, f.claim, nil)
+	f.file, err = e.files.Fetch(ctx, f.claim, nil)
 	f.fetching = e.Now().Sub(began)
 	if err != nil {
 		return err
@@ -139,8 +140,8 @@ func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower,
 
 	e.beginStage(f.attempt, "connect") // takes no time, because the leader has connected to the agent
 	e.beginStage(f.attempt, "compose")
-	fitted, err := fitItem(ctx, e, f.attempt, tool)
-	if err != nil { // feedbackTool, in a call with this delivery alone, may accept the arguments
+	fitted, err := e.fitItem(ctx, f.attempt, tool)
+	if err != nil { // the tool for one feedback, in a call with this delivery alone, may accept the arguments
 		f.back = true
 		return err
 	}

@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/admission"
+	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
-	"github.com/google/uuid"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
@@ -20,27 +20,26 @@ import (
 // gets complete and unchanged items.
 func TestBatchToolSchema(t *testing.T) {
 	t.Parallel()
-	one, several := readSchema(t, feedbackTool), readSchema(t, BatchTool)
+	one, several := readSchema(t, tools.Feedback), readSchema(t, tools.Batch)
 	var alone, list map[string]any
-	for raw, into := range map[string]*map[string]any{string(one.raw): &alone, string(several.Properties[deliveriesName]): &list} {
+	for raw, into := range map[string]*map[string]any{string(one.raw): &alone, string(several.Properties["deliveries"]): &list} {
 		heraldtest.Must(t, json.Unmarshal([]byte(raw), into))
 	}
 	delete(alone, "$schema")
-	if string(asJSON(list["items"])) != string(asJSON(alone)) || list["maxItems"] != float64(MaxBatch) || several.Title != BatchTool {
+	if string(asJSON(list["items"])) != string(asJSON(alone)) || list["maxItems"] != float64(MaxBatch) || several.Title != tools.Batch {
 		t.Error("docs/tools: a batch's items are not what agent.receiveFeedback takes, or their most is another")
 	}
 
 	j := job.Job{Kind: job.KindNewFeedback, ChainID: 8453, AgentID: big.NewInt(42), FeedbackIndex: 7, Value: big.NewInt(9977), ValueDecimals: 2, Tag1: "a\u202eb"}
-	a := &attempt{file: fetchedFile{File: job.File{Content: json.RawMessage(`{"n":1e2}`), Source: "cid", Verification: "raw"}},
-		claim: &store.Claim{ID: uuid.MustParse("6ba7b810-9dad-51d1-80b4-00c04fd430c8"), Job: j}}
-	e := &Executor{}
-	fitted, err := fitItem(t.Context(), e, a, mcpcall.Tool{Name: BatchTool, InputSchema: several.raw})
+	file := job.File{Content: json.RawMessage(`{"n":1e2}`), Source: "cid", Verification: "raw"}
+	const id = "6ba7b810-9dad-51d1-80b4-00c04fd430c8"
+	fitted, err := tools.FitItem(t.Context(), nil, j, file, id, mcpcall.Tool{Name: tools.Batch, InputSchema: several.raw})
 	heraldtest.Must(t, err)
-	single := composed(t, withTool(j), a.file.File, one.raw)
+	single := composed(t, withTool(j), file, one.raw)
 	if string(fitted.Sent) != string(single) || !fitted.Cleaned {
 		t.Errorf("an item is\n%s\nalone it is\n%s", fitted.Sent, single)
 	}
-	whole := string(asJSON(map[string]any{deliveriesName: []any{fitted.Arguments}}))
+	whole := string(asJSON(tools.List(fitted.Arguments)))
 	if err := several.compiled.Validate(must(jsonschema.UnmarshalJSON(strings.NewReader(whole)))); err != nil {
 		t.Error(err)
 	}
@@ -53,14 +52,14 @@ func TestBatchToolSchema(t *testing.T) {
 		"no schema":         `{"type":"nonsense"}`,
 		"something else":    `{"type":"object","properties":{"deliveries":{"type":"object"}}}`,
 	} {
-		if fitted, err := fitItem(t.Context(), e, a, mcpcall.Tool{Name: BatchTool, InputSchema: json.RawMessage(schema)}); err == nil {
+		if fitted, err := tools.FitItem(t.Context(), nil, j, file, id, mcpcall.Tool{Name: tools.Batch, InputSchema: json.RawMessage(schema)}); err == nil {
 			t.Errorf("%s: fits as %s", name, fitted.Sent)
 		}
 	}
 }
 
 func withTool(j job.Job) job.Job {
-	j.Action.ToolName = feedbackTool
+	j.Action.ToolName = tools.Feedback
 	return j
 }
 

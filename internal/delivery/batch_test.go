@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
@@ -59,7 +60,7 @@ func newBatchAgent(t testing.TB, most int, adapt ...func(*batchAgent)) *batchAge
 			a.singles = append(a.singles, r.GetString("deliveryId", ""))
 			return mcp.NewToolResultText("thank you"), nil
 		})
-	s.AddTool(mcp.NewToolWithRawSchema(BatchTool, "", json.RawMessage(fmt.Sprintf(batchSchema, most))),
+	s.AddTool(mcp.NewToolWithRawSchema(tools.Batch, "", json.RawMessage(fmt.Sprintf(batchSchema, most))),
 		func(_ context.Context, r mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			var args struct{ Deliveries []batchItem }
 			if err := r.BindArguments(&args); err != nil {

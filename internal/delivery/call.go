@@ -8,16 +8,10 @@ import (
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/delivery/classify"
+	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 )
-
-// metaKey is the name of the field that describes the delivery, in the _meta object of a tools/call request. See
-// docs/design/calls.md.
-const metaKey = "io.agentherald/delivery"
-
-// feedbackTool is the name of the tool that receives one feedback.
-const feedbackTool = "agent.receiveFeedback"
 
 // toolAnswer is the agent's answer to the call of an attempt, with data about the call.
 type toolAnswer struct {
@@ -84,22 +78,22 @@ func (e *Executor) callTimeout(a *attempt) (timeout, limit time.Duration) {
 	return limit, limit
 }
 
-// calledTool returns the tool's name for metrics: BatchTool for a batch, otherwise the name in the job, even if the
+// calledTool returns the tool's name for metrics: tools.Batch for a batch, otherwise the name in the job, even if the
 // agent offers the tool under an alias.
 func (a *attempt) calledTool() string {
 	if a.inBatch() {
-		return BatchTool
+		return tools.Batch
 	}
 	return a.claim.Job.Action.ToolName
 }
 
-// callMeta returns the _meta of the call. Its member metaKey is the description of the delivery or, for a batch, the
-// list of the descriptions of all its deliveries.
+// callMeta returns the _meta of the call. Its member tools.MetaKey is the description of the delivery or, for a batch,
+// the list of the descriptions of all its deliveries.
 func (a *attempt) callMeta() map[string]any {
 	if a.inBatch() {
-		return map[string]any{metaKey: a.batch.describeMembers(a)}
+		return map[string]any{tools.MetaKey: a.batch.describeMembers(a)}
 	}
-	return map[string]any{metaKey: a.describeDelivery()}
+	return map[string]any{tools.MetaKey: a.describeDelivery()}
 }
 
 // describeDelivery returns the description of the delivery for _meta: its id and key, the attempt's number, whether it

@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/delivery/event"
 	"github.com/agentherald/herald/internal/delivery/slots"
+	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
@@ -117,7 +118,7 @@ func (w *completerWorld) Tools(context.Context, mcpcall.Endpoint, bool) (mcpcall
 }
 
 func (w *completerWorld) Call(ctx context.Context, _ mcpcall.Endpoint, r mcpcall.Request) (mcpcall.Answer, error) {
-	id := uuid.MustParse(r.Meta[metaKey].(map[string]any)["id"].(string))
+	id := uuid.MustParse(r.Meta[tools.MetaKey].(map[string]any)["id"].(string))
 	w.mu.Lock()
 	w.calls[id]++
 	answer := w.agents

@@ -14,8 +14,8 @@ import (
 	"github.com/agentherald/herald/internal/base/decode"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/delivery/content"
 	"github.com/agentherald/herald/internal/delivery/event"
-	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
@@ -49,11 +49,6 @@ type Resolver interface {
 	Resolve(ctx context.Context, a resolver.Agent) (resolver.Target, error)
 }
 
-// Fetcher fetches content by URI.
-type Fetcher interface {
-	Fetch(ctx context.Context, uri string, limit int64) (ipfs.Document, error)
-}
-
 // Caller lists and calls tools over MCP.
 type Caller interface {
 	Tools(ctx context.Context, e mcpcall.Endpoint, fresh bool) (mcpcall.ToolSet, error)
@@ -82,7 +77,7 @@ type Config struct {
 	Ledger     Ledger
 	Chain      func(chainID uint64) (event.Chain, bool) // false: the chain has no RPC URL
 	Resolver   Resolver
-	Fetcher    Fetcher
+	Fetcher    content.Fetcher
 	Caller     Caller
 	Opener     Opener
 	Sealer     Sealer
@@ -106,7 +101,7 @@ type Config struct {
 	ToolAliases map[string][]string
 
 	Verify      chain.Verify  // the check that an event must pass; default chain.VerifyReceipt
-	HashPolicy  string        // HashStrict (default), HashRequire or HashAnnotate
+	HashPolicy  string        // content.HashStrict (default), HashRequire or HashAnnotate
 	CallTimeout time.Duration // timeout of a call; a job or the servers file may set a shorter one
 	Lease       time.Duration // at least CallTimeout + LeaseMargin
 	LeaseMargin time.Duration // a lease must last this much longer than its call, or is extended before the call
@@ -121,8 +116,8 @@ type Config struct {
 	RecordTimeout, RecordPause time.Duration
 	// Followers claims the members of batches. nil: each delivery has its own call.
 	Followers FollowerLedger
-	// BatchSize is the largest number of deliveries in one call, if the agent offers BatchTool. Default and maximum 50;
-	// 1: no batches.
+	// BatchSize is the largest number of deliveries in one call, if the agent offers tools.Batch. Default and maximum
+	// 50; 1: no batches.
 	BatchSize int
 	// Decoding bounds the memory for the documents that the process decodes at a time. nil: no bound.
 	Decoding *decode.Budget
@@ -164,7 +159,7 @@ func NewExecutor(cfg Config) (*Executor, error) {
 		return nil, fmt.Errorf("delivery: a batch has at most %d deliveries", MaxBatch)
 	}
 	cfg.Verify = cmp.Or(cfg.Verify, chain.VerifyReceipt)
-	cfg.HashPolicy = cmp.Or(cfg.HashPolicy, HashStrict)
+	cfg.HashPolicy = cmp.Or(cfg.HashPolicy, content.HashStrict)
 	cfg.BatchSize = cmp.Or(cfg.BatchSize, MaxBatch)
 	cfg.FetchLimit = cmp.Or(cfg.FetchLimit, 2<<20)
 	cfg.MaxArgumentBytes = cmp.Or(cfg.MaxArgumentBytes, 64<<20)
@@ -185,6 +180,8 @@ func NewExecutor(cfg Config) (*Executor, error) {
 	batches, err := lru.New[store.Agent, batchLimit](maxBatchAgents)
 	events := &event.Checker{Ledger: cfg.Ledger, Chain: cfg.Chain, Verify: cfg.Verify, Opener: cfg.Opener,
 		Sealer: cfg.Sealer, CountCorrected: cfg.Metrics.countCorrected}
-	return &Executor{Config: cfg, observed: observed, events: events, batches: batches, waits: newWaitSummary(),
-		arguments: argumentBudget{most: cfg.MaxArgumentBytes, held: map[string]int64{}}}, err
+	files := &content.Reader{Fetcher: cfg.Fetcher, Limit: cfg.FetchLimit, Policy: cfg.HashPolicy,
+		Attempts: cfg.Schedule.Attempts(), Decoding: cfg.Decoding}
+	return &Executor{Config: cfg, observed: observed, events: events, files: files, batches: batches,
+		waits: newWaitSummary(), arguments: argumentBudget{most: cfg.MaxArgumentBytes, held: map[string]int64{}}}, err
 }

@@ -31,7 +31,7 @@ type DirectConfig struct {
 }
 
 // directMeta is the name of a field in the _meta object of a direct call. It says that Herald verified nothing. A
-// direct call has no delivery, so its _meta has no field metaKey.
+// direct call has no delivery, so its _meta has no field tools.MetaKey.
 const directMeta = "io.agentherald/direct"
 
 // DirectCaller calls a tool without a delivery: it claims no row, and neither retries nor records the call. It treats

@@ -8,10 +8,10 @@
 //	spool.go     loadSpooledOutcome  loads the spooled outcome of an earlier attempt
 //	check.go     checkDelivery       checks the event (package event), the filters, the turn and the agent
 //	resolve.go   resolveEndpoint     finds the agent's endpoint; package auth adds the credential
-//	fetch.go     fetchContent        fetches and verifies the feedback file
+//	fetch.go     fetchFile           fetches and verifies the feedback file (package content)
 //	permit.go    releasePermit       releases the permit and reports the call's result to the breaker
-//	prepare.go   prepareCall         lists the agent's tools and fits the arguments to one of them (fit.go)
-//	batch.go     gatherBatch         adds other deliveries of the agent (batch_followers.go, batch_answer.go)
+//	prepare.go   prepareCall         lists the agent's tools and fits the arguments to one of them (package tools)
+//	batch.go     gatherBatch         adds other deliveries of the agent (batch_followers.go)
 //	call.go      callTool            calls the tool
 //	outcome.go   decideOutcome       decides how the delivery continues (packages classify, outcome)
 //	record.go    recordOutcome       commits the outcome, logs it (log.go), and enqueues the agent's next tasks

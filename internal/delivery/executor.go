@@ -10,8 +10,10 @@ import (
 	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/auth"
 	"github.com/agentherald/herald/internal/delivery/classify"
+	"github.com/agentherald/herald/internal/delivery/content"
 	"github.com/agentherald/herald/internal/delivery/event"
 	"github.com/agentherald/herald/internal/delivery/slots"
+	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/resolver/servers"
@@ -26,6 +28,7 @@ type Executor struct {
 	observed  *lru.Cache[store.Agent, time.Time] // when the tool list in the agent's row was fetched
 	waits     *waitSummary
 	events    *event.Checker
+	files     *content.Reader
 	arguments argumentBudget
 	batches   *lru.Cache[store.Agent, batchLimit]
 
@@ -52,7 +55,7 @@ type attempt struct {
 	noTurn   bool // the event is confirmed, but the delivery does not have the turn (checkTurn)
 	endpoint resolvedEndpoint
 	auth     *auth.Authorization // nil: Authorize was not called yet
-	file     fetchedFile
+	file     content.File
 	call     preparedCall
 	answer   toolAnswer
 	batch    *batch // the batch that contains the attempt; nil: none
@@ -143,7 +146,7 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	defer e.releasePayload(a) // recording may take long and does not need the file and arguments
 
 	e.beginStage(a, "connect")
-	names, err := ToolNames(a.claim.Job, e.ToolAliases, a.server)
+	names, err := tools.Names(a.claim.Job, e.ToolAliases, a.server)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
@@ -54,7 +55,7 @@ func TestDeliveries(t *testing.T) {
 		if !strings.Contains(string(calls[0].Arguments), `"fileContent":{"text":"Fast and always there.","n":1e2}`) {
 			t.Errorf("the file was changed: %s", calls[0].Arguments)
 		}
-		about, _ := calls[0].Meta[metaKey].(map[string]any)
+		about, _ := calls[0].Meta[tools.MetaKey].(map[string]any)
 		if about["id"] != d.ID.String() || about["key"] != d.Key || about["attempt"] != 1.0 || about["replay"] != false || about["sanitized"] != nil {
 			t.Errorf("_meta %v", calls[0].Meta)
 		}

@@ -2,217 +2,27 @@ package delivery
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/json"
-	"fmt"
-	"strings"
-	"unicode/utf8"
 
-	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/admission/effort"
-	"github.com/agentherald/herald/internal/base/decode"
-	"github.com/agentherald/herald/internal/delivery/classify"
-	"github.com/agentherald/herald/internal/erc8004"
-	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/delivery/content"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
-	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// Hash policies (HERALD_HASH_POLICY): the handling of a file whose hash differs from the hash on the chain. See
-// docs/design/content.md.
-const (
-	HashStrict   = "strict"   // the delivery is rejected, if the job sets verifyFileHash
-	HashRequire  = "require"  // as strict; also rejected if neither the chain nor the file's URI contains its hash
-	HashAnnotate = "annotate" // the file is delivered, with the result in the argument fileVerification
-)
-
-// Values of the tool's argument fileVerification, in addition to those of erc8004.Verdict.
-const (
-	unavailable = "unavailable" // the file could not be fetched, and the delivery continues without it
-	notFetched  = "not_fetched" // the job does not ask for the file
-)
-
-// maxFetches is the number of failed fetches after which a feedback is delivered without its file. Otherwise a file
-// that no IPFS node has would prevent the delivery. With the default schedule the sixth fetch is about three minutes
-// after the first. If the schedule allows fewer attempts, the last one delivers the feedback without the file.
-const maxFetches = 6
-
-// fetchedFile is the feedback or response file as the agent gets it.
-type fetchedFile struct {
-	job.File
-	disagrees []string // names of the file's fields that contradict the event
-	failed    bool     // the fetch failed, and the next attempt repeats it
-	detail    string   // for display: the result as a phrase
-}
-
-// fetchContent fetches the feedback or response file of the claim c and compares it with the hash on the chain. If the
-// event names no file, or the job does not ask for its content, it fetches nothing. For a newcomer, fetchContent
-// acquires group permits of the file's domain with pass, for the time of the fetch.
-//
-// A file that cannot be fetched may be omitted without an error (leaveFileOut). A wrong hash is an error
-// (hash_mismatch) if the job sets verifyFileHash and HashPolicy is not HashAnnotate. With HashRequire, it is also an
-// error if the event has no hash and the file's URI does not determine its content.
-func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, pass *admission.Pass) (fetchedFile, error) {
-	uri, hash := namedFile(c.Job)
-	switch {
-	case uri == "":
-		return fetchedFile{File: job.File{Verification: string(erc8004.NotGiven)}, detail: "no file given"}, nil
-	case !c.Job.Action.IncludeFileContent:
-		return fetchedFile{File: job.File{Verification: notFetched}, detail: "not asked for"}, nil
-	}
-
-	release, err := pass.AdmitDomain(ctx, uri, false)
-	if err != nil {
-		return fetchedFile{}, err
-	}
-	defer release() // before the call: a slow agent must not use up the group permits of the file's domain
-	doc, err := e.Fetcher.Fetch(ctx, uri, e.FetchLimit)
-	if err != nil {
-		return e.leaveFileOut(c, err)
-	}
-	found, err := e.examineFile(ctx, c.Job, doc, hash)
-	fromWeb := doc.Source == ipfs.SourceHTTPS || doc.Source == ipfs.SourceHTTP
-	if err == nil && found.verdict == erc8004.Mismatch && fromWeb {
-		// A web server may have been replacing the file during the fetch. Such a file is not cached, so the server is
-		// asked again.
-		if again, failed := e.Fetcher.Fetch(ctx, uri, e.FetchLimit); failed == nil {
-			doc = again
-			found, err = e.examineFile(ctx, c.Job, doc, hash)
-		}
-	}
-	if err != nil {
-		return e.leaveFileOut(c, err)
-	}
-
-	file := fetchedFile{
-		File:      job.File{Source: doc.Source, Verification: string(found.verdict)},
-		disagrees: found.disagrees,
-	}
-	switch {
-	case found.verdict == erc8004.Mismatch && e.HashPolicy != HashAnnotate && c.Job.Action.VerifyFileHash:
-		return file, outcome.Fail(outcome.HashMismatch, fmt.Sprintf("the file is not the one that was hashed: "+
-			"the hash on chain is %s, that of the file is %s", hash, crypto.Keccak256Hash(doc.Bytes)))
-	case found.verdict == erc8004.NotGiven && e.HashPolicy == HashRequire && describeUnproven(doc) != "":
-		return file, outcome.Fail(outcome.HashMismatch,
-			describeUnproven(doc)+" without a hash on chain, and HERALD_HASH_POLICY is require")
-	}
-	file.Content = found.content
-	file.detail = fmt.Sprintf("%d bytes from %s (%s), hash: %s", len(doc.Bytes), doc.From, doc.Source, found.verdict)
-	if len(file.disagrees) > 0 {
-		file.detail += "; the file disagrees with the event in " + strings.Join(file.disagrees, ", ") +
-			": the event wins"
-	}
-	return file, nil
-}
-
-// fetchFile calls fetchContent and charges its duration to the agent's effort budget. Files may use only a part of the
-// budget. If that part is used up, the error is a free wait (over_budget).
-func (e *Executor) fetchFile(ctx context.Context, a *attempt) (fetchedFile, error) {
-	if !wantsFile(a.claim.Job) {
-		return e.fetchContent(ctx, a.claim, a.pass)
+// fetchFile fetches the file of the attempt's event (content.Reader.Fetch), and charges its duration to the agent's
+// effort budget. Files may use only a part of the budget. If that part is used up, the error is a free wait
+// (over_budget).
+func (e *Executor) fetchFile(ctx context.Context, a *attempt) (content.File, error) {
+	if !content.IsWanted(a.claim.Job) {
+		return e.files.Fetch(ctx, a.claim, a.pass)
 	}
 	what := effort.Fetches
 	if a.claim.Job.Kind == job.KindResponseAppended {
 		what = effort.ResponseFetches
 	}
 	if err := a.pass.CheckFiles(what); err != nil {
-		return fetchedFile{}, err
+		return content.File{}, err
 	}
 	began := e.Now()
 	defer func() { a.pass.Spend(what, 1, e.Now().Sub(began)) }()
-	return e.fetchContent(ctx, a.claim, a.pass)
-}
-
-// wantsFile reports whether the event of job j names a file and j asks for its content.
-func wantsFile(j job.Job) bool {
-	uri, _ := namedFile(j)
-	return uri != "" && j.Action.IncludeFileContent
-}
-
-// namedFile returns the URI and the hash of the file that the event of job j names. uri is "" if it names none.
-func namedFile(j job.Job) (uri string, hash common.Hash) {
-	if j.Kind == job.KindResponseAppended || j.Kind == job.KindValidationResponse {
-		return j.ResponseURI, j.ResponseHash
-	}
-	return j.FeedbackURI, j.FeedbackHash
-}
-
-// examinedFile is the result of examineFile.
-type examinedFile struct {
-	verdict   erc8004.Verdict
-	disagrees []string
-	content   json.RawMessage // in the form for the agent
-}
-
-// examineFile compares the fetched file doc with hash and with the event of job j, and converts it to the form for the
-// agent. It waits for memory to decode the file. The error means that no memory became free in time.
-func (e *Executor) examineFile(ctx context.Context, j job.Job, doc ipfs.Document, hash common.Hash,
-) (examinedFile, error) {
-	release, err := e.Decoding.Acquire(ctx, len(doc.Bytes))
-	if err != nil {
-		return examinedFile{}, err
-	}
-	defer release()
-	return examinedFile{
-		verdict:   erc8004.VerifyHash(doc.Bytes, hash, doc.Immutable()),
-		disagrees: compareWithEvent(j, doc.Bytes),
-		content:   agentContent(doc),
-	}, nil
-}
-
-// compareWithEvent returns the names of the feedback file's fields that contradict the event of job j. The operator
-// sees these names. The agent receives the event's values.
-func compareWithEvent(j job.Job, file []byte) []string {
-	if j.Kind != job.KindNewFeedback {
-		return nil
-	}
-	return erc8004.CrossCheck(file, erc8004.FeedbackFacts{
-		ChainID: j.ChainID, Identity: j.IdentityRegistry, AgentID: j.AgentID, Client: j.ClientAddress,
-		Value: j.Value, ValueDecimals: j.ValueDecimals, Tag1: j.Tag1, Tag2: j.Tag2, Endpoint: j.Endpoint,
-	})
-}
-
-// describeUnproven returns a phrase for the source of doc, such as "the file lies on https", if the file's URI does not
-// determine its content, so that only a hash on the chain could verify it. For other sources it returns "".
-func describeUnproven(doc ipfs.Document) string {
-	switch {
-	case doc.Source == ipfs.SourceHTTPS, doc.Source == ipfs.SourceHTTP:
-		return "the file lies on " + doc.Source
-	case doc.Source == ipfs.SourceAr:
-		return "the file comes from an Arweave gateway, unverified,"
-	case doc.DNSLink:
-		return "the file's ipns name was looked up in DNS (DNSLink)"
-	}
-	return ""
-}
-
-// leaveFileOut decides whether the delivery continues without the file, whose fetch failed with err. It returns a file
-// without content, and no error, if the file can never be fetched (no_document), or if it is unavailable and this is
-// the maxFetches-th failure or the last attempt. Otherwise it returns err.
-func (e *Executor) leaveFileOut(c *store.Claim, err error) (fetchedFile, error) {
-	left := fetchedFile{File: job.File{Verification: unavailable}}
-	switch v := classify.Error(err); {
-	case v.Reason == outcome.NoDocument:
-		left.detail = "left out: " + err.Error()
-		return left, nil
-	case v.Reason == outcome.ContentUnavailable &&
-		(c.FetchFailures+1 >= maxFetches || c.Budget >= e.Schedule.Attempts()):
-		left.detail = fmt.Sprintf("left out after %d failed fetches: %s", c.FetchFailures+1, err)
-		return left, nil
-	default:
-		return fetchedFile{failed: v.Reason == outcome.ContentUnavailable}, fmt.Errorf("feedback file: %w", err)
-	}
-}
-
-// agentContent returns the file doc as the agent gets it: JSON unchanged, and anything else as a JSON object with the
-// bytes in base64. JSON must be UTF-8 (RFC 8259 §8.1). JSON with more values than decode.Modest allows also becomes
-// base64, so that no agent has to decode it.
-func agentContent(doc ipfs.Document) json.RawMessage {
-	if utf8.Valid(doc.Bytes) && decode.Modest(doc.Bytes) && json.Valid(doc.Bytes) {
-		return doc.Bytes
-	}
-	return asJSON(map[string]string{"raw": base64.StdEncoding.EncodeToString(doc.Bytes), "mediaType": doc.MediaType})
+	return e.files.Fetch(ctx, a.claim, a.pass)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/admission/ratelimit"
 	"github.com/agentherald/herald/internal/chain/node"
+	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
@@ -122,7 +123,7 @@ func (p *process) Call(ctx context.Context, _ mcpcall.Endpoint, r mcpcall.Reques
 	lost := func(written bool, err error) (mcpcall.Answer, error) {
 		return mcpcall.Answer{}, &mcpcall.CallError{Stage: mcpcall.StageCall, Written: written, Timeout: errors.Is(err, context.DeadlineExceeded), Err: err}
 	}
-	about := r.Meta[metaKey].(map[string]any)
+	about := r.Meta[tools.MetaKey].(map[string]any)
 	id := uuid.MustParse(about["id"].(string))
 	p.at("secured", id)
 	if err := p.pause(ctx, p.h.some("connect", id.String(), p.h.tempo.latency)); err != nil {

@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/store"
@@ -40,7 +41,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 			Buckets: []float64{.005, .01, .02, .05, .1, .25, .5, 1, 2.5, 5, 10, 30,
 				60, 300, 1800, 7200, 36000, 86400}}),
 		batchSize: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "herald_batch_size",
-			Help:    "Deliveries in one call of an agent's " + BatchTool + ".",
+			Help:    "Deliveries in one call of an agent's " + tools.Batch + ".",
 			Buckets: []float64{2, 5, 10, 20, 30, 40, MaxBatch}}),
 		corrected: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_jobs_corrected_total",
 			Help: "Fields of jobs that the event on the chain contradicts. The agent gets the event."},
@@ -73,7 +74,7 @@ func (m *Metrics) countCorrected(field string) { m.corrected.WithLabelValues(fie
 // any tool that begins with agent.receive, so the names in jobs must not become labels.
 func toolLabel(tool string) string {
 	switch tool {
-	case feedbackTool, BatchTool, "agent.receiveRevocation", "agent.receiveResponse", "agent.receiveValidation":
+	case tools.Feedback, tools.Batch, "agent.receiveRevocation", "agent.receiveResponse", "agent.receiveValidation":
 		return tool
 	}
 	return "other"

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/classify"
+	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -93,7 +94,7 @@ func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 		Elsewhere: a.policy.Disables(), Undecided: a.event.Undecided,
 		Rerouted: a.event.Rerouted, NoTurn: a.noTurn, Refuted: a.event.Refuted,
 		FileSource: a.file.Source, FileVerification: a.file.Verification,
-		FileDisagrees: a.file.disagrees, FetchFailed: a.file.failed,
+		FileDisagrees: a.file.Disagrees, FetchFailed: a.file.Failed,
 		ToolName: a.call.tool, Arguments: a.call.recorded,
 		Called: a.answer.called, CallTook: a.answer.took,
 		EndpointOfJob: !a.claim.Job.Action.ResolveEndpoint, Registration: a.endpoint.registration,
@@ -113,7 +114,7 @@ func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 // observeAgent adds the agent's tools and server info in listing, which is not nil, to the outcome o. Recording o
 // stores them in the agent's row.
 func observeAgent(o *store.Outcome, listing *mcpcall.ToolSet) {
-	o.Tools = store.ToolList(KnownTools(listing.Tools))
+	o.Tools = store.ToolList(tools.Known(listing.Tools))
 	o.ServerInfo = asJSON(listing.Server)
 }
 

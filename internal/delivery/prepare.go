@@ -9,7 +9,7 @@ import (
 	"sync"
 
 	"github.com/agentherald/herald/internal/admission"
-	"github.com/agentherald/herald/internal/delivery/classify"
+	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -45,7 +45,7 @@ func (e *Executor) prepareCall(ctx context.Context, a *attempt, at mcpcall.Endpo
 	call := a.call
 	listing, err := e.listTools(ctx, at, fresh)
 	switch {
-	case err != nil && !ListsNothing(err):
+	case err != nil && !tools.ListsNothing(err):
 		return call, err
 	case err == nil:
 		call.listing = &listing
@@ -54,7 +54,8 @@ func (e *Executor) prepareCall(ctx context.Context, a *attempt, at mcpcall.Endpo
 		e.beginStage(a, "compose")
 	}
 
-	tool, fitted, err := FitCall(ctx, e.Decoding, a.claim.Job, a.file.File, a.claim.ID.String(), names, listing.Tools)
+	tool, fitted, err := tools.FitCall(ctx, e.Decoding, a.claim.Job, a.file.File, a.claim.ID.String(), names,
+		listing.Tools)
 	if err != nil {
 		return call, err
 	}
@@ -84,13 +85,6 @@ func (e *Executor) listTools(ctx context.Context, at mcpcall.Endpoint, fresh boo
 	ctx, cancel := mcpcall.WithTimeout(ctx, e.CallTimeout)
 	defer cancel()
 	return e.Caller.Tools(ctx, at, fresh)
-}
-
-// ListsNothing reports whether err, an error of tools/list, means that the agent does not know this method, so that it
-// has no tools.
-func ListsNothing(err error) bool {
-	var call *mcpcall.CallError
-	return errors.As(err, &call) && call.Stage == mcpcall.StageList && classify.NotATool(err)
 }
 
 // smallArguments is the largest size of arguments, in bytes of JSON, for which no memory is reserved. So small calls

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/maintenance"
+	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -269,7 +270,7 @@ func TestUnknownOutcomes(t *testing.T) {
 		if len(calls) != 1 {
 			t.Fatalf("%d calls", len(calls))
 		}
-		if about, _ := calls[0].Meta[metaKey].(map[string]any); about["replay"] != true || about["attempt"] != 2.0 {
+		if about, _ := calls[0].Meta[tools.MetaKey].(map[string]any); about["replay"] != true || about["attempt"] != 2.0 {
 			t.Errorf("_meta %v", about)
 		}
 	})

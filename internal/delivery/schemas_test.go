@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/classify"
+	"github.com/agentherald/herald/internal/delivery/content"
+	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
@@ -40,7 +42,7 @@ func (offers) Call(context.Context, mcpcall.Endpoint, mcpcall.Request) (mcpcall.
 // composed runs only the compose step and returns the arguments.
 func composed(t testing.TB, j job.Job, f job.File, schema json.RawMessage) json.RawMessage {
 	t.Helper()
-	a := &attempt{file: fetchedFile{File: f},
+	a := &attempt{file: content.File{File: f},
 		claim: &store.Claim{ID: uuid.MustParse("6ba7b810-9dad-51d1-80b4-00c04fd430c8"), Job: j}}
 	p := &Executor{Config: Config{Caller: offers{mcpcall.Tool{Name: j.Action.ToolName, InputSchema: schema}}, CallTimeout: time.Minute}}
 	call, err := p.prepareCall(t.Context(), a, mcpcall.Endpoint{}, []string{j.Action.ToolName}, cachedTools)
@@ -156,7 +158,7 @@ func TestAgentsPage(t *testing.T) {
 			known = append(known, *s)
 		}
 	}
-	for _, word := range append(known, metaKey, "sanitized", "attempt", "replay", "deliveryId") {
+	for _, word := range append(known, tools.MetaKey, "sanitized", "attempt", "replay", "deliveryId") {
 		if !strings.Contains(page, "`"+word+"`") && !strings.Contains(page, `"`+word+`"`) {
 			t.Errorf("the pages for agents do not explain %s", word)
 		}

@@ -82,7 +82,7 @@ func (a *attempt) stageDetail(name string) string {
 		}
 		return a.endpoint.display + a.endpoint.source + a.auth.Note()
 	case "fetch":
-		return a.file.detail
+		return a.file.Detail
 	case "compose":
 		return fmt.Sprintf("%d arguments fitted to %s", len(a.call.arguments), a.call.tool)
 	case "call":

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/delivery/classify"
+	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/operator"
@@ -33,7 +33,7 @@ var checkNames = []string{"reachable", "protocol", "tools", "schemas", "feedback
 var receivers = []struct {
 	check, tool string
 	kind        job.Kind
-}{{"feedback", "agent.receiveFeedback", job.KindNewFeedback}, {"batch", delivery.BatchTool, job.KindNewFeedback},
+}{{"feedback", tools.Feedback, job.KindNewFeedback}, {"batch", tools.Batch, job.KindNewFeedback},
 	{"response", "agent.receiveResponse", job.KindResponseAppended},
 	{"validation", "agent.receiveValidation", job.KindValidationResponse},
 	{"revocation", "agent.receiveRevocation", job.KindFeedbackRevoked}}
@@ -178,7 +178,7 @@ func (c *checker) checkTools(ctx context.Context, offered []mcpcall.Tool) {
 func (c *checker) fitTool(ctx context.Context, check, tool string, kind job.Kind,
 	offered []mcpcall.Tool) (string, error) {
 	full, err := newSample(kind, c.agent, tool, job.Limits{MaxTimeout: c.Settings.CallTimeout})
-	names, barred := delivery.ToolNames(full.job, c.Settings.ToolAliases, c.listed)
+	names, barred := tools.Names(full.job, c.Settings.ToolAliases, c.listed)
 	if err = cmp.Or(err, barred); err != nil {
 		return "", err
 	}
@@ -187,7 +187,7 @@ func (c *checker) fitTool(ctx context.Context, check, tool string, kind job.Kind
 		return c.fitBatch(names, samples, offered)
 	}
 	for i, s := range samples {
-		found, fitted, fault := delivery.FitCall(ctx, nil, s.job, s.file, s.id, names, offered)
+		found, fitted, fault := tools.FitCall(ctx, nil, s.job, s.file, s.id, names, offered)
 		switch {
 		case found.Name == "":
 			return "", fault
@@ -207,7 +207,8 @@ func (c *checker) fitBatch(names []string, samples []sample, offered []mcpcall.T
 	tool, _ := mcpcall.Find(offered, names[0], names[1:])
 	var items, about []any
 	for _, s := range samples {
-		items, about, c.batch = append(items, s.unfitted()), append(about, s.callMeta()[metaKey]), append(c.batch, s.id)
+		items, about = append(items, s.unfitted()), append(about, s.callMeta()[tools.MetaKey])
+		c.batch = append(c.batch, s.id)
 	}
 	fitted, err := mcpcall.Fit(tool, map[string]any{"deliveries": items})
 	switch {
@@ -216,7 +217,8 @@ func (c *checker) fitBatch(names []string, samples []sample, offered []mcpcall.T
 	case len(tool.InputSchema) == 0 || fitted["deliveries"] == nil:
 		return tool.Name, errors.New("its schema has no deliveries, so Herald does not call it")
 	}
-	c.calls["batch"] = []mcpcall.Request{{Tool: tool.Name, Arguments: fitted, Meta: map[string]any{metaKey: about}}}
+	c.calls["batch"] = []mcpcall.Request{{Tool: tool.Name, Arguments: fitted,
+		Meta: map[string]any{tools.MetaKey: about}}}
 	return tool.Name, nil
 }
 

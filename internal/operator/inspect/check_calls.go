@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/netguard"
-	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/mcpcall/signing"
 	"github.com/google/uuid"
@@ -28,7 +28,7 @@ func (c *checker) sendSamples(ctx context.Context) error {
 			if calls := c.calls[r.check]; len(calls) > 0 {
 				answer, err := c.call(ctx, calls...)
 				for i, id := range c.batch {
-					if r.check == "batch" && err == nil && delivery.ItemStatuses(answer)[id] == "" {
+					if r.check == "batch" && err == nil && tools.Items(answer)[id].Status == "" {
 						err = fmt.Errorf("the answer has no valid result, or two, for element %d of %d",
 							i+1, len(c.batch))
 					}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/agentherald/herald/internal/auth"
 	"github.com/agentherald/herald/internal/base/text"
-	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/delivery/classify"
+	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/operator"
@@ -227,24 +227,24 @@ func (p *prober) listTools(ctx context.Context) ([]mcpcall.Tool, error) {
 	})
 	p.found.ListedMs, p.asked, p.reached = milliseconds(time.Since(began)), true, err
 	switch {
-	case delivery.ListsNothing(err):
+	case tools.ListsNothing(err):
 		p.reached = nil // it was reached
 	case err != nil:
 		return nil, err
 	}
 	p.found.Server, p.found.Protocol, p.found.ToolsCut = &set.Server, set.Protocol, set.Cut
-	p.found.Tools = delivery.KnownTools(set.Tools)
+	p.found.Tools = tools.Known(set.Tools)
 	return set.Tools, nil
 }
 
 // prepareCall selects the tool as a delivery does, and fits the sample to the tool's input schema. It records the
 // fitted arguments.
 func (p *prober) prepareCall(ctx context.Context, offered []mcpcall.Tool) (map[string]any, error) {
-	names, err := delivery.ToolNames(p.sample.job, p.Settings.ToolAliases, p.listed)
+	names, err := tools.Names(p.sample.job, p.Settings.ToolAliases, p.listed)
 	if err != nil {
 		return nil, err
 	}
-	tool, fitted, err := delivery.FitCall(ctx, nil, p.sample.job, p.sample.file, p.sample.id, names, offered)
+	tool, fitted, err := tools.FitCall(ctx, nil, p.sample.job, p.sample.file, p.sample.id, names, offered)
 	if tool.Name == "" {
 		return nil, err
 	}

@@ -4,7 +4,7 @@
 // receivers.
 //
 // A tool is called only with Send. A probe or check stores its observation of the agent if a store is available, as a
-// delivery does. The code that decides is the code of deliveries: resolver, auth, delivery.FitCall and
+// delivery does. The code that decides is the code of deliveries: resolver, auth, tools.FitCall and
 // classify.Error.
 package inspect
 

@@ -9,6 +9,7 @@ import (
 	"math/big"
 	"time"
 
+	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
@@ -89,12 +90,9 @@ func (s sample) sparse() sample {
 	return s
 }
 
-// metaKey is where a delivery describes itself in the _meta of a call (docs/agent.md).
-const metaKey = "io.agentherald/delivery"
-
 // callMeta returns the metadata of a call with the sample. It marks the sample.
 func (s sample) callMeta() map[string]any {
-	return map[string]any{metaKey: map[string]any{"id": s.id, "probe": true, "attempt": 1, "replay": false,
+	return map[string]any{tools.MetaKey: map[string]any{"id": s.id, "probe": true, "attempt": 1, "replay": false,
 		"key": fmt.Sprintf("probe:%d:%s#%s", s.job.ChainID, s.job.AgentID, s.job.Kind)}}
 }
 

@@ -1,8 +1,10 @@
-// Package report describes results of package operator in words: as facts, each a name and a value, and as cells of a
-// table. Commands print them. A value may contain text from strangers, which the caller makes printable.
+// Package report describes results of package operator: in words, as facts, each a name and a value, as cells of a
+// table, and as JSON. Commands print them. A value in words may contain text from strangers, which the caller makes
+// printable.
 package report
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -21,6 +23,26 @@ import (
 	"github.com/agentherald/herald/internal/operator/tokens"
 	"github.com/agentherald/herald/internal/store"
 )
+
+// JSON encodes v in lines. It escapes control and direction characters, which strangers may have sent, so that the text
+// is safe on a terminal.
+func JSON(v any) (string, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	var out strings.Builder
+	for _, r := range b.String() {
+		// in JSON only strings can contain them, and escapes are equivalent there
+		if r != '\n' && text.DrivesTerminal(r) {
+			fmt.Fprintf(&out, `\u%04x`, r)
+			continue
+		}
+		out.WriteRune(r)
+	}
+	return out.String(), err
+}
 
 // Fact is a named value.
 type Fact struct{ Name, Value string }

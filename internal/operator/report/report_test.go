@@ -9,6 +9,13 @@ import (
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
+func TestJSON(t *testing.T) {
+	t.Parallel()
+	got, err := JSON(map[string]string{"a": "\u202e\u0085\x1b\x7f<é>"})
+	heraldtest.Must(t, err)
+	heraldtest.Equal(t, "JSON that is safe on a terminal", got, "{\n  \"a\": \"\\u202e\\u0085\\u001b\\u007f<é>\"\n}\n")
+}
+
 func TestHashWords(t *testing.T) {
 	t.Parallel()
 	for v, want := range map[erc8004.Verdict]string{erc8004.SHA256: "sha256: SHA-256 of", erc8004.JCS: "jcs: keccak256 of another form", "": ""} {

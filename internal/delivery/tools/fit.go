@@ -1,15 +1,21 @@
-package delivery
+// Package tools adapts a job to the tools that an agent offers, and reads the answer of the tool for several
+// deliveries. It sends no request. Deliveries and `worker agent probe` and check use the same code.
+//
+// Invariant: a delivery's arguments have at most maxArguments bytes of JSON and are valid for the schema of the tool.
+package tools
 
 import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/agentherald/herald/internal/base/decode"
 	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/mcpcall/arguments"
@@ -18,17 +24,25 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// This file adapts a job to an agent's known tools, without any request. `worker agent probe` uses the same code.
+// The names of the tools for feedback (docs/tools). An agent may offer the second one too.
+const (
+	Feedback = "agent.receiveFeedback"      // one feedback in each call
+	Batch    = "agent.receiveFeedbackBatch" // several in one call
+)
+
+// MetaKey is the name of the field that describes the delivery, in the _meta object of a tools/call request. See
+// docs/design/calls.md.
+const MetaKey = "io.agentherald/delivery"
 
 // maxArguments bounds the arguments of one delivery, in bytes of JSON. A template can repeat a large file, so the bound
 // of the file is not enough.
 const maxArguments = 8 << 20
 
-// ToolNames returns the names under which an agent may offer the tool of job j, in the order in which they are tried:
+// Names returns the names under which an agent may offer the tool of job j, in the order in which they are tried:
 // the name in the job, its built-in aliases, and its configured aliases, which the map aliases has under the tool's
 // name. If the agent has an entry in the servers file (listed, otherwise nil), names that the entry does not allow are
-// omitted. If no name is left, ToolNames returns the failure of outcome.Agent.
-func ToolNames(j job.Job, aliases map[string][]string, listed *servers.Server) ([]string, error) {
+// omitted. If no name is left, Names returns the failure of outcome.Agent.
+func Names(j job.Job, aliases map[string][]string, listed *servers.Server) ([]string, error) {
 	tool := j.Action.ToolName
 	names := slices.Concat([]string{tool}, mcpcall.Aliases(tool), aliases[tool])
 	if listed == nil {
@@ -45,7 +59,7 @@ func requestedTool(j job.Job) outcome.Tool {
 	return outcome.Tool{Name: j.Action.ToolName, Optional: j.Kind != job.KindNewFeedback}
 }
 
-// FitCall finds the first of names (ToolNames) among the offered tools, and fits the arguments of job j to it. f is the
+// FitCall finds the first of names (Names) among the offered tools, and fits the arguments of job j to it. f is the
 // job's file. FitCall waits until the budget decoding has enough memory to decode the schema and the file. If the agent
 // offers the tool but the arguments do not fit, FitCall returns the tool and the error.
 func FitCall(ctx context.Context, decoding *decode.Budget, j job.Job, f job.File, deliveryID string, names []string,
@@ -95,8 +109,8 @@ func describeTools(tools []mcpcall.Tool) string {
 	return text
 }
 
-// KnownTools converts an agent's tools to the form in which the agent's row stores them.
-func KnownTools(tools []mcpcall.Tool) []store.KnownTool {
+// Known converts an agent's tools to the form in which the agent's row stores them.
+func Known(tools []mcpcall.Tool) []store.KnownTool {
 	known := make([]store.KnownTool, len(tools))
 	for i, t := range tools {
 		known[i] = store.KnownTool{Name: t.Name, Schema: len(t.InputSchema) > 0}
@@ -138,4 +152,11 @@ func fitArguments(j job.Job, f job.File, deliveryID string, tool mcpcall.Tool) (
 			fmt.Sprintf("the arguments are %d bytes of JSON; at most %d are sent", len(out.Sent), maxArguments))
 	}
 	return out, nil
+}
+
+// ListsNothing reports whether err, an error of tools/list, means that the agent does not know this method, so that it
+// has no tools.
+func ListsNothing(err error) bool {
+	var call *mcpcall.CallError
+	return errors.As(err, &call) && call.Stage == mcpcall.StageList && classify.NotATool(err)
 }
