@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/delivery/memory"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/devnet"
@@ -95,43 +96,8 @@ func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
 			t.Errorf("an attempt holds %d bytes for its history", n)
 		}
 	}
-	if held := k.executor.arguments.held; len(held) != 0 {
-		t.Errorf("not given back: %v", held)
-	}
-}
-
-// TestLargeArgumentsAreShared: large arguments of newcomers use at most half of the budget, and those at one origin at
-// most a quarter. A call of any size is allowed if no large arguments are in flight.
-func TestLargeArgumentsAreShared(t *testing.T) {
-	t.Parallel()
-	b := argumentBudget{most: 64, held: map[string]int64{}}
-	var releases []func()
-	take := func(bytes int64, origin string, newcomer, want bool) {
-		t.Helper()
-		release := b.acquire(bytes, origin, newcomer)
-		if (release != nil) != want {
-			t.Errorf("%d bytes at %s: %v, held %v", bytes, origin, release != nil, b.held)
-		}
-		if release != nil {
-			releases = append(releases, release)
-		}
-	}
-	take(16, "a", true, true)
-	take(1, "a", true, false)
-	take(1, "a", false, false)
-	take(16, "b", true, true)
-	take(1, "c", true, false) // newcomers use their half
-	take(24, "c", false, true)
-	take(1, "c", false, false)
-	take(8, "d", false, true)
-	take(1, "e", false, false) // the budget is used up
-	for _, release := range releases {
-		release()
-	}
-	take(64, "a", true, true)
-	releases[len(releases)-1]()
-	if len(b.held) != 0 {
-		t.Errorf("not given back: %v", b.held)
+	if held := k.executor.arguments.Held(); held != 0 {
+		t.Errorf("%d bytes are not given back", held)
 	}
 }
 
@@ -140,7 +106,7 @@ func TestLargeArgumentsAreShared(t *testing.T) {
 func TestArgumentsOfTheUnbound(t *testing.T) {
 	t.Parallel()
 	const most = 64 << 20
-	e := &Executor{Config: Config{MaxArgumentBytes: most}, arguments: argumentBudget{most: most, held: map[string]int64{}}}
+	e := &Executor{Config: Config{MaxArgumentBytes: most}, arguments: memory.NewBudget(most)}
 	at := func(unbound bool) *attempt {
 		return &attempt{claim: &store.Claim{}, endpoint: resolvedEndpoint{unbound: unbound,
 			Endpoint: mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: "https://victim.example/mcp"}}}

@@ -12,8 +12,8 @@ import (
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/delivery/content"
+	"github.com/agentherald/herald/internal/delivery/spans"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -56,7 +56,7 @@ func (e *Executor) claimFollowers(ctx context.Context, a *attempt, n int) (all [
 	}
 	for _, g := range given {
 		f := &follower{given: g, failure: g.Err, attempt: e.newAttempt(g.Claim, a.server, held)}
-		f.spans = e.beginSpans(f.attempt)
+		f.spans = spans.Begin(e.Tracer, f.claim, f.began)
 		e.traceStep(f.attempt, "claim", "", g.Err, began)
 		all = append(all, f)
 	}
@@ -236,7 +236,7 @@ func (e *Executor) giveBack(ctx context.Context, back []*follower) {
 	given := make([]store.Follower, len(back))
 	for i, f := range back {
 		given[i] = f.given
-		f.spans.endAttempt(decision{verdict: outcome.Verdict{Text: "given back"}}, nil, e.Now)
+		f.spans.End("", "", true, nil, e.Now())
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTimeout)
 	defer cancel()

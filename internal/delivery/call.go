@@ -40,7 +40,7 @@ func (e *Executor) callTool(ctx context.Context, a *attempt, at mcpcall.Endpoint
 	began, connecting := e.Now(), a.pass.Connecting()
 	said, err := e.Caller.Call(calling, at,
 		mcpcall.Request{Tool: a.call.tool, Arguments: a.call.arguments, Encoded: a.call.encoded,
-			Meta: a.callMeta(), Traceparent: a.formatTraceparent()})
+			Meta: a.callMeta(), Traceparent: a.spans.Traceparent(a.claim)})
 	took := e.Now().Sub(began)
 	a.pass.Spend(effort.Calls, 1, took-(a.pass.Connecting()-connecting))
 	e.Metrics.countCall(a.calledTool(), err == nil && !said.IsError, took)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/logging"
+	"github.com/agentherald/herald/internal/delivery/spans"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/resolver/servers"
 	"github.com/agentherald/herald/internal/store"
@@ -45,7 +46,7 @@ func (e *Executor) claimDelivery(ctx context.Context, id uuid.UUID, n int) (*att
 		}
 	}
 	a := e.newAttempt(c, server, lease{began, e.Lease})
-	a.spans = e.beginSpans(a)
+	a.spans = spans.Begin(e.Tracer, a.claim, a.began)
 	e.traceStep(a, "claim", "", err, began)
 	return a, err
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/delivery/content"
 	"github.com/agentherald/herald/internal/delivery/event"
+	"github.com/agentherald/herald/internal/delivery/memory"
+	"github.com/agentherald/herald/internal/delivery/waits"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
@@ -122,7 +124,7 @@ type Config struct {
 	// Decoding bounds the memory for the documents that the process decodes at a time. nil: no bound.
 	Decoding *decode.Budget
 	// MaxArgumentBytes bounds the memory for the arguments of all calls in flight, in bytes. Arguments of more than
-	// smallArguments count three times their size, smaller ones not at all (reserveArguments). Default 64 MiB.
+	// memory.Small count three times their size, smaller ones not at all. Default 64 MiB.
 	MaxArgumentBytes int64
 	// FetchLimit is the size of the largest feedback or response file that is fetched, in bytes. Default 2 MiB.
 	FetchLimit int64
@@ -183,5 +185,5 @@ func NewExecutor(cfg Config) (*Executor, error) {
 	files := &content.Reader{Fetcher: cfg.Fetcher, Limit: cfg.FetchLimit, Policy: cfg.HashPolicy,
 		Attempts: cfg.Schedule.Attempts(), Decoding: cfg.Decoding}
 	return &Executor{Config: cfg, observed: observed, events: events, files: files, batches: batches,
-		waits: newWaitSummary(), arguments: argumentBudget{most: cfg.MaxArgumentBytes, held: map[string]int64{}}}, err
+		waits: waits.NewSummary(), arguments: memory.NewBudget(cfg.MaxArgumentBytes)}, err
 }

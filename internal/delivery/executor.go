@@ -12,8 +12,11 @@ import (
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/delivery/content"
 	"github.com/agentherald/herald/internal/delivery/event"
+	"github.com/agentherald/herald/internal/delivery/memory"
 	"github.com/agentherald/herald/internal/delivery/slots"
+	"github.com/agentherald/herald/internal/delivery/spans"
 	"github.com/agentherald/herald/internal/delivery/tools"
+	"github.com/agentherald/herald/internal/delivery/waits"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/resolver/servers"
@@ -26,10 +29,10 @@ import (
 type Executor struct {
 	Config
 	observed  *lru.Cache[store.Agent, time.Time] // when the tool list in the agent's row was fetched
-	waits     *waitSummary
+	waits     *waits.Summary
 	events    *event.Checker
 	files     *content.Reader
-	arguments argumentBudget
+	arguments *memory.Budget
 	batches   *lru.Cache[store.Agent, batchLimit]
 
 	spoolWarned atomic.Int64 // Unix time of ignoreSpooled's last warning, in ns
@@ -50,7 +53,7 @@ type attempt struct {
 	agentKnown bool
 
 	stage    stage
-	spans    *attemptSpans // nil: no tracing
+	spans    *spans.Attempt // nil: no tracing
 	event    event.Result
 	noTurn   bool // the event is confirmed, but the delivery does not have the turn (checkTurn)
 	endpoint resolvedEndpoint

@@ -15,7 +15,7 @@ import (
 // also counts d in Executor.waits.
 func (e *Executor) logAttempt(a *attempt, d decision, rec store.Recorded, err error) {
 	if err == nil && d.putOff() {
-		e.waits.add(a.claim.Agent(), string(d.Reason))
+		e.waits.Add(a.claim.Agent(), string(d.Reason))
 	}
 	attrs := []slog.Attr{
 		slog.String("delivery", a.claim.ID.String()), slog.String("kind", string(a.claim.Job.Kind)),
@@ -56,7 +56,7 @@ func (e *Executor) logAttempt(a *attempt, d decision, rec store.Recorded, err er
 //   - warn if the claim was lost,
 //   - error if the outcome was not recorded or Herald itself failed,
 //   - warn if the delivery is dead,
-//   - debug for a free wait without a call, which waitSummary counts,
+//   - debug for a free wait without a call, which package waits counts,
 //   - info for all others, including failures of the agent.
 func (d decision) logLevel(err error) slog.Level {
 	switch {
@@ -87,4 +87,14 @@ func (a *attempt) nextStep(d decision) string {
 		Agent:    agent.Argument(),
 		Endpoint: d.Endpoint, Tool: a.claim.Job.Action.ToolName, Listed: a.server != nil, Over: d.Status.Final(),
 	})
+}
+
+// isFailure reports whether the attempt's span shows an error: true, unless the delivery was delivered, skipped or
+// queued again, or the outcome is a free wait without a call (putOff).
+func (d decision) isFailure() bool {
+	switch d.Status {
+	case store.Delivered, store.Skipped, store.Queued:
+		return false
+	}
+	return !d.putOff()
 }

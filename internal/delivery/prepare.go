@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/delivery/tools"
@@ -87,62 +86,13 @@ func (e *Executor) listTools(ctx context.Context, at mcpcall.Endpoint, fresh boo
 	return e.Caller.Tools(ctx, at, fresh)
 }
 
-// smallArguments is the largest size of arguments, in bytes of JSON, for which no memory is reserved. So small calls
-// never wait for memory.
-const smallArguments = 64 << 10
-
-// argumentBudget bounds the memory, in bytes, for large arguments of calls in flight. The field most is the bound for
-// all calls together. The calls of newcomers may use half of most, and the calls at one origin a quarter. A single call
-// may exceed a bound if no other call counts against that bound.
-type argumentBudget struct {
-	most int64
-
-	mu   sync.Mutex
-	held map[string]int64 // reserved bytes in total, for newcomers, and per origin
-}
-
-// acquire reserves this number of bytes for a call at origin. newcomer says that the bound of newcomers applies too.
-// release ends the reservation. If a bound would be exceeded, nothing is reserved, and release is nil.
-func (b *argumentBudget) acquire(bytes int64, origin string, newcomer bool) (release func()) {
-	const all, newcomers = "all", "newcomers"
-	bounds := map[string]int64{all: b.most, "at " + origin: b.most / 4}
-	if newcomer {
-		bounds[newcomers] = b.most / 2
-	}
-
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for of, most := range bounds {
-		if held := b.held[of]; held > 0 && held+bytes > most {
-			return nil
-		}
-	}
-	for of := range bounds {
-		b.held[of] += bytes
-	}
-	return func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		for of := range bounds {
-			if b.held[of] -= bytes; b.held[of] == 0 {
-				delete(b.held, of)
-			}
-		}
-	}
-}
-
-// reserveArguments reserves memory for arguments of size bytes of JSON: three times their size, for the arguments, the
-// request and a temporary copy. If a bound of argumentBudget would be exceeded, the error is a free wait (agent_busy).
-// release ends the reservation. For at most smallArguments bytes, nothing is reserved, and release is nil. The memory
-// is bounded because the agent decides how long its call lasts.
+// reserveArguments reserves memory for arguments of size bytes of JSON (memory.Budget). If none is free, the error is a
+// free wait (agent_busy). release ends the reservation; it is nil for small arguments.
 func (e *Executor) reserveArguments(a *attempt, size int) (release func(), err error) {
-	if size <= smallArguments {
-		return nil, nil
-	}
-	share := min(3*int64(size), e.MaxArgumentBytes)
 	// Unbound agents must not use the memory of the endpoint's own agents.
 	origin := admission.OriginKey(a.endpoint.Endpoint, a.claim.Agent(), a.endpoint.unbound)
-	if release = e.arguments.acquire(share, origin, a.pass.Newcomer()); release == nil {
+	release, ok := e.arguments.Acquire(size, origin, a.pass.Newcomer())
+	if !ok {
 		return nil, outcome.Pause(outcome.AgentBusy, 0,
 			fmt.Sprintf("calls with large arguments are in flight, and %d bytes more would need too much memory", size))
 	}

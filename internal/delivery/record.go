@@ -53,7 +53,7 @@ func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, co
 		}
 	}
 	e.traceStep(a, "record", string(d.Status), err, began)
-	a.spans.endAttempt(d, err, e.Now)
+	a.spans.End(d.Status, d.verdict.Reason, d.isFailure(), err, e.Now())
 	e.logAttempt(a, d, rec, err)
 
 	next := rec.Next // also enqueued if the claim was lost

@@ -166,8 +166,10 @@ func (r *Runner) Intake(ctx context.Context, kind string, body []byte) (string, 
 	return r.intake.FromTask(ctx, kind, body)
 }
 
-// Summarize logs the numbers of free waits until ctx ends (Executor.SummarizeWaits).
-func (r *Runner) Summarize(ctx context.Context) { r.executor.SummarizeWaits(ctx) }
+// Summarize logs the numbers of free waits until ctx ends (package waits).
+func (r *Runner) Summarize(ctx context.Context) {
+	r.executor.waits.Log(ctx, r.executor.Logger, r.executor.Now)
+}
 
 // markRunning records that task n of the delivery with this id runs, and returns true. If this process already runs a
 // task of the delivery, it returns the number of that task as other, and false.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/tracecontext"
 	"github.com/agentherald/herald/internal/base/tracing"
+	"github.com/agentherald/herald/internal/delivery/spans"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
@@ -188,14 +189,14 @@ func TestUntraced(t *testing.T) {
 // traceAttempt runs the tracing hooks of one attempt, as the executor does.
 func traceAttempt(e *Executor, a *attempt, d decision) {
 	a.stage = stage{name: "claim"}
-	a.spans = e.beginSpans(a)
+	a.spans = spans.Begin(e.Tracer, a.claim, a.began)
 	e.traceStep(a, "claim", "", nil, a.began)
 	for _, name := range []string{"check", "resolve", "fetch", "connect", "compose", "call"} {
 		e.beginStage(a, name)
 	}
 	_ = e.endStages(a, errFailed, nil)
 	e.traceStep(a, "record", string(d.Status), nil, a.began)
-	a.spans.endAttempt(d, nil, e.Now)
+	a.spans.End(d.Status, d.verdict.Reason, d.isFailure(), nil, e.Now())
 }
 
 var errFailed = errors.New("no answer")

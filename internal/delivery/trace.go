@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/agentherald/herald/internal/delivery/spans"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/google/uuid"
 )
@@ -100,7 +101,7 @@ func (e *Executor) traceStep(a *attempt, name, detail string, err error, began t
 		return
 	}
 	now := e.Now()
-	a.spans.addStep(a, name, err, began, now)
+	a.spans.AddStep(spans.Step{Name: name, Err: err, Began: began, Ended: now, Tool: a.call.tool, URL: a.endpoint.URL})
 	if !debug && e.Trace == nil {
 		return
 	}

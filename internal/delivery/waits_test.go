@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentherald/herald/internal/delivery/waits"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -21,7 +22,7 @@ import (
 // logged returns an executor that can only log attempts, and a function that returns its log lines.
 func logged(level slog.Level) (*Executor, func() []map[string]any) {
 	b := &heraldtest.Log{}
-	p := &Executor{waits: newWaitSummary()}
+	p := &Executor{waits: waits.NewSummary()}
 	p.Now, p.Logger = time.Now, slog.New(slog.NewJSONHandler(b, &slog.HandlerOptions{Level: level}))
 	return p, func() (lines []map[string]any) {
 		for line := range strings.Lines(b.String()) {
@@ -98,12 +99,12 @@ func testSummaries(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan bool)
-	go func() { p.SummarizeWaits(ctx); close(done) }()
+	go func() { p.waits.Log(ctx, p.Logger, p.Now); close(done) }()
 	wait(1, "throttled", 3)
 	wait(2, "agent_busy", 40)
 	wait(2, "breaker_open", 2)
 	heraldtest.Equal(t, "lines within the minute", len(said()), 0)
-	time.Sleep(2*summaryInterval + time.Second) // nothing happens in the second minute
+	time.Sleep(2*waits.Interval + time.Second) // nothing happens in the second minute
 	wait(1, "throttled", 1)
 	cancel()
 	<-done
@@ -121,23 +122,5 @@ func testSummaries(t *testing.T) {
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("%s", strings.Join(got, "\n"))
-	}
-}
-
-// TestSummaryIsBounded: the memory for a summary is bounded, for any number of agents.
-func TestSummaryIsBounded(t *testing.T) {
-	t.Parallel()
-	p, said := logged(slog.LevelInfo)
-	for i := range 3 * maxSummarizedAgents {
-		putOff(p, int64(i), "throttled")
-	}
-	if n := len(p.waits.agents); n > maxSummarizedAgents {
-		t.Errorf("%d agents are remembered", n)
-	}
-	p.logWaits(time.Minute)
-	lines := said()
-	last := lines[len(lines)-1]
-	if len(lines) != maxSummarizedAgents+1 || last["agent"] != "all others" || last["count"] != float64(2*maxSummarizedAgents) {
-		t.Errorf("%d lines, the last %v", len(lines), last)
 	}
 }

@@ -1,0 +1,28 @@
+package waits
+
+import (
+	"log/slog"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+// TestBounded: the memory for a summary is bounded, for any number of agents.
+func TestBounded(t *testing.T) {
+	t.Parallel()
+	s, log := NewSummary(), &heraldtest.Log{}
+	for i := range 3 * MaxAgents {
+		s.Add(store.Agent{ChainID: 8453, ID: strconv.Itoa(i)}, "throttled")
+	}
+	heraldtest.Equal(t, "agents that are remembered", len(s.agents), MaxAgents)
+	s.logCounts(log.Logger(slog.LevelInfo), time.Minute)
+	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+	last := lines[len(lines)-1]
+	if len(lines) != MaxAgents+1 || !strings.Contains(last, `agent="all others"`) || !strings.Contains(last, "count=200 ") {
+		t.Errorf("%d lines, the last %s", len(lines), last)
+	}
+}
