@@ -1,7 +1,7 @@
 // Package memory bounds the memory for the arguments of calls in flight, because an agent decides how long its call
 // lasts. It counts bytes, and does not measure them.
 //
-// Invariant: what one origin, or all newcomers, can hold leaves room for the others.
+// Invariant: the calls at one origin, or of all newcomers, leave memory for other calls.
 package memory
 
 import "sync"
