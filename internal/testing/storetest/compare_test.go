@@ -40,7 +40,7 @@ var seeds = []uint64{1, 11, 514730853, 649957992, 607463016, 271651193, 94081999
 const (
 	stepsPerSeed = 60
 	freshSeeds   = 2
-	soakSeeds    = 2000 // fresh ones with HERALD_SOAK
+	soakSeeds    = 300 // fresh ones with HERALD_SOAK: some minutes
 )
 
 // TestModelIsPostgres applies random sequences of operations to Postgres and to the model, and compares the answers
