@@ -22,7 +22,8 @@ import (
 // keeps its index, so one getLastIndex call answers for all canonical blocks.
 //
 // It decides nothing before the height of the named block is confirmed: the indexer's node may have seen the reorg
-// before this one, and the block that replaced the named block may be replaced itself.
+// before this one, and the block that replaced the named block may be replaced itself. For the same reason, it does not
+// decide that the transaction was mined again before its new block is confirmed.
 func (c *Client) checkRetraction(ctx context.Context, j job.Job, v Verify) (Standing, error) {
 	lastIndex, err := erc8004.PackGetLastIndex(j.AgentID, j.ClientAddress)
 	if err != nil {
@@ -60,12 +61,12 @@ func (c *Client) checkRetraction(ctx context.Context, j job.Job, v Verify) (Stan
 	if err != nil || missing > 0 {
 		return Standing{Found: true, ConfirmedIn: missing, Unnamed: unnamed}, err
 	}
-	return c.findVanished(ctx, j, lastIndex, at, *head)
+	return c.findVanished(ctx, j, v, lastIndex, at, *head)
 }
 
 // findVanished looks for the feedback in the named block and in the canonical chain up to head.
 func (c *Client) findVanished(
-	ctx context.Context, j job.Job, lastIndex []byte, at uint64, head node.Block,
+	ctx context.Context, j job.Job, v Verify, lastIndex []byte, at uint64, head node.Block,
 ) (Standing, error) {
 	const op = "looking for feedback that was retracted"
 	var canonical *node.Block
@@ -121,6 +122,10 @@ func (c *Client) findVanished(
 	case elems[3].Error != nil:
 		return Standing{}, c.NewUnavailable(op, elems[3].Error)
 	case mined != nil && hasFeedback(mined.Logs, j):
+		missing, unnamed, err := c.countMissing(ctx, v, uint64(mined.BlockNumber), uint64(head.Number))
+		if err != nil || missing > 0 {
+			return Standing{Found: true, ConfirmedIn: missing, Unnamed: unnamed}, err
+		}
 		return newContradiction("transactionHash"), nil
 	}
 	// Most nodes drop blocks that are not canonical sooner or later. So an error or an answer without logs proves

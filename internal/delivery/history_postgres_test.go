@@ -25,7 +25,7 @@ var hurried = tempo{unit: 20 * time.Millisecond, call: 200 * time.Millisecond, m
 	slots: 4, interval: 300 * time.Millisecond, late: 800 * time.Millisecond, grace: 1500 * time.Millisecond, expiry: time.Hour,
 	latency: 2 * time.Millisecond, statement: 700 * time.Millisecond, record: 600 * time.Millisecond, pause: 100 * time.Millisecond,
 	recall: 300 * time.Millisecond, asynqLease: 600 * time.Millisecond, beat: 100 * time.Millisecond, net: 100 * time.Millisecond,
-	whole: 20 * time.Millisecond, slack: 100 * time.Millisecond, patience: 30 * time.Second, deliveries: 16, storms: 12, look: 8}
+	whole: 20 * time.Millisecond, slack: 100 * time.Millisecond, patience: 2 * time.Minute, deliveries: 16, storms: 12, look: 8}
 
 // postgresGround is a database of the history's own, with a second connection that the store does not use.
 type postgresGround struct {

@@ -2,8 +2,8 @@
 // compares it with the event, and converts it to the form for the agent. Package ipfs makes the requests, and erc8004
 // contains the forms of a hash. See docs/design/content.md.
 //
-// Invariants: no file with a wrong hash is returned as verified. If no node has the file, the delivery waits for at most
-// maxFetches attempts.
+// Invariants: no file with a wrong hash is returned as verified. If no node has the file, the delivery waits for at
+// most maxFetches attempts.
 package content
 
 import (

@@ -1,5 +1,5 @@
-// Package waits counts attempts that ended in a free wait without a call (throttled, agent_busy, …), and logs the counts
-// once a minute. Under load most attempts end like this, so a log line for each would be useless.
+// Package waits counts attempts that ended in a free wait without a call (throttled, agent_busy, …), and logs the
+// counts once a minute. Under load most attempts end like this, so a log line for each would be useless.
 //
 // Invariant: the memory is bounded for any number of agents.
 package waits
