@@ -21,6 +21,7 @@ type monitor struct {
 	made     map[uuid.UUID][]*made
 	resolved map[uuid.UUID]time.Time // when a late success ended it
 	released map[uuid.UUID]time.Time // when an operator last replayed it
+	moving   map[uuid.UUID]bool      // an operator is replaying it: the replay may be committed and not be in released yet
 	sleepers map[uuid.UUID]sleeper
 
 	clients map[uuid.UUID]ordered   // the accepted deliveries
@@ -68,7 +69,7 @@ type occurrence struct {
 
 func newMonitor() monitor {
 	return monitor{claims: map[int64]*claimed{}, holding: map[*process]map[uuid.UUID]*claimed{}, made: map[uuid.UUID][]*made{},
-		resolved: map[uuid.UUID]time.Time{}, released: map[uuid.UUID]time.Time{}, sleepers: map[uuid.UUID]sleeper{}, counts: map[string]int{},
+		resolved: map[uuid.UUID]time.Time{}, released: map[uuid.UUID]time.Time{}, moving: map[uuid.UUID]bool{}, sleepers: map[uuid.UUID]sleeper{}, counts: map[string]int{},
 		clients: map[uuid.UUID]ordered{}, passed: map[uuid.UUID]time.Time{}, over: make(chan struct{})}
 }
 
@@ -350,6 +351,13 @@ func (h *history) forgotten(id uuid.UUID) {
 			}
 		}
 	}
+}
+
+// setMoving notes that an operator begins or ends the replay of a delivery.
+func (h *history) setMoving(id uuid.UUID, moving bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.moving[id] = moving
 }
 
 // replayed notes that an operator replayed deliveries.

@@ -42,8 +42,9 @@ func (h *history) judgeOrder(call *made, slept bool) {
 		if c.seq > mine.seq || c.batch > mine.batch {
 			continue
 		}
+		moving := h.moving[other]
 		row, err := h.ground.Delivery(context.Background(), other)
-		if err != nil || row.Status.Final() || row.Status == store.Held || !h.released[other].IsZero() {
+		if err != nil || row.Status.Final() || row.Status == store.Held || !h.released[other].IsZero() || moving {
 			continue
 		}
 		passed, ok := h.passed[other]

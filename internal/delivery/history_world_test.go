@@ -358,6 +358,8 @@ func (h *history) release(id uuid.UUID) {
 	var err error
 	if h.replays[id]++; h.replays[id] <= 2 {
 		var moved int
+		h.setMoving(id, true)
+		defer h.setMoving(id, false)
 		if moved, _, tasks, err = h.ground.Replay(ctx, []uuid.UUID{id}, false); moved > 0 {
 			h.count("replayed")
 			h.replayed([]uuid.UUID{id})

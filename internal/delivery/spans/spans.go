@@ -74,7 +74,7 @@ func (s *Attempt) AddStep(step Step) {
 	options := []trace.SpanStartOption{trace.WithTimestamp(step.Began)}
 	if step.Name == "call" {
 		ctx = tracecontext.WithSpanID(ctx, s.call)
-		options = append(options, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(step.attributes()...))
+		options = append(options, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(step.listAttributes()...))
 	}
 	_, span := s.tracer.Start(ctx, step.Name, options...)
 	if step.Err != nil {
@@ -83,8 +83,8 @@ func (s *Attempt) AddStep(step Step) {
 	span.End(trace.WithTimestamp(step.Ended))
 }
 
-// attributes returns span attributes for the name of the called tool and the host of the endpoint.
-func (step Step) attributes() []attribute.KeyValue {
+// listAttributes returns span attributes for the name of the called tool and the host of the endpoint.
+func (step Step) listAttributes() []attribute.KeyValue {
 	about := []attribute.KeyValue{attribute.String("mcp.tool.name", text.Excerpt(step.Tool, maxSpanText))}
 	if u, err := url.Parse(step.URL); err == nil && u.Hostname() != "" {
 		about = append(about, attribute.String("server.address", text.Excerpt(u.Hostname(), maxSpanText)))

@@ -4,13 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 
 	"github.com/agentherald/herald/internal/base/decode"
 	"github.com/agentherald/herald/internal/base/strictjson"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/mcpcall/arguments"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -39,12 +37,7 @@ func FitItem(ctx context.Context, decoding *decode.Budget, j job.Job, f job.File
 	if !ok {
 		return Fitted{}, errors.New("the batch tool accepts no deliveries that are objects")
 	}
-	var out Fitted
-	out.Arguments, out.Cleaned = arguments.Sanitize(item)
-	if out.Sent, err = json.Marshal(out.Arguments); err != nil {
-		return Fitted{}, fmt.Errorf("write the arguments as JSON: %w", err)
-	}
-	return out, nil
+	return encodeArguments(item)
 }
 
 // List returns the arguments of the tool Batch with these items.

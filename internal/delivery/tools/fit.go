@@ -141,15 +141,19 @@ func fitArguments(j job.Job, f job.File, deliveryID string, tool mcpcall.Tool) (
 	if err != nil {
 		return Fitted{}, err
 	}
-	var out Fitted
-	out.Arguments, out.Cleaned = arguments.Sanitize(fitted)
-	out.Sent, err = json.Marshal(out.Arguments)
-	switch {
-	case err != nil:
-		return Fitted{}, fmt.Errorf("write the arguments as JSON: %w", err)
-	case len(out.Sent) > maxArguments:
+	out, err := encodeArguments(fitted)
+	if err == nil && len(out.Sent) > maxArguments {
 		return Fitted{}, outcome.Fail(outcome.InvalidJob,
 			fmt.Sprintf("the arguments are %d bytes of JSON; at most %d are sent", len(out.Sent), maxArguments))
+	}
+	return out, err
+}
+
+// encodeArguments sanitizes fitted arguments and encodes them as JSON.
+func encodeArguments(fitted map[string]any) (out Fitted, err error) {
+	out.Arguments, out.Cleaned = arguments.Sanitize(fitted)
+	if out.Sent, err = json.Marshal(out.Arguments); err != nil {
+		return Fitted{}, fmt.Errorf("write the arguments as JSON: %w", err)
 	}
 	return out, nil
 }

@@ -51,8 +51,8 @@ func (s *Summary) Add(agent store.Agent, reason string) {
 	counts[reason]++
 }
 
-// drain returns the counts of s and resets them.
-func (s *Summary) drain() (agents map[store.Agent]map[string]int, others map[string]int) {
+// drainCounts returns the counts of s and resets them.
+func (s *Summary) drainCounts() (agents map[store.Agent]map[string]int, others map[string]int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	agents, others = s.agents, s.others
@@ -77,7 +77,7 @@ func (s *Summary) Log(ctx context.Context, logger *slog.Logger, now func() time.
 // logCounts logs the counts and resets them: one line per agent, the agents with most waits first. within is how long
 // the waits were counted.
 func (s *Summary) logCounts(logger *slog.Logger, within time.Duration) {
-	agents, others := s.drain()
+	agents, others := s.drainCounts()
 	busiest := func(a, b store.Agent) int { return sumCounts(agents[b]) - sumCounts(agents[a]) }
 	for _, a := range slices.SortedFunc(maps.Keys(agents), busiest) {
 		logAgent(logger, a.String(), agents[a], within)

@@ -210,7 +210,7 @@ func (c *checker) fitBatch(names []string, samples []sample, offered []mcpcall.T
 		items, about = append(items, s.unfitted()), append(about, s.callMeta()[tools.MetaKey])
 		c.batch = append(c.batch, s.id)
 	}
-	fitted, err := mcpcall.Fit(tool, map[string]any{"deliveries": items})
+	fitted, err := mcpcall.Fit(tool, tools.List(items...))
 	switch {
 	case err != nil:
 		return tool.Name, err

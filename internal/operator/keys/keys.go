@@ -115,7 +115,7 @@ func checkWorkers(ctx context.Context, st *operator.Session, step string, proble
 // Add is step 1 of a rotation: it adds a key that opens but does not seal yet. With checkRows it warns if stored
 // secrets were sealed with keys that the keyset in force lacks.
 func Add(ctx context.Context, o *operator.Operator, cleartext, checkRows bool) (Rotation, error) {
-	return rotate(o, cleartext, func(k *secret.Keyset) (*secret.Keyset, string, error) {
+	return rotateKeyset(o, cleartext, func(k *secret.Keyset) (*secret.Keyset, string, error) {
 		next, id, err := k.Add()
 		if err == nil && checkRows {
 			warnMissingKeys(ctx, o, k)
@@ -127,7 +127,7 @@ func Add(ctx context.Context, o *operator.Operator, cleartext, checkRows bool) (
 
 // Promote is step 2: the key begins to seal; id 0 is the newest key. It fails while a running worker lacks the key.
 func Promote(ctx context.Context, o *operator.Operator, id uint32, cleartext bool) (Rotation, error) {
-	return rotate(o, cleartext, func(k *secret.Keyset) (*secret.Keyset, string, error) {
+	return rotateKeyset(o, cleartext, func(k *secret.Keyset) (*secret.Keyset, string, error) {
 		keys := k.Keys()
 		id := cmp.Or(id, keys[len(keys)-1].ID)
 		if id == k.PrimaryID() {
@@ -157,7 +157,7 @@ func Promote(ctx context.Context, o *operator.Operator, id uint32, cleartext boo
 // Remove is step 3: it removes a key. It fails while a stored secret is sealed with the key or a worker seals with
 // it.
 func Remove(ctx context.Context, o *operator.Operator, id uint32, cleartext bool) (Rotation, error) {
-	return rotate(o, cleartext, func(k *secret.Keyset) (*secret.Keyset, string, error) {
+	return rotateKeyset(o, cleartext, func(k *secret.Keyset) (*secret.Keyset, string, error) {
 		next, err := k.Remove(id)
 		if err != nil {
 			return nil, "", err
@@ -191,8 +191,8 @@ func Remove(ctx context.Context, o *operator.Operator, id uint32, cleartext bool
 	})
 }
 
-// rotate applies a change to the keyset in force and returns the new keyset as text.
-func rotate(o *operator.Operator, cleartext bool,
+// rotateKeyset applies a change to the keyset in force and returns the new keyset as text.
+func rotateKeyset(o *operator.Operator, cleartext bool,
 	change func(*secret.Keyset) (next *secret.Keyset, advice string, err error)) (r Rotation, err error) {
 	k, err := o.Backend.Keyset()
 	if err != nil {

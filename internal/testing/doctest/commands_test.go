@@ -85,8 +85,8 @@ var ownAgents = map[string]string{"docs/operator/tokens-and-keys.md": "31337:901
 // demoChain is the demo's chain.
 const demoChain = 31337
 
-// TestCommands runs the commands of README.md and of the pages below docs, a subtest for each page. The blocks
-// beside the demo run first: they write files that the page's other blocks use.
+// TestCommands runs the commands of README.md and of the pages below docs, a subtest for each page. The demo's blocks
+// run first, because other blocks of the page use their files.
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
