@@ -74,7 +74,8 @@ func (s *Attempt) AddStep(step Step) {
 	options := []trace.SpanStartOption{trace.WithTimestamp(step.Began)}
 	if step.Name == "call" {
 		ctx = tracecontext.WithSpanID(ctx, s.call)
-		options = append(options, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(step.listAttributes()...))
+		options = append(options, trace.WithSpanKind(trace.SpanKindClient),
+			trace.WithAttributes(step.listAttributes()...))
 	}
 	_, span := s.tracer.Start(ctx, step.Name, options...)
 	if step.Err != nil {
