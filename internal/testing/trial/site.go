@@ -187,7 +187,7 @@ func (s *Site) Enqueue(ctx context.Context, lines io.Reader) (accepted, known []
 		return nil, nil, err
 	}
 	if err := p.Wait(ctx); err != nil {
-		return nil, nil, fmt.Errorf("%w: %s: %s", err, tail(p.Log()), out.String()[:min(out.Len(), 500)])
+		return nil, nil, fmt.Errorf("%w: %s: %s", err, tail(p.Log()), out.String()[:min(out.Len(), 4000)])
 	}
 	for line := range strings.Lines(out.String()) {
 		verdict, rest, _ := strings.Cut(line, " ")
