@@ -103,8 +103,13 @@ func TestChaosOrder(t *testing.T) {
 	}
 	explained, err := r.explainedExceptions()
 	r.must(err)
+	// A worker that is killed after it recorded an outcome does not log it any more.
+	cut := map[uuid.UUID]bool{}
+	for _, c := range v.calls {
+		cut[c.Delivery] = cut[c.Delivery] || slices.ContainsFunc(moments, func(m Moment) bool { return m.Touches(c, time.Second) })
+	}
 	for id, earlier := range excused {
-		if explained[id] == "" {
+		if explained[id] == "" && !cut[id] {
 			if unexplained++; unexplained <= 5 {
 				t.Errorf("the log does not say that %s went ahead of %s", id, earlier)
 			}

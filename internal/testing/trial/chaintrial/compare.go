@@ -72,7 +72,7 @@ func Compare(wanted []Wanted, gone map[string]bool, rows []Row) Findings {
 		f.byKey[r.Key] = r
 		key, _, _ := strings.Cut(r.Key, "~")
 		f.called[key] = f.called[key] || r.Called
-		if r.Job.IsRetraction() {
+		if r.Job.IsRetraction() && r.Reason != "mined_again" { // after which the feedback may leave the chain once more
 			f.retracted[r.Job.Retracts] = true
 		}
 		if r.isRefused() {
@@ -199,8 +199,10 @@ func (f *comparison) judgeRest(r Row) {
 	case isRetraction && f.gone[feedback] && f.called[feedback]:
 		f.Retracted++
 		return
-	case isRetraction && f.gone[feedback] && r.Status == "skipped" && r.Reason == "never_delivered":
-		return // its feedback was in an attempt when its event left, and the attempt ended without a call
+	case isRetraction && f.gone[feedback] && r.Status == "skipped" && (r.Reason == "never_delivered" || r.Reason == "mined_again"):
+		// Its feedback was in an attempt when its event left, and the attempt ended without a call. The check reads the
+		// chain first, where the transaction may be again.
+		return
 	case r.isRefused() && f.gone[goneAt(r.position())]:
 		return // it was final before its log left the chain
 	case f.gone[key] && r.Called:
@@ -215,9 +217,9 @@ func (f *comparison) judgeRest(r Row) {
 		f.Cancelled++
 		return
 	}
-	f.TooMany = append(f.TooMany, fmt.Sprintf("%s of block %d: %s is %s %s, and no event asks for it", r.Key,
-		r.Job.BlockNumber, r.ID,
-		r.Status, r.Reason))
+	f.TooMany = append(f.TooMany, fmt.Sprintf("%s of block %d: %s is %s %s, and no event asks for it (its feedback was "+
+		"on a removed branch: %v, and called: %v)", r.Key, r.Job.BlockNumber, r.ID, r.Status, r.Reason, f.gone[feedback],
+		f.called[feedback]))
 }
 
 // Bury adds the keys of logs that leave the chain to gone.

@@ -222,6 +222,13 @@ func TestCompareFinds(t *testing.T) {
 				Status: "delivered", Called: true,
 				Job: job.Job{Kind: job.KindNewFeedback}})
 		}, missing: 1},
+		"retraction skipped, gone once more": {change: func(rows []Row) []Row {
+			return append(rows, Row{ID: "called", Key: "eip155:31337:0x02/1/0x03/9#NewFeedback",
+				Status: "delivered", Called: true,
+				Job: job.Job{Kind: job.KindNewFeedback}},
+				Row{ID: "retracts", Key: "eip155:31337:0x02/1/0x03/9#Retraction@0x77", Status: "skipped", Reason: "mined_again",
+					Job: job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg, Retracts: "called"}})
+		}, missing: 1},
 		"not retracted": {change: func(rows []Row) []Row {
 			return append(rows, Row{ID: "called", Key: "eip155:31337:0x02/1/0x03/9#NewFeedback",
 				Status: "delivered", Called: true,
@@ -229,7 +236,8 @@ func TestCompareFinds(t *testing.T) {
 		}, missing: 1},
 		"retracts what nobody was told": {change: extra("eip155:31337:0x02/1/0x03/9#Retraction@0x77", "queued", ""),
 			tooMany: 1},
-		"retracts what was claimed and never called": {change: extra("eip155:31337:0x02/1/0x03/9#Retraction@0x77", "skipped", "never_delivered")},
+		"retracts what was claimed and never called":        {change: extra("eip155:31337:0x02/1/0x03/9#Retraction@0x77", "skipped", "never_delivered")},
+		"retracts what is mined again and was never called": {change: extra("eip155:31337:0x02/1/0x03/9#Retraction@0x77", "skipped", "mined_again")},
 		"retracts nothing": {change: extra("eip155:31337:0x02/1/0x03/8#Retraction@0x77", "queued", ""),
 			tooMany: 1},
 		"rejected, unknown": {change: misplacedReject, tooMany: 1},
