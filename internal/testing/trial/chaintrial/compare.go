@@ -81,15 +81,16 @@ func Compare(wanted []Wanted, gone map[string]bool, rows []Row) Findings {
 	}
 	var refused []Wanted
 	for _, w := range wanted {
-		if w.Refused != "" {
+		switch {
+		case w.Refused == "":
+			f.lookFor(w)
+		case !f.findRefused(w):
 			refused = append(refused, w)
-			continue
 		}
-		f.lookFor(w)
 	}
 	var nowhere []Row // rejected rows without a position
 	for _, r := range rows {
-		if r.isRefused() && r.position() == (Position{}) {
+		if r.isRefused() && r.position() == (Position{}) && !f.used[r.ID] {
 			nowhere = append(nowhere, r)
 		}
 	}
@@ -157,6 +158,20 @@ func (f *comparison) lookFor(w Wanted) {
 	}
 }
 
+// findRefused reports whether the key of an event that becomes no job has the row that it should have: a rejected one,
+// or that of an event with this key on a removed branch, which a refused job does not change.
+func (f *comparison) findRefused(w Wanted) bool {
+	r, there := f.byKey[w.Key]
+	switch {
+	case there && r.isRefused():
+		f.used[r.ID] = true
+	case !there || !f.gone[w.Key]:
+		return false
+	}
+	f.Rejected++
+	return true
+}
+
 // lookForRefused finds the rejected row of a log that becomes no job.
 func (f *comparison) lookForRefused(w Wanted) {
 	r, there := f.rejected[w.Position]
@@ -181,7 +196,7 @@ func (f *comparison) countRefused(refused []Wanted, rows []Row) {
 			goneRefused++
 		}
 	}
-	f.Rejected = min(len(rows), len(refused))
+	f.Rejected += min(len(rows), len(refused))
 	for range len(refused) - len(rows) {
 		f.Missing = append(f.Missing, fmt.Sprintf("%d logs make no job, %d rejected rows", len(refused), len(rows)))
 	}

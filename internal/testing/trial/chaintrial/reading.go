@@ -64,7 +64,7 @@ type Position struct {
 // Wanted is the row that Herald should have for one log: a delivery, or a rejected row if Refused contains the
 // reason.
 type Wanted struct {
-	Key      string // empty if the log is refused, because it has no key
+	Key      string // empty if the log is refused and its event has no key
 	Job      job.Job
 	Position Position
 	Refused  string
@@ -112,6 +112,10 @@ func Want(logs []types.Log, chainID uint64, of erc8004.Deployment, before Counte
 		}
 		made, err := eventlog.Job(event, chainID, of, l.BlockTimestamp, job.Limits{MaxTimeout: maxTimeout})
 		switch {
+		case err != nil && event.Kind == erc8004.NewFeedback:
+			key := job.Job{Kind: job.KindNewFeedback, ChainID: chainID, ReputationRegistry: event.Address, AgentID: event.AgentID,
+				ClientAddress: event.Client, FeedbackIndex: event.FeedbackIndex}.Key()
+			wanted = append(wanted, Wanted{Key: key, Position: at, Refused: err.Error()})
 		case err != nil:
 			wanted = append(wanted, Wanted{Position: at, Refused: err.Error()})
 		case made.Kind == job.KindAgentUpdated:
