@@ -89,7 +89,7 @@ func newStore(t testing.TB) (*store.Store, string) {
 
 func openStore(t testing.TB, url string) *store.Store {
 	t.Helper()
-	st, err := store.Open(postgres.Config{URL: secret.New(url), MaxConns: 20})
+	st, err := store.Open(postgres.Config{URL: secret.New(url), MaxConns: 5})
 	heraldtest.Must(t, err)
 	t.Cleanup(st.Close)
 	return st

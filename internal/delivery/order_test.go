@@ -33,7 +33,7 @@ import (
 // keepOrder makes the world's store keep the order of each ordering key.
 func (w *world) keepOrder() *world {
 	w.t.Helper()
-	st, err := store.Open(postgres.Config{URL: secret.New(w.dbURL), MaxConns: 20})
+	st, err := store.Open(postgres.Config{URL: secret.New(w.dbURL), MaxConns: 5})
 	heraldtest.Must(w.t, err)
 	w.t.Cleanup(st.Close)
 	st.StrictOrder = true
