@@ -103,7 +103,7 @@ func TestChaosOrder(t *testing.T) {
 	}
 	explained, err := r.explainedExceptions()
 	r.must(err)
-	// A worker that is killed after it recorded an outcome does not log it any more.
+	// If a worker is killed between recording an outcome and logging it, the log line is missing.
 	cut := map[uuid.UUID]bool{}
 	for _, c := range v.calls {
 		cut[c.Delivery] = cut[c.Delivery] || slices.ContainsFunc(moments, func(m Moment) bool { return m.Touches(c, time.Second) })
