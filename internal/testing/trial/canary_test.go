@@ -27,8 +27,8 @@ import (
 // receive. Then it searches for all of these credentials, and for Herald's own secrets, in every place that is visible
 // to someone: logs of all levels, errors, metrics, pages, output of commands, ps, environments of child processes,
 // Redis and its files, Postgres, its dump and its files, run.json, and the stack dump of a worker that crashes during
-// calls. Each search must also find a word that is planted there. It is not parallel, because it starts dozens of
-// processes: beside the package's other tests it takes much longer.
+// calls. Each search must also find a word that is planted there. It is not parallel: it starts many processes, so the
+// package's other tests would slow it down.
 func TestCanary(t *testing.T) {
 	w := newCanaryWorld(t)
 	ways, granting := w.ways()

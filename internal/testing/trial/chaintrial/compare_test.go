@@ -252,3 +252,30 @@ func TestCompareFinds(t *testing.T) {
 		})
 	}
 }
+
+// TestCompareFindsRefusedEvents: a refused event has a rejected row with its key, or the row of a removed event with it.
+func TestCompareFindsRefusedEvents(t *testing.T) {
+	t.Parallel()
+	const key = "eip155:31337:0x02/1/0x03/9#NewFeedback"
+	wanted := []Wanted{{Key: key, Position: Position{Block: 7, LogIndex: 1}, Refused: "score: must be 0 to 100"}}
+	for name, c := range map[string]struct {
+		gone              bool
+		rows              []Row
+		rejected, missing int
+		tooMany           int
+	}{
+		"rejected":                  {rows: []Row{{ID: "r", Key: key, Status: "rejected", Reason: "invalid_job"}}, rejected: 1},
+		"after a removed event":     {gone: true, rows: []Row{{ID: "r", Key: key, Status: "cancelled", Reason: "reorg"}}, rejected: 1},
+		"the removed event is open": {gone: true, rows: []Row{{ID: "r", Key: key, Status: "queued"}}, rejected: 1, tooMany: 1},
+		"no row":                    {missing: 1},
+		"cancelled, never removed":  {rows: []Row{{ID: "r", Key: key, Status: "cancelled", Reason: "reorg"}}, missing: 1, tooMany: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := Compare(wanted, map[string]bool{key: c.gone}, c.rows)
+			if f.Rejected != c.rejected || len(f.Missing) != c.missing || len(f.TooMany) != c.tooMany {
+				t.Errorf("rejected %d, missing and too many: %q", f.Rejected, f.Faults())
+			}
+		})
+	}
+}
