@@ -162,7 +162,7 @@ func (a *assembly) awaitServices(ctx context.Context) (forget func(), err error)
 		err = a.store.CheckPooler(ctx)
 	}
 	if err == nil {
-		err = a.backend.MigrateOwn(ctx, ctx, a.log)
+		err = a.backend.MigrateOwn(ctx, ctx, a.store, a.log)
 	}
 	if err == nil {
 		a.logMissingKeys(ctx)

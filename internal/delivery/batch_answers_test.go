@@ -32,7 +32,7 @@ func (w *world) lead(k *worker, ids []uuid.UUID) {
 // TestBatchAnswers: each delivery of a batch gets the outcome that the answer states for it.
 func TestBatchAnswers(t *testing.T) {
 	t.Parallel()
-	const clients = 30 // seven are dispatched as well as the leader, and do not follow
+	const clients = 18 // seven are dispatched as well as the leader, and do not follow
 	type fate struct {
 		status store.Status
 		reason outcome.Reason
@@ -180,7 +180,7 @@ func TestBatchRefused(t *testing.T) {
 				}
 			})
 			w, k, flood := newBatchWorld(t, a)
-			ids := flood(100, 1)
+			ids := flood(40, 1)
 			w.lead(k, ids)
 			if n := refused.Load(); n != 1 {
 				t.Fatalf("%d calls were refused", n)

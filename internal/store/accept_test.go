@@ -7,6 +7,7 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,13 +19,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TestProducers: eight producers accept the same 1,000 jobs concurrently, each in batches of its own order.
+// TestProducers: eight producers accept the same 400 jobs concurrently, each in batches of its own order.
 func TestProducers(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	var jobs []Intake
 	for agent := range 20 {
-		jobs = append(jobs, feedbacks(agent, 1, 50)...)
+		jobs = append(jobs, feedbacks(agent, 1, 20)...)
 	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -32,9 +33,9 @@ func TestProducers(t *testing.T) {
 	for producer := range 8 {
 		wg.Go(func() {
 			order := rand.New(rand.NewPCG(1, uint64(producer))).Perm(len(jobs))
-			for at := 0; at < len(order); at += 100 {
-				in := make([]Intake, 0, 100)
-				for _, i := range order[at:min(at+100, len(order))] {
+			for batch := range slices.Chunk(order, 40) {
+				in := make([]Intake, 0, len(batch))
+				for _, i := range batch {
 					in = append(in, jobs[i])
 				}
 				out, tasks, err := s.Accept(t.Context(), in)
@@ -57,10 +58,10 @@ func TestProducers(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if verdicts[Accepted] != 1000 || verdicts[Known] != 7000 || len(verdicts) != 2 {
+	if verdicts[Accepted] != 400 || verdicts[Known] != 2800 || len(verdicts) != 2 {
 		t.Errorf("verdicts %v", verdicts)
 	}
-	heraldtest.Equal(t, "rows", value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`), 1000)
+	heraldtest.Equal(t, "rows", value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`), 400)
 	heraldtest.Equal(t, "dispatched", len(dispatches), 20*MaxDispatchedPerAgent)
 	for id, n := range dispatches {
 		if n != 1 {

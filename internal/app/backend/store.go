@@ -29,7 +29,7 @@ func OpenStore(ctx context.Context, cfg *config.Config, b *Backend, wait time.Du
 	look, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	if err = b.awaitPostgres(ctx, st, wait, log); err == nil {
-		if err = b.MigrateOwn(ctx, look, log); err != nil && look.Err() != nil && ctx.Err() == nil {
+		if err = b.MigrateOwn(ctx, look, st, log); err != nil && look.Err() != nil && ctx.Err() == nil {
 			err = &AwayError{Within: wait, DataDir: b.ownerDataDir(), Err: explainSilence(err)}
 		}
 	}
@@ -40,9 +40,12 @@ func OpenStore(ctx context.Context, cfg *config.Config, b *Backend, wait time.Du
 	return st, nil
 }
 
-// MigrateOwn migrates an embedded database. For another database it returns an error if migrations are pending. look
-// bounds only the check for pending migrations.
-func (b *Backend) MigrateOwn(ctx, look context.Context, log *slog.Logger) error {
+// MigrateOwn migrates an embedded database. For another database it returns an error if migrations are pending. st is a
+// store of that database. look bounds only the check for pending migrations.
+func (b *Backend) MigrateOwn(ctx, look context.Context, st *store.Store, log *slog.Logger) error {
+	if done, err := st.Migrated(look); done || err != nil {
+		return err
+	}
 	all, err := postgres.Migrations(look, b.DirectURL())
 	if err != nil {
 		return err

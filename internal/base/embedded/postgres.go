@@ -34,8 +34,8 @@ type PostgresConfig struct {
 	Dir string
 	// Ephemeral keeps the data in a temporary folder that Stop removes.
 	Ephemeral bool
-	// Test trades safety for speed: fsync is off, and an Ephemeral cluster is kept in memory if there is enough. A
-	// crash loses the last commits, and a power failure destroys the data.
+	// Test trades safety for speed: fsync is off, a new cluster is a copy of one in the cache, and an Ephemeral cluster
+	// is kept in memory if there is enough. A crash loses the last commits, and a power failure destroys the data.
 	Test bool
 	// Fetch allows downloading binaries into CacheDir if none are found (see Fetch).
 	Fetch bool
@@ -195,7 +195,7 @@ func (p *Postgres) initCluster(ctx context.Context, cfg PostgresConfig) error {
 		return fmt.Errorf("make the data folder: %w", err)
 	}
 	fill := p.runInitdb
-	if cfg.Test && cfg.Ephemeral {
+	if cfg.Test {
 		fill = p.copyCluster
 	}
 	if err := fill(ctx, cfg, fresh); err != nil {
@@ -247,8 +247,11 @@ func (p *Postgres) copyCluster(ctx context.Context, cfg PostgresConfig, dir stri
 		return err
 	}
 	// Without a copy in the cache, the next test runs initdb too.
-	part := filepath.Join(cache, filepath.Base(p.ephemeral.dir))
-	err := errors.Join(ensureDir(cache), os.Mkdir(part, 0o700))
+	err := ensureDir(cache)
+	part := ""
+	if err == nil {
+		part, err = os.MkdirTemp(cache, "part-")
+	}
 	if err == nil {
 		err = copyFiles(ctx, dir, part)
 	}

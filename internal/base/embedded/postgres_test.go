@@ -228,7 +228,7 @@ func TestPostgresLeftovers(t *testing.T) {
 	parent := t
 	needPostgres(t)
 	dir := openTemp(t)
-	p := startPostgres(t, PostgresConfig{Dir: dir})
+	p := startPostgres(t, PostgresConfig{Dir: dir, Test: true})
 	exec1(t, p.URL(), "CREATE TABLE kept AS SELECT 'yes' AS word")
 	for name, spoil := range map[string]func(t *testing.T){
 		"the postmaster was killed": func(t *testing.T) {
@@ -282,7 +282,8 @@ func TestPostgresOddFolders(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := startPostgres(t, PostgresConfig{Dir: filepath.Join(openTemp(t), below), Test: true})
+			// The name's length does not concern initdb, its characters do.
+			p := startPostgres(t, PostgresConfig{Dir: filepath.Join(openTemp(t), below), Test: name == "long"})
 			if got := query(t, p.URL(), "SELECT current_database()::text"); got != role {
 				t.Errorf("database %s", got)
 			}

@@ -4,11 +4,13 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"io/fs"
 	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/migrations"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
@@ -20,6 +22,9 @@ const (
 	versionTable    = "herald.migrations"
 	unreleasedTable = "herald.goose_db_version"
 )
+
+// undefinedTable is the SQLSTATE of a statement about a table, or a schema, that does not exist.
+const undefinedTable = "42P01"
 
 // errUnreleased is returned if a Herald before the first release created the schema.
 var errUnreleased = errors.New("its schema is of a Herald before v0.1.0 and cannot be upgraded: " +
@@ -57,6 +62,29 @@ func Migrations(ctx context.Context, url secret.Secret) (all []Migration, err er
 		return err
 	})
 	return all, err
+}
+
+// Migrated reports whether every migration is applied. It asks once, over the pool, and neither connects nor creates
+// goose's table as Migrations does, so that a command can ask before its first statement.
+func (p *Pool) Migrated(ctx context.Context) (yes bool, err error) {
+	ctx, end := p.StartCall(ctx, &err, "read the state of the migrations")
+	defer end()
+	files, err := fs.Glob(migrations.FS, "*.sql")
+	if err != nil {
+		return false, err
+	}
+	versions := make([]int64, len(files))
+	for i, name := range files {
+		if versions[i], err = goose.NumericComponent(name); err != nil {
+			return false, err
+		}
+	}
+	err = p.Conns.QueryRow(ctx, `SELECT cardinality($1::bigint[]) = count(DISTINCT version_id)
+		FROM `+versionTable+` WHERE is_applied AND version_id = ANY($1)`, versions).Scan(&yes)
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == undefinedTable {
+		return false, nil
+	}
+	return yes, err
 }
 
 // withProvider connects to url, creates the schema herald if it is missing, and calls do with a goose provider. url

@@ -7,15 +7,17 @@ import (
 	"path"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// Statements maps the name of each file sql/NAME.sql of a package to its statement.
-type Statements map[string]Statement
+// Statements maps the name of each file sql/NAME.sql of a package to a function that returns its statement.
+type Statements map[string]func() Statement
 
-// ReadStatements reads the files sql/*.sql, and the files sql/parts/*.sql that they include. It panics if a file cannot
-// be read, because the files are embedded.
+// ReadStatements finds the files sql/*.sql. A file, and the files sql/parts/*.sql that it includes, are read when the
+// statement is first used, because a command needs few of them, and reading all takes a fifth of its start. It panics
+// if a file cannot be read, because the files are embedded.
 func ReadStatements(files fs.FS) Statements {
 	found, err := fs.Glob(files, "sql/*.sql")
 	if err != nil {
@@ -23,7 +25,9 @@ func ReadStatements(files fs.FS) Statements {
 	}
 	all := make(Statements, len(found))
 	for _, name := range found {
-		all[strings.TrimSuffix(path.Base(name), ".sql")] = numberArguments(includeParts(files, readFile(files, name)))
+		all[strings.TrimSuffix(path.Base(name), ".sql")] = sync.OnceValue(func() Statement {
+			return numberArguments(includeParts(files, readFile(files, name)))
+		})
 	}
 	return all
 }
@@ -61,15 +65,15 @@ func (s Statements) Text(name string) string { return s.Named(name).Text }
 // Named returns the statement sql/NAME.sql, whose arguments have names (@name) in the file. It panics if there is no
 // such file.
 func (s Statements) Named(name string) Statement {
-	q, ok := s[name]
+	read, ok := s[name]
 	if !ok {
 		panic("there is no sql/" + name + ".sql")
 	}
-	return q
+	return read()
 }
 
-// Statement is a statement in which each @name was replaced by $1, $2, … when the program started. With pgx.NamedArgs
-// alone, pgx would parse the text in every call, which takes about 50 µs for record.sql.
+// Statement is a statement in which each @name was replaced by $1, $2, … once. With pgx.NamedArgs alone, pgx would
+// parse the text in every call, which takes about 50 µs for record.sql.
 type Statement struct {
 	Text  string   // with $1, $2, …
 	Names []string // the names that $1, $2, … replaced

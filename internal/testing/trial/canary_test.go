@@ -252,7 +252,7 @@ func (w *canaryWorld) serve() {
 	w.t.Cleanup(func() { node.CloseClientConnections(); node.Close() })
 	key, query := w.secret("the key in an RPC URL", "-"), w.secret("the query of an RPC URL", "_")
 	w.Site.env = append(w.Site.env, "HERALD_LOG_LEVEL=debug", "HERALD_REDIS_INTAKE=on", "HERALD_BINDING=warn", "HERALD_API_TOKEN="+w.api, "HERALD_TOOLS="+w.control, "HERALD_ENDPOINT_INFLIGHT=32", "HERALD_CALL_TIMEOUT=4s", "GOTRACEBACK=system",
-		"HERALD_RETRY_SCHEDULE=200ms,200ms,200ms,200ms,200ms,200ms", fmt.Sprintf("RPC_URL_31337=%s/v3/%s?key=%s", node.URL, key, query),
+		"HERALD_RETRY_SCHEDULE=100ms,100ms,100ms,100ms,100ms,100ms", fmt.Sprintf("RPC_URL_31337=%s/v3/%s?key=%s", node.URL, key, query),
 		fmt.Sprintf("IDENTITY_REGISTRY_31337=0x%040x", 2), fmt.Sprintf("REPUTATION_REGISTRY_31337=0x%040x", 3))
 	// Alerts go to a receiver that is away, so that every attempt fails and is logged.
 	signs := base64.StdEncoding.EncodeToString([]byte(canary.Token("-")))

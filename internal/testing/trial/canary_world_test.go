@@ -113,7 +113,7 @@ func (w *canaryWorld) startPostgres() {
 	w.t.Helper()
 	log, err := os.Create(filepath.Join(w.dir, "postgres.log"))
 	w.must(err)
-	w.postgres, err = StartPostgres(w.ctx, w.dir, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	w.postgres = &Postgres{dir: w.dir, test: true, log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	w.t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 		defer cancel()
@@ -121,10 +121,9 @@ func (w *canaryWorld) startPostgres() {
 			w.t.Error(err)
 		}
 	})
+	err = w.postgres.Start(w.ctx)
 	skipWithoutPostgres(w.t, err)
 	w.must(err)
-	w.must(w.postgres.Exec(w.ctx, "ALTER SYSTEM SET fsync = off")) // this test stops it only once, in an orderly way
-	w.must(w.postgres.Exec(w.ctx, "SELECT pg_reload_conf()"))
 }
 
 // guardServices adds passwords to the worker's URLs. Redis requires its own. Postgres' socket admits every user and

@@ -4,7 +4,7 @@
 // It contains Site (services, programs, workers, enqueued jobs), Agents (MCP servers in this process that record
 // every call and can misbehave), Foreign (third-party programs), and the results: Calls, Rows, Figures. The chaos
 // tests (build tag chaos, `make chaos`), the tests with third-party MCP servers (build tag thirdparty, `make
-// thirdparty`) and `make bench` use it. TestOutageLog, which every test run includes, checks the lines that a worker
+// thirdparty`) and `make bench` use it. TestOutageLogOfPostgres and TestOutageLogOfRedis, which every test run includes, check the lines that a worker
 // logs during outages.
 //
 // It uses no code of Herald except internal/base/embedded. Jobs are enqueued with the enqueue program, workers are the

@@ -17,11 +17,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Postgres is a cluster that can be stopped and started again at the same address. It is durable: committed data
-// survives every end of the server. Several sites can use it one after the other, each with its own database. That is
+// Postgres is a cluster that can be stopped and started again at the same address. Except in the canary test, it is
+// durable: committed data survives every end of the server. Several sites can use it one after the other, each with its own database. That is
 // needed because Herald treats a Postgres that has just started with care, so a new cluster would change the test.
 type Postgres struct {
 	dir    string
+	test   bool // not durable, and made in a tenth of the time (embedded.PostgresConfig.Test)
 	log    *slog.Logger
 	server *embedded.Postgres // nil while stopped
 	url    string
@@ -59,7 +60,7 @@ func (p *Postgres) Database(name string) (string, error) {
 
 // Start starts the cluster with its data, at the address that workers know.
 func (p *Postgres) Start(ctx context.Context) error {
-	server, err := embedded.StartPostgres(ctx, embedded.PostgresConfig{Dir: p.dir, Logger: p.log})
+	server, err := embedded.StartPostgres(ctx, embedded.PostgresConfig{Dir: p.dir, Test: p.test, Logger: p.log})
 	if err != nil {
 		return err
 	}
