@@ -17,7 +17,7 @@ import (
 // checks make one request with ten calls per poll.
 func TestReadingIsBounded(t *testing.T) {
 	t.Parallel()
-	const minutes = 4
+	const minutes = 2
 	for _, pace := range []time.Duration{2 * time.Second, 200 * time.Millisecond, 90 * time.Millisecond} {
 		for name, c := range map[string]struct{ trusted, full, wakes bool }{
 			"trusted": {trusted: true}, "no bloom fits": {}, "all blooms fit": {full: true},
@@ -118,7 +118,7 @@ func followFor(t *testing.T, f *Follower, within time.Duration) {
 // Then the follower reads everything since the last complete check again, and marks the node.
 func TestOmissionIsFound(t *testing.T) {
 	t.Parallel()
-	const finality = 4 * time.Minute
+	const finality = 2 * time.Minute
 	for name, c := range map[string]struct {
 		finality time.Duration
 		nodes    int

@@ -34,7 +34,7 @@ type provider struct {
 	violations int
 }
 
-const providerHead = 3000
+const providerHead = 1500
 
 func (p *provider) isWide(params []json.RawMessage) (filter eventlog.Filter, wide bool) {
 	if err := json.Unmarshal(params[0], &filter); err != nil {
