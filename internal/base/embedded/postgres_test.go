@@ -229,7 +229,7 @@ func TestPostgresLeftovers(t *testing.T) {
 	needPostgres(t)
 	dir := openTemp(t)
 	p := startPostgres(t, PostgresConfig{Dir: dir, Test: true})
-	exec1(t, p.URL(), "CREATE TABLE kept AS SELECT 'yes' AS word")
+	exec1(t, p.URL(), "SET synchronous_commit = on; CREATE TABLE kept AS SELECT 'yes' AS word")
 	for name, spoil := range map[string]func(t *testing.T){
 		"the postmaster was killed": func(t *testing.T) {
 			must(t, syscall.Kill(p.child.cmd.Process.Pid, syscall.SIGKILL))

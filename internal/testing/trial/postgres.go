@@ -128,19 +128,15 @@ func (p *Postgres) PID() (int, error) {
 
 // Exec runs a statement in the cluster's own database.
 func (p *Postgres) Exec(ctx context.Context, sql string) error {
-	return onConnection(ctx, p.url, func(ctx context.Context, c *pgx.Conn) error {
-		_, err := c.Exec(ctx, sql)
-		return err
-	})
-}
-
-// onConnection runs f on a new connection and closes it. No connection is kept, because none survives a restart.
-func onConnection(ctx context.Context, address string, f func(ctx context.Context, c *pgx.Conn) error) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, statementTime)
 	defer cancel()
-	c, err := pgx.Connect(ctx, address)
+	c, err := pgx.Connect(ctx, p.url)
 	if err != nil {
 		return err
 	}
-	return errors.Join(f(ctx, c), c.Close(context.WithoutCancel(ctx)))
+	_, err = c.Exec(ctx, sql)
+	return errors.Join(err, c.Close(context.WithoutCancel(ctx)))
 }
+
+// statementTime bounds a statement of a trial.
+const statementTime = 30 * time.Second

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 const (
@@ -44,8 +45,9 @@ type Site struct {
 	Postgres *Postgres
 	Redis    *Redis
 
-	database string // the database's name
-	address  string // the database's URL
+	database string        // the database's name
+	address  string        // the database's URL
+	conns    *pgxpool.Pool // to the database; nil before it exists
 	programs Programs
 	dir      string // folder of Redis's data
 	logs     string
@@ -91,6 +93,9 @@ func Open(ctx context.Context, cfg Config) (_ *Site, err error) {
 			return nil, err
 		}
 	}
+	if s.conns, err = openPool(s.address); err != nil {
+		return nil, err
+	}
 	if s.Redis, err = startRedis(ctx, s.dir, log); err != nil {
 		return nil, err
 	}
@@ -112,6 +117,9 @@ func (s *Site) Close() error {
 	var errs []error
 	for _, p := range running {
 		errs = append(errs, p.Kill())
+	}
+	if s.conns != nil {
+		defer s.conns.Close() // after the end of its connections to a frozen server
 	}
 	if s.Redis != nil {
 		errs = append(errs, s.Redis.close(ctx))
@@ -213,7 +221,21 @@ func (s *Site) StartEnqueue(name string, env []string, args ...string) (*Process
 
 // SQL runs f on a connection to the site's database.
 func (s *Site) SQL(ctx context.Context, f func(ctx context.Context, c *pgx.Conn) error) error {
-	return onConnection(ctx, s.address, f)
+	ctx, cancel := context.WithTimeout(ctx, statementTime)
+	defer cancel()
+	return s.conns.AcquireFunc(ctx, func(c *pgxpool.Conn) error { return f(ctx, c.Conn()) })
+}
+
+// openPool returns a pool of connections that asks each whether it still works, since none survives a restart of the
+// server. It keeps no prepared statements, since a trial may change the schema.
+func openPool(address string) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(address)
+	if err != nil {
+		return nil, err
+	}
+	cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeDescribeExec
+	cfg.BeforeAcquire = func(ctx context.Context, c *pgx.Conn) bool { return c.Ping(ctx) == nil }
+	return pgxpool.NewWithConfig(context.Background(), cfg)
 }
 
 // tail returns the end of a log, for an error.
