@@ -120,7 +120,7 @@ var (
 	value = regexp.MustCompile(`=[^&]*|/[^/?]*[0-9][^/?]*`)
 )
 
-// alike lists pages of which 16 are enough: each shows the same of one delivery, of which every delivery's own page shows
+// alike lists pages of which four are enough: each shows the same of one delivery, of which every delivery's own page shows
 // more.
 var alike = map[string]bool{"/clients": true, "/deliveries/replay": true, "/monitor/api/queues/first/tasks": true, "/monitor/api/queues/retry/tasks": true}
 
@@ -145,7 +145,7 @@ func (w *canaryWorld) lookAtPages() {
 				return
 			}
 		} else if kind := value.ReplaceAllString(page, ""); alike[kind] {
-			if lists[kind]++; lists[kind] > 16 {
+			if lists[kind]++; lists[kind] > 4 {
 				return
 			}
 		}

@@ -252,7 +252,7 @@ func (w *canaryWorld) serve() {
 	w.t.Cleanup(func() { node.CloseClientConnections(); node.Close() })
 	key, query := w.secret("the key in an RPC URL", "-"), w.secret("the query of an RPC URL", "_")
 	w.Site.env = append(w.Site.env, "HERALD_LOG_LEVEL=debug", "HERALD_REDIS_INTAKE=on", "HERALD_BINDING=warn", "HERALD_API_TOKEN="+w.api, "HERALD_TOOLS="+w.control, "HERALD_ENDPOINT_INFLIGHT=32", "HERALD_CALL_TIMEOUT=4s", "GOTRACEBACK=system",
-		"HERALD_RETRY_SCHEDULE=100ms,100ms,100ms,100ms,100ms,100ms", fmt.Sprintf("RPC_URL_31337=%s/v3/%s?key=%s", node.URL, key, query),
+		"HERALD_RETRY_SCHEDULE=100ms,100ms", fmt.Sprintf("RPC_URL_31337=%s/v3/%s?key=%s", node.URL, key, query),
 		fmt.Sprintf("IDENTITY_REGISTRY_31337=0x%040x", 2), fmt.Sprintf("REPUTATION_REGISTRY_31337=0x%040x", 3))
 	// Alerts go to a receiver that is away, so that every attempt fails and is logged.
 	signs := base64.StdEncoding.EncodeToString([]byte(canary.Token("-")))
@@ -361,8 +361,8 @@ func (w *canaryWorld) introduce(ways []*way) {
 	for _, v := range asking {
 		v.give()
 	}
+	w.breakServersFile() // the worker, which keeps what it knows, reads it within two seconds
 	w.awaitAll("every credential to be taken", ways, func(r Row) bool { return r.Status == "delivered" })
-	w.probe(ways)
 	w.lookAtProcesses() // the command is running now
 	w.lookAtEnvironments(w.worker.Process, ownSecrets...)
 }
@@ -370,7 +370,6 @@ func (w *canaryWorld) introduce(ways []*way) {
 // mishap lets every mishap happen to every agent.
 func (w *canaryWorld) mishap(ways []*way) {
 	w.t.Helper()
-	w.breakServersFile()
 	happenings := slices.Sorted(maps.Keys(mishaps))
 	for _, v := range ways {
 		if v.agent == nil {
@@ -392,6 +391,7 @@ func (w *canaryWorld) mishap(ways []*way) {
 		return bytes.Contains(log, []byte("X Written")), err
 	}))
 	w.file(serversName, w.servers)
+	w.probe(ways)
 	for _, v := range ways {
 		for _, what := range happenings {
 			if v.agent != nil && v.agent.count(what) == 0 {
