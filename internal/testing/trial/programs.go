@@ -24,15 +24,8 @@ func Build(ctx context.Context, source, into string, more ...string) (Programs, 
 	packages := append([]string{"./cmd/worker", "./cmd/enqueue"}, more...)
 	if os.Getenv("TRIAL_BUILT") != "" {
 		for _, p := range packages {
-			built, err := filepath.Abs(filepath.Join(source, "bin", filepath.Base(p)))
-			if err == nil {
-				_, err = os.Stat(built)
-			}
-			if err != nil {
+			if err := linkFile(filepath.Join(source, "bin", filepath.Base(p)), filepath.Join(into, filepath.Base(p))); err != nil {
 				return Programs{}, fmt.Errorf("take what make built: %w", err)
-			}
-			if err := os.Symlink(built, filepath.Join(into, filepath.Base(p))); err != nil {
-				return Programs{}, err
 			}
 		}
 		return Programs{into}, nil
@@ -44,6 +37,18 @@ func Build(ctx context.Context, source, into string, more ...string) (Programs, 
 		return Programs{}, fmt.Errorf("build Herald from %s: %w\n%s", source, err, out)
 	}
 	return Programs{into}, nil
+}
+
+// linkFile makes a hard link to a program, or a copy on another file system.
+func linkFile(from, to string) error {
+	if os.Link(from, to) == nil {
+		return nil
+	}
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, data, 0o755)
 }
 
 // ResolveCommit returns the full hash of a commit in the repository of the source tree.
