@@ -123,12 +123,12 @@ const (
 		INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, dispatch, attempts, finished_at)
 		SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', 1 + n % 500, n::text, n,
 			CASE WHEN n % 10 > 0 THEN 'delivered' ELSE 'queued' END, 1, 1, CASE WHEN n % 10 > 0 THEN now() END
-		  FROM generate_series(1, 5000) n;
+		  FROM generate_series(1, 2000) n;
 		INSERT INTO herald.attempts (delivery_id, number, started_at, stage, outcome)
-		SELECT md5(n::text)::uuid, 1, now() - interval '1 s', 'call', 'delivered' FROM generate_series(1, 5000) n;`
+		SELECT md5(n::text)::uuid, 1, now() - interval '1 s', 'call', 'delivered' FROM generate_series(1, 2000) n;`
 	fillBurst = `
 		INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, dispatch, attempts)
-		SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', 1 + n % 500, n::text, n, 1, 1 FROM generate_series(5001, 17000) n;`
+		SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', 1 + n % 500, n::text, n, 1, 1 FROM generate_series(2001, 6000) n;`
 	fillWork = `
 		INSERT INTO herald.work (id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, order_hash, handed_at, dispatch, attempts,
 			status, reason, next_attempt_at)
