@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -162,7 +163,7 @@ func (w *canaryWorld) jobsOwn(add func(string) *way) {
 	stream.line = func(serial int, happens, tool string) string {
 		// An answer that is not JSON does not arrive over a stream.
 		return w.job(stream.number, serial, happens, tool, fmt.Sprintf(
-			`{"transport":"sse","url":%q,"headers":{"X-Api-Key":%q}},"timeoutMs":1500`, stream.agent.origin(serial)+"/sse", key))
+			`{"transport":"sse","url":%q,"headers":{"X-Api-Key":%q}},"timeoutMs":1000`, stream.agent.origin(serial)+"/sse", key))
 	}
 
 	old := add("the old backend's auth_token")
@@ -346,6 +347,15 @@ func (w *canaryWorld) awaitAll(what string, ways []*way, f func(Row) bool) {
 	}
 }
 
+// giveAll stores a credential for each of the ways, by commands that run at the same time.
+func giveAll(ways []*way) {
+	var all sync.WaitGroup
+	for _, v := range ways {
+		all.Go(v.give)
+	}
+	all.Wait()
+}
+
 // introduce calls every agent once. A delivery that needs a credential is held, and released when the credential is
 // stored.
 func (w *canaryWorld) introduce(ways []*way) {
@@ -358,9 +368,7 @@ func (w *canaryWorld) introduce(ways []*way) {
 		}
 	}
 	w.awaitAll("deliveries to be held for want of a credential", asking, func(r Row) bool { return r.Status == "held" && r.Reason == "auth_required" })
-	for _, v := range asking {
-		v.give()
-	}
+	giveAll(asking)
 	w.breakServersFile() // the worker, which keeps what it knows, reads it within two seconds
 	w.awaitAll("every credential to be taken", ways, func(r Row) bool { return r.Status == "delivered" })
 	w.lookAtProcesses() // the command is running now
@@ -465,6 +473,7 @@ func (w *canaryWorld) refuse(ways []*way) {
 func (w *canaryWorld) hang(ways []*way) {
 	w.t.Helper()
 	var calls []*keeper
+	var refused []*way
 	for _, v := range ways {
 		if v.agent == nil || v.give == nil && v.line == nil {
 			continue
@@ -475,11 +484,12 @@ func (w *canaryWorld) hang(ways []*way) {
 		}
 		calls = append(calls, v.agent)
 		if v.give != nil {
-			v.give()
+			refused = append(refused, v)
 		} else {
 			w.put(v, "", "answer")
 		}
 	}
+	giveAll(refused)
 	w.flush()
 	w.must(Until(w.ctx, pollQuick, "calls to be under way", func() (bool, error) {
 		return !slices.ContainsFunc(calls, func(k *keeper) bool { return k.hung.Load() == 0 }), nil

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -38,11 +39,13 @@ type canaryWorld struct {
 	// control is a word that is not secret and is planted next to the secrets, so that a search without a finding
 	// proves something.
 	control string
-	secrets []canary.Secret
-	api     string // HERALD_API_TOKEN
-	servers string // contents of the servers file
-	seen    []sight
+	api     string   // HERALD_API_TOKEN
+	servers string   // contents of the servers file
 	lines   []string // jobs that flush enqueues
+
+	mu      sync.Mutex // while several credentials are stored at once
+	secrets []canary.Secret
+	seen    []sight
 }
 
 // sight is something that others can see.
@@ -62,12 +65,16 @@ func (w *canaryWorld) secret(name, special string) string {
 
 // keep adds a secret that another program made.
 func (w *canaryWorld) keep(name, text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if !slices.ContainsFunc(w.secrets, func(s canary.Secret) bool { return s.Text == text }) {
 		w.secrets = append(w.secrets, canary.Secret{Name: name, Text: text})
 	}
 }
 
 func (w *canaryWorld) see(group, place string, data []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.seen = append(w.seen, sight{group: group, place: place, data: data})
 }
 
