@@ -69,8 +69,8 @@ func TestPoolHoldsSoManyBytes(t *testing.T) {
 		list   string
 		agents int
 	}{
-		"lists":   {strings.Join(tools, ","), 40},
-		"schemas": {`{"name":"tool0","inputSchema":{"anyOf":[{}` + strings.Repeat(",{}", 1900) + `]}}`, 20},
+		"lists":   {strings.Join(tools, ","), 28},
+		"schemas": {`{"name":"tool0","inputSchema":{"anyOf":[{}` + strings.Repeat(",{}", 1900) + `]}}`, 14},
 	} {
 		t.Run(name, func(t *testing.T) {
 			url, lists := heldAgents(t, `{"tools":[`+c.list+`]}`)

@@ -26,10 +26,10 @@ const (
 // TestStorm runs all writers concurrently on the deliveries of three agents: intakes, workers in groups and alone, the
 // reconciler, operators. The only error that a caller may get is a lost claim, so nothing may deadlock. Never more than
 // eight deliveries of an agent are dispatched. Each delivery ends once, and once more for each replay, and the agents'
-// totals count each end. HERALD_STORM sets the duration (default 1s).
+// totals count each end. HERALD_STORM sets the duration (default 0.5s).
 func TestStorm(t *testing.T) {
 	t.Parallel()
-	lasts := time.Second
+	lasts := time.Second / 2
 	if text := os.Getenv("HERALD_STORM"); text != "" {
 		var err error
 		lasts, err = time.ParseDuration(text)

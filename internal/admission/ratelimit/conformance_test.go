@@ -703,7 +703,7 @@ func sameAsLocal(t *testing.T, newBench func(*testing.T, rules) *bench, seeds ui
 			keptAfter: rnd.Int64N(second) * int64(rnd.IntN(2)), recent: 1 + rnd.Int64N(20*second)}
 		a, b := localBench(t, r), newBench(t, r)
 		names, ids := tokens("t", 8), tokens("e", 1+rnd.IntN(6))
-		for i := range 800 {
+		for i := range 400 {
 			d := rnd.Int64N(second)
 			switch rnd.IntN(40) {
 			case 0:

@@ -42,6 +42,22 @@ func TestMigrateAtOnce(t *testing.T) {
 	}
 }
 
+// TestMigrated: a database is migrated if it has the schema and every migration.
+func TestMigrated(t *testing.T) {
+	t.Parallel()
+	empty, whole := openPool(t, heraldtest.EmptyPostgres(t)), openPool(t, heraldtest.Postgres(t, Migrate))
+	if yes, err := empty.Migrated(t.Context()); yes || err != nil {
+		t.Errorf("without the schema: %t, %v", yes, err)
+	}
+	if yes, err := whole.Migrated(t.Context()); !yes || err != nil {
+		t.Errorf("with everything: %t, %v", yes, err)
+	}
+	exec(t, whole, `DELETE FROM herald.migrations WHERE version_id > 0`)
+	if yes, err := whole.Migrated(t.Context()); yes || err != nil {
+		t.Errorf("with pending migrations: %t, %v", yes, err)
+	}
+}
+
 // TestUnreleasedSchema: a schema of a Herald before the first release is refused and stays as it is. A table that such a
 // Herald created later, in a database of this version, changes nothing.
 func TestUnreleasedSchema(t *testing.T) {

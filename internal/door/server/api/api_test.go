@@ -391,7 +391,7 @@ func (w *world) checkLine(v any) {
 
 func TestEnqueueManyLines(t *testing.T) {
 	t.Parallel()
-	lines := 5_000
+	lines := 2_000
 	if heraldtest.Soaks() {
 		lines = 100_000
 	}

@@ -83,12 +83,12 @@ func (l *listener) listen(ctx context.Context) (done bool, err error) {
 	return false, lines.Err()
 }
 
-// TestEveryListenerReceivesEveryChange: a hundred listeners receive every change once and in one order, although their
+// TestEveryListenerReceivesEveryChange: fifty listeners receive every change once and in one order, although their
 // server is stopped. In make soak there are a thousand.
 func TestEveryListenerReceivesEveryChange(t *testing.T) {
 	t.Parallel()
 	const deliveries = 50
-	listeners := 100
+	listeners := 50
 	if heraldtest.Soaks() {
 		listeners = 1000
 	}
