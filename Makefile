@@ -17,9 +17,9 @@ TURNS     ?= 5
 PKG       ?= ./...
 # Modules of their own, for the authors of agents and indexers. make receiver tests them; vet and lint read them too.
 MODULES   := receiver client examples/agent-sqlite
-# What takes longest starts first: go runs packages in the order in which they are named. The two after the trials wait more
-# than they compute, so that the trials, whose tests run one after another, get the processors that they need.
-FIRST     := ./internal/delivery ./internal/testing/trial ./internal/mcpcall ./internal/door/server/api ./internal/testing/doctest ./internal/store ./cmd/worker ./internal/app ./internal/store/records ./internal/testing/storetest ./internal/base/embedded ./internal/chain/follower
+# go runs packages in the order in which they are named. The trials, whose tests run one after another, start beside packages
+# that wait more than they compute. Then what takes longest follows.
+FIRST     := ./internal/testing/trial ./internal/mcpcall ./internal/door/server/api ./internal/delivery ./internal/testing/doctest ./internal/store ./cmd/worker ./internal/app ./internal/store/records ./internal/testing/storetest ./internal/base/embedded ./internal/chain/follower
 # Packages in which the race detector finds nothing: they run programs that are built without it, or have one goroutine.
 UNRACED   := /(cmd|examples|scripts|migrations)(/|$$)|/internal/(testing/(trial|doctest)|erc8004|job|base/(text|decode|strictjson|buildinfo)|outcome)(/|$$)
 # Tests that measure bytes, or ask Postgres one question after another: under the race detector they would take a third of the time, and prove nothing.

@@ -17,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // plainToken is in the tokens of these tests. No error may hold it.
@@ -374,5 +375,35 @@ func TestWithTokenRefresh(t *testing.T) {
 	err := w.newAuthorizer().WithTokenRefresh(t.Context(), bare, func(context.Context, mcpcall.Endpoint) error { return invalid })
 	if !errors.Is(err, invalid) || bare.Refreshed() || w.countRequests() != 0 {
 		t.Errorf("%v, %d token requests", err, w.countRequests())
+	}
+}
+
+// TestRefusedTokensOfTwoWorkers: while one worker was idle, the other one renewed the access token, and the new one was
+// revoked too. The idle worker, which still has the first, sends the second and asks for a third within one attempt. If
+// the agent also refuses the third, which is fresh, the attempt fails.
+func TestRefusedTokensOfTwoWorkers(t *testing.T) {
+	t.Parallel()
+	invalid := &mcpcall.CallError{Stage: mcpcall.StageCall, Status: 401, Challenge: []string{`Bearer error="invalid_token"`}, Err: errors.New("HTTP 401")}
+	for name, third := range map[string]error{"accepted": nil, "refused": invalid} {
+		w := newRenewing(t, clientOf(""))
+		w.token.Path = "/mcp"
+		idle, busy := w.newAuthorizer(), w.newAuthorizer()
+		attempt := func(z *Authorizer, answers map[string]error, want ...string) error {
+			a := must(z.Authorize(t.Context(), Subject{Agent: w.token.Agent}, endpointAt(renewOrigin+"/mcp")))
+			var sent []string
+			err := z.WithTokenRefresh(t.Context(), a, func(_ context.Context, e mcpcall.Endpoint) error {
+				sent = append(sent, strings.TrimPrefix(e.Headers["Authorization"].Reveal(), "Bearer "))
+				return answers[sent[len(sent)-1]]
+			})
+			heraldtest.Equal(t, name+": tokens that were sent", sent, want)
+			return err
+		}
+		heraldtest.Must(t, attempt(idle, nil, "access-1"))
+		heraldtest.Must(t, attempt(busy, map[string]error{"access-1": invalid}, "access-1", "access-2"))
+		w.Advance(time.Second)
+		err := attempt(idle, map[string]error{"access-1": invalid, "access-2": invalid, "access-3": third}, "access-1", "access-2", "access-3")
+		if (err == nil) != (third == nil) || w.countRequests() != 3 {
+			t.Errorf("%s: %v after %d token requests", name, err, w.countRequests())
+		}
 	}
 }

@@ -16,8 +16,9 @@ import (
 )
 
 // WithTokenRefresh makes a request to the agent. If the agent refuses the access token, it repeats the request
-// immediately with another token, at most once per Authorization. If the agent also refuses a fresh token, which may
-// have been revoked in the meantime, the request fails and is retried later (see renewer.rejectFresh).
+// immediately with another token, at most once per Authorization. That other token may be one that another worker got
+// earlier and that was revoked since; then the request is repeated once more. If the agent refuses a fresh token, which
+// may have been revoked in the meantime, the request fails and is retried later (see renewer.rejectFresh).
 func (z *Authorizer) WithTokenRefresh(ctx context.Context, a *Authorization,
 	call func(context.Context, mcpcall.Endpoint) error) error {
 	err := call(ctx, a.Endpoint)
@@ -32,22 +33,27 @@ func (z *Authorizer) WithTokenRefresh(ctx context.Context, a *Authorization,
 		return z.renewer.rejectFresh(e)
 	}
 	a.refreshed = true
-	value, failure := z.replaceToken(ctx, e)
-	if failure != nil {
-		a.wantsScope = e.narrow
-		return failure
+	for again := !e.narrow; ; again = false {
+		value, failure := z.replaceToken(ctx, e)
+		if failure != nil {
+			a.wantsScope = e.narrow
+			return failure
+		}
+		a.Endpoint.Headers = map[string]secret.Secret{a.token.Header: value}
+		err = call(ctx, a.Endpoint)
+		still, ok := parseRefusal(*a.token, a.Endpoint, err)
+		switch {
+		case ok && still.narrow:
+			a.wantsScope = true
+			z.renewer.rememberFailure(still, z.RefusalPause, &renewalError{text: err.Error(), cause: err})
+		case ok && again && !z.renewer.refusesFresh(still):
+			e = still
+			continue
+		case ok:
+			return z.renewer.rejectFresh(still)
+		}
+		return err
 	}
-	a.Endpoint.Headers = map[string]secret.Secret{a.token.Header: value}
-	err = call(ctx, a.Endpoint)
-	still, ok := parseRefusal(*a.token, a.Endpoint, err)
-	switch {
-	case ok && still.narrow:
-		a.wantsScope = true
-		z.renewer.rememberFailure(still, z.RefusalPause, &renewalError{text: err.Error(), cause: err})
-	case ok:
-		return z.renewer.rejectFresh(still)
-	}
-	return err
 }
 
 // parseRefusal reports whether the agent refused an access token that can be renewed: with 401, or with 403 because it

@@ -20,10 +20,11 @@ const (
 	refusedPauseGrowth = 4 // factor by which each pause exceeds the previous one
 )
 
-// freshRefusals counts the fresh access tokens that an agent refused in a row. A token is fresh if it replaces a
-// refused one and the agent has accepted none since. The entry exists during that time.
+// freshRefusals counts the fresh access tokens that an agent refused in a row. A token is fresh if it was given after
+// the one that it replaces was refused, and the agent has accepted none since. The entry exists during that time.
 type freshRefusals struct {
 	stored time.Time // when the credential of these tokens was stored
+	at     time.Time // when the replaced one was refused
 	count  int       // 0: the fresh token has not been refused yet
 	// replaced is the header that was refused first. Other requests sent it too, and it does not count as fresh.
 	replaced secret.Secret
@@ -34,7 +35,7 @@ func (r *renewer) replaceRefused(e tokenRequest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.invalidate(e) {
-		r.refusals.Add(e.audience(), freshRefusals{e.token.UpdatedAt, r.countFresh(e), e.refused})
+		r.refusals.Add(e.audience(), freshRefusals{e.token.UpdatedAt, r.Now(), r.countFresh(e), e.refused})
 	}
 }
 
@@ -45,7 +46,7 @@ func (r *renewer) refusesFresh(e tokenRequest) bool {
 	a, ok := r.known.Get(e.audience())
 	had, fresh := r.refusals.Get(e.audience())
 	return ok && fresh && !had.stored.Before(e.token.UpdatedAt) && a.value.Compare(e.refused.Reveal()) &&
-		!had.replaced.Compare(e.refused.Reveal())
+		!had.replaced.Compare(e.refused.Reveal()) && !a.since.Before(had.at)
 }
 
 // countFresh returns the number of fresh tokens refused in a row. r.mu is held.
@@ -77,7 +78,7 @@ func (r *renewer) rejectFresh(e tokenRequest) error {
 	}
 	count := r.countFresh(e) + 1
 	had, _ := r.refusals.Get(e.audience())
-	r.refusals.Add(e.audience(), freshRefusals{e.token.UpdatedAt, count, had.replaced})
+	r.refusals.Add(e.audience(), freshRefusals{e.token.UpdatedAt, had.at, count, had.replaced})
 	if count >= maxFreshRefusals {
 		problem := fmt.Sprintf("the agent refused each of the last %d access tokens as soon as %s had given it (HTTP "+
 			"401%s): ask its author whether it takes tokens of that authorization server; then store another "+

@@ -470,7 +470,7 @@ func TestFollowedFalseJob(t *testing.T) {
 			}
 			start := uint64(0)
 			follower := must(watch.New(watch.Config{Chain: w.chain.Reader, Deployment: w.net.Deployment(), Ledger: w.store, Dispatcher: w.dispatcher,
-				Limits: w.limits(), From: &start, Poll: 20 * time.Millisecond, Standby: 20 * time.Millisecond, Logger: w.logger()}))
+				Limits: w.limits(), From: &start, Poll: 100 * time.Millisecond, Standby: 100 * time.Millisecond, Logger: w.logger()}))
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- follower.Run(ctx) }()

@@ -225,8 +225,7 @@ func (p *Postgres) runInitdb(ctx context.Context, cfg PostgresConfig, dir string
 		args = append(args, "--data-checksums")
 	}
 	tool := program{name: "initdb", path: filepath.Join(p.binaries.dir, "initdb"), args: args, libs: p.binaries.libs,
-		acct:    p.acct,
-		onDeath: syscall.SIGKILL, logger: p.logger}
+		acct: p.acct, onDeath: syscall.SIGKILL, logger: p.logger}
 	if out, err := tool.run(ctx); err != nil {
 		t := &tail{kept: []byte(out)}
 		return fmt.Errorf("initdb: %w: %s", p.acct.explainStart(err), t.lastLines())
@@ -248,11 +247,8 @@ func (p *Postgres) copyCluster(ctx context.Context, cfg PostgresConfig, dir stri
 	}
 	// Without a copy in the cache, the next test runs initdb too.
 	err := ensureDir(cache)
-	part := ""
-	if err == nil {
-		part, err = os.MkdirTemp(cache, "part-")
-	}
-	if err == nil {
+	part, failed := os.MkdirTemp(cache, "part-")
+	if err = errors.Join(err, failed); err == nil {
 		err = copyFiles(ctx, dir, part)
 	}
 	if err == nil {

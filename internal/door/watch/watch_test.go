@@ -81,7 +81,7 @@ func (w *world) watch(change func(*Config)) *watcher {
 	start := uint64(0)
 	got := &watcher{verdicts: map[store.Verdict]int{}}
 	cfg := Config{Chain: w.client, Deployment: w.net.Deployment(), Ledger: w.store, Limits: job.Limits{MaxTimeout: time.Minute},
-		From: &start, Poll: 15 * time.Millisecond, Standby: 15 * time.Millisecond, Report: func(r Report) {
+		From: &start, Poll: 40 * time.Millisecond, Standby: 40 * time.Millisecond, Report: func(r Report) {
 			got.mu.Lock()
 			defer got.mu.Unlock()
 			for _, a := range r.Answers {

@@ -4,8 +4,8 @@
 // It contains Site (services, programs, workers, enqueued jobs), Agents (MCP servers in this process that record
 // every call and can misbehave), Foreign (third-party programs), and the results: Calls, Rows, Figures. The chaos
 // tests (build tag chaos, `make chaos`), the tests with third-party MCP servers (build tag thirdparty, `make
-// thirdparty`) and `make bench` use it. TestOutageLogOfPostgres and TestOutageLogOfRedis, which every test run includes, check the lines that a worker
-// logs during outages.
+// thirdparty`) and `make bench` use it. TestOutageLogOfPostgres and TestOutageLogOfRedis, which every test run includes,
+// check the lines that a worker logs during outages.
 //
 // It uses no code of Herald except internal/base/embedded. Jobs are enqueued with the enqueue program, workers are the
 // worker program, and rows are read with SQL from documented columns. So a trial fails for faults that users would

@@ -18,8 +18,9 @@ import (
 )
 
 // Postgres is a cluster that can be stopped and started again at the same address. Except in the canary test, it is
-// durable: committed data survives every end of the server. Several sites can use it one after the other, each with its own database. That is
-// needed because Herald treats a Postgres that has just started with care, so a new cluster would change the test.
+// durable: committed data survives every end of the server. Several sites can use it one after the other, each with its
+// own database. That is needed because Herald treats a Postgres that has just started with care, so a new cluster would
+// change the test.
 type Postgres struct {
 	dir    string
 	test   bool // not durable, and made in a tenth of the time (embedded.PostgresConfig.Test)
