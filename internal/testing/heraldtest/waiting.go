@@ -12,9 +12,9 @@ const waitLimit = 2 * time.Minute
 
 // maxPause bounds the pause between two calls of ok in AwaitState. Most calls query Postgres: at 5 ms they cost a
 // seventh of the processor time of internal/delivery's tests.
-const maxPause = 32 * time.Millisecond
+const maxPause = 64 * time.Millisecond
 
-// Await calls ok until it returns true, with pauses of 1 to 32 ms between the calls. After 2 minutes it fails the test
+// Await calls ok until it returns true, with pauses of 1 to 64 ms between the calls. After 2 minutes it fails the test
 // with "not within 2m0s:" and what.
 func Await(t testing.TB, what string, ok func() bool) {
 	t.Helper()
