@@ -234,7 +234,7 @@ func openPool(address string) (*pgxpool.Pool, error) {
 		return nil, err
 	}
 	cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeDescribeExec
-	cfg.BeforeAcquire = func(ctx context.Context, c *pgx.Conn) bool { return c.Ping(ctx) == nil }
+	cfg.PrepareConn = func(ctx context.Context, c *pgx.Conn) (bool, error) { return c.Ping(ctx) == nil, nil }
 	return pgxpool.NewWithConfig(context.Background(), cfg)
 }
 
