@@ -24,7 +24,7 @@ const (
 // the one that it replaces was refused, and the agent has accepted none since. The entry exists during that time.
 type freshRefusals struct {
 	stored time.Time // when the credential of these tokens was stored
-	at     time.Time // when the replaced one was refused
+	at     time.Time // when the replaced one was refused, by this worker's clock
 	count  int       // 0: the fresh token has not been refused yet
 	// replaced is the header that was refused first. Other requests sent it too, and it does not count as fresh.
 	replaced secret.Secret

@@ -23,7 +23,7 @@ import (
 // change the test.
 type Postgres struct {
 	dir    string
-	test   bool // not durable, and made in a tenth of the time (embedded.PostgresConfig.Test)
+	test   bool // not durable, and made faster (embedded.PostgresConfig.Test)
 	log    *slog.Logger
 	server *embedded.Postgres // nil while stopped
 	url    string
