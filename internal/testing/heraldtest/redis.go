@@ -12,9 +12,17 @@ import (
 // commands.
 func RedisOptions(t testing.TB, raw string) *redis.Options {
 	t.Helper()
-	u, err := url.Parse(raw)
+	o, err := parseRedis(raw)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return o
+}
+
+func parseRedis(raw string) (*redis.Options, error) {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return nil, err
 	}
 	o := &redis.Options{ContextTimeoutEnabled: true, PoolSize: 64, MaxRetries: -1, DisableIdentity: true}
 	if u.Scheme == "redis-socket" {
@@ -23,7 +31,7 @@ func RedisOptions(t testing.TB, raw string) *redis.Options {
 		o.Addr, o.Username = u.Host, u.User.Username()
 		o.Password, _ = u.User.Password()
 	}
-	return o
+	return o, nil
 }
 
 // RedisClient returns a client with RedisOptions, closed when the test ends.
@@ -42,6 +50,25 @@ func RedisClient(t testing.TB, raw string, adapt ...func(*redis.Options)) *redis
 func EachRedis(t *testing.T, test func(t *testing.T, url string)) {
 	t.Run("redis", func(t *testing.T) { t.Parallel(); test(t, RealRedis(t)) })
 	t.Run("miniredis", func(t *testing.T) { t.Parallel(); test(t, MiniRedis(t)) })
+}
+
+// emptyRedis leaves a Redis as if it had just started: no keys, scripts, counters or clients.
+func emptyRedis(ctx context.Context, raw string) error {
+	o, err := parseRedis(raw)
+	if err != nil {
+		return err
+	}
+	c := redis.NewClient(o)
+	defer c.Close()
+	_, err = c.Pipelined(ctx, func(p redis.Pipeliner) error {
+		p.ClientKillByFilter(ctx, "TYPE", "normal")
+		p.ClientKillByFilter(ctx, "TYPE", "pubsub")
+		p.FlushAll(ctx)
+		p.ScriptFlush(ctx)
+		p.ConfigResetStat(ctx)
+		return nil
+	})
+	return err
 }
 
 // silence drops what the Redis driver logs.

@@ -4,7 +4,7 @@
 //	func TestMain(m *testing.M) { heraldtest.Main(m) }
 //
 //	url := heraldtest.Postgres(t, postgres.Migrate)         // a migrated database, dropped with the test
-//	redis := heraldtest.Redis(t)                            // an empty Redis, stopped with the test
+//	redis := heraldtest.Redis(t)                            // an empty Redis of the test's own
 //	pooler := heraldtest.StartPooler(t, url)                // a PgBouncer for that database, killed with the test (Linux)
 //	heraldtest.EachRedis(t, func(t *testing.T, url string) {…}) // a real one, and miniredis
 //	clock := heraldtest.NewClock(start)                     // stands still until clock.Advance
@@ -12,13 +12,13 @@
 //	heraldtest.Await(t, "the row is queued", func() bool {…}) // at most 30 s, and never a sleep
 //	heraldtest.Equal(t, "the job that was read", got, want) // what differs, and a sentence
 //
-// All tests of a process share one cluster. The first test that needs it starts it, and Main stops it. If the process
-// dies, the kernel kills the server, and the next run of any test removes the folder. This package downloads nothing:
+// All tests of a process share one cluster. The first test that needs it starts it, and Main stops it. A Redis serves one
+// test after another. If the process dies, the kernel kills the servers, and the next run of any test removes the folders. This package downloads nothing:
 // `make test` does that first (embedded.Fetch). Package internal/testing/devnet/devnettest starts chains, because this
 // package would otherwise link go-ethereum into every test.
 //
-// The package has state, the cluster of the process, because sharing it is the package's purpose. A mutex protects
-// it.
+// The package has state, the servers of the process, because sharing them is the package's purpose. A mutex protects
+// them.
 package heraldtest
 
 import (
@@ -32,6 +32,7 @@ import (
 	"reflect"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -67,6 +68,7 @@ type cluster struct {
 	failed    error              // why the start failed, so that it is tried only once
 	templates map[uintptr]string // names of migrated databases, by migrate function
 	made      int
+	idle      []*embedded.Redis // emptied servers, which no test has now
 }
 
 var shared cluster
@@ -109,7 +111,7 @@ func (r run) Run() int {
 	// A panic in a test ends the process; then the kernel kills the server.
 	code := r.m.Run()
 	if err := shared.stop(); err != nil {
-		fmt.Fprintln(os.Stderr, "heraldtest: stop Postgres:", err)
+		fmt.Fprintln(os.Stderr, "heraldtest: stop the servers:", err)
 		return max(code, 1)
 	}
 	if code == 0 {
@@ -186,46 +188,80 @@ func createDatabase(t testing.TB, migrate *migration) string {
 	return shared.url(database)
 }
 
-// Redis returns the URL (in asynq's format) of a new, empty Redis, which is stopped when the test ends. It is a
-// redis-server or valkey-server if the machine has one (ready in about 10 ms), otherwise miniredis. Each test gets
-// its own server and not a numbered database, because asynq cancels tasks by pub/sub, which ignores the database's
-// number.
+// Redis returns the URL (in asynq's format) of an empty Redis that no other test uses. It is a redis-server or
+// valkey-server if the machine has one (ready in about 10 ms), otherwise miniredis. When the test ends, the server is
+// emptied, for the next test. Each test has a server and not a numbered database, because asynq cancels tasks by pub/sub,
+// which ignores the database's number. Do not change the server's settings.
 func Redis(t testing.TB) string {
 	t.Helper()
-	return startRedis(t, embedded.RedisAuto)
+	return takeRedis(t, embedded.RedisAuto)
 }
 
 // RealRedis is Redis, but never miniredis. Without a server, the test is skipped or fails as with Postgres.
 func RealRedis(t testing.TB) string {
 	t.Helper()
-	return startRedis(t, embedded.RedisServer)
+	return takeRedis(t, embedded.RedisServer)
 }
 
 // MiniRedis is Redis, but always miniredis.
 func MiniRedis(t testing.TB) string {
 	t.Helper()
-	return startRedis(t, embedded.RedisMini)
+	return takeRedis(t, embedded.RedisMini)
 }
 
-func startRedis(t testing.TB, mode embedded.RedisMode) string {
+func takeRedis(t testing.TB, mode embedded.RedisMode) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
-	defer cancel()
-	r, err := embedded.StartRedis(ctx, embedded.RedisConfig{Ephemeral: true, Mode: mode})
-	switch {
-	case errors.Is(err, embedded.ErrNoRedis) && !required():
-		t.Skipf("no Redis: %v", err)
-	case err != nil:
-		t.Fatalf("heraldtest: %v", err)
-	}
-	t.Cleanup(func() {
+	r := shared.takeRedis(mode)
+	if r == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
 		defer cancel()
-		if err := r.Stop(ctx); err != nil {
+		var err error
+		r, err = embedded.StartRedis(ctx, embedded.RedisConfig{Ephemeral: true, Mode: mode})
+		switch {
+		case errors.Is(err, embedded.ErrNoRedis) && !required():
+			t.Skipf("no Redis: %v", err)
+		case err != nil:
+			t.Fatalf("heraldtest: %v", err)
+		}
+	}
+	t.Cleanup(func() {
+		if err := shared.returnRedis(r); err != nil {
 			t.Errorf("heraldtest: %v", err)
 		}
 	})
 	return r.URL()
+}
+
+// takeRedis returns a server that an ended test left, or nil.
+func (c *cluster) takeRedis(mode embedded.RedisMode) *embedded.Redis {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if mode == embedded.RedisMini || len(c.idle) == 0 {
+		return nil
+	}
+	r := c.idle[len(c.idle)-1]
+	c.idle = c.idle[:len(c.idle)-1]
+	return r
+}
+
+// returnRedis empties a server for the next test. It stops one that Main would not stop, and miniredis, which starts at
+// once.
+func (c *cluster) returnRedis(r *embedded.Redis) error {
+	ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
+	defer cancel()
+	c.mu.Lock()
+	keep := c.main && strings.HasPrefix(r.URL(), "redis-socket:")
+	c.mu.Unlock()
+	if !keep {
+		return r.Stop(ctx)
+	}
+	if err := emptyRedis(ctx, r.URL()); err != nil {
+		return errors.Join(fmt.Errorf("empty the Redis of a test: %w", err), r.Stop(ctx))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.idle = append(c.idle, r)
+	return nil
 }
 
 // notHere reports whether Postgres is missing because of the machine and not because of the code.
@@ -332,14 +368,18 @@ func (c *cluster) url(database string) string {
 func (c *cluster) stop() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.postgres == nil {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
 	defer cancel()
 	var err error
+	for _, r := range c.idle {
+		err = errors.Join(err, r.Stop(ctx))
+	}
+	c.idle = nil
+	if c.postgres == nil {
+		return err
+	}
 	if c.admin != nil {
-		err = c.admin.Close(ctx)
+		err = errors.Join(err, c.admin.Close(ctx))
 	}
 	err = errors.Join(err, c.postgres.Stop(ctx))
 	c.postgres, c.failed = nil, errors.New("the tests have ended")

@@ -2,6 +2,7 @@ package heraldtest
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"strings"
@@ -113,6 +114,30 @@ func TestRedisKinds(t *testing.T) {
 					t.Error(err)
 				}
 			}
+		})
+	}
+}
+
+// TestRedisIsEmptied: what a test leaves in its Redis does not reach the next test that gets the server.
+func TestRedisIsEmptied(t *testing.T) {
+	var first string // the address of the first test's
+	for _, name := range []string{"first", "second"} {
+		t.Run(name, func(t *testing.T) {
+			url, script := RealRedis(t), redis.NewScript("return 7")
+			c := RedisClient(t, url)
+			if n, err := c.DBSize(t.Context()).Result(); err != nil || n != 0 {
+				t.Errorf("%d keys, %v", n, err)
+			}
+			if err := script.EvalSha(t.Context(), c, nil).Err(); !redis.HasErrorPrefix(err, "NOSCRIPT") {
+				t.Errorf("a script of another test: %v", err)
+			}
+			if name == "second" && c.Options().Addr != first {
+				t.Error("a new server, though one is idle")
+			}
+			if err := errors.Join(c.Set(t.Context(), "k", "v", 0).Err(), script.Load(t.Context(), c).Err()); err != nil {
+				t.Error(err)
+			}
+			first = c.Options().Addr
 		})
 	}
 }
