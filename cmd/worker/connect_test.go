@@ -119,7 +119,7 @@ func TestConnectionFails(t *testing.T) {
 				env = append(env, "HERALD_KEYSET="+keyset) // so that only the database is at fault
 				args := append(append(strings.Fields(path), w.Flag()), strings.Fields(fill.Replace(connecting[path]))...)
 				var out, errs bytes.Buffer
-				code := runCommand(command{ctx: t.Context(), in: strings.NewReader("secret-token"), out: &out, err: &errs, tty: nobody}, args, env)
+				code := runCommand(&command{ctx: t.Context(), in: strings.NewReader("secret-token"), out: &out, err: &errs, tty: nobody}, args, env)
 				if complaint := w.Complaint(code, out.String(), errs.String()); complaint != "" {
 					t.Errorf("%s: worker %s: %s\n%s%s", w.Name, strings.Join(args, " "), complaint, out.String(), errs.String())
 				}
@@ -222,7 +222,7 @@ func TestLoginWithoutStore(t *testing.T) {
 func TestPanicIsASentence(t *testing.T) {
 	t.Parallel()
 	var out, said bytes.Buffer
-	code := runCommand(command{ctx: t.Context(), out: &out, err: &said, tty: nobody}, []string{"token", "set", "8453:42", "--origin", "https://agent.example"},
+	code := runCommand(&command{ctx: t.Context(), out: &out, err: &said, tty: nobody}, []string{"token", "set", "8453:42", "--origin", "https://agent.example"},
 		[]string{"HERALD_DATA=" + t.TempDir(), "HERALD_KEYSET=" + heraldtest.Keyset(t)}) // without a stdin
 	if code != exitFailed || !strings.HasPrefix(said.String(), "worker: stopped by a fault in Herald: ") || !strings.Contains(said.String(), "goroutine ") {
 		t.Errorf("exit code %d\n%s", code, said.String())

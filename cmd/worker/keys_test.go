@@ -180,7 +180,7 @@ func TestFailedKeysStepReportsNoChange(t *testing.T) {
 		t.Errorf("without a master key and --cleartext: %d\n%s%s", code, out, errs)
 	}
 	var said strings.Builder
-	code = runCommand(command{ctx: t.Context(), in: strings.NewReader(""), out: full{}, err: &said}, []string{"keys", "rotate", "add", "--cleartext"}, env)
+	code = runCommand(&command{ctx: t.Context(), in: strings.NewReader(""), out: full{}, err: &said}, []string{"keys", "rotate", "add", "--cleartext"}, env)
 	if code != exitFailed || strings.Contains(said.String(), "was added") || !strings.Contains(said.String(), "go on with the one in force") {
 		t.Errorf("on a full disk: %d\n%s", code, said.String())
 	}

@@ -78,11 +78,11 @@ func main() {
 }
 
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
-	return runCommand(command{ctx: ctx, in: os.Stdin, out: stdout, err: stderr, tty: openTerminal}, args, environ)
+	return runCommand(&command{ctx: ctx, in: os.Stdin, out: stdout, err: stderr, tty: openTerminal}, args, environ)
 }
 
 // runCommand runs a command line with a's context and streams.
-func runCommand(a command, args, environ []string) (code int) {
+func runCommand(a *command, args, environ []string) (code int) {
 	defer logging.RecoverFault("worker", a.err, &code, exitFailed)
 	err := a.runCommand(args, environ)
 	if err == nil {

@@ -36,9 +36,16 @@ func TestMain(m *testing.M) {
 // sequences.
 func worker(t testing.TB, env []string, args ...string) (code int, out, errs string) {
 	t.Helper()
+	return runOn(t, &command{}, env, args)
+}
+
+// runOn is worker with the backend of a.
+func runOn(t testing.TB, a *command, env, args []string) (code int, out, errs string) {
+	t.Helper()
 	var stdout, stderr bytes.Buffer
 	defaults := []string{"HERALD_DATA=" + t.TempDir(), "HERALD_LISTEN=127.0.0.1:0", "IPFS_GATEWAYS=" + answeringGateway(t)}
-	code = run(t.Context(), args, append(defaults, env...), &stdout, &stderr)
+	a.ctx, a.in, a.out, a.err, a.tty = t.Context(), os.Stdin, &stdout, &stderr, openTerminal
+	code = runCommand(a, args, append(defaults, env...))
 	checkTerminal(t, args, stdout.String())
 	return code, stdout.String(), stderr.String()
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -12,12 +13,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
@@ -72,10 +75,35 @@ func parseKeyset(t testing.TB, keyset string) *secret.Keyset {
 	return k
 }
 
+// kept is the backend of a desk's commands: the store and the queue that the desk has open, if the settings are the
+// desk's. TestConnectionFails and others open their own.
+type kept struct {
+	attached
+	d *desk
+}
+
+func (k kept) OpenStore(ctx context.Context, o operator.StoreOptions) (*operator.Session, error) {
+	if k.d.store == nil || k.cfg.DatabaseURL.Reveal() != k.d.setting("DATABASE_URL") || k.cfg.RedisURL.Reveal() != k.d.setting("REDIS_URL") {
+		return k.attached.OpenStore(ctx, o)
+	}
+	s := &operator.Session{Ledger: k.d.store, Records: records.New(k.d.store), Close: func() {}}
+	s.Effort = func(ctx context.Context, agent store.Agent) (*effort.Usage, error) {
+		return k.readEffort(ctx, k.cfg.RedisURL, agent)
+	}
+	if !o.Queue {
+		return s, nil
+	}
+	dispatcher, err := dispatch.New(k.d.queue, k.log)
+	s.Dispatcher, s.Spool = dispatcher, k.d.queue
+	return s, err
+}
+
 // worker runs a command line and checks the exit code.
 func (d *desk) worker(code int, args ...string) (out, errs string) {
 	d.t.Helper()
-	got, out, errs := worker(d.t, d.env, args...)
+	a := &command{}
+	a.backend = kept{attached{a}, d}
+	got, out, errs := runOn(d.t, a, d.env, args)
 	if got != code {
 		d.t.Fatalf("worker %v: exit code %d, want %d\n%s%s", args, got, code, out, errs)
 	}

@@ -45,7 +45,7 @@ func (d *desk) api() func(method, path, body string) (code int, answer string) {
 	cfg, err := config.Load(d.env)
 	heraldtest.Must(d.t, err)
 	a := &command{ctx: d.t.Context(), cfg: cfg, log: slog.New(slog.DiscardHandler), timeout: 10 * time.Second}
-	a.backend = attached{a}
+	a.backend = kept{attached{a}, d}
 	served, err := api.New(api.Config{Operator: a.newOperator(), Events: records.New(d.store), Intake: struct{ api.Submitter }{}, Calls: struct{ api.ToolCaller }{}})
 	heraldtest.Must(d.t, err)
 	mux := http.NewServeMux()

@@ -63,12 +63,13 @@ func (d *desk) give(code int, stdin, typed string, args ...string) (out, errs st
 	d.t.Helper()
 	var stdout, stderr bytes.Buffer
 	k := &keyboard{Reader: strings.NewReader(typed)}
-	a := command{ctx: d.t.Context(), in: strings.NewReader(stdin), out: &stdout, err: lookedAt{&stderr, d.watch}, tty: func() (io.ReadWriteCloser, error) {
+	a := &command{ctx: d.t.Context(), in: strings.NewReader(stdin), out: &stdout, err: lookedAt{&stderr, d.watch}, tty: func() (io.ReadWriteCloser, error) {
 		if typed == "" {
 			return nil, errors.New("nobody")
 		}
 		return k, nil
 	}}
+	a.backend = kept{attached{a}, d}
 	got := runCommand(a, args, slices.Concat([]string{"HERALD_DATA=" + d.t.TempDir()}, d.env, []string{"HERALD_LOG_LEVEL=debug"}))
 	out, errs = stdout.String(), stderr.String()+k.shown.String()
 	if got != code {
