@@ -97,8 +97,7 @@ screenshot: ## Take docs/web-ui.png and docs/overview.png from the running demo,
 
 # Postgres, Redis and PgBouncer are fetched into a cache when the machine has none; the system is not changed.
 .PHONY: services
-services: ## Fetch what the embedded Postgres and Redis and the tests need, if this machine lacks it.
-	$(GO) build $(LINK) -o bin/ ./cmd/worker
+services: build ## Fetch what the embedded Postgres and Redis and the tests need, if this machine lacks it.
 	bin/worker embedded fetch
 	[ "$$(uname)" != Linux ] || scripts/debian-program pgbouncer pgbouncer --version >/dev/null
 
@@ -114,7 +113,7 @@ kept:
 # vet is a check of its own: inside `go test` it would read every dependency once more, half a minute with an empty build cache. One
 # package more than there are cores at a time, since some only wait, and half as many collections.
 .PHONY: test
-test: kept build services ## Run all tests, on real Postgres and Redis. Nothing may skip.
+test: kept services ## Run all tests, on real Postgres and Redis. Nothing may skip.
 	TRIAL_BUILT=1 GOGC=400 HERALD_REQUIRE_SERVICES=1 $(GO) test -o bin/tests/ -ldflags='-s -w' -p=$(ATONCE) -count=1 -vet=off -timeout=20m -json $(if $(filter ./...,$(PKG)),$(FIRST)) $(PKG) | $(GO) run ./scripts/testcount -noskip -most=60s $(if $(TOTALS),-totals=$(TOTALS))
 	@for kept in tests worker enqueue demo agent; do cp -rlf bin/$$kept '$(KEPT)/' 2>/dev/null || true; done
 
@@ -164,7 +163,7 @@ fuzz: services ## Fuzz every target for FUZZTIME (60s) each.
 
 # Histories have seeds of the day. The tests print them, and HERALD_HISTORY_FIRST repeats them.
 .PHONY: soak
-soak: build services ## Drive the delivery core through fresh random histories of faults (HISTORIES), and run the other tests that grow with HERALD_SOAK.
+soak: services ## Drive the delivery core through fresh random histories of faults (HISTORIES), and run the other tests that grow with HERALD_SOAK.
 	HERALD_HISTORIES=$(HISTORIES) $(GO) test -vet=off -count=1 -timeout=60m -run='TestHistories$$' -v ./internal/delivery
 	HERALD_SOAK=1 HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -count=1 -timeout=30m -run='TestHistoriesOnPostgres$$|TestPoison$$|TestModelIsPostgres$$' -v ./internal/delivery ./internal/testing/storetest
 	TRIAL_BUILT=1 HERALD_SOAK=1 HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -count=1 -timeout=30m -run='TestOutageLogOf|TestEnqueueManyLines$$|TestEveryListenerReceivesEveryChange$$' -v ./internal/testing/trial ./internal/door/server/api
@@ -176,7 +175,7 @@ chaos: services ## Break a running Herald in every way of docs/guarantees.md, wi
 # ARGS are flags of the trial: -blocks 2000 -reorgs 200 -kills 30 is the full run, -seed N repeats one, -faults none is an honest node,
 # -follow 1m shortens the ten minutes of the public node.
 .PHONY: chain
-chain: build services ## Follow chains that reorganise behind a lying node, and compare Postgres with a plain reading (needs npm; 15 minutes).
+chain: services ## Follow chains that reorganise behind a lying node, and compare Postgres with a plain reading (needs npm; 15 minutes).
 	TRIAL_BUILT=1 HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=chain -count=1 -timeout=3h -v ./internal/testing/trial/chaintrial $(if $(ARGS),-args $(ARGS))
 
 # What these three install comes from npm, at pinned versions, into the user's cache; nothing of it is Herald's.
@@ -209,7 +208,7 @@ thirdparty: services receiver sdk ## Deliver to MCP servers that others wrote, a
 
 # What is installed comes from npm, at pinned versions, into the user's cache.
 .PHONY: bench-chain
-bench-chain: build services ## Measure how fast events come in, from a file and from a chain, and write docs/bench-chain.md (needs npm and a quiet machine).
+bench-chain: services ## Measure how fast events come in, from a file and from a chain, and write docs/bench-chain.md (needs npm and a quiet machine).
 	$(GO) run -tags=chain ./scripts/bench chain -o docs/bench-chain.md $(ARGS)
 
 .PHONY: bench

@@ -224,6 +224,9 @@ func (p *Postgres) runInitdb(ctx context.Context, cfg PostgresConfig, dir string
 	} else {
 		args = append(args, "--data-checksums")
 	}
+	if cfg.Test {
+		args = append(args, "--wal-segsize=1") // MiB, all of which a new cluster's copy contains
+	}
 	tool := program{name: "initdb", path: filepath.Join(p.binaries.dir, "initdb"), args: args, libs: p.binaries.libs,
 		acct: p.acct, onDeath: syscall.SIGKILL, logger: p.logger}
 	if out, err := tool.run(ctx); err != nil {
@@ -237,7 +240,7 @@ func (p *Postgres) runInitdb(ctx context.Context, cfg PostgresConfig, dir string
 // A copy takes a sixth of initdb's time, and every package of tests needs a cluster.
 func (p *Postgres) copyCluster(ctx context.Context, cfg PostgresConfig, dir string) error {
 	cache := cacheDirs(cfg.CacheDir)[0]
-	key := sha256.Sum256(fmt.Appendf(nil, "%s %d", p.binaries.version, p.acct.uid))
+	key := sha256.Sum256(fmt.Appendf(nil, "1 MiB %s %d", p.binaries.version, p.acct.uid))
 	made := filepath.Join(cache, fmt.Sprintf("cluster-%x", key[:8]))
 	if _, err := os.Stat(made); err == nil {
 		return copyFiles(ctx, made, dir)

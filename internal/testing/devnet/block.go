@@ -10,6 +10,7 @@ import (
 	"github.com/ethereum/go-ethereum"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/params"
 )
 
 // Commit mines a block with the pending transactions and returns its hash.
@@ -74,8 +75,7 @@ func (n *Net) submit(ctx context.Context, from Account, to *common.Address, data
 	if n.closed {
 		return common.Hash{}, errClosed
 	}
-	gas, err := n.client.EstimateGas(ctx, ethereum.CallMsg{From: from.Address, To: to, Data: data})
-	if err != nil {
+	if _, err := n.client.CallContract(ctx, ethereum.CallMsg{From: from.Address, To: to, Data: data}, nil); err != nil {
 		return common.Hash{}, fmt.Errorf("trying the call: %w", err)
 	}
 	nonce, err := n.client.NonceAt(ctx, from.Address, nil)
@@ -84,8 +84,7 @@ func (n *Net) submit(ctx context.Context, from Account, to *common.Address, data
 	}
 	tx, err := types.SignNewTx(from.key, types.LatestSignerForChainID(n.chainID), &types.DynamicFeeTx{
 		ChainID: n.chainID, Nonce: nonce + n.pending[from.Address], To: to, Data: data,
-		// Another transaction in the same block can increase the gas that this one needs.
-		Gas: gas + gas/2 + 50_000, GasTipCap: big.NewInt(1e9), GasFeeCap: big.NewInt(100e9),
+		Gas: params.MaxTxGas, GasTipCap: big.NewInt(1e9), GasFeeCap: big.NewInt(50e9),
 	})
 	if err != nil {
 		return common.Hash{}, fmt.Errorf("signing: %w", err)
@@ -155,6 +154,11 @@ func (n *Net) transact(ctx context.Context, from Account, to *common.Address, da
 	if _, err := n.commit(); err != nil {
 		return nil, err
 	}
+	return n.succeeded(ctx, tx)
+}
+
+// succeeded returns the receipt of a mined transaction, or an error if it reverted.
+func (n *Net) succeeded(ctx context.Context, tx common.Hash) (*types.Receipt, error) {
 	receipt, err := n.Receipt(ctx, tx)
 	if err != nil {
 		return nil, err

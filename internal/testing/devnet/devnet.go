@@ -134,22 +134,27 @@ func (n *Net) launch(alloc types.GenesisAlloc) (err error) {
 	return nil
 }
 
-// deploy deploys the registries with the last account, and removes that account from the list.
+// deploy deploys the registries with the last account, in one block, and removes that account from the list.
 func (n *Net) deploy(ctx context.Context) error {
 	deployer := n.accounts[len(n.accounts)-1]
 	n.accounts = n.accounts[:len(n.accounts)-1]
-	create := func(bytecode string) (common.Address, error) {
-		return n.Create(ctx, deployer, common.FromHex(bytecode))
-	}
-	var err error
-	if n.deployment.Identity, err = create(registry.IdentityRegistryMetaData.Bin); err != nil {
-		return fmt.Errorf("identity registry: %w", err)
-	}
-	if n.deployment.Reputation, err = create(registry.ReputationRegistryMetaData.Bin); err != nil {
-		return fmt.Errorf("reputation registry: %w", err)
-	}
-	if n.deployment.Validation, err = create(registry.ValidationRegistryMetaData.Bin); err != nil {
-		return fmt.Errorf("validation registry: %w", err)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var txs []common.Hash
+	for i, c := range []struct {
+		at  *common.Address
+		bin string
+	}{
+		{&n.deployment.Identity, registry.IdentityRegistryMetaData.Bin},
+		{&n.deployment.Reputation, registry.ReputationRegistryMetaData.Bin},
+		{&n.deployment.Validation, registry.ValidationRegistryMetaData.Bin},
+	} {
+		tx, err := n.submit(ctx, deployer, nil, common.FromHex(c.bin))
+		if err != nil {
+			return fmt.Errorf("registry %d: %w", i+1, err)
+		}
+		txs = append(txs, tx)
+		*c.at = crypto.CreateAddress(deployer.Address, uint64(i))
 	}
 	for _, call := range []struct {
 		to   common.Address
@@ -159,8 +164,18 @@ func (n *Net) deploy(ctx context.Context) error {
 		{n.deployment.Reputation, registry.NewReputationRegistry().PackInitialize(n.deployment.Identity)},
 		{n.deployment.Validation, registry.NewValidationRegistry().PackInitialize(n.deployment.Identity)},
 	} {
-		if _, err := n.transact(ctx, deployer, &call.to, call.data); err != nil {
+		tx, err := n.submit(ctx, deployer, &call.to, call.data)
+		if err != nil {
 			return fmt.Errorf("initialising %s: %w", call.to, err)
+		}
+		txs = append(txs, tx)
+	}
+	if _, err := n.commit(); err != nil {
+		return err
+	}
+	for _, tx := range txs {
+		if _, err := n.succeeded(ctx, tx); err != nil {
+			return err
 		}
 	}
 	return nil
