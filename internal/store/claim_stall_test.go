@@ -164,7 +164,7 @@ func TestClaimsBesideAStalledConnection(t *testing.T) {
 					return &stallingConn{Conn: conn, lost: &lost}, err
 				}
 			})
-			s.claims.Min, s.claims.Stall, s.claims.Timeout = 1, 200*time.Millisecond, time.Second
+			s.claims.Min, s.claims.Stall, s.claims.Timeout = 1, 200*time.Millisecond, 4*time.Second
 			ids := insertDispatched(t, first, 30)
 			if c, err := s.Claim(t.Context(), ids[0], 1, lease); c == nil || err != nil { // connects and prepares
 				t.Fatal(c, err)

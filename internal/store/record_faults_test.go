@@ -310,7 +310,7 @@ func TestGroupWithUnknownCommit(t *testing.T) {
 func TestStalledGroup(t *testing.T) {
 	t.Parallel()
 	s, faulty := openFaulty(t, heraldtest.Postgres(t, postgres.Migrate))
-	s.records.Timeout = time.Second
+	s.records.Timeout = 4 * time.Second
 	requests := claimAll(t, s, 8, 16)
 	id := requests[3].claim.ID
 	faulty.armed.Store(&fault{mark: id[:]})
