@@ -12,10 +12,11 @@
 //	heraldtest.Await(t, "the row is queued", func() bool {…}) // at most 30 s, and never a sleep
 //	heraldtest.Equal(t, "the job that was read", got, want) // what differs, and a sentence
 //
-// All tests of a process share one cluster. The first test that needs it starts it, and Main stops it. A Redis serves one
-// test after another. If the process dies, the kernel kills the servers, and the next run of any test removes the folders. This package downloads nothing:
-// `make test` does that first (embedded.Fetch). Package internal/testing/devnet/devnettest starts chains, because this
-// package would otherwise link go-ethereum into every test.
+// All tests of a process share one cluster. The first test that needs it starts it, and Main stops it. A Redis serves
+// one test after another. If the process dies, the kernel kills the servers, and the next run of any test removes the
+// folders. This package downloads nothing: `make test` does that first (embedded.Fetch). Package
+// internal/testing/devnet/devnettest starts chains, because this package would otherwise link go-ethereum into every
+// test.
 //
 // The package has state, the servers of the process, because sharing them is the package's purpose. A mutex protects
 // them.

@@ -118,9 +118,9 @@ func TestRedisKinds(t *testing.T) {
 	}
 }
 
-// TestRedisIsEmptied: what a test leaves in its Redis does not reach the next test that gets the server.
+// TestRedisIsEmptied checks that the next test on a server finds no keys or scripts of an earlier one.
 func TestRedisIsEmptied(t *testing.T) {
-	var first string // the address of the first test's
+	var first string // the address of the first test's server
 	for _, name := range []string{"first", "second"} {
 		t.Run(name, func(t *testing.T) {
 			url, script := RealRedis(t), redis.NewScript("return 7")
