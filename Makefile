@@ -33,8 +33,8 @@ TOTALS    ?=
 
 # One set of build flags everywhere, so that nothing is compiled twice. Without the folder's name (-trimpath), a second clone
 # compiles nothing again. A checkout of another user builds too (-buildvcs=false). No link step keeps debug information, and
-# Herald's packages compile in seven eighths of the time without it.
-export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false -trimpath -gcflags=github.com/agentherald/herald/...=-dwarf=false)
+# packages compile in seven eighths of the time without it.
+export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false -trimpath -gcflags=all=-dwarf=false)
 # No program needs cgo: without it, Go's own linker is enough, and each of the seventy test programs links in three quarters of the time.
 export CGO_ENABLED := 0
 # What --version says: the tag, the commits since, the commit, and -dirty; nothing where git does not serve this checkout.

@@ -218,12 +218,11 @@ func (p *Postgres) initCluster(ctx context.Context, cfg PostgresConfig) error {
 
 // runInitdb makes the cluster in an empty folder.
 func (p *Postgres) runInitdb(ctx context.Context, cfg PostgresConfig, dir string) error {
-	args := []string{"-D", dir, "-U", role, "-A", "trust", "-E", "UTF8", "--no-locale", "--no-instructions"}
+	how := "--data-checksums"
 	if cfg.Test || cfg.Ephemeral {
-		args = append(args, "--no-sync")
-	} else {
-		args = append(args, "--data-checksums")
+		how = "--no-sync"
 	}
+	args := []string{"-D", dir, "-U", role, "-A", "trust", "-E", "UTF8", "--no-locale", "--no-instructions", how}
 	if cfg.Test {
 		args = append(args, "--wal-segsize=1") // MiB, all of which a new cluster's copy contains
 	}
@@ -325,8 +324,7 @@ const (
 	invalidCatalogName = "3D000"
 )
 
-// tryConnect connects once. It creates the database here and not after initdb, so that nothing breaks if the process is
-// killed between the two.
+// tryConnect connects once. It, and not initdb's caller, creates the database, so a kill between the two breaks nothing.
 func (p *Postgres) tryConnect(ctx context.Context) (bool, error) {
 	ctx, cancel := withTimeout(ctx, 5*time.Second)
 	defer cancel()
