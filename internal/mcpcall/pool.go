@@ -257,6 +257,7 @@ func (p *Pool) acquireClient(ctx context.Context, ep Endpoint, key [sha256.Size]
 			}
 		}
 		costs := costsOf(ctx)
+		waited := costs.beginConnecting(p.cfg.Clock) // before the connection can be ready
 		if s.opening == nil {
 			o := &opening{done: make(chan struct{})}
 			s.opening = o
@@ -266,7 +267,6 @@ func (p *Pool) acquireClient(ctx context.Context, ep Endpoint, key [sha256.Size]
 		o := s.opening
 		p.mu.Unlock()
 
-		waited := costs.beginConnecting(p.cfg.Clock)
 		select {
 		case <-o.done:
 			waited()
