@@ -324,7 +324,7 @@ const (
 	invalidCatalogName = "3D000"
 )
 
-// tryConnect connects once. It, and not initdb's caller, creates the database, so a kill between the two breaks nothing.
+// tryConnect connects once. It, not initdb's caller, creates the database, so a kill between the two breaks nothing.
 func (p *Postgres) tryConnect(ctx context.Context) (bool, error) {
 	ctx, cancel := withTimeout(ctx, 5*time.Second)
 	defer cancel()
