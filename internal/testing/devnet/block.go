@@ -154,11 +154,11 @@ func (n *Net) transact(ctx context.Context, from Account, to *common.Address, da
 	if _, err := n.commit(); err != nil {
 		return nil, err
 	}
-	return n.succeeded(ctx, tx)
+	return n.readSuccess(ctx, tx)
 }
 
-// succeeded returns the receipt of a mined transaction, or an error if it reverted.
-func (n *Net) succeeded(ctx context.Context, tx common.Hash) (*types.Receipt, error) {
+// readSuccess returns the receipt of a mined transaction, or an error if it reverted.
+func (n *Net) readSuccess(ctx context.Context, tx common.Hash) (*types.Receipt, error) {
 	receipt, err := n.Receipt(ctx, tx)
 	if err != nil {
 		return nil, err

@@ -174,7 +174,7 @@ func (n *Net) deploy(ctx context.Context) error {
 		return err
 	}
 	for _, tx := range txs {
-		if _, err := n.succeeded(ctx, tx); err != nil {
+		if _, err := n.readSuccess(ctx, tx); err != nil {
 			return err
 		}
 	}
