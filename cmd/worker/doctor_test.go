@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,7 +21,6 @@ import (
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/ipfstest"
 	"github.com/google/uuid"
-	"github.com/redis/go-redis/v9"
 )
 
 // diagnosis is the result of the doctor.
@@ -111,10 +109,7 @@ func TestDoctorOfGateways(t *testing.T) {
 func TestDoctorOfRedis(t *testing.T) {
 	t.Parallel()
 	raw := heraldtest.RealRedis(t)
-	u, err := url.Parse(raw)
-	heraldtest.Must(t, err)
-	c := redis.NewClient(&redis.Options{Network: "unix", Addr: u.Path})
-	defer c.Close()
+	c := heraldtest.RedisClient(t, raw)
 	env := []string{"DATABASE_URL=" + heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL=" + raw, "HERALD_KEYSET=" + heraldtest.Keyset(t)}
 	for _, state := range []string{"no", "yes"} {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -12,7 +11,6 @@ import (
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5"
-	"github.com/redis/go-redis/v9"
 )
 
 // TestRefusesToStart checks that the worker refuses to start with invalid settings or services. One line of its output
@@ -103,12 +101,8 @@ func (w *watched) String() string {
 func evictingRedis(t *testing.T) string {
 	t.Helper()
 	raw := heraldtest.RealRedis(t)
-	u, err := url.Parse(raw)
-	heraldtest.Must(t, err)
-	c := redis.NewClient(&redis.Options{Network: "unix", Addr: u.Path})
-	defer c.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	heraldtest.Must(t, c.ConfigSet(ctx, "maxmemory-policy", "allkeys-lru").Err())
+	heraldtest.Must(t, heraldtest.RedisClient(t, raw).ConfigSet(ctx, "maxmemory-policy", "allkeys-lru").Err())
 	return raw
 }

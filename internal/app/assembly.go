@@ -46,7 +46,6 @@ import (
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/redis/go-redis/v9"
 	"go.opentelemetry.io/otel/trace"
 )
 
@@ -75,8 +74,8 @@ type assembly struct {
 	signing     *signing.Ring // nil without HERALD_PUBLIC_URL
 	pool        *mcpcall.Pool
 	serversFile *serversFile
-	policyFile  *backend.PolicyFile   // nil without HERALD_POLICY_FILE
-	fast        redis.UniversalClient // for rate limits; nil with an embedded Redis
+	policyFile  *backend.PolicyFile // nil without HERALD_POLICY_FILE
+	fast        queue.Redis         // for rate limits; nil with an embedded Redis
 	limits      *ratelimit.Limiter
 	unbound     *ratelimit.Limiter // of agents without a verified endpoint; nil with HERALD_BINDING=off
 	efforts     *effort.Budgets    // nil with HERALD_EFFORT_BUDGET=off
@@ -278,7 +277,7 @@ func (a *assembly) openLimiters() (err error) {
 }
 
 // openRedis opens connections to Redis of their own. timeout bounds a command.
-func (a *assembly) openRedis(timeout time.Duration) (redis.UniversalClient, error) {
+func (a *assembly) openRedis(timeout time.Duration) (queue.Redis, error) {
 	c, err := a.queue.Client(timeout)
 	if err == nil {
 		a.onClose(func() { _ = c.Close() })
@@ -460,12 +459,12 @@ func (a *assembly) openTasks() error {
 	for _, o := range a.outages {
 		a.addServices(newLoop("outage probe", o.Run))
 	}
-	var srv *queue.Server
+	var srv queue.Server
 	a.addServices(newLoop("unread queues", func(ctx context.Context) {
 		a.queue.WatchUnread(ctx, job.TaskTypes(), nil)
 	}), service{name: "task server",
 		start: func(context.Context) (err error) {
-			srv, err = a.queue.NewServer(queue.ServerConfig{Handler: a.runner, Concurrency: a.runner.Tasks(),
+			srv, err = queue.NewServer(a.queue, queue.ServerConfig{Handler: a.runner, Concurrency: a.runner.Tasks(),
 				Kinds: job.TaskTypes(), ShutdownTimeout: a.drainTime()})
 			if err != nil {
 				return err

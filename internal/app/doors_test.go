@@ -18,7 +18,6 @@ import (
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
-	"github.com/redis/go-redis/v9"
 )
 
 // oldJob returns an ActionJob as the old backend encodes it, for an agent that its config names.
@@ -35,7 +34,7 @@ func oldJob(n int, config map[string]any) []byte {
 	return b
 }
 
-func (r *running) client(redisURL string) redis.UniversalClient {
+func (r *running) client(redisURL string) queue.Redis {
 	r.t.Helper()
 	q, err := queue.Open(queue.Config{URL: secret.New(redisURL)})
 	heraldtest.Must(r.t, err)

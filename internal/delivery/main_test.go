@@ -240,7 +240,7 @@ func (k *worker) mustDeliver(id uuid.UUID, n int, want string) {
 // serve runs k's tasks until the test ends or the returned function is called.
 func (w *world) serve(k *worker) (shutdown func()) {
 	w.t.Helper()
-	srv := must(w.queue.NewServer(queue.ServerConfig{Handler: k.runner, Concurrency: k.runner.Tasks(), ShutdownTimeout: 20 * time.Second, PollInterval: 100 * time.Millisecond,
+	srv := must(queue.NewServer(w.queue, queue.ServerConfig{Handler: k.runner, Concurrency: k.runner.Tasks(), ShutdownTimeout: 20 * time.Second, PollInterval: 100 * time.Millisecond,
 		Kinds: []string{string(job.KindNewFeedback), string(job.KindFeedbackRevoked), string(job.KindResponseAppended), string(job.KindValidationResponse), string(job.KindAgentUpdated)}}))
 	heraldtest.Must(w.t, srv.Start())
 	shutdown = sync.OnceFunc(func() {

@@ -12,7 +12,6 @@ import (
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
-	"github.com/redis/go-redis/v9"
 )
 
 func (w *world) newReconciler(adapt ...func(*maintenance.ReconcilerConfig)) *maintenance.Reconciler {
@@ -41,13 +40,7 @@ func (w *world) reconcile(s *maintenance.Reconciler) {
 
 func (w *world) flush() {
 	w.t.Helper()
-	o, err := redis.ParseURL(w.redisURL)
-	if err != nil { // redis-socket
-		o = &redis.Options{Network: "unix", Addr: w.redisURL[len("redis-socket://"):]}
-	}
-	c := redis.NewClient(o)
-	defer c.Close()
-	heraldtest.Must(w.t, c.FlushAll(heraldtest.Within(w.t, 10*time.Second)).Err())
+	heraldtest.Must(w.t, heraldtest.RedisClient(w.t, w.redisURL).FlushAll(heraldtest.Within(w.t, 10*time.Second)).Err())
 }
 
 // lost is a Redis that reports the same location for each task.

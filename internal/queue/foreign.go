@@ -83,7 +83,7 @@ const foreignTimeout = 5 * time.Second
 // Usually asynq does neither, because isFailure returns false for a *foreignError. Two cases differ: asynq archives a
 // task that has no retry left, and it counts a retry if the task's own deadline has passed. In these cases keepForeign
 // itself moves the task to the state retry. asynq then finds no active task and changes nothing.
-func (s *Server) keepForeign(ctx context.Context, t *asynq.Task, err error) {
+func (s *server) keepForeign(ctx context.Context, t *asynq.Task, err error) {
 	if s.kinds[t.Type()] {
 		return
 	}

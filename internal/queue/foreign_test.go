@@ -10,6 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 )
 
 // TestForeignTasksReturn: Herald returns another program's tasks to their queue, also those without retries left or
@@ -25,7 +26,7 @@ func TestForeignTasksReturn(t *testing.T) {
 		"late": {asynq.MaxRetry(5), asynq.Deadline(time.Now().Add(-time.Hour))},
 	}
 	for id, options := range tasks {
-		if _, err := q.client.EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask("email:send", []byte(id)),
+		if _, err := asynqClient(q).EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask("email:send", []byte(id)),
 			append(options, asynq.TaskID(id), asynq.Queue("default"))...); err != nil {
 			t.Fatal(err)
 		}
@@ -41,7 +42,7 @@ func TestForeignTasksReturn(t *testing.T) {
 			if wait := time.Until(i.NextProcessAt); wait < foreignDelay/2 || wait > foreignDelay || i.Retried != 0 {
 				t.Errorf("%s waits %s, retried %d", id, wait, i.Retried)
 			}
-			if err := q.inspector.RunTask("default", id); err != nil {
+			if err := q.inspector.(*asynq.Inspector).RunTask("default", id); err != nil {
 				t.Fatal(id, err)
 			}
 		}
@@ -66,7 +67,7 @@ func TestForeignTasksReturn(t *testing.T) {
 
 	// The program that owns the tasks.
 	got := make(chan string, len(tasks))
-	owner := asynq.NewServerFromRedisClient(q.rdb, asynq.Config{Logger: newAsynqLogger(slog.New(slog.DiscardHandler)), Concurrency: 1})
+	owner := asynq.NewServerFromRedisClient(q.rdb.(redis.UniversalClient), asynq.Config{Logger: newAsynqLogger(slog.New(slog.DiscardHandler)), Concurrency: 1})
 	if err := owner.Start(asynq.HandlerFunc(func(_ context.Context, task *asynq.Task) error {
 		got <- task.Type() + " " + string(task.Payload())
 		return nil
@@ -80,7 +81,7 @@ func TestForeignTasksReturn(t *testing.T) {
 			continue // asynq itself runs nothing past its deadline
 		}
 		missing["email:send "+id] = true
-		if err := q.inspector.RunTask("default", id); err != nil {
+		if err := q.inspector.(*asynq.Inspector).RunTask("default", id); err != nil {
 			t.Error(id, err)
 		}
 	}
@@ -119,11 +120,11 @@ func TestUnreadQueues(t *testing.T) {
 	kinds := []string{"NewFeedback"}
 	for _, task := range [][2]string{{"jobs", "NewFeedback"}, {"mail", "email:send"}, {"default", "NewFeedback"},
 		{"read", "NewFeedback"}, {"read", "NewFeedback"}} { // one of them stays pending
-		if _, err := q.client.EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask(task[1], nil), asynq.Queue(task[0])); err != nil {
+		if _, err := asynqClient(q).EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask(task[1], nil), asynq.Queue(task[0])); err != nil {
 			t.Fatal(err)
 		}
 	}
-	reader := asynq.NewServerFromRedisClient(q.rdb, asynq.Config{Logger: newAsynqLogger(slog.New(slog.DiscardHandler)),
+	reader := asynq.NewServerFromRedisClient(q.rdb.(redis.UniversalClient), asynq.Config{Logger: newAsynqLogger(slog.New(slog.DiscardHandler)),
 		Queues: map[string]int{"read": 1}, Concurrency: 1, ShutdownTimeout: time.Millisecond})
 	if err := reader.Start(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error { <-ctx.Done(); return nil })); err != nil {
 		t.Fatal(err)
@@ -154,7 +155,7 @@ func TestNoIntakeLeavesDefaultAlone(t *testing.T) {
 	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = q.Close() })
 	for queue, body := range map[string]string{"default": "theirs", "first": "ours"} {
-		if _, err := q.client.EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask(kind, []byte(body)),
+		if _, err := asynqClient(q).EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask(kind, []byte(body)),
 			asynq.TaskID(body), asynq.Queue(queue)); err != nil {
 			t.Fatal(err)
 		}
@@ -191,7 +192,7 @@ func TestListForeign(t *testing.T) {
 		t.Errorf("of an empty Redis: %v, %v", found, err)
 	}
 	for queue, name := range map[string]string{"default": "email:send", "bulk": "report\n" + strings.Repeat("x", 500), "first": kind, "elsewhere": "image:resize"} {
-		if _, err := q.client.EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask(name, nil), asynq.Queue(queue),
+		if _, err := asynqClient(q).EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask(name, nil), asynq.Queue(queue),
 			asynq.ProcessIn(time.Hour)); err != nil {
 			t.Fatal(err)
 		}

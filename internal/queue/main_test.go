@@ -12,6 +12,8 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 )
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }
@@ -36,10 +38,15 @@ func openAt(t testing.TB, url string) *Queue {
 	return q
 }
 
+// asynqClient returns a client of another program, on the connections of q.
+func asynqClient(q *Queue) *asynq.Client {
+	return asynq.NewClientFromRedisClient(q.rdb.(redis.UniversalClient))
+}
+
 // serve runs h until the test ends or the returned function is called.
 func serve(t testing.TB, q *Queue, h Handler, concurrency int) (shutdown func()) {
 	t.Helper()
-	s, err := q.NewServer(ServerConfig{Handler: h, Concurrency: concurrency, Kinds: []string{kind}, ShutdownTimeout: 10 * time.Second,
+	s, err := NewServer(q, ServerConfig{Handler: h, Concurrency: concurrency, Kinds: []string{kind}, ShutdownTimeout: 10 * time.Second,
 		PollInterval: 5 * time.Millisecond})
 	heraldtest.Must(t, err)
 	heraldtest.Must(t, s.Start())

@@ -89,9 +89,9 @@ type Config struct {
 // Queue enqueues tasks in Redis and inspects them. It is safe for concurrent use.
 type Queue struct {
 	opt       asynq.RedisConnOpt
-	rdb       redis.UniversalClient
-	client    *asynq.Client
-	inspector *asynq.Inspector
+	rdb       Redis
+	put       putTask
+	inspector inspector
 	lanes     map[string]int // the lanes that this process reads, with their weights
 	foreign   foreignTasks
 	// opened is the time of Open. If Redis has no marker (Marker), enqueueWith stores this time as the marker.
@@ -121,8 +121,8 @@ func Open(cfg Config) (*Queue, error) {
 	if cfg.NoIntake {
 		delete(read, intakeLane)
 	}
-	return &Queue{opt: opt, rdb: rdb, client: asynq.NewClientFromRedisClient(rdb),
-		inspector: asynq.NewInspectorFromRedisClient(rdb), lanes: read, opened: time.Now(), log: cfg.Logger,
+	return &Queue{opt: opt, rdb: rdb, put: newPutTask(rdb), inspector: asynq.NewInspectorFromRedisClient(rdb),
+		lanes: read, opened: time.Now(), log: cfg.Logger,
 		foreign: foreignTasks{log: cfg.Logger, logged: map[string]bool{}}}, nil
 }
 
@@ -160,7 +160,7 @@ func (q *Queue) enqueueWith(ctx context.Context, t Task, headers map[string]stri
 		}
 		q.marked.Store(true)
 	}
-	_, err = q.client.EnqueueContext(ctx, asynq.NewTaskWithHeaders(t.Kind, body, headers, opts...))
+	err = q.put(ctx, t.Kind, body, headers, opts...)
 	if err != nil && !errors.Is(err, asynq.ErrTaskIDConflict) {
 		return fmt.Errorf("put task %s into Redis: %w", t.ID(), err)
 	}

@@ -162,7 +162,7 @@ func TestCheckServer(t *testing.T) {
 	if err := q.CheckServer(heraldtest.Within(t, 10*time.Second)); !errors.As(err, &unfit) {
 		t.Errorf("an evicting server: %v", err)
 	}
-	q.rdb.AddHook(oldServer{})
+	q.rdb.(redis.UniversalClient).AddHook(oldServer{})
 	if err := q.CheckServer(heraldtest.Within(t, 10*time.Second)); !errors.As(err, &unfit) || unfit.Why != "Redis 6.0.16 is too old: Herald needs 6.2 or newer" {
 		t.Errorf("an old server: %v", err)
 	}

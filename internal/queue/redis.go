@@ -157,6 +157,41 @@ func olderThan(version string, major, minor int) bool {
 	return got[0] < major || got[0] == major && got[1] < minor
 }
 
+// Redis runs commands in Redis.
+//
+// It, inspector and putTask hide the types redis.Client and asynq.Task. A package that mentions a struct with one of
+// these types inside compiles hundreds of go-redis' methods once more, because redis.Client contains a
+// weak.Pointer[Client]. That takes two seconds.
+type Redis interface {
+	redis.Cmdable
+	Close() error
+}
+
+// inspector is the part of asynq.Inspector that a Queue uses.
+type inspector interface {
+	Queues() ([]string, error)
+	Servers() ([]*asynq.ServerInfo, error)
+	GetQueueInfo(lane string) (*asynq.QueueInfo, error)
+	GetTaskInfo(lane, id string) (*asynq.TaskInfo, error)
+	DeleteTask(lane, id string) error
+	ListPendingTasks(lane string, opts ...asynq.ListOption) ([]*asynq.TaskInfo, error)
+	ListActiveTasks(lane string, opts ...asynq.ListOption) ([]*asynq.TaskInfo, error)
+	ListScheduledTasks(lane string, opts ...asynq.ListOption) ([]*asynq.TaskInfo, error)
+	ListRetryTasks(lane string, opts ...asynq.ListOption) ([]*asynq.TaskInfo, error)
+	ListArchivedTasks(lane string, opts ...asynq.ListOption) ([]*asynq.TaskInfo, error)
+}
+
+// putTask puts a task of a kind into Redis.
+type putTask func(ctx context.Context, kind string, body []byte, headers map[string]string, opts ...asynq.Option) error
+
+func newPutTask(rdb redis.UniversalClient) putTask {
+	client := asynq.NewClientFromRedisClient(rdb)
+	return func(ctx context.Context, kind string, body []byte, headers map[string]string, opts ...asynq.Option) error {
+		_, err := client.EnqueueContext(ctx, asynq.NewTaskWithHeaders(kind, body, headers, opts...))
+		return err
+	}
+}
+
 // redisClient returns a Redis client for asynq's connection options. With a single server, a call ends at the deadline
 // of its context, and dialOnce has an effect (Config.DialOnce). With a cluster or with sentinels, neither is the case.
 func redisClient(opt asynq.RedisConnOpt, dialOnce bool) (redis.UniversalClient, error) {

@@ -66,11 +66,21 @@ type ServerConfig struct {
 }
 
 // Server fetches tasks from the lanes and passes them to a Handler.
-type Server struct {
+type Server interface {
+	// Start lets the Server fetch and run tasks in the background.
+	Start() error
+	// Stop stops fetching tasks. Running tasks continue until Shutdown.
+	Stop()
+	// Shutdown stops fetching tasks and waits for running tasks, at most for ServerConfig.ShutdownTimeout. asynq cancels
+	// the contexts of tasks that still run then, and returns these tasks to their queues.
+	Shutdown()
+}
+
+type server struct {
 	srv   *asynq.Server
 	mux   asynq.Handler
 	kinds map[string]bool
-	rdb   redis.UniversalClient
+	rdb   Redis
 
 	foreign  *foreignTasks
 	enqueue  func(context.Context, Task, map[string]string) error // Queue.enqueueWith
@@ -78,21 +88,21 @@ type Server struct {
 	log      *slog.Logger
 }
 
-// NewServer validates cfg and returns a Server, which fetches no tasks before Start.
-func (q *Queue) NewServer(cfg ServerConfig) (*Server, error) {
+// NewServer validates cfg and returns a Server of q, which fetches no tasks before Start.
+func NewServer(q *Queue, cfg ServerConfig) (Server, error) {
 	if cfg.Handler == nil || cfg.Concurrency < 1 || cfg.ShutdownTimeout <= 0 {
 		return nil, errors.New("queue: server needs a handler, a concurrency of at least 1 and a shutdown timeout")
 	}
 	if cfg.PollInterval <= 0 {
 		cfg.PollInterval = 20 * time.Millisecond
 	}
-	s := &Server{log: q.log, rdb: q.rdb, foreign: &q.foreign, enqueue: q.enqueueWith, announce: q.announceLanes,
+	s := &server{log: q.log, rdb: q.rdb, foreign: &q.foreign, enqueue: q.enqueueWith, announce: q.announceLanes,
 		kinds: make(map[string]bool, len(cfg.Kinds))}
 	for _, k := range cfg.Kinds {
 		s.kinds[k] = true
 	}
 	s.mux = s.newHandler(cfg.Handler)
-	s.srv = asynq.NewServerFromRedisClient(q.rdb, asynq.Config{
+	s.srv = asynq.NewServerFromRedisClient(q.rdb.(redis.UniversalClient), asynq.Config{
 		Concurrency:              cfg.Concurrency,
 		Queues:                   q.lanes,
 		TaskCheckInterval:        cfg.PollInterval,
@@ -107,8 +117,7 @@ func (q *Queue) NewServer(cfg ServerConfig) (*Server, error) {
 	return s, nil
 }
 
-// Start lets the Server fetch and run tasks in the background.
-func (s *Server) Start() error {
+func (s *server) Start() error {
 	if err := s.announce(); err != nil {
 		s.log.Warn("the web UI shows the lanes once they are used", logging.About(logging.Redis), "error", err)
 	}
@@ -147,17 +156,14 @@ func (q *Queue) Servers(ctx context.Context) (others int, self bool, err error) 
 	return others, self, nil
 }
 
-// Stop stops fetching tasks. Running tasks continue until Shutdown.
-func (s *Server) Stop() { s.srv.Stop() }
+func (s *server) Stop() { s.srv.Stop() }
 
-// Shutdown stops fetching tasks and waits for running tasks, at most for ServerConfig.ShutdownTimeout. asynq cancels
-// the contexts of tasks that still run then, and returns these tasks to their queues.
-func (s *Server) Shutdown() { s.srv.Shutdown() }
+func (s *server) Shutdown() { s.srv.Shutdown() }
 
 // newHandler returns the function that asynq calls for each task. It calls runTask, stores the note as the task's
 // result, and returns the error that makes asynq end the task as Handler describes. For a *WaitError it calls
 // moveToRetry first. If moveToRetry enqueued a copy of the task, asynq deletes the original.
-func (s *Server) newHandler(h Handler) asynq.Handler {
+func (s *server) newHandler(h Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 		note, err := s.runTask(ctx, h, t)
 		if note != "" {
@@ -180,7 +186,7 @@ func (s *Server) newHandler(h Handler) asynq.Handler {
 // results. In two cases it calls neither. For a foreign task, whose type is not one of Herald's, it returns a
 // *foreignError. For a copy that moveToRetry enqueued, it returns a *WaitError with the end of the wait, if the wait is
 // not over.
-func (s *Server) runTask(ctx context.Context, h Handler, t *asynq.Task) (string, error) {
+func (s *server) runTask(ctx context.Context, h Handler, t *asynq.Task) (string, error) {
 	if !s.kinds[t.Type()] {
 		return "", s.foreign.returnTask(ctx, t.Type())
 	}

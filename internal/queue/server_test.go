@@ -145,7 +145,7 @@ func TestForeignJobsAreIntakes(t *testing.T) {
 	want := map[string]int{}
 	for _, lane := range []string{"default", "first"} {
 		for _, body := range bodies {
-			if _, err := q.client.EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask(kind, []byte(body)), asynq.Queue(lane)); err != nil {
+			if _, err := asynqClient(q).EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask(kind, []byte(body)), asynq.Queue(lane)); err != nil {
 				t.Fatal(err)
 			}
 			want[body]++
@@ -192,7 +192,7 @@ func TestLaneShares(t *testing.T) {
 	t.Parallel()
 	q := openAt(t, heraldtest.RealRedis(t))
 	put := func(lane string) {
-		if _, err := q.client.EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask(kind, []byte(lane)),
+		if _, err := asynqClient(q).EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask(kind, []byte(lane)),
 			asynq.Queue(lane)); err != nil {
 			t.Fatal(err)
 		}
@@ -287,7 +287,7 @@ func TestNewServerRefuses(t *testing.T) {
 		"no concurrency": {Handler: handler{}, ShutdownTimeout: time.Second},
 		"no timeout":     {Handler: handler{}, Concurrency: 1},
 	} {
-		if _, err := q.NewServer(cfg); err == nil {
+		if _, err := NewServer(q, cfg); err == nil {
 			t.Errorf("%s: taken", name)
 		}
 	}

@@ -134,7 +134,7 @@ const idleConns = 4
 
 // Client returns a new Redis client with its own connections. A call on the client returns within timeout even if Redis
 // does not answer. The caller closes the client before it closes the queue.
-func (q *Queue) Client(timeout time.Duration) (redis.UniversalClient, error) {
+func (q *Queue) Client(timeout time.Duration) (Redis, error) {
 	switch c := q.rdb.(type) {
 	case *redis.Client:
 		o := withoutPush(*c.Options())

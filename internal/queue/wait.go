@@ -54,7 +54,7 @@ const (
 //
 // asynq cannot enqueue a task directly in the state retry. So the copy runs at once, and runTask returns the rest of
 // the wait (readWait), which makes asynq put the copy into that state.
-func (s *Server) moveToRetry(ctx context.Context, t *asynq.Task, wait *WaitError) bool {
+func (s *server) moveToRetry(ctx context.Context, t *asynq.Task, wait *WaitError) bool {
 	var p payload
 	if lane, _ := asynq.GetQueueName(ctx); lane != string(First) || json.Unmarshal(t.Payload(), &p) != nil {
 		return false

@@ -110,7 +110,7 @@ func noop(ctx context.Context, redisURL string, inflight, n int) (float64, error
 		}
 	}
 	h := &counter{want: int64(n), done: make(chan struct{})}
-	s, err := q.NewServer(queue.ServerConfig{Handler: h, Concurrency: inflight, Kinds: []string{string(job.KindNewFeedback)}, ShutdownTimeout: startTimeout})
+	s, err := queue.NewServer(q, queue.ServerConfig{Handler: h, Concurrency: inflight, Kinds: []string{string(job.KindNewFeedback)}, ShutdownTimeout: startTimeout})
 	if err != nil {
 		return 0, err
 	}

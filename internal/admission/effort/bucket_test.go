@@ -13,7 +13,7 @@ import (
 
 // TestConformance applies the same charges to the bucket in this process and to the script in Redis and in miniredis.
 func TestConformance(t *testing.T) {
-	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		if rdb == nil {
 			t.Log("the bucket itself is what the others are compared with")
 			return

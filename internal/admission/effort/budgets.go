@@ -22,7 +22,7 @@ type Config struct {
 	Size time.Duration
 	// Redis stores the sums of all workers. If it is nil, this process counts alone. The caller closes it after Close.
 	// It must have ContextTimeoutEnabled.
-	Redis redis.UniversalClient
+	Redis redis.Scripter
 	// Timeout bounds one call to Redis. Default 50 ms.
 	Timeout time.Duration
 	// MaxAgents bounds the agents that this process remembers. One takes about 400 bytes. Default 10,000.

@@ -14,7 +14,7 @@ import (
 // budget of 60 s, and one on average.
 func TestReservations(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		w := newWorld(t, rdb)
 		b, slow := w.worker(), agent(1)
 		w.calls(b, slow, 1, 25*time.Second)
@@ -235,7 +235,7 @@ type underWay struct {
 	end    time.Time
 }
 
-func playWorkers(t *testing.T, rdb redis.UniversalClient, seed int) {
+func playWorkers(t *testing.T, rdb redis.Cmdable, seed int) {
 	r := rand.New(rand.NewPCG(uint64(seed), 2))
 	w := newWorld(t, rdb)
 	workers := []*Budgets{w.worker(), w.worker(), w.worker()}

@@ -14,7 +14,7 @@ import (
 func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 // everywhere runs a test without Redis, with a real one and with miniredis.
-func everywhere(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
+func everywhere(t *testing.T, test func(t *testing.T, rdb redis.Cmdable)) {
 	t.Run("alone", func(t *testing.T) { t.Parallel(); test(t, nil) })
 	heraldtest.EachRedis(t, func(t *testing.T, url string) { test(t, heraldtest.RedisClient(t, url)) })
 }
@@ -23,10 +23,10 @@ func everywhere(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)
 type world struct {
 	testing.TB
 	*heraldtest.Clock
-	redis redis.UniversalClient
+	redis redis.Cmdable
 }
 
-func newWorld(t testing.TB, rdb redis.UniversalClient) *world {
+func newWorld(t testing.TB, rdb redis.Cmdable) *world {
 	return &world{t, heraldtest.NewClock(time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)), rdb}
 }
 

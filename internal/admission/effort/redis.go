@@ -24,13 +24,13 @@ const remembered = time.Hour
 
 // shared accesses the usage of each agent (known) in Redis, to which all workers add.
 type shared struct {
-	client redis.UniversalClient
+	client redis.Scripter
 	script *redis.Script
 	rules  rules
 	now    func() int64 // µs; nil: Redis' own clock. Only tests set it
 }
 
-func newShared(client redis.UniversalClient, r rules) *shared {
+func newShared(client redis.Scripter, r rules) *shared {
 	return &shared{client: client, script: redis.NewScript(chargeSource), rules: r}
 }
 

@@ -1,6 +1,7 @@
 package effort
 
 import (
+	"io"
 	"testing"
 	"time"
 
@@ -51,7 +52,7 @@ func TestQuickAgentsAskNothing(t *testing.T) {
 		}
 	}
 	spend(1)
-	heraldtest.Must(t, rdb.Close())
+	heraldtest.Must(t, rdb.(io.Closer).Close())
 	spend(98)
 	if b.isAway() {
 		t.Fatal("Redis was asked")

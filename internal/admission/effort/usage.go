@@ -72,7 +72,7 @@ func (b *Budgets) Usage(ctx context.Context, agent store.Agent) *Usage {
 
 // ReadUsage reads the state of an agent's effort budget from Redis. Charges that workers have not added there yet are
 // missing: at most a sixtieth of a budget per worker. An agent that Redis does not know has a full budget.
-func ReadUsage(ctx context.Context, client redis.UniversalClient, size time.Duration,
+func ReadUsage(ctx context.Context, client redis.Scripter, size time.Duration,
 	agent store.Agent) (*Usage, error) {
 	r := newRules(float64(size.Microseconds()))
 	k, err := newShared(client, r).readSpent(ctx, agent)

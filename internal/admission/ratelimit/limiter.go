@@ -21,7 +21,7 @@ type Config struct {
 	// Redis is shared by all workers. If it is nil, this process counts alone. The caller closes it after Close. It
 	// must have ContextTimeoutEnabled; otherwise a frozen Redis blocks Acquire and Release beyond Timeout. Timeout
 	// includes the time to connect, so the client should keep a few idle connections.
-	Redis redis.UniversalClient
+	Redis redis.Scripter
 
 	// Workers returns the number of other workers that Redis lists (others), and whether Redis lists this worker
 	// (self). The limiter calls it every second. While there are no other workers, the limiter counts in this process,

@@ -54,7 +54,7 @@ func TestConcurrentCallersKeepInflight(t *testing.T) {
 }
 
 func hammer(t *testing.T, endpoints int) {
-	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		adapt := func(c *Config) { c.MaxWaiters, c.MaxWait = 64, 30*time.Second }
 		workers := []*Limiter{newLimits(t, rdb, adapt)}
 		if rdb != nil {
@@ -104,7 +104,7 @@ func hammer(t *testing.T, endpoints int) {
 
 func TestLeave(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.MaxWaiters, c.MinCalls = 1, -1, 2 })
 		ctx, cancel := context.WithCancel(context.Background())
 		p, err := l.Acquire(ctx, site, site, "a")
@@ -132,7 +132,7 @@ func TestLeave(t *testing.T) {
 // TestOneProbe: a half-open breaker grants one of all the calls of two workers.
 func TestOneProbe(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		c := newClock()
 		adapt := func(cfg *Config) {
 			cfg.OpenFor, cfg.MaxWaiters, cfg.PermitTTL, cfg.Now = 30*time.Second, -1, time.Minute, c.Now

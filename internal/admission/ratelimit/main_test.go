@@ -13,10 +13,10 @@ import (
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }
 
-func client(t testing.TB, raw string) *redis.Client { return heraldtest.RedisClient(t, raw) }
+func client(t testing.TB, raw string) redis.Cmdable { return heraldtest.RedisClient(t, raw) }
 
 // newLimits returns a Limiter with a Timeout that is long enough for a loaded machine, and without a log.
-func newLimits(t testing.TB, rdb redis.UniversalClient, adapt ...func(*Config)) *Limiter {
+func newLimits(t testing.TB, rdb redis.Scripter, adapt ...func(*Config)) *Limiter {
 	t.Helper()
 	cfg := Config{Redis: rdb, Timeout: 5 * time.Second, PermitTTL: time.Minute, Rate: 1e5, Logger: slog.New(slog.DiscardHandler)}
 	for _, a := range adapt {
@@ -29,7 +29,7 @@ func newLimits(t testing.TB, rdb redis.UniversalClient, adapt ...func(*Config)) 
 }
 
 // everywhere runs a test without Redis, with a real one and with miniredis.
-func everywhere(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
+func everywhere(t *testing.T, test func(t *testing.T, rdb redis.Cmdable)) {
 	t.Run("alone", func(t *testing.T) { t.Parallel(); test(t, nil) })
 	t.Run("redis", func(t *testing.T) { t.Parallel(); test(t, client(t, heraldtest.RealRedis(t))) })
 	t.Run("miniredis", func(t *testing.T) { t.Parallel(); test(t, client(t, heraldtest.MiniRedis(t))) })

@@ -21,7 +21,7 @@ type freezer struct {
 	pid int
 }
 
-func newFreezer(t *testing.T, rdb *redis.Client) *freezer {
+func newFreezer(t *testing.T, rdb redis.Cmdable) *freezer {
 	t.Helper()
 	info, err := rdb.Info(t.Context(), "server").Result()
 	heraldtest.Must(t, err)

@@ -25,7 +25,7 @@ var releaseSource string
 
 // redisState applies the rules (doc.go) with the scripts in lua/ to the state in Redis, which all workers share.
 type redisState struct {
-	client          redis.UniversalClient
+	client          redis.Scripter
 	acquireScript   *redis.Script
 	releaseScript   *redis.Script
 	now             func() int64  // µs; nil: Redis' own clock. Only tests set it
@@ -34,7 +34,7 @@ type redisState struct {
 	ttl, permitsTTL time.Duration // TTL of the keys of an origin and its endpoints; TTL of the key of its permits
 }
 
-func newRedisState(client redis.UniversalClient, r rules) *redisState {
+func newRedisState(client redis.Scripter, r rules) *redisState {
 	// A key must exist until each time that it contains has passed, and at least for a window of the breaker.
 	keep := buckets*r.bucket + r.openFor + r.hold + r.maxWait + r.burst*r.gap
 	s := &redisState{client: client, acquireScript: redis.NewScript(acquireSource),

@@ -60,7 +60,7 @@ func blind(l *Limiter) *Limiter {
 // are refused at once.
 func TestRoom(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		l := blind(newLimits(t, rdb, func(c *Config) { c.Inflight, c.MaxWaiters, c.MaxWait = 1, 3, time.Minute }))
 		p := enter(t, l, site, "holds")
 		var line []<-chan entered
@@ -133,7 +133,7 @@ func TestRoomAcrossWorkers(t *testing.T) {
 // neither in this process nor in Redis.
 func TestFullShareBlocksNoOthers(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		l := blind(newLimits(t, rdb, func(c *Config) { c.MaxWaiters, c.MaxWait = 2, time.Minute }))
 		const slow, other, third = site + "/slow", site + "/other", site + "/third"
 		at := func(endpoint, token string) <-chan entered {
@@ -212,7 +212,7 @@ func TestWaitIsBounded(t *testing.T) {
 // TestSlowCallsRefuseWaiters: if calls are known to take long, callers are refused at once.
 func TestSlowCallsRefuseWaiters(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		c := newClock()
 		l := newLimits(t, rdb, func(cfg *Config) { cfg.Inflight, cfg.MaxWaiters, cfg.MaxWait, cfg.Now = 1, 3, 20*time.Second, c.Now })
 		p := enter(t, l, site, "a")
@@ -233,7 +233,7 @@ func TestSlowCallsRefuseWaiters(t *testing.T) {
 // ended.
 func TestHangingCloseIsNotAwaited(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		c := newClock()
 		l := newLimits(t, rdb, func(cfg *Config) { cfg.MaxWaiters, cfg.MaxWait, cfg.Now = 3, 20*time.Second, c.Now })
 		for _, token := range tokens("hangs", 4) {
@@ -251,7 +251,7 @@ func TestHangingCloseIsNotAwaited(t *testing.T) {
 // TestThrottled: Acquire waits for the rate limit if the wait is short, and refuses if it is long.
 func TestThrottled(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		l := newLimits(t, rdb, func(c *Config) { c.Rate, c.Burst, c.MaxWait = 20, 1, 10*time.Second })
 		began := time.Now()
 		for _, token := range tokens("t", 5) {
@@ -277,7 +277,7 @@ func TestThrottled(t *testing.T) {
 // increasing return times. The calls for other agents are not refused.
 func TestAcquireRate(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		clock := newClock()
 		first := inTime(clock, newLimits(t, rdb, func(c *Config) { c.Now = clock.Now }))
 		second := first
@@ -306,7 +306,7 @@ func TestAcquireRate(t *testing.T) {
 // TestOpenBreakerRefusesWaiters: when the breaker opens, waiting callers are refused at once.
 func TestOpenBreakerRefusesWaiters(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		l := blind(newLimits(t, rdb, func(c *Config) { c.Inflight, c.MinCalls, c.MaxWait, c.MaxWaiters = 1, 1, time.Minute, 3 }))
 		p := enter(t, l, site, "fails")
 		var line []<-chan entered
@@ -331,15 +331,13 @@ func TestOpenBreakerRefusesWaiters(t *testing.T) {
 // TestCancelledWhileAsking: a permit that arrives after its caller was cancelled is released.
 func TestCancelledWhileAsking(t *testing.T) {
 	t.Parallel()
-	rdb := client(t, heraldtest.RealRedis(t))
-	l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.MaxWaiters = 1, -1 })
 	ctx, cancel := context.WithCancel(t.Context())
 	var asked atomic.Int64
-	rdb.AddHook(hook{func() {
+	l := newLimits(t, watched{client(t, heraldtest.RealRedis(t)), func() {
 		if asked.Add(1) == 1 {
 			cancel()
 		}
-	}})
+	}}, func(c *Config) { c.Inflight, c.MaxWaiters = 1, -1 })
 	if p, err := l.Acquire(ctx, site, site, "a"); !errors.Is(err, context.Canceled) || p != nil {
 		t.Fatalf("%v, %v", p, err)
 	}
@@ -349,18 +347,13 @@ func TestCancelledWhileAsking(t *testing.T) {
 	enter(t, l, site, "b").Release(t.Context(), OK)
 }
 
-// hook calls before for each Redis command.
-type hook struct{ before func() }
-
-func (hook) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		h.before()
-		return next(ctx, cmd)
-	}
+// watched calls before for each script that Redis has loaded.
+type watched struct {
+	redis.Scripter
+	before func()
 }
 
-func (hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+func (w watched) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	w.before()
+	return w.Scripter.EvalSha(ctx, sha, keys, args...)
 }

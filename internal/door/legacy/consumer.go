@@ -25,7 +25,7 @@ type Acceptor interface {
 // Config configures a Consumer.
 type Config struct {
 	// Client calls Redis. Each of its calls must end in bounded time, even if the context has no deadline. Required.
-	Client   redis.UniversalClient
+	Client   redis.Cmdable
 	Acceptor Acceptor // required
 	List     string   // name of the old backend's list (HERALD_LEGACY_QUEUE); required
 	Metrics  *Metrics // required

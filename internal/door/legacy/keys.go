@@ -34,13 +34,13 @@ const (
 // list is the old backend's list, with Herald's own keys for it. All these keys are in one hash slot of a Redis
 // cluster.
 type list struct {
-	client       redis.UniversalClient
+	client       redis.Cmdable
 	name         string
 	takeScript   *redis.Script
 	returnScript *redis.Script
 }
 
-func newList(client redis.UniversalClient, name string) *list {
+func newList(client redis.Cmdable, name string) *list {
 	return &list{client, name, redis.NewScript(takeSource), redis.NewScript(returnSource)}
 }
 

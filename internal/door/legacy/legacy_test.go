@@ -17,7 +17,7 @@ import (
 // TestTakesInOrder: the elements of the list are committed in order, once, and leave no keys in Redis.
 func TestTakesInOrder(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, rdb *redis.Client) {
+	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		l := newLedger()
 		push(t, rdb, 0, 250)
 		stop := run(t, newConsumer(t, rdb, l))
@@ -37,7 +37,7 @@ func TestTakesInOrder(t *testing.T) {
 // TestWorkersShareList: several workers share a list, and none takes another's elements.
 func TestWorkersShareList(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, rdb *redis.Client) {
+	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		l := newLedger()
 		push(t, rdb, 0, 2000)
 		stop := run(t, newConsumer(t, rdb, l), newConsumer(t, rdb, l), newConsumer(t, rdb, l))
@@ -52,7 +52,7 @@ func TestWorkersShareList(t *testing.T) {
 // TestCommitFails: elements that cannot be committed stay in Redis, and are retried after a pause.
 func TestCommitFails(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, rdb *redis.Client) {
+	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		l := newLedger()
 		failures := 0
 		l.failWith(func() error {
@@ -77,7 +77,7 @@ func TestCommitFails(t *testing.T) {
 // key has expired.
 func TestPutsBackElementsOfDeadWorker(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, rdb *redis.Client) {
+	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		push(t, rdb, 0, 150)
 		lists := newList(rdb, listOfJobs)
 		dead := uuid.NewString()
@@ -105,7 +105,7 @@ func TestPutsBackElementsOfDeadWorker(t *testing.T) {
 
 func TestPutsBackInOrder(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, rdb *redis.Client) {
+	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		push(t, rdb, 0, 120)
 		want := rdb.LRange(t.Context(), listOfJobs, 0, -1).Val()
 		lists := newList(rdb, listOfJobs)
@@ -126,7 +126,7 @@ func TestPutsBackInOrder(t *testing.T) {
 // TestDelayedScripts: a script that Redis runs after its caller gave up changes nothing that later scripts rely on.
 func TestDelayedScripts(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, rdb *redis.Client) {
+	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		push(t, rdb, 0, 350)
 		lists := newList(rdb, listOfJobs)
 		worker := uuid.NewString()
@@ -165,7 +165,7 @@ func TestDelayedScripts(t *testing.T) {
 // it.
 func TestForeignElements(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, rdb *redis.Client) {
+	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		huge := strings.Repeat("x", 3*job.MaxBytes)
 		for _, e := range []string{"", "\x00\xff", huge, "last"} {
 			heraldtest.Must(t, rdb.LPush(t.Context(), listOfJobs, e).Err())
@@ -186,7 +186,7 @@ func TestForeignElements(t *testing.T) {
 // TestBatchIsBounded: a batch has a bounded size, so that a filled Redis does not exhaust the worker's memory.
 func TestBatchIsBounded(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, rdb *redis.Client) {
+	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		big := strings.Repeat("x", job.MaxBytes)
 		for range 40 {
 			rdb.LPush(t.Context(), listOfJobs, big)
@@ -202,7 +202,7 @@ func TestBatchIsBounded(t *testing.T) {
 // continues.
 func TestForeignKeys(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, rdb *redis.Client) {
+	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		heraldtest.Must(t, rdb.HSet(t.Context(), "{action_jobs}:workers", "not a worker", "x", strings.Repeat("y", 1e5), "").Err())
 		rdb.Set(t.Context(), listOfJobs, "no list", 0)
 		l := newLedger()

@@ -21,19 +21,19 @@ import (
 func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 // everywhere runs a test on a real Redis and on miniredis.
-func everywhere(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
+func everywhere(t *testing.T, test func(t *testing.T, rdb redis.Cmdable)) {
 	heraldtest.EachRedis(t, func(t *testing.T, url string) { test(t, newClient(t, url)) })
 }
 
 // newClient returns a client with the service's settings.
-func newClient(t testing.TB, url string) *redis.Client {
+func newClient(t testing.TB, url string) redis.Cmdable {
 	t.Helper()
 	q, err := queue.Open(queue.Config{URL: secret.New(url), Logger: slog.New(slog.DiscardHandler)})
 	heraldtest.Must(t, err)
 	c, err := q.Client(5 * time.Second)
 	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = errors.Join(c.Close(), q.Close()) })
-	return c.(*redis.Client)
+	return c
 }
 
 // ledger is an Acceptor that counts how often each element was committed.
@@ -79,7 +79,7 @@ func (l *ledger) failWith(fail func() error) {
 
 const listOfJobs = "action_jobs"
 
-func newConsumer(t testing.TB, rdb redis.UniversalClient, l Acceptor, adapt ...func(*Config)) *Consumer {
+func newConsumer(t testing.TB, rdb redis.Cmdable, l Acceptor, adapt ...func(*Config)) *Consumer {
 	t.Helper()
 	metrics, err := NewMetrics(prometheus.NewRegistry())
 	heraldtest.Must(t, err)
@@ -108,7 +108,7 @@ func run(t testing.TB, consumers ...*Consumer) (stop func()) {
 	return stop
 }
 
-func push(t testing.TB, rdb *redis.Client, from, to int) {
+func push(t testing.TB, rdb redis.Cmdable, from, to int) {
 	t.Helper()
 	for i := from; i < to; i++ {
 		heraldtest.Must(t, rdb.LPush(t.Context(), listOfJobs, fmt.Sprintf("job %05d", i)).Err())
@@ -116,7 +116,7 @@ func push(t testing.TB, rdb *redis.Client, from, to int) {
 }
 
 // keysOf returns the keys in Redis.
-func keysOf(t testing.TB, rdb *redis.Client) []string {
+func keysOf(t testing.TB, rdb redis.Cmdable) []string {
 	t.Helper()
 	keys, err := rdb.Keys(t.Context(), "*").Result()
 	heraldtest.Must(t, err)

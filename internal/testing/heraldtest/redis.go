@@ -8,17 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RedisOptions returns client options for a Redis that RealRedis or MiniRedis started. The client does not retry
-// commands.
-func RedisOptions(t testing.TB, raw string) *redis.Options {
-	t.Helper()
-	o, err := parseRedis(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return o
-}
-
+// parseRedis returns client options for a Redis that RealRedis or MiniRedis started. The client does not retry commands.
 func parseRedis(raw string) (*redis.Options, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
@@ -34,13 +24,12 @@ func parseRedis(raw string) (*redis.Options, error) {
 	return o, nil
 }
 
-// RedisClient returns a client with RedisOptions, closed when the test ends.
-func RedisClient(t testing.TB, raw string, adapt ...func(*redis.Options)) *redis.Client {
+// RedisClient returns a client of a Redis that RealRedis or MiniRedis started. It is closed when the test ends, and it
+// does not retry commands. Its type is an interface for the reason that queue.Redis gives.
+func RedisClient(t testing.TB, raw string) redis.Cmdable {
 	t.Helper()
-	o := RedisOptions(t, raw)
-	for _, f := range adapt {
-		f(o)
-	}
+	o, err := parseRedis(raw)
+	Must(t, err)
 	c := redis.NewClient(o)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
