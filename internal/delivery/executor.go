@@ -116,7 +116,8 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, t *slots.Ti
 }
 
 // runAttempt runs the steps of the claimed delivery a until the agent has answered. It returns the error of the step
-// that failed, or nil if the agent accepted the delivery.
+// that failed, or nil if the agent accepted the delivery. Each step belongs to a stage, and checkDelivery begins the
+// first one.
 func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*e.Lease) // enough for a lease that is extended once, at its end
 	defer cancel()

@@ -22,7 +22,7 @@ func Fail(r Reason, text string) error { return &Failure{Reason: r, Text: text} 
 // some reasons, such as tool_not_found, count as the agent's fault (package classify).
 func Bar(r Reason, text string) error { return &Failure{Reason: r, Text: text, Ours: true} }
 
-// Pause returns a *Failure for a free wait of about d, or of BackOff if d is 0. r must be a reason whose waits are free
+// Pause returns a *Failure for a free wait of d ±20 %, or of BackOff if d is 0. r must be a reason whose waits are free
 // (Reason.Free).
 func Pause(r Reason, d time.Duration, text string) error {
 	return &Failure{Reason: r, Text: text, Pause: d}
