@@ -71,8 +71,8 @@ type Server interface {
 	Start() error
 	// Stop stops fetching tasks. Running tasks continue until Shutdown.
 	Stop()
-	// Shutdown stops fetching tasks and waits for running tasks, at most for ServerConfig.ShutdownTimeout. asynq cancels
-	// the contexts of tasks that still run then, and returns these tasks to their queues.
+	// Shutdown stops fetching tasks and waits for running tasks, at most for ServerConfig.ShutdownTimeout. asynq
+	// cancels the contexts of tasks that still run then, and returns these tasks to their queues.
 	Shutdown()
 }
 
