@@ -6,8 +6,8 @@
 // Limiter.Acquire acquires a permit, the right to one call, before any request is sent to the endpoint. Permit.Release
 // releases it and reports the result of the call. The caller decides which results count as failures.
 // Limiter.AcquireRate limits one agent's calls per second by the same rules, as if the agent were an origin. Package
-// effort has the budgets per agent. Package outcome computes the wait of one delivery before its retry, also after an
-// agent's 429. Package netguard defines origins.
+// effort has the budgets per agent. Package outcome computes only the wait of one delivery before its retry, also after
+// an agent's 429. Package netguard defines origins.
 //
 // # The rules
 //
