@@ -246,8 +246,8 @@ fresh: ## Time the demo and the tests as after a fresh clone: the committed file
 ##@ Upkeep
 
 .PHONY: contracts
-contracts: ## Compile the development registries anew and generate their bindings (needs npm).
-	ABIGEN='$(TOOL) abigen' sh internal/testing/devnet/contracts/build.sh
+contracts: ## Compile the development registries anew (needs npm).
+	sh internal/testing/devnet/contracts/build.sh
 
 # Needs the Go module proxy, no network else; the content's CIDs are the same each time, IPNS keys and records are not.
 .PHONY: fixtures

@@ -20,7 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/testing/chaintest"
 	"github.com/agentherald/herald/internal/testing/devnet"
-	"github.com/agentherald/herald/internal/testing/devnet/registry"
+	"github.com/agentherald/herald/internal/testing/devnet/contracts"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -326,25 +326,21 @@ func TestForgedRegistry(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
 	d := w.Net.Deployment()
-	create := func(bytecode string, initialize []byte) common.Address {
-		own, err := w.Net.Create(w.Ctx, w.Rater, common.FromHex(bytecode))
+	create := func(c contracts.Contract, args ...any) common.Address {
+		own, err := w.Net.Create(w.Ctx, w.Rater, c.Bytecode)
 		heraldtest.Must(t, err)
-		w.send(own, initialize)
+		w.send(own, c.Pack("initialize", args...))
 		return own
 	}
-	reputation := create(registry.ReputationRegistryMetaData.Bin,
-		registry.NewReputationRegistry().PackInitialize(d.Identity))
-	validation := create(registry.ValidationRegistryMetaData.Bin,
-		registry.NewValidationRegistry().PackInitialize(d.Identity))
-	identity := create(registry.IdentityRegistryMetaData.Bin, registry.NewIdentityRegistry().PackInitialize())
+	rep, val, request := contracts.Reputation(), contracts.Validation(), common.Hash{3}
+	reputation, validation, identity := create(rep, d.Identity), create(val, d.Identity), create(contracts.Identity())
 	of := func(kind erc8004.Kind, r *types.Receipt) job.Job { return w.job(kind, r, nil) }
-	rep, val, request := registry.NewReputationRegistry(), registry.NewValidationRegistry(), common.Hash{3}
 	given := of(erc8004.NewFeedback, w.send(reputation, devnet.Feedback{AgentID: w.Agent, URI: "ipfs://x"}.Calldata()))
-	response := of(erc8004.ResponseAppended, w.send(reputation, rep.PackAppendResponse(w.Agent, w.Rater.Address, 1, "r",
+	response := of(erc8004.ResponseAppended, w.send(reputation, rep.Pack("appendResponse", w.Agent, w.Rater.Address, uint64(1), "r",
 		common.Hash{2})))
-	revoked := of(erc8004.FeedbackRevoked, w.send(reputation, rep.PackRevokeFeedback(w.Agent, 1)))
-	w.sendFrom(w.Owner, validation, val.PackValidationRequest(w.Rater.Address, w.Agent, "q", request))
-	validated := of(erc8004.ValidationResponse, w.send(validation, val.PackValidationResponse(request, 100, "r",
+	revoked := of(erc8004.FeedbackRevoked, w.send(reputation, rep.Pack("revokeFeedback", w.Agent, uint64(1))))
+	w.sendFrom(w.Owner, validation, val.Pack("validationRequest", w.Rater.Address, w.Agent, "q", request))
+	validated := of(erc8004.ValidationResponse, w.send(validation, val.Pack("validationResponse", request, uint8(100), "r",
 		common.Hash{4}, "t")))
 	for _, j := range []job.Job{given, response, revoked, validated} {
 		_, field := emitterOf(j)

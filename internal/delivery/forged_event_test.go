@@ -11,9 +11,8 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/devnet"
-	"github.com/agentherald/herald/internal/testing/devnet/registry"
+	"github.com/agentherald/herald/internal/testing/devnet/contracts"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
-	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/google/uuid"
@@ -90,13 +89,13 @@ func TestForgersRegistry(t *testing.T) {
 	w := newWorld(t)
 	w.serve(w.newWorker())
 	forger, ctx := w.net.Account(1), heraldtest.Within(t, 30*time.Second)
-	own := must(w.net.Create(ctx, forger, common.FromHex(registry.ReputationRegistryMetaData.Bin)))
+	own := must(w.net.Create(ctx, forger, contracts.Reputation().Bytecode))
 	send := func(data []byte) *types.Receipt {
 		tx := must(w.net.Submit(ctx, forger, own, data))
 		must(w.net.Commit())
 		return must(w.net.Receipt(ctx, tx))
 	}
-	send(registry.NewReputationRegistry().PackInitialize(w.net.Deployment().Identity))
+	send(contracts.Reputation().Pack("initialize", w.net.Deployment().Identity))
 	for name, bare := range map[string]bool{"with its transaction": false, "without": true} {
 		t.Run(name, func(t *testing.T) {
 			w := w.in(t)

@@ -21,7 +21,7 @@ import (
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/testing/devnet/registry"
+	"github.com/agentherald/herald/internal/testing/devnet/contracts"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -165,14 +165,12 @@ func ScriptedRegistries() erc8004.Deployment {
 // ScriptedLog returns a NewFeedback log of the current form, and its job without transaction and block.
 func ScriptedLog(t *testing.T, block uint64) (types.Log, job.Job) {
 	t.Helper()
-	spec, err := registry.ReputationRegistryMetaData.ParseABI()
-	heraldtest.Must(t, err)
 	j := job.Job{Kind: job.KindNewFeedback, ChainID: 1, IdentityRegistry: ScriptedRegistries().Identity,
 		ReputationRegistry: ScriptedRegistries().Reputation,
 		AgentID:            big.NewInt(42), ClientAddress: common.Address{0xc1}, FeedbackIndex: 7, Value: big.NewInt(9977),
 		ValueDecimals: 2, Tag1: "uptime",
 		Endpoint: "https://a", FeedbackURI: "ipfs://x", FeedbackHash: common.Hash{1}}
-	event := spec.Events["NewFeedback"]
+	event := contracts.Reputation().ABI.Events["NewFeedback"]
 	data, err := event.Inputs.NonIndexed().Pack(j.FeedbackIndex, j.Value, j.ValueDecimals, j.Tag1, j.Tag2, j.Endpoint,
 		j.FeedbackURI, j.FeedbackHash)
 	heraldtest.Must(t, err)

@@ -9,7 +9,7 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/agentherald/herald/internal/erc8004"
-	"github.com/agentherald/herald/internal/testing/devnet/registry"
+	"github.com/agentherald/herald/internal/testing/devnet/contracts"
 )
 
 // Every helper in this file sends one transaction, mines a block with it and returns the receipt. Package erc8004
@@ -32,15 +32,14 @@ func (f Feedback) Calldata() []byte {
 	if value == nil {
 		value = new(big.Int)
 	}
-	return registry.NewReputationRegistry().PackGiveFeedback(f.AgentID, value, f.ValueDecimals, f.Tag1, f.Tag2, f.Endpoint, f.URI, f.Hash)
+	return contracts.Reputation().Pack("giveFeedback", f.AgentID, value, f.ValueDecimals, f.Tag1, f.Tag2, f.Endpoint, f.URI, f.Hash)
 }
 
 // Register registers an agent. If uri is empty, the agent has no tokenURI.
 func (n *Net) Register(ctx context.Context, owner Account, uri string) (agentID *big.Int, receipt *types.Receipt, err error) {
-	contract := registry.NewIdentityRegistry()
-	data := contract.PackRegister1(uri)
+	data := contracts.Identity().Pack("register1", uri)
 	if uri == "" {
-		data = contract.PackRegister()
+		data = contracts.Identity().Pack("register")
 	}
 	receipt, err = n.act(ctx, "registering an agent", owner, n.deployment.Identity, data)
 	if err != nil {
@@ -52,12 +51,12 @@ func (n *Net) Register(ctx context.Context, owner Account, uri string) (agentID 
 
 // SetURI changes an agent's tokenURI.
 func (n *Net) SetURI(ctx context.Context, by Account, agentID *big.Int, uri string) (*types.Receipt, error) {
-	return n.act(ctx, "setting an agent's URI", by, n.deployment.Identity, registry.NewIdentityRegistry().PackSetAgentURI(agentID, uri))
+	return n.act(ctx, "setting an agent's URI", by, n.deployment.Identity, contracts.Identity().Pack("setAgentURI", agentID, uri))
 }
 
 // Transfer transfers an agent to another owner.
 func (n *Net) Transfer(ctx context.Context, from Account, to common.Address, agentID *big.Int) (*types.Receipt, error) {
-	return n.act(ctx, "transferring an agent", from, n.deployment.Identity, registry.NewIdentityRegistry().PackTransferFrom(from.Address, to, agentID))
+	return n.act(ctx, "transferring an agent", from, n.deployment.Identity, contracts.Identity().Pack("transferFrom", from.Address, to, agentID))
 }
 
 // GiveFeedback gives feedback and returns its index, which counts from 1 for each agent and client.
@@ -72,25 +71,25 @@ func (n *Net) GiveFeedback(ctx context.Context, client Account, f Feedback) (ind
 
 // RevokeFeedback revokes a client's feedback.
 func (n *Net) RevokeFeedback(ctx context.Context, client Account, agentID *big.Int, index uint64) (*types.Receipt, error) {
-	return n.act(ctx, "revoking feedback", client, n.deployment.Reputation, registry.NewReputationRegistry().PackRevokeFeedback(agentID, index))
+	return n.act(ctx, "revoking feedback", client, n.deployment.Reputation, contracts.Reputation().Pack("revokeFeedback", agentID, index))
 }
 
 // AppendResponse responds to a client's feedback. The registry rejects an empty uri.
 func (n *Net) AppendResponse(ctx context.Context, by Account, agentID *big.Int, client common.Address, index uint64, uri string, hash common.Hash) (*types.Receipt, error) {
 	return n.act(ctx, "responding to feedback", by, n.deployment.Reputation,
-		registry.NewReputationRegistry().PackAppendResponse(agentID, client, index, uri, hash))
+		contracts.Reputation().Pack("appendResponse", agentID, client, index, uri, hash))
 }
 
 // RequestValidation requests a validation of an agent. by must be the agent's owner.
 func (n *Net) RequestValidation(ctx context.Context, by Account, validator common.Address, agentID *big.Int, uri string, requestHash common.Hash) (*types.Receipt, error) {
 	return n.act(ctx, "requesting a validation", by, n.deployment.Validation,
-		registry.NewValidationRegistry().PackValidationRequest(validator, agentID, uri, requestHash))
+		contracts.Validation().Pack("validationRequest", validator, agentID, uri, requestHash))
 }
 
 // RespondValidation answers a validation request. response must be 0 to 100.
 func (n *Net) RespondValidation(ctx context.Context, validator Account, requestHash common.Hash, response uint8, uri string, responseHash common.Hash, tag string) (*types.Receipt, error) {
 	return n.act(ctx, "responding to a validation request", validator, n.deployment.Validation,
-		registry.NewValidationRegistry().PackValidationResponse(requestHash, response, uri, responseHash, tag))
+		contracts.Validation().Pack("validationResponse", requestHash, response, uri, responseHash, tag))
 }
 
 func (n *Net) act(ctx context.Context, what string, from Account, to common.Address, data []byte) (*types.Receipt, error) {

@@ -23,7 +23,7 @@ import (
 	"github.com/ethereum/go-ethereum/params"
 
 	"github.com/agentherald/herald/internal/erc8004"
-	"github.com/agentherald/herald/internal/testing/devnet/registry"
+	"github.com/agentherald/herald/internal/testing/devnet/contracts"
 )
 
 // DefaultChainID is the chain id that development chains use by convention.
@@ -142,14 +142,14 @@ func (n *Net) deploy(ctx context.Context) error {
 	defer n.mu.Unlock()
 	var txs []common.Hash
 	for i, c := range []struct {
-		at  *common.Address
-		bin string
+		at   *common.Address
+		code []byte
 	}{
-		{&n.deployment.Identity, registry.IdentityRegistryMetaData.Bin},
-		{&n.deployment.Reputation, registry.ReputationRegistryMetaData.Bin},
-		{&n.deployment.Validation, registry.ValidationRegistryMetaData.Bin},
+		{&n.deployment.Identity, contracts.Identity().Bytecode},
+		{&n.deployment.Reputation, contracts.Reputation().Bytecode},
+		{&n.deployment.Validation, contracts.Validation().Bytecode},
 	} {
-		tx, err := n.submit(ctx, deployer, nil, common.FromHex(c.bin))
+		tx, err := n.submit(ctx, deployer, nil, c.code)
 		if err != nil {
 			return fmt.Errorf("registry %d: %w", i+1, err)
 		}
@@ -160,9 +160,9 @@ func (n *Net) deploy(ctx context.Context) error {
 		to   common.Address
 		data []byte
 	}{
-		{n.deployment.Identity, registry.NewIdentityRegistry().PackInitialize()},
-		{n.deployment.Reputation, registry.NewReputationRegistry().PackInitialize(n.deployment.Identity)},
-		{n.deployment.Validation, registry.NewValidationRegistry().PackInitialize(n.deployment.Identity)},
+		{n.deployment.Identity, contracts.Identity().Pack("initialize")},
+		{n.deployment.Reputation, contracts.Reputation().Pack("initialize", n.deployment.Identity)},
+		{n.deployment.Validation, contracts.Validation().Pack("initialize", n.deployment.Identity)},
 	} {
 		tx, err := n.submit(ctx, deployer, &call.to, call.data)
 		if err != nil {

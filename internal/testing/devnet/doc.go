@@ -4,8 +4,7 @@
 // parts of go-ethereum that the worker needs.
 //
 // The registries are written in Solidity to the published ABIs (contracts/), as far as Herald and its tests use
-// those. The ABIs, the bytecode and the generated bindings (registry/) are committed; contracts/build.sh rebuilds
-// them.
+// those. Package contracts has them, compiled.
 //
 // Invariants: The keys, and so the addresses of accounts and registries, are the same in every run. Every change of
 // the chain holds one lock, so that no block appears between the steps of a reorg. Close waits for everything that

@@ -1,0 +1,55 @@
+// Package contracts has the registries of a development chain, as build.sh compiled them from the Solidity files beside
+// it: a subset of the published registries (ERC-8004).
+package contracts
+
+import (
+	"embed"
+	"strings"
+	"sync"
+
+	"github.com/ethereum/go-ethereum/accounts/abi"
+	"github.com/ethereum/go-ethereum/common"
+)
+
+//go:embed *.abi *.bin
+var files embed.FS
+
+// The registries.
+var (
+	Identity   = sync.OnceValue(func() Contract { return readContract("IdentityRegistry") })
+	Reputation = sync.OnceValue(func() Contract { return readContract("ReputationRegistry") })
+	Validation = sync.OnceValue(func() Contract { return readContract("ValidationRegistry") })
+)
+
+// Contract is a compiled contract.
+type Contract struct {
+	ABI      abi.ABI
+	Bytecode []byte // the data of the transaction that creates the contract
+}
+
+// readContract panics if the embedded files are damaged.
+func readContract(name string) Contract {
+	spec, err := files.ReadFile(name + ".abi")
+	if err != nil {
+		panic(err)
+	}
+	code, err := files.ReadFile(name + ".bin")
+	if err != nil {
+		panic(err)
+	}
+	parsed, err := abi.JSON(strings.NewReader(string(spec)))
+	if err != nil {
+		panic(err)
+	}
+	return Contract{parsed, common.FromHex(strings.TrimSpace(string(code)))}
+}
+
+// Pack encodes a call of a method. Of several methods with one name, the second is name0 in the ABI, and the third
+// name1. Pack panics if the ABI has no such method, or if its arguments have other types.
+func (c Contract) Pack(method string, args ...any) []byte {
+	data, err := c.ABI.Pack(method, args...)
+	if err != nil {
+		panic(err)
+	}
+	return data
+}
