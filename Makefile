@@ -120,7 +120,7 @@ test: kept services ## Run all tests, on real Postgres and Redis. Nothing may sk
 # The C parts of dependencies compile in a third of the time without optimization. Only a development chain calls them.
 .PHONY: race
 race: services ## Run the tests of concurrent code under the race detector (needs a C compiler).
-	CGO_ENABLED=1 CGO_CFLAGS=-O0 GOGC=200 HERALD_REQUIRE_SERVICES=1 $(GO) test -race -ldflags='-s -w' -skip='$(RACELESS)' -p=$(ATONCE) -vet=off -timeout=40m -json $$($(GO) list $(if $(filter ./...,$(PKG)),$(FIRST)) $(PKG) | grep -vE '$(UNRACED)') | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
+	CGO_ENABLED=1 CGO_CFLAGS=-O0 HERALD_REQUIRE_SERVICES=1 $(GO) test -race -ldflags='-s -w' -skip='$(RACELESS)' -p=$(ATONCE) -vet=off -timeout=40m -json $$($(GO) list $(if $(filter ./...,$(PKG)),$(FIRST)) $(PKG) | grep -vE '$(UNRACED)') | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
 	CGO_ENABLED=1 CGO_CFLAGS=-O0 $(GO) -C receiver test -race -vet=off -timeout=5m ./...
 
 .PHONY: receiver

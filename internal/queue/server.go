@@ -102,6 +102,7 @@ func NewServer(q *Queue, cfg ServerConfig) (Server, error) {
 		s.kinds[k] = true
 	}
 	s.mux = s.newHandler(cfg.Handler)
+	// Open sets rdb to a redis.UniversalClient.
 	s.srv = asynq.NewServerFromRedisClient(q.rdb.(redis.UniversalClient), asynq.Config{
 		Concurrency:              cfg.Concurrency,
 		Queues:                   q.lanes,

@@ -1,5 +1,5 @@
-// Package contracts has the registries of a development chain, as build.sh compiled them from the Solidity files beside
-// it: a subset of the published registries (ERC-8004).
+// Package contracts has the ABIs and the bytecode of a development chain's registries. build.sh compiles them from the
+// Solidity files in this folder. They have a part of the functions of the published registries (ERC-8004).
 package contracts
 
 import (
