@@ -20,8 +20,9 @@ MODULES   := receiver client examples/agent-sqlite
 # go runs packages in the order in which they are named. The trials, whose tests run one after another, start beside packages
 # that wait more than they compute. Then what takes longest follows.
 FIRST     := ./internal/testing/trial ./internal/mcpcall ./internal/door/server/api ./internal/delivery ./internal/testing/doctest ./internal/store ./cmd/worker ./internal/app ./internal/store/records ./internal/testing/storetest ./internal/base/embedded ./internal/chain/follower
-# Packages in which the race detector finds nothing: they run programs that are built without it, or start no goroutine and have no lock.
-UNRACED   := /(cmd|examples|scripts|migrations)(/|$$)|/internal/(testing/(trial|doctest|conformance)|erc8004|job|base/(text|decode|strictjson|buildinfo|loop|progress|secret|tracecontext)|outcome|app/backend|chain/follower|delivery/(classify|content|event|tools)|door/(legacy|server/pages)|operator/(alerts|config|doctor|inspect|keys|report)|resolver/servers|store/(records|retention|storable))(/|$$)
+# Packages in which the race detector finds nothing: they run programs that are built without it, or start no goroutine and have no
+# lock, or are kits that the tests of others run. The ledger's statements run under it in the tests of delivery.
+UNRACED   := /(cmd|examples|scripts|migrations)(/|$$)|/internal/(testing/(trial|doctest|conformance|storetest|devnet|heraldtest|oauthtest)|erc8004|job|base/(text|decode|strictjson|buildinfo|loop|progress|secret|tracecontext)|outcome|app/backend|chain/follower|delivery/(classify|content|event|tools)|door/(legacy|server/pages)|operator/(alerts|config|doctor|inspect|keys|report)|resolver/servers|store/(records|retention|storable)|store$$)(/|$$)
 # Tests that measure bytes or steps, or ask Postgres one question after another: under the race detector they would take a third of the time, and prove nothing.
 RACELESS  := ^(TestPoolHoldsSoManyBytes|TestPoolHoldsSoManyMirroredTools|TestClientsInUseHoldSoManyBytes|TestWalkerStops|TestHistoriesOnPostgres|TestModelIsPostgres)$$
 # Where no line has more than 120 columns. A struct tag may, because it has to stay on one line.
@@ -95,9 +96,11 @@ screenshot: ## Take docs/web-ui.png and docs/overview.png from the running demo,
 
 ##@ Checks
 
-# Postgres, Redis and PgBouncer are fetched into a cache when the machine has none; the system is not changed.
+# Postgres, Redis and PgBouncer are fetched into a cache when the machine has none; the system is not changed. devnode is the
+# chain of the tests.
 .PHONY: services
 services: build ## Fetch what the embedded Postgres and Redis and the tests need, if this machine lacks it.
+	$(GO) build $(LINK) -o bin/ ./internal/testing/devnet/devnode
 	bin/worker embedded fetch
 	[ "$$(uname)" != Linux ] || scripts/debian-program pgbouncer pgbouncer --version >/dev/null
 
@@ -115,12 +118,12 @@ kept:
 .PHONY: test
 test: kept services ## Run all tests, on real Postgres and Redis. Nothing may skip.
 	TRIAL_BUILT=1 GOGC=400 HERALD_REQUIRE_SERVICES=1 $(GO) test -o bin/tests/ -ldflags='-s -w' -p=$(ATONCE) -count=1 -vet=off -timeout=20m -json $(if $(filter ./...,$(PKG)),$(FIRST)) $(PKG) | $(GO) run ./scripts/testcount -noskip -most=60s $(if $(TOTALS),-totals=$(TOTALS))
-	@for kept in tests worker enqueue demo agent; do cp -rlf bin/$$kept '$(KEPT)/' 2>/dev/null || true; done
+	@for kept in tests worker enqueue demo agent devnode; do cp -rlf bin/$$kept '$(KEPT)/' 2>/dev/null || true; done
 
 # The C parts of dependencies compile in a third of the time without optimization. Only a development chain calls them.
 .PHONY: race
 race: services ## Run the tests of concurrent code under the race detector (needs a C compiler).
-	CGO_ENABLED=1 CGO_CFLAGS=-O0 HERALD_REQUIRE_SERVICES=1 $(GO) test -race -ldflags='-s -w' -skip='$(RACELESS)' -p=$(ATONCE) -vet=off -timeout=40m -json $$($(GO) list $(if $(filter ./...,$(PKG)),$(FIRST)) $(PKG) | grep -vE '$(UNRACED)') | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
+	TRIAL_BUILT=1 CGO_ENABLED=1 CGO_CFLAGS=-O0 HERALD_REQUIRE_SERVICES=1 $(GO) test -race -ldflags='-s -w' -skip='$(RACELESS)' -p=$(ATONCE) -vet=off -timeout=40m -json $$($(GO) list $(if $(filter ./...,$(PKG)),$(FIRST)) $(PKG) | grep -vE '$(UNRACED)') | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
 	CGO_ENABLED=1 CGO_CFLAGS=-O0 $(GO) -C receiver test -race -vet=off -timeout=5m ./...
 
 .PHONY: receiver

@@ -15,10 +15,13 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
+
 	"github.com/agentherald/herald/internal/door/watch"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/devnet/backend"
 	"github.com/agentherald/herald/internal/testing/ipfstest"
 )
 
@@ -49,7 +52,10 @@ func newWorld(ctx context.Context, agent string, tl *timeline) (_ *world, err er
 			err = errors.Join(err, w.close())
 		}
 	}()
-	if w.net, err = devnet.Start(ctx, devnet.Config{Interval: time.Second}); err != nil {
+	launch := func(chainID uint64, funded []common.Address) (devnet.Node, error) {
+		return backend.Start(chainID, funded)
+	}
+	if w.net, err = devnet.Start(ctx, devnet.Config{Launch: launch, Interval: time.Second}); err != nil {
 		return nil, err
 	}
 	tl.printFact("chain", fmt.Sprintf("%d at %s, in this process, a block each second", w.net.ChainID(), w.net.URL()))

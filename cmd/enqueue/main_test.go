@@ -14,12 +14,11 @@ import (
 
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/store/postgres"
-	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5"
 )
 
-func TestMain(m *testing.M) { heraldtest.Main(m, devnettest.Leftovers()...) }
+func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 // to returns a connector that connects to l and counts the releases.
 func to(l submitter, released *int) connector {

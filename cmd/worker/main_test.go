@@ -18,7 +18,6 @@ import (
 	"github.com/agentherald/herald/internal/operator/doctor"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
-	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/ipfstest"
 	"github.com/google/uuid"
@@ -29,7 +28,7 @@ func TestMain(m *testing.M) {
 	if err := os.Setenv("PROBE_TEST_KEY", "hunter2hunter2"); err != nil { // which a servers file names
 		panic(err)
 	}
-	heraldtest.Main(m, devnettest.Leftovers()...)
+	heraldtest.Main(m)
 }
 
 // worker runs the command and returns its exit code and output. It checks that the output contains no control

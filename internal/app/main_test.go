@@ -17,7 +17,6 @@ import (
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -27,7 +26,7 @@ func TestMain(m *testing.M) {
 	}
 	queue.LogDriver(slog.New(slog.DiscardHandler))
 	heraldtest.RunAtOnce(2)
-	heraldtest.Main(m, devnettest.Leftovers()...)
+	heraldtest.Main(m)
 }
 
 // running is a service that runs in this process.

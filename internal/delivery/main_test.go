@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 		speakStdio()
 		return
 	}
-	heraldtest.Main(m, devnettest.Leftovers()...)
+	heraldtest.Main(m)
 }
 
 // world is a complete Herald of the test's own, without cmd and HTTP: a real Postgres, a real Redis, a chain and a

@@ -14,11 +14,10 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/testing/chaintest"
-	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
-func TestMain(m *testing.M) { heraldtest.Main(m, devnettest.Leftovers()...) }
+func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 var limits = job.Limits{MaxTimeout: 30 * time.Second}
 

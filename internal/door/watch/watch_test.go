@@ -24,7 +24,7 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 )
 
-func TestMain(m *testing.M) { heraldtest.Main(m, devnettest.Leftovers()...) }
+func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 // world is a development chain and a store.
 type world struct {

@@ -26,7 +26,13 @@ func (n *Net) Commit() (common.Hash, error) {
 // commit is Commit for callers that hold the lock.
 func (n *Net) commit() (common.Hash, error) {
 	clear(n.pending)
-	return n.backend.mineBlock()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	var hash common.Hash
+	if err := n.client.Client().CallContext(ctx, &hash, "dev_mine"); err != nil {
+		return common.Hash{}, fmt.Errorf("devnet: mining: %w", err)
+	}
+	return hash, nil
 }
 
 // Reorg replaces the newest depth blocks with depth+1 other blocks. If keep is set, the first new block contains the
@@ -48,11 +54,13 @@ func (n *Net) Reorg(ctx context.Context, depth uint64, keep bool) error {
 	if err != nil {
 		return fmt.Errorf("devnet: reading block %d: %w", head-depth, err)
 	}
-	if err := n.backend.Fork(parent.Hash()); err != nil {
+	if err := n.client.Client().CallContext(ctx, nil, "dev_fork", parent.Hash()); err != nil {
 		return fmt.Errorf("devnet: going back to block %d: %w", head-depth, err)
 	}
 	if !keep {
-		n.backend.Rollback()
+		if err := n.client.Client().CallContext(ctx, nil, "dev_rollback"); err != nil {
+			return fmt.Errorf("devnet: dropping the transactions: %w", err)
+		}
 	}
 	for range depth + 1 {
 		if _, err := n.commit(); err != nil {

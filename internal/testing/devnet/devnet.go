@@ -5,22 +5,15 @@ import (
 	"crypto/ecdsa"
 	"errors"
 	"fmt"
-	"maps"
 	"math/big"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/core"
-	"github.com/ethereum/go-ethereum/core/rawdb"
-	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/crypto"
-	"github.com/ethereum/go-ethereum/eth/ethconfig"
-	"github.com/ethereum/go-ethereum/ethclient/simulated"
-	"github.com/ethereum/go-ethereum/node"
-	"github.com/ethereum/go-ethereum/p2p"
-	"github.com/ethereum/go-ethereum/params"
+	"github.com/ethereum/go-ethereum/ethclient"
+	"github.com/ethereum/go-ethereum/rpc"
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/testing/devnet/contracts"
@@ -29,8 +22,18 @@ import (
 // DefaultChainID is the chain id that development chains use by convention.
 const DefaultChainID = 31337
 
-// Config configures a chain. The zero value is valid.
+// Node is a running node of package backend, in this process or in another.
+type Node interface {
+	// Client returns the node's client, which can also call the namespace dev.
+	Client() *rpc.Client
+	// Close closes the client, stops the node and discards the chain.
+	Close() error
+}
+
+// Config configures a chain. Only Launch is required; devnettest.Start sets it.
 type Config struct {
+	// Launch starts a node whose genesis block gives each of the accounts 1,000,000 ether.
+	Launch func(chainID uint64, funded []common.Address) (Node, error)
 	// ChainID is the chain id. The default is 31337.
 	ChainID uint64
 	// Interval is the time between empty blocks. The default 0 means that only Commit and the helpers mine blocks, as
@@ -53,9 +56,11 @@ type Net struct {
 	accounts   []Account
 	deployment erc8004.Deployment
 
-	mu      sync.Mutex // held during every change of the chain
-	backend *backend
-	client  simulated.Client
+	node       Node
+	client     *ethclient.Client
+	url, wsURL string
+
+	mu      sync.Mutex                // held during every change of the chain
 	pending map[common.Address]uint64 // number of transactions that wait for a block, by sender
 	closed  bool
 
@@ -78,12 +83,14 @@ func Start(ctx context.Context, cfg Config) (*Net, error) {
 	if cfg.Accounts < 0 || cfg.Accounts > 1000 {
 		return nil, fmt.Errorf("devnet: %d accounts; 1 to 1000 can be made", cfg.Accounts)
 	}
+	if cfg.Launch == nil {
+		return nil, errors.New("devnet: Launch is missing")
+	}
 	if cfg.Interval < 0 {
 		return nil, fmt.Errorf("devnet: interval %s; it cannot be negative", cfg.Interval)
 	}
 	n := &Net{chainID: new(big.Int).SetUint64(cfg.ChainID), pending: make(map[common.Address]uint64), stop: make(chan struct{})}
-	alloc := types.GenesisAlloc{}
-	funds := new(big.Int).Mul(big.NewInt(1e6), big.NewInt(params.Ether))
+	var funded []common.Address
 	// An additional account deploys, so that the registries' addresses do not depend on the transactions of the
 	// others.
 	for i := range cfg.Accounts + 1 {
@@ -92,12 +99,13 @@ func Start(ctx context.Context, cfg Config) (*Net, error) {
 			return nil, fmt.Errorf("devnet: making account %d: %w", i, err)
 		}
 		a := Account{Address: crypto.PubkeyToAddress(key.PublicKey), key: key}
-		n.accounts = append(n.accounts, a)
-		alloc[a.Address] = types.Account{Balance: funds}
+		n.accounts, funded = append(n.accounts, a), append(funded, a.Address)
 	}
-	if err := n.launch(alloc); err != nil {
+	var err error
+	if n.node, err = cfg.Launch(cfg.ChainID, funded); err != nil {
 		return nil, fmt.Errorf("devnet: starting the node: %w", err)
 	}
+	n.client = ethclient.NewClient(n.node.Client())
 	if err := n.deploy(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("devnet: deploying the registries: %w", err), n.Close())
 	}
@@ -107,39 +115,17 @@ func Start(ctx context.Context, cfg Config) (*Net, error) {
 	return n, nil
 }
 
-// launch starts the node with HTTP and WebSocket on one port, which the kernel selects. With a number that another
-// process could take, the node would fail to start, and a node that failed to start never stops its goroutines.
-func (n *Net) launch(alloc types.GenesisAlloc) (err error) {
-	nodeConf := node.DefaultConfig
-	nodeConf.DataDir, nodeConf.IPCPath = "", "" // keeps the data in memory
-	nodeConf.P2P = p2p.Config{NoDiscovery: true}
-	nodeConf.HTTPHost, nodeConf.HTTPPort, nodeConf.HTTPModules = "127.0.0.1", 0, []string{"eth", "net", "web3"}
-	nodeConf.WSHost, nodeConf.WSPort, nodeConf.WSModules = "127.0.0.1", 0, []string{"eth", "net", "web3"}
-
-	all := core.SystemContractAllocs()
-	maps.Copy(all, alloc)
-	rules := *params.AllDevChainProtocolChanges
-	rules.ChainID = n.chainID
-	rules.BogotaTime = nil // active on no chain, and it prices storage differently
-	ethConf := ethconfig.Defaults
-	ethConf.Genesis = &core.Genesis{Config: &rules, GasLimit: ethconfig.Defaults.Miner.GasCeil, Alloc: all}
-	ethConf.SyncMode, ethConf.TxPool.NoLocals, ethConf.LogNoHistory = ethconfig.FullSync, true, true
-	ethConf.StateScheme, ethConf.NoPruning = rawdb.HashScheme, true // makes it an archive node
-	// The default cache sizes are for a mainnet node.
-	ethConf.DatabaseCache, ethConf.TrieCleanCache, ethConf.TrieDirtyCache, ethConf.SnapshotCache = 16, 16, 16, 16
-	if n.backend, err = startBackend(&nodeConf, &ethConf); err != nil {
-		return err
-	}
-	n.client = n.backend.client
-	return nil
-}
-
 // deploy deploys the registries with the last account, in one block, and removes that account from the list.
 func (n *Net) deploy(ctx context.Context) error {
 	deployer := n.accounts[len(n.accounts)-1]
 	n.accounts = n.accounts[:len(n.accounts)-1]
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	var endpoints [2]string
+	if err := n.client.Client().CallContext(ctx, &endpoints, "dev_endpoints"); err != nil {
+		return fmt.Errorf("asking the node for its addresses: %w", err)
+	}
+	n.url, n.wsURL = endpoints[0], endpoints[1]
 	var txs []common.Hash
 	for i, c := range []struct {
 		at   *common.Address
@@ -220,7 +206,7 @@ func (n *Net) Close() error {
 	close(n.stop)
 	n.mu.Unlock()
 	n.miner.Wait()
-	if err := errors.Join(n.unmade, n.backend.close()); err != nil && !errors.Is(err, errClosed) {
+	if err := errors.Join(n.unmade, n.node.Close()); err != nil && !errors.Is(err, errClosed) {
 		return fmt.Errorf("devnet: closing: %w", err)
 	}
 	return nil
@@ -230,10 +216,10 @@ func (n *Net) Close() error {
 func (n *Net) ChainID() uint64 { return n.chainID.Uint64() }
 
 // URL returns the JSON-RPC address over HTTP.
-func (n *Net) URL() string { return n.backend.stack.HTTPEndpoint() }
+func (n *Net) URL() string { return n.url }
 
 // WebSocketURL returns the JSON-RPC address over WebSocket, which also supports subscriptions.
-func (n *Net) WebSocketURL() string { return n.backend.stack.WSEndpoint() }
+func (n *Net) WebSocketURL() string { return n.wsURL }
 
 // Deployment returns the registries' addresses.
 func (n *Net) Deployment() erc8004.Deployment { return n.deployment }
@@ -241,5 +227,5 @@ func (n *Net) Deployment() erc8004.Deployment { return n.deployment }
 // Account returns account i. It panics if i is out of range.
 func (n *Net) Account(i int) Account { return n.accounts[i] }
 
-// Client returns a client that calls the node in the process. It is closed by Close.
-func (n *Net) Client() simulated.Client { return n.client }
+// Client returns the client that the chain itself uses. It is closed by Close.
+func (n *Net) Client() *ethclient.Client { return n.client }

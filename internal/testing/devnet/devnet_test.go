@@ -2,10 +2,11 @@ package devnet_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
-	"github.com/ethereum/go-ethereum"
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/agentherald/herald/internal/testing/devnet"
@@ -13,7 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
-func TestMain(m *testing.M) { heraldtest.Main(m, devnettest.Leftovers()...) }
+func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 func start(t *testing.T, cfg devnet.Config) (*devnet.Net, context.Context) {
 	t.Helper()
@@ -25,7 +26,7 @@ func start(t *testing.T, cfg devnet.Config) (*devnet.Net, context.Context) {
 func TestTickerMinesAndStops(t *testing.T) {
 	n, ctx := start(t, devnet.Config{Interval: 5 * time.Millisecond})
 	heads := make(chan *types.Header, 4)
-	sub, err := n.Client().(ethereum.ChainReader).SubscribeNewHead(ctx, heads)
+	sub, err := n.Client().SubscribeNewHead(ctx, heads)
 	heraldtest.Must(t, err)
 	defer sub.Unsubscribe()
 	for range 2 {
@@ -56,6 +57,10 @@ func TestSameAddressesInEveryRun(t *testing.T) {
 
 func TestStartRefuses(t *testing.T) {
 	for _, cfg := range []devnet.Config{{Accounts: -1}, {Interval: -1}} {
+		cfg.Launch = func(uint64, []common.Address) (devnet.Node, error) {
+			t.Errorf("a node was started for %+v", cfg)
+			return nil, errors.ErrUnsupported
+		}
 		if n, err := devnet.Start(t.Context(), cfg); err == nil {
 			t.Errorf("%+v was taken", cfg)
 			_ = n.Close()

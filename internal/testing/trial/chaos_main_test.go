@@ -2,12 +2,8 @@
 
 package trial
 
-import (
-	"testing"
-
-	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
-)
+import "testing"
 
 var shared Bench
 
-func TestMain(m *testing.M) { shared.Main(m, devnettest.Leftovers()...) }
+func TestMain(m *testing.M) { shared.Main(m) }

@@ -1,12 +1,22 @@
-// Package devnettest starts development chains for tests.
+// Package devnettest starts development chains for tests, each with a node in a process of its own. So a test program
+// does not link go-ethereum's node, and the race detector does not watch it.
 package devnettest
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/rpc"
 
 	"github.com/agentherald/herald/internal/testing/devnet"
 )
@@ -16,6 +26,7 @@ func Start(t testing.TB, cfg devnet.Config) *devnet.Net {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
+	cfg.Launch = launch
 	n, err := devnet.Start(ctx, cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -28,13 +39,80 @@ func Start(t testing.TB, cfg devnet.Config) *devnet.Net {
 	return n
 }
 
-// Leftovers returns options for the goroutines that go-ethereum's node leaves behind after it was closed: one set per
-// process that recovers senders, the buffer drain of a closed in-memory database, which ends after a second, and a
-// subscription to heads that is ended while the node closes: it waits for a loop that has ended.
-func Leftovers() []goleak.Option {
-	return []goleak.Option{
-		goleak.IgnoreTopFunction("github.com/ethereum/go-ethereum/core.(*txSenderCacher).cache"),
-		goleak.IgnoreTopFunction("github.com/syndtr/goleveldb/leveldb.(*DB).mpoolDrain"),
-		goleak.IgnoreTopFunction("github.com/ethereum/go-ethereum/eth/filters.(*Subscription).Unsubscribe.func1"),
-	}
+// process is a running devnode.
+type process struct {
+	cmd    *exec.Cmd
+	input  io.Closer // its end ends the process
+	client *rpc.Client
 }
+
+// launch starts devnode. The end of this process ends it too.
+func launch(chainID uint64, funded []common.Address) (_ devnet.Node, err error) {
+	program, err := program()
+	if err != nil {
+		return nil, err
+	}
+	args := []string{strconv.FormatUint(chainID, 10)}
+	for _, account := range funded {
+		args = append(args, account.Hex())
+	}
+	p := &process{cmd: exec.Command(program, args...)}
+	p.cmd.Stderr = os.Stderr
+	input, err := p.cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	output, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	p.input = input
+	if p.client, err = rpc.DialIO(context.Background(), output, input); err != nil {
+		return nil, errors.Join(err, p.input.Close(), p.cmd.Wait())
+	}
+	return p, nil
+}
+
+func (p *process) Client() *rpc.Client { return p.client }
+
+// Close ends the process and waits for it. The client ends when the process has closed its output.
+func (p *process) Close() error {
+	kill := time.AfterFunc(10*time.Second, func() { _ = p.cmd.Process.Kill() })
+	defer kill.Stop()
+	err := p.input.Close()
+	p.client.Close()
+	return errors.Join(err, p.cmd.Wait())
+}
+
+// folder is the tested package's, also when a test has changed the working directory since.
+var folder, errFolder = os.Getwd()
+
+// program returns the path of devnode: bin/devnode of the source tree. With TRIAL_BUILT, make built it a moment ago.
+var program = sync.OnceValues(func() (string, error) {
+	root, err := folder, errFolder
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(root, "go.mod")); err == nil {
+			break
+		}
+		if root == filepath.Dir(root) {
+			return "", errors.New("no go.mod in the working directory or above it")
+		}
+		root = filepath.Dir(root)
+	}
+	path := filepath.Join(root, "bin", "devnode")
+	if os.Getenv("TRIAL_BUILT") != "" {
+		return path, nil
+	}
+	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", path, "./internal/testing/devnet/devnode")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building devnode: %w\n%s", err, out)
+	}
+	return path, nil
+})

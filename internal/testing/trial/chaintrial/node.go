@@ -38,20 +38,20 @@ type Node interface {
 	Rollback(ctx context.Context, depth int) (empty int, err error)
 }
 
-// inProcess is internal/testing/devnet.
-type inProcess struct {
+// onDevnet is internal/testing/devnet.
+type onDevnet struct {
 	net *devnet.Net
 	by  devnet.Account
 }
 
-func (n inProcess) Name() string { return "devnet" }
-func (n inProcess) URL() string  { return n.net.URL() }
+func (n onDevnet) Name() string { return "devnet" }
+func (n onDevnet) URL() string  { return n.net.URL() }
 
-func (n inProcess) Deploy(ctx context.Context, code []byte) (common.Address, error) {
+func (n onDevnet) Deploy(ctx context.Context, code []byte) (common.Address, error) {
 	return n.net.Create(ctx, n.by, code)
 }
 
-func (n inProcess) Mine(ctx context.Context, calls []Call) error {
+func (n onDevnet) Mine(ctx context.Context, calls []Call) error {
 	for _, c := range calls {
 		if _, err := n.net.Submit(ctx, n.by, c.To, c.Data); err != nil {
 			return fmt.Errorf("submit to %s: %w", c.To, err)
@@ -62,10 +62,10 @@ func (n inProcess) Mine(ctx context.Context, calls []Call) error {
 }
 
 // Replace relies on the node, which mines the transactions of the replaced blocks again.
-func (n inProcess) Replace(ctx context.Context, depth int, _ []Call) (further int, err error) {
+func (n onDevnet) Replace(ctx context.Context, depth int, _ []Call) (further int, err error) {
 	return 1, n.net.Reorg(ctx, uint64(depth), true)
 }
 
-func (n inProcess) Rollback(ctx context.Context, depth int) (empty int, err error) {
+func (n onDevnet) Rollback(ctx context.Context, depth int) (empty int, err error) {
 	return depth + 1, n.net.Reorg(ctx, uint64(depth), false)
 }

@@ -23,15 +23,15 @@ import (
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 )
 
-func TestMain(m *testing.M) { shared.Main(m, devnettest.Leftovers()...) }
+func TestMain(m *testing.M) { shared.Main(m) }
 
-// onEachChain runs a test on the in-process chain and on anvil.
+// onEachChain runs a test on the development chain and on anvil.
 func onEachChain(t *testing.T, within time.Duration, f func(ctx context.Context, t *testing.T, node Node)) {
 	t.Run("devnet", func(t *testing.T) {
 		ctx, cancel := context.WithTimeoutCause(t.Context(), within, fmt.Errorf("not within %s", within))
 		defer cancel()
 		n := devnettest.Start(t, devnet.Config{ChainID: ChainID})
-		f(ctx, t, inProcess{n, n.Account(0)})
+		f(ctx, t, onDevnet{n, n.Account(0)})
 	})
 	onAnvil(t, "anvil", within, f)
 }
