@@ -23,8 +23,9 @@ FIRST     := ./internal/testing/trial ./internal/mcpcall ./internal/door/server/
 # Packages in which the race detector finds nothing: they run programs that are built without it, or start no goroutine and have no
 # lock, or are kits that the tests of others run. The ledger's statements run under it in the tests of delivery.
 UNRACED   := /(cmd|examples|scripts|migrations)(/|$$)|/internal/(testing/(trial|doctest|conformance|storetest|devnet|heraldtest|oauthtest)|erc8004|job|base/(text|decode|strictjson|buildinfo|loop|progress|secret|tracecontext)|outcome|app/backend|chain/follower|delivery/(classify|content|event|tools)|door/(legacy|server/pages)|operator/(alerts|config|doctor|inspect|keys|report)|resolver/servers|store/(records|retention|storable)|store$$)(/|$$)
-# Tests that measure bytes or steps, or ask Postgres one question after another: under the race detector they would take a third of the time, and prove nothing.
-RACELESS  := ^(TestPoolHoldsSoManyBytes|TestPoolHoldsSoManyMirroredTools|TestClientsInUseHoldSoManyBytes|TestWalkerStops|TestHistoriesOnPostgres|TestModelIsPostgres)$$
+# Tests that measure bytes or steps, ask Postgres one question after another, or call a program that they build: under the race
+# detector they would take a third of the time, and prove nothing.
+RACELESS  := ^(TestPoolHoldsSoManyBytes|TestPoolHoldsSoManyMirroredTools|TestClientsInUseHoldSoManyBytes|TestWalkerStops|TestHistoriesOnPostgres|TestModelIsPostgres|TestExampleAgent|TestClientExample|TestDocumentedClient)$$
 # Where no line has more than 120 columns. A struct tag may, because it has to stay on one line.
 WRAPPED   := client cmd internal receiver
 # How many packages test builds and runs at a time: one more than the cores.
