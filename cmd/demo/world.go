@@ -21,7 +21,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/devnet"
-	"github.com/agentherald/herald/internal/testing/devnet/backend"
+	"github.com/agentherald/herald/internal/testing/devnet/fullnode"
 	"github.com/agentherald/herald/internal/testing/ipfstest"
 )
 
@@ -53,7 +53,7 @@ func newWorld(ctx context.Context, agent string, tl *timeline) (_ *world, err er
 		}
 	}()
 	launch := func(chainID uint64, funded []common.Address) (devnet.Node, error) {
-		return backend.Start(chainID, funded)
+		return fullnode.Start(chainID, funded)
 	}
 	if w.net, err = devnet.Start(ctx, devnet.Config{Launch: launch, Interval: time.Second}); err != nil {
 		return nil, err

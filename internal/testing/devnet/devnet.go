@@ -22,7 +22,7 @@ import (
 // DefaultChainID is the chain id that development chains use by convention.
 const DefaultChainID = 31337
 
-// Node is a running node of package backend, in this process or in another.
+// Node is a running node of package fullnode, in this process or in another.
 type Node interface {
 	// Client returns the node's client, which can also call the namespace dev.
 	Client() *rpc.Client

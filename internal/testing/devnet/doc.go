@@ -1,6 +1,6 @@
 // Package devnet is an Ethereum chain on this machine, with the three ERC-8004 registries deployed. It is a go-ethereum
 // node that answers over HTTP and WebSocket on loopback, mines on demand or at an interval, and can reorganise. The
-// demo runs the node inside its process (package backend), and tests run it in another one (package devnettest),
+// demo runs the node inside its process (package fullnode), and tests run it in another one (package devnettest),
 // because it is four times as large as the parts of go-ethereum that the worker needs.
 //
 // The registries are written in Solidity to the published ABIs (contracts/), as far as Herald and its tests use

@@ -11,7 +11,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
-	"github.com/agentherald/herald/internal/testing/devnet/backend"
+	"github.com/agentherald/herald/internal/testing/devnet/fullnode"
 )
 
 func main() {
@@ -33,7 +33,7 @@ func run(args []string) error {
 	for _, account := range args[1:] {
 		funded = append(funded, common.HexToAddress(account))
 	}
-	node, err := backend.Start(chainID, funded)
+	node, err := fullnode.Start(chainID, funded)
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,7 @@
-// Package backend is the node of a development chain: go-ethereum's full node, which answers over HTTP and WebSocket on
+// Package fullnode is the node of a development chain: go-ethereum's full node, which answers over HTTP and WebSocket on
 // loopback and mines on demand. It is most of what a development chain costs to compile and to link, so only the demo
 // and the program devnode link it. Tests run devnode.
-package backend
+package fullnode
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package backend
+package fullnode
 
 import (
 	"math/big"

@@ -1,0 +1,284 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// holder is an existing delivery, for the answer to a job that arrives with the same key.
+type holder struct {
+	id       uuid.UUID
+	status   Status
+	reason   outcome.Reason
+	raw      []byte // the stored job; nil: retention deleted it, or the job was Refused
+	sealed   []byte // the encrypted headers of the job's endpoint
+	called   bool   // an attempt that called the agent was recorded
+	maybe    bool   // the agent was called, or an attempt without a recorded outcome may have called it
+	bound    bool   // the stored job was read from the chain
+	verified bool   // workers check the event before the call
+	source   Source // the sender of the job whose action (tool, endpoint, arguments) is used
+	gone     bool   // a reorg removed the event, and the chain follower has not found it again (markGone)
+}
+
+// isNotFound reports whether the delivery was rejected (event_not_found), because a check did not find its event on the
+// chain.
+func (h holder) isNotFound() bool { return h.status == Rejected && h.reason == outcome.EventNotFound }
+
+// mayReopen reports whether the delivery ended because its event was missing: a check did not find the event, or a
+// reorg removed it. The delivery can then be queued again (reopenDelivery).
+func (h holder) mayReopen() bool {
+	return h.isNotFound() || h.status == Cancelled && h.reason == outcome.Reorg
+}
+
+// isFiltered reports whether a filter of the agent's policy ended the delivery.
+func (h holder) isFiltered() bool { return h.status == Skipped && h.reason == outcome.Filtered }
+
+// answerKnownKeys sets the answers that insertNew left undecided, because their keys have deliveries. An answer becomes
+// Known or Conflict. It becomes Accepted if the delivery was queued again, or if the key was given to a new delivery
+// (displaceHolder). New tasks are added to byAgent. It returns errConcurrentUpdate if a key no longer has a delivery.
+func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance,
+	byAgent map[Agent][]Task) error {
+	var keys []string
+	for i, a := range in {
+		if out[i].Verdict == undecided {
+			keys = append(keys, a.key)
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	holders, err := s.readHolders(ctx, tx,
+		"herald.key_hash(h.key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))", keys)
+	if err != nil {
+		return err
+	}
+	if err := s.markGone(ctx, tx, in, holders); err != nil {
+		return err
+	}
+	for i, a := range in {
+		if out[i].Verdict != undecided {
+			continue
+		}
+		h, ok := holders[a.key]
+		if !ok { // an earlier arrival of this batch changed the delivery
+			changed, err := s.readHolders(ctx, tx, "herald.key_hash(h.key) = herald.key_hash($1)", a.key)
+			if err != nil {
+				return err
+			}
+			h, ok = changed[a.key]
+		}
+		if !ok {
+			return fmt.Errorf("look up %s: %w", a.key, errConcurrentUpdate)
+		}
+		if out[i], err = s.answerKnownKey(ctx, tx, a, h, byAgent); err != nil {
+			return err
+		}
+		if out[i].Verdict == Accepted {
+			delete(holders, a.key)
+		}
+	}
+	return nil
+}
+
+// readHolders reads the deliveries that an SQL condition selects, and returns them as a map from the key of each. In
+// the condition, h is the delivery's row of herald.history, and $1 is arg.
+func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, condition string, arg any) (map[string]holder, error) {
+	rows, _ := tx.Query(ctx, statements.Text("known")+" WHERE "+condition, arg)
+	found := make(map[string]holder)
+	var key string
+	var h holder
+	_, err := pgx.ForEachRow(rows, []any{&key, &h.id, &h.status, &h.reason, &h.raw, &h.sealed, &h.called,
+		&h.maybe, &h.bound, &h.verified, &h.source.Name, &h.source.Trust}, func() error {
+		found[key] = h
+		h.raw, h.sealed = nil, nil // so that the next row is scanned into new memory
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look up known keys: %w", err)
+	}
+	return found, nil
+}
+
+// answerKnownKey answers an arrival whose key has the delivery h. The first case that applies decides:
+//   - The arrival is Refused: nothing changes.
+//   - The stored job cannot be parsed. reopenDelivery replaces it under two conditions; otherwise nothing changes.
+//     First: the delivery ended because its job was invalid or its event was missing (mayReopen). Second: the agent was
+//     not called, or the arrival was read from the chain.
+//   - The arrival was read from the chain: answerRead.
+//   - Workers do not check the delivery's event: answerUnverified.
+//   - The delivery is a retraction, whose job this package made: nothing changes.
+//   - Otherwise: answerHint.
+func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h holder,
+	byAgent map[Agent][]Task) (Acceptance, error) {
+	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
+	if a.Refused != "" {
+		return out, nil
+	}
+	var known, brought job.Job
+	// a.raw, not a.Job: known was changed by storable.Repair before it was stored, so brought must be changed too.
+	if err := json.Unmarshal(a.raw, &brought); err != nil {
+		return out, fmt.Errorf("read back the job of %s: %w", a.key, err)
+	}
+	isReadable := h.raw != nil && json.Unmarshal(h.raw, &known) == nil
+	isInvalid := h.status == Rejected && h.reason == outcome.InvalidJob
+	switch {
+	case !isReadable && (h.mayReopen() || isInvalid) && (!h.called || a.read):
+		return s.reopenDelivery(ctx, tx, a, h)
+	case !isReadable: // change nothing: a newer version of Herald may be able to parse the stored job
+		return out, nil
+	case a.read:
+		return s.answerRead(ctx, tx, a, h, brought, known, byAgent)
+	case !h.verified:
+		return s.answerUnverified(ctx, tx, a, h, brought, known)
+	case known.Retracts != "": // a retraction
+		return out, nil
+	}
+	return s.answerHint(ctx, tx, a, h, brought, known)
+}
+
+// answerUnverified answers an arriving job (brought) whose key has the delivery h, if workers do not check h's event.
+// known is h's stored job. If h ended because its event was missing (mayReopen) and its agent was not called, h is
+// queued again with the arriving job. Otherwise h keeps its job, and the answer is Conflict if the two jobs differ in
+// the event's content, the action or the headers.
+func (s *Store) answerUnverified(ctx context.Context, tx pgx.Tx, a arrival, h holder,
+	brought, known job.Job) (Acceptance, error) {
+	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
+	field, differs := brought.Conflict(known)
+	switch {
+	case h.mayReopen() && !h.called:
+		return s.reopenDelivery(ctx, tx, a, h)
+	case differs:
+		out.Verdict, out.Field, out.Stored = Conflict, field, known.ContentValue(field)
+	case brought.ActionSum() != known.ActionSum() || !sameHeaders(a.SealedHeaders, h.sealed, a.SameHeaders):
+		out.Verdict, out.Field = Conflict, "action"
+	}
+	return out, nil
+}
+
+// answerHint answers a job that a sender enqueued (brought), if workers check the event of h, the delivery with the
+// same key. known is h's stored job. A hint is a job that may name the right position of the event (Hint). The first
+// case that applies decides:
+//   - h ended because its event was missing (mayReopen), and its agent was not called: the new job becomes a hint, and
+//     h is queued again. Exception: if h was rejected (event_not_found) and AddHint rejects the hint, h stays rejected.
+//   - h has ended for another reason, or its agent was or may have been called. If h's job was read from the chain
+//     (bound) and the new job names another event, the new job becomes a hint, and a worker reads h's event from the
+//     chain again (Review). Otherwise nothing changes.
+//   - The new job differs from the stored one in the event or its position, or its sender has a higher trust than h's:
+//     the new job becomes a hint.
+//
+// In each case, AddHint may reject the hint. The answer is Accepted if h was queued again. Otherwise it is Conflict if
+// a hint of a sender with the same Trust has another action than the new job, or other headers. In all other cases it
+// is Known.
+func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder,
+	brought, known job.Job) (Acceptance, error) {
+	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
+	if brought.EventSum() != known.EventSum() || a.Source.Trust > h.source.Trust {
+		const lock = `SELECT FROM herald.history WHERE herald.key_hash(key) = herald.key_hash($1) FOR UPDATE`
+		if _, err := tx.Exec(ctx, lock, a.key); err != nil {
+			return out, fmt.Errorf("lock %s: %w", a.key, err)
+		}
+		locked, err := s.readHolders(ctx, tx, "herald.key_hash(h.key) = herald.key_hash($1)", a.key)
+		if err != nil {
+			return out, err
+		}
+		if found := locked[a.key]; found.id != h.id || string(found.raw) != string(h.raw) {
+			return out, fmt.Errorf("lock %s: %w", a.key, errConcurrentUpdate)
+		}
+		h = locked[a.key]
+	}
+	if h.bound {
+		out.Differs = brought.Differences(known)
+	}
+	hints, _, err := s.listHints(ctx, tx, h, known)
+	if err != nil {
+		return out, err
+	}
+	if HasOtherAction(hints, brought, a.SealedHeaders, a.Source.Trust, a.SameHeaders) {
+		out.Verdict, out.Field, out.Differs = Conflict, "action", nil
+	}
+	isElsewhere := brought.EventSum() != known.EventSum()
+	switch {
+	case h.mayReopen() && !h.called:
+		added, err := s.addHint(ctx, tx, a, h, brought, known, false)
+		if err != nil || !added && h.isNotFound() {
+			return out, err
+		}
+		return s.reopenDelivery(ctx, tx, a, h)
+	case h.status.Final() || h.maybe:
+		if !h.bound || brought.NamesEvent(known) {
+			return out, nil
+		}
+		_, err = s.addHint(ctx, tx, a, h, brought, known, true)
+	case isElsewhere || a.Source.Trust > h.source.Trust:
+		_, err = s.addHint(ctx, tx, a, h, brought, known, false)
+	}
+	return out, err
+}
+
+// reopenDelivery queues the ended delivery h again with the arrival's job, and returns Accepted. h's event has returned
+// to the chain, or may be at the position that the new job names. If h is a feedback whose revocation was skipped
+// because the feedback was never delivered, the revocation is queued again too. The callers ensure that h's agent was
+// not called or that the new job was read from the chain. reopenDelivery returns errConcurrentUpdate if another
+// transaction has changed h.
+func (s *Store) reopenDelivery(ctx context.Context, tx pgx.Tx, a arrival, h holder) (Acceptance, error) {
+	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
+	args := a.eventArgs(h.id)
+	args["key"], args["read"] = a.key, a.read
+	err := tx.QueryRow(ctx, statements.Text("reopen"), statements.Named("reopen").Args(args)...).Scan(&out.ID)
+	if err != nil { // no row: another transaction changed h, so retryAccept must retry
+		return out, fmt.Errorf("queue %s anew: %w", a.key, postgres.NoRows(err, errConcurrentUpdate))
+	}
+	if _, err := tx.Exec(ctx, statements.Text("revive_revocations"), []uuid.UUID{h.id}); err != nil {
+		return out, fmt.Errorf("queue the revocation of %s anew: %w", a.key, err)
+	}
+	out.Verdict, out.Status = Accepted, Queued
+	return out, nil
+}
+
+// eventArgs returns the arguments that reopen.sql and read_event.sql have in common. Both replace the job of the
+// delivery with this id by the arrival's job.
+func (a arrival) eventArgs(id uuid.UUID) pgx.NamedArgs {
+	return pgx.NamedArgs{"delivery_id": id, "job": a.raw, "sealed_headers": a.SealedHeaders, "source": a.Source.Name,
+		"trust": int(a.Source.Trust), "registry": a.agent.Registry, "agent_id": a.agent.ID,
+		"order_key": a.Job.OrderKey(), "order_seq": fmt.Sprint(a.Job.OrderSeq())}
+}
+
+// displaceHolder gives the key of the delivery h, whose event is not on the chain, to a new delivery of the arriving
+// job. It returns the answer for the new delivery. h gets another key, and is cancelled (reorg) if it is queued,
+// waiting or held. If h's agent was or may have been called with a feedback, a retraction informs that agent
+// (retractDisplaced). New tasks are added to byAgent.
+func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h holder,
+	byAgent map[Agent][]Task) (out Acceptance, err error) {
+	var moved string
+	err = postgres.NoRows(tx.QueryRow(ctx, statements.Text("displace"), h.id, a.key).Scan(&moved), errConcurrentUpdate)
+	if err != nil {
+		return out, fmt.Errorf("free the key %s: %w", a.key, err)
+	}
+	if h.maybe {
+		if err := s.retractDisplaced(ctx, tx, h, byAgent); err != nil {
+			return out, err
+		}
+	}
+	var row columns
+	row.appendArrival(a, job.IDOf(moved))
+	made, err := s.insertColumns(ctx, tx, row)
+	if err != nil {
+		return out, fmt.Errorf("take the key %s: %w", a.key, err)
+	}
+	fresh, isNew := made[job.IDOf(moved)]
+	if !isNew {
+		return out, fmt.Errorf("take the key %s: %w", a.key, errConcurrentUpdate)
+	}
+	out = a.newAcceptance(job.IDOf(moved), fresh)
+	if fresh.dispatch > 0 {
+		byAgent[a.agent] = append(byAgent[a.agent], Task{ID: out.ID, N: fresh.dispatch, Kind: a.kind, Bulk: a.Bulk})
+	}
+	return out, nil
+}
