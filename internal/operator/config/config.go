@@ -11,81 +11,11 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/ethereum/go-ethereum/common"
 )
-
-// Config holds all settings. Durations are Go durations ("30s"), and lists are separated by commas.
-type Config struct {
-	RedisURL    secret.Secret
-	DatabaseURL secret.Secret
-	LeaderURL   secret.Secret // of Postgres itself if DatabaseURL is that of a pooler; else zero
-	Queue       string        // "", redis, embedded
-
-	Chains map[uint64]Chain
-
-	IPFSGateways   []string
-	ArweaveGateway string // empty: deliveries that need ar:// are held (gateway_unconfigured)
-
-	Listen    string
-	PublicURL string // the origin at which agents find the signing keys; empty: requests are not signed
-	APIToken  secret.Secret
-	Keyset    secret.Secret
-	// MasterKey unwraps Keyset; zero if Keyset is not wrapped or the key comes from another source.
-	MasterKey secret.Secret
-
-	Concurrency   int
-	DBPool        int
-	CallTimeout   time.Duration
-	Lease         time.Duration
-	LeaseMargin   time.Duration
-	RetrySchedule []time.Duration
-	Expiry        time.Duration
-	Retention     time.Duration
-
-	// These limits apply to an origin, although the names of the settings say endpoint.
-	EndpointInflight int
-	Batch            int // maximum of deliveries in one call
-	EndpointRate     int
-	EffortBudget     time.Duration // worker time that an agent may use in a minute; 0: no limit
-
-	AllowNetworks []netip.Prefix
-	AllowHTTP     bool
-	StdioCommands [][]string
-	StdioAgents   []string // by index in StdioCommands: CHAIN:AGENT that alone may use the command; "": every agent
-	Tools         []string
-	ToolAliases   map[string][]string // tool → aliases under which agents may offer it
-	ServersFile   string
-	PolicyFile    string // the operator's default policy; empty: none
-	HashPolicy    string
-	Binding       string
-
-	StrictOrder   bool // deliveries of one client to one agent keep their order
-	RedisIntake   string
-	LegacyQueue   string // the Redis list of the old backend; empty: none
-	VerifyEvent   string
-	LogRange      erc8004.Depth            // a duration or a number of blocks
-	Confirmations map[uint64]erc8004.Depth // by chain id; 0 holds the default of all other chains
-	RPCTrust      map[uint64]bool          // chains whose nodes are trusted not to leave out logs; 0: all chains
-	Watch         []uint64                 // chains that the worker follows, without duplicates
-
-	AlertURL     secret.Secret // where alerts are posted; it may contain a token. Zero: alerts are off
-	AlertSecret  secret.Secret // key that signs the alerts
-	DisableAfter time.Duration // an agent whose calls all failed for this long is disabled; 0: never
-
-	DataDir   string
-	CacheDir  string
-	LogLevel  string
-	LogFormat string
-	Traces    Traces
-
-	settings []Setting         // the variables that were read: in the order of the documentation, then those of chains
-	public   map[string]string // see Public
-	unread   []Misspelt        // variables that are set but that Herald does not read
-}
 
 // mask replaces the value of a secret.
 const mask = "******"
