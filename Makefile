@@ -115,17 +115,18 @@ kept:
 
 # Tests that run the programs take those in bin/, which this target has just built (TRIAL_BUILT).
 # vet is a check of its own: inside `go test` it would read every dependency once more, half a minute with an empty build cache. One
-# package more than there are cores at a time, since some only wait, and half as many collections.
+# package more than there are cores at a time, since some only wait. Tests collect garbage half as often (GOGC); the compiler, which
+# chooses its own heap, would need a tenth longer with that setting.
 .PHONY: test
 test: kept services ## Run all tests, on real Postgres and Redis. Nothing may skip.
-	TRIAL_BUILT=1 GOGC=400 HERALD_REQUIRE_SERVICES=1 $(GO) test -o bin/tests/ -ldflags='-s -w' -p=$(ATONCE) -count=1 -vet=off -timeout=20m -json $(if $(filter ./...,$(PKG)),$(FIRST)) $(PKG) | $(GO) run ./scripts/testcount -noskip -most=60s $(if $(TOTALS),-totals=$(TOTALS))
+	TRIAL_BUILT=1 HERALD_REQUIRE_SERVICES=1 $(GO) test -exec='env GOGC=400' -o bin/tests/ -ldflags='-s -w' -p=$(ATONCE) -count=1 -vet=off -timeout=20m -json $(if $(filter ./...,$(PKG)),$(FIRST)) $(PKG) | $(GO) run ./scripts/testcount -noskip -most=60s $(if $(TOTALS),-totals=$(TOTALS))
 	@for kept in tests worker enqueue demo agent devnode; do cp -rlf bin/$$kept '$(KEPT)/' 2>/dev/null || true; done
 
 # Without inlining, what is not the standard library compiles for the race detector in seven tenths of the time. The C parts of
 # dependencies, of which only test transactions need one, compile in a third of the time without optimization.
 .PHONY: race
 race: services ## Run the tests of concurrent code under the race detector (needs a C compiler).
-	TRIAL_BUILT=1 CGO_ENABLED=1 CGO_CFLAGS=-O0 HERALD_REQUIRE_SERVICES=1 $(GO) test -race -gcflags='all=-dwarf=false -l' -gcflags='std=-dwarf=false' -ldflags='-s -w' -skip='$(RACELESS)' -p=$(ATONCE) -vet=off -timeout=40m -json $$($(GO) list $(if $(filter ./...,$(PKG)),$(FIRST)) $(PKG) | grep -vE '$(UNRACED)') | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
+	TRIAL_BUILT=1 CGO_ENABLED=1 CGO_CFLAGS=-O0 HERALD_REQUIRE_SERVICES=1 $(GO) test -exec='env GOGC=400' -race -gcflags='all=-dwarf=false -l' -gcflags='std=-dwarf=false' -ldflags='-s -w' -skip='$(RACELESS)' -p=$(ATONCE) -vet=off -timeout=40m -json $$($(GO) list $(if $(filter ./...,$(PKG)),$(FIRST)) $(PKG) | grep -vE '$(UNRACED)') | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
 	CGO_ENABLED=1 CGO_CFLAGS=-O0 $(GO) -C receiver test -race -vet=off -timeout=5m ./...
 
 .PHONY: receiver
