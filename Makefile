@@ -115,7 +115,7 @@ kept:
 
 # Tests that run the programs take those in bin/, which this target has just built (TRIAL_BUILT).
 # vet is a check of its own: inside `go test` it would read every dependency once more, half a minute with an empty build cache. One
-# package more than there are cores at a time, since some only wait. Tests collect garbage half as often (GOGC); the compiler, which
+# package more than there are cores at a time, since some only wait. Tests collect garbage a quarter as often (GOGC); the compiler, which
 # chooses its own heap, would need a tenth longer with that setting.
 .PHONY: test
 test: kept services ## Run all tests, on real Postgres and Redis. Nothing may skip.
