@@ -5,7 +5,8 @@
 // The list of reasons is closed. Rows and metrics contain these words and operators filter by them, so a word never
 // changes. A new reason is one row below, and one line of docs/reference/reasons.md. Its ending may be Hold only if
 // something releases the deliveries that are held for the reason; without that, a held delivery never ends. The SQL of
-// package store contains some of the words too, so search it before you change a reason's effect.
+// package store contains some of the words too, so search it before you change a reason's effect. A new free wait that an
+// attempt ends before the check needs no SQL.
 package outcome
 
 import "slices"
@@ -32,6 +33,7 @@ type row struct {
 	word   Reason
 	ending Ending
 	free   bool   // the attempt does not count. Holds never count.
+	limits bool   // the agent's other deliveries would have to wait for the same cause (Verdict.Limited)
 	step   string // the next step
 	over   string // the next step for a final delivery; empty: step
 	listed string // the next step for an agent that is in the servers file; empty: step
@@ -55,9 +57,7 @@ func Reasons() []Reason { return slices.Clone(reasons) }
 // Ending returns the ending of a delivery whose attempt failed for the reason.
 func (r Reason) Ending() Ending { return rows[r].ending }
 
-// Free reports whether an attempt that ended for the reason is free: it does not count. All holds are free. So are the
-// waits for confirmations, for the chain's node, for an earlier delivery, and for one of Herald's limits, and the
-// attempts of filtered events and of events whose feedback was never delivered.
+// Free reports whether an attempt that ended for the reason is free: it does not count. All holds are free.
 func (r Reason) Free() bool { return rows[r].free }
 
 // Texts of several reasons.
@@ -205,21 +205,21 @@ var (
 		step: "nothing to do: it is delivered once its block has as many confirmations as HERALD_CONFIRMATIONS asks " +
 			"for"})
 	// AgentBusy: the permits, slots or memory that calls to this agent may use are all in use.
-	AgentBusy = add(row{word: "agent_busy", ending: Wait, free: true, step: again})
+	AgentBusy = add(row{word: "agent_busy", ending: Wait, free: true, limits: true, step: again})
 	// BehindEarlier: an earlier delivery with the same ordering key goes first (HERALD_ORDER). Or a revocation,
 	// response or retraction waits until the delivery of its feedback has ended, or a response waits for other
 	// responses to the agent.
 	BehindEarlier = add(row{word: "behind_earlier", ending: Wait, free: true, step: again})
 	// BreakerOpen: the circuit breaker is open because most of the endpoint's latest calls failed.
-	BreakerOpen = add(row{word: "breaker_open", ending: Wait, free: true,
+	BreakerOpen = add(row{word: "breaker_open", ending: Wait, free: true, limits: true,
 		step: again + ", after one probe call succeeded{; to see the fault: @probe}"})
 	// Throttled: the origin has reached Herald's own rate limit, the agent the rate in its policy, or that policy
 	// pauses its calls.
-	Throttled = add(row{word: "throttled", ending: Wait, free: true, step: again})
+	Throttled = add(row{word: "throttled", ending: Wait, free: true, limits: true, step: again})
 	// OverBudget: the agent's effort budget is used up, or the part of it for fetching feedback files.
-	OverBudget = add(row{word: "over_budget", ending: Wait, free: true, step: again})
+	OverBudget = add(row{word: "over_budget", ending: Wait, free: true, limits: true, step: again})
 	// ChainUnavailable: the chain's node does not answer. Some rows of earlier versions are dead with this reason.
-	ChainUnavailable = add(row{word: "chain_unavailable", ending: Wait, free: true,
+	ChainUnavailable = add(row{word: "chain_unavailable", ending: Wait, free: true, limits: true,
 		step: again + "; if the node of RPC_URL_{@chain} stays away, set another: worker doctor",
 		over: "once the node of RPC_URL_{@chain} answers (worker doctor){: @replay}"})
 )
@@ -242,7 +242,8 @@ var (
 		step: again + "{; to see how the agent does: @probe}",
 		over: whenItAnswers})
 	// RateLimited: the agent or its authorization server answered with status 429, or the agent asked to be called
-	// later (input_required). Throttled is the reason for Herald's own limit.
+	// later (input_required). That is its answer to one delivery, so it limits no other. Throttled is the reason for
+	// Herald's own limit.
 	RateLimited = add(row{word: "rate_limited", ending: Wait,
 		step: again + "{; to see how the agent does: @probe}",
 		over: whenItAnswers})

@@ -44,12 +44,5 @@ type Verdict struct {
 }
 
 // Limited reports whether the agent's other deliveries would have to wait for the same cause, so that dispatching them
-// now is useless: one of Herald's limits, or an unavailable chain. A 429 (RateLimited) is no such cause, because it is
-// the agent's answer to one delivery only.
-func (v Verdict) Limited() bool {
-	switch v.Reason {
-	case ChainUnavailable, AgentBusy, Throttled, BreakerOpen, OverBudget:
-		return true
-	}
-	return false
-}
+// now is useless. The row of the reason says so.
+func (v Verdict) Limited() bool { return rows[v.Reason].limits }

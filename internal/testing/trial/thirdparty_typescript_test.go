@@ -136,27 +136,19 @@ func startReceivers(t *testing.T, g *guest, herald string) (agents []*packedAgen
 	return agents
 }
 
-// readmeTypeScriptAgent returns the agent of the package's README, changed as the README describes so that it serves only Herald.
-// Its own lines are at most 15.
+// readmeTypeScriptAgent returns the agent of the package's README that serves only Herald. Its own lines are at most 15.
 func readmeTypeScriptAgent(t *testing.T) string {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join(receiverSource, "README.md"))
 	heraldtest.Must(t, err)
-	block := func(begins string) string {
-		_, rest, found := strings.Cut(string(page), "```ts\n"+begins)
-		code, _, closed := strings.Cut(rest, "```\n")
-		if !found || !closed {
-			t.Fatalf("the README has no code that begins with %q", begins)
-		}
-		return code
+	const begins = "import { createServer } from \"node:http\";\nimport { onlyHerald, "
+	_, rest, found := strings.Cut(string(page), "```ts\n"+begins)
+	code, _, closed := strings.Cut(rest, "```\n")
+	if !found || !closed {
+		t.Fatalf("the README has no code that begins with %q", begins)
 	}
-	const imports, last = `import { onlyHerald } from "@agentherald/receiver";` + "\n", "createServer("
-	code, _, found := strings.Cut(block("// agent.ts\n"), "\n"+last)
-	if !found {
-		t.Fatalf("the README's agent has no line that begins with %q", last)
-	}
+	code = begins + code
 	own := 0
-	code = imports + code + "\n" + block(imports)
 	for line := range strings.Lines(code) {
 		if strings.TrimSpace(line) != "" && !strings.HasPrefix(line, "import ") {
 			own++
