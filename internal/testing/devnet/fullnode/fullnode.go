@@ -1,6 +1,6 @@
 // Package fullnode is the node of a development chain: go-ethereum's full node, which answers over HTTP and WebSocket on
-// loopback and mines on demand. It is most of what a development chain costs to compile and to link, so only the demo
-// and the program devnode link it. Tests run devnode.
+// loopback and mines on demand. It takes longer to compile and to link than the rest of a development chain. So only
+// the demo and the program devnode link it, and tests run devnode.
 package fullnode
 
 import (
