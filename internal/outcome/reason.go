@@ -5,8 +5,8 @@
 // The list of reasons is closed. Rows and metrics contain these words and operators filter by them, so a word never
 // changes. A new reason is one row below, and one line of docs/reference/reasons.md. Its ending may be Hold only if
 // something releases the deliveries that are held for the reason; without that, a held delivery never ends. The SQL of
-// package store contains some of the words too, so search it before you change a reason's effect. A new free wait that begins
-// before the check needs no SQL: the attempt is still in the stage claim.
+// package store contains some of the words too, so search it before you change a reason's effect. A new free wait that
+// begins before the check needs no SQL: the attempt is still in the stage claim.
 package outcome
 
 import "slices"
