@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/rpc"
 )
@@ -249,9 +250,29 @@ func (p *Proxy) answerOne(ctx context.Context, q question, v view) answer {
 		a.Error = refusalOf(err)
 		return a
 	}
+	if p.isRemoved(ctx, q) {
+		a.Error = &refusal{Code: -32000, Message: "header not found"}
+		return a
+	}
 	a.Result = result
 	v.distort(q.Method, &a)
 	return a
+}
+
+// isRemoved reports whether the chain no longer has the block that the question names by its hash. anvil turns the hash
+// into a height first, and then answers with the state of that height. During a reorg that is another block's state, which
+// no node may return. If the block still exists after the answer, the answer is of that block.
+func (p *Proxy) isRemoved(ctx context.Context, q question) bool {
+	for _, param := range q.Params {
+		var named struct{ BlockHash *common.Hash }
+		if json.Unmarshal(param, &named) != nil || named.BlockHash == nil {
+			continue
+		}
+		var block json.RawMessage
+		err := Ask(ctx, p.node, &block, "eth_getBlockByHash", named.BlockHash, false)
+		return err != nil || string(block) == "null"
+	}
+	return false
 }
 
 // view is the chain as one request sees it.

@@ -30,6 +30,11 @@ func startNode(t *testing.T) string {
 			result = `"0x7a69"`
 		case "eth_getBlockByNumber":
 			result = fmt.Sprintf(`{"number":%s,"hash":"0xaa","parentHash":"0xab"}`, q.Params[0])
+		case "eth_getBlockByHash":
+			result = fmt.Sprintf(`{"number":"0x63","hash":%s}`, q.Params[0])
+			if strings.Contains(string(q.Params[0]), "dead") {
+				result = "null"
+			}
 		case "eth_getLogs":
 			var filter struct{ FromBlock, ToBlock hexutil.Uint64 }
 			if err := json.Unmarshal(q.Params[0], &filter); err != nil {
@@ -176,5 +181,18 @@ func TestProxyRepeats(t *testing.T) {
 	one, two, other := fmt.Sprint(tell(4)), fmt.Sprint(tell(4)), fmt.Sprint(tell(5))
 	if one != two || one == other {
 		t.Errorf("the same seed is the same: %t, another one is other: %t", one == two, one != other)
+	}
+}
+
+// TestProxyKnowsRemovedBlocks: a question about a block that a reorg has removed gets an error, even if the node returns
+// the state of another block.
+func TestProxyKnowsRemovedBlocks(t *testing.T) {
+	t.Parallel()
+	p := NewProxy(startNode(t), 1, 40)
+	for hash, want := range map[string]string{"aaaa": `"result":"0x64"`, "dead": "header not found"} {
+		body := fmt.Sprintf(`[{"jsonrpc":"2.0","id":1,"method":"eth_call","params":[{"to":"0x01"},{"blockHash":"0x%064s"}]}]`, hash)
+		if _, answered, err := ask(t, p, "", body); err != nil || !strings.Contains(answered, want) {
+			t.Errorf("%s: %s, %v", hash, answered, err)
+		}
 	}
 }
