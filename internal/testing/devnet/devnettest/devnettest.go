@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -24,9 +25,15 @@ import (
 // Start starts a chain and stops it when the test ends.
 func Start(t testing.TB, cfg devnet.Config) *devnet.Net {
 	t.Helper()
+	program, err := findProgram() // may compile it, so this comes before the limit
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	cfg.Launch = launch
+	cfg.Launch = func(chainID uint64, funded []common.Address) (devnet.Node, error) {
+		return startProcess(program, chainID, funded)
+	}
 	n, err := devnet.Start(ctx, cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -46,12 +53,8 @@ type process struct {
 	client *rpc.Client
 }
 
-// launch starts devnode. The end of this process ends it too.
-func launch(chainID uint64, funded []common.Address) (_ devnet.Node, err error) {
-	program, err := program()
-	if err != nil {
-		return nil, err
-	}
+// startProcess starts devnode. The end of this process ends it too.
+func startProcess(program string, chainID uint64, funded []common.Address) (*process, error) {
 	args := []string{strconv.FormatUint(chainID, 10)}
 	for _, account := range funded {
 		args = append(args, account.Hex())
@@ -90,26 +93,29 @@ func (p *process) Close() error {
 // folder is the tested package's, also when a test has changed the working directory since.
 var folder, errFolder = os.Getwd()
 
-// program returns the path of devnode: bin/devnode of the source tree. With TRIAL_BUILT, make built it a moment ago.
-var program = sync.OnceValues(func() (string, error) {
-	root, err := folder, errFolder
+// buildTimeout bounds the compilation of devnode, which takes minutes with an empty build cache.
+const buildTimeout = 10 * time.Minute
+
+// findProgram returns the path of devnode: bin/devnode of the module. It builds the program, unless make has just built
+// it (TRIAL_BUILT).
+var findProgram = sync.OnceValues(func() (string, error) {
+	if errFolder != nil {
+		return "", errFolder
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
+	defer cancel()
+	module := exec.CommandContext(ctx, "go", "env", "GOMOD")
+	module.Dir = folder
+	file, err := module.Output()
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("looking for the module's folder: %w", err)
 	}
-	for {
-		if _, err := os.Stat(filepath.Join(root, "go.mod")); err == nil {
-			break
-		}
-		if root == filepath.Dir(root) {
-			return "", errors.New("no go.mod in the working directory or above it")
-		}
-		root = filepath.Dir(root)
-	}
+	root := filepath.Dir(strings.TrimSpace(string(file)))
 	path := filepath.Join(root, "bin", "devnode")
 	if os.Getenv("TRIAL_BUILT") != "" {
 		return path, nil
 	}
-	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", path, "./internal/testing/devnet/devnode")
+	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", path, "./internal/testing/devnet/devnode")
 	build.Dir = root
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building devnode: %w\n%s", err, out)

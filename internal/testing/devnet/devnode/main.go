@@ -15,13 +15,14 @@ import (
 )
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
+	if err := runNode(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "devnode:", err)
 		os.Exit(1)
 	}
 }
 
-func run(args []string) error {
+// runNode serves the node until standard input ends.
+func runNode(args []string) error {
 	if len(args) == 0 {
 		return fmt.Errorf("usage: devnode CHAIN-ID [ACCOUNT…]")
 	}

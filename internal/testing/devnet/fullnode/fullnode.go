@@ -34,7 +34,7 @@ type Node struct {
 
 // Start starts a node whose genesis block gives each of the accounts 1,000,000 ether.
 func Start(chainID uint64, funded []common.Address) (n *Node, err error) {
-	nodeConf, ethConf := configure(chainID, funded)
+	nodeConf, ethConf := configureNode(chainID, funded)
 	n = &Node{}
 	if n.stack, err = node.New(&nodeConf); err != nil {
 		return nil, err
@@ -64,10 +64,10 @@ func Start(chainID uint64, funded []common.Address) (n *Node, err error) {
 	return n, nil
 }
 
-// configure returns the configuration of a node with HTTP and WebSocket on one port, which the kernel selects. With a
+// configureNode returns the configuration of a node with HTTP and WebSocket on one port, which the kernel selects. With a
 // number that another process could take, the node would fail to start, and a node that failed to start never stops its
 // goroutines.
-func configure(chainID uint64, funded []common.Address) (node.Config, ethconfig.Config) {
+func configureNode(chainID uint64, funded []common.Address) (node.Config, ethconfig.Config) {
 	nodeConf := node.DefaultConfig
 	nodeConf.DataDir, nodeConf.IPCPath = "", "" // keeps the data in memory
 	nodeConf.P2P = p2p.Config{NoDiscovery: true}
