@@ -13,19 +13,20 @@ CHAOS     ?= .
 # The commit that bench-turns compares with, each TURNS times.
 BEFORE    ?=
 TURNS     ?= 5
-# Which packages test, race, vet, lint, fuzz and bench look at.
+# Which packages test, race, lint, fuzz and bench look at.
 PKG       ?= ./...
-# Modules of their own, for the authors of agents and indexers. make receiver tests them; vet and lint read them too.
+# Modules of their own, for the authors of agents and indexers. make receiver tests them, and lint reads them too.
 MODULES   := receiver client examples/agent-sqlite
 # go runs packages in the order in which they are named. The trials, whose tests run one after another, start beside packages
 # that wait more than they compute. Then what takes longest follows.
 FIRST     := ./internal/testing/trial ./internal/mcpcall ./internal/door/server/api ./internal/delivery ./internal/testing/doctest ./internal/store ./cmd/worker ./internal/app ./internal/store/records ./internal/testing/storetest ./internal/base/embedded ./internal/chain/follower
-# Packages in which the race detector finds nothing: they run programs that are built without it, or start no goroutine and have no
-# lock, or are kits that the tests of others run. The ledger's statements run under it in the tests of delivery.
-UNRACED   := /(cmd|examples|scripts|migrations)(/|$$)|/internal/(testing/(trial|doctest|conformance|storetest|devnet|heraldtest|oauthtest)|erc8004|job|base/(text|decode|strictjson|buildinfo|loop|progress|secret|tracecontext)|outcome|app/backend|chain/follower|delivery/(classify|content|event|tools)|door/(legacy|server/pages)|operator/(alerts|config|doctor|inspect|keys|report)|resolver/servers|store/(records|retention|storable)|store$$)(/|$$)
-# Tests that measure bytes or steps, ask Postgres one question after another, or call a program that they build: under the race
-# detector they would take a third of the time, and prove nothing.
-RACELESS  := ^(TestPoolHoldsSoManyBytes|TestPoolHoldsSoManyMirroredTools|TestClientsInUseHoldSoManyBytes|TestWalkerStops|TestHistoriesOnPostgres|TestModelIsPostgres|TestExampleAgent|TestClientExample|TestDocumentedClient)$$
+# Packages in whose own tests the race detector finds nothing: they run programs that are built without it, start no goroutine and
+# have no lock, or are kits that the tests of others run. Or their one lock is held in the tests of delivery and app, where the
+# detector watches it. So are the ledger's statements.
+UNRACED   := /(cmd|examples|scripts|migrations)(/|$$)|/internal/(testing/(trial|doctest|conformance|storetest|devnet|heraldtest|oauthtest)|erc8004|job|base/(text|decode|strictjson|buildinfo|loop|netguard|progress|reload|secret|tracecontext|tracing)|outcome|app/backend|chain/(eventlog|follower)|delivery/(classify|content|event|memory|tools|waits)|door/(legacy|server/pages)|operator/(alerts|config|doctor|inspect|keys|report)|resolver/servers|store/(records|retention|storable)|(chain|store)$$)(/|$$)
+# Tests that measure bytes or steps, or send one hostile text, one question to Postgres or one hour of a clock after another, or that
+# call a program that they build: under the race detector they would take a third of the time, and prove nothing.
+RACELESS  := ^(TestPoolHoldsSoManyBytes|TestPoolHoldsSoManyMirroredTools|TestClientsInUseHoldSoManyBytes|TestWalkerStops|TestHistoriesOnPostgres|TestModelIsPostgres|TestExampleAgent|TestClientExample|TestDocumentedClient|TestPoison|TestRotation|TestHostileRecords|TestFitIsBounded)$$
 # Where no line has more than 120 columns. A struct tag may, because it has to stay on one line.
 WRAPPED   := client cmd internal receiver
 # How many packages test builds and runs at a time: one more than the cores.
@@ -33,10 +34,12 @@ ATONCE    ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN || echo 2) + 1 )))
 # Where test and race append "passed failed skipped" for scripts; empty: nowhere.
 TOTALS    ?=
 
+# The compiler takes seven eighths of the time without debug information, which no link step keeps, and a tenth less again if it
+# collects garbage from 512 MiB on instead of 128. A process of it may need that much memory, two or three run at a time.
+COMPILE   := -dwarf=false -d=gcstart=512
 # One set of build flags everywhere, so that nothing is compiled twice. Without the folder's name (-trimpath), a second clone
-# compiles nothing again. A checkout of another user builds too (-buildvcs=false). No link step keeps debug information, and
-# packages compile in seven eighths of the time without it.
-export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false -trimpath -gcflags=all=-dwarf=false)
+# compiles nothing again. A checkout of another user builds too (-buildvcs=false).
+export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false -trimpath '-gcflags=all=$(COMPILE)')
 # No program needs cgo: without it, Go's own linker is enough, and each of the seventy test programs links in three quarters of the time.
 export CGO_ENABLED := 0
 # What --version says: the tag, the commits since, the commit, and -dirty; nothing where git does not serve this checkout.
@@ -114,7 +117,7 @@ kept:
 	@mkdir -p bin/tests '$(KEPT)' && (cp -rln '$(KEPT)/.' bin/ || cp -rn '$(KEPT)/.' bin/) 2>/dev/null || true
 
 # Tests that run the programs take those in bin/, which this target has just built (TRIAL_BUILT).
-# vet is a check of its own: inside `go test` it would read every dependency once more, half a minute with an empty build cache. One
+# The checks of vet are in make lint: inside `go test` they would read every dependency once more, half a minute with an empty build cache. One
 # package more than there are cores at a time, since some only wait. Tests collect garbage a quarter as often (GOGC); the compiler, which
 # chooses its own heap, would need a tenth longer with that setting.
 .PHONY: test
@@ -126,28 +129,26 @@ test: kept services ## Run all tests, on real Postgres and Redis. Nothing may sk
 # dependencies, of which only test transactions need one, compile in a third of the time without optimization.
 .PHONY: race
 race: services ## Run the tests of concurrent code under the race detector (needs a C compiler).
-	TRIAL_BUILT=1 CGO_ENABLED=1 CGO_CFLAGS=-O0 HERALD_REQUIRE_SERVICES=1 $(GO) test -exec='env GOGC=400' -race -gcflags='all=-dwarf=false -l' -gcflags='std=-dwarf=false' -ldflags='-s -w' -skip='$(RACELESS)' -p=$(ATONCE) -vet=off -timeout=40m -json $$($(GO) list $(if $(filter ./...,$(PKG)),$(FIRST)) $(PKG) | grep -vE '$(UNRACED)') | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
+	TRIAL_BUILT=1 CGO_ENABLED=1 CGO_CFLAGS=-O0 HERALD_REQUIRE_SERVICES=1 $(GO) test -exec='env GOGC=400' -race -gcflags='all=$(COMPILE) -l' -gcflags='std=$(COMPILE)' -ldflags='-s -w' -skip='$(RACELESS)' -p=$(ATONCE) -vet=off -timeout=40m -json $$($(GO) list $(if $(filter ./...,$(PKG)),$(FIRST)) $(PKG) | grep -vE '$(UNRACED)') | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
 	CGO_ENABLED=1 CGO_CFLAGS=-O0 $(GO) -C receiver test -race -vet=off -timeout=5m ./...
 
 .PHONY: receiver
 receiver: ## Test the Go receiver for agents' authors, its example and the client, which are modules of their own.
 	for m in $(MODULES); do $(GO) -C $$m test -vet=off -timeout=5m ./...; done
 
-.PHONY: vet
-vet: ## Look for mistakes with go vet, for files that gofmt would change, and for lines of the product above 120 columns.
-	@unformatted=$$(gofmt -l client cmd examples internal migrations receiver scripts); \
+.PHONY: format
+format: ## Look for files that gofmt would change, and for lines of the product above 120 columns.
+	@unformatted=$$(gofmt -l client cmd examples internal migrations receiver scripts tools); \
 	if [ -n "$$unformatted" ]; then printf 'gofmt would change:\n%s\n' "$$unformatted"; exit 1; fi
 	@long=$$(find $(WRAPPED) -name '*.go' ! -name '*_test.go' ! -path 'internal/testing/*' | sort | while read -r f; do \
 		expand -t4 "$$f" | LC_ALL=C.UTF-8 grep -nE '^.{121,}' | grep -vE '[a-z]:"[^`]*`$$' | sed "s|:.*||; s|^|$$f:|"; done || true); \
 	if [ -n "$$long" ]; then printf 'longer than 120 columns (tabs count as 4):\n%s\n' "$$long"; exit 1; fi
-	$(GO) vet $(PKG)
-	for m in $(MODULES); do $(GO) -C $$m vet ./...; done
 
 .PHONY: lint
-lint: ## Look for mistakes with staticcheck (the first run downloads its modules).
-	@echo 'Running staticcheck, pinned in tools/go.mod: its modules are downloaded and compiled the first time.'
-	$(TOOL) staticcheck $(PKG)
-	for m in $(MODULES); do (cd $$m && $(GO) tool -modfile=$(CURDIR)/tools/go.mod staticcheck ./...); done
+lint: ## Look for mistakes with the checks of go vet and of staticcheck (the first run downloads and compiles them).
+	$(GO) -C tools build -ldflags='-s -w' -o '$(CURDIR)/bin/lint' ./lint
+	bin/lint $(PKG)
+	for m in $(MODULES); do (cd $$m && '$(CURDIR)/bin/lint' ./...); done
 
 .PHONY: words
 words: ## Check the share of sentences in comments and Markdown that are hard to read.

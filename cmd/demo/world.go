@@ -150,6 +150,7 @@ func (w *world) startAgent(ctx context.Context) (string, error) {
 				address <- url
 			}
 		}
+		_ = lines.Err() // whoever waits for the address learns it from the silence
 	})
 	select {
 	case url := <-address:

@@ -47,6 +47,9 @@ func speakStdio() {
 			fmt.Printf("{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n", req.ID, result)
 		}
 	}
+	if err := in.Err(); err != nil {
+		fmt.Fprintln(os.Stderr, "read a request:", err)
+	}
 }
 
 // TestCommandOfTheServersFile: a command of the servers file runs although HERALD_STDIO_COMMANDS does not list it. It

@@ -406,4 +406,7 @@ func TestCanaryAgent(t *testing.T) {
 		}
 		fmt.Printf("%s\n", envelope(req.ID, result))
 	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -14,7 +14,7 @@ import (
 // starts it again.
 func TestChaosPooler(t *testing.T) {
 	var pooler *heraldtest.Pooler
-	outage{name: "PgBouncer killed, back after 10 s", away: 10 * time.Second, recovery: 2 * time.Minute,
+	outage{name: "PgBouncer killed, back after 10 s", away: 10 * time.Second, recovery: 3 * time.Minute,
 		prepare: func(r *row) {
 			for _, setting := range []string{"statement_timeout = '30s'", "idle_in_transaction_session_timeout = '10s'",
 				"plan_cache_mode = force_generic_plan", "enable_seqscan = off", "enable_bitmapscan = off",

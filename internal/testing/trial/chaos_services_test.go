@@ -155,7 +155,7 @@ func TestChaosPostgresStopped(t *testing.T) {
 
 // TestChaosBothRestarted restarts both.
 func TestChaosBothRestarted(t *testing.T) {
-	outage{name: "Postgres and Redis restarted", away: 3 * time.Second, recovery: 2 * time.Minute,
+	outage{name: "Postgres and Redis restarted", away: 3 * time.Second, recovery: 3 * time.Minute,
 		begin: func(ctx context.Context, s *Site) error {
 			if err := s.Redis.Stop(ctx); err != nil {
 				return err
