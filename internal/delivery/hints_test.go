@@ -554,6 +554,63 @@ func TestRetryChecksItsEvent(t *testing.T) {
 	}
 }
 
+// TestCalledBeforeTheChainIsVerified: an agent was called for a job that no worker verified (HERALD_VERIFY_EVENT=off),
+// and the call failed. The retry is verified. If the chain has the event of the job, the retry sends it. If the chain
+// has another event under the key, or none, the delivery is retracted, and the other event gets a delivery of its own.
+func TestCalledBeforeTheChainIsVerified(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change map[string]any
+		ends   store.Status
+		next   bool // the chain's event gets a delivery of its own
+	}{
+		"the event":                   {map[string]any{}, store.Delivered, false},
+		"the event without position":  {map[string]any{"transactionHash": nil, "logIndex": nil, "blockHash": nil, "blockNumber": nil}, store.Delivered, false},
+		"another event":               {map[string]any{"tag1": "forged"}, store.Cancelled, true},
+		"the event of no transaction": {map[string]any{"transactionHash": fmt.Sprintf("0x%064x", 9)}, store.Cancelled, true},
+		"no event":                    {map[string]any{"feedbackIndex": 7}, store.Cancelled, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			a := newAgent(t, failsOnce())
+			j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL)), Tag1: "true"})
+			sent := repositioned(j, c.change)
+			id := w.submit(sent)[0].ID
+			w.exec(`UPDATE herald.work SET verified = false`)
+			w.exec(`UPDATE herald.history SET verified = false`)
+			w.turn(w.newWorker(func(c *Config) { c.Verify = chain.VerifyOff }), id)
+			if d := w.row(id); d.Status != store.Waiting || len(a.received()) != 1 {
+				t.Fatalf("%s %s: %s, %d calls", d.Status, d.Reason, d.Error, len(a.received()))
+			}
+			k := w.newWorker()
+			w.turn(k, id)
+			if d := w.row(id); d.Status != c.ends {
+				t.Fatalf("%s %s: %s", d.Status, d.Reason, d.Error)
+			}
+			ctx := heraldtest.Within(t, 30*time.Second)
+			retraction, err := w.store.DeliveryByKey(ctx, must(job.Parse(asJSON(sent), job.Limits{MaxTimeout: time.Second})).Retraction(id).Key())
+			if retracted := err == nil && strings.Contains(string(retraction.Job), id.String()); retracted != (c.ends == store.Cancelled) {
+				t.Errorf("the retraction: %v, %s", err, retraction.Job)
+			}
+			if c.next {
+				next := must(w.store.DeliveryByKey(ctx, w.keyOf(j)))
+				for range 3 {
+					w.turn(k, next.ID)
+				}
+				if d := w.row(next.ID); d.ID == id || d.Status != store.Delivered {
+					t.Errorf("the chain's event: %s %s: %s", d.Status, d.Reason, d.Error)
+				}
+			}
+			for _, call := range a.received()[1:] {
+				if args := call.args(t); args["deliveryId"] == id.String() && args["tag1"] != sent["tag1"] {
+					t.Errorf("the id was used again for %v", args)
+				}
+			}
+		})
+	}
+}
+
 // TestReviewAfterTheEnd: the chain has no follower. A job that differs from the event of a delivered row is known and starts
 // one look at the chain. If the event is still there, nothing changes. If a reorg replaced it, the delivery is retracted,
 // and the other event is delivered.

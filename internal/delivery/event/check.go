@@ -99,7 +99,7 @@ func (c *Checker) Check(ctx context.Context, claim *store.Claim, r *Result) erro
 	s, err := c.findEvent(ctx, client, hints, r)
 	r.Undecided = s.Event == nil
 	// The agent may know the event, or the other event with its key has a delivery of its own.
-	keepsEvent := claim.Called && claim.Bound || claim.HasLostKey()
+	keepsEvent := claim.Called || claim.HasLostKey()
 	var failed *outcome.Failure
 	switch {
 	case keepsEvent && err != nil && errors.As(err, &failed) && failed.Reason == outcome.EventNotFound:
@@ -107,7 +107,7 @@ func (c *Checker) Check(ctx context.Context, claim *store.Claim, r *Result) erro
 		return err
 	case err != nil:
 		return err
-	case keepsEvent && !s.Event.SameEvent(claim.Job):
+	case keepsEvent && !isEventOf(claim, *s.Event):
 		r.Gone = &store.Gone{Next: s.Event}
 		return outcome.Fail(outcome.EventNotFound, "the chain has another event with this key")
 	}
@@ -130,6 +130,15 @@ func (c *Checker) Check(ctx context.Context, claim *store.Claim, r *Result) erro
 	}
 	r.Detail = "event found and confirmed"
 	return nil
+}
+
+// isEventOf reports whether event, which was read from the chain, is the event that the claim's agent got or may have
+// got. A claim that is called and not bound is of a job that was accepted when no worker verified its chain.
+func isEventOf(claim *store.Claim, event job.Job) bool {
+	if claim.Bound {
+		return event.SameEvent(claim.Job)
+	}
+	return claim.Job.NamesEvent(event)
 }
 
 // Review reads the event of the delivery under review from the chain again. next is not nil if the chain has another,

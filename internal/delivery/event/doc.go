@@ -10,6 +10,6 @@
 //   - Before Checker.Check, the job of a delivery is only what its sender says. After it returned nil, the job is the
 //     event on the chain, with the action of a hint (chooseAction). Only if the chain has no RPC URL, or with
 //     HERALD_VERIFY_EVENT=off, it is the sender's job.
-//   - A bound delivery that was or may have been called never gets another event: its event is gone (Result.Gone).
+//   - A delivery that was or may have been called never gets another event: its event is gone (Result.Gone).
 //   - A node that does not answer refutes no hint.
 package event
