@@ -1,9 +1,12 @@
 package follower
 
 import (
+	"context"
+	"fmt"
 	"slices"
 	"time"
 
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/ethereum/go-ethereum/common"
 )
 
@@ -59,4 +62,117 @@ func thinAnchors(anchors []Anchor, settled uint64, now time.Time) []Anchor {
 	kept = kept[:min(len(kept), mostAnchors)]
 	slices.Reverse(kept)
 	return kept
+}
+
+// dropAnchors drops all but the first keep anchors. The next reading begins after the last remaining anchor.
+func (f *Follower) dropAnchors(keep int) {
+	if keep == len(f.done) {
+		return
+	}
+	replaced := f.done[keep]
+	f.done = f.done[:keep:keep]
+	if keep > 0 {
+		f.next = f.done[keep-1].Number + 1
+	} else {
+		f.next = max(f.cfg.From, min(f.settled+1, replaced.Number))
+	}
+	if f.checks != nil {
+		f.checks.rewind(f.next)
+	}
+}
+
+// rewindToCanonical returns the follower to the newest handed-over block that is still canonical. last is the block
+// that now has the number of the newest anchor.
+func (f *Follower) rewindToCanonical(ctx context.Context, last *node.Block) error {
+	high := len(f.done) - 1 // the anchor at high and those above are replaced
+	switch {
+	case high < 0:
+		return nil
+	case last == nil:
+		return f.reader.NewUnavailable("looking for a reorg", node.ErrNoBlock)
+	case last.Hash == f.done[high].Hash:
+		return nil
+	}
+	for low := 0; low < high; { // the anchors below low are canonical
+		middle := (low + high) / 2
+		b, err := f.reader.ReadBlock(ctx, f.done[middle].Number)
+		switch {
+		case err != nil:
+			return err
+		case b == nil:
+			return f.reader.NewUnavailable("looking for a reorg", node.ErrNoBlock)
+		case b.Hash == f.done[middle].Hash:
+			low = middle + 1
+		default:
+			high = middle
+		}
+	}
+	replaced := f.done[high]
+	f.dropAnchors(high)
+	f.log.Info("a block was replaced, reading again", "block", replaced.Number, "from", f.next)
+	if replaced.Number <= f.settled {
+		f.log.Error("a reorg replaced settled blocks: deliveries of their events are not taken back",
+			"block", replaced.Number, "settled", f.settled)
+	}
+	return nil
+}
+
+// askFinalized reads the finalized block at most once per finalizedPause. If no node answers, the previous value
+// stays.
+func (f *Follower) askFinalized(ctx context.Context) {
+	now := time.Now()
+	if now.Sub(f.finalizedAsked) < finalizedPause {
+		return
+	}
+	f.finalizedAsked = now
+	b, err := f.reader.ReadTagged(ctx, node.Finalized)
+	switch {
+	case err != nil:
+		f.log.Debug("the finalized block is not known anew", "error", err)
+	case b != nil:
+		if uint64(b.Number) >= f.finalized {
+			f.finalized, f.finalizedTime = uint64(b.Number), uint64(b.Time)
+		}
+	}
+}
+
+// findSettledBlock returns the newest anchor that is settleAfter older than the finalized block, or than the head if
+// no block is final. The head's timestamp counts as now if it is in the future, since a node may invent it. The
+// settled block never moves back.
+func (f *Follower) findSettledBlock(anchors []Anchor, head node.Block) uint64 {
+	newest := min(uint64(head.Time), uint64(max(time.Now().Unix(), 0)))
+	if f.finalized > 0 {
+		newest = min(newest, f.finalizedTime)
+	}
+	for _, a := range slices.Backward(anchors) {
+		isFinal := f.finalized == 0 || a.Number <= f.finalized
+		if isFinal && a.Time > 0 && a.Time+uint64(settleAfter.Seconds()) <= newest {
+			return max(f.settled, a.Number)
+		}
+	}
+	return f.settled
+}
+
+// isStrict reports whether all next blocks are checked before they are handed over. This is the case during a
+// backfill without another node to compare with, and for blocks that are read again because a node left out logs.
+func (f *Follower) isStrict() bool {
+	if f.reader.Trusted {
+		return false
+	}
+	return f.next < f.strictBefore || f.checks == nil && f.reader.CountNodes() == 1
+}
+
+// checkStart fails once the head has stayed below the first block for lowHeadTimeout: that block never was the head.
+func (f *Follower) checkStart(head uint64) error {
+	if !f.cfg.FromHead || len(f.done) > 0 || head+1 >= f.next {
+		return nil
+	}
+	now := time.Now()
+	if f.lowSince.IsZero() {
+		f.lowSince = now
+	}
+	if now.Sub(f.lowSince) < f.lowHeadTimeout {
+		return nil
+	}
+	return &handError{fmt.Errorf("block %d, head %d: %w", f.next, head, ErrStartAboveHead)}
 }
