@@ -132,3 +132,33 @@ func TestFollowersOfTheBacklog(t *testing.T) {
 		t.Errorf("%v %v", tasks, err) // eight are dispatched
 	}
 }
+
+// TestGivenBackFollowerGivesUpItsTurn: an earlier delivery arrives while a Follower has the turn of their ordering key.
+// The Follower is given back, and both are dispatched.
+func TestGivenBackFollowerGivesUpItsTurn(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	s.StrictOrder = true
+	var in []Intake
+	for c := range byte(MaxDispatchedPerAgent) {
+		in = append(in, Intake{Job: ofClient(c, 1)})
+	}
+	_, tasks := accept(t, s, append(in, Intake{Job: ofClient(20, 5)})...)
+	leader := claim(t, s, tasks[0])
+	all := follow(t, s, leader, 49)
+	if len(all) != 1 || all[0].Job.FeedbackIndex != 5 {
+		t.Fatal(indexes(all))
+	}
+	accept(t, s, Intake{Job: ofClient(20, 4)})
+	heraldtest.Must(t, s.GiveBack(t.Context(), all))
+	following := record(t, s, leader, delivered).Next
+	for _, task := range tasks[1:] {
+		following = append(following, record(t, s, claim(t, s, task), delivered).Next...)
+	}
+	if len(following) != 1 || following[0].ID != ofClient(20, 4).ID() {
+		t.Fatalf("dispatched: %v", following)
+	}
+	if next := record(t, s, claim(t, s, following[0]), delivered).Next; len(next) != 1 || next[0].ID != ofClient(20, 5).ID() {
+		t.Errorf("dispatched after it: %v", next)
+	}
+}

@@ -3,6 +3,8 @@ package store
 import (
 	"testing"
 	"time"
+
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 func TestExpire(t *testing.T) {
@@ -48,5 +50,50 @@ func TestDepth(t *testing.T) {
 	}
 	if d.Overdue < time.Hour || d.Overdue > time.Hour+time.Minute {
 		t.Errorf("overdue %s", d.Overdue)
+	}
+}
+
+// TestLostLeaseGivesUpItsTurn: an earlier delivery arrives while a later one of its ordering key has the turn. The worker
+// of the later one dies. The earlier delivery is dispatched, and then the later one.
+func TestLostLeaseGivesUpItsTurn(t *testing.T) {
+	t.Parallel()
+	for name, verified := range map[string]bool{"verified": true, "not verified": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			s.StrictOrder = true
+			if verified {
+				s = newVerifiedStore(t)
+				s.StrictOrder = true
+			}
+			bind := func(c *Claim) *Claim {
+				if verified {
+					heraldtest.Must(t, s.Bind(t.Context(), c, Binding{Job: c.Job, Source: c.Source}))
+				}
+				return c
+			}
+			c := bind(claim(t, s, acceptOne(t, s, feedback(1, 5))))
+			if _, tasks := accept(t, s, Intake{Job: feedback(1, 4)}); verified {
+				record(t, s, bind(claim(t, s, tasks[0])), Outcome{Status: Waiting, Reason: "behind_earlier", Free: true,
+					NoTurn: true, Stage: "check", Delay: time.Second, Task: true})
+			}
+			lapse(t, s, c)
+			dispatched := func() Task {
+				t.Helper()
+				_, _, err := s.ExpireLeases(t.Context(), 100, 11)
+				heraldtest.Must(t, err)
+				tasks, err := s.Backlog(t.Context(), 100)
+				heraldtest.Must(t, err)
+				if len(tasks) != 1 {
+					t.Fatalf("dispatched: %v", tasks)
+				}
+				return tasks[0]
+			}
+			first := dispatched()
+			second := record(t, s, bind(claim(t, s, first)), delivered).Next
+			if first.ID != feedback(1, 4).ID() || len(second) != 1 || second[0].ID != feedback(1, 5).ID() {
+				t.Errorf("dispatched: %v, then %v", first, second)
+			}
+		})
 	}
 }

@@ -36,7 +36,7 @@ func (s *Store) ExpireLeases(_ context.Context, limit, attempts int) (n, dead in
 		if r.DelaysUntil.Equal(Forever) {
 			r.DelaysUntil = r.updated.Add(confirmedDelay)
 		}
-		r.claimNo, r.Turn = s.drawClaim(), false
+		r.claimNo = s.drawClaim()
 		r.Error = "the worker of attempt " + strconv.Itoa(r.Attempts) + " ended before it could record what happened"
 		if lost = append(lost, r); r.Attempts-r.BudgetBase < attempts {
 			r.queue(now)

@@ -21,6 +21,6 @@ WITH expired AS MATERIALIZED (
            delays_until = CASE WHEN delays_until = 'infinity' THEN updated_at + interval '60 s' ELSE delays_until END, -- updated_at: time of the claim, or of the last extension of its lease
            handed_at   = NULL, claimed_at = NULL, lease_until = NULL, updated_at = now()
      WHERE id = ANY(ARRAY(SELECT id FROM expired))
-    RETURNING status, id, kind, key, chain_id, identity_registry, agent_id, order_key, order_hash, order_seq, finished_at, false AS turn
+    RETURNING status, id, kind, key, chain_id, identity_registry, agent_id, order_key, order_hash, order_seq, finished_at, turn
 ), {{release changed}}, {{count_ended changed}}
 SELECT count(*), count(*) FILTER (WHERE status = 'dead') FROM changed

@@ -27,6 +27,6 @@ WITH given AS MATERIALIZED (
       FROM given g
      CROSS JOIN LATERAL (SELECT ctid AS found FROM herald.work WHERE id = g.id OFFSET 0) o
      WHERE d.ctid = o.found
-    RETURNING d.id
-)
+    RETURNING d.id, kind, key, chain_id, identity_registry, agent_id, order_key, order_hash, order_seq, finished_at, turn
+), {{release back}}
 SELECT count(*) FROM back
