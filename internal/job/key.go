@@ -155,13 +155,15 @@ func (j Job) Differences(read Job) (fields []string) {
 
 // SameEvent reports whether j and other, two jobs with the same key, describe the same event: their transaction and
 // content are equal. The block and log index are not compared, because a reorg may change them. An empty tag1 equals
-// any tag1, because some old ABI forms of the event do not contain it. Unlike NamesEvent, it returns false if only one
-// job has a transaction.
+// any tag1, because some old ABI forms of the event do not contain it. No transaction equals any, because senders may
+// omit it.
 func (j Job) SameEvent(other Job) bool {
 	if j.Tag1 == "" || other.Tag1 == "" {
 		j.Tag1, other.Tag1 = "", ""
 	}
-	return j.TransactionHash == other.TransactionHash && len(j.diffContent(other)) == 0
+	none := common.Hash{}
+	return (j.TransactionHash == other.TransactionHash || j.TransactionHash == none || other.TransactionHash == none) &&
+		len(j.diffContent(other)) == 0
 }
 
 // NamesEvent reports whether j, a job of any sender, describes the same event as read, a job that was read from the

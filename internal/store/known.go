@@ -109,8 +109,8 @@ func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, condition string, ar
 // answerKnownKey answers an arrival whose key has the delivery h. The first case that applies decides:
 //   - The arrival is Refused: nothing changes.
 //   - The stored job cannot be parsed. reopenDelivery replaces it under two conditions; otherwise nothing changes.
-//     First: the delivery ended because its job was invalid or its event was missing (mayReopen). Second: the agent was
-//     not called, or the arrival was read from the chain.
+//     First: the delivery ended because its job was invalid or its event was missing (mayReopen). Second: the agent
+//     cannot have been called, or the arrival was read from the chain.
 //   - The arrival was read from the chain: answerRead.
 //   - Workers do not check the delivery's event: answerUnverified.
 //   - The delivery is a retraction, whose job this package made: nothing changes.
@@ -129,7 +129,7 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	isReadable := h.raw != nil && json.Unmarshal(h.raw, &known) == nil
 	isInvalid := h.status == Rejected && h.reason == outcome.InvalidJob
 	switch {
-	case !isReadable && (h.mayReopen() || isInvalid) && (!h.called || a.read):
+	case !isReadable && (h.mayReopen() || isInvalid) && (!h.maybe || a.read):
 		return s.reopenDelivery(ctx, tx, a, h)
 	case !isReadable: // change nothing: a newer version of Herald may be able to parse the stored job
 		return out, nil
@@ -144,15 +144,15 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 }
 
 // answerUnverified answers an arriving job (brought) whose key has the delivery h, if workers do not check h's event.
-// known is h's stored job. If h ended because its event was missing (mayReopen) and its agent was not called, h is
-// queued again with the arriving job. Otherwise h keeps its job, and the answer is Conflict if the two jobs differ in
-// the event's content, the action or the headers.
+// known is h's stored job. If h ended because its event was missing (mayReopen) and its agent cannot have been
+// called, h is queued again with the arriving job. Otherwise h keeps its job, and the answer is Conflict if the two jobs
+// differ in the event's content, the action or the headers.
 func (s *Store) answerUnverified(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 	brought, known job.Job) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	field, differs := brought.Conflict(known)
 	switch {
-	case h.mayReopen() && !h.called:
+	case h.mayReopen() && !h.maybe:
 		return s.reopenDelivery(ctx, tx, a, h)
 	case differs:
 		out.Verdict, out.Field, out.Stored = Conflict, field, known.ContentValue(field)
@@ -165,8 +165,9 @@ func (s *Store) answerUnverified(ctx context.Context, tx pgx.Tx, a arrival, h ho
 // answerHint answers a job that a sender enqueued (brought), if workers check the event of h, the delivery with the
 // same key. known is h's stored job. A hint is a job that may name the right position of the event (Hint). The first
 // case that applies decides:
-//   - h ended because its event was missing (mayReopen), and its agent was not called: the new job becomes a hint, and
-//     h is queued again. Exception: if h was rejected (event_not_found) and AddHint rejects the hint, h stays rejected.
+//   - h ended because its event was missing (mayReopen), and its agent cannot have been called: the new job becomes a
+//     hint, and h is queued again. Exception: if h was rejected (event_not_found) and AddHint rejects the hint, h stays
+//     rejected.
 //   - h has ended for another reason, or its agent was or may have been called. If h's job was read from the chain
 //     (bound) and the new job names another event, the new job becomes a hint, and a worker reads h's event from the
 //     chain again (Review). Otherwise nothing changes.
@@ -205,7 +206,7 @@ func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 	}
 	isElsewhere := brought.EventSum() != known.EventSum()
 	switch {
-	case h.mayReopen() && !h.called:
+	case h.mayReopen() && !h.maybe:
 		added, err := s.addHint(ctx, tx, a, h, brought, known, false)
 		if err != nil || !added && h.isNotFound() {
 			return out, err
@@ -224,8 +225,8 @@ func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 
 // reopenDelivery queues the ended delivery h again with the arrival's job, and returns Accepted. h's event has returned
 // to the chain, or may be at the position that the new job names. If h is a feedback whose revocation was skipped
-// because the feedback was never delivered, the revocation is queued again too. The callers ensure that h's agent was
-// not called or that the new job was read from the chain. reopenDelivery returns errConcurrentUpdate if another
+// because the feedback was never delivered, the revocation is queued again too. The callers ensure that h's agent
+// cannot have been called or that the new job was read from the chain. reopenDelivery returns errConcurrentUpdate if another
 // transaction has changed h.
 func (s *Store) reopenDelivery(ctx context.Context, tx pgx.Tx, a arrival, h holder) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}

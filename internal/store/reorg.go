@@ -273,14 +273,15 @@ func (s *Store) markGone(ctx context.Context, tx pgx.Tx, in []arrival, holders m
 //
 // If both jobs name the same event (Job.SameEvent), h gets the event's present position. If h ended because its event
 // was missing (mayReopen), h is also queued again. So is a filtered h, if the default policy does not skip the event at
-// its new position. If the chain follower had found the event gone, acceptReturned decides instead.
+// its new position. If the chain follower had found the event gone, or h ended because its event was missing after its
+// agent was or may have been called, acceptReturned decides instead.
 //
 // If they name different events, the first case that applies decides:
-//   - h is bound and its agent was or may have been called: the new event gets a new delivery with the key
+//   - h is bound or verified, and its agent was or may have been called: the new event gets a new delivery with the key
 //     (displaceHolder).
 //   - h is bound or verified, and ended for another reason than a missing event (mayReopen is false): the same.
-//   - h ended because its event was missing (mayReopen), and its agent was not called: h is queued again with the new
-//     event.
+//   - h ended because its event was missing (mayReopen), and its agent cannot have been called: h is queued again with
+//     the new event.
 //   - h is neither bound nor verified: h keeps its job. The answer is Conflict if the content of the events differs.
 //   - Otherwise the new event replaces h's job, and the old job becomes h's first hint.
 func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
@@ -288,7 +289,7 @@ func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	if brought.SameEvent(known) {
 		switch {
-		case h.gone:
+		case h.gone, h.maybe && h.mayReopen():
 			return s.acceptReturned(ctx, tx, a, h, brought, known, byAgent)
 		case h.mayReopen(), h.isFiltered() && a.Filtered == "" && brought.EventSum() != known.EventSum():
 			return s.reopenDelivery(ctx, tx, a, h)
@@ -297,9 +298,9 @@ func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 	}
 	field, _ := brought.Conflict(known)
 	switch {
-	case h.maybe && h.bound, h.status.Final() && !h.mayReopen() && (h.bound || h.verified):
+	case (h.maybe || h.status.Final() && !h.mayReopen()) && (h.bound || h.verified):
 		return s.displaceHolder(ctx, tx, a, h, byAgent)
-	case h.mayReopen() && !h.called:
+	case h.mayReopen() && !h.maybe:
 		return s.reopenDelivery(ctx, tx, a, h)
 	case !h.bound && !h.verified:
 		if field != "" {

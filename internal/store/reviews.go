@@ -19,6 +19,8 @@ type Review struct {
 	Key   string
 	Job   job.Job // the delivery's event as an earlier check read it
 	Hints []Hint  // the delivery's hints, by rank
+
+	newest int // the highest rank of the delivery's hints when the review was taken
 }
 
 // reviewAgain is the time after which TakeReviews returns a review again, unless EndReview ended it.
@@ -38,11 +40,12 @@ func (s *Store) TakeReviews(ctx context.Context, limit int) (list []Review, err 
 			  FROM due WHERE (h.delivery_id, h.rank) = (due.delivery_id, due.rank)
 			RETURNING h.delivery_id
 		)
-		SELECT d.id, d.key, d.job FROM taken t JOIN herald.history d ON d.id = t.delivery_id
+		SELECT d.id, d.key, d.job, (SELECT max(rank) FROM herald.hints h WHERE h.delivery_id = d.id)
+		  FROM taken t JOIN herald.history d ON d.id = t.delivery_id
 		 WHERE d.job IS NOT NULL`, limit, reviewAgain)
 	var l Review
 	var raw []byte
-	_, err = pgx.ForEachRow(rows, []any{&l.ID, &l.Key, &raw}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&l.ID, &l.Key, &raw, &l.newest}, func() error {
 		if l.Job = (job.Job{}); json.Unmarshal(raw, &l.Job) == nil {
 			list = append(list, l)
 		}
@@ -53,14 +56,17 @@ func (s *Store) TakeReviews(ctx context.Context, limit int) (list []Review, err 
 		if err == nil {
 			list[i].Hints, err = readHints(ctx, s.Conns, list[i].ID)
 		}
+		for _, h := range list[i].Hints {
+			list[i].newest = max(list[i].newest, h.Rank)
+		}
 	}
 	return list, err
 }
 
-// EndReview ends the review l and marks the delivery's hints as refuted. next is nil if the chain still has the event
-// of the review. Otherwise it is the job of the event that the chain has under the key now, and this event gets a
-// delivery of its own. The reviewed delivery is then retracted, if its agent was or may have been called. The caller
-// puts the returned tasks into Redis.
+// EndReview ends the review l and marks the hints that it had as refuted. If another hint arrived since, it schedules
+// another review. next is nil if the chain still has the event of the review. Otherwise it is the job of the event that
+// the chain has under the key now, and this event gets a delivery of its own. The reviewed delivery is then retracted,
+// if its agent was or may have been called. The caller puts the returned tasks into Redis.
 func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks []Task, err error) {
 	ctx, end := s.StartCall(ctx, &err, "end the review of delivery %s", l.ID)
 	defer end()
@@ -76,8 +82,10 @@ func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks [
 					return err
 				}
 			}
-			_, err := tx.Exec(ctx, `UPDATE herald.hints SET review_at = NULL, refuted = true WHERE delivery_id = $1`,
-				l.ID)
+			_, err := tx.Exec(ctx, `UPDATE herald.hints
+				SET refuted = refuted OR rank <= $2, review_at = CASE WHEN rank > $2 AND rank =
+				    (SELECT max(rank) FROM herald.hints WHERE delivery_id = $1) THEN now() END
+				WHERE delivery_id = $1`, l.ID, l.newest)
 			if err != nil {
 				return fmt.Errorf("note refuted hints: %w", err)
 			}

@@ -103,7 +103,9 @@ func (c *Checker) Check(ctx context.Context, claim *store.Claim, r *Result) erro
 	var failed *outcome.Failure
 	switch {
 	case keepsEvent && err != nil && errors.As(err, &failed) && failed.Reason == outcome.EventNotFound:
-		r.Gone = &store.Gone{}
+		if claim.Job.TransactionHash != (common.Hash{}) { // only its receipt shows that the event is gone
+			r.Gone = &store.Gone{}
+		}
 		return err
 	case err != nil:
 		return err

@@ -231,3 +231,31 @@ func must[T any](v T, err error) T {
 
 // encode returns j as the ledger stores it.
 func encode(j job.Job) json.RawMessage { return must(json.Marshal(j)) }
+
+// TestCalledWithoutTransaction: a delivery was called with a job that names no transaction. The event with its content is
+// its event. If no event is found, nothing shows that the event is gone.
+func TestCalledWithoutTransaction(t *testing.T) {
+	t.Parallel()
+	sent := storetest.Feedback(1, 1)
+	sent.TransactionHash = common.Hash{}
+	onChain := sent
+	onChain.TransactionHash, onChain.BlockHash = common.Hash{7}, common.Hash{8}
+	for _, bound := range []bool{true, false} {
+		claim := store.Claim{Called: true, Bound: bound, Job: sent, Key: sent.Key()}
+		if !isEventOf(&claim, onChain) {
+			t.Errorf("bound %v: another event", bound)
+		}
+		node := standingChain{Disagrees: "transactionHash"}
+		checker := &Checker{Verify: chain.VerifyReceipt, Chain: func(uint64) (Chain, bool) { return node, true }}
+		var r Result
+		err := checker.Check(t.Context(), &claim, &r)
+		if failed, ok := errors.AsType[*outcome.Failure](err); !ok || failed.Reason != outcome.EventNotFound || r.Gone != nil {
+			t.Errorf("bound %v: %v, gone %v", bound, err, r.Gone)
+		}
+	}
+	node := standingChain{Found: true, Confirmed: true, Event: &onChain}
+	checker := &Checker{Verify: chain.VerifyReceipt, Chain: func(uint64) (Chain, bool) { return node, true }}
+	if next, decided := checker.Review(t.Context(), store.Review{Job: sent}); next != nil || !decided {
+		t.Errorf("reviewed: %v, %v", next, decided)
+	}
+}

@@ -160,7 +160,7 @@ func (r *row) lastUnfinished() (number int) {
 // is a conflict.
 func (s *Store) answerKnown(r *row, it store.Intake) store.Acceptance {
 	out := store.Acceptance{Verdict: store.Known, ID: r.id, Key: r.Key, Status: r.Status}
-	switch isReopened := !r.Called && (r.mayReopen() || r.refused); {
+	switch isReopened := !r.mayHaveBeenCalled() && (r.mayReopen() || r.refused); {
 	case it.Refused != "", r.refused && !isReopened:
 		return out
 	case r.refused, isReopened && !s.isVerified(r):
@@ -183,7 +183,7 @@ func (s *Store) answerKnown(r *row, it store.Intake) store.Acceptance {
 		out.Verdict, out.Field, out.Differs = store.Conflict, "action", nil
 	}
 	switch {
-	case r.mayReopen() && !r.Called:
+	case r.mayReopen() && !r.mayHaveBeenCalled():
 		wasNotFound := r.Reason == outcome.EventNotFound
 		if added := s.addHint(r, it); added || !wasNotFound {
 			return s.reopen(r, it, false)
