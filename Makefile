@@ -177,7 +177,7 @@ soak: services ## Drive the delivery core through fresh random histories of faul
 	TRIAL_BUILT=1 HERALD_SOAK=1 HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -count=1 -timeout=30m -run='TestOutageLogOf|TestEnqueueManyLines$$|TestEveryListenerReceivesEveryChange$$' -v ./internal/testing/trial ./internal/door/server/api
 
 .PHONY: chaos
-chaos: services ## Break a running Herald in every way of docs/guarantees.md, with real processes (an hour; CHAOS picks rows).
+chaos: services ## Break a running Herald in every way of docs/guarantees.md, with real processes (half an hour; CHAOS picks rows).
 	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=chaos -count=1 -timeout=90m -run='$(value CHAOS)' -v ./internal/testing/trial
 
 # ARGS are flags of the trial: -blocks 2000 -reorgs 200 -kills 30 is the full run, -seed N repeats one, -faults none is an honest node,

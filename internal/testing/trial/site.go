@@ -162,6 +162,7 @@ func (s *Site) start(p program) (*Process, error) {
 	defer s.mu.Unlock()
 	s.starts[p.name]++
 	p.log = filepath.Join(s.logs, p.name+"."+strconv.Itoa(s.starts[p.name])+".log")
+	_ = os.Remove(p.log) // an earlier trial's file would name the address of its process; without it, this fails
 	proc, err := p.start()
 	if err == nil {
 		s.processes = append(s.processes, proc)
