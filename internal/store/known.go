@@ -144,9 +144,9 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 }
 
 // answerUnverified answers an arriving job (brought) whose key has the delivery h, if workers do not check h's event.
-// known is h's stored job. If h ended because its event was missing (mayReopen) and its agent cannot have been
-// called, h is queued again with the arriving job. Otherwise h keeps its job, and the answer is Conflict if the two jobs
-// differ in the event's content, the action or the headers.
+// known is h's stored job. If h ended because its event was missing (mayReopen), and its agent cannot have been called,
+// h is queued again with the arriving job. Otherwise h keeps its job, and the answer is Conflict if the two jobs differ
+// in the event's content, the action or the headers.
 func (s *Store) answerUnverified(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 	brought, known job.Job) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
@@ -226,8 +226,8 @@ func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 // reopenDelivery queues the ended delivery h again with the arrival's job, and returns Accepted. h's event has returned
 // to the chain, or may be at the position that the new job names. If h is a feedback whose revocation was skipped
 // because the feedback was never delivered, the revocation is queued again too. The callers ensure that h's agent
-// cannot have been called or that the new job was read from the chain. reopenDelivery returns errConcurrentUpdate if another
-// transaction has changed h.
+// cannot have been called or that the new job was read from the chain. reopenDelivery returns errConcurrentUpdate if
+// another transaction has changed h.
 func (s *Store) reopenDelivery(ctx context.Context, tx pgx.Tx, a arrival, h holder) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	args := a.eventArgs(h.id)

@@ -402,6 +402,10 @@ func (f *Follower) readRangeLogs(ctx context.Context, to uint64, head node.Block
 	filter := f.filter
 	filter.FromBlock, filter.ToBlock = hexutil.Uint64(f.next), hexutil.Uint64(to)
 	logs, ends, err := f.reader.ReadLogs(ctx, filter)
+	isLarge := errors.Is(err, node.ErrTooLarge) && to == f.next
+	if isLarge {
+		logs, ends, err = f.reader.ReadLargeBlock(ctx, filter)
+	}
 	isHead := to == uint64(head.Number)
 	switch {
 	case err != nil:
@@ -410,7 +414,7 @@ func (f *Follower) readRangeLogs(ctx context.Context, to uint64, head node.Block
 	// to another branch.
 	case isHead && ends.Last.Hash != head.Hash, !f.extendsLastRange(ends.First):
 		return nil, ends, eventlog.ErrReorganised
-	case f.checks != nil && !f.isStrict():
+	case isLarge, f.checks != nil && !f.isStrict():
 		return eventlog.Sort(filter.KeepMatching(logs)), ends, nil
 	}
 	logs, err = f.reader.VerifyLogs(ctx, filter, ends, logs, f.isStrict())
