@@ -36,7 +36,7 @@ func (t *Recording) MirroredBytes() int64 { return mirroredGrowth * t.mirroredBy
 
 // keepMirrored returns a tools/list result that contains only the tools that mcp-go must know: those with arguments
 // that it has to mirror into headers. It also removes tools that mcp-go cannot parse, because mcp-go would reject the
-// whole list or log the error. It must not be called concurrently.
+// whole list or log the error. A delivery and a health check may list the tools at the same time.
 func (t *Recording) keepMirrored(raw json.RawMessage) json.RawMessage {
 	var result struct {
 		Tools []json.RawMessage `json:"tools"`
@@ -44,6 +44,8 @@ func (t *Recording) keepMirrored(raw json.RawMessage) json.RawMessage {
 	if json.Unmarshal(raw, &result) != nil {
 		return raw
 	}
+	t.mirroring.Lock()
+	defer t.mirroring.Unlock()
 	kept := slices.DeleteFunc(result.Tools, func(entry json.RawMessage) bool { return !t.noteMirrored(entry) })
 	out, err := json.Marshal(map[string]any{"tools": kept})
 	if err != nil {
@@ -52,7 +54,7 @@ func (t *Recording) keepMirrored(raw json.RawMessage) json.RawMessage {
 	return out
 }
 
-// noteMirrored reports whether a tool is passed to mcp-go, and counts its bytes. A tool that mcp-go already knows is
+// noteMirrored reports whether a tool is passed to mcp-go, and counts its bytes. The caller holds mirroring. A tool that mcp-go already knows is
 // passed again, so that a change becomes effective.
 func (t *Recording) noteMirrored(entry json.RawMessage) bool {
 	if len(entry) > maxMirroredBytes {

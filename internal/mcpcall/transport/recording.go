@@ -19,6 +19,7 @@ type Recording struct {
 	modern bool
 	notify func(method string)
 
+	mirroring     sync.Mutex     // guards mirrored
 	mirrored      map[string]int // bytes of JSON of each tool that mcp-go knows, by name
 	mirroredBytes atomic.Int64   // sum of mirrored
 }

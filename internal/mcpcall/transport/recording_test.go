@@ -4,11 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -99,5 +102,24 @@ func TestCallBodyEqualsThatOfMCPGo(t *testing.T) {
 		if string(body) != string(want) || length != int64(len(want)) {
 			t.Errorf("%s: %d bytes arrived: %s\nwant %s", name, length, body, want)
 		}
+	}
+}
+
+// TestListsAtTheSameTime: a delivery and a health check list the tools of one client at the same time.
+func TestListsAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	var list []string
+	for i := range 300 {
+		list = append(list, fmt.Sprintf(`{"name":"t%d","inputSchema":{"type":"object","properties":{"a":{"type":"string","x-mcp-header":"A"}}}}`, i))
+	}
+	raw := json.RawMessage(`{"tools":[` + strings.Join(list, ",") + `]}`)
+	r := &Recording{}
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() { r.keepMirrored(raw) })
+	}
+	all.Wait()
+	if len(r.mirrored) != len(list) {
+		t.Errorf("%d tools are kept", len(r.mirrored))
 	}
 }
