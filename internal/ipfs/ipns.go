@@ -59,7 +59,9 @@ func (f *Fetcher) followName(ctx context.Context, ref *reference) (target *refer
 			return nil, dnsLink, &InvalidError{URI: ref.shown,
 				Why: "the name leads to something other than a content path", Err: err}
 		}
-		f.names.put(name, found, f.now())
+		if !ok { // a name that is read again and again must expire too
+			f.names.put(name, found, f.now())
+		}
 		next.segments = append(next.segments, target.segments...)
 		if len(next.segments) > maxSegments {
 			return nil, dnsLink, &InvalidError{URI: ref.shown, Why: "its path is too deep"}

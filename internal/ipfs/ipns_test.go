@@ -279,3 +279,36 @@ func TestGzipMembers(t *testing.T) {
 		}
 	}
 }
+
+// TestNameExpiresWhileItIsRead: an IPNS name and a DNSLink name are read more often than they expire. They are looked up
+// again nevertheless, so that a new value arrives.
+func TestNameExpiresWhileItIsRead(t *testing.T) {
+	t.Parallel()
+	g := ipfstest.New()
+	old, newer := []byte(`{"n":1}`), []byte(`{"n":2}`)
+	first, second := must[cid.Cid](t)(g.AddFile(old)), must[cid.Cid](t)(g.AddFile(newer))
+	k := newKey(t, crypto.Ed25519)
+	g.AddRecord(k.name.String(), k.record(t, "/ipfs/"+first.String(), 1, 10*time.Minute, time.Minute))
+	link := "dnslink=/ipfs/" + first.String()
+	var now atomic.Int64
+	now.Store(time.Now().UnixNano())
+	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, g.Handler())},
+		Now:       func() time.Time { return time.Unix(0, now.Load()) },
+		LookupTXT: func(context.Context, string) ([]string, error) { return []string{link}, nil }})
+	for i := range 60 { // half an hour, every 30 s; TTL of both names: 1 min; the record is valid for 10 min
+		for _, uri := range []string{"ipns://" + k.name.String(), "ipns://agent.example"} {
+			doc, err := f.Fetch(t.Context(), uri, mib)
+			if err != nil {
+				t.Fatal(uri, i, err)
+			}
+			if i == 59 {
+				heraldtest.Equal(t, uri, string(doc.Bytes), string(newer))
+			}
+		}
+		if i == 0 { // both owners publish new content
+			g.AddRecord(k.name.String(), k.record(t, "/ipfs/"+second.String(), 2, 24*time.Hour, time.Minute))
+			link = "dnslink=/ipfs/" + second.String()
+		}
+		now.Add(int64(30 * time.Second))
+	}
+}
