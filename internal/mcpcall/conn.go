@@ -143,14 +143,20 @@ func (c *conn) callTool(ctx context.Context, req Request) (Answer, error) {
 			response, err = c.sendCall(ctx, request)
 		}
 	}
+	isProcessed := false
 	if c.modern && err == nil {
 		if reply, ok := transport.DeclineInput(response.Result); ok {
+			isProcessed = true
 			response, err = c.sendCall(transport.WithInputReply(ctx, reply), request)
 			response.Written = true // the agent processed the first request
 		}
 	}
 	if err != nil || response.Result == nil {
-		return Answer{}, c.callError(StageCall, ctx, response, err)
+		failure := c.callError(StageCall, ctx, response, err)
+		if isProcessed {
+			failure = forbidRepetition(failure)
+		}
+		return Answer{}, failure
 	}
 	answer, err := readAnswer(response.Result, c.redact)
 	answer.Protocol = c.protocol
@@ -159,6 +165,18 @@ func (c *conn) callTool(ctx context.Context, req Request) (Answer, error) {
 		return answer, &CallError{Stage: StageCall, Written: true, Err: err}
 	}
 	return answer, nil
+}
+
+// forbidRepetition returns the error of callError for a call that the agent has processed, so that the call is not sent
+// once more.
+func forbidRepetition(failure error) error {
+	if again, ok := errors.AsType[errAgain](failure); ok {
+		failure = again.last
+	}
+	if call, ok := errors.AsType[*CallError](failure); ok {
+		call.Written = true
+	}
+	return failure
 }
 
 // callRequest returns the tools/call request for req. It returns a *RequestTooLargeError if the arguments are too

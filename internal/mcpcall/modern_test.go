@@ -173,3 +173,33 @@ func TestDecline(t *testing.T) {
 		})
 	}
 }
+
+// TestProcessedCallIsNotRepeated: an agent asks for input during a call, and does not know the session of the reply. The
+// agent has processed the call, so it is not made again with a new client.
+func TestProcessedCallIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{http.StatusNotFound, http.StatusMethodNotAllowed} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			t.Parallel()
+			var calls atomic.Int32
+			a := modern(func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+				if method != "tools/call" {
+					return false
+				}
+				switch calls.Add(1) {
+				case 1:
+					reply(w, id, `{"resultType":"input_required","inputRequests":{"q1":{"method":"elicitation/create","params":{"message":"sure?"}}},"requestState":"s"}`)
+					return true
+				case 2:
+					writeStatus(w, status, "no such state")
+					return true
+				}
+				return false
+			})
+			_, err := newPool(t).Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: serve(t, a).URL, ProtocolHint: modernVersion}, Request{Tool: "x"})
+			if e, ok := errors.AsType[*CallError](err); !ok || !e.Written || calls.Load() != 2 {
+				t.Errorf("%d calls: %+v", calls.Load(), err)
+			}
+		})
+	}
+}
