@@ -7,6 +7,7 @@
 package content
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -208,14 +209,35 @@ func (r *Reader) leaveFileOut(c *store.Claim, err error) (File, error) {
 	}
 }
 
+// maxEscaped bounds the JSON of a file as it is sent, in bytes. encoding/json writes <, > and & with six bytes, so
+// that a file of the largest size could become larger than all arguments of a call may be.
+const maxEscaped = 2 << 20
+
 // agentContent returns the file doc as the agent gets it: JSON unchanged, and anything else as a JSON object with the
-// bytes in base64. JSON must be UTF-8 (RFC 8259 §8.1). JSON with more values than decode.Modest allows also becomes
-// base64, so that no agent has to decode it.
+// bytes in base64. JSON also becomes base64 if it could make a delivery fail (isSafeJSON).
 func agentContent(doc ipfs.Document) json.RawMessage {
-	if utf8.Valid(doc.Bytes) && decode.Modest(doc.Bytes) && json.Valid(doc.Bytes) {
+	if isSafeJSON(doc.Bytes) {
 		return doc.Bytes
 	}
 	wrapped, _ := json.Marshal(map[string]string{ // strings cannot fail
 		"raw": base64.StdEncoding.EncodeToString(doc.Bytes), "mediaType": doc.MediaType})
 	return wrapped
+}
+
+// isSafeJSON reports whether text is JSON in UTF-8 (RFC 8259 §8.1) that an agent can decode at low cost: it has no more
+// values than decode.Modest allows, has at most maxEscaped bytes after escaping, and each number fits a float64. Many
+// MCP servers decode all arguments into float64 before they call the tool, and fail at a larger number.
+func isSafeJSON(text []byte) bool {
+	var value any
+	return utf8.Valid(text) && decode.Modest(text) && countEscaped(text) <= maxEscaped &&
+		json.Unmarshal(text, &value) == nil
+}
+
+// countEscaped returns the length of JSON text after json.HTMLEscape.
+func countEscaped(text []byte) int {
+	n := len(text)
+	for char, growth := range map[string]int{"<": 5, ">": 5, "&": 5, "\u2028": 3, "\u2029": 3} {
+		n += bytes.Count(text, []byte(char)) * growth
+	}
+	return n
 }

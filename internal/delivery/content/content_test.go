@@ -150,6 +150,41 @@ func TestFileOfTooManyParts(t *testing.T) {
 	}
 }
 
+// TestJSONThatCannotBeSent: JSON becomes base64 if an agent could not decode its numbers, or if escaping makes it too
+// large for a call.
+func TestJSONThatCannotBeSent(t *testing.T) {
+	t.Parallel()
+	quoted := func(char string, n int) string { return `"` + strings.Repeat(char, n) + `"` }
+	for name, c := range map[string]struct {
+		file string
+		sent bool // as JSON
+	}{
+		"a number beyond float64":           {`{"text":"bad service","n":1e400}`, false},
+		"a long integer":                    {`{"modulus":` + strings.Repeat("9", 617) + `}`, false},
+		"a number near zero":                {`{"n":1e-400}`, true},
+		"more digits than float64 has":      {`{"n":123456789012345678901234567890.5}`, true},
+		"such a number in a string":         {`{"n":"1e400"}`, true},
+		"as many escapes as fit":            {quoted("<", (maxEscaped-2)/6), true},
+		"one more":                          {quoted("<", (maxEscaped-2)/6+1), false},
+		"line separators that fit":          {quoted("\u2028", (maxEscaped-2)/6), true},
+		"one line separator more":           {quoted("\u2029", (maxEscaped-2)/6+1), false},
+		"the same size without such escape": {quoted("x", maxEscaped-2), true},
+	} {
+		doc := ipfs.Document{Bytes: []byte(c.file), MediaType: "application/json"}
+		got := agentContent(doc)
+		var wrapped struct{ Raw []byte }
+		switch {
+		case c.sent && !bytes.Equal(got, doc.Bytes):
+			t.Errorf("%s: became %.60s", name, got)
+		case !c.sent && (json.Unmarshal(got, &wrapped) != nil || !bytes.Equal(wrapped.Raw, doc.Bytes)):
+			t.Errorf("%s: %.60s", name, got)
+		}
+		var escaped bytes.Buffer
+		json.HTMLEscape(&escaped, doc.Bytes)
+		heraldtest.Equal(t, name+": the escaped length", countEscaped(doc.Bytes), escaped.Len())
+	}
+}
+
 // TestFileWaitsForItsTurn: a large file waits while others are decoded. If it waits too long, its delivery waits at no
 // cost. Small files do not wait.
 func TestFileWaitsForItsTurn(t *testing.T) {
@@ -186,8 +221,8 @@ func FuzzFeedbackFile(f *testing.F) {
 		Client: common.HexToAddress("0x1111111111111111111111111111111111111111"), Value: big.NewInt(9977), ValueDecimals: 2, Tag1: "uptime"}
 	f.Fuzz(func(t *testing.T, file []byte, mediaType string) {
 		got := agentContent(ipfs.Document{Bytes: file, MediaType: mediaType})
-		if !json.Valid(got) || !utf8.Valid(got) {
-			t.Fatalf("%q is no JSON", got)
+		if err := json.Unmarshal(got, new(any)); err != nil || !utf8.Valid(got) {
+			t.Fatalf("%q is no JSON that every agent can decode (%v)", got, err)
 		}
 		if !bytes.Equal(got, file) {
 			var wrapped struct {
