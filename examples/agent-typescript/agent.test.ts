@@ -7,7 +7,7 @@ import { createHerald, sendBatch, sendFeedback, sendRevocation } from "@agenther
 import { toNodeHandler } from "@modelcontextprotocol/node";
 import sqlite from "node-sqlite3-wasm";
 
-import { newAgent } from "./agent.js";
+import { newAgent, newGuard } from "./agent.js";
 
 const timestamp = Math.floor(Date.now() / 1000);
 
@@ -75,4 +75,12 @@ test("only Herald reaches /mcp if it is named", async (t) => {
   assert.equal((await sendFeedback(origin + "/mcp")).outcome, "held");
   assert.equal((await herald.sendFeedback(origin + "/mcp", { timestamp })).outcome, "delivered");
   assert.equal((await ask(origin)).feedback.total, 1);
+});
+
+test("it refuses to start with only one of HERALD and SELF, since it would serve anyone", () => {
+  const [herald, self] = ["https://herald.example", "https://agent.example"];
+  for (const env of [{ HERALD: herald }, { SELF: self }, { HERALD: herald, SELF: "" }])
+    assert.throws(() => newGuard(env), /both HERALD and SELF/);
+  assert.equal(newGuard({}), undefined);
+  assert.equal(typeof newGuard({ HERALD: herald, SELF: self }), "function");
 });

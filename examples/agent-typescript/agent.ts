@@ -115,10 +115,17 @@ export function newAgent(db: Database, guard = (handler: (request: Request) => P
   };
 }
 
+/** Returns the guard that admits only HERALD, which calls the agent at SELF. Without both variables, anyone may call. */
+export function newGuard({ HERALD: herald, SELF: self }: NodeJS.ProcessEnv) {
+  if (!herald && !self) return undefined;
+  if (!herald || !self) throw new Error("set both HERALD and SELF, or neither: without one, anyone could call");
+  return onlyHerald({ herald, self });
+}
+
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  const { HERALD: herald, SELF: self } = process.env;
+  const guard = newGuard(process.env);
   const db = new sqlite.Database("feedback.db");
-  const fetch = newAgent(db, herald && self ? onlyHerald({ herald, self }) : undefined);
+  const fetch = newAgent(db, guard);
   const server = createServer(toNodeHandler({ fetch })).listen(8082, "127.0.0.1", () =>
     console.log("serving http://127.0.0.1:8082/mcp"),
   );
