@@ -146,7 +146,7 @@ func verdicts(r inspect.CheckReport) map[string]string {
 	return all
 }
 
-var uuid4 = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+var probeID = regexp.MustCompile(`^70726f62-6500-8000-8000-[0-9a-f]{12}$`)
 
 // TestCheckPasses checks a receiver that follows every rule, by its URL and as an agent of the servers file.
 func TestCheckPasses(t *testing.T) {
@@ -179,8 +179,8 @@ func TestCheckPasses(t *testing.T) {
 		}
 	}
 	for _, id := range r.ids {
-		if !uuid4.MatchString(id) {
-			t.Errorf("the deliveryId %q is not a random one", id)
+		if !probeID.MatchString(id) || id == inspect.ProbeDeliveryID {
+			t.Errorf("the deliveryId %q is not a new one of a sample", id)
 		}
 	}
 	for _, meta := range r.meta {

@@ -15,7 +15,6 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/google/uuid"
 )
 
 // Check is one rule for servers that receive deliveries, and whether a server follows it.
@@ -222,10 +221,10 @@ func (c *checker) fitBatch(names []string, samples []sample, offered []mcpcall.T
 	return tool.Name, nil
 }
 
-// identify gives a sample a random deliveryId. A feedback also gets the next feedback index; other events are about the
+// identify gives a sample a new deliveryId. A feedback also gets the next feedback index; other events are about the
 // first feedback.
 func (c *checker) identify(s sample) sample {
-	s.id, s.job.FeedbackIndex = uuid.NewString(), c.index // no delivery has an id of version 4
+	s.id, s.job.FeedbackIndex = newProbeID(), c.index
 	if s.job.Kind == job.KindNewFeedback {
 		s.job.FeedbackIndex += c.counted
 		c.counted++

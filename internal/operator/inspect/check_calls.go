@@ -13,7 +13,6 @@ import (
 	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/mcpcall/signing"
-	"github.com/google/uuid"
 )
 
 // sendSamples runs the checks that call tools. It returns the error of the first one.
@@ -115,7 +114,7 @@ func (c *checker) checkErrorForm(ctx context.Context) {
 	sample := c.calls["feedback"][0]
 	unknown, wrong := sample, sample
 	unknown.Tool = "agent.receiveNothing"
-	wrong.Arguments = map[string]any{"deliveryId": uuid.NewString(), "clientAddress": 7, "feedbackIndex": "seven"}
+	wrong.Arguments = map[string]any{"deliveryId": newProbeID(), "clientAddress": 7, "feedbackIndex": "seven"}
 	for _, r := range []mcpcall.Request{unknown, wrong} {
 		answer, err := c.call(ctx, r)
 		if err == nil && r.Tool == unknown.Tool {

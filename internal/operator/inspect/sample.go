@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math/big"
+	"math/rand/v2"
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/tools"
@@ -17,9 +18,15 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
+// probePrefix begins the deliveryId of every sample, so that an agent whose SDK passes no _meta recognises samples. The
+// id is a UUIDv8 (RFC 9562 §5.8) whose first bytes spell "probe".
+const probePrefix = "70726f62-6500-8000-8000-"
+
 // ProbeDeliveryID is the deliveryId of every probe's sample, so that an agent that deduplicates counts them once.
-// It is a UUIDv8 (RFC 9562 §5.8) whose first bytes spell "probe".
-const ProbeDeliveryID = "70726f62-6500-8000-8000-000000000000"
+const ProbeDeliveryID = probePrefix + "000000000000"
+
+// newProbeID returns a deliveryId for a sample that an agent has not received before.
+func newProbeID() string { return fmt.Sprintf("%s%012x", probePrefix, rand.Uint64N(1<<48)) }
 
 // probeName fills the last bytes of the sample's addresses and hashes.
 const probeName = "probe"

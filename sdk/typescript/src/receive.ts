@@ -64,8 +64,8 @@ export interface Tool {
 
 type Outcome = { status: "accepted"; answer: string } | { status: "rejected" | "retry"; error: string };
 
-// An operator tests the tool. The event never happened, so its handler is not called.
-const probeId = "70726f62-6500-8000-8000-000000000000";
+// The ids of an operator's samples begin so. Their events never happened, so no handler is called.
+export const probePrefix = "70726f62-6500-8000-8000-";
 const maxAnswer = 16_384; // characters; Herald stores 16 KiB
 // A call may last 30 seconds. A batch stops before that, so that its answer arrives.
 const batchTime = 15_000;
@@ -145,7 +145,7 @@ function describeDelivery(
   const told = meta?.["io.agentherald/delivery"];
   const entry = position === undefined ? told : Array.isArray(told) ? told[position] : undefined;
   const { key, attempt, replay, sanitized, probe } = (entry ?? {}) as Partial<Delivery & { probe: boolean }>;
-  return { id, key, attempt, replay, sanitized, probe: probe === true || id === probeId };
+  return { id, key, attempt, replay, sanitized, probe: probe === true || id.startsWith(probePrefix) };
 }
 
 // Deliveries in progress, by store: every registerHerald with the same store shares them.

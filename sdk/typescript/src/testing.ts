@@ -2,6 +2,7 @@
 import { directoryPath, keyThumbprint } from "./directory.js";
 import type { Feedback, FeedbackResponse, Revocation, Validation } from "./events.js";
 import { digestBody, encodeBase64, readBody } from "./http.js";
+import { probePrefix } from "./receive.js";
 
 /** The effect of your agent's answer. */
 export interface Answer {
@@ -146,15 +147,21 @@ export async function createHerald(url = "https://herald.example"): Promise<Fake
 }
 
 function newSender(sign?: Sign): Sender {
-  const send = (url: string, tool: string, args: { deliveryId: string }, options: CallOptions = {}) =>
-    callTool(url, tool, args, describeCall(args.deliveryId, options), sign);
+  const sender =
+    <Event extends { deliveryId: string }>(tool: string, newEvent: (given: Partial<Event>) => Event) =>
+    (url: string, given: Partial<Event> = {}, options: CallOptions = {}) => {
+      const args = newEvent({ deliveryId: newDeliveryId(options), ...given });
+      return callTool(url, tool, args, describeCall(args.deliveryId, options), sign);
+    };
   return {
-    sendFeedback: (url, given = {}, options) => send(url, "agent.receiveFeedback", newFeedback(given), options),
-    sendRevocation: (url, given = {}, options) => send(url, "agent.receiveRevocation", newRevocation(given), options),
-    sendResponse: (url, given = {}, options) => send(url, "agent.receiveResponse", newResponse(given), options),
-    sendValidation: (url, given = {}, options) => send(url, "agent.receiveValidation", newValidation(given), options),
+    sendFeedback: sender("agent.receiveFeedback", newFeedback),
+    sendRevocation: sender("agent.receiveRevocation", newRevocation),
+    sendResponse: sender("agent.receiveResponse", newResponse),
+    sendValidation: sender("agent.receiveValidation", newValidation),
     async sendBatch(url, given, options = {}) {
-      const deliveries = given.map((one, i) => newFeedback({ feedbackIndex: i + 1, ...one }));
+      const deliveries = given.map((one, i) =>
+        newFeedback({ feedbackIndex: i + 1, deliveryId: newDeliveryId(options), ...one }),
+      );
       const answer = await callTool(
         url,
         "agent.receiveFeedbackBatch",
@@ -165,6 +172,11 @@ function newSender(sign?: Sign): Sender {
       return answer.outcome === "delivered" ? { ...answer, results: JSON.parse(answer.text).results } : answer;
     },
   };
+}
+
+function newDeliveryId({ probe }: CallOptions): string {
+  const id = crypto.randomUUID();
+  return probe ? probePrefix + id.slice(-12) : id;
 }
 
 function describeCall(id: string, { attempt = 1, replay = false, probe }: CallOptions): object {

@@ -171,12 +171,28 @@ for (const name of ["SDK 1, no sessions, JSON", "SDK 2", "FastMCP, stateless"] a
   test(`${name} acknowledges a probe, whose event never happened, without its handler`, async (t) => {
     const { calls, handlers } = recordCalls();
     const url = await servers[name](t, handlers);
-    const answer = await sendFeedback(url, { deliveryId: "70726f62-6500-8000-8000-000000000000" });
-    assert.deepEqual(answer, { outcome: "delivered", text: '{"acknowledged":true,"probe":true}' });
-    if (!name.startsWith("FastMCP")) assert.equal((await sendFeedback(url, {}, { probe: true })).outcome, "delivered");
+    const acknowledged = { outcome: "delivered", text: '{"acknowledged":true,"probe":true}' };
+    const deliveryId = "70726f62-6500-8000-8000-000000000000";
+    assert.deepEqual(await sendFeedback(url, { deliveryId }), acknowledged);
+    assert.deepEqual(await sendFeedback(url, {}, { probe: true }), acknowledged);
+    assert.deepEqual(await sendRevocation(url, {}, { probe: true }), acknowledged);
+    const { results } = await sendBatch(url, [{}, {}], { probe: true });
+    assert.deepEqual(
+      results?.map((r) => [r.status, r.deliveryId.slice(0, 24)]),
+      Array(2).fill(["accepted", "70726f62-6500-8000-8000-"]),
+    );
     assert.equal(calls.length, 0);
   });
 }
+
+test("_meta marks a probe with any id", async (t) => {
+  const { calls, handlers } = recordCalls();
+  const url = await servers["SDK 2"](t, handlers);
+  const deliveryId = crypto.randomUUID();
+  await sendFeedback(url, { deliveryId }, { probe: true });
+  await sendBatch(url, [{ deliveryId }], { probe: true });
+  assert.equal(calls.length, 0);
+});
 
 test("a direct call is refused, because Herald verified nothing in it", async () => {
   const { calls, handlers } = recordCalls();
