@@ -6,6 +6,7 @@ import re
 import threading
 import time
 import urllib.request
+from urllib.parse import urlsplit
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -15,11 +16,22 @@ FORM = re.compile(r'sig1=(\((%s(?: %s)*)\)((?:;[a-z]+=(?:[0-9]{1,15}|"[!#-\[\]-~
 LARGEST = 8 << 20
 
 
+def normalize_address(address: str) -> str:
+    """Returns an address as Herald writes it in signatures: in lower case, no default port, no dot or slash at its end."""
+    url = urlsplit(address)
+    host, ports = (url.hostname or "").removesuffix("."), {"http": 80, "https": 443}
+    if url.scheme not in ports or not host or not host.isascii() or url.query or url.fragment or "@" in url.netloc:
+        raise ValueError(f"want an http or https URL with a host in ASCII and without query: {address}")
+    host = f"[{host}]" if ":" in host else host
+    port = "" if url.port in (None, ports[url.scheme]) else f":{url.port}"
+    return f"{url.scheme}://{host}{port}{url.path.removesuffix('/')}"
+
+
 class OnlyHerald:
     """ASGI middleware that serves one Herald alone. own: this agent's scheme and host, as registered."""
 
     def __init__(self, app, herald: str, own: str):
-        self.app, self.herald, self.own = app, herald, own
+        self.app, self.herald, self.own = app, normalize_address(herald), normalize_address(own)
         self.keys: dict[str, Ed25519PublicKey] = {}
         self.fetched = self.tried = 0.0
         self.seen: dict[str, int] = {}  # nonces, until they expire

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -19,11 +20,13 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 )
 
 // Config configures a Verifier.
 type Config struct {
-	// Herald is the HERALD_PUBLIC_URL of the Herald that may call, such as https://herald.example. Required.
+	// Herald is the HERALD_PUBLIC_URL of the Herald that may call, such as https://herald.example. Required. The hosts
+	// of both addresses are in ASCII; New normalises the rest of their spelling.
 	Herald string
 	// Self is the scheme and host by which Herald calls this agent, as in its registration, with the path that a proxy
 	// removes, if any. The agent cannot derive it from a request, because a proxy may change the Host header. Required.
@@ -56,12 +59,11 @@ type Verifier struct {
 // New validates cfg and returns a Verifier.
 func New(cfg Config) (*Verifier, error) {
 	for name, text := range map[string]*string{"Herald": &cfg.Herald, "Self": &cfg.Self} {
-		u, err := url.Parse(*text)
-		if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.RawQuery != "" ||
-			u.Fragment != "" || u.User != nil {
-			return nil, fmt.Errorf("callers: %s must be an http or https URL without query", name)
+		address, err := normalizeAddress(*text)
+		if err != nil {
+			return nil, fmt.Errorf("callers: %s %w", name, err)
 		}
-		*text = strings.TrimSuffix(*text, "/")
+		*text = address
 	}
 	if cfg.MaxBody == 0 {
 		cfg.MaxBody = 8 << 20
@@ -70,6 +72,31 @@ func New(cfg Config) (*Verifier, error) {
 		cfg.Now = time.Now
 	}
 	return &Verifier{cfg: cfg, keys: newDirectory(cfg.Herald, cfg.Client, cfg.Now), seen: map[string]time.Time{}}, nil
+}
+
+// normalizeAddress returns an address as Herald writes it in signatures: scheme and host in lower case, IP addresses in
+// their shortest form, no default port, and no dot or slash at the end.
+func normalizeAddress(text string) (string, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" || u.RawQuery != "" ||
+		u.Fragment != "" || u.User != nil {
+		return "", errors.New("must be an http or https URL without query")
+	}
+	host := strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
+	if strings.ContainsFunc(host, func(r rune) bool { return r > unicode.MaxASCII }) {
+		return "", fmt.Errorf("must have a host in ASCII, such as xn--mnchen-3ya.example: %s", host)
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		host = ip.String()
+	}
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	port := strings.TrimLeft(u.Port(), "0")
+	if port != "" && port != map[string]string{"http": "80", "https": "443"}[u.Scheme] {
+		host += ":" + port
+	}
+	return u.Scheme + "://" + host + strings.TrimSuffix(u.EscapedPath(), "/"), nil
 }
 
 // MustNew is New for a configuration that is part of the program. It panics if cfg is invalid.

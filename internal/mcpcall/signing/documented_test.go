@@ -166,7 +166,8 @@ for line in sys.stdin:
     print(asyncio.run(ask(json.loads(line))), flush=True)
 `)
 	const own = "https://agent.example"
-	cmd := exec.CommandContext(heraldtest.Within(t, time.Minute), "python3", "serve.py", h.server.URL, own)
+	cmd := exec.CommandContext(heraldtest.Within(t, time.Minute), "python3", "serve.py",
+		strings.ToUpper(h.server.URL)+"/", "https://Agent.example.:443/") // the configured addresses may have another spelling
 	cmd.Dir, cmd.Stderr = dir, os.Stderr
 	in, err := cmd.StdinPipe()
 	heraldtest.Must(t, err)

@@ -202,6 +202,35 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestSpellingOfAddresses checks that the configured addresses may be spelled as in a registration, although Herald
+// signs a canonical form. A host that is not ASCII is refused.
+func TestSpellingOfAddresses(t *testing.T) {
+	t.Parallel()
+	h := newHerald(t)
+	for _, own := range []string{"https://Agent.example", "HTTPS://agent.example:443", "https://agent.example./", "http://agent.example:080",
+		"http://agent.example:8080", "https://[2001:DB8:0::1]:443", "http://[::1]:8081", "https://agent.example/a%20b/Agents/"} {
+		sent, err := http.NewRequestWithContext(t.Context(), http.MethodPost, strings.TrimSuffix(own, "/")+"/mcp?x=1", strings.NewReader(message))
+		heraldtest.Must(t, err)
+		heraldtest.Must(t, h.ring.Sign(sent))
+		got := httptest.NewRequest(http.MethodPost, "/mcp?x=1", strings.NewReader(message)) // a proxy removed the path of Self
+		got.Header = sent.Header
+		v, err := callers.New(callers.Config{Herald: strings.ToUpper(h.server.URL) + "/", Self: own, Client: h.server.Client()})
+		heraldtest.Must(t, err)
+		if err := v.Check(got); err != nil {
+			t.Errorf("%s: %v", own, err)
+		}
+	}
+	_, err := callers.New(callers.Config{Herald: h.server.URL, Self: "https://münchen.example"})
+	if err == nil || !strings.Contains(err.Error(), "Self must have a host in ASCII") {
+		t.Error(err)
+	}
+	for _, wrong := range []string{"", "agent.example", "https://:443", "ftp://agent.example", "https://agent.example?x", "https://me@agent.example"} {
+		if _, err := callers.New(callers.Config{Herald: h.server.URL, Self: wrong}); err == nil {
+			t.Errorf("%q is accepted", wrong)
+		}
+	}
+}
+
 // TestTimes checks that a signature is valid for its lifetime plus one minute.
 func TestTimes(t *testing.T) {
 	t.Parallel()

@@ -127,14 +127,15 @@ export class SignatureVerifier {
   }
 }
 
-function checkAddress(name: string, address: string): string {
+/** Returns an address as Herald writes it in signatures: as URL does, and without a dot or slash at the end. */
+export function checkAddress(name: string, address: string): string {
   const url = URL.canParse(address) ? new URL(address) : undefined;
   if (!url || !/^https?:$/.test(url.protocol) || url.search || url.hash || url.username || url.password) {
     throw new TypeError(
       `${name} must be an http or https URL without query, such as https://agent.example: ${address}`,
     );
   }
-  return address.replace(/\/$/, "");
+  return url.origin.replace(/\.(?=(:[0-9]+)?$)/, "") + url.pathname.replace(/\/$/, "");
 }
 
 function parseInput(header: string): Input {

@@ -3,6 +3,7 @@ import { directoryPath, keyThumbprint } from "./directory.js";
 import type { Feedback, FeedbackResponse, Revocation, Validation } from "./events.js";
 import { digestBody, encodeBase64, readBody } from "./http.js";
 import { probePrefix } from "./receive.js";
+import { checkAddress } from "./signature.js";
 
 /** The effect of your agent's answer. */
 export interface Answer {
@@ -107,8 +108,9 @@ const newValidation = (given: Partial<Validation>): Validation => ({
 /** These send unsigned requests. */
 export const { sendFeedback, sendRevocation, sendResponse, sendValidation, sendBatch } = newSender();
 
-/** Returns a Herald that signs. url is its HERALD_PUBLIC_URL, which need not exist if onlyHerald has its fetch. */
-export async function createHerald(url = "https://herald.example"): Promise<FakeHerald> {
+/** Returns a Herald that signs. address is its HERALD_PUBLIC_URL, which need not exist if onlyHerald has its fetch. */
+export async function createHerald(address = "https://herald.example"): Promise<FakeHerald> {
+  const url = checkAddress("address", address);
   const pair = (await crypto.subtle.generateKey("Ed25519", true, ["sign", "verify"])) as CryptoKeyPair;
   const { x } = await crypto.subtle.exportKey("jwk", pair.publicKey);
   const keyId = await keyThumbprint(x!);

@@ -200,6 +200,24 @@ test("addresses that cannot be compared are refused at once", () => {
   new Hono().use("/mcp", honoOnlyHerald(good));
 });
 
+test("addresses may be spelled as in a registration, although Herald signs a canonical form", async () => {
+  const herald = await createHerald("https://Herald.example:443/");
+  assert.equal(herald.url, "https://herald.example");
+  for (const [self, signed] of [
+    ["https://Agent.example:443", "https://agent.example"],
+    ["HTTPS://agent.example./", "https://agent.example"],
+    ["https://agent.example.:8443", "https://agent.example:8443"],
+    ["http://agent.example:80", "http://agent.example"],
+    ["https://münchen.example", "https://xn--mnchen-3ya.example"],
+    ["https://agent.example/a%20b/Agents/", "https://agent.example/a%20b/Agents"],
+  ] as const) {
+    const check = guard({ herald: "HTTPS://herald.Example./", self, fetch: herald.fetch });
+    const sent = await herald.sign(new Request(signed + "/mcp?x=1", { method: "POST", body: "{}" }));
+    const received = new Request("http://127.0.0.1/mcp?x=1", { method: "POST", headers: sent.headers, body: "{}" });
+    assert.equal(await check(received), 200, self);
+  }
+});
+
 /** Each starts an agent that serves only herald. */
 const guarded: Record<string, (t: TestContext, herald: FakeHerald) => Promise<string>> = {
   async fetch(t, herald) {
