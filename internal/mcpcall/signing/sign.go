@@ -19,7 +19,8 @@ import (
 )
 
 const (
-	// Lifetime is the validity of a signature. An agent must remember its nonce for that long.
+	// Lifetime is the validity of a signature. An agent that allows clocks to differ must remember the nonce for that
+	// difference longer.
 	Lifetime = 5 * time.Minute
 	// tag and label are the values of Web Bot Auth (draft-ietf-webbotauth-httpsig-protocol), which gateways expect.
 	tag   = "web-bot-auth"
