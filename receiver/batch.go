@@ -4,13 +4,18 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"time"
 
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 )
 
-// maxBatch is the maxItems of the batch's schema.
-const maxBatch = 50
+const (
+	maxBatch = 50 // maxItems of the batch's schema
+	// batchTime is the time after which no more elements are processed. A call may last 30 seconds. A batch stops
+	// before that, so that its answer arrives.
+	batchTime = 15 * time.Second
+)
 
 // The statuses of one element of a batch.
 const (
@@ -29,9 +34,15 @@ type Result struct {
 // client identifies whose feedback has to stay in order.
 type client struct{ registry, agent, address string }
 
+// progress is the state of a batch that is being processed.
+type progress struct {
+	stop  time.Time       // after it, the remaining elements are to be sent again
+	waits map[client]bool // the clients of whom an element is to be sent again
+}
+
 // addBatch adds the tool for several pieces of feedback. It answers for each of them, so that one that fails does not
 // affect the others. After one that is to be sent again, the later ones of the same client are too, because they would
-// arrive before it.
+// arrive before it. After batchTime, all remaining ones are to be sent again.
 func addBatch(s *server.MCPServer, r *receiver, handle func(context.Context, Feedback) error) {
 	check := compileSchema(ToolFeedback) // of an element
 	answer := func(ctx context.Context, request mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -44,24 +55,25 @@ func addBatch(s *server.MCPServer, r *receiver, handle func(context.Context, Fee
 			const fault = "the arguments do not match the schema: %d deliveries, want 1 to %d"
 			return mcp.NewToolResultErrorf(fault, n, maxBatch), nil
 		}
-		results, waits := make([]Result, len(batch.Deliveries)), map[client]bool{}
+		results := make([]Result, len(batch.Deliveries))
+		p := progress{stop: time.Now().Add(batchTime), waits: map[client]bool{}}
 		for i, raw := range batch.Deliveries {
 			results[i] = r.processElement(ctx, func() (f Feedback, err error) {
 				if f, err = decodeValue[Feedback](check, raw); err == nil {
 					f.Attempt = describeAttempt(request, f.DeliveryID, i)
 				}
 				return f, err
-			}, raw, waits, handle)
+			}, raw, p, handle)
 		}
 		return mcp.NewToolResultJSON(map[string]any{"results": results})
 	}
 	s.AddTool(newTool(ToolFeedbackBatch), answer)
 }
 
-// processElement processes one element of a batch and answers for it. waits contains the clients of whom an element is
-// to be sent again.
+// processElement processes one element of a batch and answers for it. It adds the element's client to p.waits if the
+// element is to be sent again.
 func (r *receiver) processElement(ctx context.Context, decode func() (Feedback, error), raw json.RawMessage,
-	waits map[client]bool, handle func(context.Context, Feedback) error) Result {
+	p progress, handle func(context.Context, Feedback) error) Result {
 	f, err := decode()
 	if err != nil {
 		var named struct{ DeliveryID string }
@@ -69,8 +81,11 @@ func (r *receiver) processElement(ctx context.Context, decode func() (Feedback, 
 		return Result{named.DeliveryID, StatusRejected, err.Error()}
 	}
 	from := client{f.AgentRegistry, f.AgentID, f.ClientAddress}
-	if waits[from] {
+	switch {
+	case p.waits[from]:
 		return Result{f.DeliveryID, StatusRetry, "an earlier feedback of this client is to be sent again"}
+	case time.Now().After(p.stop):
+		return Result{f.DeliveryID, StatusRetry, "the batch took too long"}
 	}
 	_, err = r.process(ctx, ToolFeedbackBatch, &f.Event, func() error { return handle(ctx, f) })
 	var refused *rejection
@@ -78,7 +93,7 @@ func (r *receiver) processElement(ctx context.Context, decode func() (Feedback, 
 	case errors.As(err, &refused):
 		return Result{f.DeliveryID, StatusRejected, refused.reason}
 	case err != nil:
-		waits[from] = true
+		p.waits[from] = true
 		return Result{f.DeliveryID, StatusRetry, errTryAgain.Error()}
 	}
 	return Result{f.DeliveryID, StatusAccepted, ""}

@@ -2,11 +2,17 @@ package receiver
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"github.com/mark3labs/mcp-go/server"
 )
 
 // TestConcurrentCallWaits checks that a second call for a delivery, during the first, waits for the result of the
@@ -66,6 +72,48 @@ func TestConcurrentCallWaits(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSlowBatch checks that the elements of a batch that are left after batchTime are to be sent again, and that an
+// answer arrives before Herald's timeout.
+func TestSlowBatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		agent, calls, began := server.NewMCPServer("agent", "1"), 0, time.Now()
+		Register(agent, Handlers{OnFeedback: func(context.Context, Feedback) error {
+			calls++
+			<-time.After(batchTime - time.Second)
+			return nil
+		}})
+		var elements []string
+		for i := range 4 { // of one client each
+			elements = append(elements, fmt.Sprintf(`{"value":"95","valueDecimals":0,"tag1":"","tag2":"","clientAddress":"0x%039dA",
+				"feedbackIndex":1,"fileUri":null,"fileHash":null,"fileContent":null,"fileVerification":"not_given","fileSource":null,
+				"blockNumber":null,"timestamp":null,"agentId":"42","agentRegistry":"eip155:1:0x00000000000000000000000000000000000000AA",
+				"chainId":1,"transactionHash":null,"logIndex":0,"endpoint":"","deliveryId":"5b0e1c1e-9dad-41d1-80b4-00c04fd430c%d"}`, i, i))
+		}
+		answer, err := json.Marshal(agent.HandleMessage(t.Context(), json.RawMessage(`{"jsonrpc":"2.0","id":1,"method":"tools/call",
+			"params":{"name":"agent.receiveFeedbackBatch","arguments":{"deliveries":[`+strings.Join(elements, ",")+`]}}}`)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var decoded struct {
+			Result struct{ StructuredContent struct{ Results []Result } }
+		}
+		if err = json.Unmarshal(answer, &decoded); err != nil {
+			t.Fatal(err)
+		}
+		var statuses []string
+		for _, r := range decoded.Result.StructuredContent.Results {
+			statuses = append(statuses, r.Status)
+		}
+		if !slices.Equal(statuses, []string{StatusAccepted, StatusAccepted, StatusRetry, StatusRetry}) {
+			t.Errorf("%q: %s", statuses, answer)
+		}
+		if took := time.Since(began); calls != 2 || took > 2*batchTime {
+			t.Errorf("%d calls in %s", calls, took)
+		}
+	})
 }
 
 // TestMemoryStoreIsBounded checks that the store evicts the oldest ids beyond its limit.
