@@ -69,6 +69,8 @@ export const probePrefix = "70726f62-6500-8000-8000-";
 const maxAnswer = 16_384; // characters; Herald stores 16 KiB
 // A call may last 30 seconds. A batch stops before that, so that its answer arrives.
 const batchTime = 15_000;
+// A call for a delivery whose handler is running waits that long for its outcome.
+const waitTime = 20_000;
 
 /** Returns the tools for which there is a handler. */
 export function toolsOf(handlers: Handlers): Tool[] {
@@ -100,13 +102,14 @@ function batchTool(handlers: Handlers): Tool {
       const client = [feedback.agentRegistry, feedback.agentId, feedback.clientAddress].join("/").toLowerCase();
       let outcome: Outcome;
       if (waiting.has(client)) outcome = { status: "retry", error: "an earlier feedback of this client waits" };
-      else if (Date.now() > stopAt) outcome = { status: "retry", error: "the batch took too long" };
+      else if (Date.now() >= stopAt) outcome = { status: "retry", error: "the batch took too long" };
       else
         outcome = await processOnce(
           handlers,
           handlers.onFeedback,
           feedback,
           describeDelivery(feedback.deliveryId, meta, i),
+          stopAt - Date.now(),
         );
       if (outcome.status === "retry") waiting.add(client);
       const error = outcome.status === "accepted" ? undefined : outcome.error;
@@ -151,22 +154,36 @@ function describeDelivery(
 // Deliveries in progress, by store: every registerHerald with the same store shares them.
 const running = new WeakMap<DeliveryStore, Map<string, Promise<Outcome>>>();
 
-/** Calls the handler unless the delivery was processed. A second call during the first waits for its outcome. */
+/**
+ * Calls the handler unless the delivery was processed. A second call during the first waits for its outcome, at most
+ * wait milliseconds: the handler is never called twice at the same time, even if it never ends.
+ */
 async function processOnce<Event>(
   handlers: Handlers,
   handler: Handler<Event>,
   event: Event,
   { probe, ...delivery }: Delivery & { probe: boolean },
+  wait = waitTime,
 ): Promise<Outcome> {
   if (probe) return { status: "accepted", answer: '{"acknowledged":true,"probe":true}' };
   const store = handlers.store ?? defaultStore;
   let started = running.get(store);
   if (!started) running.set(store, (started = new Map()));
   const earlier = started.get(delivery.id);
-  if (earlier) return earlier;
+  if (earlier) return awaitOutcome(earlier, wait);
   const outcome = processEvent(handlers, handler, event, delivery, store).finally(() => started.delete(delivery.id));
   started.set(delivery.id, outcome);
   return outcome;
+}
+
+/** Returns the outcome of a call; retry if the call takes longer than wait milliseconds. */
+function awaitOutcome(outcome: Promise<Outcome>, wait: number): Promise<Outcome> {
+  let timer: ReturnType<typeof setTimeout>;
+  const late = new Promise<Outcome>((resolve) => {
+    const error = "an earlier call for the delivery is still running: send it again";
+    timer = setTimeout(() => resolve({ status: "retry", error }), wait);
+  });
+  return Promise.race([outcome, late]).finally(() => clearTimeout(timer));
 }
 
 async function processEvent<Event>(

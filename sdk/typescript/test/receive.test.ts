@@ -32,6 +32,25 @@ const revocation = (deliveryId: string) => ({
   deliveryId,
 });
 
+/** Returns the feedback of client i. */
+function feedback(i: number) {
+  const { reason, retracts, ...common } = revocation(crypto.randomUUID());
+  return {
+    ...common,
+    clientAddress: "0x" + String(i).repeat(40),
+    value: "1",
+    valueDecimals: 0,
+    tag1: "",
+    tag2: "",
+    fileUri: null,
+    fileHash: null,
+    fileContent: null,
+    fileVerification: "not_given",
+    fileSource: null,
+    endpoint: "",
+  };
+}
+
 test("a second call during the first waits for its result, also from another registration", async () => {
   const began = withResolvers<void>();
   const finish = withResolvers<string>();
@@ -148,23 +167,6 @@ test("MemoryStore evicts the least recently used delivery", () => {
 
 test("a batch that takes too long asks for the rest again", async (t) => {
   t.mock.timers.enable({ apis: ["Date"] });
-  const feedback = (i: number) => {
-    const { reason, retracts, ...common } = revocation(crypto.randomUUID());
-    return {
-      ...common,
-      clientAddress: "0x" + String(i).repeat(40),
-      value: "1",
-      valueDecimals: 0,
-      tag1: "",
-      tag2: "",
-      fileUri: null,
-      fileHash: null,
-      fileContent: null,
-      fileVerification: "not_given",
-      fileSource: null,
-      endpoint: "",
-    };
-  };
   const call = callerOf({ onFeedback: () => t.mock.timers.tick(10_000), store: new MemoryStore() });
   const answer = await call("agent.receiveFeedbackBatch", { deliveries: [1, 2, 3, 4].map(feedback) });
   const { results } = JSON.parse(answer.content[0]!.text) as { results: { status: string }[] };
@@ -172,6 +174,48 @@ test("a batch that takes too long asks for the rest again", async (t) => {
     results.map((r) => r.status),
     ["accepted", "accepted", "retry", "retry"],
   );
+});
+
+test("a call asks Herald to send again if the handler of an earlier call takes too long, and never calls it twice", async (t) => {
+  t.mock.timers.enable({ apis: ["Date", "setTimeout"] });
+  const began = withResolvers<void>();
+  const finish = withResolvers<string>();
+  const args = feedback(1);
+  let calls = 0;
+  const call = callerOf({
+    onFeedback: ({ deliveryId }) => {
+      if (deliveryId !== args.deliveryId) return "stored";
+      calls++;
+      began.resolve();
+      return finish.promise;
+    },
+    store: new MemoryStore(),
+  });
+  /** Ticks until the answer is there, and returns it with the milliseconds that it took. */
+  async function tick<T>(answer: Promise<T>): Promise<[T, number]> {
+    const start = Date.now();
+    let done = false;
+    const end = () => void (done = true);
+    answer.then(end, end);
+    for (; !done && Date.now() - start < 60_000; t.mock.timers.tick(1_000)) await new Promise(setImmediate);
+    return [await answer, Date.now() - start];
+  }
+  const first = call("agent.receiveFeedback", args);
+  await began.promise;
+  const [error, took] = await tick(call("agent.receiveFeedback", args).catch((error: Error) => error.name));
+  assert.equal(error, "Retry");
+  assert.ok(took >= 20_000 && took < 25_000, `${took} ms`);
+  const [batch, long] = await tick(call("agent.receiveFeedbackBatch", { deliveries: [feedback(2), args, feedback(3)] }));
+  const { results } = JSON.parse(batch.content[0]!.text) as { results: { status: string }[] };
+  assert.deepEqual(
+    results.map((r) => r.status),
+    ["accepted", "retry", "retry"],
+  );
+  assert.ok(long >= 15_000 && long < 20_000, `${long} ms`);
+  finish.resolve("done");
+  for (const answer of [first, call("agent.receiveFeedback", args)])
+    assert.equal((await answer).content[0]!.text, "done");
+  assert.equal(calls, 1);
 });
 
 // Node 20 has no Promise.withResolvers.
