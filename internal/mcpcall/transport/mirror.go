@@ -54,8 +54,8 @@ func (t *Recording) keepMirrored(raw json.RawMessage) json.RawMessage {
 	return out
 }
 
-// noteMirrored reports whether a tool is passed to mcp-go, and counts its bytes. The caller holds mirroring. A tool that mcp-go already knows is
-// passed again, so that a change becomes effective.
+// noteMirrored reports whether a tool is passed to mcp-go, and counts its bytes. A tool that mcp-go already knows is
+// passed again, so that a change becomes effective. The caller holds mirroring.
 func (t *Recording) noteMirrored(entry json.RawMessage) bool {
 	if len(entry) > maxMirroredBytes {
 		return false
