@@ -66,7 +66,8 @@ type Ends struct {
 }
 
 // ReadLogs reads the logs of a range, and its ends. One request returns both: several nodes may answer at one
-// address, and a node that has not reached the last block would answer with fewer logs.
+// address, and a node that has not reached the last block would answer with fewer logs. If a node refuses a range, the
+// caller must narrow it. If a node refuses a single block, ReadLogs asks the other nodes.
 func (r *Reader) ReadLogs(ctx context.Context, filter Filter) (logs []types.Log, ends Ends, err error) {
 	var first, last *node.Block
 	elems := []rpc.BatchElem{
@@ -77,7 +78,11 @@ func (r *Reader) ReadLogs(ctx context.Context, filter Filter) (logs []types.Log,
 		elems = append(elems, node.BlockCall(uint64(filter.FromBlock), &first))
 	}
 	op := fmt.Sprintf("reading the logs of blocks %d to %d", uint64(filter.FromBlock), uint64(filter.ToBlock))
-	if ends.Node, err = r.SendAll(ctx, op, elems...); err != nil {
+	send := r.SendAll
+	if filter.FromBlock == filter.ToBlock { // no narrower range is left to ask for
+		send = r.SendToAny
+	}
+	if ends.Node, err = send(ctx, op, elems...); err != nil {
 		return nil, ends, err
 	}
 	if len(elems) == 2 {

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -160,5 +162,29 @@ func TestFollowsProviders(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestSecondNodeReadsRefusedBlocks: a follower reads the logs from the second node if the first one refuses
+// eth_getLogs even for a single block, as BNB Smart Chain's official nodes do.
+func TestSecondNodeReadsRefusedBlocks(t *testing.T) {
+	t.Parallel()
+	for _, trusted := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			first, second := newChainStub(t, 2*time.Second), newChainStub(t, 2*time.Second)
+			second.every = 5
+			first.Set(nil, func(method string, params []json.RawMessage) (any, any) {
+				if method == "eth_getLogs" {
+					return nil, chaintest.Error{Code: -32005, Message: "limit exceeded"}
+				}
+				return first.answerCall(method, params)
+			})
+			f, got := newStubFollower(t, newStubReader(t, trusted, first, second), Config{From: first.head()})
+			from := f.next
+			followFor(t, f, 10*time.Minute)
+			if behind := second.head() - (f.next - 1); behind > 5 || uint64(len(got)) < (f.next-from)/5 {
+				t.Errorf("trusted %t: %d blocks behind, %d events in blocks %d to %d", trusted, behind, len(got), from, f.next-1)
+			}
+		})
 	}
 }

@@ -216,11 +216,11 @@ func (e *nodesError) Error() string {
 	return strings.Join(texts, "; ")
 }
 
-// Unwrap returns the failure that is most likely temporary. A caller may give up for good if all nodes were too slow,
-// so a timeout is returned only if all failures are timeouts.
+// Unwrap returns the failure that is most likely temporary. A caller may give up for good if all nodes were too slow or
+// refuse for good, so such a failure is returned only if there is no other.
 func (e *nodesError) Unwrap() error {
 	for _, f := range slices.Backward(e.failures) {
-		if !errors.Is(f.err, context.DeadlineExceeded) {
+		if !errors.Is(f.err, context.DeadlineExceeded) && !IsRefusedForGood(f.err) {
 			return f.err
 		}
 	}

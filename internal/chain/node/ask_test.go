@@ -186,6 +186,32 @@ func TestInabilityFailsOver(t *testing.T) {
 	}
 }
 
+// TestSendToAny: a batch with a refused call is sent to the next node, and succeeds there. If all nodes refuse, the
+// error counts as final only if all refusals are.
+func TestSendToAny(t *testing.T) {
+	t.Parallel()
+	const limitExceeded, methodNotFound = -32005, -32601
+	first, second := chaintest.NewNode(t, 1), chaintest.NewNode(t, 2)
+	refuse := func(code int) func(string, []json.RawMessage) (any, any) {
+		return chaintest.AnswerTo("eth_getLogs", nil, chaintest.Error{Code: code, Message: "limit exceeded"})
+	}
+	c := newStubPool(t, first, second)
+	var b *Block
+	send := func() (int, error) { return c.SendToAny(t.Context(), "asking", logsCall, BlockCall(2, &b)) }
+	first.Set(nil, refuse(limitExceeded))
+	if number, err := send(); err != nil || number != 2 || b.Hash != second.Hash(2) {
+		t.Errorf("node %d, block %+v, %v", number, b, err)
+	}
+	for codes, isFinal := range map[[2]int]bool{{limitExceeded, methodNotFound}: false, {methodNotFound, limitExceeded}: false,
+		{methodNotFound, methodNotFound}: true} {
+		first.Set(nil, refuse(codes[0]))
+		second.Set(nil, refuse(codes[1]))
+		if _, err := send(); err == nil || IsRefusedForGood(err) != isFinal {
+			t.Errorf("%v: %v", codes, err)
+		}
+	}
+}
+
 // TestAllNodesFail: the error names the failure of each node, and does not show parts of the nodes' URLs.
 func TestAllNodesFail(t *testing.T) {
 	t.Parallel()

@@ -160,6 +160,16 @@ func (p *Pool) SendAll(ctx context.Context, op string, elems ...rpc.BatchElem) (
 	return node, p.typeFailure(op, findError(elems), err)
 }
 
+// SendToAny sends several calls to one node, and to the next node if one of them fails. It returns the number of the
+// node that answered all of them.
+func (p *Pool) SendToAny(ctx context.Context, op string, elems ...rpc.BatchElem) (node int, _ error) {
+	failure, err := p.askNode(ctx, op, func(ctx context.Context, conn nodeConn) error {
+		node = conn.node.number
+		return cmp.Or(p.callBatch(ctx, conn, elems), findError(elems))
+	})
+	return node, p.typeFailure(op, failure, err)
+}
+
 // SendParts sends calls in several requests. It fails if one call fails.
 func (p *Pool) SendParts(ctx context.Context, op string, elems []rpc.BatchElem) error {
 	for part := range slices.Chunk(elems, p.PartSize()) {
