@@ -1,6 +1,7 @@
 package follower
 
 import (
+	"errors"
 	"maps"
 	"math"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/chain/node"
 )
 
 // handedRange is a range of blocks whose logs came from one node.
@@ -22,7 +24,8 @@ type handedRange struct {
 // suspect is a block whose bloom may contain an event.
 type suspect struct {
 	*eventlog.Header
-	byHash bool // its receipts cannot be decoded, so eth_getLogs by the block's hash is compared instead
+	// its receipts are too large or cannot be decoded, so eth_getLogs by the block's hash is compared instead
+	byHash bool
 	tries  int
 }
 
@@ -163,5 +166,29 @@ func (k *checker) returnBlocks(numbers ...uint64) {
 	for _, n := range numbers {
 		delete(k.open, n)
 		k.unchecked.addRange(n, n)
+	}
+}
+
+// noteUnanswered moves the first suspects to the end of the queue, because the request for them failed. If the answer
+// was too large, their logs are compared instead of their receipts. After proofTries other failures, they count as
+// unchecked again, so that the request for one block cannot keep all others from being checked.
+
+// noteUnanswered moves the first suspects to the end of the queue, because the request for them failed. If the answer
+// was too large, their logs are compared instead of their receipts. After proofTries other failures, they count as
+// unchecked again, so that the request for one block cannot keep all others from being checked.
+func (k *checker) noteUnanswered(asked int, err error) {
+	unanswered := k.suspects[:asked]
+	k.suspects = slices.Clone(k.suspects[asked:])
+	for _, s := range unanswered {
+		switch {
+		case !s.byHash && errors.Is(err, node.ErrTooLarge):
+			s.byHash = true
+		case s.tries < proofTries:
+			s.tries++
+		default:
+			k.returnBlocks(uint64(s.Number))
+			continue
+		}
+		k.suspects = append(k.suspects, s)
 	}
 }

@@ -104,6 +104,7 @@ func (f *Follower) proveBlocks(ctx context.Context) error {
 	}
 	if _, err := f.reader.SendBatch(ctx, op, elems); err != nil {
 		k.returnBlocks(numbers...)
+		k.noteUnanswered(len(suspects), err)
 		return err
 	}
 	k.suspects = k.suspects[len(suspects):]

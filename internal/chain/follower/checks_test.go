@@ -2,14 +2,20 @@ package follower
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"net/http"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+
 	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/chain/eventlog"
+	"github.com/agentherald/herald/internal/testing/chaintest"
 )
 
 // TestReadingIsBounded: the bounds on requests hold at 1, 10 and 22 blocks per poll, and however often a websocket
@@ -172,6 +178,47 @@ func TestOmissionIsFound(t *testing.T) {
 				}
 				if report := f.checks.report(f.next); report.Unchecked > 30 || report.Recheck != nil {
 					t.Errorf("%+v", report)
+				}
+			})
+		})
+	}
+}
+
+// TestChecksSkipAnUnreadableBlock: checks find an omission although the request for the receipts of another block always
+// fails. If the receipts are too large, the block's logs are compared instead. After other failures, the block counts as
+// unchecked.
+func TestChecksSkipAnUnreadableBlock(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(types.Receipts) (any, any){
+		"too large": func(receipts types.Receipts) (any, any) {
+			receipts[0].Logs = append(receipts[0].Logs, &types.Log{Topics: []common.Hash{}, Data: make([]byte, 9<<20)})
+			return receipts, nil
+		},
+		"rate limit": func(types.Receipts) (any, any) {
+			return nil, chaintest.Error{Code: http.StatusTooManyRequests, Message: "too many requests"}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newChainStub(t, 2*time.Second)
+				s.every, s.finality = 10, time.Minute
+				from := s.head()
+				unreadable := (from/10 + 1) * 10
+				omitted := unreadable + 60
+				s.hides = func(n uint64) bool { return n == omitted }
+				asked := 0
+				s.Set(nil, func(method string, params []json.RawMessage) (any, any) {
+					var hash common.Hash
+					if method == "eth_getBlockReceipts" && json.Unmarshal(params[0], &hash) == nil && hash == s.hashOf(unreadable) {
+						asked++
+						return spoil(s.receiptsOf(unreadable))
+					}
+					return s.answerCall(method, params)
+				})
+				f, _ := newStubFollower(t, newStubReader(t, false, s), Config{From: from})
+				followFor(t, f, 6*time.Minute)
+				if omission := f.checks.omission; asked == 0 || omission == nil || omission.Block != omitted {
+					t.Errorf("asked %d times, the omission is %+v", asked, omission)
 				}
 			})
 		})
