@@ -37,6 +37,7 @@ type chainStub struct {
 	every    uint64        // a block has a log if its number is a multiple of every; 0: no logs
 	hides    func(n uint64) bool
 	behind   uint64                 // number of newest blocks that the stub lacks
+	frozen   time.Time              // the stub lacks the blocks after this time; zero: it lacks none
 	asked    []string               // requested block numbers and tags
 	numbers  map[common.Hash]uint64 // numbers of the requested blocks
 	most     int                    // largest number of calls in one request
@@ -86,7 +87,13 @@ func (s *chainStub) hashOf(n uint64) common.Hash {
 	return h
 }
 
-func (s *chainStub) head() uint64 { return uint64(time.Since(s.began)/s.pace) - s.behind }
+func (s *chainStub) head() uint64 {
+	now := time.Now()
+	if !s.frozen.IsZero() {
+		now = s.frozen
+	}
+	return uint64(now.Sub(s.began)/s.pace) - s.behind
+}
 
 func (s *chainStub) seconds(n uint64) uint64 {
 	return uint64(s.began.Add(time.Duration(n) * s.pace).Unix())

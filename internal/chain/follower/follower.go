@@ -276,6 +276,7 @@ func (e *handError) Error() string { return e.err.Error() }
 // readNext reads one range. Unless there was a reorg, it needs two requests with seven calls. more is true if the
 // range did not reach the head.
 func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
+	f.askFinalized(ctx) // first, because it demotes nodes whose head is old
 	head, last, err := f.readHead(ctx)
 	if err != nil {
 		return false, err
@@ -328,7 +329,6 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	r.AtHead = r.To == r.Head || f.cfg.To != nil && r.To == *f.cfg.To
-	f.askFinalized(ctx)
 	anchors := append(slices.Clone(f.done), Anchor{r.To, ends.Last.Hash, uint64(ends.Last.Time)})
 	r.Finalized, r.Settled = f.finalized, f.findSettledBlock(anchors, head)
 	r.Anchors = thinAnchors(anchors, r.Settled, time.Now())

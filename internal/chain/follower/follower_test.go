@@ -3,9 +3,11 @@ package follower
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -316,3 +318,44 @@ func TestHeadBelowTheStart(t *testing.T) {
 }
 
 func refuseRange(context.Context, Range) error { return errors.New("nothing is to be handed over") }
+
+// TestSecondNodeReplacesLaggard: a follower reads from the second node if the first one answers, but its head stopped,
+// or is always 200 s old. The follower notices no reorg then.
+func TestSecondNodeReplacesLaggard(t *testing.T) {
+	t.Parallel()
+	for name, freezes := range map[string]bool{"its head stops": true, "its head is always old": false} {
+		for _, trusted := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/%t", name, trusted), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					first, second := newChainStub(t, 2*time.Second), newChainStub(t, 2*time.Second)
+					for _, s := range []*chainStub{first, second} {
+						s.finality, s.every = 10*time.Minute, 5
+					}
+					if !freezes {
+						first.behind = 100
+					}
+					next, rewinds := uint64(0), 0
+					reader := newStubReader(t, trusted, first, second)
+					f, _ := newStubFollower(t, reader, Config{From: first.head(),
+						Handle: func(_ context.Context, r Range) error {
+							if r.From < next {
+								rewinds++
+							}
+							next = r.To + 1
+							return nil
+						},
+						Stalled: func(_ context.Context, why error, _ time.Time) { t.Error(why) }})
+					followFor(t, f, 3*time.Minute)
+					if freezes {
+						first.frozen = time.Now()
+						rewinds = 0
+					}
+					followFor(t, f, 10*time.Minute)
+					if behind := second.head() - (next - 1); behind > 2 || rewinds > 0 {
+						t.Errorf("%d blocks behind, %d reorgs", behind, rewinds)
+					}
+				})
+			})
+		}
+	}
+}

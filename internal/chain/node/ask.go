@@ -18,11 +18,12 @@ import (
 const maxDemotion = time.Minute
 
 // health decides the order in which nodes are asked. The order is that of RPC_URL_<chain>, but a node that failed is
-// asked after the others for a while.
+// asked after the others for a while, and a node whose head is old until it is new again.
 type health struct {
 	mu      sync.Mutex
 	faults  int       // consecutive failed requests
 	demoted time.Time // until this time, the node is asked after the others
+	behind  bool      // the node's head is old: it is asked after the others until its head is new again
 	omitted bool      // the node left out logs: it is asked after the others from then on
 }
 
@@ -43,7 +44,24 @@ func (h *health) noteFault(now time.Time, least time.Duration) (first bool) {
 	return h.faults == 1
 }
 
-// noteAnswer ends a demotion. after is true if the previous request failed.
+// noteHead records whether the node's head is old. Other answers of the node say nothing about that. changed is true if
+// this differs from the previous head.
+func (h *health) noteHead(behind bool) (changed bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	changed = h.behind != behind
+	h.behind = behind
+	return changed
+}
+
+// isBehind reports whether the node's head was old when it was last compared.
+func (h *health) isBehind() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.behind
+}
+
+// noteAnswer ends a demotion because of failures. after is true if the previous request failed.
 func (h *health) noteAnswer() (after bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -60,8 +78,11 @@ func (h *health) rank(now time.Time) int {
 	if now.Before(h.demoted) {
 		rank = h.faults
 	}
+	if h.behind {
+		rank += 1 << 15 // after all failing nodes
+	}
 	if h.omitted {
-		rank += 1 << 16 // after all failing nodes
+		rank += 1 << 16
 	}
 	return rank
 }

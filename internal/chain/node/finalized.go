@@ -26,11 +26,11 @@ type taggedAnswer struct {
 }
 
 // maxHeadAge is how much older than another node's head a node's head may be. All answers of a node that is further
-// behind may be true, but it does not show new events. So it is asked after the others for a while.
+// behind may be true, but it does not show new events. So it is asked after the others until its head is newer.
 const maxHeadAge = time.Minute
 
 // ReadTagged returns the lowest block that a node names for a tag, or nil if they name none. If none of the nodes
-// that it asks first answers, it asks the others.
+// that it asks first answers, it asks the others. It also compares the nodes' heads (demoteLaggards).
 func (p *Pool) ReadTagged(ctx context.Context, tag string) (*Block, error) {
 	op := "reading block " + tag
 	nodes, err := p.awaitNodes(ctx, op)
@@ -38,13 +38,20 @@ func (p *Pool) ReadTagged(ctx context.Context, tag string) (*Block, error) {
 		return nil, err
 	}
 	witnesses := min(len(nodes), countWitnesses(len(p.nodes)))
-	answers := make([]taggedAnswer, witnesses)
+	first := slices.Clone(nodes[:witnesses])
+	for _, n := range nodes[witnesses:] {
+		if n.health.isBehind() {
+			first = append(first, n) // no witness, but its head may be new again
+		}
+	}
+	answers := make([]taggedAnswer, len(first))
 	var asked sync.WaitGroup
-	for i, n := range nodes[:witnesses] {
+	for i, n := range first {
 		asked.Go(func() { answers[i] = p.askTagged(ctx, n, tag, op) })
 	}
 	asked.Wait()
-	p.demoteLaggards(nodes, answers)
+	p.demoteLaggards(first, answers)
+	answers = answers[:witnesses]
 
 	lowest, answered := findLowest(answers)
 	for _, n := range nodes[witnesses:] {
@@ -67,25 +74,35 @@ func (p *Pool) ReadTagged(ctx context.Context, tag string) (*Block, error) {
 	return nil, p.combineFailures(op, failures)
 }
 
-// demoteLaggards demotes nodes whose head is too old, so that they are asked after the others.
+// demoteLaggards demotes nodes whose head is too old, so that they are asked after the others until their head is
+// newer. A head in the future counts as made now. So a node that invents one cannot demote nodes whose head is new. A
+// single head changes nothing, because there is none to compare it with.
 func (p *Pool) demoteLaggards(nodes []*node, answers []taggedAnswer) {
 	var newest Quantity
+	heads := 0
 	for _, s := range answers {
 		if s.err == nil && s.head != nil {
-			newest = max(newest, s.head.Time)
+			newest, heads = max(newest, s.head.Time), heads+1
 		}
 	}
+	if heads < 2 {
+		return
+	}
+	newest = min(newest, Quantity(max(time.Now().Unix(), 0)))
 	for i, s := range answers {
-		if s.err != nil || s.head == nil || newest-s.head.Time <= Quantity(maxHeadAge.Seconds()) {
+		if s.err != nil || s.head == nil {
 			continue
 		}
-		if isOneBehind(s.head, answers) {
-			continue
+		behind := s.head.Time+Quantity(maxHeadAge.Seconds()) < newest && !isOneBehind(s.head, answers)
+		switch changed := nodes[i].health.noteHead(behind); {
+		case changed && behind:
+			p.log.Warn("a node's newest block is older than another one's: the others of RPC_URL are asked first",
+				"chain", p.chainID, "node", nodes[i].number, "block", uint64(s.head.Number),
+				"older", time.Duration(newest-s.head.Time)*time.Second)
+		case changed:
+			p.log.Info("a node's newest block is not old any more", "chain", p.chainID, "node", nodes[i].number,
+				"block", uint64(s.head.Number))
 		}
-		nodes[i].health.noteFault(time.Now(), maxDemotion)
-		p.log.Warn("a node's newest block is older than another one's: the others of RPC_URL are asked first",
-			"chain", p.chainID, "node", nodes[i].number, "block", uint64(s.head.Number),
-			"older", time.Duration(newest-s.head.Time)*time.Second)
 	}
 }
 

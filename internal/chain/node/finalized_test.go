@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -76,38 +77,86 @@ func TestFinalized(t *testing.T) {
 	}
 }
 
-// TestLaggardIsDemoted: a node that answers, but whose head stopped at an old block, is asked after the others.
+// laggingNode is a stub node whose head a test sets.
+type laggingNode struct {
+	*chaintest.Node
+	number, seconds atomic.Uint64
+}
+
+// newLaggingNode returns a stub node with that head.
+func newLaggingNode(t *testing.T, name byte, number, seconds uint64) *laggingNode {
+	n := &laggingNode{Node: chaintest.NewNode(t, name)}
+	n.setHead(number, seconds)
+	n.Set(nil, n.answerCall)
+	return n
+}
+
+func (n *laggingNode) setHead(number, seconds uint64) {
+	n.number.Store(number)
+	n.seconds.Store(seconds)
+}
+
+func (n *laggingNode) answerCall(method string, params []json.RawMessage) (any, any) {
+	if method != "eth_getBlockByNumber" || string(params[0]) != `"latest"` {
+		return nil, nil
+	}
+	return map[string]any{"number": hexutil.Uint64(n.number.Load()), "hash": n.Hash(0), "timestamp": hexutil.Uint64(n.seconds.Load())}, nil
+}
+
+// TestLaggardIsDemoted: a node that answers, but whose head stopped at an old block, is asked after the others until
+// its head is new again. Its other answers, and failures of the others, do not end that.
 func TestLaggardIsDemoted(t *testing.T) {
 	t.Parallel()
-	first, second := chaintest.NewNode(t, 1), chaintest.NewNode(t, 2)
-	var newest atomic.Uint64
-	newest.Store(10) // the chain's next block, a minute after block 9
-	first.Set(nil, func(method string, params []json.RawMessage) (any, any) {
-		if method != "eth_getBlockByNumber" || string(params[0]) != `"latest"` {
-			return nil, nil
+	for count := 2; count <= 3; count++ {
+		first, second := newLaggingNode(t, 1, 9, 1000), newLaggingNode(t, 2, 10, 1061) // the chain's next block, a minute after block 9
+		nodes := []*chaintest.Node{first.Node, second.Node}
+		if count == 3 {
+			nodes = append(nodes, newLaggingNode(t, 3, 99, 1061).Node)
 		}
-		return map[string]any{"number": hexutil.Uint64(9), "hash": first.Hash(9), "timestamp": "0x1000"}, nil
-	})
-	second.Set(nil, func(method string, params []json.RawMessage) (any, any) {
-		if method != "eth_getBlockByNumber" || string(params[0]) != `"latest"` {
-			return nil, nil
+		c := newStubPool(t, nodes...)
+		expectHead := func(when string, want uint64) {
+			t.Helper()
+			if head, err := c.ReadHead(t.Context()); err != nil || uint64(head.Number) != want {
+				t.Fatalf("%d nodes, %s: %v, %v; want block %d", count, when, head, err, want)
+			}
 		}
-		return map[string]any{"number": hexutil.Uint64(newest.Load()), "hash": second.Hash(99), "timestamp": "0x103d"}, nil
-	})
-	c := newStubPool(t, first, second)
+		compare := func() {
+			t.Helper()
+			if _, err := c.ReadTagged(t.Context(), Finalized); err != nil {
+				t.Fatal(err)
+			}
+		}
+		compare()
+		expectHead("one block behind", 9)
+		second.setHead(99, 1061)
+		expectHead("before it was seen", 9)
+		compare()
+		expectHead("two blocks and a minute behind", 99)
+		for _, n := range nodes[1:] {
+			n.Set(chaintest.Failures()["503"], nil)
+		}
+		compare()
+		expectHead("the others are away", 9)
+		second.Set(nil, second.answerCall)
+		c.nodes[1].health.noteAnswer()
+		expectHead("the second answers again", 99)
+		first.setHead(99, 1061)
+		compare()
+		if got := c.orderNodes(time.Now())[0].number; got != 1 {
+			t.Errorf("%d nodes: node %d is asked first although the head of node 1 is new", count, got)
+		}
+	}
+}
+
+// TestHeadInTheFutureDemotesNobody: a node that names a head in the future does not make others count as behind.
+func TestHeadInTheFutureDemotesNobody(t *testing.T) {
+	t.Parallel()
+	now := uint64(time.Now().Unix())
+	c := newStubPool(t, newLaggingNode(t, 1, 9, now).Node, newLaggingNode(t, 2, 99, now+3600).Node)
+	if _, err := c.ReadTagged(t.Context(), Finalized); err != nil {
+		t.Fatal(err)
+	}
 	if head, err := c.ReadHead(t.Context()); err != nil || head.Number != 9 {
-		t.Fatalf("%v, %v", head, err)
-	}
-	for _, newestBlock := range []uint64{10, 99} {
-		newest.Store(newestBlock)
-		if head, err := c.ReadHead(t.Context()); err != nil || head.Number != 9 {
-			t.Fatalf("demoted for one block, or before it was seen: %v, %v", head, err)
-		}
-		if _, err := c.ReadTagged(t.Context(), Finalized); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if head, err := c.ReadHead(t.Context()); err != nil || head.Number != 99 {
 		t.Errorf("%v, %v", head, err)
 	}
 }
