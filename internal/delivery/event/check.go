@@ -191,8 +191,10 @@ func (c *Checker) listHints(ctx context.Context, claim *store.Claim) (list []sto
 // this check refutes to r.Refuted.
 //
 // If the check refutes all hints, the event may be in another transaction than they name. So findEvent searches the
-// chain for the event's key, if the first hint names a transaction. It never searches for a retraction, or for a key
-// that contains the event's transaction (job.Job.HasPositionKey).
+// chain for the event's key, if the first hint names a transaction. If Herald itself read this hint from the chain
+// (store.TrustChain), findEvent first searches around the hint's block: a node may have the logs of an old block but no
+// index of its transactions. It never searches for a retraction, or for a key that contains the event's transaction
+// (job.Job.HasPositionKey).
 //
 // If no event is in a block, the error is a wait if the event may still appear at a hint, the node's error if the node
 // failed, and otherwise the error of refuseEvent. If the event at a hint is no valid job, the reason is invalid_job.
@@ -226,9 +228,16 @@ func (c *Checker) findEvent(ctx context.Context, client Chain, hints []store.Hin
 		return chain.Standing{}, err
 	}
 	if j := open[0].Job; !j.HasPositionKey() && !j.IsRetraction() && j.TransactionHash != (common.Hash{}) {
-		j.TransactionHash, j.BlockHash, j.BlockNumber, j.LogIndex = common.Hash{}, common.Hash{}, 0, nil
-		if s, err := client.Check(ctx, j, c.Verify); err != nil || s.Found {
-			return s, err
+		searches := []uint64{0} // the newest blocks
+		if open[0].Source.Trust == store.TrustChain && j.BlockNumber > 0 {
+			searches = []uint64{j.BlockNumber, 0}
+		}
+		j.TransactionHash, j.BlockHash, j.LogIndex = common.Hash{}, common.Hash{}, nil
+		for _, block := range searches {
+			j.BlockNumber = block
+			if s, err := client.Check(ctx, j, c.Verify); err != nil || s.Found && !s.Pending {
+				return s, err
+			}
 		}
 	}
 	return chain.Standing{}, refused

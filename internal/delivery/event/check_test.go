@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 	"math/big"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -74,6 +75,53 @@ func TestUndatedWaitEnds(t *testing.T) {
 		err := checker.Check(t.Context(), &store.Claim{CreatedAt: time.Now().Add(-c.waited), Job: job.Job{BlockNumber: 7}}, &r)
 		if failure, ok := errors.AsType[*outcome.Failure](err); !ok || failure.Reason != c.want || (len(r.Refuted) > 0) != (c.want == outcome.EventNotFound) {
 			t.Errorf("%s: %+v, %v", name, r, err)
+		}
+	}
+}
+
+// unindexedChain has the event of a job in one block, but no index of transactions. It stores the checked jobs.
+type unindexedChain struct {
+	block   uint64 // the event's block
+	newest  uint64 // the first block of a search without a block number
+	checked []job.Job
+}
+
+func (c *unindexedChain) Check(_ context.Context, j job.Job, _ chain.Verify) (chain.Standing, error) {
+	c.checked = append(c.checked, j)
+	if j.TransactionHash == (common.Hash{}) && (j.BlockNumber == c.block || j.BlockNumber == 0 && c.block >= c.newest) {
+		return chain.Standing{Found: true, Event: &j}, nil
+	}
+	return chain.Standing{Disagrees: "transactionHash"}, nil
+}
+
+// TestUnindexedTransaction: if a node does not know the transaction of a hint, the event is searched in the newest
+// blocks, and before that around the hint's block if Herald itself read the hint from the chain.
+func TestUnindexedTransaction(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		trust    store.Trust
+		at       uint64 // the hint's block
+		searches []uint64
+		found    bool
+	}{
+		"a follower's hint of an old block":     {store.TrustChain, 100, []uint64{100}, true},
+		"a follower's hint that a reorg moved":  {store.TrustChain, 5100, []uint64{5100, 0}, false},
+		"a follower's hint without a block":     {store.TrustChain, 0, []uint64{0}, false},
+		"another sender's hint of an old block": {store.TrustOrdinary, 100, []uint64{0}, false},
+	} {
+		client := &unindexedChain{block: 100, newest: 5000}
+		hint := store.Hint{Source: store.Source{Trust: c.trust},
+			Job: job.Job{Kind: job.KindNewFeedback, TransactionHash: common.Hash{1}, BlockHash: common.Hash{2}, BlockNumber: c.at}}
+		s, err := (&Checker{Verify: chain.VerifyReceipt}).findEvent(t.Context(), client, []store.Hint{hint}, &Result{})
+		if s.Found != c.found || (err == nil) != c.found {
+			t.Errorf("%s: found %t, %v", name, s.Found, err)
+		}
+		var searches []uint64
+		for _, j := range client.checked[1:] {
+			searches = append(searches, j.BlockNumber)
+		}
+		if !slices.Equal(searches, c.searches) {
+			t.Errorf("%s: searches around %v, want %v", name, searches, c.searches)
 		}
 	}
 }
