@@ -172,10 +172,6 @@ func (k *checker) returnBlocks(numbers ...uint64) {
 // noteUnanswered moves the first suspects to the end of the queue, because the request for them failed. If the answer
 // was too large, their logs are compared instead of their receipts. After proofTries other failures, they count as
 // unchecked again, so that the request for one block cannot keep all others from being checked.
-
-// noteUnanswered moves the first suspects to the end of the queue, because the request for them failed. If the answer
-// was too large, their logs are compared instead of their receipts. After proofTries other failures, they count as
-// unchecked again, so that the request for one block cannot keep all others from being checked.
 func (k *checker) noteUnanswered(asked int, err error) {
 	unanswered := k.suspects[:asked]
 	k.suspects = slices.Clone(k.suspects[asked:])
