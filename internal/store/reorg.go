@@ -273,8 +273,8 @@ func (s *Store) markGone(ctx context.Context, tx pgx.Tx, in []arrival, holders m
 //
 // If both jobs name the same event (Job.SameEvent), h gets the event's present position. If h ended because its event
 // was missing (mayReopen), h is also queued again. So is a filtered h, if the default policy does not skip the event at
-// its new position. If the chain follower had found the event gone, or h ended because its event was missing after its
-// agent was or may have been called, acceptReturned decides instead.
+// its new position. If the chain follower had found the event gone, acceptReturned decides instead. Otherwise, if h's
+// agent got a retraction of h (wasRetracted), the event gets a new delivery (displaceHolder).
 //
 // If they name different events, the first case that applies decides:
 //   - h is bound or verified, and its agent was or may have been called: the new event gets a new delivery with the key
@@ -288,9 +288,14 @@ func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 	byAgent map[Agent][]Task) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	if brought.SameEvent(known) {
+		informed, err := s.wasRetracted(ctx, tx, h, known)
 		switch {
-		case h.gone, h.maybe && h.mayReopen():
+		case err != nil:
+			return out, err
+		case h.gone:
 			return s.acceptReturned(ctx, tx, a, h, brought, known, byAgent)
+		case informed:
+			return s.displaceHolder(ctx, tx, a, h, byAgent)
 		case h.mayReopen(), h.isFiltered() && a.Filtered == "" && brought.EventSum() != known.EventSum():
 			return s.reopenDelivery(ctx, tx, a, h)
 		}
@@ -312,6 +317,31 @@ func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 		return out, err
 	}
 	return out, s.readEvent(ctx, tx, a, h)
+}
+
+// wasRetracted reports whether h ended because a worker's check did not find its event, and its agent was called with a
+// retraction of h that has ended since. known is h's stored job. A retraction that has not ended is left alone: its own
+// check finds that the event is on the chain again.
+func (s *Store) wasRetracted(ctx context.Context, tx pgx.Tx, h holder, known job.Job) (informed bool, err error) {
+	if !h.maybe || !h.mayReopen() {
+		return false, nil
+	}
+	there, _, err := s.listRetractions(ctx, tx, known)
+	if err != nil {
+		return false, err
+	}
+	var ids []uuid.UUID
+	for _, r := range there {
+		if r.retracts == h.id {
+			ids = append(ids, r.id)
+		}
+	}
+	err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM herald.history
+		WHERE id = ANY($1) AND called AND finished_at IS NOT NULL)`, ids).Scan(&informed)
+	if err != nil {
+		return false, fmt.Errorf("look up the retractions of %s: %w", known.Key(), err)
+	}
+	return informed, nil
 }
 
 // keepFirstHint stores the present job of the delivery h (known) as h's first hint, if h has no stored hint. Afterwards

@@ -32,13 +32,15 @@ func (r *Reader) ReadLargeBlock(ctx context.Context, filter Filter) (logs []type
 	}
 	for len(elems) > 0 {
 		part := min(len(elems), r.PartSize())
-		if err := r.sendHalves(ctx, op, elems[:part]); err != nil {
+		tooLarge, err := r.sendHalves(ctx, op, elems[:part])
+		if err != nil {
 			return nil, ends, err
 		}
 		for _, receipt := range receipts[:part] {
 			switch {
-			case receipt == nil: // too large
-			case receipt.BlockHash != block.Hash:
+			case receipt == nil && tooLarge > 0:
+				tooLarge--
+			case receipt == nil || receipt.BlockHash != block.Hash:
 				return nil, ends, ErrReorganised
 			default:
 				logs = append(logs, filter.KeepMatching(receipt.Logs)...)
@@ -53,20 +55,22 @@ func (r *Reader) ReadLargeBlock(ctx context.Context, filter Filter) (logs []type
 }
 
 // sendHalves sends calls in one request. If the answer is too large, it sends each half by itself. A single call whose
-// answer is too large is logged, and its result stays nil.
-func (r *Reader) sendHalves(ctx context.Context, op string, elems []rpc.BatchElem) error {
-	_, err := r.SendAll(ctx, op, elems...)
+// answer is too large is logged and counted, and its result stays nil.
+func (r *Reader) sendHalves(ctx context.Context, op string, elems []rpc.BatchElem) (tooLarge int, err error) {
+	_, err = r.SendAll(ctx, op, elems...)
 	switch {
 	case !errors.Is(err, node.ErrTooLarge):
-		return err
+		return 0, err
 	case len(elems) == 1:
 		r.Logger().Error("the receipt of a transaction is too large to be read: its events are left out", "chain",
 			r.ChainID(), "transaction", elems[0].Args[0], "error", err)
-		return nil
+		return 1, nil
 	}
 	half := len(elems) / 2
-	if err := r.sendHalves(ctx, op, elems[:half]); err != nil {
-		return err
+	first, err := r.sendHalves(ctx, op, elems[:half])
+	if err != nil {
+		return 0, err
 	}
-	return r.sendHalves(ctx, op, elems[half:])
+	second, err := r.sendHalves(ctx, op, elems[half:])
+	return first + second, err
 }
