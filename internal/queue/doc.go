@@ -16,6 +16,6 @@
 //     second task with the same id.
 //   - The task of a delivery that waits for a short time is in asynq's state retry, where the web UI shows the wait.
 //     asynq counts such a wait, and the death of a worker, as a retry. Postgres counts the attempts, so asynq must
-//     never archive a task because of its number of retries.
+//     never archive a task because of its number of retries. Nor must it archive a whole job that is not stored.
 //   - asynq cancels the handlers' contexts when Redis does not answer. A handler must finish its work nevertheless.
 package queue

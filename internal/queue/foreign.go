@@ -36,6 +36,12 @@ func (e *foreignError) Error() string {
 		"that it belongs to", text.Excerpt(e.kind, maxTypeName))
 }
 
+// intakeError is the error for a whole job that could not be stored, for example because Postgres is unavailable. Only
+// the task has the job, so asynq must run it until it is stored.
+type intakeError struct{ error }
+
+func (e *intakeError) Unwrap() error { return e.error }
+
 // foreignTasks counts the foreign tasks that this process returned to their queues, and logs each of their types once.
 type foreignTasks struct {
 	count atomic.Int64
@@ -77,20 +83,20 @@ return 1`)
 // foreignTimeout bounds one run of the script moveForeign.
 const foreignTimeout = 5 * time.Second
 
-// keepForeign prevents asynq from archiving a foreign task and from counting a retry of it. asynq calls keepForeign as
-// its error handler, before it handles the error err of a task.
+// keepTask prevents asynq from archiving a foreign task, or a task with a whole job that is not stored, and from
+// counting a retry of it. asynq calls keepTask as its error handler, before it handles the error err of a task.
 //
-// Usually asynq does neither, because isFailure returns false for a *foreignError. Two cases differ: asynq archives a
-// task that has no retry left, and it counts a retry if the task's own deadline has passed. In these cases keepForeign
-// itself moves the task to the state retry. asynq then finds no active task and changes nothing.
-func (s *server) keepForeign(ctx context.Context, t *asynq.Task, err error) {
-	if s.kinds[t.Type()] {
+// Usually asynq does neither, because isFailure returns false for these errors (mustBeKept). Two cases differ: asynq
+// archives a task that has no retry left, and it counts a retry if the task's own deadline has passed. In these cases
+// keepTask itself moves the task to the state retry. asynq then finds no active task and changes nothing.
+func (s *server) keepTask(ctx context.Context, t *asynq.Task, err error) {
+	if _, isDelivery := parsePayload(t.Payload()); s.kinds[t.Type()] &&
+		(isDelivery || errors.Is(err, asynq.SkipRetry) || errors.Is(err, asynq.RevokeTask)) {
 		return
 	}
-	var foreign *foreignError
 	retried, _ := asynq.GetRetryCount(ctx)
 	most, _ := asynq.GetMaxRetry(ctx)
-	if errors.As(err, &foreign) && retried < most {
+	if mustBeKept(err) && retried < most {
 		return // asynq returns the task and counts no retry
 	}
 	id, _ := asynq.GetTaskID(ctx)
@@ -102,7 +108,7 @@ func (s *server) keepForeign(ctx context.Context, t *asynq.Task, err error) {
 		[]string{prefix + "active", prefix + "lease", prefix + "retry", prefix + "t:" + id},
 		id, time.Now().Add(foreignDelay).Unix()).Err()
 	if err != nil {
-		s.log.Warn("another program's task could not be returned to its queue, so asynq may archive it",
+		s.log.Warn("a task could not be returned to its queue, so asynq may archive it",
 			"task", text.Excerpt(id, maxTypeName), "queue", lane, "error", err)
 	}
 }

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -64,11 +65,19 @@ type payload struct {
 	N          int       `json:"n"`
 }
 
+// parsePayload parses the payload of a task that Herald enqueued. ok is false for a whole job, also for one that has a
+// field deliveryId among others.
+func parsePayload(body []byte) (p payload, ok bool) {
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	return p, d.Decode(&p) == nil && p.DeliveryID != uuid.Nil
+}
+
 // FormatPayload returns a task's payload for display in the web UI. A payload that is not Herald's own may be a whole
 // job with secret headers. mask returns the beginning of such a payload without secrets.
 func FormatPayload(body []byte, mask func([]byte) (string, bool)) string {
-	var p payload
-	if err := json.Unmarshal(body, &p); err != nil || p.DeliveryID == uuid.Nil {
+	p, ok := parsePayload(body)
+	if !ok {
 		shown, _ := mask(body)
 		return fmt.Sprintf("a whole job, %d bytes, begins with: %s", len(body), shown)
 	}

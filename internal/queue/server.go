@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -111,7 +110,7 @@ func NewServer(q *Queue, cfg ServerConfig) (Server, error) {
 		ShutdownTimeout:          cfg.ShutdownTimeout,
 		RetryDelayFunc:           retryDelay,
 		IsFailure:                isFailure,
-		ErrorHandler:             asynq.ErrorHandlerFunc(s.keepForeign),
+		ErrorHandler:             asynq.ErrorHandlerFunc(s.keepTask),
 		Logger:                   newAsynqLogger(q.log),
 		LogLevel:                 asynq.WarnLevel,
 	})
@@ -191,14 +190,17 @@ func (s *server) runTask(ctx context.Context, h Handler, t *asynq.Task) (string,
 	if !s.kinds[t.Type()] {
 		return "", s.foreign.returnTask(ctx, t.Type())
 	}
-	var p payload
-	if err := json.Unmarshal(t.Payload(), &p); err == nil && p.DeliveryID != uuid.Nil {
+	if p, ok := parsePayload(t.Payload()); ok {
 		if wait := readWait(t); wait != nil {
 			return "", wait
 		}
 		return h.Deliver(ctx, p.DeliveryID, p.N)
 	}
-	return h.Intake(ctx, t.Type(), t.Payload())
+	note, err := h.Intake(ctx, t.Type(), t.Payload())
+	if err != nil {
+		err = &intakeError{err}
+	}
+	return note, err
 }
 
 // asynqLogger logs asynq's messages. Nearly all of asynq's warnings and errors report a failed Redis command. These go

@@ -161,6 +161,44 @@ func TestForeignJobsAreIntakes(t *testing.T) {
 	}
 }
 
+// TestIntakeOutage: a whole job cannot be stored, because Postgres is away. asynq neither archives its task nor counts a
+// retry, however few retries the sender allows.
+func TestIntakeOutage(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	c := asynqClient(q)
+	var ids []string
+	for _, most := range []int{0, 1, 25} {
+		in, err := c.EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask(kind, []byte(`{"chainId":1}`)), asynq.MaxRetry(most))
+		heraldtest.Must(t, err)
+		ids = append(ids, in.ID)
+	}
+	serve(t, q, handler{intake: func(context.Context, string, []byte) (string, error) { return "", errors.New("Postgres is away") }}, 3)
+	for _, id := range ids {
+		heraldtest.Await(t, "a later try", func() bool {
+			i, err := q.inspector.GetTaskInfo("default", id)
+			heraldtest.Must(t, err)
+			if i.State == asynq.TaskStateArchived || i.Retried > 0 {
+				t.Fatalf("%s, retried %d of %d", i.State, i.Retried, i.MaxRetry)
+			}
+			return i.State == asynq.TaskStateRetry
+		})
+	}
+}
+
+// TestJobWithDeliveryID: a whole job with a field deliveryId is not the task of a delivery.
+func TestJobWithDeliveryID(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	got := make(chan string, 1)
+	serve(t, q, handler{intake: func(_ context.Context, _ string, b []byte) (string, error) { got <- string(b); return "", nil },
+		deliver: func(context.Context, uuid.UUID, int) (string, error) { got <- "a delivery"; return "", nil }}, 1)
+	body := `{"action_type":"mcp","deliveryId":"4b0e8ad5-0000-4000-8000-000000000000","event_data":{}}`
+	_, err := asynqClient(q).EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask(kind, []byte(body)))
+	heraldtest.Must(t, err)
+	heraldtest.Equal(t, "the intake", heraldtest.Receive(t, "the job", got), body)
+}
+
 // TestDocumentedClient runs the asynq client of docs/reference/jobs.md and checks that the intake receives a valid job.
 func TestDocumentedClient(t *testing.T) {
 	t.Parallel()

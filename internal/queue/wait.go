@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"strconv"
 	"time"
@@ -33,11 +32,18 @@ func retryDelay(_ int, err error, _ *asynq.Task) time.Duration {
 }
 
 // isFailure reports whether asynq counts err as a retry of the task and in its error rates. It returns false for a
-// *WaitError with Free, and for a foreign task (*foreignError).
+// *WaitError with Free, and for a task that asynq must never archive (mustBeKept).
 func isFailure(err error) bool {
 	var wait *WaitError
+	return !mustBeKept(err) && (!errors.As(err, &wait) || !wait.Free)
+}
+
+// mustBeKept reports whether a task ended with an error after which asynq must never archive it: it is foreign
+// (*foreignError), or has a whole job that is not stored (*intakeError).
+func mustBeKept(err error) bool {
 	var foreign *foreignError
-	return !errors.As(err, &foreign) && (!errors.As(err, &wait) || !wait.Free)
+	var intake *intakeError
+	return errors.As(err, &foreign) || errors.As(err, &intake)
 }
 
 // Headers of a task, in which moveToRetry passes the fields of a WaitError to readWait.
@@ -55,8 +61,8 @@ const (
 // asynq cannot enqueue a task directly in the state retry. So the copy runs at once, and runTask returns the rest of
 // the wait (readWait), which makes asynq put the copy into that state.
 func (s *server) moveToRetry(ctx context.Context, t *asynq.Task, wait *WaitError) bool {
-	var p payload
-	if lane, _ := asynq.GetQueueName(ctx); lane != string(First) || json.Unmarshal(t.Payload(), &p) != nil {
+	p, ok := parsePayload(t.Payload())
+	if lane, _ := asynq.GetQueueName(ctx); lane != string(First) || !ok {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), moveTimeout)
