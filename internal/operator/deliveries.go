@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -281,19 +282,26 @@ func (o *Operator) nextStep(d store.Delivery) string {
 		Listed: err == nil && listed != nil, Over: d.Status.Final()})
 }
 
-// CheckEventFilter returns an error if agent or one of statuses is invalid.
-func CheckEventFilter(agent string, statuses []string) error {
+// ParseEventFilter returns the filter of a stream of events: the agent in the form of erc8004.FormatAgent, and the
+// statuses without empty ones. It returns an error if agent or one of statuses is invalid.
+func ParseEventFilter(agent string, statuses []string) (_ string, kept []string, _ error) {
 	if agent != "" {
-		if _, err := parseAgent(agent); err != nil {
-			return err
+		a, err := parseAgent(agent)
+		if err != nil {
+			return "", nil, err
 		}
+		agent = erc8004.FormatAgent(a.ChainID, a.ID)
 	}
 	for _, s := range statuses {
-		if err := checkWord("status", s, AllStatuses()); err != nil {
-			return err
+		if s == "" {
+			continue
 		}
+		if err := checkWord("status", s, AllStatuses()); err != nil {
+			return "", nil, err
+		}
+		kept = append(kept, s)
 	}
-	return nil
+	return agent, kept, nil
 }
 
 // GroupList has the groups of deliveries that failed, wait or are held.

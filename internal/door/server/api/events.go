@@ -192,11 +192,12 @@ func (f eventFilter) takes(e records.DeliveryEvent) bool {
 
 // streamEvents streams changes of status, beginning after Last-Event-ID or, without it, now.
 func (a *API) streamEvents(w http.ResponseWriter, r *http.Request, v server.Visitor) {
-	filter := eventFilter{agent: r.URL.Query().Get("agent"), statuses: r.URL.Query()["status"]}
-	if err := operator.CheckEventFilter(filter.agent, filter.statuses); err != nil {
+	agent, statuses, err := operator.ParseEventFilter(r.URL.Query().Get("agent"), r.URL.Query()["status"])
+	if err != nil {
 		a.answerError(w, r, err)
 		return
 	}
+	filter := eventFilter{agent, statuses}
 	at, gap, err := a.startPosition(r)
 	if err != nil {
 		a.answerError(w, r, err)
