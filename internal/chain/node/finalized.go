@@ -76,7 +76,7 @@ func (p *Pool) ReadTagged(ctx context.Context, tag string) (*Block, error) {
 
 // demoteLaggards demotes nodes whose head is too old, so that they are asked after the others until their head is
 // newer. A head in the future counts as made now. So a node that invents one cannot demote nodes whose head is new. A
-// single head changes nothing, because there is none to compare it with.
+// single head changes nothing, because nothing can be compared with it.
 func (p *Pool) demoteLaggards(nodes []*node, answers []taggedAnswer) {
 	var newest Quantity
 	heads := 0
