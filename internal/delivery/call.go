@@ -28,6 +28,9 @@ type toolAnswer struct {
 func (e *Executor) callTool(ctx context.Context, a *attempt, at mcpcall.Endpoint) (toolAnswer, error) {
 	timeout, limit := e.callTimeout(a)
 	answer := toolAnswer{called: a.answer.called, took: a.answer.took}
+	if err := e.checkStop(); err != nil {
+		return answer, err
+	}
 	if err := e.ensureLease(ctx, a.claim, &a.lease, timeout); err != nil {
 		return answer, err
 	}
@@ -63,6 +66,19 @@ func (e *Executor) callTool(ctx context.Context, a *attempt, at mcpcall.Endpoint
 		answer.detail = "answered: " + text.Excerpt(answer.Text, 120)
 	}
 	return answer, nil
+}
+
+// callsAfterStop is how long after StopClaiming a call may begin. The worker waits for that time and the longest call,
+// and then cancels what still runs. The agent would be called again for a call that is cut off.
+const callsAfterStop = 15 * time.Second
+
+// checkStop returns a free wait if the worker stops and might not wait for the end of another call.
+func (e *Executor) checkStop() error {
+	if stopped := e.stopped.Load(); stopped == nil || e.Now().Sub(*stopped) <= callsAfterStop {
+		return nil
+	}
+	return outcome.Pause(outcome.AgentBusy, time.Second,
+		"the worker stops, and would not wait for the end of the call; any worker may take this one")
 }
 
 // callTimeout returns the timeout of the call, and limit, the timeout without the job's timeoutMs: the lower of

@@ -284,6 +284,21 @@ func TestCompleterGuards(t *testing.T) {
 	})
 }
 
+// TestNoCallBeginsLateInAStop: a worker that stops begins no call whose end it might not wait for.
+func TestNoCallBeginsLateInAStop(t *testing.T) {
+	inCompleter(t, 2, func(t *testing.T, w *completerWorld) {
+		ids := w.accept(2)
+		for i, after := range []time.Duration{callsAfterStop, callsAfterStop + time.Second} {
+			stopped := time.Now().Add(-after)
+			w.runner.executor.stopped.Store(&stopped)
+			_, err := w.runner.Deliver(t.Context(), ids[i], 1)
+			if wait, isFree := errors.AsType[*queue.WaitError](err); w.called(ids[i]) != 1-i || isFree != (i == 1) || isFree && !wait.Free {
+				t.Errorf("%s after the stop: %d calls, %v", after, w.called(ids[i]), err)
+			}
+		}
+	})
+}
+
 // TestCompleterShutdown: Wait waits for pending records, including those of tasks that asynq considers done. After
 // Wait's deadline, outcomes that Postgres does not accept are spooled in Redis.
 func TestCompleterShutdown(t *testing.T) {

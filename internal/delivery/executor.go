@@ -35,7 +35,8 @@ type Executor struct {
 	arguments *memory.Budget
 	batches   *lru.Cache[store.Agent, batchLimit]
 
-	spoolWarned atomic.Int64 // Unix time of ignoreSpooled's last warning, in ns
+	spoolWarned atomic.Int64              // Unix time of ignoreSpooled's last warning, in ns
+	stopped     atomic.Pointer[time.Time] // when the worker began to stop (StopClaiming); nil: it runs
 }
 
 // attempt is one attempt in progress: its claim, and the results of its steps so far.

@@ -203,8 +203,13 @@ func (r *Runner) Running() int {
 var errShutdown = errors.New("the worker is shutting down and waited long enough")
 
 // StopClaiming prevents further claims, and ends the waits of claimed deliveries for a slot: their outcome is a free
-// wait. Deliveries that have a slot continue. The caller calls it after the queue's server has stopped fetching tasks.
-func (r *Runner) StopClaiming() { r.slots.Stop() }
+// wait. Deliveries that have a slot continue, but begin no call later than callsAfterStop. The caller calls it after
+// the queue's server has stopped fetching tasks.
+func (r *Runner) StopClaiming() {
+	now := r.executor.Now()
+	r.executor.stopped.CompareAndSwap(nil, &now)
+	r.slots.Stop()
+}
 
 // Wait waits until no task runs. If ctx ends first, it cancels the running attempts and waits for their end; each of
 // them still tries once to record its outcome. Then it ends the goroutines of start. The caller calls it after the
