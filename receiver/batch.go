@@ -12,8 +12,8 @@ import (
 
 const (
 	maxBatch = 50 // maxItems of the batch's schema
-	// batchTime is the time after which no more elements are processed. A call may last 30 seconds. A batch stops
-	// before that, so that its answer arrives.
+	// batchTime bounds the processing of a batch. Herald waits 30 seconds for the answer. When batchTime has passed,
+	// the remaining elements are to be sent again.
 	batchTime = 15 * time.Second
 )
 

@@ -70,7 +70,8 @@ type payload struct {
 func parsePayload(body []byte) (p payload, ok bool) {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
-	return p, d.Decode(&p) == nil && p.DeliveryID != uuid.Nil
+	err := d.Decode(&p)
+	return p, err == nil && p.DeliveryID != uuid.Nil && json.Valid(body) // Valid: nothing follows the object
 }
 
 // FormatPayload returns a task's payload for display in the web UI. A payload that is not Herald's own may be a whole

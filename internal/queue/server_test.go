@@ -134,7 +134,7 @@ func TestWaits(t *testing.T) {
 func TestForeignJobsAreIntakes(t *testing.T) {
 	t.Parallel()
 	q := open(t)
-	bodies := []string{`{"type":"NewFeedback","chainId":1}`, `{"deliveryId":"00000000-0000-0000-0000-000000000000","n":1}`, `{"deliveryId":7}`,
+	bodies := []string{`{"type":"NewFeedback","chainId":1}`, `{"deliveryId":"00000000-0000-0000-0000-000000000000","n":1}`, `{"deliveryId":7}`, `{"deliveryId":"4b0e8ad5-0000-4000-8000-000000000000","n":1} {}`,
 		"not JSON \x00\xff", "", "null", "[]"}
 	got := make(chan string, 2*len(bodies))
 	serve(t, q, handler{intake: func(_ context.Context, k string, body []byte) (string, error) {

@@ -71,9 +71,9 @@ func (c *recordColumns) appendRequest(q recordRequest) {
 	c.registrations = append(c.registrations, o.Registration.encode())
 }
 
-// queue adds record.sql to the batch b. alone is its argument @alone.
-func (c *recordColumns) queue(b *pgx.Batch, alone bool) {
-	b.Queue(statements.Text("record"), statements.Named("record").Args(c.args(alone))...)
+// queueRecords adds record.sql to the batch b. alone is its argument @alone.
+func (c *recordColumns) queueRecords(b *pgx.Batch, alone bool) {
+	b.Queue(statements.Text("record"), statements.Named("record").Args(c.listArgs(alone))...)
 }
 
 // queueDispatch queues dispatch.sql for the agents of the recorded claims.
@@ -82,7 +82,7 @@ func (c *recordColumns) queueDispatch(b *pgx.Batch) {
 		statements.Named("dispatch").Args(dispatchArgs(c.chains, c.registries, c.agents, c.ids, c.claimNos))...)
 }
 
-func (c *recordColumns) args(alone bool) pgx.NamedArgs {
+func (c *recordColumns) listArgs(alone bool) pgx.NamedArgs {
 	return pgx.NamedArgs{"alone": alone,
 		"ids": encodeIDs(c.ids), "claim_nos": c.claimNos, "started_ats": c.startedAts, "numbers": c.numbers,
 		"durations": c.durations, "statuses": c.statuses, "reasons": c.reasons, "delays": c.delays,

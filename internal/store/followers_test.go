@@ -134,7 +134,7 @@ func TestFollowersOfTheBacklog(t *testing.T) {
 }
 
 // TestGivenBackFollowerGivesUpItsTurn: an earlier delivery arrives while a Follower has the turn of their ordering key.
-// The Follower is given back. Then the earlier delivery is dispatched, and after it the Follower's.
+// When the Follower is given back, the two deliveries are dispatched in their order.
 func TestGivenBackFollowerGivesUpItsTurn(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

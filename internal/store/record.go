@@ -296,7 +296,7 @@ func (s *Store) recordGroup(ctx context.Context, group []recordRequest) ([]coale
 	}
 	b := &pgx.Batch{}
 	b.Queue(statements.Text("lock_agents"), rows.chains, rows.registries, rows.agents)
-	rows.queue(b, false)
+	rows.queueRecords(b, false)
 	rows.queueDispatch(b)
 	res := &onceClosed{BatchResults: s.Conns.SendBatch(ctx, b)}
 	defer res.Close()
@@ -382,9 +382,9 @@ func queueRecord(b *pgx.Batch, q recordRequest) {
 	var rows recordColumns
 	rows.appendRequest(q)
 	b.Queue(statements.Text("lock_delivery"), c.ID)
-	rows.queue(b, true)
+	rows.queueRecords(b, true)
 	if o.Status == Delivered {
-		b.Queue(statements.Text("complete"), statements.Named("complete").Args(rows.args(true))...)
+		b.Queue(statements.Text("complete"), statements.Named("complete").Args(rows.listArgs(true))...)
 	}
 	if reasons, since := o.mendedReasons(c.Epoch); reasons != nil {
 		b.Queue(statements.Text("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, since, c.ID, c.No)

@@ -77,7 +77,7 @@ func (f *Follower) dropAnchors(keep int) {
 		f.next = max(f.cfg.From, min(f.settled+1, replaced.Number))
 	}
 	if f.checks != nil {
-		f.checks.rewind(f.next)
+		f.checks.rewindChecks(f.next)
 	}
 }
 

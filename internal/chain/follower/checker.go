@@ -72,8 +72,8 @@ func newChecker(from, next uint64, known *Checks) *checker {
 	return k
 }
 
-// report returns the Checks of a follower that read all blocks before next.
-func (k *checker) report(next uint64) *Checks {
+// reportChecks returns the Checks of a follower that read all blocks before next.
+func (k *checker) reportChecks(next uint64) *Checks {
 	left := uncheckedBlocks{slices.Clone(k.unchecked.spans)}
 	for n := range k.open {
 		left.addRange(n, n)
@@ -134,8 +134,8 @@ func (k *checker) dropBlocks(from, to uint64) {
 	}
 }
 
-// rewind drops the blocks from next on, which are read again.
-func (k *checker) rewind(next uint64) {
+// rewindChecks drops the blocks from next on, which are read again.
+func (k *checker) rewindChecks(next uint64) {
 	k.dropBlocks(next, math.MaxUint64)
 	k.knownFrom, k.compareFrom = min(k.knownFrom, next), min(k.compareFrom, next)
 	k.readers = slices.DeleteFunc(k.readers, func(r handedRange) bool { return r.from >= next })

@@ -291,7 +291,7 @@ func (f *Follower) isHandedOver(ctx context.Context, b node.Block) (bool, error)
 // readings.
 func (f *Follower) noteOmission(n uint64, logs int) {
 	k := f.checks
-	complete := k.report(f.next).Complete
+	complete := k.reportChecks(f.next).Complete
 	k.omission = &Omission{Node: k.findReader(n), Block: n, Logs: logs, At: time.Now().UTC()}
 	f.reader.NoteOmission(k.omission.Node)
 	from := min(complete+1, n)
@@ -307,7 +307,7 @@ func (f *Follower) noteOmission(n uint64, logs int) {
 		if keep > 0 {
 			f.next = f.done[keep-1].Number + 1
 		}
-		k.rewind(f.next)
+		k.rewindChecks(f.next)
 	}
 	if from < f.next {
 		if k.recheck != nil {

@@ -102,7 +102,7 @@ func TestShareOfChecks(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 				defer cancel()
 				_ = f.Follow(ctx)
-				report := f.checks.report(f.next)
+				report := f.checks.reportChecks(f.next)
 				unchecked := float64(report.Unchecked) / float64(f.next-from)
 				if report.Share < c.least || report.Share > c.most || 1-unchecked < report.Share-0.1 {
 					t.Errorf("%.2f of %d blocks are unchecked: %+v", unchecked, f.next-from, report)
@@ -176,7 +176,7 @@ func TestOmissionIsFound(t *testing.T) {
 						t.Errorf("node 1 is still asked first, or %v", err)
 					}
 				}
-				if report := f.checks.report(f.next); report.Unchecked > 30 || report.Recheck != nil {
+				if report := f.checks.reportChecks(f.next); report.Unchecked > 30 || report.Recheck != nil {
 					t.Errorf("%+v", report)
 				}
 			})
@@ -246,7 +246,7 @@ func TestOldBlocksAreChecked(t *testing.T) {
 		if len(found) < 49 || len(found) > 51 || f.checks.omission != nil {
 			t.Errorf("%d of 50 blocks: %v, %+v", len(found), found, f.checks.omission)
 		}
-		if report := f.checks.report(f.next); report.Complete+60 < f.next {
+		if report := f.checks.reportChecks(f.next); report.Complete+60 < f.next {
 			t.Errorf("%+v at block %d", report, f.next)
 		}
 	})
@@ -270,7 +270,7 @@ func TestReorgIsNoOmission(t *testing.T) {
 			t.Errorf("%+v", f.checks.omission)
 		}
 		followFor(t, f, time.Minute)
-		if report := f.checks.report(f.next); f.checks.omission != nil || report.Unchecked > 3 || len(got) < 20 {
+		if report := f.checks.reportChecks(f.next); f.checks.omission != nil || report.Unchecked > 3 || len(got) < 20 {
 			t.Errorf("%+v, %d events", report, len(got))
 		}
 	})

@@ -336,7 +336,7 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 		if !isStrict {
 			f.checks.noteRange(r.From, anchors[len(anchors)-1], logs, ends.Node)
 		}
-		r.Checks = f.checks.report(r.To + 1)
+		r.Checks = f.checks.reportChecks(r.To + 1)
 	}
 	if err := f.cfg.Handle(ctx, r); err != nil {
 		return false, &handError{err}

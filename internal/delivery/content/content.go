@@ -224,8 +224,8 @@ func agentContent(doc ipfs.Document) json.RawMessage {
 	return wrapped
 }
 
-// isSafeJSON reports whether text is JSON in UTF-8 (RFC 8259 §8.1) that an agent can decode at low cost: it has no more
-// values than decode.Modest allows, has at most maxEscaped bytes after escaping, and each number fits a float64. Many
+// isSafeJSON reports whether text is JSON in UTF-8 (RFC 8259 §8.1) that an agent can decode at low cost. decode.Modest
+// limits its values, it has at most maxEscaped bytes after escaping, and each number fits a float64. Many
 // MCP servers decode all arguments into float64 before they call the tool, and fail at a larger number.
 func isSafeJSON(text []byte) bool {
 	var value any
