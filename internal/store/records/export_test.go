@@ -1,7 +1,8 @@
 package records
 
-// For the tests of plans, which are in package records_test.
+// For the tests of lists and plans, which are in package records_test.
 var (
+	Newest       = newest
 	Statements   = statements
 	FailingFirst = sortedPage(placedAgents, `p.calls, p.failed, 0`, SortFailing, ` LIMIT $1`)
 )

@@ -108,9 +108,12 @@ func (s *Store) boundEnded(ctx context.Context, f Filter) (_ Filter, few bool, e
 	return f, count < maxSorted, err
 }
 
-// newest returns the deliveries with the highest Seq, at most limit.
+// newest returns the deliveries with the highest Seq, at most limit. A delivery that changed its status between two
+// statements can be in the list twice; newest returns it once, as the later statement read it.
 func newest(list []store.Delivery, limit int) []store.Delivery {
-	slices.SortFunc(list, func(a, b store.Delivery) int { return cmp.Compare(b.Seq, a.Seq) })
+	slices.Reverse(list)
+	slices.SortStableFunc(list, func(a, b store.Delivery) int { return cmp.Compare(b.Seq, a.Seq) })
+	list = slices.CompactFunc(list, func(a, b store.Delivery) bool { return a.Seq == b.Seq })
 	return list[:min(len(list), limit)]
 }
 

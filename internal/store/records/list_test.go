@@ -94,6 +94,15 @@ func TestFilter(t *testing.T) {
 	}
 }
 
+// TestNewest: a delivery that ended between the two statements of a list is in the list once, as ended.
+func TestNewest(t *testing.T) {
+	t.Parallel()
+	open := []store.Delivery{{Seq: 4, Status: store.Waiting}, {Seq: 2, Status: store.Queued}}
+	ended := []store.Delivery{{Seq: 4, Status: store.Delivered}, {Seq: 3, Status: store.Dead}}
+	got := records.Newest(append(open, ended...), 2)
+	heraldtest.Equal(t, "deliveries", got, []store.Delivery{{Seq: 4, Status: store.Delivered}, {Seq: 3, Status: store.Dead}})
+}
+
 // TestFileDisagrees: the fields that a file contradicts are stored with its verification. They belong to that file, so
 // another fetch replaces them.
 func TestFileDisagrees(t *testing.T) {
