@@ -22,8 +22,8 @@ type toolAnswer struct {
 	detail   string        // for display: the answer in short
 }
 
-// callTool makes the prepared call of a at the endpoint at. Before it, leases that are too short for the call are
-// extended. It returns the error of the call. If the agent's tool answered with an error, callTool returns that answer
+// callTool makes the prepared call of a at the endpoint at. Before it, leases and a permit that are too short for the
+// call are extended. It returns the error of the call. If the agent's tool answered with an error, callTool returns that answer
 // and an error with the reason tool_error.
 func (e *Executor) callTool(ctx context.Context, a *attempt, at mcpcall.Endpoint) (toolAnswer, error) {
 	timeout, limit := e.callTimeout(a)
@@ -35,6 +35,9 @@ func (e *Executor) callTool(ctx context.Context, a *attempt, at mcpcall.Endpoint
 		return answer, err
 	}
 	if err := e.ensureFollowersLeases(ctx, a, timeout); err != nil {
+		return answer, err
+	}
+	if err := e.ensurePermit(ctx, a, timeout); err != nil {
 		return answer, err
 	}
 

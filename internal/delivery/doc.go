@@ -9,7 +9,7 @@
 //	check.go     checkDelivery       checks the event (package event), the filters, the turn and the agent
 //	resolve.go   resolveEndpoint     finds the agent's endpoint; package auth adds the credential
 //	fetch.go     fetchFile           fetches and verifies the feedback file (package content)
-//	permit.go    releasePermit       releases the permit and reports the call's result to the breaker
+//	permit.go    admitOrigin         acquires a permit at the origin; its release reports the result to the breaker
 //	prepare.go   prepareCall         lists the agent's tools and fits the arguments to one of them (package tools)
 //	batch.go     gatherBatch         adds other deliveries of the agent (batch_followers.go)
 //	call.go      callTool            calls the tool

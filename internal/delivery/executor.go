@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/admission"
+	"github.com/agentherald/herald/internal/admission/ratelimit"
 	"github.com/agentherald/herald/internal/auth"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/delivery/content"
@@ -58,6 +59,8 @@ type attempt struct {
 	event    event.Result
 	noTurn   bool // the event is confirmed, but the delivery does not have the turn (checkTurn)
 	endpoint resolvedEndpoint
+	permit   *ratelimit.Permit   // nil: the origin has no limits
+	admitted time.Time           // monotonic time before the permit was acquired
 	auth     *auth.Authorization // nil: Authorize was not called yet
 	file     content.File
 	call     preparedCall
@@ -158,11 +161,10 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	if err = a.pass.AdmitRate(ctx, a.policy.MaxPerSecond); err != nil {
 		return err
 	}
-	permit, err := a.pass.AdmitOrigin(ctx, a.endpoint.Endpoint, callerAt(a.claim, a.endpoint))
-	if err != nil {
+	if err = e.admitOrigin(ctx, a); err != nil {
 		return err
 	}
-	defer func() { releasePermit(ctx, permit, a.answer, err) }()
+	defer func() { releasePermit(ctx, a.permit, a.answer, err) }()
 	ctx = a.pass.ObserveCosts(ctx)
 	err = e.prepareAuthorized(ctx, a, names, cachedTools)
 	if mayBeStale(err) { // do not blame the agent because of an outdated list of its tools

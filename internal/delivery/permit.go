@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"context"
+	"time"
 
 	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/admission/ratelimit"
@@ -20,6 +21,25 @@ func callerAt(c *store.Claim, at resolvedEndpoint) admission.Caller {
 		return admission.JobNames
 	}
 	return admission.Unbound
+}
+
+// admitOrigin acquires a permit for the call of a at its origin (admission.Pass.AdmitOrigin), or renews it.
+func (e *Executor) admitOrigin(ctx context.Context, a *attempt) error {
+	began := e.Now()
+	permit, err := a.pass.AdmitOrigin(ctx, a.endpoint.Endpoint, callerAt(a.claim, a.endpoint))
+	if err == nil {
+		a.permit, a.admitted = permit, began
+	}
+	return err
+}
+
+// ensurePermit makes sure that the permit of a, which counts for one lease (ratelimit.Config.PermitTTL), does not
+// expire during a call with this timeout.
+func (e *Executor) ensurePermit(ctx context.Context, a *attempt, timeout time.Duration) error {
+	if e.Lease-e.Now().Sub(a.admitted) >= timeout {
+		return nil
+	}
+	return e.admitOrigin(ctx, a)
 }
 
 // releasePermit releases the permit, and reports the endpoint's health (endpointHealth) to its breaker. permit may be

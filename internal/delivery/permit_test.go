@@ -384,6 +384,42 @@ func TestShortTimeoutOfAJobIsNoFailure(t *testing.T) {
 	}
 }
 
+// TestPermitOfALongAttempt: an agent that lists its tools slowly keeps its permit during the call too, so no other call
+// overtakes it, and its result counts for the breaker.
+func TestPermitOfALongAttempt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var passed atomic.Int64 // of the clock, in addition to the time
+	now := func() time.Time { return time.Now().Add(time.Duration(passed.Load())) }
+	l := must(ratelimit.New(ratelimit.Config{Inflight: 1, MinCalls: 1, MaxWait: time.Millisecond, PermitTTL: time.Minute,
+		Now: now, Logger: w.logger()}))
+	t.Cleanup(l.Close)
+	k := w.newWorker(limitOrigins(l, nil), func(c *Config) { c.Lease, c.Now = time.Minute, now })
+	var second uuid.UUID
+	a := newAgent(t, func(a *agent) {
+		a.on = func(method string, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+			switch method {
+			case "tools/list":
+				passed.Add(int64(57 * time.Second))
+			case "tools/call":
+				passed.Add(int64(4 * time.Second))
+				if note, err := k.deliver(t.Context(), second, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") {
+					t.Errorf("a second call during the first one: %q, %v", note, err)
+				}
+				http.Error(rw, "broken", http.StatusInternalServerError)
+				return true
+			}
+			return false
+		}
+	})
+	first := w.dispatchTo(a.URL)
+	second = w.dispatchTo(a.URL)
+	if note, err := k.deliver(t.Context(), first, 1); err != nil || !strings.HasPrefix(note, "waiting") {
+		t.Errorf("the first call: %q, %v", note, err)
+	}
+	heraldtest.Equal(t, "endpoints with an open breaker", l.Stats().Open, 1)
+}
+
 // TestRequiredBinding: with require, a delivery to an unbound agent is rejected, with a text for the agent's author,
 // and the agent is not called.
 func TestRequiredBinding(t *testing.T) {

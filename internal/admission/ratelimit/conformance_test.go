@@ -201,6 +201,30 @@ var conformance = []struct {
 		}
 		b.take("b", busy)
 	}},
+	{"a permit that is acquired again lasts for another PermitTTL", 0, func(b *bench) {
+		for _, token := range tokens("p", 4) {
+			b.take(token, granted)
+		}
+		b.move(b.rules.hold - 1)
+		b.take("p-0", granted)
+		b.move(b.rules.hold - 1) // the others expire
+		for _, token := range tokens("more", 3) {
+			b.take(token, granted)
+		}
+		b.take("a", busy)
+		b.give("p-0", OK, true)
+		b.take("a", granted)
+	}},
+	{"a probe that acquires its permit again stays the probe", 0, func(b *bench) {
+		b.trip()
+		b.move(b.rules.openFor)
+		b.take("probe", grantedProbe)
+		b.move(b.rules.hold - 1)
+		b.take("probe", grantedProbe)
+		b.move(b.rules.hold - 1)
+		b.take("other", open)
+		b.state(b.give("probe", OK, true), closed)
+	}},
 	{"rate", 0, func(b *bench) {
 		for range 100 {
 			b.take("a", granted)

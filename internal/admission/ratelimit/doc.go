@@ -14,13 +14,13 @@
 // The rules exist twice: as a state machine in Go (machine.go, share.go, breaker.go) and as two scripts in lua/, which
 // run in Redis. One test suite checks that both give the same answers. A token names the attempt for which a call is
 // made. For one origin:
-//   - It has Inflight permits. A token holds a permit until Release, or until PermitTTL has passed because its worker
-//     died.
+//   - It has Inflight permits. A token holds a permit until Release, or until PermitTTL has passed since its last
+//     Acquire because its worker died.
 //   - The rate is limited by GCRA: each granted call moves the origin's theoretical arrival time ahead by 1/Rate. At
 //     most Burst calls may start at once.
 //   - Breaker, permits and rate are checked in this order. A refused call uses up neither a permit nor the rate.
-//   - A token that holds a permit can acquire it again at no cost. A release counts only while its token holds a
-//     permit. So an acquire and a release can be repeated, and each result is counted once.
+//   - A token that holds a permit can acquire it again at no cost, which renews it. A release counts only while its
+//     token holds a permit. So an acquire and a release can be repeated, and each result is counted once.
 //
 // For one endpoint:
 //   - The breaker counts the results OK and Failed in a window of ten buckets. A failure opens it for OpenFor if the

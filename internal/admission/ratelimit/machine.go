@@ -86,8 +86,9 @@ func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q q
 	v.state, v.left = breakerState(until, now)
 	m.dropExpired(now)
 	if _, held := m.permits[token]; held && q.attempt {
+		m.takePermit(r, now, token)
 		if token == e.probe {
-			v.code = grantedProbe
+			v.code, e.probeUntil = grantedProbe, now+r.hold
 		}
 		return v
 	}
@@ -173,7 +174,7 @@ func limitTime(x, now, limit, fallback int64) int64 {
 	return x
 }
 
-// takePermit makes the token hold a permit until it is released or rules.hold has passed.
+// takePermit makes the token hold a permit until it is released or rules.hold has passed from now on.
 func (m *originState) takePermit(r *rules, now int64, token string) {
 	if m.permits == nil {
 		m.permits = make(map[string]int64, min(r.inflight, 4))

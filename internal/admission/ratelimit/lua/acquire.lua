@@ -22,8 +22,8 @@
 -- Returns  {code, wait, state, left}. code: 0 acquired, 1 acquired as the breaker's probe, 2 busy, 3 throttled, 4 open.
 --          wait in µs: until the reserved time; without a reservation, until the rate allows the next call (3), or 0.
 --          state of the breaker: 0 closed, 1 open, 2 half-open. left: time in µs for which it stays open.
--- TTLs     Each written key gets a new TTL. A repeated call with the token of a held permit acquires nothing more, so the
---          script is safe to repeat.
+-- TTLs     Each written key gets a new TTL. A repeated call with the token of a held permit acquires nothing more, but renews the
+--          permit, so the script is safe to repeat.
 
 local now = tonumber(ARGV[1])
 if now == 0 then
@@ -75,8 +75,12 @@ end
 
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', int(now))
 if attempt and redis.call('ZSCORE', KEYS[2], token) then
-  if token == probe then return {1, 0, state, left} end
-  return {0, 0, state, left}
+  redis.call('ZADD', KEYS[2], int(now + hold), token)
+  redis.call('PEXPIRE', KEYS[2], ARGV[17])
+  if token ~= probe then return {0, 0, state, left} end
+  e_probe_until = now + hold
+  save_endpoint()
+  return {1, 0, state, left}
 end
 
 -- Read the waiting endpoints, and when another endpoint was called last.
