@@ -23,8 +23,8 @@ type toolAnswer struct {
 }
 
 // callTool makes the prepared call of a at the endpoint at. Before it, leases and a permit that are too short for the
-// call are extended. It returns the error of the call. If the agent's tool answered with an error, callTool returns that answer
-// and an error with the reason tool_error.
+// call are extended. It returns the error of the call. If the agent's tool answered with an error, callTool returns
+// that answer and an error with the reason tool_error.
 func (e *Executor) callTool(ctx context.Context, a *attempt, at mcpcall.Endpoint) (toolAnswer, error) {
 	timeout, limit := e.callTimeout(a)
 	answer := toolAnswer{called: a.answer.called, took: a.answer.took}

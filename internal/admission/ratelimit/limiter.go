@@ -40,9 +40,9 @@ type Config struct {
 	MinCalls int           // least calls in Window for the breaker to open; default 10
 	OpenFor  time.Duration // how long the breaker stays open. Default 30 s
 
-	// PermitTTL is how long a permit counts if its worker died without releasing it, from its last Acquire on. Required.
-	// It must be the lease of a delivery, for which the executor renews permits. Otherwise the permit of a running call
-	// could expire, and more than Inflight calls could run at once.
+	// PermitTTL is how long a permit counts after its last Acquire if its worker died without releasing it. Required.
+	// It must be the lease of a delivery: an attempt that calls later acquires its permit again. Otherwise the permit
+	// of a running call could expire, and more than Inflight calls could run at once.
 	PermitTTL time.Duration
 
 	// MaxWaiters is how many calls of one endpoint may wait in this process for a permit. Further ones are refused, and
