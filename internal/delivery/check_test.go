@@ -3,9 +3,7 @@ package delivery
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
@@ -74,33 +72,4 @@ func TestFollowersLeases(t *testing.T) {
 			t.Errorf("%s: %d extended, %v", name, len(l.extended), err)
 		}
 	}
-}
-
-// reviewLedger has no reviews, and fails every second time.
-type reviewLedger struct {
-	ReviewLedger
-	asked int
-}
-
-func (l *reviewLedger) TakeReviews(context.Context, int) ([]store.Review, error) {
-	if l.asked++; l.asked%2 == 0 {
-		return nil, errAway
-	}
-	return nil, nil
-}
-
-// TestReviewEvents: a round runs each reviewPause until the worker stops. A failure of Postgres is logged, and the next
-// round runs.
-func TestReviewEvents(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e, said := logged(slog.LevelInfo)
-		ctx, cancel := context.WithTimeout(t.Context(), 4*reviewPause+time.Second)
-		defer cancel()
-		ledger := &reviewLedger{}
-		(&Runner{executor: e}).ReviewEvents(ctx, ledger)
-		if ledger.asked != 4 || len(said()) != 2 {
-			t.Errorf("%d rounds, logged %v", ledger.asked, said())
-		}
-	})
 }

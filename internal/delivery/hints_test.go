@@ -636,7 +636,7 @@ func TestReviewAfterTheEnd(t *testing.T) {
 		t.Fatalf("%d looks for one key", n)
 	}
 	w.exec(`UPDATE herald.hints SET review_at = now() WHERE review_at IS NOT NULL AND delivery_id = $1`, id)
-	k.executor.reviewOnce(ctx, w.store)
+	k.reviewEvents(w)
 	w.submitAs(thiefs, forged)
 	if d := w.row(id); pending() != 0 || d.Status != store.Delivered || d.Key != w.keyOf(j) {
 		t.Errorf("%s, key %s", d.Status, d.Key)
@@ -649,7 +649,7 @@ func TestReviewAfterTheEnd(t *testing.T) {
 	if got := w.submit(second)[0]; got.Verdict != store.Known || got.ID != id {
 		t.Fatalf("%+v", got)
 	}
-	k.executor.reviewOnce(ctx, w.store)
+	k.reviewEvents(w)
 	next := must(w.store.DeliveryByKey(ctx, w.keyOf(j)))
 	if d := w.row(id); next.ID == id || d.Status != store.Delivered || d.Key != w.keyOf(j)+"~"+id.String() {
 		t.Fatalf("%s, key %s; the key is of %s", d.Status, d.Key, next.ID)
@@ -667,6 +667,13 @@ func TestReviewAfterTheEnd(t *testing.T) {
 	if d := w.until(id, store.Cancelled); d.Reason != outcome.Reorg || w.row(next.ID).Status != store.Delivered || len(a.received()) != calls {
 		t.Errorf("the replay: %s: %s; the other event is %s, %d calls", d.Reason, d.Error, w.row(next.ID).Status, len(a.received())-calls)
 	}
+}
+
+// reviewEvents makes one round of reviews.
+func (k *worker) reviewEvents(w *world) {
+	k.t.Helper()
+	must(maintenance.NewReviewer(maintenance.ReviewerConfig{Ledger: w.store, Events: k.runner.Events(), Dispatcher: w.dispatcher,
+		Logger: w.logger()})).ReviewOnce(k.t.Context())
 }
 
 // TestReplayOfALostKey: a reorg replaced the event of a delivery that ended without a call. Its replay does not send
@@ -691,7 +698,7 @@ func TestReplayOfALostKey(t *testing.T) {
 	heraldtest.Must(t, err)
 	w.submit(repositioned(j, map[string]any{"tag1": "second", "transactionHash": r.TxHash.Hex(), "blockNumber": nil,
 		"blockHash": nil}))
-	k.executor.reviewOnce(ctx, w.store)
+	k.reviewEvents(w)
 	next := must(w.store.DeliveryByKey(ctx, w.keyOf(j)))
 	if next.ID == id {
 		t.Fatal("the key did not change hands")

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/delivery/event"
 	"github.com/agentherald/herald/internal/delivery/slots"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
@@ -165,6 +166,9 @@ func (r *Runner) Intake(ctx context.Context, kind string, body []byte) (string, 
 	defer cancel()
 	return r.intake.FromTask(ctx, kind, body)
 }
+
+// Events returns the checker with which the attempts check the events of their deliveries.
+func (r *Runner) Events() *event.Checker { return r.executor.events }
 
 // Summarize logs the numbers of free waits until ctx ends (package waits).
 func (r *Runner) Summarize(ctx context.Context) {

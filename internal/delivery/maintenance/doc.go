@@ -2,6 +2,7 @@
 //
 //   - Reconciler dispatches deliveries that are due, and deliveries whose task a dead worker or Redis lost.
 //   - Releaser releases held deliveries once their agents can be called again.
+//   - Reviewer reads the events of deliveries from the chain again, if a later job contradicts them.
 //   - Retention expires old deliveries, deletes the data of old final ones, and creates partitions.
 //
 // Each is a loop that runs until its context ends. Package service starts and stops them. Only the process that holds

@@ -1,0 +1,94 @@
+package maintenance
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/agentherald/herald/internal/base/logging"
+	"github.com/agentherald/herald/internal/base/loop"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// ReviewLedger is the part of the store that a Reviewer uses.
+type ReviewLedger interface {
+	TakeReviews(ctx context.Context, limit int) ([]store.Review, error)
+	EndReview(ctx context.Context, l store.Review, next *job.Job) ([]store.Task, error)
+}
+
+// EventReader reads the event of a delivery from the chain again (event.Checker.Review).
+type EventReader interface {
+	Review(ctx context.Context, l store.Review) (next *job.Job, decided bool)
+}
+
+// ReviewerConfig configures a Reviewer.
+type ReviewerConfig struct {
+	Ledger     ReviewLedger
+	Events     EventReader
+	Dispatcher Dispatcher
+	Logger     *slog.Logger // default slog.Default()
+}
+
+// Reviewer makes reviews. A review reads the event of a delivery from the chain again. It is due for a delivery that is
+// final or was called, if a later job has the delivery's key but describes another event. After a reorg, the chain can
+// have another event with the same key, such as the same feedback index. Without reviews, Herald would not notice a
+// reorg that replaced an event on a chain that no follower reads. If the chain still has the delivery's event, the
+// review changes nothing.
+type Reviewer struct{ ReviewerConfig }
+
+// NewReviewer validates the configuration and sets the default.
+func NewReviewer(cfg ReviewerConfig) (*Reviewer, error) {
+	if cfg.Ledger == nil || cfg.Events == nil || cfg.Dispatcher == nil {
+		return nil, errors.New("maintenance: a reviewer needs a ledger, events and a dispatcher")
+	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
+	return &Reviewer{cfg}, nil
+}
+
+const (
+	reviewsAtOnce = 16
+	reviewPause   = 2 * time.Second  // between two rounds of reviews
+	reviewTimeout = 30 * time.Second // bounds one round; a review that has not ended then is due again later
+)
+
+// Run makes reviews, round by round, until ctx ends.
+func (r *Reviewer) Run(ctx context.Context) {
+	for range loop.Every(ctx, reviewPause) {
+		r.ReviewOnce(ctx)
+	}
+}
+
+// ReviewOnce makes one round of at most reviewsAtOnce reviews. It stops at the first error of the store, and logs it.
+func (r *Reviewer) ReviewOnce(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
+	defer cancel()
+	reviews, err := r.Ledger.TakeReviews(ctx, reviewsAtOnce)
+	for _, l := range reviews {
+		if err == nil {
+			err = r.endReview(ctx, l)
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		r.Logger.Warn("events of deliveries are not read again", logging.About(logging.Postgres), "error", err)
+	}
+}
+
+// endReview makes the review l: it reads the delivery's event from the chain again, and ends the review in the store.
+// If the chain has another, confirmed event with the same key, the store replaces the delivery's event by it. If the
+// chain gives no answer yet (EventReader.Review), the review does not end, and is due again later. The error is that of
+// the store.
+func (r *Reviewer) endReview(ctx context.Context, l store.Review) error {
+	next, decided := r.Events.Review(ctx, l)
+	if !decided {
+		return nil
+	}
+	if next != nil {
+		r.Logger.Info("a reorg replaced the event of a delivery", "delivery", l.ID, "key", l.Key)
+	}
+	tasks, err := r.Ledger.EndReview(ctx, l, next)
+	r.Dispatcher.Dispatch(ctx, tasks)
+	return err
+}
