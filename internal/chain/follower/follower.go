@@ -120,8 +120,9 @@ const leastGap = time.Second
 // which events count as settled.
 const finalizedPause = time.Minute
 
-// lowHeadTimeout is how long the follower waits for a head below the handed-over blocks to rise again. Usually the node
-// lags. But the head stays low if a node named a head that never existed, or if the chain was rolled back.
+// lowHeadTimeout is how long the follower waits for a head below the handed-over blocks to rise again, and the age up
+// to which a head is new. Usually the node lags. But the head stays low if a node named a head that never existed, or
+// if the chain was rolled back. A head that lags less passes the handed-over blocks within lowHeadTimeout.
 const lowHeadTimeout = 30 * time.Second
 
 // maxRangeEvents bounds the events that are handed over at once. A range with more events is read again in parts,
@@ -281,7 +282,7 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if f.awaitsHead(uint64(head.Number)) {
+	if f.awaitsHead(head) {
 		return false, nil
 	}
 	if err := f.rewindToCanonical(ctx, last); err != nil {
@@ -366,10 +367,11 @@ func (f *Follower) readHead(ctx context.Context) (head node.Block, last *node.Bl
 }
 
 // awaitsHead reports whether the head is below the handed-over blocks and may rise again: the node lags, or a reorg
-// is not complete. If the head stays low, awaitsHead drops the anchors above it, so that the next reading begins
-// below it.
-func (f *Follower) awaitsHead(head uint64) bool {
-	n := len(f.done)
+// is not complete. If the head stays low for lowHeadTimeout although its block is new, awaitsHead drops the anchors
+// above it, so that the next reading begins below it. A node that lags for long has an old head. Its chain may still
+// contain the handed-over blocks, so their events are not taken back.
+func (f *Follower) awaitsHead(newest node.Block) bool {
+	n, head := len(f.done), uint64(newest.Number)
 	if n == 0 && head+1 < f.next {
 		return false // checkStart handles this case
 	}
@@ -381,9 +383,10 @@ func (f *Follower) awaitsHead(head uint64) bool {
 	if f.lowSince.IsZero() {
 		f.lowSince = now
 	}
-	f.trouble = f.reader.NewUnavailable("reading the head", fmt.Errorf("it is block %d, and block %d was read before",
-		head, f.done[n-1].Number))
-	if now.Sub(f.lowSince) < f.lowHeadTimeout {
+	age := max(0, now.Sub(time.Unix(int64(newest.Time), 0)))
+	f.trouble = f.reader.NewUnavailable("reading the head", fmt.Errorf("it is block %d, %s old, and block %d was read "+
+		"before", head, age.Round(time.Second), f.done[n-1].Number))
+	if now.Sub(f.lowSince) < f.lowHeadTimeout || age > f.lowHeadTimeout {
 		return true
 	}
 	f.log.Warn("the chain's head stays below the last block that was read: reading again from the head", "head", head,

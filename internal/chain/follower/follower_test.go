@@ -183,7 +183,9 @@ func TestFollowsALowHead(t *testing.T) {
 			return nil
 		}})
 	heraldtest.Must(t, err)
-	if f.awaitsHead(head); f.lowSince.IsZero() || !f.awaitsHead(head) || len(f.done) != 1 {
+	newest, err := w.client.ReadBlock(w.Ctx, head)
+	heraldtest.Must(t, err)
+	if f.awaitsHead(*newest); f.lowSince.IsZero() || !f.awaitsHead(*newest) || len(f.done) != 1 {
 		t.Errorf("it did not wait: %+v", f.done)
 	}
 	f.lowHeadTimeout = 50 * time.Millisecond
@@ -195,6 +197,39 @@ func TestFollowsALowHead(t *testing.T) {
 	}
 	cancel()
 	<-done
+}
+
+// TestLaggardTakesNothingBack: only a node that lags by minutes answers, while the follower has read newer blocks. The
+// follower waits until that node has them, and takes no event back. It reads again from below if another chain's head
+// is low and new.
+func TestLaggardTakesNothingBack(t *testing.T) {
+	t.Parallel()
+	for _, lags := range []bool{true, false} {
+		t.Run(fmt.Sprint(lags), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newChainStub(t, 2*time.Second)
+				next, rewinds := uint64(0), 0
+				f, _ := newStubFollower(t, newStubReader(t, true, s), Config{From: s.head(),
+					Handle: func(_ context.Context, r Range) error {
+						if r.From < next {
+							rewinds++
+						}
+						next = r.To + 1
+						return nil
+					}})
+				followFor(t, f, 3*time.Minute)
+				read := next
+				if s.behind = 100; !lags {
+					s.began = s.began.Add(100 * s.pace) // the newest blocks of the shorter chain are as new
+					s.behind = 0
+				}
+				followFor(t, f, 10*time.Minute)
+				if next < read+100 || (rewinds > 0) == lags {
+					t.Errorf("read %d blocks more, %d times again from below", next-read, rewinds)
+				}
+			})
+		})
+	}
 }
 
 // TestFollowSeesAReorgMeanwhile: a reorg happens after the follower verified the last block that it handed over, and
