@@ -19,6 +19,9 @@ type Review struct {
 	Key   string
 	Job   job.Job // the delivery's event as an earlier check read it
 	Hints []Hint  // the delivery's hints, by rank
+	// Recent is true if the newest hint arrived less than reviewAgain ago. A node that lags may not have the event that
+	// the hint names yet.
+	Recent bool
 
 	newest int // the highest rank of the delivery's hints when the review was taken
 }
@@ -40,12 +43,14 @@ func (s *Store) TakeReviews(ctx context.Context, limit int) (list []Review, err 
 			  FROM due WHERE (h.delivery_id, h.rank) = (due.delivery_id, due.rank)
 			RETURNING h.delivery_id
 		)
-		SELECT d.id, d.key, d.job, (SELECT max(rank) FROM herald.hints h WHERE h.delivery_id = d.id)
+		SELECT d.id, d.key, d.job, n.rank, n.recent
 		  FROM taken t JOIN herald.history d ON d.id = t.delivery_id
+		       CROSS JOIN LATERAL (SELECT max(rank) AS rank, max(created_at) > now() - $2::interval AS recent
+		                             FROM herald.hints h WHERE h.delivery_id = d.id) n
 		 WHERE d.job IS NOT NULL`, limit, reviewAgain)
 	var l Review
 	var raw []byte
-	_, err = pgx.ForEachRow(rows, []any{&l.ID, &l.Key, &raw, &l.newest}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&l.ID, &l.Key, &raw, &l.newest, &l.Recent}, func() error {
 		if l.Job = (job.Job{}); json.Unmarshal(raw, &l.Job) == nil {
 			list = append(list, l)
 		}

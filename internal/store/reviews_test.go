@@ -26,8 +26,13 @@ func TestReviews(t *testing.T) {
 			accept(t, s, Intake{Job: next, Source: ordinary}, forged(positioned(1, 3, "a", other)))
 
 			list, err := s.TakeReviews(t.Context(), 10)
-			if err != nil || len(list) != 1 || list[0].ID != c.ID || !list[0].Job.SameEvent(event) || len(list[0].Hints) != 2 {
+			if err != nil || len(list) != 1 || list[0].ID != c.ID || !list[0].Job.SameEvent(event) || len(list[0].Hints) != 2 || !list[0].Recent {
 				t.Fatalf("%+v, %v", list, err)
+			}
+			exec(t, s, `UPDATE herald.hints
+				SET review_at = review_at - interval '1 hour', created_at = created_at - interval '1 hour'`)
+			if list, err = s.TakeReviews(t.Context(), 10); err != nil || len(list) != 1 || list[0].Recent {
+				t.Fatalf("an hour later: %+v, %v", list, err)
 			}
 			if again, err := s.TakeReviews(t.Context(), 10); err != nil || len(again) > 0 {
 				t.Errorf("another worker takes %+v, %v", again, err)

@@ -145,7 +145,8 @@ func isEventOf(claim *store.Claim, event job.Job) bool {
 
 // Review reads the event of the delivery under review from the chain again. next is not nil if the chain has another,
 // confirmed event with the same key. decided is false if the chain has no RPC URL, events are not verified, the node
-// does not answer, or the other event is not confirmed yet. Then the delivery must be reviewed again later.
+// does not answer, the other event is not confirmed yet, or the node may lag behind a recent hint
+// (store.Review.Recent). Then the delivery must be reviewed again later.
 func (c *Checker) Review(ctx context.Context, l store.Review) (next *job.Job, decided bool) {
 	client, ok := c.Chain(l.Job.ChainID)
 	if !ok || c.Verify == chain.VerifyOff {
@@ -156,9 +157,9 @@ func (c *Checker) Review(ctx context.Context, l store.Review) (next *job.Job, de
 	var failed *outcome.Failure
 	switch notFound := errors.As(err, &failed) && failed.Reason == outcome.EventNotFound; {
 	case err != nil:
-		return nil, notFound
+		return nil, notFound && !l.Recent
 	case s.Event.SameEvent(l.Job):
-		return nil, true
+		return nil, !l.Recent
 	case !s.Confirmed:
 		return nil, false
 	}

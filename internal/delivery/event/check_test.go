@@ -303,7 +303,9 @@ func TestCalledWithoutTransaction(t *testing.T) {
 	}
 	node := standingChain{Found: true, Confirmed: true, Event: &onChain}
 	checker := &Checker{Verify: chain.VerifyReceipt, Chain: func(uint64) (Chain, bool) { return node, true }}
-	if next, decided := checker.Review(t.Context(), store.Review{Job: sent}); next != nil || !decided {
-		t.Errorf("reviewed: %v, %v", next, decided)
+	for _, recent := range []bool{false, true} {
+		if next, decided := checker.Review(t.Context(), store.Review{Job: sent, Recent: recent}); next != nil || decided == recent {
+			t.Errorf("reviewed, recent %v: %v, %v", recent, next, decided)
+		}
 	}
 }
