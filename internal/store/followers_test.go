@@ -2,6 +2,7 @@ package store
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -160,5 +161,41 @@ func TestGivenBackFollowerGivesUpItsTurn(t *testing.T) {
 	}
 	if next := record(t, s, claim(t, s, following[0]), delivered).Next; len(next) != 1 || next[0].ID != ofClient(20, 5).ID() {
 		t.Errorf("dispatched after it: %v", next)
+	}
+}
+
+// TestRetractionEndsABatch: a reorg replaces two delivered feedbacks of a client. The first new one takes no delivery
+// into its call that is behind the retraction of the second: the retraction precedes the event that has its index now.
+func TestRetractionEndsABatch(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	s.StrictOrder = true
+	r := newChainReader(t, s)
+	old := []job.Job{inBlock(feedback(1, 1), 101, 'a'), inBlock(feedback(1, 2), 101, 'a')}
+	r.read(100, 101, true, old...)
+	for _, j := range old {
+		exec(t, s, `UPDATE herald.deliveries SET handed_at = NULL WHERE id = $1`, j.ID())
+		bring(t, s, j.ID(), "delivered")
+	}
+	var in []job.Job
+	for i := range old {
+		j := inBlock(feedback(1, i+1), 103, 'b')
+		j.Tag1, j.TransactionHash = "other", common.Hash{0xfe, byte(i)}
+		in = append(in, j)
+	}
+	next := r.read(101, 103, true, in...).Tasks
+	for _, want := range []string{"retraction of 1", "feedback 1", "retraction of 2", "feedback 2"} {
+		if len(next) != 1 {
+			t.Fatalf("before the %s: %v", want, next)
+		}
+		c := claim(t, s, next[0])
+		got := fmt.Sprintf("feedback %d", c.Job.FeedbackIndex)
+		if c.Job.IsRetraction() {
+			got = fmt.Sprintf("retraction of %d", c.Job.FeedbackIndex)
+		} else if all := follow(t, s, c, 49); len(all) > 0 {
+			t.Fatalf("feedback %v is called together with %s", indexes(all), got)
+		}
+		heraldtest.Equal(t, "called", got, want)
+		next = record(t, s, c, delivered).Next
 	}
 }
