@@ -163,7 +163,13 @@ func TestReleaseEnabledInPages(t *testing.T) {
 	}
 	exec(t, s, `UPDATE herald.deliveries SET status = 'held', reason = 'agent_disabled', handed_at = NULL`)
 	exec(t, s, `UPDATE herald.agents SET enabled = false, state = 'disabled' WHERE agent_id = 3`)
-	n, tasks, err := s.ReleaseEnabled(t.Context(), func(a Agent) bool { return a == agentNamed("4") })
+	asked := map[Agent]int{}
+	n, tasks, err := s.ReleaseEnabled(t.Context(), func(a Agent) bool {
+		if asked[a]++; asked[a] > 1 {
+			t.Errorf("asked again about %s", a) // a query for each held delivery
+		}
+		return a == agentNamed("4")
+	})
 	if n != 1102 || len(toRun(tasks)) != MaxDispatchedPerAgent+2 || err != nil {
 		t.Errorf("%d released, %d tasks, %v", n, len(tasks), err)
 	}

@@ -87,7 +87,8 @@ func (o Outcome) mendedReasons(claimed int64) (reasons []outcome.Reason, since i
 }
 
 // ReleaseEnabled releases deliveries that were held because their agents were disabled: it puts them into the agents'
-// backlogs. It skips agents whose row is not enabled now, and agents for which except returns true. except may be nil.
+// backlogs. It skips agents whose row is not enabled now, and agents for which except returns true. It calls except at
+// most once per agent, because an agent may have many held deliveries. except may be nil.
 // It returns the number of released deliveries, and the tasks that the caller puts into Redis or removes there. After
 // an error, both describe the committed part, and a second call continues.
 func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (released int, tasks []Task, err error) {
@@ -101,10 +102,13 @@ func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (re
 		}
 		for _, row := range page {
 			last = row
-			if seen[row.agent] || !row.enabled || except != nil && except(row.agent) {
+			if seen[row.agent] {
 				continue
 			}
 			seen[row.agent] = true
+			if !row.enabled || except != nil && except(row.agent) {
+				continue
+			}
 			n, more, err := s.ReleaseAfter(ctx, row.agent, []outcome.Reason{outcome.AgentDisabled},
 				markNotDisabled(row.agent))
 			released, tasks = released+n, append(tasks, more...)
