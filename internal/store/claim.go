@@ -111,7 +111,7 @@ func ParsePolicy(raw []byte) (p Policy) {
 	if p, ok := parsedPolicies.Get(string(raw)); ok {
 		return p
 	}
-	p, _, err := policy.Parse(raw, policy.Operator, nil)
+	p, err := policy.ParseStored(raw)
 	if err != nil {
 		p = parseSettings(raw)
 	}

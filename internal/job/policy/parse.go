@@ -54,17 +54,24 @@ func Parse(raw []byte, level Level, readFile func(name string) ([]byte, error)) 
 		return Policy{}, nil, &job.Refusal{Problem: fmt.Sprintf("is longer than %d bytes", MaxBytes)}
 	}
 	p := &parser{readFile: readFile}
-	root, fault := strictjson.Parse(raw, strictjson.Options{MaxDepth: 8, MaxDigits: 80,
-		Repaired: func(v *strictjson.Value) { p.refuseUnless(v, false, "contains NUL or is not UTF-8 text") }})
-	if fault != nil {
-		return Policy{}, nil, &job.Refusal{Path: fault.Path, Problem: fault.Problem}
+	out := p.parsePolicy(raw, level)
+	if p.err == nil && len(out.String()) > MaxBytes {
+		p.err = &job.Refusal{Problem: fmt.Sprintf("is longer than %d bytes in its canonical form", MaxBytes)}
 	}
-	out := p.readPolicy(root, level)
-	p.refuseUnless(root, len(out.String()) <= MaxBytes, "is longer than %d bytes in its canonical form", MaxBytes)
 	if p.err != nil {
 		return Policy{}, nil, p.err
 	}
 	return out, p.warnings, nil
+}
+
+// ParseStored parses a policy that Postgres returned. It may be longer than MaxBytes: jsonb writes a space after each
+// comma and colon, and single settings are added to a stored policy.
+func ParseStored(raw []byte) (Policy, error) {
+	p := &parser{}
+	if out := p.parsePolicy(raw, Operator); p.err == nil {
+		return out, nil
+	}
+	return Policy{}, p.err
 }
 
 // parser reads a policy. Its methods may return any value for a refused one.
@@ -93,6 +100,16 @@ func (p *parser) readObject(v *strictjson.Value, known ...string) *strictjson.Ob
 	}
 	slices.SortStableFunc(o.Members, func(a, b *strictjson.Value) int { return strings.Compare(a.Name, b.Name) })
 	return o
+}
+
+func (p *parser) parsePolicy(raw []byte, level Level) (out Policy) {
+	root, fault := strictjson.Parse(raw, strictjson.Options{MaxDepth: 8, MaxDigits: 80,
+		Repaired: func(v *strictjson.Value) { p.refuseUnless(v, false, "contains NUL or is not UTF-8 text") }})
+	if fault != nil {
+		p.err = &job.Refusal{Path: fault.Path, Problem: fault.Problem}
+		return out
+	}
+	return p.readPolicy(root, level)
 }
 
 func (p *parser) readPolicy(v *strictjson.Value, level Level) (out Policy) {

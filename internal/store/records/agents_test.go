@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
@@ -197,5 +198,29 @@ func TestSetPolicy(t *testing.T) {
 	exec(t, s, `UPDATE herald.agents SET policy = '[1]'`)
 	if got := set(store.Policy{OnUnknown: store.OnUnknownHold}); got != `{"onUnknown": "hold"}` {
 		t.Error(got)
+	}
+}
+
+// TestLargePolicy: a policy of the largest size takes effect, although its text is longer in Postgres, and settings may
+// be added to it.
+func TestLargePolicy(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	a := agentNamed("1")
+	tags := strings.Repeat(`"t",`, (policy.MaxBytes-100)/4)
+	p, _, err := policy.Parse([]byte(`{"enabled":false,"filters":[{"action":"skip","when":{"tag1":[`+tags+`""]}}]}`), policy.Operator, nil)
+	heraldtest.Must(t, err)
+	for _, level := range []policy.Level{policy.Operator, policy.Own} {
+		heraldtest.Must(t, s.ReplacePolicy(t.Context(), a, level, p))
+	}
+	heraldtest.Must(t, s.SetPolicy(t.Context(), a, store.Policy{OnUnknown: store.OnUnknownHold, BatchSize: 7}))
+	c := claim(t, s, acceptOne(t, s, feedback(1, 1)))
+	for _, got := range []store.Policy{c.Policy, c.OwnPolicy} {
+		if len(got.Filters) != 1 || !got.Disables() {
+			t.Errorf("%d filters, disables %v", len(got.Filters), got.Disables())
+		}
+	}
+	if c.Policy.OnUnknown != store.OnUnknownHold || c.Policy.BatchSize != 7 {
+		t.Error(c.Policy.OnUnknown, c.Policy.BatchSize)
 	}
 }
