@@ -62,7 +62,7 @@ type Releaser struct {
 	wake chan struct{}
 
 	mu       sync.Mutex
-	callable map[store.Agent]int // number of further rounds that release the agent's deliveries (MarkCallable)
+	callable map[store.Agent]time.Time // when MarkCallable named the agent
 }
 
 // NewReleaser validates the configuration and sets the defaults.
@@ -72,7 +72,7 @@ func NewReleaser(cfg ReleaserConfig) (*Releaser, error) {
 	}
 	cfg.Again = cmp.Or(cfg.Again, time.Minute)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
-	return &Releaser{ReleaserConfig: cfg, wake: make(chan struct{}, 1), callable: map[store.Agent]int{}}, nil
+	return &Releaser{ReleaserConfig: cfg, wake: make(chan struct{}, 1), callable: map[store.Agent]time.Time{}}, nil
 }
 
 // Wake requests a round as soon as possible. It does not block.
@@ -83,14 +83,15 @@ func (r *Releaser) Wake() {
 	}
 }
 
-// MarkCallable makes the next two rounds also release the deliveries of these agents that are held for callableReasons.
-// The caller calls it when the servers file contains a new endpoint or credential for them, and then calls Wake to
-// start the first round. MarkCallable does not block.
+// MarkCallable makes the following rounds also release the deliveries of these agents that are held for
+// callableReasons, up to the first round after the delay Again: a delivery that was claimed before the first round may
+// become held after it. The caller calls it when the servers file contains a new endpoint or credential for them, and
+// then calls Wake to start the first round. MarkCallable does not block.
 func (r *Releaser) MarkCallable(agents []store.Agent) {
-	const rounds = 2 // a delivery that was claimed before the first round may be held after it
+	now := time.Now()
 	r.mu.Lock()
 	for _, a := range agents {
-		r.callable[a] = rounds
+		r.callable[a] = now
 	}
 	r.mu.Unlock()
 }
@@ -141,6 +142,7 @@ func (r *Releaser) Release(ctx context.Context) error {
 // releaseCallable releases the deliveries of the agents that MarkCallable named. It returns the first error at once;
 // the next round continues with the remaining agents.
 func (r *Releaser) releaseCallable(ctx context.Context) error {
+	began := time.Now()
 	r.mu.Lock()
 	agents := slices.Collect(maps.Keys(r.callable))
 	r.mu.Unlock()
@@ -159,7 +161,7 @@ func (r *Releaser) releaseCallable(ctx context.Context) error {
 			return fmt.Errorf("release deliveries of an agent in the servers file: %w", err)
 		}
 		r.mu.Lock()
-		if r.callable[a]--; r.callable[a] <= 0 {
+		if began.Sub(r.callable[a]) >= r.Again {
 			delete(r.callable, a)
 		}
 		r.mu.Unlock()

@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
@@ -67,27 +67,33 @@ func (l *calledLedger) ReleaseHeld(_ context.Context, a store.Agent, reasons ...
 	return 1, nil, nil
 }
 
-// TestCalledTwice: a callable agent's deliveries are released in two rounds, and in more only after a failed one.
-// Agents without held deliveries cause no release.
-func TestCalledTwice(t *testing.T) {
+// TestCallable: a callable agent's deliveries are released in each round until Again has passed, also after failed
+// rounds, and once more after that: a delivery that was claimed before the change is held by then. Agents without held
+// deliveries cause no release.
+func TestCallable(t *testing.T) {
 	t.Parallel()
-	l := &calledLedger{held: map[string]int64{"1": 1, "2": 0}, away: true}
-	r := newReleaser(t, ReleaserConfig{Ledger: l, Records: l, Dispatcher: nobody{}, Logger: slog.New(slog.DiscardHandler)})
-	r.MarkCallable([]store.Agent{{ChainID: 1, ID: "1"}, {ChainID: 1, ID: "2"}, {ChainID: 1, ID: "3"}})
-	for range 2 {
-		if err := r.Release(t.Context()); err == nil {
-			t.Error("it does not say that it failed")
+	synctest.Test(t, func(t *testing.T) {
+		l := &calledLedger{held: map[string]int64{"1": 1, "2": 0}, away: true}
+		r := newReleaser(t, ReleaserConfig{Ledger: l, Records: l, Dispatcher: nobody{}, Logger: slog.New(slog.DiscardHandler)})
+		released := func(rounds int) int {
+			l.got = nil
+			for range rounds {
+				if err := r.Release(t.Context()); (err != nil) != l.away {
+					t.Error(err)
+				}
+			}
+			return len(l.got)
 		}
-	}
-	l.away = false
-	for range 4 {
-		if err := r.Release(t.Context()); err != nil {
-			t.Error(err)
+		r.MarkCallable([]store.Agent{{ChainID: 1, ID: "1"}, {ChainID: 1, ID: "2"}, {ChainID: 1, ID: "3"}})
+		heraldtest.Equal(t, "released while Postgres is away", released(2), 0)
+		l.away = false
+		heraldtest.Equal(t, "released at once", released(3), 3) // two other changes of the file follow quickly
+		if want := "1[auth_required chain_unconfigured gateway_unconfigured]"; l.got[0] != want {
+			t.Errorf("released: %q", l.got)
 		}
-	}
-	if want := []string{"1[auth_required chain_unconfigured gateway_unconfigured]", "1[auth_required chain_unconfigured gateway_unconfigured]"}; !slices.Equal(l.got, want) {
-		t.Errorf("released: %q", l.got)
-	}
+		time.Sleep(r.Again)
+		heraldtest.Equal(t, "released after Again", released(3), 1)
+	})
 }
 
 // releases is a ledger whose calls return the errors that the test sends.
