@@ -312,15 +312,16 @@ func splitOne(whole toolAnswer, failure error, results map[string]tools.Item, id
 
 // learnLimit updates the agent's batchLimit after a batch call. If the endpoint did not accept the call or did not
 // finish it (outcome.Verdict.Unwell), the limit becomes half of the batch's size, because a call with so many
-// deliveries may exceed its timeout. After a success, an existing limit doubles, up to MaxBatch. After any other
-// failure, it does not change.
+// deliveries may exceed its timeout. After a success with at least as many deliveries as an existing limit, the limit
+// becomes one more than the batch's size, up to MaxBatch. A larger step would soon exceed again what the agent can do.
+// After any other failure, the limit does not change.
 func (e *Executor) learnLimit(a *attempt, failure error) {
 	known, _ := e.batches.Get(a.claim.Agent())
 	switch {
 	case failure != nil && classify.Error(failure).Unwell:
 		e.batches.Add(a.claim.Agent(), batchLimit{most: max(1, a.batch.size/2), learnt: e.Now()})
-	case failure == nil && known.most > 0:
-		e.batches.Add(a.claim.Agent(), batchLimit{most: min(2*known.most, MaxBatch), learnt: e.Now()})
+	case failure == nil && known.most > 0 && a.batch.size >= known.most:
+		e.batches.Add(a.claim.Agent(), batchLimit{most: min(a.batch.size+1, MaxBatch), learnt: e.Now()})
 	}
 }
 

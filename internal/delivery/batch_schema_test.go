@@ -11,8 +11,10 @@ import (
 	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
@@ -132,5 +134,27 @@ func TestBatchOfALostWorker(t *testing.T) {
 	<-done
 	for _, id := range ids[8:] { // the late success completes its own attempt
 		heraldtest.Await(t, "the late answer", func() bool { return w.row(id).History[0].Outcome == "delivered" })
+	}
+}
+
+// TestBatchLimitSettles: an agent answers in time only if a call has at most 20 deliveries. Few calls exceed that limit.
+func TestBatchLimitSettles(t *testing.T) {
+	t.Parallel()
+	e := &Executor{Config: Config{BatchSize: MaxBatch, Now: time.Now}, batches: must(lru.New[store.Agent, batchLimit](1))}
+	a := &attempt{claim: &store.Claim{Job: job.Job{Kind: job.KindNewFeedback}}}
+	const calls, most = 100, 20
+	failed, delivered := 0, 0
+	for range calls {
+		var failure error
+		if a.batch = (&batch{size: e.batchSize(a)}); a.batch.size > most {
+			failure = outcome.Fail(outcome.Unknown, "no answer")
+			failed++
+		} else {
+			delivered += a.batch.size
+		}
+		e.learnLimit(a, failure)
+	}
+	if failed > calls/8 || delivered < calls*most/2 {
+		t.Errorf("of %d calls, %d failed; %d deliveries", calls, failed, delivered)
 	}
 }
