@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -398,5 +399,32 @@ func TestHashesThatDoNotBind(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestGatewayIsNoOrigin: anyone can store content at a gateway. So the gateway's origin does not answer for the content
+// that it serves, even if the URL is spelt in a way in which it is not recognized as that of a CID.
+func TestGatewayIsNoOrigin(t *testing.T) {
+	t.Parallel()
+	const sha1 = 0x11
+	refused := must[cid.Cid](t)(cid.Prefix{Version: 1, Codec: cid.Raw, MhType: sha1, MhLength: -1}.Sum([]byte("{}"))).String()
+	stored := must[cid.Cid](t)(ipfstest.New().AddFile([]byte("{}"))).String()
+	web := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/short" {
+			http.Redirect(w, r, "/ipfs/"+refused, http.StatusFound)
+			return
+		}
+		_, _ = io.WriteString(w, "{}")
+	}))
+	f := newFetcher(t, ipfs.Config{})
+	for path, want := range map[string]string{
+		"/ipfs/" + refused: "", "/%69pfs/" + stored: "", "/ipfs/" + stored + "/./agent.json": "", "/x/..//IPFS/" + stored + "/.": "",
+		"/ipns/a/../b": "", "/api/v0/cat?arg=" + refused: "", "/short": "",
+		"/agent.json": web, "/docs/ipfs/agent.json": web, "/ipfs.json": web, "/api/v0/agent": web,
+	} {
+		doc, err := f.Fetch(t.Context(), web+path, mib)
+		if err != nil || string(doc.Origin) != want {
+			t.Errorf("%s: its origin is %q, want %q; source %s, %v", path, doc.Origin, want, doc.Source, err)
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"path"
 	"strings"
 	"time"
 
@@ -132,15 +133,23 @@ func decodeContent(b []byte, codings []string, limit int64) ([]byte, error) {
 }
 
 // commonOrigin returns the origin of all hops to an answer. It is empty if a redirect led to another origin, because
-// then that origin is responsible for the answer.
+// then that origin is responsible for the answer, or if a hop is a gateway's URL of content, which anyone may have
+// stored there.
 func commonOrigin(resp *http.Response) netguard.Origin {
 	origin := netguard.OriginOf(resp.Request.URL)
-	for r := resp.Request.Response; r != nil; r = r.Request.Response {
-		if netguard.OriginOf(r.Request.URL) != origin {
+	for r := resp; r != nil; r = r.Request.Response {
+		if netguard.OriginOf(r.Request.URL) != origin || isGatewayPath(r.Request.URL) {
 			return ""
 		}
 	}
 	return origin
+}
+
+// isGatewayPath reports whether a gateway serves stored content at the path of u, in any spelling. It returns true also
+// for URLs that throughGateway does not recognize, such as those with a CID of an insecure hash.
+func isGatewayPath(u *url.URL) bool {
+	clean := strings.ToLower(path.Clean("/"+u.Path)) + "/"
+	return strings.HasPrefix(clean, "/ipfs/") || strings.HasPrefix(clean, "/ipns/") || clean == "/api/v0/cat/"
 }
 
 // weakestScheme returns the source of an answer: http if any hop used plain http.

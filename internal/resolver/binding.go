@@ -143,7 +143,8 @@ func (r *Resolver) askDomain(ctx context.Context, a Agent, endpoint string) doma
 	case list.source != ipfs.SourceHTTPS && list.source != ipfs.SourceHTTP:
 		v.binding, v.why = Unbound, "its address is one of content, which has no domain that could answer for it"
 	case list.origin != originOf(endpoint):
-		v.binding, v.why = Unbound, "it is redirected to another origin, which cannot answer for this one"
+		v.binding = Unbound
+		v.why = "it is redirected to another origin or to stored content, which cannot answer for this one"
 	case list.names.NamesAgent(a.ChainID, a.Registry, a.ID):
 		v.binding, v.why = BoundByDomain, "it names the agent"
 	default:
