@@ -26,9 +26,9 @@ const maxCanonicalBytes = 256 << 10
 // document content has the hash want. It returns Mismatch if no form has it, or if content is not JSON, is larger than
 // maxCanonicalBytes or is refused by decode.Modest.
 //
-// The form of Agent0TS omits nested members whose name the top level of the document lacks. So a server can add such
-// members to the file without changing the hash. Therefore compareCanonical also returns Mismatch if that form matches,
-// content has such members, and immutable is false.
+// The form of Agent0TS omits nested members whose name the top level of the document lacks, and all forms round some
+// numbers. So a server can add such members or digits to the file without changing the hash. Therefore compareCanonical
+// also returns Mismatch if a form matches that omits a part of content, and immutable is false.
 func compareCanonical(content []byte, want common.Hash, immutable bool) Verdict {
 	content = bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))
 	if len(content) > maxCanonicalBytes || !utf8.Valid(content) || !decode.Modest(content) {
@@ -59,7 +59,7 @@ func compareCanonical(content []byte, want common.Hash, immutable bool) Verdict 
 		if crypto.Keccak256Hash(form.write.appendValue(nil, root)) != want {
 			continue
 		}
-		if form.verdict == Agent0TS && !immutable && dropsMembers(root, top) {
+		if !immutable && (form.verdict == Agent0TS && dropsMembers(root, top) || form.write.roundsNumber(root)) {
 			return Mismatch
 		}
 		return form.verdict
@@ -93,6 +93,20 @@ func dropsMembers(v *strictjson.Value, keep map[string]bool) bool {
 	return slices.ContainsFunc(listParts(v), func(part *strictjson.Value) bool {
 		return isObject && !keep[part.Name] || dropsMembers(part, keep)
 	})
+}
+
+// roundsNumber reports whether the form writes a number in v, at any depth, with other digits than v.
+func (s canonicalForm) roundsNumber(v *strictjson.Value) bool {
+	if n, ok := v.Data.(json.Number); ok {
+		return significantDigits(n.String()) != significantDigits(s.formatNumber(n.String()))
+	}
+	return slices.ContainsFunc(listParts(v), s.roundsNumber)
+}
+
+// significantDigits returns the digits of a JSON number without zeros at both ends, point, sign and exponent.
+func significantDigits(literal string) string {
+	mantissa, _, _ := strings.Cut(strings.ToLower(literal), "e")
+	return strings.Trim(strings.Replace(mantissa, ".", "", 1), "-0")
 }
 
 // canonicalForm describes one way to serialize a JSON document.
@@ -136,10 +150,7 @@ func (s canonicalForm) appendValue(b []byte, v *strictjson.Value) []byte {
 	case string:
 		return s.appendText(b, data)
 	case json.Number:
-		if s.python {
-			return append(b, formatPythonNumber(data.String())...)
-		}
-		return append(b, formatScriptNumber(data.String())...)
+		return append(b, s.formatNumber(data.String())...)
 	case bool:
 		return strconv.AppendBool(b, data)
 	}
@@ -227,6 +238,14 @@ func (s canonicalForm) appendText(b []byte, text string) []byte {
 		}
 	}
 	return append(b, '"')
+}
+
+// formatNumber formats a JSON number in this form.
+func (s canonicalForm) formatNumber(literal string) string {
+	if s.python {
+		return formatPythonNumber(literal)
+	}
+	return formatScriptNumber(literal)
 }
 
 // formatScriptNumber formats a JSON number as JavaScript does: with the fewest digits that identify the same double.

@@ -24,8 +24,8 @@ const (
 )
 
 // VerifyHash compares a file with want, the feedbackHash or responseHash of its event. immutable means that the file's
-// URI determines its bytes: it is a data URI or contains a CID. A server cannot add members to such a file, so
-// VerifyHash accepts members that the form of Agent0TS omits.
+// URI determines its bytes: it is a data URI or contains a CID. A server cannot add members or digits to such a file,
+// so VerifyHash accepts those that a form omits.
 func VerifyHash(content []byte, want common.Hash, immutable bool) Verdict {
 	switch {
 	case want == (common.Hash{}):

@@ -151,6 +151,32 @@ func TestCanonicalFormCoversAllFields(t *testing.T) {
 	}
 }
 
+// TestRoundedDigits: a server appends digits to a number, or changes the last ones of a long integer. The forms of
+// JavaScript round them away, and so does the form of Python for a float. The hash must not match.
+func TestRoundedDigits(t *testing.T) {
+	t.Parallel()
+	script := crypto.Keccak256Hash([]byte(`{"id":9007199254740992,"n":0.1,"z":0}`))
+	python := crypto.Keccak256Hash([]byte(`{"id": 9007199254740993, "n": 0.1, "z": 0.0}`))
+	for _, c := range []struct {
+		file               string
+		hash               common.Hash
+		mutable, immutable Verdict
+	}{
+		{`{"z":0, "n":0.1, "id":9007199254740992}`, script, JCS, JCS},
+		{`{"z":-0.0, "n":10.0e-2, "id":9007199254740992.0}`, script, JCS, JCS},
+		{`{"z":0, "n":0.1, "id":9007199254740993}`, script, Mismatch, JCS},
+		{`{"z":0, "n":0.100000000000000000007310511010832, "id":9007199254740992}`, script, Mismatch, JCS},
+		{`{"z":1e-400, "n":0.1, "id":9007199254740992}`, script, Mismatch, JCS},
+		{`{"z":0.0,"n":0.1,"id":9007199254740993}`, python, Agent0Py, Agent0Py},
+		{`{"z":0.0,"n":0.10000000000000000001,"id":9007199254740993}`, python, Mismatch, Agent0Py},
+	} {
+		if got := VerifyHash([]byte(c.file), c.hash, false); got != c.mutable {
+			t.Errorf("%s: %s, want %s", c.file, got, c.mutable)
+		}
+		heraldtest.Equal(t, c.file+", of a URI that fixes the bytes", VerifyHash([]byte(c.file), c.hash, true), c.immutable)
+	}
+}
+
 // FuzzVerifyHash: each file matches the hashes of its own forms, and no hash of other content.
 func FuzzVerifyHash(f *testing.F) {
 	f.Add([]byte(prettyFile))
