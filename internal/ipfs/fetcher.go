@@ -74,6 +74,9 @@ type Document struct {
 	// Origin is the scheme, host and port of the server that answered. It is set only for Source "https" and "http".
 	// It is empty if a redirect led to another origin, and for content of others that a gateway served.
 	Origin netguard.Origin
+	// LastResort is true if the URI names content of IPFS that no gateway could serve verified, and the gateway in the
+	// URI served these bytes. Unless a hash proves them, they may be other bytes than the URI names.
+	LastResort bool
 	// Took is how long this caller waited; near zero for a cached document.
 	Took time.Duration
 }
@@ -327,7 +330,7 @@ func (f *Fetcher) lastResort(ctx context.Context, ref *reference, limit int64, e
 	}
 	doc, webErr := f.fetchWeb(ctx, ref.web, limit, Validators{})
 	if webErr == nil {
-		doc.Origin = "" // anyone may have stored this content at the gateway
+		doc.Origin, doc.LastResort = "", true // anyone may have stored this content at the gateway
 		return doc, nil
 	}
 	var blocked *netguard.BlockedError

@@ -115,8 +115,8 @@ func (r *Resolver) readDocument(ctx context.Context, a Agent, uri string, old *p
 	w.addStep("document", source, describeDocument(doc))
 	reg, err := r.parseDocument(ctx, doc)
 	var problem *erc8004.DocumentError
-	if err != nil && !errors.As(err, &problem) {
-		return nil, classifyFetchError(err)
+	if err != nil && (doc.LastResort || !errors.As(err, &problem)) { // bytes of the last resort may not be the document
+		return nil, classifyFetchError(newUnavailable(withoutQuery(doc.URI), err))
 	}
 	p := r.findEntry(a, doc, reg, err)
 	p.uri, p.validators = uri, doc.Validators

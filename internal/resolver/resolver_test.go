@@ -388,6 +388,30 @@ func TestCache(t *testing.T) {
 	reads(10, "chain away")
 }
 
+// TestPageInsteadOfDocument: no gateway has the document's CID at the moment, and the gateway in the tokenURI answers
+// with a page. That does not show that the agent has no document.
+func TestPageInsteadOfDocument(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, resolver.Config{})
+	doc := []byte(document(mcpAt))
+	c, err := ipfstest.New().AddFile(doc)
+	heraldtest.Must(t, err)
+	page := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(rw, "<html>too many requests</html>")
+	}))
+	t.Cleanup(page.Close)
+	w.chain.set("7", page.URL+"/ipfs/"+c.String())
+	if _, err := w.Resolve(t.Context(), agent(7, 0)); nameError(err) != "unavailable" {
+		t.Errorf("a page: %v", err)
+	}
+	if _, err := w.gateway.AddFile(doc); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := w.Resolve(t.Context(), agent(7, 0)); err != nil || got.DocumentSource != ipfs.SourceCID {
+		t.Errorf("when a gateway has it: %+v, %v", got, err)
+	}
+}
+
 func TestSharedFlight(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, resolver.Config{})

@@ -11,6 +11,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -73,8 +74,9 @@ type Reader struct {
 // acquires group permits of the file's domain with pass, for the time of the fetch.
 //
 // A file that cannot be fetched may be omitted without an error (leaveFileOut). A wrong hash is an error
-// (hash_mismatch) if the job sets verifyFileHash and Policy is not HashAnnotate. With HashRequire, it is also an
-// error if the event has no hash and the file's URI does not determine its content.
+// (hash_mismatch) if the job sets verifyFileHash and Policy is not HashAnnotate. But if the bytes may be other bytes
+// than the URI names (ipfs.Document.LastResort), a wrong hash is a failed fetch. With HashRequire, it is also an error
+// if the event has no hash and the file's URI does not determine its content.
 func (r *Reader) Fetch(ctx context.Context, c *store.Claim, pass *admission.Pass) (File, error) {
 	uri, hash := namedFile(c.Job)
 	switch {
@@ -102,6 +104,10 @@ func (r *Reader) Fetch(ctx context.Context, c *store.Claim, pass *admission.Pass
 			doc = again
 			found, err = r.examineFile(ctx, c.Job, doc, hash)
 		}
+	}
+	if err == nil && found.verdict == erc8004.Mismatch && doc.LastResort {
+		err = &ipfs.UnavailableError{URI: "the file", Err: errors.New("no IPFS gateway could serve it, and its " +
+			"URI's own gateway served something else than was hashed")}
 	}
 	if err != nil {
 		return r.leaveFileOut(c, err)

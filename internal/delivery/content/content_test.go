@@ -5,12 +5,17 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
 	"github.com/agentherald/herald/internal/base/decode"
+	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
@@ -18,6 +23,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/ipfstest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
 )
@@ -202,6 +208,48 @@ func TestFileWaitsForItsTurn(t *testing.T) {
 		if (err != nil) != (len(file) > 2) || err != nil && (classify.Error(err).Reason != outcome.AgentBusy || !classify.Error(err).Free) {
 			t.Errorf("%d bytes: %v", len(file), err)
 		}
+	}
+}
+
+// TestPageInsteadOfContent: the gateways of the operator lack a file, and the gateway in its URI answers with a page. The
+// page is not what the CID names, so its hash proves nothing about the file: the delivery waits, and is not rejected.
+func TestPageInsteadOfContent(t *testing.T) {
+	t.Parallel()
+	file := []byte(`{"value":1}`)
+	gateway := ipfstest.New()
+	operators := httptest.NewServer(gateway.Handler())
+	t.Cleanup(operators.Close)
+	named := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "<html>too many requests</html>")
+	}))
+	t.Cleanup(named.Close)
+	guard, err := netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}})
+	heraldtest.Must(t, err)
+	f, err := ipfs.New(ipfs.Config{Gateways: []string{operators.URL}, Guard: guard})
+	heraldtest.Must(t, err)
+	t.Cleanup(f.Close)
+	pinned, err := ipfstest.New().AddFile(file)
+	heraldtest.Must(t, err)
+	c := &store.Claim{Job: job.Job{Kind: job.KindNewFeedback, FeedbackURI: named.URL + "/ipfs/" + pinned.String(), FeedbackHash: crypto.Keccak256Hash(file),
+		Action: job.Action{IncludeFileContent: true, VerifyFileHash: true}}}
+	for _, policy := range []string{HashStrict, HashAnnotate} {
+		r := &Reader{Fetcher: f, Limit: 1 << 20, Policy: policy, Attempts: 11}
+		c.FetchFailures = 0
+		got, err := r.Fetch(t.Context(), c, nil)
+		if err == nil || classify.Error(err).Reason != outcome.ContentUnavailable || !got.Failed {
+			t.Errorf("%s: %+v, %v", policy, got, err)
+		}
+		c.FetchFailures = maxFetches - 1
+		if got, err := r.Fetch(t.Context(), c, nil); err != nil || got.Verification != unavailable || got.Content != nil {
+			t.Errorf("%s, the last fetch: %+v, %v", policy, got, err)
+		}
+	}
+	if _, err := gateway.AddFile(file); err != nil {
+		t.Fatal(err)
+	}
+	got, err := (&Reader{Fetcher: f, Limit: 1 << 20, Policy: HashStrict}).Fetch(t.Context(), c, nil)
+	if err != nil || got.Verification != "raw" || got.Source != ipfs.SourceCID {
+		t.Errorf("when a gateway has it: %+v, %v", got, err)
 	}
 }
 
