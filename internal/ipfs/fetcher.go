@@ -291,6 +291,15 @@ func (f *Fetcher) fetchVerified(ctx context.Context, ref *reference, limit int64
 		content, from, err := f.immutableFile(ctx, ref, limit)
 		return Document{Bytes: content, Source: SourceCID, CID: ref.cid.String(), URI: ref.uri(), From: from}, err
 	}
+	doc, err := f.fetchNamed(ctx, ref, limit)
+	if absent, ok := errors.AsType[*NotFoundError](err); ok && absent.Proven {
+		return Document{}, &NotFoundError{URI: ref.shown, Asked: []string{"the name's directory"}} // it can change
+	}
+	return doc, err
+}
+
+// fetchNamed fetches the content to which a name leads now.
+func (f *Fetcher) fetchNamed(ctx context.Context, ref *reference, limit int64) (Document, error) {
 	target, dnsLink, err := f.followName(ctx, ref)
 	if err != nil {
 		return Document{}, err

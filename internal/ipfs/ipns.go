@@ -22,11 +22,11 @@ const (
 	// recordGateways is how many gateways are asked for a name's record at first, because any of them can replay an
 	// old one.
 	recordGateways = 4
-	// longestName and shortestName bound how long the content of a name is cached. dnsLinkTTL is used for domains,
-	// whose TTL the system's resolver does not return, and for records without a TTL.
-	longestName  = time.Hour
+	// longestName and shortestName bound how long the content of a name is cached. Agents and clients publish below a
+	// name again before an event refers to it, so a longer TTL of the record is not followed. longestName is used for
+	// domains, whose TTL the system's resolver does not return, and for records without a TTL.
+	longestName  = time.Minute
 	shortestName = 10 * time.Second
-	dnsLinkTTL   = time.Minute
 )
 
 // nameRecord is the content that a name leads to.
@@ -230,7 +230,7 @@ func parseRecord(name string, record []byte,
 		return "", 0, 0, ipns.ErrExpiredRecord
 	}
 	if ttl, err = rec.TTL(); err != nil || ttl <= 0 {
-		ttl = dnsLinkTTL
+		ttl = longestName
 	}
 	return path.String(), sequence, min(max(ttl, shortestName), left, longestName), nil
 }
@@ -261,7 +261,7 @@ func (f *Fetcher) dnsLink(ctx context.Context, name, shown string) (nameRecord, 
 	case 0:
 		return nameRecord{}, &NotFoundError{URI: shown, Asked: []string{"DNS"}}
 	case 1:
-		return nameRecord{value: links[0], ttl: dnsLinkTTL}, nil
+		return nameRecord{value: links[0], ttl: longestName}, nil
 	}
 	return nameRecord{}, &UnavailableError{URI: shown, Err: errors.New("the domain has more than one DNSLink")}
 }

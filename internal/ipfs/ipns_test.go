@@ -312,3 +312,37 @@ func TestNameExpiresWhileItIsRead(t *testing.T) {
 		now.Add(int64(30 * time.Second))
 	}
 }
+
+// TestFileAddedBelowName: the owner of a name adds a file below it. That an older directory of the name lacks the file
+// proves nothing, and the record is looked up again soon, even if its TTL is an hour.
+func TestFileAddedBelowName(t *testing.T) {
+	t.Parallel()
+	g := ipfstest.New()
+	k := newKey(t, crypto.Ed25519)
+	files := map[string][]byte{"1.json": []byte(`{"n":1}`)}
+	publish := func(sequence uint64) {
+		dir := must[cid.Cid](t)(g.AddDirectory(files))
+		g.AddRecord(k.name.String(), k.record(t, "/ipfs/"+dir.String(), sequence, 24*time.Hour, time.Hour))
+	}
+	publish(1)
+	var now atomic.Int64
+	now.Store(time.Now().UnixNano())
+	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, g.Handler())}, Now: func() time.Time { return time.Unix(0, now.Load()) }})
+	fetch := func(name string) (string, error) {
+		doc, err := f.Fetch(t.Context(), "ipns://"+k.name.String()+"/"+name, mib)
+		return string(doc.Bytes), err
+	}
+	if got, err := fetch("1.json"); got != `{"n":1}` || err != nil {
+		t.Fatalf("%s, %v", got, err)
+	}
+	files["2.json"] = []byte(`{"n":2}`)
+	publish(2)
+	var absent *ipfs.NotFoundError
+	if _, err := fetch("2.json"); err != nil && (!errors.As(err, &absent) || absent.Proven) {
+		t.Errorf("the name's directory can change: %v", err)
+	}
+	now.Add(int64(2 * time.Minute)) // a delivery fetches a file six times in about three minutes
+	if got, err := fetch("2.json"); got != `{"n":2}` || err != nil {
+		t.Errorf("two minutes later: %s, %v", got, err)
+	}
+}
