@@ -264,7 +264,7 @@ func throughGateway(u *url.URL, shown string) *reference {
 	first, below, _ := strings.Cut(path, "/")
 	switch strings.ToLower(first) {
 	case "ipfs", "ipns":
-		if r, err := parseImmutable(strings.ToLower(first), below, shown); err == nil {
+		if r, err := parseImmutable(strings.ToLower(first), below, shown); err == nil && !r.isNameless() {
 			return r
 		}
 		return nil
@@ -299,10 +299,15 @@ func throughGateway(u *url.URL, shown string) *reference {
 	default:
 		return nil
 	}
-	if r, err := parseRooted(strings.ToLower(labels[1]), root, path, shown); err == nil {
+	if r, err := parseRooted(strings.ToLower(labels[1]), root, path, shown); err == nil && !r.isNameless() {
 		return r
 	}
 	return nil
+}
+
+// isNameless reports whether an ipns reference has no name that can be looked up, so that its URL is no gateway's.
+func (r *reference) isNameless() bool {
+	return r.source == SourceIPNS && !isKey(r.name) && !isDomain(canonicalName(r.name))
 }
 
 // bindingHashes returns the hash functions whose CIDs prove content: those of boxo except SHA-1, for which anyone can

@@ -118,6 +118,8 @@ func TestNormalize(t *testing.T) {
 		{"https://dweb.link/ipns/" + key, "ipns://" + key},
 		{"https://en-wikipedia--on--ipfs-org.ipns.dweb.link/x", "ipns://en.wikipedia-on-ipfs.org/x"},
 		{"https://host.test/ipfs/not-a-cid", "https://host.test/ipfs/not-a-cid"},
+		{"https://host.test/ipns/v1/agent.json", "https://host.test/ipns/v1/agent.json"},
+		{"https://agents.ipns.host.test/7.json", "https://agents.ipns.host.test/7.json"},
 		{"https://docs.ipfs.tech/x", "https://docs.ipfs.tech/x"},
 
 		// the web
