@@ -97,7 +97,8 @@ func (z *Authorizer) ObserveSuccess(ctx context.Context, a *Authorization) []sto
 	n, tasks, err := z.Ledger.ReleaseHeld(context.WithoutCancel(ctx), agent, outcome.AuthRequired)
 	switch {
 	case err != nil:
-		k.held.Store(true) // the next success tries again
+		z.released.Remove(agent) // the next success tries again
+		k.held.Store(true)
 		z.Logger.Warn("deliveries that are held without a credential are not released yet, although the agent "+
 			"accepts calls again", logging.About(logging.Postgres), "agent", agent.ID, "error", err)
 	case n > 0:
