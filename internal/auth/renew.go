@@ -456,7 +456,8 @@ func (r *renewer) recentFailure(e tokenRequest) error {
 	return again
 }
 
-// renewalError is an error with a text for operators. Config.Classify evaluates its cause.
+// renewalError reports, with a text for operators, that no token can be sent now: an access token cannot be obtained,
+// or a token's file cannot be read. Config.Classify evaluates its cause.
 type renewalError struct {
 	text  string
 	cause error

@@ -26,8 +26,8 @@ func (z *Authorizer) openToken(t records.Token) (value secret.Secret, err error)
 	case records.SchemeBearer, records.SchemeHeader:
 	case records.SchemeFile:
 		if token, err = ReadTokenFile(token); err != nil {
-			return value, outcome.Fail(outcome.AuthRequired,
-				fmt.Sprintf("the file that holds the token stored for %s %v", t.Origin, err))
+			problem := fmt.Sprintf("the file that holds the token stored for %s %v", t.Origin, err)
+			return value, &renewalError{text: problem, cause: outcome.Fail(outcome.AuthRequired, problem)}
 		}
 	default:
 		return value, outcome.Fail(outcome.AuthRequired,
