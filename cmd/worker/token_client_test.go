@@ -178,7 +178,7 @@ func TestTokenSetClientWays(t *testing.T) {
 	}
 
 	s.NameIssuers("https://one.example", "https://two.example\x1b[2J")
-	d.answers(exitMisuse, "the agent names 2 authorization servers, so say --issuer: https://one.example, https://two.example", canary, "y\n", set("herald")...)
+	d.answers(exitMisuse, "the agent names 2 authorization servers, so say --issuer: https://one.example, (an address that cannot be typed safely)", canary, "y\n", set("herald")...)
 	d.answers(0, "warning: the agent's authorization server is https://one.example", canary, "", set(append([]string{"herald"}, here...)...)...)
 	elsewhere := []string{"--origin", "https://other.example", "--issuer", s.Issuer}
 	d.answers(0, "warning: the agent could not be asked for its resource name: agent 8453:42 of registry", canary, "", set(append([]string{"herald"}, elsewhere...)...)...)
@@ -275,4 +275,16 @@ func TestYesIsInterrupted(t *testing.T) {
 	if agreed, err := a.Confirm(ctx, "Yes?"); agreed || err != nil {
 		t.Errorf("%v, %v", agreed, err)
 	}
+}
+
+// TestIssuerCanBeTyped checks that a shell runs no part of an issuer, which the agent chose, in an option to copy.
+func TestIssuerCanBeTyped(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	s := oauthtest.New(t, oauthtest.Options{IssuerPath: "/$(id)"})
+	d.protects(s)
+	set := []string{"token", "set", "8453:42", "--client-id", "herald"}
+	d.answers(exitMisuse, fmt.Sprintf("so say --origin %s --issuer '%s'", originOf(t, s.AgentURL), s.Issuer), "", "", set...)
+	s.NameIssuers(s.Issuer, "https://login.example/';id")
+	d.answers(exitMisuse, fmt.Sprintf("so say --issuer: '%s', (an address that cannot be typed safely)", s.Issuer), "", "", set...)
 }

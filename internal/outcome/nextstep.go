@@ -93,21 +93,29 @@ var (
 	quotedURL = regexp.MustCompile(`^https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)?/[!-&(-~]*$`)
 )
 
-// maxOption is the number of bytes above which OriginOption omits a URL, because it is too long to be copied from a
+// maxTyped is the number of bytes above which ShellURL refuses a URL, because it is too long to be copied from a
 // terminal.
-const maxOption = 300
+const maxTyped = 300
 
-// OriginOption returns the option " --origin URL" of `worker token set` and `login` for an operator to copy, in single
-// quotes if the shell needs them, or "" if the URL is too long or unsafe to copy. Without the option, the command asks
-// for the origin.
-func OriginOption(rawURL string) string {
+// ShellURL returns a URL for an operator to copy into a command, in single quotes if the shell needs them, or "" if the
+// URL is too long or unsafe to copy.
+func ShellURL(rawURL string) string {
 	switch {
-	case len(rawURL) > maxOption:
+	case len(rawURL) > maxTyped:
 		return ""
 	case plainURL.MatchString(rawURL):
-		return " --origin " + rawURL
+		return rawURL
 	case quotedURL.MatchString(rawURL):
-		return " --origin '" + rawURL + "'"
+		return "'" + rawURL + "'"
+	}
+	return ""
+}
+
+// OriginOption returns the option " --origin URL" of `worker token set` and `login` for an operator to copy, or "" if
+// ShellURL refuses the URL. Without the option, the command asks for the origin.
+func OriginOption(rawURL string) string {
+	if typed := ShellURL(rawURL); typed != "" {
+		return " --origin " + typed
 	}
 	return ""
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 )
@@ -146,12 +147,18 @@ func (f *sourceFinder) discoverIssuer(ctx context.Context, s *tokenSource, e mcp
 	return nil
 }
 
-// listIssuers joins the first few issuers. They come from a stranger and are shortened.
+// typeIssuer returns an issuer for an operator to copy into a command. The issuer comes from a stranger, and may
+// contain "$(…)".
+func typeIssuer(issuer string) string {
+	return cmp.Or(outcome.ShellURL(issuer), "(an address that cannot be typed safely)")
+}
+
+// listIssuers joins the first few issuers.
 func listIssuers(issuers []string) string {
 	const most = 4
 	var names []string
 	for _, i := range issuers[:min(len(issuers), most)] {
-		names = append(names, text.Printable(text.Shorten(i)))
+		names = append(names, typeIssuer(i))
 	}
 	if n := len(issuers) - most; n > 0 {
 		names = append(names, fmt.Sprintf("%d more", n))
@@ -277,7 +284,7 @@ func (f *sourceFinder) confirmSource(ctx context.Context, s tokenSource) error {
 		found+".\nHave that server's tokens sent to that agent, "+
 			"the client's credential to that server, and both nowhere else?",
 		fmt.Sprintf("%s: there is no terminal to ask on whether that is right, so say%s --issuer %s", found,
-			originOption(s.token()), text.Printable(s.Issuer)))
+			originOption(s.token()), typeIssuer(s.Issuer)))
 }
 
 // token returns a token without a secret, for the origin and path of s.
