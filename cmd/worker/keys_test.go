@@ -1,21 +1,30 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/big"
+	"net/netip"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/agentherald/herald/internal/auth"
+	"github.com/agentherald/herald/internal/auth/oauth"
+	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/operator/keys"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/internal/testing/oauthtest"
 	"github.com/google/uuid"
 )
 
@@ -272,4 +281,46 @@ func TestRotationWaitsForWorkers(t *testing.T) {
 	report(second)
 	heraldtest.Must(t, records.New(d.store).RemoveWorker(t.Context(), running.ID))
 	d.next("keys", "rotate", "remove", old)
+}
+
+// withoutSaving is Postgres while it does not store renewals.
+type withoutSaving struct{ *records.Store }
+
+func (withoutSaving) SaveRenewal(context.Context, records.Renewal, records.Access, []byte) error {
+	return errors.New("Postgres is away")
+}
+
+// TestKeysOfSpooledRenewal checks that no key is removed while a login's newest refresh token waits in Redis, sealed
+// with that key.
+func TestKeysOfSpooledRenewal(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	s := oauthtest.New(t, oauthtest.Options{RotateRefresh: true})
+	login := d.loggedIn(s, time.Now().Add(-time.Hour))
+	guard, err := netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
+	heraldtest.Must(t, err)
+	client, err := oauth.New(oauth.Config{HTTP: guard.Client(netguard.Limits{}, 0)})
+	heraldtest.Must(t, err)
+	authorize := func(rec auth.TokenRecords) {
+		t.Helper()
+		k := d.keys()
+		z, err := auth.New(auth.Config{Ledger: d.store, Records: rec, Opener: k, Sealer: k, Classify: classify.Error, OAuth: client, Spool: d.queue, SaveTimeout: time.Millisecond})
+		heraldtest.Must(t, err)
+		if _, err := z.Authorize(t.Context(), auth.Subject{Agent: login.Agent}, mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: s.AgentURL}); err != nil {
+			t.Error(err)
+		}
+	}
+	old := fmt.Sprint(d.keys().PrimaryID())
+	authorize(withoutSaving{records.New(d.store)}) // by a worker that then dies
+	d.sql(`UPDATE herald.agent_mcp_access SET renewing_until = NULL`)
+
+	d.with(d.next("keys", "rotate", "add"))
+	d.with(d.next("keys", "rotate", "promote"))
+	d.says(0, "2 of 2 secrets were sealed anew", "keys", "reencrypt")
+	d.says(exitFailed, "waits in Redis", "keys", "rotate", "remove", old, "--cleartext")
+	authorize(records.New(d.store))
+	d.says(exitFailed, "secrets are sealed with it", "keys", "rotate", "remove", old, "--cleartext")
+	d.says(0, "2 secrets were sealed anew", "keys", "reencrypt")
+	d.with(d.next("keys", "rotate", "remove", old))
+	authorize(records.New(d.store))
 }

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/auth"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/job"
@@ -163,7 +164,7 @@ func Remove(ctx context.Context, o *operator.Operator, id uint32, cleartext bool
 			return nil, "", err
 		}
 		const unknown = "the key is kept, because the secrets that are sealed with it are unknown: %w"
-		st, err := o.OpenStore(ctx)
+		st, err := o.OpenDispatching(ctx)
 		if err != nil {
 			return nil, "", fmt.Errorf(unknown, err)
 		}
@@ -186,8 +187,32 @@ func Remove(ctx context.Context, o *operator.Operator, id uint32, cleartext bool
 			return nil, "", fmt.Errorf("key %d is kept: %d secrets are sealed with it and could never be opened "+
 				"again; run `worker keys reencrypt` first", id, n)
 		}
+		if err := checkSpooled(ctx, st, k); err != nil {
+			return nil, "", fmt.Errorf("key %d is kept: %w", id, err)
+		}
 		return next, fmt.Sprintf("nothing is sealed with key %d. Next: give this keyset to every worker and enqueuer",
 			id), nil
+	})
+}
+
+// checkSpooled returns an error if the newest refresh token of a login waits in Redis (auth.RenewalSpool), where
+// Reencrypt does not seal it anew. Without REDIS_URL it checks nothing.
+func checkSpooled(ctx context.Context, st *operator.Session, k *secret.Keyset) error {
+	return operator.EachToken(ctx, st.TokensAfter, func(t records.Token) error {
+		if t.Scheme != records.SchemeAuthorizationCode {
+			return nil
+		}
+		stored, err := auth.LatestCredential(ctx, nil, k, t)
+		if err != nil {
+			return nil // no key of k opens the login, so it is lost already
+		}
+		latest, err := auth.LatestCredential(ctx, st.Spool, k, t)
+		if err == nil && !latest.RefreshToken.Compare(stored.RefreshToken.Reveal()) {
+			err = fmt.Errorf("the newest refresh token of %s for %s waits in Redis and may be sealed with it; "+
+				"the next delivery to the agent stores it in Postgres",
+				operator.DescribeAgent(t.Agent), text.Printable(t.Origin))
+		}
+		return err
 	})
 }
 
