@@ -106,6 +106,36 @@ func TestAlertPerAgentStateChange(t *testing.T) {
 	saysNews(t, "what nobody was told is no news later", look(t, s, everything))
 }
 
+// TestAlertAfterEnabling: an agent that was reported as failing is reported as recovered after its next success, even if
+// it was enabled in between. Until then, new failures are reported again.
+func TestAlertAfterEnabling(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	acceptOne(t, s, feedbacks(1, 1, 1)[0].Job)
+	acceptOne(t, s, feedbacks(2, 1, 1)[0].Job)
+	enable := func(n int, enabled bool) {
+		t.Helper()
+		_, _, err := s.EnableAgent(t.Context(), (&store.Claim{Job: feedbacks(n, 1, 1)[0].Job}).Agent(), enabled)
+		heraldtest.Must(t, err)
+	}
+	fails(t, s, 1, "121 hours", "1 hour")
+	fails(t, s, 2, "2 minutes", "1 second")
+	saysNews(t, "both fail", look(t, s, everything), "agent.disabled 1 ", "agent.failing 2 ")
+	enable(1, true)
+	enable(2, true) // it was enabled all the time
+	saysNews(t, "enabled", look(t, s, everything))
+	enable(1, false)
+	saysNews(t, "disabled again", look(t, s, everything), "agent.disabled 1 ")
+	enable(1, true)
+	saysNews(t, "and enabled", look(t, s, everything))
+	succeeds(t, s, 1)
+	fails(t, s, 2, "90 seconds", "1 second")
+	saysNews(t, "one success, one failure", look(t, s, everything), "agent.failing 2 ", "agent.recovered 1 ")
+	succeeds(t, s, 2)
+	saysNews(t, "both succeed", look(t, s, everything), "agent.recovered 2 ")
+	saysNews(t, "nothing new", look(t, s, everything))
+}
+
 // TestDisablesFailingAgents: only an agent that failed every call for five days is disabled, once, with a row in the
 // audit log.
 func TestDisablesFailingAgents(t *testing.T) {

@@ -6,9 +6,10 @@
 --
 --   failing    the first of at least two failed calls in a row was at least $1 ago, and the agent is enabled
 --   disabled   the agent's row is disabled
---   recovered  the agent was returned as failing, and a call has succeeded since
+--   recovered  a call has succeeded since the agent was returned as failing, or as disabled while it failed
 --
--- An agent that is enabled again is deleted from alerted_agents without an alert.
+-- Enabling an agent clears failing_since, but is no success: a failing agent that was disabled counts as returned as
+-- failing, and later failures are returned again. Others are deleted from alerted_agents without an alert.
 --
 -- $1 how long calls must have failed (interval)   $2 limit
 WITH trouble AS (
@@ -22,22 +23,28 @@ WITH trouble AS (
 ), news AS (
     SELECT w.* FROM trouble w
       LEFT JOIN herald.alerted_agents a USING (chain_id, identity_registry, agent_id)
-     WHERE a.state IS DISTINCT FROM w.state
+     WHERE a.state IS DISTINCT FROM w.state OR w.state = 'failing' AND a.failing_since <> w.failing_since
      LIMIT $2
 ), begun AS (
     INSERT INTO herald.alerted_agents AS a (chain_id, identity_registry, agent_id, state, failing_since)
     SELECT chain_id, identity_registry, agent_id, state, failing_since FROM news ORDER BY 1, 2, 3
     ON CONFLICT (chain_id, identity_registry, agent_id)
-    DO UPDATE SET state = excluded.state, failing_since = excluded.failing_since WHERE a.state <> excluded.state
+    DO UPDATE SET state = excluded.state, failing_since = coalesce(excluded.failing_since, a.failing_since)
+     WHERE a.state <> excluded.state OR excluded.state = 'failing' AND a.failing_since <> excluded.failing_since
     RETURNING chain_id, identity_registry, agent_id
+), enabled AS (
+    UPDATE herald.alerted_agents a SET state = 'failing' FROM herald.agents g
+     WHERE g.chain_id = a.chain_id AND g.identity_registry = a.identity_registry AND g.agent_id = a.agent_id
+       AND g.enabled AND g.failing_since IS NULL
+       AND a.state = 'disabled' AND a.failing_since > coalesce(g.last_ok_at, '-infinity')
 ), ended AS (
     DELETE FROM herald.alerted_agents a USING herald.agents g
      WHERE g.chain_id = a.chain_id AND g.identity_registry = a.identity_registry AND g.agent_id = a.agent_id
-       AND g.enabled AND g.failing_since IS NULL
-    RETURNING a.chain_id, a.identity_registry, a.agent_id, a.failing_since, g.last_ok_at,
-              a.state = 'failing' AND g.last_ok_at >= a.failing_since AS recovered
+       AND g.enabled AND g.failing_since IS NULL AND (a.failing_since IS NULL OR g.last_ok_at >= a.failing_since)
+    RETURNING a.chain_id, a.identity_registry, a.agent_id, a.failing_since
 )
 SELECT n.state, n.chain_id, n.identity_registry, n.agent_id::text, n.failing_since, n.seen
   FROM news n JOIN begun USING (chain_id, identity_registry, agent_id)
 UNION ALL
-SELECT 'recovered', chain_id, identity_registry, agent_id::text, failing_since, '' FROM ended WHERE recovered
+SELECT 'recovered', chain_id, identity_registry, agent_id::text, failing_since, '' FROM ended
+ WHERE failing_since IS NOT NULL
