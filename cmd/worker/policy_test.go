@@ -6,6 +6,7 @@ import (
 
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestAgentPolicy checks that the command sets and removes the policies of an agent, and shows each rule with its level.
@@ -80,4 +81,23 @@ func TestPolicyTest(t *testing.T) {
 	write(t, policy, `{"filters":[{"action":"skip","when":{"tag":"x"}}]}`)
 	d.says(exitMisuse, "policy.json: filters[0].when.tag: is unknown: use one of kind,", "policy", "test", policy)
 	d.says(exitMisuse, "the policy cannot be read: ", "policy", "test", filepath.Join(dir, "none.json"))
+}
+
+// TestReplayLeavesFiltered checks that a replay by a filter neither counts nor tries deliveries that it may not replay,
+// because a filter of the agent's policy skipped them.
+func TestReplayLeavesFiltered(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	failed := d.ended(42, dead)
+	skipped := d.ended(42, store.Outcome{Status: store.Skipped, Reason: "filtered", Free: true})
+	line := []string{"delivery", "replay", "--agent", "8453:42"}
+	d.says(0, "1 dead 1 would be queued anew", line...)
+	d.says(0, "1 of 1 queued anew", append(line, "--yes")...)
+	d.says(0, "no delivery matches", append(line, "--force", "--yes")...)
+	d.says(exitMisuse, "--reason filtered: with --force", append(line, "--reason", "filtered")...)
+	if d.status(failed) != "queued" || d.status(skipped) != "skipped filtered" {
+		t.Errorf("%s, %s", d.status(failed), d.status(skipped))
+	}
+	d.says(0, "1 of 1 queued anew", append(line, "--reason", "filtered", "--force", "--yes")...)
+	heraldtest.Equal(t, "despite the filter", d.status(skipped), "queued")
 }

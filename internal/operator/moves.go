@@ -108,17 +108,19 @@ type verb struct {
 	takes   []store.Status          // statuses that a selection without a status includes
 	named   []store.Status          // statuses that it includes only if the selection names a status or a reason
 	refuses map[store.Status]string // statuses that cannot be selected, with the reason
-	move    func(ctx context.Context, ids []uuid.UUID) (moved int, left map[uuid.UUID]string, err error)
+	// unfiltered: a selection leaves out deliveries that a filter skipped
+	unfiltered bool
+	move       func(ctx context.Context, ids []uuid.UUID) (moved int, left map[uuid.UUID]string, err error)
 }
 
 // replayVerb returns the rules of Replay. A selection includes delivered deliveries only if it names that status and
-// Force is set. It includes cancelled ones only if it names the status or a reason, because an operator decided against
-// them.
+// Force is set, and filtered ones only if it names that reason and Force is set. It includes cancelled ones only if it
+// names the status or a reason, because an operator decided against them.
 func replayVerb(r MoveRequest) verb {
 	const onTheWay = "they are on their way"
 	v := verb{name: "replay", done: "queued anew",
 		takes: []store.Status{store.Dead, store.Rejected, store.Skipped, store.Held, store.Waiting},
-		named: []store.Status{store.Cancelled},
+		named: []store.Status{store.Cancelled}, unfiltered: !r.Force || r.Reason != string(outcome.Filtered),
 		refuses: map[store.Status]string{store.Queued: onTheWay, store.Running: onTheWay,
 			store.Delivered: "with --force they are delivered a second time"}}
 	if r.Force && r.Status == string(store.Delivered) {
@@ -197,6 +199,9 @@ func (r MoveRequest) check(v verb, now time.Time) (ids []uuid.UUID, f records.Fi
 		if why, ok := v.refuses[status]; ok {
 			return nil, f, NewMisuseOf("status", "%s: %s", status, why)
 		}
+	}
+	if f.Unfiltered = v.unfiltered; f.Unfiltered && f.Reason == outcome.Filtered {
+		return nil, f, NewMisuseOf("reason", "%s: with --force they are delivered despite the filter", f.Reason)
 	}
 	return ids, f, nil
 }

@@ -84,6 +84,8 @@ func TestForceKeepsChangingRows(t *testing.T) {
 		{MoveRequest{Selection: Selection{Status: "delivered"}, Force: true}, true},
 		{MoveRequest{IDs: []string{oneID}, Force: true}, true},
 		{MoveRequest{IDs: []string{oneID}}, false},
+		{MoveRequest{Selection: Selection{Reason: "filtered"}, Force: true}, true},
+		{MoveRequest{Selection: Selection{Status: "skipped"}, Force: true}, false},
 	} {
 		_, f, err := c.ask.check(replayVerb(c.ask), time.Now())
 		if got := c.ask.mayDeliverAgain(f); err != nil || got != c.want {

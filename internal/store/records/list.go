@@ -37,6 +37,7 @@ type Filter struct {
 	Since       time.Time // earliest time of creation
 	Until       time.Time // created before this time
 	EndedSince  time.Time // earliest time of the end; selects only deliveries that ended without being delivered
+	Unfiltered  bool      // leaves out deliveries that a filter skipped
 	Reorged     bool      // selects deliveries that ended because of a reorg, and retractions
 	Before      int64     // if positive, selects lower values of Seq; for the next page, the last Seq of this one
 	Limit       int       // default 50, at most maxRows
@@ -203,6 +204,9 @@ func (f Filter) narrow() (n narrowing) {
 	}
 	if f.Reason != "" {
 		n.addCondition("reason =", f.Reason)
+	}
+	if f.Unfiltered {
+		n.conditions = append(n.conditions, "reason IS DISTINCT FROM 'filtered'")
 	}
 	if f.Sentence != "" {
 		// spares most rows the next, which is costly
