@@ -101,3 +101,17 @@ func TestReplayLeavesFiltered(t *testing.T) {
 	d.says(0, "1 of 1 queued anew", append(line, "--reason", "filtered", "--force", "--yes")...)
 	heraldtest.Equal(t, "despite the filter", d.status(skipped), "queued")
 }
+
+// TestEnableDespitePolicy checks that a command which cannot enable an agent, because a policy disables it, says so, and
+// that the next step of a held delivery leads to the policy.
+func TestEnableDespitePolicy(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	held := d.ended(42, store.Outcome{Status: store.Held, Reason: "agent_disabled", Free: true, Elsewhere: true})
+	d.says(0, `operator - {"enabled":false}`, "agent", "policy", "8453:42", "enabled=false")
+	d.says(0, "worker agent policy 8453:42", "delivery", "show", held.String())
+	d.says(exitFailed, "a policy disables", "agent", "enable", "8453:42")
+	heraldtest.Equal(t, "the delivery", d.status(held), "held agent_disabled")
+	d.says(0, `operator - {"enabled":true}`, "agent", "policy", "8453:42", "enabled=true")
+	d.says(0, "1 held deliveries were released", "agent", "enable", "8453:42")
+}

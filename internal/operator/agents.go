@@ -343,16 +343,16 @@ func (o *Operator) EnableAgent(ctx context.Context, ref AgentRef, actor string,
 	if err != nil {
 		return out, err
 	}
-	if enabled && o.fileDisables(g) {
-		return out, fmt.Errorf("%s is disabled by the servers file (enabled: false), which wins: "+
-			"nothing was changed or released. Enable it there, which releases its deliveries; "+
-			"if they stay held, run this again", DescribeAgent(g))
-	}
 	e, err := editAgent(ctx, o.OpenDispatching, g, enabled)
 	if err != nil {
 		return out, err
 	}
 	defer e.Close()
+	if enabled {
+		if err := o.checkEnabling(g, e.row); err != nil {
+			return out, err
+		}
+	}
 	e.Enabled = &enabled
 	action := map[bool]string{true: "agent enable", false: "agent disable"}[enabled]
 	what := map[string]any{"wasEnabled": e.row.Enabled || e.Unseen, "open": e.row.Open}
@@ -384,12 +384,21 @@ func (o *Operator) RefreshAgent(ctx context.Context, ref AgentRef, actor string)
 	return e.AgentChange, err
 }
 
-// fileDisables reports whether the servers file disables an agent. If the file cannot be read here, it notifies the
-// person.
-func (o *Operator) fileDisables(g store.Agent) bool {
-	listed, err := o.ListedServer(g)
+// checkEnabling returns an error if the servers file or a policy disables the agent with this row. If one of these files
+// cannot be read here, it notifies the person.
+func (o *Operator) checkEnabling(g store.Agent, row records.AgentRow) error {
+	levels, listed, err := o.readLevels(g, row)
 	if err != nil {
-		o.Notify("warning: it is not known whether the servers file disables the agent: %v", err)
+		o.Notify("warning: it is not known whether the servers file or a policy disables the agent: %v", err)
 	}
-	return listed.Disables()
+	const wins = "(enabled: false), which wins: nothing was changed or released. Enable it there, which releases its " +
+		"deliveries; if they stay held, run this again"
+	switch {
+	case listed.Disables():
+		return fmt.Errorf("%s is disabled by the servers file %s", DescribeAgent(g), wins)
+	case levels.Settings().Disables():
+		return fmt.Errorf("a policy disables %s %s. `worker agent policy %s` shows the policies", DescribeAgent(g),
+			wins, g.Argument())
+	}
+	return nil
 }

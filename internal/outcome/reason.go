@@ -181,7 +181,8 @@ var (
 	// AgentDisabled: an operator disabled the agent, or Herald disabled it because all its calls failed for the time
 	// HERALD_DISABLE_AFTER.
 	AgentDisabled = add(row{word: "agent_disabled", ending: Hold,
-		step: "enable the agent: worker agent enable {@agent|CHAIN:AGENT}",
+		step: "enable the agent: worker agent enable {@agent|CHAIN:AGENT}; if a policy disables it, change that: worker " +
+			"agent policy {@agent|CHAIN:AGENT}",
 		listed: `say "enabled": true of the agent in HERALD_SERVERS_FILE, or if its row is disabled: worker agent ` +
 			`enable {@agent|CHAIN:AGENT}`})
 	// HeldUnknown: it is unknown whether the agent executed the call, and its policy onUnknown=hold forbids a second
