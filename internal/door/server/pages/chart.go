@@ -88,10 +88,10 @@ func chooseSpan(span string, spans []string) string {
 	return spans[0]
 }
 
-// sumMinutes adds up outcomes: delivered or skipped, put off or held, rejected or dead.
+// sumMinutes adds up outcomes: delivered, put off or held, rejected or dead. Skipped deliveries are none of these.
 func sumMinutes(list []operator.Minute) (sums [3]int64) {
 	for _, m := range list {
-		sums[0] += m.Outcomes[store.Delivered] + m.Outcomes[store.Skipped]
+		sums[0] += m.Outcomes[store.Delivered]
 		sums[1] += m.Outcomes[store.Waiting] + m.Outcomes[store.Held]
 		sums[2] += m.Outcomes[store.Rejected] + m.Outcomes[store.Dead]
 	}

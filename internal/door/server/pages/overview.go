@@ -59,6 +59,9 @@ func describeState(v operator.Overview, hour [3]int64, needs int) string {
 	if hour[0]+hour[2] == 0 {
 		parts[0] = "nothing was delivered and nothing failed in the last hour"
 	}
+	if n := v.LastHour.Outcomes[store.Skipped]; n > 0 {
+		parts = append(parts, showCount(n)+" skipped")
+	}
 	for _, status := range []store.Status{store.Queued, store.Waiting, store.Held} {
 		if n := v.Open[status]; n > 0 {
 			parts = append(parts, showCount(n)+" "+string(status))

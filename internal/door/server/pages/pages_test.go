@@ -149,6 +149,15 @@ func TestChart(t *testing.T) {
 	heraldtest.Equal(t, "text", c.First()+": "+c.Columns[0].Text, "21:30: 2 delivered, 0 put off, 4 failed")
 }
 
+// TestOverviewSentence: the overview calls nothing delivered that was skipped.
+func TestOverviewSentence(t *testing.T) {
+	t.Parallel()
+	skipped := map[store.Status]int64{store.Delivered: 2, store.Skipped: 120}
+	v := operator.Overview{Minutes: []operator.Minute{{Outcomes: skipped}}, LastHour: operator.LastHour{Outcomes: skipped}}
+	heraldtest.Equal(t, "with skipped deliveries", describeState(v, sumMinutes(v.Minutes), 0),
+		"All is well: 2 delivered and 0 failed in the last hour, 120 skipped.")
+}
+
 func TestNumbers(t *testing.T) {
 	t.Parallel()
 	for _, c := range [][2]string{{showCount(1234567), "1\u202f234\u202f567"}, {showCount(12), "12"}, {showCount(-1234), "-1\u202f234"},
