@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
@@ -12,7 +13,7 @@ import (
 
 // Need is a state that needs a person, because it does not end by itself.
 type Need struct {
-	About   string `json:"about"` // deliveries, agents, tokens or workers
+	About   string `json:"about"` // workers, chains, deliveries, agents or tokens
 	Count   int64  `json:"count"`
 	Text    string `json:"text"`              // "3 deliveries are held: auth_required"
 	Command string `json:"command,omitempty"` // the command that shows them
@@ -24,8 +25,8 @@ type Need struct {
 	AgentState string `json:"agentState,omitempty"`
 }
 
-// NeedsAttention lists the needs of an overview: no running worker, held and overdue deliveries, failures of the last
-// hour, agents, breakers and tokens. Needs about the same thing are sorted by Count, the highest first.
+// NeedsAttention lists the needs of an overview: no running worker, chains that cannot be read, held and overdue
+// deliveries, failures of the last hour, agents, breakers and tokens. Needs about the same thing are sorted by Count, the highest first.
 func (v Overview) NeedsAttention() []Need {
 	needs := []Need{}
 	add := func(n Need) {
@@ -43,6 +44,15 @@ func (v Overview) NeedsAttention() []Need {
 		}
 		add(Need{About: "workers", Count: open, Command: "worker",
 			Text: "no worker is running, and " + countDeliveries(open) + " open"})
+	}
+	stalled := map[uint64]bool{}
+	for _, c := range v.Chains {
+		if c.StalledSince != nil && !stalled[c.ChainID] {
+			stalled[c.ChainID] = true
+			add(Need{About: "chains", Count: 1, Command: fmt.Sprintf("worker chain show %d", c.ChainID),
+				Text: fmt.Sprintf("chain %d is not read since %s", c.ChainID,
+					c.StalledSince.UTC().Format(time.DateTime))})
+		}
 	}
 	for _, s := range v.Stuck {
 		text := countDeliveries(s.Count) + " held: " + s.Reason
@@ -70,7 +80,7 @@ func (v Overview) NeedsAttention() []Need {
 		add(Need{About: "tokens", Count: n, Command: "worker token list",
 			Text: countWords(n, "stored token is", "stored tokens are") + " " + words})
 	}
-	order := []string{"workers", "deliveries", "agents", "tokens"}
+	order := []string{"workers", "chains", "deliveries", "agents", "tokens"}
 	slices.SortStableFunc(needs, func(a, b Need) int {
 		return cmp.Or(cmp.Compare(slices.Index(order, a.About), slices.Index(order, b.About)),
 			cmp.Compare(b.Count, a.Count), cmp.Compare(a.Text, b.Text))

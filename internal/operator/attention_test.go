@@ -3,6 +3,7 @@ package operator
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
@@ -16,6 +17,7 @@ func TestNeedsAttention(t *testing.T) {
 	}
 	var got []string
 	for _, n := range (Overview{Open: map[store.Status]int64{store.Queued: 3}, OpenBreakers: 2, TokensSoon: 1, TokensExpired: 4,
+		Chains: []ChainProgress{{ChainID: 1}, {ChainID: 8453, StalledSince: new(time.Date(2026, 11, 27, 21, 30, 0, 0, time.UTC))}},
 		Stuck:         []Stuck{{store.Held, "auth_required", 1}, {store.Waiting, "timeout", 5}},
 		EndedLastHour: map[store.Status]int64{store.Rejected: 21, store.Cancelled: 50},
 		Agents:        map[string]int64{records.StateFailed: 7, records.StateConnected: 9}}).NeedsAttention() {
@@ -23,6 +25,7 @@ func TestNeedsAttention(t *testing.T) {
 	}
 	want := []string{
 		"workers: no worker is running, and 3 deliveries are open (worker)",
+		"chains: chain 8453 is not read since 2026-11-27 21:30:00 (worker chain show 8453)",
 		"deliveries: 21 deliveries were rejected in the last hour (worker delivery list --wide --status rejected --ended-since 1h)",
 		"deliveries: 5 deliveries are overdue for more than a minute, and no worker takes them: waiting timeout (worker delivery list --wide --status waiting --reason timeout)",
 		"deliveries: 1 delivery is held: auth_required (worker delivery list --wide --status held --reason auth_required)",

@@ -76,6 +76,8 @@ type ChainProgress struct {
 	HeadBlock uint64    `json:"headBlock,omitempty"`
 	LagBlocks uint64    `json:"lagBlocks"`
 	MovedAt   time.Time `json:"movedAt"`
+
+	StalledSince *time.Time `json:"stalledSince,omitempty"` // since when its blocks cannot be read
 }
 
 // overviewMinutes and overviewHours are how many of them an overview covers.
@@ -164,7 +166,7 @@ func ReadState(ctx context.Context, st *Session) (Overview, error) {
 			continue // a backfill ends by itself
 		}
 		p := ChainProgress{ChainID: c.ChainID, Contract: c.Contracts, NextBlock: c.Next,
-			HeadBlock: c.Head, MovedAt: c.MovedAt}
+			HeadBlock: c.Head, MovedAt: c.MovedAt, StalledSince: c.StalledSince}
 		if c.Head >= c.Next {
 			p.LagBlocks = c.Head - c.Next + 1
 		}

@@ -12,7 +12,8 @@ import (
 	"github.com/agentherald/herald/internal/operator"
 )
 
-// listNeeds reports the needs of the overview, except expiring tokens, which checkTokens reports.
+// listNeeds reports the needs of the overview, except expiring tokens and chains that cannot be read, which checkTokens
+// and checkFollowed report.
 func (d *doctor) listNeeds(ctx context.Context) (findings []Finding) {
 	if !d.migrated {
 		return nil
@@ -32,7 +33,7 @@ func (d *doctor) listNeeds(ctx context.Context) (findings []Finding) {
 	advice := map[string]string{"deliveries": ", and `worker delivery show ID` says what to do",
 		"agents": ", and `worker agent show CHAIN:AGENT` says what to do", "workers": " starts one"}
 	for _, n := range v.NeedsAttention() {
-		if n.About != "tokens" {
+		if n.About != "tokens" && n.About != "chains" {
 			report(n.About, reportWarning("%s: `%s`%s", n.Text, n.Command, advice[n.About]))
 		}
 	}

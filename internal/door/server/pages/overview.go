@@ -40,7 +40,7 @@ func (p *Pages) showOverview(r *request) (answer, error) {
 	page := overviewPage{Overview: v, Needs: listNeeds(v.Needs), Chart: chartOutcomes(v, r.URL.Query().Get("span")),
 		Periods: []outcomes{{"last hour", sumMinutes(v.Minutes)}, {"last day", sumMinutes(lastOf(v.Hours, 24))},
 			{"last week", sumMinutes(v.Hours)}}}
-	page.Sentence = describeState(v, page.Periods[0].Counts, len(page.Needs))
+	page.Sentence = describeState(v, page.Periods[0].Counts, len(page.Needs)+len(v.Problems))
 	const recent = 5 // whole minutes, in addition to the current one
 	if n := len(v.Minutes); n > recent {
 		var delivered int64
@@ -52,11 +52,14 @@ func (p *Pages) showOverview(r *request) (answer, error) {
 	return answer{page: "overview", title: "Overview", content: page}, nil
 }
 
-// describeState says in one sentence how things are.
+// describeState says in one sentence how things are. Without v.Minutes, the outcomes of the last hour are unknown.
 func describeState(v operator.Overview, hour [3]int64, needs int) string {
 	parts := []string{
 		fmt.Sprintf("%s delivered and %s failed in the last hour", showCount(hour[0]), showCount(hour[2]))}
-	if hour[0]+hour[2] == 0 {
+	switch {
+	case len(v.Minutes) == 0:
+		parts[0] = "the outcomes of the last hour are unknown"
+	case hour[0]+hour[2] == 0:
 		parts[0] = "nothing was delivered and nothing failed in the last hour"
 	}
 	if n := v.LastHour.Outcomes[store.Skipped]; n > 0 {

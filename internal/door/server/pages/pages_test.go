@@ -149,13 +149,16 @@ func TestChart(t *testing.T) {
 	heraldtest.Equal(t, "text", c.First()+": "+c.Columns[0].Text, "21:30: 2 delivered, 0 put off, 4 failed")
 }
 
-// TestOverviewSentence: the overview calls nothing delivered that was skipped.
+// TestOverviewSentence: the overview calls nothing delivered that was skipped, and claims nothing about outcomes that it
+// could not read.
 func TestOverviewSentence(t *testing.T) {
 	t.Parallel()
 	skipped := map[store.Status]int64{store.Delivered: 2, store.Skipped: 120}
 	v := operator.Overview{Minutes: []operator.Minute{{Outcomes: skipped}}, LastHour: operator.LastHour{Outcomes: skipped}}
 	heraldtest.Equal(t, "with skipped deliveries", describeState(v, sumMinutes(v.Minutes), 0),
 		"All is well: 2 delivered and 0 failed in the last hour, 120 skipped.")
+	heraldtest.Equal(t, "without Redis", describeState(operator.Overview{Open: map[store.Status]int64{store.Queued: 3}}, [3]int64{}, 1),
+		"One matter needs attention: the outcomes of the last hour are unknown, 3 queued.")
 }
 
 func TestNumbers(t *testing.T) {
