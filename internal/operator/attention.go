@@ -26,7 +26,8 @@ type Need struct {
 }
 
 // NeedsAttention lists the needs of an overview: no running worker, chains that cannot be read, held and overdue
-// deliveries, failures of the last hour, agents, breakers and tokens. Needs about the same thing are sorted by Count, the highest first.
+// deliveries, failures of the last hour, agents, breakers and tokens. Needs about the same thing are sorted by Count,
+// the highest first.
 func (v Overview) NeedsAttention() []Need {
 	needs := []Need{}
 	add := func(n Need) {

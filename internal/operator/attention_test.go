@@ -17,7 +17,7 @@ func TestNeedsAttention(t *testing.T) {
 	}
 	var got []string
 	for _, n := range (Overview{Open: map[store.Status]int64{store.Queued: 3}, OpenBreakers: 2, TokensSoon: 1, TokensExpired: 4,
-		Chains: []ChainProgress{{ChainID: 1}, {ChainID: 8453, StalledSince: new(time.Date(2026, 11, 27, 21, 30, 0, 0, time.UTC))}},
+		Chains:        []ChainProgress{{ChainID: 1}, {ChainID: 8453, StalledSince: new(time.Date(2026, 11, 27, 21, 30, 0, 0, time.UTC))}},
 		Stuck:         []Stuck{{store.Held, "auth_required", 1}, {store.Waiting, "timeout", 5}},
 		EndedLastHour: map[store.Status]int64{store.Rejected: 21, store.Cancelled: 50},
 		Agents:        map[string]int64{records.StateFailed: 7, records.StateConnected: 9}}).NeedsAttention() {
