@@ -171,7 +171,7 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 		err = e.prepareAuthorized(ctx, a, names, freshTools)
 	}
 	if err != nil {
-		return err
+		return e.checkMove(ctx, a, err)
 	}
 	e.gatherBatch(ctx, a) // may add other deliveries of the agent to the call
 
@@ -190,7 +190,7 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 		}
 		err = e.callAuthorized(ctx, a)
 	}
-	return e.splitAnswer(ctx, a, err)
+	return e.splitAnswer(ctx, a, e.checkMove(ctx, a, err))
 }
 
 // prepareAuthorized prepares the call of a at the endpoint with its credential. If the agent refuses the access token,

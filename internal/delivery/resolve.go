@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentherald/herald/internal/auth"
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
@@ -46,21 +47,43 @@ func (e *Executor) resolveEndpoint(ctx context.Context, c *store.Claim, server *
 	case ok:
 		found = resolvedEndpoint{Endpoint: listed, display: server.Display, source: " from the servers file"}
 	default:
-		found, err = e.registeredEndpoint(ctx, c)
+		found, err = e.registeredEndpoint(ctx, c, false)
 	}
 	found.ProtocolHint = cmp.Or(found.ProtocolHint, c.Protocol)
 	return found, err
 }
 
+// checkMove returns failure, the error of a call at an endpoint that may come from the cache. If that error would end
+// the delivery, and the agent may have moved, checkMove reads the agent's registration. It returns another error if the
+// registration cannot be read, or names no endpoint or another one: then the next attempt calls the new endpoint.
+func (e *Executor) checkMove(ctx context.Context, a *attempt, failure error) error {
+	if failure == nil || !a.claim.Job.Action.ResolveEndpoint || a.endpoint.Listed || a.endpoint.registration != nil {
+		return failure
+	}
+	if v := classify.Error(failure); !v.Moved || v.Ending != outcome.Reject {
+		return failure
+	}
+	now, err := e.registeredEndpoint(ctx, a.claim, true)
+	switch {
+	case err != nil:
+		return err
+	case now.Transport == a.endpoint.Transport && now.URL == a.endpoint.URL:
+		return failure
+	}
+	return outcome.Fail(outcome.ConnectFailed, "the agent moved to "+now.display+"; at its former endpoint, "+
+		failure.Error())
+}
+
 // registeredEndpoint returns the endpoint in the agent's registration, which it finds through the identity registry.
-// The error has the reason chain_unconfigured if the chain has no RPC URL.
-func (e *Executor) registeredEndpoint(ctx context.Context, c *store.Claim) (resolvedEndpoint, error) {
+// anew means that a cached endpoint may be outdated (resolver.Agent). The error has the reason chain_unconfigured if
+// the chain has no RPC URL.
+func (e *Executor) registeredEndpoint(ctx context.Context, c *store.Claim, anew bool) (resolvedEndpoint, error) {
 	if _, ok := e.Chain(c.Job.ChainID); !ok {
 		return resolvedEndpoint{}, outcome.Fail(outcome.ChainUnconfigured,
 			fmt.Sprintf("chain %d has no RPC URL: set RPC_URL_%d and restart the worker", c.Job.ChainID, c.Job.ChainID))
 	}
 	t, err := e.Resolver.Resolve(ctx, resolver.Agent{ChainID: c.Job.ChainID, Registry: c.Job.IdentityRegistry,
-		ID: new(big.Int).Set(c.Job.AgentID), Epoch: c.Epoch})
+		ID: new(big.Int).Set(c.Job.AgentID), Epoch: c.Epoch, Anew: anew})
 	if err != nil {
 		return resolvedEndpoint{}, err
 	}

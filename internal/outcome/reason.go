@@ -233,8 +233,9 @@ var (
 		step: again + ", and after six failures the feedback is delivered without its file{; to see what is fetched: " +
 			"@resolve}",
 		over: "once the document that it needs can be fetched{ (@resolve)}{: @replay}"})
-	// ConnectFailed: no connection to the agent could be made, or the agent refused the call because it no longer knows
-	// the MCP session. In both cases the agent executed nothing.
+	// ConnectFailed: no connection to the agent could be made, the agent refused the call because it no longer knows the
+	// MCP session, or the call was refused at an endpoint from which the agent had moved. In all cases the agent executed
+	// nothing.
 	ConnectFailed = add(row{word: "connect_failed", ending: Wait,
 		step: again + "{; to see how the agent does: @probe}",
 		over: whenItAnswers})

@@ -81,7 +81,12 @@ type Agent struct {
 	ID       *big.Int
 	// Epoch is the agent's current epoch. A result that was cached for a lower epoch is not used.
 	Epoch int64
+	// Anew: the cached result may be outdated, so it is not used if it is older than anewAfter.
+	Anew bool
 }
+
+// anewAfter bounds how often the registration of an agent is read because of Agent.Anew.
+const anewAfter = 10 * time.Second
 
 // cacheKey returns the agent's key in the cache. It does not contain the epoch.
 func (a Agent) cacheKey() string {
@@ -171,7 +176,7 @@ func (r *Resolver) Resolve(ctx context.Context, a Agent) (Target, error) {
 	}
 	start := r.cfg.Now()
 	key := a.cacheKey()
-	if o, made, ok := r.cache.getFresh(key, a.Epoch, start); ok {
+	if o, made, ok := r.cache.getFresh(key, a.Epoch, start); ok && (!a.Anew || start.Sub(made) < anewAfter) {
 		t := o.target.clone()
 		t.Steps = []Step{{What: "cache", Source: fmt.Sprintf("resolved %s ago", start.Sub(made).Round(time.Second)),
 			Detail: o.summarize()}}

@@ -243,7 +243,12 @@ func classifyMCP(err error, v *verdict) (outcome.Reason, bool) {
 		v.AgentFault = r != outcome.InternalError
 		v.Unknown = r == outcome.ServerError && call.Stage == mcpcall.StageCall && call.Written &&
 			mayBeExecuted(call.Status)
-		v.Moved = call.Status == http.StatusNotFound || call.Status == http.StatusGone || call.Status/100 == 3
+		switch s := call.Status; s {
+		case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusGone:
+			v.Moved = true
+		default: // a redirect, or a handshake with a server that does not understand MCP
+			v.Moved = s/100 == 3 || r == outcome.BadResponse && call.Stage == mcpcall.StageOpen
+		}
 		return r, true
 	}
 	return "", false

@@ -1,0 +1,78 @@
+package delivery
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/big"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/resolver"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/guardtest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+// TestMovedAgent: an agent registers another endpoint while the former one is in the worker's cache, and the server
+// there begins to refuse everything. The feedback reaches the new endpoint. It is rejected if the agent did not move.
+func TestMovedAgent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	clock := heraldtest.NewClock(time.Now())
+	fetcher := must(ipfs.New(ipfs.Config{Guard: guardtest.Loopback(t, nil), Logger: w.logger()}))
+	t.Cleanup(fetcher.Close)
+	resolve := must(resolver.New(resolver.Config{Chain: chainsReader{w.chain}, Fetcher: fetcher, Now: clock.Now}))
+	t.Cleanup(resolve.Close)
+	w.serve(w.newWorker(func(c *Config) { c.Resolver = resolve }))
+	move := func(id *big.Int, to *agent) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		_, err := w.net.SetURI(heraldtest.Within(t, 20*time.Second), w.net.Account(0), id, "data:application/json,"+string(asJSON(at(to.URL))))
+		heraldtest.Must(t, err)
+	}
+	type moving struct {
+		name         string
+		id           *big.Int
+		former, next *agent
+		code         *atomic.Int32 // status of all answers at the former endpoint; 0: it works
+		moves        bool
+	}
+	var all []moving
+	for _, code := range []int32{http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusGone, http.StatusPermanentRedirect} {
+		for _, moves := range []bool{true, false} {
+			var refuses atomic.Int32
+			former := newAgent(t, func(a *agent) {
+				a.on = func(_ string, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+					code := int(refuses.Load())
+					if code != 0 {
+						http.Error(rw, "no such deployment", code)
+					}
+					return code != 0
+				}
+			})
+			m := moving{fmt.Sprintf("%d, moved %t", code, moves), w.register(at(former.URL)), former, newAgent(t), &refuses, moves}
+			w.until(w.accept(w.feedback(m.id)), store.Delivered) // now its endpoint is in the cache
+			refuses.Store(code)
+			all = append(all, m)
+		}
+	}
+	clock.Advance(time.Minute)
+	for _, m := range all {
+		t.Run(m.name, func(t *testing.T) {
+			w := w.in(t)
+			want := store.Rejected
+			if m.moves {
+				move(m.id, m.next)
+				want = store.Delivered
+			}
+			d := w.until(w.accept(w.feedback(m.id)), want)
+			if m.moves && (d.Endpoint != m.next.URL || d.Attempts != 2 || len(m.next.received()) != 1) ||
+				!m.moves && (d.Reason != "bad_response" || d.Attempts != 1) {
+				t.Errorf("%s after %d attempts at %s: %s", d.Reason, d.Attempts, d.Endpoint, d.Error)
+			}
+		})
+	}
+}
