@@ -30,23 +30,22 @@ func (c *conn) callError(stage string, ctx context.Context, response transport.R
 	}
 	switch {
 	case response.Refused():
-		e.RetryAfter = response.RetryAfter
-		if again = response.Session && sessionGone(response); again {
-			// For a session that was just created, a 400 is about the request itself.
-			if response.Status == http.StatusBadRequest && response.Error == nil {
-				last = &CallError{Stage: stage, Status: response.Status, RetryAfter: response.RetryAfter,
-					Written: e.Written, Err: errors.New(c.describeRefusal(response))}
-			}
-			e.Written = false // the agent did not process it
-			e.Err = &described{text: ErrSessionGone.Error() + ": " + c.describeRefusal(response), cause: ErrSessionGone}
-		} else {
-			e.Status = response.Status
-			for _, value := range response.Challenge {
-				e.Challenge = append(e.Challenge, c.mask(value))
-			}
-			e.Err = &described{text: c.describeRefusal(response), cause: response.Blocked}
-			again = stage != StageOpen && c.modern && eraGone(response)
+		e.Status, e.RetryAfter = response.Status, response.RetryAfter
+		for _, value := range response.Challenge {
+			e.Challenge = append(e.Challenge, c.mask(value))
 		}
+		e.Err = &described{text: c.describeRefusal(response), cause: response.Blocked}
+		if again = response.Session && sessionGone(stage, response); !again {
+			again = stage != StageOpen && c.modern && eraGone(response)
+			break
+		}
+		// For a session that was just created, a 401, or a 400 without a JSON-RPC error, is about the request itself.
+		if s := response.Status; s == http.StatusUnauthorized || s == http.StatusBadRequest && response.Error == nil {
+			refusal := *e
+			last = &refusal
+		}
+		e.Status, e.Challenge, e.Written = 0, nil, false // the agent did not process it
+		e.Err = &described{text: ErrSessionGone.Error() + ": " + c.describeRefusal(response), cause: ErrSessionGone}
 	case response.Error != nil:
 		message := text.Excerpt(c.mask(response.Error.Message), 300)
 		e.Err = fmt.Errorf("the agent answered with error %d: %s", response.Error.Code, message)
@@ -169,13 +168,15 @@ func (c *conn) describeRefusal(response transport.Response) string {
 	return sentence
 }
 
-// sessionGone reports whether the response to a request with a session id means that the agent does not know the
-// session. It returns true for 404, as MCP requires, and for 400, which some servers send. It returns false for a 400
-// whose JSON-RPC error is about the request itself.
-func sessionGone(response transport.Response) bool {
+// sessionGone reports whether the response to a request with a session id may mean that the agent does not know the
+// session. It returns true for 404, as MCP requires, and for 400 and 401, which some servers send. It returns false for
+// a 400 whose JSON-RPC error is about the request itself, and for a 401 in the handshake.
+func sessionGone(stage string, response transport.Response) bool {
 	switch response.Status {
 	case http.StatusNotFound:
 		return true
+	case http.StatusUnauthorized:
+		return stage != StageOpen
 	case http.StatusBadRequest:
 		if response.Error == nil {
 			return true

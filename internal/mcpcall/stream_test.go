@@ -3,6 +3,7 @@ package mcpcall
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -56,6 +57,59 @@ func TestAlwaysBadRequest(t *testing.T) {
 	_, e := callOnce(t, a)
 	if e == nil || e.Status != 400 || !e.Written || errors.Is(e, ErrSessionGone) || !strings.Contains(e.Error(), "too many arguments") || a.seen("tools/call") != 2 {
 		t.Errorf("%+v after %d calls", e, a.seen("tools/call"))
+	}
+}
+
+// TestUnauthorizedSession: some servers answer 401 to a session that they do not know, such as rmcp, and mcp-proxy with
+// authentication. The call is made in a new session. If the agent also refuses that one, or a new session, the
+// credentials are at fault.
+func TestUnauthorizedSession(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		known      func(session int32) bool // sessions that the restarted agent knows
+		initialize int                      // status of initialize after the restart; 0: a new session
+		want       *CallError
+		calls      int
+	}{
+		"new session":         {known: func(s int32) bool { return s == 2 }, calls: 3},
+		"call refused":        {known: func(int32) bool { return false }, want: &CallError{Stage: StageCall, Status: 401, Written: true}, calls: 3},
+		"new session refused": {known: func(int32) bool { return false }, initialize: 401, want: &CallError{Stage: StageOpen, Status: 401}, calls: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var given atomic.Int32
+			var restarted atomic.Bool
+			a := &agent{on: func(method string, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+				var session int32
+				_, _ = fmt.Sscan(r.Header.Get("Mcp-Session-Id"), &session)
+				switch {
+				case method == "initialize" && restarted.Load() && tt.initialize != 0, method == "tools/call" && restarted.Load() && !tt.known(session):
+					writeStatus(w, 401, "Unauthorized: Session not found", "WWW-Authenticate", `Bearer error="invalid_token"`)
+					return true
+				case method == "initialize":
+					w.Header().Set("Mcp-Session-Id", fmt.Sprint(given.Add(1)))
+				}
+				return false
+			}}
+			ctx, p, ep := dial(t, a)
+			_, err := p.Call(ctx, ep, Request{Tool: "x"})
+			heraldtest.Must(t, err)
+			restarted.Store(true)
+			answer, err := p.Call(ctx, ep, Request{Tool: "x"})
+			if n := a.seen("tools/call"); n != tt.calls {
+				t.Errorf("called %d times, want %d", n, tt.calls)
+			}
+			if tt.want == nil {
+				if err != nil || answer.Text != "ok" {
+					t.Errorf("got %+v, %v", answer, err)
+				}
+				return
+			}
+			e, ok := errors.AsType[*CallError](err)
+			if !ok || e.Stage != tt.want.Stage || e.Status != 401 || e.Written != tt.want.Written || len(e.Challenge) != 1 || errors.Is(err, ErrSessionGone) {
+				t.Errorf("got %#v", err)
+			}
+		})
 	}
 }
 
