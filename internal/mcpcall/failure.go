@@ -55,14 +55,14 @@ func (c *conn) callError(stage string, ctx context.Context, response transport.R
 		// An earlier call of the same client made mcp-go mark the session as terminated.
 		e.Err = ErrSessionGone
 		again = true
-	case errors.Is(err, mcptransport.ErrSessionTerminated): // the GET that was to resume the answer's stream failed
-		e.Err = &BadAnswerError{Why: "its event stream ended before the result and cannot be resumed"}
 	case ctx.Err() != nil:
 		e.Timeout = errors.Is(ctx.Err(), context.DeadlineExceeded)
 		e.Err = describeTimeout(ctx, "the agent did not answer")
 		if e.Timeout && !response.Written && response.Status == 0 {
 			e.Err = describeTimeout(ctx, "there was no connection to the agent")
 		}
+	case transport.StreamEnded(err): // the agent may have been restarted
+		e.Err = errors.New("the agent's event stream ended before the result")
 	case c.process != nil && c.process.OutputTooLong():
 		e.Err = &TooLargeError{Limit: c.cfg.MaxAnswerBytes, Unit: "bytes in one line"}
 	case c.process != nil && (errors.Is(err, mcptransport.ErrTransportClosed) || c.process.Ended()):

@@ -19,6 +19,7 @@ const (
 	foreignContentType = "unexpected content type" // followed by ": " and the type, if there is one
 	foreignNoID        = "response should contain RPC id"
 	foreignNoResponse  = "unexpected nil response"
+	foreignNoResume    = "failed to resume the SSE stream"
 )
 
 // foreignRequestPrefix is the beginning of mcp-go's messages with an id; a number follows.
@@ -38,6 +39,13 @@ func foreignRequestID(line []byte) (string, bool) {
 	return mcp.NewRequestId(id).String(), err == nil
 }
 
+// StreamEnded reports whether err, an error of mcp-go or nil, says that the event stream of an answer ended before the
+// result, and was not resumed.
+func StreamEnded(err error) bool {
+	return err != nil &&
+		(strings.Contains(err.Error(), foreignNoResponse) || strings.Contains(err.Error(), foreignNoResume))
+}
+
 // DescribeUnusable returns a clause that explains why mcp-go rejected an answer.
 func DescribeUnusable(err error) string {
 	var syntax *json.SyntaxError
@@ -55,8 +63,6 @@ func DescribeUnusable(err error) string {
 		return "its content type is neither JSON nor an event stream"
 	case strings.Contains(message, foreignNoID):
 		return "it has no id, so it cannot be matched with a request"
-	case strings.Contains(message, foreignNoResponse):
-		return "its event stream ended before the result"
 	}
 	return netguard.Explain("the agent", 0, err).Error()
 }

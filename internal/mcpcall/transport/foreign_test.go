@@ -33,16 +33,19 @@ func TestForeignErrors(t *testing.T) {
 		{"a page", "text/html", "<html>", "its content type is text/html, neither JSON nor an event stream"},
 		{"no type", "", "", "its content type is neither JSON nor an event stream"},
 		{"no id", "application/json", `{"jsonrpc":"2.0","result":{}}`, "it has no id, so it cannot be matched with a request"},
-		{"an event stream that ends", "text/event-stream", "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/x\"}\n\n",
-			"its event stream ended before the result"},
+		{"an event stream that ends", "text/event-stream", "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/x\"}\n\n", ""},
+		{"one that cannot be resumed", "text/event-stream", "id: 1\nretry: 10\n\n", ""},
 		{"not JSON", "application/json", "no", "it is not JSON"},
 		{"half of it", "application/json", `{"jsonrpc":`, "it is not JSON"},
 		{"another form", "application/json", `[1]`, "it is JSON of another form than MCP has"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				w.Header()["Content-Type"] = []string{tt.contentType}
+				if r.Method == http.MethodGet {
+					w.WriteHeader(http.StatusMethodNotAllowed)
+				}
 				_, _ = io.WriteString(w, tt.body)
 			}))
 			defer srv.Close()
@@ -52,7 +55,9 @@ func TestForeignErrors(t *testing.T) {
 			if err == nil {
 				t.Fatal("no error")
 			}
-			if got := DescribeUnusable(err); got != tt.want {
+			if ended := StreamEnded(err); ended != (tt.want == "") {
+				t.Errorf("%v: StreamEnded is %t", err, ended)
+			} else if got := DescribeUnusable(err); !ended && got != tt.want {
 				t.Errorf("%v: %q, want %q", err, got, tt.want)
 			}
 		})
