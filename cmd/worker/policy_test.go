@@ -77,6 +77,9 @@ func TestPolicyTest(t *testing.T) {
 	write(t, jobs, line("42")+"\n{\n"+line("43"))
 	d.env = append(d.env, "DATABASE_URL=postgres://127.0.0.1:1/none") // it needs no store
 	d.says(0, "1 delivered, 1 skipped, 1 without a job", "policy", "test", policy, "--jobs", jobs)
+	write(t, jobs, `{"type":"FeedbackRevoked","chainId":8453,"agentId":42,"clientAddress":"0x0000000000000000000000000000000000000003","feedbackIndex":1,"reason":"reorg","blockNumber":1,`+
+		`"blockHash":"0x1111111111111111111111111111111111111111111111111111111111111111"}`)
+	d.says(0, "1 delivered, 0 skipped, 0 without a job", "policy", "test", policy, "--jobs", jobs) // no filter skips a retraction
 
 	write(t, policy, `{"filters":[{"action":"skip","when":{"tag":"x"}}]}`)
 	d.says(exitMisuse, "policy.json: filters[0].when.tag: is unknown: use one of kind,", "policy", "test", policy)

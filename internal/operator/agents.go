@@ -384,8 +384,8 @@ func (o *Operator) RefreshAgent(ctx context.Context, ref AgentRef, actor string)
 	return e.AgentChange, err
 }
 
-// checkEnabling returns an error if the servers file or a policy disables the agent with this row. If one of these files
-// cannot be read here, it notifies the person.
+// checkEnabling returns an error if the servers file or a policy disables the agent with this row. If one of these
+// files cannot be read here, it notifies the person.
 func (o *Operator) checkEnabling(g store.Agent, row records.AgentRow) error {
 	levels, listed, err := o.readLevels(g, row)
 	if err != nil {

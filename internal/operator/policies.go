@@ -76,7 +76,8 @@ func (o *Operator) TestPolicy(ctx context.Context, path, jobs string, s Selectio
 				out.Unknown++
 				continue
 			}
-			out.add(d.ID, levels.Decide(policy.EventOf(j)))
+			decision, _ := levels.SkipJob(j)
+			out.add(d.ID, decision)
 		}
 		return err
 	})
@@ -106,7 +107,8 @@ func (o *Operator) testJobs(out *PolicyTest, levels policy.Levels, path string) 
 		case err != nil:
 			return fmt.Errorf("read %s: %w", path, err)
 		default:
-			out.add(j.ID(), levels.Decide(policy.EventOf(j)))
+			decision, _ := levels.SkipJob(j)
+			out.add(j.ID(), decision)
 		}
 	}
 }

@@ -181,8 +181,8 @@ var (
 	// AgentDisabled: an operator disabled the agent, or Herald disabled it because all its calls failed for the time
 	// HERALD_DISABLE_AFTER.
 	AgentDisabled = add(row{word: "agent_disabled", ending: Hold,
-		step: "enable the agent: worker agent enable {@agent|CHAIN:AGENT}; if a policy disables it, change that: worker " +
-			"agent policy {@agent|CHAIN:AGENT}",
+		step: "enable the agent: worker agent enable {@agent|CHAIN:AGENT}; if a policy disables it, change that: " +
+			"worker agent policy {@agent|CHAIN:AGENT}",
 		listed: `say "enabled": true of the agent in HERALD_SERVERS_FILE, or if its row is disabled: worker agent ` +
 			`enable {@agent|CHAIN:AGENT}`})
 	// HeldUnknown: it is unknown whether the agent executed the call, and its policy onUnknown=hold forbids a second
@@ -233,9 +233,9 @@ var (
 		step: again + ", and after six failures the feedback is delivered without its file{; to see what is fetched: " +
 			"@resolve}",
 		over: "once the document that it needs can be fetched{ (@resolve)}{: @replay}"})
-	// ConnectFailed: no connection to the agent could be made, the agent refused the call because it no longer knows the
-	// MCP session, or the call was refused at an endpoint from which the agent had moved. In all cases the agent executed
-	// nothing.
+	// ConnectFailed: no connection to the agent could be made, the agent refused the call because it no longer knows
+	// the MCP session, or the call was refused at an endpoint from which the agent had moved. In all cases the agent
+	// executed nothing.
 	ConnectFailed = add(row{word: "connect_failed", ending: Wait,
 		step: again + "{; to see how the agent does: @probe}",
 		over: whenItAnswers})
