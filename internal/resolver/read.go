@@ -106,6 +106,9 @@ func (r *Resolver) readDocument(ctx context.Context, a Agent, uri string, old *p
 	}
 	if err != nil {
 		w.addStep("document", "not fetched", excerpt(err.Error()))
+		if errors.Is(err, context.DeadlineExceeded) { // Config.Timeout: the chain used up most of it
+			err = newUnavailable(withoutQuery(uri), err)
+		}
 		return nil, classifyFetchError(err)
 	}
 	source := doc.Source

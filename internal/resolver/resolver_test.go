@@ -412,6 +412,19 @@ func TestPageInsteadOfDocument(t *testing.T) {
 	}
 }
 
+// TestDocumentNotInTime: the time of a resolution ends while the document is fetched.
+func TestDocumentNotInTime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, resolver.Config{Timeout: 50 * time.Millisecond})
+	end := make(chan bool)
+	silent := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-end }))
+	t.Cleanup(silent.Close)
+	defer close(end)
+	w.chain.set("7", silent.URL+"/agent.json")
+	_, err := w.Resolve(t.Context(), agent(7, 0))
+	heraldtest.Equal(t, "a silent server", nameError(err), "unavailable")
+}
+
 func TestSharedFlight(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, resolver.Config{})
