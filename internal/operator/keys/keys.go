@@ -196,7 +196,7 @@ func Remove(ctx context.Context, o *operator.Operator, id uint32, cleartext bool
 }
 
 // checkSpooled returns an error if the newest refresh token of a login waits in Redis (auth.RenewalSpool), where
-// Reencrypt does not seal it anew. Without REDIS_URL it checks nothing.
+// Reencrypt does not seal it anew. It cannot look into the embedded Redis of a worker that is stopped.
 func checkSpooled(ctx context.Context, st *operator.Session, k *secret.Keyset) error {
 	return operator.EachToken(ctx, st.TokensAfter, func(t records.Token) error {
 		if t.Scheme != records.SchemeAuthorizationCode {
