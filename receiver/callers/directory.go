@@ -22,7 +22,7 @@ const (
 	directoryBytes = 64 << 10
 	directoryKeys  = 32
 	fetchTime      = 5 * time.Second
-	keysAge        = 5 * time.Minute  // as in Cache-Control of the directory
+	keysAge        = 5 * time.Minute  // after it, a key that is no longer published is refused
 	fetchPause     = 10 * time.Second // minimum interval between two fetches, because anyone can send unknown key ids
 )
 

@@ -14,9 +14,9 @@ const (
 	DirectoryType = "application/http-message-signatures-directory+json"
 )
 
-// DirectoryAge is how long a verifier may cache the directory. A new key signs only after it has been published for
-// longer than that.
-const DirectoryAge = 5 * time.Minute
+// DirectoryAge is how long a proxy may cache the directory. A new key can sign a minute after it was stored, and
+// workers publish it up to Config.Refresh (30 s) later.
+const DirectoryAge = 30 * time.Second
 
 // jwk is a public key in the directory (RFC 8037).
 type jwk struct {

@@ -233,7 +233,7 @@ func TestDirectory(t *testing.T) {
 	w := httptest.NewRecorder()
 	r.ServeHTTP(w, httptest.NewRequest(http.MethodGet, DirectoryPath, nil))
 	if w.Code != 200 || w.Header().Get("Content-Type") != "application/http-message-signatures-directory+json" ||
-		w.Header().Get("Cache-Control") != "public, max-age=300" {
+		w.Header().Get("Cache-Control") != "public, max-age=30" {
 		t.Error(w.Code, w.Header())
 	}
 	var set struct{ Keys []map[string]any }

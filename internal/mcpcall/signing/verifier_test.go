@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -429,4 +430,46 @@ func rotate(s *signingtest.Shelf, keyset *secret.Keyset, after, keep time.Durati
 	}
 	s.Put(nil, append([]records.SigningKey{next}, keys...)...)
 	return err
+}
+
+// TestRotationBehindCache checks that requests verify from the earliest time at which a new key can sign (a minute after
+// its publication), although a worker reads the keys every 30 s and a proxy caches the directory as Cache-Control allows.
+func TestRotationBehindCache(t *testing.T) {
+	t.Parallel()
+	h, began, passed := newHerald(t), time.Now(), time.Duration(0)
+	now := func() time.Time { return began.Add(passed) }
+	var err error
+	h.ring, err = signing.New(signing.Config{PublicURL: h.server.URL, Records: &h.keys, Sealer: h.keyset, Clock: now})
+	heraldtest.Must(t, err)
+	heraldtest.Must(t, h.ring.Load(t.Context()))
+	var until time.Time // end of the proxy's copy
+	refresh := func() {
+		if now().Before(until) {
+			return
+		}
+		w := httptest.NewRecorder()
+		h.ring.ServeHTTP(w, httptest.NewRequest(http.MethodGet, signing.DirectoryPath, nil))
+		age, err := strconv.Atoi(strings.TrimPrefix(w.Header().Get("Cache-Control"), "public, max-age="))
+		heraldtest.Must(t, err)
+		copied := w.Body.Bytes()
+		h.publish.Store(&copied)
+		until = now().Add(time.Duration(age) * time.Second)
+	}
+	old, err := h.keys.SigningKeys(t.Context())
+	heraldtest.Must(t, err)
+	young, err := signing.NewKey(h.keyset)
+	heraldtest.Must(t, err)
+	young.ActivatesAt = began.Add(time.Minute)
+	old[0].RetiresAt = &young.ActivatesAt
+	h.keys.Put(nil, young, old[0])
+	for _, passed = range []time.Duration{0, 29 * time.Second} {
+		refresh()
+	}
+	passed = 30 * time.Second
+	heraldtest.Must(t, h.ring.Load(t.Context()))
+	passed = time.Minute
+	refresh()
+	if err := newVerifier(t, h, now).Check(h.request(http.MethodPost, "/mcp", message)); err != nil {
+		t.Error(err)
+	}
 }

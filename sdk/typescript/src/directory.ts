@@ -5,7 +5,7 @@ export const directoryPath = "/.well-known/http-message-signatures-directory";
 const maxBytes = 64 << 10;
 const maxKeys = 32;
 const fetchTime = 5_000; // milliseconds, as all below
-const keysAge = 300_000; // Cache-Control of the directory
+const keysAge = 300_000; // after it, a key that is no longer published is refused
 const fetchPause = 10_000; // between two fetches, because anybody can send unknown key ids
 
 /** Caches the keys that Herald publishes. */
