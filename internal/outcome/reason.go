@@ -234,8 +234,7 @@ var (
 			"@resolve}",
 		over: "once the document that it needs can be fetched{ (@resolve)}{: @replay}"})
 	// ConnectFailed: no connection to the agent could be made, the agent refused the call because it no longer knows
-	// the MCP session, or the call was refused at an endpoint from which the agent had moved. In all cases the agent
-	// executed nothing.
+	// the MCP session, or a former endpoint of the agent refused the call. In all cases the agent executed nothing.
 	ConnectFailed = add(row{word: "connect_failed", ending: Wait,
 		step: again + "{; to see how the agent does: @probe}",
 		over: whenItAnswers})
