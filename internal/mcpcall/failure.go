@@ -83,7 +83,10 @@ func (c *conn) callError(stage string, ctx context.Context, response transport.R
 	if e.Code == mcp.UNSUPPORTED_PROTOCOL_VERSION && stage != StageOpen {
 		again = true
 	}
-	if again || response.TooLarge != nil && c.process != nil {
+	// Some agents report a lost session in a way of their own, such as with 500. So a session that is not new is
+	// replaced after any error, and an agent that always fails gets a new one each PingAfter at most.
+	old := response.Session && response.Answered() && c.cfg.Clock().Sub(c.opened) >= c.cfg.PingAfter
+	if again || old || response.TooLarge != nil && c.process != nil {
 		c.bad.Store(true)
 	}
 	if again && stage != StageOpen && ctx.Err() == nil {

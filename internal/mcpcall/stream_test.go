@@ -113,6 +113,60 @@ func TestUnauthorizedSession(t *testing.T) {
 	}
 }
 
+// TestSessionLostWithoutWord: an agent was restarted, and reports the unknown session in a way of its own. The next call
+// is made in a new session. An agent that always fails gets one new session a minute.
+func TestSessionLostWithoutWord(t *testing.T) {
+	t.Parallel()
+	for name, refuse := range map[string]func(w http.ResponseWriter, id json.RawMessage){
+		"500": func(w http.ResponseWriter, _ json.RawMessage) { writeStatus(w, 500, "TypeError: undefined") },
+		"503": func(w http.ResponseWriter, _ json.RawMessage) { writeStatus(w, 503, "no such session") },
+		"JSON-RPC error": func(w http.ResponseWriter, id json.RawMessage) {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32001,"message":"Session not found"}}`, id)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var given, lost atomic.Int32 // sessions up to lost are unknown
+			a := &agent{on: func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
+				var session int32
+				_, _ = fmt.Sscan(r.Header.Get("Mcp-Session-Id"), &session)
+				switch {
+				case method == "initialize":
+					w.Header().Set("Mcp-Session-Id", fmt.Sprint(given.Add(1)))
+				case method == "tools/call" && session <= lost.Load():
+					refuse(w, id)
+					return true
+				}
+				return false
+			}}
+			now := heraldtest.NewClock(time.Now())
+			ctx, p, ep := dial(t, a, patient(now))
+			call := func() error {
+				_, err := p.Call(ctx, ep, Request{Tool: "x"})
+				return err
+			}
+			heraldtest.Must(t, call())
+			lost.Store(1)
+			now.Advance(2 * time.Minute)
+			if err := call(); err == nil || a.seen("tools/call") != 2 {
+				t.Errorf("%v after %d calls", err, a.seen("tools/call"))
+			}
+			if err := call(); err != nil {
+				t.Errorf("the next call: %v", err)
+			}
+			lost.Store(100)
+			now.Advance(2 * time.Minute)
+			for range 5 {
+				if call() == nil {
+					t.Error("no error")
+				}
+			}
+			heraldtest.Equal(t, "sessions", given.Load(), 3)
+		})
+	}
+}
+
 // TestStreamRefusesInitialize checks that an agent that refuses initialize on a new stream is not considered to have
 // lost the session.
 func TestStreamRefusesInitialize(t *testing.T) {
