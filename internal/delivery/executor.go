@@ -180,12 +180,17 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	if e.dissolveBatch(ctx, a, err) {
 		err = e.callAuthorized(ctx, a)
 	}
-	if classify.NotATool(err) { // the agent's tools may have changed since they were listed
+	// The agent's tools may have changed since they were listed. SDKs report that as an error of the tool.
+	isToolError := a.answer.IsError && !a.inBatch()
+	if isToolError || classify.NotATool(err) {
 		refused, refusal := a.call.digest, err
-		if err = e.prepareAuthorized(ctx, a, names, freshTools); err != nil {
+		err = e.prepareAuthorized(ctx, a, names, freshTools)
+		switch {
+		case isToolError && err != nil:
+			return refusal
+		case err != nil:
 			return err
-		}
-		if a.call.digest == refused {
+		case a.call.digest == refused:
 			return refusal
 		}
 		err = e.callAuthorized(ctx, a)

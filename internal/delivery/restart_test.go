@@ -48,3 +48,43 @@ func TestStreamEndsBeforeHandshake(t *testing.T) {
 		}
 	}
 }
+
+// TestToolsChangedSinceListed: an agent without sessions is restarted with other tools. SDKs answer a call that does not
+// fit any more with isError. The worker lists the tools again and makes the call that fits. If the tools are the same,
+// the delivery is rejected after one call.
+func TestToolsChangedSinceListed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(w.newWorker())
+	for name, c := range map[string]struct {
+		schema, tool string
+		want         store.Status
+		calls        int
+	}{
+		"another schema": {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", store.Delivered, 3},
+		"another name":   {`{"type":"object","properties":{"value":{"type":"string"}}}`, "agent_receiveFeedback", store.Delivered, 3},
+		"no such tool":   {`{"type":"object"}`, "other", store.Rejected, 2},
+		"the same tools": {`{"type":"object","properties":{"value":{"type":"string"}}}`, "agent.receiveFeedback", store.Rejected, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := w.in(t)
+			a := newAgent(t, func(a *agent) { a.schema = `{"type":"object","properties":{"value":{"type":"string"}}}` }, onCall(
+				func(n int, rw http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+					if n == 2 {
+						reply(rw, id, `{"isError":true,"content":[{"type":"text","text":"MCP error -32602: Input validation error"}]}`)
+					}
+					return n == 2
+				}))
+			id := w.register(at(a.URL))
+			w.until(w.accept(w.feedback(id)), store.Delivered) // its tools are in the cache now
+			a.mu.Lock()
+			a.schema, a.tool = c.schema, c.tool
+			a.mu.Unlock()
+			d := w.until(w.accept(w.feedback(id)), c.want)
+			if n := len(a.received()); n != c.calls || d.Attempts != 1 || c.want == store.Rejected && d.Reason != "tool_error" {
+				t.Errorf("%s after %d calls in %d attempts: %s", d.Reason, n, d.Attempts, d.Error)
+			}
+		})
+	}
+}
