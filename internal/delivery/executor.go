@@ -180,9 +180,8 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	if e.dissolveBatch(ctx, a, err) {
 		err = e.callAuthorized(ctx, a)
 	}
-	// The agent's tools may have changed since they were listed. SDKs report that as an error of the tool.
-	isToolError := a.answer.IsError && !a.inBatch()
-	if isToolError || classify.NotATool(err) {
+	isToolError := a.answer.RefusesCall() && !a.inBatch()
+	if isToolError || classify.NotATool(err) { // the agent's tools may have changed since they were listed
 		refused, refusal := a.call.digest, err
 		err = e.prepareAuthorized(ctx, a, names, freshTools)
 		switch {

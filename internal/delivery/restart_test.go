@@ -57,14 +57,15 @@ func TestToolsChangedSinceListed(t *testing.T) {
 	w := newWorld(t)
 	w.serve(w.newWorker())
 	for name, c := range map[string]struct {
-		schema, tool string
-		want         store.Status
-		calls        int
+		schema, tool, text string
+		want               store.Status
+		calls              int
 	}{
-		"another schema": {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", store.Delivered, 3},
-		"another name":   {`{"type":"object","properties":{"value":{"type":"string"}}}`, "agent_receiveFeedback", store.Delivered, 3},
-		"no such tool":   {`{"type":"object"}`, "other", store.Rejected, 2},
-		"the same tools": {`{"type":"object","properties":{"value":{"type":"string"}}}`, "agent.receiveFeedback", store.Rejected, 2},
+		"another schema": {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", "Input validation error: x", store.Delivered, 3},
+		"another name":   {`{"type":"object","properties":{"value":{"type":"string"}}}`, "agent_receiveFeedback", "Unknown tool: x", store.Delivered, 3},
+		"no such tool":   {`{"type":"object"}`, "other", "MCP error -32602: Tool x not found", store.Rejected, 2},
+		"the same tools": {`{"type":"object","properties":{"value":{"type":"string"}}}`, "agent.receiveFeedback", "MCP error -32602: x", store.Rejected, 2},
+		"the tool ran":   {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", "the disk is full", store.Rejected, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -72,7 +73,7 @@ func TestToolsChangedSinceListed(t *testing.T) {
 			a := newAgent(t, func(a *agent) { a.schema = `{"type":"object","properties":{"value":{"type":"string"}}}` }, onCall(
 				func(n int, rw http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
 					if n == 2 {
-						reply(rw, id, `{"isError":true,"content":[{"type":"text","text":"MCP error -32602: Input validation error"}]}`)
+						reply(rw, id, `{"isError":true,"content":[{"type":"text","text":"`+c.text+`"}]}`)
 					}
 					return n == 2
 				}))

@@ -3,6 +3,7 @@ package mcpcall
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/agentherald/herald/internal/base/secret"
@@ -28,6 +29,15 @@ type Answer struct {
 	// Unreadable reports that the package does not understand the whole result: for example because it has
 	// structuredContent without content, an unknown type of block, a task, or no content. The tool ran nevertheless.
 	Unreadable bool
+}
+
+// sdkRefusals begin the texts with which the official SDKs for TypeScript and Python refuse a call, in a result with
+// isError, because they do not know the tool or because the arguments do not fit its schema.
+var sdkRefusals = []string{"MCP error -32602: ", "Input validation error: ", "Unknown tool: "}
+
+// RefusesCall reports whether an SDK refused the call before it ran the tool. A tool can use such a text itself.
+func (a Answer) RefusesCall() bool {
+	return a.IsError && slices.ContainsFunc(sdkRefusals, func(s string) bool { return strings.HasPrefix(a.Text, s) })
 }
 
 // readAnswer parses a tools/call result. It returns an *InputRequiredError for a result that asks for input, and a
