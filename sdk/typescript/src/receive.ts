@@ -151,8 +151,8 @@ function describeDelivery(
   return { id, key, attempt, replay, sanitized, probe: probe === true || id.startsWith(probePrefix) };
 }
 
-// Deliveries in progress, by store: every registerHerald with the same store shares them.
-const running = new WeakMap<DeliveryStore, Map<string, Promise<Outcome>>>();
+// Deliveries in progress in this process. Registrations share them, because each may have a store object of its own.
+const running = new Map<string, Promise<Outcome>>();
 
 /**
  * Calls the handler unless the delivery was processed. A second call during the first waits for its outcome, at most
@@ -166,13 +166,10 @@ async function processOnce<Event>(
   wait = waitTime,
 ): Promise<Outcome> {
   if (probe) return { status: "accepted", answer: '{"acknowledged":true,"probe":true}' };
-  const store = handlers.store ?? defaultStore;
-  let started = running.get(store);
-  if (!started) running.set(store, (started = new Map()));
-  const earlier = started.get(delivery.id);
+  const earlier = running.get(delivery.id);
   if (earlier) return awaitOutcome(earlier, wait);
-  const outcome = processEvent(handlers, handler, event, delivery, store).finally(() => started.delete(delivery.id));
-  started.set(delivery.id, outcome);
+  const outcome = processEvent(handlers, handler, event, delivery).finally(() => running.delete(delivery.id));
+  running.set(delivery.id, outcome);
   return outcome;
 }
 
@@ -191,8 +188,8 @@ async function processEvent<Event>(
   handler: Handler<Event>,
   event: Event,
   delivery: Delivery,
-  store: DeliveryStore,
 ): Promise<Outcome> {
+  const store = handlers.store ?? defaultStore;
   try {
     const known = await store.get(delivery.id);
     if (known !== undefined && known !== null) return { status: "accepted", answer: known };

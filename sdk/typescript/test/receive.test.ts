@@ -72,6 +72,24 @@ test("a second call during the first waits for its result, also from another reg
   assert.equal(calls, 1);
 });
 
+test("a second call waits too if the factory of the server makes a new store object for each request", async () => {
+  const answers = new Map<string, string>(); // the author's table
+  const finish = withResolvers<void>();
+  let calls = 0;
+  const call = (args: object) =>
+    callerOf({
+      onFeedback() {},
+      onRevocation: () => (calls++, finish.promise),
+      store: { get: (id) => answers.get(id), put: (id, answer) => answers.set(id, answer) },
+    })("agent.receiveRevocation", args);
+  const args = revocation(crypto.randomUUID());
+  const both = [call(args), call(args)];
+  await new Promise(setImmediate);
+  finish.resolve();
+  for (const answer of both) assert.equal((await answer).content[0]!.text, '{"acknowledged":true}');
+  assert.equal(calls, 1);
+});
+
 test("a handler that failed is called again, also by the call that waited", async () => {
   let calls = 0;
   const handlers: Handlers = {
