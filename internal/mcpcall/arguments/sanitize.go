@@ -5,13 +5,16 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/agentherald/herald/internal/base/text"
 )
 
 // Sanitize returns args without the characters that make text look different from its content (see text.Sanitize). It
-// processes every string, including the names and values in raw JSON, and keeps all other bytes of raw JSON. The second
-// result reports whether anything was removed; if not, the first result is args itself. args is never changed.
+// processes every string, including the names and values in raw JSON, and keeps all other bytes of raw JSON. In raw
+// JSON it also replaces lone surrogates by U+FFFD. The second result reports whether anything was changed; if not, the
+// first result is args itself. args is never changed.
 func Sanitize(args map[string]any) (map[string]any, bool) {
 	out, changed := sanitizeValue(args)
 	if !changed {
@@ -81,7 +84,7 @@ func sanitizeRaw(raw json.RawMessage) (json.RawMessage, bool) {
 		token := raw[i : end+1]
 		var s string
 		if mayMislead(token) && json.Unmarshal(token, &s) == nil {
-			if sane := text.Sanitize(s); sane != s {
+			if sane := text.Sanitize(s); sane != s || isBroken(token, s) {
 				quoted, err := json.Marshal(sane)
 				if err == nil {
 					out = append(append(out, raw[kept:i]...), quoted...)
@@ -95,6 +98,13 @@ func sanitizeRaw(raw json.RawMessage) (json.RawMessage, bool) {
 		return raw, false
 	}
 	return append(out, raw[kept:]...), true
+}
+
+// isBroken reports whether token, which decodes to s, may contain an escape for one half of a surrogate pair, such as
+// \ud83d. Postgres and many decoders refuse such JSON. encoding/json decodes the escape to U+FFFD.
+func isBroken(token []byte, s string) bool {
+	escapes := bytes.ReplaceAll(token, []byte(`\\`), nil) // without escaped backslashes
+	return strings.ContainsRune(s, utf8.RuneError) && bytes.Contains(bytes.ToLower(escapes), []byte(`\ud`))
 }
 
 // mayMislead reports whether a string token can contain an unwanted character. Only an escape, DEL, C1 (0xc2 …) and

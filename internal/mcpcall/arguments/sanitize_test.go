@@ -20,6 +20,9 @@ func TestSanitize(t *testing.T) {
 		{"nested", map[string]any{"k\u202e": []any{"x\x01"}}, map[string]any{"k": []any{"x"}}},
 		{"raw", json.RawMessage(`{ "b" : 1.50, "a\u0000":"x\u202Ey" , "u":"é\ud83d\ude00","q":"\"\\\u001b" }`),
 			json.RawMessage(`{ "b" : 1.50, "a":"xy" , "u":"é\ud83d\ude00","q":"\"\\" }`)},
+		{"raw lone surrogates", json.RawMessage(`{"\udc00":"cut \uD83d","pair":"\ud83d\ude00","n":1e3}`),
+			json.RawMessage("{\"\uFFFD\":\"cut \uFFFD\",\"pair\":\"\\ud83d\\ude00\",\"n\":1e3}")},
+		{"raw escaped backslash", json.RawMessage("[\"\\\\ud83d \uFFFD\"]"), json.RawMessage("[\"\\\\ud83d \uFFFD\"]")},
 		{"raw unchanged", json.RawMessage(`{"a" : "\u0041\n"}`), json.RawMessage(`{"a" : "\u0041\n"}`)},
 		{"raw literal bidi", json.RawMessage("[\"a\u202eb\"]"), json.RawMessage(`["ab"]`)},
 		{"raw broken", json.RawMessage(`{"a`), json.RawMessage(`{"a`)},
@@ -41,6 +44,7 @@ func TestSanitize(t *testing.T) {
 
 func FuzzSanitizeRaw(f *testing.F) {
 	f.Add([]byte(`{"a\u0000":["\u202e",1e5,"\\"]}`))
+	f.Add([]byte(`{"\\\ud83d":"\\ud83d\udc00"}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		got, changed := Sanitize(map[string]any{"v": json.RawMessage(raw)})
 		out := got["v"].(json.RawMessage)
