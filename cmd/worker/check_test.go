@@ -253,6 +253,12 @@ func TestCheckFindsFaults(t *testing.T) {
 		"a batch answered in part": {"batch", "no valid result, or two, for element 2 of 2", func(r *receiver) {
 			r.status = func(batch []string, id string) string { return map[bool]string{true: "accepted"}[id == batch[0]] }
 		}},
+		"a batch refused": {"batch", `the result of element 1 of 2 is "rejected"`, func(r *receiver) {
+			r.status = func([]string, string) string { return "rejected" }
+		}},
+		"a batch that is to be sent again": {"batch", `the result of element 2 of 2 is "retry"`, func(r *receiver) {
+			r.status = func(batch []string, id string) string { return map[bool]string{true: "accepted", false: "retry"}[id == batch[0]] }
+		}},
 		"retractions refused": {"revocation", "UNIQUE constraint failed", func(r *receiver) {
 			r.handle["agent.receiveRevocation"] = isError(func(_ bool, args map[string]any) bool { return args["reason"] == "reorg" })
 		}},

@@ -27,9 +27,15 @@ func (c *checker) sendSamples(ctx context.Context) error {
 			if calls := c.calls[r.check]; len(calls) > 0 {
 				answer, err := c.call(ctx, calls...)
 				for i, id := range c.batch {
-					if r.check == "batch" && err == nil && tools.Items(answer)[id].Status == "" {
+					item := tools.Items(answer)[id]
+					switch {
+					case r.check != "batch" || err != nil || item.Status == tools.ItemAccepted:
+					case item.Status == "":
 						err = fmt.Errorf("the answer has no valid result, or two, for element %d of %d",
 							i+1, len(c.batch))
+					default:
+						err = fmt.Errorf("the result of element %d of %d is %q: %.300s",
+							i+1, len(c.batch), item.Status, item.Problem)
 					}
 				}
 				c.judge(ctx, r.check, err, "it took each "+r.check,
