@@ -30,8 +30,9 @@ func (c *Chain) variables(id string) []variable {
 	return []variable{
 		{Name: "RPC_URL_" + id, Secret: true, set: c.setRPC,
 			Help: "JSON-RPC URLs of a chain, separated by commas, the preferred one first. A ws:// or wss:// URL " +
-				"also announces new blocks at once. Without a URL, deliveries of that chain are held " +
-				"(chain_unconfigured)."},
+				"also announces new blocks at once. Without a URL, Herald verifies no event of that chain. It " +
+				"delivers the fields of a job if the job or the servers file names the endpoint, and holds other " +
+				"deliveries (chain_unconfigured)."},
 		registryVariable("IDENTITY_REGISTRY_"+id, &c.Registries.Identity,
 			"Addresses of the chain's IdentityRegistry, separated by commas. The first is the default for jobs "+
 				"that name no registry."),
