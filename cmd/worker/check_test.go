@@ -174,7 +174,7 @@ func TestCheckPasses(t *testing.T) {
 				t.Errorf("%s: %s is %s:\n%s", target, name, verdict, out)
 			}
 		}
-		if len(all) != 14 {
+		if len(all) != 15 {
 			t.Errorf("%d checks: %v", len(all), all)
 		}
 	}
@@ -257,8 +257,17 @@ func TestCheckFindsFaults(t *testing.T) {
 			r.status = func([]string, string) string { return "rejected" }
 		}},
 		"a batch that is to be sent again": {"batch", `the result of element 2 of 2 is "retry"`, func(r *receiver) {
-			r.status = func(batch []string, id string) string { return map[bool]string{true: "accepted", false: "retry"}[id == batch[0]] }
+			r.status = func(batch []string, id string) string {
+				return map[bool]string{true: "accepted", false: "retry"}[id == batch[0]]
+			}
 		}},
+		"large bodies refused": {"size", "HTTP 413", guarded(func(known *callers.Verifier, next http.Handler, w http.ResponseWriter, r *http.Request, body []byte) {
+			if len(body) > 1<<20 {
+				w.WriteHeader(http.StatusRequestEntityTooLarge)
+				return
+			}
+			known.Require(next).ServeHTTP(w, r)
+		})},
 		"retractions refused": {"revocation", "UNIQUE constraint failed", func(r *receiver) {
 			r.handle["agent.receiveRevocation"] = isError(func(_ bool, args map[string]any) bool { return args["reason"] == "reorg" })
 		}},

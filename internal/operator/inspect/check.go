@@ -26,7 +26,7 @@ type Check struct {
 
 // checkNames lists the checks in the order in which they run (docs/agent.md).
 var checkNames = []string{"reachable", "protocol", "tools", "schemas", "feedback", "repeat", "batch", "response",
-	"validation", "revocation", "unsigned", "altered", "errors", "time"}
+	"validation", "revocation", "size", "unsigned", "altered", "errors", "time"}
 
 // receivers are the tools that receive events, with the check that calls each.
 var receivers = []struct {
@@ -172,7 +172,7 @@ func (c *checker) checkTools(ctx context.Context, offered []mcpcall.Tool) {
 	}
 }
 
-// fitTool fits two samples to the schema of a receiving tool, and keeps the calls of those that fit. It returns the
+// fitTool fits samples to the schema of a receiving tool, and keeps the calls of those that fit. It returns the
 // server's name of the tool ("": not offered), and the first error.
 func (c *checker) fitTool(ctx context.Context, check, tool string, kind job.Kind,
 	offered []mcpcall.Tool) (string, error) {
@@ -185,16 +185,25 @@ func (c *checker) fitTool(ctx context.Context, check, tool string, kind job.Kind
 	if check == "batch" {
 		return c.fitBatch(names, samples, offered)
 	}
+	if check == "feedback" {
+		samples = append(samples, c.identify(full.large()))
+	}
 	for i, s := range samples {
 		found, fitted, fault := tools.FitCall(ctx, nil, s.job, s.file, s.id, names, offered)
+		group := check
+		if i == 2 {
+			group = "size"
+		}
 		switch {
 		case found.Name == "":
 			return "", fault
 		case fault == nil:
-			c.calls[check] = append(c.calls[check],
+			c.calls[group] = append(c.calls[group],
 				mcpcall.Request{Tool: found.Name, Arguments: fitted.Arguments, Meta: s.callMeta()})
-		case i > 0:
+		case i == 1:
 			fault = fmt.Errorf("for an event without a file, tags and a score from 0 to 100, %w", fault)
+		case i == 2:
+			fault = fmt.Errorf("for an event with a file of 2 MiB, %w", fault)
 		}
 		tool, err = found.Name, cmp.Or(err, fault)
 	}

@@ -42,6 +42,10 @@ func (c *checker) sendSamples(ctx context.Context) error {
 					"answer with a result, even if you do not know the feedback")
 			}
 		}
+		if calls := c.calls["size"]; len(calls) > 0 {
+			_, err := c.call(ctx, calls...)
+			c.judge(ctx, "size", err, "it took a file of 2 MiB", "allow request bodies of 8 MiB")
+		}
 		c.checkSignature(ctx, "unsigned", unsigned)
 		c.checkSignature(ctx, "altered", bodyChanged, signatureBroken)
 		c.checkErrorForm(ctx)

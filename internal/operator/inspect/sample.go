@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/big"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/tools"
@@ -94,6 +95,13 @@ func (s sample) sparse() sample {
 	if s.job.Kind == job.KindFeedbackRevoked {
 		s.job.Reason = job.RevokedByReorg
 	}
+	return s
+}
+
+// large returns the sample with the largest file that Herald sends as JSON: 2 MiB (docs/agent.md).
+func (s sample) large() sample {
+	filler := strings.Repeat("x", 2<<20-len(sampleFile))
+	s.file.Content = json.RawMessage(strings.Replace(sampleFile, "A sample", filler+"A sample", 1))
 	return s
 }
 
