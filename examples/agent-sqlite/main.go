@@ -33,7 +33,7 @@ func main() {
 	listen := flag.String("http", "127.0.0.1:8081", "serve on this `address`")
 	file := flag.String("db", "feedback.db", "the SQLite `file`")
 	herald := flag.String("herald", "", "serve only the Herald whose HERALD_PUBLIC_URL is this `URL`")
-	self := flag.String("self", "", "this agent's scheme and host, as registered; needed with -herald")
+	self := flag.String("self", "", "this agent's scheme and host, as registered; needed with -herald, and only with it")
 	ask := flag.Bool("ask", false, "ask the agent that runs at the address")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -79,7 +79,7 @@ func newHandler(db *feedback, herald, self string) (http.Handler, error) {
 		OnRevocation: db.deleteFeedback,
 	}, receiver.WithStore(db))
 	var forHerald http.Handler = http.MaxBytesHandler(server.NewStreamableHTTPServer(deliveries), 8<<20)
-	if herald != "" {
+	if herald != "" || self != "" {
 		verifier, err := callers.New(callers.Config{Herald: herald, Self: self})
 		if err != nil {
 			return nil, err

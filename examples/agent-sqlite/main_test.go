@@ -62,3 +62,13 @@ func TestAnswersFromFeedback(t *testing.T) {
 		}
 	}
 }
+
+// TestNeedsBothAddresses: with only one of -herald and -self, the agent does not start, because it would serve anyone.
+func TestNeedsBothAddresses(t *testing.T) {
+	t.Parallel()
+	for _, c := range [][2]string{{"https://herald.example", ""}, {"", "https://agent.example"}} {
+		if _, err := newHandler(nil, c[0], c[1]); err == nil {
+			t.Errorf("-herald %q -self %q is taken", c[0], c[1])
+		}
+	}
+}

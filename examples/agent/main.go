@@ -32,7 +32,7 @@ func main() {
 	registration := flag.String("registration", "", "serve this `file`, the agent's registration or a list of agents, at "+wellKnown+
 		": it shows callers that this endpoint is the agent's")
 	herald := flag.String("herald", "", "serve only the Herald whose HERALD_PUBLIC_URL is this `URL`")
-	self := flag.String("self", "", "scheme and host under which that Herald calls this agent, as its registration has them; needed with -herald")
+	self := flag.String("self", "", "scheme and host under which that Herald calls this agent, as its registration has them; needed with -herald, and only with it")
 	flag.Parse()
 	agent := server.NewMCPServer("example-agent", "1.0.0", server.WithToolCapabilities(false))
 	receiver.Register(agent, receiver.Handlers{
@@ -47,7 +47,7 @@ func main() {
 	})
 
 	guard := func(next http.Handler) http.Handler { return next }
-	if *herald != "" {
+	if *herald != "" || *self != "" {
 		known, err := callers.New(callers.Config{Herald: *herald, Self: *self})
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "agent:", err)
