@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"io/fs"
 	"time"
 
@@ -64,8 +65,9 @@ func Migrations(ctx context.Context, url secret.Secret) (all []Migration, err er
 	return all, err
 }
 
-// Migrated reports whether every migration is applied. It asks once, over the pool, and neither connects nor creates
-// goose's table as Migrations does, so that a command can ask before its first statement.
+// Migrated reports whether every migration is applied, in a database that Herald can use (ensureSchema). It asks once,
+// over the pool, and neither connects nor creates goose's table as Migrations does, so that a command can ask before
+// its first statement.
 func (p *Pool) Migrated(ctx context.Context) (yes bool, err error) {
 	ctx, end := p.StartCall(ctx, &err, "read the state of the migrations")
 	defer end()
@@ -80,6 +82,7 @@ func (p *Pool) Migrated(ctx context.Context) (yes bool, err error) {
 		}
 	}
 	err = p.Conns.QueryRow(ctx, `SELECT cardinality($1::bigint[]) = count(DISTINCT version_id)
+		AND getdatabaseencoding() = 'UTF8'
 		FROM `+versionTable+` WHERE is_applied AND version_id = ANY($1)`, versions).Scan(&yes)
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == undefinedTable {
 		return false, nil
@@ -115,14 +118,20 @@ func withProvider(ctx context.Context, url secret.Secret, do func(*goose.Provide
 }
 
 // ensureSchema creates the schema herald if it does not exist, because goose's own table is in it. It returns
-// errUnreleased if a Herald before the first release created the schema. If two processes create it at once, one may
-// fail in spite of IF NOT EXISTS; it then checks again.
+// errUnreleased if a Herald before the first release created the schema. It returns an error if the database's encoding
+// is not UTF8, because others refuse \u00e9 in an agent's answer, so that the outcome could not be recorded. If two
+// processes create the schema at once, one may fail in spite of IF NOT EXISTS; it then checks again.
 func ensureSchema(ctx context.Context, db *sql.DB) (err error) {
 	for range 2 {
 		var have, unreleased bool
+		var encoding string
 		err = db.QueryRowContext(ctx, `SELECT to_regnamespace('herald') IS NOT NULL,
-			to_regclass($1) IS NOT NULL AND to_regclass($2) IS NULL`, unreleasedTable, versionTable).
-			Scan(&have, &unreleased)
+			to_regclass($1) IS NOT NULL AND to_regclass($2) IS NULL, getdatabaseencoding()`, unreleasedTable,
+			versionTable).Scan(&have, &unreleased, &encoding)
+		if err == nil && encoding != "UTF8" {
+			return fmt.Errorf("its encoding is %s, and Herald needs UTF8: make a database with "+
+				"createdb --encoding=UTF8 --template=template0", encoding)
+		}
 		if err == nil && unreleased {
 			return errUnreleased
 		}

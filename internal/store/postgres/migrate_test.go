@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 
@@ -80,6 +81,29 @@ func TestUnreleasedSchema(t *testing.T) {
 	exec(t, p, `CREATE TABLE herald.goose_db_version (version_id bigint)`)
 	if done, err := Migrate(t.Context(), secret.New(p.Conns.Config().ConnString())); err != nil || len(done) != 0 {
 		t.Error(done, err)
+	}
+}
+
+// TestOtherEncoding: a database that is not in UTF-8 is refused, also if it was migrated by an earlier Herald. Otherwise
+// an agent's answer with the escape \u00e9 could never be recorded.
+func TestOtherEncoding(t *testing.T) {
+	t.Parallel()
+	config := openPool(t, heraldtest.EmptyPostgres(t)).Conns.Config()
+	name := config.ConnConfig.Database
+	for _, sql := range []string{"DROP DATABASE " + name + " WITH (FORCE)",
+		"CREATE DATABASE " + name + " TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'"} {
+		exec(t, openPool(t, strings.Replace(config.ConnString(), "/"+name+"?", "/postgres?", 1)), sql)
+	}
+	p := openPool(t, config.ConnString())
+	for _, before := range []string{
+		`SELECT 1`, `CREATE SCHEMA herald`, `CREATE TABLE herald.migrations AS SELECT n AS version_id, true AS is_applied FROM generate_series(0, 99) n`} {
+		exec(t, p, before)
+		if yes, err := p.Migrated(t.Context()); yes || err != nil {
+			t.Errorf("after %s: counts as migrated: %t, %v", before, yes, err)
+		}
+		if done, err := Migrate(t.Context(), secret.New(config.ConnString())); err == nil || !strings.Contains(err.Error(), "its encoding is SQL_ASCII") || len(done) != 0 {
+			t.Errorf("after %s: %v, %v", before, done, err)
+		}
 	}
 }
 
