@@ -19,6 +19,7 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/store/pgerror"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -72,6 +73,11 @@ type Pool struct {
 // would keep its locks on agents.
 const idleInTransaction = 10 * time.Second
 
+// readOnly is the SQLSTATE of a refused write. A session stays read-only if it began while the database was read-only,
+// or if the server has become a standby. So the refusal closes the connection, and the next call connects again.
+// Otherwise the pool would use that connection for up to an hour.
+const readOnly = "25006"
+
 // lastCalls limits a call that follows a call that timed out (LimitCalls).
 const lastCalls = 200 * time.Millisecond
 
@@ -118,6 +124,10 @@ func OpenAdjusted(cfg Config, adjust func(*pgxpool.Config)) (*Pool, error) {
 		if !strings.Contains(cfg.URL.Reveal(), "default_query_exec_mode") {
 			pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 		}
+	}
+	keepsConn := pc.ConnConfig.OnPgError
+	pc.ConnConfig.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
+		return err.Code != readOnly && keepsConn(conn, err)
 	}
 	adjust(pc)
 	if p.Conns, err = pgxpool.NewWithConfig(context.Background(), pc); err != nil {

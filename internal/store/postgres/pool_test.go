@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // TestConnectionFailsInOneSentence: an error of a connection is one line with one cause. It contains the server's
@@ -43,6 +44,28 @@ func TestConnectionFailsInOneSentence(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestReadOnlySession: a session that began while the database was read-only, such as during a failover or because the
+// provider's disk was full, ends with its first refused write. Otherwise the pool would keep it for an hour.
+func TestReadOnlySession(t *testing.T) {
+	t.Parallel()
+	url := heraldtest.EmptyPostgres(t)
+	operator, worker := openPool(t, url), openPool(t, url)
+	exec(t, operator, "CREATE TABLE written (n integer)")
+	database := "ALTER DATABASE " + operator.Conns.Config().ConnConfig.Database
+	exec(t, operator, database+" SET default_transaction_read_only = on")
+	const write = "INSERT INTO written VALUES (1)"
+	var refusal *pgconn.PgError
+	if _, err := worker.Conns.Exec(t.Context(), write); !errors.As(err, &refusal) || refusal.Code != "25006" {
+		t.Fatalf("a write in a read-only database: %v", err)
+	}
+	heraldtest.Equal(t, "rows read meanwhile", count(t, worker, "SELECT count(*) FROM written"), 0)
+	exec(t, operator, database+" RESET default_transaction_read_only")
+	if _, err := worker.Conns.Exec(t.Context(), write); err == nil {
+		t.Fatal("the read of a read-only session ended it") // it has not been refused a write yet
+	}
+	exec(t, worker, write)
 }
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }
