@@ -39,12 +39,18 @@ func parseURL(raw secret.Secret) (asynq.RedisConnOpt, error) {
 		if u, err := url.Parse(text); err == nil {
 			single.Username = u.User.Username()
 		}
-		if _, _, err := net.SplitHostPort(single.Addr); err != nil {
-			single.Addr = net.JoinHostPort(single.Addr, "6379")
-		}
+		single.Addr = addPort(single.Addr, "6379")
 		return single, nil
 	}
 	return opt, nil
+}
+
+// addPort returns host with port, unless it has a port. An IPv6 address is in brackets.
+func addPort(host, port string) string {
+	if _, _, err := net.SplitHostPort(host); err == nil {
+		return host
+	}
+	return net.JoinHostPort(strings.Trim(host, "[]"), port)
 }
 
 // parseCluster parses the URL of a Redis cluster, which asynq.ParseRedisURI does not support. withTLS selects TLS.
@@ -65,10 +71,7 @@ func parseCluster(text string, withTLS bool) (asynq.RedisConnOpt, error) {
 		if host == "" {
 			return nil, errors.New("REDIS_URL: redis-cluster:// needs host1:port,host2:port")
 		}
-		if _, _, err := net.SplitHostPort(host); err != nil {
-			host = net.JoinHostPort(host, "6379")
-		}
-		opt.Addrs = append(opt.Addrs, host)
+		opt.Addrs = append(opt.Addrs, addPort(host, "6379"))
 	}
 	if withTLS {
 		host, _, _ := net.SplitHostPort(opt.Addrs[0])

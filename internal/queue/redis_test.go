@@ -23,6 +23,7 @@ func TestParseURL(t *testing.T) {
 			c := o.(asynq.RedisClientOpt)
 			return c.Network == "unix" && c.Addr == "/run/r.sock"
 		},
+		"redis://[::1]/3": func(o asynq.RedisConnOpt) bool { return o.(asynq.RedisClientOpt).Addr == "[::1]:6379" },
 		"redis-sentinel://a:1,b:2?master=m": func(o asynq.RedisConnOpt) bool {
 			c := o.(asynq.RedisFailoverClientOpt)
 			return c.MasterName == "m" && len(c.SentinelAddrs) == 2
@@ -30,6 +31,9 @@ func TestParseURL(t *testing.T) {
 		"redis-cluster://u:p%3Aw@a,b:7001": func(o asynq.RedisConnOpt) bool {
 			c := o.(asynq.RedisClusterClientOpt)
 			return c.Username == "u" && c.Password == "p:w" && strings.Join(c.Addrs, " ") == "a:6379 b:7001" && c.TLSConfig == nil
+		},
+		"redis-cluster://[::1],[::2]:7001": func(o asynq.RedisConnOpt) bool {
+			return strings.Join(o.(asynq.RedisClusterClientOpt).Addrs, " ") == "[::1]:6379 [::2]:7001"
 		},
 		"redis-clusters://a": func(o asynq.RedisConnOpt) bool { return o.(asynq.RedisClusterClientOpt).TLSConfig.ServerName == "a" },
 	} {
