@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -18,8 +19,9 @@ import (
 )
 
 // parseURL parses REDIS_URL into asynq's connection options. It accepts asynq's schemes redis, rediss, redis-socket and
-// redis-sentinel. For a Redis cluster, it accepts redis-cluster://[user:password@]host1[:port],host2, and
-// redis-clusters:// for TLS. Errors do not contain the URL, because the URL may contain a password.
+// redis-sentinel (completeSentinels). For a Redis cluster, it accepts
+// redis-cluster://[user:password@]host1[:port],host2, and redis-clusters:// for TLS. Errors do not contain the URL,
+// because the URL may contain a password.
 func parseURL(raw secret.Secret) (asynq.RedisConnOpt, error) {
 	text := raw.Reveal()
 	scheme, _, ok := strings.Cut(text, "://")
@@ -34,13 +36,34 @@ func parseURL(raw secret.Secret) (asynq.RedisConnOpt, error) {
 	if err != nil {
 		return nil, fmt.Errorf("REDIS_URL with scheme %q cannot be read: check host, port and database number", scheme)
 	}
-	if single, ok := opt.(asynq.RedisClientOpt); ok && single.Network != "unix" {
-		// asynq drops the URL's user name, which Redis needs for its access control.
-		if u, err := url.Parse(text); err == nil {
-			single.Username = u.User.Username()
+	u, _ := url.Parse(text) // does not fail, because ParseRedisURI calls it too
+	switch opt := opt.(type) {
+	case asynq.RedisFailoverClientOpt:
+		return completeSentinels(opt, u)
+	case asynq.RedisClientOpt:
+		opt.Username = u.User.Username() // asynq drops it, and Redis needs it for its access control
+		if opt.Network != "unix" {
+			opt.Addr = addPort(opt.Addr, "6379")
 		}
-		single.Addr = addPort(single.Addr, "6379")
-		return single, nil
+		return opt, nil
+	}
+	return opt, nil
+}
+
+// completeSentinels adds to opt the parts of redis-sentinel://[user:password@]host1[:port],host2[/db]?master=NAME that
+// asynq ignores: the credentials and the database number of Redis. Sentinels get the same password, or the value of
+// sentinel_password. A Sentinel or Redis without a password accepts any.
+func completeSentinels(opt asynq.RedisFailoverClientOpt, u *url.URL) (_ asynq.RedisConnOpt, err error) {
+	if db := strings.Trim(u.Path, "/"); db != "" {
+		opt.DB, err = strconv.Atoi(db)
+	}
+	if err != nil || opt.MasterName == "" {
+		return nil, errors.New("REDIS_URL: expected redis-sentinel://user:password@host1,host2/0?master=NAME")
+	}
+	opt.Username, opt.Password = u.User.Username(), opt.SentinelPassword
+	opt.SentinelPassword = cmp.Or(u.Query().Get("sentinel_password"), opt.Password)
+	for i, host := range opt.SentinelAddrs {
+		opt.SentinelAddrs[i] = addPort(host, "26379")
 	}
 	return opt, nil
 }

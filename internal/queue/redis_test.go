@@ -19,21 +19,33 @@ func TestParseURL(t *testing.T) {
 			return c.Addr == "h:7000" && c.Username == "u" && c.Password == "p@w" && c.DB == 3
 		},
 		"rediss://h:1": func(o asynq.RedisConnOpt) bool { return o.(asynq.RedisClientOpt).TLSConfig.ServerName == "h" },
+		"redis-socket://u:pw@/run/r.sock?db=3": func(o asynq.RedisConnOpt) bool {
+			c := o.(asynq.RedisClientOpt)
+			return c.Addr == "/run/r.sock" && c.Username == "u" && c.Password == "pw" && c.DB == 3
+		},
 		"redis-socket:///run/r.sock": func(o asynq.RedisConnOpt) bool {
 			c := o.(asynq.RedisClientOpt)
 			return c.Network == "unix" && c.Addr == "/run/r.sock"
 		},
 		"redis://[::1]/3": func(o asynq.RedisConnOpt) bool { return o.(asynq.RedisClientOpt).Addr == "[::1]:6379" },
-		"redis-sentinel://a:1,b:2?master=m": func(o asynq.RedisConnOpt) bool {
+		"redis-sentinel://a,b:1?master=m": func(o asynq.RedisConnOpt) bool {
 			c := o.(asynq.RedisFailoverClientOpt)
-			return c.MasterName == "m" && len(c.SentinelAddrs) == 2
+			return c.MasterName == "m" && strings.Join(c.SentinelAddrs, " ") == "a:26379 b:1" && c.DB == 0 && c.Password == ""
+		},
+		"redis-sentinel://u:p%40w@a,b/3?master=m": func(o asynq.RedisConnOpt) bool {
+			c := o.(asynq.RedisFailoverClientOpt)
+			return c.Username == "u" && c.Password == "p@w" && c.DB == 3 && c.SentinelUsername == "" && c.SentinelPassword == "p@w"
+		},
+		"redis-sentinel://:pw@a?master=m&sentinel_password=s%26": func(o asynq.RedisConnOpt) bool {
+			c := o.(asynq.RedisFailoverClientOpt)
+			return c.Password == "pw" && c.SentinelPassword == "s&"
+		},
+		"redis-cluster://[::1],[::2]:7001": func(o asynq.RedisConnOpt) bool {
+			return strings.Join(o.(asynq.RedisClusterClientOpt).Addrs, " ") == "[::1]:6379 [::2]:7001"
 		},
 		"redis-cluster://u:p%3Aw@a,b:7001": func(o asynq.RedisConnOpt) bool {
 			c := o.(asynq.RedisClusterClientOpt)
 			return c.Username == "u" && c.Password == "p:w" && strings.Join(c.Addrs, " ") == "a:6379 b:7001" && c.TLSConfig == nil
-		},
-		"redis-cluster://[::1],[::2]:7001": func(o asynq.RedisConnOpt) bool {
-			return strings.Join(o.(asynq.RedisClusterClientOpt).Addrs, " ") == "[::1]:6379 [::2]:7001"
 		},
 		"redis-clusters://a": func(o asynq.RedisConnOpt) bool { return o.(asynq.RedisClusterClientOpt).TLSConfig.ServerName == "a" },
 	} {
@@ -43,7 +55,7 @@ func TestParseURL(t *testing.T) {
 		}
 	}
 	for _, raw := range []string{"hunter2", "http://u:hunter2@h", "redis://u:hunter2@h/x", "redis-cluster://u:hunter2@", "redis-cluster://u:hunter2%zz@h",
-		"redis-cluster://", "redis://h:port:hunter2"} {
+		"redis-cluster://", "redis://h:port:hunter2", "redis-sentinel://u:hunter2@h", "redis-sentinel://u:hunter2@h/x?master=m"} {
 		_, err := parseURL(secret.New(raw))
 		if err == nil {
 			t.Errorf("%s is taken", raw)

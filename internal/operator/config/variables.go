@@ -101,8 +101,9 @@ type variable struct {
 func (c *Config) variables() []variable {
 	return append([]variable{
 		{Name: "REDIS_URL", Secret: true, set: setSecret(&c.RedisURL, checkRedisURL),
-			Help: "URL of Redis: redis://, rediss://, redis-socket:///path, redis-sentinel:// or " +
-				"redis-cluster://h1,h2. Without it, the worker starts its own Redis."},
+			Help: "URL of Redis: redis://, rediss://, redis-socket:///path, " +
+				"redis-sentinel://user:password@h1,h2/0?master=NAME or redis-cluster://h1,h2. Sentinels get the same " +
+				"password, or that of &sentinel_password=. Without REDIS_URL, the worker starts its own Redis."},
 		{Name: "DATABASE_URL", Secret: true, set: setSecret(&c.DatabaseURL, checkDatabaseURL),
 			Help: "URL of Postgres: postgres://user:password@host/database. Without it, the worker starts its own " +
 				"Postgres."},
