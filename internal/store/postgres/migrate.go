@@ -10,8 +10,8 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/migrations"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
@@ -94,10 +94,11 @@ func (p *Pool) Migrated(ctx context.Context) (yes bool, err error) {
 // must not lead to a pooler in transaction mode, because goose takes a lock that belongs to a session. A migration has
 // no statement_timeout.
 func withProvider(ctx context.Context, url secret.Secret, do func(*goose.Provider) error) error {
-	cfg, err := pgx.ParseConfig(url.Reveal())
+	pool, err := pgxpool.ParseConfig(url.Reveal()) // as Open, so that it accepts the options of a pool
 	if err != nil {
 		return errURL // the parser's error may quote the URL, and with it the password
 	}
+	cfg := pool.ConnConfig
 	cfg.ConnectTimeout = defaultConnectTimeout
 	cfg.RuntimeParams["statement_timeout"] = "0"
 	db := stdlib.OpenDB(*cfg)

@@ -10,10 +10,10 @@ import (
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
-// TestMigrateAtOnce: four processes migrate an empty database concurrently.
+// TestMigrateAtOnce: four processes migrate an empty database concurrently. Their URL has an option of the pool.
 func TestMigrateAtOnce(t *testing.T) {
 	t.Parallel()
-	url := secret.New(heraldtest.EmptyPostgres(t))
+	url := secret.New(heraldtest.EmptyPostgres(t) + "&pool_max_conns=2")
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	applied := 0
