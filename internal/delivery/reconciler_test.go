@@ -12,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/google/uuid"
 )
 
 func (w *world) newReconciler(adapt ...func(*maintenance.ReconcilerConfig)) *maintenance.Reconciler {
@@ -82,6 +83,25 @@ func TestReconcilerAndTasksThatRunForEver(t *testing.T) {
 	}
 	if len(redis.put) != 1 {
 		t.Errorf("%+v", redis.put)
+	}
+}
+
+// TestMarkerOfFastClock: a machine whose clock is ahead marks an empty Redis with a time to come. The reconciler
+// replaces each task once, not again and again until that time.
+func TestMarkerOfFastClock(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ids := []uuid.UUID{w.dispatchTo(newAgent(t).URL), w.dispatchTo(newAgent(t).URL), w.dispatchTo(newAgent(t).URL)}
+	w.flush()
+	if _, err := w.queue.Marker(t.Context(), time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	s := w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Batch, c.Late = 2, time.Minute })
+	for range 2 {
+		w.reconcile(s)
+	}
+	for _, id := range ids {
+		heraldtest.Equal(t, "dispatches", w.row(id).Dispatch, 2)
 	}
 }
 

@@ -302,8 +302,12 @@ func (r *Reconciler) dispatchAllLost(ctx context.Context, now time.Time) (lost i
 	if marker.Equal(r.redisMarker) {
 		return 0, nil
 	}
+	before := marker
+	if before.After(now) { // the clock of the process that stored the marker is ahead
+		before = now // LostBefore would select the same deliveries again until the time of the marker
+	}
 	for {
-		tasks, err := r.Ledger.LostBefore(ctx, marker, r.Batch)
+		tasks, err := r.Ledger.LostBefore(ctx, before, r.Batch)
 		if err != nil {
 			return lost, err
 		}
