@@ -120,6 +120,40 @@ func TestKnownOutcomes(t *testing.T) {
 		}
 	})
 
+	t.Run("delivered, and the next attempt ends without a look at Redis and without a record", func(t *testing.T) {
+		w := w.in(t)
+		a := newAgent(t)
+		id := w.dispatchTo(a.URL)
+		w.dies(id, 1)
+		again := w.expire(id)
+		tried := make(chan bool, 1)
+		next := w.newWorker(func(c *Config) {
+			c.Ledger = &faulty{Ledger: w.store, record: func(context.Context, *store.Claim, store.Outcome) (store.Recorded, error) {
+				tried <- true
+				return store.Recorded{}, errAway
+			}}
+			c.Spool = &results{OutcomeSpool: w.queue, kept: func() error { return errAway }}
+			c.SpoolTimeout, c.RecordPause = time.Millisecond, time.Hour
+		})
+		ended := make(chan error, 1)
+		go func() {
+			_, err := next.deliver(context.WithoutCancel(t.Context()), id, again.Dispatch)
+			ended <- err
+		}()
+		heraldtest.Receive(t, "the record", tried)
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		next.runner.Wait(ctx)
+		if err := heraldtest.Receive(t, "the end", ended); !errors.Is(err, errAway) {
+			t.Fatal(err)
+		}
+		again = w.expire(id)
+		w.newWorker().mustDeliver(id, again.Dispatch, "")
+		if d := w.row(id); d.Status != store.Delivered || len(a.received()) != 1 {
+			t.Errorf("%s after %d calls", d.Status, len(a.received()))
+		}
+	})
+
 	t.Run("a wait goes on from where it was", func(t *testing.T) {
 		w := w.in(t)
 		a := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
