@@ -203,6 +203,27 @@ func TestKnownOutcomes(t *testing.T) {
 		}
 	})
 
+	t.Run("an operator's replay does not end with the failure of an attempt before it", func(t *testing.T) {
+		w := w.in(t)
+		a := newAgent(t, failsOnce())
+		id := w.dispatchTo(a.URL)
+		w.exec(`UPDATE herald.work SET budget_base = -3 WHERE id = $1`, id) // the next attempt is the last one
+		w.dies(id, 1)
+		w.exec(`UPDATE herald.work SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
+		w.reconcile(w.newReconciler())
+		if d := w.row(id); d.Status != store.Dead {
+			t.Fatalf("%s %s", d.Status, d.Reason)
+		}
+		moved, left, tasks, err := w.store.Replay(t.Context(), []uuid.UUID{id}, false)
+		if err != nil || moved != 1 || len(tasks) == 0 {
+			t.Fatal(moved, left, tasks, err)
+		}
+		w.newWorker().mustDeliver(id, tasks[0].N, "")
+		if d := w.row(id); d.Status != store.Delivered || len(a.received()) != 2 {
+			t.Errorf("%s after %d calls", d.Status, len(a.received()))
+		}
+	})
+
 	t.Run("delivered late, after the next attempt's claim and before its look at Redis", func(t *testing.T) {
 		w := w.in(t)
 		a := newAgent(t)

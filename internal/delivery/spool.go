@@ -59,8 +59,8 @@ func (e *Executor) spoolOutcome(ctx context.Context, c *store.Claim, o store.Out
 
 // loadSpooledOutcome loads the spooled outcome of an earlier attempt that has no outcome in Postgres. c is the new
 // claim of the delivery. If all earlier attempts have an outcome, or Redis has no readable spooled outcome, it returns
-// nil and no error. If Redis does not answer, it returns a *spoolError, and the agent must not be called, because it
-// may have accepted the earlier call.
+// nil and no error. It ignores a failure of an attempt before the operator's replay. If Redis does not answer, it
+// returns a *spoolError, and the agent must not be called, because it may have accepted the earlier call.
 func (e *Executor) loadSpooledOutcome(ctx context.Context, c *store.Claim) (*store.SpooledOutcome, error) {
 	if !c.Unfinished {
 		return nil, nil
@@ -78,6 +78,9 @@ func (e *Executor) loadSpooledOutcome(ctx context.Context, c *store.Claim) (*sto
 	if err != nil {
 		e.ignoreSpooled(c, spooledUnreadable, err)
 		return nil, nil
+	}
+	if base := c.Attempt - c.Budget; c.Replay && past.Attempt <= base && past.Outcome.Status != store.Delivered {
+		return nil, nil // the operator who replayed the delivery asked for another call than the one that failed
 	}
 	// The wait began when the outcome was spooled.
 	past.Outcome.Delay = max(past.Outcome.Delay-e.Now().Sub(past.At), 0)
