@@ -186,7 +186,7 @@ func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own tools.Fitted)
 	return nil
 }
 
-var errUnanswered = outcome.Fail(outcome.InternalError, "a fault of Herald's own in a call of several deliveries: "+
+var errUnanswered = outcome.Bar(outcome.Unknown, "a fault of Herald's own in a call of several deliveries: "+
 	"its log has the stack")
 
 // dissolveBatch handles an agent's refusal of a batch: the agent does not know the batch tool, or it refused the

@@ -253,6 +253,14 @@ func TestFaults(t *testing.T) {
 		}
 	})
 
+	t.Run("a call that panics may have reached the agent", func(t *testing.T) {
+		w := w.in(t)
+		k := w.newWorker(func(c *Config) { c.Caller = callPanics{c.Caller} })
+		id := w.dispatchTo(newAgent(t).URL)
+		w.policy(id, store.OnUnknownHold)
+		k.mustDeliver(id, 1, "held held_unknown")
+	})
+
 	t.Run("a ledger that panics", func(t *testing.T) {
 		w := w.in(t)
 		k := w.newWorker(func(c *Config) {
@@ -338,6 +346,14 @@ func TestFaults(t *testing.T) {
 			heraldtest.Equal(t, name, run(t, c.late, c.extend), c.want)
 		}
 	})
+}
+
+// callPanics panics after the agent has received the call.
+type callPanics struct{ Caller }
+
+func (c callPanics) Call(ctx context.Context, e mcpcall.Endpoint, r mcpcall.Request) (mcpcall.Answer, error) {
+	_, _ = c.Caller.Call(ctx, e, r)
+	panic("boom")
 }
 
 // panics is a fetcher that panics.

@@ -57,15 +57,17 @@ func (e *Executor) beginStage(a *attempt, name string) {
 }
 
 // endStages ends the attempt's last stage, traces its end, and returns err, the error of that stage (nil: success).
-// panicked is the result of recover(). If it is not nil, endStages logs the panic and returns an error with the reason
-// internal_error instead of err, so that the attempt is recorded as failed.
+// panicked is the result of recover(). If it is not nil, endStages logs the panic and returns an error instead of err,
+// so that the attempt is recorded as failed: outcome_unknown in the stage call, else internal_error.
 func (e *Executor) endStages(a *attempt, err error, panicked any) error {
 	if panicked != nil {
 		e.Logger.Error("a step panicked", "delivery", a.claim.ID, "step", a.stage.name,
 			"panic", panicked, "stack", string(debug.Stack()))
-		a.answer.called = a.answer.called || a.stage.name == "call"
-		err = outcome.Fail(outcome.InternalError,
-			"a fault of Herald's own in step "+a.stage.name+": its log has the stack")
+		reason := outcome.InternalError
+		if a.stage.name == "call" { // the agent may have received the call
+			a.answer.called, reason = true, outcome.Unknown
+		}
+		err = outcome.Bar(reason, "a fault of Herald's own in step "+a.stage.name+": its log has the stack")
 	}
 	e.traceStep(a, a.stage.name, "", err, a.stage.began)
 	a.stage.noteTime(e.Now())
