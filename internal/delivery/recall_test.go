@@ -154,27 +154,32 @@ func TestKnownOutcomes(t *testing.T) {
 		}
 	})
 
-	t.Run("a wait goes on from where it was", func(t *testing.T) {
-		w := w.in(t)
-		a := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-			rw.Header().Set("Retry-After", "100")
-			http.Error(rw, "no", http.StatusServiceUnavailable)
-			return true
-		}))
-		id := w.dispatchTo(a.URL)
-		began := time.Now()
-		w.dies(id, 1)
-		again := w.expire(id)
-		k := w.newWorker(func(c *Config) { c.Now = func() time.Time { return time.Now().Add(40 * time.Second) } })
-		k.mustDeliver(id, again.Dispatch, "waiting server_error")
-		d := w.row(id)
-		if wait := d.NextAttemptAt.Sub(began); d.Status != store.Waiting || wait < 50*time.Second || wait > 85*time.Second {
-			t.Errorf("%s, again in %s", d.Status, wait)
-		}
-		if d.Attempts != 1 || len(d.History) != 1 || d.History[0].Reason != "server_error" || len(a.received()) != 1 {
-			t.Errorf("%d attempts, %d calls: %+v", d.Attempts, len(a.received()), d.History)
-		}
-	})
+	for name, c := range map[string]struct{ clock, least, most time.Duration }{
+		"a wait goes on from where it was":                         {40 * time.Second, 50 * time.Second, 85 * time.Second},
+		"a wait is not extended by a clock that is an hour behind": {-time.Hour, 75 * time.Second, 125 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := w.in(t)
+			a := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+				rw.Header().Set("Retry-After", "100")
+				http.Error(rw, "no", http.StatusServiceUnavailable)
+				return true
+			}))
+			id := w.dispatchTo(a.URL)
+			began := time.Now()
+			w.dies(id, 1)
+			again := w.expire(id)
+			k := w.newWorker(func(cfg *Config) { cfg.Now = func() time.Time { return time.Now().Add(c.clock) } })
+			k.mustDeliver(id, again.Dispatch, "waiting server_error")
+			d := w.row(id)
+			if wait := d.NextAttemptAt.Sub(began); d.Status != store.Waiting || wait < c.least || wait > c.most {
+				t.Errorf("%s, again in %s", d.Status, wait)
+			}
+			if d.Attempts != 1 || len(d.History) != 1 || d.History[0].Reason != "server_error" || len(a.received()) != 1 {
+				t.Errorf("%d attempts, %d calls: %+v", d.Attempts, len(a.received()), d.History)
+			}
+		})
+	}
 
 	t.Run("an outcome that was recorded after all is not taken for a later attempt's", func(t *testing.T) {
 		w := w.in(t)

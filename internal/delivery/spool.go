@@ -82,8 +82,8 @@ func (e *Executor) loadSpooledOutcome(ctx context.Context, c *store.Claim) (*sto
 	if base := c.Attempt - c.Budget; c.Replay && past.Attempt <= base && past.Outcome.Status != store.Delivered {
 		return nil, nil // the operator who replayed the delivery asked for another call than the one that failed
 	}
-	// The wait began when the outcome was spooled.
-	past.Outcome.Delay = max(past.Outcome.Delay-e.Now().Sub(past.At), 0)
+	// The wait began when the outcome was spooled, by the clock of another worker, which may be ahead of this one.
+	past.Outcome.Delay = max(past.Outcome.Delay-max(e.Now().Sub(past.At), 0), 0)
 	return past, nil
 }
 
