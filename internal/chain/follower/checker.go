@@ -47,8 +47,10 @@ type checker struct {
 	suspects []suspect
 	asked    time.Time // when the reading began after which the last request was made
 
-	recheck  *span
-	omission *Omission
+	recheck      *span
+	recheckWidth rangeWidth
+	recheckAfter time.Time
+	omission     *Omission
 
 	handed, checked float64 // newest blocks, for Share
 	share           float64 // the Share that is reported while there are too few newest blocks
@@ -58,7 +60,7 @@ type checker struct {
 // before next count as checked.
 func newChecker(from, next uint64, known *Checks) *checker {
 	k := &checker{known: map[uint64][]eventlog.Position{}, open: map[uint64]bool{}, knownFrom: next,
-		compareFrom: next, compareWidth: newRangeWidth(maxRange), share: 1}
+		compareFrom: next, compareWidth: newRangeWidth(maxRange), recheckWidth: newRangeWidth(strictWidth), share: 1}
 	if known == nil {
 		return k
 	}

@@ -26,8 +26,8 @@ const (
 	proofCalls = 10
 	// strictWidth is the number of blocks in a range whose blocks are all checked before the range is handed over.
 	strictWidth = 500
-	// compareAgain is the pause after a failed comparison with another node. During the pause, single blocks are
-	// checked.
+	// compareAgain is the pause after a failed comparison with another node, during which single blocks are checked,
+	// and after a block could not be read again.
 	compareAgain = time.Minute
 	// proofTries is the number of answers that may prove nothing about a block before the block counts as unchecked
 	// again.
@@ -319,31 +319,40 @@ func (f *Follower) noteOmission(n uint64, logs int) {
 		"checked", "node", k.omission.Node, "block", n, "logs", logs, "from", from)
 }
 
-// recheckBlocks reads the next of the final blocks that are scheduled to be read again.
+// recheckBlocks reads the newest of the final blocks that are scheduled to be read again. The oldest come last, because
+// the node may have dropped them.
 func (f *Follower) recheckBlocks(ctx context.Context) error {
 	k := f.checks
 	filter := f.filter
-	to := min(k.recheck.to, k.recheck.from+min(strictWidth, f.width.blocks)-1)
-	filter.FromBlock, filter.ToBlock = hexutil.Uint64(k.recheck.from), hexutil.Uint64(to)
+	to := k.recheck.to
+	from := max(k.recheck.from, to-min(to, k.recheckWidth.blocks-1))
+	filter.FromBlock, filter.ToBlock = hexutil.Uint64(from), hexutil.Uint64(to)
 	logs, ends, err := f.reader.ReadLogs(ctx, filter)
 	if err == nil {
 		logs, err = f.reader.CompleteLogs(ctx, filter, ends, logs)
 	}
-	if err != nil {
-		_, err = f.narrowRange(err, to-k.recheck.from+1)
+	switch {
+	case err != nil && from < to && node.IsRefusedRange(err):
+		k.recheckWidth.narrow(err, to-from+1)
+		return nil
+	case err != nil:
+		k.recheckAfter = time.Now().Add(compareAgain)
 		return err
 	}
+	k.recheckWidth.widen()
 	missing, err := f.handFound(ctx, logs)
 	if err != nil {
 		return err
 	}
 	if missing > 0 {
-		f.log.Warn("logs that a node left out were found", "logs", missing, "from", k.recheck.from, "to", to)
+		f.log.Warn("logs that a node left out were found", "logs", missing, "from", from, "to", to)
 	}
-	k.dropBlocks(k.recheck.from, to)
-	if k.recheck.from = to + 1; k.recheck.from > k.recheck.to {
-		k.recheck = nil
-		f.log.Info("all blocks since the last complete check were read again", "to", to)
+	k.dropBlocks(from, to)
+	if from > k.recheck.from {
+		k.recheck = &span{k.recheck.from, from - 1}
+		return nil
 	}
+	k.recheck = nil
+	f.log.Info("all blocks since the last complete check were read again", "from", from)
 	return nil
 }

@@ -222,7 +222,7 @@ func (f *Follower) Follow(ctx context.Context) error {
 // answers readings but no checks does not stop the readings: only errors of Found and Handle are returned.
 func (f *Follower) runChecks(ctx context.Context, until time.Time) error {
 	err := f.checkBlocks(ctx)
-	for err == nil && f.checks.recheck != nil && ctx.Err() == nil {
+	for err == nil && f.checks.recheck != nil && time.Now().After(f.checks.recheckAfter) && ctx.Err() == nil {
 		if err = f.recheckBlocks(ctx); time.Now().After(until) {
 			break
 		}
