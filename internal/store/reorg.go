@@ -152,8 +152,8 @@ func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, agen
 	return append(tasks, more...), err
 }
 
-// maxRetractions limits the retractions of one feedback in one block. A block can disappear several times. The keys of
-// the retractions end in `@<blockHash>`, `@<blockHash>.2`, `.3`, ….
+// maxRetractions limits the retractions of one feedback in one block, except withdrawn ones. A block can disappear
+// several times. The keys of the retractions end in `@<blockHash>`, `@<blockHash>.2`, `.3`, ….
 const maxRetractions = 20
 
 // retraction is an existing delivery that informs an agent that a feedback is gone from the chain.
@@ -189,7 +189,9 @@ func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx,
 
 // retractDelivery inserts a retraction of the delivery with this id, whose agent was or may have been called. known is
 // the delivery's job, a feedback. It adds the retraction's task to byAgent and returns the retraction's id. If the
-// delivery already has a retraction that was not withdrawn (mined_again), it only returns the id of that one.
+// delivery already has a retraction that was not withdrawn (mined_again), it only returns the id of that one. A
+// withdrawn one gives its key to the new one. Without a free key, retractDelivery returns uuid.Nil: an error would stop
+// the chain follower for good.
 //
 // After the reorg, another feedback may have the index of the removed one. The retraction delays it, as an earlier
 // feedback would. The delay ends when the retraction has ended, and at the latest 60 s after its first attempt
@@ -205,32 +207,36 @@ func (s *Store) retractDelivery(ctx context.Context, tx pgx.Tx, id uuid.UUID, kn
 		return uuid.Nil, err
 	}
 	a.read = true
-	for _, a.key = range keys {
-		r, taken := there[a.key]
-		if taken && r.retracts == id && r.reason != outcome.MinedAgain {
+	at := slices.IndexFunc(keys, func(key string) bool { r, taken := there[key]; return !taken || r.retracts == id })
+	if at < 0 {
+		return uuid.Nil, nil
+	}
+	a.key = keys[at]
+	newID := job.IDOf(a.key)
+	if r, taken := there[a.key]; taken {
+		if r.reason != outcome.MinedAgain {
 			return r.id, nil
 		}
-		if !taken {
-			break
+		var moved string
+		if err := tx.QueryRow(ctx, statements.Text("displace"), r.id, a.key).Scan(&moved); err != nil {
+			return uuid.Nil, fmt.Errorf("free the key %s: %w", a.key, postgres.NoRows(err, errConcurrentUpdate))
 		}
-	}
-	if _, taken := there[a.key]; taken {
-		return uuid.Nil, fmt.Errorf("retract %s: its block disappeared %d times", known.Key(), maxRetractions)
+		newID = job.IDOf(moved)
 	}
 	var row columns
-	row.appendArrival(a, job.IDOf(a.key))
+	row.appendArrival(a, newID)
 	made, err := s.insertColumns(ctx, tx, row)
 	if err != nil {
 		return uuid.Nil, fmt.Errorf("retract %s: %w", known.Key(), err)
 	}
-	fresh, isNew := made[job.IDOf(a.key)]
+	fresh, isNew := made[newID]
 	if !isNew {
 		return uuid.Nil, fmt.Errorf("retract %s: %w", known.Key(), errConcurrentUpdate)
 	}
 	if fresh.dispatch > 0 {
-		byAgent[a.agent] = append(byAgent[a.agent], Task{ID: job.IDOf(a.key), N: fresh.dispatch, Kind: a.kind})
+		byAgent[a.agent] = append(byAgent[a.agent], Task{ID: newID, N: fresh.dispatch, Kind: a.kind})
 	}
-	return job.IDOf(a.key), nil
+	return newID, nil
 }
 
 // retractDisplaced retracts the delivery h, whose event is no longer on the chain and whose agent was or may have been

@@ -92,6 +92,36 @@ func TestSameBlockDisappearsAgain(t *testing.T) {
 	}
 }
 
+// TestBlockFlaps: nodes with two branches answer in turn, so that a block disappears and returns at each reading. The
+// chain is read on. The event is retracted in the end, also if its block disappeared as often as it may be retracted.
+func TestBlockFlaps(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for name, called := range map[string]bool{"no retraction is called": false, "each retraction is called": true} {
+		t.Run(name, func(t *testing.T) {
+			emptyStore(t, s)
+			r := newChainReader(t, s)
+			event := inBlock(feedback(1, 1), 101, 'a')
+			id, block := r.read(100, 101, true, event).Answers[0].ID, uint64(102)
+			for n := range maxRetractions + 2 {
+				bring(t, s, id, "delivered")
+				done := r.read(101, block, true)
+				if len(done.Vanished) != 1 || (done.Vanished[0].Retraction != uuid.Nil) != (!called || n < maxRetractions) {
+					t.Fatalf("round %d: %+v", n, done.Vanished)
+				}
+				if retraction := done.Vanished[0].Retraction; called && retraction != uuid.Nil {
+					bring(t, s, retraction, "delivered")
+				}
+				id, block = r.read(101, block+1, true, event).Answers[0].ID, block+2
+			}
+			bring(t, s, id, "delivered")
+			if done := r.read(101, block, true); !called && read(t, s, done.Vanished[0].Retraction).Status != Queued {
+				t.Errorf("%+v", done.Vanished)
+			}
+		})
+	}
+}
+
 // TestMinedAgain: a retraction that was never called is skipped and counted when its event is on the chain again.
 func TestMinedAgain(t *testing.T) {
 	t.Parallel()

@@ -209,8 +209,7 @@ func (w *Watcher) logVanished(v store.Vanished) {
 	case v.Retraction != uuid.Nil:
 		log.Info("a reorg removed the event, and the agent gets a retraction", "retraction", v.Retraction)
 	case v.Called:
-		log.Warn("a reorg took the event off the chain; the agent was called, " +
-			"and nothing takes an event of this kind back")
+		log.Warn("a reorg took the event off the chain; the agent was called, and gets no retraction")
 	case v.Cancelled:
 		log.Info("a reorg took the event off the chain; it was not delivered and will not be")
 	}
