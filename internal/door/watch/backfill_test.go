@@ -5,7 +5,9 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -78,5 +80,23 @@ func TestBackfillWaits(t *testing.T) {
 	// It ends by itself, unless the signal comes first.
 	if err := again.stop(); err != nil && !errors.Is(err, context.Canceled) || again.count(store.Known) != 3 || again.count(store.Accepted) != 0 {
 		t.Errorf("read %+v anew, %v", again.verdicts, err)
+	}
+}
+
+// TestBackfillAboveHead: a backfill without a last block that begins above the head waits for its first block.
+func TestBackfillAboveHead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	from := w.head() + 1
+	backfill, err := New(Config{Chain: w.client, Deployment: w.net.Deployment(), Ledger: w.store,
+		Limits: job.Limits{MaxTimeout: time.Minute}, Ends: true, From: &from})
+	heraldtest.Must(t, err)
+	if cursors, err := backfill.openCursors(t.Context(), backfill.keys); err == nil {
+		t.Errorf("it reads blocks %d to %d, and the head is below", from, *cursors[0].End)
+	}
+	w.give(1)
+	cursors, err := backfill.openCursors(t.Context(), backfill.keys)
+	if err != nil || *cursors[0].End != from {
+		t.Errorf("it does not read block %d: %+v, %v", from, cursors, err)
 	}
 }

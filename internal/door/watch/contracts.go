@@ -75,6 +75,9 @@ func (w *Watcher) openCursors(ctx context.Context, keys []store.CursorKey) (all 
 			start = &head
 		}
 		if w.Ends && end == nil {
+			if head < *start {
+				return nil, fmt.Errorf("the backfill begins with block %d, and the chain ends with %d", *start, head)
+			}
 			end = &head
 		}
 	}
