@@ -218,8 +218,9 @@ func (c *Checker) findEvent(ctx context.Context, client Chain, hints []store.Hin
 		case s.Found && !s.Pending:
 			return s, nil
 		case s.Found && !outwaited:
-			waits = cmp.Or(waits, outcome.Pause(outcome.NotConfirmed, findConfirmationPause(s.Wait),
-				describeMissing(s)))
+			// The transaction may never be mined, so the nodes are asked less and less often.
+			pause := findConfirmationPause(max(s.Wait, time.Since(h.CreatedAt)/10))
+			waits = cmp.Or(waits, outcome.Pause(outcome.NotConfirmed, pause, describeMissing(s)))
 		default:
 			r.Refuted = append(r.Refuted, h.Rank)
 			refused = cmp.Or(refused, refuseEvent(h.Job, s, outwaited))

@@ -79,6 +79,23 @@ func TestUndatedWaitEnds(t *testing.T) {
 	}
 }
 
+// TestPendingWaitGrows: the longer a transaction is not mined, the less often the nodes are asked for it. It may stay
+// unmined for as long as the delivery lives.
+func TestPendingWaitGrows(t *testing.T) {
+	t.Parallel()
+	standing := standingChain{Found: true, Pending: true, ConfirmedIn: 4, Wait: 6 * time.Second}
+	checker := &Checker{Verify: chain.VerifyReceipt, Chain: func(uint64) (Chain, bool) { return standing, true }}
+	for waited, want := range map[time.Duration]time.Duration{
+		0: 6 * time.Second, time.Minute: 6 * time.Second, 10 * time.Minute: time.Minute, 24 * time.Hour: maxConfirmationPause,
+	} {
+		var failure *outcome.Failure
+		err := checker.Check(t.Context(), &store.Claim{CreatedAt: time.Now().Add(-waited)}, &Result{})
+		if !errors.As(err, &failure) || failure.Pause.Round(time.Second) != want {
+			t.Errorf("after %s: %+v, want a pause of %s", waited, failure, want)
+		}
+	}
+}
+
 // unindexedChain has the event of a job in one block, but no index of transactions. It stores the checked jobs.
 type unindexedChain struct {
 	block   uint64 // the event's block
