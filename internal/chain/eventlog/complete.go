@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/rpc"
 
@@ -63,7 +64,7 @@ func (r *Reader) CompleteLogs(
 func (r *Reader) compareLogs(
 	ctx context.Context, filter Filter, ends Ends, logs []types.Log,
 ) ([]types.Log, error) {
-	others, last, err := r.ReadOtherLogs(ctx, filter, ends.Node)
+	others, last, err := r.readOtherParts(ctx, filter, ends.Node)
 	if err != nil || last == nil || last.Hash != ends.Last.Hash {
 		return r.CompleteLogs(ctx, filter, ends, logs)
 	}
@@ -82,6 +83,30 @@ func (r *Reader) compareLogs(
 	agreed := slices.DeleteFunc(logs, isChecked)
 	rest, err = r.completeBlocks(ctx, filter, blocks, rest)
 	return Sort(append(agreed, rest...)), err
+}
+
+// readOtherParts is ReadOtherLogs in as many requests as the other node's limit of blocks requires. It fails if that
+// limit is below MostCalls, because then reading each block takes fewer requests.
+func (r *Reader) readOtherParts(
+	ctx context.Context, filter Filter, not int,
+) (logs []types.Log, last *node.Block, err error) {
+	part, end := filter, uint64(filter.ToBlock)
+	for width := end - uint64(part.FromBlock) + 1; uint64(part.FromBlock) <= end; {
+		part.ToBlock = hexutil.Uint64(min(uint64(part.FromBlock)+width-1, end))
+		var read []types.Log
+		read, last, err = r.ReadOtherLogs(ctx, part, not)
+		if err != nil && node.IsRangeLimit(err) {
+			width = node.NarrowWidth(err, uint64(part.ToBlock-part.FromBlock)+1)
+			if width >= node.MostCalls {
+				continue
+			}
+		}
+		if err != nil || last == nil {
+			return nil, nil, err
+		}
+		logs, part.FromBlock = append(logs, read...), part.ToBlock+1
+	}
+	return logs, last, nil
 }
 
 // completeBlocks adds the logs that the node left out to the logs of blocks.
