@@ -384,8 +384,8 @@ func (o *Operator) RefreshAgent(ctx context.Context, ref AgentRef, actor string)
 	return e.AgentChange, err
 }
 
-// checkEnabling returns an error if the servers file or a policy disables the agent with this row. If one of these
-// files cannot be read here, it notifies the person.
+// checkEnabling returns an *OverruledError if the servers file or a policy disables the agent with this row. If a file
+// cannot be read here, it notifies the person.
 func (o *Operator) checkEnabling(g store.Agent, row records.AgentRow) error {
 	levels, listed, err := o.readLevels(g, row)
 	if err != nil {
@@ -395,10 +395,10 @@ func (o *Operator) checkEnabling(g store.Agent, row records.AgentRow) error {
 		"deliveries; if they stay held, run this again"
 	switch {
 	case listed.Disables():
-		return fmt.Errorf("%s is disabled by the servers file %s", DescribeAgent(g), wins)
+		return &OverruledError{fmt.Sprintf("%s is disabled by the servers file %s", DescribeAgent(g), wins)}
 	case levels.Settings().Disables():
-		return fmt.Errorf("a policy disables %s %s. `worker agent policy %s` shows the policies", DescribeAgent(g),
-			wins, g.Argument())
+		return &OverruledError{fmt.Sprintf("a policy disables %s %s. `worker agent policy %s` shows the policies",
+			DescribeAgent(g), wins, g.Argument())}
 	}
 	return nil
 }

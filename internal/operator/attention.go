@@ -46,13 +46,16 @@ func (v Overview) NeedsAttention() []Need {
 		add(Need{About: "workers", Count: open, Command: "worker",
 			Text: "no worker is running, and " + countDeliveries(open) + " open"})
 	}
-	stalled := map[uint64]bool{}
+	newest := map[uint64]ChainProgress{} // of the contracts of a chain: others may be no longer read
 	for _, c := range v.Chains {
-		if c.StalledSince != nil && !stalled[c.ChainID] {
-			stalled[c.ChainID] = true
-			add(Need{About: "chains", Count: 1, Command: fmt.Sprintf("worker chain show %d", c.ChainID),
-				Text: fmt.Sprintf("chain %d is not read since %s", c.ChainID,
-					c.StalledSince.UTC().Format(time.DateTime))})
+		if c.MovedAt.After(newest[c.ChainID].MovedAt) {
+			newest[c.ChainID] = c
+		}
+	}
+	for id, c := range newest {
+		if c.StalledSince != nil {
+			add(Need{About: "chains", Count: 1, Command: fmt.Sprintf("worker chain show %d", id),
+				Text: fmt.Sprintf("chain %d is not read since %s", id, c.StalledSince.UTC().Format(time.DateTime))})
 		}
 	}
 	for _, s := range v.Stuck {

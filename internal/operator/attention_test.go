@@ -16,8 +16,10 @@ func TestNeedsAttention(t *testing.T) {
 		t.Errorf("%+v", needs)
 	}
 	var got []string
+	at := time.Date(2026, 11, 27, 21, 30, 0, 0, time.UTC)
 	for _, n := range (Overview{Open: map[store.Status]int64{store.Queued: 3}, OpenBreakers: 2, TokensSoon: 1, TokensExpired: 4,
-		Chains:        []ChainProgress{{ChainID: 1}, {ChainID: 8453, StalledSince: new(time.Date(2026, 11, 27, 21, 30, 0, 0, time.UTC))}},
+		Chains: []ChainProgress{{ChainID: 1, MovedAt: at}, {ChainID: 8453, MovedAt: at, StalledSince: &at},
+			{ChainID: 10, MovedAt: at, StalledSince: &at}, {ChainID: 10, MovedAt: at.Add(time.Hour)}}, // a contract that is no longer read
 		Stuck:         []Stuck{{store.Held, "auth_required", 1}, {store.Waiting, "timeout", 5}},
 		EndedLastHour: map[store.Status]int64{store.Rejected: 21, store.Cancelled: 50},
 		Agents:        map[string]int64{records.StateFailed: 7, records.StateConnected: 9}}).NeedsAttention() {

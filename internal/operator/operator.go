@@ -115,6 +115,11 @@ type NotFoundError struct{ Text string }
 
 func (e *NotFoundError) Error() string { return e.Text }
 
+// OverruledError reports that a file or a policy overrides the requested change, so that nothing was changed.
+type OverruledError struct{ Text string }
+
+func (e *OverruledError) Error() string { return e.Text }
+
 // LeftError reports that an action is complete, but that some items could not be changed. The result lists each of them
 // with its reason.
 type LeftError struct{ Text string }

@@ -51,6 +51,7 @@ func (a *API) describeError(r *http.Request, err error) *refusal {
 	var known *refusal
 	var misuse *operator.MisuseError
 	var missing *operator.NotFoundError
+	var overruled *operator.OverruledError
 	var late *operator.LateError
 	switch {
 	case errors.As(err, &known):
@@ -61,6 +62,8 @@ func (a *API) describeError(r *http.Request, err error) *refusal {
 				Message: parameterNames.Replace(strings.TrimPrefix(misuse.Text, "--"))}}
 	case errors.As(err, &missing):
 		return &refusal{http.StatusNotFound, server.Problem{Code: "not_found", Message: missing.Text}}
+	case errors.As(err, &overruled):
+		return &refusal{http.StatusConflict, server.Problem{Code: "not_changed", Message: overruled.Text}}
 	case errors.As(err, &late), pgerror.Away(err):
 		a.Logger.Warn("a request could not be answered", logging.About(logging.Postgres),
 			"path", r.URL.Path, "error", err)

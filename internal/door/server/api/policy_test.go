@@ -74,3 +74,19 @@ func TestPolicy(t *testing.T) {
 	trail := call[operator.AuditPage](w, 200, "GET", "/v1/audit", "")
 	heraldtest.Equal(t, "audit rows", len(trail.Audit), 5)
 }
+
+// TestEnableDespitePolicy checks that the API and the agent's page say why they cannot enable an agent.
+func TestEnableDespitePolicy(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1, 1))
+	call[operator.AgentChange](w, 200, "PUT", "/v1/agents/8453:1/policy", `{"enabled":false}`)
+	if e := call[api.ErrorAnswer](w, 409, "POST", "/v1/agents/8453:1/enable", ""); !strings.Contains(e.Error.Message, "a policy disables agent 8453:1") {
+		t.Errorf("%+v", e)
+	}
+	const agent = "/agents/8453:1"
+	res := w.submit(w.open(200, agent), agent+"/enable", url.Values{"registry": {"0x8004a169fb4a3325136eb29fa0ceb6d2e539a432"}})
+	if body, _ := io.ReadAll(res.Body); res.StatusCode != 409 || !strings.Contains(string(body), "a policy disables agent 8453:1") {
+		t.Errorf("%d %s", res.StatusCode, body)
+	}
+}

@@ -138,7 +138,7 @@ func (a *API) listOperations() []operation {
 				"endpoint, state, totals, and its stored tokens without their values.", also: []int{404}}),
 		answering(a.enableAgent(true), operation{method: "POST", path: "/v1/agents/{agent}/enable", id: "enableAgent",
 			summary: "Deliver to an agent again, and release deliveries that are held because it was disabled.",
-			also:    []int{404}}),
+			also:    []int{404, 409}}),
 		answering(a.enableAgent(false), operation{method: "POST", path: "/v1/agents/{agent}/disable",
 			id: "disableAgent", summary: "Hold an agent's deliveries from now on.", also: []int{404}}),
 		answering(a.refreshAgent, operation{method: "POST", path: "/v1/agents/{agent}/refresh", id: "refreshAgent",

@@ -222,6 +222,7 @@ func (p *Pages) describeProblem(r *http.Request, err error) answer {
 		content: problem{"This failed, and the worker's log says why."}}
 	var misuse *operator.MisuseError
 	var missing *operator.NotFoundError
+	var overruled *operator.OverruledError
 	var late *operator.LateError
 	switch {
 	case errors.As(err, &misuse):
@@ -229,6 +230,8 @@ func (p *Pages) describeProblem(r *http.Request, err error) answer {
 		a.content = problem{strings.TrimPrefix(misuse.Text, "--")}
 	case errors.As(err, &missing):
 		a.status, a.title, a.content = http.StatusNotFound, "Not found", problem{missing.Text}
+	case errors.As(err, &overruled):
+		a.status, a.title, a.content = http.StatusConflict, "Nothing was changed", problem{overruled.Text}
 	case r.Context().Err() != nil:
 		a.status, a.content = http.StatusServiceUnavailable, problem{"The worker is shutting down: try again."}
 	case errors.As(err, &late):
