@@ -1,15 +1,19 @@
 package delivery
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math/big"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/guardtest"
@@ -74,5 +78,42 @@ func TestMovedAgent(t *testing.T) {
 				t.Errorf("%s after %d attempts at %s: %s", d.Reason, d.Attempts, d.Endpoint, d.Error)
 			}
 		})
+	}
+}
+
+// unreadableAnew is a resolver whose chain is away whenever a cached endpoint may be outdated.
+type unreadableAnew struct{ Resolver }
+
+func (r unreadableAnew) Resolve(ctx context.Context, a resolver.Agent) (resolver.Target, error) {
+	if a.Anew {
+		return resolver.Target{}, &node.UnavailableError{Op: "reading the registry", Err: errAway}
+	}
+	return r.Resolver.Resolve(ctx, a)
+}
+
+// TestMoveIsUnknown: an agent refuses calls at its cached endpoint, and the chain does not answer whether it moved. The
+// attempt counts, because the agent was called, and the next one does not use the cache.
+func TestMoveIsUnknown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var gone atomic.Bool
+	a := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+		if gone.Load() {
+			http.Error(rw, "gone", http.StatusGone)
+		}
+		return gone.Load()
+	}))
+	fetcher := must(ipfs.New(ipfs.Config{Guard: guardtest.Loopback(t, nil), Logger: w.logger()}))
+	t.Cleanup(fetcher.Close)
+	resolve := must(resolver.New(resolver.Config{Chain: chainsReader{w.chain}, Fetcher: fetcher}))
+	t.Cleanup(resolve.Close)
+	w.serve(w.newWorker(func(c *Config) { c.Resolver = unreadableAnew{resolve} }))
+	id := w.register(at(a.URL))
+	w.until(w.accept(w.feedback(id)), store.Delivered) // now its endpoint is in the cache
+	gone.Store(true)
+	d := w.until(w.accept(w.feedback(id)), store.Rejected)
+	if len(d.History) != 2 || d.History[0].Reason != outcome.ConnectFailed ||
+		!strings.Contains(d.History[0].Error, "Whether the agent moved is unknown") {
+		t.Errorf("%d attempts, %s: %+v", d.Attempts, d.Error, d.History)
 	}
 }

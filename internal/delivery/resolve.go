@@ -65,6 +65,8 @@ func (e *Executor) checkMove(ctx context.Context, a *attempt, failure error) err
 	}
 	now, err := e.registeredEndpoint(ctx, a.claim, true)
 	switch {
+	case err != nil && classify.Error(err).Ending == outcome.Wait: // as a failure that counts, because of the call
+		return outcome.Fail(outcome.ConnectFailed, failure.Error()+". Whether the agent moved is unknown: "+err.Error())
 	case err != nil:
 		return err
 	case now.Transport == a.endpoint.Transport && now.URL == a.endpoint.URL:

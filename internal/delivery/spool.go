@@ -37,8 +37,8 @@ type spoolError struct{ error }
 func (e *spoolError) Unwrap() error { return e.error }
 
 // spoolOutcome stores the outcome o of claim c in Redis (sealOutcome), and reports whether that succeeded. It logs a
-// failure. If an earlier attempt has no outcome in Postgres, an attempt without a call stores nothing: it may have ended
-// before it loaded the spooled outcome of the earlier attempt, which it would replace.
+// failure. If an earlier attempt has no outcome in Postgres, an attempt without a call stores nothing: it may have
+// ended before it loaded the spooled outcome of the earlier attempt, which it would replace.
 func (e *Executor) spoolOutcome(ctx context.Context, c *store.Claim, o store.Outcome) bool {
 	if c.Unfinished && !o.Called {
 		return false
