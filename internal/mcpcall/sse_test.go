@@ -479,3 +479,17 @@ func TestStreamSaysThatToolsChanged(t *testing.T) {
 		}
 	}
 }
+
+// TestManyValuesInPostURL: each value in the address of requests is masked like a session id, which costs a search of
+// every answer. An agent cannot make one answer occupy the processor for seconds by naming hundreds of values.
+func TestManyValuesInPostURL(t *testing.T) {
+	t.Parallel()
+	for values, want := range map[int]string{8: "", 9: "names an address with more than 8 parameters"} {
+		p := newPool(t)
+		address := "/post?s=0" + strings.Repeat("&a=0123456789abcdef", values-1)
+		_, err := p.Call(heraldtest.Within(t, 30*time.Second), streamOf(serve(t, &streamAgent{endpoint: address})), Request{Tool: "x"})
+		if text := fmt.Sprint(err); (want == "") != (err == nil) || !strings.Contains(text, want) {
+			t.Errorf("%d values: %v", values, err)
+		}
+	}
+}

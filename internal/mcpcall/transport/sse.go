@@ -11,6 +11,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,6 +25,7 @@ import (
 
 const (
 	maxEndpointBytes = 4 << 10                // of the address in an endpoint event
+	maxParameters    = 8                      // of that address; every answer is searched for each, to mask session ids
 	postGrace        = time.Second            // for the response to a POST after its answer arrived on the stream
 	lostGrace        = 500 * time.Millisecond // for the response to a POST after the stream was lost
 	postBodyWait     = 250 * time.Millisecond // for the body of the response to a POST, which is discarded
@@ -205,6 +207,9 @@ func endpointTarget(base *url.URL, data string) (string, error) {
 	}
 	if target.User != nil {
 		return bad("names an address with user information")
+	}
+	if strings.Count(target.RawQuery, "&") >= maxParameters {
+		return bad(fmt.Sprintf("names an address with more than %d parameters", maxParameters))
 	}
 	target.Fragment, target.RawFragment = "", ""
 	return target.String(), nil
