@@ -201,6 +201,8 @@ func describeAnswer(peer string, _ time.Duration, err error) string {
 	case has("malformed HTTP", "malformed MIME", "malformed chunked", "invalid byte in chunk length",
 		"transport connection broken"):
 		return answer + " is not valid HTTP"
+	case has("failed to parse Location header"): // followed by the header, which the peer chose
+		return answer + " redirects to an address that cannot be read"
 	case has("http2: ", "stream error: ", "websocket: "):
 		return "the connection to " + peer + " broke off"
 	}

@@ -57,6 +57,7 @@ func TestExplain(t *testing.T) {
 		"no JSON":        {json.Unmarshal([]byte("<html>"), &number), "the answer of the agent is not JSON"},
 		"other JSON":     {json.Unmarshal([]byte(`"a"`), &number), "the answer of the agent is JSON of another form than was asked for"},
 		"blocked":        {&url.Error{Err: &netguard.BlockedError{Address: "10.0.0.7:443", Why: "why"}}, "connection to 10.0.0.7:443 is blocked: why"},
+		"redirect":       {&url.Error{Err: errors.New(`failed to parse Location header "http://[s3cret"`)}, "the answer of the agent redirects to an address that cannot be read"},
 		"our own":        {errors.New("the tool wants more"), "the tool wants more"},
 		"of an address":  {&url.Error{Op: "Get", URL: "https://a.example/?key=s3cret", Err: errors.New("our own")}, "our own"},
 	} {

@@ -205,7 +205,7 @@ func isBatchRefusal(err error) bool {
 	case errors.As(err, &answered):
 		return !isBehind(err) && !containsAny(answered.message, rangeWords)
 	case errors.As(err, &status):
-		return slices.Contains([]int{http.StatusBadRequest, http.StatusRequestEntityTooLarge}, status.code()) &&
+		return slices.Contains([]int{http.StatusBadRequest, http.StatusRequestEntityTooLarge}, status.code) &&
 			!containsAny(status.body, rangeWords)
 	}
 	return false

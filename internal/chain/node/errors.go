@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -57,23 +56,15 @@ func (e *NoContractError) Error() string {
 		e.Address, e.ChainID)
 }
 
-// statusError is an answer whose HTTP status is a failure. The body is never shown, because gateways put keys into
-// it.
+// statusError is an answer whose HTTP status is a failure. The body and the text of the status are never shown, because
+// gateways put keys into them.
 type statusError struct {
-	status string
-	body   string // bounded; used only to recognise refusals and the accepted width of a range
+	code int
+	body string // bounded; used only to recognise refusals and the accepted width of a range
 }
 
-func (e *statusError) Error() string { return "the node answered " + e.status }
-
-// code returns the status code, or 0 if the status has no number.
-func (e *statusError) code() int {
-	digits, _, _ := strings.Cut(e.status, " ")
-	code, err := strconv.Atoi(digits)
-	if err != nil {
-		return 0
-	}
-	return code
+func (e *statusError) Error() string {
+	return strings.TrimSpace(fmt.Sprintf("the node answered %d %s", e.code, http.StatusText(e.code)))
 }
 
 // rpcError is a JSON-RPC error. The message is the node's, shortened.
@@ -106,7 +97,7 @@ func maskError(err error, within time.Duration, mask *secret.Masker) error {
 	case errors.Is(err, errManyElements):
 		return errManyElements
 	case errors.As(err, &httpErr):
-		return &statusError{httpErr.Status, text.Excerpt(string(httpErr.Body), maxMessage)}
+		return &statusError{httpErr.StatusCode, text.Excerpt(string(httpErr.Body), maxMessage)}
 	case errors.As(err, &code):
 		return &rpcError{code.ErrorCode(), text.Excerpt(mask.Replace(code.Error()), maxMessage)}
 	}

@@ -26,7 +26,7 @@ func isRateLimit(err error) bool {
 	case errors.As(err, &answered):
 		return answered.code == http.StatusTooManyRequests || containsAny(answered.message, rateWords)
 	case errors.As(err, &status):
-		return status.code() == http.StatusTooManyRequests
+		return status.code == http.StatusTooManyRequests
 	}
 	return false
 }
@@ -100,7 +100,7 @@ func IsRangeLimit(err error) bool {
 	case errors.As(err, &answered):
 		return answered.code != limitExceeded || containsAny(answered.message, rangeWords)
 	case errors.As(err, &status):
-		return slices.Contains([]int{http.StatusBadRequest, http.StatusRequestEntityTooLarge}, status.code())
+		return slices.Contains([]int{http.StatusBadRequest, http.StatusRequestEntityTooLarge}, status.code)
 	}
 	return false
 }

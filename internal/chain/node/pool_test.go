@@ -37,6 +37,12 @@ func TestErrorsHideTheURL(t *testing.T) {
 		"redirect": func(rw http.ResponseWriter, r *http.Request) {
 			http.Redirect(rw, r, "https://other.example"+r.URL.Path, http.StatusTemporaryRedirect)
 		},
+		"status line": func(rw http.ResponseWriter, r *http.Request) {
+			answerRaw(rw, "503 key of "+r.URL.String()+strings.Repeat(" is over", 1000))
+		},
+		"redirect to no address": func(rw http.ResponseWriter, r *http.Request) {
+			answerRaw(rw, "302 Found\r\nLocation: http://["+r.URL.String()+strings.Repeat("x", 10_000))
+		},
 		"html": func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "<html>") },
 		"hangs": func(_ http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body) // otherwise the server does not notice that the client disconnects
@@ -75,4 +81,14 @@ func TestErrorsHideTheURL(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// answerRaw answers with a status line and headers that net/http's server would not write.
+func answerRaw(rw http.ResponseWriter, head string) {
+	conn, _, err := http.NewResponseController(rw).Hijack()
+	if err != nil {
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	_, _ = io.WriteString(conn, "HTTP/1.1 "+head+"\r\nContent-Length: 0\r\n\r\n")
 }
