@@ -28,7 +28,7 @@ type Delivery struct {
 	Client           string    `json:"client,omitempty"` // address of the author; of a validation, the validator
 	// rating of a feedback, or response of a validation: "99.77"
 	Value            string         `json:"value,omitempty"`
-	Tag1             string         `json:"tag1,omitempty"`
+	Tag1             string         `json:"tag1,omitempty"` // at most 256 characters; Job has the whole tag
 	Tag2             string         `json:"tag2,omitempty"`
 	Status           Status         `json:"status"`
 	Reason           outcome.Reason `json:"reason,omitempty"`
@@ -75,11 +75,12 @@ type Attempt struct {
 }
 
 // DeliveryColumns are the columns of a Delivery without Job, Result and History, for a query FROM herald.deliveries.
-// ScanDelivery reads them.
+// ScanDelivery reads them. Anyone can write long tags to the chain, and a list has many rows, so tags are cut to 256
+// characters (storable.MaxName).
 const DeliveryColumns = `id, key, seq, kind, chain_id, identity_registry, agent_id::text,
 	split_part(order_key, '/', 3), coalesce(job ->> 'value', job ->> 'score', job ->> 'response', ''),
-	coalesce(job ->> 'valueDecimals', '0'), coalesce(job ->> 'tag1', job ->> 'tag', ''), coalesce(job ->> 'tag2', ''),
-	status, coalesce(reason, ''), coalesce(error, ''), attempts, dispatch,
+	coalesce(job ->> 'valueDecimals', '0'), left(coalesce(job ->> 'tag1', job ->> 'tag', ''), 256),
+	left(coalesce(job ->> 'tag2', ''), 256), status, coalesce(reason, ''), coalesce(error, ''), attempts, dispatch,
 	CASE WHEN next_attempt_at < now() + interval '1 year' THEN next_attempt_at END, coalesce(tool_name, ''),
 	coalesce(endpoint, ''), coalesce(file_verification, ''), coalesce(file_source, ''), file_disagrees, verified,
 	corrected, created_at, updated_at, finished_at, coalesce(traceparent, '')`

@@ -153,3 +153,21 @@ func TestFileDisagrees(t *testing.T) {
 		}
 	}
 }
+
+// TestLongTags: anyone can write tags of 100 KB to the chain. A page of a list contains only their beginning, because
+// with the whole tags it would need hundreds of megabytes. The delivery's job has them all.
+func TestLongTags(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	long := feedback(1, 1)
+	long.Tag1, long.Tag2 = strings.Repeat("ä", 50_000), strings.Repeat("b", 100_000)
+	id := acceptOne(t, s, long).ID
+	list, err := s.Deliveries(t.Context(), records.Filter{})
+	if err != nil || len(list) != 1 || list[0].Tag1 != long.Tag1[:2*256] || list[0].Tag2 != long.Tag2[:256] {
+		t.Fatalf("%v, %d listed, with tags of %d and %d bytes", err, len(list), len(list[0].Tag1), len(list[0].Tag2))
+	}
+	d := read(t, s, id)
+	if job := string(d.Job); d.Tag1 != list[0].Tag1 || !strings.Contains(job, long.Tag1) || !strings.Contains(job, long.Tag2) {
+		t.Errorf("a tag of %d bytes, and a job of %d", len(d.Tag1), len(job))
+	}
+}
