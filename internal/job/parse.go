@@ -9,6 +9,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
+	"github.com/agentherald/herald/internal/base/decode"
 	"github.com/agentherald/herald/internal/base/strictjson"
 	"github.com/agentherald/herald/internal/erc8004"
 )
@@ -16,6 +17,7 @@ import (
 // Bounds of a job (docs/reference/jobs.md).
 const (
 	MaxBytes     = 256 << 10 // bytes of a job
+	maxTokens    = 10_000    // names, values and brackets in it: each needs some 250 bytes of memory
 	maxMetaBytes = 4 << 10   // bytes of its meta, as compact JSON
 	maxDepth     = 2 + 32    // nesting of objects and lists: 32 levels within meta and payloadTemplate
 	maxExponent  = 300       // decimal exponent of a number: Postgres' numeric has a smaller range than JSON
@@ -89,6 +91,10 @@ func Parse(line []byte, l Limits) (Job, error) {
 	l = l.withDefaults()
 	if len(line) > MaxBytes {
 		return Job{}, refuseLength(int64(len(line)), MaxBytes)
+	}
+	counter := decode.Counter{Limit: maxTokens}
+	if !counter.Add(line) && counter.Tokens() > maxTokens { // otherwise it nests too deep, which readJSON explains
+		return Job{}, refuse("", "has more than %d names, values and brackets", maxTokens)
 	}
 	root, sanitized, refusal := readJSON(line)
 	if refusal != nil {
