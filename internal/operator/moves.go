@@ -88,6 +88,13 @@ func (o *Operator) moveDeliveries(ctx context.Context, r MoveRequest, v verb,
 	if err != nil {
 		return nil, err
 	}
+	if r.DryRun {
+		release, err := o.shareReads(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer release()
+	}
 	st, err := o.OpenDispatching(ctx)
 	if err != nil {
 		return nil, err

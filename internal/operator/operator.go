@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/agentherald/herald/internal/auth/oauth"
@@ -43,6 +44,7 @@ type Config struct {
 type Operator struct {
 	Config
 	overview overviewCache
+	shares   sync.Map // *semaphore.Weighted by the name of a caller (shareReads)
 }
 
 // New returns an Operator.

@@ -104,7 +104,8 @@ func (o *Operator) ShowOverview(ctx context.Context) (v Overview, err error) {
 	c := &o.overview
 	reading := c.flights.DoChan("", func() (any, error) {
 		if time.Since(c.read) >= overviewFresh {
-			c.value, c.err = o.readOverview(context.WithoutCancel(ctx)) // others wait for it; it has its own deadline
+			// Other callers wait for it too, so it has its own deadline and counts as nobody's read.
+			c.value, c.err = o.readOverview(WithCaller(context.WithoutCancel(ctx), Caller{}))
 			c.read = time.Now()
 		}
 		return c.value, c.err

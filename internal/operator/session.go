@@ -11,6 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
+	"golang.org/x/sync/semaphore"
 )
 
 // Ledger and Records are the two halves of what Postgres stores. A Session has the methods of both.
@@ -53,21 +54,51 @@ func (o *Operator) OpenDispatching(ctx context.Context) (*Session, error) {
 	return o.Backend.OpenStore(ctx, StoreOptions{Wait: o.Timeout, Queue: true})
 }
 
-// ReadBounded opens the store and calls do. Both together take at most Timeout; then it returns a *LateError.
+// maxReads bounds the reads of one caller at a time. A worker has six connections for all readers.
+const maxReads = 4
+
+type callerKey struct{}
+
+// WithCaller returns a context for the reads of a caller over HTTP.
+func WithCaller(ctx context.Context, c Caller) context.Context {
+	return context.WithValue(ctx, callerKey{}, c.Name)
+}
+
+// shareReads waits until the caller in ctx has fewer than maxReads reads under way, and counts another one until
+// release is called. It does nothing if ctx has no caller.
+func (o *Operator) shareReads(ctx context.Context) (release func(), err error) {
+	name, _ := ctx.Value(callerKey{}).(string)
+	if name == "" {
+		return func() {}, nil
+	}
+	found, _ := o.shares.LoadOrStore(name, semaphore.NewWeighted(maxReads)) // as many as tokens were used
+	share := found.(*semaphore.Weighted)
+	return func() { share.Release(1) }, share.Acquire(ctx, 1)
+}
+
+// ReadBounded opens the store and calls do. Both together take at most Timeout; then it returns a *LateError. A caller
+// that has maxReads reads under way waits first, so that its slow reads do not block those of other callers.
 func (o *Operator) ReadBounded(ctx context.Context, do func(context.Context, *Session) error) error {
-	began := time.Now()
+	bounded, cancel := context.WithTimeoutCause(ctx, o.Timeout, &LateError{o.Timeout})
+	defer cancel()
+	explain := func(err error) error {
+		var late *LateError
+		if errors.Is(err, context.DeadlineExceeded) && errors.As(context.Cause(bounded), &late) {
+			return late
+		}
+		return err
+	}
+	release, err := o.shareReads(bounded)
+	if err != nil {
+		return explain(err)
+	}
+	defer release()
 	st, err := o.OpenStore(ctx)
 	if err != nil {
 		return err
 	}
 	defer st.Close()
-	bounded, cancel := context.WithTimeoutCause(ctx, o.Timeout-time.Since(began), &LateError{o.Timeout})
-	defer cancel()
-	var late *LateError
-	if err = do(bounded, st); errors.Is(err, context.DeadlineExceeded) && errors.As(context.Cause(bounded), &late) {
-		return late
-	}
-	return err
+	return explain(do(bounded, st))
 }
 
 // LateError reports that Postgres was reachable but did not answer within the time limit.

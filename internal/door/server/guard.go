@@ -32,6 +32,7 @@ func (s *Server) guard(route Route) http.Handler {
 			AnswerError(w, http.StatusForbidden, "forbidden", "this token lacks the scope "+string(route.Scope))
 			return
 		}
+		r = r.WithContext(operator.WithCaller(r.Context(), caller))
 		visitor := Visitor{Caller: caller, FormToken: s.makeFormToken(caller, time.Now()),
 			Anonymous: caller.Name == anonymous,
 			StillMay:  func(ctx context.Context) bool { return s.stillMay(ctx, r, route) }}

@@ -11,10 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/door/server/api"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/jackc/pgx/v5"
 )
 
 // fillPath replaces a route's parameters by values.
@@ -262,5 +265,34 @@ func TestSlotsOfOneToken(t *testing.T) {
 	callAs[api.ErrorAnswer](w, greedy, 429, "POST", "/v1/jobs", "application/json", jobOf(1, 100))
 	if got := callAs[api.JobAnswer](w, other, 202, "POST", "/v1/jobs", "application/json", jobOf(1, 101)); got.Verdict != store.Accepted {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestReadsOfOneToken: slow reads with one token leave connections to Postgres for reads with another.
+func TestReadsOfOneToken(t *testing.T) {
+	t.Parallel()
+	address := heraldtest.Postgres(t, postgres.Migrate)
+	st, err := store.Open(postgres.Config{URL: secret.New(address), MaxConns: 6}) // as in a worker
+	heraldtest.Must(t, err)
+	t.Cleanup(st.Close)
+	w := serveWorld(t, st)
+	greedy, other := w.newToken("read").Token, w.newToken("read").Token
+	slow, err := pgx.Connect(t.Context(), address)
+	heraldtest.Must(t, err)
+	_, err = slow.Exec(t.Context(), `BEGIN; LOCK TABLE herald.agents IN ACCESS EXCLUSIVE MODE`)
+	heraldtest.Must(t, err)
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	defer slow.Close(context.Background())
+	for range 16 {
+		reading.Go(func() { w.send("GET", "/v1/agents", greedy, "", nil) })
+	}
+	heraldtest.Await(t, "slow reads", func() bool {
+		var waiting int
+		err := slow.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'herald.agents'::regclass`).Scan(&waiting)
+		return err == nil && waiting >= 4
+	})
+	for range 20 {
+		callAs[operator.AuditPage](w, other, 200, "GET", "/v1/audit", "", "")
 	}
 }
