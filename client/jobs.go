@@ -1,7 +1,6 @@
 package client
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -117,29 +116,20 @@ func (c *Client) streamJobs(ctx context.Context, body io.Reader, done func(Answe
 	return answered, err
 }
 
-// sendJobs writes one line per job and counts them. It returns io.EOF when all are written.
-func sendJobs(feed *io.PipeWriter, next func() (any, error), sent *atomic.Int64) error {
-	out := bufio.NewWriterSize(feed, 16<<10)
-	encode := json.NewEncoder(out)
+// sendJobs writes one line per job and counts them. It returns io.EOF when all are written, and context.Canceled if the
+// body was closed, whose reason the caller has.
+func sendJobs(feed io.Writer, next func() (any, error), sent *atomic.Int64) error {
 	for {
 		job, err := next()
-		if errors.Is(err, io.EOF) {
-			if err := out.Flush(); err != nil {
-				return context.Canceled // the reader was closed; the caller has the reason
-			}
-			return io.EOF
-		}
 		if err != nil {
 			return err
 		}
-		sent.Add(1)
-		if err := encode.Encode(job); err != nil {
-			if errors.Is(err, context.Canceled) {
-				return context.Canceled
-			}
+		line, err := json.Marshal(job)
+		if err != nil {
 			return fmt.Errorf("herald: encode a job: %w", err)
 		}
-		if err := out.Flush(); err != nil {
+		sent.Add(1)
+		if _, err := feed.Write(append(line, '\n')); err != nil {
 			return context.Canceled
 		}
 	}

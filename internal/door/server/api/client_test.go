@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -148,6 +150,28 @@ func TestClientStream(t *testing.T) {
 	w = serveWorld(t, w.store)
 	if page := call[operator.DeliveryPage](w, 200, "GET", "/v1/deliveries?limit=1", ""); len(page.Deliveries) != 1 {
 		t.Errorf("%+v", page)
+	}
+}
+
+// TestClientStreamStops: the error of a stream that a stopping worker ends is Herald's answer, also if the client is
+// writing a job that is longer than any buffer.
+func TestClientStreamStops(t *testing.T) {
+	t.Parallel()
+	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		_, _ = io.CopyN(io.Discard, r.Body, 300_000)
+		_, _ = io.WriteString(w, `{"error":{"code":"stopped","message":"the worker stops"}}`)
+	}))
+	defer worker.Close()
+	c, err := client.New(client.Config{URL: worker.URL, Token: "x"})
+	heraldtest.Must(t, err)
+	long := map[string]string{"tag1": strings.Repeat("x", 100_000)}
+	for range 20 {
+		err := c.EnqueueStream(t.Context(), func() (any, error) { return long, nil }, func(client.Answer) error { return nil })
+		var stopped *client.Error
+		if !errors.As(err, &stopped) || stopped.Code != "stopped" || !stopped.Temporary() {
+			t.Fatalf("%v", err)
+		}
 	}
 }
 
