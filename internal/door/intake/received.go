@@ -63,8 +63,9 @@ var shownMembers = func() map[string]bool {
 	return shown
 }()
 
-// urlSecrets matches the user information and the query of URLs within a JSON string.
-var urlSecrets = regexp.MustCompile(`(://)[^/?#\s"]*@|\?[^#\s"]+`)
+// urlSecrets matches the user information and the query of URLs within a text. It takes all up to the last @ for user
+// information, because a password may contain / ? and #, although that is no valid URL.
+var urlSecrets = regexp.MustCompile(`(://)\S*@|\?[^#\s]+`)
 
 const (
 	maskText     = "******" // replaces a masked value
@@ -165,16 +166,15 @@ func (m *masker) writeName(in *container, token string) {
 }
 
 // writeValue writes token, a value of the container, or maskText in its place. It copies true, false and null. If
-// in.shown is set, it also copies strings, other JSON values, and words of at most maxShownWord letters. Outside all
-// objects and arrays, it also copies such words if no member name precedes them there. In a copied string it masks the
-// parts that urlSecrets matches. It always masks a string that contains an escaped quote, or that has no closing quote
-// (whole is false).
+// in.shown is set, it also copies strings (maskString), other JSON values, and words of at most maxShownWord letters.
+// Outside all objects and arrays, it also copies such words if no member name precedes them there. It always masks a
+// string that has no closing quote (whole is false).
 func (m *masker) writeValue(in *container, token string, whole bool) {
 	isWord := len(token) <= maxShownWord && !strings.ContainsFunc(strings.Trim(token, "'"), isNoLetter)
 	switch {
 	case token == "true" || token == "false" || token == "null":
-	case token[0] == '"' && in.shown && whole && !strings.Contains(token, `\"`):
-		token = urlSecrets.ReplaceAllString(token, "${1}"+maskText)
+	case token[0] == '"' && in.shown && whole:
+		token = maskString(token)
 	case token[0] == '"':
 		token = `"` + maskText + `"`
 	case in.shown && (isWord || json.Valid([]byte(token))):
@@ -184,6 +184,22 @@ func (m *masker) writeValue(in *container, token string, whole bool) {
 	}
 	in.shown = in.shown && in.array
 	m.out.WriteString(token)
+}
+
+// maskString returns token, a JSON string, with maskText instead of the parts that urlSecrets matches. It decodes the
+// string first, because escapes such as \/ hide these parts. It masks a string that contains a quote, or that
+// encoding/json refuses.
+func maskString(token string) string {
+	var text string
+	if json.Unmarshal([]byte(token), &text) != nil || strings.Contains(text, `"`) {
+		return `"` + maskText + `"`
+	}
+	masked := urlSecrets.ReplaceAllString(text, "${1}"+maskText)
+	if masked == text {
+		return token
+	}
+	raw, _ := json.Marshal(masked) // encoding a string cannot fail
+	return string(raw)
 }
 
 func isNoLetter(r rune) bool { return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') }

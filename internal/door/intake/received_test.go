@@ -21,7 +21,11 @@ func TestMaskJob(t *testing.T) {
 		`{"unknown":{"type":"s3cret","deep":[{"url":"s3cret"}]},"type":"shown"}`: `{"unknown":{"type":"******","deep":[{"url":"******"}]},"type":"shown"}`,
 		`{"args":["--token","s3cret"],"tag1":["a",{"type":"b"},"c"]}`:            `{"args":["******","******"],"tag1":["a",{"type":"b"},"c"]}`,
 		`{"pin":12345678,"on":true}`:                                             `{"pin":******,"on":true}`,
-		`{"type":"{\"auth_token\":\"s3cret\"}"}`:                                 `{"type":"******"}`,
+		// Escapes in strings: PHP writes / as \/.
+		`{"url":"https:\/\/u:s3cret@a.example\/mcp","server_url":"https://u:s3cret\u0040a.example/m\u003fkey=s3cret"}`: `{"url":"https://******a.example/mcp","server_url":"https://******a.example/m******"}`,
+		`{"url":"https://u:s3/cr#e?t@a.example/mcp","tag1":"caf\u00e9 <\t\ud800>"}`:                                    `{"url":"https://******a.example/mcp","tag1":"caf\u00e9 <\t\ud800>"}`,
+		`{"type":"{\"auth_token\":\"s3cret\"}"}`:                                                                       `{"type":"******"}`,
+		`{"type":"{\u0022auth_token\u0022:\u0022s3cret\u0022}","tag1":"s3cret\x"}`:                                     `{"type":"******","tag1":"******"}`,
 		// Malformed, truncated, and no JSON at all.
 		`{"type":"NewFeedback","auth_token":"s3cr`:        `{"type":"NewFeedback","auth_token":"******"`,
 		`{"type":"NewFeedback" "auth_token" "s3cret"`:     `{"type":"NewFeedback" "******" "******"`,
