@@ -186,7 +186,9 @@ func (r *fieldReader) readEvent() (Job, *Refusal) {
 //   - known chain: an absent registry is the first of the addresses; a present one has to be among them;
 //   - unknown chain: any registry is accepted, but an absent one is refused.
 //
-// Registries that the kind does not need are stored unchecked, so that a sender may send all three with every job.
+// If the job names a reputation or validation registry of October 2025, the default identity registry is the one that
+// was deployed with it. Registries that the kind does not need are stored unchecked, so that a sender may send all
+// three with every job.
 func (r *fieldReader) readRegistries(j *Job) {
 	for _, registry := range j.registries(r.limits) {
 		switch {
@@ -201,6 +203,14 @@ func (r *fieldReader) readRegistries(j *Job) {
 		case registry.needed:
 			*registry.address = registry.listed[0]
 		}
+	}
+	old, _ := erc8004.LegacyDeployment(j.ChainID)
+	emitter, oldEmitter := j.ReputationRegistry, old.Reputation
+	if j.Kind == KindValidationResponse {
+		emitter, oldEmitter = j.ValidationRegistry, old.Validation
+	}
+	if !r.has("identityRegistry") && emitter == oldEmitter && emitter != (common.Address{}) {
+		j.IdentityRegistry = old.Identity
 	}
 	if unlisted := j.findUnlisted(r.limits); unlisted != nil {
 		r.fail(refuse(r.pathOf(unlisted.Path), "%s", unlisted.Problem))

@@ -319,6 +319,14 @@ func TestParseRegistries(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, j, err)
 		}
 	}
+	// An old registry's agents are those of its own identity registry.
+	old, _ := erc8004.LegacyDeployment(84532)
+	for _, line := range []string{feedback("chainId=84532", reputation+legacy+`"`),
+		validation("chainId=84532", `validationRegistry="`+old.Validation.Hex()+`"`)} {
+		if j := mustParse(t, line); j.IdentityRegistry != old.Identity {
+			t.Errorf("%s: the identity registry is %s, want %s", line, j.IdentityRegistry, old.Identity)
+		}
+	}
 	_, err := Parse([]byte(feedback(own)), Limits{})
 	if err == nil || !strings.Contains(err.Error(), "list it in REPUTATION_REGISTRY_8453") {
 		t.Errorf("%v", err)
