@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -65,7 +64,6 @@ func submitJobs(ctx context.Context, s submitter, in []intake.Source, out *print
 	lines := intake.ReadLines(ctx, in, bar.bytes.Store)
 	for {
 		group, end := intake.CollectLines(ctx, lines, batch, flushAfter)
-		group = slices.DeleteFunc(group, isBlank)
 		if len(group) > 0 {
 			answers, err := intake.SubmitLines(group, func(bodies [][]byte) ([]intake.Answer, error) {
 				return submitBatch(ctx, s, bodies)
@@ -93,8 +91,6 @@ func submitJobs(ctx context.Context, s submitter, in []intake.Source, out *print
 		}
 	}
 }
-
-func isBlank(l intake.Line) bool { return l.Refused == nil && len(bytes.TrimSpace(l.Body)) == 0 }
 
 func submitBatch(ctx context.Context, s submitter, bodies [][]byte) ([]intake.Answer, error) {
 	// A signal stops the reading, but not a commit that has begun.

@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -40,8 +41,8 @@ const (
 )
 
 // ReadLines sends the lines of all sources to a channel as they arrive, so that those of a slow sender are committed
-// early. It skips empty lines. The channel is closed after a line with End, or when ctx ends. noteOffset is called with
-// the number of bytes that were read.
+// early. It skips empty lines, also those with white space. The channel is closed after a line with End, or when ctx
+// ends. noteOffset is called with the number of bytes that were read.
 //
 // The goroutine that reads ends with ctx. If it is blocked in a Read, it stays until that returns.
 func ReadLines(ctx context.Context, sources []Source, noteOffset func(int64)) <-chan Line {
@@ -76,7 +77,7 @@ func ReadLines(ctx context.Context, sources []Source, noteOffset func(int64)) <-
 				if l.Refused = nil; err != nil && !errors.As(err, &l.Refused) {
 					l.End = fmt.Errorf("read the jobs at %s: %w", l.Position(), err)
 				}
-				if (len(l.Body) > 0 || err != nil) && !give(l) {
+				if (len(bytes.TrimSpace(l.Body)) > 0 || err != nil) && !give(l) {
 					return
 				}
 			}

@@ -17,7 +17,7 @@ func TestLinesThatHaveArrived(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r, w := io.Pipe()
-		lines := ReadLines(t.Context(), []Source{{"a", strings.NewReader("1\n\n" + strings.Repeat("x", 1<<20) + "\n")}, {"b", r}}, func(int64) {})
+		lines := ReadLines(t.Context(), []Source{{"a", strings.NewReader("1\n \t\r\n" + strings.Repeat("x", 1<<20) + "\n")}, {"b", r}}, func(int64) {})
 		_, _ = io.WriteString(w, "2\n")
 		synctest.Wait()
 		group, end := CollectLines(t.Context(), lines, 10, 0)
