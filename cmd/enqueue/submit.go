@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	batch        = 200                    // lines in one commit
-	batchTimeout = 30 * time.Second       // bounds one batch, including commit and dispatch
-	flushAfter   = 200 * time.Millisecond // commit a smaller batch then
-	maxProblems  = 600                    // maximum of characters printed for a problem
+	batch        = 200                  // lines in one commit
+	batchTimeout = 30 * time.Second     // bounds one batch, including commit and dispatch
+	flushAfter   = 5 * time.Millisecond // commit a smaller batch then
+	maxProblems  = 600                  // maximum of characters printed for a problem
 )
 
 // submitter is the part of the intake that this command uses.
