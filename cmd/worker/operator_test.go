@@ -317,7 +317,7 @@ func TestAgents(t *testing.T) {
 	if out, _ := d.worker(0, "agent", "list", "--chain", "1"); strings.Contains(out, "8453") {
 		t.Errorf("chain 1: %s", out)
 	}
-	for _, want := range []string{"agent 8453:42 registry " + registry + " state connected policy onUnknown=resend order=strict endpoint https://a.example/·", "open 0 queued, 0 running, 0 waiting, 0 held", `"delivered": 1`} {
+	for _, want := range []string{"agent 8453:42 registry " + registry + " state connected endpoint https://a.example/·", "open 0 queued, 0 running, 0 waiting, 0 held", `"delivered": 1`} {
 		d.says(0, want, "agent", "show", "8453:42")
 	}
 	d.says(0, "no answer ·", "agent", "show", "8453:7")

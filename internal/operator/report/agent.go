@@ -24,7 +24,9 @@ func Agent(r operator.Agent) (f Facts) {
 	}
 	f.addFact("state", state)
 	f.addFact("next step", r.NextStep)
-	f.addFact("policy", operator.DescribePolicy(r.Policy))
+	if p := r.Policy.String(); p != "{}" { // `worker agent policy` shows the settings in force
+		f.addFact("operator's policy", text.Shorten(p))
+	}
 	f.addFact("endpoint", r.Endpoint)
 	if r.Effort != nil {
 		f.addFact("effort", r.Effort.String())
