@@ -247,7 +247,8 @@ func listExcess(next []*row, waits map[*row]time.Time, freeResponses int) (exces
 
 // releaseNext is called after the deliveries in ended have ended or are no longer running. It puts deliveries that
 // waited for them (isSetAside) into the backlog:
-//   - after a delivery that is no response, the next one of its ordering key
+//   - after a delivery that is no response, the next one of its ordering key; if the delivery had no turn and has not
+//     ended, only one that waits without a time
 //   - after a feedback that has ended, two responses to it
 //   - after a response, the next response that waits because of maxResponses, and the next one to the same feedback
 func (s *Store) releaseNext(now time.Time, ended ...*row) {
@@ -274,9 +275,11 @@ func (s *Store) releaseNext(now time.Time, ended ...*row) {
 		case r.isResponse():
 			release(1, func(o *row) bool { return o.isResponse() && o.excess })
 			release(1, isReply)
-		case r.Turn || r.Status.Final():
+		default:
 			release(1, func(o *row) bool {
-				return !o.isResponse() && o.job.OrderKey() == r.job.OrderKey() && !s.awaitsFeedback(o) && !endsWith(o)
+				return !o.isResponse() && o.job.OrderKey() == r.job.OrderKey() &&
+					!s.awaitsFeedback(o) && !endsWith(o) &&
+					(r.Turn || r.Status.Final() || r.Ordered && o.NextAttemptAt.After(now.AddDate(1, 0, 0)))
 			})
 		}
 		if r.job.Kind == job.KindNewFeedback && r.Status.Final() {

@@ -39,6 +39,7 @@ func RunOrder(t *testing.T, open func(t *testing.T) (OrderedStore, Clock)) {
 		"known responses use no slot":                     (*orderSuite).knownResponsesUseNoSlot,
 		"equal positions go as they were accepted":        (*orderSuite).equalPositions,
 		"a revocation of a feedback that ended by itself": (*orderSuite).revocationOfEnded,
+		"a check without the turn releases the next":      (*orderSuite).releasedByACheck,
 		"a replay holds nobody":                           (*orderSuite).replayHoldsNobody,
 		"what is cancelled lets go":                       (*orderSuite).cancelledLetsGo,
 		"order switched off for an agent":                 (*orderSuite).policyOff,

@@ -3,8 +3,8 @@
 -- under that lock whether a released delivery may be called.
 --
 -- For each of ROWS, the part releases these waiting deliveries (behind_earlier). Each has its order_hash:
---   1. if the row had the turn or ended: the next one of its ordering key (lowest index, feedback before its
---      revocation);
+--   1. the next one of its ordering key (lowest index, feedback before its revocation). If the row had no turn and has not
+--      ended, because it was only checked, that one is released only if it waits without a time;
 --   2. if the row is a feedback that ended: two responses that wait for it;
 --   3. if the row is a response: the next response that waits for other responses to its agent, and the next one that
 --      waits for its feedback.
@@ -21,8 +21,7 @@ released AS (
            SELECT n.id
              FROM ROWS e
             CROSS JOIN LATERAL (VALUES
-                  (CASE WHEN e.kind <> 'ResponseAppended' AND (e.turn OR e.finished_at IS NOT NULL)
-                        THEN hashtextextended(e.identity_registry || e.order_key, 0) END, 1),
+                  (CASE WHEN e.kind <> 'ResponseAppended' THEN hashtextextended(e.identity_registry || e.order_key, 0) END, 1),
                   (CASE WHEN e.kind = 'NewFeedback' AND e.finished_at IS NOT NULL THEN hashtextextended(e.identity_registry || e.key, 0) END, 2),
                   (CASE WHEN e.kind = 'ResponseAppended' THEN {{responses_hash e}} END, 1),
                   (CASE WHEN e.kind = 'ResponseAppended' THEN {{order_hash e}} END, 1)) h(hash, most)
@@ -30,6 +29,7 @@ released AS (
                   SELECT id FROM herald.work n
                    WHERE order_hash = h.hash AND status = 'waiting' AND reason = 'behind_earlier' AND handed_at IS NULL
                      AND id <> ALL(ARRAY(SELECT id FROM ROWS))
+                     AND (e.turn OR e.finished_at IS NOT NULL OR e.order_hash IS NOT NULL AND next_attempt_at > now() + interval '1 year')
                      AND (kind <> 'FeedbackRevoked' OR e.finished_at IS NOT NULL AND key = left(e.key, -length('#NewFeedback')) || '#FeedbackRevoked'
                           OR NOT ({{open_feedback n}}))
                    ORDER BY order_seq, kind DESC, seq
