@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/google/uuid"
@@ -153,6 +154,9 @@ func (s *Store) listHints(ctx context.Context, tx pgx.Tx, h holder,
 	return []Hint{{Job: known, SealedHeaders: h.sealed, Source: h.source, Refuted: h.isNotFound()}}, 0, nil
 }
 
+// chainReasons are the reasons for which a delivery waits for the chain.
+var chainReasons = []outcome.Reason{outcome.NotConfirmed, outcome.ChainUnavailable}
+
 // addHint stores an arriving job (brought) as a hint of the delivery h, which has the same key. known is h's stored
 // job, and tx has locked h. If h waits for the chain (not_confirmed, chain_unavailable), addHint ends the wait, so that
 // the hint is checked at once. If review is true, it also schedules a Review of h, unless one is scheduled. It returns
@@ -178,7 +182,7 @@ func (s *Store) addHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, bro
 		queueHint(b, h.id, after[0], h.raw, false)
 	}
 	queueHint(b, h.id, after[len(after)-1], a.raw, review)
-	b.Queue(statements.Text("wake"), h.id)
+	b.Queue(statements.Text("wake"), h.id, chainReasons)
 	return true, tx.SendBatch(ctx, b).Close()
 }
 

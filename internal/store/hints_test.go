@@ -216,6 +216,29 @@ func TestFollowerBinds(t *testing.T) {
 	}
 }
 
+// TestReadResponseStaysNext: a response waits because two others to its agent are dispatched. It is the next one after
+// them, although the chain follower reads its event while it waits.
+func TestReadResponseStaysNext(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	r := newChainReader(t, s)
+	var sent []Intake
+	var events []job.Job
+	for i := range 3 {
+		event := inBlock(feedback(1, i+1), 101, 'a')
+		event.Kind, event.Responder = job.KindResponseAppended, common.HexToAddress("0x77")
+		events = append(events, event)
+		event.BlockNumber, event.BlockHash = 0, common.Hash{}
+		sent = append(sent, Intake{Job: event})
+	}
+	_, tasks := accept(t, s, sent...)
+	r.read(100, 101, true, events...)
+	if next := record(t, s, claim(t, s, tasks[0]), delivered).Next; len(tasks) != 2 || len(next) != 1 || next[0].ID != events[2].ID() {
+		d := read(t, s, events[2].ID())
+		t.Errorf("dispatched %d, then %+v; the third is %s %s", len(tasks), next, d.Status, d.Reason)
+	}
+}
+
 // TestBindMovesTheAgent: the event is of another agent than the job named. The delivery joins that agent's backlog.
 func TestBindMovesTheAgent(t *testing.T) {
 	t.Parallel()

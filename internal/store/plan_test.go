@@ -51,7 +51,7 @@ var groupStatements = map[string]groupStatement{
 	"revive":          {sql: statements.Text("revive_revocations"), args: deliveryArguments},
 	"yield":           {sql: statements.Text("yield"), args: `md5('1')::uuid, 1, '1 s', 8, 2`},
 	"adopt":           {statements.Text("adopt"), `md5('1')::uuid, 1, 1, now()`, []usedIndex{{`attempts_default_started`, `started_at = `}}},
-	"wake":            {sql: statements.Text("wake"), args: oneDelivery},
+	"wake":            {sql: statements.Text("wake"), args: oneDelivery + `, '{behind_earlier}'`},
 	"withdraw":        {sql: statements.Text("withdraw"), args: oneDelivery},
 	"lock_agent":      {sql: statements.Text("lock_agent"), args: oneAgent},
 	"lock_delivery":   {sql: statements.Text("lock_delivery"), args: oneDelivery},

@@ -364,11 +364,12 @@ func (s *Store) keepFirstHint(ctx context.Context, tx pgx.Tx, h holder, known jo
 }
 
 // readEvent replaces the job of the delivery h by the arrival's job, which was read from the chain. If h waits for the
-// chain (not_confirmed, chain_unavailable), readEvent queues h again at once.
+// chain or for another delivery, readEvent queues h again at once. A response that waited for other responses would
+// otherwise be released by its feedback only, and a delivery that gets another agent by nothing.
 func (s *Store) readEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder) error {
 	b := &pgx.Batch{}
 	b.Queue(statements.Text("read_event"), statements.Named("read_event").Args(a.eventArgs(h.id))...)
-	b.Queue(statements.Text("wake"), h.id)
+	b.Queue(statements.Text("wake"), h.id, append(slices.Clone(chainReasons), outcome.BehindEarlier))
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("give %s the event of block %d: %w", a.key, a.Job.BlockNumber, err)
 	}
