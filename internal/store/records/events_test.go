@@ -93,6 +93,26 @@ func TestDropEvents(t *testing.T) {
 	}
 }
 
+// TestDropEventsOfARestoredDump: a dump that was restored into another cluster has events of transactions that this
+// cluster has not begun. They are deleted. Otherwise the stream would send them again when it reaches their transaction ids.
+func TestDropEventsOfARestoredDump(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	_, tasks := accept(t, s, feedbacks(1, 1, 3)...)
+	for _, task := range tasks {
+		exec(t, s, `UPDATE herald.deliveries SET status = 'held', reason = 'agent_disabled' WHERE id = $1`, task.ID)
+	}
+	exec(t, s, `UPDATE herald.delivery_events SET xid = '1000000000000' WHERE delivery_id = $1`, tasks[0].ID)
+	for _, want := range []int{1, 0} {
+		if dropped, err := retention.New(s.Pool).DropEvents(t.Context(), 1); err != nil || dropped != want {
+			t.Errorf("%d, %v, want %d", dropped, err, want)
+		}
+	}
+	if left := value[int](t, s, `SELECT count(*)::int FROM herald.delivery_events WHERE delivery_id <> $1`, tasks[0].ID); left != 2 {
+		t.Errorf("%d events of this cluster are left", left)
+	}
+}
+
 func TestEventCursor(t *testing.T) {
 	t.Parallel()
 	c := records.EventCursor{At: 12, Xid: 1 << 40, ID: 7}

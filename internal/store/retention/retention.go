@@ -136,12 +136,18 @@ func (s *Store) EnsurePartitions(ctx context.Context, ahead int) (made int, err 
 const EventRetention = 72 * time.Hour
 
 // DropEvents deletes at most limit DeliveryEvents that are older than EventRetention, and returns how many it deleted.
+// It also deletes at most limit ones of transactions that this cluster has not begun, which a restored dump may have:
+// EventsAfter would return them when the cluster reaches their transaction ids.
 func (s *Store) DropEvents(ctx context.Context, limit int) (dropped int, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "drop old events")
 	defer end()
-	tag, err := s.db.Conns.Exec(ctx,
-		`DELETE FROM herald.delivery_events WHERE at < now() - $1::interval AND (xid, id) IN (
-		SELECT xid, id FROM herald.delivery_events ORDER BY xid, id LIMIT $2)`, EventRetention, limit)
+	tag, err := s.db.Conns.Exec(ctx, `DELETE FROM herald.delivery_events WHERE (xid, id) IN (
+			(SELECT xid, id FROM (SELECT xid, id, at FROM herald.delivery_events ORDER BY xid, id LIMIT $2) oldest
+			  WHERE at < now() - $1::interval)
+			UNION ALL
+			(SELECT xid, id FROM herald.delivery_events
+			  WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()) LIMIT $2))`,
+		EventRetention, limit)
 	return int(tag.RowsAffected()), err
 }
 
