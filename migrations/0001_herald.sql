@@ -222,6 +222,8 @@ CREATE TABLE herald.work (
 CREATE INDEX work_agent ON herald.work (place, chain_id, identity_registry, agent_id, bulk, (seq + 0));
 -- The deliveries of an ordering key, and the responses that wait for a feedback (docs/design/ledger.md).
 CREATE INDEX work_order ON herald.work (order_hash, order_seq, seq) WHERE order_hash IS NOT NULL;
+-- The responses of an order_hash, in the order of acceptance. Queries repeat the expression.
+CREATE INDEX work_responses ON herald.work (order_hash, (seq + 0)) WHERE kind = 'ResponseAppended';
 -- Waiting deliveries without a task in Redis. Queries repeat the expression, which the index work_agent cannot answer.
 CREATE INDEX work_due ON herald.work (next_attempt_at) WHERE (place || '') = 'waiting';
 -- The lists of operators, and expiry.

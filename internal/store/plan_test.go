@@ -23,7 +23,7 @@ type groupStatement struct {
 // usedIndex is an index by its name (a regular expression for the whole name) and the required index condition.
 type usedIndex struct{ name, condition string }
 
-var keyIndexes = []usedIndex{{`work_pkey`, `id = `}, {`work_agent`, `agent_id = `}, {`work_order`, `order_hash = `}, {`history_pkey`, `id = `},
+var keyIndexes = []usedIndex{{`work_pkey`, `id = `}, {`work_agent`, `agent_id = `}, {`work_order`, `order_hash = `}, {`work_responses`, `order_hash = `}, {`history_pkey`, `id = `},
 	{`history_key`, ` = `}, {`agents_pkey`, `agent_id = `}, {`attempts_([0-9]+|default)_pkey`, `delivery_id = `},
 	{`hints_pkey`, `delivery_id = `}, {`verified_chains_pkey`, ``}, {`agents_unordered`, ``}, {`hints_review`, ``},
 	{`chain_cursors_pkey`, ``}} // the last four have few rows

@@ -54,8 +54,12 @@ func (r *row) isFeedbackOf(o *row) bool {
 }
 
 // compareOrder compares two deliveries of the same ordering key by the order in which they are called: by OrderSeq
-// (the feedback index, or a validation's block number), a feedback before its revocation, and the older one first.
+// (the feedback index, or a validation's block number), a feedback before its revocation, and the older one first. Of
+// two responses, the older one is first.
 func compareOrder(r, o *row) int {
+	if r.isResponse() && o.isResponse() {
+		return cmp.Compare(r.seq, o.seq)
+	}
 	return cmp.Or(cmp.Compare(r.job.OrderSeq(), o.job.OrderSeq()), cmp.Compare(o.job.Kind, r.job.Kind),
 		cmp.Compare(r.seq, o.seq))
 }

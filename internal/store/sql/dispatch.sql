@@ -55,7 +55,7 @@ WITH agent AS MATERIALIZED (
       FROM (SELECT *, row_number() OVER (PARTITION BY chain_id, identity_registry, agent_id, kind = 'ResponseAppended',
                                                       CASE WHEN kind <> 'ResponseAppended' THEN order_hash END,
                                                       kind <> 'ResponseAppended' AND (bound OR NOT verified), order_until IS NULL
-                                         ORDER BY order_seq, kind DESC, seq) AS nr FROM ordered) o
+                                         ORDER BY CASE WHEN kind <> 'ResponseAppended' THEN order_seq END, kind DESC, seq) AS nr FROM ordered) o
 ), behind AS (
     UPDATE herald.work d
        SET status = 'waiting', reason = 'behind_earlier', updated_at = now(),

@@ -36,6 +36,7 @@ func RunOrder(t *testing.T, open func(t *testing.T) (OrderedStore, Clock)) {
 		"revocation after feedback":                       (*orderSuite).revocationAfterFeedback,
 		"responses wait for their feedback":               (*orderSuite).responsesAfterFeedback,
 		"responses use two slots":                         (*orderSuite).responsesUseTwoSlots,
+		"responses take turns":                            (*orderSuite).responsesTakeTurns,
 		"known responses use no slot":                     (*orderSuite).knownResponsesUseNoSlot,
 		"equal positions go as they were accepted":        (*orderSuite).equalPositions,
 		"a revocation of a feedback that ended by itself": (*orderSuite).revocationOfEnded,

@@ -74,6 +74,18 @@ func (s *orderSuite) responsesUseTwoSlots() {
 	}
 }
 
+// responsesTakeTurns checks that a response to a feedback with a high index is dispatched, although a stranger always has
+// responses to another client's first feedback waiting.
+func (s *orderSuite) responsesTakeTurns() {
+	running := s.acceptJobs(responseTo(1, 1, 1), responseTo(1, 1, 2))
+	s.acceptJobs(responseTo(2, 9, 1))
+	for log := range uint(4) {
+		s.acceptJobs(responseTo(1, 1, 10+2*log), responseTo(1, 1, 11+2*log))
+		running = append(running[1:], s.record(s.claim(running[0]), delivered).Next...)
+	}
+	s.is(responseTo(2, 9, 1).ID(), store.Delivered, "", 1, 1)
+}
+
 // knownResponsesUseNoSlot checks that an Accept dispatches two new responses, although it also has known ones, and one
 // of the new ones twice.
 func (s *orderSuite) knownResponsesUseNoSlot() {

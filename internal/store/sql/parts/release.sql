@@ -10,7 +10,8 @@
 --      waits for its feedback.
 --
 -- Deliveries with the same index are released in the order of their acceptance: validations have no index but their
--- block number, and all responses to a feedback have its index.
+-- block number. So are responses, whatever feedback they answer: otherwise responses to the first feedback, which anyone
+-- may write, could keep all others back.
 --
 -- None of ROWS is released, although it may wait: the delivery behind it would stay. The conditions use status, not
 -- place: with place, Postgres could read all waiting deliveries.
@@ -21,17 +22,23 @@ released AS (
            SELECT n.id
              FROM ROWS e
             CROSS JOIN LATERAL (VALUES
-                  (CASE WHEN e.kind <> 'ResponseAppended' THEN hashtextextended(e.identity_registry || e.order_key, 0) END, 1),
-                  (CASE WHEN e.kind = 'NewFeedback' AND e.finished_at IS NOT NULL THEN hashtextextended(e.identity_registry || e.key, 0) END, 2),
-                  (CASE WHEN e.kind = 'ResponseAppended' THEN {{responses_hash e}} END, 1),
-                  (CASE WHEN e.kind = 'ResponseAppended' THEN {{order_hash e}} END, 1)) h(hash, most)
+                  (CASE WHEN e.kind <> 'ResponseAppended' THEN hashtextextended(e.identity_registry || e.order_key, 0) END, 1, false),
+                  (CASE WHEN e.kind = 'NewFeedback' AND e.finished_at IS NOT NULL THEN hashtextextended(e.identity_registry || e.key, 0) END, 2, true),
+                  (CASE WHEN e.kind = 'ResponseAppended' THEN {{responses_hash e}} END, 1, true),
+                  (CASE WHEN e.kind = 'ResponseAppended' THEN {{order_hash e}} END, 1, true)) h(hash, most, responses)
             CROSS JOIN LATERAL (
-                  SELECT id FROM herald.work n
-                   WHERE order_hash = h.hash AND status = 'waiting' AND reason = 'behind_earlier' AND handed_at IS NULL
-                     AND id <> ALL(ARRAY(SELECT id FROM ROWS))
-                     AND (e.turn OR e.finished_at IS NOT NULL OR e.order_hash IS NOT NULL AND next_attempt_at > now() + interval '1 year')
-                     AND (kind <> 'FeedbackRevoked' OR e.finished_at IS NOT NULL AND key = left(e.key, -length('#NewFeedback')) || '#FeedbackRevoked'
-                          OR NOT ({{open_feedback n}}))
-                   ORDER BY order_seq, kind DESC, seq
-                   LIMIT h.most) n))
+                  (SELECT id FROM herald.work n
+                    WHERE order_hash = h.hash AND NOT h.responses AND status = 'waiting' AND reason = 'behind_earlier' AND handed_at IS NULL
+                      AND id <> ALL(ARRAY(SELECT id FROM ROWS))
+                      AND (e.turn OR e.finished_at IS NOT NULL OR e.order_hash IS NOT NULL AND next_attempt_at > now() + interval '1 year')
+                      AND (kind <> 'FeedbackRevoked' OR e.finished_at IS NOT NULL AND key = left(e.key, -length('#NewFeedback')) || '#FeedbackRevoked'
+                           OR NOT ({{open_feedback n}}))
+                    ORDER BY order_seq, kind DESC, seq
+                    LIMIT h.most)
+                  UNION ALL
+                  (SELECT id FROM herald.work
+                    WHERE order_hash = h.hash AND h.responses AND kind = 'ResponseAppended' AND status = 'waiting' AND reason = 'behind_earlier'
+                      AND handed_at IS NULL AND id <> ALL(ARRAY(SELECT id FROM ROWS))
+                    ORDER BY seq + 0 -- matches the index work_responses
+                    LIMIT h.most)) n))
 )
