@@ -420,7 +420,7 @@ func TestGatewayIsNoOrigin(t *testing.T) {
 	for path, want := range map[string]string{
 		"/ipfs/" + refused: "", "/%69pfs/" + stored: "", "/ipfs/" + stored + "/./agent.json": "", "/x/..//IPFS/" + stored + "/.": "",
 		"/ipns/a/../b": "", "/api/v0/cat?arg=" + refused: "", "/short": "",
-		"/agent.json": web, "/docs/ipfs/agent.json": web, "/ipfs.json": web, "/api/v0/agent": web,
+		"/agent.json": web, "/x/ipfs/agent.json": web, "/ipfs.json": web, "/api/v0/agent": web,
 	} {
 		doc, err := f.Fetch(t.Context(), web+path, mib)
 		if err != nil || string(doc.Origin) != want {
