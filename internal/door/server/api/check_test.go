@@ -41,7 +41,7 @@ func TestCheckAgent(t *testing.T) {
 	call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1, 1))
 
 	const path = "/v1/agents/8453:1/check"
-	if r := call[inspect.CheckReport](w, 200, "POST", path, ""); r.Faults != 0 || r.Sent || len(r.Checks) != 14 || calls.Load() != 0 {
+	if r := call[inspect.CheckReport](w, 200, "POST", path, ""); r.Faults != 0 || r.Sent || len(r.Checks) != 15 || calls.Load() != 0 {
 		t.Errorf("%d calls: %+v", calls.Load(), r)
 	}
 	if r := call[inspect.CheckReport](w, 200, "POST", path+"?send=true", ""); r.Faults != 1 || !r.Sent || calls.Load() != 1 {
