@@ -62,6 +62,8 @@ func (s *Store) GiveBack(ctx context.Context, all []Follower) (err error) {
 	a := all[0].Agent()
 	b := &pgx.Batch{}
 	b.Queue(statements.Text("lock_agent"), a.ChainID, a.Registry, a.ID)
+	b.Queue(`UPDATE herald.work SET turn = false
+		WHERE id = ANY($1) AND claim_no = ANY($2) AND status = 'running'`, ids, claimNos)
 	b.Queue(statements.Text("give_back"), ids, claimNos, blocked)
 	return s.Conns.SendBatch(ctx, b).Close()
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
 )
 
 // ofClient returns a feedback of another client than that of feedback.
@@ -161,6 +162,31 @@ func TestGivenBackFollowerGivesUpItsTurn(t *testing.T) {
 	}
 	if next := record(t, s, claim(t, s, following[0]), delivered).Next; len(next) != 1 || next[0].ID != ofClient(20, 5).ID() {
 		t.Errorf("dispatched after it: %v", next)
+	}
+}
+
+// TestGivenBackWithoutLeader: an operator cancels the leader of a batch during its call, and the agent refuses the call.
+// The followers, which waited for the leader, are delivered.
+func TestGivenBackWithoutLeader(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	s.StrictOrder = true
+	_, tasks := accept(t, s, feedbacks(1, 1, 4)...)
+	leader := claim(t, s, tasks[0])
+	all := follow(t, s, leader, 49)
+	heraldtest.Equal(t, "followers", len(all), 3)
+	_, _, _, err := s.Cancel(t.Context(), []uuid.UUID{leader.ID}, true)
+	heraldtest.Must(t, err)
+	heraldtest.Must(t, s.GiveBack(t.Context(), all))
+	next, err := s.Backlog(t.Context(), 10)
+	heraldtest.Must(t, err)
+	for want := uint64(2); want <= 4; want++ {
+		if len(next) != 1 {
+			t.Fatalf("dispatched before feedback %d: %v", want, next)
+		}
+		c := claim(t, s, next[0])
+		heraldtest.Equal(t, "index", c.Job.FeedbackIndex, want)
+		next = record(t, s, c, delivered).Next
 	}
 }
 

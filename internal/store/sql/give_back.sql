@@ -6,8 +6,9 @@
 --
 -- $1 ids uuid[], $2 claim_nos bigint[], $3 waited boolean[]: as claim_followers.sql returned them
 --
--- The transaction has locked the agent. A delivery whose claim was lost does not change. Each row is found by its key
--- in a LATERAL subquery, so that old statistics cannot lead to another plan.
+-- The transaction has locked the agent, and has taken the turn from these deliveries: otherwise each would wait for the
+-- others, although the leader may have ended. A delivery whose claim was lost does not change. Each row is found by its
+-- key in a LATERAL subquery, so that old statistics cannot lead to another plan.
 WITH given AS MATERIALIZED (
     SELECT d.id,
            CASE WHEN u.blocked THEN {{turn d}} END AS recheck_at
@@ -27,6 +28,6 @@ WITH given AS MATERIALIZED (
       FROM given g
      CROSS JOIN LATERAL (SELECT ctid AS found FROM herald.work WHERE id = g.id OFFSET 0) o
      WHERE d.ctid = o.found
-    RETURNING d.id, kind, key, chain_id, identity_registry, agent_id, order_key, order_hash, order_seq, finished_at, turn
+    RETURNING d.id, kind, key, chain_id, identity_registry, agent_id, order_key, order_hash, order_seq, finished_at, true AS turn
 ), {{release back}}
 SELECT count(*) FROM back
