@@ -91,6 +91,11 @@ func (s *Store) Bind(_ context.Context, c *store.Claim, b store.Binding) error {
 		return store.ErrNewHint
 	}
 	wasBound := r.Bound
+	if agentOf(b.Job) != r.agent { // to the former agent, the delivery has ended
+		r.Status = store.Cancelled
+		s.releaseNext(now, r)
+		r.Status = store.Running
+	}
 	s.setJob(r, b.Job, b.SealedHeaders, b.Source)
 	r.Bound, r.updated = true, now
 	if b.Corrected != nil {

@@ -20,6 +20,9 @@ const (
 	// recheckTime is about ten years. A delivery that waits until another one ends has a wait of that length.
 	recheckTime = 10 * 365 * 24 * time.Hour
 
+	// otherAgentWait is the wait of a delivery whose feedback is listed under another agent.
+	otherAgentWait = 10 * time.Second
+
 	maxResponses = 2  // an agent has at most that many responses among its dispatched deliveries
 	maxRounds    = 32 // dispatch calls dispatchRound at most that many times for an agent
 )
@@ -92,14 +95,17 @@ func (r *row) endDelay(o store.Outcome, started time.Time) {
 	}
 }
 
-// awaitsFeedback reports whether r is a revocation or a response whose feedback has not ended. It returns false if the
-// feedback was replayed and the agent was called with the feedback.
-func (s *Store) awaitsFeedback(r *row) bool {
+// findOpenFeedback returns the feedback of r if r is a revocation or a response and the feedback has not ended, else
+// nil. It also returns nil if the feedback was replayed and the agent was called with the feedback.
+func (s *Store) findOpenFeedback(r *row) *row {
 	if r.job.IsRetraction() || !r.isResponse() && r.job.Kind != job.KindFeedbackRevoked {
-		return false
+		return nil
 	}
 	f := s.findKey(fmt.Sprintf("%s/%d#NewFeedback", r.job.OrderKey(), r.job.OrderSeq()))
-	return f != nil && !f.Status.Final() && (f.Replays == 0 || !f.Called)
+	if f == nil || f.Status.Final() || f.Replays > 0 && f.Called {
+		return nil
+	}
+	return f
 }
 
 // decideWait returns until when r must wait; zero: r may be called now. A mate is a delivery of the same ordering key
@@ -116,11 +122,13 @@ func (s *Store) decideWait(r *row, now time.Time) (until time.Time) {
 	first := s.findEarlier(r, func(o *row) bool {
 		return o.DelaysUntil.After(now) || o.isInBacklog() && !o.DelaysUntil.IsZero() && !o.isUnchecked()
 	})
-	switch {
+	switch f := s.findOpenFeedback(r); {
 	case first != nil && !first.isInBacklog() && first.DelaysUntil.Before(never):
 		return first.DelaysUntil
-	case first != nil || s.awaitsFeedback(r):
+	case first != nil || f != nil && f.agent == r.agent:
 		return never
+	case f != nil: // the end of the feedback does not release r
+		return now.Add(otherAgentWait)
 	}
 	return time.Time{}
 }
@@ -275,6 +283,10 @@ func (s *Store) releaseNext(now time.Time, ended ...*row) {
 		endsWith := func(o *row) bool { // the feedback of o is in ended too: o is released when the loop reaches it
 			return slices.ContainsFunc(ended, func(e *row) bool { return e != r && e.isFeedbackOf(o) })
 		}
+		awaitsFeedback := func(o *row) bool { // and the end of the feedback releases o
+			f := s.findOpenFeedback(o)
+			return f != nil && f.agent == o.agent
+		}
 		switch {
 		case r.isResponse():
 			release(1, func(o *row) bool { return o.isResponse() && o.excess })
@@ -282,7 +294,7 @@ func (s *Store) releaseNext(now time.Time, ended ...*row) {
 		default:
 			release(1, func(o *row) bool {
 				return !o.isResponse() && o.job.OrderKey() == r.job.OrderKey() &&
-					!s.awaitsFeedback(o) && !endsWith(o) &&
+					!awaitsFeedback(o) && !endsWith(o) &&
 					(r.Turn || r.Status.Final() || r.Ordered && o.NextAttemptAt.After(now.AddDate(1, 0, 0)))
 			})
 		}

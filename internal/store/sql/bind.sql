@@ -1,5 +1,6 @@
 -- bind: replace the job of a claimed delivery by the event that the worker read from the chain. Also give the delivery
--- the turn of its ordering key, if it may be called now (parts/turn.sql). The transaction has locked the claim's agent.
+-- the turn of its ordering key, if it may be called now (parts/turn.sql). If the event is of another agent, deliveries of
+-- the claim's agent that waited for this one are released. The transaction has locked the claim's agent.
 --
 -- The agent is called only with the job in the row. So a retry never sends another event under the same delivery id.
 --
@@ -35,7 +36,11 @@ WITH agent AS (
     SELECT read.id, @chain_id, @contract::text, @block::bigint, 'checked' FROM read
      WHERE EXISTS (SELECT FROM herald.chain_cursors WHERE chain_id = @chain_id AND contracts = @contract AND backfill = '' AND next_block <= @block)
     ON CONFLICT (delivery_id) DO UPDATE SET block_number = excluded.block_number WHERE o.state = 'checked'
-)
+), moved AS MATERIALIZED ( -- to the former agent, the delivery has ended
+    SELECT w.id, w.kind, w.key, w.chain_id, w.identity_registry, w.agent_id, w.order_key, w.order_hash, w.order_seq, w.turn, now() AS finished_at
+      FROM read JOIN herald.work w ON w.id = read.id
+     WHERE w.id = @delivery_id AND (w.identity_registry, w.agent_id) <> (@registry::text, @agent_id::text::numeric)
+), {{release moved}}
 UPDATE herald.work d
    SET bound = true, identity_registry = @registry, agent_id = @agent_id::text::numeric,
        order_key = @order_key, order_seq = @order_seq::text::numeric, order_hash = e.order_hash,

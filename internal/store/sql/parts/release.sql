@@ -32,7 +32,7 @@ released AS (
                       AND id <> ALL(ARRAY(SELECT id FROM ROWS))
                       AND (e.turn OR e.finished_at IS NOT NULL OR e.order_hash IS NOT NULL AND next_attempt_at > now() + interval '1 year')
                       AND (kind <> 'FeedbackRevoked' OR e.finished_at IS NOT NULL AND key = left(e.key, -length('#NewFeedback')) || '#FeedbackRevoked'
-                           OR NOT ({{open_feedback n}}))
+                           OR coalesce({{open_feedback n}} < now() + interval '1 minute', true)) -- else the end of its feedback releases it
                     ORDER BY order_seq, kind DESC, seq
                     LIMIT h.most)
                   UNION ALL

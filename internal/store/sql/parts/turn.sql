@@ -11,7 +11,7 @@
 -- dispatched for its check, which needs no turn, and delays others for a short time only. An unchecked revocation waits
 -- before its check.
 CASE WHEN ROW.order_hash IS NULL THEN NULL
-     WHEN ROW.kind = 'ResponseAppended' THEN CASE WHEN {{open_feedback ROW}} THEN now() + interval '10 years' END
+     WHEN ROW.kind = 'ResponseAppended' THEN {{open_feedback ROW}}
      WHEN ROW.verified AND NOT ROW.bound AND ROW.kind <> 'FeedbackRevoked' THEN NULL
      ELSE coalesce(
           (SELECT now() + interval '10 years' FROM herald.work o
@@ -25,4 +25,4 @@ CASE WHEN ROW.order_hash IS NULL THEN NULL
               AND (o.delays_until > now() OR o.place = 'line' AND o.delays_until IS NOT NULL AND (o.bound OR NOT o.verified))
             ORDER BY o.order_seq
             LIMIT 1),
-          CASE WHEN {{open_feedback ROW}} THEN now() + interval '10 years' END) END
+          {{open_feedback ROW}}) END

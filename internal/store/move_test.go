@@ -1,0 +1,103 @@
+package store
+
+import (
+	"testing"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// misplaced returns the event of a kind about feedback 1, and a job for it that names another identity registry.
+func misplaced(kind job.Kind, log uint) (event, sent job.Job) {
+	event = inBlock(feedback(1, 1), 900, 'a')
+	event.Kind, event.LogIndex = kind, &log
+	if kind == job.KindResponseAppended {
+		event.Responder = common.HexToAddress("0x77")
+	}
+	if kind == job.KindFeedbackRevoked {
+		event.Reason = job.RevokedByClient
+	}
+	sent = event
+	sent.IdentityRegistry = common.HexToAddress("0x1d")
+	return event, sent
+}
+
+// deliverMisplaced runs the tasks as a worker does: the check of each delivery moves it to the agent of its event. It
+// ends when no mechanism has another task, and moves the clock to the end of waits of up to a minute.
+// It returns the kind of the first delivery that was called.
+func deliverMisplaced(t *testing.T, s *Store, tasks []Task) (first job.Kind) {
+	t.Helper()
+	for range 20 {
+		for ; len(tasks) > 0; tasks = tasks[1:] {
+			c, err := s.Claim(t.Context(), tasks[0].ID, tasks[0].N, lease)
+			heraldtest.Must(t, err)
+			event := c.Job
+			event.IdentityRegistry = registry
+			before := c.Agent()
+			if !c.Bound {
+				heraldtest.Must(t, s.Bind(t.Context(), c, Binding{Job: event}))
+			}
+			o := delivered
+			if c.Agent() != before {
+				o = pending
+				o.Rerouted = true
+			} else if !c.MayCall {
+				o = Outcome{Status: Waiting, Reason: "behind_earlier", Stage: "check", Free: true, NoTurn: true}
+			}
+			if o.Called && first == "" {
+				first = event.Kind
+			}
+			tasks = append(tasks, record(t, s, c, o).Next...)
+		}
+		exec(t, s, `UPDATE herald.work SET next_attempt_at = next_attempt_at - interval '1 minute' WHERE status = 'waiting'`)
+		due, _, err := s.Due(t.Context(), 100)
+		heraldtest.Must(t, err)
+		line, err := s.Backlog(t.Context(), 100)
+		heraldtest.Must(t, err)
+		tasks = append(due, line...)
+	}
+	if n := value[int](t, s, `SELECT count(*)::int FROM herald.work`); n > 0 {
+		t.Errorf("%d deliveries do not end: %s", n, value[string](t, s, `SELECT string_agg(concat(kind, ' ', status, ' ', reason, ' ', next_attempt_at), '; ') FROM herald.work`))
+	}
+	return first
+}
+
+// TestMovedDeliveriesReleaseOthers: all jobs name a wrong identity registry, as a sender does that leaves it out on a
+// chain with two. The checks move them to the right agent, and none of those that waited for another one is left behind.
+func TestMovedDeliveriesReleaseOthers(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	for name, kinds := range map[string][]job.Kind{
+		"responses to an unknown feedback": {job.KindResponseAppended, job.KindResponseAppended, job.KindResponseAppended, job.KindResponseAppended},
+		"a feedback and its responses":     {job.KindNewFeedback, job.KindResponseAppended, job.KindResponseAppended, job.KindResponseAppended},
+		"a feedback and its revocation":    {job.KindNewFeedback, job.KindFeedbackRevoked},
+	} {
+		t.Run(name, func(t *testing.T) {
+			emptyStore(t, s)
+			s.StrictOrder = true
+			var in []Intake
+			for i, kind := range kinds {
+				_, sent := misplaced(kind, uint(i))
+				in = append(in, Intake{Job: sent})
+			}
+			_, tasks := accept(t, s, in...)
+			heraldtest.Equal(t, "called first", deliverMisplaced(t, s, tasks), kinds[0])
+		})
+	}
+}
+
+// TestFeedbackOfAnotherAgent: a revocation and a response name another agent's identity registry than their feedback,
+// which has been checked. They are called after it.
+func TestFeedbackOfAnotherAgent(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	s.StrictOrder = true
+	event, _ := misplaced(job.KindNewFeedback, 0)
+	_, tasks := accept(t, s, Intake{Job: event})
+	_, revoked := misplaced(job.KindFeedbackRevoked, 1)
+	_, response := misplaced(job.KindResponseAppended, 2)
+	_, more := accept(t, s, Intake{Job: revoked}, Intake{Job: response})
+	heraldtest.Equal(t, "dispatched before the feedback", len(more), 0)
+	heraldtest.Equal(t, "called first", deliverMisplaced(t, s, tasks), job.KindNewFeedback)
+}
