@@ -104,7 +104,7 @@ func (o *Operator) ShowOverview(ctx context.Context) (v Overview, err error) {
 	c := &o.overview
 	reading := c.flights.DoChan("", func() (any, error) {
 		if time.Since(c.read) >= overviewFresh {
-			// Other callers wait for it too, so it has its own deadline and counts as nobody's read.
+			// Other callers wait for it too, so it has its own deadline and is not a read of this caller.
 			c.value, c.err = o.readOverview(WithCaller(context.WithoutCancel(ctx), Caller{}))
 			c.read = time.Now()
 		}

@@ -88,7 +88,7 @@ func chooseSpan(span string, spans []string) string {
 	return spans[0]
 }
 
-// sumMinutes adds up outcomes: delivered, put off or held, rejected or dead. Skipped deliveries are none of these.
+// sumMinutes adds up outcomes: delivered, put off or held, rejected or dead. It ignores skipped deliveries.
 func sumMinutes(list []operator.Minute) (sums [3]int64) {
 	for _, m := range list {
 		sums[0] += m.Outcomes[store.Delivered]
