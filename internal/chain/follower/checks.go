@@ -24,6 +24,9 @@ import (
 const (
 	// proofCalls bounds the calls in the one request that checks blocks during a poll.
 	proofCalls = 10
+	// maxRecheck bounds the blocks that are read again after an omission: 500,000 are a day on the fastest chains. Each
+	// needs a request of its own, and with one node, the last complete check may be months ago.
+	maxRecheck = 500_000
 	// strictWidth is the number of blocks in a range whose blocks are all checked before the range is handed over.
 	strictWidth = 500
 	// compareAgain is the pause after a failed comparison with another node, during which single blocks are checked,
@@ -286,9 +289,9 @@ func (f *Follower) isHandedOver(ctx context.Context, b node.Block) (bool, error)
 	return own != nil && anchor != nil && own.Hash == b.Hash && anchor.Hash == last.Hash, nil
 }
 
-// NoteOmission marks the node that left out logs, and schedules all blocks since the last complete check to be read
-// again and checked. Blocks that are not final are read again as after a reorg. Final blocks are read again between
-// readings.
+// NoteOmission marks the node that left out logs, and schedules the blocks since the last complete check, at most
+// maxRecheck, to be read again and checked. Blocks that are not final are read again as after a reorg. Final blocks are
+// read again between readings.
 func (f *Follower) noteOmission(n uint64, logs int) {
 	k := f.checks
 	complete := k.reportChecks(f.next).Complete
@@ -313,10 +316,12 @@ func (f *Follower) noteOmission(n uint64, logs int) {
 		if k.recheck != nil {
 			from = min(from, k.recheck.from)
 		}
+		from = max(from, f.next-min(f.next, maxRecheck))
 		k.recheck = &span{from, f.next - 1}
 	}
-	f.log.Error("a node left out logs: all blocks since the last complete check are read again, and each of them is "+
-		"checked", "node", k.omission.Node, "block", n, "logs", logs, "from", from)
+	f.log.Error("a node left out logs: the blocks since the last complete check are read again, and each of them is "+
+		"checked (a backfill can read older ones)", "node", k.omission.Node, "block", n, "logs", logs, "from", from,
+		"last_complete_check", complete)
 }
 
 // recheckBlocks reads the newest of the final blocks that are scheduled to be read again. The oldest come last, because

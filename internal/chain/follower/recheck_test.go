@@ -49,3 +49,19 @@ func TestRecheckMeetsPrunedBlocks(t *testing.T) {
 		}
 	})
 }
+
+// TestRecheckIsBounded: a chain of five blocks a second was last checked completely half a day ago and more. After an
+// omission, at most maxRecheck blocks are read again.
+func TestRecheckIsBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newChainStub(t, 20*time.Millisecond)
+		head := s.head()
+		f, _ := newStubFollower(t, newStubReader(t, false, s), Config{From: 1, Anchors: []Anchor{{Number: head, Hash: s.hashOf(head)}},
+			Finalized: head, Checks: &Checks{Complete: 10}})
+		f.noteOmission(head-5, 1)
+		if r := f.checks.recheck; head < 2*maxRecheck || r == nil || r.to != head || r.from != head+1-maxRecheck {
+			t.Errorf("with the head %d, %+v is read again", head, r)
+		}
+	})
+}
