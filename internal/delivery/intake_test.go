@@ -76,7 +76,7 @@ func TestForeignTasks(t *testing.T) {
 			t.Errorf("%s: %q", d.Key, d.Error)
 		}
 	}
-	if note, err := k.runner.Intake(t.Context(), "AgentUpdated", asJSON(map[string]any{"type": "AgentUpdated", "chainId": j["chainId"], "agentId": j["agentId"]})); err != nil || !strings.HasPrefix(note, "refreshed") {
+	if note, err := k.runner.Intake(t.Context(), "AgentUpdated", asJSON(map[string]any{"type": "AgentUpdated", "chainId": j["chainId"], "agentId": j["agentId"]})); err != nil || note != "refreshed: the agent's endpoint is looked up again" {
 		t.Errorf("%q, %v", note, err)
 	}
 }

@@ -194,6 +194,10 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 			"kind", kind, "delivery", a.ID, "key", a.Key, "field", a.Field, "problem", problem)
 		return text.Excerpt(fmt.Sprintf("conflict with delivery %s: %s %s", a.ID, a.Field, problem), maxNote), nil
 	}
+	if a.Verdict == store.Refreshed { // an agent update becomes no delivery
+		in.Logger.Info("job accepted from Redis", "kind", kind, "verdict", a.Verdict)
+		return "refreshed: the agent's endpoint is looked up again", nil
+	}
 	in.Logger.Info("job accepted from Redis", "kind", kind, "verdict", a.Verdict, "delivery", a.ID, "key", a.Key)
 	return fmt.Sprintf("%s as delivery %s", a.Verdict, a.ID), nil
 }
