@@ -220,8 +220,9 @@ CREATE TABLE herald.work (
 -- An agent's deliveries by state: the next to dispatch (those of a backfill last, so that a new event does not wait for
 -- events of past years), the dispatched ones, of which it may have 8, and the held ones.
 CREATE INDEX work_agent ON herald.work (place, chain_id, identity_registry, agent_id, bulk, (seq + 0));
--- The deliveries of an ordering key, and the responses that wait for a feedback (docs/design/ledger.md).
-CREATE INDEX work_order ON herald.work (order_hash, order_seq, seq) WHERE order_hash IS NOT NULL;
+-- The deliveries of an ordering key, and the responses that wait for a feedback (docs/design/ledger.md). Held ones delay
+-- no other and may be many, so that queries omit them.
+CREATE INDEX work_order ON herald.work (order_hash, order_seq, seq) WHERE order_hash IS NOT NULL AND place <> 'held';
 -- The responses of an order_hash, in the order of acceptance. Queries repeat the expression.
 CREATE INDEX work_responses ON herald.work (order_hash, (seq + 0)) WHERE kind = 'ResponseAppended';
 -- Waiting deliveries without a task in Redis. Queries repeat the expression, which the index work_agent cannot answer.

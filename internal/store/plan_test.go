@@ -8,8 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // groupStatement is a statement of the delivery path. Its plan must not depend on the statistics: it must read each
@@ -241,4 +243,32 @@ func (p planNode) isOneOf(indexes []usedIndex) bool {
 		}
 	}
 	return false
+}
+
+// TestHeldDeliveriesCostNothing: a client has many held deliveries. The statements for its next one read none of them.
+func TestHeldDeliveriesCostNothing(t *testing.T) {
+	t.Parallel()
+	s := openAdjusted(t, heraldtest.Postgres(t, postgres.Migrate), 2, func(c *pgxpool.Config) { c.MaxConns = 1 }) // it counts its reads
+	s.StrictOrder = true
+	first := acceptOne(t, s, feedback(1, 1))
+	exec(t, s, `INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, order_hash, bound)
+		SELECT gen_random_uuid(), key || n, kind, chain_id, identity_registry, agent_id, order_key, n, order_hash, true
+		  FROM herald.history, generate_series(2, 5000) n WHERE id = $1`, first.ID)
+	exec(t, s, `INSERT INTO herald.work (id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, order_hash, bound, status, reason)
+		SELECT id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, order_hash, true, 'held', 'auth_required'
+		  FROM herald.history WHERE order_seq > 1`)
+	record(t, s, claim(t, s, first), Outcome{Status: Held, Reason: "agent_disabled", Stage: "check", Free: true, Elsewhere: true})
+	exec(t, s, `ANALYZE herald.work`)
+	var reads [2]int
+	for i := range reads {
+		exec(t, s, `SELECT pg_stat_force_next_flush()`)
+		reads[i] = value[int](t, s, `SELECT heap_blks_read + heap_blks_hit FROM pg_statio_user_tables WHERE relname = 'work' AND schemaname = 'herald'`)
+		if i == 0 {
+			c := claim(t, s, acceptOne(t, s, feedback(1, 6000)))
+			record(t, s, c, Outcome{Status: Held, Reason: "agent_disabled", Stage: "check", Free: true, Elsewhere: true})
+		}
+	}
+	if n := reads[1] - reads[0]; n > 500 {
+		t.Errorf("%d pages of held deliveries were read", n)
+	}
 }

@@ -8,7 +8,7 @@
 --   - the backlog: the deliveries that dispatch.sql would dispatch next, those of a backfill last;
 --   - each ordering key of the leader and of these deliveries: its next open deliveries, if they are in the backlog or
 --     waiting (behind_earlier), up to the first one that cannot be a follower. A retraction cannot be one, so no delivery
---     behind it follows. Revocations are left out, because they delay none.
+--     behind it follows. Revocations and held deliveries are left out, because they delay none.
 --
 -- So the followers of one ordering key are consecutive (step is their number), and share its turn.
 --
@@ -48,7 +48,7 @@ WITH leader AS MATERIALIZED (
                           AND (SELECT h.secret_headers IS NULL AND h.job -> 'action' = (SELECT action FROM leader) FROM herald.history h WHERE h.id = w.id)
                           AND (place = 'line' OR place = 'waiting' AND reason = 'behind_earlier') AS fits
                      FROM herald.work w
-                    WHERE order_hash = f.order_hash AND order_seq >= f.order_seq
+                    WHERE order_hash = f.order_hash AND order_seq >= f.order_seq AND place <> 'held'
                       AND CASE WHEN kind = 'FeedbackRevoked' THEN delays_until IS NOT NULL ELSE order_seq > f.order_seq END
                     ORDER BY order_seq, seq
                     LIMIT @limit::int) n) x

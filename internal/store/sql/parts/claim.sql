@@ -45,6 +45,6 @@ claimed AS (
             LIMIT 1) g ON true
       LEFT JOIN LATERAL (
            SELECT order_seq FROM herald.work -- the first open earlier delivery of its ordering key that no longer delays it
-            WHERE order_hash = c.order_hash AND order_seq < c.order_seq AND delays_until <= now() AND NOT c.follows
+            WHERE order_hash = c.order_hash AND order_seq < c.order_seq AND place <> 'held' AND delays_until <= now() AND NOT c.follows
             ORDER BY order_seq LIMIT 1) ahead ON true
 )

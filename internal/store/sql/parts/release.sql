@@ -28,7 +28,7 @@ released AS (
                   (CASE WHEN e.kind = 'ResponseAppended' THEN {{order_hash e}} END, 1, true)) h(hash, most, responses)
             CROSS JOIN LATERAL (
                   (SELECT id FROM herald.work n
-                    WHERE order_hash = h.hash AND NOT h.responses AND status = 'waiting' AND reason = 'behind_earlier' AND handed_at IS NULL
+                    WHERE order_hash = h.hash AND NOT h.responses AND place <> 'held' AND status = 'waiting' AND reason = 'behind_earlier' AND handed_at IS NULL
                       AND id <> ALL(ARRAY(SELECT id FROM ROWS))
                       AND (e.turn OR e.finished_at IS NOT NULL OR e.order_hash IS NOT NULL AND next_attempt_at > now() + interval '1 year')
                       AND (kind <> 'FeedbackRevoked' OR e.finished_at IS NOT NULL AND key = left(e.key, -length('#NewFeedback')) || '#FeedbackRevoked'

@@ -21,7 +21,7 @@ CASE WHEN ROW.order_hash IS NULL THEN NULL
           (SELECT CASE WHEN o.place = 'line' THEN now() + interval '10 years'
                        ELSE least(o.delays_until, now() + interval '10 years') END
              FROM herald.work o
-            WHERE o.order_hash = ROW.order_hash AND o.order_seq < ROW.order_seq
+            WHERE o.order_hash = ROW.order_hash AND o.order_seq < ROW.order_seq AND o.place <> 'held'
               AND (o.delays_until > now() OR o.place = 'line' AND o.delays_until IS NOT NULL AND (o.bound OR NOT o.verified))
             ORDER BY o.order_seq
             LIMIT 1),
