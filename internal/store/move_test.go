@@ -101,3 +101,53 @@ func TestFeedbackOfAnotherAgent(t *testing.T) {
 	heraldtest.Equal(t, "dispatched before the feedback", len(more), 0)
 	heraldtest.Equal(t, "called first", deliverMisplaced(t, s, tasks), job.KindNewFeedback)
 }
+
+// TestEventOfAnotherAgentIsNotLost: while a check's result is recorded, that an event was not found, a second job of the
+// event is being accepted, or the chain follower reads it. It names another identity registry, so the two transactions
+// lock different agents.
+func TestEventOfAnotherAgentIsNotLost(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	ForceGroups(t, s, 8)
+	event, sent := misplaced(job.KindNewFeedback, 0)
+	sent.TransactionHash = common.Hash{1}
+	for name, arrive := range map[string]func() error{
+		"a job": func() error {
+			_, _, err := s.Accept(t.Context(), []Intake{{Job: event, Source: ordinary}})
+			return err
+		},
+		"the chain follower": func() error {
+			newChainReader(t, s).read(100, 900, true, event)
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			emptyStore(t, s)
+			InsertOthers(t, s)
+			c := claim(t, s, acceptOne(t, s, sent))
+			tx, err := s.Conns.Begin(t.Context())
+			heraldtest.Must(t, err)
+			_, err = tx.Exec(t.Context(), `LOCK TABLE herald.hints IN SHARE MODE`) // arrive has read the delivery when it stops here
+			heraldtest.Must(t, err)
+			blocked := func(most int) bool {
+				return value[int](t, s, `SELECT count(*)::int FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) >= most
+			}
+			arrived, recorded := make(chan error, 1), make(chan error, 1)
+			go func() { arrived <- arrive() }()
+			for !blocked(1) {
+			}
+			go func() {
+				_, err := s.Record(t.Context(), c, refuted)
+				recorded <- err
+			}()
+			for len(recorded) == 0 && !blocked(2) {
+			}
+			heraldtest.Must(t, tx.Rollback(t.Context()))
+			heraldtest.Must(t, <-arrived)
+			heraldtest.Must(t, <-recorded)
+			if d := read(t, s, c.ID); d.Status != Queued {
+				t.Errorf("it is %s %s, and nothing reads the event again", d.Status, d.Reason)
+			}
+		})
+	}
+}

@@ -368,6 +368,11 @@ func (s *Store) keepFirstHint(ctx context.Context, tx pgx.Tx, h holder, known jo
 // otherwise be released by its feedback only, and a delivery that gets another agent by nothing.
 func (s *Store) readEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder) error {
 	b := &pgx.Batch{}
+	// If h's agent is another one, tx has not locked it, and h may have ended since tx read it.
+	const lock = `SELECT FROM herald.history WHERE id = $1 AND (finished_at IS NOT NULL) = $2 FOR UPDATE`
+	b.Queue(lock, h.id, h.status.Final()).QueryRow(func(row pgx.Row) error {
+		return postgres.NoRows(row.Scan(), errConcurrentUpdate)
+	})
 	b.Queue(statements.Text("read_event"), statements.Named("read_event").Args(a.eventArgs(h.id))...)
 	b.Queue(statements.Text("wake"), h.id, append(slices.Clone(chainReasons), outcome.BehindEarlier))
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
