@@ -280,8 +280,8 @@ func newRecordRequest(c *Claim, o Outcome) recordRequest {
 }
 
 // isPlain reports whether recordGroup may record the outcome: the outcome needs record.sql and dispatch.sql only, and
-// does not raise the agent's epoch. The end of a delivery whose event was not found is not plain: its row must be locked
-// first (lock_delivery.sql), because a job that arrives may lock another agent than the delivery's.
+// does not raise the agent's epoch. The end of a delivery whose event was not found is not plain: its row must be
+// locked first (lock_delivery.sql), because a job that arrives may lock another agent than the delivery's.
 func (q recordRequest) isPlain() bool {
 	reasons, _ := q.outcome.mendedReasons(0)
 	return reasons == nil && !q.outcome.SkipDispatch && len(q.outcome.Refuted) == 0 && !q.outcome.Moved &&
