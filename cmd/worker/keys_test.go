@@ -301,26 +301,26 @@ func TestKeysOfSpooledRenewal(t *testing.T) {
 	heraldtest.Must(t, err)
 	client, err := oauth.New(oauth.Config{HTTP: guard.Client(netguard.Limits{}, 0)})
 	heraldtest.Must(t, err)
-	authorize := func(rec auth.TokenRecords) {
+	authorize := func(rec auth.TokenRecords, saveTimeout time.Duration) {
 		t.Helper()
 		k := d.keys()
-		z, err := auth.New(auth.Config{Ledger: d.store, Records: rec, Opener: k, Sealer: k, Classify: classify.Error, OAuth: client, Spool: d.queue, SaveTimeout: time.Millisecond})
+		z, err := auth.New(auth.Config{Ledger: d.store, Records: rec, Opener: k, Sealer: k, Classify: classify.Error, OAuth: client, Spool: d.queue, SaveTimeout: saveTimeout})
 		heraldtest.Must(t, err)
 		if _, err := z.Authorize(t.Context(), auth.Subject{Agent: login.Agent}, mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: s.AgentURL}); err != nil {
 			t.Error(err)
 		}
 	}
 	old := fmt.Sprint(d.keys().PrimaryID())
-	authorize(withoutSaving{records.New(d.store)}) // by a worker that then dies
+	authorize(withoutSaving{records.New(d.store)}, time.Millisecond) // by a worker that then dies
 	d.sql(`UPDATE herald.agent_mcp_access SET renewing_until = NULL`)
 
 	d.with(d.next("keys", "rotate", "add"))
 	d.with(d.next("keys", "rotate", "promote"))
 	d.says(0, "2 of 2 secrets were sealed anew", "keys", "reencrypt")
 	d.says(exitFailed, "waits in Redis", "keys", "rotate", "remove", old, "--cleartext")
-	authorize(records.New(d.store))
+	authorize(records.New(d.store), 0)
 	d.says(exitFailed, "secrets are sealed with it", "keys", "rotate", "remove", old, "--cleartext")
 	d.says(0, "2 secrets were sealed anew", "keys", "reencrypt")
 	d.with(d.next("keys", "rotate", "remove", old))
-	authorize(records.New(d.store))
+	authorize(records.New(d.store), 0)
 }

@@ -415,7 +415,7 @@ func TestPageInsteadOfDocument(t *testing.T) {
 // TestDocumentNotInTime: the time of a resolution ends while the document is fetched.
 func TestDocumentNotInTime(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, resolver.Config{Timeout: 50 * time.Millisecond})
+	w := newWorld(t, resolver.Config{Timeout: 300 * time.Millisecond})
 	end := make(chan bool)
 	silent := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-end }))
 	t.Cleanup(silent.Close)
