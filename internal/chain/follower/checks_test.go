@@ -216,7 +216,7 @@ func TestChecksSkipAnUnreadableBlock(t *testing.T) {
 					return s.answerCall(method, params)
 				})
 				f, _ := newStubFollower(t, newStubReader(t, false, s), Config{From: from})
-				followFor(t, f, 6*time.Minute)
+				followFor(t, f, 15*time.Minute)
 				if omission := f.checks.omission; asked == 0 || omission == nil || omission.Block != omitted {
 					t.Errorf("asked %d times, the omission is %+v", asked, omission)
 				}
