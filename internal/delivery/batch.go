@@ -313,7 +313,7 @@ func splitOne(whole toolAnswer, failure error, results map[string]tools.Item, id
 // learnLimit updates the agent's batchLimit after a batch call. If the endpoint did not accept the call or did not
 // finish it (outcome.Verdict.Unwell), the limit becomes half of the batch's size, because a call with so many
 // deliveries may exceed its timeout. After a success with at least as many deliveries as an existing limit, the limit
-// becomes one more than the batch's size, up to MaxBatch. A larger step would soon exceed again what the agent can do.
+// becomes one more than the batch's size, up to MaxBatch. A larger step would soon be too large for the agent again.
 // After any other failure, the limit does not change.
 func (e *Executor) learnLimit(a *attempt, failure error) {
 	known, _ := e.batches.Get(a.claim.Agent())

@@ -49,9 +49,9 @@ func TestStreamEndsBeforeHandshake(t *testing.T) {
 	}
 }
 
-// TestToolsChangedSinceListed: an agent without sessions is restarted with other tools. SDKs answer a call that does not
-// fit any more with isError. The worker lists the tools again and makes the call that fits. If the tools are the same,
-// the delivery is rejected after one call.
+// TestToolsChangedSinceListed: an agent without sessions is restarted with other tools. SDKs answer isError to a call
+// that no longer fits. The worker lists the tools again and makes the call that fits. If the tools did not change, or
+// the tool ran and failed, the delivery is rejected after one call.
 func TestToolsChangedSinceListed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

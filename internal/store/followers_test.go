@@ -136,7 +136,7 @@ func TestFollowersOfTheBacklog(t *testing.T) {
 }
 
 // TestGivenBackFollowerGivesUpItsTurn: an earlier delivery arrives while a Follower has the turn of their ordering key.
-// When the Follower is given back, the two deliveries are dispatched in their order.
+// GiveBack ends the Follower's turn, and the two deliveries are dispatched in their order.
 func TestGivenBackFollowerGivesUpItsTurn(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

@@ -212,7 +212,7 @@ func TestFileWaitsForItsTurn(t *testing.T) {
 }
 
 // TestPageInsteadOfContent: the gateways of the operator lack a file, and the gateway in its URI answers with a page. The
-// page is not what the CID names, so its hash proves nothing about the file: the delivery waits, and is not rejected.
+// CID does not name the page, so the page's hash proves nothing about the file. The delivery waits, and is not rejected.
 func TestPageInsteadOfContent(t *testing.T) {
 	t.Parallel()
 	file := []byte(`{"value":1}`)

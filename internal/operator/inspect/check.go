@@ -186,7 +186,7 @@ func (c *checker) fitTool(ctx context.Context, check, tool string, kind job.Kind
 		return c.fitBatch(names, samples, offered)
 	}
 	if check == "feedback" {
-		samples = append(samples, c.identify(full.large()))
+		samples = append(samples, c.identify(full.withLargeFile()))
 	}
 	for i, s := range samples {
 		found, fitted, fault := tools.FitCall(ctx, nil, s.job, s.file, s.id, names, offered)

@@ -98,8 +98,8 @@ func (s sample) sparse() sample {
 	return s
 }
 
-// large returns the sample with the largest file that Herald sends as JSON: 2 MiB (docs/agent.md).
-func (s sample) large() sample {
+// withLargeFile returns the sample with the largest file that Herald sends as JSON: 2 MiB (docs/agent.md).
+func (s sample) withLargeFile() sample {
 	filler := strings.Repeat("x", 2<<20-len(sampleFile))
 	s.file.Content = json.RawMessage(strings.Replace(sampleFile, "A sample", filler+"A sample", 1))
 	return s

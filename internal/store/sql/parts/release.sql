@@ -10,8 +10,8 @@
 --      waits for its feedback.
 --
 -- Deliveries with the same index are released in the order of their acceptance: validations have no index but their
--- block number. So are responses, whatever feedback they answer: otherwise responses to the first feedback, which anyone
--- may write, could keep all others back.
+-- block number. Responses to different feedback are released in that order too. Otherwise a stranger could delay all other
+-- responses by responses to the first feedback.
 --
 -- None of ROWS is released, although it may wait: the delivery behind it would stay. The conditions use status, not
 -- place: with place, Postgres could read all waiting deliveries.
