@@ -8,16 +8,12 @@ import (
 
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
-	"github.com/redis/go-redis/v9"
 )
 
 // TestConformance applies the same charges to the bucket in this process and to the script in Redis and in miniredis.
 func TestConformance(t *testing.T) {
-	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
-		if rdb == nil {
-			t.Log("the bucket itself is what the others are compared with")
-			return
-		}
+	heraldtest.EachRedis(t, func(t *testing.T, url string) {
+		rdb := heraldtest.RedisClient(t, url)
 		rules := newRules(60e6)
 		for seed := range uint64(20) {
 			r := rand.New(rand.NewPCG(seed, 1))

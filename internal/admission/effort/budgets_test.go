@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/redis/go-redis/v9"
 )
@@ -22,9 +23,7 @@ func TestReservations(t *testing.T) {
 		w.left(b, slow, 60)
 		held := []*Hold{w.begins(b, slow), w.begins(b, slow), w.begins(b, slow)}
 		over := w.refused(b, slow)
-		if over.Wait != 15*time.Second { // 75 s of 60 s are reserved
-			t.Errorf("waits %s", over.Wait)
-		}
+		heraldtest.Equal(t, "the wait", over.Wait, 15*time.Second) // 75 s of 60 s are reserved
 		for _, says := range []string{"of 60 s of worker time a minute, 0 s are used (nothing yet)", "75 s more are reserved for 3 under way",
 			"waits until " + w.Now().Add(over.Wait).UTC().Format("15:04:05 UTC") + " (15s)"} {
 			if !strings.Contains(over.Text, says) {
@@ -32,9 +31,7 @@ func TestReservations(t *testing.T) {
 			}
 		}
 		// The next delivery returns when the previous one is paid for, not together with it.
-		if next := w.refused(b, slow); next.Wait != 40*time.Second {
-			t.Errorf("the next waits %s", next.Wait)
-		}
+		heraldtest.Equal(t, "the wait of the next", w.refused(b, slow).Wait, 40*time.Second)
 		w.begins(b, agent(2)) // the effort of one agent does not affect another
 
 		for _, h := range held {
@@ -76,18 +73,12 @@ func TestRunningAttemptCountsItsTime(t *testing.T) {
 	b, quick := w.worker(), agent(1)
 	w.calls(b, quick, 4, 10*time.Millisecond)
 	h := w.begins(b, quick)
-	if h.Costly() {
-		t.Error("an agent that takes 10 ms is costly")
-	}
+	heraldtest.Equal(t, "an agent that takes 10 ms is costly", h.Costly(), false)
 	w.Advance(2 * time.Second)
-	if w.begins(b, quick).Costly() {
-		t.Error("what is waited for before the agent was asked counts against it")
-	}
+	heraldtest.Equal(t, "a wait before the agent was asked makes it costly", w.begins(b, quick).Costly(), false)
 	h.Reach()
 	w.Advance(1100 * time.Millisecond)
-	if !w.begins(b, quick).Costly() {
-		t.Error("an agent that has been silent for longer than a second is not costly")
-	}
+	heraldtest.Equal(t, "an agent that has been silent for a second is costly", w.begins(b, quick).Costly(), true)
 	w.Advance(59 * time.Second)
 	w.refused(b, quick)
 }
@@ -104,29 +95,19 @@ func TestCostly(t *testing.T) {
 	}
 	w.calls(b, agent(1), 1, 1100*time.Millisecond)
 	w.calls(b, agent(2), 40, 900*time.Millisecond)
-	if !costly(1) || costly(2) {
-		t.Errorf("1.1 s: %v, 0.9 s: %v", costly(1), costly(2))
-	}
+	heraldtest.Equal(t, "costly after 1.1 s and after 0.9 s", []bool{costly(1), costly(2)}, []bool{true, false})
 	// Half of the budget, in several attempts.
 	for range 34 {
-		h := w.begins(b, agent(2))
-		h.Spend(Calls, 1, 900*time.Millisecond)
-		h.End()
+		w.spends(b, agent(2), Calls, 900*time.Millisecond)
 	}
-	if !costly(2) {
-		t.Error("an agent that used half of its budget is not costly")
-	}
+	heraldtest.Equal(t, "an agent that used half of its budget is costly", costly(2), true)
 	// After one long call and some quick ones, the agent is quick again.
 	w.calls(b, agent(3), 8, 10*time.Millisecond)
 	w.calls(b, agent(3), 1, 25*time.Second)
 	w.Advance(time.Minute)
-	if !costly(3) {
-		t.Error("not costly after a call of 25 s")
-	}
+	heraldtest.Equal(t, "costly after a call of 25 s", costly(3), true)
 	w.calls(b, agent(3), 7, 10*time.Millisecond)
-	if costly(3) {
-		t.Error("costly after seven quick calls")
-	}
+	heraldtest.Equal(t, "costly after seven quick calls", costly(3), false)
 	// The duration of fetches for clients does not make the agent costly.
 	for range 3 {
 		h := w.begins(b, agent(4))
@@ -134,9 +115,24 @@ func TestCostly(t *testing.T) {
 		h.Spend(Calls, 1, time.Millisecond)
 		h.End()
 	}
-	if costly(4) {
-		t.Error("files made the agent costly")
+	heraldtest.Equal(t, "costly after files", costly(4), false)
+}
+
+// fetches makes an attempt a second for 1000 s. None is refused. Each fetches a file for 15 s, if the budget allows it,
+// and makes a call. It returns the duration of the fetches.
+func (w *world) fetches(b *Budgets, of store.Agent, what What, call func(*Hold)) (fetched time.Duration) {
+	w.Helper()
+	for range 1000 {
+		h := w.begins(b, of)
+		if h.CheckFiles(what) == nil {
+			h.Spend(what, 1, 15*time.Second)
+			fetched += 15 * time.Second
+		}
+		call(h)
+		h.End()
+		w.Advance(time.Second)
 	}
+	return fetched
 }
 
 // TestFilesUseHalfTheBudget: the files that feedback names delay only deliveries with files.
@@ -144,27 +140,12 @@ func TestFilesUseHalfTheBudget(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	b, victim := w.worker(), agent(1)
-	var fetched time.Duration
-	for range 1000 {
-		h := w.begins(b, victim) // never refused
-		if h.CheckFiles(Fetches) == nil {
-			h.Spend(Fetches, 1, 15*time.Second)
-			fetched += 15 * time.Second
-		}
-		h.Spend(Calls, 1, 10*time.Millisecond)
-		h.End()
-		w.Advance(time.Second)
-	}
+	fetched := w.fetches(b, victim, Fetches, func(h *Hold) { h.Spend(Calls, 1, 10*time.Millisecond) })
 	if fetched < 900*time.Second || fetched > 1100*time.Second {
 		t.Errorf("%s of files in 1000 s", fetched)
 	}
-	h := w.begins(b, victim)
-	h.Spend(Fetches, 1, time.Minute)
-	h.End()
-	over, ok := w.begins(newWorld(t, nil).worker(), victim).CheckFiles(Fetches).(*OverError)
-	if ok {
-		t.Fatalf("refused elsewhere: %v", over)
-	}
+	w.spends(b, victim, Fetches, time.Minute)
+	heraldtest.Must(t, w.begins(newWorld(t, nil).worker(), victim).CheckFiles(Fetches))
 }
 
 // TestFilesOfResponses: the files of responses use an eighth of the budget at most, so that files of feedback can use
@@ -172,19 +153,10 @@ func TestFilesUseHalfTheBudget(t *testing.T) {
 func TestFilesOfResponses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	b, victim := w.worker(), agent(1)
-	var fetched time.Duration
-	for range 1000 {
-		h := w.begins(b, victim)
-		if h.CheckFiles(ResponseFetches) == nil {
-			h.Spend(ResponseFetches, 1, 15*time.Second)
-			fetched += 15 * time.Second
-		}
+	fetched := w.fetches(w.worker(), agent(1), ResponseFetches, func(h *Hold) {
 		heraldtest.Must(t, h.CheckFiles(Fetches))
 		h.Spend(Fetches, 1, 10*time.Millisecond)
-		h.End()
-		w.Advance(time.Second)
-	}
+	})
 	if fetched > 1100*time.Second {
 		t.Errorf("%s of files of responses in 1000 s", fetched)
 	}
@@ -214,18 +186,12 @@ func TestPrices(t *testing.T) {
 // attempts, and the sixtieth that each may leave unreported.
 func TestWorkersTogether(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []struct {
-		name string
-		url  func(testing.TB) string
-	}{{"redis", heraldtest.RealRedis}, {"miniredis", heraldtest.MiniRedis}} {
-		t.Run(kind.name, func(t *testing.T) {
-			t.Parallel()
-			rdb := heraldtest.RedisClient(t, kind.url(t))
-			for seed := range 10 {
-				playWorkers(t, rdb, seed)
-			}
-		})
-	}
+	heraldtest.EachRedis(t, func(t *testing.T, url string) {
+		rdb := heraldtest.RedisClient(t, url)
+		for seed := range 10 {
+			playWorkers(t, rdb, seed)
+		}
+	})
 }
 
 type underWay struct {

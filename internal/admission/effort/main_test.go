@@ -39,9 +39,7 @@ func (w *world) worker(adapt ...func(*Config)) *Budgets {
 		a(&cfg)
 	}
 	b, err := New(cfg)
-	if err != nil {
-		w.Fatal(err)
-	}
+	heraldtest.Must(w, err)
 	if b.shared != nil {
 		b.shared.now = func() int64 { return w.Now().UnixMicro() }
 	}
@@ -86,6 +84,15 @@ func (w *world) calls(b *Budgets, of store.Agent, n int, took time.Duration) {
 		h.End()
 		w.told(b)
 	}
+}
+
+// spends makes an attempt at the agent and charges an effort. The clock does not move.
+func (w *world) spends(b *Budgets, of store.Agent, what What, took time.Duration) {
+	w.Helper()
+	h := w.begins(b, of)
+	h.Spend(what, 1, took)
+	h.End()
+	w.told(b)
 }
 
 // told waits until all pending usage has been reported to Redis, or Redis did not answer.

@@ -15,15 +15,10 @@ func TestRestartedWorker(t *testing.T) {
 	w := newWorld(t, heraldtest.RedisClient(t, heraldtest.RealRedis(t)))
 	b := w.worker()
 	w.calls(b, agent(1), 1, 25*time.Second)
-	h := w.begins(b, agent(2))
-	h.Spend(Calls, 3, 90*time.Second)
-	h.End()
-	w.told(b)
+	w.spends(b, agent(2), Calls, 90*time.Second)
 
 	next := w.worker()
-	if h := w.begins(next, agent(1)); !h.Costly() {
-		t.Error("a slow agent counts as quick after a restart")
-	}
+	heraldtest.Equal(t, "a slow agent is costly after a restart", w.begins(next, agent(1)).Costly(), true)
 	w.refused(next, agent(2))
 	w.left(next, agent(2), -30)
 	u, err := ReadUsage(t.Context(), heraldtest.RedisClient(t, heraldtest.RealRedis(t)), time.Minute, agent(2))
@@ -45,10 +40,7 @@ func TestQuickAgentsAskNothing(t *testing.T) {
 	b := w.worker()
 	spend := func(n int) {
 		for range n {
-			h := w.begins(b, agent(1))
-			h.Spend(Calls, 1, 10*time.Millisecond)
-			h.End()
-			w.told(b)
+			w.spends(b, agent(1), Calls, 10*time.Millisecond)
 		}
 	}
 	spend(1)
@@ -73,10 +65,7 @@ func TestRedisAway(t *testing.T) {
 	b := w.worker()
 	w.begins(b, agent(1)).End()
 	gate.Close()
-	h := w.begins(b, agent(1))
-	h.Spend(Calls, 1, 90*time.Second)
-	h.End()
-	w.told(b)
+	w.spends(b, agent(1), Calls, 90*time.Second)
 	w.refused(b, agent(1))
 	w.refused(b, agent(1))
 	w.begins(b, agent(2)).End()
@@ -84,10 +73,7 @@ func TestRedisAway(t *testing.T) {
 	gate.Open()
 	heraldtest.Await(t, "Redis to answer", func() bool { return w.redis.Ping(t.Context()).Err() == nil })
 	w.Advance(35 * time.Second) // 55 s are used
-	h = w.begins(b, agent(1))
-	h.Spend(Calls, 1, time.Second)
-	h.End()
-	w.told(b)
+	w.spends(b, agent(1), Calls, time.Second)
 	w.left(b, agent(1), 4)
 	w.left(w.worker(), agent(1), 4)
 }
@@ -100,21 +86,16 @@ func TestSlowAgentIsKnownAfterOutage(t *testing.T) {
 	w := newWorld(t, heraldtest.RedisClient(t, through))
 	measured, other := w.worker(), w.worker()
 	gate.Close()
-	h := w.begins(measured, agent(1))
-	h.Spend(Calls, 1, 25*time.Second)
-	h.End()
-	w.told(measured)
+	w.spends(measured, agent(1), Calls, 25*time.Second)
 	w.begins(other, agent(1)).End()
 
 	gate.Open()
 	heraldtest.Await(t, "Redis to answer", func() bool { return w.redis.Ping(t.Context()).Err() == nil })
 	w.Advance(2 * awayFor)
 	w.told(measured)
-	h = w.begins(other, agent(1))
+	h := w.begins(other, agent(1))
 	defer h.End()
-	if !h.Costly() {
-		t.Error("the other worker takes the agent for a quick one")
-	}
+	heraldtest.Equal(t, "the other worker takes the agent for a costly one", h.Costly(), true)
 }
 
 // TestEmptiedRedis: after Redis lost its data, a worker reports its known usage with its next charge, without the
@@ -124,16 +105,10 @@ func TestEmptiedRedis(t *testing.T) {
 	rdb := heraldtest.RedisClient(t, heraldtest.RealRedis(t))
 	w := newWorld(t, rdb)
 	b := w.worker()
-	h := w.begins(b, agent(1))
-	h.Spend(Calls, 1, 40*time.Second)
-	h.End()
-	w.told(b)
+	w.spends(b, agent(1), Calls, 40*time.Second)
 	heraldtest.Must(t, rdb.FlushDB(t.Context()).Err())
 	w.Advance(10 * time.Second)
-	h = w.begins(b, agent(1))
-	h.Spend(Calls, 1, 2*time.Second)
-	h.End()
-	w.told(b)
+	w.spends(b, agent(1), Calls, 2*time.Second)
 	w.left(b, agent(1), 28)
 	w.left(w.worker(), agent(1), 28)
 }
@@ -144,9 +119,7 @@ func TestReportedEffort(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, heraldtest.RedisClient(t, heraldtest.RealRedis(t)))
 	b := w.worker()
-	h := w.begins(b, agent(1))
-	h.Spend(Calls, 1, 500*time.Millisecond)
-	h.End()
+	w.spends(b, agent(1), Calls, 500*time.Millisecond)
 	b.mu.Lock()
 	a := b.findAccount(agent(1))
 	b.adoptShared(a, known{used: [kindCount]float64{Calls: 3e6}})
@@ -162,10 +135,7 @@ func TestReportedEffort(t *testing.T) {
 	b.mu.Lock()
 	b.awayUntil = 0
 	b.mu.Unlock()
-	h = w.begins(b, agent(2))
-	h.Spend(Calls, 1, 20*time.Second)
-	h.End()
-	w.told(b)
+	w.spends(b, agent(2), Calls, 20*time.Second)
 	w.left(b, agent(2), 30)
 }
 
