@@ -92,6 +92,31 @@ func (b *bench) take(token string, want code) acquireAnswer {
 	return v
 }
 
+// takeEach acquires n permits for tokens with a prefix.
+func (b *bench) takeEach(prefix string, n int) {
+	b.t.Helper()
+	for _, token := range tokens(prefix, n) {
+		b.take(token, granted)
+	}
+}
+
+// burst makes n calls without a pause.
+func (b *bench) burst(n int) {
+	b.t.Helper()
+	for range n {
+		b.take("a", granted)
+		b.give("a", OK, true)
+	}
+}
+
+// waits expects the wait of an answer.
+func (b *bench) waits(v acquireAnswer, want int64) {
+	b.t.Helper()
+	if v.wait != want {
+		b.t.Fatalf("%+v, want a wait of %d µs", v, want)
+	}
+}
+
 // give releases a permit, and expects whether the permit is known.
 func (b *bench) give(token string, r Result, known bool) releaseAnswer {
 	b.t.Helper()
@@ -164,9 +189,7 @@ var conformance = []struct {
 	test      func(*bench)
 }{
 	{"permits", 0, func(b *bench) {
-		for _, token := range tokens("p", 4) {
-			b.take(token, granted)
-		}
+		b.takeEach("p", 4)
 		b.take("fifth", busy)
 		b.give("p-2", OK, true)
 		b.give("p-2", OK, false)
@@ -179,38 +202,28 @@ var conformance = []struct {
 		for range 300 { // three bursts
 			b.take("a", granted)
 		}
-		for _, token := range tokens("p", 3) {
-			b.take(token, granted)
-		}
+		b.takeEach("p", 3)
 		b.take("fifth", busy)
 		b.take("a", granted) // also if all permits are in use
 		b.give("a", OK, true)
 		b.give("a", OK, false)
 	}},
 	{"a permit comes back after PermitTTL", 0, func(b *bench) {
-		for _, token := range tokens("dead", 4) {
-			b.take(token, granted)
-		}
+		b.takeEach("dead", 4)
 		b.move(b.rules.hold - 1)
 		b.take("a", busy)
 		b.move(1)
 		b.take("a", granted)
 		b.give("dead-0", Failed, false)
-		for _, token := range tokens("p", 3) {
-			b.take(token, granted)
-		}
+		b.takeEach("p", 3)
 		b.take("b", busy)
 	}},
 	{"a permit that is acquired again lasts for another PermitTTL", 0, func(b *bench) {
-		for _, token := range tokens("p", 4) {
-			b.take(token, granted)
-		}
+		b.takeEach("p", 4)
 		b.move(b.rules.hold - 1)
 		b.take("p-0", granted)
 		b.move(b.rules.hold - 1) // the others expire
-		for _, token := range tokens("more", 3) {
-			b.take(token, granted)
-		}
+		b.takeEach("more", 3)
 		b.take("a", busy)
 		b.give("p-0", OK, true)
 		b.take("a", granted)
@@ -226,40 +239,25 @@ var conformance = []struct {
 		b.state(b.give("probe", OK, true), closed)
 	}},
 	{"rate", 0, func(b *bench) {
-		for range 100 {
-			b.take("a", granted)
-			b.give("a", OK, true)
-		}
-		if v := b.take("a", throttled); v.wait != b.rules.gap {
-			b.t.Fatalf("%+v, want the gap", v)
-		}
+		b.burst(100)
+		b.waits(b.take("a", throttled), b.rules.gap)
 		b.move(b.rules.gap - 1)
-		if v := b.take("a", throttled); v.wait != 1 {
-			b.t.Fatalf("%+v, want 1 µs", v)
-		}
+		b.waits(b.take("a", throttled), 1)
 		b.move(1)
 		b.take("a", granted)
 		b.give("a", OK, true)
 		b.take("a", throttled)
 		b.move(second / 2)
-		for range 50 {
-			b.take("a", granted)
-			b.give("a", OK, true)
-		}
+		b.burst(50)
 		b.take("a", throttled)
 	}},
 	{"a refusal costs no rate", 0, func(b *bench) {
-		for _, token := range tokens("p", 4) {
-			b.take(token, granted)
-		}
+		b.takeEach("p", 4)
 		for range 1000 {
 			b.take("a", busy)
 		}
 		b.give("p-0", OK, true)
-		for range 96 {
-			b.take("a", granted)
-			b.give("a", OK, true)
-		}
+		b.burst(96)
 		b.take("a", throttled)
 	}},
 	{"looking takes nothing", 0, func(b *bench) {
@@ -349,16 +347,13 @@ var conformance = []struct {
 		b.state(b.give("other", OK, true), closed)
 	}},
 	{"calls in flight when it opened change nothing", 0, func(b *bench) {
-		for _, token := range tokens("old", 3) {
-			b.take(token, granted)
-		}
+		b.takeEach("old", 3)
 		b.trip()
 		b.move(second)
-		if e := b.give("old-0", OK, true); e.state != opened || e.left != b.rules.openFor-second {
-			b.t.Fatalf("%+v", e)
-		}
-		if e := b.give("old-1", Failed, true); e.state != opened || e.left != b.rules.openFor-second {
-			b.t.Fatalf("%+v", e)
+		for token, r := range map[string]Result{"old-0": OK, "old-1": Failed} {
+			if e := b.give(token, r, true); e.state != opened || e.left != b.rules.openFor-second {
+				b.t.Fatalf("%s: %+v", token, e)
+			}
 		}
 		b.move(b.rules.openFor - second)
 		b.take("probe", grantedProbe)
@@ -368,9 +363,7 @@ var conformance = []struct {
 	{"reservations at the service rate", 0, func(b *bench) {
 		b.take("a", granted)
 		b.end("a", OK, 4*second) // 4 permits, 4 s each: one a second
-		for _, token := range tokens("p", 4) {
-			b.take(token, granted)
-		}
+		b.takeEach("p", 4)
 		for i := range int64(299) {
 			if v := b.ask("b", question{attempt: true, reserve: true}); v.code != busy || v.wait != (2+i)*second {
 				b.t.Fatalf("reservation %d: %+v", i, v)
@@ -382,9 +375,7 @@ var conformance = []struct {
 			}
 		}
 		b.move(60 * second)
-		if v := b.ask("b", question{reserve: true}); v.wait != b.rules.maxWait-59*second {
-			b.t.Fatalf("%+v", v)
-		}
+		b.waits(b.ask("b", question{reserve: true}), b.rules.maxWait-59*second)
 	}},
 	{"the mean follows", 0, func(b *bench) {
 		for i, took := range []int64{second, 6 * second, 6 * second, 0} { // 1 s, 2 s, 2.8 s, unknown
@@ -392,25 +383,19 @@ var conformance = []struct {
 			b.end("a", OK, took)
 			want := []int64{second / 4, second / 2, 7 * second / 10, 7 * second / 10}[i]
 			b.move(b.rules.maxWait) // all reservations have passed
-			if v := b.ask("b", question{reserve: true}); v.wait != second+want {
-				b.t.Fatalf("after %d calls: %+v, want %d", i+1, v, second+want)
-			}
+			b.waits(b.ask("b", question{reserve: true}), second+want)
 		}
 	}},
 	{"reservations without a mean are at the rate", 0, func(b *bench) {
 		for i := range int64(5) {
-			if v := b.ask("b", question{reserve: true}); v.wait != second+(i+1)*b.rules.gap {
-				b.t.Fatalf("%+v", v)
-			}
+			b.waits(b.ask("b", question{reserve: true}), second+(i+1)*b.rules.gap)
 		}
 	}},
 	{"reservations wait for the probe", 0, func(b *bench) {
 		b.trip()
 		for i := range int64(5) {
 			// An open breaker always gives a reservation.
-			if v := b.take("a", open); v.wait != b.rules.openFor+(i+1)*(second/10/4) {
-				b.t.Fatalf("%+v", v)
-			}
+			b.waits(b.take("a", open), b.rules.openFor+(i+1)*(second/10/4))
 		}
 		b.move(b.rules.openFor + second)
 		b.take("probe", grantedProbe)
@@ -428,9 +413,7 @@ var conformance = []struct {
 		b.move(b.rules.openFor)
 		b.take("probe", grantedProbe)
 		b.end("probe", OK, second/10)
-		if v := b.ask("b", question{reserve: true}); v.wait != second+second/10/4 {
-			b.t.Fatalf("%+v", v)
-		}
+		b.waits(b.ask("b", question{reserve: true}), second+second/10/4)
 	}},
 	{"breaker: one for each endpoint", 0, func(b *bench) {
 		other := b.on("other")
@@ -462,9 +445,7 @@ var conformance = []struct {
 		other := b.on("other")
 		other.take("a", granted)
 		other.give("a", OK, true)
-		for _, token := range tokens("p", 2) {
-			b.take(token, granted)
-		}
+		b.takeEach("p", 2)
 		b.take("third", busy) // the other was active just before
 		b.move(b.rules.recent - 1)
 		b.take("third", busy)
@@ -475,9 +456,7 @@ var conformance = []struct {
 	}},
 	{"share: at most half while another waits", 0, func(b *bench) {
 		other := b.on("other")
-		for _, token := range tokens("p", 4) {
-			b.take(token, granted)
-		}
+		b.takeEach("p", 4)
 		for i, e := range []*bench{other, b} {
 			// Of two waiting endpoints, each gets every second call of the rate.
 			if v := e.ask("a", question{attempt: true, reserve: true}); v.code != busy || v.wait != second+int64(1+i)*b.rules.gap {
@@ -500,9 +479,7 @@ var conformance = []struct {
 	}},
 	{"share: one that waits is forgotten", 0, func(b *bench) {
 		other := b.on("other")
-		for _, token := range tokens("p", 4) {
-			b.take(token, granted)
-		}
+		b.takeEach("p", 4)
 		v := other.ask("a", question{reserve: true})
 		b.give("p-0", OK, true)
 		b.take("fourth", busy)
@@ -520,9 +497,7 @@ var conformance = []struct {
 	}},
 	{"share: who waits longest is first", 0, func(b *bench) {
 		first, second, third := b.on("first"), b.on("second"), b.on("third")
-		for _, token := range tokens("p", 4) {
-			b.take(token, granted)
-		}
+		b.takeEach("p", 4)
 		for _, e := range []*bench{first, second} {
 			e.take("a", busy)
 			b.move(1)
@@ -544,9 +519,7 @@ var conformance = []struct {
 	}},
 	{"share: a permit is kept only for one that has waited a little", second / 10, func(b *bench) {
 		other := b.on("other")
-		for _, token := range tokens("p", 4) {
-			b.take(token, granted)
-		}
+		b.takeEach("p", 4)
 		other.take("a", busy)
 		b.move(b.rules.keptAfter - 1)
 		for i := range 3 {
@@ -562,9 +535,7 @@ var conformance = []struct {
 		other := b.on("other")
 		b.take("a", granted)
 		b.give("a", Failed, true)
-		for _, token := range tokens("p", 2) { // alone, it gets all permits
-			b.take(token, granted)
-		}
+		b.takeEach("p", 2) // alone, it gets all permits
 		b.give("p-1", Neutral, true)
 		other.take("a", granted)
 		b.take("b", busy)
@@ -616,17 +587,12 @@ var conformance = []struct {
 	}},
 	{"share: a flood leaves the rate to others in turn", 0, func(b *bench) {
 		other, third := b.on("other"), b.on("third")
-		for range 100 {
-			b.take("a", granted)
-			b.give("a", OK, true)
-		}
+		b.burst(100)
 		other.take("a", throttled)
 		b.move(1)
 		b.take("a", throttled)
 		b.move(1)
-		if v := third.take("a", throttled); v.wait != 3*b.rules.gap-2 {
-			b.t.Fatalf("%+v, want the third turn", v)
-		}
+		b.waits(third.take("a", throttled), 3*b.rules.gap-2)
 		b.move(b.rules.gap)
 		third.take("a", throttled)
 		b.take("a", throttled)
@@ -650,14 +616,10 @@ var conformance = []struct {
 		b.on("e0").give("a", OK, true)
 		b.on("e1").give("a", OK, true)
 		b.on("e2").give("a", OK, true)
-		for _, token := range tokens("more", 3) {
-			b.on("e3").take(token, granted)
-		}
+		b.on("e3").takeEach("more", 3)
 	}},
 	{"share: more that wait than are known", 0, func(b *bench) {
-		for _, token := range tokens("p", 4) {
-			b.take(token, granted)
-		}
+		b.takeEach("p", 4)
 		for i := range 3 * maxWaitingEndpoints {
 			b.on(fmt.Sprint("e", i)).take("a", busy)
 			b.move(1)
@@ -671,9 +633,7 @@ var conformance = []struct {
 		}
 	}},
 	{"a clock that is set back closes nothing for long", 0, func(b *bench) {
-		for _, token := range tokens("p", 4) {
-			b.take(token, granted)
-		}
+		b.takeEach("p", 4)
 		for range 400 {
 			b.ask("a", question{reserve: true})
 		}
@@ -691,15 +651,9 @@ var conformance = []struct {
 		b.move(-3600 * second)
 		b.give("a", OK, true)
 		b.take("b", granted)
-		for range 50 {
-			b.take("a", granted)
-			b.give("a", OK, true)
-		}
+		b.burst(50)
 		b.move(-3600 * second)
-		for range 100 {
-			b.take("a", granted)
-			b.give("a", OK, true)
-		}
+		b.burst(100)
 		b.take("a", throttled)
 	}},
 	{"a clock that is set back a little changes little", 0, func(b *bench) {

@@ -26,9 +26,8 @@ func TestKeys(t *testing.T) {
 		v, err := s.acquire(ctx, key, id, token, question{attempt: true, reserve: i%2 == 0})
 		heraldtest.Must(t, err)
 		if v.code.isGranted() && i > 2 {
-			if _, err := s.release(ctx, key, id, token, Failed, second); err != nil {
-				t.Fatal(err)
-			}
+			_, err := s.release(ctx, key, id, token, Failed, second)
+			heraldtest.Must(t, err)
 		}
 	}
 	keys, err := rdb.Keys(ctx, "*").Result()

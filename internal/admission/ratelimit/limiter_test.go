@@ -46,10 +46,7 @@ func TestNewRefuses(t *testing.T) {
 func TestConcurrentCallersKeepInflight(t *testing.T) {
 	t.Parallel()
 	for _, endpoints := range []int{1, 8} {
-		t.Run(fmt.Sprint(endpoints), func(t *testing.T) {
-			t.Parallel()
-			hammer(t, endpoints)
-		})
+		t.Run(fmt.Sprint(endpoints), func(t *testing.T) { hammer(t, endpoints) })
 	}
 }
 
@@ -91,9 +88,7 @@ func hammer(t *testing.T, endpoints int) {
 		if most.Load() > 4 || most.Load() < 2 {
 			t.Errorf("%d calls were in flight at once, want at most 4, and more than one", most.Load())
 		}
-		if calls.Load() != goroutines*each {
-			t.Errorf("%d calls of %d", calls.Load(), goroutines*each)
-		}
+		heraldtest.Equal(t, "calls", calls.Load(), goroutines*each)
 		for _, l := range workers {
 			if s := l.Stats(); s.Local || s.Endpoints > endpoints || s.Open != 0 {
 				t.Errorf("%+v", s)
@@ -143,9 +138,7 @@ func TestOneProbe(t *testing.T) {
 			b = inTime(c, newLimits(t, rdb, adapt))
 		}
 		trip := func() {
-			for _, token := range tokens("fails", 10) {
-				enter(t, a, site, token).Release(t.Context(), Failed)
-			}
+			callEach(t, a, site, "fails", 10, Failed)
 		}
 		round := 0
 		// rush lets 32 calls of both workers ask, and returns the permits that they got.
@@ -175,9 +168,7 @@ func TestOneProbe(t *testing.T) {
 		one := func(what string, after time.Duration) *Permit {
 			t.Helper()
 			c.Advance(after - time.Millisecond)
-			if n := len(rush()); n != 0 {
-				t.Fatalf("%s: %d calls were let through a millisecond too early", what, n)
-			}
+			heraldtest.Equal(t, what+": calls a millisecond too early", len(rush()), 0)
 			c.Advance(time.Millisecond)
 			permits := rush()
 			if len(permits) != 1 {
@@ -195,9 +186,7 @@ func TestOneProbe(t *testing.T) {
 		refused(t, b, site, "y", outcome.BreakerOpen)
 		one("after a failed probe", 30*time.Second) // and this one's worker dies
 		one("after a dead probe", time.Minute).Release(t.Context(), OK)
-		for _, token := range tokens("again", 3) {
-			enter(t, b, site, token)
-		}
+		enterEach(t, b, site, "again", 3)
 		if s := b.Stats(); s.Open+s.HalfOpen != 0 || b.Breaker(site, site) != "closed" {
 			t.Errorf("%+v, %q", s, b.Breaker(site, site))
 		}
@@ -214,9 +203,7 @@ func TestReservations(t *testing.T) {
 	p := enter(t, l, site, "slow")
 	c.Advance(400 * time.Millisecond)
 	p.Release(t.Context(), OK)
-	for _, token := range tokens("holds", 4) {
-		enter(t, l, site, token)
-	}
+	enterEach(t, l, site, "holds", 4)
 	waits := make([]time.Duration, 1000)
 	perSecond := map[int]int{}
 	for i, token := range tokens("off", len(waits)) {
@@ -255,16 +242,11 @@ func TestShare(t *testing.T) {
 	rdb := client(t, heraldtest.RealRedis(t))
 	adapt := func(c *Config) { c.MaxWaiters = -1 }
 	a, b := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
-	var held []*Permit
-	for _, token := range tokens("a", 4) {
-		held = append(held, enter(t, a, site, token))
-	}
+	held := enterEach(t, a, site, "a", 4)
 	refused(t, b, site, "b", outcome.AgentBusy)
 	heraldtest.Must(t, rdb.FlushAll(t.Context()).Err())
 	refused(t, a, site, "fifth", outcome.AgentBusy)
-	for _, token := range tokens("b", 4) {
-		enter(t, b, site, token)
-	}
+	enterEach(t, b, site, "b", 4)
 	for _, p := range held {
 		p.Release(t.Context(), OK)
 	}

@@ -31,8 +31,7 @@ func newLimits(t testing.TB, rdb redis.Scripter, adapt ...func(*Config)) *Limite
 // everywhere runs a test without Redis, with a real one and with miniredis.
 func everywhere(t *testing.T, test func(t *testing.T, rdb redis.Cmdable)) {
 	t.Run("alone", func(t *testing.T) { t.Parallel(); test(t, nil) })
-	t.Run("redis", func(t *testing.T) { t.Parallel(); test(t, client(t, heraldtest.RealRedis(t))) })
-	t.Run("miniredis", func(t *testing.T) { t.Parallel(); test(t, client(t, heraldtest.MiniRedis(t))) })
+	heraldtest.EachRedis(t, func(t *testing.T, url string) { test(t, client(t, url)) })
 }
 
 // newClock returns a clock that the test moves.
@@ -57,6 +56,23 @@ func enter(t testing.TB, l *Limiter, origin, token string) *Permit {
 	return p
 }
 
+// enterEach acquires n permits for tokens with a prefix.
+func enterEach(t testing.TB, l *Limiter, origin, prefix string, n int) (permits []*Permit) {
+	t.Helper()
+	for _, token := range tokens(prefix, n) {
+		permits = append(permits, enter(t, l, origin, token))
+	}
+	return permits
+}
+
+// callEach makes n calls with a result, one after the other.
+func callEach(t testing.TB, l *Limiter, origin, prefix string, n int, r Result) {
+	t.Helper()
+	for _, token := range tokens(prefix, n) {
+		enter(t, l, origin, token).Release(t.Context(), r)
+	}
+}
+
 // refused calls Acquire, which must refuse.
 func refused(t testing.TB, l *Limiter, origin, token string, why outcome.Reason) *RefusedError {
 	t.Helper()
@@ -69,6 +85,14 @@ func refused(t testing.TB, l *Limiter, origin, token string, why outcome.Reason)
 		t.Fatalf("enter %s: %+v; want %s", token, r, why)
 	}
 	return r
+}
+
+// endsWithin checks how long an action took that began at a time.
+func endsWithin(t testing.TB, limit time.Duration, what string, began time.Time) {
+	t.Helper()
+	if took := time.Since(began); took > limit {
+		t.Errorf("%s took %s", what, took)
+	}
 }
 
 func tokens(prefix string, n int) []string {

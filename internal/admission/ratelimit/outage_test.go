@@ -41,9 +41,7 @@ func newFreezer(t *testing.T, rdb redis.Cmdable) *freezer {
 
 func (f *freezer) signal(s syscall.Signal) {
 	f.t.Helper()
-	if err := syscall.Kill(f.pid, s); err != nil {
-		f.t.Fatal(err)
-	}
+	heraldtest.Must(f.t, syscall.Kill(f.pid, s))
 }
 
 // outageTimeout is long enough for a loaded machine.
@@ -68,14 +66,8 @@ func TestRedisHangs(t *testing.T) {
 	l := briefly(newLimits(t, rdb, func(c *Config) {
 		c.Timeout, c.MaxWaiters, c.Logger, c.MinCalls = outageTimeout, -1, log.Logger(slog.LevelInfo), 3
 	}), 100*time.Millisecond)
-	var before []*Permit
-	for _, token := range tokens("before", 3) {
-		p := enter(t, l, site, token)
-		if !p.shared {
-			t.Fatalf("Redis is not used: %s", log.String())
-		}
-		before = append(before, p)
-	}
+	before := enterEach(t, l, site, "before", 3)
+	heraldtest.Equal(t, "Redis is used", before[2].shared, true)
 
 	freeze.signal(syscall.SIGSTOP)
 	began := time.Now()
@@ -93,34 +85,24 @@ func TestRedisHangs(t *testing.T) {
 	for i := range 500 {
 		enter(t, l, fmt.Sprintf("https://%d.example", i%50), fmt.Sprint("free ", i)).Release(t.Context(), OK)
 	}
-	if took := time.Since(began); took > 100*outageTimeout {
-		t.Errorf("500 calls without Redis took %s: somebody pays the timeout", took)
-	}
+	endsWithin(t, 100*outageTimeout, "500 calls without Redis", began) // not all of them wait for the timeout
 	// The breaker continues to work locally.
-	for _, token := range tokens("fails", 3) {
-		enter(t, l, "https://fails.example", token).Release(t.Context(), Failed)
-	}
+	callEach(t, l, "https://fails.example", "fails", 3, Failed)
 	refused(t, l, "https://fails.example", "more", outcome.BreakerOpen)
 	for _, p := range before {
 		began := time.Now()
 		p.Release(t.Context(), OK)
-		if took := time.Since(began); took > 6*outageTimeout {
-			t.Errorf("Release took %s", took)
-		}
+		endsWithin(t, 6*outageTimeout, "Release", began)
 	}
 	heraldtest.Await(t, "the log says so", func() bool { return log.Count("\n") > 0 })
-	if n := log.Count("\n"); n != 1 {
-		t.Errorf("%d lines in the log:\n%s", n, log.String())
-	}
+	heraldtest.Equal(t, "lines in the log", log.Count("\n"), 1)
 
 	freeze.signal(syscall.SIGCONT)
 	heraldtest.Await(t, "Redis is used again", func() bool { return !l.Stats().Local })
 	heraldtest.Await(t, "the log says so", func() bool { return log.Count("Redis answers again") == 1 })
 	// Another worker sees only permits in use: neither released ones nor those that were requested when Redis froze.
 	other := newLimits(t, client(t, url), func(c *Config) { c.MaxWaiters = -1 })
-	for _, token := range tokens("other", 4) {
-		enter(t, other, site, token)
-	}
+	enterEach(t, other, site, "other", 4)
 	refused(t, other, site, "fifth", outcome.AgentBusy)
 	refused(t, l, site, "mine", outcome.AgentBusy) // shared again
 	fourth.Release(t.Context(), OK)
@@ -136,31 +118,19 @@ func TestKilled(t *testing.T) {
 	var log heraldtest.Log
 	l := briefly(newLimits(t, rdb, func(c *Config) { c.Logger, c.Timeout = log.Logger(slog.LevelInfo), 5*time.Second }), 20*time.Millisecond)
 	p := enter(t, l, site, "a")
-	if !p.shared {
-		t.Fatal("Redis is not used")
-	}
+	heraldtest.Equal(t, "Redis is used", p.shared, true)
 	first.Close()
 	p.Release(t.Context(), OK)
 	began := time.Now()
-	for _, token := range tokens("b", 100) {
-		enter(t, l, site, token).Release(t.Context(), OK)
-	}
-	if took := time.Since(began); took > 20*time.Second {
-		t.Errorf("100 calls took %s", took)
-	}
-	if !l.Stats().Local {
-		t.Error("Redis is said to be there")
-	}
+	callEach(t, l, site, "b", 100, OK)
+	endsWithin(t, 20*time.Second, "100 calls", began)
+	heraldtest.Equal(t, "it counts by itself", l.Stats().Local, true)
 	first.Target = heraldtest.RedisTarget(t, heraldtest.RealRedis(t))
 	first.Open()
 	heraldtest.Await(t, "Redis is used again", func() bool { return !l.Stats().Local })
-	if p := enter(t, l, site, "c"); !p.shared {
-		t.Error("Redis is not used")
-	}
+	heraldtest.Equal(t, "Redis is used", enter(t, l, site, "c").shared, true)
 	heraldtest.Await(t, "the log says so", func() bool { return log.Count("Redis answers again") == 1 })
-	if n := log.Count("\n"); n != 2 {
-		t.Errorf("log:\n%s", log.String())
-	}
+	heraldtest.Equal(t, "lines in the log", log.Count("\n"), 2)
 }
 
 // TestFlapping: a Redis with repeated outages is retried less and less often.
@@ -210,9 +180,7 @@ func TestPendingReleases(t *testing.T) {
 	n := len(l.outage.pendingReleases)
 	l.outage.local, l.outage.pendingReleases = false, nil
 	l.mu.Unlock()
-	if n != maxPendingReleases {
-		t.Errorf("%d are owed", n)
-	}
+	heraldtest.Equal(t, "pending releases", n, maxPendingReleases)
 }
 
 // TestReadOnly: a Redis that refuses writes, as after a failover, is treated as down.
@@ -222,19 +190,13 @@ func TestReadOnly(t *testing.T) {
 	heraldtest.Must(t, rdb.ReplicaOf(t.Context(), "127.0.0.1", "1").Err())
 	var log heraldtest.Log
 	l := briefly(newLimits(t, rdb, func(c *Config) { c.Logger = log.Logger(slog.LevelInfo) }), 5*time.Millisecond)
-	if p := enter(t, l, site, "a"); p.shared {
-		t.Error("a replica took a permit")
-	}
+	heraldtest.Equal(t, "a replica took a permit", enter(t, l, site, "a").shared, false)
 	heraldtest.Await(t, "the log says why", func() bool { return log.Count("READONLY") == 1 })
 	heraldtest.Must(t, rdb.ReplicaOf(t.Context(), "NO", "ONE").Err())
 	heraldtest.Await(t, "Redis is used again", func() bool { return !l.Stats().Local })
 	heraldtest.Await(t, "the log says so", func() bool { return log.Count("Redis answers again") == 1 })
-	if n := log.Count("\n"); n != 2 {
-		t.Errorf("log:\n%s", log.String())
-	}
-	if p := enter(t, l, site, "b"); !p.shared {
-		t.Error("Redis is not used")
-	}
+	heraldtest.Equal(t, "lines in the log", log.Count("\n"), 2)
+	heraldtest.Equal(t, "Redis is used", enter(t, l, site, "b").shared, true)
 }
 
 // TestCloseDuringOutage: Close waits for running requests, but not for the end of the outage.
@@ -247,7 +209,5 @@ func TestCloseDuringOutage(t *testing.T) {
 	enter(t, l, site, "a")
 	began := time.Now()
 	l.Close()
-	if took := time.Since(began); took > 10*time.Second {
-		t.Errorf("Close took %s", took)
-	}
+	endsWithin(t, 10*time.Second, "Close", began)
 }

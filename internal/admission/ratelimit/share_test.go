@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -52,8 +53,8 @@ func (q *events) Pop() any {
 	return last
 }
 
-func newCrowd(t *testing.T, r rules, seed uint64) *crowd {
-	return &crowd{t: t, rules: r, rnd: rand.New(rand.NewPCG(seed, 7)), now: epoch}
+func newCrowd(t *testing.T, r rules) *crowd {
+	return &crowd{t: t, rules: r, rnd: rand.New(rand.NewPCG(0, 7)), now: epoch}
 }
 
 func (c *crowd) after(d int64, do func()) {
@@ -151,46 +152,37 @@ func TestEndpointsShareOrigin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(1) {
-				r := defaultRules()
-				r.inflight, r.keptAfter = c.inflight, toMicros(keptAfter)
-				w := newCrowd(t, r, seed)
-				for _, takes := range c.takes {
-					w.join(takes, c.each)
+			r := defaultRules()
+			r.inflight, r.keptAfter = c.inflight, toMicros(keptAfter)
+			w := newCrowd(t, r)
+			for _, takes := range c.takes {
+				w.join(takes, c.each)
+			}
+			w.run(c.playedMins * 60 * second)
+			total, quick, slow := 0, int64(0), int64(0)
+			for _, e := range w.endpoints {
+				if e.hungry != 0 {
+					e.longest = max(e.longest, w.now-e.hungry)
 				}
-				w.run(c.playedMins * 60 * second)
-				total, least, quick, slow := 0, 1<<62, int64(0), int64(0)
-				for _, e := range w.endpoints {
-					if e.hungry != 0 {
-						e.longest = max(e.longest, w.now-e.hungry)
-					}
-					if e.takes < second {
-						quick = max(quick, e.longest)
-					} else {
-						slow = max(slow, e.longest)
-					}
-					total, least = total+e.calls, min(least, e.calls)
-					if half := (c.inflight + 1) / 2; e.most > half {
-						t.Errorf("seed %d: %s held %d permits while another waited", seed, e.id, e.most)
-					}
+				if e.takes < second {
+					quick = max(quick, e.longest)
+				} else {
+					slow = max(slow, e.longest)
 				}
-				perMinute := total / int(c.playedMins)
-				t.Logf("seed %d: %d calls a minute, at least %d of each, the longest waits for a turn %d and %d ms", seed, perMinute, least, quick/ms, slow/ms)
-				if quick > c.quick || slow > c.slow {
-					t.Errorf("seed %d: endpoints waited %d and %d ms for a turn, want at most %d and %d", seed, quick/ms, slow/ms, c.quick/ms, c.slow/ms)
+				total += e.calls
+				if half := (c.inflight + 1) / 2; e.most > half {
+					t.Errorf("%s held %d permits while another waited", e.id, e.most)
 				}
-				if perMinute < c.perMinute {
-					t.Errorf("seed %d: %d calls a minute, want at least %d", seed, perMinute, c.perMinute)
-				}
+			}
+			if quick > c.quick || slow > c.slow {
+				t.Errorf("endpoints waited %d and %d ms for a turn, want at most %d and %d", quick/ms, slow/ms,
+					c.quick/ms, c.slow/ms)
+			}
+			if perMinute := total / int(c.playedMins); perMinute < c.perMinute {
+				t.Errorf("%d calls a minute, want at least %d", perMinute, c.perMinute)
 			}
 		})
 	}
 }
 
-func repeat(n int, x int64) []int64 {
-	out := make([]int64, n)
-	for i := range out {
-		out[i] = x
-	}
-	return out
-}
+func repeat(n int, x int64) []int64 { return slices.Repeat([]int64{x}, n) }
