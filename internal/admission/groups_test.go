@@ -100,6 +100,20 @@ func (w *gateWorld) waits(err error) bool {
 	return d > 0
 }
 
+// refused expects that an attempt is deferred at no cost. rule describes why it must be.
+func (w *gateWorld) refused(rule string, err error) {
+	w.Helper()
+	heraldtest.Equal(w, rule, w.waits(err), true)
+}
+
+// refusedFor is refused for an error with a text.
+func (w *gateWorld) refusedFor(says string, err error) {
+	w.Helper()
+	if !w.waits(err) || !strings.Contains(err.Error(), says) {
+		w.Errorf("%v, want %q", err, says)
+	}
+}
+
 // TestNewcomersShareSlots: agents without a success in the last hour use at most half of the slots, and one domain half
 // of these, until their attempts are recorded. Other agents get the slots that they need.
 func TestNewcomersShareSlots(t *testing.T) {
@@ -119,14 +133,10 @@ func TestNewcomersShareSlots(t *testing.T) {
 	evil := func(i int) string { return fmt.Sprintf("https://x%d.evil.example/mcp", i) }
 	take(8, evil)
 	ninth := w.attempt(100)
-	if !w.waits(w.enters(ninth, evil(8))) {
-		t.Error("one domain has more than half of the newcomers' slots")
-	}
+	w.refused("one domain has half of the newcomers' slots", w.enters(ninth, evil(8)))
 	ninth.Leave(t.Context())
 	take(8, func(i int) string { return fmt.Sprintf("https://y%d.example/mcp", i) })
-	if !w.waits(w.enters(w.attempt(101), "https://z.example/mcp")) {
-		t.Error("newcomers have more than half of the slots")
-	}
+	w.refused("newcomers have half of the slots", w.enters(w.attempt(101), "https://z.example/mcp"))
 
 	// An agent that succeeded is no newcomer, at any domain. Either its claim says so, or this process has noted the
 	// success.
@@ -139,20 +149,14 @@ func TestNewcomersShareSlots(t *testing.T) {
 		}
 	}
 	w.clock = w.clock.Add(store.RecentSuccess)
-	if !w.waits(w.enters(w.attempt(103), evil(0))) {
-		t.Error("a success of an hour ago counts")
-	}
+	w.refused("a success of an hour ago does not count", w.enters(w.attempt(103), evil(0)))
 
 	// A released slot can be acquired again. A second release has no effect.
 	for range 2 {
 		held[0].Leave(t.Context())
 	}
-	if err := w.enters(w.attempt(104), evil(9)); err != nil {
-		t.Errorf("after a slot was given back: %v", err)
-	}
-	if !w.waits(w.enters(w.attempt(105), "https://z.example/mcp")) {
-		t.Error("one slot was given back twice")
-	}
+	heraldtest.Must(t, w.enters(w.attempt(104), evil(9)))
+	w.refused("a slot is given back once", w.enters(w.attempt(105), "https://z.example/mcp"))
 }
 
 // TestNewcomersThatFailed: agents that failed use at most half of the newcomers' slots, so that unknown agents find a
@@ -176,13 +180,9 @@ func TestNewcomersThatFailed(t *testing.T) {
 			t.Fatalf("an agent that nobody knows: %v", err)
 		}
 	}
-	if !w.waits(enter(108)) {
-		t.Error("newcomers have more than half of the slots")
-	}
+	w.refused("newcomers have half of the slots", enter(108))
 	w.NoteOutcome(agentOf(63), true)
-	if err := enter(63); err != nil {
-		t.Errorf("an agent that succeeded since: %v", err)
-	}
+	heraldtest.Must(t, enter(63))
 }
 
 // TestSlotOfFileDomainIsReleased: the slot of a file's domain is released when the file has been fetched. The slot of
@@ -197,12 +197,8 @@ func TestSlotOfFileDomainIsReleased(t *testing.T) {
 		heraldtest.Must(t, err)
 		release()
 	}
-	if err := w.enters(w.attempt(2), "https://victim.example/mcp"); err != nil {
-		t.Error(err)
-	}
-	if !w.waits(w.enters(w.attempt(3), "https://a.example/mcp")) {
-		t.Error("the endpoint's domain was given back with the file's")
-	}
+	heraldtest.Must(t, w.enters(w.attempt(2), "https://victim.example/mcp"))
+	w.refused("the endpoint's domain is still in use", w.enters(w.attempt(3), "https://a.example/mcp"))
 }
 
 // TestNewcomersOfANamedDomain: agents that name another party's domain, or files there, use at most half of its slots,
@@ -222,14 +218,10 @@ func TestNewcomersOfANamedDomain(t *testing.T) {
 		return true
 	}
 	for i := range int64(6) {
-		if got := enter(i, false); got != (i < 4) {
-			t.Errorf("agent %d that names the domain has a slot: %t", i+1, got)
-		}
+		heraldtest.Equal(t, fmt.Sprintf("agent %d that names the domain has a slot", i+1), enter(i, false), i < 4)
 	}
 	for i := range int64(6) {
-		if got := enter(100+i, true); got != (i < 4) {
-			t.Errorf("the domain's own agent %d has a slot: %t", i+1, got)
-		}
+		heraldtest.Equal(t, fmt.Sprintf("the domain's own agent %d has a slot", i+1), enter(100+i, true), i < 4)
 	}
 }
 
@@ -243,13 +235,9 @@ func TestNewcomersOfFewSlots(t *testing.T) {
 		w.enterDomain(a, "ipfs://bafy/7.json")); err != nil {
 		t.Error(err)
 	}
-	if !w.waits(w.enters(w.attempt(2), "https://b.example/mcp")) {
-		t.Error("there were two slots")
-	}
+	w.refused("there is one slot", w.enters(w.attempt(2), "https://b.example/mcp"))
 	a.Leave(t.Context())
-	if err := w.enters(w.attempt(2), "https://a.example/mcp"); err != nil {
-		t.Error(err)
-	}
+	heraldtest.Must(t, w.enters(w.attempt(2), "https://a.example/mcp"))
 	var none *Gates
 	a = &visit{Pass: none.Begin("x")}
 	if err := errors.Join(w.enters(a, "https://a.example"), a.CheckFiles(effort.Fetches)); err != nil || a.Newcomer() {
@@ -277,9 +265,7 @@ func TestNewcomersWaitAMoment(t *testing.T) {
 		if err := <-entered; err != nil {
 			t.Error(err)
 		}
-		if third := w.slotNow(w.attempt(3)); !w.waits(third) {
-			t.Error("there are five slots")
-		}
+		w.refused("there are four slots", w.slotNow(w.attempt(3)))
 	})
 }
 
@@ -387,9 +373,7 @@ func TestRegistrableDomain(t *testing.T) {
 		"https://a.example\x7f/not a URL":     "",
 		"data:application/json,{}":            "",
 	} {
-		if got := registrableDomain(url); got != want {
-			t.Errorf("%q: %q, want %q", url, got, want)
-		}
+		heraldtest.Equal(t, url, registrableDomain(url), want)
 	}
 }
 
@@ -430,30 +414,19 @@ func TestCostlyAgentsShareSlots(t *testing.T) {
 	}
 	take(16, "costly", func(i int64) *visit { return known(i, true) })
 	late := known(100, true)
-	err = admit(late)
-	if !w.waits(err) {
-		t.Error("costly agents have more than half of the slots")
-	} else if !strings.Contains(err.Error(), "share 16 of this worker's slots, and these are in use") {
-		t.Error(err)
-	}
+	w.refusedFor("share 16 of this worker's slots, and these are in use", admit(late))
 	late.Leave(t.Context())
 	take(8, "newcomers", w.attempt)
 	newcomer := w.attempt(101)
-	if err := admit(newcomer); !w.waits(err) || !strings.Contains(err.Error(), "together share 24") {
-		t.Errorf("newcomers and costly agents have more than three quarters of the slots: %v", err)
-	}
+	w.refusedFor("together share 24", admit(newcomer))
 	newcomer.Leave(t.Context())
 	take(40, "quick", func(i int64) *visit { return known(i, false) })
 
 	for range 2 { // a second release has no effect
 		held[0].Leave(t.Context())
 	}
-	if err := admit(known(102, true)); err != nil {
-		t.Errorf("after one was given back: %v", err)
-	}
-	if err := admit(known(103, true)); !w.waits(err) {
-		t.Error("one that was given back twice is two")
-	}
+	heraldtest.Must(t, admit(known(102, true)))
+	w.refused("a slot is given back once", admit(known(103, true)))
 	for n := range int64(24) {
 		if u := b.Usage(t.Context(), held[n].of); u.UnderWay > 1 {
 			t.Errorf("%s: %+v", fmt.Sprint(n), u)

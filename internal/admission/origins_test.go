@@ -32,21 +32,15 @@ func TestDescribeBreaker(t *testing.T) {
 	}
 	want := func(state string) {
 		t.Helper()
-		if got := (Origins{limits, unbound}).DescribeBreaker(address); got != state {
-			t.Errorf("%q, want %q", got, state)
-		}
+		heraldtest.Equal(t, "the breaker", (Origins{limits, unbound}).DescribeBreaker(address), state)
 	}
 	want("")
 	call(limits, false, "https://AGENT.example:443/mcp", ratelimit.OK)
 	want("closed")
 	call(unbound, true, address, ratelimit.Failed)
 	want("open")
-	if got := (Origins{Limiter: limits}).DescribeBreaker(address); got != "closed" {
-		t.Errorf("%q", got)
-	}
-	if got := (Origins{limits, unbound}).DescribeBreaker("stdio:agent"); got != "" {
-		t.Errorf("%q", got)
-	}
+	heraldtest.Equal(t, "without unbound limits", (Origins{Limiter: limits}).DescribeBreaker(address), "closed")
+	heraldtest.Equal(t, "the breaker of a command", (Origins{limits, unbound}).DescribeBreaker("stdio:agent"), "")
 }
 
 // TestOriginSpellings: different spellings of an origin are the same origin.
@@ -60,17 +54,14 @@ func TestOriginSpellings(t *testing.T) {
 		"https://[2001:DB8::1]/":          "https://[2001:db8::1]",
 		"https://a.example\x7f/not a URL": "",
 	} {
-		if got := OriginKey(mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: url}, store.Agent{}, false); got != want {
-			t.Errorf("%q: %q, want %q", url, got, want)
-		}
+		heraldtest.Equal(t, url, OriginKey(mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: url}, store.Agent{},
+			false), want)
 	}
 	// A listed command is its agent's own, and its arguments may hold secrets.
 	command := mcpcall.Endpoint{Transport: mcpcall.TransportStdio, Command: "node", Args: []string{"hunter2"}}
 	for want, listed := range map[string]bool{"stdio:node": false, "stdio:1:0xaa:2": true} {
 		command.Listed = listed
-		if got := OriginKey(command, store.Agent{ChainID: 1, Registry: "0xaa", ID: "2"}, false); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		heraldtest.Equal(t, want, OriginKey(command, store.Agent{ChainID: 1, Registry: "0xaa", ID: "2"}, false), want)
 	}
 }
 
@@ -90,9 +81,7 @@ func TestEndpoint(t *testing.T) {
 		"https://a.example\x7f/not a URL":        "",
 		"https://a.example:8443/.well-known/mcp": "https://a.example:8443/.well-known/mcp?",
 	} {
-		if got := of(mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: url}); got != want {
-			t.Errorf("%q: %q, want %q", url, got, want)
-		}
+		heraldtest.Equal(t, url, of(mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: url}), want)
 	}
 	command := func(args ...string) string {
 		return of(mcpcall.Endpoint{Transport: mcpcall.TransportStdio, Command: "npx", Args: args})
@@ -126,7 +115,5 @@ func TestUnboundAgentsTakeNoTurn(t *testing.T) {
 		heraldtest.Must(t, err)
 		permit.Release(t.Context(), ratelimit.OK)
 	}
-	if a := origin.asked; len(a) != 1 || a[0] != "https://a.example https://a.example/2?" {
-		t.Errorf("%q", a)
-	}
+	heraldtest.Equal(t, "acquired", origin.asked, []string{"https://a.example https://a.example/2?"})
 }

@@ -21,9 +21,7 @@ func newSchedule(t *testing.T, waits ...time.Duration) Schedule {
 func TestScheduleFollowsTheList(t *testing.T) {
 	t.Parallel()
 	s := newSchedule(t, standard...)
-	if s.Attempts() != 11 {
-		t.Fatalf("%d attempts, want 11", s.Attempts())
-	}
+	heraldtest.Equal(t, "attempts", s.Attempts(), 11)
 	var total time.Duration
 	for i, want := range standard {
 		got, more := s.Next(i+1, Verdict{Reason: Timeout}, 0.5)
@@ -35,11 +33,10 @@ func TestScheduleFollowsTheList(t *testing.T) {
 	if total < 17*time.Hour || total > 19*time.Hour {
 		t.Errorf("the schedule lasts %s, want about 18 h", total)
 	}
-	if _, more := s.Next(11, Verdict{Reason: Timeout}, 0.5); more {
-		t.Error("a twelfth attempt is granted")
-	}
-	if _, more := s.Next(1000, Verdict{Reason: Timeout}, 0.5); more {
-		t.Error("an attempt is granted long after the budget")
+	for _, attempt := range []int{11, 1000} {
+		if _, more := s.Next(attempt, Verdict{Reason: Timeout}, 0.5); more {
+			t.Errorf("another attempt is granted after %d", attempt)
+		}
 	}
 	if d, more := s.Next(0, Verdict{Reason: Timeout}, 0.5); !more || d != time.Second {
 		t.Errorf("attempt 0: %s, %t", d, more)
@@ -76,6 +73,7 @@ func TestRetryAfterAndOverload(t *testing.T) {
 		"429 with a short Retry-After":  {1, Verdict{Reason: RateLimited, RetryAfter: 5 * time.Second}, time.Minute},
 		"429 with a longer Retry-After": {1, Verdict{Reason: RateLimited, RetryAfter: 5 * time.Minute}, 5 * time.Minute},
 		"negative":                      {1, Verdict{Reason: ServerError, RetryAfter: -time.Hour}, time.Second},
+		"free, beyond the budget":       {99, Verdict{Free: true, Pause: time.Second}, time.Second},
 	} {
 		if got, more := s.Next(c.attempt, c.v, 0.5); !more || got != c.want {
 			t.Errorf("%s: %s, %t; want %s", name, got, more, c.want)
@@ -83,22 +81,12 @@ func TestRetryAfterAndOverload(t *testing.T) {
 	}
 }
 
-func TestFreeWaitsHaveTheirOwnLengthAndNoBudget(t *testing.T) {
-	t.Parallel()
-	s := newSchedule(t, time.Hour)
-	got, more := s.Next(99, Verdict{Reason: NotConfirmed, Free: true, Pause: 6 * time.Second}, 0.5)
-	if !more || got != 6*time.Second {
-		t.Errorf("%s, %t", got, more)
-	}
-}
-
 func TestNewScheduleRefuses(t *testing.T) {
 	t.Parallel()
-	if _, err := NewSchedule(nil); err == nil {
-		t.Error("an empty schedule is taken")
-	}
-	if _, err := NewSchedule([]time.Duration{time.Second, -time.Second}); err == nil {
-		t.Error("a negative wait is taken")
+	for _, waits := range [][]time.Duration{nil, {time.Second, -time.Second}} {
+		if _, err := NewSchedule(waits); err == nil {
+			t.Errorf("%v is taken", waits)
+		}
 	}
 }
 
@@ -106,8 +94,6 @@ func TestBackOff(t *testing.T) {
 	t.Parallel()
 	for age, want := range map[time.Duration]time.Duration{-time.Hour: time.Second, 0: time.Second, 4 * time.Second: time.Second,
 		time.Minute: 15 * time.Second, 20 * time.Minute: 5 * time.Minute, 720 * time.Hour: 5 * time.Minute} {
-		if got := BackOff(age); got != want {
-			t.Errorf("aged %s: %s, want %s", age, got, want)
-		}
+		heraldtest.Equal(t, age.String(), BackOff(age), want)
 	}
 }
