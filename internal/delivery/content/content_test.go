@@ -9,19 +9,20 @@ import (
 	"math/big"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
+
 	"strings"
 	"testing"
 	"unicode/utf8"
 
 	"github.com/agentherald/herald/internal/base/decode"
-	"github.com/agentherald/herald/internal/base/netguard"
+
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/guardtest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/ipfstest"
 	"github.com/ethereum/go-ethereum/common"
@@ -223,9 +224,7 @@ func TestPageInsteadOfContent(t *testing.T) {
 		_, _ = io.WriteString(w, "<html>too many requests</html>")
 	}))
 	t.Cleanup(named.Close)
-	guard, err := netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}})
-	heraldtest.Must(t, err)
-	f, err := ipfs.New(ipfs.Config{Gateways: []string{operators.URL}, Guard: guard})
+	f, err := ipfs.New(ipfs.Config{Gateways: []string{operators.URL}, Guard: guardtest.Loopback(t, nil)})
 	heraldtest.Must(t, err)
 	t.Cleanup(f.Close)
 	pinned, err := ipfstest.New().AddFile(file)
@@ -244,9 +243,8 @@ func TestPageInsteadOfContent(t *testing.T) {
 			t.Errorf("%s, the last fetch: %+v, %v", policy, got, err)
 		}
 	}
-	if _, err := gateway.AddFile(file); err != nil {
-		t.Fatal(err)
-	}
+	_, err = gateway.AddFile(file)
+	heraldtest.Must(t, err)
 	got, err := (&Reader{Fetcher: f, Limit: 1 << 20, Policy: HashStrict}).Fetch(t.Context(), c, nil)
 	if err != nil || got.Verification != "raw" || got.Source != ipfs.SourceCID {
 		t.Errorf("when a gateway has it: %+v, %v", got, err)

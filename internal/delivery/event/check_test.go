@@ -6,7 +6,7 @@ import (
 	"errors"
 	"math"
 	"math/big"
-	"slices"
+
 	"strings"
 	"testing"
 	"time"
@@ -31,9 +31,7 @@ func TestConfirmationPause(t *testing.T) {
 		600 * time.Millisecond: 600 * time.Millisecond, 24 * time.Second: 24 * time.Second,
 		5 * time.Minute: maxConfirmationPause, math.MaxInt64: maxConfirmationPause,
 	} {
-		if got := findConfirmationPause(missing); got != want {
-			t.Errorf("%s missing: %s, want %s", missing, got, want)
-		}
+		heraldtest.Equal(t, missing.String()+" missing", findConfirmationPause(missing), want)
 	}
 }
 
@@ -56,6 +54,11 @@ func (c standingChain) Check(context.Context, job.Job, chain.Verify) (chain.Stan
 	return chain.Standing(c), nil
 }
 
+// checkerOf returns a Checker that verifies events against one chain.
+func checkerOf(c Chain) *Checker {
+	return &Checker{Verify: chain.VerifyReceipt, Chain: func(uint64) (Chain, bool) { return c, true }}
+}
+
 // TestUndatedWaitEnds: a job waits at most an hour for a block above an old head of an idle chain. Above other heads,
 // it waits as long as necessary.
 func TestUndatedWaitEnds(t *testing.T) {
@@ -69,8 +72,8 @@ func TestUndatedWaitEnds(t *testing.T) {
 		"an hour":    {true, time.Hour, outcome.EventNotFound},
 		"a day, above a head that shows how far the chain is": {false, 24 * time.Hour, outcome.NotConfirmed},
 	} {
-		standing := standingChain{Found: true, Pending: true, ConfirmedIn: 9, Wait: time.Minute, Undated: c.undated}
-		checker := &Checker{Verify: chain.VerifyReceipt, Chain: func(uint64) (Chain, bool) { return standing, true }}
+		checker := checkerOf(standingChain{Found: true, Pending: true, ConfirmedIn: 9, Wait: time.Minute,
+			Undated: c.undated})
 		var r Result
 		err := checker.Check(t.Context(), &store.Claim{CreatedAt: time.Now().Add(-c.waited), Job: job.Job{BlockNumber: 7}}, &r)
 		if failure, ok := errors.AsType[*outcome.Failure](err); !ok || failure.Reason != c.want || (len(r.Refuted) > 0) != (c.want == outcome.EventNotFound) {
@@ -83,8 +86,7 @@ func TestUndatedWaitEnds(t *testing.T) {
 // unmined for as long as the delivery lives.
 func TestPendingWaitGrows(t *testing.T) {
 	t.Parallel()
-	standing := standingChain{Found: true, Pending: true, ConfirmedIn: 4, Wait: 6 * time.Second}
-	checker := &Checker{Verify: chain.VerifyReceipt, Chain: func(uint64) (Chain, bool) { return standing, true }}
+	checker := checkerOf(standingChain{Found: true, Pending: true, ConfirmedIn: 4, Wait: 6 * time.Second})
 	for waited, want := range map[time.Duration]time.Duration{
 		0: 6 * time.Second, time.Minute: 6 * time.Second, 10 * time.Minute: time.Minute, 24 * time.Hour: maxConfirmationPause,
 	} {
@@ -137,9 +139,7 @@ func TestUnindexedTransaction(t *testing.T) {
 		for _, j := range client.checked[1:] {
 			searches = append(searches, j.BlockNumber)
 		}
-		if !slices.Equal(searches, c.searches) {
-			t.Errorf("%s: searches around %v, want %v", name, searches, c.searches)
-		}
+		heraldtest.Equal(t, name+": searches around", searches, c.searches)
 	}
 }
 
@@ -209,6 +209,14 @@ func (l rowLedger) DeliveryByKey(context.Context, string) (store.Delivery, error
 
 func (l rowLedger) Delivery(context.Context, uuid.UUID) (store.Delivery, error) { return l.row, l.err }
 
+// reasonOf returns the reason of an error, or "" without an error.
+func reasonOf(err error) outcome.Reason {
+	if err == nil {
+		return ""
+	}
+	return classify.Error(err).Reason
+}
+
 // TestConfirmRetraction: a retraction is sent if the feedback may have reached the agent, and waits while this is not
 // known.
 func TestConfirmRetraction(t *testing.T) {
@@ -239,11 +247,7 @@ func TestConfirmRetraction(t *testing.T) {
 			j.TransactionHash = common.HexToHash(c.by)
 		}
 		_, err := p.confirmRetraction(t.Context(), j)
-		got := outcome.Reason("")
-		if err != nil {
-			got = classify.Error(err).Reason
-		}
-		heraldtest.Equal(t, name, got, c.want)
+		heraldtest.Equal(t, name, reasonOf(err), c.want)
 	}
 }
 
@@ -275,14 +279,7 @@ func TestNeverDelivered(t *testing.T) {
 		j := storetest.Feedback(1, 1)
 		j.Kind, j.Reason = c.kind, c.why
 		e := &Checker{Ledger: rowLedger{row: c.feedback}}
-		err := e.CheckFeedback(t.Context(), &store.Claim{Job: j})
-		var got outcome.Reason
-		if err != nil {
-			got = classify.Error(err).Reason
-		}
-		if got != c.want {
-			t.Errorf("%s: %v, want %q", name, err, c.want)
-		}
+		heraldtest.Equal(t, name, reasonOf(e.CheckFeedback(t.Context(), &store.Claim{Job: j})), c.want)
 	}
 }
 
@@ -310,16 +307,14 @@ func TestCalledWithoutTransaction(t *testing.T) {
 		if !isEventOf(&claim, onChain) {
 			t.Errorf("bound %v: another event", bound)
 		}
-		node := standingChain{Disagrees: "transactionHash"}
-		checker := &Checker{Verify: chain.VerifyReceipt, Chain: func(uint64) (Chain, bool) { return node, true }}
+		checker := checkerOf(standingChain{Disagrees: "transactionHash"})
 		var r Result
 		err := checker.Check(t.Context(), &claim, &r)
 		if failed, ok := errors.AsType[*outcome.Failure](err); !ok || failed.Reason != outcome.EventNotFound || r.Gone != nil {
 			t.Errorf("bound %v: %v, gone %v", bound, err, r.Gone)
 		}
 	}
-	node := standingChain{Found: true, Confirmed: true, Event: &onChain}
-	checker := &Checker{Verify: chain.VerifyReceipt, Chain: func(uint64) (Chain, bool) { return node, true }}
+	checker := checkerOf(standingChain{Found: true, Confirmed: true, Event: &onChain})
 	for _, recent := range []bool{false, true} {
 		if next, decided := checker.Review(t.Context(), store.Review{Job: sent, Recent: recent}); next != nil || decided == recent {
 			t.Errorf("reviewed, recent %v: %v, %v", recent, next, decided)

@@ -30,15 +30,6 @@ func newReleaser(t *testing.T, cfg ReleaserConfig) *Releaser {
 	return r
 }
 
-func awaitRound(t *testing.T, what string, asked <-chan bool) {
-	t.Helper()
-	select {
-	case <-asked:
-	case <-time.After(20 * time.Second):
-		t.Fatalf("%s did not come within 20 s", what)
-	}
-}
-
 // calledLedger records the agents whose deliveries were released after they had been held for an endpoint or a
 // credential.
 type calledLedger struct {
@@ -88,9 +79,7 @@ func TestCallable(t *testing.T) {
 		heraldtest.Equal(t, "released while Postgres is away", released(2), 0)
 		l.away = false
 		heraldtest.Equal(t, "released at once", released(3), 3) // two other changes of the file follow quickly
-		if want := "1[auth_required chain_unconfigured gateway_unconfigured]"; l.got[0] != want {
-			t.Errorf("released: %q", l.got)
-		}
+		heraldtest.Equal(t, "released", l.got[0], "1[auth_required chain_unconfigured gateway_unconfigured]")
 		time.Sleep(r.Again)
 		heraldtest.Equal(t, "released after Again", released(3), 1)
 	})
@@ -127,7 +116,7 @@ func TestReleaser(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { r.Run(ctx) })
 	for _, err := range []error{nil, errors.New("away"), errors.New("away"), nil, nil} {
-		awaitRound(t, "a round", l.asked)
+		heraldtest.Receive(t, "a round", l.asked)
 		l.err <- err
 	}
 	select {
@@ -138,7 +127,7 @@ func TestReleaser(t *testing.T) {
 	}
 	r.Wake()
 	for range 2 {
-		awaitRound(t, "a round", l.asked)
+		heraldtest.Receive(t, "a round", l.asked)
 		l.err <- nil
 	}
 	for range 2 { // periodic rounds
@@ -147,12 +136,10 @@ func TestReleaser(t *testing.T) {
 		case <-time.After(20 * time.Second):
 			t.Fatal("it does not hear of the time")
 		}
-		awaitRound(t, "a slow round", l.asked)
+		heraldtest.Receive(t, "a slow round", l.asked)
 		l.err <- nil
 	}
 	cancel()
 	wg.Wait()
-	if n := strings.Count(log.String(), "not released yet"); n != 2 {
-		t.Errorf("%d failures were told: %s", n, &log)
-	}
+	heraldtest.Equal(t, "failures in the log", strings.Count(log.String(), "not released yet"), 2)
 }
