@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -123,6 +124,11 @@ func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// onAny makes do answer the agent's requests. If do returns false, the agent answers as usual.
+func onAny(do func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool) func(*agent) {
+	return func(a *agent) { a.on = do }
+}
+
 // onCall makes do answer the agent's tools/call requests. n counts them from 1. If do returns false, the agent answers
 // as usual.
 func onCall(do func(n int, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool) func(*agent) {
@@ -144,23 +150,50 @@ func onCall(do func(n int, w http.ResponseWriter, r *http.Request, id json.RawMe
 
 // status answers each request with an HTTP status and headers, given as alternating names and values.
 func status(code int, header ...string) func(*agent) {
-	return func(a *agent) {
-		a.on = func(_ string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-			for i := 0; i+1 < len(header); i += 2 {
-				w.Header().Set(header[i], header[i+1])
-			}
-			http.Error(w, "no", code)
-			return true
+	return onAny(func(_ string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+		for i := 0; i+1 < len(header); i += 2 {
+			w.Header().Set(header[i], header[i+1])
 		}
-	}
+		http.Error(w, "no", code)
+		return true
+	})
+}
+
+// answers answers each call with a result.
+func answers(result string) func(*agent) {
+	return onCall(func(_ int, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+		reply(w, id, result)
+		return true
+	})
+}
+
+// saysNo is the result of a tool that declines.
+const saysNo = `{"isError":true,"content":[{"type":"text","text":"no"}]}`
+
+// breaksWhile answers each call with an HTTP status while broken returns true.
+func breaksWhile(code int, broken func() bool) func(*agent) {
+	return onCall(func(_ int, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+		isBroken := broken()
+		if isBroken {
+			http.Error(w, "broken", code)
+		}
+		return isBroken
+	})
+}
+
+// breaksWith answers each call with an HTTP status.
+func breaksWith(code int) func(*agent) { return breaksWhile(code, func() bool { return true }) }
+
+// hangs answers no call.
+func hangs() func(*agent) {
+	return onCall(func(_ int, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+		<-r.Context().Done()
+		return true
+	})
 }
 
 // failsOnce answers the first call with HTTP 503.
 func failsOnce() func(*agent) {
-	return onCall(func(n int, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-		if n == 1 {
-			http.Error(w, "down", http.StatusServiceUnavailable)
-		}
-		return n == 1
-	})
+	var failed atomic.Bool
+	return breaksWhile(http.StatusServiceUnavailable, func() bool { return !failed.Swap(true) })
 }

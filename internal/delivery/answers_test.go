@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,7 +8,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/mcpcall"
@@ -25,13 +23,7 @@ func readAgentPages() string {
 // TestAnswers checks the tables of these pages, with an agent for each row. want is the reason, or "" for delivered.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
-	guard := guardtest.Loopback(t, nil)
-	pool := must(mcpcall.NewPool(mcpcall.Config{Guard: guard}))
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		_ = pool.Close(ctx)
-	})
+	pool := newPool(t, mcpcall.Config{Guard: guardtest.Loopback(t, nil)})
 	result := func(r string) func(http.ResponseWriter, json.RawMessage) {
 		return func(w http.ResponseWriter, id json.RawMessage) { reply(w, id, r) }
 	}

@@ -9,12 +9,11 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/testing/devnet"
+
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 )
@@ -25,20 +24,13 @@ func TestReplayTidiesTheArchive(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var well atomic.Bool
-	a := newAgent(t, func(a *agent) {
-		a.on = func(method string, rw http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-			if method != "tools/call" || well.Load() {
-				return false
-			}
-			reply(rw, id, `{"isError":true,"content":[{"type":"text","text":"no"}]}`)
-			return true
+	a := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+		if well.Load() {
+			return false
 		}
-	})
-	rate := func() uuid.UUID {
-		t.Helper()
-		j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL))})
-		return w.accept(j)
-	}
+		reply(rw, id, saysNo)
+		return true
+	}))
 	archived := func() int {
 		t.Helper()
 		lanes, err := w.queue.Lanes()
@@ -48,24 +40,18 @@ func TestReplayTidiesTheArchive(t *testing.T) {
 	asked := &countingLanes{Lanes: w.queue}
 	w.dispatcher = must(dispatch.New(asked, w.logger()))
 	w.serve(w.newWorker())
-	id, other := rate(), rate()
+	id, other := w.dispatchTo(a.URL), w.dispatchTo(a.URL)
 	w.until(id, store.Rejected)
 	w.until(other, store.Rejected)
 	count := func() string { return fmt.Sprintf("%d are archived", archived()) }
 	heraldtest.AwaitState(t, func() bool { return archived() == 2 }, count)
 
 	well.Store(true)
-	moved, _, tasks, err := w.store.Replay(heraldtest.Within(t, 10*time.Second), []uuid.UUID{id}, false)
-	if err != nil || moved != 1 {
-		t.Fatalf("%d, %v", moved, err)
-	}
-	w.dispatcher.Dispatch(t.Context(), tasks)
+	w.replay(id, false)
 	w.until(id, store.Delivered)
 	heraldtest.AwaitState(t, func() bool { return archived() == 1 }, count)
-	w.until(rate(), store.Delivered)
-	if n := asked.dropped.Load(); n != 1 {
-		t.Errorf("archived tasks were looked for %d times", n)
-	}
+	w.until(w.dispatchTo(a.URL), store.Delivered)
+	heraldtest.Equal(t, "requests for archived tasks", asked.dropped.Load(), 1)
 }
 
 // countingLanes counts the calls that remove archived tasks.

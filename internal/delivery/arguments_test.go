@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/memory"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -59,36 +60,22 @@ func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
 	first, second, next, small, huge := feedback(silent, large+"1"), feedback(silentToo, large+"2"), feedback(well, large+"3"), feedback(well, "small"),
 		feedback(well, strings.Repeat("<", 200<<10))
 
-	done := make(chan string, 2)
-	for _, id := range []uuid.UUID{first, second} {
-		go func() {
-			note, err := k.deliver(t.Context(), id, 1)
-			if err != nil {
-				note = err.Error()
-			}
-			done <- note
-		}()
-	}
+	done := []<-chan string{k.goDeliver(first, 1), k.goDeliver(second, 1)}
 	heraldtest.Receive(t, "a call", begun)
 	heraldtest.Receive(t, "another", begun)
 	for _, id := range []uuid.UUID{next, huge} {
 		k.mustDeliver(id, 1, "waiting agent_busy")
-		if d := w.row(id); d.Status != store.Waiting || d.Attempts != 0 || len(d.History) != 0 {
-			t.Errorf("%s, %d attempts, %d in its history", d.Status, d.Attempts, len(d.History))
-		}
+		heraldtest.Equal(t, "the history", len(w.shows(id, store.Waiting, outcome.AgentBusy, 0).History), 0)
 	}
 	k.mustDeliver(small, 1, "")
 	close(finish)
-	for range 2 {
-		if note := heraldtest.Receive(t, "the end", done); note != "" {
-			t.Error(note)
-		}
+	for _, ended := range done {
+		heraldtest.Equal(t, "the note", heraldtest.Receive(t, "the end", ended), "")
 	}
 	for _, id := range []uuid.UUID{next, huge} { // arguments beyond the budget are sent when no others are in flight
-		w.exec(`UPDATE herald.work SET next_attempt_at = now() WHERE id = $1`, id)
-		if note, err := k.deliver(t.Context(), id, 1); err != nil || note != "" || w.row(id).Status != store.Delivered {
-			t.Errorf("after the others: %q, %v", note, err)
-		}
+		w.due(id)
+		k.mustDeliver(id, 1, "")
+		w.shows(id, store.Delivered, "", 1)
 	}
 	close(longest)
 	for n := range longest {
@@ -96,9 +83,7 @@ func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
 			t.Errorf("an attempt holds %d bytes for its history", n)
 		}
 	}
-	if held := k.executor.arguments.Held(); held != 0 {
-		t.Errorf("%d bytes are not given back", held)
-	}
+	heraldtest.Equal(t, "bytes that are held", k.executor.arguments.Held(), 0)
 }
 
 // TestArgumentsOfTheUnbound: large arguments of unbound agents do not use the share of the agents that are bound to the

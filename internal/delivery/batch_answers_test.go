@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -99,9 +100,10 @@ func TestBatchAnswers(t *testing.T) {
 				}
 			}
 			for i, id := range order {
-				d, want := w.row(id), c.want(i)
-				if d.Status != want.status || d.Reason != want.reason || d.Attempts != 1 || len(d.History) != 1 || d.History[0].Stage != "call" {
-					t.Errorf("item %d is %s %s (%s) after %d attempts; want %s %s", i, d.Status, d.Reason, d.Error, d.Attempts, want.status, want.reason)
+				want := c.want(i)
+				d := w.shows(id, want.status, want.reason, 1)
+				if len(d.History) != 1 || d.History[0].Stage != "call" {
+					t.Errorf("item %d: %+v", i, d.History)
 				}
 				if want == delivered && !strings.Contains(string(d.Result), id.String()) {
 					t.Errorf("item %d keeps %s of the answer", i, d.Result)
@@ -113,10 +115,33 @@ func TestBatchAnswers(t *testing.T) {
 			if p95 := records.SummarizeHours(hours, time.Time{}).P95Ms; err != nil || c.timeout > 0 && *p95 > float64(c.timeout.Milliseconds()) {
 				t.Errorf("the calls took longer than their timeout: %v ms, %v", *p95, err)
 			}
-			for _, id := range ids[1:8] {
-				if d := w.row(id); d.Status != store.Queued || d.Attempts != 0 {
-					t.Errorf("one that did not follow is %s", d.Status)
-				}
+			for _, id := range ids[1:8] { // these did not follow
+				w.shows(id, store.Queued, "", 0)
+			}
+		})
+	}
+}
+
+// batchHandler handles a request of a length. id is empty unless the request calls the batch tool.
+type batchHandler func(w http.ResponseWriter, r *http.Request, length int, id string) (handled bool)
+
+// onBatch calls do before the agent handles a request.
+func onBatch(do batchHandler) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			r.Body = io.NopCloser(strings.NewReader(string(body)))
+			var req struct {
+				ID     json.RawMessage
+				Method string
+				Params struct{ Name string }
+			}
+			_ = json.Unmarshal(body, &req)
+			if req.Method != "tools/call" || req.Params.Name != tools.Batch {
+				req.ID = nil
+			}
+			if !do(w, r, len(body), string(req.ID)) {
+				next.ServeHTTP(w, r)
 			}
 		})
 	}
@@ -124,17 +149,12 @@ func TestBatchAnswers(t *testing.T) {
 
 // hangUp makes do handle the calls of the batch tool instead of the agent.
 func hangUp(do http.HandlerFunc) func(http.Handler) http.Handler {
-	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			body, _ := io.ReadAll(r.Body)
-			r.Body = io.NopCloser(strings.NewReader(string(body)))
-			if strings.Contains(string(body), `"tools/call"`) && strings.Contains(string(body), tools.Batch) {
-				do(w, r)
-				return
-			}
-			next.ServeHTTP(w, r)
-		})
-	}
+	return onBatch(func(w http.ResponseWriter, r *http.Request, _ int, id string) bool {
+		if id != "" {
+			do(w, r)
+		}
+		return id != ""
+	})
 }
 
 // TestBatchRefused: a server that refuses calls of its batch tool gets its deliveries one by one, in one attempt each,
@@ -142,14 +162,14 @@ func hangUp(do http.HandlerFunc) func(http.Handler) http.Handler {
 func TestBatchRefused(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		refuse func(w http.ResponseWriter, r *http.Request, length int, id string) bool
+		refuse func(w http.ResponseWriter, length int, id string) bool
 		again  bool
 	}{
-		"no such tool": {func(w http.ResponseWriter, _ *http.Request, _ int, id string) bool {
+		"no such tool": {func(w http.ResponseWriter, _ int, id string) bool {
 			replyError(w, json.RawMessage(id), -32602, "unknown tool")
 			return true
 		}, false},
-		"too long": {func(w http.ResponseWriter, _ *http.Request, length int, _ string) bool {
+		"too long": {func(w http.ResponseWriter, length int, _ string) bool {
 			if length > 5000 {
 				w.WriteHeader(http.StatusRequestEntityTooLarge)
 			}
@@ -158,38 +178,23 @@ func TestBatchRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var refused, longest atomic.Int32
+			var refused atomic.Int32
 			a := newBatchAgent(t, 50, func(a *batchAgent) {
-				a.wrap = func(next http.Handler) http.Handler {
-					return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-						body, _ := io.ReadAll(r.Body)
-						r.Body = io.NopCloser(strings.NewReader(string(body)))
-						var req struct {
-							ID     json.RawMessage
-							Method string
-							Params struct{ Name string }
-						}
-						_ = json.Unmarshal(body, &req)
-						if req.Method == "tools/call" && req.Params.Name == tools.Batch && c.refuse(w, r, len(body), string(req.ID)) {
-							refused.Add(1)
-							return
-						}
-						longest.Store(max(longest.Load(), int32(len(body))))
-						next.ServeHTTP(w, r)
-					})
-				}
+				a.wrap = onBatch(func(w http.ResponseWriter, _ *http.Request, length int, id string) bool {
+					isRefused := id != "" && c.refuse(w, length, id)
+					if isRefused {
+						refused.Add(1)
+					}
+					return isRefused
+				})
 			})
 			w, k, flood := newBatchWorld(t, a)
 			ids := flood(40, 1)
 			w.lead(k, ids)
-			if n := refused.Load(); n != 1 {
-				t.Fatalf("%d calls were refused", n)
-			}
+			heraldtest.Equal(t, "refused calls", refused.Load(), 1)
 			w.serve(k)
 			for _, id := range ids {
-				if d := w.until(id, store.Delivered); d.Attempts != 1 || len(d.History) != 1 {
-					t.Errorf("delivered after %d attempts", d.Attempts)
-				}
+				heraldtest.Equal(t, "the history", len(w.ends(id, store.Delivered, "", 1).History), 1)
 			}
 			batches, singles := a.received()
 			if !c.again && (len(batches) > 0 || len(singles) != len(ids) || refused.Load() != 1) {
@@ -226,19 +231,13 @@ func TestBatchFallsOut(t *testing.T) {
 	if len(batches) != 1 || len(batches[0]) != 20-7-4 {
 		t.Fatalf("%d batches: %v", len(batches), batches)
 	}
-	for i, want := range map[int]fateOf{0: {store.Delivered, "", 1}, 8: {store.Delivered, "", 1}, 19: {store.Delivered, "", 1},
-		forged: {store.Rejected, outcome.HashMismatch, 1}, missing: {store.Waiting, outcome.ContentUnavailable, 1},
-		named: {store.Queued, "", 0}, template: {store.Queued, "", 0}} {
-		if d := w.row(ids[i]); (fateOf{d.Status, d.Reason, d.Attempts}) != want {
-			t.Errorf("delivery %d is %s %s (%s) after %d attempts", i, d.Status, d.Reason, d.Error, d.Attempts)
-		}
+	for _, i := range []int{0, 8, 19} {
+		w.shows(ids[i], store.Delivered, "", 1)
 	}
-}
-
-type fateOf struct {
-	status   store.Status
-	reason   outcome.Reason
-	attempts int
+	w.shows(ids[forged], store.Rejected, outcome.HashMismatch, 1)
+	w.shows(ids[missing], store.Waiting, outcome.ContentUnavailable, 1)
+	w.shows(ids[named], store.Queued, "", 0)
+	w.shows(ids[template], store.Queued, "", 0)
 }
 
 // TestBatchMeta: the agent gets the ids of the batch's deliveries, and at most as many deliveries as its schema allows.
@@ -294,15 +293,10 @@ func TestSortFollowers(t *testing.T) {
 	given := b.sortFollowers(e, all, 100)
 	positions := func(list []*follower) (out []int) {
 		for _, f := range list {
-			for i := range all {
-				if all[i] == f {
-					out = append(out, i)
-				}
-			}
+			out = append(out, slices.Index(all, f))
 		}
 		return out
 	}
-	if got := fmt.Sprint(positions(b.members), positions(b.failed), positions(given)); got != "[0 4 8] [1 3] [2 5 6 9 10]" {
-		t.Errorf("%s go, end by themselves, and are given back", got)
-	}
+	got := [][]int{positions(b.members), positions(b.failed), positions(given)}
+	heraldtest.Equal(t, "they go, end alone, and are given back", got, [][]int{{0, 4, 8}, {1, 3}, {2, 5, 6, 9, 10}})
 }

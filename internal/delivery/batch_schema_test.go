@@ -82,16 +82,9 @@ func TestBatchOnlyOfKnownAgents(t *testing.T) {
 			if batches, singles := a.received(); len(batches) != 0 || len(singles) != 1 {
 				t.Fatalf("%d batches, %d alone", len(batches), len(singles))
 			}
-			if _, err := k.deliver(heraldtest.Within(t, 30*time.Second), ids[1], 1); err != nil {
-				t.Fatal(err)
-			}
-			want := 0
-			if name == "a newcomer" {
-				want = 1
-			}
-			if batches, _ := a.received(); len(batches) != want {
-				t.Errorf("%d batches after a success", len(batches))
-			}
+			must(k.deliver(heraldtest.Within(t, 30*time.Second), ids[1], 1))
+			batches, _ := a.received()
+			heraldtest.Equal(t, "a batch after a success", len(batches) == 1, name == "a newcomer")
 		})
 	}
 }
@@ -110,11 +103,7 @@ func TestBatchOfALostWorker(t *testing.T) {
 	}
 	w, k, flood := newBatchWorld(t, a)
 	ids := flood(20, 1)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_, _ = k.deliver(heraldtest.Within(t, 30*time.Second), ids[0], 1)
-	}()
+	done := k.goDeliver(ids[0], 1)
 	<-called
 	w.exec(`UPDATE herald.work SET lease_until = now() - interval '1 second' WHERE status = 'running'`)
 	if n, dead, err := w.store.ExpireLeases(t.Context(), 100, 11); err != nil || n != 13 || dead != 0 {
@@ -122,13 +111,10 @@ func TestBatchOfALostWorker(t *testing.T) {
 	}
 	other := w.newWorker(func(c *Config) { c.Servers, c.Followers = k.executor.Servers, w.store })
 	clear(other.chains)
-	if _, err := other.deliver(heraldtest.Within(t, 30*time.Second), ids[1], 1); err != nil {
-		t.Fatal(err)
-	}
+	must(other.deliver(heraldtest.Within(t, 30*time.Second), ids[1], 1))
 	for _, id := range ids[8:] {
-		if d := w.row(id); d.Status != store.Delivered || d.Attempts != 2 || d.History[0].Outcome != "" {
-			t.Errorf("%s after %d attempts: %+v", d.Status, d.Attempts, d.History)
-		}
+		heraldtest.Equal(t, "the outcome of the first attempt", w.shows(id, store.Delivered, "", 2).History[0].Outcome,
+			"")
 	}
 	close(release)
 	<-done

@@ -118,7 +118,6 @@ func newBatchWorld(t testing.TB, a *batchAgent, adapt ...func(*Config)) (w *worl
 	}
 	o.say(id, say)
 	example, base := w.feedback(id), 0
-	_ = base
 	return w, k, func(clients, each int, change ...func(i int, j map[string]any)) (ids []uuid.UUID) {
 		t.Helper()
 		var jobs []map[string]any

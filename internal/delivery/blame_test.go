@@ -2,7 +2,7 @@ package delivery
 
 import (
 	"context"
-	"encoding/json"
+
 	"fmt"
 	"math/big"
 	"net/http"
@@ -20,18 +20,8 @@ func TestFailuresThatBlameNoAgent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	healthy := newAgent(t)
-	failing := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-		http.Error(rw, "broken", http.StatusInternalServerError)
-		return true
-	}))
-	silent := newAgent(t, onCall(func(_ int, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-		<-r.Context().Done()
-		return true
-	}))
-	picky := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-		reply(rw, id, `{"isError":true,"content":[{"type":"text","text":"this is spam"}]}`)
-		return true
-	}))
+	failing, silent := newAgent(t, breaksWith(http.StatusInternalServerError)), newAgent(t, hangs())
+	picky := newAgent(t, answers(saysNo))
 	strict := newAgent(t, func(a *agent) { a.schema = `{"type":"object","properties":{"tag1":{"maxLength":3}}}` })
 	const failedSlots = 100
 	k := w.newWorker(admitBy(t, admission.Config{Slots: 4 * failedSlots}))
@@ -57,9 +47,7 @@ func TestFailuresThatBlameNoAgent(t *testing.T) {
 		"the job's tool":                {healthy, "", map[string]any{"toolName": "agent.receiveOther"}, false},
 		"the job's impatience":          {silent, "", map[string]any{"timeoutMs": 3000}, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := w.in(t)
+		w.runParallel(t, name, func(t *testing.T, w *world) {
 			j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(c.at.URL)), URI: c.file, Tag1: "a long tag"})
 			if c.action != nil {
 				j = with(j, c.action)

@@ -36,6 +36,8 @@ type completerWorld struct {
 	base   *model.Store
 	runner *Runner
 
+	accepted int
+
 	mu       sync.Mutex
 	claimed  int
 	away     bool // claims fail from now on
@@ -163,7 +165,8 @@ func (w *completerWorld) accept(n int) []uuid.UUID {
 	in := make([]store.Intake, n)
 	ids := make([]uuid.UUID, n)
 	for i := range in {
-		j := storetest.Feedback(i+1, 1)
+		w.accepted++
+		j := storetest.Feedback(w.accepted, 1)
 		j.FeedbackURI = ""
 		in[i], ids[i] = store.Intake{Job: j}, j.ID()
 	}
@@ -199,9 +202,7 @@ func (w *completerWorld) deliverAll(ids []uuid.UUID) (ended func() int) {
 func (w *completerWorld) row(id uuid.UUID) store.Delivery {
 	w.Helper()
 	d, err := w.base.Delivery(w.Context(), id)
-	if err != nil {
-		w.Fatal(err)
-	}
+	heraldtest.Must(w, err)
 	return d
 }
 
@@ -210,6 +211,14 @@ func (w *completerWorld) called(id uuid.UUID) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.calls[id]
+}
+
+// shows checks a delivery's status and how often its agent was called.
+func (w *completerWorld) shows(id uuid.UUID, want store.Status, calls int) {
+	w.Helper()
+	if d := w.row(id); d.Status != want || w.called(id) != calls {
+		w.Errorf("%s after %d calls, want %s after %d", d.Status, w.called(id), want, calls)
+	}
 }
 
 // TestCompleterBounds: while no outcome can be recorded, a worker claims at most as many deliveries as it has slots,
@@ -227,9 +236,7 @@ func TestCompleterBounds(t *testing.T) {
 			t.Errorf("%d claimed, %d called, %d records wait, asynq was told of %d; want %d, %d, %d and %d", w.claimed, len(w.calls),
 				len(w.records), ended(), count+slots.MaxBesideSlots, count+room, room, room)
 		}
-		if n := w.runner.Running(); n != count+slots.MaxBesideSlots {
-			t.Errorf("%d run", n)
-		}
+		heraldtest.Equal(t, "running", w.runner.Running(), count+slots.MaxBesideSlots)
 
 		for waiting := w.records; len(waiting) > 0; {
 			w.mu.Lock()
@@ -244,9 +251,7 @@ func TestCompleterBounds(t *testing.T) {
 			w.mu.Unlock()
 		}
 		for _, id := range ids {
-			if d := w.row(id); d.Status != store.Delivered || w.called(id) != 1 {
-				t.Fatalf("%s after %d calls", d.Status, w.called(id))
-			}
+			w.shows(id, store.Delivered, 1)
 		}
 		if w.runner.Running() != 0 || ended() != deliveries {
 			t.Errorf("%d run, asynq was told of %d", w.runner.Running(), ended())
@@ -267,9 +272,7 @@ func TestCompleterGuards(t *testing.T) {
 			t.Fatalf("%q, %v", note, err)
 		}
 		synctest.Wait()
-		if d := w.row(id); d.Status != store.Running {
-			t.Errorf("%s", d.Status)
-		}
+		heraldtest.Equal(t, "the status", w.row(id).Status, store.Running)
 		for n := range 2 { // asynq considers the task lost, or a newer task exists
 			if _, err := w.runner.Deliver(t.Context(), id, n+1); err == nil || errors.Is(err, queue.ErrDropped) {
 				t.Errorf("task %d is used up while the record waits: %v", n+1, err)
@@ -328,9 +331,7 @@ func TestCompleterShutdown(t *testing.T) {
 			if w.spooled[id] > 0 {
 				want = store.Running // until its lease expires
 			}
-			if d := w.row(id); d.Status != want || w.called(id) != 1 {
-				t.Errorf("%s after %d calls, want %s", d.Status, w.called(id), want)
-			}
+			w.shows(id, want, 1)
 		}
 	})
 }
@@ -348,9 +349,8 @@ func TestCompleterPanics(t *testing.T) {
 		synctest.Wait()
 		w.ledger.record = w.record
 		w.deliverAll(ids[:1])
-		if d := w.row(ids[0]); d.Status != store.Delivered || w.runner.Running() != 0 {
-			t.Errorf("%s, %d run", d.Status, w.runner.Running())
-		}
+		w.shows(ids[0], store.Delivered, 1)
+		heraldtest.Equal(t, "running", w.runner.Running(), 0)
 	})
 }
 
@@ -368,14 +368,7 @@ func TestClaimsAhead(t *testing.T) {
 				w.agents, w.listing = make(chan struct{}), completerCall/2 // an attempt takes longer than its call
 				ids := w.accept(count)
 				w.deliverAll(ids) // they use all slots
-				late := make([]uuid.UUID, 0, 3*ahead)
-				for i := range 3 * ahead {
-					j := storetest.Feedback(100+i, 1)
-					late = append(late, j.ID())
-					if _, _, err := w.base.Accept(t.Context(), []store.Intake{{Job: j}}); err != nil {
-						t.Fatal(err)
-					}
-				}
+				late := w.accept(3 * ahead)
 				ended := w.deliverAll(late)
 				if w.claimed != count+ahead || ended() != 0 {
 					t.Fatalf("%d claimed, %d ended", w.claimed, ended())
@@ -426,8 +419,7 @@ func TestSlowAgentsEndClaimsAhead(t *testing.T) {
 		synctest.Wait()
 		back := 0
 		for _, id := range ids {
-			d := w.row(id)
-			if d.Status == store.Waiting && d.Attempts == 0 && w.called(id) == 0 {
+			if d := w.row(id); d.Status == store.Waiting && d.Attempts == 0 && w.called(id) == 0 {
 				back++
 			}
 		}
@@ -476,14 +468,11 @@ func TestClaimThatWaitedForItsSlot(t *testing.T) {
 				<-time.After(slots.Timeout / 2)
 				close(w.agents)
 				synctest.Wait()
-				d := w.row(ids[1])
-				switch {
-				case extended != 1:
-					t.Errorf("extended %d times", extended)
-				case lost && w.called(ids[1]) != 0:
-					t.Error("called without a claim")
-				case !lost && (d.Status != store.Delivered || w.called(ids[1]) != 1):
-					t.Errorf("%s after %d calls", d.Status, w.called(ids[1]))
+				heraldtest.Equal(t, "extensions", extended, 1)
+				if lost {
+					heraldtest.Equal(t, "calls without a claim", w.called(ids[1]), 0)
+				} else {
+					w.shows(ids[1], store.Delivered, 1)
 				}
 			})
 		})

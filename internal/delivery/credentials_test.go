@@ -17,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/auth"
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/delivery/classify"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -38,18 +39,16 @@ type recorder struct {
 func newRecorder(t testing.TB, header, value string) *recorder {
 	t.Helper()
 	r := &recorder{wants: [2]string{header, value}}
-	r.agent = newAgent(t, func(a *agent) {
-		a.on = func(_ string, w http.ResponseWriter, req *http.Request, _ json.RawMessage) bool {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.seen = append(r.seen, req.Header.Clone())
-			if r.wants[0] != "" && req.Header.Get(r.wants[0]) != r.wants[1] {
-				http.Error(w, "no", http.StatusUnauthorized)
-				return true
-			}
-			return false
+	r.agent = newAgent(t, onAny(func(_ string, w http.ResponseWriter, req *http.Request, _ json.RawMessage) bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.seen = append(r.seen, req.Header.Clone())
+		if r.wants[0] != "" && req.Header.Get(r.wants[0]) != r.wants[1] {
+			http.Error(w, "no", http.StatusUnauthorized)
+			return true
 		}
-	})
+		return false
+	}))
 	return r
 }
 
@@ -111,26 +110,18 @@ func (w *world) credentialed(adapt ...func(*auth.Config)) *worker {
 // heldFor waits until a delivery is held because a credential is missing, with the given text in its error.
 func (w *world) heldFor(id uuid.UUID, says string) store.Delivery {
 	w.t.Helper()
-	d := w.until(id, store.Held)
-	if d.Reason != "auth_required" || !strings.Contains(d.Error, says) || d.Attempts != 0 {
-		w.t.Errorf("%s after %d attempts: %s; want %q", d.Reason, d.Attempts, d.Error, says)
-	}
-	return d
+	return w.ends(id, store.Held, outcome.AuthRequired, 0, says)
 }
 
 func TestStoredTokens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	o := newOperator(w)
-	k := w.newWorker(func(c *Config) {
-		c.Authorizer = must(auth.New(auth.Config{Ledger: w.store, Records: records.New(w.store), Opener: w.keys, Classify: classify.Error}))
-		c.Servers = o.server
-	})
+	k := w.credentialed()
+	k.executor.Servers = o.server
 	w.serve(k)
 
-	t.Run("held, and released in order", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
+	w.runParallel(t, "held, and released in order", func(t *testing.T, w *world) {
 		a := newRecorder(t, "Authorization", "Bearer "+canary)
 		id := w.register(at(a.URL))
 		ids := []uuid.UUID{w.accept(w.feedback(id))}
@@ -140,12 +131,8 @@ func TestStoredTokens(t *testing.T) {
 			ids = append(ids, w.accept(w.feedback(id)))
 			w.heldFor(ids[len(ids)-1], "(HTTP 401 or 403) and is not asked again for ")
 		}
-		if n := a.requests(); n != asked {
-			t.Errorf("the agent was asked %d times more", n-asked)
-		}
-		if r := w.agentRow(id); r.State != records.StateNeedsAuth {
-			t.Errorf("%+v", r)
-		}
+		heraldtest.Equal(t, "requests", a.requests(), asked)
+		heraldtest.Equal(t, "the agent's state", w.agentRow(id).State, records.StateNeedsAuth)
 		heraldtest.Equal(t, "released", w.token(id, a.URL, records.SchemeBearer, "Authorization", "another one"), 6)
 		for _, d := range ids {
 			w.heldFor(d, "")
@@ -159,9 +146,7 @@ func TestStoredTokens(t *testing.T) {
 		}
 	})
 
-	t.Run("a replay asks all the same", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
+	w.runParallel(t, "a replay asks all the same", func(t *testing.T, w *world) {
 		a := newRecorder(t, "X-Key", canary)
 		id := w.register(at(a.URL))
 		d := w.accept(w.feedback(id))
@@ -169,17 +154,12 @@ func TestStoredTokens(t *testing.T) {
 		waits := w.accept(w.feedback(id))
 		w.heldFor(waits, "is not asked again")
 		a.takes("", "") // it no longer requires a token
-		ctx := heraldtest.Within(t, 20*time.Second)
-		_, _, tasks, err := w.store.Replay(ctx, []uuid.UUID{d}, false)
-		heraldtest.Must(t, err)
-		w.dispatcher.Dispatch(ctx, tasks)
+		w.replay(d, false)
 		w.until(d, store.Delivered)
 		w.until(waits, store.Delivered) // released because the agent accepts calls
 	})
 
-	t.Run("other headers and other places get none", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
+	w.runParallel(t, "other headers and other places get none", func(t *testing.T, w *world) {
 		a := newRecorder(t, "", "")
 		id := w.register(nil)
 		w.bearer(id, a.URL+"/mcp")
@@ -212,9 +192,7 @@ func TestTokensStayAtTheirServer(t *testing.T) {
 		stored, now string // paths; the origin of a stored token is that of the agent
 		moved       bool   // what is registered is at another origin
 	}{"another origin": {"", "", true}, "a path that is read in two ways": {"/victim", "/victim/..%2fevil", false}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := w.in(t)
+		w.runParallel(t, name, func(t *testing.T, w *world) {
 			a, evil := newRecorder(t, "", ""), newRecorder(t, "", "")
 			now := a.URL
 			if tt.moved {
@@ -222,28 +200,22 @@ func TestTokensStayAtTheirServer(t *testing.T) {
 			}
 			id := w.register(at(now + strings.ReplaceAll(tt.now, "%", "%25"))) // in a data: URI
 			w.bearer(id, a.URL+tt.stored)
-			held := w.heldFor(w.accept(w.feedback(id)), "the agent moved: it is at "+now)
-			if option := fmt.Sprintf("`worker token set %d:%s --origin ", w.net.ChainID(), id); !strings.Contains(held.Error, option) {
-				t.Error(held.Error)
-			}
+			w.ends(w.accept(w.feedback(id)), store.Held, outcome.AuthRequired, 0, "the agent moved: it is at "+now,
+				fmt.Sprintf("`worker token set %d:%s --origin ", w.net.ChainID(), id))
 			if a.requests()+evil.requests() > 0 {
 				t.Errorf("%d requests to the right server, %d to the other one", a.requests(), evil.requests())
 			}
 		})
 	}
 	for _, code := range []int{302, 307} {
-		t.Run(fmt.Sprint("HTTP ", code), func(t *testing.T) {
-			t.Parallel()
-			w := w.in(t)
+		w.runParallel(t, fmt.Sprint("HTTP ", code), func(t *testing.T, w *world) {
 			evil := newRecorder(t, "", "")
 			var sent atomic.Bool
-			a := newAgent(t, func(a *agent) {
-				a.on = func(_ string, rw http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-					sent.Store(sent.Load() || r.Header.Get("Authorization") == "Bearer "+canary)
-					http.Redirect(rw, r, evil.URL, code)
-					return true
-				}
-			})
+			a := newAgent(t, onAny(func(_ string, rw http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+				sent.Store(sent.Load() || r.Header.Get("Authorization") == "Bearer "+canary)
+				http.Redirect(rw, r, evil.URL, code)
+				return true
+			}))
 			id := w.register(at(a.URL))
 			w.bearer(id, a.URL)
 			w.until(w.accept(w.feedback(id)), store.Rejected)
@@ -252,19 +224,15 @@ func TestTokensStayAtTheirServer(t *testing.T) {
 			}
 		})
 	}
-	t.Run("an event stream that names another server", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
+	w.runParallel(t, "an event stream that names another server", func(t *testing.T, w *world) {
 		evil := newRecorder(t, "", "")
-		stream := newAgent(t, func(a *agent) {
-			a.on = func(_ string, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-				w.Header().Set("Content-Type", "text/event-stream")
-				_, _ = io.WriteString(w, "event: endpoint\ndata: "+evil.URL+"/messages\n\n")
-				w.(http.Flusher).Flush()
-				<-r.Context().Done()
-				return true
-			}
-		})
+		stream := newAgent(t, onAny(func(_ string, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, "event: endpoint\ndata: "+evil.URL+"/messages\n\n")
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+			return true
+		}))
 		id := w.register(nil)
 		w.bearer(id, stream.URL)
 		action := map[string]any{"resolveEndpoint": false, "timeoutMs": 1000, "endpoint": map[string]any{"transport": "sse", "url": stream.URL}}
@@ -287,9 +255,7 @@ func TestForbiddenCalls(t *testing.T) {
 		refusals int // of the first delivery
 		want     store.Status
 	}{"once": {1, store.Delivered}, "always": {math.MaxInt, store.Held}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := w.in(t)
+		w.runParallel(t, name, func(t *testing.T, w *world) {
 			var mu sync.Mutex
 			bad, forbidden := "", 0
 			a := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
@@ -310,9 +276,7 @@ func TestForbiddenCalls(t *testing.T) {
 			}))
 			id := w.register(at(a.URL))
 			first := w.accept(w.feedback(id))
-			if d := w.until(first, store.Held); d.Reason != "auth_required" {
-				t.Errorf("%s: %s", d.Reason, d.Error)
-			}
+			w.ends(first, store.Held, outcome.AuthRequired, 1)
 			for range 5 {
 				w.until(w.accept(w.feedback(id)), store.Delivered)
 			}

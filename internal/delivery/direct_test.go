@@ -1,10 +1,9 @@
 package delivery
 
 import (
-	"encoding/json"
 	"errors"
 	"log/slog"
-	"net/http"
+
 	"strings"
 	"testing"
 	"time"
@@ -22,9 +21,7 @@ import (
 
 func newDirect(t *testing.T, l admission.Limiter) *DirectCaller {
 	t.Helper()
-	guard := guardtest.Loopback(t, nil)
-	pool := must(mcpcall.NewPool(mcpcall.Config{Guard: guard}))
-	t.Cleanup(func() { _ = pool.Close(heraldtest.Within(t, 10*time.Second)) })
+	pool := newPool(t, mcpcall.Config{Guard: guardtest.Loopback(t, nil)})
 	return must(NewDirectCaller(DirectConfig{Caller: pool, Origins: admission.Origins{Limiter: l, Unbound: l},
 		Metrics: must(NewMetrics(prometheus.NewRegistry())), CallTimeout: 5 * time.Second, Logger: slog.New(slog.DiscardHandler)}))
 }
@@ -46,26 +43,16 @@ func TestDirectCallFails(t *testing.T) {
 		}
 		return answer
 	}
-	says := func(on func(rw http.ResponseWriter, id json.RawMessage, done <-chan struct{})) string {
-		return newAgent(t, onCall(func(_ int, rw http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
-			on(rw, id, r.Context().Done())
-			return true
-		})).URL
-	}
-	broken := says(func(rw http.ResponseWriter, _ json.RawMessage, _ <-chan struct{}) { http.Error(rw, "broken", 500) })
-	wants(directTo(broken), outcome.ServerError, false)
-	silent := says(func(_ http.ResponseWriter, _ json.RawMessage, done <-chan struct{}) { <-done })
-	slow := directTo(silent)
+	wants(directTo(newAgent(t, breaksWith(500)).URL), outcome.ServerError, false)
+	slow := directTo(newAgent(t, hangs()).URL)
 	slow.TimeoutMs = 300
 	wants(slow, outcome.Unknown, true)
 	wants(directTo("http://10.0.0.1/mcp"), outcome.AddressBlocked, false)
 	wants(directTo("http://127.0.0.1:1/mcp"), outcome.ConnectFailed, false)
 	wants(job.DirectCall{Endpoint: job.Endpoint{Transport: "stdio", Command: "sh"}, Tool: "agent.receiveFeedback"}, outcome.TransportRefused, false)
 
-	refusing := says(func(rw http.ResponseWriter, id json.RawMessage, _ <-chan struct{}) {
-		reply(rw, id, `{"isError":true,"content":[{"type":"text","text":"no"}]}`)
-	})
-	if answer := wants(directTo(refusing), outcome.ToolError, false); !strings.Contains(string(answer.Raw), `"isError":true`) {
+	answer := wants(directTo(newAgent(t, answers(saysNo)).URL), outcome.ToolError, false)
+	if !strings.Contains(string(answer.Raw), `"isError":true`) {
 		t.Errorf("%s", answer.Raw)
 	}
 }
@@ -92,17 +79,14 @@ func TestDirectCallsShareLimits(t *testing.T) {
 	t.Cleanup(l.Close)
 	d := newDirect(t, l)
 	a := newAgent(t)
-	if _, err := d.Call(t.Context(), directTo(a.URL), "a test"); err != nil {
-		t.Fatal(err)
-	}
+	must(d.Call(t.Context(), directTo(a.URL), "a test"))
 	_, err := d.Call(t.Context(), directTo(a.URL), "a test")
 	if failed, ok := errors.AsType[*DirectError](err); !ok || failed.Reason != outcome.Throttled || failed.Wait <= 0 {
 		t.Errorf("%v %+v", err, failed)
 	}
 	at := mcpcall.Endpoint{URL: a.URL}
-	if got := l.Breaker(admission.OriginKey(at, store.Agent{}, true), a.URL+"/?"); got != "closed" {
-		t.Errorf("the unbound breaker of the endpoint is %q", got)
-	}
+	heraldtest.Equal(t, "the unbound breaker", l.Breaker(admission.OriginKey(at, store.Agent{}, true), a.URL+"/?"),
+		"closed")
 	calls := a.received()
 	if len(calls) != 1 {
 		t.Fatalf("%d calls", len(calls))

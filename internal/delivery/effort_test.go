@@ -1,8 +1,6 @@
 package delivery
 
 import (
-	"encoding/json"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -43,20 +41,13 @@ func TestEffortIsCharged(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	fails := false
-	a := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-		if fails {
-			http.Error(rw, "broken", 500)
-		}
-		return fails
-	}))
+	a := newAgent(t, breaksWhile(500, func() bool { return fails }))
 	k := w.budgeted()
 	id := w.register(at(a.URL))
 	last := effort.Usage{}
 	deliver := func(what string, d uuid.UUID, n int, connections, fetches float64) {
 		t.Helper()
-		if _, err := k.deliver(t.Context(), d, n); err != nil {
-			t.Fatal(err)
-		}
+		must(k.deliver(t.Context(), d, n))
 		u := *k.efforts.Usage(t.Context(), w.agentOf(id))
 		if u.Calls <= last.Calls || u.UnderWay != 0 {
 			t.Errorf("%s: %+v after %+v", what, u, last)
@@ -99,17 +90,15 @@ func TestOverBudget(t *testing.T) {
 		"90 s are used (calls 90 s); this one waits until ") {
 		t.Errorf("%q, %v", note, err)
 	}
-	d := w.row(id)
-	wait := time.Until(*d.NextAttemptAt)
-	if d.Status != store.Waiting || d.Reason != outcome.OverBudget || d.Attempts != 0 || len(d.History) != 0 || wait < 20*time.Second ||
+	d := w.shows(id, store.Waiting, outcome.OverBudget, 0)
+	if wait := time.Until(*d.NextAttemptAt); len(d.History) != 0 || wait < 20*time.Second ||
 		wait > 37*time.Second { // 30 s, ±20 %
-		t.Errorf("%s %s, %d attempts, waits %s", d.Status, d.Reason, d.Attempts, wait)
+		t.Errorf("%+v, waits %s", d.History, wait)
 	}
-	w.exec(`UPDATE herald.work SET next_attempt_at = now() WHERE id = $1`, id)
+	w.due(id)
 	k.mustDeliver(id, 1, "waiting over_budget")
-	if n, _ := k.seen(id, "check"); n != 1 { // which finds the event's agent
-		t.Errorf("the event was checked %d times", n)
-	}
+	checks, _ := k.seen(id, "check") // which finds the event's agent
+	heraldtest.Equal(t, "checks", checks, 1)
 	k.mustDeliver(w.accept(w.feedback(other)), 1, "")
 	heraldtest.Equal(t, "calls", len(a.received()), 1)
 }
@@ -125,14 +114,10 @@ func TestFilesOverBudget(t *testing.T) {
 	j, _ := w.rate(devnet.Feedback{AgentID: id, URI: "data:application/json,{}"})
 	d := w.accept(j)
 	k.mustDeliver(d, 1, "waiting over_budget: files that feedback of this agent names have used 31 s of the 30 s")
-	if row := w.row(d); row.Attempts != 0 || len(row.History) != 0 {
-		t.Errorf("%+v", row)
-	}
+	heraldtest.Equal(t, "the history", len(w.shows(d, store.Waiting, outcome.OverBudget, 0).History), 0)
 	j, _ = w.rate(devnet.Feedback{AgentID: id, URI: "data:application/json,{}"})
 	for _, j := range []map[string]any{w.feedback(id), with(j, map[string]any{"includeFileContent": false})} {
 		k.mustDeliver(w.accept(j), 1, "")
 	}
-	if u := k.efforts.Usage(t.Context(), w.agentOf(id)); u.UnderWay != 0 {
-		t.Errorf("%+v", u)
-	}
+	heraldtest.Equal(t, "under way", k.efforts.Usage(t.Context(), w.agentOf(id)).UnderWay, 0)
 }

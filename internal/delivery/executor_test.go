@@ -28,16 +28,15 @@ func TestDeliveries(t *testing.T) {
 	k := w.newWorker()
 	shutdown := w.serve(k)
 
-	t.Run("delivered with its file", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
+	w.runParallel(t, "delivered with its file", func(t *testing.T, w *world) {
 		a := newAgent(t)
 		file := []byte(`{"text":"Fast and always there.","n":1e2}`)
 		c := must(w.gateway.AddFile(file))
 		id := w.register(at(a.URL))
 		j, client := w.rate(devnet.Feedback{AgentID: id, Tag1: "uptime", URI: "ipfs://" + c.String(), Hash: crypto.Keccak256Hash(file)})
 		d := w.until(w.accept(j), store.Delivered)
-		if d.FileSource != "cid" || d.FileVerification != "raw" || d.ToolName != "agent.receiveFeedback" || d.Endpoint != a.URL || d.Attempts != 1 || d.Error != "" {
+		if d.FileSource != "cid" || d.FileVerification != "raw" || d.ToolName != "agent.receiveFeedback" ||
+			d.Endpoint != a.URL || d.Attempts != 1 || d.Error != "" || d.FileDisagrees != nil {
 			t.Errorf("%+v", d)
 		}
 		if len(d.History) != 1 || d.History[0].Outcome != "delivered" || d.History[0].Protocol != "2025-11-25" || !strings.Contains(string(d.Result), "thank you") {
@@ -64,18 +63,15 @@ func TestDeliveries(t *testing.T) {
 		}
 		for _, step := range []string{"claim", "check", "resolve", "fetch", "connect", "compose", "call", "record"} {
 			// The row is committed before its step is traced.
-			heraldtest.AwaitState(t, func() bool { n, _ := k.seen(d.ID, step); return n > 0 }, func() string { return "step " + step + " is told" })
-			if n, _ := k.seen(d.ID, step); n != 1 {
-				t.Errorf("step %s was told %d times", step, n)
-			}
+			heraldtest.Await(t, "step "+step, func() bool { n, _ := k.seen(d.ID, step); return n > 0 })
+			n, _ := k.seen(d.ID, step)
+			heraldtest.Equal(t, "times that step "+step+" was told", n, 1)
 		}
 	})
 
 	// ends delivers one feedback and checks its status and reason.
 	ends := func(name string, want store.Status, why outcome.Reason, setup func(t *testing.T, w *world) map[string]any, look func(t *testing.T, w *world, d store.Delivery)) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := w.in(t)
+		w.runParallel(t, name, func(t *testing.T, w *world) {
 			id := w.accept(setup(t, w))
 			d := w.until(id, want)
 			if d.Reason != why {
@@ -102,41 +98,60 @@ func TestDeliveries(t *testing.T) {
 		return j
 	}
 
+	// file checks the verification of the file and the number of attempts.
+	file := func(verification string, attempts int) func(*testing.T, *world, store.Delivery) {
+		return func(t *testing.T, _ *world, d store.Delivery) {
+			if d.FileVerification != verification || d.Attempts != attempts {
+				t.Errorf("%+v", d)
+			}
+		}
+	}
+
 	ends("the file is not what was hashed", store.Rejected, "hash_mismatch", func(t *testing.T, w *world) map[string]any {
 		c := must(w.gateway.AddFile([]byte(`{"text":"I never wrote this."}`)))
 		return rated(w, at(newAgent(t).URL), devnet.Feedback{URI: "ipfs://" + c.String(), Hash: common.HexToHash("0x01")})
+	}, file("mismatch", 1))
+	ends("a file that contradicts its event", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
+		lies := []byte(`{"agentRegistry":"eip155:31337:0x0000000000000000000000000000000000000001",
+			"clientAddress":"0x0000000000000000000000000000000000000002","value":1,"valueDecimals":0,"tag1":"slow"}`)
+		c := must(w.gateway.AddFile(lies))
+		return rated(w, at(newAgent(t).URL), devnet.Feedback{Tag1: "uptime", URI: "ipfs://" + c.String(),
+			Hash: crypto.Keccak256Hash(lies)})
 	}, func(t *testing.T, w *world, d store.Delivery) {
-		if d.FileVerification != "mismatch" || d.Attempts != 1 {
-			t.Errorf("%+v", d)
+		const fields = "agentRegistry, clientAddress, value, valueDecimals, tag1"
+		heraldtest.Equal(t, "the row says", strings.Join(d.FileDisagrees, ", "), fields)
+		// The row is committed before its steps are traced and its log line is written.
+		logged := "fileDisagrees=" + strings.ReplaceAll(fields, ", ", ",")
+		heraldtest.Await(t, "the log line", func() bool { return w.log.Count(logged) == 1 })
+		_, step := k.seen(d.ID, "fetch")
+		if !strings.HasSuffix(step.Detail, "; the file disagrees with the event in "+fields+": the event wins") {
+			t.Errorf("the time line says %s", step.Detail)
+		}
+		sent := string(d.History[0].Arguments)
+		if !strings.Contains(sent, `"value": "9977"`) || !strings.Contains(sent, `"tag1": "uptime"`) ||
+			strings.Contains(sent, "isagree") {
+			t.Errorf("the agent was told %s", sent)
 		}
 	})
 	ends("a mismatch that the job does not mind", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		c := must(w.gateway.AddFile([]byte(`{}`)))
 		j := rated(w, at(newAgent(t).URL), devnet.Feedback{URI: "ipfs://" + c.String(), Hash: common.HexToHash("0x02")})
 		return with(j, map[string]any{"verifyFileHash": false})
-	}, func(t *testing.T, w *world, d store.Delivery) {
-		heraldtest.Equal(t, "d.FileVerification", d.FileVerification, "mismatch")
-	})
+	}, file("mismatch", 1))
 	ends("a web file that is replaced while it is read", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		good, first := []byte(`{"v":2}`), make(chan bool, 1)
 		first <- true
-		web := newAgent(t, func(a *agent) {
-			a.on = func(_ string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-				select {
-				case <-first:
-					_, _ = w.Write([]byte(`{"v":1}`))
-				default:
-					_, _ = w.Write(good)
-				}
-				return true
+		web := newAgent(t, onAny(func(_ string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+			select {
+			case <-first:
+				_, _ = w.Write([]byte(`{"v":1}`))
+			default:
+				_, _ = w.Write(good)
 			}
-		})
+			return true
+		}))
 		return rated(w, at(newAgent(t).URL), devnet.Feedback{URI: web.URL + "/file.json", Hash: crypto.Keccak256Hash(good)})
-	}, func(t *testing.T, w *world, d store.Delivery) {
-		if d.FileVerification != "raw" || d.Attempts != 1 {
-			t.Errorf("%+v", d)
-		}
-	})
+	}, file("raw", 1))
 	ends("a file that cannot be had is left out", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		return rated(w, at(newAgent(t).URL), devnet.Feedback{URI: "ipfs://bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"})
 	}, func(t *testing.T, w *world, d store.Delivery) {
@@ -146,17 +161,11 @@ func TestDeliveries(t *testing.T) {
 	})
 	ends("a URI that is none delays nobody", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		return rated(w, at(newAgent(t).URL), devnet.Feedback{URI: "I liked it"})
-	}, func(t *testing.T, w *world, d store.Delivery) {
-		if d.FileVerification != "unavailable" || d.Attempts != 1 {
-			t.Errorf("%+v", d)
-		}
-	})
+	}, file("unavailable", 1))
 	ends("content is not asked for", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		j := rated(w, at(newAgent(t).URL), devnet.Feedback{URI: "https://169.254.169.254/never/fetched"})
 		return with(j, map[string]any{"includeFileContent": false})
-	}, func(t *testing.T, w *world, d store.Delivery) {
-		heraldtest.Equal(t, "d.FileVerification", d.FileVerification, "not_fetched")
-	})
+	}, file("not_fetched", 1))
 	ends("no tokenURI", store.Skipped, "no_uri", func(t *testing.T, w *world) map[string]any { return rated(w, nil, devnet.Feedback{}) }, nil)
 	ends("an inactive agent", store.Skipped, "agent_inactive", func(t *testing.T, w *world) map[string]any {
 		doc := at(newAgent(t).URL)
@@ -176,57 +185,34 @@ func TestDeliveries(t *testing.T) {
 		}
 	})
 	ends("the tool says no", store.Rejected, "tool_error", func(t *testing.T, w *world) map[string]any {
-		return rated(w, at(newAgent(t, onCall(func(_ int, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-			reply(w, id, `{"isError":true,"content":[{"type":"text","text":"not from \u001b[31myou"}]}`)
-			return true
-		})).URL), devnet.Feedback{})
+		no := answers(`{"isError":true,"content":[{"type":"text","text":"not from \u001b[31myou"}]}`)
+		return rated(w, at(newAgent(t, no).URL), devnet.Feedback{})
 	}, func(t *testing.T, w *world, d store.Delivery) {
 		if strings.ContainsRune(d.Error, 0x1b) || !strings.Contains(d.Error, "not from") || !strings.Contains(string(d.History[0].Response), "isError") {
 			t.Errorf("%q %s", d.Error, d.History[0].Response)
 		}
 	})
 	ends("a tool renamed since it was listed", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
-		var a *agent
-		a = newAgent(t, onCall(func(n int, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-			if n > 1 {
-				return false
-			}
-			a.mu.Lock()
-			a.tool = "agent_receiveFeedback"
-			a.mu.Unlock()
-			replyError(w, id, -32602, "unknown tool")
-			return true
-		}))
-		return rated(w, at(a.URL), devnet.Feedback{})
+		return rated(w, at(renaming(t, "agent_receiveFeedback").URL), devnet.Feedback{})
 	}, func(t *testing.T, w *world, d store.Delivery) {
 		if d.ToolName != "agent_receiveFeedback" || d.Attempts != 1 {
 			t.Errorf("%s after %d attempts", d.ToolName, d.Attempts)
 		}
 	})
 	ends("a tool that is gone since it was listed", store.Rejected, "tool_not_found", func(t *testing.T, w *world) map[string]any {
-		var a *agent
-		a = newAgent(t, onCall(func(_ int, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-			a.mu.Lock()
-			a.tool = "nothing"
-			a.mu.Unlock()
-			replyError(w, id, -32602, "unknown tool")
-			return true
-		}))
-		return rated(w, at(a.URL), devnet.Feedback{})
+		return rated(w, at(renaming(t, "nothing").URL), devnet.Feedback{})
 	}, nil)
 	ends("the job's own headers are refused", store.Rejected, "auth_failed", func(t *testing.T, w *world) map[string]any {
 		return with(rated(w, nil, devnet.Feedback{}), own(newAgent(t, status(401)).URL, map[string]any{"X-Key": "hunter2hunter2"}))
 	}, nil)
 	ends("an own endpoint with headers", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
-		a := newAgent(t, func(a *agent) {
-			a.on = func(_ string, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-				if r.Header.Get("X-Key") == "hunter2hunter2" {
-					return false
-				}
-				w.WriteHeader(401)
-				return true
+		a := newAgent(t, onAny(func(_ string, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+			if r.Header.Get("X-Key") == "hunter2hunter2" {
+				return false
 			}
-		})
+			w.WriteHeader(401)
+			return true
+		}))
 		return with(rated(w, nil, devnet.Feedback{}), own(a.URL, map[string]any{"X-Key": "hunter2hunter2"}))
 	}, func(t *testing.T, w *world, d store.Delivery) {
 		if all := string(asJSON(d)); strings.Contains(all, "hunter2") {
@@ -267,15 +253,29 @@ func TestDeliveries(t *testing.T) {
 
 	t.Cleanup(func() {
 		shutdown() // a plain success is recorded in the background and traced after its row is committed
-		if log := w.log.String(); strings.Contains(log, "hunter2") {
-			t.Error("a secret was logged")
-		}
+		heraldtest.Equal(t, "lines with a secret", w.log.Count("hunter2"), 0)
+		heraldtest.Equal(t, "files that disagree", w.log.Count("fileDisagrees="), 1)
 		for _, s := range k.steps {
 			if strings.Contains(s.Detail, "hunter2") {
 				t.Errorf("a secret was traced: %s", s.Detail)
 			}
 		}
 	})
+}
+
+// renaming returns an agent that does not know the tool of its first call, and lists another one from then on.
+func renaming(t testing.TB, to string) (a *agent) {
+	a = newAgent(t, onCall(func(n int, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+		if n > 1 {
+			return false
+		}
+		a.mu.Lock()
+		a.tool = to
+		a.mu.Unlock()
+		replyError(w, id, -32602, "unknown tool")
+		return true
+	}))
+	return a
 }
 
 // archived returns the error of a delivery's last task in the web UI's archive; "" if the delivery was not rejected, is

@@ -2,11 +2,9 @@ package delivery
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
+
 	"fmt"
-	"io"
-	"net/http"
+
 	"slices"
 	"sync"
 	"testing"
@@ -57,19 +55,15 @@ func (f *faulty) Record(ctx context.Context, c *store.Claim, o store.Outcome) (s
 // dispatchTo accepts a feedback for an agent at url and returns the delivery. No server runs its task 1.
 func (w *world) dispatchTo(url string) uuid.UUID {
 	w.t.Helper()
-	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(url))})
-	return w.accept(j)
+	return w.accept(w.feedback(w.register(at(url))))
 }
 
 func (w *world) exec(sql string, args ...any) {
 	w.t.Helper()
 	ctx := heraldtest.Within(w.t, 10*time.Second)
-	conn, err := pgx.Connect(ctx, w.dbURL)
-	heraldtest.Must(w.t, err)
+	conn := must(pgx.Connect(ctx, w.dbURL))
 	defer conn.Close(ctx)
-	if _, err := conn.Exec(ctx, sql, args...); err != nil {
-		w.t.Fatal(err)
-	}
+	must(conn.Exec(ctx, sql, args...))
 }
 
 // TestFaults runs tasks by hand, all in one world without a server.
@@ -77,24 +71,20 @@ func TestFaults(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 
-	t.Run("a task is run once", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "a task is run once", func(t *testing.T, w *world) {
 		a := newAgent(t)
 		k := w.newWorker()
 		id := w.dispatchTo(a.URL)
-		for _, c := range []struct {
-			id uuid.UUID
-			n  int
-		}{{id, 0}, {id, 2}, {id, -1}, {uuid.New(), 1}} {
-			k.mustDeliver(c.id, c.n, "no attempt")
+		for _, n := range []int{0, 2, -1} {
+			k.mustDeliver(id, n, "no attempt")
 		}
+		k.mustDeliver(uuid.New(), 1, "no attempt")
 		k.mustDeliver(id, 1, "")
 		k.mustDeliver(id, 1, "no attempt")
 		heraldtest.Equal(t, "calls", len(a.received()), 1)
 	})
 
-	t.Run("asynq's context does not reach the call", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "asynq's context does not reach the call", func(t *testing.T, w *world) {
 		begun, finish := make(chan bool, 1), make(chan bool)
 		a := newAgent(t, silentUntil(begun, finish))
 		k := w.newWorker()
@@ -114,9 +104,7 @@ func TestFaults(t *testing.T) {
 				t.Errorf("task %d is used up while the delivery runs: %s", n+1, note)
 			}
 		}
-		if k.runner.Running() != 1 {
-			t.Errorf("%d run", k.runner.Running())
-		}
+		heraldtest.Equal(t, "running", k.runner.Running(), 1)
 		close(finish)
 		if got := heraldtest.Receive(t, "the end", done); got != "<nil>" {
 			t.Error(got)
@@ -124,8 +112,7 @@ func TestFaults(t *testing.T) {
 		w.until(id, store.Delivered)
 	})
 
-	t.Run("shutdown waits for the call", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "shutdown waits for the call", func(t *testing.T, w *world) {
 		begun, finish := make(chan bool, 1), make(chan bool)
 		a := newAgent(t, silentUntil(begun, finish))
 		k := w.newWorker()
@@ -141,20 +128,12 @@ func TestFaults(t *testing.T) {
 		}
 		close(finish)
 		heraldtest.Receive(t, "Wait", waited)
-		if d := w.row(id); d.Status != store.Delivered {
-			t.Errorf("%s %s", d.Status, d.Reason)
-		}
+		w.shows(id, store.Delivered, "", 1)
 	})
 
-	t.Run("shutdown that waited long enough cuts the call off and records it", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "shutdown that waited long enough cuts the call off and records it", func(t *testing.T, w *world) {
 		begun := make(chan bool, 1)
-		a := newAgent(t, onCall(func(_ int, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-			_, _ = io.Copy(io.Discard, r.Body)
-			begun <- true
-			<-r.Context().Done()
-			return true
-		}))
+		a := newAgent(t, silentUntil(begun, nil))
 		k := w.newWorker()
 		id := w.dispatchTo(a.URL)
 		go k.runner.Deliver(context.WithoutCancel(t.Context()), id, 1)
@@ -162,13 +141,10 @@ func TestFaults(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		k.runner.Wait(ctx)
-		if d := w.row(id); d.Status != store.Waiting || d.Reason != "outcome_unknown" {
-			t.Errorf("%s %s", d.Status, d.Reason)
-		}
+		w.shows(id, store.Waiting, outcome.Unknown, 1)
 	})
 
-	t.Run("what Postgres will never take is recorded without the strangers' part", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "what Postgres will never take is recorded without the strangers' part", func(t *testing.T, w *world) {
 		k := w.newWorker(func(c *Config) {
 			c.Ledger = &faulty{Ledger: w.store, record: func(ctx context.Context, cl *store.Claim, o store.Outcome) (store.Recorded, error) {
 				if o.Response != nil {
@@ -184,8 +160,7 @@ func TestFaults(t *testing.T) {
 		}
 	})
 
-	t.Run("what Postgres takes in no form does not hold the slot", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "what Postgres takes in no form does not hold the slot", func(t *testing.T, w *world) {
 		k := w.newWorker(func(c *Config) {
 			c.Ledger = &faulty{Ledger: w.store, record: func(context.Context, *store.Claim, store.Outcome) (store.Recorded, error) {
 				return store.Recorded{}, &pgconn.PgError{Code: "23514"}
@@ -198,8 +173,7 @@ func TestFaults(t *testing.T) {
 		}
 	})
 
-	t.Run("two connections to Postgres are enough", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "two connections to Postgres are enough", func(t *testing.T, w *world) {
 		few := must(store.Open(postgres.Config{URL: secret.New(w.dbURL), MaxConns: 2}))
 		defer few.Close()
 		a := newAgent(t)
@@ -224,80 +198,62 @@ func TestFaults(t *testing.T) {
 		k.runner.Wait(t.Context())
 	})
 
-	t.Run("a worker that lost its claim changes nothing", func(t *testing.T) {
-		w := w.in(t)
-		a := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+	w.run(t, "a worker that lost its claim changes nothing", func(t *testing.T, w *world) {
+		a := newAgent(t, breaksWhile(500, func() bool {
 			w.exec(`UPDATE herald.work SET claim_no = nextval('herald.claim_no')`)
-			http.Error(rw, "no", 500)
 			return true
 		}))
 		k := w.newWorker()
 		id := w.dispatchTo(a.URL)
 		k.mustDeliver(id, 1, "no attempt")
-		if d := w.row(id); d.Status != store.Running {
-			t.Errorf("%s", d.Status)
-		}
+		heraldtest.Equal(t, "the status", w.row(id).Status, store.Running)
 	})
 
-	t.Run("a step that panics", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "a step that panics", func(t *testing.T, w *world) {
 		k := w.newWorker(func(c *Config) { c.Fetcher = panics{} })
 		j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(newAgent(t).URL)), URI: "ipfs://x"})
 		id := w.accept(j)
 		k.mustDeliver(id, 1, "waiting internal_error")
-		if d := w.row(id); d.Status != store.Waiting || d.Reason != "internal_error" || d.History[0].Stage != "fetch" {
-			t.Errorf("%+v", d)
-		}
-		if k.runner.Running() != 0 {
-			t.Error("the delivery is still marked as running")
-		}
+		heraldtest.Equal(t, "the stage", w.shows(id, store.Waiting, outcome.InternalError, 1).History[0].Stage, "fetch")
+		heraldtest.Equal(t, "running", k.runner.Running(), 0)
 	})
 
-	t.Run("a call that panics may have reached the agent", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "a call that panics may have reached the agent", func(t *testing.T, w *world) {
 		k := w.newWorker(func(c *Config) { c.Caller = callPanics{c.Caller} })
 		id := w.dispatchTo(newAgent(t).URL)
 		w.policy(id, store.OnUnknownHold)
 		k.mustDeliver(id, 1, "held held_unknown")
 	})
 
-	t.Run("a ledger that panics", func(t *testing.T) {
-		w := w.in(t)
-		k := w.newWorker(func(c *Config) {
-			c.Ledger = &faulty{Ledger: w.store, claim: func(context.Context, uuid.UUID, int, time.Duration) (*store.Claim, error) { panic("boom") }}
+	type claimer func(context.Context, uuid.UUID, int, time.Duration) (*store.Claim, error)
+	for name, claim := range map[string]claimer{
+		"a ledger that panics": func(context.Context, uuid.UUID, int, time.Duration) (*store.Claim, error) {
+			panic("boom")
+		},
+		"Postgres is away at the claim": func(context.Context, uuid.UUID, int, time.Duration) (*store.Claim, error) {
+			return nil, errAway
+		},
+	} {
+		w.run(t, name, func(t *testing.T, w *world) {
+			k := w.newWorker(func(c *Config) { c.Ledger = &faulty{Ledger: w.store, claim: claim} })
+			_, err := k.deliver(t.Context(), uuid.New(), 1)
+			if err == nil || k.runner.Running() != 0 { // the task is not used up
+				t.Errorf("%v, %d run", err, k.runner.Running())
+			}
 		})
-		if _, err := k.deliver(t.Context(), uuid.New(), 1); err == nil || k.runner.Running() != 0 {
-			t.Errorf("%v, %d run", err, k.runner.Running())
-		}
-	})
+	}
 
-	t.Run("Postgres is away at the claim", func(t *testing.T) {
-		w := w.in(t)
-		k := w.newWorker(func(c *Config) {
-			c.Ledger = &faulty{Ledger: w.store, claim: func(context.Context, uuid.UUID, int, time.Duration) (*store.Claim, error) {
-				return nil, errors.New("Postgres is away")
-			}}
-		})
-		if _, err := k.deliver(t.Context(), uuid.New(), 1); err == nil {
-			t.Error("the task is used up")
-		}
-	})
-
-	t.Run("a job that cannot be read any more", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "a job that cannot be read any more", func(t *testing.T, w *world) {
 		id := w.dispatchTo(newAgent(t).URL)
 		w.exec(`UPDATE herald.deliveries SET job = '{"type": 7}' WHERE id = $1`, id)
 		k := w.newWorker()
 		if _, err := k.deliver(t.Context(), id, 1); err == nil {
 			t.Error("a rejected task is not archived")
 		}
-		if d := w.row(id); d.Status != store.Rejected || d.Reason != "invalid_job" {
-			t.Errorf("%s %s", d.Status, d.Reason)
-		}
+		w.shows(id, store.Rejected, outcome.InvalidJob, 1)
 	})
 
-	t.Run("the lease before the call", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "the lease before the call", func(t *testing.T, w *world) {
 		type ended struct {
 			extends int
 			status  store.Status
@@ -324,23 +280,20 @@ func TestFaults(t *testing.T) {
 				}}
 			})
 			id := w.dispatchTo(a.URL)
-			if _, err := k.deliver(t.Context(), id, 1); err != nil {
-				t.Log(err)
-			}
+			_, _ = k.deliver(t.Context(), id, 1)
 			d := w.row(id)
 			out.status, out.reason, out.calls = d.Status, d.Reason, len(a.received())
 			return out
 		}
-		away := errors.New("Postgres is away")
 		for name, c := range map[string]struct {
 			late   time.Duration
 			extend error
 			want   ended
 		}{
-			"enough is left":              {5 * time.Second, away, ended{0, store.Delivered, "", 1}},
+			"enough is left":              {5 * time.Second, errAway, ended{0, store.Delivered, "", 1}},
 			"it is extended":              {25 * time.Second, nil, ended{1, store.Delivered, "", 1}},
-			"what is left is ours":        {25 * time.Second, away, ended{1, store.Delivered, "", 1}},
-			"less than the call is left":  {50 * time.Second, away, ended{1, store.Waiting, "internal_error", 0}},
+			"what is left is ours":        {25 * time.Second, errAway, ended{1, store.Delivered, "", 1}},
+			"less than the call is left":  {50 * time.Second, errAway, ended{1, store.Waiting, "internal_error", 0}},
 			"it ran out and was extended": {70 * time.Second, nil, ended{1, store.Delivered, "", 1}},
 		} {
 			heraldtest.Equal(t, name, run(t, c.late, c.extend), c.want)

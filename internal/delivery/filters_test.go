@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/admission/ratelimit"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
@@ -52,16 +54,8 @@ func TestFilters(t *testing.T) {
 		if d.Reason != "filtered" || d.Error != why || d.Attempts != 0 || len(d.History) != 0 || d.Endpoint != "" {
 			t.Errorf("%+v", d)
 		}
-		counted := map[string]float64{}
-		for _, family := range must(w.registry.Gather()) {
-			if family.GetName() == "herald_filtered_total" {
-				for _, m := range family.GetMetric() {
-					counted[m.GetLabel()[0].GetValue()+" "+m.GetLabel()[1].GetValue()] = m.GetCounter().GetValue()
-				}
-			}
-		}
-		if counted["default 2"] < 1 || counted["default 1"] > 0 {
-			t.Errorf("counted: %v", counted)
+		if got := counted(t, w.registry, "herald_filtered_total"); got["default 2"] < 1 || got["default 1"] > 0 {
+			t.Errorf("counted: %v", got)
 		}
 		for _, force := range []bool{false, true} {
 			moved, left, tasks, err := w.store.Replay(heraldtest.Within(t, 30*time.Second), []uuid.UUID{id}, force)
@@ -70,9 +64,8 @@ func TestFilters(t *testing.T) {
 			}
 			w.dispatcher.Dispatch(t.Context(), tasks)
 		}
-		if d := w.until(id, store.Delivered); d.Attempts != 1 || len(a.received()) != 1 {
-			t.Errorf("%+v, %d calls", d, len(a.received()))
-		}
+		w.ends(id, store.Delivered, "", 1)
+		heraldtest.Equal(t, "calls", len(a.received()), 1)
 	})
 
 	t.Run("policies of the agent", func(t *testing.T) {
@@ -91,13 +84,9 @@ func TestFilters(t *testing.T) {
 		w.until(w.accept(rate("noise-2")), store.Skipped)
 		set(policy.Own, `{"filters": [{"action": "deliver", "when": {"tag1": "noise-2"}}, {"action": "skip"}]}`)
 		w.until(w.accept(rate("noise-2")), store.Skipped) // the agent's own policy only reduces
-		if d := w.until(w.accept(rate("noise-1")), store.Skipped); !strings.HasPrefix(d.Error, "rule 2 of the agent's own policy") {
-			t.Errorf("%+v", d)
-		}
+		w.ends(w.accept(rate("noise-1")), store.Skipped, outcome.Filtered, 0, "rule 2 of the agent's own policy")
 		set(policy.Own, `{"enabled": false}`)
-		if d := w.until(w.accept(rate("good")), store.Held); d.Reason != "agent_disabled" || !strings.Contains(d.Error, "policy disables it") {
-			t.Errorf("%+v", d)
-		}
+		w.ends(w.accept(rate("good")), store.Held, outcome.AgentDisabled, 0, "policy disables it")
 		heraldtest.Equal(t, "calls", len(a.received()), 1)
 	})
 
@@ -137,19 +126,12 @@ func TestPolicyDelaysCalls(t *testing.T) {
 				w.until(w.accept(w.feedback(agent)), store.Delivered)
 			}
 			id := w.accept(w.feedback(agent))
-			d := w.until(id, store.Waiting)
-			if d.Reason != "throttled" || !strings.HasPrefix(d.Error, c.says) || d.Attempts != 0 {
-				t.Errorf("%+v", d)
-			}
+			d := w.ends(id, store.Waiting, outcome.Throttled, 0, c.says)
 			if at := d.NextAttemptAt; at == nil || time.Until(*at) > 2*maxTaskWait {
 				t.Errorf("the next attempt is at %s", at)
 			}
 			p.Store(&policy.Policy{})
-			_, left, tasks, err := w.store.Replay(heraldtest.Within(t, 30*time.Second), []uuid.UUID{id}, false) // ends the wait
-			if err != nil || len(left) > 0 {
-				t.Fatal(left, err)
-			}
-			w.dispatcher.Dispatch(t.Context(), tasks)
+			w.replay(id, false) // ends the wait
 			w.until(id, store.Delivered)
 			heraldtest.Equal(t, "calls", len(a.received()), c.before+1)
 		})
@@ -164,9 +146,7 @@ func TestPolicyBatchSize(t *testing.T) {
 	for size, want := range map[int]int{0: 20, 1: 1, 7: 7, 1000: 20} {
 		e := &Executor{Config: Config{BatchSize: 20, Now: time.Now}, batches: batches}
 		a := &attempt{claim: &store.Claim{Job: job.Job{Kind: job.KindNewFeedback}}, policy: policy.Policy{BatchSize: size}}
-		if got := e.batchSize(a); got != want {
-			t.Errorf("a policy of %d: %d, want %d", size, got, want)
-		}
+		heraldtest.Equal(t, fmt.Sprint("of a policy of ", size), e.batchSize(a), want)
 	}
 }
 

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/contracts"
@@ -32,10 +34,8 @@ func (w *world) acceptUnseen(j map[string]any) uuid.UUID {
 // unfound waits until a job with a false event is rejected, and checks that the agent was not called.
 func (w *world) unfound(a *agent, id uuid.UUID, says string) {
 	w.t.Helper()
-	d := w.until(id, store.Rejected)
-	if d.Reason != "event_not_found" || !strings.Contains(d.Error, says) || len(a.received()) != 0 {
-		w.t.Errorf("%s %s: %q, %d calls; want %q", d.Status, d.Reason, d.Error, len(a.received()), says)
-	}
+	w.ends(id, store.Rejected, outcome.EventNotFound, 1, says)
+	heraldtest.Equal(w.t, "calls", len(a.received()), 0)
 }
 
 // TestForgedContent: the agent gets what the log says, whatever a job without a transaction says. A key that no event has
@@ -51,9 +51,7 @@ func TestForgedContent(t *testing.T) {
 		"":         "", "feedbackIndex": "2",
 	} {
 		for _, numbered := range []bool{true, false} {
-			t.Run(field+map[bool]string{true: " with a block number"}[numbered], func(t *testing.T) {
-				t.Parallel()
-				w := w.in(t)
+			w.runParallel(t, fmt.Sprintf("%s, with a block number: %t", field, numbered), func(t *testing.T, w *world) {
 				a := newAgent(t)
 				j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL)), URI: "data:application/json," + file})
 				delete(j, "transactionHash")
@@ -97,8 +95,7 @@ func TestForgersRegistry(t *testing.T) {
 	}
 	send(contracts.Reputation().Pack("initialize", w.net.Deployment().Identity))
 	for name, bare := range map[string]bool{"with its transaction": false, "without": true} {
-		t.Run(name, func(t *testing.T) {
-			w := w.in(t)
+		w.run(t, name, func(t *testing.T, w *world) {
 			a := newAgent(t)
 			mined := send(devnet.Feedback{AgentID: w.register(at(a.URL)), Tag1: "scam",
 				Endpoint: "https://victim.example"}.Calldata())

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"maps"
+
 	"strings"
 	"testing"
 	"time"
@@ -20,9 +20,7 @@ import (
 // diesBeforeKeeping claims task n for a worker that dies, so that only a forger can have put an outcome into Redis.
 func (w *world) diesBeforeKeeping(id uuid.UUID, n int) store.Delivery {
 	w.t.Helper()
-	if c, err := w.store.Claim(w.t.Context(), id, n, time.Hour); err != nil || c == nil {
-		w.t.Fatal(c, err)
-	}
+	w.claim(id, n)
 	return w.expire(id)
 }
 
@@ -80,8 +78,8 @@ func TestForgedResults(t *testing.T) {
 			return text
 		},
 	} {
-		t.Run(name, func(t *testing.T) { // sequentially, because the reconciler dispatches what the other subtests left
-			w := w.in(t)
+		// The subtests are not parallel, because the reconciler dispatches the deliveries of all of them.
+		w.run(t, name, func(t *testing.T, w *world) {
 			a := newAgent(t)
 			id := w.dispatchTo(a.URL)
 			again := w.diesBeforeKeeping(id, 1)
@@ -90,8 +88,7 @@ func TestForgedResults(t *testing.T) {
 		})
 	}
 
-	t.Run("no text at all", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "no text at all", func(t *testing.T, w *world) {
 		a := newAgent(t)
 		id := w.dispatchTo(a.URL)
 		again := w.diesBeforeKeeping(id, 1)
@@ -101,14 +98,13 @@ func TestForgedResults(t *testing.T) {
 		w.callsIgnoring(a, again, spooledUnreadable, 1)
 	})
 
-	t.Run("genuine, of an attempt that ended otherwise", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "genuine, of an attempt that ended otherwise", func(t *testing.T, w *world) {
 		a := newAgent(t, failsOnce())
 		id := w.dispatchTo(a.URL)
 		old := w.keptText(id, 1)
 		again := w.expire(id)
 		w.newWorker().mustDeliver(id, again.Dispatch, "waiting server_error") // the outcome came from Redis
-		w.exec(`UPDATE herald.work SET next_attempt_at = now() WHERE id = $1`, id)
+		w.due(id)
 		again = w.diesBeforeKeeping(id, w.row(id).Dispatch)
 		heraldtest.Must(t, w.queue.SpoolOutcome(t.Context(), id, old))
 		w.callsIgnoring(a, again, spooledOld, 2)
@@ -129,22 +125,14 @@ func TestForgedResults(t *testing.T) {
 func (w *world) callsIgnoring(a *agent, again store.Delivery, why string, calls int) {
 	w.t.Helper()
 	reg := prometheus.NewRegistry()
-	metrics := must(NewMetrics(reg))
-	k := w.newWorker(func(c *Config) { c.Metrics = metrics })
+	k := w.newWorker(func(c *Config) { c.Metrics = must(NewMetrics(reg)) })
 	k.mustDeliver(again.ID, again.Dispatch, "")
 	if d := w.row(again.ID); d.Status != store.Delivered || strings.Contains(string(d.Result), "forged") {
 		w.t.Errorf("%s %s", d.Status, d.Result)
 	}
 	heraldtest.Equal(w.t, "calls", len(a.received()), calls)
-	ignored := map[string]float64{}
-	for _, f := range must(reg.Gather()) {
-		if f.GetName() == "herald_spooled_outcomes_ignored_total" {
-			ignored[f.GetMetric()[0].GetLabel()[0].GetValue()] = f.GetMetric()[0].GetCounter().GetValue()
-		}
-	}
-	if !maps.Equal(ignored, map[string]float64{why: 1}) {
-		w.t.Errorf("counted as ignored: %v, want one that is %s", ignored, why)
-	}
+	heraldtest.Equal(w.t, "ignored outcomes", counted(w.t, reg, "herald_spooled_outcomes_ignored_total"),
+		map[string]float64{why: 1})
 }
 
 // TestForgedOutcomesAreLoggedOnceAMinute: any number of forged outcomes causes at most one log line per minute.

@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,7 +25,6 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
@@ -68,6 +66,7 @@ func TestFalseJobs(t *testing.T) {
 		return repositioned(p, map[string]any{"value": "1", "tag1": "forged", "feedbackURI": "ipfs://forged"})
 	}
 	bare := map[string]any{"transactionHash": nil, "logIndex": nil, "blockHash": nil, "blockNumber": nil}
+	elsewhere := map[string]any{"blockNumber": 1, "blockHash": fmt.Sprintf("0x%064x", 7), "timestamp": 4_000_000_000}
 	for name, c := range map[string]struct {
 		jobs   []map[string]any
 		honest bool // another sender enqueues the true job
@@ -77,14 +76,13 @@ func TestFalseJobs(t *testing.T) {
 		"another position":                    {[]map[string]any{nowhere}, false, []string{"transactionHash"}},
 		"another position, then the true job": {[]map[string]any{nowhere}, true, []string{"transactionHash"}},
 		"another content and position":        {[]map[string]any{forged(nowhere)}, false, []string{"value", "tag1", "feedbackURI", "transactionHash"}},
+		"another block and time":              {[]map[string]any{elsewhere}, false, nil},
 		"another content, no position":        {[]map[string]any{forged(bare)}, false, []string{"value", "tag1", "feedbackURI"}},
 		"to come, then the true job":          {[]map[string]any{later}, true, []string{"blockNumber", "transactionHash"}},
 		"a flood, then the true job":          {flood(40, later), true, nil},
 		"another identity registry":           {[]map[string]any{{"identityRegistry": second}}, false, []string{"identityRegistry"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			w := *w
-			w.t = t
+		w.run(t, name, func(t *testing.T, w *world) {
 			j, _ := w.rate(devnet.Feedback{AgentID: agent, Tag1: "true"})
 			delete(j, "timestamp")
 			before := len(a.received())
@@ -111,7 +109,11 @@ func TestFalseJobs(t *testing.T) {
 				t.Fatalf("the agent was called %d times", len(calls)-before)
 			}
 			args := calls[before].args(t)
-			if args["tag1"] != "true" || args["value"] != "9977" || args["transactionHash"] != j["transactionHash"] || args["fileUri"] == "ipfs://forged" {
+			number := must(j["blockNumber"].(json.Number).Int64())
+			block := must(w.net.Client().HeaderByNumber(heraldtest.Within(t, 20*time.Second), big.NewInt(number)))
+			if args["tag1"] != "true" || args["value"] != "9977" || args["transactionHash"] != j["transactionHash"] ||
+				args["fileUri"] == "ipfs://forged" ||
+				args["blockNumber"] != float64(number) || args["timestamp"] != float64(block.Time) {
 				t.Errorf("the agent received %v", args)
 			}
 			for _, field := range c.says {
@@ -175,9 +177,7 @@ func TestActionBelongsToItsHint(t *testing.T) {
 			for range 2 {
 				w.turn(k, last.ID)
 			}
-			if d := w.row(last.ID); d.Status != store.Delivered {
-				t.Errorf("%s %s: %s", d.Status, d.Reason, d.Error)
-			}
+			w.shows(last.ID, store.Delivered, "", 1)
 			if len(c.to.received()) != before+1 || len(victim.received())+len(first.received())+len(second.received()) != total+1 {
 				t.Error("another agent was called")
 			}
@@ -192,29 +192,6 @@ func flood(n int, p map[string]any) []map[string]any {
 		out[i] = repositioned(p, map[string]any{"transactionHash": fmt.Sprintf("0x%064x", 1000+i)})
 	}
 	return out
-}
-
-// TestPositionIsTheChains: a job names the right transaction, but a false block and time. The agent gets the values of
-// the chain.
-func TestPositionIsTheChains(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	a := newAgent(t)
-	agent := w.register(at(a.URL))
-	w.serve(w.newWorker())
-	j, _ := w.rate(devnet.Feedback{AgentID: agent})
-	number := j["blockNumber"].(json.Number)
-	id := w.accept(repositioned(j, map[string]any{"blockNumber": 1, "blockHash": fmt.Sprintf("0x%064x", 7), "timestamp": 4_000_000_000}))
-	w.until(id, store.Delivered)
-	args := a.received()[0].args(t)
-	if fmt.Sprint(args["blockNumber"]) != number.String() || args["timestamp"] == 4_000_000_000.0 {
-		t.Errorf("%v", args)
-	}
-	block, err := w.net.Client().HeaderByNumber(heraldtest.Within(t, 20*time.Second), new(big.Int).SetUint64(uint64(must(number.Int64()))))
-	heraldtest.Must(t, err)
-	if got := must(json.Number(fmt.Sprintf("%.0f", args["timestamp"])).Int64()); got != int64(block.Time) {
-		t.Errorf("timestamp %d, the block's is %d", got, block.Time)
-	}
 }
 
 // TestHeadersAreCompared: the headers are part of an action although they are sealed. A job with the same headers is
@@ -288,9 +265,8 @@ func (w *world) deliverInTurns(k *worker, id uuid.UUID, n int, to *agent) {
 	for range n {
 		w.turn(k, id)
 	}
-	if d := w.row(id); d.Status != store.Delivered || len(to.received()) != 1 {
-		w.t.Errorf("%s %s: %s, %d calls", d.Status, d.Reason, d.Error, len(to.received()))
-	}
+	heraldtest.Equal(w.t, "the status", w.row(id).Status, store.Delivered)
+	heraldtest.Equal(w.t, "calls", len(to.received()), 1)
 }
 
 // TestUnansweredHint: a job determines the query to the node. If the node never answers it, the other hints are tried.
@@ -342,9 +318,7 @@ func TestRefutedHints(t *testing.T) {
 	false1 := repositioned(j, map[string]any{"transactionHash": fmt.Sprintf("0x%064x", 9), "blockNumber": 1, "blockHash": nil})
 	id := w.submitAs(thiefs, false1)[0].ID
 	w.turn(k, id)
-	if d := w.row(id); d.Status != store.Rejected || d.Reason != outcome.EventNotFound {
-		t.Fatalf("%s %s: %s", d.Status, d.Reason, d.Error)
-	}
+	w.shows(id, store.Rejected, outcome.EventNotFound, 1)
 	if got := w.submitAs(thiefs, false1)[0]; got.Verdict != store.Known || got.Status != store.Rejected {
 		t.Errorf("the same again: %+v", got)
 	}
@@ -353,25 +327,19 @@ func TestRefutedHints(t *testing.T) {
 	}
 	asked := node.asked
 	w.deliverInTurns(k, id, 1, a)
-	if node.asked != asked+1 {
-		t.Errorf("the node was asked %d times: the refuted hint costs another look-up", node.asked-asked)
-	}
+	heraldtest.Equal(t, "questions to the node, none for the refuted hint", node.asked-asked, 1)
 }
 
 // validate makes a validation of an agent and returns its job.
 func (w *world) validate(agent *big.Int, request common.Hash) (j map[string]any) {
 	w.t.Helper()
 	ctx := heraldtest.Within(w.t, 30*time.Second)
-	if _, err := w.net.RequestValidation(ctx, w.net.Account(0), w.net.Account(1).Address, agent, "q", request); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.net.RequestValidation(ctx, w.net.Account(0), w.net.Account(1).Address, agent, "q", request))
 	receipt, err := w.net.RespondValidation(ctx, w.net.Account(1), request, 88, "", common.Hash{}, "t")
 	heraldtest.Must(w.t, err)
 	for _, l := range receipt.Logs {
 		if e, err := erc8004.Decode(*l); err == nil && e.Kind == erc8004.ValidationResponse {
-			dec := json.NewDecoder(bytes.NewReader(must(json.Marshal(must(eventlog.Job(e, w.net.ChainID(), w.net.Deployment(), 1770000000, job.Limits{}))))))
-			dec.UseNumber()
-			heraldtest.Must(w.t, dec.Decode(&j))
+			j = asMap(w.t, must(eventlog.Job(e, w.net.ChainID(), w.net.Deployment(), 1770000000, job.Limits{})))
 		}
 	}
 	return j
@@ -392,9 +360,7 @@ func TestFalseAgentOfAValidation(t *testing.T) {
 			j := w.validate(agent, common.Hash{0x42})
 			id := w.submitAs(thiefs, repositioned(j, map[string]any{"agentId": named.String(), "response": 1}))[0].ID
 			if name == "disabled" {
-				if _, _, err := records.New(w.store).EnableAgent(heraldtest.Within(t, 30*time.Second), w.agentOf(named), false); err != nil {
-					t.Fatal(err)
-				}
+				w.enable(named, false)
 			} else {
 				hangs := k.executor.Admission.Begin("hangs")
 				heraldtest.Must(t, hangs.AdmitAgent(t.Context(), store.Agent{}, false))
@@ -417,9 +383,7 @@ func TestFalseJobInDoubt(t *testing.T) {
 	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(victim.URL))})
 	id := w.submit(repositioned(j, map[string]any{"value": "1"}))[0].ID
 	w.policy(id, store.OnUnknownHold)
-	if c, err := w.store.Claim(t.Context(), id, 1, time.Hour); err != nil || c == nil {
-		t.Fatal(c, err)
-	}
+	w.claim(id, 1)
 	w.expire(id)
 	k := w.newWorker()
 	w.deliverInTurns(k, id, 1, victim)
@@ -485,14 +449,7 @@ func TestFollowedFalseJob(t *testing.T) {
 			if args := a.received()[0].args(t); len(a.received()) != 1 || args["tag1"] != "true" || args["transactionHash"] != j["transactionHash"] {
 				t.Errorf("the agent received %v", args)
 			}
-			counted := map[string]float64{}
-			for _, family := range must(w.registry.Gather()) {
-				for _, m := range family.GetMetric() {
-					if family.GetName() == "herald_jobs_corrected_total" {
-						counted[m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
-					}
-				}
-			}
+			counted := counted(t, w.registry, "herald_jobs_corrected_total")
 			for _, field := range []string{"tag1", "transactionHash", "identityRegistry"} {
 				if !slices.Contains(d.Corrected, field) || counted[field] != 1 {
 					t.Errorf("corrected: %v, counted %v, want %s", d.Corrected, counted, field)
@@ -515,6 +472,18 @@ func TestFollowedFalseJob(t *testing.T) {
 	}
 }
 
+// reorgTo replaces the latest block, with the feedback of j, by one with other feedback under the same key. It returns
+// the job of the other feedback.
+func (w *world) reorgTo(client devnet.Account, agent *big.Int, j map[string]any) map[string]any {
+	w.t.Helper()
+	ctx := heraldtest.Within(w.t, 30*time.Second)
+	heraldtest.Must(w.t, w.net.Reorg(ctx, 1, false))
+	_, r, err := w.net.GiveFeedback(ctx, client, devnet.Feedback{AgentID: agent, Tag1: "second"})
+	heraldtest.Must(w.t, err)
+	return repositioned(j, map[string]any{"tag1": "second", "transactionHash": r.TxHash.Hex(), "blockNumber": nil,
+		"blockHash": nil})
+}
+
 // TestRetryChecksItsEvent: after a call, a retry finds that a reorg replaced the event. The delivery ends, is retracted,
 // and the other event is delivered under an id of its own.
 func TestRetryChecksItsEvent(t *testing.T) {
@@ -526,14 +495,9 @@ func TestRetryChecksItsEvent(t *testing.T) {
 	j, client := w.rate(devnet.Feedback{AgentID: agent, Tag1: "first"})
 	id := w.submit(j)[0].ID
 	w.turn(k, id)
-	if d := w.row(id); d.Status != store.Waiting || len(a.received()) != 1 {
-		t.Fatalf("%s %s: %s", d.Status, d.Reason, d.Error)
-	}
+	w.shows(id, store.Waiting, outcome.ServerError, 1)
 	ctx := heraldtest.Within(t, 30*time.Second)
-	heraldtest.Must(t, w.net.Reorg(ctx, 1, false))
-	if _, _, err := w.net.GiveFeedback(ctx, client, devnet.Feedback{AgentID: agent, Tag1: "second"}); err != nil {
-		t.Fatal(err)
-	}
+	w.reorgTo(client, agent, j)
 	w.turn(k, id)
 	d := w.row(id)
 	if d.Status != store.Cancelled || d.Reason != outcome.Reorg || d.Key != w.keyOf(j)+"~"+id.String() {
@@ -580,9 +544,7 @@ func TestCalledBeforeTheChainIsVerified(t *testing.T) {
 			w.exec(`UPDATE herald.work SET verified = false`)
 			w.exec(`UPDATE herald.history SET verified = false`)
 			w.turn(w.newWorker(func(c *Config) { c.Verify = chain.VerifyOff }), id)
-			if d := w.row(id); d.Status != store.Waiting || len(a.received()) != 1 {
-				t.Fatalf("%s %s: %s, %d calls", d.Status, d.Reason, d.Error, len(a.received()))
-			}
+			w.shows(id, store.Waiting, outcome.ServerError, 1)
 			k := w.newWorker()
 			w.turn(k, id)
 			if d := w.row(id); d.Status != c.ends {
@@ -632,16 +594,12 @@ func TestReviewAfterTheEnd(t *testing.T) {
 			t.Fatalf("%+v", got)
 		}
 	}
-	if n := pending(); n != 1 {
-		t.Fatalf("%d looks for one key", n)
-	}
+	heraldtest.Equal(t, "looks for one key", pending(), 1)
 	w.exec(`UPDATE herald.hints SET review_at = now() WHERE review_at IS NOT NULL AND delivery_id = $1`, id)
 	k.reviewEvents(w) // the job is recent, and the node may lag: this decides nothing
 	w.exec(`UPDATE herald.hints SET review_at = review_at - interval '1 hour', created_at = created_at - interval '1 hour'
 		WHERE delivery_id = $1`, id)
-	if n := pending(); n != 1 {
-		t.Fatalf("%d looks for one key after a look at a recent job", n)
-	}
+	heraldtest.Equal(t, "looks for one key after a look at a recent job", pending(), 1)
 	w.exec(`UPDATE herald.hints SET review_at = now() WHERE review_at IS NOT NULL AND delivery_id = $1`, id)
 	k.reviewEvents(w)
 	w.submitAs(thiefs, forged)
@@ -649,11 +607,7 @@ func TestReviewAfterTheEnd(t *testing.T) {
 		t.Errorf("%s, key %s", d.Status, d.Key)
 	}
 
-	heraldtest.Must(t, w.net.Reorg(ctx, 1, false))
-	_, r, err := w.net.GiveFeedback(ctx, client, devnet.Feedback{AgentID: agent, Tag1: "second"})
-	heraldtest.Must(t, err)
-	second := repositioned(j, map[string]any{"tag1": "second", "transactionHash": r.TxHash.Hex(), "blockNumber": nil, "blockHash": nil})
-	if got := w.submit(second)[0]; got.Verdict != store.Known || got.ID != id {
+	if got := w.submit(w.reorgTo(client, agent, j))[0]; got.Verdict != store.Known || got.ID != id {
 		t.Fatalf("%+v", got)
 	}
 	k.reviewEvents(w)
@@ -667,10 +621,8 @@ func TestReviewAfterTheEnd(t *testing.T) {
 	if !strings.Contains(string(retraction.Job), id.String()) {
 		t.Errorf("the retraction is %s", retraction.Job)
 	}
-	_, _, tasks, err := w.store.Replay(ctx, []uuid.UUID{id}, true)
-	heraldtest.Must(t, err)
 	calls := len(a.received())
-	k.executor.Dispatcher.Dispatch(ctx, tasks)
+	w.replay(id, true)
 	if d := w.until(id, store.Cancelled); d.Reason != outcome.Reorg || w.row(next.ID).Status != store.Delivered || len(a.received()) != calls {
 		t.Errorf("the replay: %s: %s; the other event is %s, %d calls", d.Reason, d.Error, w.row(next.ID).Status, len(a.received())-calls)
 	}
@@ -700,11 +652,7 @@ func TestReplayOfALostKey(t *testing.T) {
 	if err != nil || moved != 1 {
 		t.Fatalf("%v, %v", left, err)
 	}
-	heraldtest.Must(t, w.net.Reorg(ctx, 1, false))
-	_, r, err := w.net.GiveFeedback(ctx, client, devnet.Feedback{AgentID: agent, Tag1: "second"})
-	heraldtest.Must(t, err)
-	w.submit(repositioned(j, map[string]any{"tag1": "second", "transactionHash": r.TxHash.Hex(), "blockNumber": nil,
-		"blockHash": nil}))
+	w.submit(w.reorgTo(client, agent, j))
 	k.reviewEvents(w)
 	next := must(w.store.DeliveryByKey(ctx, w.keyOf(j)))
 	if next.ID == id {
@@ -713,12 +661,9 @@ func TestReplayOfALostKey(t *testing.T) {
 	w.exec(`UPDATE herald.agents SET enabled = true`)
 	w.serve(k)
 	w.until(next.ID, store.Delivered)
-	_, _, tasks, err := w.store.Replay(ctx, []uuid.UUID{id}, false)
-	heraldtest.Must(t, err)
-	k.executor.Dispatcher.Dispatch(ctx, tasks)
-	if d := w.until(id, store.Cancelled); d.Reason != outcome.Reorg || len(a.received()) != 1 {
-		t.Errorf("%s: %s, %d calls", d.Reason, d.Error, len(a.received()))
-	}
+	w.replay(id, false)
+	heraldtest.Equal(t, "the reason", w.until(id, store.Cancelled).Reason, outcome.Reorg)
+	heraldtest.Equal(t, "calls", len(a.received()), 1)
 }
 
 // keyOf returns the key of a job.

@@ -251,11 +251,9 @@ func (b *books) Expire(ctx context.Context, age time.Duration, limit int) (n int
 }
 
 func (b *books) Release(ctx context.Context, chains []uint64, gateway bool, limit int) (ended []store.Task, err error) {
-	err = b.do(ctx, "release", "", false, func(ctx context.Context) error {
-		ended, err = b.base.Release(ctx, chains, gateway, limit)
-		return err
+	return b.tasks(ctx, "release", func(ctx context.Context) ([]store.Task, error) {
+		return b.base.Release(ctx, chains, gateway, limit)
 	})
-	return ended, err
 }
 
 func (b *books) Due(ctx context.Context, limit int) (tasks []store.Task, more bool, err error) {
@@ -278,12 +276,10 @@ func (b *books) LostBefore(ctx context.Context, before time.Time, limit int) ([]
 	return b.tasks(ctx, "lost before", func(ctx context.Context) ([]store.Task, error) { return b.base.LostBefore(ctx, before, limit) })
 }
 
-func (b *books) Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) (tasks []store.Task, err error) {
-	err = b.do(ctx, "overdue", "", false, func(ctx context.Context) error {
-		tasks, err = b.base.Overdue(ctx, late, after, limit)
-		return err
+func (b *books) Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) ([]store.Task, error) {
+	return b.tasks(ctx, "overdue", func(ctx context.Context) ([]store.Task, error) {
+		return b.base.Overdue(ctx, late, after, limit)
 	})
-	return tasks, err
 }
 
 // tasks runs a call that dispatches. If its answer is lost, the reconciler replaces the tasks.

@@ -72,13 +72,7 @@ func seedsFrom(first uint64, n int) (seeds []uint64) {
 
 // freshSeeds returns n seeds that were not used on earlier days. HERALD_HISTORY_FIRST or the date determines them.
 func freshSeeds(t *testing.T, n int) []uint64 {
-	first := uint64(time.Now().Unix()/86_400) * 1_000_000
-	if text := os.Getenv("HERALD_HISTORY_FIRST"); text != "" {
-		var err error
-		if first, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatalf("HERALD_HISTORY_FIRST is %q, not a number", text)
-		}
-	}
+	first := readNumber(t, "HERALD_HISTORY_FIRST", uint64(time.Now().Unix()/86_400)*1_000_000)
 	t.Logf("seeds %d to %d: HERALD_HISTORY_FIRST=%d repeats them", first, first+uint64(n)-1, first)
 	return seedsFrom(first, n)
 }

@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -17,36 +16,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// oneSeed runs one history alone, like HERALD_HISTORY_SEED:
-//
-//	GOMAXPROCS=1 go test ./internal/delivery -run 'TestHistories$' -v -seed 4711
-//
-// On one processor, the same seed repeats the history, except where goroutines act at the same instant. On several
-// processors it mostly does.
-var oneSeed = flag.Uint64("seed", 0, "the seed of the one history to run")
-
-// histories returns the number of fresh histories: HERALD_HISTORIES, or 0. make soak runs thousands.
-func histories(t *testing.T) int {
-	text := os.Getenv("HERALD_HISTORIES")
+// readNumber returns the number in an environment variable, or otherwise if it is not set.
+func readNumber(t *testing.T, variable string, otherwise uint64) uint64 {
+	text := os.Getenv(variable)
 	if text == "" {
-		return 0
+		return otherwise
 	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 {
-		t.Fatalf("HERALD_HISTORIES is %q, not a number", text)
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s is %q, not a number", variable, text)
 	}
 	return n
-}
-
-func seedAlone(t *testing.T) uint64 {
-	if text := os.Getenv("HERALD_HISTORY_SEED"); text != "" {
-		n, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			t.Fatalf("HERALD_HISTORY_SEED is %q, not a number", text)
-		}
-		return n
-	}
-	return *oneSeed
 }
 
 // lab is shared by the histories of a test.
@@ -109,10 +89,17 @@ func (l *lab) happened() (table string) {
 //   - No agent has more than eight dispatched deliveries.
 //   - Of one client's deliveries, no two calls run at the same time, and none overtakes an earlier known one before
 //     that one's time is over.
+//
+// HERALD_HISTORIES runs so many fresh histories, as make soak does. HERALD_HISTORY_SEED runs one history alone:
+//
+//	GOMAXPROCS=1 HERALD_HISTORY_SEED=4711 go test ./internal/delivery -run 'TestHistories$' -v
+//
+// On one processor, the same seed repeats the history, except where goroutines act at the same instant. On several
+// processors it mostly does.
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	l := newLab()
-	if seed := seedAlone(t); seed != 0 {
+	if seed := readNumber(t, "HERALD_HISTORY_SEED", 0); seed != 0 {
 		h := l.one(t, seed, none)
 		if t.Log(h.story()); len(h.broken) > 0 {
 			t.Errorf("seed %d: %d violations", seed, len(h.broken))
@@ -120,8 +107,8 @@ func TestHistories(t *testing.T) {
 		return
 	}
 	seeds := readSeeds(t)[none]
-	if n := histories(t); n > 0 {
-		seeds = freshSeeds(t, n)
+	if n := readNumber(t, "HERALD_HISTORIES", 0); n > 0 {
+		seeds = freshSeeds(t, int(n))
 	}
 	l.all(t, seeds)
 	if missing := l.missing(); len(missing) > 0 && !t.Failed() {

@@ -47,12 +47,8 @@ func TestForeignTasks(t *testing.T) {
 		t.Error(note)
 	}
 	id := w.submit(j)[0].ID
-	bad := map[string]any{}
-	for name, v := range j {
-		bad[name] = v
-	}
-	bad["tag1"] = "y"
-	if note := take(bad); !strings.HasPrefix(note, "known as delivery "+id.String()) { // only the chain decides
+	note := take(repositioned(j, map[string]any{"tag1": "y"}))
+	if !strings.HasPrefix(note, "known as delivery "+id.String()) { // only the chain decides
 		t.Error(note)
 	}
 
@@ -125,12 +121,11 @@ func TestRedisIntake(t *testing.T) {
 	} {
 		note, err := newIntake(c.redis).FromTask(t.Context(), "NewFeedback", asJSON(c.job))
 		field := "action.endpoint"
-		if strings.Contains(name, "template") || strings.Contains(name, "arguments") {
-			field = "action.payloadTemplate"
-		} else if strings.Contains(name, "tool") {
-			field = "action.toolName"
-		} else if strings.Contains(name, "unverified") {
-			field = "action.verifyFileHash"
+		for word, of := range map[string]string{"template": "payloadTemplate", "arguments": "payloadTemplate",
+			"tool": "toolName", "unverified": "verifyFileHash"} {
+			if strings.Contains(name, word) {
+				field = "action." + of
+			}
 		}
 		refused := strings.HasPrefix(note, "rejected invalid_job: "+field+": is not accepted from a job in Redis") &&
 			strings.Contains(note, "HERALD_REDIS_INTAKE")
@@ -141,22 +136,16 @@ func TestRedisIntake(t *testing.T) {
 
 	// A producer can enqueue the event of a refused job with a valid job.
 	j := native()
-	if note, err := w.intake.FromTask(t.Context(), "NewFeedback", asJSON(with(j, endpoint))); err != nil {
-		t.Fatal(note, err)
-	}
-	if got := w.submit(j)[0]; got.Verdict != store.Accepted {
-		t.Errorf("%+v", got)
-	}
+	must(w.intake.FromTask(t.Context(), "NewFeedback", asJSON(with(j, endpoint))))
+	w.accept(j)
 
 	// Off: the task is archived unchanged, and nothing is stored.
-	before := len(must(records.New(w.store).Deliveries(t.Context(), records.Filter{})))
+	before := w.count(records.Filter{})
 	note, err := newIntake(intake.RedisOff).FromTask(t.Context(), "NewFeedback", asJSON(native()))
 	if archived, ok := errors.AsType[*queue.ArchivedError](err); !ok || !strings.Contains(archived.Text, "HERALD_REDIS_INTAKE=off") {
 		t.Errorf("%q, %v", note, err)
 	}
-	if after := len(must(records.New(w.store).Deliveries(t.Context(), records.Filter{}))); after != before {
-		t.Errorf("%d deliveries were stored", after-before)
-	}
+	heraldtest.Equal(t, "deliveries", w.count(records.Filter{}), before)
 }
 
 // away is a Redis that is down.

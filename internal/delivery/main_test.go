@@ -11,6 +11,7 @@ import (
 	"math/big"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -78,6 +79,16 @@ func (w *world) in(t testing.TB) *world {
 	c := *w
 	c.t = t
 	return &c
+}
+
+// run runs a subtest with the same world.
+func (w *world) run(t *testing.T, name string, test func(t *testing.T, w *world)) {
+	t.Run(name, func(t *testing.T) { test(t, w.in(t)) })
+}
+
+// runParallel is run for a parallel subtest.
+func (w *world) runParallel(t *testing.T, name string, test func(t *testing.T, w *world)) {
+	w.run(t, name, func(t *testing.T, w *world) { t.Parallel(); test(t, w) })
 }
 
 // newStore opens a store on a migrated database of the test's own.
@@ -157,6 +168,24 @@ func (r chainsReader) TokenURI(ctx context.Context, _ uint64, registry common.Ad
 	return r.c.TokenURI(ctx, registry, id)
 }
 
+// newResolver returns a fetcher and a resolver that uses it. now is nil or the resolver's clock.
+func (w *world) newResolver(cfg ipfs.Config, now func() time.Time) (*ipfs.Fetcher, *resolver.Resolver) {
+	cfg.Logger = w.logger()
+	fetcher := must(ipfs.New(cfg))
+	w.t.Cleanup(fetcher.Close)
+	resolve := must(resolver.New(resolver.Config{Chain: chainsReader{w.chain}, Fetcher: fetcher, Now: now}))
+	w.t.Cleanup(resolve.Close)
+	return fetcher, resolve
+}
+
+func newPool(t testing.TB, cfg mcpcall.Config) *mcpcall.Pool {
+	pool := must(mcpcall.NewPool(cfg))
+	t.Cleanup(func() {
+		heraldtest.Equal(t, "the error of Close", pool.Close(heraldtest.Within(t, 10*time.Second)), nil)
+	})
+	return pool
+}
+
 // admitBy adds limits to a worker.
 func admitBy(t testing.TB, cfg admission.Config) func(*Config) {
 	gates := must(admission.New(cfg))
@@ -177,16 +206,8 @@ func (w *world) newWorker(adapt ...func(*Config)) *worker {
 	guard := guardtest.Loopback(w.t, nil)
 	gw := httptest.NewServer(w.gateway.Handler())
 	w.t.Cleanup(gw.Close)
-	fetcher := must(ipfs.New(ipfs.Config{Gateways: []string{gw.URL}, Guard: guard, Logger: w.logger()}))
-	w.t.Cleanup(fetcher.Close)
-	resolve := must(resolver.New(resolver.Config{Chain: chainsReader{w.chain}, Fetcher: fetcher}))
-	w.t.Cleanup(resolve.Close)
-	k.pool = must(mcpcall.NewPool(mcpcall.Config{Guard: guard, Logger: w.logger(), RelistAfter: time.Nanosecond}))
-	w.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		_ = k.pool.Close(ctx)
-	})
+	fetcher, resolve := w.newResolver(ipfs.Config{Gateways: []string{gw.URL}, Guard: guard}, nil)
+	k.pool = newPool(w.t, mcpcall.Config{Guard: guard, Logger: w.logger(), RelistAfter: time.Nanosecond})
 	metrics := must(NewMetrics(prometheus.NewRegistry()))
 	cfg := Config{Ledger: w.store, Chain: func(id uint64) (event.Chain, bool) { c, ok := k.chains[id]; return c, ok }, Resolver: resolve, Fetcher: fetcher,
 		Caller: k.pool, Opener: w.keys, Sealer: w.keys, Dispatcher: w.dispatcher, Spool: w.queue,
@@ -237,6 +258,19 @@ func (k *worker) mustDeliver(id uuid.UUID, n int, want string) {
 	}
 }
 
+// goDeliver is deliver in another goroutine. The channel gets the note or the text of the error.
+func (k *worker) goDeliver(id uuid.UUID, n int) <-chan string {
+	ended, ctx := make(chan string, 1), context.WithoutCancel(k.t.Context())
+	go func() {
+		note, err := k.deliver(ctx, id, n)
+		if err != nil {
+			note = err.Error()
+		}
+		ended <- note
+	}()
+	return ended
+}
+
 // serve runs k's tasks until the test ends or the returned function is called.
 func (w *world) serve(k *worker) (shutdown func()) {
 	w.t.Helper()
@@ -284,11 +318,16 @@ func (w *world) rate(f devnet.Feedback) (map[string]any, devnet.Account) {
 	w.t.Helper()
 	made, client := w.rateJob(f)
 	made.Sanitized = nil // jobs that are enqueued do not contain it
-	var j map[string]any
-	dec := json.NewDecoder(bytes.NewReader(must(json.Marshal(made))))
+	return asMap(w.t, made), client
+}
+
+// asMap returns a job in JSON that the test can change.
+func asMap(t testing.TB, of job.Job) (j map[string]any) {
+	t.Helper()
+	dec := json.NewDecoder(bytes.NewReader(asJSON(of)))
 	dec.UseNumber()
-	heraldtest.Must(w.t, dec.Decode(&j))
-	return j, client
+	heraldtest.Must(t, dec.Decode(&j))
+	return j
 }
 
 // rateJob is like rate, but returns the job as it is made from the event, including invalid bytes.
@@ -327,13 +366,7 @@ func own(url string, headers map[string]any) map[string]any {
 // submit enqueues jobs and returns the answers.
 func (w *world) submit(jobs ...map[string]any) []intake.Answer {
 	w.t.Helper()
-	bodies := make([][]byte, len(jobs))
-	for i, j := range jobs {
-		bodies[i] = asJSON(j)
-	}
-	got, err := w.intake.Submit(heraldtest.Within(w.t, 20*time.Second), bodies, command)
-	heraldtest.Must(w.t, err)
-	return got
+	return w.submitAs(command, jobs...)
 }
 
 // accept enqueues one job, which must be new.
@@ -351,6 +384,78 @@ func (w *world) row(id uuid.UUID) store.Delivery {
 	d, err := w.store.Delivery(heraldtest.Within(w.t, 20*time.Second), id)
 	heraldtest.Must(w.t, err)
 	return d
+}
+
+// shows checks the status, the reason, the number of attempts and parts of the error of a delivery.
+func (w *world) shows(id uuid.UUID, status store.Status, reason outcome.Reason, attempts int,
+	says ...string) store.Delivery {
+	w.t.Helper()
+	d := w.row(id)
+	w.checkRow(d, status, reason, attempts, says)
+	return d
+}
+
+// ends is shows after the delivery has the status.
+func (w *world) ends(id uuid.UUID, status store.Status, reason outcome.Reason, attempts int,
+	says ...string) store.Delivery {
+	w.t.Helper()
+	d := w.until(id, status)
+	w.checkRow(d, status, reason, attempts, says)
+	return d
+}
+
+func (w *world) checkRow(d store.Delivery, status store.Status, reason outcome.Reason, attempts int, says []string) {
+	w.t.Helper()
+	lacks := func(text string) bool { return !strings.Contains(d.Error, text) }
+	if d.Status != status || d.Reason != reason || d.Attempts != attempts || slices.ContainsFunc(says, lacks) {
+		w.t.Errorf("%s %q after %d attempts: %s; want %s %q after %d: %q; %+v", d.Status, d.Reason, d.Attempts, d.Error,
+			status, reason, attempts, says, d.History)
+	}
+}
+
+// due ends the wait of a delivery.
+func (w *world) due(id uuid.UUID) {
+	w.t.Helper()
+	w.exec(`UPDATE herald.work SET next_attempt_at = now() WHERE id = $1`, id)
+}
+
+// replay replays a delivery and dispatches it.
+func (w *world) replay(id uuid.UUID, force bool) {
+	w.t.Helper()
+	ctx := heraldtest.Within(w.t, 20*time.Second)
+	moved, left, tasks, err := w.store.Replay(ctx, []uuid.UUID{id}, force)
+	if err != nil || moved != 1 {
+		w.t.Fatalf("%d replayed, left %v, %v", moved, left, err)
+	}
+	w.dispatcher.Dispatch(ctx, tasks)
+}
+
+// claim claims a task for a worker that makes no attempt.
+func (w *world) claim(id uuid.UUID, n int) *store.Claim {
+	w.t.Helper()
+	c, err := w.store.Claim(w.t.Context(), id, n, time.Hour)
+	if err != nil || c == nil {
+		w.t.Fatal(c, err)
+	}
+	return c
+}
+
+// counted returns the counters of a family by the values of their labels.
+func counted(t testing.TB, of prometheus.Gatherer, family string) map[string]float64 {
+	t.Helper()
+	counts := map[string]float64{}
+	for _, f := range must(of.Gather()) {
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetValue())
+			}
+			if f.GetName() == family {
+				counts[strings.Join(labels, " ")] = m.GetCounter().GetValue()
+			}
+		}
+	}
+	return counts
 }
 
 // until waits until a delivery has the wanted status.

@@ -16,37 +16,34 @@ import (
 // fillDue inserts n deliveries whose wait is over, eight for each agent.
 func (w *world) fillDue(n int) {
 	w.t.Helper()
-	w.fill(`WITH agent AS (
-		INSERT INTO herald.agents (chain_id, identity_registry, agent_id) SELECT 1, '0xaa', i FROM generate_series(0, ($1 - 1) / 8) i)
-		INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, job, status, reason, attempts, next_attempt_at)
-		SELECT md5(i::text)::uuid, i::text, 'NewFeedback', 1, '0xaa', i / 8, i::text, i, '{}', 'waiting', 'server_error', 6, now() - interval '1 minute'
-		  FROM generate_series(0, $1 - 1) i`, n)
+	w.fill(n, `status, reason, attempts, next_attempt_at`, `'waiting', 'server_error', 6, now() - interval '1 minute'`)
 }
 
 // fillOld inserts n deliveries that ended a year ago.
 func (w *world) fillOld(n int) {
 	w.t.Helper()
-	w.fill(`INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, job, status, created_at, finished_at)
-		SELECT md5(i::text)::uuid, i::text, 'NewFeedback', 1, '0xaa', i / 8, i::text, i, '{}', 'delivered', now() - interval '1 year', now() - interval '1 year'
-		  FROM generate_series(0, $1 - 1) i`, n)
+	w.fill(n, `status, created_at, finished_at`, `'delivered', now() - interval '1 year', now() - interval '1 year'`)
 }
 
 // fillOverage inserts n deliveries that have been held for a year.
 func (w *world) fillOverage(n int) {
 	w.t.Helper()
-	w.fill(`WITH agent AS (
-		INSERT INTO herald.agents (chain_id, identity_registry, agent_id) SELECT 1, '0xaa', i FROM generate_series(0, ($1 - 1) / 8) i)
-		INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, job, status, reason, created_at, accepted_at)
-		SELECT md5(i::text)::uuid, i::text, 'NewFeedback', 1, '0xaa', i / 8, i::text, i, '{}', 'held', 'auth_required', now() - interval '1 year', now() - interval '1 year'
-		  FROM generate_series(0, $1 - 1) i`, n)
+	w.fill(n, `status, reason, created_at, accepted_at`,
+		`'held', 'auth_required', now() - interval '1 year', now() - interval '1 year'`)
 }
 
-func (w *world) fill(sql string, n int) {
+// fill inserts n deliveries with these values of some columns.
+func (w *world) fill(n int, columns, values string) {
 	w.t.Helper()
 	ctx := heraldtest.Within(w.t, 2*time.Minute)
 	conn := must(pgx.Connect(ctx, w.dbURL))
 	defer conn.Close(ctx)
-	must(conn.Exec(ctx, sql, n))
+	must(conn.Exec(ctx, `WITH agent AS (
+		INSERT INTO herald.agents (chain_id, identity_registry, agent_id) SELECT 1, '0xaa', i FROM generate_series(0, ($1 - 1) / 8) i)
+		INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, job,
+			`+columns+`)
+		SELECT md5(i::text)::uuid, i::text, 'NewFeedback', 1, '0xaa', i / 8, i::text, i, '{}', `+values+`
+		  FROM generate_series(0, $1 - 1) i`, n))
 	must(conn.Exec(ctx, `VACUUM ANALYZE herald.history, herald.work`))
 }
 
@@ -75,9 +72,8 @@ func TestRoundDispatchesAllDue(t *testing.T) {
 	w.fillDue(120)
 	still := heraldtest.NewClock(time.Now()) // a round has a limit of time, which a busy machine would reach
 	w.reconcile(w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Late, c.Now, c.Batch = time.Hour, still.Now, 50 }))
-	if n := w.count(records.Filter{Statuses: []store.Status{store.Waiting}}); n != 0 {
-		t.Errorf("%d of 120 deliveries still wait after a round", n)
-	}
+	heraldtest.Equal(t, "waiting deliveries after a round",
+		w.count(records.Filter{Statuses: []store.Status{store.Waiting}}), 0)
 }
 
 // TestEveryWorkerDispatchesDue: without a leader, two workers dispatch all due deliveries, each once. They do not wait
@@ -128,16 +124,13 @@ func TestRetentionRoundsGoOn(t *testing.T) {
 	still := heraldtest.NewClock(time.Now()) // a busy machine would reach the round's time limit
 	retention := w.newRetention(func(c *maintenance.RetentionConfig) { c.KeepFinal, c.Now, c.Batch = 30*24*time.Hour, still.Now, 50 })
 	heraldtest.Must(t, retention.Apply(heraldtest.Within(t, 20*time.Second)))
-	if n := w.countJobs(); n != 0 {
-		t.Errorf("%d of 120 old deliveries still have their job after a round", n)
-	}
+	heraldtest.Equal(t, "jobs of old deliveries after a round", w.countJobs(), 0)
 
-	w.exec(`TRUNCATE herald.history, herald.work CASCADE`)
+	w.exec(`TRUNCATE herald.history, herald.work, herald.agents CASCADE`)
 	w.fillOverage(120)
 	heraldtest.Must(t, retention.Apply(heraldtest.Within(t, 20*time.Second)))
-	if n := w.count(records.Filter{Statuses: []store.Status{store.Dead}}); n != 120 {
-		t.Errorf("%d of 120 expired deliveries are dead after a round", n)
-	}
+	heraldtest.Equal(t, "dead deliveries after a round", w.count(records.Filter{Statuses: []store.Status{store.Dead}}),
+		120)
 }
 
 // TestRetentionWaitsForNoLock: a round ends old deliveries while another transaction has locked agents and rows. It

@@ -26,10 +26,7 @@ func TestMovedAgent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	clock := heraldtest.NewClock(time.Now())
-	fetcher := must(ipfs.New(ipfs.Config{Guard: guardtest.Loopback(t, nil), Logger: w.logger()}))
-	t.Cleanup(fetcher.Close)
-	resolve := must(resolver.New(resolver.Config{Chain: chainsReader{w.chain}, Fetcher: fetcher, Now: clock.Now}))
-	t.Cleanup(resolve.Close)
+	_, resolve := w.newResolver(ipfs.Config{Guard: guardtest.Loopback(t, nil)}, clock.Now)
 	w.serve(w.newWorker(func(c *Config) { c.Resolver = resolve }))
 	move := func(id *big.Int, to *agent) {
 		w.mu.Lock()
@@ -48,15 +45,13 @@ func TestMovedAgent(t *testing.T) {
 	for _, code := range []int32{http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusGone, http.StatusPermanentRedirect} {
 		for _, moves := range []bool{true, false} {
 			var refuses atomic.Int32
-			former := newAgent(t, func(a *agent) {
-				a.on = func(_ string, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-					code := int(refuses.Load())
-					if code != 0 {
-						http.Error(rw, "no such deployment", code)
-					}
-					return code != 0
+			former := newAgent(t, onAny(func(_ string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+				code := int(refuses.Load())
+				if code != 0 {
+					http.Error(w, "no such deployment", code)
 				}
-			})
+				return code != 0
+			}))
 			m := moving{fmt.Sprintf("%d, moved %t", code, moves), w.register(at(former.URL)), former, newAgent(t), &refuses, moves}
 			w.until(w.accept(w.feedback(m.id)), store.Delivered) // now its endpoint is in the cache
 			refuses.Store(code)
@@ -65,8 +60,7 @@ func TestMovedAgent(t *testing.T) {
 	}
 	clock.Advance(time.Minute)
 	for _, m := range all {
-		t.Run(m.name, func(t *testing.T) {
-			w := w.in(t)
+		w.run(t, m.name, func(t *testing.T, w *world) {
 			want := store.Rejected
 			if m.moves {
 				move(m.id, m.next)
@@ -97,16 +91,8 @@ func TestMoveIsUnknown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var gone atomic.Bool
-	a := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-		if gone.Load() {
-			http.Error(rw, "gone", http.StatusGone)
-		}
-		return gone.Load()
-	}))
-	fetcher := must(ipfs.New(ipfs.Config{Guard: guardtest.Loopback(t, nil), Logger: w.logger()}))
-	t.Cleanup(fetcher.Close)
-	resolve := must(resolver.New(resolver.Config{Chain: chainsReader{w.chain}, Fetcher: fetcher}))
-	t.Cleanup(resolve.Close)
+	a := newAgent(t, breaksWhile(http.StatusGone, gone.Load))
+	_, resolve := w.newResolver(ipfs.Config{Guard: guardtest.Loopback(t, nil)}, nil)
 	w.serve(w.newWorker(func(c *Config) { c.Resolver = unreadableAnew{resolve} }))
 	id := w.register(at(a.URL))
 	w.until(w.accept(w.feedback(id)), store.Delivered) // now its endpoint is in the cache

@@ -99,7 +99,8 @@ func elsewhere(t testing.TB) *recorder {
 	return r
 }
 
-// TestOAuth checks each way to obtain an access token, and how it is used.
+// TestOAuth checks the deliveries of agents without a credential, and of one that refuses access tokens.
+// TestTwoWorkersRenew checks those of an agent that accepts them.
 func TestOAuth(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -108,28 +109,7 @@ func TestOAuth(t *testing.T) {
 	w.serve(k)
 	t.Cleanup(func() { w.noCanary(k) })
 
-	t.Run("a token is had and sent", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		for name, credential := range map[string]func(s *oauthtest.Server) oauth.Credential{
-			"client": func(s *oauthtest.Server) oauth.Credential { return clientFor(s) },
-			"login":  func(s *oauthtest.Server) oauth.Credential { return loginFor(s, "") },
-		} {
-			s := guarded(t, oauthtest.Options{RotateRefresh: true})
-			id := w.guardedBy(s, credential(s))
-			for range 3 {
-				heraldtest.Equal(t, name+": attempts", w.deliver(id), 1)
-			}
-			calls := s.Calls()
-			if len(calls) != 3 || len(s.TokenRequests()) != 1 || calls[2].Token != s.Tokens()[0].Access {
-				t.Errorf("%s: %d calls, %d token requests", name, len(calls), len(s.TokenRequests()))
-			}
-		}
-	})
-
-	t.Run("no credential for it", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
+	w.runParallel(t, "no credential for it", func(t *testing.T, w *world) {
 		s := guarded(t, oauthtest.Options{})
 		id := w.register(at(s.AgentURL))
 		for range 2 { // the second without a request
@@ -139,9 +119,7 @@ func TestOAuth(t *testing.T) {
 		w.deliver(id)
 	})
 
-	t.Run("the agent refuses every token", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
+	w.runParallel(t, "the agent refuses every token", func(t *testing.T, w *world) {
 		s := guarded(t, oauthtest.Options{})
 		id := w.guardedBy(s, clientFor(s))
 		s.Answer(func(_ http.ResponseWriter, r *http.Request) bool {
@@ -199,14 +177,12 @@ func TestReleasedAfterEachRefusal(t *testing.T) {
 	s := guarded(t, oauthtest.Options{})
 	cred := clientFor(s)
 	id := w.guardedBy(s, cred)
-	for hour := range 3 {
+	for range 3 {
 		s.Unregister("herald")
 		s.Revoke()
 		held := []uuid.UUID{w.accept(w.feedback(id)), w.accept(w.feedback(id))}
 		for _, d := range held {
-			if r := w.until(d, store.Held); !strings.Contains(r.Error, "invalid_client") {
-				t.Errorf("hour %d: %s", hour, r.Error)
-			}
+			w.heldFor(d, "invalid_client")
 		}
 		clientFor(s) // registers the client again
 		for _, d := range append(held, w.accept(w.feedback(id))) {
@@ -224,6 +200,7 @@ func TestOAuthCredentialsStayAtTheirServer(t *testing.T) {
 	w.serve(k)
 	t.Cleanup(func() { w.noCanary(k) })
 	metadata := func(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/.well-known/o") }
+	toAgent := func(s *oauthtest.Server, r *http.Request) bool { return s.ToAgent(r) && r.URL.Path == "/mcp" }
 	for _, tt := range []struct {
 		name   string
 		leads  func(s *oauthtest.Server, r *http.Request) bool // is answered by a redirect to the other server
@@ -231,29 +208,27 @@ func TestOAuthCredentialsStayAtTheirServer(t *testing.T) {
 		tokens int // requests for tokens that the right server gets
 	}{
 		{"another issuer is named", nil, "its authorization server is http://127.0.0.1:", 0},
-		{"the agent's challenge", nil, "leads to another origin", 1},
+		{"the agent's challenge", toAgent, "leads to another origin", 1},
 		{"the server's metadata", func(s *oauthtest.Server, r *http.Request) bool { return !s.ToAgent(r) && metadata(r) }, "redirects", 0},
 		{"the token endpoint", func(s *oauthtest.Server, r *http.Request) bool { return !s.ToAgent(r) && r.Method == http.MethodPost }, "HTTP 307", 1},
-		{"the agent", func(s *oauthtest.Server, r *http.Request) bool { return s.ToAgent(r) && r.URL.Path == "/mcp" }, "", 1},
+		{"the agent", toAgent, "", 1},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			w := w.in(t)
+		w.runParallel(t, tt.name, func(t *testing.T, w *world) {
 			evil := elsewhere(t)
 			s := guarded(t, oauthtest.Options{})
 			s.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
-				switch {
-				case tt.leads != nil && tt.leads(s, r):
-					http.Redirect(rw, r, evil.URL+r.URL.Path, http.StatusTemporaryRedirect)
-				case tt.tokens == 1 && tt.leads == nil && s.ToAgent(r) && r.URL.Path == "/mcp":
+				if tt.leads == nil || !tt.leads(s, r) {
+					return false
+				}
+				if tt.name == "the agent's challenge" {
 					rw.Header().Set("WWW-Authenticate", `Bearer resource_metadata="`+evil.URL+`/.well-known/oauth-protected-resource"`)
 					http.Error(rw, "no", http.StatusUnauthorized)
-				default:
-					return false
+				} else {
+					http.Redirect(rw, r, evil.URL+r.URL.Path, http.StatusTemporaryRedirect)
 				}
 				return true
 			})
-			if tt.leads == nil && tt.tokens == 0 {
+			if tt.leads == nil {
 				s.NameIssuers(evil.URL)
 			}
 			d := w.accept(w.feedback(w.guardedBy(s, clientFor(s))))
@@ -325,9 +300,7 @@ func TestRotationUnderLoad(t *testing.T) {
 		}
 		reseal(promoted)
 		for _, id := range ids {
-			if d := w.until(id, store.Delivered); d.Attempts != 1 {
-				t.Errorf("%d attempts, the first: %s: %s", d.Attempts, d.History[0].Reason, d.History[0].Error)
-			}
+			w.ends(id, store.Delivered, "", 1)
 		}
 	}
 	reseal(keys.Load())
@@ -356,13 +329,9 @@ func TestTwoWorkersRenew(t *testing.T) {
 			ids = append(ids, w.accept(w.feedback(id)))
 		}
 		for _, d := range ids {
-			if d := w.until(d, store.Delivered); d.Attempts != 1 {
-				t.Errorf("%d attempts, the first: %s: %s", d.Attempts, d.History[0].Reason, d.History[0].Error)
-			}
+			w.ends(d, store.Delivered, "", 1)
 		}
-		if n := len(s.TokenRequests()); n != round {
-			t.Errorf("%d token requests in round %d", n, round)
-		}
+		heraldtest.Equal(t, fmt.Sprint("token requests in round ", round), len(s.TokenRequests()), round)
 		s.Revoke()
 	}
 }

@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"encoding/json"
 	"fmt"
 	"math/big"
 	"net/http"
@@ -13,7 +12,7 @@ import (
 
 	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/admission/effort"
-	"github.com/agentherald/herald/internal/base/secret"
+
 	"github.com/agentherald/herald/internal/chain/eventlog"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/erc8004"
@@ -21,7 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/store/postgres"
+
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/guardtest"
@@ -33,12 +32,10 @@ import (
 // keepOrder makes the world's store keep the order of each ordering key.
 func (w *world) keepOrder() *world {
 	w.t.Helper()
-	st, err := store.Open(postgres.Config{URL: secret.New(w.dbURL), MaxConns: 5})
-	heraldtest.Must(w.t, err)
-	w.t.Cleanup(st.Close)
-	st.StrictOrder = true
-	w.store = st
-	w.intake = must(intake.New(intake.Config{Ledger: st, Dispatcher: w.dispatcher, Sealer: w.keys, Limits: w.limits(), Logger: w.logger()}))
+	w.store = openStore(w.t, w.dbURL)
+	w.store.StrictOrder = true
+	w.intake = must(intake.New(intake.Config{Ledger: w.store, Dispatcher: w.dispatcher, Sealer: w.keys,
+		Limits: w.limits(), Logger: w.logger()}))
 	return w
 }
 
@@ -62,23 +59,18 @@ func TestFalseJobsDelayForSeconds(t *testing.T) {
 	deliverDispatched := func() {
 		t.Helper()
 		for _, d := range must(records.New(w.store).Deliveries(t.Context(), records.Filter{Statuses: []store.Status{store.Queued}})) {
-			if _, err := k.deliver(heraldtest.Within(t, 20*time.Second), d.ID, d.Dispatch); err != nil {
-				t.Fatal(err)
-			}
+			must(k.deliver(heraldtest.Within(t, 20*time.Second), d.ID, d.Dispatch))
 		}
 	}
 	deliverDispatched()
-	if d := w.row(id); d.Status != store.Waiting || d.Reason != outcome.BehindEarlier || len(a.received()) > 0 {
-		t.Fatalf("%s %s: %s, %d calls", d.Status, d.Reason, d.Error, len(a.received()))
-	}
+	w.shows(id, store.Waiting, outcome.BehindEarlier, 0)
+	heraldtest.Equal(t, "calls", len(a.received()), 0)
 	storetest.Aging(t, w.dbURL).Advance(11 * time.Second)
-	if _, _, err := w.store.Due(t.Context(), 10); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := w.store.Due(t.Context(), 10)
+	heraldtest.Must(t, err)
 	deliverDispatched()
-	if d := w.row(id); d.Status != store.Delivered || len(a.received()) != 1 {
-		t.Errorf("%s %s: %s, %d calls", d.Status, d.Reason, d.Error, len(a.received()))
-	}
+	w.shows(id, store.Delivered, "", 1)
+	heraldtest.Equal(t, "calls", len(a.received()), 1)
 }
 
 // respond appends n responses of a stranger to a client's feedback, each with a file of its own below uri, and returns
@@ -91,11 +83,8 @@ func (w *world) respond(agent *big.Int, client common.Address, index uint64, uri
 		receipt := must(w.net.AppendResponse(heraldtest.Within(w.t, 20*time.Second), w.net.Account(1), agent, client, index,
 			fmt.Sprint(uri, i), common.Hash{}))
 		e := must(erc8004.Decode(*receipt.Logs[0]))
-		var j map[string]any
-		if err := json.Unmarshal(asJSON(must(eventlog.Job(e, w.net.ChainID(), w.net.Deployment(), 1770000000, job.Limits{}))), &j); err != nil {
-			w.t.Fatal(err)
-		}
-		jobs = append(jobs, j)
+		jobs = append(jobs, asMap(w.t, must(eventlog.Job(e, w.net.ChainID(), w.net.Deployment(), 1770000000,
+			job.Limits{}))))
 	}
 	return jobs
 }

@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
+
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,7 +18,6 @@ import (
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
-	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 )
@@ -36,90 +35,46 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		t.Cleanup(l.Close)
 		return w.newWorker(limitOrigins(l, nil))
 	}
-	waits := func(t *testing.T, w *world, d store.Delivery, why outcome.Reason) {
+	waits := func(t *testing.T, w *world, id uuid.UUID, why outcome.Reason) {
 		t.Helper()
-		if d.Status != store.Waiting || d.Reason != why || d.Attempts != 0 || len(d.History) != 0 {
-			t.Errorf("%s %s, %d attempts, %d in its history", d.Status, d.Reason, d.Attempts, len(d.History))
-		}
+		heraldtest.Equal(t, "the history", len(w.shows(id, store.Waiting, why, 0).History), 0)
 	}
 
-	t.Run("calls in flight", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "calls in flight", func(t *testing.T, w *world) {
 		begun, finish := make(chan bool, 1), make(chan bool)
-		a := newAgent(t, onCall(func(int, http.ResponseWriter, *http.Request, json.RawMessage) bool {
-			begun <- true
-			<-finish
-			return false
-		}))
+		a := newAgent(t, silentUntil(begun, finish))
 		k := limited(t, w, ratelimit.Config{Inflight: 1})
 		first, second := w.dispatchTo(a.URL), w.dispatchTo(a.URL) // two agents of one origin
-		done := make(chan string, 1)
-		go func() {
-			note, _ := k.deliver(t.Context(), first, 1)
-			done <- note
-		}()
+		done := k.goDeliver(first, 1)
 		heraldtest.Receive(t, "the call", begun)
-		if note, err := k.deliver(t.Context(), second, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") {
-			t.Errorf("%q, %v", note, err)
-		}
-		waits(t, w, w.row(second), "agent_busy")
+		k.mustDeliver(second, 1, "waiting agent_busy")
+		waits(t, w, second, "agent_busy")
 		close(finish)
-		if note := heraldtest.Receive(t, "the end", done); note != "" {
-			t.Error(note)
-		}
-		w.exec(`UPDATE herald.work SET next_attempt_at = now() WHERE id = $1`, second)
-		if note, err := k.deliver(t.Context(), second, 1); err != nil || note != "" {
-			t.Errorf("after the permit was released: %q, %v", note, err)
-		}
+		heraldtest.Equal(t, "the note", heraldtest.Receive(t, "the end", done), "")
+		w.due(second)
+		k.mustDeliver(second, 1, "")
 	})
 
-	t.Run("rate", func(t *testing.T) {
-		w := w.in(t)
-		a := newAgent(t)
-		k := limited(t, w, ratelimit.Config{Rate: 0.01, Burst: 1})
-		first, second := w.dispatchTo(a.URL), w.dispatchTo(a.URL)
-		if note, err := k.deliver(t.Context(), first, 1); err != nil || note != "" {
-			t.Fatalf("%q, %v", note, err)
+	w.run(t, "breaker", func(t *testing.T, w *world) {
+		a := newAgent(t, breaksWith(500))
+		k := limited(t, w, ratelimit.Config{MinCalls: 3})
+		for range 3 {
+			k.mustDeliver(w.dispatchTo(a.URL), 1, "waiting server_error")
 		}
-		if note, err := k.deliver(t.Context(), second, 1); err != nil || !strings.HasPrefix(note, "waiting throttled") {
-			t.Errorf("%q, %v", note, err)
-		}
-		waits(t, w, w.row(second), "throttled")
+		id := w.dispatchTo(a.URL)
+		k.mustDeliver(id, 1, "waiting breaker_open")
+		waits(t, w, id, "breaker_open")
+		heraldtest.Equal(t, "calls", len(a.received()), 3)
 	})
 
-	t.Run("breaker", func(t *testing.T) {
-		w := w.in(t)
-		calls := 0
-		a := newAgent(t, onCall(func(n int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-			calls = n
+	w.run(t, "an agent that fails leaves its neighbour alone", func(t *testing.T, w *world) {
+		a := newAgent(t, onAny(func(_ string, rw http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+			if r.URL.Path != "/sick" {
+				return false
+			}
 			http.Error(rw, "broken", 500)
 			return true
 		}))
-		k := limited(t, w, ratelimit.Config{MinCalls: 3})
-		for range 3 {
-			if note, err := k.deliver(t.Context(), w.dispatchTo(a.URL), 1); err != nil || !strings.HasPrefix(note, "waiting server_error") {
-				t.Fatalf("%q, %v", note, err)
-			}
-		}
-		id := w.dispatchTo(a.URL)
-		if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting breaker_open") {
-			t.Errorf("%q, %v", note, err)
-		}
-		waits(t, w, w.row(id), "breaker_open")
-		heraldtest.Equal(t, "calls", calls, 3)
-	})
-
-	t.Run("an agent that fails leaves its neighbour alone", func(t *testing.T) {
-		w := w.in(t)
-		a := newAgent(t, func(a *agent) {
-			a.on = func(_ string, rw http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-				if r.URL.Path != "/sick" {
-					return false
-				}
-				http.Error(rw, "broken", 500)
-				return true
-			}
-		})
 		k := limited(t, w, ratelimit.Config{})
 		deliver := func(path string) string {
 			t.Helper()
@@ -145,8 +100,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		}
 	})
 
-	t.Run("an agent that says no is well", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "an agent that says no is well", func(t *testing.T, w *world) {
 		a := newAgent(t, func(a *agent) { a.tool = "another" })
 		k := limited(t, w, ratelimit.Config{MinCalls: 3})
 		for range 5 {
@@ -156,26 +110,21 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		}
 	})
 
-	t.Run("the agent's line stays in Postgres", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "the agent's line stays in Postgres", func(t *testing.T, w *world) {
 		a := newAgent(t)
 		k := limited(t, w, ratelimit.Config{Rate: 0.01, Burst: 1})
-		if note, err := k.deliver(t.Context(), w.dispatchTo(a.URL), 1); err != nil || note != "" {
-			t.Fatalf("%q, %v", note, err)
-		}
+		k.mustDeliver(w.dispatchTo(a.URL), 1, "")
 		agent := w.register(at(a.URL))
 		var last store.Delivery
 		for range store.MaxDispatchedPerAgent + 2 {
-			j, _ := w.rate(devnet.Feedback{AgentID: agent})
-			last = w.row(w.accept(j))
+			last = w.row(w.accept(w.feedback(agent)))
 		}
 		if last.Dispatch != 0 {
 			t.Fatalf("the last one is dispatched: %d", last.Dispatch)
 		}
 		first := must(records.New(w.store).Deliveries(t.Context(), records.Filter{ChainID: &last.ChainID, AgentID: last.AgentID, Statuses: []store.Status{store.Queued}, Limit: 100}))
-		if note, err := k.deliver(t.Context(), first[len(first)-1].ID, 1); err != nil || !strings.HasPrefix(note, "waiting throttled") {
-			t.Fatalf("%q, %v", note, err)
-		}
+		k.mustDeliver(first[len(first)-1].ID, 1, "waiting throttled")
+		waits(t, w, first[len(first)-1].ID, "throttled")
 		if d := w.row(first[1].ID); d.Dispatch != 0 {
 			t.Errorf("a wait of this kind dispatched the next, which would wait as well: dispatch %d", d.Dispatch)
 		}
@@ -220,14 +169,9 @@ func TestUnboundAgentsShare(t *testing.T) {
 		a.domain = string(asJSON(map[string]any{"registrations": names(w, id)}))
 		return id
 	}
-	rated := func(w *world, id *big.Int) uuid.UUID {
-		j, _ := w.rate(devnet.Feedback{AgentID: id})
-		return w.accept(j)
-	}
+	rated := func(w *world, id *big.Int) uuid.UUID { return w.accept(w.feedback(id)) }
 
-	t.Run("in flight", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
+	w.runParallel(t, "in flight", func(t *testing.T, w *world) {
 		begun, finish := make(chan bool, 1), make(chan bool)
 		var first atomic.Bool
 		a := newAgent(t, onCall(func(int, http.ResponseWriter, *http.Request, json.RawMessage) bool {
@@ -243,93 +187,59 @@ func TestUnboundAgentsShare(t *testing.T) {
 			c.Servers = file.server
 		})
 		holder, waits := rated(w, mint(w, a.URL)), w.dispatchTo(strings.Replace(a.URL, "http://", "HTTP://", 1)+"/other")
-		done := make(chan string, 1)
-		go func() {
-			note, _ := k.deliver(t.Context(), holder, 1)
-			done <- note
-		}()
+		done := k.goDeliver(holder, 1)
 		heraldtest.Receive(t, "the call", begun)
 		if note, err := k.deliver(t.Context(), waits, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") || !strings.Contains(note, "not known to be bound") {
 			t.Errorf("an unbound agent beside another: %q, %v", note, err)
 		}
-		if d := w.row(waits); d.Attempts != 0 || len(d.History) != 0 {
-			t.Errorf("its wait cost %d attempts", d.Attempts)
-		}
+		w.shows(waits, store.Waiting, outcome.AgentBusy, 0)
 		for _, agent := range []*big.Int{w.register(nil), byDomain} { // also one whose registration names this URL
-			j, _ := w.rate(devnet.Feedback{AgentID: agent})
-			id := w.accept(with(j, own(a.URL, nil)))
+			id := w.accept(with(w.feedback(agent), own(a.URL, nil)))
 			if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") ||
 				!strings.Contains(note, "The job names its endpoint itself") {
 				t.Errorf("with the job's own target: %q, %v", note, err)
 			}
 		}
 		listed := w.register(nil)
-		j, _ := w.rate(devnet.Feedback{AgentID: listed})
 		file.say(listed, map[string]any{"url": a.URL})
-		for name, id := range map[string]uuid.UUID{
-			"bound by the domain":                    rated(w, byDomain),
-			"with a target that the operator listed": w.accept(with(j, own(a.URL, nil))),
-			"of another origin":                      w.dispatchTo(newAgent(t).URL),
-		} {
-			if note, err := k.deliver(t.Context(), id, 1); err != nil || note != "" {
-				t.Errorf("%s: %q, %v", name, note, err)
-			}
-		}
+		k.mustDeliver(rated(w, byDomain), 1, "")
+		k.mustDeliver(w.accept(with(w.feedback(listed), own(a.URL, nil))), 1, "") // a target that the operator listed
+		k.mustDeliver(w.dispatchTo(newAgent(t).URL), 1, "")                       // of another origin
 		close(finish)
-		if note := heraldtest.Receive(t, "the end", done); note != "" {
-			t.Error(note)
-		}
-		w.exec(`UPDATE herald.work SET next_attempt_at = now() WHERE id = $1`, waits)
-		if note, err := k.deliver(t.Context(), waits, 1); err != nil || note != "" {
-			t.Errorf("after the permit was released: %q, %v", note, err)
-		}
+		heraldtest.Equal(t, "the note", heraldtest.Receive(t, "the end", done), "")
+		w.due(waits)
+		k.mustDeliver(waits, 1, "")
 		if _, step := k.seen(waits, "resolve"); !strings.Contains(step.Detail, "nothing binds") {
 			t.Errorf("the time line says %q", step.Detail)
 		}
 	})
 
-	t.Run("the origin's calls in flight are the bound agents'", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
+	w.runParallel(t, "the origin's calls in flight are the bound agents'", func(t *testing.T, w *world) {
 		const inflight = 4
 		begun, finish := make(chan bool, 1+inflight), make(chan bool)
-		a := newAgent(t, onCall(func(int, http.ResponseWriter, *http.Request, json.RawMessage) bool {
-			begun <- true
-			<-finish
-			return false
-		}))
-		answer := sync.OnceFunc(func() { close(finish) })
-		t.Cleanup(answer)
+		a := newAgent(t, silentUntil(begun, finish))
 		byDomain := victim(w, a)
 		k := w.newWorker(func(c *Config) {
 			limitOrigins(bucket(t, ratelimit.Config{Inflight: inflight, MaxWaiters: -1}), bucket(t, ratelimit.Config{Inflight: 1, MaxWaiters: -1}))(c)
 		})
-		done := make(chan string, 1+inflight)
-		deliver := func(id uuid.UUID) {
-			note, _ := k.deliver(t.Context(), id, 1)
-			done <- note
-		}
-		go deliver(rated(w, mint(w, a.URL)))
+		done := []<-chan string{k.goDeliver(rated(w, mint(w, a.URL)), 1)}
 		heraldtest.Receive(t, "the unbound agent's call", begun)
 		for range inflight {
-			go deliver(rated(w, byDomain))
+			done = append(done, k.goDeliver(rated(w, byDomain), 1))
 		}
 		for n := range inflight {
 			heraldtest.Receive(t, fmt.Sprintf("call %d of the bound agent", n+1), begun)
 		}
-		answer()
-		for range 1 + inflight {
-			if note := heraldtest.Receive(t, "the end", done); note != "" {
-				t.Error(note)
-			}
+		close(finish)
+		for _, done := range done {
+			heraldtest.Equal(t, "the note", heraldtest.Receive(t, "the end", done), "")
 		}
 	})
 
 	for name, byJob := range map[string]bool{"of unbound agents": false, "of jobs that name the endpoint": true} {
-		t.Run("ten failures "+name+" open no breaker of the bound agent's", func(t *testing.T) {
-			t.Parallel()
-			w := w.in(t)
-			a, broken := newBrokenAgent(t)
+		w.runParallel(t, "ten failures "+name+" open no breaker of the bound agent's", func(t *testing.T, w *world) {
+			var broken atomic.Bool
+			a := newAgent(t, breaksWhile(500, broken.Load))
 			byDomain, stranger := victim(w, a), w.register(nil)
 			k := w.newWorker(func(c *Config) {
 				limitOrigins(bucket(t, ratelimit.Config{}), bucket(t, ratelimit.Config{Inflight: 1}))(c)
@@ -342,13 +252,9 @@ func TestUnboundAgentsShare(t *testing.T) {
 				} else {
 					id = rated(w, mint(w, a.URL))
 				}
-				if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting "+want) {
-					t.Fatalf("delivery %d: %q, %v", n+1, note, err)
-				}
+				k.mustDeliver(id, 1, "waiting "+want)
 			}
-			if note, err := k.deliver(t.Context(), rated(w, byDomain), 1); err != nil || note != "" {
-				t.Errorf("the agent whose endpoint it is: %q, %v", note, err)
-			}
+			k.mustDeliver(rated(w, byDomain), 1, "")
 		})
 	}
 }
@@ -366,19 +272,13 @@ func TestShortTimeoutOfAJobIsNoFailure(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			a := newAgent(t, onCall(func(_ int, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-				<-r.Context().Done()
-				return true
-			}))
+			a := newAgent(t, hangs())
 			l := must(ratelimit.New(ratelimit.Config{PermitTTL: time.Minute, MinCalls: 2, Logger: w.logger()}))
 			t.Cleanup(l.Close)
 			k := w.newWorker(limitOrigins(l, nil), func(cfg *Config) { cfg.CallTimeout, cfg.Lease = c.timeout, time.Minute })
 			id := w.register(at(a.URL))
-			for n, want := range []string{"waiting outcome_unknown", "waiting outcome_unknown", c.next} {
-				d := w.accept(with(w.feedback(id), map[string]any{"timeoutMs": 3000}))
-				if note, err := k.deliver(t.Context(), d, 1); err != nil || !strings.HasPrefix(note, want) {
-					t.Errorf("call %d: %q, %v", n+1, note, err)
-				}
+			for _, want := range []string{"waiting outcome_unknown", "waiting outcome_unknown", c.next} {
+				k.mustDeliver(w.accept(with(w.feedback(id), map[string]any{"timeoutMs": 3000})), 1, want)
 			}
 		})
 	}
@@ -396,27 +296,24 @@ func TestPermitOfALongAttempt(t *testing.T) {
 	t.Cleanup(l.Close)
 	k := w.newWorker(limitOrigins(l, nil), func(c *Config) { c.Lease, c.Now = time.Minute, now })
 	var second uuid.UUID
-	a := newAgent(t, func(a *agent) {
-		a.on = func(method string, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-			switch method {
-			case "tools/list":
-				passed.Add(int64(57 * time.Second))
-			case "tools/call":
-				passed.Add(int64(4 * time.Second))
-				if note, err := k.deliver(t.Context(), second, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") {
-					t.Errorf("a second call during the first one: %q, %v", note, err)
-				}
-				http.Error(rw, "broken", http.StatusInternalServerError)
-				return true
+	a := newAgent(t, onAny(func(method string, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+		switch method {
+		case "tools/list":
+			passed.Add(int64(57 * time.Second))
+		case "tools/call":
+			passed.Add(int64(4 * time.Second))
+			// Not mustDeliver, which may not be called in a handler.
+			if note, err := k.deliver(t.Context(), second, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") {
+				t.Errorf("a second call during the first one: %q, %v", note, err)
 			}
-			return false
+			http.Error(rw, "broken", http.StatusInternalServerError)
+			return true
 		}
-	})
+		return false
+	}))
 	first := w.dispatchTo(a.URL)
 	second = w.dispatchTo(a.URL)
-	if note, err := k.deliver(t.Context(), first, 1); err != nil || !strings.HasPrefix(note, "waiting") {
-		t.Errorf("the first call: %q, %v", note, err)
-	}
+	k.mustDeliver(first, 1, "waiting")
 	heraldtest.Equal(t, "endpoints with an open breaker", l.Stats().Open, 1)
 }
 
@@ -431,9 +328,7 @@ func TestRequiredBinding(t *testing.T) {
 	if _, err := k.deliver(t.Context(), id, 1); err == nil || !strings.Contains(err.Error(), "endpoint_unverified") {
 		t.Errorf("%v", err)
 	}
-	if d := w.row(id); d.Status != store.Rejected || d.Reason != "endpoint_unverified" || !strings.Contains(d.Error, "registrations[]") {
-		t.Errorf("%s %s: %s", d.Status, d.Reason, d.Error)
-	}
+	w.shows(id, store.Rejected, outcome.EndpointUnverified, 1, "registrations[]")
 	heraldtest.Equal(t, "calls", len(a.received()), 0)
 }
 
@@ -443,17 +338,4 @@ type strictly struct{}
 func (strictly) Resolve(context.Context, resolver.Agent) (resolver.Target, error) {
 	return resolver.Target{}, &resolver.UnboundError{Endpoint: "https://a.example", Asked: "https://a.example/.well-known/agent-registration.json", Why: "not found",
 		Entry: "{}"}
-}
-
-// newBrokenAgent returns an agent that answers calls with 500 until broken is false.
-func newBrokenAgent(t testing.TB) (a *agent, broken *atomic.Bool) {
-	t.Helper()
-	broken = &atomic.Bool{}
-	broken.Store(true)
-	return newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-		if broken.Load() {
-			http.Error(rw, "broken", 500)
-		}
-		return broken.Load()
-	})), broken
 }

@@ -64,14 +64,12 @@ func texts() map[string]string {
 // answering returns an agent that answers requests of a method with say.
 func answering(t testing.TB, method string, say func(http.ResponseWriter, json.RawMessage)) *agent {
 	t.Helper()
-	return newAgent(t, func(a *agent) {
-		a.on = func(m string, rw http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-			if m == method {
-				say(rw, id)
-			}
-			return m == method
+	return newAgent(t, onAny(func(m string, rw http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+		if m == method {
+			say(rw, id)
 		}
-	})
+		return m == method
+	}))
 }
 
 // TestPoison sends untrusted bytes through all steps. Nothing panics or hangs, each row ends and can be read, and the

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/delivery/tools"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -30,21 +32,20 @@ func (w *world) dies(id uuid.UUID, n int, adapt ...func(*Config)) {
 		}}
 		c.Spool = &results{OutcomeSpool: w.queue, keep: func() error { kept <- true; return nil }}
 	}}, adapt...)...)
-	ended := make(chan error, 1)
-	go func() {
-		_, err := k.deliver(context.WithoutCancel(w.t.Context()), id, n)
-		ended <- err
-	}()
+	ended := k.goDeliver(id, n)
 	heraldtest.Receive(w.t, "the outcome is kept", kept)
+	k.giveUp()
+	if note := heraldtest.Receive(w.t, "the end", ended); note != "" && !strings.Contains(note, errAway.Error()) {
+		w.t.Fatal(note)
+	}
+	heraldtest.Equal(w.t, "the status, though nothing could be recorded", w.row(id).Status, store.Running)
+}
+
+// giveUp ends the worker, which does not wait for its deliveries.
+func (k *worker) giveUp() {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	k.runner.Wait(ctx)
-	if err := heraldtest.Receive(w.t, "the end", ended); err != nil && !errors.Is(err, errAway) {
-		w.t.Fatalf("%v", err)
-	}
-	if d := w.row(id); d.Status != store.Running {
-		w.t.Fatalf("%s %s, though nothing could be recorded", d.Status, d.Reason)
-	}
 }
 
 // results is a spool whose faults occur after the request.
@@ -82,13 +83,18 @@ func (r *results) DropOutcome(ctx context.Context, id uuid.UUID) error {
 // expire ends the delivery's lease and dispatches it again.
 func (w *world) expire(id uuid.UUID) store.Delivery {
 	w.t.Helper()
-	w.exec(`UPDATE herald.work SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
-	w.reconcile(w.newReconciler())
-	d := w.row(id)
+	d := w.endLease(id)
 	if d.Status != store.Queued {
 		w.t.Fatalf("%s %s after its lease ran out", d.Status, d.Reason)
 	}
 	return d
+}
+
+func (w *world) endLease(id uuid.UUID) store.Delivery {
+	w.t.Helper()
+	w.exec(`UPDATE herald.work SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
+	w.reconcile(w.newReconciler())
+	return w.row(id)
 }
 
 func (w *world) policy(id uuid.UUID, onUnknown string) {
@@ -103,8 +109,7 @@ func TestKnownOutcomes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 
-	t.Run("delivered, and Postgres was away", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "delivered, and Postgres was away", func(t *testing.T, w *world) {
 		a := newAgent(t)
 		id := w.dispatchTo(a.URL)
 		w.dies(id, 1)
@@ -120,8 +125,7 @@ func TestKnownOutcomes(t *testing.T) {
 		}
 	})
 
-	t.Run("delivered, and the next attempt ends without a look at Redis and without a record", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "delivered, and the next attempt ends without Redis and without a record", func(t *testing.T, w *world) {
 		a := newAgent(t)
 		id := w.dispatchTo(a.URL)
 		w.dies(id, 1)
@@ -135,31 +139,23 @@ func TestKnownOutcomes(t *testing.T) {
 			c.Spool = &results{OutcomeSpool: w.queue, kept: func() error { return errAway }}
 			c.SpoolTimeout, c.RecordPause = time.Millisecond, time.Hour
 		})
-		ended := make(chan error, 1)
-		go func() {
-			_, err := next.deliver(context.WithoutCancel(t.Context()), id, again.Dispatch)
-			ended <- err
-		}()
+		ended := next.goDeliver(id, again.Dispatch)
 		heraldtest.Receive(t, "the record", tried)
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		next.runner.Wait(ctx)
-		if err := heraldtest.Receive(t, "the end", ended); !errors.Is(err, errAway) {
-			t.Fatal(err)
+		next.giveUp()
+		if note := heraldtest.Receive(t, "the end", ended); !strings.Contains(note, errAway.Error()) {
+			t.Fatal(note)
 		}
 		again = w.expire(id)
 		w.newWorker().mustDeliver(id, again.Dispatch, "")
-		if d := w.row(id); d.Status != store.Delivered || len(a.received()) != 1 {
-			t.Errorf("%s after %d calls", d.Status, len(a.received()))
-		}
+		heraldtest.Equal(t, "the status", w.row(id).Status, store.Delivered)
+		heraldtest.Equal(t, "calls", len(a.received()), 1)
 	})
 
 	for name, c := range map[string]struct{ clock, least, most time.Duration }{
 		"a wait goes on from where it was":                         {40 * time.Second, 50 * time.Second, 85 * time.Second},
 		"a wait is not extended by a clock that is an hour behind": {-time.Hour, 75 * time.Second, 125 * time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			w := w.in(t)
+		w.run(t, name, func(t *testing.T, w *world) {
 			a := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
 				rw.Header().Set("Retry-After", "100")
 				http.Error(rw, "no", http.StatusServiceUnavailable)
@@ -171,18 +167,15 @@ func TestKnownOutcomes(t *testing.T) {
 			again := w.expire(id)
 			k := w.newWorker(func(cfg *Config) { cfg.Now = func() time.Time { return time.Now().Add(c.clock) } })
 			k.mustDeliver(id, again.Dispatch, "waiting server_error")
-			d := w.row(id)
-			if wait := d.NextAttemptAt.Sub(began); d.Status != store.Waiting || wait < c.least || wait > c.most {
-				t.Errorf("%s, again in %s", d.Status, wait)
-			}
-			if d.Attempts != 1 || len(d.History) != 1 || d.History[0].Reason != "server_error" || len(a.received()) != 1 {
-				t.Errorf("%d attempts, %d calls: %+v", d.Attempts, len(a.received()), d.History)
+			d := w.shows(id, store.Waiting, outcome.ServerError, 1)
+			if wait := d.NextAttemptAt.Sub(began); wait < c.least || wait > c.most || len(d.History) != 1 ||
+				len(a.received()) != 1 {
+				t.Errorf("again in %s, %d calls: %+v", wait, len(a.received()), d.History)
 			}
 		})
 	}
 
-	t.Run("an outcome that was recorded after all is not taken for a later attempt's", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "an outcome that was recorded after all is not taken for a later attempt's", func(t *testing.T, w *world) {
 		a := newAgent(t, failsOnce())
 		id := w.dispatchTo(a.URL)
 		tries := 0
@@ -196,44 +189,33 @@ func TestKnownOutcomes(t *testing.T) {
 			c.Spool = &results{OutcomeSpool: w.queue, forget: func() error { return errAway }}
 		})
 		k.mustDeliver(id, 1, "waiting server_error")
-		w.exec(`UPDATE herald.work SET next_attempt_at = now() WHERE id = $1`, id)
-		// The second attempt's worker dies without an outcome.
-		if c, err := w.store.Claim(t.Context(), id, 1, time.Hour); err != nil || c == nil {
-			t.Fatal(c, err)
-		}
+		w.due(id)
+		w.claim(id, 1) // the second attempt's worker dies without an outcome
 		again := w.expire(id)
 		w.newWorker().mustDeliver(id, again.Dispatch, "")
-		if d := w.row(id); d.Attempts != 3 || len(a.received()) != 2 {
-			t.Errorf("%d attempts, %d calls", d.Attempts, len(a.received()))
-		}
+		w.shows(id, store.Delivered, "", 3)
+		heraldtest.Equal(t, "calls", len(a.received()), 2)
 	})
 
-	t.Run("an operator's replay does not end with the failure of an attempt before it", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "a replay does not end with the failure of an attempt before it", func(t *testing.T, w *world) {
 		a := newAgent(t, failsOnce())
 		id := w.dispatchTo(a.URL)
 		w.exec(`UPDATE herald.work SET budget_base = -3 WHERE id = $1`, id) // the next attempt is the last one
 		w.dies(id, 1)
-		w.exec(`UPDATE herald.work SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
-		w.reconcile(w.newReconciler())
-		if d := w.row(id); d.Status != store.Dead {
-			t.Fatalf("%s %s", d.Status, d.Reason)
-		}
+		heraldtest.Equal(t, "the status", w.endLease(id).Status, store.Dead)
 		moved, left, tasks, err := w.store.Replay(t.Context(), []uuid.UUID{id}, false)
 		if err != nil || moved != 1 || len(tasks) == 0 {
 			t.Fatal(moved, left, tasks, err)
 		}
 		w.newWorker().mustDeliver(id, tasks[0].N, "")
-		if d := w.row(id); d.Status != store.Delivered || len(a.received()) != 2 {
-			t.Errorf("%s after %d calls", d.Status, len(a.received()))
-		}
+		heraldtest.Equal(t, "the status", w.row(id).Status, store.Delivered)
+		heraldtest.Equal(t, "calls", len(a.received()), 2)
 	})
 
-	t.Run("delivered late, after the next attempt's claim and before its look at Redis", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "delivered late, after the next claim and before its look at Redis", func(t *testing.T, w *world) {
 		a := newAgent(t)
 		id := w.dispatchTo(a.URL)
-		away, kept, ended := make(chan bool), make(chan bool, 1), make(chan error, 1)
+		away, kept := make(chan bool), make(chan bool, 1)
 		late := w.newWorker(func(c *Config) {
 			c.Ledger = &faulty{Ledger: w.store, record: func(ctx context.Context, cl *store.Claim, o store.Outcome) (store.Recorded, error) {
 				select {
@@ -245,33 +227,25 @@ func TestKnownOutcomes(t *testing.T) {
 			}}
 			c.Spool = &results{OutcomeSpool: w.queue, keep: func() error { kept <- true; return nil }}
 		})
-		go func() {
-			_, err := late.deliver(t.Context(), id, 1)
-			ended <- err
-		}()
+		ended := late.goDeliver(id, 1)
 		heraldtest.Receive(t, "the outcome is kept", kept)
 		again := w.expire(id)
 		next := w.newWorker(func(c *Config) {
 			c.Spool = &results{OutcomeSpool: w.queue, kept: func() error {
 				close(away)
-				return heraldtest.Receive(t, "the late record", ended)
+				heraldtest.Equal(t, "the late record", heraldtest.Receive(t, "the late record", ended), "")
+				return nil
 			}}
 		})
-		if note, err := next.deliver(t.Context(), id, again.Dispatch); err != nil {
-			t.Errorf("%s, %v", note, err)
-		}
-		if d := w.row(id); d.Status != store.Delivered || len(a.received()) != 1 {
-			t.Errorf("%s after %d calls", d.Status, len(a.received()))
-		}
+		must(next.deliver(t.Context(), id, again.Dispatch))
+		heraldtest.Equal(t, "the status", w.row(id).Status, store.Delivered)
+		heraldtest.Equal(t, "calls", len(a.received()), 1)
 	})
 
-	t.Run("Redis does not tell", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "Redis does not tell", func(t *testing.T, w *world) {
 		a := newAgent(t)
 		id := w.dispatchTo(a.URL)
-		if c, err := w.store.Claim(t.Context(), id, 1, time.Hour); err != nil || c == nil {
-			t.Fatal(c, err)
-		}
+		w.claim(id, 1)
 		again := w.expire(id)
 		k := w.newWorker(func(c *Config) {
 			c.Spool = &results{OutcomeSpool: w.queue, kept: func() error { return errAway }}
@@ -289,38 +263,30 @@ func TestUnknownOutcomes(t *testing.T) {
 	w := newWorld(t)
 	died := func(t *testing.T, w *world, id uuid.UUID) store.Delivery {
 		t.Helper()
-		c, err := w.store.Claim(t.Context(), id, 1, time.Hour)
-		if err != nil || c == nil {
-			t.Fatal(c, err)
-		}
-		if err := w.store.Bind(t.Context(), c, store.Binding{Job: c.Job, Source: c.Source}); err != nil { // precedes each call
-			t.Fatal(err)
-		}
+		c := w.claim(id, 1)
+		heraldtest.Must(t, w.store.Bind(t.Context(), c, store.Binding{Job: c.Job,
+			Source: c.Source})) // precedes each call
 		return w.expire(id)
 	}
 
-	t.Run("resent", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "resent", func(t *testing.T, w *world) {
 		a := newAgent(t)
 		id := w.dispatchTo(a.URL)
 		again := died(t, w, id)
 		w.newWorker().mustDeliver(id, again.Dispatch, "")
-		if d := w.row(id); d.Attempts != 2 || len(a.received()) != 1 {
-			t.Errorf("%d attempts, %d calls", d.Attempts, len(a.received()))
-		}
+		w.shows(id, store.Delivered, "", 2)
+		heraldtest.Equal(t, "calls", len(a.received()), 1)
 	})
 
-	t.Run("held until an operator decides", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "held until an operator decides", func(t *testing.T, w *world) {
 		a := newAgent(t)
 		id := w.dispatchTo(a.URL)
 		w.policy(id, store.OnUnknownHold)
 		again := died(t, w, id)
 		k := w.newWorker()
 		k.mustDeliver(id, again.Dispatch, "held held_unknown")
-		if d := w.row(id); d.Status != store.Held || d.Attempts != 1 || len(a.received()) != 0 {
-			t.Errorf("%s, %d attempts, %d calls", d.Status, d.Attempts, len(a.received()))
-		}
+		w.shows(id, store.Held, outcome.HeldUnknown, 1)
+		heraldtest.Equal(t, "calls", len(a.received()), 0)
 		moved, left, tasks, err := w.store.Replay(t.Context(), []uuid.UUID{id}, false)
 		if err != nil || moved != 1 || len(tasks) != 2 || !tasks[1].Ended {
 			t.Fatal(moved, left, tasks, err)
@@ -335,8 +301,7 @@ func TestUnknownOutcomes(t *testing.T) {
 		}
 	})
 
-	t.Run("a call that nobody answered is held too", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "a call that nobody answered is held too", func(t *testing.T, w *world) {
 		a := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
 			_, _ = io.Copy(io.Discard, r.Body)
 			panic(http.ErrAbortHandler)
@@ -344,13 +309,11 @@ func TestUnknownOutcomes(t *testing.T) {
 		id := w.dispatchTo(a.URL)
 		w.policy(id, store.OnUnknownHold)
 		w.newWorker().mustDeliver(id, 1, "held held_unknown")
-		if d := w.row(id); d.Attempts != 1 || d.History[0].Outcome != "held" {
-			t.Errorf("%+v", d.History)
-		}
+		heraldtest.Equal(t, "the attempt's outcome", w.shows(id, store.Held, outcome.HeldUnknown, 1).History[0].Outcome,
+			"held")
 	})
 
-	t.Run("an answer that says no is known", func(t *testing.T) {
-		w := w.in(t)
+	w.run(t, "an answer that says no is known", func(t *testing.T, w *world) {
 		id := w.dispatchTo(newAgent(t, status(503)).URL)
 		w.policy(id, store.OnUnknownHold)
 		w.newWorker().mustDeliver(id, 1, "waiting server_error")
@@ -380,18 +343,14 @@ func (w *world) losePostgres(pooler bool) {
 	})
 	lease := func() uuid.UUID {
 		id := w.dispatchTo(newAgent(t).URL)
-		if c, err := w.store.Claim(t.Context(), id, 1, time.Hour); err != nil || c == nil {
-			t.Fatal(c, err)
-		}
+		w.claim(id, 1)
 		w.exec(`UPDATE herald.work SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
 		return id
 	}
 	round := func() error { return s.Round(heraldtest.Within(t, 20*time.Second)) }
 	want := func(id uuid.UUID, status store.Status, when string) {
 		t.Helper()
-		if d := w.row(id); d.Status != status {
-			t.Fatalf("%s %s", d.Status, when)
-		}
+		heraldtest.Equal(t, "the status "+when, w.row(id).Status, status)
 	}
 	id := lease()
 	heraldtest.Must(t, round())

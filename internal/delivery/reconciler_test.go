@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/maintenance"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/store"
@@ -69,9 +70,7 @@ func TestReconcilerAndTasksThatRunForEver(t *testing.T) {
 	d := must(dispatch.New(redis, w.logger()))
 	s := w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Dispatcher = d })
 	w.reconcile(s)
-	if len(redis.put) != 0 {
-		t.Fatal("a task that runs was dispatched again")
-	}
+	heraldtest.Equal(t, "tasks for one that runs", len(redis.put), 0)
 	w.exec(`UPDATE herald.work SET handed_at = now() - interval '6 minutes' WHERE id = $1`, id)
 	w.reconcile(s)
 	if len(redis.put) != 1 || redis.put[0].N != 2 {
@@ -81,9 +80,7 @@ func TestReconcilerAndTasksThatRunForEver(t *testing.T) {
 	if err := s.Round(heraldtest.Within(t, 10*time.Second)); err == nil {
 		t.Error("not being able to look counts as lost")
 	}
-	if len(redis.put) != 1 {
-		t.Errorf("%+v", redis.put)
-	}
+	heraldtest.Equal(t, "tasks", len(redis.put), 1)
 }
 
 // TestMarkerOfFastClock: a machine whose clock is ahead marks an empty Redis with a time to come. The reconciler
@@ -93,9 +90,7 @@ func TestMarkerOfFastClock(t *testing.T) {
 	w := newWorld(t)
 	ids := []uuid.UUID{w.dispatchTo(newAgent(t).URL), w.dispatchTo(newAgent(t).URL), w.dispatchTo(newAgent(t).URL)}
 	w.flush()
-	if _, err := w.queue.Marker(t.Context(), time.Now().Add(time.Hour)); err != nil {
-		t.Fatal(err)
-	}
+	must(w.queue.Marker(t.Context(), time.Now().Add(time.Hour)))
 	s := w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Batch, c.Late = 2, time.Minute })
 	for range 2 {
 		w.reconcile(s)
@@ -123,9 +118,7 @@ func TestMaintenanceRuns(t *testing.T) {
 	for range 2 {
 		heraldtest.Receive(t, "the loop's end", ended)
 	}
-	if d := w.row(id); d.Dispatch != 2 {
-		t.Errorf("two reconcilers dispatched it %d times", d.Dispatch-1)
-	}
+	heraldtest.Equal(t, "dispatches, of two reconcilers", w.row(id).Dispatch, 2)
 	once, stop := context.WithCancel(t.Context())
 	defer stop()
 	s := w.newRetention(func(c *maintenance.RetentionConfig) { c.Interval = 10 * time.Millisecond })
@@ -133,7 +126,5 @@ func TestMaintenanceRuns(t *testing.T) {
 	w.until(id, store.Dead)
 	stop()
 	heraldtest.Receive(t, "the loop's end", ended)
-	if d := w.row(id); d.Reason != "expired" {
-		t.Errorf("%s", d.Reason)
-	}
+	heraldtest.Equal(t, "the reason", w.row(id).Reason, outcome.Expired)
 }

@@ -33,18 +33,14 @@ func TestRefreshTokenOutlivesPostgres(t *testing.T) {
 	})
 	credential := must(first.executor.Authorizer.Authorize(ctx, w.probing(id), endpointAt(s.AgentURL)))
 	s.Answer(nil)
-	if n := w.spools(ctx); n != 1 {
-		t.Fatalf("Redis has %d renewals", n)
-	}
+	heraldtest.Equal(t, "renewals in Redis", w.spools(ctx), 1)
 	w.exec(`UPDATE herald.agent_mcp_access SET renewing_until = now() - interval '1 second' WHERE agent_id = $1::numeric`, id.String()) // it died
 
 	w.serve(w.authorizing(func(c *auth.Config) { c.Spool = w.queue }))
 	if n := w.deliver(id); n != 1 || len(s.TokenRequests()) != 1 {
 		t.Errorf("%d attempts, %d token requests", n, len(s.TokenRequests()))
 	}
-	if n := w.spools(ctx); n != 0 {
-		t.Errorf("Redis still has %d renewals", n)
-	}
+	heraldtest.Equal(t, "renewals in Redis", w.spools(ctx), 0)
 	for range 2 {
 		s.Revoke()
 		heraldtest.Equal(t, "attempts", w.deliver(id), 1)
@@ -67,9 +63,7 @@ func TestRefreshTokenOutlivesPostgres(t *testing.T) {
 	if err != nil || !credential.Refreshed() {
 		t.Error(credential.Refreshed(), err)
 	}
-	if last := s.TokenRequests()[len(s.TokenRequests())-1]; last.Status != http.StatusOK {
-		t.Errorf("it was answered %d", last.Status)
-	}
+	heraldtest.Equal(t, "the last answer", s.TokenRequests()[len(s.TokenRequests())-1].Status, http.StatusOK)
 	w.noCanary(first)
 }
 

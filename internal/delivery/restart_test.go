@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestStreamEndsBeforeHandshake: an agent is restarted while it answers the handshake or the list of its tools with an
@@ -24,26 +25,20 @@ func TestStreamEndsBeforeHandshake(t *testing.T) {
 			"connection is cut":    {": open\n\n", func() { panic(http.ErrAbortHandler) }},
 			"stream cannot resume": {"id: 1\nretry: 10\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\"}\n\n", func() {}},
 		} {
-			t.Run(during+"/"+name, func(t *testing.T) {
-				t.Parallel()
-				w := w.in(t)
+			w.runParallel(t, during+"/"+name, func(t *testing.T, w *world) {
 				var restarted atomic.Bool
-				a := newAgent(t, func(a *agent) {
-					a.on = func(method string, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-						if method != during || restarted.Swap(true) {
-							return false
-						}
-						rw.Header().Set("Content-Type", "text/event-stream")
-						_, _ = rw.Write([]byte(c.begins))
-						_ = http.NewResponseController(rw).Flush()
-						c.end()
-						return true
+				a := newAgent(t, onAny(func(m string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+					if m != during || restarted.Swap(true) {
+						return false
 					}
-				})
-				d := w.until(w.accept(w.feedback(w.register(at(a.URL)))), store.Delivered)
-				if d.Attempts != 2 || len(a.received()) != 1 {
-					t.Errorf("%d attempts, %d calls", d.Attempts, len(a.received()))
-				}
+					w.Header().Set("Content-Type", "text/event-stream")
+					_, _ = w.Write([]byte(c.begins))
+					_ = http.NewResponseController(w).Flush()
+					c.end()
+					return true
+				}))
+				w.ends(w.dispatchTo(a.URL), store.Delivered, "", 2)
+				heraldtest.Equal(t, "calls", len(a.received()), 1)
 			})
 		}
 	}
@@ -67,9 +62,7 @@ func TestToolsChangedSinceListed(t *testing.T) {
 		"the same tools": {`{"type":"object","properties":{"value":{"type":"string"}}}`, "agent.receiveFeedback", "MCP error -32602: x", store.Rejected, 2},
 		"the tool ran":   {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", "the disk is full", store.Rejected, 2},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := w.in(t)
+		w.runParallel(t, name, func(t *testing.T, w *world) {
 			a := newAgent(t, func(a *agent) { a.schema = `{"type":"object","properties":{"value":{"type":"string"}}}` }, onCall(
 				func(n int, rw http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
 					if n == 2 {

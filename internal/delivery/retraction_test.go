@@ -2,10 +2,11 @@ package delivery
 
 import (
 	"maps"
-	"strings"
+
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -48,10 +49,8 @@ func TestRetractions(t *testing.T) {
 	refused := func(name string, j map[string]any, says string) {
 		t.Helper()
 		before := len(a.received())
-		d := w.until(w.accept(j), store.Rejected)
-		if d.Reason != "event_not_found" || !strings.Contains(d.Error, says) || len(a.received()) != before {
-			t.Errorf("%s: %s, %q, %d calls", name, d.Reason, d.Error, len(a.received())-before)
-		}
+		w.ends(w.accept(j), store.Rejected, outcome.EventNotFound, 1, says)
+		heraldtest.Equal(t, "calls for one that is "+name, len(a.received())-before, 0)
 	}
 
 	there := given(true)

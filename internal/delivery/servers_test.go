@@ -2,7 +2,7 @@ package delivery
 
 import (
 	"encoding/json"
-	"errors"
+
 	"fmt"
 	"math/big"
 	"net/http"
@@ -16,6 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver/servers"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
@@ -43,9 +44,7 @@ func newOperator(w *world) *operator {
 }
 
 func (o *operator) write() {
-	if err := os.WriteFile(o.path, asJSON(map[string]any{"servers": o.entries}), 0o600); err != nil {
-		o.w.t.Fatal(err)
-	}
+	heraldtest.Must(o.w.t, os.WriteFile(o.path, asJSON(map[string]any{"servers": o.entries}), 0o600))
 }
 
 // say sets an agent's entry in the file and reloads it.
@@ -93,11 +92,8 @@ func TestServersFile(t *testing.T) {
 	releaser := must(maintenance.NewReleaser(maintenance.ReleaserConfig{Ledger: w.store, Records: records.New(w.store), Dispatcher: w.dispatcher, Logger: w.logger(),
 		Disabled: func(a store.Agent) bool { s, ok := o.server(a); return ok && s.Disables() }}))
 
-	t.Run("it wins over the chain", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		a := newAgent(t)
-		id := w.register(at("https://127.0.0.1:1/nobody"))
+	w.runParallel(t, "it wins over the chain", func(t *testing.T, w *world) {
+		a, id := newAgent(t), w.register(at("https://127.0.0.1:1/nobody"))
 		o.say(id, map[string]any{"url": a.URL + "/mcp/${SEGMENT}?key=${KEY}", "auth": map[string]any{"type": "bearer", "token": "${TOKEN}"}})
 		d := w.until(w.accept(w.feedback(id)), store.Delivered)
 		heraldtest.Equal(t, "the row shows", d.Endpoint, a.URL+"/mcp/${SEGMENT}")
@@ -115,9 +111,7 @@ func TestServersFile(t *testing.T) {
 		}
 	})
 
-	t.Run("the job's own endpoint wins over it", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
+	w.runParallel(t, "the job's own endpoint wins over it", func(t *testing.T, w *world) {
 		a, other := newAgent(t), newAgent(t)
 		id := w.register(nil)
 		o.say(id, map[string]any{"url": other.URL})
@@ -127,89 +121,47 @@ func TestServersFile(t *testing.T) {
 		}
 	})
 
-	t.Run("it says nothing about where: the chain is asked", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		id := w.register(nil)
-		o.say(id, map[string]any{"timeoutMs": 1000})
-		if d := w.until(w.accept(w.feedback(id)), store.Held); d.Reason != "chain_unconfigured" {
-			t.Errorf("%+v", d)
-		}
-	})
-
-	t.Run("disabled and enabled", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		a := newAgent(t)
-		id := w.register(nil)
+	w.runParallel(t, "disabled and enabled", func(t *testing.T, w *world) {
+		a, id := newAgent(t), w.register(nil)
 		o.say(id, map[string]any{"url": a.URL, "enabled": false})
 		first := w.accept(w.feedback(id))
 		second := w.accept(with(w.feedback(id), own(a.URL, nil)))
 		for _, one := range []uuid.UUID{first, second} {
-			if d := w.until(one, store.Held); d.Reason != "agent_disabled" || d.Attempts != 0 || !strings.Contains(d.Error, "servers file") {
-				t.Errorf("%+v", d)
-			}
+			w.ends(one, store.Held, outcome.AgentDisabled, 0, "servers file")
 		}
 		if r := w.agentRow(id); r.State != records.StateDisabled || !r.Enabled || r.Open[store.Held] != 2 {
 			t.Errorf("%+v", r)
 		}
-		if err := releaser.Release(t.Context()); err != nil { // the file still disables the agent
-			t.Error(err)
-		}
-		if d := w.row(first); d.Status != store.Held || len(a.received()) != 0 {
-			t.Errorf("%+v", d)
-		}
+		heraldtest.Must(t, releaser.Release(t.Context())) // the file still disables the agent
+		w.shows(first, store.Held, outcome.AgentDisabled, 0)
+		heraldtest.Equal(t, "calls", len(a.received()), 0)
 		o.say(id, map[string]any{"url": a.URL})
-		if err := releaser.Release(t.Context()); err != nil {
-			t.Error(err)
-		}
+		heraldtest.Must(t, releaser.Release(t.Context()))
 		for _, one := range []uuid.UUID{first, second} {
 			w.until(one, store.Delivered)
 		}
-		if r := w.agentRow(id); r.State != records.StateConnected {
-			t.Errorf("%+v", r)
-		}
+		heraldtest.Equal(t, "the agent's state", w.agentRow(id).State, records.StateConnected)
 	})
 
-	t.Run("a tool that it does not list", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		a := newAgent(t)
-		id := w.register(nil)
+	w.runParallel(t, "a tool that it does not list", func(t *testing.T, w *world) {
+		a, id := newAgent(t), w.register(nil)
 		o.say(id, map[string]any{"url": a.URL, "tools": []string{"agent.receiveRevocation"}})
-		d := w.until(w.accept(w.feedback(id)), store.Rejected)
-		if d.Reason != "tool_not_found" || !strings.Contains(d.Error, "the servers file does not list agent.receiveFeedback") {
-			t.Errorf("%+v", d)
-		}
+		w.ends(w.accept(w.feedback(id)), store.Rejected, outcome.ToolNotFound, 1,
+			"the servers file does not list agent.receiveFeedback")
 		if r := w.agentRow(id); r.State != records.StatePending || r.LastError != "" || r.Epoch != 0 {
 			t.Errorf("the agent is blamed: %+v", r)
 		}
 	})
 
-	t.Run("an alias of the operator's, and it alone", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
+	w.runParallel(t, "an alias of the operator's, and it alone", func(t *testing.T, w *world) {
 		a := newAgent(t, func(a *agent) { a.tool = "feedback.receive" })
 		id := w.register(nil)
 		o.say(id, map[string]any{"url": a.URL, "tools": []string{"feedback.receive"}})
-		if d := w.until(w.accept(w.feedback(id)), store.Delivered); d.ToolName != "feedback.receive" {
-			t.Errorf("%+v", d)
-		}
+		heraldtest.Equal(t, "the tool", w.until(w.accept(w.feedback(id)), store.Delivered).ToolName, "feedback.receive")
 	})
 
-	t.Run("time and doubt", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		hold := make(chan bool)
-		a := newAgent(t, onCall(func(_ int, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-			select {
-			case <-hold:
-			case <-r.Context().Done():
-			}
-			return true
-		}))
-		t.Cleanup(func() { close(hold) })
-		id := w.register(nil)
+	w.runParallel(t, "time and doubt", func(t *testing.T, w *world) {
+		a, id := newAgent(t, hangs()), w.register(nil)
 		o.say(id, map[string]any{"url": a.URL, "timeoutMs": 3000, "onUnknown": "hold"})
 		d := w.until(w.accept(w.feedback(id)), store.Held)
 		if d.Reason != "held_unknown" || len(d.History) != 1 || !strings.Contains(d.History[0].Error, "did not answer within 3 s") {
@@ -217,55 +169,15 @@ func TestServersFile(t *testing.T) {
 		}
 	})
 
-	t.Run("credentials that are refused", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		a := newAgent(t, wantsKey("hunter2RIGHT"))
-		id := w.register(nil)
-		o.say(id, map[string]any{"url": a.URL, "headers": map[string]any{"X-Api-Key": "${KEY}"}})
-		d := w.until(w.accept(w.feedback(id)), store.Held)
-		if r := w.agentRow(id); d.Reason != "auth_required" || r.State != records.StateNeedsAuth || r.LastError == "" {
-			t.Errorf("%+v, %+v", d, r)
-		}
-		if !strings.HasSuffix(d.Error, ": correct its auth or headers in the servers file, which releases its held deliveries") {
-			t.Errorf("it is held with %q", d.Error)
-		}
-		o.say(id, map[string]any{"url": a.URL, "headers": map[string]any{"X-Api-Key": "${RIGHT}"}})
-		releaser.MarkCallable([]store.Agent{w.agentOf(id), w.agentOf(big.NewInt(987654321))})
-		heraldtest.Must(t, releaser.Release(heraldtest.Within(t, 20*time.Second)))
-		w.until(d.ID, store.Delivered)
-		if _, err := records.New(w.store).AgentRow(heraldtest.Within(t, 20*time.Second), w.agentOf(big.NewInt(987654321))); !errors.Is(err, store.ErrNotFound) {
-			t.Errorf("an agent that nobody has delivered to is known: %v", err)
-		}
-	})
-
-	t.Run("an endpoint for an agent of a chain without one", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		a := newAgent(t)
-		id := w.register(nil)
-		d := w.until(w.accept(w.feedback(id)), store.Held)
-		if d.Reason != "chain_unconfigured" {
-			t.Fatalf("%s: %s", d.Reason, d.Error)
-		}
+	w.runParallel(t, "an endpoint for an agent of a chain without one", func(t *testing.T, w *world) {
+		a, id := newAgent(t), w.register(nil)
+		o.say(id, map[string]any{"timeoutMs": 1000}) // the chain is asked for the endpoint
+		d := w.ends(w.accept(w.feedback(id)), store.Held, outcome.ChainUnconfigured, 0)
 		o.say(id, map[string]any{"url": a.URL})
 		releaser.MarkCallable([]store.Agent{w.agentOf(id)})
 		heraldtest.Must(t, releaser.Release(heraldtest.Within(t, 20*time.Second)))
 		w.until(d.ID, store.Delivered)
 	})
-}
-
-// wantsKey answers 401 to everything that does not bring this X-Api-Key.
-func wantsKey(key string) func(*agent) {
-	return func(a *agent) {
-		a.on = func(_ string, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-			if r.Header.Get("X-Api-Key") == key {
-				return false
-			}
-			w.WriteHeader(http.StatusUnauthorized)
-			return true
-		}
-	}
 }
 
 // TestDisabledBothWays: if both its row and the file disable an agent, its deliveries are released only when both
@@ -279,20 +191,22 @@ func TestDisabledBothWays(t *testing.T) {
 	a := newAgent(t)
 	id := w.register(nil)
 	o.say(id, map[string]any{"url": a.URL, "enabled": false})
-	if _, _, err := records.New(w.store).EnableAgent(t.Context(), w.agentOf(id), false); err != nil {
-		t.Fatal(err)
-	}
+	w.enable(id, false)
 	one := w.accept(w.feedback(id))
 	w.until(one, store.Held)
-	released, tasks, err := records.New(w.store).EnableAgent(t.Context(), w.agentOf(id), true)
-	if err != nil || released != 1 {
-		t.Fatal(released, err)
-	}
-	w.dispatcher.Dispatch(t.Context(), tasks)
+	heraldtest.Equal(t, "released", w.enable(id, true), 1)
 	heraldtest.AwaitState(t, func() bool { d := w.row(one); return d.Status == store.Held && d.Dispatch == 2 }, func() string { return fmt.Sprintf("%+v", w.row(one)) })
-	if len(a.received()) != 0 {
-		t.Error("it was called")
-	}
+	heraldtest.Equal(t, "calls", len(a.received()), 0)
+}
+
+// enable enables or disables an agent, as an operator does.
+func (w *world) enable(id *big.Int, enabled bool) (released int) {
+	w.t.Helper()
+	ctx := heraldtest.Within(w.t, 20*time.Second)
+	released, tasks, err := records.New(w.store).EnableAgent(ctx, w.agentOf(id), enabled)
+	heraldtest.Must(w.t, err)
+	w.dispatcher.Dispatch(ctx, tasks)
+	return released
 }
 
 // TestRememberedProtocol: the protocol of the agent's last answer is tried first if neither registration nor file names
@@ -305,30 +219,25 @@ func TestRememberedProtocol(t *testing.T) {
 	for want, doc := range map[string]map[string]any{"server/discover": {"name": "MCP"}, "initialize": {"name": "MCP", "version": "2025-11-25"}} {
 		var mu sync.Mutex
 		var first string
-		a := newAgent(t, func(a *agent) {
-			a.on = func(method string, rw http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-				mu.Lock()
-				defer mu.Unlock()
-				if first == "" {
-					first = method
-				}
-				if method == "server/discover" {
-					replyError(rw, id, -32601, "what is this")
-					return true
-				}
-				return false
+		a := newAgent(t, onAny(func(method string, rw http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			if first == "" {
+				first = method
 			}
-		})
+			if method == "server/discover" {
+				replyError(rw, id, -32601, "what is this")
+				return true
+			}
+			return false
+		}))
 		doc["endpoint"] = a.URL
 		id := w.register(map[string]any{"name": "agent", "services": []any{doc}})
-		if err := records.New(w.store).ObserveAgent(t.Context(), w.agentOf(id), records.AgentObservation{Protocol: "2026-07-28"}); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, records.New(w.store).ObserveAgent(t.Context(), w.agentOf(id),
+			records.AgentObservation{Protocol: "2026-07-28"}))
 		w.until(w.accept(w.feedback(id)), store.Delivered)
 		mu.Lock()
-		if first != want {
-			t.Errorf("with %v the agent was asked for %s first, want %s", doc, first, want)
-		}
+		heraldtest.Equal(t, "the first request", first, want)
 		mu.Unlock()
 		if r := w.agentRow(id); r.Protocol != "2025-11-25" || r.Registration == nil || r.Name() != "agent" || r.Registration.From != "services[0]" {
 			t.Errorf("%+v", r)

@@ -15,7 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/spans"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/store/records"
+
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/tracingtest"
@@ -114,9 +114,7 @@ func TestTrace(t *testing.T) {
 		case "accept", "attempt":
 			for name, want := range map[string]string{"herald.delivery.id": d.ID.String(), "herald.delivery.key": d.Key,
 				"herald.agent": fmt.Sprintf("%d:%s", d.ChainID, d.AgentID), "herald.kind": "NewFeedback"} {
-				if s.Attributes[name] != want {
-					t.Errorf("%s of %s is %q, want %q", name, s.Name, s.Attributes[name], want)
-				}
+				heraldtest.Equal(t, name+" of "+s.Name, s.Attributes[name], want)
 			}
 		}
 	}
@@ -135,23 +133,15 @@ func TestTraceOfItsOwn(t *testing.T) {
 	k, flush := w.tracedWorker()
 	a := newAgent(t)
 	registered := w.register(at(a.URL))
-	j, _ := w.rate(devnet.Feedback{AgentID: registered})
-	agent, ctx := w.agentOf(registered), heraldtest.Within(t, 20*time.Second)
-	if _, _, err := records.New(w.store).EnableAgent(ctx, agent, false); err != nil {
-		t.Fatal(err)
-	}
-	id := w.accept(j)
+	w.enable(registered, false)
+	id := w.accept(w.feedback(registered))
 	w.until(id, store.Held)
-	_, tasks, err := records.New(w.store).EnableAgent(ctx, agent, true)
-	heraldtest.Must(t, err)
-	w.dispatcher.Dispatch(ctx, tasks)
+	w.enable(registered, true)
 	d := w.until(id, store.Delivered)
 	heraldtest.Await(t, "the last step", func() bool { n, _ := k.seen(d.ID, "record"); return n == 2 })
 	spans := flush()
 	own := tracecontext.Of(d.ID, "")
-	if d.TraceID != own.TraceID.String() {
-		t.Errorf("the row shows trace %s, want %s", d.TraceID, own.TraceID)
-	}
+	heraldtest.Equal(t, "the row shows trace", d.TraceID, own.TraceID.String())
 	count := map[string]int{}
 	for _, s := range spans {
 		count[s.Name]++
@@ -171,15 +161,14 @@ func TestUntraced(t *testing.T) {
 	w.serve(w.newWorker())
 	a := newAgent(t)
 	agent := w.register(at(a.URL))
-	j, _ := w.rate(devnet.Feedback{AgentID: agent})
-	d := w.until(w.accept(j), store.Delivered)
+	d := w.until(w.accept(w.feedback(agent)), store.Delivered)
 	if got := a.received()[0]; !strings.HasPrefix(got.header.Get("traceparent"), "00-"+d.TraceID+"-") || !strings.HasSuffix(got.header.Get("traceparent"), "-00") ||
 		got.Meta["traceparent"] != got.header.Get("traceparent") {
 		t.Errorf("the agent was told %q and %v", got.header.Get("traceparent"), got.Meta["traceparent"])
 	}
 	const caller = "00-" + callerTrace + "-" + callerSpan + "-01"
-	j, _ = w.rate(devnet.Feedback{AgentID: agent})
-	answers := must(w.intake.Submit(tracecontext.NewContext(heraldtest.Within(t, 20*time.Second), caller), [][]byte{asJSON(j)}, command))
+	answers := must(w.intake.Submit(tracecontext.NewContext(heraldtest.Within(t, 20*time.Second), caller),
+		[][]byte{asJSON(w.feedback(agent))}, command))
 	w.until(answers[0].ID, store.Delivered)
 	if got := a.received()[1]; got.header.Get("traceparent") != caller || got.Meta["traceparent"] != caller {
 		t.Errorf("the agent was told %q and %v", got.header.Get("traceparent"), got.Meta["traceparent"])
@@ -210,7 +199,6 @@ func untraced() (*Executor, *attempt) {
 // TestTraceOffCostsNothing: with tracing off, the hooks do not allocate.
 func TestTraceOffCostsNothing(t *testing.T) {
 	e, a := untraced()
-	if n := testing.AllocsPerRun(1000, func() { traceAttempt(e, a, decision{}) }); n != 0 {
-		t.Errorf("%v allocations an attempt", n)
-	}
+	heraldtest.Equal(t, "allocations an attempt", testing.AllocsPerRun(1000, func() { traceAttempt(e, a, decision{}) }),
+		0)
 }

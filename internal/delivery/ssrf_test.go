@@ -10,13 +10,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/resolver"
+
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/guardtest"
@@ -28,16 +27,8 @@ import (
 func (w *world) guarded(t testing.TB, cfg netguard.Config) *worker {
 	t.Helper()
 	guard := must(netguard.New(cfg))
-	fetcher := must(ipfs.New(ipfs.Config{Guard: guard, Logger: w.logger()}))
-	t.Cleanup(fetcher.Close)
-	resolve := must(resolver.New(resolver.Config{Chain: chainsReader{w.chain}, Fetcher: fetcher}))
-	t.Cleanup(resolve.Close)
-	pool := must(mcpcall.NewPool(mcpcall.Config{Guard: guard, Logger: w.logger()}))
-	t.Cleanup(func() {
-		if err := pool.Close(heraldtest.Within(t, 10*time.Second)); err != nil {
-			t.Error(err)
-		}
-	})
+	fetcher, resolve := w.in(t).newResolver(ipfs.Config{Guard: guard}, nil)
+	pool := newPool(t, mcpcall.Config{Guard: guard, Logger: w.logger()})
 	return w.newWorker(func(c *Config) { c.Resolver, c.Fetcher, c.Caller = resolve, fetcher, pool })
 }
 
@@ -69,9 +60,9 @@ var urlPositions = []struct {
 func (w *world) blocked(k *worker, id uuid.UUID, stage string) string {
 	w.t.Helper()
 	_, err := k.deliver(w.t.Context(), id, 1)
-	d := w.row(id)
-	if err == nil || d.Status != store.Rejected || d.Reason != outcome.AddressBlocked || len(d.History) != 1 || d.History[0].Stage != stage {
-		w.t.Errorf("%s %s: %s (%v), history %+v; want it blocked in step %s", d.Status, d.Reason, d.Error, err, d.History, stage)
+	d := w.shows(id, store.Rejected, outcome.AddressBlocked, 1)
+	if err == nil || len(d.History) != 1 || d.History[0].Stage != stage {
+		w.t.Errorf("%v, history %+v; want it blocked in step %s", err, d.History, stage)
 	}
 	return d.Error
 }
@@ -94,15 +85,12 @@ func TestInwardAddresses(t *testing.T) {
 			"https://127.0.0.1", fmt.Sprintf("http://127.0.0.1:%d/", port), "http://169.254.169.254/latest/meta-data/iam/security-credentials/",
 			fmt.Sprintf("https://inward.test:%d/agent.json", port), fmt.Sprintf("http://inward.test:%d/", port), fmt.Sprintf("https://several.test:%d/", port),
 		} {
-			t.Run(p.name+" "+url, func(t *testing.T) {
-				w := w.in(t)
+			w.run(t, p.name+" "+url, func(t *testing.T, w *world) {
 				w.blocked(k, p.put(w, url), p.stage)
 			})
 		}
 	}
-	if inner.Connections() != 0 {
-		t.Error("something inside was reached")
-	}
+	heraldtest.Equal(t, "connections inward", inner.Connections(), 0)
 }
 
 // TestIndirectInwardAddresses: a first request to a permitted server leads to a forbidden address. Here 127.0.0.9
@@ -179,9 +167,7 @@ func TestIndirectInwardAddresses(t *testing.T) {
 				if _, err := k.deliver(t.Context(), id, 1); err == nil {
 					t.Error("it was taken")
 				}
-				if d := w.row(id); d.Status != store.Rejected || d.Reason != outcome.BadResponse || !strings.Contains(d.Error, "redirect") {
-					t.Errorf("%s %s: %s", d.Status, d.Reason, d.Error)
-				}
+				w.shows(id, store.Rejected, outcome.BadResponse, 1, "redirect")
 			})
 		}
 	}

@@ -2,7 +2,7 @@ package delivery
 
 import (
 	"bufio"
-	"context"
+
 	"encoding/json"
 	"fmt"
 	"os"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -80,13 +81,9 @@ func TestCommandOfTheServersFile(t *testing.T) {
 		return pid
 	}
 	pid := answer()
-	if again := answer(); again != pid {
-		t.Errorf("process %s, then %s", pid, again)
-	}
+	heraldtest.Equal(t, "the process of the next call", answer(), pid)
 	own := map[string]any{"resolveEndpoint": false, "endpoint": map[string]any{"transport": "stdio", "command": os.Args[0], "args": []string{"--key", "hunter2KEY"}}}
-	if d := w.until(w.accept(with(w.feedback(id), own)), store.Rejected); d.Reason != "transport_refused" {
-		t.Errorf("%+v", d)
-	}
+	w.ends(w.accept(with(w.feedback(id), own)), store.Rejected, outcome.TransportRefused, 1)
 	if strings.Contains(w.log.String(), "hunter2") {
 		t.Error("the log tells a secret")
 	}
@@ -99,16 +96,13 @@ func TestTiedCommandOfAJob(t *testing.T) {
 	theirs, own := w.register(nil), w.register(nil)
 	k := w.newWorker(func(c *Config) {
 		guard := must(netguard.New(netguard.Config{}))
-		pool := must(mcpcall.NewPool(mcpcall.Config{Guard: guard, Logger: w.logger(), StdioCommands: [][]string{{"/bin/false"}}}))
-		t.Cleanup(func() { _ = pool.Close(context.Background()) })
-		c.Caller = pool
+		c.Caller = newPool(t, mcpcall.Config{Guard: guard, Logger: w.logger(),
+			StdioCommands: [][]string{{"/bin/false"}}})
 		c.MayRun = func(_ uint64, _ common.Address, id string, argv []string) bool {
 			return id == fmt.Sprint(own) && slices.Equal(argv, []string{"/bin/false"})
 		}
 	})
 	w.serve(k)
 	action := map[string]any{"resolveEndpoint": false, "endpoint": map[string]any{"transport": "stdio", "command": "/bin/false"}}
-	if d := w.until(w.accept(with(w.feedback(theirs), action)), store.Rejected); d.Reason != "transport_refused" {
-		t.Errorf("%s: %s", d.Reason, d.Error)
-	}
+	w.ends(w.accept(with(w.feedback(theirs), action)), store.Rejected, outcome.TransportRefused, 1)
 }

@@ -46,9 +46,7 @@ func TestMinutes(t *testing.T) {
 	}
 	heraldtest.Equal(t, "outcomes", []map[store.Status]int64{got[0].Outcomes, got[1].Outcomes, got[2].Outcomes},
 		[]map[store.Status]int64{{}, {store.Delivered: 20, store.Dead: 2}, {store.Waiting: 1}})
-	if at := got[2].At; !at.Equal(now.Truncate(time.Minute)) {
-		t.Errorf("the last minute is %s", at)
-	}
+	heraldtest.Equal(t, "the last minute", got[2].At, now.Truncate(time.Minute))
 	if hours, err := workers[1].Hours(t.Context(), 2); err != nil || len(hours[0].Outcomes) > 0 || hours[1].Outcomes[store.Delivered] != 20 {
 		t.Errorf("%+v, %v", hours, err)
 	}

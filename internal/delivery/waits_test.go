@@ -120,7 +120,5 @@ func testSummaries(t *testing.T) {
 		"deliveries put off, nothing was attempted 8453:1 1 map[throttled:1]",
 		"deliveries put off, nothing was attempted 8453:3 1 map[throttled:1]",
 	}
-	if strings.Join(got, "\n") != strings.Join(want, "\n") {
-		t.Errorf("%s", strings.Join(got, "\n"))
-	}
+	heraldtest.Equal(t, "the log", got, want)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/admission/ratelimit"
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/door/intake"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/webui"
 	"github.com/agentherald/herald/internal/store"
@@ -60,10 +61,7 @@ func TestWebUIAgreesWithPostgres(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	well, sick := newAgent(t), newAgent(t, status(503, "Retry-After", "200"))
-	naysayer := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-		reply(rw, id, `{"isError":true,"content":[{"type":"text","text":"no"}]}`)
-		return true
-	}))
+	naysayer := newAgent(t, answers(saysNo))
 	limiter := must(ratelimit.New(ratelimit.Config{Rate: 1e6, OpenFor: 4 * time.Minute, PermitTTL: time.Minute, Logger: w.logger()}))
 	t.Cleanup(limiter.Close)
 	k := w.newWorker(limitOrigins(limiter, nil))
@@ -154,16 +152,14 @@ func TestKilledBeforeTaskIsRetried(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var well atomic.Bool
-	a := newAgent(t, func(a *agent) {
-		a.on = func(_ string, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-			if well.Load() {
-				return false
-			}
-			rw.Header().Set("Retry-After", "100")
-			http.Error(rw, "no", http.StatusServiceUnavailable)
-			return true
+	a := newAgent(t, onAny(func(_ string, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+		if well.Load() {
+			return false
 		}
-	})
+		rw.Header().Set("Retry-After", "100")
+		http.Error(rw, "no", http.StatusServiceUnavailable)
+		return true
+	}))
 	due, early := w.dispatchTo(a.URL), w.dispatchTo(a.URL)
 	k := w.newWorker()
 	rdb := must(w.queue.Client(10 * time.Second))
@@ -173,34 +169,24 @@ func TestKilledBeforeTaskIsRetried(t *testing.T) {
 		_ = must(rdb.HSet(t.Context(), "asynq:{first}:t:"+id, "state", "active").Result())
 		_ = must(rdb.ZAdd(t.Context(), "asynq:{first}:lease", redis.Z{Score: float64(time.Now().Add(-time.Hour).Unix()), Member: id}).Result())
 	}
-	if _, err := k.deliver(t.Context(), due, 1); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := k.deliver(t.Context(), early, 1); err != nil {
-		t.Fatal(err)
-	}
+	k.mustDeliver(due, 1, "waiting server_error")
+	k.mustDeliver(early, 1, "waiting server_error")
 	w.exec(`UPDATE herald.work SET next_attempt_at = now() - interval '1 minute' WHERE id = $1`, due)
 	w.reconcile(w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Late = time.Second })) // it is active in Redis
-	if d := w.row(due); d.Dispatch != 1 {
-		t.Fatalf("%+v", d)
-	}
+	heraldtest.Equal(t, "dispatches", w.row(due).Dispatch, 1)
 	well.Store(true)
 
 	w.serve(k) // its recoverer runs at once
-	if d := w.until(due, store.Delivered); d.Attempts != 2 || d.Dispatch != 1 {
-		t.Errorf("%+v", d)
-	}
+	heraldtest.Equal(t, "dispatches", w.ends(due, store.Delivered, "", 2).Dispatch, 1)
 	var shown []shownTask
 	heraldtest.AwaitState(t, func() bool {
 		shown = w.shown("retry")
 		return len(shown) == 1 && strings.HasPrefix(shown[0].Error, "server_error: ")
 	}, func() string { return fmt.Sprintf("%+v wait", shown) })
-	d := w.row(early)
+	d := w.shows(early, store.Waiting, outcome.ServerError, 1)
 	if x := shown[0]; x.ID != (queue.Task{DeliveryID: early, N: 1}).ID() || x.Next.Before(*d.NextAttemptAt) ||
 		x.Next.Sub(*d.NextAttemptAt) > 3*time.Second {
 		t.Errorf("%+v until %s is shown as %+v", d, d.NextAttemptAt, x)
 	}
-	if d.Status != store.Waiting || d.Attempts != 1 || d.Dispatch != 1 {
-		t.Errorf("%+v", d)
-	}
+	heraldtest.Equal(t, "dispatches", d.Dispatch, 1)
 }

@@ -9,11 +9,11 @@ import (
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/resolver"
+
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/guardtest"
-	"github.com/agentherald/herald/internal/testing/heraldtest"
+
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/google/uuid"
@@ -23,16 +23,8 @@ import (
 func (w *world) impatient(wait time.Duration) *worker {
 	w.t.Helper()
 	guard := guardtest.Loopback(w.t, guardtest.Resolver(w.t, nil))
-	fetcher := must(ipfs.New(ipfs.Config{Guard: guard, Timeout: wait, TryTimeout: wait, Logger: w.logger()}))
-	w.t.Cleanup(fetcher.Close)
-	resolve := must(resolver.New(resolver.Config{Chain: chainsReader{w.chain}, Fetcher: fetcher}))
-	w.t.Cleanup(resolve.Close)
-	pool := must(mcpcall.NewPool(mcpcall.Config{Guard: guard, OpenTimeout: wait, Logger: w.logger()}))
-	w.t.Cleanup(func() {
-		if err := pool.Close(heraldtest.Within(w.t, 10*time.Second)); err != nil {
-			w.t.Error(err)
-		}
-	})
+	fetcher, resolve := w.newResolver(ipfs.Config{Guard: guard, Timeout: wait, TryTimeout: wait}, nil)
+	pool := newPool(w.t, mcpcall.Config{Guard: guard, OpenTimeout: wait, Logger: w.logger()})
 	return w.newWorker(func(c *Config) {
 		c.Resolver, c.Fetcher, c.Caller = resolve, fetcher, pool
 		c.Schedule = must(outcome.NewSchedule([]time.Duration{time.Hour}))
@@ -71,9 +63,7 @@ func TestErrorMessages(t *testing.T) {
 	for _, p := range urlPositions {
 		for _, f := range list {
 			k := workers[f.Wait()]
-			t.Run(p.name+"/"+f.Name, func(t *testing.T) {
-				t.Parallel()
-				w := w.in(t)
+			w.runParallel(t, p.name+"/"+f.Name, func(t *testing.T, w *world) {
 				d, line, task := w.told(k, p.put(w, f.URL+"/agent.json"))
 				if !strings.Contains(d.Error, f.Says) {
 					t.Errorf("the row does not say %q: %s %s: %s", f.Says, d.Status, d.Reason, d.Error)
@@ -125,9 +115,7 @@ func TestAttemptsSayWhatToDo(t *testing.T) {
 		}, outcome.SchemaMismatch, "the agent has to accept these arguments, see worker agent probe 31337:",
 			[]string{"feedbackIndex: it must be boolean", "mood: it is required", "tag1: it must be array"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := w.in(t)
+		w.runParallel(t, name, func(t *testing.T, w *world) {
 			d, line, task := w.told(k, c.put(w))
 			if d.Reason != c.reason || strings.Contains(d.Error, c.next) {
 				t.Errorf("%s %s: %s", d.Status, d.Reason, d.Error)
