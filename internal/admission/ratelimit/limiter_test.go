@@ -46,7 +46,10 @@ func TestNewRefuses(t *testing.T) {
 func TestConcurrentCallersKeepInflight(t *testing.T) {
 	t.Parallel()
 	for _, endpoints := range []int{1, 8} {
-		t.Run(fmt.Sprint(endpoints), func(t *testing.T) { hammer(t, endpoints) })
+		t.Run(fmt.Sprint(endpoints), func(t *testing.T) {
+			t.Parallel()
+			hammer(t, endpoints)
+		})
 	}
 }
 

@@ -1,10 +1,10 @@
 package ratelimit
 
 import (
-	"container/heap"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sort"
 	"testing"
 )
 
@@ -17,8 +17,7 @@ type crowd struct {
 	rnd   *rand.Rand
 	m     originState
 	now   int64
-	queue events
-	calls int
+	queue []event // in order of their times
 
 	endpoints []*member
 }
@@ -35,22 +34,7 @@ type member struct {
 
 type event struct {
 	at int64
-	n  int // keeps ties in order
 	do func()
-}
-
-type events []event
-
-func (q events) Len() int { return len(q) }
-func (q events) Less(i, j int) bool {
-	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].n < q[j].n
-}
-func (q events) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *events) Push(x any)   { *q = append(*q, x.(event)) }
-func (q *events) Pop() any {
-	last := (*q)[len(*q)-1]
-	*q = (*q)[:len(*q)-1]
-	return last
 }
 
 func newCrowd(t *testing.T, r rules) *crowd {
@@ -58,8 +42,9 @@ func newCrowd(t *testing.T, r rules) *crowd {
 }
 
 func (c *crowd) after(d int64, do func()) {
-	c.calls++
-	heap.Push(&c.queue, event{c.now + d, c.calls, do})
+	at := c.now + d
+	i := sort.Search(len(c.queue), func(i int) bool { return c.queue[i].at > at })
+	c.queue = slices.Insert(c.queue, i, event{at, do})
 }
 
 // join adds an endpoint with calls of the given duration and the given number of concurrent deliveries, which begin
@@ -76,8 +61,8 @@ func (c *crowd) join(takes int64, deliveries int) *member {
 // run simulates the time d.
 func (c *crowd) run(d int64) {
 	for end := c.now + d; len(c.queue) > 0 && c.queue[0].at <= end; {
-		next := heap.Pop(&c.queue).(event)
-		c.now = next.at
+		next := c.queue[0]
+		c.queue, c.now = c.queue[1:], next.at
 		next.do()
 	}
 }
