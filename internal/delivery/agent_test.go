@@ -132,20 +132,10 @@ func onAny(do func(method string, w http.ResponseWriter, r *http.Request, id jso
 // onCall makes do answer the agent's tools/call requests. n counts them from 1. If do returns false, the agent answers
 // as usual.
 func onCall(do func(n int, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool) func(*agent) {
-	return func(a *agent) {
-		var mu sync.Mutex
-		n := 0
-		a.on = func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
-			if method != "tools/call" {
-				return false
-			}
-			mu.Lock()
-			n++
-			k := n
-			mu.Unlock()
-			return do(k, w, r, id)
-		}
-	}
+	var n atomic.Int64
+	return onAny(func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
+		return method == "tools/call" && do(int(n.Add(1)), w, r, id)
+	})
 }
 
 // status answers each request with an HTTP status and headers, given as alternating names and values.

@@ -32,15 +32,16 @@ import (
 // complete.
 type completerWorld struct {
 	*testing.T
-	ledger *faulty
-	base   *model.Store
-	runner *Runner
+	dispatch.Lanes // nil: only Enqueue is called
+	ledger         *faulty
+	base           *model.Store
+	runner         *Runner
 
 	accepted int
 
-	mu       sync.Mutex
-	claimed  int
-	away     bool // claims fail from now on
+	mu      sync.Mutex
+	claimed int
+
 	calls    map[uuid.UUID]int
 	agents   chan struct{}   // closed: agents answer; nil: they answer at once
 	records  []chan struct{} // of the waiting records, in order of arrival; set with hold
@@ -48,6 +49,7 @@ type completerWorld struct {
 	listing  time.Duration   // how long agents take to list their tools
 	enqueued []queue.Task
 	retried  atomic.Int64 // tasks that asynq must retry
+	away     atomic.Bool  // claims fail from now on
 	spooled  map[uuid.UUID]int
 }
 
@@ -83,7 +85,7 @@ func (noIntake) FromTask(context.Context, string, []byte) (string, error) { retu
 func (w *completerWorld) claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.away {
+	if w.away.Load() {
 		return nil, errAway
 	}
 	c, err := w.base.Claim(ctx, id, n, lease)
@@ -142,14 +144,6 @@ func (w *completerWorld) Enqueue(_ context.Context, t queue.Task) error {
 	return nil
 }
 
-func (w *completerWorld) Find(queue.Task) (queue.Location, error) { return queue.Nowhere, nil }
-func (w *completerWorld) Marker(_ context.Context, now time.Time) (time.Time, error) {
-	return now, nil
-}
-func (w *completerWorld) Drop(context.Context, []queue.Task) error { return nil }
-
-func (w *completerWorld) DropArchived(context.Context, uuid.UUID, int) error { return nil }
-
 func (w *completerWorld) SpoolOutcome(_ context.Context, id uuid.UUID, _ []byte) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -178,25 +172,18 @@ func (w *completerWorld) accept(n int) []uuid.UUID {
 
 // deliverAll gives all tasks to the runner concurrently. ended returns for how many of them Deliver has returned.
 func (w *completerWorld) deliverAll(ids []uuid.UUID) (ended func() int) {
-	var mu sync.Mutex
-	n := 0
+	var n atomic.Int64
 	for _, id := range ids {
 		go func() {
 			_, err := w.runner.Deliver(w.Context(), id, 1)
 			if wait := new(queue.WaitError); errors.As(err, &wait) {
 				w.retried.Add(1)
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			n++
+			n.Add(1)
 		}()
 	}
 	synctest.Wait()
-	return func() int {
-		mu.Lock()
-		defer mu.Unlock()
-		return n
-	}
+	return func() int { return int(n.Load()) }
 }
 
 func (w *completerWorld) row(id uuid.UUID) store.Delivery {
@@ -268,9 +255,7 @@ func TestCompleterGuards(t *testing.T) {
 	inCompleter(t, 2, func(t *testing.T, w *completerWorld) {
 		w.hold = true
 		id := w.accept(1)[0]
-		if note, err := w.runner.Deliver(t.Context(), id, 1); note != "" || err != nil {
-			t.Fatalf("%q, %v", note, err)
-		}
+		heraldtest.Equal(t, "the note", must(w.runner.Deliver(t.Context(), id, 1)), "")
 		synctest.Wait()
 		heraldtest.Equal(t, "the status", w.row(id).Status, store.Running)
 		for n := range 2 { // asynq considers the task lost, or a newer task exists
@@ -342,9 +327,7 @@ func TestCompleterPanics(t *testing.T) {
 		ids := w.accept(3*slots.MaxBesideSlots + 1)
 		w.ledger.record = func(context.Context, *store.Claim, store.Outcome) (store.Recorded, error) { panic("boom") }
 		for _, id := range ids[1:] {
-			if note, err := w.runner.Deliver(t.Context(), id, 1); note != "" || err != nil {
-				t.Fatalf("%q, %v", note, err)
-			}
+			heraldtest.Equal(t, "the note", must(w.runner.Deliver(t.Context(), id, 1)), "")
 		}
 		synctest.Wait()
 		w.ledger.record = w.record
@@ -373,9 +356,7 @@ func TestClaimsAhead(t *testing.T) {
 				if w.claimed != count+ahead || ended() != 0 {
 					t.Fatalf("%d claimed, %d ended", w.claimed, ended())
 				}
-				w.mu.Lock()
-				w.away = true
-				w.mu.Unlock()
+				w.away.Store(true)
 				end(w)
 				synctest.Wait()
 				back := 0 // of those that never ran

@@ -7,6 +7,7 @@ import (
 
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -263,14 +264,13 @@ func TestFaults(t *testing.T) {
 		// The clock jumps by late just before the call stage checks the lease of 60 s. A call may take 20 s, and the
 		// margin is 25 s. Differences of ten seconds do not matter, so that a slow machine causes no failure.
 		run := func(t *testing.T, late time.Duration, extend error) ended {
-			var mu sync.Mutex
-			var skew time.Duration
+			var skew atomic.Int64
 			out := ended{}
 			a := newAgent(t)
 			k := w.newWorker(func(c *Config) {
-				c.Now = func() time.Time { mu.Lock(); defer mu.Unlock(); return time.Now().Add(skew) }
+				c.Now = func() time.Time { return time.Now().Add(time.Duration(skew.Load())) }
 				c.Lease, c.CallTimeout, c.LeaseMargin = time.Minute, 20*time.Second, 25*time.Second
-				c.Caller = listed{c.Caller, func() { mu.Lock(); defer mu.Unlock(); skew = late }}
+				c.Caller = listed{c.Caller, func() { skew.Store(int64(late)) }}
 				c.Ledger = &faulty{Ledger: w.store, extend: func(ctx context.Context, cl *store.Claim, d time.Duration) error {
 					out.extends++
 					if extend != nil {

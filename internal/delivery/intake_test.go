@@ -149,20 +149,17 @@ func TestRedisIntake(t *testing.T) {
 }
 
 // away is a Redis that is down.
-type away struct{ tries int }
+type away struct {
+	dispatch.Lanes // nil: the tests enqueue tasks and drop archived ones
+	tries          int
+}
 
 func (r *away) Enqueue(context.Context, queue.Task) error {
 	r.tries++
-	return errors.New("Redis is away")
+	return errAway
 }
-func (r *away) Drop(context.Context, []queue.Task) error { return errors.New("Redis is away") }
-func (r *away) DropArchived(context.Context, uuid.UUID, int) error {
-	return errors.New("Redis is away")
-}
-func (r *away) Find(queue.Task) (queue.Location, error) { return queue.Nowhere, nil }
-func (r *away) Marker(context.Context, time.Time) (time.Time, error) {
-	return time.Time{}, errors.New("Redis is away")
-}
+
+func (r *away) DropArchived(context.Context, uuid.UUID, int) error { return errAway }
 
 // TestAcceptedWithoutRedis: a job is accepted when Postgres has stored it, even if Redis is down.
 func TestAcceptedWithoutRedis(t *testing.T) {

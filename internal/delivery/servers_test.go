@@ -217,13 +217,11 @@ func TestRememberedProtocol(t *testing.T) {
 	k := w.newWorker()
 	w.serve(k)
 	for want, doc := range map[string]map[string]any{"server/discover": {"name": "MCP"}, "initialize": {"name": "MCP", "version": "2025-11-25"}} {
-		var mu sync.Mutex
-		var first string
+		asked := make(chan string, 1)
 		a := newAgent(t, onAny(func(method string, rw http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-			mu.Lock()
-			defer mu.Unlock()
-			if first == "" {
-				first = method
+			select {
+			case asked <- method:
+			default:
 			}
 			if method == "server/discover" {
 				replyError(rw, id, -32601, "what is this")
@@ -236,9 +234,7 @@ func TestRememberedProtocol(t *testing.T) {
 		heraldtest.Must(t, records.New(w.store).ObserveAgent(t.Context(), w.agentOf(id),
 			records.AgentObservation{Protocol: "2026-07-28"}))
 		w.until(w.accept(w.feedback(id)), store.Delivered)
-		mu.Lock()
-		heraldtest.Equal(t, "the first request", first, want)
-		mu.Unlock()
+		heraldtest.Equal(t, "the first request", heraldtest.Receive(t, "a request", asked), want)
 		if r := w.agentRow(id); r.Protocol != "2025-11-25" || r.Registration == nil || r.Name() != "agent" || r.Registration.From != "services[0]" {
 			t.Errorf("%+v", r)
 		}

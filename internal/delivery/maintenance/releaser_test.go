@@ -87,6 +87,9 @@ func TestCallable(t *testing.T) {
 
 // releases is a ledger whose calls return the errors that the test sends.
 type releases struct {
+	ReleaserLedger // nil, like the records: no agent is callable
+	ReleaserRecords
+
 	asked chan bool
 	err   chan error
 }
@@ -96,19 +99,11 @@ func (r releases) ReleaseEnabled(context.Context, func(store.Agent) bool) (int, 
 	return 0, nil, <-r.err
 }
 
-func (r releases) ReleaseHeld(context.Context, store.Agent, ...outcome.Reason) (int, []store.Task, error) {
-	return 0, nil, nil
-}
-
-func (r releases) AgentRow(context.Context, store.Agent) (records.AgentRow, error) {
-	return records.AgentRow{}, store.ErrNotFound
-}
-
 // TestReleaser: a round runs at the start, periodically, after a wake-up, and again after a failed one.
 func TestReleaser(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	l := releases{make(chan bool), make(chan error)}
+	l := releases{asked: make(chan bool), err: make(chan error)}
 	ticks := make(chan time.Time)
 	r := newReleaser(t, ReleaserConfig{Ledger: l, Records: l, Dispatcher: nobody{}, Again: time.Millisecond, Ticks: ticks,
 		Logger: slog.New(slog.NewTextHandler(&log, nil))})
