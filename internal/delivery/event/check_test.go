@@ -209,8 +209,8 @@ func (l rowLedger) DeliveryByKey(context.Context, string) (store.Delivery, error
 
 func (l rowLedger) Delivery(context.Context, uuid.UUID) (store.Delivery, error) { return l.row, l.err }
 
-// TestConfirmRetraction: a retraction is sent if the feedback may have reached the agent, and waits while this is not
-// known.
+// TestConfirmRetraction: a retraction is sent, with the id of the feedback's delivery, if the feedback may have reached
+// the agent. It waits while this is not known.
 func TestConfirmRetraction(t *testing.T) {
 	t.Parallel()
 	const forgotten, named = "0x01", "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
@@ -231,6 +231,7 @@ func TestConfirmRetraction(t *testing.T) {
 		"its transaction":    {row: store.Delivery{Status: store.Delivered, Job: encode(job.Job{TransactionHash: common.HexToHash(forgotten)})}, by: forgotten},
 		"another's":          {row: store.Delivery{Status: store.Delivered, Job: encode(job.Job{})}, by: forgotten, want: outcome.EventNotFound},
 	} {
+		c.row.ID = uuid.New()
 		p := &Checker{Ledger: rowLedger{row: c.row, err: c.err}}
 		j := job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg, AgentID: big.NewInt(1), FeedbackIndex: 1}
 		if c.by == named {
@@ -238,13 +239,26 @@ func TestConfirmRetraction(t *testing.T) {
 		} else {
 			j.TransactionHash = common.HexToHash(c.by)
 		}
-		_, err := p.confirmRetraction(t.Context(), j)
+		claim := &store.Claim{Job: j}
+		_, err := p.confirmRetraction(t.Context(), claim, false)
 		got := outcome.Reason("")
 		if err != nil {
 			got = classify.Error(err).Reason
+		} else {
+			heraldtest.Equal(t, name+": retracts", claim.Job.Retracts, c.row.ID.String())
 		}
 		heraldtest.Equal(t, name, got, c.want)
 	}
+}
+
+// TestUnverifiedRetraction: the retraction names the feedback's delivery also if no event is read from the chain.
+func TestUnverifiedRetraction(t *testing.T) {
+	t.Parallel()
+	row := store.Delivery{ID: uuid.New(), Status: store.Delivered}
+	c := &Checker{Ledger: rowLedger{row: row}, Chain: func(uint64) (Chain, bool) { return nil, false }}
+	claim := &store.Claim{Job: job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg}}
+	heraldtest.Must(t, c.Check(t.Context(), claim, &Result{}))
+	heraldtest.Equal(t, "retracts", claim.Job.Retracts, row.ID.String())
 }
 
 // TestNeverDelivered: a revocation of, or a response to, a feedback that ended without a call is not sent. It is sent
