@@ -40,8 +40,9 @@ func TestConfirmationPause(t *testing.T) {
 func TestDescribeMissing(t *testing.T) {
 	t.Parallel()
 	for want, s := range map[string]chain.Standing{
-		"needs 3 more blocks on top, about 600ms": {ConfirmedIn: 3, Wait: 600 * time.Millisecond},
-		"name no safe block":                      {ConfirmedIn: 9, Wait: time.Second, Unnamed: "safe"},
+		"needs 3 more blocks on top, about 600ms":       {ConfirmedIn: 3, Wait: 600 * time.Millisecond},
+		"revoked this feedback, in a block that is not": {ConfirmedIn: 3, Wait: time.Second, Revoking: true},
+		"name no safe block":                            {ConfirmedIn: 9, Wait: time.Second, Unnamed: "safe"},
 	} {
 		if got := describeMissing(s); !strings.Contains(got, want) {
 			t.Errorf("%s, want %s", got, want)
