@@ -126,6 +126,35 @@ func TestTwoListsOfRegistries(t *testing.T) {
 	heraldtest.Await(t, "each response is accepted", func() bool { return w.count("", "#ValidationResponse") == 3 })
 }
 
+// behindHead is a store in which the cursor of the identity registry never reaches the head, as on a fast chain.
+type behindHead struct{ *store.Store }
+
+func (s behindHead) Cursors(ctx context.Context, chainID uint64) ([]store.CursorState, error) {
+	list, err := s.Store.Cursors(ctx, chainID)
+	for i := range list {
+		list[i].Next = max(list[i].Next, 2) - 2
+	}
+	return list, err
+}
+
+// TestReorgBehindTheHead: another process reads the identity registry of a fast chain, so the watcher of the other
+// registry never reaches the head. After a reorg, it still ends the delivery whose event is gone.
+func TestReorgBehindTheHead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	mine := func() { _, err := w.net.Commit(); heraldtest.Must(t, err) }
+	one := w.watch(without(false, true, true))
+	heraldtest.Await(t, "one reads", func() bool { one.mu.Lock(); defer one.mu.Unlock(); return one.last > 0 })
+	two := w.watch(func(c *Config) { without(false, false, true)(c); c.Ledger = behindHead{w.store} })
+	w.give(1)
+	heraldtest.Await(t, "the feedback is accepted", func() bool { mine(); return two.count(store.Accepted) == 1 })
+	w.reorg(w.head()+1-w.jobs()[1].BlockNumber, false)
+	heraldtest.Await(t, "the delivery is cancelled", func() bool {
+		mine()
+		return w.count(store.Cancelled, "/1#NewFeedback") == 1
+	})
+}
+
 // TestTransferStaysRecorded: two watchers of different registries see the same reorg, one after the other. The transfer
 // that the new branch contains stays recorded.
 func TestTransferStaysRecorded(t *testing.T) {
