@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/delivery/tools"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -154,6 +155,25 @@ func TestKnownOutcomes(t *testing.T) {
 		}
 	})
 
+	t.Run("delivered in the last attempt", func(t *testing.T) {
+		w := w.in(t)
+		a := newAgent(t)
+		id := w.dispatchTo(a.URL)
+		w.exec(`UPDATE herald.work SET budget_base = -3 WHERE id = $1`, id)
+		w.dies(id, 1)
+		again := w.expire(id)
+		k := w.newWorker(func(c *Config) {
+			c.Spool = &results{OutcomeSpool: w.queue, kept: func() error { return errAway }}
+			c.SpoolTimeout = time.Millisecond
+		})
+		k.mustDeliver(id, again.Dispatch, "waiting internal_error")
+		w.exec(`UPDATE herald.work SET next_attempt_at = now() WHERE id = $1`, id)
+		w.newWorker().mustDeliver(id, again.Dispatch, "")
+		if d := w.row(id); d.Status != store.Delivered || d.Attempts != 1 || len(a.received()) != 1 {
+			t.Errorf("%s after %d attempts and %d calls", d.Status, d.Attempts, len(a.received()))
+		}
+	})
+
 	for name, c := range map[string]struct{ clock, least, most time.Duration }{
 		"a wait goes on from where it was":                         {40 * time.Second, 50 * time.Second, 85 * time.Second},
 		"a wait is not extended by a clock that is an hour behind": {-time.Hour, 75 * time.Second, 125 * time.Second},
@@ -214,6 +234,9 @@ func TestKnownOutcomes(t *testing.T) {
 		id := w.dispatchTo(a.URL)
 		w.exec(`UPDATE herald.work SET budget_base = -3 WHERE id = $1`, id) // the next attempt is the last one
 		w.dies(id, 1)
+		if c, err := w.store.Claim(t.Context(), id, w.expire(id).Dispatch, time.Hour); err != nil || c == nil {
+			t.Fatal(c, err)
+		}
 		w.exec(`UPDATE herald.work SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
 		w.reconcile(w.newReconciler())
 		if d := w.row(id); d.Status != store.Dead {
@@ -307,6 +330,18 @@ func TestUnknownOutcomes(t *testing.T) {
 		w.newWorker().mustDeliver(id, again.Dispatch, "")
 		if d := w.row(id); d.Attempts != 2 || len(a.received()) != 1 {
 			t.Errorf("%d attempts, %d calls", d.Attempts, len(a.received()))
+		}
+	})
+
+	t.Run("in the last attempt", func(t *testing.T) {
+		w := w.in(t)
+		a := newAgent(t)
+		id := w.dispatchTo(a.URL)
+		w.exec(`UPDATE herald.work SET budget_base = -3 WHERE id = $1`, id)
+		again := died(t, w, id)
+		_, _ = w.newWorker().deliver(t.Context(), id, again.Dispatch)
+		if d := w.row(id); d.Status != store.Dead || d.Reason != outcome.Unknown || d.Attempts != 1 || len(d.History) != 1 || len(a.received()) != 0 {
+			t.Errorf("%s %s, %d attempts, %d calls: %+v", d.Status, d.Reason, d.Attempts, len(a.received()), d.History)
 		}
 	})
 

@@ -54,7 +54,7 @@ type ReconcilerConfig struct {
 	Dispatcher TaskFinder
 	Chains     []uint64 // chains with an RPC URL: deliveries held because that URL was missing are released
 	Gateway    bool     // ARWEAVE_GATEWAY is set: deliveries held because this setting was missing are released
-	Attempts   int      // attempts per delivery; if the lease of the last one expires, the delivery is dead
+	Attempts   int      // attempts per delivery (expireLeases)
 	Logger     *slog.Logger
 
 	Interval time.Duration // between rounds; default 5 s
@@ -265,11 +265,12 @@ func (r *Reconciler) isPostgresSteady(ctx context.Context) (steady bool, now tim
 }
 
 // expireLeases ends the claims whose leases have expired, and returns their number. Their deliveries wait for the next
-// attempt, or are dead if that was the last one.
+// claim. After the last attempt, one more claim loads the outcome that the worker may have spooled. If its lease
+// expires too, the delivery is dead.
 func (r *Reconciler) expireLeases(ctx context.Context) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, slowPostgres)
 	defer cancel()
-	n, dead, err := r.Ledger.ExpireLeases(ctx, r.Batch, r.Attempts)
+	n, dead, err := r.Ledger.ExpireLeases(ctx, r.Batch, r.Attempts+1)
 	if dead > 0 {
 		r.Logger.Warn("deliveries are dead (outcome_unknown): their worker ended in each of their attempts",
 			"count", dead)
