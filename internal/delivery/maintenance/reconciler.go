@@ -73,9 +73,9 @@ type ReconcilerConfig struct {
 	Now func() time.Time // default time.Now
 }
 
-// Reconciler dispatches waiting deliveries that are due, in each process. In one process at a time, it also repairs
-// stuck deliveries: it expires the leases of dead workers, replaces tasks that Redis lost, and dispatches from backlogs
-// of agents below their dispatch limit. It logs nothing if it finds nothing.
+// Reconciler dispatches waiting deliveries that are due, and releases held ones (releaseHeld), in each process. In one
+// process at a time, it also repairs stuck deliveries: it expires the leases of dead workers, replaces tasks that Redis
+// lost, and dispatches from backlogs of agents below their dispatch limit. It logs nothing if it finds nothing.
 type Reconciler struct {
 	ReconcilerConfig
 
@@ -139,14 +139,17 @@ func (r *Reconciler) Run(ctx context.Context) {
 	}
 }
 
-// Round does one round: it dispatches waiting deliveries that are due, and then, if this process gets the leader lock
-// (Ledger.Lead), repairs stuck deliveries (repair).
+// Round does one round: it dispatches waiting deliveries that are due, releases held ones (releaseHeld), and then, if
+// this process gets the leader lock (Ledger.Lead), repairs stuck deliveries (repair).
 func (r *Reconciler) Round(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
 	err := r.askPooler(ctx)
 	if err == nil {
 		err = r.dispatchDue(ctx)
+	}
+	if err == nil {
+		err = r.releaseHeld(ctx)
 	}
 	if err == nil {
 		began := r.Now()
@@ -184,10 +187,20 @@ type redisError struct{ error }
 
 func (e *redisError) Unwrap() error { return e.error }
 
-// repair does the part of a round for which the process holds the leader lock (Ledger.Lead). It releases held
-// deliveries whose missing setting is present now, dispatches deliveries that wait for their turn although the operator
-// switched their agent's order off, and dispatches the agents' backlogs. If Postgres is steady (isPostgresSteady), it
-// also expires leases and replaces the tasks that Redis lost.
+// releaseHeld releases the deliveries that were held because a setting was missing that this process has. Each process
+// does it, because the leader may have other settings.
+func (r *Reconciler) releaseHeld(ctx context.Context) error {
+	released, err := r.Ledger.Release(ctx, r.Chains, r.Gateway, r.Batch)
+	r.Dispatcher.Dispatch(ctx, released)
+	if len(released) > 0 {
+		r.Logger.Info("deliveries are released: the setting that they lacked is there", "released", len(released))
+	}
+	return err
+}
+
+// repair does the part of a round for which the process holds the leader lock (Ledger.Lead). It dispatches deliveries
+// that wait for their turn although the operator switched their agent's order off, and dispatches the agents' backlogs.
+// If Postgres is steady (isPostgresSteady), it also expires leases and replaces the tasks that Redis lost.
 func (r *Reconciler) repair(ctx context.Context) error {
 	steady, now, err := r.isPostgresSteady(ctx)
 	if err != nil {
@@ -200,12 +213,6 @@ func (r *Reconciler) repair(ctx context.Context) error {
 			return err
 		}
 	}
-
-	released, err := r.Ledger.Release(ctx, r.Chains, r.Gateway, r.Batch)
-	if err != nil {
-		return err
-	}
-	r.Dispatcher.Dispatch(ctx, released)
 	unordered, err := r.Ledger.IgnoreOrder(ctx, r.Batch)
 	if err != nil {
 		return err
@@ -220,9 +227,8 @@ func (r *Reconciler) repair(ctx context.Context) error {
 	if steady {
 		lost, err = r.dispatchLost(ctx, now)
 	}
-	if expired+len(released)+len(unordered)+len(backlog)+lost > 0 {
-		r.Logger.Info("reconciled", "leases_expired", expired, "released", len(released),
-			"order_switched_off", len(unordered),
+	if expired+len(unordered)+len(backlog)+lost > 0 {
+		r.Logger.Info("reconciled", "leases_expired", expired, "order_switched_off", len(unordered),
 			"backlog", len(backlog), "lost_by_redis", lost)
 	}
 	return err
