@@ -80,6 +80,7 @@ type Reconciler struct {
 	ReconcilerConfig
 
 	postgresLost time.Time // when Postgres or the pooler was last found unavailable or slow
+	released     time.Time // when releaseHeld last found less than a batch
 	redisMarker  time.Time // the RedisMarker before which all lost tasks have been replaced
 }
 
@@ -106,6 +107,7 @@ const (
 	defaultInterval = 5 * time.Second
 	defaultBatch    = 500
 	roundTimeout    = time.Minute
+	releasePause    = time.Minute // between two searches for held deliveries that can be released
 
 	// redisTimeout bounds one call to Redis.
 	redisTimeout = 5 * time.Second
@@ -188,12 +190,19 @@ type redisError struct{ error }
 func (e *redisError) Unwrap() error { return e.error }
 
 // releaseHeld releases the deliveries that were held because a setting was missing that this process has. Each process
-// does it, because the leader may have other settings.
+// does it, because the leader may have other settings. It does nothing within releasePause, because it reads all held
+// deliveries.
 func (r *Reconciler) releaseHeld(ctx context.Context) error {
+	if r.Now().Sub(r.released) < releasePause {
+		return nil
+	}
 	released, err := r.Ledger.Release(ctx, r.Chains, r.Gateway, r.Batch)
 	r.Dispatcher.Dispatch(ctx, released)
 	if len(released) > 0 {
 		r.Logger.Info("deliveries are released: the setting that they lacked is there", "released", len(released))
+	}
+	if err == nil && len(released) < r.Batch {
+		r.released = r.Now()
 	}
 	return err
 }
