@@ -104,11 +104,10 @@ func TestEveryListenerReceivesEveryChange(t *testing.T) {
 
 	var ids []string
 	for i := range deliveries {
-		ids = append(ids, call[api.JobAnswer](first, 202, "POST", "/v1/jobs", jobOf(1, i+1)).ID)
+		ids = append(ids, first.enqueue(1, i+1))
 	}
 	last := ids[len(ids)-1]
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
+	ctx := heraldtest.Within(t, 2*time.Minute)
 	all := make([]*listener, listeners)
 	var ready, gone sync.WaitGroup
 	for i := range all {
@@ -156,8 +155,8 @@ func moveOne(t *testing.T, move func(context.Context, operator.MoveRequest) (*op
 func TestEventsOfAFilter(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	mine := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1, 1)).ID
-	other := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(2, 1)).ID
+	mine := w.enqueue(1, 1)
+	other := w.enqueue(2, 1)
 	ready := make(chan struct{})
 	l := &listener{base: func() string { return w.base }, query: "?agent=8453:1&status=cancelled&status=held", ready: func() { close(ready) },
 		until: func(records.DeliveryEvent) bool { return true }}
@@ -170,9 +169,7 @@ func TestEventsOfAFilter(t *testing.T) {
 		t.Errorf("%+v, %v", l.events, err)
 	}
 	for query, field := range map[string]string{"?agent=x": "agent", "?status=x": "status", "?lastEventId=x": "Last-Event-ID"} {
-		if e := call[api.ErrorAnswer](w, 400, "GET", "/v1/events"+query, ""); e.Error.Field != field {
-			t.Errorf("%s: %+v", query, e)
-		}
+		heraldtest.Equal(t, query, call[api.ErrorAnswer](w, 400, "GET", "/v1/events"+query, "").Error.Field, field)
 	}
 }
 
