@@ -86,12 +86,6 @@ func (p *surroundings) register(uri string) *big.Int {
 	return id
 }
 
-func (p *surroundings) setURI(id *big.Int, uri string) {
-	p.t.Helper()
-	_, err := p.net.SetURI(heraldtest.Within(p.t, 20*time.Second), p.net.Account(0), id, uri)
-	heraldtest.Must(p.t, err)
-}
-
 // resolve runs the command. It checks the exit code, and that the command prints no secrets and starts no service.
 func (p *surroundings) resolve(code int, env []string, args ...string) (out, errs string) {
 	p.t.Helper()
@@ -114,8 +108,10 @@ func TestAgentResolve(t *testing.T) {
 	t.Parallel()
 	p := newSurroundings(t, true)
 	good := p.register("")
-	p.setURI(good, data(fmt.Sprintf(`{"services":[{"name":"MCP","endpoint":%q,"version":"2025-06-18"},{"name":"MCP","endpoint":"wss://a.example"}],"registrations":[{"agentId":%s,"agentRegistry":"eip155:31337:%s"}]}`,
-		p.web.URL+"/mcp?key=hunter2hunter2", good, p.net.Deployment().Identity)))
+	_, err := p.net.SetURI(heraldtest.Within(t, 20*time.Second), p.net.Account(0), good,
+		data(fmt.Sprintf(`{"services":[{"name":"MCP","endpoint":%q,"version":"2025-06-18"},{"name":"MCP","endpoint":"wss://a.example"}],"registrations":[{"agentId":%s,"agentRegistry":"eip155:31337:%s"}]}`,
+			p.web.URL+"/mcp?key=hunter2hunter2", good, p.net.Deployment().Identity)))
+	heraldtest.Must(t, err)
 	cid, err := p.gateway.AddFile([]byte(p.doc(p.web.URL + "/mcp")))
 	heraldtest.Must(t, err)
 	for _, c := range []struct {

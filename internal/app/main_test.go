@@ -275,14 +275,3 @@ func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 var errStop = errors.New("stop")
-
-func fileNames(t testing.TB, dir string) []string {
-	t.Helper()
-	entries, err := os.ReadDir(dir)
-	heraldtest.Must(t, err)
-	var names []string
-	for _, e := range entries {
-		names = append(names, e.Name())
-	}
-	return names
-}

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"math/big"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -219,7 +220,9 @@ func TestEphemeral(t *testing.T) {
 	w := r.up()
 	delivered(t, w.Store, accept(t, w, feedback(t, net, a.URL)))
 	heraldtest.Must(t, r.stop())
-	heraldtest.Equal(t, "files in the data folder", fileNames(t, data), nil)
+	left, err := filepath.Glob(filepath.Join(data, "*"))
+	heraldtest.Must(t, err)
+	heraldtest.Equal(t, "files in the data folder", left, nil)
 }
 
 func TestRefusesToStart(t *testing.T) {

@@ -51,12 +51,12 @@ func TestCommitFails(t *testing.T) {
 	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		l := newLedger()
 		failures := 0
-		l.failWith(func() error {
+		l.fail = func() error {
 			if failures++; failures <= 2 {
 				return errors.New("no")
 			}
 			return nil
-		})
+		}
 		push(t, rdb, 0, 3)
 		var log heraldtest.Log
 		stop := run(t, newConsumer(t, rdb, l, func(c *Config) { c.Logger = log.Logger(slog.LevelInfo) }))
