@@ -249,13 +249,16 @@ func (p planNode) isOneOf(indexes []usedIndex) bool {
 // one read none of them.
 func TestManyOfAClientCostNothing(t *testing.T) {
 	t.Parallel()
-	byFile := Outcome{Status: Held, Reason: "agent_disabled", Stage: "check", Free: true, Elsewhere: true}
+	disabled := Outcome{Status: Held, Reason: "agent_disabled", Stage: "check", Free: true}
+	byFile := disabled
+	byFile.Elsewhere = true
 	for name, tt := range map[string]struct {
 		status, reason string // of the many
 		outcome        Outcome
 	}{
-		"held for another reason":   {"held", "auth_required", byFile},
-		"unchecked, in the backlog": {"queued", "", delivered},
+		"held for another reason":         {"held", "auth_required", byFile},
+		"held, and the agent is disabled": {"held", "agent_disabled", disabled},
+		"unchecked, in the backlog":       {"queued", "", delivered},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -263,6 +266,7 @@ func TestManyOfAClientCostNothing(t *testing.T) {
 			s.StrictOrder = true
 			exec(t, s, `INSERT INTO herald.verified_chains (chain_id) VALUES (8453)`)
 			first := acceptOne(t, s, feedback(1, 1))
+			exec(t, s, `UPDATE herald.agents SET enabled = $1`, tt.outcome.Reason == "")
 			exec(t, s, `INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, verified)
 				SELECT gen_random_uuid(), key || n, kind, chain_id, identity_registry, agent_id, order_key, n, true
 				  FROM herald.history, generate_series(2, 5000) n WHERE id = $1`, first.ID)
@@ -278,6 +282,26 @@ func TestManyOfAClientCostNothing(t *testing.T) {
 				t.Errorf("%d rows were read", n)
 			}
 		})
+	}
+}
+
+// TestReleaseReadsEachOnce: the batches in which an agent's held deliveries are released do not read those of later ones.
+func TestReleaseReadsEachOnce(t *testing.T) {
+	t.Parallel()
+	s := openAdjusted(t, heraldtest.Postgres(t, postgres.Migrate), 2, func(c *pgxpool.Config) { c.MaxConns = 1 }) // it counts its reads
+	const many = 10 * maxMove
+	exec(t, s, fillHistory)
+	exec(t, s, `INSERT INTO herald.work (id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, reason)
+		SELECT gen_random_uuid(), n, n::text, 'NewFeedback', 8453, '0xaa', 1, n::text, n, 'held', 'auth_required' FROM generate_series(1, $1::int) n`, many)
+	exec(t, s, `ANALYZE herald.work`)
+	read := countRead(t, s, func() {
+		released, _, err := s.ReleaseHeld(t.Context(), Agent{ChainID: 8453, Registry: "0xaa", ID: "1"}, "auth_required")
+		if released != many || err != nil {
+			t.Errorf("%d released, %v", released, err)
+		}
+	})
+	if read > 4*many {
+		t.Errorf("%d rows were read", read)
 	}
 }
 
