@@ -82,6 +82,7 @@ type Reconciler struct {
 	postgresLost time.Time // when Postgres or the pooler was last found unavailable or slow
 	released     time.Time // when releaseHeld last found less than a batch
 	redisMarker  time.Time // the RedisMarker before which all lost tasks have been replaced
+	late, stuck  uuid.UUID // the deliveries after which the next round continues to look up tasks (dispatchLate)
 }
 
 // NewReconciler validates the configuration and sets the defaults.
@@ -108,6 +109,10 @@ const (
 	defaultBatch    = 500
 	roundTimeout    = time.Minute
 	releasePause    = time.Minute // between two searches for held deliveries that can be released
+
+	// overdueBatches times ReconcilerConfig.Batch is how many overdue tasks one statement lists. It is large, because the
+	// statement reads all dispatched deliveries. Of many agents, these are hundreds of thousands.
+	overdueBatches = 20
 
 	// redisTimeout bounds one call to Redis.
 	redisTimeout = 5 * time.Second
@@ -344,7 +349,7 @@ func (r *Reconciler) dispatchAllLost(ctx context.Context, now time.Time) (lost i
 // longer), an active task is lost too.
 func (r *Reconciler) dispatchLate(ctx context.Context) (lost int, err error) {
 	active := 0
-	lost, err = r.redispatch(ctx, r.Late, func(p queue.Location) bool {
+	lost, err = r.redispatch(ctx, r.Late, &r.late, func(p queue.Location) bool {
 		if p == queue.Active {
 			active++
 		}
@@ -353,26 +358,32 @@ func (r *Reconciler) dispatchLate(ctx context.Context) (lost int, err error) {
 	if err != nil || active == 0 {
 		return lost, err
 	}
-	more, err := r.redispatch(ctx, max(stuckAfter, 2*r.Late), func(p queue.Location) bool { return p != queue.Pending })
+	more, err := r.redispatch(ctx, max(stuckAfter, 2*r.Late), &r.stuck,
+		func(p queue.Location) bool { return p != queue.Pending })
 	return lost + more, err
 }
 
 // redispatch looks up the task of each delivery that is overdue by at least late, and replaces it by a new one if
-// isLost returns true for its location in Redis. It returns the number of new tasks.
-func (r *Reconciler) redispatch(ctx context.Context, late time.Duration,
+// isLost returns true for its location in Redis. It returns the number of new tasks. It stops after r.Interval: the
+// deliveries of a long queue are overdue although no task is lost. after is the delivery after which this call
+// continues, and then the one for the next call.
+func (r *Reconciler) redispatch(ctx context.Context, late time.Duration, after *uuid.UUID,
 	isLost func(queue.Location) bool) (lost int, err error) {
-	after := uuid.Nil
+	began := r.Now()
 	for {
-		tasks, err := r.Ledger.Overdue(ctx, late, after, r.Batch)
+		tasks, err := r.Ledger.Overdue(ctx, late, *after, overdueBatches*r.Batch)
 		if err != nil {
 			return lost, err
 		}
 		for _, t := range tasks {
-			after = t.ID
+			if r.Now().Sub(began) >= r.Interval {
+				return lost, nil
+			}
 			place, err := r.Dispatcher.FindTask(t)
 			if err != nil {
 				return lost, &redisError{fmt.Errorf("compare with Redis: %w", err)}
 			}
+			*after = t.ID
 			if !isLost(place) {
 				continue
 			}
@@ -384,7 +395,8 @@ func (r *Reconciler) redispatch(ctx context.Context, late time.Duration,
 				lost += r.Dispatcher.Dispatch(ctx, []store.Task{again})
 			}
 		}
-		if len(tasks) < r.Batch {
+		if len(tasks) < overdueBatches*r.Batch {
+			*after = uuid.Nil
 			return lost, nil
 		}
 	}
