@@ -71,11 +71,12 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) (list []store.Delivery
 				n.addOpenAgent(*f.ChainID, f.AgentID, len(f.Statuses) == 0)
 				order = "seq + 0"
 			}
-			if f.Before > 0 {
-				n.addCondition(order+" <", f.Before)
+			if before := cmp.Or(f.Before, f.lastSeq); before > 0 {
+				n.addCondition(order+" <", before)
 			}
-			if lowest > 0 { // or Postgres would look for ended ones before all the newer open ones, which may be many
-				n.addCondition(order+" >=", lowest)
+			// Without lowest, Postgres would look for ended ones before all the newer open ones, which may be many.
+			if from := max(lowest, f.firstSeq); from > 0 {
+				n.addCondition(order+" >=", from)
 			}
 			args := append(n.args, limit)
 			where, page := n.whereClause(), ` ORDER BY `+order+` DESC LIMIT $`+strconv.Itoa(len(args))

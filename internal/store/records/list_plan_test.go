@@ -89,6 +89,8 @@ func TestListPlans(t *testing.T) {
 		"of an agent":            list(records.Filter{ChainID: &chain, AgentID: "7"}),
 		"of a client":            list(records.Filter{Client: "0xc1"}),
 		"of an unknown client":   list(records.Filter{Client: "0xff"}),
+		"of a client, lately":    list(records.Filter{Client: "0xc1", Since: time.Now().Add(-5 * time.Minute)}),
+		"of a client, long ago":  list(records.Filter{Client: "0xc1", Until: time.Now().Add(-19_000 * time.Minute)}),
 		"of a transaction":       list(records.Filter{Transaction: "0xff"}),
 		"of a short id":          list(records.Filter{FirstID: uuid.MustParse("01234567-0000-0000-0000-000000000000"), LastID: uuid.MustParse("01234567-ffff-ffff-ffff-ffffffffffff")}),
 		"of a key":               list(records.Filter{Key: "17"}),
