@@ -223,8 +223,8 @@ CREATE INDEX work_agent ON herald.work (place, chain_id, identity_registry, agen
 -- The deliveries of an ordering key, and the responses that wait for a feedback (docs/design/ledger.md). Held ones delay
 -- no other and may be many, so that queries omit them.
 CREATE INDEX work_order ON herald.work (order_hash, order_seq, seq) WHERE order_hash IS NOT NULL AND place <> 'held';
--- The deliveries that wait for another one with the same order_hash, in the order in which it releases them: responses in
--- the order of acceptance. Queries repeat the expressions.
+-- The deliveries that wait for another one with the same order_hash, in the order in which it releases them: responses
+-- in the order of acceptance. Queries repeat the expressions.
 CREATE INDEX work_behind ON herald.work (order_hash, (CASE kind WHEN 'ResponseAppended' THEN 0 ELSE order_seq END), kind DESC, seq)
     WHERE (place || reason) = 'waitingbehind_earlier';
 -- Waiting deliveries without a task in Redis. Queries repeat the expression, which the index work_agent cannot answer.

@@ -245,8 +245,8 @@ func (p planNode) isOneOf(indexes []usedIndex) bool {
 	return false
 }
 
-// TestManyOfAClientCostNothing: a client has many deliveries that are held or in the backlog. The statements for its next
-// one read none of them.
+// TestManyOfAClientCostNothing: a client has many deliveries that are held or in the backlog. The statements for its
+// next one read none of them.
 func TestManyOfAClientCostNothing(t *testing.T) {
 	t.Parallel()
 	disabled := Outcome{Status: Held, Reason: "agent_disabled", Stage: "check", Free: true}
@@ -287,7 +287,8 @@ func TestManyOfAClientCostNothing(t *testing.T) {
 	}
 }
 
-// TestReleaseReadsEachOnce: the batches in which an agent's held deliveries are released do not read those of later ones.
+// TestReleaseReadsEachOnce: the batches in which an agent's held deliveries are released do not read those of later
+// ones.
 func TestReleaseReadsEachOnce(t *testing.T) {
 	t.Parallel()
 	s := openAdjusted(t, heraldtest.Postgres(t, postgres.Migrate), 2, func(c *pgxpool.Config) { c.MaxConns = 1 }) // it counts its reads

@@ -110,8 +110,8 @@ const (
 	roundTimeout    = time.Minute
 	releasePause    = time.Minute // between two searches for held deliveries that can be released
 
-	// overdueBatches times ReconcilerConfig.Batch is how many overdue tasks one statement lists. It is large, because the
-	// statement reads all dispatched deliveries. Of many agents, these are hundreds of thousands.
+	// overdueBatches times ReconcilerConfig.Batch is how many overdue tasks one statement lists. It is large, because
+	// the statement reads all dispatched deliveries. Of many agents, these are hundreds of thousands.
 	overdueBatches = 20
 
 	// redisTimeout bounds one call to Redis.

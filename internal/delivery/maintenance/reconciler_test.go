@@ -44,7 +44,8 @@ func (l *longQueue) IgnoreOrder(context.Context, int) ([]store.Task, error) { re
 
 func (l *longQueue) Backlog(context.Context, int) ([]store.Task, error) { return nil, nil }
 
-func (l *longQueue) Overdue(_ context.Context, _ time.Duration, after uuid.UUID, limit int) (page []store.Task, err error) {
+func (l *longQueue) Overdue(_ context.Context, _ time.Duration, after uuid.UUID,
+	limit int) (page []store.Task, err error) {
 	for _, t := range l.tasks {
 		if bytes.Compare(t.ID[:], after[:]) > 0 && len(page) < limit {
 			page = append(page, t)
@@ -66,7 +67,7 @@ func (l *longQueue) FindTask(t store.Task) (queue.Location, error) {
 }
 
 // TestRoundsOfALongQueue: many tasks are overdue, because the queue is long. A round looks up some of them and ends, so
-// that the others who need the leader lock get it. The next rounds look up the others.
+// that it releases the leader lock. The next rounds look up the others.
 func TestRoundsOfALongQueue(t *testing.T) {
 	t.Parallel()
 	l := &longQueue{found: map[uuid.UUID]int{}, now: time.Now()}

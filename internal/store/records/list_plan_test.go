@@ -131,8 +131,8 @@ func TestListPlans(t *testing.T) {
 	}
 }
 
-// TestListPlansOfABurst: thousands of deliveries are newer than all that have ended, and none of them has ended. A list of
-// both does not read all of them. That of their agent reads and sorts all, but not their jobs.
+// TestListPlansOfABurst: thousands of deliveries are newer than all that have ended, and none of them has ended. A list
+// of both does not read all of them. That of their agent reads and sorts all, but not their jobs.
 func TestListPlansOfABurst(t *testing.T) {
 	t.Parallel()
 	asked := &statementLog{}

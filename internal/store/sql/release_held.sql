@@ -1,5 +1,5 @@
--- release_held: put deliveries of one agent that are held for one of some reasons into its backlog, oldest first, those of
--- a backfill last. The transaction has locked the agent.
+-- release_held: put deliveries of one agent that are held for one of some reasons into its backlog, oldest first, those
+-- of a backfill last. The transaction has locked the agent.
 --
 -- $1 chain id   $2 identity registry   $3 agent id   $4 at most this many   $5 the reasons text[]
 -- $6 the agent's epoch in a claim: release only if it was raised since, as storing a credential does; -1: always
