@@ -223,8 +223,10 @@ CREATE INDEX work_agent ON herald.work (place, chain_id, identity_registry, agen
 -- The deliveries of an ordering key, and the responses that wait for a feedback (docs/design/ledger.md). Held ones delay
 -- no other and may be many, so that queries omit them.
 CREATE INDEX work_order ON herald.work (order_hash, order_seq, seq) WHERE order_hash IS NOT NULL AND place <> 'held';
--- The responses of an order_hash, in the order of acceptance. Queries repeat the expression.
-CREATE INDEX work_responses ON herald.work (order_hash, (seq + 0)) WHERE kind = 'ResponseAppended';
+-- The deliveries that wait for another one with the same order_hash, in the order in which it releases them: responses
+-- in the order of acceptance. Queries repeat the expressions.
+CREATE INDEX work_behind ON herald.work (order_hash, (CASE kind WHEN 'ResponseAppended' THEN 0 ELSE order_seq END), kind DESC, seq)
+    WHERE (place || reason) = 'waitingbehind_earlier';
 -- Waiting deliveries without a task in Redis. Queries repeat the expression, which the index work_agent cannot answer.
 CREATE INDEX work_due ON herald.work (next_attempt_at) WHERE (place || '') = 'waiting';
 -- The lists of operators, and expiry.

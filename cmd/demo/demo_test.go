@@ -43,18 +43,14 @@ func TestEnvFile(t *testing.T) {
 	} else if info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %s", info.Mode())
 	}
-	if err := w.removeEnvFile(); err != nil {
-		t.Error(err)
-	}
+	heraldtest.Must(t, w.removeEnvFile())
 	if _, err := os.Stat(path); !os.IsNotExist(err) {
 		t.Errorf("after the end: %v", err)
 	}
 	// Another demo has replaced the file.
 	heraldtest.Must(t, w.writeEnvFile(path, nil))
 	heraldtest.Must(t, os.WriteFile(path, []byte("another's"), 0o600))
-	if err := w.removeEnvFile(); err != nil {
-		t.Error(err)
-	}
+	heraldtest.Must(t, w.removeEnvFile())
 	if _, err := os.Stat(path); err != nil {
 		t.Errorf("another demo's file is gone: %v", err)
 	}
@@ -75,13 +71,10 @@ func TestDemoWithoutEnvFile(t *testing.T) {
 	heraldtest.Equal(t, "the file of a second demo", chooseEnvFile(kept), strings.Replace(kept, ".env", "-2.env", 1))
 	(&runCmd{envFile: path}).printCommands(w, tl)
 	tl.close()
-	if err = errors.Join(err, w.close()); err != nil {
-		t.Error(err)
-	}
+	heraldtest.Must(t, errors.Join(err, w.close()))
 	said := out.String()
-	if !strings.Contains(said, "--env-file names another place") || !strings.Contains(said, "the demo continues") || strings.Contains(said, ". "+path) {
-		t.Errorf("said: %s", said)
-	}
+	heraldtest.Contains(t, "said", said, "--env-file names another place", "the demo continues")
+	heraldtest.Lacks(t, "said", said, ". "+path)
 }
 
 // TestDemoExplains checks that the demo prints the wait of an open delivery, and the arguments that an agent received.
@@ -158,11 +151,8 @@ func TestFeedbackWithoutDemo(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "demo.env")
 	give := feedbackCmd{Agent: "0", Value: "1"}
-	if err := give.giveFeedback(t.Context(), path, os.Stderr); err == nil || !strings.Contains(err.Error(), "no demo is running") {
-		t.Errorf("without a file: %v", err)
-	}
+	heraldtest.Fails(t, "without a file", give.giveFeedback(t.Context(), path, os.Stderr), "no demo is running")
 	heraldtest.Must(t, os.WriteFile(path, formatEnvFile([]string{"HERALD_DATA=" + t.TempDir()}), 0o600))
-	if err := give.giveFeedback(t.Context(), path, os.Stderr); err == nil || !strings.Contains(err.Error(), "the demo has ended") {
-		t.Errorf("with a file of the past: %v", err)
-	}
+	heraldtest.Fails(t, "with a file of the past", give.giveFeedback(t.Context(), path, os.Stderr),
+		"the demo has ended")
 }

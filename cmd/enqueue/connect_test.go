@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/testing/awaytest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestConnectionFails checks that every failure to connect leads to exit code 1, a sentence with the cause and a
@@ -32,22 +33,6 @@ func TestConnectionFails(t *testing.T) {
 	}
 }
 
-// TestPanicIsASentence checks that a panic is reported like other failures, in the first line of the output.
-func TestPanicIsASentence(t *testing.T) {
-	t.Parallel()
-	broken := func(context.Context, *config.Config, time.Duration, io.Writer) (submitter, func(), error) {
-		var b *bytes.Buffer
-		b.WriteByte('x')
-		return nil, nil, nil
-	}
-	var stdout, stderr bytes.Buffer
-	code := run(t.Context(), process{nil, nil, strings.NewReader(feedback(1)), &stdout, &stderr}, broken)
-	if code != exitFailed || !strings.HasPrefix(stderr.String(), "enqueue: stopped by a fault in Herald: runtime error: invalid memory address") ||
-		!strings.Contains(stderr.String(), "connect_test.go:") {
-		t.Errorf("code %d, %s", code, stderr.String())
-	}
-}
-
 // brokenReader returns one line, then panics.
 type brokenReader struct{ line io.Reader }
 
@@ -58,17 +43,28 @@ func (r brokenReader) Read(p []byte) (int, error) {
 	panic("the reader is broken")
 }
 
-// TestPanicOfReadingIsASentence checks the same for the goroutine that reads. Lines read before the panic are answered.
-func TestPanicOfReadingIsASentence(t *testing.T) {
+// TestPanicIsASentence checks that a panic is reported like other failures: of the command, in the first line of the
+// output, and of the goroutine that reads.
+func TestPanicIsASentence(t *testing.T) {
 	t.Parallel()
-	intake := func(context.Context, *config.Config, time.Duration, io.Writer) (submitter, func(), error) {
-		return &ledger{}, func() {}, nil
+	broken := func(context.Context, *config.Config, time.Duration, io.Writer) (submitter, func(), error) {
+		var b *bytes.Buffer
+		b.WriteByte('x')
+		return nil, nil, nil
 	}
-	var stdout, stderr bytes.Buffer
-	code := run(t.Context(), process{nil, nil, brokenReader{strings.NewReader(feedback(1) + "\n")}, &stdout, &stderr}, intake)
-	if code != exitFailed || !strings.Contains(stderr.String(), "enqueue: reading stopped because of a fault in Herald: the reader is broken. ") ||
-		!strings.Contains(stderr.String(), "connect_test.go:") {
-		t.Errorf("code %d, %s", code, stderr.String())
+	released := 0
+	half := brokenReader{strings.NewReader(feedback(1) + "\n")}
+	for says, c := range map[string]struct {
+		stdin   io.Reader
+		connect connector
+	}{
+		"\nenqueue: stopped by a fault in Herald: runtime error: invalid memory address": {strings.NewReader("x"), broken},
+		"enqueue: reading stopped because of a fault in Herald: the reader is broken. ":  {half, to(&ledger{}, &released)},
+	} {
+		var stdout, stderr bytes.Buffer
+		code := run(t.Context(), process{nil, nil, c.stdin, &stdout, &stderr}, c.connect)
+		heraldtest.Equal(t, "the exit code", code, exitFailed)
+		heraldtest.Contains(t, "the error", "\n"+stderr.String(), says, "connect_test.go:")
 	}
 }
 

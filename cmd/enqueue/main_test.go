@@ -51,6 +51,7 @@ func TestRun(t *testing.T) {
 		code           int
 		stdout, stderr string // contained in the output; empty stdout: no output
 		accepted       int
+		fail           error // of the commit
 	}{
 		"accepted":     {stdin: feedback(1) + "\n", code: 0, stdout: "accepted ", stderr: "enqueue: 1 accepted, 0 known, 0 refused, 0 in conflict\n", accepted: 1},
 		"known":        {stdin: feedback(1) + "\n" + feedback(1), code: 0, stdout: "known ", stderr: "1 accepted, 1 known", accepted: 1},
@@ -58,6 +59,7 @@ func TestRun(t *testing.T) {
 		"conflict":     {stdin: feedback(1) + "\n" + feedbackOf(1, 2), code: 3, stdout: "conflict ", stderr: "1 in conflict", accepted: 1},
 		"refreshed":    {stdin: `{"type":"AgentUpdated","chainId":1,"agentId":0}`, code: 0, stdout: "refreshed - -", stderr: "1 agents refreshed"},
 		"nothing":      {code: 0, stderr: "0 accepted"},
+		"no commit":    {stdin: feedback(1), fail: errors.New("it broke"), code: 1, stderr: "enqueue: it broke; lines without an answer"},
 		"files":        {args: []string{first, second}, code: 0, stdout: "accepted ", stderr: "3 accepted", accepted: 3},
 		"file, dash":   {args: []string{first, "-"}, stdin: feedback(9), code: 0, stdout: "accepted ", stderr: "3 accepted", accepted: 3},
 		"json":         {args: []string{"--json"}, stdin: feedback(1), code: 0, stdout: `{"verdict":"accepted","line":1,"id":"`, stderr: "1 accepted", accepted: 1},
@@ -76,7 +78,7 @@ func TestRun(t *testing.T) {
 			if ctx == nil {
 				ctx = t.Context()
 			}
-			l, released := &ledger{}, 0
+			l, released := &ledger{fail: c.fail}, 0
 			conn := to(l, &released)
 			if c.away {
 				conn = nowhere
@@ -91,16 +93,6 @@ func TestRun(t *testing.T) {
 				t.Errorf("released %d times", released)
 			}
 		})
-	}
-}
-
-func TestRunFails(t *testing.T) {
-	t.Parallel()
-	released := 0
-	var stdout, stderr bytes.Buffer
-	code := run(t.Context(), process{nil, nil, strings.NewReader(feedback(1)), &stdout, &stderr}, to(&ledger{fail: errors.New("it broke")}, &released))
-	if code != exitFailed || released != 1 || stdout.Len() > 0 || !strings.Contains(stderr.String(), "enqueue: it broke; lines without an answer") {
-		t.Errorf("code %d, %q, %q", code, stdout.String(), stderr.String())
 	}
 }
 
@@ -119,21 +111,16 @@ func TestOpen(t *testing.T) {
 		"input of a shell": {nil, reopen(t, a), 5, ":12345 "},
 	} {
 		in, err := openInput(c.paths, c.stdin)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		heraldtest.Must(t, err)
 		got := ""
 		for _, src := range in.sources {
 			text, err := io.ReadAll(src)
 			heraldtest.Must(t, err)
 			got += src.Name + ":" + string(text) + " "
 		}
-		if got != c.text || in.size != c.size {
-			t.Errorf("%s: %q, %d", name, got, in.size)
-		}
-		if err := in.Close(); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		heraldtest.Equal(t, name, got, c.text)
+		heraldtest.Equal(t, name+": size", in.size, c.size)
+		heraldtest.Must(t, in.Close())
 	}
 }
 
@@ -170,9 +157,7 @@ func TestRunPostgres(t *testing.T) {
 	if code, out, said = enqueue(feedback(1) + "\n" + poison + "\n" + withHeaders + "\n"); code != exitDone || len(out) != 3 || strings.Count(strings.Join(out, ""), "known ") != 3 {
 		t.Errorf("again: code %d, %q, %s", code, out, said)
 	}
-	if strings.Contains(said, "pw1234") || strings.Contains(strings.Join(out, ""), "pw1234") {
-		t.Error("a secret is shown")
-	}
+	heraldtest.Lacks(t, "the output", said+strings.Join(out, ""), "pw1234")
 	conn, err := pgx.Connect(t.Context(), url)
 	heraldtest.Must(t, err)
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
@@ -192,10 +177,6 @@ func TestLinksNoDelivery(t *testing.T) {
 		t.Fatalf("%s %v", deps, err)
 	}
 	linked := strings.ReplaceAll(string(deps), "/herald/internal/operator/config\n", "\n") // the settings
-	for _, name := range []string{"herald/internal/delivery", "herald/internal/mcpcall", "herald/internal/auth/oauth", "herald/internal/auth", "herald/internal/resolver",
-		"herald/internal/door/server", "herald/internal/operator", "mcp-go", "boxo", "asynqmon", "prometheus"} {
-		if strings.Contains(linked, name) {
-			t.Errorf("enqueue links %s", name)
-		}
-	}
+	heraldtest.Lacks(t, "what enqueue links", linked, "herald/internal/delivery", "herald/internal/mcpcall", "herald/internal/auth/oauth", "herald/internal/auth", "herald/internal/resolver",
+		"herald/internal/door/server", "herald/internal/operator", "mcp-go", "boxo", "asynqmon", "prometheus")
 }

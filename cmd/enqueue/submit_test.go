@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -110,9 +109,8 @@ func TestSubmit(t *testing.T) {
 	l := &ledger{}
 	got, err := submitJobs(t.Context(), l, from(strings.NewReader(in)), newPrinter(&out, false), quiet())
 	heraldtest.Must(t, err)
-	if want := (tally{store.Accepted: 3, store.Known: 1, store.Refreshed: 1, store.Conflict: 1, intake.Refused: 4}); !maps.Equal(got, want) {
-		t.Errorf("tally: %+v", got)
-	}
+	heraldtest.Equal(t, "the tally", got,
+		tally{store.Accepted: 3, store.Known: 1, store.Refreshed: 1, store.Conflict: 1, intake.Refused: 4})
 	id := func(index int) string { return job.IDOf(key(index)).String() }
 	for i, want := range []string{
 		"accepted " + id(1) + " " + key(1),
@@ -131,18 +129,15 @@ func TestSubmit(t *testing.T) {
 		}
 	}
 	heraldtest.Equal(t, "answers", len(lines(out.String())), 10)
-	if strings.ContainsAny(out.String(), "\x1b\u202e") {
-		t.Errorf("a stranger's control characters reach the terminal: %q", out.String())
-	}
+	heraldtest.Lacks(t, "what the terminal gets of a stranger", out.String(), "\x1b", "\u202e")
 }
 
 func TestSubmitJSON(t *testing.T) {
 	t.Parallel()
 	in := strings.Join([]string{feedback(1), feedback(1), feedbackOf(1, 3), `{"type":"NewFeedback","chainId":8453}`, "[", `{"type":"AgentUpdated","chainId":1,"agentId":0}`}, "\n")
 	var out bytes.Buffer
-	if _, err := submitJobs(t.Context(), &ledger{}, from(strings.NewReader(in)), newPrinter(&out, true), quiet()); err != nil {
-		t.Fatal(err)
-	}
+	_, err := submitJobs(t.Context(), &ledger{}, from(strings.NewReader(in)), newPrinter(&out, true), quiet())
+	heraldtest.Must(t, err)
 	id := job.IDOf(key(1)).String()
 	for i, want := range []string{
 		`{"verdict":"accepted","line":1,"id":"` + id + `","key":"` + key(1) + `"}`,
@@ -184,27 +179,17 @@ func TestSubmitNamesFileAndLine(t *testing.T) {
 	}
 }
 
+// TestSubmitNothing checks that empty lines, and lines that are too long to be jobs, cause no commit.
 func TestSubmitNothing(t *testing.T) {
 	t.Parallel()
-	for _, in := range []string{"", "\n", " \n\r\n\t"} {
+	long := strings.Repeat("x", limit+1) + "\n"
+	for in, refused := range map[string]int{"": 0, "\n": 0, " \n\r\n\t": 0, long + long: 2} {
 		var out bytes.Buffer
 		l := &ledger{}
 		got, err := submitJobs(t.Context(), l, from(strings.NewReader(in)), newPrinter(&out, false), quiet())
-		if err != nil || len(got) > 0 || out.Len() > 0 || len(l.batches) > 0 {
-			t.Errorf("%q: %+v, %v, %q", in, got, err, out.String())
+		if err != nil || got[intake.Refused] != refused || strings.Count(out.String(), "\n") != refused || len(l.batches) > 0 {
+			t.Errorf("%.10q: %+v, %v, %.100q", in, got, err, out.String())
 		}
-	}
-}
-
-// TestSubmitOnlyTooLong checks that lines that are too long to be jobs cause no commit.
-func TestSubmitOnlyTooLong(t *testing.T) {
-	t.Parallel()
-	var out bytes.Buffer
-	l := &ledger{}
-	long := strings.Repeat("x", limit+1) + "\n"
-	got, err := submitJobs(t.Context(), l, from(strings.NewReader(long+long)), newPrinter(&out, false), quiet())
-	if err != nil || got[intake.Refused] != 2 || len(l.batches) > 0 {
-		t.Errorf("%+v, %v, %v", got, err, l.batches)
 	}
 }
 
@@ -338,13 +323,13 @@ func TestSubmitFaults(t *testing.T) {
 	if !errors.Is(err, fault) || len(got) > 0 || out.Len() > 0 || !strings.Contains(err.Error(), "run again with the same input") {
 		t.Errorf("commit: %+v, %v, %s", got, err, out.String())
 	}
-	if _, err = submitJobs(t.Context(), &ledger{}, from(strings.NewReader(one)), newPrinter(faultyWriter{fault}, false), quiet()); !errors.Is(err, fault) {
-		t.Errorf("answers: %v", err)
-	}
+	_, err = submitJobs(t.Context(), &ledger{}, from(strings.NewReader(one)), newPrinter(faultyWriter{fault}, false),
+		quiet())
+	heraldtest.Fails(t, "answers", err, fault)
 	// The reader's buffer is full of lines that will not be processed.
-	if _, err = submitJobs(t.Context(), &ledger{fail: fault}, from(strings.NewReader(strings.Repeat(one, 10*batch))), newPrinter(&out, false), quiet()); !errors.Is(err, fault) {
-		t.Errorf("commit: %v", err)
-	}
+	_, err = submitJobs(t.Context(), &ledger{fail: fault}, from(strings.NewReader(strings.Repeat(one, 10*batch))),
+		newPrinter(&out, false), quiet())
+	heraldtest.Fails(t, "commit", err, fault)
 }
 
 func TestPrinterConflict(t *testing.T) {

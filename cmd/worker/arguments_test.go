@@ -103,7 +103,5 @@ func TestActor(t *testing.T) {
 	if got := (actorFlag{}).actorName(); len(got) < 3 || !strings.Contains(got[1:len(got)-1], "@") {
 		t.Errorf("%q", got)
 	}
-	if got := (actorFlag{Actor: "on call"}).actorName(); got != "on call" {
-		t.Errorf("%q", got)
-	}
+	heraldtest.Equal(t, "the actor", (actorFlag{Actor: "on call"}).actorName(), "on call")
 }

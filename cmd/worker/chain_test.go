@@ -34,9 +34,7 @@ func TestChains(t *testing.T) {
 	if _, out, errs := worker(t, env, "chain", "list", "--json"); strings.TrimSpace(out) != "null" && strings.TrimSpace(out) != "[]" {
 		t.Errorf("before anything is read: %s%s", out, errs)
 	}
-	if code, _, errs := worker(t, env, "chain", "show", fmt.Sprint(id)); code == 0 || !strings.Contains(errs, "was never read") {
-		t.Errorf("code %d, %s", code, errs)
-	}
+	checkWorker(t, env, exitMisuse, "was never read", "chain", "show", fmt.Sprint(id))
 	watching := append(slices.Clone(env), fmt.Sprintf("HERALD_WATCH=%d", id))
 	diagnose(t, 0, watching...).says(chainName, doctor.MarkWarn, "it has not been read yet")
 
@@ -72,9 +70,8 @@ func TestChains(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 90 { // the chain's clock advances by at least one second per block
-		if _, err := net.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		_, err := net.Commit()
+		heraldtest.Must(t, err)
 	}
 	_, out, errs = worker(t, env, "chain", "show", fmt.Sprint(id), "--json")
 	shown := decode[operator.ChainState](t, out)
@@ -96,10 +93,8 @@ func TestChains(t *testing.T) {
 		t.Errorf("a backfill: %s", out)
 	}
 	diagnose(t, 0, env...).says(chainName, doctor.MarkWarn, "91 blocks behind its head")
-	if _, out, _ := worker(t, env, "chain", "list"); !strings.Contains(out, "91 blocks, ") || !strings.Contains(out, "backfill 0-") || !strings.Contains(out, "1 of 2 answer") || !strings.Contains(out, "stopped") {
-		t.Error(out)
-	}
-	if _, out, _ := worker(t, env, "chain", "show", fmt.Sprint(id)); !strings.Contains(out, "node 2: ") || !strings.Contains(out, strings.Join(registries, " ")) {
-		t.Error(out)
-	}
+	_, out, _ = worker(t, env, "chain", "list")
+	heraldtest.Contains(t, "the list", out, "91 blocks, ", "backfill 0-", "1 of 2 answer", "stopped")
+	_, out, _ = worker(t, env, "chain", "show", fmt.Sprint(id))
+	heraldtest.Contains(t, "the chain", out, "node 2: ", strings.Join(registries, " "))
 }

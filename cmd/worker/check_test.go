@@ -153,12 +153,9 @@ func TestCheckPasses(t *testing.T) {
 	t.Parallel()
 	d, herald := newCheckDesk(t)
 	r, url := newReceiver(t, herald, func(*receiver) {})
-	out, _ := d.worker(0, "agent", "check", "--json", url)
-	for name, verdict := range verdicts(decode[inspect.CheckReport](t, out)) {
+	for name, verdict := range verdicts(ask[inspect.CheckReport](d, "agent", "check", url)) {
 		isStatic := slices.Contains([]string{"reachable", "protocol", "tools", "schemas"}, name)
-		if verdict != map[bool]string{true: "ok", false: "skipped"}[isStatic] {
-			t.Errorf("without --send, %s is %s", name, verdict)
-		}
+		heraldtest.Equal(t, "without --send, "+name, verdict, map[bool]string{true: "ok", false: "skipped"}[isStatic])
 	}
 	if len(r.ids) != 0 {
 		t.Fatalf("without --send, %d samples arrived", len(r.ids))
@@ -167,16 +164,11 @@ func TestCheckPasses(t *testing.T) {
 	d.lists(fmt.Sprintf(`{"8453:42":{"transport":"http","url":%q}}`, url))
 	_, older := newReceiver(t, herald, func(r *receiver) { r.sse = true })
 	for _, target := range []string{url, "8453:42", older + " --transport=sse"} {
-		out, _ = d.worker(0, append([]string{"agent", "check", "--send", "--json"}, strings.Fields(target)...)...)
-		all := verdicts(decode[inspect.CheckReport](t, out))
-		for name, verdict := range all {
-			if verdict != "ok" {
-				t.Errorf("%s: %s is %s:\n%s", target, name, verdict, out)
-			}
+		r := ask[inspect.CheckReport](d, append([]string{"agent", "check", "--send"}, strings.Fields(target)...)...)
+		for _, c := range r.Checks {
+			heraldtest.Equal(t, target+": "+c.Name+": "+c.Found, c.Verdict, "ok")
 		}
-		if len(all) != 15 {
-			t.Errorf("%d checks: %v", len(all), all)
-		}
+		heraldtest.Equal(t, "checks", len(r.Checks), 15)
 	}
 	for _, id := range r.ids {
 		if !probeID.MatchString(id) || id == inspect.ProbeDeliveryID {

@@ -45,8 +45,7 @@ func pagesOf[T any](d *desk, rows func(T) int, next func(T) string, args ...stri
 	d.t.Helper()
 	line := args
 	for range 10 {
-		out, _ := d.worker(0, line...)
-		page := decode[T](d.t, out)
+		page := ask[T](d, line...)
 		sizes = append(sizes, rows(page))
 		if next(page) == "" {
 			return sizes
@@ -67,21 +66,18 @@ func TestListsHaveACursor(t *testing.T) {
 	}
 	for limit, want := range map[string][]int{"3": {3, 1}, "4": {4}} {
 		deliveries := pagesOf(d, func(p operator.DeliveryPage) int { return len(p.Deliveries) }, func(p operator.DeliveryPage) string { return p.Next },
-			"delivery", "list", "--json", "--limit", limit)
+			"delivery", "list", "--limit", limit)
 		agents := pagesOf(d, func(p operator.AgentPage) int { return len(p.Agents) }, func(p operator.AgentPage) string { return p.Next },
-			"agent", "list", "--json", "--limit", limit)
+			"agent", "list", "--limit", limit)
 		failing := pagesOf(d, func(p operator.AgentPage) int { return len(p.Agents) }, func(p operator.AgentPage) string { return p.Next },
-			"agent", "list", "--sort", "failing", "--json", "--limit", limit)
+			"agent", "list", "--sort", "failing", "--limit", limit)
 		audit := pagesOf(d, func(p operator.AuditPage) int { return len(p.Audit) }, func(p operator.AuditPage) string { return p.Next },
-			"delivery", "audit", "--json", "--limit", limit)
-		if !slices.Equal(deliveries, want) || !slices.Equal(agents, want) || !slices.Equal(failing, want) || !slices.Equal(audit, want) {
-			t.Errorf("--limit %s: deliveries %v, agents %v, failing %v, audit %v; want %v", limit, deliveries, agents, failing, audit, want)
-		}
+			"delivery", "audit", "--limit", limit)
+		heraldtest.Equal(t, "deliveries, agents, failing, audit", [][]int{deliveries, agents, failing, audit},
+			[][]int{want, want, want, want})
 	}
 	for _, list := range [][]string{{"delivery", "list"}, {"agent", "list"}, {"delivery", "audit"}} {
-		if out, _ := d.worker(0, append(list, "--limit", "4")...); strings.Contains(out, "more:") {
-			t.Errorf("%v: the last page tells of another:\n%s", list, out)
-		}
+		heraldtest.Lacks(t, "the last page", d.out(append(list, "--limit", "4")...), "more:")
 		d.says(0, "more: --cursor ", append(list, "--limit", "3")...)
 	}
 }
@@ -100,17 +96,14 @@ func TestAgentsCalls(t *testing.T) {
 		}
 	}
 	d.says(0, "8453:43 connected 2 3 ", "agent", "list", "--sort", "failing")
-	if out, _ := d.worker(0, "agent", "list"); strings.Contains(out, "24H") {
-		t.Errorf("the other list counts nothing:\n%s", out)
-	}
+	heraldtest.Lacks(t, "the list", d.out("agent", "list"), "24H")
 
 	d.says(0, "1 failed (1 timeout), p50 15.0 ms, p95 19.5 ms last day 3 calls since ", "agent", "show", "8453:42")
 	d.says(0, "failing since ", "agent", "show", "8453:44")
-	out, _ := d.worker(0, "agent", "show", "8453:43", "--json")
-	r := decode[operator.Agent](t, out)
+	r := ask[operator.Agent](d, "agent", "show", "8453:43")
 	if r.LastHour.Calls != 3 || r.LastHour.Failed != 2 || r.LastHour.Failures["timeout"] != 2 || *r.LastHour.P95Ms != 19.5 || r.LastDay.Calls != 3 ||
 		r.LastDay.Since.After(time.Now().Add(-24*time.Hour)) || r.FailingSince != nil || r.LastCalledAt == nil {
-		t.Errorf("%s", out)
+		t.Errorf("%+v", r)
 	}
 }
 
@@ -121,16 +114,11 @@ func TestDisableOfANeverSeenAgent(t *testing.T) {
 	d := newDesk(t)
 	d.says(0, "agent 8453:4200 of registry "+strings.ToLower(registryOf(t, 8453).Hex())+" was never seen: no delivery was ever accepted for it. Check the number",
 		"agent", "disable", "8453:4200")
-	if d.agent("4200").Enabled {
-		t.Error("it is not disabled")
+	heraldtest.Equal(t, "the agent is enabled", d.agent("4200").Enabled, false)
+	if r := ask[operator.AgentChange](d, "agent", "disable", "8453:4201"); !r.Unseen || *r.Enabled {
+		t.Errorf("%+v", r)
 	}
-	out, _ := d.worker(0, "agent", "disable", "--json", "8453:4201")
-	if r := decode[operator.AgentChange](t, out); !r.Unseen || *r.Enabled {
-		t.Errorf("%s", out)
-	}
-	if out, _ := d.worker(0, "agent", "disable", "8453:4200"); strings.Contains(out, "never seen") {
-		t.Errorf("it was seen by now: %s", out)
-	}
+	heraldtest.Lacks(t, "the second time", d.out("agent", "disable", "8453:4200"), "never seen")
 	d.says(0, "was never seen", "agent", "policy", "8453:4202", "onUnknown=hold")
 }
 
@@ -166,13 +154,11 @@ func TestAuditRecordsPreviousState(t *testing.T) {
 			return a.Action == want.action && strings.Contains(words(string(a.Filter)), want.filter)
 		})
 		if n < 0 || rows[n].Note != want.note || rows[n].State != "done" {
-			out, _ := d.worker(0, "delivery", "audit")
-			t.Errorf("%d: no row of %s says %s with note %q:\n%s", i, want.action, want.filter, want.note, out)
+			t.Errorf("%d: no row of %s says %s with note %q:\n%s", i, want.action, want.filter, want.note,
+				d.out("delivery", "audit"))
 		}
 	}
-	if last := rows[len(rows)-1]; strings.Contains(string(last.Filter), "force") {
-		t.Errorf("nothing was forced: %s", last.Filter)
-	}
+	heraldtest.Lacks(t, "the last change", string(rows[len(rows)-1].Filter), "force")
 	heraldtest.Equal(t, "d.status(wait)", d.status(wait), "queued")
 }
 
@@ -212,17 +198,14 @@ func TestResolveALocalFile(t *testing.T) {
 		{[]string{"--uri", filepath.Join(dir, "none.json")}, 1, "no such file"},
 		{[]string{"--uri", write("large.json", strings.Repeat(" ", inspect.MaxDocument+1))}, 1, "more than Herald fetches"},
 	} {
-		if out, errs := p.resolve(c.code, nil, c.args...); !strings.Contains(words(out+errs), c.says) {
-			t.Errorf("%v does not say %q:\n%s%s", c.args, c.says, out, errs)
-		}
+		out, errs := p.resolve(c.code, nil, c.args...)
+		heraldtest.Contains(t, strings.Join(c.args, " "), words(out+errs), c.says)
 	}
 
 	// What a chain names is never read from this machine.
 	for _, uri := range []string{"file://" + registration, registration} {
 		out, _ := p.resolve(1, nil, "--check", "31337:"+p.register(uri).String())
-		if !strings.Contains(out, "a delivery is skipped (no_document)") {
-			t.Errorf("%s: %s", uri, out)
-		}
+		heraldtest.Contains(t, uri, out, "a delivery is skipped (no_document)")
 	}
 }
 
@@ -234,7 +217,5 @@ func TestResolveARelativeFile(t *testing.T) {
 	p.resolve(0, nil, "--check", "--uri", "registration.json")
 	p.resolve(0, nil, "--check", "--uri", "./registration.json")
 	out, _ := p.resolve(1, nil, "--check", "31337:"+p.register("registration.json").String())
-	if !strings.Contains(out, "a delivery is skipped (no_document)") {
-		t.Error(out)
-	}
+	heraldtest.Contains(t, "the output", out, "a delivery is skipped (no_document)")
 }

@@ -96,9 +96,7 @@ func TestConnectionFails(t *testing.T) {
 			t.Errorf("worker %s: say in this test how it is called, or why it needs no database", path)
 		}
 	}
-	if len(paths) != len(connecting)+len(apart) {
-		t.Errorf("%d commands, %d are listed here", len(paths), len(connecting)+len(apart))
-	}
+	heraldtest.Equal(t, "commands, of which each is listed here", len(paths), len(connecting)+len(apart))
 	servers, tokens := filepath.Join(t.TempDir(), "servers.json"), filepath.Join(t.TempDir(), "tokens")
 	policy := filepath.Join(t.TempDir(), "policy.json")
 	write(t, policy, `{}`)
@@ -135,11 +133,9 @@ func nobody() (io.ReadWriteCloser, error) { return nil, os.ErrNotExist }
 // spareKey adds a key to a keyset and returns both. The key does not seal yet, so it can be removed.
 func spareKey(t *testing.T, keyset string) (both, id string) {
 	t.Helper()
-	code, out, errs := worker(t, []string{"HERALD_KEYSET=" + keyset}, "keys", "rotate", "add", "--cleartext")
+	env := []string{"HERALD_KEYSET=" + keyset}
+	out, errs := checkWorker(t, env, 0, "was added", "keys", "rotate", "add", "--cleartext")
 	m := regexp.MustCompile(`key (\d+) `).FindStringSubmatch(errs)
-	if code != 0 || m == nil {
-		t.Fatalf("%d %s", code, errs)
-	}
 	return strings.TrimSpace(out), m[1]
 }
 
@@ -156,10 +152,7 @@ func TestKeysWithFaultsInTheConfiguration(t *testing.T) {
 	env := []string{"DATABASE_URL=nonsense", "REDIS_URL=redis://127.0.0.1:1", "HERALD_KEYSET=" + strings.TrimSpace(key)}
 	for args, want := range map[string]int{"keys init --cleartext": 0, "keys rotate add --cleartext": 0, "keys list": exitMisuse, "keys reencrypt": exitMisuse,
 		"keys rotate remove 1": exitMisuse} {
-		code, _, errs := worker(t, env, strings.Fields(args)...)
-		if code != want || want != 0 && !strings.Contains(errs, "DATABASE_URL") {
-			t.Errorf("worker %s: exit code %d, want %d\n%s", args, code, want, errs)
-		}
+		checkWorker(t, env, want, map[int]string{exitMisuse: "DATABASE_URL"}[want], strings.Fields(args)...)
 	}
 }
 
@@ -184,17 +177,10 @@ func TestRotateAddUnderFaults(t *testing.T) {
 	}()
 	env := []string{"DATABASE_URL=postgres://herald@" + silent.Addr().String() + "/herald", "REDIS_URL=redis://127.0.0.1:1", "HERALD_KEYSET=" + strings.TrimSpace(key)}
 	add := []string{"keys", "rotate", "add", "--cleartext", "--timeout=500ms"}
-	code, out, errs := worker(t, append(env, "HERALD_CONCURRENCY=nonsense"), add...)
-	if code != 0 || out == "" || len(asked) > 0 {
-		t.Errorf("with a fault: %d, %d connections\n%s", code, len(asked), errs)
-	}
-	code, out, errs = worker(t, env, add...)
-	if code != 0 || out == "" {
-		t.Errorf("with a silent server: %d\n%s", code, errs)
-	}
-	if err := silent.Close(); err != nil {
-		t.Error(err)
-	}
+	checkWorker(t, append(env, "HERALD_CONCURRENCY=nonsense"), 0, "was added", add...)
+	heraldtest.Equal(t, "connections with a fault", len(asked), 0)
+	checkWorker(t, env, 0, "was added", add...) // with a silent server
+	heraldtest.Must(t, silent.Close())
 	connections := 0
 	for conn := range asked {
 		connections++
@@ -213,9 +199,8 @@ func TestLoginWithoutStore(t *testing.T) {
 	d.protects(s)
 	d.env = append(d.env, "DATABASE_URL="+nowhere)
 	_, errs := d.give(exitFailed, "", "y\n", "token", "login", "8453:42", "--timeout=300ms")
-	if !strings.Contains(errs, "Postgres did not answer within 300ms") || strings.Contains(errs, s.Issuer) {
-		t.Errorf("%s", errs)
-	}
+	heraldtest.Contains(t, "the error", errs, "Postgres did not answer within 300ms")
+	heraldtest.Lacks(t, "the error", errs, s.Issuer)
 }
 
 // A fault in a command (here: of the test, which gives it no stdin) is told like other failures, and comes first on the screen.
@@ -226,25 +211,5 @@ func TestPanicIsASentence(t *testing.T) {
 		[]string{"HERALD_DATA=" + t.TempDir(), "HERALD_KEYSET=" + heraldtest.Keyset(t)}) // without a stdin
 	if code != exitFailed || !strings.HasPrefix(said.String(), "worker: stopped by a fault in Herald: ") || !strings.Contains(said.String(), "goroutine ") {
 		t.Errorf("exit code %d\n%s", code, said.String())
-	}
-}
-
-func TestFlagsOfTheProgram(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		args []string
-		code int
-		says string
-	}{
-		"version":               {[]string{"--version"}, 0, "worker devel (go1."},
-		"version after a word":  {[]string{"delivery", "list", "--version"}, 0, "worker devel (go1."},
-		"no time":               {[]string{"delivery", "list", "--timeout=0s"}, exitMisuse, "worker: --timeout 0s is not longer than 0s"},
-		"before the command":    {[]string{"--timeout=-1s", "delivery", "list"}, exitMisuse, "worker: --timeout -1s is not"},
-		"not a time, no answer": {[]string{"agent", "show", "8453:42", "--timeout=soon"}, exitMisuse, "--timeout"},
-	} {
-		code, out, errs := worker(t, nil, c.args...)
-		if code != c.code || !strings.Contains(out+errs, c.says) {
-			t.Errorf("%s: exit code %d\n%s%s", name, code, out, errs)
-		}
 	}
 }

@@ -69,13 +69,10 @@ func TestDoctorOfNothing(t *testing.T) {
 	d.says("programs", doctor.MarkOK, "Postgres ")
 	d.says("port", doctor.MarkOK, "can be listened on")
 	d.says("gateways", doctor.MarkOK, "answers")
-	_, out, _ := worker(t, []string{"HERALD_LISTN=:1"}, "doctor")
-	if !strings.Contains(out, "ok    configuration  All settings are valid.\nwarn  configuration  HERALD_LISTN: ") {
-		t.Errorf("%s", out)
-	}
-	if _, out, _ := worker(t, []string{"HERALD_LISTN=:1"}, "config"); !strings.Contains(out, "did you mean HERALD_LISTEN?") {
-		t.Errorf("%s", out)
-	}
+	misspelt := []string{"HERALD_LISTN=:1"}
+	checkWorker(t, misspelt, 0, "ok    configuration  All settings are valid.\nwarn  configuration  HERALD_LISTN: ",
+		"doctor")
+	checkWorker(t, misspelt, 0, "did you mean HERALD_LISTEN?", "config")
 }
 
 func TestDoctorOfThePort(t *testing.T) {
@@ -112,10 +109,7 @@ func TestDoctorOfRedis(t *testing.T) {
 	c := heraldtest.RedisClient(t, raw)
 	env := []string{"DATABASE_URL=" + heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL=" + raw, "HERALD_KEYSET=" + heraldtest.Keyset(t)}
 	for _, state := range []string{"no", "yes"} {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		err := c.ConfigSet(ctx, "appendonly", state).Err()
-		cancel()
-		heraldtest.Must(t, err)
+		heraldtest.Must(t, c.ConfigSet(heraldtest.Within(t, 10*time.Second), "appendonly", state).Err())
 		d := diagnose(t, 0, env...)
 		d.says("redis", doctor.MarkOK, "answers")
 		if state == "yes" {
@@ -140,9 +134,7 @@ func TestDoctorNamesForeignTasks(t *testing.T) {
 	said.says("redis", doctor.MarkWarn, `1 jobs are in queue "jobs", which no worker reads`)
 	said.says("workers", doctor.MarkWarn, "no worker is running, and 1 tasks wait in Redis: `worker` starts one")
 	for _, f := range diagnose(t, 0, append(d.env, "HERALD_REDIS_INTAKE=off")...).findings {
-		if strings.Contains(f.Text, "email:send") {
-			t.Errorf("with HERALD_REDIS_INTAKE=off Herald does not read that queue: %+v", f)
-		}
+		heraldtest.Lacks(t, "a queue that Herald does not read", f.Text, "email:send")
 	}
 }
 
@@ -160,9 +152,8 @@ func TestDoctorCountsStuckDeliveries(t *testing.T) {
 	d.ended(8, store.Outcome{Status: store.Waiting, Reason: "server_error", Delay: time.Hour, Called: true}) // not overdue
 	d.sql(`UPDATE herald.work SET next_attempt_at = now() - interval '5 minutes' WHERE id = '` + late.String() + `'`)
 	agent := store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(t, 8453).Hex()), ID: "7"}
-	if err := records.New(d.store).ObserveAgent(t.Context(), agent, records.AgentObservation{State: records.StateFailed, Error: "no answer"}); err != nil {
-		t.Fatal(err)
-	}
+	failed := records.AgentObservation{State: records.StateFailed, Error: "no answer"}
+	heraldtest.Must(t, records.New(d.store).ObserveAgent(t.Context(), agent, failed))
 	for range 2 {
 		d.ended(9, store.Outcome{Status: store.Rejected, Reason: "hash_mismatch"})
 	}
@@ -214,12 +205,9 @@ func TestDoctorOfTheRunningWorker(t *testing.T) {
 		"HERALD_KEYSET=" + keyset, "HERALD_LISTEN=" + addr, "IPFS_GATEWAYS=" + answeringGateway(t)}
 	own := []string{"HERALD_API_TOKEN=hunter2hunter2", "HERALD_CONCURRENCY=16", "HERALD_BINDNIG=off", "RPC_URL_8453=http://127.0.0.1:1/hunter2hunter2"}
 	said := serving(t, slices.Concat(common, own)...)
-	if !strings.Contains(said.String(), "did you mean HERALD_BINDING?") {
-		t.Errorf("the worker does not warn of a misspelt name:\n%s", said)
-	}
-	if first, _, _ := strings.Cut(said.String(), "\n"); !strings.Contains(first, "starting") || !strings.Contains(first, "version") {
-		t.Errorf("the log begins with %q", first)
-	}
+	heraldtest.Contains(t, "the worker's log", said.String(), "did you mean HERALD_BINDING?")
+	first, _, _ := strings.Cut(said.String(), "\n")
+	heraldtest.Contains(t, "the first line", first, "starting", "version")
 	// Requests without the token, such as those of other users' programs or of web pages, are refused.
 	resp, err := http.Get("http://" + addr + "/settings")
 	heraldtest.Must(t, err)

@@ -33,8 +33,7 @@ func TestAgentShowsEffort(t *testing.T) {
 	h.End()
 	var shown operator.Agent
 	for range 100 {
-		out, _ := d.worker(0, "agent", "show", "8453:42", "--json")
-		if shown = decode[operator.Agent](t, out); shown.Effort.Calls > 0 {
+		if shown = ask[operator.Agent](d, "agent", "show", "8453:42"); shown.Effort.Calls > 0 {
 			break
 		}
 	}
@@ -43,9 +42,7 @@ func TestAgentShowsEffort(t *testing.T) {
 	}
 
 	d.env = append(d.env, "HERALD_EFFORT_BUDGET=off")
-	if out, _ := d.worker(0, "agent", "show", "8453:42"); strings.Contains(out, "effort") {
-		t.Error(out)
-	}
+	heraldtest.Lacks(t, "without a budget", d.out("agent", "show", "8453:42"), "effort")
 	d.env = append(slices.Clone(d.env[:len(d.env)-1]), "REDIS_URL=redis://127.0.0.1:1")
 	d.says(0, "the agent's effort budget cannot be read: ", "agent", "show", "8453:42")
 }

@@ -41,9 +41,8 @@ func (d *desk) sealed(keyset string, n int) {
 		plain, _ := json.Marshal(map[string]string{"Authorization": fmt.Sprint("Bearer hunter", d.index)})
 		c, err := k.Seal(plain, job.HeaderBinding(8453, j.IdentityRegistry.Hex(), "7", headerURL))
 		heraldtest.Must(d.t, err)
-		if _, _, err := d.store.Accept(d.t.Context(), []store.Intake{{Job: j, SealedHeaders: c}}); err != nil {
-			d.t.Fatal(err)
-		}
+		_, _, err = d.store.Accept(d.t.Context(), []store.Intake{{Job: j, SealedHeaders: c}})
+		heraldtest.Must(d.t, err)
 	}
 }
 
@@ -72,11 +71,16 @@ func (d *desk) with(keyset string) {
 	}
 }
 
+// keysInUse returns the keys that `keys list` shows.
+func (d *desk) keysInUse() []keys.Key {
+	d.t.Helper()
+	return ask[[]keys.Key](d, "keys", "list")
+}
+
 // next runs a step of the rotation and returns its output.
 func (d *desk) next(args ...string) string {
 	d.t.Helper()
-	out, _ := d.worker(0, append(args, "--cleartext")...)
-	return strings.TrimSpace(out)
+	return strings.TrimSpace(d.out(append(args, "--cleartext")...))
 }
 
 func TestKeysRotation(t *testing.T) {
@@ -86,12 +90,7 @@ func TestKeysRotation(t *testing.T) {
 	d.with(first)
 	d.sealed(first, 3)
 	d.ended(8, store.Outcome{Status: store.Delivered}) // without headers
-	keys := func() []keys.Key {
-		t.Helper()
-		out, _ := d.worker(0, "keys", "list", "--json")
-		return decode[[]keys.Key](t, out)
-	}
-	had := keys()
+	had := d.keysInUse()
 	if len(had) != 1 || !had[0].Seals || had[0].Sealed != 3 {
 		t.Fatalf("%+v", had)
 	}
@@ -100,7 +99,7 @@ func TestKeysRotation(t *testing.T) {
 
 	second := d.next("keys", "rotate", "add")
 	d.with(second)
-	if now := keys(); len(now) != 2 || !now[0].Seals || now[1].Seals {
+	if now := d.keysInUse(); len(now) != 2 || !now[0].Seals || now[1].Seals {
 		t.Errorf("after add: %+v", now)
 	}
 	third := d.next("keys", "rotate", "promote")
@@ -110,9 +109,7 @@ func TestKeysRotation(t *testing.T) {
 	d.says(2, "seals already", "keys", "rotate", "promote", "--cleartext")
 	d.says(1, "4 secrets are sealed with it", "keys", "rotate", "remove", old, "--cleartext")
 	d.says(0, "4 of 5 secrets would be sealed anew", "keys", "reencrypt", "--dry-run")
-	if d.opens(first) != 4 {
-		t.Error("a dry run changed something")
-	}
+	heraldtest.Equal(t, "opened after a dry run", d.opens(first), 4)
 	d.says(0, "4 of 5 secrets were sealed anew", "keys", "reencrypt")
 	d.says(0, "0 of 5 secrets were sealed anew", "keys", "reencrypt")
 	d.says(0, "keys reencrypt", "delivery", "audit")
@@ -123,9 +120,7 @@ func TestKeysRotation(t *testing.T) {
 	d.with(first)
 	d.says(0, "missing: restore it", "keys", "list")
 	out, errs := d.worker(0, "keys", "list")
-	if strings.Contains(out+errs, "hunter") {
-		t.Error("a secret is shown")
-	}
+	heraldtest.Lacks(t, "the output", out+errs, "hunter")
 }
 
 // TestKeysReencryptSkipsUnopenable checks that a secret that was moved to another agent's row cannot be opened.
@@ -150,33 +145,21 @@ func TestKeysReencryptSkipsUnopenable(t *testing.T) {
 		t.Errorf("a ciphertext that was replaced meanwhile was replaced again: %v", err)
 	}
 	d.says(exitLeft, page[0].ID.String(), "keys", "reencrypt")
-	if d.opens(promoted) != 1 {
-		t.Error("the other one was not sealed anew")
-	}
+	heraldtest.Equal(t, "opened secrets", d.opens(promoted), 1)
 }
 
 func TestKeysWrapped(t *testing.T) {
 	t.Parallel()
 	master := "HERALD_MASTER_KEY=" + strings.Repeat("5a", 32)
-	code, out, errs := worker(t, nil, "keys", "init")
-	if code != exitMisuse || !strings.Contains(errs, "--cleartext") || out != "" {
-		t.Errorf("no choice was made: %d\n%s%s", code, out, errs)
-	}
-	code, out, errs = worker(t, []string{master}, "keys", "init")
-	if code != 0 || !strings.HasPrefix(out, "wrapped:") {
-		t.Fatalf("%d\n%s%s", code, out, errs)
-	}
+	out, _ := checkWorker(t, nil, exitMisuse, "--cleartext", "keys", "init") // no choice was made
+	heraldtest.Equal(t, "the keyset", out, "")
+	out, _ = checkWorker(t, []string{master}, 0, "wrapped:", "keys", "init")
 	wrapped := "HERALD_KEYSET=" + strings.TrimSpace(out)
-	code, out, errs = worker(t, []string{master, wrapped}, "keys", "rotate", "add")
-	if code != 0 || !strings.HasPrefix(out, "wrapped:") {
-		t.Errorf("%d\n%s%s", code, out, errs)
-	}
-	for name, env := range map[string][]string{"set HERALD_MASTER_KEY": {wrapped}, "does not open it": {wrapped, "HERALD_MASTER_KEY=" + strings.Repeat("00", 32)},
-		"not 32 bytes": {wrapped, "HERALD_MASTER_KEY=hunter2"}} {
-		code, out, errs := worker(t, env, "keys", "rotate", "add")
-		if code == 0 || !strings.Contains(errs, name) || strings.Contains(errs, "hunter2") {
-			t.Errorf("%s: %d\n%s%s", name, code, out, errs)
-		}
+	added, _ := checkWorker(t, []string{master, wrapped}, 0, "wrapped:", "keys", "rotate", "add")
+	heraldtest.Equal(t, "the beginnings", out[:8]+added[:8], "wrapped:wrapped:")
+	for says, key := range map[string]string{
+		"set HERALD_MASTER_KEY": "", "does not open it": strings.Repeat("00", 32), "not 32 bytes": "hunter2"} {
+		checkWorker(t, []string{wrapped, "HERALD_MASTER_KEY=" + key}, exitFailed, says, "keys", "rotate", "add")
 	}
 }
 
@@ -184,19 +167,16 @@ func TestKeysWrapped(t *testing.T) {
 func TestFailedKeysStepReportsNoChange(t *testing.T) {
 	t.Parallel()
 	env := []string{"HERALD_KEYSET=" + heraldtest.Keyset(t), "HERALD_DATA=" + t.TempDir()}
-	code, out, errs := worker(t, env, "keys", "rotate", "add")
-	if code != exitMisuse || out != "" || strings.Contains(errs, "was added") {
-		t.Errorf("without a master key and --cleartext: %d\n%s%s", code, out, errs)
-	}
+	out, errs := checkWorker(t, env, exitMisuse, "--cleartext", "keys", "rotate", "add")
+	heraldtest.Equal(t, "the keyset", out, "")
+	heraldtest.Lacks(t, "the refusal", errs, "was added")
 	var said strings.Builder
-	code = runCommand(&command{ctx: t.Context(), in: strings.NewReader(""), out: full{}, err: &said}, []string{"keys", "rotate", "add", "--cleartext"}, env)
+	code := runCommand(&command{ctx: t.Context(), in: strings.NewReader(""), out: full{}, err: &said},
+		[]string{"keys", "rotate", "add", "--cleartext"}, env)
 	if code != exitFailed || strings.Contains(said.String(), "was added") || !strings.Contains(said.String(), "go on with the one in force") {
 		t.Errorf("on a full disk: %d\n%s", code, said.String())
 	}
-	code, out, errs = worker(t, env, "keys", "rotate", "add", "--cleartext")
-	if code != 0 || out == "" || !strings.Contains(errs, "was added and does not seal yet") {
-		t.Errorf("%d\n%s%s", code, out, errs)
-	}
+	out, _ = checkWorker(t, env, 0, "was added and does not seal yet", "keys", "rotate", "add", "--cleartext")
 	k, err := secret.Parse(secret.New(strings.TrimSpace(out)))
 	if err != nil || len(k.Keys()) != 2 {
 		t.Fatal(k, err)
@@ -215,15 +195,11 @@ func TestKeysOut(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keyset")
 	rotate := func(code int, says string, args ...string) {
 		t.Helper()
-		got, out, errs := worker(t, []string{"HERALD_KEYSET_FILE=" + path}, append(args, "--cleartext", "--out", path)...)
-		if got != code || out != "" || !strings.Contains(errs, says) {
-			t.Errorf("worker %v: exit code %d, want %d and %q\n%s%s", args, got, code, says, out, errs)
-		}
+		out, _ := checkWorker(t, []string{"HERALD_KEYSET_FILE=" + path}, code, says,
+			append(args, "--cleartext", "--out", path)...)
+		heraldtest.Equal(t, "the output", out, "")
 	}
-	code, _, errs := worker(t, nil, "keys", "init", "--cleartext", "--out", path)
-	if code != 0 || !strings.Contains(errs, "wrote "+path) {
-		t.Fatal(code, errs)
-	}
+	checkWorker(t, nil, 0, "wrote "+path, "keys", "init", "--cleartext", "--out", path)
 	rotate(0, "was added and does not seal yet", "keys", "rotate", "add")
 	k, err := secret.LoadFile(path, nil)
 	if err != nil || len(k.Keys()) != 2 {
@@ -232,10 +208,10 @@ func TestKeysOut(t *testing.T) {
 	rotate(exitFailed, "name another file", "keys", "init")
 	write(t, path, "")
 	rotate(exitFailed, "there is no keyset", "keys", "rotate", "add")
-	code, _, errs = worker(t, []string{"HERALD_KEYSET=" + heraldtest.Keyset(t)}, "keys", "rotate", "add", "--cleartext", "--out", path)
-	if code != exitFailed || !strings.Contains(errs, "was not replaced") || strings.Contains(errs, "was added") {
-		t.Errorf("onto an emptied file: %d %s", code, errs)
-	}
+	other := []string{"HERALD_KEYSET=" + heraldtest.Keyset(t)}
+	_, errs := checkWorker(t, other, exitFailed, "was not replaced",
+		"keys", "rotate", "add", "--cleartext", "--out", path)
+	heraldtest.Lacks(t, "the error", errs, "was added")
 }
 
 // TestRotationWaitsForWorkers checks that a step of a rotation is refused while a running worker has not loaded the
@@ -306,9 +282,9 @@ func TestKeysOfSpooledRenewal(t *testing.T) {
 		k := d.keys()
 		z, err := auth.New(auth.Config{Ledger: d.store, Records: rec, Opener: k, Sealer: k, Classify: classify.Error, OAuth: client, Spool: d.queue, SaveTimeout: saveTimeout})
 		heraldtest.Must(t, err)
-		if _, err := z.Authorize(t.Context(), auth.Subject{Agent: login.Agent}, mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: s.AgentURL}); err != nil {
-			t.Error(err)
-		}
+		_, err = z.Authorize(t.Context(), auth.Subject{Agent: login.Agent},
+			mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: s.AgentURL})
+		heraldtest.Must(t, err)
 	}
 	old := fmt.Sprint(d.keys().PrimaryID())
 	authorize(withoutSaving{records.New(d.store)}, time.Millisecond) // by a worker that then dies

@@ -38,6 +38,16 @@ func worker(t testing.TB, env []string, args ...string) (code int, out, errs str
 	return runOn(t, &command{}, env, args)
 }
 
+// checkWorker runs the command, and checks its exit code and that its output contains a text. It returns the output.
+func checkWorker(t testing.TB, env []string, code int, says string, args ...string) (out, errs string) {
+	t.Helper()
+	got, out, errs := worker(t, env, args...)
+	if got != code || !strings.Contains(out+errs, says) || strings.Contains(out+errs, "hunter2") {
+		t.Errorf("worker %v: exit code %d, want %d and %q\n%s%s", args, got, code, says, out, errs)
+	}
+	return out, errs
+}
+
 // runOn is worker with the backend of a.
 func runOn(t testing.TB, a *command, env, args []string) (code int, out, errs string) {
 	t.Helper()
@@ -74,7 +84,7 @@ func services(t testing.TB) (env []string, databaseURL string) {
 
 func TestExitCodes(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
+	for _, c := range map[string]struct {
 		env  []string
 		args []string
 		code int
@@ -89,14 +99,13 @@ func TestExitCodes(t *testing.T) {
 		"config":            {[]string{"HERALD_API_TOKEN=hunter2"}, []string{"config"}, 0, "HERALD_CONCURRENCY"},
 		"keys":              {nil, []string{"keys", "init", "--cleartext"}, 0, ""},
 		"no listener":       {[]string{"HERALD_LISTEN=0.0.0.0:0"}, nil, 1, "HERALD_API_TOKEN"},
+		"version":           {nil, []string{"--version"}, 0, "worker devel (go1."},
+		"version of a word": {nil, []string{"delivery", "list", "--version"}, 0, "worker devel (go1."},
+		"no time":           {nil, []string{"delivery", "list", "--timeout=0s"}, 2, "worker: --timeout 0s is not longer than 0s"},
+		"time at first":     {nil, []string{"--timeout=-1s", "delivery", "list"}, 2, "worker: --timeout -1s is not"},
+		"not a time":        {nil, []string{"agent", "show", "8453:42", "--timeout=soon"}, 2, "--timeout"},
 	} {
-		code, out, errs := worker(t, c.env, c.args...)
-		if code != c.code || !strings.Contains(out+errs, c.says) {
-			t.Errorf("%s: exit code %d, want %d\n%s\n%s", name, code, c.code, out, errs)
-		}
-		if strings.Contains(out+errs, "hunter2") {
-			t.Errorf("%s: a secret is shown", name)
-		}
+		checkWorker(t, c.env, c.code, c.says, c.args...)
 	}
 }
 
@@ -123,34 +132,26 @@ func TestOperatorCommands(t *testing.T) {
 	t.Parallel()
 	env, url := services(t)
 	d := &desk{t: t, env: env}
-	must := func(args ...string) string {
-		t.Helper()
-		out, _ := d.worker(0, args...)
-		return out
-	}
-	if out := must("migrate", "status"); !strings.Contains(out, "pending") {
-		t.Errorf("before: %s", out)
-	}
+	heraldtest.Contains(t, "before", d.out("migrate", "status"), "pending")
 	diagnose(t, 1, env...).says("migrations", doctor.MarkFail, "worker migrate")
 	d.says(1, "worker migrate", "delivery", "list")
 	d.says(0, "applied", "migrate")
 	d.says(0, "nothing to apply", "migrate")
-	if out := must("migrate", "status", "--json"); strings.Contains(out, `"pending"`) || !json.Valid([]byte(out)) {
-		t.Errorf("after: %s", out)
-	}
+	heraldtest.Lacks(t, "after", string(ask[json.RawMessage](d, "migrate", "status")), `"pending"`)
 	for _, check := range []string{"postgres", "migrations", "redis", "keyset", "chains"} {
 		d.says(0, "ok "+check, "doctor")
 	}
-	heraldtest.Equal(t, "nothing", must("delivery", "list", "--json"), "{\n  \"deliveries\": []\n}\n")
+	heraldtest.Equal(t, "nothing", d.out("delivery", "list", "--json"), "{\n  \"deliveries\": []\n}\n")
 
 	good, bad := deliveries(t, url)
-	if out := must("delivery", "list"); !strings.Contains(out, good.String()) || !strings.Contains(out, bad.String()) || strings.Index(out, good.String()) < strings.Index(out, bad.String()) {
-		t.Errorf("list: %s", out)
-	}
+	listed := d.out("delivery", "list")
+	heraldtest.Contains(t, "the list", listed, good.String(), bad.String())
+	heraldtest.Equal(t, "the newer is first",
+		strings.Index(listed, bad.String()) < strings.Index(listed, good.String()), true)
 	for _, want := range []string{"delivered", "attempt 1", "eip155:8453:", "raw cid", "value, clientAddress: the event wins"} {
 		d.says(0, want, "delivery", "show", good.String())
 	}
-	if got := decode[store.Delivery](t, must("delivery", "show", "--json", good.String())); got.ID != good || !strings.Contains(string(got.Job), "gnp") || len(got.FileDisagrees) != 2 {
+	if got := ask[store.Delivery](d, "delivery", "show", good.String()); got.ID != good || !strings.Contains(string(got.Job), "gnp") || len(got.FileDisagrees) != 2 {
 		t.Errorf("%+v", got)
 	}
 	d.says(0, "invalid_job", "delivery", "show", bad.String())

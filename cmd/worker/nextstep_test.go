@@ -76,8 +76,7 @@ func TestShowSaysWhatToDo(t *testing.T) {
 	heraldtest.Must(t, err)
 	d.says(0, "attempts 0 that count; held for auth_required since "+row.UpdatedAt.UTC().Format("2006-01-02T15:04:05Z"),
 		"delivery", "show", held.String())
-	out, _ := d.worker(0, "delivery", "show", held.String(), "--json")
-	shown := decode[struct{ ID, Status, NextStep string }](t, out)
+	shown := ask[struct{ ID, Status, NextStep string }](d, "delivery", "show", held.String())
 	if shown.ID != held.String() || shown.Status != "held" || !strings.HasPrefix(shown.NextStep, "store a token: worker token set 8453:110 ") {
 		t.Errorf("%+v", shown)
 	}
@@ -88,9 +87,7 @@ func TestShowSaysWhatToDo(t *testing.T) {
 	dead := d.ended(110, store.Outcome{Status: store.Dead, Reason: "timeout"})
 	d.says(0, "once the agent answers again (worker agent probe 8453:110): worker delivery replay "+dead.String(), "delivery", "show", dead.String())
 	delivered := d.ended(110, store.Outcome{Status: store.Delivered, Called: true, Result: json.RawMessage(`{}`)})
-	if out, _ := d.worker(0, "delivery", "show", delivered.String()); strings.Contains(out, "next step") {
-		t.Errorf("a delivered one:\n%s", out)
-	}
+	heraldtest.Lacks(t, "a delivered one", d.out("delivery", "show", delivered.String()), "next step")
 }
 
 // TestProbeSaysWhatToDo checks that the output about a failing agent uses Herald's own words and names a next step.
@@ -100,11 +97,8 @@ func TestProbeSaysWhatToDo(t *testing.T) {
 	t.Cleanup(closed.Close)
 	env := []string{"HERALD_ALLOW_NETWORKS=127.0.0.0/8", "HERALD_LEASE=2m", "HERALD_LOG_LEVEL=error",
 		"HERALD_DATA=" + t.TempDir()}
-	code, out, errs := worker(t, env, "agent", "probe", "--url", closed.URL+"/mcp", "8453:110")
-	want := "next: store a token: worker token set 8453:110 --origin " + closed.URL
-	if code != 0 || !strings.Contains(out, want) {
-		t.Errorf("exit code %d, not said: %q\n%s%s", code, want, out, errs)
-	}
+	checkWorker(t, env, 0, "next: store a token: worker token set 8453:110 --origin "+closed.URL, "agent", "probe",
+		"--url", closed.URL+"/mcp", "8453:110")
 	for _, f := range guardtest.Failures(t, "did not answer within 3 s") {
 		env := append(env, "HERALD_CALL_TIMEOUT="+f.Wait().String())
 		_, out, errs := worker(t, env, "agent", "probe", "--url", f.URL+"/mcp", "8453:110")

@@ -110,6 +110,19 @@ func (d *desk) worker(code int, args ...string) (out, errs string) {
 	return out, errs
 }
 
+// out runs a command that succeeds, and returns its output.
+func (d *desk) out(args ...string) string {
+	d.t.Helper()
+	out, _ := d.worker(0, args...)
+	return out
+}
+
+// ask runs a command with --json, and returns its answer.
+func ask[T any](d *desk, args ...string) T {
+	d.t.Helper()
+	return decode[T](d.t, d.out(slices.Concat(args, []string{"--json"})...))
+}
+
 func (d *desk) says(code int, want string, args ...string) {
 	d.t.Helper()
 	if out, errs := d.worker(code, args...); !strings.Contains(strings.Join(strings.Fields(out+errs), " "), want) {
@@ -156,9 +169,8 @@ func (d *desk) ended(agent int64, o store.Outcome) uuid.UUID {
 	d.t.Helper()
 	id, c := d.accept(agent, registryOf(d.t, 8453))
 	o.Stage = "call"
-	if _, err := d.store.Record(d.t.Context(), c, o); err != nil {
-		d.t.Fatal(err)
-	}
+	_, err := d.store.Record(d.t.Context(), c, o)
+	heraldtest.Must(d.t, err)
 	return id
 }
 
@@ -178,8 +190,7 @@ func (d *desk) pending(lane queue.Lane) int {
 
 func (d *desk) audits() []records.Audit {
 	d.t.Helper()
-	out, _ := d.worker(0, "delivery", "audit", "--json")
-	return decode[operator.AuditPage](d.t, out).Audit
+	return ask[operator.AuditPage](d, "delivery", "audit").Audit
 }
 
 var (
@@ -204,17 +215,15 @@ func TestReplayByFilter(t *testing.T) {
 		t.Errorf("a dry run changed something: %s", s)
 	}
 
-	out, _ := d.worker(0, append(line, "--yes", "--json", "--actor", "on call\x1b[2J")...)
-	r := decode[operator.MoveReport](t, out)
+	r := ask[operator.MoveReport](d, append(line, "--yes", "--actor", "on call\x1b[2J")...)
 	if r.Matched != 10 || r.Moved != 10 || r.State != "done" || r.Action != "replay" || len(r.Left) != 0 {
-		t.Errorf("%s", out)
+		t.Errorf("%+v", r)
 	}
 	for _, id := range ids {
 		heraldtest.Equal(t, "d.status(id)", d.status(id), "queued")
 	}
-	if d.status(other) != "dead timeout" || d.status(good) != "delivered" {
-		t.Errorf("%s, %s", d.status(other), d.status(good))
-	}
+	heraldtest.Equal(t, "d.status(other)", d.status(other), "dead timeout")
+	heraldtest.Equal(t, "d.status(good)", d.status(good), "delivered")
 	// Up to MaxDispatchedPerAgent deliveries are dispatched to the lane bulk, after new feedback. The rest waits in
 	// Postgres.
 	if n := d.pending(queue.Bulk); n != store.MaxDispatchedPerAgent || d.pending(queue.First) != 0 || d.pending(queue.Retry) != 0 {
@@ -238,12 +247,8 @@ func TestReplayByID(t *testing.T) {
 	d := newDesk(t)
 	id, good, unknown := d.ended(42, dead), d.ended(42, delivered), uuid.New()
 	out, errs := d.worker(exitLeft, "delivery", "replay", id.String(), good.String(), unknown.String(), id.String())
-	for _, want := range []string{"left " + good.String() + "  it is delivered: replaying it calls the agent again and needs force\n",
-		"left " + unknown.String() + "  there is no such delivery\n", "1 of 3 queued anew (audit 1)\n"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("lacks %q:\n%s", want, out)
-		}
-	}
+	heraldtest.Contains(t, "the output", out, "left "+good.String()+"  it is delivered: replaying it calls the agent again and needs force\n",
+		"left "+unknown.String()+"  there is no such delivery\n", "1 of 3 queued anew (audit 1)\n")
 	if !strings.Contains(errs, "1 of 3 changed. Reasons are listed above.") || d.status(id) != "queued" || d.status(good) != "delivered" || d.pending(queue.Bulk) != 1 {
 		t.Errorf("%s", errs)
 	}
@@ -263,14 +268,13 @@ func TestReplayWithoutRedis(t *testing.T) {
 	d := newDesk(t)
 	id := d.ended(42, dead)
 	env := append(slices.DeleteFunc(slices.Clone(d.env), func(s string) bool { return strings.HasPrefix(s, "REDIS_URL=") }), "HERALD_QUEUE=embedded")
-	if code, out, errs := worker(t, env, "delivery", "replay", id.String()); code != 0 || d.status(id) != "queued" {
-		t.Errorf("%d %s%s", code, out, errs)
-	}
+	checkWorker(t, env, 0, "1 of 1 queued anew", "delivery", "replay", id.String())
+	heraldtest.Equal(t, "d.status(id)", d.status(id), "queued")
 	// An unavailable Redis does not prevent a replay either.
 	id = d.ended(7, dead)
-	if code, out, errs := worker(t, append(d.env, "REDIS_URL=redis://127.0.0.1:1"), "delivery", "replay", id.String()); code != 0 || d.status(id) != "queued" {
-		t.Errorf("%d %s%s", code, out, errs)
-	}
+	away := append(d.env, "REDIS_URL=redis://127.0.0.1:1")
+	checkWorker(t, away, 0, "1 of 1 queued anew", "delivery", "replay", id.String())
+	heraldtest.Equal(t, "d.status(id)", d.status(id), "queued")
 	heraldtest.Equal(t, "tasks", d.pending(queue.Bulk), 0)
 }
 
@@ -288,9 +292,7 @@ func TestCancel(t *testing.T) {
 		t.Errorf("%s, %s, %s, %s", d.status(wait), d.status(held), d.status(gone), d.status(runs))
 	}
 	out, _ := d.worker(exitLeft, "delivery", "cancel", runs.String(), gone.String())
-	if !strings.Contains(out, "cancelling it needs force") || !strings.Contains(out, "it has ended: it is dead") {
-		t.Errorf("%s", out)
-	}
+	heraldtest.Contains(t, "the output", out, "cancelling it needs force", "it has ended: it is dead")
 	d.says(0, "1 of 1 cancelled", "delivery", "cancel", "--force", runs.String())
 	if _, err := d.store.Record(t.Context(), claim, dead); err == nil || d.status(runs) != "cancelled operator" {
 		t.Errorf("%v, %s", err, d.status(runs))
@@ -303,9 +305,7 @@ func TestCancel(t *testing.T) {
 func TestAgents(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	if out, _ := d.worker(0, "agent", "list", "--json"); out != "{\n  \"agents\": []\n}\n" {
-		t.Errorf("nobody: %s", out)
-	}
+	heraldtest.Equal(t, "no agents", d.out("agent", "list", "--json"), "{\n  \"agents\": []\n}\n")
 	d.ended(42, delivered)
 	d.ended(7, dead)
 	elsewhere := common.HexToAddress("0x00000000000000000000000000000000000000aa")
@@ -314,16 +314,13 @@ func TestAgents(t *testing.T) {
 
 	d.says(0, "8453:42 connected 0 0 0 0 20", "agent", "list")
 	d.says(0, "8453:7 failed 0 0 0 0 -", "agent", "list", "--state", "failed")
-	if out, _ := d.worker(0, "agent", "list", "--chain", "1"); strings.Contains(out, "8453") {
-		t.Errorf("chain 1: %s", out)
-	}
+	heraldtest.Lacks(t, "chain 1", d.out("agent", "list", "--chain", "1"), "8453")
 	for _, want := range []string{"agent 8453:42 registry " + registry + " state connected endpoint https://a.example/·", "open 0 queued, 0 running, 0 waiting, 0 held", `"delivered": 1`} {
 		d.says(0, want, "agent", "show", "8453:42")
 	}
 	d.says(0, "no answer ·", "agent", "show", "8453:7")
-	out, _ := d.worker(0, "agent", "show", "8453:42", "--json")
-	if r := decode[records.AgentRow](t, out); r.AgentID != "42" || !r.Enabled || r.IdentityRegistry != registry {
-		t.Errorf("%s", out)
+	if a := ask[records.AgentRow](d, "agent", "show", "8453:42"); a.AgentID != "42" || !a.Enabled || a.IdentityRegistry != registry {
+		t.Errorf("%+v", a)
 	}
 	d.says(1, "agent 8453:1 of registry "+registry+" not found: no delivery was ever accepted for it", "agent", "show", "8453:1")
 	d.says(1, "say --registry "+strings.ToLower(elsewhere.Hex()), "agent", "show", "8453:9")
@@ -332,12 +329,10 @@ func TestAgents(t *testing.T) {
 	// Deliveries are held while the agent is disabled.
 	d.says(0, "is disabled: its deliveries are held", "agent", "disable", "8453:42")
 	held, c := d.accept(42, registryOf(t, 8453))
-	if c.Enabled {
-		t.Error("a claim does not know that the agent is disabled")
-	}
-	if _, err := d.store.Record(t.Context(), c, store.Outcome{Status: store.Held, Reason: "agent_disabled", Stage: "check", Free: true}); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Equal(t, "the claim's agent is enabled", c.Enabled, false)
+	_, err := d.store.Record(t.Context(), c,
+		store.Outcome{Status: store.Held, Reason: "agent_disabled", Stage: "check", Free: true})
+	heraldtest.Must(t, err)
 	d.says(0, "8453:42 disabled 0 0 0 1", "agent", "list", "--state", "disabled")
 	d.says(0, "open 0 queued, 0 running, 0 waiting, 1 held", "agent", "show", "8453:42")
 	before := d.pending(queue.First) + d.pending(queue.Retry)
@@ -348,10 +343,10 @@ func TestAgents(t *testing.T) {
 		t.Errorf("%s, %+v", d.status(held), d.agent("42"))
 	}
 	d.lists(`{"8453:42":{"enabled":true},"8453:43":{"enabled":false}}`)
-	out, _ = d.worker(0, "agent", "enable", "8453:42", "--json", "--actor", "on call")
+	r := ask[operator.AgentChange](d, "agent", "enable", "8453:42", "--actor", "on call")
 	d.env = outside
-	if r := decode[operator.AgentChange](t, out); r.Released != 1 || r.Enabled == nil || !*r.Enabled || r.Agent != "8453:42" || r.Registry != registry {
-		t.Errorf("%s", out)
+	if r.Released != 1 || r.Enabled == nil || !*r.Enabled || r.Agent != "8453:42" || r.Registry != registry {
+		t.Errorf("%+v", r)
 	}
 	if d.status(held) != "queued" || d.pending(queue.First)+d.pending(queue.Retry) != before+1 {
 		t.Errorf("%s, %d tasks before, %d and %d now", d.status(held), before, d.pending(queue.First), d.pending(queue.Retry))
@@ -364,9 +359,7 @@ func TestAgents(t *testing.T) {
 			t.Errorf("%+v %s", a, a.Filter)
 		}
 	}
-	if want := "agent enable done 1/1, agent disable done 0/1"; strings.Join(trail, ", ") != want {
-		t.Errorf("%v", trail)
-	}
+	heraldtest.Equal(t, "the audit", strings.Join(trail, ", "), "agent enable done 1/1, agent disable done 0/1")
 }
 
 // TestShowRefusedJob checks that the command shows the bytes of a refused job from Redis without its secrets.

@@ -27,12 +27,9 @@ func TestAgentPolicy(t *testing.T) {
 	d.says(0, second+` agent 1 {"action":"skip"}`, "agent", "policy", "8453:42", "--file", own, "--own")
 	d.says(0, `onUnknown=resend order=off LEVEL RULE CONTENT operator - {"onUnknown":"resend","order":"off","batchSize":7,"pauseUntil":"2030-12-31T18:00:00Z"} `+first,
 		"agent", "policy", "8453:42", "onUnknown=resend", "order=off", "batchSize=7", "pauseUntil=2030-12-31T18:00:00Z")
-	out, _ := d.worker(0, "agent", "policy", "8453:42", "--remove", "--json")
-	if c := decode[struct {
-		Levels []struct{ Level string }
-	}](t, out); len(c.Levels) != 2 || c.Levels[0].Level != "default" || c.Levels[1].Level != "agent" {
-		t.Errorf("%s", out)
-	}
+	type level struct{ Level string }
+	left := ask[struct{ Levels []level }](d, "agent", "policy", "8453:42", "--remove").Levels
+	heraldtest.Equal(t, "the other levels", left, []level{{"default"}, {"agent"}})
 	write(t, fallback, `{"enabled":1}`)
 	d.says(0, `warning: `+fallback+`: enabled: must be true or false`, "agent", "policy", "8453:42")
 	d.says(exitMisuse, "operator.json: onUnknown: is unknown", "agent", "policy", "8453:42", "--file", operators, "--own")
@@ -50,22 +47,18 @@ func TestPolicyTest(t *testing.T) {
 	write(t, policy, `{"filters":[{"action":"deliver","when":{"client":{"file":"clients.txt"}}},
 		{"action":"skip","when":{"agent":"8453:42","max":1}},{"action":"skip","when":{"chain":1}}]}`)
 
-	out, _ := d.worker(0, "policy", "test", policy, "--json")
-	r := decode[struct {
+	type rule struct {
+		Count   int
+		Samples []string
+	}
+	r := ask[struct {
 		operator.PolicyTest
-		Rules []struct {
-			Count   int
-			Samples []string
-		} `json:"rules"`
-	}](t, out)
+		Rules []rule `json:"rules"`
+	}](d, "policy", "test", policy)
 	if r.Delivered != 2 || r.Skipped != 1 || r.NoMatch != 1 || r.Unknown != 0 || len(r.Warnings) != 1 || len(r.Rules) != 3 {
-		t.Fatalf("%s", out)
+		t.Fatalf("%+v", r)
 	}
-	for i, want := range []string{first.String(), second.String()} {
-		if r.Rules[i].Count != 1 || len(r.Rules[i].Samples) != 1 || r.Rules[i].Samples[0] != want {
-			t.Errorf("rule %d decides about %+v, want %s", i+1, r.Rules[i], want)
-		}
-	}
+	heraldtest.Equal(t, "the rules", r.Rules[:2], []rule{{1, []string{first.String()}}, {1, []string{second.String()}}})
 	d.says(0, "2 1 "+second.String(), "policy", "test", policy)
 	d.says(0, "2 delivered, 1 skipped, 0 without a job", "policy", "test", policy)
 	d.says(0, "1 delivered, 0 skipped", "policy", "test", policy, "--status", "delivered")
@@ -98,9 +91,8 @@ func TestReplayLeavesFiltered(t *testing.T) {
 	d.says(0, "1 of 1 queued anew", append(line, "--yes")...)
 	d.says(0, "no delivery matches", append(line, "--force", "--yes")...)
 	d.says(exitMisuse, "--reason filtered: with --force", append(line, "--reason", "filtered")...)
-	if d.status(failed) != "queued" || d.status(skipped) != "skipped filtered" {
-		t.Errorf("%s, %s", d.status(failed), d.status(skipped))
-	}
+	heraldtest.Equal(t, "d.status(failed)", d.status(failed), "queued")
+	heraldtest.Equal(t, "d.status(skipped)", d.status(skipped), "skipped filtered")
 	d.says(0, "1 of 1 queued anew", append(line, "--reason", "filtered", "--force", "--yes")...)
 	heraldtest.Equal(t, "despite the filter", d.status(skipped), "queued")
 }

@@ -155,11 +155,10 @@ func TestProbe(t *testing.T) {
 		"agent", "probe", "8453:42")
 	d.says(1, "verdict: a delivery is held (agent_disabled): the agent is disabled", "agent", "check", "8453:42")
 	away := append(slices.Clone(d.env), "RPC_URL_8453=http://"+heraldtest.Address(t))
-	if code, out, errs := worker(t, away, "agent", "resolve", "8453:42"); code != 0 || !strings.Contains(out, "verdict: a delivery is held (agent_disabled): the agent is disabled") {
-		t.Errorf("resolve: %d, %s%s", code, out, errs)
-	}
-	if out, _ := d.worker(0, "agent", "probe", "--json", "8453:42"); decode[inspect.Probe](t, out).Reason != "agent_disabled" || decode[inspect.Probe](t, out).Status != store.Held {
-		t.Errorf("%s", out)
+	checkWorker(t, away, 0, "verdict: a delivery is held (agent_disabled): the agent is disabled",
+		"agent", "resolve", "8453:42")
+	if p := ask[inspect.Probe](d, "agent", "probe", "8453:42"); p.Reason != "agent_disabled" || p.Status != store.Held {
+		t.Errorf("%+v", p)
 	}
 	d.lists(fmt.Sprintf(`{"8453:42":{"url":"%s/mcp"},"8453:43":{"url":"https://a.example/${PROBE_TEST_UNSET}"}}`, a.URL))
 	held := filepath.Join(t.TempDir(), "policy.json")
@@ -213,11 +212,7 @@ func TestProbeMatchesDelivery(t *testing.T) {
 	d.env = append(d.env, "HERALD_POLICY_FILE="+policies)
 	for i, c := range cases {
 		out, errs := d.worker(c.code, append([]string{"agent", "probe", fmt.Sprintf("8453:%d", i)}, c.args...)...)
-		for _, want := range c.says {
-			if !strings.Contains(words(out+errs), words(want)) {
-				t.Errorf("%d: it does not say %q:\n%s%s", i, want, out, errs)
-			}
-		}
+		heraldtest.Contains(t, fmt.Sprint("case ", i), words(out+errs), c.says...)
 		if r := d.agent(fmt.Sprint(i)); r.State != c.state || (r.LastError == "") != (c.state == records.StateConnected) {
 			t.Errorf("%d: %s %q\n%s", i, r.State, r.LastError, out)
 		}
@@ -251,9 +246,8 @@ func TestProbeByChain(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "servers.json")
 	heraldtest.Must(t, os.WriteFile(path, fmt.Appendf(nil, `{"servers":{%q:{"timeoutMs":1000},"31337:999999":{"url":"https://a.example/${PROBE_TEST_UNSET}"}}}`, agent), 0o600))
-	if out, _ := p.resolve(0, []string{"HERALD_SERVERS_FILE=" + path}, agent); !strings.Contains(out, "note: the servers file names this agent") {
-		t.Errorf("agent resolve does not tell of the servers file:\n%s", out)
-	}
+	out, _ := p.resolve(0, []string{"HERALD_SERVERS_FILE=" + path}, agent)
+	heraldtest.Contains(t, "agent resolve", out, "note: the servers file names this agent")
 	probe(0, "verdict: a delivery is delivered: ", "--check", "--send", agent)
 	probe(0, "verdict: a delivery is skipped (no_uri)", "31337:"+p.register("").String())
 	probe(1, "verdict: a delivery is skipped (no_uri)", "--check", "31337:"+p.register("").String())

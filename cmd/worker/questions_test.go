@@ -135,8 +135,7 @@ func TestQuestions(t *testing.T) {
 			if strings.Contains(line, "|") {
 				args = strings.Split("delivery|"+strings.TrimPrefix(line, "delivery "), "|")
 			}
-			out, _ := d.worker(0, args...)
-			said += strings.Join(strings.Fields(out), " ") + " "
+			said += words(d.out(args...)) + " "
 		}
 		for _, r := range q.requests {
 			part := strings.SplitN(r, " ", 3)
@@ -146,16 +145,8 @@ func TestQuestions(t *testing.T) {
 			}
 			answered += answer
 		}
-		for _, want := range q.want {
-			if !strings.Contains(said, want) {
-				t.Errorf("%s: the commands do not say %q:\n%s", q.question, want, said)
-			}
-		}
-		for _, want := range q.answers {
-			if !strings.Contains(answered, want) {
-				t.Errorf("%s: the API does not answer %q:\n%s", q.question, want, answered)
-			}
-		}
+		heraldtest.Contains(t, q.question, said, q.want...)
+		heraldtest.Contains(t, q.question, answered, q.answers...)
 		if i := strings.IndexFunc(answered, func(r rune) bool { return r == 0x1b }); i >= 0 || text.Printable(said) != said {
 			t.Errorf("%s: the answers drive a terminal", q.question)
 		}

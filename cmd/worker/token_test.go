@@ -19,7 +19,6 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/operator/keys"
 	"github.com/agentherald/herald/internal/operator/tokens"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
@@ -119,11 +118,8 @@ func (d *desk) reveals(agent string) map[string]string {
 // nowhere checks that neither the audit nor the agents' rows contain a token.
 func (d *desk) nowhere() {
 	d.t.Helper()
-	out, _ := d.worker(0, "delivery", "audit", "--json")
-	list, _ := d.worker(0, "agent", "list", "--json")
-	if strings.Contains(out+list, canary) {
-		d.t.Errorf("the audit or an agent's row tells a token:\n%s%s", out, list)
-	}
+	shown := d.out("delivery", "audit", "--json") + d.out("agent", "list", "--json")
+	heraldtest.Lacks(d.t, "the audit and the agents' rows", shown, canary)
 }
 
 func TestTokenSet(t *testing.T) {
@@ -147,15 +143,12 @@ func TestTokenSet(t *testing.T) {
 		c.ExpiresAt == nil || time.Until(*c.ExpiresAt) < 71*time.Hour || time.Until(*c.ExpiresAt) > 72*time.Hour {
 		t.Errorf("%s", out)
 	}
-	if got := d.reveals("8453:42"); got["https://other.example"] != "header X-Api-Key "+canary+"2" {
-		t.Errorf("%v", got)
-	}
+	heraldtest.Equal(t, "the stored token", d.reveals("8453:42")["https://other.example"],
+		"header X-Api-Key "+canary+"2")
 	path := filepath.Join(t.TempDir(), "token")
 	d.answers(0, "warning: here the file cannot be read: no such file", "", "", "token", "set", "8453:9", "--origin", "http://10.0.0.1:8080", "--file", path)
 	d.answers(0, "warning: over plain http everybody on the way to http://10.0.0.1:8080 reads the token", "", "", "token", "set", "8453:9", "--origin", "http://10.0.0.1:8080", "--file", path)
-	if got := d.reveals("8453:9"); got["http://10.0.0.1:8080"] != "file Authorization "+path {
-		t.Errorf("%v", got)
-	}
+	heraldtest.Equal(t, "the stored token", d.reveals("8453:9")["http://10.0.0.1:8080"], "file Authorization "+path)
 	list := d.tokens()
 	if len(list) != 3 || list[0].Agent != "8453:9" || list[0].Scheme != "file" || list[1].State != "valid" || list[2].State != "soon" || list[1].Key == 0 {
 		t.Errorf("%+v", list)
@@ -170,9 +163,7 @@ func TestTokenSet(t *testing.T) {
 	d.answers(exitMisuse, "for this origin is stored for https://agent.example/mcp, and not for /evil: say --origin https://agent.example to remove it", "", "",
 		"token", "remove", "8453:42", "--origin", "https://agent.example/evil")
 	d.answers(0, "for https://other.example is removed; 0 held deliveries", "", "", "token", "remove", "8453:42", "--origin", "https://OTHER.example/")
-	if list := d.tokens(); len(list) != 2 {
-		t.Errorf("%+v", list)
-	}
+	heraldtest.Equal(t, "stored tokens", len(d.tokens()), 2)
 	r, err := records.New(d.store).AgentRow(t.Context(), store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(t, 8453).Hex()), ID: "42"})
 	if err != nil || r.Epoch != 3 || r.State == records.StateNeedsAuth {
 		t.Errorf("%+v %v", r, err)
@@ -241,12 +232,11 @@ func TestTokenSetAsks(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	_, errs := d.give(0, canary, "Yes\n", set...)
-	if !strings.Contains(errs, "Send its token there, and nowhere else, as Authorization: Bearer? [y/N]") || strings.Contains(errs, "hunter2") || strings.Contains(errs, "secretpath") {
-		t.Errorf("%s", errs)
-	}
-	if got := d.reveals("8453:42"); got["https://agent.example"] != "bearer Authorization "+canary {
-		t.Errorf("%v", got)
-	}
+	heraldtest.Contains(t, "the question", errs,
+		"Send its token there, and nowhere else, as Authorization: Bearer? [y/N]")
+	heraldtest.Lacks(t, "the question", errs, "hunter2", "secretpath")
+	heraldtest.Equal(t, "the stored token", d.reveals("8453:42")["https://agent.example"],
+		"bearer Authorization "+canary)
 	d.answers(exitFailed, "a command for this agent, which accepts no token", canary, "y\n", "token", "set", "8453:7")
 	d.answers(exitFailed, "those are sent, and a stored token is not", canary, "y\n", "token", "set", "8453:8")
 	d.answers(0, "warning: the servers file has an endpoint and a credential for this agent", canary, "", "token", "set", "8453:8", "--origin", "https://agent.example")
@@ -269,29 +259,22 @@ func TestTokenImport(t *testing.T) {
 	heraldtest.Must(t, os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600))
 	load := []string{"token", "import", "--chain", "31337"}
 	out, errs := d.give(exitLeft, "", "", append(load, file)...)
-	for _, want := range []string{
+	heraldtest.Contains(t, "the output", words(out),
 		fmt.Sprintf("2 31337:%s https://agent.example /mcp Authorization from data, ", plain), fmt.Sprintf("3 31337:%s https://keyed.example /mcp X-Api-Key from data, ", keyed),
 		fmt.Sprintf("4 31337:%s - - - not stored: the registration names a header that its token is not sent in: the header Cookie", cookie),
 		fmt.Sprintf("5 31337:%s - - - not stored: agent 31337:%s", none, none), fmt.Sprintf("6 31337:%s - - - not stored: the agent is in line 2 already", plain),
 		"7 31337:9999999 - - - not stored: ", "8 31337:-1 - - - not stored: its agent_id is no agent id", "9 31337:·[2J - - - not stored: its agent_id", "not stored: its token is empty",
-		"2 tokens would be stored for 2 origins. Look whether each may have its token. Nothing was changed: the same command with --yes stores them.",
-	} {
-		if !strings.Contains(words(out), words(want)) {
-			t.Errorf("lacks %q:\n%s%s", want, out, errs)
-		}
-	}
+		"2 tokens would be stored for 2 origins. Look whether each may have its token. Nothing was changed: the same command with --yes stores them.")
 	if !strings.Contains(errs, "7 of 9 tokens are left out") || len(d.tokens()) != 0 || len(d.audits()) != 0 {
 		t.Errorf("a dry run changed something: %s", errs)
 	}
 	stdin, err := os.ReadFile(file)
 	heraldtest.Must(t, err)
 	d.answers(exitLeft, "2 of 2 tokens are stored for 2 origins; 0 held deliveries were released (audit 1)", string(stdin), "", append(load, "--yes")...)
-	if got := d.reveals("31337:" + plain.String()); got["https://agent.example"] != "bearer Authorization "+canary+"1" {
-		t.Errorf("%v", got)
-	}
-	if got := d.reveals("31337:" + keyed.String()); got["https://keyed.example"] != `header X-Api-Key `+canary+`,"2` {
-		t.Errorf("%v", got)
-	}
+	heraldtest.Equal(t, "the stored token", d.reveals("31337:" + plain.String())["https://agent.example"],
+		"bearer Authorization "+canary+"1")
+	heraldtest.Equal(t, "the stored token", d.reveals("31337:" + keyed.String())["https://keyed.example"],
+		`header X-Api-Key `+canary+`,"2`)
 	out, _ = d.give(exitLeft, string(stdin), "", append(load, "--yes", "--json")...)
 	if r := decode[tokens.Import](t, out); r.Stored != 2 || len(r.Rows) != 9 || !r.Rows[0].Stored || r.Rows[2].Problem == "" {
 		t.Errorf("%s", out)
@@ -332,11 +315,7 @@ func TestTokenKeys(t *testing.T) {
 	}
 	d.sealed(first, 2)
 	d.loggedIn(oauthtest.New(t, oauthtest.Options{}), time.Now().Add(time.Hour)) // a credential and an access token
-	uses := func() (list []keys.Key) {
-		out, _ := d.worker(0, "keys", "list", "--json")
-		return decode[[]keys.Key](t, out)
-	}
-	had := uses()
+	had := d.keysInUse()
 	if len(had) != 1 || had[0].Sealed != 7 {
 		t.Fatalf("%+v", had)
 	}
@@ -346,23 +325,20 @@ func TestTokenKeys(t *testing.T) {
 	d.says(1, "7 secrets are sealed with it", "keys", "rotate", "remove", old, "--cleartext")
 	d.sql(`UPDATE herald.agent_mcp_tokens SET origin = 'https://moved.example' WHERE agent_id = 2`)
 	d.says(exitLeft, "left: the token of agent 8453:2 of registry", "keys", "reencrypt")
-	if got := d.reveals("8453:1"); got["https://agent.example"] != "bearer Authorization "+canary+"1" {
-		t.Errorf("%v", got)
-	}
+	heraldtest.Equal(t, "the stored token", d.reveals("8453:1")["https://agent.example"],
+		"bearer Authorization "+canary+"1")
 	d.says(1, "1 secrets are sealed with it", "keys", "rotate", "remove", old, "--cleartext")
 	d.says(0, "is removed", "token", "remove", "8453:2", "--origin", "https://moved.example")
 	d.with(d.next("keys", "rotate", "remove", old))
-	if now := uses(); len(now) != 1 || now[0].Sealed != 6 {
+	if now := d.keysInUse(); len(now) != 1 || now[0].Sealed != 6 {
 		t.Errorf("%+v", now)
 	}
 	d.says(0, "8453:0 https://agent.example / bearer", "token", "list")
-	sealing := strconv.FormatUint(uint64(uses()[0].ID), 10)
+	sealing := strconv.FormatUint(uint64(d.keysInUse()[0].ID), 10)
 	d.with(first)
 	d.says(0, "key "+sealing+" sealed them, which is not in HERALD_KEYSET; restore the keyset with this key", "token", "list")
 	for _, l := range d.tokens() {
-		if l.State != "sealed" {
-			t.Errorf("%+v", l)
-		}
+		heraldtest.Equal(t, "the token's state", l.State, "sealed")
 	}
 	d.says(0, "warning: 6 secrets are sealed with key "+sealing+", which is not in HERALD_KEYSET: if you have the keyset with that key, put it back and rotate that one",
 		"keys", "rotate", "add", "--cleartext")
@@ -386,9 +362,8 @@ func TestTokenImportFromTable(t *testing.T) {
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	exec := func(sql string, args ...any) {
 		t.Helper()
-		if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
-			t.Fatal(err)
-		}
+		_, err := conn.Exec(t.Context(), sql, args...)
+		heraldtest.Must(t, err)
 	}
 	exec(string(schema))
 	exec("DELETE FROM agent_mcp_tokens")
@@ -396,35 +371,25 @@ func TestTokenImportFromTable(t *testing.T) {
 	exec("INSERT INTO agent_mcp_tokens (agent_id, token) VALUES ($1, $2), (9999999, $2), (-5, $2)", agent.Int64(), canary)
 	table := func() (rows string) {
 		t.Helper()
-		if err := conn.QueryRow(t.Context(), "SELECT string_agg(t::text, ' ' ORDER BY agent_id) FROM agent_mcp_tokens t").Scan(&rows); err != nil {
-			t.Fatal(err)
-		}
+		const all = "SELECT string_agg(t::text, ' ' ORDER BY agent_id) FROM agent_mcp_tokens t"
+		heraldtest.Must(t, conn.QueryRow(t.Context(), all).Scan(&rows))
 		return rows
 	}
 	before := table()
 
 	d.env = append(d.env, "OLD_DATABASE_URL="+old)
 	load := []string{"token", "import", "--chain", "31337", "--from", "OLD_DATABASE_URL"}
-	out, errs := d.give(exitLeft, "", "", load...)
-	for _, want := range []string{fmt.Sprintf("2 31337:%s https://agent.example /mcp Authorization from data, ", agent),
+	out, _ := d.give(exitLeft, "", "", load...)
+	heraldtest.Contains(t, "the output", words(out), fmt.Sprintf("2 31337:%s https://agent.example /mcp Authorization from data, ", agent),
 		"1 31337:-5 - - - not stored: its agent_id is no agent id", "3 31337:9999999 - - - not stored: ",
-		"1 tokens would be stored for 1 origins."} {
-		if !strings.Contains(words(out), words(want)) {
-			t.Errorf("lacks %q:\n%s%s", want, out, errs)
-		}
-	}
-	if len(d.tokens()) != 0 {
-		t.Error("a dry run stored something")
-	}
+		"1 tokens would be stored for 1 origins.")
+	heraldtest.Equal(t, "tokens that a dry run stored", len(d.tokens()), 0)
 	for range 2 { // the import can be repeated
 		d.answers(exitLeft, "1 of 1 tokens are stored for 1 origins", "", "", append(load, "--yes")...)
-		if got := d.reveals("31337:" + agent.String()); got["https://agent.example"] != "bearer Authorization "+canary {
-			t.Errorf("%v", got)
-		}
+		heraldtest.Equal(t, "the stored token", d.reveals("31337:" + agent.String())["https://agent.example"],
+			"bearer Authorization "+canary)
 	}
-	if after := table(); after != before {
-		t.Errorf("the old table is %s, was %s", after, before)
-	}
+	heraldtest.Equal(t, "the old table", table(), before)
 	d.answers(exitMisuse, "has no table elsewhere.agent_mcp_tokens", "", "", append(load, "--schema", "elsewhere")...)
 	d.answers(exitMisuse, "the name of an environment variable", "", "", "token", "import", "--chain", "31337", "--from", "postgres://x:"+canary+"@h/d")
 	d.answers(exitMisuse, "--from and FILE exclude each other", "", "", append(load, "file.csv")...)
@@ -439,9 +404,7 @@ func TestTokenOfAnOwnerBefore(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.answers(0, "is stored for", canary, "", "token", "set", "8453:42", "--origin", "https://agent.example")
-	if out, _ := d.worker(0, "agent", "show", "8453:42"); strings.Contains(out, "transferred") || strings.Contains(out, "another owner") {
-		t.Errorf("before any transfer: %s", out)
-	}
+	heraldtest.Lacks(t, "before any transfer", d.out("agent", "show", "8453:42"), "transferred", "another owner")
 	known, _ := erc8004.KnownDeployment(8453)
 	index := uint(1)
 	given := job.Job{Kind: job.KindAgentUpdated, ChainID: 8453, IdentityRegistry: known.Identity, AgentID: big.NewInt(42), BlockNumber: 4711,
@@ -449,9 +412,6 @@ func TestTokenOfAnOwnerBefore(t *testing.T) {
 	_, _, err := d.store.Accept(t.Context(), []store.Intake{{Job: given,
 		AgentChange: store.AgentChange{From: common.HexToAddress("0xAA"), To: common.HexToAddress("0xBB")}}})
 	heraldtest.Must(t, err)
-	out, _ := d.worker(0, "agent", "show", "8453:42")
-	if !strings.Contains(out, "in block 4711") || !strings.Contains(out, "00bb, from 0x") ||
-		!strings.Contains(out, "token stored for https://agent.example") || !strings.Contains(out, "stored before the agent was given to another owner") {
-		t.Error(out)
-	}
+	heraldtest.Contains(t, "after the transfer", d.out("agent", "show", "8453:42"), "in block 4711", "00bb, from 0x",
+		"token stored for https://agent.example", "stored before the agent was given to another owner")
 }

@@ -81,16 +81,15 @@ func TestAlerts(t *testing.T) {
 	db, err := pgx.Connect(t.Context(), database)
 	heraldtest.Must(t, err)
 	defer func() { _ = db.Close(context.Background()) }()
-	if _, err := db.Exec(t.Context(), `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, enabled) VALUES (1, '0xaa', 7, false)`); err != nil {
-		t.Fatal(err)
-	}
+	_, err = db.Exec(t.Context(),
+		`INSERT INTO herald.agents (chain_id, identity_registry, agent_id, enabled) VALUES (1, '0xaa', 7, false)`)
+	heraldtest.Must(t, err)
 	_, kill := startKillable(t, env...)
 	killer <- kill
 	heraldtest.Receive(t, "the post at which the worker is killed", killed)
 	// The lease of the killed worker expires.
-	if _, err := db.Exec(t.Context(), `UPDATE herald.alerts SET next_attempt_at = now() WHERE sent_at IS NULL`); err != nil {
-		t.Fatal(err)
-	}
+	_, err = db.Exec(t.Context(), `UPDATE herald.alerts SET next_attempt_at = now() WHERE sent_at IS NULL`)
+	heraldtest.Must(t, err)
 
 	other := run(t, false, env...)
 	w := other.up()
@@ -103,9 +102,8 @@ func TestAlerts(t *testing.T) {
 	var j struct{ AgentID, IdentityRegistry string }
 	heraldtest.Must(t, json.Unmarshal(line, &j))
 	agent := store.Agent{ChainID: net.ChainID(), Registry: strings.ToLower(j.IdentityRegistry), ID: j.AgentID}
-	if _, _, err := records.New(w.Store).EnableAgent(t.Context(), agent, false); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err = records.New(w.Store).EnableAgent(t.Context(), agent, false)
+	heraldtest.Must(t, err)
 	id := accept(t, w, line)
 	want := []string{"agent.disabled []", "deliveries.held [" + id.String() + "]"}
 	told := func() (all []string) {
@@ -118,13 +116,7 @@ func TestAlerts(t *testing.T) {
 	}
 	heraldtest.AwaitState(t, func() bool { return slices.Equal(told(), want) },
 		func() string { return fmt.Sprintf("%q, want %q: %s", told(), want, other.log) })
-	if err := other.stop(); err != nil {
-		t.Error(err)
-	}
-	if got := told(); !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
-	if text := other.log.String(); strings.Contains(text, alertSecret) || strings.Contains(text, "/hook") {
-		t.Errorf("the log says too much: %s", text)
-	}
+	heraldtest.Must(t, other.stop())
+	heraldtest.Equal(t, "the posts", told(), want)
+	heraldtest.Lacks(t, "the log", other.log.String(), alertSecret, "/hook")
 }

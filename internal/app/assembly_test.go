@@ -40,9 +40,7 @@ func TestLimitsOfEmbeddedRedis(t *testing.T) {
 		permit, err := a.unbound.Acquire(t.Context(), "https://down.example", "https://down.example", "a")
 		heraldtest.Must(t, err)
 		permit.Release(t.Context(), ratelimit.Failed)
-		if n := (liveView{a}).OpenBreakers(); n != 1 {
-			t.Errorf("%d open breakers, with one of an unbound agent", n)
-		}
+		heraldtest.Equal(t, "open breakers, with one of an unbound agent", (liveView{a}).OpenBreakers(), 1)
 		a.closeParts()
 		a.unbound.Close()
 	}

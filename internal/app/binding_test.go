@@ -7,7 +7,6 @@ import (
 
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -31,7 +30,7 @@ func TestBindingPolicy(t *testing.T) {
 		a := newAgent(t)
 		answer := sync.OnceFunc(func() { close(a.hold) })
 		t.Cleanup(answer)
-		r := run(t, false, append(append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t)), c.env...)...)
+		r := run(t, false, workerEnv(t, net, c.env...)...)
 		w := r.up()
 		accept(t, w, feedback(t, net, a.URL))
 		if c.first {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
@@ -78,10 +77,8 @@ func awaitDelivered(t *testing.T, st *store.Store, n int64) {
 func TestWatchTakesOver(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
-	a := newAgent(t)
-	close(a.hold)
-	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL="+heraldtest.Redis(t),
-		"HERALD_KEYSET="+heraldtest.Keyset(t), fmt.Sprintf("HERALD_WATCH=%d", net.ChainID()), "HERALD_CONCURRENCY=4", "HERALD_DB_POOL=8")
+	a := openAgent(t)
+	env := workerEnv(t, net, fmt.Sprintf("HERALD_WATCH=%d", net.ChainID()), "HERALD_CONCURRENCY=4", "HERALD_DB_POOL=8")
 	leader, kill := startKillable(t, env...)
 	awaitLog(t, leader, "reading the chain")
 	other := run(t, false, env...)
@@ -101,9 +98,7 @@ func TestWatchTakesOver(t *testing.T) {
 		t.Errorf("it was taken over after %s", took)
 	}
 	awaitDelivered(t, w.Store, 2)
-	if err := other.stop(); err != nil {
-		t.Error(err)
-	}
+	heraldtest.Must(t, other.stop())
 }
 
 // TestWatchedNodeAway checks that an unavailable node prevents the worker neither from starting nor from being ready,
@@ -111,11 +106,10 @@ func TestWatchTakesOver(t *testing.T) {
 func TestWatchedNodeAway(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
-	a := newAgent(t)
-	close(a.hold)
+	a := openAgent(t)
 	node := heraldtest.NewGate(t, strings.TrimPrefix(net.URL(), "http://"))
-	r := run(t, false, append(chainEnv(net, "http://"+node.Address), "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate),
-		"REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t), fmt.Sprintf("HERALD_WATCH=%d", net.ChainID()))...)
+	services := servicesEnv(t, fmt.Sprintf("HERALD_WATCH=%d", net.ChainID()))
+	r := run(t, false, append(chainEnv(net, "http://"+node.Address), services...)...)
 	w := r.up()
 	r.untilReadyWithout(fmt.Sprintf("chain %d", net.ChainID()))
 	node.Open()
@@ -128,9 +122,6 @@ func TestWatchedNodeAway(t *testing.T) {
 // names the settings.
 func TestRefusesUnknownRegistries(t *testing.T) {
 	t.Parallel()
-	r := run(t, false, "RPC_URL_600=http://127.0.0.1:1", "HERALD_WATCH=600", "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate),
-		"REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t))
-	if err := r.wait(); err == nil || !strings.Contains(err.Error(), "HERALD_WATCH: no registry of chain 600 is known: set IDENTITY_REGISTRY_600") {
-		t.Errorf("%v", err)
-	}
+	err := run(t, false, servicesEnv(t, "RPC_URL_600=http://127.0.0.1:1", "HERALD_WATCH=600")...).wait()
+	heraldtest.Fails(t, "the start", err, "HERALD_WATCH: no registry of chain 600 is known: set IDENTITY_REGISTRY_600")
 }

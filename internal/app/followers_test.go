@@ -54,9 +54,8 @@ func TestLagIsReported(t *testing.T) {
 		t.Errorf("it is read to its head: %+v", p)
 	}
 	for range 2 * int(behindAfter/time.Second) { // the chain's clock advances by at least one second per block
-		if _, err := net.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		_, err := net.Commit()
+		heraldtest.Must(t, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -72,15 +71,12 @@ func TestLagIsReported(t *testing.T) {
 	})
 	cancel()
 	<-done
-	if !strings.Contains(told.String(), "events come late") {
-		t.Errorf("%s", told)
-	}
+	heraldtest.Contains(t, "the log", told.String(), "events come late")
 	since := time.Now().Add(-2 * time.Minute)
 	heraldtest.Must(t, f.store.NoteStall(t.Context(), followed.watcher.Keys()[0], &since, "the node answered error -32014: no"))
 	f.reportProgress(net.ChainID(), f.measureProgress(t.Context(), followed))
-	if _, degraded := a.ready.readState(); !strings.Contains(degraded[name], "error -32014: no") {
-		t.Errorf("%v", degraded)
-	}
+	_, degraded := a.ready.readState()
+	heraldtest.Contains(t, "the degraded chain", degraded[name], "error -32014: no")
 	found, err := a.metrics.Gather()
 	heraldtest.Must(t, err)
 	values := map[string]float64{}

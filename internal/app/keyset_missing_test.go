@@ -30,9 +30,8 @@ func TestMissingKeysAreReported(t *testing.T) {
 			Header: "Authorization"}
 		token.Ciphertext, err = right.Seal([]byte("t0ken"), token.Binding())
 		heraldtest.Must(t, err)
-		if _, _, err := records.New(st).SetToken(t.Context(), token); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err := records.New(st).SetToken(t.Context(), token)
+		heraldtest.Must(t, err)
 	}
 	for keys, want := range map[*secret.Keyset]string{right: "", wrong: fmt.Sprintf("restore the keyset with this key\" key=%d tokens=2", right.PrimaryID())} {
 		var said bytes.Buffer

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +19,8 @@ import (
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/store/postgres"
+	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -102,70 +106,87 @@ func (r *running) up() *Worker {
 	return nil
 }
 
-// readiness returns the answer of /readyz.
-func (r *running) readiness() (status int, waiting map[string]string) {
-	status, waiting, _ = r.askReady()
-	return status, waiting
-}
-
-func (r *running) askReady() (status int, waiting, degraded map[string]string) {
+// untilReadyz waits until /readyz answers as a test wants it. w and d are the waiting and the degraded services.
+func (r *running) untilReadyz(is func(status int, waiting, degraded map[string]string) bool) (w, d map[string]string) {
+	r.t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 30 * time.Second}
-	res, err := client.Get("http://" + r.listen + "/readyz")
-	if err != nil {
-		return 0, nil, nil
-	}
-	defer res.Body.Close()
-	var body struct{ For, Degraded map[string]string }
-	_ = json.NewDecoder(res.Body).Decode(&body)
-	return res.StatusCode, body.For, body.Degraded
+	status := 0
+	heraldtest.AwaitState(r.t, func() bool {
+		res, err := client.Get("http://" + r.listen + "/readyz")
+		if err != nil {
+			return false
+		}
+		defer res.Body.Close()
+		var body struct{ For, Degraded map[string]string }
+		_ = json.NewDecoder(res.Body).Decode(&body)
+		status, w, d = res.StatusCode, body.For, body.Degraded
+		return is(status, w, d)
+	}, func() string {
+		return fmt.Sprintf("/readyz says %d, waiting %v, degraded %v; the log:\n%s", status, w, d, r.log)
+	})
+	return w, d
 }
 
 // untilReadyWithout waits until /readyz returns 200 and reports exactly these services as degraded.
 func (r *running) untilReadyWithout(names ...string) (degraded map[string]string) {
 	r.t.Helper()
-	var code int
-	var waiting map[string]string
-	heraldtest.AwaitState(r.t, func() bool {
-		code, waiting, degraded = r.askReady()
-		for _, name := range names {
-			if degraded[name] == "" {
-				return false
-			}
-		}
-		return code == http.StatusOK && len(degraded) == len(names)
-	}, func() string {
-		return fmt.Sprintf("/readyz says %d, waiting %v, degraded %v, want %v", code, waiting, degraded, names)
+	_, degraded = r.untilReadyz(func(status int, _, degraded map[string]string) bool {
+		return status == http.StatusOK && len(degraded) == len(names) && namesEach(degraded, names)
 	})
 	return degraded
 }
 
-func (r *running) untilWaitingFor(names ...string) map[string]string {
+func (r *running) untilWaitingFor(names ...string) (waiting map[string]string) {
 	r.t.Helper()
-	var code int
-	var waiting map[string]string
-	heraldtest.AwaitState(r.t, func() bool {
-		code, waiting = r.readiness()
-		for _, name := range names {
-			if waiting[name] == "" {
-				return false
-			}
-		}
-		return code == http.StatusServiceUnavailable
-	}, func() string { return fmt.Sprintf("/readyz says %d %v, want %v", code, waiting, names) })
+	waiting, _ = r.untilReadyz(func(status int, waiting, _ map[string]string) bool {
+		return status == http.StatusServiceUnavailable && namesEach(waiting, names)
+	})
 	return waiting
 }
 
-func (r *running) get(path string) string {
+func namesEach(reasons map[string]string, names []string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool { return reasons[name] == "" })
+}
+
+// get returns the page at a path. token is the API token; "": none.
+func (r *running) get(token, path string) string {
 	r.t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 30 * time.Second}
-	res, err := client.Get("http://" + r.listen + path)
+	status, body := r.ask(http.MethodGet, token, path, nil)
+	if status != http.StatusOK {
+		r.t.Fatalf("%s: %d %s", path, status, body)
+	}
+	return body
+}
+
+func (r *running) ask(method, token, path string, body any) (int, string) {
+	r.t.Helper()
+	raw, _ := json.Marshal(body)
+	req, err := http.NewRequestWithContext(heraldtest.Within(r.t, 30*time.Second), method, "http://"+r.listen+path,
+		bytes.NewReader(raw))
+	heraldtest.Must(r.t, err)
+	req.Header.Set("Content-Type", "application/json")
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
 	heraldtest.Must(r.t, err)
 	defer res.Body.Close()
 	b, err := io.ReadAll(res.Body)
-	if err != nil || res.StatusCode != http.StatusOK {
-		r.t.Fatalf("%s: %d %v %s", path, res.StatusCode, err, b)
-	}
-	return string(b)
+	heraldtest.Must(r.t, err)
+	return res.StatusCode, string(b)
+}
+
+// servicesEnv returns the settings of a Postgres, a Redis and a keyset of the test's own, and more.
+func servicesEnv(t testing.TB, more ...string) []string {
+	t.Helper()
+	return append([]string{"DATABASE_URL=" + heraldtest.Postgres(t, postgres.Migrate),
+		"REDIS_URL=" + heraldtest.Redis(t), "HERALD_KEYSET=" + heraldtest.Keyset(t)}, more...)
+}
+
+// workerEnv is servicesEnv with the settings of a chain.
+func workerEnv(t testing.TB, n *devnet.Net, more ...string) []string {
+	t.Helper()
+	return append(chainEnv(n, n.URL()), servicesEnv(t, more...)...)
 }
 
 func load(t testing.TB, env ...string) *config.Config {
@@ -201,6 +222,14 @@ func newAgent(t testing.TB) *agent {
 	a := &agent{begun: make(chan bool, 100), hold: make(chan bool)}
 	a.Server = httptest.NewServer(a)
 	t.Cleanup(a.Server.Close)
+	return a
+}
+
+// openAgent starts an agent that answers each call at once.
+func openAgent(t testing.TB) *agent {
+	t.Helper()
+	a := newAgent(t)
+	close(a.hold)
 	return a
 }
 
@@ -246,14 +275,3 @@ func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 var errStop = errors.New("stop")
-
-func fileNames(t testing.TB, dir string) []string {
-	t.Helper()
-	entries, err := os.ReadDir(dir)
-	heraldtest.Must(t, err)
-	var names []string
-	for _, e := range entries {
-		names = append(names, e.Name())
-	}
-	return names
-}

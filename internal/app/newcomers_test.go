@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -11,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -41,10 +39,8 @@ func TestSilentOrigins(t *testing.T) {
 	t.Parallel()
 	const slots = 4
 	net := devnettest.Start(t, devnet.Config{})
-	r := run(t, false, append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t),
-		"HERALD_VERIFY_EVENT=off", fmt.Sprintf("HERALD_CONCURRENCY=%d", slots))...)
-	healthy := newAgent(t)
-	close(healthy.hold)
+	r := run(t, false, workerEnv(t, net, "HERALD_VERIFY_EVENT=off", fmt.Sprintf("HERALD_CONCURRENCY=%d", slots))...)
+	healthy := openAgent(t)
 	w := r.up()
 	line := feedback(t, net, healthy.URL)
 	delivered(t, w.Store, accept(t, w, line))
@@ -55,8 +51,7 @@ func TestSilentOrigins(t *testing.T) {
 		a, answer := silentAgent(t, fmt.Sprintf("127.0.0.%d", 11+i))
 		silent, answers = append(silent, accept(t, w, feedback(t, net, a.URL))), append(answers, answer)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
-	defer cancel()
+	ctx := heraldtest.Within(t, time.Minute)
 	var seen []string
 	heraldtest.AwaitState(t, func() bool {
 		seen = nil
@@ -83,7 +78,5 @@ func TestSilentOrigins(t *testing.T) {
 	for _, id := range silent { // postponed deliveries are not lost
 		delivered(t, w.Store, id)
 	}
-	if err := r.stop(); err != nil {
-		t.Error(err)
-	}
+	heraldtest.Must(t, r.stop())
 }

@@ -1,10 +1,8 @@
 package app
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -29,8 +27,7 @@ import (
 func TestPolicyFile(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
-	a := newAgent(t)
-	close(a.hold)
+	a := openAgent(t)
 	dir := t.TempDir()
 	path, clients, listed := filepath.Join(dir, "policy.json"), filepath.Join(dir, "clients.txt"), filepath.Join(dir, "servers.json")
 	write := func(path, content string) {
@@ -38,30 +35,18 @@ func TestPolicyFile(t *testing.T) {
 		heraldtest.Must(t, os.WriteFile(path, []byte(content), 0o600))
 	}
 	first, second, third := feedback(t, net, a.URL), feedback(t, net, a.URL), feedback(t, net, a.URL)
-	var event struct {
-		AgentID json.Number `json:"agentId"`
-	}
-	heraldtest.Must(t, json.Unmarshal(third, &event))
 	write(clients, net.Account(1).Address.String())
 	write(path, `{"filters": [{"action": "skip", "when": {"client": {"file": "clients.txt"}}}]}`)
-	write(listed, fmt.Sprintf(`{"servers": {"%d:%s": {"enabled": true}}}`, net.ChainID(), event.AgentID))
-	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL="+heraldtest.Redis(t),
-		"HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_POLICY_FILE="+path, "HERALD_SERVERS_FILE="+listed)
+	agent := agentOf(t, third)
+	write(listed, fmt.Sprintf(`{"servers": {"%d:%s": {"enabled": true}}}`, net.ChainID(), agent))
+	env := workerEnv(t, net, "HERALD_POLICY_FILE="+path, "HERALD_SERVERS_FILE="+listed)
 	looks := make(chan time.Time)
 	r := runWith(t, Options{PolicyTicks: looks}, env...)
 	w := r.up()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	ends := func(line []byte, status store.Status, reason string) store.Delivery {
+	ends := func(line []byte, status store.Status, reason outcome.Reason) store.Delivery {
 		t.Helper()
-		id := accept(t, w, line)
-		var d store.Delivery
-		heraldtest.AwaitState(t, func() bool {
-			var err error
-			d, err = w.Store.Delivery(ctx, id)
-			return err == nil && d.Status == status && string(d.Reason) == reason
-		}, func() string { return fmt.Sprintf("%s %s: %s", d.Status, d.Reason, d.Error) })
-		return d
+		return until(t, w.Store, accept(t, w, line),
+			func(d store.Delivery) bool { return d.Status == status && d.Reason == reason })
 	}
 	ends(first, store.Skipped, "filtered")
 
@@ -80,25 +65,15 @@ func TestPolicyFile(t *testing.T) {
 	write(path, `{"pauseUntil": "2999-12-31T18:00:00Z", "order": "off"}`)
 	looks <- time.Now()
 	looks <- time.Now()
-	agent, _ := new(big.Int).SetString(event.AgentID.String(), 10)
 	for range 2 { // with the order, the second would wait for the first (behind_earlier)
 		ends(rate(t, net, agent), store.Waiting, "throttled")
 	}
-	if a.count() != 2 {
-		t.Errorf("%d calls", a.count())
-	}
-	if err := r.stop(); err != nil {
-		t.Error(err)
-	}
-	if n := strings.Count(r.log.String(), "the policy file changed"); n != 4 {
-		t.Errorf("it logs %d changes:\n%s", n, r.log)
-	}
+	heraldtest.Equal(t, "calls", a.count(), 2)
+	heraldtest.Must(t, r.stop())
+	heraldtest.Equal(t, "logged changes", strings.Count(r.log.String(), "the policy file changed"), 4)
 
 	write(path, `{"filters": [{"action": "skip", "when": {"tag3": "x"}}]}`)
-	if err := Run(t.Context(), load(t, append(env, "HERALD_LISTEN="+heraldtest.Address(t))...), Options{Logger: slog.New(slog.DiscardHandler)}); err == nil ||
-		!strings.Contains(err.Error(), "HERALD_POLICY_FILE: "+path+": filters[0].when.tag3") {
-		t.Errorf("%v", err)
-	}
+	heraldtest.Fails(t, "the start", run(t, false, env...).wait(), "HERALD_POLICY_FILE: "+path+": filters[0].when.tag3")
 }
 
 // TestNoiseIsFilteredAtAcceptance checks that of the past events of a chain, of which 95 % are noise, the agent is called
@@ -107,12 +82,10 @@ func TestPolicyFile(t *testing.T) {
 func TestNoiseIsFilteredAtAcceptance(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
-	a := newAgent(t)
-	close(a.hold)
+	a := openAgent(t)
 	var event job.Job
 	heraldtest.Must(t, json.Unmarshal(feedback(t, net, a.URL), &event)) // one event that is no noise
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
+	ctx := heraldtest.Within(t, time.Minute)
 	const noise = 38
 	var last uint64
 	for range noise {
@@ -154,9 +127,8 @@ func TestNoiseIsFilteredAtAcceptance(t *testing.T) {
 		got = fmt.Sprint(count("filtered", "skipped"), count("", "delivered"), count("never_delivered", "skipped"))
 		return got == fmt.Sprint(noise, 2, 1)
 	}, func() string { return got })
-	if metrics := r.get("/metrics"); !strings.Contains(metrics, fmt.Sprintf(`herald_filtered_total{level="default",rule="1"} %d`, noise)) {
-		t.Error("the filtered events are not counted")
-	}
+	heraldtest.Contains(t, "/metrics", r.get("", "/metrics"),
+		fmt.Sprintf(`herald_filtered_total{level="default",rule="1"} %d`, noise))
 	heraldtest.Must(t, r.stop())
 	heraldtest.Equal(t, "calls", a.count(), 2)
 }

@@ -25,12 +25,8 @@ func TestBehindPooler(t *testing.T) {
 	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+pooler.URL, "REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t))
 
 	lost := run(t, false, env...)
-	if why := lost.untilWaitingFor("postgres")["postgres"]; !strings.Contains(why, "set HERALD_LEADER_DATABASE_URL") {
-		t.Errorf("/readyz says %q", why)
-	}
-	if err := lost.stop(); err != nil {
-		t.Error(err)
-	}
+	heraldtest.Contains(t, "/readyz", lost.untilWaitingFor("postgres")["postgres"], "set HERALD_LEADER_DATABASE_URL")
+	heraldtest.Must(t, lost.stop())
 	env = append(env, "HERALD_LEADER_DATABASE_URL="+database)
 	err := run(t, false, env...).wait()
 	if err == nil {
@@ -47,8 +43,7 @@ func TestBehindPooler(t *testing.T) {
 	pooler.Start()
 
 	w := run(t, false, env...).up()
-	a := newAgent(t)
-	close(a.hold)
+	a := openAgent(t)
 	delivered(t, w.Store, accept(t, w, feedback(t, net, a.URL)))
 	for _, f := range doctor.Diagnose(t.Context(), w.Operator) {
 		if !f.OK && (f.Check == "postgres" || f.Check == "migrations") {

@@ -32,12 +32,10 @@ var descForm = regexp.MustCompile(`^Desc\{fqName: "([^"]+)", .*variableLabels: \
 func listMetrics(t *testing.T) map[string][]string {
 	t.Helper()
 	reg := &collected{}
-	if _, err := delivery.NewMetrics(reg); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := legacy.NewMetrics(reg); err != nil {
-		t.Fatal(err)
-	}
+	_, err := delivery.NewMetrics(reg)
+	heraldtest.Must(t, err)
+	_, err = legacy.NewMetrics(reg)
+	heraldtest.Must(t, err)
 	reg.all = append(reg.all, &gauges{}, &chainFollowers{}, &surroundings{}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	found := map[string][]string{}

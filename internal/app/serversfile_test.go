@@ -1,9 +1,7 @@
 package app
 
 import (
-	"encoding/json"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,7 +11,6 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -25,13 +22,8 @@ import (
 func TestServersFile(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
-	a := newAgent(t)
-	close(a.hold)
+	a := openAgent(t)
 	line := feedback(t, net, "https://127.0.0.1:1/nobody")
-	var event struct {
-		AgentID json.Number `json:"agentId"`
-	}
-	heraldtest.Must(t, json.Unmarshal(line, &event))
 	path := filepath.Join(t.TempDir(), "servers.json")
 	write := func(content string) {
 		t.Helper()
@@ -39,10 +31,10 @@ func TestServersFile(t *testing.T) {
 	}
 	say := func(entry string) {
 		t.Helper()
-		write(fmt.Sprintf(`{"servers": {"%d:%s": %s, "99:1": {}}}`, net.ChainID(), event.AgentID, entry))
+		write(fmt.Sprintf(`{"servers": {"%d:%s": %s, "99:1": {}}}`, net.ChainID(), agentOf(t, line), entry))
 	}
 	say(`{"url": "` + a.URL + `", "enabled": false}`)
-	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_SERVERS_FILE="+path)
+	env := workerEnv(t, net, "HERALD_SERVERS_FILE="+path)
 	looks := make(chan time.Time)
 	look := func() { looks <- time.Now() }
 	r := runWith(t, Options{ServersTicks: looks}, env...)
@@ -58,20 +50,12 @@ func TestServersFile(t *testing.T) {
 	if d := delivered(t, w.Store, id); d.Endpoint != a.URL || a.count() != 1 {
 		t.Errorf("%+v, %d calls", d, a.count())
 	}
-	if err := r.stop(); err != nil {
-		t.Error(err)
-	}
-	for _, want := range []string{"set IDENTITY_REGISTRY_99", fmt.Sprintf("%d:%s (enabled)", net.ChainID(), event.AgentID)} {
-		if !strings.Contains(r.log.String(), want) {
-			t.Errorf("the log lacks %s:\n%s", want, r.log)
-		}
-	}
+	heraldtest.Must(t, r.stop())
+	heraldtest.Contains(t, "the log", r.log.String(), "set IDENTITY_REGISTRY_99",
+		fmt.Sprintf("%d:%s (enabled)", net.ChainID(), agentOf(t, line)))
 
 	write("{\n,")
-	if err := Run(t.Context(), load(t, append(env, "HERALD_LISTEN="+heraldtest.Address(t))...), Options{Logger: slog.New(slog.DiscardHandler)}); err == nil ||
-		!strings.Contains(err.Error(), "HERALD_SERVERS_FILE: "+path+":2: is not JSON") {
-		t.Errorf("%v", err)
-	}
+	heraldtest.Fails(t, "the start", run(t, false, env...).wait(), "HERALD_SERVERS_FILE: "+path+":2: is not JSON")
 }
 
 // TestServersFileReleases checks that deliveries that are held because the agent refused the file's credential are
@@ -79,8 +63,7 @@ func TestServersFile(t *testing.T) {
 func TestServersFileReleases(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
-	a := newAgent(t)
-	close(a.hold)
+	a := openAgent(t)
 	door := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasPrefix(r.Header.Get("X-Api-Key"), "right") {
 			w.WriteHeader(http.StatusUnauthorized)
@@ -93,18 +76,15 @@ func TestServersFileReleases(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "servers.json")
 	key := func(line []byte, key string) string {
 		t.Helper()
-		var event struct {
-			AgentID json.Number `json:"agentId"`
-		}
-		heraldtest.Must(t, json.Unmarshal(line, &event))
-		return fmt.Sprintf(`"%d:%s": {"url": "%s", "auth": {"type": "header", "header": "X-Api-Key", "token": "%s"}}`, net.ChainID(), event.AgentID, door.URL, key)
+		return fmt.Sprintf(`"%d:%s": {"url": "%s", "auth": {"type": "header", "header": "X-Api-Key", "token": "%s"}}`,
+			net.ChainID(), agentOf(t, line), door.URL, key)
 	}
 	write := func(entries ...string) {
 		t.Helper()
 		heraldtest.Must(t, os.WriteFile(path, []byte(`{"servers": {`+strings.Join(entries, ",")+`}}`), 0o600))
 	}
 	write(key(first, "wrong"), key(second, "wrong"))
-	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_SERVERS_FILE="+path)
+	env := workerEnv(t, net, "HERALD_SERVERS_FILE="+path)
 	looks := make(chan time.Time)
 	look := func() { looks <- time.Now() }
 	r := runWith(t, Options{ServersTicks: looks}, env...)
@@ -124,14 +104,10 @@ func TestServersFileReleases(t *testing.T) {
 	write(key(first, "right"), key(second, "wrong"))
 	look()
 	delivered(t, w.Store, one)
-	if err := r.stop(); err != nil {
-		t.Error(err)
-	}
+	heraldtest.Must(t, r.stop())
 	write(key(first, "right"), key(second, "right"))
 	r = run(t, false, env...)
 	w = r.up()
 	delivered(t, w.Store, two)
-	if err := r.stop(); err != nil {
-		t.Error(err)
-	}
+	heraldtest.Must(t, r.stop())
 }

@@ -8,7 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"math/big"
-	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -37,24 +37,21 @@ func chainEnv(n *devnet.Net, url string) []string {
 // one feedback and returns the job for it, as an indexer enqueues it.
 func feedback(t testing.TB, n *devnet.Net, url string) []byte {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
+	ctx := heraldtest.Within(t, 20*time.Second)
 	id, _, err := n.Register(ctx, n.Account(0), "")
 	heraldtest.Must(t, err)
 	doc, _ := json.Marshal(map[string]any{"services": []any{map[string]any{"name": "MCP", "endpoint": url, "version": "2025-11-25"}},
 		"registrations": []any{map[string]any{"agentId": id, "agentRegistry": fmt.Sprintf("eip155:%d:%s", n.ChainID(), n.Deployment().Identity)}}})
-	if _, err := n.SetURI(ctx, n.Account(0), id, "data:application/json,"+string(doc)); err != nil {
-		t.Fatal(err)
-	}
+	_, err = n.SetURI(ctx, n.Account(0), id, "data:application/json,"+string(doc))
+	heraldtest.Must(t, err)
 	return rate(t, n, id)
 }
 
 // rate makes a client give an agent feedback, and returns the job.
 func rate(t testing.TB, n *devnet.Net, id *big.Int) []byte {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	_, receipt, err := n.GiveFeedback(ctx, n.Account(1), devnet.Feedback{AgentID: id, Value: big.NewInt(1)})
+	feedback := devnet.Feedback{AgentID: id, Value: big.NewInt(1)}
+	_, receipt, err := n.GiveFeedback(heraldtest.Within(t, 20*time.Second), n.Account(1), feedback)
 	heraldtest.Must(t, err)
 	for _, l := range receipt.Logs {
 		if e, err := erc8004.Decode(*l); err == nil && e.Kind == erc8004.NewFeedback {
@@ -68,11 +65,18 @@ func rate(t testing.TB, n *devnet.Net, id *big.Int) []byte {
 	return nil
 }
 
+// agentOf returns the agent of a job.
+func agentOf(t testing.TB, line []byte) *big.Int {
+	t.Helper()
+	j, err := job.Parse(line, job.Limits{})
+	heraldtest.Must(t, err)
+	return j.AgentID
+}
+
 func accept(t testing.TB, w *Worker, line []byte) uuid.UUID {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	got, err := w.Intake.Submit(ctx, [][]byte{line}, store.Source{Name: store.SourceCommand, Trust: store.TrustDirect})
+	source := store.Source{Name: store.SourceCommand, Trust: store.TrustDirect}
+	got, err := w.Intake.Submit(heraldtest.Within(t, 20*time.Second), [][]byte{line}, source)
 	if err != nil || got[0].Verdict != store.Accepted {
 		t.Fatalf("%+v, %v", got, err)
 	}
@@ -82,8 +86,7 @@ func accept(t testing.TB, w *Worker, line []byte) uuid.UUID {
 // until waits until a delivery is as the test wants it.
 func until(t testing.TB, st *store.Store, id uuid.UUID, is func(store.Delivery) bool) (d store.Delivery) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
+	ctx := heraldtest.Within(t, time.Minute)
 	heraldtest.AwaitState(t, func() bool {
 		var err error
 		d, err = st.Delivery(ctx, id)
@@ -113,20 +116,14 @@ func TestWaitsForMissingServices(t *testing.T) {
 	r := run(t, false, append(chainEnv(net, "http://"+node.Address), "DATABASE_URL="+dbURL, "REDIS_URL="+redisURL, "HERALD_KEYSET="+heraldtest.Keyset(t))...)
 
 	name := fmt.Sprintf("chain %d", net.ChainID())
-	if waiting := r.untilWaitingFor("postgres", "redis"); waiting[name] != "" {
-		t.Errorf("a chain is waited for: %v", waiting)
-	}
+	heraldtest.Equal(t, "the wait for a chain", r.untilWaitingFor("postgres", "redis")[name], "")
 	redis.Open()
-	heraldtest.AwaitState(t, func() bool {
-		_, waiting, degraded := r.askReady()
+	r.untilReadyz(func(_ int, waiting, degraded map[string]string) bool {
 		return waiting["redis"] == "" && degraded[name] != ""
-	},
-		func() string { return r.log.String() })
+	})
 	node.Open()
-	heraldtest.AwaitState(t, func() bool { _, _, degraded := r.askReady(); return degraded[name] == "" }, func() string { return r.log.String() })
-	if waiting := r.untilWaitingFor("postgres"); waiting["postgres"] == "" || waiting["start"] == "" {
-		t.Errorf("%v", waiting)
-	}
+	r.untilReadyz(func(_ int, _, degraded map[string]string) bool { return degraded[name] == "" })
+	r.untilWaitingFor("postgres", "start")
 	select {
 	case <-r.worker:
 		t.Fatal("it takes tasks without Postgres")
@@ -134,38 +131,25 @@ func TestWaitsForMissingServices(t *testing.T) {
 	}
 	pg.Open()
 	w := r.up()
-	heraldtest.AwaitState(t, func() bool { code, _ := r.readiness(); return code == http.StatusOK }, func() string { _, waiting := r.readiness(); return fmt.Sprint(waiting) })
+	r.untilReadyWithout()
 
-	a := newAgent(t)
-	close(a.hold)
+	a := openAgent(t)
 	delivered(t, w.Store, accept(t, w, feedback(t, net, a.URL)))
-	metrics := r.get("/metrics")
-	for _, want := range []string{`mcp_calls_total{status="success",tool_name="agent.receiveFeedback"} 1`, `herald_deliveries_open{status="queued"} 0`,
+	metrics := r.get("", "/metrics")
+	heraldtest.Contains(t, "/metrics", metrics, `mcp_calls_total{status="success",tool_name="agent.receiveFeedback"} 1`, `herald_deliveries_open{status="queued"} 0`,
 		`herald_deliveries_total{kind="NewFeedback",reason="",status="delivered"} 1`, "herald_overdue_seconds 0", "herald_delivery_latency_seconds_count 1",
 		`herald_queue_tasks{lane="first",state="completed"} 1`, `herald_postgres_connections{state="max"}`,
-		`herald_commit_groups_failed_total{statement="record"} 0`} {
-		if !strings.Contains(metrics, want) {
-			t.Errorf("/metrics lacks %s", want)
-		}
-	}
-	page := r.get("/monitor/api/queues/first/completed_tasks")
-	if !strings.Contains(page, `"completed":1`) || !strings.Contains(page, `"result":""`) {
-		t.Errorf("the web UI says %.500s", page)
-	}
+		`herald_commit_groups_failed_total{statement="record"} 0`)
+	page := r.get("", "/monitor/api/queues/first/completed_tasks")
+	heraldtest.Contains(t, "the web UI", page, `"completed":1`, `"result":""`)
 
 	// Redis fails again while the worker runs: /readyz reports it, and the worker continues.
 	redis.Close()
 	r.untilWaitingFor("redis")
 	redis.Open()
-	heraldtest.AwaitState(t, func() bool { code, _ := r.readiness(); return code == http.StatusOK }, func() string { return r.log.String() })
-	if err := r.stop(); err != nil {
-		t.Errorf("%v", err)
-	}
-	for _, secret := range []string{"HERALD_KEYSET", "password"} {
-		if strings.Contains(r.log.String(), secret) {
-			t.Errorf("the log says %s", secret)
-		}
-	}
+	r.untilReadyWithout()
+	heraldtest.Must(t, r.stop())
+	heraldtest.Lacks(t, "the log", r.log.String(), "HERALD_KEYSET", "password")
 }
 
 // TestStopDuringACall checks that the call in flight finishes during a stop, that the delivery is recorded as delivered
@@ -202,12 +186,9 @@ func TestStopDuringACall(t *testing.T) {
 			recorded = append(recorded, s.Detail)
 		}
 	}
-	if len(recorded) != 1 || recorded[0] != "delivered" {
-		t.Errorf("recorded %v", recorded)
-	}
-	if _, err := embedded.ReadRunFile(data); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("run.json is still there: %v", err)
-	}
+	heraldtest.Equal(t, "recorded outcomes", recorded, []string{"delivered"})
+	_, err = embedded.ReadRunFile(data)
+	heraldtest.Fails(t, "reading run.json", err, fs.ErrNotExist)
 
 	// Without a worker, a command starts only Postgres, and waits for it for at most its timeout.
 	// A process that a parallel test has just forked shares the lock of the data folder until it runs its program.
@@ -215,27 +196,17 @@ func TestStopDuringACall(t *testing.T) {
 		b, err = backend.Attach(t.Context(), cfg, time.Millisecond, slog.New(slog.DiscardHandler))
 		return err == nil || !strings.Contains(err.Error(), "is held by")
 	})
-	if err == nil || !strings.Contains(err.Error(), "did not start in time") || !strings.Contains(err.Error(), "--timeout") {
-		t.Fatalf("%+v, %v", b, err)
-	}
+	heraldtest.Fails(t, "Attach", err, "did not start in time", "--timeout")
 	b, err = backend.Attach(t.Context(), cfg, time.Minute, slog.New(slog.DiscardHandler))
 	heraldtest.Must(t, err)
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		defer cancel()
-		if err := b.Close(ctx); err != nil {
-			t.Error(err)
-		}
-	}()
+	defer func() { heraldtest.Must(t, b.Close(heraldtest.Within(t, 30*time.Second))) }()
 	st, err := backend.OpenStore(t.Context(), cfg, b, 60*time.Second, slog.New(slog.DiscardHandler))
 	heraldtest.Must(t, err)
 	defer st.Close()
 	if d := delivered(t, st, id); d.Attempts != 1 || len(d.History) != 1 {
 		t.Errorf("%+v", d)
 	}
-	if !b.RedisURL.IsZero() {
-		t.Error("a Redis was started for a command")
-	}
+	heraldtest.Equal(t, "no Redis was started for a command", b.RedisURL.IsZero(), true)
 }
 
 // TestEphemeral checks that --ephemeral leaves no data behind.
@@ -243,37 +214,31 @@ func TestEphemeral(t *testing.T) {
 	t.Parallel()
 	heraldtest.EmptyPostgres(t)
 	net := devnettest.Start(t, devnet.Config{})
-	a := newAgent(t)
-	close(a.hold)
+	a := openAgent(t)
 	data := dataFolder(t)
 	r := run(t, true, append(chainEnv(net, net.URL()), "HERALD_DATA="+data)...)
 	w := r.up()
 	delivered(t, w.Store, accept(t, w, feedback(t, net, a.URL)))
-	if err := r.stop(); err != nil {
-		t.Error(err)
-	}
-	if left := fileNames(t, data); len(left) != 0 {
-		t.Errorf("left in the data folder: %v", left)
-	}
+	heraldtest.Must(t, r.stop())
+	left, err := filepath.Glob(filepath.Join(data, "*"))
+	heraldtest.Must(t, err)
+	heraldtest.Equal(t, "files in the data folder", left, nil)
 }
 
 func TestRefusesToStart(t *testing.T) {
 	t.Parallel()
 	t.Run("pending migrations", func(t *testing.T) {
 		t.Parallel()
-		r := run(t, false, "DATABASE_URL="+heraldtest.EmptyPostgres(t), "REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t))
-		if err := r.wait(); err == nil || !strings.Contains(err.Error(), "run `worker migrate`") {
-			t.Errorf("%v", err)
-		}
+		r := run(t, false, servicesEnv(t, "DATABASE_URL="+heraldtest.EmptyPostgres(t))...)
+		heraldtest.Fails(t, "the start", r.wait(), "run `worker migrate`")
 	})
 	t.Run("an address that is taken", func(t *testing.T) {
 		t.Parallel()
 		g := heraldtest.NewGate(t, "127.0.0.1:1")
 		g.Open()
 		cfg := load(t, "HERALD_LISTEN="+g.Address)
-		if err := Run(t.Context(), cfg, Options{Logger: slog.New(slog.DiscardHandler)}); err == nil || !strings.Contains(err.Error(), "HERALD_LISTEN") {
-			t.Errorf("%v", err)
-		}
+		err := Run(t.Context(), cfg, Options{Logger: slog.New(slog.DiscardHandler)})
+		heraldtest.Fails(t, "the start", err, "HERALD_LISTEN")
 	})
 }
 
@@ -283,17 +248,11 @@ func TestStopWhileWaiting(t *testing.T) {
 	_, redisURL := heraldtest.RedisGate(t, heraldtest.Redis(t))
 	pg := heraldtest.NewGate(t, "127.0.0.1:1")
 	r := run(t, false, "DATABASE_URL=postgres://u:hunter2@"+pg.Address+"/d?sslmode=disable", "REDIS_URL="+redisURL, "HERALD_KEYSET="+heraldtest.Keyset(t))
-	for name, why := range r.untilWaitingFor("postgres", "redis") {
-		if strings.Contains(why, "hunter2") {
-			t.Errorf("/readyz tells the password: %s: %s", name, why)
-		}
+	for _, why := range r.untilWaitingFor("postgres", "redis") {
+		heraldtest.Lacks(t, "/readyz", why, "hunter2")
 	}
-	if err := r.stop(); err != nil {
-		t.Errorf("%v", err)
-	}
-	if strings.Contains(r.log.String(), "hunter2") {
-		t.Errorf("the log tells the password:\n%s", r.log)
-	}
+	heraldtest.Must(t, r.stop())
+	heraldtest.Lacks(t, "the log", r.log.String(), "hunter2")
 }
 
 func TestAwait(t *testing.T) {
@@ -301,9 +260,8 @@ func TestAwait(t *testing.T) {
 	ready := newReadiness()
 	quiet := slog.New(slog.DiscardHandler)
 	ctx, cancel := context.WithCancelCause(t.Context())
-	if err := awaitDependency(ctx, dependency{"postgres", func(context.Context) error { return nil }}, ready, quiet); err != nil {
-		t.Error(err)
-	}
+	heraldtest.Must(t,
+		awaitDependency(ctx, dependency{"postgres", func(context.Context) error { return nil }}, ready, quiet))
 	asked := make(chan bool, 10)
 	done := make(chan error)
 	go func() {

@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"testing"
+
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestServicesStopInReverse checks that services stop in reverse order. If one fails to start, those after it are
@@ -28,13 +29,9 @@ func TestServicesStopInReverse(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	stopAll, err := startAll(ctx, []service{named("a", nil), background, named("b", errStart), named("c", nil)}, slog.New(slog.DiscardHandler))
-	if !errors.Is(err, errStart) {
-		t.Fatalf("err = %v, want %v", err, errStart)
-	}
+	heraldtest.Fails(t, "the start", err, errStart)
 	<-running
 	cancel() // the context limits only the start
 	stopAll()
-	if want := []string{"start a", "start b", "end loop", "stop a"}; !slices.Equal(said, want) {
-		t.Errorf("said %q, want %q", said, want)
-	}
+	heraldtest.Equal(t, "the order", said, []string{"start a", "start b", "end loop", "stop a"})
 }

@@ -2,7 +2,6 @@ package app
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -17,7 +16,6 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall/signing"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/keys"
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -37,8 +35,7 @@ func TestSignedDeliveries(t *testing.T) {
 	}))
 	t.Cleanup(front.Close)
 
-	a := newAgent(t)
-	close(a.hold)
+	a := openAgent(t)
 	var door http.Handler
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { door.ServeHTTP(w, r) }))
 	t.Cleanup(srv.Close)
@@ -56,8 +53,7 @@ func TestSignedDeliveries(t *testing.T) {
 	door = guarded
 
 	const token = "canary-5369676e"
-	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL="+heraldtest.Redis(t),
-		"HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_API_TOKEN="+token, "HERALD_PUBLIC_URL="+front.URL)
+	env := workerEnv(t, net, "HERALD_API_TOKEN="+token, "HERALD_PUBLIC_URL="+front.URL)
 	both := []*running{run(t, false, env...), run(t, false, env...)}
 	for _, r := range both {
 		to, _ := url.Parse("http://" + r.listen)
@@ -101,12 +97,8 @@ func TestSignedDeliveries(t *testing.T) {
 		t.Errorf("%+v, %v", list, err)
 	}
 	for _, r := range both {
-		if err := r.stop(); err != nil {
-			t.Error(err)
-		}
-		if text := r.log.String(); strings.Contains(text, "sig1=") || strings.Contains(text, token) {
-			t.Error("the log tells a signature or the token")
-		}
+		heraldtest.Must(t, r.stop())
+		heraldtest.Lacks(t, "the log", r.log.String(), "sig1=", token)
 	}
 	// A worker that starts now loads both keys at once, and signs with the old one.
 	r := run(t, false, env...)
@@ -131,8 +123,7 @@ func TestForgedFeedback(t *testing.T) {
 	t.Cleanup(front.Close)
 	t.Cleanup(srv.Close)
 	publicURL, self := "http://"+front.Listener.Addr().String(), "http://"+srv.Listener.Addr().String()
-	a := newAgent(t)
-	close(a.hold)
+	a := openAgent(t)
 	verifier, err := callers.New(callers.Config{Herald: publicURL, Self: self})
 	heraldtest.Must(t, err)
 	guarded := http.NewServeMux()
@@ -141,8 +132,7 @@ func TestForgedFeedback(t *testing.T) {
 	srv.Config.Handler = guarded
 	srv.Start()
 
-	r := run(t, false, append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate),
-		"REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_API_TOKEN=canary-466f7267",
+	r := run(t, false, workerEnv(t, net, "HERALD_API_TOKEN=canary-466f7267",
 		"HERALD_PUBLIC_URL="+publicURL)...)
 	to, _ := url.Parse("http://" + r.listen)
 	front.Config.Handler = httputil.NewSingleHostReverseProxy(to)
@@ -186,9 +176,7 @@ func TestForgedFeedback(t *testing.T) {
 				t.Errorf("%s, %s: %d %s", when, name, status, body)
 			}
 		}
-		if n := a.count(); n != calls {
-			t.Errorf("%s: the agent took %d calls, not %d", when, n, calls)
-		}
+		heraldtest.Equal(t, when+": calls", a.count(), calls)
 	}
 	forge("before the delivery", 0)
 	if got := accept(t, w, line); got.String() != id {
@@ -203,13 +191,10 @@ func TestForgedFeedback(t *testing.T) {
 func TestSigningNeedsItsKey(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
-	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL="+heraldtest.Redis(t),
-		"HERALD_PUBLIC_URL=https://herald.example")
-	r := run(t, false, append(env, "HERALD_KEYSET="+heraldtest.Keyset(t))...)
+	env := workerEnv(t, net, "HERALD_PUBLIC_URL=https://herald.example")
+	r := run(t, false, env...)
 	r.up()
 	heraldtest.Must(t, r.stop())
 	other := run(t, false, append(env, "HERALD_KEYSET="+heraldtest.Keyset(t))...)
-	if err := other.wait(); err == nil || !strings.Contains(err.Error(), "signing-key rotate") || !strings.Contains(fmt.Sprint(err), "HERALD_KEYSET") {
-		t.Errorf("%v", err)
-	}
+	heraldtest.Fails(t, "the start", other.wait(), "signing-key rotate", "HERALD_KEYSET")
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/agentherald/herald/internal/app/backend"
 	"github.com/agentherald/herald/internal/door/intake"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -27,8 +26,8 @@ func TestStartsWithoutDeadChains(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
 	const refuses, silent, other = 601, 602, 603
-	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate), "HERALD_QUEUE=embedded", "HERALD_DATA="+dataFolder(t),
-		"HERALD_RETRY_SCHEDULE=1h", "HERALD_KEYSET="+heraldtest.Keyset(t))
+	env := workerEnv(t, net, "REDIS_URL=", "HERALD_QUEUE=embedded", "HERALD_DATA="+dataFolder(t),
+		"HERALD_RETRY_SCHEDULE=1h")
 	for id, url := range map[int]string{refuses: "http://127.0.0.1:1", silent: "http://" + heraldtest.Silent(t), other: net.URL()} {
 		d := net.Deployment()
 		env = append(env, fmt.Sprintf("RPC_URL_%d=%s", id, url), fmt.Sprintf("IDENTITY_REGISTRY_%d=%s", id, d.Identity),
@@ -49,9 +48,7 @@ func TestStartsWithoutDeadChains(t *testing.T) {
 	}
 	delivered(t, w.Store, accept(t, w, feedback(t, net, healthy.URL)))
 	degraded := r.untilReadyWithout("chain 601", "chain 602", "chain 603")
-	if !strings.Contains(degraded["chain 603"], "603") || !strings.Contains(degraded["chain 603"], fmt.Sprint(net.ChainID())) {
-		t.Errorf("%v", degraded)
-	}
+	heraldtest.Contains(t, "chain 603", degraded["chain 603"], "603", fmt.Sprint(net.ChainID()))
 	for id, delivery := range deliveries {
 		d := until(t, w.Store, delivery, func(d store.Delivery) bool { return d.Status == store.Waiting })
 		if d.Reason != "chain_unavailable" {
@@ -100,8 +97,7 @@ func TestAcceptsBeforeRedis(t *testing.T) {
 	heraldtest.Must(t, err)
 	intake, err := intake.New(intake.Config{Ledger: st, Sealer: keys, Limits: backend.JobLimits(cfg), Logger: quiet})
 	heraldtest.Must(t, err)
-	a := newAgent(t)
-	close(a.hold)
+	a := openAgent(t)
 	id := accept(t, &Worker{Store: st, Intake: intake}, feedback(t, net, a.URL))
 	redis.Open()
 	r.up()

@@ -11,7 +11,6 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
@@ -23,11 +22,10 @@ func TestStoredToken(t *testing.T) {
 	t.Parallel()
 	const token = "canary-4c6f7264"
 	net := devnettest.Start(t, devnet.Config{})
-	env := "HERALD_KEYSET=" + heraldtest.Keyset(t)
-	keys, err := secret.Parse(secret.New(strings.TrimPrefix(env, "HERALD_KEYSET=")))
+	keyset := heraldtest.Keyset(t)
+	keys, err := secret.Parse(secret.New(keyset))
 	heraldtest.Must(t, err)
-	a := newAgent(t)
-	close(a.hold)
+	a := openAgent(t)
 	door := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer "+token && !strings.HasPrefix(r.URL.Path, "/.well-known/") {
 			w.WriteHeader(http.StatusUnauthorized)
@@ -36,7 +34,7 @@ func TestStoredToken(t *testing.T) {
 		a.ServeHTTP(w, r)
 	}))
 	t.Cleanup(door.Close)
-	r := run(t, false, append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL="+heraldtest.Redis(t), env)...)
+	r := run(t, false, workerEnv(t, net, "HERALD_KEYSET="+keyset)...)
 	w := r.up()
 	line := feedback(t, net, door.URL)
 	id := accept(t, w, line)
@@ -57,16 +55,9 @@ func TestStoredToken(t *testing.T) {
 	}
 	w.Intake.Dispatcher.Dispatch(t.Context(), tasks)
 	delivered(t, w.Store, id)
-	metrics := r.get("/metrics")
-	for _, want := range []string{`herald_tokens_expiring{state="soon"} 1`, `herald_tokens_expiring{state="expired"} 0`} {
-		if !strings.Contains(metrics, want) {
-			t.Errorf("/metrics lacks %s", want)
-		}
-	}
-	if err := r.stop(); err != nil {
-		t.Error(err)
-	}
-	if all := metrics + r.log.String(); strings.Contains(all, token) {
-		t.Error("the token is told")
-	}
+	metrics := r.get("", "/metrics")
+	heraldtest.Contains(t, "/metrics", metrics, `herald_tokens_expiring{state="soon"} 1`,
+		`herald_tokens_expiring{state="expired"} 0`)
+	heraldtest.Must(t, r.stop())
+	heraldtest.Lacks(t, "the metrics and the log", metrics+r.log.String(), token)
 }

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -24,11 +23,10 @@ func TestTraces(t *testing.T) {
 			return 0
 		}
 	})
-	r := run(t, false, append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, postgres.Migrate), "REDIS_URL="+heraldtest.Redis(t),
-		"HERALD_KEYSET="+heraldtest.Keyset(t), "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.URL, "OTEL_EXPORTER_OTLP_HEADERS=x-api-key=very-secret%20key")...)
+	r := run(t, false, workerEnv(t, net, "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.URL,
+		"OTEL_EXPORTER_OTLP_HEADERS=x-api-key=very-secret%20key")...)
 	w := r.up()
-	a := newAgent(t)
-	close(a.hold)
+	a := openAgent(t)
 	d := delivered(t, w.Store, accept(t, w, feedback(t, net, a.URL)))
 	heraldtest.Must(t, r.stop())
 	names := map[string]int{}

@@ -3,6 +3,7 @@ package auth
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -14,22 +15,18 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 func TestCheckToken(t *testing.T) {
 	t.Parallel()
 	for _, ok := range []string{"a", "sk-live_1.2~3+/=", "two words", strings.Repeat("x", MaxToken)} {
-		if err := CheckToken(ok); err != nil {
-			t.Errorf("%.20q: %v", ok, err)
-		}
+		heraldtest.Must(t, CheckToken(ok))
 	}
 	for _, bad := range []string{"", " a", "a ", "a\n", "a\r\nHost: b", "a\tb", "a\x00", "ä", "\x7f", strings.Repeat("x", MaxToken+1), "Bearer abc", "bearer abc"} {
 		err := CheckToken(bad)
-		if err == nil {
-			t.Errorf("%.20q is taken", bad)
-		} else if strings.Contains(err.Error(), "abc") {
-			t.Errorf("the token is told: %v", err)
-		}
+		heraldtest.Fails(t, bad, err)
+		heraldtest.Lacks(t, "the error", fmt.Sprint(err), "abc")
 	}
 }
 
@@ -84,13 +81,10 @@ func TestCredentialsMemory(t *testing.T) {
 		}
 	}
 	l.err = errors.New("away")
-	if _, err := c.readTokens(t.Context(), a("9"), 0); err == nil {
-		t.Error("what could not be read passed for nothing")
-	}
+	_, err := c.readTokens(t.Context(), a("9"), 0)
+	heraldtest.Fails(t, "while the ledger is away", err)
 	l.err = nil
-	if _, err := c.readTokens(t.Context(), a("9"), 0); err != nil {
-		t.Error("a failure is remembered:", err)
-	}
+	must(c.readTokens(t.Context(), a("9"), 0)) // a failure is not remembered
 }
 
 // TestCredentialOf checks that endpoints with different URLs or headers have different credentials.

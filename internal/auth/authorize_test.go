@@ -117,15 +117,13 @@ func TestJobsNameNoPathOfAToken(t *testing.T) {
 	named := must(z.Authorize(t.Context(), Subject{NamedByJob: true}, endpointAt(at+"/evil")))
 	refused := &mcpcall.CallError{Stage: mcpcall.StageOpen, Status: 401, Err: errors.New("HTTP 401")}
 	v := z.ObserveFailure(named, refused, classify.Error(refused))
-	if v.Reason != outcome.AuthRequired || !strings.Contains(v.Text, "it is for "+at+"/victim, and an endpoint that a job names") ||
-		!strings.Contains(v.Text, "`worker token set 1:7 --origin "+at+"/evil`") {
-		t.Errorf("%s: %s", v.Reason, v.Text)
-	}
+	heraldtest.Equal(t, "the reason", v.Reason, outcome.AuthRequired)
+	heraldtest.Contains(t, "the verdict", v.Text, "it is for "+at+"/victim, and an endpoint that a job names",
+		"`worker token set 1:7 --origin "+at+"/evil`")
 	_, err := z.Authorize(t.Context(), Subject{NamedByJob: true}, endpointAt(at+"/evil"))
 	wantHeld(t, err, "(HTTP 401 or 403) and is not asked again for 10m0s: ")
-	if a, err := z.Authorize(t.Context(), Subject{}, endpointAt(at+"/victim")); err != nil || a.token == nil {
-		t.Errorf("the registered endpoint: %v", err)
-	}
+	a := must(z.Authorize(t.Context(), Subject{}, endpointAt(at+"/victim")))
+	heraldtest.Equal(t, "the registered endpoint has its token", a.token != nil, true)
 }
 
 // TestTokensWithoutAPath: a token that a version before stored is bound to the first registered URL, and goes where a job says
@@ -137,9 +135,8 @@ func TestTokensWithoutAPath(t *testing.T) {
 	ledger := &countingTokens{tokens: []records.Token{storedToken(keys, at, func(t *records.Token) { t.Path = "" })}}
 	z, other := must(New(Config{Ledger: ledger, Records: ledger, Opener: keys, Classify: classify.Error})), must(New(Config{Ledger: ledger, Records: ledger, Opener: keys, Classify: classify.Error}))
 	for _, named := range []string{"/evil", "/victim", ""} {
-		if a, err := z.Authorize(t.Context(), Subject{NamedByJob: true}, endpointAt(at+named)); err != nil || a.token != nil {
-			t.Errorf("a job has it sent to %s: %v", named, err)
-		}
+		a := must(z.Authorize(t.Context(), Subject{NamedByJob: true}, endpointAt(at+named)))
+		heraldtest.Equal(t, "the token that a job has sent to "+named, a.token, nil)
 	}
 	must(other.Authorize(t.Context(), Subject{NamedByJob: true}, endpointAt(at))) // it reads the token without a path
 	if a, err := z.Authorize(t.Context(), Subject{}, endpointAt(at+"/victim")); err != nil || a.token == nil || a.token.Path != "/victim" {
@@ -150,9 +147,8 @@ func TestTokensWithoutAPath(t *testing.T) {
 		wantHeld(t, err, "its token was stored for "+at+"/victim")
 	}
 	ledger.tokens[0].Path, ledger.err = "", store.ErrNotFound
-	if _, err := other.coversEndpoint(t.Context(), &ledger.tokens[0], Subject{}, endpointAt(at)); classify.Error(err).Reason != outcome.Throttled {
-		t.Error(err)
-	}
+	_, err := other.coversEndpoint(t.Context(), &ledger.tokens[0], Subject{}, endpointAt(at))
+	heraldtest.Equal(t, "the reason", classify.Error(err).Reason, outcome.Throttled)
 }
 
 // TestOAuthKeepsItsPath: an access token goes no further than a token that is sent as it is stored, and none is asked for.
@@ -169,9 +165,8 @@ func TestOAuthKeepsItsPath(t *testing.T) {
 				wantHeld(t, err, "`worker "+option)
 			}
 		}
-		if w.countRequests() != 0 || w.looked != 0 {
-			t.Errorf("%d requests for tokens, %d for metadata", w.countRequests(), w.looked)
-		}
+		heraldtest.Equal(t, "requests for tokens", w.countRequests(), 0)
+		heraldtest.Equal(t, "requests for metadata", w.looked, 0)
 	}
 }
 
@@ -198,16 +193,12 @@ func TestOpenToken(t *testing.T) {
 	z := newAuthorizer(keys, storedToken(keys, at, file("Authorization")))
 	for _, text := range []string{"2", "3\r\n"} { // it is read again when it changes
 		must(0, os.WriteFile(path, []byte(plainToken+text), 0o600))
-		if a, err := z.Authorize(t.Context(), Subject{}, endpointAt(at)); err != nil || a.Endpoint.Headers["Authorization"].Reveal() != "Bearer "+plainToken+text[:1] {
-			t.Errorf("%q: %v", text, err)
-		}
+		a := must(z.Authorize(t.Context(), Subject{}, endpointAt(at)))
+		heraldtest.Equal(t, "the header", a.Endpoint.Headers["Authorization"].Reveal(), "Bearer "+plainToken+text[:1])
 	}
-	if h, err := send(file("X-Api-Key")); err != nil || h["X-Api-Key"].Reveal() != plainToken+"3" {
-		t.Errorf("a file for another header: %v", err)
-	}
-	if h, err := send(func(t *records.Token) { t.Scheme, t.Header = records.SchemeHeader, "X-Api-Key" }); err != nil || h["X-Api-Key"].Reveal() != plainToken {
-		t.Errorf("another header: %v", err)
-	}
+	heraldtest.Equal(t, "of a file", must(send(file("X-Api-Key")))["X-Api-Key"].Reveal(), plainToken+"3")
+	another := func(t *records.Token) { t.Scheme, t.Header = records.SchemeHeader, "X-Api-Key" }
+	heraldtest.Equal(t, "another header", must(send(another))["X-Api-Key"].Reveal(), plainToken)
 	for says, spoil := range map[string]func() error{
 		"cannot be read: no such file":                           func() error { return nil },
 		"is no regular file":                                     func() error { return os.Mkdir(path, 0o700) },
@@ -219,9 +210,7 @@ func TestOpenToken(t *testing.T) {
 		must(0, errors.Join(os.RemoveAll(path), spoil()))
 		_, err := send(file("Authorization"))
 		wantHeld(t, err, "the file that holds the token stored for "+at+" "+says)
-		if strings.Contains(err.Error(), path) {
-			t.Error(err)
-		}
+		heraldtest.Lacks(t, "the error", err.Error(), path)
 	}
 
 	past := time.Now().Add(-time.Minute)
@@ -229,7 +218,7 @@ func TestOpenToken(t *testing.T) {
 	wantHeld(t, err, "expired at "+past.UTC().Format(time.RFC3339))
 	const moved, lost = "it was sealed for another agent, origin or header, or is damaged", "is not in HERALD_KEYSET"
 	good := storedToken(keys, "https://other.example").Ciphertext
-	for i, tt := range []struct {
+	for _, tt := range []struct {
 		says  string
 		spoil func(*records.Token)
 	}{
@@ -247,11 +236,8 @@ func TestOpenToken(t *testing.T) {
 		{"is of scheme \"magic\", which this version cannot send", func(t *records.Token) { t.Scheme = "magic" }},
 		{"cannot be sent: it is empty", func(t *records.Token) { t.Ciphertext = must(keys.Seal(nil, t.Binding())) }},
 	} {
-		if _, err := send(tt.spoil); err == nil {
-			t.Errorf("%d: it was sent", i)
-		} else {
-			wantHeld(t, err, tt.says)
-		}
+		_, err := send(tt.spoil)
+		wantHeld(t, err, tt.says)
 	}
 
 	// Without a client for authorization servers no access token can be had.
@@ -271,12 +257,9 @@ func TestOtherHeadersWin(t *testing.T) {
 	z := newAuthorizer(keys, storedToken(keys, at+"/mcp"))
 	listed := endpointAt(at + "/elsewhere")
 	listed.Listed = true
-	if a, err := z.Authorize(t.Context(), Subject{}, listed); err != nil || a.token != nil {
-		t.Errorf("a listed endpoint at another path: %v", err)
-	}
-	if listed.URL = at + "/mcp/below"; must(z.Authorize(t.Context(), Subject{}, listed)).token == nil {
-		t.Error("a listed endpoint below the path gets no token")
-	}
+	heraldtest.Equal(t, "a token at another path", must(z.Authorize(t.Context(), Subject{}, listed)).token, nil)
+	listed.URL = at + "/mcp/below"
+	heraldtest.Equal(t, "a token below the path", must(z.Authorize(t.Context(), Subject{}, listed)).token != nil, true)
 	listed.Headers = map[string]secret.Secret{"X-File": secret.New("filed")}
 	if a, err := z.Authorize(t.Context(), Subject{}, listed); err != nil || a.token != nil || len(a.Endpoint.Headers) != 1 {
 		t.Errorf("%+v, %v", a, err)
@@ -288,14 +271,11 @@ func TestOtherHeadersWin(t *testing.T) {
 		v := z.ObserveFailure(must(z.Authorize(t.Context(), Subject{}, e)), refused, classify.Error(refused))
 		_, err := z.Authorize(t.Context(), Subject{}, e) // is held without a call
 		wantHeld(t, err, "is not asked again for 10m0s: "+says)
-		if !strings.Contains(v.Text, ": "+says) {
-			t.Error(v.Text)
-		}
+		heraldtest.Contains(t, "the verdict", v.Text, ": "+says)
 	}
 	own := must(z.Authorize(t.Context(), Subject{OwnHeaders: true}, endpointAt(at+"/mcp")))
-	if own.token != nil || own.Note() != "" {
-		t.Errorf("%+v", own)
-	}
+	heraldtest.Equal(t, "the token", own.token, nil)
+	heraldtest.Equal(t, "the note", own.Note(), "")
 	if v := z.ObserveFailure(own, refused, classify.Error(refused)); v.Reason != outcome.AuthFailed || v.Ending != outcome.Reject {
 		t.Errorf("%+v", v)
 	}

@@ -280,21 +280,16 @@ func TestRenewalAhead(t *testing.T) {
 	w.Advance(time.Minute)
 	w.authority.failWith(&oauth.UnavailableError{Host: "login.example", Status: 503, Err: errors.New("HTTP 503"), RetryAfter: 2 * time.Minute})
 	w.wantSent(t, r, w.tokenRequest(), "access-1", 2)
-	if !strings.Contains(w.log.String(), "the old one is sent until it ends") || strings.Contains(w.log.String(), "access-1") {
-		t.Error(w.log.String())
-	}
+	heraldtest.Contains(t, "the log", w.log.String(), "the old one is sent until it ends")
+	heraldtest.Lacks(t, "the log", w.log.String(), "access-1")
 	w.wantSent(t, r, w.tokenRequest(), "access-1", 2) // not asked again so soon
 	w.Advance(2 * time.Minute)
 	w.wantSent(t, r, w.tokenRequest(), "access-1", 3)
 	w.Advance(11 * time.Minute) // it has ended
 	v := w.wantFailure(t, r, w.tokenRequest(), outcome.ServerError, "no access token for https://agent.example from https://login.example: login.example gives no usable answer: HTTP 503", 4)
-	if v.RetryAfter != 2*time.Minute {
-		t.Error(v.RetryAfter)
-	}
+	heraldtest.Equal(t, "the retry", v.RetryAfter, 2*time.Minute)
 	v = w.wantFailure(t, r, w.tokenRequest(), outcome.ServerError, "(asked 0s ago, and not again for 2m0s)", 4)
-	if v.RetryAfter != 2*time.Minute {
-		t.Error(v.RetryAfter)
-	}
+	heraldtest.Equal(t, "the retry", v.RetryAfter, 2*time.Minute)
 	w.Advance(2 * time.Minute)
 	w.authority.failWith(nil)
 	w.wantSent(t, r, w.tokenRequest(), "access-5", 5)
@@ -346,9 +341,7 @@ func TestOneRenews(t *testing.T) {
 	}
 	round(e, "Bearer access-2")
 	round(w.tokenRequest(), "Bearer access-2")
-	if n := w.countRequests(); n != 2 {
-		t.Errorf("asked %d times", n)
-	}
+	heraldtest.Equal(t, "token requests", w.countRequests(), 2)
 	close(stop)
 	pump.Wait()
 }
@@ -375,9 +368,7 @@ func TestOneFlight(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if w.leases != 1 {
-		t.Errorf("the store was asked %d times", w.leases)
-	}
+	heraldtest.Equal(t, "leases", w.leases, 1)
 }
 
 // TestAnotherWorkerRenews checks that a worker waits for another worker's renewal, takes it over when that worker dies,
@@ -387,9 +378,7 @@ func TestAnotherWorkerRenews(t *testing.T) {
 	w := newRenewing(t, clientOf("feedback"))
 	r := w.newWorker()
 	lease := must(w.LeaseRenewal(t.Context(), w.token, nil, time.Minute)) // held by the other worker
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	_, err := r.bearerHeader(ctx, w.tokenRequest())
+	_, err := r.bearerHeader(heraldtest.Within(t, time.Second), w.tokenRequest())
 	if v := classify.Error(err); v.Reason != outcome.ConnectFailed || v.Moved || v.Unwell || !strings.Contains(v.Text, "another worker asks it") {
 		t.Fatalf("%+v", v)
 	}
@@ -509,9 +498,7 @@ func TestFreshRefused(t *testing.T) {
 	for i, pause := range []time.Duration{2 * time.Second, 8 * time.Second, 32 * time.Second} {
 		e := refused(i+1, outcome.ServerError, "another one is asked for in "+pause.String(), pause)
 		refused(i+1, outcome.ServerError, "and not again for", pause) // another delivery sent the same token
-		if !r.refusesFresh(e) {
-			t.Error("it is forgotten")
-		}
+		heraldtest.Equal(t, "the refusal is remembered", r.refusesFresh(e), true)
 		w.Advance(pause - time.Second)
 		w.wantFailure(t, r, w.tokenRequest(), outcome.ServerError, "not again for 1s", i+1)
 		w.Advance(time.Second)
@@ -541,22 +528,16 @@ func TestFreshAccessToken(t *testing.T) {
 	r := w.newWorker()
 	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
 	first := w.refusedRequest("access-1")
-	if r.refusesFresh(first) {
-		t.Error("one that was not refused before")
-	}
+	heraldtest.Equal(t, "fresh before it was refused", r.refusesFresh(first), false)
 	r.replaceRefused(first)
-	if r.refusesFresh(first) {
-		t.Error("one that another delivery was refused, too, before there is a fresh one")
-	}
+	heraldtest.Equal(t, "fresh before another one was requested", r.refusesFresh(first), false)
 	w.wantSent(t, r, first, "access-2", 2)
 	second := w.refusedRequest("access-2")
 	if r.refusesFresh(first) || !r.refusesFresh(second) {
 		t.Error("not the one that took its place:", r.refusesFresh(first), r.refusesFresh(second))
 	}
 	r.acceptFresh(second.audience())
-	if r.refusesFresh(second) {
-		t.Error("one that the agent took")
-	}
+	heraldtest.Equal(t, "fresh after the agent accepted it", r.refusesFresh(second), false)
 }
 
 // TestRotatedRefreshToken checks that the newest refresh token is used, even if it could not be stored.
@@ -572,9 +553,7 @@ func TestRotatedRefreshToken(t *testing.T) {
 	e.refused = secret.New("Bearer access-2")
 	w.err = errors.New("Postgres is away")
 	w.wantSent(t, r, e, "access-3", 3)
-	if !strings.Contains(w.log.String(), "could not be stored") {
-		t.Error(w.log.String())
-	}
+	heraldtest.Contains(t, "the log", w.log.String(), "could not be stored")
 	w.err = nil
 	w.Advance(2 * time.Hour) // the lease ends, and the token
 	w.wantSent(t, r, e, "access-4", 4)
@@ -583,11 +562,7 @@ func TestRotatedRefreshToken(t *testing.T) {
 			t.Errorf("request %d came with %s and scope %q", i, c.RefreshToken.Reveal(), w.scopes[i])
 		}
 	}
-	for _, text := range []string{"refresh-", "access-"} {
-		if strings.Contains(w.log.String(), text) {
-			t.Error("the log tells a secret:", w.log.String())
-		}
-	}
+	heraldtest.Lacks(t, "the log", w.log.String(), "refresh-", "access-")
 }
 
 // TestRenewalIsStoredLater checks that a renewal that could not be stored is stored with the next delivery, or by flush
@@ -601,9 +576,8 @@ func TestRenewalIsStoredLater(t *testing.T) {
 		r := w.newWorker()
 		w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
 		w.wantSent(t, r, w.tokenRequest(), "access-1", 1) // the store is still unavailable
-		if r.flush(t.Context()); !strings.Contains(w.log.String(), "is lost with this process") {
-			t.Error(w.log.String())
-		}
+		r.flush(t.Context())
+		heraldtest.Contains(t, "the log", w.log.String(), "is lost with this process")
 		w.err = nil
 		if flush {
 			r.flush(t.Context())
@@ -716,9 +690,8 @@ func TestLeaseOver(t *testing.T) {
 		slow = slow[1:]
 	}
 	w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-1", 1)
-	if w.looked != 2 || w.no != 2 {
-		t.Errorf("looked %d times, %d leases", w.looked, w.no)
-	}
+	heraldtest.Equal(t, "documents that were read", w.looked, 2)
+	heraldtest.Equal(t, "leases", w.no, 2)
 }
 
 // TestStuckRenewal checks that only one delivery waits for another worker's renewal that does not end. Later ones fail
@@ -744,9 +717,8 @@ func TestStopped(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stopped := errors.New("the worker is stopped")
 	w.leasing = func() { cancel(stopped) }
-	if _, err := w.newWorker().bearerHeader(ctx, w.tokenRequest()); !errors.Is(err, stopped) {
-		t.Error(err)
-	}
+	_, err := w.newWorker().bearerHeader(ctx, w.tokenRequest())
+	heraldtest.Fails(t, "a stopped worker", err, stopped)
 	w.leasing = nil
 	w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-1", 1)
 }
@@ -790,9 +762,7 @@ func TestReplacedWhileRenewed(t *testing.T) {
 		w.replaceCredential(clientOf("new"))
 	}
 	w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-2", 2)
-	if w.scopes[1] != "new" {
-		t.Error(w.scopes)
-	}
+	heraldtest.Equal(t, "the scope", w.scopes[1], "new")
 }
 
 // TestScopes checks that a renewal requests the stored scope only, regardless of later challenges. A credential that an
@@ -826,9 +796,7 @@ func TestScopes(t *testing.T) {
 		w.Advance(time.Hour)
 		w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-3", 3)
 		for _, scope := range w.scopes {
-			if scope != tt.want {
-				t.Errorf("%s: asked for %q, want %q", name, w.scopes, tt.want)
-			}
+			heraldtest.Equal(t, name, scope, tt.want)
 		}
 	}
 }
@@ -850,9 +818,7 @@ func TestIssuerNamedByAgent(t *testing.T) {
 	cred.Resource = ""
 	w.replaceCredential(cred)
 	w.wantSent(t, r, w.tokenRequest(), "access-3", 3)
-	if c := w.asked[2]; c.Resource != "https://agent.example/mcp" {
-		t.Errorf("for %q", c.Resource)
-	}
+	heraldtest.Equal(t, "the resource", w.asked[2].Resource, "https://agent.example/mcp")
 }
 
 // TestUnreadable checks that an access token that cannot be decrypted is requested again, and that a delivery with such

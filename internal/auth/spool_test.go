@@ -76,20 +76,14 @@ func TestSpooledRenewal(t *testing.T) {
 		t.Fatalf("Redis has %d: %s", len(redis.texts), w.log.String())
 	}
 	for _, text := range redis.texts {
-		if strings.Contains(string(text), "refresh-1") || strings.Contains(string(text), "access-1") {
-			t.Error("it is in clear")
-		}
+		heraldtest.Lacks(t, "the spooled text", string(text), "refresh-1", "access-1")
 	}
 	dead.flush(t.Context())
-	if strings.Contains(w.log.String(), "is lost with this process\"") {
-		t.Error(w.log.String())
-	}
+	heraldtest.Lacks(t, "the log", w.log.String(), "is lost with this process\"")
 	w.err = nil
 	w.Advance(renewLease) // which the dead one did not give back
 	w.wantSent(t, w.newSpoolingWorker(redis), w.tokenRequest(), "access-1", 1)
-	if len(redis.texts) != 0 {
-		t.Error("it stays in Redis")
-	}
+	heraldtest.Equal(t, "renewals in Redis", len(redis.texts), 0)
 	w.Advance(time.Hour)
 	w.wantSent(t, w.newSpoolingWorker(redis), w.tokenRequest(), "access-2", 2)
 	w.asksWith(t, "refresh-1")
@@ -110,9 +104,7 @@ func TestSpooledRenewal(t *testing.T) {
 	w.wantSent(t, alive, w.tokenRequest(), "access-5", 5)
 	w.err = nil
 	w.wantSent(t, alive, w.tokenRequest(), "access-5", 5)
-	if len(redis.texts) != 0 {
-		t.Error("it stays in Redis")
-	}
+	heraldtest.Equal(t, "renewals in Redis", len(redis.texts), 0)
 
 	// Both are away, and then only one: Redis has it before the process ends.
 	w.Advance(time.Hour)
@@ -135,18 +127,12 @@ func TestSpooledRenewal(t *testing.T) {
 	}
 	redis.err = nil
 	w.wantSent(t, alive, w.tokenRequest(), "access-8", 8)
-	if len(redis.texts) != 1 {
-		t.Error("Redis is back and is not given it")
-	}
+	heraldtest.Equal(t, "renewals in Redis", len(redis.texts), 1)
 	w.err = nil
 	w.Advance(2 * time.Hour)
 	w.wantSent(t, w.newSpoolingWorker(redis), w.tokenRequest(), "access-9", 9)
 	w.asksWith(t, "refresh-8")
-	for _, text := range []string{"refresh-", "access-"} {
-		if strings.Contains(w.log.String(), text) {
-			t.Error("the log tells a secret:", w.log.String())
-		}
-	}
+	heraldtest.Lacks(t, "the log", w.log.String(), "refresh-", "access-")
 }
 
 // TestSpooledOfItsGeneration checks that a spooled renewal is not used if it is older than the row, belongs to another
@@ -162,9 +148,7 @@ func TestSpooledOfItsGeneration(t *testing.T) {
 	old := w.token
 	key := spoolKey(spoolBinding(old, secret.New("refresh-0")))
 	text := redis.texts[key]
-	if text == nil {
-		t.Fatal("it is elsewhere")
-	}
+	heraldtest.Equal(t, "it is at its key", text != nil, true)
 	for name, change := range map[string]func(*records.Token){
 		"another agent":  func(t *records.Token) { t.ID = "8" },
 		"another origin": func(t *records.Token) { t.Origin = "https://evil.example" },
@@ -185,9 +169,8 @@ func TestSpooledOfItsGeneration(t *testing.T) {
 	if found, _, err := readSpooled(t.Context(), redis, w.keys, old, loginOf("refresh-0")); found == nil || err != nil {
 		t.Errorf("of its own row: %v, %v", found, err)
 	}
-	if c, err := LatestCredential(t.Context(), redis, w.keys, old); err != nil || c.RefreshToken.Reveal() != "refresh-1" {
-		t.Errorf("the last one is %s, %v", c.RefreshToken.Reveal(), err)
-	}
+	last := must(LatestCredential(t.Context(), redis, w.keys, old))
+	heraldtest.Equal(t, "the last one", last.RefreshToken.Reveal(), "refresh-1")
 
 	// After a new login, the spooled renewal is ignored.
 	w.replaceCredential(loginOf("refresh-7"))
@@ -207,10 +190,7 @@ func TestSpooledOfItsGeneration(t *testing.T) {
 	w.replaceCredential(clientOf("a"))
 	redis.err = errors.New("Redis is away")
 	w.wantSent(t, w.newSpoolingWorker(redis), w.tokenRequest(), "access-4", 4)
-	if redis.asked != asked {
-		t.Error("Redis was asked for a client's refresh token")
-	}
-	if c, err := LatestCredential(t.Context(), nil, w.keys, w.token); err != nil || c.Grant != oauth.GrantClientCredentials {
-		t.Error(err)
-	}
+	heraldtest.Equal(t, "requests to Redis for a client", redis.asked, asked)
+	latest := must(LatestCredential(t.Context(), nil, w.keys, w.token))
+	heraldtest.Equal(t, "the grant", latest.Grant, oauth.GrantClientCredentials)
 }

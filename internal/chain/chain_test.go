@@ -244,6 +244,37 @@ func TestCheckFinalized(t *testing.T) {
 	}
 }
 
+// TestCheckUnconfirmedRevocation: a reorg can remove a revocation, so the feedback waits until the revocation is
+// confirmed.
+func TestCheckUnconfirmedRevocation(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 3)
+	j := w.feedback()
+	w.Mine(3)
+	revoke := func() {
+		_, err := w.Net.RevokeFeedback(w.Ctx, w.Rater, w.Agent, j.FeedbackIndex)
+		heraldtest.Must(t, err)
+	}
+	revoke()
+	for range 3 {
+		if got := w.check(j, VerifyReceipt); got.Revoked || got.Confirmed || !got.Revoking || got.ConfirmedIn != 3 {
+			t.Errorf("not confirmed: %+v", got)
+		}
+		w.Mine(1)
+	}
+	if got := w.check(j, VerifyReceipt); !got.Revoked || !got.Confirmed || got.Revoking {
+		t.Errorf("confirmed: %+v", got)
+	}
+
+	j = w.feedback()
+	w.Mine(3)
+	revoke()
+	heraldtest.Must(t, w.Net.Reorg(w.Ctx, 1, false))
+	if got := w.check(j, VerifyReceipt); got.Revoked || !got.Confirmed || got.Revoking {
+		t.Errorf("removed by a reorg: %+v", got)
+	}
+}
+
 func TestCheckAfterReorg(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)

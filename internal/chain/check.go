@@ -61,9 +61,11 @@ type Standing struct {
 	// Undated is true for a Pending event if the head is old and does not show whether the node is behind, because
 	// the chain makes blocks only with transactions or is unknown.
 	Undated bool
-	// Revoked is true if the client revoked this feedback. It is set only for NewFeedback, and only if the registry
-	// reports it.
+	// Revoked is true if the client revoked this feedback, and both events are confirmed. It is set only for
+	// NewFeedback, and only if the registry reports it.
 	Revoked bool
+	// Revoking is true if Confirmed is false only because the client's revocation is not confirmed yet.
+	Revoking bool
 	// Witnessed is true for a retraction if the node still has the block that vanished, with the feedback in it.
 	// False proves nothing.
 	Witnessed bool
@@ -234,11 +236,48 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 		return Standing{}, fmt.Errorf("log %d of transaction %s: %w", e.LogIndex, e.TxHash, err)
 	}
 	s.BlockNumber, s.BlockHash, s.Event = e.BlockNumber, e.BlockHash, &event
-	s.Revoked = stored != nil && stored.Revoked
-	if s, err = c.addConfirmations(ctx, s, v, uint64(head.Number)); err == nil {
-		event.Timestamp = s.Timestamp
+	if s, err = c.addConfirmations(ctx, s, v, uint64(head.Number)); err != nil {
+		return s, err
 	}
-	return s, err
+	event.Timestamp = s.Timestamp
+	if s.Confirmed && stored != nil && stored.Revoked {
+		return c.checkRevocation(ctx, s, v, j.ReputationRegistry, readFeedback, *head)
+	}
+	return s, nil
+}
+
+// checkRevocation decides about a confirmed feedback that is revoked at the head. If it is not revoked at the newest
+// confirmed block, a reorg may still remove the revocation. The feedback then counts as not confirmed for now. If the
+// node does not return the state of that block, the head decides.
+func (c *Client) checkRevocation(
+	ctx context.Context, s Standing, v Verify, registry common.Address, readFeedback []byte, head node.Block,
+) (Standing, error) {
+	newest := uint64(head.Number)
+	confirmed := newest
+	if tag := c.findTag(v); tag != "" {
+		b, err := c.ReadTagged(ctx, tag)
+		if err != nil {
+			return Standing{}, err
+		}
+		if confirmed = 0; b != nil {
+			confirmed = uint64(b.Number)
+		}
+	} else if !c.hasAged(v, head) {
+		confirmed -= min(confirmed, c.countConfirmations(ctx))
+	}
+	confirmed = max(confirmed, s.BlockNumber)
+	var answer hexutil.Bytes
+	elems := []rpc.BatchElem{{Method: "eth_call", Result: &answer,
+		Args: node.CallArgs(registry, readFeedback, hexutil.EncodeUint64(confirmed))}}
+	if _, err := c.SendBatch(ctx, "reading whether the feedback's revocation is confirmed", elems); err != nil {
+		return Standing{}, err
+	}
+	stored, err := erc8004.UnpackReadFeedback(answer)
+	s.Revoking = elems[0].Error == nil && err == nil && !stored.Revoked
+	if s.Revoked = !s.Revoking; s.Revoking {
+		s.Confirmed, s.ConfirmedIn = false, max(newest-min(newest, confirmed), 1) // it is at most at the head
+	}
+	return s, nil
 }
 
 // readStored returns the registry's stored feedback from the result of calling readFeedback. It returns nil if the

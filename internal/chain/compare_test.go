@@ -60,6 +60,7 @@ func TestNonexistentAgentOnOtherNodes(t *testing.T) {
 		"nethermind": `{"code":-32015,"message":"VM execution error.","data":"Reverted ` + nonexistent + `"}`,
 		"no data":    `{"code":3,"message":"execution reverted"}`,
 		"empty data": `{"code":-32000,"message":"execution reverted","data":"0x"}`,
+		"old geth":   `{"code":-32000,"message":"execution reverted"}`,
 	} {
 		c := fakeNode(t, func(string) string { return `"error":` + answer })
 		if _, err := c.TokenURI(t.Context(), common.Address{1}, big.NewInt(99)); !as[*NoSuchAgentError](err) {

@@ -12,6 +12,7 @@ import (
 //
 //   - the chain has the event, confirmed and not revoked (event.Checker.Check).
 //   - no earlier attempt has an unknown outcome, or the agent's policy allows a second call (holdIfUnknown).
+//   - the delivery has attempts left (checkAttempts).
 //   - no filter of the agent's policy skips the event (applyFilters).
 //   - the delivery has the turn of its ordering key (checkTurn).
 //   - the feedback to which the event refers reached the agent or still may (event.Checker.CheckFeedback).
@@ -29,6 +30,9 @@ func (e *Executor) checkDelivery(ctx context.Context, a *attempt) (err error) {
 	if err != nil {
 		return err
 	}
+	if err = e.checkAttempts(a); err != nil {
+		return err
+	}
 	if err = e.applyFilters(a); err != nil {
 		return err
 	}
@@ -44,6 +48,18 @@ func (e *Executor) checkDelivery(ctx context.Context, a *attempt) (err error) {
 		return err
 	}
 	return e.checkPause(a)
+}
+
+// checkAttempts returns an error that ends the delivery (outcome_unknown) if the worker of its last attempt died. The
+// reconciler queues such a delivery once more, because Redis may have the spooled outcome of that attempt. The caller
+// calls loadSpooledOutcome first.
+func (e *Executor) checkAttempts(a *attempt) error {
+	a.spent = a.claim.Unfinished && a.claim.Budget > e.Schedule.Attempts()
+	if !a.spent {
+		return nil
+	}
+	return outcome.Fail(outcome.Unknown, "the worker of an attempt ended before it could record what happened, and no "+
+		"attempts are left")
 }
 
 // checkPause returns a free wait (throttled) while the agent's policy pauses its calls. The wait is at most

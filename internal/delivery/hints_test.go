@@ -406,12 +406,22 @@ func TestDisagreeingJobsNeedTheChain(t *testing.T) {
 		t.Fatalf("%s %s: %s", d.Status, d.Reason, d.Error)
 	}
 	k.chains[w.net.ChainID()] = node
-	for _, chains := range [][]uint64{{1}, {w.net.ChainID()}} { // a worker without the chain releases nothing
-		if d := w.row(id); d.Status != store.Held {
-			t.Fatalf("%s before a worker has the chain", d.Status)
+	leads, err := w.store.Lead(t.Context(), func(context.Context) error { // the leader does not have the chain either
+		for _, chains := range [][]uint64{{1}, {w.net.ChainID()}} { // a worker without the chain releases nothing
+			if d := w.row(id); d.Status != store.Held {
+				t.Fatalf("%s before a worker has the chain", d.Status)
+			}
+			w.reconcile(w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Chains = chains }))
 		}
-		w.reconcile(w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Chains = chains }))
+		return nil
+	})
+	if !leads || err != nil {
+		t.Fatal(leads, err)
 	}
+	if d := w.row(id); d.Status != store.Queued {
+		t.Fatalf("%s after a worker has the chain", d.Status)
+	}
+	w.reconcile(w.newReconciler())
 	w.deliverInTurns(k, id, 1, victim)
 }
 

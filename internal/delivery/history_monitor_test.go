@@ -143,7 +143,7 @@ func (h *history) claimed(p *process, c *store.Claim) {
 		hold: c.Policy.OnUnknown == store.OnUnknownHold, unfinished: c.Unfinished, replayed: c.Replay}
 	h.log = append(h.log, occurrence{time.Now(), p, c.ID, fmt.Sprintf("claim %d: attempt %d, %d of its budget, until %s, unfinished %v, in doubt %v",
 		c.No, c.Attempt, c.Budget, c.LeaseUntil.Sub(h.began).Round(time.Millisecond), c.Unfinished, c.InDoubt)})
-	if c.Budget > h.attempts() || c.Budget < 1 {
+	if c.Budget > h.attempts()+1 || c.Budget < 1 { // one more claim looks for the outcome of the last attempt
 		h.breaks(c.ID, "attempt %d of a budget of %d", c.Budget, h.attempts())
 	}
 }

@@ -49,7 +49,8 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 		v.Text = "it is unknown whether the agent accepted the call, and its policy is onUnknown=hold: " + v.Text
 		v.Reason, v.Ending, v.Free = outcome.HeldUnknown, outcome.Hold, false
 	}
-	d.Reason, d.Error, d.Free = v.Reason, v.Text, v.Free
+	v.Free = v.Free || unread != nil // the wait for Redis must not use up the attempts
+	d.Reason, d.Error, d.Free = v.Reason, v.Text, v.Free || a.spent
 	d.Moved = v.Moved && !d.EndpointOfJob && !a.endpoint.Listed
 	d.SkipDispatch = v.Limited()
 	if v.AgentFault && a.stage.name != "fetch" { // a failed fetch is not the agent's fault: the client chose the file

@@ -151,6 +151,23 @@ func TestKnownOutcomes(t *testing.T) {
 		heraldtest.Equal(t, "calls", len(a.received()), 1)
 	})
 
+	w.run(t, "delivered in the last attempt", func(t *testing.T, w *world) {
+		a := newAgent(t)
+		id := w.dispatchTo(a.URL)
+		w.exec(`UPDATE herald.work SET budget_base = -3 WHERE id = $1`, id)
+		w.dies(id, 1)
+		again := w.expire(id)
+		k := w.newWorker(func(c *Config) {
+			c.Spool = &results{OutcomeSpool: w.queue, kept: func() error { return errAway }}
+			c.SpoolTimeout = time.Millisecond
+		})
+		k.mustDeliver(id, again.Dispatch, "waiting internal_error")
+		w.due(id)
+		w.newWorker().mustDeliver(id, again.Dispatch, "")
+		w.shows(id, store.Delivered, "", 1)
+		heraldtest.Equal(t, "calls", len(a.received()), 1)
+	})
+
 	for name, c := range map[string]struct{ clock, least, most time.Duration }{
 		"a wait goes on from where it was":                         {40 * time.Second, 50 * time.Second, 85 * time.Second},
 		"a wait is not extended by a clock that is an hour behind": {-time.Hour, 75 * time.Second, 125 * time.Second},
@@ -202,6 +219,7 @@ func TestKnownOutcomes(t *testing.T) {
 		id := w.dispatchTo(a.URL)
 		w.exec(`UPDATE herald.work SET budget_base = -3 WHERE id = $1`, id) // the next attempt is the last one
 		w.dies(id, 1)
+		w.claim(id, w.expire(id).Dispatch)
 		heraldtest.Equal(t, "the status", w.endLease(id).Status, store.Dead)
 		moved, left, tasks, err := w.store.Replay(t.Context(), []uuid.UUID{id}, false)
 		if err != nil || moved != 1 || len(tasks) == 0 {
@@ -276,6 +294,17 @@ func TestUnknownOutcomes(t *testing.T) {
 		w.newWorker().mustDeliver(id, again.Dispatch, "")
 		w.shows(id, store.Delivered, "", 2)
 		heraldtest.Equal(t, "calls", len(a.received()), 1)
+	})
+
+	w.run(t, "in the last attempt", func(t *testing.T, w *world) {
+		a := newAgent(t)
+		id := w.dispatchTo(a.URL)
+		w.exec(`UPDATE herald.work SET budget_base = -3 WHERE id = $1`, id)
+		again := died(t, w, id)
+		_, _ = w.newWorker().deliver(t.Context(), id, again.Dispatch)
+		d := w.shows(id, store.Dead, outcome.Unknown, 1)
+		heraldtest.Equal(t, "the history", len(d.History), 1)
+		heraldtest.Equal(t, "calls", len(a.received()), 0)
 	})
 
 	w.run(t, "held until an operator decides", func(t *testing.T, w *world) {

@@ -23,7 +23,8 @@ func retraction(feedback map[string]any) map[string]any {
 	return with(j, map[string]any{"toolName": "agent.receiveFeedback"})
 }
 
-// TestRetractions: retracted feedback is looked up on the chain, and is retracted only if it is gone.
+// TestRetractions: retracted feedback is looked up on the chain, and is retracted only if it is gone. The agent learns
+// under which id it received the feedback.
 func TestRetractions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -31,10 +32,11 @@ func TestRetractions(t *testing.T) {
 	a := newAgent(t)
 	id := w.register(at(a.URL))
 	unknown := common.HexToHash("0x0bad").Hex()
+	var delivered string // the last id
 	given := func(deliver bool) map[string]any {
 		j, _ := w.rate(devnet.Feedback{AgentID: id})
 		if deliver {
-			w.until(w.accept(j), store.Delivered)
+			delivered = w.until(w.accept(j), store.Delivered).ID.String()
 		}
 		return j
 	}
@@ -75,4 +77,7 @@ func TestRetractions(t *testing.T) {
 	w.until(w.accept(retraction(gone)), store.Delivered)
 	w.until(w.accept(changed(retraction(gone), "blockHash", unknown)), store.Delivered) // Herald sent the feedback
 	heraldtest.Equal(t, "retractions arrived", len(a.received())-before, 2)
+	for _, call := range a.received()[before:] {
+		heraldtest.Equal(t, "retracts", call.args(t)["retracts"], any(delivered))
+	}
 }

@@ -1,6 +1,7 @@
 package mcpcall
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -200,6 +202,27 @@ func callOnce(t *testing.T, h http.Handler, adapt ...func(*Config)) (Answer, *Ca
 		t.Log(e)
 	}
 	return a, e
+}
+
+// TestQuotedIDs calls agents behind a gateway that turns the numeric ids of requests into strings. The official clients
+// for TypeScript and Python accept such answers too.
+func TestQuotedIDs(t *testing.T) {
+	t.Parallel()
+	numeric := regexp.MustCompile(`"id":([0-9]+)`)
+	for name, h := range map[string]http.Handler{TransportHTTP: &agent{}, TransportSSE: &streamAgent{}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			srv := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				r.Body = io.NopCloser(bytes.NewReader(numeric.ReplaceAll(body, []byte(`"id":"$1"`))))
+				h.ServeHTTP(w, r)
+			}))
+			a, err := newPool(t).Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: name, URL: srv.URL}, Request{Tool: feedbackTool})
+			if err != nil || a.Text != "ok" {
+				t.Errorf("%+v, %v", a, err)
+			}
+		})
+	}
 }
 
 func TestMisbehavingAgents(t *testing.T) {

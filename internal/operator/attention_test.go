@@ -1,20 +1,19 @@
 package operator
 
 import (
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestNeedsAttention checks the order of the needs and their commands, and that an idle installation needs nothing.
 func TestNeedsAttention(t *testing.T) {
 	t.Parallel()
-	if needs := (Overview{Open: map[store.Status]int64{store.Queued: 0}}).NeedsAttention(); len(needs) != 0 {
-		t.Errorf("%+v", needs)
-	}
+	heraldtest.Equal(t, "needs of an idle installation",
+		len((Overview{Open: map[store.Status]int64{store.Queued: 0}}).NeedsAttention()), 0)
 	var got []string
 	at := time.Date(2026, 11, 27, 21, 30, 0, 0, time.UTC)
 	for _, n := range (Overview{Open: map[store.Status]int64{store.Queued: 3}, OpenBreakers: 2, TokensSoon: 1, TokensExpired: 4,
@@ -36,7 +35,5 @@ func TestNeedsAttention(t *testing.T) {
 		"tokens: 4 stored tokens are expired (worker token list)",
 		"tokens: 1 stored token is expiring within 7 days (worker token list)",
 	}
-	if strings.Join(got, "\n") != strings.Join(want, "\n") {
-		t.Errorf("the needs are\n%s\nand not\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
+	heraldtest.Equal(t, "the needs", got, want)
 }

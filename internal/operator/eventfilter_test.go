@@ -3,6 +3,8 @@ package operator
 import (
 	"slices"
 	"testing"
+
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestParseEventFilter: the filter has the form in which events name their agent, and an empty status selects all.
@@ -12,10 +14,8 @@ func TestParseEventFilter(t *testing.T) {
 	if err != nil || agent != "8453:1" || !slices.Equal(statuses, []string{"dead"}) {
 		t.Errorf("%q %q %v", agent, statuses, err)
 	}
-	if _, _, err := ParseEventFilter("8453", nil); err == nil {
-		t.Error("an agent without an id is accepted")
-	}
-	if _, _, err := ParseEventFilter("", []string{"lost"}); err == nil {
-		t.Error("an unknown status is accepted")
-	}
+	_, _, err = ParseEventFilter("8453", nil)
+	heraldtest.Fails(t, "an agent without an id", err)
+	_, _, err = ParseEventFilter("", []string{"lost"})
+	heraldtest.Fails(t, "an unknown status", err)
 }

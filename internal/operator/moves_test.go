@@ -198,19 +198,14 @@ func TestMoveKeepsTheRate(t *testing.T) {
 			t.Errorf("%+v, %v", out, err)
 		}
 		for i, when := range at {
-			if want := time.Duration(i) * 200 * time.Millisecond; when != want {
-				t.Errorf("batch %d after %s, want %s", i, when, want)
-			}
+			heraldtest.Equal(t, fmt.Sprint("batch ", i), when, time.Duration(i)*200*time.Millisecond)
 		}
 		for _, d := range s.rows {
 			want = append(want, d.ID)
 		}
-		if !slices.Equal(got, want) {
-			t.Error("not oldest first")
-		}
-		if a := s.audits[0]; a.Action != "replay" || a.State != "done" || a.Matched != 105 || a.Moved != 105 || a.Actor != "me" || string(a.Filter) != `{"status":"dead","was":{"dead":105}}` {
-			t.Errorf("%+v", a)
-		}
+		heraldtest.Equal(t, "the order", got, want)
+		heraldtest.Equal(t, "the audit", s.audits[0], records.Audit{Action: "replay", State: "done", Matched: 105, Moved: 105,
+			Actor: "me", Filter: []byte(`{"status":"dead","was":{"dead":105}}`)})
 	})
 }
 

@@ -127,14 +127,14 @@ func (s *server) Start() error {
 	return nil
 }
 
-// entryGrace is the time for which Servers still counts an asynq server after the server's entry in Redis has expired.
-// The clock of the server's machine, which set the expiry, may be behind this machine's clock by that much.
-const entryGrace = time.Minute
+// entryGrace is how far the clock of a server's machine, which set the expiry of the server's entry in the list, may be
+// behind this machine's clock.
+const entryGrace = 10 * time.Minute
 
 // Servers reads the list of running asynq servers, which asynq keeps in Redis. Each worker runs one asynq server.
 // Servers returns the number of servers of other processes (others), and whether the list contains the server of this
-// process (self). asynq renews a server's entry every five seconds. A killed server is counted for up to 70 seconds
-// more.
+// process (self). asynq renews a server's entry and its key every five seconds. The key of a killed server, which
+// expires by Redis' clock, is there for up to 10 seconds more.
 func (q *Queue) Servers(ctx context.Context) (others int, self bool, err error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -145,8 +145,21 @@ func (q *Queue) Servers(ctx context.Context) (others int, self bool, err error) 
 	if err != nil {
 		return 0, false, fmt.Errorf("list the asynq servers: %w", err)
 	}
+	keys := make([]*redis.IntCmd, len(listed))
+	_, err = q.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, server := range listed {
+			keys[i] = p.Exists(ctx, server)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, false, fmt.Errorf("look for the keys of the asynq servers: %w", err)
+	}
 	own := fmt.Sprintf("asynq:servers:{%s:%d:", host, os.Getpid())
-	for _, server := range listed {
+	for i, server := range listed {
+		if keys[i].Val() == 0 {
+			continue
+		}
 		if !self && strings.HasPrefix(server, own) {
 			self = true
 		} else {

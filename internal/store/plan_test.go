@@ -25,7 +25,7 @@ type groupStatement struct {
 // usedIndex is an index by its name (a regular expression for the whole name) and the required index condition.
 type usedIndex struct{ name, condition string }
 
-var keyIndexes = []usedIndex{{`work_pkey`, `id = `}, {`work_agent`, `agent_id = `}, {`work_order`, `order_hash = `}, {`work_responses`, `order_hash = `}, {`history_pkey`, `id = `},
+var keyIndexes = []usedIndex{{`work_pkey`, `id = `}, {`work_agent`, `agent_id = `}, {`work_order`, `order_hash = `}, {`work_behind`, `order_hash = `}, {`history_pkey`, `id = `},
 	{`history_key`, ` = `}, {`agents_pkey`, `agent_id = `}, {`attempts_([0-9]+|default)_pkey`, `delivery_id = `},
 	{`hints_pkey`, `delivery_id = `}, {`verified_chains_pkey`, ``}, {`agents_unordered`, ``}, {`hints_review`, ``},
 	{`chain_cursors_pkey`, ``}} // the last four have few rows
@@ -245,30 +245,77 @@ func (p planNode) isOneOf(indexes []usedIndex) bool {
 	return false
 }
 
-// TestHeldDeliveriesCostNothing: a client has many held deliveries. The statements for its next one read none of them.
-func TestHeldDeliveriesCostNothing(t *testing.T) {
+// TestManyOfAClientCostNothing: a client has many deliveries that are held or in the backlog. The statements for its
+// next one read none of them.
+func TestManyOfAClientCostNothing(t *testing.T) {
+	t.Parallel()
+	disabled := Outcome{Status: Held, Reason: "agent_disabled", Stage: "check", Free: true}
+	byFile := disabled
+	byFile.Elsewhere = true
+	for name, tt := range map[string]struct {
+		status, reason string // of the many
+		outcome        Outcome
+	}{
+		"held for another reason":         {"held", "auth_required", byFile},
+		"held, and the agent is disabled": {"held", "agent_disabled", disabled},
+		"unchecked, in the backlog":       {"queued", "", delivered},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := openAdjusted(t, heraldtest.Postgres(t, postgres.Migrate), 2, func(c *pgxpool.Config) { c.MaxConns = 1 }) // it counts its reads
+			s.StrictOrder = true
+			exec(t, s, `INSERT INTO herald.verified_chains (chain_id) VALUES (8453)`)
+			first := acceptOne(t, s, feedback(1, 1))
+			exec(t, s, `UPDATE herald.agents SET enabled = $1`, tt.outcome.Reason == "")
+			exec(t, s, `INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, verified)
+				SELECT gen_random_uuid(), key || n, kind, chain_id, identity_registry, agent_id, order_key, n, true
+				  FROM herald.history, generate_series(2, 5000) n WHERE id = $1`, first.ID)
+			exec(t, s, `INSERT INTO herald.work (id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, order_hash, verified, status, reason)
+				SELECT h.id, h.seq, h.key, h.kind, h.chain_id, h.identity_registry, h.agent_id, h.order_key, h.order_seq, w.order_hash, true, $1, nullif($2, '')
+				  FROM herald.history h, herald.work w WHERE h.order_seq > 1`, tt.status, tt.reason)
+			exec(t, s, `ANALYZE herald.work`)
+			n := countRead(t, s, func() {
+				accept(t, s, Intake{Job: feedback(1, 6000)})
+				record(t, s, claim(t, s, first), tt.outcome)
+				_, _, err := s.ReleaseEnabled(t.Context(), nil)
+				heraldtest.Must(t, err)
+			})
+			if n > 500 {
+				t.Errorf("%d rows were read", n)
+			}
+		})
+	}
+}
+
+// TestReleaseReadsEachOnce: the batches in which an agent's held deliveries are released do not read those of later
+// ones.
+func TestReleaseReadsEachOnce(t *testing.T) {
 	t.Parallel()
 	s := openAdjusted(t, heraldtest.Postgres(t, postgres.Migrate), 2, func(c *pgxpool.Config) { c.MaxConns = 1 }) // it counts its reads
-	s.StrictOrder = true
-	first := acceptOne(t, s, feedback(1, 1))
-	exec(t, s, `INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, order_hash, bound)
-		SELECT gen_random_uuid(), key || n, kind, chain_id, identity_registry, agent_id, order_key, n, order_hash, true
-		  FROM herald.history, generate_series(2, 5000) n WHERE id = $1`, first.ID)
-	exec(t, s, `INSERT INTO herald.work (id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, order_hash, bound, status, reason)
-		SELECT id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, order_hash, true, 'held', 'auth_required'
-		  FROM herald.history WHERE order_seq > 1`)
-	record(t, s, claim(t, s, first), Outcome{Status: Held, Reason: "agent_disabled", Stage: "check", Free: true, Elsewhere: true})
+	const many = 10 * maxMove
+	exec(t, s, fillHistory)
+	exec(t, s, `INSERT INTO herald.work (id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, reason)
+		SELECT gen_random_uuid(), n, n::text, 'NewFeedback', 8453, '0xaa', 1, n::text, n, 'held', 'auth_required' FROM generate_series(1, $1::int) n`, many)
 	exec(t, s, `ANALYZE herald.work`)
-	var reads [2]int
-	for i := range reads {
-		exec(t, s, `SELECT pg_stat_force_next_flush()`)
-		reads[i] = value[int](t, s, `SELECT heap_blks_read + heap_blks_hit FROM pg_statio_user_tables WHERE relname = 'work' AND schemaname = 'herald'`)
-		if i == 0 {
-			c := claim(t, s, acceptOne(t, s, feedback(1, 6000)))
-			record(t, s, c, Outcome{Status: Held, Reason: "agent_disabled", Stage: "check", Free: true, Elsewhere: true})
+	read := countRead(t, s, func() {
+		released, _, err := s.ReleaseHeld(t.Context(), Agent{ChainID: 8453, Registry: "0xaa", ID: "1"}, "auth_required")
+		if released != many || err != nil {
+			t.Errorf("%d released, %v", released, err)
 		}
+	})
+	if read > 4*many {
+		t.Errorf("%d rows were read", read)
 	}
-	if n := reads[1] - reads[0]; n > 500 {
-		t.Errorf("%d pages of held deliveries were read", n)
+}
+
+// countRead returns how many rows of herald.work do reads by indexes. The store has one connection.
+func countRead(t *testing.T, s *Store, do func()) int {
+	t.Helper()
+	read := func() int {
+		exec(t, s, `SELECT pg_stat_force_next_flush()`)
+		return value[int](t, s, `SELECT idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'work' AND schemaname = 'herald'`)
 	}
+	before := read()
+	do()
+	return read() - before
 }

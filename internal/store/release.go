@@ -88,58 +88,35 @@ func (o Outcome) mendedReasons(claimed int64) (reasons []outcome.Reason, since i
 
 // ReleaseEnabled releases deliveries that were held because their agents were disabled: it puts them into the agents'
 // backlogs. It skips agents whose row is not enabled now, and agents for which except returns true. It calls except at
-// most once per agent, because an agent may have many held deliveries. except may be nil.
+// most once per agent. except may be nil.
 // It returns the number of released deliveries, and the tasks that the caller puts into Redis or removes there. After
 // an error, both describe the committed part, and a second call continues.
 func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (released int, tasks []Task, err error) {
 	defer postgres.WrapError(&err, "release held deliveries of enabled agents")
-	seen := map[Agent]bool{}
-	var last heldRow
-	for {
-		page, err := s.listHeldDisabled(ctx, last)
+	agents, err := s.listHeldDisabled(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	for _, a := range agents {
+		if except != nil && except(a) {
+			continue
+		}
+		n, more, err := s.ReleaseAfter(ctx, a, []outcome.Reason{outcome.AgentDisabled}, markNotDisabled(a))
+		released, tasks = released+n, append(tasks, more...)
 		if err != nil {
-			return released, tasks, err
-		}
-		for _, row := range page {
-			last = row
-			if seen[row.agent] {
-				continue
-			}
-			seen[row.agent] = true
-			if !row.enabled || except != nil && except(row.agent) {
-				continue
-			}
-			n, more, err := s.ReleaseAfter(ctx, row.agent, []outcome.Reason{outcome.AgentDisabled},
-				markNotDisabled(row.agent))
-			released, tasks = released+n, append(tasks, more...)
-			if err != nil {
-				return released, tasks, fmt.Errorf("agent %s: %w", row.agent, err)
-			}
-		}
-		if len(page) < maxMove {
-			return released, tasks, nil
+			return released, tasks, fmt.Errorf("agent %s: %w", a, err)
 		}
 	}
+	return released, tasks, nil
 }
 
-// heldRow is a delivery that is held because its agent was disabled (agent_disabled).
-type heldRow struct {
-	agent   Agent
-	seq     int64
-	enabled bool // whether the agent's row is enabled now
-}
-
-// listHeldDisabled lists the next deliveries that are held because their agents were disabled (agent_disabled), at most
-// maxMove, sorted by chain and seq. The page follows the last row of the previous page (after); a zero heldRow selects
-// the first page.
-func (s *Store) listHeldDisabled(ctx context.Context, after heldRow) ([]heldRow, error) {
+// listHeldDisabled lists the agents whose rows are enabled, and that have deliveries that were held because the agent
+// was disabled (agent_disabled).
+func (s *Store) listHeldDisabled(ctx context.Context) ([]Agent, error) {
 	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	rows, _ := s.Conns.Query(ctx, statements.Text("held_disabled"), int64(after.agent.ChainID), after.seq, maxMove)
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r heldRow, err error) {
-		err = row.Scan(&r.agent.ChainID, &r.seq, &r.agent.Registry, &r.agent.ID, &r.enabled)
-		return r, err
-	})
+	rows, _ := s.Conns.Query(ctx, statements.Text("held_disabled"))
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[Agent])
 }
 
 // markNotDisabled returns a change for ReleaseAfter: if agent a is enabled but its state is StateDisabled, the

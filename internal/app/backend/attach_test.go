@@ -59,9 +59,7 @@ func TestRunFileWithoutPasswords(t *testing.T) {
 			}
 			b, err := Attach(t.Context(), load(t, append(tt.env, "HERALD_DATA="+dir)...), 60*time.Second, slog.New(slog.DiscardHandler))
 			if tt.complaint != "" {
-				if err == nil || !strings.Contains(err.Error(), tt.complaint) {
-					t.Errorf("%v", err)
-				}
+				heraldtest.Fails(t, "Attach", err, tt.complaint)
 				return
 			}
 			heraldtest.Must(t, err)
@@ -79,9 +77,7 @@ func TestIsRefusal(t *testing.T) {
 		"28000": true, "28P01": true, "3D000": true, "42501": true,
 		"53200": false, "53300": false, "57P01": false, "57P02": false, "57P03": false, "08P01": false, "XX000": false, "42P01": false, "": false,
 	} {
-		if got := isRefusal(fmt.Errorf("ping: %w", &pgconn.PgError{Code: code})); got != want {
-			t.Errorf("%q: %t", code, got)
-		}
+		heraldtest.Equal(t, code, isRefusal(fmt.Errorf("ping: %w", &pgconn.PgError{Code: code})), want)
 	}
 	if isRefusal(nil) || isRefusal(errors.New("28P01")) {
 		t.Error("what no server said is a refusal")

@@ -31,18 +31,15 @@ func TestKeysetOfTheDataFolder(t *testing.T) {
 		t.Errorf("it lies in clear: %v", err)
 	}
 	again, err := b.Keyset(cfg, slog.New(slog.DiscardHandler))
-	if err != nil || again.PrimaryID() != made.PrimaryID() {
-		t.Error(err)
-	}
+	heraldtest.Must(t, err)
+	heraldtest.Equal(t, "the key of the same folder", again.PrimaryID(), made.PrimaryID())
 	if k, err := with(master); err != nil || k.PrimaryID() != made.PrimaryID() {
 		t.Error(err)
 	}
-	if _, err := with(); err == nil || !strings.Contains(err.Error(), "set HERALD_MASTER_KEY") {
-		t.Error(err)
-	}
-	if _, err := with("HERALD_MASTER_KEY=" + strings.Repeat("00", 32)); err == nil || !strings.Contains(err.Error(), "does not open it") {
-		t.Error(err)
-	}
+	_, err = with()
+	heraldtest.Fails(t, "without a master key", err, "set HERALD_MASTER_KEY")
+	_, err = with("HERALD_MASTER_KEY=" + strings.Repeat("00", 32))
+	heraldtest.Fails(t, "with another master key", err, "does not open it")
 }
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }

@@ -53,14 +53,10 @@ func TestScopes(t *testing.T) {
 	t.Parallel()
 	r := Resource{Scopes: []string{"b", "a"}}
 	heraldtest.Equal(t, "the scope of the resource", r.ScopeFor(Challenge{}), "b a")
-	if got := r.ScopeFor(Challenge{Scope: "c"}); got != "c" {
-		t.Errorf("of the challenge: %q", got)
-	}
+	heraldtest.Equal(t, "the scope of the challenge", r.ScopeFor(Challenge{Scope: "c"}), "c")
 	heraldtest.Equal(t, "the scope of an empty resource", (Resource{}).ScopeFor(Challenge{}), "")
 	long := strings.Repeat("s", maxScope)
 	for _, tt := range [][3]string{{"a", long, "a"}, {"", "", ""}, {"a", "", "a"}, {"", "b", "b"}, {"a b", "b c", "a b c"}, {"a\n", "b\"", ""}} {
-		if got := UnionScopes(tt[0], tt[1]); got != tt[2] {
-			t.Errorf("%q and %q: %q", tt[0], tt[1], got)
-		}
+		heraldtest.Equal(t, tt[0]+" and "+tt[1], UnionScopes(tt[0], tt[1]), tt[2])
 	}
 }

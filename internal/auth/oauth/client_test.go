@@ -3,15 +3,16 @@ package oauth
 import (
 	"net/http"
 	"testing"
+
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestNew checks that New refuses an HTTP client without the guard's transport, which could connect to any address.
 func TestNew(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]Config{"nothing": {}, "the default transport": {HTTP: &http.Client{}}} {
-		if _, err := New(cfg); err == nil {
-			t.Errorf("%s: taken", name)
-		}
+		_, err := New(cfg)
+		heraldtest.Fails(t, name, err)
 	}
 	given := &http.Client{Transport: http.NewFileTransport(http.Dir(t.TempDir())), Timeout: 1}
 	c, err := New(Config{HTTP: given})
@@ -24,9 +25,7 @@ func TestLoopback(t *testing.T) {
 	t.Parallel()
 	for host, want := range map[string]bool{"localhost": true, "LOCALHOST": true, "127.0.0.1": true, "127.8.8.8": true, "::1": true, "::ffff:127.0.0.1": true,
 		"localhost.": false, "localhost.evil.example": false, "127.0.0.1.evil.example": false, "128.0.0.1": false, "0.0.0.0": false, "": false, "2130706433": false, "0x7f.1": false} {
-		if got := isLoopback(host); got != want {
-			t.Errorf("%q: %t", host, got)
-		}
+		heraldtest.Equal(t, host, isLoopback(host), want)
 	}
 }
 

@@ -176,7 +176,6 @@ func TestParseCredentialRefuses(t *testing.T) {
 		}
 		wantNoSecrets(t, err, "s3cret")
 	}
-	if _, err := ParseCredential([]byte("{" + ok + "}")); err != nil {
-		t.Error(err)
-	}
+	_, err := ParseCredential([]byte("{" + ok + "}"))
+	heraldtest.Must(t, err)
 }

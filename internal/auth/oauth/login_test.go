@@ -63,9 +63,8 @@ func TestLogin(t *testing.T) {
 			if cred.Scope != want || cred.Resource != r.URL || cred.RefreshToken.IsZero() != o.NoRefresh {
 				t.Errorf("the credential is %+v", cred)
 			}
-			if _, _, err := login.Finish(heraldtest.Within(t, 20*time.Second), callback); err == nil {
-				t.Error("finished twice")
-			}
+			_, _, err = login.Finish(heraldtest.Within(t, 20*time.Second), callback)
+			heraldtest.Fails(t, "a second Finish", err)
 			if o.NoRefresh {
 				return
 			}
@@ -166,9 +165,7 @@ func TestCallback(t *testing.T) {
 			if !tt.fails(err) || !token.Access.IsZero() || cred.ClientID != "" {
 				t.Errorf("got %v", err)
 			}
-			if s.askedPaths() != "" {
-				t.Error("the code was sent")
-			}
+			heraldtest.Equal(t, "requests", s.askedPaths(), "")
 			// A callback with a wrong state does not end the login. One with the right state does, with any result.
 			callback = url.Values{"code": {"c0de"}, "state": {login.state.Reveal()}, "iss": {"https://as.example"}}
 			if _, _, next := login.Finish(heraldtest.Within(t, 20*time.Second), callback); (next == nil) != errors.Is(err, ErrState) {
@@ -190,16 +187,14 @@ func TestBegin(t *testing.T) {
 	q := u.Query()
 	for name, want := range map[string]string{"tenant": "1", "response_type": "code", "client_id": "us", "redirect_uri": redirect, "resource": "https://a.example/mcp",
 		"scope": "a b", "code_challenge_method": "S256", "state": login.state.Reveal()} {
-		if q.Get(name) != want || len(q[name]) != 1 {
-			t.Errorf("%s is %q", name, q[name])
-		}
+		heraldtest.Equal(t, name, q.Get(name), want)
+		heraldtest.Equal(t, "values of "+name, len(q[name]), 1)
 	}
 	if len(q.Get("code_challenge")) != 43 || strings.Contains(login.URL(), login.verifier.Reveal()) || u.Host != "as.example" || u.Path != "/login" {
 		t.Errorf("the URL is %s", login.URL())
 	}
-	if text := fmt.Sprintf("%v %+v", login.state, login.verifier); strings.Contains(text, login.verifier.Reveal()) {
-		t.Error("prints its verifier")
-	}
+	heraldtest.Lacks(t, "the printed login", fmt.Sprintf("%v %+v", login.state, login.verifier),
+		login.verifier.Reveal())
 	other, err := c.Begin(server, usual)
 	if err != nil || other.state.Compare(login.state.Reveal()) || other.verifier.Compare(login.verifier.Reveal()) {
 		t.Errorf("two logins are alike: %v", err)
@@ -230,7 +225,7 @@ func TestBegin(t *testing.T) {
 		if _, ok := errors.AsType[*MetadataError](err); ok != (tt.server != nil) {
 			t.Errorf("%s: %v", name, err)
 		}
-		wantWords(t, err, tt.says)
+		heraldtest.Fails(t, "the error", err, tt.says)
 	}
 	with := usual
 	with.Secret = secret.New(clientSecret)
@@ -259,9 +254,7 @@ func TestExchange(t *testing.T) {
 	wantNoSecrets(t, err, "c0de-of-this-login")
 	want := url.Values{"grant_type": {"authorization_code"}, "code": {"c0de-of-this-login"}, "redirect_uri": {redirect}, "client_id": {"us"},
 		"code_verifier": {login.verifier.Reveal()}, "resource": {"https://a.example/mcp"}}
-	if form.Encode() != want.Encode() {
-		t.Errorf("the form is %v", form)
-	}
+	heraldtest.Equal(t, "the form", form.Encode(), want.Encode())
 	if u, err := url.Parse(login.URL()); err != nil || u.Query().Get("scope") != offlineAccess {
 		t.Errorf("the URL is %s", login.URL())
 	}

@@ -1,6 +1,7 @@
 package oauth
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -118,23 +119,16 @@ func nestLists(levels int) string {
 	return strings.Repeat("[", levels) + strings.Repeat("]", levels)
 }
 
-// wantWords checks that an error contains the words.
-func wantWords(t *testing.T, err error, words ...string) {
+// wantFault checks that an error is a *MetadataError.
+func wantFault(t *testing.T, what string, err error) {
 	t.Helper()
-	for _, w := range words {
-		if err == nil || !strings.Contains(err.Error(), w) {
-			t.Errorf("the error does not say %q: %v", w, err)
-		}
+	if _, ok := errors.AsType[*MetadataError](err); !ok {
+		t.Errorf("%s: %v", what, err)
 	}
 }
 
 // wantNoSecrets checks that no format of an error contains one of the secrets.
 func wantNoSecrets(t *testing.T, err error, secrets ...string) {
 	t.Helper()
-	text := fmt.Sprintf("%v %+v", err, err)
-	for _, s := range secrets {
-		if strings.Contains(text, s) {
-			t.Errorf("the error holds a secret: %s", text)
-		}
-	}
+	heraldtest.Lacks(t, "the error", fmt.Sprintf("%v %+v", err, err), secrets...)
 }

@@ -58,7 +58,7 @@ func TestRegister(t *testing.T) {
 				if !tt.fails(err) {
 					t.Errorf("got %+v, %v", got, err)
 				}
-				wantWords(t, err, tt.says)
+				heraldtest.Fails(t, "the error", err, tt.says)
 				wantNoSecrets(t, err, "s3cret")
 				return
 			}
@@ -67,16 +67,14 @@ func TestRegister(t *testing.T) {
 			}
 		})
 	}
-	var m *MetadataError
-	if _, err := c.Register(heraldtest.Within(t, 20*time.Second), Server{Issuer: "https://as.example"}, RegisterConfig{Redirect: redirect}); !errors.As(err, &m) {
-		t.Errorf("no endpoint: %v", err)
+	for name, server := range map[string]Server{
+		"no endpoint": {Issuer: "https://as.example"}, "over http": {RegistrationEndpoint: "http://as.example/r"}} {
+		_, err := c.Register(heraldtest.Within(t, 20*time.Second), server, RegisterConfig{Redirect: redirect})
+		wantFault(t, name, err)
 	}
-	if _, err := c.Register(heraldtest.Within(t, 20*time.Second), Server{RegistrationEndpoint: "http://as.example/r"}, RegisterConfig{Redirect: redirect}); !errors.As(err, &m) {
-		t.Errorf("over http: %v", err)
-	}
-	if _, err := c.Register(heraldtest.Within(t, 20*time.Second), Server{RegistrationEndpoint: "https://as.example/r"}, RegisterConfig{Redirect: "http://a.example/cb"}); err == nil {
-		t.Error("a redirect away")
-	}
+	_, err := c.Register(heraldtest.Within(t, 20*time.Second), Server{RegistrationEndpoint: "https://as.example/r"},
+		RegisterConfig{Redirect: "http://a.example/cb"})
+	heraldtest.Fails(t, "a redirect away", err)
 }
 
 // TestRegistrationGrants checks that the refresh_token grant is not requested from a server that does not support it.

@@ -82,21 +82,14 @@ func TestResource(t *testing.T) {
 				tt.want.Issuers = []string{s.URL}
 			}
 			got, err := c.Resource(heraldtest.Within(t, 20*time.Second), s.URL+path, Challenge{Metadata: insertOrigin(tt.challenge, s.URL)})
-			if s.askedPaths() != tt.asked {
-				t.Errorf("asked for %q and not %q", s.askedPaths(), tt.asked)
-			}
+			heraldtest.Equal(t, "requests", s.askedPaths(), tt.asked)
 			wantNoSecrets(t, err, "s3cret")
 			if tt.problem != "" {
-				var m *MetadataError
-				if !errors.As(err, &m) {
-					t.Fatalf("got %+v, %v", got, err)
-				}
-				wantWords(t, err, insertOrigin(tt.problem, s.URL))
+				wantFault(t, "the resource", err)
+				heraldtest.Fails(t, "the error", err, insertOrigin(tt.problem, s.URL))
 				return
 			}
-			if err != nil {
-				t.Error(err)
-			}
+			heraldtest.Must(t, err)
 			heraldtest.Equal(t, "the resource's document", got, tt.want)
 		})
 	}
@@ -107,10 +100,8 @@ func TestResourceOfNoAgent(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)
 	for _, u := range []string{"", "mcp", "ftp://a.example/mcp", "https://u:p@a.example/", "https://exämple.com/mcp", "https://ex%C3%A4mple.com/mcp", "https:///mcp", "https://a.example/\x00", "https://" + strings.Repeat("a", maxURL)} {
-		var m *MetadataError
-		if _, err := c.Resource(heraldtest.Within(t, 20*time.Second), u, Challenge{}); !errors.As(err, &m) {
-			t.Errorf("%q: %v", u, err)
-		}
+		_, err := c.Resource(heraldtest.Within(t, 20*time.Second), u, Challenge{})
+		wantFault(t, u, err)
 	}
 }
 
@@ -169,18 +160,17 @@ func TestUnavailableMetadata(t *testing.T) {
 				if !errors.As(err, &u) {
 					t.Fatalf("got %v", err)
 				}
-				wantWords(t, err, tt.says)
+				heraldtest.Fails(t, "the error", err, tt.says)
 				wantNoSecrets(t, err, "s3cret")
 			}
 			heraldtest.Equal(t, "asked for", s.askedPaths(), resourceDoc+"/s3cret "+serverDoc)
 		})
 	}
-	var u *UnavailableError
-	if _, err := patient.Resource(heraldtest.Within(t, 20*time.Second), "http://127.0.0.1:1/s3cret", Challenge{}); !errors.As(err, &u) {
+	_, err := patient.Resource(heraldtest.Within(t, 20*time.Second), "http://127.0.0.1:1/s3cret", Challenge{})
+	if _, ok := errors.AsType[*UnavailableError](err); !ok {
 		t.Errorf("nobody there: %v", err)
-	} else {
-		wantNoSecrets(t, err, "s3cret")
 	}
+	wantNoSecrets(t, err, "s3cret")
 }
 
 // TestGuarded checks that the client connects to private addresses only if they are allowed, for URLs from any source.

@@ -64,9 +64,7 @@ func TestServer(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, tt.routes)
 			got, err := c.Server(heraldtest.Within(t, 20*time.Second), s.URL+tt.path)
-			if s.askedPaths() != tt.asked {
-				t.Errorf("asked for %q and not %q", s.askedPaths(), tt.asked)
-			}
+			heraldtest.Equal(t, "requests", s.askedPaths(), tt.asked)
 			var m *MetadataError
 			var i *IssuerError
 			switch {
@@ -78,23 +76,19 @@ func TestServer(t *testing.T) {
 				if !errors.As(err, &m) || m.Missing != strings.Contains(tt.problem, "not there") {
 					t.Errorf("got %+v, %v", got, err)
 				}
-				wantWords(t, err, tt.problem)
+				heraldtest.Fails(t, "the error", err, tt.problem)
 			default:
 				want := Server{Issuer: s.URL + tt.path, TokenEndpoint: s.URL + "/t", AuthorizationEndpoint: s.URL + "/a", RegistrationEndpoint: "https://other.example/r",
 					AuthMethods: []string{"client_secret_post"}, Algorithms: []string{"PS256"}, Challenges: []string{"plain", "S256"}, Scopes: []string{"a", "offline_access"},
 					Grants: []string{"authorization_code"}, IssParameter: true, ClientIDMetadata: true}
-				if err != nil {
-					t.Error(err)
-				}
+				heraldtest.Must(t, err)
 				heraldtest.Equal(t, "the authorization server's document", got, want)
 			}
 		})
 	}
 	for _, issuer := range []string{"", "as.example", "http://as.example", "https://u:p@as.example", "http://[fe80::1%25lo]/"} {
-		var m *MetadataError
-		if _, err := c.Server(heraldtest.Within(t, 20*time.Second), issuer); !errors.As(err, &m) {
-			t.Errorf("%q: %v", issuer, err)
-		}
+		_, err := c.Server(heraldtest.Within(t, 20*time.Second), issuer)
+		wantFault(t, issuer, err)
 	}
 }
 
@@ -114,17 +108,14 @@ func TestServerOf(t *testing.T) {
 	if _, err := c.ServerOf(heraldtest.Within(t, 20*time.Second), r, "https://old.example"); !errors.As(err, &i) || i.Pinned != "https://old.example" || !slices.Equal(i.Named, r.Issuers) {
 		t.Errorf("another one: %v", err)
 	}
-	if s.askedPaths() != before {
-		t.Error("asked although the pinned one is not named")
-	}
+	heraldtest.Equal(t, "requests", s.askedPaths(), before)
 	// Only an agent without any metadata is its own authorization server.
 	var m *MetadataError
 	if got, err := c.ServerOf(heraldtest.Within(t, 20*time.Second), Resource{URL: s.URL + "/mcp", Issuers: []string{s.URL + "/gone"}}, ""); !errors.As(err, &m) || !m.Missing {
 		t.Errorf("a server without metadata: %+v, %v", got, err)
 	}
-	if _, err := c.ServerOf(heraldtest.Within(t, 20*time.Second), Resource{}, ""); !errors.As(err, &m) {
-		t.Errorf("nobody: %v", err)
-	}
+	_, err := c.ServerOf(heraldtest.Within(t, 20*time.Second), Resource{}, "")
+	wantFault(t, "nobody", err)
 }
 
 // TestLegacy checks that an agent of MCP 2025-03-26 is its own authorization server, with or without metadata.
@@ -160,9 +151,8 @@ func TestLegacy(t *testing.T) {
 		})
 	}
 	for _, origin := range []string{"http://a.example", "https://a.example/", "https://a.example/x", "", "https://a.example?x"} {
-		if got, err := LegacyServer(origin); err == nil {
-			t.Errorf("%q: %+v", origin, got)
-		}
+		_, err := LegacyServer(origin)
+		heraldtest.Fails(t, origin, err)
 	}
 }
 

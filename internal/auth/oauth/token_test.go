@@ -82,24 +82,9 @@ func TestObtain(t *testing.T) {
 			if err != nil || got.Access.IsZero() || got.Scope != tt.want || !got.Expires.Equal(epoch.Add(90*time.Second)) {
 				t.Fatalf("got %+v, %v", got, err)
 			}
-			if got.Refresh.IsZero() == (tt.cred.Grant == GrantRefreshToken) {
-				t.Errorf("the refresh token: %v", got.Refresh.IsZero())
-			}
-			if strings.Contains(fmt.Sprintf("%+v %#v %v", got, got, tt.cred), got.Access.Reveal()) {
-				t.Error("the token is printed")
-			}
+			heraldtest.Equal(t, "a refresh token", !got.Refresh.IsZero(), tt.cred.Grant == GrantRefreshToken)
+			heraldtest.Lacks(t, "the printed token", fmt.Sprintf("%+v %#v %v", got, got, tt.cred), got.Access.Reveal())
 		})
-	}
-}
-
-// TestRefreshTokenOfClientCredentials checks that a refresh token issued with client credentials is ignored, and the
-// access token is used.
-func TestRefreshTokenOfClientCredentials(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, map[string]http.HandlerFunc{"/token": answerWith(200, `{"access_token":"x","token_type":"Bearer","refresh_token":"y"}`)})
-	got, err := newClient(t).Obtain(heraldtest.Within(t, 20*time.Second), Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token"}, basicCredential(), "")
-	if err != nil || got.Access.Reveal() != "x" || !got.Refresh.IsZero() {
-		t.Errorf("%v, refresh token %t", err, !got.Refresh.IsZero())
 	}
 }
 
@@ -119,12 +104,9 @@ func TestRequest(t *testing.T) {
 	if err != nil || !got.Expires.IsZero() || got.Scope != "" || !got.Refresh.IsZero() {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	if want := (url.Values{"grant_type": {"client_credentials"}}); form.Encode() != want.Encode() {
-		t.Errorf("the form is %v", form)
-	}
-	if want := "Basic " + base64.StdEncoding.EncodeToString([]byte("us:"+url.QueryEscape(clientSecret))); header.Get("Authorization") != want {
-		t.Errorf("the header is %q", header.Get("Authorization"))
-	}
+	heraldtest.Equal(t, "the form", form.Encode(), (url.Values{"grant_type": {"client_credentials"}}).Encode())
+	heraldtest.Equal(t, "the header", header.Get("Authorization"),
+		"Basic "+base64.StdEncoding.EncodeToString([]byte("us:"+url.QueryEscape(clientSecret))))
 	if header.Get("Accept") != "application/json" || header.Get("Content-Type") != "application/x-www-form-urlencoded" || header.Get("Cookie") != "" {
 		t.Errorf("the headers are %v", header)
 	}
@@ -133,21 +115,17 @@ func TestRequest(t *testing.T) {
 	if got, err = c.Obtain(heraldtest.Within(t, 20*time.Second), server, refresh, ""); err != nil || got.Scope != "a b" {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	if want := (url.Values{"grant_type": {"refresh_token"}, "refresh_token": {"r3fresh/token+1"}, "client_id": {"us"}, "resource": {refresh.Resource}}); form.Encode() != want.Encode() {
-		t.Errorf("the form is %v", form)
-	}
+	heraldtest.Equal(t, "the form", form, url.Values{"grant_type": {"refresh_token"}, "refresh_token": {"r3fresh/token+1"},
+		"client_id": {"us"}, "resource": {refresh.Resource}})
 	heraldtest.Equal(t, "asked for", s.askedPaths(), "/token?tenant=1 /token?tenant=1")
 	for _, bad := range []Server{{}, {Issuer: "https://as.example"}, {TokenEndpoint: "http://as.example/token"}} {
-		var m *MetadataError
-		if _, err := c.Obtain(heraldtest.Within(t, 20*time.Second), bad, basicCredential(), ""); !errors.As(err, &m) {
-			t.Errorf("%+v: %v", bad, err)
-		}
+		_, err := c.Obtain(heraldtest.Within(t, 20*time.Second), bad, basicCredential(), "")
+		wantFault(t, fmt.Sprintf("%+v", bad), err)
 	}
 	cred := basicCredential()
 	cred.ClientID = ""
-	if _, err := c.Obtain(heraldtest.Within(t, 20*time.Second), server, cred, ""); err == nil {
-		t.Error("a credential that is none")
-	}
+	_, err = c.Obtain(heraldtest.Within(t, 20*time.Second), server, cred, "")
+	heraldtest.Fails(t, "without a client id", err)
 }
 
 // TestAnswers checks valid and invalid answers of a token endpoint.
@@ -168,6 +146,7 @@ func TestAnswers(t *testing.T) {
 		want    want
 	}{
 		"plain":                {answerWith(200, `{`+ok+`}`), want{scope: "asked"}},
+		"a refresh token":      {answerWith(200, `{`+ok+`,"refresh_token":"y"}`), want{scope: "asked"}}, // is ignored
 		"case":                 {answerWith(201, `{"access_token":"t0ken","token_type":"BEARER","scope":"a  b"}`), want{scope: "a b"}},
 		"lifetime":             {answerWith(200, `{`+ok+`,"expires_in":3600}`), want{expires: time.Hour, scope: "asked"}},
 		"lifetime as text":     {answerWith(200, `{`+ok+`,"expires_in":"60"}`), want{expires: time.Minute, scope: "asked"}},
@@ -240,20 +219,19 @@ func TestAnswers(t *testing.T) {
 				if _, ok := errors.AsType[*RefusedError](err); !ok {
 					t.Errorf("got %+v, %v", got, err)
 				}
-				wantWords(t, err, tt.want.refused)
+				heraldtest.Fails(t, "the error", err, tt.want.refused)
 			case tt.want.unavailable != "":
 				if !errors.As(err, &later) || later.RetryAfter != tt.want.retry {
 					t.Errorf("got %+v, %v", got, err)
 				}
-				wantWords(t, err, tt.want.unavailable)
+				heraldtest.Fails(t, "the error", err, tt.want.unavailable)
 			default:
 				expires := time.Time{}
 				if tt.want.expires > 0 {
 					expires = epoch.Add(tt.want.expires)
 				}
-				if err != nil || got.Access.Reveal() != "t0ken" || !got.Expires.Equal(expires) || got.Scope != tt.want.scope {
-					t.Errorf("got %+v, %v", got, err)
-				}
+				heraldtest.Must(t, err)
+				heraldtest.Equal(t, "the token", got, Token{Access: secret.New("t0ken"), Expires: expires, Scope: tt.want.scope})
 			}
 		})
 	}
@@ -275,9 +253,7 @@ func TestCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(heraldtest.Within(t, 20*time.Second))
 	cancel()
 	_, err := newClient(t).Obtain(ctx, Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token"}, basicCredential(), "")
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
+	heraldtest.Fails(t, "Obtain", err, context.Canceled)
 }
 
 // TestAssertion checks assertions signed with every kind of key, with an independent implementation.
@@ -307,9 +283,8 @@ func TestAssertion(t *testing.T) {
 			t.Parallel()
 			cred := Credential{Grant: GrantClientCredentials, Method: MethodKey, ClientID: name, Key: secret.New(tt.pem), Algorithm: tt.algorithm, KeyID: "k1", Resource: r.URL}
 			for range 2 { // each assertion is sent once
-				if _, err := c.Obtain(heraldtest.Within(t, 20*time.Second), server, cred, ""); err != nil {
-					t.Fatal(err)
-				}
+				_, err := c.Obtain(heraldtest.Within(t, 20*time.Second), server, cred, "")
+				heraldtest.Must(t, err)
 			}
 			for _, req := range s.TokenRequests() {
 				if req.Form.Get("client_id") != name {

@@ -3,7 +3,6 @@ package oauth
 import (
 	"errors"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
@@ -27,8 +26,7 @@ func TestErrorMessages(t *testing.T) {
 			continue
 		}
 		guardtest.RefuseGoWords(t, f.Name, err.Error())
-		if !strings.Contains(err.Error(), f.Says) || strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%s does not say %q: %v", f.Name, f.Says, err)
-		}
+		heraldtest.Contains(t, f.Name, err.Error(), f.Says)
+		heraldtest.Lacks(t, f.Name, err.Error(), "s3cret")
 	}
 }

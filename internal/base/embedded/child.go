@@ -211,16 +211,11 @@ func (t *tail) String() string {
 // lastLines returns the last few lines joined into one, for an error text.
 func (t *tail) lastLines() string {
 	lines := strings.FieldsFunc(t.String(), func(r rune) bool { return r == '\n' || r == '\r' })
-	if len(lines) > 6 {
-		lines = lines[len(lines)-6:]
-	}
+	lines = lines[max(len(lines)-6, 0):]
 	for i := range lines {
 		lines[i] = strings.Join(strings.Fields(lines[i]), " ")
 	}
-	if len(lines) == 0 {
-		return "it printed nothing"
-	}
-	return strings.Join(lines, " | ")
+	return cmp.Or(strings.Join(lines, " | "), "it printed nothing")
 }
 
 // pollUntil calls try, with pauses of interval, until it returns true or an error, or ctx ends.

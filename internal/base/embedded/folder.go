@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // maxSocketDir is the length of the longest folder that can hold Postgres' socket: sun_path holds 103 bytes on macOS
@@ -81,9 +82,15 @@ func ensureDir(dir string) error {
 	return os.Chmod(dir, ownDirMode())
 }
 
-// freshDir replaces dir by an empty folder that only the account can enter.
+// freshDir replaces dir by an empty folder that only the account can enter. If the worker was killed during initdb, a
+// child of initdb may still create files in dir for a moment.
 func freshDir(dir string, acct account) error {
-	if err := os.RemoveAll(dir); err != nil {
+	err := os.RemoveAll(dir)
+	for try := 0; errors.Is(err, syscall.ENOTEMPTY) && try < 100; try++ {
+		time.Sleep(20 * time.Millisecond)
+		err = os.RemoveAll(dir)
+	}
+	if err != nil {
 		return err
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil {

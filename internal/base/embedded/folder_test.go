@@ -3,6 +3,7 @@ package embedded
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -174,5 +175,33 @@ func TestReadSmallRefusesOddFiles(t *testing.T) {
 		if _, err := readSmall(path); err == nil {
 			t.Errorf("%s was read", path)
 		}
+	}
+}
+
+// TestFreshDirBesideInitdb: a child of a killed initdb creates files in the folder, until it does not find it.
+func TestFreshDirBesideInitdb(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "data.new")
+	for range 30 {
+		if err := os.MkdirAll(filepath.Join(dir, "base"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		begun, ended := make(chan bool), make(chan bool)
+		go func() {
+			defer close(ended)
+			for n := range 300 {
+				if os.WriteFile(filepath.Join(dir, "base", fmt.Sprint(n)), nil, 0o600) != nil {
+					return
+				}
+				if n == 100 {
+					close(begun)
+				}
+			}
+		}()
+		<-begun
+		if err := freshDir(dir, account{uid: uint32(os.Geteuid())}); err != nil {
+			t.Fatal(err)
+		}
+		<-ended
 	}
 }

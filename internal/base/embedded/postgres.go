@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -61,10 +62,7 @@ type VersionError struct {
 }
 
 func (e *VersionError) Error() string {
-	found := "no other version was found"
-	if len(e.Found) > 0 {
-		found = strings.Join(e.Found, "; ")
-	}
+	found := cmp.Or(strings.Join(e.Found, "; "), "no other version was found")
 	return fmt.Sprintf("the data in %s was written by Postgres %d and needs that version (%s): "+
 		"install it, or choose another HERALD_DATA", e.Dir, e.Major, found)
 }

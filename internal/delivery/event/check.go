@@ -72,7 +72,7 @@ type Result struct {
 }
 
 // Check reads the event of the claimed delivery from the chain and replaces claim.Job by it (bindEvent). It returns nil
-// if the event is confirmed and not revoked. Some retractions must also pass confirmRetraction. Check writes its other
+// if the event is confirmed and not revoked. A retraction must also pass confirmRetraction. Check writes its other
 // results to r as it finds them, so r has them even after a panic.
 //
 // If the chain has no RPC URL, or with HERALD_VERIFY_EVENT=off, no event is read, and the delivery is bound to its own
@@ -88,6 +88,9 @@ func (c *Checker) Check(ctx context.Context, claim *store.Claim, r *Result) erro
 	case (!ok || c.Verify == chain.VerifyOff) && claim.Verified && !claim.Bound:
 		return c.bindEvent(ctx, claim, r,
 			store.Binding{Job: claim.Job, SealedHeaders: claim.SealedHeaders, Source: claim.Source})
+	case (!ok || c.Verify == chain.VerifyOff) && claim.Job.IsRetraction():
+		_, err := c.confirmRetraction(ctx, claim, true)
+		return err
 	case !ok || c.Verify == chain.VerifyOff:
 		return nil
 	}
@@ -126,8 +129,8 @@ func (c *Checker) Check(ctx context.Context, claim *store.Claim, r *Result) erro
 	case !s.Confirmed:
 		r.Undecided = true
 		return outcome.Pause(outcome.NotConfirmed, findConfirmationPause(s.Wait), describeMissing(s))
-	case claim.Job.IsRetraction() && (!s.Witnessed || claim.Job.Retracts != ""):
-		r.Detail, err = c.confirmRetraction(ctx, claim.Job)
+	case claim.Job.IsRetraction():
+		r.Detail, err = c.confirmRetraction(ctx, claim, s.Witnessed)
 		return err
 	}
 	r.Detail = "event found and confirmed"

@@ -38,8 +38,9 @@ func TestConfirmationPause(t *testing.T) {
 func TestDescribeMissing(t *testing.T) {
 	t.Parallel()
 	for want, s := range map[string]chain.Standing{
-		"needs 3 more blocks on top, about 600ms": {ConfirmedIn: 3, Wait: 600 * time.Millisecond},
-		"name no safe block":                      {ConfirmedIn: 9, Wait: time.Second, Unnamed: "safe"},
+		"needs 3 more blocks on top, about 600ms":       {ConfirmedIn: 3, Wait: 600 * time.Millisecond},
+		"revoked this feedback, in a block that is not": {ConfirmedIn: 3, Wait: time.Second, Revoking: true},
+		"name no safe block":                            {ConfirmedIn: 9, Wait: time.Second, Unnamed: "safe"},
 	} {
 		if got := describeMissing(s); !strings.Contains(got, want) {
 			t.Errorf("%s, want %s", got, want)
@@ -217,8 +218,8 @@ func reasonOf(err error) outcome.Reason {
 	return classify.Error(err).Reason
 }
 
-// TestConfirmRetraction: a retraction is sent if the feedback may have reached the agent, and waits while this is not
-// known.
+// TestConfirmRetraction: a retraction is sent, with the id of the feedback's delivery, if the feedback may have reached
+// the agent. It waits while this is not known.
 func TestConfirmRetraction(t *testing.T) {
 	t.Parallel()
 	const forgotten, named = "0x01", "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
@@ -239,6 +240,7 @@ func TestConfirmRetraction(t *testing.T) {
 		"its transaction":    {row: store.Delivery{Status: store.Delivered, Job: encode(job.Job{TransactionHash: common.HexToHash(forgotten)})}, by: forgotten},
 		"another's":          {row: store.Delivery{Status: store.Delivered, Job: encode(job.Job{})}, by: forgotten, want: outcome.EventNotFound},
 	} {
+		c.row.ID = uuid.New()
 		p := &Checker{Ledger: rowLedger{row: c.row, err: c.err}}
 		j := job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg, AgentID: big.NewInt(1), FeedbackIndex: 1}
 		if c.by == named {
@@ -246,9 +248,23 @@ func TestConfirmRetraction(t *testing.T) {
 		} else {
 			j.TransactionHash = common.HexToHash(c.by)
 		}
-		_, err := p.confirmRetraction(t.Context(), j)
+		claim := &store.Claim{Job: j}
+		_, err := p.confirmRetraction(t.Context(), claim, false)
 		heraldtest.Equal(t, name, reasonOf(err), c.want)
+		if err == nil {
+			heraldtest.Equal(t, name+": retracts", claim.Job.Retracts, c.row.ID.String())
+		}
 	}
+}
+
+// TestUnverifiedRetraction: the retraction names the feedback's delivery also if no event is read from the chain.
+func TestUnverifiedRetraction(t *testing.T) {
+	t.Parallel()
+	row := store.Delivery{ID: uuid.New(), Status: store.Delivered}
+	c := &Checker{Ledger: rowLedger{row: row}, Chain: func(uint64) (Chain, bool) { return nil, false }}
+	claim := &store.Claim{Job: job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg}}
+	heraldtest.Must(t, c.Check(t.Context(), claim, &Result{}))
+	heraldtest.Equal(t, "retracts", claim.Job.Retracts, row.ID.String())
 }
 
 // TestNeverDelivered: a revocation of, or a response to, a feedback that ended without a call is not sent. It is sent

@@ -51,14 +51,15 @@ const runningPause = 5 * time.Second
 // outcome, because it is running or its worker died.
 func mayHaveReachedAgent(t store.Attempt) bool { return t.Stage == "call" || t.Outcome == "" }
 
-// confirmRetraction returns an error unless Herald may have called the agent with the feedback that the retraction j
-// withdraws. Without an error, the result is a phrase for display. Two kinds of retraction need this check. The first
-// names a delivery (job.Retracts). For the second, the node does not have the block that the reorg removed, so the
-// chain cannot show that the feedback existed.
+// confirmRetraction looks for the delivery that the claimed retraction withdraws. If Herald may have called the agent
+// with it, confirmRetraction sets Retracts in claim.Job, because an agent finds the feedback only by its deliveryId, and
+// a sender's retraction does not contain it. The result is a phrase for display.
 //
-// While the delivery of the feedback is running, the error is a free wait (behind_earlier). If the agent was not
-// called, the error ends the retraction: never_delivered if it names the delivery, otherwise event_not_found.
-func (c *Checker) confirmRetraction(ctx context.Context, j job.Job) (string, error) {
+// While the delivery is running, the error is a free wait (behind_earlier). If the agent was not called, the error ends
+// a retraction that names the delivery (never_delivered), and one whose feedback is not witnessed by the chain
+// (event_not_found).
+func (c *Checker) confirmRetraction(ctx context.Context, claim *store.Claim, witnessed bool) (string, error) {
+	j := claim.Job
 	d, err := c.loadRetracted(ctx, j)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
@@ -68,11 +69,15 @@ func (c *Checker) confirmRetraction(ctx context.Context, j job.Job) (string, err
 		return "", outcome.Pause(outcome.BehindEarlier, runningPause,
 			"the feedback that it takes back is being delivered")
 	case d.Status == store.Delivered || slices.ContainsFunc(d.History, mayHaveReachedAgent):
+		claim.Job.Retracts = d.ID.String()
 		return "the feedback that the agent received is no longer on the chain", nil
 	}
-	if err == nil && j.Retracts != "" {
+	switch {
+	case err == nil && j.Retracts != "":
 		return "", outcome.Fail(outcome.NeverDelivered, fmt.Sprintf("feedback %d, which it takes back, "+
 			"was never sent to the agent", j.FeedbackIndex))
+	case witnessed:
+		return "event found and confirmed", nil
 	}
 	return "", outcome.Fail(outcome.EventNotFound, fmt.Sprintf("nothing shows that feedback %d ever was: "+
 		"the node does not have it in block %s, and Herald never sent it to the agent", j.FeedbackIndex, j.BlockHash))

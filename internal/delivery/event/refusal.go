@@ -17,6 +17,9 @@ func describeMissing(s chain.Standing) string {
 		return fmt.Sprintf("the chain's nodes name no %s block, which confirms the event: if they never do, set "+
 			"HERALD_CONFIRMATIONS to a duration, and HERALD_VERIFY_EVENT to receipt", s.Unnamed)
 	}
+	if s.Revoking {
+		return "the client revoked this feedback, in a block that is not confirmed yet"
+	}
 	return fmt.Sprintf("the event's block needs %d more blocks on top, about %s", s.ConfirmedIn,
 		s.Wait.Round(100*time.Millisecond))
 }

@@ -54,7 +54,7 @@ type ReconcilerConfig struct {
 	Dispatcher TaskFinder
 	Chains     []uint64 // chains with an RPC URL: deliveries held because that URL was missing are released
 	Gateway    bool     // ARWEAVE_GATEWAY is set: deliveries held because this setting was missing are released
-	Attempts   int      // attempts per delivery; if the lease of the last one expires, the delivery is dead
+	Attempts   int      // attempts per delivery (expireLeases)
 	Logger     *slog.Logger
 
 	Interval time.Duration // between rounds; default 5 s
@@ -73,14 +73,16 @@ type ReconcilerConfig struct {
 	Now func() time.Time // default time.Now
 }
 
-// Reconciler dispatches waiting deliveries that are due, in each process. In one process at a time, it also repairs
-// stuck deliveries: it expires the leases of dead workers, replaces tasks that Redis lost, and dispatches from backlogs
-// of agents below their dispatch limit. It logs nothing if it finds nothing.
+// Reconciler dispatches waiting deliveries that are due, and releases held ones (releaseHeld), in each process. In one
+// process at a time, it also repairs stuck deliveries: it expires the leases of dead workers, replaces tasks that Redis
+// lost, and dispatches from backlogs of agents below their dispatch limit. It logs nothing if it finds nothing.
 type Reconciler struct {
 	ReconcilerConfig
 
 	postgresLost time.Time // when Postgres or the pooler was last found unavailable or slow
+	released     time.Time // when releaseHeld last found less than a batch
 	redisMarker  time.Time // the RedisMarker before which all lost tasks have been replaced
+	late, stuck  uuid.UUID // the deliveries after which the next round continues to look up tasks (dispatchLate)
 }
 
 // NewReconciler validates the configuration and sets the defaults.
@@ -106,6 +108,11 @@ const (
 	defaultInterval = 5 * time.Second
 	defaultBatch    = 500
 	roundTimeout    = time.Minute
+	releasePause    = time.Minute // between two searches for held deliveries that can be released
+
+	// overdueBatches times ReconcilerConfig.Batch is how many overdue tasks one statement lists. It is large, because
+	// the statement reads all dispatched deliveries. Of many agents, these are hundreds of thousands.
+	overdueBatches = 20
 
 	// redisTimeout bounds one call to Redis.
 	redisTimeout = 5 * time.Second
@@ -139,14 +146,17 @@ func (r *Reconciler) Run(ctx context.Context) {
 	}
 }
 
-// Round does one round: it dispatches waiting deliveries that are due, and then, if this process gets the leader lock
-// (Ledger.Lead), repairs stuck deliveries (repair).
+// Round does one round: it dispatches waiting deliveries that are due, releases held ones (releaseHeld), and then, if
+// this process gets the leader lock (Ledger.Lead), repairs stuck deliveries (repair).
 func (r *Reconciler) Round(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
 	err := r.askPooler(ctx)
 	if err == nil {
 		err = r.dispatchDue(ctx)
+	}
+	if err == nil {
+		err = r.releaseHeld(ctx)
 	}
 	if err == nil {
 		began := r.Now()
@@ -184,10 +194,27 @@ type redisError struct{ error }
 
 func (e *redisError) Unwrap() error { return e.error }
 
-// repair does the part of a round for which the process holds the leader lock (Ledger.Lead). It releases held
-// deliveries whose missing setting is present now, dispatches deliveries that wait for their turn although the operator
-// switched their agent's order off, and dispatches the agents' backlogs. If Postgres is steady (isPostgresSteady), it
-// also expires leases and replaces the tasks that Redis lost.
+// releaseHeld releases the deliveries that were held because a setting was missing that this process has. Each process
+// does it, because the leader may have other settings. It does nothing within releasePause, because it reads all held
+// deliveries.
+func (r *Reconciler) releaseHeld(ctx context.Context) error {
+	if r.Now().Sub(r.released) < releasePause {
+		return nil
+	}
+	released, err := r.Ledger.Release(ctx, r.Chains, r.Gateway, r.Batch)
+	r.Dispatcher.Dispatch(ctx, released)
+	if len(released) > 0 {
+		r.Logger.Info("deliveries are released: the setting that they lacked is there", "released", len(released))
+	}
+	if err == nil && len(released) < r.Batch {
+		r.released = r.Now()
+	}
+	return err
+}
+
+// repair does the part of a round for which the process holds the leader lock (Ledger.Lead). It dispatches deliveries
+// that wait for their turn although the operator switched their agent's order off, and dispatches the agents' backlogs.
+// If Postgres is steady (isPostgresSteady), it also expires leases and replaces the tasks that Redis lost.
 func (r *Reconciler) repair(ctx context.Context) error {
 	steady, now, err := r.isPostgresSteady(ctx)
 	if err != nil {
@@ -200,12 +227,6 @@ func (r *Reconciler) repair(ctx context.Context) error {
 			return err
 		}
 	}
-
-	released, err := r.Ledger.Release(ctx, r.Chains, r.Gateway, r.Batch)
-	if err != nil {
-		return err
-	}
-	r.Dispatcher.Dispatch(ctx, released)
 	unordered, err := r.Ledger.IgnoreOrder(ctx, r.Batch)
 	if err != nil {
 		return err
@@ -220,9 +241,8 @@ func (r *Reconciler) repair(ctx context.Context) error {
 	if steady {
 		lost, err = r.dispatchLost(ctx, now)
 	}
-	if expired+len(released)+len(unordered)+len(backlog)+lost > 0 {
-		r.Logger.Info("reconciled", "leases_expired", expired, "released", len(released),
-			"order_switched_off", len(unordered),
+	if expired+len(unordered)+len(backlog)+lost > 0 {
+		r.Logger.Info("reconciled", "leases_expired", expired, "order_switched_off", len(unordered),
 			"backlog", len(backlog), "lost_by_redis", lost)
 	}
 	return err
@@ -265,11 +285,12 @@ func (r *Reconciler) isPostgresSteady(ctx context.Context) (steady bool, now tim
 }
 
 // expireLeases ends the claims whose leases have expired, and returns their number. Their deliveries wait for the next
-// attempt, or are dead if that was the last one.
+// claim. After the last attempt, one more claim loads the outcome that the worker may have spooled. If its lease
+// expires too, the delivery is dead.
 func (r *Reconciler) expireLeases(ctx context.Context) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, slowPostgres)
 	defer cancel()
-	n, dead, err := r.Ledger.ExpireLeases(ctx, r.Batch, r.Attempts)
+	n, dead, err := r.Ledger.ExpireLeases(ctx, r.Batch, r.Attempts+1)
 	if dead > 0 {
 		r.Logger.Warn("deliveries are dead (outcome_unknown): their worker ended in each of their attempts",
 			"count", dead)
@@ -328,7 +349,7 @@ func (r *Reconciler) dispatchAllLost(ctx context.Context, now time.Time) (lost i
 // longer), an active task is lost too.
 func (r *Reconciler) dispatchLate(ctx context.Context) (lost int, err error) {
 	active := 0
-	lost, err = r.redispatch(ctx, r.Late, func(p queue.Location) bool {
+	lost, err = r.redispatch(ctx, r.Late, &r.late, func(p queue.Location) bool {
 		if p == queue.Active {
 			active++
 		}
@@ -337,26 +358,32 @@ func (r *Reconciler) dispatchLate(ctx context.Context) (lost int, err error) {
 	if err != nil || active == 0 {
 		return lost, err
 	}
-	more, err := r.redispatch(ctx, max(stuckAfter, 2*r.Late), func(p queue.Location) bool { return p != queue.Pending })
+	more, err := r.redispatch(ctx, max(stuckAfter, 2*r.Late), &r.stuck,
+		func(p queue.Location) bool { return p != queue.Pending })
 	return lost + more, err
 }
 
 // redispatch looks up the task of each delivery that is overdue by at least late, and replaces it by a new one if
-// isLost returns true for its location in Redis. It returns the number of new tasks.
-func (r *Reconciler) redispatch(ctx context.Context, late time.Duration,
+// isLost returns true for its location in Redis. It returns the number of new tasks. It stops after r.Interval: the
+// deliveries of a long queue are overdue although no task is lost. after is the delivery after which this call
+// continues, and then the one for the next call.
+func (r *Reconciler) redispatch(ctx context.Context, late time.Duration, after *uuid.UUID,
 	isLost func(queue.Location) bool) (lost int, err error) {
-	after := uuid.Nil
+	began := r.Now()
 	for {
-		tasks, err := r.Ledger.Overdue(ctx, late, after, r.Batch)
+		tasks, err := r.Ledger.Overdue(ctx, late, *after, overdueBatches*r.Batch)
 		if err != nil {
 			return lost, err
 		}
 		for _, t := range tasks {
-			after = t.ID
+			if r.Now().Sub(began) >= r.Interval {
+				return lost, nil
+			}
 			place, err := r.Dispatcher.FindTask(t)
 			if err != nil {
 				return lost, &redisError{fmt.Errorf("compare with Redis: %w", err)}
 			}
+			*after = t.ID
 			if !isLost(place) {
 				continue
 			}
@@ -368,7 +395,8 @@ func (r *Reconciler) redispatch(ctx context.Context, late time.Duration,
 				lost += r.Dispatcher.Dispatch(ctx, []store.Task{again})
 			}
 		}
-		if len(tasks) < r.Batch {
+		if len(tasks) < overdueBatches*r.Batch {
+			*after = uuid.Nil
 			return lost, nil
 		}
 	}

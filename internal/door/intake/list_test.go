@@ -102,9 +102,8 @@ func TestFromList(t *testing.T) {
 	}
 
 	away := errors.New("away")
-	if _, err := newIntake(t, &ledger{err: away}, RedisOn).FromList(t.Context(), []Element{telegram}); !errors.Is(err, away) {
-		t.Errorf("while the ledger is away: %v", err)
-	}
+	_, err := newIntake(t, &ledger{err: away}, RedisOn).FromList(t.Context(), []Element{telegram})
+	heraldtest.Fails(t, "while the ledger is away", err, away)
 }
 
 var invalidKey = regexp.MustCompile(`^invalid:[0-9a-f]{64}$`)

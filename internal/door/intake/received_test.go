@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestMaskJob: a refused job from Redis is stored without values that may be secrets.
@@ -39,14 +40,10 @@ func TestMaskJob(t *testing.T) {
 		`"s3cret"`:                                        `"******"`,
 		"":                                                "",
 	} {
-		if got := maskJob(in); got != want {
-			t.Errorf("%s\n   is %s\n want %s", in, got, want)
-		}
+		heraldtest.Equal(t, in, maskJob(in), want)
 	}
 	deep := strings.Repeat(`{"action":`, 1000) + `{"type":"s3cret"}`
-	if got := maskJob(deep); strings.Contains(got, "s3cret") {
-		t.Error("what lies deep is shown")
-	}
+	heraldtest.Lacks(t, "what lies deep", maskJob(deep), "s3cret")
 }
 
 func TestReceivedIsBounded(t *testing.T) {

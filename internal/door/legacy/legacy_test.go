@@ -28,9 +28,7 @@ func TestTakesInOrder(t *testing.T) {
 		if !slices.IsSorted(l.order) || len(l.order) != 260 {
 			t.Errorf("%d commits, in order: %v", len(l.order), slices.IsSorted(l.order))
 		}
-		if keys := keysOf(t, rdb); len(keys) != 0 {
-			t.Errorf("Redis holds %v", keys)
-		}
+		heraldtest.Equal(t, "keys in Redis", keysOf(t, rdb), []string{})
 	})
 }
 
@@ -43,9 +41,7 @@ func TestWorkersShareList(t *testing.T) {
 		stop := run(t, newConsumer(t, rdb, l), newConsumer(t, rdb, l), newConsumer(t, rdb, l))
 		heraldtest.Await(t, "all jobs", func() bool { return l.count() == 2000 })
 		stop()
-		if len(l.order) != 2000 {
-			t.Errorf("2000 jobs were committed %d times", len(l.order))
-		}
+		heraldtest.Equal(t, "commits", len(l.order), 2000)
 	})
 }
 
@@ -55,12 +51,12 @@ func TestCommitFails(t *testing.T) {
 	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		l := newLedger()
 		failures := 0
-		l.failWith(func() error {
+		l.fail = func() error {
 			if failures++; failures <= 2 {
 				return errors.New("no")
 			}
 			return nil
-		})
+		}
 		push(t, rdb, 0, 3)
 		var log heraldtest.Log
 		stop := run(t, newConsumer(t, rdb, l, func(c *Config) { c.Logger = log.Logger(slog.LevelInfo) }))
@@ -79,6 +75,7 @@ func TestPutsBackElementsOfDeadWorker(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		push(t, rdb, 0, 150)
+		pushed := rdb.LRange(t.Context(), listOfJobs, 0, -1).Val()
 		lists := newList(rdb, listOfJobs)
 		dead := uuid.NewString()
 		b, err := lists.takeBatch(t.Context(), dead, batch{}, time.Minute)
@@ -92,34 +89,22 @@ func TestPutsBackElementsOfDeadWorker(t *testing.T) {
 		if ttl := rdb.PTTL(t.Context(), alive).Val(); ttl <= 0 || ttl > time.Minute {
 			t.Errorf("it counts as alive for %s", ttl)
 		}
-		rdb.Del(t.Context(), alive) // its keep-alive expires
+		expire := func() { rdb.Del(t.Context(), alive) } // the keep-alive key of the dead worker
+		expire()
+		if n, err := lists.putBack(t.Context(), dead); n != maxBatch || err != nil {
+			t.Fatal(n, err)
+		}
+		heraldtest.Equal(t, "the list", rdb.LRange(t.Context(), listOfJobs, 0, -1).Val(), pushed)
+
+		_, err = lists.takeBatch(t.Context(), dead, batch{}, time.Minute)
+		heraldtest.Must(t, err)
+		expire()
 		l := newLedger()
 		stop := run(t, newConsumer(t, rdb, l))
 		heraldtest.Await(t, "all jobs", func() bool { return l.count() == 150 })
 		stop()
-		if keys := keysOf(t, rdb); len(keys) != 0 || len(l.order) != 150 {
-			t.Errorf("%d commits; Redis holds %v", len(l.order), keys)
-		}
-	})
-}
-
-func TestPutsBackInOrder(t *testing.T) {
-	t.Parallel()
-	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
-		push(t, rdb, 0, 120)
-		want := rdb.LRange(t.Context(), listOfJobs, 0, -1).Val()
-		lists := newList(rdb, listOfJobs)
-		dead := uuid.NewString()
-		if _, err := lists.takeBatch(t.Context(), dead, batch{}, time.Minute); err != nil {
-			t.Fatal(err)
-		}
-		rdb.Del(t.Context(), lists.keysOf(dead)[3])
-		if n, err := lists.putBack(t.Context(), dead); n != 100 || err != nil {
-			t.Fatal(n, err)
-		}
-		if got := rdb.LRange(t.Context(), listOfJobs, 0, -1).Val(); !slices.Equal(got, want) {
-			t.Errorf("the list is %v", got)
-		}
+		heraldtest.Equal(t, "commits", len(l.order), 150)
+		heraldtest.Equal(t, "keys in Redis", keysOf(t, rdb), []string{})
 	})
 }
 
@@ -147,17 +132,14 @@ func TestDelayedScripts(t *testing.T) {
 			t.Errorf("a late acknowledgement of the first batch took %q", late.elements[0].Body)
 		}
 		third := take(second)
-		if string(third.elements[0].Body) != "job 00200" || third.waiting != 50 {
-			t.Errorf("the third batch begins with %q, %d are left", third.elements[0].Body, third.waiting)
-		}
+		heraldtest.Equal(t, "the third batch", string(third.elements[0].Body), "job 00200")
+		heraldtest.Equal(t, "waiting", third.waiting, 50)
 		// A worker that was considered dead acknowledges no elements that others have now.
 		rdb.Del(t.Context(), lists.keysOf(worker)[3])
 		if n, err := lists.putBack(t.Context(), worker); n != 100 || err != nil {
 			t.Fatal(n, err)
 		}
-		if b := take(third); string(b.elements[0].Body) != "job 00200" {
-			t.Errorf("after it was taken for dead it goes on with %q", b.elements[0].Body)
-		}
+		heraldtest.Equal(t, "the batch after it counted as dead", string(take(third).elements[0].Body), "job 00200")
 	})
 }
 
@@ -177,9 +159,8 @@ func TestForeignElements(t *testing.T) {
 		if e := b.elements[2]; e.Length != int64(len(huge)) || len(e.Body) != maxElement {
 			t.Errorf("of %d bytes %d are read, and it says %d", len(huge), len(e.Body), e.Length)
 		}
-		if string(b.elements[1].Body) != "\x00\xff" || string(b.elements[3].Body) != "last" {
-			t.Errorf("%q, %q", b.elements[1].Body, b.elements[3].Body)
-		}
+		heraldtest.Equal(t, "the second element", string(b.elements[1].Body), "\x00\xff")
+		heraldtest.Equal(t, "the last element", string(b.elements[3].Body), "last")
 	})
 }
 
@@ -233,9 +214,8 @@ func TestRedisAway(t *testing.T) {
 	gate.Open()
 	heraldtest.Await(t, "the jobs after the outage", func() bool { return l.count() == 20 })
 	stop()
-	if len(l.order) != 20 || log.Count("could not be read") != 1 {
-		t.Errorf("%d commits; the log:\n%s", len(l.order), &log)
-	}
+	heraldtest.Equal(t, "commits", len(l.order), 20)
+	heraldtest.Equal(t, "lines about the outage", log.Count("could not be read"), 1)
 }
 
 func TestReadBatch(t *testing.T) {

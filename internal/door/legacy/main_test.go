@@ -71,12 +71,6 @@ func (l *ledger) count() int {
 	return len(l.committed)
 }
 
-func (l *ledger) failWith(fail func() error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.fail = fail
-}
-
 const listOfJobs = "action_jobs"
 
 func newConsumer(t testing.TB, rdb redis.Cmdable, l Acceptor, adapt ...func(*Config)) *Consumer {

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"io"
@@ -22,10 +21,10 @@ func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 const token = "correct horse battery staple"
 
-// start starts a server. away contains the reasons for which it is not ready.
-func start(t testing.TB, listen, token string, away map[string]string) *Server {
+// start starts a server that is ready.
+func start(t testing.TB, listen, token string) *Server {
 	t.Helper()
-	return serve(t, listen, token, func() (waiting, degraded map[string]string) { return maps.Clone(away), nil })
+	return serve(t, listen, token, func() (waiting, degraded map[string]string) { return nil, nil })
 }
 
 func serve(t testing.TB, listen, token string, ready func() (waiting, degraded map[string]string)) *Server {
@@ -33,13 +32,7 @@ func serve(t testing.TB, listen, token string, ready func() (waiting, degraded m
 	s, err := New(Config{Listen: listen, Token: secret.New(token), Logger: slog.New(slog.DiscardHandler), Ready: ready,
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics here") })})
 	heraldtest.Must(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		defer cancel()
-		if err := s.Shutdown(ctx); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { heraldtest.Must(t, s.Shutdown(heraldtest.Within(t, 30*time.Second))) })
 	return s
 }
 
@@ -74,9 +67,9 @@ func basic(user, password string) string {
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	ui := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, `{"ui":true}`) })
-	loopback := start(t, "127.0.0.1:0", "", nil)
-	guarded := start(t, "127.0.0.1:0", token, nil)
-	public := start(t, "0.0.0.0:0", token, nil)
+	loopback := start(t, "127.0.0.1:0", "")
+	guarded := start(t, "127.0.0.1:0", token)
+	public := start(t, "0.0.0.0:0", token)
 	for _, s := range []*Server{loopback, guarded, public} {
 		s.Mount(ui, nil)
 	}
@@ -117,12 +110,8 @@ func TestGuard(t *testing.T) {
 		"an unknown page":                      {loopback, "/nothing", nil, 404},
 	} {
 		res, body := ask(t, c.s, http.MethodGet, c.path, c.header)
-		if res.StatusCode != c.want {
-			t.Errorf("%s: %d, want %d: %s", name, res.StatusCode, c.want, body)
-		}
-		if strings.Contains(body, token) {
-			t.Errorf("%s: the answer holds the token", name)
-		}
+		heraldtest.Equal(t, name, res.StatusCode, c.want)
+		heraldtest.Lacks(t, name, body, token)
 		if c.want == 401 && !strings.HasPrefix(res.Header.Get("WWW-Authenticate"), "Basic ") {
 			t.Errorf("%s: a browser is not asked", name)
 		}
@@ -137,58 +126,39 @@ func TestGuard(t *testing.T) {
 	}
 }
 
+// TestReadiness: a degraded worker is ready, and one that waits is not. Both show the reasons only to clients on
+// loopback and with the token.
 func TestReadiness(t *testing.T) {
 	t.Parallel()
-	away := map[string]string{"postgres": "dial tcp 10.9.8.7:5432: connection refused", "chain 1": "the node answered 502"}
+	away := map[string]string{"postgres": "dial tcp 10.9.8.7:5432: connection refused", "chain 2": "the node answered 502"}
 	for name, c := range map[string]struct {
-		listen, token string
-		header        map[string]string
-		why           bool
+		listen, token   string
+		header, waiting map[string]string
+		why             bool
 	}{
-		"loopback":                 {"127.0.0.1:0", "", nil, true},
-		"loopback, a rebound name": {"127.0.0.1:0", "", map[string]string{"Host": "evil.example"}, false},
-		"off loopback":             {"0.0.0.0:0", token, nil, false},
-		"off loopback, with token": {"0.0.0.0:0", token, map[string]string{"Authorization": "Bearer " + token}, true},
-	} {
-		s := start(t, c.listen, c.token, away)
-		res, body := ask(t, s, http.MethodGet, "/readyz", c.header)
-		if res.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, `"postgres"`) || !strings.Contains(body, `"chain 1"`) {
-			t.Errorf("%s: %d %s", name, res.StatusCode, body)
-		}
-		if strings.Contains(body, "10.9.8.7") != c.why {
-			t.Errorf("%s: %s", name, body)
-		}
-		if res, _ := ask(t, s, http.MethodGet, "/healthz", nil); res.StatusCode != http.StatusOK {
-			t.Errorf("%s: /healthz %d", name, res.StatusCode)
-		}
-		if res, _ := ask(t, s, http.MethodGet, "/monitor/", c.header); res.StatusCode == http.StatusOK {
-			t.Errorf("%s: the monitor is served before there is one", name)
-		}
-	}
-}
-
-// TestReadyWithoutAChain: a degraded worker is still ready. The reasons are shown to the same clients as those of a
-// worker that is not ready.
-func TestReadyWithoutAChain(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		listen, token string
-		waiting       map[string]string
-		want          int
-		why           bool
-	}{
-		"ready":         {"127.0.0.1:0", "", nil, http.StatusOK, true},
-		"off loopback":  {"0.0.0.0:0", token, nil, http.StatusOK, false},
-		"waiting, both": {"127.0.0.1:0", "", map[string]string{"redis": "away"}, http.StatusServiceUnavailable, true},
+		"loopback":                 {"127.0.0.1:0", "", nil, away, true},
+		"loopback, a rebound name": {"127.0.0.1:0", "", map[string]string{"Host": "evil.example"}, away, false},
+		"off loopback":             {"0.0.0.0:0", token, nil, away, false},
+		"off loopback, with token": {"0.0.0.0:0", token, map[string]string{"Authorization": "Bearer " + token}, away, true},
+		"ready":                    {"127.0.0.1:0", "", nil, nil, true},
+		"ready, off loopback":      {"0.0.0.0:0", token, nil, nil, false},
 	} {
 		s := serve(t, c.listen, c.token, func() (waiting, degraded map[string]string) {
 			return maps.Clone(c.waiting), map[string]string{"chain 1": "10.9.8.7 answered 502"}
 		})
-		res, body := ask(t, s, http.MethodGet, "/readyz", nil)
+		res, body := ask(t, s, http.MethodGet, "/readyz", c.header)
 		var answer struct{ For, Degraded map[string]string }
 		heraldtest.Must(t, json.Unmarshal([]byte(body), &answer))
-		if res.StatusCode != c.want || len(answer.For) != len(c.waiting) || answer.Degraded["chain 1"] == "" || strings.Contains(body, "10.9.8.7") != c.why {
+		want := map[bool]int{true: http.StatusOK, false: http.StatusServiceUnavailable}[c.waiting == nil]
+		if res.StatusCode != want || len(answer.For) != len(c.waiting) || answer.Degraded["chain 1"] == "" ||
+			c.waiting != nil && answer.For["postgres"] == "" {
 			t.Errorf("%s: %d %s", name, res.StatusCode, body)
+		}
+		heraldtest.Equal(t, name, strings.Contains(body, "10.9.8.7"), c.why)
+		res, _ = ask(t, s, http.MethodGet, "/healthz", nil)
+		heraldtest.Equal(t, name+": /healthz", res.StatusCode, http.StatusOK)
+		if res, _ := ask(t, s, http.MethodGet, "/monitor/", c.header); res.StatusCode == http.StatusOK {
+			t.Errorf("%s: the monitor is served before there is one", name)
 		}
 	}
 }
@@ -198,11 +168,7 @@ func TestSettings(t *testing.T) {
 	s, err := New(Config{Listen: "127.0.0.1:0", Token: secret.New(token), Logger: slog.New(slog.DiscardHandler), Ready: func() (waiting, degraded map[string]string) { return nil, nil },
 		Metrics: http.NotFoundHandler(), Settings: map[string]string{"HERALD_CONCURRENCY": "7"}})
 	heraldtest.Must(t, err)
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		defer cancel()
-		_ = s.Shutdown(ctx)
-	}()
+	defer func() { _ = s.Shutdown(heraldtest.Within(t, 30*time.Second)) }()
 	for name, c := range map[string]struct {
 		header map[string]string
 		status int
@@ -221,7 +187,7 @@ func TestSettings(t *testing.T) {
 
 func TestMonitorHeaders(t *testing.T) {
 	t.Parallel()
-	s := start(t, "127.0.0.1:0", "", nil)
+	s := start(t, "127.0.0.1:0", "")
 	if res, body := ask(t, s, http.MethodGet, "/monitor/", nil); res.StatusCode != 503 || !strings.Contains(body, "not_ready") {
 		t.Errorf("before it is mounted: %d %s", res.StatusCode, body)
 	}
@@ -237,20 +203,15 @@ func TestMonitorHeaders(t *testing.T) {
 		res, _ := ask(t, s, http.MethodGet, path, nil)
 		heraldtest.Equal(t, path, res.Header.Get("Content-Type"), want)
 		csp := res.Header.Get("Content-Security-Policy")
-		for _, part := range []string{"default-src 'self'", "script-src 'self' 'unsafe-inline'", "style-src 'self' 'unsafe-inline'", "frame-ancestors 'none'"} {
-			if !strings.Contains(csp, part) {
-				t.Errorf("%s: CSP %s lacks %s", path, csp, part)
-			}
-		}
-		if res.Header.Get("X-Content-Type-Options") != "nosniff" {
-			t.Errorf("%s: may be sniffed", path)
-		}
+		heraldtest.Contains(t, path, csp, "default-src 'self'", "script-src 'self' 'unsafe-inline'",
+			"style-src 'self' 'unsafe-inline'", "frame-ancestors 'none'")
+		heraldtest.Equal(t, path, res.Header.Get("X-Content-Type-Options"), "nosniff")
 	}
 }
 
 func TestNewRefuses(t *testing.T) {
 	t.Parallel()
-	taken := start(t, "127.0.0.1:0", "", nil)
+	taken := start(t, "127.0.0.1:0", "")
 	for _, listen := range []string{"0.0.0.0:0", ":0", "192.0.2.1:0", "[::]:0", "herald.example:0", "no port", taken.Addr()} {
 		s, err := New(Config{Listen: listen, Ready: func() (waiting, degraded map[string]string) { return nil, nil }, Metrics: http.NotFoundHandler()})
 		if err == nil {
@@ -260,7 +221,6 @@ func TestNewRefuses(t *testing.T) {
 			t.Errorf("%s: %v", listen, err)
 		}
 	}
-	if _, err := New(Config{Listen: "127.0.0.1:0"}); err == nil {
-		t.Error("no readiness is taken")
-	}
+	_, err := New(Config{Listen: "127.0.0.1:0"})
+	heraldtest.Fails(t, "without a readiness", err)
 }

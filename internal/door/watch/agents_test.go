@@ -27,9 +27,8 @@ func TestTransfer(t *testing.T) {
 	if list, err := records.New(w.store).Transfers(t.Context(), agent); err != nil || len(list) != 0 {
 		t.Errorf("%+v, %v", list, err)
 	}
-	if _, err := w.net.Transfer(t.Context(), w.net.Account(0), w.net.Account(2).Address, w.agent); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.net.Transfer(t.Context(), w.net.Account(0), w.net.Account(2).Address, w.agent)
+	heraldtest.Must(t, err)
 	heraldtest.Await(t, "the transfer is known", func() bool {
 		list, err := records.New(w.store).Transfers(t.Context(), agent)
 		return err == nil && len(list) == 1 && common.HexToAddress(list[0].To) == w.net.Account(2).Address &&

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/chain/follower"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestReadAhead: while one range is committed, exactly one further range is read. Ranges are committed in order, and
@@ -37,9 +38,8 @@ func TestReadAhead(t *testing.T) {
 			})
 		}()
 		synctest.Wait()
-		if read != 2 || len(committed) != 0 {
-			t.Errorf("%d were read while the first was committed", read)
-		}
+		heraldtest.Equal(t, "ranges that were read", read, 2)
+		heraldtest.Equal(t, "ranges that were committed", len(committed), 0)
 		for range 3 {
 			goOn <- struct{}{}
 		}

@@ -71,9 +71,7 @@ func TestBackfillWaits(t *testing.T) {
 		w.give(1)
 		heraldtest.Await(t, "it is read by another", func() bool { return live.count(store.Accepted) == n+1 })
 	}
-	if err := slow.stop(); !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
+	heraldtest.Fails(t, "the stop", slow.stop(), context.Canceled)
 	heraldtest.Equal(t, "more were read: it did not wait", slow.count(store.Known), 0)
 	again := w.watch(func(c *Config) { c.Ends, c.To = true, &to })
 	heraldtest.Await(t, "the rest is read", func() bool { return again.count(store.Known) >= 3 })
@@ -96,7 +94,6 @@ func TestBackfillAboveHead(t *testing.T) {
 	}
 	w.give(1)
 	cursors, err := backfill.openCursors(t.Context(), backfill.keys)
-	if err != nil || *cursors[0].End != from {
-		t.Errorf("it does not read block %d: %+v, %v", from, cursors, err)
-	}
+	heraldtest.Must(t, err)
+	heraldtest.Equal(t, "the last block", *cursors[0].End, from)
 }

@@ -45,9 +45,8 @@ func TestEmptyReadingsCommitSeldom(t *testing.T) {
 		read := func(from, to uint64, events int, atHead bool) {
 			t.Helper()
 			r := follower.Range{From: from, To: to, Head: to, AtHead: atHead, Events: make([]eventlog.Entry, events)}
-			if _, err := w.commitRange(t.Context(), g, r); err != nil {
-				t.Fatal(err)
-			}
+			_, err := w.commitRange(t.Context(), g, r)
+			heraldtest.Must(t, err)
 		}
 		next := uint64(100)
 		for range 60 { // two minutes

@@ -23,10 +23,11 @@ import (
 // group is contracts at the same height. One follower reads them, and one transaction moves their cursors.
 type group struct {
 	cursors []*store.Cursor // in the order of their contracts; a backfill has one
-	limit   atomic.Uint64   // the last block that may be read now, if another contract limits it
+	limit   atomic.Uint64   // the last block that may be read now; 0: no other contract limits it
 
 	committed time.Time // time of the last commit
 	atHead    bool      // the last committed range ended at the head
+	goal      uint64    // the head at the time of the first commit, or of the last one that replaced blocks
 }
 
 // errRegroup means that the cursors have to be read and grouped again.

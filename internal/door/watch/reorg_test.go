@@ -76,15 +76,13 @@ func TestReorg(t *testing.T) {
 				now := w.jobs()
 				return len(now) == 4 && now[3].BlockHash != before[3].BlockHash && now[4].BlockHash == now[3].BlockHash
 			})
-			if now := w.jobs(); now[2].EventSum() != before[2].EventSum() {
-				t.Errorf("2 was moved from %+v to %+v", before[2], now[2])
-			}
+			heraldtest.Equal(t, "the event of feedback 2", w.jobs()[2].EventSum(), before[2].EventSum())
 
 			w.reorg(3, false) // replaces depth + 1 blocks: the block with 3 and 4, and the two above it
 			heraldtest.Await(t, "3 and 4 are taken back", func() bool { return w.rows()[store.Cancelled] == 2 })
-			if _, _, err := w.net.GiveFeedback(t.Context(), w.net.Account(1), devnet.Feedback{AgentID: w.agent, Value: big.NewInt(99)}); err != nil {
-				t.Fatal(err)
-			}
+			_, _, err := w.net.GiveFeedback(t.Context(), w.net.Account(1),
+				devnet.Feedback{AgentID: w.agent, Value: big.NewInt(99)})
+			heraldtest.Must(t, err)
 			heraldtest.Await(t, "another 3 is accepted", func() bool {
 				now := w.jobs()
 				return len(now) == 3 && now[3].Value.Int64() == 99

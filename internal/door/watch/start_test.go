@@ -21,9 +21,8 @@ func (w *world) openCursors(start uint64) {
 	w.Helper()
 	for _, contract := range w.net.Deployment().List() {
 		key := store.CursorKey{ChainID: w.net.ChainID(), Contracts: contract}
-		if _, err := w.store.OpenCursor(w.Context(), key, start, nil); err != nil {
-			w.Fatal(err)
-		}
+		_, err := w.store.OpenCursor(w.Context(), key, start, nil)
+		heraldtest.Must(w, err)
 	}
 }
 
@@ -56,17 +55,13 @@ func TestResumesFarFromTheHead(t *testing.T) {
 	w.give(1)
 	first := w.watch(without(false, false, true))
 	heraldtest.Await(t, "the chain is read", func() bool { return first.count(store.Accepted) > 0 })
-	if err := first.stop(); !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
+	heraldtest.Fails(t, "the stop", first.stop(), context.Canceled)
 	for range 700 { // each block adds at least one second to the chain's time
-		if _, err := w.net.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		_, err := w.net.Commit()
+		heraldtest.Must(t, err)
 	}
-	if head, err := w.client.StartHead(t.Context()); err == nil {
-		t.Fatalf("the head %d is one to begin with", head)
-	}
+	_, err := w.client.StartHead(t.Context())
+	heraldtest.Fails(t, "beginning at the head", err)
 	w.give(1)
 	second := w.watch(func(c *Config) { c.From = nil })
 	heraldtest.Await(t, "the events since then are read", func() bool { return second.count(store.Accepted) == 1 })
@@ -101,12 +96,8 @@ func TestLastingFailureIsLoggedOnce(t *testing.T) {
 	heraldtest.Await(t, "the chain is read again", func() bool {
 		return g.count(store.Accepted) == 1 && strings.Contains(log.String(), "the chain is read again")
 	})
-	if n := strings.Count(log.String(), "permission denied"); n != 1 {
-		t.Errorf("the failure is logged %d times:\n%s", n, log.String())
-	}
-	if n := strings.Count(log.String(), "msg=\"reading the chain\""); n != 1 {
-		t.Errorf("the beginning is logged %d times:\n%s", n, log.String())
-	}
+	heraldtest.Equal(t, "lines about the failure", strings.Count(log.String(), "permission denied"), 1)
+	heraldtest.Equal(t, "lines about the beginning", strings.Count(log.String(), "msg=\"reading the chain\""), 1)
 }
 
 // TestLastingFailureIsRepeated: a failure that lasts is logged again after a minute, then after twice as long each time
@@ -131,8 +122,6 @@ func TestLastingFailureIsRepeated(t *testing.T) {
 			t.Errorf("the failures are not counted:\n%s", log)
 		}
 		w.noteFailure(errors.New("another one"))
-		if log.Count("another one") != 1 {
-			t.Error("another failure is not logged at once")
-		}
+		heraldtest.Equal(t, "lines about another failure", log.Count("another one"), 1)
 	})
 }

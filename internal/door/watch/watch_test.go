@@ -61,9 +61,9 @@ func newWorldOf(t *testing.T, cfg devnet.Config) *world {
 func (w *world) give(n int) {
 	w.Helper()
 	for range n {
-		if _, _, err := w.net.GiveFeedback(w.Context(), w.net.Account(1), devnet.Feedback{AgentID: w.agent, Value: big.NewInt(1)}); err != nil {
-			w.Fatal(err)
-		}
+		_, _, err := w.net.GiveFeedback(w.Context(), w.net.Account(1),
+			devnet.Feedback{AgentID: w.agent, Value: big.NewInt(1)})
+		heraldtest.Must(w, err)
 	}
 }
 
@@ -123,15 +123,11 @@ func TestGoesOn(t *testing.T) {
 	w.give(3)
 	first := w.watch(nil)
 	heraldtest.Await(t, "three are accepted", func() bool { return first.count(store.Accepted) == 3 })
-	if err := first.stop(); !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
+	heraldtest.Fails(t, "the stop", first.stop(), context.Canceled)
 	w.give(2)
 	second := w.watch(nil)
 	heraldtest.Await(t, "two more are accepted", func() bool { return second.count(store.Accepted) == 2 })
-	if n := second.count(store.Known); n != 0 {
-		t.Errorf("%d were read twice", n)
-	}
+	heraldtest.Equal(t, "events that were read twice", second.count(store.Known), 0)
 	if got := w.rows(); got[store.Queued] != 5 || len(got) != 1 {
 		t.Errorf("%v", got)
 	}
@@ -147,14 +143,10 @@ func TestStandsBy(t *testing.T) {
 	b := w.watch(nil)
 	w.give(1)
 	heraldtest.Await(t, "the next is accepted too", func() bool { return a.count(store.Accepted) == 2 })
-	if err := a.stop(); !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
+	heraldtest.Fails(t, "the stop", a.stop(), context.Canceled)
 	w.give(1)
 	heraldtest.Await(t, "the other takes over", func() bool { return b.count(store.Accepted) == 1 })
-	if n := b.count(store.Known); n != 0 {
-		t.Errorf("%d were read twice", n)
-	}
+	heraldtest.Equal(t, "events that were read twice", b.count(store.Known), 0)
 }
 
 // TestTwoCommitOnce: two watchers that both believe that they lead accept each event once, because the second commit
@@ -166,12 +158,8 @@ func TestTwoCommitOnce(t *testing.T) {
 	a, b := w.watch(both), w.watch(both)
 	w.give(20)
 	heraldtest.Await(t, "all are accepted", func() bool { return a.count(store.Accepted)+b.count(store.Accepted) == 20 })
-	if n := a.count(store.Known) + b.count(store.Known); n != 0 {
-		t.Errorf("%d were accepted and read again", n)
-	}
-	if got := w.rows(); got[store.Queued] != 20 {
-		t.Errorf("%v", got)
-	}
+	heraldtest.Equal(t, "events that were accepted and read again", a.count(store.Known)+b.count(store.Known), 0)
+	heraldtest.Equal(t, "queued deliveries", w.rows()[store.Queued], 20)
 }
 
 // everybodyLeads is a store whose advisory lock excludes no other watcher. It behaves like a watcher that does not know
@@ -214,16 +202,15 @@ func TestRefusedLog(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	// This exceeds the size limit: each NUL takes six bytes in JSON.
-	if _, _, err := w.net.GiveFeedback(t.Context(), w.net.Account(1), devnet.Feedback{AgentID: w.agent, URI: string(make([]byte, 50_000))}); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := w.net.GiveFeedback(t.Context(), w.net.Account(1),
+		devnet.Feedback{AgentID: w.agent, URI: string(make([]byte, 50_000))})
+	heraldtest.Must(t, err)
 	w.give(1)
 	for range 2 {
 		g := w.watch(func(c *Config) { from := uint64(0); to := uint64(10); c.From, c.Ends, c.To = &from, true, &to })
 		for range 10 {
-			if _, err := w.net.Commit(); err != nil {
-				t.Fatal(err)
-			}
+			_, err := w.net.Commit()
+			heraldtest.Must(t, err)
 		}
 		heraldtest.Await(t, "it is read", func() bool { return w.rows()[store.Queued] == 1 })
 		_ = g.stop()

@@ -93,9 +93,12 @@ func enumCost(of []*jsonschema.Schema) int {
 	return n >> 4
 }
 
+// formatNotEmpty is the Name of the installed format of a schema whose own format accepts no empty string, such as uri.
+const formatNotEmpty = "not empty"
+
 // attachTo installs the budget as the format of every schema reachable from s. This disables formats, which are
-// annotations here: the agent decides which URIs it accepts. It returns false for references that only an evaluation
-// can resolve.
+// annotations here: the agent decides which URIs it accepts. The Name states whether the format accepts the empty
+// string. attachTo returns false for references that only an evaluation can resolve.
 func (b *budget) attachTo(s *jsonschema.Schema, seen map[*jsonschema.Schema]bool) bool {
 	if s == nil || seen[s] {
 		return true
@@ -104,7 +107,11 @@ func (b *budget) attachTo(s *jsonschema.Schema, seen map[*jsonschema.Schema]bool
 	if s.DynamicRef != nil || s.RecursiveRef != nil {
 		return false
 	}
-	s.Format = &jsonschema.Format{Name: "budget", Validate: b.chargeFor(s)}
+	name := "budget"
+	if s.Format != nil && s.Format.Validate("") != nil {
+		name = formatNotEmpty
+	}
+	s.Format = &jsonschema.Format{Name: name, Validate: b.chargeFor(s)}
 	once, each := directSubschemas(s)
 	for _, sub := range append(once, each...) {
 		if !b.attachTo(sub, seen) {

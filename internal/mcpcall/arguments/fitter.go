@@ -17,8 +17,8 @@ import (
 //
 //   - A property that the schema forbids is dropped (by additionalProperties or unevaluatedProperties false, a false
 //     subschema, or propertyNames with an enum).
-//   - A null that the schema does not allow, or an empty string that it rejects, is dropped if the property is
-//     optional.
+//   - A null that the schema does not allow, or an empty string that it rejects, also by its format, is dropped if the
+//     property is optional.
 //   - A null becomes the empty string if the schema requires a string.
 //   - A job.Decimal becomes an exact number; an integer, rounded half to even, if the schema allows only integers; a
 //     string if it allows only strings. A value outside 0 to 100 is dropped.
@@ -79,6 +79,9 @@ func (f *argumentFitter) fitObject(schema *jsonschema.Schema, v map[string]any) 
 			if types&typeString != 0 {
 				value = "" // the chain represents "none" as an empty string
 			}
+		}
+		if value == "" && f.refusesEmpty(property, 0) && !f.requiresProperty(schema, name, 0) {
+			continue
 		}
 		if value = f.fitValue(property, types, value); value != dropped {
 			out[name] = value

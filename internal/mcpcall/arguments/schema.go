@@ -117,6 +117,7 @@ func (s *Schema) compile() (problem string) {
 	}()
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(jsonschema.Draft2020)
+	c.AssertFormat() // attachTo reads the formats of all revisions, and then disables them
 	c.UseLoader(noLoader{})
 	expressions := &patternCompiler{budget: &s.budget, room: maxPatternSize, known: map[string]*pattern{}}
 	c.UseRegexpEngine(expressions.compile)

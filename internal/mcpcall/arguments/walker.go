@@ -264,6 +264,30 @@ func (w *schemaWalker) requiresProperty(s *jsonschema.Schema, name string, depth
 	return false
 }
 
+// refusesEmpty reports whether s has a format that accepts no empty string. An agent that validates formats refuses the
+// whole call then.
+func (w *schemaWalker) refusesEmpty(s *jsonschema.Schema, depth int) bool {
+	if !w.mayEnter(s, depth) {
+		return false
+	}
+	if s.Format != nil && s.Format.Name == formatNotEmpty {
+		return true
+	}
+	for part := range appliedTogether(s) {
+		if w.refusesEmpty(part, depth+1) {
+			return true
+		}
+	}
+	for group := range alternativeGroups(s) {
+		if !slices.ContainsFunc(group, func(member *jsonschema.Schema) bool {
+			return w.allowedTypes(member, depth+1)&typeString != 0 && !w.refusesEmpty(member, depth+1)
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
 // forbidsProperty reports whether no object with a property called name can satisfy s.
 func (w *schemaWalker) forbidsProperty(s *jsonschema.Schema, name string, depth int) bool {
 	if isFalse(s) {

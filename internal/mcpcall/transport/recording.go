@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -117,7 +118,7 @@ func (t *Recording) SendRequest(ctx context.Context,
 	switch {
 	case err != nil:
 		return nil, err
-	case !response.ID.IsNil() && response.ID.String() != request.ID.String():
+	case !response.ID.IsNil() && unquoteID(response.ID).String() != request.ID.String():
 		return nil, ErrWrongID
 	case response.Error != nil:
 		x.response.Error = response.Error
@@ -145,6 +146,16 @@ func (t *Recording) SendRequest(ctx context.Context,
 		}
 	}
 	return response, nil
+}
+
+// unquoteID returns the id that a response answers. Some gateways return the numeric id of a request as a string, and all
+// ids of this client are numbers.
+func unquoteID(id mcp.RequestId) mcp.RequestId {
+	text, _ := id.Value().(string)
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return mcp.NewRequestId(n)
+	}
+	return id
 }
 
 // answerRequests makes inner answer the agent's requests: ping with a result, all others with "method not found",

@@ -233,7 +233,7 @@ func (s *Stream) handleMessage(data []byte) bool {
 	case m.Method == "":
 		response := mcptransport.JSONRPCResponse{JSONRPC: mcp.JSONRPC_VERSION, ID: m.ID, Result: m.Result,
 			Error: m.Error}
-		return s.deliverAnswer(m.ID.String(), &response)
+		return s.deliverAnswer(unquoteID(m.ID).String(), &response)
 	case m.ID.IsNil():
 		if handler, ok := s.onNotification.Load().(func(mcp.JSONRPCNotification)); ok {
 			notification := mcp.Notification{Method: m.Method}

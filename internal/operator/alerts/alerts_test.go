@@ -97,9 +97,8 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) exec(sql string, args ...any) {
 	w.Helper()
-	if _, err := w.db.Exec(w.Context(), sql, args...); err != nil {
-		w.Fatal(err)
-	}
+	_, err := w.db.Exec(w.Context(), sql, args...)
+	heraldtest.Must(w, err)
 }
 
 // pass makes the outbox older by d.
@@ -147,9 +146,8 @@ func TestSignature(t *testing.T) {
 	hook, err := webhooks.NewWebhook(specSecret)
 	heraldtest.Must(t, err)
 	got, err := hook.Sign("msg_p5jXN8AQM9LWM0D4loKWxJek", time.Unix(1614265330, 0), []byte(`{"test": 2432232314}`))
-	if want := "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="; got != want || err != nil {
-		t.Errorf("%s, %v, want %s", got, err, want)
-	}
+	heraldtest.Must(t, err)
+	heraldtest.Equal(t, "the signature", got, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=")
 }
 
 // TestPayloads checks the exact bytes of the posts.
@@ -176,9 +174,8 @@ func TestPayloads(t *testing.T) {
 		news.Kind = tt.kind
 		tt.set(&news)
 		got, err := composePayload(news)
-		if want := fmt.Sprintf(head, tt.kind, tt.want); string(got) != want || err != nil {
-			t.Errorf("%s, %v\nwant %s", got, err, want)
-		}
+		heraldtest.Must(t, err)
+		heraldtest.Equal(t, string(tt.kind), string(got), fmt.Sprintf(head, tt.kind, tt.want))
 	}
 }
 
@@ -222,14 +219,10 @@ func TestConcurrentSendersPostOnce(t *testing.T) {
 	wg.Wait()
 	await(`"agent.disabled" 2`, `"agent.failing" 1`, `"agent.recovered" 1`)
 	for _, p := range r.received() {
-		if strings.Contains(p.body, "whsec_token") || strings.Contains(p.body, specSecret) {
-			t.Errorf("a payload says too much: %s", p.body)
-		}
+		heraldtest.Lacks(t, "a payload", p.body, "whsec_token", specSecret)
 	}
-	if text := w.log.String(); strings.Contains(text, "topsecret") || strings.Contains(text, specSecret[6:]) ||
-		!strings.Contains(text, "an agent is disabled") {
-		t.Errorf("the log says %s", text)
-	}
+	heraldtest.Contains(t, "the log", w.log.String(), "an agent is disabled")
+	heraldtest.Lacks(t, "the log", w.log.String(), "topsecret", specSecret[6:])
 }
 
 // TestRetries: an alert whose post fails (500, a redirect, 429) is posted again after its wait, with the same id and
@@ -258,12 +251,8 @@ func TestRetries(t *testing.T) {
 	w.pass(24 * time.Hour)
 	w.send(s)
 	got := r.received()
-	if len(got) != 4 || got[0] != got[1] || got[0] != got[2] || got[0] != got[3] {
-		t.Errorf("%d posts: %q", len(got), got)
-	}
-	if n := w.log.Count("level=WARN"); n != 1 {
-		t.Errorf("%d warnings: %s", n, w.log)
-	}
+	heraldtest.Equal(t, "the posts", got, slices.Repeat(got[:1], 4))
+	heraldtest.Equal(t, "warnings", w.log.Count("level=WARN"), 1)
 }
 
 // TestSenderGivesUp: the sender gives up after three days, with a warning. The stored error does not contain the URL.
@@ -304,9 +293,8 @@ func TestUnrecordedPostIsRepeated(t *testing.T) {
 	r := newReceiver(t)
 	w.fail(1, time.Hour)
 	heraldtest.Must(t, w.watcher(func() {}).LeadAndLook(t.Context()))
-	if err := w.sender(r.URL, dying{records.New(w.store)}).SendDue(t.Context()); err == nil {
-		t.Error("it does not say that it could not note it")
-	}
+	heraldtest.Fails(t, "an alert that could not be noted",
+		w.sender(r.URL, dying{records.New(w.store)}).SendDue(t.Context()))
 	s := w.sender(r.URL, records.New(w.store))
 	w.send(s) // until the lease expires
 	if n := len(r.received()); n != 1 {
@@ -316,7 +304,6 @@ func TestUnrecordedPostIsRepeated(t *testing.T) {
 	w.send(s)
 	w.pass(24 * time.Hour)
 	w.send(s)
-	if got := r.received(); len(got) != 2 || got[0] != got[1] {
-		t.Errorf("%q", got)
-	}
+	got := r.received()
+	heraldtest.Equal(t, "the posts", got, slices.Repeat(got[:1], 2))
 }

@@ -156,9 +156,7 @@ func TestAcceptedSettings(t *testing.T) {
 				return fmt.Sprint(c.Chains[31337].Known, c.Chains[31337].Registries.Reputation[0])
 			}, "true " + mixedAddress},
 	} {
-		if got := v.got(load(t, v.environ...)); got != v.want {
-			t.Errorf("%q: got %v, want %v", v.environ, got, v.want)
-		}
+		heraldtest.Equal(t, strings.Join(v.environ, " "), v.got(load(t, v.environ...)), v.want)
 	}
 }
 
@@ -382,10 +380,9 @@ func TestRegistries(t *testing.T) {
 	if got, ok := c.ListedRegistries(8453); !ok || got.Default() != known {
 		t.Errorf("a known chain without settings: %+v", got)
 	}
-	if got, ok := load(t, "RPC_URL_31337=https://h").ListedRegistries(31337); !ok ||
-		got.Default() != (erc8004.Deployment{}) {
-		t.Errorf("a chain with an RPC URL alone: %+v, %v", got, ok)
-	}
+	got, ok := load(t, "RPC_URL_31337=https://h").ListedRegistries(31337)
+	heraldtest.Equal(t, "a chain with an RPC URL alone is listed", ok, true)
+	heraldtest.Equal(t, "its registries", got.Default(), erc8004.Deployment{})
 	if got, ok := c.ListedRegistries(31337); ok {
 		t.Errorf("a chain of which nothing is known: %+v", got)
 	}
@@ -407,9 +404,7 @@ func TestSettings(t *testing.T) {
 	shown, err := json.Marshal(settings)
 	heraldtest.Must(t, err)
 	for name, text := range map[string]string{"settings": string(shown), "%v": fmt.Sprintf("%v", c), "%+v": fmt.Sprintf("%+v", *c), "%#v": fmt.Sprintf("%#v", c)} {
-		if strings.Contains(text, "pw1234") || strings.Contains(text, keys) {
-			t.Errorf("%s shows a secret: %s", name, text)
-		}
+		heraldtest.Lacks(t, name, text, "pw1234", keys)
 	}
 	got := map[string]string{}
 	var names []string
@@ -469,15 +464,12 @@ func FuzzLoad(f *testing.F) {
 		c, err := Load([]string{name + "=" + text})
 		if err != nil {
 			for line := range strings.SplitSeq(err.Error(), "\n") {
-				if !strings.Contains(line, ": ") {
-					t.Errorf("%q=%q: %q names no variable", name, text, line)
-				}
+				heraldtest.Contains(t, name+"="+text, line, ": ")
 			}
 			return
 		}
-		if _, err := json.Marshal(c.Settings()); err != nil {
-			t.Error(err)
-		}
+		_, err = json.Marshal(c.Settings())
+		heraldtest.Must(t, err)
 	})
 }
 
@@ -505,8 +497,6 @@ func TestCommandOnlyForItsAgent(t *testing.T) {
 		{8453, known.Identity, "42", []string{"8453:42=/bin/a", "--x"}, false},
 		{1, other, "44", []string{"/bin/b"}, true},
 	} {
-		if got := cfg.MayRun(c.chain, c.registry, c.agent, c.argv); got != c.want {
-			t.Errorf("%+v: %t", c, got)
-		}
+		heraldtest.Equal(t, fmt.Sprintf("%+v", c), cfg.MayRun(c.chain, c.registry, c.agent, c.argv), c.want)
 	}
 }

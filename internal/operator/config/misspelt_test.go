@@ -41,9 +41,7 @@ func TestMisspeltVariables(t *testing.T) {
 		heraldtest.Equal(t, c.environ, said, c.want)
 		// `worker config` says the same and hides the value, which may be a secret.
 		shown := slices.ContainsFunc(cfg.Settings(), func(s Setting) bool { return s.Source == "not read" && s.Value == mask && s.Help != "" })
-		if shown != (c.want != "") {
-			t.Errorf("%s: shown in the settings: %t", c.environ, shown)
-		}
+		heraldtest.Equal(t, c.environ+" is shown in the settings", shown, c.want != "")
 	}
 }
 
@@ -59,9 +57,7 @@ func TestPublic(t *testing.T) {
 	a := load("HERALD_API_TOKEN=hunter2", "RPC_URL_8453=http://a/hunter2", "REDIS_URL=redis://:hunter2@a", command, "IPFS_GATEWAYS=https://a/hunter2", "HERALD_CONCURRENCY=7",
 		"HERALD_NEW=hunter2")
 	for name, value := range a {
-		if strings.Contains(value, "hunter2") {
-			t.Errorf("%s tells a secret: %s", name, value)
-		}
+		heraldtest.Lacks(t, name, value, "hunter2")
 	}
 	for name, want := range map[string]string{"HERALD_API_TOKEN": mask, "RPC_URL_8453": mask, "REDIS_URL": mask, "DATABASE_URL": "", "HERALD_CONCURRENCY": "7",
 		"HERALD_LISTEN": "127.0.0.1:8080"} {

@@ -2,11 +2,11 @@ package inspect
 
 import (
 	"context"
-	"slices"
 	"testing"
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // flushed is a function that implements Flush.
@@ -26,9 +26,7 @@ func TestProbeFlushes(t *testing.T) {
 		}
 		did = append(did, "flush")
 	}), func() { did = append(did, "close") })
-	if !slices.Equal(did, []string{"flush", "close"}) {
-		t.Errorf("%v", did)
-	}
+	heraldtest.Equal(t, "the order", did, []string{"flush", "close"})
 }
 
 // TestSamplesAreJobs checks that the sample of every kind has all arguments of its tool, and that each has a value

@@ -20,12 +20,8 @@ func TestCheckReadable(t *testing.T) {
 	heraldtest.Must(t, err)
 	var own, others strings.Builder
 	heraldtest.Must(t, errors.Join(k.Write(&own), other.Write(&others)))
-	if err := checkReadable(k, secret.New(own.String()), nil); err != nil {
-		t.Error(err)
-	}
+	heraldtest.Must(t, checkReadable(k, secret.New(own.String()), nil))
 	for name, written := range map[string]string{"another keyset": others.String(), "cut short": own.String()[:20], "nothing": ""} {
-		if err := checkReadable(k, secret.New(written), nil); err == nil || !strings.Contains(err.Error(), "nothing was changed") {
-			t.Errorf("%s: %v", name, err)
-		}
+		heraldtest.Fails(t, name, checkReadable(k, secret.New(written), nil), "nothing was changed")
 	}
 }

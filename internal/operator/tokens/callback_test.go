@@ -17,20 +17,16 @@ type screen struct{ strings.Builder }
 func (s *screen) Confirm(context.Context, string) (bool, error) { return false, operator.ErrNoPerson }
 func (s *screen) Notify(line string)                            { s.WriteString(line + "\n") }
 
-func get(t testing.TB, address string) (status int) {
+// send sends a request to a host, and returns the status of the answer.
+func send(t testing.TB, method, host, address string) (status int) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+	req, err := http.NewRequestWithContext(t.Context(), method, address, nil)
 	if err != nil {
 		t.Error(err)
 		return 0
 	}
-	return send(t, req)
-}
-
-func send(t testing.TB, req *http.Request) (status int) {
-	t.Helper()
-	transport := &http.Transport{DisableKeepAlives: true}
-	res, err := transport.RoundTrip(req)
+	req.Host = host
+	res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
 	if err != nil {
 		t.Error(err)
 		return 0
@@ -55,36 +51,26 @@ func TestCallback(t *testing.T) {
 			c.redirectURL(): 400, c.redirectURL() + "?code=x": 400, c.redirectURL() + "?state=": 400, c.redirectURL() + "?state=wrong&code=x": 400,
 			c.redirectURL() + "?state=right&state=right": 400, c.redirectURL() + "?state=right;code=x": 400, "http://" + c.Addr().String() + "/?state=right": 404,
 		} {
-			heraldtest.Equal(t, address, get(t, address), want)
+			heraldtest.Equal(t, address, send(t, http.MethodGet, "", address), want)
 		}
 		for host, method := range map[string]string{"evil.example": http.MethodGet, "": http.MethodPost} {
-			req, err := http.NewRequestWithContext(t.Context(), method, c.redirectURL()+"?state=right&code=forged", nil)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			req.Host = host
-			if got := send(t, req); got != 404 && got != 405 {
+			if got := send(t, method, host, c.redirectURL()+"?state=right&code=forged"); got != 404 && got != 405 {
 				t.Errorf("%s %s: %d", method, host, got)
 			}
 		}
-		if got := get(t, c.redirectURL()+"?state=right&code=good"); got != 200 {
-			t.Errorf("%d", got)
-		}
+		heraldtest.Equal(t, "the callback", send(t, http.MethodGet, "", c.redirectURL()+"?state=right&code=good"), 200)
 	}()
 	values, err := c.awaitBrowser(t.Context(), "right")
 	<-asked
-	if err != nil || values.Get("code") != "good" {
-		t.Errorf("%v %v", values, err)
-	}
+	heraldtest.Must(t, err)
+	heraldtest.Equal(t, "the code", values.Get("code"), "good")
 
 	c, err = listenForCallback(t.Context(), "127.0.0.1:0")
 	heraldtest.Must(t, err)
 	var shown screen
 	f := &sourceFinder{Tokens: Tokens{operator.New(operator.Config{Person: &shown})}}
-	if _, err := f.awaitLogin(t.Context(), c, "https://as.example/?state=right&x=\x1b", time.Millisecond); err == nil || !strings.Contains(err.Error(), "no address") {
-		t.Errorf("%v", err)
-	}
+	_, err = f.awaitLogin(t.Context(), c, "https://as.example/?state=right&x=\x1b", time.Millisecond)
+	heraldtest.Fails(t, "awaitLogin", err, "no address")
 	if _, err := f.awaitLogin(t.Context(), c, "https://as.example/?state=right", time.Millisecond); err == nil || err.Error() != "no browser came back within 1ms" ||
 		!strings.Contains(shown.String(), "\n\nhttps://as.example/?state=right\n\n") {
 		t.Errorf("%v: %s", err, shown.String())
@@ -95,9 +81,8 @@ func TestCallback(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := c.awaitBrowser(ctx, "right"); err == nil {
-		t.Error("nobody came")
-	}
+	_, err = c.awaitBrowser(ctx, "right")
+	heraldtest.Fails(t, "a cancelled wait", err)
 	for _, bad := range []string{"0.0.0.0:0", "example.org:80", "10.0.0.1:0", "127.0.0.1", ":0", "[::]:0", "localhost:0", "[::1%lo]:0", "[::ffff:127.0.0.1]:0", "127.0.0.1:x"} {
 		if onLoopback(bad) {
 			t.Errorf("%s", bad)

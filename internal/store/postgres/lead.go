@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/store/pgerror"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -21,6 +22,9 @@ const (
 	guardLock = leaderLock + 1
 	// lockTimeout limits each statement that acquires or releases advisory locks.
 	lockTimeout = 5 * time.Second
+	// lockMaxIdle is how long the connection that holds the locks may be idle. Then Postgres ends its session, because
+	// the process is frozen (keepAlive), and another process can acquire the locks.
+	lockMaxIdle = 40 * time.Second
 )
 
 // Lead calls do if it acquires the leader lock, and releases the lock when do returns. It does not wait for the lock:
@@ -41,12 +45,16 @@ func (p *Pool) LeadLocks(ctx context.Context, locks []int64, do func(context.Con
 		return false, nil
 	}
 	defer p.leaders.unlock(ctx, conn, got)
+	alive, end := context.WithCancel(ctx)
+	defer end()
+	go p.leaders.keepAlive(alive, conn)
 	return true, do(ctx, got)
 }
 
 // leaders acquires and releases the advisory locks of a process, all on one connection.
 type leaders struct {
-	pool *Pool // provides the connection
+	pool    *Pool         // provides the connection
+	maxIdle time.Duration // lockMaxIdle; tests change it
 
 	mu   sync.Mutex
 	conn *pgxpool.Conn      // connection that holds the locks; nil: no lock is held
@@ -76,10 +84,11 @@ func (l *leaders) lock(ctx context.Context, locks []int64) (_ *pgxpool.Conn, got
 	// If this machine fails without closing the connection, keepalives make Postgres end it after 5 + 2 * 2 s.
 	rows, _ := l.conn.Query(ctx, `WITH guard AS MATERIALIZED (
 			SELECT pg_advisory_xact_lock($2), set_config('tcp_keepalives_idle', '5', false),
-			       set_config('tcp_keepalives_interval', '2', false), set_config('tcp_keepalives_count', '2', false))
+			       set_config('tcp_keepalives_interval', '2', false), set_config('tcp_keepalives_count', '2', false),
+			       set_config('idle_session_timeout', $3, false))
 		SELECT lock FROM guard CROSS JOIN LATERAL (
 			SELECT lock FROM unnest($1::bigint[]) AS lock WHERE pg_try_advisory_lock(lock)) AS got`,
-		free, int64(guardLock))
+		free, int64(guardLock), fmt.Sprint(l.maxIdle.Milliseconds()))
 	if got, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err != nil {
 		l.drop(ctx)
 		return nil, nil, err
@@ -90,6 +99,24 @@ func (l *leaders) lock(ctx context.Context, locks []int64) (_ *pgxpool.Conn, got
 	conn := l.conn
 	l.releaseUnused()
 	return conn, got, nil
+}
+
+// keepAlive prevents that the connection, which holds locks, is idle for maxIdle. It returns when ctx ends.
+func (l *leaders) keepAlive(ctx context.Context, conn *pgxpool.Conn) {
+	for range loop.Every(ctx, l.maxIdle/4) {
+		l.ping(ctx, conn)
+	}
+}
+
+// ping sends an empty statement on the connection that holds the locks. If it fails, the locks are lost.
+func (l *leaders) ping(ctx context.Context, conn *pgxpool.Conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockTimeout)
+	defer cancel()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn == conn && conn.Ping(ctx) != nil {
+		l.drop(ctx)
+	}
 }
 
 // unlock releases the locks that lock returned together with conn. It does nothing if conn has been closed since,

@@ -133,7 +133,7 @@ func OpenAdjusted(cfg Config, adjust func(*pgxpool.Config)) (*Pool, error) {
 	if p.Conns, err = pgxpool.NewWithConfig(context.Background(), pc); err != nil {
 		return nil, fmt.Errorf("store: %w", pgerror.Explain(err))
 	}
-	p.leaders = &leaders{pool: p, held: map[int64]struct{}{}}
+	p.leaders = &leaders{pool: p, maxIdle: lockMaxIdle, held: map[int64]struct{}{}}
 	switch {
 	case cfg.Locks != nil:
 		p.leaders = cfg.Locks.leaders

@@ -55,6 +55,7 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) (list []store.Delivery
 	if f, err = s.boundSeq(ctx, f); err != nil {
 		return nil, err
 	}
+	var lowest int64 // the list has enough deliveries from this Seq on
 	for _, f := range f.split() {
 		f, few, err := s.boundEnded(ctx, f)
 		if err != nil {
@@ -70,17 +71,28 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) (list []store.Delivery
 				n.addOpenAgent(*f.ChainID, f.AgentID, len(f.Statuses) == 0)
 				order = "seq + 0"
 			}
-			if f.Before > 0 {
-				n.addCondition(order+" <", f.Before)
+			if before := cmp.Or(f.Before, f.lastSeq); before > 0 {
+				n.addCondition(order+" <", before)
+			}
+			// Without lowest, Postgres would look for ended ones before all the newer open ones, which may be many.
+			if from := max(lowest, f.firstSeq); from > 0 {
+				n.addCondition(order+" >=", from)
 			}
 			args := append(n.args, limit)
-			rows, _ := s.db.Conns.Query(ctx, `SELECT `+store.DeliveryColumns+` FROM `+table+n.whereClause()+
-				` ORDER BY `+order+` DESC LIMIT $`+strconv.Itoa(len(args)), args...)
+			where, page := n.whereClause(), ` ORDER BY `+order+` DESC LIMIT $`+strconv.Itoa(len(args))
+			if f.AgentID != "" && f.ChainID != nil && table == openDeliveries && f.isOfWork() {
+				// the view would read the history of all open deliveries of the agent, which may be many, and sort them
+				where = ` WHERE id = ANY (ARRAY(SELECT id FROM herald.work` + where + page + `))`
+			}
+			rows, _ := s.db.Conns.Query(ctx, `SELECT `+store.DeliveryColumns+` FROM `+table+where+page, args...)
 			found, err := pgx.CollectRows(rows, store.ScanDelivery)
 			if err != nil {
 				return nil, err
 			}
 			list = append(list, found...)
+			if len(found) == limit {
+				lowest = max(lowest, found[limit-1].Seq)
+			}
 		}
 	}
 	return newest(list, limit), nil
@@ -244,6 +256,11 @@ func (n *narrowing) addOpenAgent(chainID uint64, agentID string, anyPlace bool) 
 	if anyPlace {
 		n.conditions = append(n.conditions, "place IN ('line', 'out', 'waiting', 'task', 'held')")
 	}
+}
+
+// isOfWork reports whether all conditions of the filter are about columns of herald.work.
+func (f Filter) isOfWork() bool {
+	return f.Transaction == "" && f.Key == "" && f.Since.IsZero() && f.Until.IsZero()
 }
 
 // addStatus adds the conditions of a status.

@@ -89,6 +89,8 @@ func TestListPlans(t *testing.T) {
 		"of an agent":            list(records.Filter{ChainID: &chain, AgentID: "7"}),
 		"of a client":            list(records.Filter{Client: "0xc1"}),
 		"of an unknown client":   list(records.Filter{Client: "0xff"}),
+		"of a client, lately":    list(records.Filter{Client: "0xc1", Since: time.Now().Add(-5 * time.Minute)}),
+		"of a client, long ago":  list(records.Filter{Client: "0xc1", Until: time.Now().Add(-19_000 * time.Minute)}),
 		"of a transaction":       list(records.Filter{Transaction: "0xff"}),
 		"of a short id":          list(records.Filter{FirstID: uuid.MustParse("01234567-0000-0000-0000-000000000000"), LastID: uuid.MustParse("01234567-ffff-ffff-ffff-ffffffffffff")}),
 		"of a key":               list(records.Filter{Key: "17"}),
@@ -124,6 +126,36 @@ func TestListPlans(t *testing.T) {
 			read, plan := explainRead(t, s, q)
 			if most := 1500.0; read > most || strings.Contains(plan, "Seq Scan") {
 				t.Errorf("%s reads %.0f rows, or without an index: %s\n%s", name, read, q.SQL, plan)
+			}
+		}
+	}
+}
+
+// TestListPlansOfABurst: thousands of deliveries are newer than all that have ended, and none of them has ended. A list
+// of both does not read all of them. That of their agent reads and sorts all, but not their jobs.
+func TestListPlansOfABurst(t *testing.T) {
+	t.Parallel()
+	asked := &statementLog{}
+	s := openStore(t, heraldtest.Postgres(t, postgres.Migrate), func(pc *pgxpool.Config) { pc.ConnConfig.Tracer = asked })
+	execScript(t, s, fillLists)
+	execScript(t, s, `
+		INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status)
+		SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', 7, 'eip155:8453:0xbb/1/0xc1', n, 'queued' FROM generate_series(20001, 25000) n;
+		INSERT INTO herald.work (id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq)
+		SELECT id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq FROM herald.history WHERE order_seq > 20000`)
+	execScript(t, s, "VACUUM ANALYZE herald.history, herald.work")
+	chain := uint64(8453)
+	for name, f := range map[string]records.Filter{"the newest": {}, "a later page": {Before: 24_000}, "of a client": {Client: "0xc1"},
+		"of an agent": {ChainID: &chain, AgentID: "7", Limit: 10}} {
+		asked.take()
+		list, err := s.Deliveries(t.Context(), f)
+		if err != nil || list[0].Seq < 23_999 {
+			t.Fatal(name, len(list), err)
+		}
+		for _, q := range asked.take() {
+			read, plan := explainRead(t, s, q)
+			if most := 1500.0; read > most && name != "of an agent" || read > most+5000 {
+				t.Errorf("%s reads %.0f rows: %s\n%s", name, read, q.SQL, plan)
 			}
 		}
 	}

@@ -41,7 +41,7 @@ func EachRedis(t *testing.T, test func(t *testing.T, url string)) {
 	t.Run("miniredis", func(t *testing.T) { t.Parallel(); test(t, MiniRedis(t)) })
 }
 
-// emptyRedis leaves a Redis as if it had just started: no keys, scripts, counters or clients.
+// emptyRedis leaves a Redis as if it had just started: no keys, scripts, counters, clients or eviction.
 func emptyRedis(ctx context.Context, raw string) error {
 	o, err := parseRedis(raw)
 	if err != nil {
@@ -55,6 +55,7 @@ func emptyRedis(ctx context.Context, raw string) error {
 		p.FlushAll(ctx)
 		p.ScriptFlush(ctx)
 		p.ConfigResetStat(ctx)
+		p.ConfigSet(ctx, "maxmemory-policy", "noeviction")
 		return nil
 	})
 	return err

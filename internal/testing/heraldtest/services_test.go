@@ -118,7 +118,7 @@ func TestRedisKinds(t *testing.T) {
 	}
 }
 
-// TestRedisIsEmptied checks that the next test on a server finds no keys or scripts of an earlier one.
+// TestRedisIsEmptied checks that the next test on a server finds no keys, scripts or eviction of an earlier one.
 func TestRedisIsEmptied(t *testing.T) {
 	var first string // the URL of the first test's server
 	for _, name := range []string{"first", "second"} {
@@ -134,9 +134,13 @@ func TestRedisIsEmptied(t *testing.T) {
 			if name == "second" && url != first {
 				t.Error("a new server, though one is idle")
 			}
+			policy, err := c.ConfigGet(t.Context(), "maxmemory-policy").Result()
+			Must(t, err)
+			Equal(t, "the policy", policy["maxmemory-policy"], "noeviction")
 			if err := errors.Join(c.Set(t.Context(), "k", "v", 0).Err(), script.Load(t.Context(), c).Err()); err != nil {
 				t.Error(err)
 			}
+			Must(t, c.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err())
 			first = url
 		})
 	}

@@ -1,7 +1,9 @@
 package heraldtest
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -33,6 +35,22 @@ func TestEqual(t *testing.T) {
 			t.Errorf("%q is not said: %s", want, f.said)
 		}
 	}
+}
+
+func TestTexts(t *testing.T) {
+	t.Parallel()
+	var f failing
+	gone := errors.New("gone")
+	Contains(&f, "the list", "one two", "two", "one")
+	Lacks(&f, "the list", "one two", "three")
+	Fails(&f, "the start", fmt.Errorf("it is %w", gone), "it is", gone)
+	Equal(t, "what is said of texts as they should be", f.said, "")
+	Contains(&f, "the list", "one", "two")
+	Lacks(&f, "the log", "a secret", "secret")
+	Fails(&f, "the start", nil, "words")
+	Fails(&f, "the stop", gone, "words", io.EOF)
+	Contains(t, "what is said", f.said, `the list: there is no "two" in`, `the log: "secret" is in`,
+		`the start: no error, want one with ["words"]`, `the stop: gone, want "words"`, `the stop: gone, want "EOF"`)
 }
 
 func TestLog(t *testing.T) {

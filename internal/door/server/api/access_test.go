@@ -49,34 +49,30 @@ func TestAccess(t *testing.T) {
 			method = http.MethodPost // the route accepts every method
 		}
 		path := fillPath(route.Path)
+		const denied, forbidden = http.StatusUnauthorized, http.StatusForbidden
 		ask := func(token string, edits ...func(*http.Request)) int {
 			return w.send(method, path, token, "", nil, edits...).StatusCode
 		}
-		if got := ask(""); got != http.StatusUnauthorized {
-			t.Errorf("%s %s without a token: %d", method, path, got)
+		refuses := func(caller string, want int, token string, edits ...func(*http.Request)) {
+			t.Helper()
+			heraldtest.Equal(t, method+" "+path+" "+caller, ask(token, edits...), want)
 		}
-		if got := ask("herald_000000000000_" + strings.Repeat("x", 43)); got != http.StatusUnauthorized && got != http.StatusTooManyRequests {
+		refuses("without a token", denied, "")
+		if got := ask("herald_000000000000_" + strings.Repeat("x", 43)); got != denied && got != http.StatusTooManyRequests {
 			t.Errorf("%s %s with an unknown token: %d", method, path, got)
 		}
-		if got := ask(ownToken, func(r *http.Request) { r.Host = "evil.example" }); got != http.StatusForbidden {
-			t.Errorf("%s %s with a foreign Host: %d", method, path, got)
-		}
-		if got := ask(ownToken, func(r *http.Request) { r.Header.Set("Origin", "https://evil.example") }); got != http.StatusForbidden {
-			t.Errorf("%s %s from a page of another site: %d", method, path, got)
-		}
+		refuses("with a foreign Host", forbidden, ownToken, func(r *http.Request) { r.Host = "evil.example" })
+		refuses("from a page of another site", forbidden, ownToken,
+			func(r *http.Request) { r.Header.Set("Origin", "https://evil.example") })
 		if method != http.MethodGet && route.Method != "" {
 			changing++
-			if got := ask(ownToken, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }); got != http.StatusForbidden {
-				t.Errorf("%s %s from a page of another site without Origin: %d", method, path, got)
-			}
-			if got := ask(tokens[operator.ScopeRead]); got != http.StatusForbidden {
-				t.Errorf("%s %s with a token that may read: %d", method, path, got)
-			}
+			refuses("from a page of another site without Origin", forbidden, ownToken,
+				func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") })
+			refuses("with a token that may read", forbidden, tokens[operator.ScopeRead])
 			if route.Form {
-				if got := w.send(method, path, tokens[operator.ScopeOperate], "application/x-www-form-urlencoded",
-					strings.NewReader("form_token="+strings.Repeat("0", 64))).StatusCode; got != http.StatusForbidden {
-					t.Errorf("%s %s without the page's token: %d", method, path, got)
-				}
+				res := w.send(method, path, tokens[operator.ScopeOperate], "application/x-www-form-urlencoded",
+					strings.NewReader("form_token="+strings.Repeat("0", 64)))
+				heraldtest.Equal(t, method+" "+path+" without the page's token", res.StatusCode, forbidden)
 			}
 			if route.Form == route.BearerOnly {
 				t.Errorf("%s %s is neither a page's nor the API's: a browser could be made to ask for it", method, path)
@@ -87,17 +83,12 @@ func TestAccess(t *testing.T) {
 		}
 		for scope, token := range tokens {
 			may := scope == route.Scope || scope == operator.ScopeOperate && route.Scope == operator.ScopeRead
-			if may || route.Path == "/v1/events" { // the stream of events does not end
-				continue
-			}
-			if got := ask(token); got != http.StatusForbidden {
-				t.Errorf("%s %s with the scope %s: %d", method, path, scope, got)
+			if !may && route.Path != "/v1/events" { // the stream of events does not end
+				refuses("with the scope "+string(scope), forbidden, token)
 			}
 		}
 		if route.BearerOnly {
-			if got := ask("", func(r *http.Request) { r.SetBasicAuth("x", ownToken) }); got != http.StatusUnauthorized {
-				t.Errorf("%s %s with what a browser sends by itself: %d", method, path, got)
-			}
+			refuses("as a browser asks by itself", denied, "", func(r *http.Request) { r.SetBasicAuth("x", ownToken) })
 		}
 	}
 	if changing < 15 {
@@ -128,9 +119,7 @@ func TestDirectScope(t *testing.T) {
 		if got.Error.Code != "forbidden" || got.Error.Field != field || !strings.Contains(got.Error.Message, "scope direct") {
 			t.Errorf("%s: %+v", field, got)
 		}
-		if got := callAs[api.JobAnswer](w, direct, 202, "POST", "/v1/jobs", "application/json", body); got.Verdict != store.Accepted {
-			t.Errorf("%s with the scope: %+v", field, got)
-		}
+		callAs[api.JobAnswer](w, direct, 202, "POST", "/v1/jobs", "application/json", body)
 		lines += body + "\n"
 	}
 	res := w.send("POST", "/v1/jobs", ordinary, "application/x-ndjson", strings.NewReader(lines+jobOf(2, 1)+"\n"))
@@ -148,9 +137,7 @@ func TestAPITokens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	made := w.newToken("enqueue")
-	if got := callAs[api.JobAnswer](w, made.Token, 202, "POST", "/v1/jobs", "application/json", jobOf(1, 1)); got.Verdict != store.Accepted {
-		t.Errorf("%+v", got)
-	}
+	callAs[api.JobAnswer](w, made.Token, 202, "POST", "/v1/jobs", "application/json", jobOf(1, 1))
 	callAs[api.ErrorAnswer](w, made.Token, 403, "GET", "/v1/deliveries", "", "")
 	callAs[api.ErrorAnswer](w, made.Token+"x", 401, "GET", "/v1/deliveries", "", "")
 	callAs[api.ErrorAnswer](w, made.Token[:len(made.Token)-1]+"-", 401, "GET", "/v1/deliveries", "", "")
@@ -162,13 +149,10 @@ func TestAPITokens(t *testing.T) {
 	other := w.newToken("read")
 	heraldtest.Must(t, w.operator.RevokeAPIToken(t.Context(), other.ID, "the test"))
 	callAs[api.ErrorAnswer](w, other.Token, 401, "GET", "/v1/deliveries", "", "") // it was never used, so it is not in the cache
-	if err := w.operator.RevokeAPIToken(t.Context(), other.ID, "the test"); err == nil {
-		t.Error("revoked twice")
-	}
+	heraldtest.Fails(t, "the second revocation", w.operator.RevokeAPIToken(t.Context(), other.ID, "the test"))
 	for _, scopes := range [][]string{nil, {"admin"}} {
-		if _, err := w.operator.CreateAPIToken(t.Context(), "x", scopes, 0, "the test"); err == nil {
-			t.Errorf("%v was taken", scopes)
-		}
+		_, err := w.operator.CreateAPIToken(t.Context(), "x", scopes, 0, "the test")
+		heraldtest.Fails(t, fmt.Sprint(scopes), err)
 	}
 }
 
@@ -196,9 +180,7 @@ func TestGuessedTokens(t *testing.T) {
 					return
 				}
 				_ = res.Body.Close()
-				if want := []int{401, 200}[n%2]; res.StatusCode != want {
-					t.Errorf("a guess at %s is answered with %d", path, res.StatusCode)
-				}
+				heraldtest.Equal(t, "a guess at "+path, res.StatusCode, []int{401, 200}[n%2])
 			}
 		})
 	}
@@ -218,9 +200,8 @@ func TestStreamsEndWithTheirToken(t *testing.T) {
 	defer feed.Close()
 	jobs := make(chan *http.Response, 1)
 	go func() { jobs <- w.send("POST", "/v1/jobs", made.Token, "application/x-ndjson", body) }()
-	if _, err := io.WriteString(feed, jobOf(1, 1)+"\n"); err != nil {
-		t.Fatal(err)
-	}
+	_, err := io.WriteString(feed, jobOf(1, 1)+"\n")
+	heraldtest.Must(t, err)
 	stream := <-jobs
 	events := w.send("GET", "/v1/events", made.Token, "", nil)
 	heraldtest.Must(t, w.operator.RevokeAPIToken(t.Context(), made.ID, "the test"))
@@ -255,17 +236,14 @@ func TestSlotsOfOneToken(t *testing.T) {
 		t.Cleanup(func() { feed.Close() })
 		res := make(chan *http.Response, 1)
 		go func() { res <- w.send("POST", "/v1/jobs", greedy, "application/x-ndjson", body) }()
-		if _, err := io.WriteString(feed, jobOf(1, n+1)+"\n"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := io.WriteString(feed, jobOf(1, n+1)+"\n")
+		heraldtest.Must(t, err)
 		if status := (<-res).StatusCode; status != http.StatusOK {
 			t.Fatalf("stream %d: %d", n, status)
 		}
 	}
 	callAs[api.ErrorAnswer](w, greedy, 429, "POST", "/v1/jobs", "application/json", jobOf(1, 100))
-	if got := callAs[api.JobAnswer](w, other, 202, "POST", "/v1/jobs", "application/json", jobOf(1, 101)); got.Verdict != store.Accepted {
-		t.Errorf("%+v", got)
-	}
+	callAs[api.JobAnswer](w, other, 202, "POST", "/v1/jobs", "application/json", jobOf(1, 101))
 }
 
 // TestReadsOfOneToken: slow reads with one token leave connections to Postgres for reads with another.

@@ -142,16 +142,14 @@ func (w *world) loadDocument() {
 	res := w.send("GET", "/v1/openapi.json", w.token, "", nil)
 	body, err := io.ReadAll(res.Body)
 	heraldtest.Must(w, err)
-	if w.document, err = openapi3.NewLoader().LoadFromData(body); err != nil {
-		w.Fatal(err)
-	}
+	w.document, err = openapi3.NewLoader().LoadFromData(body)
+	heraldtest.Must(w, err)
 	if err = w.document.Validate(w.Context()); err != nil {
 		w.Fatalf("the OpenAPI document: %v", err)
 	}
 	w.document.Servers = openapi3.Servers{{URL: w.base}}
-	if w.router, err = gorillamux.NewRouter(w.document); err != nil {
-		w.Fatal(err)
-	}
+	w.router, err = gorillamux.NewRouter(w.document)
+	heraldtest.Must(w, err)
 }
 
 // send sends a request. The test's cleanup closes the body.
@@ -233,6 +231,24 @@ func jobOf(agent, index int) string {
 		`"valueDecimals":0,"transactionHash":"0x%064x"}`, agent, agent, index, index)
 }
 
+// enqueue enqueues jobOf(agent, index), and returns its delivery's id.
+func (w *world) enqueue(agent, index int) string {
+	w.Helper()
+	return call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(agent, index)).ID
+}
+
+// delivery returns the delivery with an id.
+func (w *world) delivery(id string) operator.Delivery {
+	w.Helper()
+	return call[operator.Delivery](w, 200, "GET", "/v1/deliveries/"+id, "")
+}
+
+// agent returns agent 8453:<n>.
+func (w *world) agent(n int) operator.Agent {
+	w.Helper()
+	return call[operator.Agent](w, 200, "GET", fmt.Sprint("/v1/agents/8453:", n), "")
+}
+
 func TestEnqueue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -263,6 +279,11 @@ func TestEnqueue(t *testing.T) {
 			t.Errorf("%s: %+v", name, e)
 		}
 	}
+	// A request whose Content-Length exceeds the limit is refused before its body is read.
+	body, feed := io.Pipe()
+	defer feed.Close()
+	res := w.send("POST", "/v1/jobs", ownToken, "application/json", body, func(r *http.Request) { r.ContentLength = 10 << 20 })
+	heraldtest.Equal(t, "a large Content-Length", res.StatusCode, http.StatusRequestEntityTooLarge)
 }
 
 // TestNextStepNamesTheBlocker: a revocation waits for its feedback. Its next step names the feedback's delivery. If
@@ -270,40 +291,30 @@ func TestEnqueue(t *testing.T) {
 func TestNextStepNamesTheBlocker(t *testing.T) {
 	t.Parallel()
 	w := serveWorld(t, openStore(t, true))
-	feedback := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1, 1)).ID
+	feedback := w.enqueue(1, 1)
 	revocation := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", `{"type":"FeedbackRevoked","chainId":8453,"agentId":"1",`+
 		`"clientAddress":"0x0000000000000000000000000000000000000001","feedbackIndex":1,"reason":"client"}`).ID
-	show := func() operator.Delivery {
-		return call[operator.Delivery](w, 200, "GET", "/v1/deliveries/"+revocation, "")
-	}
-	if d := show(); d.Reason != outcome.BehindEarlier || !strings.Contains(d.NextStep, "nothing to do: delivery "+feedback+" of the same client") {
-		t.Errorf("%s %q", d.Reason, d.NextStep)
-	}
+	waiting := w.delivery(revocation)
+	heraldtest.Equal(t, "the reason", waiting.Reason, outcome.BehindEarlier)
+	heraldtest.Contains(t, "the next step", waiting.NextStep, "nothing to do: delivery "+feedback+" of the same client")
 
 	c, err := w.store.Claim(t.Context(), uuid.MustParse(feedback), 1, time.Minute)
 	heraldtest.Must(t, err)
 	held := store.Outcome{Status: store.Held, Reason: outcome.AuthRequired, Stage: "call", Endpoint: "https://agent.example/mcp", Free: true}
-	if _, err := w.store.Record(t.Context(), c, held); err != nil {
-		t.Fatal(err)
-	}
-	d := show()
-	for _, part := range []string{feedback, "held auth_required", "worker token set 8453:1"} {
-		if !strings.Contains(d.NextStep, part) {
-			t.Errorf("the next step of %s %s does not name %q: %q", d.Status, d.Reason, part, d.NextStep)
-		}
-	}
+	_, err = w.store.Record(t.Context(), c, held)
+	heraldtest.Must(t, err)
+	heraldtest.Contains(t, "the next step", w.delivery(revocation).NextStep, feedback, "held auth_required",
+		"worker token set 8453:1")
 
-	first := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(2, 1)).ID
-	second := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(2, 2)).ID
+	first, second := w.enqueue(2, 1), w.enqueue(2, 2)
 	c, err = w.store.Claim(t.Context(), uuid.MustParse(first), 1, time.Minute)
 	heraldtest.Must(t, err)
 	waits := store.Outcome{Status: store.Waiting, Reason: outcome.Timeout, Stage: "call", Called: true, Delay: time.Hour}
-	if _, err := w.store.Record(t.Context(), c, waits); err != nil {
-		t.Fatal(err)
-	}
-	blocker := call[operator.Delivery](w, 200, "GET", "/v1/deliveries/"+first, "")
+	_, err = w.store.Record(t.Context(), c, waits)
+	heraldtest.Must(t, err)
+	blocker := w.delivery(first)
 	want := "which is waiting timeout, next attempt at " + blocker.NextAttemptAt.UTC().Format(time.RFC3339)
-	if d := call[operator.Delivery](w, 200, "GET", "/v1/deliveries/"+second, ""); d.NextAttemptAt != nil || !strings.HasSuffix(d.NextStep, want) {
+	if d := w.delivery(second); d.NextAttemptAt != nil || !strings.HasSuffix(d.NextStep, want) {
 		t.Errorf("%v, %q, want %q", d.NextAttemptAt, d.NextStep, want)
 	}
 }
@@ -318,19 +329,7 @@ func TestTraceOfARequest(t *testing.T) {
 	})
 	var got api.JobAnswer
 	heraldtest.Must(t, json.NewDecoder(res.Body).Decode(&got))
-	if d := call[operator.Delivery](w, 200, "GET", "/v1/deliveries/"+got.ID, ""); d.TraceID != trace {
-		t.Errorf("%+v", d)
-	}
-}
-
-// TestTooLargeIsNotRead: a request whose Content-Length exceeds the limit is refused before its body is read.
-func TestTooLargeIsNotRead(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	body, feed := io.Pipe()
-	defer feed.Close()
-	res := w.send("POST", "/v1/jobs", ownToken, "application/json", body, func(r *http.Request) { r.ContentLength = 10 << 20 })
-	heraldtest.Equal(t, "res.StatusCode", res.StatusCode, http.StatusRequestEntityTooLarge)
+	heraldtest.Equal(t, "the trace", w.delivery(got.ID).TraceID, trace)
 }
 
 func TestEnqueueLines(t *testing.T) {
@@ -365,17 +364,14 @@ func TestEnqueueLines(t *testing.T) {
 		heraldtest.Must(t, lines.Decode(&got))
 		w.checkLine(got)
 		want := []store.Verdict{store.Accepted, store.Known, intake.Refused, intake.Refused, store.Accepted}[i]
-		if got.Verdict != want {
-			t.Errorf("%d: %+v", i, got)
-		}
+		heraldtest.Equal(t, fmt.Sprint("line ", i), got.Verdict, want)
 	}
 	if got.Line != 6 { // empty lines count
 		t.Errorf("%+v", got)
 	}
 	_ = feed.Close()
-	if _, err := lines.Token(); !errors.Is(err, io.EOF) {
-		t.Errorf("after the last line: %v", err)
-	}
+	_, err := lines.Token()
+	heraldtest.Fails(t, "after the last line", err, io.EOF)
 }
 
 func (w *world) checkLine(v any) {
@@ -417,9 +413,8 @@ func TestEnqueueManyLines(t *testing.T) {
 		}
 	}
 	counts, err := records.New(w.store).Count(t.Context(), records.Filter{})
-	if err != nil || counts[store.Queued] != int64(lines) {
-		t.Errorf("%v, %v", counts, err)
-	}
+	heraldtest.Must(t, err)
+	heraldtest.Equal(t, "queued", counts[store.Queued], int64(lines))
 }
 
 func TestDeliveries(t *testing.T) {
@@ -427,28 +422,24 @@ func TestDeliveries(t *testing.T) {
 	w := newWorld(t)
 	var ids []string
 	for i := range 5 {
-		ids = append(ids, call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1+i%2, i+1)).ID)
+		ids = append(ids, w.enqueue(1+i%2, i+1))
 	}
 	page := call[operator.DeliveryPage](w, 200, "GET", "/v1/deliveries?limit=2", "")
 	if len(page.Deliveries) != 2 || page.Next == "" || page.Deliveries[0].ID.String() != ids[4] {
 		t.Errorf("%+v", page)
 	}
 	page = call[operator.DeliveryPage](w, 200, "GET", "/v1/deliveries?limit=3&cursor="+page.Next, "")
-	if len(page.Deliveries) != 3 || page.Next != "" {
-		t.Errorf("%+v", page)
-	}
-	one := call[operator.Delivery](w, 200, "GET", "/v1/deliveries/"+ids[0], "")
-	if byKey := call[operator.Delivery](w, 200, "GET", "/v1/deliveries/"+strings.ReplaceAll(one.Key, "#", "%23"), ""); byKey.ID != one.ID {
-		t.Errorf("%+v", byKey)
-	}
+	heraldtest.Equal(t, "deliveries", len(page.Deliveries), 3)
+	heraldtest.Equal(t, "the next page", page.Next, "")
+	one := w.delivery(ids[0])
+	heraldtest.Equal(t, "the delivery of the key", w.delivery(strings.ReplaceAll(one.Key, "#", "%23")).ID, one.ID)
 	for query, want := range map[string]int{
 		"agent=8453:1": 3, "agent=8453:2": 2, "agent=1:1": 0, "status=queued": 5, "status=dead": 0, "kind=NewFeedback": 5,
 		"kind=ResponseAppended": 0, "since=1h": 5, "until=1h": 0, "client=0x" + fmt.Sprintf("%040x", 1): 3,
 		"transaction=0x" + fmt.Sprintf("%064X", 3): 1, "key=" + strings.ReplaceAll(one.Key, "#", "%23"): 1, "reason=timeout": 0,
 	} {
-		if got := call[operator.DeliveryPage](w, 200, "GET", "/v1/deliveries?"+query, ""); len(got.Deliveries) != want {
-			t.Errorf("%s: %d, want %d", query, len(got.Deliveries), want)
-		}
+		heraldtest.Equal(t, query,
+			len(call[operator.DeliveryPage](w, 200, "GET", "/v1/deliveries?"+query, "").Deliveries), want)
 	}
 	for query, field := range map[string]string{"agent=x": "agent", "status=x": "status", "reason=x": "reason", "kind=x": "kind", "since=x": "since",
 		"limit=0": "limit", "limit=1001": "limit", "limit=x": "limit", "cursor=x": "cursor", "client=0x12": "client", "transaction=12": "transaction"} {
@@ -465,35 +456,33 @@ func TestMoves(t *testing.T) {
 	w := newWorld(t)
 	var ids []string
 	for i := range 5 {
-		ids = append(ids, call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1, i+1)).ID)
+		ids = append(ids, w.enqueue(1, i+1))
 	}
 	one := "/v1/deliveries/" + ids[0]
 	if r := call[operator.MoveReport](w, 200, "POST", one+"/cancel", ""); r.Moved != 1 || r.Audit == 0 {
 		t.Errorf("%+v", r)
 	}
 	call[api.ErrorAnswer](w, 409, "POST", one+"/cancel", "{}")
-	if r := call[operator.MoveReport](w, 200, "POST", one+"/replay", `{"force":true}`); r.Moved != 1 {
-		t.Errorf("%+v", r)
+	move := func(path, body string) operator.MoveReport {
+		t.Helper()
+		return call[operator.MoveReport](w, 200, "POST", path, body)
 	}
+	heraldtest.Equal(t, "moved", move(one+"/replay", `{"force":true}`).Moved, 1)
 	call[api.ErrorAnswer](w, 404, "POST", "/v1/deliveries/00000000-0000-4000-8000-000000000000/replay", "")
 	call[api.ErrorAnswer](w, 400, "POST", "/v1/deliveries/no-id/replay", "")
 	call[api.ErrorAnswer](w, 400, "POST", one+"/replay", `{"farce":true}`)
 	callAs[api.ErrorAnswer](w, ownToken, 415, "POST", one+"/replay", "text/plain", `{}`)
 
-	if r := call[operator.MoveReport](w, 200, "POST", "/v1/deliveries/cancel", `{"agent":"8453:1","dryRun":true}`); !r.DryRun || r.Matched != 5 {
+	if r := move("/v1/deliveries/cancel", `{"agent":"8453:1","dryRun":true}`); !r.DryRun || r.Matched != 5 {
 		t.Errorf("%+v", r)
 	}
-	if r := call[operator.MoveReport](w, 200, "POST", "/v1/deliveries/cancel", `{"agent":"8453:1","dryRun":false}`); r.Moved != 5 {
-		t.Errorf("%+v", r)
-	}
-	if r := call[operator.MoveReport](w, 200, "POST", "/v1/deliveries/replay", `{"status":"cancelled","dryRun":false,"rate":1000}`); r.Moved != 5 {
-		t.Errorf("%+v", r)
-	}
+	heraldtest.Equal(t, "moved", move("/v1/deliveries/cancel", `{"agent":"8453:1","dryRun":false}`).Moved, 5)
+	heraldtest.Equal(t, "moved",
+		move("/v1/deliveries/replay", `{"status":"cancelled","dryRun":false,"rate":1000}`).Moved, 5)
 	for body, field := range map[string]string{`{"agent":"8453:1"}`: "dryRun", `{"dryRun":true}`: "", `{"dryRun":true,"status":"x"}`: "status",
 		`{"dryRun":true,"status":"delivered"}`: "status", `{"dryRun":true,"agent":"8453:1","rate":-1}`: "rate"} {
-		if e := call[api.ErrorAnswer](w, 400, "POST", "/v1/deliveries/replay", body); e.Error.Field != field {
-			t.Errorf("%s: %+v", body, e)
-		}
+		e := call[api.ErrorAnswer](w, 400, "POST", "/v1/deliveries/replay", body)
+		heraldtest.Equal(t, body, e.Error.Field, field)
 	}
 	audit := call[operator.AuditPage](w, 200, "GET", "/v1/audit?limit=2", "")
 	if len(audit.Audit) != 2 || audit.Next == "" || audit.Audit[0].Actor != "HERALD_API_TOKEN" || audit.Audit[0].Action != "replay" {
@@ -505,30 +494,25 @@ func TestAgents(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for i := range 3 {
-		call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(i+1, 1))
+		w.enqueue(i+1, 1)
 	}
 	page := call[operator.AgentPage](w, 200, "GET", "/v1/agents?limit=2", "")
 	if len(page.Agents) != 2 || page.Next == "" {
 		t.Errorf("%+v", page)
 	}
-	if page = call[operator.AgentPage](w, 200, "GET", "/v1/agents?chain=8453&cursor="+page.Next, ""); len(page.Agents) != 1 {
-		t.Errorf("%+v", page)
-	}
-	if a := call[operator.Agent](w, 200, "GET", "/v1/agents/8453:1", ""); !a.Enabled || a.Open[store.Queued] != 1 {
+	page = call[operator.AgentPage](w, 200, "GET", "/v1/agents?chain=8453&cursor="+page.Next, "")
+	heraldtest.Equal(t, "agents", len(page.Agents), 1)
+	if a := w.agent(1); !a.Enabled || a.Open[store.Queued] != 1 {
 		t.Errorf("%+v", a)
 	}
 	if c := call[operator.AgentChange](w, 200, "POST", "/v1/agents/8453:1/disable", ""); c.Audit == 0 || *c.Enabled {
 		t.Errorf("%+v", c)
 	}
-	if a := call[operator.Agent](w, 200, "GET", "/v1/agents/8453:1", ""); a.Enabled {
-		t.Errorf("%+v", a)
-	}
+	heraldtest.Equal(t, "the agent is enabled", w.agent(1).Enabled, false)
 	call[operator.AgentChange](w, 200, "POST", "/v1/agents/8453:1/enable", "")
-	before := call[operator.Agent](w, 200, "GET", "/v1/agents/8453:2", "").Epoch
+	before := w.agent(2).Epoch
 	call[operator.AgentChange](w, 200, "POST", "/v1/agents/8453:2/refresh", "")
-	if a := call[operator.Agent](w, 200, "GET", "/v1/agents/8453:2", ""); a.Epoch != before+1 {
-		t.Errorf("%+v", a)
-	}
+	heraldtest.Equal(t, "the epoch", w.agent(2).Epoch, before+1)
 	for _, verb := range []string{"enable", "refresh"} {
 		call[api.ErrorAnswer](w, 404, "POST", "/v1/agents/8453:99/"+verb, "")
 	}

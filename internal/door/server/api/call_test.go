@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // toolCaller is a ToolCaller that returns the answer set by a test.
@@ -98,9 +99,7 @@ func TestCallTool(t *testing.T) {
 	if got := call[api.CallAnswer](w, 413, "POST", "/mcp/call", strings.Repeat(" ", job.MaxCallBytes+1)); got.Error == "" {
 		t.Errorf("%+v", got)
 	}
-	if len(w.calls.seen) != before {
-		t.Error("a refused request was called")
-	}
+	heraldtest.Equal(t, "calls after refused requests", len(w.calls.seen), before)
 }
 
 // TestCallsAtATime: a direct call uses memory of the worker as long as the agent takes, so the number of concurrent
@@ -118,9 +117,8 @@ func TestCallsAtATime(t *testing.T) {
 	for range most {
 		<-w.calls.begun
 	}
-	if got := call[api.CallAnswer](w, 429, "POST", "/mcp/call", directCall); got.Reason != outcome.AgentBusy {
-		t.Errorf("%+v", got)
-	}
+	heraldtest.Equal(t, "the reason", call[api.CallAnswer](w, 429, "POST", "/mcp/call", directCall).Reason,
+		outcome.AgentBusy)
 	close(w.calls.hold)
 	all.Wait()
 }

@@ -38,7 +38,7 @@ func TestCheckAgent(t *testing.T) {
 	list := filepath.Join(t.TempDir(), "servers.json")
 	heraldtest.Must(t, os.WriteFile(list, fmt.Appendf(nil, `{"servers":{"8453:1":{"transport":"http","url":%q}}}`, srv.URL), 0o600))
 	w.operator.Settings.ServersFile = list
-	call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1, 1))
+	w.enqueue(1, 1)
 
 	const path = "/v1/agents/8453:1/check"
 	if r := call[inspect.CheckReport](w, 200, "POST", path, ""); r.Faults != 0 || r.Sent || len(r.Checks) != 15 || calls.Load() != 0 {

@@ -62,25 +62,20 @@ func TestClient(t *testing.T) {
 	}()
 	moveOne(t, w.operator.Cancel, first.ID)
 	<-ended
-	short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-	defer cancel()
 	second, err := c.Enqueue(t.Context(), json.RawMessage(jobOf(1, 2)))
 	heraldtest.Must(t, err)
-	if _, err := c.Wait(short, second.ID); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("%v", err)
-	}
+	_, err = c.Wait(heraldtest.Within(t, time.Millisecond), second.ID)
+	heraldtest.Fails(t, "Wait", err, context.DeadlineExceeded)
 
 	var refused *client.Error
 	if _, err := c.Get(t.Context(), "00000000-0000-4000-8000-000000000000"); !errors.As(err, &refused) || refused.Status != 404 || refused.Temporary() {
 		t.Errorf("%v", err)
 	}
-	if _, err := w.newClient(w.newToken("read").Token).Enqueue(t.Context(), job); !errors.As(err, &refused) || refused.Status != 403 || refused.Code != "forbidden" {
-		t.Errorf("%v", err)
-	}
+	_, err = w.newClient(w.newToken("read").Token).Enqueue(t.Context(), job)
+	heraldtest.Fails(t, "a token that may read", err, "(forbidden, HTTP 403)")
 	for _, cfg := range []client.Config{{URL: "herald.example", Token: "x"}, {URL: "ftp://herald.example", Token: "x"}, {URL: "http://herald.example"}} {
-		if _, err := client.New(cfg); err == nil {
-			t.Errorf("%+v was taken", cfg)
-		}
+		_, err := client.New(cfg)
+		heraldtest.Fails(t, cfg.URL, err)
 	}
 }
 
@@ -100,14 +95,12 @@ func TestClientStream(t *testing.T) {
 	heard := 0
 	err := c.EnqueueStream(t.Context(), next, func(a client.Answer) error {
 		heard++
-		if a.Line != int64(heard) || a.Verdict != client.Accepted {
-			t.Errorf("%d: %+v", heard, a)
-		}
+		heraldtest.Equal(t, "the line", a.Line, int64(heard))
+		heraldtest.Equal(t, "the verdict", a.Verdict, client.Accepted)
 		return nil
 	})
-	if err != nil || heard != jobs {
-		t.Errorf("%d answers, %v", heard, err)
-	}
+	heraldtest.Must(t, err)
+	heraldtest.Equal(t, "answers", heard, jobs)
 	// The connection of a stream serves further requests.
 	for range 3 {
 		for _, err := range c.Deliveries(t.Context(), client.Selection{Status: "cancelled"}) {
@@ -117,22 +110,17 @@ func TestClientStream(t *testing.T) {
 
 	// EnqueueStream returns the error of the callback that fails first.
 	broken := errors.New("the indexer broke")
-	if err := c.EnqueueStream(t.Context(), func() (any, error) { return nil, broken }, func(client.Answer) error { return nil }); !errors.Is(err, broken) {
-		t.Errorf("%v", err)
-	}
+	ignore := func(client.Answer) error { return nil }
+	err = c.EnqueueStream(t.Context(), func() (any, error) { return nil, broken }, ignore)
+	heraldtest.Fails(t, "a job that cannot be read", err, broken)
 	sent = 0
-	if err := c.EnqueueStream(t.Context(), next, func(client.Answer) error { return broken }); !errors.Is(err, broken) {
-		t.Errorf("%v", err)
-	}
-	var refused *client.Error
-	if err := w.newClient("wrong").EnqueueStream(t.Context(), next, func(client.Answer) error { return nil }); !errors.As(err, &refused) || refused.Status != 401 {
-		t.Errorf("%v", err)
-	}
+	heraldtest.Fails(t, "an answer that cannot be handled",
+		c.EnqueueStream(t.Context(), next, func(client.Answer) error { return broken }), broken)
+	heraldtest.Fails(t, "a wrong token", w.newClient("wrong").EnqueueStream(t.Context(), next, ignore), "HTTP 401")
 	ctx, cancel := context.WithCancel(t.Context())
 	sent = 0
-	if err := c.EnqueueStream(ctx, next, func(client.Answer) error { cancel(); return nil }); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
+	heraldtest.Fails(t, "a cancelled stream",
+		c.EnqueueStream(ctx, next, func(client.Answer) error { cancel(); return nil }), context.Canceled)
 	// A stream that ends early is an error, even if the server ends it in an orderly way.
 	sent = 0
 	first := true
@@ -144,13 +132,10 @@ func TestClientStream(t *testing.T) {
 		}
 		return nil
 	})
-	if err == nil {
-		t.Error("a stream that was cut off ended well")
-	}
+	heraldtest.Fails(t, "a stream that was cut off", err)
 	w = serveWorld(t, w.store)
-	if page := call[operator.DeliveryPage](w, 200, "GET", "/v1/deliveries?limit=1", ""); len(page.Deliveries) != 1 {
-		t.Errorf("%+v", page)
-	}
+	heraldtest.Equal(t, "deliveries",
+		len(call[operator.DeliveryPage](w, 200, "GET", "/v1/deliveries?limit=1", "").Deliveries), 1)
 }
 
 // TestClientStreamStops: the error of a stream that a stopping worker ends is Herald's answer, also if the client is
@@ -214,14 +199,9 @@ func TestClientEvents(t *testing.T) {
 		}
 		return nil
 	})
-	if !errors.Is(err, enough) {
-		t.Error(err)
-	}
-	var refused *client.Error
+	heraldtest.Fails(t, "Events", err, enough)
 	err = w.newClient("wrong").Events(t.Context(), client.EventSelection{}, func(client.Event) error { return nil })
-	if !errors.As(err, &refused) || refused.Status != 401 {
-		t.Error(err)
-	}
+	heraldtest.Fails(t, "a wrong token", err, "HTTP 401")
 }
 
 // TestClientExample runs the examples of package client, while deliveries of another agent are cancelled and replayed for
@@ -267,9 +247,8 @@ func TestClientExample(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 	<-ended
-	if page := call[operator.DeliveryPage](w, 200, "GET", "/v1/deliveries?status=queued&limit=1", ""); len(page.Deliveries) != 1 {
-		t.Errorf("%+v", page)
-	}
+	heraldtest.Equal(t, "deliveries",
+		len(call[operator.DeliveryPage](w, 200, "GET", "/v1/deliveries?status=queued&limit=1", "").Deliveries), 1)
 
 	jobs := []string{jobOf(1, 1), `{"type":"NewFeedback","tag9":"x"}`}
 	refused, err := w.newClient(ownToken).EnqueueMany(t.Context(), func() (any, error) {
@@ -291,7 +270,5 @@ func TestClientNeedsNothing(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}",
 		"github.com/agentherald/herald/client").Output()
 	heraldtest.Must(t, err)
-	if got := strings.Fields(string(out)); len(got) != 1 {
-		t.Errorf("it imports %q", got)
-	}
+	heraldtest.Equal(t, "imported packages", len(strings.Fields(string(out))), 1)
 }

@@ -2,13 +2,12 @@ package api_test
 
 import (
 	"context"
-	"strings"
 	"testing"
 
 	"github.com/agentherald/herald/internal/admission/effort"
-	"github.com/agentherald/herald/internal/door/server/api"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // slowLive is a worker's live state with one slow agent.
@@ -29,16 +28,12 @@ func TestEffort(t *testing.T) {
 	w := newWorld(t)
 	w.operator.Live = slowLive{}
 	for n := range 2 {
-		call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1+n, 1))
+		w.enqueue(1+n, 1)
 	}
-	if a := call[operator.Agent](w, 200, "GET", "/v1/agents/8453:1", ""); a.Effort == nil || a.Effort.Left != -15.2 || a.Effort.Calls != 73.1 {
+	if a := w.agent(1); a.Effort == nil || a.Effort.Left != -15.2 || a.Effort.Calls != 73.1 {
 		t.Errorf("%+v", a.Effort)
 	}
 	const says = "-15.2 s left of 60 s a minute; used: calls 73.1 s, connections 2.1 s; an attempt takes 24.9 s"
-	if page := w.open(200, "/agents/8453:1"); !strings.Contains(page, says) {
-		t.Errorf("the page does not say %q", says)
-	}
-	if page := w.open(200, "/agents/8453:2"); strings.Contains(page, "Effort budget") {
-		t.Error("it tells of an agent of which nothing is known")
-	}
+	heraldtest.Contains(t, "the page", w.open(200, "/agents/8453:1"), says)
+	heraldtest.Lacks(t, "the page of another agent", w.open(200, "/agents/8453:2"), "Effort budget")
 }

@@ -198,7 +198,7 @@ func (a *API) streamEvents(w http.ResponseWriter, r *http.Request, v server.Visi
 		return
 	}
 	filter := eventFilter{agent, statuses}
-	at, gap, err := a.startPosition(r)
+	at, ahead, gap, err := a.startPosition(r)
 	if err != nil {
 		a.answerError(w, r, err)
 		return
@@ -225,35 +225,39 @@ func (a *API) streamEvents(w http.ResponseWriter, r *http.Request, v server.Visi
 	s.flush()
 	ctx, stop := v.WhileAllowed(r.Context())
 	defer stop()
-	a.followEvents(ctx, s, filter, at)
+	a.followEvents(ctx, s, filter, at, ahead)
 }
 
-// startPosition returns the position in Last-Event-ID, or the current one without it. gap reports that events after the
-// position may have been dropped.
-func (a *API) startPosition(r *http.Request) (at records.EventCursor, gap bool, err error) {
+// startPosition returns the position in Last-Event-ID, or the current one without it, and how far Postgres' clock, by
+// which events are dropped, is ahead of this machine's. gap reports that events after the position may have been
+// dropped.
+func (a *API) startPosition(r *http.Request) (at records.EventCursor, ahead time.Duration, gap bool, err error) {
 	id := r.Header.Get("Last-Event-ID")
 	if id == "" {
 		id = r.URL.Query().Get("lastEventId") // for clients that cannot set headers
 	}
 	if id != "" {
 		if at, err = records.ParseEventCursor(id); err != nil {
-			return at, false, refuse(http.StatusBadRequest, "invalid_request", "Last-Event-ID", "%s", err.Error())
+			return at, 0, false, refuse(http.StatusBadRequest, "invalid_request", "Last-Event-ID", "%s", err.Error())
 		}
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), feedTimeout)
 	defer cancel()
 	now, err := a.Events.LastEvent(ctx)
+	ahead = time.Until(time.Unix(now.At, 0))
 	switch {
 	case err != nil || id == "":
-		return now, false, err
+		return now, ahead, false, err
 	case at.Xid > now.Xid: // the position is of another database: restoring a dump restarts transaction ids
-		return now, true, nil
+		return now, ahead, true, nil
 	}
-	return at, time.Since(time.Unix(at.At, 0)) > retention.EventRetention, nil
+	return at, ahead, now.At-at.At > int64(retention.EventRetention.Seconds()), nil
 }
 
-// followEvents sends events until the listener disconnects, its token is revoked, or the worker stops.
-func (a *API) followEvents(ctx context.Context, s *eventStream, filter eventFilter, at records.EventCursor) {
+// followEvents sends events until the listener disconnects, its token is revoked, or the worker stops. ahead is that of
+// startPosition.
+func (a *API) followEvents(ctx context.Context, s *eventStream, filter eventFilter, at records.EventCursor,
+	ahead time.Duration) {
 	alive := time.Tick(heartbeat)
 	for s.err == nil && ctx.Err() == nil {
 		news, changed, err := a.feed.next(ctx, at)
@@ -275,7 +279,7 @@ func (a *API) followEvents(ctx context.Context, s *eventStream, filter eventFilt
 		case <-alive:
 			// The heartbeat carries the position with the current time. Otherwise a listener whose filter matches few
 			// events would reconnect with an old position, and get a gap.
-			at.At = time.Now().Unix()
+			at.At = time.Now().Add(ahead).Unix()
 			s.write(": alive\n")
 			s.writePosition(at)
 			s.flush()

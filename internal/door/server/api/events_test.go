@@ -18,6 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/jackc/pgx/v5"
 )
 
 // listener follows the events. When the connection ends, it reconnects with its position.
@@ -103,11 +104,10 @@ func TestEveryListenerReceivesEveryChange(t *testing.T) {
 
 	var ids []string
 	for i := range deliveries {
-		ids = append(ids, call[api.JobAnswer](first, 202, "POST", "/v1/jobs", jobOf(1, i+1)).ID)
+		ids = append(ids, first.enqueue(1, i+1))
 	}
 	last := ids[len(ids)-1]
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
+	ctx := heraldtest.Within(t, 2*time.Minute)
 	all := make([]*listener, listeners)
 	var ready, gone sync.WaitGroup
 	for i := range all {
@@ -155,8 +155,8 @@ func moveOne(t *testing.T, move func(context.Context, operator.MoveRequest) (*op
 func TestEventsOfAFilter(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	mine := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1, 1)).ID
-	other := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(2, 1)).ID
+	mine := w.enqueue(1, 1)
+	other := w.enqueue(2, 1)
 	ready := make(chan struct{})
 	l := &listener{base: func() string { return w.base }, query: "?agent=8453:1&status=cancelled&status=held", ready: func() { close(ready) },
 		until: func(records.DeliveryEvent) bool { return true }}
@@ -169,17 +169,26 @@ func TestEventsOfAFilter(t *testing.T) {
 		t.Errorf("%+v, %v", l.events, err)
 	}
 	for query, field := range map[string]string{"?agent=x": "agent", "?status=x": "status", "?lastEventId=x": "Last-Event-ID"} {
-		if e := call[api.ErrorAnswer](w, 400, "GET", "/v1/events"+query, ""); e.Error.Field != field {
-			t.Errorf("%s: %+v", query, e)
-		}
+		heraldtest.Equal(t, query, call[api.ErrorAnswer](w, 400, "GET", "/v1/events"+query, "").Error.Field, field)
 	}
 }
 
-// TestGapEvent: a listener that returns after the events were deleted receives a gap event.
+// TestGapEvent: a listener that returns after the events were deleted receives a gap event. Postgres deletes them by
+// its own clock, which is two minutes ahead of the worker's.
 func TestGapEvent(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	old := records.EventCursor{At: time.Now().Add(-retention.EventRetention - time.Hour).Unix(), Xid: 3, ID: 1}
+	st := openStore(t, false)
+	_, err := st.Conns.Exec(t.Context(), `CREATE SCHEMA fast;
+		CREATE FUNCTION fast.now() RETURNS timestamptz LANGUAGE sql STABLE AS
+			$$ SELECT pg_catalog.now() + interval '2 minutes' $$;
+		DO $$ BEGIN
+			EXECUTE format('ALTER DATABASE %I SET search_path = fast, pg_catalog', current_database());
+		END $$`,
+		pgx.QueryExecModeSimpleProtocol)
+	heraldtest.Must(t, err)
+	st.Conns.Reset() // new connections have this clock
+	w := serveWorld(t, st)
+	old := records.EventCursor{At: time.Now().Add(time.Minute - retention.EventRetention).Unix(), Xid: 3, ID: 1}
 	res := w.send("GET", "/v1/events", ownToken, "", nil, func(r *http.Request) { r.Header.Set("Last-Event-ID", old.String()) })
 	head := make([]byte, 60)
 	if _, err := io.ReadFull(res.Body, head); err != nil || !strings.Contains(string(head), "event: gap") {

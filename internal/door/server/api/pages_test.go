@@ -53,7 +53,7 @@ func TestPages(t *testing.T) {
 	w := newWorld(t)
 	var ids []string
 	for i := range 60 {
-		ids = append(ids, call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1+i%2, i+1)).ID)
+		ids = append(ids, w.enqueue(1+i%2, i+1))
 	}
 	for path, want := range map[string]string{
 		"/": "19 of 20 arrive within (p95, last hour)", "/deliveries": "Older", "/deliveries?agent=8453:1&status=queued": "replay…", "/deliveries/" + ids[0]: "clientAddress",
@@ -61,9 +61,7 @@ func TestPages(t *testing.T) {
 		"/deliveries/move?action=cancel&agent=8453:1": "30 deliveries would be cancelled",
 		"/deliveries/groups":                          "None.", "/find?q=8453:1": "Newest deliveries", "/find?q=" + ids[0]: "clientAddress", "/find?q=" + ids[0][:8]: "clientAddress",
 	} {
-		if page := w.open(200, path); !strings.Contains(page, want) {
-			t.Errorf("%s lacks %q: %s", path, want, page)
-		}
+		heraldtest.Contains(t, path, w.open(200, path), want)
 	}
 	w.open(404, "/deliveries/00000000-0000-4000-8000-000000000000")
 	w.open(404, "/agents/8453:99")
@@ -74,29 +72,22 @@ func TestPages(t *testing.T) {
 	if res := w.submit(w.open(200, one), one+"/cancel", url.Values{}); res.StatusCode != 200 || res.Request.URL.Path != one {
 		t.Errorf("%d at %s", res.StatusCode, res.Request.URL)
 	}
-	if d := call[operator.Delivery](w, 200, "GET", "/v1"+one, ""); d.Status != store.Cancelled {
-		t.Errorf("%+v", d)
-	}
+	heraldtest.Equal(t, "the status", w.delivery(ids[0]).Status, store.Cancelled)
 	w.submit(w.open(200, one), one+"/replay", url.Values{})
-	if d := call[operator.Delivery](w, 200, "GET", "/v1"+one, ""); d.Status != store.Queued {
-		t.Errorf("%+v", d)
-	}
+	heraldtest.Equal(t, "the status", w.delivery(ids[0]).Status, store.Queued)
 
 	agent := "/agents/8453:1"
 	page := w.open(200, agent)
 	registry := url.Values{"registry": {"0x8004a169fb4a3325136eb29fa0ceb6d2e539a432"}}
 	w.submit(page, agent+"/disable", registry)
-	if a := call[operator.Agent](w, 200, "GET", "/v1"+agent, ""); a.Enabled {
-		t.Errorf("%+v", a)
-	}
+	heraldtest.Equal(t, "the agent is enabled", w.agent(1).Enabled, false)
 	w.submit(page, agent+"/enable", registry)
 	w.submit(page, agent+"/refresh", registry)
-	if a := call[operator.Agent](w, 200, "GET", "/v1"+agent, ""); !a.Enabled || a.Epoch != 1 {
+	if a := w.agent(1); !a.Enabled || a.Epoch != 1 {
 		t.Errorf("%+v", a)
 	}
-	if res := w.submit(page, agent+"/probe", registry); res.StatusCode != 400 { // the chain has no RPC URL
-		t.Errorf("%d", res.StatusCode)
-	}
+	res := w.submit(page, agent+"/probe", registry)
+	heraldtest.Equal(t, "a probe without an RPC URL", res.StatusCode, 400)
 
 	search := w.open(200, "/deliveries?agent=8453:1&since=24h")
 	link := regexp.MustCompile(`href="(/deliveries/move\?action=cancel[^"]*)"`).FindStringSubmatch(search)
@@ -104,16 +95,13 @@ func TestPages(t *testing.T) {
 		t.Fatal("a search has no link that cancels what it finds")
 	}
 	bulk := w.open(200, html.UnescapeString(link[1]))
-	if !strings.Contains(bulk, "30 deliveries would be cancelled") || !strings.Contains(bulk, `name="since" value="24h"`) {
-		t.Errorf("%s: %s", link[1], bulk)
-	}
-	res := w.submit(bulk, "/deliveries/move", url.Values{"action": {"cancel"}, "agent": {"8453:1"}, "rate": {"0"}})
+	heraldtest.Contains(t, "the page", bulk, "30 deliveries would be cancelled", `name="since" value="24h"`)
+	res = w.submit(bulk, "/deliveries/move", url.Values{"action": {"cancel"}, "agent": {"8453:1"}, "rate": {"0"}})
 	if body, _ := io.ReadAll(res.Body); res.Request.URL.Path != "/audit" || !strings.Contains(string(body), "30 of 30") {
 		t.Errorf("%d at %s: %s", res.StatusCode, res.Request.URL, body)
 	}
-	if res := w.submit(bulk, "/deliveries/move", url.Values{"action": {"cancel"}, "rate": {"0"}}); res.StatusCode != 400 {
-		t.Errorf("without a choice: %d", res.StatusCode)
-	}
+	heraldtest.Equal(t, "without a choice",
+		w.submit(bulk, "/deliveries/move", url.Values{"action": {"cancel"}, "rate": {"0"}}).StatusCode, 400)
 	for _, link := range regexp.MustCompile(`/static/[^"]+`).FindAllString(page, -1) {
 		if res := w.send("GET", link, ownToken, "", nil); res.StatusCode != 200 || !strings.Contains(res.Header.Get("Cache-Control"), "immutable") {
 			t.Errorf("%s: %d %s", link, res.StatusCode, res.Header)
@@ -125,19 +113,13 @@ func TestPages(t *testing.T) {
 func TestRelations(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	one := "/deliveries/" + call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1, 1)).ID
-	call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1, 2))
+	one := "/deliveries/" + w.enqueue(1, 1)
+	w.enqueue(1, 2)
 	call[api.JobAnswer](w, 202, "POST", "/v1/jobs", strings.NewReplacer("NewFeedback", "FeedbackRevoked", `"value":"99","valueDecimals":0,`, "").Replace(jobOf(1, 1)))
 	page := w.open(200, one)
-	for _, want := range []string{"<strong>99</strong> · from <a", "its revocation", "after it, by the same client"} {
-		if !strings.Contains(page, want) {
-			t.Errorf("%s lacks %q: %s", one, want, page)
-		}
-	}
+	heraldtest.Contains(t, one, page, "<strong>99</strong> · from <a", "its revocation", "after it, by the same client")
 	client := regexp.MustCompile(`/clients/0x[0-9a-f]+`).FindString(page)
-	if list := w.open(200, client); !strings.Contains(list, "All 3 deliveries") || !strings.Contains(list, "8453:1") {
-		t.Errorf("%s: %s", client, list)
-	}
+	heraldtest.Contains(t, client, w.open(200, client), "All 3 deliveries", "8453:1")
 }
 
 // TestPageOfRefusedJob checks that the page of a job from Redis that is no JSON shows its bytes, without secrets.
@@ -145,15 +127,12 @@ func TestPageOfRefusedJob(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	body := `{"type":"NewFeedback","agentId":"4<2","auth_token":"hunter2",`
-	if _, err := w.intake.FromTask(t.Context(), "NewFeedback", []byte(body)); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.intake.FromTask(t.Context(), "NewFeedback", []byte(body))
+	heraldtest.Must(t, err)
 	id := call[operator.DeliveryPage](w, 200, "GET", "/v1/deliveries?reason=invalid_job", "").Deliveries[0].ID
 	page := html.UnescapeString(w.open(200, "/deliveries/"+id.String()))
-	if want := `{"type":"NewFeedback","agentId":"4<2","auth_token":"******",`; !strings.Contains(page, want) ||
-		strings.Contains(page, "retention") || strings.Contains(page, "hunter2") {
-		t.Errorf("no %q in %s", want, page)
-	}
+	heraldtest.Contains(t, "the page", page, `{"type":"NewFeedback","agentId":"4<2","auth_token":"******",`)
+	heraldtest.Lacks(t, "the page", page, "retention", "hunter2")
 }
 
 // TestFirstChangeOnLoopback: an operator may read the pages on loopback without a token. The first change asks for one,
@@ -178,10 +157,7 @@ func TestFirstChangeOnLoopback(t *testing.T) {
 	if res := change(func(*http.Request) {}); res.StatusCode != 401 || !strings.HasPrefix(res.Header.Get("WWW-Authenticate"), "Basic") {
 		t.Errorf("without a token: %d, %s", res.StatusCode, res.Header)
 	}
-	if res := change(func(r *http.Request) { r.SetBasicAuth("me", token) }); res.StatusCode != 200 {
-		t.Errorf("with one: %d", res.StatusCode)
-	}
-	if d := callAs[operator.Delivery](w, token, 200, "GET", "/v1/deliveries/"+id, "", ""); d.Status != store.Cancelled {
-		t.Errorf("%+v", d)
-	}
+	heraldtest.Equal(t, "with one", change(func(r *http.Request) { r.SetBasicAuth("me", token) }).StatusCode, 200)
+	heraldtest.Equal(t, "the status",
+		callAs[operator.Delivery](w, token, 200, "GET", "/v1/deliveries/"+id, "", "").Status, store.Cancelled)
 }

@@ -29,9 +29,7 @@ func TestPolicy(t *testing.T) {
 	}
 
 	for document, field := range map[string]string{`{"filters":[{"action":"skip","when":{"tag":"x"}}]}`: "filters[0].when.tag", `{"enabled":1}`: "enabled", "": "", "{": ""} {
-		if e := call[api.ErrorAnswer](w, 400, "PUT", path, document); e.Error.Field != field {
-			t.Errorf("%s: %+v", document, e)
-		}
+		heraldtest.Equal(t, document, call[api.ErrorAnswer](w, 400, "PUT", path, document).Error.Field, field)
 	}
 	changed := call[operator.AgentChange](w, 200, "PUT", path, `{"maxPerSecond":2,"filters":[`+rule+`,{"action":"deliver"}]}`)
 	shown := call[operator.AgentChange](w, 200, "GET", path, "")
@@ -45,11 +43,8 @@ func TestPolicy(t *testing.T) {
 	agent := "/agents/8453:1"
 	fields := url.Values{"registry": {"0x8004a169fb4a3325136eb29fa0ceb6d2e539a432"}}
 	page := w.open(200, agent)
-	for _, want := range []string{`<td data-label="Rule">1</td><td data-label="Skipped">2</td>`, html.EscapeString(rule), `{&#34;maxPerSecond&#34;:2}`, "/deliveries?agent=8453%3A1&amp;reason=filtered"} {
-		if !strings.Contains(page, want) {
-			t.Errorf("the page lacks %s: %s", want, page)
-		}
-	}
+	heraldtest.Contains(t, "the page", page, `<td data-label="Rule">1</td><td data-label="Skipped">2</td>`,
+		html.EscapeString(rule), `{&#34;maxPerSecond&#34;:2}`, "/deliveries?agent=8453%3A1&amp;reason=filtered")
 	for _, c := range []struct {
 		document, says string
 		status         int
@@ -68,9 +63,7 @@ func TestPolicy(t *testing.T) {
 		}
 	}
 	call[operator.AgentChange](w, 200, "PUT", path, `{"enabled":false}`)
-	if c := call[operator.AgentChange](w, 200, "DELETE", path, ""); len(c.Levels) != 0 {
-		t.Errorf("%+v", c)
-	}
+	heraldtest.Equal(t, "levels", len(call[operator.AgentChange](w, 200, "DELETE", path, "").Levels), 0)
 	trail := call[operator.AuditPage](w, 200, "GET", "/v1/audit", "")
 	heraldtest.Equal(t, "audit rows", len(trail.Audit), 5)
 }
@@ -79,7 +72,7 @@ func TestPolicy(t *testing.T) {
 func TestEnableDespitePolicy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1, 1))
+	w.enqueue(1, 1)
 	call[operator.AgentChange](w, 200, "PUT", "/v1/agents/8453:1/policy", `{"enabled":false}`)
 	if e := call[api.ErrorAnswer](w, 409, "POST", "/v1/agents/8453:1/enable", ""); !strings.Contains(e.Error.Message, "a policy disables agent 8453:1") {
 		t.Errorf("%+v", e)

@@ -28,9 +28,7 @@ func TestShowText(t *testing.T) {
 		"\xff\ufffd":                `<span class="hidden-char" title="a byte that is no UTF-8">?</span>` + "\ufffd",
 		"👩‍👩‍👧 ❤️":                  "👩‍👩‍👧 ❤️",
 	} {
-		if got := string(showText(s)); got != want {
-			t.Errorf("%q: %s, want %s", s, got, want)
-		}
+		heraldtest.Equal(t, s, string(showText(s)), want)
 	}
 }
 
@@ -55,20 +53,14 @@ func FuzzShowText(f *testing.F) {
 
 func TestFold(t *testing.T) {
 	t.Parallel()
-	if got := string(foldText("short")); got != "short" {
-		t.Error(got)
-	}
+	heraldtest.Equal(t, "a short text", string(foldText("short")), "short")
 	long := strings.Repeat("x", maxShown+7)
 	got := string(foldText(long))
 	if !strings.HasPrefix(got, "<details>") || !strings.Contains(got, "… (7 more characters") || strings.Count(got, "x") > maxShown+maxInline+10 {
 		t.Error(got[:100])
 	}
-	if got := string(foldJSON("Job", json.RawMessage(`{"a":1}`))); !strings.Contains(got, "&#34;a&#34;: 1\n") {
-		t.Error(got)
-	}
-	if got := foldJSON("Job", nil); got != "" {
-		t.Error(got)
-	}
+	heraldtest.Contains(t, "the text", string(foldJSON("Job", json.RawMessage(`{"a":1}`))), "&#34;a&#34;: 1\n")
+	heraldtest.Equal(t, "no text", foldJSON("Job", nil), "")
 }
 
 // TestPageWords checks the texts of states that a new installation does not have.
@@ -97,9 +89,7 @@ func TestPageWords(t *testing.T) {
 		var out strings.Builder
 		heraldtest.Must(t, p.templates[c.page].Execute(&out, layout{Page: c.page, Content: c.content}))
 		for _, want := range c.want {
-			if strings.Count(out.String(), want) != 1 {
-				t.Errorf("%s does not say %q once: %s", c.page, want, out.String())
-			}
+			heraldtest.Equal(t, c.page+": "+want, strings.Count(out.String(), want), 1)
 		}
 	}
 }
@@ -119,9 +109,7 @@ func TestSteps(t *testing.T) {
 		"running ahead ahead ahead ahead ahead ahead ahead": {Stage: "claim"},
 		"done done done done done done failed ahead":        {Stage: "call", Outcome: "dead"},
 	} {
-		if got := show(a); got != want {
-			t.Errorf("%+v: %s, want %s", a, got, want)
-		}
+		heraldtest.Equal(t, want, show(a), want)
 	}
 }
 
@@ -168,7 +156,5 @@ func TestNumbers(t *testing.T) {
 		{showSeconds(7300.0), "2 h 1 min"}, {showSeconds(200000.0), "2 days"}} {
 		heraldtest.Equal(t, "c[0]", c[0], c[1])
 	}
-	if got := fmt.Sprint(showTime((*time.Time)(nil))); got != "–" {
-		t.Error(got)
-	}
+	heraldtest.Equal(t, "no time", fmt.Sprint(showTime((*time.Time)(nil))), "–")
 }

@@ -13,8 +13,8 @@
 -- block number. Responses to different feedback are released in that order too. Otherwise a stranger could delay all other
 -- responses by responses to the first feedback.
 --
--- None of ROWS is released, although it may wait: the delivery behind it would stay. The conditions use status, not
--- place: with place, Postgres could read all waiting deliveries.
+-- None of ROWS is released, although it may wait: the delivery behind it would stay. The index work_behind has the
+-- deliveries with an order_hash that wait, and not those in the backlog, of which one client may have very many.
 released AS (
     UPDATE herald.work
        SET status = 'queued', reason = NULL, error = NULL, next_attempt_at = NULL, updated_at = now()
@@ -22,23 +22,17 @@ released AS (
            SELECT n.id
              FROM ROWS e
             CROSS JOIN LATERAL (VALUES
-                  (CASE WHEN e.kind <> 'ResponseAppended' THEN hashtextextended(e.identity_registry || e.order_key, 0) END, 1, false),
-                  (CASE WHEN e.kind = 'NewFeedback' AND e.finished_at IS NOT NULL THEN hashtextextended(e.identity_registry || e.key, 0) END, 2, true),
-                  (CASE WHEN e.kind = 'ResponseAppended' THEN {{responses_hash e}} END, 1, true),
-                  (CASE WHEN e.kind = 'ResponseAppended' THEN {{order_hash e}} END, 1, true)) h(hash, most, responses)
+                  (CASE WHEN e.kind <> 'ResponseAppended' THEN hashtextextended(e.identity_registry || e.order_key, 0) END, 1),
+                  (CASE WHEN e.kind = 'NewFeedback' AND e.finished_at IS NOT NULL THEN hashtextextended(e.identity_registry || e.key, 0) END, 2),
+                  (CASE WHEN e.kind = 'ResponseAppended' THEN {{responses_hash e}} END, 1),
+                  (CASE WHEN e.kind = 'ResponseAppended' THEN {{order_hash e}} END, 1)) h(hash, most)
             CROSS JOIN LATERAL (
-                  (SELECT id FROM herald.work n
-                    WHERE order_hash = h.hash AND NOT h.responses AND place <> 'held' AND status = 'waiting' AND reason = 'behind_earlier' AND handed_at IS NULL
-                      AND id <> ALL(ARRAY(SELECT id FROM ROWS))
-                      AND (e.turn OR e.finished_at IS NOT NULL OR e.order_hash IS NOT NULL AND next_attempt_at > now() + interval '1 year')
-                      AND (kind <> 'FeedbackRevoked' OR e.finished_at IS NOT NULL AND key = left(e.key, -length('#NewFeedback')) || '#FeedbackRevoked'
-                           OR coalesce({{open_feedback n}} < now() + interval '1 minute', true)) -- else the end of its feedback releases it
-                    ORDER BY order_seq, kind DESC, seq
-                    LIMIT h.most)
-                  UNION ALL
-                  (SELECT id FROM herald.work
-                    WHERE order_hash = h.hash AND h.responses AND kind = 'ResponseAppended' AND status = 'waiting' AND reason = 'behind_earlier'
-                      AND handed_at IS NULL AND id <> ALL(ARRAY(SELECT id FROM ROWS))
-                    ORDER BY seq + 0 -- matches the index work_responses
-                    LIMIT h.most)) n))
+                  SELECT id FROM herald.work n
+                   WHERE order_hash = h.hash AND (place || reason) = 'waitingbehind_earlier' AND id <> ALL(ARRAY(SELECT id FROM ROWS))
+                     AND (kind = 'ResponseAppended'
+                          OR (e.turn OR e.finished_at IS NOT NULL OR e.order_hash IS NOT NULL AND next_attempt_at > now() + interval '1 year')
+                             AND (kind <> 'FeedbackRevoked' OR e.finished_at IS NOT NULL AND key = left(e.key, -length('#NewFeedback')) || '#FeedbackRevoked'
+                                  OR coalesce({{open_feedback n}} < now() + interval '1 minute', true))) -- else the end of its feedback releases it
+                   ORDER BY CASE kind WHEN 'ResponseAppended' THEN 0 ELSE order_seq END, kind DESC, seq -- matches the index work_behind
+                   LIMIT h.most) n))
 )

@@ -1,0 +1,90 @@
+package maintenance
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/google/uuid"
+)
+
+// longQueue is a ledger and a Redis in which many tasks are overdue and none is lost. Each look-up takes 100 ms.
+type longQueue struct {
+	ReconcilerLedger
+	Dispatcher
+	tasks []store.Task
+	found map[uuid.UUID]int
+	now   time.Time
+}
+
+func (l *longQueue) Lead(ctx context.Context, do func(context.Context) error) (bool, error) {
+	return true, do(ctx)
+}
+
+func (l *longQueue) Clock(context.Context) (now, started time.Time, err error) {
+	return l.now, time.Time{}, nil
+}
+
+func (l *longQueue) ExpireLeases(context.Context, int, int) (n, dead int, err error) {
+	return 0, 0, nil
+}
+
+func (l *longQueue) Release(context.Context, []uint64, bool, int) ([]store.Task, error) {
+	return nil, nil
+}
+
+func (l *longQueue) Due(context.Context, int) ([]store.Task, bool, error) { return nil, false, nil }
+
+func (l *longQueue) IgnoreOrder(context.Context, int) ([]store.Task, error) { return nil, nil }
+
+func (l *longQueue) Backlog(context.Context, int) ([]store.Task, error) { return nil, nil }
+
+func (l *longQueue) Overdue(_ context.Context, _ time.Duration, after uuid.UUID,
+	limit int) (page []store.Task, err error) {
+	for _, t := range l.tasks {
+		if bytes.Compare(t.ID[:], after[:]) > 0 && len(page) < limit {
+			page = append(page, t)
+		}
+	}
+	return page, nil
+}
+
+func (l *longQueue) Dispatch(_ context.Context, tasks []store.Task) int { return len(tasks) }
+
+func (l *longQueue) RedisMarker(context.Context, time.Time) (time.Time, error) {
+	return time.Time{}, nil
+}
+
+func (l *longQueue) FindTask(t store.Task) (queue.Location, error) {
+	l.now = l.now.Add(100 * time.Millisecond)
+	l.found[t.ID]++
+	return queue.Pending, nil
+}
+
+// TestRoundsOfALongQueue: many tasks are overdue, because the queue is long. A round looks up some of them and ends, so
+// that it releases the leader lock. The next rounds look up the others.
+func TestRoundsOfALongQueue(t *testing.T) {
+	t.Parallel()
+	l := &longQueue{found: map[uuid.UUID]int{}, now: time.Now()}
+	for i := range 120 {
+		var task store.Task
+		binary.BigEndian.PutUint32(task.ID[:], uint32(i+1))
+		l.tasks = append(l.tasks, task)
+	}
+	r, err := NewReconciler(ReconcilerConfig{Ledger: l, Dispatcher: l, Attempts: 4, Batch: 1, Interval: 5 * time.Second,
+		Now: func() time.Time { return l.now }})
+	heraldtest.Must(t, err)
+	for round, want := range []int{50, 100, 120, 120} {
+		began := l.now
+		heraldtest.Must(t, r.Round(t.Context()))
+		if took := l.now.Sub(began); took > 5*time.Second {
+			t.Errorf("round %d took %s", round+1, took)
+		}
+		heraldtest.Equal(t, "deliveries that were looked up", len(l.found), want)
+	}
+}
