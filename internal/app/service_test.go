@@ -177,6 +177,9 @@ func TestServicesThatTakeNoWrites(t *testing.T) {
 		_, waiting := r.readiness()
 		return strings.Contains(waiting["postgres"], "read-only")
 	}, r.log.String)
+	if page := r.get("/"); !strings.Contains(page, "postgres cannot be used: ") {
+		t.Error("the overview does not name the read-only Postgres")
+	}
 	setReadOnly("off")
 	r.untilReadyWithout()
 
