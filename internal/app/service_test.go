@@ -173,21 +173,17 @@ func TestServicesThatTakeNoWrites(t *testing.T) {
 		}
 	}
 	setReadOnly("on")
-	heraldtest.AwaitState(t, func() bool {
-		_, waiting := r.readiness()
+	r.untilReadyz(func(_ int, waiting, _ map[string]string) bool {
 		return strings.Contains(waiting["postgres"], "read-only")
-	}, r.log.String)
-	if page := r.get("/"); !strings.Contains(page, "postgres cannot be used: ") {
-		t.Error("the overview does not name the read-only Postgres")
-	}
+	})
+	heraldtest.Contains(t, "the overview", r.get("", "/"), "postgres cannot be used: ")
 	setReadOnly("off")
 	r.untilReadyWithout()
 
 	heraldtest.Must(t, redis.ReplicaOf(t.Context(), "127.0.0.1", "1").Err())
-	heraldtest.AwaitState(t, func() bool {
-		_, waiting := r.readiness()
+	r.untilReadyz(func(_ int, waiting, _ map[string]string) bool {
 		return strings.Contains(waiting["redis"], "takes no writes")
-	}, r.log.String)
+	})
 	heraldtest.Must(t, redis.ReplicaOf(t.Context(), "NO", "ONE").Err())
 	r.untilReadyWithout()
 	heraldtest.Must(t, r.stop())

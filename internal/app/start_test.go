@@ -49,7 +49,7 @@ func TestStartsWithoutDeadChains(t *testing.T) {
 	delivered(t, w.Store, accept(t, w, feedback(t, net, healthy.URL)))
 	degraded := r.untilReadyWithout("chain 601", "chain 602", "chain 603")
 	heraldtest.Contains(t, "chain 603", degraded["chain 603"], "603", fmt.Sprint(net.ChainID()))
-	page := r.get("/")
+	page := r.get("", "/")
 	heraldtest.Contains(t, "the overview", page, "chain 601 cannot be used: ", "chain 602 cannot be used: ",
 		"chain 603 cannot be used: ")
 	heraldtest.Lacks(t, "the overview", page, "All is well")
