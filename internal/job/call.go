@@ -99,6 +99,6 @@ func isDeliveryID(name string) bool {
 	if len(name) > longest {
 		return false
 	}
-	plain := strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(name))
-	return plain == "deliveryid" || plain == "retracts"
+	plain := strings.NewReplacer("_", "", "-", "").Replace(name)
+	return strings.EqualFold(plain, "deliveryId") || strings.EqualFold(plain, "retracts") // as encoding/json compares
 }
