@@ -3,7 +3,9 @@ package delivery
 import (
 	"encoding/json"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,12 +20,12 @@ import (
 
 // budgeted returns a worker whose agents have budgets of 60 s a minute. Its clock does not move, so the budgets are not
 // refilled.
-func (w *world) budgeted() *worker {
+func (w *world) budgeted(adapt ...func(*Config)) *worker {
 	w.t.Helper()
 	now := time.Now()
 	b := must(effort.New(effort.Config{Size: time.Minute, Logger: w.logger(), Now: func() time.Time { return now }}))
 	w.t.Cleanup(b.Close)
-	k := w.newWorker(admitBy(w.t, admission.Config{Efforts: b}))
+	k := w.newWorker(append(adapt, admitBy(w.t, admission.Config{Efforts: b}))...)
 	k.efforts = b
 	return k
 }
@@ -135,4 +137,23 @@ func TestFilesOverBudget(t *testing.T) {
 	if u := k.efforts.Usage(t.Context(), w.agentOf(id)); u.UnderWay != 0 {
 		t.Errorf("%+v", u)
 	}
+}
+
+// TestSlowRegistrationIsCharged: if the server of an agent's registration takes 15 s to answer, four attempts use up the
+// agent's budget. Its further deliveries then wait at no cost.
+func TestSlowRegistrationIsCharged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var ahead atomic.Int64 // of the worker's clock
+	documents := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		ahead.Add(int64(15 * time.Second))
+		http.Error(rw, "not now", http.StatusServiceUnavailable)
+	}))
+	t.Cleanup(documents.Close)
+	k := w.budgeted(func(c *Config) { c.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) } })
+	id := w.registerURI(documents.URL + "/agent.json")
+	for range 4 {
+		k.mustDeliver(w.accept(w.feedback(id)), 1, "waiting content_unavailable")
+	}
+	k.mustDeliver(w.accept(w.feedback(id)), 1, "waiting over_budget")
 }
