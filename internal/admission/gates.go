@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/admission/effort"
@@ -104,7 +105,7 @@ func (p *Pass) AdmitAgent(ctx context.Context, agent store.Agent, succeeded bool
 		group group
 		when  bool
 	}{{failedNewcomers, failed}, {newcomers, p.newcomer}, {costlyAgents, costly},
-		{lentSlots, costly || p.newcomer && p.hold != nil}} {
+		{lentSlots, costly || p.newcomer}} {
 		if !enter.when {
 			continue
 		}
@@ -136,6 +137,28 @@ func (p *Pass) AdmitDomain(ctx context.Context, rawURL string, own bool) (releas
 	}
 	err = p.enterGroup(ctx, domain, name)
 	return func() { p.leaveGroups(ctx, before) }, err
+}
+
+// AdmitFile acquires the group permits for the fetch of the file at rawURL, whose server a client chose. They leave an
+// eighth of the slots to quick agents' deliveries without a file, if servers of files do not answer. Like AdmitDomain,
+// which it calls too, it may return a free wait (agent_busy), and release releases these permits.
+func (p *Pass) AdmitFile(ctx context.Context, rawURL string) (release func(), err error) {
+	inline := len(rawURL) >= 5 && strings.EqualFold(rawURL[:5], "data:")
+	if p == nil || p.gates.groups == nil || inline {
+		return func() {}, nil
+	}
+	before := len(p.held)
+	release = func() { p.leaveGroups(ctx, before) }
+	if err = p.enterGroup(ctx, files, ""); err != nil {
+		return release, err
+	}
+	if p.enterGroup(ctx, lentSlots, "") != nil {
+		if err = p.enterGroup(ctx, spareSlots, ""); err != nil {
+			return release, err
+		}
+	}
+	_, err = p.AdmitDomain(ctx, rawURL, false)
+	return release, err
 }
 
 // AdmitRate acquires a call of the rate in the agent's policy (maxPerSecond). If the call is too early, the error is a

@@ -35,7 +35,10 @@ const (
 	// of these, files and agents that the domain does not confirm: they only name the domain
 	namedDomain
 	costlyAgents // costly agents (effort.Hold.Costly) that are no newcomers
-	lentSlots    // costly agents and newcomers together: the other slots are for quick agents
+	files        // fetches of the files of feedback and responses
+	// costly agents, newcomers and fetches together: the other slots are for quick agents
+	lentSlots
+	spareSlots // fetches that get none of lentSlots
 	groupCount
 )
 
@@ -55,8 +58,11 @@ var groupRules = [groupCount]struct {
 		"agents without a success in the last hour that a domain does not name itself share %d of its slots"},
 	costlyAgents: {func(n int) int { return n / 2 }, "agents whose latest attempts took more than a second each, " +
 		"or that have used half of their effort budget, share %d of this worker's slots"},
+	files: {func(n int) int { return n / 2 }, "fetches of files share %d of this worker's slots"},
 	lentSlots: {func(n int) int { return n - n/4 }, "agents that take long and agents without a success " +
 		"in the last hour together share %d of this worker's slots"},
+	spareSlots: {func(n int) int { return n / 8 },
+		"fetches of files have %d of this worker's slots besides those that they share with slow agents"},
 }
 
 // groups gives out group permits. If a group has no free slot, an attempt waits up to maxSlotWait for one, unless the

@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -11,9 +12,11 @@ import (
 
 	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/admission/effort"
+	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/guardtest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 )
@@ -156,4 +159,42 @@ func TestSlowRegistrationIsCharged(t *testing.T) {
 		k.mustDeliver(w.accept(w.feedback(id)), 1, "waiting content_unavailable")
 	}
 	k.mustDeliver(w.accept(w.feedback(id)), 1, "waiting over_budget")
+}
+
+// TestSilentFilesLeaveSlots: while the servers of feedback files do not answer, a delivery without a file finds a slot,
+// although enough deliveries with such files are due to fill all slots.
+func TestSilentFilesLeaveSlots(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := newAgent(t)
+	var begun, ended atomic.Int32
+	files := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		begun.Add(1)
+		<-r.Context().Done()
+		ended.Add(1)
+	}))
+	t.Cleanup(files.Close)
+	gates := must(admission.New(admission.Config{Slots: 16}))
+	t.Cleanup(gates.Close)
+	k := w.newWorker(func(c *Config) {
+		c.Admission = gates
+		c.Fetcher = must(ipfs.New(ipfs.Config{Guard: guardtest.Loopback(t, nil), Logger: w.logger()}))
+	})
+	w.serve(k)
+	var jobs []map[string]any
+	for range 2 {
+		id := w.register(at(a.URL))
+		gates.NoteOutcome(w.agentOf(id), true)
+		for range store.MaxDispatchedPerAgent {
+			j, _ := w.rate(devnet.Feedback{AgentID: id, URI: fmt.Sprintf("%s/%d", files.URL, len(jobs))})
+			jobs = append(jobs, j)
+		}
+	}
+	other := w.register(at(a.URL))
+	gates.NoteOutcome(w.agentOf(other), true)
+	plain := w.feedback(other)
+	w.submit(jobs...)
+	heraldtest.Await(t, "fetches in half of the slots", func() bool { return begun.Load() >= 8 })
+	w.until(w.accept(plain), store.Delivered)
+	heraldtest.Equal(t, "silent fetches that had ended", ended.Load(), 0)
 }

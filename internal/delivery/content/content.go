@@ -70,8 +70,8 @@ type Reader struct {
 }
 
 // Fetch fetches the feedback or response file of the claim c and compares it with the hash on the chain. If the
-// event names no file, or the job does not ask for its content, it fetches nothing. For a newcomer, Fetch
-// acquires group permits of the file's domain with pass, for the time of the fetch.
+// event names no file, or the job does not ask for its content, it fetches nothing. For the time of the fetch, Fetch
+// acquires group permits for files with pass.
 //
 // A file that cannot be fetched may be omitted without an error (leaveFileOut). A wrong hash is an error
 // (hash_mismatch) if the job sets verifyFileHash and Policy is not HashAnnotate. But if the bytes may be other bytes
@@ -86,7 +86,7 @@ func (r *Reader) Fetch(ctx context.Context, c *store.Claim, pass *admission.Pass
 		return File{File: job.File{Verification: notFetched}, Detail: "not asked for"}, nil
 	}
 
-	release, err := pass.AdmitDomain(ctx, uri, false)
+	release, err := pass.AdmitFile(ctx, uri)
 	if err != nil {
 		return File{}, err
 	}
