@@ -255,6 +255,8 @@ func TestParseRefuses(t *testing.T) {
 		"template id":        {action(`{"payloadTemplate":{"deliveries":[{"score":1,"delivery_id":"5b0e"}]}}`), "action.payloadTemplate.deliveries[0].delivery_id", "must be {{deliveryId}}"},
 		"template retracts":  {action(`{"payloadTemplate":{"Retracts":"{{tag1}}"}}`), "action.payloadTemplate.Retracts", "must be {{deliveryId}}"},
 		"template ids":       {action(`{"payloadTemplate":{"deliveryId":["{{deliveryId}}"]}}`), "action.payloadTemplate.deliveryId", "must be {{deliveryId}}"},
+		"template cleaned":   {action(`{"payloadTemplate":{"deliveryId\u0001":"5b0e"}}`), `action.payloadTemplate["deliveryId\x01"]`, "must be {{deliveryId}}"},
+		"template bidi":      {action(`{"payloadTemplate":{"a":[{"\u202a\u202a\u202a\u202a\u202aretracts":"5b0e"}]}}`), `action.payloadTemplate.a[0]["\u202a\u202a\u202a\u202a\u202aretracts"]`, "must be {{deliveryId}}"},
 		"template of others": {validation(`action={"payloadTemplate":{"a":"{{score}}"}}`), "action.payloadTemplate.a", `no value "score"`},
 	} {
 		_, err := Parse([]byte(c.line), Limits{})
