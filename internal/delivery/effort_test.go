@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/guardtest"
@@ -159,6 +161,33 @@ func TestSlowRegistrationIsCharged(t *testing.T) {
 		k.mustDeliver(w.accept(w.feedback(id)), 1, "waiting content_unavailable")
 	}
 	k.mustDeliver(w.accept(w.feedback(id)), 1, "waiting over_budget")
+}
+
+// TestChargeOfResolutions: the time of the chain's node is not charged, and neither are quick resolutions.
+func TestChargeOfResolutions(t *testing.T) {
+	t.Parallel()
+	chain, read, failed := resolver.Step{Took: 2 * time.Second}, resolver.Step{}, errors.New("not fetched")
+	for name, c := range map[string]struct {
+		steps []resolver.Step
+		took  time.Duration
+		err   error
+		want  float64
+	}{
+		"cached":      {[]resolver.Step{read}, time.Millisecond, nil, 0},
+		"node away":   {[]resolver.Step{chain}, 9 * time.Second, failed, 0},
+		"quick":       {[]resolver.Step{chain, read}, 3 * time.Second, nil, 0},
+		"slow":        {[]resolver.Step{chain, read}, 5 * time.Second, nil, 3},
+		"failed":      {[]resolver.Step{chain, read}, 2500 * time.Millisecond, failed, 0.5},
+		"ended early": {nil, 15 * time.Second, failed, 15},
+	} {
+		b := must(effort.New(effort.Config{Size: time.Minute, Now: heraldtest.NewClock(time.Now()).Now}))
+		a := &attempt{pass: must(admission.New(admission.Config{Efforts: b})).Begin("1")}
+		heraldtest.Must(t, a.pass.AdmitAgent(t.Context(), store.Agent{ID: "1"}, true))
+		a.chargeResolution(c.steps, c.took, c.err)
+		a.pass.Leave(t.Context())
+		heraldtest.Equal(t, name, b.Usage(t.Context(), store.Agent{ID: "1"}).Connections, c.want)
+		b.Close()
+	}
 }
 
 // TestSilentFilesLeaveSlots: while the servers of feedback files do not answer, a delivery without a file finds a slot,

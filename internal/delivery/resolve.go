@@ -88,7 +88,7 @@ func (e *Executor) registeredEndpoint(ctx context.Context, a *attempt, anew bool
 	began := e.Now()
 	t, err := e.Resolver.Resolve(ctx, resolver.Agent{ChainID: c.Job.ChainID, Registry: c.Job.IdentityRegistry,
 		ID: new(big.Int).Set(c.Job.AgentID), Epoch: c.Epoch, Anew: anew})
-	a.chargeResolution(t.Steps, e.Now().Sub(began))
+	a.chargeResolution(t.Steps, e.Now().Sub(began), err)
 	if err != nil {
 		return resolvedEndpoint{}, err
 	}
@@ -106,17 +106,19 @@ func (e *Executor) registeredEndpoint(ctx context.Context, a *attempt, anew bool
 	return found, nil
 }
 
-// chargeResolution charges a resolution that took this long to the agent's effort budget: the agent's owner chooses the
-// servers of its registration and endpoint, which may be slow. The time of the chain's node, in the first step, is not
-// charged.
-func (a *attempt) chargeResolution(steps []resolver.Step, took time.Duration) {
+// chargeResolution charges a resolution that took this long and returned err to the agent's effort budget: the agent's
+// owner chooses the servers of its registration and endpoint, which may be slow. The time of the chain's node, in the
+// first step, is not charged. Nor is a quick success: if no call follows, it would lower the mean cost of an attempt.
+func (a *attempt) chargeResolution(steps []resolver.Step, took time.Duration, err error) {
 	if len(steps) == 1 { // only the chain, or the cache, was read
 		return
 	}
 	if len(steps) > 1 {
 		took -= steps[0].Took
 	}
-	a.pass.Spend(effort.Connections, 0, took)
+	if err != nil || took > time.Second {
+		a.pass.Spend(effort.Connections, 0, took)
+	}
 }
 
 // describeBinding returns a warning, as the end of a phrase, if the agent is unbound, or if its endpoint's domain did
