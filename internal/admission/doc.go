@@ -5,8 +5,7 @@
 //  1. AdmitAgent: the agent's effort budget (package effort) has worker time left.
 //  2. AdmitAgent: the agent's groups have a free slot (groups.go). Agents without a recent success are in such groups,
 //     and agents whose attempts take long.
-//  3. AdmitDomain: the domain of an endpoint has a free slot, if the agent has no recent success. AdmitFile: files have
-//     a free slot, and so has the file's domain if the agent has no recent success.
+//  3. AdmitDomain: the domain of a file or an endpoint has a free slot, if the agent has no recent success.
 //  4. AdmitRate: the rate in the agent's policy allows a call now.
 //  5. AdmitOrigin: the endpoint's origin accepts another call (origins.go, package ratelimit).
 //

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/admission/effort"
@@ -139,26 +138,33 @@ func (p *Pass) AdmitDomain(ctx context.Context, rawURL string, own bool) (releas
 	return func() { p.leaveGroups(ctx, before) }, err
 }
 
-// AdmitFile acquires the group permits for the fetch of the file at rawURL, whose server a client chose. They leave an
-// eighth of the slots to quick agents' deliveries without a file, if servers of files do not answer. Like AdmitDomain,
-// which it calls too, it may return a free wait (agent_busy), and release releases these permits.
-func (p *Pass) AdmitFile(ctx context.Context, rawURL string) (release func(), err error) {
-	inline := len(rawURL) >= 5 && strings.EqualFold(rawURL[:5], "data:")
-	if p == nil || p.gates.groups == nil || inline {
-		return func() {}, nil
+// AdmitFile calls AdmitDomain for the file at rawURL, whose server a client chose. If the fetch then takes longer than
+// quickFetch, it needs a group permit of the slots that slow agents share. If that group has no free slot, fetching, the
+// context for the fetch, ends with a free wait (agent_busy) as its cause. release, which is never nil, is called after
+// the fetch and releases the permits.
+func (p *Pass) AdmitFile(ctx context.Context, rawURL string) (fetching context.Context, release func(), err error) {
+	if p == nil || p.gates.groups == nil {
+		return ctx, func() {}, nil
 	}
 	before := len(p.held)
-	release = func() { p.leaveGroups(ctx, before) }
-	if err = p.enterGroup(ctx, files, ""); err != nil {
-		return release, err
+	if _, err = p.AdmitDomain(ctx, rawURL, false); err != nil {
+		return ctx, func() {}, err
 	}
-	if p.enterGroup(ctx, lentSlots, "") != nil {
-		if err = p.enterGroup(ctx, spareSlots, ""); err != nil {
-			return release, err
+	fetching, cancel := context.WithCancelCause(ctx)
+	entered := make(chan struct{})
+	timer := time.AfterFunc(quickFetch, func() {
+		defer close(entered)
+		if err := p.enterGroup(fetching, lentSlots, ""); err != nil {
+			cancel(err)
 		}
-	}
-	_, err = p.AdmitDomain(ctx, rawURL, false)
-	return release, err
+	})
+	return fetching, func() {
+		cancel(nil)
+		if !timer.Stop() {
+			<-entered
+		}
+		p.leaveGroups(ctx, before)
+	}, nil
 }
 
 // AdmitRate acquires a call of the rate in the agent's policy (maxPerSecond). If the call is too early, the error is a

@@ -394,7 +394,7 @@ func TestRegistrableDomain(t *testing.T) {
 }
 
 // TestCostlyAgentsShareSlots: costly agents use at most half of the slots, and together with newcomers three quarters.
-// Quick agents get the slots that they need, and then four for fetches of files.
+// Quick agents get the slots that they need.
 func TestCostlyAgentsShareSlots(t *testing.T) {
 	t.Parallel()
 	clock := heraldtest.NewClock(time.Now())
@@ -444,13 +444,6 @@ func TestCostlyAgentsShareSlots(t *testing.T) {
 	}
 	newcomer.Leave(t.Context())
 	take(40, "quick", func(i int64) *visit { return known(i, false) })
-	for i, a := range held[24:29] {
-		clock.Advance(time.Second)
-		_, err := a.AdmitFile(t.Context(), "ipfs://bafy")
-		if _, inline := a.AdmitFile(t.Context(), "data:,{}"); w.waits(err) != (i == 4) || inline != nil {
-			t.Errorf("quick agents' fetch %d: %v, %v", i, err, inline)
-		}
-	}
 
 	for range 2 { // a second release has no effect
 		held[0].Leave(t.Context())

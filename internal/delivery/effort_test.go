@@ -207,7 +207,8 @@ func TestSilentFilesLeaveSlots(t *testing.T) {
 	t.Cleanup(gates.Close)
 	k := w.newWorker(func(c *Config) {
 		c.Admission = gates
-		c.Fetcher = must(ipfs.New(ipfs.Config{Guard: guardtest.Loopback(t, nil), Logger: w.logger()}))
+		c.Fetcher = must(ipfs.New(ipfs.Config{Guard: guardtest.Loopback(t, nil), Logger: w.logger(),
+			Timeout: time.Minute, TryTimeout: time.Minute}))
 	})
 	w.serve(k)
 	var jobs []map[string]any
@@ -223,7 +224,9 @@ func TestSilentFilesLeaveSlots(t *testing.T) {
 	gates.NoteOutcome(w.agentOf(other), true)
 	plain := w.feedback(other)
 	w.submit(jobs...)
-	heraldtest.Await(t, "fetches in half of the slots", func() bool { return begun.Load() >= 8 })
+	heraldtest.Await(t, "fetches in three quarters of the slots", func() bool { return begun.Load() >= 12 })
 	w.until(w.accept(plain), store.Delivered)
-	heraldtest.Equal(t, "silent fetches that had ended", ended.Load(), 0)
+	if n := begun.Load() - ended.Load(); n < 12 {
+		t.Errorf("only %d fetches are in flight", n)
+	}
 }

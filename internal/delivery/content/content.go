@@ -86,12 +86,15 @@ func (r *Reader) Fetch(ctx context.Context, c *store.Claim, pass *admission.Pass
 		return File{File: job.File{Verification: notFetched}, Detail: "not asked for"}, nil
 	}
 
-	release, err := pass.AdmitFile(ctx, uri)
+	fetching, release, err := pass.AdmitFile(ctx, uri)
 	if err != nil {
 		return File{}, err
 	}
 	defer release() // before the call: a slow agent must not use up the group permits of the file's domain
-	doc, err := r.Fetcher.Fetch(ctx, uri, r.Limit)
+	doc, err := r.Fetcher.Fetch(fetching, uri, r.Limit)
+	if err != nil && fetching.Err() != nil && ctx.Err() == nil { // no slot for a slow fetch
+		return File{}, context.Cause(fetching)
+	}
 	if err != nil {
 		return r.leaveFileOut(c, err)
 	}
@@ -100,7 +103,11 @@ func (r *Reader) Fetch(ctx context.Context, c *store.Claim, pass *admission.Pass
 	if err == nil && found.verdict == erc8004.Mismatch && fromWeb {
 		// A web server may have been replacing the file during the fetch. Such a file is not cached, so the server is
 		// asked again.
-		if again, failed := r.Fetcher.Fetch(ctx, uri, r.Limit); failed == nil {
+		again, failed := r.Fetcher.Fetch(fetching, uri, r.Limit)
+		if failed != nil && fetching.Err() != nil && ctx.Err() == nil {
+			return File{}, context.Cause(fetching)
+		}
+		if failed == nil {
 			doc = again
 			found, err = r.examineFile(ctx, c.Job, doc, hash)
 		}
