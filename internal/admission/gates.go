@@ -139,9 +139,9 @@ func (p *Pass) AdmitDomain(ctx context.Context, rawURL string, own bool) (releas
 }
 
 // AdmitFile calls AdmitDomain for the file at rawURL, whose server a client chose. If the fetch then takes longer than
-// quickFetch, it needs a group permit of the slots that slow agents share. If that group has no free slot, fetching, the
-// context for the fetch, ends with a free wait (agent_busy) as its cause. release, which is never nil, is called after
-// the fetch and releases the permits.
+// quickFetch, it needs a group permit of the slots that slow agents share. If that group has no free slot, fetching,
+// the context for the fetch, ends with a free wait (agent_busy) as its cause. release, which is never nil, is called
+// after the fetch and releases the permits.
 func (p *Pass) AdmitFile(ctx context.Context, rawURL string) (fetching context.Context, release func(), err error) {
 	if p == nil || p.gates.groups == nil {
 		return ctx, func() {}, nil
