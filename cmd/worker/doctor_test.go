@@ -121,6 +121,21 @@ func TestDoctorOfRedis(t *testing.T) {
 	}
 }
 
+// TestDoctorOfReadOnlyServices checks that Postgres and Redis fail that answer but take no writes.
+func TestDoctorOfReadOnlyServices(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	raw := heraldtest.RealRedis(t)
+	c := heraldtest.RedisClient(t, raw)
+	heraldtest.Must(t, c.ReplicaOf(t.Context(), "127.0.0.1", "1").Err())
+	defer c.ReplicaOf(context.WithoutCancel(t.Context()), "NO", "ONE")
+	d.sql("DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' SET default_transaction_read_only = on'; END $$")
+	said := diagnose(t, 1, append(d.env, "REDIS_URL="+raw)...)
+	said.says("postgres", doctor.MarkFail, "read-only")
+	said.says("redis", doctor.MarkFail, "takes no writes")
+	said.says("migrations", doctor.MarkOK, "all applied")
+}
+
 // TestDoctorNamesForeignTasks checks that the doctor lists the task types of another program in a queue that Herald
 // reads, and a queue with jobs that Herald does not read.
 func TestDoctorNamesForeignTasks(t *testing.T) {

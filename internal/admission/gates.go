@@ -104,7 +104,7 @@ func (p *Pass) AdmitAgent(ctx context.Context, agent store.Agent, succeeded bool
 		group group
 		when  bool
 	}{{failedNewcomers, failed}, {newcomers, p.newcomer}, {costlyAgents, costly},
-		{lentSlots, costly || p.newcomer && p.hold != nil}} {
+		{lentSlots, costly || p.newcomer}} {
 		if !enter.when {
 			continue
 		}
@@ -136,6 +136,35 @@ func (p *Pass) AdmitDomain(ctx context.Context, rawURL string, own bool) (releas
 	}
 	err = p.enterGroup(ctx, domain, name)
 	return func() { p.leaveGroups(ctx, before) }, err
+}
+
+// AdmitFile calls AdmitDomain for the file at rawURL, whose server a client chose. If the fetch then takes longer than
+// quickFetch, it needs a group permit of the slots that slow agents share. If that group has no free slot, fetching,
+// the context for the fetch, ends with a free wait (agent_busy) as its cause. release, which is never nil, is called
+// after the fetch and releases the permits.
+func (p *Pass) AdmitFile(ctx context.Context, rawURL string) (fetching context.Context, release func(), err error) {
+	if p == nil || p.gates.groups == nil {
+		return ctx, func() {}, nil
+	}
+	before := len(p.held)
+	if _, err = p.AdmitDomain(ctx, rawURL, false); err != nil {
+		return ctx, func() {}, err
+	}
+	fetching, cancel := context.WithCancelCause(ctx)
+	entered := make(chan struct{})
+	timer := time.AfterFunc(quickFetch, func() {
+		defer close(entered)
+		if err := p.enterGroup(fetching, lentSlots, ""); err != nil {
+			cancel(err)
+		}
+	})
+	return fetching, func() {
+		cancel(nil)
+		if !timer.Stop() {
+			<-entered
+		}
+		p.leaveGroups(ctx, before)
+	}, nil
 }
 
 // AdmitRate acquires a call of the rate in the agent's policy (maxPerSecond). If the call is too early, the error is a

@@ -35,7 +35,7 @@ const (
 	// of these, files and agents that the domain does not confirm: they only name the domain
 	namedDomain
 	costlyAgents // costly agents (effort.Hold.Costly) that are no newcomers
-	lentSlots    // costly agents and newcomers together: the other slots are for quick agents
+	lentSlots    // costly agents, newcomers and slow fetches of files together: the other slots are for quick agents
 	groupCount
 )
 
@@ -55,7 +55,7 @@ var groupRules = [groupCount]struct {
 		"agents without a success in the last hour that a domain does not name itself share %d of its slots"},
 	costlyAgents: {func(n int) int { return n / 2 }, "agents whose latest attempts took more than a second each, " +
 		"or that have used half of their effort budget, share %d of this worker's slots"},
-	lentSlots: {func(n int) int { return n - n/4 }, "agents that take long and agents without a success " +
+	lentSlots: {func(n int) int { return n - n/4 }, "slow agents, slow files and agents without a success " +
 		"in the last hour together share %d of this worker's slots"},
 }
 
@@ -101,6 +101,8 @@ const (
 	// maxReturnWait is the longest wait to which spreadWait extends a shorter one. If the gaps would need a longer
 	// wait, the wait is random, between half of maxReturnWait and all of it.
 	maxReturnWait = 5 * time.Minute
+	// quickFetch is how long a file's fetch may take before it needs a permit of lentSlots.
+	quickFetch = time.Second
 	// slotTTL is how long a group permit stays acquired if it is never released. Each attempt releases its group
 	// permits, so slotTTL only has to be longer than any attempt.
 	slotTTL = 24 * time.Hour

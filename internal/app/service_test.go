@@ -24,6 +24,7 @@ import (
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 )
 
 // chainEnv returns the settings for a chain whose node is at url.
@@ -150,6 +151,42 @@ func TestWaitsForMissingServices(t *testing.T) {
 	r.untilReadyWithout()
 	heraldtest.Must(t, r.stop())
 	heraldtest.Lacks(t, "the log", r.log.String(), "HERALD_KEYSET", "password")
+}
+
+// TestServicesThatTakeNoWrites checks that /readyz names Postgres or Redis while it answers but takes no writes, and that
+// the worker is ready again afterwards.
+func TestServicesThatTakeNoWrites(t *testing.T) {
+	t.Parallel()
+	dbURL, redisURL := heraldtest.Postgres(t, postgres.Migrate), heraldtest.RealRedis(t)
+	r := run(t, false, "DATABASE_URL="+dbURL, "REDIS_URL="+redisURL, "HERALD_KEYSET="+heraldtest.Keyset(t))
+	r.up()
+	r.untilReadyWithout()
+	db, err := pgx.Connect(t.Context(), dbURL)
+	heraldtest.Must(t, err)
+	defer db.Close(t.Context())
+	redis := heraldtest.RedisClient(t, redisURL)
+	setReadOnly := func(value string) {
+		for _, sql := range []string{"ALTER DATABASE " + db.Config().Database + " SET default_transaction_read_only = " + value,
+			"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"} {
+			_, err := db.Exec(t.Context(), sql)
+			heraldtest.Must(t, err)
+		}
+	}
+	setReadOnly("on")
+	r.untilReadyz(func(_ int, waiting, _ map[string]string) bool {
+		return strings.Contains(waiting["postgres"], "read-only")
+	})
+	heraldtest.Contains(t, "the overview", r.get("", "/"), "postgres cannot be used: ")
+	setReadOnly("off")
+	r.untilReadyWithout()
+
+	heraldtest.Must(t, redis.ReplicaOf(t.Context(), "127.0.0.1", "1").Err())
+	r.untilReadyz(func(_ int, waiting, _ map[string]string) bool {
+		return strings.Contains(waiting["redis"], "takes no writes")
+	})
+	heraldtest.Must(t, redis.ReplicaOf(t.Context(), "NO", "ONE").Err())
+	r.untilReadyWithout()
+	heraldtest.Must(t, r.stop())
 }
 
 // TestStopDuringACall checks that the call in flight finishes during a stop, that the delivery is recorded as delivered

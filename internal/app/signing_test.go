@@ -3,6 +3,7 @@ package app
 import (
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -20,6 +21,7 @@ import (
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/receiver/callers"
+	"github.com/google/uuid"
 )
 
 // TestSignedDeliveries checks that two workers on one database, behind a proxy, sign with the same key and publish the
@@ -138,12 +140,17 @@ func TestForgedFeedback(t *testing.T) {
 	front.Config.Handler = httputil.NewSingleHostReverseProxy(to)
 	front.Start()
 	w := r.up()
-	newToken := func(scope operator.Scope) string {
-		made, err := w.Operator.CreateAPIToken(t.Context(), "an enqueuer", []string{string(scope)}, 0, "test")
+	newToken := func(scopes ...operator.Scope) string {
+		var names []string
+		for _, s := range scopes {
+			names = append(names, string(s))
+		}
+		made, err := w.Operator.CreateAPIToken(t.Context(), "an enqueuer", names, 0, "test")
 		heraldtest.Must(t, err)
 		return made.Token
 	}
 	enqueue, direct := newToken(operator.ScopeEnqueue), newToken(operator.ScopeDirect)
+	both := newToken(operator.ScopeEnqueue, operator.ScopeDirect)
 
 	line := feedback(t, net, self)
 	parsed, err := job.Parse(line, job.Limits{})
@@ -151,6 +158,9 @@ func TestForgedFeedback(t *testing.T) {
 	forgedJob := map[string]any{}
 	heraldtest.Must(t, json.Unmarshal(line, &forgedJob))
 	forgedJob["action"] = map[string]any{"payloadTemplate": map[string]any{"score": 0, "tag1": "scam"}}
+	ofOthers := maps.Clone(forgedJob)
+	ofOthers["action"] = map[string]any{"toolName": "agent.receiveFeedbackBatch",
+		"payloadTemplate": map[string]any{"deliveries": []any{map[string]any{"score": 0, "deliveryId": uuid.NewString()}}}}
 	call := func(tool string, arguments map[string]any) map[string]any {
 		return map[string]any{"endpoint": self, "tool_name": tool, "arguments": arguments}
 	}
@@ -167,6 +177,7 @@ func TestForgedFeedback(t *testing.T) {
 			"enqueue, direct call":         {enqueue, "/mcp/call", call("agent.receiveFeedback", forged), 403},
 			"enqueue, job with a template": {enqueue, "/v1/jobs", forgedJob, 403},
 			"direct, job with a template":  {direct, "/v1/jobs", forgedJob, 403},
+			"both, template with an id":    {both, "/v1/jobs", ofOthers, 400},
 			"direct, deliveryId":           {direct, "/mcp/call", call("agent.receiveFeedback", forged), 400},
 			"direct, deliveryId in a batch": {direct, "/mcp/call",
 				call("agent.receiveFeedbackBatch", map[string]any{"deliveries": []any{forged}}), 400},

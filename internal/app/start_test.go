@@ -20,8 +20,8 @@ import (
 
 // TestStartsWithoutDeadChains checks a start with three unusable chains: the first refuses connections, the second is
 // silent, and the third has the wrong chain id. The worker starts at once, commands find it, and /readyz returns 200
-// and names the chains. Feedback of the fourth chain is delivered. Feedback of the others waits, and no agent is called
-// for it.
+// and names the chains, as the overview does. Feedback of the fourth chain is delivered. Feedback of the others waits,
+// and no agent is called for it.
 func TestStartsWithoutDeadChains(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
@@ -49,6 +49,10 @@ func TestStartsWithoutDeadChains(t *testing.T) {
 	delivered(t, w.Store, accept(t, w, feedback(t, net, healthy.URL)))
 	degraded := r.untilReadyWithout("chain 601", "chain 602", "chain 603")
 	heraldtest.Contains(t, "chain 603", degraded["chain 603"], "603", fmt.Sprint(net.ChainID()))
+	page := r.get("", "/")
+	heraldtest.Contains(t, "the overview", page, "chain 601 cannot be used: ", "chain 602 cannot be used: ",
+		"chain 603 cannot be used: ")
+	heraldtest.Lacks(t, "the overview", page, "All is well")
 	for id, delivery := range deliveries {
 		d := until(t, w.Store, delivery, func(d store.Delivery) bool { return d.Status == store.Waiting })
 		if d.Reason != "chain_unavailable" {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/admission/effort"
@@ -109,6 +110,21 @@ func (v liveView) Effort(ctx context.Context, agent store.Agent) *effort.Usage {
 func (v liveView) OpenBreakers() int {
 	seen := v.limitStats()
 	return seen.Open + seen.HalfOpen
+}
+
+// Missing does not include the reading of chains, which the cursors in Postgres describe.
+func (v liveView) Missing() map[string]string {
+	missing := map[string]string{}
+	waiting, degraded := v.ready.readState()
+	for _, name := range []string{postgresName, redisName} {
+		setOrDelete(missing, name, waiting[name])
+	}
+	for name := range degraded {
+		if strings.HasPrefix(name, "chain ") {
+			missing[name] = degraded[name]
+		}
+	}
+	return missing
 }
 
 func (v liveView) Minutes(ctx context.Context, n int) ([]throughput.Minute, error) {

@@ -158,7 +158,7 @@ func (a *assembly) awaitServices(ctx context.Context) (forget func(), err error)
 	defer cancel()
 	redis := make(chan error, 1)
 	go func() { redis <- awaitDependency(both, dependency{redisName, a.queue.Ping}, a.ready, a.log) }()
-	if err = awaitDependency(ctx, dependency{postgresName, a.store.Ping}, a.ready, a.log); err == nil {
+	if err = awaitDependency(ctx, dependency{postgresName, a.store.PingWritable}, a.ready, a.log); err == nil {
 		err = a.store.CheckPooler(ctx)
 	}
 	if err == nil {

@@ -1,27 +1,35 @@
 package delivery
 
 import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/admission/effort"
+	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/guardtest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
 )
 
 // budgeted returns a worker whose agents have budgets of 60 s a minute. Its clock does not move, so the budgets are not
 // refilled.
-func (w *world) budgeted() *worker {
+func (w *world) budgeted(adapt ...func(*Config)) *worker {
 	w.t.Helper()
 	now := time.Now()
 	b := must(effort.New(effort.Config{Size: time.Minute, Logger: w.logger(), Now: func() time.Time { return now }}))
 	w.t.Cleanup(b.Close)
-	k := w.newWorker(admitBy(w.t, admission.Config{Efforts: b}))
+	k := w.newWorker(append(adapt, admitBy(w.t, admission.Config{Efforts: b}))...)
 	k.efforts = b
 	return k
 }
@@ -120,4 +128,91 @@ func TestFilesOverBudget(t *testing.T) {
 		k.mustDeliver(w.accept(j), 1, "")
 	}
 	heraldtest.Equal(t, "under way", k.efforts.Usage(t.Context(), w.agentOf(id)).UnderWay, 0)
+}
+
+// TestSlowRegistrationIsCharged: if the server of an agent's registration takes 15 s to answer, four attempts use up the
+// agent's budget. Its further deliveries then wait at no cost.
+func TestSlowRegistrationIsCharged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var ahead atomic.Int64 // of the worker's clock
+	documents := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		ahead.Add(int64(15 * time.Second))
+		http.Error(rw, "not now", http.StatusServiceUnavailable)
+	}))
+	t.Cleanup(documents.Close)
+	k := w.budgeted(func(c *Config) { c.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) } })
+	id := w.registerURI(documents.URL + "/agent.json")
+	for range 4 {
+		k.mustDeliver(w.accept(w.feedback(id)), 1, "waiting content_unavailable")
+	}
+	k.mustDeliver(w.accept(w.feedback(id)), 1, "waiting over_budget")
+}
+
+// TestChargeOfResolutions: the time of the chain's node is not charged, and neither are quick resolutions.
+func TestChargeOfResolutions(t *testing.T) {
+	t.Parallel()
+	chain, read, failed := resolver.Step{Took: 2 * time.Second}, resolver.Step{}, errors.New("not fetched")
+	for name, c := range map[string]struct {
+		steps []resolver.Step
+		took  time.Duration
+		err   error
+		want  float64
+	}{
+		"cached":      {[]resolver.Step{read}, time.Millisecond, nil, 0},
+		"node away":   {[]resolver.Step{chain}, 9 * time.Second, failed, 0},
+		"quick":       {[]resolver.Step{chain, read}, 3 * time.Second, nil, 0},
+		"slow":        {[]resolver.Step{chain, read}, 5 * time.Second, nil, 3},
+		"failed":      {[]resolver.Step{chain, read}, 2500 * time.Millisecond, failed, 0.5},
+		"ended early": {nil, 15 * time.Second, failed, 15},
+	} {
+		b := must(effort.New(effort.Config{Size: time.Minute, Now: heraldtest.NewClock(time.Now()).Now}))
+		a := &attempt{pass: must(admission.New(admission.Config{Efforts: b})).Begin("1")}
+		heraldtest.Must(t, a.pass.AdmitAgent(t.Context(), store.Agent{ID: "1"}, true))
+		a.chargeResolution(c.steps, c.took, c.err)
+		a.pass.Leave(t.Context())
+		heraldtest.Equal(t, name, b.Usage(t.Context(), store.Agent{ID: "1"}).Connections, c.want)
+		b.Close()
+	}
+}
+
+// TestSilentFilesLeaveSlots: while the servers of feedback files do not answer, a delivery without a file finds a slot,
+// although enough deliveries with such files are due to fill all slots.
+func TestSilentFilesLeaveSlots(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := newAgent(t)
+	var begun, ended atomic.Int32
+	files := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		begun.Add(1)
+		<-r.Context().Done()
+		ended.Add(1)
+	}))
+	t.Cleanup(files.Close)
+	gates := must(admission.New(admission.Config{Slots: 16}))
+	t.Cleanup(gates.Close)
+	k := w.newWorker(func(c *Config) {
+		c.Admission = gates
+		c.Fetcher = must(ipfs.New(ipfs.Config{Guard: guardtest.Loopback(t, nil), Logger: w.logger(),
+			Timeout: time.Minute, TryTimeout: time.Minute}))
+	})
+	w.serve(k)
+	var jobs []map[string]any
+	for range 2 {
+		id := w.register(at(a.URL))
+		gates.NoteOutcome(w.agentOf(id), true)
+		for range store.MaxDispatchedPerAgent {
+			j, _ := w.rate(devnet.Feedback{AgentID: id, URI: fmt.Sprintf("%s/%d", files.URL, len(jobs))})
+			jobs = append(jobs, j)
+		}
+	}
+	other := w.register(at(a.URL))
+	gates.NoteOutcome(w.agentOf(other), true)
+	plain := w.feedback(other)
+	w.submit(jobs...)
+	heraldtest.Await(t, "fetches in three quarters of the slots", func() bool { return begun.Load() >= 12 })
+	w.until(w.accept(plain), store.Delivered)
+	if n := begun.Load() - ended.Load(); n < 12 {
+		t.Errorf("only %d fetches are in flight", n)
+	}
 }

@@ -138,7 +138,7 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	}
 
 	e.beginStage(a, "resolve")
-	if a.endpoint, err = e.resolveEndpoint(ctx, a.claim, a.server); err != nil {
+	if a.endpoint, err = e.resolveEndpoint(ctx, a); err != nil {
 		return err
 	}
 	if _, err = a.pass.AdmitDomain(ctx, a.endpoint.URL, !a.endpoint.unbound); err != nil {

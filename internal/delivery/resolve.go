@@ -7,14 +7,15 @@ import (
 	"fmt"
 	"math/big"
 	"net/url"
+	"time"
 
+	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/auth"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
-	"github.com/agentherald/herald/internal/resolver/servers"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -32,22 +33,21 @@ type resolvedEndpoint struct {
 }
 
 // resolveEndpoint returns the MCP endpoint at which the agent is called: the job's own endpoint, or else that in the
-// servers file (server, which may be nil), or else that in the agent's registration. If the source does not state the
+// servers file (a.server, which may be nil), or else that in the agent's registration. If the source does not state the
 // protocol revision, found.ProtocolHint is the revision that the agent used last.
-func (e *Executor) resolveEndpoint(ctx context.Context, c *store.Claim, server *servers.Server,
-) (found resolvedEndpoint, err error) {
+func (e *Executor) resolveEndpoint(ctx context.Context, a *attempt) (found resolvedEndpoint, err error) {
 	var listed mcpcall.Endpoint
-	ok := false
-	if server != nil {
-		listed, ok = server.Endpoint()
+	c, ok := a.claim, false
+	if a.server != nil {
+		listed, ok = a.server.Endpoint()
 	}
 	switch {
 	case !c.Job.Action.ResolveEndpoint:
 		found, err = e.jobEndpoint(c, listed)
 	case ok:
-		found = resolvedEndpoint{Endpoint: listed, display: server.Display, source: " from the servers file"}
+		found = resolvedEndpoint{Endpoint: listed, display: a.server.Display, source: " from the servers file"}
 	default:
-		found, err = e.registeredEndpoint(ctx, c, false)
+		found, err = e.registeredEndpoint(ctx, a, false)
 	}
 	found.ProtocolHint = cmp.Or(found.ProtocolHint, c.Protocol)
 	return found, err
@@ -63,7 +63,7 @@ func (e *Executor) checkMove(ctx context.Context, a *attempt, failure error) err
 	if v := classify.Error(failure); !v.Moved || v.Ending != outcome.Reject {
 		return failure
 	}
-	now, err := e.registeredEndpoint(ctx, a.claim, true)
+	now, err := e.registeredEndpoint(ctx, a, true)
 	switch {
 	case err != nil && classify.Error(err).Ending == outcome.Wait: // as a failure that counts, because of the call
 		return outcome.Fail(outcome.ConnectFailed, failure.Error()+". Whether the agent moved is unknown: "+err.Error())
@@ -79,13 +79,16 @@ func (e *Executor) checkMove(ctx context.Context, a *attempt, failure error) err
 // registeredEndpoint returns the endpoint in the agent's registration, which it finds through the identity registry.
 // anew means that a cached endpoint may be outdated (resolver.Agent). The error has the reason chain_unconfigured if
 // the chain has no RPC URL.
-func (e *Executor) registeredEndpoint(ctx context.Context, c *store.Claim, anew bool) (resolvedEndpoint, error) {
+func (e *Executor) registeredEndpoint(ctx context.Context, a *attempt, anew bool) (resolvedEndpoint, error) {
+	c := a.claim
 	if _, ok := e.Chain(c.Job.ChainID); !ok {
 		return resolvedEndpoint{}, outcome.Fail(outcome.ChainUnconfigured,
 			fmt.Sprintf("chain %d has no RPC URL: set RPC_URL_%d and restart the worker", c.Job.ChainID, c.Job.ChainID))
 	}
+	began := e.Now()
 	t, err := e.Resolver.Resolve(ctx, resolver.Agent{ChainID: c.Job.ChainID, Registry: c.Job.IdentityRegistry,
 		ID: new(big.Int).Set(c.Job.AgentID), Epoch: c.Epoch, Anew: anew})
+	a.chargeResolution(t.Steps, e.Now().Sub(began), err)
 	if err != nil {
 		return resolvedEndpoint{}, err
 	}
@@ -101,6 +104,21 @@ func (e *Executor) registeredEndpoint(ctx context.Context, c *store.Claim, anew 
 	}
 	found.display = displayEndpoint(found.Endpoint)
 	return found, nil
+}
+
+// chargeResolution charges a resolution that took this long and returned err to the agent's effort budget: the agent's
+// owner chooses the servers of its registration and endpoint, which may be slow. The time of the chain's node, in the
+// first step, is not charged. Nor is a quick success: if no call follows, it would lower the mean cost of an attempt.
+func (a *attempt) chargeResolution(steps []resolver.Step, took time.Duration, err error) {
+	if len(steps) == 1 { // only the chain, or the cache, was read
+		return
+	}
+	if len(steps) > 1 {
+		took -= steps[0].Took
+	}
+	if err != nil || took > time.Second {
+		a.pass.Spend(effort.Connections, 0, took)
+	}
 }
 
 // describeBinding returns a warning, as the end of a phrase, if the agent is unbound, or if its endpoint's domain did

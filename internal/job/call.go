@@ -92,13 +92,14 @@ func findDeliveryID(value any) (path string, found bool) {
 	return "", false
 }
 
-// isDeliveryID reports whether name is deliveryId or retracts, in any case, with or without _ and -. Agents read a
-// delivery's id from these arguments.
+// isDeliveryID reports whether name is deliveryId or retracts, in any case, with or without _ and -, and with or
+// without characters that are removed before the call (arguments.Sanitize). Agents read a delivery's id from these
+// arguments.
 func isDeliveryID(name string) bool {
 	const longest = len("delivery_id") + 4
-	if len(name) > longest {
+	if name = text.Sanitize(name); len(name) > longest {
 		return false
 	}
-	plain := strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(name))
-	return plain == "deliveryid" || plain == "retracts"
+	plain := strings.NewReplacer("_", "", "-", "").Replace(name)
+	return strings.EqualFold(plain, "deliveryId") || strings.EqualFold(plain, "retracts") // as encoding/json compares
 }

@@ -31,6 +31,7 @@ func TestDirectCall(t *testing.T) {
 		"another":         {`{"endpoint":{"transport":"ws","url":"wss://a"},"tool_name":"agent.receiveFeedback"}`, `endpoint.transport: must be http, sse or stdio`},
 		"a delivery's id": {`{"endpoint":"https://a","tool_name":"agent.receiveFeedback","arguments":{"score":95,"deliveryId":"6ba7b810-9dad-11d1-80b4-00c04fd430c8"}}`, `arguments.deliveryId: is not for a direct call`},
 		"a retraction":    {`{"endpoint":"https://a","tool_name":"agent.receiveRevocation","arguments":{"retracts":"5b0e"}}`, `arguments.retracts: is not for a direct call`},
+		"for Go's JSON":   {`{"endpoint":"https://a","tool_name":"agent.receiveRevocation","arguments":{"retractſ":"5b0e"}}`, `arguments.retractſ: is not for a direct call`},
 		"in a batch":      {`{"endpoint":"https://a","tool_name":"agent.receiveFeedbackBatch","arguments":{"deliveries":[{"score":1},{"delivery_id":"x"}]}}`, `arguments.deliveries[1].delivery_id: is not for a direct call`},
 		"no arguments":    {`{"endpoint":"https://a","tool_name":"agent.receiveFeedback","arguments":[1]}`, `arguments: must be an object`},
 		"timeout":         {`{"endpoint":"https://a","tool_name":"agent.receiveFeedback","timeout_ms":0}`, `timeout_ms: must be at least 1`},

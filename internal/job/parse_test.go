@@ -252,6 +252,11 @@ func TestParseRefuses(t *testing.T) {
 		"template list":      {action(`{"payloadTemplate":["{{score}}"]}`), "action.payloadTemplate", "must be an object"},
 		"template name":      {action(`{"payloadTemplate":{"a":["{{score}}",{"b":"x {{ nonsense }}"}]}}`), "action.payloadTemplate.a[1].b", `no value "nonsense"`},
 		"template empty":     {action(`{"payloadTemplate":{"a":"{{}}"}}`), "action.payloadTemplate.a", `no value ""`},
+		"template id":        {action(`{"payloadTemplate":{"deliveries":[{"score":1,"delivery_id":"5b0e"}]}}`), "action.payloadTemplate.deliveries[0].delivery_id", "must be {{deliveryId}}"},
+		"template retracts":  {action(`{"payloadTemplate":{"Retracts":"{{tag1}}"}}`), "action.payloadTemplate.Retracts", "must be {{deliveryId}}"},
+		"template ids":       {action(`{"payloadTemplate":{"deliveryId":["{{deliveryId}}"]}}`), "action.payloadTemplate.deliveryId", "must be {{deliveryId}}"},
+		"template cleaned":   {action(`{"payloadTemplate":{"deliveryId\u0001":"5b0e"}}`), `action.payloadTemplate["deliveryId\x01"]`, "must be {{deliveryId}}"},
+		"template bidi":      {action(`{"payloadTemplate":{"a":[{"\u202a\u202a\u202a\u202a\u202aretracts":"5b0e"}]}}`), `action.payloadTemplate.a[0]["\u202a\u202a\u202a\u202a\u202aretracts"]`, "must be {{deliveryId}}"},
 		"template of others": {validation(`action={"payloadTemplate":{"a":"{{score}}"}}`), "action.payloadTemplate.a", `no value "score"`},
 	} {
 		_, err := Parse([]byte(c.line), Limits{})

@@ -57,10 +57,14 @@ func (r *fieldReader) readTemplate(name string, k Kind) json.RawMessage {
 	return v.Encode()
 }
 
-// checkTemplate returns a refusal for the first placeholder in v that names no argument of kind k, or nil if there is
-// none. The refusal contains the path of the string with the placeholder. Names of members are not checked, because
-// RenderTemplate does not replace placeholders in them.
+// checkTemplate returns a refusal, with the path in v, for the first placeholder that names no argument of kind k, or
+// for the first id of a delivery (isDeliveryID) that is not this delivery's: agents would take the real delivery with
+// that id for a duplicate. Otherwise it returns nil. Placeholders in names of members are not checked, because
+// RenderTemplate does not replace them.
 func checkTemplate(k Kind, v *strictjson.Value) *Refusal {
+	if isDeliveryID(v.Name) && !isOwnID(k, v.Data) {
+		return refuse(v.Path(), "must be {{deliveryId}} or {{retracts}}: agents read the id of a delivery from it")
+	}
 	var parts []*strictjson.Value
 	switch data := v.Data.(type) {
 	case *strictjson.Object:
@@ -81,6 +85,17 @@ func checkTemplate(k Kind, v *strictjson.Value) *Refusal {
 		}
 	}
 	return nil
+}
+
+// isOwnID reports whether value, a part of a template for kind k, is a placeholder for an id of the delivery itself.
+func isOwnID(k Kind, value any) bool {
+	s, _ := value.(string)
+	m := placeholder.FindStringSubmatch(s)
+	if m == nil || m[0] != s {
+		return false
+	}
+	name, _ := findVariable(k, m[1])
+	return isDeliveryID(name)
 }
 
 // RenderTemplate returns the job's payloadTemplate with its placeholders replaced by values of args. A string that

@@ -86,6 +86,7 @@ func TestRenderTemplate(t *testing.T) {
 		"null":             {`{"a":"{{transactionHash}}","b":"tx: {{transaction_hash}}"}`, `{"a":null,"b":"tx: "}`},
 		"nested":           {`{"a":[{"b":["{{tag1}}",1,true,null,"x"]}],"n":1e2}`, `{"a":[{"b":["uptime",1,true,null,"x"]}],"n":1e2}`},
 		"keys stay":        {`{"{{nonsense}}":"{{tag1}}"}`, `{"{{nonsense}}":"uptime"}`},
+		"own ids":          {`{"a":[{"deliveryId":"{{deliveryId}}","Retracts":"{{ delivery_id }}"}]}`, `{"a":[{"Retracts":"the-id","deliveryId":"the-id"}]}`},
 		"no placeholder":   {`{"a":"{{","b":"}}","c":"{score}","d":"{{ {x} }}"}`, `{"a":"{{","b":"}}","c":"{score}","d":"{{ {x} }}"}`},
 		"two, no own type": {`{"a":"{{score}}{{score}}"}`, `{"a":"99.7799.77"}`},
 		"empty":            {`{}`, `{}`},

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/admission/effort"
@@ -25,6 +28,8 @@ type Live interface {
 	Effort(ctx context.Context, agent store.Agent) *effort.Usage
 	// OpenBreakers returns how many circuit breakers are open or half open in this worker.
 	OpenBreakers() int
+	// Missing returns the services and chains that this worker cannot use now, with the reason.
+	Missing() map[string]string
 }
 
 // Overview summarizes the state of Herald.
@@ -40,11 +45,11 @@ type Overview struct {
 	Agents         map[string]int64       `json:"agents"`       // by state
 	TokensSoon     int64                  `json:"tokensExpiringSoon"`
 	TokensExpired  int64                  `json:"tokensExpired"`
-	Chains         []ChainProgress        `json:"chains"` // the chains that are followed
-	Problems       []string               `json:"problems,omitempty"`
-	Workers        int                    `json:"workers"`       // running workers
-	EndedLastHour  map[store.Status]int64 `json:"endedLastHour"` // deliveries that ended without success, by status
-	Needs          []Need                 `json:"needs"`         // states that need a person
+	Chains         []ChainProgress        `json:"chains"`             // the chains that are followed
+	Problems       []string               `json:"problems,omitempty"` // what this worker cannot use or read
+	Workers        int                    `json:"workers"`            // running workers
+	EndedLastHour  map[store.Status]int64 `json:"endedLastHour"`      // ended without success, by status
+	Needs          []Need                 `json:"needs"`              // states that need a person
 }
 
 // Stuck counts deliveries that do not progress, for one reason.
@@ -95,8 +100,8 @@ type overviewCache struct {
 	read    time.Time
 }
 
-// ShowOverview returns the current overview; in a worker it may be cached for overviewFresh. If Redis cannot be read,
-// Problems says so. It returns an error if Postgres cannot be read.
+// ShowOverview returns the current overview. In a worker it may be cached for overviewFresh, and Problems names the
+// services and chains that the worker cannot use. It returns an error if Postgres cannot be read.
 func (o *Operator) ShowOverview(ctx context.Context) (v Overview, err error) {
 	if o.Live == nil {
 		return o.readOverview(ctx)
@@ -128,6 +133,10 @@ func (o *Operator) readOverview(ctx context.Context) (v Overview, err error) {
 		return v, err
 	}
 	v.OpenBreakers = o.Live.OpenBreakers()
+	missing := o.Live.Missing()
+	for _, name := range slices.Sorted(maps.Keys(missing)) {
+		v.Problems = append(v.Problems, name+" cannot be used: "+strings.TrimPrefix(missing[name], name+": "))
+	}
 	v.Needs = v.NeedsAttention()
 	minutes, err := o.Live.Minutes(ctx, overviewMinutes)
 	hours, hoursErr := o.Live.Hours(ctx, overviewHours)

@@ -176,7 +176,8 @@ var (
 	// its OAuth server refused it, or it cannot be decrypted.
 	AuthRequired = add(row{word: "auth_required", ending: Hold,
 		step: "{store a token: worker token set @credential (where it wants OAuth: worker token login " +
-			"@credential)|store a token for the agent: worker token set --help}",
+			"@credential)|store a token for the agent: worker token set --help}" +
+			"{; if the fault was mended without a new token: @replay}",
 		listed: "give the agent auth or headers in HERALD_SERVERS_FILE; that releases its deliveries"})
 	// AgentDisabled: an operator disabled the agent, or Herald disabled it because all its calls failed for the time
 	// HERALD_DISABLE_AFTER.

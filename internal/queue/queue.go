@@ -139,12 +139,17 @@ func Open(cfg Config) (*Queue, error) {
 // Close closes the connections to Redis.
 func (q *Queue) Close() error { return q.rdb.Close() }
 
-// Ping returns an error if Redis does not answer.
+// Ping returns an error if Redis does not answer or takes no writes, such as a replica or a server whose memory is
+// full. The write changes nothing and creates no key.
 func (q *Queue) Ping(ctx context.Context) error {
-	if err := q.rdb.Ping(ctx).Err(); err != nil {
-		return fmt.Errorf("reach Redis: %w", err)
+	err := q.rdb.SetRange(ctx, "herald:ping", 0, "").Err()
+	switch _, refused := errors.AsType[redis.Error](err); {
+	case err == nil:
+		return nil
+	case refused:
+		return fmt.Errorf("Redis takes no writes: %w", err)
 	}
-	return nil
+	return fmt.Errorf("reach Redis: %w", err)
 }
 
 // Enqueue adds a task to its lane. It returns nil if Redis already has a task with the same id. asynq does not run the

@@ -31,12 +31,12 @@
 // slots. An agent is costly while its latest attempts took longer than a second on average, or while it has used half
 // of its budget (Hold.Costly).
 //
-// By default, costly agents share 16 of 32 slots. A newcomer is an agent without a recent success; costly agents and
-// newcomers together share 24 slots. The other 8 slots stay free for agents that take less than a second, however many
-// slow agents there are. In these 8 slots, at least 8 deliveries a second run, and hundreds if a call takes 20 ms. The
-// slots must stay empty for quick agents, because a running call cannot be interrupted. The budget divides the 16 slots
-// among the costly agents: each has at most three at a time, and one on average. If all agents are slow, the operator
-// gives the worker more slots (HERALD_CONCURRENCY).
+// By default, costly agents share 16 of 32 slots. A newcomer is an agent without a recent success. Costly agents,
+// newcomers and fetches of files that take longer than a second together share 24 slots. The other 8 slots stay free
+// for agents that take less than a second, however many slow agents there are. In these 8 slots, at least 8 deliveries
+// a second run, and hundreds if a call takes 20 ms. The slots must stay empty for quick agents, because a running call
+// cannot be interrupted. The budget divides the 16 slots among the costly agents: each has at most three at a time, and
+// one on average. If all agents are slow, the operator gives the worker more slots (HERALD_CONCURRENCY).
 //
 // One case is not prevented: if quick agents suddenly become slow, their running calls occupy slots, but only once.
 //

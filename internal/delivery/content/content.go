@@ -70,8 +70,8 @@ type Reader struct {
 }
 
 // Fetch fetches the feedback or response file of the claim c and compares it with the hash on the chain. If the
-// event names no file, or the job does not ask for its content, it fetches nothing. For a newcomer, Fetch
-// acquires group permits of the file's domain with pass, for the time of the fetch.
+// event names no file, or the job does not ask for its content, it fetches nothing. For the time of the fetch, Fetch
+// acquires group permits for files with pass.
 //
 // A file that cannot be fetched may be omitted without an error (leaveFileOut). A wrong hash is an error
 // (hash_mismatch) if the job sets verifyFileHash and Policy is not HashAnnotate. But if the bytes may be other bytes
@@ -86,12 +86,15 @@ func (r *Reader) Fetch(ctx context.Context, c *store.Claim, pass *admission.Pass
 		return File{File: job.File{Verification: notFetched}, Detail: "not asked for"}, nil
 	}
 
-	release, err := pass.AdmitDomain(ctx, uri, false)
+	fetching, release, err := pass.AdmitFile(ctx, uri)
 	if err != nil {
 		return File{}, err
 	}
 	defer release() // before the call: a slow agent must not use up the group permits of the file's domain
-	doc, err := r.Fetcher.Fetch(ctx, uri, r.Limit)
+	doc, err := r.Fetcher.Fetch(fetching, uri, r.Limit)
+	if err != nil && fetching.Err() != nil && ctx.Err() == nil { // no slot for a slow fetch
+		return File{}, context.Cause(fetching)
+	}
 	if err != nil {
 		return r.leaveFileOut(c, err)
 	}
@@ -100,7 +103,11 @@ func (r *Reader) Fetch(ctx context.Context, c *store.Claim, pass *admission.Pass
 	if err == nil && found.verdict == erc8004.Mismatch && fromWeb {
 		// A web server may have been replacing the file during the fetch. Such a file is not cached, so the server is
 		// asked again.
-		if again, failed := r.Fetcher.Fetch(ctx, uri, r.Limit); failed == nil {
+		again, failed := r.Fetcher.Fetch(fetching, uri, r.Limit)
+		if failed != nil && fetching.Err() != nil && ctx.Err() == nil {
+			return File{}, context.Cause(fetching)
+		}
+		if failed == nil {
 			doc = again
 			found, err = r.examineFile(ctx, c.Job, doc, hash)
 		}

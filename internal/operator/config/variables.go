@@ -157,8 +157,8 @@ func (c *Config) variables() []variable {
 		{Name: "HERALD_ENDPOINT_RATE", Default: "100", set: setNumber(&c.EndpointRate, 1, 1000000),
 			Help: "Calls per second to one origin, from all workers together. Further calls wait (throttled)."},
 		{Name: "HERALD_EFFORT_BUDGET", Default: "60s", set: c.setEffortBudget,
-			Help: "Time that all workers together may spend on one agent per minute: on calls, connections, tool " +
-				"lists and files. Further deliveries wait (over_budget). 0 or off: no limit."},
+			Help: "Time that all workers together may spend on one agent per minute: on its registration, calls, " +
+				"connections, tool lists and files. Further deliveries wait (over_budget). 0 or off: no limit."},
 		{Name: "HERALD_BATCH", Default: "50", set: setNumber(&c.Batch, 1, 50),
 			Help: "Maximum number of deliveries in one call of agent.receiveFeedbackBatch. 1: each is sent alone."},
 		{Name: "HERALD_ALLOW_NETWORKS", set: c.setNetworks,

@@ -102,8 +102,10 @@ func judgeFollowed(c operator.ChainState) []Finding {
 	f := c.Cursors[i]
 	switch {
 	case f.StalledSince != nil:
-		return reportWarning("it is not read since %s: %s", f.StalledSince.UTC().Format(time.DateTime),
-			text.Printable(f.StalledWhy))
+		// A reader that stopped leaves its error behind.
+		return reportWarning("it is not read since %s; the reader's last error: %s. If that is mended, check that a "+
+			"worker with HERALD_WATCH, or `enqueue watch %d`, runs", f.StalledSince.UTC().Format(time.DateTime),
+			text.Printable(f.StalledWhy), c.ChainID)
 	case f.Checks != nil && f.Checks.Omission != nil && time.Since(f.Checks.Omission.At) < omissionShown:
 		o := f.Checks.Omission
 		return reportWarning("node %d of RPC_URL_%d left out %d logs of block %d: "+

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,7 +97,7 @@ func (d *doctor) checkPostgres(ctx context.Context) []Finding {
 		return reportFailure("%v", err)
 	}
 	d.store = &operator.Session{Ledger: st, Records: records.New(st), Close: st.Close}
-	if err := try(ctx, st.CheckPooler); err != nil {
+	if err := cmp.Or(try(ctx, st.PingWritable), try(ctx, st.CheckPooler)); err != nil {
 		return reportFailure("%v", err)
 	}
 	return reportOK("answers")

@@ -245,6 +245,24 @@ func (p *Pool) Ping(ctx context.Context) error {
 	return fmt.Errorf("ask Postgres: %w", netguard.Explain("it", 0, err))
 }
 
+// PingWritable is Ping. It also returns an error if the database takes no writes, such as a standby. The sessions of
+// the pool then end, because they would stay read-only afterwards (readOnly).
+func (p *Pool) PingWritable(ctx context.Context) error {
+	if err := p.Ping(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := p.WithDeadline(ctx)
+	defer cancel()
+	var isReadOnly bool
+	err := p.Conns.QueryRow(ctx, `SELECT current_setting('transaction_read_only')::bool`).Scan(&isReadOnly)
+	if err == nil && isReadOnly {
+		p.Conns.Reset()
+		return errors.New("Postgres answers but is read-only: it is a standby, or its provider stopped writes, " +
+			"such as for a full disk")
+	}
+	return err
+}
+
 // PoolStat has the number of connections in use (Acquired), of idle ones, and the size of the pool (Max).
 type PoolStat struct{ Acquired, Idle, Max int32 }
 

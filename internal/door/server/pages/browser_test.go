@@ -95,8 +95,9 @@ func (lent) DataDir() string                 { return "" }
 // hour is the last hour of a worker, as the overview shows it.
 type hour struct{}
 
-func (hour) OpenBreakers() int     { return 3 }
-func (hour) Breaker(string) string { return "half_open" }
+func (hour) OpenBreakers() int          { return 3 }
+func (hour) Missing() map[string]string { return nil }
+func (hour) Breaker(string) string      { return "half_open" }
 func (hour) Effort(context.Context, store.Agent) *effort.Usage {
 	return &effort.Usage{Budget: 60, Left: 12.5, Calls: 47.5, Mean: 25}
 }
