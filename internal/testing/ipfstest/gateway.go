@@ -25,14 +25,8 @@ type Behaviour struct {
 	Status int
 	// RetryAfter is the Retry-After header that is sent with Status.
 	RetryAfter string
-	// FlipByte changes one byte of every block.
-	FlipByte bool
-	// Truncate omits the second half of every answer.
-	Truncate bool
 	// HTML answers with a web page and status 200.
 	HTML bool
-	// Endless answers with endless bytes, in any format.
-	Endless bool
 	// Redirect answers 302 with this URL.
 	Redirect string
 	// Hold blocks every request until the channel is closed or the client disconnects.
@@ -129,13 +123,6 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	case b.HTML:
 		w.Header().Set("Content-Type", "text/html")
 		_, _ = w.Write([]byte("<!doctype html><title>Gateway</title><p>Please use a browser."))
-	case b.Endless:
-		junk := make([]byte, 64<<10)
-		for {
-			if _, err := w.Write(junk); err != nil {
-				return
-			}
-		}
 	default:
 		g.content(w, r, wanted, b)
 	}
@@ -157,7 +144,7 @@ func (g *Gateway) content(w http.ResponseWriter, r *http.Request, wanted string,
 	}
 	switch {
 	case wanted == "raw" && len(segments) == 0:
-		g.serveRaw(w, r, root, b)
+		g.serveRaw(w, r, root)
 	case wanted == "car" && b.NoCAR:
 		http.Error(w, "CAR is not served here", http.StatusNotAcceptable)
 	case wanted == "car":
@@ -188,24 +175,20 @@ func splitPath(p string) (cid.Cid, []string, error) {
 	return root, segments, nil
 }
 
-func (g *Gateway) serveRaw(w http.ResponseWriter, r *http.Request, c cid.Cid, b Behaviour) {
+func (g *Gateway) serveRaw(w http.ResponseWriter, r *http.Request, c cid.Cid) {
 	blk, err := g.store.blocks.Get(r.Context(), c)
 	if err != nil {
 		http.Error(w, "block not found", http.StatusNotFound)
 		return
 	}
-	data := spoil(blk.RawData(), b)
 	w.Header().Set("Content-Type", "application/vnd.ipld.raw")
-	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
-	if b.Truncate {
-		data = data[:len(data)/2]
-	}
-	_, _ = w.Write(data) // the client may have disconnected
+	w.Header().Set("Content-Length", strconv.Itoa(len(blk.RawData())))
+	_, _ = w.Write(blk.RawData()) // the client may have disconnected
 }
 
 func (g *Gateway) serveCAR(w http.ResponseWriter, r *http.Request, root cid.Cid, segments []string, b Behaviour) {
 	w.Header().Set("Content-Type", "application/vnd.ipld.car; version=1; order=dfs; dups=n")
-	out, err := storage.NewWritable(&half{w: w, cut: b.Truncate}, []cid.Cid{root}, car.WriteAsCarV1(true))
+	out, err := storage.NewWritable(w, []cid.Cid{root}, car.WriteAsCarV1(true))
 	if err != nil {
 		http.Error(w, "starting a CAR", http.StatusInternalServerError)
 		return
@@ -218,9 +201,7 @@ func (g *Gateway) serveCAR(w http.ResponseWriter, r *http.Request, root cid.Cid,
 }
 
 func (g *Gateway) emit(ctx context.Context, out storage.WritableCar, root cid.Cid, segments []string, b Behaviour) error {
-	put := func(n format.Node) error {
-		return out.Put(ctx, n.Cid().KeyString(), spoil(n.RawData(), b))
-	}
+	put := func(n format.Node) error { return out.Put(ctx, n.Cid().KeyString(), n.RawData()) }
 	// The directories' Find reads through dag, so that every block on the path (including HAMT shards) is written
 	// when it is read.
 	dag := &teeDAG{DAGService: g.store.dag, put: put}
@@ -274,33 +255,4 @@ func (t *teeDAG) Get(ctx context.Context, c cid.Cid) (format.Node, error) {
 		err = t.put(n)
 	}
 	return n, err
-}
-
-// spoil flips one byte if the behaviour requires it.
-func spoil(data []byte, b Behaviour) []byte {
-	if !b.FlipByte || len(data) == 0 {
-		return data
-	}
-	bad := append([]byte(nil), data...)
-	bad[len(bad)/2] ^= 1
-	return bad
-}
-
-// half is a writer that, if cut is set, writes the header and the first half of the next write, and then fails.
-type half struct {
-	w    http.ResponseWriter
-	cut  bool
-	past int
-}
-
-func (h *half) Write(p []byte) (int, error) {
-	h.past++
-	if !h.cut || h.past <= 2 { // the header's two writes are not cut
-		return h.w.Write(p)
-	}
-	if h.past > 3 {
-		return 0, errors.New("cut")
-	}
-	_, err := h.w.Write(p[:len(p)/2])
-	return len(p), err
 }

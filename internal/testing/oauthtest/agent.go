@@ -18,15 +18,15 @@ type tokenKey struct{}
 
 // newAgent creates the agent.
 func (s *Server) newAgent() {
-	s.mcpTool = server.NewMCPServer("oauthtest", "1", server.WithToolCapabilities(false))
-	s.mcpTool.AddTool(mcp.NewToolWithRawSchema(Tool, "takes feedback", []byte(`{"type":"object"}`)), func(ctx context.Context, req mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	agent := server.NewMCPServer("oauthtest", "1", server.WithToolCapabilities(false))
+	agent.AddTool(mcp.NewToolWithRawSchema(Tool, "takes feedback", []byte(`{"type":"object"}`)), func(ctx context.Context, _ mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		token, _ := ctx.Value(tokenKey{}).(string)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.calls = append(s.calls, Call{Tool: req.Params.Name, Arguments: req.GetArguments(), Token: token})
+		s.calls = append(s.calls, Call{Token: token})
 		return mcp.NewToolResultText(`{"acknowledged":true}`), nil
 	})
-	s.mcp = server.NewStreamableHTTPServer(s.mcpTool)
+	s.mcp = server.NewStreamableHTTPServer(agent)
 }
 
 // serveAgent handles the agent's requests: the document that names its authorization servers, and the protected tool.

@@ -21,8 +21,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/mark3labs/mcp-go/server"
 )
 
 const (
@@ -63,7 +61,7 @@ type Options struct {
 	// ClientIDMetadata accepts a URL as client id.
 	NoRegistration, NoIss, ClientIDMetadata bool
 
-	// Lifetime of access tokens; zero means an hour. If it is negative, the answer omits expires_in.
+	// Lifetime of access tokens; zero means an hour.
 	Lifetime time.Duration
 	// RotateRefresh issues a new refresh token with every access token. Reusing an old one ends the whole grant.
 	RotateRefresh bool
@@ -85,12 +83,11 @@ type Server struct {
 	// Issuer identifies the authorization server. AgentURL is the agent's endpoint and identifies the resource.
 	Issuer, AgentURL string
 
-	t       testing.TB
-	o       Options
-	auth    *httptest.Server // with Legacy the same server as agent
-	agent   *httptest.Server
-	mcp     http.Handler
-	mcpTool *server.MCPServer
+	t     testing.TB
+	o     Options
+	auth  *httptest.Server // with Legacy the same server as agent
+	agent *httptest.Server
+	mcp   http.Handler
 
 	mu       sync.Mutex
 	answer   func(http.ResponseWriter, *http.Request) bool
@@ -101,7 +98,6 @@ type Server struct {
 	refresh  map[string]*grant
 	tokens   []*token
 	seen     map[string]bool // jti of the assertions received
-	lifetime time.Duration
 	require  []string
 	scope    string   // scope in the challenge
 	issuers  []string // issuers that the agent names
@@ -126,11 +122,7 @@ type recordedRequest struct {
 }
 
 // Call is a tools/call with a valid token.
-type Call struct {
-	Tool      string
-	Arguments map[string]any
-	Token     string
-}
+type Call struct{ Token string }
 
 // client is a registered OAuth client.
 type client struct {
@@ -157,7 +149,7 @@ func New(t testing.TB, o Options) *Server {
 	}
 	o.Legacy = o.Legacy || o.LegacyEndpoints
 	s := &Server{t: t, o: o, clients: map[string]*client{}, codes: map[string]*grant{}, refresh: map[string]*grant{}, seen: map[string]bool{},
-		lifetime: o.Lifetime, require: o.Require, scope: o.ChallengeScope}
+		require: o.Require, scope: o.ChallengeScope}
 	s.newAgent()
 	s.agent = httptest.NewServer(s.recordRequests(true))
 	s.auth = s.agent
@@ -297,14 +289,6 @@ func (s *Server) Unregister(clientID string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.clients, clientID)
-}
-
-// ExpireIn sets the lifetime of access tokens issued from now on. If it is negative, the answer omits expires_in, and
-// they are valid for an hour.
-func (s *Server) ExpireIn(d time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.lifetime = d
 }
 
 // Require sets the scopes that a token needs from now on. The agent answers a token that lacks one with 403

@@ -30,8 +30,8 @@ type token struct {
 
 // Token describes an access token that was issued.
 type Token struct {
-	Access, ClientID, Scope string
-	Expires                 time.Time
+	Access  string
+	Expires time.Time
 }
 
 // Tokens returns all access tokens issued, in order.
@@ -40,7 +40,7 @@ func (s *Server) Tokens() []Token {
 	defer s.mu.Unlock()
 	out := make([]Token, 0, len(s.tokens))
 	for _, t := range s.tokens {
-		out = append(out, Token{Access: t.text, ClientID: t.client, Scope: t.scope, Expires: t.expires})
+		out = append(out, Token{Access: t.text, Expires: t.expires})
 	}
 	return out
 }
@@ -53,15 +53,6 @@ func (s *Server) Revoke(access ...string) {
 		if len(access) == 0 || slices.Contains(access, t.text) {
 			t.revoked = true
 		}
-	}
-}
-
-// RevokeRefresh ends all refresh tokens. Using one then fails with invalid_grant.
-func (s *Server) RevokeRefresh() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, g := range s.refresh {
-		g.whole.ended = true
 	}
 }
 
@@ -216,16 +207,10 @@ func (s *Server) issueToken(w http.ResponseWriter, form url.Values, g *grant, re
 		writeError(w, http.StatusBadRequest, "invalid_scope", fmt.Sprintf("scope %q", g.scope))
 		return
 	}
-	lifetime := s.lifetime
-	if lifetime < 0 {
-		lifetime = defaultLifetime
-	}
-	t := &token{text: s.randomText("access-"), client: g.client, scope: g.scope, expires: s.o.Now().Add(lifetime), whole: g.whole}
+	t := &token{text: s.randomText("access-"), client: g.client, scope: g.scope, expires: s.o.Now().Add(s.o.Lifetime), whole: g.whole}
 	s.tokens = append(s.tokens, t)
-	out := map[string]any{"access_token": t.text, "token_type": "Bearer"}
-	if s.lifetime >= 0 {
-		out["expires_in"] = int64(lifetime / time.Second)
-	}
+	out := map[string]any{"access_token": t.text, "token_type": "Bearer",
+		"expires_in": int64(s.o.Lifetime / time.Second)}
 	if t.scope != "" {
 		out["scope"] = t.scope
 	}
