@@ -118,9 +118,7 @@ func (w Way) Complaint(code int, out, errs string) string {
 
 func write(t testing.TB, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // heldFolder returns a data folder that this process has locked, as a worker does.
@@ -128,26 +126,20 @@ func heldFolder(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
 	lock, err := embedded.LockDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = lock.Release() })
 	return dir
 }
 
 func runFile(t testing.TB, dir string, r embedded.RunFile) {
 	t.Helper()
-	if err := embedded.WriteRunFile(dir, r); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, embedded.WriteRunFile(dir, r))
 }
 
 func otherDatabase(t testing.TB, address string) string {
 	t.Helper()
 	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	u.Path = "/nowhere"
 	return u.String()
 }
@@ -156,22 +148,16 @@ func otherDatabase(t testing.TB, address string) string {
 func olderCluster(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "herald-test-") // the user that runs Postgres for root must be able to enter it
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	data := filepath.Join(dir, "postgres", "data")
-	if err := os.MkdirAll(data, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.MkdirAll(data, 0o755))
 	write(t, filepath.Join(data, "PG_VERSION"), "9\n")
 	if os.Geteuid() != 0 {
 		return dir
 	}
 	const nobody = 65534
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.Chmod(dir, 0o711))
 	if err := os.Chown(data, nobody, nobody); err != nil {
 		t.Fatal(err)
 	}

@@ -16,8 +16,6 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-import ()
-
 // Node is a node of chain 1 with its own blocks. A test can replace its answers.
 type Node struct {
 	T      *testing.T

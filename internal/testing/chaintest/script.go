@@ -25,8 +25,6 @@ import (
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
-import ()
-
 // Script is a node with scripted answers. It supports batches.
 type Script struct {
 	Head   uint64

@@ -14,8 +14,6 @@ import (
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
-import ()
-
 // World is a development chain with one agent.
 type World struct {
 	T     *testing.T

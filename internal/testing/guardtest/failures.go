@@ -9,13 +9,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/agentherald/herald/internal/testing/heraldtest"
-	"golang.org/x/sys/unix"
 )
 
 // Failing is a server that fails in one particular way.
@@ -47,8 +45,8 @@ func Failures(t testing.TB, silence string) []Failing {
 	// Load the certificates now: on a busy machine it takes seconds, and the time of a handshake is limited.
 	_, _ = x509.SystemCertPool()
 	return []Failing{
-		{"nobody listens", "http://" + newClosedPort(t), "could not connect to 127.0.0.1:"},
-		{"nobody listens, TLS", "https://" + newClosedPort(t), "could not connect to 127.0.0.1:"},
+		{"nobody listens", "http://" + heraldtest.Address(t), "could not connect to 127.0.0.1:"},
+		{"nobody listens, TLS", "https://" + heraldtest.Address(t), "could not connect to 127.0.0.1:"},
 		{"end without an answer", "http://" + serveAfterRequest(t, func(net.Conn) {}), "closed the connection without an answer"},
 		{"end in the middle", "http://" + serveAfterRequest(t, writeText("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"a\"")),
 			"closed the connection in the middle of its answer"},
@@ -57,7 +55,7 @@ func Failures(t testing.TB, silence string) []Failing {
 			writeText("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"a\"")(c)
 			resetConnection(c)
 		}), ""}, // the kernel decides whether the beginning is read first
-		{"silence", "http://" + serveSilence(t), silence},
+		{"silence", "http://" + serveConnections(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }), silence},
 		{"no HTTP", "http://" + serveAfterRequest(t, writeText("SSH-2.0-OpenSSH_9.6\r\n")), "is not valid HTTP"},
 		{"plain where TLS is meant", "https://" + serveAfterRequest(t, writeText("HTTP/1.1 400 Bad Request\r\n\r\n")), "does not speak TLS"},
 		{"end instead of TLS", "https://" + serveAfterRequest(t, func(net.Conn) {}), "closed the connection"},
@@ -65,25 +63,6 @@ func Failures(t testing.TB, silence string) []Failing {
 		{"500", serveStatus(t, http.StatusInternalServerError), "500"},
 		{"a redirect", serveStatus(t, http.StatusFound), ""},
 	}
-}
-
-// newClosedPort returns an address that refuses connections. The port is bound, so that no other test gets it.
-func newClosedPort(t testing.TB) string {
-	t.Helper()
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	unix.CloseOnExec(fd)
-	t.Cleanup(func() { _ = unix.Close(fd) })
-	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
-	name, err := unix.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(name.(*unix.SockaddrInet4).Port))
 }
 
 // serveAfterRequest starts a server that reads the beginning of a request, calls do with the connection, and closes
@@ -95,12 +74,6 @@ func serveAfterRequest(t testing.TB, do func(net.Conn)) string {
 			do(c)
 		}
 	})
-}
-
-// serveSilence starts a server that reads requests and never answers.
-func serveSilence(t testing.TB) string {
-	t.Helper()
-	return serveConnections(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
 }
 
 // serveConnections serves each connection with do until the test ends.

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // Inward returns hosts, as they are written in URLs, that lead to this machine, its network or its cloud's metadata
@@ -74,9 +75,7 @@ func Inward() map[string]string {
 func Loopback(t testing.TB, resolver *net.Resolver) *netguard.Guard {
 	t.Helper()
 	guard, err := netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Resolver: resolver})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return guard
 }
 
@@ -89,26 +88,11 @@ type Tripwire struct {
 // Listen starts a tripwire at an address of this machine, on a free port, until the test ends.
 func Listen(t testing.TB, addr string) *Tripwire {
 	t.Helper()
-	ln, err := net.Listen("tcp", net.JoinHostPort(addr, "0"))
-	if err != nil {
-		t.Fatalf("%s is not this machine's: %v", addr, err)
-	}
-	w := &Tripwire{Addr: netip.MustParseAddrPort(ln.Addr().String())}
-	var done sync.WaitGroup
-	done.Go(func() {
-		for {
-			conn, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			w.conns.Add(1)
-			_ = conn.Close() // it was counted
-		}
-	})
-	t.Cleanup(func() {
-		_ = ln.Close() // only to end the loop
-		done.Wait()
-	})
+	w := &Tripwire{}
+	w.Addr = netip.MustParseAddrPort(heraldtest.ListenAt(t, addr, func(c net.Conn) {
+		w.conns.Add(1)
+		_ = c.Close() // it was counted
+	}))
 	return w
 }
 
@@ -120,9 +104,7 @@ func (w *Tripwire) Connections() int64 { return w.conns.Load() }
 func Resolver(t testing.TB, names map[string][][]netip.Addr) *net.Resolver {
 	t.Helper()
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	var done sync.WaitGroup
 	done.Go(func() {
 		asked := make(map[string]int) // by name and type

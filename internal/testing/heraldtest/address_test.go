@@ -19,9 +19,7 @@ func TestAddress(t *testing.T) {
 			t.Fatalf("nobody should listen at %s: %v", address, err)
 		}
 		l, err := net.Listen("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		Must(t, err)
 		c, err := net.DialTimeout("tcp", address, 10*time.Second)
 		if err != nil {
 			t.Fatal(err)
@@ -46,23 +44,17 @@ func TestAddressIsKept(t *testing.T) {
 		t.Fatalf("%d different addresses", len(mine))
 	}
 	target, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	defer target.Close()
 	for range 2000 {
 		l, err := net.Listen("tcp4", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		Must(t, err)
 		c, err := net.Dial("tcp4", target.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
 		served, err := target.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		Must(t, err)
 		for what, picked := range map[string]string{"a listener": l.Addr().String(), "a connection": c.LocalAddr().String()} {
 			if mine[picked] {
 				t.Fatalf("%s was given %s", what, picked)

@@ -64,9 +64,7 @@ func RedisTarget(t testing.TB, redis string) string {
 func parseURL(t testing.TB, raw string) *url.URL {
 	t.Helper()
 	u, err := url.Parse(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	return u
 }
 
@@ -74,9 +72,7 @@ func parseURL(t testing.TB, raw string) *url.URL {
 func (g *Gate) Open() {
 	g.t.Helper()
 	listener, err := net.Listen("tcp", g.Address)
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	Must(g.t, err)
 	g.mu.Lock()
 	g.listener = listener
 	g.mu.Unlock()
@@ -127,10 +123,14 @@ func (g *Gate) Close() {
 // After serve returned, the connection stays open until the peer or serve closes it, or until the test ends.
 func Listen(t testing.TB, serve func(net.Conn)) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	return ListenAt(t, "127.0.0.1", serve)
+}
+
+// ListenAt is Listen on a free port of an address of this machine.
+func ListenAt(t testing.TB, address string, serve func(net.Conn)) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
+	Must(t, err)
 	var mu sync.Mutex
 	var conns []net.Conn
 	var all sync.WaitGroup

@@ -36,14 +36,10 @@ func StartPooler(t testing.TB, databaseURL string, lines ...string) *Pooler {
 	t.Helper()
 	p := &Pooler{t: t, program: findPooler(t)}
 	server, err := pgx.ParseConfig(databaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	// The server admits only its own user, and PgBouncer refuses to run as root.
 	info, err := os.Stat(filepath.Join(server.Host, fmt.Sprintf(".s.PGSQL.%d", server.Port)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
 		t.Fatalf("the owner of %s is unknown", info.Name())

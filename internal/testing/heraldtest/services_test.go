@@ -41,14 +41,10 @@ func migrate(ctx context.Context, url secret.Secret) (int32, error) {
 func count(t *testing.T, url string) int {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	defer conn.Close(t.Context())
 	var n int
-	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM things").Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	Must(t, conn.QueryRow(t.Context(), "SELECT count(*) FROM things").Scan(&n))
 	if _, err := conn.Exec(t.Context(), "INSERT INTO things VALUES (2)"); err != nil {
 		t.Fatal(err)
 	}
@@ -83,9 +79,7 @@ func TestDroppedWithOpenConnections(t *testing.T) {
 	t.Run("inner", func(t *testing.T) {
 		url = EmptyPostgres(t)
 		conn, err := pgx.Connect(context.Background(), url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		Must(t, err)
 		defer func() { go conn.Close(context.Background()) }()
 	})
 	if conn, err := pgx.Connect(t.Context(), url); err == nil {
@@ -100,9 +94,7 @@ func TestRedisKinds(t *testing.T) {
 			t.Parallel()
 			for range 2 {
 				opt, err := asynq.ParseRedisURI(start(t))
-				if err != nil {
-					t.Fatal(err)
-				}
+				Must(t, err)
 				c := opt.MakeRedisClient().(redis.UniversalClient)
 				if n, err := c.DBSize(t.Context()).Result(); err != nil || n != 0 {
 					t.Errorf("%d keys, %v", n, err)
@@ -149,9 +141,7 @@ func TestRedisIsEmptied(t *testing.T) {
 // TestFixturesRequireMain: a package whose TestMain would leak the server fails with an error that says so.
 func TestFixturesRequireMain(t *testing.T) {
 	binary, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, "-test.run=^TestDroppedWithOpenConnections$")

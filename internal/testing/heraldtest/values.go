@@ -49,12 +49,8 @@ func Must(t testing.TB, err error) {
 func Keyset(t testing.TB) string {
 	t.Helper()
 	keys, err := secret.Create()
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	var text strings.Builder
-	if err := keys.Write(&text); err != nil {
-		t.Fatal(err)
-	}
+	Must(t, keys.Write(&text))
 	return text.String()
 }
