@@ -133,7 +133,7 @@ func (s *suite) endpointOfJob() {
 	refused := failing
 	refused.Status, refused.Reason = store.Held, "auth_required"
 	for i, o := range []store.Outcome{failing, succeeding, refused} {
-		s.record(s.claim(s.takeMore(1, 1, i+1)[0]), o)
+		s.record(s.claim(s.takeMore(1, i+1, 1)[0]), o)
 		got := s.agentRow(1)
 		got.Open, got.UpdatedAt = healthy.Open, healthy.UpdatedAt
 		if !reflect.DeepEqual(got, healthy) {

@@ -98,11 +98,9 @@ func (s *suite) countedOnce() {
 	calls(2, "the same again")
 
 	c = s.claim(tasks[2])
-	p := store.SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt, At: c.StartedAt, Outcome: delivered}
 	s.lose(c)
 	again := s.claim(s.next())
-	_, err := s.Adopt(s.Context(), again, p)
-	s.must(err)
+	s.adopted(again, past(c, delivered))
 	calls(3, "adopted")
 	s.fenced(again, failed(time.Minute))
 	calls(3, "the attempt that was taken back")

@@ -240,20 +240,13 @@ func (s *suite) goneAfterACall() {
 	_, tasks = s.send(in)
 	c = s.claim(tasks[len(tasks)-1])
 	s.lose(c)
-	for _, t := range append(tasks, s.backlogTasks()...) {
+	for _, t := range append(tasks, s.dispatchBacklog()...) {
 		if t.ID == c.ID && t.N > c.N {
 			if again := s.claim(t); again.Called || again.InDoubt || !again.Unfinished {
 				s.Errorf("%+v", again)
 			}
 		}
 	}
-}
-
-func (s *suite) backlogTasks() []store.Task {
-	s.Helper()
-	tasks, err := s.Backlog(s.Context(), 100)
-	s.must(err)
-	return tasks
 }
 
 func (s *suite) unverifiedJobIsTheContent() {

@@ -288,13 +288,7 @@ func (s *suite) replay() {
 // takeMore accepts an agent's n feedbacks after the index after and returns the dispatched tasks.
 func (s *suite) takeMore(agent, after, n int) []store.Task {
 	s.Helper()
-	in := make([]store.Intake, n)
-	for i := range in {
-		in[i].Job = Feedback(agent, after+i+1)
-	}
-	_, tasks, err := s.Accept(s.Context(), in)
-	s.must(err)
-	return tasks
+	return s.takeRange(agent, after+1, after+n, false)
 }
 
 // replayHasFreshBudget checks that a replay begins a new budget and that attempt numbers continue.

@@ -121,14 +121,6 @@ func (s *orderSuite) dispatchDue() []store.Task {
 	return tasks
 }
 
-// dispatchBacklog dispatches the next deliveries of the backlogs.
-func (s *orderSuite) dispatchBacklog() []store.Task {
-	s.Helper()
-	tasks, err := s.Backlog(s.Context(), 100)
-	s.must(err)
-	return tasks
-}
-
 // bindEvent ends the check of a claimed delivery whose event is as its job describes it.
 func (s *orderSuite) bindEvent(c *store.Claim) *store.Claim {
 	s.Helper()

@@ -297,11 +297,18 @@ func (s *suite) lose(c *store.Claim) {
 	}
 }
 
-// next returns the one task that Backlog dispatches.
-func (s *suite) next() store.Task {
+// dispatchBacklog dispatches the next deliveries of the backlogs.
+func (s *suite) dispatchBacklog() []store.Task {
 	s.Helper()
 	tasks, err := s.Backlog(s.Context(), 100)
 	s.must(err)
+	return tasks
+}
+
+// next returns the one task that Backlog dispatches.
+func (s *suite) next() store.Task {
+	s.Helper()
+	tasks := s.dispatchBacklog()
 	if len(tasks) != 1 {
 		s.Fatalf("handed out %+v", tasks)
 	}
