@@ -37,8 +37,8 @@ func (r Row) isNotFound() bool { return r.Status == "rejected" && r.Reason == "e
 // takenBack reports whether the row ended because its event left the chain.
 func (r Row) takenBack() bool { return r.Status == "cancelled" && r.Reason == "reorg" }
 
-// isRefused reports whether the row is that of a log that becomes no job. Postgres stores no job for it, so its
-// position may be missing.
+// isRefused reports whether the row is that of a log that becomes no job. Postgres stores no job for it, so it has no
+// position.
 func (r Row) isRefused() bool { return r.Status == "rejected" && r.Reason == "invalid_job" }
 
 // Findings is the result of Compare: the number of rows of each sort, and a line for each difference. All differences
@@ -66,8 +66,8 @@ func (f Findings) Faults() []string {
 
 // Compare compares the rows with the events of the final chain and with all keys that were on a removed branch.
 func Compare(wanted []Wanted, gone map[string]bool, rows []Row) Findings {
-	f := comparison{byKey: map[string]Row{}, rejected: map[Position]Row{}, gone: gone, used: map[string]bool{},
-		called: map[string]bool{}, retracted: map[string]bool{}}
+	f := comparison{byKey: map[string]Row{}, gone: gone, used: map[string]bool{}, called: map[string]bool{},
+		retracted: map[string]bool{}}
 	for _, r := range rows {
 		f.byKey[r.Key] = r
 		key, _, _ := strings.Cut(r.Key, "~")
@@ -75,32 +75,17 @@ func Compare(wanted []Wanted, gone map[string]bool, rows []Row) Findings {
 		if r.Job.IsRetraction() && r.Reason != "mined_again" { // after which the feedback may leave the chain once more
 			f.retracted[r.Job.Retracts] = true
 		}
-		if r.isRefused() {
-			f.rejected[r.position()] = r
-		}
 	}
-	var refused []Wanted
+	refused := 0 // logs that become no job, and whose key has no row that it should have
 	for _, w := range wanted {
 		switch {
 		case w.Refused == "":
 			f.lookFor(w)
 		case !f.findRefused(w):
-			refused = append(refused, w)
+			refused++
 		}
 	}
-	var nowhere []Row // rejected rows without a position
-	for _, r := range rows {
-		if r.isRefused() && r.position() == (Position{}) && !f.used[r.ID] {
-			nowhere = append(nowhere, r)
-		}
-	}
-	if len(nowhere) > 0 {
-		f.countRefused(refused, nowhere)
-	} else {
-		for _, w := range refused {
-			f.lookForRefused(w)
-		}
-	}
+	f.countRefused(refused, rows)
 	for _, r := range rows {
 		if !f.used[r.ID] {
 			f.judgeRest(r)
@@ -111,10 +96,9 @@ func Compare(wanted []Wanted, gone map[string]bool, rows []Row) Findings {
 
 type comparison struct {
 	Findings
-	byKey    map[string]Row
-	rejected map[Position]Row
-	gone     map[string]bool
-	used     map[string]bool // ids of rows that were matched
+	byKey map[string]Row
+	gone  map[string]bool
+	used  map[string]bool // ids of rows that were matched
 
 	called    map[string]bool // by key
 	retracted map[string]bool // by id
@@ -172,37 +156,28 @@ func (f *comparison) findRefused(w Wanted) bool {
 	return true
 }
 
-// lookForRefused finds the rejected row of a log that becomes no job.
-func (f *comparison) lookForRefused(w Wanted) {
-	r, there := f.rejected[w.Position]
-	if !there {
-		f.Missing = append(f.Missing, fmt.Sprintf("the log %d of block %d (%s): no rejected row at %+v",
-			w.Position.LogIndex,
-			w.Position.Block, w.Refused, w.Position))
-		return
-	}
-	f.used[r.ID] = true
-	f.Rejected++
-}
-
-// countRefused compares the number of rejected rows if they have no position. Rows from removed branches may remain.
-func (f *comparison) countRefused(refused []Wanted, rows []Row) {
+// countRefused compares the number of logs that become no job with the number of rejected rows that no key matched.
+// Rows from removed branches may remain.
+func (f *comparison) countRefused(refused int, rows []Row) {
+	rejected, gone := 0, 0
 	for _, r := range rows {
-		f.used[r.ID] = true
-	}
-	goneRefused := 0
-	for key := range f.gone {
-		if strings.HasPrefix(key, goneRefusedMark) {
-			goneRefused++
+		if r.isRefused() && !f.used[r.ID] {
+			f.used[r.ID] = true
+			rejected++
 		}
 	}
-	f.Rejected += min(len(rows), len(refused))
-	for range len(refused) - len(rows) {
-		f.Missing = append(f.Missing, fmt.Sprintf("%d logs make no job, %d rejected rows", len(refused), len(rows)))
+	for key := range f.gone {
+		if strings.HasPrefix(key, goneRefusedMark) {
+			gone++
+		}
 	}
-	for range len(rows) - len(refused) - goneRefused {
+	f.Rejected += min(rejected, refused)
+	for range refused - rejected {
+		f.Missing = append(f.Missing, fmt.Sprintf("%d logs make no job, %d rejected rows", refused, rejected))
+	}
+	for range rejected - refused - gone {
 		f.TooMany = append(f.TooMany, fmt.Sprintf("%d logs make no job, and %d of gone branches, %d rejected rows",
-			len(refused), goneRefused, len(rows)))
+			refused, gone, rejected))
 	}
 }
 
@@ -218,8 +193,6 @@ func (f *comparison) judgeRest(r Row) {
 		// Its feedback was in an attempt when its event left, and the attempt ended without a call. The check reads the
 		// chain first, where the transaction may be again.
 		return
-	case r.isRefused() && f.gone[goneAt(r.position())]:
-		return // it was final before its log left the chain
 	case f.gone[key] && r.Called:
 		f.Cancelled++
 		if r.Job.Kind == job.KindNewFeedback && !f.retracted[r.ID] {
@@ -241,16 +214,12 @@ func (f *comparison) judgeRest(r Row) {
 func Bury(gone map[string]bool, wanted []Wanted) {
 	for _, w := range wanted {
 		if w.Refused != "" {
-			gone[goneAt(w.Position)] = true
+			gone[fmt.Sprintf("%s%s/%d", goneRefusedMark, w.Position.BlockHash, w.Position.LogIndex)] = true
 		} else {
 			gone[w.Key] = true
 		}
 	}
 }
 
+// goneRefusedMark begins the identifier of a log that becomes no job.
 const goneRefusedMark = "refused@"
-
-// goneAt returns an identifier of a log without a key.
-func goneAt(p Position) string {
-	return fmt.Sprintf("%s%s/%d", goneRefusedMark, p.BlockHash, p.LogIndex)
-}
