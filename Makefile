@@ -225,7 +225,7 @@ bench: services ## Measure deliveries end to end against their ceilings and writ
 
 .PHONY: bench-turns
 bench-turns: services ## Measure 16 in flight with 64 agents by turns with the commit BEFORE, TURNS times each, and print the ratio.
-	$(GO) run ./scripts/bench -before '$(or $(BEFORE),$(error BEFORE=<commit> says what to compare with))' -turns $(TURNS) $(ARGS)
+	GO='$(GO)' scripts/turns '$(or $(BEFORE),$(error BEFORE=<commit> says what to compare with))' '$(TURNS)' $(ARGS)
 
 .PHONY: benchmarks
 benchmarks: services ## Run the Go benchmarks named by BENCH (all).

@@ -7,7 +7,6 @@
 //	bench -o docs/bench.md -long    also 100,000 deliveries in one run, to check that the goroutines stay flat
 //	bench -only bursts              deliveries that the planner's statistics do not know
 //	bench -n 200 -latency 20        a quick check that it works
-//	bench -before HEAD~20           compares one row with that of another commit, in turns
 //	bench chain                     how fast events come in, from a file and from a chain; needs the build tag chain
 //
 // Workers are processes on their own Postgres and Redis (internal/testing/trial). The agents and the feeder of jobs run in
@@ -44,8 +43,6 @@ type options struct {
 	only      string
 	match     *regexp.Regexp // nil means all runs
 	logFolder string
-	before    string // a commit to compare with in turns; empty: measure everything once
-	turns     int
 }
 
 func main() {
@@ -76,12 +73,7 @@ func measureDeliveries(ctx context.Context) error {
 		return err
 	})
 	flag.StringVar(&o.logFolder, "logs", "", "`folder` for what the processes say; without: one that is removed when all went well")
-	flag.StringVar(&o.before, "before", "", "a `commit`: only compare with it, by turns")
-	flag.IntVar(&o.turns, "turns", 5, "how often each of the two has its turn")
 	flag.Parse()
-	if o.before != "" {
-		return runTurns(ctx, o)
-	}
 	return run(ctx, o)
 }
 

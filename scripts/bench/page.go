@@ -78,10 +78,3 @@ func median(values []float64) float64 {
 	}
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
-
-func mean(values []float64) (sum float64) {
-	for _, v := range values {
-		sum += v
-	}
-	return sum / float64(max(1, len(values)))
-}

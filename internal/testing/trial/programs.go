@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 )
 
 // Programs are Herald's binaries, built from one source tree.
@@ -49,38 +48,4 @@ func linkFile(from, to string) error {
 		return err
 	}
 	return os.WriteFile(to, data, 0o755)
-}
-
-// ResolveCommit returns the full hash of a commit in the repository of the source tree.
-func ResolveCommit(ctx context.Context, source, name string) (string, error) {
-	commit, err := git(ctx, source, "rev-parse", "--verify", "--end-of-options", name+"^{commit}")
-	return strings.TrimSpace(commit), err
-}
-
-// Export writes the files of a commit into a folder. Unlike a worktree, it leaves nothing in the repository if this
-// process dies.
-func Export(ctx context.Context, source, commit, into string) error {
-	if err := os.MkdirAll(into, 0o755); err != nil {
-		return err
-	}
-	archive := filepath.Join(into, "commit.tar")
-	if _, err := git(ctx, source, "archive", "--format=tar", "--output="+archive, commit); err != nil {
-		return err
-	}
-	if out, err := exec.CommandContext(ctx, "tar", "-xf", archive, "-C", into).CombinedOutput(); err != nil {
-		return fmt.Errorf("unpack commit %s: %w: %s", commit, err, out)
-	}
-	return os.Remove(archive)
-}
-
-// git runs git in the source tree.
-func git(ctx context.Context, source string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, "git", append([]string{"-C", source}, args...)...)
-	var output strings.Builder
-	cmd.Stderr = &output
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(output.String()))
-	}
-	return string(out), nil
 }

@@ -23,9 +23,7 @@ func TestRedis(t *testing.T) {
 	dir, err := os.MkdirTemp("", "herald-trial-")
 	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil { // the server may run as another user
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.Chmod(dir, 0o711)) // the server may run as another user
 	r, err := startRedis(ctx, dir, slog.New(slog.DiscardHandler))
 	if errors.Is(err, embedded.ErrNoRedis) && os.Getenv("HERALD_REQUIRE_SERVICES") == "" && os.Getenv("CI") == "" {
 		t.Skip(err)
@@ -130,30 +128,5 @@ func TestAwaitState(t *testing.T) {
 	n := 0
 	if err := Until(t.Context(), time.Millisecond, "three", func() (bool, error) { n++; return n == 3, nil }); err != nil || n != 3 {
 		t.Errorf("%d %v", n, err)
-	}
-}
-
-func TestExport(t *testing.T) {
-	t.Parallel()
-	dir, into := t.TempDir(), filepath.Join(t.TempDir(), "tree")
-	do := func(args ...string) {
-		t.Helper()
-		if _, err := git(t.Context(), dir, args...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	do("init", "-q")
-	for _, name := range []string{"first", "second"} {
-		heraldtest.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(name), 0o644))
-		do("add", name)
-		do("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false", "commit", "-q", "--no-verify", "-m", name)
-	}
-	commit, err := ResolveCommit(t.Context(), dir, "HEAD~1")
-	heraldtest.Must(t, err)
-	heraldtest.Must(t, Export(t.Context(), dir, commit, into))
-	for name, want := range map[string]bool{"first": true, "second": false, "commit.tar": false} {
-		if _, err := os.Stat(filepath.Join(into, name)); (err == nil) != want {
-			t.Errorf("%s: %v", name, err)
-		}
 	}
 }
