@@ -53,20 +53,10 @@ type load struct {
 	workers  int  // number of worker processes; 0 means 1
 	standby  bool // Postgres confirms a commit after a standby wrote it to disk
 	lifted   bool // no limits per origin and agent
-	// burst: autovacuum is off, and the tables are analyzed once: while nothing is open (burstBlind), or when all
-	// deliveries wait (burstKnown). Empty: no burst.
-	burst string
-	ended int // deliveries that ended before the run
 }
 
-// The values of load.burst.
-const (
-	burstBlind = "analyzed empty"
-	burstKnown = "analyzed full"
-)
-
 // isUsual reports whether the run differs from the others of its queue only in its numbers.
-func (l load) isUsual() bool { return !l.watched && !l.unsorted && !l.lifted && l.burst == "" }
+func (l load) isUsual() bool { return !l.watched && !l.unsorted && !l.lifted }
 
 // processes returns the number of worker processes.
 func (l load) processes() int { return max(1, l.workers) }
@@ -93,9 +83,6 @@ func (l load) String() string {
 	}
 	if l.lifted {
 		s += ", limits lifted"
-	}
-	if l.burst != "" {
-		s += fmt.Sprintf(", %d ended, %s", l.ended, l.burst)
 	}
 	return s
 }
@@ -176,27 +163,12 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 	if err := f.pause(); err != nil {
 		return res, err
 	}
-	if l.burst != "" {
-		if err := b.prepareBurst(ctx, l.ended); err != nil {
-			return res, err
-		}
-		defer func() { err = errors.Join(err, b.setAutovacuum(ctx, "RESET (autovacuum_enabled)")) }()
-	}
 	empty, err := b.readCounters(ctx)
 	if err != nil {
 		return res, err
 	}
 	if err := f.accept(ctx, agents, l.n); err != nil {
 		return res, err
-	}
-	if l.burst != "" {
-		read := `SELECT count(w.status), count(h.status) FROM herald.history h LEFT JOIN herald.work w USING (id) WHERE h.finished_at IS NULL` // as ANALYZE does
-		if l.burst == burstKnown {
-			read = `ANALYZE herald.work, herald.history, herald.agents`
-		}
-		if err := b.site.Exec(ctx, read); err != nil {
-			return res, err
-		}
 	}
 	waiting, err := f.countWaiting()
 	if err != nil {
@@ -273,40 +245,6 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 	res.peak.goroutines = max(res.peak.goroutines, res.start.goroutines, res.end.goroutines) // short runs have few samples
 	say("  %.0f/s in %s, %s ms of CPU each, %d repeated, %.0f MB at most", res.rate, res.took.Round(time.Millisecond), res.cpu, res.repeats, mb(res.peak.memory))
 	return res, nil
-}
-
-// prepareBurst inserts deliveries that have ended, turns autovacuum off, and analyzes the tables. Nothing is open.
-func (b *bench) prepareBurst(ctx context.Context, ended int) error {
-	if err := b.setAutovacuum(ctx, "SET (autovacuum_enabled = off)"); err != nil {
-		return err
-	}
-	const batch = 20_000 // site.SQL has a time limit
-	for from := 1; from <= ended; from += batch {
-		err := b.site.Exec(ctx, `WITH made AS (
-			INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, dispatch, attempts, job,
-				created_at, accepted_at, finished_at)
-			SELECT gen_random_uuid(), 'ended/' || n, 'NewFeedback', 1, '0x' || repeat('0', 40), n % 1000, 'ended/' || n, n, 'delivered', 1, 1,
-				jsonb_build_object('tag1', repeat('x', 700)), now() - interval '1 day', now() - interval '1 day', now() - interval '1 day'
-			  FROM generate_series($1::int, $2::int) n RETURNING id)
-			INSERT INTO herald.attempts (delivery_id, number, started_at, stage, outcome) SELECT id, 1, now() - interval '1 day', 'call', 'delivered' FROM made`,
-			from, min(from+batch-1, ended))
-		if err != nil {
-			return err
-		}
-	}
-	// VACUUM also removes the pages of open deliveries that have ended.
-	if err := b.site.Exec(ctx, `VACUUM ANALYZE herald.work, herald.agents`); err != nil {
-		return err
-	}
-	return b.site.Exec(ctx, `ANALYZE herald.history, herald.attempts`)
-}
-
-// setAutovacuum changes the storage parameters of each table.
-func (b *bench) setAutovacuum(ctx context.Context, change string) error {
-	return b.site.Exec(ctx, `DO $$ DECLARE r regclass; BEGIN
-		FOR r IN SELECT oid FROM pg_class WHERE relnamespace = 'herald'::regnamespace AND relkind = 'r' LOOP
-			EXECUTE format('ALTER TABLE %s `+change+`', r);
-		END LOOP; END $$`)
 }
 
 // count computes the rate from the rows.

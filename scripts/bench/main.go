@@ -5,7 +5,6 @@
 //
 //	bench -o docs/bench.md          all measurements, about 10 minutes
 //	bench -o docs/bench.md -long    also 100,000 deliveries in one run, to check that the goroutines stay flat
-//	bench -only bursts              deliveries that the planner's statistics do not know
 //	bench -n 200 -latency 20        a quick check that it works
 //	bench chain                     how fast events come in, from a file and from a chain; needs the build tag chain
 //
@@ -67,7 +66,7 @@ func measureDeliveries(ctx context.Context) error {
 	flag.IntVar(&o.latency, "latency", 500, "deliveries whose latency is measured")
 	flag.BoolVar(&o.long, "long", false, "also one run of -long-n deliveries, for the goroutines")
 	flag.IntVar(&o.longN, "long-n", 100000, "deliveries of the long run")
-	flag.StringVar(&o.only, "only", "", "measure only these, separated by commas: load, backlog, scale, ceilings, latency, bridge, long, bursts")
+	flag.StringVar(&o.only, "only", "", "measure only these, separated by commas: load, backlog, scale, ceilings, latency, bridge, long")
 	flag.Func("match", "make only runs from end to end whose name matches this `expression`, as in 'miniredis, 16 in flight'", func(s string) (err error) {
 		o.match, err = regexp.Compile(s)
 		return err
@@ -176,15 +175,6 @@ func (b *bench) loads() []load {
 	if b.wants("backlog") {
 		for _, n := range []int{b.n, 25 * b.n} {
 			all = append(all, load{queue: realRedis, inflight: targetInflight, agents: b.agents, n: n, lifted: true})
-		}
-	}
-	if strings.Contains(b.only, "bursts") { // a quarter of an hour
-		for _, ended := range []int{0, 2000, 1_000_000} {
-			for _, n := range []int{10_000, 100_000} {
-				for _, burst := range []string{burstKnown, burstBlind} {
-					all = append(all, load{queue: realRedis, inflight: targetInflight, agents: targetAgents, n: n, ended: ended, burst: burst})
-				}
-			}
 		}
 	}
 	return slices.DeleteFunc(all, func(l load) bool { return !b.matches(l) })

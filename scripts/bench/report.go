@@ -64,7 +64,6 @@ func (r report) targets() []target {
 		r.watchedTarget(),
 		r.orderTarget(),
 		r.backlogTarget(),
-		r.burstTarget(),
 	}
 	find := func(what string) *target {
 		return &out[slices.IndexFunc(out, func(t target) bool { return strings.HasPrefix(t.what, what) })]
@@ -184,26 +183,6 @@ func (r report) backlogTarget() target {
 	return t
 }
 
-// burstTarget compares the bursts of which the planner's statistics do not know with the same bursts of which they do.
-func (r report) burstTarget() target {
-	t := target{"bursts after an analysis of the tables without open deliveries, autovacuum off", "≥ 95 % of the rate with fresh statistics",
-		"`-only bursts`", notMeasured}
-	known, worst := map[[2]int]float64{}, math.Inf(1)
-	for _, l := range r.loads {
-		switch l.burst {
-		case burstKnown:
-			known[[2]int{l.ended, l.n}] = l.rate
-		case burstBlind:
-			if of := known[[2]int{l.ended, l.n}]; of > 0 && l.rate/of < worst {
-				worst = l.rate / of
-				t.judge(fmt.Sprintf("%.0f %% (%s deliveries, %s ended: %s against %s)", 100*worst, thousands(l.n), thousands(l.ended), perS(l.rate),
-					perS(of)), worst >= 0.95)
-			}
-		}
-	}
-	return t
-}
-
 // cpuTarget judges the run with the most processor time per delivery.
 func (r report) cpuTarget() target {
 	t := target{fmt.Sprintf("CPU per delivery, all four together, %d in flight, ≥ %d agents", targetInflight, targetAgents), "≤ 1.0 ms", "",
@@ -254,9 +233,6 @@ func (r report) loadTable(p func(string, ...any)) {
 		}
 		if l.lifted {
 			agents += ", limits lifted"
-		}
-		if l.burst != "" {
-			agents += fmt.Sprintf(", %s ended, %s", thousands(l.ended), l.burst)
 		}
 		p("| %s | %d | %s | %d | %s | %s | %s | %.2f | %s | %s |", l.queue, l.inflight, agents, l.n, perS(l.rate), r.share(l), l.cpu, l.handed, memories(l), goroutines(l))
 	}
