@@ -40,33 +40,32 @@ func (b *bench) readCounters(ctx context.Context) (c counters, err error) {
 	if err != nil {
 		return c, fmt.Errorf("read Postgres' counters: %w", err)
 	}
-	for _, node := range b.redis.nodes {
-		info, err := node.Info(ctx, "stats", "memory").Result()
-		if err == nil {
-			err = c.addRedis(info)
-		}
-		if err != nil {
-			return c, fmt.Errorf("read Redis' counters: %w", err)
-		}
+	info, err := b.site.Redis.Client().InfoMap(ctx, "stats", "memory").Result()
+	if err == nil {
+		err = c.readRedis(info)
+	}
+	if err != nil {
+		return c, fmt.Errorf("read Redis' counters: %w", err)
 	}
 	return c, nil
 }
 
-// addRedis adds the values in INFO of one server. memory counts only data, without the buffers of clients and of the
-// append-only file.
-func (c *counters) addRedis(info string) error {
+// readRedis reads the values in INFO. memory counts only data, without the buffers of clients and of the append-only
+// file.
+func (c *counters) readRedis(info map[string]map[string]string) error {
 	var errs []error
-	number := func(name string) float64 {
-		value, err := strconv.ParseFloat(infoField(info, name), 64)
+	number := func(section, name string) float64 {
+		value, err := strconv.ParseFloat(info[section][name], 64)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s in INFO: %w", name, err))
 		}
 		return value
 	}
-	c.commands += number("total_commands_processed")
-	c.reads += number("total_reads_processed")
-	c.network += number("total_net_input_bytes") + number("total_net_output_bytes")
-	c.memory += number("used_memory") - number("mem_clients_normal") - number("mem_aof_buffer")
+	c.commands = number("Stats", "total_commands_processed")
+	c.reads = number("Stats", "total_reads_processed")
+	c.network = number("Stats", "total_net_input_bytes") + number("Stats", "total_net_output_bytes")
+	c.memory = number("Memory", "used_memory") - number("Memory", "mem_clients_normal") -
+		number("Memory", "mem_aof_buffer")
 	return errors.Join(errs...)
 }
 

@@ -70,21 +70,20 @@ func (b *bench) cpu(ctx context.Context, ws []*trial.Worker) (s shares, err erro
 		}
 		s.worker += time.Duration(seconds * float64(time.Second))
 	}
-	if s.postgres, err = b.postgresCPU(); err != nil {
+	postmaster, err := b.postgres.PID()
+	if err != nil {
 		return s, err
 	}
-	for _, node := range b.redis.nodes {
-		info, err := node.Info(ctx, "cpu").Result()
-		if err != nil {
-			return s, err
+	if s.postgres, err = serverCPU(postmaster); err != nil {
+		return s, err
+	}
+	info := b.site.Redis.Client().InfoMap(ctx, "cpu")
+	for _, name := range []string{"used_cpu_user", "used_cpu_sys"} {
+		seconds, err := strconv.ParseFloat(info.Item("CPU", name), 64)
+		if err = errors.Join(info.Err(), err); err != nil {
+			return s, fmt.Errorf("INFO cpu of Redis: %w", err)
 		}
-		for _, name := range []string{"used_cpu_user", "used_cpu_sys"} {
-			seconds, err := strconv.ParseFloat(infoField(info, name), 64)
-			if err != nil {
-				return s, fmt.Errorf("INFO cpu of Redis: %w", err)
-			}
-			s.redis += time.Duration(seconds * float64(time.Second))
-		}
+		s.redis += time.Duration(seconds * float64(time.Second))
 	}
 	var own syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
@@ -92,20 +91,6 @@ func (b *bench) cpu(ctx context.Context, ws []*trial.Worker) (s shares, err erro
 	}
 	s.agents = time.Duration(own.Utime.Nano() + own.Stime.Nano())
 	return s, nil
-}
-
-// postgresCPU returns the time of the server and of its standby, if there is one.
-func (b *bench) postgresCPU() (time.Duration, error) {
-	postmaster, err := b.postgres.PID()
-	if err != nil {
-		return 0, err
-	}
-	sum, err := serverCPU(postmaster)
-	if err != nil || b.standby == nil {
-		return sum, err
-	}
-	standby, err := serverCPU(b.standby.PID())
-	return sum + standby, err
 }
 
 // serverCPU returns the time of a postmaster, of its running backends, and of those that ended.

@@ -105,23 +105,11 @@ func (b *bench) readEnvironment(ctx context.Context) (m environment, err error) 
 	if err != nil {
 		return m, err
 	}
-	info, err := b.site.Redis.Client().Info(ctx, "server", "persistence").Result()
-	if err != nil {
-		return m, err
-	}
+	info := b.site.Redis.Client().InfoMap(ctx, "server", "persistence")
 	aof := "no append-only file"
-	if infoField(info, "aof_enabled") == "1" {
+	if info.Item("Persistence", "aof_enabled") == "1" {
 		aof = "append-only file, flushed every second"
 	}
-	m.redis = infoField(info, "redis_version") + " (" + aof + ")"
-	return m, nil
-}
-
-func infoField(info, name string) string {
-	for line := range strings.Lines(info) {
-		if value, ok := strings.CutPrefix(line, name+":"); ok {
-			return strings.TrimSpace(value)
-		}
-	}
-	return ""
+	m.redis = info.Item("Server", "redis_version") + " (" + aof + ")"
+	return m, info.Err()
 }

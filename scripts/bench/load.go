@@ -14,30 +14,19 @@ import (
 
 	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/testing/trial"
-	"github.com/redis/go-redis/v9"
 )
 
 type bench struct {
 	options
 	services
 	site     *trial.Site
-	database string         // URL of the database
-	redis    redisServers   // the Redis of workers, unless they run their own
-	standby  *trial.Process // of Postgres; nil if it does not run
-	started  int            // number of servers besides the site's, for the names of their logs
-}
-
-// redisServers is one Redis, or the nodes of a cluster.
-type redisServers struct {
-	url   string // REDIS_URL
-	nodes []*redis.Client
+	database string // URL of the database
 }
 
 // The names of the queues.
 const (
-	realRedis    = "Redis"
-	miniRedis    = "miniredis"
-	redisCluster = "Redis Cluster"
+	realRedis = "Redis"
+	miniRedis = "miniredis"
 )
 
 // load describes one end-to-end run.
@@ -51,7 +40,6 @@ type load struct {
 	unsorted bool // HERALD_ORDER=off
 	watched  bool // operators watch: open pages refresh, and one client follows the events
 	workers  int  // number of worker processes; 0 means 1
-	standby  bool // Postgres confirms a commit after a standby wrote it to disk
 	lifted   bool // no limits per origin and agent
 }
 
@@ -77,9 +65,6 @@ func (l load) String() string {
 	}
 	if l.workers > 0 {
 		s += fmt.Sprintf(", %d workers", l.workers)
-	}
-	if l.standby {
-		s += ", standby"
 	}
 	if l.lifted {
 		s += ", limits lifted"
@@ -319,7 +304,7 @@ func (b *bench) workers(ctx context.Context, l load) (ws []*trial.Worker, _ *fee
 	wait, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for range l.processes() {
-		w, err := b.site.Worker(trial.WorkerConfig{Name: "worker", Concurrency: l.inflight, Env: l.environment(b.redis.url, data)})
+		w, err := b.site.Worker(trial.WorkerConfig{Name: "worker", Concurrency: l.inflight, Env: l.environment(b.site.Redis.URL(), data)})
 		if err != nil {
 			return nil, nil, nil, err
 		}
@@ -333,7 +318,7 @@ func (b *bench) workers(ctx context.Context, l load) (ws []*trial.Worker, _ *fee
 			return nil, nil, nil, err
 		}
 	}
-	redisURL := b.redis.url
+	redisURL := b.site.Redis.URL()
 	if l.queue == miniRedis {
 		if redisURL, err = ownRedis(ws[0], data); err != nil {
 			return nil, nil, nil, err
@@ -370,8 +355,5 @@ func (b *bench) reset(ctx context.Context) error {
 	for _, sql := range []string{`TRUNCATE herald.history, herald.work, herald.attempts, herald.agents`, `CHECKPOINT`} {
 		err = errors.Join(err, b.site.Exec(ctx, sql))
 	}
-	for _, node := range b.redis.nodes {
-		err = errors.Join(err, node.FlushAll(ctx).Err())
-	}
-	return err
+	return errors.Join(err, b.site.Redis.Client().FlushAll(ctx).Err())
 }

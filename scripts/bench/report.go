@@ -15,7 +15,6 @@ type report struct {
 	machine  environment
 	loads    []loadResult
 	scale    []loadResult
-	failed   []string // rows that could not be measured, and the reasons
 	bridge   bridgeResult
 	ceilings []ceiling
 	latency  latency

@@ -3,8 +3,6 @@
 package main
 
 import (
-	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,9 +27,6 @@ func TestFirstLimit(t *testing.T) {
 		"nothing yet. 4 workers have 3.90 × the rate of one. The cores are 50 % busy, Redis' thread 39 %.": grown(4, 3900, .5, usual),
 	} {
 		r := report{scale: []loadResult{grown(1, 1000, .2, usual), grown(2, 1050, .1, usual), last}}
-		cluster := grown(1, 1, 0, usual) // a run on a Redis Cluster is not part of the comparison
-		cluster.queue = redisCluster
-		r.scale = append(r.scale, cluster)
 		if got := r.firstLimit(); got != want {
 			t.Errorf("got  %q\nwant %q", got, want)
 		}
@@ -56,17 +51,15 @@ func TestCosts(t *testing.T) {
 	}
 
 	var c counters
-	const info = "# Stats\r\ntotal_commands_processed:11\r\ntotal_reads_processed:7\r\ntotal_net_input_bytes:100\r\ntotal_net_output_bytes:20\r\n" +
-		"used_memory:1000\r\nmem_clients_normal:200\r\nmem_aof_buffer:50\r\n"
-	for range 2 { // two nodes
-		if err := c.addRedis(info); err != nil {
-			t.Fatal(err)
-		}
+	info := map[string]map[string]string{"Stats": {"total_commands_processed": "11", "total_reads_processed": "7", "total_net_input_bytes": "100",
+		"total_net_output_bytes": "20"}, "Memory": {"used_memory": "1000", "mem_clients_normal": "200", "mem_aof_buffer": "50"}}
+	if err := c.readRedis(info); err != nil {
+		t.Error(err)
 	}
-	if want := (counters{commands: 22, reads: 14, network: 240, memory: 1500}); c != want {
+	if want := (counters{commands: 11, reads: 7, network: 120, memory: 750}); c != want {
 		t.Errorf("%+v, want %+v", c, want)
 	}
-	if err := c.addRedis("used_memory:1\r\n"); err == nil {
+	if err := c.readRedis(map[string]map[string]string{"Memory": {"used_memory": "1"}}); err == nil {
 		t.Error("half an INFO is taken")
 	}
 }
@@ -75,16 +68,11 @@ func TestScalePage(t *testing.T) {
 	t.Parallel()
 	base := grown(0, 1000, .05, usual)
 	base.costs = costs{intakeWAL: 1000, wal: 3000, commits: .5, disk: 2000, commands: 20, reads: 6, network: 2000, waiting: 300, finished: 450}
-	cluster, standby := grown(1, 900, .1, usual), grown(1, 800, .1, usual)
-	cluster.queue, standby.standby = redisCluster, true
-	r := report{machine: environment{machine: machine{cores: 2}}, loads: []loadResult{base}, scale: []loadResult{grown(1, 1000, .05, usual), cluster, standby}}
-	r.fail("Redis: no reason")
+	r := report{machine: environment{machine: machine{cores: 2}}, loads: []loadResult{base}, scale: []loadResult{grown(1, 1000, .05, usual), grown(2, 900, .1, usual)}}
 	text := r.markdown()
 	for _, want := range []string{
-		"| Redis | 1 | 4000 | 1,000/s | 1.00 | 0.40, 0.50, 0.10, 0.10 | 95 %, 55 % | 10 % |",
-		"| Redis Cluster, 3 nodes | 1 | 4000 | 900/s | 0.90 |", "| Redis, standby of Postgres | 1 | 4000 | 800/s | 0.80 |",
-		"**Not measured**: Redis: no reason",
-		"| Redis | 1 | 64 | 1,000 | 3,000 | 0.50 | 2,000 | 20.0 | 6.0 | 2,000 | 300 | 450 |",
+		"| 1 | 4000 | 1,000/s | 1.00 | 0.40, 0.50, 0.10, 0.10 | 95 %, 55 % | 10 % |", "| 2 | 4000 | 900/s | 0.90 |",
+		"| 1 | 64 | 1,000 | 3,000 | 0.50 | 2,000 | 20.0 | 6.0 | 2,000 | 300 | 450 |",
 		"One separate core is sufficient for 2,500/s of the worker's part,\n2,000/s of Postgres' and 10,000/s of Redis'",
 		"| 10,000 | 4.0 | 5.0 | 1.0 | 5,000 | 40.0 | 1728.0 | 20.0 | 16.2 |",
 	} {
@@ -104,40 +92,5 @@ func TestParseIdle(t *testing.T) {
 	}
 	if got, err := readIdle(); err != nil || got <= 0 {
 		t.Errorf("%s, %v", got, err)
-	}
-}
-
-func TestTwin(t *testing.T) {
-	t.Parallel()
-	own, err := twinOf(os.Getpid())
-	if err != nil || !slices.Equal(own.args, os.Args[1:]) {
-		t.Errorf("%+v, %v", own, err)
-	}
-	if exe, err := os.Executable(); err != nil || own.path != exe {
-		t.Errorf("%s is not %s (%v)", own.path, exe, err)
-	}
-	if (own.as != nil) != (os.Geteuid() == 0) || own.as != nil && own.as.Uid != 0 {
-		t.Errorf("%+v", own.as)
-	}
-	const maps = "7f00-7f01 r-xp 0 08:01 1 /opt/a b/libx.so.1\n7f02-7f03 rw-p 0 0 0\n7f04-7f05 r-xp 0 08:01 2 /opt/a b/liby.so\n" +
-		"7f06-7f07 r-xp 0 08:01 3 /usr/bin/redis-server\n7f08-7f09 r-xp 0 08:01 4 /lib/libc.so.6\n"
-	if got := libraryFolders(maps); !slices.Equal(got, []string{"/opt/a b", "/lib"}) {
-		t.Errorf("%q", got)
-	}
-}
-
-// TestSlots: every slot belongs to exactly one node.
-func TestSlots(t *testing.T) {
-	t.Parallel()
-	next := 0
-	for i := range clusterNodes {
-		first, last := slotsOf(i, clusterNodes)
-		if first != next || last < first {
-			t.Errorf("node %d: %d to %d", i, first, last)
-		}
-		next = last + 1
-	}
-	if next != clusterSlots {
-		t.Errorf("%d slots", next)
 	}
 }

@@ -13,65 +13,33 @@ const (
 	fullThread = 0.8 // above this share, requests wait for the thread
 )
 
-// fail records a row that could not be measured.
-func (r *report) fail(why string) { r.failed = append(r.failed, why) }
-
 // ours returns the share of all cores that a run's programs used. The kernel and other programs used additional time.
 func (r report) ours(l loadResult) float64 {
 	return l.rate * l.cpu.sum().Seconds() / float64(max(1, r.machine.cores))
 }
 
 func (r report) scaleTable(p func(string, ...any)) {
-	if len(r.scale) == 0 && len(r.failed) == 0 {
+	if len(r.scale) == 0 {
 		return
 	}
-	p("## More processes, Redis Cluster, a standby\n")
+	p("## More processes\n")
 	p("Each worker is a separate process with %d deliveries in flight. All workers and servers share the %d cores of this machine. So the rows", targetInflight, r.machine.cores)
-	p("show the cost of sharing and the first exhausted resource, but not the effect of more machines. Redis Cluster: three nodes over TCP (a")
-	p("single Redis: a unix socket); their CPU is summed. Standby: every commit waits until a second Postgres has written it to disk")
-	p("(synchronous_commit on, synchronous_standby_names `*`); the CPU of both servers is summed.\n")
-	p("| run | workers | deliveries | per second | × the first | ms of CPU each: worker, Postgres, Redis, agents | cores busy, with these four | one thread of Redis busy |")
-	p("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+	p("show the cost of sharing and the first exhausted resource, but not the effect of more machines.\n")
+	p("| workers | deliveries | per second | × the first | ms of CPU each: worker, Postgres, Redis, agents | cores busy, with these four | one thread of Redis busy |")
+	p("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
 	for _, l := range r.scale {
-		thread := fmt.Sprintf("%.0f %%", 100*l.rate*l.cpu.redis.Seconds())
-		if l.queue == redisCluster {
-			thread = "–"
-		}
-		p("| %s | %d | %d | %s | %.2f | %s | %.0f %%, %.0f %% | %s |", l.setting(), l.processes(), l.n, perS(l.rate), l.rate/r.scale[0].rate, l.cpu,
-			100*(1-l.idle), 100*r.ours(l), thread)
+		p("| %d | %d | %s | %.2f | %s | %.0f %%, %.0f %% | %.0f %% |", l.processes(), l.n, perS(l.rate), l.rate/r.scale[0].rate, l.cpu,
+			100*(1-l.idle), 100*r.ours(l), 100*l.rate*l.cpu.redis.Seconds())
 	}
 	p("")
 	if text := r.firstLimit(); text != "" {
 		p("The first limit: %s\n", text)
 	}
-	for _, why := range r.failed {
-		p("**Not measured**: %s\n", why)
-	}
-}
-
-// setting describes how a run differs from the others.
-func (l load) setting() string {
-	switch {
-	case l.standby:
-		return l.queue + ", standby of Postgres"
-	case l.queue == redisCluster:
-		return fmt.Sprintf("%s, %d nodes", l.queue, clusterNodes)
-	}
-	return l.queue
 }
 
 // firstLimit names the resource that was exhausted in the run with the most workers.
 func (r report) firstLimit() string {
-	var first, last loadResult
-	for _, l := range r.scale {
-		if l.queue != realRedis || l.standby {
-			continue
-		}
-		if first.rate == 0 {
-			first = l
-		}
-		last = l
-	}
+	first, last := r.scale[0], r.scale[len(r.scale)-1]
 	if last.processes() == first.processes() {
 		return ""
 	}
@@ -129,11 +97,11 @@ func (r report) costTable(p func(string, ...any)) {
 	p("The measurement of WAL begins after a checkpoint, so it contains the full image of each page that is changed for the first time.")
 	p("Redis' commands include those of its scripts. Reads are the reads from its sockets, which approximate round trips. A finished task")
 	p("stays in Redis for an hour. –: there were too few tasks to measure.\n")
-	p("| run | workers | agents | WAL to accept | WAL to deliver | commits | on disk | Redis' commands | reads | bytes to and from it | of a waiting task | of a finished task |")
-	p("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+	p("| workers | agents | WAL to accept | WAL to deliver | commits | on disk | Redis' commands | reads | bytes to and from it | of a waiting task | of a finished task |")
+	p("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
 	for _, l := range runs {
 		c := l.costs
-		p("| %s | %d | %s | %s | %s | %.2f | %s | %.1f | %.1f | %s | %s | %s |", l.setting(), l.processes(), thousands(l.agents), thousands(int(c.intakeWAL)), thousands(int(c.wal)),
+		p("| %d | %s | %s | %s | %.2f | %s | %.1f | %.1f | %s | %s | %s |", l.processes(), thousands(l.agents), thousands(int(c.intakeWAL)), thousands(int(c.wal)),
 			c.commits, thousands(int(c.disk)), c.commands, c.reads, thousands(int(c.network)), bytesOrNone(c.waiting), bytesOrNone(c.finished))
 	}
 	p("")
@@ -153,7 +121,7 @@ var rates = []int{100, 1000, 10000, 100000}
 // rateTable multiplies one run's results.
 func (r report) rateTable(p func(string, ...any)) {
 	l := r.slowest(realRedis, targetAgents, targetAgents)
-	if l.rate == 0 && len(r.scale) > 0 && r.scale[0].queue == realRedis {
+	if l.rate == 0 && len(r.scale) > 0 {
 		l = r.scale[0]
 	}
 	if l.rate == 0 || l.cpu.sum() == 0 {

@@ -15,13 +15,12 @@ type Foreign struct {
 	Env  []string // the whole environment
 	Log  string   // the file for its output
 	In   io.Reader
-	As   *syscall.Credential // the user that it runs as; nil means this process's user
 }
 
 // Start starts the program in the same way as Herald's own processes. End stops it. If it ends by itself, processes
 // that it left in its process group are killed as well (on Linux).
 func (f Foreign) Start() (*Process, error) {
-	return program{name: f.Name, path: f.Path, args: f.Args, env: f.Env, stdin: f.In, log: f.Log, group: true, as: f.As}.start()
+	return program{name: f.Name, path: f.Path, args: f.Args, env: f.Env, stdin: f.In, log: f.Log, group: true}.start()
 }
 
 // End kills the process and all processes in its process group, and waits until it ended.

@@ -26,10 +26,9 @@ type program struct {
 	name, path string
 	args, env  []string
 	stdin      io.Reader
-	stdout     io.Writer           // nil means the log
-	log        string              // path of the file
-	group      bool                // processes that it left in its process group are killed when it ends
-	as         *syscall.Credential // nil means this process's user
+	stdout     io.Writer // nil means the log
+	log        string    // path of the file
+	group      bool      // processes that it left in its process group are killed when it ends
 }
 
 // start runs the program in its own process group. So Ctrl-C in a terminal reaches only the trial, which stops the
@@ -45,9 +44,6 @@ func (p program) start() (*Process, error) {
 		c.Stdout = p.stdout
 	}
 	c.SysProcAttr = attributes()
-	if c.SysProcAttr.Credential = p.as; p.as != nil {
-		c.Dir = "/" // this process's folder may be inaccessible to the user
-	}
 	c.WaitDelay = 2 * time.Second
 	proc := &Process{name: p.name, log: p.log, cmd: c, done: make(chan struct{})}
 	started := make(chan error, 1)

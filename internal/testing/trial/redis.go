@@ -1,7 +1,6 @@
 package trial
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"github.com/agentherald/herald/internal/base/embedded"
@@ -58,18 +56,12 @@ func (r *Redis) Start(ctx context.Context) error {
 		return fmt.Errorf("Redis came back at %s, not at %s", server.URL(), r.url)
 	}
 	return Until(ctx, pollQuick, "Redis to tell its process id", func() (bool, error) {
-		info, err := r.client.Info(ctx, "server").Result()
-		if err != nil {
-			return false, err // a connection of the previous server
+		info := r.client.InfoMap(ctx, "server")
+		if info.Err() != nil {
+			return false, info.Err() // a connection of the previous server
 		}
-		lines := bufio.NewScanner(strings.NewReader(info))
-		for lines.Scan() {
-			if pid, ok := strings.CutPrefix(lines.Text(), "process_id:"); ok {
-				r.pid, err = strconv.Atoi(strings.TrimSpace(pid))
-				return err == nil, err
-			}
-		}
-		return false, errors.New("INFO names no process_id")
+		r.pid, err = strconv.Atoi(info.Item("Server", "process_id"))
+		return err == nil, err
 	})
 }
 
