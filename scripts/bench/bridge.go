@@ -60,7 +60,7 @@ func (b *bench) measureBridge(ctx context.Context) (out bridgeResult) {
 
 // callThroughBridge starts the bridge and an agent, and returns the median rate of the rounds.
 func (b *bench) callThroughBridge(ctx context.Context) (rate float64, err error) {
-	bridge, err := b.startScript(ctx, "bridge", bridgeSource, nil, expressPackage, sdkPackage)
+	bridge, err := b.startBridge(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -126,26 +126,25 @@ func postToBridge(ctx context.Context, address string, agents *trial.Agents, i i
 	return err
 }
 
-// startScript runs a program for Node.js with packages from npm.
-func (s *services) startScript(ctx context.Context, name string, source []byte, env []string,
-	packages ...string) (*trial.Process, error) {
+// startBridge runs the bridge with its packages from npm.
+func (s *services) startBridge(ctx context.Context) (*trial.Process, error) {
 	node, err := npm.Node(ctx)
 	if err != nil {
 		return nil, err
 	}
-	installed, err := npm.Install(ctx, packages...)
+	installed, err := npm.Install(ctx, expressPackage, sdkPackage)
 	if err != nil {
 		return nil, err
 	}
-	folder := filepath.Join(s.data, name)
-	script := filepath.Join(folder, name+".mjs")
-	log := filepath.Join(s.logs, name+".log")
+	folder := filepath.Join(s.data, "bridge")
+	script := filepath.Join(folder, "bridge.mjs")
+	log := filepath.Join(s.logs, "bridge.log")
 	// Node looks for packages next to the file that imports them. The log is emptied: it may be that of an earlier run.
-	if err := errors.Join(os.Mkdir(folder, 0o755), os.WriteFile(script, source, 0o644), os.WriteFile(log, nil, 0o644),
+	if err := errors.Join(os.Mkdir(folder, 0o755), os.WriteFile(script, bridgeSource, 0o644), os.WriteFile(log, nil, 0o644),
 		os.Symlink(installed.Path(""), filepath.Join(folder, "node_modules"))); err != nil {
 		return nil, err
 	}
-	return trial.Foreign{Name: name, Path: node, Args: []string{script}, Env: npm.Environment(env...), Log: log}.Start()
+	return trial.Foreign{Name: "bridge", Path: node, Args: []string{script}, Env: npm.Environment(), Log: log}.Start()
 }
 
 // bridgeTarget compares the slowest run on Redis with the bridge.

@@ -14,25 +14,12 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common/hexutil"
-
-	_ "embed"
 )
-
-// The packages of a typical indexer's loop.
-const (
-	viemPackage = "viem@2.57.20"
-	pgPackage   = "pg@8.23.1"
-	loopTime    = 5 * time.Minute
-)
-
-//go:embed loop.mjs
-var loopSource []byte
 
 // blockRange is a range that a backfill read.
 type blockRange struct{ first, last uint64 }
 
-// measureAnvil compares a backfill with eth_getLogs alone in the same ranges, and with a loop of viem's getLogs with
-// one INSERT per event. They take turns on one anvil.
+// measureAnvil compares a backfill with eth_getLogs alone in the same ranges. They take turns on one anvil.
 func (b *chainBench) measureAnvil(ctx context.Context) error {
 	say("mining %d events", b.events)
 	c, err := b.fillAnvil(ctx, b.events)
@@ -51,9 +38,6 @@ func (b *chainBench) measureAnvil(ctx context.Context) error {
 		}
 		if round > 0 {
 			continue
-		}
-		if err := b.loop(ctx, c, ranges); err != nil {
-			return err
 		}
 		_, err = b.backfill(ctx, wayChecked, b.events, c.first, c.last, chainEnv(c.node.URL(), c.reputation, ""))
 		if err != nil {
@@ -110,38 +94,5 @@ func (b *chainBench) readAlone(ctx context.Context, c anvilChain, ranges []block
 		return fmt.Errorf("eth_getLogs gave %d events of %d", events, b.events)
 	}
 	b.add(m)
-	return nil
-}
-
-// loop runs a typical indexer on a database of its own.
-func (b *chainBench) loop(ctx context.Context, c anvilChain, ranges []blockRange) error {
-	database, err := b.postgres.Database("postgres")
-	if err != nil {
-		return err
-	}
-	usual := ranges[len(ranges)/2]
-	p, err := b.startScript(ctx, "loop", loopSource, []string{"DATABASE_URL=" + database, "RPC_URL=" + c.node.URL(),
-		"REGISTRY=" + c.reputation.Hex(), "FIRST=" + fmt.Sprint(c.first), "LAST=" + fmt.Sprint(c.last),
-		"WIDTH=" + fmt.Sprint(usual.last-usual.first+1)}, viemPackage, pgPackage)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, loopTime, fmt.Errorf("not within %s", loopTime))
-	defer cancel()
-	if err := p.Wait(ctx); err != nil {
-		return err
-	}
-	text, err := os.ReadFile(p.Log())
-	if err != nil {
-		return err
-	}
-	var result struct {
-		Rows    int
-		Seconds float64
-	}
-	if err := json.Unmarshal(bytes.TrimSpace(text), &result); err != nil || result.Rows != b.events {
-		return errors.Join(fmt.Errorf("the loop printed %q", text), err)
-	}
-	b.add(measuredRun{way: wayLoop, events: result.Rows, took: time.Duration(result.Seconds * float64(time.Second))})
 	return nil
 }

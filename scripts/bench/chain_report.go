@@ -17,7 +17,6 @@ const (
 	wayAnvil   = "backfill from anvil"
 	wayChecked = "backfill from anvil, whose logs are checked (`HERALD_RPC_TRUST` unset)"
 	wayAlone   = "eth_getLogs alone, from the same anvil in the same ranges"
-	wayLoop    = "a loop of viem's getLogs, an INSERT each"
 	wayPoll    = "polled over HTTP"
 	waySocket  = "notified over a websocket"
 )
@@ -144,7 +143,7 @@ func (r *chainReport) markdown() string {
 	p("every event afterwards.\n")
 	p("| way | events | a second | lowest to highest | resident: after a tenth, at the end, at most |\n| --- | ---: | ---: | ---: | --- |")
 	for _, long := range []bool{false, true} {
-		for _, way := range []string{wayLines, wayRaw, wayAnvil, wayChecked, wayAlone, wayLoop} {
+		for _, way := range []string{wayLines, wayRaw, wayAnvil, wayChecked, wayAlone} {
 			if runs := r.of(way, long); len(runs) > 0 {
 				p("%s", formatRuns(runs))
 			}
