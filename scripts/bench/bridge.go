@@ -149,15 +149,10 @@ func (s *services) startBridge(ctx context.Context) (*trial.Process, error) {
 
 // bridgeTarget compares the slowest run on Redis with the bridge.
 func (r report) bridgeTarget() target {
-	t := target{"end to end on Redis, compared with the per-call Node bridge, which has no database", fmt.Sprintf("≥ %.0f × its calls", timesBridge), "",
-		notMeasured}
-	slowest := r.slowest(realRedis, targetAgents, math.MaxInt)
-	switch {
-	case r.bridge.why != "":
+	t := compare("end to end on Redis, compared with the per-call Node bridge, which has no database", fmt.Sprintf("≥ %.0f × its calls", timesBridge),
+		timesBridge, r.slowest(realRedis, targetAgents, math.MaxInt), loadResult{rate: r.bridge.rate})
+	if r.bridge.why != "" {
 		t.measured = "the bridge does not run here, see below"
-	case r.bridge.rate > 0 && slowest.rate > 0:
-		times := slowest.rate / r.bridge.rate
-		t.judge(fmt.Sprintf("%.1f × (%s against %s)", times, perS(slowest.rate), perS(r.bridge.rate)), times >= timesBridge)
 	}
 	return t
 }

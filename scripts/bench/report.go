@@ -45,6 +45,9 @@ func (r report) markdown() string {
 
 // targets returns the targets and their results. If several runs yield a number, it uses the worst one.
 func (r report) targets() []target {
+	usual := r.slowest(realRedis, targetAgents, targetAgents)
+	backlog := r.last(func(l load) bool { return l.lifted })
+	at := fmt.Sprintf("%d in flight, %d agents", targetInflight, targetAgents)
 	out := []target{
 		r.rateTarget(realRedis, targetAgents, targetAgents, 2000, "≥ 2,000/s, goal 3,000/s", 3000),
 		r.rateTarget(realRedis, manyAgents, math.MaxInt, 2000, "≥ 2,000/s, goal 3,000/s", 3000),
@@ -59,10 +62,13 @@ func (r report) targets() []target {
 		{"worker resident, full load", "< 250 MB", "", notMeasured},
 		{"goroutines over 100,000 deliveries", "flat", "", notMeasured},
 		{"healthy agents' p99 with 1 % of agents hanging", "≤ 1.5 ×", "`make chaos`", notMeasured},
-		r.batchTarget(),
-		r.watchedTarget(),
-		r.orderTarget(),
-		r.backlogTarget(),
+		compare("a flood for one agent at the default limits, in batches, compared with single deliveries", "≥ 20 ×", 20,
+			r.last(func(l load) bool { return l.limited && l.batched }), r.last(func(l load) bool { return l.limited && !l.batched })),
+		compare("while pages are open and refresh themselves, "+at, "≥ 95 % of without", 0.95, r.last(func(l load) bool { return l.watched }), usual),
+		compare("order kept, one delivery of each client, "+at, "≥ 97 % of `HERALD_ORDER=off`", 0.97, usual,
+			r.last(func(l load) bool { return l.unsorted })),
+		compare("backlog: 25 times as many waiting deliveries, limits lifted", "≥ 95 % of the rate", 0.95, backlog,
+			r.last(func(l load) bool { return l.lifted && l.n < backlog.n })),
 	}
 	find := func(what string) *target {
 		return &out[slices.IndexFunc(out, func(t target) bool { return strings.HasPrefix(t.what, what) })]
@@ -91,13 +97,15 @@ func (r report) targets() []target {
 	return out
 }
 
-// batchTarget compares a flood for one agent at the default limits with batches and without.
-func (r report) batchTarget() target {
-	t := target{"a flood for one agent at the default limits, in batches, compared with single deliveries", "≥ 20 ×", "", notMeasured}
-	alone := r.last(func(l load) bool { return l.limited && !l.batched }).rate
-	batched := r.last(func(l load) bool { return l.limited && l.batched }).rate
-	if alone > 0 && batched > 0 {
-		t.judge(fmt.Sprintf("%.1f × (%s against %s)", batched/alone, perS(batched), perS(alone)), batched >= 20*alone)
+// compare judges a run, whose rate has to be at least a share of another run's.
+func compare(what, needed string, share float64, run, other loadResult) target {
+	t := target{what, needed, "", notMeasured}
+	if run.rate > 0 && other.rate > 0 {
+		is := fmt.Sprintf("%.0f %%", 100*run.rate/other.rate)
+		if share > 1 {
+			is = fmt.Sprintf("%.1f ×", run.rate/other.rate)
+		}
+		t.judge(fmt.Sprintf("%s (%s against %s)", is, perS(run.rate), perS(other.rate)), run.rate >= share*other.rate)
 	}
 	return t
 }
@@ -141,45 +149,6 @@ func (r report) last(is func(load) bool) (found loadResult) {
 		}
 	}
 	return found
-}
-
-// watchedTarget compares the run with open pages with the one without.
-func (r report) watchedTarget() target {
-	t := target{fmt.Sprintf("while pages are open and refresh themselves, %d in flight, %d agents", targetInflight, targetAgents),
-		"≥ 95 % of without", "", notMeasured}
-	alone, watched := r.slowest(realRedis, targetAgents, targetAgents), r.last(func(l load) bool { return l.watched })
-	if alone.rate > 0 && watched.rate > 0 {
-		t.judge(fmt.Sprintf("%.0f %%", 100*watched.rate/alone.rate), watched.rate >= 0.95*alone.rate)
-	}
-	return t
-}
-
-// orderTarget compares a run with ordering, in which no deliveries depend on each other, with one without ordering.
-func (r report) orderTarget() target {
-	t := target{fmt.Sprintf("order kept, one delivery of each client, %d in flight, %d agents", targetInflight, targetAgents),
-		"≥ 97 % of `HERALD_ORDER=off`", "", notMeasured}
-	kept, off := r.slowest(realRedis, targetAgents, targetAgents), r.last(func(l load) bool { return l.unsorted })
-	if kept.rate > 0 && off.rate > 0 {
-		t.judge(fmt.Sprintf("%.0f %% (%s against %s)", 100*kept.rate/off.rate, perS(kept.rate), perS(off.rate)), kept.rate >= 0.97*off.rate)
-	}
-	return t
-}
-
-// backlogTarget compares a long backlog with a short one.
-func (r report) backlogTarget() target {
-	t := target{"backlog: 25 times as many waiting deliveries, limits lifted", "≥ 95 % of the rate", "", notMeasured}
-	var lifted []loadResult
-	for _, l := range r.loads {
-		if l.lifted {
-			lifted = append(lifted, l)
-		}
-	}
-	if len(lifted) == 2 {
-		short, long := lifted[0], lifted[1]
-		t.judge(fmt.Sprintf("%.0f %% (%s with %s, %s with %s)", 100*long.rate/short.rate, perS(long.rate), thousands(long.n), perS(short.rate),
-			thousands(short.n)), long.rate >= 0.95*short.rate)
-	}
-	return t
 }
 
 // cpuTarget judges the run with the most processor time per delivery.

@@ -31,9 +31,9 @@ func TestTargets(t *testing.T) {
 	unsorted := at(realRedis, 16, 64, 3093, 80e6) // 3,000 is 96.99 % of it
 	unsorted.unsorted = true
 	r.loads = append(r.loads, watched, unsorted)
-	for _, rate := range []float64{3000, 2849} {
+	for i, rate := range []float64{3000, 2849} {
 		lifted := at(realRedis, 16, 1000, rate, 80e6)
-		lifted.lifted = true
+		lifted.lifted, lifted.n = true, 10+i
 		r.loads = append(r.loads, lifted)
 	}
 	want := []string{"met, the goal too", met, notMet, met, met, notMeasured, met, notMet, notMet, met, notMet, met, notMeasured, notMeasured, notMet, notMet, notMet}
