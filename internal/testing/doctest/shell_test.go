@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/agentherald/herald/internal/testing/trial"
 )
 
 // commandTime bounds one command on a busy machine.
@@ -169,16 +171,7 @@ func (s *shell) stopAfterOutput(ctx context.Context, text string) (said string, 
 func poll(ctx context.Context, what string, ok func(ctx context.Context) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTime)
 	defer cancel()
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	for !ok(ctx) {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("waited %s for %s: %w", commandTime, what, context.Cause(ctx))
-		case <-ticker.C:
-		}
-	}
-	return nil
+	return trial.Until(ctx, 20*time.Millisecond, what, func() (bool, error) { return ok(ctx), nil })
 }
 
 func awaitReady(ctx context.Context, url string) error {

@@ -48,25 +48,19 @@ func (r benchRun) Run() int {
 	return code
 }
 
-// Get returns programs and a running Postgres.
-func (b *Bench) Get(t testing.TB) (Programs, *Postgres) {
-	t.Helper()
-	programs := b.Programs(t)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := b.startPostgres(t.Context()); err != nil {
-		skipWithoutPostgres(t, err)
-		t.Fatal(err)
-	}
-	return programs, b.postgres
-}
-
 // Open opens a site with the shared programs and Postgres until the test ends.
 func (b *Bench) Open(ctx context.Context, t testing.TB, cfg Config) *Site {
 	t.Helper()
-	cfg.Programs, cfg.Postgres = b.Get(t)
-	s, err := Open(ctx, cfg)
-	if err != nil {
+	cfg.Programs = b.Programs(t)
+	b.mu.Lock()
+	err := b.startPostgres(t.Context())
+	cfg.Postgres = b.postgres
+	b.mu.Unlock()
+	var s *Site
+	if skipWithoutPostgres(t, err); err == nil {
+		s, err = Open(ctx, cfg)
+	}
+	if skipWithout(t, embedded.ErrNoRedis, err); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

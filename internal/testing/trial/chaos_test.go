@@ -60,9 +60,16 @@ func newRowWith(t *testing.T, name string, start func() (*Agents, error)) *row {
 
 // newRowOf starts a Herald for a row that ends after timeout.
 func newRowOf(t *testing.T, name string, timeout time.Duration, start func() (*Agents, error)) *row {
-	programs, postgres := shared.Get(t)
+	shared.Programs(t) // may compile them, so this comes before the time limit
 	logs, err := os.MkdirTemp("", "herald-chaos-logs-")
 	heraldtest.Must(t, err)
+	t.Cleanup(func() { // after the site has closed
+		if t.Failed() || os.Getenv("HERALD_TRIAL_KEEP") != "" {
+			t.Logf("logs of the processes: %s", logs)
+			return
+		}
+		heraldtest.Must(t, os.RemoveAll(logs))
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	t.Cleanup(cancel)
 	r := &row{T: t, ctx: ctx, figures: NewFigures("chaos", name), began: time.Now()}
@@ -70,21 +77,8 @@ func newRowOf(t *testing.T, name string, timeout time.Duration, start func() (*A
 	heraldtest.Must(t, err)
 	r.agents.BehaveAll(Taking(think))
 	t.Cleanup(r.agents.Close)
-	r.Site, err = Open(ctx, Config{Programs: programs, Postgres: postgres, Database: fmt.Sprintf("chaos_%d", rand.Uint32()), Logs: logs})
-	heraldtest.Must(t, err)
-	heraldtest.Must(t, r.Site.ListAgents(r.agents))
-	t.Cleanup(func() {
-		if err := r.Site.Close(); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() || os.Getenv("HERALD_TRIAL_KEEP") != "" {
-			t.Logf("logs of the processes: %s", logs)
-			return
-		}
-		if err := os.RemoveAll(logs); err != nil {
-			t.Error(err)
-		}
-	})
+	r.Site = shared.Open(ctx, t, Config{Database: fmt.Sprintf("chaos_%d", rand.Uint32()), Logs: logs})
+	r.must(r.Site.ListAgents(r.agents))
 	return r
 }
 

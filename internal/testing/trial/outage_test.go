@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -74,17 +73,8 @@ func startOneWorker(t *testing.T, name string, within time.Duration, agents, con
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	t.Cleanup(cancel)
-	w := &oneWorker{t: t, ctx: ctx}
-	programs, postgres := shared.Get(t)
+	w := &oneWorker{t: t, ctx: ctx, Site: shared.Open(ctx, t, Config{Database: name, Logs: t.TempDir(), Env: env})}
 	var err error
-	w.Site, err = Open(ctx, Config{Programs: programs, Postgres: postgres, Database: name, Logs: t.TempDir(), Env: env})
-	skipWithout(t, embedded.ErrNoRedis, err)
-	w.must(err)
-	t.Cleanup(func() {
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 	w.agents, err = StartAgents(agents)
 	w.must(err)
 	t.Cleanup(w.agents.Close)

@@ -119,7 +119,7 @@ func TestChain(t *testing.T) {
 			}
 		}
 	}
-	programs, postgres := shared.Get(t)
+	shared.Programs(t) // may compile them, so this comes before the time limit
 	pace := *paceFlag
 	run := func(ctx context.Context, t *testing.T, node Node) {
 		name := filepath.Base(t.Name())
@@ -127,7 +127,7 @@ func TestChain(t *testing.T) {
 		fmt.Printf("chain: %s: seed=%d\n", name, seed)
 		agents, err := trial.StartAgents(1)
 		heraldtest.Must(t, err)
-		defer agents.Close()
+		t.Cleanup(agents.Close)
 		agents.OfferAll()
 		world, err := NewWorld(ctx, node, seed, registration(agents.URL(0)))
 		heraldtest.Must(t, err)
@@ -136,7 +136,7 @@ func TestChain(t *testing.T) {
 		for i := range *nodesFlag + 1 { // the last one is for the worker
 			liar := NewProxy(node.URL(), seed+uint64(i), finality, faults...)
 			server := httptest.NewServer(liar)
-			defer server.Close()
+			t.Cleanup(server.Close)
 			liars, addresses = append(liars, liar), append(addresses, server.URL)
 		}
 
@@ -144,14 +144,7 @@ func TestChain(t *testing.T) {
 		if logs == "" {
 			logs = t.TempDir()
 		}
-		site, err := trial.Open(ctx, trial.Config{Programs: programs, Postgres: postgres,
-			Database: "chain_" + name, Logs: filepath.Join(logs, name)})
-		heraldtest.Must(t, err)
-		defer func() {
-			if err := site.Close(); err != nil {
-				t.Error(err)
-			}
-		}()
+		site := shared.Open(ctx, t, trial.Config{Database: "chain_" + name, Logs: filepath.Join(logs, name)})
 		two := &followers{site: site, random: rand.New(rand.NewPCG(seed, 5)),
 			mayEnd: slices.Contains(faults, OtherChain),
 			env:    environment(world, strings.Join(addresses[:*nodesFlag], ",")),

@@ -197,30 +197,23 @@ func (n *publicNode) block(tag string, head uint64) any {
 // TestPublicNode follows a node like Base's public one, trusted and untrusted. No event may be missing, and the
 // requests and calls must stay within the budgets of docs/operator/chain.md.
 func TestPublicNode(t *testing.T) {
-	programs, postgres := shared.Get(t)
+	shared.Programs(t) // may compile them, so this comes before the time limit
 	var running sync.WaitGroup
 	for name, trust := range map[string]string{"trusted": "all", "untrusted": ""} {
 		running.Go(func() {
-			t.Run(name, func(t *testing.T) { followPublicNode(t, programs, postgres, name, trust) })
+			t.Run(name, func(t *testing.T) { followPublicNode(t, name, trust) })
 		})
 	}
 	running.Wait()
 }
 
-func followPublicNode(t *testing.T, programs trial.Programs, postgres *trial.Postgres, name, trust string) {
+func followPublicNode(t *testing.T, name, trust string) {
 	ctx, cancel := context.WithTimeout(t.Context(), *followFlag+2*time.Minute)
 	defer cancel()
 	node := newPublicNode()
 	server := httptest.NewServer(node)
-	defer server.Close()
-	site, err := trial.Open(ctx, trial.Config{Programs: programs, Postgres: postgres, Database: "public_" + name,
-		Logs: filepath.Join(t.TempDir(), name)})
-	heraldtest.Must(t, err)
-	defer func() {
-		if err := site.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	t.Cleanup(server.Close)
+	site := shared.Open(ctx, t, trial.Config{Database: "public_" + name, Logs: filepath.Join(t.TempDir(), name)})
 	id := fmt.Sprint(ChainID)
 	first := node.head()
 	began := time.Now()
