@@ -1,5 +1,5 @@
 #!/bin/sh
-# Rebuilds the ABIs and the bytecode of the development registries. It needs node and npm, and the network unless npm
+# Rebuilds the ABIs and the bytecode of the contracts. It needs node and npm, and the network unless npm
 # has cached the compiler. Its output is committed, so other builds need none of these.
 set -eu
 solc=0.8.37

@@ -1,10 +1,10 @@
-// Compiles the registries with npm's solc: node compile.cjs FOLDER-WITH-NODE_MODULES. Called by build.sh.
+// Compiles the contracts with npm's solc: node compile.cjs FOLDER-WITH-NODE_MODULES. Called by build.sh.
 "use strict";
 const fs = require("fs");
 const path = require("path");
 const solc = require(require.resolve("solc", { paths: [process.argv[2]] }));
 
-const names = ["IdentityRegistry", "ReputationRegistry", "ValidationRegistry"];
+const names = ["IdentityRegistry", "ReputationRegistry", "ValidationRegistry", "Emitter"];
 const read = (file) => fs.readFileSync(path.join(__dirname, file), "utf8");
 const input = {
   language: "Solidity",

@@ -1,5 +1,6 @@
-// Package contracts has the ABIs and the bytecode of a development chain's registries. build.sh compiles them from the
-// Solidity files in this folder. They have a part of the functions of the published registries (ERC-8004).
+// Package contracts has the ABIs and the bytecode of a development chain's registries, and of Emitter. build.sh
+// compiles them from the Solidity files in this folder. The registries have a part of the functions of the published
+// ones (ERC-8004).
 package contracts
 
 import (
@@ -14,11 +15,12 @@ import (
 //go:embed *.abi *.bin
 var files embed.FS
 
-// The registries.
+// The contracts.
 var (
 	Identity   = sync.OnceValue(func() Contract { return readContract("IdentityRegistry") })
 	Reputation = sync.OnceValue(func() Contract { return readContract("ReputationRegistry") })
 	Validation = sync.OnceValue(func() Contract { return readContract("ValidationRegistry") })
+	Emitter    = sync.OnceValue(func() Contract { return readContract("Emitter") })
 )
 
 // Contract is a compiled contract.
@@ -45,7 +47,7 @@ func readContract(name string) Contract {
 }
 
 // Pack encodes a call of a method. Of several methods with one name, the second is name0 in the ABI, and the third
-// name1. Pack panics if the ABI has no such method, or if its arguments have other types.
+// name1. "" is the constructor. Pack panics if the ABI has no such method, or if its arguments have other types.
 func (c Contract) Pack(method string, args ...any) []byte {
 	data, err := c.ABI.Pack(method, args...)
 	if err != nil {

@@ -2,9 +2,19 @@ package chaintrial
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/agentherald/herald/internal/testing/devnet/contracts"
 )
+
+// EmitterCode returns the creation code of a contract that logs the records in its calldata. It replaces the three
+// registries, because no registry emits all forms and those of 2025 cannot be compiled here. All agents have the same
+// tokenURI. Every other call reverts.
+func EmitterCode(tokenURI string) []byte {
+	return slices.Concat(contracts.Emitter().Bytecode, contracts.Emitter().Pack("", tokenURI))
+}
 
 // Log is a log that an emitter contract should emit, with one to four topics.
 type Log struct {
