@@ -5,7 +5,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -14,6 +13,8 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/crypto"
+
+	"github.com/agentherald/herald/internal/testing/chaintest"
 )
 
 // rawNode answers for a chain from logs that were encoded in advance, so that the measured time is that of Herald.
@@ -62,43 +63,29 @@ func newRawNode(events int) (*rawNode, error) {
 	return n, nil
 }
 
-type question struct {
-	ID     json.RawMessage
-	Method string
-	Params []json.RawMessage
-}
-
 func (n *rawNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	var batch []question
-	single := len(body) > 0 && body[0] == '{'
-	if single {
-		body = append(append([]byte("["), body...), ']')
-	}
-	if err == nil {
-		err = json.Unmarshal(body, &batch)
-	}
+	questions, isBatch, err := chaintest.ReadRequests(r.Body)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	out := make([]byte, 0, 1<<16)
-	for i, q := range batch {
+	for i, q := range questions {
 		if i > 0 {
 			out = append(out, ',')
 		}
 		out = fmt.Appendf(out, `{"jsonrpc":"2.0","id":%s,"result":`, q.ID)
 		out = append(n.answer(out, q), '}')
 	}
-	if !single {
+	if isBatch {
 		out = append(append([]byte{'['}, out...), ']')
 	}
 	_, _ = w.Write(out) // the client either reads it or disconnected
 }
 
 // answer appends the result of a question to out.
-func (n *rawNode) answer(out []byte, q question) []byte {
+func (n *rawNode) answer(out []byte, q chaintest.Request) []byte {
 	switch q.Method {
 	case "eth_chainId":
 		return fmt.Appendf(out, `"0x%x"`, rawChainID)

@@ -77,17 +77,11 @@ func (s *Node) Count() int {
 }
 
 func (s *Node) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
+	requests, isBatch, err := ReadRequests(r.Body)
 	if err != nil {
-		return
-	}
-	var requests []Request
-	batch := strings.HasPrefix(string(body), "[")
-	if !batch {
-		body = []byte("[" + string(body) + "]")
-	}
-	if err := json.Unmarshal(body, &requests); err != nil {
-		s.T.Error(err)
+		if r.Context().Err() == nil {
+			s.T.Error(err)
+		}
 		return
 	}
 	var methods []string
@@ -112,17 +106,9 @@ func (s *Node) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		if result == nil && failure == nil {
 			result = s.answerUsually(q)
 		}
-		a := map[string]any{"jsonrpc": "2.0", "id": q.ID, "result": result}
-		if failure != nil {
-			a = map[string]any{"jsonrpc": "2.0", "id": q.ID, "error": failure}
-		}
-		answers = append(answers, a)
+		answers = append(answers, q.Answer(result, failure))
 	}
-	var out any = answers
-	if !batch {
-		out = answers[0]
-	}
-	_ = json.NewEncoder(rw).Encode(out)
+	WriteAnswers(rw, isBatch, answers)
 }
 
 // answerUsually returns the default answers: a node whose head is block 9 and whose finalized block is 5.
@@ -142,17 +128,6 @@ func (s *Node) answerUsually(q Request) any {
 		return []any{}
 	}
 	return nil
-}
-
-type Error struct {
-	Code    int    `json:"code"`
-	Message string `json:"message"`
-}
-
-type Request struct {
-	ID     json.RawMessage
-	Method string
-	Params []json.RawMessage
 }
 
 func BlockHash(n uint64) common.Hash { return crypto.Keccak256Hash(new(big.Int).SetUint64(n).Bytes()) }

@@ -1,10 +1,8 @@
 package chaintest
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
@@ -48,16 +46,8 @@ type Script struct {
 }
 
 func (s *Script) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
+	requests, isBatch, err := ReadRequests(r.Body)
 	if err != nil {
-		return
-	}
-	var requests []Request
-	batch := bytes.HasPrefix(body, []byte("["))
-	if !batch {
-		body = append(append([]byte("["), body...), ']')
-	}
-	if err := json.Unmarshal(body, &requests); err != nil {
 		http.Error(rw, err.Error(), http.StatusBadRequest)
 		return
 	}
@@ -76,16 +66,12 @@ func (s *Script) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 			http.Error(rw, "no", status)
 			return
 		}
-		answers[i] = map[string]any{"jsonrpc": "2.0", "id": q.ID, "result": result}
+		answers[i] = q.Answer(result, nil)
 		if failure != nil {
-			answers[i] = map[string]any{"jsonrpc": "2.0", "id": q.ID, "error": failure}
+			answers[i] = q.Answer(nil, failure)
 		}
 	}
-	var out any = answers
-	if !batch {
-		out = answers[0]
-	}
-	_ = json.NewEncoder(rw).Encode(out)
+	WriteAnswers(rw, isBatch, answers)
 }
 
 func (s *Script) answer(q Request) (result any, failure *Error, status int) {
@@ -118,7 +104,7 @@ func (s *Script) answer(q Request) (result any, failure *Error, status int) {
 		var f struct{ FromBlock, ToBlock hexutil.Uint64 }
 		var of struct{ BlockHash common.Hash }
 		if err := errors.Join(json.Unmarshal(q.Params[0], &f), json.Unmarshal(q.Params[0], &of)); err != nil {
-			return nil, &Error{-32602, err.Error()}, 0
+			return nil, &Error{Code: -32602, Message: err.Error()}, 0
 		}
 		if of.BlockHash != (common.Hash{}) {
 			logs, failure := s.Logs(0, s.Head)
@@ -152,7 +138,7 @@ func (s *Script) answer(q Request) (result any, failure *Error, status int) {
 			return hexutil.Bytes(s.Stored), nil, 0
 		}
 	}
-	return nil, &Error{3, "execution reverted"}, 0
+	return nil, &Error{Code: 3, Message: "execution reverted"}, 0
 }
 
 func ScriptedRegistries() erc8004.Deployment {
@@ -213,7 +199,7 @@ func Holding(logs ...types.Log) func(from, to uint64) (any, *Error) {
 func Limited(blocks uint64, next func(from, to uint64) (any, *Error)) func(from, to uint64) (any, *Error) {
 	return func(from, to uint64) (any, *Error) {
 		if to-from >= blocks {
-			return nil, &Error{-32602, "block range too large"}
+			return nil, &Error{Code: -32602, Message: "block range too large"}
 		}
 		return next(from, to)
 	}

@@ -1,7 +1,6 @@
 package chaintrial
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +17,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/rpc"
+
+	"github.com/agentherald/herald/internal/testing/chaintest"
 )
 
 // Fault is one way in which a node misbehaves.
@@ -107,34 +108,22 @@ func (p *Proxy) next() lie {
 	return lie{p.mood, p.random.IntN(1000), p.random.Uint64()}
 }
 
-type question struct {
-	Version string            `json:"jsonrpc"`
-	ID      json.RawMessage   `json:"id"`
-	Method  string            `json:"method"`
-	Params  []json.RawMessage `json:"params"`
-}
+type question = chaintest.Request
 
 type answer struct {
-	Version string          `json:"jsonrpc"`
-	ID      json.RawMessage `json:"id"`
-	Result  json.RawMessage `json:"result,omitempty"`
-	Error   *refusal        `json:"error,omitempty"`
-}
-
-// refusal is a node's error.
-type refusal struct {
-	Code    int    `json:"code"`
-	Message string `json:"message"`
-	Data    any    `json:"data,omitempty"` // of a revert
+	Version string           `json:"jsonrpc"`
+	ID      json.RawMessage  `json:"id"`
+	Result  json.RawMessage  `json:"result,omitempty"`
+	Error   *chaintest.Error `json:"error,omitempty"`
 }
 
 // refusalOf returns the node's own error, if err contains one.
-func refusalOf(err error) *refusal {
+func refusalOf(err error) *chaintest.Error {
 	own, ok := errors.AsType[rpc.Error](err)
 	if !ok {
-		return &refusal{Code: -32603, Message: "the node behind does not answer"}
+		return &chaintest.Error{Code: -32603, Message: "the node behind does not answer"}
 	}
-	r := &refusal{Code: own.ErrorCode(), Message: own.Error()}
+	r := &chaintest.Error{Code: own.ErrorCode(), Message: own.Error()}
 	if detailed, ok := errors.AsType[rpc.DataError](err); ok {
 		r.Data = detailed.ErrorData()
 	}
@@ -196,18 +185,7 @@ func wait(ctx context.Context, d time.Duration) {
 
 // answer asks the node one question after the other and distorts the answers.
 func (p *Proxy) answer(ctx context.Context, asked io.Reader, l lie) ([]byte, error) {
-	body, err := io.ReadAll(asked)
-	if err != nil {
-		return nil, err
-	}
-	isBatch := bytes.HasPrefix(bytes.TrimSpace(body), []byte("["))
-	var questions []question
-	if !isBatch {
-		questions = make([]question, 1)
-		err = json.Unmarshal(body, &questions[0])
-	} else {
-		err = json.Unmarshal(body, &questions)
-	}
+	questions, isBatch, err := chaintest.ReadRequests(asked)
 	if err != nil {
 		return nil, fmt.Errorf("read the question: %w", err)
 	}
@@ -229,7 +207,7 @@ func (p *Proxy) answer(ctx context.Context, asked io.Reader, l lie) ([]byte, err
 func (p *Proxy) answerOne(ctx context.Context, q question, v view) answer {
 	a := answer{Version: "2.0", ID: q.ID}
 	if v.fault == Errs {
-		a.Error = &refusal{Code: -32000, Message: "header not found"}
+		a.Error = &chaintest.Error{Code: -32000, Message: "header not found"}
 		return a
 	}
 	params, known := v.bend(q)
@@ -238,7 +216,7 @@ func (p *Proxy) answerOne(ctx context.Context, q question, v view) answer {
 		a.Result = known
 		return a
 	case params == nil:
-		a.Error = &refusal{Code: -32005, Message: fmt.Sprintf("query exceeds max block range %d", mostBlocks)}
+		a.Error = &chaintest.Error{Code: -32005, Message: fmt.Sprintf("query exceeds max block range %d", mostBlocks)}
 		return a
 	}
 	asked := make([]any, len(params))
@@ -251,7 +229,7 @@ func (p *Proxy) answerOne(ctx context.Context, q question, v view) answer {
 		return a
 	}
 	if p.isRemoved(ctx, q) {
-		a.Error = &refusal{Code: -32000, Message: "header not found"}
+		a.Error = &chaintest.Error{Code: -32000, Message: "header not found"}
 		return a
 	}
 	a.Result = result
@@ -426,7 +404,7 @@ func (v view) distortLogs(a *answer) {
 		logs = slices.DeleteFunc(logs, func(json.RawMessage) bool { return all || v.random.IntN(3) == 0 })
 	case Limits:
 		if len(logs) > mostLogs {
-			a.Result, a.Error = nil, &refusal{Code: -32005, Message: fmt.Sprintf("query returned more than %d results", mostLogs)}
+			a.Result, a.Error = nil, &chaintest.Error{Code: -32005, Message: fmt.Sprintf("query returned more than %d results", mostLogs)}
 			return
 		}
 	default:

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/testing/chaintest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -96,16 +97,8 @@ func (n *publicNode) seconds(number uint64) uint64 {
 }
 
 func (n *publicNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
+	asked, isBatch, err := chaintest.ReadRequests(r.Body)
 	if err != nil {
-		return
-	}
-	isBatch := strings.HasPrefix(string(body), "[")
-	if !isBatch {
-		body = []byte("[" + string(body) + "]")
-	}
-	var asked []question
-	if err := json.Unmarshal(body, &asked); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
@@ -115,21 +108,17 @@ func (n *publicNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		n.refused++
 	}
 	n.mu.Unlock()
-	w.Header().Set("Content-Type", "application/json")
 	if len(asked) > publicCalls {
+		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32014,"message":"maximum 10 calls in 1 batch"}}`)
 		return
 	}
 	head := n.head()
 	answers := make([]map[string]any, len(asked))
 	for i, q := range asked {
-		answers[i] = map[string]any{"jsonrpc": "2.0", "id": q.ID, "result": n.answer(q, head)}
+		answers[i] = q.Answer(n.answer(q, head), nil)
 	}
-	if isBatch {
-		_ = json.NewEncoder(w).Encode(answers)
-	} else {
-		_ = json.NewEncoder(w).Encode(answers[0])
-	}
+	chaintest.WriteAnswers(w, isBatch, answers)
 }
 
 func (n *publicNode) answer(q question, head uint64) any {
