@@ -34,13 +34,9 @@ type feeder struct {
 
 const feedBatch = 200
 
-func newFeeder(databaseURL, redisURL string, strictOrder bool) (_ *feeder, err error) {
-	f := &feeder{}
-	defer func() {
-		if err != nil {
-			f.close()
-		}
-	}()
+// newFeeder returns a feeder. Its connections end with the program if newFeeder fails.
+func newFeeder(databaseURL, redisURL string, strictOrder bool) (f *feeder, err error) {
+	f = &feeder{}
 	quiet := slog.New(slog.DiscardHandler)
 	if f.store, err = store.Open(postgres.Config{URL: secret.New(databaseURL), MaxConns: 4}); err != nil {
 		return nil, err
@@ -65,15 +61,9 @@ func newFeeder(databaseURL, redisURL string, strictOrder bool) (_ *feeder, err e
 var limits = job.Limits{MaxTimeout: time.Minute, Registries: erc8004.ListedRegistries}
 
 func (f *feeder) close() {
-	if f.inspector != nil {
-		_ = f.inspector.Close()
-	}
-	if f.queue != nil {
-		_ = f.queue.Close()
-	}
-	if f.store != nil {
-		f.store.Close()
-	}
+	_ = f.inspector.Close()
+	_ = f.queue.Close()
+	f.store.Close()
 }
 
 // accept commits n jobs. Each has another client; the agents take turns.

@@ -50,24 +50,19 @@ func (l load) isUsual() bool { return !l.watched && !l.unsorted && !l.lifted }
 func (l load) processes() int { return max(1, l.workers) }
 
 func (l load) String() string {
-	s := fmt.Sprintf("%s, %d in flight, %d agents, %d deliveries", l.queue, l.inflight, l.agents, l.n)
-	if l.limited {
-		s += ", default limits"
-	}
-	if l.batched {
-		s += ", batches"
-	}
-	if l.unsorted {
-		s += ", order off"
-	}
-	if l.watched {
-		s += ", pages open"
-	}
-	if l.workers > 0 {
-		s += fmt.Sprintf(", %d workers", l.workers)
-	}
-	if l.lifted {
-		s += ", limits lifted"
+	return fmt.Sprintf("%s, %d in flight, %d agents, %d deliveries%s", l.queue, l.inflight, l.agents, l.n, l.conditions())
+}
+
+// conditions lists the settings that differ from a usual run.
+func (l load) conditions() (s string) {
+	for _, c := range []struct {
+		name string
+		is   bool
+	}{{"default limits", l.limited}, {"in batches", l.batched}, {"order off", l.unsorted}, {"pages open", l.watched},
+		{fmt.Sprintf("%d workers", l.workers), l.workers > 0}, {"limits lifted", l.lifted}} {
+		if c.is {
+			s += ", " + c.name
+		}
 	}
 	return s
 }
@@ -274,32 +269,19 @@ func (b *bench) count(ctx context.Context, res *loadResult, agents *trial.Agents
 	return nil
 }
 
-// workers resets the services and starts the workers, and the feeder of their jobs.
-func (b *bench) workers(ctx context.Context, l load) (ws []*trial.Worker, _ *feeder, closeAll func() error, err error) {
-	var undo []func() error
-	undoAll := func() error {
-		var errs []error
-		for i := len(undo) - 1; i >= 0; i-- {
-			errs = append(errs, undo[i]())
-		}
-		return errors.Join(errs...)
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, undoAll())
-		}
-	}()
+// workers resets the services and starts the workers, and the feeder of their jobs. After an error, the site ends the
+// workers.
+func (b *bench) workers(ctx context.Context, l load) (ws []*trial.Worker, f *feeder, closeAll func() error, err error) {
 	if err := b.reset(ctx); err != nil {
 		return nil, nil, nil, err
 	}
 	// Only its owner can enter a folder that MkdirTemp creates. If the worker is root, it would run redis-server as
 	// another user, which cannot enter the folder, so it uses miniredis. Otherwise it uses miniredis only if the
 	// machine has no redis-server.
-	closed, err := os.MkdirTemp("", "herald-bench-data-")
+	closed, err := os.MkdirTemp(b.data, "worker-")
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	undo = append(undo, func() error { return os.RemoveAll(closed) })
 	data := filepath.Join(closed, "data")
 	wait, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -309,11 +291,6 @@ func (b *bench) workers(ctx context.Context, l load) (ws []*trial.Worker, _ *fee
 			return nil, nil, nil, err
 		}
 		ws = append(ws, w)
-		undo = append(undo, func() error {
-			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
-			defer cancel()
-			return w.Terminate(stop)
-		})
 		if err := w.Ready(wait); err != nil {
 			return nil, nil, nil, err
 		}
@@ -324,12 +301,18 @@ func (b *bench) workers(ctx context.Context, l load) (ws []*trial.Worker, _ *fee
 			return nil, nil, nil, err
 		}
 	}
-	f, err := newFeeder(b.database, redisURL, !l.unsorted)
-	if err != nil {
+	if f, err = newFeeder(b.database, redisURL, !l.unsorted); err != nil {
 		return nil, nil, nil, err
 	}
-	undo = append(undo, func() error { f.close(); return nil })
-	return ws, f, undoAll, nil
+	return ws, f, func() (err error) {
+		f.close()
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
+		defer cancel()
+		for _, w := range ws {
+			err = errors.Join(err, w.Terminate(stop))
+		}
+		return errors.Join(err, os.RemoveAll(closed))
+	}, nil
 }
 
 // ownRedis returns the address of the worker's miniredis.

@@ -189,20 +189,7 @@ func (r report) loadTable(p func(string, ...any)) {
 	p("| queue | in flight | agents | deliveries | per second | of the ceilings | ms of CPU each: worker, Postgres, Redis, agents | hand-outs each | resident start, peak, end | goroutines start, peak, end |")
 	p("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
 	for _, l := range r.loads {
-		agents := fmt.Sprint(l.agents)
-		if l.limited {
-			agents += ", default limits"
-		}
-		if l.batched {
-			agents += ", in batches"
-		}
-		if l.watched {
-			agents += ", pages open"
-		}
-		if l.lifted {
-			agents += ", limits lifted"
-		}
-		p("| %s | %d | %s | %d | %s | %s | %s | %.2f | %s | %s |", l.queue, l.inflight, agents, l.n, perS(l.rate), r.share(l), l.cpu, l.handed, memories(l), goroutines(l))
+		p("| %s | %d | %d%s | %d | %s | %s | %s | %.2f | %s | %s |", l.queue, l.inflight, l.agents, l.conditions(), l.n, perS(l.rate), r.share(l), l.cpu, l.handed, memories(l), goroutines(l))
 	}
 	p("")
 	for _, l := range r.all() {
