@@ -173,10 +173,7 @@ func EmptyPostgres(t testing.TB) string {
 func createDatabase(t testing.TB, migrate *migration) string {
 	t.Helper()
 	database, err := shared.createDatabase(migrate)
-	switch {
-	case notHere(err) && !required():
-		t.Skipf("no database: %v", err)
-	case err != nil:
+	if SkipIfMissing(t, err); err != nil {
 		t.Fatalf("heraldtest: %v", err)
 	}
 	t.Cleanup(func() {
@@ -218,10 +215,7 @@ func takeRedis(t testing.TB, mode embedded.RedisMode) string {
 		defer cancel()
 		var err error
 		r, err = embedded.StartRedis(ctx, embedded.RedisConfig{Ephemeral: true, Mode: mode})
-		switch {
-		case errors.Is(err, embedded.ErrNoRedis) && !required():
-			t.Skipf("no Redis: %v", err)
-		case err != nil:
+		if SkipIfMissing(t, err); err != nil {
 			t.Fatalf("heraldtest: %v", err)
 		}
 	}
@@ -265,14 +259,20 @@ func (c *cluster) returnRedis(r *embedded.Redis) error {
 	return nil
 }
 
-// notHere reports whether Postgres is missing because of the machine and not because of the code.
-func notHere(err error) bool {
+// SkipIfMissing skips the test if err says that the machine has no Postgres or no Redis, or that this user cannot run
+// Postgres, unless RequireVariable or CI is set.
+func SkipIfMissing(t testing.TB, err error) {
+	t.Helper()
 	var (
 		none        *embedded.NoBinariesError
 		account     *embedded.AccountError
 		unreachable *embedded.UnreachableError
 	)
-	return errors.As(err, &none) || errors.As(err, &account) || errors.As(err, &unreachable)
+	isMissing := errors.As(err, &none) || errors.As(err, &account) || errors.As(err, &unreachable) ||
+		errors.Is(err, embedded.ErrNoRedis)
+	if isMissing && !required() {
+		t.Skip(err)
+	}
 }
 
 func required() bool { return os.Getenv(RequireVariable) != "" || os.Getenv("CI") != "" }

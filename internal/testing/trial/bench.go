@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/embedded"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"go.uber.org/goleak"
 )
 
@@ -57,12 +57,11 @@ func (b *Bench) Open(ctx context.Context, t testing.TB, cfg Config) *Site {
 	cfg.Postgres = b.postgres
 	b.mu.Unlock()
 	var s *Site
-	if skipWithoutPostgres(t, err); err == nil {
+	if err == nil {
 		s, err = Open(ctx, cfg)
 	}
-	if skipWithout(t, embedded.ErrNoRedis, err); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.SkipIfMissing(t, err)
+	heraldtest.Must(t, err)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -76,29 +75,8 @@ func (b *Bench) Programs(t testing.TB) Programs {
 	t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.buildPrograms(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, b.buildPrograms(t.Context()))
 	return b.programs
-}
-
-// skipWithout skips the test on a machine without the services, as the tests of other packages do.
-func skipWithout(t testing.TB, lacking, err error) {
-	t.Helper()
-	if errors.Is(err, lacking) && os.Getenv("HERALD_REQUIRE_SERVICES") == "" && os.Getenv("CI") == "" {
-		t.Skip(err)
-	}
-}
-
-// skipWithoutPostgres skips the test on a machine without Postgres, or where this user cannot run it.
-func skipWithoutPostgres(t testing.TB, err error) {
-	t.Helper()
-	var none *embedded.NoBinariesError
-	var account *embedded.AccountError
-	var unreachable *embedded.UnreachableError
-	if errors.As(err, &none) || errors.As(err, &account) || errors.As(err, &unreachable) {
-		skipWithout(t, err, err)
-	}
 }
 
 // findSource names the tree that is tried: HERALD_TRIAL_SOURCE, else the module of the working directory.

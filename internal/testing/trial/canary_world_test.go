@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/trial/canary"
 	"github.com/google/uuid"
@@ -104,7 +103,7 @@ func newCanaryWorld(t *testing.T) *canaryWorld {
 		t.FailNow() // Programs has said why
 	}
 	w.Site, err = Open(ctx, Config{Programs: programs, Postgres: w.postgres, Database: "canary", Logs: filepath.Join(dir, "logs")})
-	skipWithout(t, embedded.ErrNoRedis, err)
+	heraldtest.SkipIfMissing(t, err)
 	w.must(err)
 	t.Cleanup(func() {
 		if err := w.Close(); err != nil {
@@ -129,7 +128,7 @@ func (w *canaryWorld) startPostgres() {
 		}
 	})
 	err = w.postgres.Start(w.ctx)
-	skipWithoutPostgres(w.t, err)
+	heraldtest.SkipIfMissing(w.t, err)
 	w.must(err)
 }
 

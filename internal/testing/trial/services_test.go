@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -25,9 +24,7 @@ func TestRedis(t *testing.T) {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	heraldtest.Must(t, os.Chmod(dir, 0o711)) // the server may run as another user
 	r, err := startRedis(ctx, dir, slog.New(slog.DiscardHandler))
-	if errors.Is(err, embedded.ErrNoRedis) && os.Getenv("HERALD_REQUIRE_SERVICES") == "" && os.Getenv("CI") == "" {
-		t.Skip(err)
-	}
+	heraldtest.SkipIfMissing(t, err)
 	heraldtest.Must(t, err)
 	defer func() {
 		if err := r.close(context.WithoutCancel(ctx)); err != nil {
