@@ -12,7 +12,7 @@ import (
 
 // ground is the database of a history: the store, and queries of its tables.
 type ground interface {
-	storetest.OrderedStore
+	storetest.Store
 
 	// Held returns the claim under which a delivery runs, and the end of its lease. running is false if it does not
 	// run.

@@ -118,7 +118,7 @@ type pair struct {
 	seed    uint64
 	t       *testing.T
 	conn    *pgx.Conn
-	pg      storetest.OrderedStore
+	pg      storetest.Store
 	model   *model.Store
 	now     time.Time
 	tasks   []store.Task
@@ -162,7 +162,7 @@ func (d *database) compareSeed(t *testing.T, seed uint64) *pair {
 	return p
 }
 
-func (p *pair) stores() [2]storetest.OrderedStore { return [2]storetest.OrderedStore{p.pg, p.model} }
+func (p *pair) stores() [2]storetest.Store { return [2]storetest.Store{p.pg, p.model} }
 
 func (p *pair) note(format string, args ...any) { p.log = append(p.log, fmt.Sprintf(format, args...)) }
 
@@ -183,7 +183,7 @@ func (p *pair) advance(d time.Duration) {
 }
 
 // both applies an operation to both stores and compares the answers in their JSON forms. It returns both answers.
-func both[T any](p *pair, do func(s storetest.OrderedStore, i int) (T, error)) (answers [2]T, ok bool) {
+func both[T any](p *pair, do func(s storetest.Store, i int) (T, error)) (answers [2]T, ok bool) {
 	var text [2]string
 	for i, s := range p.stores() {
 		answer, err := do(s, i)
@@ -419,70 +419,70 @@ func (p *pair) step() {
 		p.advance(d)
 	case n < 79:
 		p.note("due, backlog")
-		both(p, func(s storetest.OrderedStore, i int) (any, error) {
+		both(p, func(s storetest.Store, i int) (any, error) {
 			tasks, _, err := s.Due(ctx, 100)
 			more, err2 := s.Backlog(ctx, 100)
 			return [][]string{p.addTasks(i, tasks), p.addTasks(i, more)}, cmp.Or(err, err2)
 		})
 	case n < 80:
 		p.note("ignore order")
-		both(p, func(s storetest.OrderedStore, i int) (any, error) {
+		both(p, func(s storetest.Store, i int) (any, error) {
 			tasks, err := s.IgnoreOrder(ctx, 100)
 			return p.addTasks(i, tasks), err
 		})
 	case n < 84:
 		p.note("expire leases")
-		both(p, func(s storetest.OrderedStore, _ int) (any, error) {
+		both(p, func(s storetest.Store, _ int) (any, error) {
 			n, dead, err := s.ExpireLeases(ctx, 100, 3)
 			return []int{n, dead}, err
 		})
 	case n < 87:
 		ids, force := p.someIDs(), p.IntN(2) == 0
 		p.note("replay %s force=%t", ids, force)
-		both(p, func(s storetest.OrderedStore, i int) (any, error) {
+		both(p, func(s storetest.Store, i int) (any, error) {
 			moved, left, tasks, err := s.Replay(ctx, ids, force)
 			return []any{moved, len(left), p.addTasks(i, tasks)}, err
 		})
 	case n < 89:
 		ids, force := p.someIDs(), p.IntN(2) == 0
 		p.note("cancel %s force=%t", ids, force)
-		both(p, func(s storetest.OrderedStore, i int) (any, error) {
+		both(p, func(s storetest.Store, i int) (any, error) {
 			moved, left, tasks, err := s.Cancel(ctx, ids, force)
 			return []any{moved, len(left), p.addTasks(i, tasks)}, err
 		})
 	case n < 92:
 		a, enabled := storetest.Agent(1+p.IntN(agents)), p.IntN(3) > 0
 		p.note("enable agent %s: %t", a.ID, enabled)
-		both(p, func(s storetest.OrderedStore, i int) (any, error) {
+		both(p, func(s storetest.Store, i int) (any, error) {
 			n, tasks, err := s.EnableAgent(ctx, a, enabled)
 			return []any{n, p.addTasks(i, tasks)}, err
 		})
 	case n < 93:
 		p.note("release enabled")
-		both(p, func(s storetest.OrderedStore, i int) (any, error) {
+		both(p, func(s storetest.Store, i int) (any, error) {
 			n, tasks, err := s.ReleaseEnabled(ctx, nil)
 			return []any{n, p.addTasks(i, tasks)}, err
 		})
 	case n < 94:
 		a, order := storetest.Agent(1+p.IntN(agents)), []string{store.OrderOff, store.OrderStrict}[p.IntN(2)]
 		p.note("order of agent %s: %s", a.ID, order)
-		both(p, func(s storetest.OrderedStore, _ int) (any, error) {
+		both(p, func(s storetest.Store, _ int) (any, error) {
 			return nil, s.SetPolicy(ctx, a, store.Policy{Order: order})
 		})
 	case n < 95:
 		p.note("expire")
-		both(p, func(s storetest.OrderedStore, _ int) (any, error) { return s.Expire(ctx, 4*time.Minute, 100) })
+		both(p, func(s storetest.Store, _ int) (any, error) { return s.Expire(ctx, 4*time.Minute, 100) })
 	case n < 97:
 		gateway := p.IntN(2) == 0
 		p.note("release chains, gateway=%t", gateway)
-		both(p, func(s storetest.OrderedStore, i int) (any, error) {
+		both(p, func(s storetest.Store, i int) (any, error) {
 			tasks, err := s.Release(ctx, []uint64{8453}, gateway, 100)
 			return p.addTasks(i, tasks), err
 		})
 	case n < 99:
 		p.note("lost before")
 		before := p.now.Add(-20 * time.Second)
-		both(p, func(s storetest.OrderedStore, i int) (any, error) {
+		both(p, func(s storetest.Store, i int) (any, error) {
 			tasks, err := s.LostBefore(ctx, before, 100)
 			return p.addTasks(i, tasks), err
 		})
@@ -492,7 +492,7 @@ func (p *pair) step() {
 		}
 		t := p.tasks[p.IntN(len(p.tasks))]
 		p.note("redispatch %s:%d", t.ID, t.N)
-		both(p, func(s storetest.OrderedStore, i int) (any, error) {
+		both(p, func(s storetest.Store, i int) (any, error) {
 			again, moved, err := s.Redispatch(ctx, t)
 			if !moved {
 				return nil, err
@@ -516,7 +516,7 @@ func (p *pair) accept() {
 		p.note("accept %s block=%d tag=%s timeout=%d from %s bulk=%t", short(cmp.Or(in[i].Key, in[i].Job.Key())), in[i].Job.BlockNumber,
 			in[i].Job.Tag1, in[i].Job.Action.TimeoutMs, in[i].Source.Name, bulk)
 	}
-	both(p, func(s storetest.OrderedStore, i int) (any, error) {
+	both(p, func(s storetest.Store, i int) (any, error) {
 		out, tasks, err := s.Accept(p.t.Context(), in)
 		for n := range out { // a second job with the same key is answered with the status before the call
 			if slices.ContainsFunc(out[:n], func(a store.Acceptance) bool { return a.Key == out[n].Key }) {
@@ -539,7 +539,7 @@ func (p *pair) claim() {
 	p.must(err)
 	p.note("claim %s (%s:%d)", short(d.Key), t.ID, t.N)
 	var claims [2]*store.Claim
-	_, same := both(p, func(s storetest.OrderedStore, i int) (any, error) {
+	_, same := both(p, func(s storetest.Store, i int) (any, error) {
 		c, err := s.Claim(p.t.Context(), t.ID, t.N, 2*time.Minute)
 		claims[i] = c
 		if c == nil {
@@ -564,7 +564,7 @@ func (p *pair) bind() {
 		b.Job.Tag1, b.Corrected = "corrected", []string{"tag1"}
 	}
 	p.note("bind %s", short(c[0].Key))
-	both(p, func(s storetest.OrderedStore, i int) (any, error) {
+	both(p, func(s storetest.Store, i int) (any, error) {
 		hints, err := s.Hints(p.t.Context(), c[i])
 		p.must(err)
 		err = s.Bind(p.t.Context(), c[i], b)
@@ -580,7 +580,7 @@ func (p *pair) record() {
 	o := p.outcome(c[0])
 	raw, _ := json.Marshal(o)
 	p.note("record %s attempt %d: %s", short(c[0].Key), c[0].Attempt, raw)
-	both(p, func(s storetest.OrderedStore, i int) (any, error) {
+	both(p, func(s storetest.Store, i int) (any, error) {
 		rec, err := s.Record(p.t.Context(), c[i], o)
 		return []any{rec.Task, rec.Rechecked, rec.NextAttemptAt.UTC(), rec.Age, p.addTasks(i, append(slices.Clone(rec.Next), deref(rec.Task)...))[:], err == nil}, err
 	})

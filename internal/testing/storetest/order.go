@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"context"
 	"slices"
 	"testing"
 	"time"
@@ -13,51 +12,32 @@ import (
 	"github.com/google/uuid"
 )
 
-// OrderedStore is a store that keeps the order of each ordering key.
-type OrderedStore interface {
-	Store
-	IgnoreOrder(ctx context.Context, limit int) ([]store.Task, error)
-	UseOrder(order func() string)
-}
-
 // RunOrder runs the suite for stores that keep the order of each ordering key (docs/design/delivery.md).
-func RunOrder(t *testing.T, open func(t *testing.T) (OrderedStore, Clock)) {
-	for name, test := range map[string]func(*orderSuite){
-		"one of a client at a time":                       (*orderSuite).oneAtATime,
-		"accepted in another order":                       (*orderSuite).acceptedInAnotherOrder,
-		"sent again with what is known":                   (*orderSuite).sentAgain,
-		"an earlier one delays later ones for 60 s":       (*orderSuite).delaysForAMinute,
-		"an earlier one waits for confirmations":          (*orderSuite).waitsForConfirmations,
-		"held ones delay none":                            (*orderSuite).heldOnes,
-		"unchecked ones are checked in parallel":          (*orderSuite).checkedInParallel,
-		"a check that ends too late for the turn":         (*orderSuite).losesItsTurn,
-		"an earlier one that comes late":                  (*orderSuite).comesLate,
-		"a dead worker's":                                 (*orderSuite).deadWorkers,
-		"revocation after feedback":                       (*orderSuite).revocationAfterFeedback,
-		"responses wait for their feedback":               (*orderSuite).responsesAfterFeedback,
-		"responses use two slots":                         (*orderSuite).responsesUseTwoSlots,
-		"responses take turns":                            (*orderSuite).responsesTakeTurns,
-		"known responses use no slot":                     (*orderSuite).knownResponsesUseNoSlot,
-		"equal positions go as they were accepted":        (*orderSuite).equalPositions,
-		"a revocation of a feedback that ended by itself": (*orderSuite).revocationOfEnded,
-		"a check without the turn releases the next":      (*orderSuite).releasedByACheck,
-		"a replay holds nobody":                           (*orderSuite).replayHoldsNobody,
-		"what is cancelled lets go":                       (*orderSuite).cancelledLetsGo,
-		"order switched off for an agent":                 (*orderSuite).policyOff,
-		"more clients than places":                        (*orderSuite).manyClients,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s, c := open(t)
-			test(&orderSuite{suite: &suite{T: t, Store: s, Clock: c}, ignoreOrder: s.IgnoreOrder, useOrder: s.UseOrder})
-		})
-	}
-}
-
-type orderSuite struct {
-	*suite
-	ignoreOrder func(ctx context.Context, limit int) ([]store.Task, error)
-	useOrder    func(order func() string)
+func RunOrder(t *testing.T, open func(t *testing.T) (Store, Clock)) {
+	runEach(t, open, map[string]func(*suite){
+		"one of a client at a time":                       (*suite).oneAtATime,
+		"accepted in another order":                       (*suite).acceptedInAnotherOrder,
+		"sent again with what is known":                   (*suite).sentAgain,
+		"an earlier one delays later ones for 60 s":       (*suite).delaysForAMinute,
+		"an earlier one waits for confirmations":          (*suite).waitsForConfirmations,
+		"held ones delay none":                            (*suite).heldOnes,
+		"unchecked ones are checked in parallel":          (*suite).checkedInParallel,
+		"a check that ends too late for the turn":         (*suite).losesItsTurn,
+		"an earlier one that comes late":                  (*suite).comesLate,
+		"a dead worker's":                                 (*suite).deadWorkers,
+		"revocation after feedback":                       (*suite).revocationAfterFeedback,
+		"responses wait for their feedback":               (*suite).responsesAfterFeedback,
+		"responses use two slots":                         (*suite).responsesUseTwoSlots,
+		"responses take turns":                            (*suite).responsesTakeTurns,
+		"known responses use no slot":                     (*suite).knownResponsesUseNoSlot,
+		"equal positions go as they were accepted":        (*suite).equalPositions,
+		"a revocation of a feedback that ended by itself": (*suite).revocationOfEnded,
+		"a check without the turn releases the next":      (*suite).releasedByACheck,
+		"a replay holds nobody":                           (*suite).replayHoldsNobody,
+		"what is cancelled lets go":                       (*suite).cancelledLetsGo,
+		"order switched off for an agent":                 (*suite).policyOff,
+		"more clients than places":                        (*suite).manyClients,
+	})
 }
 
 // feedbackBy returns a feedback of the given client.
@@ -73,7 +53,7 @@ func revocationOf(client byte, index int) job.Job {
 	return j
 }
 
-func (s *orderSuite) acceptJobs(jobs ...job.Job) []store.Task {
+func (s *suite) acceptJobs(jobs ...job.Job) []store.Task {
 	s.Helper()
 	in := make([]store.Intake, len(jobs))
 	for i, j := range jobs {
@@ -85,7 +65,7 @@ func (s *orderSuite) acceptJobs(jobs ...job.Job) []store.Task {
 }
 
 // expectDispatched checks which deliveries were dispatched, and returns their tasks.
-func (s *orderSuite) expectDispatched(tasks []store.Task, want ...job.Job) []store.Task {
+func (s *suite) expectDispatched(tasks []store.Task, want ...job.Job) []store.Task {
 	s.Helper()
 	var got, ids []string
 	for _, t := range tasks {
@@ -105,7 +85,7 @@ func (s *orderSuite) expectDispatched(tasks []store.Task, want ...job.Job) []sto
 }
 
 // expectBehind checks that the deliveries wait for another one of their ordering key.
-func (s *orderSuite) expectBehind(jobs ...job.Job) {
+func (s *suite) expectBehind(jobs ...job.Job) {
 	s.Helper()
 	for _, j := range jobs {
 		if d := s.is(j.ID(), store.Waiting, outcome.BehindEarlier, 0, 0); d.Error == "" || d.Dispatch != 0 {
@@ -114,7 +94,7 @@ func (s *orderSuite) expectBehind(jobs ...job.Job) {
 	}
 }
 
-func (s *orderSuite) dispatchDue() []store.Task {
+func (s *suite) dispatchDue() []store.Task {
 	s.Helper()
 	tasks, _, err := s.Due(s.Context(), 100)
 	s.must(err)
@@ -122,14 +102,14 @@ func (s *orderSuite) dispatchDue() []store.Task {
 }
 
 // bindEvent ends the check of a claimed delivery whose event is as its job describes it.
-func (s *orderSuite) bindEvent(c *store.Claim) *store.Claim {
+func (s *suite) bindEvent(c *store.Claim) *store.Claim {
 	s.Helper()
 	s.must(s.Bind(s.Context(), c, store.Binding{Job: c.Job, Source: c.Source}))
 	return c
 }
 
 // oneAtATime checks that the deliveries of one ordering key are dispatched one after the other.
-func (s *orderSuite) oneAtATime() {
+func (s *suite) oneAtATime() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2), feedbackBy(1, 3), feedbackBy(2, 1), feedbackBy(2, 9)), feedbackBy(1, 1), feedbackBy(2, 1))
 	s.expectBehind(feedbackBy(1, 2), feedbackBy(1, 3), feedbackBy(2, 9))
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 4), feedbackBy(3, 5)), feedbackBy(3, 5))
@@ -148,14 +128,14 @@ func (s *orderSuite) oneAtATime() {
 }
 
 // acceptedInAnotherOrder checks that the index decides the order within one Accept.
-func (s *orderSuite) acceptedInAnotherOrder() {
+func (s *suite) acceptedInAnotherOrder() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 3), feedbackBy(1, 2), feedbackBy(1, 1)), feedbackBy(1, 1))
 	tasks = s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 2))
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 3))
 }
 
 // sentAgain checks that an Accept of a known job and new ones dispatches the first of the new ones.
-func (s *orderSuite) sentAgain() {
+func (s *suite) sentAgain() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1)), feedbackBy(1, 1))
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next)
 	tasks = s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2), feedbackBy(1, 3)), feedbackBy(1, 2))
@@ -164,7 +144,7 @@ func (s *orderSuite) sentAgain() {
 
 // delaysForAMinute checks that a failing delivery delays later ones for 60 s, and then waits for the one that overtook
 // it.
-func (s *orderSuite) delaysForAMinute() {
+func (s *suite) delaysForAMinute() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	first := s.record(s.claim(tasks[0]), failed(10*time.Second))
 	s.expectDispatched(first.Next)
@@ -189,7 +169,7 @@ func (s *orderSuite) delaysForAMinute() {
 
 // waitsForConfirmations checks that a delivery delays later ones as long as it waits for confirmations, and for 60 s
 // after the claim that found it confirmed, also if that claim ended with a free wait.
-func (s *orderSuite) waitsForConfirmations() {
+func (s *suite) waitsForConfirmations() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	unconfirmed := notYet(20 * time.Minute)
 	unconfirmed.Reason, unconfirmed.Stage = outcome.NotConfirmed, "check"
@@ -209,7 +189,7 @@ func (s *orderSuite) waitsForConfirmations() {
 }
 
 // heldOnes checks that a held delivery delays no other, and delays others again after its release.
-func (s *orderSuite) heldOnes() {
+func (s *suite) heldOnes() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2), feedbackBy(1, 3)), feedbackBy(1, 1))
 	hold := store.Outcome{Status: store.Held, Reason: outcome.GatewayUnconfigured, Free: true, Stage: "fetch"}
 	tasks = s.expectDispatched(s.record(s.claim(tasks[0]), hold).Next, feedbackBy(1, 2))
@@ -224,7 +204,7 @@ func (s *orderSuite) heldOnes() {
 
 // checkedInParallel checks that six false jobs with lower indexes delay the seventh for 10 s if the node does not
 // answer about them, for 30 s if they are pending, and not at all if they are refuted.
-func (s *orderSuite) checkedInParallel() {
+func (s *suite) checkedInParallel() {
 	s.verify()
 	for client, tt := range []struct {
 		outcome store.Outcome
@@ -275,7 +255,7 @@ func (s *orderSuite) checkedInParallel() {
 
 // losesItsTurn checks that a delivery whose check took long waits for the turn that a later one took, and that a
 // delivery that waits for confirmations delays later ones.
-func (s *orderSuite) losesItsTurn() {
+func (s *suite) losesItsTurn() {
 	s.verify()
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1), feedbackBy(1, 2))
 	claims := map[uint64]*store.Claim{}
@@ -301,7 +281,7 @@ func (s *orderSuite) losesItsTurn() {
 }
 
 // comesLate checks that an earlier delivery that is accepted later goes next.
-func (s *orderSuite) comesLate() {
+func (s *suite) comesLate() {
 	later := s.expectDispatched(s.acceptJobs(feedbackBy(1, 5)), feedbackBy(1, 5))
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 4)))
 	s.expectBehind(feedbackBy(1, 4))
@@ -313,7 +293,7 @@ func (s *orderSuite) comesLate() {
 }
 
 // deadWorkers checks that a delivery still delays later ones after its worker died.
-func (s *orderSuite) deadWorkers() {
+func (s *suite) deadWorkers() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	c := s.claim(tasks[0])
 	s.lose(c)
@@ -322,7 +302,7 @@ func (s *orderSuite) deadWorkers() {
 }
 
 // revocationAfterFeedback checks that a revocation waits until its feedback has ended, and delays no later feedback.
-func (s *orderSuite) revocationAfterFeedback() {
+func (s *suite) revocationAfterFeedback() {
 	tasks := s.expectDispatched(s.acceptJobs(revocationOf(1, 1), feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	first := s.record(s.claim(tasks[0]), failed(2*time.Minute))
 	s.expectDispatched(first.Next)
@@ -339,7 +319,7 @@ func (s *orderSuite) revocationAfterFeedback() {
 
 // revocationOfEnded checks that a revocation is dispatched after its feedback ended by its last lease, a cancellation
 // or its expiry, although another feedback with many responses has not ended.
-func (s *orderSuite) revocationOfEnded() {
+func (s *suite) revocationOfEnded() {
 	for client, end := range map[byte]func(store.Task){
 		1: func(t store.Task) {
 			s.claim(t)
@@ -382,7 +362,7 @@ func (s *orderSuite) revocationOfEnded() {
 
 // replayHoldsNobody checks that a replay delays no later delivery, except that a replayed feedback that was never
 // called goes before its revocation.
-func (s *orderSuite) replayHoldsNobody() {
+func (s *suite) replayHoldsNobody() {
 	held := s.expectDispatched(s.acceptJobs(feedbackBy(9, 1)), feedbackBy(9, 1))
 	s.record(s.claim(held[0]), store.Outcome{Status: store.Held, Reason: outcome.AuthRequired, Free: true})
 	s.expectDispatched(s.acceptJobs(revocationOf(9, 1)))
@@ -406,7 +386,7 @@ func (s *orderSuite) replayHoldsNobody() {
 }
 
 // cancelledLetsGo checks that a cancellation releases the deliveries that waited for the cancelled one.
-func (s *orderSuite) cancelledLetsGo() {
+func (s *suite) cancelledLetsGo() {
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2), revocationOf(1, 1), feedbackBy(2, 1)), feedbackBy(1, 1), feedbackBy(2, 1))
 	_, _, _, err := s.Cancel(s.Context(), []uuid.UUID{feedbackBy(1, 1).ID()}, true)
 	s.must(err)
@@ -416,13 +396,13 @@ func (s *orderSuite) cancelledLetsGo() {
 }
 
 // policyOff checks that an agent's policy can switch its order off and on, and that it overrides the default policy.
-func (s *orderSuite) policyOff() {
+func (s *suite) policyOff() {
 	order := ""
-	s.useOrder(func() string { return order })
+	s.UseOrder(func() string { return order })
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	s.must(s.SetPolicy(s.Context(), Agent(1), store.Policy{Order: store.OrderOff}))
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 3), feedbackBy(1, 4)), feedbackBy(1, 3), feedbackBy(1, 4))
-	freed, err := s.ignoreOrder(s.Context(), 100)
+	freed, err := s.IgnoreOrder(s.Context(), 100)
 	s.must(err)
 	s.expectDispatched(freed, feedbackBy(1, 2))
 	s.must(s.SetPolicy(s.Context(), Agent(1), store.Policy{Order: store.OrderStrict}))
@@ -436,7 +416,7 @@ func (s *orderSuite) policyOff() {
 	s.expectDispatched(s.acceptJobs(other(1), other(2)), other(1))
 	order = store.OrderOff
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 6), other(3)), other(3))
-	freed, err = s.ignoreOrder(s.Context(), 100)
+	freed, err = s.IgnoreOrder(s.Context(), 100)
 	s.must(err)
 	s.expectDispatched(freed, other(2))
 	order = store.OrderStrict
@@ -444,7 +424,7 @@ func (s *orderSuite) policyOff() {
 }
 
 // manyClients checks that deliveries that wait for others do not count towards the dispatch limit.
-func (s *orderSuite) manyClients() {
+func (s *suite) manyClients() {
 	var jobs []job.Job
 	for client := range byte(12) {
 		jobs = append(jobs, feedbackBy(client+1, 1), feedbackBy(client+1, 2))

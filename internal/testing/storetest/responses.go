@@ -15,7 +15,7 @@ func responseTo(client byte, index int, log uint) job.Job {
 }
 
 // responsesAfterFeedback checks that responses wait for their feedback only, and delay no feedback.
-func (s *orderSuite) responsesAfterFeedback() {
+func (s *suite) responsesAfterFeedback() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), responseTo(1, 1, 1), responseTo(1, 1, 2), responseTo(1, 1, 3), feedbackBy(1, 2)), feedbackBy(1, 1))
 	s.expectBehind(responseTo(1, 1, 1), responseTo(1, 1, 2), responseTo(1, 1, 3), feedbackBy(1, 2))
 	s.expectDispatched(s.acceptJobs(responseTo(2, 1, 1)), responseTo(2, 1, 1)) // its feedback is unknown
@@ -33,7 +33,7 @@ func (s *orderSuite) responsesAfterFeedback() {
 
 // responsesUseTwoSlots checks that at most two responses of a stranger are dispatched at a time, and that all of them
 // are delivered.
-func (s *orderSuite) responsesUseTwoSlots() {
+func (s *suite) responsesUseTwoSlots() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1)), feedbackBy(1, 1))
 	s.record(s.claim(tasks[0]), delivered)
 	var batch, all []job.Job
@@ -76,7 +76,7 @@ func (s *orderSuite) responsesUseTwoSlots() {
 
 // responsesTakeTurns checks that a response to a feedback with a high index is dispatched, although a stranger always has
 // responses to another client's first feedback waiting.
-func (s *orderSuite) responsesTakeTurns() {
+func (s *suite) responsesTakeTurns() {
 	running := s.acceptJobs(responseTo(1, 1, 1), responseTo(1, 1, 2))
 	s.acceptJobs(responseTo(2, 9, 1))
 	for log := range uint(4) {
@@ -88,7 +88,7 @@ func (s *orderSuite) responsesTakeTurns() {
 
 // knownResponsesUseNoSlot checks that an Accept dispatches two new responses, although it also has known ones, and one
 // of the new ones twice.
-func (s *orderSuite) knownResponsesUseNoSlot() {
+func (s *suite) knownResponsesUseNoSlot() {
 	one, two, three, four := responseTo(1, 1, 1), responseTo(1, 1, 2), responseTo(1, 1, 3), responseTo(1, 1, 4)
 	for _, t := range s.expectDispatched(s.acceptJobs(one, two), one, two) {
 		s.record(s.claim(t), delivered)
@@ -99,7 +99,7 @@ func (s *orderSuite) knownResponsesUseNoSlot() {
 // equalPositions checks that deliveries with the same index (order_seq) are called in the order of their acceptance,
 // which is the order of their logs. The responses to one feedback have the same index. So do a validator's validations
 // in one block.
-func (s *orderSuite) equalPositions() {
+func (s *suite) equalPositions() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1)), feedbackBy(1, 1))
 	var responses, validations []job.Job
 	for log := range uint(9) {

@@ -58,6 +58,9 @@ type Store interface {
 
 	Delivery(ctx context.Context, id uuid.UUID) (store.Delivery, error)
 	DeliveryByKey(ctx context.Context, key string) (store.Delivery, error)
+
+	IgnoreOrder(ctx context.Context, limit int) ([]store.Task, error)
+	UseOrder(order func() string)
 }
 
 // Postgres joins the ledger and the operator's records of one database for the suite, because the rules of agents
@@ -85,7 +88,7 @@ const (
 
 // Run runs the suite. open returns an empty store for each test; the tests run in parallel.
 func Run(t *testing.T, open func(t *testing.T) (Store, Clock)) {
-	for name, test := range map[string]func(*suite){
+	runEach(t, open, map[string]func(*suite){
 		"accept":                       (*suite).accept,
 		"traces are kept":              (*suite).keepsTraces,
 		"hints of a key":               (*suite).hintsOfAKey,
@@ -139,7 +142,11 @@ func Run(t *testing.T, open func(t *testing.T) (Store, Clock)) {
 		"calls are counted":            (*suite).callsAreCounted,
 		"what is counted once":         (*suite).countedOnce,
 		"since when an agent fails":    (*suite).failingSince,
-	} {
+	})
+}
+
+func runEach(t *testing.T, open func(t *testing.T) (Store, Clock), tests map[string]func(*suite)) {
+	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, c := open(t)

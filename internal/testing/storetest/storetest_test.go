@@ -25,31 +25,28 @@ func openStore(t *testing.T, c postgres.Config, strictOrder bool) storetest.Post
 	return storetest.JoinRecords(s)
 }
 
-func TestPostgres(t *testing.T) {
-	storetest.Run(t, storetest.Reuse(t, func(t *testing.T) (storetest.Store, string) {
+// reusePostgres returns a function that opens stores of one new database. strict: they keep the order of each ordering
+// key.
+func reusePostgres(t *testing.T, strict bool) func(t *testing.T) (storetest.Store, storetest.Clock) {
+	return storetest.Reuse(t, func(t *testing.T) (storetest.Store, string) {
 		url := heraldtest.Postgres(t, postgres.Migrate)
-		return openStore(t, postgres.Config{URL: secret.New(url)}, false), url
-	}))
-}
-
-func TestModel(t *testing.T) {
-	storetest.Run(t, func(*testing.T) (storetest.Store, storetest.Clock) {
-		c := &hand{t: time.Now()}
-		return model.New(c.now), c
+		return openStore(t, postgres.Config{URL: secret.New(url)}, strict), url
 	})
 }
 
-func TestPostgresOrder(t *testing.T) {
-	storetest.RunOrder(t, storetest.Reuse(t, func(t *testing.T) (storetest.OrderedStore, string) {
-		url := heraldtest.Postgres(t, postgres.Migrate)
-		return openStore(t, postgres.Config{URL: secret.New(url)}, true), url
-	}))
+func openModel(*testing.T) (storetest.Store, storetest.Clock) {
+	c := &hand{t: time.Now()}
+	return model.New(c.now), c
 }
 
+func TestPostgres(t *testing.T)      { storetest.Run(t, reusePostgres(t, false)) }
+func TestPostgresOrder(t *testing.T) { storetest.RunOrder(t, reusePostgres(t, true)) }
+func TestModel(t *testing.T)         { storetest.Run(t, openModel) }
+
 func TestModelOrder(t *testing.T) {
-	storetest.RunOrder(t, func(*testing.T) (storetest.OrderedStore, storetest.Clock) {
-		c := &hand{t: time.Now()}
-		return model.New(c.now).KeepOrder(), c
+	storetest.RunOrder(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
+		s, c := openModel(t)
+		return s.(*model.Store).KeepOrder(), c
 	})
 }
 
