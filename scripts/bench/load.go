@@ -177,10 +177,10 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 		done := lookOn(ctx, address)
 		defer func() { err = errors.Join(err, done()) }()
 	}
+	began := time.Now()
 	if err := f.resume(); err != nil {
 		return res, err
 	}
-	began := time.Now()
 	err = trial.Until(ctx, pollRows, "every delivery to be called", func() (bool, error) { return agents.Count() >= before+l.n, nil })
 	if err == nil {
 		err = b.site.AwaitFinal(ctx)

@@ -257,8 +257,8 @@ func (s *agentServer) down() {
 	s.serving.Wait()
 }
 
-// maxRequest bounds the requests that an agent reads. Herald's own limit is larger, but trials send small requests.
-const maxRequest = 1 << 20
+// maxRequest bounds the requests that an agent reads.
+const maxRequest = 8 << 20
 
 type request struct {
 	ID     json.RawMessage `json:"id"`
@@ -298,6 +298,19 @@ const (
 )
 
 func (s *agentServer) serve(w http.ResponseWriter, r *http.Request) {
+	serveMCP(w, r, "recording agent", func() string {
+		switch {
+		case s.all.offersAll.Load():
+			return allTools
+		case s.batches.Load():
+			return batchTools
+		}
+		return oneTool
+	}, func(req request) { s.call(w, r, req) })
+}
+
+// serveMCP handles a request to an MCP server. tools returns its list of tools, and call handles a call.
+func serveMCP(w http.ResponseWriter, r *http.Request, name string, tools func() string, call func(request)) {
 	if r.Method != http.MethodPost {
 		w.WriteHeader(http.StatusMethodNotAllowed)
 		return
@@ -314,18 +327,11 @@ func (s *agentServer) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	switch req.Method {
 	case "initialize":
-		reply(w, r, req.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"recording agent","version":"1"}}`)
+		reply(w, r, req.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"`+name+`","version":"1"}}`)
 	case "tools/list":
-		tools := oneTool
-		switch {
-		case s.all.offersAll.Load():
-			tools = allTools
-		case s.batches.Load():
-			tools = batchTools
-		}
-		reply(w, r, req.ID, tools)
+		reply(w, r, req.ID, tools())
 	case "tools/call":
-		s.call(w, r, req)
+		call(req)
 	case "ping":
 		reply(w, r, req.ID, `{}`)
 	default:

@@ -2,7 +2,6 @@ package trial
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -102,23 +101,11 @@ func (h *hanger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(h.file(number))
 		return
 	}
-	var req request
-	if r.Method != http.MethodPost || json.NewDecoder(r.Body).Decode(&req) != nil {
-		w.WriteHeader(http.StatusMethodNotAllowed)
-		return
-	}
-	switch req.Method {
-	case "initialize":
-		reply(w, r, req.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"hanger","version":"1"}}`)
-	case "tools/list":
-		reply(w, r, req.ID, `{"tools":[{"name":"agent.receiveFeedback","inputSchema":{"type":"object"}}]}`)
-	case "tools/call":
+	serveMCP(w, r, "hanger", func() string { return oneTool }, func(request) {
 		h.calls.Add(1)
 		select {
 		case <-r.Context().Done():
 		case <-h.done:
 		}
-	default:
-		w.WriteHeader(http.StatusAccepted)
-	}
+	})
 }

@@ -216,26 +216,13 @@ func (b *bomber) serveChain(w http.ResponseWriter, r *http.Request) {
 
 // serveBombTools is an agent whose tools list is the bomb.
 func serveBombTools(w http.ResponseWriter, r *http.Request, number int) {
-	var req request
-	if r.Method != http.MethodPost || json.NewDecoder(r.Body).Decode(&req) != nil {
-		w.WriteHeader(http.StatusMethodNotAllowed)
-		return
-	}
-	switch req.Method {
-	case "initialize":
-		reply(w, r, req.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"bomber","version":"1"}}`)
-	case "tools/list":
+	serveMCP(w, r, "bomber", func() string {
 		list := `{"tools":[{"name":"agent.receiveFeedback","inputSchema":{"type":"object","properties":{"value":`
 		if number%16 < 8 {
-			reply(w, r, req.ID, string(fillJSON(list+`{"enum":[`, "0", `]}}}}]}`, 1<<20-1<<10)))
-			return
+			return string(fillJSON(list+`{"enum":[`, "0", `]}}}}]}`, 1<<20-1<<10))
 		}
-		reply(w, r, req.ID, string(fillJSON(list+`{"anyOf":[`, `{"enum":[%d,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20]}`, `]}}}}]}`, 120<<10)))
-	case "tools/call":
-		reply(w, r, req.ID, `{"content":[{"type":"text","text":"thank you"}]}`)
-	default:
-		w.WriteHeader(http.StatusAccepted)
-	}
+		return string(fillJSON(list+`{"anyOf":[`, `{"enum":[%d,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20]}`, `]}}}}]}`, 120<<10))
+	}, func(req request) { reply(w, r, req.ID, `{"content":[{"type":"text","text":"thank you"}]}`) })
 }
 
 // fillJSON returns about size bytes of JSON that repeat item. If item contains a verb, it gets the item's number.
