@@ -80,15 +80,6 @@ func Start(ctx context.Context, cfg Config) (*Net, error) {
 	if cfg.Accounts == 0 {
 		cfg.Accounts = 10
 	}
-	if cfg.Accounts < 0 || cfg.Accounts > 1000 {
-		return nil, fmt.Errorf("devnet: %d accounts; 1 to 1000 can be made", cfg.Accounts)
-	}
-	if cfg.Launch == nil {
-		return nil, errors.New("devnet: Launch is missing")
-	}
-	if cfg.Interval < 0 {
-		return nil, fmt.Errorf("devnet: interval %s; it cannot be negative", cfg.Interval)
-	}
 	n := &Net{chainID: new(big.Int).SetUint64(cfg.ChainID), pending: make(map[common.Address]uint64), stop: make(chan struct{})}
 	var funded []common.Address
 	// An additional account deploys, so that the registries' addresses do not depend on the transactions of the

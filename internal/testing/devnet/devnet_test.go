@@ -2,11 +2,9 @@ package devnet_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
-	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/agentherald/herald/internal/testing/devnet"
@@ -52,18 +50,5 @@ func TestSameAddressesInEveryRun(t *testing.T) {
 	}
 	if _, err := a.Commit(); err == nil {
 		t.Error("a closed chain mined a block")
-	}
-}
-
-func TestStartRefuses(t *testing.T) {
-	for _, cfg := range []devnet.Config{{Accounts: -1}, {Interval: -1}} {
-		cfg.Launch = func(uint64, []common.Address) (devnet.Node, error) {
-			t.Errorf("a node was started for %+v", cfg)
-			return nil, errors.ErrUnsupported
-		}
-		if n, err := devnet.Start(t.Context(), cfg); err == nil {
-			t.Errorf("%+v was taken", cfg)
-			_ = n.Close()
-		}
 	}
 }

@@ -5,10 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -55,18 +55,9 @@ func (w *Worker) Start() error {
 
 // Ready waits until /readyz returns 200.
 func (w *Worker) Ready(ctx context.Context) error {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
 	err := w.Await(ctx, pollQuick, w.cfg.Name+" to be ready", func() (bool, error) {
-		addr, err := w.Address()
-		if err != nil {
-			return false, err
-		}
-		res, err := client.Get(addr + "/readyz")
-		if err != nil {
-			return false, err
-		}
-		defer func() { _ = res.Body.Close() }()
-		return res.StatusCode == http.StatusOK, nil
+		status, _, err := w.get(ctx, "/readyz")
+		return status == http.StatusOK, err
 	})
 	if err != nil {
 		return fmt.Errorf("%w (%s)", err, w.Log())
@@ -76,23 +67,28 @@ func (w *Worker) Ready(ctx context.Context) error {
 
 // Metrics returns /metrics as text.
 func (w *Worker) Metrics(ctx context.Context) (string, error) {
+	_, text, err := w.get(ctx, "/metrics")
+	return text, err
+}
+
+// get requests a path of its HTTP server.
+func (w *Worker) get(ctx context.Context, path string) (status int, body string, err error) {
 	addr, err := w.Address()
 	if err != nil {
-		return "", err
+		return 0, "", err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, addr+"/metrics", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, addr+path, nil)
 	if err != nil {
-		return "", err
+		return 0, "", err
 	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
 	res, err := client.Do(req)
 	if err != nil {
-		return "", err
+		return 0, "", err
 	}
 	defer func() { _ = res.Body.Close() }()
-	var text strings.Builder
-	_, err = bufio.NewReader(res.Body).WriteTo(&text)
-	return text.String(), err
+	text, err := io.ReadAll(res.Body)
+	return res.StatusCode, string(text), err
 }
 
 // Address returns the address of its HTTP server, which it reads from the log.
