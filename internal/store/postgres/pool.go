@@ -257,7 +257,7 @@ func (p *Pool) PingWritable(ctx context.Context) error {
 	err := p.Conns.QueryRow(ctx, `SELECT current_setting('transaction_read_only')::bool`).Scan(&isReadOnly)
 	if err == nil && isReadOnly {
 		p.Conns.Reset()
-		return errors.New("Postgres answers but is read-only: it is a standby, or its provider stopped writes, " +
+		return errors.New("the database answers but is read-only: it is a standby, or its provider stopped writes, " +
 			"such as for a full disk")
 	}
 	return err

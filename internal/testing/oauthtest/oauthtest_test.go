@@ -92,7 +92,7 @@ func TestCodeAndRefresh(t *testing.T) {
 		t.Errorf("after that: %d", status)
 	}
 	made := s.RefreshToken("us", "")
-	if status, answer = refresh(made); status != 200 {
+	if status, _ = refresh(made); status != 200 {
 		t.Errorf("made here: %d", status)
 	}
 	s.Unregister("us")
