@@ -103,6 +103,7 @@ func (rt *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		defer context.AfterFunc(rt.Life, cancel)()
 	}
 	req = req.WithContext(ctx) // a RoundTripper must not change its request
+	req.URL = normalizeURL(req.URL)
 	if first && x.body != nil {
 		req.ContentLength = int64(len(x.body))
 		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(x.body)), nil }

@@ -1,0 +1,49 @@
+package transport
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+)
+
+// normalizeURL returns u in the form in which fetch writes a URL (WHATWG URL): without dot segments, without a question
+// mark that nothing follows, and with more of the query escaped. An agent whose framework is based on fetch sees its
+// address in this form only. It can verify no signature of another form.
+func normalizeURL(u *url.URL) *url.URL {
+	normal := *u
+	normal.ForceQuery, normal.RawQuery = false, escapeQuery(u.RawQuery)
+	normal.RawPath = removeDotSegments(u.EscapedPath())
+	normal.Path, _ = url.PathUnescape(normal.RawPath) // EscapedPath is a valid encoding
+	return &normal
+}
+
+func removeDotSegments(path string) string {
+	segments := strings.Split(path, "/")
+	kept := segments[:1] // what is before the first slash: nothing
+	for i, s := range segments[1:] {
+		switch strings.ReplaceAll(strings.ToLower(s), "%2e", ".") {
+		case "..":
+			kept = kept[:max(1, len(kept)-1)]
+		case ".":
+		default:
+			kept = append(kept, s)
+			continue
+		}
+		if i == len(segments)-2 { // the last segment: the path names a folder
+			kept = append(kept, "")
+		}
+	}
+	return strings.Join(kept, "/")
+}
+
+func escapeQuery(query string) string {
+	var escaped strings.Builder
+	for _, c := range []byte(query) {
+		if c <= ' ' || c > '~' || strings.IndexByte(`"'<>#`, c) >= 0 {
+			fmt.Fprintf(&escaped, "%%%02X", c)
+		} else {
+			escaped.WriteByte(c)
+		}
+	}
+	return escaped.String()
+}
