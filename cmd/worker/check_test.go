@@ -365,3 +365,17 @@ func TestCheckWithoutStore(t *testing.T) {
 		}
 	}
 }
+
+// TestCheckSendsNoFile checks that a server whose schema allows no file does not pass as one that took a large file.
+func TestCheckSendsNoFile(t *testing.T) {
+	t.Parallel()
+	_, url := newReceiver(t, "http://127.0.0.1:1", func(r *receiver) {
+		r.guard = func(_ *callers.Verifier, next http.Handler) http.Handler { return next }
+		r.schemas["agent.receiveFeedback"] =
+			`{"type":"object","properties":{"deliveryId":{"type":"string"}},"additionalProperties":false}`
+	})
+	_, out, _ := worker(t, []string{"HERALD_ALLOW_NETWORKS=127.0.0.0/8"}, "agent", "check", "--send", "--json", url)
+	if all := verdicts(decode[inspect.CheckReport](t, out)); all["size"] != "skipped" || all["feedback"] != "ok" {
+		t.Errorf("%v", all)
+	}
+}

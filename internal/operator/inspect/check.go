@@ -197,6 +197,8 @@ func (c *checker) fitTool(ctx context.Context, check, tool string, kind job.Kind
 		switch {
 		case found.Name == "":
 			return "", fault
+		case group == "size" && fault == nil && fitted.Arguments["fileContent"] == nil:
+			c.skip(group, "the schema of "+found.Name+" has no fileContent, so Herald sends no file")
 		case fault == nil:
 			c.calls[group] = append(c.calls[group],
 				mcpcall.Request{Tool: found.Name, Arguments: fitted.Arguments, Meta: s.callMeta()})
