@@ -195,6 +195,11 @@ func TestCheck(t *testing.T) {
 		if err := v.Check(h.request(method, "/mcp", "")); err != nil {
 			t.Errorf("%s: %v", method, err)
 		}
+		chunked := h.request(method, "/mcp", "")
+		chunked.ContentLength = -1 // a proxy passes no body on in chunks
+		if err := v.Check(chunked); err != nil {
+			t.Errorf("%s, chunked: %v", method, err)
+		}
 		grown := h.request(method, "/mcp", "")
 		grown.Body, grown.ContentLength = io.NopCloser(strings.NewReader("x")), -1
 		if err := v.Check(grown); err == nil {
