@@ -223,6 +223,19 @@ func TestCheckFindsFaults(t *testing.T) {
 			w.Header().Set("Content-Type", "application/json")
 			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"1999-01-01","capabilities":{},"serverInfo":{"name":"a","version":"1"}}}`, request.ID)
 		})},
+		"a session of another process": {"reachable", "serve without sessions", instead(func(w http.ResponseWriter, r *http.Request) {
+			var request struct {
+				ID     json.RawMessage
+				Method string
+			}
+			if _ = json.NewDecoder(r.Body).Decode(&request); request.Method != "initialize" {
+				w.WriteHeader(http.StatusNotFound)
+				return
+			}
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("Mcp-Session-Id", "a")
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-06-18","capabilities":{},"serverInfo":{"name":"a","version":"1"}}}`, request.ID)
+		})},
 		"another tool name": {"tools", "the agent offers no tool agent.receiveFeedback", func(r *receiver) {
 			r.schemas["takeFeedback"] = r.schemas["agent.receiveFeedback"]
 			delete(r.schemas, "agent.receiveFeedback")

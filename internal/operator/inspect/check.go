@@ -89,6 +89,9 @@ func CheckAgent(ctx context.Context, o *operator.Operator, ask ProbeRequest) (Ch
 func (c *checker) pass(check, found string) { c.checks[check] = Check{check, "ok", found} }
 func (c *checker) skip(check, why string)   { c.checks[check] = Check{check, "skipped", why} }
 func (c *checker) fail(check string, found any, remedy string) {
+	if err, ok := found.(error); ok && errors.Is(err, mcpcall.ErrSessionGone) {
+		remedy = "serve without sessions, or let each process behind this address know all sessions"
+	}
 	c.checks[check] = Check{check, "fault", fmt.Sprintf("%v; %s", found, remedy)}
 }
 
