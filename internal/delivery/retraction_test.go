@@ -2,7 +2,7 @@ package delivery
 
 import (
 	"maps"
-
+	"math/big"
 	"testing"
 	"time"
 
@@ -80,4 +80,61 @@ func TestRetractions(t *testing.T) {
 	for _, call := range a.received()[before:] {
 		heraldtest.Equal(t, "retracts", call.args(t)["retracts"], any(delivered))
 	}
+}
+
+// TestReturnAfterAnIndexersRetraction: the chain has no follower. An agent got a feedback and its retraction, and then
+// the event returned. The indexer's repeated job makes a worker read the chain, and the feedback is delivered again,
+// under another id. A repeated job does nothing before the retraction, or while the event is gone.
+func TestReturnAfterAnIndexersRetraction(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	k := w.newWorker()
+	w.serve(k)
+	a := newAgent(t)
+	f := devnet.Feedback{AgentID: w.register(at(a.URL)), Value: big.NewInt(80), Tag1: "quality"}
+	j, client := w.rate(f)
+	ctx := heraldtest.Within(t, 60*time.Second)
+	review := func() (reads int) {
+		for range 2 { // the first one is of a recent job, and the node may lag
+			reads += len(must(w.store.TakeReviews(ctx, 10)))
+			w.exec(`UPDATE herald.hints SET review_at = now() WHERE review_at IS NOT NULL`)
+			k.reviewEvents(w)
+			w.exec(`UPDATE herald.hints SET created_at = now() - interval '1 hour',
+				review_at = CASE WHEN review_at IS NOT NULL THEN now() END`)
+		}
+		return reads
+	}
+	resend := func() {
+		t.Helper()
+		if got := w.submit(j)[0]; got.Verdict != store.Known {
+			t.Fatalf("%+v", got)
+		}
+	}
+	first := w.until(w.accept(j), store.Delivered)
+	resend()
+	heraldtest.Equal(t, "reviews of an ordinary job", review(), 0)
+
+	heraldtest.Must(t, w.net.Reorg(ctx, 1, false))
+	w.until(w.accept(retraction(j)), store.Delivered)
+	for range 2 {
+		resend()
+		resend()
+		heraldtest.Equal(t, "reviews while the event is gone", review(), 2)
+	}
+	heraldtest.Equal(t, "holder of the key", must(w.store.DeliveryByKey(ctx, w.keyOf(j))).ID, first.ID)
+
+	_, again, err := w.net.GiveFeedback(ctx, client, f)
+	heraldtest.Must(t, err)
+	heraldtest.Equal(t, "transaction", again.TxHash.Hex(), j["transactionHash"].(string))
+	resend()
+	review()
+	next := must(w.store.DeliveryByKey(ctx, w.keyOf(j)))
+	if next.ID == first.ID {
+		t.Fatal("the feedback that the agent deleted is not sent again")
+	}
+	w.until(next.ID, store.Delivered)
+	calls := a.received()
+	heraldtest.Equal(t, "deliveryId", calls[len(calls)-1].args(t)["deliveryId"], any(next.ID.String()))
+	resend()
+	heraldtest.Equal(t, "reviews after the return", review(), 0)
 }

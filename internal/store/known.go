@@ -169,8 +169,9 @@ func (s *Store) answerUnverified(ctx context.Context, tx pgx.Tx, a arrival, h ho
 //     hint, and h is queued again. Exception: if h was rejected (event_not_found) and AddHint rejects the hint, h stays
 //     rejected.
 //   - h has ended for another reason, or its agent was or may have been called. If h's job was read from the chain
-//     (bound) and the new job names another event, the new job becomes a hint, and a worker reads h's event from the
-//     chain again (Review). Otherwise nothing changes.
+//     (bound), a worker reads h's event from the chain again (Review) in two cases. First: the new job names another
+//     event; it becomes a hint. Second: h's agent may know a retraction of h, or h ended because its event was missing,
+//     so the event may have returned to the chain. Otherwise nothing changes.
 //   - The new job differs from the stored one in the event or its position, or its sender has a higher trust than h's:
 //     the new job becomes a hint.
 //
@@ -213,10 +214,13 @@ func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 		}
 		return s.reopenDelivery(ctx, tx, a, h)
 	case h.status.Final() || h.maybe:
-		if !h.bound || brought.NamesEvent(known) {
-			return out, nil
+		switch {
+		case !h.bound:
+		case brought.NamesEvent(known):
+			err = s.reviewReturn(ctx, tx, h, known)
+		default:
+			_, err = s.addHint(ctx, tx, a, h, brought, known, true)
 		}
-		_, err = s.addHint(ctx, tx, a, h, brought, known, true)
 	case isElsewhere || a.Source.Trust > h.source.Trust:
 		_, err = s.addHint(ctx, tx, a, h, brought, known, false)
 	}

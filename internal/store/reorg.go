@@ -163,15 +163,21 @@ type retraction struct {
 	reason       outcome.Reason
 }
 
+// retractionKeys returns the keys that the retractions of a feedback can have. known is the feedback's job.
+func retractionKeys(known job.Job) []string {
+	base := known.Retraction(uuid.Nil).Key()
+	keys := []string{base}
+	for n := 2; n <= maxRetractions; n++ {
+		keys = append(keys, fmt.Sprintf("%s.%d", base, n))
+	}
+	return keys
+}
+
 // listRetractions returns the existing retractions of a feedback, by key. known is the feedback's job. keys are the
 // maxRetractions keys that its retractions can have, in the order in which retractDelivery uses them.
 func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx,
 	known job.Job) (there map[string]retraction, keys []string, _ error) {
-	base := known.Retraction(uuid.Nil).Key()
-	keys = append(keys, base)
-	for n := 2; n <= maxRetractions; n++ {
-		keys = append(keys, fmt.Sprintf("%s.%d", base, n))
-	}
+	keys = retractionKeys(known)
 	rows, _ := tx.Query(ctx, `SELECT id, key, coalesce(reason, ''), coalesce((job ->> 'retracts')::uuid, $2)
 		FROM herald.history
 		WHERE herald.key_hash(key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))`, keys, uuid.Nil)
@@ -280,7 +286,7 @@ func (s *Store) markGone(ctx context.Context, tx pgx.Tx, in []arrival, holders m
 // If both jobs name the same event (Job.SameEvent), h gets the event's present position. If h ended because its event
 // was missing (mayReopen), h is also queued again. So is a filtered h, if the default policy does not skip the event at
 // its new position. If the chain follower had found the event gone, acceptReturned decides instead. Otherwise, if h's
-// agent got a retraction of h (wasRetracted), the event gets a new delivery (displaceHolder).
+// agent was informed by a retraction of h (wasRetracted), the event gets a new delivery (displaceHolder).
 //
 // If they name different events, the first case that applies decides:
 //   - h is bound or verified, and its agent was or may have been called: the new event gets a new delivery with the key
@@ -294,7 +300,7 @@ func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 	byAgent map[Agent][]Task) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	if brought.SameEvent(known) {
-		informed, err := s.wasRetracted(ctx, tx, h, known)
+		informed, _, err := s.wasRetracted(ctx, tx, h, known)
 		switch {
 		case err != nil:
 			return out, err
@@ -323,31 +329,6 @@ func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 		return out, err
 	}
 	return out, s.readEvent(ctx, tx, a, h)
-}
-
-// wasRetracted reports whether h ended because a worker's check did not find its event, and its agent was called with a
-// retraction of h that has ended since. known is h's stored job. A retraction that has not ended is left alone: its own
-// check finds that the event is on the chain again.
-func (s *Store) wasRetracted(ctx context.Context, tx pgx.Tx, h holder, known job.Job) (informed bool, err error) {
-	if !h.maybe || !h.mayReopen() {
-		return false, nil
-	}
-	there, _, err := s.listRetractions(ctx, tx, known)
-	if err != nil {
-		return false, err
-	}
-	var ids []uuid.UUID
-	for _, r := range there {
-		if r.retracts == h.id {
-			ids = append(ids, r.id)
-		}
-	}
-	err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM herald.history
-		WHERE id = ANY($1) AND called AND finished_at IS NOT NULL)`, ids).Scan(&informed)
-	if err != nil {
-		return false, fmt.Errorf("look up the retractions of %s: %w", known.Key(), err)
-	}
-	return informed, nil
 }
 
 // keepFirstHint stores the present job of the delivery h (known) as h's first hint, if h has no stored hint. Afterwards

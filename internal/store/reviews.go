@@ -12,8 +12,9 @@ import (
 )
 
 // Review is a request to a worker: read the event of a delivery from the chain again. The delivery has ended, or its
-// agent was called. Later, a job with the delivery's key named another event. On a chain without a chain follower, only
-// a review finds out whether a reorg replaced the event.
+// agent was called. Later, a job with the delivery's key named another event, or the same event after it had left the
+// chain. On a chain without a chain follower, only a review finds out whether a reorg replaced the event, and whether
+// the event has returned.
 type Review struct {
 	ID    uuid.UUID
 	Key   string
@@ -69,9 +70,12 @@ func (s *Store) TakeReviews(ctx context.Context, limit int) (list []Review, err 
 }
 
 // EndReview ends the review l and marks the hints that it had as refuted. If another hint arrived since, it schedules
-// another review. next is nil if the chain still has the event of the review. Otherwise it is the job of the event that
-// the chain has under the key now, and this event gets a delivery of its own. The reviewed delivery is then retracted,
-// if its agent was or may have been called. The caller puts the returned tasks into Redis.
+// another review. next is the job of the event that the chain has under the key now, or nil if it has none.
+//
+// If next is another event than that of the review, it gets a delivery of its own. The reviewed delivery is then
+// retracted, if its agent was or may have been called. If next is the same event, it is accepted like an event that a
+// chain follower reads (answerRead). As long as the agent may be receiving a retraction of it, the review does not end.
+// The caller puts the returned tasks into Redis.
 func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks []Task, err error) {
 	ctx, end := s.StartCall(ctx, &err, "end the review of delivery %s", l.ID)
 	defer end()
@@ -83,9 +87,13 @@ func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks [
 				if err := s.LockAgents(ctx, tx, distinctAgents([]Agent{jobAgent(l.Job), jobAgent(*next)})); err != nil {
 					return err
 				}
-				if err := s.replaceEvent(ctx, tx, l.ID, l.Job, Gone{Next: next}, byAgent); err != nil {
+				if isOpen, err := s.acceptReviewed(ctx, tx, l, *next, byAgent); err != nil || isOpen {
 					return err
 				}
+			}
+			// A job that arrives now must become a hint before the statement below reads the hints, or after it.
+			if _, err := tx.Exec(ctx, `SELECT FROM herald.history WHERE id = $1 FOR UPDATE`, l.ID); err != nil {
+				return fmt.Errorf("lock the delivery: %w", err)
 			}
 			_, err := tx.Exec(ctx, `UPDATE herald.hints
 				SET refuted = refuted OR rank <= $2, review_at = CASE WHEN rank > $2 AND rank =
@@ -101,4 +109,75 @@ func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks [
 		return nil, err
 	}
 	return interleaveAgents(byAgent), nil
+}
+
+// acceptReviewed accepts next, the event that the chain has under the key of the reviewed delivery. If next is the
+// event of the review, it keeps the delivery's action. isOpen then reports that nothing was accepted, because the agent
+// may be receiving a retraction of the event, which has not ended. New tasks are added to byAgent.
+func (s *Store) acceptReviewed(ctx context.Context, tx pgx.Tx, l Review, next job.Job,
+	byAgent map[Agent][]Task) (isOpen bool, err error) {
+	if !next.SameEvent(l.Job) {
+		return false, s.replaceEvent(ctx, tx, l.ID, l.Job, Gone{Next: &next}, byAgent)
+	}
+	holders, err := s.readHolders(ctx, tx, "h.id = $1", l.ID)
+	if err != nil {
+		return false, err
+	}
+	for key, h := range holders {
+		var known job.Job
+		if key != next.Key() || json.Unmarshal(h.raw, &known) != nil {
+			continue
+		}
+		if _, isOpen, err = s.wasRetracted(ctx, tx, h, known); err != nil || isOpen {
+			return isOpen, err
+		}
+		next.Action, next.Meta = known.Action, known.Meta
+		a, err := newArrival(Intake{Job: next, SealedHeaders: h.sealed, Source: h.source})
+		if err != nil {
+			return false, err
+		}
+		a.read = true
+		if _, err := s.answerKnownKey(ctx, tx, a, h, byAgent); err != nil {
+			return false, err
+		}
+		return false, s.dispatchInto(ctx, tx, []Agent{a.agent}, byAgent)
+	}
+	return false, nil
+}
+
+// reviewReturn schedules a Review of the delivery h, if its event may have returned to the chain: h's agent was or may
+// have been called with a retraction of h, or h ended because its event was missing. known is h's stored job.
+func (s *Store) reviewReturn(ctx context.Context, tx pgx.Tx, h holder, known job.Job) error {
+	informed, isOpen, err := s.wasRetracted(ctx, tx, h, known)
+	if err != nil || !informed && !isOpen && !h.mayReopen() {
+		return err
+	}
+	b := &pgx.Batch{}
+	b.Queue(`SELECT FROM herald.history WHERE id = $1 FOR UPDATE`, h.id)
+	b.Queue(statements.Text("review"), h.id)
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return fmt.Errorf("schedule a review of %s: %w", known.Key(), err)
+	}
+	return nil
+}
+
+// wasRetracted reports whether the agent of the delivery h was or may have been called with a retraction of h: informed
+// with one that has ended, isOpen with one that has not. An open retraction is left alone: its own check finds out
+// whether the event is on the chain again. known is h's stored job.
+func (s *Store) wasRetracted(ctx context.Context, tx pgx.Tx, h holder,
+	known job.Job) (informed, isOpen bool, err error) {
+	if !h.maybe || known.Kind != job.KindNewFeedback {
+		return false, false, nil
+	}
+	retractions, err := s.readHolders(ctx, tx,
+		"herald.key_hash(h.key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))",
+		retractionKeys(known))
+	for _, r := range retractions {
+		var j job.Job
+		if !r.maybe || json.Unmarshal(r.raw, &j) != nil || j.Retracts != h.id.String() {
+			continue
+		}
+		informed, isOpen = informed || r.status.Final(), isOpen || !r.status.Final()
+	}
+	return informed, isOpen, err
 }

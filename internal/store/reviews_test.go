@@ -1,9 +1,14 @@
 package store
 
 import (
+	"encoding/json"
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 )
 
@@ -54,5 +59,85 @@ func TestReviews(t *testing.T) {
 				t.Errorf("after the end: %+v, %v", left, err)
 			}
 		})
+	}
+}
+
+// TestReturnOfACalledEvent: the chain has no follower. An event was gone after its agent was called, and has returned.
+// Each repeated job requests one review, which queues the event again, with the action of its sender. It gets a new id
+// if the agent may know the retraction, because the agent would take the old one for a repetition.
+func TestReturnOfACalledEvent(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	minedAgain := Outcome{Status: Skipped, Reason: outcome.MinedAgain, Stage: "check"}
+	for name, tt := range map[string]struct {
+		retraction []Outcome // of its attempts; the review is made after each
+		newID      bool
+	}{
+		"the agent got the retraction":           {[]Outcome{delivered}, true},
+		"the retraction was not called":          {[]Outcome{minedAgain}, false},
+		"the retraction may have been processed": {[]Outcome{waiting(-time.Second), minedAgain}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			emptyStore(t, s)
+			first := claimBound(t, s)
+			first = claim(t, s, *record(t, s, first, waiting(-time.Second)).Task)
+			retraction := record(t, s, first, Outcome{Status: Cancelled, Reason: outcome.Reorg, Stage: "check", Gone: &Gone{}}).Next[0]
+			back := inBlock(feedback(1, 1), 902, 'b')
+			back.Action.ToolName = "the default tool"
+			for i, o := range tt.retraction {
+				rec := record(t, s, claim(t, s, retraction), o)
+				for range 2 {
+					if out, _ := accept(t, s, Intake{Job: first.Job, Source: ordinary}); out[0].Verdict != Known || out[0].ID != first.ID {
+						t.Fatalf("%+v", out[0])
+					}
+				}
+				exec(t, s, `UPDATE herald.hints SET review_at = now() WHERE review_at IS NOT NULL`)
+				list, err := s.TakeReviews(t.Context(), 10)
+				if err != nil || len(list) != 1 || !list[0].Recent {
+					t.Fatalf("%+v, %v", list, err)
+				}
+				tasks, err := s.EndReview(t.Context(), list[0], &back)
+				if hasEnded := i == len(tt.retraction)-1; err != nil || len(tasks) > 0 != hasEnded {
+					t.Fatalf("after attempt %d of the retraction: %+v, %v", i+1, tasks, err)
+				}
+				if rec.Task != nil {
+					retraction = *rec.Task
+				}
+			}
+			now, err := s.DeliveryByKey(t.Context(), back.Key())
+			var stored job.Job
+			heraldtest.Must(t, errors.Join(err, json.Unmarshal(now.Job, &stored)))
+			if now.Status != Queued || (now.ID != first.ID) != tt.newID || stored.BlockNumber != 902 || stored.ActionSum() != first.Job.ActionSum() {
+				t.Errorf("%+v, job %+v", now, stored)
+			}
+			if n := countHints(t, s); n != 1 {
+				t.Errorf("%d hints", n)
+			}
+		})
+	}
+}
+
+// TestRepeatedJobDuringReturn: a job of an event that had left the chain arrives again during a review, which did not
+// find the event yet. Another review follows.
+func TestRepeatedJobDuringReturn(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	c := claimBound(t, s)
+	c = claim(t, s, *record(t, s, c, waiting(-time.Second)).Task)
+	record(t, s, c, Outcome{Status: Cancelled, Reason: outcome.Reorg, Stage: "check", Gone: &Gone{}})
+	accept(t, s, Intake{Job: c.Job, Source: ordinary})
+	for _, jobs := range []int{2, 0} { // that arrive during the review
+		list, err := s.TakeReviews(t.Context(), 10)
+		if err != nil || len(list) != 1 {
+			t.Fatalf("%+v, %v", list, err)
+		}
+		for range jobs {
+			accept(t, s, Intake{Job: c.Job, Source: ordinary})
+		}
+		_, err = s.EndReview(t.Context(), list[0], nil)
+		heraldtest.Must(t, err)
+	}
+	if list, err := s.TakeReviews(t.Context(), 10); err != nil || len(list) > 0 {
+		t.Errorf("%+v, %v", list, err)
 	}
 }

@@ -48,7 +48,7 @@ func chooseAction(claim *store.Claim, event job.Job, hints []store.Hint) (b stor
 // arrived during the check. The next attempt checks the event again.
 func (c *Checker) bindEvent(ctx context.Context, claim *store.Claim, r *Result, b store.Binding) error {
 	if claim.Bound && b.Job.EventSum() == claim.Job.EventSum() && b.Job.ActionSum() == claim.Job.ActionSum() &&
-		b.Source == claim.Source &&
+		b.Source == claim.Source && b.Job.Retracts == claim.Job.Retracts &&
 		(b.Corrected == nil || slices.Equal(b.Corrected, claim.Corrected)) {
 		return nil
 	}

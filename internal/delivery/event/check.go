@@ -130,7 +130,12 @@ func (c *Checker) Check(ctx context.Context, claim *store.Claim, r *Result) erro
 		r.Undecided = true
 		return outcome.Pause(outcome.NotConfirmed, findConfirmationPause(s.Wait), describeMissing(s))
 	case claim.Job.IsRetraction():
-		r.Detail, err = c.confirmRetraction(ctx, claim, s.Witnessed)
+		stored := claim.Job.Retracts
+		if r.Detail, err = c.confirmRetraction(ctx, claim, s.Witnessed); err == nil && claim.Job.Retracts != stored {
+			// The ledger must know of which delivery the agent got a retraction: its event may return to the chain.
+			b.Job.Retracts, claim.Job.Retracts = claim.Job.Retracts, stored
+			err = c.bindEvent(ctx, claim, r, b)
+		}
 		return err
 	}
 	r.Detail = "event found and confirmed"
@@ -146,9 +151,9 @@ func isEventOf(claim *store.Claim, event job.Job) bool {
 	return claim.Job.NamesEvent(event)
 }
 
-// Review reads the event of the delivery under review from the chain again. next is not nil if the chain has another,
-// confirmed event with the same key. decided is false if the chain has no RPC URL, events are not verified, the node
-// does not answer, the other event is not confirmed yet, or the node may lag behind a recent hint
+// Review reads the event of the delivery under review from the chain again. next is the confirmed event that the chain
+// has with the same key, or nil if it has none. decided is false if the chain has no RPC URL, events are not verified,
+// the node does not answer, the event is not confirmed yet, or the node may lag behind a recent hint
 // (store.Review.Recent). Then the delivery must be reviewed again later.
 func (c *Checker) Review(ctx context.Context, l store.Review) (next *job.Job, decided bool) {
 	client, ok := c.Chain(l.Job.ChainID)
@@ -161,9 +166,7 @@ func (c *Checker) Review(ctx context.Context, l store.Review) (next *job.Job, de
 	switch notFound := errors.As(err, &failed) && failed.Reason == outcome.EventNotFound; {
 	case err != nil:
 		return nil, notFound && !l.Recent
-	case s.Event.SameEvent(l.Job):
-		return nil, !l.Recent
-	case !s.Confirmed:
+	case !s.Confirmed, l.Recent && s.Event.SameEvent(l.Job):
 		return nil, false
 	}
 	return s.Event, true

@@ -332,7 +332,7 @@ func TestCalledWithoutTransaction(t *testing.T) {
 	}
 	checker := checkerOf(standingChain{Found: true, Confirmed: true, Event: &onChain})
 	for _, recent := range []bool{false, true} {
-		if next, decided := checker.Review(t.Context(), store.Review{Job: sent, Recent: recent}); next != nil || decided == recent {
+		if next, decided := checker.Review(t.Context(), store.Review{Job: sent, Recent: recent}); (next == nil) != recent || decided == recent {
 			t.Errorf("reviewed, recent %v: %v, %v", recent, next, decided)
 		}
 	}

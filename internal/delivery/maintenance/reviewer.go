@@ -34,9 +34,9 @@ type ReviewerConfig struct {
 
 // Reviewer makes reviews. A review reads the event of a delivery from the chain again. It is due for a delivery that is
 // final or was called, if a later job has the delivery's key but describes another event. After a reorg, the chain can
-// have another event with the same key, such as the same feedback index. Without reviews, Herald would not notice a
-// reorg that replaced an event on a chain that no follower reads. If the chain still has the delivery's event, the
-// review changes nothing.
+// have another event with the same key, such as the same feedback index. A review is also due if a job arrives again
+// after its event had left the chain. Without reviews, Herald would not notice, on a chain that no follower reads, that
+// a reorg replaced an event, or that an event has returned.
 type Reviewer struct{ ReviewerConfig }
 
 // NewReviewer validates the configuration and sets the default.
@@ -77,15 +77,15 @@ func (r *Reviewer) ReviewOnce(ctx context.Context) {
 }
 
 // endReview makes the review l: it reads the delivery's event from the chain again, and ends the review in the store.
-// If the chain has another, confirmed event with the same key, the store replaces the delivery's event by it. If the
-// chain gives no answer yet (EventReader.Review), the review does not end, and is due again later. The error is that of
-// the store.
+// If the chain has another, confirmed event with the same key, the store replaces the delivery's event by it. If an
+// event that had left the chain has returned, the store queues it again. If the chain gives no answer yet
+// (EventReader.Review), the review does not end, and is due again later. The error is that of the store.
 func (r *Reviewer) endReview(ctx context.Context, l store.Review) error {
 	next, decided := r.Events.Review(ctx, l)
 	if !decided {
 		return nil
 	}
-	if next != nil {
+	if next != nil && !next.SameEvent(l.Job) {
 		r.Logger.Info("a reorg replaced the event of a delivery", "delivery", l.ID, "key", l.Key)
 	}
 	tasks, err := r.Ledger.EndReview(ctx, l, next)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
@@ -189,8 +190,12 @@ func (s *Store) answerKnown(r *row, it store.Intake) store.Acceptance {
 			return s.reopen(r, it, false)
 		}
 	case r.Status.Final() || r.mayHaveBeenCalled(): // the hint makes a worker read the event again
-		if r.Bound && !it.Job.NamesEvent(r.job) {
+		switch {
+		case !r.Bound:
+		case !it.Job.NamesEvent(r.job):
 			s.addHint(r, it)
+		case r.mayReopen() || s.mayKnowRetraction(r):
+			s.renewHint(r)
 		}
 	case it.Job.EventSum() != r.job.EventSum() || it.Source.Trust > r.source.Trust:
 		s.addHint(r, it)
@@ -235,6 +240,26 @@ func (s *Store) addHint(r *row, it store.Intake) (added bool) {
 		r.Error = ""
 	}
 	return true
+}
+
+// mayKnowRetraction reports whether the agent was or may have been called with a retraction of the feedback r.
+func (s *Store) mayKnowRetraction(r *row) bool {
+	return r.mayHaveBeenCalled() && r.job.Kind == job.KindNewFeedback && s.find(func(o *row) bool {
+		return o.mayHaveBeenCalled() && o.job.Retracts == r.id.String() &&
+			strings.HasPrefix(o.Key, r.job.Retraction(r.id).Key())
+	}) != nil
+}
+
+// renewHint requests a review of r, which the model does not make: the newest hint counts as new. If r has no hint, its
+// own job becomes one.
+func (s *Store) renewHint(r *row) {
+	if len(r.hints) == 0 {
+		r.hints = []store.Hint{{Job: r.job, SealedHeaders: r.sealed, Source: r.source, CreatedAt: s.now()}}
+		return
+	}
+	newest := &r.hints[len(r.hints)-1]
+	newest.Rank++
+	newest.CreatedAt = s.now()
 }
 
 // waitsForChain reports whether the delivery waits because its event is not confirmed or no node answers.

@@ -249,6 +249,36 @@ func (s *suite) goneAfterACall() {
 	}
 }
 
+// repeatedJobAfterRetraction checks that a repeated job of a called event requests a review, in which the event is read
+// from the chain again, only if the event may have left the chain and returned.
+func (s *suite) repeatedJobAfterRetraction() {
+	s.verify()
+	in := hint(1, "a", command)
+	_, tasks := s.send(in)
+	c := s.claim(tasks[0])
+	s.must(s.Bind(s.Context(), c, store.Binding{Job: c.Job, Source: c.Source}))
+	s.record(c, delivered)
+	resend := func(when string, want ...byte) {
+		s.Helper()
+		out, tasks := s.send(in)
+		if got := s.transactions(c); out.Verdict != store.Known || len(tasks) > 0 || !slices.Equal(got, want) {
+			s.Errorf("%s: %+v, hints %v", when, out, got)
+		}
+	}
+	resend("before a retraction")
+	retraction := c.Job.Retraction(c.ID)
+	retraction.Action.ToolName = "a"
+	_, tasks = s.send(store.Intake{Job: retraction, Source: command})
+	resend("before the call of a retraction")
+	r := s.claim(tasks[0])
+	s.must(s.Bind(s.Context(), r, store.Binding{Job: r.Job, Source: r.Source}))
+	rec := s.record(r, failed(0))
+	resend("after a failed call of the retraction", 1)
+	s.Advance(1e9)
+	s.record(s.claim(*rec.Task), delivered)
+	resend("after the retraction", 1)
+}
+
 func (s *suite) unverifiedJobIsTheContent() {
 	_, tasks := s.send(hint(1, "a", command))
 	c := s.claim(tasks[0])

@@ -97,6 +97,7 @@ func Run(t *testing.T, open func(t *testing.T) (Store, Clock)) {
 		"bind":                         (*suite).bind,
 		"revocation of a replay":       (*suite).revocationFollowsItsFeedback,
 		"gone after a call":            (*suite).goneAfterACall,
+		"job after a retraction":       (*suite).repeatedJobAfterRetraction,
 		"unverified jobs":              (*suite).unverifiedJobIsTheContent,
 		"one claim wins":               (*suite).oneClaimWins,
 		"claims are refused":           (*suite).claimsAreRefused,

@@ -1,0 +1,14 @@
+-- review: schedule a review of a delivery, unless one is scheduled, because a job of its own event has arrived again.
+-- The transaction has locked the delivery.
+--
+-- The newest hint becomes newer, as if it had arrived again. So a review that was taken before is followed by another
+-- one (store.EndReview), and the result of a node that lags does not end the review (store.Review.Recent). If the
+-- delivery has no hint, its own job becomes one.
+--
+-- $1 id of the delivery
+INSERT INTO herald.hints AS n (delivery_id, rank, job, secret_headers, source, trust, review_at)
+SELECT id, coalesce((SELECT max(rank) FROM herald.hints WHERE delivery_id = $1), 0), job, secret_headers, source, trust, now()
+  FROM herald.history WHERE id = $1
+ON CONFLICT (delivery_id, rank) DO UPDATE
+   SET rank = n.rank + 1, created_at = now(),
+       review_at = CASE WHEN EXISTS (SELECT FROM herald.hints WHERE delivery_id = $1 AND review_at IS NOT NULL) THEN n.review_at ELSE now() END
