@@ -225,6 +225,37 @@ func TestQuotedIDs(t *testing.T) {
 	}
 }
 
+// TestAcceptedForms calls agents whose answers have a form that the official client for TypeScript accepts too.
+func TestAcceptedForms(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ kind, answer string }{ // %s: a response
+		"byte order mark":                    {"application/json", "\uFEFF%s"},
+		"byte order mark of an event stream": {"text/event-stream", "\uFEFFdata: %s\n\n"},
+		"batch of one":                       {"application/json", " [ %s ]\n"},
+		"content type in other case":         {"Application/JSON; Charset=UTF-8", "%s"},
+		"content type with broken parameter": {"application/json; charset", "%s"},
+		"content type that ends in ;":        {"application/json;charset=utf-8;", "%s"},
+		"events, content type in other case": {"Text/Event-Stream;charset=UTF-8", "data: %s\n\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a, e := callOnce(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				plain := httptest.NewRecorder()
+				(&agent{}).ServeHTTP(plain, r)
+				if plain.Code == http.StatusOK {
+					w.Header().Set("Content-Type", tt.kind)
+					fmt.Fprintf(w, tt.answer, plain.Body)
+				} else {
+					w.WriteHeader(plain.Code)
+				}
+			}))
+			if e != nil || a.Text != "ok" {
+				t.Errorf("%+v", a)
+			}
+		})
+	}
+}
+
 func TestMisbehavingAgents(t *testing.T) {
 	t.Parallel()
 	onCall := func(f func(w http.ResponseWriter, r *http.Request, id json.RawMessage)) *agent {

@@ -24,6 +24,7 @@ type event struct {
 // CRLF. The format also allows a lone CR as line end, but the reader treats it as text, because JSON contains none.
 type eventReader struct {
 	in       *bufio.Reader
+	begun    bool  // nextBlock was called
 	limit    int64 // bytes of one event, including comments
 	maxLines int   // of one event; 0: bounded only by limit
 	// spend is called for every piece that arrives. An error from it ends the stream. It may be nil.
@@ -53,6 +54,10 @@ func (r *eventReader) nextEvent() (event, error) {
 // nextBlock returns the bytes of the stream up to and including the next empty line. With an error it returns the bytes
 // read before it.
 func (r *eventReader) nextBlock() (block []byte, err error) {
+	if !r.begun { // the format allows a byte order mark
+		r.begun = true
+		skipMark(r.in)
+	}
 	r.countHeld(0)
 	for lines := 0; ; lines++ {
 		start := len(block)

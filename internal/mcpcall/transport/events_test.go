@@ -109,9 +109,9 @@ func TestEndpointEvent(t *testing.T) {
 
 func TestEventReader(t *testing.T) {
 	t.Parallel()
-	in := ": hello\n\nevent: endpoint\r\ndata: /p\r\n\r\ndata:a\ndata: b\ndata\nid: 7\nretry: 1\n\nevent: only a name\n\ndata:\n\nunknown: x\ndata: c\n\ndata: cut off"
+	in := "\uFEFFevent: first\ndata: x\n\n: hello\n\nevent: endpoint\r\ndata: /p\r\n\r\ndata:a\ndata: b\ndata\nid: 7\nretry: 1\n\nevent: only a name\n\ndata:\n\nunknown: x\ndata: c\n\ndata: cut off"
 	r := newEventReader(strings.NewReader(in), 1000)
-	for _, want := range []event{{"endpoint", []byte("/p"), 29}, {"", []byte("a\nb\n"), 36}, {"", nil, 7}, {"", []byte("c"), 20}} {
+	for _, want := range []event{{"first", []byte("x"), 22}, {"endpoint", []byte("/p"), 29}, {"", []byte("a\nb\n"), 36}, {"", nil, 7}, {"", []byte("c"), 20}} {
 		got, err := r.nextEvent()
 		if err != nil || got.name != want.name || !bytes.Equal(got.data, want.data) || got.size != want.size {
 			t.Fatalf("got %q %q of %d bytes, %v; want %q %q of %d", got.name, got.data, got.size, err, want.name, want.data, want.size)

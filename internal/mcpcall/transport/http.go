@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"strings"
 	"time"
 
 	mcptransport "github.com/mark3labs/mcp-go/client/transport"
@@ -136,7 +138,7 @@ func (rt *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 	body := &limitedBody{body: res.Body, limit: rt.MaxAnswerBytes, x: x}
-	res.Body = body
+	res.Body = &jsonBody{limitedBody: body, in: bufio.NewReaderSize(body, 512)}
 	if kind := res.Header.Get("Content-Type"); kind != "application/json" { // saves parsing in the usual case
 		if mediaType, _, _ := mime.ParseMediaType(kind); mediaType == "text/event-stream" {
 			res.Body = newEventBody(body)
@@ -250,6 +252,36 @@ func (b *limitedBody) failWith(err *TooLargeError) error {
 }
 
 func (b *limitedBody) Close() error { return b.body.Close() }
+
+// jsonBody passes an answer to mcp-go from the first message on. It omits a byte order mark before it, and the opening
+// bracket of a batch: revision 2025-03-26 allowed batches, and some agents answer each request with a batch of one.
+type jsonBody struct {
+	*limitedBody
+	in    *bufio.Reader // reads from limitedBody
+	begun bool
+}
+
+func (b *jsonBody) Read(p []byte) (int, error) {
+	if !b.begun {
+		b.begun = true
+		skipMark(b.in)
+		head, _ := b.in.Peek(2)
+		for ; len(head) > 0 && strings.ContainsRune(" \t\r\n", rune(head[0])); head, _ = b.in.Peek(2) {
+			_, _ = b.in.Discard(1)
+		}
+		if len(head) == 2 && head[0] == '[' && head[1] != ']' {
+			_, _ = b.in.Discard(1)
+		}
+	}
+	return b.in.Read(p)
+}
+
+// skipMark skips the byte order mark of UTF-8 at the beginning of an answer.
+func skipMark(in *bufio.Reader) {
+	if head, _ := in.Peek(3); string(head) == "\uFEFF" {
+		_, _ = in.Discard(len(head))
+	}
+}
 
 // eventBody passes an event stream to mcp-go byte for byte. In a stream that answers a request it stops after the
 // response. mcp-go passes a response to the waiting caller, buffers a second one, and blocks forever on a third; each
