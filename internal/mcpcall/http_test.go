@@ -307,6 +307,9 @@ func TestMisbehavingAgents(t *testing.T) {
 			w.Header().Set("Content-Type", "application/json")
 			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32099,"message":"own\u0000code"}}`, id)
 		}), want: CallError{Code: -32099, Written: true}},
+		{name: "JSON-RPC error of a request that was not parsed", agent: status(200, `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no"}}`, "Content-Type", "application/json"), want: CallError{Code: -32700, Written: true}},
+		{name: "JSON-RPC error without id, in a batch", agent: status(200, `[{"jsonrpc":"2.0","error":{"code":-32600,"message":"no"}}]`, "Content-Type", "application/json"), want: CallError{Code: -32600, Written: true}},
+		{name: "result without id", agent: status(200, `{"jsonrpc":"2.0","id":null,"result":{"content":[]}}`, "Content-Type", "application/json"), want: CallError{Written: true}},
 		{name: "HTML", agent: status(200, `<html>`, "Content-Type", "text/html"), want: CallError{Written: true}, as: new(*BadAnswerError)},
 		{name: "not JSON", agent: status(200, `{"jsonrpc":`, "Content-Type", "application/json"), want: CallError{Written: true}},
 		{name: "no result", agent: onCall(func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {

@@ -1,9 +1,11 @@
 package transport
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,7 +46,8 @@ type exchange struct {
 	// started means that the exchange's HTTP request was sent; later HTTP requests with the same context are not this
 	// request.
 	started bool
-	read    int64 // bytes of the answer, over all streams of the request
+	read    int64  // bytes of the answer, over all streams of the request
+	head    []byte // beginning of the answer, if it is no event stream
 }
 
 // record calls change with the response, under the lock. A nil exchange belongs to a request without a caller; record
@@ -74,6 +77,23 @@ func (x *exchange) recordAnswered() {
 	x.record(func(r *Response) {
 		r.Status, r.Body, r.Blocked, r.RetryAfter, r.Challenge = http.StatusOK, nil, nil, 0, nil
 	})
+}
+
+func (x *exchange) recordHead(p []byte) {
+	x.record(func(*Response) { x.head = append(x.head, p[:min(len(p), maxRefusalBytes-len(x.head))]...) })
+}
+
+// readErrorWithoutID returns the JSON-RPC error of an answer that mcp-go rejected with err because it has no id. An
+// agent that cannot parse a request must answer in this way (JSON-RPC 2.0 §5), and over HTTP, an answer belongs to its
+// request. The caller has locked x.
+func (x *exchange) readErrorWithoutID(err error) *mcp.JSONRPCErrorDetails {
+	var answer struct {
+		Error *mcp.JSONRPCErrorDetails `json:"error"`
+	}
+	if !strings.Contains(err.Error(), foreignNoID) || json.NewDecoder(bytes.NewReader(x.head)).Decode(&answer) != nil {
+		return nil
+	}
+	return answer.Error
 }
 
 type exchangeKey struct{}

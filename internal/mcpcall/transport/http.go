@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	maxRefusalBytes = 16 << 10        // of a body with a status other than 2xx
+	maxRefusalBytes = 16 << 10        // of a body with a status other than 2xx, and of an error without an id
 	refusalWait     = 2 * time.Second // for reading that body; the status alone is sufficient
 	maxEventLines   = 4096            // of one server-sent event: mcp-go joins them in quadratic time
 	// maxRetryAfter replaces longer values. A delivery waits at most an hour (package outcome).
@@ -273,7 +273,9 @@ func (b *jsonBody) Read(p []byte) (int, error) {
 			_, _ = b.in.Discard(1)
 		}
 	}
-	return b.in.Read(p)
+	n, err := b.in.Read(p)
+	b.x.recordHead(p[:n])
+	return n, err
 }
 
 // skipMark skips the byte order mark of UTF-8 at the beginning of an answer.

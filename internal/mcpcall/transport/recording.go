@@ -117,6 +117,7 @@ func (t *Recording) SendRequest(ctx context.Context,
 	}
 	switch {
 	case err != nil:
+		x.response.Error = x.readErrorWithoutID(err)
 		return nil, err
 	case !response.ID.IsNil() && unquoteID(response.ID).String() != request.ID.String():
 		return nil, ErrWrongID
