@@ -24,7 +24,9 @@ type holder struct {
 	bound    bool   // the stored job was read from the chain
 	verified bool   // workers check the event before the call
 	source   Source // the sender of the job whose action (tool, endpoint, arguments) is used
-	gone     bool   // a reorg removed the event, and the chain follower has not found it again (markGone)
+	// retracted means that a retraction of this feedback and block exists. It may be of another delivery.
+	retracted bool
+	gone      bool // a reorg removed the event, and the chain follower has not found it again (markGone)
 }
 
 // isNotFound reports whether the delivery was rejected (event_not_found), because a check did not find its event on the
@@ -95,7 +97,7 @@ func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, condition string, ar
 	var key string
 	var h holder
 	_, err := pgx.ForEachRow(rows, []any{&key, &h.id, &h.status, &h.reason, &h.raw, &h.sealed, &h.called,
-		&h.maybe, &h.bound, &h.verified, &h.source.Name, &h.source.Trust}, func() error {
+		&h.maybe, &h.bound, &h.verified, &h.source.Name, &h.source.Trust, &h.retracted}, func() error {
 		found[key] = h
 		h.raw, h.sealed = nil, nil // so that the next row is scanned into new memory
 		return nil

@@ -166,7 +166,7 @@ func (s *Store) reviewReturn(ctx context.Context, tx pgx.Tx, h holder, known job
 // whether the event is on the chain again. known is h's stored job.
 func (s *Store) wasRetracted(ctx context.Context, tx pgx.Tx, h holder,
 	known job.Job) (informed, isOpen bool, err error) {
-	if !h.maybe || known.Kind != job.KindNewFeedback {
+	if !h.maybe || !h.retracted {
 		return false, false, nil
 	}
 	retractions, err := s.readHolders(ctx, tx,
