@@ -15,7 +15,8 @@ import (
 type Options struct {
 	// MaxDepth bounds the nesting of objects and lists; 0: unlimited.
 	MaxDepth int
-	// MaxDigits and MaxExponent bound the digits and exponents of numbers. If MaxDigits is 0, neither applies.
+	// MaxDigits bounds the characters of a number that is written without an exponent, and MaxExponent bounds the
+	// exponent. If MaxDigits is 0, neither applies.
 	MaxDigits, MaxExponent int
 	// LastWins accepts duplicate names and keeps the last value, as encoding/json does. Otherwise a duplicate name is a
 	// fault.
@@ -217,14 +218,24 @@ func readEscape(b []byte) int64 {
 	return int64(u)
 }
 
+// takesNumber reports whether a number is within the bounds, also in the form in which Postgres returns it: without an
+// exponent.
 func (p *parser) takesNumber(n json.Number) bool {
 	if p.opt.MaxDigits == 0 {
 		return true
 	}
 	mantissa, exponent, has := strings.Cut(strings.ToLower(n.String()), "e")
-	if len(mantissa) > p.opt.MaxDigits {
+	e, err := strconv.Atoi(exponent)
+	if has && (err != nil || e > p.opt.MaxExponent || e < -p.opt.MaxExponent) {
 		return false
 	}
-	e, err := strconv.Atoi(exponent)
-	return !has || err == nil && e <= p.opt.MaxExponent && e >= -p.opt.MaxExponent
+	whole, fraction, _ := strings.Cut(mantissa, ".")
+	size := len(mantissa)
+	switch {
+	case e > 0:
+		size = max(size, len(whole)+e)
+	case e < 0:
+		size = max(size+len("."), len("-0.")+len(fraction)-e)
+	}
+	return size <= p.opt.MaxDigits
 }

@@ -37,7 +37,11 @@ func TestFirstFault(t *testing.T) {
 		{`[[[[0]]]]`, bounds, TooDeep, "[0][0][0]: is nested deeper than 3 levels"},
 		{`{"n":123456}`, bounds, BadNumber, "n: is a number too long or too large to be kept"},
 		{`{"n":1e11}`, bounds, BadNumber, "n: is a number too long or too large to be kept"},
-		{`{"n":1e-10}`, bounds, 0, ""},
+		{`[12345,12e3,1.23e4,1e-2]`, bounds, 0, ""},
+		{`[123e3]`, bounds, BadNumber, "[0]: is a number too long or too large to be kept"},
+		{`[1.2e-2]`, bounds, BadNumber, "[0]: is a number too long or too large to be kept"},
+		{`[1234e-1]`, bounds, 0, ""},
+		{`[12345e-1]`, bounds, BadNumber, "[0]: is a number too long or too large to be kept"},
 	} {
 		v, f := Parse([]byte(c.doc), c.opt)
 		switch {
