@@ -23,18 +23,18 @@ import (
 
 // Selection selects deliveries. Empty fields do not restrict it.
 type Selection struct {
-	Agent       string `help:"Only this agent's." placeholder:"CHAIN:AGENT"`
-	Client      string `help:"Only feedback that this address wrote." placeholder:"0xADDRESS"`
-	Transaction string `help:"Only deliveries of this transaction." placeholder:"0xHASH"`
-	Key         string `help:"Only the one with this key." placeholder:"KEY"`
-	Status      string `help:"Only in these statuses, separated by commas: queued, running, waiting, held, delivered, skipped, rejected, dead, cancelled." placeholder:"STATUS,…"`
-	Reason      string `help:"Only with this reason." placeholder:"REASON"`
-	Sentence    string `help:"Only of the group with this sentence: see worker delivery groups." placeholder:"TEXT"`
-	Kind        string `help:"Only of this kind: NewFeedback, FeedbackRevoked, ResponseAppended or ValidationResponse." placeholder:"KIND"`
-	Since       string `help:"Only accepted since then: RFC 3339, or how long ago, as in 24h." placeholder:"TIME"`
-	Until       string `help:"Only accepted before then, likewise." placeholder:"TIME"`
-	EndedSince  string `help:"Only ended since then without being delivered, likewise." placeholder:"TIME"`
-	Reorged     bool   `help:"Only what a reorg took back: deliveries that it ended, and retractions, which inform agents."`
+	Agent       string `json:"agent,omitempty" help:"Only this agent's." placeholder:"CHAIN:AGENT"`
+	Client      string `json:"client,omitempty" help:"Only feedback that this address wrote." placeholder:"0xADDRESS"`
+	Transaction string `json:"transaction,omitempty" help:"Only deliveries of this transaction." placeholder:"0xHASH"`
+	Key         string `json:"key,omitempty" help:"Only the one with this key." placeholder:"KEY"`
+	Status      string `json:"status,omitempty" help:"Only in these statuses, separated by commas: queued, running, waiting, held, delivered, skipped, rejected, dead, cancelled." placeholder:"STATUS,…"`
+	Reason      string `json:"reason,omitempty" help:"Only with this reason." placeholder:"REASON"`
+	Sentence    string `json:"sentence,omitempty" help:"Only of the group with this sentence: see worker delivery groups." placeholder:"TEXT"`
+	Kind        string `json:"kind,omitempty" help:"Only of this kind: NewFeedback, FeedbackRevoked, ResponseAppended or ValidationResponse." placeholder:"KIND"`
+	Since       string `json:"since,omitempty" help:"Only accepted since then: RFC 3339, or how long ago, as in 24h." placeholder:"TIME"`
+	Until       string `json:"until,omitempty" help:"Only accepted before then, likewise." placeholder:"TIME"`
+	EndedSince  string `json:"endedSince,omitempty" help:"Only ended since then without being delivered, likewise." placeholder:"TIME"`
+	Reorged     bool   `json:"reorged,omitempty" help:"Only what a reorg took back: deliveries that it ended, and retractions, which inform agents."`
 }
 
 // parseFilter converts the selection to a filter of the store. Relative times count back from now.

@@ -31,7 +31,6 @@ import (
 	"github.com/agentherald/herald/internal/testing/guardtest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/getkin/kin-openapi/openapi3"
-	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/getkin/kin-openapi/routers/gorillamux"
 	"github.com/google/uuid"
@@ -192,37 +191,13 @@ func callAs[T any](w *world, token string, want int, method, path, mediaType, bo
 		w.Fatalf("%s %s: %d, want %d: %s", method, path, res.StatusCode, want, raw)
 	}
 	w.checkAnswer(res, raw)
+	if want < 300 && body != "" && mediaType == "application/json" {
+		w.checkRequest(res.Request, body)
+	}
 	if err := json.Unmarshal(raw, &answer); err != nil {
 		w.Fatalf("%s %s: %v in %s", method, path, err, raw)
 	}
 	return answer
-}
-
-// checkAnswer checks an answer against the OpenAPI document.
-func (w *world) checkAnswer(res *http.Response, body []byte) {
-	w.Helper()
-	asked := res.Request.Clone(w.Context())
-	asked.URL.Path = documentPath(asked.URL.Path)
-	asked.URL.RawPath = ""
-	route, params, err := w.router.FindRoute(asked)
-	if err != nil {
-		w.Fatalf("%s %s is not in the document: %v", asked.Method, asked.URL.Path, err)
-	}
-	in := &openapi3filter.ResponseValidationInput{Status: res.StatusCode, Header: res.Header,
-		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: asked, PathParams: params, Route: route},
-		Options:                &openapi3filter.Options{IncludeResponseStatus: true}}
-	in.SetBodyBytes(body)
-	if err := openapi3filter.ValidateResponse(w.Context(), in); err != nil {
-		w.Errorf("%s %s %d: the answer is not what the document says: %v\n%s", asked.Method, asked.URL.Path, res.StatusCode, err, body)
-	}
-}
-
-// documentPath replaces the key in a path by one segment. Keys contain slashes, and an OpenAPI path parameter must not.
-func documentPath(path string) string {
-	if rest, ok := strings.CutPrefix(path, "/v1/deliveries/eip155"); ok && rest != "" {
-		return "/v1/deliveries/key"
-	}
-	return path
 }
 
 // jobOf returns a job of agent 8453:<agent>.
