@@ -262,6 +262,9 @@ type Problem struct {
 
 // AnswerProblem answers with an error in the form of the API.
 func AnswerProblem(w http.ResponseWriter, status int, p Problem) {
+	if status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests {
+		w.Header().Set("Retry-After", "5")
+	}
 	WriteJSON(w, status, map[string]Problem{"error": p})
 }
 

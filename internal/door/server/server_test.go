@@ -188,8 +188,9 @@ func TestSettings(t *testing.T) {
 func TestMonitorHeaders(t *testing.T) {
 	t.Parallel()
 	s := start(t, "127.0.0.1:0", "")
-	if res, body := ask(t, s, http.MethodGet, "/monitor/", nil); res.StatusCode != 503 || !strings.Contains(body, "not_ready") {
-		t.Errorf("before it is mounted: %d %s", res.StatusCode, body)
+	if res, body := ask(t, s, http.MethodGet, "/monitor/", nil); res.StatusCode != 503 || !strings.Contains(body, "not_ready") ||
+		res.Header.Get("Retry-After") != "5" {
+		t.Errorf("before it is mounted: %d %v %s", res.StatusCode, res.Header, body)
 	}
 	s.Mount(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")

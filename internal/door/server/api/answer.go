@@ -38,9 +38,6 @@ func refuse(status int, code, field, format string, args ...any) error {
 // services that do not answer.
 func (a *API) answerError(w http.ResponseWriter, r *http.Request, err error) {
 	refused := a.describeError(r, err)
-	if refused.status == http.StatusServiceUnavailable || refused.status == http.StatusTooManyRequests {
-		w.Header().Set("Retry-After", "5")
-	}
 	server.AnswerProblem(w, refused.status, refused.Problem)
 }
 
