@@ -47,7 +47,18 @@ func (s *Server) guard(route Route) http.Handler {
 	if !s.public {
 		next = sameHost(next)
 	}
-	return next
+	return closeUnread(next)
+}
+
+// closeUnread closes the connection of a request whose body has no length, unless the route keeps it. Otherwise net/http
+// reads such a body before it sends a refusal, and a client that waits for answers while it sends jobs gets none.
+func closeUnread(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength < 0 {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // anonymous is the name of a caller without a token. It can read on loopback while HERALD_API_TOKEN is not set.
@@ -73,7 +84,6 @@ func (s *Server) identify(w http.ResponseWriter, r *http.Request, route Route) (
 		askForToken(w, route, err.Error())
 	default:
 		s.cfg.Logger.Warn("looking up a token failed", logging.About(logging.Postgres), "error", err)
-		w.Header().Set("Retry-After", "5")
 		AnswerError(w, http.StatusServiceUnavailable, "unavailable",
 			"the database is away, so the token cannot be checked: try again")
 	}

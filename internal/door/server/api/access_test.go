@@ -3,6 +3,7 @@ package api_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -272,5 +273,29 @@ func TestReadsOfOneToken(t *testing.T) {
 	})
 	for range 20 {
 		callAs[operator.AuditPage](w, other, 200, "GET", "/v1/audit", "", "")
+	}
+}
+
+// TestRefusedStream: a client that streams jobs learns that it is refused although its stream has not ended.
+func TestRefusedStream(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, c := range []struct {
+		token, mediaType string
+		want             int
+	}{
+		{"", "application/x-ndjson", http.StatusUnauthorized},
+		{w.newToken("read").Token, "application/x-ndjson", http.StatusForbidden},
+		{ownToken, "text/plain", http.StatusUnsupportedMediaType},
+	} {
+		body, feed := io.Pipe()
+		go func() { _, _ = io.WriteString(feed, jobOf(1, 1)+"\n") }()
+		ended := time.AfterFunc(20*time.Second, func() { _ = feed.CloseWithError(errors.New("no answer for 20 s")) })
+		res := w.send("POST", "/v1/jobs", c.token, c.mediaType, body)
+		heraldtest.Equal(t, "status", res.StatusCode, c.want)
+		if !ended.Stop() {
+			t.Errorf("the refusal %d came only after the stream", c.want)
+		}
+		_ = feed.Close()
 	}
 }
