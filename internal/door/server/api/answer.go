@@ -42,7 +42,7 @@ func (a *API) answerError(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // parameterNames replaces the names of a command's options by those of the API's parameters.
-var parameterNames = strings.NewReplacer("ended-since", "endedSince")
+var parameterNames = strings.NewReplacer("ended-since", "endedSince", " --", " ")
 
 func (a *API) describeError(r *http.Request, err error) *refusal {
 	var known *refusal
@@ -96,6 +96,17 @@ func (r *request) readInt(name string, fallback int64) (int64, error) {
 		return 0, refuse(http.StatusBadRequest, "invalid_request", name, "%s %.40q is not a whole number", name, s)
 	}
 	return n, nil
+}
+
+// readBool parses a query parameter that is true or false. Without the parameter it returns false.
+func (r *request) readBool(name string) (bool, error) {
+	switch s := r.text(name); s {
+	case "true", "false", "":
+		return s == "true", nil
+	default:
+		return false, refuse(http.StatusBadRequest, "invalid_request", name,
+			"%s %.40q is neither true nor false", name, s)
+	}
 }
 
 // readPage parses the parameters of a page of a list.

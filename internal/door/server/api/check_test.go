@@ -47,6 +47,7 @@ func TestCheckAgent(t *testing.T) {
 	if r := call[inspect.CheckReport](w, 200, "POST", path+"?send=true", ""); r.Faults != 1 || !r.Sent || calls.Load() != 1 {
 		t.Errorf("%d calls: %+v", calls.Load(), r)
 	}
+	call[api.ErrorAnswer](w, 400, "POST", path+"?send=1", "")
 	call[api.ErrorAnswer](w, 400, "POST", "/v1/agents/8453:2/check", "") // the chain has no RPC URL
 
 	probe := func(from string, fields url.Values) string {

@@ -35,8 +35,10 @@ type ChainList struct {
 func (a *API) listDeliveries(r *request) (page operator.DeliveryPage, err error) {
 	s := operator.Selection{Agent: r.text("agent"), Client: r.text("client"), Transaction: r.text("transaction"),
 		Key: r.text("key"), Status: r.joinStatuses(), Reason: r.text("reason"), Sentence: r.text("sentence"),
-		Kind: r.text("kind"), Since: r.text("since"), Until: r.text("until"), EndedSince: r.text("endedSince"),
-		Reorged: r.text("reorged") == "true"}
+		Kind: r.text("kind"), Since: r.text("since"), Until: r.text("until"), EndedSince: r.text("endedSince")}
+	if s.Reorged, err = r.readBool("reorged"); err != nil {
+		return page, err
+	}
 	cursor, limit, err := r.readPage()
 	if err != nil {
 		return page, err
@@ -171,11 +173,15 @@ func (a *API) probeAgent(r *request) (inspect.Probe, error) {
 		inspect.ProbeRequest{AgentRef: r.agentRef(), Kind: string(job.KindNewFeedback)})
 }
 
-func (a *API) checkAgent(r *request) (inspect.CheckReport, error) {
+func (a *API) checkAgent(r *request) (report inspect.CheckReport, err error) {
+	send, err := r.readBool("send")
+	if err != nil {
+		return report, err
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), inspect.RequestTimeout)
 	defer cancel()
 	return inspect.CheckAgent(ctx, a.Operator,
-		inspect.ProbeRequest{AgentRef: r.agentRef(), Send: r.text("send") == "true"})
+		inspect.ProbeRequest{AgentRef: r.agentRef(), Send: send})
 }
 
 func (a *API) showStats(r *request) (operator.Overview, error) {
