@@ -16,6 +16,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
+	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/base/text"
@@ -70,7 +72,16 @@ const (
 
 // Intake stores jobs as rows. Submit handles the jobs of the command enqueue and of the API, FromTask those in tasks of
 // other programs, and FromList those in the Redis list of the old backend, the system that Herald replaces.
-type Intake struct{ Config }
+type Intake struct {
+	Config
+	frozen atomic.Int64 // Redis gets no task until then, in Unix nanoseconds
+}
+
+const (
+	frozenAfter = time.Second // a Redis that takes longer to refuse a task is frozen
+	// frozenPause is as long as the reconciler waits before it gives a delivery another task.
+	frozenPause = 15 * time.Second
+)
 
 // New validates cfg, sets its defaults, and returns an Intake.
 func New(cfg Config) (*Intake, error) {
@@ -79,7 +90,7 @@ func New(cfg Config) (*Intake, error) {
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	cfg.Redis = cmp.Or(cfg.Redis, RedisJobs)
-	return &Intake{cfg}, nil
+	return &Intake{Config: cfg}, nil
 }
 
 const (
@@ -245,10 +256,20 @@ func (in *Intake) acceptJobs(ctx context.Context, intakes []store.Intake) ([]sto
 	if err != nil {
 		return nil, err
 	}
-	if in.Dispatcher != nil {
-		in.Dispatcher.Dispatch(ctx, tasks)
-	}
+	in.dispatch(ctx, tasks)
 	return got, nil
+}
+
+// dispatch enqueues tasks. While Redis is frozen it leaves them to the reconciler: otherwise each sender would wait for
+// seconds for the answer to a committed job.
+func (in *Intake) dispatch(ctx context.Context, tasks []store.Task) {
+	began := time.Now()
+	if in.Dispatcher == nil || began.UnixNano() < in.frozen.Load() {
+		return
+	}
+	if in.Dispatcher.Dispatch(ctx, tasks) < len(tasks) && time.Since(began) > frozenAfter {
+		in.frozen.Store(time.Now().Add(frozenPause).UnixNano())
+	}
 }
 
 // sealHeaders returns the row to store for a job and its source. The only secret in a job is the HTTP headers of the

@@ -1,0 +1,45 @@
+package intake
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
+)
+
+// taker is a ledger that accepts everything.
+type taker struct{}
+
+func (taker) Accept(_ context.Context, in []store.Intake) ([]store.Acceptance, []store.Task, error) {
+	return make([]store.Acceptance, len(in)), make([]store.Task, len(in)), nil
+}
+
+// silent is a Redis that refuses each task after a time.
+type silent struct{ after time.Duration }
+
+func (s silent) Dispatch(context.Context, []store.Task) int { time.Sleep(s.after); return 0 }
+
+// TestFrozenRedis: in 15 s, one sender of jobs waits for a Redis that does not answer.
+func TestFrozenRedis(t *testing.T) {
+	t.Parallel()
+	for after, want := range map[time.Duration]time.Duration{
+		5 * time.Second:  10 * time.Second,
+		time.Millisecond: 200 * time.Millisecond, // it refuses at once: nobody has to be spared
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			in := &Intake{Config: Config{Ledger: taker{}, Dispatcher: silent{after}}}
+			waited := time.Duration(0)
+			for range 200 {
+				asked := time.Now()
+				_, err := in.acceptJobs(t.Context(), make([]store.Intake, 1))
+				heraldtest.Must(t, err)
+				waited += time.Since(asked)
+				time.Sleep(100 * time.Millisecond)
+			}
+			heraldtest.Equal(t, "waited", waited, want)
+		})
+	}
+}
