@@ -58,7 +58,7 @@ func (e *Executor) checkAttempts(a *attempt) error {
 	if !a.spent {
 		return nil
 	}
-	return outcome.Fail(outcome.Unknown, "the worker of an attempt ended before it could record what happened, and no "+
+	return outcome.Bar(outcome.Unknown, "the worker of an attempt ended before it could record what happened, and no "+
 		"attempts are left")
 }
 

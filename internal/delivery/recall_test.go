@@ -307,6 +307,17 @@ func TestUnknownOutcomes(t *testing.T) {
 		heraldtest.Equal(t, "calls", len(a.received()), 0)
 	})
 
+	w.run(t, "in the last attempt, which is not the agent's fault", func(t *testing.T, w *world) {
+		agent := w.register(at(newAgent(t).URL))
+		id := w.accept(w.feedback(agent))
+		w.exec(`UPDATE herald.work SET budget_base = -3 WHERE id = $1`, id)
+		again := died(t, w, id)
+		_, _ = w.newWorker().deliver(t.Context(), id, again.Dispatch)
+		if d, r := w.row(id), w.agentRow(agent); d.Status != store.Dead || r.LastError != "" || r.FailingSince != nil {
+			t.Errorf("%s, agent %s: %s", d.Status, r.State, r.LastError)
+		}
+	})
+
 	w.run(t, "held until an operator decides", func(t *testing.T, w *world) {
 		a := newAgent(t)
 		id := w.dispatchTo(a.URL)
