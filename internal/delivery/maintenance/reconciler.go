@@ -369,11 +369,14 @@ func (r *Reconciler) dispatchLate(ctx context.Context) (lost int, err error) {
 // continues, and then the one for the next call.
 func (r *Reconciler) redispatch(ctx context.Context, late time.Duration, after *uuid.UUID,
 	isLost func(queue.Location) bool) (lost int, err error) {
-	began := r.Now()
+	var began time.Time
 	for {
 		tasks, err := r.Ledger.Overdue(ctx, late, *after, overdueBatches*r.Batch)
 		if err != nil {
 			return lost, err
+		}
+		if began.IsZero() { // after the statement, which may take longer than r.Interval
+			began = r.Now()
 		}
 		for _, t := range tasks {
 			if r.Now().Sub(began) >= r.Interval {

@@ -20,6 +20,7 @@ type longQueue struct {
 	tasks []store.Task
 	found map[uuid.UUID]int
 	now   time.Time
+	slow  time.Duration // how long Overdue takes
 }
 
 func (l *longQueue) Lead(ctx context.Context, do func(context.Context) error) (bool, error) {
@@ -46,6 +47,7 @@ func (l *longQueue) Backlog(context.Context, int) ([]store.Task, error) { return
 
 func (l *longQueue) Overdue(_ context.Context, _ time.Duration, after uuid.UUID,
 	limit int) (page []store.Task, err error) {
+	l.now = l.now.Add(l.slow)
 	for _, t := range l.tasks {
 		if bytes.Compare(t.ID[:], after[:]) > 0 && len(page) < limit {
 			page = append(page, t)
@@ -87,4 +89,16 @@ func TestRoundsOfALongQueue(t *testing.T) {
 		}
 		heraldtest.Equal(t, "deliveries that were looked up", len(l.found), want)
 	}
+}
+
+// TestRoundsWhileTheListIsSlow: a round looks up tasks even if Postgres needs longer than the interval to list them.
+func TestRoundsWhileTheListIsSlow(t *testing.T) {
+	t.Parallel()
+	l := &longQueue{found: map[uuid.UUID]int{}, now: time.Now(), slow: 6 * time.Second,
+		tasks: []store.Task{{ID: uuid.Max}}}
+	r, err := NewReconciler(ReconcilerConfig{Ledger: l, Dispatcher: l, Attempts: 4,
+		Now: func() time.Time { return l.now }})
+	heraldtest.Must(t, err)
+	heraldtest.Must(t, r.Round(t.Context()))
+	heraldtest.Equal(t, "deliveries that were looked up", len(l.found), 1)
 }
