@@ -30,7 +30,16 @@ func (s *Schema) Fit(args map[string]any) (map[string]any, error) {
 	if err := s.prepare(); err != nil {
 		return nil, err
 	}
-	f := argumentFitter{schemaWalker{steps: maxWalkerSteps}}
+	f := argumentFitter{schemaWalker: schemaWalker{steps: maxWalkerSteps}}
+	fitted, err := s.fitWith(&f, args)
+	if err != nil && f.omitted { // the schema may require it in this case, for example by dependentRequired
+		return s.fitWith(&argumentFitter{schemaWalker: schemaWalker{steps: maxWalkerSteps}, keepsEmpty: true}, args)
+	}
+	return fitted, err
+}
+
+// fitWith is Fit with f, for a schema that is prepared.
+func (s *Schema) fitWith(f *argumentFitter, args map[string]any) (map[string]any, error) {
 	fitted := f.fitObject(s.compiled, args)
 	if s.compiled == nil {
 		return fitted, nil
@@ -56,6 +65,8 @@ func (s *Schema) Fit(args map[string]any) (map[string]any, error) {
 // argumentFitter adapts values to a schema.
 type argumentFitter struct {
 	schemaWalker
+	keepsEmpty bool // an empty string is kept although its format does not accept it
+	omitted    bool // such a string was omitted
 }
 
 // dropped marks an argument that must be omitted.
@@ -80,7 +91,8 @@ func (f *argumentFitter) fitObject(schema *jsonschema.Schema, v map[string]any) 
 				value = "" // the chain represents "none" as an empty string
 			}
 		}
-		if value == "" && f.refusesEmpty(property, 0) && !f.requiresProperty(schema, name, 0) {
+		if value == "" && !f.keepsEmpty && f.refusesEmpty(property, 0) && !f.requiresProperty(schema, name, 0) {
+			f.omitted = true
 			continue
 		}
 		if value = f.fitValue(property, types, value); value != dropped {

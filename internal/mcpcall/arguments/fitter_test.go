@@ -83,6 +83,7 @@ func TestFit(t *testing.T) {
 		{name: "optional empty by format or null", schema: `{"$defs":{"u":{"format":"uri"}},"properties":{"tag2":{"anyOf":[{"type":"string","$ref":"#/$defs/u"},{"type":"null"}]}}}`, want: map[string]any{"tag2": nil}},
 		{name: "optional empty by format, or empty", schema: `{"properties":{"tag2":{"anyOf":[{"type":"string","format":"uri"},{"const":""}]}}}`, want: map[string]any{"tag2": ""}},
 		{name: "required empty by format", schema: `{"properties":{"tag2":{"type":"string","format":"uri"}},"required":["tag2"]}`, want: map[string]any{"tag2": ""}},
+		{name: "empty by format, required in some cases", schema: `{"properties":{"tag2":{"type":"string","format":"uri"}},"dependentRequired":{"tag1":["tag2"]}}`, want: map[string]any{"tag2": ""}},
 		{name: "empty format of any string", schema: `{"properties":{"tag2":{"type":"string","format":"uri-reference"}}}`, want: map[string]any{"tag2": ""}},
 		{name: "required missing", schema: `{"required":["signature"]}`, path: "signature"},
 		{name: "draft-07", schema: `{"$schema":"http://json-schema.org/draft-07/schema#","definitions":{"v":{"type":"number","minimum":0}},"properties":{"value":{"$ref":"#/definitions/v"},

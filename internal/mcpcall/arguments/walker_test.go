@@ -161,7 +161,7 @@ func TestWalkerStops(t *testing.T) {
 		if err := s.prepare(); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		f := argumentFitter{schemaWalker{steps: maxWalkerSteps}}
+		f := argumentFitter{schemaWalker: schemaWalker{steps: maxWalkerSteps}}
 		f.fitObject(s.compiled, map[string]any{"value": nil}) // an argument that may be omitted needs the most steps
 		if taken := maxWalkerSteps - f.steps; taken > 2*maxWalkerSteps {
 			t.Errorf("%s: %d steps", name, taken)
