@@ -81,17 +81,22 @@ type Result struct {
 func (c *Checker) Check(ctx context.Context, claim *store.Claim, r *Result) error {
 	r.Detail = "not asked"
 	client, ok := c.Chain(claim.Job.ChainID)
+	isOff := !ok || c.Verify == chain.VerifyOff
 	switch {
 	case !ok && claim.Verified && !claim.Bound && claim.Hints > 0:
 		return outcome.Fail(outcome.ChainUnconfigured, fmt.Sprintf("the jobs of this event differ, and only the "+
 			"chain can decide between them: set RPC_URL_%d", claim.Job.ChainID))
-	case (!ok || c.Verify == chain.VerifyOff) && claim.Verified && !claim.Bound:
-		return c.bindEvent(ctx, claim, r,
-			store.Binding{Job: claim.Job, SealedHeaders: claim.SealedHeaders, Source: claim.Source})
-	case (!ok || c.Verify == chain.VerifyOff) && claim.Job.IsRetraction():
+	case isOff && claim.Verified && !claim.Bound:
+		if err := c.bindEvent(ctx, claim, r,
+			store.Binding{Job: claim.Job, SealedHeaders: claim.SealedHeaders, Source: claim.Source}); err != nil {
+			return err
+		}
+	}
+	switch {
+	case isOff && claim.Job.IsRetraction():
 		_, err := c.confirmRetraction(ctx, claim, true)
 		return err
-	case !ok || c.Verify == chain.VerifyOff:
+	case isOff:
 		return nil
 	}
 

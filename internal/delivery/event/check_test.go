@@ -208,6 +208,8 @@ func (l rowLedger) DeliveryByKey(context.Context, string) (store.Delivery, error
 	return l.row, l.err
 }
 
+func (rowLedger) Bind(context.Context, *store.Claim, store.Binding) error { return nil }
+
 func (l rowLedger) Delivery(context.Context, uuid.UUID) (store.Delivery, error) { return l.row, l.err }
 
 // reasonOf returns the reason of an error, or "" without an error.
@@ -262,9 +264,11 @@ func TestUnverifiedRetraction(t *testing.T) {
 	t.Parallel()
 	row := store.Delivery{ID: uuid.New(), Status: store.Delivered}
 	c := &Checker{Ledger: rowLedger{row: row}, Chain: func(uint64) (Chain, bool) { return nil, false }}
-	claim := &store.Claim{Job: job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg}}
-	heraldtest.Must(t, c.Check(t.Context(), claim, &Result{}))
-	heraldtest.Equal(t, "retracts", claim.Job.Retracts, row.ID.String())
+	for _, verified := range []bool{false, true} { // true: a worker verified the chain when the job was accepted
+		claim := &store.Claim{Verified: verified, Job: job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg}}
+		heraldtest.Must(t, c.Check(t.Context(), claim, &Result{}))
+		heraldtest.Equal(t, "retracts", claim.Job.Retracts, row.ID.String())
+	}
 }
 
 // TestNeverDelivered: a revocation of, or a response to, a feedback that ended without a call is not sent. It is sent
