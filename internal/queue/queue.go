@@ -143,10 +143,11 @@ func (q *Queue) Close() error { return q.rdb.Close() }
 // full. The write changes nothing and creates no key.
 func (q *Queue) Ping(ctx context.Context) error {
 	err := q.rdb.SetRange(ctx, "herald:ping", 0, "").Err()
-	switch _, refused := errors.AsType[redis.Error](err); {
+	refuses := func(code string) bool { return redis.HasErrorPrefix(err, code) }
+	switch {
 	case err == nil:
 		return nil
-	case refused:
+	case slices.ContainsFunc([]string{"OOM", "READONLY", "MISCONF", "NOREPLICAS"}, refuses):
 		return fmt.Errorf("Redis takes no writes: %w", err)
 	}
 	return fmt.Errorf("reach Redis: %w", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -128,6 +129,15 @@ func TestFindAfterRedisLostItsData(t *testing.T) {
 	if locateTask(t, q, task) != Pending {
 		t.Error("a task put in after the loss is not found")
 	}
+}
+
+// TestPingWithWrongPassword: Redis takes writes, so the error must not say otherwise.
+func TestPingWithWrongPassword(t *testing.T) {
+	t.Parallel()
+	q, err := Open(Config{URL: secret.New(strings.Replace(heraldtest.Redis(t), "://", "://nobody:wrong@", 1))})
+	heraldtest.Must(t, err)
+	t.Cleanup(func() { _ = q.Close() })
+	heraldtest.Fails(t, "a ping", q.Ping(heraldtest.Within(t, 10*time.Second)), "reach Redis: WRONGPASS")
 }
 
 func TestErrorsWhenRedisIsAway(t *testing.T) {
