@@ -52,8 +52,8 @@ const runningPause = 5 * time.Second
 func mayHaveReachedAgent(t store.Attempt) bool { return t.Stage == "call" || t.Outcome == "" }
 
 // confirmRetraction looks for the delivery that the claimed retraction withdraws. If Herald may have called the agent
-// with it, confirmRetraction sets Retracts in claim.Job, because an agent finds the feedback only by its deliveryId, and
-// a sender's retraction does not contain it. The result is a phrase for display.
+// with it, confirmRetraction sets Retracts in claim.Job, because an agent finds the feedback only by its deliveryId,
+// and a sender's retraction does not contain it. The result is a phrase for display.
 //
 // While the delivery is running, the error is a free wait (behind_earlier). If the agent was not called, the error ends
 // a retraction that names the delivery (never_delivered), and one whose feedback is not witnessed by the chain

@@ -50,8 +50,9 @@ func (s *Server) guard(route Route) http.Handler {
 	return closeUnread(next)
 }
 
-// closeUnread closes the connection of a request whose body has no length, unless the route keeps it. Otherwise net/http
-// reads such a body before it sends a refusal, and a client that waits for answers while it sends jobs gets none.
+// closeUnread closes the connection of a request whose body has no length, unless the route keeps it. Otherwise
+// net/http reads such a body before it sends a refusal, and a client that waits for answers while it sends jobs gets
+// none.
 func closeUnread(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength < 0 {
