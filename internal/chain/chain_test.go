@@ -22,9 +22,8 @@ func TestTokenURI(t *testing.T) {
 	identity := w.Net.Deployment().Identity
 	for _, want := range []string{"data:application/json,{}", "", "\x00\xff" + strings.Repeat("u", 5000)} {
 		if want != "data:application/json,{}" {
-			if _, err := w.Net.SetURI(w.Ctx, w.Owner, w.Agent, want); err != nil {
-				t.Fatal(err)
-			}
+			_, err := w.Net.SetURI(w.Ctx, w.Owner, w.Agent, want)
+			heraldtest.Must(t, err)
 		}
 		if got, err := w.client.TokenURI(w.Ctx, identity, w.Agent); err != nil || got != want {
 			t.Errorf("%.40q, %v", got, err)
@@ -140,9 +139,8 @@ func TestCheckOtherKinds(t *testing.T) {
 	given := w.feedback()
 	response := w.job2(w.Net.AppendResponse(w.Ctx, w.Owner, w.Agent, w.Rater.Address, given.FeedbackIndex, "r\x00", common.Hash{2}))(erc8004.ResponseAppended)
 	request := common.Hash{3}
-	if _, err := w.Net.RequestValidation(w.Ctx, w.Owner, w.Rater.Address, w.Agent, "q", request); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.Net.RequestValidation(w.Ctx, w.Owner, w.Rater.Address, w.Agent, "q", request)
+	heraldtest.Must(t, err)
 	validation := w.job2(w.Net.RespondValidation(w.Ctx, w.Rater, request, 88, "r", common.Hash{4}, "t"))(erc8004.ValidationResponse)
 	for _, j := range []job.Job{response, validation} {
 		if got := w.check(j, VerifyReceipt); !got.Found || !got.Confirmed {

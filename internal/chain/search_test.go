@@ -216,9 +216,8 @@ func TestSlowSearch(t *testing.T) {
 		if err != nil || got != newContradiction("transactionHash") {
 			t.Errorf("numbered: %+v, %v", got, err)
 		}
-		if _, err := client.ReadHead(t.Context()); err != nil {
-			t.Errorf("what is not searched: %v", err)
-		}
+		_, err = client.ReadHead(t.Context())
+		heraldtest.Must(t, err)
 		gone := newHere(t, &chaintest.Script{Head: 1_000_000, Dies: true})
 		if got, err := gone.Check(t.Context(), j, VerifyReceipt); !as[*node.UnavailableError](err) {
 			t.Errorf("a node that stopped answering refuted the event: %+v, %v", got, err)
@@ -356,9 +355,7 @@ func TestForgedRegistry(t *testing.T) {
 		}
 	}
 	theirs := with(w.feedback(), func(j *job.Job) { j.IdentityRegistry = identity })
-	if got := w.readEvent(theirs); got.IdentityRegistry != d.Identity {
-		t.Errorf("an identity registry of the forger's own: %+v", got)
-	}
+	heraldtest.Equal(t, "an identity registry of the forger's own", w.readEvent(theirs).IdentityRegistry, d.Identity)
 	listed := w.Net.Deployment().Registries()
 	listed.Reputation = append(listed.Reputation, reputation)
 	w.client.registries = listed
@@ -384,8 +381,7 @@ func (w *world) sendFrom(from devnet.Account, to common.Address, data []byte) *t
 	}
 	w.Mine(1)
 	r, err := w.Net.Receipt(w.Ctx, tx)
-	if err != nil || r.Status != types.ReceiptStatusSuccessful {
-		w.T.Fatalf("receipt %+v, %v", r, err)
-	}
+	heraldtest.Must(w.T, err)
+	heraldtest.Equal(w.T, "the status of the receipt", r.Status, types.ReceiptStatusSuccessful)
 	return r
 }

@@ -63,18 +63,15 @@ func TestOmittedLogsAreRead(t *testing.T) {
 		logs, err = c.VerifyLogs(w.Ctx, filter, ends, logs, false)
 		heraldtest.Must(t, err)
 		if trusted {
-			if len(logs) != 0 {
-				t.Errorf("the proxy omits nothing: %v", logs)
-			}
+			heraldtest.Equal(t, "logs that the proxy passes", len(logs), 0)
 			continue
 		}
 		if len(logs) != 2 || logs[0].TxHash != first.TransactionHash || logs[1].TxHash != second.TransactionHash {
 			t.Errorf("%d logs: %v", len(logs), logs)
 		}
 		whole, err := newCompleted(t, w, filter)
-		if err != nil || len(whole) != 2 {
-			t.Errorf("of a node that omits nothing: %d logs, %v", len(whole), err)
-		}
+		heraldtest.Must(t, err)
+		heraldtest.Equal(t, "logs of a node that omits nothing", len(whole), 2)
 	}
 }
 
@@ -110,9 +107,8 @@ func TestCompleteLogsRefuses(t *testing.T) {
 	c := newReader(t, 1, false, n.URL)
 	filter := Filter{FromBlock: 2, ToBlock: 4}
 	ends := Ends{First: node.Block{Number: 2, Hash: n.Hash(2)}, Last: node.Block{Number: 4, Hash: n.Hash(4)}}
-	if _, err := c.CompleteLogs(t.Context(), filter, ends, []types.Log{{BlockNumber: 3, BlockHash: n.Hash(3)}}); err != nil {
-		t.Error(err)
-	}
+	_, err := c.CompleteLogs(t.Context(), filter, ends, []types.Log{{BlockNumber: 3, BlockHash: n.Hash(3)}})
+	heraldtest.Must(t, err)
 	if _, err := c.CompleteLogs(t.Context(), filter, ends, []types.Log{{BlockNumber: 3, BlockHash: n.Hash(2)}}); err != ErrReorganised {
 		t.Errorf("of another block: %v", err)
 	}

@@ -64,9 +64,8 @@ func TestCountFeedback(t *testing.T) {
 			t.Errorf("event %d has the index %d, want %d", i, e.FeedbackIndex, want[i])
 		}
 	}
-	if len(events) != 7 || want[6] != 3 {
-		t.Errorf("%d events, the last is %d", len(events), want[6])
-	}
+	heraldtest.Equal(t, "the number of events", len(events), 7)
+	heraldtest.Equal(t, "the count of the seventh", want[6], 3)
 }
 
 // TestUncountableFeedback: if feedback can never be counted, CountFeedback returns the reason for each event. A
@@ -79,8 +78,7 @@ func TestUncountableFeedback(t *testing.T) {
 	elsewhere := append([]erc8004.Event(nil), events...)
 	elsewhere[0].Address = common.HexToAddress("0xdead")
 	uncountable, err := w.client.CountFeedback(w.Ctx, elsewhere)
-	var none *node.NoContractError
-	if err != nil || !errors.As(uncountable[0], &none) {
+	if err != nil || !errors.As(uncountable[0], new(*node.NoContractError)) {
 		t.Errorf("without a contract: %v, %v", uncountable, err)
 	}
 
@@ -107,11 +105,10 @@ func TestUncountableFeedback(t *testing.T) {
 		client := newReader(t, w.Net.ChainID(), false, server.URL)
 		uncountable, err := client.CountFeedback(context.Background(), append([]erc8004.Event(nil), events...))
 		var never *UncountableError
-		var away *node.UnavailableError
 		switch {
 		case tt.forGood && (err != nil || !errors.As(uncountable[0], &never) || !strings.Contains(never.Error(), tt.message)):
 			t.Errorf("%s: %v, %v", tt.message, uncountable, err)
-		case !tt.forGood && !errors.As(err, &away):
+		case !tt.forGood && !errors.As(err, new(*node.UnavailableError)):
 			t.Errorf("%s: %v, %v", tt.message, uncountable, err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"math/big"
@@ -101,9 +102,8 @@ func newTwins(t *testing.T) (*world, Filter) {
 	w := newWorld(t)
 	for range 2 {
 		feedback := devnet.Feedback{AgentID: w.Agent, Value: big.NewInt(9)}
-		if _, err := w.Net.Submit(w.Ctx, w.Rater, w.Net.Deployment().Reputation, feedback.Calldata()); err != nil {
-			t.Fatal(err)
-		}
+		_, err := w.Net.Submit(w.Ctx, w.Rater, w.Net.Deployment().Reputation, feedback.Calldata())
+		heraldtest.Must(t, err)
 	}
 	w.Mine(1)
 	head, err := w.client.ReadHead(w.Ctx)
@@ -274,9 +274,7 @@ func TestUnprovableReceipts(t *testing.T) {
 			c.proofs.since = c.proofs.since.Add(-unprovenTime)
 		}
 	}
-	if asked != 1 {
-		t.Errorf("after %d blocks without a proof in a minute it is asked %d times", unprovenInRow, asked)
-	}
+	heraldtest.Equal(t, fmt.Sprintf("after %d blocks without a proof in a minute it is asked", unprovenInRow), asked, 1)
 }
 
 // TestUnknownReceiptsProveNothing: a block with receipts of an unknown form stays unproven. Its logs are accepted, and

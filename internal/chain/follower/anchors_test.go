@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/testing/chaintest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // paces are the tested block times: those of Ethereum, OP Mainnet, Base and Robinhood.
@@ -72,9 +73,8 @@ func TestAnchorsWithFalseTimestamps(t *testing.T) {
 		bare[i].Number = uint64(i)
 	}
 	after = thinAnchors(append(bare, Anchor{256, common.Hash{}, uint64(now.Unix())}), 0, now)
-	if after[0].Number != 0 || after[len(after)-1].Number != 256 {
-		t.Errorf("%+v", after)
-	}
+	heraldtest.Equal(t, "the first anchor", after[0].Number, 0)
+	heraldtest.Equal(t, "the last anchor", after[len(after)-1].Number, 256)
 }
 
 // readStub returns a chain that is some hours old, and a follower that has read the last read of it, in ranges of a
@@ -104,9 +104,8 @@ func TestSettledBlocksAtEveryBlockTime(t *testing.T) {
 				}
 				s.fork = f.next - uint64(50*time.Minute/pace)
 				s.asked = nil
-				if _, err := f.readNext(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				_, err := f.readNext(t.Context())
+				heraldtest.Must(t, err)
 				if f.next > s.fork+uint64(2*time.Minute/pace) || len(s.asked) > 14 {
 					t.Errorf("read up to %d after a reorg from %d, %d blocks are asked for", f.next, s.fork, len(s.asked))
 				}
@@ -121,7 +120,5 @@ func TestFutureHeadSettlesNoBlock(t *testing.T) {
 	_, f := readStub(t, 2*time.Second, 0, 20*time.Minute)
 	before := f.settled
 	late := node.Block{Time: 1 << 40}
-	if got := f.findSettledBlock(f.done, late); got != before {
-		t.Errorf("block %d of %d is settled", got, f.next)
-	}
+	heraldtest.Equal(t, "the settled block", f.findSettledBlock(f.done, late), before)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/chain/eventlog"
 	"github.com/agentherald/herald/internal/testing/chaintest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestReadingIsBounded: the bounds on requests hold at 1, 10 and 22 blocks per poll, and however often a websocket
@@ -286,9 +287,8 @@ func TestUncheckedBlocks(t *testing.T) {
 	u.addRange(40, 50)
 	u.removeRange(15, 44)
 	u.addRange(0, 0)
-	if want := []span{{0, 0}, {5, 14}, {45, 50}}; !slices.Equal(u.spans, want) || u.countBlocks() != 17 {
-		t.Errorf("%v, %d", u.spans, u.countBlocks())
-	}
+	heraldtest.Equal(t, "the spans", u.spans, []span{{0, 0}, {5, 14}, {45, 50}})
+	heraldtest.Equal(t, "the blocks", u.countBlocks(), 17)
 	drawn, err := u.drawBlocks(100, 0, 48)
 	slices.Sort(drawn)
 	want := []uint64{0, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 45, 46, 47, 48}

@@ -48,9 +48,7 @@ func (w *world) follow(cfg Config) (jobs chan job.Job, stop func()) {
 		}
 		stopped = true
 		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			w.T.Errorf("Follow ended with %v", err)
-		}
+		heraldtest.Fails(w.T, "Follow ended", <-done, context.Canceled)
 	}
 	w.T.Cleanup(stop)
 	return jobs, stop
@@ -92,9 +90,8 @@ func TestFollow(t *testing.T) {
 	w.Mine(1)
 	for want := uint64(2); want <= 4; want++ {
 		j := w.next(jobs)
-		if j.FeedbackIndex != want || j.Tag1 != "later" {
-			t.Errorf("index %d, want %d", j.FeedbackIndex, want)
-		}
+		heraldtest.Equal(t, "index", j.FeedbackIndex, want)
+		heraldtest.Equal(t, "tag1", j.Tag1, "later")
 	}
 	revoked := w.job2(w.Net.RevokeFeedback(w.Ctx, w.Rater, w.Agent, 2))(erc8004.FeedbackRevoked)
 	if got := w.next(jobs); got.Key() != revoked.Key() || got.Kind != job.KindFeedbackRevoked || got.Reason != job.RevokedByClient {
@@ -107,9 +104,7 @@ func TestFollowReorg(t *testing.T) {
 	w := newWorld(t)
 	jobs, _ := w.follow(Config{Kinds: []erc8004.Kind{erc8004.NewFeedback}})
 	first := w.feedback()
-	if got := w.next(jobs); got.Key() != first.Key() {
-		t.Errorf("%+v", got)
-	}
+	heraldtest.Equal(t, "the key of the job", w.next(jobs).Key(), first.Key())
 	heraldtest.Must(t, w.Net.Reorg(w.Ctx, 1, true))
 	again := w.next(jobs)
 	if again.Key() != first.Key() || again.BlockHash == first.BlockHash {
@@ -117,9 +112,7 @@ func TestFollowReorg(t *testing.T) {
 	}
 	// A reorg removes this feedback. Its index is used again with other content.
 	lost := w.feedback()
-	if got := w.next(jobs); got.Key() != lost.Key() {
-		t.Errorf("%+v", got)
-	}
+	heraldtest.Equal(t, "the key of the job", w.next(jobs).Key(), lost.Key())
 	heraldtest.Must(t, w.Net.Reorg(w.Ctx, 1, false))
 	other := w.job2(func() (*types.Receipt, error) {
 		_, r, err := w.Net.GiveFeedback(w.Ctx, w.Rater, devnet.Feedback{AgentID: w.Agent, Tag1: "other"})
@@ -138,13 +131,10 @@ func TestFollowRefusedAndHandleErrors(t *testing.T) {
 	f, err := New(w.client, Config{Deployment: w.Net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback}, Limits: limits,
 		Handle: func(context.Context, Range) error { return stop }})
 	heraldtest.Must(t, err)
-	if err := f.Follow(w.Ctx); !errors.Is(err, stop) {
-		t.Errorf("%v", err)
-	}
+	heraldtest.Fails(t, "the error", f.Follow(w.Ctx), stop)
 	// A job above the size limit is refused, and later events are still handled. Each NUL takes six bytes in JSON.
-	if _, _, err := w.Net.GiveFeedback(w.Ctx, w.Rater, devnet.Feedback{AgentID: w.Agent, URI: string(make([]byte, 50_000))}); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err = w.Net.GiveFeedback(w.Ctx, w.Rater, devnet.Feedback{AgentID: w.Agent, URI: string(make([]byte, 50_000))})
+	heraldtest.Must(t, err)
 	last := w.feedback()
 	refused := make(chan error, 10)
 	jobs := make(chan job.Job, 10)
@@ -159,11 +149,8 @@ func TestFollowRefusedAndHandleErrors(t *testing.T) {
 		return nil
 	}})
 	w.next(jobs)
-	if got := w.next(jobs); got.Key() != last.Key() {
-		t.Errorf("%+v", got)
-	}
-	var refusal *job.Refusal
-	if err := <-refused; !errors.As(err, &refusal) {
+	heraldtest.Equal(t, "the key of the job", w.next(jobs).Key(), last.Key())
+	if err := <-refused; !errors.As(err, new(*job.Refusal)) {
 		t.Errorf("refused with %v", err)
 	}
 }
@@ -192,9 +179,7 @@ func TestFollowsALowHead(t *testing.T) {
 	ctx, cancel := context.WithCancel(w.Ctx)
 	done := make(chan error, 1)
 	go func() { done <- f.Follow(ctx) }()
-	if got := w.next(jobs); got.Key() != first.Key() {
-		t.Errorf("%+v", got)
-	}
+	heraldtest.Equal(t, "the key of the job", w.next(jobs).Key(), first.Key())
 	cancel()
 	<-done
 }
@@ -244,9 +229,8 @@ func TestFollowSeesAReorgMeanwhile(t *testing.T) {
 		f, err := New(reader, Config{Deployment: w.Net.Deployment(), Limits: limits,
 			Handle: func(_ context.Context, r Range) error { handed = append(handed, r); return nil }})
 		heraldtest.Must(t, err)
-		if _, err := f.readNext(w.Ctx); err != nil {
-			t.Fatal(err)
-		}
+		_, err = f.readNext(w.Ctx)
+		heraldtest.Must(t, err)
 		before := f.done[len(f.done)-1]
 		if err := w.Net.Reorg(w.Ctx, 2, false); err != nil { // this replaces three blocks
 			t.Fatal(err)
@@ -259,9 +243,8 @@ func TestFollowSeesAReorgMeanwhile(t *testing.T) {
 				end, err = w.client.ReadBlock(w.Ctx, before.Number+blocks)
 				heraldtest.Must(t, err)
 			}
-			if _, _, err := f.readRangeLogs(w.Ctx, uint64(end.Number), *end); !errors.Is(err, eventlog.ErrReorganised) {
-				t.Errorf("trusted %t, %d blocks: %v", trusted, blocks, err)
-			}
+			_, _, err = f.readRangeLogs(w.Ctx, uint64(end.Number), *end)
+			heraldtest.Fails(t, fmt.Sprintf("trusted %t, %d blocks", trusted, blocks), err, eventlog.ErrReorganised)
 		}
 		if _, err := f.readNext(w.Ctx); err != nil || len(handed) != 2 || handed[1].From > before.Number-1 {
 			t.Errorf("%v, %+v", err, handed)
@@ -322,9 +305,7 @@ func TestFollowLimit(t *testing.T) {
 		Limit:  func(context.Context) (uint64, error) { return 0, broken },
 		Handle: func(context.Context, Range) error { return nil }})
 	heraldtest.Must(t, err)
-	if err := f.Follow(w.Ctx); !errors.Is(err, broken) {
-		t.Errorf("%v", err)
-	}
+	heraldtest.Fails(t, "the error", f.Follow(w.Ctx), broken)
 }
 
 func TestNewFollowerRefuses(t *testing.T) {
@@ -347,9 +328,7 @@ func TestHeadBelowTheStart(t *testing.T) {
 		From: 5000, FromHead: true, Poll: time.Millisecond, Limits: limits, Handle: refuseRange})
 	heraldtest.Must(t, err)
 	f.lowHeadTimeout = 10 * time.Millisecond
-	if err := f.Follow(t.Context()); !errors.Is(err, ErrStartAboveHead) {
-		t.Errorf("the follower ends with %v", err)
-	}
+	heraldtest.Fails(t, "the follower ends", f.Follow(t.Context()), ErrStartAboveHead)
 }
 
 func refuseRange(context.Context, Range) error { return errors.New("nothing is to be handed over") }

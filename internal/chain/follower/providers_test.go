@@ -20,8 +20,6 @@ import (
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
-import ()
-
 // provider is a node of 3,000 blocks with a log in every 100th. It refuses ranges and batches as providers do.
 type provider struct {
 	*chaintest.Node
@@ -142,9 +140,7 @@ func TestFollowsProviders(t *testing.T) {
 				next, events := uint64(0), 0
 				f, err := New(c, Config{Deployment: erc8004.Deployment{Identity: common.Address{1}, Reputation: common.Address{2},
 					Validation: common.Address{3}}, Limits: limits, Handle: func(_ context.Context, r Range) error {
-					if r.From != next {
-						t.Errorf("%d follows %d", r.From, next)
-					}
+					heraldtest.Equal(t, "the first block that is asked for", r.From, next)
 					next, events = r.To+1, events+len(r.Events)
 					return nil
 				}})
@@ -154,9 +150,8 @@ func TestFollowsProviders(t *testing.T) {
 						failed++
 					}
 				}
-				if next != providerHead+1 || events != providerHead/100+1 {
-					t.Errorf("read up to %d, %d events", next, events)
-				}
+				heraldtest.Equal(t, "read up to", next, providerHead+1)
+				heraldtest.Equal(t, "events read", events, providerHead/100+1)
 				if p.widest > 10_000 || p.violations > 12 {
 					t.Errorf("the widest range has %d blocks, %d are refused", p.widest, p.violations)
 				}

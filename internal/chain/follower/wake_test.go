@@ -2,7 +2,6 @@ package follower
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -46,7 +45,5 @@ func TestWebsocketWakes(t *testing.T) {
 	w.feedback() // from here on, every block wakes the follower at once
 	w.next(jobs)
 	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
+	heraldtest.Fails(t, "the error", <-done, context.Canceled)
 }

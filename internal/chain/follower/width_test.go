@@ -13,8 +13,6 @@ import (
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
-import ()
-
 // TestRangeWidth: the width narrows to the node's limit. A constant limit causes few refusals; a limit that ends lets
 // the width grow again.
 func TestRangeWidth(t *testing.T) {
@@ -88,12 +86,9 @@ func TestFollowerUsesStatedRange(t *testing.T) {
 	}
 	next := uint64(0)
 	for _, r := range ranges {
-		if r[0] != next {
-			t.Errorf("%d follows %d", r[0], next)
-		}
+		heraldtest.Equal(t, "the first block that is asked for", r[0], next)
 		next = r[1] + 1
 	}
-	if next != 5001 || refused != 1 {
-		t.Errorf("read to %d, %d refusals", next, refused)
-	}
+	heraldtest.Equal(t, "read to", next, 5001)
+	heraldtest.Equal(t, "refused ranges", refused, 1)
 }

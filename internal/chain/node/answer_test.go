@@ -96,15 +96,10 @@ func TestAnswersShareTheDecodingBudget(t *testing.T) {
 		_, err := client.SendBatch(ctx, "asking", []rpc.BatchElem{{Method: "eth_getLogs", Args: []any{}, Result: &answer}})
 		return err
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if err := ask(ctx); !errors.Is(err, decode.ErrBusy) {
-		t.Errorf("while the budget is used up: %v", err)
-	}
+	ctx := heraldtest.Within(t, 50*time.Millisecond)
+	heraldtest.Fails(t, "while the budget is used up", ask(ctx), decode.ErrBusy)
 	release()
-	if err := ask(t.Context()); err != nil {
-		t.Errorf("after it was released: %v", err)
-	}
+	heraldtest.Must(t, ask(t.Context()))
 }
 
 // budgetWorld returns a client of two nodes, the first of which sends large answers, its second node, and its decoding
@@ -134,9 +129,7 @@ func TestRequestReservesOneAnswer(t *testing.T) {
 	})
 	heraldtest.Must(t, err)
 	release, err := budget.Acquire(t.Context(), 64<<10)
-	if err != nil {
-		t.Fatal("not all was released:", err)
-	}
+	heraldtest.Must(t, err)
 	release()
 }
 
@@ -157,12 +150,9 @@ func TestBusyDecodingIsNoNodeFault(t *testing.T) {
 	if !errors.Is(err, decode.ErrBusy) || IsRefusedRange(err) {
 		t.Errorf("%v", err)
 	}
-	if n := second.Count(); n != 0 {
-		t.Errorf("another node was asked %d times", n)
-	}
-	if rank := c.nodes[0].health.rank(time.Now()); rank != 0 || c.nodes[0].silence.timeouts != 0 {
-		t.Errorf("the node is blamed: rank %d, %d timeouts", rank, c.nodes[0].silence.timeouts)
-	}
+	heraldtest.Equal(t, "questions to another node", second.Count(), 0)
+	heraldtest.Equal(t, "the rank of the node", c.nodes[0].health.rank(time.Now()), 0)
+	heraldtest.Equal(t, "the timeouts of the node", c.nodes[0].silence.timeouts, 0)
 }
 
 // TestLargeWebsocketAnswer: a message that is too large causes ErrTooLarge, so that the follower reads the range in
@@ -171,9 +161,7 @@ func TestLargeWebsocketAnswer(t *testing.T) {
 	t.Parallel()
 	var upgrader websocket.Upgrader
 	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if offered := r.Header.Get("Sec-WebSocket-Extensions"); offered != "" {
-			t.Errorf("the client offers %q, which may be compression", offered)
-		}
+		heraldtest.Equal(t, "the client offers", r.Header.Get("Sec-WebSocket-Extensions"), "")
 		conn, err := upgrader.Upgrade(w, r, nil)
 		if err != nil {
 			t.Error(err)

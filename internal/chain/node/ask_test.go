@@ -26,17 +26,14 @@ func TestFailover(t *testing.T) {
 			first.Set(spoil, nil)
 			c := newStubPool(t, first, second)
 			head, err := c.ReadHead(t.Context())
-			if err != nil || head.Hash != second.Hash(9) {
-				t.Fatalf("%v, %v", head.Hash, err)
-			}
+			heraldtest.Must(t, err)
+			heraldtest.Equal(t, "the hash", head.Hash, second.Hash(9))
 
 			until := c.nodes[0].health.demoted
 			if got := c.orderNodes(until.Add(-time.Nanosecond)); got[0].number != 2 || got[1].number != 1 {
 				t.Error("the node that failed is not demoted")
 			}
-			if got := c.orderNodes(until); got[0].number != 1 {
-				t.Error("the demotion does not end")
-			}
+			heraldtest.Equal(t, "the first node after the demotion", c.orderNodes(until)[0].number, 1)
 
 			first.Set(nil, nil)
 			if _, err := c.askOne(t.Context(), c.nodes[0], "asking", func(ctx context.Context, conn nodeConn) error {
@@ -57,9 +54,8 @@ func TestFailedConnectionReadsChainIDAgain(t *testing.T) {
 	t.Parallel()
 	n := chaintest.NewNode(t, 1)
 	c := newStubPool(t, n)
-	if _, err := c.ReadHead(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	_, err := c.ReadHead(t.Context())
+	heraldtest.Must(t, err)
 	n.Set(chaintest.Failures()["503"], nil)
 	if _, err := c.ReadHead(t.Context()); err == nil {
 		t.Fatal("the node did not fail")
@@ -84,9 +80,7 @@ func TestErrorsFailOver(t *testing.T) {
 	if head, err := c.ReadHead(t.Context()); err != nil || head.Hash != second.Hash(9) {
 		t.Errorf("%v, %v", head, err)
 	}
-	if c.orderNodes(time.Now())[0].number != 1 {
-		t.Error("the node was demoted")
-	}
+	heraldtest.Equal(t, "the first node", c.orderNodes(time.Now())[0].number, 1)
 }
 
 // logsCall is a call whose result the tests ignore.
@@ -222,8 +216,7 @@ func TestAllNodesFail(t *testing.T) {
 	second.URL += "/v3/KEY-of-yours"
 	c := newStubPool(t, first, second)
 	_, err := c.ReadHead(t.Context())
-	var away *UnavailableError
-	if !errors.As(err, &away) || !strings.Contains(err.Error(), "node 1: the node answered 503") ||
+	if !errors.As(err, new(*UnavailableError)) || !strings.Contains(err.Error(), "node 1: the node answered 503") ||
 		!strings.Contains(err.Error(), "node 2: the node that RPC_URL_1 names serves chain 2") ||
 		strings.Contains(err.Error(), "KEY") {
 		t.Errorf("%v", err)
@@ -237,8 +230,7 @@ func TestAllNodesFail(t *testing.T) {
 		t.Errorf("%v, %v", nodes, err)
 	}
 	first.Set(chaintest.Failures()["another chain"], nil)
-	var wrong *WrongChainError
-	if err := c.Ping(t.Context()); !errors.As(err, &wrong) {
+	if err := c.Ping(t.Context()); !errors.As(err, new(*WrongChainError)) {
 		t.Errorf("both of another chain: %v", err)
 	}
 }
@@ -258,8 +250,7 @@ func TestFinalAnswersDoNotFailOver(t *testing.T) {
 		return nil, nil
 	})
 	c := newStubPool(t, first, second)
-	var reverted *Revert
-	if _, err := c.CallView(t.Context(), "asking", common.Address{1}, nil); !errors.As(err, &reverted) {
+	if _, err := c.CallView(t.Context(), "asking", common.Address{1}, nil); !errors.As(err, new(*Revert)) {
 		t.Errorf("%v", err)
 	}
 	if _, err := c.SendAll(t.Context(), "asking", logsCall); err == nil || !IsRangeLimit(err) {

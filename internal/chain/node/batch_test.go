@@ -49,9 +49,7 @@ func TestBatchSizeAdaptsToNode(t *testing.T) {
 				client.nodes[0].rest.until = time.Time{}
 			}
 			n.Set(chaintest.RefuseBatches(n, c.most, c.answer), nil)
-			if err := readForty(t.Context(), client); err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, readForty(t.Context(), client))
 			refused := 0
 			for _, calls := range n.Requests() {
 				if len(calls) > c.most {
@@ -99,9 +97,7 @@ func TestBatchLimit(t *testing.T) {
 	b.noteRefusal(25, 1)
 	b.noteRefusal(12, 1)
 	b.noteRefusal(6, 1)
-	if got := b.readSize(); got != 4 {
-		t.Errorf("%d: 4 were answered", got)
-	}
+	heraldtest.Equal(t, "the read size after 4 answers", b.readSize(), 4)
 	refused := 0
 	for range 20 * growAfter {
 		if calls := b.readSize(); calls > 10 {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/testing/chaintest"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestBlockTime measures the block time of chains of every pace, and checks that false answers stay within bounds.
@@ -62,9 +63,7 @@ func TestBlockTimeIsCached(t *testing.T) {
 	client := newScriptedPool(t, node)
 	client.BlockTime(t.Context())
 	node.Pace = 300 * time.Millisecond
-	if got := client.BlockTime(t.Context()); got.Round(10*time.Millisecond) != 400*time.Millisecond {
-		t.Errorf("asked again: %s", got)
-	}
+	heraldtest.Equal(t, "asked again", client.BlockTime(t.Context()).Round(10*time.Millisecond), 400*time.Millisecond)
 	client.blockTimes.due = time.Now()
 	if got := client.BlockTime(t.Context()); got.Round(10*time.Millisecond) != 300*time.Millisecond {
 		t.Errorf("not measured again: %s", got)

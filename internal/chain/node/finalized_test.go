@@ -2,6 +2,7 @@ package node
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"sync/atomic"
 	"testing"
@@ -142,9 +143,7 @@ func TestLaggardIsDemoted(t *testing.T) {
 		expectHead("the second answers again", 99)
 		first.setHead(99, 1061)
 		compare()
-		if got := c.orderNodes(time.Now())[0].number; got != 1 {
-			t.Errorf("%d nodes: node %d is asked first although the head of node 1 is new", count, got)
-		}
+		heraldtest.Equal(t, fmt.Sprintf("%d nodes: the first node", count), c.orderNodes(time.Now())[0].number, 1)
 	}
 }
 
@@ -153,9 +152,8 @@ func TestHeadInTheFutureDemotesNobody(t *testing.T) {
 	t.Parallel()
 	now := uint64(time.Now().Unix())
 	c := newStubPool(t, newLaggingNode(t, 1, 9, now).Node, newLaggingNode(t, 2, 99, now+3600).Node)
-	if _, err := c.ReadTagged(t.Context(), Finalized); err != nil {
-		t.Fatal(err)
-	}
+	_, err := c.ReadTagged(t.Context(), Finalized)
+	heraldtest.Must(t, err)
 	if head, err := c.ReadHead(t.Context()); err != nil || head.Number != 9 {
 		t.Errorf("%v, %v", head, err)
 	}

@@ -3,7 +3,7 @@ package node
 import (
 	"context"
 	"encoding/json"
-	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"testing"
@@ -124,21 +124,16 @@ func TestRetryAfterIsRespected(t *testing.T) {
 				t.Errorf("%s: %v, %v", name, head, err)
 			}
 		}
-		if n := first.Count(); n != 1 {
-			t.Errorf("%s: the node was asked %d times", name, n)
-		}
+		heraldtest.Equal(t, fmt.Sprintf("%s: the node was asked", name), first.Count(), 1)
 		first.Set(chaintest.Refuse(stated), nil)
 		for range 3 {
 			if _, err := alone.ReadHead(t.Context()); !as[*UnavailableError](err) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if n := first.Count(); n != 1 {
-			t.Errorf("%s: the only node was asked %d times", name, n)
-		}
-		if _, err := alone.ReadHead(t.Context()); !errors.Is(err, ErrResting) {
-			t.Errorf("%s: %v", name, err)
-		}
+		heraldtest.Equal(t, fmt.Sprintf("%s: the only node was asked", name), first.Count(), 1)
+		_, err := alone.ReadHead(t.Context())
+		heraldtest.Fails(t, name, err, ErrResting)
 	}
 }
 
@@ -166,20 +161,14 @@ func TestPauseAfterRefusals(t *testing.T) {
 	for _, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
 		r.noteRefusal(now)
 		r.noteRefusal(now) // the refusal of a concurrent request
-		if got := r.remaining(now); got != want*time.Second {
-			t.Errorf("rests %s, want %s", got, want*time.Second)
-		}
+		heraldtest.Equal(t, "the rest", r.remaining(now), want*time.Second)
 		now = r.until
 	}
 	r.noteAnswer()
 	r.noteRefusal(now)
-	if got := r.remaining(now); got != time.Second {
-		t.Errorf("rests %s after an answer", got)
-	}
+	heraldtest.Equal(t, "the rest", r.remaining(now), time.Second)
 	r.noteStated(now, 48*time.Hour)
-	if got := r.remaining(now); got != maxStatedRest {
-		t.Errorf("rests %s", got)
-	}
+	heraldtest.Equal(t, "the rest", r.remaining(now), maxStatedRest)
 
 	n := chaintest.NewNode(t, 1)
 	c := newStubPool(t, n)
@@ -191,7 +180,6 @@ func TestPauseAfterRefusals(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	c.nodes[0].rest.until = time.Now().Add(time.Second)
-	if _, err := c.ReadHead(gone); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
+	_, err := c.ReadHead(gone)
+	heraldtest.Fails(t, "the error", err, context.Canceled)
 }

@@ -73,9 +73,7 @@ func TestErrorsHideTheURL(t *testing.T) {
 	for name, url := range urls {
 		c := newPool(t, Config{ChainID: 1, URLs: []secret.Secret{secret.New(url)}, Timeout: 300 * time.Millisecond})
 		err := c.Ping(t.Context())
-		var away *UnavailableError
-		var wrong *WrongChainError
-		if !errors.As(err, &away) && !errors.As(err, &wrong) {
+		if !errors.As(err, new(*UnavailableError)) && !errors.As(err, new(*WrongChainError)) {
 			t.Errorf("%s: %v", name, err)
 		} else if strings.Contains(err.Error(), "KEY") || strings.Contains(err.Error(), "dXM6S0VZOQ") || len(err.Error()) > 600 {
 			t.Errorf("%s: %v", name, err)

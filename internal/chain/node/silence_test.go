@@ -77,12 +77,8 @@ func TestSilentNode(t *testing.T) {
 
 	well.Store(true)
 	c.timeout = time.Minute // enough for a successful answer
-	if err := c.Ping(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if err := ask(); err != nil {
-		t.Error(err)
-	}
+	heraldtest.Must(t, c.Ping(t.Context()))
+	heraldtest.Must(t, ask())
 }
 
 // TestCancelledRequestIsNoSilence: neither a cancelled caller nor a request that fails at once counts as silence of the
@@ -96,7 +92,6 @@ func TestCancelledRequestIsNoSilence(t *testing.T) {
 		s.noteOutcome(gone, errors.New("canceled"))
 		s.noteOutcome(t.Context(), errors.New("connection refused"))
 	}
-	if _, err := s.beginRequest(time.Now()); err != nil {
-		t.Error(err)
-	}
+	_, err := s.beginRequest(time.Now())
+	heraldtest.Must(t, err)
 }
