@@ -146,9 +146,8 @@ func TestRoundTrips(t *testing.T) {
 	docs := map[string][]byte{"a/b/c.json": noise(600 << 10)}
 	dir := must[cid.Cid](t)(g.AddShardedDirectory(docs))
 	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, g.Handler())}})
-	if _, err := f.Fetch(t.Context(), "ipfs://"+dir.String()+"/a/b/c.json", mib); err != nil {
-		t.Fatal(err)
-	}
+	_, err := f.Fetch(t.Context(), "ipfs://"+dir.String()+"/a/b/c.json", mib)
+	heraldtest.Must(t, err)
 	if raw, cars := g.Requests(); raw != 0 || cars != 1 {
 		t.Errorf("%d raw and %d CAR requests, want one CAR", raw, cars)
 	}
@@ -431,15 +430,11 @@ func TestSharedFlight(t *testing.T) {
 		})
 	}
 	leave()
-	if err := <-gone; !errors.Is(err, context.Canceled) {
-		t.Errorf("the first caller got %v", err)
-	}
+	heraldtest.Fails(t, "the first caller", <-gone, context.Canceled)
 	close(hold)
 	all.Wait()
 	for range cap(results) {
-		if err := <-results; err != nil {
-			t.Error(err)
-		}
+		heraldtest.Must(t, <-results)
 	}
 	if raw, _ := g.Requests(); raw != 1 {
 		t.Errorf("%d requests", raw)

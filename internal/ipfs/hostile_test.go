@@ -174,9 +174,7 @@ func TestHonestBesideHostile(t *testing.T) {
 					})
 				}
 				workers.Wait()
-				if good.Load() != fetches {
-					t.Errorf("%d of %d fetches succeeded", good.Load(), fetches)
-				}
+				heraldtest.Equal(t, "fetches that succeeded", good.Load(), fetches)
 			})
 		}
 	})
@@ -259,9 +257,8 @@ func dagBomb(t testing.TB, g *ipfstest.Gateway) cid.Cid {
 	leaf := unixfs.NewFSNode(unixfs.TFile)
 	node := merkledag.NodeWithData(must[[]byte](t)(leaf.GetBytes()))
 	for range 8 {
-		if _, err := g.AddBlock(node.RawData(), cid.DagProtobuf, multihash.SHA2_256); err != nil {
-			t.Fatal(err)
-		}
+		_, err := g.AddBlock(node.RawData(), cid.DagProtobuf, multihash.SHA2_256)
+		heraldtest.Must(t, err)
 		c := cid.NewCidV1(cid.DagProtobuf, node.Cid().Hash())
 		fs := unixfs.NewFSNode(unixfs.TFile)
 		parent := &merkledag.ProtoNode{}

@@ -160,8 +160,7 @@ func TestNamesGoForward(t *testing.T) {
 		t.Errorf("within its TTL: %s, %v", got, err)
 	}
 	now.Add(int64(time.Minute))
-	var unavailable *ipfs.UnavailableError
-	if got, err := fetch(); !errors.As(err, &unavailable) {
+	if got, err := fetch(); !errors.As(err, new(*ipfs.UnavailableError)) {
 		t.Errorf("an older record is taken: %s, %v", got, err)
 	}
 	now.Add(int64(time.Second)) // the fetcher remembers the failure for a moment
@@ -193,15 +192,13 @@ func TestFetchIf(t *testing.T) {
 	if err != nil || doc.Validators != (ipfs.Validators{ETag: `"one"`, LastModified: "Sat, 21 Nov 2026 10:00:00 GMT"}) {
 		t.Fatalf("%+v, %v", doc.Validators, err)
 	}
-	if _, err := f.FetchIf(t.Context(), srv.URL, mib, doc.Validators); !errors.Is(err, ipfs.ErrUnchanged) {
-		t.Errorf("unchanged: %v", err)
-	}
+	_, err = f.FetchIf(t.Context(), srv.URL, mib, doc.Validators)
+	heraldtest.Fails(t, "unchanged", err, ipfs.ErrUnchanged)
 	set(`"two"`)
 	if doc, err := f.FetchIf(t.Context(), srv.URL, mib, doc.Validators); err != nil || doc.Validators.ETag != `"two"` {
 		t.Errorf("changed: %+v, %v", doc.Validators, err)
 	}
-	var unavailable *ipfs.UnavailableError
-	if _, err := f.Fetch(t.Context(), srv.URL+"/always", mib); !errors.As(err, &unavailable) {
+	if _, err := f.Fetch(t.Context(), srv.URL+"/always", mib); !errors.As(err, new(*ipfs.UnavailableError)) {
 		t.Errorf("304 unasked: %v", err)
 	}
 }
@@ -231,16 +228,14 @@ func TestFailuresAreRemembered(t *testing.T) {
 	fails(2) // and the wait doubles
 	now.Add(int64(600 * time.Millisecond))
 	fails(2)
-	if _, err := g.AddFile([]byte("soon")); err != nil {
-		t.Fatal(err)
-	}
+	_, err := g.AddFile([]byte("soon"))
+	heraldtest.Must(t, err)
 	now.Add(int64(time.Second))
 	if doc, err := f.Fetch(t.Context(), "ipfs://"+absent.String(), mib); err != nil || string(doc.Bytes) != "soon" {
 		t.Errorf("%s, %v", doc.Bytes, err)
 	}
-	var none *ipfs.NoDocumentError
 	for range 2 {
-		if _, err := f.Fetch(t.Context(), "ipfs://"+dir.String(), mib); !errors.As(err, &none) {
+		if _, err := f.Fetch(t.Context(), "ipfs://"+dir.String(), mib); !errors.As(err, new(*ipfs.NoDocumentError)) {
 			t.Error(err)
 		}
 		now.Add(int64(5 * time.Minute))
@@ -259,9 +254,8 @@ func TestSilentGatewayIsAskedLast(t *testing.T) {
 	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, silent.Handler()), serve(t, honest.Handler())}, Hedge: 400 * time.Millisecond})
 	for i := range 20 {
 		c := must[cid.Cid](t)(honest.AddFile([]byte{byte(i)}))
-		if _, err := f.Fetch(t.Context(), "ipfs://"+c.String(), mib); err != nil {
-			t.Fatal(err)
-		}
+		_, err := f.Fetch(t.Context(), "ipfs://"+c.String(), mib)
+		heraldtest.Must(t, err)
 	}
 	if raw, _ := silent.Requests(); raw < 3 || raw > 10 { // it is asked again now and then, if the honest one takes longer than 400 ms
 		t.Errorf("the silent one was asked %d times of 20", raw)

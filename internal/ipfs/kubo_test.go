@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -129,9 +130,8 @@ func TestKubo(t *testing.T) {
 func (c *kuboCase) check(t *testing.T, doc ipfs.Document) {
 	t.Helper()
 	sum := sha256.Sum256(doc.Bytes)
-	if len(doc.Bytes) != c.Length || hex.EncodeToString(sum[:]) != c.SHA256 {
-		t.Errorf("%d bytes, want %d of SHA-256 %s", len(doc.Bytes), c.Length, c.SHA256)
-	}
+	heraldtest.Equal(t, "the number of bytes", len(doc.Bytes), c.Length)
+	heraldtest.Equal(t, "the hash of the file", hex.EncodeToString(sum[:]), c.SHA256)
 	if c.Text != "" && string(doc.Bytes) != c.Text {
 		t.Errorf("got %.600q, want %q", doc.Bytes, c.Text)
 	}
@@ -153,13 +153,11 @@ func (c *kuboCase) checkRequests(t *testing.T, gws [2]*ipfstest.Gateway, b ipfst
 	}
 	switch {
 	case len(c.CARs) == 0:
-		if raw != 0 || cars != 0 {
-			t.Errorf("%d raw and %d CAR requests for an identity CID, want none", raw, cars)
-		}
+		heraldtest.Equal(t, "raw requests", raw, 0)
+		heraldtest.Equal(t, "CAR requests", cars, 0)
 	case c.Source == ipfs.SourceCID && c.byPath() && !b.NoCAR:
-		if raw != 0 || cars != 1 {
-			t.Errorf("%d raw and %d CAR requests, want one CAR", raw, cars)
-		}
+		heraldtest.Equal(t, "raw requests", raw, 0)
+		heraldtest.Equal(t, "CAR requests", cars, 1)
 	case b.NoCAR || !c.byPath():
 		if raw == 0 {
 			t.Errorf("%d raw and %d CAR requests, want raw ones", raw, cars)
@@ -217,9 +215,7 @@ func TestKuboFlippedRecord(t *testing.T) {
 					refused++
 					continue
 				}
-				if string(doc.Bytes) != c.Text {
-					t.Errorf("byte %d flipped: it leads to %q", at, doc.Bytes)
-				}
+				heraldtest.Equal(t, fmt.Sprintf("byte %d flipped: it leads to", at), string(doc.Bytes), c.Text)
 			}
 			t.Logf("%d of %d flipped records were refused", refused, tried)
 			// Only the old signature (V1), a sixth to a quarter of a record, is not verified.

@@ -36,7 +36,6 @@ func TestProbe(t *testing.T) {
 			t.Errorf("%s: %q, want %q", got[i].Gateway, said, want)
 		}
 	}
-	if got[0].Gateway != urls[0] || got[4].Gateway != "http://127.0.0.1:1" {
-		t.Errorf("%+v", got)
-	}
+	heraldtest.Equal(t, "the gateway", got[0].Gateway, urls[0])
+	heraldtest.Equal(t, "the gateway", got[4].Gateway, "http://127.0.0.1:1")
 }

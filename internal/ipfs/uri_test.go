@@ -208,16 +208,13 @@ func TestNormalize(t *testing.T) {
 		{"DATA:application/json,{}", "data:"},
 	} {
 		ref, err := parseReference(c.in, 1024)
-		var n *NoDocumentError
-		var i *InvalidError
-		var l *TooLargeError
 		got := ""
 		switch {
-		case errors.As(err, &n):
+		case errors.As(err, new(*NoDocumentError)):
 			got = none
-		case errors.As(err, &i):
+		case errors.As(err, new(*InvalidError)):
 			got = invalid
-		case errors.As(err, &l):
+		case errors.As(err, new(*TooLargeError)):
 			got = large
 		case err != nil:
 			got = err.Error()
@@ -238,9 +235,7 @@ func TestShownHidesSecrets(t *testing.T) {
 	for _, in := range []string{"https://u:secret@host.test/x?token=secret", "https://host.test/ipfs/" + v1 + "?t=secret"} {
 		ref, err := parseReference(in, 1024)
 		heraldtest.Must(t, err)
-		if strings.Contains(ref.shown, "secret") {
-			t.Errorf("shown as %q", ref.shown)
-		}
+		heraldtest.Lacks(t, "what is shown", ref.shown, "secret")
 	}
 }
 
@@ -248,9 +243,8 @@ func zip(t testing.TB, b []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	w := gzip.NewWriter(&out)
-	if _, err := w.Write(b); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.Write(b)
+	heraldtest.Must(t, err)
 	heraldtest.Must(t, w.Close())
 	return out.Bytes()
 }
@@ -336,9 +330,8 @@ func TestDataURI(t *testing.T) {
 					t.Fatalf("%d bytes, %v; want a TooLargeError", len(got), err)
 				}
 			default:
-				if err != nil || string(got) != c.want {
-					t.Fatalf("%q, %v", got, err)
-				}
+				heraldtest.Must(t, err)
+				heraldtest.Equal(t, "the text", string(got), c.want)
 				if c.media != "" && media != c.media {
 					t.Errorf("media type %q", media)
 				}
