@@ -84,9 +84,8 @@ func TestEras(t *testing.T) {
 					}
 					break
 				}
-				if err != nil || answer.Protocol != tt.protocol {
-					t.Fatalf("got %+v, %v", answer, err)
-				}
+				heraldtest.Must(t, err)
+				heraldtest.Equal(t, "the protocol", answer.Protocol, tt.protocol)
 			}
 			heraldtest.Equal(t, "handshakes", a.seen("initialize")+a.seen("server/discover"), tt.handshakes)
 		})
@@ -109,16 +108,11 @@ func TestEraChanges(t *testing.T) {
 		}
 		return false
 	}}
-	ctx, p, ep := dial(t, a)
+	_, p, ep := dial(t, a)
 	ep.ProtocolHint = modernVersion
 	for _, want := range []string{modernVersion, legacyVersion, legacyVersion} {
-		answer, err := p.Call(ctx, ep, Request{Tool: "x"})
-		if err != nil || answer.Protocol != want {
-			t.Fatalf("got %+v, %v; want %s", answer, err, want)
-		}
+		heraldtest.Equal(t, "the protocol", mustCall(t, p, ep, Request{Tool: "x"}).Protocol, want)
 		old.Store(true)
 	}
-	if n := a.seen("server/discover"); n != 2 {
-		t.Errorf("%d times discovered", n)
-	}
+	heraldtest.Equal(t, "server/discover requests", a.seen("server/discover"), 2)
 }

@@ -89,16 +89,12 @@ func TestHugeAnswer(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			taken := make(chan int64, 1)
-			srv := serve(t, &agent{on: func(method string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-				if method != "tools/call" {
-					return false
-				}
+			srv := serve(t, &agent{on: onMethod("tools/call", func(w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
 				w.Header().Set("Content-Type", kind)
 				_, _ = io.WriteString(w, begin)
 				n, _ := io.Copy(w, io.LimitReader(endless('x'), 200<<20))
 				taken <- n
-				return true
-			}})
+			})})
 			p := newPool(t)
 			_, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
 			if _, ok := errors.AsType[*TooLargeError](err); !ok {
@@ -153,9 +149,7 @@ func TestShellLeavesNoOrphan(t *testing.T) {
 	ep.Command, ep.Args, ep.Listed = "/bin/sh", []string{"-c", `"$0" & wait; true`, os.Args[0]}, true
 	// A shell's background job has no stdin; give it the shell's.
 	ep.Args[1] = `"$0" <&0; true`
-	if _, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "pid"}); err != nil {
-		t.Fatal(err)
-	}
+	mustCall(t, p, ep, Request{Tool: "pid"})
 	closePool(t, p)
 	noneLeft(t, dir, 1)
 }
@@ -166,15 +160,11 @@ func TestCommandOutlivesItsFirstCall(t *testing.T) {
 	ep := command("plain")
 	var pids []string
 	for range 3 {
-		ctx := heraldtest.Within(t, 30*time.Second)
-		a, err := p.Call(ctx, ep, Request{Tool: "pid"})
-		heraldtest.Must(t, err)
+		a := mustCall(t, p, ep, Request{Tool: "pid"})
 		pids = append(pids, a.Text)
 		_, _ = p.Call(heraldtest.Within(t, time.Nanosecond), ep, Request{Tool: "pid"}) // a call without time left does not end the process
 	}
-	if pids[0] != pids[1] || pids[1] != pids[2] {
-		t.Errorf("processes %v", pids)
-	}
+	heraldtest.Equal(t, "processes", pids, []string{pids[0], pids[0], pids[0]})
 }
 
 func TestCommandSilentOnDiscover(t *testing.T) {
@@ -182,10 +172,8 @@ func TestCommandSilentOnDiscover(t *testing.T) {
 	p := newPool(t, func(c *Config) { c.ProbeTimeout = 200 * time.Millisecond })
 	ep := command("mute")
 	ep.ProtocolHint = modernVersion
-	a, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "x"})
-	if err != nil || a.Protocol != legacyVersion {
-		t.Errorf("got %+v, %v", a, err)
-	}
+	a := mustCall(t, p, ep, Request{Tool: "x"})
+	heraldtest.Equal(t, "the protocol", a.Protocol, legacyVersion)
 }
 
 func TestEmptyAnswers(t *testing.T) {
@@ -195,9 +183,7 @@ func TestEmptyAnswers(t *testing.T) {
 			reply(w, id, `{}`)
 			return true
 		}}
-		srv := serve(t, a)
-		p := newPool(t)
-		_, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: hint}, Request{Tool: "x"})
+		_, err := callHinted(t, a, hint)
 		if e, ok := errors.AsType[*CallError](err); !ok || e.Stage != StageOpen || a.seen("tools/call") != 0 {
 			t.Errorf("hint %q: %v, %d calls", hint, err, a.seen("tools/call"))
 		}
@@ -216,12 +202,9 @@ func TestRefusedHandshakes(t *testing.T) {
 					_, _ = io.WriteString(w, "not like this")
 					return true
 				}}
-				srv := serve(t, a)
-				p := newPool(t)
-				_, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: hint}, Request{Tool: "x"})
-				if e, ok := errors.AsType[*CallError](err); !ok || e.Stage != StageOpen || e.Status != status || e.RetryAfter != 11*time.Second || !strings.Contains(err.Error(), "not like this") {
-					t.Errorf("got %#v: %v", e, err)
-				}
+				_, err := callHinted(t, a, hint)
+				want := CallError{Stage: StageOpen, Status: status, RetryAfter: 11 * time.Second}
+				expectFailure(t, "the handshake", err, want, "not like this")
 				if n := a.seen("GET"); n > 0 && status != 400 && status != 404 && status != 405 {
 					t.Errorf("%d streams were asked for", n)
 				}
@@ -248,18 +231,12 @@ func modern(on func(method string, w http.ResponseWriter, r *http.Request, id js
 
 func TestModernNotFound(t *testing.T) {
 	t.Parallel()
-	a := modern(func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-		if method != "tools/call" {
-			return false
-		}
+	a := modern(onMethod("tools/call", func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusNotFound)
 		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no tools here"}}`, id)
-		return true
-	})
-	srv := serve(t, a)
-	p := newPool(t)
-	_, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: modernVersion}, Request{Tool: "x"})
+	}))
+	_, err := callHinted(t, a, modernVersion)
 	if e, ok := errors.AsType[*CallError](err); !ok || e.Status != 404 || e.Code != -32601 || errors.Is(err, ErrSessionGone) || a.seen("tools/call") != 1 {
 		t.Errorf("got %v after %d calls", err, a.seen("tools/call"))
 	}
@@ -282,9 +259,7 @@ func TestUnusualResults(t *testing.T) {
 			agent := modern(onMethod("tools/call", func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
 				reply(w, id, tt.result)
 			}))
-			srv := serve(t, agent)
-			p := newPool(t)
-			a, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: modernVersion}, Request{Tool: "x"})
+			a, err := callHinted(t, agent, modernVersion)
 			var e *CallError
 			switch {
 			case agent.seen("tools/call") != 1:
@@ -305,22 +280,16 @@ func TestHangingSessionEnd(t *testing.T) {
 		leaving <- struct{}{}
 		<-r.Context().Done()
 	})}
-	ctx, p, ep := dial(t, a)
-	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
-		t.Fatal(err)
-	}
+	_, p, ep := dial(t, a)
+	mustCall(t, p, ep, Request{Tool: "x"})
 	p.Drop(ep)
 	<-leaving
 	begin := time.Now()
-	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
-		t.Fatal(err)
-	}
+	mustCall(t, p, ep, Request{Tool: "x"})
 	if took := time.Since(begin); took > transport.NoticeWait*9/10 {
 		t.Errorf("a call waited %s for another client's end", took)
 	}
-	if err := p.Close(heraldtest.Within(t, 30*time.Second)); err != nil {
-		t.Errorf("Close: %v", err)
-	}
+	heraldtest.Must(t, p.Close(heraldtest.Within(t, 30*time.Second)))
 	if took := time.Since(begin); took > 20*time.Second {
 		t.Errorf("Close took %s", took)
 	}
@@ -361,9 +330,7 @@ func TestDeadlineWhileReading(t *testing.T) {
 			})})
 			p := newPool(t)
 			_, err := p.Call(ctx, Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
-			if e, ok := errors.AsType[*CallError](err); !ok || !e.Timeout || !e.Written {
-				t.Errorf("got %v", err)
-			}
+			expectFailure(t, "the call", err, CallError{Stage: StageCall, Timeout: true, Written: true})
 			if took := time.Since(heraldtest.Receive(t, "the deadline", begin)); took > 8*time.Second {
 				t.Errorf("returned %s after its deadline", took)
 			}
@@ -421,9 +388,7 @@ func TestAbandonedCall(t *testing.T) {
 			p := newPool(t)
 			ctx.Store(newDeadline(t))
 			_, err := p.Call(ctx.Load(), ep, Request{Tool: "x"})
-			if e, ok := errors.AsType[*CallError](err); !ok || !e.Timeout {
-				t.Fatalf("got %v", err)
-			}
+			expectFailure(t, "the call", err, CallError{Stage: StageCall, Timeout: true, Written: true})
 			if id := heraldtest.Receive(t, "the agent is told", told); id != asked.Load() {
 				t.Errorf("request %v was given up, and it was told of %s", asked.Load(), id)
 			}

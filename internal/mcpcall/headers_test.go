@@ -49,9 +49,7 @@ func TestSecretHeaders(t *testing.T) {
 		t.Errorf("redirect: %v, %d requests elsewhere", err, other.Load())
 	}
 	heraldtest.Must(t, p.Close(heraldtest.Within(t, 30*time.Second)))
-	if a.seen("DELETE") != 1 {
-		t.Errorf("session ended %d times", a.seen("DELETE"))
-	}
+	heraldtest.Equal(t, "DELETE requests", a.seen("DELETE"), 1)
 	mu.Lock()
 	defer mu.Unlock()
 	for method, missing := range without {
@@ -77,8 +75,7 @@ func TestSecretHeaders(t *testing.T) {
 
 	for _, name := range []string{"Mcp-Session-Id", "host", "a b", ""} {
 		ep.Headers = map[string]secret.Secret{name: secret.New("v")}
-		var refused *TransportRefusedError
-		if _, err := p.Call(t.Context(), ep, Request{Tool: "x"}); !errors.As(err, &refused) {
+		if _, err := p.Call(t.Context(), ep, Request{Tool: "x"}); !errors.As(err, new(*TransportRefusedError)) {
 			t.Errorf("header %q: %v", name, err)
 		}
 	}

@@ -44,14 +44,8 @@ func TestRetiringDrains(t *testing.T) {
 	ep := command("later:" + dir)
 	answer := newSignal(t, filepath.Join(dir, "answer"))
 	ctx := heraldtest.Within(t, 30*time.Second)
-	if _, err := p.Tools(ctx, ep, false); err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() {
-		_, err := p.Call(ctx, ep, Request{Tool: "x"})
-		done <- err
-	}()
+	mustList(t, p, ep)
+	done := startCall(ctx, p, ep)
 	heraldtest.Await(t, "the call is in flight", func() bool { return p.inFlight(ep) == 1 })
 	p.mu.Lock()
 	p.slots[ep.clientKey()].conn.bad.Store(true)
@@ -61,9 +55,7 @@ func TestRetiringDrains(t *testing.T) {
 		t.Error("the broken client is still in use")
 	}
 	answer()
-	if err := <-done; err != nil {
-		t.Errorf("the call in flight: %v", err)
-	}
+	heraldtest.Must(t, <-done)
 }
 
 // TestUsedDuringCheck checks that a client that is used during its check is not given up. The call itself finds out
@@ -88,27 +80,19 @@ func TestUsedDuringCheck(t *testing.T) {
 	now := heraldtest.NewClock(time.Now())
 	p := newPool(t, patient(now))
 	ctx := heraldtest.Within(t, 30*time.Second)
-	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
-		t.Fatal(err)
-	}
+	mustCall(t, p, ep, Request{Tool: "x"})
 	slow.Store(true)
 	now.Advance(2 * time.Minute)
 	p.checkIdle()
 	<-pinged
-	done := make(chan error, 1)
-	go func() {
-		_, err := p.Call(ctx, ep, Request{Tool: "x"})
-		done <- err
-	}()
+	done := startCall(ctx, p, ep)
 	<-called
 	heraldtest.Await(t, "the check ends", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.checks == 0 })
 	if !p.has(ep) {
 		t.Error("given up while it was in use")
 	}
 	close(release)
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	heraldtest.Must(t, <-done)
 }
 
 // TestSilentStreamInUse checks that a stream is replaced while it is in use, if its agent accepts every request but
@@ -132,30 +116,21 @@ func TestSilentStreamInUse(t *testing.T) {
 	now := heraldtest.NewClock(time.Now())
 	p := newPool(t, patient(now))
 	ctx := heraldtest.Within(t, 30*time.Second)
-	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := p.Call(ctx, ep, Request{Tool: "x"})
+	heraldtest.Must(t, err)
 	checkAll(t, p)
-	if a.seen("ping") != 0 {
-		t.Error("asked for no reason")
-	}
+	heraldtest.Equal(t, "pings without a reason", a.seen("ping"), 0)
 	dead.Store(1)
 	waits, giveUp := context.WithCancel(ctx)
-	done := make(chan error, 1)
-	go func() {
-		_, err := p.Call(waits, ep, Request{Tool: "x"})
-		done <- err
-	}()
+	done := startCall(waits, p, ep)
 	heraldtest.Receive(t, "the call in flight", asked)
 	impatient := newDeadline(t)
 	go func() {
 		<-asked
 		impatient.pass()
 	}()
-	var e *CallError
-	if _, err := p.Call(impatient, ep, Request{Tool: "x"}); !errors.As(err, &e) || !e.Timeout || !e.Written {
-		t.Fatalf("got %v", err)
-	}
+	_, err = p.Call(impatient, ep, Request{Tool: "x"})
+	expectFailure(t, "the impatient call", err, CallError{Stage: StageCall, Timeout: true, Written: true})
 	heraldtest.Await(t, "the other call is in flight", func() bool { return p.inFlight(ep) == 1 })
 	p.limitChecks(100 * time.Millisecond)
 	checkAll(t, p)
@@ -170,9 +145,8 @@ func TestSilentStreamInUse(t *testing.T) {
 	}
 	giveUp()
 	<-done
-	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
-		t.Errorf("afterwards: %v", err)
-	}
+	_, err = p.Call(ctx, ep, Request{Tool: "x"})
+	heraldtest.Must(t, err)
 }
 
 // TestUnusualHealthyAgents checks that a healthy agent is never given up because it does not support ping or supports
@@ -230,9 +204,7 @@ func TestBusyCommand(t *testing.T) {
 	now := heraldtest.NewClock(time.Now())
 	p := newPool(t, patient(now))
 	ep := command("busy")
-	if _, err := p.Tools(heraldtest.Within(t, 30*time.Second), ep, false); err != nil {
-		t.Fatal(err)
-	}
+	mustList(t, p, ep)
 	var e *CallError
 	if _, err := p.Call(heraldtest.Within(t, time.Second), ep, Request{Tool: "x"}); !errors.As(err, &e) || !e.Timeout {
 		t.Fatalf("got %v", err)
@@ -259,15 +231,11 @@ func TestCloseDuringCheck(t *testing.T) {
 	ep := Endpoint{Transport: TransportHTTP, URL: serve(t, a).URL}
 	now := heraldtest.NewClock(time.Now())
 	p := newPool(t, patient(now), func(c *Config) { c.OpenTimeout = time.Minute })
-	if _, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "x"}); err != nil {
-		t.Fatal(err)
-	}
+	mustCall(t, p, ep, Request{Tool: "x"})
 	now.Advance(2 * time.Minute)
 	p.checkIdle()
 	<-pinged
-	if err := p.Close(heraldtest.Within(t, 30*time.Second)); err != nil {
-		t.Errorf("Close waited for the check: %v", err)
-	}
+	heraldtest.Must(t, p.Close(heraldtest.Within(t, 30*time.Second)))
 }
 
 func TestChecksTakeTurns(t *testing.T) {
@@ -279,9 +247,7 @@ func TestChecksTakeTurns(t *testing.T) {
 	const clients = 3 * maxChecks
 	for i := range clients {
 		ep := Endpoint{Transport: TransportHTTP, URL: fmt.Sprintf("%s/%d", srv.URL, i)}
-		if _, err := p.Tools(heraldtest.Within(t, 30*time.Second), ep, false); err != nil {
-			t.Fatal(err)
-		}
+		mustList(t, p, ep)
 	}
 	now.Advance(2 * time.Minute)
 	checkAll(t, p)

@@ -78,8 +78,7 @@ func TestPoolHoldsSoManyBytes(t *testing.T) {
 			before := live()
 			use := func(i int) {
 				t.Helper()
-				set, err := p.Tools(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: fmt.Sprintf("%s/%d", url, i)}, false)
-				heraldtest.Must(t, err)
+				set := mustList(t, p, Endpoint{Transport: TransportHTTP, URL: fmt.Sprintf("%s/%d", url, i)})
 				if _, err := Fit(set.Tools[0], map[string]any{"value": "1"}); err != nil {
 					t.Fatal(err)
 				}
@@ -170,12 +169,10 @@ func TestClientsInUseHoldSoManyBytes(t *testing.T) {
 	var done sync.WaitGroup
 	for i := range 10 {
 		ep := Endpoint{Transport: TransportHTTP, URL: fmt.Sprintf("%s/%d", url, i)}
-		set, err := p.Tools(heraldtest.Within(t, 30*time.Second), ep, false)
-		heraldtest.Must(t, err)
+		set := mustList(t, p, ep)
 		for _, tool := range set.Tools {
-			if _, err := Fit(tool, map[string]any{"value": "1"}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := Fit(tool, map[string]any{"value": "1"})
+			heraldtest.Must(t, err)
 		}
 		done.Go(func() {
 			if _, err := p.Call(heraldtest.Within(t, 5*time.Minute), ep, Request{Tool: "tool0"}); err != nil {
@@ -189,33 +186,25 @@ func TestClientsInUseHoldSoManyBytes(t *testing.T) {
 	}
 	close(answer)
 	done.Wait()
-	set, err := p.Tools(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: url + "/9"}, false)
-	if err != nil || len(set.Tools) != 4 {
-		t.Errorf("listed anew: %d tools, %v", len(set.Tools), err)
-	}
+	set := mustList(t, p, Endpoint{Transport: TransportHTTP, URL: url + "/9"})
+	heraldtest.Equal(t, "tools listed anew", len(set.Tools), 4)
 }
 
 // TestPoolHoldsSoManyEvents checks the byte limit with event streams that begin an event and never end it.
 func TestPoolHoldsSoManyEvents(t *testing.T) {
 	const agents = 40
 	begun := "data: " + strings.Repeat("x", 900<<10)
-	a := &streamAgent{post: func(method string, s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-		if method != "tools/list" {
-			return false
-		}
+	a := &streamAgent{post: onPost("tools/list", func(s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
 		w.WriteHeader(http.StatusAccepted)
 		s.result(id, `{"tools":[]}`)
 		s.say("%s", begun)
-		return true
-	}}
-	ctx, p, ep := dial(t, a, holdingLittle)
+	})}
+	_, p, ep := dial(t, a, holdingLittle)
 	before := live()
 	for i := range agents {
 		ep := ep
 		ep.URL += fmt.Sprintf("?agent=%d", i)
-		if _, err := p.Tools(ctx, ep, false); err != nil {
-			t.Fatal(err)
-		}
+		mustList(t, p, ep)
 	}
 	// The streams are read in the background.
 	heraldtest.Await(t, "the streams to be read", func() bool {
@@ -231,10 +220,7 @@ func TestPoolHoldsSoManyEvents(t *testing.T) {
 func TestPoolHoldsSoManyMirroredTools(t *testing.T) {
 	const agents = 24
 	var lists atomic.Int64
-	a := modern(func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-		if method != "tools/list" {
-			return false
-		}
+	a := modern(onMethod("tools/list", func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
 		n := lists.Add(1)
 		var tools []string
 		for i := range 12 {
@@ -242,16 +228,14 @@ func TestPoolHoldsSoManyMirroredTools(t *testing.T) {
 				n, i, strings.Repeat(`{"a":{}},`, 500)))
 		}
 		reply(w, id, `{"resultType":"complete","tools":[`+strings.Join(tools, ",")+`]}`)
-		return true
-	})
+	}))
 	url := serve(t, a).URL
 	p := newPool(t, holdingLittle)
 	before := live()
 	for i := range agents * 3 {
 		ep := Endpoint{Transport: TransportHTTP, URL: fmt.Sprintf("%s/%d", url, i/3), ProtocolHint: modernVersion}
-		if _, err := p.Tools(heraldtest.Within(t, 30*time.Second), ep, true); err != nil {
-			t.Fatal(err)
-		}
+		_, err := p.Tools(heraldtest.Within(t, 30*time.Second), ep, true)
+		heraldtest.Must(t, err)
 	}
 	heraldtest.Equal(t, "lists", lists.Load(), agents*3)
 	checkHeld(t, p, before)

@@ -17,25 +17,17 @@ import (
 // leaked goroutines.
 func TestOneResponseForARequest(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	srv := httptest.NewServer(&agent{on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-		if method != "tools/call" {
-			return false
-		}
+	srv := httptest.NewServer(&agent{on: onMethod("tools/call", func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		message := fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{\"content\":[{\"type\":\"text\",\"text\":\"%%d\"}]}}\n\n", id)
 		_, _ = fmt.Fprintf(w, message+message+message+message, 1, 2, 3, 4)
-		return true
-	}})
+	})})
 	p := newPool(t)
 	for range 3 {
-		a, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
-		if err != nil || a.Text != "1" {
-			t.Errorf("%+v, %v", a, err)
-		}
+		a := mustCall(t, p, Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
+		heraldtest.Equal(t, "the text", a.Text, "1")
 	}
-	if err := p.Close(heraldtest.Within(t, 30*time.Second)); err != nil {
-		t.Error(err)
-	}
+	heraldtest.Must(t, p.Close(heraldtest.Within(t, 30*time.Second)))
 	srv.Close()
 	var left error
 	heraldtest.AwaitState(t, func() bool { left = goleak.Find(before); return left == nil }, func() string { return left.Error() })

@@ -57,9 +57,8 @@ func TestClientVersion(t *testing.T) {
 		server.WithToolCapabilities(true), server.WithHooks(hooks))))
 	defer srv.Close()
 	ctx := heraldtest.Within(t, 30*time.Second)
-	if _, err := newPool(t).Tools(ctx, Endpoint{Transport: TransportHTTP, URL: srv.URL}, false); err != nil {
-		t.Fatal(err)
-	}
+	_, err := newPool(t).Tools(ctx, Endpoint{Transport: TransportHTTP, URL: srv.URL}, false)
+	heraldtest.Must(t, err)
 	if info := <-got; info.Name != "herald" || !strings.HasPrefix(buildinfo.Version(), info.Version+" (") {
 		t.Errorf("%+v of %s", info, buildinfo.Version())
 	}
@@ -76,8 +75,7 @@ func TestRealServerOverHTTP(t *testing.T) {
 			ep := Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: hint}
 			ctx := heraldtest.Within(t, 30*time.Second)
 
-			set, err := p.Tools(ctx, ep, false)
-			heraldtest.Must(t, err)
+			set := mustList(t, p, ep)
 			want := legacyVersion
 			if hint != "" {
 				want = modernVersion
@@ -91,8 +89,7 @@ func TestRealServerOverHTTP(t *testing.T) {
 			}
 			args, err := Fit(tool, map[string]any{"value": "9977"})
 			heraldtest.Must(t, err)
-			a, err := p.Call(ctx, ep, Request{Tool: tool.Name, Arguments: args, Meta: map[string]any{"io.agentherald/delivery": map[string]any{"attempt": 1}}})
-			heraldtest.Must(t, err)
+			a := mustCall(t, p, ep, Request{Tool: tool.Name, Arguments: args, Meta: map[string]any{"io.agentherald/delivery": map[string]any{"attempt": 1}}})
 			if a.Protocol != want || a.IsError || a.Unreadable || a.Text != `{"arguments":{"value":"9977"},"meta":{"attempt":1}}` {
 				t.Errorf("got %+v", a)
 			}
@@ -349,15 +346,12 @@ func TestMisbehavingAgents(t *testing.T) {
 			if e == nil {
 				t.Fatalf("no error: %+v", a)
 			}
-			if e.Stage != StageCall || e.Status != tt.want.Status || e.Code != tt.want.Code || e.RetryAfter != tt.want.RetryAfter || e.Written != tt.want.Written || e.Timeout {
-				t.Errorf("got %+v", *e)
-			}
+			tt.want.Stage = StageCall
+			expectFailure(t, "the call", e, tt.want)
 			if tt.as != nil && !errors.As(e, tt.as) {
 				t.Errorf("%T: %v", e.Err, e.Err)
 			}
-			if n := tt.agent.seen("tools/call"); n != 1 {
-				t.Errorf("called %d times", n)
-			}
+			heraldtest.Equal(t, "tools/call requests", tt.agent.seen("tools/call"), 1)
 		})
 	}
 }
@@ -394,10 +388,7 @@ func TestDeadline(t *testing.T) {
 			if took := time.Since(start); took > 20*time.Second {
 				t.Errorf("took %s", took)
 			}
-			var e *CallError
-			if !errors.As(err, &e) || e.Stage != want.Stage || e.Written != want.Written || e.Timeout != want.Timeout || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("got %#v", err)
-			}
+			expectFailure(t, "the call", err, want, context.DeadlineExceeded)
 		})
 	}
 }
@@ -406,17 +397,11 @@ func TestUnwrittenRequest(t *testing.T) {
 	t.Parallel()
 	p := newPool(t)
 	_, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: "http://" + heraldtest.Address(t) + "/mcp?key=hidden-token"}, Request{Tool: "x"})
-	var e *CallError
-	if !errors.As(err, &e) || e.Stage != StageOpen || e.Written || e.Timeout {
-		t.Errorf("got %#v", err)
-	}
-	if strings.Contains(err.Error(), "hidden-token") {
-		t.Errorf("the address is in the error: %v", err)
-	}
+	expectFailure(t, "an address without a server", err, CallError{Stage: StageOpen})
+	heraldtest.Lacks(t, "the error", err.Error(), "hidden-token")
 	_, err = p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: "http://10.1.2.3:8080/mcp"}, Request{Tool: "x"})
-	var blocked *netguard.BlockedError
 	var refused *netguard.RefusedURLError
-	if !errors.As(err, &blocked) && !errors.As(err, &refused) || !errors.As(err, &e) {
+	if !errors.As(err, new(*netguard.BlockedError)) && !errors.As(err, &refused) || !errors.As(err, new(*CallError)) {
 		t.Errorf("private address: %#v", err)
 	}
 }
@@ -445,9 +430,7 @@ func callDeadAgent(t *testing.T) (failure *CallError) {
 	srv := &httptest.Server{Listener: l, Config: &http.Server{Handler: &agent{tools: `{"tools":[]}`}, ReadHeaderTimeout: time.Second}}
 	srv.Start()
 	p, ep := newPool(t), Endpoint{Transport: TransportHTTP, URL: "http://" + at}
-	if _, err := p.Tools(heraldtest.Within(t, 30*time.Second), ep, false); err != nil {
-		t.Fatal(err)
-	}
+	mustList(t, p, ep)
 	srv.CloseClientConnections()
 	srv.Close()
 	p.base.CloseIdleConnections() // as if the closing of the connections had been noticed
@@ -488,9 +471,7 @@ func TestSessionGone(t *testing.T) {
 					t.Fatalf("after %d: %v", want, err)
 				}
 			}
-			if n := a.seen("initialize"); n != 3 {
-				t.Errorf("initialized %d times, want 3", n)
-			}
+			heraldtest.Equal(t, "initialize requests", a.seen("initialize"), 3)
 
 			// A server that does not know any session gets exactly one retry.
 			a2 := &agent{session: "s", on: onMethod("tools/call", func(w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
@@ -539,8 +520,7 @@ func FuzzHTTPAnswer(f *testing.F) {
 		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 		defer cancel()
 		_, err := p.Call(ctx, Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
-		var e *CallError
-		if err != nil && !errors.As(err, &e) {
+		if err != nil && !errors.As(err, new(*CallError)) {
 			t.Fatalf("%T: %v", err, err)
 		}
 	})
@@ -550,9 +530,8 @@ func TestRequestTooLarge(t *testing.T) {
 	t.Parallel()
 	ctx, p, ep := dial(t, &agent{}, func(c *Config) { c.MaxRequestBytes = 100 })
 	_, err := p.Call(ctx, ep, Request{Tool: "x", Arguments: map[string]any{"a": strings.Repeat("x", 200)}})
-	var e *CallError
 	var large *RequestTooLargeError
-	if !errors.As(err, &e) || e.Written || !errors.As(err, &large) || large.Limit != 100 || large.Size < 200 {
+	if e, ok := errors.AsType[*CallError](err); !ok || e.Written || !errors.As(err, &large) || large.Limit != 100 || large.Size < 200 {
 		t.Errorf("got %v", err)
 	}
 }

@@ -54,9 +54,7 @@ func TestToolsPagesAndFreshness(t *testing.T) {
 	now.Advance(2 * time.Second)
 	expect("fresh", true, "v1", 2)
 	version.Store(2)
-	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
-		t.Fatal(err)
-	}
+	mustCall(t, p, ep, Request{Tool: "x"})
 	expect("the agent said so", false, "v2", 3)
 	now.Advance(time.Hour)
 	expect("too old", false, "v2", 4)
@@ -75,9 +73,8 @@ func TestListRefused(t *testing.T) {
 			t.Parallel()
 			ctx, p, ep := dial(t, &agent{tools: tools})
 			_, err := p.Tools(ctx, ep, false)
-			var e *CallError
 			var bad *BadAnswerError
-			if !errors.As(err, &e) || e.Stage != StageList || !errors.As(err, &bad) {
+			if e, ok := errors.AsType[*CallError](err); !ok || e.Stage != StageList || !errors.As(err, &bad) {
 				t.Errorf("got %#v", err)
 			}
 		})

@@ -2,6 +2,7 @@ package mcpcall
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"net/http"
@@ -58,6 +59,54 @@ func dial(t testing.TB, h http.Handler, adapt ...func(*Config)) (context.Context
 		ep = streamOf(srv)
 	}
 	return heraldtest.Within(t, 30*time.Second), newPool(t, adapt...), ep
+}
+
+// callHinted calls a tool of an agent whose registration states a version of the protocol.
+func callHinted(t testing.TB, h http.Handler, hint string) (Answer, error) {
+	t.Helper()
+	ctx, p, ep := dial(t, h)
+	ep.ProtocolHint = hint
+	return p.Call(ctx, ep, Request{Tool: "x"})
+}
+
+// mustCall calls a tool within 30 s and ends the test if the call fails.
+func mustCall(t testing.TB, p *Pool, ep Endpoint, req Request) Answer {
+	t.Helper()
+	a, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, req)
+	heraldtest.Must(t, err)
+	return a
+}
+
+// startCall calls a tool in the background. The channel receives the call's error.
+func startCall(ctx context.Context, p *Pool, ep Endpoint) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.Call(ctx, ep, Request{Tool: "x"})
+		done <- err
+	}()
+	return done
+}
+
+// expectFailure reports that err is no *CallError with the values of want (which has no Challenge and Err), or that it
+// lacks a cause: a text, or an error that it wraps.
+func expectFailure(t testing.TB, what string, err error, want CallError, causes ...any) {
+	t.Helper()
+	e, ok := errors.AsType[*CallError](err)
+	if !ok {
+		t.Fatalf("%s: %v is no *CallError", what, err)
+	}
+	got := *e
+	got.Challenge, got.Err = nil, nil
+	heraldtest.Equal(t, fmt.Sprintf("%s: %v", what, err), got, want)
+	heraldtest.Fails(t, what, err, causes...)
+}
+
+// mustList lists the tools, within 30 s, and ends the test if that fails.
+func mustList(t testing.TB, p *Pool, ep Endpoint) ToolSet {
+	t.Helper()
+	set, err := p.Tools(heraldtest.Within(t, 30*time.Second), ep, false)
+	heraldtest.Must(t, err)
+	return set
 }
 
 // deadline is a context that ends when the test calls pass, independent of the machine's speed. A timer ends it after

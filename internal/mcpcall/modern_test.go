@@ -91,9 +91,7 @@ func TestSupportedAfterAll(t *testing.T) {
 				fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32022,"message":"which one","data":{"supported":%s}}}`, id, tt.supported)
 				return true
 			})
-			srv := serve(t, a)
-			p := newPool(t)
-			answer, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL, ProtocolHint: modernVersion}, Request{Tool: "x"})
+			answer, err := callHinted(t, a, modernVersion)
 			if err != nil || answer.Protocol != tt.protocol || a.seen("server/discover") != tt.discovers {
 				t.Errorf("got %+v, %v after %d", answer, err, a.seen("server/discover"))
 			}
@@ -196,7 +194,7 @@ func TestProcessedCallIsNotRepeated(t *testing.T) {
 				}
 				return false
 			})
-			_, err := newPool(t).Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: serve(t, a).URL, ProtocolHint: modernVersion}, Request{Tool: "x"})
+			_, err := callHinted(t, a, modernVersion)
 			if e, ok := errors.AsType[*CallError](err); !ok || !e.Written || calls.Load() != 2 {
 				t.Errorf("%d calls: %+v", calls.Load(), err)
 			}

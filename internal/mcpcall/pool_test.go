@@ -48,9 +48,7 @@ func TestOneClientPerCredential(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := a.seen("initialize"); n != 2 {
-		t.Errorf("initialized %d times for two credentials", n)
-	}
+	heraldtest.Equal(t, "initialize requests", a.seen("initialize"), 2)
 }
 
 // TestSharedWhileReplaced checks that concurrent callers continue while their sessions end.
@@ -120,9 +118,7 @@ func TestIdleAndBounded(t *testing.T) {
 	a.tools = `{"tools":[]}`
 	for _, path := range []string{"/1", "/2", "/3"} {
 		now.Advance(time.Second)
-		if _, err := p.Tools(ctx, at(path), false); err != nil {
-			t.Fatal(err)
-		}
+		mustList(t, p, at(path))
 	}
 	heraldtest.Equal(t, "clients", held(), 2)
 	heraldtest.Await(t, "the longest unused one was closed", func() bool { return a.seen("DELETE") == 1 })
@@ -135,19 +131,14 @@ func TestIdleAndBounded(t *testing.T) {
 		}()
 		<-inCall
 	}
-	if _, err := p.Tools(ctx, at("/4"), false); !errors.Is(err, ErrBusy) {
-		t.Errorf("all in use: %v", err)
-	}
+	_, err := p.Tools(ctx, at("/4"), false)
+	heraldtest.Fails(t, "all in use", err, ErrBusy)
 	now.Advance(time.Hour)
 	p.closeIdle()
-	if held() != 2 {
-		t.Error("a client in use was closed for idleness")
-	}
+	heraldtest.Equal(t, "clients, of which none is idle", held(), 2)
 	close(release)
 	for range 2 {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		heraldtest.Must(t, <-done)
 	}
 	p.closeIdle()
 	heraldtest.Equal(t, "idle clients kept", held(), 0)
@@ -185,12 +176,9 @@ func TestClose(t *testing.T) {
 		}
 		return n == 2
 	})
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-	defer cancel()
+	ctx := heraldtest.Within(t, 50*time.Millisecond)
 	start := time.Now()
-	if err := p.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Close: %v", err)
-	}
+	heraldtest.Fails(t, "Close", p.Close(ctx), context.DeadlineExceeded)
 	if took := time.Since(start); took > 20*time.Second {
 		t.Errorf("Close took %s", took)
 	}
@@ -200,12 +188,9 @@ func TestClose(t *testing.T) {
 			t.Errorf("cut off: %v", err)
 		}
 	}
-	if _, err := p.Call(t.Context(), ep, Request{Tool: "x"}); !errors.Is(err, ErrClosed) {
-		t.Errorf("after Close: %v", err)
-	}
-	if err := p.Close(t.Context()); err != nil {
-		t.Errorf("second Close: %v", err)
-	}
+	_, err := p.Call(t.Context(), ep, Request{Tool: "x"})
+	heraldtest.Fails(t, "after Close", err, ErrClosed)
+	heraldtest.Must(t, p.Close(t.Context()))
 }
 
 // sampleFeedback returns all arguments of agent.receiveFeedback.

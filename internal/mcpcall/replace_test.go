@@ -29,21 +29,16 @@ func TestListedEndpoints(t *testing.T) {
 	p := newPool(t, func(c *Config) { c.Guard, c.StdioCommands = strict, nil })
 	ctx := heraldtest.Within(t, 30*time.Second)
 	var blocked *netguard.BlockedError
-	var refused *TransportRefusedError
 	web, cmd := Endpoint{Transport: TransportHTTP, URL: srv.URL}, command("plain")
 	if _, err := p.Call(ctx, web, Request{Tool: "x"}); !errors.As(err, &blocked) {
 		t.Errorf("a stranger's loopback address: %v", err)
 	}
-	if _, err := p.Call(ctx, cmd, Request{Tool: "pid"}); !errors.As(err, &refused) {
+	if _, err := p.Call(ctx, cmd, Request{Tool: "pid"}); !errors.As(err, new(*TransportRefusedError)) {
 		t.Errorf("a stranger's command: %v", err)
 	}
 	web.Listed, cmd.Listed = true, true
-	if _, err := p.Call(ctx, web, Request{Tool: "x"}); err != nil {
-		t.Errorf("a listed address: %v", err)
-	}
-	if _, err := p.Call(ctx, cmd, Request{Tool: "pid"}); err != nil {
-		t.Errorf("a listed command: %v", err)
-	}
+	mustCall(t, p, web, Request{Tool: "x"})
+	mustCall(t, p, cmd, Request{Tool: "pid"})
 	web.Listed = false // an unlisted endpoint must not share the listed one's client
 	if _, err := p.Call(ctx, web, Request{Tool: "x"}); !errors.As(err, &blocked) {
 		t.Errorf("a stranger's loopback address, once listed: %v", err)
@@ -65,9 +60,7 @@ func TestMaxAge(t *testing.T) {
 	pid := func() string { t.Helper(); return must(p.Call(ctx, ep, Request{Tool: "pid"})).Text }
 	first := pid()
 	now.Advance(59 * time.Minute)
-	if again := pid(); again != first {
-		t.Errorf("replaced early: %s, %s", first, again)
-	}
+	heraldtest.Equal(t, "the process before its end", pid(), first)
 	// A call in flight ends with the old process, while the next call starts a new one.
 	until := filepath.Join(t.TempDir(), "answer")
 	answer := newSignal(t, until)
@@ -177,9 +170,7 @@ func TestHealth(t *testing.T) {
 		checkAll(t, well)
 	}
 	round()
-	if forgets.seen("ping") != 0 {
-		t.Error("asked at once")
-	}
+	heraldtest.Equal(t, "pings at once", forgets.seen("ping"), 0)
 	now.Advance(2 * time.Minute)
 	round()
 	round() // too soon after the last
@@ -235,20 +226,12 @@ func TestDrop(t *testing.T) {
 	}}
 	ctx, p, ep := dial(t, a)
 	p.Drop(ep) // has no effect: no call has opened a client
-	done := make(chan error, 1)
-	go func() {
-		_, err := p.Call(ctx, ep, Request{Tool: "x"})
-		done <- err
-	}()
+	done := startCall(ctx, p, ep)
 	<-inCall
 	p.Drop(ep)
-	if a.seen("DELETE") != 0 {
-		t.Error("closed under a call")
-	}
+	heraldtest.Equal(t, "sessions ended under a call", a.seen("DELETE"), 0)
 	close(release)
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	heraldtest.Must(t, <-done)
 	heraldtest.Await(t, "the session is ended", func() bool { return a.seen("DELETE") == 1 })
 }
 
@@ -264,21 +247,13 @@ func TestDropWhileOpening(t *testing.T) {
 		return false
 	}}
 	ctx, p, ep := dial(t, a)
-	done := make(chan error, 1)
-	go func() {
-		_, err := p.Call(ctx, ep, Request{Tool: "x"})
-		done <- err
-	}()
+	done := startCall(ctx, p, ep)
 	<-opening
 	p.Drop(ep)
 	close(release)
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	heraldtest.Must(t, <-done)
 	heraldtest.Await(t, "the dropped client is closed", func() bool { return a.seen("DELETE") == 1 })
-	if n := a.seen("initialize"); n != 2 {
-		t.Errorf("initialized %d times", n)
-	}
+	heraldtest.Equal(t, "initialize requests", a.seen("initialize"), 2)
 }
 
 // TestReplacedUnderLoad checks that 64 callers continue while their clients are dropped, expire, lose their streams and

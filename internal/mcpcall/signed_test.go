@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"errors"
 	"io"
 	"log/slog"
 	"maps"
@@ -164,13 +163,9 @@ func TestUnsignedEndpoint(t *testing.T) {
 	unsigned.Unsigned = true
 	request := Request{Tool: feedbackTool, Arguments: map[string]any{"value": "9"}, Meta: map[string]any{"x": 1}}
 	for range 2 {
-		if _, err := p.Call(ctx, signed, request); err != nil {
-			t.Fatal(err)
-		}
-		var e *CallError
-		if _, err := p.Call(ctx, unsigned, request); !errors.As(err, &e) || e.Status != http.StatusUnauthorized {
-			t.Errorf("an unsigned call is answered with %v", err)
-		}
+		mustCall(t, p, signed, request)
+		_, err := p.Call(ctx, unsigned, request)
+		expectFailure(t, "an unsigned call", err, CallError{Stage: StageOpen, Status: http.StatusUnauthorized})
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -191,9 +186,7 @@ func TestUnsignedIsNotSent(t *testing.T) {
 	a := &agent{}
 	ctx, p, ep := dial(t, a, func(c *Config) { c.Signer = noKey{} })
 	_, err := p.Call(ctx, ep, Request{Tool: "x"})
-	if e, ok := errors.AsType[*CallError](err); !ok || e.Written || e.Status != 0 || e.Timeout || !strings.Contains(err.Error(), "signing-key rotate") {
-		t.Errorf("%+v", err)
-	}
+	expectFailure(t, "without a key", err, CallError{Stage: StageOpen}, "signing-key rotate")
 	if n := a.seen("initialize"); n > 0 {
 		t.Errorf("%d requests were sent", n)
 	}
@@ -213,9 +206,7 @@ func TestSignatureStays(t *testing.T) {
 	if err == nil || elsewhere != nil {
 		t.Errorf("%v, %v", err, elsewhere)
 	}
-	if text := said.String() + err.Error(); strings.Contains(text, "sig1=") {
-		t.Errorf("told: %s", text)
-	}
+	heraldtest.Lacks(t, "told", said.String()+err.Error(), "sig1=")
 }
 
 // callSignedExampleAgent checks that the agent, with -herald, accepts calls of that Herald only.
@@ -236,8 +227,6 @@ func callSignedExampleAgent(t *testing.T, binary string) {
 	if a, err := newPool(t, func(c *Config) { c.Signer = ring }).Call(ctx, ep, call); err != nil || a.IsError {
 		t.Errorf("%+v, %v", a, err)
 	}
-	var e *CallError
-	if _, err := newPool(t).Call(ctx, ep, call); !errors.As(err, &e) || e.Status != http.StatusUnauthorized {
-		t.Errorf("unsigned: %v", err)
-	}
+	_, err = newPool(t).Call(ctx, ep, call)
+	expectFailure(t, "unsigned", err, CallError{Stage: StageOpen, Status: http.StatusUnauthorized})
 }

@@ -189,8 +189,7 @@ func TestRealServerOverSSE(t *testing.T) {
 			ep := streamOf(srv)
 			ep.Transport = kind
 			ctx := heraldtest.Within(t, 30*time.Second)
-			set, err := p.Tools(ctx, ep, false)
-			heraldtest.Must(t, err)
+			set := mustList(t, p, ep)
 			tool, ok := Find(set.Tools, feedbackTool, nil)
 			if !ok || !strings.Contains(string(tool.InputSchema), "anyOf") || set.Server.Name != "test-agent" {
 				t.Fatalf("got %+v", set)
@@ -206,10 +205,8 @@ func TestRealServerOverSSE(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			_, err = p.Call(ctx, ep, Request{Tool: "unknown"})
-			if e, ok := errors.AsType[*CallError](err); !ok || e.Code != mcp.INVALID_PARAMS || !e.Written {
-				t.Errorf("unknown tool: %v", err)
-			}
+			_, err := p.Call(ctx, ep, Request{Tool: "unknown"})
+			expectFailure(t, "unknown tool", err, CallError{Stage: StageCall, Code: mcp.INVALID_PARAMS, Written: true})
 		})
 	}
 }
@@ -253,31 +250,24 @@ func TestStreamsThatDoNotOpen(t *testing.T) {
 			t.Parallel()
 			ctx, p, ep := dial(t, tt.agent)
 			_, err := p.Call(ctx, ep, Request{Tool: "x"})
-			e, isE := errors.AsType[*CallError](err)
-			if !isE || e.Stage != StageOpen || e.Written || e.Timeout || e.Status != tt.want.Status || e.RetryAfter != tt.want.RetryAfter {
-				t.Fatalf("got %#v: %v", e, err)
-			}
+			tt.want.Stage = StageOpen
+			expectFailure(t, "the call", err, tt.want)
 			if tt.as != nil && !errors.As(err, tt.as) {
-				t.Errorf("%T: %v", e.Err, err)
+				t.Errorf("%#v", err)
 			}
-			if elsewhere.Load() != 0 {
-				t.Error("the other host was reached")
-			}
+			heraldtest.Equal(t, "requests to the other host", elsewhere.Load(), 0)
 		})
 	}
 	t.Run("silent", func(t *testing.T) {
 		t.Parallel()
-		srv := serve(t, &streamAgent{get: func(w http.ResponseWriter, r *http.Request) bool {
+		ctx, p, ep := dial(t, &streamAgent{get: func(w http.ResponseWriter, r *http.Request) bool {
 			w.Header().Set("Content-Type", "text/event-stream")
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
 			return true
-		}})
-		p := newPool(t, func(c *Config) { c.OpenTimeout = 200 * time.Millisecond })
-		_, err := p.Call(heraldtest.Within(t, 30*time.Second), streamOf(srv), Request{Tool: "x"})
-		if e, ok := errors.AsType[*CallError](err); !ok || e.Stage != StageOpen || !e.Timeout {
-			t.Errorf("got %v", err)
-		}
+		}}, func(c *Config) { c.OpenTimeout = 200 * time.Millisecond })
+		_, err := p.Call(ctx, ep, Request{Tool: "x"})
+		expectFailure(t, "the call", err, CallError{Stage: StageOpen, Timeout: true})
 	})
 }
 
@@ -349,25 +339,17 @@ func TestStreamsThatMisbehave(t *testing.T) {
 			if took := time.Since(begin); took > 20*time.Second {
 				t.Errorf("took %s", took)
 			}
-			if n := tt.agent.seen("tools/call"); n != max(tt.calls, 1) {
-				t.Errorf("called %d times", n)
-			}
+			heraldtest.Equal(t, "tools/call requests", tt.agent.seen("tools/call"), max(tt.calls, 1))
 			if tt.good {
-				if err != nil || a.Text != "ok" {
-					t.Errorf("got %+v, %v", a, err)
-				}
+				heraldtest.Must(t, err)
+				heraldtest.Equal(t, "the text", a.Text, "ok")
 				return
 			}
-			e, isE := errors.AsType[*CallError](err)
-			if !isE {
-				t.Fatalf("got %+v, %v", a, err)
-			}
-			t.Log(e)
-			if e.Stage != StageCall || e.Status != tt.want.Status || e.Code != tt.want.Code || e.RetryAfter != tt.want.RetryAfter || e.Written != tt.want.Written || e.Timeout {
-				t.Errorf("got %+v", *e)
-			}
+			t.Log(err)
+			tt.want.Stage = StageCall
+			expectFailure(t, "the call", err, tt.want)
 			if tt.as != nil && !errors.As(err, tt.as) {
-				t.Errorf("%T: %v", e.Err, err)
+				t.Errorf("%#v", err)
 			}
 		})
 	}
@@ -378,18 +360,14 @@ func TestStreamsThatMisbehave(t *testing.T) {
 func TestPingFlood(t *testing.T) {
 	t.Parallel()
 	now := heraldtest.NewClock(time.Unix(1e9, 0))
-	a := &streamAgent{post: func(method string, s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-		if method != "tools/call" {
-			return false
-		}
+	a := &streamAgent{post: onPost("tools/call", func(s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
 		w.WriteHeader(http.StatusAccepted)
 		for i := range 100 {
 			asked := []string{"ping", "roots/list"}[i%2]
 			s.say("data: {\"jsonrpc\":\"2.0\",\"id\":\"own-%d\",\"method\":\"%s\"}\n\n", i, asked)
 		}
 		s.result(id, `{"content":[{"type":"text","text":"ok"}]}`)
-		return true
-	}}
+	})}
 	p := newPool(t, func(c *Config) { c.Clock = now.Now })
 	srv := serve(t, a)
 	ctx := heraldtest.Within(t, 30*time.Second)
@@ -402,9 +380,7 @@ func TestPingFlood(t *testing.T) {
 		now.Advance(time.Second)
 	}
 	heraldtest.Must(t, p.Close(ctx))
-	if n := a.seen(""); n != 20 {
-		t.Errorf("%d of 200 requests were answered in two seconds, want 20", n)
-	}
+	heraldtest.Equal(t, "answers to 200 requests in two seconds", a.seen(""), 20)
 }
 
 // TestStreamLost checks that all 16 calls on a lost stream fail at once, and that the next call opens a new stream.
@@ -421,9 +397,7 @@ func TestStreamLost(t *testing.T) {
 		return true
 	}}
 	ctx, p, ep := dial(t, a)
-	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
-		t.Fatal(err)
-	}
+	mustCall(t, p, ep, Request{Tool: "x"})
 	hang.Store(true)
 	done := make(chan error, 16)
 	for range 16 {
@@ -447,15 +421,11 @@ func TestStreamLost(t *testing.T) {
 	if took := time.Since(begin); took > 20*time.Second {
 		t.Errorf("noticed after %s", took)
 	}
-	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
-		t.Errorf("after it: %v", err)
-	}
+	mustCall(t, p, ep, Request{Tool: "x"})
 	// If the stream is lost between calls, the next caller does not notice, even if the worker has not noticed the loss
 	// yet.
 	a.endAll()
-	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
-		t.Errorf("lost between calls: %v", err)
-	}
+	mustCall(t, p, ep, Request{Tool: "x"})
 	heraldtest.Equal(t, "streams", a.seen("GET"), 3)
 }
 
@@ -474,9 +444,7 @@ func TestStreamSaysThatToolsChanged(t *testing.T) {
 		if _, err := p.Tools(ctx, ep, false); err != nil || a.seen("tools/list") != want {
 			t.Fatalf("%v, %d listings, want %d", err, a.seen("tools/list"), want)
 		}
-		if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
-			t.Fatal(err)
-		}
+		mustCall(t, p, ep, Request{Tool: "x"})
 	}
 }
 

@@ -334,8 +334,7 @@ func TestRealServerOverStdio(t *testing.T) {
 			if err != nil || len(set.Tools) != 6 || set.Server.Name != "child" {
 				t.Fatalf("%+v, %v", set, err)
 			}
-			first, err := p.Call(ctx, ep, Request{Tool: "pid"})
-			heraldtest.Must(t, err)
+			first := mustCall(t, p, ep, Request{Tool: "pid"})
 			var wg sync.WaitGroup
 			for range 16 {
 				wg.Go(func() {
@@ -369,8 +368,7 @@ func TestStdioRefusesUnlistedCommands(t *testing.T) {
 		{Transport: TransportHTTP, URL: "ftp://127.0.0.1/"},
 		{Transport: TransportHTTP, URL: "/mcp"},
 	} {
-		var refused *TransportRefusedError
-		if _, err := p.Call(t.Context(), ep, Request{Tool: "x"}); !errors.As(err, &refused) {
+		if _, err := p.Call(t.Context(), ep, Request{Tool: "x"}); !errors.As(err, new(*TransportRefusedError)) {
 			t.Errorf("%+v: %v", ep, err)
 		}
 	}
@@ -379,8 +377,7 @@ func TestStdioRefusesUnlistedCommands(t *testing.T) {
 func TestStdioEnvironmentIsClean(t *testing.T) {
 	t.Setenv("HERALD_TEST_SECRET", "must-not-be-seen")
 	p := newPool(t)
-	a, err := p.Call(heraldtest.Within(t, 30*time.Second), command("plain"), Request{Tool: "env"})
-	heraldtest.Must(t, err)
+	a := mustCall(t, p, command("plain"), Request{Tool: "env"})
 	for _, kv := range strings.Split(a.Text, "\n") {
 		switch name, _, _ := strings.Cut(kv, "="); name {
 		case "PATH", "HOME", "LANG", childMode:
@@ -396,14 +393,11 @@ func TestStdioDeathAndRestart(t *testing.T) {
 	p := newPool(t)
 	ep := command("plain:" + dir)
 	ctx := heraldtest.Within(t, 30*time.Second)
-	first, err := p.Call(ctx, ep, Request{Tool: "pid"})
-	heraldtest.Must(t, err)
+	first := mustCall(t, p, ep, Request{Tool: "pid"})
 
 	// The command dies in a call: the call may have run.
-	_, err = p.Call(ctx, ep, Request{Tool: "die"})
-	if e, ok := errors.AsType[*CallError](err); !ok || e.Stage != StageCall || !e.Written || e.Timeout || !strings.Contains(err.Error(), "exit status 7") {
-		t.Errorf("died in a call: %v", err)
-	}
+	_, err := p.Call(ctx, ep, Request{Tool: "die"})
+	expectFailure(t, "died in a call", err, CallError{Stage: StageCall, Written: true}, "exit status 7")
 	second, err := p.Call(ctx, ep, Request{Tool: "pid"})
 	if err != nil || second.Text == first.Text {
 		t.Fatalf("no new process: %q, %v", second.Text, err)
@@ -450,9 +444,7 @@ func TestStdioBackoff(t *testing.T) {
 		t.Errorf("started %d times", n)
 	}
 	_, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportStdio, Command: os.Args[0], Dir: "/nowhere"}, Request{Tool: "x"})
-	if !errors.As(err, &e) || e.Stage != StageOpen || !strings.Contains(err.Error(), "does not start") {
-		t.Errorf("got %v", err)
-	}
+	expectFailure(t, "a folder that does not exist", err, CallError{Stage: StageOpen}, "does not start")
 }
 
 func TestStdioMisbehaving(t *testing.T) {
@@ -507,13 +499,10 @@ func TestExitingCommandIsNotKilled(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	p := newPool(t)
-	if _, err := p.Call(heraldtest.Within(t, 30*time.Second), command("farewell:"+dir), Request{Tool: "x"}); err != nil {
-		t.Fatal(err)
-	}
+	mustCall(t, p, command("farewell:"+dir), Request{Tool: "x"})
 	heraldtest.Must(t, p.Close(heraldtest.Within(t, 30*time.Second)))
-	if _, err := os.Stat(filepath.Join(dir, "done")); err != nil {
-		t.Errorf("it was not let finish: %v", err)
-	}
+	_, err := os.Stat(filepath.Join(dir, "done"))
+	heraldtest.Must(t, err)
 }
 
 // TestNothingOutlivesAKilledWorker checks that a worker that is killed leaves no processes behind: neither its command

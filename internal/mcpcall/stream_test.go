@@ -92,17 +92,13 @@ func TestUnauthorizedSession(t *testing.T) {
 				return false
 			}}
 			ctx, p, ep := dial(t, a)
-			_, err := p.Call(ctx, ep, Request{Tool: "x"})
-			heraldtest.Must(t, err)
+			mustCall(t, p, ep, Request{Tool: "x"})
 			restarted.Store(true)
 			answer, err := p.Call(ctx, ep, Request{Tool: "x"})
-			if n := a.seen("tools/call"); n != tt.calls {
-				t.Errorf("called %d times, want %d", n, tt.calls)
-			}
+			heraldtest.Equal(t, "tools/call requests", a.seen("tools/call"), tt.calls)
 			if tt.want == nil {
-				if err != nil || answer.Text != "ok" {
-					t.Errorf("got %+v, %v", answer, err)
-				}
+				heraldtest.Must(t, err)
+				heraldtest.Equal(t, "the text", answer.Text, "ok")
 				return
 			}
 			e, ok := errors.AsType[*CallError](err)
@@ -152,9 +148,7 @@ func TestSessionLostWithoutWord(t *testing.T) {
 			if err := call(); err == nil || a.seen("tools/call") != 2 {
 				t.Errorf("%v after %d calls", err, a.seen("tools/call"))
 			}
-			if err := call(); err != nil {
-				t.Errorf("the next call: %v", err)
-			}
+			heraldtest.Must(t, call())
 			lost.Store(100)
 			now.Advance(2 * time.Minute)
 			for range 5 {
@@ -232,9 +226,8 @@ func TestPostKeptOpen(t *testing.T) {
 	}}
 	answer, err := newPool(t).Call(heraldtest.Within(t, 30*time.Second), streamOf(serve(t, a)), Request{Tool: "x"})
 	close(returned)
-	if err != nil || answer.Text != "ok" {
-		t.Errorf("got %+v, %v", answer, err)
-	}
+	heraldtest.Must(t, err)
+	heraldtest.Equal(t, "the text", answer.Text, "ok")
 	if <-cut {
 		t.Error("the call returned only after the POST was cut off")
 	}
@@ -253,9 +246,7 @@ func TestSlowOlderTransport(t *testing.T) {
 	ep := streamOf(serve(t, a))
 	ep.Transport = TransportHTTP
 	p := newPool(t, func(c *Config) { c.ProbeTimeout = 2 * time.Second })
-	if _, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "x"}); err != nil {
-		t.Error(err)
-	}
+	mustCall(t, p, ep, Request{Tool: "x"})
 }
 
 // TestBusyStream checks that the bytes an agent may send in addition to its answers grow with the number of calls.
@@ -270,10 +261,8 @@ func TestBusyStream(t *testing.T) {
 	now := heraldtest.NewClock(time.Now())
 	p := newPool(t, patient(now)) // the clock does not move: all calls are within one minute
 	ep := streamOf(serve(t, a))
-	for i := range 100 {
-		if _, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "x"}); err != nil {
-			t.Fatalf("call %d: %v", i, err)
-		}
+	for range 100 {
+		mustCall(t, p, ep, Request{Tool: "x"})
 	}
 	heraldtest.Equal(t, "streams", a.seen("GET"), 1)
 }
@@ -302,9 +291,7 @@ func TestStreamSharesConnections(t *testing.T) {
 	})
 	p := newPool(t)
 	for range 20 {
-		if _, err := p.Call(heraldtest.Within(t, 30*time.Second), streamOf(srv), Request{Tool: "x"}); err != nil {
-			t.Fatal(err)
-		}
+		mustCall(t, p, streamOf(srv), Request{Tool: "x"})
 	}
 	if n := made.Load(); n > 10 { // a call may begin before the previous one has released its connection
 		t.Errorf("%d connections for 20 calls", n)

@@ -48,9 +48,8 @@ func TestToolListBounds(t *testing.T) {
 	heraldtest.Must(t, err)
 	l = toolList{}
 	l.addPage(huge)
-	if _, err := Fit(l.tools[0], map[string]any{}); err == nil || !strings.Contains(err.Error(), "longer than") {
-		t.Errorf("Fit on a schema that was too long: %v", err)
-	}
+	_, err = Fit(l.tools[0], map[string]any{})
+	heraldtest.Fails(t, "Fit on a schema that was too long", err, "longer than")
 }
 
 func TestFindAndAliases(t *testing.T) {
@@ -84,9 +83,8 @@ func FuzzTools(f *testing.F) {
 			args := map[string]any{"value": "5", "score": json.Number("1"), "n": nil, "file": json.RawMessage(`{"a":[1,2]}`)}
 			out, err := Fit(tool, args)
 			if err == nil {
-				if _, err := json.Marshal(out); err != nil {
-					t.Fatal(err)
-				}
+				_, err = json.Marshal(out)
+				heraldtest.Must(t, err)
 			}
 		}
 	})

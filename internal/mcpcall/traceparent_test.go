@@ -55,9 +55,7 @@ func TestTraceparent(t *testing.T) {
 			ep.URL = srv.URL + "/sse"
 			p := newPool(t)
 			ctx := heraldtest.Within(t, 30*time.Second)
-			if _, err := p.Tools(ctx, ep, false); err != nil {
-				t.Fatal(err)
-			}
+			mustList(t, p, ep)
 			const calls = 16
 			call := func(traceparent string) {
 				_, err := p.Call(ctx, ep, Request{Tool: feedbackTool, Arguments: map[string]any{"value": "1"},

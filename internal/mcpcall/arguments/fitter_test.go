@@ -132,9 +132,7 @@ func TestFit(t *testing.T) {
 			}
 			before := fmt.Sprint(in)
 			out, err := schemaOf(tt.schema).Fit(in)
-			if fmt.Sprint(in) != before {
-				t.Error("Fit changed its input")
-			}
+			heraldtest.Equal(t, "the input after Fit", fmt.Sprint(in), before)
 			if tt.path != "" {
 				refused, isRefused := errors.AsType[*SchemaError](err)
 				if !isRefused {
@@ -198,9 +196,7 @@ func TestFitSharedSchema(t *testing.T) {
 		}()
 	}
 	for range 8 {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		heraldtest.Must(t, <-done)
 	}
 }
 
@@ -211,14 +207,12 @@ func FuzzFit(f *testing.F) {
 	f.Fuzz(func(t *testing.T, schema, file []byte) {
 		args := map[string]any{"value": "5", "score": decimal(5, 1), "file": json.RawMessage(file), "tag": ""}
 		out, err := NewSchema(schema, nil).Fit(args)
-		var refused *SchemaError
-		if err != nil && !errors.As(err, &refused) {
+		if err != nil && !errors.As(err, new(*SchemaError)) {
 			t.Fatalf("%T: %v", err, err)
 		}
 		if err == nil && json.Valid(file) {
-			if _, err := json.Marshal(out); err != nil {
-				t.Fatal(err)
-			}
+			_, err = json.Marshal(out)
+			heraldtest.Must(t, err)
 		}
 	})
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"reflect"
 	"testing"
+
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 func TestSanitize(t *testing.T) {
@@ -35,9 +37,7 @@ func TestSanitize(t *testing.T) {
 			if !reflect.DeepEqual(got["v"], tt.want) {
 				t.Errorf("got %q, want %q", got["v"], tt.want)
 			}
-			if want := !reflect.DeepEqual(tt.in, tt.want); changed != want {
-				t.Errorf("changed = %v", changed)
-			}
+			heraldtest.Equal(t, "changed", changed, !reflect.DeepEqual(tt.in, tt.want))
 		})
 	}
 }

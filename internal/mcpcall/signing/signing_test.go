@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -131,13 +132,11 @@ func TestSignature(t *testing.T) {
 				}
 			}
 			input := req.Header.Get("Signature-Input")
-			if strings.Contains(input, "authorization") || strings.Contains(input, "content-digest") != (body != "") {
-				t.Error(input)
-			}
+			heraldtest.Lacks(t, "input", input, "authorization")
+			heraldtest.Equal(t, "content-digest", strings.Contains(input, "content-digest"), body != "")
 			rest, err := io.ReadAll(orEmpty(req.Body))
-			if err != nil || string(rest) != body {
-				t.Errorf("the body is %q, %v afterwards", rest, err)
-			}
+			heraldtest.Must(t, err)
+			heraldtest.Equal(t, "the body", string(rest), body)
 		}
 	}
 }
@@ -171,9 +170,7 @@ func TestKeyRotation(t *testing.T) {
 	}{{0, first.ID, 2}, {time.Hour - 1, first.ID, 2}, {time.Hour, next.ID, 2}, {25*time.Hour - 1, next.ID, 2}, {25 * time.Hour, next.ID, 1}} {
 		now = next.ActivatesAt.Add(-time.Hour).Add(step.after)
 		heraldtest.Must(t, r.Load(t.Context()))
-		if k := r.currentKey(); k.id != step.signs {
-			t.Errorf("after %s %s signs", step.after, k.id)
-		}
+		heraldtest.Equal(t, fmt.Sprintf("after %s", step.after), r.currentKey().id, step.signs)
 		if n := strings.Count(string(r.Directory()), `"kid"`); n != step.published {
 			t.Errorf("after %s: %d keys", step.after, n)
 		}
@@ -182,9 +179,7 @@ func TestKeyRotation(t *testing.T) {
 	if err := r.Load(t.Context()); err == nil {
 		t.Error("nothing said")
 	}
-	if err := r.Sign(newRequest(t, http.MethodGet, "https://agent.example/", "")); err != nil {
-		t.Errorf("while the database is away: %v", err)
-	}
+	heraldtest.Must(t, r.Sign(newRequest(t, http.MethodGet, "https://agent.example/", "")))
 }
 
 // TestForeignKeys checks that a key that cannot be decrypted does not sign, and neither does a key that was stored
@@ -203,16 +198,12 @@ func TestForeignKeys(t *testing.T) {
 		s.Put(nil, k)
 		r, err := New(Config{PublicURL: "https://herald.example", Records: s, Sealer: keys})
 		heraldtest.Must(t, err)
-		if err := r.Load(t.Context()); !errors.Is(err, ErrNoKey) {
-			t.Errorf("%s: %v", name, err)
-		}
+		heraldtest.Fails(t, name, r.Load(t.Context()), ErrNoKey)
 		req := newRequest(t, http.MethodGet, "https://agent.example/", "")
 		if err := r.Sign(req); !errors.Is(err, ErrNoKey) || len(req.Header) > 0 {
 			t.Errorf("%s: %v, %v", name, err, req.Header)
 		}
-		if d := string(r.Directory()); d != `{"keys":[]}` {
-			t.Errorf("%s: published %s", name, d)
-		}
+		heraldtest.Equal(t, fmt.Sprintf("%s: published", name), string(r.Directory()), `{"keys":[]}`)
 	}
 	// If there is a valid key too, the invalid one is skipped.
 	s := &signingtest.Shelf{}
@@ -250,9 +241,7 @@ func TestDirectory(t *testing.T) {
 	seed, err := keys.Open(stored.Ciphertext, Binding(stored.ID))
 	heraldtest.Must(t, err)
 	for _, encoding := range []*base64.Encoding{base64.RawURLEncoding, base64.RawStdEncoding} {
-		if strings.Contains(w.Body.String(), encoding.EncodeToString(seed)) {
-			t.Error("it holds the private key")
-		}
+		heraldtest.Lacks(t, "the published directory", w.Body.String(), encoding.EncodeToString(seed))
 	}
 	if len(set.Keys[0]) > 0 {
 		t.Errorf("it holds %v besides", set.Keys[0])

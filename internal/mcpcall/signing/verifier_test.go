@@ -56,9 +56,7 @@ func newHerald(t testing.TB) *herald {
 	heraldtest.Must(t, err)
 	h.ring, err = signing.New(signing.Config{PublicURL: h.server.URL, Records: &h.keys, Sealer: h.keyset})
 	heraldtest.Must(t, err)
-	if err = h.ring.Load(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, h.ring.Load(t.Context()))
 	return h
 }
 
@@ -175,9 +173,7 @@ func TestCheck(t *testing.T) {
 			c.change(r)
 			err := v.Check(r)
 			if c.want != "" {
-				if err == nil || !strings.Contains(err.Error(), c.want) {
-					t.Errorf("got %v, want %s", err, c.want)
-				}
+				heraldtest.Fails(t, "the error", err, c.want)
 				return
 			}
 			heraldtest.Must(t, err)
@@ -185,9 +181,7 @@ func TestCheck(t *testing.T) {
 				t.Errorf("the body is %s", body)
 			}
 			r.Body = io.NopCloser(strings.NewReader(message))
-			if err := v.Check(r); err == nil || !strings.Contains(err.Error(), "came before") {
-				t.Errorf("again: %v", err)
-			}
+			heraldtest.Fails(t, "again", v.Check(r), "came before")
 		})
 	}
 	for _, method := range []string{http.MethodGet, http.MethodDelete} { // of streams and the end of a session
@@ -227,9 +221,7 @@ func TestSpellingOfAddresses(t *testing.T) {
 		}
 	}
 	_, err := callers.New(callers.Config{Herald: h.server.URL, Self: "https://münchen.example"})
-	if err == nil || !strings.Contains(err.Error(), "Self must have a host in ASCII") {
-		t.Error(err)
-	}
+	heraldtest.Fails(t, "the error", err, "Self must have a host in ASCII")
 	for _, wrong := range []string{"", "agent.example", "https://:443", "ftp://agent.example", "https://agent.example?x", "https://me@agent.example"} {
 		if _, err := callers.New(callers.Config{Herald: h.server.URL, Self: wrong}); err == nil {
 			t.Errorf("%q is accepted", wrong)
@@ -269,16 +261,12 @@ func TestKeys(t *testing.T) {
 			t.Errorf("a stranger: %v", err)
 		}
 	}
-	if n := h.asked.Load(); n != 1 {
-		t.Errorf("asked %d times", n)
-	}
+	heraldtest.Equal(t, "questions asked", h.asked.Load(), 1)
 	// A new key is found, and a removed one is refused.
 	old := h.request(http.MethodPost, "/mcp", message)
 	now = now.Add(10 * time.Second)
 	h.rotate()
-	if err := check(h.request(http.MethodPost, "/mcp", message)); err != nil {
-		t.Error(err)
-	}
+	heraldtest.Must(t, check(h.request(http.MethodPost, "/mcp", message)))
 	if err := check(old); err == nil {
 		t.Error("a key that is published no more is taken")
 	}
@@ -286,9 +274,7 @@ func TestKeys(t *testing.T) {
 	h.away.Store(true)
 	now = now.Add(2 * time.Minute)
 	for range 3 {
-		if err := check(h.request(http.MethodPost, "/mcp", message)); err != nil {
-			t.Errorf("while it is away: %v", err)
-		}
+		heraldtest.Must(t, check(h.request(http.MethodPost, "/mcp", message)))
 	}
 	h.rotate()
 	r := h.request(http.MethodPost, "/mcp", message)
@@ -413,9 +399,8 @@ func TestRotation(t *testing.T) {
 			<-time.After(pause)
 		}
 		stop()
-		if len(signed) != 3 || strings.Count(string(rings[0].Directory()), `"kid"`) != 1 {
-			t.Errorf("signed with %v; %s is published", signed, rings[0].Directory())
-		}
+		heraldtest.Equal(t, "keys that signed", len(signed), 3)
+		heraldtest.Equal(t, "published keys", strings.Count(string(rings[0].Directory()), `"kid"`), 1)
 	})
 }
 
@@ -474,7 +459,5 @@ func TestRotationBehindCache(t *testing.T) {
 	heraldtest.Must(t, h.ring.Load(t.Context()))
 	passed = time.Minute
 	refresh()
-	if err := newVerifier(t, h, now).Check(h.request(http.MethodPost, "/mcp", message)); err != nil {
-		t.Error(err)
-	}
+	heraldtest.Must(t, newVerifier(t, h, now).Check(h.request(http.MethodPost, "/mcp", message)))
 }

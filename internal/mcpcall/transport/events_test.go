@@ -100,8 +100,7 @@ func TestEndpointEvent(t *testing.T) {
 	} {
 		base := must(url.Parse("https://a.example/v1/sse"))
 		got, err := endpointTarget(base, data)
-		var bad *BadAnswerError
-		if got != want || want == "" && !errors.As(err, &bad) {
+		if got != want || want == "" && !errors.As(err, new(*BadAnswerError)) {
 			t.Errorf("%.60q: got %q, %v; want %q", data, got, err, want)
 		}
 	}
@@ -117,17 +116,15 @@ func TestEventReader(t *testing.T) {
 			t.Fatalf("got %q %q of %d bytes, %v; want %q %q of %d", got.name, got.data, got.size, err, want.name, want.data, want.size)
 		}
 	}
-	if _, err := r.nextEvent(); !errors.Is(err, io.EOF) {
-		t.Errorf("at the end: %v", err)
-	}
+	_, err := r.nextEvent()
+	heraldtest.Fails(t, "at the end", err, io.EOF)
 	for name, in := range map[string]string{
 		"a line": "data: " + strings.Repeat("x", 10_000),
 		"lines":  strings.Repeat("data: x\n", 2000),
 		"others": strings.Repeat(": x\n", 2000),
 	} {
 		r := newEventReader(strings.NewReader(in), 1000)
-		var large *TooLargeError
-		if _, err := r.nextEvent(); !errors.As(err, &large) {
+		if _, err := r.nextEvent(); !errors.As(err, new(*TooLargeError)) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

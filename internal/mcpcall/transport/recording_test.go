@@ -17,6 +17,8 @@ import (
 
 	mcptransport "github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
+
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // wire answers every request with the same result and records the notifications that it receives.
@@ -48,9 +50,7 @@ func TestAnsweredRequestsAreNotCancelled(t *testing.T) {
 		if errors.Is(err, ErrResultTaken) != (want == nil) {
 			t.Errorf("%q: %v", result, err)
 		}
-		if got := string(r.Response().Result); got != result {
-			t.Errorf("%q was kept, want %q", got, result)
-		}
+		heraldtest.Equal(t, "the result", string(r.Response().Result), result)
 		notice := mcp.JSONRPCNotification{Notification: mcp.Notification{Method: string(mcp.MethodNotificationCancelled)}}
 		if err := c.SendNotification(ctx, notice); err != nil || !slices.Equal(w.told, want) {
 			t.Errorf("%q: told %v %v, want %v", result, w.told, err, want)
@@ -96,12 +96,10 @@ func TestCallBodyEqualsThatOfMCPGo(t *testing.T) {
 		}
 		must(bare.SendRequest(t.Context(), request))
 		want := body
-		if _, err := own.SendRequest(t.Context(), request); !errors.Is(err, ErrResultTaken) {
-			t.Errorf("%s: %v", name, err)
-		}
-		if string(body) != string(want) || length != int64(len(want)) {
-			t.Errorf("%s: %d bytes arrived: %s\nwant %s", name, length, body, want)
-		}
+		_, err := own.SendRequest(t.Context(), request)
+		heraldtest.Fails(t, name, err, ErrResultTaken)
+		heraldtest.Equal(t, name, string(body), string(want))
+		heraldtest.Equal(t, name, length, int64(len(want)))
 	}
 }
 
@@ -119,7 +117,5 @@ func TestListsAtTheSameTime(t *testing.T) {
 		all.Go(func() { r.keepMirrored(raw) })
 	}
 	all.Wait()
-	if len(r.mirrored) != len(list) {
-		t.Errorf("%d tools are kept", len(r.mirrored))
-	}
+	heraldtest.Equal(t, "tools that are kept", len(r.mirrored), len(list))
 }
