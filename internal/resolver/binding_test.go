@@ -102,13 +102,10 @@ func TestBinding(t *testing.T) {
 // is part of it.
 func looksRight(t *testing.T, err error) {
 	t.Helper()
-	var blocked *netguard.BlockedError
-	var badURL *netguard.RefusedURLError
-	if errors.As(err, &blocked) || errors.As(err, &badURL) {
+	if errors.As(err, new(*netguard.BlockedError)) || errors.As(err, new(*netguard.RefusedURLError)) {
 		t.Errorf("the guard's verdict on the domain's list became the delivery's: %v", err)
 	}
-	var unbound *resolver.UnboundError
-	if !errors.As(err, &unbound) {
+	if !errors.As(err, new(*resolver.UnboundError)) {
 		return
 	}
 	for _, want := range []string{`{"agentId":7,"agentRegistry":"eip155:8453:` + registry.Hex() + `"}`, "registrations[]", "https://a.example" + wellKnown} {
@@ -131,9 +128,7 @@ func TestDomainIsAskedOnce(t *testing.T) {
 			t.Errorf("agent %d: bound %t, %v", i, got.Bound(), err)
 		}
 	}
-	if asked := w.domains.take(); len(asked) != 1 {
-		t.Errorf("asked %d times", len(asked))
-	}
+	heraldtest.Equal(t, "the number of questions", len(w.domains.take()), 1)
 	w.clock.Advance(time.Minute)
 	w.domains.set("https://a.example", fails(&ipfs.UnavailableError{Status: 500, Err: errors.New("the server answered 500")}))
 	for i := range 2 {
@@ -142,9 +137,7 @@ func TestDomainIsAskedOnce(t *testing.T) {
 			t.Errorf("%s, %v", got.Binding, err)
 		}
 	}
-	if asked := w.domains.take(); len(asked) != 1 {
-		t.Errorf("after a minute, away: asked %d times", len(asked))
-	}
+	heraldtest.Equal(t, "the number of questions", len(w.domains.take()), 1)
 	w.clock.Advance(15 * time.Second)
 	w.domains.set("https://a.example", lists("{"+naming(50)+"}"))
 	for i, host := range []string{"a.example", "A.example", "a.Example:443", "a.example."} {
@@ -153,9 +146,7 @@ func TestDomainIsAskedOnce(t *testing.T) {
 			t.Errorf("%s: %s, %v", host, got.Binding, err)
 		}
 	}
-	if asked := w.domains.take(); len(asked) != 1 {
-		t.Errorf("spelt otherwise: asked %q", asked)
-	}
+	heraldtest.Equal(t, "spelt otherwise: asked", len(w.domains.take()), 1)
 }
 
 // TestBindingOfDocument: a document binds the agent if the endpoint's own origin serves it over https. A document from
@@ -255,9 +246,7 @@ func TestBindingIsAskedThroughTheGuard(t *testing.T) {
 			t.Errorf("%s: asked %q", name, asked)
 		}
 		for _, s := range got.Steps {
-			if strings.Contains(s.Source+s.Detail, "secret") {
-				t.Errorf("%s: %+v", name, s)
-			}
+			heraldtest.Lacks(t, name, s.Source+s.Detail, "secret")
 		}
 		w.clock.Advance(time.Hour)
 	}
@@ -268,9 +257,7 @@ func TestBindingIsAskedThroughTheGuard(t *testing.T) {
 	}
 	w.site.mu.Lock()
 	defer w.site.mu.Unlock()
-	if want := []string{"GET " + wellKnown, "GET " + wellKnown}; !slices.Equal(w.site.listRequests, want) {
-		t.Errorf("the server saw %q", w.site.listRequests)
-	}
+	heraldtest.Equal(t, "the server saw", w.site.listRequests, []string{"GET " + wellKnown, "GET " + wellKnown})
 }
 
 // TestBindingIsForgotten: the binding of an immutable document is cached as long as that of a mutable one. A failure of
@@ -285,9 +272,7 @@ func TestBindingIsForgotten(t *testing.T) {
 		if err != nil || got.Binding != want {
 			t.Errorf("%s: %q, %v", when, got.Binding, err)
 		}
-		if n := len(w.domains.take()); n != asked {
-			t.Errorf("%s: asked %d times, want %d", when, n, asked)
-		}
+		heraldtest.Equal(t, fmt.Sprintf("%s: asked", when), len(w.domains.take()), asked)
 	}
 	w.domains.set("https://a.example", fails(&ipfs.UnavailableError{Err: errAway}))
 	binding(resolver.BindingUnknown, 1, "away")
@@ -321,9 +306,8 @@ func TestBindingIsForgotten(t *testing.T) {
 		}
 	}
 	w.clock.Advance(61 * time.Second)
-	if _, err := w.Resolve(t.Context(), agent(7, 0)); err != nil {
-		t.Errorf("require, a minute later: %v", err)
-	}
+	_, err := w.Resolve(t.Context(), agent(7, 0))
+	heraldtest.Must(t, err)
 }
 
 // TestCloseWhileAsking: closing the resolver during a request for a list records no result for the domain.
@@ -347,9 +331,7 @@ func TestCloseWhileAsking(t *testing.T) {
 	}()
 	<-begun
 	w.Close()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
+	heraldtest.Fails(t, "the error", <-done, context.Canceled)
 }
 
 // TestRevalidation: a document that its server reports as unchanged is valid for another period, and is not transferred
@@ -372,9 +354,7 @@ func TestRevalidation(t *testing.T) {
 		if read {
 			reads++
 		}
-		if n := w.chain.count(); n != reads {
-			t.Errorf("%s: the chain was read %d times, want %d", when, n, reads)
-		}
+		heraldtest.Equal(t, fmt.Sprintf("%s: the chain was read", when), w.chain.count(), reads)
 		if f, s := w.site.counts(); f != full || s != same {
 			t.Errorf("%s: sent %d times and said to be the same %d times, want %d and %d", when, f, s, full, same)
 		}
@@ -386,9 +366,8 @@ func TestRevalidation(t *testing.T) {
 	w.domains.set("https://a.example", lists("{"+naming(7)+"}"))
 	w.clock.Advance(61 * time.Second)
 	got := resolve("out of date", 0, "https://a.example/mcp", true, 1, 1)
-	if first.Binding != resolver.Unbound || got.Binding != resolver.BoundByDomain {
-		t.Errorf("binding %q, then %q", first.Binding, got.Binding)
-	}
+	heraldtest.Equal(t, "binding", first.Binding, resolver.Unbound)
+	heraldtest.Equal(t, "binding", got.Binding, resolver.BoundByDomain)
 	if len(got.Steps) != 5 || !strings.Contains(got.Steps[1].Detail, "not changed") || got.Steps[4] != first.Steps[4] || got.Steps[2] != first.Steps[2] {
 		t.Errorf("steps %+v, at first %+v", got.Steps, first.Steps)
 	}
@@ -420,9 +399,7 @@ func TestRevalidation(t *testing.T) {
 	if got := resolve("unchanged, and not bound any more", 0, "https://a.example/mcp", true, 4, 5); got.Binding != resolver.Unbound {
 		t.Errorf("binding %q", got.Binding)
 	}
-	if asked := w.domains.take(); len(asked) != 1 {
-		t.Errorf("asked %q", asked)
-	}
+	heraldtest.Equal(t, "questions", len(w.domains.take()), 1)
 
 	// After a raised epoch, and for another tokenURI, the request is unconditional.
 	resolve("a raised epoch", 1, "https://a.example/mcp", true, 5, 5)
@@ -476,9 +453,7 @@ func TestStepsNameSkippedEntries(t *testing.T) {
 				break
 			}
 		}
-		if len(got.Steps) != len(c.want) {
-			t.Errorf("%s: %d steps, want %d:\n%+v", name, len(got.Steps), len(c.want), got.Steps)
-		}
+		heraldtest.Equal(t, name, len(got.Steps), len(c.want))
 		for _, s := range got.Steps {
 			if strings.Contains(s.Detail+s.Source, "secret") || strings.ContainsFunc(s.Detail, func(r rune) bool { return r < ' ' }) || len(s.Detail) > 1200 {
 				t.Errorf("%s: %+v", name, s)

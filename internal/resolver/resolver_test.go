@@ -142,12 +142,7 @@ func data(doc string) string {
 func nameError(err error) string {
 	var skip *resolver.SkipError
 	var failed *outcome.Failure
-	var refused *resolver.TransportRefusedError
 	var unbound *resolver.UnboundError
-	var blocked *netguard.BlockedError
-	var badURL *netguard.RefusedURLError
-	var away *ipfs.UnavailableError
-	var absent *ipfs.NotFoundError
 	switch {
 	case err == nil:
 		return "ok"
@@ -155,15 +150,15 @@ func nameError(err error) string {
 		return string(skip.Reason)
 	case errors.As(err, &failed):
 		return string(failed.Reason)
-	case errors.As(err, &refused):
+	case errors.As(err, new(*resolver.TransportRefusedError)):
 		return "transport_refused"
 	case errors.As(err, &unbound):
 		return "unbound"
-	case errors.As(err, &blocked), errors.As(err, &badURL):
+	case errors.As(err, new(*netguard.BlockedError)), errors.As(err, new(*netguard.RefusedURLError)):
 		return "address_blocked"
-	case errors.As(err, &away):
+	case errors.As(err, new(*ipfs.UnavailableError)):
 		return "unavailable"
-	case errors.As(err, &absent):
+	case errors.As(err, new(*ipfs.NotFoundError)):
 		return "not found"
 	}
 	return err.Error()
@@ -308,9 +303,7 @@ func TestResolutionSteps(t *testing.T) {
 	heraldtest.Equal(t, "what was resolved", got, want)
 	w.clock.Advance(12 * time.Second)
 	got, err = w.Resolve(t.Context(), agent(7, 0))
-	if err != nil {
-		t.Error(err)
-	}
+	heraldtest.Must(t, err)
 	heraldtest.Equal(t, "the steps from the cache", got.Steps,
 		[]resolver.Step{{What: "cache", Source: "resolved 12s ago", Detail: "services[0] of a document by data, binding: none"}})
 }
@@ -330,9 +323,7 @@ func TestCache(t *testing.T) {
 	}
 	reads := func(want int, what string) {
 		t.Helper()
-		if got := w.chain.count(); got != want {
-			t.Errorf("%s: the chain was read %d times, want %d", what, got, want)
-		}
+		heraldtest.Equal(t, fmt.Sprintf("%s: the chain was read", what), w.chain.count(), want)
 	}
 	w.chain.set("1", to("a.example"))
 	resolve(1, 0)
@@ -340,12 +331,8 @@ func TestCache(t *testing.T) {
 	reads(1, "twice the same")
 
 	w.chain.set("1", to("b.example"))
-	if got := resolve(1, 1); got.URL != "https://b.example" {
-		t.Errorf("after a raised epoch: %s", got.URL)
-	}
-	if got := resolve(1, 0); got.URL != "https://b.example" {
-		t.Errorf("a claim with an older epoch got %s", got.URL)
-	}
+	heraldtest.Equal(t, "after a raised epoch", resolve(1, 1).URL, "https://b.example")
+	heraldtest.Equal(t, "a claim with an older epoch", resolve(1, 0).URL, "https://b.example")
 	reads(2, "raised epoch")
 	w.clock.Advance(59 * time.Minute)
 	resolve(1, 1)
@@ -362,9 +349,8 @@ func TestCache(t *testing.T) {
 
 	// "No such agent" is cached too, for a shorter time.
 	for range 3 {
-		if _, err := w.Resolve(t.Context(), agent(3, 0)); nameError(err) != "agent_not_found" {
-			t.Fatal(err)
-		}
+		_, err := w.Resolve(t.Context(), agent(3, 0))
+		heraldtest.Equal(t, "the error", nameError(err), "agent_not_found")
 	}
 	reads(6, "negative")
 	w.clock.Advance(2 * time.Second)
@@ -381,9 +367,8 @@ func TestCache(t *testing.T) {
 	w.chain.err = errAway
 	w.chain.mu.Unlock()
 	for range 2 {
-		if _, err := w.Resolve(t.Context(), agent(9, 0)); !errors.Is(err, errAway) {
-			t.Fatal(err)
-		}
+		_, err := w.Resolve(t.Context(), agent(9, 0))
+		heraldtest.Fails(t, "the error", err, errAway)
 	}
 	reads(10, "chain away")
 }
@@ -404,9 +389,8 @@ func TestPageInsteadOfDocument(t *testing.T) {
 	if _, err := w.Resolve(t.Context(), agent(7, 0)); nameError(err) != "unavailable" {
 		t.Errorf("a page: %v", err)
 	}
-	if _, err := w.gateway.AddFile(doc); err != nil {
-		t.Fatal(err)
-	}
+	_, err = w.gateway.AddFile(doc)
+	heraldtest.Must(t, err)
 	if got, err := w.Resolve(t.Context(), agent(7, 0)); err != nil || got.DocumentSource != ipfs.SourceCID {
 		t.Errorf("when a gateway has it: %+v, %v", got, err)
 	}
@@ -447,19 +431,13 @@ func TestSharedFlight(t *testing.T) {
 		})
 	}
 	leave()
-	if err := <-gone; !errors.Is(err, context.Canceled) {
-		t.Errorf("the first caller got %v", err)
-	}
+	heraldtest.Fails(t, "the first caller", <-gone, context.Canceled)
 	close(hold)
 	all.Wait()
 	for range cap(results) {
-		if err := <-results; err != nil {
-			t.Error(err)
-		}
+		heraldtest.Must(t, <-results)
 	}
-	if n := w.chain.count(); n != 1 {
-		t.Errorf("the chain was read %d times", n)
-	}
+	heraldtest.Equal(t, "reads of the chain", w.chain.count(), 1)
 }
 
 func TestClose(t *testing.T) {
@@ -473,12 +451,9 @@ func TestClose(t *testing.T) {
 	}()
 	heraldtest.Await(t, "the chain is asked", func() bool { return w.chain.count() == 1 })
 	w.Close()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("a running resolve: %v", err)
-	}
-	if _, err := w.Resolve(context.Background(), agent(2, 0)); !errors.Is(err, resolver.ErrClosed) {
-		t.Errorf("after Close: %v", err)
-	}
+	heraldtest.Fails(t, "a running resolve", <-done, context.Canceled)
+	_, err := w.Resolve(context.Background(), agent(2, 0))
+	heraldtest.Fails(t, "after Close", err, resolver.ErrClosed)
 }
 
 func TestRefusedConfig(t *testing.T) {

@@ -190,8 +190,7 @@ func TestBroken(t *testing.T) {
 		if err == nil || f != nil || !strings.HasPrefix(err.Error(), tt.want) {
 			t.Errorf("%.200s\n got %v\nwant %s…", tt.file, err, tt.want)
 		}
-		var fault *Error
-		if !errors.As(err, &fault) || strings.Contains(fmt.Sprint(err), "hunter2") {
+		if !errors.As(err, new(*Error)) || strings.Contains(fmt.Sprint(err), "hunter2") {
 			t.Errorf("%.200s: %v", tt.file, err)
 		}
 	}
@@ -244,9 +243,7 @@ func TestLoad(t *testing.T) {
 	heraldtest.Must(t, os.WriteFile(path, []byte(`{"servers": {"10:2": {}, "9:10": {}, "9:9": {"enabled": false}}}`), 0o600))
 	f, err := Load(path, nil)
 	heraldtest.Must(t, err)
-	if got := fmt.Sprint(f.Keys()); got != "[9:9 9:10 10:2]" {
-		t.Error(got)
-	}
+	heraldtest.Equal(t, "keys", fmt.Sprint(f.Keys()), "[9:9 9:10 10:2]")
 	if _, ok := f.Lookup(9, "11"); ok {
 		t.Error("9:11 is known")
 	}
@@ -268,19 +265,16 @@ func TestFind(t *testing.T) {
 	if _, ok, err := Find(path, environment, 1, "3"); ok || err != nil {
 		t.Errorf("%v %v", ok, err)
 	}
-	if _, _, err := Find(path, environment, 1, "2"); err == nil || !strings.Contains(err.Error(), `servers["1:2"].url: names ${UNSET}, which is not set`) {
-		t.Error(err)
-	}
+	_, _, err = Find(path, environment, 1, "2")
+	heraldtest.Fails(t, "the error", err, `servers["1:2"].url: names ${UNSET}, which is not set`)
 	if f, err := Load(path, environment); err == nil || f != nil {
 		t.Error("Load is not strict")
 	}
 	heraldtest.Must(t, os.WriteFile(path, []byte(`{"servers": {},}`), 0o600))
-	if _, _, err := Find(path, environment, 1, "1"); err == nil || !strings.Contains(err.Error(), "is not JSON") {
-		t.Error(err)
-	}
-	if _, _, err := Find(path+"x", environment, 1, "1"); err == nil || !strings.Contains(err.Error(), "cannot be read") {
-		t.Error(err)
-	}
+	_, _, err = Find(path, environment, 1, "1")
+	heraldtest.Fails(t, "the error", err, "is not JSON")
+	_, _, err = Find(path+"x", environment, 1, "1")
+	heraldtest.Fails(t, "the error", err, "cannot be read")
 }
 
 // TestHeadersAreMcpcalls checks that the file accepts exactly the headers that calls may send.
@@ -297,8 +291,7 @@ func TestHeadersAreMcpcalls(t *testing.T) {
 		"Mcp-Param-X", "Origin", "Date", "Range", "Traceparent"} {
 		_, bad := parseAll("f", []byte(`{"servers": {"1:1": {"url": "https://a.example", "headers": {"`+name+`": "x"}}}}`), nil)
 		_, err := pool.Tools(over, mcpcall.Endpoint{Transport: "http", URL: "https://a.example", Headers: map[string]secret.Secret{name: secret.New("x")}, Listed: true}, true)
-		var refused *mcpcall.TransportRefusedError
-		if errors.As(err, &refused) != (bad != nil) {
+		if errors.As(err, new(*mcpcall.TransportRefusedError)) != (bad != nil) {
 			t.Errorf("%s: the file says %v, a call %v", name, bad, err)
 		}
 	}
@@ -310,9 +303,7 @@ func TestAllows(t *testing.T) {
 	for _, tt := range []struct{ tools, want []string }{
 		{nil, names}, {[]string{"x", names[0]}, names}, {[]string{names[2], names[1]}, names[1:]}, {[]string{"x"}, nil},
 	} {
-		if got := (Server{Tools: tt.tools}).Allows(names); !slices.Equal(got, tt.want) {
-			t.Errorf("%q allow %q, want %q", tt.tools, got, tt.want)
-		}
+		heraldtest.Equal(t, fmt.Sprintf("%q allow", tt.tools), (Server{Tools: tt.tools}).Allows(names), tt.want)
 	}
 }
 
@@ -323,9 +314,7 @@ func TestNothingIsPrinted(t *testing.T) {
 	c := read1(t, `{"command": "x", "args": ["${TOKEN}"], "env": {"A": "${TOKEN}"}}`)
 	for _, v := range []any{s, &s, Change{New: s, Old: c}, Diff{Changed: []Change{{New: s, Old: c}}}} {
 		for _, verb := range []string{"%v", "%+v", "%#v", "%s"} {
-			if got := fmt.Sprintf(verb, v); strings.Contains(got, "hunter2") {
-				t.Errorf("%s prints %s", verb, got)
-			}
+			heraldtest.Lacks(t, fmt.Sprintf("%s prints", verb), fmt.Sprintf(verb, v), "hunter2")
 		}
 	}
 }
@@ -354,17 +343,12 @@ func FuzzParse(f *testing.F) {
 				if ep, ok := s.Endpoint(); ok && (!ep.Listed || s.Display == "" || (ep.URL == "") == (ep.Command == "")) {
 					t.Fatalf("%v is called at %+v", k, ep)
 				}
-				if strings.Contains(fmt.Sprintf("%+v %s", s, s.Display), "hunter2") {
-					t.Fatalf("%v shows %+v", k, s)
-				}
+				heraldtest.Lacks(t, fmt.Sprintf("%v shows", k), fmt.Sprintf("%+v %s", s, s.Display), "hunter2")
 			}
 			return
 		}
-		if strings.Contains(err.Error(), "hunter2") {
-			t.Fatalf("tells a secret: %v", err)
-		}
-		var fault *Error
-		if !errors.As(err, &fault) || fault.Line > 1+strings.Count(text, "\n") || fault.Line < 0 {
+		heraldtest.Lacks(t, "the error", err.Error(), "hunter2")
+		if fault, ok := errors.AsType[*Error](err); !ok || fault.Line > 1+strings.Count(text, "\n") || fault.Line < 0 {
 			t.Fatalf("%v", err)
 		}
 	})

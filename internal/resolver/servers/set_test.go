@@ -55,9 +55,7 @@ func (w *watched) look() string {
 
 func (w *watched) has(agents ...string) {
 	w.t.Helper()
-	if got := fmt.Sprint(w.Content().Keys()); got != fmt.Sprint(agents) {
-		w.t.Errorf("in force is %s, want %s", got, agents)
-	}
+	heraldtest.Equal(w.t, "in force", fmt.Sprint(w.Content().Keys()), fmt.Sprint(agents))
 }
 
 func TestReload(t *testing.T) {
@@ -65,21 +63,16 @@ func TestReload(t *testing.T) {
 	w := watch(t, `{"servers": {"1:1": {"url": "https://a.example", "auth": {"type": "bearer", "token": "${TOKEN}"}}, "1:2": {"command": "x"}, "1:3": {}}}`)
 	w.has("1:1", "1:2", "1:3")
 	for range 3 {
-		if said := w.look(); said != "" || len(w.diffs) != 0 {
-			t.Errorf("nothing changed, and it says %s %v", said, w.diffs)
-		}
+		heraldtest.Equal(t, "what is said without a change", w.look(), "")
+		heraldtest.Equal(t, "diffs without a change", len(w.diffs), 0)
 	}
 	w.write(`{"servers": {"1:1": {"url": "https://a.example", "auth": {"type": "bearer", "token": "other${TOKEN}"}, "timeoutMs": 2000}, "1:3": {}, "2:1": {"enabled": false}}}`)
 	said := w.look()
 	w.has("1:1", "1:3", "2:1")
 	for _, want := range []string{`added=[2:1]`, `removed=[1:2]`, `changed="[1:1 (headers, timeoutMs)]"`, "servers=3"} {
-		if !strings.Contains(said, want) {
-			t.Errorf("the log lacks %s: %s", want, said)
-		}
+		heraldtest.Contains(t, "the log", said, want)
 	}
-	if strings.Contains(said, "hunter2") {
-		t.Errorf("the log tells a secret: %s", said)
-	}
+	heraldtest.Lacks(t, "the log", said, "hunter2")
 	if len(w.diffs) != 1 {
 		t.Fatalf("%v", w.diffs)
 	}
@@ -97,9 +90,8 @@ func TestReload(t *testing.T) {
 		t.Errorf("%+v", w.diffs)
 	}
 	w.write(`{"servers": {"1:1": {"headers": {"authorization": "Bearer other${TOKEN}"}, "url": "https://a.example"}, "1:3": {"enabled": true}, "2:1": {"enabled": false}} }`)
-	if said := w.look(); said != "" || len(w.diffs) != 2 {
-		t.Errorf("%s %+v", said, w.diffs)
-	}
+	heraldtest.Equal(t, "what is said", w.look(), "")
+	heraldtest.Equal(t, "diffs", len(w.diffs), 2)
 }
 
 // TestSecretMovedToEnvironment checks that a secret that was moved from the file into the environment is no longer
@@ -160,12 +152,9 @@ func TestBrokenFileChangesNothing(t *testing.T) {
 		w.has("1:1")
 	}
 	w.write(good)
-	if said := w.look(); !strings.Contains(said, "is valid again") {
-		t.Errorf("it says %q", said)
-	}
-	if said := w.look(); said != "" || len(w.diffs) != 0 {
-		t.Errorf("it says %s %v", said, w.diffs)
-	}
+	heraldtest.Contains(t, "what is said", w.look(), "is valid again")
+	heraldtest.Equal(t, "what is said", w.look(), "")
+	heraldtest.Equal(t, "diffs", len(w.diffs), 0)
 	w.write(`{"servers": {"1:2": {}}}`)
 	w.look()
 	w.has("1:2")
@@ -216,13 +205,11 @@ func TestKubernetes(t *testing.T) {
 func TestOpen(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "servers.json")
-	if _, err := Open(Config{Path: path}); err == nil || !strings.Contains(err.Error(), "cannot be read: no such file") {
-		t.Error(err)
-	}
+	_, err := Open(Config{Path: path})
+	heraldtest.Fails(t, "the error", err, "cannot be read: no such file")
 	heraldtest.Must(t, os.WriteFile(path, []byte("{"), 0o600))
-	if _, err := Open(Config{Path: path}); err == nil || !strings.Contains(err.Error(), "is not JSON") {
-		t.Error(err)
-	}
+	_, err = Open(Config{Path: path})
+	heraldtest.Fails(t, "the error", err, "is not JSON")
 	var none *Set
 	if _, ok := none.Lookup(1, "1"); ok || len(none.Content().Keys()) != 0 {
 		t.Error("no file says something")
