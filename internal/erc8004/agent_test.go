@@ -1,8 +1,11 @@
 package erc8004
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 func TestAgentName(t *testing.T) {
@@ -27,8 +30,6 @@ func TestAgentName(t *testing.T) {
 	base, _ := KnownDeployment(8453)
 	for want, a := range map[string]Agent{"8453:7": {ChainID: 8453, Registry: strings.ToLower(base.Identity.Hex()), ID: "7"},
 		"8453:8": {ChainID: 8453, ID: "8"}, "": {ChainID: 8453}} {
-		if a.Argument() != want {
-			t.Errorf("%+v: %q, want %q", a, a.Argument(), want)
-		}
+		heraldtest.Equal(t, fmt.Sprintf("%+v", a), a.Argument(), want)
 	}
 }

@@ -100,9 +100,7 @@ func TestReadFeedbackOfEveryRegistry(t *testing.T) {
 		{pack("uint8,bytes32,bytes32,bool", uint8(90), [32]byte{'a'}, [32]byte{}, true), StoredFeedback{Value: big.NewInt(90), LegacyScore: true, Tag1: "a", Revoked: true}},
 	} {
 		got, err := UnpackReadFeedback(test.ret)
-		if err != nil {
-			t.Error(err)
-		}
+		heraldtest.Must(t, err)
 		heraldtest.Equal(t, "the feedback that was read", got, test.want)
 	}
 	for _, bad := range [][]byte{nil, make([]byte, 31), make([]byte, 33), bytes.Repeat([]byte{0xff}, 160)} {

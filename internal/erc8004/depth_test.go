@@ -3,6 +3,8 @@ package erc8004
 import (
 	"testing"
 	"time"
+
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 func TestParseDepth(t *testing.T) {
@@ -13,9 +15,8 @@ func TestParseDepth(t *testing.T) {
 		"safe": {Tag: Safe}, "finalized": {Tag: Finalized},
 	} {
 		got, problem := ParseDepth(text)
-		if problem != "" || got != want {
-			t.Errorf("%s: %+v %s", text, got, problem)
-		}
+		heraldtest.Equal(t, text, problem, "")
+		heraldtest.Equal(t, text, got, want)
 		if again, _ := ParseDepth(got.String()); again != want {
 			t.Errorf("%s is written as %s", text, got)
 		}

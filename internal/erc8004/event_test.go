@@ -74,9 +74,7 @@ func TestDecodeGoldenVector(t *testing.T) {
 		FeedbackURI: "ipfs://bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku",
 	}
 	heraldtest.Equal(t, "the decoded event", got, want)
-	if got.Tag1Hash != crypto.Keccak256Hash([]byte(got.Tag1)) {
-		t.Error("the topic is not the hash of tag1")
-	}
+	heraldtest.Equal(t, "the topic of tag1", got.Tag1Hash, crypto.Keccak256Hash([]byte(got.Tag1)))
 }
 
 // encodeLog encodes values by a signature with go-ethereum's encoder. indexed lists the positions of the indexed
@@ -200,8 +198,7 @@ func TestDecodeEveryForm(t *testing.T) {
 		for n := range len(l.Data) - 31 {
 			short := l
 			short.Data = l.Data[:n]
-			var malformed *MalformedError
-			if _, err := Decode(short); !errors.As(err, &malformed) {
+			if _, err := Decode(short); !errors.As(err, new(*MalformedError)) {
 				t.Errorf("%s with %d of %d bytes: %v", test.signature, n, len(l.Data), err)
 				break
 			}
@@ -209,15 +206,12 @@ func TestDecodeEveryForm(t *testing.T) {
 		fewer := l
 		fewer.Topics = l.Topics[:len(l.Topics)-1]
 		if len(fewer.Topics) > 0 {
-			var malformed *MalformedError
-			if _, err := Decode(fewer); !errors.As(err, &malformed) {
+			if _, err := Decode(fewer); !errors.As(err, new(*MalformedError)) {
 				t.Errorf("%s with a topic less: %v", test.signature, err)
 			}
 		}
 	}
-	if len(tested) != len(forms) {
-		t.Errorf("%d forms tested of %d", len(tested), len(forms))
-	}
+	heraldtest.Equal(t, "forms tested", len(tested), len(forms))
 }
 
 func TestDecodeRefusesForeignAndDirtyLogs(t *testing.T) {

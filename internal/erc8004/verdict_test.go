@@ -3,6 +3,7 @@ package erc8004
 import (
 	"bytes"
 	"crypto/sha256"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -170,9 +171,7 @@ func TestRoundedDigits(t *testing.T) {
 		{`{"z":0.0,"n":0.1,"id":9007199254740993}`, python, Agent0Py, Agent0Py},
 		{`{"z":0.0,"n":0.10000000000000000001,"id":9007199254740993}`, python, Mismatch, Agent0Py},
 	} {
-		if got := VerifyHash([]byte(c.file), c.hash, false); got != c.mutable {
-			t.Errorf("%s: %s, want %s", c.file, got, c.mutable)
-		}
+		heraldtest.Equal(t, c.file, VerifyHash([]byte(c.file), c.hash, false), c.mutable)
 		heraldtest.Equal(t, c.file+", of a URI that fixes the bytes", VerifyHash([]byte(c.file), c.hash, true), c.immutable)
 	}
 }
@@ -193,9 +192,7 @@ func FuzzVerifyHash(f *testing.F) {
 			sha256.Sum256(content):        SHA256,
 			crypto.Keccak256Hash(content, []byte{' '}): Mismatch, // the hash of the file with one more byte
 		} {
-			if got := VerifyHash(content, want, true); got != verdict {
-				t.Fatalf("%s, want %s", got, verdict)
-			}
+			heraldtest.Equal(t, "the verdict", VerifyHash(content, want, true), verdict)
 		}
 		if !bytes.Equal(content, before) {
 			t.Fatal("the file was changed")
@@ -210,9 +207,7 @@ func TestByUTF16(t *testing.T) {
 	for _, a := range names {
 		for _, b := range names {
 			want := slices.Compare(utf16.Encode([]rune(a)), utf16.Encode([]rune(b)))
-			if got := compareUTF16(a, b); got != want {
-				t.Errorf("%q and %q: %d, want %d", a, b, got, want)
-			}
+			heraldtest.Equal(t, fmt.Sprintf("%q and %q", a, b), compareUTF16(a, b), want)
 		}
 	}
 }
