@@ -150,9 +150,8 @@ func TestActionJobKinds(t *testing.T) {
 		t.Errorf("got %+v", v)
 	}
 	r := mustParse(t, oldJob("", `event_type="FeedbackRevoked"`))
-	if r.Kind != KindFeedbackRevoked || r.Reason != RevokedByClient {
-		t.Errorf("got %+v", r)
-	}
+	heraldtest.Equal(t, "the kind", r.Kind, KindFeedbackRevoked)
+	heraldtest.Equal(t, "the reason", r.Reason, RevokedByClient)
 }
 
 // TestActionJobPlace: older ids have no transaction, and a job may lack the field.

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestDirectCall parses the requests that the old backend's guide shows, and others that its callers may have sent.
@@ -62,9 +64,8 @@ func TestDirectCallOfALongName(t *testing.T) { // not parallel: it measures the 
 		strings.Repeat("0,", 90_000) + `0]}}`)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	if _, err := ParseDirectCall(body, Limits{}); err != nil {
-		t.Error(err)
-	}
+	_, err := ParseDirectCall(body, Limits{})
+	heraldtest.Must(t, err)
 	runtime.ReadMemStats(&after)
 	if grown := after.TotalAlloc - before.TotalAlloc; grown > 256<<20 {
 		t.Errorf("%d bytes are allocated for a request of %d", grown, len(body))

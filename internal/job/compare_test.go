@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"math/big"
 	"testing"
+
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // TestSumsCoverContent: an attacker could change the event's content or position, or the action, without changing the
@@ -82,9 +84,7 @@ func TestSumsCoverContent(t *testing.T) {
 		}
 		events[j.EventSum()] = name
 	}
-	if len(events) != 16 {
-		t.Errorf("%d of 16 events differ", len(events))
-	}
+	heraldtest.Equal(t, "the number of events", len(events), 16)
 	for _, rest := range []string{`,"blockNumber":1`, `,"logIndex":0`, `,"logIndex":1`, hash("blockHash", "1"), hash("transactionHash", "1"),
 		hash("transactionHash", "2")} {
 		j := parse(rest)

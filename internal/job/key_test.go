@@ -1,6 +1,7 @@
 package job
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -40,15 +41,11 @@ func TestKey(t *testing.T) {
 		"agent updated": {`{"type":"AgentUpdated","chainId":1,"agentId":0}`, "", "", "eip155:1:0x0000000000000000000000000000000000000000/0/0x0000000000000000000000000000000000000000"},
 	} {
 		j := mustParse(t, c.line)
-		if j.Key() != c.key {
-			t.Errorf("%s: key %s", name, j.Key())
-		}
+		heraldtest.Equal(t, fmt.Sprintf("%s: key", name), j.Key(), c.key)
 		if c.id != "" && j.ID().String() != c.id {
 			t.Errorf("%s: id %s", name, j.ID())
 		}
-		if j.OrderKey() != c.order {
-			t.Errorf("%s: order key %s", name, j.OrderKey())
-		}
+		heraldtest.Equal(t, fmt.Sprintf("%s: order key", name), j.OrderKey(), c.order)
 	}
 	// Another implementation computed this: python3 -c 'import uuid; print(uuid.uuid5(uuid.NAMESPACE_URL,
 	// "https://example.com/"))'
@@ -77,9 +74,7 @@ func TestRetraction(t *testing.T) {
 
 func TestAgentRegistry(t *testing.T) {
 	t.Parallel()
-	if got := mustParse(t, feedback()).AgentRegistry(); got != "eip155:8453:"+mixed {
-		t.Errorf("got %s", got)
-	}
+	heraldtest.Equal(t, "agent registry", mustParse(t, feedback()).AgentRegistry(), "eip155:8453:"+mixed)
 }
 
 func TestConflict(t *testing.T) {

@@ -4,11 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"runtime"
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 func TestLineReader(t *testing.T) {
@@ -40,9 +43,7 @@ func TestLineReader(t *testing.T) {
 					continue
 				}
 				if err != nil {
-					if !errors.Is(err, io.EOF) {
-						t.Errorf("%s, %s: %v", name, reader, err)
-					}
+					heraldtest.Fails(t, fmt.Sprintf("%s, %s", name, reader), err, io.EOF)
 					break
 				}
 				got = append(got, string(line))
@@ -57,16 +58,13 @@ func TestLineReader(t *testing.T) {
 func TestLineReaderFails(t *testing.T) {
 	t.Parallel()
 	r := NewLineReader(iotest.TimeoutReader(iotest.OneByteReader(strings.NewReader("abc\n"))), 100)
-	if _, err := r.Next(); !errors.Is(err, iotest.ErrTimeout) {
-		t.Errorf("got %v", err)
-	}
+	_, err := r.Next()
+	heraldtest.Fails(t, "the error", err, iotest.ErrTimeout)
 	// The caller owns a returned line, so the next call does not change it.
 	r = NewLineReader(strings.NewReader("first\nother\n"), 100)
 	first, _ := r.Next()
 	_, _ = r.Next()
-	if string(first) != "first" {
-		t.Errorf("got %q", first)
-	}
+	heraldtest.Equal(t, "the first line", string(first), "first")
 }
 
 // zeros is a reader of left zero bytes, which form one line.
@@ -122,8 +120,7 @@ func FuzzLineReader(f *testing.F) {
 				t.Fatalf("got %q, %v, want %q", line, err, want.Bytes())
 			}
 		}
-		if _, err := r.Next(); !errors.Is(err, io.EOF) {
-			t.Fatalf("got %v at the end", err)
-		}
+		_, err := r.Next()
+		heraldtest.Fails(t, "the error", err, io.EOF)
 	})
 }

@@ -237,7 +237,5 @@ func TestJobsPage(t *testing.T) {
 			t.Errorf("%s: %v", s.name, err)
 		}
 	}
-	if len(kinds) != 5 {
-		t.Errorf("the pages show jobs of the kinds %v, want all five", kinds)
-	}
+	heraldtest.Equal(t, "kinds of jobs on the pages", len(kinds), 5)
 }

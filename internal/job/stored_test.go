@@ -199,9 +199,8 @@ func TestStoredForm(t *testing.T) {
 		`reputationRegistry="`+clientHex+`"`, `value=`, `valueDecimals=`, `score=95`))
 	raw, err := json.Marshal(wideOnes)
 	for _, part := range []string{`"feedbackIndex":"9007199254740993"`, `"chainId":"9007199254740993"`, `"score":"95"`} {
-		if err != nil || !strings.Contains(string(raw), part) {
-			t.Errorf("no %s in %s (%v)", part, raw, err)
-		}
+		heraldtest.Must(t, err)
+		heraldtest.Contains(t, "the stored job", string(raw), part)
 	}
 	var back Job
 	if err := json.Unmarshal([]byte(`{"type":"NewFeedback","agentId":"x"}`), &back); err == nil {
@@ -241,9 +240,8 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		_, back := storedOf(t, j)
-		if back.Key() != j.Key() || back.OrderKey() != j.OrderKey() {
-			t.Fatalf("%q: key %s became %s", line, j.Key(), back.Key())
-		}
+		heraldtest.Equal(t, fmt.Sprintf("%q: key", line), back.Key(), j.Key())
+		heraldtest.Equal(t, fmt.Sprintf("%q: key", line), back.OrderKey(), j.OrderKey())
 		if field, conflict := j.Conflict(back); conflict {
 			t.Fatalf("%q: %s differs after storage", line, field)
 		}
