@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -47,9 +46,7 @@ func TestModest(t *testing.T) {
 		})
 	}
 	text := []byte(fill(MaxTokens))
-	if n := testing.AllocsPerRun(10, func() { Modest(text) }); n != 0 {
-		t.Errorf("counting allocates %.0f times", n)
-	}
+	heraldtest.Equal(t, "allocations of counting", testing.AllocsPerRun(10, func() { Modest(text) }), 0)
 }
 
 // FuzzModest compares the token count with encoding/json's.
@@ -84,14 +81,11 @@ func TestBudget(t *testing.T) {
 	large, err := b.Acquire(ctx, 10<<20) // more than the budget: acquires all of it
 	heraldtest.Must(t, err)
 	small, err := b.Acquire(ctx, freeBytes-1)
-	if err != nil {
-		t.Fatal("a small document waits:", err)
-	}
+	heraldtest.Must(t, err)
 	small()
 	cancel()
-	if _, err := b.Acquire(ctx, freeBytes); !errors.Is(err, context.Canceled) || !errors.Is(err, ErrBusy) {
-		t.Errorf("the budget is spent, and another document is decoded: %v", err)
-	}
+	_, err = b.Acquire(ctx, freeBytes)
+	heraldtest.Fails(t, "a document when the budget is spent", err, context.Canceled, ErrBusy)
 	large()
 	again, err := b.Acquire(t.Context(), 10<<20)
 	heraldtest.Must(t, err)

@@ -34,9 +34,8 @@ func TestAptPlan(t *testing.T) {
 	chosen, server, err := choosePackages(readPlan(planDebian12))
 	must(t, err)
 	want := []debPackage{{"libpq5", "15.20-0+deb12u1"}, {"libkeyutils1:amd64", "1.6.3-2"}, {"postgresql-client-15", "15.20-0+deb12u1"}, {"postgresql-15", "15.20-0+deb12u1"}}
-	if !slices.Equal(chosen, want) || server != want[3] {
-		t.Errorf("chosen %v, server %v", chosen, server)
-	}
+	equal(t, "chosen", chosen, want)
+	equal(t, "the server", server, want[3])
 	name := bundleName(server, chosen)
 	slices.Reverse(chosen)
 	if again := bundleName(server, chosen); name != again || !strings.HasPrefix(name, "postgresql-15_15.20-0+deb12u1_") {
@@ -87,9 +86,7 @@ func TestFindersOrder(t *testing.T) {
 	for _, p := range globNewest(filepath.Join(dir, "*/bin")) {
 		got = append(got, filepath.Base(filepath.Dir(p)))
 	}
-	if want := []string{"16", "15.20-0+deb12u1", "15.3-1", "15", "9"}; !slices.Equal(got, want) {
-		t.Errorf("%v", got)
-	}
+	equal(t, "the versions", got, []string{"16", "15.20-0+deb12u1", "15.3-1", "15", "9"})
 	// A program in the cache that another user wrote is not run.
 	if os.Geteuid() == 0 {
 		path := filepath.Join(dir, "postgres")
@@ -139,9 +136,7 @@ func TestFetch(t *testing.T) {
 			cache := openTemp(t)
 			must(t, os.Chown(cache, mappedID, mappedID))
 			h := startHelper(t, "fetch", cache, mappedID)
-			if h.said.Error != "" {
-				t.Fatal(h.said.Error)
-			}
+			equal(t, "the error", h.said.Error, "")
 			h.end()
 			found, err := filepath.Glob(filepath.Join(cache, bundlesName, "*"))
 			if err != nil || len(found) < 2 {

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,31 +18,23 @@ func TestDefaultDirs(t *testing.T) {
 		if d, c := DefaultDataDir(), DefaultCacheDir(); d != "/var/lib/herald" || c != "/var/cache/herald" {
 			t.Errorf("%s %s", d, c)
 		}
-		if got := cacheDirs(""); !slices.Equal(got, []string{systemCacheDir}) {
-			t.Errorf("%v", got)
-		}
+		equal(t, "the caches", cacheDirs(""), []string{systemCacheDir})
 		return
 	}
 	t.Setenv("HOME", "/home/x")
 	for value, want := range map[string]string{"": "/home/x/.local/state/herald", "relative": "/home/x/.local/state/herald", "/s": "/s/herald"} {
 		t.Setenv("XDG_STATE_HOME", value)
-		if got := DefaultDataDir(); got != want {
-			t.Errorf("%q: %s", value, got)
-		}
+		equal(t, value, DefaultDataDir(), want)
 	}
 	t.Setenv("XDG_CACHE_HOME", "/c")
-	if got := cacheDirs(""); !slices.Equal(got, []string{"/c/herald", systemCacheDir}) {
-		t.Errorf("%v", got)
-	}
+	equal(t, "the caches", cacheDirs(""), []string{"/c/herald", systemCacheDir})
 }
 
 func TestLock(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(openTemp(t), "data")
 	h := startHelper(t, "lock", dir, 0)
-	if h.said.Error != "" {
-		t.Fatal(h.said.Error)
-	}
+	equal(t, "the error", h.said.Error, "")
 	var inUse *InUseError
 	if _, err := LockDir(dir); !errors.As(err, &inUse) || inUse.PID != h.cmd.Process.Pid || inUse.Dir != dir {
 		t.Errorf("held by another: %v", err)
@@ -63,14 +54,10 @@ func TestLock(t *testing.T) {
 	if _, err := LockDir(dir); !errors.As(err, &inUse) || inUse.PID != os.Getpid() {
 		t.Errorf("held by this process: %v", err)
 	}
-	if err := errors.Join(l.Release(), l.Release()); err != nil {
-		t.Error(err)
-	}
+	must(t, errors.Join(l.Release(), l.Release()))
 	l, err := LockDir(dir)
 	must(t, err)
-	if err := l.Release(); err != nil {
-		t.Error(err)
-	}
+	must(t, l.Release())
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != ownDirMode() {
 		t.Errorf("%v %v", info, err)
 	}
@@ -85,9 +72,7 @@ func TestRunFile(t *testing.T) {
 	if _, err := ReadRunFile(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("none: %v", err)
 	}
-	if err := RemoveRunFile(dir); err != nil {
-		t.Error(err)
-	}
+	must(t, RemoveRunFile(dir))
 	l, err := LockDir(dir)
 	must(t, err)
 	want := RunFile{PID: os.Getpid(), DatabaseURL: "postgres://herald@/herald?host=/x", RedisURL: "redis-socket:///x", Listen: "127.0.0.1:8080"}
@@ -117,16 +102,11 @@ func TestRunFile(t *testing.T) {
 	if _, err := ReadRunFile(dir); !errors.As(err, &stale) || stale.PID != pid {
 		t.Errorf("dead: %v", err)
 	}
-	if err := RemoveRunFile(dir); err != nil {
-		t.Error(err)
-	}
-	if _, err := os.Stat(path); err != nil {
-		t.Error("another process's run.json was removed")
-	}
+	must(t, RemoveRunFile(dir))
+	_, err = os.Stat(path)
+	must(t, err)
 	must(t, WriteRunFile(dir, want))
-	if err := RemoveRunFile(dir); err != nil {
-		t.Error(err)
-	}
+	must(t, RemoveRunFile(dir))
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("not removed: %v", err)
 	}

@@ -43,9 +43,8 @@ func exec1(t *testing.T, url, sql string) {
 	conn, err := pgx.Connect(ctx, url)
 	must(t, err)
 	defer conn.Close(ctx)
-	if _, err := conn.Exec(ctx, sql); err != nil {
-		t.Fatal(err)
-	}
+	_, err = conn.Exec(ctx, sql)
+	must(t, err)
 }
 
 func query(t *testing.T, url, sql string) string {
@@ -67,9 +66,7 @@ func TestPostgresKeepsData(t *testing.T) {
 	p := startPostgres(t, PostgresConfig{Dir: dir})
 	exec1(t, p.URL(), "CREATE TABLE kept AS SELECT 'yes' AS word")
 	for setting, want := range map[string]string{"fsync": "on", "listen_addresses": "", "data_checksums": "on", "server_encoding": "UTF8", "TimeZone": "GMT"} {
-		if got := query(t, p.URL(), "SHOW "+setting); got != want {
-			t.Errorf("%s is %q, not %q", setting, got, want)
-		}
+		equal(t, setting, query(t, p.URL(), "SHOW "+setting), want)
 	}
 	if pgid, err := syscall.Getpgid(p.child.cmd.Process.Pid); err != nil || pgid == syscall.Getpgrp() {
 		t.Errorf("the server is in our process group (%v): Ctrl-C would reach it", err)
@@ -79,9 +76,7 @@ func TestPostgresKeepsData(t *testing.T) {
 	}
 	pool, err := pgxpool.New(t.Context(), p.URL())
 	must(t, err)
-	if err := pool.Ping(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must(t, pool.Ping(t.Context()))
 	pool.Close()
 
 	var inUse *InUseError
@@ -90,9 +85,7 @@ func TestPostgresKeepsData(t *testing.T) {
 	}
 	stopPostgres(t, p)
 	p = startPostgres(t, PostgresConfig{Dir: dir})
-	if got := query(t, p.URL(), "SELECT word FROM kept"); got != "yes" {
-		t.Errorf("kept %q", got)
-	}
+	equal(t, "kept", query(t, p.URL(), "SELECT word FROM kept"), "yes")
 
 	// A connected client does not delay the stop. A stop without time is immediate.
 	for _, patience := range []time.Duration{20 * time.Second, 0} {
@@ -122,16 +115,12 @@ func TestPostgresEphemeral(t *testing.T) {
 	for _, name := range []string{"made by initdb", "copied from the cache"} {
 		t.Run(name, func(t *testing.T) {
 			p := startPostgres(t, PostgresConfig{Ephemeral: true, Test: true, CacheDir: cache})
-			if got := query(t, p.URL(), "SHOW fsync"); got != "off" {
-				t.Errorf("fsync is %s", got)
-			}
+			equal(t, "fsync", query(t, p.URL(), "SHOW fsync"), "off")
 			stopPostgres(t, p)
 			if _, err := os.Stat(p.ephemeral.dir); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("%s is still there: %v", p.ephemeral.dir, err)
 			}
-			if err := p.Stop(context.Background()); err != nil {
-				t.Errorf("second stop: %v", err)
-			}
+			must(t, p.Stop(context.Background()))
 			if kept, err := filepath.Glob(filepath.Join(cache, "*")); err != nil || len(kept) != 1 {
 				t.Errorf("the cache has %v, %v", kept, err)
 			}
@@ -153,13 +142,9 @@ func TestPostgresAsOthers(t *testing.T) {
 			must(t, os.Chown(dir, int(uid), int(uid)))
 			for range 2 { // created, then restarted with its data
 				h := startHelper(t, "postgres", dir, uid)
-				if h.said.Error != "" {
-					t.Fatal(h.said.Error)
-				}
+				equal(t, "the error", h.said.Error, "")
 				exec1(t, h.said.URL, "CREATE TABLE IF NOT EXISTS kept (n int); INSERT INTO kept VALUES (1)")
-				if got := query(t, h.said.URL, "SELECT current_user::text"); got != role {
-					t.Errorf("connected as %s", got)
-				}
+				equal(t, "the user", query(t, h.said.URL, "SELECT current_user::text"), role)
 				h.end()
 			}
 			h := startHelper(t, "postgres", dir, uid)
@@ -191,9 +176,7 @@ func TestPostgresOfSudo(t *testing.T) {
 	t.Setenv("SUDO_UID", fmt.Sprint(mappedID))
 	dir := openTemp(t)
 	p := startPostgres(t, PostgresConfig{Dir: dir, Test: true})
-	if p.acct.uid != mappedID {
-		t.Errorf("runs as %s", p.acct)
-	}
+	equal(t, "the account", p.acct.uid, mappedID)
 	stopPostgres(t, p)
 	// The owner serves the data from then on, whoever starts the server.
 	t.Setenv("SUDO_UID", "")
@@ -207,9 +190,7 @@ func TestPostgresParentKilled(t *testing.T) {
 	needPostgres(t)
 	dir := openTemp(t)
 	h := startHelper(t, "postgres", dir, 0)
-	if h.said.Error != "" {
-		t.Fatal(h.said.Error)
-	}
+	equal(t, "the error", h.said.Error, "")
 	exec1(t, h.said.URL, "SET synchronous_commit = on; CREATE TABLE kept AS SELECT 'yes' AS word")
 	pid := h.said.PID
 	h.kill()
@@ -218,9 +199,7 @@ func TestPostgresParentKilled(t *testing.T) {
 	if isAlive(pid) {
 		t.Errorf("the old server %d still runs", pid)
 	}
-	if got := query(t, p.URL(), "SELECT word FROM kept"); got != "yes" {
-		t.Errorf("kept %q", got)
-	}
+	equal(t, "kept", query(t, p.URL(), "SELECT word FROM kept"), "yes")
 }
 
 func TestPostgresLeftovers(t *testing.T) {
@@ -265,9 +244,7 @@ func TestPostgresLeftovers(t *testing.T) {
 			old := p
 			spoil(t)
 			p = startPostgres(parent, PostgresConfig{Dir: dir}) // also for the next case
-			if got := query(t, p.URL(), "SELECT word FROM kept"); got != "yes" {
-				t.Errorf("kept %q", got)
-			}
+			equal(t, "kept", query(t, p.URL(), "SELECT word FROM kept"), "yes")
 			<-old.child.done
 		})
 	}
@@ -284,9 +261,7 @@ func TestPostgresOddFolders(t *testing.T) {
 			t.Parallel()
 			// The name's length does not concern initdb, its characters do.
 			p := startPostgres(t, PostgresConfig{Dir: filepath.Join(openTemp(t), below), Test: name == "long"})
-			if got := query(t, p.URL(), "SELECT current_database()::text"); got != role {
-				t.Errorf("database %s", got)
-			}
+			equal(t, "database", query(t, p.URL(), "SELECT current_database()::text"), role)
 			stopPostgres(t, p)
 			if _, err := os.Stat(p.sockets); p.tempSock && !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("%s is still there", p.sockets)
@@ -343,7 +318,5 @@ func TestPostgresEndsByItself(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Fatal("nobody was told")
 	}
-	if err := p.Stop(context.Background()); err != nil {
-		t.Error(err)
-	}
+	must(t, p.Stop(context.Background()))
 }

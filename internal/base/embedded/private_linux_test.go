@@ -91,15 +91,12 @@ func keepAsBefore(t *testing.T, dir, owner string) {
 	exec1(t, p.URL(), "CREATE TABLE kept (n int); INSERT INTO kept VALUES (1)")
 	stopPostgres(t, p)
 	var uid int
-	if _, err := fmt.Sscan(owner, &uid); err != nil {
-		t.Fatal(err)
-	}
-	err := filepath.WalkDir(filepath.Join(dir, "postgres", "data"), func(path string, _ fs.DirEntry, err error) error {
+	_, err := fmt.Sscan(owner, &uid)
+	must(t, err)
+	err = filepath.WalkDir(filepath.Join(dir, "postgres", "data"), func(path string, _ fs.DirEntry, err error) error {
 		return errors.Join(err, os.Lchown(path, uid, uid))
 	})
-	if err = errors.Join(err, os.Lchown(filepath.Join(dir, "postgres"), 0, 0), os.Chmod(filepath.Join(dir, "postgres"), 0o711)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, os.Lchown(filepath.Join(dir, "postgres"), 0, 0), os.Chmod(filepath.Join(dir, "postgres"), 0o711)))
 }
 
 func keepOut(t *testing.T, dir string) {

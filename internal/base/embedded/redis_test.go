@@ -3,6 +3,7 @@ package embedded
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net/url"
@@ -74,30 +75,23 @@ func TestRedisKeepsData(t *testing.T) {
 	dir := openTemp(t)
 	r := startRedis(t, RedisConfig{Dir: dir, Mode: RedisServer})
 	set(t, r.URL(), "kept", "yes")
-	var inUse *InUseError
 	for _, mode := range []RedisMode{RedisServer, RedisAuto} {
-		if _, err := StartRedis(t.Context(), RedisConfig{Dir: dir, Mode: mode}); !errors.As(err, &inUse) {
+		if _, err := StartRedis(t.Context(), RedisConfig{Dir: dir, Mode: mode}); !errors.As(err, new(*InUseError)) {
 			t.Errorf("a second start on the folder, mode %s: %v", mode, err)
 		}
 	}
 	stopRedis(t, r)
 
 	h := startHelper(t, "redis", dir, 0)
-	if h.said.Error != "" {
-		t.Fatal(h.said.Error)
-	}
-	if got := get(t, h.said.URL, "kept"); got != "yes" {
-		t.Errorf("after a restart: %q", got)
-	}
+	equal(t, "the error", h.said.Error, "")
+	equal(t, "after a restart", get(t, h.said.URL, "kept"), "yes")
 	set(t, h.said.URL, "late", "yes")
 	h.kill()
 	eventually(t, "the server is gone", func() bool { return !isAlive(h.said.PID) })
 
 	r = startRedis(t, RedisConfig{Dir: dir, Mode: RedisServer})
 	for _, key := range []string{"kept", "late"} {
-		if got := get(t, r.URL(), key); got != "yes" {
-			t.Errorf("%s after kill -9: %q", key, got)
-		}
+		equal(t, fmt.Sprintf("%s after kill -9", key), get(t, r.URL(), key), "yes")
 	}
 }
 
@@ -135,9 +129,7 @@ func TestRedisServer(t *testing.T) {
 		must(t, s.lock.Release())
 		again := startRedis(t, RedisConfig{Dir: dir, Mode: RedisServer})
 		<-ended(r)
-		if got := get(t, again.URL(), "kept"); got != "yes" {
-			t.Errorf("kept %q", got)
-		}
+		equal(t, "kept", get(t, again.URL(), "kept"), "yes")
 	})
 	t.Run("long path, ephemeral", func(t *testing.T) {
 		t.Parallel()

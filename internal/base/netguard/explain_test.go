@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -69,9 +68,7 @@ func TestExplain(t *testing.T) {
 			t.Errorf("%s, told twice: %q", name, again)
 		}
 	}
-	if netguard.Explain("it", 0, nil) != nil {
-		t.Error("nothing is explained")
-	}
+	heraldtest.Must(t, netguard.Explain("it", 0, nil))
 	if err := netguard.Explain("it", 0, dial(context.DeadlineExceeded)); !errors.Is(err, context.DeadlineExceeded) || !err.(*netguard.FailureError).Timeout() {
 		t.Error("the cause is lost")
 	}
@@ -83,9 +80,7 @@ func TestSeconds(t *testing.T) {
 		250 * time.Millisecond: "250 ms", 999600 * time.Microsecond: "1 s", 1500 * time.Millisecond: "1.5 s", 29999 * time.Millisecond: "30 s",
 		90 * time.Second: "90 s", 2 * time.Minute: "2 min", 130 * time.Second: "130 s", time.Hour: "60 min", 0: "0 ms",
 	} {
-		if got := netguard.Seconds(d); got != want {
-			t.Errorf("%s: %q, want %q", d, got, want)
-		}
+		heraldtest.Equal(t, fmt.Sprint(d), netguard.Seconds(d), want)
 	}
 }
 
@@ -110,8 +105,7 @@ func TestErrorMessages(t *testing.T) {
 		}
 		text := netguard.Explain("the server", f.Wait(), err).Error()
 		guardtest.RefuseGoWords(t, f.Name, text)
-		if !strings.Contains(text, f.Says) || strings.Contains(text, "s3cret") {
-			t.Errorf("%s: %q does not say %q", f.Name, text, f.Says)
-		}
+		heraldtest.Contains(t, f.Name, text, f.Says)
+		heraldtest.Lacks(t, f.Name, text, "s3cret")
 	}
 }

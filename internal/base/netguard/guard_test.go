@@ -122,13 +122,11 @@ func TestCheckURL(t *testing.T) {
 			want  string
 		}{{"strict", strict, c.strict}, {"dev", dev, c.dev}, {"http", lax, c.http}} {
 			err := g.guard.CheckURL(u)
-			var r *netguard.RefusedURLError
-			var b *netguard.BlockedError
 			got := ok
 			switch {
-			case errors.As(err, &b):
+			case errors.As(err, new(*netguard.BlockedError)):
 				got = blocked
-			case errors.As(err, &r):
+			case errors.As(err, new(*netguard.RefusedURLError)):
 				got = refused
 			case err != nil:
 				got = err.Error()
@@ -314,8 +312,7 @@ func TestNewRefusesBadNetworks(t *testing.T) {
 	}
 	// This network is denied by the operator.
 	g := mustGuard(t, netguard.Config{DenyNetworks: []netip.Prefix{netip.MustParsePrefix("8.8.8.0/24")}})
-	var b *netguard.BlockedError
-	if err := g.CheckURL(&url.URL{Scheme: "https", Host: "8.8.8.8"}); !errors.As(err, &b) {
+	if err := g.CheckURL(&url.URL{Scheme: "https", Host: "8.8.8.8"}); !errors.As(err, new(*netguard.BlockedError)) {
 		t.Errorf("denied network: %v", err)
 	}
 }
@@ -358,13 +355,10 @@ func TestConfigured(t *testing.T) {
 	}
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer srv.Close()
-	if _, err := getURL(t, strict.Configured().Client(netguard.Limits{}, 0), srv.URL); err != nil {
-		t.Errorf("dialled: %v", err)
-	}
+	_, err := getURL(t, strict.Configured().Client(netguard.Limits{}, 0), srv.URL)
+	heraldtest.Must(t, err)
 	meta := mustGuard(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("100.100.100.200/32")}})
-	if err := meta.Configured().CheckURL(&url.URL{Scheme: "http", Host: "100.100.100.200"}); err != nil {
-		t.Errorf("allowed by name: %v", err)
-	}
+	heraldtest.Must(t, meta.Configured().CheckURL(&url.URL{Scheme: "http", Host: "100.100.100.200"}))
 }
 
 // TestConfiguredDenies: a network that the operator denied stays denied for configured agents, unless the operator also

@@ -60,9 +60,8 @@ func TestSealOpen(t *testing.T) {
 	}
 	same := full
 	same.Registry = "0xaBc"
-	if _, err := k.Open(a, same); err != nil {
-		t.Errorf("the registry's case: %v", err)
-	}
+	_, err := k.Open(a, same)
+	must(t, err)
 }
 
 func TestOpenRefuses(t *testing.T) {
@@ -120,9 +119,8 @@ func TestRotated(t *testing.T) {
 	rotated, err := newKeyset(h)
 	must(t, err)
 	rotated, err = Parse(writeKeyset(t, rotated))
-	if err != nil || rotated.PrimaryID() != id {
-		t.Fatalf("primary %d, %v", rotated.PrimaryID(), err)
-	}
+	must(t, err)
+	equal(t, "the primary key", rotated.PrimaryID(), id)
 	fresh, err := rotated.Seal([]byte("new"), full)
 	must(t, err)
 	for want, c := range map[string][]byte{"old": old, "new": fresh} {
@@ -130,8 +128,7 @@ func TestRotated(t *testing.T) {
 			t.Errorf("%s: got %q, %v", want, got, err)
 		}
 	}
-	var d *DecryptError
-	if _, err := k.Open(fresh, full); !errors.As(err, &d) {
+	if _, err := k.Open(fresh, full); !errors.As(err, new(*DecryptError)) {
 		t.Errorf("the old keyset opened the new key's: %v", err)
 	}
 }
@@ -141,9 +138,8 @@ func TestParse(t *testing.T) {
 	k := createKeyset(t)
 	w := writeKeyset(t, k)
 	again, err := Parse(New(w.Reveal() + "\n"))
-	if err != nil || again.PrimaryID() != k.PrimaryID() {
-		t.Fatalf("got %v, %v", again, err)
-	}
+	must(t, err)
+	equal(t, "the primary key", again.PrimaryID(), k.PrimaryID())
 	signing, err := keyset.NewHandle(signature.ED25519KeyTemplate())
 	must(t, err)
 	var raw bytes.Buffer
@@ -157,9 +153,7 @@ func TestParse(t *testing.T) {
 		}
 	}
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%x"} {
-		if got := fmt.Sprintf(verb, k); got != fmt.Sprintf("keyset with primary key %d", k.PrimaryID()) {
-			t.Errorf("%s: %s", verb, got)
-		}
+		equal(t, verb, fmt.Sprintf(verb, k), fmt.Sprintf("keyset with primary key %d", k.PrimaryID()))
 	}
 }
 
@@ -181,9 +175,8 @@ func TestLoadOrCreateFile(t *testing.T) {
 		t.Fatalf("made %v, %v", made, err)
 	}
 	st, err := os.Stat(path)
-	if err != nil || st.Mode() != 0o600 {
-		t.Errorf("mode %v, %v", st.Mode(), err)
-	}
+	must(t, err)
+	equal(t, "mode", st.Mode(), 0o600)
 	again, made, err := LoadOrCreateFile(path, nil)
 	if err != nil || made || again.PrimaryID() != k.PrimaryID() {
 		t.Errorf("made %v, %v", made, err)
@@ -201,8 +194,7 @@ func TestLoadOrCreateFile(t *testing.T) {
 	for name, content := range map[string]string{"empty": "", "rubbish": text} {
 		path := filepath.Join(t.TempDir(), "keyset")
 		must(t, os.WriteFile(path, []byte(content), 0o600))
-		var ke *KeysetError
-		if _, _, err := LoadOrCreateFile(path, nil); !errors.As(err, &ke) || showsSecret(err.Error()) {
+		if _, _, err := LoadOrCreateFile(path, nil); !errors.As(err, new(*KeysetError)) || showsSecret(err.Error()) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if got, _ := os.ReadFile(path); string(got) != content {
@@ -212,8 +204,7 @@ func TestLoadOrCreateFile(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	must(t, unix.Mkfifo(fifo, 0o600))
 	for _, path := range []string{t.TempDir(), fifo} {
-		var ke *KeysetError
-		if _, _, err := LoadOrCreateFile(path, nil); !errors.As(err, &ke) {
+		if _, _, err := LoadOrCreateFile(path, nil); !errors.As(err, new(*KeysetError)) {
 			t.Errorf("took %s: %v", path, err)
 		}
 	}
@@ -276,14 +267,10 @@ func TestLoadOrCreateFileAtOnce(t *testing.T) {
 	wg.Wait()
 	count := 0
 	for i := range ids {
-		if ids[i] != ids[0] {
-			t.Errorf("keysets %v", ids)
-		}
+		equal(t, "keysets", ids[i], ids[0])
 		if makers[i] {
 			count++
 		}
 	}
-	if count != 1 {
-		t.Errorf("%d made it", count)
-	}
+	equal(t, "processes that made it", count, 1)
 }

@@ -73,9 +73,7 @@ func TestMaskerOfShortSecrets(t *testing.T) {
 		"x12345678y":                      "x" + mask + "y",
 		"feedback of receivefeedback":     mask + " of receivefeedback",
 	} {
-		if got := m.Replace(text); got != want {
-			t.Errorf("%s: %s, want %s", text, got, want)
-		}
+		equal(t, text, m.Replace(text), want)
 	}
 	if got := m.WithoutWords().Replace("tiger feedback 12345678"); got != "tiger feedback "+mask {
 		t.Error(got)
@@ -103,9 +101,7 @@ func TestMaskerLeavesTheRest(t *testing.T) {
 	m := NewMasker([]string{"s3cretsecret"})
 	for _, text := range []string{"", `\`, `\u`, `\u00`, `\ud83d`, `\ud83dx`, "%", "%4", "%zz", "&", "&;", "&#;", "&#x;", "&#xffffffff;", "&unknown;", `s3cret\u0000secret`, "s3cret secret",
 		`{"a":"\"\\\/","b":"%73 &amp; &#115;"}`, strings.Repeat(`\\`, 1000), strings.Repeat("&amp;", 1000)} {
-		if got := m.Replace(text); got != text {
-			t.Errorf("%q became %q", text, got)
-		}
+		equal(t, text, m.Replace(text), text)
 	}
 	if (*Masker)(nil).Replace("s3cretsecret") != "s3cretsecret" || NewMasker(nil) != nil {
 		t.Error("a masker of nothing masks")

@@ -41,9 +41,8 @@ func TestRotation(t *testing.T) {
 	if keys := ended.Keys(); len(keys) != 1 || keys[0] != (Key{id, true}) || ended.Has(old) || !promoted.Has(old) {
 		t.Errorf("ended: %+v", keys)
 	}
-	if first.PrimaryID() != old || len(first.Keys()) != 1 {
-		t.Error("a keyset was changed instead of copied")
-	}
+	equal(t, "the primary key of the keyset that was copied", first.PrimaryID(), old)
+	equal(t, "keys of the keyset that was copied", len(first.Keys()), 1)
 	c, _ := first.Seal([]byte(text), full)
 	var d *DecryptError
 	if _, err := ended.Open(c, full); !errors.As(err, &d) || !strings.Contains(err.Error(), "is not in HERALD_KEYSET") {

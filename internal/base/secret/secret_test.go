@@ -21,6 +21,13 @@ func must(t testing.TB, err error) {
 	}
 }
 
+func equal[T comparable](t testing.TB, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
 // showsSecret reports whether s contains the secret in any form that a formatting verb could produce.
 func showsSecret(s string) bool {
 	return strings.Contains(s, text) || strings.Contains(strings.ToLower(s), fmt.Sprintf("%x", text)) || strings.Contains(s, strings.Trim(fmt.Sprint([]byte(text)), "[]"))
@@ -69,9 +76,7 @@ func TestNeverShown(t *testing.T) {
 		}
 	}
 	for verb, want := range map[string]string{"%v": mask, "%+v": mask, "%#v": mask, "%s": mask, "%q": mask, "%x": mask, "%d": mask} {
-		if got := fmt.Sprintf(verb, s); got != want {
-			t.Errorf("%s: %s", verb, got)
-		}
+		equal(t, verb, fmt.Sprintf(verb, s), want)
 	}
 	if got, err := json.Marshal(s); err != nil || string(got) != `"******"` {
 		t.Errorf("JSON: %s, %v", got, err)
@@ -94,14 +99,10 @@ func TestSecret(t *testing.T) {
 		t.Error("reveal or zero")
 	}
 	for given, want := range map[string]bool{text: true, "": false, text + "x": false, text[1:]: false, strings.ToUpper(text): false} {
-		if s.Compare(given) != want {
-			t.Errorf("Compare(%q) is not %v", given, want)
-		}
+		equal(t, fmt.Sprintf("Compare(%q)", given), s.Compare(given), want)
 	}
 	if !(Secret{}).Compare("") || (Secret{}).Compare("x") {
 		t.Error("the empty secret")
 	}
-	if New(text[:3]).String() != s.String() {
-		t.Error("the mask tells the length")
-	}
+	equal(t, "the mask of a shorter secret", New(text[:3]).String(), s.String())
 }

@@ -1,6 +1,7 @@
 package text
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -12,9 +13,7 @@ func TestEditDistance(t *testing.T) {
 		a, b string
 		want int
 	}{{"", "", 0}, {"abc", "abc", 0}, {"abc", "abd", 1}, {"abc", "ab", 1}, {"abc", "xabc", 1}, {"abc", "acb", 2}, {"abc", "xyz", 3}, {"abcdef", "", 3}} {
-		if got := editDistance(c.a, c.b, 3); got != c.want {
-			t.Errorf("%s, %s: %d, want %d", c.a, c.b, got, c.want)
-		}
+		heraldtest.Equal(t, fmt.Sprintf("%s, %s", c.a, c.b), editDistance(c.a, c.b, 3), c.want)
 	}
 }
 

@@ -41,9 +41,7 @@ func TestParse(t *testing.T) {
 		if ok {
 			got = Format(sc.TraceID(), sc.SpanID(), sc.TraceFlags())
 		}
-		if got != want {
-			t.Errorf("%q is read as %q, want %q", value, got, want)
-		}
+		heraldtest.Equal(t, value, got, want)
 		if kept := FromContext(NewContext(context.Background(), value)); kept != want {
 			t.Errorf("of %q the context keeps %q, want %q", value, kept, want)
 		}
@@ -65,16 +63,14 @@ func TestIDsOfDelivery(t *testing.T) {
 	t.Parallel()
 	id := uuid.MustParse("5b0e8f9a-1c2d-5e3f-8a4b-112233445566")
 	own := Of(id, "")
-	if own.TraceID.String() != "8a4b1122334455665b0e8f9a1c2d5e3f" || own.Root.String() != "8a4b112233445566" {
-		t.Errorf("its own trace is %s, root %s", own.TraceID, own.Root)
-	}
+	heraldtest.Equal(t, "its own trace", own.TraceID.String(), "8a4b1122334455665b0e8f9a1c2d5e3f")
+	heraldtest.Equal(t, "the root of its own trace", own.Root.String(), "8a4b112233445566")
 	if same := Of(id, "nonsense"); same.TraceID != own.TraceID || same.Root != own.Root {
 		t.Errorf("what is no traceparent changes the trace: %+v", same)
 	}
 	joined := Of(id, caller)
-	if joined.TraceID.String() != "4bf92f3577b34da6a3ce929d0e0e4736" || joined.Root != own.Root {
-		t.Errorf("the caller's trace goes on as %s, root %s", joined.TraceID, joined.Root)
-	}
+	heraldtest.Equal(t, "the trace of the caller", joined.TraceID.String(), "4bf92f3577b34da6a3ce929d0e0e4736")
+	heraldtest.Equal(t, "the root of the caller's trace", joined.Root, own.Root)
 	heraldtest.Equal(t, "the parent without a recording", joined.Unrecorded(), caller)
 	first, second := own.Unrecorded(), own.Unrecorded()
 	if sc, ok := Parse(first); !ok || sc.TraceID() != own.TraceID || sc.IsSampled() || first == second {

@@ -75,9 +75,7 @@ func TestSpansArrive(t *testing.T) {
 	if otel.GetTracerProvider() != before {
 		t.Error("a provider was set for the whole process")
 	}
-	if log.String() != "" {
-		t.Errorf("the log says %s", log)
-	}
+	heraldtest.Equal(t, "the log", log.String(), "")
 }
 
 // TestCollectorThatRefuses checks that refusals by the collector are logged once, without the headers that were sent,
