@@ -2,7 +2,7 @@ package queue
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -36,9 +36,8 @@ func TestDropArchived(t *testing.T) {
 	heraldtest.Await(t, "one is done", func() bool { return info(t, q, done).State == asynq.TaskStateCompleted })
 	heraldtest.Must(t, q.DropArchived(heraldtest.Within(t, 10*time.Second), id, last))
 	for _, x := range gone {
-		if _, err := q.inspector.GetTaskInfo(string(x.Lane), x.ID()); !errors.Is(err, asynq.ErrTaskNotFound) {
-			t.Errorf("%s is still there: %v", x.ID(), err)
-		}
+		_, err := q.inspector.GetTaskInfo(string(x.Lane), x.ID())
+		heraldtest.Fails(t, fmt.Sprintf("%s is still there", x.ID()), err, asynq.ErrTaskNotFound)
 	}
 	for _, x := range stays {
 		if s := info(t, q, x).State; s != asynq.TaskStateArchived {
@@ -47,9 +46,7 @@ func TestDropArchived(t *testing.T) {
 	}
 	heraldtest.Equal(t, "a completed task is", info(t, q, done).State, asynq.TaskStateCompleted)
 	for _, n := range []int{0, 1, 2, last, maxDropped + 100_000} { // no task, or no further task
-		if err := q.DropArchived(heraldtest.Within(t, 10*time.Second), id, n); err != nil {
-			t.Errorf("before %d: %v", n, err)
-		}
+		heraldtest.Must(t, q.DropArchived(heraldtest.Within(t, 10*time.Second), id, n))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -79,8 +76,6 @@ func TestAsynqLines(t *testing.T) {
 	} {
 		log, said := record()
 		newAsynqLogger(log).Error(line)
-		if got := said(); got != want {
-			t.Errorf("%q is told as %q, want %q", line, got, want)
-		}
+		heraldtest.Equal(t, fmt.Sprintf("%q is told", line), said(), want)
 	}
 }

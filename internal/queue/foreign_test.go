@@ -104,9 +104,7 @@ func TestForeignTypesInTheLogAreBounded(t *testing.T) {
 	if n := log.Count("another program's tasks"); n != maxLoggedTypes || len(log.String()) > maxLoggedTypes*1000 {
 		t.Errorf("%d lines, %d bytes", n, len(log.String()))
 	}
-	if n := f.count.Load(); n != 2*maxLoggedTypes {
-		t.Errorf("%d are counted", n)
-	}
+	heraldtest.Equal(t, "the count", f.count.Load(), 2*maxLoggedTypes)
 }
 
 // TestUnreadQueues checks that jobs in a queue without a reader are listed and logged once, and that tasks of other
@@ -126,9 +124,7 @@ func TestUnreadQueues(t *testing.T) {
 	}
 	reader := asynq.NewServerFromRedisClient(q.rdb.(redis.UniversalClient), asynq.Config{Logger: newAsynqLogger(slog.New(slog.DiscardHandler)),
 		Queues: map[string]int{"read": 1}, Concurrency: 1, ShutdownTimeout: time.Millisecond})
-	if err := reader.Start(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error { <-ctx.Done(); return nil })); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, reader.Start(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error { <-ctx.Done(); return nil })))
 	defer reader.Shutdown()
 	heraldtest.Await(t, "the reader is known", func() bool { s, err := q.inspector.Servers(); return err == nil && len(s) == 1 })
 	if unread, err := q.ListUnread(kinds); err != nil || len(unread) != 1 || unread[0] != (UnreadQueue{"jobs", 1}) {

@@ -41,18 +41,16 @@ func TestEnqueueTwiceIsOneTask(t *testing.T) {
 	enqueue(t, q, task)
 	enqueue(t, q, task)
 	i := info(t, q, task)
-	if i.State != asynq.TaskStatePending || i.ID != task.DeliveryID.String()+":3" {
-		t.Errorf("%s %s", i.State, i.ID)
-	}
+	heraldtest.Equal(t, "the state", i.State, asynq.TaskStatePending)
+	heraldtest.Equal(t, "the id", i.ID, task.DeliveryID.String()+":3")
 	var got map[string]any
 	if err := json.Unmarshal(i.Payload, &got); err != nil || len(got) != 2 || got["deliveryId"] != task.DeliveryID.String() || got["n"] != 3.0 {
 		t.Errorf("payload %s", i.Payload)
 	}
 	heraldtest.Equal(t, "kept for", i.Retention, time.Hour)
 	lanes, err := q.Lanes()
-	if err != nil || lanes[First]["pending"] != 1 {
-		t.Errorf("%v, %v", lanes, err)
-	}
+	heraldtest.Must(t, err)
+	heraldtest.Equal(t, "pending", lanes[First]["pending"], 1)
 	heraldtest.Equal(t, "lanes are shown", len(lanes), 5)
 }
 
@@ -70,9 +68,7 @@ func TestScheduledIsNeverEarly(t *testing.T) {
 		if i.State != asynq.TaskStateScheduled || i.NextProcessAt.Before(at) || i.NextProcessAt.Sub(at) >= time.Second {
 			t.Errorf("at %s: %s at %s", at, i.State, i.NextProcessAt)
 		}
-		if locateTask(t, q, task) != Postponed {
-			t.Error("a task of the next hour counts as soon, or lost")
-		}
+		heraldtest.Equal(t, "a task of the next hour", locateTask(t, q, task), Postponed)
 	}
 	past := Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: Retry, At: time.Now().Add(-time.Minute)}
 	enqueue(t, q, past)
@@ -106,9 +102,7 @@ func TestFind(t *testing.T) {
 	}}
 	serve(t, q, h, 1)
 	heraldtest.Receive(t, "the task runs", begun)
-	if locateTask(t, q, pending) != Active {
-		t.Error("a running task is not found")
-	}
+	heraldtest.Equal(t, "a running task", locateTask(t, q, pending), Active)
 	close(finish)
 	heraldtest.Await(t, "the task is finished", func() bool { return locateTask(t, q, pending) == Nowhere })
 }
@@ -121,14 +115,10 @@ func TestFindAfterRedisLostItsData(t *testing.T) {
 	task := Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: First}
 	enqueue(t, q, task)
 	heraldtest.Must(t, q.rdb.FlushAll(heraldtest.Within(t, 10*time.Second)).Err())
-	if locateTask(t, q, task) != Nowhere {
-		t.Error("a lost task is found")
-	}
+	heraldtest.Equal(t, "a lost task", locateTask(t, q, task), Nowhere)
 	task.N++
 	enqueue(t, q, task)
-	if locateTask(t, q, task) != Pending {
-		t.Error("a task put in after the loss is not found")
-	}
+	heraldtest.Equal(t, "a task put in after the loss", locateTask(t, q, task), Pending)
 }
 
 // TestPingWithWrongPassword: Redis takes writes, so the error must not say otherwise.
@@ -162,9 +152,7 @@ func TestErrorsWhenRedisIsAway(t *testing.T) {
 func TestCheckServer(t *testing.T) {
 	t.Parallel()
 	q := open(t)
-	if err := q.CheckServer(heraldtest.Within(t, 10*time.Second)); err != nil {
-		t.Fatalf("the test's own server: %v", err)
-	}
+	heraldtest.Must(t, q.CheckServer(heraldtest.Within(t, 10*time.Second)))
 	if err := q.rdb.ConfigSet(heraldtest.Within(t, 10*time.Second), "maxmemory-policy", "allkeys-lru").Err(); err != nil {
 		t.Skipf("this Redis has no such setting: %v", err) // miniredis
 	}

@@ -85,8 +85,6 @@ func TestDeadlinesAreKept(t *testing.T) {
 		if c, ok := q.rdb.(*redis.Client); !ok || !c.Options().ContextTimeoutEnabled {
 			t.Errorf("%s: contexts do not end what Redis is asked", raw)
 		}
-		if err := q.Close(); err != nil {
-			t.Error(err)
-		}
+		heraldtest.Must(t, q.Close())
 	}
 }

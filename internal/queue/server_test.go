@@ -99,9 +99,7 @@ func TestWaits(t *testing.T) {
 		if i.MaxRetry < 30*24*3600/5 { // by then a delivery has expired
 			t.Errorf("asynq gives it up after %d tries", i.MaxRetry)
 		}
-		if locateTask(t, q, task) != Postponed {
-			t.Error("it is not found")
-		}
+		heraldtest.Equal(t, "the place of the task", locateTask(t, q, task), Postponed)
 	}
 	heraldtest.Await(t, "what is old is gone", func() bool { return locateTask(t, q, old) == Nowhere })
 	if i, err := q.inspector.GetTaskInfo(string(First), old.ID()); !errors.Is(err, asynq.ErrTaskNotFound) {
@@ -123,9 +121,7 @@ func TestWaits(t *testing.T) {
 
 	heraldtest.Must(t, q.Drop(heraldtest.Within(t, 10*time.Second), []Task{{DeliveryID: free.DeliveryID, N: free.N}, failed, {DeliveryID: uuid.New()}}))
 	for _, task := range []Task{free, failed} {
-		if locateTask(t, q, task) != Nowhere {
-			t.Errorf("%s is still there", task.ID())
-		}
+		heraldtest.Equal(t, fmt.Sprintf("the place of %s", task.ID()), locateTask(t, q, task), Nowhere)
 	}
 }
 
@@ -155,9 +151,7 @@ func TestForeignJobsAreIntakes(t *testing.T) {
 		want[heraldtest.Receive(t, "an intake", got)]--
 	}
 	for body, left := range want {
-		if left != 0 {
-			t.Errorf("%q: %d missing", body, left)
-		}
+		heraldtest.Equal(t, body, left, 0)
 	}
 }
 

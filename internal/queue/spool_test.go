@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"testing"
 	"time"
@@ -93,8 +94,7 @@ func TestClientDoesNotWait(t *testing.T) {
 	c, err := q.Client(50 * time.Millisecond)
 	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
+	ctx := heraldtest.Within(t, 5*time.Second)
 	if err := c.Get(ctx, "x").Err(); err == nil || ctx.Err() != nil {
 		t.Errorf("%v, %v: a Redis that says nothing was waited for", err, ctx.Err())
 	}
@@ -106,8 +106,6 @@ func TestPostponedTask(t *testing.T) {
 	for ahead, want := range map[time.Duration]Location{5 * time.Second: Pending, time.Minute: Postponed} {
 		task := Task{DeliveryID: uuid.New(), N: 2, Kind: kind, Lane: Retry, At: time.Now().Add(ahead)}
 		enqueue(t, q, task)
-		if p := locateTask(t, q, task); p != want {
-			t.Errorf("in %s: %d, want %d", ahead, p, want)
-		}
+		heraldtest.Equal(t, fmt.Sprintf("in %s", ahead), locateTask(t, q, task), want)
 	}
 }

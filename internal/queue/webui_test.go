@@ -1,10 +1,10 @@
 package queue_test
 
 import (
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 	"time"
 
@@ -55,12 +55,9 @@ func TestMonitorShowsTasksAndNothingForeign(t *testing.T) {
 		"/queues/first?status=scheduled&page=1": "<!doctype html>",
 	} {
 		code, body := ask(http.MethodGet, path)
-		if code != http.StatusOK || !strings.Contains(body, want) {
-			t.Errorf("GET %s: %d %.300s", path, code, body)
-		}
-		if strings.Contains(body, "hunter2") {
-			t.Errorf("GET %s shows a secret", path)
-		}
+		heraldtest.Equal(t, fmt.Sprintf("GET %s", path), code, http.StatusOK)
+		heraldtest.Contains(t, fmt.Sprintf("GET %s", path), body, want)
+		heraldtest.Lacks(t, fmt.Sprintf("GET %s shows a secret", path), body, "hunter2")
 	}
 	for _, c := range [][2]string{
 		{http.MethodPost, "/api/queues/first:pause"},
