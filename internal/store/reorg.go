@@ -195,9 +195,9 @@ func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx,
 
 // retractDelivery inserts a retraction of the delivery with this id, whose agent was or may have been called. known is
 // the delivery's job, a feedback. It adds the retraction's task to byAgent and returns the retraction's id. If the
-// delivery already has a retraction that was not withdrawn (mined_again), it only returns the id of that one. A
-// withdrawn one gives its key to the new one. Without a free key, retractDelivery returns uuid.Nil: an error would stop
-// the chain follower for good.
+// delivery already has a retraction that was neither withdrawn (mined_again) nor refused (event_not_found, if a sender
+// enqueued it), it only returns the id of that one. Otherwise that one gives its key to the new one. Without a free key,
+// retractDelivery returns uuid.Nil: an error would stop the chain follower for good.
 //
 // After the reorg, another feedback may have the index of the removed one. The retraction delays it, as an earlier
 // feedback would. The delay ends when the retraction has ended, and at the latest 60 s after its first attempt
@@ -220,7 +220,7 @@ func (s *Store) retractDelivery(ctx context.Context, tx pgx.Tx, id uuid.UUID, kn
 	a.key = keys[at]
 	newID := job.IDOf(a.key)
 	if r, taken := there[a.key]; taken {
-		if r.reason != outcome.MinedAgain {
+		if r.reason != outcome.MinedAgain && r.reason != outcome.EventNotFound {
 			return r.id, nil
 		}
 		var moved string

@@ -3,9 +3,11 @@ package store
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 )
@@ -177,4 +179,25 @@ func TestLateSuccessIsRetracted(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRetractionAfterARefusedOne: an indexer's retraction names the feedback's delivery, because a check confirmed it.
+// The next check refuses it, because the feedback is back in another block. If the feedback is gone again, the delivery
+// gets a retraction of its own: the agent has none.
+func TestRetractionAfterARefusedOne(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	c := claimBound(t, s)
+	next := record(t, s, c, waiting(-time.Second)).Task
+	sent := c.Job.Retraction(uuid.Nil)
+	sent.Retracts, sent.TransactionHash = "", common.Hash{}
+	named := sent
+	named.Retracts = c.ID.String()
+	_, tasks := accept(t, s, Intake{Job: sent, Source: ordinary})
+	r := claim(t, s, tasks[0])
+	heraldtest.Must(t, s.Bind(t.Context(), r, Binding{Job: named, Source: ordinary}))
+	record(t, s, r, Outcome{Status: Rejected, Reason: outcome.EventNotFound, Stage: "check"})
+
+	gone := Outcome{Status: Cancelled, Reason: outcome.Reorg, Stage: "check", Gone: &Gone{}}
+	heraldtest.Equal(t, "retractions to send", len(record(t, s, claim(t, s, *next), gone).Next), 1)
 }
