@@ -299,3 +299,12 @@ func TestRefusedStream(t *testing.T) {
 		_ = feed.Close()
 	}
 }
+
+// TestChunkedJob: a connection serves further requests after a job whose body has no length, as some proxies send it.
+func TestChunkedJob(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	res := w.send("POST", "/v1/jobs", ownToken, "application/json", io.MultiReader(strings.NewReader(jobOf(1, 1))))
+	heraldtest.Equal(t, "status", res.StatusCode, http.StatusAccepted)
+	heraldtest.Equal(t, "closed", res.Close, false)
+}
