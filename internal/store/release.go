@@ -13,10 +13,10 @@ import (
 // agent's epoch.
 const anyEpoch = int64(-1)
 
-// ReleaseHeld puts an agent's deliveries that are held for one of these reasons into its backlog, oldest first, and
-// dispatches from the backlog. It uses as many transactions as needed. It returns the number of released deliveries,
-// and the tasks that the caller puts into Redis or removes there. After an error, both describe the committed part, and
-// a second call continues.
+// ReleaseHeld puts an agent's deliveries that are held for one of these reasons into its backlog, and dispatches from
+// the backlog. The oldest come first, and those of a backfill after all others. It uses as many transactions as needed.
+// It returns the number of released deliveries, and the tasks that the caller puts into Redis or removes there. After
+// an error, both describe the committed part, and a second call continues.
 func (s *Store) ReleaseHeld(ctx context.Context, a Agent,
 	reasons ...outcome.Reason) (released int, tasks []Task, err error) {
 	defer postgres.WrapError(&err, "release held deliveries of agent %s %q", a, reasons)
