@@ -121,7 +121,7 @@ func TestDoctorOfRedis(t *testing.T) {
 	}
 }
 
-// TestDoctorOfReadOnlyServices checks that Postgres and Redis fail that answer but take no writes.
+// TestDoctorOfReadOnlyServices checks that the doctor reports Postgres and Redis if they answer but take no writes.
 func TestDoctorOfReadOnlyServices(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

@@ -22,7 +22,7 @@ type silent struct{ after time.Duration }
 
 func (s silent) Dispatch(context.Context, []store.Task) int { time.Sleep(s.after); return 0 }
 
-// TestFrozenRedis: in 15 s, one sender of jobs waits for a Redis that does not answer.
+// TestFrozenRedis: if Redis does not answer, only one sender of jobs in 15 s waits for it.
 func TestFrozenRedis(t *testing.T) {
 	t.Parallel()
 	for after, want := range map[time.Duration]time.Duration{

@@ -190,7 +190,7 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%s: %v", method, err)
 		}
 		chunked := h.request(method, "/mcp", "")
-		chunked.ContentLength = -1 // a proxy passes no body on in chunks
+		chunked.ContentLength = -1 // as from a proxy that sends an empty body in chunks
 		if err := v.Check(chunked); err != nil {
 			t.Errorf("%s, chunked: %v", method, err)
 		}

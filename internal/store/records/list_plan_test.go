@@ -132,7 +132,7 @@ func TestListPlans(t *testing.T) {
 }
 
 // TestListPlansOfABurst: thousands of deliveries are newer than all that have ended, and none of them has ended. A list
-// of both does not read all of them. That of their agent reads and sorts all, but not their jobs.
+// of both does not read all of them. The list of their agent reads and sorts all of them, but not their jobs.
 func TestListPlansOfABurst(t *testing.T) {
 	t.Parallel()
 	asked := &statementLog{}
