@@ -10,8 +10,8 @@ import (
 
 // Metrics of the services and the disk that the worker depends on.
 var (
-	serviceUp = newGauge("herald_service_up", "1: this worker reaches Postgres, or Redis, and it takes writes; "+
-		"0: the worker and its deliveries wait for it.", "service")
+	serviceUp = newGauge("herald_service_up", "1: this worker reaches the service (Postgres or Redis), and the "+
+		"service takes writes; 0: the worker and its deliveries wait for the service.", "service")
 	dataFree = newGauge("herald_data_free_bytes", "Bytes that the worker may still write on the disk of HERALD_DATA, "+
 		"where embedded services keep their data. Missing without any.")
 	dataSize = newGauge("herald_data_size_bytes", "The size of that disk.")

@@ -110,8 +110,8 @@ const (
 	roundTimeout    = time.Minute
 	releasePause    = time.Minute // between two searches for held deliveries that can be released
 
-	// overdueBatches times ReconcilerConfig.Batch is how many overdue tasks one statement lists. It is large, because
-	// the statement reads all dispatched deliveries. Of many agents, these are hundreds of thousands.
+	// One statement lists up to overdueBatches times ReconcilerConfig.Batch overdue tasks. This number is large, because
+	// the statement reads all dispatched deliveries. With many agents, these are hundreds of thousands.
 	overdueBatches = 20
 
 	// redisTimeout bounds one call to Redis.
@@ -194,9 +194,9 @@ type redisError struct{ error }
 
 func (e *redisError) Unwrap() error { return e.error }
 
-// releaseHeld releases the deliveries that were held because a setting was missing that this process has. Each process
-// does it, because the leader may have other settings. It does nothing within releasePause, because it reads all held
-// deliveries.
+// releaseHeld releases up to a batch of the deliveries that were held because a setting was missing, if this process
+// has the setting. Each process calls it, because the leader may have other settings. It reads all held deliveries.
+// Therefore, after it has found less than a batch, it does nothing for releasePause.
 func (r *Reconciler) releaseHeld(ctx context.Context) error {
 	if r.Now().Sub(r.released) < releasePause {
 		return nil
@@ -204,7 +204,7 @@ func (r *Reconciler) releaseHeld(ctx context.Context) error {
 	released, err := r.Ledger.Release(ctx, r.Chains, r.Gateway, r.Batch)
 	r.Dispatcher.Dispatch(ctx, released)
 	if len(released) > 0 {
-		r.Logger.Info("deliveries are released: the setting that they lacked is there", "released", len(released))
+		r.Logger.Info("deliveries are released: their missing setting is now set", "released", len(released))
 	}
 	if err == nil && len(released) < r.Batch {
 		r.released = r.Now()
@@ -364,9 +364,9 @@ func (r *Reconciler) dispatchLate(ctx context.Context) (lost int, err error) {
 }
 
 // redispatch looks up the task of each delivery that is overdue by at least late, and replaces it by a new one if
-// isLost returns true for its location in Redis. It returns the number of new tasks. It stops after r.Interval: the
-// deliveries of a long queue are overdue although no task is lost. after is the delivery after which this call
-// continues, and then the one for the next call.
+// isLost returns true for its location in Redis. It returns the number of new tasks. It stops after r.Interval, because
+// in a long queue many deliveries are overdue although no task is lost. It begins after the delivery *after, and sets
+// *after to the delivery after which the next call begins.
 func (r *Reconciler) redispatch(ctx context.Context, late time.Duration, after *uuid.UUID,
 	isLost func(queue.Location) bool) (lost int, err error) {
 	var began time.Time
@@ -375,7 +375,7 @@ func (r *Reconciler) redispatch(ctx context.Context, late time.Duration, after *
 		if err != nil {
 			return lost, err
 		}
-		if began.IsZero() { // after the statement, which may take longer than r.Interval
+		if began.IsZero() { // the statement does not count, because it may take longer than r.Interval
 			began = r.Now()
 		}
 		for _, t := range tasks {

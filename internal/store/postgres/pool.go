@@ -245,8 +245,8 @@ func (p *Pool) Ping(ctx context.Context) error {
 	return fmt.Errorf("ask Postgres: %w", netguard.Explain("it", 0, err))
 }
 
-// PingWritable is Ping. It also returns an error if the database takes no writes, such as a standby. The sessions of
-// the pool then end, because they would stay read-only afterwards (readOnly).
+// PingWritable is Ping, but also returns an error if the database takes no writes, for example because it is a standby.
+// It then closes the pool's connections, because their sessions could stay read-only (readOnly).
 func (p *Pool) PingWritable(ctx context.Context) error {
 	if err := p.Ping(ctx); err != nil {
 		return err
@@ -258,7 +258,7 @@ func (p *Pool) PingWritable(ctx context.Context) error {
 	if err == nil && isReadOnly {
 		p.Conns.Reset()
 		return errors.New("the database answers but is read-only: it is a standby, or its provider stopped writes, " +
-			"such as for a full disk")
+			"for example because its disk is full")
 	}
 	return err
 }

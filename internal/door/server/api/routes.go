@@ -161,7 +161,7 @@ func (a *API) listOperations() []operation {
 				{name: "send", kind: "boolean", description: "Call the tools with samples. Default false."}}}),
 		answering(a.showStats, operation{method: "GET", path: "/v1/stats", id: "showStats",
 			summary: "Return totals, queues, the last hour's figures, the states that need a person (needs), " +
-				"and what the answering worker cannot use (problems)."}),
+				"and the services and chains that the answering worker cannot use (problems)."}),
 		answering(a.listChains, operation{method: "GET", path: "/v1/chains", id: "listChains",
 			summary: "List the chains that are read, and how far."}),
 		answering(a.listAudit, operation{method: "GET", path: "/v1/audit", id: "listAudit",
