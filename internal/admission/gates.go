@@ -138,10 +138,10 @@ func (p *Pass) AdmitDomain(ctx context.Context, rawURL string, own bool) (releas
 	return func() { p.leaveGroups(ctx, before) }, err
 }
 
-// AdmitFile calls AdmitDomain for the file at rawURL, whose server a client chose. If the fetch then takes longer than
-// quickFetch, it needs a group permit of the slots that slow agents share. If that group has no free slot, fetching,
-// the context for the fetch, ends with a free wait (agent_busy) as its cause. release, which is never nil, is called
-// after the fetch and releases the permits.
+// AdmitFile calls AdmitDomain for the file at rawURL, whose server a client chose, and returns the context for the
+// fetch (fetching). If the fetch takes longer than quickFetch, it needs a group permit of lentSlots. If that group has
+// no free slot, fetching ends with a free wait (agent_busy) as its cause. The caller calls release, which is never nil,
+// after the fetch. release releases the permits.
 func (p *Pass) AdmitFile(ctx context.Context, rawURL string) (fetching context.Context, release func(), err error) {
 	if p == nil || p.gates.groups == nil {
 		return ctx, func() {}, nil

@@ -112,7 +112,8 @@ func (v liveView) OpenBreakers() int {
 	return seen.Open + seen.HalfOpen
 }
 
-// Missing does not include the reading of chains, which the cursors in Postgres describe.
+// Missing implements operator.Live. It leaves out the chains that are only read late, because the cursors in Postgres
+// show them.
 func (v liveView) Missing() map[string]string {
 	missing := map[string]string{}
 	waiting, degraded := v.ready.readState()

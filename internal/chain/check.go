@@ -246,9 +246,9 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 	return s, nil
 }
 
-// checkRevocation decides about a confirmed feedback that is revoked at the head. If it is not revoked at the newest
-// confirmed block, a reorg may still remove the revocation. The feedback then counts as not confirmed for now. If the
-// node does not return the state of that block, the head decides.
+// checkRevocation decides whether a confirmed feedback that is revoked at the head counts as revoked. If it is not
+// revoked at the newest confirmed block, a reorg may still remove the revocation. The feedback then counts as not
+// confirmed for now. If the node does not return the state of that block, the feedback counts as revoked.
 func (c *Client) checkRevocation(
 	ctx context.Context, s Standing, v Verify, registry common.Address, readFeedback []byte, head node.Block,
 ) (Standing, error) {
@@ -275,7 +275,7 @@ func (c *Client) checkRevocation(
 	stored, err := erc8004.UnpackReadFeedback(answer)
 	s.Revoking = elems[0].Error == nil && err == nil && !stored.Revoked
 	if s.Revoked = !s.Revoking; s.Revoking {
-		s.Confirmed, s.ConfirmedIn = false, max(newest-min(newest, confirmed), 1) // it is at most at the head
+		s.Confirmed, s.ConfirmedIn = false, max(newest-min(newest, confirmed), 1) // its block may be the head
 	}
 	return s, nil
 }

@@ -58,7 +58,7 @@ type attempt struct {
 	spans    *spans.Attempt // nil: no tracing
 	event    event.Result
 	noTurn   bool // the event is confirmed, but the delivery does not have the turn (checkTurn)
-	spent    bool // no attempts are left, so that this one only looked for the outcome of the last one (checkAttempts)
+	spent    bool // no attempts are left: this one only looks for the outcome of the last one (checkAttempts)
 	endpoint resolvedEndpoint
 	permit   *ratelimit.Permit   // nil: the origin has no limits
 	admitted time.Time           // monotonic time before the permit was acquired

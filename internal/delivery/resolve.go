@@ -106,9 +106,10 @@ func (e *Executor) registeredEndpoint(ctx context.Context, a *attempt, anew bool
 	return found, nil
 }
 
-// chargeResolution charges a resolution that took this long and returned err to the agent's effort budget: the agent's
-// owner chooses the servers of its registration and endpoint, which may be slow. The time of the chain's node, in the
-// first step, is not charged. Nor is a quick success: if no call follows, it would lower the mean cost of an attempt.
+// chargeResolution charges a resolution to the agent's effort budget, because the agent's owner chooses the servers of
+// the registration, which may be slow. took is the duration of the resolution, and err its error. The time of the
+// chain's node, in the first step, is not charged. A quick success is not charged either: if no call followed, it would
+// lower the mean cost of the agent's attempts.
 func (a *attempt) chargeResolution(steps []resolver.Step, took time.Duration, err error) {
 	if len(steps) == 1 { // only the chain, or the cache, was read
 		return

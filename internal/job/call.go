@@ -93,7 +93,7 @@ func findDeliveryID(value any) (path string, found bool) {
 }
 
 // isDeliveryID reports whether name is deliveryId or retracts, in any case, with or without _ and -, and with or
-// without characters that are removed before the call (arguments.Sanitize). Agents read a delivery's id from these
+// without characters that are removed before the call (text.Sanitize). Agents read a delivery's id from these
 // arguments.
 func isDeliveryID(name string) bool {
 	const longest = len("delivery_id") + 4

@@ -57,10 +57,10 @@ func (r *fieldReader) readTemplate(name string, k Kind) json.RawMessage {
 	return v.Encode()
 }
 
-// checkTemplate returns a refusal, with the path in v, for the first placeholder that names no argument of kind k, or
-// for the first id of a delivery (isDeliveryID) that is not this delivery's: agents would take the real delivery with
-// that id for a duplicate. Otherwise it returns nil. Placeholders in names of members are not checked, because
-// RenderTemplate does not replace them.
+// checkTemplate returns a refusal, with its path in v, for the first of two faults, or nil. The first fault is a
+// placeholder that names no argument of kind k. The second one is a member for a delivery's id (isDeliveryID) with
+// another value than the delivery's own id: if it were the id of another delivery, the agent would take that delivery
+// for a duplicate. Placeholders in names of members are not checked, because RenderTemplate does not replace them.
 func checkTemplate(k Kind, v *strictjson.Value) *Refusal {
 	if isDeliveryID(v.Name) && !isOwnID(k, v.Data) {
 		return refuse(v.Path(), "must be {{deliveryId}} or {{retracts}}: agents read the id of a delivery from it")

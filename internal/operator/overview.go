@@ -28,7 +28,7 @@ type Live interface {
 	Effort(ctx context.Context, agent store.Agent) *effort.Usage
 	// OpenBreakers returns how many circuit breakers are open or half open in this worker.
 	OpenBreakers() int
-	// Missing returns the services and chains that this worker cannot use now, with the reason.
+	// Missing returns the services and chains that this worker cannot use now, each with the reason.
 	Missing() map[string]string
 }
 
@@ -46,7 +46,7 @@ type Overview struct {
 	TokensSoon     int64                  `json:"tokensExpiringSoon"`
 	TokensExpired  int64                  `json:"tokensExpired"`
 	Chains         []ChainProgress        `json:"chains"`             // the chains that are followed
-	Problems       []string               `json:"problems,omitempty"` // what this worker cannot use or read
+	Problems       []string               `json:"problems,omitempty"` // services and data that this worker cannot use
 	Workers        int                    `json:"workers"`            // running workers
 	EndedLastHour  map[store.Status]int64 `json:"endedLastHour"`      // ended without success, by status
 	Needs          []Need                 `json:"needs"`              // states that need a person

@@ -139,8 +139,8 @@ func Open(cfg Config) (*Queue, error) {
 // Close closes the connections to Redis.
 func (q *Queue) Close() error { return q.rdb.Close() }
 
-// Ping returns an error if Redis does not answer or takes no writes, such as a replica or a server whose memory is
-// full. The write changes nothing and creates no key.
+// Ping returns an error if Redis does not answer or takes no writes, for example because it is a replica or its memory
+// is full. To check this, Ping writes an empty string, which changes nothing and creates no key.
 func (q *Queue) Ping(ctx context.Context) error {
 	err := q.rdb.SetRange(ctx, "herald:ping", 0, "").Err()
 	refuses := func(code string) bool { return redis.HasErrorPrefix(err, code) }

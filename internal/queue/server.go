@@ -133,8 +133,8 @@ const entryGrace = 10 * time.Minute
 
 // Servers reads the list of running asynq servers, which asynq keeps in Redis. Each worker runs one asynq server.
 // Servers returns the number of servers of other processes (others), and whether the list contains the server of this
-// process (self). asynq renews a server's entry and its key every five seconds. The key of a killed server, which
-// expires by Redis' clock, is there for up to 10 seconds more.
+// process (self). asynq renews a server's entry and its key every five seconds. If a server is killed, its key expires
+// within 10 seconds, by Redis' clock.
 func (q *Queue) Servers(ctx context.Context) (others int, self bool, err error) {
 	host, err := os.Hostname()
 	if err != nil {

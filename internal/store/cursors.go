@@ -97,7 +97,7 @@ type Advance struct {
 	Head      uint64          // as in Cursor
 	Finalized uint64          // as in Cursor
 	Settled   uint64          // as in Cursor
-	AtHead    bool            // To was the newest block after the last reorg: orphaned events not read again are gone
+	AtHead    bool            // the head at the last reorg was reached: orphaned events not read again are gone
 	Anchors   []Anchor        // replace those of Cursor
 	Checks    json.RawMessage // as in Cursor
 	Intakes   []Intake        // jobs made from the blocks' events, in the chain's order

@@ -110,8 +110,7 @@ func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (re
 	return released, tasks, nil
 }
 
-// listHeldDisabled lists the agents whose rows are enabled, and that have deliveries that were held because the agent
-// was disabled (agent_disabled).
+// listHeldDisabled lists the enabled agents that have deliveries held because the agent was disabled (agent_disabled).
 func (s *Store) listHeldDisabled(ctx context.Context) ([]Agent, error) {
 	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()

@@ -196,8 +196,8 @@ func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx,
 // retractDelivery inserts a retraction of the delivery with this id, whose agent was or may have been called. known is
 // the delivery's job, a feedback. It adds the retraction's task to byAgent and returns the retraction's id. If the
 // delivery already has a retraction that was neither withdrawn (mined_again) nor refused (event_not_found, if a sender
-// enqueued it), it only returns the id of that one. Otherwise that one gives its key to the new one. Without a free key,
-// retractDelivery returns uuid.Nil: an error would stop the chain follower for good.
+// enqueued it), it only returns the id of that one. A withdrawn or refused one gives its key to the new one. Without a
+// free key, retractDelivery returns uuid.Nil: an error would stop the chain follower for good.
 //
 // After the reorg, another feedback may have the index of the removed one. The retraction delays it, as an earlier
 // feedback would. The delay ends when the retraction has ended, and at the latest 60 s after its first attempt
@@ -286,7 +286,7 @@ func (s *Store) markGone(ctx context.Context, tx pgx.Tx, in []arrival, holders m
 // If both jobs name the same event (Job.SameEvent), h gets the event's present position. If h ended because its event
 // was missing (mayReopen), h is also queued again. So is a filtered h, if the default policy does not skip the event at
 // its new position. If the chain follower had found the event gone, acceptReturned decides instead. Otherwise, if h's
-// agent was informed by a retraction of h (wasRetracted), the event gets a new delivery (displaceHolder).
+// agent may know a retraction of h (wasRetracted), the event gets a new delivery (displaceHolder).
 //
 // If they name different events, the first case that applies decides:
 //   - h is bound or verified, and its agent was or may have been called: the new event gets a new delivery with the key

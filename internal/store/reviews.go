@@ -91,7 +91,7 @@ func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks [
 					return err
 				}
 			}
-			// A job that arrives now must become a hint before the statement below reads the hints, or after it.
+			// Because of the lock, a job that arrives now adds its hint before the next statement, or after the commit.
 			if _, err := tx.Exec(ctx, `SELECT FROM herald.history WHERE id = $1 FOR UPDATE`, l.ID); err != nil {
 				return fmt.Errorf("lock the delivery: %w", err)
 			}
@@ -112,8 +112,8 @@ func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks [
 }
 
 // acceptReviewed accepts next, the event that the chain has under the key of the reviewed delivery. If next is the
-// event of the review, it keeps the delivery's action. isOpen then reports that nothing was accepted, because the agent
-// may be receiving a retraction of the event, which has not ended. New tasks are added to byAgent.
+// event of the review, it keeps the delivery's action. Then isOpen reports that nothing was accepted, because a
+// retraction that has not ended may be calling the agent. New tasks are added to byAgent.
 func (s *Store) acceptReviewed(ctx context.Context, tx pgx.Tx, l Review, next job.Job,
 	byAgent map[Agent][]Task) (isOpen bool, err error) {
 	if !next.SameEvent(l.Job) {
@@ -162,8 +162,8 @@ func (s *Store) reviewReturn(ctx context.Context, tx pgx.Tx, h holder, known job
 }
 
 // wasRetracted reports whether the agent of the delivery h was or may have been called with a retraction of h: informed
-// with one that has ended, isOpen with one that has not. An open retraction is left alone: its own check finds out
-// whether the event is on the chain again. known is h's stored job.
+// with one that has ended, isOpen with one that has not. Callers leave an open retraction as it is: its own check finds
+// out whether the event is on the chain again. known is h's stored job.
 func (s *Store) wasRetracted(ctx context.Context, tx pgx.Tx, h holder,
 	known job.Job) (informed, isOpen bool, err error) {
 	if !h.maybe || !h.retracted {

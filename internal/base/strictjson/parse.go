@@ -15,8 +15,8 @@ import (
 type Options struct {
 	// MaxDepth bounds the nesting of objects and lists; 0: unlimited.
 	MaxDepth int
-	// MaxDigits bounds the characters of a number that is written without an exponent, and MaxExponent bounds the
-	// exponent. If MaxDigits is 0, neither applies.
+	// MaxDigits bounds the characters of a number, also after it is rewritten without its exponent. MaxExponent bounds
+	// the exponent. If MaxDigits is 0, neither applies.
 	MaxDigits, MaxExponent int
 	// LastWins accepts duplicate names and keeps the last value, as encoding/json does. Otherwise a duplicate name is a
 	// fault.
@@ -218,8 +218,8 @@ func readEscape(b []byte) int64 {
 	return int64(u)
 }
 
-// takesNumber reports whether a number is within the bounds, also in the form in which Postgres returns it: without an
-// exponent.
+// takesNumber reports whether a number is within the bounds, also without its exponent, because Postgres returns
+// numbers in that form.
 func (p *parser) takesNumber(n json.Number) bool {
 	if p.opt.MaxDigits == 0 {
 		return true

@@ -122,7 +122,7 @@ func listKeys(u *url.URL) []string {
 
 // FindRevert returns the data of a revert, and whether err is one. A revert is the contract's own answer, not a
 // problem with the node. Nodes report it in different ways: as code 3 with the data in hex, under other codes with
-// such data, with the word "Reverted" before the data, or without data only by the message "execution reverted".
+// such data, with the word "Reverted" before the data, or without data, by the message "execution reverted".
 func FindRevert(err error) ([]byte, bool) {
 	code, isCode := errors.AsType[rpc.Error](err)
 	if !isCode {

@@ -70,8 +70,8 @@ type Reader struct {
 }
 
 // Fetch fetches the feedback or response file of the claim c and compares it with the hash on the chain. If the
-// event names no file, or the job does not ask for its content, it fetches nothing. For the time of the fetch, Fetch
-// acquires group permits for files with pass.
+// event names no file, or the job does not ask for its content, it fetches nothing. Fetch acquires
+// group permits with pass (AdmitFile), and releases them after the fetch.
 //
 // A file that cannot be fetched may be omitted without an error (leaveFileOut). A wrong hash is an error
 // (hash_mismatch) if the job sets verifyFileHash and Policy is not HashAnnotate. But if the bytes may be other bytes

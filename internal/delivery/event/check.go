@@ -137,7 +137,7 @@ func (c *Checker) Check(ctx context.Context, claim *store.Claim, r *Result) erro
 	case claim.Job.IsRetraction():
 		stored := claim.Job.Retracts
 		if r.Detail, err = c.confirmRetraction(ctx, claim, s.Witnessed); err == nil && claim.Job.Retracts != stored {
-			// The ledger must know of which delivery the agent got a retraction: its event may return to the chain.
+			// The ledger needs the id of the retracted delivery, whose event may return to the chain.
 			b.Job.Retracts, claim.Job.Retracts = claim.Job.Retracts, stored
 			err = c.bindEvent(ctx, claim, r, b)
 		}

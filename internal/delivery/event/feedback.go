@@ -51,12 +51,13 @@ const runningPause = 5 * time.Second
 // outcome, because it is running or its worker died.
 func mayHaveReachedAgent(t store.Attempt) bool { return t.Stage == "call" || t.Outcome == "" }
 
-// confirmRetraction looks for the delivery that the claimed retraction withdraws. If Herald may have called the agent
-// with it, confirmRetraction sets Retracts in claim.Job, because an agent finds the feedback only by its deliveryId,
-// and a sender's retraction does not contain it. The result is a phrase for display.
+// confirmRetraction looks for the delivery of the feedback that the claimed retraction withdraws. If Herald may have
+// called the agent with this feedback, confirmRetraction stores the delivery's id in claim.Job.Retracts. The agent
+// finds the feedback only by this id, and a sender's retraction does not contain it. The result is a phrase for
+// display. witnessed is chain.Standing.Witnessed.
 //
-// While the delivery is running, the error is a free wait (behind_earlier). If the agent was not called, the error ends
-// a retraction that names the delivery (never_delivered), and one whose feedback is not witnessed by the chain
+// While the delivery of the feedback is running, the error is a free wait (behind_earlier). If the agent was not
+// called, the error ends a retraction that names the delivery (never_delivered), and one that is not witnessed
 // (event_not_found).
 func (c *Checker) confirmRetraction(ctx context.Context, claim *store.Claim, witnessed bool) (string, error) {
 	j := claim.Job

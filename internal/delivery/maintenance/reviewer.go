@@ -35,8 +35,8 @@ type ReviewerConfig struct {
 // Reviewer makes reviews. A review reads the event of a delivery from the chain again. It is due for a delivery that is
 // final or was called, if a later job has the delivery's key but describes another event. After a reorg, the chain can
 // have another event with the same key, such as the same feedback index. A review is also due if a job arrives again
-// after its event had left the chain. Without reviews, Herald would not notice, on a chain that no follower reads, that
-// a reorg replaced an event, or that an event has returned.
+// after its event may have left the chain. On a chain that no follower reads, Herald would not notice without reviews
+// that a reorg replaced an event, or that an event has returned.
 type Reviewer struct{ ReviewerConfig }
 
 // NewReviewer validates the configuration and sets the default.

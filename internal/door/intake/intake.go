@@ -74,12 +74,12 @@ const (
 // other programs, and FromList those in the Redis list of the old backend, the system that Herald replaces.
 type Intake struct {
 	Config
-	frozen atomic.Int64 // Redis gets no task until then, in Unix nanoseconds
+	frozen atomic.Int64 // until this time, in Unix nanoseconds, Redis gets no task
 }
 
 const (
-	frozenAfter = time.Second // a Redis that takes longer to refuse a task is frozen
-	// frozenPause is as long as the reconciler waits before it gives a delivery another task.
+	frozenAfter = time.Second // Redis counts as frozen if a failed dispatch took longer
+	// frozenPause is the default of ReconcilerConfig.Late: the reconciler then replaces the missing tasks.
 	frozenPause = 15 * time.Second
 )
 

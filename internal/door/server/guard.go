@@ -50,9 +50,9 @@ func (s *Server) guard(route Route) http.Handler {
 	return closeUnread(next)
 }
 
-// closeUnread closes the connection of a request whose body has no length, unless the route keeps it. Otherwise
-// net/http reads such a body before it sends a refusal, and a client that waits for answers while it sends jobs gets
-// none.
+// closeUnread closes the connection of a request whose body has no declared length, unless the route deletes the header
+// Connection. Otherwise net/http reads such a body before it sends a refusal. A client that waits for answers while it
+// sends jobs would then not receive the refusal.
 func closeUnread(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength < 0 {

@@ -17,7 +17,7 @@ import (
 //
 //   - A property that the schema forbids is dropped (by additionalProperties or unevaluatedProperties false, a false
 //     subschema, or propertyNames with an enum).
-//   - A null that the schema does not allow, or an empty string that it rejects, also by its format, is dropped if the
+//   - A null that the schema does not allow, or an empty string that it rejects (also by its format), is dropped if the
 //     property is optional.
 //   - A null becomes the empty string if the schema requires a string.
 //   - A job.Decimal becomes an exact number; an integer, rounded half to even, if the schema allows only integers; a
@@ -32,7 +32,7 @@ func (s *Schema) Fit(args map[string]any) (map[string]any, error) {
 	}
 	f := argumentFitter{schemaWalker: schemaWalker{steps: maxWalkerSteps}}
 	fitted, err := s.fitWith(&f, args)
-	if err != nil && f.omitted { // the schema may require it in this case, for example by dependentRequired
+	if err != nil && f.omitted { // the schema may require the string, for example by dependentRequired
 		return s.fitWith(&argumentFitter{schemaWalker: schemaWalker{steps: maxWalkerSteps}, keepsEmpty: true}, args)
 	}
 	return fitted, err

@@ -7,8 +7,8 @@ import (
 )
 
 // normalizeURL returns u in the form in which fetch writes a URL (WHATWG URL): without dot segments, without a question
-// mark that nothing follows, and with more of the query escaped. An agent whose framework is based on fetch sees its
-// address in this form only. It can verify no signature of another form.
+// mark at the end, and with more characters of the query escaped. An agent whose framework is based on fetch sees its
+// address only in this form, so that it cannot verify a signature of another form.
 func normalizeURL(u *url.URL) *url.URL {
 	normal := *u
 	normal.ForceQuery, normal.RawQuery = false, escapeQuery(u.RawQuery)
@@ -19,7 +19,7 @@ func normalizeURL(u *url.URL) *url.URL {
 
 func removeDotSegments(path string) string {
 	segments := strings.Split(path, "/")
-	kept := segments[:1] // what is before the first slash: nothing
+	kept := segments[:1] // the empty text before the first slash
 	for i, s := range segments[1:] {
 		switch strings.ReplaceAll(strings.ToLower(s), "%2e", ".") {
 		case "..":

@@ -84,8 +84,8 @@ func (x *exchange) recordHead(p []byte) {
 }
 
 // readErrorWithoutID returns the JSON-RPC error of an answer that mcp-go rejected with err because it has no id. An
-// agent that cannot parse a request must answer in this way (JSON-RPC 2.0 §5), and over HTTP, an answer belongs to its
-// request. The caller has locked x.
+// agent that cannot parse a request must answer in this way (JSON-RPC 2.0 §5). Over HTTP, no id is needed to find the
+// request of an answer. The caller has locked x.
 func (x *exchange) readErrorWithoutID(err error) *mcp.JSONRPCErrorDetails {
 	var answer struct {
 		Error *mcp.JSONRPCErrorDetails `json:"error"`

@@ -253,8 +253,9 @@ func (b *limitedBody) failWith(err *TooLargeError) error {
 
 func (b *limitedBody) Close() error { return b.body.Close() }
 
-// jsonBody passes an answer to mcp-go from the first message on. It omits a byte order mark before it, and the opening
-// bracket of a batch: revision 2025-03-26 allowed batches, and some agents answer each request with a batch of one.
+// jsonBody passes an answer to mcp-go from the first message on. Before the message, it skips a byte order mark, and
+// the opening bracket of a batch: revision 2025-03-26 allowed batches, and some agents answer each request with a batch
+// of one.
 type jsonBody struct {
 	*limitedBody
 	in    *bufio.Reader // reads from limitedBody

@@ -149,8 +149,8 @@ func (t *Recording) SendRequest(ctx context.Context,
 	return response, nil
 }
 
-// unquoteID returns the id that a response answers. Some gateways return the numeric id of a request as a string, and
-// all ids of this client are numbers.
+// unquoteID returns the id of a response, as a number if it is a string that contains a number. All ids of this client
+// are numbers, but some gateways turn them into strings.
 func unquoteID(id mcp.RequestId) mcp.RequestId {
 	text, _ := id.Value().(string)
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil {

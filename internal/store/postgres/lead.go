@@ -22,14 +22,15 @@ const (
 	guardLock = leaderLock + 1
 	// lockTimeout limits each statement that acquires or releases advisory locks.
 	lockTimeout = 5 * time.Second
-	// lockMaxIdle is how long the connection that holds the locks may be idle. Then Postgres ends its session, because
-	// the process is frozen (keepAlive), and another process can acquire the locks.
+	// lockMaxIdle is how long the connection that holds the locks may be idle. If it is idle for longer, the process is
+	// frozen (keepAlive). Postgres then ends its session, so that another process can acquire the locks.
 	lockMaxIdle = 40 * time.Second
 )
 
 // Lead calls do if it acquires the leader lock, and releases the lock when do returns. It does not wait for the lock:
 // if another call in this or another process holds the lock, Lead returns false and does not call do. The lock belongs
-// to a connection to Postgres, so the lock ends when the process dies. The error is that of do or of Postgres.
+// to a connection to Postgres, so it ends when the process dies, or is frozen for lockMaxIdle. The error is that of do
+// or of Postgres.
 func (p *Pool) Lead(ctx context.Context, do func(context.Context) error) (bool, error) {
 	return p.LeadLocks(ctx, []int64{leaderLock}, func(ctx context.Context, _ []int64) error { return do(ctx) })
 }
@@ -101,14 +102,15 @@ func (l *leaders) lock(ctx context.Context, locks []int64) (_ *pgxpool.Conn, got
 	return conn, got, nil
 }
 
-// keepAlive prevents that the connection, which holds locks, is idle for maxIdle. It returns when ctx ends.
+// keepAlive pings the connection that holds locks, so that it is never idle for maxIdle. It returns when ctx ends.
 func (l *leaders) keepAlive(ctx context.Context, conn *pgxpool.Conn) {
 	for range loop.Every(ctx, l.maxIdle/4) {
 		l.ping(ctx, conn)
 	}
 }
 
-// ping sends an empty statement on the connection that holds the locks. If it fails, the locks are lost.
+// ping sends an empty statement on the connection that holds the locks. If that fails, ping closes the connection,
+// because the locks are lost.
 func (l *leaders) ping(ctx context.Context, conn *pgxpool.Conn) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockTimeout)
 	defer cancel()

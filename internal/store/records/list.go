@@ -74,14 +74,14 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) (list []store.Delivery
 			if before := cmp.Or(f.Before, f.lastSeq); before > 0 {
 				n.addCondition(order+" <", before)
 			}
-			// Without lowest, Postgres would look for ended ones before all the newer open ones, which may be many.
+			// Without lowest, Postgres could read the rows of all newer open deliveries to find those that ended.
 			if from := max(lowest, f.firstSeq); from > 0 {
 				n.addCondition(order+" >=", from)
 			}
 			args := append(n.args, limit)
 			where, page := n.whereClause(), ` ORDER BY `+order+` DESC LIMIT $`+strconv.Itoa(len(args))
 			if f.AgentID != "" && f.ChainID != nil && table == openDeliveries && f.isOfWork() {
-				// the view would read the history of all open deliveries of the agent, which may be many, and sort them
+				// The view would read and sort the history of all open deliveries of the agent, which may be many.
 				where = ` WHERE id = ANY (ARRAY(SELECT id FROM herald.work` + where + page + `))`
 			}
 			rows, _ := s.db.Conns.Query(ctx, `SELECT `+store.DeliveryColumns+` FROM `+table+where+page, args...)

@@ -3,7 +3,7 @@
 --
 -- The eighth column is true if the agent was or may have been called: the delivery runs, or an attempt without an
 -- outcome may have reached its call. On a chain whose events are verified, that is impossible before the row is bound
--- (bind.sql). The last column is true if a retraction of this feedback and block exists, the first of
+-- (bind.sql). The last column is true if a retraction of this feedback and block exists: under the first of
 -- store.retractionKeys.
 --
 -- The statement reads the tables. Through the view deliveries, statistics of a time without open deliveries could make

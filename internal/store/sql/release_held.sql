@@ -6,7 +6,8 @@
 -- $7 delivery id, $8 claim_no: release only if the transaction recorded that this claim is held; null: always
 --
 -- Deliveries held because the agent was disabled are released only if the agent is enabled now. Returns the tasks with
--- which the deliveries were held. The agent may have very many held deliveries: if none may be released, none is read.
+-- which the deliveries were held. The agent may have very many held deliveries, so the statement reads none of them if
+-- none may be released.
 UPDATE herald.work SET status = 'queued', reason = NULL, handed_at = NULL, updated_at = now(),
        delays_until = CASE WHEN NOT called THEN {{delays_until work}} END -- as if it had just been accepted
  WHERE id = ANY(ARRAY(

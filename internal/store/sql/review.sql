@@ -1,9 +1,9 @@
--- review: schedule a review of a delivery, unless one is scheduled, because a job of its own event has arrived again.
--- The transaction has locked the delivery.
+-- review: schedule a review of a delivery, because a job of its own event has arrived again. A review that is already
+-- scheduled keeps its time. The transaction has locked the delivery.
 --
--- The newest hint becomes newer, as if it had arrived again. So a review that was taken before is followed by another
--- one (store.EndReview), and the result of a node that lags does not end the review (store.Review.Recent). If the
--- delivery has no hint, its own job becomes one.
+-- The newest hint gets a higher rank and the present time, as if it had arrived again. So another review follows one
+-- that is being made (store.EndReview), and the result of a node that lags does not end the review
+-- (store.Review.Recent). If the delivery has no hint, its own job becomes one.
 --
 -- $1 id of the delivery
 INSERT INTO herald.hints AS n (delivery_id, rank, job, secret_headers, source, trust, review_at)

@@ -161,6 +161,6 @@ func readJSON(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	if err != nil {
 		return nil, refuse(http.StatusBadRequest, "invalid_request", "", "the body could not be read")
 	}
-	w.Header().Del("Connection") // nothing is unread, so it serves further requests
+	w.Header().Del("Connection") // the whole body was read, so the connection can serve further requests
 	return body, nil
 }

@@ -254,8 +254,8 @@ func (a *API) startPosition(r *http.Request) (at records.EventCursor, ahead time
 	return at, ahead, now.At-at.At > int64(retention.EventRetention.Seconds()), nil
 }
 
-// followEvents sends events until the listener disconnects, its token is revoked, or the worker stops. ahead is that of
-// startPosition.
+// followEvents sends events until the listener disconnects, its token is revoked, or the worker stops. ahead is a
+// result of startPosition.
 func (a *API) followEvents(ctx context.Context, s *eventStream, filter eventFilter, at records.EventCursor,
 	ahead time.Duration) {
 	alive := time.Tick(heartbeat)

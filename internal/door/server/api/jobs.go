@@ -133,7 +133,7 @@ func describeJob(a intake.Answer) JobAnswer {
 func (a *API) enqueueLines(w http.ResponseWriter, r *http.Request, v server.Visitor) {
 	control := http.NewResponseController(w)
 	_ = control.EnableFullDuplex() // otherwise HTTP/1.1 reads the whole body before the first answer; HTTP/2 never does
-	w.Header().Del("Connection")   // it serves further requests after the last line
+	w.Header().Del("Connection")   // the connection can serve further requests after the last line
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set("Cache-Control", "no-store")
 	ctx, cancel := v.WhileAllowed(r.Context())

@@ -14,7 +14,7 @@
 -- responses by responses to the first feedback.
 --
 -- None of ROWS is released, although it may wait: the delivery behind it would stay. The index work_behind has the
--- deliveries with an order_hash that wait, and not those in the backlog, of which one client may have very many.
+-- deliveries that wait, and not those in the backlog, because one client may have very many there.
 released AS (
     UPDATE herald.work
        SET status = 'queued', reason = NULL, error = NULL, next_attempt_at = NULL, updated_at = now()
