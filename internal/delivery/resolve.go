@@ -108,8 +108,9 @@ func (e *Executor) registeredEndpoint(ctx context.Context, a *attempt, anew bool
 
 // chargeResolution charges a resolution to the agent's effort budget, because the agent's owner chooses the servers of
 // the registration, which may be slow. took is the duration of the resolution, and err its error. The time of the
-// chain's node, in the first step, is not charged. A quick success is not charged either: if no call followed, it would
-// lower the mean cost of the agent's attempts.
+// chain's node, in the first step, is not charged. If the attempt ended during the resolution, steps is empty, and all
+// of the time is charged. A quick success is not charged: if no call followed, it would lower the mean cost of the
+// agent's attempts.
 func (a *attempt) chargeResolution(steps []resolver.Step, took time.Duration, err error) {
 	if len(steps) == 1 { // only the chain, or the cache, was read
 		return

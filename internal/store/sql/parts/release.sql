@@ -14,7 +14,7 @@
 -- responses by responses to the first feedback.
 --
 -- None of ROWS is released, although it may wait: the delivery behind it would stay. The index work_behind has the
--- deliveries that wait, and not those in the backlog, because one client may have very many there.
+-- deliveries that wait for another one, but not those in the backlog, where one client may have very many.
 released AS (
     UPDATE herald.work
        SET status = 'queued', reason = NULL, error = NULL, next_attempt_at = NULL, updated_at = now()
