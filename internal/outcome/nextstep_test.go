@@ -46,7 +46,7 @@ func TestNextStepNamesKnownValues(t *testing.T) {
 		"in the file":  {AuthRequired, Subject{ChainID: 8453, Agent: "8453:7", Listed: true}, "HERALD_SERVERS_FILE"},
 		"by the file":  {AgentDisabled, Subject{ChainID: 8453, Agent: "8453:7", Listed: true}, `"enabled": true`},
 		"of a probe":   {ToolError, Subject{ChainID: 8453, Agent: "8453:7"}, "worker delivery replay --agent 8453:7 --reason tool_error --yes"},
-		"no new token": {AuthRequired, Subject{Delivery: "d1", ChainID: 8453, Agent: "8453:7"}, "; if the fault was mended without a new token: worker delivery replay d1"},
+		"no new token": {AuthRequired, Subject{Delivery: "d1", ChainID: 8453, Agent: "8453:7"}, "; if the fault was repaired without a new token: worker delivery replay d1"},
 		"a port":       {AuthRequired, Subject{ChainID: 8453, Agent: "8453:7", Endpoint: "https://a.example:8443/x"}, "set 8453:7 --origin https://a.example:8443/x "},
 		"a literal":    {AuthRequired, Subject{ChainID: 8453, Agent: "8453:7", Endpoint: "https://[2001:db8::1]:8443/"}, "--origin https://[2001:db8::1]:8443 "},
 		"a path":       {AuthRequired, Subject{ChainID: 8453, Agent: "8453:7", Endpoint: "https://a.example/b%2Fc/"}, "--origin https://a.example/b%2Fc/ "},

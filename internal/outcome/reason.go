@@ -153,7 +153,7 @@ var (
 			"them{: @replay}"})
 	// ToolError: the tool ran, and its result is marked as an error (isError of MCP).
 	ToolError = add(row{word: "tool_error", ending: Reject,
-		step: "the agent's tool ran and refused: ask its author; once that is mended{: @replay}"})
+		step: "the agent's tool ran and refused: ask its author; once that is repaired{: @replay}"})
 	// BadResponse: the answer violates MCP, or the agent rejected the request as invalid. If it rejected the arguments,
 	// the reason is SchemaMismatch.
 	BadResponse = add(row{word: "bad_response", ending: Reject,
@@ -177,7 +177,7 @@ var (
 	AuthRequired = add(row{word: "auth_required", ending: Hold,
 		step: "{store a token: worker token set @credential (where it wants OAuth: worker token login " +
 			"@credential)|store a token for the agent: worker token set --help}" +
-			"{; if the fault was mended without a new token: @replay}",
+			"{; if the fault was repaired without a new token: @replay}",
 		listed: "give the agent auth or headers in HERALD_SERVERS_FILE; that releases its deliveries"})
 	// AgentDisabled: an operator disabled the agent, or Herald disabled it because all its calls failed for the time
 	// HERALD_DISABLE_AFTER.
@@ -261,7 +261,7 @@ var (
 	// InternalError: an error in Herald itself, whose cause is in the log.
 	InternalError = add(row{word: "internal_error", ending: Wait,
 		step: again + "; the worker's log says more of it",
-		over: "see the worker's log for the cause; once that is mended{: @replay}"})
+		over: "see the worker's log for the cause; once that is repaired{: @replay}"})
 	// Expired: the delivery did not end within the longest time for which a delivery may be open, so it is dead. No
 	// wait has this reason.
 	Expired = add(row{word: "expired", ending: Dead, step: "if it is still wanted{: @replay}"})

@@ -23,7 +23,7 @@ func TestJudgeFollowed(t *testing.T) {
 		"not read": {operator.CursorState{StalledSince: &since, StalledWhy: "the node answered error -32014: no"},
 			"the node answered error -32014: no"},
 		"given up": {operator.CursorState{StalledSince: &since, StalledWhy: "no", LagTime: &lag, LagBlocks: &blocks},
-			"the reader's last error: no. If that is mended, check that a worker with HERALD_WATCH, or `enqueue watch 8453`, runs"},
+			"the reader's last error: no. If that is repaired, check that a worker with HERALD_WATCH, or `enqueue watch 8453`, runs"},
 		"an omission": {operator.CursorState{LagTime: &lag, LagBlocks: &blocks, Checks: &follower.Checks{
 			Omission: &follower.Omission{Node: 2, Block: 77, Logs: 1, At: since}}}, "node 2 of RPC_URL_8453 left out 1 logs of block 77"},
 	} {

@@ -103,7 +103,7 @@ func judgeFollowed(c operator.ChainState) []Finding {
 	switch {
 	case f.StalledSince != nil:
 		// A reader that stopped leaves its error behind.
-		return reportWarning("it is not read since %s; the reader's last error: %s. If that is mended, check that a "+
+		return reportWarning("it is not read since %s; the reader's last error: %s. If that is repaired, check that a "+
 			"worker with HERALD_WATCH, or `enqueue watch %d`, runs", f.StalledSince.UTC().Format(time.DateTime),
 			text.Printable(f.StalledWhy), c.ChainID)
 	case f.Checks != nil && f.Checks.Omission != nil && time.Since(f.Checks.Omission.At) < omissionShown:
