@@ -49,7 +49,7 @@ func differences() []difference {
 		{"has no known one", nil, "known registries", feedback(`chainId=999999`, `identityRegistry="`+clientHex+`"`)},
 		{"is not among the registries", nil, "does not list", feedback(`identityRegistry="` + clientHex + `"`)},
 		{"knows no value", nil, "`payloadTemplate`", feedback(`action={"payloadTemplate":{"a":"{{nobody}}"}}`)},
-		{"must be {{deliveryId}}", nil, "another delivery's id", feedback(`action={"payloadTemplate":{"deliveryId":"x"}}`)},
+		{"must be {{deliveryId}}", nil, "the id of another delivery", feedback(`action={"payloadTemplate":{"deliveryId":"x"}}`)},
 		{"belongs to HTTP, to MCP or to Herald", nil, "belong to HTTP", feedback(`action={"resolveEndpoint":true,"endpoint":{"transport":"http","url":"https://a","headers":{"hOsT":"b"}}}`)},
 		{"both give an Authorization", nil, "with an `Authorization` header", oldJob(`{"endpoint":{"url":"https://a","headers":{"authorization":"x"}},"auth_token":"y"}`)},
 		{"must be an http or https URL", nil, "syntax of a URL", feedback(`action={"resolveEndpoint":true,"endpoint":{"transport":"http","url":"https://a/%zz"}}`)},

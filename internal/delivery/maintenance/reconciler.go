@@ -110,8 +110,8 @@ const (
 	roundTimeout    = time.Minute
 	releasePause    = time.Minute // between two searches for held deliveries that can be released
 
-	// One statement lists up to overdueBatches times ReconcilerConfig.Batch overdue tasks. This number is large, because
-	// the statement reads all dispatched deliveries. With many agents, these are hundreds of thousands.
+	// One statement lists up to overdueBatches times ReconcilerConfig.Batch overdue tasks. This number is large,
+	// because the statement reads all dispatched deliveries. With many agents, these are hundreds of thousands.
 	overdueBatches = 20
 
 	// redisTimeout bounds one call to Redis.

@@ -59,7 +59,7 @@ func (o Tokens) LogIn(ctx context.Context, r LoginRequest) (c Change, err error)
 
 	st, err := o.OpenDispatching(ctx)
 	if err != nil {
-		return c, fmt.Errorf("nothing was stored, though the login is done: %w; log in again when that is repaired", err)
+		return c, fmt.Errorf("nothing was stored, though the login is done: %w; log in again once that works", err)
 	}
 	defer st.Close()
 	return f.storeLogin(ctx, st, s, token, cred)
