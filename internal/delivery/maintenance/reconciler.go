@@ -349,7 +349,7 @@ func (r *Reconciler) dispatchAllLost(ctx context.Context, now time.Time) (lost i
 // longer), an active task is lost too.
 func (r *Reconciler) dispatchLate(ctx context.Context) (lost int, err error) {
 	active := 0
-	lost, err = r.redispatch(ctx, r.Late, &r.late, func(p queue.Location) bool {
+	lost, err = r.replaceTasks(ctx, r.Late, &r.late, func(p queue.Location) bool {
 		if p == queue.Active {
 			active++
 		}
@@ -358,16 +358,16 @@ func (r *Reconciler) dispatchLate(ctx context.Context) (lost int, err error) {
 	if err != nil || active == 0 {
 		return lost, err
 	}
-	more, err := r.redispatch(ctx, max(stuckAfter, 2*r.Late), &r.stuck,
+	more, err := r.replaceTasks(ctx, max(stuckAfter, 2*r.Late), &r.stuck,
 		func(p queue.Location) bool { return p != queue.Pending })
 	return lost + more, err
 }
 
-// redispatch looks up the task of each delivery that is overdue by at least late, and replaces it by a new one if
+// replaceTasks looks up the task of each delivery that is overdue by at least late, and replaces it by a new one if
 // isLost returns true for its location in Redis. It returns the number of new tasks. It stops after r.Interval, because
 // in a long queue many deliveries are overdue although no task is lost. It begins after the delivery *after, and sets
 // *after to the delivery after which the next call begins.
-func (r *Reconciler) redispatch(ctx context.Context, late time.Duration, after *uuid.UUID,
+func (r *Reconciler) replaceTasks(ctx context.Context, late time.Duration, after *uuid.UUID,
 	isLost func(queue.Location) bool) (lost int, err error) {
 	var began time.Time
 	for {

@@ -256,13 +256,13 @@ func (in *Intake) acceptJobs(ctx context.Context, intakes []store.Intake) ([]sto
 	if err != nil {
 		return nil, err
 	}
-	in.dispatch(ctx, tasks)
+	in.dispatchTasks(ctx, tasks)
 	return got, nil
 }
 
-// dispatch enqueues tasks. While Redis is frozen it leaves them to the reconciler: otherwise each sender would wait for
-// seconds for the answer to a committed job.
-func (in *Intake) dispatch(ctx context.Context, tasks []store.Task) {
+// dispatchTasks enqueues tasks. While Redis is frozen it leaves them to the reconciler: otherwise each sender would wait
+// for seconds for the answer to a committed job.
+func (in *Intake) dispatchTasks(ctx context.Context, tasks []store.Task) {
 	began := time.Now()
 	if in.Dispatcher == nil || began.UnixNano() < in.frozen.Load() {
 		return

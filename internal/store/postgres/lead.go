@@ -105,13 +105,13 @@ func (l *leaders) lock(ctx context.Context, locks []int64) (_ *pgxpool.Conn, got
 // keepAlive pings the connection that holds locks, so that it is never idle for maxIdle. It returns when ctx ends.
 func (l *leaders) keepAlive(ctx context.Context, conn *pgxpool.Conn) {
 	for range loop.Every(ctx, l.maxIdle/4) {
-		l.ping(ctx, conn)
+		l.pingHolder(ctx, conn)
 	}
 }
 
-// ping sends an empty statement on the connection that holds the locks. If that fails, ping closes the connection,
+// pingHolder sends an empty statement on the connection that holds the locks. If that fails, it closes the connection,
 // because the locks are lost.
-func (l *leaders) ping(ctx context.Context, conn *pgxpool.Conn) {
+func (l *leaders) pingHolder(ctx context.Context, conn *pgxpool.Conn) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockTimeout)
 	defer cancel()
 	l.mu.Lock()

@@ -99,7 +99,7 @@ func (s *suite) countedOnce() {
 
 	c = s.claim(tasks[2])
 	s.lose(c)
-	again := s.claim(s.next())
+	again := s.claim(s.nextTask())
 	s.adopted(again, past(c, delivered))
 	calls(3, "adopted")
 	s.fenced(again, failed(time.Minute))

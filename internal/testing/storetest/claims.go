@@ -200,7 +200,7 @@ func (s *suite) fence() {
 	if n := s.handed(); n != store.MaxDispatchedPerAgent-1 {
 		s.Errorf("%d handed out by a lost claim", n-store.MaxDispatchedPerAgent+1)
 	}
-	again := s.next()
+	again := s.nextTask()
 	if again.ID != old.ID || again.N != old.N+1 {
 		s.Fatalf("%+v", again) // the oldest goes first
 	}
@@ -222,10 +222,10 @@ func (s *suite) fence() {
 // lateSuccessEnds checks the one exception to the fence: a success is recorded although its claim was lost.
 func (s *suite) lateSuccessEnds() {
 	for agent, meanwhile := range []func(){
-		func() {},                       // the delivery is in the backlog
-		func() { s.claim(s.next()) },    // another worker runs it
-		func() { s.waiting(s.next()) },  // another worker failed
-		func() { s.heldBack(s.next()) }, // another worker held it
+		func() {},                           // the delivery is in the backlog
+		func() { s.claim(s.nextTask()) },    // another worker runs it
+		func() { s.waiting(s.nextTask()) },  // another worker failed
+		func() { s.heldBack(s.nextTask()) }, // another worker held it
 	} {
 		old := s.claim(s.takeOne(agent + 1))
 		s.lose(old)
@@ -242,7 +242,7 @@ func (s *suite) lateSuccessEnds() {
 	// The other worker's claim is lost: its failure changes nothing, its success completes its own attempt.
 	old := s.claim(s.takeOne(10))
 	s.lose(old)
-	other := s.claim(s.next())
+	other := s.claim(s.nextTask())
 	s.record(old, delivered)
 	s.fenced(other, failed(time.Second))
 	s.outcomes(old.ID, "delivered", "")
@@ -331,7 +331,7 @@ func (s *suite) unfinishedAndCalled() {
 	task := s.takeOne(1)
 	old := s.claim(task)
 	s.lose(old)
-	c := s.claim(s.next())
+	c := s.claim(s.nextTask())
 	if !c.Unfinished || !c.Called || c.Attempt != 2 || c.Budget != 2 {
 		s.Errorf("after a worker that died: %+v", c)
 	}

@@ -251,7 +251,7 @@ func (s *suite) lastLease() {
 		}
 		s.lose(c)
 		if n < attempts-1 {
-			task = s.next()
+			task = s.nextTask()
 		}
 	}
 	s.is(task.ID, store.Dead, "outcome_unknown", attempts, attempts)

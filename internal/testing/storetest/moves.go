@@ -43,7 +43,7 @@ func (s *suite) adopt() {
 		tasks := s.take(i+1, store.MaxDispatchedPerAgent+1)
 		old := s.claim(tasks[0])
 		s.lose(old)
-		next := s.next()
+		next := s.nextTask()
 		c := s.claim(next)
 		if !c.Unfinished || !c.InDoubt {
 			s.Fatalf("%+v", c)
@@ -79,9 +79,9 @@ func (s *suite) adopt() {
 	// A free attempt with later ones is not undone: all attempts keep their numbers.
 	free := s.claim(s.takeOne(50))
 	s.lose(free)
-	crashed := s.claim(s.next())
+	crashed := s.claim(s.nextTask())
 	s.lose(crashed)
-	s.adopted(s.claim(s.next()), past(free, notYet(time.Minute)))
+	s.adopted(s.claim(s.nextTask()), past(free, notYet(time.Minute)))
 	s.is(free.ID, store.Waiting, "not_confirmed", 2, 2)
 	s.outcomes(free.ID, "waiting", "")
 	for _, status := range []store.Status{store.Running, store.Queued, ""} {
@@ -101,7 +101,7 @@ func (s *suite) adoptWhatWasRecorded() {
 	s.Advance(time.Minute)
 	second := s.claim(*r.Task)
 	s.lose(second)
-	c := s.claim(s.next())
+	c := s.claim(s.nextTask())
 	stale := past(first, store.Outcome{Status: store.Dead, Reason: "server_error", Called: true})
 	if _, err := s.Adopt(s.Context(), c, stale); !errors.Is(err, store.ErrStale) {
 		s.Errorf("an attempt that has an outcome got another: %v", err)
@@ -121,7 +121,7 @@ func (s *suite) adoptWhatWasRecorded() {
 func (s *suite) adoptUnderLostClaim() {
 	old := s.claim(s.takeOne(1))
 	s.lose(old)
-	lost := s.claim(s.next())
+	lost := s.claim(s.nextTask())
 	s.lose(lost)
 	for _, o := range []store.Outcome{failed(time.Second), {Status: store.Rejected, Reason: "tool_error"}} {
 		if r, err := s.Adopt(s.Context(), lost, past(old, o)); !errors.Is(err, store.ErrFenced) || r.Task != nil || len(r.Next) > 0 {
@@ -129,7 +129,7 @@ func (s *suite) adoptUnderLostClaim() {
 		}
 	}
 	s.is(old.ID, store.Queued, "", 2, 2)
-	c := s.claim(s.next())
+	c := s.claim(s.nextTask())
 	s.record(c, delivered)
 	s.outcomes(old.ID, "", "", "delivered")
 }
@@ -183,7 +183,7 @@ func (s *suite) releaseOfSettings() {
 	}
 	s.is(ar.ID, store.Held, "gateway_unconfigured", 0, 0)
 	s.refused(task.ID, task.N, "it is in the line")
-	if next := s.next(); next.ID != task.ID || next.N != task.N+1 {
+	if next := s.nextTask(); next.ID != task.ID || next.N != task.N+1 {
 		s.Errorf("%+v", next)
 	}
 	for want := 1; want >= 0; want-- {
@@ -191,7 +191,7 @@ func (s *suite) releaseOfSettings() {
 			s.Errorf("a gateway releases %v (%v), want %d", ended, err, want)
 		}
 	}
-	if next := s.next(); next.ID != ar.ID || next.N != ar.N+1 {
+	if next := s.nextTask(); next.ID != ar.ID || next.N != ar.N+1 {
 		s.Errorf("%+v", next)
 	}
 	s.is(auth.ID, store.Held, "auth_required", 0, 0)
@@ -409,7 +409,7 @@ func (s *suite) cancel() {
 	tasks := s.take(6, store.MaxDispatchedPerAgent+1)
 	_, _, _, err = s.Cancel(s.Context(), []uuid.UUID{tasks[0].ID}, false)
 	s.must(err)
-	if next := s.next(); next.ID != Feedback(6, store.MaxDispatchedPerAgent+1).ID() {
+	if next := s.nextTask(); next.ID != Feedback(6, store.MaxDispatchedPerAgent+1).ID() {
 		s.Errorf("%+v", next)
 	}
 	if _, tasks := s.replays(false, 1, queued.ID); len(tasks) != 1 {

@@ -297,7 +297,7 @@ func (s *suite) deadWorkers() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	c := s.claim(tasks[0])
 	s.lose(c)
-	tasks = s.expectDispatched([]store.Task{s.next()}, feedbackBy(1, 1))
+	tasks = s.expectDispatched([]store.Task{s.nextTask()}, feedbackBy(1, 1))
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 2))
 }
 

@@ -313,8 +313,8 @@ func (s *suite) dispatchBacklog() []store.Task {
 	return tasks
 }
 
-// next returns the one task that Backlog dispatches.
-func (s *suite) next() store.Task {
+// nextTask returns the one task that Backlog dispatches.
+func (s *suite) nextTask() store.Task {
 	s.Helper()
 	tasks := s.dispatchBacklog()
 	if len(tasks) != 1 {

@@ -56,7 +56,7 @@ func (w *Worker) Start() error {
 // Ready waits until /readyz returns 200.
 func (w *Worker) Ready(ctx context.Context) error {
 	err := w.Await(ctx, pollQuick, w.cfg.Name+" to be ready", func() (bool, error) {
-		status, _, err := w.get(ctx, "/readyz")
+		status, _, err := w.requestPath(ctx, "/readyz")
 		return status == http.StatusOK, err
 	})
 	if err != nil {
@@ -67,12 +67,12 @@ func (w *Worker) Ready(ctx context.Context) error {
 
 // Metrics returns /metrics as text.
 func (w *Worker) Metrics(ctx context.Context) (string, error) {
-	_, text, err := w.get(ctx, "/metrics")
+	_, text, err := w.requestPath(ctx, "/metrics")
 	return text, err
 }
 
-// get requests a path of its HTTP server.
-func (w *Worker) get(ctx context.Context, path string) (status int, body string, err error) {
+// requestPath requests a path of its HTTP server.
+func (w *Worker) requestPath(ctx context.Context, path string) (status int, body string, err error) {
 	addr, err := w.Address()
 	if err != nil {
 		return 0, "", err
