@@ -260,8 +260,8 @@ func (in *Intake) acceptJobs(ctx context.Context, intakes []store.Intake) ([]sto
 	return got, nil
 }
 
-// dispatchTasks enqueues tasks. While Redis is frozen it leaves them to the reconciler: otherwise each sender would wait
-// for seconds for the answer to a committed job.
+// dispatchTasks enqueues tasks. While Redis is frozen it leaves them to the reconciler: otherwise each sender would
+// wait for seconds for the answer to a committed job.
 func (in *Intake) dispatchTasks(ctx context.Context, tasks []store.Task) {
 	began := time.Now()
 	if in.Dispatcher == nil || began.UnixNano() < in.frozen.Load() {
