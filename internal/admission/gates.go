@@ -135,7 +135,7 @@ func (p *Pass) AdmitDomain(ctx context.Context, rawURL string, own bool) (releas
 		}
 	}
 	err = p.enterGroup(ctx, domain, name)
-	return func() { p.leaveGroups(ctx, before) }, err
+	return func() { p.leaveGroups(before) }, err
 }
 
 // AdmitFile calls AdmitDomain for the file at rawURL, whose server a client chose, and returns the context for the
@@ -163,7 +163,7 @@ func (p *Pass) AdmitFile(ctx context.Context, rawURL string) (fetching context.C
 		if !timer.Stop() {
 			<-entered
 		}
-		p.leaveGroups(ctx, before)
+		p.leaveGroups(before)
 	}, nil
 }
 
@@ -227,7 +227,7 @@ func (p *Pass) Connecting() time.Duration {
 
 // Leave charges the cost of the attempt to its agent's effort budget, and releases its group permits. A second call
 // does nothing.
-func (p *Pass) Leave(ctx context.Context) {
+func (p *Pass) Leave() {
 	if p == nil {
 		return
 	}
@@ -235,7 +235,7 @@ func (p *Pass) Leave(ctx context.Context) {
 	p.hold.Spend(effort.Connections, c.Connections, c.Connecting)
 	p.hold.Spend(effort.Listings, c.Listings, c.Listing)
 	p.hold.End()
-	p.leaveGroups(ctx, 0)
+	p.leaveGroups(0)
 }
 
 // pauseOverBudget converts an *effort.OverError to a free wait (over_budget) of OverError.Wait. It returns other errors

@@ -182,9 +182,9 @@ func (p *Pass) isIn(of group, name string) bool {
 }
 
 // leaveGroups releases all group permits of the attempt except the n that it acquired first.
-func (p *Pass) leaveGroups(ctx context.Context, n int) {
+func (p *Pass) leaveGroups(n int) {
 	for _, h := range p.held[min(n, len(p.held)):] {
-		h.permit.Release(ctx, ratelimit.Neutral)
+		h.permit.Release(ratelimit.Neutral)
 	}
 	p.held = p.held[:min(n, len(p.held))]
 }

@@ -134,7 +134,7 @@ func TestNewcomersShareSlots(t *testing.T) {
 	take(8, evil)
 	ninth := w.attempt(100)
 	w.refused("one domain has half of the newcomers' slots", w.enters(ninth, evil(8)))
-	ninth.Leave(t.Context())
+	ninth.Leave()
 	take(8, func(i int) string { return fmt.Sprintf("https://y%d.example/mcp", i) })
 	w.refused("newcomers have half of the slots", w.enters(w.attempt(101), "https://z.example/mcp"))
 
@@ -153,7 +153,7 @@ func TestNewcomersShareSlots(t *testing.T) {
 
 	// A released slot can be acquired again. A second release has no effect.
 	for range 2 {
-		held[0].Leave(t.Context())
+		held[0].Leave()
 	}
 	heraldtest.Must(t, w.enters(w.attempt(104), evil(9)))
 	w.refused("a slot is given back once", w.enters(w.attempt(105), "https://z.example/mcp"))
@@ -212,7 +212,7 @@ func TestNewcomersOfANamedDomain(t *testing.T) {
 		heraldtest.Must(t, w.slotNow(a))
 		_, err := a.AdmitDomain(t.Context(), "https://victim.example:81/mcp", own)
 		if w.waits(err) {
-			a.Leave(t.Context())
+			a.Leave()
 			return false
 		}
 		return true
@@ -236,7 +236,7 @@ func TestNewcomersOfFewSlots(t *testing.T) {
 		t.Error(err)
 	}
 	w.refused("there is one slot", w.enters(w.attempt(2), "https://b.example/mcp"))
-	a.Leave(t.Context())
+	a.Leave()
 	heraldtest.Must(t, w.enters(w.attempt(2), "https://a.example/mcp"))
 	var none *Gates
 	a = &visit{Pass: none.Begin("x")}
@@ -261,7 +261,7 @@ func TestNewcomersWaitAMoment(t *testing.T) {
 		entered := make(chan error, 1)
 		go func() { entered <- w.slotNow(second) }()
 		synctest.Wait() // it waits
-		first.Leave(t.Context())
+		first.Leave()
 		if err := <-entered; err != nil {
 			t.Error(err)
 		}
@@ -286,7 +286,7 @@ func TestNewcomersDoNotWaitForHangingOnes(t *testing.T) {
 					ended := w.attempt(99)
 					heraldtest.Must(t, w.slotNow(ended))
 					w.clock = w.clock.Add(took)
-					ended.Leave(t.Context())
+					ended.Leave()
 				}
 				w.clock = w.clock.Add(2 * maxSlotWait) // the earlier attempts hang
 				moving := w.attempt(100)
@@ -297,7 +297,7 @@ func TestNewcomersDoNotWaitForHangingOnes(t *testing.T) {
 				}
 				synctest.Wait()
 				heraldtest.Equal(t, "newcomers wait for the one that does not hang", slots-len(putOff), 1)
-				moving.Leave(t.Context())
+				moving.Leave()
 				synctest.Wait()
 			})
 		})
@@ -312,7 +312,7 @@ func TestNewcomersComeBackInTurn(t *testing.T) {
 	took := w.attempt(1)
 	heraldtest.Must(t, w.enters(took, "https://a.example"))
 	w.clock = w.clock.Add(2 * time.Second)
-	took.Leave(t.Context())
+	took.Leave()
 	for i := range int64(4) {
 		heraldtest.Must(t, w.enters(w.attempt(2+i), fmt.Sprintf("https://b%d.example", i)))
 	}
@@ -415,15 +415,15 @@ func TestCostlyAgentsShareSlots(t *testing.T) {
 	take(16, "costly", func(i int64) *visit { return known(i, true) })
 	late := known(100, true)
 	w.refusedFor("share 16 of this worker's slots, and these are in use", admit(late))
-	late.Leave(t.Context())
+	late.Leave()
 	take(8, "newcomers", w.attempt)
 	newcomer := w.attempt(101)
 	w.refusedFor("together share 24", admit(newcomer))
-	newcomer.Leave(t.Context())
+	newcomer.Leave()
 	take(40, "quick", func(i int64) *visit { return known(i, false) })
 
 	for range 2 { // a second release has no effect
-		held[0].Leave(t.Context())
+		held[0].Leave()
 	}
 	heraldtest.Must(t, admit(known(102, true)))
 	w.refused("a slot is given back once", admit(known(103, true)))

@@ -28,7 +28,7 @@ func TestDescribeBreaker(t *testing.T) {
 		e := mcpcall.Endpoint{URL: raw}
 		p, err := l.Acquire(t.Context(), OriginKey(e, store.Agent{}, separate), endpointKey(e, store.Agent{}), "one")
 		heraldtest.Must(t, err)
-		p.Release(t.Context(), ended)
+		p.Release(ended)
 	}
 	want := func(state string) {
 		t.Helper()
@@ -113,7 +113,7 @@ func TestUnboundAgentsTakeNoTurn(t *testing.T) {
 		e := mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: fmt.Sprintf("https://a.example/%d", i)}
 		permit, err := limits.Acquire(t.Context(), e, store.Agent{}, by, fmt.Sprint(i))
 		heraldtest.Must(t, err)
-		permit.Release(t.Context(), ratelimit.OK)
+		permit.Release(ratelimit.OK)
 	}
 	heraldtest.Equal(t, "acquired", origin.asked, []string{"https://a.example https://a.example/2?"})
 }

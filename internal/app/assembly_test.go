@@ -31,7 +31,7 @@ func TestLimitsOfEmbeddedRedis(t *testing.T) {
 		heraldtest.Await(t, "limits that Redis counts", func() bool {
 			permit, err := a.limits.Acquire(t.Context(), "https://agent.example", "https://agent.example", "a")
 			heraldtest.Must(t, err)
-			permit.Release(t.Context(), 0)
+			permit.Release(0)
 			return !a.limits.Stats().Local
 		})
 		a.unbound.Close()
@@ -39,7 +39,7 @@ func TestLimitsOfEmbeddedRedis(t *testing.T) {
 		heraldtest.Must(t, err)
 		permit, err := a.unbound.Acquire(t.Context(), "https://down.example", "https://down.example", "a")
 		heraldtest.Must(t, err)
-		permit.Release(t.Context(), ratelimit.Failed)
+		permit.Release(ratelimit.Failed)
 		heraldtest.Equal(t, "open breakers, with one of an unbound agent", (liveView{a}).OpenBreakers(), 1)
 		a.closeParts()
 		a.unbound.Close()

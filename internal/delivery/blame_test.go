@@ -1,8 +1,6 @@
 package delivery
 
 import (
-	"context"
-
 	"fmt"
 	"math/big"
 	"net/http"
@@ -30,7 +28,7 @@ func TestFailuresThatBlameNoAgent(t *testing.T) {
 		k.executor.Admission.NoteOutcome(agent, false)
 		pass := k.executor.Admission.Begin(agent.ID)
 		heraldtest.Must(t, pass.AdmitAgent(t.Context(), agent, false))
-		t.Cleanup(func() { pass.Leave(context.WithoutCancel(t.Context())) })
+		t.Cleanup(func() { pass.Leave() })
 	}
 	for name, c := range map[string]struct {
 		at     *agent
@@ -59,7 +57,7 @@ func TestFailuresThatBlameNoAgent(t *testing.T) {
 			}
 			agent, _ := new(big.Int).SetString(w.row(id).AgentID, 10)
 			pass := k.executor.Admission.Begin(name)
-			defer pass.Leave(t.Context())
+			defer pass.Leave()
 			if refused := pass.AdmitAgent(t.Context(), w.agentOf(agent), false); (refused != nil) != c.want {
 				t.Errorf("after %q, %v: %v", note, err, refused)
 			}

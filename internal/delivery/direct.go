@@ -91,7 +91,7 @@ func (d *DirectCaller) callLimited(ctx context.Context, at mcpcall.Endpoint,
 	if err != nil {
 		return a, err
 	}
-	defer func() { releasePermit(ctx, permit, a, err) }()
+	defer func() { releasePermit(permit, a, err) }()
 
 	timeout := d.CallTimeout
 	if c.TimeoutMs > 0 {

@@ -170,7 +170,7 @@ func TestChargeOfResolutions(t *testing.T) {
 		a := &attempt{pass: must(admission.New(admission.Config{Efforts: b})).Begin("1")}
 		heraldtest.Must(t, a.pass.AdmitAgent(t.Context(), store.Agent{ID: "1"}, true))
 		a.chargeResolution(c.steps, c.took, c.err)
-		a.pass.Leave(t.Context())
+		a.pass.Leave()
 		heraldtest.Equal(t, name, b.Usage(t.Context(), store.Agent{ID: "1"}).Connections, c.want)
 		b.Close()
 	}

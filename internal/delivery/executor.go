@@ -103,7 +103,7 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, t *slots.Ti
 		}
 	}
 	a.pass = e.Admission.Begin(fmt.Sprintf("%s:%d", a.claim.ID, a.claim.No))
-	defer a.pass.Leave(ctx)
+	defer a.pass.Leave()
 	if failure == nil && a.agentKnown {
 		failure = a.pass.AdmitAgent(ctx, a.claim.Agent(), a.claim.Succeeded)
 	}
@@ -114,7 +114,7 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, t *slots.Ti
 	o := e.decideOutcome(a, failure)
 	o.Anew = t.GaveUp // WithholdClaim delays the end of this task, so the delivery waits with a new one
 	t.AwaitRoom()
-	a.pass.Leave(ctx)
+	a.pass.Leave()
 	t.Release(o.Status == store.Delivered)
 	defer e.recordFollowers(ctx, a).Wait() // records the other deliveries of the batch at the same time as this one
 	return e.recordOutcome(ctx, a, o, e.Ledger.Record)
@@ -165,7 +165,7 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	if err = e.admitOrigin(ctx, a); err != nil {
 		return err
 	}
-	defer func() { releasePermit(ctx, a.permit, a.answer, err) }()
+	defer func() { releasePermit(a.permit, a.answer, err) }()
 	ctx = a.pass.ObserveCosts(ctx)
 	err = e.prepareAuthorized(ctx, a, names, cachedTools)
 	if mayBeStale(err) { // do not blame the agent because of an outdated list of its tools

@@ -364,7 +364,7 @@ func TestFalseAgentOfAValidation(t *testing.T) {
 			} else {
 				hangs := k.executor.Admission.Begin("hangs")
 				heraldtest.Must(t, hangs.AdmitAgent(t.Context(), store.Agent{}, false))
-				t.Cleanup(func() { hangs.Leave(context.WithoutCancel(t.Context())) })
+				t.Cleanup(func() { hangs.Leave() })
 			}
 			w.deliverInTurns(k, id, 2, victim)
 			if d := w.row(id); d.AgentID != agent.String() || !slices.Contains(d.Corrected, "agentId") || !slices.Contains(d.Corrected, "response") {

@@ -44,12 +44,12 @@ func (e *Executor) ensurePermit(ctx context.Context, a *attempt, timeout time.Du
 
 // releasePermit releases the permit, and reports the endpoint's health (endpointHealth) to its breaker. permit may be
 // nil.
-func releasePermit(ctx context.Context, permit *ratelimit.Permit, answer toolAnswer, failure error) {
+func releasePermit(permit *ratelimit.Permit, answer toolAnswer, failure error) {
 	if permit != nil {
 		if failure != nil {
 			permit.Fault = describeFault(classify.Error(failure))
 		}
-		permit.Release(ctx, endpointHealth(answer, failure))
+		permit.Release(endpointHealth(answer, failure))
 	}
 }
 

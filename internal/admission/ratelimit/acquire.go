@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -31,7 +30,7 @@ func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (
 func (l *Limiter) AcquireRate(ctx context.Context, name, token string, perSecond float64) error {
 	permit, err := l.acquireGap(ctx, name, name, token, max(1, int64(1e6/perSecond)))
 	if permit != nil {
-		permit.Release(ctx, Neutral)
+		permit.Release(Neutral)
 	}
 	return err
 }
@@ -50,7 +49,7 @@ func (l *Limiter) acquireGap(ctx context.Context, origin, endpoint, token string
 		return nil, ErrClosed
 	}
 	e := l.findEndpoint(originKey(origin), endpointID(endpoint))
-	token = permitToken(e.id, token)
+	token = permitToken(e.id, l.process+" "+token)
 	e.users++
 	fault, others, wait := e.fault, e.origin.countWaitingCalls(e) > 0, gap == 0 && l.isWorthWaiting(e)
 	l.mu.Unlock()
@@ -61,7 +60,7 @@ func (l *Limiter) acquireGap(ctx context.Context, origin, endpoint, token string
 	}()
 
 	// If calls to the endpoint wait already, this one must not overtake them.
-	v, permit := l.requestPermit(ctx, e, token, question{attempt: !others, reserve: !wait, gap: gap})
+	v, permit := l.requestPermit(e, token, question{attempt: !others, reserve: !wait, gap: gap})
 	if permit == nil && wait && v.code != open {
 		v, permit = l.waitForPermit(ctx, e, token, v, others)
 	}
@@ -71,7 +70,7 @@ func (l *Limiter) acquireGap(ctx context.Context, origin, endpoint, token string
 	case permit == nil:
 		return nil, newRefusedError(v, &l.rules, rand.Float64(), fault)
 	case ctx.Err() != nil:
-		permit.Release(ctx, Neutral)
+		permit.Release(Neutral)
 		return nil, ctx.Err()
 	}
 	return permit, nil
@@ -95,7 +94,7 @@ func (l *Limiter) isWorthWaiting(e *endpoint) bool {
 	if expected <= 0 || calls > 0 && calls == hanging {
 		return false
 	}
-	mean := e.mean
+	mean := e.Mean
 	if mean == 0 && hanging > 0 {
 		mean = maxWait // no call has ended, and one hangs: assume a long mean
 	}
@@ -115,7 +114,7 @@ func (l *Limiter) waitForPermit(ctx context.Context, e *endpoint, token string, 
 	l.mu.Lock()
 	if !l.isWorthWaiting(e) || l.isTooLate(v, l.maxWait) {
 		l.mu.Unlock()
-		return l.requestPermit(ctx, e, token, question{reserve: true})
+		return l.requestPermit(e, token, question{reserve: true})
 	}
 	o.waitingCalls = append(o.waitingCalls, w)
 	if others && o.isFirst(w) {
@@ -140,18 +139,18 @@ func (l *Limiter) waitForPermit(ctx context.Context, e *endpoint, token string, 
 			woken = true
 		case <-next.C:
 		case <-timer.C:
-			return l.requestPermit(ctx, e, token, question{attempt: l.isFirst(o, w), reserve: true})
+			return l.requestPermit(e, token, question{attempt: l.isFirst(o, w), reserve: true})
 		case <-ctx.Done():
 			return v, nil
 		}
 		if l.isFirst(o, w) {
 			var permit *Permit
-			v, permit = l.requestPermit(ctx, e, token, question{attempt: true})
+			v, permit = l.requestPermit(e, token, question{attempt: true})
 			if permit != nil || v.code == open {
 				return v, permit
 			}
 			if l.isTooLate(v, l.maxWait-time.Since(began)) {
-				return l.requestPermit(ctx, e, token, question{reserve: true})
+				return l.requestPermit(e, token, question{reserve: true})
 			}
 		}
 		if woken {
@@ -185,130 +184,50 @@ func (l *Limiter) isFirst(o *origin, w *waitingCall) bool {
 }
 
 // requestPermit asks for a permit if q.attempt is set. If the call gets none and q.reserve is set, it reserves a return
-// time, at which the delivery may try again. While the limits are shared, it asks Redis. Otherwise it uses this
-// process' own state (askLocal): during an outage, while there is no other worker, and after Close. The permit is nil
-// if the call is refused or q.attempt is false.
-func (l *Limiter) requestPermit(ctx context.Context, e *endpoint, token string, q question) (acquireAnswer, *Permit) {
+// time, at which the delivery may try again. The permit is nil if the call is refused or q.attempt is false.
+func (l *Limiter) requestPermit(e *endpoint, token string, q question) (v acquireAnswer, _ *Permit) {
+	ask := func(m *originState, e *circuit, now int64) { v = m.acquire(&l.rules, now, e, token, q) }
+	if !l.askWhileFull(e, token, q, ask) {
+		l.takeStep(e, ask)
+	}
+	if !v.code.isGranted() {
+		return v, nil
+	}
+	return v, &Permit{limiter: l, endpoint: e, token: token, acquiredAt: l.clock()}
+}
+
+// askWhileFull takes the step ask in this process only, and returns true, if calls of this process hold all permits of
+// the origin and ask reserves no return time. Waiting calls ask often, and Redis could not grant a permit either.
+func (l *Limiter) askWhileFull(e *endpoint, token string, q question, ask func(*originState, *circuit, int64)) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.outage.local || l.alone || l.closed {
-		return l.askLocal(e, token, q)
-	}
-	o, now := e.origin, l.now()
-	asked := q
-	if q.attempt {
-		o.dropExpired(now)
-		_, held := o.permits[token]
-		if !held && o.isFull(&l.rules, now) {
-			// This process' calls hold all permits of the origin, so Redis cannot grant another one.
-			o.missed = true
-			if !q.reserve {
-				return acquireAnswer{code: busy}, nil
-			}
-			asked.attempt = false
-		} else {
-			// Take the permit here before asking Redis, so that this process never exceeds the limit.
-			o.takePermit(&l.rules, now, token)
+	now, own := l.now(), 0
+	e.origin.dropExpired(now)
+	for held := range e.origin.Permits {
+		if held == token {
+			return false
+		}
+		if l.isOwn(held) {
+			own++
 		}
 	}
-	generation := l.outage.generation
-	l.mu.Unlock()
-	// The call to Redis does not end with ctx, because the limiter must learn about each permit that Redis grants.
-	v, err := callRedis(context.WithoutCancel(ctx), l, l.timeout, func(ctx context.Context) (acquireAnswer, error) {
-		return l.remote.acquire(ctx, o.key, e.id, token, asked)
+	if q.reserve || own < l.rules.inflight {
+		return false
+	}
+	ask(&e.origin.originState, &e.circuit, now)
+	return true
+}
+
+// release releases the permit p and counts the result of its call. It then wakes a waiting call, which finds the permit
+// free. took is the duration of the call in µs.
+func (l *Limiter) release(p *Permit, result Result, took int64) {
+	l.takeStep(p.endpoint, func(m *originState, e *circuit, now int64) {
+		m.release(&l.rules, now, e, p.token, result, took)
 	})
 	l.mu.Lock()
-	now = l.now()
-	if err != nil {
-		l.beginOutage(generation, err)
-		if asked.attempt {
-			delete(o.permits, token)
-			// Redis may have granted the permit although its answer is missing.
-			l.addPendingRelease(pendingRelease{key: o.key, id: e.id, token: token})
-		}
-		return l.askLocal(e, token, q)
-	}
-	e.adoptState(now, v.state, v.left)
-	if v.code.isGranted() {
-		o.tat = max(o.tat, now) + cmp.Or(q.gap, l.rules.gap)
-		o.recordServed(&l.rules, now, &e.circuit)
-		return v, l.newPermit(e, token, true)
-	}
-	if asked.attempt {
-		delete(o.permits, token)
-		if o.missed {
-			o.missed = false
-			o.wakeFrom(0)
-		}
-	}
-	return v, nil
-}
-
-// askLocal is requestPermit with this process' own state instead of Redis. The caller holds mu.
-func (l *Limiter) askLocal(e *endpoint, token string, q question) (acquireAnswer, *Permit) {
-	v := e.origin.acquire(&l.rules, l.now(), &e.circuit, token, q)
-	if v.code.isGranted() {
-		return v, l.newPermit(e, token, false)
-	}
-	return v, nil
-}
-
-func (l *Limiter) newPermit(e *endpoint, token string, shared bool) *Permit {
-	return &Permit{limiter: l, endpoint: e, token: token, acquiredAt: l.clock(), shared: shared}
-}
-
-// release releases the permit p and counts the result of its call: first in Redis, and then in this process. So a call
-// that the release wakes finds the permit free in Redis too. took is the duration of the call in µs.
-func (l *Limiter) release(ctx context.Context, p *Permit, result Result, took int64) {
-	l.mu.Lock()
 	defer l.mu.Unlock()
-	var (
-		end releaseAnswer
-		err error
-	)
-	o, reported := p.endpoint.origin, false
-	if p.shared && !l.closed {
-		d := pendingRelease{key: o.key, id: p.endpoint.id, token: p.token, result: result, took: took}
-		if l.outage.local {
-			l.addPendingRelease(d)
-		} else {
-			generation := l.outage.generation
-			l.mu.Unlock()
-			end, err = callRedis(ctx, l, l.timeout, func(ctx context.Context) (releaseAnswer, error) {
-				return l.remote.release(ctx, d.key, d.id, d.token, d.result, d.took)
-			})
-			l.mu.Lock()
-			if reported = err == nil; !reported {
-				l.beginOutage(generation, err)
-				l.addPendingRelease(d)
-			}
-		}
-	}
 	if result == Failed {
 		p.endpoint.fault = p.Fault
 	}
-	now := l.now()
-	o.release(&l.rules, now, &p.endpoint.circuit, p.token, result, took)
-	if reported {
-		p.endpoint.adoptState(now, end.state, end.left)
-	}
-	o.wakeFrom(0)
-}
-
-// callRedis runs op, one operation in Redis, with the timeout and returns its result. Close waits for running
-// operations. After Close, callRedis returns ErrClosed.
-func callRedis[T any](ctx context.Context, l *Limiter, timeout time.Duration,
-	op func(context.Context) (T, error)) (T, error) {
-	l.mu.Lock()
-	if l.closed {
-		l.mu.Unlock()
-		var none T
-		return none, ErrClosed
-	}
-	l.tasks.Add(1)
-	l.mu.Unlock()
-	defer l.tasks.Done()
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	return op(ctx)
+	p.endpoint.origin.wakeFrom(0)
 }

@@ -22,9 +22,9 @@ const (
 // this worker before such a failure, it may have lost the entries of other workers too. Then l.alone stays cleared for
 // aloneAfter.
 //
-// While l.alone is set, the limiter counts only in this process, as during an outage. The process maintains its own
-// counts at all times, so they are complete when l.alone is set. Redis does not learn of the calls that begin while
-// l.alone is set. So when another worker appears, the two may exceed the limits until these calls end.
+// While l.alone is set, the limiter counts only in this process, as during an outage. When another worker appears, it
+// learns of this worker's calls at an origin when this worker next asks about that origin. Until then, the two may
+// exceed the limits.
 func (l *Limiter) watchOthers(look func(context.Context) (others int, self bool, err error)) {
 	defer l.tasks.Done()
 	known := false // whether Redis has ever listed this worker

@@ -31,15 +31,23 @@ func newWatching(t *testing.T, rdb redis.Cmdable, look func() (int, bool, error)
 	n := 0
 	return l, asked, func() bool {
 		n++
-		p := enter(t, l, fmt.Sprintf("https://%d.example", n), "token")
-		defer p.Release(t.Context(), OK)
-		return p.shared
+		origin := fmt.Sprintf("https://%d.example", n)
+		enter(t, l, origin, "token").Release(OK)
+		return isStored(t, rdb, origin)
 	}
+}
+
+// isStored reports whether Redis has the state of an origin.
+func isStored(t *testing.T, rdb redis.Cmdable, origin string) bool {
+	t.Helper()
+	keys, err := rdb.Exists(t.Context(), originKey(origin)).Result()
+	heraldtest.Must(t, err)
+	return keys == 1
 }
 
 // TestWorkerAloneSkipsRedis: a worker that has seen no other worker for a while counts alone and sends no requests to
 // Redis. When it sees another worker, or Redis does not answer, it shares its limits again. It counts its own permits
-// at all times.
+// at all times, and other workers learn of those that it acquired alone.
 func TestWorkerAloneSkipsRedis(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))
@@ -67,19 +75,19 @@ func TestWorkerAloneSkipsRedis(t *testing.T) {
 	others.Store(false)
 	heraldtest.Await(t, "it counts by itself", func() bool { return !shared() })
 	second := enter(t, l, origin, "2")
-	heraldtest.Equal(t, "a permit was asked for in Redis", second.shared, false)
 	refused(t, l, origin, "3", outcome.AgentBusy) // the permit that was acquired while sharing counts
-	enter(t, l, "https://alone.example", "token").Release(t.Context(), OK)
-	if keys, err := rdb.Exists(t.Context(), originKey("https://alone.example")).Result(); err != nil || keys != 0 {
-		t.Errorf("Redis knows of an origin that was called alone: %d, %v", keys, err)
-	}
+	enter(t, l, "https://alone.example", "token").Release(OK)
+	heraldtest.Equal(t, "Redis knows of an origin that was called alone", isStored(t, rdb, "https://alone.example"), false)
 
 	others.Store(true)
 	heraldtest.Await(t, "it shares again", shared)
 	refused(t, l, origin, "4", outcome.AgentBusy) // the permits that were acquired alone count here
-	second.Release(t.Context(), OK)
-	heraldtest.Equal(t, "it asks Redis", enter(t, l, origin, "5").shared, true)
-	first.Release(t.Context(), OK)
+	other := newLimits(t, rdb, func(c *Config) { c.Inflight, c.MaxWaiters = 2, -1 })
+	refused(t, other, origin, "elsewhere", outcome.AgentBusy)
+	second.Release(OK)
+	enter(t, other, origin, "elsewhere")
+	refused(t, l, origin, "5", outcome.AgentBusy)
+	first.Release(OK)
 
 	others.Store(false)
 	heraldtest.Await(t, "it counts by itself again", func() bool { return !shared() })
@@ -107,4 +115,29 @@ func TestForgottenWorkerSharesAgain(t *testing.T) {
 		<-looks
 	}
 	heraldtest.Equal(t, "it shares until others could say that they are there", shared(), true)
+}
+
+// TestReleasedAlone: a permit that a worker releases while it counts alone is free for all when it shares its limits
+// again, also if another worker has asked meanwhile. A worker that counts alone does not count the permits of others,
+// which it could not see released.
+func TestReleasedAlone(t *testing.T) {
+	t.Parallel()
+	rdb := client(t, heraldtest.RealRedis(t))
+	adapt := func(c *Config) { c.Inflight, c.MaxWaiters = 1, -1 }
+	a, b := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
+	setAlone := func(alone bool) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.alone = alone
+	}
+	p := enter(t, a, site, "1")
+	setAlone(true)
+	p.Release(OK)
+	refused(t, b, site, "2", outcome.AgentBusy) // it does not know of the release yet
+	setAlone(false)
+	enter(t, a, site, "3").Release(OK)
+	enter(t, b, site, "4")
+	refused(t, a, site, "5", outcome.AgentBusy)
+	setAlone(true)
+	enter(t, a, site, "5")
 }

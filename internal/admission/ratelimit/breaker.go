@@ -3,8 +3,8 @@ package ratelimit
 // buckets is the number of equal parts of the breaker's window. The window moves by one part at a time.
 const buckets = 10
 
-// state is the state of a breaker. The Lua scripts use the same numbers.
-type state int64
+// state is the state of a breaker.
+type state int
 
 const (
 	closed state = iota
@@ -13,20 +13,21 @@ const (
 )
 
 // circuit is the state of one endpoint to which the rules of doc.go apply: its circuit breaker, mean call time, and the
-// latest time that is reserved for one of its refused deliveries to try again (line). Times are in µs.
+// latest time that is reserved for one of its refused deliveries to try again (Line). Times are in µs. It is stored in
+// Redis as JSON.
 type circuit struct {
 	id         string // id of the endpoint, never empty
-	openUntil  int64  // when the open breaker becomes or became half-open; 0: it is closed
-	probe      string // token of the probe, while the probe is in flight; "": none
-	probeUntil int64
-	line       int64 // latest time that is reserved for a refused delivery to try again
-	mean       int64 // mean call time, in which each new call weighs a fifth; 0: unknown
-	window     [buckets]bucket
+	OpenUntil  int64  // when the open breaker becomes or became half-open; 0: it is closed
+	Probe      string // token of the probe, while the probe is in flight; "": none
+	ProbeUntil int64  // when the probe's permit expires
+	Line       int64  // latest time that is reserved for a refused delivery to try again
+	Mean       int64  // mean call time, in which each new call weighs a fifth; 0: unknown
+	Window     [buckets]bucket
 }
 
-// bucket counts the calls and the failed calls in one part of the window. n is the number of that part, counted from
+// bucket counts the calls and the failed calls in one part of the window. N is the number of that part, counted from
 // time 0.
-type bucket struct{ n, calls, failed int64 }
+type bucket struct{ N, Calls, Failed int64 }
 
 // countResult updates the endpoint's mean call time and its breaker with the result of a call. token is the one with
 // which the call acquired its permit. If the breaker is not closed, only the result of the probe changes the breaker.
@@ -34,24 +35,24 @@ type bucket struct{ n, calls, failed int64 }
 func (e *circuit) countResult(r *rules, now int64, token string, result Result, took int64) {
 	switch {
 	case took <= 0:
-	case e.mean == 0:
-		e.mean = took
+	case e.Mean == 0:
+		e.Mean = took
 	default:
-		e.mean = (4*e.mean + took) / 5
+		e.Mean = (4*e.Mean + took) / 5
 	}
 	switch {
-	case e.openUntil > 0 && token == e.probe:
-		e.probe = ""
+	case e.OpenUntil > 0 && token == e.Probe:
+		e.Probe = ""
 		switch result {
 		case OK:
 			// The endpoint works again, so earlier measurements are obsolete.
-			*e = circuit{id: e.id, mean: took}
+			*e = circuit{id: e.id, Mean: took}
 		case Failed:
-			e.openUntil = now + r.openFor
+			e.OpenUntil = now + r.openFor
 		}
-	case e.openUntil == 0 && result != Neutral:
+	case e.OpenUntil == 0 && result != Neutral:
 		if e.countCall(now/r.bucket, result) && e.isFailing(r, now/r.bucket) {
-			e.openUntil = now + r.openFor
+			e.OpenUntil = now + r.openFor
 		}
 	}
 }
@@ -59,27 +60,27 @@ func (e *circuit) countResult(r *rules, now int64, token string, result Result, 
 // countCall counts a call with this result, OK or Failed, in part n of the window, and clears the parts that have left
 // the window. It reports whether result is Failed.
 func (e *circuit) countCall(n int64, result Result) bool {
-	for i := range e.window {
-		if e.window[i].n <= n-buckets {
-			e.window[i] = bucket{}
+	for i := range e.Window {
+		if e.Window[i].N <= n-buckets {
+			e.Window[i] = bucket{}
 		}
 	}
-	b := &e.window[n%buckets]
-	if b.n != n {
-		*b = bucket{n: n}
+	b := &e.Window[n%buckets]
+	if b.N != n {
+		*b = bucket{N: n}
 	}
-	b.calls++
+	b.Calls++
 	if result == Failed {
-		b.failed++
+		b.Failed++
 	}
 	return result == Failed
 }
 
 // sumWindow returns the number of calls and of failed calls in the window that ends with part n.
 func (e *circuit) sumWindow(n int64) (calls, failed int64) {
-	for _, b := range e.window {
-		if b.n <= n && b.n > n-buckets {
-			calls, failed = calls+b.calls, failed+b.failed
+	for _, b := range e.Window {
+		if b.N <= n && b.N > n-buckets {
+			calls, failed = calls+b.Calls, failed+b.Failed
 		}
 	}
 	return calls, failed
@@ -102,32 +103,15 @@ func (e *circuit) limitShare(r *rules, now int64, free int) int {
 	return free
 }
 
-// breakerState returns the state of a breaker: closed if openUntil (circuit.openUntil) is 0, open before that time, and
-// half-open from then on. It also returns for how many µs the breaker stays open; 0: it is not open.
-func breakerState(openUntil, now int64) (state, int64) {
+// breakerState returns the state of a breaker: closed if openUntil (circuit.OpenUntil) is 0, open before that time, and
+// half-open from then on.
+func breakerState(openUntil, now int64) state {
 	switch {
 	case openUntil == 0:
-		return closed, 0
+		return closed
 	case now < openUntil:
-		return opened, openUntil - now
+		return opened
 	default:
-		return halfOpen, 0
-	}
-}
-
-// adoptState sets this process' copy of the breaker to the state that Redis answered. left is how long the breaker
-// stays open, in µs.
-func (e *circuit) adoptState(now int64, s state, left int64) {
-	switch s {
-	case closed:
-		if e.openUntil > 0 {
-			e.openUntil, e.probe, e.window = 0, "", [buckets]bucket{}
-		}
-	case opened:
-		e.openUntil = now + left
-	case halfOpen:
-		if e.openUntil == 0 || e.openUntil > now {
-			e.openUntil = now
-		}
+		return halfOpen
 	}
 }

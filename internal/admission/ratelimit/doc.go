@@ -11,9 +11,8 @@
 //
 // # The rules
 //
-// The rules exist twice: as a state machine in Go (machine.go, share.go, breaker.go) and as two scripts in lua/, which
-// run in Redis. One test suite checks that both give the same answers. A token names the attempt for which a call is
-// made. For one origin:
+// The rules are a state machine (machine.go, share.go, breaker.go): each question changes the state of one origin and
+// of one of its endpoints. A token names the attempt for which a call is made. For one origin:
 //   - It has Inflight permits. A token holds a permit until Release, or until PermitTTL has passed since its last
 //     Acquire because its worker died.
 //   - The rate is limited by GCRA: each granted call moves the origin's theoretical arrival time ahead by 1/Rate. At
@@ -63,25 +62,33 @@
 //
 // # With and without Redis
 //
-// While Redis answers within Timeout, the state in Redis and the clock of Redis decide. After the first failed call to
-// Redis, the worker applies the same rules to its own state, at once and for all origins, so that no other call to an
-// agent has to wait for the timeout. A second later, and then every second (less often if Redis repeatedly fails), it
-// tests Redis in the background. When Redis answers, the worker sends it the releases that it missed, and uses Redis
-// again. Each change between Redis and its own state is logged in one line. The worker maintains its own state at all
-// times, so it is complete when Redis fails.
+// Redis stores the states, and knows no rule. A worker applies the rules to the states that it knows, and replaces them
+// in Redis with the results, by one script call (lua/replace.lua). If another worker has replaced one of them since,
+// the script replaces nothing and returns the present states. Then the worker applies the rules to these, and tries
+// again (commit.go). Questions about one origin that arrive during a script call are put together in the next one. The
+// clock of Redis counts.
 //
-// While there is no other worker (Config.Workers), the worker also uses its own state, because no other process needs
-// the counts in Redis. That saves two calls to Redis per agent call. The worker checks for others every second, and
-// uses Redis again when there is one.
+// A worker knows its own permits better than Redis. So it keeps them when it takes over a state, and it writes again a
+// state that Redis has lost.
 //
-// Acquire and release are one script call each. An origin has two keys in Redis and an endpoint one. They are in one
-// hash slot of a Redis cluster, and each key has a TTL.
+// If a script call fails or takes longer than Timeout, the worker counts alone: it applies the same rules to the states
+// that it knows, without the permits of other workers. It does so at once and for all origins, so that no other call
+// to an agent has to wait for the timeout. A second later, and then every second (less often if Redis repeatedly
+// fails), it tests Redis in the background. When Redis answers, the worker shares its states again. Each change is
+// logged in one line. If another worker has replaced a state meanwhile, what this worker learned when it was alone is
+// lost, except for its own permits.
+//
+// While there is no other worker (Config.Workers), a worker also counts alone, because no other process needs the
+// counts. That saves two script calls per agent call. The worker checks for others every second, and shares its states
+// again when there is one.
+//
+// An origin has one key in Redis and an endpoint another one. They are in one hash slot of a Redis cluster, and each
+// key has a TTL.
 //
 // Invariants:
 //   - One process never has more than Inflight calls in flight at one origin, even if Redis fails. All processes
-//     together obey that limit while they share a Redis that keeps its data. After a FLUSHALL, or after a change
-//     between shared and local state, a process does not know the calls that are in flight in other processes, and only
-//     the limit per process holds.
+//     together obey that limit while they share a Redis that keeps its data. After a FLUSHALL, and after a worker
+//     counted alone, others learn of a worker's permits at an origin when it next asks about that origin.
 //   - No mutex is locked during I/O. A call to Redis takes at most Timeout, and the first failed one starts an outage.
 //   - Memory is bounded: a process remembers at most MaxEndpoints endpoints, and more only while more are in use. In
 //     Redis, the key of an endpoint that is not called expires.

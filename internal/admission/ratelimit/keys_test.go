@@ -2,8 +2,8 @@ package ratelimit
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,27 +16,25 @@ import (
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))
-	r := defaultRules()
-	s := newRedisState(rdb, r)
+	l := newLimits(t, rdb, func(c *Config) {
+		c.MaxWaiters, c.Inflight = -1, 1
+		c.Now = func() time.Time { return time.Now().Add(time.Hour) }
+	})
 	ctx := context.Background()
-	const origin = "https://a}{stranger\r\nSET x y:places"
-	key, id := originKey(origin), endpointID(origin+"/mcp?key=\r\nsecret ")
-	for i := range 30 {
-		token := permitToken(id, fmt.Sprint(i))
-		v, err := s.acquire(ctx, key, id, token, question{attempt: true, reserve: i%2 == 0})
+	const origin, endpoint = "https://a}{stranger\r\nSET x y:places", "https://a/mcp?key=\r\nsecret "
+	key, id := originKey(origin), endpointID(endpoint)
+	for i := range 10 {
+		p, err := l.Acquire(ctx, origin, endpoint, fmt.Sprint(i))
 		heraldtest.Must(t, err)
-		if v.code.isGranted() && i > 2 {
-			_, err := s.release(ctx, key, id, token, Failed, second)
-			heraldtest.Must(t, err)
-		}
+		p.Release(Failed)
 	}
 	keys, err := rdb.Keys(ctx, "*").Result()
 	heraldtest.Must(t, err)
-	if len(keys) != 3 {
+	if len(keys) != 2 {
 		t.Fatalf("keys %q", keys)
 	}
 	for _, k := range keys {
-		if k != key && k != key+":places" && k != endpointKey(key, id) || strings.Contains(k, "secret") {
+		if k != key && k != endpointKey(key, id) || strings.Contains(k, "secret") {
 			t.Errorf("key %q", k)
 		}
 		if strings.Count(k, "{") != 1 || !strings.HasPrefix(k, key) {
@@ -47,13 +45,13 @@ func TestKeys(t *testing.T) {
 			t.Errorf("%s lives for %s, %v", k, ttl, err)
 		}
 	}
-	state, err := rdb.Get(ctx, endpointKey(key, id)).Result()
+	value, err := rdb.Get(ctx, endpointKey(key, id)).Result()
 	heraldtest.Must(t, err)
-	until, err := strconv.ParseInt(strings.Fields(state)[0], 10, 64)
-	heraldtest.Must(t, err)
+	var breaker circuit
+	heraldtest.Must(t, json.Unmarshal(parseStored(value).state, &breaker))
 	server, err := rdb.Time(ctx).Result()
 	heraldtest.Must(t, err)
-	if left := time.UnixMicro(until).Sub(server); left <= 0 || left > time.Duration(r.openFor)*time.Microsecond {
+	if left := time.UnixMicro(breaker.OpenUntil).Sub(server); left <= 0 || left > 30*time.Second {
 		t.Errorf("open for another %s by Redis' clock", left)
 	}
 	if originKey("https://a") == originKey("https://b") || originKey(origin) != key {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"container/list"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -86,14 +87,15 @@ const (
 // Limiter limits the calls to all origins. It is safe for concurrent use.
 type Limiter struct {
 	rules            rules
-	remote           *redisState // nil: no Redis
+	redis            redis.Scripter // nil: no Redis
+	process          string         // identifies this process in the tokens of its permits
 	timeout          time.Duration
 	room, originRoom int // Config.MaxWaiters and MaxOriginWaiters
 	maxWait          time.Duration
 	maxEndpoints     int
 	log              *slog.Logger
 	clock            func() time.Time
-	start            time.Time
+	ignoreRedisTime  bool // only tests set it
 
 	firstPause, lookForOthers, aloneAfter time.Duration // the constants with these names, except in tests
 
@@ -107,7 +109,9 @@ type Limiter struct {
 	endpoints map[string]*list.Element // values are *endpoint
 	lru       *list.List               // the same endpoints, most recently used first
 	outage    outage
-	alone     bool // there is no other worker
+	alone     bool      // there is no other worker
+	epoch     time.Time // the time 0 of all states by clock (now)
+	timed     bool      // Redis has told its time, so that epoch is right
 }
 
 // Stats are the current numbers of this process, for its metrics.
@@ -141,7 +145,8 @@ func New(cfg Config) (*Limiter, error) {
 	room := max(cfg.MaxWaiters, 0)
 	l := &Limiter{timeout: cfg.Timeout, room: room, originRoom: max(cfg.MaxOriginWaiters, 2*room),
 		maxWait: cfg.MaxWait, maxEndpoints: cfg.MaxEndpoints, log: cfg.Logger,
-		clock: cfg.Now, start: cfg.Now(), firstPause: firstPause, lookForOthers: lookForOthers, aloneAfter: aloneAfter,
+		clock: cfg.Now, epoch: epochOf(cfg.Now(), cfg.Now().UnixMicro()), process: rand.Text()[:8], redis: cfg.Redis,
+		firstPause: firstPause, lookForOthers: lookForOthers, aloneAfter: aloneAfter,
 		origins: map[string]*origin{}, endpoints: map[string]*list.Element{}, lru: list.New()}
 	l.rules = rules{inflight: cfg.Inflight, gap: max(1, int64(math.Round(1e6/cfg.Rate))), burst: int64(cfg.Burst),
 		hold:   toMicros(cfg.PermitTTL),
@@ -154,14 +159,12 @@ func New(cfg Config) (*Limiter, error) {
 	if cfg.lookForOthers > 0 {
 		l.lookForOthers, l.aloneAfter = cfg.lookForOthers, cfg.aloneAfter
 	}
-	if cfg.Redis != nil {
-		l.remote = newRedisState(cfg.Redis, l.rules)
-		if cfg.Workers != nil {
-			l.tasks.Add(1)
-			go l.watchOthers(cfg.Workers)
-		}
-	} else {
+	switch {
+	case cfg.Redis == nil:
 		l.outage.local = true
+	case cfg.Workers != nil:
+		l.tasks.Add(1)
+		go l.watchOthers(cfg.Workers)
 	}
 	return l, nil
 }
@@ -188,7 +191,7 @@ func (l *Limiter) Breaker(origin, endpointName string) string {
 	if !ok {
 		return ""
 	}
-	switch now, _ := breakerState(known.Value.(*endpoint).openUntil, l.now()); now {
+	switch breakerState(known.Value.(*endpoint).OpenUntil, l.now()) {
 	case opened:
 		return "open"
 	case halfOpen:
@@ -201,10 +204,10 @@ func (l *Limiter) Breaker(origin, endpointName string) string {
 func (l *Limiter) Stats() Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := Stats{Endpoints: len(l.endpoints), Local: l.remote != nil && l.outage.local}
+	s := Stats{Endpoints: len(l.endpoints), Local: l.redis != nil && l.outage.local}
 	now := l.now()
 	for e := l.lru.Front(); e != nil; e = e.Next() {
-		switch state, _ := breakerState(e.Value.(*endpoint).openUntil, now); state {
+		switch breakerState(e.Value.(*endpoint).OpenUntil, now) {
 		case opened:
 			s.Open++
 		case halfOpen:
@@ -214,9 +217,18 @@ func (l *Limiter) Stats() Stats {
 	return s
 }
 
-// now returns the time since the Limiter was created, in µs by the monotonic clock. It never returns 0, which means
-// "never".
-func (l *Limiter) now() int64 { return toMicros(l.clock().Sub(l.start)) + 1 }
+// now returns the time in µs since 1970, by the clock of Redis as far as this process knows it (setTime). Between two
+// answers of Redis, the monotonic clock moves it ahead. The caller holds mu.
+func (l *Limiter) now() int64 { return toMicros(l.clock().Sub(l.epoch)) }
+
+// setTime makes now return the time at, in µs since 1970. The caller holds mu.
+func (l *Limiter) setTime(at int64) { l.epoch = epochOf(l.clock(), at) }
+
+// epochOf returns the time 0 of a clock, which shows now at the time at, in µs since 1970. The result has now's
+// monotonic reading, if now has one.
+func epochOf(now time.Time, at int64) time.Time {
+	return now.Add(-time.Duration(at) * time.Microsecond)
+}
 
 // RefusedError means that the call must not be made now. The delivery gets a free wait: a wait after which the attempt
 // does not count.
@@ -257,21 +269,19 @@ type Permit struct {
 	endpoint   *endpoint
 	token      string
 	acquiredAt time.Time
-	shared     bool // Redis counts the permit, so it must be released there too
 	released   atomic.Bool
 }
 
 // Release releases the permit, and counts the call's result and its duration since Acquire. Further calls of Release do
-// nothing. Release works even if ctx is cancelled. If Redis does not answer, the release is recorded in this process,
-// and sent to Redis after the outage.
-func (p *Permit) Release(ctx context.Context, result Result) {
+// nothing. It takes at most about Config.Timeout.
+func (p *Permit) Release(result Result) {
 	if p.released.Swap(true) {
 		return
 	}
 	if result != OK && result != Failed {
 		result = Neutral
 	}
-	p.limiter.release(context.WithoutCancel(ctx), p, result, max(1, toMicros(p.limiter.clock().Sub(p.acquiredAt))))
+	p.limiter.release(p, result, max(1, toMicros(p.limiter.clock().Sub(p.acquiredAt))))
 }
 
 // newRefusedError returns the error for a call that was refused with answer v. The wait of the error is v.wait, but at

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// rules are the parameters of the rules in doc.go, which originState and circuit apply. Times are in microseconds, as
-// in Redis.
+// rules are the parameters of the rules in doc.go, which originState and circuit apply. Times are in microseconds.
 type rules struct {
 	inflight         int
 	gap              int64 // time between two calls at the full rate
@@ -31,7 +30,7 @@ type question struct {
 }
 
 // code is the kind of an answer: granted, granted as the breaker's probe, or refused. The reason of a refusal is that
-// no permit is free (busy), the rate (throttled) or the breaker (open). acquire.lua uses the same numbers.
+// no permit is free (busy), the rate (throttled) or the breaker (open).
 type code int64
 
 const (
@@ -44,51 +43,43 @@ const (
 
 func (c code) isGranted() bool { return c == granted || c == grantedProbe }
 
-// acquireAnswer is the answer of originState.acquire. Times are in µs.
+// acquireAnswer is the answer of originState.acquire.
 type acquireAnswer struct {
-	code  code
-	wait  int64 // until the delivery may try again; if no time is reserved for it: until the rate allows a call, or 0
-	state state
-	left  int64 // time for which the breaker stays open; 0: it is not open
+	code code
+	// wait is the time in µs until the delivery may try again. If no time is reserved for it, wait is the time until
+	// the rate allows a call, or 0.
+	wait int64
 }
 
-// releaseAnswer is the answer of originState.release. state and left describe the endpoint's breaker after the release,
-// as in acquireAnswer.
-type releaseAnswer struct {
-	known bool // the token held a permit, so the permit was released and the result counted
-	state state
-	left  int64
-}
-
-// originState is the state of one origin in the rules (doc.go), which all its endpoints share. The caller provides the
-// lock and the clock.
+// originState is the state of one origin in the rules (doc.go), which all its endpoints share. It is stored in Redis as
+// JSON. The caller provides the lock and the clock.
 type originState struct {
-	permits          map[string]int64  // token → when the permit expires, in µs
-	tat              int64             // GCRA's theoretical arrival time, in µs
-	seen             [2]grant          // the latest grant, and the latest grant to any other endpoint
-	waitingEndpoints []waitingEndpoint // at most maxWaitingEndpoints, unordered; some may no longer wait (isForgotten)
+	Permits map[string]int64 // token → when the permit expires, in µs
+	TAT     int64            // GCRA's theoretical arrival time, in µs
+	Seen    [2]grant         // the latest grant, and the latest grant to any other endpoint
+	// Waiting has at most maxWaitingEndpoints entries, unordered. Some may no longer wait (isForgotten).
+	Waiting []waitingEndpoint `json:",omitempty"`
 }
 
 // permitToken returns the token of a permit: the endpoint's id, a space, and the name of the attempt.
 func permitToken(id, name string) string { return id + " " + name }
 
 // acquire grants token a permit for a call to endpoint e, or refuses it because of the breaker, the permits or the
-// rate, in this order. q limits what acquire may do. acquire.lua does the same in Redis.
+// rate, in this order. q limits what acquire may do.
 func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q question) acquireAnswer {
 	if q.gap > 0 {
 		own := *r
 		own.gap, own.burst = q.gap, 1
 		r = &own
 	}
-	tat := max(limitTime(m.tat, now, r.burst*r.gap, 0), now)
-	until := limitTime(e.openUntil, now, r.openFor, now)
-	v := acquireAnswer{}
-	v.state, v.left = breakerState(until, now)
+	tat := max(limitTime(m.TAT, now, r.burst*r.gap, 0), now)
+	until := limitTime(e.OpenUntil, now, r.openFor, now)
+	v, breaker := acquireAnswer{}, breakerState(until, now)
 	m.dropExpired(now)
-	if _, held := m.permits[token]; held && q.attempt {
+	if _, held := m.Permits[token]; held && q.attempt {
 		m.takePermit(r, now, token)
-		if token == e.probe {
-			v.code, e.probeUntil = grantedProbe, now+r.hold
+		if token == e.Probe {
+			v.code, e.ProbeUntil = grantedProbe, now+r.hold
 		}
 		return v
 	}
@@ -96,7 +87,7 @@ func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q q
 	shared, elders := m.weighOthers(r, now, e, free)
 	allowedAt := tat + r.gap*(1+int64(elders)) - r.burst*r.gap
 	switch {
-	case v.state == opened || v.state == halfOpen && e.probe != "" && limitTime(e.probeUntil, now, r.hold, 0) > now:
+	case breaker == opened || breaker == halfOpen && e.Probe != "" && limitTime(e.ProbeUntil, now, r.hold, 0) > now:
 		v.code = open
 		m.stopWaiting(r, now, e.id)
 	case free <= elders || shared && m.countHeld(r, now, e.id) >= e.limitShare(r, now, free):
@@ -107,11 +98,11 @@ func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q q
 		v.code = busy
 	default:
 		m.takePermit(r, now, token)
-		if v.state == halfOpen {
+		if breaker == halfOpen {
 			v.code = grantedProbe
-			e.probe, e.probeUntil = token, now+r.hold
+			e.Probe, e.ProbeUntil = token, now+r.hold
 		}
-		m.tat = tat + r.gap
+		m.TAT = tat + r.gap
 		m.recordServed(r, now, e)
 		return v
 	}
@@ -132,36 +123,34 @@ func (m *originState) reserveTime(r *rules, now int64, e *circuit, openUntil int
 		from = max(from, openUntil)
 	} else if q.attempt || q.reserve {
 		w = m.startWaiting(r, now, e.id)
-		waiters = int64(len(m.waitingEndpoints))
+		waiters = int64(len(m.Waiting))
 	}
 	if q.reserve || v.code == open {
-		line := limitTime(e.line, now, r.maxWait, 0)
+		line := limitTime(e.Line, now, r.maxWait, 0)
 		inflight := int64(r.inflight)
-		e.line = min(max(line, from)+max(r.gap*waiters, e.mean/inflight*min(waiters, inflight)), now+r.maxWait)
-		v.wait = e.line - now
+		e.Line = min(max(line, from)+max(r.gap*waiters, e.Mean/inflight*min(waiters, inflight)), now+r.maxWait)
+		v.wait = e.Line - now
 	}
 	switch {
 	case w == nil:
 	case !q.reserve:
-		w.asked = now + min(v.wait, r.maxWait)
-	case w.due >= now:
-		w.asked, w.due = 0, min(w.due, e.line)
+		w.Asked = now + min(v.wait, r.maxWait)
+	case w.Due >= now:
+		w.Asked, w.Due = 0, min(w.Due, e.Line)
 	default:
-		w.asked, w.due = 0, e.line
+		w.Asked, w.Due = 0, e.Line
 	}
 }
 
-// release releases the token's permit and counts the result of its call. If the token holds no permit, nothing changes.
-// took is the duration of the call in µs. release.lua does the same in Redis.
-func (m *originState) release(r *rules, now int64, e *circuit, token string, result Result, took int64) releaseAnswer {
-	_, known := m.permits[token]
-	delete(m.permits, token)
-	if known {
+// release releases the token's permit, counts the result of its call, and returns true. If the token holds no permit,
+// it does nothing and returns false. took is the duration of the call in µs.
+func (m *originState) release(r *rules, now int64, e *circuit, token string, result Result, took int64) bool {
+	_, held := m.Permits[token]
+	delete(m.Permits, token)
+	if held {
 		e.countResult(r, now, token, result, took)
 	}
-	end := releaseAnswer{known: known}
-	end.state, end.left = breakerState(limitTime(e.openUntil, now, r.openFor, now), now)
-	return end
+	return held
 }
 
 // limitTime returns x, a time in µs that was at most limit ahead of the clock when it was set. If x is now more than
@@ -176,29 +165,27 @@ func limitTime(x, now, limit, fallback int64) int64 {
 
 // takePermit makes the token hold a permit until it is released or rules.hold has passed from now on.
 func (m *originState) takePermit(r *rules, now int64, token string) {
-	if m.permits == nil {
-		m.permits = make(map[string]int64, min(r.inflight, 4))
+	if m.Permits == nil {
+		m.Permits = make(map[string]int64, min(r.inflight, 4))
 	}
-	m.permits[token] = now + r.hold
+	m.Permits[token] = now + r.hold
 }
 
 // dropExpired deletes the permits that have expired at now (µs).
 func (m *originState) dropExpired(now int64) {
-	for token, until := range m.permits {
+	for token, until := range m.Permits {
 		if until <= now {
-			delete(m.permits, token)
+			delete(m.Permits, token)
 		}
 	}
 }
-
-func (m *originState) isFull(r *rules, now int64) bool { return m.countHeld(r, now, "") >= r.inflight }
 
 // countHeld returns the number of permits that the endpoint with this id holds. If id is "", it counts the permits of
 // all endpoints of the origin. Expired permits count until dropExpired deletes them. Permits that were acquired before
 // the clock was set back do not count.
 func (m *originState) countHeld(r *rules, now int64, id string) int {
 	n := 0
-	for token, until := range m.permits {
+	for token, until := range m.Permits {
 		if until <= now+2*r.hold && (id == "" || isHeldBy(token, id)) { // else: acquired before the clock was set back
 			n++
 		}

@@ -39,11 +39,9 @@ func newClock() *heraldtest.Clock {
 	return heraldtest.NewClock(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC))
 }
 
-// inTime makes a limiter use the test's clock also in Redis.
-func inTime(c *heraldtest.Clock, l *Limiter) *Limiter {
-	if l.remote != nil {
-		l.remote.now = func() int64 { return c.Now().UnixMicro() }
-	}
+// inTime makes a limiter use the test's clock, and ignore that of Redis.
+func inTime(l *Limiter) *Limiter {
+	l.ignoreRedisTime = true
 	return l
 }
 
@@ -69,7 +67,7 @@ func enterEach(t testing.TB, l *Limiter, origin, prefix string, n int) (permits 
 func callEach(t testing.TB, l *Limiter, origin, prefix string, n int, r Result) {
 	t.Helper()
 	for _, token := range tokens(prefix, n) {
-		enter(t, l, origin, token).Release(t.Context(), r)
+		enter(t, l, origin, token).Release(r)
 	}
 }
 

@@ -5,30 +5,31 @@ import (
 	"slices"
 )
 
-// origin is this process' state of one origin. While the limits are shared, Redis decides, and originState is only a
-// copy that this process keeps up to date. Otherwise originState decides: without Redis, during an outage of Redis, and
-// while there is no other worker. Limiter.mu guards all fields.
+// origin is this process' state of one origin. While the limits are shared, originState is what Redis last stored, as
+// far as this process knows. Limiter.mu guards all fields.
 type origin struct {
 	originState
+	version    string // version of the state in Redis from which originState comes; "": none
+	shared     bool   // Permits may have permits of other processes
+	steps      []*step
+	committing bool // commitSteps runs
+
 	key       string
 	endpoints int // entries of Limiter.endpoints at this origin; with the last one, the origin is dropped
 
 	// waitingCalls has the calls that wait in this process for a permit, oldest first. Only the first call of each
 	// endpoint asks for one.
 	waitingCalls []*waitingCall
-	// missed: a call was refused because this process' calls held all permits of the origin. Some of these permits may
-	// be provisional: a call holds one here while it asks Redis for it. If Redis refuses such a call, the limiter
-	// clears missed and wakes a waiting call.
-	missed bool
 }
 
 // endpoint is this process' state of one endpoint at an origin. Limiter.mu guards all fields.
 type endpoint struct {
 	circuit
-	origin *origin
-	used   int64  // time of the last Acquire, in µs (Limiter.now)
-	users  int    // calls of Acquire in progress for this endpoint
-	fault  string // Permit.Fault of this process's latest failed call
+	version string // version of the state in Redis from which circuit comes; "": none
+	origin  *origin
+	used    int64  // time of the last Acquire, in µs (Limiter.now)
+	users   int    // calls of Acquire in progress for this endpoint
+	fault   string // Permit.Fault of this process's latest failed call
 }
 
 // waitingCall is a call to an agent that waits in this process for a permit.
@@ -144,7 +145,7 @@ func (o *origin) countWaitingCalls(e *endpoint) int {
 // countRunning returns how many calls of this process to the endpoint with this id hold a permit, and how many of these
 // calls have held it for longer than limit. Times are in µs.
 func (o *origin) countRunning(r *rules, now int64, id string, limit int64) (calls, longer int) {
-	for token, until := range o.permits {
+	for token, until := range o.Permits {
 		if !isHeldBy(token, id) {
 			continue
 		}

@@ -3,51 +3,24 @@ package ratelimit
 import (
 	"context"
 	"crypto/sha256"
-	_ "embed" // the scripts
+	_ "embed" // the script
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
-	"strconv"
+	"math/rand/v2"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// acquireSource is the script with the rules of originState.acquire.
-//
-//go:embed lua/acquire.lua
-var acquireSource string
+//go:embed lua/replace.lua
+var replaceSource string
 
-// releaseSource is the script with the rules of originState.release.
-//
-//go:embed lua/release.lua
-var releaseSource string
+var replaceScript = redis.NewScript(replaceSource)
 
-// redisState applies the rules (doc.go) with the scripts in lua/ to the state in Redis, which all workers share.
-type redisState struct {
-	client          redis.Scripter
-	acquireScript   *redis.Script
-	releaseScript   *redis.Script
-	now             func() int64  // µs; nil: Redis' own clock. Only tests set it
-	acquireRules    []any         // ARGV[5] and later of acquire.lua
-	releaseRules    []any         // ARGV[5] and later of release.lua
-	ttl, permitsTTL time.Duration // TTL of the keys of an origin and its endpoints; TTL of the key of its permits
-}
-
-func newRedisState(client redis.Scripter, r rules) *redisState {
-	// A key must exist until each time that it contains has passed, and at least for a window of the breaker.
-	keep := buckets*r.bucket + r.openFor + r.hold + r.maxWait + r.burst*r.gap
-	s := &redisState{client: client, acquireScript: redis.NewScript(acquireSource),
-		releaseScript: redis.NewScript(releaseSource),
-		ttl:           time.Duration(keep)*time.Microsecond + time.Minute,
-		permitsTTL:    time.Duration(r.hold)*time.Microsecond + time.Second}
-	s.acquireRules = []any{r.inflight, r.gap, r.burst, r.hold, r.openFor, r.minWait, r.maxWait,
-		r.presence, r.slack, r.recent, maxWaitingEndpoints, s.ttl.Milliseconds(), s.permitsTTL.Milliseconds(),
-		r.keptAfter, r.bucket}
-	s.releaseRules = []any{r.bucket, r.minCalls, strconv.FormatFloat(r.ratio, 'g', -1, 64), r.openFor,
-		s.ttl.Milliseconds()}
-	return s
-}
+// versionLength is the length of the version with which each value in Redis begins.
+const versionLength = 16
 
 // originKey returns the Redis key of an origin's state. The key contains a hash of the origin, because an agent could
 // choose a very long origin. The hash is also the key's hash tag, so that all keys of an origin are in one hash slot of
@@ -63,52 +36,63 @@ func endpointID(endpoint string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:9])
 }
 
-func permitsKey(key string) string { return key + ":places" }
-
-func (s *redisState) clock() int64 {
-	if s.now == nil {
-		return 0
-	}
-	return s.now()
+// stored is the value of a key in Redis: a version and a state, which is JSON.
+type stored struct {
+	version string // "": there is no value
+	state   []byte
 }
 
-// acquire runs acquire.lua, which applies the rules of originState.acquire to the state in Redis. key is the result of
-// originKey, id that of endpointID, and token that of permitToken.
-func (s *redisState) acquire(ctx context.Context, key, id, token string, q question) (acquireAnswer, error) {
-	args := append([]any{s.clock(), token, boolArg(q.attempt), boolArg(q.reserve)}, s.acquireRules...)
-	if q.gap > 0 {
-		args[5], args[6] = q.gap, 1
+// newStored returns state as a value with a new version.
+func newStored(state any) (stored, error) {
+	text, err := json.Marshal(state)
+	return stored{version: fmt.Sprintf("%016x", rand.Uint64()), state: text}, err
+}
+
+// parseStored splits a value that Redis returned; nil: there is none.
+func parseStored(value any) stored {
+	if text, ok := value.(string); ok && len(text) >= versionLength {
+		return stored{version: text[:versionLength], state: []byte(text[versionLength:])}
 	}
-	got, err := s.acquireScript.Run(ctx, s.client, []string{key, permitsKey(key), endpointKey(key, id)},
-		args...).Int64Slice()
+	return stored{}
+}
+
+// replacement replaces the value of a key if that value has the version old.
+type replacement struct {
+	key string
+	old string // "": if there is no value
+	new stored
+}
+
+// replaceAnswer is the answer of replaceValues.
+type replaceAnswer struct {
+	time     int64 // of Redis, in µs since 1970
+	replaced bool
+	before   []stored // the values before, in the order of the replacements
+}
+
+// replaceValues makes all replacements, or none if the version of one value differs. Redis deletes the keys after ttl.
+func replaceValues(ctx context.Context, client redis.Scripter, ttl time.Duration, all []replacement,
+) (a replaceAnswer, _ error) {
+	keys, args := make([]string, len(all)), make([]any, 1, 1+2*len(all))
+	args[0] = ttl.Milliseconds()
+	for i, r := range all {
+		keys[i] = r.key
+		args = append(args, r.old, r.new.version+string(r.new.state))
+	}
+	got, err := replaceScript.Run(ctx, client, keys, args...).Slice()
 	if err != nil {
-		return acquireAnswer{}, fmt.Errorf("acquire a permit: %w", err)
+		return a, fmt.Errorf("replace the state of an origin: %w", err)
 	}
-	if len(got) != 4 {
-		return acquireAnswer{}, fmt.Errorf("acquire a permit: Redis answers %d numbers instead of 4", len(got))
+	if want := 2 + len(all); len(got) != want {
+		return a, fmt.Errorf("replace the state of an origin: Redis answers %d values instead of %d", len(got), want)
 	}
-	return acquireAnswer{code: code(got[0]), wait: got[1], state: state(got[2]), left: got[3]}, nil
-}
-
-// release runs release.lua, which applies the rules of originState.release to the state in Redis. key, id and token are
-// those of acquire. took is the duration of the call in µs; 0: unknown.
-func (s *redisState) release(ctx context.Context, key, id, token string, result Result,
-	took int64) (releaseAnswer, error) {
-	args := append([]any{s.clock(), token, int(result), took}, s.releaseRules...)
-	got, err := s.releaseScript.Run(ctx, s.client, []string{permitsKey(key), endpointKey(key, id)},
-		args...).Int64Slice()
-	if err != nil {
-		return releaseAnswer{}, fmt.Errorf("release a permit: %w", err)
+	var ok bool
+	if a.time, ok = got[0].(int64); !ok {
+		return a, fmt.Errorf("replace the state of an origin: Redis answers the time %.40q", fmt.Sprint(got[0]))
 	}
-	if len(got) != 3 {
-		return releaseAnswer{}, fmt.Errorf("release a permit: Redis answers %d numbers instead of 3", len(got))
+	a.replaced = got[1] == int64(1)
+	for _, value := range got[2:] {
+		a.before = append(a.before, parseStored(value))
 	}
-	return releaseAnswer{known: got[0] == 1, state: state(got[1]), left: got[2]}, nil
-}
-
-func boolArg(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
+	return a, nil
 }

@@ -95,11 +95,11 @@ func TestRoom(t *testing.T) {
 		refused(t, l, site, "too many", outcome.AgentBusy)
 		endsWithin(t, 10*time.Second, "the refusal", began)
 		for i, ch := range line {
-			p.Release(t.Context(), OK)
+			p.Release(OK)
 			p = pass(t, ch)
 			heraldtest.Equal(t, "callers that still wait", countWaiting(l), len(line)-1-i)
 		}
-		p.Release(t.Context(), OK)
+		p.Release(OK)
 	})
 }
 
@@ -112,12 +112,12 @@ func TestNoOvertaking(t *testing.T) {
 	awaitWaiting(t, l, 1)
 	// The permit is free, but the first waiting call does not know it yet.
 	l.mu.Lock()
-	delete(p.endpoint.origin.permits, p.token)
+	delete(p.endpoint.origin.Permits, p.token)
 	l.mu.Unlock()
 	second := goEnter(t.Context(), l, "second")
 	awaitWaiting(t, l, 2)
-	p.Release(t.Context(), OK)
-	pass(t, first).Release(t.Context(), OK)
+	p.Release(OK)
+	pass(t, first).Release(OK)
 	pass(t, second)
 }
 
@@ -130,8 +130,8 @@ func TestRoomAcrossWorkers(t *testing.T) {
 	p := enter(t, a, site, "holds")
 	ch := goEnter(t.Context(), b, "waits")
 	awaitWaiting(t, b, 1)
-	p.Release(t.Context(), OK)
-	pass(t, ch).Release(t.Context(), OK)
+	p.Release(OK)
+	pass(t, ch).Release(OK)
 }
 
 // TestFullShareBlocksNoOthers: callers that wait for an endpoint with a full share block no callers of other endpoints,
@@ -142,25 +142,25 @@ func TestFullShareBlocksNoOthers(t *testing.T) {
 		l := blind(newLimits(t, rdb, func(c *Config) { c.MaxWaiters, c.MaxWait = 2, time.Minute }))
 		const slow, other, third = site + "/slow", site + "/other", site + "/third"
 		at := func(endpoint, token string) *Permit { return pass(t, goEnterAt(t.Context(), l, endpoint, token)) }
-		at(other, "first").Release(t.Context(), OK)
+		at(other, "first").Release(OK)
 		held := []*Permit{at(slow, "0"), at(slow, "1")}
 		line := lineUp(t, l, slow, 2)
 		for range 3 {
-			at(other, "b").Release(t.Context(), OK)
+			at(other, "b").Release(OK)
 		}
 		// Two more endpoints use one permit each, so none is free. A release then wakes a later call whose endpoint may
 		// have the permit, before earlier calls whose endpoints may not.
 		b, c := at(other, "c"), at(third, "d")
 		next := goEnterAt(t.Context(), l, other, "e")
 		awaitWaiting(t, l, 3)
-		c.Release(t.Context(), OK)
-		b.Release(t.Context(), OK)
-		pass(t, next).Release(t.Context(), OK)
+		c.Release(OK)
+		b.Release(OK)
+		pass(t, next).Release(OK)
 		for _, p := range held {
-			p.Release(t.Context(), OK)
+			p.Release(OK)
 		}
 		for _, ch := range line {
-			pass(t, ch).Release(t.Context(), OK)
+			pass(t, ch).Release(OK)
 		}
 	})
 }
@@ -187,8 +187,8 @@ func TestWaitIsBounded(t *testing.T) {
 		}
 		heraldtest.Equal(t, "the wait", time.Since(began).Round(time.Second), 2*time.Second)
 		heraldtest.Equal(t, "callers that still wait", countWaiting(l), 0)
-		p.Release(t.Context(), OK)
-		enter(t, l, site, "third").Release(t.Context(), OK)
+		p.Release(OK)
+		enter(t, l, site, "third").Release(OK)
 	})
 }
 
@@ -203,7 +203,7 @@ func TestSlowCallsRefuseWaiters(t *testing.T) {
 		began := time.Now()
 		refused(t, l, site, "beside one that hangs", outcome.AgentBusy)
 		c.Advance(4 * time.Second)
-		p.Release(t.Context(), OK)
+		p.Release(OK)
 		enter(t, l, site, "b")
 		if r := refused(t, l, site, "c", outcome.AgentBusy); r.Wait < 20*time.Second {
 			t.Errorf("%+v", r)
@@ -223,7 +223,7 @@ func TestThrottled(t *testing.T) {
 			t.Errorf("5 calls at 20 a second took %s", took)
 		}
 		slow := newLimits(t, rdb, func(c *Config) { c.Rate, c.Burst, c.MaxWait = 0.02, 1, 20*time.Second })
-		enter(t, slow, "https://slow.example", "a").Release(t.Context(), OK)
+		enter(t, slow, "https://slow.example", "a").Release(OK)
 		began = time.Now()
 		r := refused(t, slow, "https://slow.example", "b", outcome.Throttled)
 		endsWithin(t, 10*time.Second, "the refusal", began)
@@ -239,10 +239,10 @@ func TestAcquireRate(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		clock := newClock()
-		first := inTime(clock, newLimits(t, rdb, func(c *Config) { c.Now = clock.Now }))
+		first := inTime(newLimits(t, rdb, func(c *Config) { c.Now = clock.Now }))
 		second := first
 		if rdb != nil {
-			second = inTime(clock, newLimits(t, rdb, func(c *Config) { c.Now = clock.Now }))
+			second = inTime(newLimits(t, rdb, func(c *Config) { c.Now = clock.Now }))
 		}
 		for i, step := range []struct {
 			after time.Duration
@@ -271,7 +271,7 @@ func TestOpenBreakerRefusesWaiters(t *testing.T) {
 		p := enter(t, l, site, "fails")
 		line := lineUp(t, l, site, 3)
 		began := time.Now()
-		p.Release(t.Context(), Failed)
+		p.Release(Failed)
 		for _, ch := range line {
 			var r *RefusedError
 			if e := receive(t, ch); !errors.As(e.err, &r) || r.Reason != outcome.BreakerOpen || r.Wait < 29*time.Second {
@@ -298,7 +298,7 @@ func TestCancelledWhileAsking(t *testing.T) {
 	if asked.Load() < 2 {
 		t.Fatal("Redis was not told")
 	}
-	enter(t, l, site, "b").Release(t.Context(), OK)
+	enter(t, l, site, "b").Release(OK)
 }
 
 // watched calls before for each script that Redis has loaded.

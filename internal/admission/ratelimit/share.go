@@ -8,16 +8,16 @@ const maxWaitingEndpoints = 64
 
 // grant records which endpoint was granted a call, and when (µs).
 type grant struct {
-	id string
-	at int64
+	ID string
+	At int64
 }
 
 // waitingEndpoint is an endpoint one of whose calls was refused because of the permits or the rate. Times are in µs.
 type waitingEndpoint struct {
-	id    string
-	since int64 // when it began to wait, or was granted a call during the wait; the lowest value is served first
-	asked int64 // when a call that waits in a worker last asked or, if the rate refused it, will ask; 0: none waits
-	due   int64 // earliest return time: when the first of its refused deliveries may try again; 0: none
+	ID    string
+	Since int64 // when it began to wait, or was granted a call during the wait; the lowest value is served first
+	Asked int64 // when a call that waits in a worker last asked or, if the rate refused it, will ask; 0: none waits
+	Due   int64 // earliest return time: when the first of its refused deliveries may try again; 0: none
 }
 
 // isForgotten reports whether no call for the endpoint is expected any longer: no call that waits in a worker asked
@@ -25,10 +25,10 @@ type waitingEndpoint struct {
 // from before the clock was set back count as passed.
 func (w *waitingEndpoint) isForgotten(r *rules, now int64) bool {
 	far := now + 2*r.maxWait
-	if w.asked > far || w.due > far {
+	if w.Asked > far || w.Due > far {
 		return true
 	}
-	return (w.asked == 0 || now > w.asked+r.presence) && (w.due == 0 || now > w.due+r.slack)
+	return (w.Asked == 0 || now > w.Asked+r.presence) && (w.Due == 0 || now > w.Due+r.slack)
 }
 
 // isExpected reports whether a call of w's endpoint is expected while a call of another endpoint runs. duration is the
@@ -36,10 +36,10 @@ func (w *waitingEndpoint) isForgotten(r *rules, now int64) bool {
 // r.presence, a call of a refused delivery is expected around its return time (due): from duration before it until
 // duration after it, or r.slack after it if that is earlier.
 func (w *waitingEndpoint) isExpected(r *rules, now, duration int64) bool {
-	if w.asked > 0 && now <= w.asked+r.presence {
+	if w.Asked > 0 && now <= w.Asked+r.presence {
 		return true
 	}
-	return duration > r.presence && w.due > 0 && now >= w.due-duration && now <= w.due+min(duration, r.slack)
+	return duration > r.presence && w.Due > 0 && now >= w.Due-duration && now <= w.Due+min(duration, r.slack)
 }
 
 // weighOthers reports whether endpoint e shares its origin: whether another endpoint waits, or was granted a call
@@ -47,23 +47,23 @@ func (w *waitingEndpoint) isExpected(r *rules, now, duration int64) bool {
 // for longer than e, is expected (isExpected), and may acquire one of the free permits. The caller keeps one permit and
 // one call of the rate for each elder, so that e cannot use them.
 func (m *originState) weighOthers(r *rules, now int64, e *circuit, free int) (shared bool, elders int) {
-	other := m.seen[0]
-	if other.id == e.id {
-		other = m.seen[1]
+	other := m.Seen[0]
+	if other.ID == e.id {
+		other = m.Seen[1]
 	}
-	shared = other.at > 0 && other.at <= now+r.recent && now < other.at+r.recent
+	shared = other.At > 0 && other.At <= now+r.recent && now < other.At+r.recent
 	since := now
 	if w := m.findWaiting(r, now, e.id); w != nil {
-		since = w.since
+		since = w.Since
 	}
-	for i := range m.waitingEndpoints {
-		w := &m.waitingEndpoints[i]
-		if w.id == e.id || w.isForgotten(r, now) {
+	for i := range m.Waiting {
+		w := &m.Waiting[i]
+		if w.ID == e.id || w.isForgotten(r, now) {
 			continue
 		}
 		shared = true
-		if w.since < since && now >= w.since+r.keptAfter && w.isExpected(r, now, max(e.mean, r.gap)) &&
-			m.countHeld(r, now, w.id) < free {
+		if w.Since < since && now >= w.Since+r.keptAfter && w.isExpected(r, now, max(e.Mean, r.gap)) &&
+			m.countHeld(r, now, w.ID) < free {
 			elders++
 		}
 	}
@@ -73,8 +73,8 @@ func (m *originState) weighOthers(r *rules, now int64, e *circuit, free int) (sh
 // findWaiting returns the entry in m.waitingEndpoints of the endpoint with this id. It returns nil if the endpoint has
 // no entry, or if its entry is forgotten (isForgotten).
 func (m *originState) findWaiting(r *rules, now int64, id string) *waitingEndpoint {
-	for i := range m.waitingEndpoints {
-		if w := &m.waitingEndpoints[i]; w.id == id && !w.isForgotten(r, now) {
+	for i := range m.Waiting {
+		if w := &m.Waiting[i]; w.ID == id && !w.isForgotten(r, now) {
 			return w
 		}
 	}
@@ -88,24 +88,24 @@ func (m *originState) startWaiting(r *rules, now int64, id string) *waitingEndpo
 	if w := m.findWaiting(r, now, id); w != nil {
 		return w
 	}
-	if len(m.waitingEndpoints) >= maxWaitingEndpoints {
+	if len(m.Waiting) >= maxWaitingEndpoints {
 		return nil
 	}
-	m.waitingEndpoints = append(m.waitingEndpoints, waitingEndpoint{id: id, since: now})
-	return &m.waitingEndpoints[len(m.waitingEndpoints)-1]
+	m.Waiting = append(m.Waiting, waitingEndpoint{ID: id, Since: now})
+	return &m.Waiting[len(m.Waiting)-1]
 }
 
 // stopWaiting removes the entry of the endpoint with this id, if there is one.
 func (m *originState) stopWaiting(r *rules, now int64, id string) {
 	if m.findWaiting(r, now, id) != nil {
 		m.dropForgotten(r, now)
-		m.waitingEndpoints = slices.DeleteFunc(m.waitingEndpoints, func(w waitingEndpoint) bool { return w.id == id })
+		m.Waiting = slices.DeleteFunc(m.Waiting, func(w waitingEndpoint) bool { return w.ID == id })
 	}
 }
 
 // dropForgotten removes the entries that are forgotten (isForgotten).
 func (m *originState) dropForgotten(r *rules, now int64) {
-	m.waitingEndpoints = slices.DeleteFunc(m.waitingEndpoints, func(w waitingEndpoint) bool {
+	m.Waiting = slices.DeleteFunc(m.Waiting, func(w waitingEndpoint) bool {
 		return w.isForgotten(r, now)
 	})
 }
@@ -114,19 +114,19 @@ func (m *originState) dropForgotten(r *rules, now int64) {
 // waiting. But if another delivery of the endpoint may try again at a later time (e.line), the endpoint continues to
 // wait, behind all others, unless the list of waiting endpoints is full.
 func (m *originState) recordServed(r *rules, now int64, e *circuit) {
-	if m.seen[0].id != e.id {
-		m.seen[1] = m.seen[0]
+	if m.Seen[0].ID != e.id {
+		m.Seen[1] = m.Seen[0]
 	}
-	m.seen[0] = grant{e.id, now}
+	m.Seen[0] = grant{e.id, now}
 	if m.findWaiting(r, now, e.id) == nil {
 		return
 	}
 	m.dropForgotten(r, now)
-	line := limitTime(e.line, now, r.maxWait, 0)
-	if line <= now || len(m.waitingEndpoints) >= maxWaitingEndpoints {
+	line := limitTime(e.Line, now, r.maxWait, 0)
+	if line <= now || len(m.Waiting) >= maxWaitingEndpoints {
 		m.stopWaiting(r, now, e.id)
 		return
 	}
 	w := m.findWaiting(r, now, e.id)
-	w.since, w.asked, w.due = now, 0, line
+	w.Since, w.Asked, w.Due = now, 0, line
 }

@@ -98,8 +98,8 @@ func (c *crowd) granted(e *member, name string) {
 	if n := c.m.countHeld(&c.rules, c.now, ""); n > c.rules.inflight {
 		c.t.Fatalf("%d permits are held", n)
 	}
-	for _, w := range c.m.waitingEndpoints {
-		if w.id != e.id && !w.isForgotten(&c.rules, c.now) {
+	for _, w := range c.m.Waiting {
+		if w.ID != e.id && !w.isForgotten(&c.rules, c.now) {
 			e.most = max(e.most, c.m.countHeld(&c.rules, c.now, e.id))
 		}
 	}

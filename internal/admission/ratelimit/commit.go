@@ -1,0 +1,212 @@
+package ratelimit
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	// maxSteps bounds the steps that are committed together.
+	maxSteps = 64
+	// maxTries bounds the tries of a commit. Each failed try means that another worker's commit succeeded.
+	maxTries = 100
+	// unknownVersion is the version of no value.
+	unknownVersion = "?"
+)
+
+// step is one question to the rules: a change of the state of an origin and one of its endpoints. It may run several
+// times, each time on the state that is then the latest. The last run counts.
+type step struct {
+	endpoint *endpoint
+	run      func(m *originState, e *circuit, now int64)
+	done     chan struct{} // closed after the last run
+}
+
+// takeStep runs a step and returns after its last run. While the limits are shared, that is the run whose result Redis
+// has stored (commit). Otherwise the step changes this process' state only.
+//
+// A commit may need several requests to Redis, but ctx does not end it: the limiter must learn of each permit that it
+// acquires. The caller does not hold mu.
+func (l *Limiter) takeStep(e *endpoint, run func(m *originState, e *circuit, now int64)) {
+	l.mu.Lock()
+	o := e.origin
+	if !o.committing && l.countsAlone() {
+		l.runAlone(o, []*step{{endpoint: e, run: run}})
+		l.mu.Unlock()
+		return
+	}
+	s := &step{endpoint: e, run: run, done: make(chan struct{})}
+	o.steps = append(o.steps, s)
+	if !o.committing {
+		o.committing = true
+		l.tasks.Add(1)
+		go l.commitSteps(o)
+	}
+	l.mu.Unlock()
+	<-s.done
+}
+
+// commitSteps commits the steps at an origin, until there are none. So one origin has one commit at a time, and steps
+// that arrive during a commit are in the next one.
+func (l *Limiter) commitSteps(o *origin) {
+	defer l.tasks.Done()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(o.steps) > 0 {
+		steps := o.steps[:min(len(o.steps), maxSteps)]
+		o.steps = o.steps[len(steps):]
+		l.commit(o, steps)
+		for _, s := range steps {
+			close(s.done)
+		}
+	}
+	o.steps, o.committing = nil, false
+}
+
+// countsAlone reports whether this process counts alone now: during an outage, while there is no other worker, and
+// after Close. The caller holds mu.
+func (l *Limiter) countsAlone() bool { return l.outage.local || l.alone || l.closed }
+
+// runAlone runs the steps on this process' own state. The caller holds mu.
+func (l *Limiter) runAlone(o *origin, steps []*step) {
+	if o.shared {
+		o.shared = false
+		maps.DeleteFunc(o.Permits, func(token string, _ int64) bool { return !l.isOwn(token) })
+	}
+	for _, s := range steps {
+		s.run(&o.originState, &s.endpoint.circuit, l.now())
+	}
+}
+
+// commit runs the steps on copies of the states that this process knows, and replaces the states in Redis with the
+// results. If another worker has changed a state since, commit takes over the changed states, and tries again. The
+// caller holds mu, which is unlocked during each request.
+func (l *Limiter) commit(o *origin, steps []*step) {
+	for range maxTries {
+		if l.countsAlone() {
+			break
+		}
+		state, circuits := o.clone(), map[*endpoint]*circuit{}
+		for _, s := range steps {
+			if circuits[s.endpoint] == nil {
+				c := s.endpoint.circuit
+				circuits[s.endpoint] = &c
+			}
+			s.run(&state, circuits[s.endpoint], l.now())
+		}
+		endpoints := slices.Collect(maps.Keys(circuits))
+		answer, err := l.replaceStates(o, &state, endpoints, circuits)
+		if err != nil {
+			l.beginOutage(err)
+			break
+		}
+		if answer.replaced {
+			o.originState, o.shared = state, true
+			for _, e := range endpoints {
+				e.circuit = *circuits[e]
+			}
+			return
+		}
+		l.adoptOrigin(o, answer.before[0])
+		for i, e := range endpoints {
+			e.adopt(answer.before[1+i])
+		}
+	}
+	l.runAlone(o, steps)
+}
+
+// replaceStates replaces the states of an origin and its endpoints in Redis. If their versions there are not those that
+// this process knows, it replaces none. The caller holds mu, which is unlocked during the request.
+func (l *Limiter) replaceStates(o *origin, state *originState, endpoints []*endpoint, circuits map[*endpoint]*circuit,
+) (replaceAnswer, error) {
+	all := make([]replacement, 0, 1+len(endpoints))
+	add := func(key, old string, state any) error {
+		if !l.timed {
+			old = unknownVersion // the states have times of this machine's clock, so the first answer is only read
+		}
+		value, err := newStored(state)
+		all = append(all, replacement{key: key, old: old, new: value})
+		return err
+	}
+	if err := add(o.key, o.version, state); err != nil {
+		return replaceAnswer{}, err
+	}
+	for _, e := range endpoints {
+		if err := add(endpointKey(o.key, e.id), e.version, circuits[e]); err != nil {
+			return replaceAnswer{}, err
+		}
+	}
+	ttl := l.rules.keepFor(max(0, state.TAT-l.now()))
+	l.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.life), l.timeout)
+	defer cancel()
+	answer, err := replaceValues(ctx, l.redis, ttl, all)
+	l.mu.Lock()
+	if err != nil {
+		return answer, err
+	}
+	l.timed = true
+	if !l.ignoreRedisTime {
+		l.setTime(answer.time)
+	}
+	if answer.replaced {
+		o.version = all[0].new.version
+		for i, e := range endpoints {
+			e.version = all[1+i].new.version
+		}
+	}
+	return answer, nil
+}
+
+// keepFor returns the TTL of the keys of an origin whose theoretical arrival time is ahead µs in the future. A key must
+// exist until each time in its state has passed, and at least for a window of the breaker.
+func (r *rules) keepFor(ahead int64) time.Duration {
+	keep := buckets*r.bucket + r.openFor + r.hold + r.maxWait + ahead
+	return time.Duration(keep)*time.Microsecond + time.Minute
+}
+
+// clone returns a copy of the origin's state.
+func (o *origin) clone() originState {
+	c := o.originState
+	c.Permits, c.Waiting = maps.Clone(c.Permits), slices.Clone(c.Waiting)
+	return c
+}
+
+// adoptOrigin takes over an origin's state from Redis, except for this process' own permits, which this process knows
+// better. If Redis has lost the state, the known one stays.
+func (l *Limiter) adoptOrigin(o *origin, value stored) {
+	o.version, o.shared = value.version, true
+	var state originState
+	if value.version == "" || json.Unmarshal(value.state, &state) != nil {
+		return
+	}
+	maps.DeleteFunc(state.Permits, func(token string, _ int64) bool { return l.isOwn(token) })
+	for token, until := range o.Permits {
+		if l.isOwn(token) {
+			if state.Permits == nil {
+				state.Permits = map[string]int64{}
+			}
+			state.Permits[token] = until
+		}
+	}
+	o.originState = state
+}
+
+// adopt takes over an endpoint's state from Redis. If Redis has lost it, the known one stays.
+func (e *endpoint) adopt(value stored) {
+	e.version = value.version
+	c := circuit{id: e.id}
+	if value.version != "" && json.Unmarshal(value.state, &c) == nil {
+		e.circuit = c
+	}
+}
+
+// isOwn reports whether this process acquired the permit with this token (permitToken).
+func (l *Limiter) isOwn(token string) bool {
+	_, name, _ := strings.Cut(token, " ")
+	return strings.HasPrefix(name, l.process+" ")
+}
