@@ -9,6 +9,8 @@
 //  4. AdmitRate: the rate in the agent's policy allows a call now.
 //  5. AdmitOrigin: the endpoint's origin accepts another call (origins.go, package ratelimit).
 //
+// Workers share the state of an agent's budget and of an origin in Redis (package versioned). The rules are in Go.
+//
 // A Pass has the worker time and the group permits that an attempt got at the gates. Leave gives both back.
 //
 // A refusal is a free wait (outcome.Pause): it costs the delivery no attempt, and its text is the sentence that the

@@ -1,7 +1,7 @@
 package effort
 
 // rules are the size and the refill rate of the token bucket in which each agent has its worker time. Times are in
-// microseconds, as in charge.lua.
+// microseconds.
 type rules struct {
 	size   float64 // capacity of a bucket, µs
 	refill float64 // µs of worker time per elapsed µs
@@ -10,7 +10,7 @@ type rules struct {
 func newRules(sizeMicros float64) rules { return rules{size: sizeMicros, refill: sizeMicros / 60e6} }
 
 // bucket is the token bucket of one agent. used is the worker time that the agent has used for each kind of work, minus
-// the refills since then. charge.lua applies the same rules in Redis.
+// the refills since then.
 type bucket struct {
 	used [kindCount]float64 // µs for each kind of work
 	at   int64              // µs: the time at which used was computed

@@ -10,8 +10,8 @@ import (
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
-// TestConformance applies the same charges to the bucket in this process and to the script in Redis and in miniredis.
-func TestConformance(t *testing.T) {
+// TestSharedUsage applies the same charges to a bucket in this process and to the usage in Redis and in miniredis.
+func TestSharedUsage(t *testing.T) {
 	heraldtest.EachRedis(t, func(t *testing.T, url string) {
 		rdb := heraldtest.RedisClient(t, url)
 		rules := newRules(60e6)
@@ -114,8 +114,9 @@ func TestForeignCounts(t *testing.T) {
 	rdb := heraldtest.RedisClient(t, heraldtest.RealRedis(t))
 	w := newWorld(t, rdb)
 	b := w.worker()
-	for i, text := range []string{"", "x", "1 2 3 4 5", "1 2 3 4 5 x", "1 2 -3 4 5 6", "1 0 9e300 0 0 0", "1 nan nan nan nan nan", "1 0 inf 0 0 0",
-		"1 0 3600000001 0 0 0"} {
+	const version = "0123456789abcdef"
+	for i, text := range []string{"", "x", version, version + "x", version + `{"Mean":1,"Used":[-3,4,5,6,7],"At":1}`,
+		version + `{"Used":[9e300]}`, version + `{"Used":[3600000001]}`, version + `{"Mean":-1}`} {
 		heraldtest.Must(t, rdb.Set(context.Background(), agentKey(agent(i)), text, 0).Err())
 		w.begins(b, agent(i)).End()
 		w.left(b, agent(i), 60)

@@ -1,22 +1,17 @@
 package effort
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
-	_ "embed" // the script
 	"encoding/hex"
 	"fmt"
-	"strconv"
 	"time"
 
+	"github.com/agentherald/herald/internal/admission/versioned"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/redis/go-redis/v9"
 )
-
-// chargeSource is the script that adds to an agent's usage (known) in Redis and returns it (shared.runScript).
-//
-//go:embed lua/charge.lua
-var chargeSource string
 
 // remembered is how long Redis keeps an agent's usage (known) after its last charge. The bucket refills much sooner,
 // but the mean cost of an attempt is useful for as long as a success counts as recent (store.RecentSuccess).
@@ -25,14 +20,11 @@ const remembered = time.Hour
 // shared accesses the usage of each agent (known) in Redis, to which all workers add.
 type shared struct {
 	client redis.Scripter
-	script *redis.Script
 	rules  rules
 	now    func() int64 // µs; nil: Redis' own clock. Only tests set it
 }
 
-func newShared(client redis.Scripter, r rules) *shared {
-	return &shared{client: client, script: redis.NewScript(chargeSource), rules: r}
-}
+func newShared(client redis.Scripter, r rules) *shared { return &shared{client: client, rules: r} }
 
 // agentKey returns the Redis key of an agent's usage (known). The key contains a hash of the agent's name, so that all
 // keys have the same length.
@@ -48,9 +40,20 @@ type known struct {
 	used [kindCount]float64
 }
 
+// storedUsage is the usage of an agent in Redis, as JSON.
+type storedUsage struct {
+	Mean float64
+	Used [kindCount]float64
+	At   int64 // the time at which Used was computed, in µs since 1970
+}
+
 // readSpent reads an agent's usage from Redis. It returns zeros if Redis has none.
-func (s *shared) readSpent(ctx context.Context, a store.Agent) (known, error) {
-	return s.runScript(ctx, a, "0", [kindCount]float64{}, known{})
+func (s *shared) readSpent(ctx context.Context, a store.Agent) (k known, _ error) {
+	before, err := s.replaceUsage(ctx, a, versioned.ReadOnly, versioned.Value{})
+	if before.known != nil {
+		k = *before.known
+	}
+	return k, err
 }
 
 // addSpent adds spent, the worker time that this process charged to an agent, to the agent's usage in Redis, and
@@ -58,41 +61,63 @@ func (s *shared) readSpent(ctx context.Context, a store.Agent) (known, error) {
 // usage, addSpent stores local.used instead of adding spent. If local.mean is not 0, it replaces the mean cost in
 // Redis.
 func (s *shared) addSpent(ctx context.Context, a store.Agent, spent [kindCount]float64, local known) (known, error) {
-	return s.runScript(ctx, a, "1", spent, local)
+	before, err := s.replaceUsage(ctx, a, versioned.ReadOnly, versioned.Value{})
+	for err == nil { // until no other worker was faster
+		sum := local
+		if before.known != nil {
+			sum = known{cmp.Or(local.mean, before.known.mean), before.known.used}
+			for i := range sum.used {
+				sum.used[i] += spent[i]
+			}
+		}
+		var next versioned.Value
+		if next, err = versioned.New(storedUsage{sum.mean, sum.used, before.now}); err != nil {
+			break
+		}
+		before, err = s.replaceUsage(ctx, a, before.version, next)
+		if err == nil && before.replaced {
+			return sum, nil
+		}
+	}
+	return known{}, err
 }
 
-// runScript runs charge.lua and returns the agent's usage in Redis. add is "1" to add to that usage (see addSpent), or
-// "0" to read it only.
-func (s *shared) runScript(ctx context.Context, a store.Agent, add string, spent [kindCount]float64,
-	local known) (k known, _ error) {
-	now := int64(0)
-	if s.now != nil {
-		now = s.now()
-	}
-	number := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
-	args := []any{now, number(s.rules.refill), remembered.Milliseconds(), number(local.mean), add}
-	for _, parts := range [][kindCount]float64{spent, local.used} {
-		for _, p := range parts {
-			args = append(args, number(p))
-		}
-	}
-	got, err := s.script.Run(ctx, s.client, []string{agentKey(a)}, args...).StringSlice()
+// usageBefore is what replaceUsage found in Redis.
+type usageBefore struct {
+	*known          // refilled up to now; nil: Redis has no usage
+	version  string // of the stored usage
+	now      int64  // time of Redis in µs since 1970
+	replaced bool
+}
+
+// replaceUsage replaces an agent's usage in Redis, if it has the version old.
+func (s *shared) replaceUsage(ctx context.Context, a store.Agent, old string, next versioned.Value) (
+	usageBefore, error) {
+	answer, err := versioned.Replace(ctx, s.client, remembered,
+		versioned.Replacement{Key: agentKey(a), Old: old, New: next})
 	if err != nil {
-		return k, fmt.Errorf("count an agent's effort: %w", err)
+		return usageBefore{}, fmt.Errorf("count an agent's effort: %w", err)
 	}
-	if len(got) != 1+int(kindCount) {
-		return k, fmt.Errorf("count an agent's effort: Redis answers %d numbers instead of %d", len(got), 1+kindCount)
+	before := usageBefore{version: answer.Before[0].Version, now: answer.Time, replaced: answer.Replaced}
+	if s.now != nil {
+		before.now = s.now()
 	}
-	for i, text := range got {
-		x, err := strconv.ParseFloat(text, 64)
-		if err != nil || !(x >= 0 && x < 1e12) {
-			return known{}, fmt.Errorf("count an agent's effort: Redis answers %.40q instead of a number", text)
+	var u storedUsage
+	if answer.Before[0].Read(&u) && u.isPossible() {
+		b := bucket{used: u.Used, at: u.At}
+		b.addRefill(s.rules, before.now)
+		before.known = &known{u.Mean, b.used}
+	}
+	return before, nil
+}
+
+// isPossible reports whether Herald may have written the usage. Another program may have written an impossible sum, and
+// the agent would wait for years.
+func (u *storedUsage) isPossible() bool {
+	for _, x := range append(u.Used[:], u.Mean) {
+		if !(x >= 0 && x <= 3600e6) {
+			return false
 		}
-		if i == 0 {
-			k.mean = x
-		} else {
-			k.used[i-1] = x
-		}
 	}
-	return k, nil
+	return true
 }

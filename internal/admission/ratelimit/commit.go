@@ -2,11 +2,12 @@ package ratelimit
 
 import (
 	"context"
-	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/agentherald/herald/internal/admission/versioned"
 )
 
 const (
@@ -14,8 +15,6 @@ const (
 	maxSteps = 64
 	// maxTries bounds the tries of a commit. Each failed try means that another worker's commit succeeded.
 	maxTries = 100
-	// unknownVersion is the version of no value.
-	unknownVersion = "?"
 )
 
 // step is one question to the rules: a change of the state of an origin and one of its endpoints. It may run several
@@ -104,16 +103,16 @@ func (l *Limiter) commit(o *origin, steps []*step) {
 			l.beginOutage(err)
 			break
 		}
-		if answer.replaced {
+		if answer.Replaced {
 			o.originState, o.shared = state, true
 			for _, e := range endpoints {
 				e.circuit = *circuits[e]
 			}
 			return
 		}
-		l.adoptOrigin(o, answer.before[0])
+		l.adoptOrigin(o, answer.Before[0])
 		for i, e := range endpoints {
-			e.adopt(answer.before[1+i])
+			e.adopt(answer.Before[1+i])
 		}
 	}
 	l.runAlone(o, steps)
@@ -122,41 +121,41 @@ func (l *Limiter) commit(o *origin, steps []*step) {
 // replaceStates replaces the states of an origin and its endpoints in Redis. If their versions there are not those that
 // this process knows, it replaces none. The caller holds mu, which is unlocked during the request.
 func (l *Limiter) replaceStates(o *origin, state *originState, endpoints []*endpoint, circuits map[*endpoint]*circuit,
-) (replaceAnswer, error) {
-	all := make([]replacement, 0, 1+len(endpoints))
+) (versioned.Answer, error) {
+	all := make([]versioned.Replacement, 0, 1+len(endpoints))
 	add := func(key, old string, state any) error {
 		if !l.timed {
-			old = unknownVersion // the states have times of this machine's clock, so the first answer is only read
+			old = versioned.ReadOnly // the states have times of this machine's clock, so the first answer is only read
 		}
-		value, err := newStored(state)
-		all = append(all, replacement{key: key, old: old, new: value})
+		value, err := versioned.New(state)
+		all = append(all, versioned.Replacement{Key: key, Old: old, New: value})
 		return err
 	}
 	if err := add(o.key, o.version, state); err != nil {
-		return replaceAnswer{}, err
+		return versioned.Answer{}, err
 	}
 	for _, e := range endpoints {
 		if err := add(endpointKey(o.key, e.id), e.version, circuits[e]); err != nil {
-			return replaceAnswer{}, err
+			return versioned.Answer{}, err
 		}
 	}
 	ttl := l.rules.keepFor(max(0, state.TAT-l.now()))
 	l.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.life), l.timeout)
 	defer cancel()
-	answer, err := replaceValues(ctx, l.redis, ttl, all)
+	answer, err := versioned.Replace(ctx, l.redis, ttl, all...)
 	l.mu.Lock()
 	if err != nil {
 		return answer, err
 	}
 	l.timed = true
 	if !l.ignoreRedisTime {
-		l.setTime(answer.time)
+		l.setTime(answer.Time)
 	}
-	if answer.replaced {
-		o.version = all[0].new.version
+	if answer.Replaced {
+		o.version = all[0].New.Version
 		for i, e := range endpoints {
-			e.version = all[1+i].new.version
+			e.version = all[1+i].New.Version
 		}
 	}
 	return answer, nil
@@ -178,10 +177,10 @@ func (o *origin) clone() originState {
 
 // adoptOrigin takes over an origin's state from Redis, except for this process' own permits, which this process knows
 // better. If Redis has lost the state, the known one stays.
-func (l *Limiter) adoptOrigin(o *origin, value stored) {
-	o.version, o.shared = value.version, true
+func (l *Limiter) adoptOrigin(o *origin, value versioned.Value) {
+	o.version, o.shared = value.Version, true
 	var state originState
-	if value.version == "" || json.Unmarshal(value.state, &state) != nil {
+	if !value.Read(&state) {
 		return
 	}
 	maps.DeleteFunc(state.Permits, func(token string, _ int64) bool { return l.isOwn(token) })
@@ -197,10 +196,10 @@ func (l *Limiter) adoptOrigin(o *origin, value stored) {
 }
 
 // adopt takes over an endpoint's state from Redis. If Redis has lost it, the known one stays.
-func (e *endpoint) adopt(value stored) {
-	e.version = value.version
+func (e *endpoint) adopt(value versioned.Value) {
+	e.version = value.Version
 	c := circuit{id: e.id}
-	if value.version != "" && json.Unmarshal(value.state, &c) == nil {
+	if value.Read(&c) {
 		e.circuit = c
 	}
 }

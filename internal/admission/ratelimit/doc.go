@@ -63,7 +63,7 @@
 // # With and without Redis
 //
 // Redis stores the states, and knows no rule. A worker applies the rules to the states that it knows, and replaces them
-// in Redis with the results, by one script call (lua/replace.lua). If another worker has replaced one of them since,
+// in Redis with the results, by one script call (package versioned). If another worker has replaced one of them since,
 // the script replaces nothing and returns the present states. Then the worker applies the rules to these, and tries
 // again (commit.go). Questions about one origin that arrive during a script call are put together in the next one. The
 // clock of Redis counts.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/agentherald/herald/internal/admission/versioned"
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/base/loop"
 )
@@ -69,12 +70,13 @@ func (l *Limiter) awaitRedis(pause time.Duration) {
 // is longer; the second time within Config.Timeout.
 func (l *Limiter) testRedis() bool {
 	for _, timeout := range []time.Duration{max(testTimeout, l.timeout), l.timeout} {
-		value, err := newStored(nil)
+		value, err := versioned.New(nil)
 		if err != nil {
 			return false
 		}
 		ctx, cancel := context.WithTimeout(l.life, timeout)
-		_, err = replaceValues(ctx, l.redis, testTimeout, []replacement{{key: originKey(value.version), new: value}})
+		_, err = versioned.Replace(ctx, l.redis, testTimeout,
+			versioned.Replacement{Key: originKey(value.Version), New: value})
 		cancel()
 		if err != nil {
 			return false

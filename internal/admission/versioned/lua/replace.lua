@@ -1,7 +1,7 @@
 -- Replaces the values of KEYS, unless another process has replaced one of them. A value begins with its version, 16
 -- characters that each replacement chooses at random.
 --
--- KEYS     an origin's state, and the states of some of its endpoints, in one hash slot
+-- KEYS     in one hash slot
 -- ARGV[1]  TTL of the keys in ms
 -- ARGV[2]  the version that the value of KEYS[1] must have, or '' if there must be no value; ARGV[3] the new value;
 --          and so on for each further key
@@ -11,8 +11,10 @@
 local time = redis.call('TIME')
 local values = redis.call('MGET', unpack(KEYS))
 local replaced = 1
-for i, value in ipairs(values) do
-  if string.sub(value or '', 1, 16) ~= ARGV[2 * i] then replaced = 0 end
+for i = 1, #KEYS do
+  local value, version = values[i] or '', ''
+  if #value >= 16 then version = string.sub(value, 1, 16) end -- a shorter value is not Herald's, and counts as none
+  if version ~= ARGV[2 * i] then replaced = 0 end
 end
 if replaced == 1 then
   for i, key in ipairs(KEYS) do redis.call('SET', key, ARGV[2 * i + 1], 'PX', ARGV[1]) end
