@@ -117,6 +117,7 @@ type verb struct {
 	refuses map[store.Status]string // statuses that cannot be selected, with the reason
 	// unfiltered: a selection leaves out deliveries that a filter skipped
 	unfiltered bool
+	repeats    bool // it also changes deliveries that are delivered, and selects them again once they are
 	move       func(ctx context.Context, ids []uuid.UUID) (moved int, left map[uuid.UUID]string, err error)
 }
 
@@ -128,6 +129,7 @@ func replayVerb(r MoveRequest) verb {
 	v := verb{name: "replay", done: "queued anew",
 		takes: []store.Status{store.Dead, store.Rejected, store.Skipped, store.Held, store.Waiting},
 		named: []store.Status{store.Cancelled}, unfiltered: !r.Force || r.Reason != string(outcome.Filtered),
+		repeats: r.Force && (len(r.IDs) > 0 || r.Status == string(store.Delivered)),
 		refuses: map[store.Status]string{store.Queued: onTheWay, store.Running: onTheWay,
 			store.Delivered: "with --force they are delivered a second time"}}
 	if r.Force && r.Status == string(store.Delivered) {
@@ -246,7 +248,11 @@ func (r MoveRequest) runMove(ctx context.Context, st ledger, v verb, ids []uuid.
 		return nil, err
 	}
 	out.State = stateOf(ctx, fault)
-	return out, out.conclude(err)
+	rest := "run the same command again for the rest"
+	if done := int(out.Moved) + len(out.Left); err != nil && v.repeats && done < len(ids) {
+		rest = r.describeRest(ctx, st, ids[done], done)
+	}
+	return out, out.conclude(err, rest)
 }
 
 // chooseDeliveries returns the ids of the deliveries to change, and the filter for the audit row. If the deliveries are
@@ -411,14 +417,31 @@ func (r *MoveReport) countLeft() string {
 	return strings.Join(reasons, "; ")
 }
 
-// conclude returns the error with which a change ends. fault is the error that ended it early, or nil.
-func (r *MoveReport) conclude(fault error) error {
+// describeRest returns how to go on after the first deliveries are done, where the same command would select these
+// again. next is the first one that is left.
+func (r MoveRequest) describeRest(ctx context.Context, st ledger, next uuid.UUID, done int) string {
+	again := fmt.Sprintf("the same command calls the agents of the first %d again", done)
+	if len(r.IDs) > 0 {
+		return fmt.Sprintf("%s: name only those from %s on", again, next)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditTimeout)
+	defer cancel()
+	d, err := st.Delivery(ctx, next)
+	if err != nil {
+		return again
+	}
+	return fmt.Sprintf("%s; with --since %s, when the next one was accepted, it leaves out those accepted before",
+		again, d.CreatedAt.UTC().Format(time.RFC3339Nano))
+}
+
+// conclude returns the error with which a change ends. fault is the error that ended it early, or nil, and rest says
+// how to go on then.
+func (r *MoveReport) conclude(fault error, rest string) error {
 	switch {
 	case fault != nil && r.State == auditCancelled:
-		return fmt.Errorf("%w; run the same command again for the rest", fault)
+		return fmt.Errorf("%w; %s", fault, rest)
 	case fault != nil:
-		return fmt.Errorf("%w; the reported batches are done, the last one may be: run the same command for the rest",
-			fault)
+		return fmt.Errorf("%w; the reported batches are done, the last one may be: %s", fault, rest)
 	case r.foundNone():
 		return errors.New("not found: none of these ids is a delivery; `worker delivery list` shows which there are")
 	case len(r.Left) > 0:

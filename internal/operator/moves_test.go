@@ -232,6 +232,31 @@ func TestMoveStops(t *testing.T) {
 	})
 }
 
+// If a replay of delivered deliveries ends early, the same command calls agents again that have had their second call.
+// The error says so, and names the rest.
+func TestStoppedRepeatNamesTheRest(t *testing.T) {
+	t.Parallel()
+	s := newShelf(maxBatch+1, store.Delivered)
+	var named []string
+	for i := range s.rows {
+		s.rows[i].CreatedAt = time.Date(2026, 3, 4, 5, 6, 0, i*1000, time.UTC)
+		named = append(named, s.rows[i].ID.String())
+	}
+	for want, ask := range map[string]MoveRequest{
+		"the same command calls the agents of the first 40 again; with --since 2026-03-04T05:06:00.00004Z, when the next one " +
+			"was accepted, it leaves out those accepted before": {Selection: Selection{Status: "delivered"}, Yes: true, Rate: 200},
+		"name only those from " + named[maxBatch] + " on": {IDs: named},
+	} {
+		ask.Force = true
+		ctx, stop := context.WithCancel(t.Context())
+		_, err := s.replay(ctx, t, ask, func(context.Context, []uuid.UUID) (map[uuid.UUID]string, error) {
+			stop()
+			return nil, nil
+		})
+		heraldtest.Fails(t, "the replay", err, context.Canceled, want)
+	}
+}
+
 func TestMoveFails(t *testing.T) {
 	t.Parallel()
 	fault, quick, n := errors.New("Postgres is away"), allDead, 0
