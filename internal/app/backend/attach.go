@@ -131,7 +131,7 @@ func startLeftCluster(ctx, limited context.Context, cfg *config.Config, dir stri
 	if err := b.startPostgres(limited, cfg, false, Options{Logger: log}); err != nil {
 		if limited.Err() != nil && ctx.Err() == nil {
 			err = fmt.Errorf("the Postgres that a worker made on %s did not start in time (after a crash it replays "+
-				"its log): wait longer with --timeout (%w)", dir, err)
+				"its log): wait longer with --timeout, unless it says what prevents it (%w)", dir, err)
 		}
 		return nil, errors.Join(err, b.Close(context.WithoutCancel(ctx)))
 	}

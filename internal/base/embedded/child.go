@@ -175,43 +175,61 @@ type tail struct {
 
 	mu      sync.Mutex
 	kept    []byte
-	partial []byte
+	partial []byte // the last line, as long as it has no end
 }
 
 func (t *tail) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.partial = append(t.partial, b...)
+	for {
+		i := bytes.IndexByte(t.partial, '\n')
+		if i < 0 {
+			break
+		}
+		if !isRefusal(t.partial[:i]) {
+			t.keep(t.partial[:i+1])
+		}
+		if t.line != nil {
+			t.line(strings.TrimSpace(string(t.partial[:i])))
+		}
+		t.partial = t.partial[i+1:]
+	}
+	if len(t.partial) > tailSize {
+		t.keep(t.partial)
+		t.partial = nil
+	}
+	return len(b), nil
+}
+
+func (t *tail) keep(b []byte) {
 	t.kept = append(t.kept, b...)
 	if over := len(t.kept) - tailSize; over > 0 {
 		t.kept = append(t.kept[:0], t.kept[over:]...)
 	}
-	if t.line != nil {
-		t.partial = append(t.partial, b...)
-		for {
-			i := bytes.IndexByte(t.partial, '\n')
-			if i < 0 {
-				break
-			}
-			t.line(strings.TrimSpace(string(t.partial[:i])))
-			t.partial = t.partial[i+1:]
-		}
-		if len(t.partial) > tailSize {
-			t.partial = nil
-		}
-	}
-	return len(b), nil
+}
+
+// isRefusal reports whether Postgres wrote the line because it refused a connection while it starts. Each of the many
+// tries to connect causes such lines, which would displace the cause of a failed start.
+func isRefusal(line []byte) bool {
+	return bytes.Contains(line, []byte("FATAL:  the database system is ")) ||
+		bytes.Contains(line, []byte("DETAIL:  Consistent recovery state has not been yet reached."))
 }
 
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return string(t.kept)
+	return string(t.kept) + string(t.partial)
 }
+
+// maxLastLines is how many lines an error text has. A Postgres on a full disk writes 10 for each try to start, of which
+// one names the cause.
+const maxLastLines = 10
 
 // lastLines returns the last few lines joined into one, for an error text.
 func (t *tail) lastLines() string {
 	lines := strings.FieldsFunc(t.String(), func(r rune) bool { return r == '\n' || r == '\r' })
-	lines = lines[max(len(lines)-6, 0):]
+	lines = lines[max(len(lines)-maxLastLines, 0):]
 	for i := range lines {
 		lines[i] = strings.Join(strings.Fields(lines[i]), " ")
 	}

@@ -106,6 +106,15 @@ func clearLeftover(ctx context.Context, data string, log *slog.Logger) error {
 	return nil
 }
 
+// describeFullDisk returns that a folder's disk has less free space than least, in bytes, or "" if it has enough.
+func describeFullDisk(dir string, least uint64) string {
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(dir, &fs); err != nil || fs.Bavail*uint64(fs.Bsize) >= least {
+		return ""
+	}
+	return fmt.Sprintf("the disk of %s has only %d KiB left: free some space", dir, fs.Bavail*uint64(fs.Bsize)>>10)
+}
+
 const (
 	sharedMemory = "/dev/shm"
 	tmpfsMagic   = 0x01021994 // linux/magic.h

@@ -98,3 +98,6 @@ func isZombie(int) bool { return false }
 
 // memoryDir returns "": this system has no known folder in memory.
 func memoryDir() string { return "" }
+
+// describeFullDisk returns "": how much is free is not known here.
+func describeFullDisk(string, uint64) string { return "" }

@@ -23,6 +23,10 @@ type server struct {
 	lock      *Lock
 }
 
+// minSpace is the free space below which a full disk is named as a cause of a failed start. A file of Postgres' log has
+// 16 MiB.
+const minSpace = 16 << 20
+
 // checkFolder checks the options about the data folder.
 func checkFolder(dir string, isEphemeral bool) error {
 	switch {
@@ -75,6 +79,12 @@ func (s *server) launch(ctx context.Context, p program, isReady func() (bool, er
 			return isReady()
 		}
 	})
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w; it said: %s", err, s.child.tail.lastLines())
+	}
+	if full := describeFullDisk(s.base, minSpace); err != nil && full != "" {
+		err = fmt.Errorf("%s (%w)", full, err) // Postgres does not always log that as the cause
+	}
 	if err != nil {
 		return fmt.Errorf("wait for %s: %w", p.name, err)
 	}
