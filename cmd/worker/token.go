@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -50,11 +51,36 @@ func (a *command) readStdin(what string, limit int64) (string, error) {
 					"worker token … < FILE", what)
 		}
 	}
-	raw, err := io.ReadAll(io.LimitReader(a.in, limit+3)) // a line end, and one byte to detect a longer secret
+	// The limit has room for a line end, and for one byte to detect a longer secret.
+	raw, err := io.ReadAll(io.LimitReader(untilStopped{a.ctx, a.in}, limit+3))
 	if err != nil {
 		return "", fmt.Errorf("read %s from stdin: %w", what, err)
 	}
 	return string(raw), nil
+}
+
+// untilStopped reads until ctx ends. A read that is pending then lasts until the process ends.
+type untilStopped struct {
+	ctx  context.Context
+	from io.Reader
+}
+
+func (r untilStopped) Read(p []byte) (int, error) {
+	type result struct {
+		n   int
+		err error
+	}
+	read, own, done := r.from.Read, make([]byte, len(p)), make(chan result, 1)
+	go func() {
+		n, err := read(own)
+		done <- result{n, err}
+	}()
+	select {
+	case got := <-done:
+		return copy(p, own[:got.n]), got.err
+	case <-r.ctx.Done():
+		return 0, context.Cause(r.ctx)
+	}
 }
 
 type tokenLoginCmd struct {
@@ -101,7 +127,7 @@ type tokenImportCmd struct {
 }
 
 func (c *tokenImportCmd) Run(a *command) error {
-	c.Stdin, c.Environ = a.in, a.environ
+	c.Stdin, c.Environ = untilStopped{a.ctx, a.in}, a.environ
 	store := a.newTokens()
 	read, err := store.ReadImport(a.ctx, c.ImportRequest)
 	if err != nil {

@@ -293,6 +293,29 @@ func TestTokenImport(t *testing.T) {
 	d.nowhere()
 }
 
+// TestStopsReadingStdin: the first Ctrl-C ends a command whose stdin never ends, as that of a terminal or of a program
+// that hangs.
+func TestStopsReadingStdin(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	for _, args := range [][]string{{"token", "import", "--chain", "8453"},
+		{"token", "set", "8453:42", "--origin", "https://agent.example"}} {
+		stdin, end := io.Pipe()
+		ctx, stop := context.WithCancelCause(t.Context())
+		var errs heraldtest.Log
+		code := make(chan int, 1)
+		go func() {
+			code <- runCommand(&command{ctx: ctx, in: stdin, out: io.Discard, err: &errs, tty: nobody}, args, d.env)
+		}()
+		_, err := end.Write([]byte("1,"))
+		heraldtest.Must(t, err)
+		stop(errors.New("interrupt signal received"))
+		heraldtest.Equal(t, "the exit code", heraldtest.Receive(t, "the end of the command", code), exitFailed)
+		heraldtest.Contains(t, "the error", errs.String(), "interrupt signal received")
+		heraldtest.Must(t, end.Close())
+	}
+}
+
 // sql executes a statement on the database, without Herald.
 func (d *desk) sql(text string) {
 	d.t.Helper()

@@ -108,7 +108,7 @@ func (i *Import) End() error {
 
 // readFile parses the whole CSV of agent_id,token before anything else is done. A fault of one row is recorded in that
 // row. No error contains any part of a token.
-func (i *Import) readFile(_ context.Context, o Tokens) error {
+func (i *Import) readFile(ctx context.Context, o Tokens) error {
 	from := i.ask.Stdin
 	if i.ask.File != "" {
 		f, err := os.Open(i.ask.File)
@@ -124,6 +124,9 @@ func (i *Import) readFile(_ context.Context, o Tokens) error {
 		fields, err := r.Read()
 		if errors.Is(err, io.EOF) {
 			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("read the tokens: %w; nothing was done", context.Cause(ctx))
 		}
 		if err != nil {
 			return operator.NewMisuse("the file is not CSV of agent_id,token: %v; nothing was done", err)
