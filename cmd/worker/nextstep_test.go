@@ -90,6 +90,20 @@ func TestShowSaysWhatToDo(t *testing.T) {
 	heraldtest.Lacks(t, "a delivered one", d.out("delivery", "show", delivered.String()), "next step")
 }
 
+// TestJobIsGone: no text says that a delivery whose job retention deleted can be replayed.
+func TestJobIsGone(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	gone := d.ended(110, store.Outcome{Status: store.Dead, Reason: "timeout"})
+	d.sql(`UPDATE herald.history SET job = NULL`)
+	const step = "next step nothing to do: retention deleted the job, so it cannot be delivered again"
+	d.says(0, step, "delivery", "show", gone.String())
+	heraldtest.Lacks(t, "the delivery", d.out("delivery", "show", gone.String()), "worker delivery replay")
+	d.says(0, "next step delivery "+gone.String()+" is dead timeout: nothing to do: retention", "agent", "show", "8453:110")
+	d.ended(111, store.Outcome{Status: store.Dead, Reason: "timeout"})
+	d.says(0, "not moved: 1 dead (without a job: retention deleted it, or it was invalid) 1 would be queued anew", "delivery", "replay", "--status", "dead")
+}
+
 // TestProbeSaysWhatToDo checks that the output about a failing agent uses Herald's own words and names a next step.
 func TestProbeSaysWhatToDo(t *testing.T) {
 	t.Parallel()

@@ -269,6 +269,9 @@ func parseID(s string) (uuid.UUID, error) {
 // nextStep returns advice for the operator about a delivery. It is empty for a delivery that was delivered or is on its
 // way.
 func (o *Operator) nextStep(d store.Delivery) string {
+	if d.Status.Final() && len(d.Job) == 0 && d.Reason != outcome.InvalidJob && d.Status != store.Delivered {
+		return "nothing to do: retention deleted the job, so it cannot be delivered again"
+	}
 	var asked struct {
 		Action struct {
 			ToolName string `json:"toolName"`

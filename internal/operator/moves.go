@@ -118,6 +118,7 @@ type verb struct {
 	// unfiltered: a selection leaves out deliveries that a filter skipped
 	unfiltered bool
 	repeats    bool // it also changes deliveries that are delivered, and selects them again once they are
+	needsJob   bool // it leaves deliveries without a job
 	move       func(ctx context.Context, ids []uuid.UUID) (moved int, left map[uuid.UUID]string, err error)
 }
 
@@ -129,7 +130,7 @@ func replayVerb(r MoveRequest) verb {
 	v := verb{name: "replay", done: "queued anew",
 		takes: []store.Status{store.Dead, store.Rejected, store.Skipped, store.Held, store.Waiting},
 		named: []store.Status{store.Cancelled}, unfiltered: !r.Force || r.Reason != string(outcome.Filtered),
-		repeats: r.Force && (len(r.IDs) > 0 || r.Status == string(store.Delivered)),
+		needsJob: true, repeats: r.Force && (len(r.IDs) > 0 || r.Status == string(store.Delivered)),
 		refuses: map[store.Status]string{store.Queued: onTheWay, store.Running: onTheWay,
 			store.Delivered: "with --force they are delivered a second time"}}
 	if r.Force && r.Status == string(store.Delivered) {
@@ -467,6 +468,11 @@ func countMoves(ctx context.Context, st ledger, v verb, f records.Filter) (*Move
 	if err != nil {
 		return nil, err
 	}
+	f.WithJob = v.needsJob
+	able, err := st.Count(ctx, f)
+	if err != nil {
+		return nil, err
+	}
 	r := &MoveReport{Action: v.name, Done: v.done, DryRun: true, ByStatus: map[store.Status]int64{},
 		Untouched: map[store.Status]int64{}, Why: map[store.Status]string{}}
 	takes := v.takenStatuses(f)
@@ -474,8 +480,14 @@ func countMoves(ctx context.Context, st ledger, v verb, f records.Filter) (*Move
 		switch {
 		case n == 0:
 		case slices.Contains(takes, status):
-			r.ByStatus[status] = n
-			r.Matched += n
+			can := min(able[status], n) // the rows may change between the counts
+			if can > 0 {
+				r.ByStatus[status] = can
+				r.Matched += can
+			}
+			if can < n {
+				r.Untouched[status], r.Why[status] = n-can, "without a job: retention deleted it, or it was invalid"
+			}
 		default:
 			r.Untouched[status], r.Why[status] = n, v.refuses[status]
 			if slices.Contains(v.named, status) {

@@ -117,7 +117,7 @@ type shelf struct {
 func newShelf(n int, statuses ...store.Status) *shelf {
 	s := &shelf{}
 	for i := range n {
-		s.rows = append(s.rows, store.Delivery{ID: uuid.New(), Seq: int64(i + 1), Status: statuses[i%len(statuses)]})
+		s.rows = append(s.rows, store.Delivery{ID: uuid.New(), Seq: int64(i + 1), Status: statuses[i%len(statuses)], Job: []byte("{}")})
 	}
 	return s
 }
@@ -142,10 +142,12 @@ func (s *shelf) Delivery(_ context.Context, id uuid.UUID) (store.Delivery, error
 	return store.Delivery{}, store.ErrNotFound
 }
 
-func (s *shelf) Count(context.Context, records.Filter) (map[store.Status]int64, error) {
+func (s *shelf) Count(_ context.Context, f records.Filter) (map[store.Status]int64, error) {
 	n := map[store.Status]int64{store.Queued: 0}
 	for _, d := range s.rows {
-		n[d.Status]++
+		if len(d.Job) > 0 || !f.WithJob {
+			n[d.Status]++
+		}
 	}
 	return n, nil
 }
@@ -309,8 +311,17 @@ func TestDryRun(t *testing.T) {
 			Why: map[store.Status]string{store.Cancelled: "only with --status cancelled", store.Delivered: "with --force they are delivered a second time",
 				store.Running: "they are on their way"}})
 	}
+	// Retention has deleted the jobs of some: they cannot be replayed.
+	for i := range 21 {
+		s.rows[i].Job = nil // of 9 dead ones
+	}
+	out, err := s.replay(t.Context(), t, MoveRequest{Selection: Selection{Status: "dead"}}, never)
+	if err != nil || out.Matched != 21 || out.ByStatus[store.Dead] != 21 || out.Untouched[store.Dead] != 9 ||
+		out.Why[store.Dead] != "without a job: retention deleted it, or it was invalid" {
+		t.Errorf("%+v, %v", out, err)
+	}
 	// Nothing to move is no change, and nothing to audit.
-	out, err := s.replay(t.Context(), t, MoveRequest{Selection: Selection{Status: "rejected"}, Yes: true}, never)
+	out, err = s.replay(t.Context(), t, MoveRequest{Selection: Selection{Status: "rejected"}, Yes: true}, never)
 	if err != nil || out.Matched != 0 || out.Audit != 0 || len(s.audits) > 0 {
 		t.Errorf("%+v, %v, audited: %+v", out, err, s.audits)
 	}

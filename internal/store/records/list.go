@@ -38,6 +38,7 @@ type Filter struct {
 	Until       time.Time // created before this time
 	EndedSince  time.Time // earliest time of the end; selects only deliveries that ended without being delivered
 	Unfiltered  bool      // leaves out deliveries that a filter skipped
+	WithJob     bool      // leaves out deliveries that have no job, because it was invalid or retention deleted it
 	Reorged     bool      // selects deliveries that ended because of a reorg, and retractions
 	Before      int64     // if positive, selects lower values of Seq; for the next page, the last Seq of this one
 	Limit       int       // default 50, at most maxRows
@@ -220,6 +221,9 @@ func (f Filter) narrow() (n narrowing) {
 	if f.Unfiltered {
 		n.conditions = append(n.conditions, "reason IS DISTINCT FROM 'filtered'")
 	}
+	if f.WithJob {
+		n.conditions = append(n.conditions, "job IS NOT NULL")
+	}
 	if f.Sentence != "" {
 		// spares most rows the next, which is costly
 		n.addCondition("left(error, 300) LIKE", sentencePattern.Replace(f.Sentence))
@@ -260,7 +264,7 @@ func (n *narrowing) addOpenAgent(chainID uint64, agentID string, anyPlace bool) 
 
 // isOfWork reports whether all conditions of the filter are about columns of herald.work.
 func (f Filter) isOfWork() bool {
-	return f.Transaction == "" && f.Key == "" && f.Since.IsZero() && f.Until.IsZero()
+	return f.Transaction == "" && f.Key == "" && f.Since.IsZero() && f.Until.IsZero() && !f.WithJob
 }
 
 // addStatus adds the conditions of a status.

@@ -167,7 +167,8 @@ func (p *Pages) showDelivery(r *request) (answer, error) {
 	}
 	page := deliveryPage{Delivery: d, Moments: listMoments(d), Job: listJob(d.Job), File: viewFile(d),
 		Next: findAction(d.NextStep), Moving: !d.Status.Final() && d.Status != store.Held,
-		MayReplay: d.Status != store.Queued && d.Status != store.Running, MayCancel: !d.Status.Final()}
+		MayReplay: d.Status != store.Queued && d.Status != store.Running && len(d.Job) > 0,
+		MayCancel: !d.Status.Final()}
 	if page.Relations, err = p.Operator.ListRelations(r.Context(), d.Delivery); err != nil {
 		return answer{}, err
 	}
