@@ -139,15 +139,22 @@ type apiTokenCmd struct {
 }
 
 type apiTokenCreateCmd struct {
-	Name      string        `arg:"" help:"The user's name, for the audit."`
-	Scope     []string      `help:"What it allows: read (see everything), enqueue (submit jobs), operate (change deliveries and agents, and see everything), direct (call tools directly, and with enqueue submit jobs that name an endpoint, headers, a template, another tool, or verifyFileHash false). May be repeated." placeholder:"SCOPE"`
-	ExpiresIn time.Duration `help:"How long it is good, as in 720h. Default: until it is revoked." placeholder:"DURATION"`
+	Name      string         `arg:"" help:"The user's name, for the audit."`
+	Scope     []string       `help:"What it allows: read (see everything), enqueue (submit jobs), operate (change deliveries and agents, and see everything), direct (call tools directly, and with enqueue submit jobs that name an endpoint, headers, a template, another tool, or verifyFileHash false). May be repeated." placeholder:"SCOPE"`
+	ExpiresIn *time.Duration `help:"How long it is good, as in 720h. Default: until it is revoked." placeholder:"DURATION"`
 	actorFlag
 	jsonFlag
 }
 
 func (c *apiTokenCreateCmd) Run(a *command) error {
-	made, err := a.newOperator().CreateAPIToken(a.ctx, c.Name, c.Scope, c.ExpiresIn, c.actorName())
+	var good time.Duration
+	if c.ExpiresIn != nil {
+		good = *c.ExpiresIn
+		if good == 0 { // which CreateAPIToken would take as for ever
+			return operator.NewMisuseOf("expires-in", "%s is not longer than 0s", good)
+		}
+	}
+	made, err := a.newOperator().CreateAPIToken(a.ctx, c.Name, c.Scope, good, c.actorName())
 	return c.printAnswer(a, made, err, func() { fmt.Fprintln(a.out, made.Token) })
 }
 

@@ -102,6 +102,7 @@ func TestExitCodes(t *testing.T) {
 		"version":           {nil, []string{"--version"}, 0, "worker devel (go1."},
 		"version of a word": {nil, []string{"delivery", "list", "--version"}, 0, "worker devel (go1."},
 		"no time":           {nil, []string{"delivery", "list", "--timeout=0s"}, 2, "worker: --timeout 0s is not longer than 0s"},
+		"no life":           {nil, []string{"api-token", "create", "x", "--scope", "read", "--expires-in", "0s"}, 2, "worker: --expires-in 0s is not longer than 0s"},
 		"time at first":     {nil, []string{"--timeout=-1s", "delivery", "list"}, 2, "worker: --timeout -1s is not"},
 		"not a time":        {nil, []string{"agent", "show", "8453:42", "--timeout=soon"}, 2, "--timeout"},
 	} {
