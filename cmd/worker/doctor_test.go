@@ -58,9 +58,19 @@ func (d diagnosis) saysNothing(check, mark string) {
 	}
 }
 
+// openFolder returns a new folder that the user can enter that root's servers run as.
+func openFolder(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, path := range []string{filepath.Dir(dir), dir} {
+		heraldtest.Must(t, os.Chmod(path, 0o755))
+	}
+	return dir
+}
+
 func TestDoctorOfNothing(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	dir := openFolder(t)
 	d := diagnose(t, 0, "HERALD_DATA="+dir, "HERALD_LISTN=:1", "REDIS_URI=redis://a")
 	d.says("configuration", doctor.MarkOK, "All settings are valid.")
 	d.says("configuration", doctor.MarkWarn, "HERALD_LISTN: nothing reads it: did you mean HERALD_LISTEN?")
@@ -246,7 +256,7 @@ func TestDoctorOfTheRunningWorker(t *testing.T) {
 func TestDoctorOfPrograms(t *testing.T) {
 	t.Parallel()
 	// A cluster of a version that is not here.
-	dir := t.TempDir()
+	dir := openFolder(t)
 	data := filepath.Join(dir, "postgres", "data")
 	heraldtest.Must(t, errors.Join(os.MkdirAll(data, 0o700), os.WriteFile(filepath.Join(data, "PG_VERSION"), []byte("12\n"), 0o600)))
 	if os.Geteuid() == 0 { // a cluster that root owns would be refused for that reason
@@ -255,4 +265,9 @@ func TestDoctorOfPrograms(t *testing.T) {
 		}
 	}
 	diagnose(t, 1, "HERALD_DATA="+dir).says("programs", doctor.MarkFail, "was written by Postgres 12 and needs that version")
+	if os.Geteuid() == 0 { // a worker could not start its Postgres there
+		heraldtest.Must(t, os.Chmod(dir, 0o700))
+		heraldtest.Must(t, os.Chown(dir, 0, 0))
+		diagnose(t, 1, "HERALD_DATA="+filepath.Join(dir, "new")).says("programs", doctor.MarkFail, "cannot enter "+dir)
+	}
 }

@@ -52,7 +52,7 @@ func checkWorker(t testing.TB, env []string, code int, says string, args ...stri
 func runOn(t testing.TB, a *command, env, args []string) (code int, out, errs string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	defaults := []string{"HERALD_DATA=" + t.TempDir(), "HERALD_LISTEN=127.0.0.1:0", "IPFS_GATEWAYS=" + answeringGateway(t)}
+	defaults := []string{"HERALD_DATA=" + openFolder(t), "HERALD_LISTEN=127.0.0.1:0", "IPFS_GATEWAYS=" + answeringGateway(t)}
 	a.ctx, a.in, a.out, a.err, a.tty = t.Context(), os.Stdin, &stdout, &stderr, openTerminal
 	code = runCommand(a, args, append(defaults, env...))
 	checkTerminal(t, args, stdout.String())

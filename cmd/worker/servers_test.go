@@ -14,7 +14,7 @@ import (
 func TestDoctorReadsTheServersFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "servers.json")
-	data := "HERALD_DATA=" + t.TempDir()
+	data := "HERALD_DATA=" + openFolder(t)
 	for content, want := range map[string]string{
 		`{"servers": {"8453:42": {"url": "https://a.example"}, "1:1": {"enabled": false}}}`: "ok    servers        HERALD_SERVERS_FILE names 2 agents",
 		"{\"servers\": {\n\"8453:42\": {\"url\": \"${HERALD_TEST_UNSET}\"}}}":               `FAIL  servers        ` + path + `:2: servers["8453:42"].url: names ${HERALD_TEST_UNSET}, which is not set`,

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 )
 
@@ -16,8 +18,8 @@ type Programs struct {
 }
 
 // FindPrograms searches for the programs as a start with the data in dir would. It fetches, creates and starts nothing.
-// NoPostgres is a *NoBinariesError if a start would try to fetch Postgres, and a *VersionError or an *AccountError if
-// the operator must change something. NoRedis is ErrNoRedis if a start would use miniredis.
+// NoPostgres is a *NoBinariesError if a start would try to fetch Postgres, and a *VersionError, an *AccountError or an
+// *UnreachableError if the operator must change something. NoRedis is ErrNoRedis if a start would use miniredis.
 func FindPrograms(ctx context.Context, dir, cache string) (p Programs) {
 	log := slog.New(slog.DiscardHandler)
 	p.Postgres, p.NoPostgres = lookForPostgres(ctx, dir, cache, log)
@@ -48,9 +50,27 @@ func lookForPostgres(ctx context.Context, dir, cache string, log *slog.Logger) (
 	if err != nil {
 		return "", err
 	}
+	if err := checkReachable(acct, dir); err != nil {
+		return "", err
+	}
 	found, err := choosePostgres(ctx, PostgresConfig{CacheDir: cache}, data, major, acct, log)
 	if err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("Postgres %s, %s", found.version, found.dir), nil
+}
+
+// checkReachable returns an error if the account cannot pass through the data folder. If the folder does not exist, it
+// checks the nearest parent that exists.
+func checkReachable(acct account, dir string) error {
+	at, err := filepath.Abs(dir)
+	for ; err == nil && at != filepath.Dir(at); at = filepath.Dir(at) {
+		if _, err := os.Stat(at); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return acct.inPrivateGroup().checkPassage(at)
 }

@@ -40,3 +40,20 @@ func TestFindPrograms(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// TestFindProgramsInVain checks that a data folder which the servers' user cannot reach is found before a start fails
+// there. The folder itself need not exist.
+func TestFindProgramsInVain(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("the servers run as this user")
+	}
+	dir := openTemp(t)
+	must(t, os.Chmod(dir, 0o700))
+	for _, data := range []string{dir, filepath.Join(dir, "not", "there")} {
+		got := FindPrograms(t.Context(), data, "")
+		if unreachable, ok := errors.AsType[*UnreachableError](got.NoPostgres); !ok || unreachable.At != dir {
+			t.Errorf("%s: %+v", data, got)
+		}
+	}
+}
