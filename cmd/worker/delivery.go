@@ -87,7 +87,7 @@ func (c *deliveryGroupsCmd) Run(a *command) error {
 }
 
 type findCmd struct {
-	Text string `arg:"" help:"A delivery's id, its first 8 or more digits, or its key, a transaction's hash, a client's address, an agent (8453:42), or the beginning of its server's name."`
+	Text string `arg:"" help:"A delivery's id, its first 8 or more digits, or its key, a transaction's hash, a client's address, an agent (8453:42), or the beginning of an agent's name: that of its registration or, without one, of its server."`
 	jsonFlag
 }
 

@@ -108,7 +108,8 @@ func (a *API) listOperations() []operation {
 			summary: "Find a delivery, transaction, client or agent by anything that names it.",
 			query: []parameter{{name: "text",
 				description: "A delivery's id, its first 8 or more digits, or its key, a transaction's hash, a " +
-					"client's address, an agent (CHAIN:AGENT), or the beginning of its server's name."}}}),
+					"client's address, an agent (CHAIN:AGENT), or the beginning of an agent's name: that of its " +
+					"registration or, without one, of its server."}}}),
 		answering(a.showDelivery, operation{method: "GET", path: "/v1/deliveries/{id...}", id: "showDelivery",
 			summary: "Show one delivery, by id or by key (escape its # as %23), with its job, attempts and answers.",
 			also:    []int{404}}),
