@@ -75,7 +75,7 @@ type assembly struct {
 	schedule    outcome.Schedule
 	callMetrics *delivery.Metrics
 	tokens      *auth.Authorizer
-	direct      *delivery.DirectCaller
+	executor    *delivery.Executor
 	intake      *intake.Intake
 	runner      *delivery.Runner
 	throughput  *throughput.Counter

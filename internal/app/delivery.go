@@ -43,16 +43,11 @@ func (a *assembly) openDelivery() (err error) {
 	if err != nil {
 		return err
 	}
-	a.direct, err = delivery.NewDirectCaller(delivery.DirectConfig{Caller: a.pool, Origins: a.originLimits(),
-		MayRun: a.cfg.MayRun, Metrics: a.callMetrics, CallTimeout: a.cfg.CallTimeout, Logger: a.log})
-	if err != nil {
-		return err
-	}
 	a.throughput = throughput.New(a.queue, a.log, nil)
-	executor, err := delivery.NewExecutor(delivery.Config{
+	a.executor, err = delivery.NewExecutor(delivery.Config{
 		Ledger: a.store, Followers: a.store, BatchSize: a.cfg.Batch, Resolver: a.content.Resolver,
 		Fetcher: a.content.Fetcher, Caller: a.pool, Opener: a.keys, Sealer: a.keys, Admission: gates,
-		Authorizer: a.tokens, Dispatcher: a.dispatcher, Spool: a.queue, Schedule: a.schedule,
+		Origins: a.originLimits(), Authorizer: a.tokens, Dispatcher: a.dispatcher, Spool: a.queue, Schedule: a.schedule,
 		Decoding: a.content.Decoding,
 		Chain:    func(id uint64) (event.Chain, bool) { c, ok := a.content.chains[id]; return c, ok },
 		Verify:   chain.Verify(a.cfg.VerifyEvent), HashPolicy: a.cfg.HashPolicy, CallTimeout: a.cfg.CallTimeout,
@@ -67,7 +62,7 @@ func (a *assembly) openDelivery() (err error) {
 	if err != nil {
 		return err
 	}
-	if a.runner, err = delivery.NewRunner(executor, a.intake, a.cfg.Concurrency); err != nil {
+	if a.runner, err = delivery.NewRunner(a.executor, a.intake, a.cfg.Concurrency); err != nil {
 		return err
 	}
 	a.addServices(newLoop("wait summary", a.runner.Summarize), newLoop("throughput", a.throughput.Run))

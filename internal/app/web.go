@@ -39,7 +39,7 @@ func (a *assembly) openWeb() (err error) {
 	op := operator.New(operator.Config{Settings: a.cfg, Backend: lentBackend{a}, Person: unattended{a.log},
 		Logger: a.log, Timeout: operatorTimeout, Live: liveView{a}})
 	a.operator.Store(op)
-	v1, err := api.New(api.Config{Operator: op, Intake: a.intake, Events: records.New(a.webStore), Calls: a.direct,
+	v1, err := api.New(api.Config{Operator: op, Intake: a.intake, Events: records.New(a.webStore), Calls: a.executor,
 		Limits: backend.JobLimits(a.cfg), CallTimeout: a.cfg.CallTimeout, Logger: a.log})
 	if err != nil {
 		return err

@@ -27,48 +27,57 @@ type toolAnswer struct {
 // that answer and an error with the reason tool_error.
 func (e *Executor) callTool(ctx context.Context, a *attempt, at mcpcall.Endpoint) (toolAnswer, error) {
 	timeout, limit := e.callTimeout(a)
-	answer := toolAnswer{called: a.answer.called, took: a.answer.took}
+	earlier := toolAnswer{called: a.answer.called, took: a.answer.took}
 	if err := e.checkStop(); err != nil {
-		return answer, err
+		return earlier, err
 	}
 	if err := e.ensureLease(ctx, a.claim, &a.lease, timeout); err != nil {
-		return answer, err
+		return earlier, err
 	}
 	if err := e.ensureFollowersLeases(ctx, a, timeout); err != nil {
-		return answer, err
+		return earlier, err
 	}
 	if err := e.ensurePermit(ctx, a, timeout); err != nil {
-		return answer, err
+		return earlier, err
 	}
 
-	calling, cancel := mcpcall.WithTimeout(ctx, timeout)
-	defer cancel()
 	began, connecting := e.Now(), a.pass.Connecting()
-	said, err := e.Caller.Call(calling, at,
-		mcpcall.Request{Tool: a.call.tool, Arguments: a.call.arguments, Encoded: a.call.encoded,
-			Meta: a.callMeta(), Traceparent: a.spans.Traceparent(a.claim)})
-	took := e.Now().Sub(began)
-	a.pass.Spend(effort.Calls, 1, took-(a.pass.Connecting()-connecting))
-	e.Metrics.countCall(a.calledTool(), err == nil && !said.IsError, took)
-	if err == nil || classify.Reached(err) {
-		answer.called, answer.took = true, min(took, timeout) // the timeout ends a little late
+	answer, err := e.sendCall(ctx, at, mcpcall.Request{Tool: a.call.tool, Arguments: a.call.arguments,
+		Encoded: a.call.encoded, Meta: a.callMeta(), Traceparent: a.spans.Traceparent(a.claim)},
+		a.calledTool(), timeout, limit)
+	a.pass.Spend(effort.Calls, 1, e.Now().Sub(began)-(a.pass.Connecting()-connecting))
+	if !answer.called {
+		answer.called, answer.took = earlier.called, earlier.took
 	}
+	return answer, err
+}
 
-	answer.Answer = said
+// sendCall sends the call r to the endpoint at, and counts it in the metrics under the tool's name label. The call ends
+// after timeout. limit is the timeout that it would have if its job named none. If the tool answered with an error,
+// sendCall returns that answer and an error with the reason tool_error.
+func (e *Executor) sendCall(ctx context.Context, at mcpcall.Endpoint, r mcpcall.Request, label string,
+	timeout, limit time.Duration) (a toolAnswer, err error) {
+	ctx, cancel := mcpcall.WithTimeout(ctx, timeout)
+	defer cancel()
+	began := e.Now()
+	a.Answer, err = e.Caller.Call(ctx, at, r)
+	took := e.Now().Sub(began)
+	e.Metrics.countCall(label, err == nil && !a.IsError, took)
+	if err == nil || classify.Reached(err) {
+		a.called, a.took = true, min(took, timeout) // the timeout ends a little late
+	}
 	var failed *mcpcall.CallError
-	answer.cutShort = timeout < limit && errors.As(err, &failed) && failed.Timeout
+	a.cutShort = timeout < limit && errors.As(err, &failed) && failed.Timeout
 	switch {
 	case err != nil:
-		return answer, err
-	case answer.IsError:
-		return answer, outcome.Fail(outcome.ToolError,
-			"the agent's tool answered with an error: "+text.Excerpt(answer.Text, 300))
-	case answer.Unreadable:
-		answer.detail = "answered, in a form that this version cannot read"
+	case a.IsError:
+		err = outcome.Fail(outcome.ToolError, "the agent's tool answered with an error: "+text.Excerpt(a.Text, 300))
+	case a.Unreadable:
+		a.detail = "answered, in a form that this version cannot read"
 	default:
-		answer.detail = "answered: " + text.Excerpt(answer.Text, 120)
+		a.detail = "answered: " + text.Excerpt(a.Text, 120)
 	}
-	return answer, nil
+	return a, err
 }
 
 // callsAfterStop is how long after StopClaiming a call may begin. The worker waits for that time and the longest call,

@@ -87,7 +87,8 @@ type Config struct {
 	Spool      OutcomeSpool
 	Schedule   outcome.Schedule
 
-	Admission *admission.Gates // the limits that an attempt must pass; nil: no limits
+	Admission *admission.Gates  // the limits that an attempt must pass; nil: no limits
+	Origins   admission.Origins // the limits of direct calls (CallDirect); zero: no limits
 
 	// Servers returns the agent's entry in the servers file, or false if it has none. nil: there is no servers file.
 	Servers func(a store.Agent) (servers.Server, bool)

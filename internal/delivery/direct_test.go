@@ -19,11 +19,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-func newDirect(t *testing.T, l admission.Limiter) *DirectCaller {
+// newDirect returns an executor that can make direct calls and no deliveries.
+func newDirect(t *testing.T, l admission.Limiter) *Executor {
 	t.Helper()
 	pool := newPool(t, mcpcall.Config{Guard: guardtest.Loopback(t, nil)})
-	return must(NewDirectCaller(DirectConfig{Caller: pool, Origins: admission.Origins{Limiter: l, Unbound: l},
-		Metrics: must(NewMetrics(prometheus.NewRegistry())), CallTimeout: 5 * time.Second, Logger: slog.New(slog.DiscardHandler)}))
+	return &Executor{Config: Config{Caller: pool, Origins: admission.Origins{Limiter: l, Unbound: l}, Now: time.Now,
+		Metrics: must(NewMetrics(prometheus.NewRegistry())), CallTimeout: 5 * time.Second, Logger: slog.New(slog.DiscardHandler)}}
 }
 
 func directTo(url string) job.DirectCall {
@@ -37,7 +38,7 @@ func TestDirectCallFails(t *testing.T) {
 	d := newDirect(t, nil)
 	wants := func(call job.DirectCall, why outcome.Reason, timedOut bool) mcpcall.Answer {
 		t.Helper()
-		answer, err := d.Call(t.Context(), call, "a test")
+		answer, err := d.CallDirect(t.Context(), call, "a test")
 		if failed, ok := errors.AsType[*DirectError](err); !ok || failed.Reason != why || failed.TimedOut != timedOut || err.Error() != failed.Text {
 			t.Errorf("%s: %v %+v", why, err, failed)
 		}
@@ -64,7 +65,7 @@ func TestBreakerNamesItsCause(t *testing.T) {
 	t.Cleanup(l.Close)
 	d := newDirect(t, l)
 	for _, want := range []outcome.Reason{outcome.ConnectFailed, outcome.ConnectFailed, outcome.BreakerOpen} {
-		_, err := d.Call(t.Context(), directTo("http://127.0.0.1:1/mcp"), "a test")
+		_, err := d.CallDirect(t.Context(), directTo("http://127.0.0.1:1/mcp"), "a test")
 		if failed, ok := errors.AsType[*DirectError](err); !ok || failed.Reason != want || !strings.Contains(failed.Text, "connection refused") {
 			t.Errorf("%v, want %s", err, want)
 		}
@@ -79,8 +80,8 @@ func TestDirectCallsShareLimits(t *testing.T) {
 	t.Cleanup(l.Close)
 	d := newDirect(t, l)
 	a := newAgent(t)
-	must(d.Call(t.Context(), directTo(a.URL), "a test"))
-	_, err := d.Call(t.Context(), directTo(a.URL), "a test")
+	must(d.CallDirect(t.Context(), directTo(a.URL), "a test"))
+	_, err := d.CallDirect(t.Context(), directTo(a.URL), "a test")
 	if failed, ok := errors.AsType[*DirectError](err); !ok || failed.Reason != outcome.Throttled || failed.Wait <= 0 {
 		t.Errorf("%v %+v", err, failed)
 	}

@@ -204,7 +204,6 @@ func TestConstructorsRefuse(t *testing.T) {
 		"an intake":    func() error { _, err := intake.New(intake.Config{}); return err },
 		"a dispatcher": func() error { _, err := dispatch.New(nil, nil); return err },
 		"a reconciler": func() error { _, err := maintenance.NewReconciler(maintenance.ReconcilerConfig{}); return err },
-		"a caller":     func() error { _, err := NewDirectCaller(DirectConfig{}); return err },
 		"metrics":      func() error { _, err := NewMetrics(reg); return err }, // registered already
 	} {
 		if construct() == nil {

@@ -19,7 +19,7 @@ import (
 
 // ToolCaller makes direct calls. A failed call returns a *delivery.DirectError.
 type ToolCaller interface {
-	Call(ctx context.Context, c job.DirectCall, by string) (mcpcall.Answer, error)
+	CallDirect(ctx context.Context, c job.DirectCall, by string) (mcpcall.Answer, error)
 }
 
 // CallRequest is the request body of the old backend's bridge, for the OpenAPI document. job.ParseDirectCall parses it.
@@ -67,7 +67,7 @@ func (a *API) callTool(w http.ResponseWriter, r *http.Request, v server.Visitor)
 
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(a.CallTimeout + callMargin))
 	ctx := tracecontext.NewContext(r.Context(), r.Header.Get(tracecontext.Header))
-	answer, err := a.Calls.Call(ctx, call, v.Name)
+	answer, err := a.Calls.CallDirect(ctx, call, v.Name)
 	var failed *delivery.DirectError
 	switch {
 	case err == nil:

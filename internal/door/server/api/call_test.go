@@ -26,7 +26,7 @@ type toolCaller struct {
 	begun  chan struct{}
 }
 
-func (c *toolCaller) Call(_ context.Context, call job.DirectCall, _ string) (mcpcall.Answer, error) {
+func (c *toolCaller) CallDirect(_ context.Context, call job.DirectCall, _ string) (mcpcall.Answer, error) {
 	c.mu.Lock()
 	c.seen = append(c.seen, call)
 	answer, err, hold := c.answer, c.err, c.hold
