@@ -223,7 +223,6 @@ func (w *world) newWorker(adapt ...func(*Config)) *worker {
 	}
 	k.executor = must(NewExecutor(cfg))
 	k.runner = must(NewRunner(k.executor, w.intake, 16))
-	w.t.Cleanup(func() { k.runner.stop(errShutdown) }) // ends the idle goroutines
 	return k
 }
 
@@ -241,9 +240,7 @@ func (k *worker) deliver(ctx context.Context, id uuid.UUID, n int) (note string,
 		return err.Error(), nil
 	case err == nil && note == "":
 		heraldtest.Await(k.t, "the record", func() bool {
-			k.runner.mu.Lock()
-			defer k.runner.mu.Unlock()
-			_, runs := k.runner.running[id]
+			_, runs := k.runner.running.Load(id)
 			return !runs
 		})
 	}

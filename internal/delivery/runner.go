@@ -27,12 +27,8 @@ type Runner struct {
 	base context.Context // context of all attempts; ends when Wait returns, or when Wait's ctx ends
 	stop context.CancelCauseFunc
 
-	goroutines sync.WaitGroup // of start; they end with base
-	reuse      chan func()    // an idle goroutine of start receives its next function
-
-	mu      sync.Mutex
-	running map[uuid.UUID]int // delivery id → n of the task that runs it
-	idle    chan struct{}     // closed when no task runs; created by Wait
+	runs    sync.WaitGroup // of run
+	running sync.Map       // delivery id → n of the task that runs it, an int
 }
 
 // TaskIntake stores the job of a task that another program put into Redis. kind is the task's type, and body its
@@ -50,8 +46,7 @@ func NewRunner(e *Executor, in TaskIntake, concurrency int) (*Runner, error) {
 	if e == nil || in == nil || concurrency < 1 {
 		return nil, errors.New("delivery: a runner needs an executor, an intake and a concurrency of at least 1")
 	}
-	r := &Runner{executor: e, intake: in, slots: slots.New(concurrency), running: map[uuid.UUID]int{},
-		reuse: make(chan func())}
+	r := &Runner{executor: e, intake: in, slots: slots.New(concurrency)}
 	r.base, r.stop = context.WithCancelCause(context.Background())
 	return r, nil
 }
@@ -71,35 +66,15 @@ func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string,
 	if err != nil {
 		return "", err
 	}
-	if other, ok := r.markRunning(id, n); !ok {
+	if other, runs := r.running.LoadOrStore(id, n); runs {
 		t.End(slots.TaskEnd{})
 		// The other run is about to end, or asynq considered its task lost. This task is outdated or has to wait. When
 		// asynq runs it again, the claim decides which.
 		return "", fmt.Errorf("this process still runs task %d of the delivery", other)
 	}
-	r.startRun(func() { r.run(id, n, t) })
+	r.runs.Go(func() { r.run(id, n, t) })
 	end := <-t.TaskEnds
 	return end.Note, end.Err
-}
-
-// startRun calls f in an idle goroutine of an earlier call, or in a new one. A reused goroutine keeps its stack, which
-// a new one would have to grow several times. Wait ends the idle goroutines.
-func (r *Runner) startRun(f func()) {
-	select {
-	case r.reuse <- f:
-		return
-	default:
-	}
-	r.goroutines.Go(func() {
-		for {
-			f()
-			select {
-			case f = <-r.reuse:
-			case <-r.base.Done():
-				return
-			}
-		}
-	})
 }
 
 // run makes the attempt of a delivery with the ticket t, and sends the end of its task to t.TaskEnds, from which
@@ -112,7 +87,7 @@ func (r *Runner) run(id uuid.UUID, n int, t *slots.Ticket) {
 				"delivery", id, "panic", v, "stack", string(debug.Stack()))
 			end.Err = fmt.Errorf("delivery %s panicked: the log has the stack", id)
 		}
-		r.unmarkRunning(id)
+		r.running.Delete(id)
 		t.WithholdClaim()
 		t.End(end)
 	}()
@@ -175,33 +150,13 @@ func (r *Runner) Summarize(ctx context.Context) {
 	r.executor.waits.Log(ctx, r.executor.Logger, r.executor.Now)
 }
 
-// markRunning records that task n of the delivery with this id runs, and returns true. If this process already runs a
-// task of the delivery, it returns the number of that task as other, and false.
-func (r *Runner) markRunning(id uuid.UUID, n int) (other int, ok bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if other, runs := r.running[id]; runs {
-		return other, false
-	}
-	r.running[id] = n
-	return n, true
-}
-
-func (r *Runner) unmarkRunning(id uuid.UUID) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.running, id)
-	if len(r.running) == 0 && r.idle != nil {
-		close(r.idle)
-		r.idle = nil
-	}
-}
-
 // Running returns the number of deliveries of which this process runs a task now.
-func (r *Runner) Running() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.running)
+func (r *Runner) Running() (n int) {
+	r.running.Range(func(any, any) bool {
+		n++
+		return true
+	})
+	return n
 }
 
 var errShutdown = errors.New("the worker is shutting down and waited long enough")
@@ -216,25 +171,11 @@ func (r *Runner) StopClaiming() {
 }
 
 // Wait waits until no task runs. If ctx ends first, it cancels the running attempts and waits for their end; each of
-// them still tries once to record its outcome. Then it ends the goroutines of start. The caller calls it after the
-// queue's server has stopped, so that no task begins.
+// them still tries once to record its outcome. The caller calls it after the queue's server has stopped, so that no
+// task begins.
 func (r *Runner) Wait(ctx context.Context) {
-	defer r.goroutines.Wait()
-	defer r.stop(errShutdown)
-	r.mu.Lock()
-	if len(r.running) == 0 {
-		r.mu.Unlock()
-		return
-	}
-	if r.idle == nil {
-		r.idle = make(chan struct{})
-	}
-	idle := r.idle
-	r.mu.Unlock()
-	select {
-	case <-idle:
-	case <-ctx.Done():
-		r.stop(errShutdown)
-		<-idle
-	}
+	stop := context.AfterFunc(ctx, func() { r.stop(errShutdown) })
+	defer stop()
+	r.runs.Wait()
+	r.stop(errShutdown)
 }
