@@ -39,18 +39,14 @@ type batch struct {
 	size    int          // number of deliveries in the call, including the leader; 0: the call has only the leader
 }
 
-// batchLimit is the number of deliveries that an agent accepts in one call, learnt from earlier calls of this process.
-// When limitTTL has passed since it was learnt, it is ignored.
+// batchLimit is the number of deliveries that an agent accepts in one call, learnt from a call of this process that
+// failed. When limitTTL has passed since then, batches of the configured size are tried again.
 type batchLimit struct {
-	// refused is set if the agent's tool list names the batch tool, but the agent answered that it does not know that
-	// tool. It is the time at which the list was fetched (mcpcall.ToolSet.Listed). While the list is cached, no batches
-	// are sent. Zero: the agent gave no such answer.
-	refused time.Time
-	most    int       // largest number of deliveries in one call; 0: the agent has not limited it
-	learnt  time.Time // when the limit was last changed
+	most   int // at least 1
+	learnt time.Time
 }
 
-// limitTTL is how long a batchLimit is used. After that, batches of the configured size are tried again.
+// limitTTL is how long a batchLimit is used.
 const limitTTL = 10 * time.Minute
 
 // gatherBatch replaces the prepared call of the leader a by a batch, if the agent offers a batch tool and has other
@@ -104,20 +100,14 @@ func (e *Executor) mayBatch(a *attempt) int {
 }
 
 // batchSize returns how many deliveries one call to the agent may contain: the lowest of the setting BatchSize, the
-// batch size of the agent's policy, and the agent's batchLimit. It returns 1 if the agent rejected the batch tool that
-// its current tool list names.
+// batch size of the agent's policy, and the agent's batchLimit.
 func (e *Executor) batchSize(a *attempt) int {
 	most := e.BatchSize
 	if a.policy.BatchSize > 0 {
 		most = min(most, a.policy.BatchSize)
 	}
 	if known, ok := e.batches.Get(a.claim.Agent()); ok && e.Now().Sub(known.learnt) < limitTTL {
-		if a.call.listing != nil && known.refused.Equal(a.call.listing.Listed) {
-			return 1
-		}
-		if known.most > 0 {
-			most = min(most, known.most)
-		}
+		most = min(most, known.most)
 	}
 	return most
 }
@@ -191,9 +181,8 @@ var errUnanswered = outcome.Bar(outcome.Unknown, "a fault of Herald's own in a c
 
 // dissolveBatch handles an agent's refusal of a batch: the agent does not know the batch tool, or it refused the
 // request (refusesRequest). Each delivery may still be accepted in a call of its own. So dissolveBatch restores the
-// leader's own call, releases the claims of the members, sets the agent's batchLimit to half of the batch's size, and
-// returns true: the caller must repeat the call. If the agent does not know the batch tool, the batchLimit also forbids
-// batches while the present tool list is cached.
+// leader's own call, releases the claims of the members, and returns true: the caller must repeat the call. The agent's
+// batchLimit becomes 1 if the agent does not know the batch tool, and otherwise half of the batch's size.
 //
 // failure is the error of the batch call. If it is nil or another error, dissolveBatch changes nothing and returns
 // false.
@@ -201,16 +190,14 @@ func (e *Executor) dissolveBatch(ctx context.Context, a *attempt, failure error)
 	if !a.inBatch() || failure == nil {
 		return false
 	}
-	learnt := batchLimit{most: a.batch.size / 2, learnt: e.Now()}
 	switch {
 	case classify.NotATool(failure):
-		if a.batch.single.listing != nil {
-			learnt.refused = a.batch.single.listing.Listed
-		}
-	case !refusesRequest(failure):
+		e.limitBatches(a, 1)
+	case refusesRequest(failure):
+		e.limitBatches(a, a.batch.size/2)
+	default:
 		return false
 	}
-	e.batches.Add(a.claim.Agent(), learnt)
 	e.Logger.Info("an agent refuses a call of several deliveries, which are delivered one by one",
 		"delivery", a.claim.ID,
 		"batch", a.batch.size, "error", failure)
@@ -236,9 +223,10 @@ func refusesRequest(failure error) bool {
 // member and the answer of the leader a, and returns the failure of the leader (nil: delivered). failure is the error
 // of the whole call (nil: the agent answered). If a has no batch, splitAnswer returns failure.
 //
-// If the tool answered with an error, each delivery fails with server_error, and the agent's calls have one delivery
-// each until limitTTL has passed. If the agent received nothing, the claims of the members are released, their attempts
-// do not count, and splitAnswer returns failure.
+// If the tool answered with an error, each delivery fails with server_error, and the agent's batchLimit becomes 1. If
+// the endpoint did not accept the call or did not finish it (outcome.Verdict.Unwell), the batchLimit becomes half of
+// the batch's size. If the agent received nothing, the claims of the members are released, their attempts do not count,
+// and splitAnswer returns failure.
 func (e *Executor) splitAnswer(ctx context.Context, a *attempt, failure error) error {
 	if !a.inBatch() {
 		return failure
@@ -246,11 +234,11 @@ func (e *Executor) splitAnswer(ctx context.Context, a *attempt, failure error) e
 	b := a.batch
 	e.Metrics.batchSize.Observe(float64(b.size))
 	if a.answer.IsError { // many SDKs answer an exception in a tool with an error, so all deliveries are retried
-		e.batches.Add(a.claim.Agent(), batchLimit{most: 1, learnt: e.Now()})
+		e.limitBatches(a, 1)
 		failure = outcome.Fail(outcome.ServerError, "the agent's tool answered a call of several deliveries with an "+
 			"error, which does not say of which; they come one by one now: "+text.Excerpt(a.answer.Text, 200))
-	} else {
-		e.learnLimit(a, failure)
+	} else if failure != nil && classify.Error(failure).Unwell { // so many deliveries may exceed the call's timeout
+		e.limitBatches(a, a.batch.size/2)
 	}
 	if failure != nil && !a.answer.called { // the agent received nothing
 		e.giveBack(ctx, b.members)
@@ -310,19 +298,9 @@ func splitOne(whole toolAnswer, failure error, results map[string]tools.Item, id
 	return own, nil
 }
 
-// learnLimit updates the agent's batchLimit after a batch call. If the endpoint did not accept the call or did not
-// finish it (outcome.Verdict.Unwell), the limit becomes half of the batch's size, because a call with so many
-// deliveries may exceed its timeout. After a success with at least as many deliveries as an existing limit, the limit
-// becomes one more than the batch's size, up to MaxBatch. A larger step would soon be too large for the agent again.
-// After any other failure, the limit does not change.
-func (e *Executor) learnLimit(a *attempt, failure error) {
-	known, _ := e.batches.Get(a.claim.Agent())
-	switch {
-	case failure != nil && classify.Error(failure).Unwell:
-		e.batches.Add(a.claim.Agent(), batchLimit{most: max(1, a.batch.size/2), learnt: e.Now()})
-	case failure == nil && known.most > 0 && a.batch.size >= known.most:
-		e.batches.Add(a.claim.Agent(), batchLimit{most: min(a.batch.size+1, MaxBatch), learnt: e.Now()})
-	}
+// limitBatches sets the batchLimit of the agent of a.
+func (e *Executor) limitBatches(a *attempt, most int) {
+	e.batches.Add(a.claim.Agent(), batchLimit{most: most, learnt: e.Now()})
 }
 
 // inBatch reports whether the attempt's call contains more than one delivery.

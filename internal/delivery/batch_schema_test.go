@@ -15,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
@@ -126,7 +127,7 @@ func TestBatchOfALostWorker(t *testing.T) {
 // TestBatchLimitSettles: an agent answers in time only if a call has at most 20 deliveries. Few calls exceed that limit.
 func TestBatchLimitSettles(t *testing.T) {
 	t.Parallel()
-	e := &Executor{Config: Config{BatchSize: MaxBatch, Now: time.Now}, batches: must(lru.New[store.Agent, batchLimit](1))}
+	e := &Executor{Config: Config{BatchSize: MaxBatch, Now: time.Now, Metrics: must(NewMetrics(prometheus.NewRegistry()))}, batches: must(lru.New[store.Agent, batchLimit](1))}
 	a := &attempt{claim: &store.Claim{Job: job.Job{Kind: job.KindNewFeedback}}}
 	const calls, most = 100, 20
 	failed, delivered := 0, 0
@@ -138,7 +139,8 @@ func TestBatchLimitSettles(t *testing.T) {
 		} else {
 			delivered += a.batch.size
 		}
-		e.learnLimit(a, failure)
+		a.answer.called = true
+		_ = e.splitAnswer(t.Context(), a, failure)
 	}
 	if failed > calls/8 || delivered < calls*most/2 {
 		t.Errorf("of %d calls, %d failed; %d deliveries", calls, failed, delivered)
