@@ -332,8 +332,7 @@ func (b *batch) releasePayload(e *Executor) {
 
 // sortFollowers decides which of the prepared deliveries go into the call. It appends failed deliveries to b.failed.
 // It appends others to b.members, as long as the arguments of all members together have at most room bytes. It returns
-// the rest (back), whose claims the caller releases. A delivery with a spooled outcome in Redis (follower.ended) is in
-// none of the three lists.
+// the rest (back), whose claims the caller releases.
 //
 // Deliveries of one ordering key stay in order: if one is not in the call and is not final, the later ones are not in
 // the call either. They are in back, even if they failed.
@@ -343,9 +342,6 @@ func (b *batch) sortFollowers(e *Executor, all []*follower, room int) (back []*f
 	for _, f := range all {
 		client := f.claim.Job.OrderKey()
 		switch {
-		case f.ended:
-			behind[client] = behind[client] || !f.final
-			continue
 		case f.failure != nil && !f.back && !behind[client]:
 			f.decided = e.decideFollower(f)
 			behind[client] = !f.decided.Status.Final()

@@ -34,8 +34,6 @@ type follower struct {
 	size    int   // of the arguments, in bytes of JSON
 	failure error // why the attempt failed, before or in the call; nil: it did not fail
 	back    bool  // it is not in the call, and failure does not count; its claim is released
-	ended   bool  // Redis has the spooled outcome of an earlier attempt, so no call is made
-	final   bool  // with ended: the spooled outcome was recorded, and the delivery is final
 
 	fetching time.Duration // duration of the fetch of its file
 	decided  decision
@@ -110,8 +108,12 @@ func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower,
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if f.ended, err = e.adoptSpooled(ctx, f); f.ended || err != nil {
+	spooled, err := e.loadSpooledOutcome(ctx, f.claim)
+	if err != nil {
 		return err
+	}
+	if f.back = spooled != nil; f.back { // the attempt of its own task records that outcome
+		return errors.New("the outcome of its earlier attempt is known")
 	}
 	if err = e.checkDelivery(ctx, f.attempt); err != nil {
 		return err
@@ -149,23 +151,6 @@ func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower,
 	f.call = preparedCall{tool: tool.Name, arguments: fitted.Arguments, sanitized: fitted.Cleaned,
 		recorded: store.KeepSide(fitted.Sent)}
 	return nil
-}
-
-// adoptSpooled looks in Redis for the spooled outcome of an earlier attempt of the delivery f, and records it in
-// Postgres. ended is true if Redis has such an outcome, even if recording it failed: f must not go into the call. ended
-// is false if Redis has none or does not answer (err), or if Postgres has another outcome of that attempt.
-func (e *Executor) adoptSpooled(ctx context.Context, f *follower) (ended bool, err error) {
-	spooled, err := e.loadSpooledOutcome(ctx, f.claim)
-	if spooled == nil || err != nil {
-		return false, err
-	}
-	spooled.Outcome.Task = false // f has no task
-	_, err = e.recordSpooledOutcome(ctx, f.attempt, *spooled)
-	if errors.Is(err, store.ErrStale) { // Postgres has another outcome of the earlier attempt, so f may be called
-		return false, nil
-	}
-	f.final = err == nil && spooled.Outcome.Status.Final()
-	return true, nil // if the outcome was not recorded, f waits until its lease expires
 }
 
 // decideFollower returns the outcome of the batch member f (decideOutcome), with three fields of store.Outcome cleared.

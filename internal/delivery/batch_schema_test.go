@@ -1,8 +1,10 @@
 package delivery
 
 import (
+	"context"
 	"encoding/json"
 	"math/big"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -121,6 +123,54 @@ func TestBatchOfALostWorker(t *testing.T) {
 	<-done
 	for _, id := range ids[8:] { // the late success completes its own attempt
 		heraldtest.Await(t, "the late answer", func() bool { return w.row(id).History[0].Outcome == "delivered" })
+	}
+}
+
+// TestBatchLeavesKnownOutcomes: a delivery whose outcome a lost worker spooled is in no batch. Its own task records that
+// outcome, so the agent gets each delivery once.
+func TestBatchLeavesKnownOutcomes(t *testing.T) {
+	t.Parallel()
+	a := newBatchAgent(t, 50)
+	w, k, flood := newBatchWorld(t, a)
+	ids, spooled := flood(12, 1), make(chan bool, 12)
+	dying := w.newWorker(func(c *Config) {
+		c.Servers, c.Followers = k.executor.Servers, w.store
+		c.Ledger = &faulty{Ledger: w.store, record: func(context.Context, *store.Claim, store.Outcome) (store.Recorded, error) {
+			return store.Recorded{}, errAway
+		}}
+		c.Spool = &results{OutcomeSpool: w.queue, keep: func() error { spooled <- true; return nil }}
+	})
+	clear(dying.chains)
+	ended := dying.goDeliver(ids[0], 1)
+	for range 5 { // eight are dispatched: the leader and seven that do not follow
+		heraldtest.Receive(t, "an outcome is spooled", spooled)
+	}
+	dying.giveUp()
+	heraldtest.Receive(t, "the end", ended)
+	w.exec(`UPDATE herald.work SET lease_until = now() - interval '1 second' WHERE status = 'running'`)
+	if n, dead, err := w.store.ExpireLeases(t.Context(), 100, 11); err != nil || n != 5 || dead != 0 {
+		t.Fatalf("%d leases, %d dead, %v", n, dead, err)
+	}
+
+	must(k.deliver(heraldtest.Within(t, 30*time.Second), ids[1], 1))
+	batches, singles := a.received()
+	if len(batches) != 1 || len(singles) != 1 || singles[0] != ids[1].String() {
+		t.Errorf("%d batches, alone: %s", len(batches), singles)
+	}
+	w.serve(k)
+	for _, id := range ids {
+		w.until(id, store.Delivered)
+	}
+	calls := map[string]int{}
+	batches, singles = a.received()
+	for _, item := range slices.Concat(batches...) {
+		calls[item.DeliveryID]++
+	}
+	for _, id := range singles {
+		calls[id]++
+	}
+	for _, id := range ids {
+		heraldtest.Equal(t, "calls of "+id.String(), calls[id.String()], 1)
 	}
 }
 
