@@ -9,7 +9,7 @@ package throughput
 import (
 	"context"
 	"log/slog"
-	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -41,12 +41,10 @@ func (h *Histogram) Add(other Histogram) {
 	}
 }
 
-func (h *Histogram) addLatency(age time.Duration) {
-	i := 0
-	for i < len(bounds) && age.Seconds() > bounds[i] {
-		i++
-	}
-	h[i]++
+// findBucket returns the bucket of a latency.
+func findBucket(age time.Duration) int {
+	i, _ := slices.BinarySearch(bounds[:], age.Seconds())
+	return i
 }
 
 // Quantile returns the latency in seconds below which the fraction q (0 to 1) of all latencies lies, interpolated
@@ -86,7 +84,8 @@ type Counters interface {
 const (
 	flushEvery   = 2 * time.Second
 	flushTimeout = 2 * time.Second
-	// maxUnsent bounds the minutes kept in memory while Redis is unavailable. Later minutes are not counted.
+	// maxUnsent bounds the minutes, and the hours, kept in memory while Redis is unavailable. Later ones are not
+	// counted.
 	maxUnsent = 60
 )
 
@@ -96,36 +95,43 @@ type Counter struct {
 	log   *slog.Logger
 	now   func() time.Time
 
-	mu      sync.Mutex
-	minutes map[int64]*Minute // by Unix minute: counts that are not in Redis yet
+	mu     sync.Mutex
+	unsent map[period]counts // not in Redis yet
 }
+
+// counts are the counters of periods: by key (period.key), and by the name of a status or bucket.
+type counts map[string]map[string]int64
 
 // New returns a Counter. If now is nil, it uses time.Now.
 func New(redis Counters, log *slog.Logger, now func() time.Time) *Counter {
 	if now == nil {
 		now = time.Now
 	}
-	return &Counter{redis: redis, log: log, now: now, minutes: map[int64]*Minute{}}
+	return &Counter{redis: redis, log: log, now: now, unsent: map[period]counts{perMinute: {}, perHour: {}}}
 }
 
 // Count counts an outcome. age is the time between the acceptance of the delivery's job by Herald and the agent's
-// answer, and is counted only if status is Delivered. If the counts of maxUnsent other minutes are not in Redis yet,
-// the outcome is not counted.
+// answer, and is counted only if status is Delivered. If the counts of maxUnsent other minutes or hours are not in
+// Redis yet, the outcome is not counted.
 func (c *Counter) Count(status store.Status, age time.Duration) {
-	minute := c.now().Unix() / 60
+	names := []string{string(status)}
+	if status == store.Delivered {
+		names = append(names, bucketPrefix+strconv.Itoa(findBucket(age)))
+	}
+	now := c.now().Unix()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	m := c.minutes[minute]
-	if m == nil {
-		if len(c.minutes) >= maxUnsent {
-			return
+	for p, unsent := range c.unsent {
+		key := p.key(now / p.seconds)
+		if unsent[key] == nil {
+			if len(unsent) >= maxUnsent {
+				continue
+			}
+			unsent[key] = map[string]int64{}
 		}
-		m = &Minute{Outcomes: map[store.Status]int64{}}
-		c.minutes[minute] = m
-	}
-	m.Outcomes[status]++
-	if status == store.Delivered {
-		m.Latency.addLatency(age)
+		for _, name := range names {
+			unsent[key][name]++
+		}
 	}
 }
 
@@ -139,49 +145,33 @@ func (c *Counter) Run(ctx context.Context) {
 
 // sendCounts adds to Redis the counts that are not there yet. If that fails, they are sent with the next ones.
 func (c *Counter) sendCounts(ctx context.Context) {
-	c.mu.Lock()
-	unsent := c.minutes
-	c.minutes = map[int64]*Minute{}
-	c.mu.Unlock()
-	if len(unsent) == 0 {
-		return
-	}
-	counts, hours := make(map[string]map[string]int64, len(unsent)), map[string]map[string]int64{}
-	for minute, m := range unsent {
-		counts[perMinute.key(minute)] = m.encodeCounts()
-		hour := perHour.key(minute / 60)
-		if hours[hour] == nil {
-			hours[hour] = map[string]int64{}
-		}
-		for name, n := range m.encodeCounts() {
-			hours[hour][name] += n
-		}
-	}
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
-	if err := c.redis.AddCounts(ctx, counts, perMinute.kept); err != nil {
-		c.log.Info("the overview's counts wait for Redis", logging.About(logging.Redis), "error", err)
-		c.restoreCounts(unsent)
-		return
-	}
-	if err := c.redis.AddCounts(ctx, hours, perHour.kept); err != nil { // not sent again: the minutes would count twice
-		c.log.Info("counts of the hour are lost", logging.About(logging.Redis), "error", err)
+	for _, p := range []period{perMinute, perHour} {
+		c.mu.Lock()
+		unsent := c.unsent[p]
+		c.unsent[p] = counts{}
+		c.mu.Unlock()
+		if len(unsent) == 0 {
+			continue
+		}
+		if err := c.redis.AddCounts(ctx, unsent, p.kept); err != nil {
+			c.log.Info("the overview's counts wait for Redis", logging.About(logging.Redis), "error", err)
+			c.restoreCounts(p, unsent)
+		}
 	}
 }
 
-// restoreCounts puts unsent, the counts that a failed call could not add to Redis, into c.minutes again. It adds the
-// later counts of the same minutes to them.
-func (c *Counter) restoreCounts(unsent map[int64]*Minute) {
+// restoreCounts puts unsent, which a failed call could not add to Redis, into c.unsent again. It adds the later counts
+// of the same keys to them.
+func (c *Counter) restoreCounts(p period, unsent counts) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for minute, m := range unsent {
-		if now := c.minutes[minute]; now != nil {
-			for status, n := range now.Outcomes {
-				m.Outcomes[status] += n
-			}
-			m.Latency.Add(now.Latency)
+	for key, named := range unsent {
+		for name, n := range c.unsent[p][key] {
+			named[name] += n
 		}
-		c.minutes[minute] = m
+		c.unsent[p][key] = named
 	}
 }
 
@@ -203,13 +193,13 @@ func (c *Counter) readLast(ctx context.Context, p period, n int) ([]Minute, erro
 	}
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
-	counts, err := c.redis.Counts(ctx, keys)
+	found, err := c.redis.Counts(ctx, keys)
 	if err != nil {
 		return nil, err
 	}
 	minutes := make([]Minute, n)
 	for i := range minutes {
-		minutes[i] = decodeMinute(counts[i])
+		minutes[i] = decodeMinute(found[i])
 		minutes[i].At = time.Unix((last-int64(n-1-i))*p.seconds, 0).UTC()
 	}
 	return minutes, nil
@@ -233,24 +223,10 @@ func (p period) key(number int64) string { return p.prefix + strconv.FormatInt(n
 // bucketPrefix begins the names of counters that are buckets of the histogram. All other names are statuses.
 const bucketPrefix = "le"
 
-// encodeCounts returns the minute's counters by name: the statuses, and the buckets with bucketPrefix.
-func (m *Minute) encodeCounts() map[string]int64 {
-	out := make(map[string]int64, len(m.Outcomes)+4)
-	for status, n := range m.Outcomes {
-		out[string(status)] = n
-	}
-	for i, n := range m.Latency {
-		if n > 0 {
-			out[bucketPrefix+strconv.Itoa(i)] = n
-		}
-	}
-	return out
-}
-
-// decodeMinute returns the minute with the counters that encodeCounts returned. It ignores unknown buckets.
-func decodeMinute(counts map[string]int64) Minute {
+// decodeMinute returns the minute with these counters by name. It ignores unknown buckets.
+func decodeMinute(named map[string]int64) Minute {
 	m := Minute{Outcomes: map[store.Status]int64{}}
-	for name, n := range maps.All(counts) {
+	for name, n := range named {
 		digits, isBucket := strings.CutPrefix(name, bucketPrefix)
 		i, err := strconv.Atoi(digits)
 		switch {
