@@ -46,7 +46,7 @@ func (a *assembly) openDelivery() (err error) {
 	a.throughput = throughput.New(a.queue, a.log, nil)
 	a.executor, err = delivery.NewExecutor(delivery.Config{
 		Ledger: a.store, Followers: a.store, BatchSize: a.cfg.Batch, Resolver: a.content.Resolver,
-		Fetcher: a.content.Fetcher, Caller: a.pool, Opener: a.keys, Sealer: a.keys, Admission: gates,
+		Fetcher: a.content.Fetcher, Caller: a.pool, Keys: a.keys, Admission: gates,
 		Origins: a.originLimits(), Authorizer: a.tokens, Dispatcher: a.dispatcher, Spool: a.queue, Schedule: a.schedule,
 		Decoding: a.content.Decoding,
 		Chain:    func(id uint64) (event.Chain, bool) { c, ok := a.content.chains[id]; return c, ok },

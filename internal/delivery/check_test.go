@@ -20,7 +20,7 @@ import (
 func TestSealedHeaders(t *testing.T) {
 	t.Parallel()
 	keys := must(secret.Create())
-	e := &Executor{Config: Config{Opener: keys}}
+	e := &Executor{Config: Config{Keys: keys}}
 	sender := storetest.Feedback(1, 1)
 	sender.Action = job.Action{Endpoint: &job.Endpoint{Transport: "http", URL: "https://a.example/mcp"}}
 	seal := func(text string) []byte {

@@ -68,7 +68,7 @@ func inCompleter(t *testing.T, count int, run func(t *testing.T, w *completerWor
 		w := &completerWorld{T: t, base: model.New(time.Now), calls: map[uuid.UUID]int{}, spooled: map[uuid.UUID]int{}}
 		w.ledger = &faulty{Ledger: w.base, claim: w.claim, record: w.record}
 		executor := must(NewExecutor(Config{Ledger: w.ledger, Chain: func(uint64) (event.Chain, bool) { return nil, true },
-			Verify: chain.VerifyOff, Resolver: w, Fetcher: panics{}, Caller: w, Opener: keys, Sealer: keys,
+			Verify: chain.VerifyOff, Resolver: w, Fetcher: panics{}, Caller: w, Keys: keys,
 			Dispatcher: must(dispatch.New(w, quiet)), Spool: w, Schedule: must(outcome.NewSchedule([]time.Duration{time.Second})),
 			CallTimeout: completerCall, Lease: completerCall + completerMargin, LeaseMargin: completerMargin,
 			Metrics: metrics, Logger: quiet}))

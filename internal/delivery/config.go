@@ -12,7 +12,6 @@ import (
 	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/auth"
 	"github.com/agentherald/herald/internal/base/decode"
-	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/delivery/content"
 	"github.com/agentherald/herald/internal/delivery/event"
@@ -57,21 +56,10 @@ type Caller interface {
 	Call(ctx context.Context, e mcpcall.Endpoint, r mcpcall.Request) (mcpcall.Answer, error)
 }
 
-// Sealer encrypts spooled outcomes, and a job's secret headers if the event has another agent than the job named
-// (package event).
-type Sealer interface {
-	Seal(plain []byte, b secret.Binding) ([]byte, error)
-}
-
 // Throughput counts the outcomes of attempts for the overview page. age is the time from the delivery's acceptance to
 // the agent's answer.
 type Throughput interface {
 	Count(status store.Status, age time.Duration)
-}
-
-// Opener decrypts a job's secret headers and spooled outcomes.
-type Opener interface {
-	Open(cipher []byte, b secret.Binding) ([]byte, error)
 }
 
 // Config configures an Executor. A field is required unless its comment states a default or the meaning of nil.
@@ -81,8 +69,7 @@ type Config struct {
 	Resolver   Resolver
 	Fetcher    content.Fetcher
 	Caller     Caller
-	Opener     Opener
-	Sealer     Sealer
+	Keys       event.Keys
 	Dispatcher *dispatch.Dispatcher
 	Spool      OutcomeSpool
 	Schedule   outcome.Schedule
@@ -151,9 +138,9 @@ const maxObservedAgents = 4096
 func NewExecutor(cfg Config) (*Executor, error) {
 	switch {
 	case cfg.Ledger == nil || cfg.Chain == nil || cfg.Resolver == nil || cfg.Fetcher == nil || cfg.Caller == nil ||
-		cfg.Opener == nil || cfg.Sealer == nil || cfg.Dispatcher == nil || cfg.Spool == nil || cfg.Metrics == nil:
-		return nil, errors.New("delivery: an executor needs ledger, chain, resolver, fetcher, caller, opener, " +
-			"sealer, dispatcher, spool and metrics")
+		cfg.Keys == nil || cfg.Dispatcher == nil || cfg.Spool == nil || cfg.Metrics == nil:
+		return nil, errors.New("delivery: an executor needs ledger, chain, resolver, fetcher, caller, keys, " +
+			"dispatcher, spool and metrics")
 	case cfg.Schedule.Attempts() < 2:
 		return nil, errors.New("delivery: a retry schedule is needed")
 	case cfg.CallTimeout <= 0 || cfg.LeaseMargin <= 0 || cfg.Lease < cfg.CallTimeout+cfg.LeaseMargin:
@@ -181,8 +168,8 @@ func NewExecutor(cfg Config) (*Executor, error) {
 		return nil, err
 	}
 	batches, err := lru.New[store.Agent, batchLimit](maxBatchAgents)
-	events := &event.Checker{Ledger: cfg.Ledger, Chain: cfg.Chain, Verify: cfg.Verify, Opener: cfg.Opener,
-		Sealer: cfg.Sealer, CountCorrected: cfg.Metrics.countCorrected}
+	events := &event.Checker{Ledger: cfg.Ledger, Chain: cfg.Chain, Verify: cfg.Verify, Keys: cfg.Keys,
+		CountCorrected: cfg.Metrics.countCorrected}
 	files := &content.Reader{Fetcher: cfg.Fetcher, Limit: cfg.FetchLimit, Policy: cfg.HashPolicy,
 		Attempts: cfg.Schedule.Attempts(), Decoding: cfg.Decoding}
 	return &Executor{Config: cfg, observed: observed, events: events, files: files, batches: batches,

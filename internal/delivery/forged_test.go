@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/delivery/event"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
@@ -42,7 +43,7 @@ func deliveredInJSON(attempt int, started time.Time) []byte {
 }
 
 // sealedBy seals a plausible outcome with the forger's choice of keys and head.
-func sealedBy(keys Sealer, c *store.Claim, past []byte) []byte {
+func sealedBy(keys event.Keys, c *store.Claim, past []byte) []byte {
 	var p store.SpooledOutcome
 	if err := json.Unmarshal(past, &p); err != nil {
 		panic(err)
@@ -176,7 +177,7 @@ func TestResultsOutliveRotation(t *testing.T) {
 		id := w.dispatchTo(a.URL)
 		w.dies(id, 1)
 		again := w.expire(id)
-		k := w.newWorker(func(c *Config) { c.Opener, c.Sealer = tt.keys, tt.keys })
+		k := w.newWorker(func(c *Config) { c.Keys = tt.keys })
 		k.mustDeliver(id, again.Dispatch, "")
 		heraldtest.Equal(t, tt.name+": calls", len(a.received()), tt.calls)
 	}

@@ -182,7 +182,7 @@ func TestConstructorsRefuse(t *testing.T) {
 	keys, reg, log := must(secret.Create()), prometheus.NewRegistry(), slog.New(slog.DiscardHandler)
 	valid := func() Config {
 		return Config{Ledger: &leases{}, Chain: func(uint64) (event.Chain, bool) { return nil, false }, Resolver: &completerWorld{}, Fetcher: panics{}, Caller: offers{},
-			Opener: keys, Sealer: keys, Dispatcher: must(dispatch.New(&away{}, log)), Spool: &results{}, Metrics: must(NewMetrics(prometheus.NewRegistry())),
+			Keys: keys, Dispatcher: must(dispatch.New(&away{}, log)), Spool: &results{}, Metrics: must(NewMetrics(prometheus.NewRegistry())),
 			Schedule: must(outcome.NewSchedule([]time.Duration{time.Second})), CallTimeout: time.Second, LeaseMargin: time.Second, Lease: 2 * time.Second}
 	}
 	must(NewExecutor(valid()))

@@ -160,7 +160,7 @@ func (e *Executor) jobEndpoint(c *store.Claim, listed mcpcall.Endpoint) (resolve
 		return found, nil
 	}
 
-	plain, err := e.Opener.Open(c.SealedHeaders, j.HeaderBinding(named.URL))
+	plain, err := e.Keys.Open(c.SealedHeaders, j.HeaderBinding(named.URL))
 	if err != nil {
 		return found, fmt.Errorf("decrypt the job's headers: %w", err)
 	}

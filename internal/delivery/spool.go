@@ -11,6 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/delivery/event"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -43,7 +44,7 @@ func (e *Executor) spoolOutcome(ctx context.Context, c *store.Claim, o store.Out
 	if c.Unfinished && !o.Called {
 		return false
 	}
-	b, err := sealOutcome(e.Sealer, c, store.SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt, At: e.Now(),
+	b, err := sealOutcome(e.Keys, c, store.SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt, At: e.Now(),
 		Outcome: o})
 	if err == nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoolTimeout)
@@ -74,7 +75,7 @@ func (e *Executor) loadSpooledOutcome(ctx context.Context, c *store.Claim) (*sto
 	if sealed == nil {
 		return nil, nil
 	}
-	past, err := openOutcome(e.Opener, c, sealed)
+	past, err := openOutcome(e.Keys, c, sealed)
 	if err != nil {
 		e.ignoreSpooled(c, spooledUnreadable, err)
 		return nil, nil
@@ -174,7 +175,7 @@ func outcomeBinding(c *store.Claim, claimNo int64, attempt int) secret.Binding {
 }
 
 // sealOutcome encodes past, the outcome of claim c, as JSON and encrypts it for Redis, with outcomeBinding.
-func sealOutcome(keys Sealer, c *store.Claim, past store.SpooledOutcome) ([]byte, error) {
+func sealOutcome(keys event.Keys, c *store.Claim, past store.SpooledOutcome) ([]byte, error) {
 	plain, err := json.Marshal(past)
 	if err != nil {
 		return nil, err
@@ -190,7 +191,7 @@ func sealOutcome(keys Sealer, c *store.Claim, past store.SpooledOutcome) ([]byte
 // openOutcome decrypts an outcome that sealOutcome encrypted for an earlier claim of the same delivery. c is the
 // present claim. It returns an error for any other data. Ledger.Adopt checks that the earlier attempt still has no
 // outcome.
-func openOutcome(keys Opener, c *store.Claim, sealed []byte) (*store.SpooledOutcome, error) {
+func openOutcome(keys event.Keys, c *store.Claim, sealed []byte) (*store.SpooledOutcome, error) {
 	if len(sealed) < sealedHead || sealed[0] != sealedVersion {
 		return nil, errors.New("it is not sealed by a worker of this version")
 	}

@@ -85,9 +85,9 @@ func (c *Checker) resealHeaders(b *store.Binding, sender job.Job) error {
 	if from == to {
 		return nil
 	}
-	plain, err := c.Opener.Open(b.SealedHeaders, from)
+	plain, err := c.Keys.Open(b.SealedHeaders, from)
 	if err == nil {
-		b.SealedHeaders, err = c.Sealer.Seal(plain, to)
+		b.SealedHeaders, err = c.Keys.Seal(plain, to)
 	}
 	if err != nil {
 		return fmt.Errorf("seal the job's headers for the event's agent: %w", err)

@@ -41,14 +41,10 @@ type Chain interface {
 	Check(ctx context.Context, j job.Job, v chain.Verify) (chain.Standing, error)
 }
 
-// Opener decrypts a job's secret headers.
-type Opener interface {
-	Open(cipher []byte, b secret.Binding) ([]byte, error)
-}
-
-// Sealer encrypts a job's secret headers.
-type Sealer interface {
+// Keys encrypts (Seal) and decrypts (Open) a job's secret headers, and spooled outcomes.
+type Keys interface {
 	Seal(plain []byte, b secret.Binding) ([]byte, error)
+	Open(cipher []byte, b secret.Binding) ([]byte, error)
 }
 
 // Checker checks the events of deliveries. It is safe for concurrent use. All fields are required.
@@ -56,8 +52,7 @@ type Checker struct {
 	Ledger Ledger
 	Chain  func(chainID uint64) (Chain, bool) // false: the chain has no RPC URL
 	Verify chain.Verify                       // the check that an event must pass
-	Opener Opener
-	Sealer Sealer
+	Keys   Keys
 	// CountCorrected counts a field of a job that the event on the chain contradicts.
 	CountCorrected func(field string)
 }

@@ -181,7 +181,7 @@ func TestDescribeRefusal(t *testing.T) {
 func TestSealedHeaders(t *testing.T) {
 	t.Parallel()
 	keys := must(secret.Create())
-	c := &Checker{Opener: keys, Sealer: keys}
+	c := &Checker{Keys: keys}
 	sender := storetest.Feedback(1, 1)
 	sender.Action = job.Action{Endpoint: &job.Endpoint{Transport: "http", URL: "https://a.example/mcp"}}
 	event := sender
