@@ -100,11 +100,8 @@ func (a *assembly) openMaintenance() (err error) {
 	if err != nil {
 		return err
 	}
-	reviewer, err := maintenance.NewReviewer(maintenance.ReviewerConfig{Ledger: a.upkeep, Events: a.runner.Events(),
-		Dispatcher: a.dispatcher, Logger: a.log})
-	if err != nil {
-		return err
-	}
+	reviewer := &maintenance.Reviewer{Ledger: a.upkeep, Events: a.runner.Events(), Dispatcher: a.dispatcher,
+		Logger: a.log}
 	a.serversFile.reportChange, a.serversFile.reportCallable = a.releaser.Wake, a.releaser.MarkCallable
 	a.releaser.MarkCallable(a.serversFile.callableAgents()) // an older file, or none, may have been in force before
 	a.addServices(newLoop("reconciler", reconciler.Run), newLoop("releaser", a.releaser.Run),

@@ -1,9 +1,7 @@
 package maintenance
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
@@ -24,28 +22,16 @@ type EventReader interface {
 	Review(ctx context.Context, l store.Review) (next *job.Job, decided bool)
 }
 
-// ReviewerConfig configures a Reviewer.
-type ReviewerConfig struct {
-	Ledger     ReviewLedger
-	Events     EventReader
-	Dispatcher Dispatcher
-	Logger     *slog.Logger // default slog.Default()
-}
-
 // Reviewer makes reviews. A review reads the event of a delivery from the chain again. It is due for a delivery that is
 // final or was called, if a later job has the delivery's key but describes another event. After a reorg, the chain can
 // have another event with the same key, such as the same feedback index. A review is also due if a job arrives again
 // after its event may have left the chain. On a chain that no follower reads, Herald would not notice without reviews
-// that a reorg replaced an event, or that an event has returned.
-type Reviewer struct{ ReviewerConfig }
-
-// NewReviewer validates the configuration and sets the default.
-func NewReviewer(cfg ReviewerConfig) (*Reviewer, error) {
-	if cfg.Ledger == nil || cfg.Events == nil || cfg.Dispatcher == nil {
-		return nil, errors.New("maintenance: a reviewer needs a ledger, events and a dispatcher")
-	}
-	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
-	return &Reviewer{cfg}, nil
+// that a reorg replaced an event, or that an event has returned. All fields are required.
+type Reviewer struct {
+	Ledger     ReviewLedger
+	Events     EventReader
+	Dispatcher Dispatcher
+	Logger     *slog.Logger
 }
 
 const (

@@ -11,7 +11,6 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // reviewLedger has no reviews, and fails every second time.
@@ -39,9 +38,8 @@ func TestReviewEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		ledger := &reviewLedger{}
-		r, err := NewReviewer(ReviewerConfig{Ledger: ledger, Events: noEvents{}, Dispatcher: nobody{},
-			Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		heraldtest.Must(t, err)
+		r := &Reviewer{Ledger: ledger, Events: noEvents{}, Dispatcher: nobody{},
+			Logger: slog.New(slog.NewTextHandler(&log, nil))}
 		ctx, cancel := context.WithTimeout(t.Context(), 4*reviewPause+time.Second)
 		defer cancel()
 		r.Run(ctx)
