@@ -110,7 +110,7 @@ type Answer struct {
 	Key     string
 	Path    string   // Refused: the invalid field; Conflict: the field that differs from the stored event
 	Differs []string // Known: the job's fields that differ from the event as Herald read it from the chain
-	Problem string   // Refused: what is wrong with the field Path; Conflict: both values
+	Problem string   // Refused: what is wrong with the field Path; Rejected: the refusal; Conflict: both values
 	Status  store.Status
 
 	Forbidden bool // Refused: the job is valid, but the sender may not set the field Path
@@ -186,67 +186,25 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 	if in.Redis == RedisOn {
 		trust = store.TrustDirect
 	}
-	it, refusal, err := in.readUnanswered(Element{body, int64(len(body))}, job.Kind(kind), trust)
-	if err != nil {
-		return "", err
-	}
-	got, err := in.acceptJobs(ctx, []store.Intake{it})
+	got, err := in.acceptElements(ctx, []Element{{body, int64(len(body))}}, job.Kind(kind), trust)
 	if err != nil {
 		return "", err
 	}
 	a := got[0]
-	if refusal != nil {
-		in.Logger.Info("job from Redis refused", "kind", kind, "delivery", a.ID, "key", a.Key, "problem", it.Refused)
-		return "rejected invalid_job: " + text.Excerpt(it.Refused, maxNote), nil
-	}
-	if a.Verdict == store.Conflict {
-		problem := DescribeConflict(a, it.Job)
+	switch a.Verdict {
+	case Rejected:
+		in.Logger.Info("job from Redis refused", "kind", kind, "delivery", a.ID, "key", a.Key, "problem", a.Problem)
+		return "rejected invalid_job: " + text.Excerpt(a.Problem, maxNote), nil
+	case store.Conflict:
 		in.Logger.Warn("job from Redis not accepted: its event is stored with other content",
-			"kind", kind, "delivery", a.ID, "key", a.Key, "field", a.Field, "problem", problem)
-		return text.Excerpt(fmt.Sprintf("conflict with delivery %s: %s %s", a.ID, a.Field, problem), maxNote), nil
-	}
-	if a.Verdict == store.Refreshed { // an agent update becomes no delivery
+			"kind", kind, "delivery", a.ID, "key", a.Key, "field", a.Path, "problem", a.Problem)
+		return text.Excerpt(fmt.Sprintf("conflict with delivery %s: %s %s", a.ID, a.Path, a.Problem), maxNote), nil
+	case store.Refreshed: // an agent update becomes no delivery
 		in.Logger.Info("job accepted from Redis", "kind", kind, "verdict", a.Verdict)
 		return "refreshed: the agent's endpoint is looked up again", nil
 	}
 	in.Logger.Info("job accepted from Redis", "kind", kind, "verdict", a.Verdict, "delivery", a.ID, "key", a.Key)
 	return fmt.Sprintf("%s as delivery %s", a.Verdict, a.ID), nil
-}
-
-// readUnanswered parses e, a job from Redis, whose sender gets no answer. It returns the row to store. It refuses an
-// invalid job. If trust is below store.TrustDirect, it also refuses a job that sets a field of job.DirectField. For a
-// refused job it returns the refusal and a row in the status rejected. Such a row has the job's type, or kind if the
-// job contains no type. err is not about an invalid job: it means that the headers could not be encrypted, or a refused
-// job could not be encoded.
-func (in *Intake) readUnanswered(e Element, kind job.Kind,
-	trust store.Trust) (it store.Intake, refusal *job.Refusal, err error) {
-	j, err := in.parseElement(e)
-	if err == nil && trust < store.TrustDirect {
-		err = refuseDirect(j)
-	}
-	switch {
-	case err == nil:
-		it, err = in.sealHeaders(j, store.Source{Name: store.SourceRedis, Trust: trust})
-		return it, nil, err
-	case !errors.As(err, &refusal):
-		return it, nil, fmt.Errorf("parse a job from Redis: %w", err)
-	}
-	it = store.Intake{Job: j, Refused: refusal.Error(), Key: e.invalidKey()}
-	if it.Received, err = encodeReceived(e); err != nil {
-		return it, nil, fmt.Errorf("encode a refused job from Redis: %w", err)
-	}
-	it.Job.Kind = cmp.Or(j.Kind, kind)
-	return it, refusal, nil
-}
-
-// refuseDirect returns a *job.Refusal if the job sets a field of job.DirectField, and nil otherwise.
-func refuseDirect(j job.Job) error {
-	field := j.DirectField()
-	if field == "" {
-		return nil
-	}
-	return &job.Refusal{Path: field,
-		Problem: "is not accepted from a job in Redis: use enqueue, or set HERALD_REDIS_INTAKE=on"}
 }
 
 // acceptJobs stores the jobs. It then enqueues the tasks of those deliveries that the store dispatched in the same

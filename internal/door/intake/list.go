@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -27,12 +28,18 @@ const Rejected store.Verdict = "rejected"
 // the fields of job.DirectField, because the operator named the list in HERALD_LEGACY_QUEUE. After an error it is
 // unknown whether the elements were stored. The caller may then call FromList again: stored jobs are known.
 func (in *Intake) FromList(ctx context.Context, elements []Element) ([]Answer, error) {
+	// The kind is for the rejected row of an element that cannot be parsed. Nearly all jobs of the old backend are
+	// feedback.
+	return in.acceptElements(ctx, elements, job.KindNewFeedback, store.TrustDirect)
+}
+
+// acceptElements stores elements in one transaction, as rows of their jobs or as rejected rows (readElement).
+func (in *Intake) acceptElements(ctx context.Context, elements []Element, kind job.Kind,
+	trust store.Trust) ([]Answer, error) {
 	intakes := make([]store.Intake, len(elements))
 	for i, e := range elements {
 		var err error
-		// The kind is for the rejected row of an element that cannot be parsed. Nearly all jobs of the old backend are
-		// feedback.
-		if intakes[i], _, err = in.readUnanswered(e, job.KindNewFeedback, store.TrustDirect); err != nil {
+		if intakes[i], err = in.readElement(e, kind, trust); err != nil {
 			return nil, err
 		}
 	}
@@ -40,23 +47,40 @@ func (in *Intake) FromList(ctx context.Context, elements []Element) ([]Answer, e
 	if err != nil {
 		return nil, err
 	}
-	taken := make([]Answer, len(got))
+	answers := make([]Answer, len(got))
 	for i, a := range got {
-		taken[i] = Answer{Verdict: a.Verdict, ID: a.ID, Key: a.Key, Path: a.Field, Problem: intakes[i].Refused}
-		if taken[i].Problem != "" {
-			taken[i].Verdict = Rejected
+		answers[i] = Answer{Verdict: a.Verdict, ID: a.ID, Key: a.Key, Path: a.Field,
+			Problem: DescribeConflict(a, intakes[i].Job)}
+		if refused := intakes[i].Refused; refused != "" {
+			answers[i].Verdict, answers[i].Problem = Rejected, refused
 		}
 	}
-	return taken, nil
+	return answers, nil
 }
 
-// parseElement parses the job in an element. If it is invalid or too long, the error is a *job.Refusal.
-func (in *Intake) parseElement(e Element) (job.Job, error) {
+// readElement parses e, whose sender gets no answer, and returns the row to store. It refuses an invalid job. If trust
+// is below store.TrustDirect, it also refuses a job that sets a field of job.DirectField. For a refused job it returns
+// a row in the status rejected. Such a row has the job's type, or kind if the job contains no type. The error means
+// that the headers could not be encrypted, or a refused job could not be encoded.
+func (in *Intake) readElement(e Element, kind job.Kind, trust store.Trust) (it store.Intake, err error) {
+	j, err := job.Parse(e.Body, in.Limits)
 	if e.Length > job.MaxBytes {
-		return job.Job{}, &job.Refusal{Problem: fmt.Sprintf("is %d bytes long; a job may have %d",
-			e.Length, job.MaxBytes)}
+		j, err = job.Job{}, &job.Refusal{Problem: fmt.Sprintf("is %d bytes long; a job may have %d", e.Length,
+			job.MaxBytes)}
 	}
-	return job.Parse(e.Body, in.Limits)
+	if field := j.DirectField(); err == nil && field != "" && trust < store.TrustDirect {
+		err = &job.Refusal{Path: field,
+			Problem: "is not accepted from a job in Redis: use enqueue, or set HERALD_REDIS_INTAKE=on"}
+	}
+	if err == nil {
+		return in.sealHeaders(j, store.Source{Name: store.SourceRedis, Trust: trust})
+	}
+	it = store.Intake{Job: j, Refused: err.Error(), Key: e.invalidKey()}
+	if it.Received, err = encodeReceived(e); err != nil {
+		return it, fmt.Errorf("encode a refused job from Redis: %w", err)
+	}
+	it.Job.Kind = cmp.Or(j.Kind, kind)
+	return it, nil
 }
 
 // invalidKey returns the key for the rejected row of an invalid job: "invalid:" and the SHA-256 hash of Body. If Body
