@@ -16,7 +16,6 @@ import (
 	"github.com/agentherald/herald/internal/delivery/content"
 	"github.com/agentherald/herald/internal/delivery/event"
 	"github.com/agentherald/herald/internal/delivery/memory"
-	"github.com/agentherald/herald/internal/delivery/waits"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
@@ -173,5 +172,5 @@ func NewExecutor(cfg Config) (*Executor, error) {
 	files := &content.Reader{Fetcher: cfg.Fetcher, Limit: cfg.FetchLimit, Policy: cfg.HashPolicy,
 		Attempts: cfg.Schedule.Attempts(), Decoding: cfg.Decoding}
 	return &Executor{Config: cfg, observed: observed, events: events, files: files, batches: batches,
-		waits: waits.NewSummary(), arguments: memory.NewBudget(cfg.MaxArgumentBytes)}, err
+		arguments: memory.NewBudget(cfg.MaxArgumentBytes)}, err
 }

@@ -30,7 +30,7 @@ import (
 type Executor struct {
 	Config
 	observed  *lru.Cache[store.Agent, time.Time] // when the tool list in the agent's row was fetched
-	waits     *waits.Summary
+	waits     waits.Summary
 	events    *event.Checker
 	files     *content.Reader
 	arguments *memory.Budget

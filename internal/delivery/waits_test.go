@@ -22,7 +22,7 @@ import (
 // logged returns an executor that can only log attempts, and a function that returns its log lines.
 func logged(level slog.Level) (*Executor, func() []map[string]any) {
 	b := &heraldtest.Log{}
-	p := &Executor{waits: waits.NewSummary()}
+	p := &Executor{}
 	p.Now, p.Logger = time.Now, slog.New(slog.NewJSONHandler(b, &slog.HandlerOptions{Level: level}))
 	return p, func() (lines []map[string]any) {
 		for line := range strings.Lines(b.String()) {

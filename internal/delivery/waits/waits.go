@@ -23,41 +23,30 @@ const (
 	MaxAgents = 100
 )
 
-// Summary counts the attempts since the last log lines. It is safe for concurrent use.
+// Summary counts the attempts since the last log lines. It is safe for concurrent use. The zero value is empty.
 type Summary struct {
 	mu     sync.Mutex
-	agents map[store.Agent]map[string]int // number of attempts by reason
-	others map[string]int                 // the same for all agents beyond MaxAgents together
+	counts map[string]map[string]int // number of attempts by agent (or others) and reason
 }
 
-// NewSummary returns an empty Summary.
-func NewSummary() *Summary {
-	return &Summary{agents: map[store.Agent]map[string]int{}, others: map[string]int{}}
-}
+// others is the name of all agents beyond MaxAgents together.
+const others = "all others"
 
 // Add counts an attempt.
 func (s *Summary) Add(agent store.Agent, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	counts := s.agents[agent]
-	switch {
-	case counts != nil:
-	case len(s.agents) < MaxAgents:
-		counts = map[string]int{}
-		s.agents[agent] = counts
-	default:
-		counts = s.others
+	name := agent.String()
+	if s.counts[name] == nil && len(s.counts) >= MaxAgents {
+		name = others
 	}
-	counts[reason]++
-}
-
-// drainCounts returns the counts of s and resets them.
-func (s *Summary) drainCounts() (agents map[store.Agent]map[string]int, others map[string]int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	agents, others = s.agents, s.others
-	s.agents, s.others = map[store.Agent]map[string]int{}, map[string]int{}
-	return agents, others
+	if s.counts == nil {
+		s.counts = map[string]map[string]int{}
+	}
+	if s.counts[name] == nil {
+		s.counts[name] = map[string]int{}
+	}
+	s.counts[name][reason]++
 }
 
 // Log logs, once a minute and when ctx ends, how many attempts ended in a free wait without a call. It logs one line
@@ -77,23 +66,19 @@ func (s *Summary) Log(ctx context.Context, logger *slog.Logger, now func() time.
 // logCounts logs the counts and resets them: one line per agent, the agents with most waits first. within is how long
 // the waits were counted.
 func (s *Summary) logCounts(logger *slog.Logger, within time.Duration) {
-	agents, others := s.drainCounts()
-	busiest := func(a, b store.Agent) int { return sumCounts(agents[b]) - sumCounts(agents[a]) }
-	for _, a := range slices.SortedFunc(maps.Keys(agents), busiest) {
-		logAgent(logger, a.String(), agents[a], within)
+	s.mu.Lock()
+	counts := s.counts
+	s.counts = nil
+	s.mu.Unlock()
+	busiest := func(a, b string) int { return sumCounts(counts[b]) - sumCounts(counts[a]) }
+	for _, agent := range slices.SortedFunc(maps.Keys(counts), busiest) {
+		var reasons []any
+		for _, r := range slices.Sorted(maps.Keys(counts[agent])) {
+			reasons = append(reasons, slog.Int(r, counts[agent][r]))
+		}
+		logger.Info("deliveries put off, nothing was attempted", "agent", agent, "within", within.Round(time.Second),
+			"count", sumCounts(counts[agent]), slog.Group("reasons", reasons...))
 	}
-	if len(others) > 0 {
-		logAgent(logger, "all others", others, within)
-	}
-}
-
-func logAgent(logger *slog.Logger, agent string, counts map[string]int, within time.Duration) {
-	var reasons []any
-	for _, r := range slices.Sorted(maps.Keys(counts)) {
-		reasons = append(reasons, slog.Int(r, counts[r]))
-	}
-	logger.Info("deliveries put off, nothing was attempted", "agent", agent, "within", within.Round(time.Second),
-		"count", sumCounts(counts), slog.Group("reasons", reasons...))
 }
 
 func sumCounts(counts map[string]int) (n int) {

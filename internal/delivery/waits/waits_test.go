@@ -14,15 +14,14 @@ import (
 // TestBounded: the memory for a summary is bounded, for any number of agents.
 func TestBounded(t *testing.T) {
 	t.Parallel()
-	s, log := NewSummary(), &heraldtest.Log{}
+	s, log := &Summary{}, &heraldtest.Log{}
 	for i := range 3 * MaxAgents {
 		s.Add(store.Agent{ChainID: 8453, ID: strconv.Itoa(i)}, "throttled")
 	}
-	heraldtest.Equal(t, "agents that are remembered", len(s.agents), MaxAgents)
+	heraldtest.Equal(t, "agents that are remembered, and all others", len(s.counts), MaxAgents+1)
 	s.logCounts(log.Logger(slog.LevelInfo), time.Minute)
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-	last := lines[len(lines)-1]
-	if len(lines) != MaxAgents+1 || !strings.Contains(last, `agent="all others"`) || !strings.Contains(last, "count=200 ") {
-		t.Errorf("%d lines, the last %s", len(lines), last)
+	if len(lines) != MaxAgents+1 || !strings.Contains(lines[0], `agent="all others"`) || !strings.Contains(lines[0], "count=200 ") {
+		t.Errorf("%d lines, the first %s", len(lines), lines[0])
 	}
 }
