@@ -306,16 +306,6 @@ func (e *Executor) limitBatches(a *attempt, most int) {
 // inBatch reports whether the attempt's call contains more than one delivery.
 func (a *attempt) inBatch() bool { return a.batch != nil && a.batch.size > 0 }
 
-// describeMembers returns the description (describeDelivery) of each delivery in the call, in the order of the tool's
-// list: first the leader, then the members.
-func (b *batch) describeMembers(leader *attempt) []any {
-	list := []any{leader.describeDelivery()}
-	for _, f := range b.members {
-		list = append(list, f.describeDelivery())
-	}
-	return list
-}
-
 // releasePayload sets the members' arguments to nil. If the batch replaced the leader's own call, it also sets the
 // arguments of that call to nil and ends the reservation of their memory (releaseArguments). b may be nil.
 func (b *batch) releasePayload(e *Executor) {

@@ -12,7 +12,6 @@ import (
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/delivery/content"
-	"github.com/agentherald/herald/internal/delivery/spans"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -43,8 +42,7 @@ type follower struct {
 // enough for the preparation and the call. If Postgres fails, it logs the error and returns the deliveries that were
 // claimed, usually none.
 func (e *Executor) claimFollowers(ctx context.Context, a *attempt, n int) (all []*follower) {
-	began := e.Now()
-	held := lease{began, e.Lease + followerTimeout}
+	held := lease{e.Now(), e.Lease + followerTimeout}
 	try, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
 	given, err := e.Followers.ClaimFollowers(try, a.claim, n, held.length)
@@ -53,10 +51,7 @@ func (e *Executor) claimFollowers(ctx context.Context, a *attempt, n int) (all [
 			"delivery", a.claim.ID, "error", err)
 	}
 	for _, g := range given {
-		f := &follower{given: g, failure: g.Err, attempt: e.newAttempt(g.Claim, a.server, held)}
-		f.spans = spans.Begin(e.Tracer, f.claim, f.began)
-		e.traceStep(f.attempt, "claim", "", g.Err, began)
-		all = append(all, f)
+		all = append(all, &follower{given: g, failure: g.Err, attempt: e.beginAttempt(g.Claim, a.server, held, g.Err)})
 	}
 	return all
 }

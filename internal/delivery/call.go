@@ -116,12 +116,16 @@ func (a *attempt) calledTool() string {
 }
 
 // callMeta returns the _meta of the call. Its member tools.MetaKey is the description of the delivery or, for a batch,
-// the list of the descriptions of all its deliveries.
+// the list of the descriptions of all its deliveries, in the order of the tool's list.
 func (a *attempt) callMeta() map[string]any {
-	if a.inBatch() {
-		return map[string]any{tools.MetaKey: a.batch.describeMembers(a)}
+	if !a.inBatch() {
+		return map[string]any{tools.MetaKey: a.describeDelivery()}
 	}
-	return map[string]any{tools.MetaKey: a.describeDelivery()}
+	list := []any{a.describeDelivery()}
+	for _, f := range a.batch.members {
+		list = append(list, f.describeDelivery())
+	}
+	return map[string]any{tools.MetaKey: list}
 }
 
 // describeDelivery returns the description of the delivery for _meta: its id and key, the attempt's number, whether it

@@ -45,14 +45,12 @@ func (e *Executor) claimDelivery(ctx context.Context, id uuid.UUID, n int) (*att
 			server = &s
 		}
 	}
-	a := e.newAttempt(c, server, lease{began, e.Lease})
-	a.spans = spans.Begin(e.Tracer, a.claim, a.began)
-	e.traceStep(a, "claim", "", err, began)
-	return a, err
+	return e.beginAttempt(c, server, lease{began, e.Lease}, err), err
 }
 
-// newAttempt returns an attempt for a claim. server is the agent's entry in the servers file, or nil.
-func (e *Executor) newAttempt(c *store.Claim, server *servers.Server, l lease) *attempt {
+// beginAttempt returns an attempt for a claim, and traces the step claim. server is the agent's entry in the servers
+// file, or nil. err is the error of the claim, or nil.
+func (e *Executor) beginAttempt(c *store.Claim, server *servers.Server, l lease, err error) *attempt {
 	a := &attempt{claim: c, server: server, began: l.asked, lease: l, stage: stage{name: "claim"},
 		agentKnown: c.Bound || !c.Verified}
 	a.levels = policy.Levels{Operator: c.Policy, Own: c.OwnPolicy}
@@ -63,6 +61,8 @@ func (e *Executor) newAttempt(c *store.Claim, server *servers.Server, l lease) *
 		a.levels.Default = e.DefaultPolicy()
 	}
 	a.policy = a.levels.Settings()
+	a.spans = spans.Begin(e.Tracer, c, a.began)
+	e.traceStep(a, "claim", "", err, a.began)
 	return a
 }
 

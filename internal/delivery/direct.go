@@ -23,12 +23,10 @@ const directMeta = "io.agentherald/direct"
 
 // DirectError is the failure of a direct call: a call without a delivery (Executor.CallDirect).
 type DirectError struct {
-	Reason outcome.Reason
-	Text   string        // a sentence for the operator, without secrets
-	Wait   time.Duration // time after which the caller may try again; 0: unknown
-	Called bool          // the agent may have received the call
-
-	TimedOut bool // the call exceeded its timeout
+	Reason   outcome.Reason
+	Text     string        // a sentence for the operator, without secrets
+	Wait     time.Duration // time after which the caller may try again; 0: unknown
+	TimedOut bool          // the call exceeded its timeout
 }
 
 func (e *DirectError) Error() string { return e.Text }
@@ -48,7 +46,7 @@ func (e *Executor) CallDirect(ctx context.Context, c job.DirectCall, caller stri
 		e.Logger.Info("direct call answered", log...)
 		return answer.Answer, nil
 	}
-	failed := explainDirect(answer, err)
+	failed := explainDirect(err)
 	e.Logger.Info("direct call failed", append(log, "reason", failed.Reason, "error", failed.Text)...)
 	return answer.Answer, failed
 }
@@ -77,10 +75,10 @@ func (e *Executor) callLimited(ctx context.Context, at mcpcall.Endpoint, c job.D
 		Traceparent: tracecontext.FromContext(ctx)}, c.Tool, timeout, e.CallTimeout)
 }
 
-// explainDirect returns the *DirectError for a call that returned the answer a and the error err, which is not nil.
-func explainDirect(a toolAnswer, err error) *DirectError {
+// explainDirect returns the *DirectError for a call that returned the error err, which is not nil.
+func explainDirect(err error) *DirectError {
 	v := classify.Error(err)
-	failed := &DirectError{Reason: v.Reason, Text: v.Text, Wait: v.Pause, Called: a.called}
+	failed := &DirectError{Reason: v.Reason, Text: v.Text, Wait: v.Pause}
 	if call, ok := errors.AsType[*mcpcall.CallError](err); ok {
 		failed.Wait, failed.TimedOut = max(failed.Wait, call.RetryAfter), call.Timeout
 	}

@@ -6,7 +6,6 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/delivery/tools"
-	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/pgerror"
@@ -103,20 +102,13 @@ func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 	if listing := a.call.listing; listing != nil {
 		o.Protocol = listing.Protocol
 		if last, ok := e.observed.Get(a.claim.Agent()); !ok || !last.Equal(listing.Listed) {
-			observeAgent(&o, listing)
+			o.Tools, o.ServerInfo = store.ToolList(tools.Known(listing.Tools)), asJSON(listing.Server)
 		}
 	}
 	if len(a.answer.Raw) > 0 {
 		o.Response, o.Protocol = a.answer.Raw, a.answer.Protocol
 	}
 	return o
-}
-
-// observeAgent adds the agent's tools and server info in listing, which is not nil, to the outcome o. Recording o
-// stores them in the agent's row.
-func observeAgent(o *store.Outcome, listing *mcpcall.ToolSet) {
-	o.Tools = store.ToolList(tools.Known(listing.Tools))
-	o.ServerInfo = asJSON(listing.Server)
 }
 
 // holdIfUnknown returns an error that holds the delivery (held_unknown) if an earlier attempt has no outcome and may

@@ -98,13 +98,9 @@ func (a *attempt) stageDetail(name string) string {
 // attempt's spans. The step lasted from began until now. If err is not nil, its text is the step's detail. Otherwise
 // the parameter detail is the step's detail or, if it is empty, the result of stageDetail.
 func (e *Executor) traceStep(a *attempt, name, detail string, err error, began time.Time) {
-	debug := e.Logger.Enabled(context.Background(), slog.LevelDebug)
-	if !debug && e.Trace == nil && a.spans == nil {
-		return
-	}
 	now := e.Now()
 	a.spans.AddStep(spans.Step{Name: name, Err: err, Began: began, Ended: now, Tool: a.call.tool, URL: a.endpoint.URL})
-	if !debug && e.Trace == nil {
+	if e.Trace == nil && !e.Logger.Enabled(context.Background(), slog.LevelDebug) {
 		return
 	}
 

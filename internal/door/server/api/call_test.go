@@ -68,7 +68,7 @@ func TestCallTool(t *testing.T) {
 	}{
 		{&delivery.DirectError{Reason: outcome.ToolError, Text: "it said no"}, 502},
 		{&delivery.DirectError{Reason: outcome.ConnectFailed, Text: "nobody there"}, 502},
-		{&delivery.DirectError{Reason: outcome.Unknown, Text: "too slow", TimedOut: true, Called: true}, 504},
+		{&delivery.DirectError{Reason: outcome.Unknown, Text: "too slow", TimedOut: true}, 504},
 		{&delivery.DirectError{Reason: outcome.Throttled, Text: "too often", Wait: 1500 * time.Millisecond}, 429},
 		{&delivery.DirectError{Reason: outcome.AddressBlocked, Text: "a private address"}, 400},
 		{&delivery.DirectError{Reason: outcome.InternalError, Text: "who knows"}, 500},
