@@ -70,7 +70,13 @@ type verdict struct {
 // attempts count. The verdict's Text is the text of the error.
 func Error(err error) outcome.Verdict {
 	v := verdict{Verdict: outcome.Verdict{Text: err.Error()}}
-	v.Reason = findReason(err, &v)
+	v.Reason = outcome.InternalError
+	for _, find := range rules {
+		if r, ok := find(err, &v); ok {
+			v.Reason = r
+			break
+		}
+	}
 	v.Ending, v.Free = v.Reason.Ending(), v.Reason.Free()
 	v.Unknown = v.Unknown || v.Reason == outcome.Unknown
 	switch v.Reason {
@@ -84,36 +90,64 @@ func Error(err error) outcome.Verdict {
 	return v.Verdict
 }
 
-// findReason returns the reason of err and sets the details of v. It calls the classify functions in order, and returns
-// the reason of the first one that knows the error. If none knows it, the reason is internal_error.
-func findReason(err error, v *verdict) outcome.Reason {
-	if r, ok := classifyGuard(err); ok { // first, because other packages wrap these errors
-		v.AgentFault = true
-		return r
-	}
-	for _, classify := range []func(error, *verdict) (outcome.Reason, bool){
-		classifyFailure, classifyDecoding, classifyResolver, classifyChain, classifyMCP, classifyContent, classifyOAuth,
-		classifyStore,
-	} {
-		if r, ok := classify(err, v); ok {
-			return r
-		}
-	}
-	return outcome.InternalError
+// rule returns the reason for the errors that it knows, and sets the details of v. It returns false for other errors.
+type rule func(err error, v *verdict) (outcome.Reason, bool)
+
+// rules are asked in this order, and the first that knows an error decides. If none knows it, the reason is
+// internal_error.
+var rules = []rule{
+	blameFor[*netguard.BlockedError](outcome.AddressBlocked), // first, because other packages wrap these errors
+	blameFor[*netguard.RefusedURLError](outcome.AddressBlocked),
+	classifyFailure,
+	reasonOf(decode.ErrBusy, outcome.AgentBusy), // other documents use all memory for decoding
+	classifySkip,
+	blameFor[*resolver.TransportRefusedError](outcome.TransportRefused),
+	blameFor[*resolver.UnboundError](outcome.EndpointUnverified),
+	reasonFor[*chain.NoSuchAgentError](outcome.AgentNotFound),
+	reasonFor[*node.UnavailableError](outcome.ChainUnavailable),
+	reasonFor[*node.WrongChainError](outcome.ChainUnavailable),
+	blameFor[*mcpcall.TransportRefusedError](outcome.TransportRefused),
+	blameFor[*mcpcall.SchemaError](outcome.SchemaMismatch),
+	reasonFor[*mcpcall.RequestTooLargeError](outcome.InvalidJob), // its arguments are too large, and always will be
+	classifyMCP,
+	reasonFor[*ipfs.NoDocumentError](outcome.NoDocument),
+	reasonFor[*ipfs.TooLargeError](outcome.NoDocument),
+	reasonFor[*ipfs.InvalidError](outcome.NoDocument),
+	reasonFor[*ipfs.NoGatewayError](outcome.GatewayUnconfigured),
+	classifyContent,
+	reasonFor[*oauth.RefusedError](outcome.AuthRequired), // another credential may help
+	reasonFor[*oauth.MetadataError](outcome.AuthRequired),
+	reasonFor[*oauth.IssuerError](outcome.AuthRequired),
+	classifyOAuth,
+	reasonFor[*secret.DecryptError](outcome.AuthRequired), // wrong keyset, or the row was copied: store it again
+	reasonOf(store.ErrUnreadableJob, outcome.InvalidJob),
 }
 
-// classifyGuard returns address_blocked for addresses and URLs that package netguard refused, and false for other
-// errors.
-func classifyGuard(err error) (outcome.Reason, bool) {
-	var blocked *netguard.BlockedError
-	var refused *netguard.RefusedURLError
-	return outcome.AddressBlocked, errors.As(err, &blocked) || errors.As(err, &refused)
+// reasonFor returns a rule that gives errors of the type T the reason r.
+func reasonFor[T error](r outcome.Reason) rule {
+	return func(err error, _ *verdict) (outcome.Reason, bool) {
+		_, ok := errors.AsType[T](err)
+		return r, ok
+	}
+}
+
+// blameFor is reasonFor for errors that are the agent's fault.
+func blameFor[T error](r outcome.Reason) rule {
+	return func(err error, v *verdict) (outcome.Reason, bool) {
+		_, v.AgentFault = errors.AsType[T](err)
+		return r, v.AgentFault
+	}
+}
+
+// reasonOf returns a rule that gives target the reason r.
+func reasonOf(target error, r outcome.Reason) rule {
+	return func(err error, _ *verdict) (outcome.Reason, bool) { return r, errors.Is(err, target) }
 }
 
 // classifyFailure returns the reason of an *outcome.Failure, and false for other errors.
 func classifyFailure(err error, v *verdict) (outcome.Reason, bool) {
-	f, isF := errors.AsType[*outcome.Failure](err)
-	if !isF {
+	f, ok := errors.AsType[*outcome.Failure](err)
+	if !ok {
 		return "", false
 	}
 	v.Pause = f.Pause
@@ -125,81 +159,33 @@ func classifyFailure(err error, v *verdict) (outcome.Reason, bool) {
 	return f.Reason, true
 }
 
-// classifyDecoding returns agent_busy if a document cannot be decoded now because other documents use all memory for
-// decoding, and false for other errors. The delivery waits for outcome.BackOff.
-func classifyDecoding(err error, _ *verdict) (outcome.Reason, bool) {
-	return outcome.AgentBusy, errors.Is(err, decode.ErrBusy)
-}
-
-// classifyResolver returns the reason for errors of the agent's registration and endpoint, and false for other errors.
-func classifyResolver(err error, v *verdict) (outcome.Reason, bool) {
+// classifySkip returns the reason of a *resolver.SkipError, and false for other errors.
+func classifySkip(err error, _ *verdict) (outcome.Reason, bool) {
 	if skip, ok := errors.AsType[*resolver.SkipError](err); ok {
 		return skip.Reason, true
 	}
-	if _, ok := errors.AsType[*resolver.TransportRefusedError](err); ok {
-		v.AgentFault = true
-		return outcome.TransportRefused, true
-	}
-	if _, ok := errors.AsType[*resolver.UnboundError](err); ok {
-		v.AgentFault = true
-		return outcome.EndpointUnverified, true
-	}
 	return "", false
 }
 
-// classifyChain returns the reason for errors of a chain's node and of the registry, and false for other errors.
-func classifyChain(err error, _ *verdict) (outcome.Reason, bool) {
-	var away *node.UnavailableError
-	var wrong *node.WrongChainError
-	var gone *chain.NoSuchAgentError
-	switch {
-	case errors.As(err, &gone):
-		return outcome.AgentNotFound, true
-	case errors.As(err, &away), errors.As(err, &wrong):
-		return outcome.ChainUnavailable, true
-	}
-	return "", false
-}
-
-// classifyContent returns the reason for errors of fetching documents and files, and false for other errors. If the
-// servers asked for a wait, it stores that wait in v.RetryAfter.
+// classifyContent returns the reason for documents and files that are unavailable or missing, and false for other
+// errors. If the servers asked for a wait, it stores that wait in v.RetryAfter.
 func classifyContent(err error, v *verdict) (outcome.Reason, bool) {
-	var none *ipfs.NoDocumentError
-	var gateway *ipfs.NoGatewayError
-	var missing *ipfs.NotFoundError
-	var away *ipfs.UnavailableError
-	var large *ipfs.TooLargeError
-	var invalid *ipfs.InvalidError
-	switch {
-	case errors.As(err, &none):
-		return outcome.NoDocument, true
-	case errors.As(err, &large), errors.As(err, &invalid):
-		return outcome.NoDocument, true
-	case errors.As(err, &gateway):
-		return outcome.GatewayUnconfigured, true
-	case errors.As(err, &away):
+	if away, ok := errors.AsType[*ipfs.UnavailableError](err); ok {
 		v.RetryAfter = away.RetryAfter
 		return outcome.ContentUnavailable, true
-	case errors.As(err, &missing) && missing.Proven:
-		return outcome.NoDocument, true // a verified directory lacks the name, which is permanent
-	case errors.As(err, &missing):
-		return outcome.ContentUnavailable, true
 	}
-	return "", false
+	missing, ok := errors.AsType[*ipfs.NotFoundError](err)
+	if ok && missing.Proven {
+		return outcome.NoDocument, true // a verified directory lacks the name, which is permanent
+	}
+	return outcome.ContentUnavailable, ok
 }
 
-// classifyOAuth returns the reason for errors of an authorization server, and false for other errors. If the server
-// refuses the credential or its metadata cannot be used, the reason is auth_required: another credential may help. If
-// the server is unavailable, v.thirdParty is set, because the agent itself may still work.
+// classifyOAuth returns the reason for an authorization server that is unavailable, and false for other errors. It sets
+// v.thirdParty, because the agent itself may still work.
 func classifyOAuth(err error, v *verdict) (outcome.Reason, bool) {
-	var no *oauth.RefusedError
-	var document *oauth.MetadataError
-	var other *oauth.IssuerError
-	var away *oauth.UnavailableError
-	switch {
-	case errors.As(err, &no), errors.As(err, &document), errors.As(err, &other):
-		return outcome.AuthRequired, true
-	case !errors.As(err, &away):
+	away, ok := errors.AsType[*oauth.UnavailableError](err)
+	if !ok {
 		return "", false
 	}
 	v.thirdParty, v.RetryAfter = true, away.RetryAfter
@@ -217,21 +203,10 @@ func classifyOAuth(err error, v *verdict) (outcome.Reason, bool) {
 	return outcome.ConnectFailed, true
 }
 
-// classifyMCP returns the reason for errors of listing and calling tools, and false for other errors.
+// classifyMCP returns the reason for failed requests to list and call tools, and false for other errors.
 func classifyMCP(err error, v *verdict) (outcome.Reason, bool) {
-	var refused *mcpcall.TransportRefusedError
-	var schema *mcpcall.SchemaError
-	var large *mcpcall.RequestTooLargeError
 	var call *mcpcall.CallError
 	switch {
-	case errors.As(err, &refused):
-		v.AgentFault = true
-		return outcome.TransportRefused, true
-	case errors.As(err, &schema):
-		v.AgentFault = true
-		return outcome.SchemaMismatch, true
-	case errors.As(err, &large):
-		return outcome.InvalidJob, true // the job's arguments are too large, and always will be
 	case errors.Is(err, mcpcall.ErrBusy):
 		v.Pause = time.Second
 		return outcome.AgentBusy, true
@@ -330,15 +305,3 @@ const (
 	codeMissingCapability  = -32021
 	codeUnsupportedVersion = -32022
 )
-
-// classifyStore returns the reason for stored data that cannot be decrypted or parsed, and false for other errors.
-func classifyStore(err error, _ *verdict) (outcome.Reason, bool) {
-	var cipher *secret.DecryptError
-	switch {
-	case errors.As(err, &cipher):
-		return outcome.AuthRequired, true // wrong keyset, or the row was copied: the credential has to be stored again
-	case errors.Is(err, store.ErrUnreadableJob):
-		return outcome.InvalidJob, true
-	}
-	return "", false
-}
