@@ -27,13 +27,6 @@ type health struct {
 	omitted bool      // the node left out logs: it is asked after the others from then on
 }
 
-// NoteOmission makes the node rank after the others from now on.
-func (h *health) noteOmission() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.omitted = true
-}
-
 // noteFault demotes the node, for a longer time after each consecutive failure but at least for least. first is true
 // if the previous request did not fail.
 func (h *health) noteFault(now time.Time, least time.Duration) (first bool) {
@@ -89,11 +82,13 @@ func (h *health) rank(now time.Time) int {
 
 // NoteOmission makes a node that left out logs rank after the others from now on.
 func (p *Pool) NoteOmission(number int) {
-	for _, n := range p.nodes {
-		if n.number == number {
-			n.health.noteOmission()
-		}
+	if number == 0 { // it is not known which node it was
+		return
 	}
+	h := &p.nodes[number-1].health
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.omitted = true
 }
 
 // orderNodes returns the nodes, healthiest first.
@@ -130,10 +125,7 @@ func (p *Pool) askNode(ctx context.Context, op string, ask question) (failure, e
 	var failures []nodeFailure
 	for _, n := range nodes {
 		failure, err = p.askOne(ctx, n, op, ask)
-		trouble := err
-		if trouble == nil {
-			trouble = failure
-		}
+		trouble := cmp.Or(err, failure)
 		if len(p.nodes) == 1 || ctx.Err() != nil || !p.mayOtherAnswer(trouble) {
 			return failure, err
 		}
@@ -144,43 +136,30 @@ func (p *Pool) askNode(ctx context.Context, op string, ask question) (failure, e
 
 // askOne asks one node. failure and err are as in askNode.
 func (p *Pool) askOne(ctx context.Context, n *node, op string, ask question) (failure, err error) {
-	probe, err := n.silence.beginRequest(time.Now())
-	if err != nil {
+	if err := n.silence.beginRequest(time.Now(), p.timeout); err != nil {
 		return nil, &UnavailableError{ChainID: p.chainID, Op: op,
 			Err: fmt.Errorf("the node of RPC_URL_%d: %w", p.chainID, err)}
 	}
-	defer n.silence.endProbe(probe)
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	ctx, release := holdBudget(ctx)
 	defer release()
 
 	conn, err := n.connect(ctx)
-	if errors.Is(err, decode.ErrBusy) {
-		return nil, err // says nothing about the node's health
+	if err == nil {
+		failure = ask(ctx, nodeConn{conn, n})
 	}
-	if err != nil {
-		n.silence.noteOutcome(ctx, err)
-		p.noteHealth(ctx, n, err)
-		return nil, err
+	if trouble := cmp.Or(err, failure); n.silence.noteOutcome(ctx, trouble) {
+		p.noteHealth(n, trouble)
 	}
-	failure = ask(ctx, nodeConn{conn, n})
-	if errors.Is(failure, decode.ErrBusy) {
-		return failure, nil // says nothing about the node's health
-	}
-	n.silence.noteOutcome(ctx, failure)
-	p.noteHealth(ctx, n, failure)
-	return failure, nil
+	return failure, err
 }
 
-// noteHealth updates a node's health after a request. It ignores requests that the caller cancelled and searches that
-// were slow. An error message of the node counts as an answer.
-func (p *Pool) noteHealth(ctx context.Context, n *node, err error) {
+// noteHealth updates a node's health after a request. An error message of the node counts as an answer.
+func (p *Pool) noteHealth(n *node, err error) {
 	var wrong *WrongChainError
 	least := time.Duration(0)
 	switch {
-	case errors.Is(ctx.Err(), context.Canceled), ctx.Value(searchMark{}) != nil && ctx.Err() != nil:
-		return
 	case errors.As(err, &wrong):
 		least = maxDemotion
 	case err != nil && isRateLimit(p.maskFailure(err)):

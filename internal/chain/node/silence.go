@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/agentherald/herald/internal/base/decode"
 )
 
 const (
@@ -25,31 +27,21 @@ type silence struct {
 	mu       sync.Mutex
 	timeouts int       // consecutive timeouts
 	until    time.Time // set from maxTimeouts timeouts on: no request is sent before
-	probing  bool      // one request is probing the node
 }
 
-// beginRequest returns errSilent if no request may be sent. The caller passes probe to endProbe.
-func (s *silence) beginRequest(now time.Time) (probe bool, err error) {
+// beginRequest returns errSilent if no request may be sent. A request to a silent node is a probe: no other one is sent
+// until its timeout and another quiet time have passed, or until noteOutcome learns more.
+func (s *silence) beginRequest(now time.Time, timeout time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.timeouts < maxTimeouts:
-		return false, nil
-	case s.probing || now.Before(s.until):
-		return false, errSilent
+		return nil
+	case now.Before(s.until):
+		return errSilent
 	}
-	s.probing = true
-	return true, nil
-}
-
-// endProbe allows another request to be the probe.
-func (s *silence) endProbe(probe bool) {
-	if !probe {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.probing = false
+	s.until = now.Add(timeout + s.quiet)
+	return nil
 }
 
 // searchMark is the context key of MarkSearch.
@@ -60,18 +52,22 @@ func MarkSearch(ctx context.Context) context.Context {
 	return context.WithValue(ctx, searchMark{}, true)
 }
 
-// noteOutcome records the outcome of a request. A request that the caller cancelled says nothing about the node.
-func (s *silence) noteOutcome(ctx context.Context, err error) {
+// noteOutcome records the outcome of a request. It returns false if the outcome says nothing about the node: the caller
+// cancelled the request, this process had no room for the answer, or a search was slow.
+func (s *silence) noteOutcome(ctx context.Context, err error) (says bool) {
 	var network interface{ Timeout() bool }
+	late := err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) ||
+		errors.As(err, &network) && network.Timeout()
+	if errors.Is(err, decode.ErrBusy) || errors.Is(ctx.Err(), context.Canceled) ||
+		late && ctx.Value(searchMark{}) != nil {
+		return false
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case errors.Is(ctx.Err(), context.Canceled):
-	case ctx.Value(searchMark{}) != nil && err != nil: // being slow at a search says nothing about the node either
-	case errors.Is(ctx.Err(), context.DeadlineExceeded) && err != nil, errors.As(err, &network) && network.Timeout():
-		s.timeouts++
-		s.until = time.Now().Add(s.quiet)
-	default:
+	s.timeouts++
+	if !late {
 		s.timeouts = 0
 	}
+	s.until = time.Now().Add(s.quiet)
+	return true
 }

@@ -92,6 +92,18 @@ func TestCancelledRequestIsNoSilence(t *testing.T) {
 		s.noteOutcome(gone, errors.New("canceled"))
 		s.noteOutcome(t.Context(), errors.New("connection refused"))
 	}
-	_, err := s.beginRequest(time.Now())
-	heraldtest.Must(t, err)
+	heraldtest.Must(t, s.beginRequest(time.Now(), time.Second))
+}
+
+// TestOneProbe: while a probe may be on its way, no other request is sent to a silent node, even if the probe was
+// cancelled.
+func TestOneProbe(t *testing.T) {
+	t.Parallel()
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	s, now := silence{quiet: time.Hour, timeouts: maxTimeouts}, time.Now()
+	heraldtest.Must(t, s.beginRequest(now, time.Minute))
+	heraldtest.Equal(t, "a cancelled probe says anything", s.noteOutcome(gone, errors.New("canceled")), false)
+	heraldtest.Fails(t, "another probe", s.beginRequest(now.Add(time.Hour), time.Minute), errSilent)
+	heraldtest.Must(t, s.beginRequest(now.Add(time.Hour+time.Minute), time.Minute))
 }
