@@ -41,22 +41,12 @@ type Filter struct {
 	ToBlock   hexutil.Uint64   `json:"toBlock"`
 }
 
-// NewFilter returns the filter of the events of kinds that contracts emit. Without contracts, these are all of d.
-// Without kinds, these are all that become jobs.
-func (r *Reader) NewFilter(d erc8004.Deployment, contracts []common.Address, kinds []erc8004.Kind) (Filter, error) {
-	if len(contracts) == 0 {
-		contracts = d.Contracts()
-	}
-	if len(contracts) == 0 {
-		return Filter{}, fmt.Errorf("chain: no registry of chain %d is known: set IDENTITY_REGISTRY_%d and "+
-			"REPUTATION_REGISTRY_%d", r.ChainID(), r.ChainID(), r.ChainID())
-	}
-	if len(kinds) == 0 {
-		kinds = []erc8004.Kind{erc8004.NewFeedback, erc8004.FeedbackRevoked, erc8004.ResponseAppended,
-			erc8004.ValidationResponse, erc8004.Registered, erc8004.URIUpdated, erc8004.MetadataSet,
-			erc8004.MetadataUpdate, erc8004.BatchMetadataUpdate, erc8004.Transfer}
-	}
-	return Filter{Address: contracts, Topics: [][]common.Hash{erc8004.Topics(kinds...)}}, nil
+// NewFilter returns the filter of the events of contracts that become jobs.
+func NewFilter(contracts []common.Address) Filter {
+	return Filter{Address: contracts, Topics: [][]common.Hash{erc8004.Topics(erc8004.NewFeedback,
+		erc8004.FeedbackRevoked, erc8004.ResponseAppended, erc8004.ValidationResponse, erc8004.Registered,
+		erc8004.URIUpdated, erc8004.MetadataSet, erc8004.MetadataUpdate, erc8004.BatchMetadataUpdate,
+		erc8004.Transfer)}}
 }
 
 // Ends are the first and the last block of a range.

@@ -19,6 +19,10 @@ import (
 // over, and the number of the transaction's block.
 func (r *Reader) ReadTransaction(ctx context.Context, hash common.Hash, d erc8004.Deployment,
 	limits job.Limits) (events []Entry, number uint64, err error) {
+	if len(d.Contracts()) == 0 {
+		return nil, 0, fmt.Errorf("no registry of chain %d is known: set IDENTITY_REGISTRY_%[1]d and "+
+			"REPUTATION_REGISTRY_%[1]d", r.ChainID())
+	}
 	var mined *node.Receipt
 	if err := r.SendCall(ctx, "reading the receipt of transaction "+hash.Hex(), &mined, "eth_getTransactionReceipt",
 		hash); err != nil {
@@ -32,10 +36,7 @@ func (r *Reader) ReadTransaction(ctx context.Context, hash common.Hash, d erc800
 		return nil, 0, fmt.Errorf("transaction %s on chain %d: the transaction was reverted: it has no events",
 			hash, r.ChainID())
 	}
-	filter, err := r.NewFilter(d, nil, nil)
-	if err != nil {
-		return nil, 0, err
-	}
+	filter := NewFilter(d.Contracts())
 	logs := filter.KeepMatching(mined.Logs)
 	if slices.ContainsFunc(logs, lacksIndex) { // indexes are counted over the whole block
 		op := "reading the block of transaction " + hash.Hex()

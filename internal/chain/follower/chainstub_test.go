@@ -1,6 +1,7 @@
 package follower
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -184,7 +185,7 @@ func (s *chainStub) answerBlock(tag string) any {
 func newStubFollower(t *testing.T, r *eventlog.Reader, cfg Config) (*Follower, map[uint64]int) {
 	t.Helper()
 	got := map[uint64]int{}
-	cfg.Deployment, cfg.Limits = erc8004.Deployment{Reputation: stubRegistry}, limits
+	cfg.Deployment, cfg.Limits, cfg.Poll = erc8004.Deployment{Reputation: stubRegistry}, limits, cmp.Or(cfg.Poll, 2*time.Second)
 	if cfg.Handle == nil {
 		cfg.Handle = func(_ context.Context, r Range) error {
 			for n := range got {
@@ -198,8 +199,7 @@ func newStubFollower(t *testing.T, r *eventlog.Reader, cfg Config) (*Follower, m
 			return nil
 		}
 	}
-	f, err := New(r, cfg)
-	heraldtest.Must(t, err)
+	f := New(r, cfg)
 	return f, got
 }
 

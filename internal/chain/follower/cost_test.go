@@ -17,7 +17,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/ethereum/go-ethereum/common"
+
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -73,9 +74,8 @@ func TestRequestsOfAFollower(t *testing.T) {
 	for _, trusted := range []bool{true, false} {
 		m := newMeter(t, w.Net.URL())
 		client := newReader(t, w.Net.ChainID(), trusted, m.URL)
-		f, err := New(client, Config{Deployment: w.Net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback}, Limits: limits,
+		f := New(client, Config{Deployment: w.Net.Deployment(), Contracts: []common.Address{w.Net.Deployment().Reputation}, Limits: limits,
 			Handle: func(context.Context, Range) error { return nil }})
-		heraldtest.Must(t, err)
 		poll := func() string {
 			t.Helper()
 			for more := true; more; {

@@ -24,16 +24,14 @@ import (
 type Config struct {
 	// Deployment contains the chain's registries, which jobs name.
 	Deployment erc8004.Deployment
-	// Contracts are the contracts to follow. The default is all of the Deployment; at least one is needed.
+	// Contracts are the contracts to follow. The default is all of the Deployment.
 	Contracts []common.Address
-	// Kinds are the event kinds to read. The default is all kinds that become jobs.
-	Kinds []erc8004.Kind
 	// From is the first block to read.
 	From uint64
 	// FromHead means that From was the head when reading began. Follow returns ErrStartAboveHead if nothing was read
 	// and the head stays below From.
 	FromHead bool
-	// Poll is the pause between two readings at the head, and after a failure. The default is 2 s.
+	// Poll is the pause between two readings at the head, and after a failure.
 	Poll time.Duration
 	// Limits are passed to job.Make, which requires MaxTimeout.
 	Limits job.Limits
@@ -136,26 +134,13 @@ var errManyEvents = fmt.Errorf("there are more than %d events", maxRangeEvents)
 var ErrStartAboveHead = errors.New("the chain's head stays below the block to begin with")
 
 // New creates a follower. Call Follow to run it.
-func New(r *eventlog.Reader, cfg Config) (*Follower, error) {
-	if cfg.Handle == nil {
-		return nil, errors.New("chain: the follower's Handle is missing")
+func New(r *eventlog.Reader, cfg Config) *Follower {
+	if len(cfg.Contracts) == 0 {
+		cfg.Contracts = cfg.Deployment.Contracts()
 	}
-	if cfg.Limits.MaxTimeout <= 0 {
-		return nil, errors.New("chain: the follower's Limits have no MaxTimeout")
-	}
-	if cfg.Poll < 0 {
-		return nil, errors.New("chain: the follower's Poll is negative")
-	}
-	if cfg.Poll == 0 {
-		cfg.Poll = 2 * time.Second
-	}
-	filter, err := r.NewFilter(cfg.Deployment, cfg.Contracts, cfg.Kinds)
-	if err != nil {
-		return nil, err
-	}
-	f := &Follower{reader: r, cfg: cfg, filter: filter, log: r.Logger().With("chain", r.ChainID()), next: cfg.From,
-		width: newRangeWidth(maxRange), done: slices.Clone(cfg.Anchors),
-		finalized: cfg.Finalized, settled: cfg.Settled,
+	f := &Follower{reader: r, cfg: cfg, filter: eventlog.NewFilter(cfg.Contracts),
+		log: r.Logger().With("chain", r.ChainID()), next: cfg.From, width: newRangeWidth(maxRange),
+		done: slices.Clone(cfg.Anchors), finalized: cfg.Finalized, settled: cfg.Settled,
 		lowHeadTimeout: lowHeadTimeout, watchHeads: r.WatchHeads}
 	if n := len(f.done); n > 0 {
 		f.next = f.done[n-1].Number + 1
@@ -163,7 +148,7 @@ func New(r *eventlog.Reader, cfg Config) (*Follower, error) {
 	if !r.Trusted && cfg.To == nil {
 		f.checks = newChecker(cfg.From, f.next, cfg.Checks)
 	}
-	return f, nil
+	return f
 }
 
 // Follow reads the chain until ctx ends, until Handle, Found or Limit fails, or until To is handed over. It returns the

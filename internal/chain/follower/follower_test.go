@@ -36,8 +36,7 @@ func (w *world) follow(cfg Config) (jobs chan job.Job, stop func()) {
 			return nil
 		}
 	}
-	f, err := New(w.client, cfg)
-	heraldtest.Must(w.T, err)
+	f := New(w.client, cfg)
 	ctx, cancel := context.WithCancel(w.Ctx)
 	done := make(chan error, 1)
 	go func() { done <- f.Follow(ctx) }()
@@ -102,7 +101,7 @@ func TestFollow(t *testing.T) {
 func TestFollowReorg(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	jobs, _ := w.follow(Config{Kinds: []erc8004.Kind{erc8004.NewFeedback}})
+	jobs, _ := w.follow(Config{Contracts: []common.Address{w.Net.Deployment().Reputation}})
 	first := w.feedback()
 	heraldtest.Equal(t, "the key of the job", w.next(jobs).Key(), first.Key())
 	heraldtest.Must(t, w.Net.Reorg(w.Ctx, 1, true))
@@ -128,17 +127,16 @@ func TestFollowRefusedAndHandleErrors(t *testing.T) {
 	w := newWorld(t)
 	w.feedback()
 	stop := errors.New("stop")
-	f, err := New(w.client, Config{Deployment: w.Net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback}, Limits: limits,
+	f := New(w.client, Config{Deployment: w.Net.Deployment(), Contracts: []common.Address{w.Net.Deployment().Reputation}, Limits: limits,
 		Handle: func(context.Context, Range) error { return stop }})
-	heraldtest.Must(t, err)
 	heraldtest.Fails(t, "the error", f.Follow(w.Ctx), stop)
 	// A job above the size limit is refused, and later events are still handled. Each NUL takes six bytes in JSON.
-	_, _, err = w.Net.GiveFeedback(w.Ctx, w.Rater, devnet.Feedback{AgentID: w.Agent, URI: string(make([]byte, 50_000))})
+	_, _, err := w.Net.GiveFeedback(w.Ctx, w.Rater, devnet.Feedback{AgentID: w.Agent, URI: string(make([]byte, 50_000))})
 	heraldtest.Must(t, err)
 	last := w.feedback()
 	refused := make(chan error, 10)
 	jobs := make(chan job.Job, 10)
-	w.follow(Config{Kinds: []erc8004.Kind{erc8004.NewFeedback}, Handle: func(_ context.Context, r Range) error {
+	w.follow(Config{Contracts: []common.Address{w.Net.Deployment().Reputation}, Handle: func(_ context.Context, r Range) error {
 		for _, e := range r.Events {
 			if e.Err != nil {
 				refused <- e.Err
@@ -162,14 +160,13 @@ func TestFollowsALowHead(t *testing.T) {
 	first := w.feedback()
 	head := w.head()
 	jobs := make(chan job.Job, 10)
-	f, err := New(w.client, Config{Deployment: w.Net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback}, Limits: limits,
+	f := New(w.client, Config{Deployment: w.Net.Deployment(), Contracts: []common.Address{w.Net.Deployment().Reputation}, Limits: limits,
 		Anchors: []Anchor{{Number: head + 50, Hash: common.Hash{1}}}, Poll: time.Millisecond, Handle: func(_ context.Context, r Range) error {
 			for _, e := range r.Events {
 				jobs <- e.Job
 			}
 			return nil
 		}})
-	heraldtest.Must(t, err)
 	newest, err := w.client.ReadBlock(w.Ctx, head)
 	heraldtest.Must(t, err)
 	if f.awaitsHead(*newest); f.lowSince.IsZero() || !f.awaitsHead(*newest) || len(f.done) != 1 {
@@ -226,10 +223,9 @@ func TestFollowSeesAReorgMeanwhile(t *testing.T) {
 		reader := newReader(t, w.Net.ChainID(), trusted, w.Net.URL())
 		w.Mine(3)
 		var handed []Range
-		f, err := New(reader, Config{Deployment: w.Net.Deployment(), Limits: limits,
+		f := New(reader, Config{Deployment: w.Net.Deployment(), Limits: limits,
 			Handle: func(_ context.Context, r Range) error { handed = append(handed, r); return nil }})
-		heraldtest.Must(t, err)
-		_, err = f.readNext(w.Ctx)
+		_, err := f.readNext(w.Ctx)
 		heraldtest.Must(t, err)
 		before := f.done[len(f.done)-1]
 		if err := w.Net.Reorg(w.Ctx, 2, false); err != nil { // this replaces three blocks
@@ -275,7 +271,7 @@ func TestFollowLimit(t *testing.T) {
 	var limit atomic.Uint64
 	limit.Store(head - 2)
 	asked := signal{make(chan struct{})}
-	jobs, _ := w.follow(Config{Kinds: []erc8004.Kind{erc8004.NewFeedback}, Contracts: []common.Address{w.Net.Deployment().Reputation},
+	jobs, _ := w.follow(Config{Contracts: []common.Address{w.Net.Deployment().Reputation},
 		Limit: func(context.Context) (uint64, error) {
 			_, _ = asked.Write(nil)
 			return limit.Load(), nil
@@ -301,32 +297,17 @@ func TestFollowLimit(t *testing.T) {
 		}
 	}
 	broken := errors.New("the limit is not known")
-	f, err := New(w.client, Config{Deployment: w.Net.Deployment(), Limits: limits,
+	f := New(w.client, Config{Deployment: w.Net.Deployment(), Limits: limits,
 		Limit:  func(context.Context) (uint64, error) { return 0, broken },
 		Handle: func(context.Context, Range) error { return nil }})
-	heraldtest.Must(t, err)
 	heraldtest.Fails(t, "the error", f.Follow(w.Ctx), broken)
-}
-
-func TestNewFollowerRefuses(t *testing.T) {
-	t.Parallel()
-	c := newReader(t, 1, false, "http://127.0.0.1:1")
-	handle := func(context.Context, Range) error { return nil }
-	d := erc8004.Deployment{Reputation: common.Address{1}}
-	for _, cfg := range []Config{{Deployment: d, Limits: limits}, {Handle: handle, Limits: limits}, {Deployment: d, Handle: handle},
-		{Deployment: d, Handle: handle, Limits: limits, Poll: -1}} {
-		if _, err := New(c, cfg); err == nil {
-			t.Errorf("%+v was taken", cfg)
-		}
-	}
 }
 
 // TestHeadBelowTheStart: a follower that started at a false head, above the real one, ends with an error.
 func TestHeadBelowTheStart(t *testing.T) {
 	t.Parallel()
-	f, err := New(newReader(t, 1, false, chaintest.NewNode(t, 1).URL), Config{Deployment: erc8004.Deployment{Reputation: common.Address{1}},
+	f := New(newReader(t, 1, false, chaintest.NewNode(t, 1).URL), Config{Deployment: erc8004.Deployment{Reputation: common.Address{1}},
 		From: 5000, FromHead: true, Poll: time.Millisecond, Limits: limits, Handle: refuseRange})
-	heraldtest.Must(t, err)
 	f.lowHeadTimeout = 10 * time.Millisecond
 	heraldtest.Fails(t, "the follower ends", f.Follow(t.Context()), ErrStartAboveHead)
 }

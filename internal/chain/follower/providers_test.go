@@ -138,13 +138,12 @@ func TestFollowsProviders(t *testing.T) {
 				}, p.answerCall)
 				c := newReader(t, 1, trusted, p.URL)
 				next, events := uint64(0), 0
-				f, err := New(c, Config{Deployment: erc8004.Deployment{Identity: common.Address{1}, Reputation: common.Address{2},
+				f := New(c, Config{Deployment: erc8004.Deployment{Identity: common.Address{1}, Reputation: common.Address{2},
 					Validation: common.Address{3}}, Limits: limits, Handle: func(_ context.Context, r Range) error {
 					heraldtest.Equal(t, "the first block that is asked for", r.From, next)
 					next, events = r.To+1, events+len(r.Events)
 					return nil
 				}})
-				heraldtest.Must(t, err)
 				for failed := 0; next <= providerHead && failed < 3; {
 					if _, err := f.readNext(t.Context()); err != nil {
 						failed++

@@ -5,7 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/ethereum/go-ethereum/common"
+
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -17,14 +18,13 @@ func TestWebsocketWakes(t *testing.T) {
 	w := newWorld(t)
 	c := newReader(t, w.Net.ChainID(), false, w.Net.URL(), w.Net.WebSocketURL())
 	jobs := make(chan job.Job, 10)
-	f, err := New(c, Config{Deployment: w.Net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback},
+	f := New(c, Config{Deployment: w.Net.Deployment(), Contracts: []common.Address{w.Net.Deployment().Reputation},
 		Poll: time.Hour, Limits: limits, Handle: func(_ context.Context, r Range) error {
 			for _, e := range r.Events {
 				jobs <- e.Job
 			}
 			return nil
 		}})
-	heraldtest.Must(t, err)
 	ctx, cancel := context.WithCancel(w.Ctx)
 	done := make(chan error, 1)
 	go func() { done <- f.Follow(ctx) }()

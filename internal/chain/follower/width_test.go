@@ -77,13 +77,9 @@ func TestFollowerUsesStatedRange(t *testing.T) {
 		return nil, nil
 	})
 	c := newReader(t, 1, true, n.URL)
-	f, err := New(c, Config{Deployment: erc8004.Deployment{Reputation: common.Address{1}}, Limits: limits,
+	f := New(c, Config{Deployment: erc8004.Deployment{Reputation: common.Address{1}}, Limits: limits,
 		Handle: func(context.Context, Range) error { return nil }})
-	heraldtest.Must(t, err)
-	for more := true; more; {
-		more, err = f.readNext(t.Context())
-		heraldtest.Must(t, err)
-	}
+	readToHead(t, f)
 	next := uint64(0)
 	for _, r := range ranges {
 		heraldtest.Equal(t, "the first block that is asked for", r[0], next)

@@ -190,12 +190,8 @@ func (w *Watcher) readGroup(ctx context.Context, g *group, meets bool) error {
 		}
 		cfg.Checks = mergeChecks(cfg.Checks, checks)
 	}
-	f, err := follower.New(w.Chain, cfg)
-	if err != nil {
-		return err
-	}
 	w.logBegin(g)
-	return ahead.run(ctx, f.Follow)
+	return ahead.run(ctx, follower.New(w.Chain, cfg).Follow)
 }
 
 // logBegin logs that a group is read, unless the reading failed before.
