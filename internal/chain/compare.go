@@ -12,53 +12,31 @@ import (
 	"github.com/agentherald/herald/internal/job"
 )
 
-// comparison is the result of comparing one field.
-type comparison struct {
-	field string
-	is    bool
-}
-
-// firstDifferent returns the name of the first field that differs, or "".
-func firstDifferent(compared ...comparison) string {
-	for _, s := range compared {
-		if !s.is {
-			return s.field
-		}
-	}
-	return ""
-}
-
-// valueField returns the name of the job's field that contains the rating.
-func valueField(j job.Job) string {
-	if j.LegacyScore {
-		return "score"
-	}
-	return "value"
-}
-
 // compareKey returns the name of the field because of which the event's key is not the job's, or "". A NewFeedback
 // without an index may have the job's key.
 func compareKey(j job.Job, e erc8004.Event) string {
-	if string(e.Kind) != string(j.Kind) {
-		return "type"
-	}
 	registry, field := emitterOf(j)
-	compared := []comparison{{field, e.Address == registry}}
-	if j.Kind == job.KindValidationResponse {
-		compared = append(compared, comparison{"requestHash", e.RequestHash == j.RequestHash})
-	} else {
-		compared = append(compared,
-			comparison{"agentId", j.AgentID != nil && e.AgentID.Cmp(j.AgentID) == 0},
-			comparison{"clientAddress", e.Client == j.ClientAddress},
-			comparison{"feedbackIndex",
-				e.Kind == erc8004.NewFeedback && !e.HasIndex || e.FeedbackIndex == j.FeedbackIndex},
-			comparison{"responder", e.Responder == j.Responder},
-		)
+	ofPair := j.Kind != job.KindValidationResponse // the key names an agent and a client
+	hasIndex := e.Kind != erc8004.NewFeedback || e.HasIndex
+	switch {
+	case string(e.Kind) != string(j.Kind):
+		return "type"
+	case e.Address != registry:
+		return field
+	case !ofPair && e.RequestHash != j.RequestHash:
+		return "requestHash"
+	case ofPair && (j.AgentID == nil || e.AgentID.Cmp(j.AgentID) != 0):
+		return "agentId"
+	case ofPair && e.Client != j.ClientAddress:
+		return "clientAddress"
+	case ofPair && hasIndex && e.FeedbackIndex != j.FeedbackIndex:
+		return "feedbackIndex"
+	case ofPair && e.Responder != j.Responder:
+		return "responder"
+	case j.HasPositionKey() && (j.LogIndex == nil || e.LogIndex != *j.LogIndex):
+		return "logIndex"
 	}
-	if j.HasPositionKey() {
-		compared = append(compared, comparison{"logIndex", j.LogIndex != nil && e.LogIndex == *j.LogIndex})
-	}
-	return firstDifferent(compared...)
+	return ""
 }
 
 // pickFeedback returns the event with the job's key among events that compareKey accepts. The forms of 2025 lack
@@ -78,10 +56,10 @@ func (c *Client) pickFeedback(
 	}
 	fits := func(e erc8004.Event) bool { return e.FeedbackIndex == j.FeedbackIndex }
 	if uncountable {
-		if stored == nil || compareStored(j, *stored) != "" {
+		if stored == nil || !isStored(j, *stored) {
 			return e, "feedbackIndex", nil
 		}
-		fits = func(e erc8004.Event) bool { return compareContent(j, e) == "" }
+		fits = func(e erc8004.Event) bool { return hasContent(j, e) }
 	}
 	counted = slices.DeleteFunc(counted, func(e erc8004.Event) bool { return !fits(e) })
 	if len(counted) != 1 {
@@ -109,31 +87,21 @@ func restoreTag(j job.Job, e erc8004.Event, stored *erc8004.StoredFeedback) (_ e
 	return e, "tag1", nil
 }
 
-// compareContent returns the name of the field in which the content of a NewFeedback differs from the job's.
-func compareContent(j job.Job, e erc8004.Event) string {
-	return firstDifferent(
-		comparison{valueField(j), j.Value != nil && e.Value.Cmp(j.Value) == 0},
-		comparison{"valueDecimals", e.ValueDecimals == j.ValueDecimals},
-		comparison{"tag1", sameTag1(e, j.Tag1)},
-		comparison{"tag2", erc8004.SameText(e.Tag2, j.Tag2)},
-		comparison{"endpoint", erc8004.SameText(e.Endpoint, j.Endpoint)},
-		comparison{"feedbackURI", erc8004.SameText(e.FeedbackURI, j.FeedbackURI)},
-		comparison{"feedbackHash", e.FeedbackHash == j.FeedbackHash},
-	)
+// hasContent reports whether a NewFeedback has the content of the job.
+func hasContent(j job.Job, e erc8004.Event) bool {
+	return j.Value != nil && e.Value.Cmp(j.Value) == 0 && e.ValueDecimals == j.ValueDecimals && sameTag1(e, j.Tag1) &&
+		erc8004.SameText(e.Tag2, j.Tag2) && erc8004.SameText(e.Endpoint, j.Endpoint) &&
+		erc8004.SameText(e.FeedbackURI, j.FeedbackURI) && e.FeedbackHash == j.FeedbackHash
 }
 
-// compareStored returns the name of the field in which the registry's stored feedback differs from the job.
-func compareStored(j job.Job, stored erc8004.StoredFeedback) string {
-	return firstDifferent(
-		comparison{valueField(j), j.Value != nil && stored.Value.Cmp(j.Value) == 0},
-		comparison{"valueDecimals", stored.ValueDecimals == j.ValueDecimals},
-		comparison{"tag1", erc8004.SameText(stored.Tag1, j.Tag1)},
-		comparison{"tag2", erc8004.SameText(stored.Tag2, j.Tag2)},
-	)
+// isStored reports whether the registry's stored feedback agrees with the job.
+func isStored(j job.Job, stored erc8004.StoredFeedback) bool {
+	return j.Value != nil && stored.Value.Cmp(j.Value) == 0 && stored.ValueDecimals == j.ValueDecimals &&
+		erc8004.SameText(stored.Tag1, j.Tag1) && erc8004.SameText(stored.Tag2, j.Tag2)
 }
 
 // sameTag1 compares a job's tag with the event's tag1, of which the log may contain only the hash. A tag that was
-// repaired (U+FFFD) has another hash than the original, so it always matches here; compareStored compares it with the
+// repaired (U+FFFD) has another hash than the original, so it always matches here; isStored compares it with the
 // registry's state.
 func sameTag1(e erc8004.Event, tag string) bool {
 	if !e.Tag1Lost {
