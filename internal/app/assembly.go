@@ -373,7 +373,7 @@ func (a *assembly) openTasks() error {
 	return nil
 }
 
-// legacyTimeout bounds one request about the old backend's list: a script that moves up to a hundred elements.
+// legacyTimeout bounds one request about the old backend's list: a script that reads up to a hundred elements.
 const legacyTimeout = 5 * time.Second
 
 func (a *assembly) openLegacy() error {

@@ -32,30 +32,25 @@ type Config struct {
 
 	// PollInterval is the time between two polls of an empty list. Default 100 ms.
 	PollInterval time.Duration
-	// Alive is the time after its last fetch of a batch at which a worker counts as dead. Other workers then return its
-	// elements to the list. Default 30 s.
-	Alive time.Duration
 
 	Logger *slog.Logger // default slog.Default()
 }
 
-// Consumer moves jobs from the old backend's list to Postgres. Consumers in several processes may read the same list.
+// Consumer moves jobs from the old backend's list to Postgres. Of several consumers of a list, one at a time reads it.
 type Consumer struct {
 	Config
 	list   *list
 	worker string // this consumer's unique id
 
-	done    batch           // the batch that is committed in Postgres and not yet acknowledged in Redis
-	cursor  uint64          // cursor of listWorkers for the next page of workers
-	checked time.Time       // when putBackOfDead last checked the other workers
+	done    []any           // hashes of the elements that are committed in Postgres and not yet removed from Redis
 	failing logging.Service // the service whose failure reportError logged last; empty: no service fails
 }
 
 const (
-	// acceptTimeout bounds the commit of a batch. It is shorter than the default of Alive. So a worker whose Postgres
-	// does not answer fetches again, and stays alive, before it counts as dead.
-	acceptTimeout = 10 * time.Second
-	leaveTimeout  = 2 * time.Second // bounds the call to Redis with which a stopping worker returns its elements
+	// readerLease is how long after its last call of Redis a worker counts as the one that reads.
+	readerLease   = 5 * time.Second
+	acceptTimeout = 10 * time.Second // bounds the commit of a batch
+	leaveTimeout  = 2 * time.Second  // bounds the call of Redis with which a worker stops reading
 
 	// firstPause and longestPause bound the pause of Run after an error. Each further error doubles the pause.
 	firstPause   = 250 * time.Millisecond
@@ -68,7 +63,6 @@ func New(cfg Config) (*Consumer, error) {
 		return nil, errors.New("legacy: a Redis client, an acceptor, a list and metrics are needed")
 	}
 	cfg.PollInterval = cmp.Or(cfg.PollInterval, 100*time.Millisecond)
-	cfg.Alive = cmp.Or(cfg.Alive, 30*time.Second)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	return &Consumer{Config: cfg, list: newList(cfg.Client, cfg.List), worker: uuid.NewString()}, nil
 }
@@ -79,9 +73,6 @@ func (c *Consumer) Run(ctx context.Context) {
 	pause := time.Duration(0)
 	for ctx.Err() == nil {
 		n, err := c.takeBatch(ctx)
-		if err == nil {
-			err = c.putBackOfDead(ctx)
-		}
 		switch {
 		case err != nil && ctx.Err() != nil:
 		case err != nil:
@@ -99,15 +90,15 @@ func (c *Consumer) Run(ctx context.Context) {
 	c.signOff(ctx)
 }
 
-// takeBatch acknowledges the previous batch of list elements in Redis, fetches the next batch, and commits it in
-// Postgres. It returns the number of elements in the new batch; 0 without an error means that the list is empty.
+// takeBatch removes the elements of the previous batch from the list, reads the next batch, and commits it in Postgres.
+// It returns the number of elements in the new batch; 0 without an error means that there is nothing to read.
 func (c *Consumer) takeBatch(ctx context.Context) (int, error) {
-	b, err := c.list.takeBatch(ctx, c.worker, c.done, c.Alive)
+	b, err := c.list.readBatch(ctx, c.worker, readerLease, c.done)
 	if err != nil {
 		return 0, err
 	}
-	c.done = batch{}
-	c.Metrics.depth.Set(float64(b.waiting))
+	c.done = nil
+	c.Metrics.depth.Set(float64(b.length))
 	if len(b.elements) == 0 {
 		return 0, nil
 	}
@@ -115,9 +106,9 @@ func (c *Consumer) takeBatch(ctx context.Context) (int, error) {
 	defer cancel()
 	taken, err := c.Acceptor.FromList(commit, b.elements)
 	if err != nil {
-		return 0, &commitError{err} // the elements stay in Redis, and the next call fetches them again
+		return 0, &commitError{err} // the elements stay in Redis, and the next call reads them again
 	}
-	c.done = b
+	c.done = b.hashes
 	c.logTaken(taken)
 	return len(taken), nil
 }
@@ -151,32 +142,6 @@ func (c *Consumer) logTaken(taken []intake.Answer) {
 		"conflict", counts[store.Conflict], "rejected", counts[intake.Rejected])
 }
 
-// putBackOfDead returns the elements of dead workers to the list. It checks one page of listWorkers per call, and at
-// most three pages per Alive; a call within Alive/3 after the last check does nothing.
-func (c *Consumer) putBackOfDead(ctx context.Context) error {
-	if time.Since(c.checked) < c.Alive/3 {
-		return nil
-	}
-	workers, next, err := c.list.listWorkers(ctx, c.cursor)
-	if err != nil {
-		return err
-	}
-	for _, w := range workers {
-		if w == c.worker {
-			continue
-		}
-		n, err := c.list.putBack(ctx, w)
-		if err != nil {
-			return err
-		}
-		if n > 0 {
-			c.Logger.Info("returned the elements of a dead worker to the list", "list", c.List, "worker", w, "jobs", n)
-		}
-	}
-	c.cursor, c.checked = next, time.Now()
-	return nil
-}
-
 // reportError logs one line when Redis or Postgres begins to fail, and one when both work again. err is the
 // error of the last batch; nil means that both work.
 func (c *Consumer) reportError(err error) {
@@ -204,14 +169,12 @@ func (c *Consumer) reportError(err error) {
 	}
 }
 
-// signOff acknowledges the committed batch, and returns this worker's other elements to the list without waiting until
-// the worker counts as dead.
+// signOff removes the committed elements from the list, and lets another worker read it at once.
 func (c *Consumer) signOff(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
-	if err := c.list.removeWorker(ctx, c.worker, c.done); err != nil {
-		c.Logger.Info(
-			"the elements that were read from the old backend's list could not be returned: another worker finds them",
+	if _, err := c.list.readBatch(ctx, c.worker, 0, c.done); err != nil {
+		c.Logger.Info("the last jobs could not be removed from the old backend's list: another worker reads them again",
 			"list", c.List, "error", err)
 	}
 }

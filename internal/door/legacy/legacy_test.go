@@ -10,7 +10,6 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
-	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -32,8 +31,8 @@ func TestTakesInOrder(t *testing.T) {
 	})
 }
 
-// TestWorkersShareList: several workers share a list, and none takes another's elements.
-func TestWorkersShareList(t *testing.T) {
+// TestOneWorkerReads: of several workers one reads the list, so that each element is committed once.
+func TestOneWorkerReads(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		l := newLedger()
@@ -69,78 +68,72 @@ func TestCommitFails(t *testing.T) {
 	})
 }
 
-// TestPutsBackElementsOfDeadWorker: the elements of a dead worker are put back in order, and only when its keep-alive
-// key has expired.
-func TestPutsBackElementsOfDeadWorker(t *testing.T) {
+// TestElementsOfDeadWorker: another worker reads the elements of a dead worker, in order, once the dead worker's id has
+// expired.
+func TestElementsOfDeadWorker(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		push(t, rdb, 0, 150)
 		pushed := rdb.LRange(t.Context(), listOfJobs, 0, -1).Val()
 		lists := newList(rdb, listOfJobs)
-		dead := uuid.NewString()
-		b, err := lists.takeBatch(t.Context(), dead, batch{}, time.Minute)
-		if err != nil || len(b.elements) != maxBatch || b.waiting != 50 {
-			t.Fatalf("%d taken, %d left, %v", len(b.elements), b.waiting, err)
+		b := read(t, lists, "dead", nil)
+		if len(b.elements) != maxBatch || b.length != 150 {
+			t.Fatalf("%d read of %d", len(b.elements), b.length)
 		}
-		if n, err := lists.putBack(t.Context(), dead); n != -1 || err != nil {
-			t.Fatalf("of a worker that lives %d were put back, %v", n, err)
-		}
-		alive := lists.keysOf(dead)[3]
-		if ttl := rdb.PTTL(t.Context(), alive).Val(); ttl <= 0 || ttl > time.Minute {
+		if ttl := rdb.PTTL(t.Context(), lists.readerKey()).Val(); ttl <= 0 || ttl > time.Minute {
 			t.Errorf("it counts as alive for %s", ttl)
 		}
-		expire := func() { rdb.Del(t.Context(), alive) } // the keep-alive key of the dead worker
-		expire()
-		if n, err := lists.putBack(t.Context(), dead); n != maxBatch || err != nil {
-			t.Fatal(n, err)
+		if other := read(t, lists, "other", nil); len(other.elements) != 0 || other.length != 150 {
+			t.Errorf("beside a worker that lives another one read %d of %d", len(other.elements), other.length)
 		}
 		heraldtest.Equal(t, "the list", rdb.LRange(t.Context(), listOfJobs, 0, -1).Val(), pushed)
 
-		_, err = lists.takeBatch(t.Context(), dead, batch{}, time.Minute)
-		heraldtest.Must(t, err)
-		expire()
+		rdb.Del(t.Context(), lists.readerKey()) // it expires
 		l := newLedger()
 		stop := run(t, newConsumer(t, rdb, l))
 		heraldtest.Await(t, "all jobs", func() bool { return l.count() == 150 })
 		stop()
-		heraldtest.Equal(t, "commits", len(l.order), 150)
+		heraldtest.Equal(t, "commits in order", len(l.order) == 150 && slices.IsSorted(l.order), true)
 		heraldtest.Equal(t, "keys in Redis", keysOf(t, rdb), []string{})
 	})
 }
 
-// TestDelayedScripts: a script that Redis runs after its caller gave up changes nothing that later scripts rely on.
+// TestDelayedScripts: a script that Redis runs after its caller gave up removes only committed elements.
 func TestDelayedScripts(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
 		push(t, rdb, 0, 350)
 		lists := newList(rdb, listOfJobs)
-		worker := uuid.NewString()
-		take := func(done batch) batch {
+		next := func(worker string, done []any, oldest string, length int64) []any {
 			t.Helper()
-			b, err := lists.takeBatch(t.Context(), worker, done, time.Minute)
-			if err != nil || len(b.elements) == 0 {
-				t.Fatalf("%+v, %v", b, err)
-			}
-			return b
+			b := read(t, lists, worker, done)
+			heraldtest.Equal(t, "the length", b.length, length)
+			heraldtest.Equal(t, "the oldest element", string(b.elements[0].Body), oldest)
+			return b.hashes
 		}
-		first := take(batch{})
-		if again := take(batch{}); again.token != first.token || string(again.elements[0].Body) != string(first.elements[0].Body) {
-			t.Error("the answer that was lost is not given again")
+		first := next("w", nil, "job 00000", 350)
+		next("w", nil, "job 00000", 350) // the answer was lost
+		second := next("w", first, "job 00100", 250)
+		next("w", first, "job 00100", 250) // again, or late
+		third := next("w", second, "job 00200", 150)
+		// Another program takes elements of the third batch. Then none of those after them is removed.
+		heraldtest.Must(t, rdb.RPopCount(t.Context(), listOfJobs, 30).Err())
+		fourth := next("w", third, "job 00230", 120)
+		// A worker that counted as dead removes what it committed, and nothing else.
+		rdb.Del(t.Context(), lists.readerKey())
+		next("other", nil, "job 00230", 120)
+		if late := read(t, lists, "w", fourth); len(late.elements) != 0 || late.length != 20 {
+			t.Errorf("a worker that does not read got %d of %d", len(late.elements), late.length)
 		}
-		second := take(first)
-		if late := take(first); late.token != second.token || string(late.elements[0].Body) != "job 00100" {
-			t.Errorf("a late acknowledgement of the first batch took %q", late.elements[0].Body)
-		}
-		third := take(second)
-		heraldtest.Equal(t, "the third batch", string(third.elements[0].Body), "job 00200")
-		heraldtest.Equal(t, "waiting", third.waiting, 50)
-		// A worker that was considered dead acknowledges no elements that others have now.
-		rdb.Del(t.Context(), lists.keysOf(worker)[3])
-		if n, err := lists.putBack(t.Context(), worker); n != 100 || err != nil {
-			t.Fatal(n, err)
-		}
-		heraldtest.Equal(t, "the batch after it counted as dead", string(take(third).elements[0].Body), "job 00200")
+		next("other", fourth, "job 00330", 20)
 	})
+}
+
+func read(t *testing.T, l *list, worker string, done []any) batch {
+	t.Helper()
+	b, err := l.readBatch(t.Context(), worker, time.Minute, done)
+	heraldtest.Must(t, err)
+	return b
 }
 
 // TestForeignElements: any other text in the list is an element, too. At most the bytes that a job may have are read of
@@ -152,15 +145,17 @@ func TestForeignElements(t *testing.T) {
 		for _, e := range []string{"", "\x00\xff", huge, "last"} {
 			heraldtest.Must(t, rdb.LPush(t.Context(), listOfJobs, e).Err())
 		}
-		b, err := newList(rdb, listOfJobs).takeBatch(t.Context(), uuid.NewString(), batch{}, time.Minute)
-		if err != nil || len(b.elements) != 4 {
-			t.Fatalf("%d elements, %v", len(b.elements), err)
+		lists := newList(rdb, listOfJobs)
+		b := read(t, lists, "w", nil)
+		if len(b.elements) != 4 {
+			t.Fatalf("%d elements", len(b.elements))
 		}
 		if e := b.elements[2]; e.Length != int64(len(huge)) || len(e.Body) != maxElement {
 			t.Errorf("of %d bytes %d are read, and it says %d", len(huge), len(e.Body), e.Length)
 		}
 		heraldtest.Equal(t, "the second element", string(b.elements[1].Body), "\x00\xff")
 		heraldtest.Equal(t, "the last element", string(b.elements[3].Body), "last")
+		heraldtest.Equal(t, "the length without them", read(t, lists, "w", b.hashes).length, 0)
 	})
 }
 
@@ -172,19 +167,16 @@ func TestBatchIsBounded(t *testing.T) {
 		for range 40 {
 			rdb.LPush(t.Context(), listOfJobs, big)
 		}
-		b, err := newList(rdb, listOfJobs).takeBatch(t.Context(), uuid.NewString(), batch{}, time.Minute)
-		if want := maxBatchBytes / job.MaxBytes; err != nil || len(b.elements) != want {
-			t.Errorf("%d elements, want %d, %v", len(b.elements), want, err)
-		}
+		b := read(t, newList(rdb, listOfJobs), "w", nil)
+		heraldtest.Equal(t, "elements", len(b.elements), maxBatchBytes/job.MaxBytes)
 	})
 }
 
-// TestForeignKeys: keys of the wrong type, or invalid worker ids, cause a log line. When they are gone, the consumer
-// continues.
+// TestForeignKeys: keys of the wrong type cause a log line. When they are gone, the consumer continues.
 func TestForeignKeys(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.Cmdable) {
-		heraldtest.Must(t, rdb.HSet(t.Context(), "{action_jobs}:workers", "not a worker", "x", strings.Repeat("y", 1e5), "").Err())
+		heraldtest.Must(t, rdb.HSet(t.Context(), "{action_jobs}:reader", "no", "string").Err())
 		rdb.Set(t.Context(), listOfJobs, "no list", 0)
 		l := newLedger()
 		var log heraldtest.Log
@@ -192,6 +184,7 @@ func TestForeignKeys(t *testing.T) {
 		heraldtest.Await(t, "the line in the log", func() bool { return log.Count("WRONGTYPE") == 1 })
 		rdb.Del(t.Context(), listOfJobs)
 		push(t, rdb, 0, 1)
+		rdb.Del(t.Context(), "{action_jobs}:reader")
 		heraldtest.Await(t, "the job", func() bool { return l.count() == 1 })
 	})
 }
@@ -218,16 +211,16 @@ func TestRedisAway(t *testing.T) {
 	heraldtest.Equal(t, "lines about the outage", log.Count("could not be read"), 1)
 }
 
-func TestReadBatch(t *testing.T) {
+func TestParseBatch(t *testing.T) {
 	t.Parallel()
-	for _, answer := range [][]any{nil, {"token"}, {int64(1), int64(2)}, {"token", "2"}, {"token", int64(0), int64(1)},
-		{"token", int64(0), "x", "y"}, {"token", int64(0), int64(1), nil}} {
-		if b, err := readBatch(answer); !errors.Is(err, errAnswer) || b.elements != nil {
+	for _, answer := range [][]any{nil, {"2"}, {int64(1), "hash"}, {int64(1), "hash", int64(5)},
+		{int64(1), "hash", "5", "hello"}, {int64(1), "hash", int64(5), nil}} {
+		if b, err := parseBatch(answer); !errors.Is(err, errAnswer) || b.elements != nil {
 			t.Errorf("%v: %+v, %v", answer, b, err)
 		}
 	}
-	b, err := readBatch([]any{"token", int64(3), int64(5), "hello"})
-	if err != nil || b.token != "token" || b.waiting != 3 || string(b.elements[0].Body) != "hello" {
+	b, err := parseBatch([]any{int64(3), "hash", int64(5), "hello"})
+	if err != nil || b.length != 3 || b.hashes[0] != "hash" || string(b.elements[0].Body) != "hello" {
 		t.Errorf("%+v, %v", b, err)
 	}
 }
