@@ -8,11 +8,8 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync"
 
 	"github.com/agentherald/herald/internal/testing/devnet"
-	"github.com/ethereum/go-ethereum/common"
-	"github.com/google/uuid"
 )
 
 // openControl lets other terminals use the demo: `demo feedback` through a socket in the data folder, and commands
@@ -28,7 +25,7 @@ func (w *world) openControl(envFile, listen string, tl *timeline) error {
 		return fmt.Errorf("close the feedback's socket to others: %w", err)
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /feedback", w.takeFeedback)
+	mux.HandleFunc("POST /feedback", func(rw http.ResponseWriter, r *http.Request) { w.takeFeedback(rw, r, tl) })
 	w.serveOn(l, mux)
 	env := append([]string(nil), w.env...)
 	for i, v := range env {
@@ -45,7 +42,7 @@ func (w *world) openControl(envFile, listen string, tl *timeline) error {
 const listenPrefix = "HERALD_LISTEN="
 
 // takeFeedback gives feedback on the chain. It answers when the worker has accepted the feedback.
-func (w *world) takeFeedback(rw http.ResponseWriter, r *http.Request) {
+func (w *world) takeFeedback(rw http.ResponseWriter, r *http.Request, tl *timeline) {
 	var g given
 	if err := json.NewDecoder(http.MaxBytesReader(rw, r.Body, 2*maxFeedbackFile)).Decode(&g); err != nil ||
 		g.Agent == nil || g.Value == nil {
@@ -73,38 +70,11 @@ func (w *world) takeFeedback(rw http.ResponseWriter, r *http.Request) {
 			http.StatusBadRequest)
 		return
 	}
-	select {
-	case id := <-w.acceptances.awaitTransaction(mined.TxHash):
-		_ = json.NewEncoder(rw).Encode(receipt{mined.BlockNumber.Uint64(), mined.TxHash.Hex(), id.String()})
-	case <-ctx.Done():
+	id, err := tl.awaitDelivery(ctx, mined.TxHash, "")
+	if err != nil {
 		http.Error(rw, "the feedback is in block "+mined.BlockNumber.String()+", but the worker did not accept "+
 			"it yet: see `delivery list`", http.StatusGatewayTimeout)
+		return
 	}
-}
-
-// acceptances passes the delivery id of each accepted feedback to its giver. Either of them may come first.
-type acceptances struct {
-	mu sync.Mutex
-	by map[common.Hash]chan uuid.UUID // transaction → channel for one id
-}
-
-// awaitTransaction returns the channel that receives the delivery id of a transaction.
-func (a *acceptances) awaitTransaction(tx common.Hash) chan uuid.UUID {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.by == nil {
-		a.by = map[common.Hash]chan uuid.UUID{}
-	}
-	if a.by[tx] == nil {
-		a.by[tx] = make(chan uuid.UUID, 1)
-	}
-	return a.by[tx]
-}
-
-// reportAcceptance sends the delivery id of a transaction. It never blocks.
-func (a *acceptances) reportAcceptance(tx common.Hash, id uuid.UUID) {
-	select {
-	case a.awaitTransaction(tx) <- id:
-	default: // the follower has read the block a second time
-	}
+	_ = json.NewEncoder(rw).Encode(receipt{mined.BlockNumber.Uint64(), mined.TxHash.Hex(), id.String()})
 }

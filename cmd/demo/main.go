@@ -22,7 +22,6 @@ import (
 
 	"github.com/agentherald/herald/internal/app"
 	"github.com/agentherald/herald/internal/base/logging"
-	"github.com/agentherald/herald/internal/door/watch"
 	"github.com/agentherald/herald/internal/mcpcall/transport"
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/queue"
@@ -116,8 +115,7 @@ func (c *runCmd) runStories(ctx context.Context, cfg *config.Config, w *world, t
 	served := make(chan error, 1)
 	go func() {
 		err := app.Run(ctx, cfg, app.Options{Supervised: true, Logger: tl.logger(), Trace: tl.traceStep,
-			Read:    func(r watch.Report) { w.hearChain(r, tl) },
-			Running: func(s *app.Worker) { running <- s }})
+			Read: tl.tellRead, Running: func(s *app.Worker) { running <- s }})
 		cancel(errors.New("the worker ended")) // ends the stories if they still run
 		served <- err
 	}()

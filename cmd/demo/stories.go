@@ -15,7 +15,6 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/crypto"
-	"github.com/google/uuid"
 )
 
 // story is one feedback: its data on the chain, and its expected end.
@@ -116,18 +115,15 @@ func (w *world) mineReorgs(ctx context.Context, stories []*story, tl *timeline) 
 		}
 		before := store.Delivered
 		if !s.isRetracted() {
-			before = store.Waiting
-			w.net.Pause() // on a busy machine, the event would be confirmed and the agent called before the reorg
+			before = store.Waiting // for its confirmations
+			// On a busy machine, the event would be confirmed and the agent called before the reorg.
+			w.net.Pause()
 		}
 		mined, err := w.giveFeedback(ctx, s)
 		if err != nil {
 			return fmt.Errorf("give feedback %d: %w", i+1, err)
 		}
-		id, err := w.awaitAccepted(ctx, mined.TxHash)
-		if err == nil { // the other story's delivery waits for its confirmations
-			err = tl.awaitStatus(ctx, id, before)
-		}
-		if err != nil {
+		if _, err := tl.awaitDelivery(ctx, mined.TxHash, before); err != nil {
 			return fmt.Errorf("feedback %d: %w", i+1, err)
 		}
 		head, err := w.net.Client().BlockNumber(ctx)
@@ -142,16 +138,6 @@ func (w *world) mineReorgs(ctx context.Context, stories []*story, tl *timeline) 
 		w.net.Resume()
 	}
 	return nil
-}
-
-// awaitAccepted waits until the worker has accepted the feedback of a transaction, and returns the delivery's id.
-func (w *world) awaitAccepted(ctx context.Context, tx common.Hash) (uuid.UUID, error) {
-	select {
-	case id := <-w.acceptances.awaitTransaction(tx):
-		return id, nil
-	case <-ctx.Done():
-		return uuid.UUID{}, fmt.Errorf("the worker did not read it off the chain: %w", ctx.Err())
-	}
 }
 
 // registerAgent mints the agent before it writes the registration, because the registration contains the agent's id.

@@ -17,9 +17,12 @@ import (
 	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/door/watch"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 )
 
@@ -106,13 +109,20 @@ func (t *timeline) numberOf(j job.Job) int {
 	return n
 }
 
-func (t *timeline) tellMined(j job.Job) {
-	t.printStep(t.numberOf(j), "mined", fmt.Sprintf("block %d, transaction %s", j.BlockNumber,
-		j.TransactionHash.Hex()[:18]+"…"))
-}
-
-func (t *timeline) tellAccepted(j job.Job, a store.Acceptance) {
-	t.printStep(t.numberOf(j), string(a.Verdict), fmt.Sprintf("delivery %s", a.ID))
+// tellRead prints events that the worker has read from the chain.
+func (t *timeline) tellRead(r watch.Report) {
+	for i, e := range r.Events {
+		// An event that was mined again in another block is known and not reported.
+		if e.Err == nil && e.Job.Kind == job.KindNewFeedback && r.Answers[i].Verdict == store.Accepted {
+			n := t.numberOf(e.Job)
+			t.printStep(n, "mined", fmt.Sprintf("block %d, transaction %s", e.Job.BlockNumber,
+				e.Job.TransactionHash.Hex()[:18]+"…"))
+			t.printStep(n, string(store.Accepted), fmt.Sprintf("delivery %s", r.Answers[i].ID))
+		}
+	}
+	for _, v := range r.Vanished {
+		t.tellVanished(v)
+	}
 }
 
 // tellVanished reports feedback that a reorg removed from the chain. The retraction's delivery belongs to the same
@@ -277,17 +287,22 @@ func (t *timeline) readStory(ctx context.Context, of map[int]uuid.UUID, number i
 	return st.Delivery(ctx, id)
 }
 
-// awaitStatus waits until a delivery has the status.
-func (t *timeline) awaitStatus(ctx context.Context, id uuid.UUID, status store.Status) error {
+// awaitDelivery waits until the worker has accepted the feedback of a transaction, and returns the delivery's id. If
+// status is not empty, it also waits until the delivery has the status.
+func (t *timeline) awaitDelivery(ctx context.Context, tx common.Hash, status store.Status) (uuid.UUID, error) {
 	t.mu.Lock()
-	st := t.worker.Store
+	worker := t.worker
 	t.mu.Unlock()
 	for {
-		if d, err := st.Delivery(ctx, id); err == nil && d.Status == status {
-			return nil
+		page, err := worker.Operator.ListDeliveries(ctx, operator.Selection{Transaction: tx.Hex()}, 0, 1)
+		if err == nil && len(page.Deliveries) > 0 {
+			if d := page.Deliveries[0]; status == "" || d.Status == status {
+				return d.ID, nil
+			}
 		}
 		if err := loop.Pause(ctx, 100*time.Millisecond); err != nil {
-			return fmt.Errorf("its delivery is not %s: %w", status, err)
+			return uuid.Nil, fmt.Errorf("the worker did not read it off the chain, or its delivery is not %s: %w",
+				status, err)
 		}
 	}
 }

@@ -17,9 +17,6 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
-	"github.com/agentherald/herald/internal/door/watch"
-	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/fullnode"
 	"github.com/agentherald/herald/internal/testing/ipfstest"
@@ -39,10 +36,9 @@ type world struct {
 	env     []string // settings for the worker and commands
 	envFile string   // set once it is written
 
-	acceptances acceptances
-	servers     []*http.Server
-	child       *exec.Cmd
-	background  sync.WaitGroup // servers and the reader of the agent's output
+	servers    []*http.Server
+	child      *exec.Cmd
+	background sync.WaitGroup // servers and the reader of the agent's output
 }
 
 func newWorld(ctx context.Context, agent string, tl *timeline) (_ *world, err error) {
@@ -159,21 +155,6 @@ func (w *world) startAgent(ctx context.Context) (string, error) {
 		return "", errors.New("the example agent did not say where it listens")
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
-	}
-}
-
-// hearChain reports events that the worker has read from the chain.
-func (w *world) hearChain(r watch.Report, tl *timeline) {
-	for i, e := range r.Events {
-		// An event that was mined again in another block is known and not reported.
-		if e.Err == nil && e.Job.Kind == job.KindNewFeedback && r.Answers[i].Verdict == store.Accepted {
-			tl.tellMined(e.Job)
-			tl.tellAccepted(e.Job, r.Answers[i])
-			w.acceptances.reportAcceptance(e.Job.TransactionHash, r.Answers[i].ID)
-		}
-	}
-	for _, v := range r.Vanished {
-		tl.tellVanished(v)
 	}
 }
 
