@@ -80,18 +80,10 @@ func (n unattended) Notify(line string)                          { n.log.Info("o
 
 var errStarting = errors.New("the service is still starting")
 
-// identifyCaller returns the caller that a token belongs to.
-func (a *assembly) identifyCaller(ctx context.Context, token secret.Secret) (operator.Caller, error) {
+// loadCallers loads the callers of the known tokens.
+func (a *assembly) loadCallers(ctx context.Context) (operator.FindCaller, error) {
 	if op := a.operator.Load(); op != nil {
-		return op.IdentifyCaller(ctx, token)
-	}
-	return operator.Caller{}, errStarting
-}
-
-// loadTokens loads the known tokens.
-func (a *assembly) loadTokens(ctx context.Context) (isKnown func(secret.Secret) bool, err error) {
-	if op := a.operator.Load(); op != nil {
-		return op.KnownTokens(ctx)
+		return op.LoadCallers(ctx)
 	}
 	return nil, errStarting
 }

@@ -57,8 +57,8 @@ func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
 	a := &assembly{cfg: cfg, options: o, log: o.Logger, ready: newReadiness(), metrics: prometheus.NewRegistry()}
 	a.metrics.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	a.server, err = server.New(server.Config{Listen: cfg.Listen, Token: cfg.APIToken, Identify: a.identifyCaller,
-		KnownTokens: a.loadTokens, Ready: a.ready.readState, Settings: cfg.Public(), Logger: o.Logger,
+	a.server, err = server.New(server.Config{Listen: cfg.Listen, Token: cfg.APIToken,
+		LoadCallers: a.loadCallers, Ready: a.ready.readState, Settings: cfg.Public(), Logger: o.Logger,
 		Metrics: promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{})})
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
@@ -124,48 +125,45 @@ func splitAPIToken(token secret.Secret) (id, key string, ok bool) {
 	return id, key, ok && cut && len(id) == 12 && len(key) == 43
 }
 
-// IdentifyCaller returns the caller that a token belongs to. It returns ErrUnknownToken, or another error if Postgres
-// cannot be read.
-func (o *Operator) IdentifyCaller(ctx context.Context, token secret.Secret) (c Caller, err error) {
-	id, key, ok := splitAPIToken(token)
-	if !ok {
-		return c, ErrUnknownToken
-	}
-	hash := sha256.Sum256([]byte(key))
-	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
-		t, err := st.GoodAPIToken(ctx, id, hash[:])
-		if err != nil {
-			return err
-		}
-		c.Name = fmt.Sprintf("%s (API token %s)", t.Name, t.ID)
-		for _, s := range t.Scopes {
-			c.Scopes = append(c.Scopes, Scope(s))
-		}
-		return nil
-	})
-	if errors.Is(err, store.ErrNotFound) {
-		err = ErrUnknownToken
-	}
-	return c, err
-}
+// FindCaller returns the caller that a token belongs to, or ErrUnknownToken.
+type FindCaller func(ctx context.Context, token secret.Secret) (Caller, error)
 
-// KnownTokens loads the valid tokens, and returns a function that reports whether a token is one of them. The function
-// does not see later changes: IdentifyCaller decides. Revoked and expired tokens are excluded, because each request
-// with one would otherwise cost a query.
-func (o *Operator) KnownTokens(ctx context.Context) (isKnown func(secret.Secret) bool, err error) {
-	hashes := make(map[string][]byte)
-	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
+// LoadCallers loads the valid tokens, and returns a function that finds their callers. The function does not see later
+// changes. It notes the first use of a token, unless a use was noted in the minute before.
+func (o *Operator) LoadCallers(ctx context.Context) (FindCaller, error) {
+	known := make(map[string]*knownToken)
+	err := o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
 		tokens, err := st.APITokens(ctx)
+		now := time.Now()
 		for _, t := range tokens {
-			if t.RevokedAt == nil && (t.ExpiresAt == nil || t.ExpiresAt.After(time.Now())) {
-				hashes[t.ID] = t.Hash
+			if t.RevokedAt == nil && (t.ExpiresAt == nil || t.ExpiresAt.After(now)) {
+				k := &knownToken{hash: t.Hash, caller: Caller{Name: fmt.Sprintf("%s (API token %s)", t.Name, t.ID)}}
+				for _, s := range t.Scopes {
+					k.caller.Scopes = append(k.caller.Scopes, Scope(s))
+				}
+				k.noted.Store(t.LastUsedAt != nil && now.Sub(*t.LastUsedAt) < time.Minute)
+				known[t.ID] = k
 			}
 		}
 		return err
 	})
-	return func(token secret.Secret) bool {
+	return func(ctx context.Context, token secret.Secret) (c Caller, err error) {
 		id, key, ok := splitAPIToken(token)
 		hash := sha256.Sum256([]byte(key))
-		return ok && bytes.Equal(hashes[id], hash[:])
+		k := known[id]
+		if !ok || k == nil || !bytes.Equal(k.hash, hash[:]) {
+			return c, ErrUnknownToken
+		}
+		if !k.noted.Swap(true) {
+			err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error { return st.NoteUse(ctx, id) })
+		}
+		return k.caller, err
 	}, err
+}
+
+// knownToken is a valid token.
+type knownToken struct {
+	hash   []byte
+	caller Caller
+	noted  atomic.Bool // its use need not be noted
 }

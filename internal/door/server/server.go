@@ -25,10 +25,8 @@ type Config struct {
 	Listen string        // host:port; port 0 chooses a free one
 	Token  secret.Secret // HERALD_API_TOKEN, which has every scope; required off loopback
 
-	// Identify returns the caller of another token, or operator.ErrUnknownToken. nil: there are no other tokens.
-	Identify func(ctx context.Context, token secret.Secret) (operator.Caller, error)
-	// KnownTokens loads the known tokens; required with Identify.
-	KnownTokens func(ctx context.Context) (isKnown func(secret.Secret) bool, err error)
+	// LoadCallers loads the callers of other tokens. nil: there are no other tokens.
+	LoadCallers func(ctx context.Context) (operator.FindCaller, error)
 
 	// Ready returns the services that the worker waits for, by name with the reason, and those that it works without
 	// (degraded). Empty waiting means ready. It is called for each /readyz, must return at once, and its maps belong to
@@ -121,7 +119,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	base, stop := context.WithCancel(context.Background())
 	s := &Server{cfg: cfg, ln: ln, public: !config.IsLoopback(parseHostname(cfg.Listen)), stop: stop,
-		done: make(chan struct{}), callers: newCallers(cfg.Token, cfg.Identify, cfg.KnownTokens),
+		done: make(chan struct{}), callers: &callers{own: cfg.Token, load: cfg.LoadCallers},
 		formKey: newFormKey(cfg.Token)}
 	s.Mount(nil, nil)
 	s.srv = &http.Server{

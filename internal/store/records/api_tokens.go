@@ -43,18 +43,14 @@ func (s *Store) APITokens(ctx context.Context) (list []APIToken, err error) {
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[APIToken])
 }
 
-// GoodAPIToken returns the token with this id and hash. If its LastUsedAt is over a minute old, it stores the present
-// time there. It returns ErrNotFound if there is no such token, or if the token is revoked or expired.
-func (s *Store) GoodAPIToken(ctx context.Context, id string, hash []byte) (t APIToken, err error) {
-	ctx, end := s.db.StartCall(ctx, &err, "look an API token up")
+// NoteUse stores the present time as the LastUsedAt of a valid token, unless it is at most a minute old.
+func (s *Store) NoteUse(ctx context.Context, id string) (err error) {
+	ctx, end := s.db.StartCall(ctx, &err, "note the use of API token %s", id)
 	defer end()
-	const good = `id = $1 AND hash = $2 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())`
-	rows, _ := s.db.Conns.Query(ctx, `WITH used AS (
-			UPDATE herald.api_tokens SET last_used_at = now()
-			 WHERE `+good+` AND (last_used_at IS NULL OR last_used_at < now() - interval '1 minute'))
-		SELECT `+apiTokenColumns+` FROM herald.api_tokens WHERE `+good, id, hash)
-	t, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[APIToken])
-	return t, postgres.NoRows(err, store.ErrNotFound)
+	_, err = s.db.Conns.Exec(ctx, `UPDATE herald.api_tokens SET last_used_at = now()
+		WHERE id = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
+			AND (last_used_at IS NULL OR last_used_at < now() - interval '1 minute')`, id)
+	return err
 }
 
 // RevokeAPIToken revokes a token. It returns ErrNotFound if there is no such token, or if it is already revoked.

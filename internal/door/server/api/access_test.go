@@ -151,6 +151,13 @@ func TestAPITokens(t *testing.T) {
 	heraldtest.Must(t, w.operator.RevokeAPIToken(t.Context(), other.ID, "the test"))
 	callAs[api.ErrorAnswer](w, other.Token, 401, "GET", "/v1/deliveries", "", "") // it was never used, so it is not in the cache
 	heraldtest.Fails(t, "the second revocation", w.operator.RevokeAPIToken(t.Context(), other.ID, "the test"))
+	expired, err := w.operator.CreateAPIToken(t.Context(), "x", []string{"read"}, time.Nanosecond, "the test")
+	heraldtest.Must(t, err)
+	callAs[api.ErrorAnswer](w, expired.Token, 401, "GET", "/v1/deliveries", "", "")
+	list, err = w.operator.ListAPITokens(t.Context())
+	if err != nil || len(list) != 3 || list[0].LastUsedAt != nil || list[1].LastUsedAt != nil {
+		t.Errorf("a use of a token that is not valid is noted: %+v, %v", list, err)
+	}
 	for _, scopes := range [][]string{nil, {"admin"}} {
 		_, err := w.operator.CreateAPIToken(t.Context(), "x", scopes, 0, "the test")
 		heraldtest.Fails(t, fmt.Sprint(scopes), err)

@@ -106,7 +106,7 @@ func serveWith(t *testing.T, st *store.Store, token string) *world {
 		PollEvents: 10 * time.Millisecond})
 	heraldtest.Must(t, err)
 	web, err := server.New(server.Config{Listen: "127.0.0.1:0", Token: secret.New(token), Logger: quiet,
-		Identify: w.operator.IdentifyCaller, KnownTokens: w.operator.KnownTokens, Metrics: http.NotFoundHandler(),
+		LoadCallers: w.operator.LoadCallers, Metrics: http.NotFoundHandler(),
 		Ready: func() (waiting, degraded map[string]string) { return nil, nil }})
 	heraldtest.Must(t, err)
 	html, err := pages.New(pages.Config{Operator: w.operator, Logger: quiet})
