@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/agentherald/herald/internal/door/intake"
@@ -40,10 +41,10 @@ type Config struct {
 type API struct {
 	Config
 	feed       *feed
-	enqueuing  *slots // requests that enqueue jobs
-	calling    *slots // direct calls
-	listening  *slots // event streams
-	pace       *jobPace
+	enqueuing  *slots   // requests that enqueue jobs
+	calling    *slots   // direct calls
+	listening  *slots   // event streams
+	paces      sync.Map // *rate.Limiter by the name of a token (paceOf)
 	operations []operation
 	document   []byte // the OpenAPI document
 }
@@ -60,7 +61,7 @@ func New(cfg Config) (*API, error) {
 	cfg.PollEvents = cmp.Or(cfg.PollEvents, 250*time.Millisecond)
 	cfg.CallTimeout = cmp.Or(cfg.CallTimeout, 30*time.Second)
 	a := &API{Config: cfg, enqueuing: newSlots(maxEnqueuing), calling: newSlots(maxCalling),
-		listening: newSlots(maxListeners), pace: newJobPace()}
+		listening: newSlots(maxListeners)}
 	a.feed = newFeed(cfg.Events, cfg.PollEvents, cfg.Logger)
 	a.operations = a.listOperations()
 	var err error

@@ -65,7 +65,7 @@ func (a *API) enqueueOne(w http.ResponseWriter, r *http.Request, v server.Visito
 		a.answerError(w, r, err)
 		return
 	}
-	if !a.pace.findLimiter(v.Name).Allow() {
+	if !a.paceOf(v.Name).Allow() {
 		a.answerError(w, r, refuse(http.StatusTooManyRequests, "too_many_requests", "",
 			"a token may hand in %d jobs a second", jobsPerSecond))
 		return
@@ -158,7 +158,7 @@ func (a *API) enqueueLines(w http.ResponseWriter, r *http.Request, v server.Visi
 	}
 	for {
 		group, end := intake.CollectLines(ctx, lines, jobBatch, 0)
-		if len(group) > 0 && a.pace.findLimiter(v.Name).WaitN(ctx, len(group)) == nil {
+		if len(group) > 0 && a.paceOf(v.Name).WaitN(ctx, len(group)) == nil {
 			answers, err := intake.SubmitLines(group, func(bodies [][]byte) ([]intake.Answer, error) {
 				return a.submit(ctx, bodies, v)
 			})

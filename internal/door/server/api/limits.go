@@ -3,7 +3,6 @@ package api
 import (
 	"sync"
 
-	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/time/rate"
 )
 
@@ -38,28 +37,11 @@ func (s *slots) acquire(name string) (release func(), ok bool) {
 	}, true
 }
 
-const (
-	// jobsPerSecond bounds the jobs that are parsed for one token, because even refused jobs cost processor time.
-	jobsPerSecond = 10_000
-	maxPaced      = 256 // tokens with a limiter in memory
-)
+// jobsPerSecond bounds the jobs that are parsed for one token, because even refused jobs cost processor time.
+const jobsPerSecond = 10_000
 
-// jobPace is a rate limit per token.
-type jobPace struct {
-	limits *lru.Cache[string, *rate.Limiter]
-}
-
-func newJobPace() *jobPace {
-	limits, _ := lru.New[string, *rate.Limiter](maxPaced) // only a size below 1 is an error
-	return &jobPace{limits}
-}
-
-// findLimiter returns the limiter of a token.
-func (p *jobPace) findLimiter(name string) *rate.Limiter {
-	fresh := rate.NewLimiter(jobsPerSecond, jobsPerSecond)
-	if known, found, _ := p.limits.PeekOrAdd(name, fresh); found {
-		p.limits.Get(name) // marks it as recently used
-		return known
-	}
-	return fresh
+// paceOf returns the limiter of a token's jobs.
+func (a *API) paceOf(name string) *rate.Limiter {
+	found, _ := a.paces.LoadOrStore(name, rate.NewLimiter(jobsPerSecond, jobsPerSecond)) // as many as tokens were used
+	return found.(*rate.Limiter)
 }

@@ -25,7 +25,6 @@ const pageRows = 50
 // deliveriesPage is one page of deliveries, with the search that selected them.
 type deliveriesPage struct {
 	Search    search
-	Query     template.URL // the search as a query, for links
 	Table     deliveryTable
 	NextURL   string
 	First     bool // the first page, which refreshes by itself

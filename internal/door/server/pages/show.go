@@ -30,11 +30,10 @@ func (p *Pages) templateFuncs(links map[string]string) template.FuncMap {
 		"time":  showTime, "ago": showAgo, "seconds": showSeconds, "millis": showMillis, "count": showCount,
 		"explore": p.explore,
 		"link":    linkAgent, "short": shortenHex, "chain": nameChain, "client": linkClient,
-		"listing":  func(pairs ...string) string { return "/deliveries?" + encodePairs(pairs) },
-		"agentURL": agentURL,
-		"join":     strings.Join,
-		"of":       func(counts map[store.Status]int64, s store.Status) int64 { return counts[s] },
-		"words":    func(s string) string { return strings.ReplaceAll(s, "_", " ") },
+		"listing": func(pairs ...string) string { return "/deliveries?" + encodePairs(pairs) },
+		"join":    strings.Join,
+		"of":      func(counts map[store.Status]int64, s store.Status) int64 { return counts[s] },
+		"words":   func(s string) string { return strings.ReplaceAll(s, "_", " ") },
 	}
 }
 
