@@ -40,7 +40,7 @@ func TestLimitsOfEmbeddedRedis(t *testing.T) {
 		permit, err := a.unbound.Acquire(t.Context(), "https://down.example", "https://down.example", "a")
 		heraldtest.Must(t, err)
 		permit.Release(ratelimit.Failed)
-		heraldtest.Equal(t, "open breakers, with one of an unbound agent", (liveView{a}).OpenBreakers(), 1)
+		heraldtest.Equal(t, "open breakers, with one of an unbound agent", (liveView{a, nil}).OpenBreakers(), 1)
 		a.closeParts()
 		a.unbound.Close()
 	}

@@ -37,7 +37,7 @@ func (a *assembly) openWeb() (err error) {
 		return err
 	}
 	op := operator.New(operator.Config{Settings: a.cfg, Backend: lentBackend{a}, Person: unattended{a.log},
-		Logger: a.log, Timeout: operatorTimeout, Live: liveView{a}})
+		Logger: a.log, Timeout: operatorTimeout, Live: liveView{a, a.throughput}})
 	a.operator.Store(op)
 	v1, err := api.New(api.Config{Operator: op, Intake: a.intake, Events: records.New(a.webStore), Calls: a.executor,
 		Limits: backend.JobLimits(a.cfg), CallTimeout: a.cfg.CallTimeout, Logger: a.log})
@@ -89,7 +89,10 @@ func (a *assembly) loadCallers(ctx context.Context) (operator.FindCaller, error)
 }
 
 // liveView provides the worker's own state for the overview.
-type liveView struct{ *assembly }
+type liveView struct {
+	*assembly
+	*throughput.Counter
+}
 
 func (v liveView) Breaker(endpoint string) string {
 	return v.originLimits().DescribeBreaker(endpoint)
@@ -118,12 +121,4 @@ func (v liveView) Missing() map[string]string {
 		}
 	}
 	return missing
-}
-
-func (v liveView) Minutes(ctx context.Context, n int) ([]throughput.Minute, error) {
-	return v.throughput.Minutes(ctx, n)
-}
-
-func (v liveView) Hours(ctx context.Context, n int) ([]throughput.Minute, error) {
-	return v.throughput.Hours(ctx, n)
 }

@@ -7,12 +7,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/delivery/throughput"
 	"github.com/agentherald/herald/internal/store"
-	"golang.org/x/sync/singleflight"
 )
 
 // Live is state that only a running worker has.
@@ -38,8 +38,8 @@ type Overview struct {
 	Open           map[store.Status]int64 `json:"open"`           // deliveries that are not final, by status
 	OverdueSeconds float64                `json:"overdueSeconds"` // delay of the most overdue delivery
 	Stuck          []Stuck                `json:"stuck"`          // counts of held and overdue deliveries, by reason
-	Minutes        []Minute               `json:"minutes"`        // the last hour of all workers, oldest first
-	Hours          []Minute               `json:"hours"`          // the last week of all workers by hour, oldest first
+	Minutes        []throughput.Minute    `json:"minutes"`        // the last hour of all workers, oldest first
+	Hours          []throughput.Minute    `json:"hours"`          // the last week of all workers by hour, oldest first
 	LastHour       LastHour               `json:"lastHour"`
 	OpenBreakers   int                    `json:"openBreakers"` // of this worker; open or half open
 	Agents         map[string]int64       `json:"agents"`       // by state
@@ -57,12 +57,6 @@ type Stuck struct {
 	Status store.Status `json:"status"` // held; with every other status they are overdue
 	Reason string       `json:"reason,omitempty"`
 	Count  int64        `json:"count"`
-}
-
-// Minute counts the outcomes of the attempts of one minute or hour.
-type Minute struct {
-	At       time.Time              `json:"at"`
-	Outcomes map[store.Status]int64 `json:"outcomes"`
 }
 
 // LastHour sums up the last hour. The percentiles are seconds from acceptance to the agent's answer, of deliveries that
@@ -94,34 +88,27 @@ const overviewFresh = 2 * time.Second
 
 // overviewCache caches the overview of a worker, or the error of the last reading.
 type overviewCache struct {
-	flights singleflight.Group // merges concurrent readings; only a reading uses the other fields
-	value   Overview
-	err     error
-	read    time.Time
+	mu    sync.Mutex // held while the overview is read: other callers wait for the same reading
+	value Overview
+	err   error
+	read  time.Time
 }
 
 // ShowOverview returns the current overview. In a worker it may be cached for overviewFresh, and Problems names the
 // services and chains that the worker cannot use. It returns an error if Postgres cannot be read.
-func (o *Operator) ShowOverview(ctx context.Context) (v Overview, err error) {
+func (o *Operator) ShowOverview(ctx context.Context) (Overview, error) {
 	if o.Live == nil {
 		return o.readOverview(ctx)
 	}
 	c := &o.overview
-	reading := c.flights.DoChan("", func() (any, error) {
-		if time.Since(c.read) >= overviewFresh {
-			// Other callers wait for it too, so it has its own deadline and is not a read of this caller.
-			c.value, c.err = o.readOverview(WithCaller(context.WithoutCancel(ctx), Caller{}))
-			c.read = time.Now()
-		}
-		return c.value, c.err
-	})
-	select {
-	case <-ctx.Done():
-		return v, ctx.Err()
-	case r := <-reading:
-		v, _ = r.Val.(Overview)
-		return v, r.Err
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.read) >= overviewFresh {
+		// Other callers wait for it too, so it has its own deadline and is not a read of this caller.
+		c.value, c.err = o.readOverview(WithCaller(context.WithoutCancel(ctx), Caller{}))
+		c.read = time.Now()
 	}
+	return c.value, c.err
 }
 
 func (o *Operator) readOverview(ctx context.Context) (v Overview, err error) {
@@ -144,17 +131,16 @@ func (o *Operator) readOverview(ctx context.Context) (v Overview, err error) {
 		v.Problems = append(v.Problems, fmt.Sprintf("Redis does not return the figures of the last hours: %v", err))
 		return v, nil
 	}
-	v.addMinutes(minutes)
-	for _, h := range hours {
-		v.Hours = append(v.Hours, Minute{At: h.At, Outcomes: h.Outcomes})
-	}
+	v.Minutes, v.Hours = minutes, hours
+	v.sumMinutes()
 	return v, nil
 }
 
 // ReadState returns the part of an overview that Postgres has.
 func ReadState(ctx context.Context, st *Session) (Overview, error) {
 	v := Overview{At: time.Now().UTC(), Stuck: []Stuck{}, Chains: []ChainProgress{},
-		LastHour: LastHour{Outcomes: map[store.Status]int64{}}, Minutes: []Minute{}, Hours: []Minute{}}
+		LastHour: LastHour{Outcomes: map[store.Status]int64{}}, Minutes: []throughput.Minute{},
+		Hours: []throughput.Minute{}}
 	depth, depthErr := st.Depth(ctx)
 	stuck, stuckErr := st.ListStuck(ctx)
 	tokens, tokensErr := st.TokensExpiring(ctx, tokenWarning)
@@ -189,15 +175,13 @@ func ReadState(ctx context.Context, st *Session) (Overview, error) {
 // tokenWarning is how long before its expiry a token counts as expiring soon. The metrics use the same time.
 const tokenWarning = 7 * 24 * time.Hour
 
-func (v *Overview) addMinutes(minutes []throughput.Minute) {
+// sumMinutes sets the sums of the last hour.
+func (v *Overview) sumMinutes() {
 	var latency throughput.Histogram
-	for _, m := range minutes {
-		shown := Minute{At: m.At, Outcomes: map[store.Status]int64{}}
+	for _, m := range v.Minutes {
 		for status, n := range m.Outcomes {
-			shown.Outcomes[status] += n
 			v.LastHour.Outcomes[status] += n
 		}
-		v.Minutes = append(v.Minutes, shown)
 		latency.Add(m.Latency)
 	}
 	if p50, ok := latency.Quantile(0.5); ok {

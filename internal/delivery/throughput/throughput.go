@@ -23,9 +23,9 @@ import (
 // Minute contains the outcomes of attempts in the minute, or hour, that begins at At, and the latencies of the
 // deliveries that the agents accepted in it.
 type Minute struct {
-	At       time.Time
-	Outcomes map[store.Status]int64
-	Latency  Histogram
+	At       time.Time              `json:"at"`
+	Outcomes map[store.Status]int64 `json:"outcomes"`
+	Latency  Histogram              `json:"-"`
 }
 
 // bounds are the upper bounds of the histogram's buckets, in seconds. The last bucket has no upper bound.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/delivery/throughput"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
@@ -89,7 +90,7 @@ func chooseSpan(span string, spans []string) string {
 }
 
 // sumMinutes adds up outcomes: delivered, put off or held, rejected or dead. It ignores skipped deliveries.
-func sumMinutes(list []operator.Minute) (sums [3]int64) {
+func sumMinutes(list []throughput.Minute) (sums [3]int64) {
 	for _, m := range list {
 		sums[0] += m.Outcomes[store.Delivered]
 		sums[1] += m.Outcomes[store.Waiting] + m.Outcomes[store.Held]
@@ -119,7 +120,7 @@ func chartOutcomes(v operator.Overview, span string) *chart {
 }
 
 // lastOf returns the last n elements of list.
-func lastOf(list []operator.Minute, n int) []operator.Minute { return list[max(0, len(list)-n):] }
+func lastOf(list []throughput.Minute, n int) []throughput.Minute { return list[max(0, len(list)-n):] }
 
 // chartCalls draws an agent's calls of the last day (by hour), week (by six hours) or month (by day).
 func chartCalls(hours []records.AgentHour, span string, now time.Time) *chart {

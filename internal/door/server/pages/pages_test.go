@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/delivery/throughput"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/outcome"
@@ -128,9 +129,9 @@ func TestChart(t *testing.T) {
 		}
 		heraldtest.Equal(t, span, got, want)
 	}
-	minutes := make([]operator.Minute, 60)
+	minutes := make([]throughput.Minute, 60)
 	for i := range minutes {
-		minutes[i] = operator.Minute{At: now.Add(time.Duration(i) * time.Minute), Outcomes: map[store.Status]int64{store.Delivered: 1, store.Dead: 2}}
+		minutes[i] = throughput.Minute{At: now.Add(time.Duration(i) * time.Minute), Outcomes: map[store.Status]int64{store.Delivered: 1, store.Dead: 2}}
 	}
 	c := chartOutcomes(operator.Overview{Minutes: minutes}, "hour")
 	heraldtest.Equal(t, "columns", len(c.Columns), 30)
@@ -142,7 +143,7 @@ func TestChart(t *testing.T) {
 func TestOverviewSentence(t *testing.T) {
 	t.Parallel()
 	skipped := map[store.Status]int64{store.Delivered: 2, store.Skipped: 120}
-	v := operator.Overview{Minutes: []operator.Minute{{Outcomes: skipped}}, LastHour: operator.LastHour{Outcomes: skipped}}
+	v := operator.Overview{Minutes: []throughput.Minute{{Outcomes: skipped}}, LastHour: operator.LastHour{Outcomes: skipped}}
 	heraldtest.Equal(t, "with skipped deliveries", describeState(v, sumMinutes(v.Minutes), 0),
 		"All is well: 2 delivered and 0 failed in the last hour, 120 skipped.")
 	heraldtest.Equal(t, "without Redis", describeState(operator.Overview{Open: map[store.Status]int64{store.Queued: 3}}, [3]int64{}, 1),
