@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -90,6 +92,22 @@ func TestForceKeepsChangingRows(t *testing.T) {
 		_, f, err := c.ask.check(replayVerb(c.ask), time.Now())
 		if got := c.ask.mayDeliverAgain(f); err != nil || got != c.want {
 			t.Errorf("%+v: %t, %v", c.ask, got, err)
+		}
+	}
+}
+
+// TestNamesOptions: without a choice of deliveries, the error names every option that chooses some.
+func TestNamesOptions(t *testing.T) {
+	t.Parallel()
+	_, _, err := MoveRequest{}.check(replayVerb(MoveRequest{}), time.Now())
+	var misuse *MisuseError
+	if !errors.As(err, &misuse) {
+		t.Fatal(err)
+	}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Selection]()) {
+		option := "--" + strings.ToLower(regexp.MustCompile(`(.)([A-Z])`).ReplaceAllString(f.Name, "$1-$2"))
+		if !regexp.MustCompile(option+`\b`).MatchString(misuse.Text) && f.Name != "Reorged" { // which only lists
+			t.Errorf("%s lacks %s", misuse.Text, option)
 		}
 	}
 }
