@@ -307,24 +307,29 @@ type agentEdit struct {
 	AgentChange
 }
 
-// editAgent begins a change: it opens the store and reads the agent's row. With mustExist it fails without a row.
-func editAgent(ctx context.Context, open func(context.Context) (*Session, error), g store.Agent,
-	mustExist bool) (e *agentEdit, err error) {
+// editAgent opens the store, reads the agent's row and calls change. With mustExist it fails without a row.
+func (o *Operator) editAgent(ctx context.Context, open func(context.Context) (*Session, error), ref AgentRef,
+	mustExist bool, change func(*agentEdit) error) (out AgentChange, err error) {
+	g, err := o.ParseRef(ref)
+	if err != nil {
+		return out, err
+	}
 	st, err := open(ctx)
 	if err != nil {
-		return nil, err
+		return out, err
 	}
-	e = &agentEdit{Session: st, agent: g,
+	defer st.Close()
+	e := &agentEdit{Session: st, agent: g,
 		AgentChange: AgentChange{Agent: g.String(), Registry: g.Registry, Name: DescribeAgent(g)}}
 	if e.row, err = st.AgentRow(ctx, g); errors.Is(err, store.ErrNotFound) {
 		if e.Unseen, err = true, nil; mustExist {
 			err = errUnseen(g)
 		}
 	}
-	if err != nil {
-		st.Close()
+	if err == nil {
+		err = change(e)
 	}
-	return e, err
+	return e.AgentChange, err
 }
 
 // applyEdit makes the change and its audit row. what describes the change; applyEdit adds the agent.
@@ -337,51 +342,34 @@ func (e *agentEdit) applyEdit(ctx context.Context, actor, action string, what ma
 
 // EnableAgent enables an agent and releases the deliveries that are held because it was disabled. With enabled false it
 // disables the agent, so that its deliveries are held.
-func (o *Operator) EnableAgent(ctx context.Context, ref AgentRef, actor string,
-	enabled bool) (out AgentChange, err error) {
-	g, err := o.ParseRef(ref)
-	if err != nil {
-		return out, err
-	}
-	e, err := editAgent(ctx, o.OpenDispatching, g, enabled)
-	if err != nil {
-		return out, err
-	}
-	defer e.Close()
-	if enabled {
-		if err := o.checkEnabling(g, e.row); err != nil {
-			return out, err
+func (o *Operator) EnableAgent(ctx context.Context, ref AgentRef, actor string, enabled bool) (AgentChange, error) {
+	return o.editAgent(ctx, o.OpenDispatching, ref, enabled, func(e *agentEdit) error {
+		if enabled {
+			if err := o.checkEnabling(e.agent, e.row); err != nil {
+				return err
+			}
 		}
-	}
-	e.Enabled = &enabled
-	action := map[bool]string{true: "agent enable", false: "agent disable"}[enabled]
-	what := map[string]any{"wasEnabled": e.row.Enabled || e.Unseen, "open": e.row.Open}
-	if e.Unseen {
-		what["unseen"] = true
-	}
-	err = e.applyEdit(ctx, actor, action, what, func() (int64, error) {
-		released, tasks, err := e.Session.EnableAgent(ctx, g, enabled)
-		e.Dispatch(ctx, tasks)
-		e.Released = released
-		return int64(released), err
+		e.Enabled = &enabled
+		action := map[bool]string{true: "agent enable", false: "agent disable"}[enabled]
+		what := map[string]any{"wasEnabled": e.row.Enabled || e.Unseen, "open": e.row.Open}
+		if e.Unseen {
+			what["unseen"] = true
+		}
+		return e.applyEdit(ctx, actor, action, what, func() (int64, error) {
+			released, tasks, err := e.Session.EnableAgent(ctx, e.agent, enabled)
+			e.Dispatch(ctx, tasks)
+			e.Released = released
+			return int64(released), err
+		})
 	})
-	return e.AgentChange, err
 }
 
 // RefreshAgent makes every worker read the agent's registration and tools again, at its next delivery.
-func (o *Operator) RefreshAgent(ctx context.Context, ref AgentRef, actor string) (out AgentChange, err error) {
-	g, err := o.ParseRef(ref)
-	if err != nil {
-		return out, err
-	}
-	e, err := editAgent(ctx, o.OpenStore, g, true)
-	if err != nil {
-		return out, err
-	}
-	defer e.Close()
-	err = e.applyEdit(ctx, actor, "agent refresh", map[string]any{},
-		func() (int64, error) { return countOne(e.Session.RefreshAgent(ctx, g)) })
-	return e.AgentChange, err
+func (o *Operator) RefreshAgent(ctx context.Context, ref AgentRef, actor string) (AgentChange, error) {
+	return o.editAgent(ctx, o.OpenStore, ref, true, func(e *agentEdit) error {
+		return e.applyEdit(ctx, actor, "agent refresh", map[string]any{},
+			func() (int64, error) { return countOne(e.Session.RefreshAgent(ctx, e.agent)) })
+	})
 }
 
 // checkEnabling returns an *OverruledError if the servers file or a policy disables the agent with this row. If a file

@@ -216,7 +216,7 @@ func readPolicyFile(path string) ([]byte, error) {
 
 // ShowPolicy returns the policies that apply to an agent.
 func (o *Operator) ShowPolicy(ctx context.Context, ref AgentRef) (AgentChange, error) {
-	return o.changePolicy(ctx, ref, "", policy.Operator, nil, nil)
+	return o.editAgent(ctx, o.OpenStore, ref, true, func(e *agentEdit) error { return o.describePolicies(ctx, e) })
 }
 
 // SetPolicy changes settings in the operator's policy of an agent, as in onUnknown=hold.
@@ -245,30 +245,26 @@ func (o *Operator) ReplacePolicy(ctx context.Context, ref AgentRef, actor string
 		func(st *Session, g store.Agent) error { return st.ReplacePolicy(ctx, g, level, p) })
 }
 
-// changePolicy changes the policy of one level of an agent: edit returns the new policy, and save stores it. If edit is
-// nil, nothing changes. It returns the policies that apply to the agent.
+// changePolicy changes the policy of one level of an agent: edit returns the new policy, and save stores it. It returns
+// the policies that apply to the agent then.
 func (o *Operator) changePolicy(ctx context.Context, ref AgentRef, actor string, level policy.Level,
-	edit func(was store.Policy) store.Policy, save func(*Session, store.Agent) error) (out AgentChange, err error) {
-	g, err := o.ParseRef(ref)
-	if err != nil {
-		return out, err
-	}
-	e, err := editAgent(ctx, o.OpenStore, g, edit == nil)
-	if err != nil {
-		return out, err
-	}
-	defer e.Close()
-	if edit != nil {
+	edit func(was store.Policy) store.Policy, save func(*Session, store.Agent) error) (AgentChange, error) {
+	return o.editAgent(ctx, o.OpenStore, ref, false, func(e *agentEdit) error {
 		changed := &e.row.Policy
 		if level == policy.Own {
 			changed = &e.row.OwnPolicy
 		}
 		was := *changed
 		*changed = edit(was)
-		err = e.applyEdit(ctx, actor, "agent policy", map[string]any{"level": level, "policy": *changed, "was": was},
-			func() (int64, error) { return countOne(save(e.Session, g)) })
-	}
-	l, _, readErr := o.readLevels(g, e.row)
+		err := e.applyEdit(ctx, actor, "agent policy", map[string]any{"level": level, "policy": *changed, "was": was},
+			func() (int64, error) { return countOne(save(e.Session, e.agent)) })
+		return errors.Join(err, o.describePolicies(ctx, e))
+	})
+}
+
+// describePolicies describes the policies that apply to the agent with the row of e.
+func (o *Operator) describePolicies(ctx context.Context, e *agentEdit) error {
+	l, _, readErr := o.readLevels(e.agent, e.row)
 	if readErr != nil {
 		e.Problem = readErr.Error()
 	}
@@ -276,14 +272,14 @@ func (o *Operator) changePolicy(ctx context.Context, ref AgentRef, actor string,
 	e.Policy.OnUnknown = cmp.Or(e.Policy.OnUnknown, store.OnUnknownResend)
 	e.Policy.Order = cmp.Or(e.Policy.Order,
 		map[bool]string{true: store.OrderStrict, false: store.OrderOff}[o.Settings.StrictOrder])
-	counted, countErr := e.Deliveries(ctx, records.Filter{ChainID: &g.ChainID, AgentID: g.ID, Limit: maxCounted})
+	counted, err := e.Deliveries(ctx, records.Filter{ChainID: &e.agent.ChainID, AgentID: e.agent.ID, Limit: maxCounted})
 	for _, level := range []AgentLevel{{Level: policy.Operator, Policy: l.Operator},
 		{Level: policy.Default, Policy: l.Default}, {Level: policy.Own, Policy: l.Own}} {
 		level.Skipped = make([]int, len(level.Policy.Filters))
 		for i := range level.Skipped {
 			why := l.DescribeRule(policy.Decision{Level: level.Level, Rule: i + 1})
 			for _, d := range counted {
-				if d.Reason == outcome.Filtered && d.Error == why && d.IdentityRegistry == g.Registry {
+				if d.Reason == outcome.Filtered && d.Error == why && d.IdentityRegistry == e.agent.Registry {
 					level.Skipped[i]++
 				}
 			}
@@ -292,7 +288,7 @@ func (o *Operator) changePolicy(ctx context.Context, ref AgentRef, actor string,
 			e.Levels = append(e.Levels, level)
 		}
 	}
-	return e.AgentChange, errors.Join(err, countErr)
+	return err
 }
 
 // readLevels returns the policies that apply to the agent with this row. The default policy is that of this process'
