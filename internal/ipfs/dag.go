@@ -35,7 +35,7 @@ func (f *Fetcher) immutableFile(ctx context.Context, ref *reference,
 		}
 		return b, "", nil
 	}
-	s := newSession(ctx, ref.shown, limit, f.gateways, f.cfg.TryTimeout, f.cfg.Hedge)
+	s := f.newSession(ctx, ref.shown, limit)
 	defer s.end()
 	defer func() {
 		// The decoders below are third-party code and process untrusted bytes.
@@ -54,7 +54,7 @@ func (f *Fetcher) immutableFile(ctx context.Context, ref *reference,
 	}
 	content, err = s.walkPath(ref)
 	if err != nil {
-		return nil, "", s.explainError(ref, err)
+		return nil, "", s.explainError(err)
 	}
 	return content, s.from, nil
 }
@@ -219,7 +219,7 @@ func (s *session) resolveChild(node format.Node, seg segment) (format.Node, erro
 
 // explainError converts boxo's errors to this package's errors. If the session itself failed, that failure is the
 // reason for boxo's error and takes precedence.
-func (s *session) explainError(ref *reference, err error) error {
+func (s *session) explainError(err error) error {
 	cause := s.failureCause()
 	var (
 		noDocument  *NoDocumentError
@@ -237,12 +237,12 @@ func (s *session) explainError(ref *reference, err error) error {
 		}
 	}
 	if cause != nil {
-		return explainUnavailable(ref.shown, "the gateways", s.whole, cause)
+		return explainUnavailable(s.shown, "the gateways", s.whole, cause)
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return explainUnavailable(ref.shown, "the gateways", s.whole, err)
+		return explainUnavailable(s.shown, "the gateways", s.whole, err)
 	}
-	return &InvalidError{URI: ref.shown, Why: "its verified blocks are no file that can be read", Err: err}
+	return &InvalidError{URI: s.shown, Why: "its verified blocks are no file that can be read", Err: err}
 }
 
 // inCID returns the content of an identity CID.

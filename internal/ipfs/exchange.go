@@ -59,19 +59,18 @@ type held struct {
 	from string
 }
 
-func newSession(parent context.Context, shown string, limit int64, gateways []*gateway, try,
-	hedge time.Duration) *session {
+func (f *Fetcher) newSession(parent context.Context, shown string, limit int64) *session {
 	whole := time.Duration(0)
 	if deadline, ok := parent.Deadline(); ok {
 		whole = time.Until(deadline)
 	}
 	s := &session{
-		shown: shown, limit: limit, gateways: gateways, try: try, hedge: hedge, whole: whole,
-		allowance: make(map[*gateway]*allowance, len(gateways)),
+		shown: shown, limit: limit, gateways: f.gateways, try: f.cfg.TryTimeout, hedge: f.cfg.Hedge, whole: whole,
+		allowance: make(map[*gateway]*allowance, len(f.gateways)),
 		blocks:    make(map[string]held),
 		seen:      make(map[string]bool),
 	}
-	for _, g := range gateways {
+	for _, g := range f.gateways {
 		s.allowance[g] = &allowance{left: s.byteBudget()}
 	}
 	s.ctx, s.cancel = context.WithCancelCause(parent)
@@ -268,7 +267,6 @@ func (s *session) askGateways(ctx context.Context, question func(context.Context
 				ctx, cancel := context.WithTimeout(ctx, s.try)
 				err = question(ctx, g)
 				g.release()
-				g.recordResult(ctx, err)
 				cancel()
 			}
 			answers <- answer{g, err}

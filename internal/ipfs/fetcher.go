@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/agentherald/herald/internal/base/netguard"
@@ -93,7 +94,7 @@ type Fetcher struct {
 	guarded  *http.Client // for untrusted hosts
 	cache    *cache
 	failures *failures
-	names    *nameCache
+	names    *lru.Cache[string, nameRecord]
 	log      *slog.Logger
 	now      func() time.Time
 
@@ -124,6 +125,7 @@ func New(cfg Config) (*Fetcher, error) {
 	if cfg.LookupTXT == nil {
 		cfg.LookupTXT = net.DefaultResolver.LookupTXT
 	}
+	names, _ := lru.New[string, nameRecord](maxNames) // fails only for a size below 1
 	f := &Fetcher{
 		cfg:    cfg,
 		client: gatewayClient(cfg.TryTimeout),
@@ -132,7 +134,7 @@ func New(cfg Config) (*Fetcher, error) {
 		}, maxRedirects),
 		cache:    newCache(max(0, cfg.CacheBytes)),
 		failures: newFailures(),
-		names:    newNames(),
+		names:    names,
 		log:      cfg.Logger,
 		now:      cfg.Now,
 	}

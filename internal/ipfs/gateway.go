@@ -231,7 +231,8 @@ func (g *gateway) sendRequest(ctx context.Context, namespace, path, format, quer
 }
 
 // fetchBlock fetches one raw block and verifies its hash.
-func (g *gateway) fetchBlock(ctx context.Context, c cid.Cid, b *allowance) (blocks.Block, error) {
+func (g *gateway) fetchBlock(ctx context.Context, c cid.Cid, b *allowance) (_ blocks.Block, err error) {
+	defer func() { g.recordResult(ctx, err) }()
 	resp, err := g.sendRequest(ctx, "ipfs", c.String(), "raw", "", "application/vnd.ipld.raw")
 	if err != nil {
 		return nil, err
@@ -277,6 +278,7 @@ func findLie(h http.Header, data []byte) error {
 // only if the root itself is missing.
 func (g *gateway) fetchCAR(ctx context.Context, root cid.Cid, path string, size int64, b *allowance,
 	keep func(blocks.Block)) (err error) {
+	defer func() { g.recordResult(ctx, err) }()
 	resp, err := g.sendRequest(ctx, "ipfs", root.String()+path, "car",
 		"&dag-scope=entity&entity-bytes=0:"+strconv.FormatInt(size, 10),
 		"application/vnd.ipld.car; version=1; order=dfs; dups=n")

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/ipfs/boxo/ipns"
 
 	"github.com/agentherald/herald/internal/base/netguard"
@@ -19,21 +18,22 @@ import (
 const (
 	// maxHops is how many names may lead to one another.
 	maxHops = 8
-	// recordGateways is how many gateways are asked for a name's record at first, because any of them can replay an
-	// old one.
-	recordGateways = 4
+	// maxRecords is how many gateways' records of a name are compared, because any gateway can replay an old one.
+	maxRecords = 4
 	// longestName and shortestName bound how long the content of a name is cached. Agents and clients publish below a
 	// name again before an event refers to it, so a longer TTL of the record is not followed. longestName is used for
 	// domains, whose TTL the system's resolver does not return, and for records without a TTL.
 	longestName  = time.Minute
 	shortestName = 10 * time.Second
+	// maxNames bounds the names whose last record is stored, also after it expired.
+	maxNames = 4096
 )
 
 // nameRecord is the content that a name leads to.
 type nameRecord struct {
-	value    string // /ipfs/CID[/path] or /ipns/NAME[/path]
-	sequence uint64 // of an IPNS record
-	ttl      time.Duration
+	value    string    // /ipfs/CID[/path] or /ipns/NAME[/path]
+	sequence uint64    // of an IPNS record
+	expires  time.Time // end of the time for which it is cached
 }
 
 // followName resolves an ipns name to its current content. The content is verified against its CID. A key's record is
@@ -47,20 +47,15 @@ func (f *Fetcher) followName(ctx context.Context, ref *reference) (target *refer
 			break
 		}
 		name := canonicalName(target.name)
-		found, ok := f.names.get(name, f.now())
-		if !ok {
-			if found, err = f.lookUp(ctx, name, ref.shown); err != nil {
-				return nil, dnsLink, err
-			}
+		found, err := f.lookUp(ctx, name, ref.shown)
+		if err != nil {
+			return nil, dnsLink, err
 		}
 		dnsLink = dnsLink || !isKey(name)
 		next, err := parseImmutable("", found.value, ref.shown)
 		if err != nil {
 			return nil, dnsLink, &InvalidError{URI: ref.shown,
 				Why: "the name leads to something other than a content path", Err: err}
-		}
-		if !ok { // a name that is read again and again must expire too
-			f.names.put(name, found, f.now())
 		}
 		next.segments = append(next.segments, target.segments...)
 		if len(next.segments) > maxSegments {
@@ -89,82 +84,71 @@ func canonicalName(name string) string {
 	return strings.TrimSuffix(strings.ToLower(name), ".")
 }
 
-// lookUp fetches a key's record, or looks up a domain in DNS.
-func (f *Fetcher) lookUp(ctx context.Context, name, shown string) (nameRecord, error) {
+// lookUp returns the cached content of a name, else fetches a key's record or looks up a domain in DNS.
+func (f *Fetcher) lookUp(ctx context.Context, name, shown string) (found nameRecord, err error) {
+	last, _ := f.names.Get(name)
+	if f.now().Before(last.expires) {
+		return last, nil
+	}
 	if isKey(name) {
-		return f.fetchRecord(ctx, name, shown)
+		found, err = f.fetchRecord(ctx, name, shown)
+	} else {
+		found, err = f.dnsLink(ctx, name, shown)
 	}
-	return f.dnsLink(ctx, name, shown)
-}
-
-// fetchRecord asks gateways, several at a time, for the name's record (https://specs.ipfs.tech/ipns/ipns-record/). It
-// returns the record with the highest sequence, and fails if that is lower than one seen before. A gateway can
-// withhold the newest record but cannot forge one.
-func (f *Fetcher) fetchRecord(ctx context.Context, name, shown string) (nameRecord, error) {
-	type answer struct {
-		g     *gateway
-		found nameRecord
-		err   error
+	if err != nil {
+		return nameRecord{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, f.cfg.TryTimeout)
-	defer cancel()
-	verdicts := &verdicts{shown: shown}
-	var asked sync.WaitGroup
-	defer asked.Wait()
-	defer cancel() // runs before the Wait above
-	todo := orderGateways(f.gateways)
-	answers := make(chan answer, len(todo))
-	running := 0
-	start := func() {
-		g := todo[0]
-		todo = todo[1:]
-		running++
-		asked.Go(func() {
-			found, err := g.fetchRecord(ctx, name, f.now())
-			answers <- answer{g, found, err}
-		})
-	}
-	for len(todo) > 0 && running < recordGateways {
-		start()
-	}
-	var best *nameRecord
-	// After one valid answer, the other gateways have four times the hedge delay; after two, once the hedge delay.
-	var enough <-chan time.Time
-	timer := time.NewTimer(f.cfg.TryTimeout)
-	defer timer.Stop()
-	for valid := 0; running > 0; {
-		select {
-		case a := <-answers:
-			running--
-			if a.err != nil {
-				verdicts.add(a.g, a.err)
-				if len(todo) > 0 {
-					start()
-				}
-				continue
-			}
-			if best == nil || a.found.sequence > best.sequence {
-				best = &a.found
-			}
-			switch valid++; valid {
-			case 1:
-				timer.Reset(4 * f.cfg.Hedge)
-				enough = timer.C
-			case 2:
-				timer.Reset(f.cfg.Hedge)
-			}
-		case <-enough:
-			running = 0
-		}
-	}
-	switch {
-	case best == nil:
-		return nameRecord{}, verdicts.err()
-	case !f.names.isNewest(name, best.sequence):
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if last, _ = f.names.Get(name); found.sequence < last.sequence {
 		return nameRecord{}, &UnavailableError{URI: shown,
 			Err: errors.New("the gateways know only a record older than one that was seen before")}
 	}
-	return *best, nil
+	f.names.Add(name, found)
+	return found, nil
+}
+
+// errOneRecord is the result of a gateway that sent a valid record: others may have a newer one.
+var errOneRecord = errors.New("it sent one record of several")
+
+// fetchRecord asks all gateways at once for the name's record (https://specs.ipfs.tech/ipns/ipns-record/). It returns
+// the record with the highest sequence. A gateway can withhold the newest record but cannot forge one.
+func (f *Fetcher) fetchRecord(ctx context.Context, name, shown string) (best nameRecord, err error) {
+	s := f.newSession(ctx, shown, int64(ipns.MaxRecordSize))
+	defer s.end()
+	s.hedge = 0
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var (
+		mu    sync.Mutex
+		valid int
+		// After one valid answer, the other gateways have four times the hedge delay; after two, once the hedge delay.
+		enough *time.Timer
+	)
+	err = s.askGateways(ctx, func(ctx context.Context, g *gateway) error {
+		found, err := g.fetchRecord(ctx, name, f.now())
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if valid == 0 || found.sequence > best.sequence {
+			best = found
+		}
+		switch valid++; valid {
+		case 1:
+			enough = time.AfterFunc(4*f.cfg.Hedge, cancel)
+		case 2:
+			enough.Reset(f.cfg.Hedge)
+		case maxRecords:
+			cancel()
+		}
+		return errOneRecord
+	})
+	if valid == 0 {
+		return nameRecord{}, s.explainError(err)
+	}
+	return best, nil
 }
 
 // fetchRecord fetches the record of a key's name and verifies it.
@@ -173,10 +157,6 @@ func (g *gateway) fetchRecord(ctx context.Context, name string, now time.Time) (
 	if err != nil {
 		return nameRecord{}, err
 	}
-	if err := g.acquire(ctx); err != nil {
-		return nameRecord{}, err
-	}
-	defer g.release()
 	resp, err := g.sendRequest(ctx, "ipns", n.String(), "ipns-record", "", "application/vnd.ipfs.ipns-record")
 	if err != nil {
 		return nameRecord{}, err
@@ -186,12 +166,11 @@ func (g *gateway) fetchRecord(ctx context.Context, name string, now time.Time) (
 	if err != nil {
 		return nameRecord{}, fmt.Errorf("reading its record: %w", err)
 	}
-	var found nameRecord
-	found.value, found.sequence, found.ttl, err = parseRecord(name, b, now)
+	value, sequence, ttl, err := parseRecord(name, b, now)
 	if errors.Is(err, ipns.ErrSignature) || errors.Is(err, ipns.ErrPublicKeyMismatch) {
 		g.demote() // any other fault may be the record owner's
 	}
-	return found, err
+	return nameRecord{value: value, sequence: sequence, expires: now.Add(ttl)}, err
 }
 
 // parseRecord verifies a record of at most 10 KiB against its name, its signature and the time, and decodes it. ttl
@@ -261,7 +240,7 @@ func (f *Fetcher) dnsLink(ctx context.Context, name, shown string) (nameRecord, 
 	case 0:
 		return nameRecord{}, &NotFoundError{URI: shown, Asked: []string{"DNS"}}
 	case 1:
-		return nameRecord{value: links[0], ttl: longestName}, nil
+		return nameRecord{value: links[0], expires: f.now().Add(longestName)}, nil
 	}
 	return nameRecord{}, &UnavailableError{URI: shown, Err: errors.New("the domain has more than one DNSLink")}
 }
@@ -278,63 +257,4 @@ func isDomain(s string) bool {
 		}
 	}
 	return true
-}
-
-// nameCache caches the content of names and the highest sequence seen for each. It evicts the least recently used
-// names.
-type nameCache struct {
-	mu   sync.Mutex
-	byID *lru.Cache[string, *nameEntry]
-}
-
-// nameEntry is a cached record and the highest sequence that was seen for the name.
-type nameEntry struct {
-	nameRecord
-	expires time.Time
-	highest uint64
-}
-
-const maxNames = 4096
-
-func newNames() *nameCache {
-	byID, _ := lru.New[string, *nameEntry](maxNames) // fails only for a size below 1
-	return &nameCache{byID: byID}
-}
-
-func (n *nameCache) get(name string, now time.Time) (nameRecord, bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	e, ok := n.byID.Get(name)
-	if !ok || !now.Before(e.expires) {
-		return nameRecord{}, false
-	}
-	return e.nameRecord, true
-}
-
-func (n *nameCache) put(name string, found nameRecord, now time.Time) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	e := n.findEntry(name)
-	e.nameRecord, e.expires = found, now.Add(found.ttl)
-}
-
-// isNewest reports whether no higher sequence was seen before, and stores the sequence if so.
-func (n *nameCache) isNewest(name string, sequence uint64) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	e := n.findEntry(name)
-	if sequence < e.highest {
-		return false
-	}
-	e.highest = sequence
-	return true
-}
-
-func (n *nameCache) findEntry(name string) *nameEntry {
-	e, ok := n.byID.Get(name)
-	if !ok {
-		e = &nameEntry{}
-		n.byID.Add(name, e)
-	}
-	return e
 }
