@@ -25,8 +25,9 @@ const (
 
 // failures stores which content could not be fetched. It evicts the least recently used entries.
 type failures struct {
+	now   func() time.Time
 	mu    sync.Mutex
-	byKey *lru.Cache[[sha256.Size]byte, *failed] // by the hash of the key, because keys are untrusted and long
+	byKey *lru.Cache[[sha256.Size]byte, failed] // by the hash of the key, because keys are untrusted and long
 }
 
 // failed is the last failure of a fetch.
@@ -36,49 +37,37 @@ type failed struct {
 	wait  time.Duration // the last refusal time, for a failure that may be temporary
 }
 
-func newFailures() *failures {
-	byKey, _ := lru.New[[sha256.Size]byte, *failed](maxFailures) // fails only for a size below 1
-	return &failures{byKey: byKey}
+func newFailures(now func() time.Time) *failures {
+	byKey, _ := lru.New[[sha256.Size]byte, failed](maxFailures) // fails only for a size below 1
+	return &failures{now: now, byKey: byKey}
 }
 
-// get returns the error of a failure whose refusal has not ended, or nil.
-func (f *failures) get(key string, now time.Time) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if e, ok := f.byKey.Get(sha256.Sum256([]byte(key))); ok && now.Before(e.until) {
+// try calls fetch and stores its failure. While a fetch is refused, it returns the last failure instead. mutable means
+// that the key is a name whose content can change, so that no failure is final.
+func (f *failures) try(key string, mutable bool, fetch func() error) error {
+	id := sha256.Sum256([]byte(key))
+	if e, _ := f.byKey.Get(id); f.now().Before(e.until) {
 		return e.err
 	}
-	return nil
-}
-
-// record stores how a fetch ended; nil deletes the failure. mutable means that the key is a name whose content can
-// change, so that no failure is final. errBusy is ignored, because it says nothing about the content.
-func (f *failures) record(key string, err error, mutable bool, now time.Time) {
-	if errors.Is(err, errBusy) {
-		return
-	}
+	err := fetch()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	id := sha256.Sum256([]byte(key))
 	if err == nil {
 		f.byKey.Remove(id)
-		return
+		return nil
 	}
-	e, ok := f.byKey.Get(id)
-	if !ok {
-		e = &failed{}
-		f.byKey.Add(id, e)
-	}
-	e.err = err
-	if isFinal(err) && !mutable {
-		e.until, e.wait = now.Add(finalRefusal), 0
-		return
-	}
+	e, _ := f.byKey.Get(id)
+	now := f.now()
 	if now.Sub(e.until) > forgotten {
 		e.wait = 0
 	}
-	e.wait = min(max(2*e.wait, firstRefusal), lastRefusal)
+	e.err, e.wait = err, min(max(2*e.wait, firstRefusal), lastRefusal)
+	if isFinal(err) && !mutable {
+		e.wait = finalRefusal
+	}
 	e.until = now.Add(e.wait)
+	f.byKey.Add(id, e)
+	return err
 }
 
 // isFinal reports whether neither another server nor time can change the result.

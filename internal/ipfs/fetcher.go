@@ -133,7 +133,7 @@ func New(cfg Config) (*Fetcher, error) {
 			Header: headerTimeout(cfg.Timeout), Total: cfg.Timeout,
 		}, maxRedirects),
 		cache:    newCache(max(0, cfg.CacheBytes)),
-		failures: newFailures(),
+		failures: newFailures(cfg.Now),
 		names:    names,
 		log:      cfg.Logger,
 		now:      cfg.Now,
@@ -191,27 +191,15 @@ func (f *Fetcher) FetchIf(ctx context.Context, uri string, limit int64, v Valida
 		return Document{Bytes: ref.bytes, MediaType: ref.mediaType, Source: SourceData, URI: ref.uri(),
 			Took: f.now().Sub(start)}, nil
 	}
-	key := ref.key()
-	if ref.source == SourceCID {
-		if doc, ok := f.cache.get(key); ok {
-			if int64(len(doc.Bytes)) > limit {
-				return Document{}, &TooLargeError{URI: ref.shown, Limit: limit}
-			}
-			doc.Took = f.now().Sub(start)
-			return doc, nil
-		}
-	}
 	// The key of the flight contains the gateway URL, because other URLs of the same CID lack this last resort, and
 	// the limit, because it affects the result.
-	flight := strconv.FormatInt(limit, 10) + " " + key
+	flight := strconv.FormatInt(limit, 10) + " " + ref.key()
 	if ref.web != nil {
 		flight += " " + ref.web.String()
 	}
 	anchored := ref.source == SourceCID || ref.source == SourceIPNS
 	if !anchored {
 		flight += "\x00" + v.ETag + "\x00" + v.LastModified
-	} else if err := f.failures.get(flight, start); err != nil {
-		return Document{}, err
 	}
 	result := f.flights.DoChan(flight, func() (any, error) {
 		if !f.beginFetch() {
@@ -220,13 +208,14 @@ func (f *Fetcher) FetchIf(ctx context.Context, uri string, limit int64, v Valida
 		defer f.running.Done()
 		ctx, cancel := context.WithTimeout(f.ctx, f.cfg.Timeout)
 		defer cancel()
-		doc, err := f.fetchReference(ctx, ref, limit, v)
-		if err == nil && doc.Source == SourceCID {
-			f.cache.put(key, doc)
+		if !anchored {
+			return f.fetchReference(ctx, ref, limit, v)
 		}
-		if anchored && f.ctx.Err() == nil {
-			f.failures.record(flight, err, ref.source == SourceIPNS, f.now())
-		}
+		var doc Document
+		err := f.failures.try(flight, ref.source == SourceIPNS, func() (err error) {
+			doc, err = f.fetchReference(ctx, ref, limit, v)
+			return err
+		})
 		return doc, err
 	})
 	select {
@@ -254,7 +243,7 @@ func (f *Fetcher) beginFetch() bool {
 	return true
 }
 
-// fetchReference fetches a document without the cache.
+// fetchReference fetches a document, or returns verified content from the cache.
 func (f *Fetcher) fetchReference(ctx context.Context, ref *reference, limit int64, v Validators) (Document, error) {
 	switch ref.source {
 	case SourceHTTP, SourceHTTPS:
@@ -287,46 +276,38 @@ func (f *Fetcher) fetchReference(ctx context.Context, ref *reference, limit int6
 	return doc, nil
 }
 
-// fetchVerified fetches the content of a CID or of a name.
+// fetchVerified fetches the content of a CID, or the content to which a name leads now.
 func (f *Fetcher) fetchVerified(ctx context.Context, ref *reference, limit int64) (Document, error) {
 	if ref.source == SourceCID {
-		content, from, err := f.immutableFile(ctx, ref, limit)
-		return Document{Bytes: content, Source: SourceCID, CID: ref.cid.String(), URI: ref.uri(), From: from}, err
+		return f.fetchContent(ctx, ref, limit)
 	}
-	doc, err := f.fetchNamed(ctx, ref, limit)
-	if absent, ok := errors.AsType[*NotFoundError](err); ok && absent.Proven {
-		return Document{}, &NotFoundError{URI: ref.shown, Asked: []string{"the name's directory"}} // it can change
-	}
-	return doc, err
-}
-
-// fetchNamed fetches the content to which a name leads now.
-func (f *Fetcher) fetchNamed(ctx context.Context, ref *reference, limit int64) (Document, error) {
 	target, dnsLink, err := f.followName(ctx, ref)
 	if err != nil {
 		return Document{}, err
 	}
-	doc, known := f.cache.get(target.key())
-	switch {
-	case known && int64(len(doc.Bytes)) > limit:
-		return Document{}, &TooLargeError{URI: ref.shown, Limit: limit}
-	case !known:
-		flight := strconv.FormatInt(limit, 10) + " " + target.key()
-		if err := f.failures.get(flight, f.now()); err != nil {
-			return Document{}, err
-		}
-		content, from, err := f.immutableFile(ctx, target, limit)
-		if ctx.Err() == nil {
-			f.failures.record(flight, err, false, f.now())
-		}
-		if err != nil {
-			return Document{}, err
-		}
-		doc = Document{Bytes: content, Source: SourceCID, CID: target.cid.String(), URI: target.uri(), From: from}
-		f.cache.put(target.key(), doc)
+	doc, err := f.fetchContent(ctx, target, limit)
+	if absent, ok := errors.AsType[*NotFoundError](err); ok && absent.Proven {
+		return Document{}, &NotFoundError{URI: ref.shown, Asked: []string{"the name's directory"}} // it can change
 	}
 	doc.Source, doc.URI, doc.DNSLink = SourceIPNS, ref.uri(), dnsLink
-	return doc, nil
+	return doc, err
+}
+
+// fetchContent returns the content of a CID from the cache, or fetches it.
+func (f *Fetcher) fetchContent(ctx context.Context, ref *reference, limit int64) (Document, error) {
+	key := ref.key()
+	if doc, ok := f.cache.get(key); ok {
+		if int64(len(doc.Bytes)) > limit {
+			return Document{}, &TooLargeError{URI: ref.shown, Limit: limit}
+		}
+		return doc, nil
+	}
+	content, from, err := f.immutableFile(ctx, ref, limit)
+	doc := Document{Bytes: content, Source: SourceCID, CID: ref.cid.String(), URI: ref.uri(), From: from}
+	if err == nil {
+		f.cache.put(key, doc)
+	}
+	return doc, err
 }
 
 // lastResort fetches the gateway URL from which ref was rewritten, if there is one and verified content was not

@@ -67,7 +67,6 @@ func (f *Fetcher) followName(ctx context.Context, ref *reference) (target *refer
 		return nil, dnsLink, &InvalidError{URI: ref.shown,
 			Why: fmt.Sprintf("more than %d names lead to one another", maxHops)}
 	}
-	target.web = ref.web
 	return target, dnsLink, nil
 }
 
