@@ -221,18 +221,8 @@ func (s *session) resolveChild(node format.Node, seg segment) (format.Node, erro
 // reason for boxo's error and takes precedence.
 func (s *session) explainError(err error) error {
 	cause := s.failureCause()
-	var (
-		noDocument  *NoDocumentError
-		notFound    *NotFoundError
-		unavailable *UnavailableError
-		tooLarge    *TooLargeError
-		invalid     *InvalidError
-	)
 	for _, e := range []error{cause, err} {
-		switch {
-		case e == nil:
-		case errors.As(e, &noDocument), errors.As(e, &notFound), errors.As(e, &unavailable),
-			errors.As(e, &tooLarge), errors.As(e, &invalid):
+		if _, known := errors.AsType[fetchError](e); known {
 			return e
 		}
 	}

@@ -107,6 +107,18 @@ func (e *InvalidError) Error() string {
 
 func (e *InvalidError) Unwrap() error { return e.Err }
 
+// fetchError is one of the error types above, except NoGatewayError.
+type fetchError interface {
+	error
+	isFinal() bool // neither another server nor time can change the result
+}
+
+func (e *NoDocumentError) isFinal() bool  { return true }
+func (e *NotFoundError) isFinal() bool    { return e.Proven }
+func (e *UnavailableError) isFinal() bool { return false }
+func (e *TooLargeError) isFinal() bool    { return true }
+func (e *InvalidError) isFinal() bool     { return true }
+
 // shownURL returns a URL without its secrets, for errors and logs.
 func shownURL(u *url.URL) string {
 	return shortenText((&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -326,7 +327,7 @@ func orderGateways(in []*gateway) []*gateway {
 type verdicts struct {
 	shown  string
 	absent []string
-	other  []error
+	other  []string
 	retry  time.Duration
 }
 
@@ -349,43 +350,20 @@ func (v *verdicts) add(g *gateway, err error) {
 	if len(v.other) == 0 || wait < v.retry {
 		v.retry = wait
 	}
-	v.other = append(v.other, explainVerdict(g, err))
+	// The text is shortened, because the gateway chose it.
+	v.other = append(v.other, shortenText("gateway "+g.host()+": "+netguard.Explain("it", g.try, err).Error()))
 }
 
 // err returns *NotFoundError if every gateway lacks the content, and otherwise *UnavailableError.
 func (v *verdicts) err() error {
 	switch {
 	case len(v.other) > 0:
-		err := v.other[0]
-		for _, e := range v.other[1:] {
-			err = fmt.Errorf("%w; %w", err, e) // one line, unlike errors.Join
-		}
-		return &UnavailableError{URI: v.shown, RetryAfter: v.retry, Err: err}
+		return &UnavailableError{URI: v.shown, RetryAfter: v.retry, Err: errors.New(strings.Join(v.other, "; "))}
 	case len(v.absent) > 0:
 		return &NotFoundError{URI: v.shown, Asked: v.absent}
 	}
 	return &UnavailableError{URI: v.shown, Err: errors.New("no IPFS gateway is configured; set IPFS_GATEWAYS")}
 }
-
-// explainVerdict returns a gateway's failure for storing. It shortens the text, because the gateway chose it.
-func explainVerdict(g *gateway, err error) error {
-	text := shortenText("gateway " + g.host() + ": " + netguard.Explain("it", g.try, err).Error())
-	for _, kind := range []error{errBusy, errLied, context.DeadlineExceeded, context.Canceled} {
-		if errors.Is(err, kind) {
-			return &verdictError{text, kind}
-		}
-	}
-	return errors.New(text)
-}
-
-// verdictError is a shortened failure that errors.Is still recognises by its kind.
-type verdictError struct {
-	text string
-	kind error
-}
-
-func (e *verdictError) Error() string { return e.text }
-func (e *verdictError) Unwrap() error { return e.kind }
 
 // isDecodable reports whether a verified link may name the block: its hash function is secure, and it is not an
 // identity CID, whose bytes are in the link.

@@ -62,22 +62,10 @@ func (f *failures) try(key string, mutable bool, fetch func() error) error {
 		e.wait = 0
 	}
 	e.err, e.wait = err, min(max(2*e.wait, firstRefusal), lastRefusal)
-	if isFinal(err) && !mutable {
+	if known, ok := errors.AsType[fetchError](err); ok && known.isFinal() && !mutable {
 		e.wait = finalRefusal
 	}
 	e.until = now.Add(e.wait)
 	f.byKey.Add(id, e)
 	return err
-}
-
-// isFinal reports whether neither another server nor time can change the result.
-func isFinal(err error) bool {
-	var (
-		notFound *NotFoundError
-		none     *NoDocumentError
-		invalid  *InvalidError
-		large    *TooLargeError
-	)
-	return errors.As(err, &none) || errors.As(err, &invalid) || errors.As(err, &large) || errors.As(err, &notFound) &&
-		notFound.Proven
 }

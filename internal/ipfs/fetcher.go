@@ -314,10 +314,8 @@ func (f *Fetcher) fetchContent(ctx context.Context, ref *reference, limit int64)
 // available. The result is unverified, as from any web server. If it fails as well, lastResort returns the first
 // error.
 func (f *Fetcher) lastResort(ctx context.Context, ref *reference, limit int64, err error) (Document, error) {
-	var unavailable *UnavailableError
-	var notFound *NotFoundError
-	again := errors.As(err, &unavailable) || errors.As(err, &notFound) && !notFound.Proven
-	if ref.web == nil || !again || ctx.Err() != nil {
+	known, ok := errors.AsType[fetchError](err)
+	if ref.web == nil || !ok || known.isFinal() || ctx.Err() != nil {
 		return Document{}, err
 	}
 	doc, webErr := f.fetchWeb(ctx, ref.web, limit, Validators{})
