@@ -11,7 +11,6 @@ import (
 	"github.com/ipfs/boxo/ipld/unixfs"
 	uio "github.com/ipfs/boxo/ipld/unixfs/io"
 	"github.com/ipfs/go-cid"
-	"github.com/multiformats/go-multihash"
 	"golang.org/x/sync/errgroup"
 
 	blocks "github.com/ipfs/go-block-format"
@@ -28,13 +27,6 @@ const (
 // root; it is empty if no gateway was needed. The errors are of all kinds in errors.go.
 func (f *Fetcher) immutableFile(ctx context.Context, ref *reference,
 	limit int64) (content []byte, from string, err error) {
-	// An identity CID contains its content. boxo accepts only short ones.
-	if b, ok := inCID(ref.cid); ok && len(ref.segments) == 0 && isPlain(ref.cid) {
-		if int64(len(b)) > limit {
-			return nil, "", &TooLargeError{URI: ref.shown, Limit: limit}
-		}
-		return b, "", nil
-	}
 	s := f.newSession(ctx, ref.shown, limit)
 	defer s.end()
 	defer func() {
@@ -61,7 +53,8 @@ func (f *Fetcher) immutableFile(ctx context.Context, ref *reference,
 
 // walkPath resolves the segments from the root and reads the file there.
 func (s *session) walkPath(ref *reference) ([]byte, error) {
-	if codec := ref.cid.Type(); (codec == codecJSON || codec == codecDagJSON) && len(ref.segments) == 0 {
+	codec := ref.cid.Type()
+	if len(ref.segments) == 0 && (codec == cid.Raw || codec == codecJSON || codec == codecDagJSON) {
 		s.plain = ref.cid
 		b, err := s.readBlock(s.ctx, ref.cid)
 		if err != nil {
@@ -71,7 +64,8 @@ func (s *session) walkPath(ref *reference) ([]byte, error) {
 			return nil, &TooLargeError{URI: s.shown, Limit: s.limit}
 		}
 		return b.RawData(), nil
-	} else if codec != cid.Raw && codec != cid.DagProtobuf {
+	}
+	if codec != cid.Raw && codec != cid.DagProtobuf {
 		return nil, &NoDocumentError{URI: s.shown,
 			Why: fmt.Sprintf("its CID is of codec 0x%x, which is no file", codec)}
 	}
@@ -233,21 +227,4 @@ func (s *session) explainError(err error) error {
 		return explainUnavailable(s.shown, "the gateways", s.whole, err)
 	}
 	return &InvalidError{URI: s.shown, Why: "its verified blocks are no file that can be read", Err: err}
-}
-
-// inCID returns the content of an identity CID.
-func inCID(c cid.Cid) ([]byte, bool) {
-	if c.Prefix().MhType != multihash.IDENTITY {
-		return nil, false
-	}
-	d, err := multihash.Decode(c.Hash())
-	if err != nil {
-		return nil, false
-	}
-	return d.Digest, true
-}
-
-// isPlain reports whether a block of c is itself the document.
-func isPlain(c cid.Cid) bool {
-	return c.Type() == cid.Raw || c.Type() == codecJSON || c.Type() == codecDagJSON
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ipfs/boxo/verifcid"
@@ -40,7 +41,7 @@ type session struct {
 	cancel context.CancelCauseFunc
 
 	gateways  []*gateway
-	allowance map[*gateway]*allowance
+	allowance map[*gateway]*atomic.Int64 // bytes that each gateway may still send
 	try       time.Duration
 	hedge     time.Duration
 	whole     time.Duration // time that the fetch may take; 0 if it is unlimited
@@ -56,7 +57,7 @@ type session struct {
 
 // held is a verified block and the gateway that sent it.
 type held struct {
-	blocks.Block
+	data []byte
 	from string
 }
 
@@ -67,12 +68,13 @@ func (f *Fetcher) newSession(parent context.Context, shown string, limit int64) 
 	}
 	s := &session{
 		shown: shown, limit: limit, gateways: f.gateways, try: f.cfg.TryTimeout, hedge: f.cfg.Hedge, whole: whole,
-		allowance: make(map[*gateway]*allowance, len(f.gateways)),
+		allowance: make(map[*gateway]*atomic.Int64, len(f.gateways)),
 		blocks:    make(map[string]held),
 		seen:      make(map[string]bool),
 	}
 	for _, g := range f.gateways {
-		s.allowance[g] = &allowance{left: s.byteBudget()}
+		s.allowance[g] = new(atomic.Int64)
+		s.allowance[g].Store(s.byteBudget()) // so a hostile gateway can use up only its own share
 	}
 	s.ctx, s.cancel = context.WithCancelCause(parent)
 	return s
@@ -96,11 +98,17 @@ func (s *session) failureCause() error {
 	return context.Cause(s.ctx)
 }
 
-// refuseBlock fails for a block with an unsupported codec before the block is requested. Otherwise boxo would decode
-// any codec that is linked into the program, and two MiB of dag-cbor grow a hundredfold. A root that is itself the
-// document is allowed, because it is not decoded.
+// refuseBlock fails for a block with an insecure hash or an unsupported codec before the block is requested. Otherwise
+// boxo would decode any codec that is linked into the program, and two MiB of dag-cbor grow a hundredfold. A root that
+// is itself the document is allowed: decodeCID has checked its hash, and it is not decoded.
 func (s *session) refuseBlock(c cid.Cid) error {
-	if codec := c.Type(); codec != cid.Raw && codec != cid.DagProtobuf && !c.Equals(s.plain) {
+	if c.Defined() && c.Equals(s.plain) {
+		return nil
+	}
+	if err := verifcid.ValidateCid(bindingHashes(), c); err != nil {
+		return err
+	}
+	if codec := c.Type(); codec != cid.Raw && codec != cid.DagProtobuf {
 		err := &InvalidError{URI: s.shown,
 			Why: fmt.Sprintf("one of its blocks is of codec 0x%x; only raw and dag-pb are read", codec)}
 		s.fail(err)
@@ -151,37 +159,27 @@ func (s *session) storeBlock(from *gateway, b blocks.Block) {
 	defer s.mu.Unlock()
 	key := string(b.Cid().Hash())
 	if _, known := s.blocks[key]; !known {
-		s.blocks[key] = held{b, from.host()}
+		s.blocks[key] = held{b.RawData(), from.host()}
 	}
 }
 
-// storedBlock returns a block of this session, with the codec of c.
+// storedBlock returns a block of this session, with the codec of c. An identity CID contains its block.
 func (s *session) storedBlock(c cid.Cid) (blocks.Block, bool) {
-	if c.Prefix().MhType == multihash.IDENTITY {
-		if d, err := multihash.Decode(c.Hash()); err == nil {
-			b, err := blocks.NewBlockWithCid(d.Digest, c)
-			return b, err == nil
-		}
-		return nil, false
-	}
 	s.mu.Lock()
 	h, ok := s.blocks[string(c.Hash())]
 	s.mu.Unlock()
+	if d, err := multihash.Decode(c.Hash()); err == nil && d.Code == multihash.IDENTITY {
+		h.data, ok = d.Digest, true
+	}
 	if !ok {
 		return nil, false
 	}
-	if h.Cid().Equals(c) {
-		return h.Block, true
-	}
-	b, err := blocks.NewBlockWithCid(h.RawData(), c)
+	b, err := blocks.NewBlockWithCid(h.data, c)
 	return b, err == nil
 }
 
 // readBlock returns a block of this session, or fetches it from the gateways, and counts the visit.
 func (s *session) readBlock(ctx context.Context, c cid.Cid) (blocks.Block, error) {
-	if err := verifcid.ValidateCid(bindingHashes(), c); err != nil {
-		return nil, err
-	}
 	if err := s.failureCause(); err != nil {
 		return nil, err
 	}
@@ -242,7 +240,7 @@ func (s *session) askGateways(ctx context.Context, question func(context.Context
 		switch wait := g.restTime(); {
 		case wait > 0:
 			verdicts.add(g, &restingError{wait: wait})
-		case s.allowance[g].isSpent():
+		case s.allowance[g].Load() <= 0:
 			verdicts.add(g, errSpent)
 		default:
 			todo = append(todo, g)

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ipfs/go-cid"
@@ -231,7 +232,7 @@ func (g *gateway) sendRequest(ctx context.Context, namespace, path, format, quer
 }
 
 // fetchBlock fetches one raw block and verifies its hash.
-func (g *gateway) fetchBlock(ctx context.Context, c cid.Cid, b *allowance) (_ blocks.Block, err error) {
+func (g *gateway) fetchBlock(ctx context.Context, c cid.Cid, left *atomic.Int64) (_ blocks.Block, err error) {
 	defer func() { g.recordResult(ctx, err) }()
 	resp, err := g.sendRequest(ctx, "ipfs", c.String(), "raw", "", "application/vnd.ipld.raw")
 	if err != nil {
@@ -241,7 +242,7 @@ func (g *gateway) fetchBlock(ctx context.Context, c cid.Cid, b *allowance) (_ bl
 	if resp.ContentLength > maxBlock {
 		return nil, fmt.Errorf("it announced a block of %d bytes, %w", resp.ContentLength, errLarge)
 	}
-	data, err := readCapped(b.meterReader(resp.Body), maxBlock)
+	data, err := readCapped(meteredReader{resp.Body, left}, maxBlock)
 	switch {
 	case errors.Is(err, errOverCap):
 		return nil, fmt.Errorf("it sent a block of more than %d bytes, %w", maxBlock, errLarge)
@@ -276,7 +277,7 @@ func findLie(h http.Header, data []byte) error {
 // fetchCAR requests the blocks that prove path and the first size bytes of the file there. It passes each verified
 // block to keep. The end of the stream does not matter, because the walk detects missing blocks. It returns an error
 // only if the root itself is missing.
-func (g *gateway) fetchCAR(ctx context.Context, root cid.Cid, path string, size int64, b *allowance,
+func (g *gateway) fetchCAR(ctx context.Context, root cid.Cid, path string, size int64, left *atomic.Int64,
 	keep func(blocks.Block)) (err error) {
 	defer func() { g.recordResult(ctx, err) }()
 	resp, err := g.sendRequest(ctx, "ipfs", root.String()+path, "car",
@@ -293,7 +294,7 @@ func (g *gateway) fetchCAR(ctx context.Context, root cid.Cid, path string, size 
 	}()
 	// A gateway that does not support dag-scope sends a whole tree. Half of its allowance is reserved for raw
 	// requests of blocks that are then still missing.
-	body := io.LimitReader(b.meterReader(resp.Body), size+2<<20)
+	body := io.LimitReader(meteredReader{resp.Body, left}, size+2<<20)
 	r, err := car.NewBlockReader(body,
 		car.MaxAllowedHeaderSize(maxCARHeader), car.MaxAllowedSectionSize(maxBlock+128))
 	if err != nil {
@@ -323,35 +324,18 @@ func (g *gateway) fetchCAR(ctx context.Context, root cid.Cid, path string, size 
 	return nil
 }
 
-// allowance is the number of bytes that one gateway may still send during one fetch. So a hostile gateway can use up
-// only its own share.
-type allowance struct {
-	mu   sync.Mutex
-	left int64
-}
-
-func (a *allowance) isSpent() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.left <= 0
-}
-
-func (a *allowance) meterReader(r io.Reader) io.Reader { return &meteredReader{r: r, a: a} }
-
 // meteredReader subtracts the bytes that it reads from an allowance. It fails with errSpent when the allowance is
 // spent.
 type meteredReader struct {
-	r io.Reader
-	a *allowance
+	r    io.Reader
+	left *atomic.Int64
 }
 
-func (m *meteredReader) Read(p []byte) (int, error) {
-	if m.a.isSpent() {
+func (m meteredReader) Read(p []byte) (int, error) {
+	if m.left.Load() <= 0 {
 		return 0, errSpent
 	}
 	n, err := m.r.Read(p)
-	m.a.mu.Lock()
-	m.a.left -= int64(n)
-	m.a.mu.Unlock()
+	m.left.Add(-int64(n))
 	return n, err
 }
