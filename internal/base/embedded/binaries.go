@@ -34,14 +34,6 @@ var postgresDirs = []string{
 // redisDirs are searched after PATH. cron and sudo often omit some of them from PATH, and launchd omits Homebrew's.
 var redisDirs = []string{"/usr/bin", "/usr/local/bin", "/opt/homebrew/bin"}
 
-// postgresBinaries is one installation of Postgres.
-type postgresBinaries struct {
-	dir     string
-	version string // as printed: "15.18 (Debian 15.18-0+deb12u1)"
-	major   int
-	libs    []string
-}
-
 // NoBinariesError reports that this machine has no usable server programs.
 type NoBinariesError struct {
 	Passed []string // programs that were found, with the reason why each is unusable
@@ -64,13 +56,6 @@ func (e *NoBinariesError) Error() string {
 
 func (e *NoBinariesError) Unwrap() error { return e.Fetch }
 
-// binaryPath is a folder that may contain binaries.
-type binaryPath struct {
-	dir    string
-	libs   []string
-	bundle bool // in a cache folder: root or this user must own it
-}
-
 // cacheDirs returns the folders to search for fetched bundles: the given one, and the one that root fills for all
 // users.
 func cacheDirs(dir string) []string {
@@ -83,48 +68,84 @@ func cacheDirs(dir string) []string {
 	return []string{dir, systemCacheDir}
 }
 
-// postgresPaths returns candidates in the order of preference: PATH, system folders, bundles; newest first within each.
-func postgresPaths(cache string) []binaryPath {
-	var out []binaryPath
-	if path, err := exec.LookPath("initdb"); err == nil {
-		if real, err := filepath.EvalSymlinks(path); err == nil {
-			out = append(out, binaryPath{dir: filepath.Dir(real)})
+// place is a folder that may contain a server's program.
+type place struct {
+	dir    string
+	server string   // the program: "postgres", "redis-server" or "valkey-server"
+	libs   []string // folders of its libraries
+	bundle bool     // in a cache folder: root or this user must own it
+}
+
+func (p place) path() string { return filepath.Join(p.dir, p.server) }
+
+// installation is a server's program that runs on this machine.
+type installation struct {
+	place
+	version      string // as printed: "15.18 (Debian 15.18-0+deb12u1)", "7.0.15"
+	major, minor int
+}
+
+// kind is a kind of server that is searched for.
+type kind struct {
+	servers  []string // names of its program, the preferred one first
+	needs    []string // other programs in the same folder
+	dirs     []string // searched after PATH
+	inBundle string   // folder of the program in a bundle
+	version  *regexp.Regexp
+}
+
+func postgresKind() kind {
+	return kind{servers: []string{"postgres"}, needs: []string{"initdb"}, dirs: postgresDirs,
+		inBundle: "usr/lib/postgresql/*/bin",
+		version:  regexp.MustCompile(`^postgres \(PostgreSQL\) (([0-9]+)(?:\.([0-9]+))?.*)$`)}
+}
+
+func redisKind() kind {
+	return kind{servers: []string{"redis-server", "valkey-server"}, dirs: redisDirs, inBundle: "usr/bin",
+		version: regexp.MustCompile(`\bv=(([0-9]+)\.([0-9]+)\S*)`)}
+}
+
+// places returns candidates in the order of preference: PATH, system folders, bundles; newest first within each.
+func (k kind) places(cache string) (out []place) {
+	for _, server := range k.servers {
+		if path, err := exec.LookPath(server); err == nil {
+			if real, err := filepath.EvalSymlinks(path); err == nil && filepath.Base(real) == server {
+				path = real // Debian's redis-server is a link to a program with another name
+			}
+			out = append(out, place{dir: filepath.Dir(path), server: server})
 		}
-	}
-	for _, pattern := range postgresDirs {
-		for _, dir := range globNewest(pattern) {
-			out = append(out, binaryPath{dir: dir})
+		for _, dir := range k.dirs {
+			for _, path := range globNewest(filepath.Join(dir, server)) {
+				out = append(out, place{dir: filepath.Dir(path), server: server})
+			}
 		}
 	}
 	for _, c := range cacheDirs(cache) {
-		for _, dir := range globNewest(filepath.Join(c, bundlesName, "*", "usr/lib/postgresql/*/bin")) {
-			out = append(out, bundlePath(c, dir))
-		}
+		out = append(out, k.bundled(c)...)
 	}
 	seen := map[string]bool{}
-	return slices.DeleteFunc(out, func(p binaryPath) bool {
-		was := seen[p.dir]
-		seen[p.dir] = true
+	return slices.DeleteFunc(out, func(p place) bool {
+		was := seen[p.path()]
+		seen[p.path()] = true
 		return was
 	})
 }
 
-// bundlePath returns dir with the library folders of its bundle.
-func bundlePath(cache, dir string) binaryPath {
-	rest, err := filepath.Rel(filepath.Join(cache, bundlesName), dir)
-	p := binaryPath{dir: dir, bundle: true}
-	if err != nil {
-		return p
-	}
-	name, _, _ := strings.Cut(rest, string(filepath.Separator))
-	root := filepath.Join(cache, bundlesName, name)
-	for _, pattern := range []string{"usr/lib/*-linux-gnu*", "lib/*-linux-gnu*", "usr/lib64"} {
-		libs, err := filepath.Glob(filepath.Join(root, pattern))
-		if err == nil {
-			p.libs = append(p.libs, libs...)
+// bundled returns the programs in the bundles of a cache folder, with the library folders of their bundles.
+func (k kind) bundled(cache string) (out []place) {
+	bundles := filepath.Join(cache, bundlesName)
+	for _, server := range k.servers {
+		for _, path := range globNewest(filepath.Join(bundles, "*", k.inBundle, server)) {
+			p := place{dir: filepath.Dir(path), server: server, bundle: true}
+			name, _, _ := strings.Cut(path[len(bundles)+1:], string(filepath.Separator))
+			for _, pattern := range []string{"usr/lib/*-linux-gnu*", "lib/*-linux-gnu*", "usr/lib64"} {
+				libs, _ := filepath.Glob(filepath.Join(bundles, name, pattern)) // fails only for a malformed pattern
+				p.libs = append(p.libs, libs...)
+			}
+			out = append(out, p)
 		}
 	}
-	return p
+	return out
 }
 
 var numbers = regexp.MustCompile(`[0-9]+`)
@@ -151,7 +172,7 @@ func globNewest(pattern string) []string {
 }
 
 // checkUsable returns why the account cannot run the program at path. It does not run the program.
-func (p binaryPath) checkUsable(path string, acct account) error {
+func (p place) checkUsable(path string, acct account) error {
 	info, err := os.Stat(path)
 	if err != nil {
 		return err
@@ -170,58 +191,95 @@ func (p binaryPath) checkUsable(path string, acct account) error {
 	return acct.checkPassage(filepath.Dir(path))
 }
 
-var postgresVersion = regexp.MustCompile(`^postgres \(PostgreSQL\) (([0-9]+)\S*.*)$`)
-
-// findPostgres returns the first usable binaries of the given major version (0: any supported one), and the reasons why
-// others were rejected. An *AccountError is final, because no other folder would help.
+// findPostgres returns the first usable binaries of the given major version (0: any supported one). Without any it
+// returns a *NoBinariesError. An *AccountError is final, because no other folder would help.
 func findPostgres(ctx context.Context, cache string, major int, acct account,
-	log *slog.Logger) (postgresBinaries, []string, error) {
-	var passed []string
-	for _, p := range postgresPaths(cache) {
-		b, err := p.probePostgres(ctx, acct, log)
-		if ctx.Err() != nil {
-			return postgresBinaries{}, nil, context.Cause(ctx)
-		}
-		var wrongAccount *AccountError
+	log *slog.Logger) (installation, error) {
+	found, passed, err := postgresKind().find(ctx, cache, acct, log, func(b installation) string {
 		switch {
-		case errors.As(err, &wrongAccount):
-			return postgresBinaries{}, passed, err
+		case b.major < oldestPostgres:
+			return fmt.Sprintf("%s has version %d, older than %d", b.dir, b.major, oldestPostgres)
+		case major != 0 && b.major != major:
+			return fmt.Sprintf("%s has version %d", b.dir, b.major)
+		}
+		return ""
+	})
+	if err == nil && found.server == "" {
+		err = &NoBinariesError{Passed: passed}
+	}
+	return found, err
+}
+
+// ErrNoRedis: no usable server program was found.
+var ErrNoRedis = errors.New("no usable redis-server or valkey-server on this machine")
+
+// findRedis returns the first usable server. asynq's archive requires 6.2. Without any it returns ErrNoRedis, with the
+// reasons why programs were rejected.
+func findRedis(ctx context.Context, cache string, acct account, log *slog.Logger) (installation, error) {
+	found, passed, err := redisKind().find(ctx, cache, acct, log, func(b installation) string {
+		if cmp.Or(cmp.Compare(b.major, 6), cmp.Compare(b.minor, 2)) < 0 {
+			return fmt.Sprintf("%s has version %d.%d, older than 6.2", b.path(), b.major, b.minor)
+		}
+		return ""
+	})
+	if _, ok := errors.AsType[*AccountError](err); ok {
+		passed, err = append(passed, err.Error()), nil
+	}
+	switch {
+	case err != nil || found.server != "":
+		return found, err
+	case len(passed) == 0:
+		return found, ErrNoRedis
+	}
+	return found, fmt.Errorf("%w (%s)", ErrNoRedis, strings.Join(passed, "; "))
+}
+
+// find returns the first usable program that reject has no reason against, and the reasons why others were rejected.
+func (k kind) find(ctx context.Context, cache string, acct account, log *slog.Logger,
+	reject func(installation) string) (_ installation, passed []string, err error) {
+	for _, p := range k.places(cache) {
+		b, err := k.probe(ctx, p, acct, log)
+		if ctx.Err() != nil {
+			return installation{}, nil, context.Cause(ctx)
+		}
+		if _, wrongAccount := errors.AsType[*AccountError](err); wrongAccount {
+			return installation{}, passed, err
+		}
+		why := ""
+		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			continue
 		case err != nil:
-			passed = append(passed, err.Error())
-		case b.major < oldestPostgres:
-			passed = append(passed, fmt.Sprintf("%s has version %d, older than %d", b.dir, b.major, oldestPostgres))
-		case major != 0 && b.major != major:
-			passed = append(passed, fmt.Sprintf("%s has version %d", b.dir, b.major))
+			why = err.Error()
 		default:
+			why = reject(b)
+		}
+		if why == "" {
 			return b, passed, nil
 		}
+		passed = append(passed, why)
 	}
-	return postgresBinaries{}, passed, &NoBinariesError{Passed: passed}
+	return installation{}, passed, nil
 }
 
-// probePostgres runs the program to learn its version, as the account that will run the server.
-func (p binaryPath) probePostgres(ctx context.Context, acct account, log *slog.Logger) (postgresBinaries, error) {
-	server := filepath.Join(p.dir, "postgres")
-	for _, path := range []string{filepath.Join(p.dir, "initdb"), server} {
-		if err := p.checkUsable(path, acct); err != nil {
-			return postgresBinaries{}, err
+// probe runs the program to learn its version, as the account that will run the server.
+func (k kind) probe(ctx context.Context, p place, acct account, log *slog.Logger) (installation, error) {
+	for _, name := range append(k.needs, p.server) {
+		if err := p.checkUsable(filepath.Join(p.dir, name), acct); err != nil {
+			return installation{}, err
 		}
 	}
-	out, err := askVersion(ctx, server, p.libs, acct, log)
+	out, err := askVersion(ctx, p.path(), p.libs, acct, log)
 	if err != nil {
-		return postgresBinaries{}, err
+		return installation{}, err
 	}
-	m := postgresVersion.FindStringSubmatch(out)
+	m := k.version.FindStringSubmatch(out)
 	if m == nil {
-		return postgresBinaries{}, fmt.Errorf("%s does not report its version", server)
+		return installation{}, fmt.Errorf("%s does not report its version", p.path())
 	}
 	major, err := strconv.Atoi(m[2])
-	if err != nil {
-		return postgresBinaries{}, fmt.Errorf("%s: version %q: %w", server, m[2], err)
-	}
-	return postgresBinaries{dir: p.dir, version: m[1], major: major, libs: p.libs}, nil
+	minor, _ := strconv.Atoi(m[3]) // a test version of Postgres has none
+	return installation{place: p, version: m[1], major: major, minor: minor}, err
 }
 
 // askVersion returns the first line of the output of PATH --version.
@@ -239,73 +297,4 @@ func askVersion(ctx context.Context, path string, libs []string, acct account, l
 		return "", fmt.Errorf("%s does not run here: %w", path, acct.explainStart(err))
 	}
 	return line, nil
-}
-
-// redisBinary is a redis-server or valkey-server.
-type redisBinary struct {
-	path    string
-	version string // "7.0.15"
-	name    string // "redis-server"
-	libs    []string
-}
-
-var redisVersion = regexp.MustCompile(`\bv=([0-9]+)\.([0-9]+)(\.\S+)?`)
-
-// ErrNoRedis: no usable server program was found.
-var ErrNoRedis = errors.New("no usable redis-server or valkey-server on this machine")
-
-// findRedis returns the first usable server in PATH, the system folders or a bundle. asynq's archive requires 6.2.
-func findRedis(ctx context.Context, cache string, acct account, log *slog.Logger) (redisBinary, []string, error) {
-	var places []binaryPath
-	names := []string{"redis-server", "valkey-server"}
-	for _, name := range names {
-		var paths []string
-		for _, dir := range redisDirs {
-			paths = append(paths, filepath.Join(dir, name))
-		}
-		if path, err := exec.LookPath(name); err == nil && filepath.IsAbs(path) {
-			paths = append([]string{path}, paths...)
-		}
-		for _, path := range paths {
-			places = append(places, binaryPath{dir: path})
-		}
-	}
-	for _, c := range cacheDirs(cache) {
-		for _, name := range names {
-			for _, path := range globNewest(filepath.Join(c, bundlesName, "*", "usr/bin", name)) {
-				places = append(places, bundlePath(c, path))
-			}
-		}
-	}
-	var passed []string
-	for _, p := range places {
-		if err := p.checkUsable(p.dir, acct); err != nil {
-			if !errors.Is(err, fs.ErrNotExist) {
-				passed = append(passed, err.Error())
-			}
-			continue
-		}
-		out, err := askVersion(ctx, p.dir, p.libs, acct, log)
-		if ctx.Err() != nil {
-			return redisBinary{}, nil, context.Cause(ctx)
-		}
-		if err != nil {
-			passed = append(passed, err.Error())
-			continue
-		}
-		m := redisVersion.FindStringSubmatch(out)
-		if m == nil {
-			passed = append(passed, p.dir+" does not report its version")
-			continue
-		}
-		major, err1 := strconv.Atoi(m[1])
-		minor, err2 := strconv.Atoi(m[2])
-		if err1 != nil || err2 != nil || cmp.Or(cmp.Compare(major, 6), cmp.Compare(minor, 2)) < 0 {
-			passed = append(passed, fmt.Sprintf("%s has version %s.%s, older than 6.2", p.dir, m[1], m[2]))
-			continue
-		}
-		return redisBinary{path: p.dir, version: m[1] + "." + m[2] + m[3], name: filepath.Base(p.dir), libs: p.libs},
-			passed, nil
-	}
-	return redisBinary{}, passed, ErrNoRedis
 }

@@ -64,13 +64,13 @@ func fetchPrograms(ctx context.Context, cfg FetchConfig, acct account, log *slog
 		if cfg.Again {
 			return true, true, nil
 		}
-		_, _, err = findPostgres(ctx, f.cache, 0, acct, log)
+		_, err = findPostgres(ctx, f.cache, 0, acct, log)
 		if _, ok := errors.AsType[*AccountError](err); ok {
 			return false, false, err
 		}
 		redisAcct := acct
 		redisAcct.mapped = false
-		_, _, redisErr := findRedis(ctx, f.cache, redisAcct, log)
+		_, redisErr := findRedis(ctx, f.cache, redisAcct, log)
 		return err != nil, redisErr != nil, nil
 	}
 	if postgres, redis, err := missing(); err != nil || !postgres && !redis {
@@ -199,36 +199,24 @@ func (f *fetcher) publishBundle(root, name string) error {
 	return syncDir(filepath.Dir(to))
 }
 
-// checkBundle runs the unpacked programs while they are still in the staging folder.
-func (f *fetcher) checkBundle(ctx context.Context, stage, name string) error {
-	// bundlePath expects CACHE/bundles/NAME, a layout that the staging folder shares.
-	root := filepath.Join(stage, bundlesName, name)
-	if dirs := globNewest(filepath.Join(root, "usr/lib/postgresql/*/bin")); len(dirs) > 0 {
-		return f.checkPostgres(ctx, bundlePath(stage, dirs[0]))
+// checkBundle runs the unpacked programs while they are still in the staging folder, which has the layout of a cache.
+func (f *fetcher) checkBundle(ctx context.Context, stage string) error {
+	k, acct := postgresKind(), f.acct
+	places := k.bundled(stage)
+	if len(places) == 0 {
+		k, acct.mapped = redisKind(), false
+		places = k.bundled(stage)
 	}
-	servers := globNewest(filepath.Join(root, "usr/bin/*-server"))
-	if len(servers) == 0 {
+	if len(places) == 0 {
 		return errors.New("the packages hold no server program")
 	}
-	acct := f.acct
-	acct.mapped = false
-	p := bundlePath(stage, servers[0])
-	if err := p.checkUsable(servers[0], acct); err != nil {
-		return err
+	p := places[0]
+	_, err := k.probe(ctx, p, acct, f.log)
+	for _, name := range k.needs { // initdb has libraries of its own
+		if err == nil {
+			_, err = askVersion(ctx, filepath.Join(p.dir, name), p.libs, acct, f.log)
+		}
 	}
-	_, err := askVersion(ctx, servers[0], p.libs, acct, f.log)
-	return err
-}
-
-func (f *fetcher) checkPostgres(ctx context.Context, p binaryPath) error {
-	b, err := p.probePostgres(ctx, f.acct, f.log)
-	if err != nil {
-		return err
-	}
-	if b.major < oldestPostgres {
-		return fmt.Errorf("this is Postgres %d, older than %d", b.major, oldestPostgres)
-	}
-	_, err = askVersion(ctx, filepath.Join(p.dir, "initdb"), p.libs, f.acct, f.log) // initdb has libraries of its own
 	return err
 }
 

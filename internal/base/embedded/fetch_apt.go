@@ -228,7 +228,7 @@ func (f *fetcher) unpackPackages(ctx context.Context, a apt, opts []string, stag
 	if err := plainModes(root); err != nil {
 		return err
 	}
-	if err := f.checkBundle(ctx, stage, name); err != nil {
+	if err := f.checkBundle(ctx, stage); err != nil {
 		return err
 	}
 	if err := f.publishBundle(root, name); err != nil {

@@ -93,7 +93,7 @@ func TestFindersOrder(t *testing.T) {
 		must(t, os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755))
 		must(t, os.Chown(path, 12345, 12345))
 		self := account{}
-		if err := (binaryPath{dir: dir, bundle: true}).checkUsable(path, self); err == nil || !strings.Contains(err.Error(), "belongs to uid 12345") {
+		if err := (place{dir: dir, bundle: true}).checkUsable(path, self); err == nil || !strings.Contains(err.Error(), "belongs to uid 12345") {
 			t.Errorf("%v", err)
 		}
 	}
@@ -174,32 +174,25 @@ func runFetched(t *testing.T, cache string) {
 	must(t, err)
 	log := slog.New(slog.DiscardHandler)
 	ctx := context.Background()
-	var binaries postgresBinaries
-	for _, p := range postgresPaths(cache) {
-		if strings.HasPrefix(p.dir, cache) {
-			binaries, err = p.probePostgres(ctx, acct, log)
-			must(t, err)
-			break
-		}
-	}
+	installed, err := postgresKind().probe(ctx, postgresKind().bundled(cache)[0], acct, log)
+	must(t, err)
 	base := openTemp(t)
-	p := &Postgres{server: server{acct: acct, base: base, data: filepath.Join(base, "data")}, binaries: binaries, logger: testLogger(t)}
+	p := &Server{name: "postgres", acct: acct, base: base, data: filepath.Join(base, "data"), installed: installed,
+		ask: syscall.SIGQUIT, insist: syscall.SIGQUIT, logger: testLogger(t)}
 	cfg := PostgresConfig{Test: true}
 	must(t, p.initCluster(ctx, cfg))
 	p.sockets, p.tempSock, err = socketFolder(base, acct)
 	must(t, err)
 	err = p.startServer(ctx, cfg)
 	defer func() {
-		if err := p.release(ctx, syscall.SIGQUIT, syscall.SIGQUIT); err != nil {
+		if err := p.release(ctx); err != nil {
 			t.Error(err)
 		}
 	}()
 	must(t, err)
 	t.Log(query(t, p.URL(), "SELECT version()"))
-	servers, err := filepath.Glob(filepath.Join(cache, bundlesName, "*/usr/bin/redis-server"))
-	must(t, err)
-	for _, path := range servers {
-		out, err := askVersion(ctx, path, bundlePath(cache, path).libs, acct, log)
+	for _, p := range redisKind().bundled(cache) {
+		out, err := askVersion(ctx, p.path(), p.libs, acct, log)
 		if err != nil {
 			t.Error(err)
 		}

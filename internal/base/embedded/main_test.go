@@ -64,17 +64,17 @@ func helper(spec string) int {
 	var err error
 	switch role {
 	case "postgres", "fetching":
-		var p *Postgres
+		var p *Server
 		if p, err = StartPostgres(ctx, PostgresConfig{Dir: dir, Test: true, Fetch: role == "fetching", Logger: log}); err == nil {
 			out = said{URL: p.URL(), PID: p.child.cmd.Process.Pid, User: p.acct.String()}
 			stop = p.Stop
 		}
 	case "redis", "mini":
-		var r *Redis
+		var r *Server
 		if r, err = StartRedis(ctx, RedisConfig{Dir: dir, Mode: RedisMode(role), Logger: log}); err == nil {
 			out = said{URL: r.URL()}
-			if s, ok := r.engine.(*redisServer); ok {
-				out.PID, out.User = s.child.cmd.Process.Pid, s.acct.String()
+			if r.mini == nil {
+				out.PID, out.User = r.child.cmd.Process.Pid, r.acct.String()
 			}
 			stop = r.Stop
 		}
@@ -223,7 +223,7 @@ func needPostgres(t *testing.T) {
 	t.Helper()
 	acct, err := pickAccount(-1)
 	if err == nil {
-		_, _, err = findPostgres(t.Context(), "", 0, acct, slog.New(slog.DiscardHandler))
+		_, err = findPostgres(t.Context(), "", 0, acct, slog.New(slog.DiscardHandler))
 	}
 	need(t, err)
 }
@@ -232,7 +232,7 @@ func needRedis(t *testing.T) {
 	t.Helper()
 	acct, err := redisAccount("")
 	if err == nil {
-		_, _, err = findRedis(t.Context(), "", acct, slog.New(slog.DiscardHandler))
+		_, err = findRedis(t.Context(), "", acct, slog.New(slog.DiscardHandler))
 	}
 	need(t, err)
 }

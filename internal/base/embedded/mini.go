@@ -1,7 +1,6 @@
 package embedded
 
 import (
-	"context"
 	"crypto/rand"
 	"fmt"
 	"log/slog"
@@ -18,23 +17,23 @@ const tickEvery = 500 * time.Millisecond
 // mini is miniredis in this process. It loses its data at a restart; the reconciler then dispatches from Postgres
 // again.
 type mini struct {
-	server   *miniredis.Miniredis
-	password string
+	server *miniredis.Miniredis
 
 	quit chan struct{} // closed by close to end the ticker
 	gone chan struct{} // closed when the server has stopped
 }
 
-func startMini(log *slog.Logger) (engine, error) {
-	m := &mini{server: miniredis.NewMiniRedis(), password: rand.Text(), quit: make(chan struct{}),
-		gone: make(chan struct{})}
-	m.server.RequireAuth(m.password)
+func startMini(log *slog.Logger) (*Server, error) {
+	m := &mini{server: miniredis.NewMiniRedis(), quit: make(chan struct{}), gone: make(chan struct{})}
+	password := rand.Text()
+	m.server.RequireAuth(password)
 	if err := m.server.StartAddr("127.0.0.1:0"); err != nil {
 		return nil, fmt.Errorf("start miniredis: %w", err)
 	}
 	go m.moveLifetimes()
 	log.Info("redis: ready; its data ends with this process", "address", m.server.Addr())
-	return m, nil
+	u := url.URL{Scheme: "redis", User: url.UserPassword("", password), Host: m.server.Addr()}
+	return &Server{name: "redis", url: u.String(), mini: m, logger: log}, nil
 }
 
 func (m *mini) moveLifetimes() {
@@ -52,13 +51,7 @@ func (m *mini) moveLifetimes() {
 	}
 }
 
-func (m *mini) url() string {
-	u := url.URL{Scheme: "redis", User: url.UserPassword("", m.password), Host: m.server.Addr()}
-	return u.String()
-}
-
-func (m *mini) close(context.Context) error {
+func (m *mini) close() {
 	close(m.quit)
 	<-m.gone
-	return nil
 }

@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -67,38 +66,28 @@ func (e *VersionError) Error() string {
 		"install it, or choose another HERALD_DATA", e.Dir, e.Major, found)
 }
 
-// Postgres is a running private cluster. It belongs to this process and ends with it.
-type Postgres struct {
-	server
-	binaries postgresBinaries
-	logger   *slog.Logger
-
-	stop    sync.Once
-	stopErr error
-}
-
 // StartPostgres starts a private cluster and creates it if Dir has none. It returns when the server accepts
 // connections. Errors that an operator can act on: *NoBinariesError, *InUseError, *UnreachableError, *AccountError,
 // *VersionError.
-func StartPostgres(ctx context.Context, cfg PostgresConfig) (_ *Postgres, err error) {
+func StartPostgres(ctx context.Context, cfg PostgresConfig) (_ *Server, err error) {
 	log := cfg.Logger
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	p := &Postgres{logger: log}
+	s := &Server{name: "postgres", ask: syscall.SIGINT, insist: syscall.SIGQUIT, logger: log}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, p.release(context.Background(), syscall.SIGINT, syscall.SIGQUIT))
+			err = errors.Join(err, s.release(context.Background()))
 			err = fmt.Errorf("embedded Postgres: %w", err)
 		}
 	}()
 	if err := checkFolder(cfg.Dir, cfg.Ephemeral); err != nil {
 		return nil, err
 	}
-	if err := p.lockFolder(ctx, "postgres", cfg.Dir, cfg.Ephemeral, cfg.tempParent(), log); err != nil {
+	if err := s.lockFolder(ctx, cfg.Dir, cfg.Ephemeral, cfg.tempParent()); err != nil {
 		return nil, err
 	}
-	major, owner, err := clusterOf(p.data)
+	major, owner, err := clusterOf(s.data)
 	if err != nil {
 		return nil, err
 	}
@@ -106,25 +95,25 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (_ *Postgres, err er
 	if err != nil {
 		return nil, err
 	}
-	if err := p.restrictTo(acct); err != nil {
+	if err := s.restrictTo(acct); err != nil {
 		return nil, err
 	}
-	if p.binaries, err = choosePostgres(ctx, cfg, p.data, major, p.acct, log); err != nil {
+	if s.installed, err = choosePostgres(ctx, cfg, s.data, major, s.acct, log); err != nil {
 		return nil, err
 	}
-	log.Info("postgres: using", "version", p.binaries.version, "binaries", p.binaries.dir, "user", p.acct.String())
+	log.Info("postgres: using", "version", s.installed.version, "binaries", s.installed.dir, "user", s.acct.String())
 	if major == 0 {
-		err = p.initCluster(ctx, cfg)
+		err = s.initCluster(ctx, cfg)
 	} else {
-		err = clearLeftover(ctx, p.data, log)
+		err = clearLeftover(ctx, s.data, log)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if p.sockets, p.tempSock, err = socketFolder(p.base, p.acct); err != nil {
+	if s.sockets, s.tempSock, err = socketFolder(s.base, s.acct); err != nil {
 		return nil, err
 	}
-	return p, p.startServer(ctx, cfg)
+	return s, s.startServer(ctx, cfg)
 }
 
 // HasCluster reports whether the data folder contains a Postgres cluster. It creates nothing.
@@ -158,64 +147,59 @@ func clusterOf(data string) (major, owner int, err error) {
 
 // choosePostgres finds binaries. If none are found and cfg allows it, it fetches some.
 func choosePostgres(ctx context.Context, cfg PostgresConfig, data string, major int, acct account,
-	log *slog.Logger) (postgresBinaries, error) {
-	found, passed, err := findPostgres(ctx, cfg.CacheDir, major, acct, log)
-	var none *NoBinariesError
-	if err == nil || !errors.As(err, &none) {
-		return found, err
-	}
-	if cfg.Fetch {
-		if none.Fetch = fetchPrograms(ctx, FetchConfig{CacheDir: cfg.CacheDir, Logger: log}, acct,
-			log); none.Fetch == nil {
-			found, passed, err = findPostgres(ctx, cfg.CacheDir, major, acct, log)
-			if err == nil || !errors.As(err, &none) {
-				return found, err
-			}
+	log *slog.Logger) (installation, error) {
+	found, err := findPostgres(ctx, cfg.CacheDir, major, acct, log)
+	none, ok := errors.AsType[*NoBinariesError](err)
+	if ok && cfg.Fetch {
+		fetching := FetchConfig{CacheDir: cfg.CacheDir, Logger: log}
+		if none.Fetch = fetchPrograms(ctx, fetching, acct, log); none.Fetch == nil {
+			found, err = findPostgres(ctx, cfg.CacheDir, major, acct, log)
+			none, ok = errors.AsType[*NoBinariesError](err)
 		}
 	}
-	if major != 0 && len(passed) > 0 {
-		return postgresBinaries{}, &VersionError{Dir: data, Major: major, Found: passed}
+	if ok && major != 0 && len(none.Passed) > 0 {
+		return installation{}, &VersionError{Dir: data, Major: major, Found: none.Passed}
 	}
-	return postgresBinaries{}, none
+	return found, err
 }
 
 // initCluster creates the cluster in a neighbouring folder and renames it when it is complete, so that a killed initdb
 // leaves nothing that looks like data.
-func (p *Postgres) initCluster(ctx context.Context, cfg PostgresConfig) error {
+func (s *Server) initCluster(ctx context.Context, cfg PostgresConfig) error {
 	began := time.Now()
 	ctx, cancel := withTimeout(ctx, startTimeout)
 	defer cancel()
-	if entries, err := os.ReadDir(p.data); err == nil && len(entries) > 0 {
-		return fmt.Errorf("%s has files but is no Postgres cluster: move it away", p.data)
+	if entries, err := os.ReadDir(s.data); err == nil && len(entries) > 0 {
+		return fmt.Errorf("%s has files but is no Postgres cluster: move it away", s.data)
 	}
-	fresh := p.data + ".new"
-	if err := freshDir(fresh, p.acct); err != nil {
+	fresh := s.data + ".new"
+	if err := freshDir(fresh, s.acct); err != nil {
 		return fmt.Errorf("make the data folder: %w", err)
 	}
-	fill := p.runInitdb
+	fill := s.runInitdb
 	if cfg.Test {
-		fill = p.copyCluster
+		fill = s.copyCluster
 	}
 	if err := fill(ctx, cfg, fresh); err != nil {
 		return err
 	}
-	if err := os.Remove(p.data); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(s.data); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := os.Rename(fresh, p.data); err != nil {
+	if err := os.Rename(fresh, s.data); err != nil {
 		return err
 	}
 	if !cfg.Test && !cfg.Ephemeral {
-		if err := syncDir(p.base); err != nil {
+		if err := syncDir(s.base); err != nil {
 			return err
 		}
 	}
-	p.logger.Info("postgres: made a new cluster", "dir", p.data, "took", time.Since(began).Round(time.Millisecond))
+	s.logger.Info("postgres: made a new cluster", "dir", s.data, "took", time.Since(began).Round(time.Millisecond))
 	return nil
 }
 
 // runInitdb makes the cluster in an empty folder.
-func (p *Postgres) runInitdb(ctx context.Context, cfg PostgresConfig, dir string) error {
+func (s *Server) runInitdb(ctx context.Context, cfg PostgresConfig, dir string) error {
 	how := "--data-checksums"
 	if cfg.Test || cfg.Ephemeral {
 		how = "--no-sync"
@@ -224,25 +208,25 @@ func (p *Postgres) runInitdb(ctx context.Context, cfg PostgresConfig, dir string
 	if cfg.Test {
 		args = append(args, "--wal-segsize=1") // MiB, all of which a new cluster's copy contains
 	}
-	tool := program{name: "initdb", path: filepath.Join(p.binaries.dir, "initdb"), args: args, libs: p.binaries.libs,
-		acct: p.acct, onDeath: syscall.SIGKILL, logger: p.logger}
+	tool := program{name: "initdb", path: filepath.Join(s.installed.dir, "initdb"), args: args, libs: s.installed.libs,
+		acct: s.acct, onDeath: syscall.SIGKILL, logger: s.logger}
 	if out, err := tool.run(ctx); err != nil {
 		t := &tail{kept: []byte(out)}
-		return fmt.Errorf("initdb: %w: %s", p.acct.explainStart(err), t.lastLines())
+		return fmt.Errorf("initdb: %w: %s", s.acct.explainStart(err), t.lastLines())
 	}
 	return nil
 }
 
 // copyCluster fills dir with a copy of the cluster in the cache, which the first test of this version and user makes.
 // A copy takes a sixth of initdb's time, and every package of tests needs a cluster.
-func (p *Postgres) copyCluster(ctx context.Context, cfg PostgresConfig, dir string) error {
+func (s *Server) copyCluster(ctx context.Context, cfg PostgresConfig, dir string) error {
 	cache := cacheDirs(cfg.CacheDir)[0]
-	key := sha256.Sum256(fmt.Appendf(nil, "1 MiB %s %d", p.binaries.version, p.acct.uid))
+	key := sha256.Sum256(fmt.Appendf(nil, "1 MiB %s %d", s.installed.version, s.acct.uid))
 	made := filepath.Join(cache, fmt.Sprintf("cluster-%x", key[:8]))
 	if _, err := os.Stat(made); err == nil {
 		return copyFiles(ctx, made, dir)
 	}
-	if err := p.runInitdb(ctx, cfg, dir); err != nil {
+	if err := s.runInitdb(ctx, cfg, dir); err != nil {
 		return err
 	}
 	// Without a copy in the cache, the next test runs initdb too.
@@ -255,7 +239,7 @@ func (p *Postgres) copyCluster(ctx context.Context, cfg PostgresConfig, dir stri
 		err = os.Rename(part, made)
 	}
 	if err != nil {
-		p.logger.Debug("postgres: the new cluster is not in the cache", "err", errors.Join(err, os.RemoveAll(part)))
+		s.logger.Debug("postgres: the new cluster is not in the cache", "err", errors.Join(err, os.RemoveAll(part)))
 	}
 	return nil
 }
@@ -268,14 +252,14 @@ func copyFiles(ctx context.Context, from, to string) error {
 	return nil
 }
 
-// serverArgs returns the server's command line. The server trusts every user that can reach its socket, so
+// postgresArgs returns the server's command line. The server trusts every user that can reach its socket, so
 // restrictFolder keeps others out of its folders, and TCP is off. With log level "log" failed statements are not
 // logged, because they may contain secret values.
-func (p *Postgres) serverArgs(cfg PostgresConfig) []string {
+func (s *Server) postgresArgs(cfg PostgresConfig) []string {
 	set := []string{
 		"listen_addresses=",
 		"port=5432",
-		"unix_socket_directories=" + quoteList(p.sockets),
+		"unix_socket_directories=" + quoteList(s.sockets),
 		"unix_socket_permissions=0700",
 		"logging_collector=off",
 		"log_destination=stderr",
@@ -292,7 +276,7 @@ func (p *Postgres) serverArgs(cfg PostgresConfig) []string {
 	if cfg.Test {
 		set = append(set, "fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off")
 	}
-	args := []string{"-D", p.data}
+	args := []string{"-D", s.data}
 	for _, s := range set {
 		args = append(args, "-c", s)
 	}
@@ -303,17 +287,11 @@ func (p *Postgres) serverArgs(cfg PostgresConfig) []string {
 func quoteList(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }
 
 // startServer starts the server and waits until its database accepts connections.
-func (p *Postgres) startServer(ctx context.Context, cfg PostgresConfig) error {
-	began := time.Now()
+func (s *Server) startServer(ctx context.Context, cfg PostgresConfig) error {
 	ctx, cancel := withTimeout(ctx, startTimeout)
 	defer cancel()
-	program := program{name: "postgres", path: filepath.Join(p.binaries.dir, "postgres"), args: p.serverArgs(cfg),
-		libs: p.binaries.libs, onDeath: syscall.SIGINT, logger: p.logger}
-	if err := p.launch(ctx, program, func() (bool, error) { return p.tryConnect(ctx) }); err != nil {
-		return err
-	}
-	p.logger.Info("postgres: ready", "socket", p.sockets, "took", time.Since(began).Round(time.Millisecond))
-	return nil
+	s.url = socketURL(s.sockets, role)
+	return s.launch(ctx, s.postgresArgs(cfg), func() (bool, error) { return s.tryConnect(ctx) })
 }
 
 // SQLSTATEs of a server that is starting, and of a missing database.
@@ -323,10 +301,10 @@ const (
 )
 
 // tryConnect connects once. It, not initdb's caller, creates the database, so a kill between the two breaks nothing.
-func (p *Postgres) tryConnect(ctx context.Context) (bool, error) {
+func (s *Server) tryConnect(ctx context.Context) (bool, error) {
 	ctx, cancel := withTimeout(ctx, 5*time.Second)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, p.URL())
+	conn, err := pgx.Connect(ctx, s.url)
 	if err == nil {
 		return true, conn.Close(ctx)
 	}
@@ -340,34 +318,16 @@ func (p *Postgres) tryConnect(ctx context.Context) (bool, error) {
 	case pgErr.Code != invalidCatalogName:
 		return false, err
 	}
-	if conn, err = pgx.Connect(ctx, socketURL(p.sockets, "postgres")); err != nil {
+	if conn, err = pgx.Connect(ctx, socketURL(s.sockets, "postgres")); err != nil {
 		return false, err
 	}
 	_, err = conn.Exec(ctx, "CREATE DATABASE "+role)
 	return false, errors.Join(err, conn.Close(ctx))
 }
 
-// URL returns a pgx connection URL. It contains no password: the socket's folder protects the server.
-func (p *Postgres) URL() string { return socketURL(p.sockets, role) }
-
 func socketURL(dir, database string) string {
 	// pgx reads a plus sign literally, as libpq does.
 	query := strings.ReplaceAll(url.Values{"host": {dir}, "port": {"5432"}}.Encode(), "+", "%20")
 	u := url.URL{Scheme: "postgres", User: url.User(role), Path: "/" + database, RawQuery: query}
 	return u.String()
-}
-
-// Stop stops the server and disconnects its clients. It waits until ctx ends, or 30 s if ctx has no deadline, then
-// kills the server. The next start then only replays the log. Further calls return the result of the first one.
-func (p *Postgres) Stop(ctx context.Context) error {
-	p.stop.Do(func() {
-		began := time.Now()
-		ask := syscall.SIGINT
-		if p.ephemeral != nil { // its data is not worth a checkpoint
-			ask = syscall.SIGQUIT
-		}
-		p.stopErr = p.release(ctx, ask, syscall.SIGQUIT)
-		p.logger.Info("postgres: stopped", "took", time.Since(began).Round(time.Millisecond))
-	})
-	return p.stopErr
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-func startPostgres(t *testing.T, cfg PostgresConfig) *Postgres {
+func startPostgres(t *testing.T, cfg PostgresConfig) *Server {
 	t.Helper()
 	cfg.Logger = testLogger(t)
 	p, err := StartPostgres(t.Context(), cfg)
@@ -26,7 +26,7 @@ func startPostgres(t *testing.T, cfg PostgresConfig) *Postgres {
 	return p
 }
 
-func stopPostgres(t *testing.T, p *Postgres) {
+func stopPostgres(t *testing.T, p *Server) {
 	t.Helper()
 	must(t, p.Stop(context.Background()))
 	select {
@@ -213,7 +213,7 @@ func TestPostgresLeftovers(t *testing.T) {
 		"the postmaster was killed": func(t *testing.T) {
 			must(t, syscall.Kill(p.child.cmd.Process.Pid, syscall.SIGKILL))
 			<-p.child.done
-			must(t, p.release(t.Context(), syscall.SIGINT, syscall.SIGQUIT))
+			must(t, p.release(t.Context()))
 			if _, err := os.Stat(filepath.Join(p.data, "postmaster.pid")); err != nil {
 				t.Fatal(err)
 			}

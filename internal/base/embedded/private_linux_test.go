@@ -106,12 +106,8 @@ func keepOut(t *testing.T, dir string) {
 	if hadData == nil && query(t, p.URL(), "SELECT count(*)::text FROM kept") != "1" {
 		t.Error("the data of the version before is not there")
 	}
-	r := startRedis(t, RedisConfig{Dir: dir, Mode: RedisServer})
-	server, ok := r.engine.(*redisServer)
-	if !ok {
-		t.Fatalf("%T", r.engine)
-	}
-	sockets := []string{filepath.Join(p.sockets, ".s.PGSQL.5432"), server.socketPath()}
+	server := startRedis(t, RedisConfig{Dir: dir, Mode: RedisServer})
+	sockets := []string{filepath.Join(p.sockets, ".s.PGSQL.5432"), filepath.Join(server.sockets, redisSocket)}
 	for _, socket := range sockets { // this process can connect to them
 		if err := dialUnix(socket); err != nil {
 			t.Fatalf("%s: %v", socket, err)

@@ -2,7 +2,6 @@ package embedded
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -28,15 +27,12 @@ func FindPrograms(ctx context.Context, dir, cache string) (p Programs) {
 		p.NoRedis = err
 		return p
 	}
-	binary, passed, err := findRedis(ctx, cache, acct, log)
-	switch {
-	case errors.Is(err, ErrNoRedis):
-		p.NoRedis = explainNoRedis(passed)
-	case err != nil:
+	found, err := findRedis(ctx, cache, acct, log)
+	if err != nil {
 		p.NoRedis = err
-	default:
-		p.Redis = fmt.Sprintf("%s %s, %s", binary.name, binary.version, binary.path)
+		return p
 	}
+	p.Redis = fmt.Sprintf("%s %s, %s", found.server, found.version, found.path())
 	return p
 }
 

@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strings"
-	"sync"
 	"syscall"
-	"time"
 )
 
 // RedisMode selects the implementation of Redis.
@@ -39,35 +36,20 @@ type RedisConfig struct {
 	Logger *slog.Logger
 }
 
-// Redis is a running Redis that belongs to this process and ends with it.
-type Redis struct {
-	engine engine
-	logger *slog.Logger
-
-	stop    sync.Once
-	stopErr error
-}
-
-// engine is the server: a child process or miniredis.
-type engine interface {
-	url() string
-	close(ctx context.Context) error
-}
-
 // StartRedis starts a Redis and returns when it answers. With RedisAuto miniredis replaces a server that does not
 // start, with a warning. That is safe because Redis holds no data that Postgres lacks (docs/design/delivery.md).
-func StartRedis(ctx context.Context, cfg RedisConfig) (*Redis, error) {
+func StartRedis(ctx context.Context, cfg RedisConfig) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	engine, err := startEngine(ctx, cfg)
+	s, err := chooseRedis(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("embedded Redis: %w", err)
 	}
-	return &Redis{engine: engine, logger: cfg.Logger}, nil
+	return s, nil
 }
 
-func startEngine(ctx context.Context, cfg RedisConfig) (engine, error) {
+func chooseRedis(ctx context.Context, cfg RedisConfig) (*Server, error) {
 	if err := checkFolder(cfg.Dir, cfg.Ephemeral); err != nil {
 		return nil, err
 	}
@@ -97,21 +79,6 @@ func startEngine(ctx context.Context, cfg RedisConfig) (engine, error) {
 	return startMini(cfg.Logger)
 }
 
-// URL returns a connection URL as asynq parses it: redis-socket:///path, or redis://:password@127.0.0.1:port for
-// miniredis. That password is random at each start and keeps other users of the machine out.
-func (r *Redis) URL() string { return r.engine.url() }
-
-// Stop stops the server after its data is written to disk. It waits until ctx ends, or 30 s if ctx has no deadline.
-// Further calls return the result of the first one.
-func (r *Redis) Stop(ctx context.Context) error {
-	r.stop.Do(func() {
-		began := time.Now()
-		r.stopErr = r.engine.close(ctx)
-		r.logger.Info("redis: stopped", "took", time.Since(began).Round(time.Millisecond))
-	})
-	return r.stopErr
-}
-
 // redisAccount returns the user for a redis-server: the owner of existing data, else the user that Postgres would run
 // as.
 func redisAccount(data string) (account, error) {
@@ -128,12 +95,4 @@ func redisAccount(data string) (account, error) {
 	acct, err := pickAccount(owner)
 	acct.mapped = false // Redis needs no passwd entry
 	return acct, err
-}
-
-// explainNoRedis returns ErrNoRedis with the reasons why programs were rejected.
-func explainNoRedis(passed []string) error {
-	if len(passed) == 0 {
-		return ErrNoRedis
-	}
-	return fmt.Errorf("%w (%s)", ErrNoRedis, strings.Join(passed, "; "))
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-func startRedis(t *testing.T, cfg RedisConfig) *Redis {
+func startRedis(t *testing.T, cfg RedisConfig) *Server {
 	t.Helper()
 	cfg.Logger = testLogger(t)
 	r, err := StartRedis(t.Context(), cfg)
@@ -27,18 +27,18 @@ func startRedis(t *testing.T, cfg RedisConfig) *Redis {
 	return r
 }
 
-func stopRedis(t *testing.T, r *Redis) {
+func stopRedis(t *testing.T, r *Server) {
 	t.Helper()
 	must(t, r.Stop(context.Background()))
 	<-ended(r)
 }
 
 // ended returns a channel that is closed when the server has ended.
-func ended(r *Redis) <-chan struct{} {
-	if mini, ok := r.engine.(*mini); ok {
-		return mini.gone
+func ended(r *Server) <-chan struct{} {
+	if r.mini != nil {
+		return r.mini.gone
 	}
-	return r.engine.(*redisServer).child.done
+	return r.child.done
 }
 
 // connect returns a client with the options that asynq would use.
@@ -100,12 +100,11 @@ func TestRedisServer(t *testing.T) {
 	needRedis(t)
 	t.Run("settings", func(t *testing.T) {
 		t.Parallel()
-		r := startRedis(t, RedisConfig{Dir: openTemp(t)})
-		s, ok := r.engine.(*redisServer)
-		if !ok {
-			t.Fatalf("auto chose %T although a server is here", r.engine)
+		s := startRedis(t, RedisConfig{Dir: openTemp(t)})
+		if s.mini != nil {
+			t.Fatal("auto chose miniredis although a server is here")
 		}
-		c := connect(t, r.URL())
+		c := connect(t, s.URL())
 		for name, want := range map[string]string{"port": "0", "appendonly": "yes", "maxmemory-policy": "noeviction", "save": ""} {
 			if got, err := c.ConfigGet(t.Context(), name).Result(); err != nil || got[name] != want {
 				t.Errorf("%s: %v %v", name, got, err)
@@ -124,9 +123,8 @@ func TestRedisServer(t *testing.T) {
 		dir := openTemp(t)
 		r := startRedis(t, RedisConfig{Dir: dir, Mode: RedisServer})
 		set(t, r.URL(), "kept", "yes")
-		s := r.engine.(*redisServer)
-		s.child.setServing(false)
-		must(t, s.lock.Release())
+		r.child.setServing(false)
+		must(t, r.lock.Release())
 		again := startRedis(t, RedisConfig{Dir: dir, Mode: RedisServer})
 		<-ended(r)
 		equal(t, "kept", get(t, again.URL(), "kept"), "yes")
@@ -139,7 +137,7 @@ func TestRedisServer(t *testing.T) {
 		e := startRedis(t, RedisConfig{Ephemeral: true, Mode: RedisServer})
 		set(t, e.URL(), "k", "v")
 		stopRedis(t, e)
-		if _, err := os.Stat(e.engine.(*redisServer).ephemeral.dir); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(e.ephemeral.dir); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%v", err)
 		}
 	})
@@ -158,8 +156,8 @@ func TestRedisServer(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		r = startRedis(t, RedisConfig{Dir: dir})
-		if _, ok := r.engine.(*mini); !ok {
-			t.Errorf("auto gave %T", r.engine)
+		if r.mini == nil {
+			t.Error("auto did not give miniredis")
 		}
 	})
 }
@@ -196,12 +194,12 @@ func TestRedisNotFound(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	acct, err := redisAccount("")
 	must(t, err)
-	_, _, err = findRedis(t.Context(), openTemp(t), acct, slog.New(slog.DiscardHandler))
+	_, err = findRedis(t.Context(), openTemp(t), acct, slog.New(slog.DiscardHandler))
 	if err == nil {
 		return // this machine has a server in a fixed location
 	}
 	r := startRedis(t, RedisConfig{Dir: openTemp(t), CacheDir: openTemp(t)})
-	if _, ok := r.engine.(*mini); !ok {
-		t.Errorf("%T", r.engine)
+	if r.mini == nil {
+		t.Error("it is not miniredis")
 	}
 }

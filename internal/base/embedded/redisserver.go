@@ -17,42 +17,34 @@ import (
 	"time"
 )
 
-// redisServer is a redis-server or valkey-server that runs as a child process on a unix socket.
-type redisServer struct {
-	server
-	binary redisBinary
-}
-
 const redisSocket = "redis.sock"
 
-// startRedisServer starts a server found on the machine. It returns ErrNoRedis without one.
-func startRedisServer(ctx context.Context, cfg RedisConfig) (_ engine, err error) {
+// startRedisServer starts a redis-server or valkey-server found on the machine, as a child process on a unix socket. It
+// returns ErrNoRedis without one.
+func startRedisServer(ctx context.Context, cfg RedisConfig) (_ *Server, err error) {
 	log := cfg.Logger
 	ctx, cancel := withTimeout(ctx, startTimeout)
 	defer cancel()
-	s := &redisServer{}
+	s := &Server{name: "redis", ask: syscall.SIGTERM, insist: syscall.SIGKILL, logger: log}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.close(context.WithoutCancel(ctx)))
+			err = errors.Join(err, s.release(context.WithoutCancel(ctx)))
 		}
 	}()
-	if err := s.lockFolder(ctx, "redis", cfg.Dir, cfg.Ephemeral, "", log); err != nil {
+	if err := s.lockFolder(ctx, cfg.Dir, cfg.Ephemeral, ""); err != nil {
 		return nil, err
 	}
 	acct, err := redisAccount(s.data)
 	if err != nil {
 		return nil, err
 	}
-	var passed []string
-	if s.binary, passed, err = findRedis(ctx, cfg.CacheDir, acct, log); errors.Is(err, ErrNoRedis) {
-		return nil, explainNoRedis(passed)
-	} else if err != nil {
+	if s.installed, err = findRedis(ctx, cfg.CacheDir, acct, log); err != nil {
 		return nil, err
 	}
 	if err := s.restrictTo(acct); err != nil {
 		return nil, err
 	}
-	log.Info("redis: using", "server", s.binary.name, "version", s.binary.version, "path", s.binary.path,
+	log.Info("redis: using", "server", s.installed.server, "version", s.installed.version, "path", s.installed.path(),
 		"user", s.acct.String())
 	where := filepath.Join(s.base, "socket")
 	if err := stopLeftoverRedis(ctx, where, log); err != nil {
@@ -64,40 +56,30 @@ func startRedisServer(ctx context.Context, cfg RedisConfig) (_ engine, err error
 	if s.sockets, s.tempSock, err = socketFolder(s.base, s.acct); err != nil {
 		return nil, err
 	}
+	socket := url.URL{Scheme: "redis-socket", Path: filepath.Join(s.sockets, redisSocket)}
+	s.url = socket.String()
 	err = writeAtomic(where, 0o600, func(w io.Writer) error {
-		_, err := io.WriteString(w, s.socketPath())
+		_, err := io.WriteString(w, socket.Path)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	began := time.Now()
-	program := program{name: s.binary.name, path: s.binary.path, args: s.serverArgs(), libs: s.binary.libs,
-		onDeath: syscall.SIGTERM, logger: log}
-	err = s.launch(ctx, program, func() (bool, error) {
+	return s, s.launch(ctx, redisArgs(socket.Path, s.data, s.ephemeral == nil), func() (bool, error) {
 		// Any other result means that there is no socket yet, or that the server still loads the append-only file.
-		answer, err := askRedis(ctx, s.socketPath(), "PING")
+		answer, err := askRedis(ctx, socket.Path, "PING")
 		return err == nil && answer == "+PONG", nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	log.Info("redis: ready", "socket", s.socketPath(), "took", time.Since(began).Round(time.Millisecond))
-	return s, nil
 }
 
-// serverArgs returns the server's command line: no TCP, no eviction, an append-only file flushed every second.
-func (s *redisServer) serverArgs() []string {
-	keep := "yes"
-	if s.ephemeral != nil {
-		keep = "no"
-	}
+// redisArgs returns the server's command line: no TCP, no eviction, an append-only file flushed every second.
+func redisArgs(socket, data string, keep bool) []string {
 	return []string{
 		"--port", "0",
-		"--unixsocket", s.socketPath(),
+		"--unixsocket", socket,
 		"--unixsocketperm", "700",
-		"--dir", s.data,
-		"--appendonly", keep,
+		"--dir", data,
+		"--appendonly", map[bool]string{true: "yes", false: "no"}[keep],
 		"--appendfsync", "everysec",
 		"--save", "",
 		"--maxmemory-policy", "noeviction",
@@ -105,20 +87,6 @@ func (s *redisServer) serverArgs() []string {
 		"--loglevel", "notice",
 		"--logfile", "",
 	}
-}
-
-func (s *redisServer) socketPath() string { return filepath.Join(s.sockets, redisSocket) }
-
-func (s *redisServer) url() string {
-	u := url.URL{Scheme: "redis-socket", Path: s.socketPath()}
-	return u.String()
-}
-
-func (s *redisServer) close(ctx context.Context) error {
-	if s.ephemeral != nil {
-		return s.release(ctx, syscall.SIGKILL, syscall.SIGKILL)
-	}
-	return s.release(ctx, syscall.SIGTERM, syscall.SIGKILL) // flushes the append-only file
 }
 
 // stopLeftoverRedis stops a server that a killed process left. The file at where names its socket. The caller holds the

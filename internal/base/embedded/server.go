@@ -7,20 +7,48 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 )
 
-// server is a server in a folder of its own, with everything that a complete or partial start has acquired.
-type server struct {
+// Server is a running Postgres or Redis, with everything that a complete or partial start has acquired. It belongs to
+// this process and ends with it.
+type Server struct {
+	name      string // for logs: "postgres" or "redis"
+	url       string
+	installed installation
 	base      string // the folder, in a data folder
 	data      string // base/data
 	sockets   string
 	tempSock  bool // sockets is in /tmp
 	acct      account
 	child     *child
+	mini      *mini          // Redis in this process instead of a child
+	ask       syscall.Signal // for an orderly end, after which the data is complete on disk
+	insist    syscall.Signal
 	ephemeral *ephemeral // nil: the data stays
 	lock      *Lock
+	logger    *slog.Logger
+
+	stop    sync.Once
+	stopErr error
+}
+
+// URL returns a connection URL: for pgx, without a password, because the socket's folder protects the server; for
+// asynq, redis-socket:///path, or redis://:password@127.0.0.1:port for miniredis. That password is random at each start
+// and keeps other users of the machine out.
+func (s *Server) URL() string { return s.url }
+
+// Stop stops the server and disconnects its clients. It waits until ctx ends, or 30 s if ctx has no deadline, then
+// kills the server. Postgres then replays its log at the next start. Further calls return the result of the first one.
+func (s *Server) Stop(ctx context.Context) error {
+	s.stop.Do(func() {
+		began := time.Now()
+		s.stopErr = s.release(ctx)
+		s.logger.Info(s.name+": stopped", "took", time.Since(began).Round(time.Millisecond))
+	})
+	return s.stopErr
 }
 
 // minSpace is the free space below which a full disk is named as a cause of a failed start. A file of Postgres' log has
@@ -39,10 +67,9 @@ func checkFolder(dir string, isEphemeral bool) error {
 }
 
 // lockFolder creates and locks the folder in dir. If isEphemeral is set, it makes a temporary data folder in parent.
-func (s *server) lockFolder(ctx context.Context, name, dir string, isEphemeral bool, parent string,
-	log *slog.Logger) (err error) {
+func (s *Server) lockFolder(ctx context.Context, dir string, isEphemeral bool, parent string) (err error) {
 	if isEphemeral {
-		if s.ephemeral, err = newEphemeral(ctx, parent, log); err != nil {
+		if s.ephemeral, err = newEphemeral(ctx, parent, s.logger); err != nil {
 			return err
 		}
 		dir = s.ephemeral.dir
@@ -50,7 +77,7 @@ func (s *server) lockFolder(ctx context.Context, name, dir string, isEphemeral b
 	if dir, err = filepath.Abs(dir); err != nil {
 		return err
 	}
-	s.base = filepath.Join(dir, name)
+	s.base = filepath.Join(dir, s.name)
 	s.data = filepath.Join(s.base, "data")
 	if err = ensureDir(s.base); err != nil {
 		return err
@@ -60,14 +87,17 @@ func (s *server) lockFolder(ctx context.Context, name, dir string, isEphemeral b
 }
 
 // restrictTo sets the account that the server runs as, and keeps others out of its folder.
-func (s *server) restrictTo(acct account) error {
+func (s *Server) restrictTo(acct account) error {
 	s.acct = acct.inPrivateGroup()
 	return errors.Join(s.acct.restrictFolder(s.base, 0o710), s.acct.checkPassage(s.base))
 }
 
-// launch starts the program as the account, and waits until isReady returns true.
-func (s *server) launch(ctx context.Context, p program, isReady func() (bool, error)) (err error) {
-	p.acct = s.acct
+// launch starts the server's program as the account, and waits until isReady returns true. If this process dies, the
+// kernel asks the program to end.
+func (s *Server) launch(ctx context.Context, args []string, isReady func() (bool, error)) (err error) {
+	began := time.Now()
+	p := program{name: s.installed.server, path: s.installed.path(), args: args, libs: s.installed.libs, acct: s.acct,
+		onDeath: s.ask, logger: s.logger}
 	if s.child, err = p.start(); err != nil {
 		return err
 	}
@@ -89,14 +119,22 @@ func (s *server) launch(ctx context.Context, p program, isReady func() (bool, er
 		return fmt.Errorf("wait for %s: %w", p.name, err)
 	}
 	s.child.setServing(true)
+	s.logger.Info(s.name+": ready", "socket", s.sockets, "took", time.Since(began).Round(time.Millisecond))
 	return nil
 }
 
 // release stops the process (see child.stop), and releases everything else.
-func (s *server) release(ctx context.Context, ask, insist syscall.Signal) error {
+func (s *Server) release(ctx context.Context) error {
 	var errs []error
+	if s.mini != nil {
+		s.mini.close()
+	}
 	if s.child != nil {
-		errs = append(errs, s.child.stop(ctx, ask, insist))
+		ask := s.ask
+		if s.ephemeral != nil { // its data is not worth the time
+			ask = s.insist
+		}
+		errs = append(errs, s.child.stop(ctx, ask, s.insist))
 	}
 	if s.tempSock {
 		errs = append(errs, os.RemoveAll(s.sockets))

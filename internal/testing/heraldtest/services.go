@@ -64,12 +64,12 @@ const (
 type cluster struct {
 	mu        sync.Mutex
 	main      bool // Main is running and will stop the cluster
-	postgres  *embedded.Postgres
+	postgres  *embedded.Server
 	admin     *pgx.Conn          // to the cluster's own database; nil or closed: connect again
 	failed    error              // why the start failed, so that it is tried only once
 	templates map[uintptr]string // names of migrated databases, by migrate function
 	made      int
-	idle      []*embedded.Redis // emptied servers, which no test has now
+	idle      []*embedded.Server // emptied servers, which no test has now
 }
 
 var shared cluster
@@ -228,7 +228,7 @@ func takeRedis(t testing.TB, mode embedded.RedisMode) string {
 }
 
 // takeRedis returns a server that an ended test left, or nil.
-func (c *cluster) takeRedis(mode embedded.RedisMode) *embedded.Redis {
+func (c *cluster) takeRedis(mode embedded.RedisMode) *embedded.Server {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if mode == embedded.RedisMini || len(c.idle) == 0 {
@@ -241,7 +241,7 @@ func (c *cluster) takeRedis(mode embedded.RedisMode) *embedded.Redis {
 
 // returnRedis empties a server for the next test. It stops one that Main would not stop, and miniredis, which starts at
 // once.
-func (c *cluster) returnRedis(r *embedded.Redis) error {
+func (c *cluster) returnRedis(r *embedded.Server) error {
 	ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
 	defer cancel()
 	c.mu.Lock()

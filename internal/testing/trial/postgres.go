@@ -25,7 +25,7 @@ type Postgres struct {
 	dir    string
 	test   bool // not durable, and made faster (embedded.PostgresConfig.Test)
 	log    *slog.Logger
-	server *embedded.Postgres // nil while stopped
+	server *embedded.Server // nil while stopped
 	url    string
 	frozen []int
 }

@@ -20,7 +20,7 @@ import (
 type Redis struct {
 	dir    string
 	log    *slog.Logger
-	server *embedded.Redis // nil while it is stopped
+	server *embedded.Server // nil while it is stopped
 	url    string
 	pid    int
 	client *redis.Client
