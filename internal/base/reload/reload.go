@@ -8,8 +8,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"io"
 	"log/slog"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,13 +38,10 @@ type File[T any] struct {
 	cfg   Config[T]
 	force atomic.Pointer[T]
 
-	mu   sync.Mutex             // held during a check
-	seen map[string]os.FileInfo // of the files that the last check read; nil: one of them could not be read
-	// settled means that the files were read again after their last change. A coarse file time may not distinguish two
-	// writes.
-	settled bool
-	sum     [sha256.Size]byte // of the last content read, valid or not
-	fault   string            // the current error of the file; logged once
+	mu    sync.Mutex        // held during a check
+	paths []string          // the files that the last check read
+	sum   [sha256.Size]byte // of their content, valid or not
+	fault string            // the current error of the file; logged once
 }
 
 // Open reads the file. It returns an error for an invalid file, because there is no earlier content that could stay in
@@ -78,60 +75,48 @@ func (f *File[T]) Run(ctx context.Context) {
 	}
 }
 
-// readFiles reads and parses the files, and stores their state in f.seen and f.sum.
+// readFiles reads and parses the files, and stores their paths and the sum of their content.
 func (f *File[T]) readFiles() (v T, err error) {
-	f.seen = map[string]os.FileInfo{}
+	f.paths = nil
 	sum := sha256.New()
-	unread := false
 	read := func(path string) ([]byte, error) {
-		info, _ := os.Stat(path) // before the file is read, so that a later change is noticed
-		raw, err := f.cfg.Read(path)
-		f.seen[path], unread = info, unread || err != nil
-		fmt.Fprintf(sum, "%d %s", len(raw), raw)
-		return raw, err
+		f.paths = append(f.paths, path)
+		return f.readInto(sum, path)
 	}
 	raw, err := read(f.cfg.Path)
 	if err == nil {
 		v, err = f.cfg.Parse(raw, read)
 	}
-	if f.sum = [sha256.Size]byte(sum.Sum(nil)); unread {
-		f.seen = nil
-	}
+	f.sum = [sha256.Size]byte(sum.Sum(nil))
 	return v, err
 }
 
-// isUnchanged reports whether the files have the same times and sizes as when they were read, and symbolic links lead
-// to the same files. In Kubernetes volumes, only the links change.
-func (f *File[T]) isUnchanged() bool {
-	for path, was := range f.seen {
-		info, err := os.Stat(path)
-		if err != nil || was == nil || !os.SameFile(info, was) ||
-			!info.ModTime().Equal(was.ModTime()) || info.Size() != was.Size() {
-			return false
-		}
-	}
-	return f.seen != nil
+// readInto reads a file and adds its content to a sum, or the reason why it cannot be read.
+func (f *File[T]) readInto(sum io.Writer, path string) ([]byte, error) {
+	raw, err := f.cfg.Read(path)
+	fmt.Fprintf(sum, "%d %s%v", len(raw), raw, err)
+	return raw, err
 }
 
-// ReloadIfChanged reads the file again if it may have changed. A valid content comes into force. For an invalid one the
-// error is logged once.
+// ReloadIfChanged parses the file again if its content, or that of a file that it names, has changed. A valid content
+// comes into force. For an invalid one the error is logged once.
 func (f *File[T]) ReloadIfChanged() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	same := f.isUnchanged()
-	if same && f.settled {
+	sum := sha256.New()
+	for _, path := range f.paths {
+		_, _ = f.readInto(sum, path) // the sum contains the error
+	}
+	if f.sum == [sha256.Size]byte(sum.Sum(nil)) {
 		return
 	}
-	before, sum, fault := f.Get(), f.sum, f.fault
+	before, fault := f.Get(), f.fault
 	v, err := f.readFiles()
-	f.settled = same && f.seen != nil
-	switch {
-	case err != nil && err.Error() != fault:
-		f.fault = err.Error()
-		f.cfg.Logger.Error("the "+f.cfg.Name+" is invalid; its previous content stays in force",
-			"file", f.cfg.Path, "error", err)
-		fallthrough
-	case err != nil, f.sum == sum && fault == "":
+	if err != nil {
+		if f.fault = err.Error(); f.fault != fault {
+			f.cfg.Logger.Error("the "+f.cfg.Name+" is invalid; its previous content stays in force",
+				"file", f.cfg.Path, "error", err)
+		}
 		return
 	}
 	f.fault = ""
