@@ -12,7 +12,10 @@ package tracecontext
 import (
 	"context"
 	"encoding/hex"
+	"errors"
+	"fmt"
 	"math/rand/v2"
+	"strings"
 
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/trace"
@@ -26,44 +29,26 @@ const length = 2 + 1 + 32 + 1 + 16 + 1 + 2
 
 // Parse parses a traceparent of version 00. It returns false if value is not valid; W3C requires ignoring it then.
 func Parse(value string) (trace.SpanContext, bool) {
-	none := trace.SpanContext{}
-	if len(value) != length || value[:3] != "00-" || value[35] != '-' || value[52] != '-' {
-		return none, false
+	if len(value) != length || value[:3] != "00-" || value[35] != '-' || value[52] != '-' ||
+		value != strings.ToLower(value) {
+		return trace.SpanContext{}, false
 	}
-	id, err := trace.TraceIDFromHex(value[3:35]) // rejects upper case and the zero id
-	if err != nil {
-		return none, false
+	c := trace.SpanContextConfig{Remote: true}
+	flags := [1]byte{}
+	_, err1 := hex.Decode(c.TraceID[:], []byte(value[3:35]))
+	_, err2 := hex.Decode(c.SpanID[:], []byte(value[36:52]))
+	_, err3 := hex.Decode(flags[:], []byte(value[53:]))
+	c.TraceFlags = trace.TraceFlags(flags[0]) & trace.FlagsSampled // other flags have no meaning in version 00
+	parsed := trace.NewSpanContext(c)
+	if errors.Join(err1, err2, err3) != nil || !parsed.IsValid() {
+		return trace.SpanContext{}, false
 	}
-	span, err := trace.SpanIDFromHex(value[36:52])
-	if err != nil {
-		return none, false
-	}
-	if !isLowerHex(value[53:]) {
-		return none, false
-	}
-	flags, _ := hex.DecodeString(value[53:])
-	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, SpanID: span, Remote: true,
-		TraceFlags: trace.TraceFlags(flags[0]) & trace.FlagsSampled}), true // other flags have no meaning in version 00
-}
-
-func isLowerHex(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return true
+	return parsed, true
 }
 
 // Format formats a traceparent of version 00.
 func Format(id trace.TraceID, span trace.SpanID, flags trace.TraceFlags) string {
-	b := make([]byte, 0, length)
-	b = append(b, "00-"...)
-	b = hex.AppendEncode(b, id[:])
-	b = append(b, '-')
-	b = hex.AppendEncode(b, span[:])
-	b = append(b, '-')
-	return string(hex.AppendEncode(b, []byte{byte(flags & trace.FlagsSampled)}))
+	return fmt.Sprintf("00-%s-%s-%s", id, span, flags&trace.FlagsSampled)
 }
 
 // NewContext returns ctx with value, the traceparent of a job's request, as the parent span. It ignores an invalid

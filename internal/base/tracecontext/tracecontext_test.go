@@ -68,6 +68,9 @@ func TestIDsOfDelivery(t *testing.T) {
 	if same := Of(id, "nonsense"); same.TraceID != own.TraceID || same.Root != own.Root {
 		t.Errorf("what is no traceparent changes the trace: %+v", same)
 	}
+	if odd := Of(id, strings.TrimSuffix(caller, "01")+"0g"); strings.Contains(odd.Unrecorded(), "4bf92f") {
+		t.Errorf("a traceparent with invalid flags changes the trace: %+v", odd)
+	}
 	joined := Of(id, caller)
 	heraldtest.Equal(t, "the trace of the caller", joined.TraceID.String(), "4bf92f3577b34da6a3ce929d0e0e4736")
 	heraldtest.Equal(t, "the root of the caller's trace", joined.Root, own.Root)
