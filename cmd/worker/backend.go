@@ -35,7 +35,7 @@ func (b attached) OpenStore(ctx context.Context, o operator.StoreOptions) (*oper
 		return nil, err
 	}
 	if o.Once {
-		err = found.Ask(ctx, o.Wait)
+		err = found.Reach(ctx, o.Wait, true, b.log)
 	}
 	var st *store.Store
 	if err == nil {
@@ -118,7 +118,7 @@ func (a *command) openDatabase() (url secret.Secret, stop func(), err error) {
 		return url, nil, err
 	}
 	stop = func() { attached{a}.stopBackend(found) }
-	if err = found.Reach(a.ctx, a.timeout, a.log); err != nil {
+	if err = found.Reach(a.ctx, a.timeout, false, a.log); err != nil {
 		stop()
 	}
 	return found.DirectURL(), stop, err

@@ -193,39 +193,20 @@ func (e *AwayError) Error() string {
 
 func (e *AwayError) Unwrap() error { return e.Err }
 
-// Ask connects to Postgres once. It waits at most wait for the answer.
-func (b *Backend) Ask(ctx context.Context, wait time.Duration) error {
+// Reach waits until Postgres answers, at most wait. It does not try again if once is set, or if the server refuses the
+// connection.
+func (b *Backend) Reach(ctx context.Context, wait time.Duration, once bool, log *slog.Logger) error {
 	st, err := store.Open(postgres.Config{URL: b.DatabaseURL, LeaderURL: b.LeaderURL, MaxConns: 2,
 		CloseWithin: postgres.CommandClose})
 	if err != nil {
 		return err
 	}
 	defer st.Close()
-	asked, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	switch err = pingOnce(asked, st); {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil:
-		return fmt.Errorf("stopped while waiting for Postgres: %w", context.Cause(ctx))
-	case isRefusal(err):
-		return &AwayError{DataDir: b.ownerDataDir(), Err: err}
-	}
-	return fmt.Errorf("the database is away: %w", explainSilence(err))
+	return b.awaitPostgres(ctx, st, wait, once, log)
 }
 
-// Reach waits until Postgres answers, at most wait. It does not try again if the server refuses the connection.
-func (b *Backend) Reach(ctx context.Context, wait time.Duration, log *slog.Logger) error {
-	st, err := store.Open(postgres.Config{URL: b.DatabaseURL, LeaderURL: b.LeaderURL, MaxConns: 2,
-		CloseWithin: postgres.CommandClose})
-	if err != nil {
-		return err
-	}
-	defer st.Close()
-	return b.awaitPostgres(ctx, st, wait, log)
-}
-
-func (b *Backend) awaitPostgres(ctx context.Context, st *store.Store, wait time.Duration, log *slog.Logger) error {
+func (b *Backend) awaitPostgres(ctx context.Context, st *store.Store, wait time.Duration, once bool,
+	log *slog.Logger) error {
 	limited, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	var last error
@@ -241,6 +222,8 @@ func (b *Backend) awaitPostgres(ctx context.Context, st *store.Store, wait time.
 			return fmt.Errorf("stopped while waiting for Postgres: %w", context.Cause(ctx))
 		case isRefusal(err):
 			return &AwayError{DataDir: b.ownerDataDir(), Err: err}
+		case once:
+			return fmt.Errorf("the database is away: %w", explainSilence(err))
 		}
 		if last == nil {
 			log.Warn("waiting for postgres", "error", err)

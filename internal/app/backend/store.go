@@ -28,7 +28,7 @@ func OpenStore(ctx context.Context, cfg *config.Config, b *Backend, wait time.Du
 	st.StrictOrder = cfg.StrictOrder
 	look, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	if err = b.awaitPostgres(ctx, st, wait, log); err == nil {
+	if err = b.awaitPostgres(ctx, st, wait, false, log); err == nil {
 		if err = b.MigrateOwn(ctx, look, st, log); err != nil && look.Err() != nil && ctx.Err() == nil {
 			err = &AwayError{Within: wait, DataDir: b.ownerDataDir(), Err: explainSilence(err)}
 		}
