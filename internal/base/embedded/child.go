@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -95,8 +96,7 @@ type child struct {
 	err    error         // result of the process; valid after done
 	logger *slog.Logger
 
-	mu      sync.Mutex
-	serving bool // ready, and not asked to stop: ending now is an error
+	serving atomic.Bool // ready, and not asked to stop: ending now is an error
 }
 
 // start starts a server. The goroutine stays on one thread until the server has ended.
@@ -115,7 +115,7 @@ func (p program) start() (*child, error) {
 			return
 		}
 		c.err = c.cmd.Wait()
-		if c.isServing() {
+		if c.serving.Load() {
 			c.logger.Error(c.name+" ended by itself", "pid", c.cmd.Process.Pid, "how", fmt.Sprint(c.cmd.ProcessState),
 				"said", c.tail.lastLines())
 		}
@@ -127,18 +127,6 @@ func (p program) start() (*child, error) {
 	return c, nil
 }
 
-func (c *child) isServing() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.serving
-}
-
-func (c *child) setServing(is bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.serving = is
-}
-
 // startError returns the error for a server that ended before it was ready.
 func (c *child) startError() error {
 	return fmt.Errorf("%s ended while starting (%v): %s", c.name, c.cmd.ProcessState, c.tail.lastLines())
@@ -147,7 +135,7 @@ func (c *child) startError() error {
 // stop sends the first signal. When ctx ends, it sends the second one and finally SIGKILL. It returns when the process
 // has ended, with an error if force was needed.
 func (c *child) stop(ctx context.Context, ask, insist syscall.Signal) error {
-	c.setServing(false)
+	c.serving.Store(false)
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, stopTimeout)

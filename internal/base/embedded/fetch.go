@@ -143,23 +143,14 @@ func (f *fetcher) lockCache(ctx context.Context) (*Lock, error) {
 
 // fetchPostgres fetches Debian's packages of Postgres.
 func (f *fetcher) fetchPostgres(ctx context.Context) error {
-	apt, err := findApt()
-	if err != nil {
-		return err
-	}
-	return f.fetchPackages(ctx, apt, "PostgreSQL", "postgresql")
+	return f.fetchPackages(ctx, "PostgreSQL", "postgresql")
 }
 
 // fetchRedis fetches Debian's packages of Redis, else of Valkey.
 func (f *fetcher) fetchRedis(ctx context.Context) error {
-	apt, err := findApt()
-	if err != nil {
-		return err
-	}
-	if err = f.fetchPackages(ctx, apt, "Redis", "redis-server"); err != nil {
-		if other := f.fetchPackages(ctx, apt, "Valkey", "valkey-server"); other == nil {
-			return nil
-		}
+	err := f.fetchPackages(ctx, "Redis", "redis-server")
+	if err != nil && f.fetchPackages(ctx, "Valkey", "valkey-server") == nil {
+		return nil
 	}
 	return err
 }

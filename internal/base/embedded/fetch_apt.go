@@ -104,7 +104,11 @@ func bundleName(server debPackage, chosen []debPackage) string {
 // fetchPackages downloads a package with the libraries that the system lacks, and unpacks them as one bundle. It first
 // uses the system's package lists. If they are empty, or so old that their packages no longer exist, it reads lists of
 // its own.
-func (f *fetcher) fetchPackages(ctx context.Context, a apt, what, want string) error {
+func (f *fetcher) fetchPackages(ctx context.Context, what, want string) error {
+	a, err := findApt()
+	if err != nil {
+		return err
+	}
 	stage, err := f.makeStaging()
 	if err != nil {
 		return err

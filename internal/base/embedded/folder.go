@@ -93,10 +93,7 @@ func freshDir(dir string, acct account) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return err
-	}
-	return acct.giveTo(dir)
+	return dataDir(dir, acct)
 }
 
 // dataDir creates dir, owned by the account, unless it exists.
@@ -202,31 +199,17 @@ func readSmall(path string) ([]byte, error) {
 }
 
 // writeAtomic replaces a file so that a reader sees either the old or the new content, even after a power failure.
-func writeAtomic(path string, mode fs.FileMode, write func(io.Writer) error) (err error) {
+func writeAtomic(path string, mode fs.FileMode, content []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			_ = f.Close()
-			_ = os.Remove(f.Name())
-		}
-	}()
-	if err = f.Chmod(mode); err != nil {
-		return err
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
 	}
-	if err = write(f); err != nil {
-		return err
-	}
-	if err = f.Sync(); err != nil {
-		return err
-	}
-	if err = f.Close(); err != nil {
-		return err
-	}
-	if err = os.Rename(f.Name(), path); err != nil {
-		return err
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
 	}
 	return syncDir(filepath.Dir(path))
 }

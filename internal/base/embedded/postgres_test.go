@@ -219,7 +219,7 @@ func TestPostgresLeftovers(t *testing.T) {
 			}
 		},
 		"the server was left running": func(t *testing.T) {
-			p.child.setServing(false) // otherwise its end would be logged as unexpected
+			p.child.serving.Store(false) // otherwise its end would be logged as unexpected
 			must(t, p.lock.Release())
 		},
 		"the number is another program's now": func(t *testing.T) {

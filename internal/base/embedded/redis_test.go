@@ -123,7 +123,7 @@ func TestRedisServer(t *testing.T) {
 		dir := openTemp(t)
 		r := startRedis(t, RedisConfig{Dir: dir, Mode: RedisServer})
 		set(t, r.URL(), "kept", "yes")
-		r.child.setServing(false)
+		r.child.serving.Store(false)
 		must(t, r.lock.Release())
 		again := startRedis(t, RedisConfig{Dir: dir, Mode: RedisServer})
 		<-ended(r)

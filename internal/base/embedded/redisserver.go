@@ -58,11 +58,7 @@ func startRedisServer(ctx context.Context, cfg RedisConfig) (_ *Server, err erro
 	}
 	socket := url.URL{Scheme: "redis-socket", Path: filepath.Join(s.sockets, redisSocket)}
 	s.url = socket.String()
-	err = writeAtomic(where, 0o600, func(w io.Writer) error {
-		_, err := io.WriteString(w, socket.Path)
-		return err
-	})
-	if err != nil {
+	if err := writeAtomic(where, 0o600, []byte(socket.Path)); err != nil {
 		return nil, err
 	}
 	return s, s.launch(ctx, redisArgs(socket.Path, s.data, s.ephemeral == nil), func() (bool, error) {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -39,9 +38,10 @@ func WriteRunFile(dir string, r RunFile) error {
 	if r.PID <= 0 {
 		return errors.New("run.json: a process id is needed")
 	}
-	err := writeAtomic(filepath.Join(dir, runName), 0o600, func(w io.Writer) error {
-		return json.NewEncoder(w).Encode(r)
-	})
+	content, err := json.Marshal(r)
+	if err == nil {
+		err = writeAtomic(filepath.Join(dir, runName), 0o600, content)
+	}
 	if err != nil {
 		return fmt.Errorf("write run.json: %w", err)
 	}

@@ -118,7 +118,7 @@ func (s *Server) launch(ctx context.Context, args []string, isReady func() (bool
 	if err != nil {
 		return fmt.Errorf("wait for %s: %w", p.name, err)
 	}
-	s.child.setServing(true)
+	s.child.serving.Store(true)
 	s.logger.Info(s.name+": ready", "socket", s.sockets, "took", time.Since(began).Round(time.Millisecond))
 	return nil
 }
