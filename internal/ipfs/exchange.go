@@ -232,20 +232,21 @@ func (s *session) askGateways(ctx context.Context, question func(context.Context
 	stop := context.AfterFunc(s.ctx, cancel)
 	defer stop()
 
-	var (
-		verdicts = &verdicts{shown: s.shown}
-		todo     []*gateway
-	)
-	for _, g := range orderGateways(s.gateways) {
+	verdicts := &verdicts{shown: s.shown}
+	var todo, demoted []*gateway // in the operator's order
+	for _, g := range s.gateways {
 		switch wait := g.restTime(); {
 		case wait > 0:
-			verdicts.add(g, &restingError{wait: wait})
+			verdicts.add(g, &statusError{retry: wait})
 		case s.allowance[g].Load() <= 0:
 			verdicts.add(g, errSpent)
+		case g.isDemoted():
+			demoted = append(demoted, g)
 		default:
 			todo = append(todo, g)
 		}
 	}
+	todo = append(todo, demoted...)
 	type answer struct {
 		g   *gateway
 		err error
@@ -255,8 +256,14 @@ func (s *session) askGateways(ctx context.Context, question func(context.Context
 	defer asked.Wait()
 	defer cancel() // runs before the Wait above
 
+	hedge := time.NewTimer(s.hedge)
+	defer hedge.Stop()
 	var running []*gateway // in the order in which they were asked
-	start := func() {
+	startNext := func() {
+		if len(todo) == 0 {
+			return
+		}
+		hedge.Reset(s.hedge)
 		g := todo[0]
 		todo = todo[1:]
 		running = append(running, g)
@@ -271,11 +278,7 @@ func (s *session) askGateways(ctx context.Context, question func(context.Context
 			answers <- answer{g, err}
 		})
 	}
-	hedge := time.NewTimer(s.hedge)
-	defer hedge.Stop()
-	if len(todo) > 0 {
-		start()
-	}
+	startNext()
 	for len(running) > 0 {
 		select {
 		case a := <-answers:
@@ -288,15 +291,9 @@ func (s *session) askGateways(ctx context.Context, question func(context.Context
 			}
 			running = slices.Delete(running, i, i+1)
 			verdicts.add(a.g, a.err)
-			if len(todo) > 0 {
-				start()
-				hedge.Reset(s.hedge)
-			}
+			startNext()
 		case <-hedge.C:
-			if len(todo) > 0 {
-				start()
-				hedge.Reset(s.hedge)
-			}
+			startNext()
 		case <-ctx.Done():
 			if err := s.failureCause(); err != nil {
 				return err
@@ -305,20 +302,6 @@ func (s *session) askGateways(ctx context.Context, question func(context.Context
 		}
 	}
 	return verdicts.err()
-}
-
-// orderGateways moves demoted gateways behind the others, and otherwise keeps the operator's order.
-func orderGateways(in []*gateway) []*gateway {
-	out := make([]*gateway, 0, len(in))
-	var last []*gateway
-	for _, g := range in {
-		if g.isDemoted() {
-			last = append(last, g)
-		} else {
-			out = append(out, g)
-		}
-	}
-	return append(out, last...)
 }
 
 // verdicts collects the answers of the gateways.
@@ -337,13 +320,8 @@ func (v *verdicts) add(g *gateway, err error) {
 	}
 	// The shortest wait decides when a retry makes sense. A failure without a stated wait may end at any time.
 	var wait time.Duration
-	var status *statusError
-	var resting *restingError
-	switch {
-	case errors.As(err, &status):
+	if status, ok := errors.AsType[*statusError](err); ok {
 		wait = status.retry
-	case errors.As(err, &resting):
-		wait = resting.wait
 	}
 	if len(v.other) == 0 || wait < v.retry {
 		v.retry = wait

@@ -141,17 +141,15 @@ func New(cfg Config) (*Fetcher, error) {
 	for _, s := range cfg.Gateways {
 		base, err := parseGateway(s)
 		if err != nil {
-			return nil, fmt.Errorf("ipfs: %w", err)
+			return nil, err
 		}
 		f.gateways = append(f.gateways, newGateway(base, f.client, cfg.TryTimeout, cfg.Now))
 	}
 	if cfg.Arweave != "" {
-		u, err := url.Parse(cfg.Arweave)
-		if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil ||
-			u.RawQuery != "" {
-			return nil, errors.New("ipfs: the Arweave gateway is no plain https URL; write it as https://host")
+		var err error
+		if f.arweave, err = parseGateway(cfg.Arweave); err != nil {
+			return nil, err
 		}
-		f.arweave = u
 	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	return f, nil

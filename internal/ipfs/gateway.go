@@ -57,6 +57,7 @@ type gateway struct {
 }
 
 func newGateway(base *url.URL, client *http.Client, try time.Duration, now func() time.Time) *gateway {
+	base.Path, base.RawPath = strings.TrimSuffix(strings.TrimRight(base.Path, "/"), "/ipfs"), ""
 	return &gateway{base: base, client: client, try: try, now: now, permits: make(chan struct{}, gatewayInflight)}
 }
 
@@ -70,28 +71,20 @@ func (g *gateway) acquire(ctx context.Context) error {
 	}
 	if wait := g.restTime(); wait > 0 { // the gateway asked for a rest during the wait
 		g.release()
-		return &restingError{wait: wait}
+		return &statusError{retry: wait}
 	}
 	return nil
 }
 
 func (g *gateway) release() { <-g.permits }
 
-// parseGateway parses one configured gateway URL.
+// parseGateway parses the URL of a gateway. Package config has explained to the operator what is wrong with it.
 func parseGateway(s string) (*url.URL, error) {
 	u, err := url.Parse(strings.TrimSpace(s))
-	switch {
-	case err != nil:
-		return nil, errors.New("an IPFS gateway is no URL; write it as https://host or http://127.0.0.1:8080")
-	case u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "":
-		return nil, fmt.Errorf(
-			"IPFS gateway %q is no http or https URL; write it as https://host or http://127.0.0.1:8080", shownURL(u))
-	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		return nil, fmt.Errorf("IPFS gateway %q carries user information, a query or a fragment; "+
-			"only scheme, host and path are allowed", shownURL(u))
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil ||
+		u.RawQuery != "" || u.Fragment != "" {
+		return nil, errors.New("ipfs: a gateway is no plain URL; write it as https://host or http://127.0.0.1:8080")
 	}
-	u.Path = strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/ipfs")
-	u.RawPath = ""
 	return u, nil
 }
 
@@ -127,22 +120,18 @@ var (
 
 // statusError is an answer that is neither content nor "not found".
 type statusError struct {
-	status int
-	retry  time.Duration
+	status int           // 0: the gateway was not asked, because it asked for a pause before
+	retry  time.Duration // the wait that it asked for
 }
 
 func (e *statusError) Error() string {
-	if e.retry > 0 {
+	switch {
+	case e.status == 0:
+		return fmt.Sprintf("it asked for a rest of another %s", e.retry.Round(time.Second))
+	case e.retry > 0:
 		return fmt.Sprintf("it answered %d and asks to wait %s", e.status, e.retry)
 	}
 	return fmt.Sprintf("it answered %d", e.status)
-}
-
-// restingError means that a gateway was not asked, because it asked for a pause.
-type restingError struct{ wait time.Duration }
-
-func (e *restingError) Error() string {
-	return fmt.Sprintf("it asked for a rest of another %s", e.wait.Round(time.Second))
 }
 
 // restTime returns how long the gateway must not be asked.
