@@ -125,24 +125,18 @@ func gunzip(b []byte, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	content, err := io.ReadAll(io.LimitReader(z, limit+1))
-	switch {
-	case err != nil && !errors.Is(err, gzip.ErrHeader):
-		return nil, err
-	case int64(len(content)) > limit:
-		return nil, errOverCap
+	content, err := readCapped(z, limit)
+	if errors.Is(err, gzip.ErrHeader) {
+		err = nil
 	}
-	return content, nil
+	return content, err
 }
 
-// readCapped reads r to its end. It returns errOverCap if r has more than limit bytes.
+// readCapped reads r to its end or an error. It returns errOverCap if r has more than limit bytes.
 func readCapped(r io.Reader, limit int64) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, limit+1))
-	if err != nil {
-		return nil, err
-	}
 	if int64(len(b)) > limit {
 		return nil, errOverCap
 	}
-	return b, nil
+	return b, err
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/base/text"
 )
 
 // ErrUnchanged is the error of FetchIf if the server reports that the document still has the given validators.
@@ -125,16 +126,4 @@ func shownURL(u *url.URL) string {
 }
 
 // shortenText shortens untrusted text for an error message and replaces unprintable characters.
-func shortenText(s string) string {
-	const most = 160
-	r := []rune(s[:min(len(s), 4*most)])
-	if len(r) > most {
-		r = append(r[:most-1], '…')
-	}
-	for i, c := range r {
-		if isUnprintable(c) {
-			r[i] = '\uFFFD'
-		}
-	}
-	return string(r)
-}
+func shortenText(s string) string { return text.Excerpt(s, 160) }
