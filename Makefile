@@ -26,7 +26,7 @@ FIRST     := ./internal/testing/trial ./internal/mcpcall ./internal/door/server/
 UNRACED   := /(cmd|examples|scripts|migrations)(/|$$)|/internal/(testing/(trial|doctest|conformance|storetest|devnet|heraldtest|oauthtest)|erc8004|job|base/(text|decode|strictjson|buildinfo|loop|netguard|progress|reload|secret|tracecontext|tracing)|outcome|app/backend|chain/(eventlog|follower)|delivery/(classify|content|event|memory|tools|waits)|door/(legacy|server/pages)|operator/(alerts|config|doctor|inspect|keys|report)|resolver/servers|store/(records|retention|storable)|(chain|store)$$)(/|$$)
 # Tests that measure bytes or steps, or send one hostile text, one question to Postgres or one hour of a clock after another, or that
 # call a program that they build: under the race detector they would take a third of the time, and prove nothing.
-RACELESS  := ^(TestPoolHoldsSoManyBytes|TestPoolHoldsSoManyMirroredTools|TestClientsInUseHoldSoManyBytes|TestWalkerStops|TestHistoriesOnPostgres|TestModelIsPostgres|TestExampleAgent|TestClientExample|TestDocumentedClient|TestPoison|TestRotation|TestHostileRecords|TestFitIsBounded)$$
+RACELESS  := ^(TestPoolHoldsSoManyBytes|TestMarkedToolsAreKeptOnce|TestClientsInUseHoldSoManyBytes|TestWalkerStops|TestHistoriesOnPostgres|TestModelIsPostgres|TestExampleAgent|TestClientExample|TestDocumentedClient|TestPoison|TestRotation|TestHostileRecords|TestFitIsBounded)$$
 # Where no line has more than 120 columns. A struct tag may, because it has to stay on one line.
 WRAPPED   := client cmd internal receiver
 # How many packages test builds and runs at a time: one more than the cores.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,8 +31,7 @@ type conn struct {
 	recording *transport.Recording
 	process   *transport.Process // for stdio, else nil
 	stream    *transport.Stream  // for sse, else nil
-	cfg       *Config
-	spawn     func(func(context.Context)) // runs a function as a goroutine of the pool
+	pool      *Pool
 	log       *slog.Logger
 	redact    *secret.Masker // masks the endpoint's secrets; nil: there are none
 	modern    bool           // the era (open.go): revision 2026-07-28, without initialize and sessions
@@ -46,8 +44,6 @@ type conn struct {
 	// check followed.
 	suspect atomic.Bool
 	answers atomic.Int64 // number of answers, see countReceived
-
-	reportHeld func(bytes int64) // Pool.countHeld for this client
 
 	// Guarded by Pool.mu.
 	held     int64         // bytes of data from the agent that this client keeps in memory
@@ -134,12 +130,14 @@ func (c *conn) callTool(ctx context.Context, req Request) (Answer, error) {
 	if err != nil {
 		return Answer{}, &CallError{Stage: StageCall, Err: err}
 	}
+	if c.pool.holdsTooMuch(c) {
+		c.forgetTools() // callRequest has used the tool's schema
+	}
 	response, err := c.sendCall(ctx, request)
 	if response.Error != nil && response.Error.Code == mcp.HEADER_MISMATCH && c.mirrorsArguments() {
-		// The agent expects arguments mirrored into headers. mcp-go mirrors them according to the tool list it knows,
-		// which is outdated.
-		c.stale.Store(true)
+		c.stale.Store(true) // the agent's marks have changed since the listing
 		if _, listErr := c.listTools(ctx, true); listErr == nil {
+			request, _ = c.callRequest(req) // the same arguments were accepted before
 			response, err = c.sendCall(ctx, request)
 		}
 	}
@@ -190,17 +188,18 @@ func (c *conn) callRequest(req Request) (request mcp.CallToolRequest, err error)
 			return request, fmt.Errorf("the arguments cannot be written as JSON: %w", err)
 		}
 	}
-	if len(args) > c.cfg.MaxRequestBytes {
-		return request, &RequestTooLargeError{Size: len(args), Limit: c.cfg.MaxRequestBytes}
+	if len(args) > c.pool.cfg.MaxRequestBytes {
+		return request, &RequestTooLargeError{Size: len(args), Limit: c.pool.cfg.MaxRequestBytes}
 	}
 	request.Params.Name, request.Params.Arguments = req.Tool, args
+	request.Header = c.mirrorArguments(req.Tool, args)
 	meta := maps.Clone(req.Meta)
 	if req.Traceparent != "" {
 		if meta == nil {
 			meta = map[string]any{}
 		}
 		meta[tracecontext.Header] = req.Traceparent
-		request.Header = http.Header{http.CanonicalHeaderKey(tracecontext.Header): {req.Traceparent}}
+		request.Header.Set(tracecontext.Header, req.Traceparent)
 	}
 	if len(meta) > 0 {
 		request.Params.Meta = &mcp.Meta{AdditionalFields: meta}
@@ -224,10 +223,6 @@ func (c *conn) sendCall(ctx context.Context, request mcp.CallToolRequest) (trans
 	}
 	return response, err
 }
-
-// mirrorsArguments reports whether mcp-go also sends those arguments as HTTP headers that a tool's schema marks with
-// x-mcp-header. It does so over HTTP with revision 2026-07-28.
-func (c *conn) mirrorsArguments() bool { return c.modern && c.kind == TransportHTTP }
 
 // mask returns s with the endpoint's secrets masked.
 func (c *conn) mask(s string) string {

@@ -64,7 +64,7 @@ func (c *conn) callError(stage string, ctx context.Context, response transport.R
 	case transport.StreamEnded(err): // the agent may have been restarted
 		e.Err = errors.New("the agent's event stream ended before the result")
 	case c.process != nil && c.process.OutputTooLong():
-		e.Err = &TooLargeError{Limit: c.cfg.MaxAnswerBytes, Unit: "bytes in one line"}
+		e.Err = &TooLargeError{Limit: c.pool.cfg.MaxAnswerBytes, Unit: "bytes in one line"}
 	case c.process != nil && (errors.Is(err, mcptransport.ErrTransportClosed) || c.process.Ended()):
 		e.Err = errors.New(c.process.ExitReason(c.mask))
 		again = !response.Written
@@ -85,7 +85,7 @@ func (c *conn) callError(stage string, ctx context.Context, response transport.R
 	}
 	// Some agents report a lost session in a way of their own, such as with 500. So a session that is not new is
 	// replaced after any error, and an agent that always fails gets a new one each PingAfter at most.
-	old := response.Session && response.Answered() && c.cfg.Clock().Sub(c.opened) >= c.cfg.PingAfter
+	old := response.Session && response.Answered() && c.pool.cfg.Clock().Sub(c.opened) >= c.pool.cfg.PingAfter
 	if again || old || response.TooLarge != nil && c.process != nil {
 		c.bad.Store(true)
 	}

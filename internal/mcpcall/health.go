@@ -137,7 +137,7 @@ const pingID = int64(math.MaxInt32)
 // an event stream it then also tries tools/list, because some agents ignore ping, and a wrong result would end the
 // process or the stream.
 func (c *conn) checkHealth(ctx context.Context) signOfLife {
-	found, wait := silent, c.cfg.OpenTimeout
+	found, wait := silent, c.pool.cfg.OpenTimeout
 	if c.kind != TransportHTTP {
 		wait /= 2
 	}
@@ -195,7 +195,7 @@ func (c *conn) cancelRequest(id mcp.RequestId, why error) {
 		Method: string(mcp.MethodNotificationCancelled),
 		Params: mcp.NotificationParams{AdditionalFields: map[string]any{"requestId": id, "reason": why.Error()}},
 	}}
-	c.spawn(func(ctx context.Context) {
+	c.pool.spawn(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, transport.NoticeWait)
 		defer cancel()
 		// The notice only saves the agent work, so its error is ignored.

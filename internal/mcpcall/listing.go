@@ -17,13 +17,13 @@ const toolsTTL = 10 * time.Minute
 func (c *conn) listTools(ctx context.Context, fresh bool) (ToolSet, error) {
 	maxAge := toolsTTL
 	if fresh {
-		maxAge = c.cfg.RelistAfter
+		maxAge = c.pool.cfg.RelistAfter
 	}
 	if set, ok := c.knownTools(maxAge); ok {
 		return set, nil
 	}
 	costs := costsOf(ctx)
-	defer costs.beginListing(c.cfg.Clock)()
+	defer costs.beginListing(c.pool.cfg.Clock)()
 	select {
 	case c.listing <- struct{}{}:
 		defer func() { <-c.listing }()
@@ -63,7 +63,7 @@ func (c *conn) listTools(ctx context.Context, fresh bool) (ToolSet, error) {
 	if l.cut {
 		c.log.Warn("an agent's list of tools is longer than is read", "tools", len(l.tools))
 	}
-	c.tools = &ToolSet{Tools: l.tools, Server: c.server, Protocol: c.protocol, Listed: c.cfg.Clock(), Cut: l.cut}
+	c.tools = &ToolSet{Tools: l.tools, Server: c.server, Protocol: c.protocol, Listed: c.pool.cfg.Clock(), Cut: l.cut}
 	return c.copyTools(), nil
 }
 
@@ -71,7 +71,7 @@ func (c *conn) listTools(ctx context.Context, fresh bool) (ToolSet, error) {
 // compiled, which happens when the schema is first used.
 func (c *conn) countTools() {
 	c.mu.Lock()
-	bytes := c.recording.MirroredBytes()
+	bytes := int64(0)
 	if c.tools != nil {
 		for _, t := range c.tools.Tools {
 			bytes += toolBytes + int64(len(t.Name)+len(t.InputSchema)) + t.schema.Size()
@@ -80,7 +80,7 @@ func (c *conn) countTools() {
 	more := bytes - c.listed
 	c.listed = bytes
 	c.mu.Unlock()
-	c.reportHeld(more)
+	c.pool.countHeld(c, more)
 }
 
 // forgetTools drops the tool list with its compiled schemas, to release their memory. The next listTools lists the
@@ -97,7 +97,7 @@ func (c *conn) forgetTools() {
 func (c *conn) knownTools(maxAge time.Duration) (ToolSet, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.tools == nil || c.stale.Load() || c.cfg.Clock().Sub(c.tools.Listed) >= maxAge {
+	if c.tools == nil || c.stale.Load() || c.pool.cfg.Clock().Sub(c.tools.Listed) >= maxAge {
 		return ToolSet{}, false
 	}
 	return c.copyTools(), true
@@ -122,7 +122,7 @@ func (c *conn) listPage(ctx context.Context, cursor string) (toolPage, error) {
 	if response.Result == nil {
 		return toolPage{}, c.callError(StageList, ctx, response, err)
 	}
-	release, err := c.cfg.Decoding.Acquire(ctx, len(response.Result))
+	release, err := c.pool.cfg.Decoding.Acquire(ctx, len(response.Result))
 	if err != nil {
 		return toolPage{}, &CallError{Stage: StageList, Err: err} // no Timeout: the agent answered
 	}

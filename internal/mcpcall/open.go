@@ -220,14 +220,12 @@ func (p *Pool) connectEra(ctx context.Context, ep Endpoint, modern bool,
 		kind:    ep.Transport,
 		modern:  modern,
 		redact:  ep.newMasker(),
-		cfg:     &p.cfg,
-		spawn:   p.spawn,
+		pool:    p,
 		drained: make(chan struct{}),
 		listing: make(chan struct{}, 1),
 		opened:  p.cfg.Clock(),
 		log:     p.cfg.Logger.With("endpoint", ep.logLocation()),
 	}
-	c.reportHeld = func(bytes int64) { p.countHeld(c, bytes) }
 	inner, err := p.newTransport(ep, c)
 	if err != nil {
 		failure := &described{text: c.mask(err.Error()), cause: err}
@@ -332,7 +330,7 @@ func (p *Pool) newTransport(ep Endpoint, c *conn) (mcptransport.Interface, error
 		cfg.Headers.Set(name, value.Reveal())
 	}
 	if ep.Transport == TransportSSE {
-		c.stream = transport.NewStream(cfg, c.reportHeld)
+		c.stream = transport.NewStream(cfg, func(bytes int64) { p.countHeld(c, bytes) })
 		return c.stream, nil
 	}
 	inner, err := transport.NewHTTP(cfg)

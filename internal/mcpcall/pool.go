@@ -168,9 +168,6 @@ func (p *Pool) Tools(ctx context.Context, ep Endpoint, fresh bool) (ToolSet, err
 func (p *Pool) Call(ctx context.Context, ep Endpoint, req Request) (Answer, error) {
 	var answer Answer
 	err := p.withClient(ctx, ep, func(ctx context.Context, c *conn) error {
-		if p.holdsTooMuch(c) {
-			c.forgetTools()
-		}
 		var err error
 		answer, err = c.callTool(ctx, req)
 		return err

@@ -9,7 +9,6 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/mcpcall/arguments"
-	"github.com/agentherald/herald/internal/mcpcall/transport"
 )
 
 // Bounds of a tool list. Honest agents stay far below them.
@@ -122,7 +121,7 @@ func readTools(raw json.RawMessage, mirrored bool) (toolPage, error) {
 			text.Sanitize(t.Name) != t.Name {
 			continue
 		}
-		if mirrored && transport.MarkedBadly(entry) {
+		if mirrored && isMarkedBadly(t.InputSchema) {
 			continue
 		}
 		if string(t.InputSchema) == "null" {

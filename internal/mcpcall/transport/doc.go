@@ -11,8 +11,7 @@
 //     both;
 //   - process*.go run the operator's commands with a clean environment, in a process group of their own, with bounded
 //     lines, and end all their processes; supervisor_linux.go does that even if this process is killed;
-//   - input.go declines the questions of a tool to a person, mirror.go selects the tools that mcp-go must know,
-//     foreign.go interprets mcp-go's own errors.
+//   - input.go declines the questions of a tool to a person, foreign.go interprets mcp-go's own errors.
 //
 // Invariants: Response.Written is false only if no byte of the request can have left this process. Nothing is kept or
 // decoded beyond the configured number of bytes and package decode's number of tokens. No request goes to an origin

@@ -16,9 +16,9 @@ var (
 	ErrWrongEra = errors.New("the agent does not answer server/discover as revision 2026-07-28 requires")
 	// ErrWrongID reports that the answer carries the id of another request.
 	ErrWrongID = errors.New("the answer carries another request's id")
-	// ErrResultTaken ends a tools/call, and a tools/list of the older era, inside mcp-go's client after the result was
-	// recorded. Only an error keeps mcp-go from parsing the result too, from rejecting forms that it does not know, and
-	// from repeating the call.
+	// ErrResultTaken ends a tools/call or tools/list inside mcp-go's client after the result was recorded. Only an
+	// error keeps mcp-go from parsing the result too, from rejecting forms that it does not know, from repeating the
+	// call, and from keeping the tools.
 	ErrResultTaken = errors.New("the result was taken")
 )
 

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	mcptransport "github.com/mark3labs/mcp-go/client/transport"
@@ -19,10 +18,6 @@ type Recording struct {
 	inner  mcptransport.Interface
 	modern bool
 	notify func(method string)
-
-	mirroring     sync.Mutex     // guards mirrored
-	mirrored      map[string]int // bytes of JSON of each tool that mcp-go knows, by name
-	mirroredBytes atomic.Int64   // sum of mirrored
 }
 
 // NewRecording returns a Recording over inner. modern means that the client is opened for revision 2026-07-28. notify
@@ -130,13 +125,8 @@ func (t *Recording) SendRequest(ctx context.Context,
 	x.response.Result = response.Result
 
 	switch request.Method {
-	case string(mcp.MethodToolsCall):
+	case string(mcp.MethodToolsCall), string(mcp.MethodToolsList):
 		return nil, ErrResultTaken
-	case string(mcp.MethodToolsList):
-		if !t.modern { // mcp-go needs the list only to mirror arguments into headers
-			return nil, ErrResultTaken
-		}
-		response.Result = t.keepMirrored(response.Result) // keepMirrored returns a copy; the original is recorded
 	case string(mcp.MethodServerDiscover):
 		var discovered struct {
 			SupportedVersions []string `json:"supportedVersions"`

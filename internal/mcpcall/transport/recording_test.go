@@ -4,14 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"slices"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -101,21 +98,4 @@ func TestCallBodyEqualsThatOfMCPGo(t *testing.T) {
 		heraldtest.Equal(t, name, string(body), string(want))
 		heraldtest.Equal(t, name, length, int64(len(want)))
 	}
-}
-
-// TestListsAtTheSameTime: a delivery and a health check list the tools of one client at the same time.
-func TestListsAtTheSameTime(t *testing.T) {
-	t.Parallel()
-	var list []string
-	for i := range 300 {
-		list = append(list, fmt.Sprintf(`{"name":"t%d","inputSchema":{"type":"object","properties":{"a":{"type":"string","x-mcp-header":"A"}}}}`, i))
-	}
-	raw := json.RawMessage(`{"tools":[` + strings.Join(list, ",") + `]}`)
-	r := &Recording{}
-	var all sync.WaitGroup
-	for range 4 {
-		all.Go(func() { r.keepMirrored(raw) })
-	}
-	all.Wait()
-	heraldtest.Equal(t, "tools that are kept", len(r.mirrored), len(list))
 }
