@@ -25,73 +25,50 @@ const offlineAccess = "offline_access"
 // callback.
 var ErrState = errors.New("the callback does not belong to this login: its state is another or missing")
 
-// LoginConfig describes the client and the scope of a login.
-type LoginConfig struct {
-	ClientID string
-	Method   string        // default: MethodBasic with a secret, else MethodNone
-	Secret   secret.Secret // for MethodBasic and MethodPost
-	Redirect string        // http://127.0.0.1:port/path
-	Resource string        // value of the resource parameter
-	Scope    string        // offline_access is added if the server lists it among its scopes
-
-	Key              secret.Secret // for MethodKey, as in Credential
-	KeyID, Algorithm string
-}
-
 // Login is the login of one person, from the URL to open until the callback. Printing it reveals no secret.
 type Login struct {
 	client     *Client
 	server     Server
 	credential Credential
 	redirect   string
-	scope      string
 	state      secret.Secret
 	verifier   secret.Secret
 	address    string
 	done       atomic.Bool
 }
 
-// Begin prepares a login by the authorization code grant with PKCE (OAuth 2.1 §4.1). It returns *MetadataError if the
-// server does not advertise S256 challenges or has no authorization endpoint, and other errors for an invalid
-// configuration.
-func (c *Client) Begin(s Server, cfg LoginConfig) (*Login, error) {
+// Begin prepares a login by the authorization code grant with PKCE (OAuth 2.1 §4.1). client is the credential that the
+// login completes; Begin adds offline_access to its scope if the server lists that among its scopes. redirect is
+// http://127.0.0.1:port/path. Begin returns *MetadataError if the server does not advertise S256 challenges or has no
+// authorization endpoint, and other errors for an invalid client or redirect.
+func (c *Client) Begin(s Server, client Credential, redirect string) (*Login, error) {
 	page, err := parseLoginPage(s)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := parseEndpoint(cfg.Redirect); err != nil {
+	if _, err := parseEndpoint(redirect); err != nil {
 		return nil, fmt.Errorf("the redirect URI %w", err)
 	}
-	scope := cleanScope(cfg.Scope)
+	client.Grant, client.Scope = GrantRefreshToken, cleanScope(client.Scope)
 	if slices.Contains(s.Scopes, offlineAccess) {
-		scope = UnionScopes(scope, offlineAccess)
+		client.Scope = UnionScopes(client.Scope, offlineAccess)
 	}
-	cred := Credential{Grant: GrantRefreshToken, ClientID: cfg.ClientID, Method: cfg.Method, Secret: cfg.Secret,
-		Key: cfg.Key, KeyID: cfg.KeyID,
-		Algorithm: cfg.Algorithm, Resource: cfg.Resource, Scope: scope}
-	if cred.Method == "" {
-		cred.Method = MethodNone
-		if !cfg.Secret.IsZero() {
-			cred.Method = MethodBasic
-		}
-	}
-	if err := cred.Check(); err != nil {
+	if err := client.Check(); err != nil {
 		return nil, fmt.Errorf("the login cannot begin: %w", err)
 	}
 	state, verifier := randomText(), randomText()
 	challenge := sha256.Sum256([]byte(verifier))
 	query := page.Query()
-	for name, value := range map[string]string{"response_type": "code", "client_id": cfg.ClientID,
-		"redirect_uri": cfg.Redirect, "state": state,
+	for name, value := range map[string]string{"response_type": "code", "client_id": client.ClientID,
+		"redirect_uri": redirect, "state": state,
 		"code_challenge": base64.RawURLEncoding.EncodeToString(challenge[:]), "code_challenge_method": challengeMethod,
-		"scope": scope, "resource": cfg.Resource} {
+		"scope": client.Scope, "resource": client.Resource} {
 		if value != "" {
 			query.Set(name, value)
 		}
 	}
 	page.RawQuery = query.Encode()
-	return &Login{client: c, server: s, credential: cred, redirect: cfg.Redirect, scope: scope,
-		state:    secret.New(state),
+	return &Login{client: c, server: s, credential: client, redirect: redirect, state: secret.New(state),
 		verifier: secret.New(verifier), address: page.String()}, nil
 }
 
@@ -147,7 +124,7 @@ func (l *Login) Finish(ctx context.Context, callback url.Values) (Token, Credent
 		return Token{}, Credential{}, err
 	}
 	if t.Scope == "" {
-		t.Scope = l.scope
+		t.Scope = l.credential.Scope
 	}
 	cred := l.credential
 	cred.RefreshToken = t.Refresh

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/oauthtest"
 )
@@ -47,9 +46,10 @@ func TestLogin(t *testing.T) {
 				t.Fatalf("got %+v, %v", server, err)
 			}
 			scope := r.ScopeFor(ch)
-			known, err := c.Register(heraldtest.Within(t, 20*time.Second), server, RegisterConfig{Redirect: redirect, Scope: scope})
+			known, err := c.Register(heraldtest.Within(t, 20*time.Second), server, redirect, scope)
 			heraldtest.Must(t, err)
-			login, err := c.Begin(server, LoginConfig{ClientID: known.ClientID, Method: known.Method, Secret: known.Secret, Redirect: redirect, Resource: r.URL, Scope: scope})
+			known.Resource = r.URL
+			login, err := c.Begin(server, known, redirect)
 			heraldtest.Must(t, err)
 			callback := s.Approve(login.URL())
 			token, cred, err := login.Finish(heraldtest.Within(t, 20*time.Second), callback)
@@ -148,7 +148,7 @@ func TestCallback(t *testing.T) {
 			t.Parallel()
 			s, server := newExchangingServer(t)
 			server.IssParameter = tt.promised
-			login, err := c.Begin(server, LoginConfig{ClientID: "us", Redirect: redirect, Resource: "https://a.example/mcp"})
+			login, err := c.Begin(server, Credential{ClientID: "us", Method: MethodNone, Resource: "https://a.example/mcp"}, redirect)
 			heraldtest.Must(t, err)
 			query := strings.ReplaceAll(tt.query, "state=&", "state="+login.state.Reveal())
 			query = strings.ReplaceAll(query, "was%20&", "was%20"+login.state.Reveal())
@@ -179,8 +179,8 @@ func TestBegin(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)
 	_, server := newExchangingServer(t)
-	usual := LoginConfig{ClientID: "us", Redirect: redirect, Resource: "https://a.example/mcp", Scope: "a b"}
-	login, err := c.Begin(server, usual)
+	usual := Credential{ClientID: "us", Method: MethodNone, Resource: "https://a.example/mcp", Scope: "a b"}
+	login, err := c.Begin(server, usual, redirect)
 	heraldtest.Must(t, err)
 	u, err := url.Parse(login.URL())
 	heraldtest.Must(t, err)
@@ -195,42 +195,37 @@ func TestBegin(t *testing.T) {
 	}
 	heraldtest.Lacks(t, "the printed login", fmt.Sprintf("%v %+v", login.state, login.verifier),
 		login.verifier.Reveal())
-	other, err := c.Begin(server, usual)
+	other, err := c.Begin(server, usual, redirect)
 	if err != nil || other.state.Compare(login.state.Reveal()) || other.verifier.Compare(login.verifier.Reveal()) {
 		t.Errorf("two logins are alike: %v", err)
 	}
 	for name, tt := range map[string]struct {
 		server func(*Server)
-		config func(*LoginConfig)
+		config func(*Credential, *string)
 		says   string
 	}{
 		"no PKCE":          {func(s *Server) { s.Challenges = nil }, nil, "PKCE challenges of the kind S256"},
 		"plain only":       {func(s *Server) { s.Challenges = []string{"plain"} }, nil, "PKCE challenges of the kind S256"},
 		"no page":          {func(s *Server) { s.AuthorizationEndpoint = "" }, nil, "no authorization endpoint"},
 		"page over http":   {func(s *Server) { s.AuthorizationEndpoint = "http://as.example/login" }, nil, "is not https"},
-		"no client":        {nil, func(l *LoginConfig) { l.ClientID = "" }, "no client id"},
-		"no redirect":      {nil, func(l *LoginConfig) { l.Redirect = "" }, "the redirect URI is empty"},
-		"redirect away":    {nil, func(l *LoginConfig) { l.Redirect = "http://a.example/cb" }, "the redirect URI is not https"},
-		"method unknown":   {nil, func(l *LoginConfig) { l.Method = "tls_client_auth" }, "its method is not"},
-		"resource is none": {nil, func(l *LoginConfig) { l.Resource = "mcp" }, "its resource"},
+		"no client":        {nil, func(l *Credential, _ *string) { l.ClientID = "" }, "no client id"},
+		"no redirect":      {nil, func(_ *Credential, to *string) { *to = "" }, "the redirect URI is empty"},
+		"redirect away":    {nil, func(_ *Credential, to *string) { *to = "http://a.example/cb" }, "the redirect URI is not https"},
+		"method unknown":   {nil, func(l *Credential, _ *string) { l.Method = "tls_client_auth" }, "its method is not"},
+		"resource is none": {nil, func(l *Credential, _ *string) { l.Resource = "mcp" }, "its resource"},
 	} {
-		s, l := server, usual
+		s, l, to := server, usual, redirect
 		if tt.server != nil {
 			tt.server(&s)
 		}
 		if tt.config != nil {
-			tt.config(&l)
+			tt.config(&l, &to)
 		}
-		_, err := c.Begin(s, l)
+		_, err := c.Begin(s, l, to)
 		if _, ok := errors.AsType[*MetadataError](err); ok != (tt.server != nil) {
 			t.Errorf("%s: %v", name, err)
 		}
 		heraldtest.Fails(t, "the error", err, tt.says)
-	}
-	with := usual
-	with.Secret = secret.New(clientSecret)
-	if login, err = c.Begin(server, with); err != nil || login.credential.Method != MethodBasic {
-		t.Errorf("with a secret: %v", err)
 	}
 }
 
@@ -245,7 +240,7 @@ func TestExchange(t *testing.T) {
 		answerWith(400, `{"error":"invalid_grant","error_description":"code c0de-of-this-login is gone"}`)(w, r)
 	}})
 	login, err := c.Begin(Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token", AuthorizationEndpoint: s.URL + "/a", Challenges: []string{"S256"}, Scopes: []string{"offline_access"}},
-		LoginConfig{ClientID: "us", Redirect: redirect, Resource: "https://a.example/mcp"})
+		Credential{ClientID: "us", Method: MethodNone, Resource: "https://a.example/mcp"}, redirect)
 	heraldtest.Must(t, err)
 	_, _, err = login.Finish(heraldtest.Within(t, 20*time.Second), url.Values{"code": {"c0de-of-this-login"}, "state": {login.state.Reveal()}})
 	if no, ok := errors.AsType[*RefusedError](err); !ok || no.Code != "invalid_grant" {

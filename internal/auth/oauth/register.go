@@ -1,7 +1,6 @@
 package oauth
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,18 +10,11 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 )
 
-// RegisterConfig describes the client to register.
-type RegisterConfig struct {
-	Redirect string // the only redirect URI
-	Scope    string // may be empty
-	Name     string // client_name, shown to the person; default "Herald"
-}
-
 // Register registers a client for logins at the server (RFC 7591). The client is native and uses the authorization code
-// grant, and refresh tokens unless the server's metadata excludes them. The returned credential has no refresh token
-// yet; copy its ClientID, Method and Secret into a LoginConfig. Errors are *MetadataError if the server offers no
-// registration, *RefusedError and *UnavailableError.
-func (c *Client) Register(ctx context.Context, s Server, cfg RegisterConfig) (Credential, error) {
+// grant, and refresh tokens unless the server's metadata excludes them. redirect is its only redirect URI, and scope
+// may be empty. The returned credential is for Begin: it has no refresh token yet. Errors are *MetadataError if the
+// server offers no registration, *RefusedError and *UnavailableError.
+func (c *Client) Register(ctx context.Context, s Server, redirect, scope string) (Credential, error) {
 	if s.RegistrationEndpoint == "" {
 		return Credential{}, s.reportProblem("it registers no clients by itself: have one registered, " +
 			"and name its client id")
@@ -31,10 +23,10 @@ func (c *Client) Register(ctx context.Context, s Server, cfg RegisterConfig) (Cr
 	if err != nil {
 		return Credential{}, s.reportProblem("its registration endpoint " + err.Error())
 	}
-	if _, err := parseEndpoint(cfg.Redirect); err != nil {
+	if _, err := parseEndpoint(redirect); err != nil {
 		return Credential{}, fmt.Errorf("the redirect URI %w", err)
 	}
-	body, err := describeClient(s, cfg)
+	body, err := describeClient(s, redirect, cleanScope(scope))
 	if err != nil {
 		return Credential{}, err
 	}
@@ -49,7 +41,7 @@ func (c *Client) Register(ctx context.Context, s Server, cfg RegisterConfig) (Cr
 	if err == nil {
 		var cred Credential
 		if cred, err = readClient(s, o); err == nil {
-			cred.Scope = cleanScope(cfg.Scope)
+			cred.Scope = cleanScope(scope)
 			return cred, nil
 		}
 	}
@@ -58,7 +50,7 @@ func (c *Client) Register(ctx context.Context, s Server, cfg RegisterConfig) (Cr
 }
 
 // describeClient returns the client's metadata (RFC 7591 §2).
-func describeClient(s Server, cfg RegisterConfig) ([]byte, error) {
+func describeClient(s Server, redirect, scope string) ([]byte, error) {
 	method := MethodNone
 	switch fits := func(m string) bool { return slices.Contains(s.AuthMethods, m) }; {
 	case fits(MethodNone):
@@ -71,7 +63,6 @@ func describeClient(s Server, cfg RegisterConfig) ([]byte, error) {
 	if len(s.Grants) == 0 || slices.Contains(s.Grants, GrantRefreshToken) {
 		grants = append(grants, GrantRefreshToken)
 	}
-	name := cmp.Or(cfg.Name, "Herald")
 	raw, err := json.Marshal(struct {
 		Name        string   `json:"client_name"`
 		Redirects   []string `json:"redirect_uris"`
@@ -80,7 +71,7 @@ func describeClient(s Server, cfg RegisterConfig) ([]byte, error) {
 		Method      string   `json:"token_endpoint_auth_method"`
 		Application string   `json:"application_type"` // required by MCP 2026-07-28
 		Scope       string   `json:"scope,omitempty"`
-	}{name, []string{cfg.Redirect}, grants, []string{"code"}, method, "native", cleanScope(cfg.Scope)})
+	}{"Herald", []string{redirect}, grants, []string{"code"}, method, "native", scope})
 	if err != nil {
 		return nil, fmt.Errorf("describe the client: %w", err)
 	}

@@ -50,7 +50,7 @@ func TestRegister(t *testing.T) {
 				tt.handler(w, r)
 			}})
 			tt.server.Issuer, tt.server.RegistrationEndpoint = s.URL, s.URL+"/register"
-			got, err := c.Register(heraldtest.Within(t, 20*time.Second), tt.server, RegisterConfig{Redirect: redirect, Scope: "a"})
+			got, err := c.Register(heraldtest.Within(t, 20*time.Second), tt.server, redirect, "a")
 			asked := map[string]any{"client_name": "Herald", "redirect_uris": []any{redirect}, "grant_types": []any{"authorization_code", "refresh_token"},
 				"response_types": []any{"code"}, "token_endpoint_auth_method": tt.want.asked, "application_type": "native", "scope": "a"}
 			heraldtest.Equal(t, "the registration that was sent", sent, asked)
@@ -69,19 +69,19 @@ func TestRegister(t *testing.T) {
 	}
 	for name, server := range map[string]Server{
 		"no endpoint": {Issuer: "https://as.example"}, "over http": {RegistrationEndpoint: "http://as.example/r"}} {
-		_, err := c.Register(heraldtest.Within(t, 20*time.Second), server, RegisterConfig{Redirect: redirect})
+		_, err := c.Register(heraldtest.Within(t, 20*time.Second), server, redirect, "")
 		wantFault(t, name, err)
 	}
 	_, err := c.Register(heraldtest.Within(t, 20*time.Second), Server{RegistrationEndpoint: "https://as.example/r"},
-		RegisterConfig{Redirect: "http://a.example/cb"})
+		"http://a.example/cb", "")
 	heraldtest.Fails(t, "a redirect away", err)
 }
 
 // TestRegistrationGrants checks that the refresh_token grant is not requested from a server that does not support it.
 func TestRegistrationGrants(t *testing.T) {
 	t.Parallel()
-	raw, err := describeClient(Server{Grants: []string{"authorization_code"}}, RegisterConfig{Redirect: redirect, Name: "Us"})
-	if want := `{"client_name":"Us","redirect_uris":["` + redirect + `"],"grant_types":["authorization_code"],"response_types":["code"],"token_endpoint_auth_method":"client_secret_basic","application_type":"native"}`; err != nil || string(raw) != want {
+	raw, err := describeClient(Server{Grants: []string{"authorization_code"}}, redirect, "")
+	if want := `{"client_name":"Herald","redirect_uris":["` + redirect + `"],"grant_types":["authorization_code"],"response_types":["code"],"token_endpoint_auth_method":"client_secret_basic","application_type":"native"}`; err != nil || string(raw) != want {
 		t.Errorf("got %s, %v", raw, err)
 	}
 }

@@ -183,7 +183,7 @@ func TestGuarded(t *testing.T) {
 	_, metadata := c.Server(heraldtest.Within(t, 20*time.Second), s.URL)
 	_, inward := c.Server(heraldtest.Within(t, 20*time.Second), "https://169.254.169.254")
 	_, token := c.Obtain(heraldtest.Within(t, 20*time.Second), server, basicCredential(), "")
-	_, client := c.Register(heraldtest.Within(t, 20*time.Second), server, RegisterConfig{Redirect: "http://127.0.0.1/cb"})
+	_, client := c.Register(heraldtest.Within(t, 20*time.Second), server, "http://127.0.0.1/cb", "")
 	for name, err := range map[string]error{"resource": resource, "metadata": metadata, "inward": inward, "token": token, "client": client} {
 		var u *UnavailableError
 		var b *netguard.BlockedError

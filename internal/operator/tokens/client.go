@@ -106,7 +106,8 @@ func (o Tokens) setClient(ctx context.Context, r SetRequest, t records.Token) (c
 func (f *sourceFinder) readClient(s tokenSource) (oauth.Credential, error) {
 	cred := oauth.Credential{Grant: oauth.GrantClientCredentials, ClientID: f.asked.ClientID, KeyID: f.asked.KeyID,
 		Algorithm: f.asked.Algorithm, Resource: s.Resource, Scope: oauth.UnionScopes(s.Scope, "")}
-	return cred, f.readProof(&cred, s)
+	err := f.readProof(&cred, s)
+	return cred, err
 }
 
 // readProof reads a secret or a key into a credential. It uses the requested method, else one that fits the secret or

@@ -157,10 +157,10 @@ func (f *sourceFinder) logIn(ctx context.Context, r LoginRequest, s tokenSource)
 		return token, cred, err
 	}
 	defer func() { _ = back.Close() }()
-	cfg, err := f.chooseClient(ctx, r, s, back.redirectURL())
+	client, err := f.chooseClient(ctx, r, s, back.redirectURL())
 	var l *oauth.Login
 	if err == nil {
-		l, err = f.content.OAuth.Begin(s.Server, cfg)
+		l, err = f.content.OAuth.Begin(s.Server, client, back.redirectURL())
 	}
 	var values url.Values
 	if err == nil {
@@ -175,40 +175,30 @@ func (f *sourceFinder) logIn(ctx context.Context, r LoginRequest, s tokenSource)
 	return token, cred, nil
 }
 
-// chooseClient returns the configuration of the client: one that the server knows, one that a metadata document
-// describes, or one that it registers now.
+// chooseClient returns the client that logs in: one that the server knows, with its secret or key, one that a metadata
+// document describes, or one that it registers now.
 func (f *sourceFinder) chooseClient(ctx context.Context, r LoginRequest, s tokenSource,
-	redirect string) (oauth.LoginConfig, error) {
-	cfg := oauth.LoginConfig{ClientID: cmp.Or(r.ClientID, r.ClientMetadataURL), Method: oauth.MethodNone,
-		Redirect: redirect, Resource: s.Resource, Scope: s.Scope, KeyID: r.KeyID, Algorithm: r.Algorithm}
+	redirect string) (client oauth.Credential, err error) {
+	client = oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: cmp.Or(r.ClientID, r.ClientMetadataURL),
+		Method: oauth.MethodNone, KeyID: r.KeyID, Algorithm: r.Algorithm, Resource: s.Resource, Scope: s.Scope}
 	switch {
 	case r.ClientMetadataURL != "" && !s.Server.ClientIDMetadata:
-		return cfg, errors.New("the authorization server does not accept the address of a metadata document as a " +
+		return client, errors.New("the authorization server does not accept the address of a metadata document as a " +
 			"client id: register Herald there, and name its id with --client-id")
-	case cfg.ClientID != "" && r.AuthMethod != "" && r.AuthMethod != oauth.MethodNone:
-		return f.proveClient(s, cfg)
-	case cfg.ClientID != "":
-		return cfg, nil
+	case client.ClientID != "" && r.AuthMethod != "" && r.AuthMethod != oauth.MethodNone:
+		err = f.readProof(&client, s)
+		return client, err
+	case client.ClientID != "":
+		return client, nil
 	case s.Server.RegistrationEndpoint == "":
-		return cfg, fmt.Errorf("the authorization server registers no clients by itself: have Herald made known "+
+		return client, fmt.Errorf("the authorization server registers no clients by itself: have Herald made known "+
 			"there with the redirect URI %s (and --listen naming that port), and name it with --client-id", redirect)
 	}
-	known, err := f.content.OAuth.Register(ctx, s.Server,
-		oauth.RegisterConfig{Redirect: redirect, Scope: s.Scope, Name: "Herald"})
-	if err != nil {
-		return cfg, fmt.Errorf("register Herald as a client: %w", err)
+	if client, err = f.content.OAuth.Register(ctx, s.Server, redirect, s.Scope); err != nil {
+		return client, fmt.Errorf("register Herald as a client: %w", err)
 	}
-	cfg.ClientID, cfg.Method, cfg.Secret = known.ClientID, known.Method, known.Secret
-	return cfg, nil
-}
-
-// proveClient adds a client's secret or key, which it reads, to cfg.
-func (f *sourceFinder) proveClient(s tokenSource, cfg oauth.LoginConfig) (oauth.LoginConfig, error) {
-	cred := oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: cfg.ClientID, KeyID: cfg.KeyID,
-		Algorithm: cfg.Algorithm}
-	err := f.readProof(&cred, s)
-	cfg.Method, cfg.Secret, cfg.Key = cred.Method, cred.Secret, cred.Key
-	return cfg, err
+	client.Resource = s.Resource
+	return client, nil
 }
 
 // storeLogin stores the credential of the login. If the server issued no refresh token, it stores the single access

@@ -45,12 +45,12 @@ type authorizer struct {
 	operator operator
 	ep       mcpcall.Endpoint // with the newest token
 
-	clients map[string]oauth.LoginConfig // by issuer: the client registered there, used nowhere else
-	scopes  map[string]string            // by issuer: the scopes requested so far
+	clients map[string]oauth.Credential // by issuer: the client registered there, used nowhere else
+	scopes  map[string]string           // by issuer: the scopes requested so far
 }
 
 func newAuthorizer(client *oauth.Client, web *http.Client, known operator, ep mcpcall.Endpoint) *authorizer {
-	return &authorizer{oauth: client, web: web, operator: known, ep: ep, clients: map[string]oauth.LoginConfig{},
+	return &authorizer{oauth: client, web: web, operator: known, ep: ep, clients: map[string]oauth.Credential{},
 		scopes: map[string]string{}}
 }
 
@@ -134,9 +134,8 @@ func (a *authorizer) obtainByItself(ctx context.Context, server oauth.Server, re
 	if err != nil {
 		return oauth.Token{}, err
 	}
-	return a.oauth.Obtain(ctx, server, oauth.Credential{Grant: oauth.GrantClientCredentials, ClientID: known.ClientID,
-		Method: known.Method, Secret: known.Secret,
-		Key: known.Key, Algorithm: known.Algorithm, Resource: resource.URL, Scope: scope}, scope)
+	known.Grant, known.Resource, known.Scope = oauth.GrantClientCredentials, resource.URL, scope
+	return a.oauth.Obtain(ctx, server, known, scope)
 }
 
 // obtainByPerson obtains a token with the consent of a simulated person.
@@ -146,8 +145,8 @@ func (a *authorizer) obtainByPerson(ctx context.Context, server oauth.Server, re
 	if err != nil {
 		return oauth.Token{}, err
 	}
-	client.Redirect, client.Resource, client.Scope = redirect, resource.URL, scope
-	login, err := a.oauth.Begin(server, client)
+	client.Resource, client.Scope = resource.URL, scope
+	login, err := a.oauth.Begin(server, client, redirect)
 	if err != nil {
 		return oauth.Token{}, err
 	}
@@ -161,27 +160,26 @@ func (a *authorizer) obtainByPerson(ctx context.Context, server oauth.Server, re
 
 // loginClient returns the client for this authorization server: the operator's client, a registered client, the URL of
 // a metadata document where the server accepts one, or else a newly registered client.
-func (a *authorizer) loginClient(ctx context.Context, server oauth.Server, scope string) (oauth.LoginConfig, error) {
+func (a *authorizer) loginClient(ctx context.Context, server oauth.Server, scope string) (oauth.Credential, error) {
 	switch known, ok := a.clients[server.Issuer]; {
 	case a.operator.ID != "":
 		return a.operatorClient(server)
 	case ok:
 		return known, nil
 	case server.ClientIDMetadata:
-		return oauth.LoginConfig{ClientID: clientMetadata, Method: oauth.MethodNone}, nil
+		return oauth.Credential{ClientID: clientMetadata, Method: oauth.MethodNone}, nil
 	}
-	cred, err := a.oauth.Register(ctx, server, oauth.RegisterConfig{Redirect: redirect, Scope: scope})
-	if err != nil {
-		return oauth.LoginConfig{}, err
+	registered, err := a.oauth.Register(ctx, server, redirect, scope)
+	if err == nil {
+		a.clients[server.Issuer] = registered
 	}
-	a.clients[server.Issuer] = oauth.LoginConfig{ClientID: cred.ClientID, Method: cred.Method, Secret: cred.Secret}
-	return a.clients[server.Issuer], nil
+	return registered, err
 }
 
 // operatorClient returns the operator's client with the authentication method that this server requires.
-func (a *authorizer) operatorClient(server oauth.Server) (oauth.LoginConfig, error) {
+func (a *authorizer) operatorClient(server oauth.Server) (oauth.Credential, error) {
 	method, err := server.Method(a.operator.Secret != "", a.operator.Key != "")
-	c := oauth.LoginConfig{ClientID: a.operator.ID, Method: method, Algorithm: a.operator.Algorithm}
+	c := oauth.Credential{ClientID: a.operator.ID, Method: method, Algorithm: a.operator.Algorithm}
 	switch method {
 	case oauth.MethodBasic, oauth.MethodPost:
 		c.Secret = secret.New(a.operator.Secret)
