@@ -27,6 +27,7 @@ require (
 	github.com/ipfs/go-ipld-format v0.6.4
 	github.com/ipld/go-car/v2 v2.17.0
 	github.com/jackc/pgx/v5 v5.12.0
+	github.com/lestrrat-go/jwx/v3 v3.0.12
 	github.com/libp2p/go-libp2p v0.49.0
 	github.com/mark3labs/mcp-go v1.2.1
 	github.com/multiformats/go-multihash v0.2.3
@@ -140,7 +141,6 @@ require (
 	github.com/lestrrat-go/httprc/v3 v3.0.1 // indirect
 	github.com/lestrrat-go/iter v1.0.2 // indirect
 	github.com/lestrrat-go/jwx/v2 v2.1.2 // indirect
-	github.com/lestrrat-go/jwx/v3 v3.0.12 // indirect
 	github.com/lestrrat-go/option v1.0.1 // indirect
 	github.com/lestrrat-go/option/v2 v2.0.0 // indirect
 	github.com/libp2p/go-buffer-pool v0.1.0 // indirect

@@ -7,10 +7,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
-	_ "crypto/sha256" // crypto.SHA256
-	_ "crypto/sha512" // crypto.SHA384, crypto.SHA512
 	"crypto/x509"
-	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -18,6 +15,9 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/lestrrat-go/jwx/v3/jwa"
+	"github.com/lestrrat-go/jwx/v3/jws"
 
 	"github.com/agentherald/herald/internal/base/secret"
 )
@@ -128,14 +128,6 @@ func listAlgorithms(key crypto.Signer) ([]string, error) {
 // signAssertion returns a JWT by which the client authenticates (RFC 7523 §3). Its only audience is the issuer, so that
 // no other server can use it, not even one that names this server's token endpoint.
 func (s *signer) signAssertion(clientID, issuer, keyID string, now time.Time) (string, error) {
-	header, err := json.Marshal(struct {
-		Algorithm string `json:"alg"`
-		Type      string `json:"typ"`
-		KeyID     string `json:"kid,omitempty"`
-	}{s.algorithm, "JWT", keyID})
-	if err != nil {
-		return "", fmt.Errorf("sign an assertion: %w", err)
-	}
 	claims, err := json.Marshal(struct {
 		Issuer   string `json:"iss"`
 		Subject  string `json:"sub"`
@@ -144,42 +136,18 @@ func (s *signer) signAssertion(clientID, issuer, keyID string, now time.Time) (s
 		Issued   int64  `json:"iat"`
 		Expires  int64  `json:"exp"`
 	}{clientID, clientID, issuer, rand.Text(), now.Unix(), now.Add(assertionLife).Unix()})
+	header := jws.NewHeaders()
+	err = errors.Join(err, header.Set(jws.TypeKey, "JWT"))
+	if keyID != "" {
+		err = errors.Join(err, header.Set(jws.KeyIDKey, keyID))
+	}
 	if err != nil {
 		return "", fmt.Errorf("sign an assertion: %w", err)
 	}
-	input := base64.RawURLEncoding.EncodeToString(header) + "." + base64.RawURLEncoding.EncodeToString(claims)
-	signature, err := s.sign([]byte(input))
+	algorithm, _ := jwa.LookupSignatureAlgorithm(s.algorithm)
+	signed, err := jws.Sign(claims, jws.WithKey(algorithm, s.key, jws.WithProtectedHeaders(header)))
 	if err != nil {
-		return "", errors.New("the key does not sign")
+		return "", errors.New("the key does not sign") // err could contain a part of the key
 	}
-	return input + "." + base64.RawURLEncoding.EncodeToString(signature), nil
-}
-
-// sign returns a JWS signature of input (RFC 7518 §3.3 to §3.5, RFC 8037 §3.1).
-func (s *signer) sign(input []byte) ([]byte, error) {
-	if s.algorithm == "EdDSA" {
-		return s.key.Sign(rand.Reader, input, crypto.Hash(0))
-	}
-	hash := map[string]crypto.Hash{"256": crypto.SHA256, "384": crypto.SHA384, "512": crypto.SHA512}[s.algorithm[2:]]
-	h := hash.New()
-	h.Write(input)
-	digest := h.Sum(nil)
-	switch k := s.key.(type) {
-	case *ecdsa.PrivateKey:
-		r, v, err := ecdsa.Sign(rand.Reader, k, digest)
-		if err != nil {
-			return nil, err
-		}
-		size := (k.Curve.Params().BitSize + 7) / 8
-		out := make([]byte, 2*size)
-		r.FillBytes(out[:size])
-		v.FillBytes(out[size:])
-		return out, nil
-	case *rsa.PrivateKey:
-		if s.algorithm[0] == 'P' {
-			return rsa.SignPSS(rand.Reader, k, hash, digest, &rsa.PSSOptions{SaltLength: rsa.PSSSaltLengthEqualsHash})
-		}
-		return rsa.SignPKCS1v15(rand.Reader, k, hash, digest)
-	}
-	return nil, errors.New("no such key")
+	return string(signed), nil
 }
