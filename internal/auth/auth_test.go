@@ -100,9 +100,9 @@ func TestCredentialOf(t *testing.T) {
 	seen := map[[32]byte]int{}
 	for i, e := range []mcpcall.Endpoint{{URL: "https://a"}, {URL: "https://b"}, {URL: "https://a/x"}, {URL: "https://a/y"}, {URL: "https://a", Headers: h("X", "1")}, {URL: "https://a", Headers: h("X", "2")},
 		{URL: "https://a", Headers: h("Y", "1")}, {URL: "https://a", Headers: h("X", "1", "Y", "2")}, {URL: "https://a", Headers: h("X", "1Y2")}} {
-		if j, twice := seen[hashCredential(e)]; twice {
+		if j, twice := seen[e.ClientKey()]; twice {
 			t.Errorf("%d and %d are the same", i, j)
 		}
-		seen[hashCredential(e)] = i
+		seen[e.ClientKey()] = i
 	}
 }

@@ -231,7 +231,7 @@ func (z *Authorizer) authorizeEndpoint(ctx context.Context, a *Authorization) er
 	}
 	r, ok := z.refused.Get(a.Subject.Agent)
 	ago := z.Now().Sub(r.at)
-	if !ok || r.epoch != a.Subject.Epoch || r.credential != hashCredential(a.Endpoint) || ago >= z.RefusalPause {
+	if !ok || r.epoch != a.Subject.Epoch || r.credential != a.Endpoint.ClientKey() || ago >= z.RefusalPause {
 		return nil
 	}
 	a.wantsOAuth = r.wantsOAuth

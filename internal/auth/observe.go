@@ -2,13 +2,9 @@ package auth
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
-	"slices"
 
 	"github.com/agentherald/herald/internal/auth/oauth"
 	"github.com/agentherald/herald/internal/base/logging"
@@ -61,7 +57,7 @@ func (z *Authorizer) rememberRefusal(a *Authorization, failure error, v outcome.
 	switch {
 	case a.wantsScope,
 		errors.As(failure, &call) && (call.Status == http.StatusUnauthorized || call.Stage != mcpcall.StageCall):
-		r.credential, r.wantsOAuth = hashCredential(a.Endpoint), a.wantsOAuth
+		r.credential, r.wantsOAuth = a.Endpoint.ClientKey(), a.wantsOAuth
 		z.refused.Add(agent, r)
 	case errors.As(failure, &renewal) && !z.refused.Contains(agent):
 		// There was no credential to send, so the agent refused none. Once there is one, held deliveries are released.
@@ -139,19 +135,4 @@ func (a *Authorization) describeWithheld() string {
 	t.Path = CredentialPath(a.Endpoint.URL)
 	return fmt.Sprintf("the token stored for this origin was not sent: it is for %s. To have one sent here "+
 		"in its place, %s", where, howToStore(t))
-}
-
-// hashCredential identifies the headers sent to an endpoint, without keeping them.
-func hashCredential(e mcpcall.Endpoint) [sha256.Size]byte {
-	h := sha256.New()
-	add := func(s string) {
-		h.Write(binary.BigEndian.AppendUint32(nil, uint32(len(s))))
-		h.Write([]byte(s))
-	}
-	add(e.URL)
-	for _, name := range slices.Sorted(maps.Keys(e.Headers)) {
-		add(name)
-		add(e.Headers[name].Reveal())
-	}
-	return [sha256.Size]byte(h.Sum(nil))
 }

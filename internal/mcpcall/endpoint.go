@@ -121,9 +121,9 @@ func CheckHeader(name string) error {
 // isHeaderName reports whether s is a valid header name of at most 128 bytes.
 func isHeaderName(s string) bool { return len(s) <= 128 && httpguts.ValidHeaderFieldName(s) }
 
-// clientKey returns the key of Pool.slots for e. It is a hash of all fields except ProtocolHint and Secrets, so that
-// the key does not reveal a credential.
-func (e Endpoint) clientKey() [sha256.Size]byte {
+// ClientKey identifies the client and the credential for e. It is a hash of all fields except ProtocolHint and Secrets,
+// so that it does not reveal a credential.
+func (e Endpoint) ClientKey() [sha256.Size]byte {
 	buf := make([]byte, 0, 256)
 	add := func(s string) {
 		buf = append(binary.BigEndian.AppendUint32(buf, uint32(len(s))), s...)

@@ -118,15 +118,6 @@ func (e *InputRequiredError) Error() string {
 // SchemaError is the error of Fit if the arguments do not fit the tool's input schema, or if the schema is unusable.
 type SchemaError = arguments.SchemaError
 
-// described is an error with the text text that wraps cause.
-type described struct {
-	text  string
-	cause error
-}
-
-func (d *described) Error() string { return d.text }
-func (d *described) Unwrap() error { return d.cause }
-
 // withoutURL returns the error in a *url.Error of net/http, and any other error unchanged. The text of a *url.Error
 // contains the full URL, in which there may be a token.
 func withoutURL(err error) error {

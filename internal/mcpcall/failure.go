@@ -34,7 +34,7 @@ func (c *conn) callError(stage string, ctx context.Context, response transport.R
 		for _, value := range response.Challenge {
 			e.Challenge = append(e.Challenge, c.mask(value))
 		}
-		e.Err = &described{text: c.describeRefusal(response), cause: response.Blocked}
+		e.Err = &netguard.FailureError{Text: c.describeRefusal(response), Cause: response.Blocked}
 		if again = response.Session && sessionGone(stage, response); !again {
 			again = stage != StageOpen && c.modern && eraGone(response)
 			break
@@ -45,7 +45,8 @@ func (c *conn) callError(stage string, ctx context.Context, response transport.R
 			last = &refusal
 		}
 		e.Status, e.Challenge, e.Written = 0, nil, false // the agent did not process it
-		e.Err = &described{text: ErrSessionGone.Error() + ": " + c.describeRefusal(response), cause: ErrSessionGone}
+		text := ErrSessionGone.Error() + ": " + c.describeRefusal(response)
+		e.Err = &netguard.FailureError{Text: text, Cause: ErrSessionGone}
 	case response.Error != nil:
 		message := text.Excerpt(c.mask(response.Error.Message), 300)
 		e.Err = fmt.Errorf("the agent answered with error %d: %s", response.Error.Code, message)
@@ -110,7 +111,7 @@ func (c *conn) describeLostStream(why error) error {
 		reason := c.mask(netguard.Explain("the agent", 0, why).Error())
 		sentence = "the agent's event stream broke off: " + text.Excerpt(reason, 200)
 	}
-	return &described{text: sentence, cause: withoutURL(why)}
+	return &netguard.FailureError{Text: sentence, Cause: withoutURL(why)}
 }
 
 // describeError returns an error for an operator in place of err, an error of mcp-go or of the network.
@@ -131,7 +132,8 @@ func (c *conn) describeError(response transport.Response, err error) error {
 	if response.Status != 0 && !errors.As(inner, &op) && !errors.Is(inner, io.ErrUnexpectedEOF) {
 		return &BadAnswerError{Why: text.Excerpt(c.mask(transport.DescribeUnusable(inner)), 200)}
 	}
-	return &described{text: text.Excerpt(c.mask(netguard.Explain("the agent", 0, inner).Error()), 300), cause: inner}
+	sentence := c.mask(netguard.Explain("the agent", 0, inner).Error())
+	return &netguard.FailureError{Text: text.Excerpt(sentence, 300), Cause: inner}
 }
 
 // describeTimeout returns an error for a request whose ctx ended. lack is the beginning of its text: the event that did
@@ -146,7 +148,7 @@ func describeTimeout(ctx context.Context, lack string) error {
 	default:
 		sentence += " in time"
 	}
-	return &described{text: sentence, cause: ctx.Err()}
+	return &netguard.FailureError{Text: sentence, Cause: ctx.Err()}
 }
 
 // describeRefusal describes an HTTP response with a status other than 2xx in a sentence.

@@ -48,7 +48,7 @@ func TestRetiringDrains(t *testing.T) {
 	done := startCall(ctx, p, ep)
 	heraldtest.Await(t, "the call is in flight", func() bool { return p.inFlight(ep) == 1 })
 	p.mu.Lock()
-	p.slots[ep.clientKey()].conn.bad.Store(true)
+	p.slots[ep.ClientKey()].conn.bad.Store(true)
 	p.mu.Unlock()
 	p.closeIdle()
 	if p.has(ep) {

@@ -228,7 +228,7 @@ func (p *Pool) connectEra(ctx context.Context, ep Endpoint, modern bool,
 	}
 	inner, err := p.newTransport(ep, c)
 	if err != nil {
-		failure := &described{text: c.mask(err.Error()), cause: err}
+		failure := &netguard.FailureError{Text: c.mask(err.Error()), Cause: err}
 		return nil, transport.Response{}, &CallError{Stage: StageOpen, Err: failure}
 	}
 	c.recording = transport.NewRecording(inner, modern, c.onNotification, p.cfg.Clock)
@@ -335,7 +335,7 @@ func (p *Pool) newTransport(ep Endpoint, c *conn) (mcptransport.Interface, error
 	}
 	inner, err := transport.NewHTTP(cfg)
 	if err != nil {
-		return nil, &described{text: "its address cannot be used", cause: withoutURL(err)}
+		return nil, &netguard.FailureError{Text: "its address cannot be used", Cause: withoutURL(err)}
 	}
 	return inner, nil
 }

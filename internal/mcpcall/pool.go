@@ -42,7 +42,7 @@ type Pool struct {
 
 	mu     sync.Mutex // guards the fields below, all slots, and some fields of conn
 	closed bool
-	slots  map[[sha256.Size]byte]*slot // by Endpoint.clientKey
+	slots  map[[sha256.Size]byte]*slot // by Endpoint.ClientKey
 	held   int64                       // bytes of data from agents that idle clients keep in memory (countHeld)
 	checks int                         // number of running health checks
 }
@@ -132,7 +132,7 @@ func (p *Pool) Close(ctx context.Context) error {
 func (p *Pool) Drop(ep Endpoint) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	key := ep.clientKey()
+	key := ep.ClientKey()
 	if s, ok := p.slots[key]; ok {
 		p.retireClient(s)
 		delete(p.slots, key)
@@ -192,7 +192,7 @@ func (p *Pool) withClient(ctx context.Context, ep Endpoint, do func(context.Cont
 		defer cancel()
 	}
 	ctx = withTimeLimit(ctx)
-	key := ep.clientKey()
+	key := ep.ClientKey()
 	for attempt := 0; ; attempt++ {
 		c, err := p.acquireClient(ctx, ep, key)
 		if err != nil {
@@ -213,7 +213,7 @@ func (p *Pool) withClient(ctx context.Context, ep Endpoint, do func(context.Cont
 var errCommandKeepsEnding = errors.New("the agent's command keeps ending; it is started again later")
 
 // acquireClient returns the client for ep, and opens one if necessary. The client counts as in use until
-// releaseClient is called. key is ep.clientKey().
+// releaseClient is called. key is ep.ClientKey().
 func (p *Pool) acquireClient(ctx context.Context, ep Endpoint, key [sha256.Size]byte) (*conn, error) {
 	for tries := 0; tries < 3; tries++ {
 		p.mu.Lock()

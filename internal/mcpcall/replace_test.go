@@ -90,7 +90,7 @@ func TestMaxAge(t *testing.T) {
 func (p *Pool) inFlight(ep Endpoint) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s := p.slots[ep.clientKey()]; s != nil && s.conn != nil {
+	if s := p.slots[ep.ClientKey()]; s != nil && s.conn != nil {
 		return s.conn.inflight
 	}
 	return 0
@@ -99,7 +99,7 @@ func (p *Pool) inFlight(ep Endpoint) int {
 func (p *Pool) has(ep Endpoint) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := p.slots[ep.clientKey()]
+	s := p.slots[ep.ClientKey()]
 	return s != nil && s.conn != nil
 }
 
@@ -180,7 +180,7 @@ func TestHealth(t *testing.T) {
 		}
 	}
 	ill.mu.Lock()
-	if ill.slots[stopped.clientKey()].conn.noPing {
+	if ill.slots[stopped.ClientKey()].conn.noPing {
 		t.Error("a command's answer to ping was not taken for one")
 	}
 	ill.mu.Unlock()

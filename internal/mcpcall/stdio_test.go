@@ -407,7 +407,7 @@ func TestStdioDeathAndRestart(t *testing.T) {
 	pid, err := strconv.Atoi(second.Text)
 	heraldtest.Must(t, err)
 	p.mu.Lock()
-	exited := p.slots[ep.clientKey()].conn.process.Exited()
+	exited := p.slots[ep.ClientKey()].conn.process.Exited()
 	p.mu.Unlock()
 	heraldtest.Must(t, syscall.Kill(pid, syscall.SIGKILL))
 	<-exited // until the process has exited, its pipe may still accept a write, and the outcome would be unknown

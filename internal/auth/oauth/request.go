@@ -39,7 +39,7 @@ func (c *Client) sendRequest(ctx context.Context, req *http.Request, limit int64
 	fail := func(status int, err error) error {
 		err = netguard.Explain("it", c.timeout, err) // drops net/http's text, which contains the full address
 		return &UnavailableError{Host: req.URL.Host, Status: status,
-			Err: &stripControls{hideSecrets(excerpt(err.Error(), 300), hidden), err}}
+			Err: &netguard.FailureError{Text: hideSecrets(excerpt(err.Error(), 300), hidden), Cause: err}}
 	}
 	req.Header.Set("Accept", "application/json")
 	resp, err := c.http.Do(req.WithContext(ctx))
@@ -70,15 +70,6 @@ func isTransient(status int) bool {
 	}
 	return status >= 500 || status < 200
 }
-
-// stripControls is an error with a sanitized text. errors.As still finds its cause.
-type stripControls struct {
-	text  string
-	cause error
-}
-
-func (p *stripControls) Error() string { return p.text }
-func (p *stripControls) Unwrap() error { return p.cause }
 
 // hideSecrets returns text, or a fixed sentence if text contains a part of a secret that was sent.
 func hideSecrets(text string, hidden []string) string {

@@ -2,6 +2,8 @@ package secret
 
 import (
 	"cmp"
+	"encoding/binary"
+	"encoding/hex"
 	"slices"
 	"strconv"
 	"strings"
@@ -257,24 +259,14 @@ func readEntity(s string) (rune, int) {
 	return 0, 0
 }
 
-// readHexDigits decodes count hexadecimal digits that follow the first after bytes of s.
+// readHexDigits decodes count hexadecimal digits, 2 or 4, that follow the first after bytes of s.
 func readHexDigits(s string, after, count int) (rune, int) {
 	if len(s) < after+count {
 		return 0, 0
 	}
-	var r rune
-	for _, c := range []byte(s[after : after+count]) {
-		switch {
-		case '0' <= c && c <= '9':
-			c -= '0'
-		case 'a' <= c && c <= 'f':
-			c -= 'a' - 10
-		case 'A' <= c && c <= 'F':
-			c -= 'A' - 10
-		default:
-			return 0, 0
-		}
-		r = r<<4 | rune(c)
+	var unit [2]byte
+	if _, err := hex.Decode(unit[2-count/2:], []byte(s[after:after+count])); err != nil {
+		return 0, 0
 	}
-	return r, after + count
+	return rune(binary.BigEndian.Uint16(unit[:])), after + count
 }

@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	mcptransport "github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
+	"golang.org/x/time/rate"
 )
 
 // Recording is the transport that mcp-go's client uses. It forwards messages to the real transport, and records results
@@ -160,20 +160,11 @@ func answerRequests(inner mcptransport.Interface, now func() time.Time) {
 		return
 	}
 	const perSecond = 10
-	var mu sync.Mutex
-	var second time.Time
-	var answered int
+	answers := rate.NewLimiter(perSecond, perSecond)
 	agent.SetRequestHandler(func(_ context.Context, request mcptransport.JSONRPCRequest) (*mcptransport.JSONRPCResponse,
 		error) {
-		mu.Lock()
-		if t := now().Truncate(time.Second); !t.Equal(second) {
-			second, answered = t, 0
-		}
-		answered++
-		over := answered > perSecond
-		mu.Unlock()
 		switch {
-		case over:
+		case !answers.AllowN(now(), 1):
 			return nil, nil
 		case request.Method == string(mcp.MethodPing):
 			return mcptransport.NewJSONRPCResultResponse(request.ID, json.RawMessage(`{}`)), nil

@@ -2,8 +2,6 @@ package tokens
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/base/text"
 )
 
@@ -26,7 +25,7 @@ const callbackPath = "/callback"
 // Every page in that browser can send requests to it too. It therefore ignores requests without the login's state.
 type callback struct {
 	net.Listener
-	state string
+	state secret.Secret
 	came  chan url.Values
 	taken atomic.Bool
 }
@@ -75,7 +74,7 @@ func (f *sourceFinder) awaitLogin(ctx context.Context, c *callback, page string,
 // awaitBrowser waits for the browser's request with this state, and returns its query. It stops listening then, or when
 // ctx ends.
 func (c *callback) awaitBrowser(ctx context.Context, state string) (url.Values, error) {
-	c.state = state
+	c.state = secret.New(state)
 	server := &http.Server{Handler: c, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second,
 		WriteTimeout: 5 * time.Second,
 		IdleTimeout:  5 * time.Second, MaxHeaderBytes: 32 << 10, ErrorLog: log.New(io.Discard, "", 0)}
@@ -122,7 +121,7 @@ func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		say(http.StatusNotFound, "There is nothing here.")
 	case r.Method != http.MethodGet:
 		say(http.StatusMethodNotAllowed, "There is nothing here.")
-	case err != nil || !c.carriesState(values["state"]):
+	case err != nil || len(values["state"]) != 1 || c.state.IsZero() || !c.state.Compare(values["state"][0]):
 		say(http.StatusBadRequest, "This is not the answer to the login that is waited for. "+
 			"Begin again with the address that the terminal shows.")
 	case c.taken.Swap(true):
@@ -131,13 +130,4 @@ func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		say(http.StatusOK, "Herald has the answer. The terminal says what became of it; this page can be closed.")
 		c.came <- values
 	}
-}
-
-// carriesState compares the state in constant time.
-func (c *callback) carriesState(states []string) bool {
-	if len(states) != 1 || c.state == "" {
-		return false
-	}
-	a, b := sha256.Sum256([]byte(c.state)), sha256.Sum256([]byte(states[0]))
-	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }
