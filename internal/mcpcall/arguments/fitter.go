@@ -78,20 +78,20 @@ type droppedValue struct{}
 func (f *argumentFitter) fitObject(schema *jsonschema.Schema, v map[string]any) map[string]any {
 	out := make(map[string]any, len(v))
 	for name, value := range v {
-		if f.forbidsProperty(schema, name, 0) {
+		if f.forbidsProperty(schema, name) {
 			continue
 		}
 		property := f.propertySchema(schema, name)
 		types := f.allowedTypes(property, 0)
 		if value == nil && types&typeNull == 0 {
-			if !f.requiresProperty(schema, name, 0) {
+			if !f.requiresProperty(schema, name) {
 				continue
 			}
 			if types&typeString != 0 {
 				value = "" // the chain represents "none" as an empty string
 			}
 		}
-		if value == "" && !f.keepsEmpty && f.refusesEmpty(property, 0) && !f.requiresProperty(schema, name, 0) {
+		if value == "" && !f.keepsEmpty && f.refusesEmpty(property) && !f.requiresProperty(schema, name) {
 			f.omitted = true
 			continue
 		}
@@ -148,7 +148,7 @@ func (f *argumentFitter) dropEmptyStrings(schema *jsonschema.Schema, invalid *js
 			continue
 		}
 		name := leaf.InstanceLocation[0]
-		if instance[name] == "" && !f.requiresProperty(schema, name, 0) {
+		if instance[name] == "" && !f.requiresProperty(schema, name) {
 			delete(fitted, name)
 			delete(instance, name)
 			any = true

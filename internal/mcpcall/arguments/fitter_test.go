@@ -41,6 +41,7 @@ func TestFit(t *testing.T) {
 		{name: "no schema", schema: ``, want: map[string]any{"score": json.Number("99.77"), "value": "9977"}},
 		{name: "anything", schema: `{"type":"object"}`, want: map[string]any{"score": json.Number("99.77"), "deliveryId": "d"}},
 		{name: "true", schema: `true`, want: map[string]any{"value": "9977"}},
+		{name: "required in each alternative", schema: `{"properties":{"fileContent":{"type":"string"}},"anyOf":[{"required":["fileContent"]},{"required":["fileContent","value"]}]}`, want: map[string]any{"fileContent": ""}},
 		{name: "score integer", schema: `{"properties":{"score":{"type":"integer"}}}`, want: map[string]any{"score": json.Number("100")}},
 		{name: "score integer or null", schema: `{"properties":{"score":{"type":["integer","null"]}}}`, want: map[string]any{"score": json.Number("100")}},
 		{name: "score number by anyOf", schema: `{"properties":{"score":{"anyOf":[{"type":"number"},{"type":"null"}]}}}`, want: map[string]any{"score": json.Number("99.77")}},

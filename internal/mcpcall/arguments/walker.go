@@ -248,87 +248,70 @@ func (w *schemaWalker) itemSchema(s *jsonschema.Schema) *jsonschema.Schema {
 	return nil
 }
 
-// requiresProperty reports whether s requires a property called name in all cases.
-func (w *schemaWalker) requiresProperty(s *jsonschema.Schema, name string, depth int) bool {
-	if !w.mayEnter(s, depth) {
+// holdsAlways reports whether own is true for a schema to which each value of s conforms: s itself, one that is applied
+// together with it, or each member of an anyOf or oneOf. No value conforms to the schema false.
+func (w *schemaWalker) holdsAlways(s *jsonschema.Schema, depth int,
+	own func(s *jsonschema.Schema, depth int) bool) bool {
+	switch {
+	case isFalse(s):
+		return true
+	case !w.mayEnter(s, depth):
 		return false
-	}
-	if w.takeSteps(len(s.Required)) && slices.Contains(s.Required, name) {
+	case own(s, depth):
 		return true
 	}
 	for part := range appliedTogether(s) {
-		if w.requiresProperty(part, name, depth+1) {
+		if w.holdsAlways(part, depth+1, own) {
+			return true
+		}
+	}
+	for group := range alternativeGroups(s) {
+		lacks := func(member *jsonschema.Schema) bool { return !w.holdsAlways(member, depth+1, own) }
+		if !slices.ContainsFunc(group, lacks) {
 			return true
 		}
 	}
 	return false
 }
 
-// refusesEmpty reports whether s has a format that accepts no empty string. An agent that validates formats refuses the
-// whole call then.
-func (w *schemaWalker) refusesEmpty(s *jsonschema.Schema, depth int) bool {
-	if !w.mayEnter(s, depth) {
-		return false
-	}
-	if s.Format != nil && s.Format.Name == formatNotEmpty {
-		return true
-	}
-	for part := range appliedTogether(s) {
-		if w.refusesEmpty(part, depth+1) {
-			return true
-		}
-	}
-	for group := range alternativeGroups(s) {
-		if !slices.ContainsFunc(group, func(member *jsonschema.Schema) bool {
-			return w.allowedTypes(member, depth+1)&typeString != 0 && !w.refusesEmpty(member, depth+1)
-		}) {
-			return true
-		}
-	}
-	return false
+// requiresProperty reports whether s requires a property called name in all cases.
+func (w *schemaWalker) requiresProperty(s *jsonschema.Schema, name string) bool {
+	return w.holdsAlways(s, 0, func(s *jsonschema.Schema, _ int) bool {
+		return w.takeSteps(len(s.Required)) && slices.Contains(s.Required, name)
+	})
+}
+
+// refusesEmpty reports whether s allows strings and has a format that accepts no empty string. An agent that validates
+// formats refuses the whole call then.
+func (w *schemaWalker) refusesEmpty(s *jsonschema.Schema) bool {
+	return w.holdsAlways(s, 0, func(s *jsonschema.Schema, depth int) bool {
+		return s.Format != nil && s.Format.Name == formatNotEmpty ||
+			depth > 0 && w.allowedTypes(s, depth)&typeString == 0 // an alternative for other values
+	})
 }
 
 // forbidsProperty reports whether no object with a property called name can satisfy s.
-func (w *schemaWalker) forbidsProperty(s *jsonschema.Schema, name string, depth int) bool {
-	if isFalse(s) {
-		return true
-	}
-	if !w.mayEnter(s, depth) {
-		return false
-	}
-	here := w.ownProperty(s, name)
-	if w.steps <= 0 {
-		return false
-	}
-	if slices.ContainsFunc(here, isFalse) {
-		return true
-	}
-	if open, ok := s.AdditionalProperties.(bool); ok && !open && len(here) == 0 {
-		return true
-	}
-	if isFalse(s.UnevaluatedProperties) && !w.mayEvaluate(s, name, depth) {
-		return true
-	}
-	if s.PropertyNames != nil && s.PropertyNames.Enum != nil {
+func (w *schemaWalker) forbidsProperty(s *jsonschema.Schema, name string) bool {
+	return w.holdsAlways(s, 0, func(s *jsonschema.Schema, depth int) bool {
+		here := w.ownProperty(s, name)
+		if w.steps <= 0 {
+			return false
+		}
+		if slices.ContainsFunc(here, isFalse) {
+			return true
+		}
+		if open, ok := s.AdditionalProperties.(bool); ok && !open && len(here) == 0 {
+			return true
+		}
+		if isFalse(s.UnevaluatedProperties) && !w.mayEvaluate(s, name, depth) {
+			return true
+		}
+		if s.PropertyNames == nil || s.PropertyNames.Enum == nil {
+			return false
+		}
 		names := s.PropertyNames.Enum.Values
-		if w.takeSteps(len(names)) && !slices.ContainsFunc(names, func(v any) bool { return v == name }) {
-			return true
-		}
-	}
-	for part := range appliedTogether(s) {
-		if w.forbidsProperty(part, name, depth+1) {
-			return true
-		}
-	}
-	for group := range alternativeGroups(s) {
-		if !slices.ContainsFunc(group, func(member *jsonschema.Schema) bool {
-			return !w.forbidsProperty(member, name,
-				depth+1)
-		}) {
-			return true
-		}
-	}
-	return false
+		return w.takeSteps(len(names)) && !slices.ContainsFunc(names, func(v any) bool { return v == name })
+	})
 }
 
 // mayEvaluate reports whether a part of s that may apply has a constraint on name, so that unevaluatedProperties of s

@@ -170,8 +170,8 @@ func TestWalkerStops(t *testing.T) {
 		heraldtest.Must(t, s.prepare())
 		const many = 1 << 40
 		w := schemaWalker{steps: many}
-		w.forbidsProperty(s.compiled, "value", 0)
-		w.requiresProperty(s.compiled, "value", 0)
+		w.forbidsProperty(s.compiled, "value")
+		w.requiresProperty(s.compiled, "value")
 		if taken := many - w.steps; taken < entries {
 			t.Errorf("%s: %d steps for %d entries", name, taken, entries)
 		}
