@@ -124,7 +124,7 @@ func (d *desk) publishKeys() string {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { ring.ServeHTTP(w, r) }))
 	d.t.Cleanup(srv.Close)
 	var err error
-	ring, err = signing.New(signing.Config{PublicURL: srv.URL, Records: records.New(d.store), Sealer: d.keys()})
+	ring, err = signing.New(signing.Config{PublicURL: srv.URL, Records: records.New(d.store), Keys: d.keys()})
 	heraldtest.Must(d.t, err)
 	heraldtest.Must(d.t, ring.Load(d.t.Context()))
 	return srv.URL

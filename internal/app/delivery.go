@@ -38,7 +38,7 @@ func (a *assembly) openDelivery() (err error) {
 		return err
 	}
 	a.onClose(gates.Close)
-	a.tokens, err = auth.New(auth.Config{Ledger: a.store, Records: a.records, Opener: a.keys, Sealer: a.keys,
+	a.tokens, err = auth.New(auth.Config{Ledger: a.store, Records: a.records, Keys: a.keys,
 		Classify: classify.Error, OAuth: a.content.OAuth, Spool: a.queue, Logger: a.log})
 	if err != nil {
 		return err

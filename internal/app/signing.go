@@ -13,7 +13,7 @@ func (a *assembly) openSigning() (err error) {
 	if a.cfg.PublicURL == "" {
 		return nil
 	}
-	a.signing, err = signing.New(signing.Config{PublicURL: a.cfg.PublicURL, Records: a.records, Sealer: a.keys,
+	a.signing, err = signing.New(signing.Config{PublicURL: a.cfg.PublicURL, Records: a.records, Keys: a.keys,
 		Logger: a.log})
 	if err != nil {
 		return err

@@ -39,7 +39,7 @@ func storedToken(keys *secret.Keyset, rawURL string, adapt ...func(*records.Toke
 // newAuthorizer returns an Authorizer over a ledger that holds one token.
 func newAuthorizer(keys *secret.Keyset, token records.Token) *Authorizer {
 	ledger := &countingTokens{tokens: []records.Token{token}}
-	return must(New(Config{Ledger: ledger, Records: ledger, Opener: keys, Classify: classify.Error}))
+	return must(New(Config{Ledger: ledger, Records: ledger, Keys: keys, Classify: classify.Error}))
 }
 
 func endpointAt(rawURL string) mcpcall.Endpoint {
@@ -133,7 +133,7 @@ func TestTokensWithoutAPath(t *testing.T) {
 	keys := must(secret.Create())
 	const at = "https://agent.example"
 	ledger := &countingTokens{tokens: []records.Token{storedToken(keys, at, func(t *records.Token) { t.Path = "" })}}
-	z, other := must(New(Config{Ledger: ledger, Records: ledger, Opener: keys, Classify: classify.Error})), must(New(Config{Ledger: ledger, Records: ledger, Opener: keys, Classify: classify.Error}))
+	z, other := must(New(Config{Ledger: ledger, Records: ledger, Keys: keys, Classify: classify.Error})), must(New(Config{Ledger: ledger, Records: ledger, Keys: keys, Classify: classify.Error}))
 	for _, named := range []string{"/evil", "/victim", ""} {
 		a := must(z.Authorize(t.Context(), Subject{NamedByJob: true}, endpointAt(at+named)))
 		heraldtest.Equal(t, "the token that a job has sent to "+named, a.token, nil)
@@ -244,7 +244,7 @@ func TestOpenToken(t *testing.T) {
 	w := newRenewing(t, clientOf(""))
 	w.token.Path = "/mcp"
 	ledger := &countingTokens{tokens: []records.Token{w.token}}
-	bare := must(New(Config{Ledger: ledger, Records: ledger, Opener: w.keys, Classify: classify.Error}))
+	bare := must(New(Config{Ledger: ledger, Records: ledger, Keys: w.keys, Classify: classify.Error}))
 	_, err = bare.Authorize(t.Context(), Subject{}, endpointAt(renewOrigin+"/mcp"))
 	wantHeld(t, err, "this process cannot get access tokens")
 }

@@ -33,27 +33,21 @@ type Ledger interface {
 		err error)
 }
 
-// Opener decrypts the output of a Sealer.
-type Opener interface {
-	Open(cipher []byte, b secret.Binding) ([]byte, error)
-}
-
-// Sealer encrypts secrets for storage.
-type Sealer interface {
+// Keys encrypts and decrypts stored secrets (secret.Keyset).
+type Keys interface {
 	Seal(plain []byte, b secret.Binding) ([]byte, error)
+	Open(cipher []byte, b secret.Binding) ([]byte, error)
 }
 
 // Config configures an Authorizer.
 type Config struct {
 	Ledger  Ledger
 	Records TokenRecords
-	Opener  Opener
+	Keys    Keys
 	// Classify returns the verdict for an error of any package (package delivery/classify).
 	Classify func(error) outcome.Verdict
-	// OAuth obtains access tokens, and Sealer encrypts them. Without OAuth, deliveries to agents with an OAuth
-	// credential are held.
-	OAuth  Authority
-	Sealer Sealer
+	// OAuth obtains access tokens. Without it, deliveries to agents with an OAuth credential are held.
+	OAuth Authority
 	// Spool keeps refresh tokens that the ledger currently cannot store. Without it they exist only in this process.
 	Spool RenewalSpool
 	// Age is how long the cached tokens of an agent are used before they are read again. A higher epoch invalidates
@@ -109,11 +103,8 @@ type refusal struct {
 
 // New validates cfg and returns an Authorizer.
 func New(cfg Config) (*Authorizer, error) {
-	if cfg.Ledger == nil || cfg.Records == nil || cfg.Opener == nil || cfg.Classify == nil {
-		return nil, errors.New("auth: a ledger, records, an opener and a classifier are needed")
-	}
-	if cfg.OAuth != nil && cfg.Sealer == nil {
-		return nil, errors.New("auth: renewing access tokens needs a sealer")
+	if cfg.Ledger == nil || cfg.Records == nil || cfg.Keys == nil || cfg.Classify == nil {
+		return nil, errors.New("auth: a ledger, records, keys and a classifier are needed")
 	}
 	cfg.Age = cmp.Or(cfg.Age, time.Minute)
 	cfg.Entries = cmp.Or(cfg.Entries, 10_000)

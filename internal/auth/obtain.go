@@ -24,7 +24,7 @@ func (r *renewer) readAccess(found records.Renewal) *accessToken {
 		return nil
 	}
 	a := &accessToken{stored: found.Token.UpdatedAt, sealed: found.Access.Ciphertext}
-	kept, err := openAccess(r.Opener, found.Token, *found.Access)
+	kept, err := openAccess(r.Keys, found.Token, *found.Access)
 	if err != nil {
 		r.Logger.Warn("a stored access token does not open; another one is asked for", "agent", found.Token.ID,
 			"origin", found.Token.Origin, "error", err)
@@ -38,7 +38,7 @@ func (r *renewer) readAccess(found records.Renewal) *accessToken {
 }
 
 // openAccess decrypts the output of SealAccess.
-func openAccess(keys Opener, t records.Token, a records.Access) (kept sealedAccess, err error) {
+func openAccess(keys Keys, t records.Token, a records.Access) (kept sealedAccess, err error) {
 	plain, err := keys.Open(a.Ciphertext, t.AccessBinding())
 	switch {
 	case err != nil:
@@ -50,7 +50,7 @@ func openAccess(keys Opener, t records.Token, a records.Access) (kept sealedAcce
 }
 
 // AccessToken decrypts the access token that is stored for an OAuth credential.
-func AccessToken(keys Opener, t records.Token, a records.Access) (secret.Secret, error) {
+func AccessToken(keys Keys, t records.Token, a records.Access) (secret.Secret, error) {
 	kept, err := openAccess(keys, t, a)
 	if err != nil {
 		return secret.Secret{}, err
@@ -61,7 +61,7 @@ func AccessToken(keys Opener, t records.Token, a records.Access) (secret.Secret,
 // obtainToken requests an access token from the authorization server and saves it. From the request on it ignores the
 // cancellation of ctx, because the server may already have invalidated the refresh token that was used.
 func (r *renewer) obtainToken(ctx context.Context, e tokenRequest, mine leased) (*accessToken, error) {
-	cred, err := openCredential(r.Opener, mine.Token)
+	cred, err := openCredential(r.Keys, mine.Token)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +92,7 @@ func (r *renewer) obtainToken(ctx context.Context, e tokenRequest, mine leased) 
 }
 
 // openCredential decrypts the credential that the operator stored or a renewal updated.
-func openCredential(keys Opener, t records.Token) (oauth.Credential, error) {
+func openCredential(keys Keys, t records.Token) (oauth.Credential, error) {
 	plain, err := keys.Open(t.Ciphertext, t.Binding())
 	if err != nil {
 		return oauth.Credential{}, fmt.Errorf("the credential stored for %s: %w", t.Origin, err)
@@ -180,7 +180,7 @@ type sealedAccess struct {
 }
 
 // SealAccess encrypts an access token for the row of t, the credential that it was obtained with.
-func SealAccess(keys Sealer, t records.Token, token oauth.Token, now time.Time) (*records.Access, error) {
+func SealAccess(keys Keys, t records.Token, token oauth.Token, now time.Time) (*records.Access, error) {
 	plain, err := json.Marshal(sealedAccess{token.Access.Reveal(), token.Scope, now})
 	if err != nil {
 		return nil, errors.New("seal an access token") // err could contain the token
@@ -201,7 +201,7 @@ func SealAccess(keys Sealer, t records.Token, token oauth.Token, now time.Time) 
 func (r *renewer) saveToken(ctx context.Context, lease records.Renewal, token oauth.Token,
 	rotated *rotation) (*accessToken, error) {
 	now := r.Now()
-	sealed, err := SealAccess(r.Sealer, lease.Token, token, now)
+	sealed, err := SealAccess(r.Keys, lease.Token, token, now)
 	if err != nil {
 		return nil, err
 	}
@@ -212,7 +212,7 @@ func (r *renewer) saveToken(ctx context.Context, lease records.Renewal, token oa
 	if rotated != nil {
 		plain, err := rotated.credential.Marshal()
 		if err == nil {
-			u.credential, err = r.Sealer.Seal(plain, lease.Token.Binding())
+			u.credential, err = r.Keys.Seal(plain, lease.Token.Binding())
 		}
 		if err == nil {
 			err = r.sealForSpool(u, rotated.replaced)

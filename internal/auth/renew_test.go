@@ -203,13 +203,13 @@ func (w *renewing) replaceCredential(cred oauth.Credential) {
 }
 
 func (w *renewing) newWorker() *renewer {
-	return newRenewer(Config{Ledger: w.renewals, Records: w.renewals, Opener: w.keys, Classify: classify.Error, Sealer: w.keys, OAuth: w.authority, RefusalPause: 10 * time.Minute, Entries: 10,
+	return newRenewer(Config{Ledger: w.renewals, Records: w.renewals, Keys: w.keys, Classify: classify.Error, OAuth: w.authority, RefusalPause: 10 * time.Minute, Entries: 10,
 		Ticks: w.ticks, Now: w.Now, SaveTimeout: 20 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(w.log, nil))})
 }
 
 // newAuthorizer returns an Authorizer of another worker.
 func (w *renewing) newAuthorizer() *Authorizer {
-	return must(New(Config{Ledger: w.renewals, Records: w.renewals, Opener: w.keys, Classify: classify.Error, Sealer: w.keys, OAuth: w.authority, Ticks: w.ticks, Now: w.Now,
+	return must(New(Config{Ledger: w.renewals, Records: w.renewals, Keys: w.keys, Classify: classify.Error, OAuth: w.authority, Ticks: w.ticks, Now: w.Now,
 		Logger: slog.New(slog.NewTextHandler(w.log, nil))}))
 }
 

@@ -87,7 +87,7 @@ func (r *renewer) sealForSpool(u *unsaved, replaced secret.Secret) error {
 		return errors.New("seal a renewed refresh token") // err could contain the token
 	}
 	b := spoolBinding(u.renewal.Token, replaced)
-	u.spoolText, err = r.Sealer.Seal(plain, b)
+	u.spoolText, err = r.Keys.Seal(plain, b)
 	u.spool = &b
 	return err
 }
@@ -109,11 +109,11 @@ func (r *renewer) adoptSpooled(ctx context.Context, mine leased) (*accessToken, 
 	if r.Spool == nil || mine.Token.Scheme != records.SchemeAuthorizationCode {
 		return nil, nil
 	}
-	cred, err := openCredential(r.Opener, mine.Token)
+	cred, err := openCredential(r.Keys, mine.Token)
 	if err != nil {
 		return nil, err
 	}
-	found, key, err := readSpooled(ctx, r.Spool, r.Opener, mine.Token, cred)
+	found, key, err := readSpooled(ctx, r.Spool, r.Keys, mine.Token, cred)
 	if err != nil || found == nil {
 		return nil, err
 	}
@@ -132,7 +132,7 @@ func (r *renewer) adoptSpooled(ctx context.Context, mine leased) (*accessToken, 
 
 // readSpooled reads and decrypts the entry that follows on a credential. It returns nil without an error if Redis has
 // no such entry.
-func readSpooled(ctx context.Context, spool RenewalSpool, keys Opener, t records.Token,
+func readSpooled(ctx context.Context, spool RenewalSpool, keys Keys, t records.Token,
 	cred oauth.Credential) (found *spooledRenewal, key string, err error) {
 	b := spoolBinding(t, cred.RefreshToken)
 	key = spoolKey(b)
@@ -160,7 +160,7 @@ func readSpooled(ctx context.Context, spool RenewalSpool, keys Opener, t records
 
 // LatestCredential decrypts the OAuth credential of t, with the newest refresh token, which may be in Redis if Postgres
 // could not store it. spool may be nil: there is no Redis.
-func LatestCredential(ctx context.Context, spool RenewalSpool, keys Opener, t records.Token) (oauth.Credential, error) {
+func LatestCredential(ctx context.Context, spool RenewalSpool, keys Keys, t records.Token) (oauth.Credential, error) {
 	cred, err := openCredential(keys, t)
 	if err != nil || spool == nil || t.Scheme != records.SchemeAuthorizationCode {
 		return cred, err

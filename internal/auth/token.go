@@ -17,7 +17,7 @@ import (
 
 // openToken returns the header value of a token that is sent as stored, not obtained by OAuth.
 func (z *Authorizer) openToken(t records.Token) (value secret.Secret, err error) {
-	plain, err := z.Opener.Open(t.Ciphertext, t.Binding())
+	plain, err := z.Keys.Open(t.Ciphertext, t.Binding())
 	if err != nil {
 		return value, fmt.Errorf("the token stored for %s: %w", t.Origin, err)
 	}

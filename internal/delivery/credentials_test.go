@@ -100,7 +100,7 @@ func (w *world) bearer(id *big.Int, rawURL string) int {
 // credentialed returns a worker that uses stored tokens.
 func (w *world) credentialed(adapt ...func(*auth.Config)) *worker {
 	w.t.Helper()
-	cfg := auth.Config{Ledger: w.store, Records: records.New(w.store), Opener: w.keys, Classify: classify.Error}
+	cfg := auth.Config{Ledger: w.store, Records: records.New(w.store), Keys: w.keys, Classify: classify.Error}
 	for _, f := range adapt {
 		f(&cfg)
 	}

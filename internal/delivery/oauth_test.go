@@ -31,7 +31,7 @@ func (w *world) authorizing(adapt ...func(*auth.Config)) *worker {
 	web := guard.Client(netguard.Limits{}, 0)
 	w.t.Cleanup(web.CloseIdleConnections)
 	return w.credentialed(append([]func(*auth.Config){func(c *auth.Config) {
-		c.OAuth, c.Sealer, c.Logger = must(oauth.New(oauth.Config{HTTP: web, Timeout: 5 * time.Second})), w.keys, w.logger()
+		c.OAuth, c.Logger = must(oauth.New(oauth.Config{HTTP: web, Timeout: 5 * time.Second})), w.logger()
 		c.RefusedPause = time.Millisecond
 	}}, adapt...)...)
 }
@@ -263,7 +263,7 @@ func TestRotationUnderLoad(t *testing.T) {
 	w := newWorld(t)
 	keys := &rotating{}
 	keys.Store(w.keys)
-	w.serve(w.authorizing(func(c *auth.Config) { c.Opener, c.Sealer, c.Age = keys, keys, 20*time.Millisecond }))
+	w.serve(w.authorizing(func(c *auth.Config) { c.Keys, c.Age = keys, 20*time.Millisecond }))
 	var agents []*big.Int
 	var sites []*oauthtest.Server
 	for range 3 {

@@ -34,7 +34,7 @@ func newSigner(t testing.TB) (*signing.Ring, string) {
 	var ring *signing.Ring
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { ring.ServeHTTP(w, r) }))
 	t.Cleanup(srv.Close)
-	ring, err = signing.New(signing.Config{PublicURL: srv.URL, Records: &signingtest.Shelf{}, Sealer: keyset})
+	ring, err = signing.New(signing.Config{PublicURL: srv.URL, Records: &signingtest.Shelf{}, Keys: keyset})
 	heraldtest.Must(t, err)
 	heraldtest.Must(t, ring.Load(t.Context()))
 	return ring, srv.URL

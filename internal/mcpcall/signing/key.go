@@ -13,12 +13,6 @@ import (
 	"github.com/agentherald/herald/internal/store/records"
 )
 
-// Sealer encrypts and decrypts stored keys (secret.Keyset).
-type Sealer interface {
-	Seal(plain []byte, b secret.Binding) ([]byte, error)
-	Open(cipher []byte, b secret.Binding) ([]byte, error)
-}
-
 // Binding returns the binding under which the key with this id is encrypted.
 func Binding(id string) secret.Binding { return secret.Binding{Purpose: "signing.key.v1", Issuer: id} }
 
@@ -31,7 +25,7 @@ type key struct {
 }
 
 // NewKey creates a key, encrypted for the database.
-func NewKey(s Sealer) (records.SigningKey, error) {
+func NewKey(s *secret.Keyset) (records.SigningKey, error) {
 	var seed [ed25519.SeedSize]byte
 	_, _ = rand.Read(seed[:]) // crypto/rand never fails
 	id := keyThumbprint(ed25519.NewKeyFromSeed(seed[:]).Public().(ed25519.PublicKey))
@@ -41,7 +35,7 @@ func NewKey(s Sealer) (records.SigningKey, error) {
 
 // openKey decrypts a stored key. The key is bound to its own thumbprint, so that write access to the database is not
 // sufficient to publish another key.
-func openKey(s Sealer, k records.SigningKey) (*key, error) {
+func openKey(s *secret.Keyset, k records.SigningKey) (*key, error) {
 	seed, err := s.Open(k.Ciphertext, Binding(k.ID))
 	if err != nil {
 		return nil, fmt.Errorf("signing key %s: %w", k.ID, err)

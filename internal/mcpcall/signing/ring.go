@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/loop"
+	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/store/records"
 )
 
@@ -24,7 +25,7 @@ type Config struct {
 	// PublicURL (HERALD_PUBLIC_URL) is the origin at which agents find the directory of keys. Required.
 	PublicURL string
 	Records   Records
-	Sealer    Sealer
+	Keys      *secret.Keyset // encrypts them
 	// Refresh is the interval at which Run reads the keys again. Default 30 s.
 	Refresh time.Duration
 	// Logger discards by default. Clock is time.Now by default.
@@ -44,8 +45,8 @@ var ErrNoKey = errors.New("no signing key can be used, so the request was not se
 
 // New returns a Ring without keys. Call Load before Sign.
 func New(cfg Config) (*Ring, error) {
-	if cfg.PublicURL == "" || cfg.Records == nil || cfg.Sealer == nil {
-		return nil, errors.New("signing: PublicURL, Records and Sealer are required")
+	if cfg.PublicURL == "" || cfg.Records == nil || cfg.Keys == nil {
+		return nil, errors.New("signing: PublicURL, Records and Keys are required")
 	}
 	cfg.Refresh = cmp.Or(cfg.Refresh, 30*time.Second)
 	if cfg.Logger == nil {
@@ -70,7 +71,7 @@ func (r *Ring) Load(ctx context.Context) error {
 	var keys []*key
 	var faults []error
 	for _, s := range stored {
-		k, err := openKey(r.cfg.Sealer, s)
+		k, err := openKey(r.cfg.Keys, s)
 		if err != nil {
 			faults = append(faults, err)
 			continue
@@ -88,7 +89,7 @@ func (r *Ring) Load(ctx context.Context) error {
 }
 
 func (r *Ring) addFirst(ctx context.Context) ([]records.SigningKey, error) {
-	first, err := NewKey(r.cfg.Sealer)
+	first, err := NewKey(r.cfg.Keys)
 	if err != nil {
 		return nil, err
 	}

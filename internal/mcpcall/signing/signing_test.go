@@ -38,7 +38,7 @@ func storedKey(t testing.TB, s *signingtest.Shelf) records.SigningKey {
 // newRing returns a loaded ring with one key.
 func newRing(t testing.TB, s *signingtest.Shelf, keys *secret.Keyset, clock func() time.Time) *Ring {
 	t.Helper()
-	r, err := New(Config{PublicURL: "https://herald.example", Records: s, Sealer: keys, Clock: clock})
+	r, err := New(Config{PublicURL: "https://herald.example", Records: s, Keys: keys, Clock: clock})
 	heraldtest.Must(t, err)
 	heraldtest.Must(t, r.Load(t.Context()))
 	return r
@@ -196,7 +196,7 @@ func TestForeignKeys(t *testing.T) {
 	for name, k := range map[string]records.SigningKey{"another keyset's": other, "under another id": moved} {
 		s := &signingtest.Shelf{}
 		s.Put(nil, k)
-		r, err := New(Config{PublicURL: "https://herald.example", Records: s, Sealer: keys})
+		r, err := New(Config{PublicURL: "https://herald.example", Records: s, Keys: keys})
 		heraldtest.Must(t, err)
 		heraldtest.Fails(t, name, r.Load(t.Context()), ErrNoKey)
 		req := newRequest(t, http.MethodGet, "https://agent.example/", "")
@@ -208,7 +208,7 @@ func TestForeignKeys(t *testing.T) {
 	// If there is a valid key too, the invalid one is skipped.
 	s := &signingtest.Shelf{}
 	s.Put(nil, other, good)
-	r, err := New(Config{PublicURL: "https://herald.example", Records: s, Sealer: keys})
+	r, err := New(Config{PublicURL: "https://herald.example", Records: s, Keys: keys})
 	heraldtest.Must(t, err)
 	if err := r.Load(t.Context()); err != nil || r.currentKey().id != good.ID {
 		t.Error(err)

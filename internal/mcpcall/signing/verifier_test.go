@@ -54,7 +54,7 @@ func newHerald(t testing.TB) *herald {
 	var err error
 	h.keyset, err = secret.Create()
 	heraldtest.Must(t, err)
-	h.ring, err = signing.New(signing.Config{PublicURL: h.server.URL, Records: &h.keys, Sealer: h.keyset})
+	h.ring, err = signing.New(signing.Config{PublicURL: h.server.URL, Records: &h.keys, Keys: h.keyset})
 	heraldtest.Must(t, err)
 	heraldtest.Must(t, h.ring.Load(t.Context()))
 	return h
@@ -369,7 +369,7 @@ func TestRotation(t *testing.T) {
 		var rings []*signing.Ring
 		ctx, stop := context.WithCancel(t.Context())
 		for range 2 {
-			r, err := signing.New(signing.Config{PublicURL: "https://herald.example", Records: shelf, Sealer: keyset})
+			r, err := signing.New(signing.Config{PublicURL: "https://herald.example", Records: shelf, Keys: keyset})
 			heraldtest.Must(t, err)
 			heraldtest.Must(t, r.Load(ctx))
 			rings = append(rings, r)
@@ -429,7 +429,7 @@ func TestRotationBehindCache(t *testing.T) {
 	h, began, passed := newHerald(t), time.Now(), time.Duration(0)
 	now := func() time.Time { return began.Add(passed) }
 	var err error
-	h.ring, err = signing.New(signing.Config{PublicURL: h.server.URL, Records: &h.keys, Sealer: h.keyset, Clock: now})
+	h.ring, err = signing.New(signing.Config{PublicURL: h.server.URL, Records: &h.keys, Keys: h.keyset, Clock: now})
 	heraldtest.Must(t, err)
 	heraldtest.Must(t, h.ring.Load(t.Context()))
 	var until time.Time // end of the proxy's copy

@@ -52,7 +52,7 @@ func (p *prober) openAuthorizer(ctx context.Context, e mcpcall.Endpoint) error {
 		return fmt.Errorf("a token is stored for the agent, and without it the agent would answer something else than "+
 			"it answers deliveries: %w", err)
 	}
-	p.authorizer, err = auth.New(auth.Config{Ledger: p.store, Records: p.store, Opener: keys, Sealer: keys,
+	p.authorizer, err = auth.New(auth.Config{Ledger: p.store, Records: p.store, Keys: keys,
 		Classify: classify.Error, OAuth: p.content.OAuth, Spool: p.store.Spool, Logger: p.Logger})
 	return err
 }
@@ -72,7 +72,7 @@ func (p *prober) openSigner(ctx context.Context, calls *mcpcall.Config) error {
 		return err
 	}
 	ring, err := signing.New(signing.Config{PublicURL: p.Settings.PublicURL, Records: p.store,
-		Sealer: keys, Logger: p.Logger})
+		Keys: keys, Logger: p.Logger})
 	if err != nil {
 		return err
 	}
