@@ -11,89 +11,83 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// recordColumns contains the arguments of record.sql: one array per column, one element per request.
-type recordColumns struct {
-	chains             []int64
-	registries, agents []string
-
-	ids                                                               []uuid.UUID
-	claimNos, epochs                                                  []int64
-	startedAts                                                        []time.Time
-	numbers, hints                                                    []int
-	statuses, stages                                                  []string
-	delays                                                            []time.Duration
-	tasks, anews, frees, called, fetchFailed, moved, ofJobs, agentOKs []bool
-	rechecks, reroutes                                                []bool
-	durations, latencies                                              []*int32
-
-	reasons, errors, toolNames, endpoints, protocols, stepTimes, verifications, sources, agentErrors []*string
-	disagrees, arguments, responses, results, serverInfos, tools, registrations                      [][]byte
-}
-
-func (c *recordColumns) appendRequest(q recordRequest) {
-	a, o := q.claim.Agent(), q.outcome
-	c.chains, c.registries = append(c.chains, int64(a.ChainID)), append(c.registries, a.Registry)
-	c.agents = append(c.agents, a.ID)
-	c.ids, c.claimNos = append(c.ids, q.claim.ID), append(c.claimNos, q.claim.No)
-	c.startedAts, c.numbers = append(c.startedAts, q.startedAt), append(c.numbers, q.attempt)
-	c.durations = append(c.durations, q.tookMs)
-	c.epochs, c.hints = append(c.epochs, q.claim.Epoch), append(c.hints, q.claim.Hints)
-
-	c.statuses, c.delays = append(c.statuses, string(o.Status)), append(c.delays, o.Delay)
-	c.tasks, c.anews, c.frees = append(c.tasks, o.Task), append(c.anews, o.Anew), append(c.frees, o.Free)
-	c.called, c.fetchFailed = append(c.called, o.Called), append(c.fetchFailed, o.FetchFailed)
-	c.moved = append(c.moved, o.Moved)
-	c.rechecks, c.reroutes = append(c.rechecks, o.needsRecheck()), append(c.reroutes, o.Rerouted || o.NoTurn)
-	c.agentOKs, c.ofJobs = append(c.agentOKs, o.AgentOK), append(c.ofJobs, o.EndpointOfJob)
-	c.stages = append(c.stages, storable.Text(o.Stage, storable.MaxName))
-	c.latencies = append(c.latencies, o.latencyPosition())
-
-	c.reasons = append(c.reasons, storable.Name(string(o.Reason)))
-	c.errors = append(c.errors, storable.OrNull(storable.Text(o.Error, storable.MaxError)))
-	c.toolNames = append(c.toolNames, storable.Name(o.ToolName))
-	c.endpoints = append(c.endpoints, storable.OrNull(storable.Text(o.Endpoint, storable.MaxURL)))
-	c.protocols = append(c.protocols, storable.Name(o.Protocol))
-	c.stepTimes = append(c.stepTimes, formatStepTimes(o.StepMicros))
-	c.verifications = append(c.verifications, storable.Name(o.FileVerification))
-	c.sources = append(c.sources, storable.Name(o.FileSource))
-	c.agentErrors = append(c.agentErrors, storable.OrNull(storable.Text(o.AgentError, storable.MaxError)))
-
-	var disagrees []byte
-	if names := boundNames(o.FileDisagrees); names != nil {
-		disagrees, _ = json.Marshal(names) // strings cannot fail
+// column returns the value of each element of list. Statements have arrays as arguments, with one element per delivery.
+func column[E, T any](list []E, value func(E) T) []T {
+	values := make([]T, len(list))
+	for i, e := range list {
+		values[i] = value(e)
 	}
-	c.disagrees = append(c.disagrees, disagrees)
-	c.arguments = append(c.arguments, storable.JSON(o.Arguments, storable.MaxSide))
-	c.responses = append(c.responses, storable.JSON(o.Response, storable.MaxSide))
-	c.results = append(c.results, storable.JSON(o.Result, storable.MaxSide))
-	c.serverInfos = append(c.serverInfos, storable.JSON(o.ServerInfo, storable.MaxSide))
-	c.tools = append(c.tools, storable.JSON(o.Tools, storable.MaxSide))
-	c.registrations = append(c.registrations, o.Registration.encode())
+	return values
 }
 
-// queueRecords adds record.sql to the batch b. alone is its argument @alone.
-func (c *recordColumns) queueRecords(b *pgx.Batch, alone bool) {
-	b.Queue(statements.Text("record"), statements.Named("record").Args(c.listArgs(alone))...)
+// recordArgs returns the arguments of record.sql for the outcomes of group.
+func recordArgs(group []recordRequest, alone bool) pgx.NamedArgs {
+	type q = recordRequest
+	name := func(value func(o *Outcome) string) []*string {
+		return column(group, func(q q) *string { return storable.Name(value(&q.outcome)) })
+	}
+	text := func(limit int, value func(o *Outcome) string) []*string {
+		return column(group, func(q q) *string { return storable.OrNull(storable.Text(value(&q.outcome), limit)) })
+	}
+	side := func(value func(o *Outcome) json.RawMessage) [][]byte {
+		return column(group, func(q q) []byte { return storable.JSON(value(&q.outcome), storable.MaxSide) })
+	}
+	flag := func(value func(o *Outcome) bool) []bool {
+		return column(group, func(q q) bool { return value(&q.outcome) })
+	}
+	return pgx.NamedArgs{
+		"alone":          alone,
+		"ids":            encodeIDs(column(group, q.id)),
+		"claim_nos":      column(group, q.claimNo),
+		"epochs":         column(group, func(q q) int64 { return q.claim.Epoch }),
+		"hints":          column(group, func(q q) int { return q.claim.Hints }),
+		"started_ats":    column(group, func(q q) time.Time { return q.startedAt }),
+		"numbers":        column(group, func(q q) int { return q.attempt }),
+		"durations":      column(group, func(q q) *int32 { return q.tookMs }),
+		"latencies":      column(group, func(q q) *int32 { return q.outcome.latencyPosition() }),
+		"statuses":       column(group, func(q q) string { return string(q.outcome.Status) }),
+		"delays":         column(group, func(q q) time.Duration { return q.outcome.Delay }),
+		"stages":         column(group, func(q q) string { return storable.Text(q.outcome.Stage, storable.MaxName) }),
+		"step_us":        column(group, func(q q) *string { return formatStepTimes(q.outcome.StepMicros) }),
+		"registrations":  column(group, func(q q) []byte { return q.outcome.Registration.encode() }),
+		"file_disagrees": column(group, func(q q) []byte { return encodeNames(q.outcome.FileDisagrees) }),
+
+		"tasks":             flag(func(o *Outcome) bool { return o.Task }),
+		"anews":             flag(func(o *Outcome) bool { return o.Anew }),
+		"frees":             flag(func(o *Outcome) bool { return o.Free }),
+		"called":            flag(func(o *Outcome) bool { return o.Called }),
+		"fetch_failed":      flag(func(o *Outcome) bool { return o.FetchFailed }),
+		"moved":             flag(func(o *Outcome) bool { return o.Moved }),
+		"rechecks":          flag(func(o *Outcome) bool { return o.needsRecheck() }),
+		"reroutes":          flag(func(o *Outcome) bool { return o.Rerouted || o.NoTurn }),
+		"agent_oks":         flag(func(o *Outcome) bool { return o.AgentOK }),
+		"endpoints_of_jobs": flag(func(o *Outcome) bool { return o.EndpointOfJob }),
+
+		"reasons":            name(func(o *Outcome) string { return string(o.Reason) }),
+		"tool_names":         name(func(o *Outcome) string { return o.ToolName }),
+		"protocols":          name(func(o *Outcome) string { return o.Protocol }),
+		"file_verifications": name(func(o *Outcome) string { return o.FileVerification }),
+		"file_sources":       name(func(o *Outcome) string { return o.FileSource }),
+		"errors":             text(storable.MaxError, func(o *Outcome) string { return o.Error }),
+		"agent_errors":       text(storable.MaxError, func(o *Outcome) string { return o.AgentError }),
+		"endpoints":          text(storable.MaxURL, func(o *Outcome) string { return o.Endpoint }),
+
+		"arguments":    side(func(o *Outcome) json.RawMessage { return o.Arguments }),
+		"responses":    side(func(o *Outcome) json.RawMessage { return o.Response }),
+		"results":      side(func(o *Outcome) json.RawMessage { return o.Result }),
+		"server_infos": side(func(o *Outcome) json.RawMessage { return o.ServerInfo }),
+		"tools":        side(func(o *Outcome) json.RawMessage { return o.Tools }),
+	}
 }
 
-// queueDispatch queues dispatch.sql for the agents of the recorded claims.
-func (c *recordColumns) queueDispatch(b *pgx.Batch) {
-	b.Queue(statements.Text("dispatch"),
-		statements.Named("dispatch").Args(dispatchArgs(c.chains, c.registries, c.agents, c.ids, c.claimNos))...)
-}
-
-func (c *recordColumns) listArgs(alone bool) pgx.NamedArgs {
-	return pgx.NamedArgs{"alone": alone,
-		"ids": encodeIDs(c.ids), "claim_nos": c.claimNos, "started_ats": c.startedAts, "numbers": c.numbers,
-		"durations": c.durations, "statuses": c.statuses, "reasons": c.reasons, "delays": c.delays,
-		"tasks": c.tasks, "anews": c.anews, "frees": c.frees, "called": c.called, "fetch_failed": c.fetchFailed,
-		"moved": c.moved, "epochs": c.epochs, "endpoints_of_jobs": c.ofJobs, "rechecks": c.rechecks,
-		"reroutes": c.reroutes, "hints": c.hints, "stages": c.stages, "errors": c.errors, "tool_names": c.toolNames,
-		"endpoints": c.endpoints, "protocols": c.protocols, "step_us": c.stepTimes,
-		"file_verifications": c.verifications, "file_sources": c.sources, "file_disagrees": c.disagrees,
-		"arguments": c.arguments, "responses": c.responses, "results": c.results, "agent_oks": c.agentOKs,
-		"agent_errors": c.agentErrors, "latencies": c.latencies, "server_infos": c.serverInfos, "tools": c.tools,
-		"registrations": c.registrations}
+// encodeNames returns the first maxNames of list as JSON, or nil for none.
+func encodeNames(list []string) []byte {
+	names := boundNames(list)
+	if names == nil {
+		return nil
+	}
+	encoded, _ := json.Marshal(names) // strings cannot fail
+	return encoded
 }
 
 // formatStepTimes returns the times as the text of a Postgres integer[], or nil for nil. record.sql gets the arrays of

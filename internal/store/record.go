@@ -15,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/coalescer"
 	"github.com/agentherald/herald/internal/store/storable"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -175,29 +176,51 @@ func (s *Store) recordAlone(ctx context.Context, q recordRequest) (Recorded, err
 	a := q.claim.Agent()
 	b := &pgx.Batch{}
 	b.Queue(statements.Text("lock_agent"), a.ChainID, a.Registry, a.ID)
-	queueRecord(b, q)
-	res := &onceClosed{BatchResults: s.Conns.SendBatch(ctx, b)}
-	defer res.Close()
-	if _, err := res.Exec(); err != nil {
-		return Recorded{}, fmt.Errorf("lock the agent: %w", err)
+	written := queueRecord(b, q)
+	if err := s.Conns.SendBatch(ctx, b).Close(); err != nil {
+		return Recorded{}, err
 	}
-	return readRecorded(res, q)
+	return written.result()
 }
 
-// onceClosed is the result of a batch whose Close may be called twice: the first call returns the connection to the
-// pool, and the second does nothing. Without it, the second Close would access a connection that another goroutine may
-// use by then.
-type onceClosed struct {
-	pgx.BatchResults
-	closed bool
+// recordGone records the outcome of q, whose event is gone from the chain (Outcome.Gone), in one transaction with the
+// retraction of the delivery.
+func (s *Store) recordGone(ctx context.Context, q recordRequest) (rec Recorded, err error) {
+	err = pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
+		if err := lockAgentOf(ctx, tx, q.claim); err != nil {
+			return err
+		}
+		rec, err = s.recordIn(ctx, tx, q)
+		return err
+	})
+	return rec, err
 }
 
-func (r *onceClosed) Close() error {
-	if r.closed {
-		return nil
+// lockAgentOf locks the agent of the claim c.
+func lockAgentOf(ctx context.Context, tx pgx.Tx, c *Claim) error {
+	a := c.Agent()
+	if _, err := tx.Exec(ctx, statements.Text("lock_agent"), a.ChainID, a.Registry, a.ID); err != nil {
+		return fmt.Errorf("lock the agent: %w", err)
 	}
-	r.closed = true
-	return r.BatchResults.Close()
+	return nil
+}
+
+// recordIn records the outcome of q in tx, which has locked the agent. If the delivery's event is gone from the chain
+// (Outcome.Gone), it also retracts the delivery (replaceEvent).
+func (s *Store) recordIn(ctx context.Context, tx pgx.Tx, q recordRequest) (Recorded, error) {
+	b := &pgx.Batch{}
+	written := queueRecord(b, q)
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return Recorded{}, err
+	}
+	rec, err := written.result()
+	if err != nil || q.outcome.Gone == nil {
+		return rec, err
+	}
+	byAgent := make(map[Agent][]Task)
+	err = s.replaceEvent(ctx, tx, q.claim.ID, q.claim.Job, *q.outcome.Gone, byAgent)
+	rec.Next = append(rec.Next, interleaveAgents(byAgent)...)
+	return rec, err
 }
 
 // Adopt records the outcome p of an earlier attempt of the claimed delivery, so that the agent is not called again. It
@@ -213,13 +236,13 @@ func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Reco
 	if err := p.Outcome.checkStatus(); err != nil {
 		return rec, err
 	}
-	a, o := c.Agent(), p.Outcome
+	o := p.Outcome
 	took := int32(min(max(p.At.Sub(p.StartedAt).Milliseconds(), 0), math.MaxInt32))
 	fenced := false
 	// The statements need several round trips, because the later ones depend on the result of adopt.sql. Adopt is rare.
 	err = pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, statements.Text("lock_agent"), a.ChainID, a.Registry, a.ID); err != nil {
-			return fmt.Errorf("lock the agent: %w", err)
+		if err := lockAgentOf(ctx, tx, c); err != nil {
+			return err
 		}
 		var ours, open bool
 		row := tx.QueryRow(ctx, statements.Text("adopt"), c.ID, c.No, p.Attempt, p.StartedAt)
@@ -232,17 +255,10 @@ func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Reco
 		// The row of a free attempt is deleted, but only if it is the last one before c's: the others keep their
 		// numbers.
 		o.Free = o.Free && p.Attempt == c.Attempt-1
-		b := &pgx.Batch{}
-		q := recordRequest{claim: c, outcome: o, attempt: p.Attempt, startedAt: p.StartedAt, tookMs: &took}
-		queueRecord(b, q)
-		res := tx.SendBatch(ctx, b)
-		defer res.Close()
-		rec, err = readRecorded(res, q)
+		rec, err = s.recordIn(ctx, tx, recordRequest{claim: c, outcome: o, attempt: p.Attempt, startedAt: p.StartedAt,
+			tookMs: &took})
 		if fenced = errors.Is(err, ErrFenced); fenced {
 			return nil // commit: for Delivered, the attempt's row is completed although the claim is lost
-		}
-		if err == nil && o.Gone != nil {
-			return s.endGone(ctx, tx, c, *o.Gone, &rec)
 		}
 		return err
 	})
@@ -274,6 +290,10 @@ type recordRequest struct {
 	tookMs    *int32 // duration of the attempt; nil: it ends now
 }
 
+func (q recordRequest) agent() Agent   { return q.claim.Agent() }
+func (q recordRequest) id() uuid.UUID  { return q.claim.ID }
+func (q recordRequest) claimNo() int64 { return q.claim.No }
+
 // newRecordRequest returns a request to record the outcome of the claim's own attempt.
 func newRecordRequest(c *Claim, o Outcome) recordRequest {
 	return recordRequest{claim: c, outcome: o, attempt: c.Attempt, startedAt: c.StartedAt}
@@ -290,19 +310,30 @@ func (q recordRequest) isPlain() bool {
 
 // recordGroup records plain outcomes (isPlain) of several attempts and dispatches their agents' next deliveries, in one
 // round trip and one commit. A request whose outcome record.sql did not record gets no answer. The coalescer then calls
-// recordAlone for it.
+// recordAlone for it. An agent's next tasks are distributed evenly among the callers that recorded its deliveries.
 func (s *Store) recordGroup(ctx context.Context, group []recordRequest) ([]coalescer.Result[Recorded], error) {
-	members, rows := sortMembers(group), recordColumns{}
-	for _, i := range members {
-		rows.appendRequest(group[i])
-	}
+	members := sortMembers(group)
+	sorted := column(members, func(i int) recordRequest { return group[i] })
+	results, callers := make([]coalescer.Result[Recorded], len(group)), make(map[Agent][]int, len(members))
 	b := &pgx.Batch{}
-	b.Queue(statements.Text("lock_agents"), rows.chains, rows.registries, rows.agents)
-	rows.queueRecords(b, false)
-	rows.queueDispatch(b)
-	res := &onceClosed{BatchResults: s.Conns.SendBatch(ctx, b)}
-	defer res.Close()
-	return readRecordedGroup(res, group, members)
+	chains, registries, ids := SplitAgents(column(sorted, recordRequest.agent))
+	b.Queue(statements.Text("lock_agents"), chains, registries, ids)
+	queueOutcomes(b, sorted, recordArgs(sorted, false), func(nr int, rec Recorded) {
+		i := members[nr-1]
+		results[i] = coalescer.Result[Recorded]{Answer: rec, Answered: true}
+		callers[group[i].agent()] = append(callers[group[i].agent()], i)
+	})
+	queueDispatch(b, sorted, func(t Task, a Agent) error {
+		next := callers[a]
+		if len(next) == 0 {
+			return errors.New("an agent was given tasks of which nothing was recorded")
+		}
+		rec := &results[next[0]].Answer
+		rec.Next = append(rec.Next, t)
+		callers[a] = append(next[1:], next[0])
+		return nil
+	})
+	return results, s.Conns.SendBatch(ctx, b).Close()
 }
 
 // sortMembers returns the indexes of group, sorted by delivery id. record.sql applies the outcomes of one agent in that
@@ -319,129 +350,86 @@ func sortMembers(group []recordRequest) []int {
 	return members
 }
 
-// readRecordedGroup reads the results of the statements that recordGroup queued, and then that of the commit. members
-// has the indexes of the recorded requests in group. An agent's next tasks are distributed evenly among the callers
-// that recorded its deliveries.
-func readRecordedGroup(res pgx.BatchResults, group []recordRequest,
-	members []int) ([]coalescer.Result[Recorded], error) {
-	if _, err := res.Exec(); err != nil {
-		return nil, fmt.Errorf("lock the agents: %w", err)
-	}
-	results, callers := make([]coalescer.Result[Recorded], len(group)), make(map[Agent][]int, len(members))
-	err := readRows(res, func(nr int) recordRequest { return group[members[nr-1]] }, func(nr int, rec Recorded) {
-		i := members[nr-1]
-		results[i] = coalescer.Result[Recorded]{Answer: rec, Answered: true}
-		callers[group[i].claim.Agent()] = append(callers[group[i].claim.Agent()], i)
+// queueOutcomes queues record.sql, with the arguments args, for the outcomes of group. It calls add for each recorded
+// one, with its number in the group (from 1).
+func queueOutcomes(b *pgx.Batch, group []recordRequest, args pgx.NamedArgs, add func(nr int, rec Recorded)) {
+	record := statements.Named("record")
+	b.Queue(record.Text, record.Args(args)...).Query(func(rows pgx.Rows) error {
+		var nr, n int
+		var next *time.Time
+		var accepted, now time.Time
+		var bulk, again bool
+		_, err := pgx.ForEachRow(rows, []any{&nr, &n, &next, &accepted, &now, &bulk, &again}, func() error {
+			q, rec := group[nr-1], Recorded{Age: now.Sub(accepted), Rechecked: again}
+			if next != nil {
+				rec.NextAttemptAt = *next
+				if q.outcome.Task {
+					rec.Task = &Task{ID: q.claim.ID, N: n, Kind: cmp.Or(q.claim.kind, string(q.claim.Job.Kind)),
+						Attempts: max(q.attempt, 1), Bulk: bulk, At: *next}
+				}
+			}
+			add(nr, rec)
+			return nil
+		})
+		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("write the outcomes: %w", err)
-	}
-
-	rows, _ := res.Query()
-	_, err = readDispatched(rows, func(t Task, a Agent) error {
-		next := callers[a]
-		if len(next) == 0 {
-			return errors.New("an agent was given tasks of which nothing was recorded")
-		}
-		rec := &results[next[0]].Answer
-		rec.Next = append(rec.Next, t)
-		callers[a] = append(next[1:], next[0])
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("dispatch the next: %w", err)
-	}
-	return results, res.Close() // the error of the commit
 }
 
-// readRows reads the rows of record.sql. It calls add for each recorded request, with the request's number in the
-// statement (from 1). request looks up the request with this number.
-func readRows(res pgx.BatchResults, request func(nr int) recordRequest, add func(nr int, rec Recorded)) error {
-	var nr, n int
-	var next *time.Time
-	var accepted, now time.Time
-	var bulk, again bool
-	rows, _ := res.Query()
-	_, err := pgx.ForEachRow(rows, []any{&nr, &n, &next, &accepted, &now, &bulk, &again}, func() error {
-		q, rec := request(nr), Recorded{Age: now.Sub(accepted), Rechecked: again}
-		if next != nil {
-			rec.NextAttemptAt = *next
-			if q.outcome.Task {
-				rec.Task = &Task{ID: q.claim.ID, N: n, Kind: cmp.Or(q.claim.kind, string(q.claim.Job.Kind)),
-					Attempts: max(q.attempt, 1), Bulk: bulk, At: *next}
-			}
-		}
-		add(nr, rec)
-		return nil
+// queueDispatch queues dispatch.sql for the agents of the claims whose outcomes the same batch records. It calls add
+// for each dispatched task.
+func queueDispatch(b *pgx.Batch, group []recordRequest, add func(Task, Agent) error) {
+	chains, registries, agents := SplitAgents(column(group, recordRequest.agent))
+	dispatch := statements.Named("dispatch")
+	b.Queue(dispatch.Text, dispatch.Args(dispatchArgs(chains, registries, agents, column(group, recordRequest.id),
+		column(group, recordRequest.claimNo)))...).Query(func(rows pgx.Rows) error {
+		_, err := readDispatched(rows, add)
+		return err
 	})
-	return err
+}
+
+// written has what the statements of queueRecord return when the batch is read.
+type written struct {
+	Recorded
+	recorded bool   // the claim was valid
+	ended    []Task // former tasks of held deliveries that were released
 }
 
 // queueRecord queues in b the statements that record q and dispatch the agent's next deliveries. The statement that
 // locks the agent must precede them.
-func queueRecord(b *pgx.Batch, q recordRequest) {
-	c, o, a := q.claim, q.outcome, q.claim.Agent()
-	var rows recordColumns
-	rows.appendRequest(q)
+func queueRecord(b *pgx.Batch, q recordRequest) *written {
+	w := &written{}
+	c, o, a := q.claim, q.outcome, q.agent()
+	group := []recordRequest{q}
+	args := recordArgs(group, true)
 	b.Queue(statements.Text("lock_delivery"), c.ID)
-	rows.queueRecords(b, true)
+	queueOutcomes(b, group, args, func(_ int, rec Recorded) { w.Recorded, w.recorded = rec, true })
 	if o.Status == Delivered {
-		b.Queue(statements.Text("complete"), statements.Named("complete").Args(rows.listArgs(true))...)
+		b.Queue(statements.Text("complete"), statements.Named("complete").Args(args)...)
 	}
 	if reasons, since := o.mendedReasons(c.Epoch); reasons != nil {
-		b.Queue(statements.Text("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, since, c.ID, c.No)
+		b.Queue(statements.Text("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, since, c.ID, c.No).
+			Query(func(rows pgx.Rows) (err error) {
+				w.ended, err = pgx.CollectRows(rows, scanEnded)
+				return err
+			})
 	}
 	if len(o.Refuted) > 0 {
 		b.Queue(`UPDATE herald.hints SET refuted = true WHERE delivery_id = $1 AND rank = ANY($2)`, c.ID, o.Refuted)
 	}
 	if !o.SkipDispatch {
-		rows.queueDispatch(b)
+		queueDispatch(b, group, func(t Task, _ Agent) error { w.Next = append(w.Next, t); return nil })
 	}
+	return w
 }
 
-// readRecorded reads the results of the statements that queueRecord queued, and then the result of the commit. If the
-// claim is lost, it returns ErrFenced, but only after the commit: a late success may have changed rows.
-func readRecorded(res pgx.BatchResults, q recordRequest) (rec Recorded, err error) {
-	fenced := true
-	if _, err := res.Exec(); err != nil {
-		return rec, fmt.Errorf("lock the delivery: %w", err)
+// result is called after the commit, or in a transaction after the batch. If the claim is lost, it returns ErrFenced;
+// a late success may have changed rows nevertheless.
+func (w *written) result() (Recorded, error) {
+	w.Next = append(w.Next, w.ended...)
+	if !w.recorded {
+		return w.Recorded, ErrFenced
 	}
-	accept := func(_ int, r Recorded) { rec, fenced = r, false }
-	if err := readRows(res, func(int) recordRequest { return q }, accept); err != nil {
-		return rec, err
-	}
-	if q.outcome.Status == Delivered {
-		if _, err := res.Exec(); err != nil {
-			return rec, fmt.Errorf("complete the attempt: %w", err)
-		}
-	}
-	var ended []Task
-	if reasons, _ := q.outcome.mendedReasons(q.claim.Epoch); reasons != nil {
-		rows, _ := res.Query()
-		if ended, err = pgx.CollectRows(rows, scanEnded); err != nil {
-			return rec, fmt.Errorf("release deliveries whose reason is gone: %w", err)
-		}
-	}
-	if len(q.outcome.Refuted) > 0 {
-		if _, err := res.Exec(); err != nil {
-			return rec, fmt.Errorf("note refuted hints: %w", err)
-		}
-	}
-	if !q.outcome.SkipDispatch {
-		rows, _ := res.Query()
-		_, err = readDispatched(rows, func(t Task, _ Agent) error { rec.Next = append(rec.Next, t); return nil })
-		if err != nil {
-			return rec, fmt.Errorf("dispatch the next: %w", err)
-		}
-	}
-	rec.Next = append(rec.Next, ended...)
-	if err := res.Close(); err != nil { // the error of the commit
-		return rec, err
-	}
-	if fenced {
-		return rec, ErrFenced
-	}
-	return rec, nil
+	return w.Recorded, nil
 }
 
 // KeepSide returns the arguments or the response of a call as Record stores them: as storable JSON of at most 16 KiB.

@@ -415,35 +415,6 @@ func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h hold
 		Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status})
 }
 
-// recordGone records the outcome of q and calls endGone, in one transaction. The event of the delivery is gone from the
-// chain, although its agent was or may have been called with it (Outcome.Gone).
-func (s *Store) recordGone(ctx context.Context, q recordRequest) (rec Recorded, err error) {
-	a := q.claim.Agent()
-	err = pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, statements.Text("lock_agent"), a.ChainID, a.Registry, a.ID); err != nil {
-			return fmt.Errorf("lock the agent: %w", err)
-		}
-		b := &pgx.Batch{}
-		queueRecord(b, q)
-		if rec, err = readRecorded(tx.SendBatch(ctx, b), q); err != nil {
-			return err
-		}
-		return s.endGone(ctx, tx, q.claim, *q.outcome.Gone, &rec)
-	})
-	return rec, err
-}
-
-// endGone retracts the delivery of the claim c, whose event is no longer on the chain. If g.Next is set, the event
-// g.Next gets a delivery of its own, which the retraction delays. New tasks are appended to rec.Next.
-func (s *Store) endGone(ctx context.Context, tx pgx.Tx, c *Claim, g Gone, rec *Recorded) error {
-	byAgent := make(map[Agent][]Task)
-	if err := s.replaceEvent(ctx, tx, c.ID, c.Job, g, byAgent); err != nil {
-		return err
-	}
-	rec.Next = append(rec.Next, interleaveAgents(byAgent)...)
-	return nil
-}
-
 // replaceEvent retracts the delivery with this id, if its agent was or may have been called. old is the job of its
 // event, which is no longer on the chain. If g.Next is set and the delivery has the key of g.Next, replaceEvent also
 // gives the key to a new delivery for g.Next. A delivery that lost its key (displace.sql) has another one; it runs
