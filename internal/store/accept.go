@@ -165,7 +165,8 @@ func missedConflict(err error) bool {
 // arrival is an Intake in the form in which Accept stores it.
 type arrival struct {
 	Intake
-	key   string // of the delivery
+	id    uuid.UUID // of its new delivery, if it gets one
+	key   string    // of the delivery
 	kind  string
 	agent Agent
 	raw   []byte // Job as JSON; nil for a Refused job, because it may contain secrets in plain text
@@ -202,6 +203,7 @@ func newArrival(it Intake) (arrival, error) {
 	if a.isAgentUpdate() {
 		return a, nil
 	}
+	a.id = job.IDOf(a.key)
 	if a.key == "" {
 		return a, errors.New("a delivery needs a key")
 	}
@@ -312,33 +314,29 @@ func (s *Store) raiseEpochs(ctx context.Context, tx pgx.Tx, in []arrival, out []
 // same key. New tasks are added to byAgent.
 func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance,
 	byAgent map[Agent][]Task) error {
-	var rows columns
+	var rows []arrival
 	added := make(map[string]bool, len(in)) // by key
 	for i, a := range in {
 		if out[i].Verdict == undecided && !added[a.key] {
 			added[a.key] = true
-			rows.appendArrival(a, job.IDOf(a.key))
+			rows = append(rows, a)
 		}
 	}
-	made, err := s.insertColumns(ctx, tx, rows)
+	made, err := s.insertDeliveries(ctx, tx, rows)
 	if err != nil {
 		return err
 	}
 	kept := &pgx.Batch{}
 	for i, a := range in {
-		id := job.IDOf(a.key)
-		row, isNew := made[id]
+		row, isNew := made[a.id]
 		if out[i].Verdict != undecided || !isNew {
 			continue
 		}
 		if a.Refused != "" && a.Received != nil { // rare, so accept.sql has no argument for it
-			kept.Queue(`UPDATE herald.history SET result = $2 WHERE id = $1`, id, a.Received)
+			kept.Queue(`UPDATE herald.history SET result = $2 WHERE id = $1`, a.id, a.Received)
 		}
-		delete(made, id) // a later arrival with the same key gets the answer Known
-		out[i] = a.newAcceptance(id, row)
-		if row.dispatch > 0 {
-			byAgent[a.agent] = append(byAgent[a.agent], Task{ID: id, N: row.dispatch, Kind: a.kind, Bulk: a.Bulk})
-		}
+		delete(made, a.id) // a later arrival with the same key gets the answer Known
+		out[i] = a.answerInserted(row, byAgent)
 	}
 	if kept.Len() == 0 {
 		return nil
@@ -346,10 +344,10 @@ func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Ac
 	return tx.SendBatch(ctx, kept).Close()
 }
 
-// newAcceptance returns the answer Accepted for an arrival whose delivery was inserted. id and row describe that
-// delivery. The status is Rejected for a Refused job, Skipped for a filtered one, Waiting if the delivery waits for
-// another one (behind_earlier), and else Queued.
-func (a arrival) newAcceptance(id uuid.UUID, row newRow) Acceptance {
+// answerInserted returns the answer Accepted for an arrival whose delivery was inserted. row describes that delivery.
+// The status is Rejected for a Refused job, Skipped for a filtered one, Waiting if the delivery waits for another one
+// (behind_earlier), and else Queued. A new task is added to byAgent.
+func (a arrival) answerInserted(row newRow, byAgent map[Agent][]Task) Acceptance {
 	status := Queued
 	switch {
 	case a.Refused != "":
@@ -359,7 +357,10 @@ func (a arrival) newAcceptance(id uuid.UUID, row newRow) Acceptance {
 	case row.behind:
 		status = Waiting
 	}
-	return Acceptance{Verdict: Accepted, ID: id, Key: a.key, Status: status}
+	if row.dispatch > 0 {
+		byAgent[a.agent] = append(byAgent[a.agent], Task{ID: a.id, N: row.dispatch, Kind: a.kind, Bulk: a.Bulk})
+	}
+	return Acceptance{Verdict: Accepted, ID: a.id, Key: a.key, Status: status}
 }
 
 // newRow is the state of a delivery that accept.sql has just inserted.
@@ -369,18 +370,33 @@ type newRow struct {
 	filtered bool // a filter of the default policy ended the delivery
 }
 
-// insertColumns inserts deliveries. It dispatches those that need not wait, if their agent has no older backlog and
-// fewer than MaxDispatchedPerAgent dispatched deliveries. It inserts nothing for a key that already has a delivery. It
-// returns the inserted rows by id.
-func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uuid.UUID]newRow, error) {
+// insertDeliveries inserts the deliveries of arrivals. It dispatches those that need not wait, if their agent has no
+// older backlog and fewer than MaxDispatchedPerAgent dispatched deliveries. It inserts nothing for a key that already
+// has a delivery. It returns the inserted rows by id.
+func (s *Store) insertDeliveries(ctx context.Context, tx pgx.Tx, in []arrival) (map[uuid.UUID]newRow, error) {
+	text := func(value func(arrival) string) []string { return column(in, value) }
+	optional := func(value func(arrival) string) []*string {
+		return column(in, func(a arrival) *string { return storable.OrNull(value(a)) })
+	}
+	chains, registries, agents := SplitAgents(column(in, func(a arrival) Agent { return a.agent }))
 	rows, _ := tx.Query(ctx, statements.Text("accept"), statements.Named("accept").Args(pgx.NamedArgs{
-		"ids": c.ids, "keys": c.keys, "kinds": c.kinds, "chain_ids": c.chains, "registries": c.registries,
-		"agent_ids":  c.agents,
-		"order_keys": c.orderKeys, "order_seqs": c.orderSeqs, "jobs": c.jobs, "sealed_headers": c.headers,
-		"errors": c.refusals, "filters": c.filters, "bulks": c.bulks, "traceparents": c.traceparents,
-		"sources": c.sources, "trusts": c.trusts, "bound": c.bound,
+		"ids":       column(in, func(a arrival) uuid.UUID { return a.id }),
+		"chain_ids": chains, "registries": registries, "agent_ids": agents,
+		"keys":           text(func(a arrival) string { return a.key }),
+		"kinds":          text(func(a arrival) string { return a.kind }),
+		"order_keys":     text(func(a arrival) string { return a.Job.OrderKey() }),
+		"order_seqs":     text(func(a arrival) string { return fmt.Sprint(a.Job.OrderSeq()) }),
+		"jobs":           column(in, func(a arrival) []byte { return a.raw }),
+		"sealed_headers": column(in, func(a arrival) []byte { return a.SealedHeaders }),
+		"errors":         optional(func(a arrival) string { return a.Refused }),
+		"filters":        optional(func(a arrival) string { return a.Filtered }),
+		"traceparents":   optional(func(a arrival) string { return a.Traceparent }),
+		"bulks":          column(in, func(a arrival) bool { return a.Bulk }),
+		"sources":        text(func(a arrival) string { return a.Source.Name }),
+		"trusts":         column(in, func(a arrival) int { return int(a.Source.Trust) }),
+		"bound":          len(in) > 0 && in[0].read, // all have the same
 		"max_dispatched": MaxDispatchedPerAgent, "max_responses": maxResponsesPerAgent, "order": s.defaultOrder()})...)
-	made := make(map[uuid.UUID]newRow, len(c.ids))
+	made := make(map[uuid.UUID]newRow, len(in))
 	var id uuid.UUID
 	var n newRow
 	_, err := pgx.ForEachRow(rows, []any{&id, &n.dispatch, &n.behind, &n.filtered}, func() error {

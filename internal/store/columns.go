@@ -2,12 +2,10 @@ package store
 
 import (
 	"encoding/json"
-	"fmt"
 	"strconv"
 	"time"
 
 	"github.com/agentherald/herald/internal/store/storable"
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -119,32 +117,3 @@ func boundNames(list []string) []string {
 
 // maxNames limits the number of names in a list.
 const maxNames = 16
-
-// columns has the arguments of accept.sql: parallel slices with one element per new delivery.
-type columns struct {
-	ids                  []uuid.UUID
-	keys, kinds          []string
-	chains               []int64
-	registries, agents   []string
-	orderKeys, orderSeqs []string
-	jobs, headers        [][]byte
-	refusals, filters    []*string
-	bulks                []bool
-	traceparents         []*string
-	sources              []string
-	trusts               []int
-	bound                bool // arrival.read; it has the same value for all new deliveries
-}
-
-// appendArrival appends the values of one new delivery to the slices. The delivery has this id and the contents of a.
-func (c *columns) appendArrival(a arrival, id uuid.UUID) {
-	c.ids, c.keys, c.kinds = append(c.ids, id), append(c.keys, a.key), append(c.kinds, a.kind)
-	c.chains = append(c.chains, int64(a.agent.ChainID))
-	c.registries, c.agents = append(c.registries, a.agent.Registry), append(c.agents, a.agent.ID)
-	c.orderKeys, c.orderSeqs = append(c.orderKeys, a.Job.OrderKey()), append(c.orderSeqs, fmt.Sprint(a.Job.OrderSeq()))
-	c.jobs, c.headers, c.refusals = append(c.jobs, a.raw), append(c.headers, a.SealedHeaders),
-		append(c.refusals, storable.OrNull(a.Refused))
-	c.filters = append(c.filters, storable.OrNull(a.Filtered))
-	c.bulks, c.traceparents = append(c.bulks, a.Bulk), append(c.traceparents, storable.OrNull(a.Traceparent))
-	c.sources, c.trusts, c.bound = append(c.sources, a.Source.Name), append(c.trusts, int(a.Source.Trust)), a.read
-}

@@ -19,14 +19,15 @@ type holder struct {
 	reason   outcome.Reason
 	raw      []byte // the stored job; nil: retention deleted it, or the job was Refused
 	sealed   []byte // the encrypted headers of the job's endpoint
-	called   bool   // an attempt that called the agent was recorded
 	maybe    bool   // the agent was called, or an attempt without a recorded outcome may have called it
 	bound    bool   // the stored job was read from the chain
 	verified bool   // workers check the event before the call
 	source   Source // the sender of the job whose action (tool, endpoint, arguments) is used
 	// retracted means that a retraction of this feedback and block exists. It may be of another delivery.
 	retracted bool
-	gone      bool // a reorg removed the event, and the chain follower has not found it again (markGone)
+	// gone means that a reorg removed the event, and the chain follower has read up to the newest block without finding
+	// it again.
+	gone bool
 }
 
 // isNotFound reports whether the delivery was rejected (event_not_found), because a check did not find its event on the
@@ -56,12 +57,8 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 	if len(keys) == 0 {
 		return nil
 	}
-	holders, err := s.readHolders(ctx, tx,
-		"herald.key_hash(h.key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))", keys)
+	holders, err := s.readHolders(ctx, tx, hasKey, keys)
 	if err != nil {
-		return err
-	}
-	if err := s.markGone(ctx, tx, in, holders); err != nil {
 		return err
 	}
 	for i, a := range in {
@@ -70,7 +67,7 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 		}
 		h, ok := holders[a.key]
 		if !ok { // an earlier arrival of this batch changed the delivery
-			changed, err := s.readHolders(ctx, tx, "herald.key_hash(h.key) = herald.key_hash($1)", a.key)
+			changed, err := s.readHolders(ctx, tx, hasKey, []string{a.key})
 			if err != nil {
 				return err
 			}
@@ -89,15 +86,20 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 	return nil
 }
 
-// readHolders reads the deliveries that an SQL condition selects, and returns them as a map from the key of each. In
-// the condition, h is the delivery's row of herald.history, and $1 is arg.
+// Conditions of readHolders. h is the delivery's row of herald.history.
+const (
+	hasID  = "h.id = $1"
+	hasKey = "herald.key_hash(h.key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))"
+)
+
+// readHolders reads the deliveries that a condition selects, whose $1 is arg, and returns them by key.
 func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, condition string, arg any) (map[string]holder, error) {
 	rows, _ := tx.Query(ctx, statements.Text("known")+" WHERE "+condition, arg)
 	found := make(map[string]holder)
 	var key string
 	var h holder
-	_, err := pgx.ForEachRow(rows, []any{&key, &h.id, &h.status, &h.reason, &h.raw, &h.sealed, &h.called,
-		&h.maybe, &h.bound, &h.verified, &h.source.Name, &h.source.Trust, &h.retracted}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&key, &h.id, &h.status, &h.reason, &h.raw, &h.sealed, &h.maybe,
+		&h.bound, &h.verified, &h.source.Name, &h.source.Trust, &h.retracted, &h.gone}, func() error {
 		found[key] = h
 		h.raw, h.sealed = nil, nil // so that the next row is scanned into new memory
 		return nil
@@ -188,7 +190,7 @@ func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 		if _, err := tx.Exec(ctx, lock, a.key); err != nil {
 			return out, fmt.Errorf("lock %s: %w", a.key, err)
 		}
-		locked, err := s.readHolders(ctx, tx, "herald.key_hash(h.key) = herald.key_hash($1)", a.key)
+		locked, err := s.readHolders(ctx, tx, hasKey, []string{a.key})
 		if err != nil {
 			return out, err
 		}
@@ -263,29 +265,38 @@ func (a arrival) eventArgs(id uuid.UUID) pgx.NamedArgs {
 // (retractDisplaced). New tasks are added to byAgent.
 func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 	byAgent map[Agent][]Task) (out Acceptance, err error) {
-	var moved string
-	err = postgres.NoRows(tx.QueryRow(ctx, statements.Text("displace"), h.id, a.key).Scan(&moved), errConcurrentUpdate)
-	if err != nil {
-		return out, fmt.Errorf("free the key %s: %w", a.key, err)
+	if a.id, err = freeKey(ctx, tx, h.id, a.key); err != nil {
+		return out, err
 	}
 	if h.maybe {
 		if err := s.retractDisplaced(ctx, tx, h, byAgent); err != nil {
 			return out, err
 		}
 	}
-	var row columns
-	row.appendArrival(a, job.IDOf(moved))
-	made, err := s.insertColumns(ctx, tx, row)
+	return s.insertOne(ctx, tx, a, byAgent)
+}
+
+// freeKey gives another key to the delivery with this id (displace.sql), and returns the id for a new delivery with its
+// present key.
+func freeKey(ctx context.Context, tx pgx.Tx, id uuid.UUID, key string) (uuid.UUID, error) {
+	var moved string
+	if err := tx.QueryRow(ctx, statements.Text("displace"), id, key).Scan(&moved); err != nil {
+		return uuid.Nil, fmt.Errorf("free the key %s: %w", key, postgres.NoRows(err, errConcurrentUpdate))
+	}
+	return job.IDOf(moved), nil
+}
+
+// insertOne inserts the delivery of the arrival a, and returns its answer. It returns errConcurrentUpdate if another
+// delivery has the key. A new task is added to byAgent.
+func (s *Store) insertOne(ctx context.Context, tx pgx.Tx, a arrival,
+	byAgent map[Agent][]Task) (out Acceptance, err error) {
+	made, err := s.insertDeliveries(ctx, tx, []arrival{a})
 	if err != nil {
-		return out, fmt.Errorf("take the key %s: %w", a.key, err)
+		return out, fmt.Errorf("insert %s: %w", a.key, err)
 	}
-	fresh, isNew := made[job.IDOf(moved)]
+	row, isNew := made[a.id]
 	if !isNew {
-		return out, fmt.Errorf("take the key %s: %w", a.key, errConcurrentUpdate)
+		return out, fmt.Errorf("insert %s: %w", a.key, errConcurrentUpdate)
 	}
-	out = a.newAcceptance(job.IDOf(moved), fresh)
-	if fresh.dispatch > 0 {
-		byAgent[a.agent] = append(byAgent[a.agent], Task{ID: out.ID, N: fresh.dispatch, Kind: a.kind, Bulk: a.Bulk})
-	}
-	return out, nil
+	return a.answerInserted(row, byAgent), nil
 }

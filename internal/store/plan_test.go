@@ -27,7 +27,7 @@ type usedIndex struct{ name, condition string }
 
 var keyIndexes = []usedIndex{{`work_pkey`, `id = `}, {`work_agent`, `agent_id = `}, {`work_order`, `order_hash = `}, {`work_behind`, `order_hash = `}, {`history_pkey`, `id = `},
 	{`history_key`, ` = `}, {`agents_pkey`, `agent_id = `}, {`attempts_([0-9]+|default)_pkey`, `delivery_id = `},
-	{`hints_pkey`, `delivery_id = `}, {`verified_chains_pkey`, ``}, {`agents_unordered`, ``}, {`hints_review`, ``},
+	{`hints_pkey`, `delivery_id = `}, {`chain_events_pkey`, `delivery_id = `}, {`verified_chains_pkey`, ``}, {`agents_unordered`, ``}, {`hints_review`, ``},
 	{`chain_cursors_pkey`, ``}} // the last four have few rows
 
 // byPlace is for statements about all agents: they read the deliveries of some places, not those that wait.
@@ -44,8 +44,8 @@ var groupStatements = map[string]groupStatement{
 	"complete":        {statements.Text("complete"), groupArguments("complete"), []usedIndex{{`attempts_default_started`, `started_at = `}}},
 	"dispatch":        {sql: statements.Text("dispatch"), args: groupArguments("dispatch")},
 	"accept":          {sql: statements.Text("accept"), args: groupArguments("accept")},
-	"known":           {sql: statements.Text("known") + " WHERE herald.key_hash(h.key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))", args: repeatSQL(`'%d'`)},
-	"known by id":     {sql: statements.Text("known") + " WHERE h.id = $1", args: oneDelivery},
+	"known":           {sql: statements.Text("known") + " WHERE " + hasKey, args: repeatSQL(`'%d'`)},
+	"known by id":     {sql: statements.Text("known") + " WHERE " + hasID, args: oneDelivery},
 	"bind":            {sql: statements.Text("bind"), args: groupArguments("bind")},
 	"read_event":      {sql: statements.Text("read_event"), args: groupArguments("read_event")},
 	"reopen":          {sql: statements.Text("reopen"), args: groupArguments("reopen")},

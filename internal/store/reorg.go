@@ -156,13 +156,6 @@ func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, agen
 // several times. The keys of the retractions end in `@<blockHash>`, `@<blockHash>.2`, `.3`, ….
 const maxRetractions = 20
 
-// retraction is an existing delivery that informs an agent that a feedback is gone from the chain.
-type retraction struct {
-	id, retracts uuid.UUID // ids of this delivery and of the delivery that it retracts; uuid.Nil: unknown
-	key          string
-	reason       outcome.Reason
-}
-
 // retractionKeys returns the keys that the retractions of a feedback can have. known is the feedback's job.
 func retractionKeys(known job.Job) []string {
 	base := known.Retraction(uuid.Nil).Key()
@@ -173,24 +166,17 @@ func retractionKeys(known job.Job) []string {
 	return keys
 }
 
-// listRetractions returns the existing retractions of a feedback, by key. known is the feedback's job. keys are the
-// maxRetractions keys that its retractions can have, in the order in which retractDelivery uses them.
-func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx,
-	known job.Job) (there map[string]retraction, keys []string, _ error) {
-	keys = retractionKeys(known)
-	rows, _ := tx.Query(ctx, `SELECT id, key, coalesce(reason, ''), coalesce((job ->> 'retracts')::uuid, $2)
-		FROM herald.history
-		WHERE herald.key_hash(key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))`, keys, uuid.Nil)
-	there = make(map[string]retraction)
-	var r retraction
-	_, err := pgx.ForEachRow(rows, []any{&r.id, &r.key, &r.reason, &r.retracts}, func() error {
-		there[r.key] = r
-		return nil
-	})
-	if err != nil {
-		return nil, nil, fmt.Errorf("look up the retractions of %s: %w", known.Key(), err)
-	}
-	return there, keys, nil
+// readRetractions returns the existing retractions of a feedback by key, also those of other deliveries. known is the
+// feedback's job.
+func (s *Store) readRetractions(ctx context.Context, tx pgx.Tx, known job.Job) (map[string]holder, error) {
+	return s.readHolders(ctx, tx, hasKey, retractionKeys(known))
+}
+
+// retracts returns the id of the delivery that the retraction h retracts, as text; "": unknown.
+func (h holder) retracts() string {
+	var j job.Job
+	_ = json.Unmarshal(h.raw, &j) // retention may have deleted the job
+	return j.Retracts
 }
 
 // retractDelivery inserts a retraction of the delivery with this id, whose agent was or may have been called. known is
@@ -204,7 +190,7 @@ func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx,
 // (delays_until).
 func (s *Store) retractDelivery(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.Job,
 	byAgent map[Agent][]Task) (uuid.UUID, error) {
-	there, keys, err := s.listRetractions(ctx, tx, known)
+	there, err := s.readRetractions(ctx, tx, known)
 	if err != nil {
 		return uuid.Nil, err
 	}
@@ -213,36 +199,23 @@ func (s *Store) retractDelivery(ctx context.Context, tx pgx.Tx, id uuid.UUID, kn
 		return uuid.Nil, err
 	}
 	a.read = true
-	at := slices.IndexFunc(keys, func(key string) bool { r, taken := there[key]; return !taken || r.retracts == id })
-	if at < 0 {
-		return uuid.Nil, nil
-	}
-	a.key = keys[at]
-	newID := job.IDOf(a.key)
-	if r, taken := there[a.key]; taken {
-		if r.reason != outcome.MinedAgain && r.reason != outcome.EventNotFound {
-			return r.id, nil
+	for _, key := range retractionKeys(known) {
+		a.key, a.id = key, job.IDOf(key)
+		if r, isTaken := there[key]; isTaken {
+			if r.retracts() != id.String() {
+				continue
+			}
+			if r.reason != outcome.MinedAgain && r.reason != outcome.EventNotFound {
+				return r.id, nil
+			}
+			if a.id, err = freeKey(ctx, tx, r.id, key); err != nil {
+				return uuid.Nil, err
+			}
 		}
-		var moved string
-		if err := tx.QueryRow(ctx, statements.Text("displace"), r.id, a.key).Scan(&moved); err != nil {
-			return uuid.Nil, fmt.Errorf("free the key %s: %w", a.key, postgres.NoRows(err, errConcurrentUpdate))
-		}
-		newID = job.IDOf(moved)
+		out, err := s.insertOne(ctx, tx, a, byAgent)
+		return out.ID, err
 	}
-	var row columns
-	row.appendArrival(a, newID)
-	made, err := s.insertColumns(ctx, tx, row)
-	if err != nil {
-		return uuid.Nil, fmt.Errorf("retract %s: %w", known.Key(), err)
-	}
-	fresh, isNew := made[newID]
-	if !isNew {
-		return uuid.Nil, fmt.Errorf("retract %s: %w", known.Key(), errConcurrentUpdate)
-	}
-	if fresh.dispatch > 0 {
-		byAgent[a.agent] = append(byAgent[a.agent], Task{ID: newID, N: fresh.dispatch, Kind: a.kind})
-	}
-	return newID, nil
+	return uuid.Nil, nil
 }
 
 // retractDisplaced retracts the delivery h, whose event is no longer on the chain and whose agent was or may have been
@@ -254,30 +227,6 @@ func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder, byAge
 	}
 	_, err := s.retractDelivery(ctx, tx, h.id, known, byAgent)
 	return err
-}
-
-// markGone sets holder.gone for the deliveries whose events are gone: a reorg removed the event, and the chain follower
-// has read up to the newest block without finding it again. It does nothing if no chain follower read the arrivals.
-func (s *Store) markGone(ctx context.Context, tx pgx.Tx, in []arrival, holders map[string]holder) error {
-	if in[0].readBy == nil || len(holders) == 0 {
-		return nil
-	}
-	keys := make(map[uuid.UUID]string, len(holders))
-	for key, h := range holders {
-		keys[h.id] = key
-	}
-	var id uuid.UUID
-	rows, _ := tx.Query(ctx, statements.Text("vanished"), slices.Collect(maps.Keys(keys)))
-	_, err := pgx.ForEachRow(rows, []any{&id}, func() error {
-		h := holders[keys[id]]
-		h.gone = true
-		holders[keys[id]] = h
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("look up deliveries whose event a reorg removed: %w", err)
-	}
-	return nil
 }
 
 // answerRead answers an arrival whose event was read from the chain, and whose key has the delivery h. brought is the
@@ -304,7 +253,7 @@ func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 		switch {
 		case err != nil:
 			return out, err
-		case h.gone:
+		case h.gone && a.readBy != nil:
 			return s.acceptReturned(ctx, tx, a, h, brought, known, byAgent)
 		case informed:
 			return s.displaceHolder(ctx, tx, a, h, byAgent)
@@ -390,13 +339,13 @@ func (s *Store) moveEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder, b
 //   - Otherwise only the stored position of the event changes (moveEvent).
 func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
 	byAgent map[Agent][]Task) (Acceptance, error) {
-	there, _, err := s.listRetractions(ctx, tx, known)
+	there, err := s.readRetractions(ctx, tx, known)
 	if err != nil {
 		return Acceptance{}, err
 	}
 	wasInformed := false
 	for _, r := range there {
-		if r.retracts != h.id && r.retracts != uuid.Nil { // the retraction of another delivery
+		if id := r.retracts(); id != h.id.String() && id != "" { // the retraction of another delivery
 			continue
 		}
 		var called bool
@@ -422,7 +371,7 @@ func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h hold
 // added to byAgent.
 func (s *Store) replaceEvent(ctx context.Context, tx pgx.Tx, id uuid.UUID, old job.Job, g Gone,
 	byAgent map[Agent][]Task) error {
-	holders, err := s.readHolders(ctx, tx, "h.id = $1", id)
+	holders, err := s.readHolders(ctx, tx, hasID, id)
 	if err != nil {
 		return err
 	}

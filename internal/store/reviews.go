@@ -119,7 +119,7 @@ func (s *Store) acceptReviewed(ctx context.Context, tx pgx.Tx, l Review, next jo
 	if !next.SameEvent(l.Job) {
 		return false, s.replaceEvent(ctx, tx, l.ID, l.Job, Gone{Next: &next}, byAgent)
 	}
-	holders, err := s.readHolders(ctx, tx, "h.id = $1", l.ID)
+	holders, err := s.readHolders(ctx, tx, hasID, l.ID)
 	if err != nil {
 		return false, err
 	}
@@ -169,15 +169,11 @@ func (s *Store) wasRetracted(ctx context.Context, tx pgx.Tx, h holder,
 	if !h.maybe || !h.retracted {
 		return false, false, nil
 	}
-	retractions, err := s.readHolders(ctx, tx,
-		"herald.key_hash(h.key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))",
-		retractionKeys(known))
+	retractions, err := s.readRetractions(ctx, tx, known)
 	for _, r := range retractions {
-		var j job.Job
-		if !r.maybe || json.Unmarshal(r.raw, &j) != nil || j.Retracts != h.id.String() {
-			continue
+		if r.maybe && r.retracts() == h.id.String() {
+			informed, isOpen = informed || r.status.Final(), isOpen || !r.status.Final()
 		}
-		informed, isOpen = informed || r.status.Final(), isOpen || !r.status.Final()
 	}
 	return informed, isOpen, err
 }
