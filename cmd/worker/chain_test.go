@@ -12,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/doctor"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/cursor"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
@@ -45,12 +46,12 @@ func TestChains(t *testing.T) {
 	heraldtest.Must(t, err)
 	end := head - 1
 	registries := erc8004.Deployment{Identity: d.Identity, Reputation: d.Reputation}.List()
-	backfill := store.CursorKey{ChainID: id, Contracts: strings.Join(registries, ","), Backfill: fmt.Sprintf("0-%d", head)}
-	for key, to := range map[store.CursorKey]*uint64{{ChainID: id, Contracts: registries[0]}: nil,
+	backfill := cursor.Key{ChainID: id, Contracts: strings.Join(registries, ","), Backfill: fmt.Sprintf("0-%d", head)}
+	for key, to := range map[cursor.Key]*uint64{{ChainID: id, Contracts: registries[0]}: nil,
 		{ChainID: id, Contracts: registries[1]}: nil, {ChainID: id, Contracts: "0xaa"}: nil, backfill: &head} {
 		c, err := st.OpenCursor(t.Context(), key, 0, to)
 		if err == nil {
-			_, err = st.AdvanceCursors(t.Context(), []*store.Cursor{&c}, store.Advance{From: 0, To: end, Head: head, Finalized: 1})
+			_, err = st.AdvanceCursors(t.Context(), []*cursor.Cursor{&c}, store.Advance{From: 0, To: end, Head: head, Finalized: 1})
 		}
 		heraldtest.Must(t, err)
 	}

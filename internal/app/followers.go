@@ -16,6 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/door/watch"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/cursor"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -34,7 +35,7 @@ type chainFollowers struct {
 
 // progress is how far a chain has been read.
 type progress struct {
-	cursor store.CursorState // that of the contract that was read least far
+	cursor cursor.State // that of the contract that was read least far
 	lag    node.Lag
 	behind bool
 	known  bool // Postgres and a node both answered
@@ -137,13 +138,13 @@ func (r *chainFollowers) measureProgress(ctx context.Context, c followedChain) (
 	ctx, cancel := context.WithTimeout(ctx, lagInterval)
 	defer cancel()
 	cursors, err := r.store.Cursors(ctx, c.id)
-	cursors = slices.DeleteFunc(cursors, func(s store.CursorState) bool {
-		return !slices.Contains(c.watcher.Keys(), s.CursorKey)
+	cursors = slices.DeleteFunc(cursors, func(s cursor.State) bool {
+		return !slices.Contains(c.watcher.Keys(), s.Key)
 	})
 	if err != nil || len(cursors) == 0 {
 		return p
 	}
-	p.cursor = slices.MinFunc(cursors, func(a, b store.CursorState) int { return cmp.Compare(a.Next, b.Next) })
+	p.cursor = slices.MinFunc(cursors, func(a, b cursor.State) int { return cmp.Compare(a.Next, b.Next) })
 	if p.cursor.Next == 0 {
 		return progress{}
 	}

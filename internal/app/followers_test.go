@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/chain/eventlog"
 	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/cursor"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
@@ -47,7 +48,7 @@ func TestLagIsReported(t *testing.T) {
 	head := uint64(newest.Number)
 	c, err := f.store.OpenCursor(t.Context(), followed.watcher.Keys()[0], head, nil)
 	if err == nil {
-		_, err = f.store.AdvanceCursors(t.Context(), []*store.Cursor{&c}, store.Advance{From: head, To: head, Head: head})
+		_, err = f.store.AdvanceCursors(t.Context(), []*cursor.Cursor{&c}, store.Advance{From: head, To: head, Head: head})
 	}
 	heraldtest.Must(t, err)
 	if p := f.measureProgress(t.Context(), followed); !p.known || p.behind || p.lag.Blocks != 0 {

@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/cursor"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
@@ -105,7 +106,7 @@ func TestNoiseIsFilteredAtAcceptance(t *testing.T) {
 	heraldtest.Must(t, err)
 	defer st.Close()
 	for _, contract := range net.Deployment().List() { // so that the follower reads the past events
-		_, err := st.OpenCursor(ctx, store.CursorKey{ChainID: net.ChainID(), Contracts: contract}, 0, nil)
+		_, err := st.OpenCursor(ctx, cursor.Key{ChainID: net.ChainID(), Contracts: contract}, 0, nil)
 		heraldtest.Must(t, err)
 	}
 	r := run(t, false, append(chainEnv(net, net.URL()), "DATABASE_URL="+database, "REDIS_URL="+heraldtest.Redis(t),

@@ -25,6 +25,7 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/cursor"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
@@ -468,7 +469,7 @@ func TestFollowedFalseJob(t *testing.T) {
 			event := must(job.Parse(asJSON(j), job.Limits{MaxTimeout: time.Second}))
 			heraldtest.Await(t, "the follower to read the event", func() bool { // the check may have found it earlier
 				cursors, err := w.store.Cursors(t.Context(), w.net.ChainID())
-				return err == nil && slices.ContainsFunc(cursors, func(c store.CursorState) bool {
+				return err == nil && slices.ContainsFunc(cursors, func(c cursor.State) bool {
 					return strings.EqualFold(c.Contracts, w.net.Deployment().Reputation.Hex()) && c.Next > event.BlockNumber
 				})
 			})

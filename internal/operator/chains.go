@@ -11,7 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/chain/follower"
 	"github.com/agentherald/herald/internal/chain/node"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/cursor"
 )
 
 // ChainState is the progress of reading a chain, and the current state of its nodes.
@@ -96,7 +96,7 @@ func (o *Operator) listChains(ctx context.Context, id uint64, askNodes bool) (al
 }
 
 // groupChains groups cursors by chain. It adds the chains of HERALD_WATCH that have no cursor yet.
-func (o *Operator) groupChains(cursors []store.CursorState) (all []ChainState) {
+func (o *Operator) groupChains(cursors []cursor.State) (all []ChainState) {
 	find := func(id uint64) *ChainState {
 		i := slices.IndexFunc(all, func(c ChainState) bool { return c.ChainID == id })
 		if i < 0 {
@@ -138,7 +138,7 @@ func markFormer(all []CursorState, listed []string) {
 	}
 }
 
-func describeCursor(c store.CursorState) CursorState {
+func describeCursor(c cursor.State) CursorState {
 	f := CursorState{Contracts: strings.Split(c.Contracts, ","), Backfill: c.Backfill,
 		Start: c.Start, End: c.End, Next: c.Next,
 		Finalized: knownBlock(c.Finalized), Settled: knownBlock(c.Settled), Head: knownBlock(c.Head),

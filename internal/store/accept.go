@@ -170,10 +170,9 @@ type arrival struct {
 	kind  string
 	agent Agent
 	raw   []byte // Job as JSON; nil for a Refused job, because it may contain secrets in plain text
-	// readBy is the cursor of the chain follower that read the event from the chain. Nil: no chain follower read the
-	// event, so its block is not remembered for reorgs.
-	readBy *CursorKey
-	read   bool // Job was read from the chain (by a chain follower or a worker's check), or is a retraction (retract)
+	// followed means that a chain follower read the event from the chain. Only then is its block remembered for reorgs.
+	followed bool
+	read     bool // Job was read from the chain (by a follower or a check), or is a retraction (retractDelivery)
 }
 
 // maxKeyBytes limits stored keys to a length that Postgres can index. Every valid key is shorter.

@@ -3,6 +3,7 @@ package store
 import (
 	"testing"
 
+	"github.com/agentherald/herald/internal/store/cursor"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -13,17 +14,17 @@ func BenchmarkBackfill(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			s := newStore(b)
 			end := uint64(1 << 40)
-			c, err := s.OpenCursor(b.Context(), CursorKey{ChainID: 8453, Contracts: emitterOf(feedback(1, 1)), Backfill: "1-2"}, 1, &end)
+			c, err := s.OpenCursor(b.Context(), cursor.Key{ChainID: 8453, Contracts: emitterOf(feedback(1, 1)), Backfill: "1-2"}, 1, &end)
 			heraldtest.Must(b, err)
 			block, tasks := uint64(0), 0
 			for b.Loop() {
 				block++
-				a := Advance{From: block, To: block, Head: block, Anchors: []Anchor{{Number: block}}, Settled: block}
+				a := Advance{From: block, To: block, Head: block, Anchors: []cursor.Anchor{{Number: block}}, Settled: block}
 				for i := range MaxAccept {
 					j := inBlock(feedback(1+i%50, int(block)*10+i/50), block, 'a')
 					a.Intakes = append(a.Intakes, Intake{Job: j, Bulk: true, Filtered: filter})
 				}
-				done, err := s.AdvanceCursors(b.Context(), []*Cursor{&c}, a)
+				done, err := s.AdvanceCursors(b.Context(), []*cursor.Cursor{&c}, a)
 				heraldtest.Must(b, err)
 				tasks += len(done.Tasks)
 			}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/store/cursor"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
@@ -25,7 +26,7 @@ func ofOther(j job.Job) job.Job {
 // openReader opens a cursor of a contract, or of a backfill of both contracts.
 func openReader(t *testing.T, s *Store, start uint64, end *uint64, contract common.Address) *chainReader {
 	t.Helper()
-	key := CursorKey{ChainID: 8453, Contracts: strings.ToLower(contract.Hex())}
+	key := cursor.Key{ChainID: 8453, Contracts: strings.ToLower(contract.Hex())}
 	if end != nil {
 		key.Contracts, key.Backfill = strings.ToLower(otherRegistry.Hex()+","+reputation.Hex()), "backfill"
 	}
@@ -55,7 +56,7 @@ func TestCursorsMoveTogether(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	one, two := openReader(t, s, 100, nil, reputation), openReader(t, s, 100, nil, otherRegistry)
-	both := []*Cursor{&one.c, &two.c}
+	both := []*cursor.Cursor{&one.c, &two.c}
 	in := []Intake{{Job: inBlock(feedback(1, 1), 101, 'a')}, {Job: ofOther(inBlock(feedback(2, 1), 101, 'a'))}}
 	if _, err := s.AdvanceCursors(t.Context(), both, Advance{From: 100, To: 101, Head: 101, AtHead: true, Intakes: in}); err != nil {
 		t.Fatal(err)
@@ -68,12 +69,12 @@ func TestCursorsMoveTogether(t *testing.T) {
 	}
 	stale := two.c
 	two.read(102, 102, true)
-	_, err := s.AdvanceCursors(t.Context(), []*Cursor{&one.c, &stale}, Advance{From: 102, To: 102, Intakes: []Intake{{Job: feedback(3, 1)}}})
-	if !errors.Is(err, ErrCursorMoved) {
+	_, err := s.AdvanceCursors(t.Context(), []*cursor.Cursor{&one.c, &stale}, Advance{From: 102, To: 102, Intakes: []Intake{{Job: feedback(3, 1)}}})
+	if !errors.Is(err, cursor.ErrMoved) {
 		t.Errorf("beside a cursor that has moved: %v", err)
 	}
 	heraldtest.Equal(t, "deliveries", value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`), 2)
-	if again, err := s.OpenCursor(t.Context(), one.c.CursorKey, 1, nil); err != nil || again.Next != 102 {
+	if again, err := s.OpenCursor(t.Context(), one.c.Key, 1, nil); err != nil || again.Next != 102 {
 		t.Errorf("%+v, %v", again, err)
 	}
 }
@@ -90,7 +91,7 @@ func TestBackfillCursor(t *testing.T) {
 	backfill.read(90, 100, false, stays)
 	backfill.read(101, 110, true, goes, other)
 	list, err := s.Cursors(t.Context(), 8453)
-	if err != nil || len(list) != 1 || list[0].CursorKey != follows.c.CursorKey {
+	if err != nil || len(list) != 1 || list[0].Key != follows.c.Key {
 		t.Errorf("after the last block: %+v, %v", list, err)
 	}
 	follows.read(97, 111, true, goes)
@@ -133,15 +134,15 @@ func TestLocksOfOneConnection(t *testing.T) {
 	other, err := Open(postgres.Config{URL: secret.New(url), MaxConns: 2, Locks: s.Pool})
 	heraldtest.Must(t, err)
 	t.Cleanup(other.Close)
-	keys := []CursorKey{{ChainID: 1, Contracts: "0xa"}, {ChainID: 1, Contracts: "0xb"}, {ChainID: 1, Contracts: "0xc"}}
+	keys := []cursor.Key{{ChainID: 1, Contracts: "0xa"}, {ChainID: 1, Contracts: "0xb"}, {ChainID: 1, Contracts: "0xc"}}
 	const count = `SELECT format('%s locks, %s connections', count(*), count(DISTINCT pid)) FROM pg_locks
 		WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
-	none := func(context.Context, []CursorKey) error { return nil }
-	_, err = s.LeadChain(t.Context(), keys[:2], func(ctx context.Context, led []CursorKey) error {
+	none := func(context.Context, []cursor.Key) error { return nil }
+	_, err = s.LeadChain(t.Context(), keys[:2], func(ctx context.Context, led []cursor.Key) error {
 		if len(led) != 2 {
 			t.Errorf("leads %+v", led)
 		}
-		_, err := other.LeadChain(ctx, keys, func(ctx context.Context, led []CursorKey) error {
+		_, err := other.LeadChain(ctx, keys, func(ctx context.Context, led []cursor.Key) error {
 			if len(led) != 1 || led[0] != keys[2] {
 				t.Errorf("beside it leads %+v", led)
 			}

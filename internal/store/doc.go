@@ -1,7 +1,7 @@
-// Package store is the ledger: it keeps deliveries, attempts and the cursors of chains in Postgres (schema herald). It
-// accepts, claims, records, dispatches, releases and reconciles deliveries. The operator's records, such as tokens,
-// keys, the audit and alerts, are in internal/store/records. Package internal/store/retention deletes old data. All use
-// the connections of internal/store/postgres.
+// Package store is the ledger: it keeps deliveries and attempts in Postgres (schema herald). It accepts, claims,
+// records, dispatches, releases and reconciles deliveries. The operator's records, such as tokens, keys, the audit and
+// alerts, are in internal/store/records. Package internal/store/cursor stores how far chains were read, and package
+// internal/store/retention deletes old data. All use the connections of internal/store/postgres.
 //
 // The package contains the SQL statements and the Go functions that run them. internal/delivery decides when to call
 // them; internal/queue contains the access to Redis. See docs/design/ledger.md, and docs/design/delivery.md for the

@@ -101,7 +101,7 @@ func (s *Store) rememberEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in
 	ids := slices.Collect(maps.Keys(events))
 	contracts, blocks := make([]string, len(ids)), make([]uint64, len(ids))
 	for i, id := range ids {
-		contracts[i], blocks[i] = events[id].readBy.Contracts, events[id].Job.BlockNumber
+		contracts[i], blocks[i] = emitterOf(events[id].Job), events[id].Job.BlockNumber
 	}
 	_, err := tx.Exec(ctx, statements.Text("remember_events"), g.chainID, g.backfill, ids, contracts, blocks)
 	if err != nil {
@@ -253,7 +253,7 @@ func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 		switch {
 		case err != nil:
 			return out, err
-		case h.gone && a.readBy != nil:
+		case h.gone && a.followed:
 			return s.acceptReturned(ctx, tx, a, h, brought, known, byAgent)
 		case informed:
 			return s.displaceHolder(ctx, tx, a, h, byAgent)

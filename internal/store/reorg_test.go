@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
+	"github.com/agentherald/herald/internal/store/cursor"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -18,14 +19,14 @@ import (
 type chainReader struct {
 	*testing.T
 	s *Store
-	c Cursor
+	c cursor.Cursor
 
 	settled uint64 // Advance.Settled, at most the last block that was read
 }
 
 func newChainReader(t *testing.T, s *Store) *chainReader {
 	t.Helper()
-	c, err := s.OpenCursor(t.Context(), CursorKey{ChainID: 8453, Contracts: emitterOf(feedback(1, 1))}, 100, nil)
+	c, err := s.OpenCursor(t.Context(), cursor.Key{ChainID: 8453, Contracts: emitterOf(feedback(1, 1))}, 100, nil)
 	heraldtest.Must(t, err)
 	return &chainReader{T: t, s: s, c: c}
 }
@@ -41,11 +42,11 @@ func inBlock(j job.Job, number uint64, branch byte) job.Job {
 // read advances the cursor over the blocks from to to, which contain these jobs.
 func (r *chainReader) read(from, to uint64, atHead bool, jobs ...job.Job) Advanced {
 	r.Helper()
-	a := Advance{From: from, To: to, Head: to, AtHead: atHead, Anchors: []Anchor{{Number: to}}, Settled: min(r.settled, to)}
+	a := Advance{From: from, To: to, Head: to, AtHead: atHead, Anchors: []cursor.Anchor{{Number: to}}, Settled: min(r.settled, to)}
 	for _, j := range jobs {
 		a.Intakes = append(a.Intakes, Intake{Job: j})
 	}
-	done, err := r.s.AdvanceCursors(r.Context(), []*Cursor{&r.c}, a)
+	done, err := r.s.AdvanceCursors(r.Context(), []*cursor.Cursor{&r.c}, a)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -212,11 +213,11 @@ func TestReorgOfFiltered(t *testing.T) {
 	const why = "rule 1 of the default policy skips the event"
 	readOne := func(from, to uint64, filter string, jobs ...job.Job) Advanced {
 		t.Helper()
-		a := Advance{From: from, To: to, Head: to, AtHead: true, Anchors: []Anchor{{Number: to}}}
+		a := Advance{From: from, To: to, Head: to, AtHead: true, Anchors: []cursor.Anchor{{Number: to}}}
 		for _, j := range jobs {
 			a.Intakes = append(a.Intakes, Intake{Job: j, Filtered: filter})
 		}
-		done, err := s.AdvanceCursors(t.Context(), []*Cursor{&r.c}, a)
+		done, err := s.AdvanceCursors(t.Context(), []*cursor.Cursor{&r.c}, a)
 		heraldtest.Must(t, err)
 		return done
 	}
@@ -427,7 +428,7 @@ func TestSettledEventsAreFoundAgain(t *testing.T) {
 	stays, goes := inBlock(feedback(1, 1), 101, 'a'), inBlock(feedback(1, 2), 105, 'a')
 	r.read(100, 105, true, stays, goes)
 	again := Advance{From: 100, To: 106, Head: 106, Settled: 103, AtHead: true, Intakes: []Intake{{Job: stays}}}
-	done, err := s.AdvanceCursors(t.Context(), []*Cursor{&r.c}, again)
+	done, err := s.AdvanceCursors(t.Context(), []*cursor.Cursor{&r.c}, again)
 	heraldtest.Must(t, err)
 	if len(done.Vanished) != 1 || done.Vanished[0].ID != goes.ID() || read(t, s, stays.ID()).Status != Queued {
 		t.Errorf("%+v, the other one is %s", done.Vanished, read(t, s, stays.ID()).Status)
@@ -444,19 +445,19 @@ func TestSettledEvents(t *testing.T) {
 	for i := range 6 {
 		a.Intakes = append(a.Intakes, Intake{Job: inBlock(feedback(1, i+1), uint64(100+i), 'a')})
 	}
-	if _, err := s.AdvanceCursors(t.Context(), []*Cursor{&r.c}, a); err != nil {
+	if _, err := s.AdvanceCursors(t.Context(), []*cursor.Cursor{&r.c}, a); err != nil {
 		t.Fatal(err)
 	}
 	if n := left(); n != 3 {
 		t.Errorf("%d of blocks 103 to 105 are remembered", n)
 	}
-	if _, err := s.AdvanceCursors(t.Context(), []*Cursor{&r.c}, Advance{From: 106, To: 106, Head: 106, Settled: 104}); err != nil {
+	if _, err := s.AdvanceCursors(t.Context(), []*cursor.Cursor{&r.c}, Advance{From: 106, To: 106, Head: 106, Settled: 104}); err != nil {
 		t.Fatal(err)
 	}
 	if n := left(); n != 1 {
 		t.Errorf("%d of block 105 are remembered", n)
 	}
-	c, err := s.OpenCursor(t.Context(), r.c.CursorKey, 0, nil)
+	c, err := s.OpenCursor(t.Context(), r.c.Key, 0, nil)
 	if err != nil || c.Settled != 104 || c.Next != 107 {
 		t.Errorf("%+v, %v", c, err)
 	}

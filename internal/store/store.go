@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/store/coalescer"
+	"github.com/agentherald/herald/internal/store/cursor"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -66,6 +67,7 @@ var statements = postgres.ReadStatements(files)
 // Store is the ledger. Safe for concurrent use.
 type Store struct {
 	*postgres.Pool
+	*cursor.Table
 
 	// StrictOrder keeps the order of the deliveries of each ordering key (docs/design/delivery.md): one of them is
 	// called at a time, the one with the lowest index first. The policy of an agent (Policy.Order) and the default
@@ -105,7 +107,7 @@ func Open(cfg postgres.Config) (*Store, error) {
 
 // New returns a ledger on the pool. Its Close closes the pool.
 func New(pool *postgres.Pool) *Store {
-	s := &Store{Pool: pool}
+	s := &Store{Pool: pool, Table: cursor.New(pool)}
 	s.claims = coalescer.New(coalescer.Config[claimRequest, *Claim]{Flush: s.claimGroup, Single: s.claimAlone, Min: 1})
 	s.records = coalescer.New(coalescer.Config[recordRequest, Recorded]{Flush: s.recordGroup, Single: s.recordAlone})
 	return s

@@ -16,6 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/cursor"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 )
@@ -68,7 +69,7 @@ func (w *Watcher) commitRange(ctx context.Context, g *group, r follower.Range) (
 		read.Checks = checks
 	}
 	for _, a := range r.Anchors {
-		read.Anchors = append(read.Anchors, store.Anchor(a))
+		read.Anchors = append(read.Anchors, cursor.Anchor(a))
 	}
 	// A signal ends the reading, but not a commit that has begun.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
@@ -107,7 +108,7 @@ func (w *Watcher) commitRange(ctx context.Context, g *group, r follower.Range) (
 func (g *group) dropEarly(events []eventlog.Entry) []eventlog.Entry {
 	return slices.DeleteFunc(events, func(e eventlog.Entry) bool {
 		contract := strings.ToLower(e.Log.Address.Hex())
-		return slices.ContainsFunc(g.cursors, func(c *store.Cursor) bool {
+		return slices.ContainsFunc(g.cursors, func(c *cursor.Cursor) bool {
 			return c.Contracts == contract && e.Log.BlockNumber < c.Start
 		})
 	})
@@ -153,7 +154,7 @@ func (w *Watcher) noteStall(ctx context.Context, g *group, why error, since time
 		at, text = nil, ""
 	}
 	for _, c := range g.cursors {
-		if err := w.Ledger.NoteStall(ctx, c.CursorKey, at, text); err != nil {
+		if err := w.Ledger.NoteStall(ctx, c.Key, at, text); err != nil {
 			w.log.Warn("it could not be stored whether the chain is read", "error", err)
 		}
 	}
@@ -243,7 +244,7 @@ func refuseLog(chainID uint64, e eventlog.Entry) store.Intake {
 	return it
 }
 
-func toAnchors(list []store.Anchor) []follower.Anchor {
+func toAnchors(list []cursor.Anchor) []follower.Anchor {
 	out := make([]follower.Anchor, len(list))
 	for i, a := range list {
 		out[i] = follower.Anchor(a)

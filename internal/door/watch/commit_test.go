@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/cursor"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 )
@@ -23,7 +24,7 @@ type notes struct {
 	moves []store.Advance
 }
 
-func (n *notes) AdvanceCursors(_ context.Context, cursors []*store.Cursor, a store.Advance) (store.Advanced, error) {
+func (n *notes) AdvanceCursors(_ context.Context, cursors []*cursor.Cursor, a store.Advance) (store.Advanced, error) {
 	n.moves = append(n.moves, a)
 	cursors[0].Next = a.To + 1
 	return store.Advanced{Answers: make([]store.Acceptance, len(a.Intakes))}, nil
@@ -41,7 +42,7 @@ func TestEmptyReadingsCommitSeldom(t *testing.T) {
 		w, err := New(Config{Chain: eventlog.New(client, false), Ledger: ledger, Deployment: erc8004.Deployment{Reputation: common.Address{1}},
 			Limits: job.Limits{MaxTimeout: time.Minute}})
 		heraldtest.Must(t, err)
-		g := &group{cursors: []*store.Cursor{{Next: 100}}}
+		g := &group{cursors: []*cursor.Cursor{{Next: 100}}}
 		read := func(from, to uint64, events int, atHead bool) {
 			t.Helper()
 			r := follower.Range{From: from, To: to, Head: to, AtHead: atHead, Events: make([]eventlog.Entry, events)}

@@ -17,13 +17,13 @@ import (
 	"github.com/agentherald/herald/internal/base/loop"
 	"github.com/agentherald/herald/internal/chain/eventlog"
 	"github.com/agentherald/herald/internal/chain/follower"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/cursor"
 )
 
 // group is contracts at the same height. One follower reads them, and one transaction moves their cursors.
 type group struct {
-	cursors []*store.Cursor // in the order of their contracts; a backfill has one
-	limit   atomic.Uint64   // the last block that may be read now; 0: no other contract limits it
+	cursors []*cursor.Cursor // in the order of their contracts; a backfill has one
+	limit   atomic.Uint64    // the last block that may be read now; 0: no other contract limits it
 
 	committed time.Time // time of the last commit
 	atHead    bool      // the last committed range ended at the head
@@ -35,7 +35,7 @@ var errRegroup = errors.New("the contracts of the chain are grouped again")
 
 // follow reads the contracts of the cursors that this process leads, from the cursors on. Groups are read at the same
 // time. It returns errRegroup when contracts have come to the same height, or when one more can be read.
-func (w *Watcher) follow(ctx context.Context, led []store.CursorKey) error {
+func (w *Watcher) follow(ctx context.Context, led []cursor.Key) error {
 	w.told = ""
 	cursors, err := w.openCursors(ctx, led)
 	if err != nil {
@@ -54,14 +54,14 @@ func (w *Watcher) follow(ctx context.Context, led []store.CursorKey) error {
 // openCursors reads cursors, and creates those that do not exist. It asks a node for its head only for a cursor that
 // has read nothing: the head of a halted chain, or of a node that is behind, is old. If the node has no head to start
 // from, only the other cursors are returned.
-func (w *Watcher) openCursors(ctx context.Context, keys []store.CursorKey) (all []*store.Cursor, err error) {
+func (w *Watcher) openCursors(ctx context.Context, keys []cursor.Key) (all []*cursor.Cursor, err error) {
 	listed, err := w.Ledger.Cursors(ctx, w.Chain.ChainID())
 	if err != nil {
 		return nil, err
 	}
-	isNew := func(key store.CursorKey) bool {
+	isNew := func(key cursor.Key) bool {
 		return !slices.ContainsFunc(listed,
-			func(c store.CursorState) bool { return c.CursorKey == key && !c.HasReadNothing() })
+			func(c cursor.State) bool { return c.Key == key && !c.HasReadNothing() })
 	}
 	start, end := w.From, w.To
 	if slices.ContainsFunc(keys, isNew) && (start == nil || w.Ends && end == nil) {
@@ -105,7 +105,7 @@ func (w *Watcher) openCursors(ctx context.Context, keys []store.CursorKey) (all 
 
 // restartUnread moves a cursor that has read nothing: to the configured first block, or, if reading begins at the
 // head, down to the current head. When the cursor was created, a node may have named a head that never existed.
-func (w *Watcher) restartUnread(ctx context.Context, c *store.Cursor, start uint64) error {
+func (w *Watcher) restartUnread(ctx context.Context, c *cursor.Cursor, start uint64) error {
 	if w.Ends || !c.HasReadNothing() || c.Start == start || w.From == nil && c.Start < start {
 		return nil
 	}
@@ -115,8 +115,8 @@ func (w *Watcher) restartUnread(ctx context.Context, c *store.Cursor, start uint
 }
 
 // groupCursors groups the cursors that are at the same height of the same branch.
-func groupCursors(cursors []*store.Cursor) (groups []*group) {
-	slices.SortFunc(cursors, func(a, b *store.Cursor) int { return strings.Compare(a.Contracts, b.Contracts) })
+func groupCursors(cursors []*cursor.Cursor) (groups []*group) {
+	slices.SortFunc(cursors, func(a, b *cursor.Cursor) int { return strings.Compare(a.Contracts, b.Contracts) })
 	for _, c := range cursors {
 		i := slices.IndexFunc(groups, func(g *group) bool { return g.isLevel(c) })
 		if i < 0 {
@@ -130,8 +130,8 @@ func groupCursors(cursors []*store.Cursor) (groups []*group) {
 
 // isLevel reports whether the group is at the height of a cursor, and has read the same last block. A cursor that has
 // read nothing has no last block.
-func (g *group) isLevel(c *store.Cursor) bool {
-	return !slices.ContainsFunc(g.cursors, func(own *store.Cursor) bool {
+func (g *group) isLevel(c *cursor.Cursor) bool {
+	return !slices.ContainsFunc(g.cursors, func(own *cursor.Cursor) bool {
 		n, m := len(own.Anchors), len(c.Anchors)
 		return own.Next != c.Next || n > 0 && m > 0 && own.Anchors[n-1] != c.Anchors[m-1]
 	})
@@ -139,16 +139,16 @@ func (g *group) isLevel(c *store.Cursor) bool {
 
 // awaitContract returns errRegroup when another process has stopped reading a contract of this watcher, or when a node
 // has a head from which contracts without a cursor can start (isLate).
-func (w *Watcher) awaitContract(ctx context.Context, led []store.CursorKey, isLate bool) error {
+func (w *Watcher) awaitContract(ctx context.Context, led []cursor.Key, isLate bool) error {
 	others := slices.DeleteFunc(slices.Clone(w.keys),
-		func(key store.CursorKey) bool { return slices.Contains(led, key) })
+		func(key cursor.Key) bool { return slices.Contains(led, key) })
 	for range loop.Every(ctx, w.Standby) {
 		if isLate {
 			if _, err := w.Chain.StartHead(ctx); err == nil {
 				return errRegroup
 			}
 		}
-		free, err := w.Ledger.LeadChain(ctx, others, func(context.Context, []store.CursorKey) error { return nil })
+		free, err := w.Ledger.LeadChain(ctx, others, func(context.Context, []cursor.Key) error { return nil })
 		if err == nil && free {
 			return errRegroup
 		}
@@ -206,12 +206,12 @@ func (w *Watcher) logBegin(g *group) {
 // makeLimit returns the limit of a group's follower: no contract is read further than the first one. It returns nil if
 // there is no limit.
 func (w *Watcher) makeLimit(g *group) func(context.Context) (uint64, error) {
-	if slices.ContainsFunc(g.cursors, func(c *store.Cursor) bool { return c.CursorKey == w.first }) {
+	if slices.ContainsFunc(g.cursors, func(c *cursor.Cursor) bool { return c.Key == w.first }) {
 		return nil
 	}
 	return func(ctx context.Context) (uint64, error) {
 		cursors, err := w.Ledger.Cursors(ctx, w.first.ChainID)
-		i := slices.IndexFunc(cursors, func(c store.CursorState) bool { return c.CursorKey == w.first })
+		i := slices.IndexFunc(cursors, func(c cursor.State) bool { return c.Key == w.first })
 		if i < 0 || cursors[i].Next == 0 {
 			return 0, err
 		}

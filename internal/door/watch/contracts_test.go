@@ -22,6 +22,7 @@ import (
 	"github.com/agentherald/herald/internal/chain/follower"
 	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/cursor"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -98,7 +99,7 @@ func TestReorgWhileRegistryIsAdded(t *testing.T) {
 // settling settles each block that a watcher has read, as if the blocks were an hour old.
 type settling struct{ *store.Store }
 
-func (s settling) AdvanceCursors(ctx context.Context, c []*store.Cursor, a store.Advance) (store.Advanced, error) {
+func (s settling) AdvanceCursors(ctx context.Context, c []*cursor.Cursor, a store.Advance) (store.Advanced, error) {
 	a.Settled = a.To
 	return s.Store.AdvanceCursors(ctx, c, a)
 }
@@ -124,7 +125,7 @@ func TestTwoListsOfRegistries(t *testing.T) {
 // behindHead is a store in which the cursor of the identity registry never reaches the head, as on a fast chain.
 type behindHead struct{ *store.Store }
 
-func (s behindHead) Cursors(ctx context.Context, chainID uint64) ([]store.CursorState, error) {
+func (s behindHead) Cursors(ctx context.Context, chainID uint64) ([]cursor.State, error) {
 	list, err := s.Store.Cursors(ctx, chainID)
 	for i := range list {
 		list[i].Next = max(list[i].Next, 2) - 2
@@ -210,7 +211,7 @@ type recordedLedger struct {
 	commits [][]string
 }
 
-func (r *recordedLedger) AdvanceCursors(ctx context.Context, cursors []*store.Cursor, a store.Advance) (store.Advanced, error) {
+func (r *recordedLedger) AdvanceCursors(ctx context.Context, cursors []*cursor.Cursor, a store.Advance) (store.Advanced, error) {
 	done, err := r.Store.AdvanceCursors(ctx, cursors, a)
 	var contracts []string
 	for _, c := range cursors {
@@ -222,7 +223,7 @@ func (r *recordedLedger) AdvanceCursors(ctx context.Context, cursors []*store.Cu
 	return done, err
 }
 
-func (r *recordedLedger) Cursors(ctx context.Context, chainID uint64) ([]store.CursorState, error) {
+func (r *recordedLedger) Cursors(ctx context.Context, chainID uint64) ([]cursor.State, error) {
 	r.listed.Add(1)
 	return r.Store.Cursors(ctx, chainID)
 }
@@ -324,7 +325,7 @@ func TestRemovedContract(t *testing.T) {
 	next := func() uint64 {
 		cursors, err := w.store.Cursors(t.Context(), w.net.ChainID())
 		heraldtest.Must(t, err)
-		i := slices.IndexFunc(cursors, func(c store.CursorState) bool { return c.Contracts == validation })
+		i := slices.IndexFunc(cursors, func(c cursor.State) bool { return c.Contracts == validation })
 		return cursors[i].Next
 	}
 	w.respond(1)
@@ -355,7 +356,7 @@ func TestRemovedContract(t *testing.T) {
 func TestFeedbackWaitsForIdentity(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	identity := store.CursorKey{ChainID: w.net.ChainID(), Contracts: strings.ToLower(w.net.Deployment().Identity.Hex())}
+	identity := cursor.Key{ChainID: w.net.ChainID(), Contracts: strings.ToLower(w.net.Deployment().Identity.Hex())}
 	_, err := w.store.OpenCursor(t.Context(), identity, 3, nil)
 	heraldtest.Must(t, err)
 	other, err := store.Open(postgres.Config{URL: secret.New(w.database), MaxConns: 2})
@@ -365,7 +366,7 @@ func TestFeedbackWaitsForIdentity(t *testing.T) {
 	leads, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		_, _ = other.LeadChain(ctx, []store.CursorKey{identity}, func(ctx context.Context, _ []store.CursorKey) error {
+		_, _ = other.LeadChain(ctx, []cursor.Key{identity}, func(ctx context.Context, _ []cursor.Key) error {
 			close(leads)
 			<-ctx.Done()
 			return ctx.Err()
@@ -378,7 +379,7 @@ func TestFeedbackWaitsForIdentity(t *testing.T) {
 	w.watch(func(c *Config) { c.Ledger = ledger })
 	heraldtest.Await(t, "the limit is read again and again", func() bool { return ledger.listed.Load() > 20 })
 	cursors, err := w.store.Cursors(t.Context(), w.net.ChainID())
-	if err != nil || len(cursors) != 3 || slices.ContainsFunc(cursors, func(c store.CursorState) bool { return c.Next > 3 }) || len(w.rows()) != 0 {
+	if err != nil || len(cursors) != 3 || slices.ContainsFunc(cursors, func(c cursor.State) bool { return c.Next > 3 }) || len(w.rows()) != 0 {
 		t.Errorf("%+v, %v, %v", cursors, err, w.rows())
 	}
 	stop()
@@ -390,8 +391,8 @@ func TestFeedbackWaitsForIdentity(t *testing.T) {
 func TestEarlyEventsAreDropped(t *testing.T) {
 	t.Parallel()
 	a, b := common.Address{1}, common.Address{2}
-	name := func(a common.Address) store.CursorKey { return store.CursorKey{Contracts: strings.ToLower(a.Hex())} }
-	g := &group{cursors: []*store.Cursor{{CursorKey: name(a), Start: 5}, {CursorKey: name(b), Start: 9}}}
+	name := func(a common.Address) cursor.Key { return cursor.Key{Contracts: strings.ToLower(a.Hex())} }
+	g := &group{cursors: []*cursor.Cursor{{Key: name(a), Start: 5}, {Key: name(b), Start: 9}}}
 	event := func(of common.Address, block uint64) eventlog.Entry {
 		return eventlog.Entry{Log: types.Log{Address: of, BlockNumber: block}}
 	}

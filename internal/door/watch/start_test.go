@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/cursor"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -20,7 +21,7 @@ import (
 func (w *world) openCursors(start uint64) {
 	w.Helper()
 	for _, contract := range w.net.Deployment().List() {
-		key := store.CursorKey{ChainID: w.net.ChainID(), Contracts: contract}
+		key := cursor.Key{ChainID: w.net.ChainID(), Contracts: contract}
 		_, err := w.store.OpenCursor(w.Context(), key, start, nil)
 		heraldtest.Must(w, err)
 	}
@@ -76,7 +77,7 @@ type brokenCommit struct {
 	tried  atomic.Int32
 }
 
-func (b *brokenCommit) AdvanceCursors(ctx context.Context, c []*store.Cursor, a store.Advance) (store.Advanced, error) {
+func (b *brokenCommit) AdvanceCursors(ctx context.Context, c []*cursor.Cursor, a store.Advance) (store.Advanced, error) {
 	if n := b.tried.Add(1); !b.mended.Load() { // the range and so the error grow with the chain
 		return store.Advanced{}, fmt.Errorf("accept jobs up to block %d: %w", n, errDenied)
 	}

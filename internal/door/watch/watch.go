@@ -26,17 +26,18 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/cursor"
 )
 
 // Ledger is the part of the store that a watcher needs.
 type Ledger interface {
-	LeadChain(ctx context.Context, keys []store.CursorKey,
-		do func(context.Context, []store.CursorKey) error) (bool, error)
-	OpenCursor(ctx context.Context, key store.CursorKey, start uint64, end *uint64) (store.Cursor, error)
-	RestartCursor(ctx context.Context, c *store.Cursor, start uint64) error
-	AdvanceCursors(ctx context.Context, cursors []*store.Cursor, a store.Advance) (store.Advanced, error)
-	Cursors(ctx context.Context, chainID uint64) ([]store.CursorState, error)
-	NoteStall(ctx context.Context, key store.CursorKey, since *time.Time, why string) error
+	LeadChain(ctx context.Context, keys []cursor.Key,
+		do func(context.Context, []cursor.Key) error) (bool, error)
+	OpenCursor(ctx context.Context, key cursor.Key, start uint64, end *uint64) (cursor.Cursor, error)
+	RestartCursor(ctx context.Context, c *cursor.Cursor, start uint64) error
+	AdvanceCursors(ctx context.Context, cursors []*cursor.Cursor, a store.Advance) (store.Advanced, error)
+	Cursors(ctx context.Context, chainID uint64) ([]cursor.State, error)
+	NoteStall(ctx context.Context, key cursor.Key, since *time.Time, why string) error
 	Accept(ctx context.Context, in []store.Intake) ([]store.Acceptance, []store.Task, error)
 }
 
@@ -88,10 +89,10 @@ type Report struct {
 // Watcher reads the contracts of one chain. Call Run once.
 type Watcher struct {
 	Config
-	keys []store.CursorKey // of the cursors: one for each contract, or that of the backfill
+	keys []cursor.Key // of the cursors: one for each contract, or that of the backfill
 	// first is the one of keys further than which no other contract is read: the identity contract, so that a moved
 	// agent is noticed in time.
-	first store.CursorKey
+	first cursor.Key
 
 	pace pace
 	told string // the last logged reason why nothing is read
@@ -130,10 +131,10 @@ func New(cfg Config) (*Watcher, error) {
 		if cfg.To != nil {
 			blocks += fmt.Sprint(*cfg.To)
 		}
-		w.keys = []store.CursorKey{{ChainID: id, Contracts: strings.Join(contracts, ","), Backfill: blocks}}
+		w.keys = []cursor.Key{{ChainID: id, Contracts: strings.Join(contracts, ","), Backfill: blocks}}
 	default:
 		for _, contract := range contracts {
-			w.keys = append(w.keys, store.CursorKey{ChainID: id, Contracts: contract})
+			w.keys = append(w.keys, cursor.Key{ChainID: id, Contracts: contract})
 		}
 	}
 	w.first = w.keys[0]
@@ -144,14 +145,14 @@ func New(cfg Config) (*Watcher, error) {
 }
 
 // Keys returns the keys of the watcher's cursors.
-func (w *Watcher) Keys() []store.CursorKey { return w.keys }
+func (w *Watcher) Keys() []cursor.Key { return w.keys }
 
 // Run reads until ctx ends, or until the last block was read; then it returns nil. While the node or the store is
 // unreachable, or another process reads a contract, it logs that and keeps trying.
 func (w *Watcher) Run(ctx context.Context) error {
 	for again := time.Duration(0); loop.Pause(ctx, again) == nil; {
 		done := false
-		leads, err := w.Ledger.LeadChain(ctx, w.keys, func(ctx context.Context, led []store.CursorKey) error {
+		leads, err := w.Ledger.LeadChain(ctx, w.keys, func(ctx context.Context, led []cursor.Key) error {
 			err := w.follow(ctx, led)
 			done = err == nil
 			return err
@@ -164,7 +165,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 			return nil
 		case errors.Is(err, errRegroup):
 			again = 0
-		case errors.Is(err, store.ErrCursorMoved):
+		case errors.Is(err, cursor.ErrMoved):
 			w.tellOnce("another process reads this chain: waiting for it to end")
 		case err != nil:
 			w.noteFailure(err)

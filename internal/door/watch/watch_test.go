@@ -15,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/cursor"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
@@ -166,7 +167,7 @@ func TestTwoCommitOnce(t *testing.T) {
 // yet that it lost its connection.
 type everybodyLeads struct{ *store.Store }
 
-func (everybodyLeads) LeadChain(ctx context.Context, keys []store.CursorKey, do func(context.Context, []store.CursorKey) error) (bool, error) {
+func (everybodyLeads) LeadChain(ctx context.Context, keys []cursor.Key, do func(context.Context, []cursor.Key) error) (bool, error) {
 	return true, do(ctx, keys)
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/store/cursor"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 )
@@ -16,20 +17,20 @@ import (
 func TestAdvanceCursors(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	key := CursorKey{ChainID: 8453, Contracts: emitterOf(feedback(1, 1))}
+	key := cursor.Key{ChainID: 8453, Contracts: emitterOf(feedback(1, 1))}
 	c, err := s.OpenCursor(t.Context(), key, 7, nil)
 	if err != nil || c.Start != 7 || c.Next != 7 || len(c.Anchors) != 0 {
 		t.Fatalf("%+v, %v", c, err)
 	}
 	stale, next := c, c
-	anchors := []Anchor{{Number: 19, Hash: common.Hash{19}}}
+	anchors := []cursor.Anchor{{Number: 19, Hash: common.Hash{19}}}
 	in := make([]Intake, 2*MaxAccept+3)
 	for i := range in {
 		in[i] = Intake{Job: feedback(i%5, i+1)}
 	}
 	in[3] = Intake{Job: feedback(9, 4), Refused: "it makes no job", Key: "invalid:4"}
 
-	done, err := s.AdvanceCursors(t.Context(), []*Cursor{&next}, Advance{From: 7, To: 19, Head: 30, Anchors: anchors, Intakes: in})
+	done, err := s.AdvanceCursors(t.Context(), []*cursor.Cursor{&next}, Advance{From: 7, To: 19, Head: 30, Anchors: anchors, Intakes: in})
 	out, tasks := done.Answers, done.Tasks
 	if err != nil || len(out) != len(in) || len(tasks) != 5*MaxDispatchedPerAgent {
 		t.Fatalf("%d answers, %d tasks, %v", len(out), len(tasks), err)
@@ -41,15 +42,15 @@ func TestAdvanceCursors(t *testing.T) {
 	}
 	read, err := s.OpenCursor(t.Context(), key, 1000, nil)
 	heraldtest.Must(t, err)
-	if read.moves != 1 || read.Next != next.Next || read.Head != next.Head || !slices.Equal(read.Anchors, next.Anchors) {
+	if read.Moves != 1 || read.Next != next.Next || read.Head != next.Head || !slices.Equal(read.Anchors, next.Anchors) {
 		t.Errorf("%+v, want %+v", read, next)
 	}
 
-	if _, err := s.AdvanceCursors(t.Context(), []*Cursor{&stale}, Advance{From: 7, To: 19, Intakes: []Intake{{Job: feedback(1, 5000)}}}); !errors.Is(err, ErrCursorMoved) {
+	if _, err := s.AdvanceCursors(t.Context(), []*cursor.Cursor{&stale}, Advance{From: 7, To: 19, Intakes: []Intake{{Job: feedback(1, 5000)}}}); !errors.Is(err, cursor.ErrMoved) {
 		t.Errorf("from where the cursor was: %v", err)
 	}
 	exec(t, s, `ALTER TABLE herald.history ADD CONSTRAINT refused CHECK (agent_id <> 77)`)
-	if _, err := s.AdvanceCursors(t.Context(), []*Cursor{&read}, Advance{From: 20, To: 39, Intakes: []Intake{{Job: feedback(1, 5001)}, {Job: feedback(77, 1)}}}); err == nil {
+	if _, err := s.AdvanceCursors(t.Context(), []*cursor.Cursor{&read}, Advance{From: 20, To: 39, Intakes: []Intake{{Job: feedback(1, 5001)}, {Job: feedback(77, 1)}}}); err == nil {
 		t.Error("a row that Postgres refuses was accepted")
 	}
 	heraldtest.Equal(t, "rows", value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`), len(in))
@@ -62,7 +63,7 @@ func TestAdvanceCursors(t *testing.T) {
 func TestNoteStall(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	key := CursorKey{ChainID: 8453, Contracts: emitterOf(feedback(1, 1))}
+	key := cursor.Key{ChainID: 8453, Contracts: emitterOf(feedback(1, 1))}
 	c, err := s.OpenCursor(t.Context(), key, 7, nil)
 	if err != nil || c.Checks != nil {
 		t.Fatalf("%+v, %v", c, err)
@@ -77,7 +78,7 @@ func TestNoteStall(t *testing.T) {
 		}
 	}
 	checks := json.RawMessage(`{"complete": 9, "unchecked": 3}`)
-	if _, err := s.AdvanceCursors(t.Context(), []*Cursor{&c}, Advance{From: 7, To: 12, Head: 12, Checks: checks}); err != nil {
+	if _, err := s.AdvanceCursors(t.Context(), []*cursor.Cursor{&c}, Advance{From: 7, To: 12, Head: 12, Checks: checks}); err != nil {
 		t.Fatal(err)
 	}
 	list, err := s.Cursors(t.Context(), 8453)
