@@ -378,7 +378,7 @@ func (s *Store) insertDeliveries(ctx context.Context, tx pgx.Tx, in []arrival) (
 		return column(in, func(a arrival) *string { return storable.OrNull(value(a)) })
 	}
 	chains, registries, agents := SplitAgents(column(in, func(a arrival) Agent { return a.agent }))
-	rows, _ := tx.Query(ctx, statements.Text("accept"), statements.Named("accept").Args(pgx.NamedArgs{
+	rows, _ := queryNamed(ctx, tx, statements.Named("accept"), pgx.NamedArgs{
 		"ids":       column(in, func(a arrival) uuid.UUID { return a.id }),
 		"chain_ids": chains, "registries": registries, "agent_ids": agents,
 		"keys":           text(func(a arrival) string { return a.key }),
@@ -394,7 +394,7 @@ func (s *Store) insertDeliveries(ctx context.Context, tx pgx.Tx, in []arrival) (
 		"sources":        text(func(a arrival) string { return a.Source.Name }),
 		"trusts":         column(in, func(a arrival) int { return int(a.Source.Trust) }),
 		"bound":          len(in) > 0 && in[0].read, // all have the same
-		"max_dispatched": MaxDispatchedPerAgent, "max_responses": maxResponsesPerAgent, "order": s.defaultOrder()})...)
+		"max_dispatched": MaxDispatchedPerAgent, "max_responses": maxResponsesPerAgent, "order": s.defaultOrder()})
 	made := make(map[uuid.UUID]newRow, len(in))
 	var id uuid.UUID
 	var n newRow
@@ -444,11 +444,11 @@ func queueAgentChange(b *pgx.Batch, a arrival) {
 		b.Queue(statements.Text("raise_epochs"), a.agent.ChainID, a.agent.Registry, a.agent.ID, c.LastID.String())
 		return
 	case c.To != (common.Address{}) && a.Job.LogIndex != nil:
-		note := statements.Named("note_transfer")
-		b.Queue(note.Text, note.Args(pgx.NamedArgs{"chain_id": a.agent.ChainID, "registry": a.agent.Registry,
-			"agent_id": a.agent.ID, "transaction_hash": a.Job.TransactionHash.Hex(),
-			"log_index": int64(*a.Job.LogIndex), "block_number": a.Job.BlockNumber, "at": a.Job.Timestamp,
-			"from": strings.ToLower(c.From.Hex()), "to": strings.ToLower(c.To.Hex())})...)
+		queueNamed(b, statements.Named("note_transfer"), pgx.NamedArgs{
+			"chain_id": a.agent.ChainID, "registry": a.agent.Registry, "agent_id": a.agent.ID,
+			"transaction_hash": a.Job.TransactionHash.Hex(), "log_index": int64(*a.Job.LogIndex),
+			"block_number": a.Job.BlockNumber, "at": a.Job.Timestamp, "from": strings.ToLower(c.From.Hex()),
+			"to": strings.ToLower(c.To.Hex())})
 	}
 	b.Queue(statements.Text("raise_epoch"), a.agent.ChainID, a.agent.Registry, a.agent.ID)
 }

@@ -54,8 +54,7 @@ func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, byA
 	// rare, the reconciler continues a few seconds later.
 	again := true
 	for round := 0; again && round < maxDispatchRounds; round++ {
-		rows, _ := tx.Query(ctx, statements.Text("dispatch"),
-			statements.Named("dispatch").Args(dispatchArgs(chains, registries, ids, nil, nil))...)
+		rows, _ := queryNamed(ctx, tx, statements.Named("dispatch"), dispatchArgs(chains, registries, ids, nil, nil))
 		behind, err := readDispatched(rows, func(t Task, a Agent) error {
 			byAgent[a] = append(byAgent[a], t)
 			return nil

@@ -31,9 +31,9 @@ func (s *Store) ClaimFollowers(ctx context.Context, leader *Claim, n int,
 	a := leader.Agent()
 	b := &pgx.Batch{}
 	b.Queue(statements.Text("lock_agent"), a.ChainID, a.Registry, a.ID)
-	b.Queue(statements.Text("claim_followers"), statements.Named("claim_followers").Args(pgx.NamedArgs{
+	queueNamed(b, statements.Named("claim_followers"), pgx.NamedArgs{
 		"chain_id": a.ChainID, "registry": a.Registry, "agent_id": a.ID, "leader": leader.ID,
-		"limit": min(n, MaxFollowers), "lease": lease, "recent": RecentSuccess})...).
+		"limit": min(n, MaxFollowers), "lease": lease, "recent": RecentSuccess}).
 		Query(func(rows pgx.Rows) error {
 			return readClaims(rows, func(c *Claim, err error) { all = append(all, Follower{c, err}) })
 		})

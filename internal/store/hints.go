@@ -189,10 +189,9 @@ func (s *Store) addHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, bro
 // queueHint queues in b the statement that stores the hint h of the delivery with this id. raw is h's job as JSON. If
 // review is true, the statement also schedules a Review.
 func queueHint(b *pgx.Batch, id uuid.UUID, h Hint, raw []byte, review bool) {
-	b.Queue(statements.Text("hint"), statements.Named("hint").Args(pgx.NamedArgs{"delivery_id": id, "rank": h.Rank,
-		"job":            raw,
+	queueNamed(b, statements.Named("hint"), pgx.NamedArgs{"delivery_id": id, "rank": h.Rank, "job": raw,
 		"sealed_headers": h.SealedHeaders, "source": h.Source.Name, "trust": int(h.Source.Trust), "refuted": h.Refuted,
-		"review": review})...)
+		"review": review})
 }
 
 // ErrNewHint is returned by Bind if, after the claim, a hint arrived or the chain follower read the event. The worker's
@@ -228,11 +227,11 @@ func (s *Store) Bind(ctx context.Context, c *Claim, b Binding) (err error) {
 		contract, block = "", 0
 	}
 	var mayCall bool
-	batch.Queue(statements.Text("bind"), statements.Named("bind").Args(pgx.NamedArgs{"delivery_id": c.ID,
+	queueNamed(batch, statements.Named("bind"), pgx.NamedArgs{"delivery_id": c.ID,
 		"claim_no": c.No, "hints": c.Hints, "job": raw, "sealed_headers": b.SealedHeaders, "source": b.Source.Name,
 		"trust": int(b.Source.Trust), "corrected": boundNames(b.Corrected), "chain_id": int64(a.ChainID),
 		"registry": a.Registry, "agent_id": a.ID, "order_key": b.Job.OrderKey(),
-		"order_seq": fmt.Sprint(b.Job.OrderSeq()), "contract": contract, "block": int64(block)})...).
+		"order_seq": fmt.Sprint(b.Job.OrderSeq()), "contract": contract, "block": int64(block)}).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&mayCall) })
 	err = s.Conns.SendBatch(ctx, batch).Close()
 	if errors.Is(err, pgx.ErrNoRows) {

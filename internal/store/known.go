@@ -276,11 +276,14 @@ func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	return s.insertOne(ctx, tx, a, byAgent)
 }
 
-// freeKey gives another key to the delivery with this id (displace.sql), and returns the id for a new delivery with its
-// present key.
+// freeKey gives another key to the delivery with this id (displace.sql), and cancels the delivery (reorg) if it is
+// queued, waiting or held. It returns the id for a new delivery with the freed key.
 func freeKey(ctx context.Context, tx pgx.Tx, id uuid.UUID, key string) (uuid.UUID, error) {
 	var moved string
-	if err := tx.QueryRow(ctx, statements.Text("displace"), id, key).Scan(&moved); err != nil {
+	b := &pgx.Batch{}
+	queueNamed(b, statements.Named("end"), endArgs([]uuid.UUID{id}, false, Cancelled, outcome.Reorg))
+	b.Queue(statements.Text("displace"), id, key).QueryRow(func(row pgx.Row) error { return row.Scan(&moved) })
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return uuid.Nil, fmt.Errorf("free the key %s: %w", key, postgres.NoRows(err, errConcurrentUpdate))
 	}
 	return job.IDOf(moved), nil

@@ -59,8 +59,8 @@ var groupStatements = map[string]groupStatement{
 	"lock_delivery":   {sql: statements.Text("lock_delivery"), args: oneDelivery},
 	"lock_agent_of":   {sql: statements.Text("lock_agent_of"), args: oneDelivery},
 	"redispatch":      {sql: statements.Text("redispatch"), args: `md5('1')::uuid, 1`},
-	"cancel":          {sql: statements.Text("cancel"), args: deliveryArguments + `, true`},
-	"replay":          {sql: statements.Text("replay"), args: deliveryArguments + `, true`},
+	"end":             {sql: statements.Text("end"), args: groupArguments("end")},
+	"replay":          {sql: statements.Text("replay"), args: groupArguments("replay")},
 	"ignore_order":    {sql: statements.Text("ignore_order"), args: deliveryArguments},
 	"expire_leases":   {sql: statements.Text("expire_leases"), args: deliveryArguments + `, 11`},
 	"release_held":    {sql: statements.Text("release_held"), args: oneAgent + `, 500, ARRAY['auth_required', 'agent_disabled'], -1, md5('1')::uuid, 1`},
@@ -91,7 +91,7 @@ func groupArguments(statement string) string {
 		"chain_id": `8453`, "registry": `'0xaa'`, "agent_id": `'1'`, "leader": `md5('1')::uuid`, "limit": `2`, "bound": `true`, "strict": `true`,
 		"delivery_id": `md5('1')::uuid`, "claim_no": `1`, "job": `'{}'`, "sealed_headers": `NULL`, "source": `''`, "trust": `0`, "corrected": `NULL`,
 		"order_key": `'1'`, "order_seq": `'1'`, "rank": `1`, "refuted": `false`, "review": `true`, "key": `'1'`, "read": `true`,
-		"contract": `'0xbb'`, "block": `1000`}
+		"contract": `'0xbb'`, "block": `1000`, "status": `'cancelled'`, "reason": `'reorg'`, "running": `true`, "force": `true`}
 	switch statement {
 	case "bind":
 		single["hints"] = `0`

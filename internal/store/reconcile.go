@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/google/uuid"
@@ -36,7 +37,15 @@ func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (n int
 		return 0, err
 	}
 	err = retention.BeginWithLockTimeout(ctx, s.Pool, func(tx pgx.Tx) error {
-		return tx.QueryRow(ctx, statements.Text("expire"), age, limit, first).Scan(&n)
+		rows, _ := tx.Query(ctx, statements.Text("expire"), age, limit, first)
+		ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+		if err != nil || len(ids) == 0 {
+			return err
+		}
+		n = len(ids)
+		rows, _ = queryNamed(ctx, tx, statements.Named("end"), endArgs(ids, false, Dead, outcome.Expired))
+		rows.Close()
+		return rows.Err()
 	})
 	return n, err
 }

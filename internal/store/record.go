@@ -353,8 +353,7 @@ func sortMembers(group []recordRequest) []int {
 // queueOutcomes queues record.sql, with the arguments args, for the outcomes of group. It calls add for each recorded
 // one, with its number in the group (from 1).
 func queueOutcomes(b *pgx.Batch, group []recordRequest, args pgx.NamedArgs, add func(nr int, rec Recorded)) {
-	record := statements.Named("record")
-	b.Queue(record.Text, record.Args(args)...).Query(func(rows pgx.Rows) error {
+	queueNamed(b, statements.Named("record"), args).Query(func(rows pgx.Rows) error {
 		var nr, n int
 		var next *time.Time
 		var accepted, now time.Time
@@ -379,9 +378,9 @@ func queueOutcomes(b *pgx.Batch, group []recordRequest, args pgx.NamedArgs, add 
 // for each dispatched task.
 func queueDispatch(b *pgx.Batch, group []recordRequest, add func(Task, Agent) error) {
 	chains, registries, agents := SplitAgents(column(group, recordRequest.agent))
-	dispatch := statements.Named("dispatch")
-	b.Queue(dispatch.Text, dispatch.Args(dispatchArgs(chains, registries, agents, column(group, recordRequest.id),
-		column(group, recordRequest.claimNo)))...).Query(func(rows pgx.Rows) error {
+	args := dispatchArgs(chains, registries, agents, column(group, recordRequest.id),
+		column(group, recordRequest.claimNo))
+	queueNamed(b, statements.Named("dispatch"), args).Query(func(rows pgx.Rows) error {
 		_, err := readDispatched(rows, add)
 		return err
 	})
@@ -404,7 +403,7 @@ func queueRecord(b *pgx.Batch, q recordRequest) *written {
 	b.Queue(statements.Text("lock_delivery"), c.ID)
 	queueOutcomes(b, group, args, func(_ int, rec Recorded) { w.Recorded, w.recorded = rec, true })
 	if o.Status == Delivered {
-		b.Queue(statements.Text("complete"), statements.Named("complete").Args(args)...)
+		queueNamed(b, statements.Named("complete"), args)
 	}
 	if reasons, since := o.mendedReasons(c.Epoch); reasons != nil {
 		b.Queue(statements.Text("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, since, c.ID, c.No).

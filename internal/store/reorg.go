@@ -303,7 +303,7 @@ func (s *Store) readEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder) e
 	b.Queue(lock, h.id, h.status.Final()).QueryRow(func(row pgx.Row) error {
 		return postgres.NoRows(row.Scan(), errConcurrentUpdate)
 	})
-	b.Queue(statements.Text("read_event"), statements.Named("read_event").Args(a.eventArgs(h.id))...)
+	queueNamed(b, statements.Named("read_event"), a.eventArgs(h.id))
 	b.Queue(statements.Text("wake"), h.id, append(slices.Clone(chainReasons), outcome.BehindEarlier))
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("give %s the event of block %d: %w", a.key, a.Job.BlockNumber, err)

@@ -21,7 +21,8 @@ const maxMove = 500
 func (s *Store) Replay(ctx context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
 	defer postgres.WrapError(&err, "replay %d deliveries", len(ids))
-	return s.moveByOperator(ctx, ids, force, statements.Text("replay"), true, whyNotReplayed)
+	return s.moveByOperator(ctx, ids, statements.Named("replay"), pgx.NamedArgs{"force": force}, true,
+		whyNotReplayed)
 }
 
 // Cancel ends at most maxMove (500) open deliveries as cancelled (operator). It cancels running ones only with force:
@@ -31,7 +32,13 @@ func (s *Store) Replay(ctx context.Context, ids []uuid.UUID,
 func (s *Store) Cancel(ctx context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, ended []Task, err error) {
 	defer postgres.WrapError(&err, "cancel %d deliveries", len(ids))
-	return s.moveByOperator(ctx, ids, force, statements.Text("cancel"), false, whyNotCancelled)
+	return s.moveByOperator(ctx, ids, statements.Named("end"),
+		endArgs(nil, force, Cancelled, outcome.Operator), false, whyNotCancelled)
+}
+
+// endArgs returns the arguments of end.sql, which ends open deliveries; running ones only if running is true.
+func endArgs(ids []uuid.UUID, running bool, status Status, reason outcome.Reason) pgx.NamedArgs {
+	return pgx.NamedArgs{"ids": ids, "running": running, "status": string(status), "reason": string(reason)}
 }
 
 // NoSuchDelivery is the reason that Replay and Cancel return for an id that no delivery has.
@@ -44,12 +51,12 @@ type previousState struct {
 	hasJob bool
 }
 
-// moveByOperator locks the agents of the deliveries with these ids, and runs sql, the statement replay or cancel, on
-// the deliveries. If dispatch is true, it also queues skipped revocations of these deliveries again
-// (revive_revocations.sql), and dispatches from the agents' backlogs. why returns the reason for a delivery that the
-// statement did not change.
-func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool, sql string, dispatch bool,
-	why func(previousState) string) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
+// moveByOperator locks the agents of the deliveries with these ids, and runs st, the statement replay or end, on
+// the deliveries. args has the other arguments of st. If dispatch is true, moveByOperator also queues skipped
+// revocations of these deliveries again (revive_revocations.sql), and dispatches from the agents' backlogs. why returns
+// the reason for a delivery that the statement did not change.
+func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, st postgres.Statement, args pgx.NamedArgs,
+	dispatch bool, why func(previousState) string) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
 	if len(ids) > maxMove {
 		return 0, nil, nil, fmt.Errorf("at most %d at once", maxMove)
 	}
@@ -66,7 +73,8 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool,
 	}
 	var ended []Task
 	tasks, err = s.changeAgents(ctx, found.agents, dispatch, func(ctx context.Context, tx pgx.Tx) error {
-		rows, _ := tx.Query(ctx, sql, found.ids, force)
+		args["ids"] = found.ids
+		rows, _ := queryNamed(ctx, tx, st, args)
 		var id uuid.UUID
 		var changed bool
 		var was previousState
@@ -115,7 +123,7 @@ func whyNotReplayed(d previousState) string {
 	return movedMeanwhile
 }
 
-// whyNotCancelled returns why cancel.sql did not change a delivery. d is the delivery's state.
+// whyNotCancelled returns why end.sql did not change a delivery. d is the delivery's state.
 func whyNotCancelled(d previousState) string {
 	switch {
 	case d.status.Final():

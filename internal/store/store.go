@@ -2,6 +2,7 @@ package store
 
 import (
 	"cmp"
+	"context"
 	"embed"
 	"errors"
 	"time"
@@ -63,6 +64,16 @@ var ErrNotFound = errors.New("not found")
 var files embed.FS
 
 var statements = postgres.ReadStatements(files)
+
+// queueNamed queues a statement whose arguments have names.
+func queueNamed(b *pgx.Batch, st postgres.Statement, args pgx.NamedArgs) *pgx.QueuedQuery {
+	return b.Queue(st.Text, st.Args(args)...)
+}
+
+// queryNamed runs a statement whose arguments have names.
+func queryNamed(ctx context.Context, q postgres.Querier, st postgres.Statement, args pgx.NamedArgs) (pgx.Rows, error) {
+	return q.Query(ctx, st.Text, st.Args(args)...)
+}
 
 // Store is the ledger. Safe for concurrent use.
 type Store struct {

@@ -33,7 +33,7 @@ func TestNamedArguments(t *testing.T) {
 // TestStatements: each statement that a package names has a file, and each file is used.
 func TestStatements(t *testing.T) {
 	t.Parallel()
-	for _, folder := range []string{"..", "../records"} {
+	for _, folder := range []string{"..", "../records", "../cursor", "../retention"} {
 		sources, err := filepath.Glob(folder + "/*.go")
 		heraldtest.Must(t, err)
 		named := map[string]string{}

@@ -1,11 +1,13 @@
--- expire: end open deliveries that have reached an age. They become dead (expired), the oldest first.
+-- expire: list open deliveries that have reached an age, the oldest first, and lock them and their agents. end.sql then
+-- ends them.
 --
 -- Running deliveries are skipped; they end, or their lease expires first.
 --
 -- $1 age (interval)   $2 at most this many   $3 all deliveries of that age have a seq below this one
 --
 -- The statement skips deliveries that another transaction has locked, and those whose agent is locked; the next call
--- finds them. It locks agents before their deliveries, as lock_agents.sql does.
+-- finds them. It locks agents before their deliveries, as lock_agents.sql does. It changes nothing, because it would not
+-- see what the previous holder of an agent's lock has just committed, such as a delivery that waits for one of these.
 WITH old AS MATERIALIZED (
     SELECT id, chain_id, identity_registry, agent_id
       FROM herald.work
@@ -24,17 +26,5 @@ WITH old AS MATERIALIZED (
      CROSS JOIN LATERAL (SELECT id FROM herald.work
                           WHERE id = old.id AND status IN ('queued', 'waiting', 'held') AND accepted_at < now() - $1::interval
                             FOR UPDATE SKIP LOCKED) d
-), changed AS (
-    UPDATE herald.work
-       SET status = 'dead', reason = 'expired', handed_at = NULL, next_attempt_at = NULL, finished_at = now(), updated_at = now()
-     WHERE id = ANY(ARRAY(SELECT id FROM taken))
-    RETURNING id, kind, key, chain_id, identity_registry, agent_id, order_key, order_hash, order_seq, finished_at, turn
-), {{release changed}}, dead AS (
-    SELECT chain_id, identity_registry, agent_id, count(*) AS n FROM changed GROUP BY 1, 2, 3
-), counted AS (
-    UPDATE herald.agents g
-       SET totals = totals || jsonb_build_object('dead', coalesce((totals ->> 'dead')::bigint, 0) + n), updated_at = now()
-      FROM dead d
-     WHERE g.chain_id = d.chain_id AND g.identity_registry = d.identity_registry AND g.agent_id = d.agent_id
 )
-SELECT count(*) FROM changed
+SELECT id FROM taken

@@ -1,6 +1,6 @@
 -- replay: queue deliveries again at an operator's request. The transaction has locked the agents.
 --
--- $1 ids uuid[]   $2 true: delivered and filtered ones too
+-- @ids uuid[]   @force true: delivered and filtered ones too
 --
 -- A final or held delivery gets a new budget and a new age; the numbers of its attempts continue. It waits for no other
 -- delivery from now on. A waiting delivery stops waiting, and keeps its budget and its order. Queued and running
@@ -22,13 +22,13 @@ WITH changed AS (
            handed_at       = NULL,
            next_attempt_at = NULL,
            updated_at      = now()
-     WHERE id = ANY($1) AND status IN ('waiting', 'held') AND (SELECT job IS NOT NULL FROM herald.history h WHERE h.id = w.id)
+     WHERE id = ANY(@ids) AND status IN ('waiting', 'held') AND (SELECT job IS NOT NULL FROM herald.history h WHERE h.id = w.id)
     RETURNING id
 ), ended AS (
     UPDATE herald.history
        SET status = 'queued', reason = NULL, error = NULL, budget_base = attempts, order_hash = NULL, fetch_failures = 0, replays = replays + 1,
            accepted_at = now(), finished_at = NULL, updated_at = now()
-     WHERE id = ANY($1) AND job IS NOT NULL AND finished_at IS NOT NULL AND (status <> 'delivered' AND reason IS DISTINCT FROM 'filtered' OR $2)
+     WHERE id = ANY(@ids) AND job IS NOT NULL AND finished_at IS NOT NULL AND (status <> 'delivered' AND reason IS DISTINCT FROM 'filtered' OR @force)
     RETURNING *
 ), opened AS (
     {{reopen ended}}
@@ -37,4 +37,4 @@ SELECT h.id, EXISTS (SELECT FROM changed c WHERE c.id = h.id) OR EXISTS (SELECT 
        coalesce(CASE WHEN w.id IS NULL THEN h.reason ELSE w.reason END, ''), h.job IS NOT NULL, coalesce(w.dispatch, h.dispatch)
   FROM herald.history h
   LEFT JOIN LATERAL (SELECT id, status, reason, dispatch FROM herald.work WHERE id = h.id LIMIT 1) w ON true
- WHERE h.id = ANY($1)
+ WHERE h.id = ANY(@ids)
