@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -16,7 +15,6 @@ import (
 	"github.com/agentherald/herald/internal/store/coalescer"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/google/uuid"
-	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 )
@@ -97,43 +95,6 @@ const (
 	OnUnknownResend = "resend" // send it again with the same deliveryId
 	OnUnknownHold   = "hold"   // hold it (held_unknown) until an operator replays or cancels it
 )
-
-// parsedPolicies contains the stored policies that were parsed last, because each claim reads the policies of its
-// agent.
-var parsedPolicies, _ = lru.New[string, Policy](1 << 10) // fails only for a size below 1
-
-// ParsePolicy parses a stored policy. If an operator or a newer version wrote unknown fields or values, it returns only
-// the known settings onUnknown and order.
-func ParsePolicy(raw []byte) (p Policy) {
-	if string(raw) == "{}" {
-		return Policy{}
-	}
-	if p, ok := parsedPolicies.Get(string(raw)); ok {
-		return p
-	}
-	p, err := policy.ParseStored(raw)
-	if err != nil {
-		p = parseSettings(raw)
-	}
-	parsedPolicies.Add(string(raw), p)
-	return p
-}
-
-// parseSettings reads onUnknown and order, and ignores all else.
-func parseSettings(raw []byte) Policy {
-	var fields map[string]json.RawMessage
-	if json.Unmarshal(raw, &fields) != nil {
-		return Policy{}
-	}
-	read := func(field string, allowed ...string) (value string) {
-		if json.Unmarshal(fields[field], &value) != nil || !slices.Contains(allowed, value) {
-			return ""
-		}
-		return value
-	}
-	return Policy{OnUnknown: read("onUnknown", OnUnknownResend, OnUnknownHold),
-		Order: read("order", OrderStrict, OrderOff)}
-}
 
 // HasLostKey reports whether a reorg gave the delivery's key to another event (displace.sql). That event has a delivery
 // of its own.
@@ -281,7 +242,7 @@ type claimRow struct {
 // claim returns the claim of the row.
 func (r *claimRow) claim() (*Claim, error) {
 	c := r.Claim
-	c.Budget, c.Policy, c.OwnPolicy = max(c.Attempt-r.base, 1), ParsePolicy(r.policy), ParsePolicy(r.own)
+	c.Budget, c.Policy, c.OwnPolicy = max(c.Attempt-r.base, 1), policy.ParseStored(r.policy), policy.ParseStored(r.own)
 	c.Again = c.N > 1 || c.waited
 	c.Unfinished = r.unfinished > 0
 	mayBeCalled := c.Bound || !c.Verified // if workers check the event, they call the agent only after Bind

@@ -30,16 +30,3 @@ func TestFreeNumberAgain(t *testing.T) {
 		t.Errorf("another attempt of that number was completed: %+v", d)
 	}
 }
-
-// TestPolicy: invalid fields of a stored policy are ignored, and Merge combines policies.
-func TestPolicy(t *testing.T) {
-	t.Parallel()
-	for stored, want := range map[string]string{
-		`{}`: "", `{"onUnknown": "hold"}`: OnUnknownHold, `{"onUnknown": "resend", "other": [1]}`: OnUnknownResend,
-		`{"onUnknown": "never"}`: "", `{"onUnknown": 3}`: "", `[1]`: "", `null`: "", `"hold"`: "", `{"onUnknown": null}`: "",
-	} {
-		if got := ParsePolicy([]byte(stored)); got.OnUnknown != want {
-			t.Errorf("%s reads %q, want %q", stored, got.OnUnknown, want)
-		}
-	}
-}

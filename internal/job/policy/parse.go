@@ -64,16 +64,6 @@ func Parse(raw []byte, level Level, readFile func(name string) ([]byte, error)) 
 	return out, p.warnings, nil
 }
 
-// ParseStored parses a policy that Postgres returned. It may be longer than MaxBytes: jsonb writes a space after each
-// comma and colon, and single settings are added to a stored policy.
-func ParseStored(raw []byte) (Policy, error) {
-	p := &parser{}
-	if out := p.parsePolicy(raw, Operator); p.err == nil {
-		return out, nil
-	}
-	return Policy{}, p.err
-}
-
 // parser reads a policy. Its methods may return any value for a refused one.
 type parser struct {
 	readFile func(name string) ([]byte, error)

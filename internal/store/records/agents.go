@@ -105,7 +105,7 @@ func scanAgentRow(row pgx.CollectableRow) (r AgentRow, err error) {
 		&own, &r.Endpoint, &r.Registration, &r.ServerInfo, &r.Protocol, &r.Tools, &r.State,
 		&r.LastOKAt, &r.LastCalledAt, &r.FailingSince, &r.LastError, &r.LastErrorAt, &r.Totals,
 		&r.CreatedAt, &r.UpdatedAt, &r.Open, &r.CallsOfDay, &r.FailedOfDay, &r.MeanMs)
-	r.Policy, r.OwnPolicy = store.ParsePolicy(operator), store.ParsePolicy(own)
+	r.Policy, r.OwnPolicy = policy.ParseStored(operator), policy.ParseStored(own)
 	return r, err
 }
 
