@@ -24,10 +24,10 @@ done
 for i in $(seq 1 9); do echo "LOG:  step $i"; done
 `
 	for _, end := range []string{"exit 1", "exec sleep 60"} {
-		s := server{acct: account{uid: uint32(os.Geteuid()), gid: uint32(os.Getegid())}}
+		s := Server{name: "postgres", installed: installation{place: place{dir: "/bin", server: "sh"}},
+			acct: account{uid: uint32(os.Geteuid()), gid: uint32(os.Getegid())}, logger: slog.New(slog.DiscardHandler)}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		err := s.launch(ctx, program{name: "postgres", path: "/bin/sh", args: []string{"-c", says + end},
-			logger: slog.New(slog.DiscardHandler)}, func() (bool, error) {
+		err := s.launch(ctx, []string{"-c", says + end}, func() (bool, error) {
 			if end != "exit 1" && strings.Contains(s.child.tail.String(), "step 9") {
 				cancel()
 			}
