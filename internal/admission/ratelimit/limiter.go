@@ -278,9 +278,6 @@ func (p *Permit) Release(result Result) {
 	if p.released.Swap(true) {
 		return
 	}
-	if result != OK && result != Failed {
-		result = Neutral
-	}
 	p.limiter.release(p, result, max(1, toMicros(p.limiter.clock().Sub(p.acquiredAt))))
 }
 
