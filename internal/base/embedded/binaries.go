@@ -294,6 +294,9 @@ func askVersion(ctx context.Context, path string, libs []string, acct account, l
 		if _, ok := errors.AsType[*exec.ExitError](err); ok && line != "" {
 			return "", fmt.Errorf("%s does not run here: %s", path, line)
 		}
+		if errors.Is(err, fs.ErrNotExist) { // as an fs.ErrNotExist, it would say that there is no program (find)
+			return "", fmt.Errorf("%s does not run here: its loader is missing", path)
+		}
 		return "", fmt.Errorf("%s does not run here: %w", path, acct.explainStart(err))
 	}
 	return line, nil

@@ -39,6 +39,20 @@ func TestFindPrograms(t *testing.T) {
 	if !errors.Is(got.NoRedis, ErrNoRedis) || !strings.Contains(got.NoRedis.Error(), old) {
 		t.Errorf("%+v", got)
 	}
+
+	// It names a program whose loader is missing, such as one of Debian on Alpine.
+	bin := filepath.Join(dir, "bin")
+	must(t, os.Mkdir(bin, 0o755))
+	postgresDirs, redisDirs = []string{bin}, []string{bin}
+	for _, name := range []string{"redis-server", "postgres", "initdb"} {
+		must(t, os.WriteFile(filepath.Join(bin, name), []byte("#!"+dir+"/none\n"), 0o755))
+	}
+	got = FindPrograms(t.Context(), dir, filepath.Join(dir, "empty"))
+	for _, err := range []error{got.NoRedis, got.NoPostgres} {
+		if err == nil || !strings.Contains(err.Error(), "does not run here") {
+			t.Errorf("a program without its loader: %v", err)
+		}
+	}
 }
 
 // TestFindProgramsInVain checks that a data folder which the servers' user cannot reach is found before a start fails
