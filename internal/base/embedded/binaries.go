@@ -68,19 +68,19 @@ func cacheDirs(dir string) []string {
 	return []string{dir, systemCacheDir}
 }
 
-// place is a folder that may contain a server's program.
-type place struct {
+// location is a folder that may contain a server's program.
+type location struct {
 	dir    string
 	server string   // the program: "postgres", "redis-server" or "valkey-server"
 	libs   []string // folders of its libraries
 	bundle bool     // in a cache folder: root or this user must own it
 }
 
-func (p place) path() string { return filepath.Join(p.dir, p.server) }
+func (p location) path() string { return filepath.Join(p.dir, p.server) }
 
 // installation is a server's program that runs on this machine.
 type installation struct {
-	place
+	location
 	version      string // as printed: "15.18 (Debian 15.18-0+deb12u1)", "7.0.15"
 	major, minor int
 }
@@ -105,38 +105,38 @@ func redisKind() kind {
 		version: regexp.MustCompile(`\bv=(([0-9]+)\.([0-9]+)\S*)`)}
 }
 
-// places returns candidates in the order of preference: PATH, system folders, bundles; newest first within each.
-func (k kind) places(cache string) (out []place) {
+// listLocations returns candidates in the order of preference: PATH, system folders, bundles; newest first within each.
+func (k kind) listLocations(cache string) (out []location) {
 	for _, server := range k.servers {
 		if path, err := exec.LookPath(server); err == nil {
 			if real, err := filepath.EvalSymlinks(path); err == nil && filepath.Base(real) == server {
 				path = real // Debian's redis-server is a link to a program with another name
 			}
-			out = append(out, place{dir: filepath.Dir(path), server: server})
+			out = append(out, location{dir: filepath.Dir(path), server: server})
 		}
 		for _, dir := range k.dirs {
 			for _, path := range globNewest(filepath.Join(dir, server)) {
-				out = append(out, place{dir: filepath.Dir(path), server: server})
+				out = append(out, location{dir: filepath.Dir(path), server: server})
 			}
 		}
 	}
 	for _, c := range cacheDirs(cache) {
-		out = append(out, k.bundled(c)...)
+		out = append(out, k.listBundled(c)...)
 	}
 	seen := map[string]bool{}
-	return slices.DeleteFunc(out, func(p place) bool {
+	return slices.DeleteFunc(out, func(p location) bool {
 		was := seen[p.path()]
 		seen[p.path()] = true
 		return was
 	})
 }
 
-// bundled returns the programs in the bundles of a cache folder, with the library folders of their bundles.
-func (k kind) bundled(cache string) (out []place) {
+// listBundled returns the programs in the bundles of a cache folder, with the library folders of their bundles.
+func (k kind) listBundled(cache string) (out []location) {
 	bundles := filepath.Join(cache, bundlesName)
 	for _, server := range k.servers {
 		for _, path := range globNewest(filepath.Join(bundles, "*", k.inBundle, server)) {
-			p := place{dir: filepath.Dir(path), server: server, bundle: true}
+			p := location{dir: filepath.Dir(path), server: server, bundle: true}
 			name, _, _ := strings.Cut(path[len(bundles)+1:], string(filepath.Separator))
 			for _, pattern := range []string{"usr/lib/*-linux-gnu*", "lib/*-linux-gnu*", "usr/lib64"} {
 				libs, _ := filepath.Glob(filepath.Join(bundles, name, pattern)) // fails only for a malformed pattern
@@ -172,7 +172,7 @@ func globNewest(pattern string) []string {
 }
 
 // checkUsable returns why the account cannot run the program at path. It does not run the program.
-func (p place) checkUsable(path string, acct account) error {
+func (p location) checkUsable(path string, acct account) error {
 	info, err := os.Stat(path)
 	if err != nil {
 		return err
@@ -237,7 +237,7 @@ func findRedis(ctx context.Context, cache string, acct account, log *slog.Logger
 // find returns the first usable program that reject has no reason against, and the reasons why others were rejected.
 func (k kind) find(ctx context.Context, cache string, acct account, log *slog.Logger,
 	reject func(installation) string) (_ installation, passed []string, err error) {
-	for _, p := range k.places(cache) {
+	for _, p := range k.listLocations(cache) {
 		b, err := k.probe(ctx, p, acct, log)
 		if ctx.Err() != nil {
 			return installation{}, nil, context.Cause(ctx)
@@ -263,7 +263,7 @@ func (k kind) find(ctx context.Context, cache string, acct account, log *slog.Lo
 }
 
 // probe runs the program to learn its version, as the account that will run the server.
-func (k kind) probe(ctx context.Context, p place, acct account, log *slog.Logger) (installation, error) {
+func (k kind) probe(ctx context.Context, p location, acct account, log *slog.Logger) (installation, error) {
 	for _, name := range append(k.needs, p.server) {
 		if err := p.checkUsable(filepath.Join(p.dir, name), acct); err != nil {
 			return installation{}, err
@@ -279,7 +279,7 @@ func (k kind) probe(ctx context.Context, p place, acct account, log *slog.Logger
 	}
 	major, err := strconv.Atoi(m[2])
 	minor, _ := strconv.Atoi(m[3]) // a test version of Postgres has none
-	return installation{place: p, version: m[1], major: major, minor: minor}, err
+	return installation{location: p, version: m[1], major: major, minor: minor}, err
 }
 
 // askVersion returns the first line of the output of PATH --version.

@@ -193,15 +193,15 @@ func (f *fetcher) publishBundle(root, name string) error {
 // checkBundle runs the unpacked programs while they are still in the staging folder, which has the layout of a cache.
 func (f *fetcher) checkBundle(ctx context.Context, stage string) error {
 	k, acct := postgresKind(), f.acct
-	places := k.bundled(stage)
-	if len(places) == 0 {
+	found := k.listBundled(stage)
+	if len(found) == 0 {
 		k, acct.mapped = redisKind(), false
-		places = k.bundled(stage)
+		found = k.listBundled(stage)
 	}
-	if len(places) == 0 {
+	if len(found) == 0 {
 		return errors.New("the packages hold no server program")
 	}
-	p := places[0]
+	p := found[0]
 	_, err := k.probe(ctx, p, acct, f.log)
 	for _, name := range k.needs { // initdb has libraries of its own
 		if err == nil {

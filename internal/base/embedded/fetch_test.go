@@ -93,7 +93,7 @@ func TestFindersOrder(t *testing.T) {
 		must(t, os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755))
 		must(t, os.Chown(path, 12345, 12345))
 		self := account{}
-		if err := (place{dir: dir, bundle: true}).checkUsable(path, self); err == nil || !strings.Contains(err.Error(), "belongs to uid 12345") {
+		if err := (location{dir: dir, bundle: true}).checkUsable(path, self); err == nil || !strings.Contains(err.Error(), "belongs to uid 12345") {
 			t.Errorf("%v", err)
 		}
 	}
@@ -174,7 +174,7 @@ func runFetched(t *testing.T, cache string) {
 	must(t, err)
 	log := slog.New(slog.DiscardHandler)
 	ctx := context.Background()
-	installed, err := postgresKind().probe(ctx, postgresKind().bundled(cache)[0], acct, log)
+	installed, err := postgresKind().probe(ctx, postgresKind().listBundled(cache)[0], acct, log)
 	must(t, err)
 	base := openTemp(t)
 	p := &Server{name: "postgres", acct: acct, base: base, data: filepath.Join(base, "data"), installed: installed,
@@ -191,7 +191,7 @@ func runFetched(t *testing.T, cache string) {
 	}()
 	must(t, err)
 	t.Log(query(t, p.URL(), "SELECT version()"))
-	for _, p := range redisKind().bundled(cache) {
+	for _, p := range redisKind().listBundled(cache) {
 		out, err := askVersion(ctx, p.path(), p.libs, acct, log)
 		if err != nil {
 			t.Error(err)

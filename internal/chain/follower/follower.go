@@ -24,14 +24,15 @@ import (
 type Config struct {
 	// Deployment contains the chain's registries, which jobs name.
 	Deployment erc8004.Deployment
-	// Contracts are the contracts to follow. The default is all of the Deployment.
+	// Contracts are the contracts to follow. The default is all of the Deployment. One is needed: to a filter without
+	// addresses, nodes return the events of all contracts.
 	Contracts []common.Address
 	// From is the first block to read.
 	From uint64
 	// FromHead means that From was the head when reading began. Follow returns ErrStartAboveHead if nothing was read
 	// and the head stays below From.
 	FromHead bool
-	// Poll is the pause between two readings at the head, and after a failure.
+	// Poll is the pause between two readings at the head, and after a failure. It must be positive.
 	Poll time.Duration
 	// Limits are passed to job.Make, which requires MaxTimeout.
 	Limits job.Limits

@@ -26,7 +26,7 @@ type silence struct {
 
 	mu       sync.Mutex
 	timeouts int       // consecutive timeouts
-	until    time.Time // set from maxTimeouts timeouts on: no request is sent before
+	until    time.Time // no request is sent before, once timeouts is maxTimeouts
 }
 
 // beginRequest returns errSilent if no request may be sent. A request to a silent node is a probe: no other one is sent
