@@ -67,8 +67,10 @@ func (c *callers) find(ctx context.Context, token secret.Secret) (caller operato
 		if err := loop.Pause(ctx, time.Until(loaded.Add(reloadPause))); err != nil {
 			return caller, err
 		}
-		// Each caller's cancellation affects only that caller.
-		_, err, _ := c.together.Do("", func() (any, error) { return nil, c.reload(context.WithoutCancel(ctx)) })
+		// Other callers wait for the load too. So it does not end with this caller, and is not one of its reads.
+		_, err, _ := c.together.Do("", func() (any, error) {
+			return nil, c.reload(operator.WithCaller(context.WithoutCancel(ctx), operator.Caller{}))
+		})
 		if err != nil {
 			return caller, err
 		}

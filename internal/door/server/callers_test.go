@@ -5,18 +5,21 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/operator"
 )
 
+// tokenOf returns a token in the form of `worker api-token create`.
+func tokenOf(digit string) secret.Secret {
+	return secret.New("herald_" + strings.Repeat(digit, 12) + "_" + strings.Repeat(digit, 43))
+}
+
 // TestCallersAreCached: the tokens are loaded again for an unknown token, and for a known one after TokenCache.
 func TestCallersAreCached(t *testing.T) {
 	t.Parallel()
-	tokenOf := func(digit string) secret.Secret {
-		return secret.New("herald_" + strings.Repeat(digit, 12) + "_" + strings.Repeat(digit, 43))
-	}
 	loads, valid := 0, "1"
 	var away error
 	c := &callers{load: func(context.Context) (operator.FindCaller, error) {
@@ -53,4 +56,35 @@ func TestCallersAreCached(t *testing.T) {
 	if _, err := c.find(t.Context(), secret.New("no API token")); !errors.Is(err, operator.ErrUnknownToken) || loads != 6 {
 		t.Error(err, loads)
 	}
+}
+
+// bare is a backend whose store has only a Close.
+type bare struct{ operator.Backend }
+
+func (bare) OpenStore(context.Context, operator.StoreOptions) (*operator.Session, error) {
+	return &operator.Session{Close: func() {}}, nil
+}
+
+// TestLoadSparesCaller: all callers wait for a load, so it does not wait for the slow reads of the stream that began it.
+func TestLoadSparesCaller(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		op := operator.New(operator.Config{Backend: bare{}, Timeout: 10 * time.Second})
+		slow := operator.WithCaller(t.Context(), operator.Caller{Name: "slow"})
+		for range 20 {
+			go op.ReadBounded(slow, func(ctx context.Context, _ *operator.Session) error {
+				<-ctx.Done()
+				return nil
+			})
+		}
+		synctest.Wait()
+		c := &callers{load: func(ctx context.Context) (operator.FindCaller, error) {
+			err := op.ReadBounded(ctx, func(context.Context, *operator.Session) error { return nil })
+			return func(context.Context, secret.Secret) (operator.Caller, error) { return operator.Caller{}, nil }, err
+		}}
+		began := time.Now()
+		if _, err := c.find(slow, tokenOf("1")); err != nil || time.Since(began) > 0 {
+			t.Errorf("%v after %s", err, time.Since(began))
+		}
+	})
 }
