@@ -25,7 +25,7 @@ type Config struct {
 	// PublicURL (HERALD_PUBLIC_URL) is the origin at which agents find the directory of keys. Required.
 	PublicURL string
 	Records   Records
-	Keys      *secret.Keyset // encrypts them
+	Keys      *secret.Keyset // encrypts the keys of Records
 	// Refresh is the interval at which Run reads the keys again. Default 30 s.
 	Refresh time.Duration
 	// Logger discards by default. Clock is time.Now by default.
