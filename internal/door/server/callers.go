@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -60,7 +61,7 @@ func (c *callers) find(ctx context.Context, token secret.Secret) (caller operato
 		isNew := known != nil && !loaded.Before(asked)
 		if isNew || known != nil && asked.Sub(loaded) < TokenCache {
 			caller, err = known(ctx, token)
-			if err == nil || isNew {
+			if isNew || !errors.Is(err, operator.ErrUnknownToken) {
 				return caller, err
 			}
 		}

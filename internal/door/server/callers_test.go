@@ -53,6 +53,10 @@ func TestCallersAreCached(t *testing.T) {
 	pass(TokenCache)
 	away = context.DeadlineExceeded
 	find("2", away, 6)
+	// The first use of a known token cannot be noted.
+	c.known = func(context.Context, secret.Secret) (operator.Caller, error) { return operator.Caller{}, away }
+	c.loaded = time.Now()
+	find("2", away, 6)
 	if _, err := c.find(t.Context(), secret.New("no API token")); !errors.Is(err, operator.ErrUnknownToken) || loads != 6 {
 		t.Error(err, loads)
 	}
