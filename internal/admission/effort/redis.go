@@ -87,7 +87,7 @@ type usageBefore struct {
 	*known          // refilled up to now; nil: Redis has no usage
 	version  string // of the stored usage
 	now      int64  // time of Redis in µs since 1970
-	replaced bool
+	replaced bool   // the other fields are zero
 }
 
 // replaceUsage replaces an agent's usage in Redis, if it has the version old.
@@ -98,7 +98,10 @@ func (s *shared) replaceUsage(ctx context.Context, a store.Agent, old string, ne
 	if err != nil {
 		return usageBefore{}, fmt.Errorf("count an agent's effort: %w", err)
 	}
-	before := usageBefore{version: answer.Before[0].Version, now: answer.Time, replaced: answer.Replaced}
+	if answer.Replaced {
+		return usageBefore{replaced: true}, nil
+	}
+	before := usageBefore{version: answer.Before[0].Version, now: answer.Time}
 	if s.now != nil {
 		before.now = s.now()
 	}

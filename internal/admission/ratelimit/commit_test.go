@@ -26,3 +26,25 @@ func TestFasterWorkers(t *testing.T) {
 	p.Release(OK)
 	enter(t, slow, site, "slow").Release(OK)
 }
+
+// TestWaitingCallsWriteRarely: a try of a waiting call that is refused again leaves the states in Redis as they are,
+// except for every presence/4. Otherwise the waiting calls of many workers would make each other's commits fail.
+func TestWaitingCallsWriteRarely(t *testing.T) {
+	t.Parallel()
+	rdb, c := client(t, heraldtest.RealRedis(t)), newClock()
+	adapt := func(cfg *Config) { cfg.Inflight, cfg.Now = 1, c.Now }
+	enter(t, inTime(newLimits(t, rdb, adapt)), site, "holds")
+	l := inTime(newLimits(t, rdb, adapt))
+	e := l.findEndpoint(originKey(site), endpointID(site))
+	versions := map[string]bool{}
+	for range 20 {
+		c.Advance(firstPause)
+		if v, _ := l.requestPermit(e, permitToken(e.id, l.process+" waits"), question{attempt: true}); v.code != busy {
+			t.Fatalf("%+v", v)
+		}
+		stored, err := rdb.Get(t.Context(), originKey(site)).Result()
+		heraldtest.Must(t, err)
+		versions[stored] = true
+	}
+	heraldtest.Equal(t, "states in 100 ms", len(versions), 2)
+}

@@ -138,7 +138,10 @@ func (m *originState) reserveTime(r *rules, now int64, e *circuit, openUntil int
 	switch {
 	case w == nil:
 	case !q.reserve:
-		w.Asked = now + min(v.wait, r.maxWait)
+		// Waiting calls ask often. If a try leaves the state as it is, no worker has to compute its own step again.
+		if asked := now + min(v.wait, r.maxWait); asked < w.Asked || asked > w.Asked+r.presence/4 {
+			w.Asked = asked
+		}
 	case w.Due >= now:
 		w.Asked, w.Due = 0, min(w.Due, e.Line)
 	default:

@@ -16,7 +16,9 @@ type grant struct {
 type waitingEndpoint struct {
 	ID    string
 	Since int64 // when it began to wait, or was granted a call during the wait; the lowest value is served first
-	Asked int64 // when a call that waits in a worker last asked or, if the rate refused it, will ask; 0: none waits
+	// Asked is when a call that waits in a worker last asked or, if the rate refused it, will ask. It may be up to
+	// presence/4 earlier, see reserveTime. 0: none waits.
+	Asked int64
 	Due   int64 // earliest return time: when the first of its refused deliveries may try again; 0: none
 }
 

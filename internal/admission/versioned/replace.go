@@ -5,15 +5,18 @@
 // Invariants:
 //   - Of all replacements that were computed from the same version of a value, at most one is stored. It does not
 //     matter whether the answer arrives.
+//   - A replacement by the same state is not written. So it does not make the replacements of other workers fail, and
+//     the TTL of the value does not change.
 //   - Each value has a TTL.
 package versioned
 
 import (
 	"context"
+	"crypto/sha256"
 	_ "embed" // the script
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -32,14 +35,15 @@ const ReadOnly = "?"
 
 // Value is a value in Redis. If there is none, the version is "".
 type Value struct {
-	Version string // chosen at random for each new value
+	Version string // hash of the state
 	State   []byte // JSON
 }
 
-// New returns state as a value with a new version.
+// New returns state as a value. Equal states have the same version.
 func New(state any) (Value, error) {
 	text, err := json.Marshal(state)
-	return Value{fmt.Sprintf("%016x", rand.Uint64()), text}, err
+	hash := sha256.Sum256(text)
+	return Value{hex.EncodeToString(hash[:length/2]), text}, err
 }
 
 // Read parses the value into state, a pointer. If there is no value or state does not fit, the result is false.
@@ -56,31 +60,34 @@ type Replacement struct {
 type Answer struct {
 	Time     int64 // of Redis, in µs since 1970
 	Replaced bool
-	Before   []Value // the values before, in the order of the replacements
+	Before   []Value // the values before, in the order of the replacements; nil if Replaced is set
 }
 
 // Replace makes all replacements by one script call, or none if the version of one value differs. Their keys have to be
-// in one hash slot of a Redis cluster. Redis deletes the keys after ttl.
+// in one hash slot of a Redis cluster. Redis deletes the keys that it writes after ttl.
 func Replace(ctx context.Context, client redis.Scripter, ttl time.Duration, all ...Replacement) (a Answer, _ error) {
 	keys, args := make([]string, len(all)), make([]any, 1, 1+2*len(all))
 	args[0] = ttl.Milliseconds()
 	for i, r := range all {
 		keys[i] = r.Key
+		if r.New.Version == r.Old {
+			args = append(args, r.Old, "") // only compare
+			continue
+		}
 		args = append(args, r.Old, r.New.Version+string(r.New.State))
 	}
 	got, err := script.Run(ctx, client, keys, args...).Slice()
 	if err != nil {
 		return a, fmt.Errorf("replace a value in Redis: %w", err)
 	}
-	if want := 2 + len(all); len(got) != want {
-		return a, fmt.Errorf("replace a value in Redis: it answers %d values instead of %d", len(got), want)
-	}
 	var ok bool
-	if a.Time, ok = got[0].(int64); !ok {
-		return a, fmt.Errorf("replace a value in Redis: it answers the time %.40q", fmt.Sprint(got[0]))
+	if len(got) > 0 {
+		a.Time, ok = got[0].(int64)
 	}
-	a.Replaced = got[1] == int64(1)
-	for _, value := range got[2:] {
+	if a.Replaced = len(got) == 1; !ok || !a.Replaced && len(got) != 1+len(all) {
+		return Answer{}, fmt.Errorf("replace a value in Redis: it answers %.40q", fmt.Sprint(got))
+	}
+	for _, value := range got[1:] {
 		a.Before = append(a.Before, parse(value))
 	}
 	return a, nil

@@ -54,6 +54,24 @@ func TestReplaceAllOrNone(t *testing.T) {
 	})
 }
 
+// TestSameState: a replacement by the same state is not written, so it does not make the replacement of another worker
+// fail. If the value was replaced since, it fails nevertheless.
+func TestSameState(t *testing.T) {
+	t.Parallel()
+	heraldtest.EachRedis(t, func(t *testing.T, url string) {
+		rdb := heraldtest.RedisClient(t, url)
+		one, two := value(t, 1), value(t, 2)
+		replace(t, rdb, Replacement{"a", "", one})
+		heraldtest.Must(t, rdb.Persist(t.Context(), "a").Err())
+		heraldtest.Equal(t, "the state is the same", replace(t, rdb, Replacement{"a", one.Version, one}).Replaced, true)
+		ttl, err := rdb.TTL(t.Context(), "a").Result()
+		heraldtest.Must(t, err)
+		heraldtest.Equal(t, "it was written: the TTL", ttl, -1)
+		heraldtest.Equal(t, "another worker replaces it", replace(t, rdb, Replacement{"a", one.Version, two}).Replaced, true)
+		heraldtest.Equal(t, "the state was the same", replace(t, rdb, Replacement{"a", one.Version, one}).Replaced, false)
+	})
+}
+
 // TestForeignValues: values that Herald did not write are replaced.
 func TestForeignValues(t *testing.T) {
 	t.Parallel()
