@@ -38,8 +38,13 @@ func (l *Limiter) watchOthers(look func(context.Context) (others int, self bool,
 			until = now.Add(l.aloneAfter)
 		}
 		known = known || self
-		l.mu.Lock()
-		l.alone = err == nil && self && others == 0 && !now.Before(until)
-		l.mu.Unlock()
+		l.setAlone(err == nil && self && others == 0 && !now.Before(until))
 	}
+}
+
+// setAlone sets l.alone.
+func (l *Limiter) setAlone(alone bool) {
+	l.mu.Lock()
+	l.alone = alone
+	l.mu.Unlock()
 }

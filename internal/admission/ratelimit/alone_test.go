@@ -125,19 +125,31 @@ func TestReleasedAlone(t *testing.T) {
 	rdb := client(t, heraldtest.RealRedis(t))
 	adapt := func(c *Config) { c.Inflight, c.MaxWaiters = 1, -1 }
 	a, b := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
-	setAlone := func(alone bool) {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.alone = alone
-	}
 	p := enter(t, a, site, "1")
-	setAlone(true)
+	a.setAlone(true)
 	p.Release(OK)
 	refused(t, b, site, "2", outcome.AgentBusy) // it does not know of the release yet
-	setAlone(false)
+	a.setAlone(false)
 	enter(t, a, site, "3").Release(OK)
 	enter(t, b, site, "4")
 	refused(t, a, site, "5", outcome.AgentBusy)
-	setAlone(true)
+	a.setAlone(true)
 	enter(t, a, site, "5")
+}
+
+// TestPermitsOfOthersOutlastTimeAlone: a worker that counted alone counts the permits of other workers again when it
+// shares its limits again, although it has not counted them meanwhile.
+func TestPermitsOfOthersOutlastTimeAlone(t *testing.T) {
+	t.Parallel()
+	rdb := client(t, heraldtest.RealRedis(t))
+	adapt := func(c *Config) { c.Inflight, c.MaxWaiters = 1, -1 }
+	a, b := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
+	p := enter(t, a, site, "1")
+	refused(t, b, site, "2", outcome.AgentBusy)
+	b.setAlone(true)
+	enter(t, b, site, "3").Release(OK)
+	b.setAlone(false)
+	refused(t, b, site, "4", outcome.AgentBusy)
+	p.Release(OK)
+	enter(t, b, site, "5")
 }

@@ -74,9 +74,15 @@ func (l *Limiter) countsAlone() bool { return l.outage.local || l.alone || l.clo
 
 // runAlone runs the steps on this process' own state. The caller holds mu.
 func (l *Limiter) runAlone(o *origin, steps []*step) {
-	if o.shared {
-		o.shared = false
-		maps.DeleteFunc(o.Permits, func(token string, _ int64) bool { return !l.isOwn(token) })
+	for token, until := range o.Permits {
+		if l.isOwn(token) {
+			continue
+		}
+		if o.others == nil {
+			o.others = map[string]int64{}
+		}
+		o.others[token] = until
+		delete(o.Permits, token)
 	}
 	l.runSteps(o, steps)
 }
@@ -98,6 +104,8 @@ func (l *Limiter) commit(o *origin, steps []*step) {
 			l.runAlone(o, steps)
 			return
 		}
+		o.addPermits(o.others)
+		o.others = nil
 		state, circuits := o.clone(), map[*endpoint]*circuit{}
 		for _, s := range steps {
 			if circuits[s.endpoint] == nil {
@@ -114,7 +122,7 @@ func (l *Limiter) commit(o *origin, steps []*step) {
 			return
 		}
 		if answer.Replaced {
-			o.originState, o.shared = state, true
+			o.originState = state
 			for _, e := range endpoints {
 				e.circuit = *circuits[e]
 			}
@@ -186,23 +194,26 @@ func (o *origin) clone() originState {
 }
 
 // adoptOrigin takes over an origin's state from Redis, except for this process' own permits, which this process knows
-// better. If Redis has lost the state, the known one stays.
+// better. If Redis has lost the state, the known one stays, without the permits of other processes: they write theirs
+// again, but not those that they have released since this process last asked.
 func (l *Limiter) adoptOrigin(o *origin, value versioned.Value) {
-	o.version, o.shared = value.Version, true
+	o.version = value.Version
+	own := o.Permits
+	maps.DeleteFunc(own, func(token string, _ int64) bool { return !l.isOwn(token) })
 	var state originState
-	if !value.Read(&state) {
-		return
+	if value.Read(&state) {
+		maps.DeleteFunc(state.Permits, func(token string, _ int64) bool { return l.isOwn(token) })
+		o.originState = state
+		o.addPermits(own)
 	}
-	maps.DeleteFunc(state.Permits, func(token string, _ int64) bool { return l.isOwn(token) })
-	for token, until := range o.Permits {
-		if l.isOwn(token) {
-			if state.Permits == nil {
-				state.Permits = map[string]int64{}
-			}
-			state.Permits[token] = until
-		}
+}
+
+// addPermits adds permits to those that are held.
+func (m *originState) addPermits(permits map[string]int64) {
+	if m.Permits == nil && len(permits) > 0 {
+		m.Permits = map[string]int64{}
 	}
-	o.originState = state
+	maps.Copy(m.Permits, permits)
 }
 
 // adopt takes over an endpoint's state from Redis. If Redis has lost it, the known one stays.

@@ -72,11 +72,11 @@
 // state that Redis has lost.
 //
 // If a script call fails or takes longer than Timeout, the worker counts alone: it applies the same rules to the states
-// that it knows, without the permits of other workers. It does so at once and for all origins, so that no other call
-// to an agent has to wait for the timeout. A second later, and then every second (less often if Redis repeatedly
-// fails), it tests Redis in the background. When Redis answers, the worker shares its states again. Each change is
-// logged in one line. If another worker has replaced a state meanwhile, what this worker learned when it was alone is
-// lost, except for its own permits.
+// that it knows, without the permits of other workers, because it cannot see their release. It does so at once and for
+// all origins, so that no other call to an agent has to wait for the timeout. A second later, and then every second
+// (less often if Redis repeatedly fails), it tests Redis in the background. When Redis answers, the worker shares its
+// states again. Each change is logged in one line. If another worker has replaced a state meanwhile, what this worker
+// learned when it was alone is lost, except for its own permits.
 //
 // While there is no other worker (Config.Workers), a worker also counts alone, because no other process needs the
 // counts. That saves two script calls per agent call. The worker checks for others every second, and shares its states

@@ -9,8 +9,10 @@ import (
 // far as this process knows. Limiter.mu guards all fields.
 type origin struct {
 	originState
-	version    string // version of the state in Redis from which originState comes; "": none
-	shared     bool   // Permits may have permits of other processes
+	version string // version of the state in Redis from which originState comes; "": none
+	// others has the permits of other processes that Redis knows. While this process counts alone, they are here.
+	// Otherwise they are in Permits, and others is nil.
+	others     map[string]int64
 	steps      []*step
 	committing bool // commitSteps runs
 
