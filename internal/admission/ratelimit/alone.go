@@ -42,9 +42,13 @@ func (l *Limiter) watchOthers(look func(context.Context) (others int, self bool,
 	}
 }
 
-// setAlone sets l.alone.
+// setAlone sets l.alone. If that clears it, setAlone tells Redis what it missed.
 func (l *Limiter) setAlone(alone bool) {
 	l.mu.Lock()
+	ends := l.alone && !alone
 	l.alone = alone
 	l.mu.Unlock()
+	if ends {
+		l.tellRedis()
+	}
 }

@@ -153,3 +153,43 @@ func TestPermitsOfOthersOutlastTimeAlone(t *testing.T) {
 	p.Release(OK)
 	enter(t, b, site, "5")
 }
+
+// TestReleasedPermitsAreTold: when a worker shares its limits again, it releases the permits in Redis that it released
+// alone or during an outage, even if it does not call their origins again. That also ends a probe.
+func TestReleasedPermitsAreTold(t *testing.T) {
+	t.Parallel()
+	for name, count := range map[string]func(l *Limiter, alone bool){
+		"alone": (*Limiter).setAlone,
+		"outage": func(l *Limiter, begins bool) {
+			if !begins {
+				l.endOutage()
+				return
+			}
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.outage.local = true
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb, c := client(t, heraldtest.RealRedis(t)), newClock()
+			adapt := func(cfg *Config) {
+				cfg.Inflight, cfg.MaxWaiters, cfg.MinCalls, cfg.OpenFor, cfg.Now = 1, -1, 1, time.Second, c.Now
+			}
+			a, b := inTime(newLimits(t, rdb, adapt)), inTime(newLimits(t, rdb, adapt))
+			p := enter(t, a, site, "1")
+			count(a, true)
+			p.Release(Neutral)
+			count(a, false)
+			enter(t, b, site, "2").Release(Failed)
+
+			c.Advance(time.Second)
+			probe := enter(t, a, site, "3")
+			refused(t, b, site, "4", outcome.BreakerOpen)
+			count(a, true)
+			probe.Release(OK)
+			count(a, false)
+			enter(t, b, site, "5").Release(OK)
+		})
+	}
+}

@@ -16,13 +16,12 @@ const (
 // latest time that is reserved for one of its refused deliveries to try again (Line). Times are in µs. It is stored in
 // Redis as JSON.
 type circuit struct {
-	id         string // id of the endpoint, never empty
-	OpenUntil  int64  // when the open breaker becomes or became half-open; 0: it is closed
-	Probe      string // token of the probe, while the probe is in flight; "": none
-	ProbeUntil int64  // when the probe's permit expires
-	Line       int64  // latest time that is reserved for a refused delivery to try again
-	Mean       int64  // mean call time, in which each new call weighs a fifth; 0: unknown
-	Window     [buckets]bucket
+	id        string // id of the endpoint, never empty
+	OpenUntil int64  // when the open breaker becomes or became half-open; 0: it is closed
+	Probe     string // token of the latest probe, which is in flight while it holds a permit; "": none
+	Line      int64  // latest time that is reserved for a refused delivery to try again
+	Mean      int64  // mean call time, in which each new call weighs a fifth; 0: unknown
+	Window    [buckets]bucket
 }
 
 // bucket counts the calls and the failed calls in one part of the window. N is the number of that part, counted from

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -91,6 +92,28 @@ func (l *Limiter) runAlone(o *origin, steps []*step) {
 func (l *Limiter) runSteps(o *origin, steps []*step) {
 	for _, s := range steps {
 		s.run(&o.originState, &s.endpoint.circuit, l.now())
+		s.endpoint.untold = o.version != ""
+	}
+}
+
+// tellRedis commits the states that this process has changed alone and that Redis may have too. Otherwise a permit or a
+// probe that ended meanwhile would count until PermitTTL for other workers, if this process gets no further call to the
+// endpoint. Other workers learn of an origin that Redis does not know when this process next asks about it.
+func (l *Limiter) tellRedis() {
+	l.mu.Lock()
+	var untold []*endpoint
+	for el := l.lru.Front(); el != nil; el = el.Next() {
+		if e := el.Value.(*endpoint); e.untold {
+			e.users++ // keeps it in memory
+			untold = append(untold, e)
+		}
+	}
+	l.mu.Unlock()
+	for _, e := range untold {
+		l.takeStep(e, func(*originState, *circuit, int64) {})
+		l.mu.Lock()
+		e.users--
+		l.mu.Unlock()
 	}
 }
 
@@ -118,13 +141,14 @@ func (l *Limiter) commit(o *origin, steps []*step) {
 		answer, err := l.replaceStates(o, &state, endpoints, circuits)
 		if err != nil {
 			l.beginOutage(err)
+			o.version = cmp.Or(o.version, versioned.ReadOnly) // Redis may have stored the state
 			l.runAlone(o, steps)
 			return
 		}
 		if answer.Replaced {
 			o.originState = state
 			for _, e := range endpoints {
-				e.circuit = *circuits[e]
+				e.circuit, e.untold = *circuits[e], false
 			}
 			return
 		}

@@ -76,7 +76,8 @@
 // all origins, so that no other call to an agent has to wait for the timeout. A second later, and then every second
 // (less often if Redis repeatedly fails), it tests Redis in the background. When Redis answers, the worker shares its
 // states again. Each change is logged in one line. If another worker has replaced a state meanwhile, what this worker
-// learned when it was alone is lost, except for its own permits.
+// learned when it was alone is lost, except for its own permits. The worker also tells Redis of the permits that it
+// released meanwhile.
 //
 // While there is no other worker (Config.Workers), a worker also counts alone, because no other process needs the
 // counts. That saves two script calls per agent call. The worker checks for others every second, and shares its states

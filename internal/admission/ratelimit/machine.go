@@ -83,7 +83,7 @@ func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q q
 	if _, held := m.Permits[token]; held && q.attempt {
 		m.takePermit(r, now, token)
 		if token == e.Probe {
-			v.code, e.ProbeUntil = grantedProbe, now+r.hold
+			v.code = grantedProbe
 		}
 		return v
 	}
@@ -91,7 +91,7 @@ func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q q
 	shared, elders := m.weighOthers(r, now, e, free)
 	allowedAt := tat + r.gap*(1+int64(elders)) - r.burst*r.gap
 	switch {
-	case breaker == opened || breaker == halfOpen && e.Probe != "" && limitTime(e.ProbeUntil, now, r.hold, 0) > now:
+	case breaker == opened || breaker == halfOpen && m.isProbed(r, now, e):
 		v.code = open
 		m.stopWaiting(r, now, e.id)
 	case free <= elders || shared && m.countHeld(r, now, e.id) >= e.limitShare(r, now, free):
@@ -104,7 +104,7 @@ func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q q
 		m.takePermit(r, now, token)
 		if breaker == halfOpen {
 			v.code = grantedProbe
-			e.Probe, e.ProbeUntil = token, now+r.hold
+			e.Probe = token
 		}
 		m.TAT = tat + r.gap
 		m.recordServed(r, now, e)
@@ -198,6 +198,12 @@ func (m *originState) countHeld(r *rules, now int64, id string) int {
 		}
 	}
 	return n
+}
+
+// isProbed reports whether the probe of endpoint e is in flight: it holds a permit, which countHeld would count.
+func (m *originState) isProbed(r *rules, now int64, e *circuit) bool {
+	until, held := m.Permits[e.Probe]
+	return held && until <= now+2*r.hold
 }
 
 // isHeldBy reports whether the token belongs to a call to the endpoint with this id (permitToken).

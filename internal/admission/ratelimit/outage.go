@@ -85,7 +85,7 @@ func (l *Limiter) testRedis() bool {
 	return true
 }
 
-// endOutage ends the outage.
+// endOutage ends the outage, and tells Redis what it missed.
 func (l *Limiter) endOutage() {
 	l.mu.Lock()
 	now := time.Now()
@@ -94,4 +94,5 @@ func (l *Limiter) endOutage() {
 	l.mu.Unlock()
 	l.log.Info("ratelimit: Redis answers again; the limits are shared again", logging.About(logging.Redis),
 		"after", took.Round(time.Millisecond))
+	l.tellRedis()
 }
