@@ -193,3 +193,24 @@ func TestReleasedPermitsAreTold(t *testing.T) {
 		})
 	}
 }
+
+// TestClockOfRedisDiffers: a worker keeps its permits when it learns that the clock of Redis is ahead of its own clock,
+// or behind it, by more than PermitTTL.
+func TestClockOfRedisDiffers(t *testing.T) {
+	t.Parallel()
+	for _, ahead := range []time.Duration{-time.Hour, time.Hour} {
+		t.Run(ahead.String(), func(t *testing.T) {
+			t.Parallel()
+			l := newLimits(t, client(t, heraldtest.RealRedis(t)), func(c *Config) {
+				c.Inflight, c.MaxWaiters = 1, -1
+				c.Now = func() time.Time { return time.Now().Add(ahead) }
+			})
+			l.setAlone(true)
+			p := enter(t, l, site, "1")
+			l.setAlone(false)
+			refused(t, l, site, "2", outcome.AgentBusy)
+			p.Release(OK)
+			enter(t, l, site, "3")
+		})
+	}
+}

@@ -150,8 +150,10 @@ func (l *Limiter) commit(o *origin, steps []*step) {
 			for _, e := range endpoints {
 				e.circuit, e.untold = *circuits[e], false
 			}
+			l.adoptTime(answer.Time)
 			return
 		}
+		l.adoptTime(answer.Time)
 		l.adoptOrigin(o, answer.Before[0])
 		for i, e := range endpoints {
 			e.adopt(answer.Before[1+i])
@@ -189,10 +191,6 @@ func (l *Limiter) replaceStates(o *origin, state *originState, endpoints []*endp
 	l.mu.Lock()
 	if err != nil {
 		return answer, err
-	}
-	l.timed = true
-	if !l.ignoreRedisTime {
-		l.setTime(answer.Time)
 	}
 	if answer.Replaced {
 		o.version = all[0].New.Version

@@ -224,6 +224,31 @@ func (l *Limiter) now() int64 { return toMicros(l.clock().Sub(l.epoch)) }
 // setTime makes now return the time at, in µs since 1970. The caller holds mu.
 func (l *Limiter) setTime(at int64) { l.epoch = epochOf(l.clock(), at) }
 
+// maxDrift is how much the clock of Redis may differ from now before adoptTime moves the permits.
+const maxDrift = time.Second
+
+// adoptTime sets the clock to the time of Redis. If the clock jumps, because this process learns the time of Redis or
+// because Redis moves to another machine, this process' own permits move with it. Otherwise they would expire during
+// their calls, or would not count (countHeld). The caller holds mu.
+func (l *Limiter) adoptTime(at int64) {
+	l.timed = true
+	if l.ignoreRedisTime {
+		return
+	}
+	jump := at - l.now()
+	l.setTime(at)
+	if max(jump, -jump) < toMicros(maxDrift) {
+		return
+	}
+	for _, o := range l.origins {
+		for token := range o.Permits {
+			if l.isOwn(token) {
+				o.Permits[token] += jump
+			}
+		}
+	}
+}
+
 // epochOf returns the time 0 of a clock, which shows now at the time at, in µs since 1970. The result has now's
 // monotonic reading, if now has one.
 func epochOf(now time.Time, at int64) time.Time {
