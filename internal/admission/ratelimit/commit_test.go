@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"testing"
+	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -47,4 +48,19 @@ func TestWaitingCallsWriteRarely(t *testing.T) {
 		versions[stored] = true
 	}
 	heraldtest.Equal(t, "states in 100 ms", len(versions), 2)
+}
+
+// TestLateRelease: the release of an expired permit, whose origin this process has dropped from memory, leaves the
+// permits that this process has acquired since.
+func TestLateRelease(t *testing.T) {
+	t.Parallel()
+	rdb, c := client(t, heraldtest.RealRedis(t)), newClock()
+	adapt := func(cfg *Config) { cfg.Inflight, cfg.MaxWaiters, cfg.MaxEndpoints, cfg.Now = 1, -1, 1, c.Now }
+	l, other := inTime(newLimits(t, rdb, adapt)), inTime(newLimits(t, rdb, adapt))
+	expired := enter(t, l, site, "1")
+	c.Advance(time.Hour)
+	enter(t, l, "https://other.example", "2").Release(OK)
+	enter(t, l, site, "3")
+	expired.Release(OK)
+	refused(t, other, site, "4", outcome.AgentBusy)
 }
