@@ -298,7 +298,8 @@ type Permit struct {
 }
 
 // Release releases the permit, and counts the call's result and its duration since Acquire. Further calls of Release do
-// nothing. It takes at most about Config.Timeout.
+// nothing. If Redis does not answer, it takes at most about Config.Timeout. If other workers use the origin too, it may
+// need several requests (maxTries).
 func (p *Permit) Release(result Result) {
 	if p.released.Swap(true) {
 		return

@@ -23,7 +23,7 @@ type waitingEndpoint struct {
 }
 
 // isForgotten reports whether no call for the endpoint is expected any longer: no call that waits in a worker asked
-// within r.presence, and the time at which a refused delivery may try again (due) passed more than r.slack ago. Times
+// within r.presence, and the time at which a refused delivery may try again (Due) passed more than r.slack ago. Times
 // from before the clock was set back count as passed.
 func (w *waitingEndpoint) isForgotten(r *rules, now int64) bool {
 	far := now + 2*r.maxWait
@@ -34,8 +34,8 @@ func (w *waitingEndpoint) isForgotten(r *rules, now int64) bool {
 }
 
 // isExpected reports whether a call of w's endpoint is expected while a call of another endpoint runs. duration is the
-// expected time of that other call in µs. A call that waits in a worker (asked) is expected. If duration exceeds
-// r.presence, a call of a refused delivery is expected around its return time (due): from duration before it until
+// expected time of that other call in µs. A call that waits in a worker (Asked) is expected. If duration exceeds
+// r.presence, a call of a refused delivery is expected around its return time (Due): from duration before it until
 // duration after it, or r.slack after it if that is earlier.
 func (w *waitingEndpoint) isExpected(r *rules, now, duration int64) bool {
 	if w.Asked > 0 && now <= w.Asked+r.presence {
@@ -72,7 +72,7 @@ func (m *originState) weighOthers(r *rules, now int64, e *circuit, free int) (sh
 	return shared, elders
 }
 
-// findWaiting returns the entry in m.waitingEndpoints of the endpoint with this id. It returns nil if the endpoint has
+// findWaiting returns the entry in m.Waiting of the endpoint with this id. It returns nil if the endpoint has
 // no entry, or if its entry is forgotten (isForgotten).
 func (m *originState) findWaiting(r *rules, now int64, id string) *waitingEndpoint {
 	for i := range m.Waiting {
@@ -83,7 +83,7 @@ func (m *originState) findWaiting(r *rules, now int64, id string) *waitingEndpoi
 	return nil
 }
 
-// startWaiting returns the entry in m.waitingEndpoints of the endpoint with this id. If the endpoint has none,
+// startWaiting returns the entry in m.Waiting of the endpoint with this id. If the endpoint has none,
 // startWaiting adds one, whose wait starts at now. It returns nil if maxWaitingEndpoints other endpoints wait.
 func (m *originState) startWaiting(r *rules, now int64, id string) *waitingEndpoint {
 	m.dropForgotten(r, now)
@@ -112,8 +112,8 @@ func (m *originState) dropForgotten(r *rules, now int64) {
 	})
 }
 
-// recordServed records in m.seen that a call to the endpoint was granted. If the endpoint was waiting, it stops
-// waiting. But if another delivery of the endpoint may try again at a later time (e.line), the endpoint continues to
+// recordServed records in m.Seen that a call to the endpoint was granted. If the endpoint was waiting, it stops
+// waiting. But if another delivery of the endpoint may try again at a later time (e.Line), the endpoint continues to
 // wait, behind all others, unless the list of waiting endpoints is full.
 func (m *originState) recordServed(r *rules, now int64, e *circuit) {
 	if m.Seen[0].ID != e.id {
