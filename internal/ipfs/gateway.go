@@ -78,7 +78,7 @@ func (g *gateway) acquire(ctx context.Context) error {
 
 func (g *gateway) release() { <-g.permits }
 
-// parseGateway parses the URL of a gateway. Package config has explained to the operator what is wrong with it.
+// parseGateway parses the URL of a gateway. Package config has explained an invalid one to the operator.
 func parseGateway(s string) (*url.URL, error) {
 	u, err := url.Parse(strings.TrimSpace(s))
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil ||

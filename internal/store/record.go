@@ -386,7 +386,7 @@ func queueDispatch(b *pgx.Batch, group []recordRequest, add func(Task, Agent) er
 	})
 }
 
-// written has what the statements of queueRecord return when the batch is read.
+// written has the results of the statements of queueRecord.
 type written struct {
 	Recorded
 	recorded bool   // the claim was valid

@@ -119,7 +119,7 @@ func TestDelayedScripts(t *testing.T) {
 		// Another program takes elements of the third batch. Then none of those after them is removed.
 		heraldtest.Must(t, rdb.RPopCount(t.Context(), listOfJobs, 30).Err())
 		fourth := next("w", third, "job 00230", 120)
-		// A worker that counted as dead removes what it committed, and nothing else.
+		// A worker that counted as dead removes only the jobs that it committed.
 		rdb.Del(t.Context(), lists.readerKey())
 		next("other", nil, "job 00230", 120)
 		if late := read(t, lists, "w", fourth); len(late.elements) != 0 || late.length != 20 {

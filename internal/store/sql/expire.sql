@@ -6,8 +6,8 @@
 -- $1 age (interval)   $2 at most this many   $3 all deliveries of that age have a seq below this one
 --
 -- The statement skips deliveries that another transaction has locked, and those whose agent is locked; the next call
--- finds them. It locks agents before their deliveries, as lock_agents.sql does. It changes nothing, because it would not
--- see what the previous holder of an agent's lock has just committed, such as a delivery that waits for one of these.
+-- finds them. It locks agents before their deliveries, as lock_agents.sql does. It changes nothing, because it cannot
+-- see the last changes of an agent's previous lock holder, such as a delivery that waits for one of these.
 WITH old AS MATERIALIZED (
     SELECT id, chain_id, identity_registry, agent_id
       FROM herald.work
