@@ -19,6 +19,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/testing/trial"
 	"github.com/agentherald/herald/internal/testing/trial/npm"
+	"github.com/agentherald/herald/scripts/script"
 
 	_ "embed"
 )
@@ -50,8 +51,7 @@ func (b *bench) measureBridge(ctx context.Context) (out bridgeResult) {
 	say("the bridge without a database, %d in flight", targetInflight)
 	ctx, cancel := context.WithTimeout(ctx, bridgeTimeout)
 	defer cancel()
-	var err error
-	if out.rate, err = b.callThroughBridge(ctx); err != nil {
+	if err := script.Try(func() { out.rate = b.callThroughBridge(ctx) }); err != nil {
 		out.why = err.Error()
 	}
 	say("  %.0f calls a second %s", out.rate, out.why)
@@ -59,92 +59,57 @@ func (b *bench) measureBridge(ctx context.Context) (out bridgeResult) {
 }
 
 // callThroughBridge starts the bridge and an agent, and returns the median rate of the rounds.
-func (b *bench) callThroughBridge(ctx context.Context) (rate float64, err error) {
-	bridge, err := b.startBridge(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, bridge.End()) }()
-	agents, err := trial.StartAgents(1)
-	if err != nil {
-		return 0, err
-	}
+func (b *bench) callThroughBridge(ctx context.Context) float64 {
+	bridge := b.startBridge(ctx)
+	defer script.Close(bridge.End)
+	agents := script.Must(trial.StartAgents(1))
 	defer agents.Close()
 	wait, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	var address string
-	err = bridge.Await(wait, pollRows, "its address", func() (bool, error) {
+	script.Check(bridge.Await(wait, pollRows, "its address", func() (bool, error) {
 		for line, err := range bridge.Lines() {
 			address = line.Message
 			return err == nil, err
 		}
 		return false, nil
-	})
-	if err != nil {
-		return 0, err
-	}
-	call := func(ctx context.Context, i int) error { return postToBridge(ctx, address, agents, i) }
-	if err := together(ctx, targetInflight, 4*targetInflight, call); err != nil {
-		return 0, fmt.Errorf("first calls: %w", err)
-	}
-	var rates []float64
+	}))
+	call := func(ctx context.Context, i int) { postToBridge(ctx, address, agents, i) }
+	together(ctx, targetInflight, 4*targetInflight, call)
+	var rounds []time.Duration
 	for range bridgeRounds {
 		began := time.Now()
-		if err := together(ctx, targetInflight, bridgeCalls, call); err != nil {
-			return 0, err
-		}
-		rates = append(rates, perSecond(bridgeCalls, began))
+		together(ctx, targetInflight, bridgeCalls, call)
+		rounds = append(rounds, time.Since(began))
 	}
-	return median(rates), nil
+	return bridgeCalls / trial.Quantile(rounds, .5).Seconds()
 }
 
 // postToBridge lets the bridge call an agent with feedback number i.
-func postToBridge(ctx context.Context, address string, agents *trial.Agents, i int) error {
-	j, err := readJob(agents, i)
-	if err != nil {
-		return err
-	}
-	body, err := json.Marshal(map[string]any{"url": j.Action.Endpoint.URL, "tool": "agent.receiveFeedback",
-		"arguments": j.Arguments(job.File{Verification: "not_given"}, j.ID().String()), "meta": metaOf(j)})
-	if err != nil {
-		return err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
+func postToBridge(ctx context.Context, address string, agents *trial.Agents, i int) {
+	j := readJob(agents, i)
+	body := script.Must(json.Marshal(map[string]any{"url": j.Action.Endpoint.URL, "tool": "agent.receiveFeedback",
+		"arguments": j.Arguments(job.File{Verification: "not_given"}, j.ID().String()), "meta": metaOf(j)}))
+	req := script.Must(http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body)))
 	req.Header.Set("Content-Type", "application/json")
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
+	res := script.Must(http.DefaultClient.Do(req))
+	defer script.Close(res.Body.Close)
+	answer := script.Must(io.ReadAll(io.LimitReader(res.Body, 1<<20)))
+	if res.StatusCode != http.StatusOK || !bytes.Contains(answer, []byte("thank you")) {
+		script.Fail("the bridge answered %s: %s", res.Status, answer)
 	}
-	defer func() { _ = res.Body.Close() }()
-	answer, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
-	if err == nil && (res.StatusCode != http.StatusOK || !bytes.Contains(answer, []byte("thank you"))) {
-		err = fmt.Errorf("the bridge answered %s: %s", res.Status, answer)
-	}
-	return err
 }
 
 // startBridge runs the bridge with its packages from npm.
-func (s *services) startBridge(ctx context.Context) (*trial.Process, error) {
-	node, err := npm.Node(ctx)
-	if err != nil {
-		return nil, err
-	}
-	installed, err := npm.Install(ctx, expressPackage, sdkPackage)
-	if err != nil {
-		return nil, err
-	}
+func (s *services) startBridge(ctx context.Context) *trial.Process {
+	node, installed := script.Must(npm.Node(ctx)), script.Must(npm.Install(ctx, expressPackage, sdkPackage))
 	folder := filepath.Join(s.data, "bridge")
-	script := filepath.Join(folder, "bridge.mjs")
+	program := filepath.Join(folder, "bridge.mjs")
 	log := filepath.Join(s.logs, "bridge.log")
 	// Node looks for packages next to the file that imports them. The log is emptied: it may be that of an earlier run.
-	if err := errors.Join(os.Mkdir(folder, 0o755), os.WriteFile(script, bridgeSource, 0o644), os.WriteFile(log, nil, 0o644),
-		os.Symlink(installed.Path(""), filepath.Join(folder, "node_modules"))); err != nil {
-		return nil, err
-	}
-	return trial.Foreign{Name: "bridge", Path: node, Args: []string{script}, Env: npm.Environment(), Log: log}.Start()
+	script.Check(errors.Join(os.Mkdir(folder, 0o755), os.WriteFile(program, bridgeSource, 0o644), os.WriteFile(log, nil, 0o644),
+		os.Symlink(installed.Path(""), filepath.Join(folder, "node_modules"))))
+	return script.Must(trial.Foreign{Name: "bridge", Path: node, Args: []string{program}, Env: npm.Environment(), Log: log}.Start())
 }
 
 // bridgeTarget compares the slowest run on Redis with the bridge.

@@ -6,11 +6,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,7 +21,9 @@ import (
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/trial"
+	"github.com/agentherald/herald/scripts/script"
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 )
 
 // ceiling is the rate of each part alone, per second, with inflight concurrent operations.
@@ -44,39 +44,21 @@ func (c ceiling) together(queue string) float64 {
 	return 1 / (1/tasks + 1/c.calls + 1/c.statements)
 }
 
-func (b *bench) ceilings(ctx context.Context, inflight int) (c ceiling, err error) {
+func (b *bench) ceilings(ctx context.Context, inflight int) ceiling {
 	say("ceilings, %d in flight", inflight)
 	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
-	c.inflight = inflight
-	if err := b.reset(ctx); err != nil {
-		return c, err
-	}
+	b.reset(ctx)
 	n := b.deliveries(inflight, targetAgents)
-	if c.tasks, err = noop(ctx, b.site.Redis.URL(), inflight, n); err != nil {
-		return c, err
-	}
-	mini, err := embedded.StartRedis(ctx, embedded.RedisConfig{Ephemeral: true, Mode: embedded.RedisMini})
-	if err != nil {
-		return c, err
-	}
-	defer func() {
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
-		defer cancel()
-		err = errors.Join(err, mini.Stop(stop))
-	}()
-	if c.miniTasks, err = noop(ctx, mini.URL(), inflight, n); err != nil {
-		return c, err
-	}
-	if c.calls, err = b.calls(ctx, inflight, n); err != nil {
-		return c, err
-	}
-	if err := b.reset(ctx); err != nil {
-		return c, err
-	}
-	c.statements, err = b.statements(ctx, inflight, n)
+	c := ceiling{inflight: inflight, tasks: noop(ctx, b.site.Redis.URL(), inflight, n)}
+	mini := script.Must(embedded.StartRedis(ctx, embedded.RedisConfig{Ephemeral: true, Mode: embedded.RedisMini}))
+	defer script.Close(script.Within(ctx, startTimeout, mini.Stop))
+	c.miniTasks = noop(ctx, mini.URL(), inflight, n)
+	c.calls = b.calls(ctx, inflight, n)
+	b.reset(ctx)
+	c.statements = b.statements(ctx, inflight, n)
 	say("  %.0f tasks, %.0f on miniredis, %.0f calls, %.0f times claim and record a second", c.tasks, c.miniTasks, c.calls, c.statements)
-	return c, err
+	return c
 }
 
 // counter is a handler that only counts. It closes done at the last delivery.
@@ -98,58 +80,45 @@ func (c *counter) Deliver(context.Context, uuid.UUID, int) (string, error) {
 func (c *counter) Intake(context.Context, string, []byte) (string, error) { return "", nil }
 
 // noop puts n tasks into one lane and consumes them with the worker's own queue server.
-func noop(ctx context.Context, redisURL string, inflight, n int) (float64, error) {
-	q, err := queue.Open(queue.Config{URL: secret.New(redisURL), Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		return 0, err
-	}
+func noop(ctx context.Context, redisURL string, inflight, n int) float64 {
+	q := script.Must(queue.Open(queue.Config{URL: secret.New(redisURL), Logger: slog.New(slog.DiscardHandler)}))
 	defer func() { _ = q.Close() }()
 	for range n {
-		if err := q.Enqueue(ctx, queue.Task{DeliveryID: uuid.New(), N: 1, Kind: string(job.KindNewFeedback), Lane: queue.First}); err != nil {
-			return 0, err
-		}
+		script.Check(q.Enqueue(ctx, queue.Task{DeliveryID: uuid.New(), N: 1, Kind: string(job.KindNewFeedback), Lane: queue.First}))
 	}
 	h := &counter{want: int64(n), done: make(chan struct{})}
-	s, err := queue.NewServer(q, queue.ServerConfig{Handler: h, Concurrency: inflight, Kinds: []string{string(job.KindNewFeedback)}, ShutdownTimeout: startTimeout})
-	if err != nil {
-		return 0, err
-	}
-	if err := s.Start(); err != nil {
-		return 0, err
-	}
+	s := script.Must(queue.NewServer(q, queue.ServerConfig{Handler: h, Concurrency: inflight, Kinds: []string{string(job.KindNewFeedback)}, ShutdownTimeout: startTimeout}))
+	script.Check(s.Start())
 	defer s.Shutdown()
 	select {
 	case <-h.done:
 	case <-ctx.Done():
-		return 0, fmt.Errorf("%d of %d tasks: %w", h.n.Load(), n, context.Cause(ctx))
+		script.Fail("%d of %d tasks: %w", h.n.Load(), n, context.Cause(ctx))
 	}
-	return perSecond(n, time.Unix(0, h.began.Load())), nil
+	return perSecond(n, time.Unix(0, h.began.Load()))
 }
 
 func perSecond(n int, began time.Time) float64 { return float64(n) / time.Since(began).Seconds() }
 
 // together calls do n times with inflight concurrent calls, until the first error.
-func together(ctx context.Context, inflight, n int, do func(ctx context.Context, i int) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+func together(ctx context.Context, inflight, n int, do func(ctx context.Context, i int)) {
+	all, callCtx := errgroup.WithContext(ctx)
 	var next atomic.Int64
-	var wg sync.WaitGroup
 	for range inflight {
-		wg.Go(func() {
-			for i := int(next.Add(1)) - 1; i < n && ctx.Err() == nil; i = int(next.Add(1)) - 1 {
-				if err := do(ctx, i); err != nil {
-					cancel(err)
+		all.Go(func() error {
+			return script.Try(func() {
+				for i := int(next.Add(1)) - 1; i < n && callCtx.Err() == nil; i = int(next.Add(1)) - 1 {
+					do(callCtx, i)
 				}
-			}
+			})
 		})
 	}
-	wg.Wait()
-	return context.Cause(ctx)
+	script.Check(errors.Join(all.Wait(), context.Cause(ctx)))
 }
 
 // readJob returns job number i. The agents take turns.
-func readJob(agents *trial.Agents, i int) (job.Job, error) {
-	return job.Parse([]byte(strings.TrimSpace(agents.Line(i%agents.Len(), i))), limits)
+func readJob(agents *trial.Agents, i int) job.Job {
+	return script.Must(job.Parse([]byte(strings.TrimSpace(agents.Line(i%agents.Len(), i))), limits))
 }
 
 // metaOf returns the _meta of a delivery's first call.
@@ -159,122 +128,72 @@ func metaOf(j job.Job) map[string]any {
 }
 
 // calls makes n MCP calls to agents with open connections, with the arguments of a feedback.
-func (b *bench) calls(ctx context.Context, inflight, n int) (float64, error) {
-	agents, err := trial.StartAgents(targetAgents)
-	if err != nil {
-		return 0, err
-	}
+func (b *bench) calls(ctx context.Context, inflight, n int) float64 {
+	agents := script.Must(trial.StartAgents(targetAgents))
 	defer agents.Close()
-	guard, err := netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
-	if err != nil {
-		return 0, err
-	}
-	pool, err := mcpcall.NewPool(mcpcall.Config{Guard: guard})
-	if err != nil {
-		return 0, err
-	}
-	defer func() {
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
-		defer cancel()
-		_ = pool.Close(stop)
-	}()
-	call := func(ctx context.Context, i int) error {
-		j, err := readJob(agents, i)
-		if err != nil {
-			return err
-		}
+	guard := script.Must(netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}))
+	pool := script.Must(mcpcall.NewPool(mcpcall.Config{Guard: guard}))
+	defer script.Close(script.Within(ctx, startTimeout, pool.Close))
+	call := func(ctx context.Context, i int) {
+		j := readJob(agents, i)
 		at := mcpcall.Endpoint{Transport: "http", URL: j.Action.Endpoint.URL}
-		tools, err := pool.Tools(ctx, at, false)
-		if err != nil {
-			return err
-		}
-		args, err := mcpcall.Fit(tools.Tools[0], j.Arguments(job.File{Verification: "not_given"}, j.ID().String()))
-		if err != nil {
-			return err
-		}
-		_, err = pool.Call(ctx, at, mcpcall.Request{Tool: tools.Tools[0].Name, Arguments: args, Meta: metaOf(j)})
-		return err
+		tools := script.Must(pool.Tools(ctx, at, false))
+		args := script.Must(mcpcall.Fit(tools.Tools[0], j.Arguments(job.File{Verification: "not_given"}, j.ID().String())))
+		script.Must(pool.Call(ctx, at, mcpcall.Request{Tool: tools.Tools[0].Name, Arguments: args, Meta: metaOf(j)}))
 	}
-	if err := together(ctx, inflight, max(agents.Len(), 4*inflight), call); err != nil {
-		return 0, fmt.Errorf("first calls: %w", err)
-	}
+	together(ctx, inflight, max(agents.Len(), 4*inflight), call)
 	began := time.Now()
-	if err := together(ctx, inflight, n, call); err != nil {
-		return 0, fmt.Errorf("calls: %w", err)
-	}
-	return perSecond(n, began), nil
+	together(ctx, inflight, n, call)
+	return perSecond(n, began)
 }
 
 // lease is the lease of claims whose deliveries are not executed.
 const lease = 2 * time.Minute
 
 // statements claims and records n deliveries without executing them.
-func (b *bench) statements(ctx context.Context, inflight, n int) (float64, error) {
-	agents, err := trial.StartAgents(targetAgents) // only their job lines are used
-	if err != nil {
-		return 0, err
-	}
+func (b *bench) statements(ctx context.Context, inflight, n int) float64 {
+	agents := script.Must(trial.StartAgents(targetAgents)) // only their job lines are used
 	defer agents.Close()
-	if err := b.site.ListAgents(agents); err != nil {
-		return 0, err
-	}
-	st, err := store.Open(postgres.Config{URL: secret.New(b.database), MaxConns: int32(inflight + 1)})
-	if err != nil {
-		return 0, err
-	}
+	script.Check(b.site.ListAgents(agents))
+	st := script.Must(store.Open(postgres.Config{URL: secret.New(b.database), MaxConns: int32(inflight + 1)}))
 	defer st.Close()
 	warm := 8 * inflight // each connection prepares its statements once
 	tasks := make(chan store.Task, n+warm)
 	var in []store.Intake
 	for i := range n + warm {
-		j, err := readJob(agents, i)
-		if err != nil {
-			return 0, err
-		}
-		if in = append(in, store.Intake{Job: j}); len(in) == feedBatch || i == n+warm-1 {
+		if in = append(in, store.Intake{Job: readJob(agents, i)}); len(in) == feedBatch || i == n+warm-1 {
 			_, out, err := st.Accept(ctx, in)
-			if err != nil {
-				return 0, err
-			}
+			script.Check(err)
 			for _, t := range out {
 				tasks <- t
 			}
 			in = nil
 		}
 	}
-	one := func(ctx context.Context, _ int) error {
+	one := func(ctx context.Context, _ int) {
 		var t store.Task
 		select {
 		case t = <-tasks:
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			script.Check(context.Cause(ctx))
 		}
-		c, err := st.Claim(ctx, t.ID, t.N, lease)
-		if err != nil || c == nil {
-			return fmt.Errorf("claim of %s refused: %w", t.ID, err)
+		c := script.Must(st.Claim(ctx, t.ID, t.N, lease))
+		if c == nil {
+			script.Fail("claim of %s refused", t.ID)
 		}
-		rec, err := st.Record(ctx, c, outcome(c, agents.URL(0)))
-		for _, next := range rec.Next {
+		for _, next := range script.Must(st.Record(ctx, c, outcome(c, agents.URL(0)))).Next {
 			tasks <- next
 		}
-		return err
 	}
-	if err := together(ctx, inflight, warm, one); err != nil {
-		return 0, fmt.Errorf("first claims: %w", err)
-	}
+	together(ctx, inflight, warm, one)
 	began := time.Now()
-	if err := together(ctx, inflight, n, one); err != nil {
-		return 0, fmt.Errorf("claim and record: %w", err)
-	}
-	return perSecond(n, began), nil
+	together(ctx, inflight, n, one)
+	return perSecond(n, began)
 }
 
 // outcome returns an outcome as large as that of a feedback that an agent accepted at the URL.
 func outcome(c *store.Claim, url string) store.Outcome {
-	args, err := json.Marshal(c.Job.Arguments(job.File{Verification: "not_given"}, c.ID.String()))
-	if err != nil {
-		args = nil
-	}
+	args := script.Must(json.Marshal(c.Job.Arguments(job.File{Verification: "not_given"}, c.ID.String())))
 	const answer = `{"content":[{"type":"text","text":"thank you"}]}`
 	return store.Outcome{Status: store.Delivered, Stage: "call", Called: true, AgentOK: true, ToolName: c.Job.Action.ToolName,
 		Endpoint: url, FileVerification: "not_fetched", Arguments: args,

@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/agentherald/herald/internal/testing/trial"
+	"github.com/agentherald/herald/scripts/script"
 )
 
 // chainOptions are the flags of bench chain.
@@ -35,7 +36,7 @@ type chainOptions struct {
 // chainParts are the measurements, in the order in which they run.
 var chainParts = []struct {
 	name string
-	run  func(*chainBench, context.Context) error
+	run  func(*chainBench, context.Context)
 }{
 	{"cost", (*chainBench).measureCost},
 	{"lines", (*chainBench).measureLines},
@@ -55,7 +56,7 @@ type chainBench struct {
 }
 
 // measureEvents reads the command line and makes the measurements of docs/bench-chain.md. A missed target is an error.
-func measureEvents(ctx context.Context) error {
+func measureEvents(ctx context.Context) {
 	var b chainBench
 	flags := flag.NewFlagSet("bench chain", flag.ExitOnError)
 	flags.StringVar(&b.out, "o", "", "the `file` to write; without: standard output")
@@ -69,28 +70,23 @@ func measureEvents(ctx context.Context) error {
 		"how often each is measured; medians count. What is slow and needed only for comparison is measured once")
 	_ = flags.Parse(os.Args[2:]) // it exits after an error
 	b.report.machine, b.report.usual = readMachine(ctx), b.events
-	err := withServices(ctx, b.logFolder, func(s services) error {
+	withServices(ctx, b.logFolder, func(s services) {
 		b.services = s
 		wanted := strings.Split(b.only, ",")
 		for _, part := range chainParts {
 			if slices.Contains(wanted, part.name) {
-				if err := part.run(&b, ctx); err != nil {
-					return fmt.Errorf("measure %s: %w", part.name, err)
-				}
+				part.run(&b, ctx)
 			}
 		}
-		return write(b.out, b.report.markdown())
+		script.Check(write(b.out, b.report.markdown()))
 	})
-	if err != nil {
-		return err
-	}
-	return b.report.missed()
+	script.Check(b.report.missed())
 }
 
 // withSite calls do with an empty Herald.
-func (b *chainBench) withSite(ctx context.Context, do func(*trial.Site) error) error {
+func (b *chainBench) withSite(ctx context.Context, do func(*trial.Site)) {
 	b.sites++
-	return b.onSite(ctx, fmt.Sprintf("bench_%d", b.sites), do)
+	b.onSite(ctx, fmt.Sprintf("bench_%d", b.sites), do)
 }
 
 // measuredRun is the result of one run of a program.
@@ -107,13 +103,9 @@ func (m measuredRun) rate() float64 { return float64(m.events) / m.took.Seconds(
 
 // runEnqueue runs enqueue to its end, samples its memory, and adds the run to the report. It returns the path of its
 // output. A run that did not store every event is an error, because its speed is no result.
-func (b *chainBench) runEnqueue(ctx context.Context, s *trial.Site, m measuredRun, env []string,
-	args ...string) (log string, err error) {
+func (b *chainBench) runEnqueue(ctx context.Context, s *trial.Site, m measuredRun, env []string, args ...string) (log string) {
 	began := time.Now()
-	p, err := s.StartEnqueue("enqueue", env, args...)
-	if err != nil {
-		return "", err
-	}
+	p := script.Must(s.StartEnqueue("enqueue", env, args...))
 	var samples []int64
 	sample := time.NewTicker(100 * time.Millisecond)
 	defer sample.Stop()
@@ -122,7 +114,7 @@ func (b *chainBench) runEnqueue(ctx context.Context, s *trial.Site, m measuredRu
 		case <-p.Done():
 			ended = true
 		case <-ctx.Done():
-			return "", errors.Join(context.Cause(ctx), p.Kill())
+			script.Check(errors.Join(context.Cause(ctx), p.Kill()))
 		case <-sample.C:
 			if bytes, err := p.ResidentBytes(); err == nil && bytes > 0 {
 				samples = append(samples, bytes)
@@ -130,18 +122,15 @@ func (b *chainBench) runEnqueue(ctx context.Context, s *trial.Site, m measuredRu
 		}
 	}
 	m.took = time.Since(began)
-	if err := p.Wait(ctx); err != nil {
-		return "", err
-	}
+	script.Check(p.Wait(ctx))
 	if n := len(samples); n > 0 {
 		m.start, m.peak, m.end = samples[n/10], slices.Max(samples), samples[n-1]
 	}
 	b.add(m)
-	stored, err := trial.QueryOne(ctx, s, pgx.RowTo[int], `SELECT count(*) FROM herald.deliveries`)
-	if err == nil && stored != m.events {
-		err = fmt.Errorf("%d deliveries of %d events", stored, m.events)
+	if stored := script.Must(trial.QueryOne(ctx, s, pgx.RowTo[int], `SELECT count(*) FROM herald.deliveries`)); stored != m.events {
+		script.Fail("%d deliveries of %d events", stored, m.events)
 	}
-	return p.Log(), err
+	return p.Log()
 }
 
 // add records a run.
@@ -151,50 +140,35 @@ func (b *chainBench) add(m measuredRun) {
 }
 
 // measureLines measures enqueue FILE.
-func (b *chainBench) measureLines(ctx context.Context) error {
-	return b.repeat(func() error { return b.runLines(ctx, b.events) })
-}
-
-// repeat runs a measurement in each round.
-func (b *chainBench) repeat(measure func() error) error {
+func (b *chainBench) measureLines(ctx context.Context) {
 	for range b.rounds {
-		if err := measure(); err != nil {
-			return err
-		}
+		b.runLines(ctx, b.events)
 	}
-	return nil
 }
 
-func (b *chainBench) runLines(ctx context.Context, n int) error {
-	path, err := b.writeLines(n)
-	if err != nil {
-		return err
-	}
-	return b.withSite(ctx, func(s *trial.Site) error {
-		_, err := b.runEnqueue(ctx, s, measuredRun{way: wayLines, events: n}, nil, path)
-		return err
-	})
+func (b *chainBench) runLines(ctx context.Context, n int) {
+	path := b.writeLines(n)
+	b.withSite(ctx, func(s *trial.Site) { b.runEnqueue(ctx, s, measuredRun{way: wayLines, events: n}, nil, path) })
 }
 
 // writeLines writes a file of jobs in an indexer's format.
-func (b *chainBench) writeLines(n int) (path string, err error) {
+func (b *chainBench) writeLines(n int) (path string) {
 	path = filepath.Join(b.data, "jobs.ndjson")
-	f, err := os.Create(path)
-	if err != nil {
-		return "", err
-	}
+	f := script.Must(os.Create(path))
+	defer script.Close(f.Close)
 	w := bufio.NewWriter(f)
 	encoder := json.NewEncoder(w)
 	for i := range n {
 		agent, client, index := participants(i)
-		err = errors.Join(err, encoder.Encode(map[string]any{
+		script.Check(encoder.Encode(map[string]any{
 			"type": "NewFeedback", "chainId": 8453, "agentId": fmt.Sprint(agent),
 			"clientAddress": clientAddress(client), "feedbackIndex": index,
 			"value": fmt.Sprint(i % 100), "valueDecimals": 0, "tag1": "uptime", "tag2": "",
 			"endpoint": "https://agent.example/mcp", "feedbackURI": uriOf(i), "blockNumber": 41_700_000 + i/perBlock,
 			"transactionHash": fmt.Sprintf("0x%064x", i/perBlock), "logIndex": i % perBlock}))
 	}
-	return path, errors.Join(err, w.Flush(), f.Close())
+	script.Check(w.Flush())
+	return path
 }
 
 // diskOfEvent is the disk space that an event needs during a run, as measured: its row and the row's indexes,
@@ -203,17 +177,13 @@ const diskOfEvent = 5 << 10
 
 // measureLong measures runs that are long enough to show whether the memory stays flat. It checks the disk space
 // first, because a full disk would stop other programs on this machine.
-func (b *chainBench) measureLong(ctx context.Context) error {
+func (b *chainBench) measureLong(ctx context.Context) {
 	var disk syscall.Statfs_t
-	if err := syscall.Statfs(b.data, &disk); err != nil {
-		return fmt.Errorf("ask how much room there is: %w", err)
-	}
+	script.Check(syscall.Statfs(b.data, &disk))
 	if room := disk.Bavail * uint64(disk.Bsize); room < uint64(b.long)*diskOfEvent {
-		return fmt.Errorf("%d events need %d MB in %s, which has %d: set TMPDIR, or measure fewer with -long", b.long,
+		script.Fail("%d events need %d MB in %s, which has %d: set TMPDIR, or measure fewer with -long", b.long,
 			b.long*diskOfEvent>>20, b.data, room>>20)
 	}
-	if err := b.runLines(ctx, b.long); err != nil {
-		return err
-	}
-	return b.runRaw(ctx, b.long)
+	b.runLines(ctx, b.long)
+	b.runRaw(ctx, b.long)
 }

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http/httptest"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/agentherald/herald/internal/testing/trial"
 	"github.com/agentherald/herald/internal/testing/trial/chaintrial"
+	"github.com/agentherald/herald/scripts/script"
 )
 
 // chainEnv returns the environment variables that describe a chain to Herald.
@@ -23,34 +23,27 @@ func chainEnv(url string, reputation common.Address, trust string) []string {
 }
 
 // backfill measures one backfill of all blocks, and returns the ranges that it read.
-func (b *chainBench) backfill(ctx context.Context, way string, n int, first, last uint64,
-	env []string) (ranges []blockRange, err error) {
-	err = b.withSite(ctx, func(s *trial.Site) error {
-		log, err := b.runEnqueue(ctx, s, measuredRun{way: way, events: n}, env, "backfill", strconv.Itoa(rawChainID),
+func (b *chainBench) backfill(ctx context.Context, way string, n int, first, last uint64, env []string) (ranges []blockRange) {
+	b.withSite(ctx, func(s *trial.Site) {
+		log := b.runEnqueue(ctx, s, measuredRun{way: way, events: n}, env, "backfill", strconv.Itoa(rawChainID),
 			"--rate", "0", "--json", "--from", fmt.Sprint(first), "--to", fmt.Sprint(last))
-		if err != nil {
-			return err
-		}
-		ranges, err = readRanges(log, first)
-		return err
+		ranges = readRanges(log, first)
 	})
-	return ranges, err
+	return ranges
 }
 
 // measureRaw measures a backfill from raw logs.
-func (b *chainBench) measureRaw(ctx context.Context) error {
-	return b.repeat(func() error { return b.runRaw(ctx, b.events) })
+func (b *chainBench) measureRaw(ctx context.Context) {
+	for range b.rounds {
+		b.runRaw(ctx, b.events)
+	}
 }
 
-func (b *chainBench) runRaw(ctx context.Context, n int) error {
-	node, err := newRawNode(n)
-	if err != nil {
-		return err
-	}
+func (b *chainBench) runRaw(ctx context.Context, n int) {
+	node := newRawNode(n)
 	server := httptest.NewServer(node)
 	defer server.Close()
-	_, err = b.backfill(ctx, wayRaw, n, 1, uint64(len(node.blocks)), chainEnv(server.URL, node.reputation, "all"))
-	return err
+	b.backfill(ctx, wayRaw, n, 1, uint64(len(node.blocks)), chainEnv(server.URL, node.reputation, "all"))
 }
 
 // anvilChain is an anvil with events.
@@ -60,43 +53,24 @@ type anvilChain struct {
 	first, last uint64
 }
 
-// fillAnvil starts an anvil and mines n events.
-func (b *chainBench) fillAnvil(ctx context.Context, n int) (c anvilChain, err error) {
-	if c.node, err = chaintrial.StartAnvil(ctx, b.logs); err != nil {
-		return c, err
+// fillAnvil starts an anvil and mines n events. If that fails, the anvil ends with the program.
+func (b *chainBench) fillAnvil(ctx context.Context, n int) anvilChain {
+	node := script.Must(chaintrial.StartAnvil(ctx, b.logs))
+	c := anvilChain{node: node, reputation: script.Must(node.Deploy(ctx, chaintrial.EmitterCode("")))}
+	c.last = script.Must(chaintrial.Head(ctx, node.URL()))
+	c.first = c.last + 1
+	for from := 0; from < n; from += perBlock {
+		c.mine(ctx, from, min(from+perBlock, n))
 	}
-	fill := func() error {
-		if c.reputation, err = c.node.Deploy(ctx, chaintrial.EmitterCode("")); err != nil {
-			return err
-		}
-		head, err := chaintrial.Head(ctx, c.node.URL())
-		if err != nil {
-			return err
-		}
-		c.first, c.last = head+1, head
-		for from := 0; from < n; from += perBlock {
-			if err := c.mine(ctx, from, min(from+perBlock, n)); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if err := fill(); err != nil {
-		return c, errors.Join(err, c.node.End())
-	}
-	return c, nil
+	return c
 }
 
 // mine mines a block with the events from number from up to, but not including, number to.
-func (c *anvilChain) mine(ctx context.Context, from, to int) error {
+func (c *anvilChain) mine(ctx context.Context, from, to int) {
 	var logs []chaintrial.Log
 	for i := from; i < to; i++ {
-		l, err := makeFeedback(i)
-		if err != nil {
-			return err
-		}
-		logs = append(logs, l)
+		logs = append(logs, makeFeedback(i))
 	}
 	c.last++
-	return c.node.Mine(ctx, []chaintrial.Call{{To: c.reputation, Data: chaintrial.EmitCall(logs...)}})
+	script.Check(c.node.Mine(ctx, []chaintrial.Call{{To: c.reputation, Data: chaintrial.EmitCall(logs...)}}))
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 
 	"github.com/agentherald/herald/internal/testing/trial/chaintrial"
+	"github.com/agentherald/herald/scripts/script"
 )
 
 // The size of the generated chain: as many agents as a busy chain has with many raters, and the feedback of one
@@ -34,9 +35,9 @@ func clientAddress(client int) common.Address {
 }
 
 // makeFeedback returns event number i. The events cycle through all agents, then through all clients.
-func makeFeedback(i int) (chaintrial.Log, error) {
+func makeFeedback(i int) chaintrial.Log {
 	agent, client, index := participants(i)
-	return chaintrial.Feedback{Agent: uint64(agent), Client: clientAddress(client), Index: uint64(index),
+	return script.Must(chaintrial.Feedback{Agent: uint64(agent), Client: clientAddress(client), Index: uint64(index),
 		Value: int64(i % 100), Tag: "uptime", Endpoint: "https://agent.example/mcp", URI: uriOf(i),
-		Hash: crypto.Keccak256Hash([]byte(uriOf(i)))}.Encode()
+		Hash: crypto.Keccak256Hash([]byte(uriOf(i)))}.Encode())
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/testing/trial"
+	"github.com/agentherald/herald/scripts/script"
 )
 
 // Polling uses a short pause, so that many blocks can be measured. With a websocket, the pause is the usual one.
@@ -23,51 +24,34 @@ const (
 )
 
 // measureLatency measures the time from a block to the acceptance of its jobs.
-func (b *chainBench) measureLatency(ctx context.Context) error {
-	c, err := b.fillAnvil(ctx, perBlock)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = c.node.End() }()
+func (b *chainBench) measureLatency(ctx context.Context) {
+	c := b.fillAnvil(ctx, perBlock)
+	defer script.Close(c.node.End)
 	socket := strings.Replace(c.node.URL(), "http://", "ws://", 1)
-	for _, l := range []struct {
-		way, url string
-		poll     time.Duration
-	}{{wayPoll, c.node.URL(), pollOften}, {waySocket, socket, pollUsual}} {
-		if err := b.watchBlocks(ctx, &c, l.way, l.url, l.poll); err != nil {
-			return err
-		}
-	}
-	return nil
+	b.watchBlocks(ctx, &c, wayPoll, c.node.URL(), pollOften)
+	b.watchBlocks(ctx, &c, waySocket, socket, pollUsual)
 }
 
 // watchBlocks mines blocks with one event each, at varying times, and waits for the answer of enqueue watch, which
 // prints it after the commit.
-func (b *chainBench) watchBlocks(ctx context.Context, c *anvilChain, way, url string, poll time.Duration) error {
-	return b.withSite(ctx, func(s *trial.Site) error {
-		p, err := s.StartEnqueue("watch", chainEnv(url, c.reputation, "all"), "watch", strconv.Itoa(rawChainID), "--json",
-			"--poll", poll.String(), "--from", fmt.Sprint(c.last+1))
-		if err != nil {
-			return err
-		}
+func (b *chainBench) watchBlocks(ctx context.Context, c *anvilChain, way, url string, poll time.Duration) {
+	b.withSite(ctx, func(s *trial.Site) {
+		p := script.Must(s.StartEnqueue("watch", chainEnv(url, c.reputation, "all"), "watch", strconv.Itoa(rawChainID), "--json",
+			"--poll", poll.String(), "--from", fmt.Sprint(c.last+1)))
 		var waits []time.Duration
 		// Blocks are spread evenly over the pause; otherwise the median would depend on chance.
 		phases := rand.Perm(b.blocks + 1)
 		for n, phase := range phases {
 			began := time.Now()
 			serial := 1_000_000 + int(c.last)
-			if err := c.mine(ctx, serial, serial+1); err != nil {
-				return err
-			}
-			if err := awaitLines(ctx, p.Log(), n+1); err != nil {
-				return err
-			}
+			c.mine(ctx, serial, serial+1)
+			awaitLines(ctx, p.Log(), n+1)
 			if n > 0 { // the first one may include the program's start
 				waits = append(waits, time.Since(began))
 			}
 			select {
 			case <-ctx.Done():
-				return ctx.Err()
+				script.Check(ctx.Err())
 			case <-time.After(poll/4 + poll*time.Duration(phase)/time.Duration(len(phases))):
 			}
 		}
@@ -75,16 +59,16 @@ func (b *chainBench) watchBlocks(ctx context.Context, c *anvilChain, way, url st
 			p99: trial.Quantile(waits, .99)}
 		say("%s: p50 %s, p99 %s", way, l.p50, l.p99)
 		b.report.latencies = append(b.report.latencies, l)
-		return p.Kill()
+		script.Check(p.Kill())
 	})
 }
 
 // awaitLines waits until the program has printed the answers to n events.
-func awaitLines(ctx context.Context, log string, n int) error {
+func awaitLines(ctx context.Context, log string, n int) {
 	ctx, cancel := context.WithTimeoutCause(ctx, seenWithin, fmt.Errorf("not within %s", seenWithin))
 	defer cancel()
-	return trial.Until(ctx, betweenLook, "the answer to a block", func() (bool, error) {
+	script.Check(trial.Until(ctx, betweenLook, "the answer to a block", func() (bool, error) {
 		text, err := os.ReadFile(log)
 		return strings.Count(string(text), `"accepted"`) >= n, err
-	})
+	}))
 }

@@ -4,9 +4,10 @@ package main
 
 import (
 	"context"
-	"errors"
+
+	"github.com/agentherald/herald/scripts/script"
 )
 
-func measureEvents(context.Context) error {
-	return errors.New("bench chain needs the build tag chain: run make bench-chain")
+func measureEvents(context.Context) {
+	script.Fail("bench chain needs the build tag chain: run make bench-chain")
 }

@@ -3,8 +3,10 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"math/big"
 	"net/http"
 	"strconv"
 	"strings"
@@ -15,6 +17,7 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 
 	"github.com/agentherald/herald/internal/testing/chaintest"
+	"github.com/agentherald/herald/scripts/script"
 )
 
 // rawNode answers for a chain from logs that were encoded in advance, so that the measured time is that of Herald.
@@ -30,37 +33,23 @@ type rawBlock struct {
 
 const rawChainID = 31337
 
-func newRawNode(events int) (*rawNode, error) {
+func newRawNode(events int) *rawNode {
 	n := &rawNode{reputation: common.HexToAddress("0x8004BAa17C55a88189AE136b182e5fdA19dE9b63")}
 	for first := 0; first < events; first += perBlock {
 		number := uint64(len(n.blocks) + 1)
 		hash := crypto.Keccak256Hash([]byte(strconv.FormatUint(number, 10)))
 		seconds := 1_700_000_000 + 2*number
 		receipt := &types.Receipt{}
-		var parts []string
 		for i := first; i < min(first+perBlock, events); i++ {
-			made, err := makeFeedback(i)
-			if err != nil {
-				return nil, err
-			}
-			l := types.Log{Address: n.reputation, Topics: made.Topics, Data: made.Data, BlockNumber: number, BlockHash: hash,
-				TxHash: common.BigToHash(hexutil.MustDecodeBig(hexutil.EncodeUint64(number))), Index: uint(i - first),
-				BlockTimestamp: seconds}
-			text, err := json.Marshal(l)
-			if err != nil {
-				return nil, err
-			}
-			receipt.Logs = append(receipt.Logs, &l)
-			parts = append(parts, string(text))
+			made := makeFeedback(i)
+			receipt.Logs = append(receipt.Logs, &types.Log{Address: n.reputation, Topics: made.Topics, Data: made.Data, BlockNumber: number,
+				BlockHash: hash, TxHash: common.BigToHash(new(big.Int).SetUint64(number)), Index: uint(i - first), BlockTimestamp: seconds})
 		}
-		header, err := json.Marshal(map[string]any{"number": hexutil.Uint64(number), "hash": hash, "timestamp": hexutil.Uint64(seconds),
-			"logsBloom": types.CreateBloom(receipt)})
-		if err != nil {
-			return nil, err
-		}
-		n.blocks = append(n.blocks, rawBlock{header, []byte(strings.Join(parts, ","))})
+		header := script.Must(json.Marshal(map[string]any{"number": hexutil.Uint64(number), "hash": hash, "timestamp": hexutil.Uint64(seconds),
+			"logsBloom": types.CreateBloom(receipt)}))
+		n.blocks = append(n.blocks, rawBlock{header, bytes.Trim(script.Must(json.Marshal(receipt.Logs)), "[]")})
 	}
-	return n, nil
+	return n
 }
 
 func (n *rawNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {

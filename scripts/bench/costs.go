@@ -9,6 +9,8 @@ import (
 	"strconv"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/agentherald/herald/scripts/script"
 )
 
 // costs are the resources of Postgres and Redis that one delivery needs, without processor time.
@@ -30,24 +32,15 @@ const fewestTasks = 3000
 // counters are the counters of Postgres and Redis since they started.
 type counters struct{ wal, commits, disk, commands, reads, network, memory float64 }
 
-func (b *bench) readCounters(ctx context.Context) (c counters, err error) {
-	err = b.site.SQL(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+func (b *bench) readCounters(ctx context.Context) (c counters) {
+	script.Check(b.site.SQL(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, `SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8,
 			(SELECT xact_commit FROM pg_stat_database WHERE datname = current_database())::float8,
 			(SELECT sum(pg_total_relation_size(oid)) FROM pg_class
 				WHERE relnamespace = 'herald'::regnamespace AND relkind = 'r')::float8`).Scan(&c.wal, &c.commits, &c.disk)
-	})
-	if err != nil {
-		return c, fmt.Errorf("read Postgres' counters: %w", err)
-	}
-	info, err := b.site.Redis.Client().InfoMap(ctx, "stats", "memory").Result()
-	if err == nil {
-		err = c.readRedis(info)
-	}
-	if err != nil {
-		return c, fmt.Errorf("read Redis' counters: %w", err)
-	}
-	return c, nil
+	}))
+	script.Check(c.readRedis(script.Must(b.site.Redis.Client().InfoMap(ctx, "stats", "memory").Result())))
+	return c
 }
 
 // readRedis reads the values in INFO. memory counts only data, without the buffers of clients and of the append-only

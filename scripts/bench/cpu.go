@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/testing/trial"
+	"github.com/agentherald/herald/scripts/script"
 )
 
 // shares is processor time by program. It shows which program limits the rate if all cores are busy.
@@ -21,10 +22,7 @@ type shares struct{ worker, postgres, redis, agents time.Duration }
 
 // readIdle returns the idle time since boot, summed over all cores.
 func readIdle() (time.Duration, error) {
-	text, err := os.ReadFile("/proc/stat")
-	if err != nil {
-		return 0, err
-	}
+	text := script.Must(os.ReadFile("/proc/stat"))
 	return parseIdle(string(text))
 }
 
@@ -57,53 +55,29 @@ func (s shares) String() string {
 	return strings.Join([]string{f(s.worker), f(s.postgres), f(s.redis), f(s.agents)}, ", ")
 }
 
-// cpu reads the processor time of each program so far.
-func (b *bench) cpu(ctx context.Context, ws []*trial.Worker) (s shares, err error) {
+// readCPU reads the processor time of each program so far.
+func (b *bench) readCPU(ctx context.Context, ws []*trial.Worker) (s shares) {
 	for _, w := range ws {
-		text, err := w.Metrics(ctx)
-		if err != nil {
-			return s, err
-		}
-		seconds, err := metric(text, "process_cpu_seconds_total")
-		if err != nil {
-			return s, err
-		}
-		s.worker += time.Duration(seconds * float64(time.Second))
+		s.worker += seconds(script.Must(metric(script.Must(w.Metrics(ctx)), "process_cpu_seconds_total")))
 	}
-	postmaster, err := b.postgres.PID()
-	if err != nil {
-		return s, err
-	}
-	if s.postgres, err = serverCPU(postmaster); err != nil {
-		return s, err
-	}
+	s.postgres = script.Must(serverCPU(script.Must(b.postgres.PID())))
 	info := b.site.Redis.Client().InfoMap(ctx, "cpu")
 	for _, name := range []string{"used_cpu_user", "used_cpu_sys"} {
-		seconds, err := strconv.ParseFloat(info.Item("CPU", name), 64)
-		if err = errors.Join(info.Err(), err); err != nil {
-			return s, fmt.Errorf("INFO cpu of Redis: %w", err)
-		}
-		s.redis += time.Duration(seconds * float64(time.Second))
+		s.redis += seconds(script.Must(strconv.ParseFloat(info.Item("CPU", name), 64)))
 	}
 	var own syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
-		return s, err
-	}
+	script.Check(syscall.Getrusage(syscall.RUSAGE_SELF, &own))
 	s.agents = time.Duration(own.Utime.Nano() + own.Stime.Nano())
-	return s, nil
+	return s
 }
+
+func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
 
 // serverCPU returns the time of a postmaster, of its running backends, and of those that ended.
 func serverCPU(postmaster int) (time.Duration, error) {
-	p, err := statOf(postmaster)
-	if err != nil {
-		return 0, err
-	}
+	p := script.Must(statOf(postmaster))
 	sum := p.own + p.children
-	found, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		return 0, err
-	}
+	found := script.Must(filepath.Glob("/proc/[0-9]*/stat"))
 	for _, path := range found {
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path))) // the pattern contains only digits
 		if c, err := statOf(pid); err == nil && c.parent == postmaster {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/agentherald/herald/scripts/script"
 )
 
 const unknown = "unknown"
@@ -60,10 +62,7 @@ func readCommit(ctx context.Context) string {
 
 // readField returns the first value with the given name in a file of /proc, or "unknown" if the file lacks the name.
 func readField(path, name string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
+	f := script.Must(os.Open(path))
 	defer func() { _ = f.Close() }()
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
@@ -83,33 +82,19 @@ type environment struct {
 	redis    string
 }
 
-func (b *bench) readEnvironment(ctx context.Context) (m environment, err error) {
-	m.machine = readMachine(ctx)
-	total, err := readField("/proc/meminfo", "MemTotal")
-	if err != nil {
-		return m, err
-	}
-	kib, err := strconv.ParseInt(strings.TrimSuffix(total, " kB"), 10, 64)
-	if err != nil {
-		return m, fmt.Errorf("/proc/meminfo: %w", err)
-	}
-	m.memory = kib << 10
-	err = b.site.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		var version, fsync, commits, buffers string
-		err := c.QueryRow(ctx, `SELECT current_setting('server_version'), current_setting('fsync'),
-			current_setting('synchronous_commit'), current_setting('shared_buffers')`).
-			Scan(&version, &fsync, &commits, &buffers)
-		m.postgres = fmt.Sprintf("%s (fsync %s, synchronous_commit %s, shared_buffers %s)", version, fsync, commits, buffers)
-		return err
-	})
-	if err != nil {
-		return m, err
-	}
+func (b *bench) readEnvironment(ctx context.Context) environment {
+	total := script.Must(readField("/proc/meminfo", "MemTotal"))
+	m := environment{machine: readMachine(ctx), memory: script.Must(strconv.ParseInt(strings.TrimSuffix(total, " kB"), 10, 64)) << 10}
+	script.Check(b.site.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		return c.QueryRow(ctx, `SELECT format('%s (fsync %s, synchronous_commit %s, shared_buffers %s)', current_setting('server_version'),
+			current_setting('fsync'), current_setting('synchronous_commit'), current_setting('shared_buffers'))`).Scan(&m.postgres)
+	}))
 	info := b.site.Redis.Client().InfoMap(ctx, "server", "persistence")
+	script.Check(info.Err())
 	aof := "no append-only file"
 	if info.Item("Persistence", "aof_enabled") == "1" {
 		aof = "append-only file, flushed every second"
 	}
 	m.redis = info.Item("Server", "redis_version") + " (" + aof + ")"
-	return m, info.Err()
+	return m
 }

@@ -4,8 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"strings"
 	"time"
@@ -19,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/trial"
+	"github.com/agentherald/herald/scripts/script"
 	"github.com/hibiken/asynq"
 )
 
@@ -35,27 +34,16 @@ type feeder struct {
 const feedBatch = 200
 
 // newFeeder returns a feeder. Its connections end with the program if newFeeder fails.
-func newFeeder(databaseURL, redisURL string, strictOrder bool) (f *feeder, err error) {
-	f = &feeder{}
+func newFeeder(databaseURL, redisURL string, strictOrder bool) *feeder {
 	quiet := slog.New(slog.DiscardHandler)
-	if f.store, err = store.Open(postgres.Config{URL: secret.New(databaseURL), MaxConns: 4}); err != nil {
-		return nil, err
-	}
+	f := &feeder{store: script.Must(store.Open(postgres.Config{URL: secret.New(databaseURL), MaxConns: 4})),
+		queue: script.Must(queue.Open(queue.Config{URL: secret.New(redisURL), Logger: quiet}))}
 	f.store.StrictOrder = strictOrder
-	if f.queue, err = queue.Open(queue.Config{URL: secret.New(redisURL), Logger: quiet}); err != nil {
-		return nil, err
-	}
 	f.inspector = asynq.NewInspector(f.queue.ConnOpt())
-	dispatcher, err := dispatch.New(f.queue, quiet)
-	if err != nil {
-		return nil, err
-	}
-	keys, err := secret.Create() // the jobs have no secret headers
-	if err != nil {
-		return nil, err
-	}
-	f.intake, err = intake.New(intake.Config{Ledger: f.store, Dispatcher: dispatcher, Sealer: keys, Limits: limits, Logger: quiet})
-	return f, err
+	keys := script.Must(secret.Create()) // the jobs have no secret headers
+	f.intake = script.Must(intake.New(intake.Config{Ledger: f.store, Dispatcher: script.Must(dispatch.New(f.queue, quiet)), Sealer: keys,
+		Limits: limits, Logger: quiet}))
+	return f
 }
 
 var limits = job.Limits{MaxTimeout: time.Minute, Registries: erc8004.ListedRegistries}
@@ -67,25 +55,21 @@ func (f *feeder) close() {
 }
 
 // accept commits n jobs. Each has another client; the agents take turns.
-func (f *feeder) accept(ctx context.Context, agents *trial.Agents, n int) error {
+func (f *feeder) accept(ctx context.Context, agents *trial.Agents, n int) {
 	for n > 0 {
 		bodies := make([][]byte, min(n, feedBatch))
 		for i := range bodies {
 			bodies[i] = []byte(strings.TrimSpace(agents.Line(f.serial%agents.Len(), f.serial)))
 			f.serial++
 		}
-		answers, err := f.intake.Submit(ctx, bodies, store.Source{Name: store.SourceCommand, Trust: store.TrustDirect})
-		if err != nil {
-			return err
-		}
+		answers := script.Must(f.intake.Submit(ctx, bodies, store.Source{Name: store.SourceCommand, Trust: store.TrustDirect}))
 		for _, a := range answers {
 			if a.Verdict != store.Accepted {
-				return fmt.Errorf("a job is %s: %s %s", a.Verdict, a.Path, a.Problem)
+				script.Fail("a job is %s: %s %s", a.Verdict, a.Path, a.Problem)
 			}
 		}
 		n -= len(bodies)
 	}
-	return nil
 }
 
 // lanes are the lanes of the worker that pause stops.
@@ -93,28 +77,19 @@ var lanes = []string{"default", "first", "retry", "bulk", "upkeep"}
 
 // pause pauses each lane, as the web UI's button does. So workers take no tasks until all rows exist and the
 // measurement starts.
-func (f *feeder) pause() error {
+func (f *feeder) pause() {
 	for _, lane := range lanes {
-		if err := f.inspector.PauseQueue(lane); err != nil {
-			return err
-		}
+		script.Check(f.inspector.PauseQueue(lane))
 	}
-	return nil
 }
 
 // countWaiting returns the number of tasks in the lane of first attempts.
-func (f *feeder) countWaiting() (int, error) {
-	info, err := f.inspector.GetQueueInfo(string(queue.First))
-	if err != nil {
-		return 0, err
-	}
-	return info.Pending, nil
+func (f *feeder) countWaiting() int {
+	return script.Must(f.inspector.GetQueueInfo(string(queue.First))).Pending
 }
 
-func (f *feeder) resume() error {
-	var errs []error
+func (f *feeder) resume() {
 	for _, lane := range lanes {
-		errs = append(errs, f.inspector.UnpauseQueue(lane))
+		script.Check(f.inspector.UnpauseQueue(lane))
 	}
-	return errors.Join(errs...)
 }

@@ -4,12 +4,11 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
 	"github.com/agentherald/herald/internal/testing/trial"
+	"github.com/agentherald/herald/scripts/script"
 )
 
 // latency is the time in an idle system from the accepted row to the call at the agent.
@@ -28,78 +27,43 @@ const (
 )
 
 // idle makes one delivery at a time: first to agents without earlier contact, then to known agents.
-func (b *bench) idle(ctx context.Context) (out latency, err error) {
+func (b *bench) idle(ctx context.Context) latency {
 	say("latency of an idle system, %d deliveries", b.latency)
 	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
-	agents, err := trial.StartAgents(min(firstAgents, b.latency))
-	if err != nil {
-		return out, err
-	}
+	agents := script.Must(trial.StartAgents(min(firstAgents, b.latency)))
 	defer agents.Close()
-	if err := b.site.ListAgents(agents); err != nil {
-		return out, err
-	}
-	_, f, closeAll, err := b.workers(ctx, load{queue: realRedis, inflight: targetInflight, agents: agents.Len()})
-	if err != nil {
-		return out, err
-	}
-	defer func() { err = errors.Join(err, closeAll()) }()
-
-	one := func() error {
+	script.Check(b.site.ListAgents(agents))
+	_, f, end := b.workers(ctx, load{queue: realRedis, inflight: targetInflight, agents: agents.Len()})
+	defer script.Close(end)
+	for range agents.Len() + b.latency {
 		before := agents.Count()
-		if err := f.accept(ctx, agents, 1); err != nil {
-			return err
-		}
-		err := trial.Until(ctx, pollCalls, "one delivery to be called", func() (bool, error) { return agents.Count() > before && agents.InFlight() == 0, nil })
-		if err != nil {
-			return err
-		}
-		timer := time.NewTimer(rand.N(longestIdle))
-		defer timer.Stop()
+		f.accept(ctx, agents, 1)
+		script.Check(trial.Until(ctx, pollCalls, "one delivery to be called", func() (bool, error) { return agents.Count() > before && agents.InFlight() == 0, nil }))
 		select {
 		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-timer.C:
-			return nil
+			script.Check(context.Cause(ctx))
+		case <-time.After(rand.N(longestIdle)):
 		}
 	}
-	for range agents.Len() + b.latency {
-		if err := one(); err != nil {
-			return out, err
-		}
-	}
-	waits, err := b.waits(ctx, agents)
-	if err != nil {
-		return out, err
-	}
+	waits := b.waits(ctx, agents)
 	first, known := waits[:agents.Len()], waits[agents.Len():]
-	out = latency{n: len(known), p50: trial.Quantile(known, .5), p99: trial.Quantile(known, .99), most: trial.Quantile(known, 1),
+	out := latency{n: len(known), p50: trial.Quantile(known, .5), p99: trial.Quantile(known, .99), most: trial.Quantile(known, 1),
 		first: len(first), firstP50: trial.Quantile(first, .5), firstMax: trial.Quantile(first, 1)}
 	say("  p50 %s, p99 %s; first contact p50 %s, at most %s", ms(out.p50), ms(out.p99), ms(out.firstP50), ms(out.firstMax))
-	return out, nil
+	return out
 }
 
 // waits returns the times from a row's acceptance, by Postgres's clock, to its call, in the order of the calls.
-func (b *bench) waits(ctx context.Context, agents *trial.Agents) ([]time.Duration, error) {
-	if err := b.site.AwaitFinal(ctx); err != nil {
-		return nil, err
-	}
-	rows, err := b.site.Rows(ctx)
-	if err != nil {
-		return nil, err
-	}
-	calls, err := agents.Calls()
-	if err != nil {
-		return nil, err
-	}
-	var out []time.Duration
-	for _, c := range calls {
+func (b *bench) waits(ctx context.Context, agents *trial.Agents) (out []time.Duration) {
+	script.Check(b.site.AwaitFinal(ctx))
+	rows := script.Must(b.site.Rows(ctx))
+	for _, c := range script.Must(agents.Calls()) {
 		row, ok := rows[c.Delivery]
 		if !ok || c.Number > 1 || row.Status != "delivered" {
-			return nil, fmt.Errorf("delivery %s was called %d times and is %q: this is no measurement", c.Delivery, c.Number, row.Status)
+			script.Fail("delivery %s was called %d times and is %q: this is no measurement", c.Delivery, c.Number, row.Status)
 		}
 		out = append(out, c.Begun.Sub(row.CreatedAt))
 	}
-	return out, nil
+	return out
 }

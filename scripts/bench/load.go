@@ -9,11 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/base/embedded"
 	"github.com/agentherald/herald/internal/testing/trial"
+	"github.com/agentherald/herald/scripts/script"
 )
 
 type bench struct {
@@ -107,151 +109,73 @@ func (l load) environment(redisURL, data string) []string {
 
 // load delivers to each agent, so that connections and tool lists exist. Then it pauses the lanes, accepts all rows,
 // and measures the time from the moment at which the lanes continue.
-func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
+func (b *bench) load(ctx context.Context, l load) loadResult {
 	say("%s", l)
 	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
-	res.load = l
-	agents, err := trial.StartAgents(l.agents)
-	if err != nil {
-		return res, err
-	}
+	res := loadResult{load: l}
+	agents := script.Must(trial.StartAgents(l.agents))
 	defer agents.Close()
-	if err := b.site.ListAgents(agents); err != nil {
-		return res, err
-	}
+	script.Check(b.site.ListAgents(agents))
 	if l.batched {
 		agents.OfferBatches(0) // there is only one agent
 	}
-	ws, f, closeAll, err := b.workers(ctx, l)
-	if err != nil {
-		return res, err
-	}
-	defer func() { err = errors.Join(err, closeAll()) }()
-	if res.start, err = vitalsOf(ctx, ws); err != nil {
-		return res, err
-	}
+	ws, f, end := b.workers(ctx, l)
+	defer script.Close(end)
+	res.start = readVitals(ctx, ws)
 
 	// Chance decides which worker gets a delivery, so make enough deliveries that each worker contacts each agent.
-	warm := max(l.agents, 4*l.inflight) * l.processes() * l.processes()
-	if err := f.accept(ctx, agents, warm); err != nil {
-		return res, err
-	}
-	if err := b.site.AwaitFinal(ctx); err != nil {
-		return res, fmt.Errorf("first contact: %w", err)
-	}
-	if err := f.pause(); err != nil {
-		return res, err
-	}
-	empty, err := b.readCounters(ctx)
-	if err != nil {
-		return res, err
-	}
-	if err := f.accept(ctx, agents, l.n); err != nil {
-		return res, err
-	}
-	waiting, err := f.countWaiting()
-	if err != nil {
-		return res, err
-	}
-	accepted, err := b.readCounters(ctx)
-	if err != nil {
-		return res, err
-	}
+	f.accept(ctx, agents, max(l.agents, 4*l.inflight)*l.processes()*l.processes())
+	script.Check(b.site.AwaitFinal(ctx))
+	f.pause()
+	empty := b.readCounters(ctx)
+	f.accept(ctx, agents, l.n)
+	waiting := f.countWaiting()
+	accepted := b.readCounters(ctx)
 	before := agents.Count()
-	cpu, err := b.cpu(ctx, ws)
-	if err != nil {
-		return res, err
-	}
-	idle, err := readIdle()
-	if err != nil {
-		return res, err
-	}
+	cpu := b.readCPU(ctx, ws)
+	idle := script.Must(readIdle())
 	ran := time.Now()
 	watch := observe(ctx, ws)
 	if l.watched {
-		address, err := ws[0].Address()
-		if err != nil {
-			return res, err
-		}
-		done := lookOn(ctx, address)
-		defer func() { err = errors.Join(err, done()) }()
+		defer script.Close(lookOn(ctx, script.Must(ws[0].Address())))
 	}
 	began := time.Now()
-	if err := f.resume(); err != nil {
-		return res, err
-	}
-	err = trial.Until(ctx, pollRows, "every delivery to be called", func() (bool, error) { return agents.Count() >= before+l.n, nil })
+	f.resume()
+	err := trial.Until(ctx, pollRows, "every delivery to be called", func() (bool, error) { return agents.Count() >= before+l.n, nil })
 	if err == nil {
 		err = b.site.AwaitFinal(ctx)
 	}
 	res.peak, res.trend = watch()
-	if err != nil {
-		return res, err
-	}
-	spent, err := b.cpu(ctx, ws)
-	if err != nil {
-		return res, err
-	}
-	res.cpu = spent.minus(cpu).each(l.n)
-	idleNow, err := readIdle()
-	if err != nil {
-		return res, err
-	}
-	res.idle = float64(idleNow-idle) / (float64(time.Since(ran)) * float64(runtime.NumCPU()))
-	if err := b.count(ctx, &res, agents, began); err != nil {
-		return res, err
-	}
+	script.Check(err)
+	res.cpu = b.readCPU(ctx, ws).minus(cpu).each(l.n)
+	res.idle = float64(script.Must(readIdle())-idle) / (float64(time.Since(ran)) * float64(runtime.NumCPU()))
+	b.count(ctx, &res, agents, began)
 	select {
 	case <-ctx.Done():
-		return res, context.Cause(ctx)
+		script.Check(context.Cause(ctx))
 	case <-time.After(settle):
 	}
-	if res.end, err = vitalsOf(ctx, ws); err != nil {
-		return res, err
-	}
+	res.end = readVitals(ctx, ws)
 	// Read after the pause, because Postgres's backends report their commits once a second.
-	delivered, err := b.readCounters(ctx)
-	if err != nil {
-		return res, err
-	}
-	res.costs = costsOf(empty, accepted, delivered, l.n, waiting)
+	res.costs = costsOf(empty, accepted, b.readCounters(ctx), l.n, waiting)
 	for _, w := range ws {
-		// Samples miss the peak. Without /proc they are all that there is.
-		if peak, err := w.PeakResidentBytes(); err == nil {
-			res.peak.memory = max(res.peak.memory, float64(peak))
-		}
+		res.peak.memory = max(res.peak.memory, float64(script.Must(w.PeakResidentBytes())))
 	}
 	res.peak.goroutines = max(res.peak.goroutines, res.start.goroutines, res.end.goroutines) // short runs have few samples
 	say("  %.0f/s in %s, %s ms of CPU each, %d repeated, %.0f MB at most", res.rate, res.took.Round(time.Millisecond), res.cpu, res.repeats, mb(res.peak.memory))
-	return res, nil
+	return res
 }
 
 // count computes the rate from the rows.
-func (b *bench) count(ctx context.Context, res *loadResult, agents *trial.Agents, began time.Time) error {
-	rows, err := b.site.Rows(ctx)
-	if err != nil {
-		return err
-	}
-	calls, err := agents.Calls()
-	if err != nil {
-		return err
-	}
-	var first, last time.Time
-	called := 0
-	for _, c := range calls {
-		if c.Begun.Before(began) {
-			continue
-		}
-		called++
-		if first.IsZero() || c.Begun.Before(first) {
-			first = c.Begun
-		}
-	}
+func (b *bench) count(ctx context.Context, res *loadResult, agents *trial.Agents, began time.Time) {
+	rows, calls := script.Must(b.site.Rows(ctx)), script.Must(agents.Calls())
+	calls = slices.DeleteFunc(calls, func(c trial.Call) bool { return c.Begun.Before(began) }) // the others are in the order in which they began
+	var last time.Time
 	handed, n := 0, 0
 	for _, r := range rows {
 		if r.Status != "delivered" {
-			return fmt.Errorf("delivery %s is %s %s: this is no measurement", r.ID, r.Status, r.Reason)
+			script.Fail("delivery %s is %s %s: this is no measurement", r.ID, r.Status, r.Reason)
 		}
 		if r.FinishedAt.After(began) {
 			n++
@@ -262,81 +186,59 @@ func (b *bench) count(ctx context.Context, res *loadResult, agents *trial.Agents
 		}
 	}
 	if n != res.n {
-		return fmt.Errorf("%d deliveries ended, not %d: this is no measurement", n, res.n)
+		script.Fail("%d deliveries ended, not %d: this is no measurement", n, res.n)
 	}
-	res.took, res.repeats, res.handed = last.Sub(first), called-res.n, float64(handed)/float64(n)
+	res.took, res.repeats, res.handed = last.Sub(calls[0].Begun), len(calls)-res.n, float64(handed)/float64(n)
 	res.rate = float64(n) / res.took.Seconds()
-	return nil
 }
 
-// workers resets the services and starts the workers, and the feeder of their jobs. After an error, the site ends the
-// workers.
-func (b *bench) workers(ctx context.Context, l load) (ws []*trial.Worker, f *feeder, closeAll func() error, err error) {
-	if err := b.reset(ctx); err != nil {
-		return nil, nil, nil, err
-	}
+// workers resets the services and starts the workers, and the feeder of their jobs. end ends them. After an error, the
+// site ends the workers.
+func (b *bench) workers(ctx context.Context, l load) (ws []*trial.Worker, f *feeder, end func() error) {
+	b.reset(ctx)
 	// Only its owner can enter a folder that MkdirTemp creates. If the worker is root, it would run redis-server as
 	// another user, which cannot enter the folder, so it uses miniredis. Otherwise it uses miniredis only if the
 	// machine has no redis-server.
-	closed, err := os.MkdirTemp(b.data, "worker-")
-	if err != nil {
-		return nil, nil, nil, err
-	}
+	closed := script.Must(os.MkdirTemp(b.data, "worker-"))
 	data := filepath.Join(closed, "data")
 	wait, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	for range l.processes() {
-		w, err := b.site.Worker(trial.WorkerConfig{Name: "worker", Concurrency: l.inflight, Env: l.environment(b.site.Redis.URL(), data)})
-		if err != nil {
-			return nil, nil, nil, err
-		}
-		ws = append(ws, w)
-		if err := w.Ready(wait); err != nil {
-			return nil, nil, nil, err
-		}
-	}
 	redisURL := b.site.Redis.URL()
+	for range l.processes() {
+		w := script.Must(b.site.Worker(trial.WorkerConfig{Name: "worker", Concurrency: l.inflight, Env: l.environment(redisURL, data)}))
+		ws = append(ws, w)
+		script.Check(w.Ready(wait))
+	}
 	if l.queue == miniRedis {
-		if redisURL, err = ownRedis(ws[0], data); err != nil {
-			return nil, nil, nil, err
-		}
+		redisURL = findOwnRedis(ws[0], data)
 	}
-	if f, err = newFeeder(b.database, redisURL, !l.unsorted); err != nil {
-		return nil, nil, nil, err
-	}
-	return ws, f, func() (err error) {
+	f = newFeeder(b.database, redisURL, !l.unsorted)
+	return ws, f, script.Within(ctx, startTimeout, func(ctx context.Context) (err error) {
 		f.close()
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
-		defer cancel()
 		for _, w := range ws {
-			err = errors.Join(err, w.Terminate(stop))
+			err = errors.Join(err, w.Terminate(ctx))
 		}
 		return errors.Join(err, os.RemoveAll(closed))
-	}, nil
+	})
 }
 
-// ownRedis returns the address of the worker's miniredis.
-func ownRedis(w *trial.Worker, data string) (string, error) {
-	mini := false
+// findOwnRedis returns the address of the worker's miniredis.
+func findOwnRedis(w *trial.Worker, data string) string {
 	for l, err := range w.Lines() {
-		if err != nil {
-			return "", err
+		script.Check(err)
+		if strings.HasPrefix(l.Message, "redis: using miniredis") {
+			return script.Must(embedded.ReadRunFile(data)).RedisURL
 		}
-		mini = mini || strings.HasPrefix(l.Message, "redis: using miniredis")
 	}
-	if !mini {
-		return "", errors.New("the worker found a redis-server and runs that: miniredis can be measured as root, or where there is none")
-	}
-	run, err := embedded.ReadRunFile(data)
-	return run.RedisURL, err
+	script.Fail("the worker found a redis-server and runs that: miniredis can be measured as root, or where there is none")
+	return ""
 }
 
 // reset empties the tables and Redis. The checkpoint keeps disk writes of the previous run out of the next
 // measurement.
-func (b *bench) reset(ctx context.Context) error {
-	var err error
+func (b *bench) reset(ctx context.Context) {
 	for _, sql := range []string{`TRUNCATE herald.history, herald.work, herald.attempts, herald.agents`, `CHECKPOINT`} {
-		err = errors.Join(err, b.site.Exec(ctx, sql))
+		script.Check(b.site.Exec(ctx, sql))
 	}
-	return errors.Join(err, b.site.Redis.Client().FlushAll(ctx).Err())
+	script.Check(b.site.Redis.Client().FlushAll(ctx).Err())
 }

@@ -15,19 +15,16 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
-	"fmt"
 	"log/slog"
 	"os"
-	"os/signal"
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/testing/trial"
+	"github.com/agentherald/herald/scripts/script"
 )
 
 // options are the command line's flags.
@@ -44,20 +41,15 @@ type options struct {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	measure := measureDeliveries
 	if len(os.Args) > 1 && os.Args[1] == "chain" {
 		measure = measureEvents
 	}
-	if err := measure(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
+	script.Run("bench", measure)
 }
 
 // measureDeliveries reads the command line and makes the measurements of docs/bench.md.
-func measureDeliveries(ctx context.Context) error {
+func measureDeliveries(ctx context.Context) {
 	var o options
 	flag.StringVar(&o.out, "o", "", "the `file` to write; without: standard output")
 	flag.IntVar(&o.n, "n", 12000, "deliveries of one run; a quarter with one in flight or one agent")
@@ -72,7 +64,7 @@ func measureDeliveries(ctx context.Context) error {
 	})
 	flag.StringVar(&o.logFolder, "logs", "", "`folder` for what the processes say; without: one that is removed when all went well")
 	flag.Parse()
-	return run(ctx, o)
+	run(ctx, o)
 }
 
 // targetAgents is the smallest number of agents in the targets. targetInflight is their number of concurrent
@@ -86,76 +78,46 @@ const (
 // inflights are the measured numbers of concurrent deliveries (HERALD_CONCURRENCY).
 var inflights = []int{1, targetInflight, 64}
 
-func run(ctx context.Context, o options) error {
+func run(ctx context.Context, o options) {
 	if o.n < 1 || o.agents < 1 || o.latency < 0 || o.longN < 1 || flag.NArg() > 0 {
-		return errors.New("-n, -agents and -long-n must be at least 1, -latency at least 0, and there are no arguments")
+		script.Fail("-n, -agents and -long-n must be at least 1, -latency at least 0, and there are no arguments")
 	}
 	queue.LogDriver(slog.New(slog.DiscardHandler))
-	return withServices(ctx, o.logFolder, func(s services) error {
-		return s.onSite(ctx, "bench", func(site *trial.Site) (err error) {
-			var r report
-			b := &bench{options: o, services: s, site: site}
-			if b.database, err = s.postgres.Database("bench"); err != nil {
-				return err
-			}
-			if r.machine, err = b.readEnvironment(ctx); err != nil {
-				return err
-			}
-			if err := b.measure(ctx, &r); err != nil {
-				return err
-			}
-			return write(o.out, r.markdown())
+	withServices(ctx, o.logFolder, func(s services) {
+		s.onSite(ctx, "bench", func(site *trial.Site) {
+			b := &bench{options: o, services: s, site: site, database: script.Must(s.postgres.Database("bench"))}
+			r := report{machine: b.readEnvironment(ctx)}
+			b.measure(ctx, &r)
+			script.Check(write(o.out, r.markdown()))
 		})
 	})
 }
 
-func (b *bench) measure(ctx context.Context, r *report) error {
+func (b *bench) measure(ctx context.Context, r *report) {
 	for _, l := range b.loads() {
-		res, err := b.load(ctx, l)
-		if err != nil {
-			return err
-		}
-		r.loads = append(r.loads, res)
+		r.loads = append(r.loads, b.load(ctx, l))
 	}
-	if b.wants("scale") {
-		for _, workers := range []int{1, 2, 4} {
-			l := load{queue: realRedis, inflight: targetInflight, agents: targetAgents, n: max(b.n/2, 1), workers: workers}
-			if !b.matches(l) {
-				continue
-			}
-			res, err := b.load(ctx, l)
-			if err != nil {
-				return err
-			}
-			r.scale = append(r.scale, res)
+	for _, workers := range []int{1, 2, 4} {
+		l := load{queue: realRedis, inflight: targetInflight, agents: targetAgents, n: max(b.n/2, 1), workers: workers}
+		if b.wants("scale") && b.matches(l) {
+			r.scale = append(r.scale, b.load(ctx, l))
 		}
 	}
 	if b.wants("ceilings") {
 		for _, inflight := range inflights {
-			c, err := b.ceilings(ctx, inflight)
-			if err != nil {
-				return err
-			}
-			r.ceilings = append(r.ceilings, c)
+			r.ceilings = append(r.ceilings, b.ceilings(ctx, inflight))
 		}
 	}
 	if b.wants("latency") && b.latency > 0 {
-		var err error
-		if r.latency, err = b.idle(ctx); err != nil {
-			return err
-		}
+		r.latency = b.idle(ctx)
 	}
 	if b.wants("bridge") {
 		r.bridge = b.measureBridge(ctx)
 	}
 	if b.long || strings.Contains(b.only, "long") {
-		res, err := b.load(ctx, load{queue: realRedis, inflight: targetInflight, agents: max(targetAgents, b.agents), n: b.longN})
-		if err != nil {
-			return err
-		}
+		res := b.load(ctx, load{queue: realRedis, inflight: targetInflight, agents: max(targetAgents, b.agents), n: b.longN})
 		r.long = &res
 	}
-	return nil
 }
 
 // loads returns the end-to-end runs.

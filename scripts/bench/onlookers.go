@@ -6,8 +6,11 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/agentherald/herald/scripts/script"
 )
 
 // onlookers are the requests of operators' browsers: each page at its refresh interval, and one stream of events.
@@ -21,47 +24,36 @@ var onlookers = []struct {
 	{"/v1/events", time.Second}, // this one does not end
 }
 
-// lookOn sends the requests of all onlookers until done is called. done returns the last error of a request.
+// lookOn sends the requests of all onlookers until done is called. done returns the first error of a request.
 func lookOn(ctx context.Context, address string) (done func() error) {
 	ctx, cancel := context.WithCancel(ctx)
-	var all sync.WaitGroup
-	var mu sync.Mutex
-	var fault error
+	var all errgroup.Group
 	for _, o := range onlookers {
-		all.Go(func() {
+		all.Go(func() error {
 			tick := time.NewTicker(o.every)
 			defer tick.Stop()
 			for {
 				if err := lookAt(ctx, address+o.path); err != nil && ctx.Err() == nil {
-					mu.Lock()
-					fault = err
-					mu.Unlock()
+					return err
 				}
 				select {
 				case <-tick.C:
 				case <-ctx.Done():
-					return
+					return nil
 				}
 			}
 		})
 	}
 	return func() error {
 		cancel()
-		all.Wait()
-		return fault
+		return all.Wait()
 	}
 }
 
 func lookAt(ctx context.Context, address string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
-	if err != nil {
-		return err
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(io.Discard, res.Body)
-	_ = res.Body.Close()
-	return err
+	return script.Try(func() {
+		res := script.Must(http.DefaultClient.Do(script.Must(http.NewRequestWithContext(ctx, http.MethodGet, address, nil))))
+		defer script.Close(res.Body.Close)
+		script.Must(io.Copy(io.Discard, res.Body))
+	})
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/testing/trial"
+	"github.com/agentherald/herald/scripts/script"
 )
 
 // vitals are values of a worker's /metrics. For several workers, they are the maximum of each value.
@@ -25,23 +26,13 @@ type trend struct{ first, last float64 } // the maximum in the first and in the 
 // sampleEvery is the sampling interval. It is long because each scrape makes the worker count open rows.
 const sampleEvery = 2 * time.Second
 
-func vitalsOf(ctx context.Context, ws []*trial.Worker) (v vitals, err error) {
+func readVitals(ctx context.Context, ws []*trial.Worker) (v vitals) {
 	for _, w := range ws {
-		text, err := w.Metrics(ctx)
-		if err != nil {
-			return v, err
-		}
-		memory, err := metric(text, "process_resident_memory_bytes")
-		if err != nil {
-			return v, err
-		}
-		goroutines, err := metric(text, "go_goroutines")
-		if err != nil {
-			return v, err
-		}
-		v.memory, v.goroutines = max(v.memory, memory), max(v.goroutines, goroutines)
+		text := script.Must(w.Metrics(ctx))
+		v.memory = max(v.memory, script.Must(metric(text, "process_resident_memory_bytes")))
+		v.goroutines = max(v.goroutines, script.Must(metric(text, "go_goroutines")))
 	}
-	return v, nil
+	return v
 }
 
 // metric parses a metric without labels.
@@ -64,10 +55,11 @@ func observe(ctx context.Context, ws []*trial.Worker) (end func() (vitals, trend
 		ticker := time.NewTicker(sampleEvery)
 		defer ticker.Stop()
 		for {
-			if v, err := vitalsOf(ctx, ws); err == nil {
+			_ = script.Try(func() { // a worker may be too busy for a sample
+				v := readVitals(ctx, ws)
 				peak.memory, peak.goroutines = max(peak.memory, v.memory), max(peak.goroutines, v.goroutines)
 				goroutines = append(goroutines, v.goroutines)
-			}
+			})
 			select {
 			case <-ctx.Done():
 				return
