@@ -3,17 +3,17 @@
 package main
 
 import (
-	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/procfs"
 
 	"github.com/agentherald/herald/scripts/script"
 )
@@ -32,8 +32,8 @@ type machine struct {
 func readMachine(ctx context.Context) machine {
 	m := machine{cores: runtime.NumCPU(), goVersion: strings.TrimPrefix(runtime.Version(), "go"), commit: readCommit(ctx),
 		cpu: unknown, kernel: unknown, began: time.Now().UTC()}
-	if cpu, err := readField("/proc/cpuinfo", "model name"); err == nil {
-		m.cpu = cpu
+	if cores, err := script.Must(procfs.NewDefaultFS()).CPUInfo(); err == nil && len(cores) > 0 {
+		m.cpu = cmp.Or(cores[0].ModelName, unknown)
 	}
 	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
 		m.kernel = strings.TrimSpace(string(release))
@@ -60,31 +60,16 @@ func readCommit(ctx context.Context) string {
 	return text
 }
 
-// readField returns the first value with the given name in a file of /proc, or "unknown" if the file lacks the name.
-func readField(path, name string) (string, error) {
-	f := script.Must(os.Open(path))
-	defer func() { _ = f.Close() }()
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		key, value, ok := strings.Cut(lines.Text(), ":")
-		if ok && strings.TrimSpace(key) == name {
-			return strings.TrimSpace(value), nil
-		}
-	}
-	return unknown, lines.Err()
-}
-
 // environment describes the machine and the services, on which the numbers depend.
 type environment struct {
 	machine
-	memory   int64  // bytes
+	memory   uint64 // bytes
 	postgres string // version and the settings that matter most
 	redis    string
 }
 
 func (b *bench) readEnvironment(ctx context.Context) environment {
-	total := script.Must(readField("/proc/meminfo", "MemTotal"))
-	m := environment{machine: readMachine(ctx), memory: script.Must(strconv.ParseInt(strings.TrimSuffix(total, " kB"), 10, 64)) << 10}
+	m := environment{machine: readMachine(ctx), memory: *script.Must(script.Must(procfs.NewDefaultFS()).Meminfo()).MemTotalBytes}
 	script.Check(b.site.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		return c.QueryRow(ctx, `SELECT format('%s (fsync %s, synchronous_commit %s, shared_buffers %s)', current_setting('server_version'),
 			current_setting('fsync'), current_setting('synchronous_commit'), current_setting('shared_buffers'))`).Scan(&m.postgres)

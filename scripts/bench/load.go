@@ -134,7 +134,7 @@ func (b *bench) load(ctx context.Context, l load) loadResult {
 	accepted := b.readCounters(ctx)
 	before := agents.Count()
 	cpu := b.readCPU(ctx, ws)
-	idle := script.Must(readIdle())
+	idle := readIdle()
 	ran := time.Now()
 	watch := observe(ctx, ws)
 	if l.watched {
@@ -149,7 +149,7 @@ func (b *bench) load(ctx context.Context, l load) loadResult {
 	res.peak, res.trend = watch()
 	script.Check(err)
 	res.cpu = b.readCPU(ctx, ws).minus(cpu).each(l.n)
-	res.idle = float64(script.Must(readIdle())-idle) / (float64(time.Since(ran)) * float64(runtime.NumCPU()))
+	res.idle = float64(readIdle()-idle) / (float64(time.Since(ran)) * float64(runtime.NumCPU()))
 	b.count(ctx, &res, agents, began)
 	select {
 	case <-ctx.Done():

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -105,20 +106,6 @@ func TestMetric(t *testing.T) {
 	}
 }
 
-func TestParseStat(t *testing.T) {
-	t.Parallel()
-	s, err := parseStat("42 (a) b ) S 7 42 42 0 -1 4194304 100 0 0 0 150 50 30 20 20 0 1 0 1\n")
-	if err != nil || s.parent != 7 || s.own != 2*time.Second || s.children != 500*time.Millisecond {
-		t.Errorf("%+v, %v", s, err)
-	}
-	if _, err := parseStat("42 (a) S 7"); err == nil {
-		t.Error("half a line is taken")
-	}
-	if s, err := statOf(os.Getpid()); err != nil || s.parent != os.Getppid() {
-		t.Errorf("%+v, %v", s, err)
-	}
-}
-
 // TestWriteKeeps: text that was written by hand below the marker stays in the file.
 func TestWriteKeeps(t *testing.T) {
 	t.Parallel()
@@ -138,5 +125,20 @@ func TestWriteKeeps(t *testing.T) {
 	}
 	if b, err = os.ReadFile(path); err != nil || string(b) != "two\n\n"+kept+"\nby hand\n" {
 		t.Errorf("%q, %v", b, err)
+	}
+}
+
+// TestReadCPU compares the times of this process with its own, and those of the machine with its uptime.
+func TestReadCPU(t *testing.T) {
+	t.Parallel()
+	var own syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := readServerCPU(os.Getpid()), time.Duration(own.Utime.Nano()+own.Stime.Nano()); got < want-2*tick {
+		t.Errorf("%s, want %s at least", got, want)
+	}
+	if readIdle() <= 0 {
+		t.Error("no core was ever idle")
 	}
 }

@@ -81,16 +81,3 @@ func TestScalePage(t *testing.T) {
 		}
 	}
 }
-
-func TestParseIdle(t *testing.T) {
-	t.Parallel()
-	if got, err := parseIdle("cpu  10 20 30 400 50 0 0\ncpu0 1 2 3 4 5\n"); err != nil || got != 4500*time.Millisecond {
-		t.Errorf("%s, %v", got, err)
-	}
-	if _, err := parseIdle("cpu0 1 2 3 4 5\n"); err == nil {
-		t.Error("one core is taken for all")
-	}
-	if got, err := readIdle(); err != nil || got <= 0 {
-		t.Errorf("%s, %v", got, err)
-	}
-}
