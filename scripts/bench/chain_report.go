@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -69,48 +70,39 @@ func (r *chainReport) median(way string) float64 {
 
 func (r *chainReport) targets() (all []target) {
 	for _, way := range []string{wayLines, wayRaw} {
-		t := target{way, "≥ " + perS(leastRate), "", notMeasured}
-		if rate := r.median(way); rate > 0 {
-			t.judge(perS(rate), rate >= leastRate)
-		}
-		all = append(all, t)
+		rate := r.median(way)
+		all = append(all, judge(way, "≥ "+perS(leastRate), rate > 0, perS(rate), rate >= leastRate))
 	}
-	t := target{wayAnvil, fmt.Sprintf("≥ %.0f %% of eth_getLogs alone", leastShare*100), "", notMeasured}
-	if rate, alone := r.median(wayAnvil), r.median(wayAlone); alone > 0 {
-		t.judge(fmt.Sprintf("%.0f %% (%s of %s)", 100*rate/alone, perS(rate), perS(alone)), rate >= leastShare*alone)
-	}
-	all = append(all, t)
+	rate, alone := r.median(wayAnvil), r.median(wayAlone)
+	all = append(all, judge(wayAnvil, fmt.Sprintf("≥ %.0f %% of eth_getLogs alone", leastShare*100), alone > 0,
+		fmt.Sprintf("%.0f %% (%s of %s)", 100*rate/alone, perS(rate), perS(alone)), rate >= leastShare*alone))
 	for _, way := range []string{wayLines, wayRaw} {
-		t := target{way + ", memory", "flat over " + thousands(longEvents) + " events", "", notMeasured}
-		if runs := r.of(way, true); len(runs) > 0 {
-			m := runs[0]
-			t.judge(fmt.Sprintf("%d MB after a tenth of %s, %d at the end, %d at most", m.start>>20, thousands(m.events),
-				m.end>>20, m.peak>>20), float64(m.end) <= mostGrowth*float64(m.start))
-			if t.verdict == met && m.events < longEvents {
-				t.verdict = soFar
-			}
+		m := append(r.of(way, true), measuredRun{})[0]
+		t := judge(way+", memory", "flat over "+thousands(longEvents)+" events", m.events > 0,
+			fmt.Sprintf("%d MB after a tenth of %s, %d at the end, %d at most", m.start>>20, thousands(m.events), m.end>>20, m.peak>>20),
+			float64(m.end) <= mostGrowth*float64(m.start))
+		if t.verdict == met && m.events < longEvents {
+			t.verdict = soFar
 		}
 		all = append(all, t)
 	}
 	for _, way := range []string{wayPoll, waySocket} {
-		t := target{"block mined to job accepted, p50, " + way, "≤ " + mostSocket.String(), "", notMeasured}
+		l, most, needed := r.latency(way), mostSocket, "≤ "+mostSocket.String()
 		if way == wayPoll {
-			t.needed = fmt.Sprintf("≤ half the pause + %s", overPoll)
+			most, needed = l.poll/2+overPoll, fmt.Sprintf("≤ half of %s + %s", cmp.Or(l.poll, pollOften), overPoll)
 		}
-		for _, l := range r.latencies {
-			if l.way != way {
-				continue
-			}
-			most := mostSocket
-			if way == wayPoll {
-				most = l.poll/2 + overPoll
-				t.needed = fmt.Sprintf("≤ half of %s + %s", l.poll, overPoll)
-			}
-			t.judge(ms(l.p50), l.p50 <= most)
-		}
-		all = append(all, t)
+		all = append(all, judge("block mined to job accepted, p50, "+way, needed, l.blocks > 0, ms(l.p50), l.p50 <= most))
 	}
 	return all
+}
+
+// latency returns the measurement of a way; the zero value if there is none.
+func (r *chainReport) latency(way string) blockLatency {
+	i := slices.IndexFunc(r.latencies, func(l blockLatency) bool { return l.way == way })
+	if i < 0 {
+		return blockLatency{}
+	}
+	return r.latencies[i]
 }
 
 // missed returns an error for the missed targets, or nil.

@@ -22,11 +22,15 @@ const (
 	notMeasured = "not measured here"
 )
 
-func (t *target) judge(measured string, ok bool) {
-	t.measured, t.verdict = measured, notMet
-	if ok {
-		t.verdict = met
+// judge returns the line of a target. If it was not measured, measured and ok do not count.
+func judge(what, needed string, isMeasured bool, measured string, ok bool) target {
+	switch {
+	case !isMeasured:
+		return target{what, needed, "", notMeasured}
+	case ok:
+		return target{what, needed, measured, met}
 	}
+	return target{what, needed, measured, notMet}
 }
 
 func writeTargets(p func(string, ...any), targets []target) {

@@ -48,19 +48,31 @@ func (r report) targets() []target {
 	usual := r.slowest(realRedis, targetAgents, targetAgents)
 	backlog := r.last(func(l load) bool { return l.lifted })
 	at := fmt.Sprintf("%d in flight, %d agents", targetInflight, targetAgents)
-	out := []target{
+	idle := r.latency
+	var started, full float64
+	for _, l := range r.all() {
+		started, full = max(started, l.start.memory), max(full, l.peak.memory)
+	}
+	long := loadResult{}
+	if r.long != nil {
+		long = *r.long
+	}
+	return []target{
 		r.rateTarget(realRedis, targetAgents, targetAgents, 2000, "≥ 2,000/s, goal 3,000/s", 3000),
 		r.rateTarget(realRedis, manyAgents, math.MaxInt, 2000, "≥ 2,000/s, goal 3,000/s", 3000),
 		r.rateTarget(miniRedis, targetAgents, math.MaxInt, 900, "≥ 900/s", 0),
 		r.cpuTarget(),
 		r.bridgeTarget(),
 		{"rate compared with the commit in which each delivery committed by itself, measured alternately", "≥ 2.2 ×", "`make bench-turns`", notMeasured},
-		{"added latency, idle system, p50", "≤ 20 ms", "", notMeasured},
-		{"added latency, idle system, p99", "≤ 60 ms", "", notMeasured},
-		{"first contact with an agent (MCP handshake; the agent's document is not resolved)", "< 1 s", "", notMeasured},
-		{"worker resident, idle", "< 100 MB", "", notMeasured},
-		{"worker resident, full load", "< 250 MB", "", notMeasured},
-		{"goroutines over 100,000 deliveries", "flat", "", notMeasured},
+		judge("added latency, idle system, p50", "≤ 20 ms", idle.n > 0, ms(idle.p50), idle.p50 <= 20*time.Millisecond),
+		judge("added latency, idle system, p99", "≤ 60 ms", idle.n > 0, ms(idle.p99), idle.p99 <= 60*time.Millisecond),
+		judge("first contact with an agent (MCP handshake; the agent's document is not resolved)", "< 1 s", idle.n > 0,
+			fmt.Sprintf("%s at most (p50 %s, %d agents)", ms(idle.firstMax), ms(idle.firstP50), idle.first), idle.firstMax < time.Second),
+		judge("worker resident, idle", "< 100 MB", started > 0, fmt.Sprintf("%.0f MB", mb(started)), mb(started) < 100),
+		judge("worker resident, full load", "< 250 MB", full > 0, fmt.Sprintf("%.0f MB", mb(full)), mb(full) < 250),
+		judge("goroutines over 100,000 deliveries", "flat", long.trend.first > 0 && long.n >= 100000,
+			fmt.Sprintf("%.0f at most in the first third of the run, %.0f in the last; %d deliveries", long.trend.first, long.trend.last, long.n),
+			flat(long.trend)),
 		{"healthy agents' p99 with 1 % of agents hanging", "≤ 1.5 ×", "`make chaos`", notMeasured},
 		compare("a flood for one agent at the default limits, in batches, compared with single deliveries", "≥ 20 ×", 20,
 			r.last(func(l load) bool { return l.limited && l.batched }), r.last(func(l load) bool { return l.limited && !l.batched })),
@@ -70,44 +82,16 @@ func (r report) targets() []target {
 		compare("backlog: 25 times as many waiting deliveries, limits lifted", "≥ 95 % of the rate", 0.95, backlog,
 			r.last(func(l load) bool { return l.lifted && l.n < backlog.n })),
 	}
-	find := func(what string) *target {
-		return &out[slices.IndexFunc(out, func(t target) bool { return strings.HasPrefix(t.what, what) })]
-	}
-	if l := r.latency; l.n > 0 {
-		find("added latency, idle system, p50").judge(ms(l.p50), l.p50 <= 20*time.Millisecond)
-		find("added latency, idle system, p99").judge(ms(l.p99), l.p99 <= 60*time.Millisecond)
-		find("first contact").judge(fmt.Sprintf("%s at most (p50 %s, %d agents)", ms(l.firstMax), ms(l.firstP50), l.first), l.firstMax < time.Second)
-	}
-	var idle, full float64
-	for _, l := range r.all() {
-		idle, full = max(idle, l.start.memory), max(full, l.peak.memory)
-	}
-	if idle > 0 {
-		find("worker resident, idle").judge(fmt.Sprintf("%.0f MB", mb(idle)), mb(idle) < 100)
-		find("worker resident, full load").judge(fmt.Sprintf("%.0f MB", mb(full)), mb(full) < 250)
-	}
-	if l := r.long; l != nil {
-		text := fmt.Sprintf("%.0f at most in the first third of the run, %.0f in the last; %d deliveries", l.trend.first, l.trend.last, l.n)
-		t := find("goroutines")
-		t.judge(text, flat(l.trend))
-		if l.trend.first == 0 || l.n < 100000 {
-			t.verdict = notMeasured
-		}
-	}
-	return out
 }
 
 // compare judges a run, whose rate has to be at least a share of another run's.
 func compare(what, needed string, share float64, run, other loadResult) target {
-	t := target{what, needed, "", notMeasured}
-	if run.rate > 0 && other.rate > 0 {
-		is := fmt.Sprintf("%.0f %%", 100*run.rate/other.rate)
-		if share > 1 {
-			is = fmt.Sprintf("%.1f ×", run.rate/other.rate)
-		}
-		t.judge(fmt.Sprintf("%s (%s against %s)", is, perS(run.rate), perS(other.rate)), run.rate >= share*other.rate)
+	is := fmt.Sprintf("%.0f %%", 100*run.rate/other.rate)
+	if share > 1 {
+		is = fmt.Sprintf("%.1f ×", run.rate/other.rate)
 	}
-	return t
+	return judge(what, needed, run.rate > 0 && other.rate > 0, fmt.Sprintf("%s (%s against %s)", is, perS(run.rate), perS(other.rate)),
+		run.rate >= share*other.rate)
 }
 
 // flat reports whether the goroutines did not grow. It allows for small fluctuations, such as an additional
@@ -120,12 +104,11 @@ func (r report) rateTarget(queue string, agents, most int, least float64, needed
 	if most > agents {
 		some = "≥ " + some
 	}
-	t := target{fmt.Sprintf("end to end on %s, %d in flight, %s", queue, targetInflight, some), needed, "", notMeasured}
-	if worst := r.slowest(queue, agents, most); worst.rate > 0 {
-		t.judge(fmt.Sprintf("%s (%s agents)", perS(worst.rate), thousands(worst.agents)), worst.rate >= least)
-		if goal > 0 && worst.rate >= goal {
-			t.verdict = "met, the goal too"
-		}
+	worst := r.slowest(queue, agents, most)
+	t := judge(fmt.Sprintf("end to end on %s, %d in flight, %s", queue, targetInflight, some), needed, worst.rate > 0,
+		fmt.Sprintf("%s (%s agents)", perS(worst.rate), thousands(worst.agents)), worst.rate >= least)
+	if goal > 0 && worst.rate >= goal {
+		t.verdict = "met, the goal too"
 	}
 	return t
 }
@@ -153,18 +136,15 @@ func (r report) last(is func(load) bool) (found loadResult) {
 
 // cpuTarget judges the run with the most processor time per delivery.
 func (r report) cpuTarget() target {
-	t := target{fmt.Sprintf("CPU per delivery, all four together, %d in flight, ≥ %d agents", targetInflight, targetAgents), "≤ 1.0 ms", "",
-		notMeasured}
 	var most loadResult
 	for _, l := range r.loads {
 		if l.queue == realRedis && l.inflight == targetInflight && l.isUsual() && l.agents >= targetAgents && l.cpu.sum() > most.cpu.sum() {
 			most = l
 		}
 	}
-	if sum := most.cpu.sum(); sum > 0 {
-		t.judge(fmt.Sprintf("%.2f ms (%s agents)", float64(sum)/float64(time.Millisecond), thousands(most.agents)), sum <= time.Millisecond)
-	}
-	return t
+	sum := most.cpu.sum()
+	return judge(fmt.Sprintf("CPU per delivery, all four together, %d in flight, ≥ %d agents", targetInflight, targetAgents), "≤ 1.0 ms", sum > 0,
+		fmt.Sprintf("%.2f ms (%s agents)", float64(sum)/float64(time.Millisecond), thousands(most.agents)), sum <= time.Millisecond)
 }
 
 func (r report) all() []loadResult {
