@@ -24,13 +24,12 @@ import (
 
 // chainOptions are the flags of bench chain.
 type chainOptions struct {
-	out       string
-	only      string
-	events    int
-	long      int // number of events
-	blocks    int
-	logFolder string
-	rounds    int
+	out    string
+	only   string
+	events int
+	long   int // number of events
+	blocks int
+	rounds int
 }
 
 // chainParts are the measurements, in the order in which they run.
@@ -64,13 +63,11 @@ func measureEvents(ctx context.Context) {
 	flags.IntVar(&b.events, "events", 30_000, "events, or lines, of one run")
 	flags.IntVar(&b.long, "long", longEvents, "events, or lines, of the runs whose memory is watched")
 	flags.IntVar(&b.blocks, "latency", 40, "blocks whose latency is measured")
-	flags.StringVar(&b.logFolder, "logs", "",
-		"`folder` for what the processes say; without: one that is removed when all went well")
 	flags.IntVar(&b.rounds, "rounds", 3,
 		"how often each is measured; medians count. What is slow and needed only for comparison is measured once")
 	_ = flags.Parse(os.Args[2:]) // it exits after an error
 	b.report.machine, b.report.usual = readMachine(ctx), b.events
-	withServices(ctx, b.logFolder, func(s services) {
+	withServices(ctx, func(s services) {
 		b.services = s
 		wanted := strings.Split(b.only, ",")
 		for _, part := range chainParts {

@@ -136,7 +136,7 @@ func (b *bench) load(ctx context.Context, l load) loadResult {
 	cpu := b.readCPU(ctx, ws)
 	idle := readIdle()
 	ran := time.Now()
-	watch := observe(ctx, ws)
+	watch := countGoroutines(ctx, ws)
 	if l.watched {
 		defer script.Close(lookOn(ctx, script.Must(ws[0].Address())))
 	}
@@ -146,7 +146,8 @@ func (b *bench) load(ctx context.Context, l load) loadResult {
 	if err == nil {
 		err = b.site.AwaitFinal(ctx)
 	}
-	res.peak, res.trend = watch()
+	samples := watch()
+	res.trend = trendOf(samples)
 	script.Check(err)
 	res.cpu = b.readCPU(ctx, ws).minus(cpu).each(l.n)
 	res.idle = float64(readIdle()-idle) / (float64(time.Since(ran)) * float64(runtime.NumCPU()))
@@ -162,7 +163,7 @@ func (b *bench) load(ctx context.Context, l load) loadResult {
 	for _, w := range ws {
 		res.peak.memory = max(res.peak.memory, float64(script.Must(w.PeakResidentBytes())))
 	}
-	res.peak.goroutines = max(res.peak.goroutines, res.start.goroutines, res.end.goroutines) // short runs have few samples
+	res.peak.goroutines = slices.Max(append(samples, res.start.goroutines, res.end.goroutines)) // short runs have few samples
 	say("  %.0f/s in %s, %s ms of CPU each, %d repeated, %.0f MB at most", res.rate, res.took.Round(time.Millisecond), res.cpu, res.repeats, mb(res.peak.memory))
 	return res
 }

@@ -29,15 +29,13 @@ import (
 
 // options are the command line's flags.
 type options struct {
-	out       string
-	n         int // deliveries per run
-	agents    int // agents of the largest runs
-	latency   int // deliveries that are made one at a time
-	long      bool
-	longN     int
-	only      string
-	match     *regexp.Regexp // nil means all runs
-	logFolder string
+	out     string
+	n       int // deliveries per run
+	latency int // deliveries that are made one at a time
+	long    bool
+	longN   int
+	only    string
+	match   *regexp.Regexp // nil means all runs
 }
 
 func main() {
@@ -53,7 +51,6 @@ func measureDeliveries(ctx context.Context) {
 	var o options
 	flag.StringVar(&o.out, "o", "", "the `file` to write; without: standard output")
 	flag.IntVar(&o.n, "n", 12000, "deliveries of one run; a quarter with one in flight or one agent")
-	flag.IntVar(&o.agents, "agents", manyAgents, "agents of the largest runs")
 	flag.IntVar(&o.latency, "latency", 500, "deliveries whose latency is measured")
 	flag.BoolVar(&o.long, "long", false, "also one run of -long-n deliveries, for the goroutines")
 	flag.IntVar(&o.longN, "long-n", 100000, "deliveries of the long run")
@@ -62,7 +59,6 @@ func measureDeliveries(ctx context.Context) {
 		o.match, err = regexp.Compile(s)
 		return err
 	})
-	flag.StringVar(&o.logFolder, "logs", "", "`folder` for what the processes say; without: one that is removed when all went well")
 	flag.Parse()
 	run(ctx, o)
 }
@@ -79,11 +75,11 @@ const (
 var inflights = []int{1, targetInflight, 64}
 
 func run(ctx context.Context, o options) {
-	if o.n < 1 || o.agents < 1 || o.latency < 0 || o.longN < 1 || flag.NArg() > 0 {
-		script.Fail("-n, -agents and -long-n must be at least 1, -latency at least 0, and there are no arguments")
+	if o.n < 1 || o.latency < 0 || o.longN < 1 || flag.NArg() > 0 {
+		script.Fail("-n and -long-n must be at least 1, -latency at least 0, and there are no arguments")
 	}
 	queue.LogDriver(slog.New(slog.DiscardHandler))
-	withServices(ctx, o.logFolder, func(s services) {
+	withServices(ctx, func(s services) {
 		s.onSite(ctx, "bench", func(site *trial.Site) {
 			b := &bench{options: o, services: s, site: site, database: script.Must(s.postgres.Database("bench"))}
 			r := report{machine: b.readEnvironment(ctx)}
@@ -115,7 +111,7 @@ func (b *bench) measure(ctx context.Context, r *report) {
 		r.bridge = b.measureBridge(ctx)
 	}
 	if b.long || strings.Contains(b.only, "long") {
-		res := b.load(ctx, load{queue: realRedis, inflight: targetInflight, agents: max(targetAgents, b.agents), n: b.longN})
+		res := b.load(ctx, load{queue: realRedis, inflight: targetInflight, agents: manyAgents, n: b.longN})
 		r.long = &res
 	}
 }
@@ -125,7 +121,7 @@ func (b *bench) loads() []load {
 	var all []load
 	for _, queue := range []string{realRedis, miniRedis} {
 		for _, inflight := range inflights {
-			for _, agents := range b.crowds() {
+			for _, agents := range []int{1, targetAgents, manyAgents} {
 				all = append(all, load{queue: queue, inflight: inflight, agents: agents, n: b.deliveries(inflight, agents)})
 			}
 		}
@@ -139,7 +135,7 @@ func (b *bench) loads() []load {
 	}
 	if b.wants("backlog") {
 		for _, n := range []int{b.n, 25 * b.n} {
-			all = append(all, load{queue: realRedis, inflight: targetInflight, agents: b.agents, n: n, lifted: true})
+			all = append(all, load{queue: realRedis, inflight: targetInflight, agents: manyAgents, n: n, lifted: true})
 		}
 	}
 	return slices.DeleteFunc(all, func(l load) bool { return !b.matches(l) })
@@ -147,13 +143,6 @@ func (b *bench) loads() []load {
 
 // matches reports whether the command line selects a run.
 func (b *bench) matches(l load) bool { return b.match == nil || b.match.MatchString(l.String()) }
-
-// crowds returns the numbers of agents, sorted and without duplicates.
-func (b *bench) crowds() []int {
-	c := []int{1, targetAgents, b.agents}
-	slices.Sort(c)
-	return slices.Compact(c)
-}
 
 func (b *bench) wants(what string) bool {
 	return b.only == "" || slices.Contains(strings.Split(b.only, ","), what)

@@ -22,13 +22,9 @@ type services struct {
 	logs     string // folder for the output of the processes
 }
 
-// withServices builds the programs, starts Postgres and calls do. Without a folder for logs, it keeps the logs only if
-// do fails.
-func withServices(ctx context.Context, logs string, do func(services)) {
-	s := services{logs: logs}
-	if logs == "" {
-		s.logs = script.Must(os.MkdirTemp("", "herald-bench-"))
-	}
+// withServices builds the programs, starts Postgres and calls do. It keeps the logs only if do fails.
+func withServices(ctx context.Context, do func(services)) {
+	s := services{logs: script.Must(os.MkdirTemp("", "herald-bench-"))}
 	err := script.Try(func() {
 		s.data = script.Must(os.MkdirTemp("", "herald-bench-postgres-"))
 		defer script.Close(func() error { return os.RemoveAll(s.data) })
@@ -43,9 +39,7 @@ func withServices(ctx context.Context, logs string, do func(services)) {
 	if err != nil {
 		script.Fail("%w (logs: %s)", err, s.logs)
 	}
-	if logs == "" {
-		script.Check(os.RemoveAll(s.logs))
-	}
+	script.Check(os.RemoveAll(s.logs))
 }
 
 // onSite calls do with a Herald that has an empty database of that name and an empty Redis.

@@ -45,21 +45,16 @@ func metric(text, name string) (float64, error) {
 	return 0, fmt.Errorf("/metrics has no %s", name)
 }
 
-// observe samples workers until the returned function is called.
-func observe(ctx context.Context, ws []*trial.Worker) (end func() (vitals, trend)) {
+// countGoroutines samples the goroutines of workers until the returned function is called.
+func countGoroutines(ctx context.Context, ws []*trial.Worker) (end func() []float64) {
 	ctx, cancel := context.WithCancel(ctx)
-	var peak vitals
-	var goroutines []float64
+	var samples []float64
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		ticker := time.NewTicker(sampleEvery)
 		defer ticker.Stop()
 		for {
-			_ = script.Try(func() { // a worker may be too busy for a sample
-				v := readVitals(ctx, ws)
-				peak.memory, peak.goroutines = max(peak.memory, v.memory), max(peak.goroutines, v.goroutines)
-				goroutines = append(goroutines, v.goroutines)
-			})
+			_ = script.Try(func() { samples = append(samples, readVitals(ctx, ws).goroutines) }) // a worker may be too busy for a sample
 			select {
 			case <-ctx.Done():
 				return
@@ -67,10 +62,10 @@ func observe(ctx context.Context, ws []*trial.Worker) (end func() (vitals, trend
 			}
 		}
 	})
-	return func() (vitals, trend) {
+	return func() []float64 {
 		cancel()
 		wg.Wait()
-		return peak, trendOf(goroutines)
+		return samples
 	}
 }
 
