@@ -19,19 +19,17 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/agentherald/herald/internal/testing/trial/npm"
+	"github.com/agentherald/herald/scripts/script"
 
 	_ "embed"
 )
@@ -60,57 +58,31 @@ func main() {
 	only := flag.String("scenario", ".", "run only scenarios whose name matches this `expression`")
 	verbose := flag.Bool("v", false, "tell every check that did not succeed")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, *only, *verbose)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "conformance:", err)
-		os.Exit(1)
-	}
+	script.Run("conformance", func(ctx context.Context) { run(ctx, script.Must(regexp.Compile(*only)), *verbose, *only == ".") })
 }
 
-func run(ctx context.Context, only string, verbose bool) (err error) {
-	match, err := regexp.Compile(only)
-	if err != nil {
-		return fmt.Errorf("-scenario: %w", err)
-	}
-	expected, err := readExpected(expectedFile)
-	if err != nil {
-		return err
-	}
-	scratch, err := os.MkdirTemp("", "herald-conformance-")
-	if err != nil {
-		return fmt.Errorf("make a scratch folder: %w", err)
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
-	s, err := prepare(ctx, scratch)
-	if err != nil {
-		return err
-	}
+func run(ctx context.Context, match *regexp.Regexp, verbose, whole bool) {
+	expected := script.Must(readExpected(expectedFile))
+	scratch := script.Must(os.MkdirTemp("", "herald-conformance-"))
+	defer script.Close(func() error { return os.RemoveAll(scratch) })
+	s := prepare(ctx, scratch)
 	var all []outcome
 	for _, revision := range revisions {
-		names, err := s.list(ctx, revision)
-		if err != nil {
-			return err
-		}
-		for _, name := range names {
+		for _, name := range s.list(ctx, revision) {
 			if !match.MatchString(name) {
 				continue
 			}
-			o, err := s.run(ctx, revision, name)
-			if err != nil {
-				return err
-			}
+			o := s.run(ctx, revision, name)
 			o.may = expected[key{revision, name}]
 			delete(expected, key{revision, name})
 			fmt.Println(o.line())
-			if verbose || !o.asExpected() {
+			if _, isExpected := o.judge(); verbose || !isExpected {
 				fmt.Print(o.details())
 			}
 			all = append(all, o)
 		}
 	}
-	return verdict(all, expected, only == ".")
+	script.Check(verdict(all, expected, whole))
 }
 
 // suite runs scenarios.
@@ -122,41 +94,32 @@ type suite struct {
 }
 
 // prepare installs the suite and builds the client.
-func prepare(ctx context.Context, scratch string) (*suite, error) {
-	node, err := npm.Node(ctx)
-	if err != nil {
-		return nil, err
-	}
-	packages, err := npm.Install(ctx, suitePackage+"@"+suiteVersion)
-	if err != nil {
-		return nil, err
-	}
-	s := &suite{node: node, program: packages.Path(suitePackage, "dist", "index.js"), client: filepath.Join(scratch, "client"), scratch: scratch}
+func prepare(ctx context.Context, scratch string) *suite {
+	packages := script.Must(npm.Install(ctx, suitePackage+"@"+suiteVersion))
+	s := &suite{node: script.Must(npm.Node(ctx)), program: packages.Path(suitePackage, "dist", "index.js"), client: filepath.Join(scratch, "client"),
+		scratch: scratch}
 	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", s.client, "./internal/testing/conformance")
 	if out, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build the client (run this at the top of the repository): %w\n%s", err, out)
+		script.Fail("build the client (run this at the top of the repository): %w\n%s", err, out)
 	}
-	return s, nil
+	return s
 }
 
 // list returns a revision's client scenarios from the suite, followed by those in alsoRun that are missing.
-func (s *suite) list(ctx context.Context, revision string) ([]string, error) {
+func (s *suite) list(ctx context.Context, revision string) []string {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.node, s.program, "list", "--client", "--requirements", revision)
 	cmd.Env = npm.Environment()
 	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return nil, fmt.Errorf("ask the suite for the scenarios of %s: %w: %s", revision, err, out)
-	}
 	names := scenariosOf(string(out))
-	if len(names) == 0 {
-		return nil, fmt.Errorf("the suite lists no scenario for %s:\n%s", revision, out)
+	if err != nil || len(names) == 0 {
+		script.Fail("the suite lists no scenario for %s (%v):\n%s", revision, err, out)
 	}
 	for _, name := range alsoRun[revision] {
 		if !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
-	return names, nil
+	return names
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentherald/herald/internal/testing/trial"
 	"github.com/agentherald/herald/internal/testing/trial/npm"
+	"github.com/agentherald/herald/scripts/script"
 )
 
 // scenarioTime is longer than the suite's own time limit for the client.
@@ -44,62 +45,34 @@ type expectation struct{ check, reason string }
 
 // run runs one scenario. -force includes scenarios that are not part of the revision, which the suite would otherwise
 // skip.
-func (s *suite) run(ctx context.Context, revision, scenario string) (outcome, error) {
+func (s *suite) run(ctx context.Context, revision, scenario string) outcome {
 	s.runs++
 	folder := filepath.Join(s.scratch, fmt.Sprint(s.runs))
 	log := folder + ".log"
-	p, err := trial.Foreign{Name: scenario, Path: s.node, Env: npm.Environment(), Log: log,
-		Args: []string{s.program, "client", "--command", s.client, "--scenario", scenario, "--spec-version", revision, "--force", "-o", folder}}.Start()
-	if err != nil {
-		return outcome{}, err
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, scenarioTime, fmt.Errorf("not within %s", scenarioTime))
+	p := script.Must(trial.Foreign{Name: scenario, Path: s.node, Env: npm.Environment(), Log: log,
+		Args: []string{s.program, "client", "--command", s.client, "--scenario", scenario, "--spec-version", revision, "--force", "-o", folder}}.Start())
+	defer script.Close(p.End)
+	ctx, cancel := context.WithTimeoutCause(ctx, scenarioTime, fmt.Errorf("scenario %s: not within %s", scenario, scenarioTime))
 	defer cancel()
 	select {
 	case <-p.Done():
 	case <-ctx.Done():
-		return outcome{}, errors.Join(fmt.Errorf("scenario %s: %w", scenario, context.Cause(ctx)), p.End())
+		script.Check(context.Cause(ctx))
 	}
-	o := outcome{key: key{revision, scenario}, ended: p.Wait(ctx)}
-	output, err := os.ReadFile(log)
-	if err != nil {
-		return o, fmt.Errorf("read what the suite said: %w", err)
-	}
-	o.output = string(output)
-	o.checks, err = readChecks(folder)
-	return o, err
+	return outcome{key: key{revision, scenario}, ended: p.Wait(ctx), output: string(script.Must(os.ReadFile(log))), checks: readChecks(folder)}
 }
 
 // readChecks reads the suite's results from its folder, at a depth of as many levels as the scenario's name has
-// slashes. It returns no error if there are no results: then the scenario failed.
-func readChecks(folder string) ([]check, error) {
-	var all []check
+// slashes. If there are none, the scenario failed.
+func readChecks(folder string) (all []check) {
 	for _, pattern := range []string{"*/checks.json", "*/*/checks.json"} {
-		files, err := filepath.Glob(filepath.Join(folder, filepath.FromSlash(pattern)))
-		if err != nil {
-			return nil, fmt.Errorf("look for the suite's checks: %w", err)
-		}
-		for _, file := range files {
-			checks, err := readFile(file)
-			if err != nil {
-				return nil, err
-			}
+		for _, file := range script.Must(filepath.Glob(filepath.Join(folder, filepath.FromSlash(pattern)))) {
+			var checks []check
+			script.Check(json.Unmarshal(script.Must(os.ReadFile(file)), &checks))
 			all = append(all, checks...)
 		}
 	}
-	return all, nil
-}
-
-func readFile(file string) ([]check, error) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("read the suite's checks: %w", err)
-	}
-	var checks []check
-	if err := json.Unmarshal(b, &checks); err != nil {
-		return nil, fmt.Errorf("read the suite's checks in %s: %w", file, err)
-	}
-	return checks, nil
+	return all
 }
 
 // count returns the number of checks with a status.
@@ -118,29 +91,27 @@ func (o outcome) passed() bool {
 	return o.ended == nil && o.count("SUCCESS") > 0 && o.count("FAILURE")+o.count("WARNING") == 0
 }
 
-// asExpected reports whether the scenario passed, or failed in the expected check. A scenario that ends before that
-// check did not fail as expected.
-func (o outcome) asExpected() bool {
-	if o.may == (expectation{}) {
-		return o.passed()
+// judge returns the result in words, and whether it is expected. A scenario that may fail has to fail in the expected check.
+func (o outcome) judge() (word string, isExpected bool) {
+	switch {
+	case o.may == (expectation{}) && o.passed():
+		return "ok", true
+	case o.may == (expectation{}):
+		return "failed", false
+	case o.passed():
+		return "passes: take it out of scripts/mcpconformance/expected.txt", false
+	case slices.ContainsFunc(o.checks, func(c check) bool { return c.ID == o.may.check && c.bad() }):
+		return "failed as expected: " + o.may.reason, true
 	}
-	return slices.ContainsFunc(o.checks, func(c check) bool { return c.ID == o.may.check && c.bad() })
+	return "failed otherwise than expected: not in " + o.may.check, false
 }
 
 func (c check) bad() bool { return c.Status == "FAILURE" || c.Status == "WARNING" }
 
 func (o outcome) line() string {
-	word := "ok"
-	switch {
-	case o.passed() && o.may.reason != "":
-		word = "PASSED, although expected to fail"
-	case o.passed():
-	case o.asExpected():
-		word = "failed as expected: " + o.may.reason
-	case o.may.reason != "":
-		word = "FAILED otherwise than expected: not in " + o.may.check
-	default:
-		word = "FAILED"
+	word, isExpected := o.judge()
+	if !isExpected {
+		word = "WRONG: " + word
 	}
 	return fmt.Sprintf("%s  %-45s %3d succeeded %2d failed %2d warned %2d skipped  %s", o.revision, o.scenario,
 		o.count("SUCCESS"), o.count("FAILURE"), o.count("WARNING"), o.count("SKIPPED"), word)
@@ -166,17 +137,13 @@ func verdict(all []outcome, left map[key]expectation, whole bool) error {
 	var errs []error
 	passed, failed := 0, 0
 	for _, o := range all {
-		switch {
-		case o.asExpected() && o.passed():
-			passed++
-		case o.asExpected():
-			failed++
+		switch word, isExpected := o.judge(); {
+		case !isExpected:
+			errs = append(errs, fmt.Errorf("%s %s %s", o.revision, o.scenario, word))
 		case o.passed():
-			errs = append(errs, fmt.Errorf("%s %s passes: take it out of scripts/mcpconformance/expected.txt", o.revision, o.scenario))
-		case o.may.reason != "":
-			errs = append(errs, fmt.Errorf("%s %s failed otherwise than expected: not in %s", o.revision, o.scenario, o.may.check))
+			passed++
 		default:
-			errs = append(errs, fmt.Errorf("%s %s failed", o.revision, o.scenario))
+			failed++
 		}
 	}
 	if len(all) == 0 {
