@@ -94,7 +94,7 @@ image: ## Build dist/ as an OCI image of both architectures (needs docker with b
 	docker buildx build --platform=linux/amd64,linux/arm64 --build-arg=VERSION=$(VERSION) --output=type=oci,dest=dist/$(DIST)-oci.tar .
 
 .PHONY: screenshot
-screenshot: ## Take docs/web-ui.png and docs/overview.png from the running demo, in a real browser (as root, Debian's Chromium is installed if missing).
+screenshot: ## Take docs/web-ui.png and docs/overview.png from the running demo, in a real browser (needs chromium: apt-get install chromium).
 	$(GO) build $(LINK) -o bin/ ./cmd/demo ./examples/agent
 	$(GO) run ./scripts/screenshot -demo bin/demo -o docs
 

@@ -5,27 +5,28 @@
 //
 //	screenshot -demo bin/demo -o docs
 //
-// The browser is $CHROMIUM, or one on the PATH. On Debian, as root, it is installed if none of these exists.
+// The browser is a Chromium or Chrome on the PATH.
 package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/chromedp/chromedp"
+
 	"github.com/agentherald/herald/internal/testing/trial"
+	"github.com/agentherald/herald/scripts/script"
 )
 
 const (
-	// runTimeout bounds everything except the installation of a browser.
+	width, height = 1400, 700
+	// runTimeout bounds everything except the demo's shutdown.
 	runTimeout = 3 * time.Minute
 	// stopTimeout bounds the demo's shutdown, in which its worker finishes running calls.
 	stopTimeout = 90 * time.Second
@@ -46,56 +47,45 @@ func main() {
 	demo := flag.String("demo", "bin/demo", "the demo's `program`")
 	folder := flag.String("o", "docs", "the `folder` to write web-ui.png and overview.png to")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, *demo, *folder); err != nil {
-		fmt.Fprintln(os.Stderr, "screenshot:", err)
-		os.Exit(1)
-	}
+	script.Run("screenshot", func(ctx context.Context) { run(ctx, *demo, *folder) })
 }
 
-func run(ctx context.Context, program, folder string) (err error) {
-	browser, err := findBrowser(ctx)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return err
-	}
-	scratch, err := os.MkdirTemp("", "herald-screenshot-")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
+func run(ctx context.Context, program, folder string) {
+	script.Check(os.MkdirAll(folder, 0o755))
+	scratch := script.Must(os.MkdirTemp("", "herald-screenshot-"))
+	defer script.Close(func() error { return os.RemoveAll(scratch) })
 	fmt.Println("running the demo until its third delivery waits, half a minute")
 	demo, err := trial.Foreign{Name: "demo", Path: program, Args: []string{"--listen", "127.0.0.1:0"},
 		Env: os.Environ(), Log: filepath.Join(scratch, "demo.log")}.Start()
 	if err != nil {
-		return fmt.Errorf("make build makes the demo: %w", err)
+		script.Fail("make build makes the demo: %w", err)
 	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
-		defer cancel()
-		err = errors.Join(err, demo.Terminate(ctx))
-	}()
+	defer script.Close(script.Within(ctx, stopTimeout, demo.Terminate))
 	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
-	webUI, err := awaitRetry(ctx, demo)
-	if err != nil {
-		return err
-	}
-	ctx, closeBrowser := openBrowser(ctx, browser)
+	webUI := awaitRetry(ctx, demo)
+	// Without NoSandbox, Chromium refuses to run as root. The only pages are our own.
+	ctx, closeBrowser := chromedp.NewExecAllocator(ctx, append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.WindowSize(width, height), chromedp.NoSandbox)...)
 	defer closeBrowser()
-	// The page has a table only while a delivery waits.
-	if err := takePicture(ctx, webUI+page, "tbody tr", filepath.Join(folder, "web-ui.png")); err != nil {
-		return err
-	}
-	return takePicture(ctx, strings.TrimSuffix(webUI, "monitor/"), "tbody tr", filepath.Join(folder, "overview.png"))
+	ctx, closeTab := chromedp.NewContext(ctx)
+	defer closeTab()
+	takePicture(ctx, webUI+page, filepath.Join(folder, "web-ui.png")) // the page has a table only while a delivery waits
+	takePicture(ctx, strings.TrimSuffix(webUI, "monitor/"), filepath.Join(folder, "overview.png"))
+}
+
+// takePicture stores a picture of a page on which a row of a table is visible. Pages load their data asynchronously.
+func takePicture(ctx context.Context, address, picture string) {
+	var png []byte
+	script.Check(chromedp.Run(ctx, chromedp.EmulateViewport(width, height), chromedp.Navigate(address),
+		chromedp.WaitVisible("tbody tr", chromedp.ByQuery), chromedp.CaptureScreenshot(&png)))
+	script.Check(os.WriteFile(picture, png, 0o644))
+	fmt.Printf("wrote %s (%d bytes)\n", picture, len(png))
 }
 
 // awaitRetry waits until a delivery of the demo waits long enough for a picture, and returns the web UI's address.
-func awaitRetry(ctx context.Context, demo *trial.Process) (webUI string, err error) {
-	err = demo.Await(ctx, 50*time.Millisecond, "a delivery to wait for its second retry", func() (bool, error) {
+func awaitRetry(ctx context.Context, demo *trial.Process) (webUI string) {
+	script.Check(demo.Await(ctx, 50*time.Millisecond, "a delivery to wait for its second retry", func() (bool, error) {
 		for line, err := range demo.Lines() {
 			if err != nil {
 				return false, err
@@ -110,6 +100,6 @@ func awaitRetry(ctx context.Context, demo *trial.Process) (webUI string, err err
 			}
 		}
 		return false, nil
-	})
-	return webUI, err
+	}))
+	return webUI
 }
