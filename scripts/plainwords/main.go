@@ -1,7 +1,5 @@
 // Command plainwords finds sentences that are hard to read in comments (Go, SQL) and in Markdown, and fails if their share is too large.
-//
-//	plainwords          lists the sentences and the shares
-//	plainwords -quiet   lists the shares alone
+// It lists the sentences and the shares.
 //
 // It reads the files that git knows, joins the lines of a comment or paragraph into sentences, and looks for two habits: a
 // subordinate clause in the place of a noun ("what is left", "whoever asks"), and verbs that do not name an action
@@ -9,47 +7,35 @@
 package main
 
 import (
-	"flag"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/agentherald/herald/scripts/script"
 )
 
 // limits are the shares of sentences, in percent, above which the command fails.
 var limits = map[string]float64{"comments": 1, "test comments": 1, "SQL comments": 1, "Markdown": 2}
 
 func main() {
-	quiet := flag.Bool("quiet", false, "list the shares alone")
-	flag.Parse()
-	if err := run(*quiet); err != nil {
-		fmt.Fprintln(os.Stderr, "plainwords:", err)
-		os.Exit(1)
-	}
+	script.Run("plainwords", func(context.Context) { script.Check(run()) })
 }
 
-func run(quiet bool) error {
-	out, err := exec.Command("git", "ls-files", "*.go", "*.sql", "*.md").Output()
-	if err != nil {
-		return fmt.Errorf("list the files: %w", err)
-	}
+func run() error {
+	out := script.Must(exec.Command("git", "ls-files", "*.go", "*.sql", "*.md").Output())
 	all, hard := map[string]int{}, map[string]int{}
 	for _, path := range strings.Fields(string(out)) {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		kind := kindOf(path, string(text))
-		for _, p := range readParagraphs(kind, string(text)) {
+		text := string(script.Must(os.ReadFile(path)))
+		kind := kindOf(path, text)
+		for _, p := range readParagraphs(kind, text) {
 			for _, sentence := range splitSentences(p.text) {
 				all[kind]++
-				if !isHard(sentence) {
-					continue
-				}
-				hard[kind]++
-				if !quiet {
+				if isHard(sentence) {
+					hard[kind]++
 					fmt.Printf("%s:%d: %s\n", path, p.line, sentence)
 				}
 			}

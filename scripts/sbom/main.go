@@ -1,12 +1,13 @@
 // Command sbom prints the software bill of materials of Go programs as CycloneDX JSON, for `make dist`.
 //
-//	sbom -name herald -version v0.1.0 worker enqueue
+//	sbom -version v0.1.0 worker enqueue
 //
 // It reads the modules that the linker recorded in each program, as `go version -m` does, so the list contains all and only
 // the linked modules. The output has no time and no random number: the same programs give the same bytes.
 package main
 
 import (
+	"context"
 	"debug/buildinfo"
 	"encoding/json"
 	"flag"
@@ -16,29 +17,23 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/agentherald/herald/scripts/script"
 )
 
 func main() {
-	name := flag.String("name", "herald", "name of the product")
 	version := flag.String("version", "", "version of the product")
 	flag.Parse()
-	if err := writeBOM(os.Stdout, *name, *version, flag.Args()); err != nil {
-		fmt.Fprintln(os.Stderr, "sbom:", err)
-		os.Exit(1)
-	}
+	script.Run("sbom", func(context.Context) { script.Check(writeBOM(os.Stdout, *version, flag.Args())) })
 }
 
 // bom is a CycloneDX document, with the members that Herald has values for.
 type bom struct {
-	Format      string      `json:"bomFormat"`
-	SpecVersion string      `json:"specVersion"`
-	Version     int         `json:"version"`
-	Metadata    metadata    `json:"metadata"`
-	Components  []component `json:"components"`
-}
-
-type metadata struct {
-	Component component `json:"component"`
+	Format      string               `json:"bomFormat"`
+	SpecVersion string               `json:"specVersion"`
+	Version     int                  `json:"version"`
+	Metadata    map[string]component `json:"metadata"`
+	Components  []component          `json:"components"`
 }
 
 type component struct {
@@ -55,8 +50,8 @@ type property struct {
 	Value string `json:"value"`
 }
 
-// writeBOM writes the document for a product whose programs are the files at paths.
-func writeBOM(out io.Writer, name, version string, paths []string) error {
+// writeBOM writes the document for Herald, whose programs are the files at paths.
+func writeBOM(out io.Writer, version string, paths []string) error {
 	if version == "" || len(paths) == 0 {
 		return fmt.Errorf("-version and the paths of the programs are required")
 	}
@@ -87,8 +82,8 @@ func writeBOM(out io.Writer, name, version string, paths []string) error {
 		}
 	}
 	product := newComponent("application", main, version)
-	product.Name = name
-	d := bom{Format: "CycloneDX", SpecVersion: "1.6", Version: 1, Metadata: metadata{product}}
+	product.Name = "herald"
+	d := bom{Format: "CycloneDX", SpecVersion: "1.6", Version: 1, Metadata: map[string]component{"component": product}}
 	for _, purl := range slices.Sorted(maps.Keys(modules)) {
 		d.Components = append(d.Components, modules[purl])
 	}

@@ -20,7 +20,7 @@ func TestBOM(t *testing.T) {
 	}
 	var first, second bytes.Buffer
 	for _, out := range []*bytes.Buffer{&first, &second} {
-		if err := writeBOM(out, "herald", "v1.2.3", []string{program, program}); err != nil {
+		if err := writeBOM(out, "v1.2.3", []string{program, program}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -35,7 +35,7 @@ func TestBOM(t *testing.T) {
 	if !slices.ContainsFunc(d.Components, func(c component) bool { return c.PURL == std && c.Ref == std }) {
 		t.Errorf("%s is missing in %+v", std, d.Components)
 	}
-	if d.Format != "CycloneDX" || d.SpecVersion != "1.6" || d.Metadata.Component.Version != "v1.2.3" {
+	if d.Format != "CycloneDX" || d.SpecVersion != "1.6" || d.Metadata["component"].Version != "v1.2.3" {
 		t.Errorf("got %+v", d)
 	}
 }
@@ -48,7 +48,7 @@ func TestBOMNeedsPrograms(t *testing.T) {
 	}
 	for _, paths := range [][]string{nil, {text}, {text + ".missing"}} {
 		var out bytes.Buffer
-		if err := writeBOM(&out, "herald", "v1.2.3", paths); err == nil || out.Len() > 0 {
+		if err := writeBOM(&out, "v1.2.3", paths); err == nil || out.Len() > 0 {
 			t.Errorf("%v: got %v and %d bytes", paths, err, out.Len())
 		}
 	}

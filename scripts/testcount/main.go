@@ -12,6 +12,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -20,6 +21,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/agentherald/herald/scripts/script"
 )
 
 func main() {
@@ -27,20 +30,19 @@ func main() {
 	totals := flag.String("totals", "", "append \"passed failed skipped\" to this `file`")
 	most := flag.Duration("most", 0, "a test that takes longer, and more than a third of the run, is a failure of the run; 0: none is")
 	flag.Parse()
-	began, took := time.Now(), time.Duration(0)
-	r, err := read(os.Stdin, os.Stdout)
-	if err == nil {
-		took = time.Since(began)
+	script.Run("testcount", func(context.Context) {
+		began := time.Now()
+		r := read(os.Stdin, os.Stdout)
+		took := time.Since(began)
 		r.times.report(os.Stdout, took)
-		err = r.total.report(os.Stdout, *totals)
-	}
-	if err == nil {
-		err = errors.Join(r.total.verdict(*noSkip), r.times.verdict(*most, took))
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "testcount:", err)
-		os.Exit(1)
-	}
+		fmt.Println(&r.total)
+		if *totals != "" {
+			f := script.Must(os.OpenFile(*totals, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644))
+			defer script.Close(f.Close)
+			script.Must(fmt.Fprintln(f, r.total.passed, r.total.failed, r.total.skipped))
+		}
+		script.Check(errors.Join(r.total.verdict(*noSkip), r.times.verdict(*most, took)))
+	})
 }
 
 // event is one line of `go test -json` (go doc test2json, and build events since Go 1.24).
@@ -56,17 +58,23 @@ type event struct {
 
 type count struct{ passed, failed, skipped int }
 
-// run is the state while reading: counts by package, and the output of tests that have not ended.
+// run is the state while reading.
 type run struct {
 	total    count
 	times    times
-	packages map[string]*count
-	output   map[[2]string]*bytes.Buffer
+	packages map[string]*running
 	out      io.Writer
 }
 
-func read(in io.Reader, out io.Writer) (*run, error) {
-	r := &run{packages: map[string]*count{}, output: map[[2]string]*bytes.Buffer{}, out: out}
+// running is a package that has not ended: its counts, and the output of tests that have not ended. The key "" is for output
+// outside of tests.
+type running struct {
+	count
+	output map[string]*bytes.Buffer
+}
+
+func read(in io.Reader, out io.Writer) *run {
+	r := &run{packages: map[string]*running{}, out: out}
 	lines := bufio.NewReader(in)
 	for {
 		line, err := lines.ReadBytes('\n')
@@ -74,11 +82,9 @@ func read(in io.Reader, out io.Writer) (*run, error) {
 			r.line(line)
 		}
 		if errors.Is(err, io.EOF) {
-			return r, nil
+			return r
 		}
-		if err != nil {
-			return nil, fmt.Errorf("read the test output: %w", err)
-		}
+		script.Check(err)
 	}
 }
 
@@ -93,7 +99,7 @@ func (r *run) line(line []byte) {
 	case "build-output":
 		fmt.Fprint(r.out, e.Output)
 	case "output":
-		r.buffer(e).WriteString(e.Output)
+		r.of(e).output[e.Test].WriteString(e.Output)
 	case "pass", "fail", "skip":
 		if e.Test == "" {
 			r.packageEnded(e)
@@ -103,91 +109,67 @@ func (r *run) line(line []byte) {
 	}
 }
 
-func (r *run) buffer(e event) *bytes.Buffer {
-	key := [2]string{e.Package, e.Test}
-	if r.output[key] == nil {
-		r.output[key] = &bytes.Buffer{}
+// of returns the package of an event, with a buffer for its test.
+func (r *run) of(e event) *running {
+	if r.packages[e.Package] == nil {
+		r.packages[e.Package] = &running{output: map[string]*bytes.Buffer{}}
 	}
-	return r.output[key]
-}
-
-func (r *run) of(pkg string) *count {
-	if r.packages[pkg] == nil {
-		r.packages[pkg] = &count{}
+	p := r.packages[e.Package]
+	if p.output[e.Test] == nil {
+		p.output[e.Test] = &bytes.Buffer{}
 	}
-	return r.packages[pkg]
+	return p
 }
 
 func (r *run) testEnded(e event) {
-	key := [2]string{e.Package, e.Test}
-	text := r.buffer(e).String()
-	delete(r.output, key)
-	c := r.of(e.Package)
+	p := r.of(e)
+	text := p.output[e.Test].String()
+	delete(p.output, e.Test)
 	if !strings.Contains(e.Test, "/") {
 		r.times.tests = append(r.times.tests, timed{shorten(e.Package) + " " + e.Test, e.Elapsed})
 	}
 	switch e.Action {
 	case "pass":
-		c.passed++
+		p.passed++
 	case "fail":
-		c.failed++
+		p.failed++
 		fmt.Fprintf(r.out, "FAIL  %s %s\n%s", e.Package, e.Test, text)
 	case "skip":
-		c.skipped++
+		p.skipped++
 		fmt.Fprintf(r.out, "SKIP  %s %s\n%s", e.Package, e.Test, text)
 	}
 }
 
 func (r *run) packageEnded(e event) {
-	c := r.of(e.Package)
-	if e.Action == "fail" && (c.failed == 0 || e.FailedBuild != "") {
-		c.failed++
-	}
-	if e.Action == "fail" {
-		// Print the package's output outside its tests, and that of tests that a panic or a timeout interrupted.
-		for key, text := range r.output {
-			if key[0] == e.Package {
-				fmt.Fprintf(r.out, "%s %s\n%s", key[0], key[1], text)
-			}
-		}
-	}
-	for key := range r.output {
-		if key[0] == e.Package {
-			delete(r.output, key)
-		}
-	}
-	r.total.passed += c.passed
-	r.total.failed += c.failed
-	r.total.skipped += c.skipped
-	if *c == (count{}) {
-		return // the package has no tests
-	}
+	p := r.of(e)
+	delete(r.packages, e.Package)
 	word := "ok  "
 	if e.Action == "fail" {
 		word = "FAIL"
+		if p.failed == 0 || e.FailedBuild != "" {
+			p.failed++
+		}
+		// Print the package's output outside its tests, and that of tests that a panic or a timeout interrupted.
+		for test, text := range p.output {
+			if text.Len() > 0 {
+				fmt.Fprintf(r.out, "%s %s\n%s", e.Package, test, text)
+			}
+		}
 	}
+	if p.count == (count{}) {
+		return // the package has no tests
+	}
+	r.total.passed += p.passed
+	r.total.failed += p.failed
+	r.total.skipped += p.skipped
 	r.times.packages = append(r.times.packages, timed{shorten(e.Package), e.Elapsed})
-	fmt.Fprintf(r.out, "%s  %-36s %7.2fs  %s\n", word, shorten(e.Package), e.Elapsed, c)
+	fmt.Fprintf(r.out, "%s  %-36s %7.2fs  %s\n", word, shorten(e.Package), e.Elapsed, &p.count)
 }
 
 func shorten(pkg string) string { return strings.TrimPrefix(pkg, "github.com/agentherald/herald/") }
 
 func (c *count) String() string {
 	return fmt.Sprintf("%d passed, %d failed, %d skipped", c.passed, c.failed, c.skipped)
-}
-
-// report writes the last line, and appends the totals to the file totals if it is set.
-func (c *count) report(out io.Writer, totals string) error {
-	fmt.Fprintln(out, c)
-	if totals == "" {
-		return nil
-	}
-	f, err := os.OpenFile(totals, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-	if err != nil {
-		return fmt.Errorf("open the totals: %w", err)
-	}
-	_, err = fmt.Fprintln(f, c.passed, c.failed, c.skipped)
-	return errors.Join(err, f.Close())
 }
 
 func (c *count) verdict(noSkip bool) error {

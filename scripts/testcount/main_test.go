@@ -45,10 +45,7 @@ func TestRead(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			var out strings.Builder
-			got, err := read(strings.NewReader(c.in), &out)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := read(strings.NewReader(c.in), &out)
 			if got.total != c.want {
 				t.Errorf("counted %v, want %v", &got.total, &c.want)
 			}
@@ -67,15 +64,12 @@ func TestRead(t *testing.T) {
 
 func TestTimes(t *testing.T) {
 	t.Parallel()
-	r, err := read(strings.NewReader(`{"Action":"pass","Package":"p","Test":"TestA/sub","Elapsed":61}
+	r := read(strings.NewReader(`{"Action":"pass","Package":"p","Test":"TestA/sub","Elapsed":61}
 {"Action":"pass","Package":"p","Test":"TestA","Elapsed":61}
 {"Action":"pass","Package":"p","Test":"TestB","Elapsed":21}
 {"Action":"pass","Package":"p","Test":"TestC","Elapsed":1}
 {"Action":"pass","Package":"p","Elapsed":62}
 `), &strings.Builder{})
-	if err != nil {
-		t.Fatal(err)
-	}
 	var out strings.Builder
 	r.times.report(&out, 62*time.Second)
 	want := `
