@@ -60,45 +60,35 @@ func (s *Server) describeResource() map[string]any {
 	return m
 }
 
-// serveTool serves requests with a valid token that has the required scopes, and answers others with a challenge.
+// serveTool serves requests with a valid token, and answers others with a challenge.
 func (s *Server) serveTool(w http.ResponseWriter, r *http.Request) {
 	scheme, text, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	s.mu.Lock()
 	i := slices.IndexFunc(s.tokens, func(t *token) bool { return t.text == text })
 	valid := strings.EqualFold(scheme, "Bearer") && i >= 0 && !s.tokens[i].revoked && s.o.Now().Before(s.tokens[i].expires)
-	enough := true
-	for _, one := range s.require {
-		enough = enough && valid && slices.Contains(strings.Fields(s.tokens[i].scope), one)
-	}
-	scope := s.scope
 	s.mu.Unlock()
 	switch {
 	case !valid && text == "":
-		s.writeChallenge(w, http.StatusUnauthorized, "", scope)
+		s.writeChallenge(w, "")
 	case !valid:
-		s.writeChallenge(w, http.StatusUnauthorized, "invalid_token", scope)
-	case !enough:
-		s.writeChallenge(w, http.StatusForbidden, "insufficient_scope", scope)
+		s.writeChallenge(w, "invalid_token")
 	default:
 		s.mcp.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tokenKey{}, text)))
 	}
 }
 
-// writeChallenge writes a challenge according to RFC 6750 §3 and RFC 9728 §5.1.
-func (s *Server) writeChallenge(w http.ResponseWriter, status int, code, scope string) {
-	value := "Bearer"
-	separator := " "
-	add := func(name, text string) {
-		if text != "" {
-			value += fmt.Sprintf(`%s%s="%s"`, separator, name, text)
-			separator = ", "
+// writeChallenge answers 401 with a challenge according to RFC 6750 §3 and RFC 9728 §5.1.
+func (s *Server) writeChallenge(w http.ResponseWriter, code string) {
+	resource := ""
+	if !s.o.NoChallenge && !s.o.Legacy {
+		resource = s.agent.URL + s.metadataPath()
+	}
+	var parts []string
+	for _, p := range [][2]string{{"error", code}, {"scope", s.o.ChallengeScope}, {"resource_metadata", resource}} {
+		if p[1] != "" {
+			parts = append(parts, fmt.Sprintf(`%s="%s"`, p[0], p[1]))
 		}
 	}
-	add("error", code)
-	add("scope", scope)
-	if !s.o.NoChallenge && !s.o.Legacy {
-		add("resource_metadata", s.agent.URL+s.metadataPath())
-	}
-	w.Header().Set("WWW-Authenticate", value)
-	http.Error(w, http.StatusText(status), status)
+	w.Header().Set("WWW-Authenticate", strings.TrimSpace("Bearer "+strings.Join(parts, ", ")))
+	http.Error(w, http.StatusText(http.StatusUnauthorized), http.StatusUnauthorized)
 }

@@ -1,8 +1,9 @@
 package oauthtest
 
 import (
-	"context"
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -38,11 +39,12 @@ func (s *Server) serveAuthorization(w http.ResponseWriter, r *http.Request, form
 	case r.Method == http.MethodGet && r.URL.Path == s.serverPath(authorizePath):
 		s.serveAuthorize(w, r, form)
 	case r.Method == http.MethodPost && r.URL.Path == s.serverPath(tokenPath):
-		s.serveToken(w, r, form)
+		s.serveForm(w, r, form, s.grantToken)
 	case r.Method == http.MethodPost && r.URL.Path == s.serverPath(registerPath) && !s.o.NoRegistration:
-		s.serveRegister(w, r)
+		out, err := s.register(r)
+		writeAnswer(w, http.StatusCreated, out, err)
 	case r.Method == http.MethodPost && r.URL.Path == s.serverPath(revokePath) && !s.o.NoRevocation && !s.o.LegacyEndpoints:
-		s.serveRevoke(w, r, form)
+		s.serveForm(w, r, form, s.revokeToken)
 	default:
 		http.NotFound(w, r)
 	}
@@ -78,8 +80,8 @@ func (s *Server) describeServer() map[string]any {
 	return m
 }
 
-// serveRegister implements RFC 7591.
-func (s *Server) serveRegister(w http.ResponseWriter, r *http.Request) {
+// register implements RFC 7591.
+func (s *Server) register(r *http.Request) (map[string]any, error) {
 	var in struct {
 		Redirects   []string `json:"redirect_uris"`
 		Method      string   `json:"token_endpoint_auth_method"`
@@ -87,21 +89,14 @@ func (s *Server) serveRegister(w http.ResponseWriter, r *http.Request) {
 		Scope       string   `json:"scope"`
 	}
 	err := json.NewDecoder(r.Body).Decode(&in)
+	method := cmp.Or(in.Method, MethodBasic) // RFC 7591 §2
 	switch {
 	case err != nil || len(in.Redirects) == 0:
-		writeError(w, http.StatusBadRequest, "invalid_redirect_uri", "registration: no redirect_uris")
-		return
+		return nil, refusal{"invalid_redirect_uri", "registration: no redirect_uris"}
 	case in.Application != "native" && isLoopback(in.Redirects[0]):
-		writeError(w, http.StatusBadRequest, "invalid_client_metadata", "registration: a redirect to loopback is application_type native")
-		return
-	}
-	method := in.Method
-	if method == "" {
-		method = MethodBasic // RFC 7591 §2
-	}
-	if !slices.Contains(s.o.Methods, method) {
-		writeError(w, http.StatusBadRequest, "invalid_client_metadata", "registration: "+method+" is not supported")
-		return
+		return nil, refusal{"invalid_client_metadata", "registration: a redirect to loopback is application_type native"}
+	case !slices.Contains(s.o.Methods, method):
+		return nil, refusal{"invalid_client_metadata", "registration: " + method + " is not supported"}
 	}
 	id, c := s.randomText("client-"), &client{method: method, redirects: in.Redirects}
 	out := map[string]any{"client_id": id, "redirect_uris": in.Redirects, "token_endpoint_auth_method": method, "application_type": in.Application}
@@ -110,9 +105,9 @@ func (s *Server) serveRegister(w http.ResponseWriter, r *http.Request) {
 		out["client_secret"], out["client_secret_expires_at"] = c.secret, 0
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.clients[id] = c
-	s.mu.Unlock()
-	writeJSON(w, http.StatusCreated, out)
+	return out, nil
 }
 
 // serveAuthorize implements the authorization page. It assumes that the person agrees.
@@ -136,9 +131,9 @@ func (s *Server) serveAuthorize(w http.ResponseWriter, r *http.Request, q url.Va
 	if !s.o.NoIss {
 		back.Set("iss", s.Issuer)
 	}
-	if code, problem := s.checkRequest(q); code != "" {
-		back.Set("error", code)
-		back.Set("error_description", problem)
+	if refused := s.checkRequest(q); refused.code != "" {
+		back.Set("error", refused.code)
+		back.Set("error_description", refused.description)
 	} else {
 		back.Set("code", s.newCode(id, redirect, q))
 	}
@@ -155,21 +150,21 @@ func (s *Server) serveAuthorize(w http.ResponseWriter, r *http.Request, q url.Va
 	http.Redirect(w, r, to.String(), http.StatusFound)
 }
 
-// checkRequest returns the error of an authorization request; an empty code means that it is valid.
-func (s *Server) checkRequest(q url.Values) (code, problem string) {
+// checkRequest returns the refusal of an authorization request; an empty code means that it is valid.
+func (s *Server) checkRequest(q url.Values) refusal {
 	switch {
 	case q.Get("response_type") != "code":
-		return "unsupported_response_type", "response_type is not code"
+		return refusal{"unsupported_response_type", "response_type is not code"}
 	case q.Get("state") == "":
-		return "invalid_request", "no state"
+		return refusal{"invalid_request", "no state"}
 	case q.Get("code_challenge_method") != "S256" || len(q.Get("code_challenge")) != 43:
-		return "invalid_request", "no code_challenge with S256"
+		return refusal{"invalid_request", "no code_challenge with S256"}
 	case !s.isResource(q["resource"]):
-		return "invalid_target", fmt.Sprintf("resource %q is not %s", q["resource"], s.AgentURL)
+		return refusal{"invalid_target", fmt.Sprintf("resource %q is not %s", q["resource"], s.AgentURL)}
 	case !s.knowsScopes(q.Get("scope")):
-		return "invalid_scope", fmt.Sprintf("scope %q", q.Get("scope"))
+		return refusal{"invalid_scope", fmt.Sprintf("scope %q", q.Get("scope"))}
 	}
-	return "", ""
+	return refusal{}
 }
 
 // takesRedirect reports whether redirect is registered for c, or is on loopback if c registered none. The port of a
@@ -204,53 +199,37 @@ func withoutPort(redirect string) string {
 // error. It does not follow the redirect.
 func (s *Server) Approve(authURL string) url.Values {
 	s.t.Helper()
-	to := s.openLogin(authURL)
-	if to == nil {
-		return url.Values{}
-	}
-	return to.Query()
+	return s.openLogin(authURL).Query()
 }
 
 // Visit is like Approve, but follows the redirect as a browser does and returns the body of the page.
 func (s *Server) Visit(authURL string) string {
 	s.t.Helper()
-	to := s.openLogin(authURL)
-	if to == nil {
-		return ""
-	}
-	_, body := s.getPage(to.String())
+	_, body := s.getPage(s.openLogin(authURL).String())
 	return body
 }
 
-// openLogin returns the address to which the authorization endpoint redirects.
+// openLogin returns the address to which the authorization endpoint redirects. After a failure of the test, it is empty.
 func (s *Server) openLogin(authURL string) *url.URL {
 	s.t.Helper()
 	res, body := s.getPage(authURL)
-	if res == nil {
-		return nil
-	}
 	to, err := res.Location()
 	if err != nil {
 		s.t.Errorf("the authorization endpoint answered %d and no redirect: %s", res.StatusCode, body)
-		return nil
+		return &url.URL{}
 	}
 	return to
 }
 
+// getPage requests a page and does not follow a redirect.
 func (s *Server) getPage(at string) (*http.Response, string) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), clickTime)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	browser := http.Client{Timeout: clickTime, Transport: &http.Transport{DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	res, err := browser.Get(at)
 	if err != nil {
 		s.t.Error(err)
-		return nil, ""
-	}
-	transport := &http.Transport{DisableKeepAlives: true}
-	res, err := transport.RoundTrip(req)
-	if err != nil {
-		s.t.Error(err)
-		return nil, ""
+		return &http.Response{}, ""
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxBody))
@@ -288,7 +267,18 @@ func writeJSON(w http.ResponseWriter, status int, body any) {
 	_ = json.NewEncoder(w).Encode(body)
 }
 
-// writeError writes an error response of RFC 6749 §5.2.
-func writeError(w http.ResponseWriter, status int, code, description string) {
-	writeJSON(w, status, map[string]string{"error": code, "error_description": description})
+// writeAnswer writes out with the status, nothing if it is nil, or err if it is a refusal.
+func writeAnswer(w http.ResponseWriter, status int, out map[string]any, err error) {
+	var refused refusal
+	switch {
+	case errors.As(err, &refused):
+		status = http.StatusBadRequest
+		if refused.code == "invalid_client" {
+			status = http.StatusUnauthorized
+			w.Header().Set("WWW-Authenticate", `Basic realm="token"`)
+		}
+		writeJSON(w, status, map[string]string{"error": refused.code, "error_description": refused.description})
+	case out != nil:
+		writeJSON(w, status, out)
+	}
 }

@@ -1,37 +1,23 @@
 package oauthtest
 
 import (
-	"net/http"
 	"net/url"
 	"slices"
 )
 
-// serveRevoke implements RFC 7009. It revokes a token of the calling client; revoking a refresh token revokes all
+// revokeToken implements RFC 7009. It revokes a token of the calling client; revoking a refresh token revokes all
 // tokens of its login. Revoking an unknown token succeeds. The hint is ignored, because both kinds are searched.
-func (s *Server) serveRevoke(w http.ResponseWriter, r *http.Request, form url.Values) {
-	if !checkForm(w, r, form) {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	id, ok := s.identifyClient(w, r, form)
-	if !ok {
-		return
-	}
+func (s *Server) revokeToken(form url.Values, id string) (map[string]any, error) {
 	text := form.Get("token")
-	if text == "" {
-		writeError(w, http.StatusBadRequest, "invalid_request", "there is no token")
-		return
-	}
 	refresh := s.refresh[text]
 	i := slices.IndexFunc(s.tokens, func(t *token) bool { return t.text == text })
 	switch {
+	case text == "":
+		return nil, refusal{"invalid_request", "there is no token"}
 	case refresh != nil && refresh.client != id, i >= 0 && s.tokens[i].client != id:
-		writeError(w, http.StatusBadRequest, "invalid_grant", "the token is another client's")
-		return
+		return nil, refusal{"invalid_grant", "the token is another client's"}
 	case i >= 0 && s.o.RefreshOnly:
-		writeError(w, http.StatusBadRequest, "unsupported_token_type", "access tokens end by themselves")
-		return
+		return nil, refusal{"unsupported_token_type", "access tokens end by themselves"}
 	case i >= 0:
 		s.tokens[i].revoked = true
 	case refresh != nil:
@@ -40,5 +26,5 @@ func (s *Server) serveRevoke(w http.ResponseWriter, r *http.Request, form url.Va
 			t.revoked = t.revoked || t.whole == refresh.whole
 		}
 	}
-	w.WriteHeader(http.StatusOK)
+	return nil, nil
 }

@@ -12,13 +12,13 @@ import (
 	"crypto"
 	"crypto/rand"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -49,10 +49,8 @@ type Options struct {
 	// server too; only /authorize, /token and /register remain.
 	NoChallenge, RootMetadata, Legacy, LegacyEndpoints bool
 
-	// Scopes are listed in both documents; other scopes are refused. A token needs all scopes of Require.
-	// ChallengeScope is the scope in the agent's 401. Server.Require changes both later.
+	// Scopes are listed in both documents; other scopes are refused. ChallengeScope is the scope in the agent's 401.
 	Scopes         []string
-	Require        []string
 	ChallengeScope string
 
 	// Methods are the methods of client authentication that the server advertises and accepts. Nil: all four.
@@ -91,16 +89,14 @@ type Server struct {
 
 	mu       sync.Mutex
 	answer   func(http.ResponseWriter, *http.Request) bool
-	requests []recordedRequest
+	requests []Request
 	calls    []Call
 	clients  map[string]*client
 	codes    map[string]*grant
 	refresh  map[string]*grant
 	tokens   []*token
 	seen     map[string]bool // jti of the assertions received
-	require  []string
-	scope    string   // scope in the challenge
-	issuers  []string // issuers that the agent names
+	issuers  []string        // issuers that the agent names
 }
 
 // Request is a request that one of the servers received.
@@ -112,13 +108,7 @@ type Request struct {
 	Header       http.Header
 	Form         url.Values // parameters of the query and of a form in the body
 	Body         string
-	Status       int // status of the answer; 0 if there is none yet
-}
-
-// recordedRequest is a request whose answer may still be in progress.
-type recordedRequest struct {
-	Request
-	status *atomic.Int32
+	Status       int // status of the authorization server's answer; 0 if there is none yet
 }
 
 // Call is a tools/call with a valid token.
@@ -148,8 +138,7 @@ func New(t testing.TB, o Options) *Server {
 		o.Methods = []string{MethodBasic, MethodPost, MethodKey, MethodNone}
 	}
 	o.Legacy = o.Legacy || o.LegacyEndpoints
-	s := &Server{t: t, o: o, clients: map[string]*client{}, codes: map[string]*grant{}, refresh: map[string]*grant{}, seen: map[string]bool{},
-		require: o.Require, scope: o.ChallengeScope}
+	s := &Server{t: t, o: o, clients: map[string]*client{}, codes: map[string]*grant{}, refresh: map[string]*grant{}, seen: map[string]bool{}}
 	s.newAgent()
 	s.agent = httptest.NewServer(s.recordRequests(true))
 	s.auth = s.agent
@@ -188,47 +177,28 @@ func (s *Server) recordRequests(agent bool) http.Handler {
 		}
 		toAgent := agent && (!s.o.Legacy || r.URL.Path == s.o.Path)
 		s.mu.Lock()
-		noted := &statusRecorder{ResponseWriter: w, status: new(atomic.Int32)}
-		s.requests = append(s.requests, recordedRequest{status: noted.status,
-			Request: Request{Agent: toAgent, Method: r.Method, Path: r.URL.Path, Header: r.Header.Clone(), Form: form, Body: string(body)}})
+		number := len(s.requests)
+		s.requests = append(s.requests, Request{Agent: toAgent, Method: r.Method, Path: r.URL.Path, Header: r.Header.Clone(), Form: form, Body: string(body)})
 		answer := s.answer
 		s.mu.Unlock()
-		if answer != nil && answer(noted, r) {
+		if answer != nil && answer(w, r) {
 			return
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
-		switch {
-		case toAgent || agent && strings.HasPrefix(r.URL.Path, resourceMetadata):
-			s.serveAgent(noted, r)
-		default:
-			s.serveAuthorization(noted, r, form)
+		if toAgent || agent && strings.HasPrefix(r.URL.Path, resourceMetadata) {
+			s.serveAgent(w, r)
+			return
 		}
+		given := httptest.NewRecorder()
+		s.serveAuthorization(given, r, form)
+		s.mu.Lock()
+		s.requests[number].Status = given.Code // before the client can receive it
+		s.mu.Unlock()
+		maps.Copy(w.Header(), given.Header())
+		w.WriteHeader(given.Code)
+		_, _ = given.Body.WriteTo(w)
 	})
 }
-
-// statusRecorder records the status before the client can receive it.
-type statusRecorder struct {
-	http.ResponseWriter
-	status *atomic.Int32
-}
-
-// WriteHeader implements http.ResponseWriter.
-func (n *statusRecorder) WriteHeader(status int) {
-	n.status.Store(int32(status))
-	n.ResponseWriter.WriteHeader(status)
-}
-
-// Write implements http.ResponseWriter.
-func (n *statusRecorder) Write(b []byte) (int, error) {
-	n.status.CompareAndSwap(0, http.StatusOK)
-	return n.ResponseWriter.Write(b)
-}
-
-// Flush implements http.Flusher, which streams need.
-func (n *statusRecorder) Flush() { _ = http.NewResponseController(n.ResponseWriter).Flush() }
-
-// Unwrap supports http.ResponseController.
-func (n *statusRecorder) Unwrap() http.ResponseWriter { return n.ResponseWriter }
 
 // Answer sets a function that both servers call first. It returns true if it has answered the request. It may read the
 // body. ToAgent reports which server received the request. Nil removes the function.
@@ -245,12 +215,7 @@ func (s *Server) ToAgent(r *http.Request) bool { return "http://"+r.Host == s.ag
 func (s *Server) Requests() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make([]Request, 0, len(s.requests))
-	for _, r := range s.requests {
-		r.Status = int(r.status.Load())
-		out = append(out, r.Request)
-	}
-	return out
+	return slices.Clone(s.requests)
 }
 
 // TokenRequests returns the requests to the token endpoint.
@@ -289,14 +254,6 @@ func (s *Server) Unregister(clientID string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.clients, clientID)
-}
-
-// Require sets the scopes that a token needs from now on. The agent answers a token that lacks one with 403
-// insufficient_scope, which names these scopes.
-func (s *Server) Require(scopes ...string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.require, s.scope = scopes, strings.Join(scopes, " ")
 }
 
 // NameIssuers sets the authorization servers that the agent names from now on.

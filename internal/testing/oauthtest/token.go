@@ -83,129 +83,116 @@ func (s *Server) newRefresh(whole *grant) string {
 	return text
 }
 
-// serveToken implements RFC 6749 §3.2.
-func (s *Server) serveToken(w http.ResponseWriter, r *http.Request, form url.Values) {
-	if !checkForm(w, r, form) {
-		return
-	}
+// refusal is an error response of RFC 6749 §5.2.
+type refusal struct{ code, description string }
+
+func (r refusal) Error() string { return r.code + ": " + r.description }
+
+// serveForm answers a form of an authenticated client with what handle returns: JSON, or a refusal. handle is called with s.mu held.
+func (s *Server) serveForm(w http.ResponseWriter, r *http.Request, form url.Values, handle func(form url.Values, id string) (map[string]any, error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	id, ok := s.identifyClient(w, r, form)
-	if !ok {
-		return
+	id, err := s.identifyClient(r, form)
+	var out map[string]any
+	if err == nil {
+		out, err = handle(form, id)
 	}
-	switch form.Get("grant_type") {
-	case "client_credentials":
-		if c := s.clients[id]; c == nil || c.secret == "" && c.key == nil {
-			writeError(w, http.StatusBadRequest, "unauthorized_client", "client_credentials is for confidential clients")
-			return
-		}
-		s.issueToken(w, form, &grant{client: id, scope: form.Get("scope")}, "")
-	case "authorization_code":
-		s.serveCode(w, form, id)
-	case "refresh_token":
-		s.serveRefresh(w, form, id)
-	default:
-		writeError(w, http.StatusBadRequest, "unsupported_grant_type", form.Get("grant_type"))
-	}
+	writeAnswer(w, http.StatusOK, out, err)
 }
 
-// checkForm reports whether a request is a valid form, and answers it with an error if not.
-func checkForm(w http.ResponseWriter, r *http.Request, form url.Values) bool {
+// identifyClient returns the authenticated client of a valid form. s.mu is held.
+func (s *Server) identifyClient(r *http.Request, form url.Values) (id string, err error) {
 	for name, values := range form {
 		if len(values) > 1 {
-			writeError(w, http.StatusBadRequest, "invalid_request", name+" is there twice")
-			return false
+			return "", refusal{"invalid_request", name + " is there twice"}
 		}
 	}
 	switch {
 	case r.URL.RawQuery != "":
-		writeError(w, http.StatusBadRequest, "invalid_request", "parameters in the URL")
-		return false
+		return "", refusal{"invalid_request", "parameters in the URL"}
 	case !strings.HasPrefix(r.Header.Get("Content-Type"), "application/x-www-form-urlencoded"):
-		writeError(w, http.StatusBadRequest, "invalid_request", "the body is no form")
-		return false
+		return "", refusal{"invalid_request", "the body is no form"}
 	}
-	return true
-}
-
-// identifyClient returns the authenticated client, or answers with an error. s.mu is held.
-func (s *Server) identifyClient(w http.ResponseWriter, r *http.Request, form url.Values) (id string, ok bool) {
 	id, problem := s.authenticateClient(r, form)
 	if problem != "" {
-		w.Header().Set("WWW-Authenticate", `Basic realm="token"`)
-		writeError(w, http.StatusUnauthorized, "invalid_client", problem)
-		return "", false
+		return "", refusal{"invalid_client", problem}
 	}
-	return id, true
+	return id, nil
 }
 
-// serveCode implements RFC 6749 §4.1.3 and RFC 7636 §4.6.
-func (s *Server) serveCode(w http.ResponseWriter, form url.Values, id string) {
+// grantToken implements RFC 6749 §3.2. s.mu is held.
+func (s *Server) grantToken(form url.Values, id string) (map[string]any, error) {
+	switch form.Get("grant_type") {
+	case "client_credentials":
+		if c := s.clients[id]; c == nil || c.secret == "" && c.key == nil {
+			return nil, refusal{"unauthorized_client", "client_credentials is for confidential clients"}
+		}
+		return s.issueToken(form, &grant{client: id, scope: form.Get("scope")}, "")
+	case "authorization_code":
+		return s.redeemCode(form, id)
+	case "refresh_token":
+		return s.refreshToken(form, id)
+	}
+	return nil, refusal{"unsupported_grant_type", form.Get("grant_type")}
+}
+
+// redeemCode implements RFC 6749 §4.1.3 and RFC 7636 §4.6.
+func (s *Server) redeemCode(form url.Values, id string) (map[string]any, error) {
 	g := s.codes[form.Get("code")]
 	sum := sha256.Sum256([]byte(form.Get("code_verifier")))
 	switch verifier := form.Get("code_verifier"); {
 	case g == nil || g.client != id || g.used:
-		writeError(w, http.StatusBadRequest, "invalid_grant", "the code is unknown, used or another client's")
-		return
+		return nil, refusal{"invalid_grant", "the code is unknown, used or another client's"}
 	case g.redirect != form.Get("redirect_uri"):
-		writeError(w, http.StatusBadRequest, "invalid_grant", "redirect_uri is another")
-		return
+		return nil, refusal{"invalid_grant", "redirect_uri is another"}
 	case len(verifier) < 43 || len(verifier) > 128 || base64.RawURLEncoding.EncodeToString(sum[:]) != g.challenge:
-		writeError(w, http.StatusBadRequest, "invalid_grant", "code_verifier does not match")
-		return
+		return nil, refusal{"invalid_grant", "code_verifier does not match"}
 	}
 	g.used = true
 	refresh := ""
 	if !s.o.NoRefresh && (!slices.Contains(s.o.Scopes, "offline_access") || slices.Contains(strings.Fields(g.scope), "offline_access")) {
 		refresh = s.newRefresh(g)
 	}
-	s.issueToken(w, form, g, refresh)
+	return s.issueToken(form, g, refresh)
 }
 
-// serveRefresh implements RFC 6749 §6, with the rotation of RFC 9700 §4.14.
-func (s *Server) serveRefresh(w http.ResponseWriter, form url.Values, id string) {
+// refreshToken implements RFC 6749 §6, with the rotation of RFC 9700 §4.14.
+func (s *Server) refreshToken(form url.Values, id string) (map[string]any, error) {
 	g := s.refresh[form.Get("refresh_token")]
 	switch {
 	case g == nil || g.client != id || g.whole.ended:
-		writeError(w, http.StatusBadRequest, "invalid_grant", "the refresh token is unknown, revoked or another client's")
-		return
+		return nil, refusal{"invalid_grant", "the refresh token is unknown, revoked or another client's"}
 	case g.used:
 		g.whole.ended = true
-		writeError(w, http.StatusBadRequest, "invalid_grant", "the refresh token was used before: the whole grant is revoked")
-		return
+		return nil, refusal{"invalid_grant", "the refresh token was used before: the whole grant is revoked"}
 	}
 	narrowed := *g
 	if scope := form.Get("scope"); scope != "" {
 		for _, one := range strings.Fields(scope) {
 			if !slices.Contains(strings.Fields(g.scope), one) {
-				writeError(w, http.StatusBadRequest, "invalid_scope", one+" was not granted")
-				return
+				return nil, refusal{"invalid_scope", one + " was not granted"}
 			}
 		}
 		narrowed.scope = scope
 	}
 	if !s.isResource(form["resource"]) {
-		writeError(w, http.StatusBadRequest, "invalid_target", fmt.Sprintf("resource %q", form["resource"]))
-		return
+		return nil, refusal{"invalid_target", fmt.Sprintf("resource %q", form["resource"])}
 	}
 	refresh := ""
 	if s.o.RotateRefresh {
 		g.used = true
 		refresh = s.newRefresh(g.whole)
 	}
-	s.issueToken(w, form, &narrowed, refresh)
+	return s.issueToken(form, &narrowed, refresh)
 }
 
-// issueToken answers with a new access token. s.mu is held.
-func (s *Server) issueToken(w http.ResponseWriter, form url.Values, g *grant, refresh string) {
+// issueToken returns the answer with a new access token. s.mu is held.
+func (s *Server) issueToken(form url.Values, g *grant, refresh string) (map[string]any, error) {
 	switch {
 	case !s.isResource(form["resource"]):
-		writeError(w, http.StatusBadRequest, "invalid_target", fmt.Sprintf("resource %q is not %s", form["resource"], s.AgentURL))
-		return
+		return nil, refusal{"invalid_target", fmt.Sprintf("resource %q is not %s", form["resource"], s.AgentURL)}
 	case !s.knowsScopes(g.scope):
-		writeError(w, http.StatusBadRequest, "invalid_scope", fmt.Sprintf("scope %q", g.scope))
-		return
+		return nil, refusal{"invalid_scope", fmt.Sprintf("scope %q", g.scope)}
 	}
 	t := &token{text: s.randomText("access-"), client: g.client, scope: g.scope, expires: s.o.Now().Add(s.o.Lifetime), whole: g.whole}
 	s.tokens = append(s.tokens, t)
@@ -217,7 +204,7 @@ func (s *Server) issueToken(w http.ResponseWriter, form url.Values, g *grant, re
 	if refresh != "" {
 		out["refresh_token"] = refresh
 	}
-	writeJSON(w, http.StatusOK, out)
+	return out, nil
 }
 
 // authenticateClient returns the client of a request, or the problem with its authentication (RFC 6749 §2.3). s.mu is
