@@ -63,7 +63,7 @@ func (s *suite) run(ctx context.Context, revision, scenario string) outcome {
 }
 
 // readChecks reads the suite's results from its folder, at a depth of as many levels as the scenario's name has
-// slashes. If there are none, the scenario failed.
+// slashes. A scenario without results failed.
 func readChecks(folder string) (all []check) {
 	for _, pattern := range []string{"*/checks.json", "*/*/checks.json"} {
 		for _, file := range script.Must(filepath.Glob(filepath.Join(folder, filepath.FromSlash(pattern)))) {
