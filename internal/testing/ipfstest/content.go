@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/ipfs/boxo/blockservice"
@@ -15,10 +13,9 @@ import (
 	chunk "github.com/ipfs/boxo/chunker"
 	"github.com/ipfs/boxo/exchange/offline"
 	"github.com/ipfs/boxo/ipld/merkledag"
-	"github.com/ipfs/boxo/ipld/unixfs"
-	"github.com/ipfs/boxo/ipld/unixfs/hamt"
 	"github.com/ipfs/boxo/ipld/unixfs/importer/balanced"
 	"github.com/ipfs/boxo/ipld/unixfs/importer/helpers"
+	uio "github.com/ipfs/boxo/ipld/unixfs/io"
 	"github.com/ipfs/go-cid"
 	"github.com/ipfs/go-datastore"
 	dssync "github.com/ipfs/go-datastore/sync"
@@ -45,19 +42,15 @@ func newStore() store {
 
 // AddFile imports a file as Kubo does with --cid-version=1: raw leaves, one block for up to 256 KiB, otherwise a tree
 // of blocks.
-func (g *Gateway) AddFile(content []byte) (cid.Cid, error) {
-	n, err := g.addFile(content, true)
-	if err != nil {
-		return cid.Undef, err
-	}
-	return n.Cid(), nil
-}
+func (g *Gateway) AddFile(content []byte) (cid.Cid, error) { return cidOf(g.addFile(content, true)) }
 
 // AddFileV0 imports a file as Kubo does by default: a Qm… CID and wrapped leaves.
-func (g *Gateway) AddFileV0(content []byte) (cid.Cid, error) {
-	n, err := g.addFile(content, false)
+func (g *Gateway) AddFileV0(content []byte) (cid.Cid, error) { return cidOf(g.addFile(content, false)) }
+
+// cidOf returns the CID of imported content.
+func cidOf(n format.Node, err error) (cid.Cid, error) {
 	if err != nil {
-		return cid.Undef, err
+		return cid.Undef, fmt.Errorf("importing content: %w", err)
 	}
 	return n.Cid(), nil
 }
@@ -69,13 +62,9 @@ func (g *Gateway) addFile(content []byte, v1 bool) (format.Node, error) {
 	}
 	b, err := params.New(chunk.NewSizeSplitter(bytes.NewReader(content), chunkSize))
 	if err != nil {
-		return nil, fmt.Errorf("importing a file: %w", err)
+		return nil, err
 	}
-	n, err := balanced.Layout(b)
-	if err != nil {
-		return nil, fmt.Errorf("importing a file: %w", err)
-	}
-	return n, nil
+	return balanced.Layout(b)
 }
 
 func builder(v1 bool) cid.Builder {
@@ -87,85 +76,55 @@ func builder(v1 bool) cid.Builder {
 
 // AddDirectory imports files by their paths, for example "a/b.json". It creates the directories.
 func (g *Gateway) AddDirectory(files map[string][]byte) (cid.Cid, error) {
-	n, err := g.directory(files, g.plainDirectory)
-	if err != nil {
-		return cid.Undef, err
-	}
-	return n.Cid(), nil
+	return cidOf(g.addDirectory(files, func() (uio.Directory, error) {
+		return uio.NewBasicDirectory(g.store.dag, uio.WithCidBuilder(builder(true)))
+	}))
 }
 
 // AddShardedDirectory is AddDirectory with a HAMT for every directory, as Kubo uses for large directories.
 func (g *Gateway) AddShardedDirectory(files map[string][]byte) (cid.Cid, error) {
-	n, err := g.directory(files, g.shardedDirectory)
-	if err != nil {
-		return cid.Undef, err
-	}
-	return n.Cid(), nil
+	return cidOf(g.addDirectory(files, func() (uio.Directory, error) {
+		return uio.NewHAMTDirectory(g.store.dag, 0, uio.WithCidBuilder(builder(true)))
+	}))
 }
 
-func (g *Gateway) directory(files map[string][]byte, combine func(map[string]format.Node) (format.Node, error)) (format.Node, error) {
-	entries := make(map[string]format.Node)
+func (g *Gateway) addDirectory(files map[string][]byte, create func() (uio.Directory, error)) (format.Node, error) {
+	dir, err := create()
+	if err != nil {
+		return nil, err
+	}
+	add := func(name string, n format.Node, err error) error {
+		if err != nil {
+			return err
+		}
+		return dir.AddChild(context.Background(), name, n)
+	}
 	below := make(map[string]map[string][]byte)
 	for path, content := range files {
 		name, rest, deeper := strings.Cut(path, "/")
-		if deeper {
-			if below[name] == nil {
-				below[name] = make(map[string][]byte)
+		if !deeper {
+			n, err := g.addFile(content, true)
+			if err := add(name, n, err); err != nil {
+				return nil, err
 			}
-			below[name][rest] = content
 			continue
 		}
-		n, err := g.addFile(content, true)
-		if err != nil {
-			return nil, err
+		if below[name] == nil {
+			below[name] = make(map[string][]byte)
 		}
-		entries[name] = n
+		below[name][rest] = content
 	}
 	for name, files := range below {
-		n, err := g.directory(files, combine)
-		if err != nil {
+		n, err := g.addDirectory(files, create)
+		if err := add(name, n, err); err != nil {
 			return nil, err
 		}
-		entries[name] = n
 	}
-	return combine(entries)
-}
-
-func (g *Gateway) plainDirectory(entries map[string]format.Node) (format.Node, error) {
-	dir := unixfs.EmptyDirNode()
-	if err := dir.SetCidBuilder(builder(true)); err != nil {
-		return nil, fmt.Errorf("making a directory: %w", err)
-	}
-	for _, name := range slices.Sorted(maps.Keys(entries)) {
-		if err := dir.AddNodeLink(name, entries[name]); err != nil {
-			return nil, fmt.Errorf("adding %q to a directory: %w", name, err)
-		}
-	}
-	if err := g.store.dag.Add(context.Background(), dir); err != nil {
-		return nil, fmt.Errorf("storing a directory: %w", err)
-	}
-	return dir, nil
-}
-
-func (g *Gateway) shardedDirectory(entries map[string]format.Node) (format.Node, error) {
-	shard, err := hamt.NewShard(g.store.dag, 256)
+	n, err := dir.GetNode()
 	if err != nil {
-		return nil, fmt.Errorf("making a sharded directory: %w", err)
+		return nil, err
 	}
-	shard.SetCidBuilder(builder(true))
-	for _, name := range slices.Sorted(maps.Keys(entries)) {
-		if err := shard.Set(context.Background(), name, entries[name]); err != nil {
-			return nil, fmt.Errorf("adding %q to a directory: %w", name, err)
-		}
-	}
-	n, err := shard.Node()
-	if err != nil {
-		return nil, fmt.Errorf("storing a sharded directory: %w", err)
-	}
-	if err := g.store.dag.Add(context.Background(), n); err != nil {
-		return nil, fmt.Errorf("storing a sharded directory: %w", err)
-	}
-	return n, nil
+	return n, g.store.dag.Add(context.Background(), n)
 }
 
 // AddBlock stores one block unchanged, with the given codec and hash function (multicodec codes), and returns its

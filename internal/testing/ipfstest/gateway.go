@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/ipfs/boxo/ipld/merkledag"
 	uio "github.com/ipfs/boxo/ipld/unixfs/io"
 	"github.com/ipfs/go-cid"
 	"github.com/ipld/go-car/v2"
@@ -226,21 +227,7 @@ func (g *Gateway) emit(ctx context.Context, out storage.WritableCar, root cid.Ci
 	if isDir := err == nil; isDir && !b.WholeTree {
 		return nil // with scope "entity", a directory's own block is enough
 	}
-	return below(ctx, dag, n)
-}
-
-// below writes the nodes below n, depth first.
-func below(ctx context.Context, dag *teeDAG, n format.Node) error {
-	for _, l := range n.Links() {
-		child, err := dag.Get(ctx, l.Cid)
-		if err != nil {
-			return err
-		}
-		if err := below(ctx, dag, child); err != nil {
-			return err
-		}
-	}
-	return nil
+	return merkledag.Walk(ctx, merkledag.GetLinksDirect(dag), n.Cid(), cid.NewSet().Visit)
 }
 
 // teeDAG writes every node that is read through it.
