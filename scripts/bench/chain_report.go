@@ -96,7 +96,7 @@ func (r *chainReport) targets() (all []target) {
 	return all
 }
 
-// latency returns the measurement of a way; the zero value if there is none.
+// latency returns the measurement of a way, or the zero value.
 func (r *chainReport) latency(way string) blockLatency {
 	i := slices.IndexFunc(r.latencies, func(l blockLatency) bool { return l.way == way })
 	if i < 0 {
