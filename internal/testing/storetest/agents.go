@@ -31,9 +31,8 @@ func (s *suite) releaseOfEnabled() {
 	for _, t := range more {
 		s.record(s.claim(t), disabled(true))
 	}
-	if r := s.agentRow(1); r.State != records.StateDisabled || !r.Enabled {
-		s.Errorf("%+v", r)
-	}
+	r := s.agentRow(1)
+	s.expect(r.State == records.StateDisabled && r.Enabled, "%+v", r)
 
 	release := func(want int, except ...int) []store.Task {
 		s.Helper()
@@ -41,30 +40,22 @@ func (s *suite) releaseOfEnabled() {
 			return slices.ContainsFunc(except, func(agent int) bool { return a == Agent(agent) })
 		})
 		s.must(err)
-		if tasks = s.toRun(tasks, n); n != want || len(tasks) != want {
-			s.Fatalf("%d released, handed out %+v; want %d", n, tasks, want)
-		}
+		tasks = s.toRun(tasks, n)
+		s.require(n == want && len(tasks) == want, "%d released, handed out %+v; want %d", n, tasks, want)
 		return tasks
 	}
 	release(0, 1, 4)
 	tasks := release(2, 1)
 	for i, t := range tasks {
-		if t.ID != more[i].ID || t.N != more[i].N+1 {
-			s.Errorf("%+v after %+v", t, more[i])
-		}
+		s.expect(t.ID == more[i].ID && t.N == more[i].N+1, "%+v after %+v", t, more[i])
 	}
-	if r := s.agentRow(4); r.State != records.StatePending {
-		s.Errorf("%+v", r)
-	}
+	r = s.agentRow(4)
+	s.expect(r.State == records.StatePending, "%+v", r)
 	n, tasks, err := s.ReleaseEnabled(s.Context(), nil)
 	tasks = s.toRun(tasks, n)
-	if n != 1 || len(tasks) != 1 || tasks[0].ID != byFile.ID || err != nil {
-		s.Errorf("%d released, %+v, %v", n, tasks, err)
-	}
+	s.expect(n == 1 && len(tasks) == 1 && tasks[0].ID == byFile.ID && err == nil, "%d released, %+v, %v", n, tasks, err)
 	c := s.claim(tasks[0])
-	if c.Attempt != 1 || c.Replay {
-		s.Errorf("%+v", c)
-	}
+	s.expect(c.Attempt == 1 && !c.Replay, "%+v", c)
 	s.record(c, delivered)
 	s.is(byRow.ID, store.Held, "agent_disabled", 0, 0)
 	s.is(auth.ID, store.Held, "auth_required", 0, 0)
@@ -80,9 +71,8 @@ func (s *suite) agentRow(agent int) records.AgentRow {
 // agentStates checks the agent's state after each kind of outcome.
 func (s *suite) agentStates() {
 	task := s.takeOne(1)
-	if r := s.agentRow(1); r.State != records.StatePending {
-		s.Errorf("before anything is tried: %+v", r)
-	}
+	r := s.agentRow(1)
+	s.expect(r.State == records.StatePending, "before anything is tried: %+v", r)
 	again := func(o store.Outcome) store.Outcome {
 		o.Status, o.Delay, o.Task, o.Stage = store.Waiting, time.Minute, true, "call"
 		return o
@@ -101,24 +91,21 @@ func (s *suite) agentStates() {
 		{delivered, records.StateConnected},
 	} {
 		r := s.record(s.claim(task), tt.o)
-		if got := s.agentRow(1); got.State != tt.want {
-			s.Errorf("%d: after %s %s it is %s, want %s", i, tt.o.Status, tt.o.Reason, got.State, tt.want)
-		}
+		got := s.agentRow(1)
+		s.expect(got.State == tt.want, "%d: after %s %s it is %s, want %s", i, tt.o.Status, tt.o.Reason, got.State,
+			tt.want)
 		if r.Task != nil {
 			task = *r.Task
 			s.Advance(time.Minute)
 		}
 	}
-	if r := s.agentRow(1); r.LastOKAt == nil || r.LastError != "it said 401" || r.LastErrorAt == nil {
-		s.Errorf("%+v", r)
-	}
-	if _, _, err := s.EnableAgent(s.Context(), Agent(1), false); err != nil {
-		s.Error(err)
-	}
+	r = s.agentRow(1)
+	s.expect(r.LastOKAt != nil && r.LastError == "it said 401" && r.LastErrorAt != nil, "%+v", r)
+	_, _, err := s.EnableAgent(s.Context(), Agent(1), false)
+	s.expect(err == nil, "%v", err)
 	s.record(s.claim(s.takeMore(1, 1, 1)[0]), delivered) // a success does not enable the agent
-	if r := s.agentRow(1); r.State != records.StateDisabled || r.Enabled {
-		s.Errorf("%+v", r)
-	}
+	r = s.agentRow(1)
+	s.expect(r.State == records.StateDisabled && !r.Enabled, "%+v", r)
 }
 
 // endpointOfJob checks that an outcome at an endpoint that the job named leaves the agent's row unchanged.
@@ -136,15 +123,11 @@ func (s *suite) endpointOfJob() {
 		s.record(s.claim(s.takeMore(1, i+1, 1)[0]), o)
 		got := s.agentRow(1)
 		got.Open, got.UpdatedAt = healthy.Open, healthy.UpdatedAt
-		if !reflect.DeepEqual(got, healthy) {
-			s.Errorf("after %s %s: %+v, want %+v", o.Status, o.Reason, got, healthy)
-		}
+		s.expect(reflect.DeepEqual(got, healthy), "after %s %s: %+v, want %+v", o.Status, o.Reason, got, healthy)
 	}
 	hours, err := s.AgentStats(s.Context(), Agent(1), time.Time{})
 	s.must(err)
-	if len(hours) != 1 || hours[0].Calls != 1 || hours[0].Failed != 0 {
-		s.Errorf("%+v", hours)
-	}
+	s.expect(len(hours) == 1 && hours[0].Calls == 1 && hours[0].Failed == 0, "%+v", hours)
 }
 
 // learned checks that an outcome's observations of the agent's server are stored, and that missing ones change nothing.
@@ -157,9 +140,8 @@ func (s *suite) learned() {
 	found := *o.Registration
 	tasks := s.take(1, 3)
 	succeeded := func(c *store.Claim, want bool) *store.Claim {
-		if c.Succeeded != want {
-			s.Errorf("task %d: the agent succeeded within the hour: %t, want %t", c.N, c.Succeeded, want)
-		}
+		s.expect(c.Succeeded == want, "task %d: the agent succeeded within the hour: %t, want %t", c.N, c.Succeeded,
+			want)
 		return c
 	}
 	s.record(succeeded(s.claim(tasks[0]), false), o)
@@ -171,30 +153,27 @@ func (s *suite) learned() {
 	o.Protocol, o.Tools = "2026-07-28", store.ToolList(nil)
 	s.record(succeeded(s.claim(tasks[2]), false), o)
 	s.knows(1, records.AgentObservation{Endpoint: "https://a.example/mcp", Protocol: "2026-07-28", ServerInfo: old, Tools: json.RawMessage(`[]`), State: records.StateConnected})
-	if r := s.agentRow(1); r.Registration == nil || *r.Registration != found {
-		s.Errorf("%+v, want %+v", r.Registration, found)
-	}
+	r := s.agentRow(1)
+	s.expect(r.Registration != nil && *r.Registration == found, "%+v, want %+v", r.Registration, found)
 }
 
 // learnedWithoutDelivery checks that ObserveAgent stores an observation, and changes neither last_ok_at nor a disabled
 // agent's state.
 func (s *suite) learnedWithoutDelivery() {
-	if _, err := s.AgentRow(s.Context(), Agent(1)); !errors.Is(err, store.ErrNotFound) {
-		s.Error(err)
-	}
+	_, err := s.AgentRow(s.Context(), Agent(1))
+	s.expect(errors.Is(err, store.ErrNotFound), "%v", err)
 	first := records.AgentObservation{Endpoint: "stdio:agent", Protocol: "2025-06-18", ServerInfo: json.RawMessage(`{"Name":"p"}`),
 		Tools: store.ToolList([]store.KnownTool{{Name: "x", Schema: true}}), State: records.StateConnected}
 	s.must(s.ObserveAgent(s.Context(), Agent(1), first)) // inserts the agent
 	s.knows(1, first)
-	if r := s.agentRow(1); r.LastOKAt != nil || r.LastError != "" || !r.Enabled {
-		s.Errorf("%+v", r)
-	}
+	r := s.agentRow(1)
+	s.expect(r.LastOKAt == nil && r.LastError == "" && r.Enabled, "%+v", r)
 	s.must(s.ObserveAgent(s.Context(), Agent(1), records.AgentObservation{State: records.StateNeedsAuth, Error: "it said 401"}))
 	first.State, first.Error = records.StateNeedsAuth, "it said 401"
 	s.knows(1, first)
 	s.must(s.ObserveAgent(s.Context(), Agent(1), records.AgentObservation{}))
 	s.knows(1, first)
-	_, _, err := s.EnableAgent(s.Context(), Agent(1), false)
+	_, _, err = s.EnableAgent(s.Context(), Agent(1), false)
 	s.must(err)
 	s.must(s.ObserveAgent(s.Context(), Agent(1), records.AgentObservation{State: records.StateConnected, Protocol: "2025-11-25"}))
 	first.State, first.Protocol = records.StateDisabled, "2025-11-25"
@@ -202,13 +181,11 @@ func (s *suite) learnedWithoutDelivery() {
 	// The servers file disabled this agent when its delivery was held, and does not disable it now.
 	s.record(s.claim(s.take(2, 1)[0]), store.Outcome{Status: store.Held, Reason: "agent_disabled", Stage: "check", Free: true, Elsewhere: true})
 	s.must(s.ObserveAgent(s.Context(), Agent(2), records.AgentObservation{State: records.StateConnected}))
-	if r := s.agentRow(2); r.State != records.StateConnected {
-		s.Errorf("enabled, found connected, and %s", r.State)
-	}
+	r = s.agentRow(2)
+	s.expect(r.State == records.StateConnected, "enabled, found connected, and %s", r.State)
 	for _, state := range []string{records.StateDisabled, records.StatePending, "x"} {
-		if s.ObserveAgent(s.Context(), Agent(1), records.AgentObservation{State: state}) == nil {
-			s.Errorf("an agent was found %q", state)
-		}
+		s.expect(s.ObserveAgent(s.Context(), Agent(1), records.AgentObservation{State: state}) != nil,
+			"an agent was found %q", state)
 	}
 }
 

@@ -18,9 +18,8 @@ func (s *suite) hours(agent, last int) records.CallSummary {
 	hours, err := s.AgentStats(s.Context(), Agent(agent), since)
 	s.must(err)
 	for _, h := range hours {
-		if !h.Hour.Equal(h.Hour.Truncate(time.Hour)) || h.Hour.After(now) {
-			s.Errorf("it is %s, and there is an hour that begins at %s", now, h.Hour)
-		}
+		s.expect(h.Hour.Equal(h.Hour.Truncate(time.Hour)) && !h.Hour.After(now),
+			"it is %s, and there is an hour that begins at %s", now, h.Hour)
 	}
 	sum := records.SummarizeHours(hours, since)
 	sum.Since = time.Time{}
@@ -37,9 +36,8 @@ func (s *suite) callsAreCounted() {
 	blamed := func(why outcome.Reason, called bool) store.Outcome {
 		return store.Outcome{Status: store.Waiting, Reason: why, Delay: time.Hour, Stage: "call", AgentError: "it failed", Called: called}
 	}
-	if got := s.hours(1, 100); got.Calls != 0 || got.P50Ms != nil {
-		s.Errorf("of nobody: %+v", got)
-	}
+	got := s.hours(1, 100)
+	s.expect(got.Calls == 0 && got.P50Ms == nil, "of nobody: %+v", got)
 	for i, o := range []store.Outcome{
 		took(delivered, 40*time.Millisecond),
 		took(delivered, 50*time.Millisecond),
@@ -59,9 +57,9 @@ func (s *suite) callsAreCounted() {
 	first := records.CallSummary{Calls: 8, Failed: 4, Failures: map[outcome.Reason]int{"timeout": 1, "connect_failed": 2, "auth_required": 1},
 		P50Ms: ms(50), P95Ms: ms(60000)}
 	heraldtest.Equal(s, "calls of the agent", s.hours(1, 1), first)
-	if r := s.agentRow(1); r.LastCalledAt == nil || r.LastCalledAt.Before(*r.LastOKAt) {
-		s.Errorf("last called %v, last success %v", r.LastCalledAt, r.LastOKAt)
-	}
+	r := s.agentRow(1)
+	s.expect(r.LastCalledAt != nil && !r.LastCalledAt.Before(*r.LastOKAt), "last called %v, last success %v",
+		r.LastCalledAt, r.LastOKAt)
 
 	s.Advance(3 * time.Hour)
 	s.record(s.claim(s.takeMore(1, 50, 1)[0]), took(blamed("timeout", true), 7*time.Millisecond))
@@ -79,9 +77,8 @@ func (s *suite) countedOnce() {
 	tasks := s.take(1, 4)
 	calls := func(want int, why string) {
 		s.Helper()
-		if got := s.hours(1, 1); got.Calls != want || got.Failed != 0 {
-			s.Errorf("%s: %+v, want %d calls", why, got, want)
-		}
+		got := s.hours(1, 1)
+		s.expect(got.Calls == want && got.Failed == 0, "%s: %+v, want %d calls", why, got, want)
 	}
 	c := s.claim(tasks[0])
 	s.record(c, delivered)
@@ -126,9 +123,8 @@ func (s *suite) failingSince() {
 		if got == nil && minutes == 0 {
 			return
 		}
-		if got == nil || minutes == 0 || now.Sub(*got).Round(time.Minute) != time.Duration(minutes)*time.Minute {
-			s.Errorf("%s: at %s it fails since %v, want since %d minutes", why, now, got, minutes)
-		}
+		s.expect(got != nil && minutes != 0 && now.Sub(*got).Round(time.Minute) == time.Duration(minutes)*time.Minute,
+			"%s: at %s it fails since %v, want since %d minutes", why, now, got, minutes)
 	}
 	expect(does(notYet(time.Hour)), 0, "nobody has asked it")
 	expect(does(failed(time.Hour)), 0, "not by its fault")
@@ -138,9 +134,8 @@ func (s *suite) failingSince() {
 	expect(does(delivered), 0, "it took a call")
 	expect(does(fail), 1, "failing again")
 	for _, enabled := range []bool{false, true} {
-		if _, _, err := s.EnableAgent(s.Context(), Agent(1), enabled); err != nil {
-			s.Error(err)
-		}
+		_, _, err := s.EnableAgent(s.Context(), Agent(1), enabled)
+		s.expect(err == nil, "%v", err)
 		expect(s.agentRow(1).FailingSince, map[bool]int{false: 1, true: 0}[enabled], "enabled or not")
 	}
 	expect(does(fail), 1, "though it was enabled")

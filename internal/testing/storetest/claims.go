@@ -35,24 +35,20 @@ func (s *suite) accept() {
 	} {
 		out, tasks, err := s.Accept(s.Context(), []store.Intake{tt.in})
 		s.must(err)
-		if a := out[0]; a.Verdict != tt.verdict || a.Status != tt.status || a.Field != tt.field || a.ID != tt.in.Job.ID() || len(tasks) != tt.tasks {
-			s.Errorf("%d: %+v and %d tasks, want %+v", i, out[0], len(tasks), tt)
-		}
+		a := out[0]
+		s.expect(a.Verdict == tt.verdict && a.Status == tt.status && a.Field == tt.field && a.ID == tt.in.Job.ID() &&
+			len(tasks) == tt.tasks, "%d: %+v and %d tasks, want %+v", i, out[0], len(tasks), tt)
 	}
 	s.is(j.ID(), store.Queued, "", 0, 0)
 	s.is(refused.Job.ID(), store.Rejected, "invalid_job", 0, 0)
-	if d := s.read(refused.Job.ID()); string(d.Result) != string(refused.Received) || d.Job != nil {
-		s.Errorf("of the refused job %s is kept", d.Result)
-	}
-	if d := s.read(j.ID()); d.Dispatch != 1 || d.Key != j.Key() {
-		s.Errorf("%+v", d)
-	}
-	if _, err := s.DeliveryByKey(s.Context(), "nobody's"); !errors.Is(err, store.ErrNotFound) {
-		s.Errorf("a key that nobody holds: %v", err)
-	}
-	if _, err := s.Delivery(s.Context(), uuid.New()); !errors.Is(err, store.ErrNotFound) {
-		s.Error(err)
-	}
+	d := s.read(refused.Job.ID())
+	s.expect(string(d.Result) == string(refused.Received) && d.Job == nil, "of the refused job %s is kept", d.Result)
+	d = s.read(j.ID())
+	s.expect(d.Dispatch == 1 && d.Key == j.Key(), "%+v", d)
+	_, err := s.DeliveryByKey(s.Context(), "nobody's")
+	s.expect(errors.Is(err, store.ErrNotFound), "a key that nobody holds: %v", err)
+	_, err = s.Delivery(s.Context(), uuid.New())
+	s.expect(errors.Is(err, store.ErrNotFound), "%v", err)
 }
 
 // keepsTraces checks that all claims and the row have the trace of the job, or the delivery's own.
@@ -66,20 +62,15 @@ func (s *suite) keepsTraces() {
 		s.must(err)
 		again, _, err := s.Accept(s.Context(), []store.Intake{{Job: j, Traceparent: strings.Replace(caller, "4bf9", "aaaa", 1)}})
 		s.must(err)
-		if again[0].Verdict != store.Known {
-			s.Errorf("a traceparent makes a known job %s", again[0].Verdict)
-		}
+		s.expect(again[0].Verdict == store.Known, "a traceparent makes a known job %s", again[0].Verdict)
 		c := s.claim(tasks[0])
 		r := s.record(c, failed(time.Minute))
 		s.Advance(time.Minute)
 		for _, c := range []*store.Claim{c, s.claim(*r.Task)} {
-			if c.Traceparent != tt.kept {
-				s.Errorf("attempt %d knows %q, want %q", c.Attempt, c.Traceparent, tt.kept)
-			}
+			s.expect(c.Traceparent == tt.kept, "attempt %d knows %q, want %q", c.Attempt, c.Traceparent, tt.kept)
 		}
-		if d, want := s.read(j.ID()), tracecontext.Of(j.ID(), tt.kept).TraceID.String(); d.TraceID != want {
-			s.Errorf("the row shows trace %q, want %q", d.TraceID, want)
-		}
+		d, want := s.read(j.ID()), tracecontext.Of(j.ID(), tt.kept).TraceID.String()
+		s.expect(d.TraceID == want, "the row shows trace %q, want %q", d.TraceID, want)
 	}
 }
 
@@ -91,18 +82,14 @@ func (s *suite) oneClaimWins() {
 	for range 20 {
 		wg.Go(func() {
 			c, err := s.Claim(s.Context(), task.ID, task.N, lease)
-			if err != nil {
-				s.Error(err)
-			}
+			s.expect(err == nil, "%v", err)
 			if c != nil {
 				won.Add(1)
 			}
 		})
 	}
 	wg.Wait()
-	if won.Load() != 1 {
-		s.Errorf("%d claims were given", won.Load())
-	}
+	s.expect(won.Load() == 1, "%d claims were given", won.Load())
 	s.is(task.ID, store.Running, "", 1, 1)
 }
 
@@ -114,10 +101,9 @@ func (s *suite) claimsAreRefused() {
 		s.refused(task.ID, n, "n is not the row's")
 	}
 	c := s.claim(task)
-	if c.Attempt != 1 || c.Budget != 1 || c.Called || c.Unfinished || c.Replay || !c.Enabled || c.Agent() != Agent(1) ||
-		c.LeaseUntil.Sub(c.StartedAt) != lease || c.Job.Tag1 != "uptime" || c.FetchFailures != 0 {
-		s.Errorf("%+v", c)
-	}
+	s.expect(c.Attempt == 1 && c.Budget == 1 && !c.Called && !c.Unfinished && !c.Replay && c.Enabled &&
+		c.Agent() == Agent(1) && c.LeaseUntil.Sub(c.StartedAt) == lease && c.Job.Tag1 == "uptime" &&
+		c.FetchFailures == 0, "%+v", c)
 	s.refused(task.ID, task.N, "it runs")
 	r := s.record(c, failed(time.Minute))
 	s.early(task.ID, task.N)
@@ -130,16 +116,13 @@ func (s *suite) claimsAreRefused() {
 	s.record(s.claim(ended), delivered)
 	s.refused(ended.ID, ended.N, "it is delivered")
 	tasks := s.take(3, store.MaxDispatchedPerAgent+1)
-	if len(tasks) != store.MaxDispatchedPerAgent {
-		s.Fatalf("%d handed out", len(tasks))
-	}
+	s.require(len(tasks) == store.MaxDispatchedPerAgent, "%d handed out", len(tasks))
 	last := Feedback(3, store.MaxDispatchedPerAgent+1).ID()
 	for n := range 3 {
 		s.refused(last, n, "it is not handed out")
 	}
-	if got := s.read(task.ID); got.Attempts != 1 || len(got.History) != 1 {
-		s.Errorf("refused claims count: %+v", got)
-	}
+	got := s.read(task.ID)
+	s.expect(got.Attempts == 1 && len(got.History) == 1, "refused claims count: %+v", got)
 }
 
 // waitIsClaimedWhenDue checks that a waiting delivery can be claimed from one second before the end of its wait, and
@@ -147,20 +130,15 @@ func (s *suite) claimsAreRefused() {
 func (s *suite) waitIsClaimedWhenDue() {
 	task := s.takeOne(1)
 	r := s.record(s.claim(task), failed(time.Minute))
-	if r.Task == nil || r.Task.N != task.N || r.Task.ID != task.ID || r.Task.Attempts != 1 || !r.Task.At.Equal(r.NextAttemptAt) {
-		s.Fatalf("%+v", r)
-	}
+	s.require(r.Task != nil && r.Task.N == task.N && r.Task.ID == task.ID && r.Task.Attempts == 1 &&
+		r.Task.At.Equal(r.NextAttemptAt), "%+v", r)
 	d := s.is(task.ID, store.Waiting, "server_error", 1, 1)
-	if d.NextAttemptAt.Sub(d.UpdatedAt) != time.Minute || d.Dispatch != r.Task.N {
-		s.Errorf("%+v", d)
-	}
+	s.expect(d.NextAttemptAt.Sub(d.UpdatedAt) == time.Minute && d.Dispatch == r.Task.N, "%+v", d)
 	s.Advance(58 * time.Second)
 	s.early(task.ID, task.N)
 	s.Advance(time.Second + 500*time.Millisecond) // Redis may be half a second early
 	c := s.claim(*r.Task)
-	if c.Attempt != 2 || c.Budget != 2 || !c.Called || c.Unfinished {
-		s.Errorf("%+v", c)
-	}
+	s.expect(c.Attempt == 2 && c.Budget == 2 && c.Called && !c.Unfinished, "%+v", c)
 }
 
 // extend checks that a lease can be extended until it expires or the outcome is recorded.
@@ -169,17 +147,14 @@ func (s *suite) extend() {
 	s.Advance(lease - time.Second)
 	s.must(s.Extend(s.Context(), c, lease))
 	s.Advance(lease - time.Second)
-	if n, _, err := s.ExpireLeases(s.Context(), 10, attempts); n != 0 || err != nil {
-		s.Errorf("the lease ran out: %d, %v", n, err)
-	}
+	n, _, err := s.ExpireLeases(s.Context(), 10, attempts)
+	s.expect(n == 0 && err == nil, "the lease ran out: %d, %v", n, err)
 	s.Advance(2 * time.Second)
-	if err := s.Extend(s.Context(), c, lease); !errors.Is(err, store.ErrFenced) {
-		s.Errorf("a lease that ran out was renewed: %v", err)
-	}
+	err = s.Extend(s.Context(), c, lease)
+	s.expect(errors.Is(err, store.ErrFenced), "a lease that ran out was renewed: %v", err)
 	s.record(c, failed(time.Second)) // no other worker has claimed it
-	if err := s.Extend(s.Context(), c, lease); !errors.Is(err, store.ErrFenced) {
-		s.Errorf("a recorded claim was renewed: %v", err)
-	}
+	err = s.Extend(s.Context(), c, lease)
+	s.expect(errors.Is(err, store.ErrFenced), "a recorded claim was renewed: %v", err)
 }
 
 // fence checks that a worker that lost its claim changes nothing, dispatches nothing and counts nothing.
@@ -194,26 +169,22 @@ func (s *suite) fence() {
 	for _, o := range late {
 		s.fenced(old, o)
 	}
-	if after := s.is(old.ID, store.Queued, "", 1, 1); after.Dispatch != before.Dispatch || after.History[0].Outcome != "" {
-		s.Errorf("a lost claim changed the row: %+v", after)
-	}
-	if n := s.handed(); n != store.MaxDispatchedPerAgent-1 {
-		s.Errorf("%d handed out by a lost claim", n-store.MaxDispatchedPerAgent+1)
-	}
+	after := s.is(old.ID, store.Queued, "", 1, 1)
+	s.expect(after.Dispatch == before.Dispatch && after.History[0].Outcome == "", "a lost claim changed the row: %+v",
+		after)
+	n := s.handed()
+	s.expect(n == store.MaxDispatchedPerAgent-1, "%d handed out by a lost claim", n-store.MaxDispatchedPerAgent+1)
 	again := s.nextTask()
 	if again.ID != old.ID || again.N != old.N+1 {
 		s.Fatalf("%+v", again) // the oldest goes first
 	}
 	c := s.claim(again)
-	if c.No <= old.No || c.Attempt != 2 {
-		s.Errorf("second claim %+v after %+v", c, old)
-	}
+	s.expect(c.No > old.No && c.Attempt == 2, "second claim %+v after %+v", c, old)
 	for _, o := range late {
 		s.fenced(old, o)
 	}
-	if err := s.Extend(s.Context(), old, lease); !errors.Is(err, store.ErrFenced) {
-		s.Error(err)
-	}
+	err := s.Extend(s.Context(), old, lease)
+	s.expect(errors.Is(err, store.ErrFenced), "%v", err)
 	s.is(old.ID, store.Running, "", 2, 2)
 	s.record(c, delivered)
 	s.outcomes(old.ID, "", "delivered")
@@ -232,9 +203,8 @@ func (s *suite) lateSuccessEnds() {
 		meanwhile()
 		s.record(old, delivered)
 		d := s.read(old.ID)
-		if d.Status != store.Delivered || d.FinishedAt == nil || d.History[0].Outcome != "delivered" {
-			s.Errorf("case %d: %+v", agent, d)
-		}
+		s.expect(d.Status == store.Delivered && d.FinishedAt != nil && d.History[0].Outcome == "delivered",
+			"case %d: %+v", agent, d)
 		if n := len(d.History); n > 1 {
 			s.refused(old.ID, d.Dispatch, "it is delivered")
 		}
@@ -261,14 +231,10 @@ func (s *suite) lateSuccessOfWhatEnded() {
 	s.lose(old)
 	moved, _, _, err := s.Cancel(s.Context(), []uuid.UUID{old.ID}, false)
 	s.must(err)
-	if moved != 1 {
-		s.Fatal(moved)
-	}
+	s.require(moved == 1, "%v", moved)
 	s.fenced(old, delivered)
 	d := s.is(old.ID, store.Cancelled, "operator", 1, 1)
-	if d.History[0].Outcome != "delivered" {
-		s.Errorf("%+v", d.History)
-	}
+	s.expect(d.History[0].Outcome == "delivered", "%+v", d.History)
 }
 
 // recordTwice checks that recording the same outcome again returns the same answer, and that invalid statuses are
@@ -278,9 +244,8 @@ func (s *suite) recordTwice() {
 	c := s.claim(task)
 	first := s.record(c, failed(time.Minute))
 	second := s.record(c, failed(time.Minute)) // the first answer was lost
-	if second.Task == nil || second.Task.N != first.Task.N || second.Task.ID != first.Task.ID {
-		s.Errorf("first %+v, second %+v", first.Task, second.Task)
-	}
+	s.expect(second.Task != nil && second.Task.N == first.Task.N && second.Task.ID == first.Task.ID,
+		"first %+v, second %+v", first.Task, second.Task)
 	s.is(task.ID, store.Waiting, "server_error", 1, 1)
 	s.fenced(c, store.Outcome{Status: store.Dead, Reason: "timeout"})
 	s.Advance(time.Minute)
@@ -290,9 +255,8 @@ func (s *suite) recordTwice() {
 	s.record(c, delivered)
 	s.outcomes(task.ID, "waiting", "delivered")
 	for _, status := range []store.Status{store.Running, store.Queued, ""} {
-		if _, err := s.Record(s.Context(), c, store.Outcome{Status: status}); err == nil || errors.Is(err, store.ErrFenced) {
-			s.Errorf("an attempt led to %q: %v", status, err)
-		}
+		_, err := s.Record(s.Context(), c, store.Outcome{Status: status})
+		s.expect(err != nil && !errors.Is(err, store.ErrFenced), "an attempt led to %q: %v", status, err)
 	}
 }
 
@@ -318,9 +282,7 @@ func (s *suite) freeOutcomes() {
 	task := s.takeOne(20)
 	for range 4 {
 		c := s.claim(task)
-		if c.Attempt != 1 || c.Budget != 1 || c.Called || c.Unfinished {
-			s.Fatalf("%+v", c)
-		}
+		s.require(c.Attempt == 1 && c.Budget == 1 && !c.Called && !c.Unfinished, "%+v", c)
 		task = *s.record(c, notYet(time.Minute)).Task
 		s.Advance(time.Minute)
 	}
@@ -332,30 +294,25 @@ func (s *suite) unfinishedAndCalled() {
 	old := s.claim(task)
 	s.lose(old)
 	c := s.claim(s.nextTask())
-	if !c.Unfinished || !c.Called || c.Attempt != 2 || c.Budget != 2 {
-		s.Errorf("after a worker that died: %+v", c)
-	}
+	s.expect(c.Unfinished && c.Called && c.Attempt == 2 && c.Budget == 2, "after a worker that died: %+v", c)
 	// The outcome of the second attempt is recorded. That of the first stays unknown.
 	r := s.record(c, notYet(time.Minute))
 	s.is(task.ID, store.Waiting, "not_confirmed", 1, 1)
 	s.Advance(time.Minute)
-	if c = s.claim(*r.Task); !c.Unfinished || !c.Called || c.Attempt != 2 {
-		s.Errorf("%+v", c)
-	}
+	c = s.claim(*r.Task)
+	s.expect(c.Unfinished && c.Called && c.Attempt == 2, "%+v", c)
 	s.record(c, delivered)
 	s.outcomes(task.ID, "", "delivered")
 
 	task = s.takeOne(2)
 	r = s.record(s.claim(task), store.Outcome{Status: store.Waiting, Reason: "connect_failed", Delay: time.Minute, Task: true, Stage: "call"})
 	s.Advance(time.Minute)
-	if c = s.claim(*r.Task); c.Unfinished || c.Called {
-		s.Errorf("after a call that was never written: %+v", c)
-	}
+	c = s.claim(*r.Task)
+	s.expect(!c.Unfinished && !c.Called, "after a call that was never written: %+v", c)
 	r = s.record(c, failed(time.Minute))
 	s.Advance(time.Minute)
-	if c = s.claim(*r.Task); c.Unfinished || !c.Called {
-		s.Errorf("after a call: %+v", c)
-	}
+	c = s.claim(*r.Task)
+	s.expect(!c.Unfinished && c.Called, "after a call: %+v", c)
 }
 
 // failedFetches checks that Claim.FetchFailures counts failed fetches of the present budget.
@@ -364,24 +321,19 @@ func (s *suite) failedFetches() {
 	task := s.takeOne(1)
 	for want := range attempts {
 		c := s.claim(task)
-		if c.FetchFailures != want {
-			s.Errorf("%d failed fetches, want %d", c.FetchFailures, want)
-		}
+		s.expect(c.FetchFailures == want, "%d failed fetches, want %d", c.FetchFailures, want)
 		task = *s.record(c, o).Task
 		s.Advance(time.Minute)
 	}
 	task = *s.record(s.claim(task), failed(time.Minute)).Task
 	s.Advance(time.Minute)
 	c := s.claim(task)
-	if c.FetchFailures != attempts {
-		s.Errorf("%d failed fetches after another failure", c.FetchFailures)
-	}
+	s.expect(c.FetchFailures == attempts, "%d failed fetches after another failure", c.FetchFailures)
 	s.record(c, store.Outcome{Status: store.Dead, Reason: "server_error"})
 	_, _, tasks, err := s.Replay(s.Context(), []uuid.UUID{task.ID}, false)
 	s.must(err)
-	if c := s.claim(tasks[0]); c.FetchFailures != 0 {
-		s.Errorf("%d failed fetches after a replay", c.FetchFailures)
-	}
+	c = s.claim(tasks[0])
+	s.expect(c.FetchFailures == 0, "%d failed fetches after a replay", c.FetchFailures)
 }
 
 // epochIsRaisedOnce checks that failures with Outcome.Moved raise the epoch once, and once more after the agent has
@@ -399,19 +351,14 @@ func (s *suite) epochIsRaisedOnce() {
 		s.record(c, moved)      // resolved again, and still failing
 	}
 	c := s.claim(tasks[3])
-	if c.Epoch != first.Epoch+1 {
-		s.Errorf("epoch %d was raised again", c.Epoch)
-	}
+	s.expect(c.Epoch == first.Epoch+1, "epoch %d was raised again", c.Epoch)
 	s.record(c, delivered)
 	s.record(s.claim(tasks[4]), failed(time.Minute)) // without Outcome.Moved
 	c = s.claim(tasks[5])
-	if c.Epoch != first.Epoch+1 {
-		s.Errorf("epoch %d", c.Epoch)
-	}
+	s.expect(c.Epoch == first.Epoch+1, "epoch %d", c.Epoch)
 	s.record(c, moved)
-	if c := s.claim(tasks[6]); c.Epoch != first.Epoch+2 {
-		s.Errorf("epoch %d after it worked and failed", c.Epoch)
-	}
+	c = s.claim(tasks[6])
+	s.expect(c.Epoch == first.Epoch+2, "epoch %d after it worked and failed", c.Epoch)
 }
 
 // agentsDisabledAndEnabled checks that enabling an agent releases the deliveries that were held because it was
@@ -422,16 +369,12 @@ func (s *suite) agentsDisabledAndEnabled() {
 		s.Helper()
 		n, tasks, err := s.EnableAgent(s.Context(), Agent(1), on)
 		s.must(err)
-		if n != want {
-			s.Errorf("%d released, want %d", n, want)
-		}
+		s.expect(n == want, "%d released, want %d", n, want)
 		return s.toRun(tasks, n)
 	}
 	enable(false, 0)
 	c := s.claim(task)
-	if c.Enabled {
-		s.Error("the claim says enabled")
-	}
+	s.expect(!c.Enabled, "the claim says enabled")
 	s.record(c, store.Outcome{Status: store.Held, Reason: "agent_disabled", Free: true, Stage: "check"})
 	s.is(task.ID, store.Held, "agent_disabled", 0, 0)
 	other := s.takeOne(2)
@@ -442,31 +385,24 @@ func (s *suite) agentsDisabledAndEnabled() {
 	}
 	enable(false, 0)
 	tasks := enable(true, 1)
-	if len(tasks) != 1 || tasks[0].ID != task.ID || tasks[0].N != task.N+1 {
-		s.Fatalf("%+v", tasks)
-	}
-	if c := s.claim(tasks[0]); !c.Enabled || c.Budget != 1 || c.Replay {
-		s.Errorf("%+v", c)
-	}
+	s.require(len(tasks) == 1 && tasks[0].ID == task.ID && tasks[0].N == task.N+1, "%+v", tasks)
+	c = s.claim(tasks[0])
+	s.expect(c.Enabled && c.Budget == 1 && !c.Replay, "%+v", c)
 	s.is(other.ID, store.Held, "auth_required", 0, 0)
 }
 
 // policy checks that a claim has the agent's present policy.
 func (s *suite) policy() {
-	if c := s.claim(s.takeOne(1)); c.Policy.OnUnknown == "hold" {
-		s.Errorf("%+v", c.Policy)
-	}
+	c := s.claim(s.takeOne(1))
+	s.expect(c.Policy.OnUnknown != "hold", "%+v", c.Policy)
 	s.must(s.SetPolicy(s.Context(), Agent(2), store.Policy{OnUnknown: "hold"})) // inserts the agent
-	if c := s.claim(s.takeOne(2)); c.Policy.OnUnknown != "hold" {
-		s.Errorf("%+v", c.Policy)
-	}
+	c = s.claim(s.takeOne(2))
+	s.expect(c.Policy.OnUnknown == "hold", "%+v", c.Policy)
 	s.must(s.SetPolicy(s.Context(), Agent(2), store.Policy{OnUnknown: "resend"}))
 	tasks := s.take(3, 2)
-	if c := s.claim(tasks[0]); c.Policy.OnUnknown == "hold" {
-		s.Errorf("%+v", c.Policy)
-	}
+	c = s.claim(tasks[0])
+	s.expect(c.Policy.OnUnknown != "hold", "%+v", c.Policy)
 	s.must(s.SetPolicy(s.Context(), Agent(3), store.Policy{OnUnknown: "hold"})) // between two claims
-	if c := s.claim(tasks[1]); c.Policy.OnUnknown != "hold" {
-		s.Errorf("%+v", c.Policy)
-	}
+	c = s.claim(tasks[1])
+	s.expect(c.Policy.OnUnknown == "hold", "%+v", c.Policy)
 }

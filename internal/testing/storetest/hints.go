@@ -57,9 +57,7 @@ func (s *suite) hintsOfAKey() {
 	s.verify()
 	_, tasks := s.send(hint(1, "a", ordinary))
 	c := s.claim(tasks[0])
-	if !c.Verified || c.Bound || c.Hints != 0 || c.Source != ordinary {
-		s.Errorf("%+v", c)
-	}
+	s.expect(c.Verified && !c.Bound && c.Hints == 0 && c.Source == ordinary, "%+v", c)
 	for _, tt := range []struct {
 		in   store.Intake
 		want store.Verdict
@@ -73,38 +71,34 @@ func (s *suite) hintsOfAKey() {
 		{hint(2, "a", command), store.Known, []byte{1, 2, 2}},
 		{hint(4, "b", command), store.Conflict, []byte{1, 2, 2, 4}},
 	} {
-		if out, _ := s.send(tt.in); out.Verdict != tt.want || (out.Field == "action") != (tt.want == store.Conflict) {
-			s.Errorf("%d of %s: %+v", tt.in.Job.TransactionHash[0], tt.in.Source.Name, out)
-		}
-		if got := s.transactions(c); !slices.Equal(got, tt.list) {
-			s.Errorf("%d of %s: hints %v, want %v", tt.in.Job.TransactionHash[0], tt.in.Source.Name, got, tt.list)
-		}
+		out, _ := s.send(tt.in)
+		s.expect(out.Verdict == tt.want && (out.Field == "action") == (tt.want == store.Conflict), "%d of %s: %+v",
+			tt.in.Job.TransactionHash[0], tt.in.Source.Name, out)
+		got := s.transactions(c)
+		s.expect(slices.Equal(got, tt.list), "%d of %s: hints %v, want %v", tt.in.Job.TransactionHash[0],
+			tt.in.Source.Name, got, tt.list)
 	}
 	for n := range byte(8) {
 		s.send(hint(10+n, "a", command))
 	}
-	if got := s.transactions(c); !slices.Equal(got, []byte{1, 2, 2, 4, 10, 11, 12, 13}) {
-		s.Errorf("hints %v", got)
-	}
+	got := s.transactions(c)
+	s.expect(slices.Equal(got, []byte{1, 2, 2, 4, 10, 11, 12, 13}), "hints %v", got)
 	// All are refuted. A new position drops the first refuted one.
 	c = s.claim(s.record(c, missed).Next[0])
 	o := missed
 	o.Refuted = []int{0, 1, 2, 3, 4, 5, 6, 7}
-	if rec := s.record(c, o); rec.Rechecked {
-		s.Errorf("%+v", rec)
-	}
+	rec := s.record(c, o)
+	s.expect(!rec.Rechecked, "%+v", rec)
 	s.is(c.ID, store.Rejected, outcome.EventNotFound, 2, 2)
 	if out, _ := s.send(hint(13, "a", command)); out.Verdict == store.Accepted {
 		s.Errorf("a refuted position: %+v", out)
 	}
 	out, tasks := s.send(hint(20, "a", command))
-	if out.Verdict != store.Accepted || len(tasks) != 1 {
-		s.Fatalf("%+v, %v", out, tasks)
-	}
+	s.require(out.Verdict == store.Accepted && len(tasks) == 1, "%+v, %v", out, tasks)
 	c = s.claim(tasks[0])
-	if got := s.transactions(c); !slices.Equal(got, []byte{102, 102, 104, 110, 111, 112, 113, 20}) || c.Budget != 1 {
-		s.Errorf("hints %v, attempt %d of its budget", got, c.Budget)
-	}
+	got = s.transactions(c)
+	s.expect(slices.Equal(got, []byte{102, 102, 104, 110, 111, 112, 113, 20}) && c.Budget == 1,
+		"hints %v, attempt %d of its budget", got, c.Budget)
 }
 
 func (s *suite) newHintIsCheckedAtOnce() {
@@ -119,14 +113,11 @@ func (s *suite) newHintIsCheckedAtOnce() {
 		c := s.claim(tasks[0])
 		s.send(second)
 		rec := s.record(c, o)
-		if !rec.Rechecked || len(rec.Next) != 1 || rec.Task != nil {
-			s.Fatalf("%+v", rec)
-		}
+		s.require(rec.Rechecked && len(rec.Next) == 1 && rec.Task == nil, "%+v", rec)
 		c = s.claim(rec.Next[0])
 		s.send(second)
-		if rec := s.record(c, o); rec.Rechecked {
-			s.Errorf("%+v", rec)
-		}
+		rec = s.record(c, o)
+		s.expect(!rec.Rechecked, "%+v", rec)
 	}
 }
 
@@ -144,14 +135,12 @@ func (s *suite) missingEventOfManyJobs() {
 	for _, a := range out {
 		verdicts = append(verdicts, a.Verdict)
 	}
-	if want := []store.Verdict{store.Accepted, store.Known, store.Known, store.Accepted}; !slices.Equal(verdicts, want) || len(tasks) != 2 {
-		s.Fatalf("answers %q, want %q; tasks %+v", verdicts, want, tasks)
-	}
+	want := []store.Verdict{store.Accepted, store.Known, store.Known, store.Accepted}
+	s.require(slices.Equal(verdicts, want) && len(tasks) == 2, "answers %q, want %q; tasks %+v", verdicts, want, tasks)
 	for _, t := range tasks {
 		if t.ID == out[0].ID {
-			if got := s.transactions(s.claim(t)); !slices.Equal(got, []byte{101, 2, 3}) {
-				s.Errorf("hints %v", got)
-			}
+			got := s.transactions(s.claim(t))
+			s.expect(slices.Equal(got, []byte{101, 2, 3}), "hints %v", got)
 		}
 	}
 }
@@ -163,31 +152,25 @@ func (s *suite) bind() {
 	event := store.Binding{Job: hint(5, "b", command).Job, Source: command, Corrected: []string{"transactionHash"}}
 	event.Job.IdentityRegistry = common.HexToAddress("0xaa")
 	s.send(hint(5, "b", command))
-	if err := s.Bind(s.Context(), c, event); !errors.Is(err, store.ErrNewHint) {
-		s.Fatalf("a check that does not know a hint: %v", err)
-	}
+	err := s.Bind(s.Context(), c, event)
+	s.require(errors.Is(err, store.ErrNewHint), "a check that does not know a hint: %v", err)
 	c = s.claim(s.record(c, missed).Next[0])
 	s.must(s.Bind(s.Context(), c, event))
 	o := notYet(3600e9)
 	o.Rerouted = true
 	rec := s.record(c, o)
-	if !rec.Rechecked || len(rec.Next) != 1 {
-		s.Fatalf("%+v", rec)
-	}
+	s.require(rec.Rechecked && len(rec.Next) == 1, "%+v", rec)
 	c = s.claim(rec.Next[0])
-	if !c.Bound || c.Source != command || c.Job.EventSum() != event.Job.EventSum() || c.Agent().Registry != "0x00000000000000000000000000000000000000aa" {
-		s.Errorf("%+v", c)
-	}
-	if d := s.read(c.ID); !slices.Equal(d.Corrected, event.Corrected) || !d.Verified || d.IdentityRegistry != c.Agent().Registry {
-		s.Errorf("%+v", d)
-	}
+	s.expect(c.Bound && c.Source == command && c.Job.EventSum() == event.Job.EventSum() &&
+		c.Agent().Registry == "0x00000000000000000000000000000000000000aa", "%+v", c)
+	d := s.read(c.ID)
+	s.expect(slices.Equal(d.Corrected, event.Corrected) && d.Verified && d.IdentityRegistry == c.Agent().Registry,
+		"%+v", d)
 	s.record(c, delivered)
-	if out, _ := s.send(hint(6, "b", command)); out.Verdict != store.Known || !slices.Contains(out.Differs, "transactionHash") {
-		s.Errorf("%+v", out)
-	}
-	if err := s.Bind(s.Context(), c, event); !errors.Is(err, store.ErrFenced) {
-		s.Errorf("under a lost claim: %v", err)
-	}
+	out, _ := s.send(hint(6, "b", command))
+	s.expect(out.Verdict == store.Known && slices.Contains(out.Differs, "transactionHash"), "%+v", out)
+	err = s.Bind(s.Context(), c, event)
+	s.expect(errors.Is(err, store.ErrFenced), "under a lost claim: %v", err)
 }
 
 func (s *suite) goneAfterACall() {
@@ -202,38 +185,29 @@ func (s *suite) goneAfterACall() {
 	o := store.Outcome{Status: store.Cancelled, Reason: outcome.Reorg, Stage: "check", Gone: &store.Gone{Next: &next}}
 	s.record(c, o)
 	d := s.is(c.ID, store.Cancelled, outcome.Reorg, 2, 2)
-	if d.Key != next.Key()+"~"+c.ID.String() {
-		s.Errorf("the key is %s", d.Key)
-	}
+	s.expect(d.Key == next.Key()+"~"+c.ID.String(), "the key is %s", d.Key)
 	retraction, err := s.DeliveryByKey(s.Context(), c.Job.Retraction(c.ID).Key())
-	if err != nil || retraction.Status.Final() {
-		s.Errorf("the retraction: %+v, %v", retraction, err)
-	}
+	s.expect(err == nil && !retraction.Status.Final(), "the retraction: %+v, %v", retraction, err)
 	successor, err := s.DeliveryByKey(s.Context(), next.Key())
-	if err != nil || successor.ID == c.ID {
-		s.Errorf("the key is of %s, %v", successor.ID, err)
-	}
+	s.expect(err == nil && successor.ID != c.ID, "the key is of %s, %v", successor.ID, err)
 	_, _, tasks, err = s.Replay(s.Context(), []uuid.UUID{c.ID}, false)
 	s.must(err)
 	s.record(s.claim(s.toRun(tasks, 1)[0]), o) // the key and the retraction stay as they are
-	if again := s.is(c.ID, store.Cancelled, outcome.Reorg, 3, 3); again.Key != d.Key {
-		s.Errorf("the key is %s after a replay", again.Key)
-	}
-	if again, err := s.DeliveryByKey(s.Context(), next.Key()); err != nil || again.ID != successor.ID || again.Status != successor.Status {
-		s.Errorf("the key is of %s (%s) after a replay, %v", again.ID, again.Status, err)
-	}
-	if _, err := s.DeliveryByKey(s.Context(), retraction.Key+".2"); !errors.Is(err, store.ErrNotFound) {
-		s.Errorf("a second retraction after a replay: %v", err)
-	}
+	again := s.is(c.ID, store.Cancelled, outcome.Reorg, 3, 3)
+	s.expect(again.Key == d.Key, "the key is %s after a replay", again.Key)
+	again, err = s.DeliveryByKey(s.Context(), next.Key())
+	s.expect(err == nil && again.ID == successor.ID && again.Status == successor.Status,
+		"the key is of %s (%s) after a replay, %v", again.ID, again.Status, err)
+	_, err = s.DeliveryByKey(s.Context(), retraction.Key+".2")
+	s.expect(errors.Is(err, store.ErrNotFound), "a second retraction after a replay: %v", err)
 	in := hint(1, "a", command)
 	in.Job.FeedbackIndex = 3
 	_, tasks = s.send(in)
 	c = s.claim(tasks[len(tasks)-1])
 	s.must(s.Bind(s.Context(), c, store.Binding{Job: c.Job, Source: c.Source}))
 	s.record(c, o)
-	if d, err := s.DeliveryByKey(s.Context(), c.Job.Retraction(c.ID).Key()); !errors.Is(err, store.ErrNotFound) {
-		s.Errorf("a retraction of what was never called: %+v, %v", d, err)
-	}
+	d, err = s.DeliveryByKey(s.Context(), c.Job.Retraction(c.ID).Key())
+	s.expect(errors.Is(err, store.ErrNotFound), "a retraction of what was never called: %+v, %v", d, err)
 	// An unfinished attempt of an unchecked delivery cannot have called the agent, so the next claim is not InDoubt.
 	in = hint(1, "a", command)
 	in.Job.FeedbackIndex = 2
@@ -242,9 +216,8 @@ func (s *suite) goneAfterACall() {
 	s.lose(c)
 	for _, t := range append(tasks, s.dispatchBacklog()...) {
 		if t.ID == c.ID && t.N > c.N {
-			if again := s.claim(t); again.Called || again.InDoubt || !again.Unfinished {
-				s.Errorf("%+v", again)
-			}
+			again := s.claim(t)
+			s.expect(!again.Called && !again.InDoubt && again.Unfinished, "%+v", again)
 		}
 	}
 }
@@ -261,9 +234,9 @@ func (s *suite) repeatedJobAfterRetraction() {
 	resend := func(when string, want ...byte) {
 		s.Helper()
 		out, tasks := s.send(in)
-		if got := s.transactions(c); out.Verdict != store.Known || len(tasks) > 0 || !slices.Equal(got, want) {
-			s.Errorf("%s: %+v, hints %v", when, out, got)
-		}
+		got := s.transactions(c)
+		s.expect(out.Verdict == store.Known && len(tasks) == 0 && slices.Equal(got, want), "%s: %+v, hints %v", when,
+			out, got)
 	}
 	resend("before a retraction")
 	retraction := c.Job.Retraction(c.ID)
@@ -284,12 +257,10 @@ func (s *suite) unverifiedJobIsTheContent() {
 	c := s.claim(tasks[0])
 	other := hint(2, "a", command)
 	other.Job.Tag1 = "other"
-	if out, _ := s.send(other); out.Verdict != store.Conflict || out.Field != "tag1" || c.Verified {
-		s.Errorf("%+v", out)
-	}
-	if out, _ := s.send(hint(2, "a", command)); out.Verdict != store.Known || len(s.transactions(c)) != 0 {
-		s.Errorf("%+v", out)
-	}
+	out, _ := s.send(other)
+	s.expect(out.Verdict == store.Conflict && out.Field == "tag1" && !c.Verified, "%+v", out)
+	out, _ = s.send(hint(2, "a", command))
+	s.expect(out.Verdict == store.Known && len(s.transactions(c)) == 0, "%+v", out)
 }
 
 func (s *suite) revocationFollowsItsFeedback() {
@@ -306,7 +277,7 @@ func (s *suite) revocationFollowsItsFeedback() {
 	}
 	_, _, tasks, err = s.Replay(s.Context(), []uuid.UUID{out[0].ID}, false)
 	s.must(err)
-	if got := s.toRun(tasks, 2); len(got) != 2 || s.read(out[1].ID).Status != store.Queued {
-		s.Errorf("%+v; the revocation is %s", got, s.read(out[1].ID).Status)
-	}
+	got := s.toRun(tasks, 2)
+	s.expect(len(got) == 2 && s.read(out[1].ID).Status == store.Queued, "%+v; the revocation is %s", got,
+		s.read(out[1].ID).Status)
 }

@@ -19,27 +19,21 @@ func (s *suite) handOutOfEight() {
 		order = append(order, Feedback(1, i+1).ID())
 	}
 	for i, t := range tasks {
-		if t.ID != order[i] || t.N != 1 || t.Attempts != 0 || t.Bulk || !t.At.IsZero() {
-			s.Errorf("task %d is %+v", i, t)
-		}
+		s.expect(t.ID == order[i] && t.N == 1 && t.Attempts == 0 && !t.Bulk && t.At.IsZero(), "task %d is %+v", i, t)
 	}
-	if len(tasks) != store.MaxDispatchedPerAgent || s.handed() != store.MaxDispatchedPerAgent+3 {
-		s.Fatalf("%d handed out", len(tasks))
-	}
-	if more, err := s.Backlog(s.Context(), 10); err != nil || len(more) != 0 {
-		s.Errorf("a ninth: %v, %v", more, err)
-	}
+	s.require(len(tasks) == store.MaxDispatchedPerAgent && s.handed() == store.MaxDispatchedPerAgent+3, "%d handed out",
+		len(tasks))
+	more, err := s.Backlog(s.Context(), 10)
+	s.expect(err == nil && len(more) == 0, "a ninth: %v, %v", more, err)
 	ends := []store.Outcome{delivered, failed(time.Hour), {Status: store.Held, Reason: "auth_required", Free: true}, {Status: store.Rejected, Reason: "tool_error"}}
 	for i, o := range ends {
 		r := s.record(s.claim(tasks[i]), o)
-		if len(r.Next) != 1 || r.Next[0].ID != order[store.MaxDispatchedPerAgent+i] {
-			s.Errorf("%s hands out %+v", o.Status, r.Next)
-		}
+		s.expect(len(r.Next) == 1 && r.Next[0].ID == order[store.MaxDispatchedPerAgent+i], "%s hands out %+v", o.Status,
+			r.Next)
 	}
 	c := s.claim(tasks[len(ends)])
-	if r := s.record(c, delivered); len(r.Next) != 0 {
-		s.Errorf("handed out %+v of an empty line", r.Next)
-	}
+	r := s.record(c, delivered)
+	s.expect(len(r.Next) == 0, "handed out %+v of an empty line", r.Next)
 	s.is(order[all-1], store.Queued, "", 0, 0)
 }
 
@@ -48,31 +42,25 @@ func (s *suite) handOutOfEight() {
 func (s *suite) backfillStandsBehind() {
 	const half = store.MaxDispatchedPerAgent / 2
 	old := s.takeRange(1, 1, 20, true)
-	if len(old) != half || slices.ContainsFunc(old, func(t store.Task) bool { return !t.Bulk }) {
-		s.Fatalf("of a backfill %+v", old)
-	}
-	if more, err := s.Backlog(s.Context(), 10); err != nil || len(more) != 0 {
-		s.Errorf("more than half of the places: %v, %v", more, err)
-	}
+	s.require(len(old) == half && !slices.ContainsFunc(old, func(t store.Task) bool { return !t.Bulk }),
+		"of a backfill %+v", old)
+	more, err := s.Backlog(s.Context(), 10)
+	s.expect(err == nil && len(more) == 0, "more than half of the places: %v, %v", more, err)
 
 	young := s.takeRange(1, 21, 30, false)
-	if len(young) != half || young[0].ID != Feedback(1, 21).ID() || young[0].Bulk {
-		s.Fatalf("beside a backfill %+v", young)
-	}
+	s.require(len(young) == half && young[0].ID == Feedback(1, 21).ID() && !young[0].Bulk, "beside a backfill %+v",
+		young)
 	for _, known := range []store.Intake{{Job: Feedback(1, 26), Bulk: true}, {Job: Feedback(1, half+1)}} { // both in line
 		out, tasks, err := s.Accept(s.Context(), []store.Intake{known})
 		s.must(err)
-		if out[0].Verdict != store.Known || len(tasks) != 0 {
-			s.Errorf("%+v, %+v", out, tasks)
-		}
+		s.expect(out[0].Verdict == store.Known && len(tasks) == 0, "%+v, %+v", out, tasks)
 	}
 
 	// When a delivery of the backfill ends, a new delivery is dispatched next.
 	for i := range half {
 		r := s.record(s.claim(old[i]), delivered)
-		if len(r.Next) != 1 || r.Next[0].ID != Feedback(1, 25+i).ID() || r.Next[0].Bulk {
-			s.Fatalf("after one of the backfill %+v", r.Next)
-		}
+		s.require(len(r.Next) == 1 && r.Next[0].ID == Feedback(1, 25+i).ID() && !r.Next[0].Bulk,
+			"after one of the backfill %+v", r.Next)
 		young = append(young, r.Next...)
 	}
 	var next []store.Task
@@ -87,28 +75,21 @@ func (s *suite) backfillStandsBehind() {
 		}
 		young = young[1:]
 	}
-	if len(next) != half || next[0].ID != Feedback(1, half+1).ID() {
-		s.Fatalf("when nothing else was in line %+v", next)
-	}
+	s.require(len(next) == half && next[0].ID == Feedback(1, half+1).ID(), "when nothing else was in line %+v", next)
 
 	// Waits, with a task or without, and lost tasks do not change the lane.
 	wait := s.record(s.claim(next[0]), failed(time.Minute))
-	if wait.Task == nil || !wait.Task.Bulk || wait.Task.Attempts != 1 {
-		s.Errorf("a wait: %+v", wait.Task)
-	}
+	s.expect(wait.Task != nil && wait.Task.Bulk && wait.Task.Attempts == 1, "a wait: %+v", wait.Task)
 	free := s.record(s.claim(next[1]), notYet(time.Minute))
-	if free.Task == nil || !free.Task.Bulk {
-		s.Errorf("a wait that costs nothing: %+v", free.Task)
-	}
+	s.expect(free.Task != nil && free.Task.Bulk, "a wait that costs nothing: %+v", free.Task)
 	stays := failed(time.Hour)
 	stays.Task = false
 	s.record(s.claim(next[2]), stays)
 	s.Advance(2 * time.Minute)
 	late, err := s.Overdue(s.Context(), time.Minute, uuid.Nil, 100)
 	s.must(err)
-	if again, ok, err := s.Redispatch(s.Context(), *wait.Task); err != nil || !ok || !again.Bulk {
-		s.Errorf("%+v, %v, %v", again, ok, err)
-	}
+	again, ok, err := s.Redispatch(s.Context(), *wait.Task)
+	s.expect(err == nil && ok && again.Bulk, "%+v, %v, %v", again, ok, err)
 	born, _, err := s.Store.Clock(s.Context())
 	s.must(err)
 	s.Advance(time.Minute)
@@ -130,9 +111,7 @@ func (s *suite) backfillKeepsToHalf() {
 	const half = store.MaxDispatchedPerAgent / 2
 	old := s.takeRange(1, 1, 2*half, true)
 	wait := s.record(s.claim(old[0]), failed(time.Minute))
-	if len(wait.Next) != 1 || s.handed() != half {
-		s.Fatalf("%+v", wait)
-	}
+	s.require(len(wait.Next) == 1 && s.handed() == half, "%+v", wait)
 	s.Advance(time.Minute)
 	s.refused(wait.Task.ID, wait.Task.N, "all places of a backfill are taken")
 	s.is(wait.Task.ID, store.Queued, "", 1, 1)
@@ -141,9 +120,7 @@ func (s *suite) backfillKeepsToHalf() {
 	s.lose(c)
 	tasks, err := s.Backlog(s.Context(), 1)
 	s.must(err)
-	if len(tasks) != 1 || tasks[0].ID != c.ID {
-		s.Errorf("dispatched %+v", tasks)
-	}
+	s.expect(len(tasks) == 1 && tasks[0].ID == c.ID, "dispatched %+v", tasks)
 }
 
 // keptLine checks that SkipDispatch leaves the agent's next delivery in the backlog, and that the next Record
@@ -152,12 +129,10 @@ func (s *suite) keptLine() {
 	tasks := s.take(1, store.MaxDispatchedPerAgent+2)
 	limited := notYet(time.Minute)
 	limited.Reason, limited.SkipDispatch = "throttled", true
-	if r := s.record(s.claim(tasks[0]), limited); len(r.Next) != 0 || r.Task == nil {
-		s.Errorf("%+v", r)
-	}
-	if r := s.record(s.claim(tasks[1]), delivered); len(r.Next) != 2 {
-		s.Errorf("handed out %+v; two places were free", r.Next)
-	}
+	r := s.record(s.claim(tasks[0]), limited)
+	s.expect(len(r.Next) == 0 && r.Task != nil, "%+v", r)
+	r = s.record(s.claim(tasks[1]), delivered)
+	s.expect(len(r.Next) == 2, "handed out %+v; two places were free", r.Next)
 }
 
 // noNinthPlace checks that a delivery whose wait is over returns to the backlog if eight deliveries of its agent are
@@ -165,20 +140,16 @@ func (s *suite) keptLine() {
 func (s *suite) noNinthPlace() {
 	tasks := s.take(1, store.MaxDispatchedPerAgent+1)
 	wait := s.record(s.claim(tasks[0]), failed(time.Minute)) // dispatches the ninth
-	if len(wait.Next) != 1 || s.handed() != store.MaxDispatchedPerAgent {
-		s.Fatalf("%+v", wait)
-	}
+	s.require(len(wait.Next) == 1 && s.handed() == store.MaxDispatchedPerAgent, "%+v", wait)
 	s.Advance(time.Minute)
 	s.refused(wait.Task.ID, wait.Task.N, "all eight places are taken")
 	s.is(wait.Task.ID, store.Queued, "", 1, 1)
 	s.refused(wait.Task.ID, wait.Task.N, "it went back into the line")
 	r := s.record(s.claim(tasks[1]), delivered)
-	if len(r.Next) != 1 || r.Next[0].ID != wait.Task.ID || r.Next[0].N != wait.Task.N+1 || r.Next[0].Attempts != 1 {
-		s.Fatalf("handed out %+v", r.Next)
-	}
-	if c := s.claim(r.Next[0]); c.Attempt != 2 {
-		s.Errorf("%+v", c)
-	}
+	s.require(len(r.Next) == 1 && r.Next[0].ID == wait.Task.ID && r.Next[0].N == wait.Task.N+1 &&
+		r.Next[0].Attempts == 1, "handed out %+v", r.Next)
+	c := s.claim(r.Next[0])
+	s.expect(c.Attempt == 2, "%+v", c)
 }
 
 // recordingCountsPlaces checks that waiting deliveries do not count towards the dispatch limit, and that they count
@@ -190,9 +161,7 @@ func (s *suite) recordingCountsPlaces() {
 		r := s.record(s.claim(tasks[0]), failed(time.Minute))
 		waits, tasks = append(waits, *r.Task), append(tasks[1:], r.Next...)
 	}
-	if len(waits) != 3*store.MaxDispatchedPerAgent {
-		s.Fatalf("%d wait", len(waits))
-	}
+	s.require(len(waits) == 3*store.MaxDispatchedPerAgent, "%d wait", len(waits))
 	s.Advance(time.Minute)
 	running := 0
 	for _, t := range waits {
@@ -202,9 +171,7 @@ func (s *suite) recordingCountsPlaces() {
 			running++
 		}
 	}
-	if running != store.MaxDispatchedPerAgent {
-		s.Errorf("%d run at a time", running)
-	}
+	s.expect(running == store.MaxDispatchedPerAgent, "%d run at a time", running)
 }
 
 // leasesRunOut checks that deliveries with an expired lease return to the backlog and get new tasks.
@@ -213,31 +180,25 @@ func (s *suite) leasesRunOut() {
 	first, second := s.claim(tasks[0]), s.claim(tasks[1])
 	s.Advance(lease / 2)
 	alive := s.claim(tasks[2])
-	if n, _, err := s.ExpireLeases(s.Context(), 10, attempts); n != 0 || err != nil {
-		s.Fatalf("%d, %v", n, err)
-	}
+	n, _, err := s.ExpireLeases(s.Context(), 10, attempts)
+	s.require(n == 0 && err == nil, "%d, %v", n, err)
 	s.Advance(lease/2 + time.Second)
 	for range 2 { // limit 1: one per call
-		if n, _, err := s.ExpireLeases(s.Context(), 1, attempts); n != 1 || err != nil {
-			s.Fatalf("%d, %v", n, err)
-		}
+		n, _, err := s.ExpireLeases(s.Context(), 1, attempts)
+		s.require(n == 1 && err == nil, "%d, %v", n, err)
 	}
-	if n, _, err := s.ExpireLeases(s.Context(), 10, attempts); n != 0 || err != nil {
-		s.Fatalf("%d, %v", n, err)
-	}
+	n, _, err = s.ExpireLeases(s.Context(), 10, attempts)
+	s.require(n == 0 && err == nil, "%d, %v", n, err)
 	for _, c := range []*store.Claim{first, second} {
-		if d := s.is(c.ID, store.Queued, "", 1, 1); d.Error == "" || d.History[0].Outcome != "" {
-			s.Errorf("%+v", d)
-		}
+		d := s.is(c.ID, store.Queued, "", 1, 1)
+		s.expect(d.Error != "" && d.History[0].Outcome == "", "%+v", d)
 		s.refused(c.ID, c.N, "its task was the lost claim's")
 	}
 	s.is(alive.ID, store.Running, "", 1, 1)
 	again, err := s.Backlog(s.Context(), 10)
 	s.must(err)
 	want := []store.Task{{ID: first.ID, N: 2}, {ID: second.ID, N: 2}}
-	if !slices.Equal(names(again), names(want)) || again[0].Attempts != 1 {
-		s.Errorf("handed out %+v", again)
-	}
+	s.expect(slices.Equal(names(again), names(want)) && again[0].Attempts == 1, "handed out %+v", again)
 }
 
 // lastLease checks that a delivery that crashes its workers is dead when its budget is used up, and that the outcomes
@@ -246,9 +207,7 @@ func (s *suite) lastLease() {
 	task := s.takeOne(1)
 	for n := range attempts {
 		c := s.claim(task)
-		if c.Budget != n+1 {
-			s.Errorf("attempt %d of the budget, want %d", c.Budget, n+1)
-		}
+		s.expect(c.Budget == n+1, "attempt %d of the budget, want %d", c.Budget, n+1)
 		s.lose(c)
 		if n < attempts-1 {
 			task = s.nextTask()
@@ -263,9 +222,7 @@ func (s *suite) lastLease() {
 	_, _, tasks, err := s.Replay(s.Context(), []uuid.UUID{task.ID}, false)
 	s.must(err)
 	c := s.claim(tasks[0])
-	if c.Budget != 1 || c.Attempt != attempts+1 || !c.Unfinished {
-		s.Errorf("%+v", c)
-	}
+	s.expect(c.Budget == 1 && c.Attempt == attempts+1 && c.Unfinished, "%+v", c)
 	s.lose(c)
 	s.is(task.ID, store.Queued, "", attempts+1, attempts+1)
 }
@@ -276,9 +233,7 @@ func (s *suite) waitsInTheStore() {
 	o := failed(time.Hour)
 	o.Task = false
 	r := s.record(s.claim(task), o)
-	if r.Task != nil || r.NextAttemptAt.IsZero() {
-		s.Fatalf("%+v", r)
-	}
+	s.require(r.Task == nil && !r.NextAttemptAt.IsZero(), "%+v", r)
 	due := func() []store.Task {
 		s.Helper()
 		tasks, _, err := s.Due(s.Context(), 10)
@@ -299,15 +254,12 @@ func (s *suite) waitsInTheStore() {
 	}
 	s.Advance(2 * time.Minute)
 	tasks := due()
-	if len(tasks) != 1 || tasks[0].ID != task.ID || tasks[0].N != task.N+1 || tasks[0].Attempts != 1 || !tasks[0].At.IsZero() {
-		s.Fatalf("%+v", tasks)
-	}
-	if more := due(); len(more) != 0 {
-		s.Errorf("handed out twice: %+v", more)
-	}
-	if c := s.claim(tasks[0]); c.Attempt != 2 {
-		s.Errorf("%+v", c)
-	}
+	s.require(len(tasks) == 1 && tasks[0].ID == task.ID && tasks[0].N == task.N+1 && tasks[0].Attempts == 1 &&
+		tasks[0].At.IsZero(), "%+v", tasks)
+	more := due()
+	s.expect(len(more) == 0, "handed out twice: %+v", more)
+	c := s.claim(tasks[0])
+	s.expect(c.Attempt == 2, "%+v", c)
 }
 
 // overdueAndRedispatch checks which deliveries are overdue, and that each lost task is replaced once.
@@ -325,44 +277,34 @@ func (s *suite) overdueAndRedispatch() {
 			}
 		}
 	}
-	if got := page(15 * time.Second); len(got) != 0 {
-		s.Errorf("overdue at once: %v", got)
-	}
+	got := page(15 * time.Second)
+	s.expect(len(got) == 0, "overdue at once: %v", got)
 	s.Advance(20 * time.Second)
-	if got := page(15 * time.Second); len(got) != store.MaxDispatchedPerAgent-1 {
-		s.Errorf("%d overdue, want what is queued in Redis", len(got))
-	}
+	got = page(15 * time.Second)
+	s.expect(len(got) == store.MaxDispatchedPerAgent-1, "%d overdue, want what is queued in Redis", len(got))
 	s.Advance(time.Minute)
 	late := page(15 * time.Second)
-	if len(late) != store.MaxDispatchedPerAgent || !slices.IsSortedFunc(late, func(a, b store.Task) int { return slices.Compare(a.ID[:], b.ID[:]) }) {
-		s.Fatalf("%d overdue: %+v", len(late), late)
-	}
+	s.require(len(late) == store.MaxDispatchedPerAgent &&
+		slices.IsSortedFunc(late, func(a, b store.Task) int { return slices.Compare(a.ID[:], b.ID[:]) }),
+		"%d overdue: %+v", len(late), late)
 	for _, t := range late {
-		if t.ID == long.Task.ID || t.ID == tasks[2].ID {
-			s.Errorf("%+v is not late", t)
-		}
+		s.expect(t.ID != long.Task.ID && t.ID != tasks[2].ID, "%+v is not late", t)
 		again, ok, err := s.Redispatch(s.Context(), t)
-		if err != nil || !ok || again.ID != t.ID || again.N != t.N+1 || again.Attempts != t.Attempts {
-			s.Fatalf("%+v, %v, %v", again, ok, err)
-		}
-		if _, ok, err := s.Redispatch(s.Context(), t); ok || err != nil {
-			s.Errorf("a task was replaced twice (%v)", err)
-		}
+		s.require(err == nil && ok && again.ID == t.ID && again.N == t.N+1 && again.Attempts == t.Attempts,
+			"%+v, %v, %v", again, ok, err)
+		_, ok, err = s.Redispatch(s.Context(), t)
+		s.expect(!ok && err == nil, "a task was replaced twice (%v)", err)
 		s.refused(t.ID, t.N, "its task was replaced")
 	}
-	if got := page(15 * time.Second); len(got) != 0 {
-		s.Errorf("overdue after a new hand-out: %v", got)
-	}
-	if n := s.handed(); n != store.MaxDispatchedPerAgent-1 {
-		s.Errorf("%d queued in Redis", n)
-	}
-	if d := s.is(short.Task.ID, store.Waiting, "server_error", 1, 1); d.Dispatch != short.Task.N+1 {
-		s.Errorf("a wait that is late has task %d", d.Dispatch)
-	}
+	got = page(15 * time.Second)
+	s.expect(len(got) == 0, "overdue after a new hand-out: %v", got)
+	n := s.handed()
+	s.expect(n == store.MaxDispatchedPerAgent-1, "%d queued in Redis", n)
+	d := s.is(short.Task.ID, store.Waiting, "server_error", 1, 1)
+	s.expect(d.Dispatch == short.Task.N+1, "a wait that is late has task %d", d.Dispatch)
 	for _, t := range []store.Task{{ID: uuid.New(), N: 1}, tasks[2], {ID: Feedback(1, store.MaxDispatchedPerAgent+4).ID(), N: 0}} {
-		if _, ok, err := s.Redispatch(s.Context(), t); ok || err != nil {
-			s.Errorf("%+v was dispatched again (%v)", t, err)
-		}
+		_, ok, err := s.Redispatch(s.Context(), t)
+		s.expect(!ok && err == nil, "%+v was dispatched again (%v)", t, err)
 	}
 }
 
@@ -377,9 +319,7 @@ func (s *suite) lostBefore() {
 	s.Advance(time.Minute)
 	born, started, err := s.Store.Clock(s.Context())
 	s.must(err)
-	if born.Before(started) {
-		s.Errorf("it is %v, and began at %v", born, started)
-	}
+	s.expect(!born.Before(started), "it is %v, and began at %v", born, started)
 	s.Advance(time.Second)
 	fresh := s.takeOne(2) // accepted after Redis came back
 	all := func(limit int) (all []store.Task) {
@@ -405,20 +345,16 @@ func (s *suite) lostBefore() {
 			s.Errorf("%+v was not lost", t)
 		case wait.Task.ID:
 			d := s.is(t.ID, store.Waiting, "server_error", 1, 1)
-			if t.N != wait.Task.N+1 || !t.At.Equal(*d.NextAttemptAt) || t.Attempts != 1 {
-				s.Errorf("the wait until %v became %+v", d.NextAttemptAt, t)
-			}
+			s.expect(t.N == wait.Task.N+1 && t.At.Equal(*d.NextAttemptAt) && t.Attempts == 1,
+				"the wait until %v became %+v", d.NextAttemptAt, t)
 			s.early(t.ID, t.N)
 		default:
-			if t.N != 2 || !t.At.IsZero() {
-				s.Errorf("%+v", t)
-			}
+			s.expect(t.N == 2 && t.At.IsZero(), "%+v", t)
 			s.refused(t.ID, 1, "its task was replaced")
 			s.claim(t)
 		}
 	}
-	if more := all(3); len(more) != 0 {
-		s.Errorf("dispatched again: %+v", more)
-	}
+	more := all(3)
+	s.expect(len(more) == 0, "dispatched again: %+v", more)
 	s.claim(fresh)
 }

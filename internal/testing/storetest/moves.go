@@ -45,21 +45,15 @@ func (s *suite) adopt() {
 		s.lose(old)
 		next := s.nextTask()
 		c := s.claim(next)
-		if !c.Unfinished || !c.InDoubt {
-			s.Fatalf("%+v", c)
-		}
+		s.require(c.Unfinished && c.InDoubt, "%+v", c)
 		first := s.adopted(c, past(old, tt.o))
 		s.is(old.ID, tt.o.Status, tt.o.Reason, tt.attempts, tt.attempts)
 		s.outcomes(old.ID, tt.outcomes...)
 		if h := s.read(old.ID).History; tt.attempts == 1 && (h[0].Number != 1 || !h[0].StartedAt.Equal(old.StartedAt) || h[0].Reason != tt.o.Reason) {
 			s.Errorf("the adopted attempt is %+v", h[0])
 		}
-		if len(first.Next) != 1 {
-			s.Errorf("%s hands out %+v", tt.o.Status, first.Next)
-		}
-		if tt.o.Task != (first.Task != nil) {
-			s.Errorf("%s has the task %+v", tt.o.Status, first.Task)
-		}
+		s.expect(len(first.Next) == 1, "%s hands out %+v", tt.o.Status, first.Next)
+		s.expect(tt.o.Task == (first.Task != nil), "%s has the task %+v", tt.o.Status, first.Task)
 		second := s.adopted(c, past(old, tt.o)) // the first answer was lost
 		s.is(old.ID, tt.o.Status, tt.o.Reason, tt.attempts, tt.attempts)
 		if first.Task != nil && (second.Task == nil || second.Task.N != first.Task.N) {
@@ -71,9 +65,8 @@ func (s *suite) adopt() {
 		s.record(s.claim(tasks[1]), delivered) // so that seven other deliveries are dispatched
 		s.Advance(time.Minute)
 		c = s.claim(*first.Task)
-		if c.Unfinished || c.InDoubt || c.Attempt != tt.attempts+1 || c.Budget != tt.attempts+1 {
-			s.Errorf("after a wait that was adopted: %+v", c)
-		}
+		s.expect(!c.Unfinished && !c.InDoubt && c.Attempt == tt.attempts+1 && c.Budget == tt.attempts+1,
+			"after a wait that was adopted: %+v", c)
 		s.record(c, delivered)
 	}
 	// A free attempt with later ones is not undone: all attempts keep their numbers.
@@ -86,9 +79,8 @@ func (s *suite) adopt() {
 	s.outcomes(free.ID, "waiting", "")
 	for _, status := range []store.Status{store.Running, store.Queued, ""} {
 		c := s.claim(s.takeOne(100 + len(status)))
-		if _, err := s.Adopt(s.Context(), c, past(c, store.Outcome{Status: status})); err == nil || errors.Is(err, store.ErrFenced) {
-			s.Errorf("an attempt led to %q: %v", status, err)
-		}
+		_, err := s.Adopt(s.Context(), c, past(c, store.Outcome{Status: status}))
+		s.expect(err != nil && !errors.Is(err, store.ErrFenced), "an attempt led to %q: %v", status, err)
 	}
 }
 
@@ -103,14 +95,12 @@ func (s *suite) adoptWhatWasRecorded() {
 	s.lose(second)
 	c := s.claim(s.nextTask())
 	stale := past(first, store.Outcome{Status: store.Dead, Reason: "server_error", Called: true})
-	if _, err := s.Adopt(s.Context(), c, stale); !errors.Is(err, store.ErrStale) {
-		s.Errorf("an attempt that has an outcome got another: %v", err)
-	}
+	_, err := s.Adopt(s.Context(), c, stale)
+	s.expect(errors.Is(err, store.ErrStale), "an attempt that has an outcome got another: %v", err)
 	gone := stale
 	gone.Attempt, gone.StartedAt = 7, first.StartedAt.Add(-time.Hour)
-	if _, err := s.Adopt(s.Context(), c, gone); !errors.Is(err, store.ErrStale) {
-		s.Errorf("an attempt that is not there got an outcome: %v", err)
-	}
+	_, err = s.Adopt(s.Context(), c, gone)
+	s.expect(errors.Is(err, store.ErrStale), "an attempt that is not there got an outcome: %v", err)
 	s.is(task.ID, store.Running, "", 3, 3)
 	s.outcomes(task.ID, "waiting", "", "")
 	s.record(c, delivered)
@@ -124,9 +114,8 @@ func (s *suite) adoptUnderLostClaim() {
 	lost := s.claim(s.nextTask())
 	s.lose(lost)
 	for _, o := range []store.Outcome{failed(time.Second), {Status: store.Rejected, Reason: "tool_error"}} {
-		if r, err := s.Adopt(s.Context(), lost, past(old, o)); !errors.Is(err, store.ErrFenced) || r.Task != nil || len(r.Next) > 0 {
-			s.Errorf("%s: %+v, %v", o.Status, r, err)
-		}
+		r, err := s.Adopt(s.Context(), lost, past(old, o))
+		s.expect(errors.Is(err, store.ErrFenced) && r.Task == nil && len(r.Next) <= 0, "%s: %+v, %v", o.Status, r, err)
 	}
 	s.is(old.ID, store.Queued, "", 2, 2)
 	c := s.claim(s.nextTask())
@@ -143,9 +132,8 @@ func (s *suite) expiry() {
 	s.claim(tasks[3])
 	expire := func(limit, want int) {
 		s.Helper()
-		if n, err := s.Expire(s.Context(), time.Hour, limit); n != want || err != nil {
-			s.Errorf("%d expired (%v), want %d", n, err, want)
-		}
+		n, err := s.Expire(s.Context(), time.Hour, limit)
+		s.expect(n == want && err == nil, "%d expired (%v), want %d", n, err, want)
 	}
 	expire(10, 0)
 	s.Advance(time.Hour + time.Second)
@@ -177,23 +165,20 @@ func (s *suite) releaseOfSettings() {
 		gateway bool
 		want    int
 	}{{nil, false, 0}, {[]uint64{1, 10}, false, 0}, {[]uint64{1, 8453}, false, 1}, {[]uint64{8453}, false, 0}} {
-		if ended, err := s.Release(s.Context(), tt.chains, tt.gateway, 10); len(ended) != tt.want || err != nil {
-			s.Errorf("%v, gateway %t, releases %d (%v), want %d", tt.chains, tt.gateway, len(ended), err, tt.want)
-		}
+		ended, err := s.Release(s.Context(), tt.chains, tt.gateway, 10)
+		s.expect(len(ended) == tt.want && err == nil, "%v, gateway %t, releases %d (%v), want %d", tt.chains,
+			tt.gateway, len(ended), err, tt.want)
 	}
 	s.is(ar.ID, store.Held, "gateway_unconfigured", 0, 0)
 	s.refused(task.ID, task.N, "it is in the line")
-	if next := s.nextTask(); next.ID != task.ID || next.N != task.N+1 {
-		s.Errorf("%+v", next)
-	}
+	next := s.nextTask()
+	s.expect(next.ID == task.ID && next.N == task.N+1, "%+v", next)
 	for want := 1; want >= 0; want-- {
-		if ended, err := s.Release(s.Context(), nil, true, 10); len(ended) != want || err != nil {
-			s.Errorf("a gateway releases %v (%v), want %d", ended, err, want)
-		}
+		ended, err := s.Release(s.Context(), nil, true, 10)
+		s.expect(len(ended) == want && err == nil, "a gateway releases %v (%v), want %d", ended, err, want)
 	}
-	if next := s.nextTask(); next.ID != ar.ID || next.N != ar.N+1 {
-		s.Errorf("%+v", next)
-	}
+	next = s.nextTask()
+	s.expect(next.ID == ar.ID && next.N == ar.N+1, "%+v", next)
 	s.is(auth.ID, store.Held, "auth_required", 0, 0)
 }
 
@@ -204,16 +189,12 @@ func (s *suite) oneLeads() {
 		inner, err = s.Lead(ctx, func(context.Context) error { return nil })
 		return err
 	})
-	if !leads || inner || err != nil {
-		s.Errorf("leads %v, and beside it %v, %v", leads, inner, err)
-	}
+	s.expect(leads && !inner && err == nil, "leads %v, and beside it %v, %v", leads, inner, err)
 	fault := errors.New("a fault")
-	if _, err := s.Lead(s.Context(), func(context.Context) error { return fault }); !errors.Is(err, fault) {
-		s.Error(err)
-	}
-	if leads, err := s.Lead(s.Context(), func(context.Context) error { return nil }); !leads || err != nil {
-		s.Errorf("nobody leads any more: %v, %v", leads, err)
-	}
+	_, err = s.Lead(s.Context(), func(context.Context) error { return fault })
+	s.expect(errors.Is(err, fault), "%v", err)
+	leads, err = s.Lead(s.Context(), func(context.Context) error { return nil })
+	s.expect(leads && err == nil, "nobody leads any more: %v, %v", leads, err)
 }
 
 // end records the outcome o of a new delivery's first attempt, and returns the delivery's id.
@@ -229,9 +210,8 @@ func (s *suite) replays(force bool, want int, ids ...uuid.UUID) (map[uuid.UUID]s
 	s.Helper()
 	moved, left, tasks, err := s.Replay(s.Context(), ids, force)
 	s.must(err)
-	if moved != want || len(left) != len(ids)-want {
-		s.Errorf("%d replayed, %v left; want %d of %d", moved, left, want, len(ids))
-	}
+	s.expect(moved == want && len(left) == len(ids)-want, "%d replayed, %v left; want %d of %d", moved, left, want,
+		len(ids))
 	return left, s.toRun(tasks, moved)
 }
 
@@ -248,28 +228,19 @@ func (s *suite) replay() {
 		before := s.read(id)
 		_, tasks := s.replays(false, 1, id)
 		d := s.is(id, store.Queued, "", before.Attempts, before.Attempts)
-		if len(tasks) != 1 || tasks[0].ID != id || tasks[0].N != before.Dispatch+1 || !tasks[0].Bulk {
-			s.Fatalf("%s: %s, handed out %+v", o.Reason, d.Status, tasks)
-		}
-		if d.Error != "" {
-			s.Errorf("the row still says %q", d.Error)
-		}
+		s.require(len(tasks) == 1 && tasks[0].ID == id && tasks[0].N == before.Dispatch+1 && tasks[0].Bulk,
+			"%s: %s, handed out %+v", o.Reason, d.Status, tasks)
+		s.expect(d.Error == "", "the row still says %q", d.Error)
 		c := s.claim(tasks[0])
-		if c.Attempt != before.Attempts+1 || c.Budget != 1 || !c.Replay || c.Unfinished {
-			s.Errorf("%s: %+v", o.Reason, c)
-		}
+		s.expect(c.Attempt == before.Attempts+1 && c.Budget == 1 && c.Replay && !c.Unfinished, "%s: %+v", o.Reason, c)
 		r := s.record(c, failed(time.Minute))
-		if r.Task.Bulk {
-			s.Errorf("the second attempt of a replay is %+v", r.Task)
-		}
+		s.expect(!r.Task.Bulk, "the second attempt of a replay is %+v", r.Task)
 	}
 	// A waiting delivery stops waiting and keeps its budget.
 	task := s.takeOne(10)
 	r := s.record(s.claim(task), failed(time.Hour))
 	_, tasks := s.replays(false, 1, task.ID)
-	if len(tasks) != 1 || tasks[0].N != r.Task.N+1 {
-		s.Fatalf("%+v", tasks)
-	}
+	s.require(len(tasks) == 1 && tasks[0].N == r.Task.N+1, "%+v", tasks)
 	s.refused(task.ID, r.Task.N, "its task was replaced")
 	s.claim(tasks[0])
 	// Replays go through the backlog like all deliveries.
@@ -280,9 +251,9 @@ func (s *suite) replay() {
 	}
 	s.Advance(time.Second)
 	others := s.takeMore(11, store.MaxDispatchedPerAgent, 3)
-	if _, tasks := s.replays(false, store.MaxDispatchedPerAgent, ids...); len(tasks) != store.MaxDispatchedPerAgent-len(others) {
-		s.Errorf("%d of %d places were free, %d handed out", store.MaxDispatchedPerAgent-len(others), store.MaxDispatchedPerAgent, len(tasks))
-	}
+	_, tasks = s.replays(false, store.MaxDispatchedPerAgent, ids...)
+	s.expect(len(tasks) == store.MaxDispatchedPerAgent-len(others), "%d of %d places were free, %d handed out",
+		store.MaxDispatchedPerAgent-len(others), store.MaxDispatchedPerAgent, len(tasks))
 }
 
 // takeMore accepts an agent's n feedbacks after the index after and returns the dispatched tasks.
@@ -296,9 +267,7 @@ func (s *suite) replayHasFreshBudget() {
 	task := s.takeOne(1)
 	for n := 1; n <= 2*attempts; n++ {
 		c := s.claim(task)
-		if c.Attempt != n || c.Budget != (n-1)%attempts+1 || c.Replay != (n > attempts) {
-			s.Fatalf("attempt %d: %+v", n, c)
-		}
+		s.require(c.Attempt == n && c.Budget == (n-1)%attempts+1 && c.Replay == (n > attempts), "attempt %d: %+v", n, c)
 		if c.Budget < attempts {
 			task = *s.record(c, failed(time.Minute)).Task
 			s.Advance(time.Minute)
@@ -323,17 +292,12 @@ func (s *suite) notReplayed() {
 	_, _, err := s.Accept(s.Context(), []store.Intake{{Job: invalid, Refused: "no good"}})
 	s.must(err)
 	left, tasks := s.replays(false, 0, done, queued.ID, running.ID, invalid.ID(), uuid.New(), filtered)
-	if len(tasks) != 0 {
-		s.Errorf("handed out %+v", tasks)
-	}
+	s.expect(len(tasks) == 0, "handed out %+v", tasks)
 	for id, why := range left {
-		if why == "" {
-			s.Errorf("nobody says why %s stays", id)
-		}
+		s.expect(why != "", "nobody says why %s stays", id)
 	}
-	if left, _ = s.replays(true, 2, done, filtered, invalid.ID()); left[invalid.ID()] == "" {
-		s.Errorf("a job that is none was replayed: %v", left)
-	}
+	left, _ = s.replays(true, 2, done, filtered, invalid.ID())
+	s.expect(left[invalid.ID()] != "", "a job that is none was replayed: %v", left)
 	s.is(done, store.Queued, "", 1, 1)
 	s.claim(queued)
 }
@@ -345,17 +309,14 @@ func (s *suite) filteredAtAcceptance() {
 	response.Kind, response.Responder, response.TransactionHash, response.LogIndex = job.KindResponseAppended, common.Address{7}, common.Hash{7}, new(uint(1))
 	answers, tasks, err := s.Accept(s.Context(), []store.Intake{{Job: feedback, Filtered: "rule 1"}, {Job: response}, {Job: later}})
 	s.must(err)
-	if a := answers[0]; a.Verdict != store.Accepted || a.Status != store.Skipped || len(tasks) != 2 {
-		s.Errorf("%+v, tasks %+v", answers, tasks)
-	}
-	if d := s.is(feedback.ID(), store.Skipped, "filtered", 0, 0); d.Error != "rule 1" || d.Dispatch != 0 || d.FinishedAt == nil {
-		s.Errorf("%+v", d)
-	}
+	a := answers[0]
+	s.expect(a.Verdict == store.Accepted && a.Status == store.Skipped && len(tasks) == 2, "%+v, tasks %+v", answers,
+		tasks)
+	d := s.is(feedback.ID(), store.Skipped, "filtered", 0, 0)
+	s.expect(d.Error == "rule 1" && d.Dispatch == 0 && d.FinishedAt != nil, "%+v", d)
 	again, tasks, err := s.Accept(s.Context(), []store.Intake{{Job: feedback}})
 	s.must(err)
-	if again[0].Verdict != store.Known || len(tasks) != 0 {
-		s.Errorf("%+v, tasks %+v", again, tasks)
-	}
+	s.expect(again[0].Verdict == store.Known && len(tasks) == 0, "%+v, tasks %+v", again, tasks)
 	// If the agent has filters of its own, they decide at the check.
 	p, _, err := policy.Parse([]byte(`{"onUnknown": "hold", "filters": [{"action": "deliver"}]}`), policy.Operator, nil)
 	s.must(err)
@@ -365,16 +326,12 @@ func (s *suite) filteredAtAcceptance() {
 	s.must(s.ReplacePolicy(s.Context(), Agent(2), policy.Own, own))
 	answers, tasks, err = s.Accept(s.Context(), []store.Intake{{Job: Feedback(2, 1), Filtered: "rule 1"}})
 	s.must(err)
-	if answers[0].Status != store.Queued || len(tasks) != 1 {
-		s.Fatalf("%+v, tasks %+v", answers, tasks)
-	}
-	if c := s.claim(tasks[0]); c.Policy.String() != p.String() || c.OwnPolicy.String() != own.String() {
-		s.Errorf("%s, %s", c.Policy, c.OwnPolicy)
-	}
+	s.require(answers[0].Status == store.Queued && len(tasks) == 1, "%+v, tasks %+v", answers, tasks)
+	c := s.claim(tasks[0])
+	s.expect(c.Policy.String() == p.String() && c.OwnPolicy.String() == own.String(), "%s, %s", c.Policy, c.OwnPolicy)
 	_, tasks = s.replays(true, 1, feedback.ID())
-	if c := s.claim(tasks[0]); c.ID != feedback.ID() || c.Attempt != 1 || !c.Replay {
-		s.Errorf("%+v", c)
-	}
+	c = s.claim(tasks[0])
+	s.expect(c.ID == feedback.ID() && c.Attempt == 1 && c.Replay, "%+v", c)
 }
 
 // cancel checks that open deliveries are cancelled, and running ones with force only.
@@ -386,33 +343,28 @@ func (s *suite) cancel() {
 	ids := []uuid.UUID{queued.ID, waiting.ID, held.ID, running.ID, done, uuid.New()}
 	moved, left, ended, err := s.Cancel(s.Context(), ids, false)
 	s.must(err)
-	if moved != 3 || len(s.toRun(ended, 3)) != 0 || len(ended) != 3 || len(left) != 3 || left[running.ID] == "" || left[done] == "" || left[ids[5]] == "" {
-		s.Errorf("%d cancelled, %v left", moved, left)
-	}
+	s.expect(moved == 3 && len(s.toRun(ended, 3)) == 0 && len(ended) == 3 && len(left) == 3 && left[running.ID] != "" &&
+		left[done] != "" && left[ids[5]] != "", "%d cancelled, %v left", moved, left)
 	for _, id := range ids[:3] {
-		if d := s.read(id); d.Status != store.Cancelled || d.Reason != "operator" || d.FinishedAt == nil || d.NextAttemptAt != nil {
-			s.Errorf("%+v", d)
-		}
+		d := s.read(id)
+		s.expect(d.Status == store.Cancelled && d.Reason == "operator" && d.FinishedAt != nil && d.NextAttemptAt == nil,
+			"%+v", d)
 	}
 	s.refused(queued.ID, queued.N, "it is cancelled")
 	s.is(running.ID, store.Running, "", 1, 1)
-	if moved, left, _, err = s.Cancel(s.Context(), ids, true); moved != 1 || len(left) != 5 || err != nil {
-		s.Errorf("%d cancelled, %v left, %v", moved, left, err)
-	}
+	moved, left, _, err = s.Cancel(s.Context(), ids, true)
+	s.expect(moved == 1 && len(left) == 5 && err == nil, "%d cancelled, %v left, %v", moved, left, err)
 	s.fenced(c, failed(time.Second))
 	s.fenced(c, delivered) // the delivery ended; only the attempt gets the outcome
 	d := s.is(running.ID, store.Cancelled, "operator", 1, 1)
-	if !slices.ContainsFunc(d.History, func(a store.Attempt) bool { return a.Outcome == "delivered" }) {
-		s.Errorf("%+v", d.History)
-	}
+	s.expect(slices.ContainsFunc(d.History, func(a store.Attempt) bool { return a.Outcome == "delivered" }), "%+v",
+		d.History)
 	// A cancelled delivery does not count towards the dispatch limit, and can be replayed.
 	tasks := s.take(6, store.MaxDispatchedPerAgent+1)
 	_, _, _, err = s.Cancel(s.Context(), []uuid.UUID{tasks[0].ID}, false)
 	s.must(err)
-	if next := s.nextTask(); next.ID != Feedback(6, store.MaxDispatchedPerAgent+1).ID() {
-		s.Errorf("%+v", next)
-	}
-	if _, tasks := s.replays(false, 1, queued.ID); len(tasks) != 1 {
-		s.Errorf("%+v", tasks)
-	}
+	next := s.nextTask()
+	s.expect(next.ID == Feedback(6, store.MaxDispatchedPerAgent+1).ID(), "%+v", next)
+	_, tasks = s.replays(false, 1, queued.ID)
+	s.expect(len(tasks) == 1, "%+v", tasks)
 }

@@ -78,9 +78,7 @@ func (s *suite) expectDispatched(tasks []store.Task, want ...job.Job) []store.Ta
 	}
 	slices.Sort(got)
 	slices.Sort(ids)
-	if !slices.Equal(got, ids) {
-		s.Fatalf("dispatched %q, want %q", got, ids)
-	}
+	s.require(slices.Equal(got, ids), "dispatched %q, want %q", got, ids)
 	return s.toRun(tasks, len(tasks))
 }
 
@@ -88,9 +86,8 @@ func (s *suite) expectDispatched(tasks []store.Task, want ...job.Job) []store.Ta
 func (s *suite) expectBehind(jobs ...job.Job) {
 	s.Helper()
 	for _, j := range jobs {
-		if d := s.is(j.ID(), store.Waiting, outcome.BehindEarlier, 0, 0); d.Error == "" || d.Dispatch != 0 {
-			s.Errorf("%+v", d)
-		}
+		d := s.is(j.ID(), store.Waiting, outcome.BehindEarlier, 0, 0)
+		s.expect(d.Error != "" && d.Dispatch == 0, "%+v", d)
 	}
 }
 
@@ -121,9 +118,7 @@ func (s *suite) oneAtATime() {
 	r = s.record(s.claim(tasks[0]), delivered)
 	tasks = s.expectDispatched(r.Next, feedbackBy(1, 4))
 	c := s.claim(tasks[0])
-	if c.AheadOf != "" {
-		s.Errorf("ahead of %s", c.AheadOf)
-	}
+	s.expect(c.AheadOf == "", "ahead of %s", c.AheadOf)
 	s.expectDispatched(s.record(c, delivered).Next)
 }
 
@@ -148,9 +143,9 @@ func (s *suite) delaysForAMinute() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	first := s.record(s.claim(tasks[0]), failed(10*time.Second))
 	s.expectDispatched(first.Next)
-	if d := s.read(feedbackBy(1, 2).ID()); d.NextAttemptAt == nil || time.Until(*d.NextAttemptAt) > 61*time.Second {
-		s.Errorf("looked at again at %v", d.NextAttemptAt)
-	}
+	d := s.read(feedbackBy(1, 2).ID())
+	s.expect(d.NextAttemptAt != nil && time.Until(*d.NextAttemptAt) <= 61*time.Second, "looked at again at %v",
+		d.NextAttemptAt)
 	s.Advance(11 * time.Second)
 	s.expectDispatched(s.dispatchDue())
 	first = s.record(s.claim(*first.Task), failed(50*time.Second))
@@ -160,9 +155,7 @@ func (s *suite) delaysForAMinute() {
 	s.refused(first.Task.ID, first.Task.N, "the later one of its client is under way")
 	s.is(feedbackBy(1, 1).ID(), store.Queued, "", 2, 2)
 	later := s.claim(tasks[0])
-	if later.AheadOf != "1" {
-		s.Errorf("ahead of %q", later.AheadOf)
-	}
+	s.expect(later.AheadOf == "1", "ahead of %q", later.AheadOf)
 	tasks = s.expectDispatched(s.record(later, delivered).Next, feedbackBy(1, 1))
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next)
 }
@@ -222,18 +215,15 @@ func (s *suite) checkedInParallel() {
 		var last *store.Claim
 		for _, task := range tasks {
 			c := s.claim(task)
-			if c.MayCall {
-				s.Errorf("%d may be called before its check", c.Job.FeedbackIndex)
-			}
+			s.expect(!c.MayCall, "%d may be called before its check", c.Job.FeedbackIndex)
 			if c.ID == jobs[6].ID() {
 				last = c
 				continue
 			}
 			s.expectDispatched(s.record(c, tt.outcome).Next)
 		}
-		if s.bindEvent(last).MayCall != (tt.delay == 0) {
-			s.Errorf("%s: after the check, may call is %v", tt.outcome.Reason, last.MayCall)
-		}
+		may := s.bindEvent(last).MayCall
+		s.expect(may == (tt.delay == 0), "%s: after the check, may call is %v", tt.outcome.Reason, may)
 		if tt.delay > 0 {
 			noTurn := store.Outcome{Status: store.Waiting, Reason: outcome.BehindEarlier, Delay: time.Second, Task: true, Free: true, NoTurn: true, Stage: "check"}
 			r := s.record(last, noTurn)
@@ -245,9 +235,8 @@ func (s *suite) checkedInParallel() {
 			s.expectDispatched(s.dispatchDue())
 			s.Advance(2 * time.Second)
 			tasks = s.expectDispatched(s.dispatchDue(), jobs[6])
-			if last = s.claim(tasks[0]); !last.MayCall || !last.Bound {
-				s.Errorf("%+v", last)
-			}
+			last = s.claim(tasks[0])
+			s.expect(last.MayCall && last.Bound, "%+v", last)
 		}
 		s.record(last, delivered)
 	}
@@ -264,9 +253,8 @@ func (s *suite) losesItsTurn() {
 		claims[c.Job.FeedbackIndex] = c
 	}
 	s.Advance(11 * time.Second)
-	if !s.bindEvent(claims[2]).MayCall || s.bindEvent(claims[1]).MayCall {
-		s.Fatalf("turns: %v, %v", claims[1].MayCall, claims[2].MayCall)
-	}
+	second, first := s.bindEvent(claims[2]).MayCall, s.bindEvent(claims[1]).MayCall
+	s.require(second && !first, "turns: %v, %v", first, second)
 	noTurn := store.Outcome{Status: store.Waiting, Reason: outcome.BehindEarlier, Free: true, NoTurn: true, Stage: "check"}
 	s.expectDispatched(s.record(claims[1], noTurn).Next)
 	s.is(claims[1].ID, store.Waiting, outcome.BehindEarlier, 0, 0)
@@ -324,18 +312,16 @@ func (s *suite) revocationOfEnded() {
 		1: func(t store.Task) {
 			s.claim(t)
 			s.Advance(lease + time.Second)
-			if _, dead, err := s.ExpireLeases(s.Context(), 10, 1); err != nil || dead != 1 {
-				s.Fatalf("%d, %v", dead, err)
-			}
+			_, dead, err := s.ExpireLeases(s.Context(), 10, 1)
+			s.require(err == nil && dead == 1, "%d, %v", dead, err)
 		},
 		2: func(t store.Task) {
 			_, _, _, err := s.Cancel(s.Context(), []uuid.UUID{t.ID}, false)
 			s.must(err)
 		},
 		3: func(store.Task) {
-			if n, err := s.Expire(s.Context(), time.Hour, 10); err != nil || n != 1 {
-				s.Fatalf("%d, %v", n, err)
-			}
+			n, err := s.Expire(s.Context(), time.Hour, 10)
+			s.require(err == nil && n == 1, "%d, %v", n, err)
 		},
 	} {
 		tasks := s.expectDispatched(s.acceptJobs(feedbackBy(client, 2)), feedbackBy(client, 2))
@@ -430,19 +416,15 @@ func (s *suite) manyClients() {
 		jobs = append(jobs, feedbackBy(client+1, 1), feedbackBy(client+1, 2))
 	}
 	tasks := s.acceptJobs(jobs...)
-	if len(tasks) != store.MaxDispatchedPerAgent {
-		s.Fatalf("%d dispatched", len(tasks))
-	}
+	s.require(len(tasks) == store.MaxDispatchedPerAgent, "%d dispatched", len(tasks))
 	last, done := map[string]uint64{}, 0
 	for ; len(tasks) > 0; tasks = tasks[1:] {
 		c := s.claim(tasks[0])
-		if before := last[c.Job.OrderKey()]; c.Job.FeedbackIndex != before+1 {
-			s.Errorf("%d of %s came after %d", c.Job.FeedbackIndex, c.Job.ClientAddress, before)
-		}
+		before := last[c.Job.OrderKey()]
+		s.expect(c.Job.FeedbackIndex == before+1, "%d of %s came after %d", c.Job.FeedbackIndex, c.Job.ClientAddress,
+			before)
 		last[c.Job.OrderKey()], done = c.Job.FeedbackIndex, done+1
 		tasks = append(tasks, s.record(c, delivered).Next...)
 	}
-	if done != len(jobs) {
-		s.Errorf("%d of %d were delivered", done, len(jobs))
-	}
+	s.expect(done == len(jobs), "%d of %d were delivered", done, len(jobs))
 }

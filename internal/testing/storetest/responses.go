@@ -45,13 +45,9 @@ func (s *suite) responsesUseTwoSlots() {
 	for log := range uint(20) {
 		slow = append(slow, s.acceptJobs(responseTo(1, 1, 100+log))...)
 	}
-	if len(slow) != 2 {
-		s.Fatalf("%d responses are dispatched", len(slow))
-	}
+	s.require(len(slow) == 2, "%d responses are dispatched", len(slow))
 	tasks = s.acceptJobs(feedbackBy(1, 2), feedbackBy(1, 3), feedbackBy(2, 1), feedbackBy(3, 1), feedbackBy(4, 1), feedbackBy(5, 1), feedbackBy(6, 1), feedbackBy(7, 1))
-	if len(tasks) != store.MaxDispatchedPerAgent-2 {
-		s.Fatalf("%d feedbacks are dispatched", len(tasks))
-	}
+	s.require(len(tasks) == store.MaxDispatchedPerAgent-2, "%d feedbacks are dispatched", len(tasks))
 	waits := s.record(s.claim(slow[0]), failed(time.Minute))
 	for running := append(waits.Next, append(tasks, slow[1])...); len(running) > 0; running = running[1:] {
 		running = append(running, s.record(s.claim(running[0]), delivered).Next...)
@@ -61,16 +57,13 @@ func (s *suite) responsesUseTwoSlots() {
 				responses++
 			}
 		}
-		if responses > 2 {
-			s.Fatalf("%d responses are dispatched", responses)
-		}
+		s.require(responses <= 2, "%d responses are dispatched", responses)
 	}
 	s.Advance(time.Minute)
 	s.record(s.claim(*waits.Task), delivered)
 	for _, j := range all {
-		if d := s.read(j.ID()); d.Status != store.Delivered {
-			s.Errorf("a response is %s %s", d.Status, d.Reason)
-		}
+		d := s.read(j.ID())
+		s.expect(d.Status == store.Delivered, "a response is %s %s", d.Status, d.Reason)
 	}
 }
 

@@ -192,9 +192,7 @@ func (s *suite) takeRange(agent, from, to int, bulk bool) []store.Task {
 	out, tasks, err := s.Accept(s.Context(), in)
 	s.must(err)
 	for _, a := range out {
-		if a.Verdict != store.Accepted {
-			s.Fatalf("%+v", a)
-		}
+		s.require(a.Verdict == store.Accepted, "%+v", a)
 	}
 	return tasks
 }
@@ -202,9 +200,7 @@ func (s *suite) takeRange(agent, from, to int, bulk bool) []store.Task {
 func (s *suite) takeOne(agent int) store.Task {
 	s.Helper()
 	tasks := s.take(agent, 1)
-	if len(tasks) != 1 {
-		s.Fatalf("handed out %v", tasks)
-	}
+	s.require(len(tasks) == 1, "handed out %v", tasks)
 	return tasks[0]
 }
 
@@ -221,18 +217,15 @@ func (s *suite) claim(t store.Task) *store.Claim {
 
 func (s *suite) refused(id uuid.UUID, n int, why string) {
 	s.Helper()
-	if c, err := s.Claim(s.Context(), id, n, lease); c != nil || err != nil {
-		s.Errorf("a claim was given (%+v, %v) though %s", c, err, why)
-	}
+	c, err := s.Claim(s.Context(), id, n, lease)
+	s.expect(c == nil && err == nil, "a claim was given (%+v, %v) though %s", c, err, why)
 }
 
 // toRun returns the tasks that are not marked Ended. It fails the test if the number of the others exceeds ended.
 func (s *suite) toRun(tasks []store.Task, ended int) []store.Task {
 	s.Helper()
 	run := slices.DeleteFunc(slices.Clone(tasks), func(t store.Task) bool { return t.Ended })
-	if len(tasks)-len(run) > ended {
-		s.Errorf("%d tasks ended, of %d deliveries: %+v", len(tasks)-len(run), ended, tasks)
-	}
+	s.expect(len(tasks)-len(run) <= ended, "%d tasks ended, of %d deliveries: %+v", len(tasks)-len(run), ended, tasks)
 	return run
 }
 
@@ -241,10 +234,9 @@ func (s *suite) early(id uuid.UUID, n int) {
 	s.Helper()
 	var early *store.EarlyError
 	d := s.read(id)
-	if c, err := s.Claim(s.Context(), id, n, lease); c != nil || !errors.As(err, &early) || early.Left <= 0 ||
-		early.Reason != d.Reason || early.Text != d.Error {
-		s.Errorf("a claim of %+v: %+v, %v", d, c, err)
-	}
+	c, err := s.Claim(s.Context(), id, n, lease)
+	s.expect(c == nil && errors.As(err, &early) && early.Left > 0 && early.Reason == d.Reason && early.Text == d.Error,
+		"a claim of %+v: %+v, %v", d, c, err)
 }
 
 func (s *suite) record(c *store.Claim, o store.Outcome) store.Recorded {
@@ -256,9 +248,9 @@ func (s *suite) record(c *store.Claim, o store.Outcome) store.Recorded {
 
 func (s *suite) fenced(c *store.Claim, o store.Outcome) {
 	s.Helper()
-	if r, err := s.Record(s.Context(), c, o); !errors.Is(err, store.ErrFenced) || r.Task != nil || len(r.Next) > 0 {
-		s.Errorf("%s under a lost claim: %+v, %v", o.Status, r, err)
-	}
+	r, err := s.Record(s.Context(), c, o)
+	s.expect(errors.Is(err, store.ErrFenced) && r.Task == nil && len(r.Next) <= 0, "%s under a lost claim: %+v, %v",
+		o.Status, r, err)
 }
 
 func (s *suite) read(id uuid.UUID) store.Delivery {
@@ -272,10 +264,9 @@ func (s *suite) read(id uuid.UUID) store.Delivery {
 func (s *suite) is(id uuid.UUID, status store.Status, why outcome.Reason, attempts, rows int) store.Delivery {
 	s.Helper()
 	d := s.read(id)
-	if d.Status != status || d.Reason != why || d.Attempts != attempts || len(d.History) != rows {
-		s.Errorf("the row is %s %q with %d attempts in %d rows, want %s %q %d %d", d.Status, d.Reason, d.Attempts, len(d.History),
-			status, why, attempts, rows)
-	}
+	s.expect(d.Status == status && d.Reason == why && d.Attempts == attempts && len(d.History) == rows,
+		"the row is %s %q with %d attempts in %d rows, want %s %q %d %d", d.Status, d.Reason, d.Attempts,
+		len(d.History), status, why, attempts, rows)
 	if d.Status.Final() != (d.FinishedAt != nil) || (d.Status == store.Waiting) != (d.NextAttemptAt != nil) && d.Reason != outcome.BehindEarlier {
 		s.Errorf("%s, finished %v, next attempt %v", d.Status, d.FinishedAt, d.NextAttemptAt)
 	}
@@ -289,9 +280,7 @@ func (s *suite) outcomes(id uuid.UUID, want ...string) {
 	for _, a := range s.read(id).History {
 		got = append(got, a.Outcome)
 	}
-	if !slices.Equal(got, want) {
-		s.Errorf("attempts led to %q, want %q", got, want)
-	}
+	s.expect(slices.Equal(got, want), "attempts led to %q, want %q", got, want)
 }
 
 // lose lets a claim's lease expire and calls ExpireLeases.
@@ -300,9 +289,8 @@ func (s *suite) lose(c *store.Claim) {
 	s.Advance(lease + time.Second)
 	n, dead, err := s.ExpireLeases(s.Context(), 100, attempts)
 	s.must(err)
-	if ends := c.Budget >= attempts; n != 1 || (dead == 1) != ends || dead > 1 {
-		s.Fatalf("%d leases ran out, of %d that are dead", n, dead)
-	}
+	ends := c.Budget >= attempts
+	s.require(n == 1 && (dead == 1) == ends && dead <= 1, "%d leases ran out, of %d that are dead", n, dead)
 }
 
 // dispatchBacklog dispatches the next deliveries of the backlogs.
@@ -317,9 +305,7 @@ func (s *suite) dispatchBacklog() []store.Task {
 func (s *suite) nextTask() store.Task {
 	s.Helper()
 	tasks := s.dispatchBacklog()
-	if len(tasks) != 1 {
-		s.Fatalf("handed out %+v", tasks)
-	}
+	s.require(len(tasks) == 1, "handed out %+v", tasks)
 	return tasks[0]
 }
 
@@ -335,6 +321,22 @@ func (s *suite) handed() (n int) {
 		}
 	}
 	return n
+}
+
+// expect reports a failure with the text if ok is false.
+func (s *suite) expect(ok bool, format string, args ...any) {
+	s.Helper()
+	if !ok {
+		s.Errorf(format, args...)
+	}
+}
+
+// require ends the test with the text if ok is false.
+func (s *suite) require(ok bool, format string, args ...any) {
+	s.Helper()
+	if !ok {
+		s.Fatalf(format, args...)
+	}
 }
 
 func (s *suite) must(err error) {
