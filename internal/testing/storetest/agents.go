@@ -18,8 +18,8 @@ func disabled(elsewhere bool) store.Outcome {
 	return store.Outcome{Status: store.Held, Reason: "agent_disabled", Free: true, Stage: "check", Elsewhere: elsewhere}
 }
 
-// releaseOfEnabled checks that ReleaseEnabled releases deliveries that the servers file held, and no others.
-func (s *suite) releaseOfEnabled() {
+// TestReleaseOfEnabled checks that ReleaseEnabled releases deliveries that the servers file held, and no others.
+func (s *suite) TestReleaseOfEnabled() {
 	byFile, byRow, auth := s.takeOne(1), s.takeOne(2), s.takeOne(3)
 	s.record(s.claim(byFile), disabled(true))
 	s.is(byFile.ID, store.Held, "agent_disabled", 0, 0) // although the row is enabled
@@ -68,8 +68,8 @@ func (s *suite) agentRow(agent int) records.AgentRow {
 	return r
 }
 
-// agentStates checks the agent's state after each kind of outcome.
-func (s *suite) agentStates() {
+// TestAgentStates checks the agent's state after each kind of outcome.
+func (s *suite) TestAgentStates() {
 	task := s.takeOne(1)
 	r := s.agentRow(1)
 	s.expect(r.State == records.StatePending, "before anything is tried: %+v", r)
@@ -108,8 +108,8 @@ func (s *suite) agentStates() {
 	s.expect(r.State == records.StateDisabled && !r.Enabled, "%+v", r)
 }
 
-// endpointOfJob checks that an outcome at an endpoint that the job named leaves the agent's row unchanged.
-func (s *suite) endpointOfJob() {
+// TestEndpointOfJob checks that an outcome at an endpoint that the job named leaves the agent's row unchanged.
+func (s *suite) TestEndpointOfJob() {
 	s.record(s.claim(s.takeOne(1)), delivered)
 	healthy := s.agentRow(1)
 	failing := store.Outcome{Status: store.Dead, Reason: "server_error", Stage: "call", Called: true, AgentError: "a stranger said 503",
@@ -130,8 +130,8 @@ func (s *suite) endpointOfJob() {
 	s.expect(len(hours) == 1 && hours[0].Calls == 1 && hours[0].Failed == 0, "%+v", hours)
 }
 
-// learned checks that an outcome's observations of the agent's server are stored, and that missing ones change nothing.
-func (s *suite) learned() {
+// TestLearned checks that an outcome's observations of the agent's server are stored, and that missing ones change nothing.
+func (s *suite) TestLearned() {
 	o := delivered
 	o.Endpoint, o.Protocol = "https://a.example/mcp", "2025-11-25"
 	o.ServerInfo = json.RawMessage(`{"Name":"a","Version":"1"}`)
@@ -157,9 +157,9 @@ func (s *suite) learned() {
 	s.expect(r.Registration != nil && *r.Registration == found, "%+v, want %+v", r.Registration, found)
 }
 
-// learnedWithoutDelivery checks that ObserveAgent stores an observation, and changes neither last_ok_at nor a disabled
+// TestLearnedWithoutDelivery checks that ObserveAgent stores an observation, and changes neither last_ok_at nor a disabled
 // agent's state.
-func (s *suite) learnedWithoutDelivery() {
+func (s *suite) TestLearnedWithoutDelivery() {
 	_, err := s.AgentRow(s.Context(), Agent(1))
 	s.expect(errors.Is(err, store.ErrNotFound), "%v", err)
 	first := records.AgentObservation{Endpoint: "stdio:agent", Protocol: "2025-06-18", ServerInfo: json.RawMessage(`{"Name":"p"}`),

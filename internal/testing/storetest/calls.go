@@ -26,9 +26,9 @@ func (s *suite) hours(agent, last int) records.CallSummary {
 	return sum
 }
 
-// callsAreCounted checks the counts by hour, and which outcomes count as calls: those that sent a call, and those that
+// TestCallsAreCounted checks the counts by hour, and which outcomes count as calls: those that sent a call, and those that
 // failed by the agent's fault.
-func (s *suite) callsAreCounted() {
+func (s *suite) TestCallsAreCounted() {
 	took := func(o store.Outcome, d time.Duration) store.Outcome {
 		o.CallTook = d
 		return o
@@ -71,9 +71,9 @@ func (s *suite) callsAreCounted() {
 	heraldtest.Equal(s, "of another agent", s.hours(2, 1), records.CallSummary{Calls: 1, P50Ms: ms(15000), P95Ms: ms(19500)})
 }
 
-// countedOnce checks that a lost claim counts nothing, and that a late success that ends the delivery and an adopted
+// TestCountedOnce checks that a lost claim counts nothing, and that a late success that ends the delivery and an adopted
 // outcome count once.
-func (s *suite) countedOnce() {
+func (s *suite) TestCountedOnce() {
 	tasks := s.take(1, 4)
 	calls := func(want int, why string) {
 		s.Helper()
@@ -103,9 +103,9 @@ func (s *suite) countedOnce() {
 	calls(3, "the attempt that was taken back")
 }
 
-// failingSince checks that FailingSince is set from the first failed call after a success to the next success, or until
+// TestFailingSince checks that FailingSince is set from the first failed call after a success to the next success, or until
 // the agent is enabled.
-func (s *suite) failingSince() {
+func (s *suite) TestFailingSince() {
 	fail := failed(time.Hour)
 	fail.AgentError = "it said 503"
 	n := 0

@@ -14,8 +14,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// accept checks the verdicts for new, known, conflicting and refused jobs.
-func (s *suite) accept() {
+// TestAccept checks the verdicts for new, known, conflicting and refused jobs.
+func (s *suite) TestAccept() {
 	j := Feedback(1, 1)
 	other := Feedback(1, 1)
 	other.Tag1 = "something else"
@@ -51,8 +51,8 @@ func (s *suite) accept() {
 	s.expect(errors.Is(err, store.ErrNotFound), "%v", err)
 }
 
-// keepsTraces checks that all claims and the row have the trace of the job, or the delivery's own.
-func (s *suite) keepsTraces() {
+// TestKeepsTraces checks that all claims and the row have the trace of the job, or the delivery's own.
+func (s *suite) TestKeepsTraces() {
 	const caller = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	for i, tt := range []struct{ brought, kept string }{
 		{caller, caller}, {"", ""},
@@ -74,8 +74,8 @@ func (s *suite) keepsTraces() {
 	}
 }
 
-// oneClaimWins checks that of concurrent claims for one task, one succeeds.
-func (s *suite) oneClaimWins() {
+// TestOneClaimWins checks that of concurrent claims for one task, one succeeds.
+func (s *suite) TestOneClaimWins() {
 	task := s.takeOne(1)
 	var won atomic.Int32
 	var wg sync.WaitGroup
@@ -93,8 +93,8 @@ func (s *suite) oneClaimWins() {
 	s.is(task.ID, store.Running, "", 1, 1)
 }
 
-// claimsAreRefused checks that only the newest task of a dispatched, due delivery can claim it.
-func (s *suite) claimsAreRefused() {
+// TestClaimsAreRefused checks that only the newest task of a dispatched, due delivery can claim it.
+func (s *suite) TestClaimsAreRefused() {
 	task := s.takeOne(1)
 	s.refused(uuid.New(), 1, "there is no such delivery")
 	for _, n := range []int{math.MinInt, -1, 0, 2, math.MaxInt32, math.MaxInt} {
@@ -125,9 +125,9 @@ func (s *suite) claimsAreRefused() {
 	s.expect(got.Attempts == 1 && len(got.History) == 1, "refused claims count: %+v", got)
 }
 
-// waitIsClaimedWhenDue checks that a waiting delivery can be claimed from one second before the end of its wait, and
+// TestWaitIsClaimedWhenDue checks that a waiting delivery can be claimed from one second before the end of its wait, and
 // not earlier.
-func (s *suite) waitIsClaimedWhenDue() {
+func (s *suite) TestWaitIsClaimedWhenDue() {
 	task := s.takeOne(1)
 	r := s.record(s.claim(task), failed(time.Minute))
 	s.require(r.Task != nil && r.Task.N == task.N && r.Task.ID == task.ID && r.Task.Attempts == 1 &&
@@ -141,8 +141,8 @@ func (s *suite) waitIsClaimedWhenDue() {
 	s.expect(c.Attempt == 2 && c.Budget == 2 && c.Called && !c.Unfinished, "%+v", c)
 }
 
-// extend checks that a lease can be extended until it expires or the outcome is recorded.
-func (s *suite) extend() {
+// TestExtend checks that a lease can be extended until it expires or the outcome is recorded.
+func (s *suite) TestExtend() {
 	c := s.claim(s.takeOne(1))
 	s.Advance(lease - time.Second)
 	s.must(s.Extend(s.Context(), c, lease))
@@ -157,8 +157,8 @@ func (s *suite) extend() {
 	s.expect(errors.Is(err, store.ErrFenced), "a recorded claim was renewed: %v", err)
 }
 
-// fence checks that a worker that lost its claim changes nothing, dispatches nothing and counts nothing.
-func (s *suite) fence() {
+// TestFence checks that a worker that lost its claim changes nothing, dispatches nothing and counts nothing.
+func (s *suite) TestFence() {
 	tasks := s.take(1, 10)
 	old := s.claim(tasks[0])
 	s.lose(old)
@@ -190,8 +190,8 @@ func (s *suite) fence() {
 	s.outcomes(old.ID, "", "delivered")
 }
 
-// lateSuccessEnds checks the one exception to the fence: a success is recorded although its claim was lost.
-func (s *suite) lateSuccessEnds() {
+// TestLateSuccessEnds checks the one exception to the fence: a success is recorded although its claim was lost.
+func (s *suite) TestLateSuccessEnds() {
 	for agent, meanwhile := range []func(){
 		func() {},                           // the delivery is in the backlog
 		func() { s.claim(s.nextTask()) },    // another worker runs it
@@ -225,8 +225,8 @@ func (s *suite) heldBack(t store.Task) {
 	s.record(s.claim(t), store.Outcome{Status: store.Held, Reason: "auth_required", Free: true})
 }
 
-// lateSuccessOfWhatEnded checks that a late success of an ended delivery completes its attempt only.
-func (s *suite) lateSuccessOfWhatEnded() {
+// TestLateSuccessOfWhatEnded checks that a late success of an ended delivery completes its attempt only.
+func (s *suite) TestLateSuccessOfWhatEnded() {
 	old := s.claim(s.takeOne(1))
 	s.lose(old)
 	moved, _, _, err := s.Cancel(s.Context(), []uuid.UUID{old.ID}, false)
@@ -237,9 +237,9 @@ func (s *suite) lateSuccessOfWhatEnded() {
 	s.expect(d.History[0].Outcome == "delivered", "%+v", d.History)
 }
 
-// recordTwice checks that recording the same outcome again returns the same answer, and that invalid statuses are
+// TestRecordTwice checks that recording the same outcome again returns the same answer, and that invalid statuses are
 // rejected.
-func (s *suite) recordTwice() {
+func (s *suite) TestRecordTwice() {
 	task := s.takeOne(1)
 	c := s.claim(task)
 	first := s.record(c, failed(time.Minute))
@@ -260,8 +260,8 @@ func (s *suite) recordTwice() {
 	}
 }
 
-// freeOutcomes checks that a free outcome does not count as an attempt, unless the agent was called.
-func (s *suite) freeOutcomes() {
+// TestFreeOutcomes checks that a free outcome does not count as an attempt, unless the agent was called.
+func (s *suite) TestFreeOutcomes() {
 	for i, tt := range []struct {
 		o        store.Outcome
 		attempts int
@@ -288,8 +288,8 @@ func (s *suite) freeOutcomes() {
 	}
 }
 
-// unfinishedAndCalled checks Claim.Unfinished and Claim.Called after attempts without an outcome and after calls.
-func (s *suite) unfinishedAndCalled() {
+// TestUnfinishedAndCalled checks Claim.Unfinished and Claim.Called after attempts without an outcome and after calls.
+func (s *suite) TestUnfinishedAndCalled() {
 	task := s.takeOne(1)
 	old := s.claim(task)
 	s.lose(old)
@@ -315,8 +315,8 @@ func (s *suite) unfinishedAndCalled() {
 	s.expect(!c.Unfinished && c.Called, "after a call: %+v", c)
 }
 
-// failedFetches checks that Claim.FetchFailures counts failed fetches of the present budget.
-func (s *suite) failedFetches() {
+// TestFailedFetches checks that Claim.FetchFailures counts failed fetches of the present budget.
+func (s *suite) TestFailedFetches() {
 	o := store.Outcome{Status: store.Waiting, Reason: "content_unavailable", Delay: time.Minute, Task: true, Stage: "fetch", FetchFailed: true}
 	task := s.takeOne(1)
 	for want := range attempts {
@@ -336,9 +336,9 @@ func (s *suite) failedFetches() {
 	s.expect(c.FetchFailures == 0, "%d failed fetches after a replay", c.FetchFailures)
 }
 
-// epochIsRaisedOnce checks that failures with Outcome.Moved raise the epoch once, and once more after the agent has
+// TestEpochIsRaisedOnce checks that failures with Outcome.Moved raise the epoch once, and once more after the agent has
 // accepted a call.
-func (s *suite) epochIsRaisedOnce() {
+func (s *suite) TestEpochIsRaisedOnce() {
 	moved := failed(time.Minute)
 	moved.Moved = true
 	tasks := s.take(1, 7)
@@ -361,9 +361,9 @@ func (s *suite) epochIsRaisedOnce() {
 	s.expect(c.Epoch == first.Epoch+2, "epoch %d after it worked and failed", c.Epoch)
 }
 
-// agentsDisabledAndEnabled checks that enabling an agent releases the deliveries that were held because it was
+// TestAgentsDisabledAndEnabled checks that enabling an agent releases the deliveries that were held because it was
 // disabled.
-func (s *suite) agentsDisabledAndEnabled() {
+func (s *suite) TestAgentsDisabledAndEnabled() {
 	task := s.takeOne(1)
 	enable := func(on bool, want int) []store.Task {
 		s.Helper()
@@ -391,8 +391,8 @@ func (s *suite) agentsDisabledAndEnabled() {
 	s.is(other.ID, store.Held, "auth_required", 0, 0)
 }
 
-// policy checks that a claim has the agent's present policy.
-func (s *suite) policy() {
+// TestPolicy checks that a claim has the agent's present policy.
+func (s *suite) TestPolicy() {
 	c := s.claim(s.takeOne(1))
 	s.expect(c.Policy.OnUnknown != "hold", "%+v", c.Policy)
 	s.must(s.SetPolicy(s.Context(), Agent(2), store.Policy{OnUnknown: "hold"})) // inserts the agent

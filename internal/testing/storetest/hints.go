@@ -53,7 +53,7 @@ func (s *suite) transactions(c *store.Claim) (list []byte) {
 	return list
 }
 
-func (s *suite) hintsOfAKey() {
+func (s *suite) TestHintsOfAKey() {
 	s.verify()
 	_, tasks := s.send(hint(1, "a", ordinary))
 	c := s.claim(tasks[0])
@@ -101,7 +101,7 @@ func (s *suite) hintsOfAKey() {
 		"hints %v, attempt %d of its budget", got, c.Budget)
 }
 
-func (s *suite) newHintIsCheckedAtOnce() {
+func (s *suite) TestNewHintIsCheckedAtOnce() {
 	s.verify()
 	for _, o := range []store.Outcome{missed, notYet(3600e9)} {
 		o.Undecided = true
@@ -121,9 +121,9 @@ func (s *suite) newHintIsCheckedAtOnce() {
 	}
 }
 
-// missingEventOfManyJobs checks that one Accept may have several jobs of an event that a check did not find. The first
+// TestMissingEventOfManyJobs checks that one Accept may have several jobs of an event that a check did not find. The first
 // new position queues the delivery again, and the others become hints.
-func (s *suite) missingEventOfManyJobs() {
+func (s *suite) TestMissingEventOfManyJobs() {
 	s.verify()
 	_, tasks := s.send(hint(1, "a", ordinary))
 	o := missed
@@ -145,7 +145,7 @@ func (s *suite) missingEventOfManyJobs() {
 	}
 }
 
-func (s *suite) bind() {
+func (s *suite) TestBind() {
 	s.verify()
 	_, tasks := s.send(hint(1, "a", ordinary))
 	c := s.claim(tasks[0])
@@ -173,7 +173,7 @@ func (s *suite) bind() {
 	s.expect(errors.Is(err, store.ErrFenced), "under a lost claim: %v", err)
 }
 
-func (s *suite) goneAfterACall() {
+func (s *suite) TestGoneAfterACall() {
 	s.verify()
 	_, tasks := s.send(hint(1, "a", command))
 	c := s.claim(tasks[0])
@@ -222,9 +222,9 @@ func (s *suite) goneAfterACall() {
 	}
 }
 
-// repeatedJobAfterRetraction checks that a repeated job of a called event requests a review, in which the event is read
+// TestRepeatedJobAfterRetraction checks that a repeated job of a called event requests a review, in which the event is read
 // from the chain again, only if the event may have left the chain and returned.
-func (s *suite) repeatedJobAfterRetraction() {
+func (s *suite) TestRepeatedJobAfterRetraction() {
 	s.verify()
 	in := hint(1, "a", command)
 	_, tasks := s.send(in)
@@ -252,7 +252,7 @@ func (s *suite) repeatedJobAfterRetraction() {
 	resend("after the retraction", 1)
 }
 
-func (s *suite) unverifiedJobIsTheContent() {
+func (s *suite) TestUnverifiedJobIsTheContent() {
 	_, tasks := s.send(hint(1, "a", command))
 	c := s.claim(tasks[0])
 	other := hint(2, "a", command)
@@ -263,7 +263,7 @@ func (s *suite) unverifiedJobIsTheContent() {
 	s.expect(out.Verdict == store.Known && len(s.transactions(c)) == 0, "%+v", out)
 }
 
-func (s *suite) revocationFollowsItsFeedback() {
+func (s *suite) TestRevocationFollowsItsFeedback() {
 	feedback, revocation := Feedback(1, 1), Feedback(1, 1)
 	revocation.Kind, revocation.Reason = "FeedbackRevoked", "client"
 	out, tasks, err := s.Accept(s.Context(), []store.Intake{{Job: feedback}, {Job: revocation}})

@@ -8,9 +8,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// handOutOfEight checks that eight deliveries of an agent are dispatched, and that each recorded outcome dispatches the
+// TestHandOutOfEight checks that eight deliveries of an agent are dispatched, and that each recorded outcome dispatches the
 // next, oldest first.
-func (s *suite) handOutOfEight() {
+func (s *suite) TestHandOutOfEight() {
 	const all = 12
 	tasks := s.take(1, all)
 	s.take(2, 3) // another agent has its own backlog
@@ -37,9 +37,9 @@ func (s *suite) handOutOfEight() {
 	s.is(order[all-1], store.Queued, "", 0, 0)
 }
 
-// backfillStandsBehind checks that a backfill's deliveries stay in the lane bulk and use at most half of the agent's
+// TestBackfillStandsBehind checks that a backfill's deliveries stay in the lane bulk and use at most half of the agent's
 // dispatch limit, and that younger deliveries outside the backfill are dispatched before them.
-func (s *suite) backfillStandsBehind() {
+func (s *suite) TestBackfillStandsBehind() {
 	const half = store.MaxDispatchedPerAgent / 2
 	old := s.takeRange(1, 1, 20, true)
 	s.require(len(old) == half && !slices.ContainsFunc(old, func(t store.Task) bool { return !t.Bulk }),
@@ -105,9 +105,9 @@ func (s *suite) backfillStandsBehind() {
 	}
 }
 
-// backfillKeepsToHalf checks that a backfill's delivery whose wait is over is not claimed if the backfill uses half of
+// TestBackfillKeepsToHalf checks that a backfill's delivery whose wait is over is not claimed if the backfill uses half of
 // the dispatch limit. It also checks that Backlog does not count such an agent towards its limit.
-func (s *suite) backfillKeepsToHalf() {
+func (s *suite) TestBackfillKeepsToHalf() {
 	const half = store.MaxDispatchedPerAgent / 2
 	old := s.takeRange(1, 1, 2*half, true)
 	wait := s.record(s.claim(old[0]), failed(time.Minute))
@@ -123,9 +123,9 @@ func (s *suite) backfillKeepsToHalf() {
 	s.expect(len(tasks) == 1 && tasks[0].ID == c.ID, "dispatched %+v", tasks)
 }
 
-// keptLine checks that SkipDispatch leaves the agent's next delivery in the backlog, and that the next Record
+// TestKeptLine checks that SkipDispatch leaves the agent's next delivery in the backlog, and that the next Record
 // dispatches two.
-func (s *suite) keptLine() {
+func (s *suite) TestKeptLine() {
 	tasks := s.take(1, store.MaxDispatchedPerAgent+2)
 	limited := notYet(time.Minute)
 	limited.Reason, limited.SkipDispatch = "throttled", true
@@ -135,9 +135,9 @@ func (s *suite) keptLine() {
 	s.expect(len(r.Next) == 2, "handed out %+v; two places were free", r.Next)
 }
 
-// noNinthPlace checks that a delivery whose wait is over returns to the backlog if eight deliveries of its agent are
+// TestNoNinthPlace checks that a delivery whose wait is over returns to the backlog if eight deliveries of its agent are
 // dispatched, and is dispatched again when one of these ends.
-func (s *suite) noNinthPlace() {
+func (s *suite) TestNoNinthPlace() {
 	tasks := s.take(1, store.MaxDispatchedPerAgent+1)
 	wait := s.record(s.claim(tasks[0]), failed(time.Minute)) // dispatches the ninth
 	s.require(len(wait.Next) == 1 && s.handed() == store.MaxDispatchedPerAgent, "%+v", wait)
@@ -152,9 +152,9 @@ func (s *suite) noNinthPlace() {
 	s.expect(c.Attempt == 2, "%+v", c)
 }
 
-// recordingCountsPlaces checks that waiting deliveries do not count towards the dispatch limit, and that they count
+// TestRecordingCountsPlaces checks that waiting deliveries do not count towards the dispatch limit, and that they count
 // again when they are claimed.
-func (s *suite) recordingCountsPlaces() {
+func (s *suite) TestRecordingCountsPlaces() {
 	tasks := s.take(1, 3*store.MaxDispatchedPerAgent)
 	var waits []store.Task
 	for len(tasks) > 0 {
@@ -174,8 +174,8 @@ func (s *suite) recordingCountsPlaces() {
 	s.expect(running == store.MaxDispatchedPerAgent, "%d run at a time", running)
 }
 
-// leasesRunOut checks that deliveries with an expired lease return to the backlog and get new tasks.
-func (s *suite) leasesRunOut() {
+// TestLeasesRunOut checks that deliveries with an expired lease return to the backlog and get new tasks.
+func (s *suite) TestLeasesRunOut() {
 	tasks := s.take(1, 3)
 	first, second := s.claim(tasks[0]), s.claim(tasks[1])
 	s.Advance(lease / 2)
@@ -201,9 +201,9 @@ func (s *suite) leasesRunOut() {
 	s.expect(slices.Equal(names(again), names(want)) && again[0].Attempts == 1, "handed out %+v", again)
 }
 
-// lastLease checks that a delivery that crashes its workers is dead when its budget is used up, and that the outcomes
+// TestLastLease checks that a delivery that crashes its workers is dead when its budget is used up, and that the outcomes
 // of its attempts stay unknown.
-func (s *suite) lastLease() {
+func (s *suite) TestLastLease() {
 	task := s.takeOne(1)
 	for n := range attempts {
 		c := s.claim(task)
@@ -227,8 +227,8 @@ func (s *suite) lastLease() {
 	s.is(task.ID, store.Queued, "", attempts+1, attempts+1)
 }
 
-// waitsInTheStore checks a wait without a task: it ends with Due.
-func (s *suite) waitsInTheStore() {
+// TestWaitsInTheStore checks a wait without a task: it ends with Due.
+func (s *suite) TestWaitsInTheStore() {
 	task := s.takeOne(1)
 	o := failed(time.Hour)
 	o.Task = false
@@ -262,8 +262,8 @@ func (s *suite) waitsInTheStore() {
 	s.expect(c.Attempt == 2, "%+v", c)
 }
 
-// overdueAndRedispatch checks which deliveries are overdue, and that each lost task is replaced once.
-func (s *suite) overdueAndRedispatch() {
+// TestOverdueAndRedispatch checks which deliveries are overdue, and that each lost task is replaced once.
+func (s *suite) TestOverdueAndRedispatch() {
 	tasks := s.take(1, store.MaxDispatchedPerAgent+4)
 	long := s.record(s.claim(tasks[0]), failed(time.Hour))    // dispatches the ninth
 	short := s.record(s.claim(tasks[1]), failed(time.Minute)) // dispatches the tenth
@@ -308,8 +308,8 @@ func (s *suite) overdueAndRedispatch() {
 	}
 }
 
-// lostBefore checks that deliveries get new tasks after Redis lost its data, and that waits keep their time.
-func (s *suite) lostBefore() {
+// TestLostBefore checks that deliveries get new tasks after Redis lost its data, and that waits keep their time.
+func (s *suite) TestLostBefore() {
 	tasks := s.take(1, store.MaxDispatchedPerAgent+2)
 	wait := s.record(s.claim(tasks[0]), failed(10*time.Minute))
 	o := failed(time.Hour)

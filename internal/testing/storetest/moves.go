@@ -26,8 +26,8 @@ func (s *suite) adopted(c *store.Claim, p store.SpooledOutcome) store.Recorded {
 	return r
 }
 
-// adopt checks that Adopt records the outcome of a lost attempt, and undoes the attempt of its own claim.
-func (s *suite) adopt() {
+// TestAdopt checks that Adopt records the outcome of a lost attempt, and undoes the attempt of its own claim.
+func (s *suite) TestAdopt() {
 	for i, tt := range []struct {
 		o        store.Outcome
 		attempts int
@@ -84,9 +84,9 @@ func (s *suite) adopt() {
 	}
 }
 
-// adoptWhatWasRecorded checks that Adopt refuses a spooled outcome as stale if its attempt already has an outcome, or
+// TestAdoptWhatWasRecorded checks that Adopt refuses a spooled outcome as stale if its attempt already has an outcome, or
 // does not exist. The claim for which Adopt was called stays valid.
-func (s *suite) adoptWhatWasRecorded() {
+func (s *suite) TestAdoptWhatWasRecorded() {
 	task := s.takeOne(1)
 	first := s.claim(task)
 	r := s.record(first, failed(time.Minute))
@@ -107,8 +107,8 @@ func (s *suite) adoptWhatWasRecorded() {
 	s.outcomes(task.ID, "waiting", "", "delivered")
 }
 
-// adoptUnderLostClaim checks that Adopt changes nothing if the claim is lost.
-func (s *suite) adoptUnderLostClaim() {
+// TestAdoptUnderLostClaim checks that Adopt changes nothing if the claim is lost.
+func (s *suite) TestAdoptUnderLostClaim() {
 	old := s.claim(s.takeOne(1))
 	s.lose(old)
 	lost := s.claim(s.nextTask())
@@ -123,8 +123,8 @@ func (s *suite) adoptUnderLostClaim() {
 	s.outcomes(old.ID, "", "", "delivered")
 }
 
-// expiry checks that Expire ends open deliveries by age, except running ones.
-func (s *suite) expiry() {
+// TestExpiry checks that Expire ends open deliveries by age, except running ones.
+func (s *suite) TestExpiry() {
 	tasks := s.take(1, 5)
 	s.record(s.claim(tasks[0]), failed(time.Hour))
 	s.heldBack(tasks[1])
@@ -154,8 +154,8 @@ func (s *suite) expiry() {
 	s.claim(again[0])
 }
 
-// releaseOfSettings checks that Release releases only deliveries whose setting is present.
-func (s *suite) releaseOfSettings() {
+// TestReleaseOfSettings checks that Release releases only deliveries whose setting is present.
+func (s *suite) TestReleaseOfSettings() {
 	task, auth, ar := s.takeOne(1), s.takeOne(2), s.takeOne(3)
 	s.record(s.claim(task), store.Outcome{Status: store.Held, Reason: "chain_unconfigured", Free: true})
 	s.heldBack(auth)
@@ -182,8 +182,8 @@ func (s *suite) releaseOfSettings() {
 	s.is(auth.ID, store.Held, "auth_required", 0, 0)
 }
 
-// oneLeads checks that Lead runs one function at a time and returns its error.
-func (s *suite) oneLeads() {
+// TestOneLeads checks that Lead runs one function at a time and returns its error.
+func (s *suite) TestOneLeads() {
 	var inner bool
 	leads, err := s.Lead(s.Context(), func(ctx context.Context) (err error) {
 		inner, err = s.Lead(ctx, func(context.Context) error { return nil })
@@ -215,8 +215,8 @@ func (s *suite) replays(force bool, want int, ids ...uuid.UUID) (map[uuid.UUID]s
 	return left, s.toRun(tasks, moved)
 }
 
-// replay checks the effect of a replay on deliveries with each status, and on their budgets.
-func (s *suite) replay() {
+// TestReplay checks the effect of a replay on deliveries with each status, and on their budgets.
+func (s *suite) TestReplay() {
 	for i, o := range []store.Outcome{
 		{Status: store.Dead, Reason: "server_error", Called: true},
 		{Status: store.Rejected, Reason: "tool_error", Called: true},
@@ -262,8 +262,8 @@ func (s *suite) takeMore(agent, after, n int) []store.Task {
 	return s.takeRange(agent, after+1, after+n, false)
 }
 
-// replayHasFreshBudget checks that a replay begins a new budget and that attempt numbers continue.
-func (s *suite) replayHasFreshBudget() {
+// TestReplayHasFreshBudget checks that a replay begins a new budget and that attempt numbers continue.
+func (s *suite) TestReplayHasFreshBudget() {
 	task := s.takeOne(1)
 	for n := 1; n <= 2*attempts; n++ {
 		c := s.claim(task)
@@ -282,8 +282,8 @@ func (s *suite) replayHasFreshBudget() {
 	s.is(task.ID, store.Dead, "server_error", 2*attempts, 2*attempts)
 }
 
-// notReplayed checks which deliveries Replay leaves unchanged.
-func (s *suite) notReplayed() {
+// TestNotReplayed checks which deliveries Replay leaves unchanged.
+func (s *suite) TestNotReplayed() {
 	filtered := s.end(5, store.Outcome{Status: store.Skipped, Reason: "filtered", Free: true})
 	s.is(filtered, store.Skipped, "filtered", 0, 0)
 	done, queued, running := s.end(1, delivered), s.takeOne(2), s.takeOne(3)
@@ -302,9 +302,9 @@ func (s *suite) notReplayed() {
 	s.claim(queued)
 }
 
-// filteredAtAcceptance checks that a filtered event ends without a task, and does not delay the events after it. A
+// TestFilteredAtAcceptance checks that a filtered event ends without a task, and does not delay the events after it. A
 // response to it, a later feedback of its client and a forced replay are dispatched.
-func (s *suite) filteredAtAcceptance() {
+func (s *suite) TestFilteredAtAcceptance() {
 	feedback, response, later := Feedback(1, 1), Feedback(1, 1), Feedback(1, 2)
 	response.Kind, response.Responder, response.TransactionHash, response.LogIndex = job.KindResponseAppended, common.Address{7}, common.Hash{7}, new(uint(1))
 	answers, tasks, err := s.Accept(s.Context(), []store.Intake{{Job: feedback, Filtered: "rule 1"}, {Job: response}, {Job: later}})
@@ -334,8 +334,8 @@ func (s *suite) filteredAtAcceptance() {
 	s.expect(c.ID == feedback.ID() && c.Attempt == 1 && c.Replay, "%+v", c)
 }
 
-// cancel checks that open deliveries are cancelled, and running ones with force only.
-func (s *suite) cancel() {
+// TestCancel checks that open deliveries are cancelled, and running ones with force only.
+func (s *suite) TestCancel() {
 	queued, waiting, held, running, done := s.takeOne(1), s.takeOne(2), s.takeOne(3), s.takeOne(4), s.end(5, delivered)
 	s.waiting(waiting)
 	s.heldBack(held)

@@ -14,30 +14,7 @@ import (
 
 // RunOrder runs the suite for stores that keep the order of each ordering key (docs/design/delivery.md).
 func RunOrder(t *testing.T, open func(t *testing.T) (Store, Clock)) {
-	runEach(t, open, map[string]func(*suite){
-		"one of a client at a time":                       (*suite).oneAtATime,
-		"accepted in another order":                       (*suite).acceptedInAnotherOrder,
-		"sent again with what is known":                   (*suite).sentAgain,
-		"an earlier one delays later ones for 60 s":       (*suite).delaysForAMinute,
-		"an earlier one waits for confirmations":          (*suite).waitsForConfirmations,
-		"held ones delay none":                            (*suite).heldOnes,
-		"unchecked ones are checked in parallel":          (*suite).checkedInParallel,
-		"a check that ends too late for the turn":         (*suite).losesItsTurn,
-		"an earlier one that comes late":                  (*suite).comesLate,
-		"a dead worker's":                                 (*suite).deadWorkers,
-		"revocation after feedback":                       (*suite).revocationAfterFeedback,
-		"responses wait for their feedback":               (*suite).responsesAfterFeedback,
-		"responses use two slots":                         (*suite).responsesUseTwoSlots,
-		"responses take turns":                            (*suite).responsesTakeTurns,
-		"known responses use no slot":                     (*suite).knownResponsesUseNoSlot,
-		"equal positions go as they were accepted":        (*suite).equalPositions,
-		"a revocation of a feedback that ended by itself": (*suite).revocationOfEnded,
-		"a check without the turn releases the next":      (*suite).releasedByACheck,
-		"a replay holds nobody":                           (*suite).replayHoldsNobody,
-		"what is cancelled lets go":                       (*suite).cancelledLetsGo,
-		"order switched off for an agent":                 (*suite).policyOff,
-		"more clients than places":                        (*suite).manyClients,
-	})
+	runEach(t, open, "Order")
 }
 
 // feedbackBy returns a feedback of the given client.
@@ -105,8 +82,8 @@ func (s *suite) bindEvent(c *store.Claim) *store.Claim {
 	return c
 }
 
-// oneAtATime checks that the deliveries of one ordering key are dispatched one after the other.
-func (s *suite) oneAtATime() {
+// OrderOneAtATime checks that the deliveries of one ordering key are dispatched one after the other.
+func (s *suite) OrderOneAtATime() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2), feedbackBy(1, 3), feedbackBy(2, 1), feedbackBy(2, 9)), feedbackBy(1, 1), feedbackBy(2, 1))
 	s.expectBehind(feedbackBy(1, 2), feedbackBy(1, 3), feedbackBy(2, 9))
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 4), feedbackBy(3, 5)), feedbackBy(3, 5))
@@ -122,24 +99,24 @@ func (s *suite) oneAtATime() {
 	s.expectDispatched(s.record(c, delivered).Next)
 }
 
-// acceptedInAnotherOrder checks that the index decides the order within one Accept.
-func (s *suite) acceptedInAnotherOrder() {
+// OrderAcceptedInAnotherOrder checks that the index decides the order within one Accept.
+func (s *suite) OrderAcceptedInAnotherOrder() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 3), feedbackBy(1, 2), feedbackBy(1, 1)), feedbackBy(1, 1))
 	tasks = s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 2))
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 3))
 }
 
-// sentAgain checks that an Accept of a known job and new ones dispatches the first of the new ones.
-func (s *suite) sentAgain() {
+// OrderSentAgain checks that an Accept of a known job and new ones dispatches the first of the new ones.
+func (s *suite) OrderSentAgain() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1)), feedbackBy(1, 1))
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next)
 	tasks = s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2), feedbackBy(1, 3)), feedbackBy(1, 2))
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 3))
 }
 
-// delaysForAMinute checks that a failing delivery delays later ones for 60 s, and then waits for the one that overtook
+// OrderDelaysForAMinute checks that a failing delivery delays later ones for 60 s, and then waits for the one that overtook
 // it.
-func (s *suite) delaysForAMinute() {
+func (s *suite) OrderDelaysForAMinute() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	first := s.record(s.claim(tasks[0]), failed(10*time.Second))
 	s.expectDispatched(first.Next)
@@ -160,9 +137,9 @@ func (s *suite) delaysForAMinute() {
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next)
 }
 
-// waitsForConfirmations checks that a delivery delays later ones as long as it waits for confirmations, and for 60 s
+// OrderWaitsForConfirmations checks that a delivery delays later ones as long as it waits for confirmations, and for 60 s
 // after the claim that found it confirmed, also if that claim ended with a free wait.
-func (s *suite) waitsForConfirmations() {
+func (s *suite) OrderWaitsForConfirmations() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	unconfirmed := notYet(20 * time.Minute)
 	unconfirmed.Reason, unconfirmed.Stage = outcome.NotConfirmed, "check"
@@ -181,8 +158,8 @@ func (s *suite) waitsForConfirmations() {
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next)
 }
 
-// heldOnes checks that a held delivery delays no other, and delays others again after its release.
-func (s *suite) heldOnes() {
+// OrderHeldOnes checks that a held delivery delays no other, and delays others again after its release.
+func (s *suite) OrderHeldOnes() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2), feedbackBy(1, 3)), feedbackBy(1, 1))
 	hold := store.Outcome{Status: store.Held, Reason: outcome.GatewayUnconfigured, Free: true, Stage: "fetch"}
 	tasks = s.expectDispatched(s.record(s.claim(tasks[0]), hold).Next, feedbackBy(1, 2))
@@ -195,9 +172,9 @@ func (s *suite) heldOnes() {
 	s.is(feedbackBy(1, 3).ID(), store.Waiting, outcome.BehindEarlier, 0, 0)
 }
 
-// checkedInParallel checks that six false jobs with lower indexes delay the seventh for 10 s if the node does not
+// OrderCheckedInParallel checks that six false jobs with lower indexes delay the seventh for 10 s if the node does not
 // answer about them, for 30 s if they are pending, and not at all if they are refuted.
-func (s *suite) checkedInParallel() {
+func (s *suite) OrderCheckedInParallel() {
 	s.verify()
 	for client, tt := range []struct {
 		outcome store.Outcome
@@ -242,9 +219,9 @@ func (s *suite) checkedInParallel() {
 	}
 }
 
-// losesItsTurn checks that a delivery whose check took long waits for the turn that a later one took, and that a
+// OrderLosesItsTurn checks that a delivery whose check took long waits for the turn that a later one took, and that a
 // delivery that waits for confirmations delays later ones.
-func (s *suite) losesItsTurn() {
+func (s *suite) OrderLosesItsTurn() {
 	s.verify()
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1), feedbackBy(1, 2))
 	claims := map[uint64]*store.Claim{}
@@ -268,8 +245,8 @@ func (s *suite) losesItsTurn() {
 	s.is(claims[2].ID, store.Waiting, outcome.BehindEarlier, 1, 1)
 }
 
-// comesLate checks that an earlier delivery that is accepted later goes next.
-func (s *suite) comesLate() {
+// OrderComesLate checks that an earlier delivery that is accepted later goes next.
+func (s *suite) OrderComesLate() {
 	later := s.expectDispatched(s.acceptJobs(feedbackBy(1, 5)), feedbackBy(1, 5))
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 4)))
 	s.expectBehind(feedbackBy(1, 4))
@@ -280,8 +257,8 @@ func (s *suite) comesLate() {
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 5))
 }
 
-// deadWorkers checks that a delivery still delays later ones after its worker died.
-func (s *suite) deadWorkers() {
+// OrderDeadWorkers checks that a delivery still delays later ones after its worker died.
+func (s *suite) OrderDeadWorkers() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	c := s.claim(tasks[0])
 	s.lose(c)
@@ -289,8 +266,8 @@ func (s *suite) deadWorkers() {
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 2))
 }
 
-// revocationAfterFeedback checks that a revocation waits until its feedback has ended, and delays no later feedback.
-func (s *suite) revocationAfterFeedback() {
+// OrderRevocationAfterFeedback checks that a revocation waits until its feedback has ended, and delays no later feedback.
+func (s *suite) OrderRevocationAfterFeedback() {
 	tasks := s.expectDispatched(s.acceptJobs(revocationOf(1, 1), feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	first := s.record(s.claim(tasks[0]), failed(2*time.Minute))
 	s.expectDispatched(first.Next)
@@ -305,9 +282,9 @@ func (s *suite) revocationAfterFeedback() {
 	s.expectDispatched(s.acceptJobs(revocationOf(2, 7)), revocationOf(2, 7)) // its feedback is unknown
 }
 
-// revocationOfEnded checks that a revocation is dispatched after its feedback ended by its last lease, a cancellation
+// OrderRevocationOfEnded checks that a revocation is dispatched after its feedback ended by its last lease, a cancellation
 // or its expiry, although another feedback with many responses has not ended.
-func (s *suite) revocationOfEnded() {
+func (s *suite) OrderRevocationOfEnded() {
 	for client, end := range map[byte]func(store.Task){
 		1: func(t store.Task) {
 			s.claim(t)
@@ -346,9 +323,9 @@ func (s *suite) revocationOfEnded() {
 	}
 }
 
-// replayHoldsNobody checks that a replay delays no later delivery, except that a replayed feedback that was never
+// OrderReplayHoldsNobody checks that a replay delays no later delivery, except that a replayed feedback that was never
 // called goes before its revocation.
-func (s *suite) replayHoldsNobody() {
+func (s *suite) OrderReplayHoldsNobody() {
 	held := s.expectDispatched(s.acceptJobs(feedbackBy(9, 1)), feedbackBy(9, 1))
 	s.record(s.claim(held[0]), store.Outcome{Status: store.Held, Reason: outcome.AuthRequired, Free: true})
 	s.expectDispatched(s.acceptJobs(revocationOf(9, 1)))
@@ -371,8 +348,8 @@ func (s *suite) replayHoldsNobody() {
 	s.expectDispatched(s.record(s.claim(next[0]), delivered).Next, revocationOf(1, 1))
 }
 
-// cancelledLetsGo checks that a cancellation releases the deliveries that waited for the cancelled one.
-func (s *suite) cancelledLetsGo() {
+// OrderCancelledLetsGo checks that a cancellation releases the deliveries that waited for the cancelled one.
+func (s *suite) OrderCancelledLetsGo() {
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2), revocationOf(1, 1), feedbackBy(2, 1)), feedbackBy(1, 1), feedbackBy(2, 1))
 	_, _, _, err := s.Cancel(s.Context(), []uuid.UUID{feedbackBy(1, 1).ID()}, true)
 	s.must(err)
@@ -381,8 +358,8 @@ func (s *suite) cancelledLetsGo() {
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next)
 }
 
-// policyOff checks that an agent's policy can switch its order off and on, and that it overrides the default policy.
-func (s *suite) policyOff() {
+// OrderPolicyOff checks that an agent's policy can switch its order off and on, and that it overrides the default policy.
+func (s *suite) OrderPolicyOff() {
 	order := ""
 	s.UseOrder(func() string { return order })
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
@@ -409,8 +386,8 @@ func (s *suite) policyOff() {
 	s.expectDispatched(s.acceptJobs(other(4)))
 }
 
-// manyClients checks that deliveries that wait for others do not count towards the dispatch limit.
-func (s *suite) manyClients() {
+// OrderManyClients checks that deliveries that wait for others do not count towards the dispatch limit.
+func (s *suite) OrderManyClients() {
 	var jobs []job.Job
 	for client := range byte(12) {
 		jobs = append(jobs, feedbackBy(client+1, 1), feedbackBy(client+1, 2))

@@ -14,8 +14,8 @@ func responseTo(client byte, index int, log uint) job.Job {
 	return j
 }
 
-// responsesAfterFeedback checks that responses wait for their feedback only, and delay no feedback.
-func (s *suite) responsesAfterFeedback() {
+// OrderResponsesAfterFeedback checks that responses wait for their feedback only, and delay no feedback.
+func (s *suite) OrderResponsesAfterFeedback() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), responseTo(1, 1, 1), responseTo(1, 1, 2), responseTo(1, 1, 3), feedbackBy(1, 2)), feedbackBy(1, 1))
 	s.expectBehind(responseTo(1, 1, 1), responseTo(1, 1, 2), responseTo(1, 1, 3), feedbackBy(1, 2))
 	s.expectDispatched(s.acceptJobs(responseTo(2, 1, 1)), responseTo(2, 1, 1)) // its feedback is unknown
@@ -31,9 +31,9 @@ func (s *suite) responsesAfterFeedback() {
 	}
 }
 
-// responsesUseTwoSlots checks that at most two responses of a stranger are dispatched at a time, and that all of them
+// OrderResponsesUseTwoSlots checks that at most two responses of a stranger are dispatched at a time, and that all of them
 // are delivered.
-func (s *suite) responsesUseTwoSlots() {
+func (s *suite) OrderResponsesUseTwoSlots() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1)), feedbackBy(1, 1))
 	s.record(s.claim(tasks[0]), delivered)
 	var batch, all []job.Job
@@ -67,9 +67,9 @@ func (s *suite) responsesUseTwoSlots() {
 	}
 }
 
-// responsesTakeTurns checks that a response to a feedback with a high index is dispatched, although a stranger always has
+// OrderResponsesTakeTurns checks that a response to a feedback with a high index is dispatched, although a stranger always has
 // responses to another client's first feedback waiting.
-func (s *suite) responsesTakeTurns() {
+func (s *suite) OrderResponsesTakeTurns() {
 	running := s.acceptJobs(responseTo(1, 1, 1), responseTo(1, 1, 2))
 	s.acceptJobs(responseTo(2, 9, 1))
 	for log := range uint(4) {
@@ -79,9 +79,9 @@ func (s *suite) responsesTakeTurns() {
 	s.is(responseTo(2, 9, 1).ID(), store.Delivered, "", 1, 1)
 }
 
-// knownResponsesUseNoSlot checks that an Accept dispatches two new responses, although it also has known ones, and one
+// OrderKnownResponsesUseNoSlot checks that an Accept dispatches two new responses, although it also has known ones, and one
 // of the new ones twice.
-func (s *suite) knownResponsesUseNoSlot() {
+func (s *suite) OrderKnownResponsesUseNoSlot() {
 	one, two, three, four := responseTo(1, 1, 1), responseTo(1, 1, 2), responseTo(1, 1, 3), responseTo(1, 1, 4)
 	for _, t := range s.expectDispatched(s.acceptJobs(one, two), one, two) {
 		s.record(s.claim(t), delivered)
@@ -89,10 +89,10 @@ func (s *suite) knownResponsesUseNoSlot() {
 	s.expectDispatched(s.acceptJobs(one, two, three, three, four), three, four)
 }
 
-// equalPositions checks that deliveries with the same index (order_seq) are called in the order of their acceptance,
+// OrderEqualPositions checks that deliveries with the same index (order_seq) are called in the order of their acceptance,
 // which is the order of their logs. The responses to one feedback have the same index. So do a validator's validations
 // in one block.
-func (s *suite) equalPositions() {
+func (s *suite) OrderEqualPositions() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1)), feedbackBy(1, 1))
 	var responses, validations []job.Job
 	for log := range uint(9) {

@@ -10,7 +10,9 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -88,70 +90,20 @@ const (
 
 // Run runs the suite. open returns an empty store for each test; the tests run in parallel.
 func Run(t *testing.T, open func(t *testing.T) (Store, Clock)) {
-	runEach(t, open, map[string]func(*suite){
-		"accept":                       (*suite).accept,
-		"traces are kept":              (*suite).keepsTraces,
-		"hints of a key":               (*suite).hintsOfAKey,
-		"a new hint is checked":        (*suite).newHintIsCheckedAtOnce,
-		"many jobs of a missing event": (*suite).missingEventOfManyJobs,
-		"bind":                         (*suite).bind,
-		"revocation of a replay":       (*suite).revocationFollowsItsFeedback,
-		"gone after a call":            (*suite).goneAfterACall,
-		"job after a retraction":       (*suite).repeatedJobAfterRetraction,
-		"unverified jobs":              (*suite).unverifiedJobIsTheContent,
-		"one claim wins":               (*suite).oneClaimWins,
-		"claims are refused":           (*suite).claimsAreRefused,
-		"a wait is claimed when due":   (*suite).waitIsClaimedWhenDue,
-		"extend":                       (*suite).extend,
-		"fence":                        (*suite).fence,
-		"late success ends":            (*suite).lateSuccessEnds,
-		"late success of what ended":   (*suite).lateSuccessOfWhatEnded,
-		"record twice":                 (*suite).recordTwice,
-		"free outcomes":                (*suite).freeOutcomes,
-		"unfinished and called":        (*suite).unfinishedAndCalled,
-		"failed fetches":               (*suite).failedFetches,
-		"epoch is raised once":         (*suite).epochIsRaisedOnce,
-		"adopt":                        (*suite).adopt,
-		"adopt what was recorded":      (*suite).adoptWhatWasRecorded,
-		"adopt under a lost claim":     (*suite).adoptUnderLostClaim,
-		"hand-out of eight":            (*suite).handOutOfEight,
-		"backfill stands behind":       (*suite).backfillStandsBehind,
-		"backfill keeps to half":       (*suite).backfillKeepsToHalf,
-		"a kept line":                  (*suite).keptLine,
-		"no ninth place for a wait":    (*suite).noNinthPlace,
-		"recording counts places":      (*suite).recordingCountsPlaces,
-		"leases run out":               (*suite).leasesRunOut,
-		"the last attempt's lease":     (*suite).lastLease,
-		"waits in the store":           (*suite).waitsInTheStore,
-		"overdue and redispatch":       (*suite).overdueAndRedispatch,
-		"everything Redis lost":        (*suite).lostBefore,
-		"expiry":                       (*suite).expiry,
-		"release of chains":            (*suite).releaseOfSettings,
-		"one leads":                    (*suite).oneLeads,
-		"replay":                       (*suite).replay,
-		"filtered at acceptance":       (*suite).filteredAtAcceptance,
-		"a replay has a fresh budget":  (*suite).replayHasFreshBudget,
-		"what is not replayed":         (*suite).notReplayed,
-		"cancel":                       (*suite).cancel,
-		"agents disabled and enabled":  (*suite).agentsDisabledAndEnabled,
-		"policy":                       (*suite).policy,
-		"release of enabled agents":    (*suite).releaseOfEnabled,
-		"agents' states":               (*suite).agentStates,
-		"what is learned of agents":    (*suite).learned,
-		"an endpoint that a job names": (*suite).endpointOfJob,
-		"learned without a delivery":   (*suite).learnedWithoutDelivery,
-		"calls are counted":            (*suite).callsAreCounted,
-		"what is counted once":         (*suite).countedOnce,
-		"since when an agent fails":    (*suite).failingSince,
-	})
+	runEach(t, open, "Test")
 }
 
-func runEach(t *testing.T, open func(t *testing.T) (Store, Clock), tests map[string]func(*suite)) {
-	for name, test := range tests {
+// runEach runs the scenarios: the suite's methods whose names have the prefix.
+func runEach(t *testing.T, open func(t *testing.T) (Store, Clock), prefix string) {
+	for m := range reflect.TypeFor[*suite]().Methods() {
+		name, isScenario := strings.CutPrefix(m.Name, prefix)
+		if !isScenario {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, c := open(t)
-			test(&suite{T: t, Store: s, Clock: c})
+			m.Func.Interface().(func(*suite))(&suite{T: t, Store: s, Clock: c})
 		})
 	}
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// releasedByACheck checks that deliveries whose event is not confirmed yet delay a checked feedback of their client for
+// OrderReleasedByACheck checks that deliveries whose event is not confirmed yet delay a checked feedback of their client for
 // seconds only: a revocation that was released before the feedback, and an earlier feedback that was in the backlog
 // when the feedback had to wait.
-func (s *suite) releasedByACheck() {
+func (s *suite) OrderReleasedByACheck() {
 	s.verify()
 	noTurn := store.Outcome{Status: store.Waiting, Reason: outcome.BehindEarlier, Free: true, NoTurn: true, Stage: "check"}
 	pending := store.Outcome{Status: store.Waiting, Reason: outcome.NotConfirmed, Delay: 5 * time.Minute, Task: true, Free: true, Undecided: true, Stage: "check"}
