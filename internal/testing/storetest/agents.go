@@ -102,7 +102,7 @@ func (s *suite) TestAgentStates() {
 	r = s.agentRow(1)
 	s.expect(r.LastOKAt != nil && r.LastError == "it said 401" && r.LastErrorAt != nil, "%+v", r)
 	_, _, err := s.EnableAgent(s.Context(), Agent(1), false)
-	s.expect(err == nil, "%v", err)
+	s.must(err)
 	s.record(s.claim(s.takeMore(1, 1, 1)[0]), delivered) // a success does not enable the agent
 	r = s.agentRow(1)
 	s.expect(r.State == records.StateDisabled && !r.Enabled, "%+v", r)

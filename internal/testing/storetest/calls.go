@@ -135,7 +135,7 @@ func (s *suite) TestFailingSince() {
 	expect(does(fail), 1, "failing again")
 	for _, enabled := range []bool{false, true} {
 		_, _, err := s.EnableAgent(s.Context(), Agent(1), enabled)
-		s.expect(err == nil, "%v", err)
+		s.must(err)
 		expect(s.agentRow(1).FailingSince, map[bool]int{false: 1, true: 0}[enabled], "enabled or not")
 	}
 	expect(does(fail), 1, "though it was enabled")

@@ -33,11 +33,9 @@ func (s *suite) TestAccept() {
 		{refused, store.Accepted, store.Rejected, "", 0},
 		{refused, store.Known, store.Rejected, "", 0},
 	} {
-		out, tasks, err := s.Accept(s.Context(), []store.Intake{tt.in})
-		s.must(err)
-		a := out[0]
+		a, tasks := s.send(tt.in)
 		s.expect(a.Verdict == tt.verdict && a.Status == tt.status && a.Field == tt.field && a.ID == tt.in.Job.ID() &&
-			len(tasks) == tt.tasks, "%d: %+v and %d tasks, want %+v", i, out[0], len(tasks), tt)
+			len(tasks) == tt.tasks, "%d: %+v and %d tasks, want %+v", i, a, len(tasks), tt)
 	}
 	s.is(j.ID(), store.Queued, "", 0, 0)
 	s.is(refused.Job.ID(), store.Rejected, "invalid_job", 0, 0)
@@ -58,11 +56,9 @@ func (s *suite) TestKeepsTraces() {
 		{caller, caller}, {"", ""},
 	} {
 		j := Feedback(1+i, 1)
-		_, tasks, err := s.Accept(s.Context(), []store.Intake{{Job: j, Traceparent: tt.brought}})
-		s.must(err)
-		again, _, err := s.Accept(s.Context(), []store.Intake{{Job: j, Traceparent: strings.Replace(caller, "4bf9", "aaaa", 1)}})
-		s.must(err)
-		s.expect(again[0].Verdict == store.Known, "a traceparent makes a known job %s", again[0].Verdict)
+		_, tasks := s.send(store.Intake{Job: j, Traceparent: tt.brought})
+		again, _ := s.send(store.Intake{Job: j, Traceparent: strings.Replace(caller, "4bf9", "aaaa", 1)})
+		s.expect(again.Verdict == store.Known, "a traceparent makes a known job %s", again.Verdict)
 		c := s.claim(tasks[0])
 		r := s.record(c, failed(time.Minute))
 		s.Advance(time.Minute)
@@ -147,10 +143,9 @@ func (s *suite) TestExtend() {
 	s.Advance(lease - time.Second)
 	s.must(s.Extend(s.Context(), c, lease))
 	s.Advance(lease - time.Second)
-	n, _, err := s.ExpireLeases(s.Context(), 10, attempts)
-	s.expect(n == 0 && err == nil, "the lease ran out: %d, %v", n, err)
+	s.expireLeases(10, 0, 0)
 	s.Advance(2 * time.Second)
-	err = s.Extend(s.Context(), c, lease)
+	err := s.Extend(s.Context(), c, lease)
 	s.expect(errors.Is(err, store.ErrFenced), "a lease that ran out was renewed: %v", err)
 	s.record(c, failed(time.Second)) // no other worker has claimed it
 	err = s.Extend(s.Context(), c, lease)
@@ -229,9 +224,7 @@ func (s *suite) heldBack(t store.Task) {
 func (s *suite) TestLateSuccessOfWhatEnded() {
 	old := s.claim(s.takeOne(1))
 	s.lose(old)
-	moved, _, _, err := s.Cancel(s.Context(), []uuid.UUID{old.ID}, false)
-	s.must(err)
-	s.require(moved == 1, "%v", moved)
+	s.cancels(false, 1, old.ID)
 	s.fenced(old, delivered)
 	d := s.is(old.ID, store.Cancelled, "operator", 1, 1)
 	s.expect(d.History[0].Outcome == "delivered", "%+v", d.History)
@@ -330,8 +323,7 @@ func (s *suite) TestFailedFetches() {
 	c := s.claim(task)
 	s.expect(c.FetchFailures == attempts, "%d failed fetches after another failure", c.FetchFailures)
 	s.record(c, store.Outcome{Status: store.Dead, Reason: "server_error"})
-	_, _, tasks, err := s.Replay(s.Context(), []uuid.UUID{task.ID}, false)
-	s.must(err)
+	_, tasks := s.replays(false, 1, task.ID)
 	c = s.claim(tasks[0])
 	s.expect(c.FetchFailures == 0, "%d failed fetches after a replay", c.FetchFailures)
 }

@@ -4,17 +4,20 @@ import (
 	"errors"
 	"math/big"
 	"slices"
+	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/google/uuid"
 )
 
 var (
 	command  = store.Source{Name: store.SourceCommand, Trust: store.TrustDirect}
 	ordinary = store.SourceToken("a", store.TrustOrdinary)
 	missed   = store.Outcome{Status: store.Rejected, Reason: outcome.EventNotFound, Stage: "check", Undecided: true}
+	noTurn   = store.Outcome{Status: store.Waiting, Reason: outcome.BehindEarlier, Free: true, NoTurn: true, Stage: "check"}
+	pending  = store.Outcome{Status: store.Waiting, Reason: outcome.NotConfirmed, Delay: 5 * time.Minute, Task: true,
+		Free: true, Undecided: true, Stage: "check"}
 )
 
 // verify makes the store treat the events of the test's chain as verified.
@@ -33,8 +36,7 @@ func hint(transaction byte, tool string, from store.Source) store.Intake {
 // send accepts one job and returns the answer and the dispatched tasks.
 func (s *suite) send(in store.Intake) (store.Acceptance, []store.Task) {
 	s.Helper()
-	out, tasks, err := s.Accept(s.Context(), []store.Intake{in})
-	s.must(err)
+	out, tasks := s.accept([]store.Intake{in})
 	return out[0], tasks
 }
 
@@ -129,8 +131,7 @@ func (s *suite) TestMissingEventOfManyJobs() {
 	o := missed
 	o.Refuted = []int{0}
 	s.record(s.claim(tasks[0]), o)
-	out, tasks, err := s.Accept(s.Context(), []store.Intake{hint(2, "a", command), hint(3, "a", command), hint(2, "a", command), {Job: Feedback(1, 2)}})
-	s.must(err)
+	out, tasks := s.accept([]store.Intake{hint(2, "a", command), hint(3, "a", command), hint(2, "a", command), {Job: Feedback(1, 2)}})
 	var verdicts []store.Verdict
 	for _, a := range out {
 		verdicts = append(verdicts, a.Verdict)
@@ -177,7 +178,7 @@ func (s *suite) TestGoneAfterACall() {
 	s.verify()
 	_, tasks := s.send(hint(1, "a", command))
 	c := s.claim(tasks[0])
-	s.must(s.Bind(s.Context(), c, store.Binding{Job: c.Job, Source: c.Source}))
+	s.bindEvent(c)
 	rec := s.record(c, failed(0))
 	s.Advance(1e9)
 	c = s.claim(*rec.Task)
@@ -190,8 +191,7 @@ func (s *suite) TestGoneAfterACall() {
 	s.expect(err == nil && !retraction.Status.Final(), "the retraction: %+v, %v", retraction, err)
 	successor, err := s.DeliveryByKey(s.Context(), next.Key())
 	s.expect(err == nil && successor.ID != c.ID, "the key is of %s, %v", successor.ID, err)
-	_, _, tasks, err = s.Replay(s.Context(), []uuid.UUID{c.ID}, false)
-	s.must(err)
+	_, tasks = s.replays(false, 1, c.ID)
 	s.record(s.claim(s.toRun(tasks, 1)[0]), o) // the key and the retraction stay as they are
 	again := s.is(c.ID, store.Cancelled, outcome.Reorg, 3, 3)
 	s.expect(again.Key == d.Key, "the key is %s after a replay", again.Key)
@@ -204,7 +204,7 @@ func (s *suite) TestGoneAfterACall() {
 	in.Job.FeedbackIndex = 3
 	_, tasks = s.send(in)
 	c = s.claim(tasks[len(tasks)-1])
-	s.must(s.Bind(s.Context(), c, store.Binding{Job: c.Job, Source: c.Source}))
+	s.bindEvent(c)
 	s.record(c, o)
 	d, err = s.DeliveryByKey(s.Context(), c.Job.Retraction(c.ID).Key())
 	s.expect(errors.Is(err, store.ErrNotFound), "a retraction of what was never called: %+v, %v", d, err)
@@ -229,7 +229,7 @@ func (s *suite) TestRepeatedJobAfterRetraction() {
 	in := hint(1, "a", command)
 	_, tasks := s.send(in)
 	c := s.claim(tasks[0])
-	s.must(s.Bind(s.Context(), c, store.Binding{Job: c.Job, Source: c.Source}))
+	s.bindEvent(c)
 	s.record(c, delivered)
 	resend := func(when string, want ...byte) {
 		s.Helper()
@@ -244,7 +244,7 @@ func (s *suite) TestRepeatedJobAfterRetraction() {
 	_, tasks = s.send(store.Intake{Job: retraction, Source: command})
 	resend("before the call of a retraction")
 	r := s.claim(tasks[0])
-	s.must(s.Bind(s.Context(), r, store.Binding{Job: r.Job, Source: r.Source}))
+	s.bindEvent(r)
 	rec := s.record(r, failed(0))
 	resend("after a failed call of the retraction", 1)
 	s.Advance(1e9)
@@ -266,8 +266,7 @@ func (s *suite) TestUnverifiedJobIsTheContent() {
 func (s *suite) TestRevocationFollowsItsFeedback() {
 	feedback, revocation := Feedback(1, 1), Feedback(1, 1)
 	revocation.Kind, revocation.Reason = "FeedbackRevoked", "client"
-	out, tasks, err := s.Accept(s.Context(), []store.Intake{{Job: feedback}, {Job: revocation}})
-	s.must(err)
+	out, tasks := s.accept([]store.Intake{{Job: feedback}, {Job: revocation}})
 	for _, t := range tasks {
 		o := store.Outcome{Status: store.Skipped, Reason: outcome.NoURI, Stage: "resolve"}
 		if t.ID == out[1].ID {
@@ -275,8 +274,7 @@ func (s *suite) TestRevocationFollowsItsFeedback() {
 		}
 		s.record(s.claim(t), o)
 	}
-	_, _, tasks, err = s.Replay(s.Context(), []uuid.UUID{out[0].ID}, false)
-	s.must(err)
+	_, tasks = s.replays(false, 1, out[0].ID)
 	got := s.toRun(tasks, 2)
 	s.expect(len(got) == 2 && s.read(out[1].ID).Status == store.Queued, "%+v; the revocation is %s", got,
 		s.read(out[1].ID).Status)

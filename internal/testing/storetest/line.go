@@ -23,8 +23,8 @@ func (s *suite) TestHandOutOfEight() {
 	}
 	s.require(len(tasks) == store.MaxDispatchedPerAgent && s.handed() == store.MaxDispatchedPerAgent+3, "%d handed out",
 		len(tasks))
-	more, err := s.Backlog(s.Context(), 10)
-	s.expect(err == nil && len(more) == 0, "a ninth: %v, %v", more, err)
+	more := s.dispatchBacklog()
+	s.expect(len(more) == 0, "a ninth: %v", more)
 	ends := []store.Outcome{delivered, failed(time.Hour), {Status: store.Held, Reason: "auth_required", Free: true}, {Status: store.Rejected, Reason: "tool_error"}}
 	for i, o := range ends {
 		r := s.record(s.claim(tasks[i]), o)
@@ -44,16 +44,15 @@ func (s *suite) TestBackfillStandsBehind() {
 	old := s.takeRange(1, 1, 20, true)
 	s.require(len(old) == half && !slices.ContainsFunc(old, func(t store.Task) bool { return !t.Bulk }),
 		"of a backfill %+v", old)
-	more, err := s.Backlog(s.Context(), 10)
-	s.expect(err == nil && len(more) == 0, "more than half of the places: %v, %v", more, err)
+	more := s.dispatchBacklog()
+	s.expect(len(more) == 0, "more than half of the places: %v", more)
 
 	young := s.takeRange(1, 21, 30, false)
 	s.require(len(young) == half && young[0].ID == Feedback(1, 21).ID() && !young[0].Bulk, "beside a backfill %+v",
 		young)
 	for _, known := range []store.Intake{{Job: Feedback(1, 26), Bulk: true}, {Job: Feedback(1, half+1)}} { // both in line
-		out, tasks, err := s.Accept(s.Context(), []store.Intake{known})
-		s.must(err)
-		s.expect(out[0].Verdict == store.Known && len(tasks) == 0, "%+v, %+v", out, tasks)
+		out, tasks := s.send(known)
+		s.expect(out.Verdict == store.Known && len(tasks) == 0, "%+v, %+v", out, tasks)
 	}
 
 	// When a delivery of the backfill ends, a new delivery is dispatched next.
@@ -86,18 +85,15 @@ func (s *suite) TestBackfillStandsBehind() {
 	stays.Task = false
 	s.record(s.claim(next[2]), stays)
 	s.Advance(2 * time.Minute)
-	late, err := s.Overdue(s.Context(), time.Minute, uuid.Nil, 100)
-	s.must(err)
+	late := s.tasks(s.Overdue(s.Context(), time.Minute, uuid.Nil, 100))
 	again, ok, err := s.Redispatch(s.Context(), *wait.Task)
 	s.expect(err == nil && ok && again.Bulk, "%+v, %v, %v", again, ok, err)
 	born, _, err := s.Store.Clock(s.Context())
 	s.must(err)
 	s.Advance(time.Minute)
-	lost, err := s.LostBefore(s.Context(), born.Add(30*time.Second), 100)
-	s.must(err)
+	lost := s.tasks(s.LostBefore(s.Context(), born.Add(30*time.Second), 100))
 	s.Advance(time.Hour)
-	due, _, err := s.Due(s.Context(), 10)
-	s.must(err)
+	due := s.dispatchDue()
 	for what, tasks := range map[string][]store.Task{"late": late, "lost": lost, "due": due} {
 		if len(tasks) == 0 && what != "due" || slices.ContainsFunc(tasks, func(t store.Task) bool { return !t.Bulk }) {
 			s.Errorf("%s: %+v", what, tasks)
@@ -118,8 +114,7 @@ func (s *suite) TestBackfillKeepsToHalf() {
 
 	c := s.claim(s.takeOne(2))
 	s.lose(c)
-	tasks, err := s.Backlog(s.Context(), 1)
-	s.must(err)
+	tasks := s.tasks(s.Backlog(s.Context(), 1))
 	s.expect(len(tasks) == 1 && tasks[0].ID == c.ID, "dispatched %+v", tasks)
 }
 
@@ -180,23 +175,19 @@ func (s *suite) TestLeasesRunOut() {
 	first, second := s.claim(tasks[0]), s.claim(tasks[1])
 	s.Advance(lease / 2)
 	alive := s.claim(tasks[2])
-	n, _, err := s.ExpireLeases(s.Context(), 10, attempts)
-	s.require(n == 0 && err == nil, "%d, %v", n, err)
+	s.expireLeases(10, 0, 0)
 	s.Advance(lease/2 + time.Second)
 	for range 2 { // limit 1: one per call
-		n, _, err := s.ExpireLeases(s.Context(), 1, attempts)
-		s.require(n == 1 && err == nil, "%d, %v", n, err)
+		s.expireLeases(1, 1, 0)
 	}
-	n, _, err = s.ExpireLeases(s.Context(), 10, attempts)
-	s.require(n == 0 && err == nil, "%d, %v", n, err)
+	s.expireLeases(10, 0, 0)
 	for _, c := range []*store.Claim{first, second} {
 		d := s.is(c.ID, store.Queued, "", 1, 1)
 		s.expect(d.Error != "" && d.History[0].Outcome == "", "%+v", d)
 		s.refused(c.ID, c.N, "its task was the lost claim's")
 	}
 	s.is(alive.ID, store.Running, "", 1, 1)
-	again, err := s.Backlog(s.Context(), 10)
-	s.must(err)
+	again := s.dispatchBacklog()
 	want := []store.Task{{ID: first.ID, N: 2}, {ID: second.ID, N: 2}}
 	s.expect(slices.Equal(names(again), names(want)) && again[0].Attempts == 1, "handed out %+v", again)
 }
@@ -215,12 +206,10 @@ func (s *suite) TestLastLease() {
 	}
 	s.is(task.ID, store.Dead, "outcome_unknown", attempts, attempts)
 	s.outcomes(task.ID, "", "", "")
-	if tasks, err := s.Backlog(s.Context(), 10); err != nil || len(tasks) > 0 {
-		s.Errorf("%v, %v", tasks, err)
-	}
+	more := s.dispatchBacklog()
+	s.expect(len(more) == 0, "%v", more)
 	// A replay has a new budget.
-	_, _, tasks, err := s.Replay(s.Context(), []uuid.UUID{task.ID}, false)
-	s.must(err)
+	_, tasks := s.replays(false, 1, task.ID)
 	c := s.claim(tasks[0])
 	s.expect(c.Budget == 1 && c.Attempt == attempts+1 && c.Unfinished, "%+v", c)
 	s.lose(c)
@@ -234,29 +223,21 @@ func (s *suite) TestWaitsInTheStore() {
 	o.Task = false
 	r := s.record(s.claim(task), o)
 	s.require(r.Task == nil && !r.NextAttemptAt.IsZero(), "%+v", r)
-	due := func() []store.Task {
-		s.Helper()
-		tasks, _, err := s.Due(s.Context(), 10)
-		s.must(err)
-		return tasks
-	}
 	for range 3600/59 - 1 {
 		s.Advance(59 * time.Second)
 	}
-	if tasks := due(); len(tasks) != 0 {
-		s.Fatalf("handed out early: %+v", tasks)
-	}
+	early := s.dispatchDue()
+	s.require(len(early) == 0, "handed out early: %+v", early)
 	for _, n := range []int{task.N, task.N + 1} {
 		s.refused(task.ID, n, "the wait is in the store")
 	}
-	if tasks, err := s.Overdue(s.Context(), 0, uuid.Nil, 10); err != nil || len(tasks) != 0 {
-		s.Errorf("Redis is asked for what it never had: %v, %v", tasks, err)
-	}
+	asked := s.tasks(s.Overdue(s.Context(), 0, uuid.Nil, 10))
+	s.expect(len(asked) == 0, "Redis is asked for what it never had: %v", asked)
 	s.Advance(2 * time.Minute)
-	tasks := due()
+	tasks := s.dispatchDue()
 	s.require(len(tasks) == 1 && tasks[0].ID == task.ID && tasks[0].N == task.N+1 && tasks[0].Attempts == 1 &&
 		tasks[0].At.IsZero(), "%+v", tasks)
-	more := due()
+	more := s.dispatchDue()
 	s.expect(len(more) == 0, "handed out twice: %+v", more)
 	c := s.claim(tasks[0])
 	s.expect(c.Attempt == 2, "%+v", c)
@@ -270,8 +251,7 @@ func (s *suite) TestOverdueAndRedispatch() {
 	s.claim(tasks[2])
 	page := func(late time.Duration) (all []store.Task) {
 		for after := uuid.Nil; ; after = all[len(all)-1].ID {
-			got, err := s.Overdue(s.Context(), late, after, 3)
-			s.must(err)
+			got := s.tasks(s.Overdue(s.Context(), late, after, 3))
 			if all = append(all, got...); len(got) < 3 {
 				return all
 			}
@@ -324,8 +304,7 @@ func (s *suite) TestLostBefore() {
 	fresh := s.takeOne(2) // accepted after Redis came back
 	all := func(limit int) (all []store.Task) {
 		for {
-			got, err := s.LostBefore(s.Context(), born, limit)
-			s.must(err)
+			got := s.tasks(s.LostBefore(s.Context(), born, limit))
 			if all = append(all, got...); len(got) < limit {
 				return all
 			}

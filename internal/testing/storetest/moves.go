@@ -148,8 +148,7 @@ func (s *suite) TestExpiry() {
 	}
 	s.refused(tasks[4].ID, tasks[4].N, "it has expired")
 	// A replay has a new age.
-	_, _, again, err := s.Replay(s.Context(), []uuid.UUID{tasks[4].ID}, false)
-	s.must(err)
+	_, again := s.replays(false, 1, tasks[4].ID)
 	expire(10, 0)
 	s.claim(again[0])
 }
@@ -165,17 +164,16 @@ func (s *suite) TestReleaseOfSettings() {
 		gateway bool
 		want    int
 	}{{nil, false, 0}, {[]uint64{1, 10}, false, 0}, {[]uint64{1, 8453}, false, 1}, {[]uint64{8453}, false, 0}} {
-		ended, err := s.Release(s.Context(), tt.chains, tt.gateway, 10)
-		s.expect(len(ended) == tt.want && err == nil, "%v, gateway %t, releases %d (%v), want %d", tt.chains,
-			tt.gateway, len(ended), err, tt.want)
+		ended := s.tasks(s.Release(s.Context(), tt.chains, tt.gateway, 10))
+		s.expect(len(ended) == tt.want, "%v, gateway %t, releases %d, want %d", tt.chains, tt.gateway, len(ended), tt.want)
 	}
 	s.is(ar.ID, store.Held, "gateway_unconfigured", 0, 0)
 	s.refused(task.ID, task.N, "it is in the line")
 	next := s.nextTask()
 	s.expect(next.ID == task.ID && next.N == task.N+1, "%+v", next)
 	for want := 1; want >= 0; want-- {
-		ended, err := s.Release(s.Context(), nil, true, 10)
-		s.expect(len(ended) == want && err == nil, "a gateway releases %v (%v), want %d", ended, err, want)
+		ended := s.tasks(s.Release(s.Context(), nil, true, 10))
+		s.expect(len(ended) == want, "a gateway releases %v, want %d", ended, want)
 	}
 	next = s.nextTask()
 	s.expect(next.ID == ar.ID && next.N == ar.N+1, "%+v", next)
@@ -208,11 +206,26 @@ func (s *suite) end(agent int, o store.Outcome) uuid.UUID {
 // to run.
 func (s *suite) replays(force bool, want int, ids ...uuid.UUID) (map[uuid.UUID]string, []store.Task) {
 	s.Helper()
-	moved, left, tasks, err := s.Replay(s.Context(), ids, force)
+	left, tasks := s.moves(s.Replay, force, want, ids)
+	return left, s.toRun(tasks, want)
+}
+
+// cancels calls Cancel, checks the number of cancelled deliveries, and returns the reasons for the others and the tasks
+// that ended.
+func (s *suite) cancels(force bool, want int, ids ...uuid.UUID) (map[uuid.UUID]string, []store.Task) {
+	s.Helper()
+	left, ended := s.moves(s.Cancel, force, want, ids)
+	s.expect(len(s.toRun(ended, want)) == 0, "a cancellation hands out %+v", ended)
+	return left, ended
+}
+
+func (s *suite) moves(move func(context.Context, []uuid.UUID, bool) (int, map[uuid.UUID]string, []store.Task, error),
+	force bool, want int, ids []uuid.UUID) (map[uuid.UUID]string, []store.Task) {
+	s.Helper()
+	moved, left, tasks, err := move(s.Context(), ids, force)
 	s.must(err)
-	s.expect(moved == want && len(left) == len(ids)-want, "%d replayed, %v left; want %d of %d", moved, left, want,
-		len(ids))
-	return left, s.toRun(tasks, moved)
+	s.expect(moved == want && len(left) == len(ids)-want, "%d moved, %v left; want %d of %d", moved, left, want, len(ids))
+	return left, tasks
 }
 
 // TestReplay checks the effect of a replay on deliveries with each status, and on their budgets.
@@ -289,8 +302,7 @@ func (s *suite) TestNotReplayed() {
 	done, queued, running := s.end(1, delivered), s.takeOne(2), s.takeOne(3)
 	s.claim(running)
 	invalid := Feedback(4, 1)
-	_, _, err := s.Accept(s.Context(), []store.Intake{{Job: invalid, Refused: "no good"}})
-	s.must(err)
+	s.send(store.Intake{Job: invalid, Refused: "no good"})
 	left, tasks := s.replays(false, 0, done, queued.ID, running.ID, invalid.ID(), uuid.New(), filtered)
 	s.expect(len(tasks) == 0, "handed out %+v", tasks)
 	for id, why := range left {
@@ -307,16 +319,14 @@ func (s *suite) TestNotReplayed() {
 func (s *suite) TestFilteredAtAcceptance() {
 	feedback, response, later := Feedback(1, 1), Feedback(1, 1), Feedback(1, 2)
 	response.Kind, response.Responder, response.TransactionHash, response.LogIndex = job.KindResponseAppended, common.Address{7}, common.Hash{7}, new(uint(1))
-	answers, tasks, err := s.Accept(s.Context(), []store.Intake{{Job: feedback, Filtered: "rule 1"}, {Job: response}, {Job: later}})
-	s.must(err)
+	answers, tasks := s.accept([]store.Intake{{Job: feedback, Filtered: "rule 1"}, {Job: response}, {Job: later}})
 	a := answers[0]
 	s.expect(a.Verdict == store.Accepted && a.Status == store.Skipped && len(tasks) == 2, "%+v, tasks %+v", answers,
 		tasks)
 	d := s.is(feedback.ID(), store.Skipped, "filtered", 0, 0)
 	s.expect(d.Error == "rule 1" && d.Dispatch == 0 && d.FinishedAt != nil, "%+v", d)
-	again, tasks, err := s.Accept(s.Context(), []store.Intake{{Job: feedback}})
-	s.must(err)
-	s.expect(again[0].Verdict == store.Known && len(tasks) == 0, "%+v, tasks %+v", again, tasks)
+	again, tasks := s.send(store.Intake{Job: feedback})
+	s.expect(again.Verdict == store.Known && len(tasks) == 0, "%+v, tasks %+v", again, tasks)
 	// If the agent has filters of its own, they decide at the check.
 	p, _, err := policy.Parse([]byte(`{"onUnknown": "hold", "filters": [{"action": "deliver"}]}`), policy.Operator, nil)
 	s.must(err)
@@ -324,9 +334,8 @@ func (s *suite) TestFilteredAtAcceptance() {
 	s.must(err)
 	s.must(s.ReplacePolicy(s.Context(), Agent(2), policy.Operator, p))
 	s.must(s.ReplacePolicy(s.Context(), Agent(2), policy.Own, own))
-	answers, tasks, err = s.Accept(s.Context(), []store.Intake{{Job: Feedback(2, 1), Filtered: "rule 1"}})
-	s.must(err)
-	s.require(answers[0].Status == store.Queued && len(tasks) == 1, "%+v, tasks %+v", answers, tasks)
+	answer, tasks := s.send(store.Intake{Job: Feedback(2, 1), Filtered: "rule 1"})
+	s.require(answer.Status == store.Queued && len(tasks) == 1, "%+v, tasks %+v", answer, tasks)
 	c := s.claim(tasks[0])
 	s.expect(c.Policy.String() == p.String() && c.OwnPolicy.String() == own.String(), "%s, %s", c.Policy, c.OwnPolicy)
 	_, tasks = s.replays(true, 1, feedback.ID())
@@ -341,10 +350,8 @@ func (s *suite) TestCancel() {
 	s.heldBack(held)
 	c := s.claim(running)
 	ids := []uuid.UUID{queued.ID, waiting.ID, held.ID, running.ID, done, uuid.New()}
-	moved, left, ended, err := s.Cancel(s.Context(), ids, false)
-	s.must(err)
-	s.expect(moved == 3 && len(s.toRun(ended, 3)) == 0 && len(ended) == 3 && len(left) == 3 && left[running.ID] != "" &&
-		left[done] != "" && left[ids[5]] != "", "%d cancelled, %v left", moved, left)
+	left, ended := s.cancels(false, 3, ids...)
+	s.expect(len(ended) == 3 && left[running.ID] != "" && left[done] != "" && left[ids[5]] != "", "%v, %v left", ended, left)
 	for _, id := range ids[:3] {
 		d := s.read(id)
 		s.expect(d.Status == store.Cancelled && d.Reason == "operator" && d.FinishedAt != nil && d.NextAttemptAt == nil,
@@ -352,8 +359,7 @@ func (s *suite) TestCancel() {
 	}
 	s.refused(queued.ID, queued.N, "it is cancelled")
 	s.is(running.ID, store.Running, "", 1, 1)
-	moved, left, _, err = s.Cancel(s.Context(), ids, true)
-	s.expect(moved == 1 && len(left) == 5 && err == nil, "%d cancelled, %v left, %v", moved, left, err)
+	s.cancels(true, 1, ids...)
 	s.fenced(c, failed(time.Second))
 	s.fenced(c, delivered) // the delivery ended; only the attempt gets the outcome
 	d := s.is(running.ID, store.Cancelled, "operator", 1, 1)
@@ -361,8 +367,7 @@ func (s *suite) TestCancel() {
 		d.History)
 	// A cancelled delivery does not count towards the dispatch limit, and can be replayed.
 	tasks := s.take(6, store.MaxDispatchedPerAgent+1)
-	_, _, _, err = s.Cancel(s.Context(), []uuid.UUID{tasks[0].ID}, false)
-	s.must(err)
+	s.cancels(false, 1, tasks[0].ID)
 	next := s.nextTask()
 	s.expect(next.ID == Feedback(6, store.MaxDispatchedPerAgent+1).ID(), "%+v", next)
 	_, tasks = s.replays(false, 1, queued.ID)

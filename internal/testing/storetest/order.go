@@ -9,7 +9,6 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/google/uuid"
 )
 
 // RunOrder runs the suite for stores that keep the order of each ordering key (docs/design/delivery.md).
@@ -36,8 +35,7 @@ func (s *suite) acceptJobs(jobs ...job.Job) []store.Task {
 	for i, j := range jobs {
 		in[i] = store.Intake{Job: j}
 	}
-	_, tasks, err := s.Accept(s.Context(), in)
-	s.must(err)
+	_, tasks := s.accept(in)
 	return tasks
 }
 
@@ -68,13 +66,6 @@ func (s *suite) expectBehind(jobs ...job.Job) {
 	}
 }
 
-func (s *suite) dispatchDue() []store.Task {
-	s.Helper()
-	tasks, _, err := s.Due(s.Context(), 100)
-	s.must(err)
-	return tasks
-}
-
 // bindEvent ends the check of a claimed delivery whose event is as its job describes it.
 func (s *suite) bindEvent(c *store.Claim) *store.Claim {
 	s.Helper()
@@ -82,9 +73,10 @@ func (s *suite) bindEvent(c *store.Claim) *store.Claim {
 	return c
 }
 
-// OrderOneAtATime checks that the deliveries of one ordering key are dispatched one after the other.
+// OrderOneAtATime checks that the deliveries of one ordering key are dispatched one after the other, by their indexes,
+// although one Accept had them in another order.
 func (s *suite) OrderOneAtATime() {
-	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2), feedbackBy(1, 3), feedbackBy(2, 1), feedbackBy(2, 9)), feedbackBy(1, 1), feedbackBy(2, 1))
+	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 3), feedbackBy(1, 2), feedbackBy(1, 1), feedbackBy(2, 1), feedbackBy(2, 9)), feedbackBy(1, 1), feedbackBy(2, 1))
 	s.expectBehind(feedbackBy(1, 2), feedbackBy(1, 3), feedbackBy(2, 9))
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 4), feedbackBy(3, 5)), feedbackBy(3, 5))
 	s.expectDispatched(s.dispatchBacklog())
@@ -97,13 +89,6 @@ func (s *suite) OrderOneAtATime() {
 	c := s.claim(tasks[0])
 	s.expect(c.AheadOf == "", "ahead of %s", c.AheadOf)
 	s.expectDispatched(s.record(c, delivered).Next)
-}
-
-// OrderAcceptedInAnotherOrder checks that the index decides the order within one Accept.
-func (s *suite) OrderAcceptedInAnotherOrder() {
-	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 3), feedbackBy(1, 2), feedbackBy(1, 1)), feedbackBy(1, 1))
-	tasks = s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 2))
-	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 3))
 }
 
 // OrderSentAgain checks that an Accept of a known job and new ones dispatches the first of the new ones.
@@ -141,9 +126,7 @@ func (s *suite) OrderDelaysForAMinute() {
 // after the claim that found it confirmed, also if that claim ended with a free wait.
 func (s *suite) OrderWaitsForConfirmations() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
-	unconfirmed := notYet(20 * time.Minute)
-	unconfirmed.Reason, unconfirmed.Stage = outcome.NotConfirmed, "check"
-	first := s.record(s.claim(tasks[0]), unconfirmed)
+	first := s.record(s.claim(tasks[0]), notYet(20*time.Minute))
 	s.Advance(19 * time.Minute)
 	s.expectDispatched(s.dispatchDue())
 	s.expectDispatched(s.dispatchBacklog())
@@ -164,8 +147,7 @@ func (s *suite) OrderHeldOnes() {
 	hold := store.Outcome{Status: store.Held, Reason: outcome.GatewayUnconfigured, Free: true, Stage: "fetch"}
 	tasks = s.expectDispatched(s.record(s.claim(tasks[0]), hold).Next, feedbackBy(1, 2))
 
-	_, err := s.Release(s.Context(), nil, true, 100)
-	s.must(err)
+	s.tasks(s.Release(s.Context(), nil, true, 100))
 	s.expectDispatched(s.dispatchBacklog())
 	tasks = s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 1))
 	s.expectDispatched(s.record(s.claim(tasks[0]), failed(time.Second)).Next) // it delays as if it had just been accepted
@@ -182,7 +164,7 @@ func (s *suite) OrderCheckedInParallel() {
 	}{
 		{missed, 0},
 		{store.Outcome{Status: store.Waiting, Reason: outcome.ChainUnavailable, Delay: 5 * time.Minute, Task: true, Free: true, Undecided: true, Stage: "check"}, 10 * time.Second},
-		{store.Outcome{Status: store.Waiting, Reason: outcome.NotConfirmed, Delay: 5 * time.Minute, Task: true, Free: true, Undecided: true, Stage: "check"}, 30 * time.Second},
+		{pending, 30 * time.Second},
 	} {
 		var jobs []job.Job
 		for index := range 7 {
@@ -202,11 +184,11 @@ func (s *suite) OrderCheckedInParallel() {
 		may := s.bindEvent(last).MayCall
 		s.expect(may == (tt.delay == 0), "%s: after the check, may call is %v", tt.outcome.Reason, may)
 		if tt.delay > 0 {
-			noTurn := store.Outcome{Status: store.Waiting, Reason: outcome.BehindEarlier, Delay: time.Second, Task: true, Free: true, NoTurn: true, Stage: "check"}
-			r := s.record(last, noTurn)
-			if s.expectDispatched(r.Next); !r.Rechecked || r.Task != nil {
-				s.Errorf("%+v", r)
-			}
+			again := noTurn
+			again.Delay, again.Task = time.Second, true
+			r := s.record(last, again)
+			s.expectDispatched(r.Next)
+			s.expect(r.Rechecked && r.Task == nil, "%+v", r)
 			s.is(last.ID, store.Waiting, outcome.BehindEarlier, 0, 0)
 			s.Advance(tt.delay - time.Second)
 			s.expectDispatched(s.dispatchDue())
@@ -232,13 +214,10 @@ func (s *suite) OrderLosesItsTurn() {
 	s.Advance(11 * time.Second)
 	second, first := s.bindEvent(claims[2]).MayCall, s.bindEvent(claims[1]).MayCall
 	s.require(second && !first, "turns: %v, %v", first, second)
-	noTurn := store.Outcome{Status: store.Waiting, Reason: outcome.BehindEarlier, Free: true, NoTurn: true, Stage: "check"}
 	s.expectDispatched(s.record(claims[1], noTurn).Next)
 	s.is(claims[1].ID, store.Waiting, outcome.BehindEarlier, 0, 0)
 	tasks = s.expectDispatched(s.record(claims[2], failed(time.Second)).Next, feedbackBy(1, 1))
-	unconfirmed := notYet(time.Hour)
-	unconfirmed.Reason, unconfirmed.Stage = outcome.NotConfirmed, "check"
-	s.expectDispatched(s.record(s.claim(tasks[0]), unconfirmed).Next)
+	s.expectDispatched(s.record(s.claim(tasks[0]), notYet(time.Hour)).Next)
 	s.Advance(2 * time.Second)
 	s.refused(claims[2].ID, claims[2].N, "the earlier one waits for confirmations")
 	s.expectDispatched(s.dispatchBacklog())
@@ -293,8 +272,7 @@ func (s *suite) OrderRevocationOfEnded() {
 			s.require(err == nil && dead == 1, "%d, %v", dead, err)
 		},
 		2: func(t store.Task) {
-			_, _, _, err := s.Cancel(s.Context(), []uuid.UUID{t.ID}, false)
-			s.must(err)
+			s.cancels(false, 1, t.ID)
 		},
 		3: func(store.Task) {
 			n, err := s.Expire(s.Context(), time.Hour, 10)
@@ -314,8 +292,7 @@ func (s *suite) OrderRevocationOfEnded() {
 		end(*second.Task)
 		tasks = s.expectDispatched(s.dispatchBacklog(), revocationOf(client, 2))
 		s.record(s.claim(tasks[0]), delivered)
-		_, _, _, err := s.Cancel(s.Context(), []uuid.UUID{feedbackBy(client, 1).ID()}, false)
-		s.must(err)
+		s.cancels(false, 1, feedbackBy(client, 1).ID())
 		for tasks = s.dispatchBacklog(); len(tasks) > 0; tasks = tasks[1:] {
 			tasks = append(tasks, s.record(s.claim(tasks[0]), delivered).Next...)
 		}
@@ -329,8 +306,7 @@ func (s *suite) OrderReplayHoldsNobody() {
 	held := s.expectDispatched(s.acceptJobs(feedbackBy(9, 1)), feedbackBy(9, 1))
 	s.record(s.claim(held[0]), store.Outcome{Status: store.Held, Reason: outcome.AuthRequired, Free: true})
 	s.expectDispatched(s.acceptJobs(revocationOf(9, 1)))
-	_, _, again, err := s.Replay(s.Context(), []uuid.UUID{feedbackBy(9, 1).ID()}, false)
-	s.must(err)
+	_, again := s.replays(false, 1, feedbackBy(9, 1).ID())
 	again = s.expectDispatched(again, feedbackBy(9, 1))
 	wait := s.record(s.claim(again[0]), store.Outcome{Status: store.Waiting, Reason: outcome.ConnectFailed, Delay: time.Minute, Task: true})
 	s.expectDispatched(wait.Next)
@@ -339,8 +315,7 @@ func (s *suite) OrderReplayHoldsNobody() {
 
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1)), feedbackBy(1, 1))
 	s.record(s.claim(tasks[0]), delivered)
-	_, _, tasks, err = s.Replay(s.Context(), []uuid.UUID{feedbackBy(1, 1).ID()}, true)
-	s.must(err)
+	_, tasks = s.replays(true, 1, feedbackBy(1, 1).ID())
 	tasks = s.expectDispatched(tasks, feedbackBy(1, 1))
 	next := s.expectDispatched(s.acceptJobs(feedbackBy(1, 2)), feedbackBy(1, 2)) // a replay is an ordering key of its own
 	s.expectDispatched(s.acceptJobs(revocationOf(1, 1)))
@@ -351,8 +326,7 @@ func (s *suite) OrderReplayHoldsNobody() {
 // OrderCancelledLetsGo checks that a cancellation releases the deliveries that waited for the cancelled one.
 func (s *suite) OrderCancelledLetsGo() {
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2), revocationOf(1, 1), feedbackBy(2, 1)), feedbackBy(1, 1), feedbackBy(2, 1))
-	_, _, _, err := s.Cancel(s.Context(), []uuid.UUID{feedbackBy(1, 1).ID()}, true)
-	s.must(err)
+	s.cancels(true, 1, feedbackBy(1, 1).ID())
 	tasks := s.expectDispatched(s.dispatchBacklog(), revocationOf(1, 1)) // the lowest index first
 	tasks = s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 2))
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next)
@@ -365,8 +339,7 @@ func (s *suite) OrderPolicyOff() {
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	s.must(s.SetPolicy(s.Context(), Agent(1), store.Policy{Order: store.OrderOff}))
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 3), feedbackBy(1, 4)), feedbackBy(1, 3), feedbackBy(1, 4))
-	freed, err := s.IgnoreOrder(s.Context(), 100)
-	s.must(err)
+	freed := s.tasks(s.IgnoreOrder(s.Context(), 100))
 	s.expectDispatched(freed, feedbackBy(1, 2))
 	s.must(s.SetPolicy(s.Context(), Agent(1), store.Policy{Order: store.OrderStrict}))
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 5)))
@@ -379,8 +352,7 @@ func (s *suite) OrderPolicyOff() {
 	s.expectDispatched(s.acceptJobs(other(1), other(2)), other(1))
 	order = store.OrderOff
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 6), other(3)), other(3))
-	freed, err = s.IgnoreOrder(s.Context(), 100)
-	s.must(err)
+	freed = s.tasks(s.IgnoreOrder(s.Context(), 100))
 	s.expectDispatched(freed, other(2))
 	order = store.OrderStrict
 	s.expectDispatched(s.acceptJobs(other(4)))

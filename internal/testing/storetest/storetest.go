@@ -128,6 +128,14 @@ func Feedback(agent, index int) job.Job {
 // Agent returns the identity of the agent that Feedback(agent, …) is about.
 func Agent(agent int) store.Agent { return (&store.Claim{Job: Feedback(agent, 1)}).Agent() }
 
+// accept accepts jobs and returns the answers and the dispatched tasks.
+func (s *suite) accept(in []store.Intake) ([]store.Acceptance, []store.Task) {
+	s.Helper()
+	out, tasks, err := s.Accept(s.Context(), in)
+	s.must(err)
+	return out, tasks
+}
+
 // take accepts n feedbacks of an agent and returns the dispatched tasks.
 func (s *suite) take(agent, n int) []store.Task {
 	s.Helper()
@@ -141,8 +149,7 @@ func (s *suite) takeRange(agent, from, to int, bulk bool) []store.Task {
 	for index := from; index <= to; index++ {
 		in = append(in, store.Intake{Job: Feedback(agent, index), Bulk: bulk})
 	}
-	out, tasks, err := s.Accept(s.Context(), in)
-	s.must(err)
+	out, tasks := s.accept(in)
 	for _, a := range out {
 		s.require(a.Verdict == store.Accepted, "%+v", a)
 	}
@@ -235,20 +242,31 @@ func (s *suite) outcomes(id uuid.UUID, want ...string) {
 	s.expect(slices.Equal(got, want), "attempts led to %q, want %q", got, want)
 }
 
+// expireLeases checks how many leases ExpireLeases ends, and of how many deliveries that are then dead.
+func (s *suite) expireLeases(limit, want, wantDead int) {
+	s.Helper()
+	n, dead, err := s.ExpireLeases(s.Context(), limit, attempts)
+	s.must(err)
+	s.require(n == want && dead == wantDead, "%d leases ran out, of %d that are dead", n, dead)
+}
+
 // lose lets a claim's lease expire and calls ExpireLeases.
 func (s *suite) lose(c *store.Claim) {
 	s.Helper()
 	s.Advance(lease + time.Second)
-	n, dead, err := s.ExpireLeases(s.Context(), 100, attempts)
-	s.must(err)
-	ends := c.Budget >= attempts
-	s.require(n == 1 && (dead == 1) == ends && dead <= 1, "%d leases ran out, of %d that are dead", n, dead)
+	s.expireLeases(100, 1, map[bool]int{true: 1}[c.Budget >= attempts])
 }
 
 // dispatchBacklog dispatches the next deliveries of the backlogs.
 func (s *suite) dispatchBacklog() []store.Task {
 	s.Helper()
-	tasks, err := s.Backlog(s.Context(), 100)
+	return s.tasks(s.Backlog(s.Context(), 100))
+}
+
+// dispatchDue dispatches the deliveries whose waits are over.
+func (s *suite) dispatchDue() []store.Task {
+	s.Helper()
+	tasks, _, err := s.Due(s.Context(), 100)
 	s.must(err)
 	return tasks
 }
@@ -265,8 +283,7 @@ func (s *suite) nextTask() store.Task {
 func (s *suite) handed() (n int) {
 	s.Helper()
 	s.Advance(time.Millisecond)
-	tasks, err := s.Overdue(s.Context(), 0, uuid.Nil, 1000)
-	s.must(err)
+	tasks := s.tasks(s.Overdue(s.Context(), 0, uuid.Nil, 1000))
 	for _, t := range tasks {
 		if s.read(t.ID).Status == store.Queued {
 			n++
@@ -289,6 +306,13 @@ func (s *suite) require(ok bool, format string, args ...any) {
 	if !ok {
 		s.Fatalf(format, args...)
 	}
+}
+
+// tasks returns the tasks, or ends the test if err is not nil.
+func (s *suite) tasks(tasks []store.Task, err error) []store.Task {
+	s.Helper()
+	s.must(err)
+	return tasks
 }
 
 func (s *suite) must(err error) {

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -13,9 +12,6 @@ import (
 // when the feedback had to wait.
 func (s *suite) OrderReleasedByACheck() {
 	s.verify()
-	noTurn := store.Outcome{Status: store.Waiting, Reason: outcome.BehindEarlier, Free: true, NoTurn: true, Stage: "check"}
-	pending := store.Outcome{Status: store.Waiting, Reason: outcome.NotConfirmed, Delay: 5 * time.Minute, Task: true, Free: true, Undecided: true, Stage: "check"}
-
 	tasks := s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2))
 	first, second := s.bindEvent(s.claim(tasks[0])), s.bindEvent(s.claim(tasks[1]))
 	s.expectDispatched(s.record(second, noTurn).Next)
