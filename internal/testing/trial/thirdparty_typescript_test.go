@@ -282,7 +282,7 @@ func refuseForged(t *testing.T, url, herald string) {
 	t.Helper()
 	keyset, err := secret.Create()
 	heraldtest.Must(t, err)
-	forger, err := signing.New(signing.Config{PublicURL: herald, Records: new(signingtest.Shelf), Sealer: keyset})
+	forger, err := signing.New(signing.Config{PublicURL: herald, Records: new(signingtest.Shelf), Keys: keyset})
 	heraldtest.Must(t, err)
 	heraldtest.Must(t, forger.Load(t.Context()))
 	unsigned := func(*http.Request) error { return nil }
