@@ -51,30 +51,21 @@ func children(pid int) ([]int, error) {
 }
 
 // ResidentBytes returns how much memory the process uses now.
-func (p *Process) ResidentBytes() (int64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.PID()))
-	if err != nil {
-		return 0, err
-	}
-	fields := bytes.Fields(b)
-	if len(fields) < 2 {
-		return 0, fmt.Errorf("/proc/%d/statm cannot be read", p.PID())
-	}
-	pages, err := strconv.ParseInt(string(fields[1]), 10, 64)
-	return pages * int64(os.Getpagesize()), err
-}
+func (p *Process) ResidentBytes() (int64, error) { return p.readStatus("VmRSS:") }
 
 // PeakResidentBytes returns the most memory that the process has used so far.
-func (p *Process) PeakResidentBytes() (int64, error) {
+func (p *Process) PeakResidentBytes() (int64, error) { return p.readStatus("VmHWM:") }
+
+func (p *Process) readStatus(name string) (int64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
 	if err != nil {
 		return 0, err
 	}
 	for line := range bytes.Lines(b) {
-		if fields := bytes.Fields(line); len(fields) > 1 && string(fields[0]) == "VmHWM:" {
+		if fields := bytes.Fields(line); len(fields) > 1 && string(fields[0]) == name {
 			kib, err := strconv.ParseInt(string(fields[1]), 10, 64)
 			return kib << 10, err
 		}
 	}
-	return 0, fmt.Errorf("/proc/%d/status does not say how much memory was held", p.PID())
+	return 0, fmt.Errorf("/proc/%d/status has no %s", p.PID(), name)
 }

@@ -103,15 +103,10 @@ type Attempt struct {
 
 // Attempts reads the attempts at a delivery, oldest first.
 func (s *Site) Attempts(ctx context.Context, id uuid.UUID) ([]Attempt, error) {
-	scan := func(row pgx.CollectableRow) (a Attempt, err error) {
-		var ms int
-		err = row.Scan(&a.Number, &a.StartedAt, &ms, &a.Outcome, &a.Reason)
-		a.Took = time.Duration(ms) * time.Millisecond
-		return a, err
-	}
-	return Query(ctx, s, scan, `SELECT number, started_at, coalesce(duration_ms, 0), coalesce(outcome, ''),
-		coalesce(reason, '') FROM herald.attempts WHERE delivery_id = $1
-		UNION ALL SELECT attempts, claimed_at, 0, '', '' FROM herald.work WHERE id = $1 AND status = 'running'
+	return Query(ctx, s, pgx.RowToStructByPos[Attempt], `SELECT number, started_at,
+		coalesce(duration_ms, 0) * interval '1 ms', coalesce(outcome, ''), coalesce(reason, '')
+		FROM herald.attempts WHERE delivery_id = $1
+		UNION ALL SELECT attempts, claimed_at, interval '0', '', '' FROM herald.work WHERE id = $1 AND status = 'running'
 		ORDER BY number, started_at`, id)
 }
 
