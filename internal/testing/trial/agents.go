@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -13,7 +12,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -51,47 +49,26 @@ type agentServer struct {
 	serving sync.WaitGroup
 }
 
-// portTries is how many ports are tried if a port is not free at all addresses.
-const portTries = 5
-
 // StartAgents starts n agents that answer at once.
-func StartAgents(n int) (*Agents, error) { return startAgents(n, (*Agents).start) }
-
-// StartNeighbours starts n agents that answer at once. They share one address and have different paths. Down and Up
-// of the first agent affect all of them.
-func StartNeighbours(n int) (*Agents, error) { return startAgents(n, (*Agents).startAtOneAddress) }
-
-func startAgents(n int, start func(*Agents, int) error) (*Agents, error) {
-	var err error
-	for range portTries {
-		a := &Agents{delivered: map[uuid.UUID][]*Call{}}
-		if err = start(a, n); err == nil {
-			return a, nil
-		}
-		a.Close()
-		if !errors.Is(err, syscall.EADDRINUSE) {
-			break
-		}
-	}
-	return nil, err
-}
-
-func (a *Agents) start(n int) error {
-	port := "0"
+func StartAgents(n int) (*Agents, error) {
+	a := &Agents{delivered: map[uuid.UUID][]*Call{}}
 	// A random network of 127/8, so that no other listener of this machine can answer for an agent that is down.
 	network := 1 + rand.IntN(250)
 	for i := range n {
-		s := a.add(net.JoinHostPort(fmt.Sprintf("127.%d.%d.%d", network, i/250, 1+i%250), port), "/")
+		s := a.add(fmt.Sprintf("127.%d.%d.%d:0", network, i/250, 1+i%250), "/")
 		s.handler = http.HandlerFunc(s.serve)
 		if err := s.up(); err != nil {
-			return err
+			a.Close()
+			return nil, err
 		}
-		_, port, _ = net.SplitHostPort(s.address)
 	}
-	return nil
+	return a, nil
 }
 
-func (a *Agents) startAtOneAddress(n int) error {
+// StartNeighbours starts n agents that answer at once. They share one address and have different paths. Down and Up
+// of the first agent affect all of them.
+func StartNeighbours(n int) (*Agents, error) {
+	a := &Agents{delivered: map[uuid.UUID][]*Call{}}
 	paths := http.NewServeMux()
 	for i := range n {
 		path := fmt.Sprintf("/agents/%d/mcp", i)
@@ -99,13 +76,11 @@ func (a *Agents) startAtOneAddress(n int) error {
 	}
 	first := a.servers[0]
 	first.handler = paths
-	if err := first.up(); err != nil {
-		return err
-	}
+	err := first.up()
 	for _, s := range a.servers {
 		s.address = first.address
 	}
-	return nil
+	return a, err
 }
 
 func (a *Agents) add(address, path string) *agentServer {
