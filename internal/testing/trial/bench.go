@@ -24,7 +24,6 @@ type Bench struct {
 	dir      string
 	programs Programs
 	postgres *Postgres
-	log      *os.File
 }
 
 // Main runs the tests, ends what they shared and looks for goroutines that they left. It does not return.
@@ -124,12 +123,7 @@ func (b *Bench) startPostgres(ctx context.Context) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	if b.log == nil {
-		if b.log, err = os.Create(filepath.Join(b.dir, "postgres.log")); err != nil {
-			return err
-		}
-	}
-	p, err := StartPostgres(ctx, b.dir, slog.New(slog.NewTextHandler(b.log, nil)))
+	p, err := StartPostgres(ctx, b.dir, slog.New(slog.DiscardHandler))
 	if err == nil {
 		b.postgres = p
 	}
@@ -144,12 +138,9 @@ func (b *Bench) close() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	var errs []error
+	var err error
 	if b.postgres != nil {
-		errs = append(errs, b.postgres.Close(ctx))
+		err = b.postgres.Close(ctx)
 	}
-	if b.log != nil {
-		errs = append(errs, b.log.Close())
-	}
-	return errors.Join(append(errs, os.RemoveAll(b.dir))...)
+	return errors.Join(err, os.RemoveAll(b.dir))
 }
