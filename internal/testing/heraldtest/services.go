@@ -30,7 +30,6 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"reflect"
 	"runtime"
 	"strconv"
 	"strings"
@@ -62,23 +61,20 @@ const (
 
 // cluster is the Postgres cluster of this process.
 type cluster struct {
-	mu        sync.Mutex
-	main      bool // Main is running and will stop the cluster
-	postgres  *embedded.Server
-	admin     *pgx.Conn          // to the cluster's own database; nil or closed: connect again
-	failed    error              // why the start failed, so that it is tried only once
-	templates map[uintptr]string // names of migrated databases, by migrate function
-	made      int
-	idle      []*embedded.Server // emptied servers, which no test has now
+	mu       sync.Mutex
+	main     bool // Main is running and will stop the cluster
+	postgres *embedded.Server
+	admin    *pgx.Conn // to the cluster's own database; nil or closed: connect again
+	failed   error     // why the start failed, so that it is tried only once
+	template string    // name of the migrated database, if it exists
+	made     int
+	idle     []*embedded.Server // emptied servers, which no test has now
 }
 
 var shared cluster
 
-// migration is a migrate function, and the address of its code, which identifies its template.
-type migration struct {
-	key uintptr
-	run func(ctx context.Context, url string) error
-}
+// migration prepares the database from which those of the tests are copied.
+type migration func(ctx context.Context, url string) error
 
 // Main silences the Redis driver, runs the tests, stops the services that they started, and fails if goroutines are left
 // (goleak, with its options). It does not return:
@@ -130,19 +126,18 @@ func awaitGoroutines(options []goleak.Option) {
 
 // Postgres returns the URL of a new database. When the test ends, it is dropped even if there are connections. The
 // database is a copy, made in about 20 ms, of a template on which migrate, usually postgres.Migrate, ran once in this
-// process. Tests may also write the view herald.deliveries. The address of the function's code identifies the template.
-// Two closures of the same function literal would share one template, so pass a named function.
+// process. So all tests of a process pass the same function. Tests may also write the view herald.deliveries.
 //
 // The test is skipped if the machine has no Postgres, or if the tests run as root, which Postgres refuses, and there
 // is no other user. If CI or HERALD_REQUIRE_SERVICES is set, the test fails instead.
 func Postgres[R any](t testing.TB, migrate func(ctx context.Context, url secret.Secret) (R, error)) string {
 	t.Helper()
-	return createDatabase(t, &migration{reflect.ValueOf(migrate).Pointer(), func(ctx context.Context, url string) error {
+	return createDatabase(t, func(ctx context.Context, url string) error {
 		if _, err := migrate(ctx, secret.New(url)); err != nil {
 			return err
 		}
 		return makeWritable(ctx, url)
-	}})
+	})
 }
 
 // writableDeliveries makes the view herald.deliveries writable.
@@ -170,7 +165,7 @@ func EmptyPostgres(t testing.TB) string {
 	return createDatabase(t, nil)
 }
 
-func createDatabase(t testing.TB, migrate *migration) string {
+func createDatabase(t testing.TB, migrate migration) string {
 	t.Helper()
 	database, err := shared.createDatabase(migrate)
 	if SkipIfMissing(t, err); err != nil {
@@ -279,7 +274,7 @@ func required() bool { return os.Getenv(RequireVariable) != "" || os.Getenv("CI"
 
 // createDatabase creates a database for a test. Before that, it starts the cluster and prepares the template if
 // needed.
-func (c *cluster) createDatabase(migrate *migration) (string, error) {
+func (c *cluster) createDatabase(migrate migration) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.start(); err != nil {
@@ -313,20 +308,20 @@ func (c *cluster) start() error {
 }
 
 // prepareTemplate returns the name of a database on which migrate ran. It creates the database if needed.
-func (c *cluster) prepareTemplate(migrate *migration) (string, error) {
+func (c *cluster) prepareTemplate(migrate migration) (string, error) {
 	if migrate == nil {
 		return "template0", nil
 	}
-	if name, ok := c.templates[migrate.key]; ok {
-		return name, nil
+	if c.template != "" {
+		return c.template, nil
 	}
-	name := fmt.Sprintf("template_%d", len(c.templates)+2)
+	const name = "migrated"
 	if err := c.exec("CREATE DATABASE " + name); err != nil {
 		return "", err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), migrateTimeout)
 	defer cancel()
-	if err := migrate.run(ctx, c.url(name)); err != nil {
+	if err := migrate(ctx, c.url(name)); err != nil {
 		return "", errors.Join(fmt.Errorf("migrate: %w", err), c.exec("DROP DATABASE "+name+" WITH (FORCE)"))
 	}
 	// A connection that migrate did not close would make every copy fail.
@@ -336,10 +331,7 @@ func (c *cluster) prepareTemplate(migrate *migration) (string, error) {
 	if err := c.exec("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '" + name + "'"); err != nil {
 		return "", err
 	}
-	if c.templates == nil {
-		c.templates = map[uintptr]string{}
-	}
-	c.templates[migrate.key] = name
+	c.template = name
 	return name, nil
 }
 

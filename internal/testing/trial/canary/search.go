@@ -2,11 +2,9 @@ package canary
 
 import (
 	"bytes"
-	"crypto/rand"
 	"encoding/binary"
 	"fmt"
-	"math/big"
-	"os"
+	"math/rand/v2"
 	"strings"
 )
 
@@ -97,15 +95,6 @@ func around(data []byte, at int) string {
 	return fmt.Sprintf("%q", data[max(0, at-before):min(len(data), at+after)])
 }
 
-// SearchFile searches a file, which it reads as a whole.
-func (n *Needles) SearchFile(path string) ([]Finding, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	return n.Search(path, data), nil
-}
-
 // letters are characters that no form changes.
 const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
@@ -113,11 +102,7 @@ const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 func Random(n int) string {
 	var b strings.Builder
 	for range n {
-		i, err := rand.Int(rand.Reader, big.NewInt(int64(len(letters))))
-		if err != nil {
-			panic(err) // crypto/rand does not fail
-		}
-		b.WriteByte(letters[i.Int64()])
+		b.WriteByte(letters[rand.IntN(len(letters))])
 	}
 	return b.String()
 }
