@@ -109,7 +109,7 @@ func (s *services) startBridge(ctx context.Context) *trial.Process {
 	// Node looks for packages next to the file that imports them. The log is emptied: it may be that of an earlier run.
 	script.Check(errors.Join(os.Mkdir(folder, 0o755), os.WriteFile(program, bridgeSource, 0o644), os.WriteFile(log, nil, 0o644),
 		os.Symlink(installed.Path(""), filepath.Join(folder, "node_modules"))))
-	return script.Must(trial.Foreign{Name: "bridge", Path: node, Args: []string{program}, Env: npm.Environment(), Log: log}.Start())
+	return script.Must(trial.Program{Name: "bridge", Path: node, Args: []string{program}, Env: npm.Environment(), Log: log}.Start())
 }
 
 // bridgeTarget compares the slowest run on Redis with the bridge.

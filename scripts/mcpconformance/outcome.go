@@ -49,7 +49,7 @@ func (s *suite) run(ctx context.Context, revision, scenario string) outcome {
 	s.runs++
 	folder := filepath.Join(s.scratch, fmt.Sprint(s.runs))
 	log := folder + ".log"
-	p := script.Must(trial.Foreign{Name: scenario, Path: s.node, Env: npm.Environment(), Log: log,
+	p := script.Must(trial.Program{Name: scenario, Path: s.node, Env: npm.Environment(), Log: log,
 		Args: []string{s.program, "client", "--command", s.client, "--scenario", scenario, "--spec-version", revision, "--force", "-o", folder}}.Start())
 	defer script.Close(p.End)
 	ctx, cancel := context.WithTimeoutCause(ctx, scenarioTime, fmt.Errorf("scenario %s: not within %s", scenario, scenarioTime))

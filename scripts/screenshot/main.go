@@ -55,7 +55,7 @@ func run(ctx context.Context, program, folder string) {
 	scratch := script.Must(os.MkdirTemp("", "herald-screenshot-"))
 	defer script.Close(func() error { return os.RemoveAll(scratch) })
 	fmt.Println("running the demo until its third delivery waits, half a minute")
-	demo, err := trial.Foreign{Name: "demo", Path: program, Args: []string{"--listen", "127.0.0.1:0"},
+	demo, err := trial.Program{Name: "demo", Path: program, Args: []string{"--listen", "127.0.0.1:0"},
 		Env: os.Environ(), Log: filepath.Join(scratch, "demo.log")}.Start()
 	if err != nil {
 		script.Fail("make build makes the demo: %w", err)

@@ -230,7 +230,7 @@ func (w *world) job() string {
 func (w *world) startDemo(ctx context.Context, t *testing.T) context.Context {
 	t.Helper()
 	log := filepath.Join(w.dir, "demo.log")
-	demo, err := trial.Foreign{Name: "demo", Path: filepath.Join(w.dir, "bin", "demo"), Args: []string{"--listen", "127.0.0.1:0"},
+	demo, err := trial.Program{Name: "demo", Path: filepath.Join(w.dir, "bin", "demo"), Args: []string{"--listen", "127.0.0.1:0"},
 		Env: w.env, Log: log}.Start()
 	heraldtest.Must(t, err)
 	t.Cleanup(func() {

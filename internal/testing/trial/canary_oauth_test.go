@@ -113,8 +113,8 @@ func (w *canaryWorld) logIn(g *granting) (ended error) {
 	w.t.Helper()
 	g.Register(g.newClient(), "")
 	var out bytes.Buffer
-	p, err := w.start(program{name: "command-login", path: w.programs.worker(), env: w.environment(), stdout: &out,
-		args: []string{"token", "login", fmt.Sprintf("8453:%d", g.way.number), "--client-id", g.client(), "--origin", g.AgentURL, "--issuer", g.Issuer, "--resource", g.AgentURL}})
+	p, err := w.start(Program{Name: "command-login", Path: w.Programs.worker(), Env: w.environment(), out: &out,
+		Args: []string{"token", "login", fmt.Sprintf("8453:%d", g.way.number), "--client-id", g.client(), "--origin", g.AgentURL, "--issuer", g.Issuer, "--resource", g.AgentURL}})
 	w.must(err)
 	var page string
 	err = Until(w.ctx, pollQuick, "the address to log in at", func() (bool, error) {

@@ -60,7 +60,7 @@ func TestCanary(t *testing.T) {
 	// A job that another program puts into Redis is in clear text until Herald accepts it, so it remains in the
 	// append-only file.
 	w.files("redis' files", filepath.Join(w.Site.dir, "redis"), foreignSecrets...)
-	w.files("logs", w.Site.logs)
+	w.files("logs", w.Site.Logs)
 	w.files("logs", filepath.Join(w.dir, "postgres.log"))
 	w.keepIssued(granting)
 	w.search("logs", "metrics", "pages", "commands", "ps", "environments", "redis keys", "redis' files", "tables", "postgres' files", "run.json")
@@ -198,7 +198,7 @@ func (w *canaryWorld) jobsOwn(add func(string) *way) {
 func (w *canaryWorld) serversFile(add func(string) *way, stored []*way) {
 	w.t.Helper()
 	listed, address, command := add("the servers file"), add("an address of the servers file"), add("a command of the servers file")
-	variable := func(name, secret string) { w.Site.env = append(w.Site.env, name+"="+secret) }
+	variable := func(name, secret string) { w.Site.Env = append(w.Site.Env, name+"="+secret) }
 
 	token, inFile := w.secret("a token that the servers file names", "/+="), w.secret("a header in the servers file", `"&<`)
 	variable("LISTED_TOKEN", token)
@@ -252,13 +252,13 @@ func (w *canaryWorld) serve() {
 	node := httptest.NewServer(nosyNode())
 	w.t.Cleanup(func() { node.CloseClientConnections(); node.Close() })
 	key, query := w.secret("the key in an RPC URL", "-"), w.secret("the query of an RPC URL", "_")
-	w.Site.env = append(w.Site.env, "HERALD_LOG_LEVEL=debug", "HERALD_REDIS_INTAKE=on", "HERALD_BINDING=warn", "HERALD_API_TOKEN="+w.api, "HERALD_TOOLS="+w.control, "HERALD_ENDPOINT_INFLIGHT=32", "HERALD_CALL_TIMEOUT=4s", "GOTRACEBACK=system",
+	w.Site.Env = append(w.Site.Env, "HERALD_LOG_LEVEL=debug", "HERALD_REDIS_INTAKE=on", "HERALD_BINDING=warn", "HERALD_API_TOKEN="+w.api, "HERALD_TOOLS="+w.control, "HERALD_ENDPOINT_INFLIGHT=32", "HERALD_CALL_TIMEOUT=4s", "GOTRACEBACK=system",
 		"HERALD_RETRY_SCHEDULE=100ms,100ms", fmt.Sprintf("RPC_URL_31337=%s/v3/%s?key=%s", node.URL, key, query),
 		fmt.Sprintf("IDENTITY_REGISTRY_31337=0x%040x", 2), fmt.Sprintf("REPUTATION_REGISTRY_31337=0x%040x", 3))
 	// Alerts go to a receiver that is away, so that every attempt fails and is logged.
 	signs := base64.StdEncoding.EncodeToString([]byte(canary.Token("-")))
 	w.keep("HERALD_ALERT_SECRET", signs)
-	w.Site.env = append(w.Site.env, "HERALD_ALERT_URL=http://127.0.0.1:1/"+w.secret("the path of HERALD_ALERT_URL", "-")+"?k="+
+	w.Site.Env = append(w.Site.Env, "HERALD_ALERT_URL=http://127.0.0.1:1/"+w.secret("the path of HERALD_ALERT_URL", "-")+"?k="+
 		w.secret("the query of HERALD_ALERT_URL", "_"), "HERALD_ALERT_SECRET=whsec_"+signs)
 	var err error
 	w.worker, err = w.Worker(WorkerConfig{Name: "worker", Concurrency: 96}) // agents at endpoints of jobs stay newcomers, which share slots

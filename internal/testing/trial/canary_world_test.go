@@ -147,7 +147,7 @@ func (w *canaryWorld) guardServices() {
 	u, err = url.Parse(w.Site.address)
 	w.must(err)
 	u.User = url.UserPassword(u.User.Username(), w.secret("the password of Postgres", "-"))
-	w.Site.env = append(w.Site.env, "REDIS_URL="+redisURL, "DATABASE_URL="+u.String())
+	w.Site.Env = append(w.Site.Env, "REDIS_URL="+redisURL, "DATABASE_URL="+u.String())
 }
 
 // run runs one of the worker's commands with stdin, inspects the process while it runs, and keeps its output. The
@@ -168,7 +168,7 @@ func (w *canaryWorld) startCommand(stdin string, env []string, args ...string) f
 	var out bytes.Buffer
 	in, feed, err := os.Pipe()
 	w.must(err)
-	p, err := w.start(program{name: "command-" + args[0], path: w.programs.worker(), args: args, env: w.environment(env...), stdin: in, stdout: &out})
+	p, err := w.start(Program{Name: "command-" + args[0], Path: w.Programs.worker(), Args: args, Env: w.environment(env...), In: in, out: &out})
 	_ = in.Close()
 	w.must(err)
 	if stdin != "" {

@@ -19,10 +19,10 @@ func TestChaosPooler(t *testing.T) {
 			for _, setting := range []string{"statement_timeout = '30s'", "idle_in_transaction_session_timeout = '10s'",
 				"plan_cache_mode = force_generic_plan", "enable_seqscan = off", "enable_bitmapscan = off",
 				"jit = off"} {
-				r.must(r.Exec(r.ctx, "ALTER ROLE CURRENT_USER IN DATABASE "+r.database+" SET "+setting))
+				r.must(r.Exec(r.ctx, "ALTER ROLE CURRENT_USER IN DATABASE "+r.Database+" SET "+setting))
 			}
 			pooler = heraldtest.StartPooler(r, r.address)
-			r.env = append(r.env, "DATABASE_URL="+pooler.URL, "HERALD_LEADER_DATABASE_URL="+r.address)
+			r.Env = append(r.Env, "DATABASE_URL="+pooler.URL, "HERALD_LEADER_DATABASE_URL="+r.address)
 			r.grownUp() // otherwise the reconciler would expire no lease because Postgres is young
 		},
 		begin: func(context.Context, *Site) error { pooler.Kill(); return nil },

@@ -28,7 +28,7 @@ func TestRedisCluster(t *testing.T) {
 	_, busPort, err := net.SplitHostPort(heraldtest.Address(t))
 	heraldtest.Must(t, err)
 	dir := t.TempDir()
-	node, err := Foreign{Name: "node", Path: server, Env: env, Log: filepath.Join(dir, "log"),
+	node, err := Program{Name: "node", Path: server, Env: env, Log: filepath.Join(dir, "log"),
 		Args: []string{"--bind", "127.0.0.1", "--port", port, "--cluster-enabled", "yes", "--cluster-port", busPort,
 			"--dir", dir, "--save", ""}}.Start()
 	heraldtest.Must(t, err)

@@ -2,7 +2,7 @@
 // in order to break it and to measure it.
 //
 // It contains Site (services, programs, workers, enqueued jobs), Agents (MCP servers in this process that record
-// every call and can misbehave), Foreign (third-party programs), and the results: Calls, Rows, Figures. The chaos
+// every call and can misbehave), Program (with third-party ones), and the results: Calls, Rows, Figures. The chaos
 // tests (build tag chaos, `make chaos`), the tests with third-party MCP servers (build tag thirdparty, `make
 // thirdparty`) and `make bench` use it. TestOutageLogOfPostgres and TestOutageLogOfRedis, which every test run includes,
 // check the lines that a worker logs during outages.
@@ -13,7 +13,7 @@
 // searches all output for secrets, also runs an authorization server from another package's tests.
 //
 // Invariants:
-//   - A process that this package started ends with Close (a Foreign one with End), or at the latest with this process
+//   - A process that this package started ends with Close (a third-party one with End), or at the latest with this process
 //     (Pdeathsig, on Linux).
 //   - The output of processes goes to files. Config.Logs is kept after Close, because it is needed to analyse a failed
 //     trial.

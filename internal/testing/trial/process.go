@@ -21,31 +21,32 @@ type Process struct {
 	err  error // set when done is closed
 }
 
-// program describes the program to run.
-type program struct {
-	name, path string
-	args, env  []string
-	stdin      io.Reader
-	stdout     io.Writer // nil means the log
-	log        string    // path of the file
-	group      bool      // processes that it left in its process group are killed when it ends
+// Program is a program that a trial runs: Herald's own, or a third-party program next to it.
+type Program struct {
+	Name, Path string
+	Args       []string
+	Env        []string // the whole environment
+	In         io.Reader
+	Log        string    // the file for its output
+	out        io.Writer // for its standard output; nil: the log
+	own        bool      // Herald's own: it ends what it started, and the trial does not do that for it
 }
 
-// start runs the program in its own process group. So Ctrl-C in a terminal reaches only the trial, which stops the
-// program.
-func (p program) start() (*Process, error) {
-	f, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+// Start runs the program in its own process group. So Ctrl-C in a terminal reaches only the trial, which stops the
+// program with End. If a third-party program ends by itself, processes that it left in its group are killed (on Linux).
+func (p Program) Start() (*Process, error) {
+	f, err := os.OpenFile(p.Log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	c := exec.Command(p.path, p.args...)
-	c.Env, c.Stdin, c.Stdout, c.Stderr = p.env, p.stdin, f, f
-	if p.stdout != nil {
-		c.Stdout = p.stdout
+	c := exec.Command(p.Path, p.Args...)
+	c.Env, c.Stdin, c.Stdout, c.Stderr = p.Env, p.In, f, f
+	if p.out != nil {
+		c.Stdout = p.out
 	}
 	c.SysProcAttr = attributes()
 	c.WaitDelay = 2 * time.Second
-	proc := &Process{name: p.name, log: p.log, cmd: c, done: make(chan struct{})}
+	proc := &Process{name: p.Name, log: p.Log, cmd: c, done: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {
 		// The kernel ties the parent-death signal to the thread, so the thread must live as long as the process.
@@ -54,7 +55,7 @@ func (p program) start() (*Process, error) {
 		err := c.Start()
 		started <- err
 		if err == nil {
-			if p.group && awaitExit(proc.PID()) {
+			if !p.own && awaitExit(proc.PID()) {
 				// Until the process is reaped, no other group can get the number of its group.
 				_ = syscall.Kill(-proc.PID(), syscall.SIGKILL) // it fails only if no process is left
 			}
@@ -64,7 +65,7 @@ func (p program) start() (*Process, error) {
 		_ = f.Close()
 	}()
 	if err := <-started; err != nil {
-		return nil, fmt.Errorf("start %s: %w", p.name, err)
+		return nil, fmt.Errorf("start %s: %w", p.Name, err)
 	}
 	return proc, nil
 }
@@ -99,6 +100,20 @@ func (p *Process) Thaw() error { return p.Signal(syscall.SIGCONT) }
 func (p *Process) Kill() error {
 	if err := p.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
+	}
+	<-p.done
+	return nil
+}
+
+// End kills the process and all processes in its process group, and waits until it ended.
+func (p *Process) End() error {
+	select {
+	case <-p.done:
+		return nil // its group has ended as well, and another group may have the number now
+	default:
+	}
+	if err := syscall.Kill(-p.PID(), syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("end %s and what it started: %w", p.name, err)
 	}
 	<-p.done
 	return nil

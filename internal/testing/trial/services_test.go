@@ -68,7 +68,7 @@ func TestProcess(t *testing.T) {
 	}
 	run := func(script string) *Process {
 		t.Helper()
-		p, err := program{name: "script", path: sh, args: []string{"-c", script}, log: filepath.Join(t.TempDir(), "log")}.start()
+		p, err := Program{Name: "script", Path: sh, Args: []string{"-c", script}, Log: filepath.Join(t.TempDir(), "log")}.Start()
 		heraldtest.Must(t, err)
 		return p
 	}

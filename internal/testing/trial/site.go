@@ -42,18 +42,14 @@ type Config struct {
 
 // Site is one installation of Herald with its services, without the agents.
 type Site struct {
-	Postgres *Postgres
-	Redis    *Redis
+	Config
+	Redis *Redis
 
-	database string        // the database's name
-	address  string        // the database's URL
-	conns    *pgxpool.Pool // to the database; nil before it exists
-	programs Programs
-	dir      string // folder of Redis's data
-	logs     string
-	logFile  *os.File
-	keyset   string
-	env      []string // Config.Env
+	address string        // the database's URL
+	conns   *pgxpool.Pool // to the database; nil before it exists
+	dir     string        // folder of Redis's data
+	logFile *os.File
+	keyset  string
 
 	mu        sync.Mutex
 	starts    map[string]int // number of starts by process name, for the names of log files
@@ -65,16 +61,16 @@ func Open(ctx context.Context, cfg Config) (_ *Site, err error) {
 	if cfg.Programs.dir == "" || cfg.Logs == "" || cfg.Postgres == nil || cfg.Database == "" {
 		return nil, errors.New("trial: programs, a Postgres, the name of a database and a folder for logs are needed")
 	}
-	s := &Site{Postgres: cfg.Postgres, database: cfg.Database, programs: cfg.Programs, logs: cfg.Logs, env: cfg.Env, starts: map[string]int{}}
+	s := &Site{Config: cfg, starts: map[string]int{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	if err := os.MkdirAll(s.logs, 0o755); err != nil {
+	if err := os.MkdirAll(s.Logs, 0o755); err != nil {
 		return nil, err
 	}
-	if s.logFile, err = os.Create(filepath.Join(s.logs, "redis.log")); err != nil {
+	if s.logFile, err = os.Create(filepath.Join(s.Logs, "redis.log")); err != nil {
 		return nil, err
 	}
 	if s.dir, err = os.MkdirTemp("", "herald-trial-"); err != nil {
@@ -85,10 +81,10 @@ func Open(ctx context.Context, cfg Config) (_ *Site, err error) {
 		return nil, err
 	}
 	log := slog.New(slog.NewTextHandler(s.logFile, nil))
-	if s.address, err = s.Postgres.Database(s.database); err != nil {
+	if s.address, err = s.Postgres.Database(s.Database); err != nil {
 		return nil, err
 	}
-	for _, sql := range []string{"DROP DATABASE IF EXISTS " + s.database + " WITH (FORCE)", "CREATE DATABASE " + s.database} {
+	for _, sql := range []string{"DROP DATABASE IF EXISTS " + s.Database + " WITH (FORCE)", "CREATE DATABASE " + s.Database} {
 		if err := s.Postgres.Exec(ctx, sql); err != nil {
 			return nil, err
 		}
@@ -124,7 +120,7 @@ func (s *Site) Close() error {
 	if s.Redis != nil {
 		errs = append(errs, s.Redis.close(ctx))
 	}
-	errs = append(errs, s.Postgres.Restore(ctx), s.Postgres.Exec(ctx, "DROP DATABASE IF EXISTS "+s.database+" WITH (FORCE)"))
+	errs = append(errs, s.Postgres.Restore(ctx), s.Postgres.Exec(ctx, "DROP DATABASE IF EXISTS "+s.Database+" WITH (FORCE)"))
 	if s.dir != "" {
 		errs = append(errs, os.RemoveAll(s.dir))
 	}
@@ -143,27 +139,27 @@ func (s *Site) environment(more ...string) []string {
 	if s.keyset != "" {
 		env = append(env, "HERALD_KEYSET="+s.keyset)
 	}
-	return append(append(env, s.env...), more...)
+	return append(append(env, s.Env...), more...)
 }
 
 // ListAgents adds the agents to the servers file of programs that start from now on. Herald then records the results
 // of calls for the agents. It records nothing about an agent whose endpoint is in the job.
 func (s *Site) ListAgents(a *Agents) error {
 	path := filepath.Join(s.dir, "servers.json")
-	if variable := "HERALD_SERVERS_FILE=" + path; !slices.Contains(s.env, variable) {
-		s.env = append(s.env, variable)
+	if variable := "HERALD_SERVERS_FILE=" + path; !slices.Contains(s.Env, variable) {
+		s.Env = append(s.Env, variable)
 	}
 	return a.writeServersFile(path)
 }
 
 // start starts a program and registers it for Close.
-func (s *Site) start(p program) (*Process, error) {
+func (s *Site) start(p Program) (*Process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.starts[p.name]++
-	p.log = filepath.Join(s.logs, p.name+"."+strconv.Itoa(s.starts[p.name])+".log")
-	_ = os.Remove(p.log) // an earlier trial's file would name the address of its process; without it, this fails
-	proc, err := p.start()
+	s.starts[p.Name]++
+	p.own, p.Log = true, filepath.Join(s.Logs, p.Name+"."+strconv.Itoa(s.starts[p.Name])+".log")
+	_ = os.Remove(p.Log) // an earlier trial's file would name the address of its process; without it, this fails
+	proc, err := p.Start()
 	if err == nil {
 		s.processes = append(s.processes, proc)
 	}
@@ -175,8 +171,8 @@ func (s *Site) Run(ctx context.Context, args ...string) (string, error) {
 	var out bytes.Buffer
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	p, err := s.start(program{name: "command-" + args[0], path: s.programs.worker(), args: args, env: s.environment(),
-		stdout: &out})
+	p, err := s.start(Program{Name: "command-" + args[0], Path: s.Programs.worker(), Args: args, Env: s.environment(),
+		out: &out})
 	if err != nil {
 		return "", err
 	}
@@ -191,7 +187,7 @@ func (s *Site) Run(ctx context.Context, args ...string) (string, error) {
 // produces a steady load.
 func (s *Site) Enqueue(ctx context.Context, lines io.Reader) (accepted, known []uuid.UUID, err error) {
 	var out bytes.Buffer
-	p, err := s.start(program{name: "enqueue", path: s.programs.enqueue(), env: s.environment(), stdin: lines, stdout: &out})
+	p, err := s.start(Program{Name: "enqueue", Path: s.Programs.enqueue(), Env: s.environment(), In: lines, out: &out})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -217,7 +213,7 @@ func (s *Site) Enqueue(ctx context.Context, lines io.Reader) (accepted, known []
 // StartEnqueue starts the enqueue program with a command that runs on (watch), so that the trial can kill it. Close
 // stops it.
 func (s *Site) StartEnqueue(name string, env []string, args ...string) (*Process, error) {
-	return s.start(program{name: name, path: s.programs.enqueue(), args: args, env: s.environment(env...)})
+	return s.start(Program{Name: name, Path: s.Programs.enqueue(), Args: args, Env: s.environment(env...)})
 }
 
 // SQL runs f on a connection to the site's database.

@@ -102,7 +102,7 @@ func TestThirdPartyGoReceiver(t *testing.T) {
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort(t)))
 	url := "http://" + address + "/mcp"
 	program := buildAgent(ctx, t, readmeAgent(t, address, "http://"+listen))
-	agent, err := Foreign{Name: "agent", Path: program, Log: filepath.Join(scratch, "agent.log")}.Start()
+	agent, err := Program{Name: "agent", Path: program, Log: filepath.Join(scratch, "agent.log")}.Start()
 	must(err)
 	t.Cleanup(func() {
 		if err := agent.End(); err != nil {

@@ -222,7 +222,7 @@ func (s stranger) listen(t *testing.T, g *guest) string {
 // listenAt starts a server that listens at port, and waits until it accepts connections.
 func (s stranger) listenAt(t *testing.T, g *guest, port int, env []string) *Process {
 	t.Helper()
-	p, err := Foreign{Name: s.name, Path: g.node, Args: s.args, Env: env, Log: filepath.Join(g.scratch, fmt.Sprintf("%d.log", port))}.Start()
+	p, err := Program{Name: s.name, Path: g.node, Args: s.args, Env: env, Log: filepath.Join(g.scratch, fmt.Sprintf("%d.log", port))}.Start()
 	heraldtest.Must(t, err)
 	t.Cleanup(func() {
 		if err := p.End(); err != nil {

@@ -46,7 +46,7 @@ func (w *Worker) Start() error {
 	if w.cfg.Application != "" {
 		env = append(env, "DATABASE_URL="+w.site.address+"&application_name="+w.cfg.Application)
 	}
-	p, err := w.site.start(program{name: w.cfg.Name, path: w.site.programs.worker(), env: w.site.environment(append(env, w.cfg.Env...)...)})
+	p, err := w.site.start(Program{Name: w.cfg.Name, Path: w.site.Programs.worker(), Env: w.site.environment(append(env, w.cfg.Env...)...)})
 	if err == nil {
 		w.Process = p
 	}

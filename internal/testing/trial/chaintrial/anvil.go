@@ -51,7 +51,7 @@ func StartAnvil(ctx context.Context, folder string) (*Anvil, error) {
 	if err := listener.Close(); err != nil {
 		return nil, err
 	}
-	process, err := trial.Foreign{Name: "anvil", Env: npm.Environment(), Log: folder + "/anvil.log",
+	process, err := trial.Program{Name: "anvil", Env: npm.Environment(), Log: folder + "/anvil.log",
 		Path: installed.Path(anvilPackage+"-"+runtime.GOOS+"-"+runtime.GOARCH, "bin", "anvil"),
 		Args: []string{"--host", "127.0.0.1", "--port", strconv.Itoa(port), "--chain-id", strconv.Itoa(ChainID),
 			"--no-mining", "--order", "fifo",

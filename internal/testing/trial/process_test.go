@@ -69,7 +69,7 @@ func startForeign(t *testing.T, then string) (p *Process, child, in *os.File) {
 	stdin, in, err := os.Pipe()
 	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = in.Close() })
-	p, err = Foreign{Name: "parent", Path: sh, Args: []string{"-c", `cat "$1" >/dev/null & ` + then, "sh", fifo}, Env: os.Environ(),
+	p, err = Program{Name: "parent", Path: sh, Args: []string{"-c", `cat "$1" >/dev/null & ` + then, "sh", fifo}, Env: os.Environ(),
 		Log: filepath.Join(dir, "log"), In: stdin}.Start()
 	_ = stdin.Close()
 	heraldtest.Must(t, err)
