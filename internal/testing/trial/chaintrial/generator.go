@@ -15,16 +15,8 @@ const (
 	longText   = 300
 )
 
-// pair is an agent and a client that rated it. place is one feedback of a pair, or one validation request.
-type pair struct {
-	agent  uint64
-	client uint64
-}
-
-type place struct {
-	pair
-	index uint64
-}
+// place is one feedback of a client about an agent, or one validation request.
+type place struct{ agent, client, index uint64 }
 
 // Event is one generated event. Emitter is the registry that logs it.
 type Event struct {
@@ -80,9 +72,7 @@ func (g *Generator) Fold(depth, further int) {
 		all = append(all, block...)
 	}
 	g.blocks = append(g.blocks[:len(g.blocks)-depth], all)
-	for range depth - 1 + further {
-		g.blocks = append(g.blocks, nil)
-	}
+	g.AddEmpty(depth - 1 + further)
 }
 
 // Drop removes the newest depth blocks. Most of their events occur again in later blocks of Next, unchanged but at
@@ -107,11 +97,7 @@ func (g *Generator) Drop(depth int) {
 }
 
 // AddEmpty adds blocks without events, which a reorg created.
-func (g *Generator) AddEmpty(n int) {
-	for range n {
-		g.blocks = append(g.blocks, nil)
-	}
-}
+func (g *Generator) AddEmpty(n int) { g.blocks = append(g.blocks, make([][]Event, n)...) }
 
 // makeEvent generates an event, or takes one from pending.
 func (g *Generator) makeEvent() (Event, error) {
@@ -128,7 +114,7 @@ func (g *Generator) makeEvent() (Event, error) {
 func (g *Generator) make(which int) (Event, error) {
 	f := forms[which]
 	e := Event{Emitter: int(f.by)}
-	at := place{pair{g.random.Uint64N(agents), g.random.Uint64N(clients)}, 0}
+	at := place{agent: g.random.Uint64N(agents), client: g.random.Uint64N(clients)}
 	switch {
 	case f.name == "NewFeedback":
 		if f.has("index") {

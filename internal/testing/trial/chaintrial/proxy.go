@@ -336,83 +336,77 @@ func (v view) number(raw json.RawMessage) uint64 {
 	return uint64(n)
 }
 
+// fields are those of a JSON object; nil: null.
+type fields = map[string]json.RawMessage
+
+// rewrite decodes raw and encodes what change returns of it. It returns raw if raw has another form.
+func rewrite[T any](raw json.RawMessage, change func(T) T) json.RawMessage {
+	var decoded T
+	if json.Unmarshal(raw, &decoded) != nil {
+		return raw
+	}
+	if bent, err := json.Marshal(change(decoded)); err == nil {
+		return bent
+	}
+	return raw
+}
+
 // distort changes the node's answer.
 func (v view) distort(method string, a *answer) {
+	ahead := quote(v.head + uint64(1+v.roll%mostBehind))
+	isBlock := method == "eth_getBlockByNumber" || method == "eth_getBlockByHash"
 	switch {
 	case v.fault == Ahead && method == "eth_blockNumber":
-		a.Result = quote(v.head + uint64(1+v.roll%mostBehind))
-	case method == "eth_getBlockByNumber" || method == "eth_getBlockByHash":
-		v.distortBlock(a)
+		a.Result = ahead
+	case v.fault == Ahead && isBlock:
+		a.Result = rewrite(a.Result, func(block fields) fields {
+			if block != nil && v.number(block["number"]) == v.head {
+				block["number"] = ahead
+			}
+			return block
+		})
+	case v.fault == OtherChain && isBlock:
+		a.Result = rewrite(a.Result, func(block fields) fields {
+			if block != nil {
+				block["hash"], block["parentHash"] = otherHash(block["hash"]), otherHash(block["parentHash"])
+			}
+			return block
+		})
+	case v.fault == Limits && method == "eth_getLogs":
+		if logs := []json.RawMessage(nil); json.Unmarshal(a.Result, &logs) == nil && len(logs) > mostLogs {
+			a.Result, a.Error = nil, &chaintest.Error{Code: -32005, Message: fmt.Sprintf("query returned more than %d results", mostLogs)}
+		}
 	case method == "eth_getLogs":
-		v.distortLogs(a)
+		a.Result = v.distortLogs(a.Result)
 	case method == "eth_getBlockReceipts" && v.fault == Forgets:
-		v.forgetReceiptLogs(a)
+		a.Result = rewrite(a.Result, func(receipts []fields) []fields {
+			for _, r := range receipts {
+				r["logs"] = v.distortLogs(r["logs"])
+			}
+			return receipts
+		})
 	}
 }
 
-// forgetReceiptLogs drops logs from receipts, as distortLogs does.
-func (v view) forgetReceiptLogs(a *answer) {
-	var receipts []map[string]json.RawMessage
-	if json.Unmarshal(a.Result, &receipts) != nil {
-		return
-	}
-	for _, r := range receipts {
-		part := answer{Result: r["logs"]}
-		v.distortLogs(&part)
-		r["logs"] = part.Result
-	}
-	if bent, err := json.Marshal(receipts); err == nil && receipts != nil {
-		a.Result = bent
-	}
-}
-
-func (v view) distortBlock(a *answer) {
-	block := map[string]json.RawMessage{}
-	if json.Unmarshal(a.Result, &block) != nil || len(block) == 0 {
-		return
-	}
-	switch {
-	case v.fault == Ahead && v.number(block["number"]) == v.head:
-		block["number"] = quote(v.head + uint64(1+v.roll%mostBehind))
-	case v.fault == OtherChain:
-		block["hash"] = otherHash(block["hash"])
-		block["parentHash"] = otherHash(block["parentHash"])
-	default:
-		return
-	}
-	if bent, err := json.Marshal(block); err == nil {
-		a.Result = bent
-	}
-}
-
-func (v view) distortLogs(a *answer) {
-	var logs []json.RawMessage
-	if json.Unmarshal(a.Result, &logs) != nil {
-		return
-	}
+func (v view) distortLogs(raw json.RawMessage) json.RawMessage {
 	switch v.fault {
 	case OtherChain:
-		logs = []json.RawMessage{}
+		return json.RawMessage("[]")
 	case Repeats:
-		twice := make([]json.RawMessage, 0, 2*len(logs))
-		for _, l := range logs {
-			twice = append(twice, l, l)
-		}
-		logs = twice
+		return rewrite(raw, func(logs []json.RawMessage) []json.RawMessage {
+			twice := make([]json.RawMessage, 0, 2*len(logs))
+			for _, l := range logs {
+				twice = append(twice, l, l)
+			}
+			return twice
+		})
 	case Forgets:
 		all := v.roll%3 == 0
-		logs = slices.DeleteFunc(logs, func(json.RawMessage) bool { return all || v.random.IntN(3) == 0 })
-	case Limits:
-		if len(logs) > mostLogs {
-			a.Result, a.Error = nil, &chaintest.Error{Code: -32005, Message: fmt.Sprintf("query returned more than %d results", mostLogs)}
-			return
-		}
-	default:
-		return
+		return rewrite(raw, func(logs []json.RawMessage) []json.RawMessage {
+			return slices.DeleteFunc(logs, func(json.RawMessage) bool { return all || v.random.IntN(3) == 0 })
+		})
 	}
-	if bent, err := json.Marshal(logs); err == nil {
-		a.Result = bent
-	}
+	return raw
 }
 
 // otherHash returns a hash of the other chain. It is always the same for the same block.
