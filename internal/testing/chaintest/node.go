@@ -135,13 +135,10 @@ func BlockHash(n uint64) common.Hash { return crypto.Keccak256Hash(new(big.Int).
 // Failures returns ways in which an unreachable or wrong node fails, by name.
 func Failures() map[string]func(http.ResponseWriter, *http.Request) bool {
 	write := func(text string) func(http.ResponseWriter, *http.Request) bool {
-		return func(rw http.ResponseWriter, _ *http.Request) bool {
-			_, _ = io.WriteString(rw, text)
-			return true
-		}
+		return always(RefuseStatus(http.StatusOK, "", text))
 	}
 	status := func(code int) func(http.ResponseWriter, *http.Request) bool {
-		return func(rw http.ResponseWriter, _ *http.Request) bool { http.Error(rw, "no", code); return true }
+		return always(RefuseStatus(code, "", "no"))
 	}
 	return map[string]func(http.ResponseWriter, *http.Request) bool{
 		"503":           status(http.StatusServiceUnavailable),
@@ -156,11 +153,13 @@ func Failures() map[string]func(http.ResponseWriter, *http.Request) bool {
 
 // Refuse returns a spoil function that answers 429 Too Many Requests, with Retry-After if it is not empty.
 func Refuse(retryAfter string) func(http.ResponseWriter, *http.Request) bool {
-	return func(rw http.ResponseWriter, _ *http.Request) bool {
-		if retryAfter != "" {
-			rw.Header().Set("Retry-After", retryAfter)
-		}
-		http.Error(rw, "no", http.StatusTooManyRequests)
+	return always(RefuseStatus(http.StatusTooManyRequests, retryAfter, "no"))
+}
+
+// always returns a spoil function that answers every request with answer.
+func always(answer func(http.ResponseWriter, *http.Request)) func(http.ResponseWriter, *http.Request) bool {
+	return func(rw http.ResponseWriter, r *http.Request) bool {
+		answer(rw, r)
 		return true
 	}
 }

@@ -185,13 +185,8 @@ func (s *Script) RoundTrip(r *http.Request) (*http.Response, error) {
 // Holding answers with the logs that lie in the range.
 func Holding(logs ...types.Log) func(from, to uint64) (any, *Error) {
 	return func(from, to uint64) (any, *Error) {
-		out := []types.Log{}
-		for _, l := range logs {
-			if from <= l.BlockNumber && l.BlockNumber <= to {
-				out = append(out, l)
-			}
-		}
-		return out, nil
+		outside := func(l types.Log) bool { return l.BlockNumber < from || to < l.BlockNumber }
+		return slices.DeleteFunc(append([]types.Log{}, logs...), outside), nil
 	}
 }
 
