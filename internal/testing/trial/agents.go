@@ -314,40 +314,28 @@ func serveMCP(w http.ResponseWriter, r *http.Request, name string, tools func() 
 	}
 }
 
+// call handles a call with one delivery, or with several.
 func (s *agentServer) call(w http.ResponseWriter, r *http.Request, req request) {
-	if len(req.Params.Arguments.Deliveries) > 0 {
-		s.callBatch(w, r, req)
-		return
+	about, items := []described{{}}, req.Params.Arguments.Deliveries
+	isBatch := len(items) > 0
+	if isBatch {
+		_ = json.Unmarshal(req.Params.Meta.Delivery, &about)
+		s.all.batchCalls.Add(1)
+	} else {
+		_ = json.Unmarshal(req.Params.Meta.Delivery, &about[0])
+		items = []argument{{cmp.Or(req.Params.Arguments.DeliveryID, about[0].ID)}}
 	}
-	var about described
-	_ = json.Unmarshal(req.Params.Meta.Delivery, &about)
-	id, err := uuid.Parse(cmp.Or(req.Params.Arguments.DeliveryID, about.ID))
-	if err != nil || about.ID != id.String() {
-		s.all.cannotRead(fmt.Sprintf("agent %d was called with deliveryId %q and %q in _meta", s.number, req.Params.Arguments.DeliveryID, about.ID))
-		http.Error(w, "which delivery is this?", http.StatusBadRequest)
-		return
-	}
-	c, as := s.all.begin(s.number, id, about.Attempt)
-	answered := false
-	defer func() { s.all.end(c, answered) }()
-	answered = (*s.behaviour.Load())(as).perform(w, r, envelope(req.ID, `{"content":[{"type":"text","text":"thank you"}]}`))
-}
-
-// callBatch handles a call with several deliveries.
-func (s *agentServer) callBatch(w http.ResponseWriter, r *http.Request, req request) {
-	var about []described
-	if err := json.Unmarshal(req.Params.Meta.Delivery, &about); err != nil || len(about) != len(req.Params.Arguments.Deliveries) {
-		s.all.cannotRead(fmt.Sprintf("agent %d was called with %d deliveries and _meta of others", s.number, len(req.Params.Arguments.Deliveries)))
+	if len(about) != len(items) {
+		s.all.cannotRead(fmt.Sprintf("agent %d was called with %d deliveries and _meta of %d", s.number, len(items), len(about)))
 		http.Error(w, "which deliveries are these?", http.StatusBadRequest)
 		return
 	}
-	s.all.batchCalls.Add(1)
 	var results []map[string]string
 	var calls []*Call
 	var first Call
-	for i, item := range req.Params.Arguments.Deliveries {
+	for i, item := range items {
 		id, err := uuid.Parse(item.DeliveryID)
-		if err != nil || about[i].ID != item.DeliveryID {
+		if err != nil || about[i].ID != id.String() {
 			s.all.cannotRead(fmt.Sprintf("agent %d was called with deliveryId %q and %q in _meta", s.number, item.DeliveryID, about[i].ID))
 			continue
 		}
@@ -357,14 +345,22 @@ func (s *agentServer) callBatch(w http.ResponseWriter, r *http.Request, req requ
 		}
 		calls, results = append(calls, c), append(results, map[string]string{"deliveryId": item.DeliveryID, "status": "accepted"})
 	}
+	if len(calls) == 0 {
+		http.Error(w, "which delivery is this?", http.StatusBadRequest)
+		return
+	}
 	answered := false
 	defer func() {
 		for _, c := range calls {
 			s.all.end(c, answered)
 		}
 	}()
-	content, _ := json.Marshal(map[string]any{"results": results})
-	answered = (*s.behaviour.Load())(first).perform(w, r, envelope(req.ID, `{"content":[],"structuredContent":`+string(content)+`}`))
+	result := `{"content":[{"type":"text","text":"thank you"}]}`
+	if isBatch {
+		content, _ := json.Marshal(map[string]any{"results": results})
+		result = `{"content":[],"structuredContent":` + string(content) + `}`
+	}
+	answered = (*s.behaviour.Load())(first).perform(w, r, envelope(req.ID, result))
 }
 
 func reply(w http.ResponseWriter, r *http.Request, id json.RawMessage, result string) {

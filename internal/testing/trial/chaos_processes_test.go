@@ -195,7 +195,8 @@ func TestChaosFrozenWorker(t *testing.T) {
 		}
 	)
 	// Agents that never answered get half of the slots, and those of one address half of that.
-	frozen, err := r.Worker(WorkerConfig{Name: "frozen", Concurrency: 4 * 4 * each, Application: "frozen"})
+	frozen, err := r.Worker(WorkerConfig{Name: "frozen", Concurrency: 4 * 4 * each,
+		Env: []string{"DATABASE_URL=" + r.address + "&application_name=frozen"}}) // for the end of its connections
 	r.must(err)
 	r.must(frozen.Ready(r.within(time.Minute)))
 	all := r.lines(4*each, r.everyone()...)

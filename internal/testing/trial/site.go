@@ -58,9 +58,6 @@ type Site struct {
 
 // Open creates the database, migrates it and starts Redis. Close stops everything except Postgres.
 func Open(ctx context.Context, cfg Config) (_ *Site, err error) {
-	if cfg.Programs.dir == "" || cfg.Logs == "" || cfg.Postgres == nil || cfg.Database == "" {
-		return nil, errors.New("trial: programs, a Postgres, the name of a database and a folder for logs are needed")
-	}
 	s := &Site{Config: cfg, starts: map[string]int{}}
 	defer func() {
 		if err != nil {

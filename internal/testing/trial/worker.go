@@ -17,8 +17,6 @@ type WorkerConfig struct {
 	Name        string
 	Concurrency int      // concurrent deliveries; default 16
 	Env         []string // overrides the trial's settings
-	// Application is the application_name of its connections to Postgres, so that a trial can terminate them.
-	Application string
 }
 
 // Worker is a worker process that can be killed and started again.
@@ -43,9 +41,6 @@ func (s *Site) Worker(cfg WorkerConfig) (*Worker, error) {
 // Start starts a new process after the previous one ended, with a new log.
 func (w *Worker) Start() error {
 	env := []string{"HERALD_CONCURRENCY=" + strconv.Itoa(w.cfg.Concurrency), "HERALD_DB_POOL=" + strconv.Itoa(w.cfg.Concurrency+dbSpare)}
-	if w.cfg.Application != "" {
-		env = append(env, "DATABASE_URL="+w.site.address+"&application_name="+w.cfg.Application)
-	}
 	p, err := w.site.start(Program{Name: w.cfg.Name, Path: w.site.Programs.worker(), Env: w.site.environment(append(env, w.cfg.Env...)...)})
 	if err == nil {
 		w.Process = p
