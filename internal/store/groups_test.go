@@ -22,9 +22,11 @@ func TestSuiteInGroups(t *testing.T) {
 		store.ForceGroups(t, s, 64)
 		return s, url
 	})
-	storetest.Run(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
+	crowded := func(t *testing.T) (storetest.Store, storetest.Clock) {
 		s, clock := open(t)
 		store.InsertOthers(t, s)
 		return storetest.JoinRecords(s), clock
-	})
+	}
+	storetest.Run(t, crowded)
+	storetest.RunRecords(t, crowded)
 }

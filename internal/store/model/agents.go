@@ -3,10 +3,6 @@ package model
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"fmt"
-	"slices"
-	"time"
 
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
@@ -24,7 +20,6 @@ type agent struct {
 	policy   store.Policy
 	own      store.Policy
 	known    records.AgentRow // observations of the agent's server
-	hours    []records.AgentHour
 }
 
 // neverRaised represents raised_epoch IS NULL.
@@ -76,53 +71,13 @@ func (s *Store) observeOutcome(a store.Agent, c *store.Claim, o store.Outcome) {
 	}
 	if o.Called || o.AgentError != "" {
 		k.LastCalledAt = &now
-		g.countCall(o, now)
 	}
-	if o.Registration != nil {
-		k.Registration = o.Registration
-	}
-	applyObservation(k, o.Endpoint, o.Protocol, o.AgentError, o.ServerInfo, o.Tools, now)
-}
-
-// countCall adds the outcome to the counts of the present hour.
-func (g *agent) countCall(o store.Outcome, now time.Time) {
-	hour := now.UTC().Truncate(time.Hour)
-	if n := len(g.hours); n == 0 || !g.hours[n-1].Hour.Equal(hour) {
-		g.hours = append(g.hours, records.AgentHour{Hour: hour})
-	}
-	g.hours[len(g.hours)-1].Count(o)
-}
-
-// applyObservation replaces the known values by those arguments that are not empty.
-func applyObservation(k *records.AgentRow, endpoint, protocol, fault string, server, tools json.RawMessage,
-	now time.Time) {
-	k.Endpoint, k.Protocol, k.UpdatedAt = cmp.Or(endpoint, k.Endpoint), cmp.Or(protocol, k.Protocol), now
-	if fault != "" {
-		k.LastError, k.LastErrorAt = fault, &now
-	}
-	if len(server) > 0 {
-		k.ServerInfo = server
-	}
-	if len(tools) > 0 {
-		k.Tools = tools
+	if k.Protocol, k.UpdatedAt = cmp.Or(o.Protocol, k.Protocol), now; o.AgentError != "" {
+		k.LastError, k.LastErrorAt = o.AgentError, &now
 	}
 }
 
-// ObserveAgent stores an observation that was made without a delivery. A disabled agent stays disabled.
-func (s *Store) ObserveAgent(_ context.Context, a store.Agent, l records.AgentObservation) error {
-	if !slices.Contains([]string{"", records.StateConnected, records.StateNeedsAuth, records.StateFailed}, l.State) {
-		return fmt.Errorf("model: %q is not a state that an agent can be found in", l.State)
-	}
-	defer s.lock()()
-	g := s.agent(a)
-	if l.State != "" && !g.disabled {
-		g.known.State = l.State
-	}
-	applyObservation(&g.known, l.Endpoint, l.Protocol, l.Error, l.ServerInfo, l.Tools, s.now())
-	return nil
-}
-
-// AgentRow reads one agent, without its counters.
+// AgentRow reads one agent, without its counters and without its server's address, registration and tools.
 func (s *Store) AgentRow(_ context.Context, a store.Agent) (records.AgentRow, error) {
 	defer s.lock()()
 	g := s.agents[a]
@@ -133,16 +88,6 @@ func (s *Store) AgentRow(_ context.Context, a store.Agent) (records.AgentRow, er
 	r.ChainID, r.IdentityRegistry, r.AgentID = a.ChainID, a.Registry, a.ID
 	r.Epoch, r.Enabled, r.Policy, r.OwnPolicy = g.epoch, !g.disabled, g.policy, g.own
 	return r, nil
-}
-
-// AgentStats lists the counts of an agent's calls by hour. It omits hours that ended before since.
-func (s *Store) AgentStats(_ context.Context, a store.Agent, since time.Time) (hours []records.AgentHour, err error) {
-	defer s.lock()()
-	if g := s.agents[a]; g != nil {
-		hours = slices.DeleteFunc(slices.Clone(g.hours),
-			func(h records.AgentHour) bool { return h.Hour.Before(since.UTC().Truncate(time.Hour)) })
-	}
-	return hours, nil
 }
 
 // SetPolicy merges p into the agent's policy; empty fields change nothing.

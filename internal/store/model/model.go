@@ -3,7 +3,7 @@
 //
 // The package is for tests and is never linked into a program. Random histories of deliveries run on it in virtual
 // time. The suite internal/testing/storetest runs on it and on Postgres, and TestModelIsPostgres compares the two after
-// each operation of random sequences. The model has no totals, no retention and no results of calls.
+// each operation of random sequences. The model has no totals, no retention, no results of calls and no counts of them.
 package model
 
 import (

@@ -108,8 +108,8 @@ func (s *suite) TestAgentStates() {
 	s.expect(r.State == records.StateDisabled && !r.Enabled, "%+v", r)
 }
 
-// TestEndpointOfJob checks that an outcome at an endpoint that the job named leaves the agent's row unchanged.
-func (s *suite) TestEndpointOfJob() {
+// RecordsEndpointOfJob checks that an outcome at an endpoint that the job named leaves the agent's row unchanged.
+func (s *suite) RecordsEndpointOfJob() {
 	s.record(s.claim(s.takeOne(1)), delivered)
 	healthy := s.agentRow(1)
 	failing := store.Outcome{Status: store.Dead, Reason: "server_error", Stage: "call", Called: true, AgentError: "a stranger said 503",
@@ -125,13 +125,13 @@ func (s *suite) TestEndpointOfJob() {
 		got.Open, got.UpdatedAt = healthy.Open, healthy.UpdatedAt
 		s.expect(reflect.DeepEqual(got, healthy), "after %s %s: %+v, want %+v", o.Status, o.Reason, got, healthy)
 	}
-	hours, err := s.AgentStats(s.Context(), Agent(1), time.Time{})
+	hours, err := s.Store.(Postgres).AgentStats(s.Context(), Agent(1), time.Time{})
 	s.must(err)
 	s.expect(len(hours) == 1 && hours[0].Calls == 1 && hours[0].Failed == 0, "%+v", hours)
 }
 
-// TestLearned checks that an outcome's observations of the agent's server are stored, and that missing ones change nothing.
-func (s *suite) TestLearned() {
+// RecordsLearned checks that an outcome's observations of the agent's server are stored, and that missing ones change nothing.
+func (s *suite) RecordsLearned() {
 	o := delivered
 	o.Endpoint, o.Protocol = "https://a.example/mcp", "2025-11-25"
 	o.ServerInfo = json.RawMessage(`{"Name":"a","Version":"1"}`)
@@ -157,36 +157,40 @@ func (s *suite) TestLearned() {
 	s.expect(r.Registration != nil && *r.Registration == found, "%+v, want %+v", r.Registration, found)
 }
 
-// TestLearnedWithoutDelivery checks that ObserveAgent stores an observation, and changes neither last_ok_at nor a disabled
+// RecordsLearnedWithoutDelivery checks that ObserveAgent stores an observation, and changes neither last_ok_at nor a disabled
 // agent's state.
-func (s *suite) TestLearnedWithoutDelivery() {
+func (s *suite) RecordsLearnedWithoutDelivery() {
 	_, err := s.AgentRow(s.Context(), Agent(1))
 	s.expect(errors.Is(err, store.ErrNotFound), "%v", err)
 	first := records.AgentObservation{Endpoint: "stdio:agent", Protocol: "2025-06-18", ServerInfo: json.RawMessage(`{"Name":"p"}`),
 		Tools: store.ToolList([]store.KnownTool{{Name: "x", Schema: true}}), State: records.StateConnected}
-	s.must(s.ObserveAgent(s.Context(), Agent(1), first)) // inserts the agent
+	s.must(s.observe(1, first)) // inserts the agent
 	s.knows(1, first)
 	r := s.agentRow(1)
 	s.expect(r.LastOKAt == nil && r.LastError == "" && r.Enabled, "%+v", r)
-	s.must(s.ObserveAgent(s.Context(), Agent(1), records.AgentObservation{State: records.StateNeedsAuth, Error: "it said 401"}))
+	s.must(s.observe(1, records.AgentObservation{State: records.StateNeedsAuth, Error: "it said 401"}))
 	first.State, first.Error = records.StateNeedsAuth, "it said 401"
 	s.knows(1, first)
-	s.must(s.ObserveAgent(s.Context(), Agent(1), records.AgentObservation{}))
+	s.must(s.observe(1, records.AgentObservation{}))
 	s.knows(1, first)
 	_, _, err = s.EnableAgent(s.Context(), Agent(1), false)
 	s.must(err)
-	s.must(s.ObserveAgent(s.Context(), Agent(1), records.AgentObservation{State: records.StateConnected, Protocol: "2025-11-25"}))
+	s.must(s.observe(1, records.AgentObservation{State: records.StateConnected, Protocol: "2025-11-25"}))
 	first.State, first.Protocol = records.StateDisabled, "2025-11-25"
 	s.knows(1, first)
 	// The servers file disabled this agent when its delivery was held, and does not disable it now.
 	s.record(s.claim(s.take(2, 1)[0]), store.Outcome{Status: store.Held, Reason: "agent_disabled", Stage: "check", Free: true, Elsewhere: true})
-	s.must(s.ObserveAgent(s.Context(), Agent(2), records.AgentObservation{State: records.StateConnected}))
+	s.must(s.observe(2, records.AgentObservation{State: records.StateConnected}))
 	r = s.agentRow(2)
 	s.expect(r.State == records.StateConnected, "enabled, found connected, and %s", r.State)
 	for _, state := range []string{records.StateDisabled, records.StatePending, "x"} {
-		s.expect(s.ObserveAgent(s.Context(), Agent(1), records.AgentObservation{State: state}) != nil,
+		s.expect(s.observe(1, records.AgentObservation{State: state}) != nil,
 			"an agent was found %q", state)
 	}
+}
+
+func (s *suite) observe(agent int, o records.AgentObservation) error {
+	return s.Store.(Postgres).ObserveAgent(s.Context(), Agent(agent), o)
 }
 
 // knows checks the stored observations of an agent's server.

@@ -15,7 +15,7 @@ func (s *suite) hours(agent, last int) records.CallSummary {
 	now, _, err := s.Store.Clock(s.Context())
 	s.must(err)
 	since := now.Add(-time.Duration(last) * time.Hour)
-	hours, err := s.AgentStats(s.Context(), Agent(agent), since)
+	hours, err := s.Store.(Postgres).AgentStats(s.Context(), Agent(agent), since)
 	s.must(err)
 	for _, h := range hours {
 		s.expect(h.Hour.Equal(h.Hour.Truncate(time.Hour)) && !h.Hour.After(now),
@@ -26,9 +26,9 @@ func (s *suite) hours(agent, last int) records.CallSummary {
 	return sum
 }
 
-// TestCallsAreCounted checks the counts by hour, and which outcomes count as calls: those that sent a call, and those that
+// RecordsCallsAreCounted checks the counts by hour, and which outcomes count as calls: those that sent a call, and those that
 // failed by the agent's fault.
-func (s *suite) TestCallsAreCounted() {
+func (s *suite) RecordsCallsAreCounted() {
 	took := func(o store.Outcome, d time.Duration) store.Outcome {
 		o.CallTook = d
 		return o
@@ -71,9 +71,9 @@ func (s *suite) TestCallsAreCounted() {
 	heraldtest.Equal(s, "of another agent", s.hours(2, 1), records.CallSummary{Calls: 1, P50Ms: ms(15000), P95Ms: ms(19500)})
 }
 
-// TestCountedOnce checks that a lost claim counts nothing, and that a late success that ends the delivery and an adopted
+// RecordsCountedOnce checks that a lost claim counts nothing, and that a late success that ends the delivery and an adopted
 // outcome count once.
-func (s *suite) TestCountedOnce() {
+func (s *suite) RecordsCountedOnce() {
 	tasks := s.take(1, 4)
 	calls := func(want int, why string) {
 		s.Helper()

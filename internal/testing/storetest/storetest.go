@@ -1,8 +1,8 @@
 // Package storetest is the conformance suite of stores of deliveries: Run runs it.
 //
-// It runs on the Postgres store and on its model, internal/store/model. Tests that need thousands of databases, or a
-// clock of their own, use the model. Their results hold for Postgres because both stores pass this suite. The tests of
-// internal/store cover locks, plans, cost, and bytes that Postgres cannot store.
+// It runs on the Postgres store and, except for RunRecords, on its model, internal/store/model. Tests that need
+// thousands of databases, or a clock of their own, use the model. Their results hold for Postgres because both stores
+// pass this suite. The tests of internal/store cover locks, plans, cost, and bytes that Postgres cannot store.
 package storetest
 
 import (
@@ -54,9 +54,7 @@ type Store interface {
 	ReleaseEnabled(ctx context.Context, except func(store.Agent) bool) (released int, tasks []store.Task, err error)
 	SetPolicy(ctx context.Context, a store.Agent, p store.Policy) error
 	ReplacePolicy(ctx context.Context, a store.Agent, level policy.Level, p store.Policy) error
-	ObserveAgent(ctx context.Context, a store.Agent, l records.AgentObservation) error
 	AgentRow(ctx context.Context, a store.Agent) (records.AgentRow, error)
-	AgentStats(ctx context.Context, a store.Agent, since time.Time) ([]records.AgentHour, error)
 
 	Delivery(ctx context.Context, id uuid.UUID) (store.Delivery, error)
 	DeliveryByKey(ctx context.Context, key string) (store.Delivery, error)
@@ -91,6 +89,12 @@ const (
 // Run runs the suite. open returns an empty store for each test; the tests run in parallel.
 func Run(t *testing.T, open func(t *testing.T) (Store, Clock)) {
 	runEach(t, open, "Test")
+}
+
+// RunRecords runs the scenarios of what Postgres records of agents' servers and calls. No delivery depends on them, so
+// the model has no such records. The stores of open are of type Postgres.
+func RunRecords(t *testing.T, open func(t *testing.T) (Store, Clock)) {
+	runEach(t, open, "Records")
 }
 
 // runEach runs the scenarios: the suite's methods whose names have the prefix.
