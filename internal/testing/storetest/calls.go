@@ -51,7 +51,7 @@ func (s *suite) RecordsCallsAreCounted() {
 		{Status: store.Waiting, Reason: "throttled", Free: true, Delay: time.Hour, Stage: "compose"},
 		{Status: store.Skipped, Reason: "no_uri", Stage: "resolve"},
 	} {
-		s.record(s.claim(s.takeMore(1, i, 1)[0]), o)
+		s.record(s.claimNew(i+1), o)
 	}
 	ms := func(x float64) *float64 { return &x }
 	first := records.CallSummary{Calls: 8, Failed: 4, Failures: map[outcome.Reason]int{"timeout": 1, "connect_failed": 2, "auth_required": 1},
@@ -62,7 +62,7 @@ func (s *suite) RecordsCallsAreCounted() {
 		r.LastCalledAt, r.LastOKAt)
 
 	s.Advance(3 * time.Hour)
-	s.record(s.claim(s.takeMore(1, 50, 1)[0]), took(blamed("timeout", true), 7*time.Millisecond))
+	s.record(s.claimNew(51), took(blamed("timeout", true), 7*time.Millisecond))
 	s.record(s.claim(s.takeOne(2)), took(delivered, 15*time.Second))
 	heraldtest.Equal(s, "of now", s.hours(1, 1), records.CallSummary{Calls: 1, Failed: 1, Failures: map[outcome.Reason]int{"timeout": 1},
 		P50Ms: ms(5), P95Ms: ms(9.5)})
@@ -111,7 +111,7 @@ func (s *suite) TestFailingSince() {
 	n := 0
 	does := func(o store.Outcome) *time.Time {
 		s.Helper()
-		s.record(s.claim(s.takeMore(1, n, 1)[0]), o)
+		s.record(s.claimNew(n+1), o)
 		n++
 		s.Advance(time.Minute)
 		return s.agentRow(1).FailingSince

@@ -170,9 +170,7 @@ func (s *suite) TestFence() {
 	n := s.handed()
 	s.expect(n == store.MaxDispatchedPerAgent-1, "%d handed out by a lost claim", n-store.MaxDispatchedPerAgent+1)
 	again := s.nextTask()
-	if again.ID != old.ID || again.N != old.N+1 {
-		s.Fatalf("%+v", again) // the oldest goes first
-	}
+	s.require(again.ID == old.ID && again.N == old.N+1, "%+v", again) // the oldest goes first
 	c := s.claim(again)
 	s.expect(c.No > old.No && c.Attempt == 2, "second claim %+v after %+v", c, old)
 	for _, o := range late {
@@ -336,13 +334,11 @@ func (s *suite) TestEpochIsRaisedOnce() {
 	tasks := s.take(1, 7)
 	first, second := s.claim(tasks[0]), s.claim(tasks[1])
 	s.record(first, moved)
-	if c := s.claim(tasks[2]); c.Epoch != first.Epoch+1 {
-		s.Errorf("epoch %d after %d", c.Epoch, first.Epoch)
-	} else {
-		s.record(second, moved) // resolved before the epoch was raised
-		s.record(c, moved)      // resolved again, and still failing
-	}
-	c := s.claim(tasks[3])
+	c := s.claim(tasks[2])
+	s.require(c.Epoch == first.Epoch+1, "epoch %d after %d", c.Epoch, first.Epoch)
+	s.record(second, moved) // resolved before the epoch was raised
+	s.record(c, moved)      // resolved again, and still failing
+	c = s.claim(tasks[3])
 	s.expect(c.Epoch == first.Epoch+1, "epoch %d was raised again", c.Epoch)
 	s.record(c, delivered)
 	s.record(s.claim(tasks[4]), failed(time.Minute)) // without Outcome.Moved
@@ -370,11 +366,9 @@ func (s *suite) TestAgentsDisabledAndEnabled() {
 	s.record(c, store.Outcome{Status: store.Held, Reason: "agent_disabled", Free: true, Stage: "check"})
 	s.is(task.ID, store.Held, "agent_disabled", 0, 0)
 	other := s.takeOne(2)
-	if c := s.claim(other); !c.Enabled {
-		s.Error("another agent is disabled")
-	} else {
-		s.record(c, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true})
-	}
+	c = s.claim(other)
+	s.expect(c.Enabled, "another agent is disabled")
+	s.record(c, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true})
 	enable(false, 0)
 	tasks := enable(true, 1)
 	s.require(len(tasks) == 1 && tasks[0].ID == task.ID && tasks[0].N == task.N+1, "%+v", tasks)

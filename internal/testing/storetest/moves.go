@@ -49,19 +49,17 @@ func (s *suite) TestAdopt() {
 		first := s.adopted(c, past(old, tt.o))
 		s.is(old.ID, tt.o.Status, tt.o.Reason, tt.attempts, tt.attempts)
 		s.outcomes(old.ID, tt.outcomes...)
-		if h := s.read(old.ID).History; tt.attempts == 1 && (h[0].Number != 1 || !h[0].StartedAt.Equal(old.StartedAt) || h[0].Reason != tt.o.Reason) {
-			s.Errorf("the adopted attempt is %+v", h[0])
-		}
+		h := s.read(old.ID).History
+		s.expect(tt.attempts != 1 || h[0].Number == 1 && h[0].StartedAt.Equal(old.StartedAt) &&
+			h[0].Reason == tt.o.Reason, "the adopted attempt is %+v", h)
 		s.expect(len(first.Next) == 1, "%s hands out %+v", tt.o.Status, first.Next)
 		s.expect(tt.o.Task == (first.Task != nil), "%s has the task %+v", tt.o.Status, first.Task)
 		second := s.adopted(c, past(old, tt.o)) // the first answer was lost
 		s.is(old.ID, tt.o.Status, tt.o.Reason, tt.attempts, tt.attempts)
-		if first.Task != nil && (second.Task == nil || second.Task.N != first.Task.N) {
-			s.Errorf("first %+v, second %+v", first.Task, second.Task)
-		}
 		if first.Task == nil {
 			continue
 		}
+		s.expect(second.Task != nil && second.Task.N == first.Task.N, "first %+v, second %+v", first.Task, second.Task)
 		s.record(s.claim(tasks[1]), delivered) // so that seven other deliveries are dispatched
 		s.Advance(time.Minute)
 		c = s.claim(*first.Task)
@@ -142,9 +140,8 @@ func (s *suite) TestExpiry() {
 	expire(10, 0)
 	for i, want := range []store.Status{store.Dead, store.Dead, store.Delivered, store.Running, store.Dead} {
 		d := s.read(tasks[i].ID)
-		if d.Status != want || want == store.Dead && (d.Reason != "expired" || d.FinishedAt == nil || d.NextAttemptAt != nil) {
-			s.Errorf("%d is %s %s, want %s", i, d.Status, d.Reason, want)
-		}
+		s.expect(d.Status == want && (want != store.Dead || d.Reason == "expired" && d.FinishedAt != nil &&
+			d.NextAttemptAt == nil), "%d is %s %s, want %s", i, d.Status, d.Reason, want)
 	}
 	s.refused(tasks[4].ID, tasks[4].N, "it has expired")
 	// A replay has a new age.
@@ -263,16 +260,10 @@ func (s *suite) TestReplay() {
 		ids = append(ids, t.ID)
 	}
 	s.Advance(time.Second)
-	others := s.takeMore(11, store.MaxDispatchedPerAgent, 3)
+	others := s.takeRange(11, store.MaxDispatchedPerAgent+1, store.MaxDispatchedPerAgent+3, false)
 	_, tasks = s.replays(false, store.MaxDispatchedPerAgent, ids...)
 	s.expect(len(tasks) == store.MaxDispatchedPerAgent-len(others), "%d of %d places were free, %d handed out",
 		store.MaxDispatchedPerAgent-len(others), store.MaxDispatchedPerAgent, len(tasks))
-}
-
-// takeMore accepts an agent's n feedbacks after the index after and returns the dispatched tasks.
-func (s *suite) takeMore(agent, after, n int) []store.Task {
-	s.Helper()
-	return s.takeRange(agent, after+1, after+n, false)
 }
 
 // TestReplayHasFreshBudget checks that a replay begins a new budget and that attempt numbers continue.

@@ -20,9 +20,7 @@ func (s *suite) OrderResponsesAfterFeedback() {
 	s.expectBehind(responseTo(1, 1, 1), responseTo(1, 1, 2), responseTo(1, 1, 3), feedbackBy(1, 2))
 	s.expectDispatched(s.acceptJobs(responseTo(2, 1, 1)), responseTo(2, 1, 1)) // its feedback is unknown
 	tasks = s.toRun(s.record(s.claim(tasks[0]), delivered).Next, 0)
-	if len(tasks) != 2 { // the next feedback, and one response beside that of the other client
-		s.Fatalf("dispatched %+v", tasks)
-	}
+	s.require(len(tasks) == 2, "dispatched %+v", tasks) // the next feedback, and one response beside that of the other client
 	for ; len(tasks) > 0; tasks = tasks[1:] {
 		tasks = append(tasks, s.record(s.claim(tasks[0]), delivered).Next...)
 	}

@@ -8,7 +8,6 @@ package storetest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/big"
 	"reflect"
 	"slices"
@@ -178,6 +177,12 @@ func (s *suite) claim(t store.Task) *store.Claim {
 	return c
 }
 
+// claimNew accepts the feedback of agent 1 with this index, and claims it.
+func (s *suite) claimNew(index int) *store.Claim {
+	s.Helper()
+	return s.claim(s.takeRange(1, index, index, false)[0])
+}
+
 func (s *suite) refused(id uuid.UUID, n int, why string) {
 	s.Helper()
 	c, err := s.Claim(s.Context(), id, n, lease)
@@ -324,14 +329,6 @@ func (s *suite) must(err error) {
 	if err != nil {
 		s.Fatal(err)
 	}
-}
-
-func names(tasks []store.Task) (out []string) {
-	for _, t := range tasks {
-		out = append(out, fmt.Sprintf("%s:%d", t.ID, t.N))
-	}
-	slices.Sort(out)
-	return out
 }
 
 var delivered = store.Outcome{Status: store.Delivered, Called: true, Stage: "call", AgentOK: true}
