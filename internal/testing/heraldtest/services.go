@@ -81,8 +81,13 @@ type migration func(ctx context.Context, url string) error
 //
 //	func TestMain(m *testing.M) { heraldtest.Main(m) }
 func Main(m *testing.M, options ...goleak.Option) {
+	MainWith(m, func() error { return nil }, options...)
+}
+
+// MainWith is Main for a package whose tests share more services, which stop stops.
+func MainWith(m *testing.M, stop func() error, options ...goleak.Option) {
 	redis.SetLogger(silence{})
-	goleak.VerifyTestMain(run{m, options}, options...)
+	goleak.VerifyTestMain(run{m, stop, options}, options...)
 }
 
 // RunAtOnce makes a package run n parallel tests per core, unless go test was given -parallel. It is for packages whose
@@ -98,6 +103,7 @@ func RunAtOnce(n int) {
 
 type run struct {
 	m       *testing.M
+	stop    func() error
 	options []goleak.Option
 }
 
@@ -107,7 +113,7 @@ func (r run) Run() int {
 	shared.mu.Unlock()
 	// A panic in a test ends the process; then the kernel kills the server.
 	code := r.m.Run()
-	if err := shared.stop(); err != nil {
+	if err := errors.Join(r.stop(), shared.stop()); err != nil {
 		fmt.Fprintln(os.Stderr, "heraldtest: stop the servers:", err)
 		return max(code, 1)
 	}
@@ -258,14 +264,10 @@ func (c *cluster) returnRedis(r *embedded.Server) error {
 // Postgres, unless RequireVariable or CI is set.
 func SkipIfMissing(t testing.TB, err error) {
 	t.Helper()
-	var (
-		none        *embedded.NoBinariesError
-		account     *embedded.AccountError
-		unreachable *embedded.UnreachableError
-	)
-	isMissing := errors.As(err, &none) || errors.As(err, &account) || errors.As(err, &unreachable) ||
-		errors.Is(err, embedded.ErrNoRedis)
-	if isMissing && !required() {
+	_, none := errors.AsType[*embedded.NoBinariesError](err)
+	_, account := errors.AsType[*embedded.AccountError](err)
+	_, unreachable := errors.AsType[*embedded.UnreachableError](err)
+	if (none || account || unreachable || errors.Is(err, embedded.ErrNoRedis)) && !required() {
 		t.Skip(err)
 	}
 }

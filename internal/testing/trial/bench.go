@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/testing/heraldtest"
-	"go.uber.org/goleak"
 )
 
 // Bench is what the trials of a process share: programs and a Postgres. The first trial that asks makes them. Safe for
@@ -26,26 +24,8 @@ type Bench struct {
 	postgres *Postgres
 }
 
-// Main runs the tests, ends what they shared and looks for goroutines that they left. It does not return.
-func (b *Bench) Main(m *testing.M, options ...goleak.Option) {
-	goleak.VerifyTestMain(benchRun{b, m}, options...)
-}
-
-type benchRun struct {
-	bench *Bench
-	m     *testing.M
-}
-
-func (r benchRun) Run() int {
-	code := r.m.Run()
-	err := r.bench.close()
-	http.DefaultClient.CloseIdleConnections()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "trial:", err)
-		return max(code, 1)
-	}
-	return code
-}
+// Main is heraldtest.Main, and ends what the tests shared.
+func (b *Bench) Main(m *testing.M) { heraldtest.MainWith(m, b.close) }
 
 // Open opens a site with the shared programs and Postgres until the test ends.
 func (b *Bench) Open(ctx context.Context, t testing.TB, cfg Config) *Site {
@@ -133,6 +113,7 @@ func (b *Bench) startPostgres(ctx context.Context) (err error) {
 func (b *Bench) close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	http.DefaultClient.CloseIdleConnections()
 	if b.dir == "" {
 		return nil
 	}

@@ -1,5 +1,3 @@
-//go:build !chaos && !thirdparty
-
 package trial
 
 import "testing"

@@ -1,9 +1,0 @@
-//go:build chaos || thirdparty
-
-package trial
-
-import "testing"
-
-var shared Bench
-
-func TestMain(m *testing.M) { shared.Main(m) }
