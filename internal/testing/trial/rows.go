@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -123,11 +124,7 @@ func Lost(accepted []uuid.UUID, rows map[uuid.UUID]Row, calls Calls) []uuid.UUID
 func CountStatus(rows map[uuid.UUID]Row) map[string]int {
 	out := map[string]int{}
 	for _, r := range rows {
-		what := r.Status
-		if r.Reason != "" {
-			what += " " + r.Reason
-		}
-		out[what]++
+		out[strings.TrimSpace(r.Status+" "+r.Reason)]++
 	}
 	return out
 }

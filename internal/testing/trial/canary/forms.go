@@ -23,15 +23,14 @@ type form struct {
 	name  string
 	text  string
 	piece int // length of the pieces that are searched, in bytes
-	step  int // distance between the starts of two pieces
 }
 
 // formsOf returns the encodings of a secret. It omits those that equal the plain text.
 func formsOf(s string) []form {
-	forms := []form{{"in clear", s, shortest, 1}}
-	add := func(name, text string, piece, step int) {
+	forms := []form{{"in clear", s, shortest}}
+	add := func(name, text string, piece int) {
 		if text != s {
-			forms = append(forms, form{name, text, piece, step})
+			forms = append(forms, form{name, text, piece})
 		}
 	}
 	for _, e := range []struct {
@@ -39,16 +38,16 @@ func formsOf(s string) []form {
 		encoding *base64.Encoding
 	}{{"base64", base64.RawStdEncoding}, {"base64url", base64.RawURLEncoding}} {
 		for shift := range 3 {
-			add(e.name, base64Within(s, shift, e.encoding), 11, 1) // 8 bytes are 10.7 characters
+			add(e.name, base64Within(s, shift, e.encoding), 11) // 8 bytes are 10.7 characters
 		}
 	}
 	lower := hex.EncodeToString([]byte(s))
-	add("hexadecimal", lower, 2*shortest, 1)
-	add("hexadecimal", strings.ToUpper(lower), 2*shortest, 1)
-	add("percent escapes", everyByte(s, "%%%02x", ""), 3*shortest, 1)
-	add("percent escapes", everyByte(s, "%%%02X", ""), 3*shortest, 1)
-	add("unicode escapes", everyByte(s, `\u%04x`, ""), 6*shortest, 1)
-	add("unicode escapes", everyByte(s, `\u%04X`, ""), 6*shortest, 1)
+	add("hexadecimal", lower, 2*shortest)
+	add("hexadecimal", strings.ToUpper(lower), 2*shortest)
+	add("percent escapes", everyByte(s, "%%%02x", ""), 3*shortest)
+	add("percent escapes", everyByte(s, "%%%02X", ""), 3*shortest)
+	add("unicode escapes", everyByte(s, `\u%04x`, ""), 6*shortest)
+	add("unicode escapes", everyByte(s, `\u%04X`, ""), 6*shortest)
 	for _, sep := range []string{" ", ",", ", "} {
 		forms = append(forms, list("a list of numbers", s, "%d", sep)...)
 		forms = append(forms, list("a list of numbers", s, "0x%x", sep)...)
@@ -60,14 +59,14 @@ func formsOf(s string) []form {
 	for _, u := range utf16.Encode([]rune(s)) {
 		wide = binary.LittleEndian.AppendUint16(wide, u)
 	}
-	add("UTF-16", string(wide), 2*shortest, 1)
+	add("UTF-16", string(wide), 2*shortest)
 	const escaped = 12 // escapes are the same for all secrets, so a piece must contain more than one
-	add("JSON", inner(encodeJSON(s)), escaped, 1)
-	add("JSON with \\/", strings.ReplaceAll(inner(encodeJSON(s)), "/", `\/`), escaped, 1)
-	add("a Go string", inner(strconv.Quote(s)), escaped, 1)
-	add("HTML", html.EscapeString(s), escaped, 1)
-	add("a URL's query", url.QueryEscape(s), escaped, 1)
-	add("a URL's path", url.PathEscape(s), escaped, 1)
+	add("JSON", inner(encodeJSON(s)), escaped)
+	add("JSON with \\/", strings.ReplaceAll(inner(encodeJSON(s)), "/", `\/`), escaped)
+	add("a Go string", inner(strconv.Quote(s)), escaped)
+	add("HTML", html.EscapeString(s), escaped)
+	add("a URL's query", url.QueryEscape(s), escaped)
+	add("a URL's path", url.PathEscape(s), escaped)
 	return forms
 }
 
@@ -92,7 +91,7 @@ func list(name, s, format, sep string) []form {
 	var out []form
 	for i := 0; i+shortest <= len(s); i++ {
 		text := everyByte(s[i:i+shortest], format, sep)
-		out = append(out, form{name, text, len(text), 1})
+		out = append(out, form{name, text, len(text)})
 	}
 	return out
 }

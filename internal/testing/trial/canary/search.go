@@ -53,7 +53,7 @@ func NewNeedles(secrets ...Secret) (*Needles, error) {
 			return nil, fmt.Errorf("canary: %s is %d bytes long: pieces of it would be found by chance", s.Name, len(s.Text))
 		}
 		for _, f := range formsOf(s.Text) {
-			for i := 0; i+f.piece <= len(f.text); i += f.step {
+			for i := 0; i+f.piece <= len(f.text); i++ {
 				if piece := f.text[i : i+f.piece]; !seen[piece] {
 					seen[piece] = true
 					n.add(needle{[]byte(piece), s.Name, f.name})

@@ -2,6 +2,7 @@ package chaintrial
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -56,13 +57,7 @@ type Findings struct {
 }
 
 // Faults returns all differences.
-func (f Findings) Faults() []string {
-	var all []string
-	for _, part := range [][]string{f.Missing, f.TooMany, f.Misplaced, f.Wrong} {
-		all = append(all, part...)
-	}
-	return all
-}
+func (f Findings) Faults() []string { return slices.Concat(f.Missing, f.TooMany, f.Misplaced, f.Wrong) }
 
 // Compare compares the rows with the events of the final chain and with all keys that were on a removed branch.
 func Compare(wanted []Wanted, gone map[string]bool, rows []Row) Findings {

@@ -3,6 +3,7 @@ package chaintrial
 import (
 	"math/big"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
 )
@@ -67,10 +68,7 @@ func (g *Generator) Newest(depth int) [][]Event { return g.blocks[len(g.blocks)-
 // Fold moves the events of the newest depth blocks into the first of depth replacing blocks, and adds further empty
 // blocks.
 func (g *Generator) Fold(depth, further int) {
-	var all []Event
-	for _, block := range g.Newest(depth) {
-		all = append(all, block...)
-	}
+	all := slices.Concat(g.Newest(depth)...)
 	g.blocks = append(g.blocks[:len(g.blocks)-depth], all)
 	g.AddEmpty(depth - 1 + further)
 }

@@ -47,8 +47,7 @@ type World struct {
 func NewWorld(ctx context.Context, node Node, seed uint64, tokenURI string) (*World, error) {
 	w := &World{Node: node, Gone: map[string]bool{}, mined: map[uint64]time.Time{}, generator: NewGenerator(seed),
 		random: rand.New(rand.NewPCG(seed, 4))}
-	for _, at := range []*[20]byte{(*[20]byte)(&w.Deployment.Identity), (*[20]byte)(&w.Deployment.Reputation),
-		(*[20]byte)(&w.Deployment.Validation)} {
+	for _, at := range []*common.Address{&w.Deployment.Identity, &w.Deployment.Reputation, &w.Deployment.Validation} {
 		address, err := node.Deploy(ctx, EmitterCode(tokenURI))
 		if err != nil {
 			return nil, fmt.Errorf("deploy an emitter: %w", err)
