@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"crypto/rand"
 	"time"
 
 	"github.com/agentherald/herald/internal/admission/versioned"
@@ -65,12 +66,12 @@ func (l *Limiter) awaitRedis(pause time.Duration) {
 	}
 }
 
-// testRedis reports whether Redis can replace a value in time. A PING would not show that Redis accepts writes.
+// testRedis reports whether Redis stores a new value in time. A PING would not show that Redis accepts writes.
 // testRedis does it twice: the first time, which may have to connect, within testTimeout or Config.Timeout, whichever
 // is longer; the second time within Config.Timeout.
 func (l *Limiter) testRedis() bool {
 	for _, timeout := range []time.Duration{max(testTimeout, l.timeout), l.timeout} {
-		value, err := versioned.New(nil)
+		value, err := versioned.New(rand.Text()) // a state that Redis has already would not be written
 		if err != nil {
 			return false
 		}

@@ -179,6 +179,18 @@ func TestReadOnly(t *testing.T) {
 	heraldtest.Equal(t, "Redis is used", isStored(t, rdb, site), true)
 }
 
+// TestTestOfRedisWrites: a test of Redis fails while Redis refuses writes, also directly after a test that passed.
+func TestTestOfRedisWrites(t *testing.T) {
+	t.Parallel()
+	rdb := client(t, heraldtest.RealRedis(t))
+	l, other := newLimits(t, rdb), newLimits(t, rdb)
+	heraldtest.Equal(t, "it passes", l.testRedis(), true)
+	heraldtest.Must(t, rdb.ReplicaOf(t.Context(), "127.0.0.1", "1").Err())
+	passes := l.testRedis() || other.testRedis()
+	heraldtest.Must(t, rdb.ReplicaOf(t.Context(), "NO", "ONE").Err())
+	heraldtest.Equal(t, "it passes on a replica", passes, false)
+}
+
 // TestCloseDuringOutage: Close waits for running requests, but not for the end of the outage.
 func TestCloseDuringOutage(t *testing.T) {
 	t.Parallel()
