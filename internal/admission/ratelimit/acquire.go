@@ -201,20 +201,12 @@ func (l *Limiter) requestPermit(e *endpoint, token string, q question) (v acquir
 func (l *Limiter) askWhileFull(e *endpoint, token string, q question, ask func(*originState, *circuit, int64)) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now, own := l.now(), 0
-	e.origin.dropExpired(now)
-	for held := range e.origin.Permits {
-		if held == token {
-			return false
-		}
-		if l.isOwn(held) {
-			own++
-		}
-	}
-	if q.reserve || own < l.rules.inflight {
+	m, now := &e.origin.originState, l.now()
+	m.dropExpired(now)
+	if _, held := m.Permits[token]; held || q.reserve || m.countHeld(&l.rules, now, "") < l.rules.inflight {
 		return false
 	}
-	ask(&e.origin.originState, &e.circuit, now)
+	ask(m, &e.circuit, now)
 	return true
 }
 

@@ -75,21 +75,6 @@ func (l *Limiter) countsAlone() bool { return l.outage.local || l.alone || l.clo
 
 // runAlone runs the steps on this process' own state. The caller holds mu.
 func (l *Limiter) runAlone(o *origin, steps []*step) {
-	for token, until := range o.Permits {
-		if l.isOwn(token) {
-			continue
-		}
-		if o.others == nil {
-			o.others = map[string]int64{}
-		}
-		o.others[token] = until
-		delete(o.Permits, token)
-	}
-	l.runSteps(o, steps)
-}
-
-// runSteps runs the steps on the states that this process knows. The caller holds mu.
-func (l *Limiter) runSteps(o *origin, steps []*step) {
 	for _, s := range steps {
 		s.run(&o.originState, &s.endpoint.circuit, l.now())
 		s.endpoint.untold = o.version != ""
@@ -127,9 +112,7 @@ func (l *Limiter) commit(o *origin, steps []*step) {
 			l.runAlone(o, steps)
 			return
 		}
-		o.addPermits(o.others)
-		o.others = nil
-		state, circuits := o.clone(), map[*endpoint]*circuit{}
+		state, circuits := o.joinPermits(), map[*endpoint]*circuit{}
 		for _, s := range steps {
 			if circuits[s.endpoint] == nil {
 				c := s.endpoint.circuit
@@ -146,7 +129,7 @@ func (l *Limiter) commit(o *origin, steps []*step) {
 			return
 		}
 		if answer.Replaced {
-			o.originState = state
+			l.setState(o, state)
 			for _, e := range endpoints {
 				e.circuit, e.untold = *circuits[e], false
 			}
@@ -159,7 +142,9 @@ func (l *Limiter) commit(o *origin, steps []*step) {
 			e.adopt(answer.Before[1+i])
 		}
 	}
-	l.runSteps(o, steps)
+	o.originState = o.joinPermits()
+	l.runAlone(o, steps)
+	l.setState(o, o.originState)
 }
 
 // replaceStates replaces the states of an origin and its endpoints in Redis. If their versions there are not those that
@@ -208,11 +193,25 @@ func (r *rules) keepFor(ahead int64) time.Duration {
 	return time.Duration(keep)*time.Microsecond + time.Minute
 }
 
-// clone returns a copy of the origin's state.
-func (o *origin) clone() originState {
-	c := o.originState
-	c.Permits, c.Waiting = maps.Clone(c.Permits), slices.Clone(c.Waiting)
-	return c
+// joinPermits returns a copy of the origin's state with the permits of all processes.
+func (o *origin) joinPermits() originState {
+	all := o.originState
+	all.Waiting = slices.Clone(o.Waiting)
+	all.Permits = make(map[string]int64, len(o.Permits)+len(o.others))
+	maps.Copy(all.Permits, o.others)
+	maps.Copy(all.Permits, o.Permits)
+	return all
+}
+
+// setState makes all the origin's state, and sets the permits of other processes apart.
+func (l *Limiter) setState(o *origin, all originState) {
+	o.originState, o.others = all, map[string]int64{}
+	for token, until := range all.Permits {
+		if !l.isOwn(token) {
+			o.others[token] = until
+			delete(o.Permits, token)
+		}
+	}
 }
 
 // adoptOrigin takes over an origin's state from Redis, except for this process' own permits, which this process knows
@@ -220,22 +219,14 @@ func (o *origin) clone() originState {
 // again, but not those that they have released since this process last asked.
 func (l *Limiter) adoptOrigin(o *origin, value versioned.Value) {
 	o.version = value.Version
-	own := o.Permits
-	maps.DeleteFunc(own, func(token string, _ int64) bool { return !l.isOwn(token) })
 	var state originState
-	if value.Read(&state) {
-		maps.DeleteFunc(state.Permits, func(token string, _ int64) bool { return l.isOwn(token) })
-		o.originState = state
-		o.addPermits(own)
+	if !value.Read(&state) {
+		o.others = nil
+		return
 	}
-}
-
-// addPermits adds permits to those that are held.
-func (m *originState) addPermits(permits map[string]int64) {
-	if m.Permits == nil && len(permits) > 0 {
-		m.Permits = map[string]int64{}
-	}
-	maps.Copy(m.Permits, permits)
+	own := o.Permits
+	l.setState(o, state)
+	o.Permits = own
 }
 
 // adopt takes over an endpoint's state from Redis. If Redis has lost it, the known one stays.

@@ -242,9 +242,7 @@ func (l *Limiter) adoptTime(at int64) {
 	}
 	for _, o := range l.origins {
 		for token := range o.Permits {
-			if l.isOwn(token) {
-				o.Permits[token] += jump
-			}
+			o.Permits[token] += jump
 		}
 	}
 }

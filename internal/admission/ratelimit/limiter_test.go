@@ -281,3 +281,15 @@ func TestMemory(t *testing.T) {
 	}
 	heraldtest.Equal(t, "endpoints are kept", l.Stats().Endpoints, 40)
 }
+
+// TestPermitsOfOthersKeepNoMemory: a process forgets an endpoint that only other processes call.
+func TestPermitsOfOthersKeepNoMemory(t *testing.T) {
+	t.Parallel()
+	rdb := client(t, heraldtest.RealRedis(t))
+	adapt := func(c *Config) { c.Inflight, c.MaxWaiters, c.MaxEndpoints = 1, -1, 1 }
+	l, other := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
+	enter(t, other, site, "1")
+	refused(t, l, site, "2", outcome.AgentBusy)
+	enter(t, l, "https://another.example", "3")
+	heraldtest.Equal(t, "endpoints", l.Stats().Endpoints, 1)
+}

@@ -5,14 +5,13 @@ import (
 	"slices"
 )
 
-// origin is this process' state of one origin. While the limits are shared, originState is what Redis last stored, as
-// far as this process knows. Limiter.mu guards all fields.
+// origin is this process' state of one origin. While the limits are shared, it is what Redis last stored, as far as
+// this process knows. Limiter.mu guards all fields.
 type origin struct {
-	originState
-	version string // version of the state in Redis from which originState comes; "": none
-	// others has the permits of other processes that Redis knows. While this process counts alone, they are here.
-	// Otherwise they are in Permits, and others is nil.
-	others     map[string]int64
+	originState                  // with the permits of this process only
+	others      map[string]int64 // Permits of other processes. They count while the limits are shared
+	version     string           // version of the state in Redis from which this state comes; "": none
+
 	steps      []*step
 	committing bool // commitSteps runs
 
@@ -76,7 +75,7 @@ func (l *Limiter) evictIdle(now int64) {
 	el := l.lru.Back()
 	for range 2 {
 		if el == nil {
-			return
+			break
 		}
 		previous := el.Prev()
 		if e := el.Value.(*endpoint); now-e.used > long && l.isIdle(e, now) {
