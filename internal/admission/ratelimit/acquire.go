@@ -212,24 +212,14 @@ func (l *Limiter) askWhileFull(e *endpoint, token string, q question, ask func(*
 
 // release releases the permit p and counts the result of its call. It then wakes a waiting call, which finds the permit
 // free. took is the duration of the call in µs.
-//
-// If the permit has expired, release takes no step. The endpoint may be evicted, and this process may have another
-// origin with the same key. A step at the evicted one would delete the permits of the other in Redis (adoptOrigin).
 func (l *Limiter) release(p *Permit, result Result, took int64) {
-	l.mu.Lock()
-	o := p.endpoint.origin
-	o.dropExpired(l.now())
-	_, held := o.Permits[p.token]
-	l.mu.Unlock()
-	if held {
-		l.takeStep(p.endpoint, func(m *originState, e *circuit, now int64) {
-			m.release(&l.rules, now, e, p.token, result, took)
-		})
-	}
+	l.takeStep(p.endpoint, func(m *originState, e *circuit, now int64) {
+		m.release(&l.rules, now, e, p.token, result, took)
+	})
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if result == Failed {
 		p.endpoint.fault = p.Fault
 	}
-	o.wakeFrom(0)
+	p.endpoint.origin.wakeFrom(0)
 }

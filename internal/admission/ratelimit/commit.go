@@ -31,18 +31,22 @@ type step struct {
 // takeStep runs a step and returns after its last run. While the limits are shared, that is the run whose result Redis
 // has stored (commit). Otherwise the step changes this process' state only.
 //
+// If the origin is evicted, the step is the release of an expired permit, and Redis need not learn of it. This process
+// may have a new origin with the same key. A commit of the evicted one would delete the new one's permits in Redis.
+//
 // A commit may need several requests to Redis, but ctx does not end it: the limiter must learn of each permit that it
 // acquires. The caller does not hold mu.
 func (l *Limiter) takeStep(e *endpoint, run func(m *originState, e *circuit, now int64)) {
 	l.mu.Lock()
 	o := e.origin
-	if !o.committing && l.countsAlone() {
+	if !o.committing && (l.countsAlone() || o.endpoints == 0) {
 		l.runAlone(o, []*step{{endpoint: e, run: run}})
 		l.mu.Unlock()
 		return
 	}
 	s := &step{endpoint: e, run: run, done: make(chan struct{})}
 	o.steps = append(o.steps, s)
+	e.users++ // keeps it in memory
 	if !o.committing {
 		o.committing = true
 		l.tasks.Add(1)
@@ -63,6 +67,7 @@ func (l *Limiter) commitSteps(o *origin) {
 		o.steps = o.steps[len(steps):]
 		l.commit(o, steps)
 		for _, s := range steps {
+			s.endpoint.users--
 			close(s.done)
 		}
 	}

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -63,4 +64,34 @@ func TestLateRelease(t *testing.T) {
 	enter(t, l, site, "3")
 	expired.Release(OK)
 	refused(t, other, site, "4", outcome.AgentBusy)
+}
+
+// TestPermitExpiresDuringRelease: a permit that expires while its release is in progress does not change the permits that
+// this process acquires meanwhile.
+func TestPermitExpiresDuringRelease(t *testing.T) {
+	t.Parallel()
+	rdb, c := client(t, heraldtest.RealRedis(t)), newClock()
+	adapt := func(cfg *Config) { cfg.Inflight, cfg.MaxWaiters, cfg.MaxEndpoints, cfg.Now = 1, -1, 1, c.Now }
+	var l *Limiter
+	var releasing atomic.Bool
+	var later <-chan entered
+	l = inTime(newLimits(t, watched{rdb, func() {
+		if !releasing.CompareAndSwap(true, false) {
+			return
+		}
+		c.Advance(time.Hour)
+		enter(t, l, "https://other.example", "2").Release(OK)
+		later = goEnter(t.Context(), l, "3")
+		heraldtest.Await(t, "it is granted, or waits for the release", func() bool {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			o := l.origins[originKey(site)]
+			return o != nil && len(o.steps)+len(o.Permits) > 0
+		})
+	}}, adapt))
+	expires := enter(t, l, site, "1")
+	releasing.Store(true)
+	expires.Release(OK)
+	pass(t, later)
+	refused(t, inTime(newLimits(t, rdb, adapt)), site, "4", outcome.AgentBusy)
 }

@@ -152,6 +152,7 @@ func (m *originState) reserveTime(r *rules, now int64, e *circuit, openUntil int
 // release releases the token's permit, counts the result of its call, and returns true. If the token holds no permit,
 // it does nothing and returns false. took is the duration of the call in µs.
 func (m *originState) release(r *rules, now int64, e *circuit, token string, result Result, took int64) bool {
+	m.dropExpired(now)
 	_, held := m.Permits[token]
 	delete(m.Permits, token)
 	if held {
