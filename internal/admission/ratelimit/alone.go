@@ -22,9 +22,8 @@ const (
 // this worker before such a failure, it may have lost the entries of other workers too. Then l.alone stays cleared for
 // aloneAfter.
 //
-// While l.alone is set, the limiter counts only in this process, as during an outage. When another worker appears, it
-// learns of this worker's calls at an origin when this worker next asks about that origin. Until then, the two may
-// exceed the limits.
+// While l.alone is set, the limiter counts only in this process, as during an outage. When another worker starts, the
+// two may exceed the limits together until this one has seen the other and committed its states.
 func (l *Limiter) watchOthers(look func(context.Context) (others int, self bool, err error)) {
 	defer l.tasks.Done()
 	known := false // whether Redis has ever listed this worker
@@ -42,13 +41,13 @@ func (l *Limiter) watchOthers(look func(context.Context) (others int, self bool,
 	}
 }
 
-// setAlone sets l.alone. If that clears it, setAlone tells Redis what it missed.
+// setAlone sets l.alone. If that clears it, setAlone commits what this process has changed alone.
 func (l *Limiter) setAlone(alone bool) {
 	l.mu.Lock()
 	ends := l.alone && !alone
 	l.alone = alone
 	l.mu.Unlock()
 	if ends {
-		l.tellRedis()
+		l.commitChanges()
 	}
 }

@@ -194,6 +194,21 @@ func TestReleasedPermitsAreTold(t *testing.T) {
 	}
 }
 
+// TestPermitsAcquiredAlone: when a worker shares its limits again, other workers count the permits that it acquired alone,
+// even if Redis did not know the origin and the worker does not call it again.
+func TestPermitsAcquiredAlone(t *testing.T) {
+	t.Parallel()
+	rdb := client(t, heraldtest.RealRedis(t))
+	adapt := func(c *Config) { c.Inflight, c.MaxWaiters = 1, -1 }
+	a, b := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
+	a.setAlone(true)
+	p := enter(t, a, site, "1")
+	a.setAlone(false)
+	refused(t, b, site, "2", outcome.AgentBusy)
+	p.Release(OK)
+	enter(t, b, site, "3")
+}
+
 // TestClockOfRedisDiffers: a worker keeps its permits when it learns that the clock of Redis is ahead of its own clock,
 // or behind it, by more than PermitTTL.
 func TestClockOfRedisDiffers(t *testing.T) {

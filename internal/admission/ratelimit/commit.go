@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -82,28 +81,24 @@ func (l *Limiter) countsAlone() bool { return l.outage.local || l.alone || l.clo
 func (l *Limiter) runAlone(o *origin, steps []*step) {
 	for _, s := range steps {
 		s.run(&o.originState, &s.endpoint.circuit, l.now())
-		s.endpoint.untold = o.version != ""
+		s.endpoint.changedAlone = true
 	}
 }
 
-// tellRedis commits the states that this process has changed alone and that Redis may have too. Otherwise a permit or a
-// probe that ended meanwhile would count until PermitTTL for other workers, if this process gets no further call to the
-// endpoint. Other workers learn of an origin that Redis does not know when this process next asks about it.
-func (l *Limiter) tellRedis() {
+// commitChanges commits the states that this process has changed alone. Without it, other workers would learn of them
+// only when this process gets a further call to the endpoint. A permit or a probe that ended meanwhile would count for
+// them until PermitTTL.
+func (l *Limiter) commitChanges() {
 	l.mu.Lock()
-	var untold []*endpoint
+	var changed []*endpoint
 	for el := l.lru.Front(); el != nil; el = el.Next() {
-		if e := el.Value.(*endpoint); e.untold {
-			e.users++ // keeps it in memory
-			untold = append(untold, e)
+		if e := el.Value.(*endpoint); e.changedAlone {
+			changed = append(changed, e)
 		}
 	}
 	l.mu.Unlock()
-	for _, e := range untold {
+	for _, e := range changed {
 		l.takeStep(e, func(*originState, *circuit, int64) {})
-		l.mu.Lock()
-		e.users--
-		l.mu.Unlock()
 	}
 }
 
@@ -129,14 +124,13 @@ func (l *Limiter) commit(o *origin, steps []*step) {
 		answer, err := l.replaceStates(o, &state, endpoints, circuits)
 		if err != nil {
 			l.beginOutage(err)
-			o.version = cmp.Or(o.version, versioned.ReadOnly) // Redis may have stored the state
 			l.runAlone(o, steps)
 			return
 		}
 		if answer.Replaced {
 			l.setState(o, state)
 			for _, e := range endpoints {
-				e.circuit, e.untold = *circuits[e], false
+				e.circuit, e.changedAlone = *circuits[e], false
 			}
 			l.adoptTime(answer.Time)
 			return

@@ -75,9 +75,8 @@
 // that it knows, without the permits of other workers, because it cannot see their release. It does so at once and for
 // all origins, so that no other call to an agent has to wait for the timeout. A second later, and then every second
 // (less often if Redis repeatedly fails), it tests Redis in the background. When Redis answers, the worker shares its
-// states again. Each change is logged in one line. If another worker has replaced a state meanwhile, what this worker
-// learned when it was alone is lost, except for its own permits. The worker also tells Redis of the permits that it
-// released meanwhile.
+// states again, and commits those that it changed meanwhile. Each change is logged in one line. If another worker has
+// replaced a state meanwhile, what this worker learned when it was alone is lost, except for its own permits.
 //
 // While there is no other worker (Config.Workers), a worker also counts alone, because no other process needs the
 // counts. That saves two script calls per agent call. The worker checks for others every second, and shares its states
@@ -88,8 +87,8 @@
 //
 // Invariants:
 //   - One process never has more than Inflight calls in flight at one origin, even if Redis fails. All processes
-//     together obey that limit while they share a Redis that keeps its data. After a FLUSHALL, and after a worker
-//     counted alone, others learn of a worker's permits at an origin when it next asks about that origin.
+//     together obey that limit while they share a Redis that keeps its data. After a FLUSHALL, and after a commit that
+//     lost each try (maxTries), others learn of a worker's permits at an origin when it next asks about that origin.
 //   - No mutex is locked during I/O. A call to Redis takes at most Timeout, and the first failed one starts an outage.
 //   - Memory is bounded: a process remembers at most MaxEndpoints endpoints, and more only while more are in use. In
 //     Redis, the key of an endpoint that is not called expires.

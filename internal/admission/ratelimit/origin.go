@@ -31,7 +31,8 @@ type endpoint struct {
 	used    int64  // time of the last Acquire, in µs (Limiter.now)
 	users   int    // calls of Acquire and commits in progress for this endpoint
 	fault   string // Permit.Fault of this process's latest failed call
-	untold  bool   // Redis may have states from before a step that this process took alone (tellRedis)
+
+	changedAlone bool // Redis has not stored the result of this process' latest step (commitChanges)
 }
 
 // waitingCall is a call to an agent that waits in this process for a permit.

@@ -86,7 +86,7 @@ func (l *Limiter) testRedis() bool {
 	return true
 }
 
-// endOutage ends the outage, and tells Redis what it missed.
+// endOutage ends the outage, and commits what this process has changed meanwhile.
 func (l *Limiter) endOutage() {
 	l.mu.Lock()
 	now := time.Now()
@@ -95,5 +95,5 @@ func (l *Limiter) endOutage() {
 	l.mu.Unlock()
 	l.log.Info("ratelimit: Redis answers again; the limits are shared again", logging.About(logging.Redis),
 		"after", took.Round(time.Millisecond))
-	l.tellRedis()
+	l.commitChanges()
 }
