@@ -196,8 +196,9 @@ func (l *Limiter) requestPermit(e *endpoint, token string, q question) (v acquir
 	return v, &Permit{limiter: l, endpoint: e, token: token, acquiredAt: l.clock()}
 }
 
-// askWhileFull takes the step ask in this process only, and returns true, if calls of this process hold all permits of
-// the origin and ask reserves no return time. Waiting calls ask often, and Redis could not grant a permit either.
+// askWhileFull runs the step ask on this process' state only, and returns true, if other calls of this process hold all
+// permits of the origin and ask reserves no return time. Waiting calls ask often, and Redis could not grant a permit
+// either.
 func (l *Limiter) askWhileFull(e *endpoint, token string, q question, ask func(*originState, *circuit, int64)) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

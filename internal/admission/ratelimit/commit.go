@@ -87,7 +87,7 @@ func (l *Limiter) runAlone(o *origin, steps []*step) {
 
 // commitChanges commits the states that this process has changed alone. Without it, other workers would learn of them
 // only when this process gets a further call to the endpoint. A permit or a probe that ended meanwhile would count for
-// them until PermitTTL.
+// them until PermitTTL. An endpoint that was evicted meanwhile is left out.
 func (l *Limiter) commitChanges() {
 	l.mu.Lock()
 	var changed []*endpoint
@@ -202,7 +202,7 @@ func (o *origin) joinPermits() originState {
 	return all
 }
 
-// setState makes all the origin's state, and sets the permits of other processes apart.
+// setState sets the origin's state to all, which has the permits of all processes.
 func (l *Limiter) setState(o *origin, all originState) {
 	o.originState, o.others = all, map[string]int64{}
 	for token, until := range all.Permits {
@@ -214,8 +214,8 @@ func (l *Limiter) setState(o *origin, all originState) {
 }
 
 // adoptOrigin takes over an origin's state from Redis, except for this process' own permits, which this process knows
-// better. If Redis has lost the state, the known one stays, without the permits of other processes: they write theirs
-// again, but not those that they have released since this process last asked.
+// better. If Redis has lost the state, the known one stays, without the permits of other processes. These processes
+// store them again, except for those that they have released meanwhile.
 func (l *Limiter) adoptOrigin(o *origin, value versioned.Value) {
 	o.version = value.Version
 	var state originState

@@ -62,34 +62,36 @@
 //
 // # With and without Redis
 //
-// Redis stores the states, and knows no rule. A worker applies the rules to the states that it knows, and replaces them
-// in Redis with the results, by one script call (package versioned). If another worker has replaced one of them since,
+// Redis stores the states, and knows no rule. A worker applies the rules to copies of the states. Then one script call
+// (package versioned) replaces the states in Redis by the results. If another worker has replaced one of them since,
 // the script replaces nothing and returns the present states. Then the worker applies the rules to these, and tries
-// again (commit.go). Questions about one origin that arrive during a script call are put together in the next one. The
-// clock of Redis counts.
+// again (commit.go). All questions about one origin that arrive during a script call share the next one. The times in
+// the states are those of Redis' clock.
 //
-// A worker knows its own permits better than Redis. So it keeps them when it takes over a state, and it writes again a
-// state that Redis has lost.
+// Redis can lose a state, and it does not learn of a release during an outage. So a worker counts its own permits as it
+// remembers them, and keeps them when it takes over the state of an origin from Redis. If Redis has lost a state, the
+// worker stores its copy again.
 //
-// If a script call fails or takes longer than Timeout, the worker counts alone: it applies the same rules to the states
-// that it knows, without the permits of other workers, because it cannot see their release. It does so at once and for
-// all origins, so that no other call to an agent has to wait for the timeout. A second later, and then every second
-// (less often if Redis repeatedly fails), it tests Redis in the background. When Redis answers, the worker shares its
-// states again, and commits those that it changed meanwhile. Each change is logged in one line. If another worker has
-// replaced a state meanwhile, what this worker learned when it was alone is lost, except for its own permits.
+// If a script call fails or takes longer than Timeout, the worker counts alone, at all origins: it applies the same
+// rules to its copies, without the permits of other workers, because it cannot see their release. So no other call to
+// an agent has to wait for the timeout. The worker tests Redis in the background, a second later and then every second
+// (less often if Redis repeatedly fails). When Redis answers, the worker shares its states again, and commits those
+// that it has changed alone. If another worker has replaced one of them meanwhile, that state counts, and what this
+// worker learned alone is lost, except for its own permits. One line of the log says that an outage begins, and one
+// that it has ended.
 //
-// While there is no other worker (Config.Workers), a worker also counts alone, because no other process needs the
+// A worker also counts alone while there is no other worker (Config.Workers), because no other process needs the
 // counts. That saves two script calls per agent call. The worker checks for others every second, and shares its states
 // again when there is one.
 //
-// An origin has one key in Redis and an endpoint another one. They are in one hash slot of a Redis cluster, and each
-// key has a TTL.
+// Redis has one key for each origin and one for each endpoint. The keys of an origin and of its endpoints are in one
+// hash slot of a Redis cluster. Each key has a TTL.
 //
 // Invariants:
 //   - One process never has more than Inflight calls in flight at one origin, even if Redis fails. All processes
 //     together obey that limit while they share a Redis that keeps its data. After a FLUSHALL, and after a commit that
 //     lost each try (maxTries), others learn of a worker's permits at an origin when it next asks about that origin.
 //   - No mutex is locked during I/O. A call to Redis takes at most Timeout, and the first failed one starts an outage.
-//   - Memory is bounded: a process remembers at most MaxEndpoints endpoints, and more only while more are in use. In
+//   - Memory is bounded: a process remembers at most MaxEndpoints endpoints, unless its calls use more at a time. In
 //     Redis, the key of an endpoint that is not called expires.
 package ratelimit

@@ -110,8 +110,8 @@ type Limiter struct {
 	lru       *list.List               // the same endpoints, most recently used first
 	outage    outage
 	alone     bool      // there is no other worker
-	epoch     time.Time // the time 0 of all states by clock (now)
-	timed     bool      // Redis has told its time, so that epoch is right
+	epoch     time.Time // the time of clock at which now is 0
+	timed     bool      // Redis has returned its time, and epoch fits it
 }
 
 // Stats are the current numbers of this process, for its metrics.
@@ -227,9 +227,9 @@ func (l *Limiter) setTime(at int64) { l.epoch = epochOf(l.clock(), at) }
 // maxDrift is how much the clock of Redis may differ from now before adoptTime moves the permits.
 const maxDrift = time.Second
 
-// adoptTime sets the clock to the time of Redis. If the clock jumps, because this process learns the time of Redis or
-// because Redis moves to another machine, this process' own permits move with it. Otherwise they would expire during
-// their calls, or would not count (countHeld). The caller holds mu.
+// adoptTime makes now return at, the time of Redis. If now jumps, because Redis has answered for the first time or has
+// moved to another machine, the permits of this process move with it. Otherwise they would expire during their calls,
+// or would not count (countHeld). The caller holds mu.
 func (l *Limiter) adoptTime(at int64) {
 	l.timed = true
 	if l.ignoreRedisTime {

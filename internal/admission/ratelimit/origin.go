@@ -9,11 +9,11 @@ import (
 // this process knows. Limiter.mu guards all fields.
 type origin struct {
 	originState                  // with the permits of this process only
-	others      map[string]int64 // Permits of other processes. They count while the limits are shared
+	others      map[string]int64 // the Permits of other processes, which count while the limits are shared
 	version     string           // version of the state in Redis from which this state comes; "": none
 
-	steps      []*step
-	committing bool // commitSteps runs
+	steps      []*step // they wait for the next commit
+	committing bool    // commitSteps runs
 
 	key       string
 	endpoints int // entries of Limiter.endpoints at this origin; with the last one, the origin is dropped

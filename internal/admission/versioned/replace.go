@@ -3,8 +3,8 @@
 // Go only. The package does not retry, and does not know what the values mean.
 //
 // Invariants:
-//   - Of all replacements that were computed from the same version of a value, at most one is stored. It does not
-//     matter whether the answer arrives.
+//   - A value is replaced only while it has the state from which its replacement was computed. So no worker overwrites
+//     a change that it has not read, even if an answer of Redis is lost.
 //   - A replacement by the same state is not written. So it does not make the replacements of other workers fail, and
 //     the TTL of the value does not change.
 //   - Each value has a TTL.
@@ -27,13 +27,13 @@ var source string
 
 var script = redis.NewScript(source)
 
-// length is the length of a version. It begins each value.
+// length is the number of characters of a version. Each value in Redis begins with its version.
 const length = 16
 
-// ReadOnly is a version that no value has. A replacement of it reads the value, and replaces nothing.
+// ReadOnly is a version that no value has. If it is the Old of a replacement, Replace only reads the values.
 const ReadOnly = "?"
 
-// Value is a value in Redis. If there is none, the version is "".
+// Value is a value in Redis. The zero Value means that Redis has none.
 type Value struct {
 	Version string // hash of the state
 	State   []byte // JSON
@@ -46,7 +46,7 @@ func New(state any) (Value, error) {
 	return Value{hex.EncodeToString(hash[:length/2]), text}, err
 }
 
-// Read parses the value into state, a pointer. If there is no value or state does not fit, the result is false.
+// Read parses the value into state, a pointer. It returns false if there is no value, or if it does not fit state.
 func (v Value) Read(state any) bool { return v.Version != "" && json.Unmarshal(v.State, state) == nil }
 
 // Replacement replaces the value of a key if that value has the version Old.
@@ -63,8 +63,8 @@ type Answer struct {
 	Before   []Value // the values before, in the order of the replacements; nil if Replaced is set
 }
 
-// Replace makes all replacements by one script call, or none if the version of one value differs. Their keys have to be
-// in one hash slot of a Redis cluster. Redis deletes the keys that it writes after ttl.
+// Replace makes all replacements by one script call, or none if one value has another version than Old. The keys have
+// to be in one hash slot of a Redis cluster. Redis deletes a key when ttl has passed since it was last written.
 func Replace(ctx context.Context, client redis.Scripter, ttl time.Duration, all ...Replacement) (a Answer, _ error) {
 	keys, args := make([]string, len(all)), make([]any, 1, 1+2*len(all))
 	args[0] = ttl.Milliseconds()
@@ -93,7 +93,7 @@ func Replace(ctx context.Context, client redis.Scripter, ttl time.Duration, all 
 	return a, nil
 }
 
-// parse splits a value that Redis returned; nil: there is none.
+// parse splits a value that Redis returned. It returns a Value without a version if Redis has none.
 func parse(value any) Value {
 	if text, ok := value.(string); ok && len(text) >= length {
 		return Value{text[:length], []byte(text[length:])}
