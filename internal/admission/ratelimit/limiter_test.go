@@ -257,6 +257,20 @@ func TestShare(t *testing.T) {
 	refused(t, a, site, "fifth", outcome.AgentBusy) // the other worker has all of them
 }
 
+// TestReleasedBeforeFlush: after Redis has lost its data, a worker does not count a permit that another worker released
+// before.
+func TestReleasedBeforeFlush(t *testing.T) {
+	t.Parallel()
+	rdb := client(t, heraldtest.RealRedis(t))
+	adapt := func(c *Config) { c.Inflight, c.MaxWaiters = 1, -1 }
+	a, b := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
+	p := enter(t, b, site, "b")
+	refused(t, a, site, "a", outcome.AgentBusy)
+	p.Release(OK)
+	heraldtest.Must(t, rdb.FlushAll(t.Context()).Err())
+	enter(t, a, site, "a")
+}
+
 // TestMemory: a caller that makes up origins uses a bounded amount of memory, and origins in use are kept.
 func TestMemory(t *testing.T) {
 	t.Parallel()

@@ -250,6 +250,8 @@ var cases = []struct {
 		b.give("dead-0", Failed, false)
 		b.takeEach("p", 3)
 		b.try("b", busy)
+		b.move(b.rules.hold)
+		b.give("p-0", Failed, false) // also if no call has asked since
 	}},
 	{"a permit that is acquired again lasts for another PermitTTL", 0, func(b *bench) {
 		b.takeEach("p", 4)
