@@ -30,22 +30,18 @@ type step struct {
 // takeStep runs a step and returns after its last run. While the limits are shared, that is the run whose result Redis
 // has stored (commit). Otherwise the step changes this process' state only.
 //
-// If the origin is evicted, the step is the release of an expired permit, and Redis need not learn of it. This process
-// may have a new origin with the same key. A commit of the evicted one would delete the new one's permits in Redis.
-//
 // A commit may need several requests to Redis, but ctx does not end it: the limiter must learn of each permit that it
 // acquires. The caller does not hold mu.
 func (l *Limiter) takeStep(e *endpoint, run func(m *originState, e *circuit, now int64)) {
 	l.mu.Lock()
 	o := e.origin
-	if !o.committing && (l.countsAlone() || o.endpoints == 0) {
+	if !o.committing && l.countsAlone(o) {
 		l.runAlone(o, []*step{{endpoint: e, run: run}})
 		l.mu.Unlock()
 		return
 	}
 	s := &step{endpoint: e, run: run, done: make(chan struct{})}
 	o.steps = append(o.steps, s)
-	e.users++ // keeps it in memory
 	if !o.committing {
 		o.committing = true
 		l.tasks.Add(1)
@@ -66,16 +62,18 @@ func (l *Limiter) commitSteps(o *origin) {
 		o.steps = o.steps[len(steps):]
 		l.commit(o, steps)
 		for _, s := range steps {
-			s.endpoint.users--
 			close(s.done)
 		}
 	}
 	o.steps, o.committing = nil, false
 }
 
-// countsAlone reports whether this process counts alone now: during an outage, while there is no other worker, and
-// after Close. The caller holds mu.
-func (l *Limiter) countsAlone() bool { return l.outage.local || l.alone || l.closed }
+// countsAlone reports whether this process counts alone at an origin: during an outage, while there is no other worker,
+// after Close, and if the origin is evicted. An evicted origin has no permits, but this process may have a new one with
+// the same key, whose permits a commit of the evicted one would delete in Redis (adoptOrigin). The caller holds mu.
+func (l *Limiter) countsAlone(o *origin) bool {
+	return l.outage.local || l.alone || l.closed || o.endpoints == 0
+}
 
 // runAlone runs the steps on this process' own state. The caller holds mu.
 func (l *Limiter) runAlone(o *origin, steps []*step) {
@@ -108,7 +106,7 @@ func (l *Limiter) commitChanges() {
 // permits with the next commit. The caller holds mu, which is unlocked during each request.
 func (l *Limiter) commit(o *origin, steps []*step) {
 	for range maxTries {
-		if l.countsAlone() {
+		if l.countsAlone(o) {
 			l.runAlone(o, steps)
 			return
 		}

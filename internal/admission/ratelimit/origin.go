@@ -29,7 +29,7 @@ type endpoint struct {
 	version string // version of the state in Redis from which circuit comes; "": none
 	origin  *origin
 	used    int64  // time of the last Acquire, in µs (Limiter.now)
-	users   int    // calls of Acquire and commits in progress for this endpoint
+	users   int    // calls of Acquire in progress for this endpoint
 	fault   string // Permit.Fault of this process's latest failed call
 
 	changedAlone bool // Redis has not stored the result of this process' latest step (commitChanges)
