@@ -64,22 +64,6 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-func TestReadExpected(t *testing.T) {
-	t.Parallel()
-	if _, err := readExpected(expectedFile); err != nil {
-		t.Error(err)
-	}
-	got, err := readExpected("# c\n\n2026-07-28 a check-it why it is so\n")
-	if err != nil || len(got) != 1 || got[key{"2026-07-28", "a"}] != (expectation{"check-it", "why it is so"}) {
-		t.Errorf("%v %v", got, err)
-	}
-	for _, bad := range []string{"2026-07-28 a", "2026-07-28 a check", "2024-01-01 a check why", "2026-07-28 a c x\n2026-07-28 a c y"} {
-		if _, err := readExpected(bad); err == nil {
-			t.Errorf("%q was taken", bad)
-		}
-	}
-}
-
 func TestScenariosOf(t *testing.T) {
 	t.Parallel()
 	const list = `Required for 2026-07-28 (69 scenarios, frozen):
