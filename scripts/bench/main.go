@@ -4,7 +4,6 @@
 // their ceilings on the same machine; the latency of an idle system; and the worker's memory and goroutines.
 //
 //	bench -o docs/bench.md          all measurements, about 10 minutes
-//	bench -o docs/bench.md -long    also 100,000 deliveries in one run, to check that the goroutines stay flat
 //	bench -n 200 -latency 20        a quick check that it works
 //	bench chain                     how fast events come in, from a file and from a chain; needs the build tag chain
 //
@@ -32,8 +31,6 @@ type options struct {
 	out     string
 	n       int // deliveries per run
 	latency int // deliveries that are made one at a time
-	long    bool
-	longN   int
 	only    string
 	match   *regexp.Regexp // nil means all runs
 }
@@ -52,9 +49,7 @@ func measureDeliveries(ctx context.Context) {
 	flag.StringVar(&o.out, "o", "", "the `file` to write; without: standard output")
 	flag.IntVar(&o.n, "n", 12000, "deliveries of one run; a quarter with one in flight or one agent")
 	flag.IntVar(&o.latency, "latency", 500, "deliveries whose latency is measured")
-	flag.BoolVar(&o.long, "long", false, "also one run of -long-n deliveries, for the goroutines")
-	flag.IntVar(&o.longN, "long-n", 100000, "deliveries of the long run")
-	flag.StringVar(&o.only, "only", "", "measure only these, separated by commas: load, backlog, scale, ceilings, latency, bridge, long")
+	flag.StringVar(&o.only, "only", "", "measure only these, separated by commas: load, backlog, scale, ceilings, latency, bridge")
 	flag.Func("match", "make only runs from end to end whose name matches this `expression`, as in 'miniredis, 16 in flight'", func(s string) (err error) {
 		o.match, err = regexp.Compile(s)
 		return err
@@ -75,8 +70,8 @@ const (
 var inflights = []int{1, targetInflight, 64}
 
 func run(ctx context.Context, o options) {
-	if o.n < 1 || o.latency < 0 || o.longN < 1 || flag.NArg() > 0 {
-		script.Fail("-n and -long-n must be at least 1, -latency at least 0, and there are no arguments")
+	if o.n < 1 || o.latency < 0 || flag.NArg() > 0 {
+		script.Fail("-n must be at least 1, -latency at least 0, and there are no arguments")
 	}
 	queue.LogDriver(slog.New(slog.DiscardHandler))
 	withServices(ctx, func(s services) {
@@ -109,10 +104,6 @@ func (b *bench) measure(ctx context.Context, r *report) {
 	}
 	if b.wants("bridge") {
 		r.bridge = b.measureBridge(ctx)
-	}
-	if b.long || strings.Contains(b.only, "long") {
-		res := b.load(ctx, load{queue: realRedis, inflight: targetInflight, agents: manyAgents, n: b.longN})
-		r.long = &res
 	}
 }
 

@@ -18,7 +18,6 @@ type report struct {
 	bridge   bridgeResult
 	ceilings []ceiling
 	latency  latency
-	long     *loadResult
 }
 
 func (r report) markdown() string {
@@ -39,7 +38,6 @@ func (r report) markdown() string {
 	r.rateTable(p)
 	r.ceilingTable(p)
 	r.latencyText(p)
-	r.longText(p)
 	return s.String()
 }
 
@@ -50,12 +48,8 @@ func (r report) targets() []target {
 	at := fmt.Sprintf("%d in flight, %d agents", targetInflight, targetAgents)
 	idle := r.latency
 	var started, full float64
-	for _, l := range r.all() {
+	for _, l := range slices.Concat(r.loads, r.scale) {
 		started, full = max(started, l.start.memory), max(full, l.peak.memory)
-	}
-	long := loadResult{}
-	if r.long != nil {
-		long = *r.long
 	}
 	return []target{
 		r.rateTarget(realRedis, targetAgents, targetAgents, 2000, "≥ 2,000/s, goal 3,000/s", 3000),
@@ -70,9 +64,9 @@ func (r report) targets() []target {
 			fmt.Sprintf("%s at most (p50 %s, %d agents)", ms(idle.firstMax), ms(idle.firstP50), idle.first), idle.firstMax < time.Second),
 		judge("worker resident, idle", "< 100 MB", started > 0, fmt.Sprintf("%.0f MB", mb(started)), mb(started) < 100),
 		judge("worker resident, full load", "< 250 MB", full > 0, fmt.Sprintf("%.0f MB", mb(full)), mb(full) < 250),
-		judge("goroutines over 100,000 deliveries", "flat", long.trend.first > 0 && long.n >= 100000,
-			fmt.Sprintf("%.0f at most in the first third of the run, %.0f in the last; %d deliveries", long.trend.first, long.trend.last, long.n),
-			flat(long.trend)),
+		judge("goroutines over 100,000 deliveries", "flat", backlog.trend.first > 0 && backlog.n >= 100000,
+			fmt.Sprintf("%.0f at most in the first third of the backlog, %.0f in the last; %d deliveries", backlog.trend.first, backlog.trend.last, backlog.n),
+			flat(backlog.trend)),
 		{"healthy agents' p99 with 1 % of agents hanging", "≤ 1.5 ×", "`make chaos`", notMeasured},
 		compare("a flood for one agent at the default limits, in batches, compared with single deliveries", "≥ 20 ×", 20,
 			r.last(func(l load) bool { return l.limited && l.batched }), r.last(func(l load) bool { return l.limited && !l.batched })),
@@ -147,14 +141,6 @@ func (r report) cpuTarget() target {
 		fmt.Sprintf("%.2f ms (%s agents)", float64(sum)/float64(time.Millisecond), thousands(most.agents)), sum <= time.Millisecond)
 }
 
-func (r report) all() []loadResult {
-	all := slices.Concat(r.loads, r.scale)
-	if r.long != nil {
-		all = append(all, *r.long)
-	}
-	return all
-}
-
 func (r report) loadTable(p func(string, ...any)) {
 	if len(r.loads) == 0 {
 		return
@@ -172,7 +158,7 @@ func (r report) loadTable(p func(string, ...any)) {
 		p("| %s | %d | %d%s | %d | %s | %s | %s | %.2f | %s | %s |", l.queue, l.inflight, l.agents, l.conditions(), l.n, perS(l.rate), r.share(l), l.cpu, l.handed, memories(l), goroutines(l))
 	}
 	p("")
-	for _, l := range r.all() {
+	for _, l := range slices.Concat(r.loads, r.scale) {
 		if l.repeats != 0 {
 			p("%s: there were %d more calls than deliveries.\n", l.load, l.repeats)
 		}
@@ -214,16 +200,6 @@ func (r report) latencyText(p func(string, ...any)) {
 	p("The latency is the time from the creation of the row, just before its commit, to the arrival of the call at the agent, with one")
 	p("delivery at a time: p50 %s, p99 %s, at most %s (%d deliveries to known agents). The first contact also includes", ms(l.p50), ms(l.p99), ms(l.most), l.n)
 	p("connection, handshake and tool list: p50 %s, at most %s (%d agents).\n", ms(l.firstP50), ms(l.firstMax), l.first)
-}
-
-func (r report) longText(p func(string, ...any)) {
-	l := r.long
-	if l == nil {
-		return
-	}
-	p("## A long run\n")
-	p("%s: %s in %s; resident %s; goroutines %s, at most %.0f in the first third and %.0f in the last.\n", l.load, perS(l.rate), l.took.Round(time.Second),
-		memories(*l), goroutines(*l), l.trend.first, l.trend.last)
 }
 
 func memories(l loadResult) string {

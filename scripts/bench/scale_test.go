@@ -9,32 +9,11 @@ import (
 )
 
 // grown returns the result of a run with that number of workers.
-func grown(workers int, rate, idle float64, cpu shares) loadResult {
-	return loadResult{load: load{queue: realRedis, inflight: 16, agents: 64, n: 4000, workers: workers}, rate: rate, idle: idle, cpu: cpu}
+func grown(workers int, rate, idle float64) loadResult {
+	return loadResult{load: load{queue: realRedis, inflight: 16, agents: 64, n: 4000, workers: workers}, rate: rate, idle: idle, cpu: usual}
 }
 
 var usual = shares{worker: 400 * time.Microsecond, postgres: 500 * time.Microsecond, redis: 100 * time.Microsecond, agents: 100 * time.Microsecond}
-
-func TestFirstLimit(t *testing.T) {
-	t.Parallel()
-	fewCores := shares{worker: 40 * time.Microsecond, postgres: 50 * time.Microsecond, redis: 100 * time.Microsecond}
-	for want, last := range map[string]loadResult{
-		"the cores of this machine. 4 workers have 1.10 × the rate of one. 95 % of them are busy, 80 % with one worker. " +
-			"Postgres uses the largest part of the CPU of a delivery, 45 %.": grown(4, 1100, .05, usual),
-		"Redis, which runs its commands on one thread. 4 workers have 8.50 × the rate of one. That thread is busy 85 % of the time.": grown(4, 8500, .2, fewCores),
-		"neither the cores (50 % busy) nor Redis' thread (11 %): deliveries wait, for commits or for each other. " +
-			"4 workers have 1.10 × the rate of one.": grown(4, 1100, .5, usual),
-		"nothing yet. 4 workers have 3.90 × the rate of one. The cores are 50 % busy, Redis' thread 39 %.": grown(4, 3900, .5, usual),
-	} {
-		r := report{scale: []loadResult{grown(1, 1000, .2, usual), grown(2, 1050, .1, usual), last}}
-		if got := r.firstLimit(); got != want {
-			t.Errorf("got  %q\nwant %q", got, want)
-		}
-	}
-	if got := (report{scale: []loadResult{grown(1, 1000, 0, usual)}}).firstLimit(); got != "" {
-		t.Errorf("one row tells nothing of growth: %q", got)
-	}
-}
 
 func TestCosts(t *testing.T) {
 	t.Parallel()
@@ -66,9 +45,9 @@ func TestCosts(t *testing.T) {
 
 func TestScalePage(t *testing.T) {
 	t.Parallel()
-	base := grown(0, 1000, .05, usual)
+	base := grown(0, 1000, .05)
 	base.costs = costs{intakeWAL: 1000, wal: 3000, commits: .5, disk: 2000, commands: 20, reads: 6, network: 2000, waiting: 300, finished: 450}
-	r := report{machine: environment{machine: machine{cores: 2}}, loads: []loadResult{base}, scale: []loadResult{grown(1, 1000, .05, usual), grown(2, 900, .1, usual)}}
+	r := report{machine: environment{machine: machine{cores: 2}}, loads: []loadResult{base}, scale: []loadResult{grown(1, 1000, .05), grown(2, 900, .1)}}
 	text := r.markdown()
 	for _, want := range []string{
 		"| 1 | 4000 | 1,000/s | 1.00 | 0.40, 0.50, 0.10, 0.10 | 95 %, 55 % | 10 % |", "| 2 | 4000 | 900/s | 0.90 |",

@@ -2,16 +2,7 @@
 
 package main
 
-import (
-	"fmt"
-	"time"
-)
-
-// The shares from which a resource counts as exhausted.
-const (
-	fullCores  = 0.9
-	fullThread = 0.8 // above this share, requests wait for the thread
-)
+import "time"
 
 // ours returns the share of all cores that a run's programs used. The kernel and other programs used additional time.
 func (r report) ours(l loadResult) float64 {
@@ -24,7 +15,8 @@ func (r report) scaleTable(p func(string, ...any)) {
 	}
 	p("## More processes\n")
 	p("Each worker is a separate process with %d deliveries in flight. All workers and servers share the %d cores of this machine. So the rows", targetInflight, r.machine.cores)
-	p("show the cost of sharing and the first exhausted resource, but not the effect of more machines.\n")
+	p("show the cost of sharing and the first exhausted resource, but not the effect of more machines. The cores are exhausted from 90 %% on,")
+	p("and Redis' thread, which runs its commands, from 80 %% on. If neither is, deliveries wait for commits or for each other.\n")
 	p("| workers | deliveries | per second | × the first | ms of CPU each: worker, Postgres, Redis, agents | cores busy, with these four | one thread of Redis busy |")
 	p("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
 	for _, l := range r.scale {
@@ -32,49 +24,6 @@ func (r report) scaleTable(p func(string, ...any)) {
 			100*(1-l.idle), 100*r.ours(l), 100*l.rate*l.cpu.redis.Seconds())
 	}
 	p("")
-	if text := r.firstLimit(); text != "" {
-		p("The first limit: %s\n", text)
-	}
-}
-
-// firstLimit names the resource that was exhausted in the run with the most workers.
-func (r report) firstLimit() string {
-	first, last := r.scale[0], r.scale[len(r.scale)-1]
-	if last.processes() == first.processes() {
-		return ""
-	}
-	grown := fmt.Sprintf("%d workers have %.2f × the rate of one.", last.processes(), last.rate/first.rate)
-	thread := last.rate * last.cpu.redis.Seconds()
-	switch {
-	case 1-last.idle >= fullCores:
-		who, share := last.cpu.largest()
-		return fmt.Sprintf("the cores of this machine. %s %.0f %% of them are busy, %.0f %% with one worker. %s uses the largest part of the CPU of a delivery, %.0f %%.",
-			grown, 100*(1-last.idle), 100*(1-first.idle), who, 100*share)
-	case thread >= fullThread:
-		return fmt.Sprintf("Redis, which runs its commands on one thread. %s That thread is busy %.0f %% of the time.", grown, 100*thread)
-	case last.rate < 1.2*first.rate:
-		return fmt.Sprintf("neither the cores (%.0f %% busy) nor Redis' thread (%.0f %%): deliveries wait, for commits or for each other. %s",
-			100*(1-last.idle), 100*thread, grown)
-	}
-	return fmt.Sprintf("nothing yet. %s The cores are %.0f %% busy, Redis' thread %.0f %%.", grown, 100*(1-last.idle), 100*thread)
-}
-
-// largest returns the program with the most processor time, and its share of the total.
-func (s shares) largest() (who string, share float64) {
-	most := s.worker
-	who = "The worker"
-	for _, o := range []struct {
-		who string
-		d   time.Duration
-	}{{"Postgres", s.postgres}, {"Redis", s.redis}, {"The program of the agents", s.agents}} {
-		if o.d > most {
-			who, most = o.who, o.d
-		}
-	}
-	if s.sum() == 0 {
-		return who, 0
-	}
-	return who, float64(most) / float64(s.sum())
 }
 
 // costed returns the runs whose costs are shown.
