@@ -9,6 +9,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
 
+	"github.com/agentherald/herald/internal/testing/devnet/contracts"
 	"github.com/agentherald/herald/internal/testing/trial/chaintrial"
 	"github.com/agentherald/herald/scripts/script"
 )
@@ -37,7 +38,9 @@ func clientAddress(client int) common.Address {
 // makeFeedback returns event number i. The events cycle through all agents, then through all clients.
 func makeFeedback(i int) chaintrial.Log {
 	agent, client, index := participants(i)
-	return script.Must(chaintrial.Feedback{Agent: uint64(agent), Client: clientAddress(client), Index: uint64(index),
-		Value: int64(i % 100), Tag: "uptime", Endpoint: "https://agent.example/mcp", URI: uriOf(i),
-		Hash: crypto.Keccak256Hash([]byte(uriOf(i)))}.Encode())
+	event := contracts.Reputation().ABI.Events["NewFeedback"]
+	data := script.Must(event.Inputs.NonIndexed().Pack(uint64(index), big.NewInt(int64(i%100)), uint8(0), "uptime", "", "https://agent.example/mcp",
+		uriOf(i), crypto.Keccak256Hash([]byte(uriOf(i)))))
+	return chaintrial.Log{Data: data, Topics: []common.Hash{event.ID, common.BigToHash(big.NewInt(int64(agent))),
+		common.BytesToHash(clientAddress(client).Bytes()), crypto.Keccak256Hash([]byte("uptime"))}}
 }

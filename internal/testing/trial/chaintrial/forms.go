@@ -1,13 +1,11 @@
 package chaintrial
 
 import (
+	"errors"
 	"fmt"
-	"math/big"
 	"strings"
 
 	"github.com/ethereum/go-ethereum/accounts/abi"
-	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/crypto"
 )
 
 // registry is the registry that emits a form.
@@ -17,7 +15,6 @@ const (
 	identity registry = iota
 	reputation
 	validation
-	registries // the number of registries
 )
 
 // form is an event as its contract declares it: its name, and its parameters as NAME:TYPE, with ! if they are
@@ -75,67 +72,32 @@ var forms = []form{
 	{identity, "Transfer", "from:address! to:address! agentId:uint256!"},
 }
 
-// Feedback is an event of the current reputation registry, with 0 decimals and without tag2.
-type Feedback struct {
-	Agent              uint64
-	Client             common.Address
-	Index              uint64
-	Value              int64
-	Tag, Endpoint, URI string
-	Hash               common.Hash
-}
-
-// Encode returns the event's log.
-func (f Feedback) Encode() (Log, error) {
-	values := map[string]any{"agentId": new(big.Int).SetUint64(f.Agent), "client": f.Client, "index": f.Index,
-		"value": big.NewInt(f.Value), "decimals": uint8(0), "tag1": f.Tag, "tag2": "", "endpoint": f.Endpoint,
-		"uri": f.URI, "hash": f.Hash}
-	return forms[0].encode(func(name, _ string) any { return values[name] })
-}
-
 // has reports whether the form has a parameter with this name.
 func (f form) has(name string) bool { return strings.Contains(" "+f.params, " "+name+":") }
 
-// signature returns the text whose hash is the first topic.
-func (f form) signature() string {
-	var types []string
-	for p := range strings.FieldsSeq(f.params) {
-		_, t, _ := strings.Cut(p, ":")
-		types = append(types, strings.TrimSuffix(t, "!"))
-	}
-	return f.name + "(" + strings.Join(types, ",") + ")"
-}
-
 // encode encodes the form's log. It calls value with the name and type of each parameter, which returns a Go value.
 func (f form) encode(value func(name, of string) any) (Log, error) {
-	log := Log{Topics: []common.Hash{crypto.Keccak256Hash([]byte(f.signature()))}}
-	var arguments abi.Arguments
-	var values []any
+	var inputs, inData abi.Arguments
+	var values, topics []any
 	for p := range strings.FieldsSeq(f.params) {
 		name, of, _ := strings.Cut(p, ":")
 		of, isTopic := strings.CutSuffix(of, "!")
-		v := value(name, of)
-		if text, ok := v.(string); ok && isTopic {
-			log.Topics = append(log.Topics, crypto.Keccak256Hash([]byte(text)))
-			continue
-		}
 		t, err := abi.NewType(of, "", nil)
 		if err != nil {
-			return Log{}, fmt.Errorf("encode %s: %w", f.signature(), err)
+			return Log{}, fmt.Errorf("encode %s of %s: %w", name, f.name, err)
 		}
-		if isTopic {
-			word, err := abi.Arguments{{Type: t}}.Pack(v)
-			if err != nil {
-				return Log{}, fmt.Errorf("encode topic %s of %s: %w", name, f.signature(), err)
-			}
-			log.Topics = append(log.Topics, common.BytesToHash(word))
-			continue
+		inputs = append(inputs, abi.Argument{Type: t})
+		if v := value(name, of); isTopic {
+			topics = append(topics, v)
+		} else {
+			inData, values = append(inData, abi.Argument{Type: t}), append(values, v)
 		}
-		arguments, values = append(arguments, abi.Argument{Type: t}), append(values, v)
 	}
-	var err error
-	if log.Data, err = arguments.Pack(values...); err != nil {
-		return Log{}, fmt.Errorf("encode %s: %w", f.signature(), err)
+	event := abi.NewEvent(f.name, f.name, false, inputs)
+	data, dataErr := inData.Pack(values...)
+	encoded, err := abi.MakeTopics(append([]any{event.ID}, topics...))
+	if err = errors.Join(err, dataErr); err != nil {
+		return Log{}, fmt.Errorf("encode %s: %w", event.Sig, err)
 	}
-	return log, nil
+	return Log{Topics: encoded[0], Data: data}, nil
 }
