@@ -37,7 +37,6 @@ var chainParts = []struct {
 	name string
 	run  func(*chainBench, context.Context)
 }{
-	{"cost", (*chainBench).measureCost},
 	{"lines", (*chainBench).measureLines},
 	{"raw", (*chainBench).measureRaw},
 	{"anvil", (*chainBench).measureAnvil},
@@ -59,7 +58,7 @@ func measureEvents(ctx context.Context) {
 	var b chainBench
 	flags := flag.NewFlagSet("bench chain", flag.ExitOnError)
 	flags.StringVar(&b.out, "o", "", "the `file` to write; without: standard output")
-	flags.StringVar(&b.only, "only", "cost,lines,raw,anvil,latency,long", "measure only these, separated by commas")
+	flags.StringVar(&b.only, "only", "lines,raw,anvil,latency,long", "measure only these, separated by commas")
 	flags.IntVar(&b.events, "events", 30_000, "events, or lines, of one run")
 	flags.IntVar(&b.long, "long", longEvents, "events, or lines, of the runs whose memory is watched")
 	flags.IntVar(&b.blocks, "latency", 40, "blocks whose latency is measured")

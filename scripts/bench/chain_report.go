@@ -45,7 +45,6 @@ type chainReport struct {
 	usual     int // events per run
 	runs      []measuredRun
 	latencies []blockLatency
-	costs     []string // rows of requests and calls
 }
 
 // of returns the runs of a way: those with the usual number of events, or the longer ones. They are sorted by rate.
@@ -147,16 +146,6 @@ func (r *chainReport) markdown() string {
 		p("| how | pause | blocks | p50 | p99 |\n| --- | ---: | ---: | ---: | ---: |")
 		for _, l := range r.latencies {
 			p("| %s | %s | %d | %s | %s |", l.way, l.poll, l.blocks, ms(l.p50), ms(l.p99))
-		}
-	}
-	if len(r.costs) > 0 {
-		p("\n## Requests and calls of an hour at the head\n")
-		p("The table lists the requests (calls) of a follower with `--poll 2s`, few events and finality after 20 minutes, in simulated time")
-		p("(`TestCostOfFollowing`). [chain](operator/chain.md) describes the requests.\n")
-		p("| block time | trusted | one node, empty blooms | one node, full blooms | two nodes, both together | trusted, by websocket | one node, full blooms, by websocket |")
-		p("| --- | --- | --- | --- | --- | --- | --- |")
-		for _, row := range r.costs {
-			p("%s", row)
 		}
 	}
 	return s.String()

@@ -102,7 +102,7 @@ func TestRequestsOfAFollower(t *testing.T) {
 }
 
 // TestCostOfFollowing compares docs/bench-chain.md with the requests and calls per hour at the head of a chain, measured in
-// ten simulated minutes, or three on fast chains. make bench-chain prints the rows.
+// ten simulated minutes, or three on fast chains. With -v it prints the rows.
 func TestCostOfFollowing(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../../docs/bench-chain.md")
