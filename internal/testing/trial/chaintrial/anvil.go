@@ -120,15 +120,15 @@ func (n *Anvil) Mine(ctx context.Context, calls []Call) error {
 }
 
 // Replace implements Node.
-func (n *Anvil) Replace(ctx context.Context, depth int, again []Call) (further int, err error) {
+func (n *Anvil) Replace(ctx context.Context, depth int, again []Call) error {
 	pairs := make([][2]any, len(again))
 	for i, c := range again {
 		pairs[i] = [2]any{n.transaction(&c.To, c.Data), 0}
 	}
-	return 0, Ask(ctx, n.url, nil, "anvil_reorg", depth, pairs)
+	return Ask(ctx, n.url, nil, "anvil_reorg", depth, pairs)
 }
 
 // Rollback implements Node.
-func (n *Anvil) Rollback(ctx context.Context, depth int) (empty int, err error) {
-	return 0, Ask(ctx, n.url, nil, "anvil_rollback", depth)
+func (n *Anvil) Rollback(ctx context.Context, depth int) error {
+	return Ask(ctx, n.url, nil, "anvil_rollback", depth)
 }

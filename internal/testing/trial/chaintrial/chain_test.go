@@ -174,14 +174,18 @@ func TestChain(t *testing.T) {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
 		}
-		found, rows, err := awaitRows(ctx, two, world)
+		logsOfChain, err := world.Read(ctx)
+		heraldtest.Must(t, err)
+		wanted, err := Want(logsOfChain, ChainID, world.Deployment, countedNone)
+		heraldtest.Must(t, err)
+		found, rows, err := awaitRows(ctx, two, wanted, world.Gone)
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		calls, unfounded, believed, err := judgeCalls(ctx, world, agents, rows)
-		if err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
+		calls, err := agents.Calls()
+		heraldtest.Must(t, err)
+		unfounded := world.History(wanted).JudgeCalls(calls, rows, *confirmedFlag, beforeCall)
+		believed := FindBelieved(wanted, calls, rows)
 		fmt.Println(trial.NewFigures("chain", name).Add("seed", seed).
 			Add("blocks", world.Blocks).Add("events", world.Events).
 			Add("reorgs", world.Reorgs).Add("deepest", world.Deepest).
@@ -190,7 +194,7 @@ func TestChain(t *testing.T) {
 			Add("cancelled", found.Cancelled).Add("retracted", found.Retracted).
 			Add("missing", len(found.Missing)).Add("toomany", len(found.TooMany)).
 			Add("misplaced", len(found.Misplaced)).Add("wrong", len(found.Wrong)).
-			Add("calls", calls).Add("unfounded", len(unfounded)).Add("believed", len(believed)).Add("ended", countEnds(rows)).Add("took", time.Since(began)))
+			Add("calls", len(calls)).Add("unfounded", len(unfounded)).Add("believed", len(believed)).Add("ended", countEnds(rows)).Add("took", time.Since(began)))
 		for i, difference := range slices.Concat(found.Faults(), unfounded, believed) {
 			if i == mostShown {
 				break
@@ -265,29 +269,6 @@ func registration(url string) string {
 		`"version":"2025-11-25"}]}`, url)
 }
 
-// readWanted returns the deliveries that the present chain requires.
-func readWanted(ctx context.Context, w *World) ([]Wanted, error) {
-	logs, err := w.Read(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return Want(logs, ChainID, w.Deployment, countedNone)
-}
-
-// judgeCalls compares the agents' calls with the chain at the time of the call, and with the final chain.
-func judgeCalls(ctx context.Context, w *World, agents *trial.Agents, rows []Row) (n int, unfounded, believed []string, _ error) {
-	wanted, err := readWanted(ctx, w)
-	if err != nil {
-		return 0, nil, nil, err
-	}
-	calls, err := agents.Calls()
-	if err != nil {
-		return 0, nil, nil, err
-	}
-	unfounded = w.History(wanted).JudgeCalls(calls, rows, *confirmedFlag, beforeCall)
-	return len(calls), unfounded, FindBelieved(wanted, calls, rows), nil
-}
-
 // countEnds returns the number of deliveries by final status. Retractions are counted separately.
 func countEnds(rows []Row) string {
 	ends := map[string]int{}
@@ -306,11 +287,7 @@ func countEnds(rows []Row) string {
 }
 
 // awaitRows compares until there is no difference and every delivery has ended, or until settleFlag has passed.
-func awaitRows(ctx context.Context, two *followers, w *World) (found Findings, rows []Row, err error) {
-	wanted, err := readWanted(ctx, w)
-	if err != nil {
-		return found, nil, err
-	}
+func awaitRows(ctx context.Context, two *followers, wanted []Wanted, gone map[string]bool) (found Findings, rows []Row, err error) {
 	wait, cancel := context.WithTimeoutCause(ctx, *settleFlag, fmt.Errorf("not within %s", *settleFlag))
 	defer cancel()
 	settled := trial.Until(wait, pollRows, "the rows to be those of the chain", func() (bool, error) {
@@ -318,7 +295,7 @@ func awaitRows(ctx context.Context, two *followers, w *World) (found Findings, r
 		if err = errors.Join(err, two.check()); err != nil {
 			return false, err
 		}
-		found = Compare(wanted, w.Gone, rows)
+		found = Compare(wanted, gone, rows)
 		return len(found.Faults()) == 0 && !slices.ContainsFunc(rows, Row.isOpen), nil
 	})
 	if settled != nil && len(found.Faults()) == 0 && !slices.ContainsFunc(rows, Row.isOpen) {

@@ -102,7 +102,7 @@ func TestGeneratorReorg(t *testing.T) {
 		case n%20 == 19:
 			g.Drop(10)
 		case n%20 == 9:
-			g.Fold(5, 1)
+			g.Fold(5)
 		}
 	}
 	given, revoked := map[place]bool{}, map[place]bool{}

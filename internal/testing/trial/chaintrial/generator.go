@@ -21,7 +21,7 @@ type place struct{ agent, client, index uint64 }
 
 // Event is one generated event. Emitter is the registry that logs it.
 type Event struct {
-	Emitter int // 0 identity, 1 reputation, 2 validation
+	Emitter registry
 	Log     Log
 
 	gives   *place // the feedback that it gives
@@ -65,12 +65,10 @@ func (g *Generator) Blocks() int { return len(g.blocks) }
 // Newest returns the events of the newest depth blocks, for a reorg that mines them again.
 func (g *Generator) Newest(depth int) [][]Event { return g.blocks[len(g.blocks)-depth:] }
 
-// Fold moves the events of the newest depth blocks into the first of depth replacing blocks, and adds further empty
-// blocks.
-func (g *Generator) Fold(depth, further int) {
+// Fold moves the events of the newest depth blocks into one block.
+func (g *Generator) Fold(depth int) {
 	all := slices.Concat(g.Newest(depth)...)
 	g.blocks = append(g.blocks[:len(g.blocks)-depth], all)
-	g.AddEmpty(depth - 1 + further)
 }
 
 // Drop removes the newest depth blocks. Most of their events occur again in later blocks of Next, unchanged but at
@@ -111,7 +109,7 @@ func (g *Generator) makeEvent() (Event, error) {
 // instead.
 func (g *Generator) make(which int) (Event, error) {
 	f := forms[which]
-	e := Event{Emitter: int(f.by)}
+	e := Event{Emitter: f.by}
 	at := place{agent: g.random.Uint64N(agents), client: g.random.Uint64N(clients)}
 	switch {
 	case f.name == "NewFeedback":

@@ -22,8 +22,6 @@ type Call struct {
 
 // Node is a development chain. Only one goroutine may change it.
 type Node interface {
-	// Name is printed with the results.
-	Name() string
 	// URL is the address of the honest node.
 	URL() string
 	// Deploy creates a contract in a block of its own.
@@ -31,11 +29,10 @@ type Node interface {
 	// Mine mines a block with these calls, in order.
 	Mine(ctx context.Context, calls []Call) error
 	// Replace replaces the newest depth blocks. The first new block contains the calls again, which are those of the
-	// replaced blocks; the others are empty. It returns how many blocks the chain has more than before.
-	Replace(ctx context.Context, depth int, again []Call) (further int, err error)
-	// Rollback removes the newest depth blocks, or replaces them with empty ones if the node cannot go back. It
-	// returns the number of empty blocks.
-	Rollback(ctx context.Context, depth int) (empty int, err error)
+	// replaced blocks; the others are empty.
+	Replace(ctx context.Context, depth int, again []Call) error
+	// Rollback removes the newest depth blocks, or replaces them with empty ones if the node cannot go back.
+	Rollback(ctx context.Context, depth int) error
 }
 
 // onDevnet is internal/testing/devnet.
@@ -44,8 +41,7 @@ type onDevnet struct {
 	by  devnet.Account
 }
 
-func (n onDevnet) Name() string { return "devnet" }
-func (n onDevnet) URL() string  { return n.net.URL() }
+func (n onDevnet) URL() string { return n.net.URL() }
 
 func (n onDevnet) Deploy(ctx context.Context, code []byte) (common.Address, error) {
 	return n.net.Create(ctx, n.by, code)
@@ -62,10 +58,10 @@ func (n onDevnet) Mine(ctx context.Context, calls []Call) error {
 }
 
 // Replace relies on the node, which mines the transactions of the replaced blocks again.
-func (n onDevnet) Replace(ctx context.Context, depth int, _ []Call) (further int, err error) {
-	return 1, n.net.Reorg(ctx, uint64(depth), true)
+func (n onDevnet) Replace(ctx context.Context, depth int, _ []Call) error {
+	return n.net.Reorg(ctx, uint64(depth), true)
 }
 
-func (n onDevnet) Rollback(ctx context.Context, depth int) (empty int, err error) {
-	return depth + 1, n.net.Reorg(ctx, uint64(depth), false)
+func (n onDevnet) Rollback(ctx context.Context, depth int) error {
+	return n.net.Reorg(ctx, uint64(depth), false)
 }

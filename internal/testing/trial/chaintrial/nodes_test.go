@@ -67,7 +67,9 @@ func TestWorld(t *testing.T) {
 				t.Fatalf("block %d: %v", n, err)
 			}
 		}
-		heraldtest.Must(t, w.checkHead(ctx))
+		head, err := Head(ctx, node.URL())
+		heraldtest.Must(t, err)
+		heraldtest.Equal(t, "the head", head, w.headBlock())
 		for i, events := range w.generator.blocks {
 			logs, err := ReadBlocks(ctx, node.URL(), w.First+uint64(i), w.First+uint64(i), w.Deployment)
 			heraldtest.Must(t, err)

@@ -63,12 +63,10 @@ func NewWorld(ctx context.Context, node Node, seed uint64, tokenURI string) (*Wo
 func (w *World) calls(events []Event) []Call {
 	emitters := []Call{{To: w.Deployment.Identity}, {To: w.Deployment.Reputation}, {To: w.Deployment.Validation}}
 	var calls []Call
-	last := -1
-	for _, e := range events {
-		if e.Emitter != last {
+	for i, e := range events {
+		if i == 0 || e.Emitter != events[i-1].Emitter {
 			calls = append(calls, emitters[e.Emitter])
 		}
-		last = e.Emitter
 		c := &calls[len(calls)-1]
 		c.Data = append(c.Data, EmitCall(e.Log)...)
 	}
@@ -126,25 +124,30 @@ func (w *World) Reorg(ctx context.Context) error {
 		for _, block := range w.generator.Newest(depth) {
 			again = append(again, w.calls(block)...)
 		}
-		further, err := w.Node.Replace(ctx, depth, again)
-		if err != nil {
+		if err := w.Node.Replace(ctx, depth, again); err != nil {
 			return fmt.Errorf("replace %d blocks: %w", depth, err)
 		}
-		w.generator.Fold(depth, further)
+		w.generator.Fold(depth)
 	} else {
-		empty, err := w.Node.Rollback(ctx, depth)
-		if err != nil {
+		if err := w.Node.Rollback(ctx, depth); err != nil {
 			return fmt.Errorf("take %d blocks back: %w", depth, err)
 		}
 		w.generator.Drop(depth)
-		w.generator.AddEmpty(empty)
 	}
+	head, err := Head(ctx, w.Node.URL())
+	if known := w.headBlock(); err == nil && head < known {
+		err = fmt.Errorf("the head is %d, that of the generator %d", head, known)
+	}
+	if err != nil {
+		return err
+	}
+	w.generator.AddEmpty(int(head - w.headBlock()))
 	w.noteMined(began, w.generator.Blocks()-before)
 	for _, l := range buried {
 		l.Until = time.Now()
 		w.past.Lives = append(w.past.Lives, l)
 	}
-	return w.checkHead(ctx)
+	return nil
 }
 
 // buryBlocks records the keys of the events in the newest blocks before they are removed, and returns their lives.
@@ -192,15 +195,6 @@ func (w *World) lastIndexAt(ctx context.Context, block uint64) CountedBefore {
 		}
 		return erc8004.UnpackGetLastIndex(answer)
 	}
-}
-
-// checkHead returns an error if the generator and the node disagree about the branch's length.
-func (w *World) checkHead(ctx context.Context) error {
-	head, err := Head(ctx, w.Node.URL())
-	if want := w.headBlock(); err == nil && head != want {
-		err = fmt.Errorf("the head of %s is %d, that of the generator %d", w.Node.Name(), head, want)
-	}
-	return err
 }
 
 // Read returns the plain reading of the whole branch.
