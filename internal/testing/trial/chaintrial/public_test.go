@@ -74,7 +74,9 @@ func countEvents(number uint64) int {
 
 func (n *publicNode) logs(number uint64) (logs []*types.Log) {
 	for i := range countEvents(number) {
-		made, err := Feedback{Agent: number, Client: addressOf(uint64(1 + i)), Index: 1, Value: 5}.Encode()
+		values := map[string]any{"agentId": new(big.Int).SetUint64(number), "client": addressOf(uint64(1 + i)), "index": uint64(1),
+			"value": big.NewInt(5), "decimals": uint8(0), "tag1": "", "tag2": "", "endpoint": "", "uri": "", "hash": common.Hash{}}
+		made, err := forms[0].encode(func(name, _ string) any { return values[name] })
 		if err != nil {
 			panic(err) // the tests of this package encode only valid forms
 		}
