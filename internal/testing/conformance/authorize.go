@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/auth/oauth"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/scripts/script"
 )
 
 const (
@@ -49,25 +50,20 @@ type authorizer struct {
 	scopes  map[string]string           // by issuer: the scopes requested so far
 }
 
-func newAuthorizer(client *oauth.Client, web *http.Client, known operator, ep mcpcall.Endpoint) *authorizer {
-	return &authorizer{oauth: client, web: web, operator: known, ep: ep, clients: map[string]oauth.Credential{},
-		scopes: map[string]string{}}
-}
-
 // withToken calls try, and calls it again with a new token each time the agent refuses the token, up to
 // maxAuthorizations.
-func (a *authorizer) withToken(ctx context.Context, try func(mcpcall.Endpoint) error) error {
+func withToken[T any](ctx context.Context, a *authorizer, try func(mcpcall.Endpoint) (T, error)) (T, error) {
 	for n := 0; ; n++ {
-		err := try(a.ep)
+		answer, err := try(a.ep)
 		ch, refused := readChallenge(err)
 		if !refused {
-			return err
+			return answer, err
 		}
 		if n == maxAuthorizations {
-			return fmt.Errorf("refused after %d new tokens: %w", n, err)
+			return answer, fmt.Errorf("refused after %d new tokens: %w", n, err)
 		}
-		if err := a.authorize(ctx, ch); err != nil {
-			return fmt.Errorf("get a token: %w", err)
+		if err := script.Try(func() { a.authorize(ctx, ch) }); err != nil {
+			return answer, fmt.Errorf("get a token: %w", err)
 		}
 	}
 }
@@ -85,100 +81,56 @@ func readChallenge(err error) (oauth.Challenge, bool) {
 }
 
 // authorize obtains a token for the challenge. It looks up the authorization server again each time.
-func (a *authorizer) authorize(ctx context.Context, ch oauth.Challenge) error {
-	resource, err := a.oauth.Resource(ctx, a.ep.URL, ch)
-	if err != nil {
-		return err
+func (a *authorizer) authorize(ctx context.Context, ch oauth.Challenge) {
+	resource := script.Must(a.oauth.Resource(ctx, a.ep.URL, ch))
+	issuer := "" // any
+	if a.operator.ID != "" {
+		issuer = a.operator.Issuer
 	}
-	server, err := a.authorizationServer(ctx, resource)
-	if err != nil {
-		return err
-	}
+	server := script.Must(a.oauth.ServerOf(ctx, resource, issuer))
+	a.operator.Issuer = server.Issuer // an operator's client is for the first server that was found
 	// The new token must keep the scopes that were granted before.
 	scope := oauth.UnionScopes(a.scopes[server.Issuer], resource.ScopeFor(ch))
 	a.scopes[server.Issuer] = scope
 	var token oauth.Token
 	switch {
 	case slices.Contains(server.Grants, oauth.GrantClientCredentials) && a.operator.ID != "":
-		token, err = a.obtainByItself(ctx, server, resource, scope)
+		client := a.operatorClient(server) // needs no person
+		client.Grant, client.Resource, client.Scope = oauth.GrantClientCredentials, resource.URL, scope
+		token = script.Must(a.oauth.Obtain(ctx, server, client, scope))
 	case len(server.Grants) == 0 || slices.Contains(server.Grants, "authorization_code"):
-		token, err = a.obtainByPerson(ctx, server, resource, scope)
+		client := a.loginClient(ctx, server, scope)
+		client.Resource, client.Scope = resource.URL, scope
+		login := script.Must(a.oauth.Begin(server, client, redirect))
+		var err error
+		token, _, err = login.Finish(ctx, a.openAsPerson(ctx, login.URL()))
+		script.Check(err)
 	default:
-		err = fmt.Errorf("%s has no grant that is used here: %q", server.Issuer, server.Grants)
-	}
-	if err != nil {
-		return err
+		script.Fail("%s has no grant that is used here: %q", server.Issuer, server.Grants)
 	}
 	fmt.Printf("a token from %s for %q, scope %q\n", server.Issuer, resource.URL, token.Scope)
 	a.ep.Headers = map[string]secret.Secret{"Authorization": secret.New("Bearer " + token.Access.Reveal())}
-	return nil
-}
-
-// authorizationServer returns the resource's authorization server. The operator's client accepts only its issuer, or
-// the first server that was found for it.
-func (a *authorizer) authorizationServer(ctx context.Context, resource oauth.Resource) (oauth.Server, error) {
-	if a.operator.ID == "" {
-		return a.oauth.ServerOf(ctx, resource, "")
-	}
-	server, err := a.oauth.ServerOf(ctx, resource, a.operator.Issuer)
-	if err == nil {
-		a.operator.Issuer = server.Issuer
-	}
-	return server, err
-}
-
-// obtainByItself obtains a token for the operator's client, without a person.
-func (a *authorizer) obtainByItself(ctx context.Context, server oauth.Server, resource oauth.Resource,
-	scope string) (oauth.Token, error) {
-	known, err := a.operatorClient(server)
-	if err != nil {
-		return oauth.Token{}, err
-	}
-	known.Grant, known.Resource, known.Scope = oauth.GrantClientCredentials, resource.URL, scope
-	return a.oauth.Obtain(ctx, server, known, scope)
-}
-
-// obtainByPerson obtains a token with the consent of a simulated person.
-func (a *authorizer) obtainByPerson(ctx context.Context, server oauth.Server, resource oauth.Resource,
-	scope string) (oauth.Token, error) {
-	client, err := a.loginClient(ctx, server, scope)
-	if err != nil {
-		return oauth.Token{}, err
-	}
-	client.Resource, client.Scope = resource.URL, scope
-	login, err := a.oauth.Begin(server, client, redirect)
-	if err != nil {
-		return oauth.Token{}, err
-	}
-	callback, err := a.openAsPerson(ctx, login.URL())
-	if err != nil {
-		return oauth.Token{}, err
-	}
-	token, _, err := login.Finish(ctx, callback)
-	return token, err
 }
 
 // loginClient returns the client for this authorization server: the operator's client, a registered client, the URL of
 // a metadata document where the server accepts one, or else a newly registered client.
-func (a *authorizer) loginClient(ctx context.Context, server oauth.Server, scope string) (oauth.Credential, error) {
-	switch known, ok := a.clients[server.Issuer]; {
+func (a *authorizer) loginClient(ctx context.Context, server oauth.Server, scope string) oauth.Credential {
+	known, ok := a.clients[server.Issuer]
+	switch {
 	case a.operator.ID != "":
 		return a.operatorClient(server)
-	case ok:
-		return known, nil
-	case server.ClientIDMetadata:
-		return oauth.Credential{ClientID: clientMetadata, Method: oauth.MethodNone}, nil
+	case !ok && server.ClientIDMetadata:
+		return oauth.Credential{ClientID: clientMetadata, Method: oauth.MethodNone}
+	case !ok:
+		known = script.Must(a.oauth.Register(ctx, server, redirect, scope))
+		a.clients[server.Issuer] = known
 	}
-	registered, err := a.oauth.Register(ctx, server, redirect, scope)
-	if err == nil {
-		a.clients[server.Issuer] = registered
-	}
-	return registered, err
+	return known
 }
 
 // operatorClient returns the operator's client with the authentication method that this server requires.
-func (a *authorizer) operatorClient(server oauth.Server) (oauth.Credential, error) {
-	method, err := server.Method(a.operator.Secret != "", a.operator.Key != "")
+func (a *authorizer) operatorClient(server oauth.Server) oauth.Credential {
+	method := script.Must(server.Method(a.operator.Secret != "", a.operator.Key != ""))
 	c := oauth.Credential{ClientID: a.operator.ID, Method: method, Algorithm: a.operator.Algorithm}
 	switch method {
 	case oauth.MethodBasic, oauth.MethodPost:
@@ -186,27 +138,20 @@ func (a *authorizer) operatorClient(server oauth.Server) (oauth.Credential, erro
 	case oauth.MethodKey:
 		c.Key = secret.New(a.operator.Key)
 	}
-	return c, err
+	return c
 }
 
 // openAsPerson simulates a person: it opens address and returns the query of the redirect.
-func (a *authorizer) openAsPerson(ctx context.Context, address string) (url.Values, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
-	if err != nil {
-		return nil, fmt.Errorf("open the authorization page: %w", err)
-	}
-	res, err := a.web.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("open the authorization page: %w", err)
-	}
+func (a *authorizer) openAsPerson(ctx context.Context, address string) url.Values {
+	res := script.Must(a.web.Do(script.Must(http.NewRequestWithContext(ctx, http.MethodGet, address, nil))))
 	defer res.Body.Close()
 	to, err := res.Location()
 	if err != nil {
 		page, _ := io.ReadAll(io.LimitReader(res.Body, 500))
-		return nil, fmt.Errorf("the authorization page answered %d and no redirect: %q", res.StatusCode, page)
+		script.Fail("the authorization page answered %d and no redirect: %q", res.StatusCode, page)
 	}
 	if !strings.HasPrefix(to.String(), redirect+"?") {
-		return nil, fmt.Errorf("the authorization page redirects to %q, and not to %s", to.Host+to.Path, redirect)
+		script.Fail("the authorization page redirects to %q, and not to %s", to.Host+to.Path, redirect)
 	}
-	return to.Query(), nil
+	return to.Query()
 }

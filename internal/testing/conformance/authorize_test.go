@@ -53,7 +53,7 @@ func TestAuthorize(t *testing.T) {
 			case tt.operator.ID != "":
 				s.Register("us", tt.operator.Secret)
 			}
-			if err := runScenario(t.Context(), s.AgentURL, "2025-11-25", about(t, tt.operator)); err != nil {
+			if err := tryScenario(t, s.AgentURL, "2025-11-25", about(t, tt.operator)); err != nil {
 				t.Error(err)
 			}
 			if calls := s.Calls(); len(calls) != 1 || calls[0].Token != s.Tokens()[0].Access {
@@ -80,7 +80,7 @@ func TestAuthorizeOneIssuer(t *testing.T) {
 	t.Parallel()
 	s, other := oauthtest.New(t, oauthtest.Options{}), oauthtest.New(t, oauthtest.Options{})
 	s.NameIssuers(other.Issuer)
-	err := runScenario(t.Context(), s.AgentURL, "2025-11-25", about(t, operator{ID: "us", Secret: "secret", Issuer: s.Issuer}))
+	err := tryScenario(t, s.AgentURL, "2025-11-25", about(t, operator{ID: "us", Secret: "secret", Issuer: s.Issuer}))
 	if err == nil || !strings.Contains(err.Error(), other.Issuer) {
 		t.Error(err)
 	}

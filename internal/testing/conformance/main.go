@@ -14,6 +14,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,6 +26,7 @@ import (
 	"github.com/agentherald/herald/internal/auth/oauth"
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/scripts/script"
 )
 
 const (
@@ -33,56 +35,32 @@ const (
 )
 
 func main() {
-	ctx, cancel := context.WithTimeout(context.Background(), runTime)
-	defer cancel()
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "conformance: the one argument is the URL of a scenario's server")
-		os.Exit(2)
-	}
-	if err := runScenario(ctx, os.Args[1], os.Getenv("MCP_CONFORMANCE_PROTOCOL_VERSION"),
-		os.Getenv("MCP_CONFORMANCE_CONTEXT")); err != nil {
-		fmt.Fprintln(os.Stderr, "conformance:", err)
-		os.Exit(1)
-	}
+	script.Run("conformance", func(ctx context.Context) {
+		if len(os.Args) != 2 {
+			script.Fail("the one argument is the URL of a scenario's server")
+		}
+		ctx, cancel := context.WithTimeout(ctx, runTime)
+		defer cancel()
+		runScenario(ctx, os.Args[1], os.Getenv("MCP_CONFORMANCE_PROTOCOL_VERSION"), os.Getenv("MCP_CONFORMANCE_CONTEXT"))
+	})
 }
 
 // runScenario tests one server. Like a delivery, it does not call a tool whose schema rejects the arguments; the suite
 // judges whether that is correct.
-func runScenario(ctx context.Context, url, revision, about string) (err error) {
-	wanted, known, err := readContext(about)
-	if err != nil {
-		return err
-	}
-	guard, err := netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"),
-		netip.MustParsePrefix("::1/128")}})
-	if err != nil {
-		return err
-	}
-	pool, err := mcpcall.NewPool(mcpcall.Config{Guard: guard})
-	if err != nil {
-		return err
-	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
-		defer cancel()
-		err = errors.Join(err, pool.Close(ctx))
-	}()
+func runScenario(ctx context.Context, url, revision, about string) {
+	wanted, known := readContext(about)
+	guard := script.Must(netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{
+		netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}}))
+	pool := script.Must(mcpcall.NewPool(mcpcall.Config{Guard: guard}))
+	defer script.Close(script.Within(ctx, closeTime, pool.Close))
 	web := guard.Client(netguard.Limits{}, 0)
 	defer web.CloseIdleConnections()
-	client, err := oauth.New(oauth.Config{HTTP: web})
-	if err != nil {
-		return err
-	}
-	agent := newAuthorizer(client, web, known,
-		mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: url, ProtocolHint: revision})
-	var set mcpcall.ToolSet
-	err = agent.withToken(ctx, func(ep mcpcall.Endpoint) (err error) {
-		set, err = pool.Tools(ctx, ep, false)
-		return err
-	})
-	if err != nil {
-		return err
-	}
+	agent := &authorizer{oauth: script.Must(oauth.New(oauth.Config{HTTP: web})), web: web, operator: known,
+		ep:      mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: url, ProtocolHint: revision},
+		clients: map[string]oauth.Credential{}, scopes: map[string]string{}}
+	set := script.Must(withToken(ctx, agent, func(ep mcpcall.Endpoint) (mcpcall.ToolSet, error) {
+		return pool.Tools(ctx, ep, false)
+	}))
 	fmt.Printf("%d tools over %s\n", len(set.Tools), set.Protocol)
 	var errs []error
 	for _, tool := range set.Tools {
@@ -90,36 +68,29 @@ func runScenario(ctx context.Context, url, revision, about string) (err error) {
 		if !ok {
 			args = exampleArguments(tool, set.Tools)
 		}
-		errs = append(errs, callTool(ctx, pool, agent, tool, args))
+		errs = append(errs, script.Try(func() { callTool(ctx, pool, agent, tool, args) }))
 	}
-	return errors.Join(errs...)
+	script.Check(errors.Join(errs...))
 }
 
 // callTool calls one tool, unless its schema rejects args.
-func callTool(ctx context.Context, pool *mcpcall.Pool, agent *authorizer, tool mcpcall.Tool,
-	args map[string]any) error {
+func callTool(ctx context.Context, pool *mcpcall.Pool, agent *authorizer, tool mcpcall.Tool, args map[string]any) {
 	fitted, err := mcpcall.Fit(tool, args)
 	if err != nil {
 		fmt.Printf("%s is not called: %v\n", tool.Name, err)
-		return nil
+		return
 	}
-	var answer mcpcall.Answer
-	err = agent.withToken(ctx, func(ep mcpcall.Endpoint) (err error) {
-		answer, err = pool.Call(ctx, ep, mcpcall.Request{Tool: tool.Name, Arguments: fitted})
-		return err
+	answer, err := withToken(ctx, agent, func(ep mcpcall.Endpoint) (mcpcall.Answer, error) {
+		return pool.Call(ctx, ep, mcpcall.Request{Tool: tool.Name, Arguments: fitted})
 	})
 	if err != nil {
-		return fmt.Errorf("%s: %w", tool.Name, err)
+		script.Fail("%s: %w", tool.Name, err)
 	}
 	fmt.Printf("%s answered %q (error: %t)\n", tool.Name, answer.Text, answer.IsError)
-	return nil
 }
 
 // readContext parses a scenario's context: the arguments of its tools, if given, and the client.
-func readContext(about string) (map[string]map[string]any, operator, error) {
-	if about == "" {
-		return nil, operator{}, nil
-	}
+func readContext(about string) (map[string]map[string]any, operator) {
 	var c struct {
 		operator
 		ToolCalls []struct {
@@ -127,8 +98,8 @@ func readContext(about string) (map[string]map[string]any, operator, error) {
 			Arguments map[string]json.RawMessage `json:"arguments"`
 		} `json:"toolCalls"`
 	}
-	if err := json.Unmarshal([]byte(about), &c); err != nil {
-		return nil, operator{}, fmt.Errorf("read MCP_CONFORMANCE_CONTEXT: %w", err)
+	if err := json.Unmarshal([]byte(cmp.Or(about, "{}")), &c); err != nil {
+		script.Fail("read MCP_CONFORMANCE_CONTEXT: %w", err)
 	}
 	calls := map[string]map[string]any{}
 	for _, t := range c.ToolCalls {
@@ -141,7 +112,7 @@ func readContext(about string) (map[string]map[string]any, operator, error) {
 		}
 		calls[t.Name] = args
 	}
-	return calls, c.operator, nil
+	return calls, c.operator
 }
 
 // exampleArguments returns arguments for a tool that the scenario does not specify: one value for each argument that

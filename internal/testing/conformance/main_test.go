@@ -11,9 +11,16 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 
 	"github.com/agentherald/herald/internal/testing/heraldtest"
+	"github.com/agentherald/herald/scripts/script"
 )
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }
+
+// tryScenario returns the error that ends a scenario.
+func tryScenario(t *testing.T, url, revision, about string) error {
+	t.Helper()
+	return script.Try(func() { runScenario(t.Context(), url, revision, about) })
+}
 
 // TestRun checks that each tool is called with arguments that fit its schema, or with the arguments of the scenario. A
 // tool that no arguments fit is not called.
@@ -34,7 +41,7 @@ func TestRun(t *testing.T) {
 	}
 	web := httptest.NewServer(server.NewStreamableHTTPServer(agent))
 	defer web.Close()
-	heraldtest.Must(t, runScenario(t.Context(), web.URL, "2025-11-25", `{"name":"x","toolCalls":[{"name":"asked","arguments":{"a":1,"b":null}}]}`))
+	heraldtest.Must(t, tryScenario(t, web.URL, "2025-11-25", `{"name":"x","toolCalls":[{"name":"asked","arguments":{"a":1,"b":null}}]}`))
 	mu.Lock()
 	defer mu.Unlock()
 	if len(called) != 2 || called["plain"] != `{"b":true,"l":[],"n":5,"o":{},"s":"text"}` || called["asked"] != `{"a":1,"b":null}` {
@@ -43,10 +50,10 @@ func TestRun(t *testing.T) {
 }
 
 func TestRunFails(t *testing.T) {
-	if err := runScenario(t.Context(), "http://127.0.0.1:1/", "", "{"); err == nil {
+	if err := tryScenario(t, "http://127.0.0.1:1/", "", "{"); err == nil {
 		t.Error("a context that is no JSON was taken")
 	}
-	if err := runScenario(t.Context(), "http://127.0.0.1:1/", "", ""); err == nil {
+	if err := tryScenario(t, "http://127.0.0.1:1/", "", ""); err == nil {
 		t.Error("no server, no error")
 	}
 }
