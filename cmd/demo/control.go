@@ -56,7 +56,7 @@ func (w *world) takeFeedback(rw http.ResponseWriter, r *http.Request, tl *timeli
 	var err error
 	switch {
 	case len(g.File) > 0:
-		err = w.addBytes(&f, g.File)
+		w.addBytes(&f, g.File)
 	case g.Text != "":
 		err = w.addFile(&f, g.Text)
 	}

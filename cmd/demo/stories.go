@@ -169,11 +169,7 @@ func (w *world) registerAgent(ctx context.Context, s *story) error {
 	}
 	uri := "data:application/json," + string(body)
 	if !s.inline {
-		c, err := w.gateway.AddDirectory(map[string][]byte{"agent.json": body})
-		if err != nil {
-			return err
-		}
-		uri = fmt.Sprintf("ipfs://%s/agent.json", c)
+		uri = fmt.Sprintf("ipfs://%s/agent.json", w.gateway.AddDirectory(map[string][]byte{"agent.json": body}))
 	}
 	_, err = w.net.SetURI(ctx, owner, id, uri)
 	return err
@@ -222,15 +218,11 @@ func (w *world) addFile(f *devnet.Feedback, text string) error {
 	if err != nil {
 		return err
 	}
-	return w.addBytes(f, body)
+	w.addBytes(f, body)
+	return nil
 }
 
 // addBytes adds a file to the demo's IPFS gateway, and sets the feedback's URI and hash.
-func (w *world) addBytes(f *devnet.Feedback, body []byte) error {
-	c, err := w.gateway.AddFile(body)
-	if err != nil {
-		return err
-	}
-	f.URI, f.Hash = "ipfs://"+c.String(), crypto.Keccak256Hash(body)
-	return nil
+func (w *world) addBytes(f *devnet.Feedback, body []byte) {
+	f.URI, f.Hash = "ipfs://"+w.gateway.AddFile(body).String(), crypto.Keccak256Hash(body)
 }

@@ -112,8 +112,7 @@ func TestAgentResolve(t *testing.T) {
 		data(fmt.Sprintf(`{"services":[{"name":"MCP","endpoint":%q,"version":"2025-06-18"},{"name":"MCP","endpoint":"wss://a.example"}],"registrations":[{"agentId":%s,"agentRegistry":"eip155:31337:%s"}]}`,
 			p.web.URL+"/mcp?key=hunter2hunter2", good, p.net.Deployment().Identity)))
 	heraldtest.Must(t, err)
-	cid, err := p.gateway.AddFile([]byte(p.doc(p.web.URL + "/mcp")))
-	heraldtest.Must(t, err)
+	cid := p.gateway.AddFile([]byte(p.doc(p.web.URL + "/mcp")))
 	for _, c := range []struct {
 		name  string
 		agent any
@@ -197,8 +196,7 @@ func TestResolveURI(t *testing.T) {
 	t.Parallel()
 	p := newSurroundings(t, false)
 	const feedback = `{"agentRegistry":"eip155:8453:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432","agentId":42,"value":9977,"valueDecimals":2}`
-	cid, err := p.gateway.AddFile([]byte(feedback))
-	heraldtest.Must(t, err)
+	cid := p.gateway.AddFile([]byte(feedback))
 	several := data(`{"name":"many\u001b[2J","services":[{"name":"MCP","endpoint":"wss://a.example/mcp"},{"name":"mcp","endpoint":"https://10.1.2.3/mcp"},
 		{"name":"MCP","endpoint":"https://a.example/{agentId}/mcp?key=hunter2hunter2","version":"2025-06-18"},{"name":"MCP","endpoint":"https://u:hunter2@a.example/"},
 		{"name":"MCP","transport":"sse","endpoint":"https://a.example/sse"}],"capabilities":{"mcp":{"command":"npx","args":["hunter2"]}},"registrations":[{"agentId":1}]}`)

@@ -52,7 +52,7 @@ func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
 	// budget.
 	feedback := func(a *agent, text string) uuid.UUID {
 		file := []byte(`"` + text + `"`)
-		cid := must(w.gateway.AddFile(file))
+		cid := w.gateway.AddFile(file)
 		j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL)), URI: "ipfs://" + cid.String(), Hash: crypto.Keccak256Hash(file)})
 		return w.accept(j)
 	}

@@ -31,7 +31,7 @@ func TestDeliveries(t *testing.T) {
 	w.runParallel(t, "delivered with its file", func(t *testing.T, w *world) {
 		a := newAgent(t)
 		file := []byte(`{"text":"Fast and always there.","n":1e2}`)
-		c := must(w.gateway.AddFile(file))
+		c := w.gateway.AddFile(file)
 		id := w.register(at(a.URL))
 		j, client := w.rate(devnet.Feedback{AgentID: id, Tag1: "uptime", URI: "ipfs://" + c.String(), Hash: crypto.Keccak256Hash(file)})
 		d := w.until(w.accept(j), store.Delivered)
@@ -108,13 +108,13 @@ func TestDeliveries(t *testing.T) {
 	}
 
 	ends("the file is not what was hashed", store.Rejected, "hash_mismatch", func(t *testing.T, w *world) map[string]any {
-		c := must(w.gateway.AddFile([]byte(`{"text":"I never wrote this."}`)))
+		c := w.gateway.AddFile([]byte(`{"text":"I never wrote this."}`))
 		return rated(w, at(newAgent(t).URL), devnet.Feedback{URI: "ipfs://" + c.String(), Hash: common.HexToHash("0x01")})
 	}, file("mismatch", 1))
 	ends("a file that contradicts its event", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		lies := []byte(`{"agentRegistry":"eip155:31337:0x0000000000000000000000000000000000000001",
 			"clientAddress":"0x0000000000000000000000000000000000000002","value":1,"valueDecimals":0,"tag1":"slow"}`)
-		c := must(w.gateway.AddFile(lies))
+		c := w.gateway.AddFile(lies)
 		return rated(w, at(newAgent(t).URL), devnet.Feedback{Tag1: "uptime", URI: "ipfs://" + c.String(),
 			Hash: crypto.Keccak256Hash(lies)})
 	}, func(t *testing.T, w *world, d store.Delivery) {
@@ -134,7 +134,7 @@ func TestDeliveries(t *testing.T) {
 		}
 	})
 	ends("a mismatch that the job does not mind", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
-		c := must(w.gateway.AddFile([]byte(`{}`)))
+		c := w.gateway.AddFile([]byte(`{}`))
 		j := rated(w, at(newAgent(t).URL), devnet.Feedback{URI: "ipfs://" + c.String(), Hash: common.HexToHash("0x02")})
 		return with(j, map[string]any{"verifyFileHash": false})
 	}, file("mismatch", 1))

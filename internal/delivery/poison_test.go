@@ -138,7 +138,7 @@ func TestPoison(t *testing.T) {
 	docs := documents()
 	for _, name := range slices.Sorted(maps.Keys(docs)) {
 		doc := docs[name]
-		add := func(file []byte) string { return "ipfs://" + must(w.gateway.AddFile(file)).String() }
+		add := func(file []byte) string { return "ipfs://" + w.gateway.AddFile(file).String() }
 		submit("file: "+name, func() devnet.Feedback {
 			return devnet.Feedback{AgentID: goodID, URI: add([]byte(doc)), Hash: crypto.Keccak256Hash([]byte(doc))}
 		})

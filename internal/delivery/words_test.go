@@ -101,7 +101,7 @@ func TestAttemptsSayWhatToDo(t *testing.T) {
 		"401": {func(w *world) uuid.UUID { return rated(w, devnet.Feedback{}, status(http.StatusUnauthorized)) }, outcome.AuthRequired,
 			"store a token: worker token set 31337:", []string{"HTTP 401"}},
 		"another file": {func(w *world) uuid.UUID {
-			c := must(w.gateway.AddFile(another))
+			c := w.gateway.AddFile(another)
 			return rated(w, devnet.Feedback{URI: "ipfs://" + c.String(), Hash: common.HexToHash(onChain)})
 		}, outcome.HashMismatch, "the file's owner has to serve the file that was hashed", []string{"the hash on chain is " + onChain,
 			"that of the file is " + crypto.Keccak256Hash(another).Hex()}},

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ipfs/go-cid"
-
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/testing/ipfstest"
 )
@@ -21,11 +19,10 @@ import (
 func BenchmarkContent(b *testing.B) {
 	content := noise(886) // an agent's registration
 	g := ipfstest.New()
-	id := must[cid.Cid](b)
 	uris := map[string]string{
-		"block":   "ipfs://" + id(g.AddFile(content)).String(),
-		"nested":  "ipfs://" + id(g.AddDirectory(map[string][]byte{"agents/42.json": content, "b.json": []byte("{}")})).String() + "/agents/42.json",
-		"sharded": "ipfs://" + id(g.AddShardedDirectory(map[string][]byte{"42.json": content, "b.json": []byte("{}")})).String() + "/42.json",
+		"block":   "ipfs://" + g.AddFile(content).String(),
+		"nested":  "ipfs://" + g.AddDirectory(map[string][]byte{"agents/42.json": content, "b.json": []byte("{}")}).String() + "/agents/42.json",
+		"sharded": "ipfs://" + g.AddShardedDirectory(map[string][]byte{"42.json": content, "b.json": []byte("{}")}).String() + "/42.json",
 	}
 	for _, delay := range []time.Duration{0, 50 * time.Millisecond} {
 		base := serve(b, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -58,7 +58,7 @@ func TestDecodedSizeIsBounded(t *testing.T) {
 	const full = 2<<20 - 64
 	g := ipfstest.New()
 	id := must[cid.Cid](t)
-	add := func(block []byte, codec uint64) cid.Cid { return id(g.AddBlock(block, codec, multihash.SHA2_256)) }
+	add := func(block []byte, codec uint64) cid.Cid { return g.AddBlock(block, codec, multihash.SHA2_256) }
 	inline := id(cid.Prefix{Version: 1, Codec: cid.DagCBOR, MhType: multihash.IDENTITY, MhLength: -1}.Sum(cborBomb(100)))
 	cbor := add(cborBomb(full), cid.DagCBOR)
 	links := add(linkBomb(full/8), cid.DagProtobuf)

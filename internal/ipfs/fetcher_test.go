@@ -81,34 +81,33 @@ func noise(n int) []byte {
 // samples returns documents of every structure, by URI.
 func samples(t testing.TB, g *ipfstest.Gateway) map[string][]byte {
 	t.Helper()
-	id := must[cid.Cid](t)
 	small, large := []byte(`{"name":"agent"}`), noise(3*mib)
 	many := map[string][]byte{}
 	for i := range 600 {
 		many[fmt.Sprintf("file-%d.json", i)] = fmt.Appendf(nil, `{"n":%d}`, i)
 	}
 	tree := map[string][]byte{"a b/ünï/agent.json": small, "a b/large.bin": large, "100%25.json": small, "empty": {}, "plain/100%.json": small}
-	dir := id(g.AddDirectory(tree)).String()
-	sharded := id(g.AddShardedDirectory(many)).String()
+	dir := g.AddDirectory(tree).String()
+	sharded := g.AddShardedDirectory(many).String()
 	inline, err := cid.Prefix{Version: 1, Codec: cid.Raw, MhType: multihash.IDENTITY, MhLength: -1}.Sum(bytes.Repeat([]byte("x"), 300))
 	heraldtest.Must(t, err)
 	return map[string][]byte{
-		"ipfs://" + id(g.AddFile(small)).String():                                          small,
-		"ipfs://" + id(g.AddFileV0(small)).String():                                        small,
-		id(g.AddFile(large)).String():                                                      large,
-		"ipfs://" + id(g.AddFileV0(large)).String():                                        large,
-		"ipfs://" + dir + "/a%20b/%C3%BCn%C3%AF/agent.json":                                small,
-		"ipfs://" + dir + "/a b/ünï/agent.json":                                            small,
-		"https://gateway.invalid/ipfs/" + dir + "/a%20b/large.bin?token=x":                 large,
-		"ipfs://" + dir + "/100%25.json":                                                   small, // the file is named 100%25.json
-		"ipfs://" + dir + "/plain/100%25.json":                                             small, // the file is named 100%.json
-		"ipfs://" + dir + "/empty":                                                         {},
-		"ipfs://" + sharded + "/file-599.json":                                             many["file-599.json"],
-		"ipfs://" + inline.String():                                                        bytes.Repeat([]byte("x"), 300),
-		"ipfs://" + id(g.AddBlock([]byte(`{"d":1}`), 0x0129, multihash.SHA2_256)).String(): []byte(`{"d":1}`),
-		"ipfs://" + id(g.AddBlock(small, cid.Raw, multihash.BLAKE3)).String():              small,
-		"ipfs://" + id(g.AddBlock([]byte("k"), cid.Raw, multihash.KECCAK_256)).String():    []byte("k"),
-		"ipfs://bafkqaaa": {},
+		"ipfs://" + g.AddFile(small).String():                                          small,
+		"ipfs://" + g.AddFileV0(small).String():                                        small,
+		g.AddFile(large).String():                                                      large,
+		"ipfs://" + g.AddFileV0(large).String():                                        large,
+		"ipfs://" + dir + "/a%20b/%C3%BCn%C3%AF/agent.json":                            small,
+		"ipfs://" + dir + "/a b/ünï/agent.json":                                        small,
+		"https://gateway.invalid/ipfs/" + dir + "/a%20b/large.bin?token=x":             large,
+		"ipfs://" + dir + "/100%25.json":                                               small, // the file is named 100%25.json
+		"ipfs://" + dir + "/plain/100%25.json":                                         small, // the file is named 100%.json
+		"ipfs://" + dir + "/empty":                                                     {},
+		"ipfs://" + sharded + "/file-599.json":                                         many["file-599.json"],
+		"ipfs://" + inline.String():                                                    bytes.Repeat([]byte("x"), 300),
+		"ipfs://" + g.AddBlock([]byte(`{"d":1}`), 0x0129, multihash.SHA2_256).String(): []byte(`{"d":1}`),
+		"ipfs://" + g.AddBlock(small, cid.Raw, multihash.BLAKE3).String():              small,
+		"ipfs://" + g.AddBlock([]byte("k"), cid.Raw, multihash.KECCAK_256).String():    []byte("k"),
+		"ipfs://bafkqaaa":                                                              {},
 	}
 }
 
@@ -144,7 +143,7 @@ func TestRoundTrips(t *testing.T) {
 	t.Parallel()
 	g := ipfstest.New()
 	docs := map[string][]byte{"a/b/c.json": noise(600 << 10)}
-	dir := must[cid.Cid](t)(g.AddShardedDirectory(docs))
+	dir := g.AddShardedDirectory(docs)
 	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, g.Handler())}})
 	_, err := f.Fetch(t.Context(), "ipfs://"+dir.String()+"/a/b/c.json", mib)
 	heraldtest.Must(t, err)
@@ -205,7 +204,7 @@ func kind(err error) string {
 func TestNotFoundNeedsEveryGateway(t *testing.T) {
 	t.Parallel()
 	a, b := ipfstest.New(), ipfstest.New()
-	c := must[cid.Cid](t)(ipfstest.New().AddFile([]byte("elsewhere")))
+	c := ipfstest.New().AddFile([]byte("elsewhere"))
 	b.Behave(ipfstest.Behaviour{Status: 502})
 	ua, ub := serve(t, a.Handler()), serve(t, b.Handler())
 	f := newFetcher(t, ipfs.Config{Gateways: []string{ua, ub}})
@@ -229,17 +228,16 @@ func TestNotFoundNeedsEveryGateway(t *testing.T) {
 func TestNoFile(t *testing.T) {
 	t.Parallel()
 	g := ipfstest.New()
-	id := must[cid.Cid](t)
-	dir := id(g.AddDirectory(map[string][]byte{"a/b": []byte("x")})).String()
-	sharded := id(g.AddShardedDirectory(map[string][]byte{"a/b": []byte("x")})).String()
-	file := id(g.AddFile([]byte("x"))).String()
-	big := id(g.AddFile(noise(mib + 1)))
+	dir := g.AddDirectory(map[string][]byte{"a/b": []byte("x")}).String()
+	sharded := g.AddShardedDirectory(map[string][]byte{"a/b": []byte("x")}).String()
+	file := g.AddFile([]byte("x")).String()
+	big := g.AddFile(noise(mib + 1))
 	link := must[[]byte](t)(unixfs.SymlinkData("/etc/passwd"))
 	node := merkledag.NodeWithData(link)
-	symlink := id(g.AddBlock(node.RawData(), cid.DagProtobuf, multihash.SHA2_256)).String()
-	missing := id(g.AddFile(noise(900 << 10)))
-	leaf := id(g.AddFile(noise(900 << 10)[:256<<10]))
-	heraldtest.Must(t, g.Remove(leaf))
+	symlink := g.AddBlock(node.RawData(), cid.DagProtobuf, multihash.SHA2_256).String()
+	missing := g.AddFile(noise(900 << 10))
+	leaf := g.AddFile(noise(900 << 10)[:256<<10])
+	g.Remove(leaf)
 	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, g.Handler())}})
 	for uri, want := range map[string]string{
 		"ipfs://" + dir:              "none",
@@ -254,9 +252,9 @@ func TestNoFile(t *testing.T) {
 		"ipfs://" + missing.String(): "not found", // a block in the middle is missing
 		"ipfs://" + dir + "/../x":    "invalid",
 		"ar://x":                     "no gateway",
-		"ipfs://" + id(g.AddBlock([]byte("\xff\xff"), cid.DagProtobuf, multihash.SHA2_256)).String():         "invalid",
-		"ipfs://" + id(g.AddBlock([]byte("\xa1aa\x01"), cid.DagCBOR, multihash.SHA2_256)).String():           "none",
-		"ipfs://" + id(g.AddBlock([]byte("\x0a\x02\x08\x63"), cid.DagProtobuf, multihash.SHA2_256)).String(): "invalid",
+		"ipfs://" + g.AddBlock([]byte("\xff\xff"), cid.DagProtobuf, multihash.SHA2_256).String():         "invalid",
+		"ipfs://" + g.AddBlock([]byte("\xa1aa\x01"), cid.DagCBOR, multihash.SHA2_256).String():           "none",
+		"ipfs://" + g.AddBlock([]byte("\x0a\x02\x08\x63"), cid.DagProtobuf, multihash.SHA2_256).String(): "invalid",
 	} {
 		if _, err := f.Fetch(t.Context(), uri, mib); kind(err) != want {
 			t.Errorf("%s: %s (%v), want %s", uri, kind(err), err, want)
@@ -379,7 +377,7 @@ func TestWeb(t *testing.T) {
 func TestGatewayURLAsLastResort(t *testing.T) {
 	t.Parallel()
 	elsewhere := ipfstest.New()
-	c := must[cid.Cid](t)(elsewhere.AddFile([]byte(`{"a":1}`)))
+	c := elsewhere.AddFile([]byte(`{"a":1}`))
 	plain := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, `{"a":1}`) }))
 	empty := ipfstest.New()
 	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, empty.Handler())}})
@@ -410,7 +408,7 @@ func TestArweave(t *testing.T) {
 func TestSharedFlight(t *testing.T) {
 	t.Parallel()
 	g := ipfstest.New()
-	c := must[cid.Cid](t)(g.AddFile([]byte("{}")))
+	c := g.AddFile([]byte("{}"))
 	hold := make(chan struct{})
 	g.Behave(ipfstest.Behaviour{Hold: hold})
 	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, g.Handler())}})
@@ -444,7 +442,7 @@ func TestSharedFlight(t *testing.T) {
 func TestCloseEndsFetches(t *testing.T) {
 	t.Parallel()
 	g := ipfstest.New()
-	c := must[cid.Cid](t)(g.AddFile([]byte("{}")))
+	c := g.AddFile([]byte("{}"))
 	hold := make(chan struct{})
 	t.Cleanup(func() { close(hold) })
 	g.Behave(ipfstest.Behaviour{Hold: hold})
@@ -480,7 +478,7 @@ func TestRefusedConfig(t *testing.T) {
 		}
 	}
 	g := ipfstest.New()
-	c := must[cid.Cid](t)(g.AddFile([]byte("{}")))
+	c := g.AddFile([]byte("{}"))
 	base := serve(t, http.StripPrefix("/gw", g.Handler()))
 	for _, gw := range []string{base + "/gw", base + "/gw/", base + "/gw/ipfs/"} {
 		f := newFetcher(t, ipfs.Config{Gateways: []string{gw}})

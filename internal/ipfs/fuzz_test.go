@@ -45,9 +45,9 @@ func FuzzCAR(f *testing.F) {
 	g := ipfstest.New()
 	small, large := []byte(`{"name":"agent"}`), noise(600<<10)
 	id := must[cid.Cid](f)
-	dir := id(g.AddDirectory(map[string][]byte{"a/b.json": small, "large": large})).String()
-	sharded := id(g.AddShardedDirectory(map[string][]byte{"a/b.json": small})).String()
-	uris := []string{"ipfs://" + dir + "/a/b.json", "ipfs://" + sharded + "/a/b.json", "ipfs://" + dir + "/large", "ipfs://" + id(g.AddFile(small)).String()}
+	dir := g.AddDirectory(map[string][]byte{"a/b.json": small, "large": large}).String()
+	sharded := g.AddShardedDirectory(map[string][]byte{"a/b.json": small}).String()
+	uris := []string{"ipfs://" + dir + "/a/b.json", "ipfs://" + sharded + "/a/b.json", "ipfs://" + dir + "/large", "ipfs://" + g.AddFile(small).String()}
 	want := map[string][]byte{uris[0]: small, uris[1]: small, uris[2]: large, uris[3]: small}
 	for i, uri := range uris {
 		whole := answerOf(g, uri, "car")
@@ -121,7 +121,7 @@ func FuzzBlocks(f *testing.F) {
 			f.Add(uint8(0), node.RawData(), leaf, "a")
 		}
 	}
-	sharded := id(g.AddShardedDirectory(map[string][]byte{"a": []byte("x"), "b": []byte("y")}))
+	sharded := g.AddShardedDirectory(map[string][]byte{"a": []byte("x"), "b": []byte("y")})
 	f.Add(uint8(0), answerOf(g, "ipfs://"+sharded.String(), "raw"), leaf, "a")
 	f.Add(uint8(0), must[[]byte](f)(unixfs.SymlinkData("/etc/passwd")), leaf, "")
 	f.Add(uint8(1), []byte("{}"), leaf, "")

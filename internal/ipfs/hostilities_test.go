@@ -96,7 +96,7 @@ func carOf(t testing.TB, root cid.Cid, contents ...[]byte) []byte {
 // hostilities returns all of them. inner is an address that the fetcher must not connect to.
 func hostilities(t testing.TB, inner string) []hostile {
 	other := noise(3000)
-	root := must[cid.Cid](t)(ipfstest.New().AddFile(other))
+	root := ipfstest.New().AddFile(other)
 	otherCAR, emptyCAR := carOf(t, root, other), carOf(t, root)
 	var many [][]byte
 	for i := range 48 {

@@ -423,8 +423,7 @@ func TestStepsNameSkippedEntries(t *testing.T) {
 	many := `"services":[{"name":"MCP","endpoint":"https://u:p@a.example/"},{"name":"web","endpoint":"https://w.example"},{"name":"MCP","endpoint":"https://b.example/{agentId}?key=secret"},` +
 		`{"name":"MCP","endpoint":"https://c.example/mcp.json"},{"name":"MCP","endpoint":"ws://d.example"}]`
 	none := `"endpoints":[{"name":"MCP","endpoint":"ws://a.example"},{"name":"MCP","endpoint":"ws://b.example"},{"name":"MCP","endpoint":"ws://c.example"},{"name":"MCP","endpoint":"ws://d.example"}]`
-	file, err := w.gateway.AddFile([]byte(document(mcpAt)))
-	heraldtest.Must(t, err)
+	file := w.gateway.AddFile([]byte(document(mcpAt)))
 	for name, c := range map[string]struct {
 		uri  string
 		want []string // What: part of Detail

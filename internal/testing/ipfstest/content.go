@@ -42,29 +42,29 @@ func newStore() store {
 
 // AddFile imports a file as Kubo does with --cid-version=1: raw leaves, one block for up to 256 KiB, otherwise a tree
 // of blocks.
-func (g *Gateway) AddFile(content []byte) (cid.Cid, error) { return cidOf(g.addFile(content, true)) }
+func (g *Gateway) AddFile(content []byte) cid.Cid { return g.addFile(content, true).Cid() }
 
 // AddFileV0 imports a file as Kubo does by default: a Qm… CID and wrapped leaves.
-func (g *Gateway) AddFileV0(content []byte) (cid.Cid, error) { return cidOf(g.addFile(content, false)) }
+func (g *Gateway) AddFileV0(content []byte) cid.Cid { return g.addFile(content, false).Cid() }
 
-// cidOf returns the CID of imported content.
-func cidOf(n format.Node, err error) (cid.Cid, error) {
-	if err != nil {
-		return cid.Undef, fmt.Errorf("importing content: %w", err)
-	}
-	return n.Cid(), nil
+// must returns v. It panics if err is not nil, which does not happen: the blocks are in memory.
+func must[T any](v T, err error) T {
+	check(err)
+	return v
 }
 
-func (g *Gateway) addFile(content []byte, v1 bool) (format.Node, error) {
+func check(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func (g *Gateway) addFile(content []byte, v1 bool) format.Node {
 	params := helpers.DagBuilderParams{
 		Dagserv: g.store.dag, Maxlinks: helpers.DefaultLinksPerBlock,
 		RawLeaves: v1, CidBuilder: builder(v1),
 	}
-	b, err := params.New(chunk.NewSizeSplitter(bytes.NewReader(content), chunkSize))
-	if err != nil {
-		return nil, err
-	}
-	return balanced.Layout(b)
+	return must(balanced.Layout(must(params.New(chunk.NewSizeSplitter(bytes.NewReader(content), chunkSize)))))
 }
 
 func builder(v1 bool) cid.Builder {
@@ -75,38 +75,26 @@ func builder(v1 bool) cid.Builder {
 }
 
 // AddDirectory imports files by their paths, for example "a/b.json". It creates the directories.
-func (g *Gateway) AddDirectory(files map[string][]byte) (cid.Cid, error) {
-	return cidOf(g.addDirectory(files, func() (uio.Directory, error) {
+func (g *Gateway) AddDirectory(files map[string][]byte) cid.Cid {
+	return g.addDirectory(files, func() (uio.Directory, error) {
 		return uio.NewBasicDirectory(g.store.dag, uio.WithCidBuilder(builder(true)))
-	}))
+	}).Cid()
 }
 
 // AddShardedDirectory is AddDirectory with a HAMT for every directory, as Kubo uses for large directories.
-func (g *Gateway) AddShardedDirectory(files map[string][]byte) (cid.Cid, error) {
-	return cidOf(g.addDirectory(files, func() (uio.Directory, error) {
+func (g *Gateway) AddShardedDirectory(files map[string][]byte) cid.Cid {
+	return g.addDirectory(files, func() (uio.Directory, error) {
 		return uio.NewHAMTDirectory(g.store.dag, 0, uio.WithCidBuilder(builder(true)))
-	}))
+	}).Cid()
 }
 
-func (g *Gateway) addDirectory(files map[string][]byte, create func() (uio.Directory, error)) (format.Node, error) {
-	dir, err := create()
-	if err != nil {
-		return nil, err
-	}
-	add := func(name string, n format.Node, err error) error {
-		if err != nil {
-			return err
-		}
-		return dir.AddChild(context.Background(), name, n)
-	}
+func (g *Gateway) addDirectory(files map[string][]byte, create func() (uio.Directory, error)) format.Node {
+	dir := must(create())
 	below := make(map[string]map[string][]byte)
 	for path, content := range files {
 		name, rest, deeper := strings.Cut(path, "/")
 		if !deeper {
-			n, err := g.addFile(content, true)
-			if err := add(name, n, err); err != nil {
-				return nil, err
-			}
+			check(dir.AddChild(context.Background(), name, g.addFile(content, true)))
 			continue
 		}
 		if below[name] == nil {
@@ -115,33 +103,19 @@ func (g *Gateway) addDirectory(files map[string][]byte, create func() (uio.Direc
 		below[name][rest] = content
 	}
 	for name, files := range below {
-		n, err := g.addDirectory(files, create)
-		if err := add(name, n, err); err != nil {
-			return nil, err
-		}
+		check(dir.AddChild(context.Background(), name, g.addDirectory(files, create)))
 	}
-	n, err := dir.GetNode()
-	if err != nil {
-		return nil, err
-	}
-	return n, g.store.dag.Add(context.Background(), n)
+	n := must(dir.GetNode())
+	check(g.store.dag.Add(context.Background(), n))
+	return n
 }
 
-// AddBlock stores one block unchanged, with the given codec and hash function (multicodec codes), and returns its
-// CID.
-func (g *Gateway) AddBlock(data []byte, codec, hash uint64) (cid.Cid, error) {
-	c, err := cid.Prefix{Version: 1, Codec: codec, MhType: hash, MhLength: -1}.Sum(data)
-	if err != nil {
-		return cid.Undef, fmt.Errorf("hashing a block: %w", err)
-	}
-	b, err := blocks.NewBlockWithCid(data, c)
-	if err != nil {
-		return cid.Undef, fmt.Errorf("making a block: %w", err)
-	}
-	if err := g.store.blocks.Put(context.Background(), b); err != nil {
-		return cid.Undef, fmt.Errorf("storing a block: %w", err)
-	}
-	return c, nil
+// AddBlock stores one block unchanged, with the given codec and hash function (multicodec codes), and returns its CID.
+// It panics if the hash function is unknown.
+func (g *Gateway) AddBlock(data []byte, codec, hash uint64) cid.Cid {
+	c := must(cid.Prefix{Version: 1, Codec: codec, MhType: hash, MhLength: -1}.Sum(data))
+	check(g.store.blocks.Put(context.Background(), must(blocks.NewBlockWithCid(data, c))))
+	return c
 }
 
 // AddCAR stores the blocks of a CAR (version 1 or 2) and returns the roots in its header. It verifies each block.
@@ -165,6 +139,4 @@ func (g *Gateway) AddCAR(r io.Reader) ([]cid.Cid, error) {
 }
 
 // Remove deletes one block, as if it had never been pinned.
-func (g *Gateway) Remove(c cid.Cid) error {
-	return g.store.blocks.DeleteBlock(context.Background(), c)
-}
+func (g *Gateway) Remove(c cid.Cid) { check(g.store.blocks.DeleteBlock(context.Background(), c)) }
