@@ -10,6 +10,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/oauthtest"
+	"github.com/golang-jwt/jwt/v4"
 )
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }
@@ -111,16 +113,19 @@ func TestAssertion(t *testing.T) {
 	heraldtest.Must(t, err)
 	s.RegisterKey("us", &ec.PublicKey)
 	s.RegisterKey("ed", ed.Public())
-	good := map[string]any{"iss": "us", "sub": "us", "aud": s.Issuer, "exp": time.Now().Add(time.Minute).Unix(), "jti": "1"}
-	sent := func(algorithm string, claims map[string]any, change ...any) int {
-		all := map[string]any{}
-		for name, value := range claims {
-			all[name] = value
-		}
+	good := jwt.MapClaims{"iss": "us", "sub": "us", "aud": s.Issuer, "exp": time.Now().Add(time.Minute).Unix(), "jti": "1"}
+	sent := func(algorithm string, claims jwt.MapClaims, change ...any) int {
+		all := maps.Clone(claims)
 		for i := 0; i < len(change); i += 2 {
 			all[change[i].(string)] = change[i+1]
 		}
-		status, _ := requestToken(t, s, newForm("grant_type", "client_credentials", "resource", s.AgentURL, "client_assertion", signAssertion(t, algorithm, all, ec, ed),
+		var key crypto.Signer = ec
+		if algorithm == "EdDSA" {
+			key = ed
+		}
+		assertion, err := jwt.NewWithClaims(jwt.GetSigningMethod(algorithm), all).SignedString(key)
+		heraldtest.Must(t, err)
+		status, _ := requestToken(t, s, newForm("grant_type", "client_credentials", "resource", s.AgentURL, "client_assertion", assertion,
 			"client_assertion_type", "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"))
 		return status
 	}
@@ -140,24 +145,4 @@ func TestAssertion(t *testing.T) {
 			t.Error(title)
 		}
 	}
-}
-
-// signAssertion returns a signed JWT.
-func signAssertion(t *testing.T, algorithm string, claims map[string]any, ec *ecdsa.PrivateKey, ed ed25519.PrivateKey) string {
-	t.Helper()
-	head, err := json.Marshal(map[string]string{"alg": algorithm})
-	heraldtest.Must(t, err)
-	body, err := json.Marshal(claims)
-	heraldtest.Must(t, err)
-	text := base64.RawURLEncoding.EncodeToString(head) + "." + base64.RawURLEncoding.EncodeToString(body)
-	var signature []byte
-	if algorithm == "EdDSA" {
-		signature, err = ed.Sign(rand.Reader, []byte(text), crypto.Hash(0))
-	} else {
-		sum := sha256.Sum256([]byte(text))
-		r, v, signErr := ecdsa.Sign(rand.Reader, ec, sum[:])
-		signature, err = append(r.FillBytes(make([]byte, 32)), v.FillBytes(make([]byte, 32))...), signErr
-	}
-	heraldtest.Must(t, err)
-	return text + "." + base64.RawURLEncoding.EncodeToString(signature)
 }
