@@ -112,8 +112,8 @@ func (b *chainBench) runEnqueue(ctx context.Context, s *trial.Site, m measuredRu
 		case <-ctx.Done():
 			script.Check(errors.Join(context.Cause(ctx), p.Kill()))
 		case <-sample.C:
-			if bytes, err := p.ResidentBytes(); err == nil && bytes > 0 {
-				samples = append(samples, bytes)
+			if now, err := p.Status(); err == nil && now.VmRSS > 0 {
+				samples = append(samples, int64(now.VmRSS))
 			}
 		}
 	}

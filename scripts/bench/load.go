@@ -161,7 +161,7 @@ func (b *bench) load(ctx context.Context, l load) loadResult {
 	// Read after the pause, because Postgres's backends report their commits once a second.
 	res.costs = costsOf(empty, accepted, b.readCounters(ctx), l.n, waiting)
 	for _, w := range ws {
-		res.peak.memory = max(res.peak.memory, float64(script.Must(w.PeakResidentBytes())))
+		res.peak.memory = max(res.peak.memory, float64(script.Must(w.Status()).VmHWM))
 	}
 	res.peak.goroutines = slices.Max(append(samples, res.start.goroutines, res.end.goroutines)) // short runs have few samples
 	say("  %.0f/s in %s, %s ms of CPU each, %d repeated, %.0f MB at most", res.rate, res.took.Round(time.Millisecond), res.cpu, res.repeats, mb(res.peak.memory))

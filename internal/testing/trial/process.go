@@ -10,6 +10,8 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 // Process is a running program. Its output goes to a file.
@@ -78,6 +80,26 @@ func (p *Process) Log() string { return p.log }
 
 // PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Status returns what Linux says about the process, such as the memory that it uses.
+func (p *Process) Status() (procfs.ProcStatus, error) {
+	proc, err := procfs.NewProc(p.PID())
+	if err != nil {
+		return procfs.ProcStatus{}, err
+	}
+	return proc.NewStatus()
+}
+
+// children returns the processes whose parent is pid.
+func children(pid int) (found []int, err error) {
+	all, err := procfs.AllProcs()
+	for _, p := range all {
+		if s, err := p.Stat(); err == nil && s.PPID == pid { // otherwise it has just ended
+			found = append(found, p.PID)
+		}
+	}
+	return found, err
+}
 
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
