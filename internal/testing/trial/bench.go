@@ -1,12 +1,12 @@
 package trial
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -30,15 +30,8 @@ func (b *Bench) Main(m *testing.M) { heraldtest.MainWith(m, b.close) }
 // Open opens a site with the shared programs and Postgres until the test ends.
 func (b *Bench) Open(ctx context.Context, t testing.TB, cfg Config) *Site {
 	t.Helper()
-	cfg.Programs = b.Programs(t)
-	b.mu.Lock()
-	err := b.startPostgres(t.Context())
-	cfg.Postgres = b.postgres
-	b.mu.Unlock()
-	var s *Site
-	if err == nil {
-		s, err = Open(ctx, cfg)
-	}
+	cfg.Programs, cfg.Postgres = b.Programs(t), b.startPostgres(t)
+	s, err := Open(ctx, cfg)
 	heraldtest.SkipIfMissing(t, err)
 	heraldtest.Must(t, err)
 	t.Cleanup(func() {
@@ -54,60 +47,43 @@ func (b *Bench) Programs(t testing.TB) Programs {
 	t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	heraldtest.Must(t, b.buildPrograms(t.Context()))
+	if b.programs.dir != "" {
+		return b.programs
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	var err error
+	if b.dir == "" {
+		b.dir, err = os.MkdirTemp("", "herald-trial-")
+		heraldtest.Must(t, err)
+		heraldtest.Must(t, os.Chmod(b.dir, 0o711)) // the server may be another user
+	}
+	// The tree that is tried is the module of the working directory, if none is named.
+	source := os.Getenv("HERALD_TRIAL_SOURCE")
+	if source == "" {
+		module, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+		heraldtest.Must(t, err)
+		source = filepath.Dir(string(module))
+	}
+	source, err = filepath.Abs(source)
+	heraldtest.Must(t, err)
+	b.programs, err = Build(ctx, source, filepath.Join(b.dir, "bin"))
+	heraldtest.Must(t, err)
 	return b.programs
 }
 
-// findSource names the tree that is tried: HERALD_TRIAL_SOURCE, else the module of the working directory.
-func findSource() (string, error) {
-	dir, err := filepath.Abs(cmp.Or(os.Getenv("HERALD_TRIAL_SOURCE"), "."))
-	if err != nil || os.Getenv("HERALD_TRIAL_SOURCE") != "" {
-		return dir, err
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return dir, nil
-		}
-		if dir == filepath.Dir(dir) {
-			return "", errors.New("no go.mod in the working directory or above it")
-		}
-		dir = filepath.Dir(dir)
-	}
-}
-
-func (b *Bench) buildPrograms(ctx context.Context) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
-	defer cancel()
-	if b.dir == "" {
-		if b.dir, err = os.MkdirTemp("", "herald-trial-"); err != nil {
-			return err
-		}
-		if err = os.Chmod(b.dir, 0o711); err != nil { // the server may be another user
-			return err
-		}
-	}
-	if b.programs.dir == "" {
-		source, err := findSource()
-		if err != nil {
-			return err
-		}
-		b.programs, err = Build(ctx, source, filepath.Join(b.dir, "bin"))
-		return err
-	}
-	return nil
-}
-
-func (b *Bench) startPostgres(ctx context.Context) (err error) {
-	if b.postgres != nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	p, err := StartPostgres(ctx, b.dir, slog.New(slog.DiscardHandler))
-	if err == nil {
+// startPostgres returns the shared Postgres. Programs was called before.
+func (b *Bench) startPostgres(t testing.TB) *Postgres {
+	t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.postgres == nil {
+		p, err := StartPostgres(heraldtest.Within(t, time.Minute), b.dir, slog.New(slog.DiscardHandler))
+		heraldtest.SkipIfMissing(t, err)
+		heraldtest.Must(t, err)
 		b.postgres = p
 	}
-	return err
+	return b.postgres
 }
 
 func (b *Bench) close() error {

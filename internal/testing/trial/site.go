@@ -18,6 +18,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/agentherald/herald/scripts/script"
 )
 
 const (
@@ -57,47 +59,31 @@ type Site struct {
 }
 
 // Open creates the database, migrates it and starts Redis. Close stops everything except Postgres.
-func Open(ctx context.Context, cfg Config) (_ *Site, err error) {
+func Open(ctx context.Context, cfg Config) (*Site, error) {
 	s := &Site{Config: cfg, starts: map[string]int{}}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.Close())
-		}
-	}()
-	if err := os.MkdirAll(s.Logs, 0o755); err != nil {
-		return nil, err
+	err := script.Try(func() { s.open(ctx) })
+	if err != nil {
+		err = errors.Join(err, s.Close())
 	}
-	if s.logFile, err = os.Create(filepath.Join(s.Logs, "redis.log")); err != nil {
-		return nil, err
-	}
-	if s.dir, err = os.MkdirTemp("", "herald-trial-"); err != nil {
-		return nil, err
-	}
-	// If this process is root, the servers run as another user, which must be able to traverse the folder.
-	if err := os.Chmod(s.dir, 0o711); err != nil {
-		return nil, err
-	}
-	log := slog.New(slog.NewTextHandler(s.logFile, nil))
-	if s.address, err = s.Postgres.Database(s.Database); err != nil {
-		return nil, err
-	}
-	for _, sql := range []string{"DROP DATABASE IF EXISTS " + s.Database + " WITH (FORCE)", "CREATE DATABASE " + s.Database} {
-		if err := s.Postgres.Exec(ctx, sql); err != nil {
-			return nil, err
-		}
-	}
-	if s.conns, err = openPool(s.address); err != nil {
-		return nil, err
-	}
-	if s.Redis, err = startRedis(ctx, s.dir, log); err != nil {
-		return nil, err
-	}
-	if s.keyset, err = s.Run(ctx, "keys", "init", "--cleartext"); err != nil {
-		return nil, err
-	}
-	s.keyset = strings.TrimSpace(s.keyset)
-	_, err = s.Run(ctx, "migrate")
 	return s, err
+}
+
+func (s *Site) open(ctx context.Context) {
+	script.Check(os.MkdirAll(s.Logs, 0o755))
+	s.logFile = script.Must(os.Create(filepath.Join(s.Logs, "redis.log")))
+	s.dir = script.Must(os.MkdirTemp("", "herald-trial-"))
+	// If this process is root, the servers run as another user, which must be able to traverse the folder.
+	script.Check(os.Chmod(s.dir, 0o711))
+	s.address = script.Must(s.Postgres.Database(s.Database))
+	for _, sql := range []string{"DROP DATABASE IF EXISTS " + s.Database + " WITH (FORCE)", "CREATE DATABASE " + s.Database} {
+		script.Check(s.Postgres.Exec(ctx, sql))
+	}
+	s.conns = script.Must(openPool(s.address))
+	var err error
+	s.Redis, err = startRedis(ctx, s.dir, slog.New(slog.NewTextHandler(s.logFile, nil))) // to be closed also after an error
+	script.Check(err)
+	s.keyset = strings.TrimSpace(script.Must(s.Run(ctx, "keys", "init", "--cleartext")))
+	script.Must(s.Run(ctx, "migrate"))
 }
 
 // Close stops all processes, restores Postgres, drops the database and removes Redis's data. It keeps the logs.

@@ -14,7 +14,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,9 +21,10 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/agentherald/herald/scripts/script"
 )
 
 // installTime bounds one installation. The largest one, Node.js, is 50 MB.
@@ -44,96 +44,77 @@ func (f Folder) Path(name string, file ...string) string {
 // Install installs packages, each as NAME@VERSION, into a folder of the user's cache that is derived from their
 // names, unless the folder exists. The versions of their dependencies are those that the registry chooses at
 // installation time.
-func Install(ctx context.Context, packages ...string) (Folder, error) {
-	manifest, err := manifestOf(packages)
-	if err != nil {
-		return "", err
-	}
-	base, err := cache()
-	if err != nil {
-		return "", err
-	}
+func Install(ctx context.Context, packages ...string) (f Folder, err error) {
+	err = script.Try(func() { f = install(ctx, packages) })
+	return f, err
+}
+
+func install(ctx context.Context, packages []string) Folder {
+	manifest, base := manifestOf(packages), cache()
 	sum := sha256.Sum256(manifest)
 	folder := filepath.Join(base, hex.EncodeToString(sum[:8]))
 	if _, err := os.Stat(folder); err == nil {
-		return Folder(folder), nil
+		return Folder(folder)
 	}
 	npm, err := exec.LookPath("npm")
 	if err != nil {
-		return "", errors.New("npm is needed to install " + strings.Join(packages, ", ") + ": install Node.js with npm")
+		script.Fail("npm is needed to install %s: install Node.js with npm", strings.Join(packages, ", "))
 	}
-	scratch, err := os.MkdirTemp(base, "installing-")
-	if err != nil {
-		return "", fmt.Errorf("make a folder for npm: %w", err)
-	}
+	scratch := script.Must(os.MkdirTemp(base, "installing-"))
 	defer func() { _ = os.RemoveAll(scratch) }() // after success it no longer exists
-	if err := os.WriteFile(filepath.Join(scratch, "package.json"), manifest, 0o644); err != nil {
-		return "", fmt.Errorf("tell npm what to install: %w", err)
-	}
+	script.Check(os.WriteFile(filepath.Join(scratch, "package.json"), manifest, 0o644))
 	if err := run(ctx, scratch, npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"); err != nil {
-		return "", fmt.Errorf("install %s: %w", strings.Join(packages, ", "), err)
+		script.Fail("install %s: %w", strings.Join(packages, ", "), err)
 	}
 	if err := os.Rename(scratch, folder); err != nil {
 		if _, there := os.Stat(folder); there != nil { // otherwise another trial was faster
-			return "", fmt.Errorf("keep what npm installed: %w", err)
+			script.Fail("keep what npm installed: %w", err)
 		}
 	}
-	return Folder(folder), nil
+	return Folder(folder)
 }
 
 // Receiver makes node_modules in folder from the installation and from the archive of @agentherald/receiver that
 // `make sdk` packed in source, which is sdk/typescript.
 func (f Folder) Receiver(ctx context.Context, source, folder string) error {
-	source, err := filepath.Abs(source)
-	if err != nil {
-		return fmt.Errorf("install @agentherald/receiver: %w", err)
-	}
-	archives, err := filepath.Glob(filepath.Join(source, "agentherald-receiver-*.tgz"))
-	if err != nil || len(archives) != 1 {
-		return fmt.Errorf("%d archives of @agentherald/receiver in %s: run make sdk", len(archives), source)
-	}
-	modules := filepath.Join(folder, "node_modules")
-	receiver := filepath.Join(modules, "@agentherald", "receiver")
-	if err := os.MkdirAll(receiver, 0o755); err != nil {
-		return fmt.Errorf("install @agentherald/receiver: %w", err)
-	}
-	entries, err := os.ReadDir(filepath.Join(string(f), "node_modules"))
-	if err != nil {
-		return fmt.Errorf("install @agentherald/receiver: %w", err)
-	}
-	for _, e := range entries {
-		if err := os.Symlink(f.Path(e.Name()), filepath.Join(modules, e.Name())); err != nil {
-			return fmt.Errorf("install @agentherald/receiver: %w", err)
+	return script.Try(func() {
+		archives, err := filepath.Glob(filepath.Join(script.Must(filepath.Abs(source)), "agentherald-receiver-*.tgz"))
+		if err != nil || len(archives) != 1 {
+			script.Fail("%d archives of @agentherald/receiver in %s: run make sdk", len(archives), source)
 		}
-	}
-	return run(ctx, folder, "tar", "-xzf", archives[0], "-C", receiver, "--strip-components=1")
+		modules := filepath.Join(folder, "node_modules")
+		receiver := filepath.Join(modules, "@agentherald", "receiver")
+		script.Check(os.MkdirAll(receiver, 0o755))
+		for _, e := range script.Must(os.ReadDir(filepath.Join(string(f), "node_modules"))) {
+			script.Check(os.Symlink(f.Path(e.Name()), filepath.Join(modules, e.Name())))
+		}
+		script.Check(run(ctx, folder, "tar", "-xzf", archives[0], "-C", receiver, "--strip-components=1"))
+	})
 }
 
 // manifestOf returns a package.json that requires the packages.
-func manifestOf(packages []string) ([]byte, error) {
+func manifestOf(packages []string) []byte {
 	wanted := map[string]string{}
 	for _, p := range packages {
 		m := exact.FindStringSubmatch(p)
 		if m == nil {
-			return nil, fmt.Errorf("%q is no package with its exact version, as in express@5.3.0", p)
+			script.Fail("%q is no package with its exact version, as in express@5.3.0", p)
 		}
 		wanted[m[1]] = m[2]
 	}
-	return json.MarshalIndent(map[string]any{"private": true, "dependencies": wanted}, "", "  ")
+	return script.Must(json.MarshalIndent(map[string]any{"private": true, "dependencies": wanted}, "", "  "))
 }
 
 // cache returns the folder of all installations: $XDG_CACHE_HOME/herald/npm, its equivalent on other systems, or a
 // folder for temporary files.
-func cache() (string, error) {
+func cache() string {
 	base, err := os.UserCacheDir()
 	if err != nil {
 		base = os.TempDir()
 	}
 	base = filepath.Join(base, "herald", "npm")
-	if err := os.MkdirAll(base, 0o755); err != nil {
-		return "", fmt.Errorf("make the cache for npm's packages: %w", err)
-	}
-	return base, nil
+	script.Check(os.MkdirAll(base, 0o755))
+	return base
 }
 
 // run runs a command in a folder. If it fails, the error contains its output.
@@ -175,20 +156,11 @@ func Node(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("ask %s for its version: %w", path, err)
 	}
-	if major(string(out)) < leastNode {
+	var major int
+	if _, err := fmt.Sscanf(string(out), "v%d.", &major); err != nil || major < leastNode {
 		return "", fmt.Errorf("install Node.js %d or newer: %s is %s", leastNode, path, strings.TrimSpace(string(out)))
 	}
 	return path, nil
-}
-
-// major returns the major version of "v22.23.3", or 0 for another format.
-func major(version string) int {
-	first, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(version), "v"), ".")
-	n, err := strconv.Atoi(first)
-	if err != nil {
-		return 0
-	}
-	return n
 }
 
 // Environment returns the environment for installed programs. It is this process's environment without proxies and
