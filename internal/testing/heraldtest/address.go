@@ -10,10 +10,5 @@ import "testing"
 // connection. On Linux the port stays bound; on other systems it is only known to be free.
 func Address(t testing.TB) string {
 	t.Helper()
-	address, release, err := reserve()
-	if err != nil {
-		t.Fatalf("heraldtest: reserve an address: %v", err)
-	}
-	t.Cleanup(release)
-	return address
+	return reserve(t)
 }

@@ -2,13 +2,16 @@
 
 package heraldtest
 
-import "net"
+import (
+	"net"
+	"testing"
+)
 
 // reserve finds a port that is free now. It does not keep the port reserved.
-func reserve() (address string, release func(), err error) {
+func reserve(t testing.TB) string {
+	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		return "", nil, err
-	}
-	return l.Addr().String(), func() {}, l.Close()
+	Must(t, err)
+	Must(t, l.Close())
+	return l.Addr().String()
 }

@@ -15,11 +15,9 @@ type Gate struct {
 	Address string // "127.0.0.1:port", reserved for the test
 	Target  string // host:port, or the path of a socket; read by Open
 
-	t        testing.TB
-	mu       sync.Mutex
-	listener net.Listener
-	conns    []net.Conn
-	all      sync.WaitGroup
+	t    testing.TB
+	mu   sync.Mutex
+	stop func() // nil: it is closed
 }
 
 // NewGate returns a closed gate to a target.
@@ -73,50 +71,61 @@ func (g *Gate) Open() {
 	g.t.Helper()
 	listener, err := net.Listen("tcp", g.Address)
 	Must(g.t, err)
-	g.mu.Lock()
-	g.listener = listener
-	g.mu.Unlock()
 	network, target := "tcp", g.Target
 	if strings.HasPrefix(target, "/") {
 		network = "unix"
 	}
-	g.all.Go(func() {
-		for {
-			in, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			out, err := net.Dial(network, target)
-			if err != nil {
-				_ = in.Close()
-				continue
-			}
-			g.mu.Lock()
-			g.conns = append(g.conns, in, out)
-			g.mu.Unlock()
-			for _, way := range [][2]net.Conn{{in, out}, {out, in}} {
-				g.all.Go(func() {
-					_, _ = io.Copy(way[0], way[1])
-					_, _ = way[0].Close(), way[1].Close()
-				})
-			}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.stop = acceptConnections(listener, func(in net.Conn) {
+		defer in.Close()
+		out, err := net.Dial(network, target)
+		if err != nil {
+			return
 		}
+		var back sync.WaitGroup
+		back.Go(func() {
+			_, _ = io.Copy(in, out)
+			_, _ = in.Close(), out.Close()
+		})
+		_, _ = io.Copy(out, in)
+		_, _ = in.Close(), out.Close()
+		back.Wait()
 	})
 }
 
 // Close closes all connections and refuses new ones.
 func (g *Gate) Close() {
 	g.mu.Lock()
-	listener, conns := g.listener, g.conns
-	g.listener, g.conns = nil, nil
-	g.mu.Unlock()
-	if listener != nil {
-		_ = listener.Close()
+	defer g.mu.Unlock()
+	if g.stop != nil {
+		g.stop()
 	}
-	for _, c := range conns {
-		_ = c.Close()
+	g.stop = nil
+}
+
+// acceptConnections calls serve for each connection. stop closes the listener and the connections, and waits for serve.
+func acceptConnections(listener net.Listener, serve func(net.Conn)) (stop func()) {
+	var conns []net.Conn
+	var accepting, serving sync.WaitGroup
+	accepting.Go(func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			conns = append(conns, c)
+			serving.Go(func() { serve(c) })
+		}
+	})
+	return func() {
+		_ = listener.Close() // only to end the loop
+		accepting.Wait()
+		for _, c := range conns {
+			_ = c.Close()
+		}
+		serving.Wait()
 	}
-	g.all.Wait()
 }
 
 // Listen calls serve for each connection to a new loopback address until the test ends, and returns the address.
@@ -131,30 +140,7 @@ func ListenAt(t testing.TB, address string, serve func(net.Conn)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
 	Must(t, err)
-	var mu sync.Mutex
-	var conns []net.Conn
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			c, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			mu.Lock()
-			conns = append(conns, c)
-			mu.Unlock()
-			all.Go(func() { serve(c) })
-		}
-	})
-	t.Cleanup(func() {
-		_ = listener.Close() // only to end the loop
-		mu.Lock()
-		for _, c := range conns {
-			_ = c.Close()
-		}
-		mu.Unlock()
-		all.Wait()
-	})
+	t.Cleanup(acceptConnections(listener, serve))
 	return listener.Addr().String()
 }
 

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -45,19 +46,13 @@ func StartPooler(t testing.TB, databaseURL string, lines ...string) *Pooler {
 		t.Fatalf("the owner of %s is unknown", info.Name())
 	}
 	p.uid, p.gid = owner.Uid, owner.Gid
-	if p.dir, err = os.MkdirTemp("", "herald-pooler-"); err != nil { // short, because it contains a socket
-		t.Fatal(err)
-	}
+	p.dir, err = os.MkdirTemp("", "herald-pooler-") // short, because it contains a socket
+	Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(p.dir) })
 	config := fmt.Sprintf("[databases]\n* = host=%s port=%d user=%s\n[pgbouncer]\npool_mode=transaction\nauth_type=any\n"+
-		"unix_socket_dir=%s\nlisten_port=6432\nserver_login_retry=0.1\n", server.Host, server.Port, server.User, p.dir)
-	for _, l := range lines {
-		config += l + "\n"
-	}
-	if err := errors.Join(os.WriteFile(filepath.Join(p.dir, "ini"), []byte(config), 0o644),
-		os.Chown(p.dir, int(p.uid), int(p.gid))); err != nil {
-		t.Fatal(err)
-	}
+		"unix_socket_dir=%s\nlisten_port=6432\nserver_login_retry=0.1\n%s\n", server.Host, server.Port, server.User, p.dir, strings.Join(lines, "\n"))
+	Must(t, os.WriteFile(filepath.Join(p.dir, "ini"), []byte(config), 0o644))
+	Must(t, os.Chown(p.dir, int(p.uid), int(p.gid)))
 	p.URL = fmt.Sprintf("postgres://%s@/%s?host=%s&port=6432", server.User, server.Database, url.QueryEscape(p.dir))
 	p.Start()
 	t.Cleanup(p.Kill)
@@ -83,9 +78,7 @@ func (p *Pooler) Start() {
 			done <- cmd.Wait()
 		}
 	}()
-	if err := <-started; err != nil {
-		p.t.Fatal(err)
-	}
+	Must(p.t, <-started)
 	p.process, p.done = cmd.Process, done
 	var last error
 	AwaitState(p.t, func() bool {

@@ -2,35 +2,28 @@ package heraldtest
 
 import (
 	"context"
-	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// parseRedis returns client options for a Redis that RealRedis or MiniRedis started. The client does not retry commands.
-func parseRedis(raw string) (*redis.Options, error) {
-	u, err := url.Parse(raw)
+// newRedisClient returns a client of a Redis that RealRedis or MiniRedis started. It does not retry commands.
+func newRedisClient(raw string) (*redis.Client, error) {
+	o, err := redis.ParseURL(strings.Replace(raw, "redis-socket:", "unix:", 1)) // the form of asynq
 	if err != nil {
 		return nil, err
 	}
-	o := &redis.Options{ContextTimeoutEnabled: true, PoolSize: 64, MaxRetries: -1, DisableIdentity: true}
-	if u.Scheme == "redis-socket" {
-		o.Network, o.Addr = "unix", u.Path
-	} else {
-		o.Addr, o.Username = u.Host, u.User.Username()
-		o.Password, _ = u.User.Password()
-	}
-	return o, nil
+	o.ContextTimeoutEnabled, o.PoolSize, o.MaxRetries, o.DisableIdentity = true, 64, -1, true
+	return redis.NewClient(o), nil
 }
 
 // RedisClient returns a client of a Redis that RealRedis or MiniRedis started. It is closed when the test ends, and it
 // does not retry commands. Its type is an interface for the reason that queue.Redis gives.
 func RedisClient(t testing.TB, raw string) redis.Cmdable {
 	t.Helper()
-	o, err := parseRedis(raw)
+	c, err := newRedisClient(raw)
 	Must(t, err)
-	c := redis.NewClient(o)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -43,11 +36,10 @@ func EachRedis(t *testing.T, test func(t *testing.T, url string)) {
 
 // emptyRedis leaves a Redis as if it had just started: no keys, scripts, counters, clients or eviction.
 func emptyRedis(ctx context.Context, raw string) error {
-	o, err := parseRedis(raw)
+	c, err := newRedisClient(raw)
 	if err != nil {
 		return err
 	}
-	c := redis.NewClient(o)
 	defer c.Close()
 	_, err = c.Pipelined(ctx, func(p redis.Pipeliner) error {
 		p.ClientKillByFilter(ctx, "TYPE", "normal")

@@ -171,18 +171,27 @@ func EmptyPostgres(t testing.TB) string {
 	return createDatabase(t, nil)
 }
 
+// createDatabase creates a database for a test. Before that, it starts the cluster and prepares the template if
+// needed.
 func createDatabase(t testing.TB, migrate migration) string {
 	t.Helper()
-	database, err := shared.createDatabase(migrate)
-	if SkipIfMissing(t, err); err != nil {
-		t.Fatalf("heraldtest: %v", err)
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	err := shared.start()
+	SkipIfMissing(t, err)
+	Must(t, err)
+	template := "template0"
+	if migrate != nil {
+		template = shared.prepareTemplate(t, migrate)
 	}
+	shared.made++
+	database := fmt.Sprintf("test_%d", shared.made)
+	// A copy of the files takes half the time of the default, a copy through the log.
+	Must(t, shared.exec("CREATE DATABASE "+database+" TEMPLATE "+template+" STRATEGY FILE_COPY"))
 	t.Cleanup(func() {
 		shared.mu.Lock()
 		defer shared.mu.Unlock()
-		if err := shared.exec("DROP DATABASE " + database + " WITH (FORCE)"); err != nil {
-			t.Errorf("heraldtest: drop the test's database: %v", err)
-		}
+		Must(t, shared.exec("DROP DATABASE "+database+" WITH (FORCE)"))
 	})
 	return shared.url(database)
 }
@@ -216,15 +225,10 @@ func takeRedis(t testing.TB, mode embedded.RedisMode) string {
 		defer cancel()
 		var err error
 		r, err = embedded.StartRedis(ctx, embedded.RedisConfig{Ephemeral: true, Mode: mode})
-		if SkipIfMissing(t, err); err != nil {
-			t.Fatalf("heraldtest: %v", err)
-		}
+		SkipIfMissing(t, err)
+		Must(t, err)
 	}
-	t.Cleanup(func() {
-		if err := shared.returnRedis(r); err != nil {
-			t.Errorf("heraldtest: %v", err)
-		}
-	})
+	t.Cleanup(func() { Must(t, shared.returnRedis(r)) })
 	return r.URL()
 }
 
@@ -274,27 +278,6 @@ func SkipIfMissing(t testing.TB, err error) {
 
 func required() bool { return os.Getenv(RequireVariable) != "" || os.Getenv("CI") != "" }
 
-// createDatabase creates a database for a test. Before that, it starts the cluster and prepares the template if
-// needed.
-func (c *cluster) createDatabase(migrate migration) (string, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.start(); err != nil {
-		return "", err
-	}
-	template, err := c.prepareTemplate(migrate)
-	if err != nil {
-		return "", err
-	}
-	c.made++
-	name := fmt.Sprintf("test_%d", c.made)
-	// A copy of the files takes half the time of the default, a copy through the log.
-	if err := c.exec("CREATE DATABASE " + name + " TEMPLATE " + template + " STRATEGY FILE_COPY"); err != nil {
-		return "", fmt.Errorf("copy the migrated database: %w", err)
-	}
-	return name, nil
-}
-
 // start starts the cluster, unless it runs. A failed start is not repeated.
 func (c *cluster) start() error {
 	if c.postgres != nil || c.failed != nil {
@@ -310,31 +293,23 @@ func (c *cluster) start() error {
 }
 
 // prepareTemplate returns the name of a database on which migrate ran. It creates the database if needed.
-func (c *cluster) prepareTemplate(migrate migration) (string, error) {
-	if migrate == nil {
-		return "template0", nil
-	}
+func (c *cluster) prepareTemplate(t testing.TB, migrate migration) string {
+	t.Helper()
 	if c.template != "" {
-		return c.template, nil
+		return c.template
 	}
 	const name = "migrated"
-	if err := c.exec("CREATE DATABASE " + name); err != nil {
-		return "", err
-	}
+	Must(t, c.exec("CREATE DATABASE "+name))
 	ctx, cancel := context.WithTimeout(context.Background(), migrateTimeout)
 	defer cancel()
 	if err := migrate(ctx, c.url(name)); err != nil {
-		return "", errors.Join(fmt.Errorf("migrate: %w", err), c.exec("DROP DATABASE "+name+" WITH (FORCE)"))
+		t.Fatal("migrate:", errors.Join(err, c.exec("DROP DATABASE "+name+" WITH (FORCE)")))
 	}
 	// A connection that migrate did not close would make every copy fail.
-	if err := c.exec("ALTER DATABASE " + name + " ALLOW_CONNECTIONS false"); err != nil {
-		return "", err
-	}
-	if err := c.exec("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '" + name + "'"); err != nil {
-		return "", err
-	}
+	Must(t, c.exec("ALTER DATABASE "+name+" ALLOW_CONNECTIONS false"))
+	Must(t, c.exec("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '"+name+"'"))
 	c.template = name
-	return name, nil
+	return name
 }
 
 // exec runs a statement in the cluster's own database. The caller holds the mutex.
