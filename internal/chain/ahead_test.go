@@ -25,7 +25,7 @@ import (
 func TestCheckFarAhead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
-	j := w.feedback()
+	j := w.Feedback()
 	w.Mine(2)
 	head, err := w.client.ReadHead(w.Ctx)
 	heraldtest.Must(t, err)
@@ -56,7 +56,7 @@ func TestCheckFarAhead(t *testing.T) {
 func TestCheckNeedsConfirmingBlocks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 3)
-	j := w.feedback()
+	j := w.Feedback()
 	target, err := url.Parse(w.Net.URL())
 	heraldtest.Must(t, err)
 	proxy := httputil.NewSingleHostReverseProxy(target)

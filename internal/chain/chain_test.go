@@ -49,8 +49,8 @@ func TestTokenURI(t *testing.T) {
 func TestCheckFeedback(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
-	w.feedback()
-	j := w.feedback()
+	w.Feedback()
+	j := w.Feedback()
 	found := Standing{Found: true, Confirmed: true, BlockNumber: j.BlockNumber, BlockHash: j.BlockHash, Timestamp: w.minedAt(j)}
 	heraldtest.Equal(t, "genuine", w.check(j, VerifyReceipt), found)
 	if got := w.check(j, VerifyOff); !got.Found || !got.Confirmed {
@@ -122,7 +122,7 @@ func TestCheckFeedback(t *testing.T) {
 		}
 	}
 
-	revoked := w.job2(w.Net.RevokeFeedback(w.Ctx, w.Rater, w.Agent, j.FeedbackIndex))(erc8004.FeedbackRevoked)
+	revoked := w.Job(w.Net.RevokeFeedback(w.Ctx, w.Rater, w.Agent, j.FeedbackIndex))(erc8004.FeedbackRevoked)
 	for _, j := range []job.Job{j, bare} {
 		if got := w.check(j, VerifyReceipt); !got.Found || !got.Revoked {
 			t.Errorf("revoked: %+v", got)
@@ -136,12 +136,12 @@ func TestCheckFeedback(t *testing.T) {
 func TestCheckOtherKinds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
-	given := w.feedback()
-	response := w.job2(w.Net.AppendResponse(w.Ctx, w.Owner, w.Agent, w.Rater.Address, given.FeedbackIndex, "r\x00", common.Hash{2}))(erc8004.ResponseAppended)
+	given := w.Feedback()
+	response := w.Job(w.Net.AppendResponse(w.Ctx, w.Owner, w.Agent, w.Rater.Address, given.FeedbackIndex, "r\x00", common.Hash{2}))(erc8004.ResponseAppended)
 	request := common.Hash{3}
 	_, err := w.Net.RequestValidation(w.Ctx, w.Owner, w.Rater.Address, w.Agent, "q", request)
 	heraldtest.Must(t, err)
-	validation := w.job2(w.Net.RespondValidation(w.Ctx, w.Rater, request, 88, "r", common.Hash{4}, "t"))(erc8004.ValidationResponse)
+	validation := w.Job(w.Net.RespondValidation(w.Ctx, w.Rater, request, 88, "r", common.Hash{4}, "t"))(erc8004.ValidationResponse)
 	for _, j := range []job.Job{response, validation} {
 		if got := w.check(j, VerifyReceipt); !got.Found || !got.Confirmed {
 			t.Errorf("%s: %+v", j.Kind, got)
@@ -187,7 +187,7 @@ func with(j job.Job, change func(*job.Job)) job.Job {
 func TestCheckConfirmations(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 3)
-	j := w.feedback()
+	j := w.Feedback()
 	bare := with(j, func(j *job.Job) { j.TransactionHash = common.Hash{} })
 	for missing := uint64(3); missing > 0; missing-- {
 		if got := w.check(j, VerifyReceipt); !got.Found || got.Confirmed || got.ConfirmedIn != missing {
@@ -227,7 +227,7 @@ func TestCheckConfirmations(t *testing.T) {
 func TestCheckFinalized(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
-	j := w.feedback()
+	j := w.Feedback()
 	bare := with(j, func(j *job.Job) { j.TransactionHash = common.Hash{} })
 	for _, j := range []job.Job{j, bare} {
 		if got := w.check(j, VerifyFinalized); !got.Found || got.Confirmed || got.ConfirmedIn == 0 {
@@ -247,7 +247,7 @@ func TestCheckFinalized(t *testing.T) {
 func TestCheckUnconfirmedRevocation(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 3)
-	j := w.feedback()
+	j := w.Feedback()
 	w.Mine(3)
 	revoke := func() {
 		_, err := w.Net.RevokeFeedback(w.Ctx, w.Rater, w.Agent, j.FeedbackIndex)
@@ -264,7 +264,7 @@ func TestCheckUnconfirmedRevocation(t *testing.T) {
 		t.Errorf("confirmed: %+v", got)
 	}
 
-	j = w.feedback()
+	j = w.Feedback()
 	w.Mine(3)
 	revoke()
 	heraldtest.Must(t, w.Net.Reorg(w.Ctx, 1, false))
@@ -276,13 +276,13 @@ func TestCheckUnconfirmedRevocation(t *testing.T) {
 func TestCheckAfterReorg(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
-	j := w.feedback()
+	j := w.Feedback()
 	heraldtest.Must(t, w.Net.Reorg(w.Ctx, 1, true))
 	got := w.check(j, VerifyReceipt)
 	if !got.Found || !got.Confirmed || got.BlockHash == j.BlockHash || got.BlockHash == (common.Hash{}) {
 		t.Errorf("mined again: %+v", got)
 	}
-	j = w.feedback()
+	j = w.Feedback()
 	heraldtest.Must(t, w.Net.Reorg(w.Ctx, 1, false))
 	if got := w.check(j, VerifyReceipt); got != newContradiction("transactionHash") {
 		t.Errorf("gone: %+v", got)
@@ -310,7 +310,7 @@ func TestWrongChain(t *testing.T) {
 func TestNodeGone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
-	j := w.feedback()
+	j := w.Feedback()
 	w.check(j, VerifyReceipt)
 	heraldtest.Must(t, w.Net.Close())
 	var away *node.UnavailableError

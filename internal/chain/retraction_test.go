@@ -17,13 +17,13 @@ import (
 // vanish gives feedback and replaces its block. If again is set, its transaction is in another block afterwards.
 func (w *world) vanish(again bool) job.Job {
 	w.T.Helper()
-	j := w.feedback()
+	j := w.Feedback()
 	heraldtest.Must(w.T, w.Net.Reorg(w.Ctx, 1, again))
 	return j.Retraction(j.ID())
 }
 
 func (w *world) retraction() job.Job {
-	j := w.feedback()
+	j := w.Feedback()
 	return j.Retraction(j.ID())
 }
 
@@ -65,7 +65,7 @@ func TestCheckRetraction(t *testing.T) {
 		heraldtest.Equal(t, name, w.check(c.job, VerifyReceipt), c.want)
 	}
 	_, mined, err := w.Net.GiveFeedback(w.Ctx, w.Rater, devnet.Feedback{AgentID: w.Agent, Tag1: "next"})
-	if next := w.job(erc8004.NewFeedback, mined, err); next.FeedbackIndex != vanished.FeedbackIndex {
+	if next := w.Job(mined, err)(erc8004.NewFeedback); next.FeedbackIndex != vanished.FeedbackIndex {
 		t.Fatalf("the next feedback has index %d", next.FeedbackIndex)
 	}
 	heraldtest.Equal(t, "gone, and its index taken by another feedback", w.check(vanished, VerifyReceipt), gone)

@@ -333,7 +333,7 @@ func TestForgedRegistry(t *testing.T) {
 	}
 	rep, val, request := contracts.Reputation(), contracts.Validation(), common.Hash{3}
 	reputation, validation, identity := create(rep, d.Identity), create(val, d.Identity), create(contracts.Identity())
-	of := func(kind erc8004.Kind, r *types.Receipt) job.Job { return w.job(kind, r, nil) }
+	of := func(kind erc8004.Kind, r *types.Receipt) job.Job { return w.Job(r, nil)(kind) }
 	given := of(erc8004.NewFeedback, w.send(reputation, devnet.Feedback{AgentID: w.Agent, URI: "ipfs://x"}.Calldata()))
 	response := of(erc8004.ResponseAppended, w.send(reputation, rep.Pack("appendResponse", w.Agent, w.Rater.Address, uint64(1), "r",
 		common.Hash{2})))
@@ -354,7 +354,7 @@ func TestForgedRegistry(t *testing.T) {
 			}
 		}
 	}
-	theirs := with(w.feedback(), func(j *job.Job) { j.IdentityRegistry = identity })
+	theirs := with(w.Feedback(), func(j *job.Job) { j.IdentityRegistry = identity })
 	heraldtest.Equal(t, "an identity registry of the forger's own", w.readEvent(theirs).IdentityRegistry, d.Identity)
 	listed := w.Net.Deployment().Registries()
 	listed.Reputation = append(listed.Reputation, reputation)

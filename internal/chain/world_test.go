@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ethereum/go-ethereum/core/types"
-
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/chain/eventlog"
 	"github.com/agentherald/herald/internal/chain/node"
@@ -19,8 +17,6 @@ import (
 )
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }
-
-var limits = job.Limits{MaxTimeout: 30 * time.Second}
 
 func newPool(t *testing.T, cfg node.Config) *node.Pool {
 	t.Helper()
@@ -53,32 +49,9 @@ type world struct {
 
 func newWorld(t *testing.T, confirmations uint64) *world {
 	t.Helper()
-	w := chaintest.NewWorld(t)
+	w := chaintest.NewWorld(t, eventlog.Job)
 	return &world{w, newClient(t, node.Config{ChainID: w.Net.ChainID(), URLs: []secret.Secret{secret.New(w.Net.URL())}},
 		Config{Confirmations: erc8004.Depth{Blocks: confirmations}, Registries: w.Net.Deployment().Registries(), LogRange: erc8004.Depth{Blocks: 1000}})}
-}
-
-// job returns the job of the event of that kind in a receipt.
-func (w *world) job(kind erc8004.Kind, r *types.Receipt, err error) job.Job {
-	w.T.Helper()
-	heraldtest.Must(w.T, err)
-	for _, l := range r.Logs {
-		e, err := erc8004.Decode(*l)
-		if err != nil || e.Kind != kind {
-			continue
-		}
-		j, err := eventlog.Job(e, w.Net.ChainID(), w.Net.Deployment(), l.BlockTimestamp, limits)
-		heraldtest.Must(w.T, err)
-		return j
-	}
-	w.T.Fatalf("no %s in the receipt", kind)
-	return job.Job{}
-}
-
-func (w *world) feedback() job.Job {
-	w.T.Helper()
-	r, err := w.GiveFeedback()
-	return w.job(erc8004.NewFeedback, r, err)
 }
 
 // minedAt returns the timestamp of a job's block.
@@ -108,15 +81,6 @@ func (w *world) readEvent(j job.Job) job.Job {
 		w.T.Fatalf("%+v, %v", s, err)
 	}
 	return *s.Event
-}
-
-// job2 accepts the results of a devnet helper, and returns a function that builds the job of the event of a kind in
-// them.
-func (w *world) job2(r *types.Receipt, err error) func(erc8004.Kind) job.Job {
-	return func(kind erc8004.Kind) job.Job {
-		w.T.Helper()
-		return w.job(kind, r, err)
-	}
 }
 
 func as[E error](err error) bool {

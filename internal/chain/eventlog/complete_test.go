@@ -48,9 +48,9 @@ func omitRanges(t *testing.T, target string) string {
 func TestOmittedLogsAreRead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	first := w.feedback()
+	first := w.Feedback()
 	w.Mine(120) // more blocks than one request may ask for
-	second := w.feedback()
+	second := w.Feedback()
 	for _, trusted := range []bool{false, true} {
 		c := newReader(t, w.Net.ChainID(), trusted, omitRanges(t, w.Net.URL()))
 		filter := Filter{Address: []common.Address{w.Net.Deployment().Reputation},

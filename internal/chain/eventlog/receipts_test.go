@@ -282,7 +282,7 @@ func TestUnprovableReceipts(t *testing.T) {
 func TestUnknownReceiptsProveNothing(t *testing.T) {
 	t.Parallel()
 	w, filter := newTwins(t)
-	w.feedback()
+	w.Feedback()
 	filter.ToBlock++
 	form := regexp.MustCompile(`"status":"0x1"`)
 	asked := 0

@@ -92,7 +92,7 @@ func TestRequestsOfAFollower(t *testing.T) {
 		empty := poll()
 		w.Mine(4)
 		four := poll()
-		w.feedback()
+		w.Feedback()
 		event := poll()
 		row := fmt.Sprintf("| one poll | %s | %s | %s | %s |", idle, empty, four, event)
 		if !strings.Contains(string(page), row) {

@@ -67,7 +67,7 @@ func (w *world) next(jobs chan job.Job) job.Job {
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	first := w.feedback()
+	first := w.Feedback()
 	w.Mine(5)
 	jobs, _ := w.follow(Config{})
 	updated := w.next(jobs)
@@ -92,7 +92,7 @@ func TestFollow(t *testing.T) {
 		heraldtest.Equal(t, "index", j.FeedbackIndex, want)
 		heraldtest.Equal(t, "tag1", j.Tag1, "later")
 	}
-	revoked := w.job2(w.Net.RevokeFeedback(w.Ctx, w.Rater, w.Agent, 2))(erc8004.FeedbackRevoked)
+	revoked := w.Job(w.Net.RevokeFeedback(w.Ctx, w.Rater, w.Agent, 2))(erc8004.FeedbackRevoked)
 	if got := w.next(jobs); got.Key() != revoked.Key() || got.Kind != job.KindFeedbackRevoked || got.Reason != job.RevokedByClient {
 		t.Errorf("%+v", got)
 	}
@@ -102,7 +102,7 @@ func TestFollowReorg(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	jobs, _ := w.follow(Config{Contracts: []common.Address{w.Net.Deployment().Reputation}})
-	first := w.feedback()
+	first := w.Feedback()
 	heraldtest.Equal(t, "the key of the job", w.next(jobs).Key(), first.Key())
 	heraldtest.Must(t, w.Net.Reorg(w.Ctx, 1, true))
 	again := w.next(jobs)
@@ -110,10 +110,10 @@ func TestFollowReorg(t *testing.T) {
 		t.Errorf("after the reorg %s in block %s, before in %s", again.Key(), again.BlockHash, first.BlockHash)
 	}
 	// A reorg removes this feedback. Its index is used again with other content.
-	lost := w.feedback()
+	lost := w.Feedback()
 	heraldtest.Equal(t, "the key of the job", w.next(jobs).Key(), lost.Key())
 	heraldtest.Must(t, w.Net.Reorg(w.Ctx, 1, false))
-	other := w.job2(func() (*types.Receipt, error) {
+	other := w.Job(func() (*types.Receipt, error) {
 		_, r, err := w.Net.GiveFeedback(w.Ctx, w.Rater, devnet.Feedback{AgentID: w.Agent, Tag1: "other"})
 		return r, err
 	}())(erc8004.NewFeedback)
@@ -125,7 +125,7 @@ func TestFollowReorg(t *testing.T) {
 func TestFollowRefusedAndHandleErrors(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.feedback()
+	w.Feedback()
 	stop := errors.New("stop")
 	f := New(w.client, Config{Deployment: w.Net.Deployment(), Contracts: []common.Address{w.Net.Deployment().Reputation}, Limits: limits,
 		Handle: func(context.Context, Range) error { return stop }})
@@ -133,7 +133,7 @@ func TestFollowRefusedAndHandleErrors(t *testing.T) {
 	// A job above the size limit is refused, and later events are still handled. Each NUL takes six bytes in JSON.
 	_, _, err := w.Net.GiveFeedback(w.Ctx, w.Rater, devnet.Feedback{AgentID: w.Agent, URI: string(make([]byte, 50_000))})
 	heraldtest.Must(t, err)
-	last := w.feedback()
+	last := w.Feedback()
 	refused := make(chan error, 10)
 	jobs := make(chan job.Job, 10)
 	w.follow(Config{Contracts: []common.Address{w.Net.Deployment().Reputation}, Handle: func(_ context.Context, r Range) error {
@@ -157,7 +157,7 @@ func TestFollowRefusedAndHandleErrors(t *testing.T) {
 func TestFollowsALowHead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	first := w.feedback()
+	first := w.Feedback()
 	head := w.head()
 	jobs := make(chan job.Job, 10)
 	f := New(w.client, Config{Deployment: w.Net.Deployment(), Contracts: []common.Address{w.Net.Deployment().Reputation}, Limits: limits,
@@ -265,7 +265,7 @@ func TestFollowLimit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for range 4 {
-		w.feedback()
+		w.Feedback()
 	}
 	head := w.head()
 	var limit atomic.Uint64

@@ -29,7 +29,7 @@ func TestWebsocketWakes(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- f.Follow(ctx) }()
 
-	w.feedback()
+	w.Feedback()
 	again := time.NewTicker(20 * time.Millisecond) // mines blocks until one arrives after the subscription
 	defer again.Stop()
 	for waiting := true; waiting; {
@@ -42,7 +42,7 @@ func TestWebsocketWakes(t *testing.T) {
 			t.Fatal("no block woke the follower")
 		}
 	}
-	w.feedback() // from here on, every block wakes the follower at once
+	w.Feedback() // from here on, every block wakes the follower at once
 	w.next(jobs)
 	cancel()
 	heraldtest.Fails(t, "the error", <-done, context.Canceled)
