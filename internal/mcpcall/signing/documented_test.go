@@ -210,7 +210,8 @@ func (h *herald) refusals(t *testing.T, own string, ask func(*http.Request) int)
 	const text = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
 	signed := func(by *herald, method, body string) *http.Request {
 		t.Helper()
-		r := newRequest(t, method, own+target, body)
+		r, err := http.NewRequestWithContext(t.Context(), method, own+target, strings.NewReader(body))
+		heraldtest.Must(t, err)
 		if body != "" {
 			r.Header.Set("Content-Type", "application/json")
 			r.Header.Set("Accept", "application/json, text/event-stream")
