@@ -58,9 +58,8 @@ func Ways(t testing.TB) []Way {
 	at := func(address string) string { return "postgres://u:" + Password + "@" + address + "/d?sslmode=disable" }
 	empty, migrated := heraldtest.EmptyPostgres(t), heraldtest.Postgres(t, postgres.Migrate)
 	// Commands that make the table of versions at once wait for each other, a second each time.
-	if _, err := postgres.Migrations(t.Context(), secret.New(empty)); err != nil {
-		t.Fatal(err)
-	}
+	_, err := postgres.Migrations(t.Context(), secret.New(empty))
+	heraldtest.Must(t, err)
 	nothing := filepath.Join(t.TempDir(), "none")
 	broken, ofOwn, lost := t.TempDir(), heldFolder(t), heldFolder(t)
 	write(t, filepath.Join(broken, "run.json"), "not JSON")
@@ -158,9 +157,7 @@ func olderCluster(t testing.TB) string {
 	}
 	const nobody = 65534
 	heraldtest.Must(t, os.Chmod(dir, 0o711))
-	if err := os.Chown(data, nobody, nobody); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.Chown(data, nobody, nobody))
 	return dir
 }
 

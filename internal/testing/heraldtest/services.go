@@ -177,9 +177,7 @@ func createDatabase(t testing.TB, migrate migration) string {
 	t.Helper()
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
-	err := shared.start()
-	SkipIfMissing(t, err)
-	Must(t, err)
+	MustHave(t, shared.start())
 	template := "template0"
 	if migrate != nil {
 		template = shared.prepareTemplate(t, migrate)
@@ -225,8 +223,7 @@ func takeRedis(t testing.TB, mode embedded.RedisMode) string {
 		defer cancel()
 		var err error
 		r, err = embedded.StartRedis(ctx, embedded.RedisConfig{Ephemeral: true, Mode: mode})
-		SkipIfMissing(t, err)
-		Must(t, err)
+		MustHave(t, err)
 	}
 	t.Cleanup(func() { Must(t, shared.returnRedis(r)) })
 	return r.URL()
@@ -264,9 +261,9 @@ func (c *cluster) returnRedis(r *embedded.Server) error {
 	return nil
 }
 
-// SkipIfMissing skips the test if err says that the machine has no Postgres or no Redis, or that this user cannot run
-// Postgres, unless RequireVariable or CI is set.
-func SkipIfMissing(t testing.TB, err error) {
+// MustHave ends the test if err is not nil. It skips the test if err says that the machine has no Postgres or no Redis,
+// or that this user cannot run Postgres, unless RequireVariable or CI is set.
+func MustHave(t testing.TB, err error) {
 	t.Helper()
 	_, none := errors.AsType[*embedded.NoBinariesError](err)
 	_, account := errors.AsType[*embedded.AccountError](err)
@@ -274,6 +271,7 @@ func SkipIfMissing(t testing.TB, err error) {
 	if (none || account || unreachable || errors.Is(err, embedded.ErrNoRedis)) && !required() {
 		t.Skip(err)
 	}
+	Must(t, err)
 }
 
 func required() bool { return os.Getenv(RequireVariable) != "" || os.Getenv("CI") != "" }

@@ -32,13 +32,8 @@ func (b *Bench) Open(ctx context.Context, t testing.TB, cfg Config) *Site {
 	t.Helper()
 	cfg.Programs, cfg.Postgres = b.Programs(t), b.startPostgres(t)
 	s, err := Open(ctx, cfg)
-	heraldtest.SkipIfMissing(t, err)
-	heraldtest.Must(t, err)
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	heraldtest.MustHave(t, err)
+	t.Cleanup(func() { heraldtest.Must(t, s.Close()) })
 	return s
 }
 
@@ -79,8 +74,7 @@ func (b *Bench) startPostgres(t testing.TB) *Postgres {
 	defer b.mu.Unlock()
 	if b.postgres == nil {
 		p, err := StartPostgres(heraldtest.Within(t, time.Minute), b.dir, slog.New(slog.DiscardHandler))
-		heraldtest.SkipIfMissing(t, err)
-		heraldtest.Must(t, err)
+		heraldtest.MustHave(t, err)
 		b.postgres = p
 	}
 	return b.postgres

@@ -103,13 +103,8 @@ func newCanaryWorld(t *testing.T) *canaryWorld {
 		t.FailNow() // Programs has said why
 	}
 	w.Site, err = Open(ctx, Config{Programs: programs, Postgres: w.postgres, Database: "canary", Logs: filepath.Join(dir, "logs")})
-	heraldtest.SkipIfMissing(t, err)
-	w.must(err)
-	t.Cleanup(func() {
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	heraldtest.MustHave(t, err)
+	t.Cleanup(func() { heraldtest.Must(t, w.Close()) })
 	w.keepKeyset()
 	w.guardServices()
 	return w
@@ -123,13 +118,9 @@ func (w *canaryWorld) startPostgres() {
 	w.t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 		defer cancel()
-		if err := errors.Join(w.postgres.Close(ctx), log.Close()); err != nil {
-			w.t.Error(err)
-		}
+		w.must(errors.Join(w.postgres.Close(ctx), log.Close()))
 	})
-	err = w.postgres.Start(w.ctx)
-	heraldtest.SkipIfMissing(w.t, err)
-	w.must(err)
+	heraldtest.MustHave(w.t, w.postgres.Start(w.ctx))
 }
 
 // guardServices adds passwords to the worker's URLs. Redis requires its own. Postgres' socket admits every user and

@@ -24,13 +24,8 @@ func TestRedis(t *testing.T) {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	heraldtest.Must(t, os.Chmod(dir, 0o711)) // the server may run as another user
 	r, err := startRedis(ctx, dir, slog.New(slog.DiscardHandler))
-	heraldtest.SkipIfMissing(t, err)
-	heraldtest.Must(t, err)
-	defer func() {
-		if err := r.close(context.WithoutCancel(ctx)); err != nil {
-			t.Error(err)
-		}
-	}()
+	heraldtest.MustHave(t, err)
+	t.Cleanup(func() { heraldtest.Must(t, r.close(context.WithoutCancel(ctx))) })
 	must := func(err error) {
 		t.Helper()
 		heraldtest.Must(t, err)

@@ -20,29 +20,22 @@ import (
 	"github.com/ethereum/go-ethereum/rpc"
 
 	"github.com/agentherald/herald/internal/testing/devnet"
+	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
 // Start starts a chain and stops it when the test ends.
 func Start(t testing.TB, cfg devnet.Config) *devnet.Net {
 	t.Helper()
 	program, err := findProgram() // may compile it, so this comes before the limit
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	cfg.Launch = func(chainID uint64, funded []common.Address) (devnet.Node, error) {
 		return startProcess(program, chainID, funded)
 	}
 	n, err := devnet.Start(ctx, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := n.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	heraldtest.Must(t, err)
+	t.Cleanup(func() { heraldtest.Must(t, n.Close()) })
 	return n
 }
 
