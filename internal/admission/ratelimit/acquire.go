@@ -61,7 +61,7 @@ func (l *Limiter) acquireGap(ctx context.Context, origin, endpoint, token string
 
 	// If calls to the endpoint wait already, this one must not overtake them.
 	v, permit := l.requestPermit(e, token, question{attempt: !others, reserve: !wait, gap: gap})
-	if permit == nil && wait && !v.code.closes() {
+	if permit == nil && wait && !v.code.forbidsCalls() {
 		v, permit = l.waitForPermit(ctx, e, token, v, others)
 	}
 	switch {
@@ -146,7 +146,7 @@ func (l *Limiter) waitForPermit(ctx context.Context, e *endpoint, token string, 
 		if l.isFirst(o, w) {
 			var permit *Permit
 			v, permit = l.requestPermit(e, token, question{attempt: true})
-			if permit != nil || v.code.closes() {
+			if permit != nil || v.code.forbidsCalls() {
 				return v, permit
 			}
 			if l.isTooLate(v, l.maxWait-time.Since(began)) {

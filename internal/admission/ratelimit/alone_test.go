@@ -118,7 +118,7 @@ func TestForgottenWorkerSharesAgain(t *testing.T) {
 }
 
 // TestReleasedAlone: a permit that a worker releases while it counts alone is free for all when it shares its limits
-// again, also if another worker has asked meanwhile. A worker that counts alone does not count the permits of others,
+// again, also if another worker has asked since. A worker that counts alone leaves out the permits of others,
 // which it could not see released.
 func TestReleasedAlone(t *testing.T) {
 	t.Parallel()
@@ -138,7 +138,7 @@ func TestReleasedAlone(t *testing.T) {
 }
 
 // TestPermitsOfOthersOutlastTimeAlone: a worker that counted alone counts the permits of other workers again when it
-// shares its limits again, although it has not counted them meanwhile.
+// shares its limits again, although it did not count them before.
 func TestPermitsOfOthersOutlastTimeAlone(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))

@@ -28,7 +28,7 @@ type step struct {
 }
 
 // takeStep runs a step and returns after its last run. While the limits are shared, that is the run whose result Redis
-// has stored (commit). Otherwise the step changes this process' state only.
+// has stored (commitTogether). Otherwise the step changes this process' state only.
 //
 // A commit may need several requests to Redis, but ctx does not end it: the limiter must learn of each permit that it
 // acquires. The caller does not hold mu.
@@ -51,8 +51,8 @@ func (l *Limiter) takeStep(e *endpoint, run func(m *originState, e *circuit, now
 	<-s.done
 }
 
-// commitSteps commits the steps at an origin, until there are none. So one origin has one commit at a time, and steps
-// that arrive during a commit are in the next one.
+// commitSteps commits the steps at an origin until it has no further steps. So an origin has one commit at a time.
+// Steps that arrive during a commit are in the next one.
 func (l *Limiter) commitSteps(o *origin) {
 	defer l.tasks.Done()
 	l.mu.Lock()
@@ -60,7 +60,7 @@ func (l *Limiter) commitSteps(o *origin) {
 	for len(o.steps) > 0 {
 		steps := o.steps[:min(len(o.steps), maxSteps)]
 		o.steps = o.steps[len(steps):]
-		l.commit(o, steps)
+		l.commitTogether(o, steps)
 		for _, s := range steps {
 			close(s.done)
 		}
@@ -84,8 +84,8 @@ func (l *Limiter) runAlone(o *origin, steps []*step) {
 }
 
 // commitChanges commits the states that this process has changed alone. Without it, other workers would learn of them
-// only when this process gets a further call to the endpoint. A permit or a probe that ended meanwhile would count for
-// them until PermitTTL. An endpoint that was evicted meanwhile is left out.
+// only when this process gets a further call to the endpoint. A permit or a probe that has ended since would count for
+// them until PermitTTL. Evicted endpoints are left out.
 func (l *Limiter) commitChanges() {
 	l.mu.Lock()
 	var changed []*endpoint
@@ -100,11 +100,11 @@ func (l *Limiter) commitChanges() {
 	}
 }
 
-// commit runs the steps on copies of the states that this process knows, and replaces the states in Redis with the
-// results. If another worker has changed a state since, commit takes over the changed states, and tries again. After
+// commitTogether runs the steps on copies of the states that this process knows, and replaces the states in Redis with
+// the results. If another worker has changed a state since, it takes over the changed states, and tries again. After
 // maxTries it runs the steps on the states that it took over last, with the permits of all workers. Redis learns of the
 // permits with the next commit. The caller holds mu, which is unlocked during each request.
-func (l *Limiter) commit(o *origin, steps []*step) {
+func (l *Limiter) commitTogether(o *origin, steps []*step) {
 	for range maxTries {
 		if l.countsAlone(o) {
 			l.runAlone(o, steps)
@@ -136,7 +136,7 @@ func (l *Limiter) commit(o *origin, steps []*step) {
 		l.adoptTime(answer.Time)
 		l.adoptOrigin(o, answer.Before[0])
 		for i, e := range endpoints {
-			e.adopt(answer.Before[1+i])
+			e.adoptCircuit(answer.Before[1+i])
 		}
 	}
 	o.originState = o.joinPermits()
@@ -213,7 +213,7 @@ func (l *Limiter) setState(o *origin, all originState) {
 
 // adoptOrigin takes over an origin's state from Redis, except for this process' own permits, which this process knows
 // better. If Redis has lost the state, the known one stays, without the permits of other processes. These processes
-// store them again, except for those that they have released meanwhile.
+// store them again, except for released ones.
 func (l *Limiter) adoptOrigin(o *origin, value versioned.Value) {
 	o.version = value.Version
 	var state originState
@@ -226,8 +226,8 @@ func (l *Limiter) adoptOrigin(o *origin, value versioned.Value) {
 	o.Permits = own
 }
 
-// adopt takes over an endpoint's state from Redis. If Redis has lost it, the known one stays.
-func (e *endpoint) adopt(value versioned.Value) {
+// adoptCircuit takes over an endpoint's state from Redis. If Redis has lost it, the known one stays.
+func (e *endpoint) adoptCircuit(value versioned.Value) {
 	e.version = value.Version
 	c := circuit{id: e.id}
 	if value.Read(&c) {

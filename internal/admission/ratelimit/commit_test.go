@@ -67,7 +67,7 @@ func TestLateRelease(t *testing.T) {
 }
 
 // TestPermitExpiresDuringRelease: a permit that expires while its release is in progress does not change the permits that
-// this process acquires meanwhile.
+// this process acquires at that time.
 func TestPermitExpiresDuringRelease(t *testing.T) {
 	t.Parallel()
 	rdb, c := client(t, heraldtest.RealRedis(t)), newClock()

@@ -76,7 +76,7 @@
 // rules to its copies, without the permits of other workers, because it cannot see their release. So no other call to
 // an agent has to wait for the timeout. The worker tests Redis in the background, a second later and then every second
 // (less often if Redis repeatedly fails). When Redis answers, the worker shares its states again, and commits those
-// that it has changed alone. If another worker has replaced one of them meanwhile, that state counts, and what this
+// that it has changed alone. If another worker has replaced one of them since, that state counts, and what this
 // worker learned alone is lost, except for its own permits. One line of the log says that an outage begins, and one
 // that it has ended.
 //

@@ -43,9 +43,9 @@ const (
 
 func (c code) isGranted() bool { return c == granted || c == grantedProbe }
 
-// closes reports whether the answer forbids calls until a fixed time. Then the call does not count as waiting for a
-// permit, and always gets a return time.
-func (c code) closes() bool { return c == open }
+// forbidsCalls reports whether the answer forbids calls until a fixed time. Then the call does not count as waiting
+// for a permit, and always gets a return time.
+func (c code) forbidsCalls() bool { return c == open }
 
 // acquireAnswer is the answer of originState.acquire.
 type acquireAnswer struct {
@@ -123,13 +123,13 @@ func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q q
 func (m *originState) reserveTime(r *rules, now int64, e *circuit, openUntil int64, v *acquireAnswer, q question) {
 	var w *waitingEndpoint
 	from, waiters := now+r.minWait, int64(1)
-	if v.code.closes() {
+	if v.code.forbidsCalls() {
 		from = max(from, openUntil)
 	} else if q.attempt || q.reserve {
 		w = m.startWaiting(r, now, e.id)
 		waiters = int64(len(m.Waiting))
 	}
-	if q.reserve || v.code.closes() {
+	if q.reserve || v.code.forbidsCalls() {
 		line := limitTime(e.Line, now, r.maxWait, 0)
 		inflight := int64(r.inflight)
 		e.Line = min(max(line, from)+max(r.gap*waiters, e.Mean/inflight*min(waiters, inflight)), now+r.maxWait)

@@ -86,7 +86,7 @@ func (l *Limiter) testRedis() bool {
 	return true
 }
 
-// endOutage ends the outage, and commits what this process has changed meanwhile.
+// endOutage ends the outage, and commits the states that this process changed during it.
 func (l *Limiter) endOutage() {
 	l.mu.Lock()
 	now := time.Now()

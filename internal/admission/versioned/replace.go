@@ -1,6 +1,6 @@
 // Package versioned stores values in Redis that several workers change. A worker reads a value, computes the next one
 // in Go, and replaces the value if no other worker has replaced it since. So the rules by which values change exist in
-// Go only. The package does not retry, and does not know what the values mean.
+// Go only. The package does not retry, and does not interpret the values.
 //
 // Invariants:
 //   - A value is replaced only while it has the state from which its replacement was computed. So no worker overwrites
@@ -88,13 +88,13 @@ func Replace(ctx context.Context, client redis.Scripter, ttl time.Duration, all 
 		return Answer{}, fmt.Errorf("replace a value in Redis: it answers %.40q", fmt.Sprint(got))
 	}
 	for _, value := range got[1:] {
-		a.Before = append(a.Before, parse(value))
+		a.Before = append(a.Before, parseValue(value))
 	}
 	return a, nil
 }
 
-// parse splits a value that Redis returned. It returns a Value without a version if Redis has none.
-func parse(value any) Value {
+// parseValue splits a value that Redis returned. It returns a Value without a version if Redis has none.
+func parseValue(value any) Value {
 	if text, ok := value.(string); ok && len(text) >= length {
 		return Value{text[:length], []byte(text[length:])}
 	}

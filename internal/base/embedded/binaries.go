@@ -76,7 +76,7 @@ type location struct {
 	bundle bool     // in a cache folder: root or this user must own it
 }
 
-func (p location) path() string { return filepath.Join(p.dir, p.server) }
+func (p location) programPath() string { return filepath.Join(p.dir, p.server) }
 
 // installation is a server's program that runs on this machine.
 type installation struct {
@@ -125,8 +125,8 @@ func (k kind) listLocations(cache string) (out []location) {
 	}
 	seen := map[string]bool{}
 	return slices.DeleteFunc(out, func(p location) bool {
-		was := seen[p.path()]
-		seen[p.path()] = true
+		was := seen[p.programPath()]
+		seen[p.programPath()] = true
 		return was
 	})
 }
@@ -195,7 +195,7 @@ func (p location) checkUsable(path string, acct account) error {
 // returns a *NoBinariesError. An *AccountError is final, because no other folder would help.
 func findPostgres(ctx context.Context, cache string, major int, acct account,
 	log *slog.Logger) (installation, error) {
-	found, passed, err := postgresKind().find(ctx, cache, acct, log, func(b installation) string {
+	found, passed, err := postgresKind().findUsable(ctx, cache, acct, log, func(b installation) string {
 		switch {
 		case b.major < oldestPostgres:
 			return fmt.Sprintf("%s has version %d, older than %d", b.dir, b.major, oldestPostgres)
@@ -216,9 +216,9 @@ var ErrNoRedis = errors.New("no usable redis-server or valkey-server on this mac
 // findRedis returns the first usable server. asynq's archive requires 6.2. Without any it returns ErrNoRedis, with the
 // reasons why programs were rejected.
 func findRedis(ctx context.Context, cache string, acct account, log *slog.Logger) (installation, error) {
-	found, passed, err := redisKind().find(ctx, cache, acct, log, func(b installation) string {
+	found, passed, err := redisKind().findUsable(ctx, cache, acct, log, func(b installation) string {
 		if cmp.Or(cmp.Compare(b.major, 6), cmp.Compare(b.minor, 2)) < 0 {
-			return fmt.Sprintf("%s has version %d.%d, older than 6.2", b.path(), b.major, b.minor)
+			return fmt.Sprintf("%s has version %d.%d, older than 6.2", b.programPath(), b.major, b.minor)
 		}
 		return ""
 	})
@@ -234,11 +234,12 @@ func findRedis(ctx context.Context, cache string, acct account, log *slog.Logger
 	return found, fmt.Errorf("%w (%s)", ErrNoRedis, strings.Join(passed, "; "))
 }
 
-// find returns the first usable program that reject has no reason against, and the reasons why others were rejected.
-func (k kind) find(ctx context.Context, cache string, acct account, log *slog.Logger,
+// findUsable returns the first usable program that reject has no reason against, and the reasons why others were
+// rejected.
+func (k kind) findUsable(ctx context.Context, cache string, acct account, log *slog.Logger,
 	reject func(installation) string) (_ installation, passed []string, err error) {
 	for _, p := range k.listLocations(cache) {
-		b, err := k.probe(ctx, p, acct, log)
+		b, err := k.probeLocation(ctx, p, acct, log)
 		if ctx.Err() != nil {
 			return installation{}, nil, context.Cause(ctx)
 		}
@@ -262,20 +263,20 @@ func (k kind) find(ctx context.Context, cache string, acct account, log *slog.Lo
 	return installation{}, passed, nil
 }
 
-// probe runs the program to learn its version, as the account that will run the server.
-func (k kind) probe(ctx context.Context, p location, acct account, log *slog.Logger) (installation, error) {
+// probeLocation runs the program to learn its version, as the account that will run the server.
+func (k kind) probeLocation(ctx context.Context, p location, acct account, log *slog.Logger) (installation, error) {
 	for _, name := range append(k.needs, p.server) {
 		if err := p.checkUsable(filepath.Join(p.dir, name), acct); err != nil {
 			return installation{}, err
 		}
 	}
-	out, err := askVersion(ctx, p.path(), p.libs, acct, log)
+	out, err := askVersion(ctx, p.programPath(), p.libs, acct, log)
 	if err != nil {
 		return installation{}, err
 	}
 	m := k.version.FindStringSubmatch(out)
 	if m == nil {
-		return installation{}, fmt.Errorf("%s does not report its version", p.path())
+		return installation{}, fmt.Errorf("%s does not report its version", p.programPath())
 	}
 	major, err := strconv.Atoi(m[2])
 	minor, _ := strconv.Atoi(m[3]) // a test version of Postgres has none
@@ -294,7 +295,7 @@ func askVersion(ctx context.Context, path string, libs []string, acct account, l
 		if _, ok := errors.AsType[*exec.ExitError](err); ok && line != "" {
 			return "", fmt.Errorf("%s does not run here: %s", path, line)
 		}
-		if errors.Is(err, fs.ErrNotExist) { // as an fs.ErrNotExist, it would say that there is no program (find)
+		if errors.Is(err, fs.ErrNotExist) { // as an fs.ErrNotExist, it would say that there is no program (findUsable)
 			return "", fmt.Errorf("%s does not run here: its loader is missing", path)
 		}
 		return "", fmt.Errorf("%s does not run here: %w", path, acct.explainStart(err))

@@ -176,7 +176,7 @@ func (t *tail) Write(b []byte) (int, error) {
 			break
 		}
 		if !isRefusal(t.partial[:i]) {
-			t.keep(t.partial[:i+1])
+			t.keepBytes(t.partial[:i+1])
 		}
 		if t.line != nil {
 			t.line(strings.TrimSpace(string(t.partial[:i])))
@@ -184,13 +184,13 @@ func (t *tail) Write(b []byte) (int, error) {
 		t.partial = t.partial[i+1:]
 	}
 	if len(t.partial) > tailSize {
-		t.keep(t.partial)
+		t.keepBytes(t.partial)
 		t.partial = nil
 	}
 	return len(b), nil
 }
 
-func (t *tail) keep(b []byte) {
+func (t *tail) keepBytes(b []byte) {
 	t.kept = append(t.kept, b...)
 	if over := len(t.kept) - tailSize; over > 0 {
 		t.kept = append(t.kept[:0], t.kept[over:]...)

@@ -202,7 +202,7 @@ func (f *fetcher) checkBundle(ctx context.Context, stage string) error {
 		return errors.New("the packages hold no server program")
 	}
 	p := found[0]
-	_, err := k.probe(ctx, p, acct, f.log)
+	_, err := k.probeLocation(ctx, p, acct, f.log)
 	for _, name := range k.needs { // initdb has libraries of its own
 		if err == nil {
 			_, err = askVersion(ctx, filepath.Join(p.dir, name), p.libs, acct, f.log)

@@ -174,7 +174,7 @@ func runFetched(t *testing.T, cache string) {
 	must(t, err)
 	log := slog.New(slog.DiscardHandler)
 	ctx := context.Background()
-	installed, err := postgresKind().probe(ctx, postgresKind().listBundled(cache)[0], acct, log)
+	installed, err := postgresKind().probeLocation(ctx, postgresKind().listBundled(cache)[0], acct, log)
 	must(t, err)
 	base := openTemp(t)
 	p := &Server{name: "postgres", acct: acct, base: base, data: filepath.Join(base, "data"), installed: installed,
@@ -192,7 +192,7 @@ func runFetched(t *testing.T, cache string) {
 	must(t, err)
 	t.Log(query(t, p.URL(), "SELECT version()"))
 	for _, p := range redisKind().listBundled(cache) {
-		out, err := askVersion(ctx, p.path(), p.libs, acct, log)
+		out, err := askVersion(ctx, p.programPath(), p.libs, acct, log)
 		if err != nil {
 			t.Error(err)
 		}

@@ -51,7 +51,7 @@ func (m *mini) moveLifetimes() {
 	}
 }
 
-func (m *mini) close() {
+func (m *mini) stopServer() {
 	close(m.quit)
 	<-m.gone
 }

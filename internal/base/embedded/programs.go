@@ -33,7 +33,7 @@ func FindPrograms(ctx context.Context, dir, cache string) (p Programs) {
 		p.NoRedis = err
 		return p
 	}
-	p.Redis = fmt.Sprintf("%s %s, %s", found.server, found.version, found.path())
+	p.Redis = fmt.Sprintf("%s %s, %s", found.server, found.version, found.programPath())
 	return p
 }
 

@@ -44,8 +44,8 @@ func startRedisServer(ctx context.Context, cfg RedisConfig) (_ *Server, err erro
 	if err := s.restrictTo(acct); err != nil {
 		return nil, err
 	}
-	log.Info("redis: using", "server", s.installed.server, "version", s.installed.version, "path", s.installed.path(),
-		"user", s.acct.String())
+	log.Info("redis: using", "server", s.installed.server, "version", s.installed.version,
+		"path", s.installed.programPath(), "user", s.acct.String())
 	where := filepath.Join(s.base, "socket")
 	if err := stopLeftoverRedis(ctx, where, log); err != nil {
 		return nil, err

@@ -96,8 +96,8 @@ func (s *Server) restrictTo(acct account) error {
 // kernel asks the program to end.
 func (s *Server) launch(ctx context.Context, args []string, isReady func() (bool, error)) (err error) {
 	began := time.Now()
-	p := program{name: s.installed.server, path: s.installed.path(), args: args, libs: s.installed.libs, acct: s.acct,
-		onDeath: s.ask, logger: s.logger}
+	p := program{name: s.installed.server, path: s.installed.programPath(), args: args,
+		libs: s.installed.libs, acct: s.acct, onDeath: s.ask, logger: s.logger}
 	if s.child, err = p.start(); err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (s *Server) launch(ctx context.Context, args []string, isReady func() (bool
 func (s *Server) release(ctx context.Context) error {
 	var errs []error
 	if s.mini != nil {
-		s.mini.close()
+		s.mini.stopServer()
 	}
 	if s.child != nil {
 		ask := s.ask

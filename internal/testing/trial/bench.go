@@ -24,7 +24,7 @@ type Bench struct {
 	postgres *Postgres
 }
 
-// Main is heraldtest.Main, and ends what the tests shared.
+// Main is heraldtest.Main, and ends the services that the tests shared.
 func (b *Bench) Main(m *testing.M) { heraldtest.MainWith(m, b.close) }
 
 // Open opens a site with the shared programs and Postgres until the test ends.
