@@ -30,8 +30,8 @@ type step struct {
 // takeStep runs a step and returns after its last run. While the limits are shared, that is the run whose result Redis
 // has stored (commitTogether). Otherwise the step changes this process' state only.
 //
-// A commit may need several requests to Redis, but ctx does not end it: the limiter must learn of each permit that it
-// acquires. The caller does not hold mu.
+// A commit may need several requests to Redis. No context of a call ends it, because the limiter must learn of each
+// permit that it acquires. The caller does not hold mu.
 func (l *Limiter) takeStep(e *endpoint, run func(m *originState, e *circuit, now int64)) {
 	l.mu.Lock()
 	o := e.origin
