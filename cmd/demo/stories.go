@@ -20,7 +20,7 @@ import (
 // story is one feedback: its data on the chain, and its expected end.
 type story struct {
 	title     string
-	status    store.Status
+	status    outcome.Status
 	reason    outcome.Reason
 	attempts  int
 	takenBack bool // a reorg removes it from the chain; if it was delivered, its retraction must be delivered too
@@ -37,7 +37,7 @@ type story struct {
 }
 
 // isRetracted reports whether the agent must receive a retraction of the feedback.
-func (s *story) isRetracted() bool { return s.takenBack && s.status == store.Delivered }
+func (s *story) isRetracted() bool { return s.takenBack && s.status == outcome.Delivered }
 
 // serviceEntry is one entry of a registration's services (ERC-8004).
 type serviceEntry struct {
@@ -49,21 +49,21 @@ type serviceEntry struct {
 func (w *world) listStories() []*story {
 	mcp := func(url string) []serviceEntry { return []serviceEntry{{"MCP", url, "2025-11-25"}} }
 	return []*story{
-		{title: "Delivered over HTTP, with a feedback file on IPFS", status: store.Delivered, attempts: 1,
+		{title: "Delivered over HTTP, with a feedback file on IPFS", status: outcome.Delivered, attempts: 1,
 			services: mcp(w.httpURL), tag: "uptime", value: 9977, text: "Fast and always there."},
-		{title: "Delivered over stdio, by a command that the operator allowed", status: store.Delivered, attempts: 1,
+		{title: "Delivered over stdio, by a command that the operator allowed", status: outcome.Delivered, attempts: 1,
 			stdio: true, inline: true, tag: "quality", value: 8800, text: "Good answers."},
-		{title: "An agent that says 503 twice, then takes it", status: store.Delivered, attempts: 3,
+		{title: "An agent that says 503 twice, then takes it", status: outcome.Delivered, attempts: 3,
 			services: mcp(w.flaky.url), tag: "latency", value: 4200},
-		{title: "A file that does not match its hash", status: store.Rejected,
+		{title: "A file that does not match its hash", status: outcome.Rejected,
 			reason: outcome.HashMismatch, attempts: 1,
 			services: mcp(w.httpURL), tag: "quality", value: 100, text: "I never wrote this.", lie: true},
-		{title: "An agent without an MCP endpoint", status: store.Skipped, reason: outcome.NoMCPEndpoint, attempts: 1,
+		{title: "An agent without an MCP endpoint", status: outcome.Skipped, reason: outcome.NoMCPEndpoint, attempts: 1,
 			services: []serviceEntry{{Name: "web", Endpoint: "https://agent.example/"}}, inline: true,
 			tag: "starred", value: 10000},
-		{title: "A reorg takes it off the chain before the agent is called", status: store.Cancelled,
+		{title: "A reorg takes it off the chain before the agent is called", status: outcome.Cancelled,
 			reason: outcome.Reorg, takenBack: true, services: mcp(w.httpURL), tag: "uptime", value: 1200},
-		{title: "A reorg takes it off the chain after the agent was called", status: store.Delivered, attempts: 1,
+		{title: "A reorg takes it off the chain after the agent was called", status: outcome.Delivered, attempts: 1,
 			takenBack: true, services: mcp(w.httpURL), tag: "uptime", value: 3400},
 	}
 }
@@ -113,9 +113,9 @@ func (w *world) mineReorgs(ctx context.Context, stories []*story, tl *timeline) 
 		if _, err := w.net.Commit(); err != nil {
 			return err
 		}
-		before := store.Delivered
+		before := outcome.Delivered
 		if !s.isRetracted() {
-			before = store.Waiting // for its confirmations
+			before = outcome.Waiting // for its confirmations
 			// On a busy machine, the event would be confirmed and the agent called before the reorg.
 			w.net.Pause()
 		}

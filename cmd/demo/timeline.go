@@ -243,7 +243,7 @@ func (t *timeline) printOpen(ctx context.Context, stories []*story) {
 // describeOpen returns the status of a delivery and when its next attempt begins.
 func describeOpen(d store.Delivery, now time.Time) string {
 	text := strings.TrimSpace(fmt.Sprintf("%s %s", d.Status, d.Reason))
-	if d.Status == store.Waiting && d.NextAttemptAt != nil && d.Reason != outcome.BehindEarlier {
+	if d.Status == outcome.Waiting && d.NextAttemptAt != nil && d.Reason != outcome.BehindEarlier {
 		text += fmt.Sprintf(", again in %s", d.NextAttemptAt.Sub(now).Round(100*time.Millisecond))
 	}
 	return text
@@ -253,7 +253,7 @@ func describeOpen(d store.Delivery, now time.Time) string {
 func (t *timeline) printReceived(ended []store.Delivery) {
 	for i, d := range ended {
 		var b bytes.Buffer
-		if d.Status == store.Delivered && len(d.History) > 0 &&
+		if d.Status == outcome.Delivered && len(d.History) > 0 &&
 			json.Indent(&b, d.History[len(d.History)-1].Arguments, "  ", "  ") == nil {
 			t.printLine(fmt.Sprintf("What the agent of story %d received, as arguments of %s:\n  %s\n",
 				i+1, d.ToolName, b.String()))
@@ -269,7 +269,7 @@ func (t *timeline) readEnded(ctx context.Context, stories []*story, ended []stor
 			return false
 		}
 		if stories[i].isRetracted() {
-			if r, err := t.readStory(ctx, t.retractions, i+1); err != nil || r.Status != store.Delivered {
+			if r, err := t.readStory(ctx, t.retractions, i+1); err != nil || r.Status != outcome.Delivered {
 				return false
 			}
 		}
@@ -289,7 +289,7 @@ func (t *timeline) readStory(ctx context.Context, of map[int]uuid.UUID, number i
 
 // awaitDelivery waits until the worker has accepted the feedback of a transaction, and returns the delivery's id. If
 // status is not empty, it also waits until the delivery has the status.
-func (t *timeline) awaitDelivery(ctx context.Context, tx common.Hash, status store.Status) (uuid.UUID, error) {
+func (t *timeline) awaitDelivery(ctx context.Context, tx common.Hash, status outcome.Status) (uuid.UUID, error) {
 	t.mu.Lock()
 	worker := t.worker
 	t.mu.Unlock()

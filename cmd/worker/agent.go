@@ -8,7 +8,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/report"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/records"
 )
 
@@ -48,8 +48,8 @@ func (c *agentListCmd) Run(a *command) error {
 			case records.SortSlow:
 				row = append(row, report.Millis(r.MeanMs))
 			}
-			t.addRow(append(row, r.Open[store.Queued], r.Open[store.Running],
-				r.Open[store.Waiting], r.Open[store.Held], report.Time(r.LastOKAt),
+			t.addRow(append(row, r.Open[outcome.Queued], r.Open[outcome.Running],
+				r.Open[outcome.Waiting], r.Open[outcome.Held], report.Time(r.LastOKAt),
 				text.Shorten(report.Server(r.ServerInfo)),
 				r.Protocol, report.CountTools(r.Tools), text.Shorten(r.Endpoint), text.Shorten(r.LastError))...)
 		}

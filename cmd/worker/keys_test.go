@@ -21,6 +21,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/operator/keys"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -89,7 +90,7 @@ func TestKeysRotation(t *testing.T) {
 	first := heraldtest.Keyset(t)
 	d.with(first)
 	d.sealed(first, 3)
-	d.ended(8, store.Outcome{Status: store.Delivered}) // without headers
+	d.ended(8, store.Outcome{Status: outcome.Delivered}) // without headers
 	had := d.keysInUse()
 	if len(had) != 1 || !had[0].Seals || had[0].Sealed != 3 {
 		t.Fatalf("%+v", had)

@@ -16,6 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall/transport"
 	"github.com/agentherald/herald/internal/operator/doctor"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -122,7 +123,7 @@ func deliveries(t testing.TB, url string) (good, bad uuid.UUID) {
 	heraldtest.Must(t, err)
 	c, err := st.Claim(t.Context(), tasks[0].ID, tasks[0].N, time.Minute)
 	heraldtest.Must(t, err)
-	_, err = st.Record(t.Context(), c, store.Outcome{Status: store.Delivered, Stage: "call", Called: true, AgentOK: true,
+	_, err = st.Record(t.Context(), c, store.Outcome{Status: outcome.Delivered, Stage: "call", Called: true, AgentOK: true,
 		FileVerification: "raw", FileSource: "cid", FileDisagrees: []string{"value", "clientAddress"},
 		ToolName: "agent.\x1b[2JreceiveFeedback", Endpoint: "https://a.example/\u202e", Response: json.RawMessage(`{"text":"\u001b[31mred \u202e"}`)})
 	heraldtest.Must(t, err)

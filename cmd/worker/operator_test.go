@@ -19,6 +19,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/store"
@@ -194,8 +195,8 @@ func (d *desk) audits() []records.Audit {
 }
 
 var (
-	dead      = store.Outcome{Status: store.Dead, Reason: "timeout", Called: true, AgentError: "\x1b[2Jno answer \u202e"}
-	delivered = store.Outcome{Status: store.Delivered, Called: true, AgentOK: true, Endpoint: "https://a.example/\u202e"}
+	dead      = store.Outcome{Status: outcome.Dead, Reason: "timeout", Called: true, AgentError: "\x1b[2Jno answer \u202e"}
+	delivered = store.Outcome{Status: outcome.Delivered, Called: true, AgentOK: true, Endpoint: "https://a.example/\u202e"}
 )
 
 func TestReplayByFilter(t *testing.T) {
@@ -282,8 +283,8 @@ func TestCancel(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	gone := d.ended(42, dead)
-	wait := d.ended(42, store.Outcome{Status: store.Waiting, Reason: "timeout", Delay: time.Hour, Called: true})
-	held := d.ended(42, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true})
+	wait := d.ended(42, store.Outcome{Status: outcome.Waiting, Reason: "timeout", Delay: time.Hour, Called: true})
+	held := d.ended(42, store.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true})
 	runs, claim := d.accept(42, registryOf(t, 8453))
 	d.says(0, "1 held 1 waiting not moved: 1 dead (they have ended already) not moved: 1 running (only with --force: the call cannot be taken back) "+
 		"2 would be cancelled. Nothing was changed", "delivery", "cancel", "--agent", "8453:42")
@@ -331,7 +332,7 @@ func TestAgents(t *testing.T) {
 	held, c := d.accept(42, registryOf(t, 8453))
 	heraldtest.Equal(t, "the claim's agent is enabled", c.Enabled, false)
 	_, err := d.store.Record(t.Context(), c,
-		store.Outcome{Status: store.Held, Reason: "agent_disabled", Stage: "check", Free: true})
+		store.Outcome{Status: outcome.Held, Reason: "agent_disabled", Stage: "check", Free: true})
 	heraldtest.Must(t, err)
 	d.says(0, "8453:42 disabled 0 0 0 1", "agent", "list", "--state", "disabled")
 	d.says(0, "open 0 queued, 0 running, 0 waiting, 1 held", "agent", "show", "8453:42")

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/operator/inspect"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -157,7 +158,7 @@ func TestProbe(t *testing.T) {
 	away := append(slices.Clone(d.env), "RPC_URL_8453=http://"+heraldtest.Address(t))
 	checkWorker(t, away, 0, "verdict: a delivery is held (agent_disabled): the agent is disabled",
 		"agent", "resolve", "8453:42")
-	if p := ask[inspect.Probe](d, "agent", "probe", "8453:42"); p.Reason != "agent_disabled" || p.Status != store.Held {
+	if p := ask[inspect.Probe](d, "agent", "probe", "8453:42"); p.Reason != "agent_disabled" || p.Status != outcome.Held {
 		t.Errorf("%+v", p)
 	}
 	d.lists(fmt.Sprintf(`{"8453:42":{"url":"%s/mcp"},"8453:43":{"url":"https://a.example/${PROBE_TEST_UNSET}"}}`, a.URL))

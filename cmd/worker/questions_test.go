@@ -16,6 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/door/server/api"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator/config"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -70,17 +71,17 @@ func TestQuestions(t *testing.T) {
 			TransactionHash: common.BigToHash(new(big.Int).SetUint64(client<<8 + index))}
 	}
 	forged := feedback(7, 0xc1, 1)
-	id := d.end(forged, store.Outcome{Status: store.Rejected, Reason: "hash_mismatch", Error: "the file has another hash\u202e"}).String()
+	id := d.end(forged, store.Outcome{Status: outcome.Rejected, Reason: "hash_mismatch", Error: "the file has another hash\u202e"}).String()
 	var dead uuid.UUID
 	for i := range uint64(3) {
-		dead = d.end(feedback(7+int64(i/2), 0xd0+i, 1), store.Outcome{Status: store.Dead, Reason: "timeout", Called: true, CallTook: 15 * time.Second,
+		dead = d.end(feedback(7+int64(i/2), 0xd0+i, 1), store.Outcome{Status: outcome.Dead, Reason: "timeout", Called: true, CallTook: 15 * time.Second,
 			Error: fmt.Sprintf("the agent at https://agent.example/%s did not answer request %d within 15s", uuid.New(), i)})
 	}
 	const sentence = "the agent at # did not answer request # within #"
-	d.end(feedback(9, 0xe1, 1), store.Outcome{Status: store.Delivered, Called: true, CallTook: time.Millisecond, AgentOK: true,
+	d.end(feedback(9, 0xe1, 1), store.Outcome{Status: outcome.Delivered, Called: true, CallTook: time.Millisecond, AgentOK: true,
 		ServerInfo: json.RawMessage(`{"name": "Weather \u001b[2J50%", "version": "1.0.0"}`)})
-	d.end(feedback(42, 0xf1, 1), store.Outcome{Status: store.Held, Reason: "auth_required", Free: true, Error: "agent 8453:42 requires a credential"})
-	d.end(feedback(43, 0xa1, 1), store.Outcome{Status: store.Cancelled, Reason: "reorg"})
+	d.end(feedback(42, 0xf1, 1), store.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true, Error: "agent 8453:42 requires a credential"})
+	d.end(feedback(43, 0xa1, 1), store.Outcome{Status: outcome.Cancelled, Reason: "reorg"})
 	gone := feedback(44, 0xa2, 1)
 	gone.BlockHash = common.HexToHash("0xb1")
 	taken := d.end(gone, delivered)

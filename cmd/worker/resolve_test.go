@@ -18,7 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/operator/inspect"
 	"github.com/agentherald/herald/internal/operator/report"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/devnet/devnettest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -184,7 +184,7 @@ func TestAgentResolve(t *testing.T) {
 	}
 
 	out, _ = p.resolve(1, nil, "--json", "31337:999")
-	if r := decode[inspect.Resolution](t, out); r.Resolved || r.Status != store.Skipped || r.Reason != "agent_not_found" || r.Endpoint != nil {
+	if r := decode[inspect.Resolution](t, out); r.Resolved || r.Status != outcome.Skipped || r.Reason != "agent_not_found" || r.Endpoint != nil {
 		t.Errorf("%s", out)
 	}
 	// --registry names an address without a contract.

@@ -20,6 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/tokens"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
@@ -125,8 +126,8 @@ func (d *desk) nowhere() {
 func TestTokenSet(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	held := d.ended(42, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true, AgentError: "401"})
-	other := d.ended(7, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true, AgentError: "401"})
+	held := d.ended(42, store.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true, AgentError: "401"})
+	other := d.ended(7, store.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true, AgentError: "401"})
 	origin := []string{"token", "set", "8453:42", "--origin"}
 
 	d.answers(0, "is stored for https://agent.example/mcp, sent as Authorization: Bearer; 1 held deliveries were released (audit 1)", canary+"\n", "",

@@ -20,12 +20,12 @@ func TestBindingPolicy(t *testing.T) {
 	for _, c := range []struct {
 		env    []string
 		first  bool // the first agent is called
-		status store.Status
+		status outcome.Status
 		reason outcome.Reason
 	}{
-		{nil, true, store.Waiting, "agent_busy"},
-		{[]string{"HERALD_BINDING=off"}, true, store.Running, ""},
-		{[]string{"HERALD_BINDING=require"}, false, store.Rejected, "endpoint_unverified"},
+		{nil, true, outcome.Waiting, "agent_busy"},
+		{[]string{"HERALD_BINDING=off"}, true, outcome.Running, ""},
+		{[]string{"HERALD_BINDING=require"}, false, outcome.Rejected, "endpoint_unverified"},
 	} {
 		a := newAgent(t)
 		answer := sync.OnceFunc(func() { close(a.hold) })
@@ -39,13 +39,13 @@ func TestBindingPolicy(t *testing.T) {
 		second := accept(t, w, feedback(t, net, a.URL))
 		t.Log(c.env)
 		d := until(t, w.Store, second, func(d store.Delivery) bool {
-			return d.Status == c.status && d.Reason == c.reason && (c.status != store.Running || len(a.begun) > 0)
+			return d.Status == c.status && d.Reason == c.reason && (c.status != outcome.Running || len(a.begun) > 0)
 		})
-		if c.status == store.Rejected && !strings.Contains(d.Error, a.URL+"/.well-known/agent-registration.json") {
+		if c.status == outcome.Rejected && !strings.Contains(d.Error, a.URL+"/.well-known/agent-registration.json") {
 			t.Errorf("its author is told %q", d.Error)
 		}
 		answer()
-		if c.status == store.Waiting {
+		if c.status == outcome.Waiting {
 			delivered(t, w.Store, second)
 		}
 		if err := r.stop(); err != nil {

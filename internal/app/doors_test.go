@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -91,7 +91,7 @@ func TestLegacyQueue(t *testing.T) {
 	}
 	heraldtest.Await(t, "the delivery", func() bool {
 		counts, err := records.New(w.Store).Count(heraldtest.Within(t, 10*time.Second), records.Filter{})
-		return err == nil && counts[store.Delivered] == 1 && counts[store.Rejected] == 1 && a.count() == 1
+		return err == nil && counts[outcome.Delivered] == 1 && counts[outcome.Rejected] == 1 && a.count() == 1
 	})
 	metrics := r.get(doorToken, "/metrics")
 	heraldtest.Contains(t, "/metrics", metrics, `herald_legacy_jobs_total{verdict="accepted"} 1`, `herald_legacy_jobs_total{verdict="rejected"} 1`,

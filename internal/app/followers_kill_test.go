@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/operator/config"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
@@ -64,11 +65,11 @@ func awaitLog(t *testing.T, log *heraldtest.Log, text string) {
 // awaitDelivered waits until n deliveries have succeeded.
 func awaitDelivered(t *testing.T, st *store.Store, n int64) {
 	t.Helper()
-	var got map[store.Status]int64
+	var got map[outcome.Status]int64
 	heraldtest.AwaitState(t, func() bool {
 		var err error
 		got, err = records.New(st).Count(t.Context(), records.Filter{})
-		return err == nil && got[store.Delivered] == n
+		return err == nil && got[outcome.Delivered] == n
 	}, func() string { return fmt.Sprintf("there are %v, want %d delivered", got, n) })
 }
 

@@ -44,12 +44,12 @@ func TestPolicyFile(t *testing.T) {
 	looks := make(chan time.Time)
 	r := runWith(t, Options{PolicyTicks: looks}, env...)
 	w := r.up()
-	ends := func(line []byte, status store.Status, reason outcome.Reason) store.Delivery {
+	ends := func(line []byte, status outcome.Status, reason outcome.Reason) store.Delivery {
 		t.Helper()
 		return until(t, w.Store, accept(t, w, line),
 			func(d store.Delivery) bool { return d.Status == status && d.Reason == reason })
 	}
-	ends(first, store.Skipped, "filtered")
+	ends(first, outcome.Skipped, "filtered")
 
 	write(clients, net.Account(2).Address.String()+"\n"+net.Account(3).Address.String())
 	looks <- time.Now()
@@ -57,8 +57,8 @@ func TestPolicyFile(t *testing.T) {
 	write(path, `{"enabled": false}`)
 	looks <- time.Now()
 	looks <- time.Now()
-	held := ends(second, store.Held, "agent_disabled")
-	ends(third, store.Delivered, "")
+	held := ends(second, outcome.Held, "agent_disabled")
+	ends(third, outcome.Delivered, "")
 
 	write(path, `{"enabled": true, "onUnknown": "resend"}`)
 	looks <- time.Now()
@@ -67,7 +67,7 @@ func TestPolicyFile(t *testing.T) {
 	looks <- time.Now()
 	looks <- time.Now()
 	for range 2 { // with the order, the second would wait for the first (behind_earlier)
-		ends(rate(t, net, agent), store.Waiting, "throttled")
+		ends(rate(t, net, agent), outcome.Waiting, "throttled")
 	}
 	heraldtest.Equal(t, "calls", a.count(), 2)
 	heraldtest.Must(t, r.stop())
@@ -113,7 +113,7 @@ func TestNoiseIsFilteredAtAcceptance(t *testing.T) {
 		"HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_POLICY_FILE="+path, fmt.Sprintf("HERALD_WATCH=%d", net.ChainID()))...)
 	r.up()
 	count := func(reason, status string) (n int) {
-		rows, err := records.New(st).Deliveries(ctx, records.Filter{Statuses: []store.Status{store.Status(status)}, Reason: outcome.Reason(reason), Limit: 100})
+		rows, err := records.New(st).Deliveries(ctx, records.Filter{Statuses: []outcome.Status{outcome.Status(status)}, Reason: outcome.Reason(reason), Limit: 100})
 		heraldtest.Must(t, err)
 		for _, row := range rows {
 			if d, err := st.Delivery(ctx, row.ID); err != nil || reason == "filtered" && (d.Dispatch > 0 || !strings.HasPrefix(d.Error, "rule 1 of the default policy")) ||

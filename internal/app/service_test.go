@@ -18,6 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/chain/eventlog"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/devnet"
@@ -99,7 +100,7 @@ func until(t testing.TB, st *store.Store, id uuid.UUID, is func(store.Delivery) 
 func delivered(t testing.TB, st *store.Store, id uuid.UUID) store.Delivery {
 	t.Helper()
 	d := until(t, st, id, func(d store.Delivery) bool { return d.Status.Final() })
-	if d.Status != store.Delivered {
+	if d.Status != outcome.Delivered {
 		t.Fatalf("%s %s: %s", d.Status, d.Reason, d.Error)
 	}
 	return d

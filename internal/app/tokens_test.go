@@ -10,6 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
@@ -38,7 +39,7 @@ func TestStoredToken(t *testing.T) {
 	w := r.up()
 	line := feedback(t, net, door.URL)
 	id := accept(t, w, line)
-	d := until(t, w.Store, id, func(d store.Delivery) bool { return d.Status == store.Held })
+	d := until(t, w.Store, id, func(d store.Delivery) bool { return d.Status == outcome.Held })
 	if d.Reason != "auth_required" {
 		t.Fatalf("%s: %s", d.Reason, d.Error)
 	}

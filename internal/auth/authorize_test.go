@@ -276,7 +276,7 @@ func TestOtherHeadersWin(t *testing.T) {
 	own := must(z.Authorize(t.Context(), Subject{OwnHeaders: true}, endpointAt(at+"/mcp")))
 	heraldtest.Equal(t, "the token", own.token, nil)
 	heraldtest.Equal(t, "the note", own.Note(), "")
-	if v := z.ObserveFailure(own, refused, classify.Error(refused)); v.Reason != outcome.AuthFailed || v.Ending != outcome.Reject {
+	if v := z.ObserveFailure(own, refused, classify.Error(refused)); v.Reason != outcome.AuthFailed || v.Ending != outcome.Rejected {
 		t.Errorf("%+v", v)
 	}
 }

@@ -36,7 +36,7 @@ func (z *Authorizer) ObserveFailure(a *Authorization, failure error, v outcome.V
 		v.Text += ": " + a.describeRemedy()
 	}
 	if a.Subject.OwnHeaders {
-		v.Reason, v.Ending, v.Free, v.AgentFault = outcome.AuthFailed, outcome.Reject, false, false
+		v.Reason, v.Ending, v.Free, v.AgentFault = outcome.AuthFailed, outcome.Rejected, false, false
 	}
 	return v
 }

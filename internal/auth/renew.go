@@ -425,7 +425,7 @@ func (r *renewer) recordFailure(ctx context.Context, e tokenRequest, mine leased
 			pause = max(pause, min(2*f.pause, awayMost))
 		}
 		r.rememberFailure(e, pause, err)
-	case r.Classify(err).Ending == outcome.Hold:
+	case r.Classify(err).Ending == outcome.Held:
 		r.rememberFailure(e, r.RefusalPause, err)
 	} // otherwise an internal error, or the caller was stopped
 }

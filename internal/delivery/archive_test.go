@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
-	"github.com/agentherald/herald/internal/store"
 
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
@@ -41,16 +41,16 @@ func TestReplayTidiesTheArchive(t *testing.T) {
 	w.dispatcher = must(dispatch.New(asked, w.logger()))
 	w.serve(w.newWorker())
 	id, other := w.dispatchTo(a.URL), w.dispatchTo(a.URL)
-	w.until(id, store.Rejected)
-	w.until(other, store.Rejected)
+	w.until(id, outcome.Rejected)
+	w.until(other, outcome.Rejected)
 	count := func() string { return fmt.Sprintf("%d are archived", archived()) }
 	heraldtest.AwaitState(t, func() bool { return archived() == 2 }, count)
 
 	well.Store(true)
 	w.replay(id, false)
-	w.until(id, store.Delivered)
+	w.until(id, outcome.Delivered)
 	heraldtest.AwaitState(t, func() bool { return archived() == 1 }, count)
-	w.until(w.dispatchTo(a.URL), store.Delivered)
+	w.until(w.dispatchTo(a.URL), outcome.Delivered)
 	heraldtest.Equal(t, "requests for archived tasks", asked.dropped.Load(), 1)
 }
 

@@ -65,7 +65,7 @@ func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
 	heraldtest.Receive(t, "another", begun)
 	for _, id := range []uuid.UUID{next, huge} {
 		k.mustDeliver(id, 1, "waiting agent_busy")
-		heraldtest.Equal(t, "the history", len(w.shows(id, store.Waiting, outcome.AgentBusy, 0).History), 0)
+		heraldtest.Equal(t, "the history", len(w.shows(id, outcome.Waiting, outcome.AgentBusy, 0).History), 0)
 	}
 	k.mustDeliver(small, 1, "")
 	close(finish)
@@ -75,7 +75,7 @@ func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
 	for _, id := range []uuid.UUID{next, huge} { // arguments beyond the budget are sent when no others are in flight
 		w.due(id)
 		k.mustDeliver(id, 1, "")
-		w.shows(id, store.Delivered, "", 1)
+		w.shows(id, outcome.Delivered, "", 1)
 	}
 	close(longest)
 	for n := range longest {

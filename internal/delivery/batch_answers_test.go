@@ -35,11 +35,11 @@ func TestBatchAnswers(t *testing.T) {
 	t.Parallel()
 	const clients = 18 // seven are dispatched as well as the leader, and do not follow
 	type fate struct {
-		status store.Status
+		status outcome.Status
 		reason outcome.Reason
 	}
-	delivered, rejected := fate{store.Delivered, ""}, fate{store.Rejected, outcome.ToolError}
-	later, unknown := fate{store.Waiting, outcome.ServerError}, fate{store.Waiting, outcome.Unknown}
+	delivered, rejected := fate{outcome.Delivered, ""}, fate{outcome.Rejected, outcome.ToolError}
+	later, unknown := fate{outcome.Waiting, outcome.ServerError}, fate{outcome.Waiting, outcome.Unknown}
 	byTurns := func(fates ...fate) func(i int) fate { return func(i int) fate { return fates[i%len(fates)] } }
 
 	for name, c := range map[string]struct {
@@ -60,7 +60,7 @@ func TestBatchAnswers(t *testing.T) {
 				return unknown
 			}},
 		"left out, and the policy is hold": {result: func(_ int, items []batchItem) (*mcp.CallToolResult, error) { return answerItems(nil) },
-			policy: store.OnUnknownHold, want: byTurns(fate{store.Held, outcome.HeldUnknown})},
+			policy: store.OnUnknownHold, want: byTurns(fate{outcome.Held, outcome.HeldUnknown})},
 		"as text": {result: func(_ int, items []batchItem) (*mcp.CallToolResult, error) {
 			r, err := answerItems(items, "accepted", "rejected")
 			r.StructuredContent = nil
@@ -116,7 +116,7 @@ func TestBatchAnswers(t *testing.T) {
 				t.Errorf("the calls took longer than their timeout: %v ms, %v", *p95, err)
 			}
 			for _, id := range ids[1:8] { // these did not follow
-				w.shows(id, store.Queued, "", 0)
+				w.shows(id, outcome.Queued, "", 0)
 			}
 		})
 	}
@@ -194,7 +194,7 @@ func TestBatchRefused(t *testing.T) {
 			heraldtest.Equal(t, "refused calls", refused.Load(), 1)
 			w.serve(k)
 			for _, id := range ids {
-				heraldtest.Equal(t, "the history", len(w.ends(id, store.Delivered, "", 1).History), 1)
+				heraldtest.Equal(t, "the history", len(w.ends(id, outcome.Delivered, "", 1).History), 1)
 			}
 			batches, singles := a.received()
 			if !c.again && (len(batches) > 0 || len(singles) != len(ids) || refused.Load() != 1) {
@@ -232,12 +232,12 @@ func TestBatchFallsOut(t *testing.T) {
 		t.Fatalf("%d batches: %v", len(batches), batches)
 	}
 	for _, i := range []int{0, 8, 19} {
-		w.shows(ids[i], store.Delivered, "", 1)
+		w.shows(ids[i], outcome.Delivered, "", 1)
 	}
-	w.shows(ids[forged], store.Rejected, outcome.HashMismatch, 1)
-	w.shows(ids[missing], store.Waiting, outcome.ContentUnavailable, 1)
-	w.shows(ids[named], store.Queued, "", 0)
-	w.shows(ids[template], store.Queued, "", 0)
+	w.shows(ids[forged], outcome.Rejected, outcome.HashMismatch, 1)
+	w.shows(ids[missing], outcome.Waiting, outcome.ContentUnavailable, 1)
+	w.shows(ids[named], outcome.Queued, "", 0)
+	w.shows(ids[template], outcome.Queued, "", 0)
 }
 
 // TestBatchMeta: the agent gets the ids of the batch's deliveries, and at most as many deliveries as its schema allows.

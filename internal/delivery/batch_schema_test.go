@@ -116,7 +116,7 @@ func TestBatchOfALostWorker(t *testing.T) {
 	clear(other.chains)
 	must(other.deliver(heraldtest.Within(t, 30*time.Second), ids[1], 1))
 	for _, id := range ids[8:] {
-		heraldtest.Equal(t, "the outcome of the first attempt", w.shows(id, store.Delivered, "", 2).History[0].Outcome,
+		heraldtest.Equal(t, "the outcome of the first attempt", w.shows(id, outcome.Delivered, "", 2).History[0].Outcome,
 			"")
 	}
 	close(release)
@@ -159,7 +159,7 @@ func TestBatchLeavesKnownOutcomes(t *testing.T) {
 	}
 	w.serve(k)
 	for _, id := range ids {
-		w.until(id, store.Delivered)
+		w.until(id, outcome.Delivered)
 	}
 	calls := map[string]int{}
 	batches, singles = a.received()

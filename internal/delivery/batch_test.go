@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/delivery/tools"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
@@ -151,7 +152,7 @@ func TestBatch(t *testing.T) {
 	ids := flood(20, 10)
 	w.serve(k)
 	for _, id := range ids {
-		d := w.until(id, store.Delivered)
+		d := w.until(id, outcome.Delivered)
 		if d.Attempts != 1 || len(d.History) != 1 || d.History[0].Outcome != "delivered" || d.History[0].Stage != "call" {
 			t.Errorf("%+v", d)
 		}

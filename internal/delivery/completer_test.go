@@ -201,7 +201,7 @@ func (w *completerWorld) called(id uuid.UUID) int {
 }
 
 // shows checks a delivery's status and how often its agent was called.
-func (w *completerWorld) shows(id uuid.UUID, want store.Status, calls int) {
+func (w *completerWorld) shows(id uuid.UUID, want outcome.Status, calls int) {
 	w.Helper()
 	if d := w.row(id); d.Status != want || w.called(id) != calls {
 		w.Errorf("%s after %d calls, want %s after %d", d.Status, w.called(id), want, calls)
@@ -238,7 +238,7 @@ func TestCompleterBounds(t *testing.T) {
 			w.mu.Unlock()
 		}
 		for _, id := range ids {
-			w.shows(id, store.Delivered, 1)
+			w.shows(id, outcome.Delivered, 1)
 		}
 		if w.runner.Running() != 0 || ended() != deliveries {
 			t.Errorf("%d run, asynq was told of %d", w.runner.Running(), ended())
@@ -257,7 +257,7 @@ func TestCompleterGuards(t *testing.T) {
 		id := w.accept(1)[0]
 		heraldtest.Equal(t, "the note", must(w.runner.Deliver(t.Context(), id, 1)), "")
 		synctest.Wait()
-		heraldtest.Equal(t, "the status", w.row(id).Status, store.Running)
+		heraldtest.Equal(t, "the status", w.row(id).Status, outcome.Running)
 		for n := range 2 { // asynq considers the task lost, or a newer task exists
 			if _, err := w.runner.Deliver(t.Context(), id, n+1); err == nil || errors.Is(err, queue.ErrDropped) {
 				t.Errorf("task %d is used up while the record waits: %v", n+1, err)
@@ -312,9 +312,9 @@ func TestCompleterShutdown(t *testing.T) {
 			t.Errorf("%d run, %d are in Redis", w.runner.Running(), len(w.spooled))
 		}
 		for _, id := range ids {
-			want := store.Delivered
+			want := outcome.Delivered
 			if w.spooled[id] > 0 {
-				want = store.Running // until its lease expires
+				want = outcome.Running // until its lease expires
 			}
 			w.shows(id, want, 1)
 		}
@@ -332,7 +332,7 @@ func TestCompleterPanics(t *testing.T) {
 		synctest.Wait()
 		w.ledger.record = w.record
 		w.deliverAll(ids[:1])
-		w.shows(ids[0], store.Delivered, 1)
+		w.shows(ids[0], outcome.Delivered, 1)
 		heraldtest.Equal(t, "running", w.runner.Running(), 0)
 	})
 }
@@ -365,7 +365,7 @@ func TestClaimsAhead(t *testing.T) {
 					if d.Attempts != 0 || w.called(id) != 0 {
 						t.Errorf("%s after %d calls and %d attempts", d.Status, w.called(id), d.Attempts)
 					}
-					if d.Status == store.Waiting {
+					if d.Status == outcome.Waiting {
 						back++
 					}
 				}
@@ -400,7 +400,7 @@ func TestSlowAgentsEndClaimsAhead(t *testing.T) {
 		synctest.Wait()
 		back := 0
 		for _, id := range ids {
-			if d := w.row(id); d.Status == store.Waiting && d.Attempts == 0 && w.called(id) == 0 {
+			if d := w.row(id); d.Status == outcome.Waiting && d.Attempts == 0 && w.called(id) == 0 {
 				back++
 			}
 		}
@@ -414,7 +414,7 @@ func TestSlowAgentsEndClaimsAhead(t *testing.T) {
 		synctest.Wait()
 		delivered := 0
 		for _, id := range ids {
-			if w.row(id).Status == store.Delivered && w.called(id) == 1 {
+			if w.row(id).Status == outcome.Delivered && w.called(id) == 1 {
 				delivered++
 			}
 		}
@@ -453,7 +453,7 @@ func TestClaimThatWaitedForItsSlot(t *testing.T) {
 				if lost {
 					heraldtest.Equal(t, "calls without a claim", w.called(ids[1]), 0)
 				} else {
-					w.shows(ids[1], store.Delivered, 1)
+					w.shows(ids[1], outcome.Delivered, 1)
 				}
 			})
 		})

@@ -58,7 +58,7 @@ type Caller interface {
 // Throughput counts the outcomes of attempts for the overview page. age is the time from the delivery's acceptance to
 // the agent's answer.
 type Throughput interface {
-	Count(status store.Status, age time.Duration)
+	Count(status outcome.Status, age time.Duration)
 }
 
 // Config configures an Executor. A field is required unless its comment states a default or the meaning of nil.

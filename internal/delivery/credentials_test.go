@@ -110,7 +110,7 @@ func (w *world) credentialed(adapt ...func(*auth.Config)) *worker {
 // heldFor waits until a delivery is held because a credential is missing, with the given text in its error.
 func (w *world) heldFor(id uuid.UUID, says string) store.Delivery {
 	w.t.Helper()
-	return w.ends(id, store.Held, outcome.AuthRequired, 0, says)
+	return w.ends(id, outcome.Held, outcome.AuthRequired, 0, says)
 }
 
 func TestStoredTokens(t *testing.T) {
@@ -139,7 +139,7 @@ func TestStoredTokens(t *testing.T) {
 		}
 		heraldtest.Equal(t, "released", w.bearer(id, a.URL), 6)
 		for _, d := range ids {
-			w.until(d, store.Delivered)
+			w.until(d, outcome.Delivered)
 		}
 		if r := w.agentRow(id); r.State != records.StateConnected || r.Epoch != 2 {
 			t.Errorf("%+v", r)
@@ -155,8 +155,8 @@ func TestStoredTokens(t *testing.T) {
 		w.heldFor(waits, "is not asked again")
 		a.takes("", "") // it no longer requires a token
 		w.replay(d, false)
-		w.until(d, store.Delivered)
-		w.until(waits, store.Delivered) // released because the agent accepts calls
+		w.until(d, outcome.Delivered)
+		w.until(waits, outcome.Delivered) // released because the agent accepts calls
 	})
 
 	w.runParallel(t, "other headers and other places get none", func(t *testing.T, w *world) {
@@ -164,15 +164,15 @@ func TestStoredTokens(t *testing.T) {
 		id := w.register(nil)
 		w.bearer(id, a.URL+"/mcp")
 		for _, action := range []map[string]any{own(a.URL+"/mcp", map[string]any{"X-Own": "mine"}), own(a.URL+"/mcp/below", nil)} {
-			w.until(w.accept(with(w.feedback(id), action)), store.Delivered)
+			w.until(w.accept(with(w.feedback(id), action)), outcome.Delivered)
 		}
 		o.say(id, map[string]any{"url": a.URL + "/mcp", "headers": map[string]string{"X-File": "filed"}})
-		w.until(w.accept(w.feedback(id)), store.Delivered)
+		w.until(w.accept(w.feedback(id)), outcome.Delivered)
 		if a.got(canary) || !a.got("mine") || !a.got("filed") {
 			t.Error("a job's or the servers file's headers do not win, or a token goes where a job says")
 		}
 		o.say(id, map[string]any{"url": a.URL + "/mcp"})
-		w.until(w.accept(w.feedback(id)), store.Delivered)
+		w.until(w.accept(w.feedback(id)), outcome.Delivered)
 		if !a.got("Bearer " + canary) {
 			t.Error("a listed endpoint gets no token")
 		}
@@ -200,7 +200,7 @@ func TestTokensStayAtTheirServer(t *testing.T) {
 			}
 			id := w.register(at(now + strings.ReplaceAll(tt.now, "%", "%25"))) // in a data: URI
 			w.bearer(id, a.URL+tt.stored)
-			w.ends(w.accept(w.feedback(id)), store.Held, outcome.AuthRequired, 0, "the agent moved: it is at "+now,
+			w.ends(w.accept(w.feedback(id)), outcome.Held, outcome.AuthRequired, 0, "the agent moved: it is at "+now,
 				fmt.Sprintf("`worker token set %d:%s --origin ", w.net.ChainID(), id))
 			if a.requests()+evil.requests() > 0 {
 				t.Errorf("%d requests to the right server, %d to the other one", a.requests(), evil.requests())
@@ -218,7 +218,7 @@ func TestTokensStayAtTheirServer(t *testing.T) {
 			}))
 			id := w.register(at(a.URL))
 			w.bearer(id, a.URL)
-			w.until(w.accept(w.feedback(id)), store.Rejected)
+			w.until(w.accept(w.feedback(id)), outcome.Rejected)
 			if evil.requests() > 0 || !sent.Load() {
 				t.Errorf("%d requests to the other server", evil.requests())
 			}
@@ -253,8 +253,8 @@ func TestForbiddenCalls(t *testing.T) {
 	w.serve(w.credentialed())
 	for name, c := range map[string]struct {
 		refusals int // of the first delivery
-		want     store.Status
-	}{"once": {1, store.Delivered}, "always": {math.MaxInt, store.Held}} {
+		want     outcome.Status
+	}{"once": {1, outcome.Delivered}, "always": {math.MaxInt, outcome.Held}} {
 		w.runParallel(t, name, func(t *testing.T, w *world) {
 			var mu sync.Mutex
 			bad, forbidden := "", 0
@@ -276,9 +276,9 @@ func TestForbiddenCalls(t *testing.T) {
 			}))
 			id := w.register(at(a.URL))
 			first := w.accept(w.feedback(id))
-			w.ends(first, store.Held, outcome.AuthRequired, 1)
+			w.ends(first, outcome.Held, outcome.AuthRequired, 1)
 			for range 5 {
-				w.until(w.accept(w.feedback(id)), store.Delivered)
+				w.until(w.accept(w.feedback(id)), outcome.Delivered)
 			}
 			w.until(first, c.want)
 			mu.Lock()
@@ -298,12 +298,12 @@ func TestEndpointOfJobSaysNothingOfTheAgent(t *testing.T) {
 	healthy, stranger := newRecorder(t, "", ""), newAgent(t, status(http.StatusServiceUnavailable))
 	id := w.register(at(healthy.URL + "/mcp"))
 	key := w.agentOf(id)
-	w.until(w.accept(with(w.feedback(id), own(stranger.URL+"/mcp", nil))), store.Waiting)
+	w.until(w.accept(with(w.feedback(id), own(stranger.URL+"/mcp", nil))), outcome.Waiting)
 	if row := must(records.New(w.store).AgentRow(t.Context(), key)); row.State != records.StatePending || row.Endpoint != "" || row.LastError != "" || row.FailingSince != nil {
 		t.Errorf("after a failure at a stranger's endpoint: %+v", row)
 	}
 	dead := w.register(at(stranger.URL + "/dead"))
-	w.until(w.accept(with(w.feedback(dead), own(healthy.URL+"/mcp", nil))), store.Delivered)
+	w.until(w.accept(with(w.feedback(dead), own(healthy.URL+"/mcp", nil))), outcome.Delivered)
 	if row := must(records.New(w.store).AgentRow(t.Context(), w.agentOf(dead))); row.State != records.StatePending || row.LastOKAt != nil || row.Endpoint != "" || len(row.Tools) > 0 {
 		t.Errorf("after a success at a stranger's endpoint: %+v", row)
 	}

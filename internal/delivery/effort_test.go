@@ -98,7 +98,7 @@ func TestOverBudget(t *testing.T) {
 		"90 s are used (calls 90 s); this one waits until ") {
 		t.Errorf("%q, %v", note, err)
 	}
-	d := w.shows(id, store.Waiting, outcome.OverBudget, 0)
+	d := w.shows(id, outcome.Waiting, outcome.OverBudget, 0)
 	if wait := time.Until(*d.NextAttemptAt); len(d.History) != 0 || wait < 20*time.Second ||
 		wait > 37*time.Second { // 30 s, ±20 %
 		t.Errorf("%+v, waits %s", d.History, wait)
@@ -122,7 +122,7 @@ func TestFilesOverBudget(t *testing.T) {
 	j, _ := w.rate(devnet.Feedback{AgentID: id, URI: "data:application/json,{}"})
 	d := w.accept(j)
 	k.mustDeliver(d, 1, "waiting over_budget: files that feedback of this agent names have used 31 s of the 30 s")
-	heraldtest.Equal(t, "the history", len(w.shows(d, store.Waiting, outcome.OverBudget, 0).History), 0)
+	heraldtest.Equal(t, "the history", len(w.shows(d, outcome.Waiting, outcome.OverBudget, 0).History), 0)
 	j, _ = w.rate(devnet.Feedback{AgentID: id, URI: "data:application/json,{}"})
 	for _, j := range []map[string]any{w.feedback(id), with(j, map[string]any{"includeFileContent": false})} {
 		k.mustDeliver(w.accept(j), 1, "")
@@ -211,7 +211,7 @@ func TestSilentFilesLeaveSlots(t *testing.T) {
 	plain := w.feedback(other)
 	w.submit(jobs...)
 	heraldtest.Await(t, "fetches in three quarters of the slots", func() bool { return begun.Load() >= 12 })
-	w.until(w.accept(plain), store.Delivered)
+	w.until(w.accept(plain), outcome.Delivered)
 	if n := begun.Load() - ended.Load(); n < 12 {
 		t.Errorf("only %d fetches are in flight", n)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/waits"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver/servers"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -84,7 +85,7 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, t *slots.Ti
 	var early *store.EarlyError
 	switch {
 	case errors.As(failure, &early):
-		return Result{Status: store.Waiting, Reason: early.Reason, Text: early.Text, Free: true,
+		return Result{Status: outcome.Waiting, Reason: early.Reason, Text: early.Text, Free: true,
 			At: e.Now().Add(early.Left)}, nil
 	case a == nil:
 		return Result{Refused: failure == nil}, failure
@@ -115,7 +116,7 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, t *slots.Ti
 	o.Anew = t.GaveUp // WithholdClaim delays the end of this task, so the delivery waits with a new one
 	t.AwaitRoom()
 	a.pass.Leave()
-	t.Release(o.Status == store.Delivered)
+	t.Release(o.Status == outcome.Delivered)
 	defer e.recordFollowers(ctx, a).Wait() // records the other deliveries of the batch at the same time as this one
 	return e.recordOutcome(ctx, a, o, e.Ledger.Record)
 }

@@ -34,7 +34,7 @@ func TestDeliveries(t *testing.T) {
 		c := w.gateway.AddFile(file)
 		id := w.register(at(a.URL))
 		j, client := w.rate(devnet.Feedback{AgentID: id, Tag1: "uptime", URI: "ipfs://" + c.String(), Hash: crypto.Keccak256Hash(file)})
-		d := w.until(w.accept(j), store.Delivered)
+		d := w.until(w.accept(j), outcome.Delivered)
 		if d.FileSource != "cid" || d.FileVerification != "raw" || d.ToolName != "agent.receiveFeedback" ||
 			d.Endpoint != a.URL || d.Attempts != 1 || d.Error != "" || d.FileDisagrees != nil {
 			t.Errorf("%+v", d)
@@ -70,7 +70,7 @@ func TestDeliveries(t *testing.T) {
 	})
 
 	// ends delivers one feedback and checks its status and reason.
-	ends := func(name string, want store.Status, why outcome.Reason, setup func(t *testing.T, w *world) map[string]any, look func(t *testing.T, w *world, d store.Delivery)) {
+	ends := func(name string, want outcome.Status, why outcome.Reason, setup func(t *testing.T, w *world) map[string]any, look func(t *testing.T, w *world, d store.Delivery)) {
 		w.runParallel(t, name, func(t *testing.T, w *world) {
 			id := w.accept(setup(t, w))
 			d := w.until(id, want)
@@ -85,7 +85,7 @@ func TestDeliveries(t *testing.T) {
 			}
 			place := w.archived(d)
 			switch want {
-			case store.Rejected, store.Dead, store.Held:
+			case outcome.Rejected, outcome.Dead, outcome.Held:
 				if !strings.HasPrefix(place, string(want)+" "+string(why)) {
 					t.Errorf("the archive says %q", place)
 				}
@@ -107,11 +107,11 @@ func TestDeliveries(t *testing.T) {
 		}
 	}
 
-	ends("the file is not what was hashed", store.Rejected, "hash_mismatch", func(t *testing.T, w *world) map[string]any {
+	ends("the file is not what was hashed", outcome.Rejected, "hash_mismatch", func(t *testing.T, w *world) map[string]any {
 		c := w.gateway.AddFile([]byte(`{"text":"I never wrote this."}`))
 		return rated(w, at(newAgent(t).URL), devnet.Feedback{URI: "ipfs://" + c.String(), Hash: common.HexToHash("0x01")})
 	}, file("mismatch", 1))
-	ends("a file that contradicts its event", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
+	ends("a file that contradicts its event", outcome.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		lies := []byte(`{"agentRegistry":"eip155:31337:0x0000000000000000000000000000000000000001",
 			"clientAddress":"0x0000000000000000000000000000000000000002","value":1,"valueDecimals":0,"tag1":"slow"}`)
 		c := w.gateway.AddFile(lies)
@@ -133,12 +133,12 @@ func TestDeliveries(t *testing.T) {
 			t.Errorf("the agent was told %s", sent)
 		}
 	})
-	ends("a mismatch that the job does not mind", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
+	ends("a mismatch that the job does not mind", outcome.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		c := w.gateway.AddFile([]byte(`{}`))
 		j := rated(w, at(newAgent(t).URL), devnet.Feedback{URI: "ipfs://" + c.String(), Hash: common.HexToHash("0x02")})
 		return with(j, map[string]any{"verifyFileHash": false})
 	}, file("mismatch", 1))
-	ends("a web file that is replaced while it is read", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
+	ends("a web file that is replaced while it is read", outcome.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		good, first := []byte(`{"v":2}`), make(chan bool, 1)
 		first <- true
 		web := newAgent(t, onAny(func(_ string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
@@ -152,30 +152,30 @@ func TestDeliveries(t *testing.T) {
 		}))
 		return rated(w, at(newAgent(t).URL), devnet.Feedback{URI: web.URL + "/file.json", Hash: crypto.Keccak256Hash(good)})
 	}, file("raw", 1))
-	ends("a file that cannot be had is left out", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
+	ends("a file that cannot be had is left out", outcome.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		return rated(w, at(newAgent(t).URL), devnet.Feedback{URI: "ipfs://bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"})
 	}, func(t *testing.T, w *world, d store.Delivery) {
 		if d.FileVerification != "unavailable" || d.Attempts != 4 || d.History[0].Reason != "content_unavailable" {
 			t.Errorf("%+v", d)
 		}
 	})
-	ends("a URI that is none delays nobody", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
+	ends("a URI that is none delays nobody", outcome.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		return rated(w, at(newAgent(t).URL), devnet.Feedback{URI: "I liked it"})
 	}, file("unavailable", 1))
-	ends("content is not asked for", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
+	ends("content is not asked for", outcome.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		j := rated(w, at(newAgent(t).URL), devnet.Feedback{URI: "https://169.254.169.254/never/fetched"})
 		return with(j, map[string]any{"includeFileContent": false})
 	}, file("not_fetched", 1))
-	ends("no tokenURI", store.Skipped, "no_uri", func(t *testing.T, w *world) map[string]any { return rated(w, nil, devnet.Feedback{}) }, nil)
-	ends("an inactive agent", store.Skipped, "agent_inactive", func(t *testing.T, w *world) map[string]any {
+	ends("no tokenURI", outcome.Skipped, "no_uri", func(t *testing.T, w *world) map[string]any { return rated(w, nil, devnet.Feedback{}) }, nil)
+	ends("an inactive agent", outcome.Skipped, "agent_inactive", func(t *testing.T, w *world) map[string]any {
 		doc := at(newAgent(t).URL)
 		doc["active"] = false
 		return rated(w, doc, devnet.Feedback{})
 	}, nil)
-	ends("a command from the chain", store.Rejected, "transport_refused", func(t *testing.T, w *world) map[string]any {
+	ends("a command from the chain", outcome.Rejected, "transport_refused", func(t *testing.T, w *world) map[string]any {
 		return rated(w, map[string]any{"capabilities": map[string]any{"mcp": map[string]any{"transport": "stdio", "command": "/bin/sh", "args": []string{"-c", "id"}}}}, devnet.Feedback{})
 	}, nil)
-	ends("a schema that forbids the rest", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
+	ends("a schema that forbids the rest", outcome.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		return rated(w, at(newAgent(t, func(a *agent) {
 			a.schema = `{"type":"object","properties":{"score":{"type":"integer"}},"additionalProperties":false,"required":["score"]}`
 		}).URL), devnet.Feedback{})
@@ -184,7 +184,7 @@ func TestDeliveries(t *testing.T) {
 			t.Errorf("sent %s", d.History[0].Arguments)
 		}
 	})
-	ends("the tool says no", store.Rejected, "tool_error", func(t *testing.T, w *world) map[string]any {
+	ends("the tool says no", outcome.Rejected, "tool_error", func(t *testing.T, w *world) map[string]any {
 		no := answers(`{"isError":true,"content":[{"type":"text","text":"not from \u001b[31myou"}]}`)
 		return rated(w, at(newAgent(t, no).URL), devnet.Feedback{})
 	}, func(t *testing.T, w *world, d store.Delivery) {
@@ -192,20 +192,20 @@ func TestDeliveries(t *testing.T) {
 			t.Errorf("%q %s", d.Error, d.History[0].Response)
 		}
 	})
-	ends("a tool renamed since it was listed", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
+	ends("a tool renamed since it was listed", outcome.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		return rated(w, at(renaming(t, "agent_receiveFeedback").URL), devnet.Feedback{})
 	}, func(t *testing.T, w *world, d store.Delivery) {
 		if d.ToolName != "agent_receiveFeedback" || d.Attempts != 1 {
 			t.Errorf("%s after %d attempts", d.ToolName, d.Attempts)
 		}
 	})
-	ends("a tool that is gone since it was listed", store.Rejected, "tool_not_found", func(t *testing.T, w *world) map[string]any {
+	ends("a tool that is gone since it was listed", outcome.Rejected, "tool_not_found", func(t *testing.T, w *world) map[string]any {
 		return rated(w, at(renaming(t, "nothing").URL), devnet.Feedback{})
 	}, nil)
-	ends("the job's own headers are refused", store.Rejected, "auth_failed", func(t *testing.T, w *world) map[string]any {
+	ends("the job's own headers are refused", outcome.Rejected, "auth_failed", func(t *testing.T, w *world) map[string]any {
 		return with(rated(w, nil, devnet.Feedback{}), own(newAgent(t, status(401)).URL, map[string]any{"X-Key": "hunter2hunter2"}))
 	}, nil)
-	ends("an own endpoint with headers", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
+	ends("an own endpoint with headers", outcome.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		a := newAgent(t, onAny(func(_ string, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
 			if r.Header.Get("X-Key") == "hunter2hunter2" {
 				return false
@@ -219,12 +219,12 @@ func TestDeliveries(t *testing.T) {
 			t.Errorf("the secret is in the row: %s", all)
 		}
 	})
-	ends("an own endpoint is checked too", store.Rejected, "event_not_found", func(t *testing.T, w *world) map[string]any {
+	ends("an own endpoint is checked too", outcome.Rejected, "event_not_found", func(t *testing.T, w *world) map[string]any {
 		j := with(rated(w, nil, devnet.Feedback{}), own(newAgent(t).URL, nil))
 		j["feedbackIndex"] = 9
 		return j
 	}, nil)
-	ends("revoked before it was delivered", store.Skipped, "revoked", func(t *testing.T, w *world) map[string]any {
+	ends("revoked before it was delivered", outcome.Skipped, "revoked", func(t *testing.T, w *world) map[string]any {
 		id := w.register(at(newAgent(t).URL))
 		j, client := w.rate(devnet.Feedback{AgentID: id})
 		w.mu.Lock()
@@ -232,7 +232,7 @@ func TestDeliveries(t *testing.T) {
 		must(w.net.RevokeFeedback(heraldtest.Within(t, 20*time.Second), client, id, 1))
 		return j
 	}, nil)
-	ends("an agent that is not there", store.Dead, "connect_failed", func(t *testing.T, w *world) map[string]any {
+	ends("an agent that is not there", outcome.Dead, "connect_failed", func(t *testing.T, w *world) map[string]any {
 		// A port that was just closed may by now belong to another test's agent. Nothing listens on port 1.
 		return rated(w, at("http://127.0.0.1:1/"), devnet.Feedback{})
 	}, func(t *testing.T, w *world, d store.Delivery) {
@@ -240,7 +240,7 @@ func TestDeliveries(t *testing.T) {
 			t.Errorf("%d attempts, %d rows", d.Attempts, len(d.History))
 		}
 	})
-	ends("a template", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
+	ends("a template", outcome.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		return with(rated(w, at(newAgent(t).URL), devnet.Feedback{Tag1: "uptime"}), map[string]any{
 			"payloadTemplate": map[string]any{"what": "{{tag1}} is {{value}}", "index": "{{feedback_index}}", "id": "{{deliveryId}}"}})
 	}, func(t *testing.T, w *world, d store.Delivery) {
@@ -282,7 +282,7 @@ func renaming(t testing.TB, to string) (a *agent) {
 // not dead and is not held.
 func (w *world) archived(d store.Delivery) string {
 	w.t.Helper()
-	if d.Status != store.Rejected && d.Status != store.Dead && d.Status != store.Held {
+	if d.Status != outcome.Rejected && d.Status != outcome.Dead && d.Status != outcome.Held {
 		return ""
 	}
 	ui := webui.New(w.queue, "/monitor", intake.MaskJob)

@@ -110,7 +110,7 @@ func TestFaults(t *testing.T) {
 		if got := heraldtest.Receive(t, "the end", done); got != "<nil>" {
 			t.Error(got)
 		}
-		w.until(id, store.Delivered)
+		w.until(id, outcome.Delivered)
 	})
 
 	w.run(t, "shutdown waits for the call", func(t *testing.T, w *world) {
@@ -129,7 +129,7 @@ func TestFaults(t *testing.T) {
 		}
 		close(finish)
 		heraldtest.Receive(t, "Wait", waited)
-		w.shows(id, store.Delivered, "", 1)
+		w.shows(id, outcome.Delivered, "", 1)
 	})
 
 	w.run(t, "shutdown that waited long enough cuts the call off and records it", func(t *testing.T, w *world) {
@@ -142,7 +142,7 @@ func TestFaults(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		k.runner.Wait(ctx)
-		w.shows(id, store.Waiting, outcome.Unknown, 1)
+		w.shows(id, outcome.Waiting, outcome.Unknown, 1)
 	})
 
 	w.run(t, "what Postgres will never take is recorded without the strangers' part", func(t *testing.T, w *world) {
@@ -156,7 +156,7 @@ func TestFaults(t *testing.T) {
 		})
 		id := w.dispatchTo(newAgent(t).URL)
 		k.mustDeliver(id, 1, "")
-		if d := w.until(id, store.Delivered); d.History[0].Response != nil || d.History[0].Outcome != "delivered" {
+		if d := w.until(id, outcome.Delivered); d.History[0].Response != nil || d.History[0].Outcome != "delivered" {
 			t.Errorf("%+v", d.History)
 		}
 	})
@@ -169,7 +169,7 @@ func TestFaults(t *testing.T) {
 		})
 		id := w.dispatchTo(newAgent(t).URL)
 		k.mustDeliver(id, 1, "")
-		if d := w.row(id); d.Status != store.Running || k.runner.Running() != 0 || w.log.Count("not_recorded") == 0 {
+		if d := w.row(id); d.Status != outcome.Running || k.runner.Running() != 0 || w.log.Count("not_recorded") == 0 {
 			t.Errorf("%s, %d run; the log: %s", d.Status, k.runner.Running(), w.log.String()) // its lease expires
 		}
 	})
@@ -187,14 +187,14 @@ func TestFaults(t *testing.T) {
 			var all sync.WaitGroup
 			for _, id := range ids {
 				d := w.row(id)
-				if d.Status == store.Delivered {
+				if d.Status == outcome.Delivered {
 					continue
 				}
 				// A task without a free slot is put back, and the delivery waits for its next task.
 				all.Go(func() { _, _ = k.runner.Deliver(t.Context(), id, d.Dispatch) })
 			}
 			all.Wait()
-			return !slices.ContainsFunc(ids, func(id uuid.UUID) bool { return w.row(id).Status != store.Delivered })
+			return !slices.ContainsFunc(ids, func(id uuid.UUID) bool { return w.row(id).Status != outcome.Delivered })
 		})
 		k.runner.Wait(t.Context())
 	})
@@ -207,7 +207,7 @@ func TestFaults(t *testing.T) {
 		k := w.newWorker()
 		id := w.dispatchTo(a.URL)
 		k.mustDeliver(id, 1, "no attempt")
-		heraldtest.Equal(t, "the status", w.row(id).Status, store.Running)
+		heraldtest.Equal(t, "the status", w.row(id).Status, outcome.Running)
 	})
 
 	w.run(t, "a step that panics", func(t *testing.T, w *world) {
@@ -215,7 +215,7 @@ func TestFaults(t *testing.T) {
 		j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(newAgent(t).URL)), URI: "ipfs://x"})
 		id := w.accept(j)
 		k.mustDeliver(id, 1, "waiting internal_error")
-		heraldtest.Equal(t, "the stage", w.shows(id, store.Waiting, outcome.InternalError, 1).History[0].Stage, "fetch")
+		heraldtest.Equal(t, "the stage", w.shows(id, outcome.Waiting, outcome.InternalError, 1).History[0].Stage, "fetch")
 		heraldtest.Equal(t, "running", k.runner.Running(), 0)
 	})
 
@@ -251,13 +251,13 @@ func TestFaults(t *testing.T) {
 		if _, err := k.deliver(t.Context(), id, 1); err == nil {
 			t.Error("a rejected task is not archived")
 		}
-		w.shows(id, store.Rejected, outcome.InvalidJob, 1)
+		w.shows(id, outcome.Rejected, outcome.InvalidJob, 1)
 	})
 
 	w.run(t, "the lease before the call", func(t *testing.T, w *world) {
 		type ended struct {
 			extends int
-			status  store.Status
+			status  outcome.Status
 			reason  outcome.Reason
 			calls   int
 		}
@@ -290,11 +290,11 @@ func TestFaults(t *testing.T) {
 			extend error
 			want   ended
 		}{
-			"enough is left":              {5 * time.Second, errAway, ended{0, store.Delivered, "", 1}},
-			"it is extended":              {25 * time.Second, nil, ended{1, store.Delivered, "", 1}},
-			"what is left is ours":        {25 * time.Second, errAway, ended{1, store.Delivered, "", 1}},
-			"less than the call is left":  {50 * time.Second, errAway, ended{1, store.Waiting, "internal_error", 0}},
-			"it ran out and was extended": {70 * time.Second, nil, ended{1, store.Delivered, "", 1}},
+			"enough is left":              {5 * time.Second, errAway, ended{0, outcome.Delivered, "", 1}},
+			"it is extended":              {25 * time.Second, nil, ended{1, outcome.Delivered, "", 1}},
+			"what is left is ours":        {25 * time.Second, errAway, ended{1, outcome.Delivered, "", 1}},
+			"less than the call is left":  {50 * time.Second, errAway, ended{1, outcome.Waiting, "internal_error", 0}},
+			"it ran out and was extended": {70 * time.Second, nil, ended{1, outcome.Delivered, "", 1}},
 		} {
 			heraldtest.Equal(t, name, run(t, c.late, c.extend), c.want)
 		}

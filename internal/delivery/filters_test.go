@@ -49,7 +49,7 @@ func TestFilters(t *testing.T) {
 		t.Parallel()
 		w, a := w.in(t), newAgent(t)
 		id := w.accept(rate(w, a, "noise-7", "good"))
-		d := w.until(id, store.Skipped)
+		d := w.until(id, outcome.Skipped)
 		const why = `rule 2 of the default policy skips the event: {"action":"skip","when":{"tag1":["noise","noise-*"]}}`
 		if d.Reason != "filtered" || d.Error != why || d.Attempts != 0 || len(d.History) != 0 || d.Endpoint != "" {
 			t.Errorf("%+v", d)
@@ -64,7 +64,7 @@ func TestFilters(t *testing.T) {
 			}
 			w.dispatcher.Dispatch(t.Context(), tasks)
 		}
-		w.ends(id, store.Delivered, "", 1)
+		w.ends(id, outcome.Delivered, "", 1)
 		heraldtest.Equal(t, "calls", len(a.received()), 1)
 	})
 
@@ -80,13 +80,13 @@ func TestFilters(t *testing.T) {
 			heraldtest.Must(t, records.New(w.store).ReplacePolicy(t.Context(), w.agentOf(id), level, parsePolicy(t, level, document)))
 		}
 		set(policy.Operator, `{"filters": [{"action": "deliver", "when": {"tag1": "noise-1"}}]}`)
-		w.until(w.accept(rate("noise-1")), store.Delivered) // the operator's rule precedes the default
-		w.until(w.accept(rate("noise-2")), store.Skipped)
+		w.until(w.accept(rate("noise-1")), outcome.Delivered) // the operator's rule precedes the default
+		w.until(w.accept(rate("noise-2")), outcome.Skipped)
 		set(policy.Own, `{"filters": [{"action": "deliver", "when": {"tag1": "noise-2"}}, {"action": "skip"}]}`)
-		w.until(w.accept(rate("noise-2")), store.Skipped) // the agent's own policy only reduces
-		w.ends(w.accept(rate("noise-1")), store.Skipped, outcome.Filtered, 0, "rule 2 of the agent's own policy")
+		w.until(w.accept(rate("noise-2")), outcome.Skipped) // the agent's own policy only reduces
+		w.ends(w.accept(rate("noise-1")), outcome.Skipped, outcome.Filtered, 0, "rule 2 of the agent's own policy")
 		set(policy.Own, `{"enabled": false}`)
-		w.ends(w.accept(rate("good")), store.Held, outcome.AgentDisabled, 0, "policy disables it")
+		w.ends(w.accept(rate("good")), outcome.Held, outcome.AgentDisabled, 0, "policy disables it")
 		heraldtest.Equal(t, "calls", len(a.received()), 1)
 	})
 
@@ -94,7 +94,7 @@ func TestFilters(t *testing.T) {
 		t.Parallel()
 		w, a := w.in(t), newAgent(t)
 		for _, tag := range []string{"good", "other"} {
-			w.until(w.accept(rate(w, a, tag, "noise")), store.Delivered)
+			w.until(w.accept(rate(w, a, tag, "noise")), outcome.Delivered)
 		}
 	})
 }
@@ -123,16 +123,16 @@ func TestPolicyDelaysCalls(t *testing.T) {
 			}))
 			agent := w.register(at(a.URL))
 			for range c.before {
-				w.until(w.accept(w.feedback(agent)), store.Delivered)
+				w.until(w.accept(w.feedback(agent)), outcome.Delivered)
 			}
 			id := w.accept(w.feedback(agent))
-			d := w.ends(id, store.Waiting, outcome.Throttled, 0, c.says)
+			d := w.ends(id, outcome.Waiting, outcome.Throttled, 0, c.says)
 			if at := d.NextAttemptAt; at == nil || time.Until(*at) > 2*maxTaskWait {
 				t.Errorf("the next attempt is at %s", at)
 			}
 			p.Store(&policy.Policy{})
 			w.replay(id, false) // ends the wait
-			w.until(id, store.Delivered)
+			w.until(id, outcome.Delivered)
 			heraldtest.Equal(t, "calls", len(a.received()), c.before+1)
 		})
 	}

@@ -34,7 +34,7 @@ func (w *world) acceptUnseen(j map[string]any) uuid.UUID {
 // unfound waits until a job with a false event is rejected, and checks that the agent was not called.
 func (w *world) unfound(a *agent, id uuid.UUID, says string) {
 	w.t.Helper()
-	w.ends(id, store.Rejected, outcome.EventNotFound, 1, says)
+	w.ends(id, outcome.Rejected, outcome.EventNotFound, 1, says)
 	heraldtest.Equal(w.t, "calls", len(a.received()), 0)
 }
 
@@ -67,7 +67,7 @@ func TestForgedContent(t *testing.T) {
 					w.unfound(a, w.accept(j), "no transactionHash, which is needed")
 					return
 				}
-				d := w.until(w.accept(j), store.Delivered)
+				d := w.until(w.accept(j), outcome.Delivered)
 				args := a.received()[0].args(t)
 				if args["fileUri"] != "data:application/json,"+file || args["fileHash"] != nil || args["endpoint"] != "" {
 					t.Errorf("the agent received %v", args)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/delivery/event"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
@@ -39,7 +40,7 @@ func (w *world) keptText(id uuid.UUID, n int) []byte {
 // deliveredInJSON returns an outcome in clear.
 func deliveredInJSON(attempt int, started time.Time) []byte {
 	return must(json.Marshal(store.SpooledOutcome{Attempt: attempt, StartedAt: started, At: started.Add(time.Second),
-		Outcome: store.Outcome{Status: store.Delivered, Called: true, AgentOK: true, Stage: "call", Result: json.RawMessage(`{"forged":true}`)}}))
+		Outcome: store.Outcome{Status: outcome.Delivered, Called: true, AgentOK: true, Stage: "call", Result: json.RawMessage(`{"forged":true}`)}}))
 }
 
 // sealedBy seals a plausible outcome with the forger's choice of keys and head.
@@ -128,7 +129,7 @@ func (w *world) callsIgnoring(a *agent, again store.Delivery, why string, calls 
 	reg := prometheus.NewRegistry()
 	k := w.newWorker(func(c *Config) { c.Metrics = must(NewMetrics(reg)) })
 	k.mustDeliver(again.ID, again.Dispatch, "")
-	if d := w.row(again.ID); d.Status != store.Delivered || strings.Contains(string(d.Result), "forged") {
+	if d := w.row(again.ID); d.Status != outcome.Delivered || strings.Contains(string(d.Result), "forged") {
 		w.t.Errorf("%s %s", d.Status, d.Result)
 	}
 	heraldtest.Equal(w.t, "calls", len(a.received()), calls)
@@ -188,7 +189,7 @@ func TestResultsOutliveRotation(t *testing.T) {
 func TestSpooledOutcomesAreEncrypted(t *testing.T) {
 	t.Parallel()
 	keys, c := must(secret.Create()), &store.Claim{ID: uuid.New(), No: 3, Attempt: 2}
-	past := store.SpooledOutcome{Attempt: 2, StartedAt: time.Now().UTC(), Outcome: store.Outcome{Status: store.Delivered, Error: "hunter2"}}
+	past := store.SpooledOutcome{Attempt: 2, StartedAt: time.Now().UTC(), Outcome: store.Outcome{Status: outcome.Delivered, Error: "hunter2"}}
 	text := must(sealOutcome(keys, c, past))
 	if strings.Contains(string(text), "hunter2") || json.Valid(text) {
 		t.Errorf("%q", text)

@@ -104,7 +104,7 @@ func TestFalseJobs(t *testing.T) {
 					t.Fatalf("the true job: %+v", got)
 				}
 			}
-			d := w.until(id, store.Delivered)
+			d := w.until(id, outcome.Delivered)
 			calls := a.received()
 			if len(calls) != before+1 {
 				t.Fatalf("the agent was called %d times", len(calls)-before)
@@ -178,7 +178,7 @@ func TestActionBelongsToItsHint(t *testing.T) {
 			for range 2 {
 				w.turn(k, last.ID)
 			}
-			w.shows(last.ID, store.Delivered, "", 1)
+			w.shows(last.ID, outcome.Delivered, "", 1)
 			if len(c.to.received()) != before+1 || len(victim.received())+len(first.received())+len(second.received()) != total+1 {
 				t.Error("another agent was called")
 			}
@@ -266,7 +266,7 @@ func (w *world) deliverInTurns(k *worker, id uuid.UUID, n int, to *agent) {
 	for range n {
 		w.turn(k, id)
 	}
-	heraldtest.Equal(w.t, "the status", w.row(id).Status, store.Delivered)
+	heraldtest.Equal(w.t, "the status", w.row(id).Status, outcome.Delivered)
 	heraldtest.Equal(w.t, "calls", len(to.received()), 1)
 }
 
@@ -319,8 +319,8 @@ func TestRefutedHints(t *testing.T) {
 	false1 := repositioned(j, map[string]any{"transactionHash": fmt.Sprintf("0x%064x", 9), "blockNumber": 1, "blockHash": nil})
 	id := w.submitAs(thiefs, false1)[0].ID
 	w.turn(k, id)
-	w.shows(id, store.Rejected, outcome.EventNotFound, 1)
-	if got := w.submitAs(thiefs, false1)[0]; got.Verdict != store.Known || got.Status != store.Rejected {
+	w.shows(id, outcome.Rejected, outcome.EventNotFound, 1)
+	if got := w.submitAs(thiefs, false1)[0]; got.Verdict != store.Known || got.Status != outcome.Rejected {
 		t.Errorf("the same again: %+v", got)
 	}
 	if got := w.submitAs(thiefs, j)[0]; got.Verdict != store.Accepted || got.ID != id {
@@ -403,13 +403,13 @@ func TestDisagreeingJobsNeedTheChain(t *testing.T) {
 	node := k.chains[w.net.ChainID()]
 	delete(k.chains, w.net.ChainID())
 	w.turn(k, id)
-	if d := w.row(id); d.Status != store.Held || d.Reason != outcome.ChainUnconfigured || len(victim.received()) != 0 {
+	if d := w.row(id); d.Status != outcome.Held || d.Reason != outcome.ChainUnconfigured || len(victim.received()) != 0 {
 		t.Fatalf("%s %s: %s", d.Status, d.Reason, d.Error)
 	}
 	k.chains[w.net.ChainID()] = node
 	leads, err := w.store.Lead(t.Context(), func(context.Context) error { // the leader does not have the chain either
 		for _, chains := range [][]uint64{{1}, {w.net.ChainID()}} { // a worker without the chain releases nothing
-			if d := w.row(id); d.Status != store.Held {
+			if d := w.row(id); d.Status != outcome.Held {
 				t.Fatalf("%s before a worker has the chain", d.Status)
 			}
 			w.reconcile(w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Chains = chains }))
@@ -419,7 +419,7 @@ func TestDisagreeingJobsNeedTheChain(t *testing.T) {
 	if !leads || err != nil {
 		t.Fatal(leads, err)
 	}
-	if d := w.row(id); d.Status != store.Queued {
+	if d := w.row(id); d.Status != outcome.Queued {
 		t.Fatalf("%s after a worker has the chain", d.Status)
 	}
 	w.reconcile(w.newReconciler())
@@ -454,7 +454,7 @@ func TestFollowedFalseJob(t *testing.T) {
 			reconciler := w.newReconciler()
 			heraldtest.Await(t, "the delivery", func() bool {
 				w.reconcile(reconciler) // a check may have ended in the backlog of another agent
-				return w.row(id).Status == store.Delivered
+				return w.row(id).Status == outcome.Delivered
 			})
 			d := w.row(id)
 			if args := a.received()[0].args(t); len(a.received()) != 1 || args["tag1"] != "true" || args["transactionHash"] != j["transactionHash"] {
@@ -477,7 +477,7 @@ func TestFollowedFalseJob(t *testing.T) {
 			retraction := event.Retraction(id)
 			heraldtest.Await(t, "the retraction", func() bool {
 				d, err := w.store.DeliveryByKey(t.Context(), retraction.Key())
-				return err == nil && d.Status == store.Skipped && d.Reason == outcome.ToolNotOffered // the agent has no agent.receiveRevocation
+				return err == nil && d.Status == outcome.Skipped && d.Reason == outcome.ToolNotOffered // the agent has no agent.receiveRevocation
 			})
 		})
 	}
@@ -506,12 +506,12 @@ func TestRetryChecksItsEvent(t *testing.T) {
 	j, client := w.rate(devnet.Feedback{AgentID: agent, Tag1: "first"})
 	id := w.submit(j)[0].ID
 	w.turn(k, id)
-	w.shows(id, store.Waiting, outcome.ServerError, 1)
+	w.shows(id, outcome.Waiting, outcome.ServerError, 1)
 	ctx := heraldtest.Within(t, 30*time.Second)
 	w.reorgTo(client, agent, j)
 	w.turn(k, id)
 	d := w.row(id)
-	if d.Status != store.Cancelled || d.Reason != outcome.Reorg || d.Key != w.keyOf(j)+"~"+id.String() {
+	if d.Status != outcome.Cancelled || d.Reason != outcome.Reorg || d.Key != w.keyOf(j)+"~"+id.String() {
 		t.Fatalf("%s %s: %s, key %s", d.Status, d.Reason, d.Error, d.Key)
 	}
 	next := must(w.store.DeliveryByKey(ctx, w.keyOf(j)))
@@ -519,7 +519,7 @@ func TestRetryChecksItsEvent(t *testing.T) {
 		w.turn(k, next.ID)
 	}
 	calls := a.received()
-	if d := w.row(next.ID); d.Status != store.Delivered || calls[len(calls)-1].args(t)["tag1"] != "second" {
+	if d := w.row(next.ID); d.Status != outcome.Delivered || calls[len(calls)-1].args(t)["tag1"] != "second" {
 		t.Errorf("the other event: %s %s: %s", d.Status, d.Reason, d.Error)
 	}
 	for _, c := range calls {
@@ -536,14 +536,14 @@ func TestCalledBeforeTheChainIsVerified(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change map[string]any
-		ends   store.Status
+		ends   outcome.Status
 		next   bool // the chain's event gets a delivery of its own
 	}{
-		"the event":                   {map[string]any{}, store.Delivered, false},
-		"the event without position":  {map[string]any{"transactionHash": nil, "logIndex": nil, "blockHash": nil, "blockNumber": nil}, store.Delivered, false},
-		"another event":               {map[string]any{"tag1": "forged"}, store.Cancelled, true},
-		"the event of no transaction": {map[string]any{"transactionHash": fmt.Sprintf("0x%064x", 9)}, store.Cancelled, true},
-		"no event":                    {map[string]any{"feedbackIndex": 7}, store.Cancelled, false},
+		"the event":                   {map[string]any{}, outcome.Delivered, false},
+		"the event without position":  {map[string]any{"transactionHash": nil, "logIndex": nil, "blockHash": nil, "blockNumber": nil}, outcome.Delivered, false},
+		"another event":               {map[string]any{"tag1": "forged"}, outcome.Cancelled, true},
+		"the event of no transaction": {map[string]any{"transactionHash": fmt.Sprintf("0x%064x", 9)}, outcome.Cancelled, true},
+		"no event":                    {map[string]any{"feedbackIndex": 7}, outcome.Cancelled, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -555,7 +555,7 @@ func TestCalledBeforeTheChainIsVerified(t *testing.T) {
 			w.exec(`UPDATE herald.work SET verified = false`)
 			w.exec(`UPDATE herald.history SET verified = false`)
 			w.turn(w.newWorker(func(c *Config) { c.Verify = chain.VerifyOff }), id)
-			w.shows(id, store.Waiting, outcome.ServerError, 1)
+			w.shows(id, outcome.Waiting, outcome.ServerError, 1)
 			k := w.newWorker()
 			w.turn(k, id)
 			if d := w.row(id); d.Status != c.ends {
@@ -563,7 +563,7 @@ func TestCalledBeforeTheChainIsVerified(t *testing.T) {
 			}
 			ctx := heraldtest.Within(t, 30*time.Second)
 			retraction, err := w.store.DeliveryByKey(ctx, must(job.Parse(asJSON(sent), job.Limits{MaxTimeout: time.Second})).Retraction(id).Key())
-			if retracted := err == nil && strings.Contains(string(retraction.Job), id.String()); retracted != (c.ends == store.Cancelled) {
+			if retracted := err == nil && strings.Contains(string(retraction.Job), id.String()); retracted != (c.ends == outcome.Cancelled) {
 				t.Errorf("the retraction: %v, %s", err, retraction.Job)
 			}
 			if c.next {
@@ -571,7 +571,7 @@ func TestCalledBeforeTheChainIsVerified(t *testing.T) {
 				for range 3 {
 					w.turn(k, next.ID)
 				}
-				if d := w.row(next.ID); d.ID == id || d.Status != store.Delivered {
+				if d := w.row(next.ID); d.ID == id || d.Status != outcome.Delivered {
 					t.Errorf("the chain's event: %s %s: %s", d.Status, d.Reason, d.Error)
 				}
 			}
@@ -614,7 +614,7 @@ func TestReviewAfterTheEnd(t *testing.T) {
 	w.exec(`UPDATE herald.hints SET review_at = now() WHERE review_at IS NOT NULL AND delivery_id = $1`, id)
 	k.reviewEvents(w)
 	w.submitAs(thiefs, forged)
-	if d := w.row(id); pending() != 0 || d.Status != store.Delivered || d.Key != w.keyOf(j) {
+	if d := w.row(id); pending() != 0 || d.Status != outcome.Delivered || d.Key != w.keyOf(j) {
 		t.Errorf("%s, key %s", d.Status, d.Key)
 	}
 
@@ -623,18 +623,18 @@ func TestReviewAfterTheEnd(t *testing.T) {
 	}
 	k.reviewEvents(w)
 	next := must(w.store.DeliveryByKey(ctx, w.keyOf(j)))
-	if d := w.row(id); next.ID == id || d.Status != store.Delivered || d.Key != w.keyOf(j)+"~"+id.String() {
+	if d := w.row(id); next.ID == id || d.Status != outcome.Delivered || d.Key != w.keyOf(j)+"~"+id.String() {
 		t.Fatalf("%s, key %s; the key is of %s", d.Status, d.Key, next.ID)
 	}
 	w.serve(k)
-	w.until(next.ID, store.Delivered)
+	w.until(next.ID, outcome.Delivered)
 	retraction := must(w.store.DeliveryByKey(ctx, must(job.Parse(asJSON(j), job.Limits{MaxTimeout: time.Second})).Retraction(id).Key()))
 	if !strings.Contains(string(retraction.Job), id.String()) {
 		t.Errorf("the retraction is %s", retraction.Job)
 	}
 	calls := len(a.received())
 	w.replay(id, true)
-	if d := w.until(id, store.Cancelled); d.Reason != outcome.Reorg || w.row(next.ID).Status != store.Delivered || len(a.received()) != calls {
+	if d := w.until(id, outcome.Cancelled); d.Reason != outcome.Reorg || w.row(next.ID).Status != outcome.Delivered || len(a.received()) != calls {
 		t.Errorf("the replay: %s: %s; the other event is %s, %d calls", d.Reason, d.Error, w.row(next.ID).Status, len(a.received())-calls)
 	}
 }
@@ -671,9 +671,9 @@ func TestReplayOfALostKey(t *testing.T) {
 	}
 	w.exec(`UPDATE herald.agents SET enabled = true`)
 	w.serve(k)
-	w.until(next.ID, store.Delivered)
+	w.until(next.ID, outcome.Delivered)
 	w.replay(id, false)
-	heraldtest.Equal(t, "the reason", w.until(id, store.Cancelled).Reason, outcome.Reorg)
+	heraldtest.Equal(t, "the reason", w.until(id, outcome.Cancelled).Reason, outcome.Reorg)
 	heraldtest.Equal(t, "calls", len(a.received()), 1)
 }
 

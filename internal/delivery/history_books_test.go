@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/storetest"
 	"github.com/google/uuid"
@@ -166,7 +167,7 @@ func (b *books) Record(ctx context.Context, c *store.Claim, o store.Outcome) (re
 			own.No = no
 		}
 		late := false
-		if o.Status == store.Delivered && (!running || no != c.No) {
+		if o.Status == outcome.Delivered && (!running || no != c.No) {
 			row, err := b.base.Delivery(ctx, c.ID)
 			late = err == nil && !row.Status.Final()
 		}

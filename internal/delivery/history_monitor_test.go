@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -289,7 +290,7 @@ func (h *history) recorded(p *process, c *store.Claim, attempt int, started time
 	}
 	for _, m := range h.made[c.ID] {
 		if m.claim.attempt == attempt && m.claim.started.Equal(started) {
-			m.settled = m.settled || !fenced || o.Status == store.Delivered
+			m.settled = m.settled || !fenced || o.Status == outcome.Delivered
 			m.fenced = m.fenced || fenced
 		}
 	}
@@ -304,7 +305,7 @@ func (h *history) recorded(p *process, c *store.Claim, attempt int, started time
 		h.counts["late success"]++
 		h.resolved[c.ID] = time.Now()
 	}
-	if o.Status == store.Dead && o.Reason != "expired" {
+	if o.Status == outcome.Dead && o.Reason != "expired" {
 		for _, k := range h.claims {
 			if k.id == c.ID && k.attempt == attempt && k.started.Equal(started) && k.budget < h.attempts() {
 				h.breaks(c.ID, "it is given up with attempt %d of a budget of %d", k.budget, h.attempts())
@@ -396,7 +397,7 @@ func (h *history) judgeEnd(d store.Delivery) {
 		if m.how.ok && m.heard && !m.settled && !m.fenced && !m.p.diedBy(h.calm) {
 			unsettled = true
 		}
-		if m.how.ok && m.heard && !m.settled && m.kept && d.Status != store.Delivered {
+		if m.how.ok && m.heard && !m.settled && m.kept && d.Status != outcome.Delivered {
 			h.counts["ended otherwise, though Redis knows a success"]++
 		}
 	}
@@ -404,7 +405,7 @@ func (h *history) judgeEnd(d store.Delivery) {
 	switch {
 	case !d.Status.Final():
 		h.breaks(d.ID, "it has not ended: %s %s, attempt %d, task %d, next at %v", d.Status, d.Reason, d.Attempts, d.Dispatch, d.NextAttemptAt)
-	case d.Status == store.Delivered && !took:
+	case d.Status == outcome.Delivered && !took:
 		h.breaks(d.ID, "it is delivered, and nobody heard an agent take it")
 	case d.Reason == "expired":
 		h.breaks(d.ID, "it expired: for so long nobody took care of it")
@@ -412,7 +413,7 @@ func (h *history) judgeEnd(d store.Delivery) {
 		h.breaks(d.ID, "a success that a living process knew was never recorded")
 	}
 	for _, m := range h.made[d.ID] {
-		if m.how.ok && m.heard && m.settled && d.Status != store.Delivered && !m.fenced && d.Status != store.Cancelled {
+		if m.how.ok && m.heard && m.settled && d.Status != outcome.Delivered && !m.fenced && d.Status != outcome.Cancelled {
 			h.breaks(d.ID, "a recorded success, and it is %s %s", d.Status, d.Reason)
 		}
 	}

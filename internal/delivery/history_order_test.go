@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -44,7 +45,7 @@ func (h *history) judgeOrder(call *made, slept bool) {
 		}
 		moving := h.moving[other]
 		row, err := h.ground.Delivery(context.Background(), other)
-		if err != nil || row.Status.Final() || row.Status == store.Held || !h.released[other].IsZero() || moving {
+		if err != nil || row.Status.Final() || row.Status == outcome.Held || !h.released[other].IsZero() || moving {
 			continue
 		}
 		passed, ok := h.passed[other]
@@ -63,7 +64,7 @@ func (h *history) wasLate(id uuid.UUID) bool { _, ok := h.resolved[id]; return o
 // at once. So may an outcome that a later attempt records: its attempt may have begun long before.
 func delayEnds(c *store.Claim, attempt int, started time.Time, o store.Outcome) (time.Time, bool) {
 	switch {
-	case o.Status == store.Held || attempt != c.Attempt:
+	case o.Status == outcome.Held || attempt != c.Attempt:
 		return started, true
 	case o.Called || !o.Free || o.Stage != "claim" && o.Stage != "check":
 		return started.Add(orderDelay), true

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/google/uuid"
 )
 
@@ -275,11 +275,11 @@ func (h *history) meddle(d *rand.Rand) {
 	}
 	x := d.Float64()
 	switch row.Status {
-	case store.Dead, store.Rejected, store.Waiting:
+	case outcome.Dead, outcome.Rejected, outcome.Waiting:
 		if x < .5 && h.replays[id] < 2 {
 			h.release(id)
 		}
-	case store.Queued:
+	case outcome.Queued:
 		if x < .1 {
 			if moved, _, _, err := h.ground.Cancel(ctx, []uuid.UUID{id}, false); err == nil && moved > 0 {
 				h.count("cancelled")

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/model"
@@ -129,7 +130,7 @@ func (m inMemory) Open() (n int, held []uuid.UUID) {
 		if !d.Status.Final() {
 			n++
 		}
-		if d.Status == store.Held {
+		if d.Status == outcome.Held {
 			held = append(held, d.ID)
 		}
 	}

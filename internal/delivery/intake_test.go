@@ -63,7 +63,7 @@ func TestForeignTasks(t *testing.T) {
 			t.Errorf("%.40q: %q, %v", body, note, err)
 		}
 	}
-	list, err := records.New(w.store).Deliveries(t.Context(), records.Filter{Statuses: []store.Status{store.Rejected}, Reason: "invalid_job"})
+	list, err := records.New(w.store).Deliveries(t.Context(), records.Filter{Statuses: []outcome.Status{outcome.Rejected}, Reason: "invalid_job"})
 	if err != nil || len(list) != 6 {
 		t.Fatalf("%d rejected rows, %v", len(list), err)
 	}
@@ -174,7 +174,7 @@ func TestAcceptedWithoutRedis(t *testing.T) {
 	}
 	w.reconcile(w.newReconciler())
 	w.serve(w.newWorker())
-	w.until(got[0].ID, store.Delivered)
+	w.until(got[0].ID, outcome.Delivered)
 }
 
 func TestConstructorsRefuse(t *testing.T) {
@@ -220,7 +220,7 @@ func TestMetricLabelsAreBounded(t *testing.T) {
 		m.countCall(tool, tool != "operators_tool", time.Millisecond)
 	}
 	for kind, age := range map[job.Kind]time.Duration{job.KindNewFeedback: time.Second, "Strange": time.Second} {
-		m.countOutcome(kind, store.Outcome{Status: store.Delivered, AgentOK: true}, age)
+		m.countOutcome(kind, store.Outcome{Status: outcome.Delivered, AgentOK: true}, age)
 	}
 	families, err := reg.Gather()
 	heraldtest.Must(t, err)
@@ -260,26 +260,26 @@ func TestVerdict(t *testing.T) {
 		note string
 		err  error
 	}{
-		"delivered": {Result{Status: store.Delivered}, "", nil},
-		"skipped": {Result{Status: store.Skipped, Reason: "no_uri", Text: "the agent has no tokenURI", Next: "It sets one."},
+		"delivered": {Result{Status: outcome.Delivered}, "", nil},
+		"skipped": {Result{Status: outcome.Skipped, Reason: "no_uri", Text: "the agent has no tokenURI", Next: "It sets one."},
 			"skipped no_uri: the agent has no tokenURI Next: It sets one.", nil},
-		"held": {Result{Status: store.Held, Reason: "auth_required", Text: "401", Next: "Store a token."}, "",
+		"held": {Result{Status: outcome.Held, Reason: "auth_required", Text: "401", Next: "Store a token."}, "",
 			&queue.ArchivedError{Text: "held auth_required: 401 Next: Store a token."}},
-		"waiting": {Result{Status: store.Waiting, Reason: "server_error", Text: "503", At: at, Next: "Nothing."}, "",
+		"waiting": {Result{Status: outcome.Waiting, Reason: "server_error", Text: "503", At: at, Next: "Nothing."}, "",
 			&queue.WaitError{Text: "server_error: 503", At: at}},
-		"waiting freely": {Result{Status: store.Waiting, Reason: "throttled", Text: "1/s", At: at, Free: true}, "",
+		"waiting freely": {Result{Status: outcome.Waiting, Reason: "throttled", Text: "1/s", At: at, Free: true}, "",
 			&queue.WaitError{Text: "throttled: 1/s", At: at, Free: true}},
-		"waiting in Postgres": {Result{Status: store.Waiting, Reason: "server_error", Text: "503"}, "", queue.ErrDropped},
-		"another's turn":      {Result{Status: store.Queued}, "", queue.ErrDropped},
-		"rejected":            {Result{Status: store.Rejected, Reason: "tool_error", Text: "no"}, "", &queue.ArchivedError{Text: "rejected tool_error: no"}},
-		"dead":                {Result{Status: store.Dead, Reason: "timeout", Text: "no\nanswer"}, "", &queue.ArchivedError{Text: "dead timeout: no answer"}},
+		"waiting in Postgres": {Result{Status: outcome.Waiting, Reason: "server_error", Text: "503"}, "", queue.ErrDropped},
+		"another's turn":      {Result{Status: outcome.Queued}, "", queue.ErrDropped},
+		"rejected":            {Result{Status: outcome.Rejected, Reason: "tool_error", Text: "no"}, "", &queue.ArchivedError{Text: "rejected tool_error: no"}},
+		"dead":                {Result{Status: outcome.Dead, Reason: "timeout", Text: "no\nanswer"}, "", &queue.ArchivedError{Text: "dead timeout: no answer"}},
 		"refused":             {Result{Refused: true}, "", queue.ErrDropped},
 	} {
 		if note, err := describeResult(c.res); note != c.note || !reflect.DeepEqual(err, c.err) {
 			t.Errorf("%s: %q, %#v", name, note, err)
 		}
 	}
-	if _, err := describeResult(Result{Status: store.Dead, Text: strings.Repeat("long ", 1000)}); len(err.Error()) > 600 {
+	if _, err := describeResult(Result{Status: outcome.Dead, Text: strings.Repeat("long ", 1000)}); len(err.Error()) > 600 {
 		t.Errorf("%d bytes go to Redis", len(err.Error()))
 	}
 }

@@ -35,13 +35,13 @@ func (e *Executor) logAttempt(a *attempt, d decision, rec store.Recorded, err er
 	if a.inBatch() {
 		attrs = append(attrs, slog.Int("batch", a.batch.size), slog.String("leader", a.batch.leader.String()))
 	}
-	if d.Status == store.Waiting {
+	if d.Status == outcome.Waiting {
 		attrs = append(attrs, slog.Duration("again_in", d.Delay.Round(time.Millisecond)))
 	}
 	if d.Status.Final() && err == nil {
 		attrs = append(attrs, slog.Duration("age", rec.Age.Round(time.Millisecond)))
 	}
-	if next := a.nextStep(d); next != "" && d.Status != store.Waiting { // a waiting delivery continues automatically
+	if next := a.nextStep(d); next != "" && d.Status != outcome.Waiting { // a waiting delivery continues automatically
 		attrs = append(attrs, slog.String("next", next))
 	}
 	if err != nil {
@@ -64,7 +64,7 @@ func (d decision) logLevel(err error) slog.Level {
 		return slog.LevelWarn
 	case err != nil, d.verdict.Reason == outcome.InternalError && !d.away:
 		return slog.LevelError
-	case d.Status == store.Dead:
+	case d.Status == outcome.Dead:
 		return slog.LevelWarn
 	case d.putOff():
 		return slog.LevelDebug
@@ -73,12 +73,12 @@ func (d decision) logLevel(err error) slog.Level {
 }
 
 // putOff reports whether the outcome is a free wait and the agent was not called.
-func (d decision) putOff() bool { return d.Status == store.Waiting && d.Free && !d.Called }
+func (d decision) putOff() bool { return d.Status == outcome.Waiting && d.Free && !d.Called }
 
 // nextStep returns a text for the operator: how to proceed with the delivery after the outcome d (outcome.NextStep). It
 // returns "" if the delivery was delivered or is queued again.
 func (a *attempt) nextStep(d decision) string {
-	if d.verdict.Reason == "" || d.Status == store.Queued { // Queued: another job of the same event replaced this one
+	if d.verdict.Reason == "" || d.Status == outcome.Queued { // Queued: another job of the same event replaced this one
 		return ""
 	}
 	agent := a.claim.Agent()
@@ -93,7 +93,7 @@ func (a *attempt) nextStep(d decision) string {
 // queued again, or the outcome is a free wait without a call (putOff).
 func (d decision) isFailure() bool {
 	switch d.Status {
-	case store.Delivered, store.Skipped, store.Queued:
+	case outcome.Delivered, outcome.Skipped, outcome.Queued:
 		return false
 	}
 	return !d.putOff()

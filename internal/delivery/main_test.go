@@ -384,7 +384,7 @@ func (w *world) row(id uuid.UUID) store.Delivery {
 }
 
 // shows checks the status, the reason, the number of attempts and parts of the error of a delivery.
-func (w *world) shows(id uuid.UUID, status store.Status, reason outcome.Reason, attempts int,
+func (w *world) shows(id uuid.UUID, status outcome.Status, reason outcome.Reason, attempts int,
 	says ...string) store.Delivery {
 	w.t.Helper()
 	d := w.row(id)
@@ -393,7 +393,7 @@ func (w *world) shows(id uuid.UUID, status store.Status, reason outcome.Reason, 
 }
 
 // ends is shows after the delivery has the status.
-func (w *world) ends(id uuid.UUID, status store.Status, reason outcome.Reason, attempts int,
+func (w *world) ends(id uuid.UUID, status outcome.Status, reason outcome.Reason, attempts int,
 	says ...string) store.Delivery {
 	w.t.Helper()
 	d := w.until(id, status)
@@ -401,7 +401,7 @@ func (w *world) ends(id uuid.UUID, status store.Status, reason outcome.Reason, a
 	return d
 }
 
-func (w *world) checkRow(d store.Delivery, status store.Status, reason outcome.Reason, attempts int, says []string) {
+func (w *world) checkRow(d store.Delivery, status outcome.Status, reason outcome.Reason, attempts int, says []string) {
 	w.t.Helper()
 	lacks := func(text string) bool { return !strings.Contains(d.Error, text) }
 	if d.Status != status || d.Reason != reason || d.Attempts != attempts || slices.ContainsFunc(says, lacks) {
@@ -456,7 +456,7 @@ func counted(t testing.TB, of prometheus.Gatherer, family string) map[string]flo
 }
 
 // until waits until a delivery has the wanted status.
-func (w *world) until(id uuid.UUID, want store.Status) store.Delivery {
+func (w *world) until(id uuid.UUID, want outcome.Status) store.Delivery {
 	w.t.Helper()
 	var d store.Delivery
 	heraldtest.AwaitState(w.t, func() bool {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/maintenance"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5"
@@ -73,7 +73,7 @@ func TestRoundDispatchesAllDue(t *testing.T) {
 	still := heraldtest.NewClock(time.Now()) // a round has a limit of time, which a busy machine would reach
 	w.reconcile(w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Late, c.Now, c.Batch = time.Hour, still.Now, 50 }))
 	heraldtest.Equal(t, "waiting deliveries after a round",
-		w.count(records.Filter{Statuses: []store.Status{store.Waiting}}), 0)
+		w.count(records.Filter{Statuses: []outcome.Status{outcome.Waiting}}), 0)
 }
 
 // TestEveryWorkerDispatchesDue: without a leader, two workers dispatch all due deliveries, each once. They do not wait
@@ -101,7 +101,7 @@ func TestEveryWorkerDispatchesDue(t *testing.T) {
 		if err := errors.Join(round(), <-second); err != nil {
 			return err
 		}
-		heraldtest.Equal(t, "waiting deliveries", w.count(records.Filter{Statuses: []store.Status{store.Waiting}}), 8)
+		heraldtest.Equal(t, "waiting deliveries", w.count(records.Filter{Statuses: []outcome.Status{outcome.Waiting}}), 8)
 		must(tx.Exec(ctx, `ROLLBACK`))
 		return round()
 	})
@@ -129,7 +129,7 @@ func TestRetentionRoundsGoOn(t *testing.T) {
 	w.exec(`TRUNCATE herald.history, herald.work, herald.agents CASCADE`)
 	w.fillOverage(120)
 	heraldtest.Must(t, retention.Apply(heraldtest.Within(t, 20*time.Second)))
-	heraldtest.Equal(t, "dead deliveries after a round", w.count(records.Filter{Statuses: []store.Status{store.Dead}}),
+	heraldtest.Equal(t, "dead deliveries after a round", w.count(records.Filter{Statuses: []outcome.Status{outcome.Dead}}),
 		120)
 }
 
@@ -151,7 +151,7 @@ func TestRetentionWaitsForNoLock(t *testing.T) {
 	must(tx.Exec(ctx, `SELECT FROM herald.history WHERE agent_id IN (1, 50) FOR UPDATE`))
 	for _, left := range []int{16 + 8, 0} {
 		heraldtest.Must(t, retention.Apply(heraldtest.Within(t, 20*time.Second)))
-		if dead, jobs := w.count(records.Filter{Statuses: []store.Status{store.Dead}}), w.countJobs(); int(dead) != 400-left*2/3 || jobs != 400+left/3 {
+		if dead, jobs := w.count(records.Filter{Statuses: []outcome.Status{outcome.Dead}}), w.countJobs(); int(dead) != 400-left*2/3 || jobs != 400+left/3 {
 			t.Errorf("%d of 400 expired deliveries are dead, %d of 800 deliveries keep their job; %d are locked", dead, jobs, left)
 		}
 		if left > 0 {

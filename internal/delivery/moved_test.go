@@ -15,7 +15,6 @@ import (
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/guardtest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -53,7 +52,7 @@ func TestMovedAgent(t *testing.T) {
 				return code != 0
 			}))
 			m := moving{fmt.Sprintf("%d, moved %t", code, moves), w.register(at(former.URL)), former, newAgent(t), &refuses, moves}
-			w.until(w.accept(w.feedback(m.id)), store.Delivered) // now its endpoint is in the cache
+			w.until(w.accept(w.feedback(m.id)), outcome.Delivered) // now its endpoint is in the cache
 			refuses.Store(code)
 			all = append(all, m)
 		}
@@ -61,10 +60,10 @@ func TestMovedAgent(t *testing.T) {
 	clock.Advance(time.Minute)
 	for _, m := range all {
 		w.run(t, m.name, func(t *testing.T, w *world) {
-			want := store.Rejected
+			want := outcome.Rejected
 			if m.moves {
 				move(m.id, m.next)
-				want = store.Delivered
+				want = outcome.Delivered
 			}
 			d := w.until(w.accept(w.feedback(m.id)), want)
 			if m.moves && (d.Endpoint != m.next.URL || d.Attempts != 2 || len(m.next.received()) != 1) ||
@@ -95,9 +94,9 @@ func TestMoveIsUnknown(t *testing.T) {
 	_, resolve := w.newResolver(ipfs.Config{Guard: guardtest.Loopback(t, nil)}, nil)
 	w.serve(w.newWorker(func(c *Config) { c.Resolver = unreadableAnew{resolve} }))
 	id := w.register(at(a.URL))
-	w.until(w.accept(w.feedback(id)), store.Delivered) // now its endpoint is in the cache
+	w.until(w.accept(w.feedback(id)), outcome.Delivered) // now its endpoint is in the cache
 	gone.Store(true)
-	d := w.until(w.accept(w.feedback(id)), store.Rejected)
+	d := w.until(w.accept(w.feedback(id)), outcome.Rejected)
 	if len(d.History) != 2 || d.History[0].Reason != outcome.ConnectFailed ||
 		!strings.Contains(d.History[0].Error, "Whether the agent moved is unknown") {
 		t.Errorf("%d attempts, %s: %+v", d.Attempts, d.Error, d.History)

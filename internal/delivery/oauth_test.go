@@ -16,7 +16,6 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/guardtest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -81,7 +80,7 @@ func (w *world) guardedBy(s *oauthtest.Server, c oauth.Credential) *big.Int {
 // deliver accepts feedback for an agent, waits until it is delivered and returns the number of attempts.
 func (w *world) deliver(id *big.Int) int {
 	w.t.Helper()
-	return w.until(w.accept(w.feedback(id)), store.Delivered).Attempts
+	return w.until(w.accept(w.feedback(id)), outcome.Delivered).Attempts
 }
 
 // bindingPath is the path of the file in which a domain lists the agents of its endpoints.
@@ -134,7 +133,7 @@ func TestOAuth(t *testing.T) {
 		}
 		said := ""
 		for _, d := range ids {
-			d := w.until(d, store.Held)
+			d := w.until(d, outcome.Held)
 			if said += d.Error; d.Reason != "auth_required" {
 				t.Errorf("%s: %s", d.Reason, d.Error)
 			}
@@ -153,7 +152,7 @@ func TestOAuth(t *testing.T) {
 		s.Answer(nil)
 		heraldtest.Equal(t, "released", w.authorize(id, s.AgentURL, s.Issuer, clientFor(s)), 9)
 		for _, d := range ids {
-			w.until(d, store.Delivered)
+			w.until(d, outcome.Delivered)
 		}
 	})
 }
@@ -186,7 +185,7 @@ func TestReleasedAfterEachRefusal(t *testing.T) {
 		}
 		clientFor(s) // registers the client again
 		for _, d := range append(held, w.accept(w.feedback(id))) {
-			w.until(d, store.Delivered)
+			w.until(d, outcome.Delivered)
 		}
 	}
 }
@@ -233,7 +232,7 @@ func TestOAuthCredentialsStayAtTheirServer(t *testing.T) {
 			}
 			d := w.accept(w.feedback(w.guardedBy(s, clientFor(s))))
 			if tt.says == "" {
-				w.until(d, store.Rejected)
+				w.until(d, outcome.Rejected)
 			} else {
 				w.heldFor(d, tt.says)
 			}
@@ -300,7 +299,7 @@ func TestRotationUnderLoad(t *testing.T) {
 		}
 		reseal(promoted)
 		for _, id := range ids {
-			w.ends(id, store.Delivered, "", 1)
+			w.ends(id, outcome.Delivered, "", 1)
 		}
 	}
 	reseal(keys.Load())
@@ -329,7 +328,7 @@ func TestTwoWorkersRenew(t *testing.T) {
 			ids = append(ids, w.accept(w.feedback(id)))
 		}
 		for _, d := range ids {
-			w.ends(d, store.Delivered, "", 1)
+			w.ends(d, outcome.Delivered, "", 1)
 		}
 		heraldtest.Equal(t, fmt.Sprint("token requests in round ", round), len(s.TokenRequests()), round)
 		s.Revoke()

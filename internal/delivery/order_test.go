@@ -19,7 +19,6 @@ import (
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
 
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
@@ -58,18 +57,18 @@ func TestFalseJobsDelayForSeconds(t *testing.T) {
 	id := w.accept(last)
 	deliverDispatched := func() {
 		t.Helper()
-		for _, d := range must(records.New(w.store).Deliveries(t.Context(), records.Filter{Statuses: []store.Status{store.Queued}})) {
+		for _, d := range must(records.New(w.store).Deliveries(t.Context(), records.Filter{Statuses: []outcome.Status{outcome.Queued}})) {
 			must(k.deliver(heraldtest.Within(t, 20*time.Second), d.ID, d.Dispatch))
 		}
 	}
 	deliverDispatched()
-	w.shows(id, store.Waiting, outcome.BehindEarlier, 0)
+	w.shows(id, outcome.Waiting, outcome.BehindEarlier, 0)
 	heraldtest.Equal(t, "calls", len(a.received()), 0)
 	storetest.Aging(t, w.dbURL).Advance(11 * time.Second)
 	_, _, err := w.store.Due(t.Context(), 10)
 	heraldtest.Must(t, err)
 	deliverDispatched()
-	w.shows(id, store.Delivered, "", 1)
+	w.shows(id, outcome.Delivered, "", 1)
 	heraldtest.Equal(t, "calls", len(a.received()), 1)
 }
 
@@ -124,7 +123,7 @@ func TestResponsesWithSilentFiles(t *testing.T) {
 		}
 		began := time.Now()
 		for _, answer := range w.submit(jobs...) {
-			w.until(answer.ID, store.Delivered)
+			w.until(answer.ID, outcome.Delivered)
 		}
 		return time.Since(began)
 	}

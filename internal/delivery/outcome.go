@@ -29,7 +29,7 @@ type decision struct {
 func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 	d := decision{Outcome: e.describeAttempt(a)}
 	if failure == nil {
-		d.Status, d.AgentOK, d.Result = store.Delivered, true, a.answer.Raw
+		d.Status, d.AgentOK, d.Result = outcome.Delivered, true, a.answer.Raw
 		if !d.EndpointOfJob {
 			e.Admission.NoteOutcome(a.claim.Agent(), true)
 		}
@@ -39,14 +39,14 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 	var unread *spoolError
 	d.away = pgerror.Away(failure) || errors.As(failure, &unread)
 	if a.event.Gone != nil {
-		d.Status, d.Reason, d.Error, d.Gone = store.Cancelled, outcome.Reorg, failure.Error(), a.event.Gone
+		d.Status, d.Reason, d.Error, d.Gone = outcome.Cancelled, outcome.Reorg, failure.Error(), a.event.Gone
 		d.verdict = outcome.Verdict{Reason: outcome.Reorg, Text: failure.Error()}
 		return d
 	}
 	v := e.Authorizer.ObserveFailure(a.auth, failure, classify.Error(failure))
 	if v.Unknown && a.policy.OnUnknown == store.OnUnknownHold {
 		v.Text = "it is unknown whether the agent accepted the call, and its policy is onUnknown=hold: " + v.Text
-		v.Reason, v.Ending, v.Free = outcome.HeldUnknown, outcome.Hold, false
+		v.Reason, v.Ending, v.Free = outcome.HeldUnknown, outcome.Held, false
 	}
 	v.Free = v.Free || unread != nil // the wait for Redis must not use up the attempts
 	d.Reason, d.Error, d.Free = v.Reason, v.Text, v.Free || a.spent
@@ -59,20 +59,13 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 		}
 	}
 
-	switch v.Ending {
-	case outcome.Skip:
-		d.Status = store.Skipped
-	case outcome.Reject:
-		d.Status = store.Rejected
-	case outcome.Hold:
-		d.Status = store.Held
-	case outcome.Wait:
+	if d.Status = v.Ending; d.Status == outcome.Waiting {
 		if v.Free && v.Pause == 0 {
 			v.Pause = outcome.BackOff(e.Now().Sub(a.claim.CreatedAt))
 		}
-		d.Status = store.Dead
+		d.Status = outcome.Dead
 		if delay, more := e.Schedule.Next(a.claim.Budget, v, e.Random()); more {
-			d.Status, d.Delay, d.Task = store.Waiting, delay, delay <= maxTaskWait
+			d.Status, d.Delay, d.Task = outcome.Waiting, delay, delay <= maxTaskWait
 		}
 	}
 	d.verdict = v

@@ -37,7 +37,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 	}
 	waits := func(t *testing.T, w *world, id uuid.UUID, why outcome.Reason) {
 		t.Helper()
-		heraldtest.Equal(t, "the history", len(w.shows(id, store.Waiting, why, 0).History), 0)
+		heraldtest.Equal(t, "the history", len(w.shows(id, outcome.Waiting, why, 0).History), 0)
 	}
 
 	w.run(t, "calls in flight", func(t *testing.T, w *world) {
@@ -122,7 +122,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		if last.Dispatch != 0 {
 			t.Fatalf("the last one is dispatched: %d", last.Dispatch)
 		}
-		first := must(records.New(w.store).Deliveries(t.Context(), records.Filter{ChainID: &last.ChainID, AgentID: last.AgentID, Statuses: []store.Status{store.Queued}, Limit: 100}))
+		first := must(records.New(w.store).Deliveries(t.Context(), records.Filter{ChainID: &last.ChainID, AgentID: last.AgentID, Statuses: []outcome.Status{outcome.Queued}, Limit: 100}))
 		k.mustDeliver(first[len(first)-1].ID, 1, "waiting throttled")
 		waits(t, w, first[len(first)-1].ID, "throttled")
 		if d := w.row(first[1].ID); d.Dispatch != 0 {
@@ -192,7 +192,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 		if note, err := k.deliver(t.Context(), waits, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") || !strings.Contains(note, "not known to be bound") {
 			t.Errorf("an unbound agent beside another: %q, %v", note, err)
 		}
-		w.shows(waits, store.Waiting, outcome.AgentBusy, 0)
+		w.shows(waits, outcome.Waiting, outcome.AgentBusy, 0)
 		for _, agent := range []*big.Int{w.register(nil), byDomain} { // also one whose registration names this URL
 			id := w.accept(with(w.feedback(agent), own(a.URL, nil)))
 			if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") ||
@@ -328,7 +328,7 @@ func TestRequiredBinding(t *testing.T) {
 	if _, err := k.deliver(t.Context(), id, 1); err == nil || !strings.Contains(err.Error(), "endpoint_unverified") {
 		t.Errorf("%v", err)
 	}
-	w.shows(id, store.Rejected, outcome.EndpointUnverified, 1, "registrations[]")
+	w.shows(id, outcome.Rejected, outcome.EndpointUnverified, 1, "registrations[]")
 	heraldtest.Equal(t, "calls", len(a.received()), 0)
 }
 

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/agentherald/herald/internal/door/intake"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
@@ -174,7 +175,7 @@ func TestPoison(t *testing.T) {
 	ended := map[string]int{}
 	for _, id := range ids {
 		var d store.Delivery
-		heraldtest.AwaitState(t, func() bool { d = w.row(id); return d.Status.Final() || d.Status == store.Held }, func() string {
+		heraldtest.AwaitState(t, func() bool { d = w.row(id); return d.Status.Final() || d.Status == outcome.Held }, func() string {
 			return fmt.Sprintf("%s sticks: %s %s: %s", names[id], d.Status, d.Reason, d.Error)
 		})
 		ended[strings.TrimSpace(string(d.Status)+" "+string(d.Reason))]++
@@ -188,7 +189,7 @@ func TestPoison(t *testing.T) {
 		}
 	}
 	t.Logf("%d rows ended: %v", len(ids), ended)
-	list, err := records.New(w.store).Deliveries(heraldtest.Within(t, 10*time.Second), records.Filter{Statuses: []store.Status{store.Rejected}, Reason: "invalid_job", Limit: 1000})
+	list, err := records.New(w.store).Deliveries(heraldtest.Within(t, 10*time.Second), records.Filter{Statuses: []outcome.Status{outcome.Rejected}, Reason: "invalid_job", Limit: 1000})
 	if err != nil || len(list) < len(documents()) {
 		t.Errorf("%d rejected rows for %d bad tasks, %v", len(list), len(documents()), err)
 	}

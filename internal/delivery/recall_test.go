@@ -38,7 +38,7 @@ func (w *world) dies(id uuid.UUID, n int, adapt ...func(*Config)) {
 	if note := heraldtest.Receive(w.t, "the end", ended); note != "" && !strings.Contains(note, errAway.Error()) {
 		w.t.Fatal(note)
 	}
-	heraldtest.Equal(w.t, "the status, though nothing could be recorded", w.row(id).Status, store.Running)
+	heraldtest.Equal(w.t, "the status, though nothing could be recorded", w.row(id).Status, outcome.Running)
 }
 
 // giveUp ends the worker, which does not wait for its deliveries.
@@ -84,7 +84,7 @@ func (r *results) DropOutcome(ctx context.Context, id uuid.UUID) error {
 func (w *world) expire(id uuid.UUID) store.Delivery {
 	w.t.Helper()
 	d := w.endLease(id)
-	if d.Status != store.Queued {
+	if d.Status != outcome.Queued {
 		w.t.Fatalf("%s %s after its lease ran out", d.Status, d.Reason)
 	}
 	return d
@@ -116,7 +116,7 @@ func TestKnownOutcomes(t *testing.T) {
 		again := w.expire(id)
 		w.newWorker().mustDeliver(id, again.Dispatch, "")
 		d := w.row(id)
-		if d.Status != store.Delivered || d.Attempts != 1 || len(d.History) != 1 || d.History[0].Outcome != "delivered" || d.History[0].Response == nil {
+		if d.Status != outcome.Delivered || d.Attempts != 1 || len(d.History) != 1 || d.History[0].Outcome != "delivered" || d.History[0].Response == nil {
 			t.Errorf("%s after %d attempts: %+v", d.Status, d.Attempts, d.History)
 		}
 		heraldtest.Equal(t, "calls", len(a.received()), 1)
@@ -147,7 +147,7 @@ func TestKnownOutcomes(t *testing.T) {
 		}
 		again = w.expire(id)
 		w.newWorker().mustDeliver(id, again.Dispatch, "")
-		heraldtest.Equal(t, "the status", w.row(id).Status, store.Delivered)
+		heraldtest.Equal(t, "the status", w.row(id).Status, outcome.Delivered)
 		heraldtest.Equal(t, "calls", len(a.received()), 1)
 	})
 
@@ -164,7 +164,7 @@ func TestKnownOutcomes(t *testing.T) {
 		k.mustDeliver(id, again.Dispatch, "waiting internal_error")
 		w.due(id)
 		w.newWorker().mustDeliver(id, again.Dispatch, "")
-		w.shows(id, store.Delivered, "", 1)
+		w.shows(id, outcome.Delivered, "", 1)
 		heraldtest.Equal(t, "calls", len(a.received()), 1)
 	})
 
@@ -184,7 +184,7 @@ func TestKnownOutcomes(t *testing.T) {
 			again := w.expire(id)
 			k := w.newWorker(func(cfg *Config) { cfg.Now = func() time.Time { return time.Now().Add(c.clock) } })
 			k.mustDeliver(id, again.Dispatch, "waiting server_error")
-			d := w.shows(id, store.Waiting, outcome.ServerError, 1)
+			d := w.shows(id, outcome.Waiting, outcome.ServerError, 1)
 			if wait := d.NextAttemptAt.Sub(began); wait < c.least || wait > c.most || len(d.History) != 1 ||
 				len(a.received()) != 1 {
 				t.Errorf("again in %s, %d calls: %+v", wait, len(a.received()), d.History)
@@ -210,7 +210,7 @@ func TestKnownOutcomes(t *testing.T) {
 		w.claim(id, 1) // the second attempt's worker dies without an outcome
 		again := w.expire(id)
 		w.newWorker().mustDeliver(id, again.Dispatch, "")
-		w.shows(id, store.Delivered, "", 3)
+		w.shows(id, outcome.Delivered, "", 3)
 		heraldtest.Equal(t, "calls", len(a.received()), 2)
 	})
 
@@ -220,13 +220,13 @@ func TestKnownOutcomes(t *testing.T) {
 		w.exec(`UPDATE herald.work SET budget_base = -3 WHERE id = $1`, id) // the next attempt is the last one
 		w.dies(id, 1)
 		w.claim(id, w.expire(id).Dispatch)
-		heraldtest.Equal(t, "the status", w.endLease(id).Status, store.Dead)
+		heraldtest.Equal(t, "the status", w.endLease(id).Status, outcome.Dead)
 		moved, left, tasks, err := w.store.Replay(t.Context(), []uuid.UUID{id}, false)
 		if err != nil || moved != 1 || len(tasks) == 0 {
 			t.Fatal(moved, left, tasks, err)
 		}
 		w.newWorker().mustDeliver(id, tasks[0].N, "")
-		heraldtest.Equal(t, "the status", w.row(id).Status, store.Delivered)
+		heraldtest.Equal(t, "the status", w.row(id).Status, outcome.Delivered)
 		heraldtest.Equal(t, "calls", len(a.received()), 2)
 	})
 
@@ -256,7 +256,7 @@ func TestKnownOutcomes(t *testing.T) {
 			}}
 		})
 		must(next.deliver(t.Context(), id, again.Dispatch))
-		heraldtest.Equal(t, "the status", w.row(id).Status, store.Delivered)
+		heraldtest.Equal(t, "the status", w.row(id).Status, outcome.Delivered)
 		heraldtest.Equal(t, "calls", len(a.received()), 1)
 	})
 
@@ -292,7 +292,7 @@ func TestUnknownOutcomes(t *testing.T) {
 		id := w.dispatchTo(a.URL)
 		again := died(t, w, id)
 		w.newWorker().mustDeliver(id, again.Dispatch, "")
-		w.shows(id, store.Delivered, "", 2)
+		w.shows(id, outcome.Delivered, "", 2)
 		heraldtest.Equal(t, "calls", len(a.received()), 1)
 	})
 
@@ -302,7 +302,7 @@ func TestUnknownOutcomes(t *testing.T) {
 		w.exec(`UPDATE herald.work SET budget_base = -3 WHERE id = $1`, id)
 		again := died(t, w, id)
 		_, _ = w.newWorker().deliver(t.Context(), id, again.Dispatch)
-		d := w.shows(id, store.Dead, outcome.Unknown, 1)
+		d := w.shows(id, outcome.Dead, outcome.Unknown, 1)
 		heraldtest.Equal(t, "the history", len(d.History), 1)
 		heraldtest.Equal(t, "calls", len(a.received()), 0)
 	})
@@ -313,7 +313,7 @@ func TestUnknownOutcomes(t *testing.T) {
 		w.exec(`UPDATE herald.work SET budget_base = -3 WHERE id = $1`, id)
 		again := died(t, w, id)
 		_, _ = w.newWorker().deliver(t.Context(), id, again.Dispatch)
-		if d, r := w.row(id), w.agentRow(agent); d.Status != store.Dead || r.LastError != "" || r.FailingSince != nil {
+		if d, r := w.row(id), w.agentRow(agent); d.Status != outcome.Dead || r.LastError != "" || r.FailingSince != nil {
 			t.Errorf("%s, agent %s: %s", d.Status, r.State, r.LastError)
 		}
 	})
@@ -325,7 +325,7 @@ func TestUnknownOutcomes(t *testing.T) {
 		again := died(t, w, id)
 		k := w.newWorker()
 		k.mustDeliver(id, again.Dispatch, "held held_unknown")
-		w.shows(id, store.Held, outcome.HeldUnknown, 1)
+		w.shows(id, outcome.Held, outcome.HeldUnknown, 1)
 		heraldtest.Equal(t, "calls", len(a.received()), 0)
 		moved, left, tasks, err := w.store.Replay(t.Context(), []uuid.UUID{id}, false)
 		if err != nil || moved != 1 || len(tasks) != 2 || !tasks[1].Ended {
@@ -349,7 +349,7 @@ func TestUnknownOutcomes(t *testing.T) {
 		id := w.dispatchTo(a.URL)
 		w.policy(id, store.OnUnknownHold)
 		w.newWorker().mustDeliver(id, 1, "held held_unknown")
-		heraldtest.Equal(t, "the attempt's outcome", w.shows(id, store.Held, outcome.HeldUnknown, 1).History[0].Outcome,
+		heraldtest.Equal(t, "the attempt's outcome", w.shows(id, outcome.Held, outcome.HeldUnknown, 1).History[0].Outcome,
 			"held")
 	})
 
@@ -388,13 +388,13 @@ func (w *world) losePostgres(pooler bool) {
 		return id
 	}
 	round := func() error { return s.Round(heraldtest.Within(t, 20*time.Second)) }
-	want := func(id uuid.UUID, status store.Status, when string) {
+	want := func(id uuid.UUID, status outcome.Status, when string) {
 		t.Helper()
 		heraldtest.Equal(t, "the status "+when, w.row(id).Status, status)
 	}
 	id := lease()
 	heraldtest.Must(t, round())
-	want(id, store.Queued, "with Postgres in its place")
+	want(id, outcome.Queued, "with Postgres in its place")
 
 	id = lease()
 	fault = errAway
@@ -405,11 +405,11 @@ func (w *world) losePostgres(pooler bool) {
 	for _, after := range []time.Duration{0, 30 * time.Second, 29 * time.Second} {
 		now = now.Add(after)
 		heraldtest.Must(t, round())
-		want(id, store.Running, "too soon after Postgres was away")
+		want(id, outcome.Running, "too soon after Postgres was away")
 	}
 	now = now.Add(2 * time.Second)
 	heraldtest.Must(t, round())
-	want(id, store.Queued, "a minute later")
+	want(id, outcome.Queued, "a minute later")
 }
 
 // lossy is a ledger whose clock can fail, and which reports an old start.

@@ -10,7 +10,6 @@ import (
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
@@ -123,7 +122,7 @@ func TestMaintenanceRuns(t *testing.T) {
 	defer stop()
 	s := w.newRetention(func(c *maintenance.RetentionConfig) { c.Interval = 10 * time.Millisecond })
 	go func() { s.Run(once); ended <- true }()
-	w.until(id, store.Dead)
+	w.until(id, outcome.Dead)
 	stop()
 	heraldtest.Receive(t, "the loop's end", ended)
 	heraldtest.Equal(t, "the reason", w.row(id).Reason, outcome.Expired)

@@ -18,7 +18,7 @@ import (
 // Result is the result of Executor.Deliver. describeResult derives the end of the task from it.
 type Result struct {
 	Refused bool // the claim was refused or lost, or the task is outdated: the task must not run again
-	Status  store.Status
+	Status  outcome.Status
 	Reason  outcome.Reason
 	Text    string    // for the operator
 	Next    string    // how the operator can proceed; empty: nothing has to be done
@@ -47,7 +47,7 @@ func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, co
 		return Result{}, err
 	}
 	if err == nil && rec.Rechecked {
-		d.Status, d.Delay = store.Queued, 0
+		d.Status, d.Delay = outcome.Queued, 0
 		if !d.NoTurn {
 			d.verdict.Text += "; it is checked again at once"
 		}
@@ -75,7 +75,7 @@ func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, co
 		return Result{}, err
 	}
 
-	if d.spooled && d.Status != store.Delivered {
+	if d.spooled && d.Status != outcome.Delivered {
 		e.dropSpooled(ctx, a.claim.ID)
 	}
 	if d.Tools != nil && a.call.listing != nil && !d.EndpointOfJob {
@@ -100,7 +100,7 @@ func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, co
 // outcome o shows that the agent accepts the credential of this call: the agent accepted the delivery, or its tool
 // answered with an error. Otherwise it does nothing.
 func (e *Executor) releaseHeld(ctx context.Context, a *attempt, o store.Outcome) {
-	if o.Status != store.Delivered && o.Reason != outcome.ToolError {
+	if o.Status != outcome.Delivered && o.Reason != outcome.ToolError {
 		return
 	}
 	credential := a.auth

@@ -60,12 +60,12 @@ func (e *Executor) checkMove(ctx context.Context, a *attempt, failure error) err
 	if failure == nil || !a.claim.Job.Action.ResolveEndpoint || a.endpoint.Listed || a.endpoint.registration != nil {
 		return failure
 	}
-	if v := classify.Error(failure); !v.Moved || v.Ending != outcome.Reject {
+	if v := classify.Error(failure); !v.Moved || v.Ending != outcome.Rejected {
 		return failure
 	}
 	now, err := e.registeredEndpoint(ctx, a, true)
 	switch {
-	case err != nil && classify.Error(err).Ending == outcome.Wait: // as a failure that counts, because of the call
+	case err != nil && classify.Error(err).Ending == outcome.Waiting: // as a failure that counts, because of the call
 		return outcome.Fail(outcome.ConnectFailed, failure.Error()+". Whether the agent moved is unknown: "+err.Error())
 	case err != nil:
 		return err

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -37,7 +37,7 @@ func TestStreamEndsBeforeHandshake(t *testing.T) {
 					c.end()
 					return true
 				}))
-				w.ends(w.dispatchTo(a.URL), store.Delivered, "", 2)
+				w.ends(w.dispatchTo(a.URL), outcome.Delivered, "", 2)
 				heraldtest.Equal(t, "calls", len(a.received()), 1)
 			})
 		}
@@ -53,14 +53,14 @@ func TestToolsChangedSinceListed(t *testing.T) {
 	w.serve(w.newWorker())
 	for name, c := range map[string]struct {
 		schema, tool, text string
-		want               store.Status
+		want               outcome.Status
 		calls              int
 	}{
-		"another schema": {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", "Input validation error: x", store.Delivered, 3},
-		"another name":   {`{"type":"object","properties":{"value":{"type":"string"}}}`, "agent_receiveFeedback", "Unknown tool: x", store.Delivered, 3},
-		"no such tool":   {`{"type":"object"}`, "other", "MCP error -32602: Tool x not found", store.Rejected, 2},
-		"the same tools": {`{"type":"object","properties":{"value":{"type":"string"}}}`, "agent.receiveFeedback", "MCP error -32602: x", store.Rejected, 2},
-		"the tool ran":   {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", "the disk is full", store.Rejected, 2},
+		"another schema": {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", "Input validation error: x", outcome.Delivered, 3},
+		"another name":   {`{"type":"object","properties":{"value":{"type":"string"}}}`, "agent_receiveFeedback", "Unknown tool: x", outcome.Delivered, 3},
+		"no such tool":   {`{"type":"object"}`, "other", "MCP error -32602: Tool x not found", outcome.Rejected, 2},
+		"the same tools": {`{"type":"object","properties":{"value":{"type":"string"}}}`, "agent.receiveFeedback", "MCP error -32602: x", outcome.Rejected, 2},
+		"the tool ran":   {`{"type":"object","properties":{"value":{"type":"number"}}}`, "agent.receiveFeedback", "the disk is full", outcome.Rejected, 2},
 	} {
 		w.runParallel(t, name, func(t *testing.T, w *world) {
 			a := newAgent(t, func(a *agent) { a.schema = `{"type":"object","properties":{"value":{"type":"string"}}}` }, onCall(
@@ -71,12 +71,12 @@ func TestToolsChangedSinceListed(t *testing.T) {
 					return n == 2
 				}))
 			id := w.register(at(a.URL))
-			w.until(w.accept(w.feedback(id)), store.Delivered) // its tools are in the cache now
+			w.until(w.accept(w.feedback(id)), outcome.Delivered) // its tools are in the cache now
 			a.mu.Lock()
 			a.schema, a.tool = c.schema, c.tool
 			a.mu.Unlock()
 			d := w.until(w.accept(w.feedback(id)), c.want)
-			if n := len(a.received()); n != c.calls || d.Attempts != 1 || c.want == store.Rejected && d.Reason != "tool_error" {
+			if n := len(a.received()); n != c.calls || d.Attempts != 1 || c.want == outcome.Rejected && d.Reason != "tool_error" {
 				t.Errorf("%s after %d calls in %d attempts: %s", d.Reason, n, d.Attempts, d.Error)
 			}
 		})

@@ -36,7 +36,7 @@ func TestRetractions(t *testing.T) {
 	given := func(deliver bool) map[string]any {
 		j, _ := w.rate(devnet.Feedback{AgentID: id})
 		if deliver {
-			delivered = w.until(w.accept(j), store.Delivered).ID.String()
+			delivered = w.until(w.accept(j), outcome.Delivered).ID.String()
 		}
 		return j
 	}
@@ -51,7 +51,7 @@ func TestRetractions(t *testing.T) {
 	refused := func(name string, j map[string]any, says string) {
 		t.Helper()
 		before := len(a.received())
-		w.ends(w.accept(j), store.Rejected, outcome.EventNotFound, 1, says)
+		w.ends(w.accept(j), outcome.Rejected, outcome.EventNotFound, 1, says)
 		heraldtest.Equal(t, "calls for one that is "+name, len(a.received())-before, 0)
 	}
 
@@ -68,14 +68,14 @@ func TestRetractions(t *testing.T) {
 
 	gone, forgotten := given(true), changed(retraction(given(false)), "blockHash", unknown)
 	reorg(false)
-	w.until(w.accept(retraction(gone)), store.Rejected) // one block below the reorg
+	w.until(w.accept(retraction(gone)), outcome.Rejected) // one block below the reorg
 	refused("gone, of a block that the node forgot, and never sent", forgotten, "never sent it to the agent")
 
 	gone = given(true)
 	reorg(false)
 	before := len(a.received())
-	w.until(w.accept(retraction(gone)), store.Delivered)
-	w.until(w.accept(changed(retraction(gone), "blockHash", unknown)), store.Delivered) // Herald sent the feedback
+	w.until(w.accept(retraction(gone)), outcome.Delivered)
+	w.until(w.accept(changed(retraction(gone), "blockHash", unknown)), outcome.Delivered) // Herald sent the feedback
 	heraldtest.Equal(t, "retractions arrived", len(a.received())-before, 2)
 	for _, call := range a.received()[before:] {
 		heraldtest.Equal(t, "retracts", call.args(t)["retracts"], any(delivered))
@@ -110,12 +110,12 @@ func TestReturnAfterAnIndexersRetraction(t *testing.T) {
 			t.Fatalf("%+v", got)
 		}
 	}
-	first := w.until(w.accept(j), store.Delivered)
+	first := w.until(w.accept(j), outcome.Delivered)
 	resend()
 	heraldtest.Equal(t, "reviews of an ordinary job", review(), 0)
 
 	heraldtest.Must(t, w.net.Reorg(ctx, 1, false))
-	w.until(w.accept(retraction(j)), store.Delivered)
+	w.until(w.accept(retraction(j)), outcome.Delivered)
 	for range 2 {
 		resend()
 		resend()
@@ -132,7 +132,7 @@ func TestReturnAfterAnIndexersRetraction(t *testing.T) {
 	if next.ID == first.ID {
 		t.Fatal("the feedback that the agent deleted is not sent again")
 	}
-	w.until(next.ID, store.Delivered)
+	w.until(next.ID, outcome.Delivered)
 	calls := a.received()
 	heraldtest.Equal(t, "deliveryId", calls[len(calls)-1].args(t)["deliveryId"], any(next.ID.String()))
 	resend()

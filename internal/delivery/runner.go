@@ -12,8 +12,8 @@ import (
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/delivery/event"
 	"github.com/agentherald/herald/internal/delivery/slots"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
 
@@ -109,27 +109,27 @@ const maxNote = 500
 //
 // A delivered task has no note, which saves a Redis command.
 func describeResult(res Result) (string, error) {
-	if res.Refused || res.Status == store.Waiting && res.At.IsZero() {
+	if res.Refused || res.Status == outcome.Waiting && res.At.IsZero() {
 		return "", queue.ErrDropped
 	}
 	note := strings.TrimSpace(string(res.Status) + " " + string(res.Reason))
-	if res.Status == store.Waiting {
+	if res.Status == outcome.Waiting {
 		note = string(res.Reason) // asynq's state shows that it waits
 	}
 	if res.Text != "" {
 		note += ": " + text.Excerpt(res.Text, maxNote)
 	}
-	if res.Next != "" && res.Status != store.Waiting {
+	if res.Next != "" && res.Status != outcome.Waiting {
 		note += " Next: " + text.Excerpt(res.Next, maxNote)
 	}
 	switch res.Status {
-	case store.Delivered:
+	case outcome.Delivered:
 		return "", nil
-	case store.Skipped:
+	case outcome.Skipped:
 		return note, nil
-	case store.Waiting:
+	case outcome.Waiting:
 		return "", &queue.WaitError{Text: note, At: res.At, Free: res.Free}
-	case store.Rejected, store.Dead, store.Held:
+	case outcome.Rejected, outcome.Dead, outcome.Held:
 		return "", &queue.ArchivedError{Text: note}
 	}
 	return "", queue.ErrDropped

@@ -165,7 +165,7 @@ func TestAgentsPage(t *testing.T) {
 	}
 	for _, word := range regexp.MustCompile("`([a-z]+(?:_[a-z]+)+)`").FindAllStringSubmatch(page, -1) {
 		v := classify.Error(outcome.Fail(outcome.Reason(word[1]), ""))
-		if !slices.Contains(known, word[1]) && word[1] != "input_required" && v.Ending == outcome.Wait && !slices.Contains(retried, v.Reason) {
+		if !slices.Contains(known, word[1]) && word[1] != "input_required" && v.Ending == outcome.Waiting && !slices.Contains(retried, v.Reason) {
 			t.Errorf("the pages for agents name %s, which is no reason", word[1])
 		}
 	}

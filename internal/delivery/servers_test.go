@@ -95,7 +95,7 @@ func TestServersFile(t *testing.T) {
 	w.runParallel(t, "it wins over the chain", func(t *testing.T, w *world) {
 		a, id := newAgent(t), w.register(at("https://127.0.0.1:1/nobody"))
 		o.say(id, map[string]any{"url": a.URL + "/mcp/${SEGMENT}?key=${KEY}", "auth": map[string]any{"type": "bearer", "token": "${TOKEN}"}})
-		d := w.until(w.accept(w.feedback(id)), store.Delivered)
+		d := w.until(w.accept(w.feedback(id)), outcome.Delivered)
 		heraldtest.Equal(t, "the row shows", d.Endpoint, a.URL+"/mcp/${SEGMENT}")
 		heraldtest.Equal(t, "it came with", a.received()[0].header.Get("Authorization"), "Bearer hunter2TOKEN")
 		r := w.agentRow(id)
@@ -115,7 +115,7 @@ func TestServersFile(t *testing.T) {
 		a, other := newAgent(t), newAgent(t)
 		id := w.register(nil)
 		o.say(id, map[string]any{"url": other.URL})
-		d := w.until(w.accept(with(w.feedback(id), own(a.URL, nil))), store.Delivered)
+		d := w.until(w.accept(with(w.feedback(id), own(a.URL, nil))), outcome.Delivered)
 		if d.Endpoint != a.URL || len(a.received()) != 1 || len(other.received()) != 0 {
 			t.Errorf("%s, %d and %d calls", d.Endpoint, len(a.received()), len(other.received()))
 		}
@@ -127,18 +127,18 @@ func TestServersFile(t *testing.T) {
 		first := w.accept(w.feedback(id))
 		second := w.accept(with(w.feedback(id), own(a.URL, nil)))
 		for _, one := range []uuid.UUID{first, second} {
-			w.ends(one, store.Held, outcome.AgentDisabled, 0, "servers file")
+			w.ends(one, outcome.Held, outcome.AgentDisabled, 0, "servers file")
 		}
-		if r := w.agentRow(id); r.State != records.StateDisabled || !r.Enabled || r.Open[store.Held] != 2 {
+		if r := w.agentRow(id); r.State != records.StateDisabled || !r.Enabled || r.Open[outcome.Held] != 2 {
 			t.Errorf("%+v", r)
 		}
 		heraldtest.Must(t, releaser.Release(t.Context())) // the file still disables the agent
-		w.shows(first, store.Held, outcome.AgentDisabled, 0)
+		w.shows(first, outcome.Held, outcome.AgentDisabled, 0)
 		heraldtest.Equal(t, "calls", len(a.received()), 0)
 		o.say(id, map[string]any{"url": a.URL})
 		heraldtest.Must(t, releaser.Release(t.Context()))
 		for _, one := range []uuid.UUID{first, second} {
-			w.until(one, store.Delivered)
+			w.until(one, outcome.Delivered)
 		}
 		heraldtest.Equal(t, "the agent's state", w.agentRow(id).State, records.StateConnected)
 	})
@@ -146,7 +146,7 @@ func TestServersFile(t *testing.T) {
 	w.runParallel(t, "a tool that it does not list", func(t *testing.T, w *world) {
 		a, id := newAgent(t), w.register(nil)
 		o.say(id, map[string]any{"url": a.URL, "tools": []string{"agent.receiveRevocation"}})
-		w.ends(w.accept(w.feedback(id)), store.Rejected, outcome.ToolNotFound, 1,
+		w.ends(w.accept(w.feedback(id)), outcome.Rejected, outcome.ToolNotFound, 1,
 			"the servers file does not list agent.receiveFeedback")
 		if r := w.agentRow(id); r.State != records.StatePending || r.LastError != "" || r.Epoch != 0 {
 			t.Errorf("the agent is blamed: %+v", r)
@@ -157,13 +157,13 @@ func TestServersFile(t *testing.T) {
 		a := newAgent(t, func(a *agent) { a.tool = "feedback.receive" })
 		id := w.register(nil)
 		o.say(id, map[string]any{"url": a.URL, "tools": []string{"feedback.receive"}})
-		heraldtest.Equal(t, "the tool", w.until(w.accept(w.feedback(id)), store.Delivered).ToolName, "feedback.receive")
+		heraldtest.Equal(t, "the tool", w.until(w.accept(w.feedback(id)), outcome.Delivered).ToolName, "feedback.receive")
 	})
 
 	w.runParallel(t, "time and doubt", func(t *testing.T, w *world) {
 		a, id := newAgent(t, hangs()), w.register(nil)
 		o.say(id, map[string]any{"url": a.URL, "timeoutMs": 3000, "onUnknown": "hold"})
-		d := w.until(w.accept(w.feedback(id)), store.Held)
+		d := w.until(w.accept(w.feedback(id)), outcome.Held)
 		if d.Reason != "held_unknown" || len(d.History) != 1 || !strings.Contains(d.History[0].Error, "did not answer within 3 s") {
 			t.Errorf("%+v", d)
 		}
@@ -172,11 +172,11 @@ func TestServersFile(t *testing.T) {
 	w.runParallel(t, "an endpoint for an agent of a chain without one", func(t *testing.T, w *world) {
 		a, id := newAgent(t), w.register(nil)
 		o.say(id, map[string]any{"timeoutMs": 1000}) // the chain is asked for the endpoint
-		d := w.ends(w.accept(w.feedback(id)), store.Held, outcome.ChainUnconfigured, 0)
+		d := w.ends(w.accept(w.feedback(id)), outcome.Held, outcome.ChainUnconfigured, 0)
 		o.say(id, map[string]any{"url": a.URL})
 		releaser.MarkCallable([]store.Agent{w.agentOf(id)})
 		heraldtest.Must(t, releaser.Release(heraldtest.Within(t, 20*time.Second)))
-		w.until(d.ID, store.Delivered)
+		w.until(d.ID, outcome.Delivered)
 	})
 }
 
@@ -193,9 +193,9 @@ func TestDisabledBothWays(t *testing.T) {
 	o.say(id, map[string]any{"url": a.URL, "enabled": false})
 	w.enable(id, false)
 	one := w.accept(w.feedback(id))
-	w.until(one, store.Held)
+	w.until(one, outcome.Held)
 	heraldtest.Equal(t, "released", w.enable(id, true), 1)
-	heraldtest.AwaitState(t, func() bool { d := w.row(one); return d.Status == store.Held && d.Dispatch == 2 }, func() string { return fmt.Sprintf("%+v", w.row(one)) })
+	heraldtest.AwaitState(t, func() bool { d := w.row(one); return d.Status == outcome.Held && d.Dispatch == 2 }, func() string { return fmt.Sprintf("%+v", w.row(one)) })
 	heraldtest.Equal(t, "calls", len(a.received()), 0)
 }
 
@@ -233,7 +233,7 @@ func TestRememberedProtocol(t *testing.T) {
 		id := w.register(map[string]any{"name": "agent", "services": []any{doc}})
 		heraldtest.Must(t, records.New(w.store).ObserveAgent(t.Context(), w.agentOf(id),
 			records.AgentObservation{Protocol: "2026-07-28"}))
-		w.until(w.accept(w.feedback(id)), store.Delivered)
+		w.until(w.accept(w.feedback(id)), outcome.Delivered)
 		heraldtest.Equal(t, "the first request", heraldtest.Receive(t, "a request", asked), want)
 		if r := w.agentRow(id); r.Protocol != "2025-11-25" || r.Registration == nil || r.Name() != "agent" || r.Registration.From != "services[0]" {
 			t.Errorf("%+v", r)

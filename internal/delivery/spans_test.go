@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/base/tracing"
 	"github.com/agentherald/herald/internal/delivery/spans"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 
 	"github.com/agentherald/herald/internal/testing/devnet"
@@ -69,7 +70,7 @@ func TestTrace(t *testing.T) {
 	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL)), Tag1: "very-secret-tag"})
 	ctx := tracecontext.NewContext(heraldtest.Within(t, 20*time.Second), "00-"+callerTrace+"-"+callerSpan+"-01")
 	answers := must(w.intake.Submit(ctx, [][]byte{asJSON(j)}, command))
-	d := w.until(answers[0].ID, store.Delivered)
+	d := w.until(answers[0].ID, outcome.Delivered)
 	heraldtest.Equal(t, "the row shows trace", d.TraceID, callerTrace)
 	heraldtest.Await(t, "the last step", func() bool { n, _ := k.seen(d.ID, "record"); return n == 2 })
 	spans := flush()
@@ -135,9 +136,9 @@ func TestTraceOfItsOwn(t *testing.T) {
 	registered := w.register(at(a.URL))
 	w.enable(registered, false)
 	id := w.accept(w.feedback(registered))
-	w.until(id, store.Held)
+	w.until(id, outcome.Held)
 	w.enable(registered, true)
-	d := w.until(id, store.Delivered)
+	d := w.until(id, outcome.Delivered)
 	heraldtest.Await(t, "the last step", func() bool { n, _ := k.seen(d.ID, "record"); return n == 2 })
 	spans := flush()
 	own := tracecontext.Of(d.ID, "")
@@ -161,7 +162,7 @@ func TestUntraced(t *testing.T) {
 	w.serve(w.newWorker())
 	a := newAgent(t)
 	agent := w.register(at(a.URL))
-	d := w.until(w.accept(w.feedback(agent)), store.Delivered)
+	d := w.until(w.accept(w.feedback(agent)), outcome.Delivered)
 	if got := a.received()[0]; !strings.HasPrefix(got.header.Get("traceparent"), "00-"+d.TraceID+"-") || !strings.HasSuffix(got.header.Get("traceparent"), "-00") ||
 		got.Meta["traceparent"] != got.header.Get("traceparent") {
 		t.Errorf("the agent was told %q and %v", got.header.Get("traceparent"), got.Meta["traceparent"])
@@ -169,7 +170,7 @@ func TestUntraced(t *testing.T) {
 	const caller = "00-" + callerTrace + "-" + callerSpan + "-01"
 	answers := must(w.intake.Submit(tracecontext.NewContext(heraldtest.Within(t, 20*time.Second), caller),
 		[][]byte{asJSON(w.feedback(agent))}, command))
-	w.until(answers[0].ID, store.Delivered)
+	w.until(answers[0].ID, outcome.Delivered)
 	if got := a.received()[1]; got.header.Get("traceparent") != caller || got.Meta["traceparent"] != caller {
 		t.Errorf("the agent was told %q and %v", got.header.Get("traceparent"), got.Meta["traceparent"])
 	}

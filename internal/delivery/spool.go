@@ -80,7 +80,7 @@ func (e *Executor) loadSpooledOutcome(ctx context.Context, c *store.Claim) (*sto
 		e.ignoreSpooled(c, spooledUnreadable, err)
 		return nil, nil
 	}
-	if base := c.Attempt - c.Budget; c.Replay && past.Attempt <= base && past.Outcome.Status != store.Delivered {
+	if base := c.Attempt - c.Budget; c.Replay && past.Attempt <= base && past.Outcome.Status != outcome.Delivered {
 		return nil, nil // the operator who replayed the delivery asked for another call than the one that failed
 	}
 	// The wait began when the outcome was spooled, by the clock of another worker, which may be ahead of this one.

@@ -16,7 +16,6 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/guardtest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -60,7 +59,7 @@ var urlPositions = []struct {
 func (w *world) blocked(k *worker, id uuid.UUID, stage string) string {
 	w.t.Helper()
 	_, err := k.deliver(w.t.Context(), id, 1)
-	d := w.shows(id, store.Rejected, outcome.AddressBlocked, 1)
+	d := w.shows(id, outcome.Rejected, outcome.AddressBlocked, 1)
 	if err == nil || len(d.History) != 1 || d.History[0].Stage != stage {
 		w.t.Errorf("%v, history %+v; want it blocked in step %s", err, d.History, stage)
 	}
@@ -167,7 +166,7 @@ func TestIndirectInwardAddresses(t *testing.T) {
 				if _, err := k.deliver(t.Context(), id, 1); err == nil {
 					t.Error("it was taken")
 				}
-				w.shows(id, store.Rejected, outcome.BadResponse, 1, "redirect")
+				w.shows(id, outcome.Rejected, outcome.BadResponse, 1, "redirect")
 			})
 		}
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -67,7 +66,7 @@ func TestCommandOfTheServersFile(t *testing.T) {
 	o.say(id, map[string]any{"command": os.Args[0], "args": []string{"--key", "${KEY}"}, "env": map[string]string{stdioAgent: "1", "SECRET": "${SECRET}"}, "workingDir": dir})
 	answer := func() (pid string) {
 		t.Helper()
-		d := w.until(w.accept(w.feedback(id)), store.Delivered)
+		d := w.until(w.accept(w.feedback(id)), outcome.Delivered)
 		heraldtest.Equal(t, "the row shows", d.Endpoint, "stdio:"+os.Args[0])
 		var result struct{ Content []struct{ Text string } }
 		if err := json.Unmarshal(d.Result, &result); err != nil || len(result.Content) != 1 {
@@ -83,7 +82,7 @@ func TestCommandOfTheServersFile(t *testing.T) {
 	pid := answer()
 	heraldtest.Equal(t, "the process of the next call", answer(), pid)
 	own := map[string]any{"resolveEndpoint": false, "endpoint": map[string]any{"transport": "stdio", "command": os.Args[0], "args": []string{"--key", "hunter2KEY"}}}
-	w.ends(w.accept(with(w.feedback(id), own)), store.Rejected, outcome.TransportRefused, 1)
+	w.ends(w.accept(with(w.feedback(id), own)), outcome.Rejected, outcome.TransportRefused, 1)
 	if strings.Contains(w.log.String(), "hunter2") {
 		t.Error("the log tells a secret")
 	}
@@ -104,5 +103,5 @@ func TestTiedCommandOfAJob(t *testing.T) {
 	})
 	w.serve(k)
 	action := map[string]any{"resolveEndpoint": false, "endpoint": map[string]any{"transport": "stdio", "command": "/bin/false"}}
-	w.ends(w.accept(with(w.feedback(theirs), action)), store.Rejected, outcome.TransportRefused, 1)
+	w.ends(w.accept(with(w.feedback(theirs), action)), outcome.Rejected, outcome.TransportRefused, 1)
 }

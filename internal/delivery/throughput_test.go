@@ -11,8 +11,8 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/delivery/throughput"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -29,12 +29,12 @@ func TestMinutes(t *testing.T) {
 	}
 	for _, w := range workers {
 		for range 10 {
-			w.Count(store.Delivered, 15*time.Millisecond)
+			w.Count(outcome.Delivered, 15*time.Millisecond)
 		}
-		w.Count(store.Dead, time.Hour)
+		w.Count(outcome.Dead, time.Hour)
 	}
 	now = now.Add(time.Minute)
-	workers[0].Count(store.Waiting, 0)
+	workers[0].Count(outcome.Waiting, 0)
 	for _, w := range workers { // the last counts are written when a worker ends
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -44,10 +44,10 @@ func TestMinutes(t *testing.T) {
 	if err != nil || len(got) != 3 {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	heraldtest.Equal(t, "outcomes", []map[store.Status]int64{got[0].Outcomes, got[1].Outcomes, got[2].Outcomes},
-		[]map[store.Status]int64{{}, {store.Delivered: 20, store.Dead: 2}, {store.Waiting: 1}})
+	heraldtest.Equal(t, "outcomes", []map[outcome.Status]int64{got[0].Outcomes, got[1].Outcomes, got[2].Outcomes},
+		[]map[outcome.Status]int64{{}, {outcome.Delivered: 20, outcome.Dead: 2}, {outcome.Waiting: 1}})
 	heraldtest.Equal(t, "the last minute", got[2].At, now.Truncate(time.Minute))
-	if hours, err := workers[1].Hours(t.Context(), 2); err != nil || len(hours[0].Outcomes) > 0 || hours[1].Outcomes[store.Delivered] != 20 {
+	if hours, err := workers[1].Hours(t.Context(), 2); err != nil || len(hours[0].Outcomes) > 0 || hours[1].Outcomes[outcome.Delivered] != 20 {
 		t.Errorf("%+v, %v", hours, err)
 	}
 	if p50, ok := got[1].Latency.Quantile(0.5); !ok || p50 != 0.015 {
@@ -91,9 +91,9 @@ func TestRedisAway(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ran := make(chan struct{})
 		go func() { defer close(ran); c.Run(ctx) }()
-		c.Count(store.Delivered, time.Second)
+		c.Count(outcome.Delivered, time.Second)
 		<-time.After(5 * time.Second)
-		c.Count(store.Delivered, 2*time.Second)
+		c.Count(outcome.Delivered, 2*time.Second)
 		redis.fail.Store(false)
 		<-time.After(5 * time.Second)
 		cancel()

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -22,7 +21,7 @@ func TestChainOutage(t *testing.T) {
 	age := time.Duration(0)
 	for outage := range 20 { // five times the attempts of the schedule
 		k.mustDeliver(id, 1, "waiting chain_unavailable")
-		d := w.shows(id, store.Waiting, outcome.ChainUnavailable, 0)
+		d := w.shows(id, outcome.Waiting, outcome.ChainUnavailable, 0)
 		heraldtest.Equal(t, "the history", len(d.History), 0)
 		least, most := max(age/4, time.Second), max((age+time.Minute)/4, time.Second) // the test itself takes time
 		if got := d.NextAttemptAt.Sub(d.UpdatedAt); got < min(least, 5*time.Minute) || got > min(most, 5*time.Minute) || d.Dispatch != 1 {
@@ -33,11 +32,11 @@ func TestChainOutage(t *testing.T) {
 	}
 	node.away = false
 	k.mustDeliver(id, 1, "")
-	w.shows(id, store.Delivered, "", 1)
+	w.shows(id, outcome.Delivered, "", 1)
 
 	node.away = true
 	k.mustDeliver(other, 1, "waiting chain_unavailable")
 	w.exec(`UPDATE herald.deliveries SET accepted_at = now() - interval '40 days', created_at = now() - interval '40 days' WHERE id = $1`, other)
 	heraldtest.Must(t, w.newRetention().Apply(heraldtest.Within(t, 20*time.Second)))
-	w.shows(other, store.Dead, outcome.Expired, 0)
+	w.shows(other, outcome.Dead, outcome.Expired, 0)
 }

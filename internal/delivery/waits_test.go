@@ -44,7 +44,7 @@ func attemptOf(agent int64) *attempt {
 
 // putOff makes p log an attempt that was deferred before it did anything.
 func putOff(p *Executor, agent int64, why outcome.Reason) {
-	o := store.Outcome{Status: store.Waiting, Reason: why, Free: true}
+	o := store.Outcome{Status: outcome.Waiting, Reason: why, Free: true}
 	p.logAttempt(attemptOf(agent), decision{Outcome: o, verdict: outcome.Verdict{Reason: why}}, store.Recorded{}, nil)
 }
 
@@ -52,7 +52,7 @@ func TestLevels(t *testing.T) {
 	t.Parallel()
 	lost := errors.New("Postgres is away")
 	waiting := func(why outcome.Reason, free, called bool) store.Outcome {
-		return store.Outcome{Status: store.Waiting, Reason: why, Free: free, Called: called}
+		return store.Outcome{Status: outcome.Waiting, Reason: why, Free: free, Called: called}
 	}
 	for name, c := range map[string]struct {
 		out  store.Outcome
@@ -60,18 +60,18 @@ func TestLevels(t *testing.T) {
 		err  error
 		want string
 	}{
-		"delivered":               {store.Outcome{Status: store.Delivered}, false, nil, "INFO"},
+		"delivered":               {store.Outcome{Status: outcome.Delivered}, false, nil, "INFO"},
 		"waiting":                 {waiting("server_error", false, true), false, nil, "INFO"},
-		"rejected":                {store.Outcome{Status: store.Rejected, Reason: "tool_error"}, false, nil, "INFO"},
-		"held":                    {store.Outcome{Status: store.Held, Reason: "auth_required", Free: true}, false, nil, "INFO"},
-		"dead":                    {store.Outcome{Status: store.Dead, Reason: "timeout"}, false, nil, "WARN"},
+		"rejected":                {store.Outcome{Status: outcome.Rejected, Reason: "tool_error"}, false, nil, "INFO"},
+		"held":                    {store.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true}, false, nil, "INFO"},
+		"dead":                    {store.Outcome{Status: outcome.Dead, Reason: "timeout"}, false, nil, "WARN"},
 		"throttled":               {waiting("throttled", true, false), false, nil, "DEBUG"},
 		"free, but called":        {waiting("agent_busy", true, true), false, nil, "INFO"},
 		"our fault":               {waiting("internal_error", false, false), false, nil, "ERROR"},
-		"our fault, to the death": {store.Outcome{Status: store.Dead, Reason: "internal_error"}, false, nil, "ERROR"},
+		"our fault, to the death": {store.Outcome{Status: outcome.Dead, Reason: "internal_error"}, false, nil, "ERROR"},
 		"Postgres away":           {waiting("internal_error", false, false), true, nil, "INFO"},
-		"the claim was lost":      {store.Outcome{Status: store.Delivered}, false, store.ErrFenced, "WARN"},
-		"not recorded":            {store.Outcome{Status: store.Delivered}, false, lost, "ERROR"},
+		"the claim was lost":      {store.Outcome{Status: outcome.Delivered}, false, store.ErrFenced, "WARN"},
+		"not recorded":            {store.Outcome{Status: outcome.Delivered}, false, lost, "ERROR"},
 		"throttled, not recorded": {waiting("throttled", true, false), false, lost, "ERROR"},
 	} {
 		p, said := logged(slog.LevelDebug)

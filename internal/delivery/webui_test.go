@@ -82,20 +82,20 @@ func TestWebUIAgreesWithPostgres(t *testing.T) {
 		}
 		return ids
 	}
-	want := map[store.Status]int{store.Delivered: 40, store.Waiting: 50, store.Rejected: 6, store.Held: 4}
-	submit(want[store.Delivered], own(well.URL, nil))
-	waits := submit(want[store.Waiting], own(sick.URL, nil))
-	submit(want[store.Rejected], own(naysayer.URL, nil))
-	held := submit(want[store.Held], nil)
+	want := map[outcome.Status]int{outcome.Delivered: 40, outcome.Waiting: 50, outcome.Rejected: 6, outcome.Held: 4}
+	submit(want[outcome.Delivered], own(well.URL, nil))
+	waits := submit(want[outcome.Waiting], own(sick.URL, nil))
+	submit(want[outcome.Rejected], own(naysayer.URL, nil))
+	held := submit(want[outcome.Held], nil)
 
 	rows := func() []store.Delivery {
 		return must(records.New(w.store).Deliveries(heraldtest.Within(t, 10*time.Second), records.Filter{Limit: index}))
 	}
 	reconciler := w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Late, c.Chains = time.Minute, nil })
-	var got map[store.Status]int
+	var got map[outcome.Status]int
 	agree := func() bool {
 		w.reconcile(reconciler) // dispatches deliveries that a breaker keeps in the backlog
-		got = map[store.Status]int{}
+		got = map[outcome.Status]int{}
 		for _, d := range rows() {
 			got[d.Status]++
 		}
@@ -106,8 +106,8 @@ func TestWebUIAgreesWithPostgres(t *testing.T) {
 			}
 			return n
 		}
-		return fmt.Sprint(got) == fmt.Sprint(want) && count("completed") == want[store.Delivered] && count("retry") == want[store.Waiting] &&
-			count("archived") == want[store.Rejected]+want[store.Held] && count("active")+count("pending")+count("scheduled") == 0
+		return fmt.Sprint(got) == fmt.Sprint(want) && count("completed") == want[outcome.Delivered] && count("retry") == want[outcome.Waiting] &&
+			count("archived") == want[outcome.Rejected]+want[outcome.Held] && count("active")+count("pending")+count("scheduled") == 0
 	}
 	heraldtest.AwaitState(t, agree, func() string { return fmt.Sprintf("%v; %v", got, must(w.queue.Lanes())) })
 
@@ -119,12 +119,12 @@ func TestWebUIAgreesWithPostgres(t *testing.T) {
 	for _, x := range w.shown("retry") {
 		d := byTask[x.ID]
 		reasons[string(d.Reason)]++
-		if d.Status != store.Waiting || x.Error != fmt.Sprintf("%s: %s", d.Reason, d.Error) ||
+		if d.Status != outcome.Waiting || x.Error != fmt.Sprintf("%s: %s", d.Reason, d.Error) ||
 			x.Next.Before(*d.NextAttemptAt) || x.Next.Sub(*d.NextAttemptAt) > 3*time.Second {
 			t.Errorf("%s %s until %s is shown as %+v", d.Status, d.Reason, d.NextAttemptAt, x)
 		}
 	}
-	if len(reasons) != 2 || reasons["server_error"]+reasons["breaker_open"] != want[store.Waiting] {
+	if len(reasons) != 2 || reasons["server_error"]+reasons["breaker_open"] != want[outcome.Waiting] {
 		t.Errorf("they wait for %v", reasons)
 	}
 	for _, x := range w.shown("archived") {
@@ -139,7 +139,7 @@ func TestWebUIAgreesWithPostgres(t *testing.T) {
 		t.Fatal(moved, err)
 	}
 	w.dispatcher.Dispatch(t.Context(), tasks)
-	if n := len(w.shown("archived")); n > want[store.Rejected]+want[store.Held] {
+	if n := len(w.shown("archived")); n > want[outcome.Rejected]+want[outcome.Held] {
 		t.Errorf("%d are archived", n)
 	}
 	heraldtest.AwaitState(t, agree, func() string { return fmt.Sprintf("%v; %v", got, must(w.queue.Lanes())) })
@@ -177,13 +177,13 @@ func TestKilledBeforeTaskIsRetried(t *testing.T) {
 	well.Store(true)
 
 	w.serve(k) // its recoverer runs at once
-	heraldtest.Equal(t, "dispatches", w.ends(due, store.Delivered, "", 2).Dispatch, 1)
+	heraldtest.Equal(t, "dispatches", w.ends(due, outcome.Delivered, "", 2).Dispatch, 1)
 	var shown []shownTask
 	heraldtest.AwaitState(t, func() bool {
 		shown = w.shown("retry")
 		return len(shown) == 1 && strings.HasPrefix(shown[0].Error, "server_error: ")
 	}, func() string { return fmt.Sprintf("%+v wait", shown) })
-	d := w.shows(early, store.Waiting, outcome.ServerError, 1)
+	d := w.shows(early, outcome.Waiting, outcome.ServerError, 1)
 	if x := shown[0]; x.ID != (queue.Task{DeliveryID: early, N: 1}).ID() || x.Next.Before(*d.NextAttemptAt) ||
 		x.Next.Sub(*d.NextAttemptAt) > 3*time.Second {
 		t.Errorf("%+v until %s is shown as %+v", d, d.NextAttemptAt, x)

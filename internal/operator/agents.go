@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/resolver/servers"
 	"github.com/agentherald/herald/internal/store"
@@ -229,10 +230,10 @@ func (o *Operator) ShowAgent(ctx context.Context, ref AgentRef) (out Agent, err 
 func (o *Operator) agentNextStep(ctx context.Context, st *Session, r records.AgentRow) (string, error) {
 	f := records.Filter{ChainID: &r.ChainID, AgentID: r.AgentID, Limit: 1}
 	switch {
-	case r.Open[store.Held] > 0:
-		f.Statuses = []store.Status{store.Held}
-	case r.Open[store.Waiting] > 0:
-		f.Statuses = []store.Status{store.Waiting}
+	case r.Open[outcome.Held] > 0:
+		f.Statuses = []outcome.Status{outcome.Held}
+	case r.Open[outcome.Waiting] > 0:
+		f.Statuses = []outcome.Status{outcome.Waiting}
 	}
 	rows, err := st.Deliveries(ctx, f)
 	if err != nil || len(rows) == 0 || rows[0].IdentityRegistry != r.IdentityRegistry {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/records"
 )
 
@@ -60,13 +60,14 @@ func (v Overview) NeedsAttention() []Need {
 	}
 	for _, s := range v.Stuck {
 		text := countDeliveries(s.Count) + " held: " + s.Reason
-		if s.Status != store.Held {
+		if s.Status != outcome.Held {
 			text = countDeliveries(s.Count) + " overdue for more than a minute, and no worker takes them: " +
 				strings.TrimSpace(string(s.Status)+" "+s.Reason)
 		}
 		add(Need{About: "deliveries", Count: s.Count, Status: string(s.Status), Reason: s.Reason, Text: text})
 	}
-	for status, words := range map[store.Status]string{store.Rejected: "rejected", store.Dead: "given up (dead)"} {
+	for status, words := range map[outcome.Status]string{outcome.Rejected: "rejected",
+		outcome.Dead: "given up (dead)"} {
 		n := v.EndedLastHour[status]
 		add(Need{About: "deliveries", Count: n, Status: string(status), EndedSince: "1h",
 			Text: countWords(n, "delivery was", "deliveries were") + " " + words + " in the last hour"})

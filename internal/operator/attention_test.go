@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -13,14 +13,14 @@ import (
 func TestNeedsAttention(t *testing.T) {
 	t.Parallel()
 	heraldtest.Equal(t, "needs of an idle installation",
-		len((Overview{Open: map[store.Status]int64{store.Queued: 0}}).NeedsAttention()), 0)
+		len((Overview{Open: map[outcome.Status]int64{outcome.Queued: 0}}).NeedsAttention()), 0)
 	var got []string
 	at := time.Date(2026, 11, 27, 21, 30, 0, 0, time.UTC)
-	for _, n := range (Overview{Open: map[store.Status]int64{store.Queued: 3}, OpenBreakers: 2, TokensSoon: 1, TokensExpired: 4,
+	for _, n := range (Overview{Open: map[outcome.Status]int64{outcome.Queued: 3}, OpenBreakers: 2, TokensSoon: 1, TokensExpired: 4,
 		Chains: []ChainProgress{{ChainID: 1, MovedAt: at}, {ChainID: 8453, MovedAt: at, StalledSince: &at},
 			{ChainID: 10, MovedAt: at, StalledSince: &at}, {ChainID: 10, MovedAt: at.Add(time.Hour)}}, // a contract that is no longer read
-		Stuck:         []Stuck{{store.Held, "auth_required", 1}, {store.Waiting, "timeout", 5}},
-		EndedLastHour: map[store.Status]int64{store.Rejected: 21, store.Cancelled: 50},
+		Stuck:         []Stuck{{outcome.Held, "auth_required", 1}, {outcome.Waiting, "timeout", 5}},
+		EndedLastHour: map[outcome.Status]int64{outcome.Rejected: 21, outcome.Cancelled: 50},
 		Agents:        map[string]int64{records.StateFailed: 7, records.StateConnected: 9}}).NeedsAttention() {
 		got = append(got, n.About+": "+n.Text+" ("+n.Command+")")
 	}

@@ -62,7 +62,7 @@ func (s Selection) parseFilter(now time.Time) (records.Filter, error) {
 	switch {
 	case err != nil:
 	case !f.EndedSince.IsZero() &&
-		slices.ContainsFunc(f.Statuses, func(s store.Status) bool { return !s.Final() || s == store.Delivered }):
+		slices.ContainsFunc(f.Statuses, func(s outcome.Status) bool { return !s.Final() || s == outcome.Delivered }):
 		err = NewMisuseOf("ended-since",
 			"is for skipped, rejected, dead and cancelled deliveries; use --since for others")
 	case !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until):
@@ -72,9 +72,9 @@ func (s Selection) parseFilter(now time.Time) (records.Filter, error) {
 }
 
 // AllStatuses returns every status of a delivery.
-func AllStatuses() []store.Status {
-	return []store.Status{store.Queued, store.Running, store.Waiting, store.Held, store.Delivered, store.Skipped,
-		store.Rejected, store.Dead, store.Cancelled}
+func AllStatuses() []outcome.Status {
+	return []outcome.Status{outcome.Queued, outcome.Running, outcome.Waiting, outcome.Held, outcome.Delivered,
+		outcome.Skipped, outcome.Rejected, outcome.Dead, outcome.Cancelled}
 }
 
 // AllKinds returns the kinds of jobs that become deliveries.
@@ -84,14 +84,14 @@ func AllKinds() []job.Kind {
 }
 
 // parseStatuses parses statuses that are separated by commas. It returns each once.
-func parseStatuses(s string) (statuses []store.Status, err error) {
+func parseStatuses(s string) (statuses []outcome.Status, err error) {
 	for word := range strings.SplitSeq(s, ",") {
 		word = strings.TrimSpace(word)
 		if err := checkWord("status", word, AllStatuses()); err != nil {
 			return nil, err
 		}
-		if word != "" && !slices.Contains(statuses, store.Status(word)) {
-			statuses = append(statuses, store.Status(word))
+		if word != "" && !slices.Contains(statuses, outcome.Status(word)) {
+			statuses = append(statuses, outcome.Status(word))
 		}
 	}
 	return statuses, nil
@@ -232,7 +232,7 @@ func (o *Operator) ShowDelivery(ctx context.Context, idOrKey string) (d Delivery
 // turn, and the end of the other delivery comes first.
 func (o *Operator) addNextStep(ctx context.Context, st *Session, d *Delivery) error {
 	d.NextStep = o.nextStep(d.Delivery)
-	if d.Status != store.Waiting || d.Reason != outcome.BehindEarlier {
+	if d.Status != outcome.Waiting || d.Reason != outcome.BehindEarlier {
 		return nil
 	}
 	blocker, err := st.Blocker(ctx, d.ID)
@@ -251,7 +251,7 @@ func (o *Operator) addNextStep(ctx context.Context, st *Session, d *Delivery) er
 		state += ", next attempt at " + blocker.NextAttemptAt.UTC().Format(time.RFC3339)
 	}
 	d.NextStep = fmt.Sprintf("nothing to do: delivery %s of the same client goes first, which is %s", blocker.ID, state)
-	if blocker.Status == store.Held {
+	if blocker.Status == outcome.Held {
 		d.NextStep = fmt.Sprintf("delivery %s of the same client goes first, which is %s; to release it: %s",
 			blocker.ID, state, o.nextStep(blocker))
 	}
@@ -269,7 +269,7 @@ func parseID(s string) (uuid.UUID, error) {
 // nextStep returns advice for the operator about a delivery. It is empty for a delivery that was delivered or is on its
 // way.
 func (o *Operator) nextStep(d store.Delivery) string {
-	if d.Status.Final() && len(d.Job) == 0 && d.Reason != outcome.InvalidJob && d.Status != store.Delivered {
+	if d.Status.Final() && len(d.Job) == 0 && d.Reason != outcome.InvalidJob && d.Status != outcome.Delivered {
 		return "nothing to do: retention deleted the job, so it cannot be delivered again"
 	}
 	var asked struct {
@@ -322,12 +322,12 @@ func (o *Operator) ShowGroups(ctx context.Context, statuses, endedSince string) 
 		return list, err
 	}
 	for _, s := range all {
-		if slices.Contains([]store.Status{store.Queued, store.Running, store.Delivered}, s) {
+		if slices.Contains([]outcome.Status{outcome.Queued, outcome.Running, outcome.Delivered}, s) {
 			return list, NewMisuseOf("status", "%s deliveries have no error by which to group them", s)
 		}
 	}
 	if len(all) == 0 {
-		all = []store.Status{store.Rejected, store.Dead, store.Held, store.Waiting}
+		all = []outcome.Status{outcome.Rejected, outcome.Dead, outcome.Held, outcome.Waiting}
 	}
 	if endedSince == "" {
 		endedSince = "24h"

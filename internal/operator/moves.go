@@ -47,18 +47,18 @@ type MoveProgress struct {
 
 // MoveReport is the result of a replay or a cancellation, or of its dry run.
 type MoveReport struct {
-	Action    string                 `json:"action"`
-	DryRun    bool                   `json:"dryRun,omitempty"`
-	Audit     int64                  `json:"audit,omitempty"` // id of the audit row
-	State     string                 `json:"state,omitempty"` // done, cancelled or failed
-	Matched   int64                  `json:"matched"`
-	ByStatus  map[store.Status]int64 `json:"byStatus,omitempty"`  // dry run: the deliveries that would change
-	Untouched map[store.Status]int64 `json:"untouched,omitempty"` // dry run: selected deliveries that would not change
-	Moved     int64                  `json:"moved"`
-	Left      []LeftDelivery         `json:"left,omitempty"`
+	Action    string                   `json:"action"`
+	DryRun    bool                     `json:"dryRun,omitempty"`
+	Audit     int64                    `json:"audit,omitempty"` // id of the audit row
+	State     string                   `json:"state,omitempty"` // done, cancelled or failed
+	Matched   int64                    `json:"matched"`
+	ByStatus  map[outcome.Status]int64 `json:"byStatus,omitempty"`  // dry run: the deliveries that would change
+	Untouched map[outcome.Status]int64 `json:"untouched,omitempty"` // dry run: deliveries that would not change
+	Moved     int64                    `json:"moved"`
+	Left      []LeftDelivery           `json:"left,omitempty"`
 
-	Done string                  `json:"-"` // the change in words: "queued anew"
-	Why  map[store.Status]string `json:"-"` // reasons for Untouched
+	Done string                    `json:"-"` // the change in words: "queued anew"
+	Why  map[outcome.Status]string `json:"-"` // reasons for Untouched
 }
 
 // LeftDelivery is a delivery that was not changed, and the reason.
@@ -110,11 +110,11 @@ func (o *Operator) moveDeliveries(ctx context.Context, r MoveRequest, v verb,
 
 // verb describes a change of deliveries, and which statuses a selection includes.
 type verb struct {
-	name    string                  // its name in the audit row and in texts
-	done    string                  // "queued anew"
-	takes   []store.Status          // statuses that a selection without a status includes
-	named   []store.Status          // statuses that it includes only if the selection names a status or a reason
-	refuses map[store.Status]string // statuses that cannot be selected, with the reason
+	name    string                    // its name in the audit row and in texts
+	done    string                    // "queued anew"
+	takes   []outcome.Status          // statuses that a selection without a status includes
+	named   []outcome.Status          // statuses that it includes only if the selection names a status or a reason
+	refuses map[outcome.Status]string // statuses that cannot be selected, with the reason
 	// unfiltered: a selection leaves out deliveries that a filter skipped
 	unfiltered bool
 	repeats    bool // it also changes deliveries that are delivered, and selects them again once they are
@@ -128,13 +128,13 @@ type verb struct {
 func replayVerb(r MoveRequest) verb {
 	const onTheWay = "they are on their way"
 	v := verb{name: "replay", done: "queued anew",
-		takes: []store.Status{store.Dead, store.Rejected, store.Skipped, store.Held, store.Waiting},
-		named: []store.Status{store.Cancelled}, unfiltered: !r.Force || r.Reason != string(outcome.Filtered),
-		needsJob: true, repeats: r.Force && (len(r.IDs) > 0 || r.Status == string(store.Delivered)),
-		refuses: map[store.Status]string{store.Queued: onTheWay, store.Running: onTheWay,
-			store.Delivered: "with --force they are delivered a second time"}}
-	if r.Force && r.Status == string(store.Delivered) {
-		delete(v.refuses, store.Delivered)
+		takes: []outcome.Status{outcome.Dead, outcome.Rejected, outcome.Skipped, outcome.Held, outcome.Waiting},
+		named: []outcome.Status{outcome.Cancelled}, unfiltered: !r.Force || r.Reason != string(outcome.Filtered),
+		needsJob: true, repeats: r.Force && (len(r.IDs) > 0 || r.Status == string(outcome.Delivered)),
+		refuses: map[outcome.Status]string{outcome.Queued: onTheWay, outcome.Running: onTheWay,
+			outcome.Delivered: "with --force they are delivered a second time"}}
+	if r.Force && r.Status == string(outcome.Delivered) {
+		delete(v.refuses, outcome.Delivered)
 	}
 	return v
 }
@@ -142,13 +142,13 @@ func replayVerb(r MoveRequest) verb {
 func cancelVerb(r MoveRequest) verb {
 	const final = "they have ended already"
 	v := verb{name: "cancel", done: "cancelled",
-		takes: []store.Status{store.Queued, store.Waiting, store.Held},
-		refuses: map[store.Status]string{store.Delivered: final, store.Skipped: final, store.Rejected: final,
-			store.Dead:      final,
-			store.Cancelled: final, store.Running: "only with --force: the call cannot be taken back"}}
+		takes: []outcome.Status{outcome.Queued, outcome.Waiting, outcome.Held},
+		refuses: map[outcome.Status]string{outcome.Delivered: final, outcome.Skipped: final, outcome.Rejected: final,
+			outcome.Dead:      final,
+			outcome.Cancelled: final, outcome.Running: "only with --force: the call cannot be taken back"}}
 	if r.Force {
-		v.takes = append(v.takes, store.Running)
-		delete(v.refuses, store.Running)
+		v.takes = append(v.takes, outcome.Running)
+		delete(v.refuses, outcome.Running)
 	}
 	return v
 }
@@ -156,12 +156,12 @@ func cancelVerb(r MoveRequest) verb {
 // mayDeliverAgain reports whether Replay may repeat delivered deliveries, and deliver filtered ones. A selection of
 // another status must not: a selected delivery may become delivered before its turn.
 func (r MoveRequest) mayDeliverAgain(f records.Filter) bool {
-	return r.Force &&
-		(len(r.IDs) > 0 || slices.Equal(f.Statuses, []store.Status{store.Delivered}) || f.Reason == outcome.Filtered)
+	return r.Force && (len(r.IDs) > 0 || slices.Equal(f.Statuses, []outcome.Status{outcome.Delivered}) ||
+		f.Reason == outcome.Filtered)
 }
 
 // takenStatuses returns the statuses that a filter includes.
-func (v verb) takenStatuses(f records.Filter) []store.Status {
+func (v verb) takenStatuses(f records.Filter) []outcome.Status {
 	switch {
 	case len(f.Statuses) > 0:
 		return f.Statuses
@@ -221,7 +221,7 @@ type ledger interface {
 	auditor
 	Deliveries(ctx context.Context, f records.Filter) ([]store.Delivery, error)
 	Delivery(ctx context.Context, id uuid.UUID) (store.Delivery, error)
-	Count(ctx context.Context, f records.Filter) (map[store.Status]int64, error)
+	Count(ctx context.Context, f records.Filter) (map[outcome.Status]int64, error)
 }
 
 // runMove changes the deliveries with the given ids or, without ids, those that the filter selects.
@@ -321,7 +321,7 @@ func describeState(d store.Delivery) string {
 // listIDs lists the ids of the selected deliveries in the order of their acceptance, so that agents receive them in
 // that order. It lists them before the first change, so that a delivery which changes its status is not selected twice.
 // was counts them by status and reason.
-func listIDs(ctx context.Context, st ledger, f records.Filter, statuses []store.Status) (
+func listIDs(ctx context.Context, st ledger, f records.Filter, statuses []outcome.Status) (
 	ids []uuid.UUID, was map[string]int, err error) {
 	type row struct {
 		seq int64
@@ -330,7 +330,7 @@ func listIDs(ctx context.Context, st ledger, f records.Filter, statuses []store.
 	}
 	var rows []row
 	for _, status := range statuses {
-		f.Statuses, f.Before, f.Limit = []store.Status{status}, 0, pageRows
+		f.Statuses, f.Before, f.Limit = []outcome.Status{status}, 0, pageRows
 		for {
 			page, err := st.Deliveries(ctx, f)
 			if err != nil {
@@ -473,8 +473,8 @@ func countMoves(ctx context.Context, st ledger, v verb, f records.Filter) (*Move
 	if err != nil {
 		return nil, err
 	}
-	r := &MoveReport{Action: v.name, Done: v.done, DryRun: true, ByStatus: map[store.Status]int64{},
-		Untouched: map[store.Status]int64{}, Why: map[store.Status]string{}}
+	r := &MoveReport{Action: v.name, Done: v.done, DryRun: true, ByStatus: map[outcome.Status]int64{},
+		Untouched: map[outcome.Status]int64{}, Why: map[outcome.Status]string{}}
 	takes := v.takenStatuses(f)
 	for status, n := range all {
 		switch {

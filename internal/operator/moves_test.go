@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -30,7 +31,7 @@ func TestFilter(t *testing.T) {
 	}{
 		{Selection{}, records.Filter{}},
 		{Selection{Agent: "8453:42"}, records.Filter{ChainID: &chain, AgentID: "42"}},
-		{Selection{Status: "dead", Reason: "timeout", Kind: "NewFeedback"}, records.Filter{Statuses: []store.Status{store.Dead}, Reason: "timeout", Kind: "NewFeedback"}},
+		{Selection{Status: "dead", Reason: "timeout", Kind: "NewFeedback"}, records.Filter{Statuses: []outcome.Status{outcome.Dead}, Reason: "timeout", Kind: "NewFeedback"}},
 		{Selection{Since: "24h", Until: "90m"}, records.Filter{Since: now.Add(-24 * time.Hour), Until: now.Add(-90 * time.Minute)}},
 		{Selection{Since: "2026-01-31T12:00:00Z"}, records.Filter{Since: time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)}},
 	} {
@@ -51,21 +52,21 @@ func TestFilter(t *testing.T) {
 // never delivered ones.
 func TestFilterSelection(t *testing.T) {
 	t.Parallel()
-	open := []store.Status{store.Dead, store.Rejected, store.Skipped, store.Held, store.Waiting}
+	open := []outcome.Status{outcome.Dead, outcome.Rejected, outcome.Skipped, outcome.Held, outcome.Waiting}
 	for _, c := range []struct {
 		verb func(MoveRequest) verb
 		ask  MoveRequest
-		want []store.Status
+		want []outcome.Status
 	}{
 		{replayVerb, MoveRequest{Selection: Selection{Agent: "1:1"}}, open},
 		{replayVerb, MoveRequest{Selection: Selection{Agent: "1:1"}, Force: true}, open},
-		{replayVerb, MoveRequest{Selection: Selection{Reason: "operator"}}, append(slices.Clone(open), store.Cancelled)},
-		{replayVerb, MoveRequest{Selection: Selection{Status: "cancelled"}}, []store.Status{store.Cancelled}},
-		{replayVerb, MoveRequest{Selection: Selection{Status: "delivered"}, Force: true}, []store.Status{store.Delivered}},
-		{cancelVerb, MoveRequest{Selection: Selection{Agent: "1:1"}}, []store.Status{store.Queued, store.Waiting, store.Held}},
+		{replayVerb, MoveRequest{Selection: Selection{Reason: "operator"}}, append(slices.Clone(open), outcome.Cancelled)},
+		{replayVerb, MoveRequest{Selection: Selection{Status: "cancelled"}}, []outcome.Status{outcome.Cancelled}},
+		{replayVerb, MoveRequest{Selection: Selection{Status: "delivered"}, Force: true}, []outcome.Status{outcome.Delivered}},
+		{cancelVerb, MoveRequest{Selection: Selection{Agent: "1:1"}}, []outcome.Status{outcome.Queued, outcome.Waiting, outcome.Held}},
 		{cancelVerb, MoveRequest{Selection: Selection{Agent: "1:1"}, Force: true},
-			[]store.Status{store.Queued, store.Waiting, store.Held, store.Running}},
-		{cancelVerb, MoveRequest{Selection: Selection{Status: "running"}, Force: true}, []store.Status{store.Running}},
+			[]outcome.Status{outcome.Queued, outcome.Waiting, outcome.Held, outcome.Running}},
+		{cancelVerb, MoveRequest{Selection: Selection{Status: "running"}, Force: true}, []outcome.Status{outcome.Running}},
 	} {
 		v := c.verb(c.ask)
 		_, f, err := c.ask.check(v, time.Now())
@@ -132,7 +133,7 @@ type shelf struct {
 	broken error // of BeginAudit
 }
 
-func newShelf(n int, statuses ...store.Status) *shelf {
+func newShelf(n int, statuses ...outcome.Status) *shelf {
 	s := &shelf{}
 	for i := range n {
 		s.rows = append(s.rows, store.Delivery{ID: uuid.New(), Seq: int64(i + 1), Status: statuses[i%len(statuses)], Job: []byte("{}")})
@@ -160,8 +161,8 @@ func (s *shelf) Delivery(_ context.Context, id uuid.UUID) (store.Delivery, error
 	return store.Delivery{}, store.ErrNotFound
 }
 
-func (s *shelf) Count(_ context.Context, f records.Filter) (map[store.Status]int64, error) {
-	n := map[store.Status]int64{store.Queued: 0}
+func (s *shelf) Count(_ context.Context, f records.Filter) (map[outcome.Status]int64, error) {
+	n := map[outcome.Status]int64{outcome.Queued: 0}
 	for _, d := range s.rows {
 		if len(d.Job) > 0 || !f.WithJob {
 			n[d.Status]++
@@ -207,7 +208,7 @@ var allDead = MoveRequest{Selection: Selection{Status: "dead"}, Yes: true, Rate:
 func TestMoveKeepsTheRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newShelf(105, store.Dead)
+		s := newShelf(105, outcome.Dead)
 		began, at := time.Now(), []time.Duration{}
 		var got, want []uuid.UUID
 		out, err := s.replay(t.Context(), t, allDead, func(_ context.Context, ids []uuid.UUID) (map[uuid.UUID]string, error) {
@@ -233,7 +234,7 @@ func TestMoveKeepsTheRate(t *testing.T) {
 func TestMoveStops(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newShelf(100, store.Dead)
+		s := newShelf(100, outcome.Dead)
 		why := errors.New("interrupt signal received")
 		ctx, stop := context.WithCancelCause(t.Context())
 		n := 0
@@ -256,7 +257,7 @@ func TestMoveStops(t *testing.T) {
 // The error says so, and names the rest.
 func TestStoppedRepeatNamesTheRest(t *testing.T) {
 	t.Parallel()
-	s := newShelf(maxBatch+1, store.Delivered)
+	s := newShelf(maxBatch+1, outcome.Delivered)
 	var named []string
 	for i := range s.rows {
 		s.rows[i].CreatedAt = time.Date(2026, 3, 4, 5, 6, 0, i*1000, time.UTC)
@@ -281,7 +282,7 @@ func TestMoveFails(t *testing.T) {
 	t.Parallel()
 	fault, quick, n := errors.New("Postgres is away"), allDead, 0
 	quick.Rate = 0
-	s := newShelf(1200, store.Dead)
+	s := newShelf(1200, outcome.Dead)
 	out, err := s.replay(t.Context(), t, quick, func(context.Context, []uuid.UUID) (map[uuid.UUID]string, error) {
 		if n++; n == 3 {
 			return nil, fault
@@ -294,7 +295,7 @@ func TestMoveFails(t *testing.T) {
 		t.Errorf("%+v, %v, %+v", out, err, a)
 	}
 
-	s = newShelf(1, store.Dead)
+	s = newShelf(1, outcome.Dead)
 	s.broken = fault
 	if _, err := s.replay(t.Context(), t, allDead, func(context.Context, []uuid.UUID) (map[uuid.UUID]string, error) {
 		t.Error("moved without an audit row")
@@ -303,7 +304,7 @@ func TestMoveFails(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 
-	s = newShelf(4, store.Dead) // one of them cannot be moved
+	s = newShelf(4, outcome.Dead) // one of them cannot be moved
 	out, err = s.replay(t.Context(), t, allDead, func(context.Context, []uuid.UUID) (map[uuid.UUID]string, error) {
 		return map[uuid.UUID]string{s.rows[1].ID: "its job is gone"}, nil
 	})
@@ -319,23 +320,23 @@ func TestDryRun(t *testing.T) {
 		t.Error("it moves")
 		return nil, nil
 	}
-	s := newShelf(70, store.Dead, store.Delivered, store.Held, store.Cancelled, store.Running, store.Dead, store.Dead)
+	s := newShelf(70, outcome.Dead, outcome.Delivered, outcome.Held, outcome.Cancelled, outcome.Running, outcome.Dead, outcome.Dead)
 	for _, r := range []MoveRequest{{Selection: Selection{Agent: "1:1"}}, {Selection: Selection{Agent: "1:1"}, DryRun: true}} {
 		out, err := s.replay(t.Context(), t, r, never)
 		heraldtest.Must(t, err)
 		heraldtest.Equal(t, "the report", *out, MoveReport{Action: "replay", Done: "queued anew", DryRun: true, Matched: 40,
-			ByStatus:  map[store.Status]int64{store.Dead: 30, store.Held: 10},
-			Untouched: map[store.Status]int64{store.Cancelled: 10, store.Delivered: 10, store.Running: 10},
-			Why: map[store.Status]string{store.Cancelled: "only with --status cancelled", store.Delivered: "with --force they are delivered a second time",
-				store.Running: "they are on their way"}})
+			ByStatus:  map[outcome.Status]int64{outcome.Dead: 30, outcome.Held: 10},
+			Untouched: map[outcome.Status]int64{outcome.Cancelled: 10, outcome.Delivered: 10, outcome.Running: 10},
+			Why: map[outcome.Status]string{outcome.Cancelled: "only with --status cancelled", outcome.Delivered: "with --force they are delivered a second time",
+				outcome.Running: "they are on their way"}})
 	}
 	// Retention has deleted the jobs of some: they cannot be replayed.
 	for i := range 21 {
 		s.rows[i].Job = nil // of 9 dead ones
 	}
 	out, err := s.replay(t.Context(), t, MoveRequest{Selection: Selection{Status: "dead"}}, never)
-	if err != nil || out.Matched != 21 || out.ByStatus[store.Dead] != 21 || out.Untouched[store.Dead] != 9 ||
-		out.Why[store.Dead] != "without a job: retention deleted it, or it was invalid" {
+	if err != nil || out.Matched != 21 || out.ByStatus[outcome.Dead] != 21 || out.Untouched[outcome.Dead] != 9 ||
+		out.Why[outcome.Dead] != "without a job: retention deleted it, or it was invalid" {
 		t.Errorf("%+v, %v", out, err)
 	}
 	// Nothing to move is no change, and nothing to audit.
@@ -350,13 +351,13 @@ func TestChoose(t *testing.T) {
 	t.Parallel()
 	s := &shelf{}
 	for i := range 2*pageRows + 10 {
-		status := []store.Status{store.Dead, store.Delivered, store.Held, store.Dead}[i%4]
+		status := []outcome.Status{outcome.Dead, outcome.Delivered, outcome.Held, outcome.Dead}[i%4]
 		s.rows = append(s.rows, store.Delivery{ID: uuid.New(), Seq: int64(i + 1), Status: status})
 	}
-	ids, was, err := listIDs(t.Context(), s, records.Filter{}, []store.Status{store.Dead, store.Held, store.Dead})
+	ids, was, err := listIDs(t.Context(), s, records.Filter{}, []outcome.Status{outcome.Dead, outcome.Held, outcome.Dead})
 	var want []uuid.UUID
 	for _, d := range s.rows {
-		if d.Status != store.Delivered {
+		if d.Status != outcome.Delivered {
 			want = append(want, d.ID)
 		}
 	}

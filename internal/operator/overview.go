@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/delivery/throughput"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -34,37 +35,37 @@ type Live interface {
 
 // Overview summarizes the state of Herald.
 type Overview struct {
-	At             time.Time              `json:"at"`
-	Open           map[store.Status]int64 `json:"open"`           // deliveries that are not final, by status
-	OverdueSeconds float64                `json:"overdueSeconds"` // delay of the most overdue delivery
-	Stuck          []Stuck                `json:"stuck"`          // counts of held and overdue deliveries, by reason
-	Minutes        []throughput.Minute    `json:"minutes"`        // the last hour of all workers, oldest first
-	Hours          []throughput.Minute    `json:"hours"`          // the last week of all workers by hour, oldest first
-	LastHour       LastHour               `json:"lastHour"`
-	OpenBreakers   int                    `json:"openBreakers"` // of this worker; open or half open
-	Agents         map[string]int64       `json:"agents"`       // by state
-	TokensSoon     int64                  `json:"tokensExpiringSoon"`
-	TokensExpired  int64                  `json:"tokensExpired"`
-	Chains         []ChainProgress        `json:"chains"`             // the chains that are followed
-	Problems       []string               `json:"problems,omitempty"` // services and data that this worker cannot use
-	Workers        int                    `json:"workers"`            // running workers
-	EndedLastHour  map[store.Status]int64 `json:"endedLastHour"`      // ended without success, by status
-	Needs          []Need                 `json:"needs"`              // states that need a person
+	At             time.Time                `json:"at"`
+	Open           map[outcome.Status]int64 `json:"open"`           // deliveries that are not final, by status
+	OverdueSeconds float64                  `json:"overdueSeconds"` // delay of the most overdue delivery
+	Stuck          []Stuck                  `json:"stuck"`          // counts of held and overdue deliveries, by reason
+	Minutes        []throughput.Minute      `json:"minutes"`        // the last hour of all workers, oldest first
+	Hours          []throughput.Minute      `json:"hours"`          // the last week of all workers, by hour
+	LastHour       LastHour                 `json:"lastHour"`
+	OpenBreakers   int                      `json:"openBreakers"` // of this worker; open or half open
+	Agents         map[string]int64         `json:"agents"`       // by state
+	TokensSoon     int64                    `json:"tokensExpiringSoon"`
+	TokensExpired  int64                    `json:"tokensExpired"`
+	Chains         []ChainProgress          `json:"chains"`             // the chains that are followed
+	Problems       []string                 `json:"problems,omitempty"` // services and data that this worker cannot use
+	Workers        int                      `json:"workers"`            // running workers
+	EndedLastHour  map[outcome.Status]int64 `json:"endedLastHour"`      // ended without success, by status
+	Needs          []Need                   `json:"needs"`              // states that need a person
 }
 
 // Stuck counts deliveries that do not progress, for one reason.
 type Stuck struct {
-	Status store.Status `json:"status"` // held; with every other status they are overdue
-	Reason string       `json:"reason,omitempty"`
-	Count  int64        `json:"count"`
+	Status outcome.Status `json:"status"` // held; with every other status they are overdue
+	Reason string         `json:"reason,omitempty"`
+	Count  int64          `json:"count"`
 }
 
 // LastHour sums up the last hour. The percentiles are seconds from acceptance to the agent's answer, of deliveries that
 // were delivered.
 type LastHour struct {
-	Outcomes   map[store.Status]int64 `json:"outcomes"`
-	P50Seconds *float64               `json:"p50Seconds,omitempty"` // missing if nothing was delivered
-	P95Seconds *float64               `json:"p95Seconds,omitempty"`
+	Outcomes   map[outcome.Status]int64 `json:"outcomes"`
+	P50Seconds *float64                 `json:"p50Seconds,omitempty"` // missing if nothing was delivered
+	P95Seconds *float64                 `json:"p95Seconds,omitempty"`
 }
 
 // ChainProgress is how far a contract was read at the last move of its cursor.
@@ -139,7 +140,7 @@ func (o *Operator) readOverview(ctx context.Context) (v Overview, err error) {
 // ReadState returns the part of an overview that Postgres has.
 func ReadState(ctx context.Context, st *Session) (Overview, error) {
 	v := Overview{At: time.Now().UTC(), Stuck: []Stuck{}, Chains: []ChainProgress{},
-		LastHour: LastHour{Outcomes: map[store.Status]int64{}}, Minutes: []throughput.Minute{},
+		LastHour: LastHour{Outcomes: map[outcome.Status]int64{}}, Minutes: []throughput.Minute{},
 		Hours: []throughput.Minute{}}
 	depth, depthErr := st.Depth(ctx)
 	stuck, stuckErr := st.ListStuck(ctx)

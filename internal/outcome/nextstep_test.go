@@ -20,7 +20,7 @@ func TestEveryReasonHasANextStep(t *testing.T) {
 			if got == "" || strings.ContainsAny(got, "{|}@") || strings.Contains(got, "  ") || strings.HasSuffix(got, ".") {
 				t.Errorf("%s, %s: %q", r, name, got)
 			}
-			if waits := strings.HasPrefix(got, "nothing to do: it "); r.Ending() == Wait && !s.Over && !waits {
+			if waits := strings.HasPrefix(got, "nothing to do: it "); r.Ending() == Waiting && !s.Over && !waits {
 				t.Errorf("%s waits, but the next step is %q", r, got)
 			}
 			if strings.Contains(got, "replay ") != (strings.Contains(got, known.Delivery)) {

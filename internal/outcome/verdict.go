@@ -31,7 +31,7 @@ func Pause(r Reason, d time.Duration, text string) error {
 // Verdict is the classification of an attempt's failure.
 type Verdict struct {
 	Reason     Reason
-	Ending     Ending
+	Ending     Status
 	Free       bool   // the wait or hold is free: the attempt does not count
 	AgentFault bool   // the agent's server or document is at fault, not Herald
 	Unknown    bool   // the agent may have executed the call; its policy onUnknown decides about another call

@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/tracecontext"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -79,10 +80,10 @@ type Acceptance struct {
 	Verdict Verdict
 	ID      uuid.UUID
 	Key     string
-	Field   string   // for Conflict: the first field of the event that differs, or "action"
-	Stored  string   // for Conflict: the value of Field in the delivery; "" for "action"
-	Differs []string // for Known: the job's fields that differ from the event that was read from the chain
-	Status  Status   // of the delivery with ID
+	Field   string         // for Conflict: the first field of the event that differs, or "action"
+	Stored  string         // for Conflict: the value of Field in the delivery; "" for "action"
+	Differs []string       // for Known: the job's fields that differ from the event that was read from the chain
+	Status  outcome.Status // of the delivery with ID
 }
 
 // Accept stores at most MaxAccept jobs as deliveries, in one transaction. In the same transaction it dispatches
@@ -284,7 +285,7 @@ func listAgentsToDispatch(in []arrival, out []Acceptance, byAgent map[Agent][]Ta
 	var agents []Agent
 	for i, a := range in {
 		isSettled := out[i].Verdict == Accepted &&
-			(isDispatched[out[i].ID] || out[i].Status == Waiting || out[i].Status == Skipped)
+			(isDispatched[out[i].ID] || out[i].Status == outcome.Waiting || out[i].Status == outcome.Skipped)
 		if a.Refused == "" && out[i].Verdict != Refreshed && !isSettled {
 			agents = append(agents, a.agent)
 		}
@@ -347,14 +348,14 @@ func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Ac
 // The status is Rejected for a Refused job, Skipped for a filtered one, Waiting if the delivery waits for another one
 // (behind_earlier), and else Queued. A new task is added to byAgent.
 func (a arrival) answerInserted(row newRow, byAgent map[Agent][]Task) Acceptance {
-	status := Queued
+	status := outcome.Queued
 	switch {
 	case a.Refused != "":
-		status = Rejected
+		status = outcome.Rejected
 	case row.filtered:
-		status = Skipped
+		status = outcome.Skipped
 	case row.behind:
-		status = Waiting
+		status = outcome.Waiting
 	}
 	if row.dispatch > 0 {
 		byAgent[a.agent] = append(byAgent[a.agent], Task{ID: a.id, N: row.dispatch, Kind: a.kind, Bulk: a.Bulk})

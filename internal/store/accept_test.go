@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
@@ -154,7 +155,7 @@ func TestDispatch(t *testing.T) {
 					if r.Task != nil {
 						put([]Task{*r.Task})
 					}
-					if _, twice := seen.LoadOrStore(c.ID, true); o.Status == Delivered {
+					if _, twice := seen.LoadOrStore(c.ID, true); o.Status == outcome.Delivered {
 						left.Done()
 					} else if twice {
 						t.Errorf("%s waited twice", c.ID)
@@ -291,11 +292,11 @@ func TestKnownAndConflict(t *testing.T) {
 	twin := feedback(42, 2)
 	out, tasks := accept(t, s, Intake{Job: same}, Intake{Job: other}, Intake{Job: value}, Intake{Job: twin}, Intake{Job: twin})
 	for i, want := range []Acceptance{
-		{Verdict: Known, ID: first.ID, Key: same.Key(), Status: Queued},
-		{Verdict: Conflict, ID: first.ID, Key: same.Key(), Status: Queued, Field: "tag1", Stored: "uptime"},
-		{Verdict: Conflict, ID: first.ID, Key: same.Key(), Status: Queued, Field: "value", Stored: "9977"},
-		{Verdict: Accepted, ID: twin.ID(), Key: twin.Key(), Status: Queued},
-		{Verdict: Known, ID: twin.ID(), Key: twin.Key(), Status: Queued},
+		{Verdict: Known, ID: first.ID, Key: same.Key(), Status: outcome.Queued},
+		{Verdict: Conflict, ID: first.ID, Key: same.Key(), Status: outcome.Queued, Field: "tag1", Stored: "uptime"},
+		{Verdict: Conflict, ID: first.ID, Key: same.Key(), Status: outcome.Queued, Field: "value", Stored: "9977"},
+		{Verdict: Accepted, ID: twin.ID(), Key: twin.Key(), Status: outcome.Queued},
+		{Verdict: Known, ID: twin.ID(), Key: twin.Key(), Status: outcome.Queued},
 	} {
 		if !reflect.DeepEqual(out[i], want) {
 			t.Errorf("%d: got %+v, want %+v", i, out[i], want)
@@ -379,7 +380,7 @@ func TestSecondJobOfAnUnverifiedKey(t *testing.T) {
 				d := read(t, s, a.ID)
 				switch got {
 				case anew:
-					if len(tasks) != 1 || tasks[0].ID != a.ID || d.Status != Queued || d.Error != "" || d.FinishedAt != nil {
+					if len(tasks) != 1 || tasks[0].ID != a.ID || d.Status != outcome.Queued || d.Error != "" || d.FinishedAt != nil {
 						t.Errorf("row %+v, tasks %+v", d, tasks)
 					}
 					c := claim(t, s, tasks[0])
@@ -447,11 +448,11 @@ func TestRefusedIntake(t *testing.T) {
 	nothing := Intake{Refused: "not JSON\x00", Key: "invalid:abc", Job: job.Job{Kind: "some\x00kind"}}
 	named := Intake{Refused: "chainId: no", Job: feedback(42, 1), SealedHeaders: []byte("x")}
 	out, tasks := accept(t, s, nothing, named, nothing)
-	if len(tasks) != 0 || out[0].Status != Rejected || out[0].Verdict != Accepted || out[1].Verdict != Accepted || out[2].Verdict != Known {
+	if len(tasks) != 0 || out[0].Status != outcome.Rejected || out[0].Verdict != Accepted || out[1].Verdict != Accepted || out[2].Verdict != Known {
 		t.Fatalf("%+v, %v", out, tasks)
 	}
 	d := read(t, s, job.IDOf("invalid:abc"))
-	if d.Status != Rejected || d.Reason != "invalid_job" || d.Error != "not JSON\uFFFD" || d.Job != nil || d.FinishedAt == nil || d.Kind != "some\uFFFDkind" {
+	if d.Status != outcome.Rejected || d.Reason != "invalid_job" || d.Error != "not JSON\uFFFD" || d.Job != nil || d.FinishedAt == nil || d.Kind != "some\uFFFDkind" {
 		t.Errorf("%+v", d)
 	}
 	refused(t, s, d.ID, 1, "it is rejected")

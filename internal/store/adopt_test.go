@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -64,7 +65,7 @@ func TestAdoptLost(t *testing.T) {
 			t.Errorf("%+v, %v", r, err)
 		}
 		d := read(t, s, c.ID)
-		if d.Status != Queued || d.Attempts != 2 || len(d.History) != 2 || d.History[0].Outcome != "" || d.History[1].Outcome != "" {
+		if d.Status != outcome.Queued || d.Attempts != 2 || len(d.History) != 2 || d.History[0].Outcome != "" || d.History[1].Outcome != "" {
 			t.Errorf("%+v", d)
 		}
 	})
@@ -76,7 +77,7 @@ func TestAdoptLost(t *testing.T) {
 		if _, err := s.Adopt(t.Context(), c, pastOf(old, delivered)); err != nil {
 			t.Error(err)
 		}
-		if d := read(t, s, c.ID); d.Status != Delivered || d.History[0].Outcome != "delivered" || d.History[1].Outcome != "" {
+		if d := read(t, s, c.ID); d.Status != outcome.Delivered || d.History[0].Outcome != "delivered" || d.History[1].Outcome != "" {
 			t.Errorf("%+v", d)
 		}
 	})
@@ -90,7 +91,7 @@ func TestAdoptLost(t *testing.T) {
 		if _, err := s.Adopt(t.Context(), c, pastOf(old, delivered)); !errors.Is(err, ErrFenced) {
 			t.Error(err)
 		}
-		if d := read(t, s, c.ID); d.Status != Cancelled || d.Reason != "operator" || d.History[0].Outcome != "delivered" {
+		if d := read(t, s, c.ID); d.Status != outcome.Cancelled || d.Reason != "operator" || d.History[0].Outcome != "delivered" {
 			t.Errorf("%+v", d)
 		}
 	})
@@ -104,7 +105,7 @@ func TestAdoptLost(t *testing.T) {
 				t.Errorf("%s: %v", o.Status, err)
 			}
 		}
-		if d := read(t, s, c.ID); d.Status != Delivered || d.Attempts != 2 || len(d.History) != 2 {
+		if d := read(t, s, c.ID); d.Status != outcome.Delivered || d.Attempts != 2 || len(d.History) != 2 {
 			t.Errorf("%+v", d)
 		}
 		if got := totals(t, s, 1); got["delivered"] != 1 {
@@ -121,7 +122,7 @@ func TestAdoptOutOfTurn(t *testing.T) {
 	two := next(t, s)
 	lapse(t, s, two)
 	c := next(t, s)
-	o := Outcome{Status: Waiting, Reason: "throttled", Stage: "call", Free: true, Task: true}
+	o := Outcome{Status: outcome.Waiting, Reason: "throttled", Stage: "call", Free: true, Task: true}
 	if _, err := s.Adopt(t.Context(), c, pastOf(one, o)); err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +139,7 @@ func TestAdoptOutOfTurn(t *testing.T) {
 func TestPastJSON(t *testing.T) {
 	t.Parallel()
 	full := SpooledOutcome{Attempt: 3, StartedAt: time.Date(2026, 11, 21, 7, 0, 0, 123456000, time.UTC), At: time.Date(2026, 11, 21, 7, 0, 1, 5, time.UTC),
-		Outcome: Outcome{Status: Waiting, Reason: "server_error", Delay: 90 * time.Second, Task: true, Anew: true, Free: true, Called: true, Stage: "call", Error: "it said <503>",
+		Outcome: Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: 90 * time.Second, Task: true, Anew: true, Free: true, Called: true, Stage: "call", Error: "it said <503>",
 			ToolName: "agent.receiveFeedback", Endpoint: "https://a.example/mcp", FileVerification: "raw", FileSource: "cid", FileDisagrees: []string{"value"},
 			Arguments: []byte(`{"a":1}`), Response: []byte(`[]`), Result: []byte(`{"b":"c"}`), Protocol: "2025-06-18", StepMicros: []int32{1, 2}, CallTook: time.Second,
 			AgentOK: true, AgentError: "down", ServerInfo: []byte(`{"name":"x"}`), Tools: []byte(`[]`),
@@ -153,7 +154,7 @@ func TestPastJSON(t *testing.T) {
 	heraldtest.Equal(t, "a full outcome from the spool", through(t, full), full)
 	heraldtest.Equal(t, "a short outcome from the spool", through(t, SpooledOutcome{Outcome: delivered}).Outcome, delivered)
 	for _, hostile := range []string{"no JSON", "{\"a\": \"\x00\xff\"}", `{"n": 1e999999}`, `{"a": "\u0000\ud800"}`} {
-		got := through(t, SpooledOutcome{Outcome: Outcome{Status: Delivered, Response: []byte(hostile)}})
+		got := through(t, SpooledOutcome{Outcome: Outcome{Status: outcome.Delivered, Response: []byte(hostile)}})
 		if want := KeepSide([]byte(hostile)); string(KeepSide(got.Outcome.Response)) != string(compactJSON(t, want)) {
 			t.Errorf("%q became %s, not %s", hostile, got.Outcome.Response, want)
 		}

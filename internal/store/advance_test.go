@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/cursor"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
@@ -36,7 +37,7 @@ func TestAdvanceCursors(t *testing.T) {
 		t.Fatalf("%d answers, %d tasks, %v", len(out), len(tasks), err)
 	}
 	for i, a := range out {
-		if want := map[bool]Status{true: Rejected, false: Queued}[i == 3]; a.Verdict != Accepted || a.Status != want {
+		if want := map[bool]outcome.Status{true: outcome.Rejected, false: outcome.Queued}[i == 3]; a.Verdict != Accepted || a.Status != want {
 			t.Fatalf("%d: %+v", i, a)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/coalescer"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
@@ -121,7 +122,7 @@ func TestGroupClaimIsAClaim(t *testing.T) {
 					t.Errorf("in a group\n%+v\nalone\n%+v", got, want)
 				}
 				row, other := read(t, s, id), read(t, s, a.ID)
-				if row.Status != Running || row.Attempts != other.Attempts || len(row.History) != 1 || row.History[0].Number != row.Attempts ||
+				if row.Status != outcome.Running || row.Attempts != other.Attempts || len(row.History) != 1 || row.History[0].Number != row.Attempts ||
 					!row.History[0].StartedAt.Equal(got.StartedAt) || row.NextAttemptAt != nil || row.Reason != "" {
 					t.Errorf("in a group %+v\nalone %+v", row, other)
 				}

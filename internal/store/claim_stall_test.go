@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/coalescer"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/google/uuid"
@@ -76,12 +77,12 @@ func TestClaimOfACancelledCaller(t *testing.T) {
 			if claims[0] == nil || errs[0] != nil {
 				t.Fatalf("the claim under way: %+v, %v", claims[0], errs[0])
 			}
-			if d := read(t, s, ids[0]); d.Status != Running || d.Attempts != 1 {
+			if d := read(t, s, ids[0]); d.Status != outcome.Running || d.Attempts != 1 {
 				t.Errorf("%+v", d)
 			}
 			record(t, s, claims[0], delivered) // the claim is valid
 			for _, id := range ids[1:3] {
-				if d := read(t, s, id); d.Status != Queued || d.Attempts != 0 {
+				if d := read(t, s, id); d.Status != outcome.Queued || d.Attempts != 0 {
 					t.Errorf("%+v", d)
 				}
 			}

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/agentherald/herald/internal/outcome"
 )
 
 func TestClaimHasOneWinner(t *testing.T) {
@@ -37,7 +39,7 @@ func TestClaimHasOneWinner(t *testing.T) {
 		t.Errorf("claim %+v", c)
 	}
 	d := read(t, s, task.ID)
-	if d.Status != Running || d.Attempts != 1 || len(d.History) != 1 || d.History[0].Outcome != "" || d.History[0].Stage != "claim" {
+	if d.Status != outcome.Running || d.Attempts != 1 || len(d.History) != 1 || d.History[0].Outcome != "" || d.History[0].Stage != "claim" {
 		t.Errorf("row %+v", d)
 	}
 }
@@ -56,14 +58,14 @@ func TestClaimNumberFences(t *testing.T) {
 		t.Fatal(n, err)
 	}
 	before := read(t, s, old.ID)
-	for _, o := range []Outcome{waiting(time.Second), {Status: Dead, Reason: "timeout", AgentError: "x"}, {Status: Held, Reason: "auth_required", Free: true},
-		{Status: Skipped, Reason: "no_uri"}, {Status: Rejected, Reason: "tool_error", Called: true}} {
+	for _, o := range []Outcome{waiting(time.Second), {Status: outcome.Dead, Reason: "timeout", AgentError: "x"}, {Status: outcome.Held, Reason: "auth_required", Free: true},
+		{Status: outcome.Skipped, Reason: "no_uri"}, {Status: outcome.Rejected, Reason: "tool_error", Called: true}} {
 		if r, err := s.Record(t.Context(), old, o); !errors.Is(err, ErrFenced) || r.Task != nil || r.Next != nil {
 			t.Errorf("%s under a lost claim: %+v, %v", o.Status, r, err)
 		}
 	}
 	after := read(t, s, old.ID)
-	if after.Status != Queued || after.Attempts != 1 || after.History[0].Outcome != "" || after.UpdatedAt != before.UpdatedAt {
+	if after.Status != outcome.Queued || after.Attempts != 1 || after.History[0].Outcome != "" || after.UpdatedAt != before.UpdatedAt {
 		t.Errorf("a lost claim changed the row: %+v", after)
 	}
 	if got := totals(t, s, 42); len(got) != 0 {
@@ -84,7 +86,7 @@ func TestClaimNumberFences(t *testing.T) {
 	if !now.Called || now.Attempt != 2 || now.No <= old.No {
 		t.Errorf("second claim %+v", now)
 	}
-	if _, err := s.Record(t.Context(), old, Outcome{Status: Rejected, Reason: "tool_error"}); !errors.Is(err, ErrFenced) {
+	if _, err := s.Record(t.Context(), old, Outcome{Status: outcome.Rejected, Reason: "tool_error"}); !errors.Is(err, ErrFenced) {
 		t.Error(err)
 	}
 	if err := s.Extend(t.Context(), now, time.Hour); err != nil || time.Until(now.LeaseUntil) < 50*time.Minute {
@@ -110,11 +112,11 @@ func TestUnreadableJob(t *testing.T) {
 			if c.Agent() != agentNamed("42") || c.Key == "" {
 				t.Errorf("claim %+v", c)
 			}
-			r := record(t, s, c, Outcome{Status: Rejected, Reason: "invalid_job", Stage: "claim", Error: err.Error()})
+			r := record(t, s, c, Outcome{Status: outcome.Rejected, Reason: "invalid_job", Stage: "claim", Error: err.Error()})
 			if len(r.Next) != 1 {
 				t.Errorf("dispatched %+v", r.Next)
 			}
-			if d := read(t, s, c.ID); d.Status != Rejected || d.History[0].Reason != "invalid_job" {
+			if d := read(t, s, c.ID); d.Status != outcome.Rejected || d.History[0].Reason != "invalid_job" {
 				t.Errorf("%+v", d)
 			}
 			if got := totals(t, s, 42); got["rejected"] != 1 {
@@ -138,7 +140,7 @@ func TestRecordTwice(t *testing.T) {
 	if second.Task == nil || *second.Task != *first.Task {
 		t.Errorf("first %+v, second %+v", first.Task, second.Task)
 	}
-	if _, err := s.Record(t.Context(), c, Outcome{Status: Dead, Reason: "timeout"}); !errors.Is(err, ErrFenced) {
+	if _, err := s.Record(t.Context(), c, Outcome{Status: outcome.Dead, Reason: "timeout"}); !errors.Is(err, ErrFenced) {
 		t.Errorf("another outcome under a used claim: %v", err)
 	}
 	exec(t, s, `UPDATE herald.deliveries SET next_attempt_at = now()`)
@@ -148,7 +150,7 @@ func TestRecordTwice(t *testing.T) {
 	if got := totals(t, s, 42); got["delivered"] != 1 || len(got) != 1 {
 		t.Errorf("counted %v", got)
 	}
-	if _, err := s.Record(t.Context(), c, Outcome{Status: Running}); err == nil || !strings.Contains(err.Error(), "attempt can end with") {
+	if _, err := s.Record(t.Context(), c, Outcome{Status: outcome.Running}); err == nil || !strings.Contains(err.Error(), "attempt can end with") {
 		t.Error(err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/cursor"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -44,7 +45,7 @@ func TestContractsShareNothing(t *testing.T) {
 	one.read(100, 101, true, a)
 	two.read(100, 101, true, b)
 	one.loses(101, 102, a)
-	if d := read(t, s, b.ID()); d.Status != Queued {
+	if d := read(t, s, b.ID()); d.Status != outcome.Queued {
 		t.Errorf("the other contract's delivery is %s", d.Status)
 	}
 	two.loses(101, 102, b)
@@ -97,7 +98,7 @@ func TestBackfillCursor(t *testing.T) {
 	follows.read(97, 111, true, goes)
 	follows.loses(96, 112, goes)
 	for _, j := range []job.Job{stays, other} {
-		if d := read(t, s, j.ID()); d.Status != Queued {
+		if d := read(t, s, j.ID()); d.Status != outcome.Queued {
 			t.Errorf("%s is %s", d.Key, d.Status)
 		}
 	}
@@ -119,7 +120,7 @@ func TestBackfillYields(t *testing.T) {
 		t.Errorf("the backfill moved the event to block %d", n)
 	}
 	backfill.loses(92, 110, low)
-	if d := read(t, s, high.ID()); d.Status != Queued {
+	if d := read(t, s, high.ID()); d.Status != outcome.Queued {
 		t.Errorf("the event that the contract's cursor has read is %s", d.Status)
 	}
 	follows.loses(97, 99, high)

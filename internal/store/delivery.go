@@ -30,7 +30,7 @@ type Delivery struct {
 	Value            string         `json:"value,omitempty"`
 	Tag1             string         `json:"tag1,omitempty"` // at most 256 characters; Job has the whole tag
 	Tag2             string         `json:"tag2,omitempty"`
-	Status           Status         `json:"status"`
+	Status           outcome.Status `json:"status"`
 	Reason           outcome.Reason `json:"reason,omitempty"`
 	Error            string         `json:"error,omitempty"`
 	Attempts         int            `json:"attempts"`

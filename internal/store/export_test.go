@@ -6,14 +6,15 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/coalescer"
 	"github.com/google/uuid"
 )
 
 // others are statuses of deliveries that cannot be claimed.
-var others = []Status{Running, Delivered, Cancelled, Rejected, Dead}
+var others = []outcome.Status{outcome.Running, outcome.Delivered, outcome.Cancelled, outcome.Rejected, outcome.Dead}
 
-func otherID(s Status) uuid.UUID { return uuid.UUID(md5.Sum([]byte(s))) }
+func otherID(s outcome.Status) uuid.UUID { return uuid.UUID(md5.Sum([]byte(s))) }
 
 // InsertOthers inserts a delivery of each status in others.
 func InsertOthers(t testing.TB, s *Store) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -54,7 +55,7 @@ func TestFollowersOfOneClient(t *testing.T) {
 		t.Fatalf("%v follow", got)
 	}
 	for _, f := range all {
-		if d := read(t, s, f.ID); d.Status != Running || d.Attempts != 1 || len(d.History) != 1 || f.Attempt != 1 || f.Err != nil ||
+		if d := read(t, s, f.ID); d.Status != outcome.Running || d.Attempts != 1 || len(d.History) != 1 || f.Attempt != 1 || f.Err != nil ||
 			f.LeaseUntil.Sub(f.StartedAt) != lease {
 			t.Errorf("%+v of %+v", d, f.Claim)
 		}
@@ -67,20 +68,20 @@ func TestFollowersOfOneClient(t *testing.T) {
 	heraldtest.Must(t, s.GiveBack(t.Context(), all[1:]))
 	for i, f := range all {
 		d := read(t, s, f.ID)
-		if i == 0 && d.Status != Delivered || i > 0 && (d.Status != Waiting || d.Reason != "behind_earlier" || d.Attempts != 0 || len(d.History) != 0) {
+		if i == 0 && d.Status != outcome.Delivered || i > 0 && (d.Status != outcome.Waiting || d.Reason != "behind_earlier" || d.Attempts != 0 || len(d.History) != 0) {
 			t.Errorf("index %d is %s %s after %d attempts", f.Job.FeedbackIndex, d.Status, d.Reason, d.Attempts)
 		}
 	}
 	record(t, s, leader, delivered)
-	if _, err := s.Record(t.Context(), all[1].Claim, Outcome{Status: Rejected, Reason: "tool_error"}); !errors.Is(err, ErrFenced) {
+	if _, err := s.Record(t.Context(), all[1].Claim, Outcome{Status: outcome.Rejected, Reason: "tool_error"}); !errors.Is(err, ErrFenced) {
 		t.Errorf("what was given back is recorded: %v", err)
 	}
 
 	// The leader is final, so the first released delivery is its client's next.
-	if d := read(t, s, all[1].ID); d.Status != Queued {
+	if d := read(t, s, all[1].ID); d.Status != outcome.Queued {
 		t.Errorf("%s, and nothing is before it", d.Status)
 	}
-	if d := read(t, s, all[2].ID); d.Status != Waiting || d.Reason != "behind_earlier" {
+	if d := read(t, s, all[2].ID); d.Status != outcome.Waiting || d.Reason != "behind_earlier" {
 		t.Errorf("%s %s, and one is before it", d.Status, d.Reason)
 	}
 }
@@ -120,17 +121,17 @@ func TestFollowersOfTheBacklog(t *testing.T) {
 	r := record(t, s, leader, delivered)
 	heraldtest.Equal(t, "dispatched", len(r.Next), 1)
 	lapse(t, s, all[0].Claim)
-	if d := read(t, s, all[0].ID); d.Status != Queued || d.Attempts != 1 {
+	if d := read(t, s, all[0].ID); d.Status != outcome.Queued || d.Attempts != 1 {
 		t.Errorf("%+v", d)
 	}
 	if back := follow(t, s, claim(t, s, tasks[1]), 49); len(back) != 1 || !back[0].InDoubt || !back[0].Called || back[0].N != 2 || back[0].Attempt != 2 {
 		t.Errorf("%+v", back)
 	}
-	wait := record(t, s, all[1].Claim, Outcome{Status: Waiting, Reason: "server_error", Delay: -time.Second, Called: true, Stage: "call"})
+	wait := record(t, s, all[1].Claim, Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: -time.Second, Called: true, Stage: "call"})
 	if wait.Task != nil {
 		t.Errorf("%+v", wait.Task)
 	}
-	if tasks, _, err := s.Due(t.Context(), 10); err != nil || len(tasks) != 0 || read(t, s, all[1].ID).Status != Queued {
+	if tasks, _, err := s.Due(t.Context(), 10); err != nil || len(tasks) != 0 || read(t, s, all[1].ID).Status != outcome.Queued {
 		t.Errorf("%v %v", tasks, err) // eight are dispatched
 	}
 }

@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 )
 
 var (
-	refuted = Outcome{Status: Rejected, Reason: "event_not_found", Stage: "check", Undecided: true}
-	pending = Outcome{Status: Waiting, Reason: "not_confirmed", Stage: "check", Delay: time.Hour, Task: true, Free: true, Undecided: true}
+	refuted = Outcome{Status: outcome.Rejected, Reason: "event_not_found", Stage: "check", Undecided: true}
+	pending = Outcome{Status: outcome.Waiting, Reason: "not_confirmed", Stage: "check", Delay: time.Hour, Task: true, Free: true, Undecided: true}
 )
 
 // newVerifiedStore returns a store whose workers verify the events of the test's chain.
@@ -286,7 +287,7 @@ func TestCalledRowIsBound(t *testing.T) {
 			if !c.Called || !c.Bound {
 				t.Fatalf("%+v", c)
 			}
-			gone := Outcome{Status: Cancelled, Reason: "reorg", Stage: "check", Gone: &Gone{}}
+			gone := Outcome{Status: outcome.Cancelled, Reason: "reorg", Stage: "check", Gone: &Gone{}}
 			next := inBlock(feedback(42, 1), 901, 'b')
 			next.TransactionHash, next.Tag1 = common.Hash{0xee}, "other"
 			if replaced {
@@ -294,7 +295,7 @@ func TestCalledRowIsBound(t *testing.T) {
 			}
 			rec = record(t, s, c, gone)
 			d := read(t, s, c.ID)
-			if d.Status != Cancelled || d.Reason != "reorg" || len(rec.Next) == 0 {
+			if d.Status != outcome.Cancelled || d.Reason != "reorg" || len(rec.Next) == 0 {
 				t.Fatalf("%+v, %+v", d, rec)
 			}
 			var retraction job.Job
@@ -306,7 +307,7 @@ func TestCalledRowIsBound(t *testing.T) {
 			if err != nil || (now.ID != c.ID) != replaced {
 				t.Fatalf("the key has %+v, %v", now, err)
 			}
-			if replaced && (now.Status != Waiting || now.Reason != "behind_earlier" || d.Key != event.Key()+"~"+c.ID.String()) {
+			if replaced && (now.Status != outcome.Waiting || now.Reason != "behind_earlier" || d.Key != event.Key()+"~"+c.ID.String()) {
 				t.Errorf("%s %s; the old one has the key %s", now.Status, now.Reason, d.Key)
 			}
 		})

@@ -15,7 +15,7 @@ import (
 // holder is an existing delivery, for the answer to a job that arrives with the same key.
 type holder struct {
 	id       uuid.UUID
-	status   Status
+	status   outcome.Status
 	reason   outcome.Reason
 	raw      []byte // the stored job; nil: retention deleted it, or the job was Refused
 	sealed   []byte // the encrypted headers of the job's endpoint
@@ -32,16 +32,18 @@ type holder struct {
 
 // isNotFound reports whether the delivery was rejected (event_not_found), because a check did not find its event on the
 // chain.
-func (h holder) isNotFound() bool { return h.status == Rejected && h.reason == outcome.EventNotFound }
+func (h holder) isNotFound() bool {
+	return h.status == outcome.Rejected && h.reason == outcome.EventNotFound
+}
 
 // mayReopen reports whether the delivery ended because its event was missing: a check did not find the event, or a
 // reorg removed it. The delivery can then be queued again (reopenDelivery).
 func (h holder) mayReopen() bool {
-	return h.isNotFound() || h.status == Cancelled && h.reason == outcome.Reorg
+	return h.isNotFound() || h.status == outcome.Cancelled && h.reason == outcome.Reorg
 }
 
 // isFiltered reports whether a filter of the agent's policy ended the delivery.
-func (h holder) isFiltered() bool { return h.status == Skipped && h.reason == outcome.Filtered }
+func (h holder) isFiltered() bool { return h.status == outcome.Skipped && h.reason == outcome.Filtered }
 
 // answerKnownKeys sets the answers that insertNew left undecided, because their keys have deliveries. An answer becomes
 // Known or Conflict. It becomes Accepted if the delivery was queued again, or if the key was given to a new delivery
@@ -131,7 +133,7 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 		return out, fmt.Errorf("read back the job of %s: %w", a.key, err)
 	}
 	isReadable := h.raw != nil && json.Unmarshal(h.raw, &known) == nil
-	isInvalid := h.status == Rejected && h.reason == outcome.InvalidJob
+	isInvalid := h.status == outcome.Rejected && h.reason == outcome.InvalidJob
 	switch {
 	case !isReadable && (h.mayReopen() || isInvalid) && (!h.maybe || a.read):
 		return s.reopenDelivery(ctx, tx, a, h)
@@ -247,7 +249,7 @@ func (s *Store) reopenDelivery(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	if _, err := tx.Exec(ctx, statements.Text("revive_revocations"), []uuid.UUID{h.id}); err != nil {
 		return out, fmt.Errorf("queue the revocation of %s anew: %w", a.key, err)
 	}
-	out.Verdict, out.Status = Accepted, Queued
+	out.Verdict, out.Status = Accepted, outcome.Queued
 	return out, nil
 }
 
@@ -281,7 +283,7 @@ func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h hold
 func freeKey(ctx context.Context, tx pgx.Tx, id uuid.UUID, key string) (uuid.UUID, error) {
 	var moved string
 	b := &pgx.Batch{}
-	queueNamed(b, statements.Named("end"), endArgs([]uuid.UUID{id}, false, Cancelled, outcome.Reorg))
+	queueNamed(b, statements.Named("end"), endArgs([]uuid.UUID{id}, false, outcome.Cancelled, outcome.Reorg))
 	b.Queue(statements.Text("displace"), id, key).QueryRow(func(row pgx.Row) error { return row.Scan(&moved) })
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return uuid.Nil, fmt.Errorf("free the key %s: %w", key, postgres.NoRows(err, errConcurrentUpdate))

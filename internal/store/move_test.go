@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 )
@@ -43,7 +44,7 @@ func deliverMisplaced(t *testing.T, s *Store, tasks []Task) (first job.Kind) {
 				o = pending
 				o.Rerouted = true
 			} else if !c.MayCall {
-				o = Outcome{Status: Waiting, Reason: "behind_earlier", Stage: "check", Free: true, NoTurn: true}
+				o = Outcome{Status: outcome.Waiting, Reason: "behind_earlier", Stage: "check", Free: true, NoTurn: true}
 			}
 			if o.Called && first == "" {
 				first = event.Kind
@@ -145,7 +146,7 @@ func TestEventOfAnotherAgentIsNotLost(t *testing.T) {
 			heraldtest.Must(t, tx.Rollback(t.Context()))
 			heraldtest.Must(t, <-arrived)
 			heraldtest.Must(t, <-recorded)
-			if d := read(t, s, c.ID); d.Status != Queued {
+			if d := read(t, s, c.ID); d.Status != outcome.Queued {
 				t.Errorf("it is %s %s, and nothing reads the event again", d.Status, d.Reason)
 			}
 		})

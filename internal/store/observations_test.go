@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5"
@@ -68,12 +69,12 @@ func TestEndedHourMovesToAgentHours(t *testing.T) {
 		}
 		ok := delivered
 		ok.CallTook = 2 * time.Second
-		failed := Outcome{Status: Waiting, Reason: "timeout", Stage: "call", Delay: time.Hour, AgentError: "it hung up"}
+		failed := Outcome{Status: outcome.Waiting, Reason: "timeout", Stage: "call", Delay: time.Hour, AgentError: "it hung up"}
 		next(ok)
 		next(failed)
 		expect("the first hour", `0 2 1 {"timeout": 1} 1`)
 		begin("-5 hours")
-		next(Outcome{Status: Skipped, Reason: "no_uri", Stage: "resolve"})
+		next(Outcome{Status: outcome.Skipped, Reason: "no_uri", Stage: "resolve"})
 		expect("what is no call begins no hour", `5 2 1 {"timeout": 1} 1`)
 		next(failed)
 		expect("an hour begins", `5 2 1 {"timeout": 1} 1; 0 1 1 {"timeout": 1} 0`)

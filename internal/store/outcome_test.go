@@ -2,6 +2,8 @@ package store
 
 import (
 	"testing"
+
+	"github.com/agentherald/herald/internal/outcome"
 )
 
 // TestFreeNumberAgain: the number of a free attempt is used again, and its row does not become the next attempt's.
@@ -9,7 +11,7 @@ func TestFreeNumberAgain(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	task := acceptOne(t, s, feedback(1, 1))
-	free := Outcome{Status: Waiting, Reason: "throttled", Stage: "call", Task: true, Free: true}
+	free := Outcome{Status: outcome.Waiting, Reason: "throttled", Stage: "call", Task: true, Free: true}
 	var first *Claim
 	for range 3 {
 		c := claim(t, s, task)
@@ -26,7 +28,7 @@ func TestFreeNumberAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := read(t, s, c.ID)
-	if d.Status != Delivered || len(d.History) != 1 || !d.History[0].StartedAt.Equal(c.StartedAt) || d.History[0].Outcome != "" {
+	if d.Status != outcome.Delivered || len(d.History) != 1 || !d.History[0].StartedAt.Equal(c.StartedAt) || d.History[0].Outcome != "" {
 		t.Errorf("another attempt of that number was completed: %+v", d)
 	}
 }

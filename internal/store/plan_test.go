@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -249,7 +250,7 @@ func (p planNode) isOneOf(indexes []usedIndex) bool {
 // next one read none of them.
 func TestManyOfAClientCostNothing(t *testing.T) {
 	t.Parallel()
-	disabled := Outcome{Status: Held, Reason: "agent_disabled", Stage: "check", Free: true}
+	disabled := Outcome{Status: outcome.Held, Reason: "agent_disabled", Stage: "check", Free: true}
 	byFile := disabled
 	byFile.Elsewhere = true
 	for name, tt := range map[string]struct {

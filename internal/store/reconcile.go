@@ -43,7 +43,7 @@ func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (n int
 			return err
 		}
 		n = len(ids)
-		rows, _ = queryNamed(ctx, tx, statements.Named("end"), endArgs(ids, false, Dead, outcome.Expired))
+		rows, _ = queryNamed(ctx, tx, statements.Named("end"), endArgs(ids, false, outcome.Dead, outcome.Expired))
 		rows.Close()
 		return rows.Err()
 	})
@@ -202,7 +202,7 @@ func (s *Store) Clock(ctx context.Context) (now, started time.Time, err error) {
 // Depth has the number of open deliveries by status, and how late the most overdue delivery is (Overdue). A delivery is
 // overdue if its wait has ended, if its task was dispatched and is not claimed, or if its lease has expired.
 type Depth struct {
-	ByStatus map[Status]int64
+	ByStatus map[outcome.Status]int64
 	Overdue  time.Duration
 }
 
@@ -210,9 +210,9 @@ type Depth struct {
 func (s *Store) Depth(ctx context.Context) (d Depth, err error) {
 	ctx, end := s.StartCall(ctx, &err, "count open deliveries")
 	defer end()
-	d.ByStatus = map[Status]int64{Queued: 0, Running: 0, Waiting: 0, Held: 0}
+	d.ByStatus = map[outcome.Status]int64{outcome.Queued: 0, outcome.Running: 0, outcome.Waiting: 0, outcome.Held: 0}
 	rows, _ := s.Conns.Query(ctx, statements.Text("depth"))
-	var status Status
+	var status outcome.Status
 	var n int64
 	var late float64
 	_, err = pgx.ForEachRow(rows, []any{&status, &n, &late}, func() error {

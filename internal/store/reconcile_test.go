@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -12,7 +13,7 @@ func TestExpire(t *testing.T) {
 	s := newStore(t)
 	_, tasks := accept(t, s, feedbacks(1, 1, 5)...)
 	record(t, s, claim(t, s, tasks[0]), waiting(time.Hour))
-	record(t, s, claim(t, s, tasks[1]), Outcome{Status: Held, Reason: "auth_required", Free: true})
+	record(t, s, claim(t, s, tasks[1]), Outcome{Status: outcome.Held, Reason: "auth_required", Free: true})
 	record(t, s, claim(t, s, tasks[2]), delivered)
 	claim(t, s, tasks[3])
 	if n, err := s.Expire(t.Context(), time.Hour, 100); n != 0 || err != nil {
@@ -25,8 +26,8 @@ func TestExpire(t *testing.T) {
 	if n, err := s.Expire(t.Context(), time.Hour, 100); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
-	for i, want := range []Status{Dead, Dead, Delivered, Running, Dead} {
-		if d := read(t, s, tasks[i].ID); d.Status != want || (want == Dead && (d.Reason != "expired" || d.FinishedAt == nil)) {
+	for i, want := range []outcome.Status{outcome.Dead, outcome.Dead, outcome.Delivered, outcome.Running, outcome.Dead} {
+		if d := read(t, s, tasks[i].ID); d.Status != want || (want == outcome.Dead && (d.Reason != "expired" || d.FinishedAt == nil)) {
 			t.Errorf("%d: %s %s, want %s", i, d.Status, d.Reason, want)
 		}
 	}
@@ -42,10 +43,10 @@ func TestDepth(t *testing.T) {
 	record(t, s, claim(t, s, tasks[0]), waiting(time.Hour))
 	record(t, s, claim(t, s, tasks[1]), waiting(-time.Hour))
 	record(t, s, claim(t, s, tasks[2]), delivered)
-	record(t, s, claim(t, s, tasks[3]), Outcome{Status: Held, Reason: "auth_required", Free: true})
+	record(t, s, claim(t, s, tasks[3]), Outcome{Status: outcome.Held, Reason: "auth_required", Free: true})
 	claim(t, s, tasks[4])
 	d, err := s.Depth(t.Context())
-	if err != nil || d.ByStatus[Queued] != 7 || d.ByStatus[Waiting] != 2 || d.ByStatus[Held] != 1 || d.ByStatus[Running] != 1 || len(d.ByStatus) != 4 {
+	if err != nil || d.ByStatus[outcome.Queued] != 7 || d.ByStatus[outcome.Waiting] != 2 || d.ByStatus[outcome.Held] != 1 || d.ByStatus[outcome.Running] != 1 || len(d.ByStatus) != 4 {
 		t.Errorf("%+v, %v", d, err)
 	}
 	if d.Overdue < time.Hour || d.Overdue > time.Hour+time.Minute {
@@ -74,7 +75,7 @@ func TestLostLeaseGivesUpItsTurn(t *testing.T) {
 			}
 			c := bind(claim(t, s, acceptOne(t, s, feedback(1, 5))))
 			if _, tasks := accept(t, s, Intake{Job: feedback(1, 4)}); verified {
-				record(t, s, bind(claim(t, s, tasks[0])), Outcome{Status: Waiting, Reason: "behind_earlier", Free: true,
+				record(t, s, bind(claim(t, s, tasks[0])), Outcome{Status: outcome.Waiting, Reason: "behind_earlier", Free: true,
 					NoTurn: true, Stage: "check", Delay: time.Second, Task: true})
 			}
 			lapse(t, s, c)

@@ -23,7 +23,7 @@ import (
 // defines the terms. Record makes the strings valid UTF-8 without NUL, and cuts long ones. While Postgres is
 // unavailable, Redis stores outcomes as JSON. So fields may be added, but their JSON names must not change.
 type Outcome struct {
-	Status Status         `json:"status"`
+	Status outcome.Status `json:"status"`
 	Reason outcome.Reason `json:"reason,omitempty"` // empty for Delivered
 	Delay  time.Duration  `json:"delay,omitempty"`  // for Waiting: time until the next attempt (JSON: ns)
 	// Task, for Waiting: the delivery has a task in Redis during the wait, which asynq runs when the wait is over. If
@@ -270,7 +270,7 @@ func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Reco
 
 // checkStatus returns an error unless o.Status is final, Waiting or Held, the statuses with which an attempt can end.
 func (o Outcome) checkStatus() error {
-	if !o.Status.Final() && o.Status != Waiting && o.Status != Held {
+	if !o.Status.Final() && o.Status != outcome.Waiting && o.Status != outcome.Held {
 		return fmt.Errorf("%q is not a status that an attempt can end with", o.Status)
 	}
 	return nil
@@ -402,7 +402,7 @@ func queueRecord(b *pgx.Batch, q recordRequest) *written {
 	args := recordArgs(group, true)
 	b.Queue(statements.Text("lock_delivery"), c.ID)
 	queueOutcomes(b, group, args, func(_ int, rec Recorded) { w.Recorded, w.recorded = rec, true })
-	if o.Status == Delivered {
+	if o.Status == outcome.Delivered {
 		queueNamed(b, statements.Named("complete"), args)
 	}
 	if reasons, since := o.mendedReasons(c.Epoch); reasons != nil {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/coalescer"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -113,11 +114,11 @@ func TestGroupLeavesTheRest(t *testing.T) {
 				}
 				switch i {
 				case n: // lapsed
-					if !errors.Is(err, ErrFenced) || d.Status != Queued {
+					if !errors.Is(err, ErrFenced) || d.Status != outcome.Queued {
 						t.Errorf("a lost claim: %v, %s", err, d.Status)
 					}
 				case n + 2: // cancelled
-					if !errors.Is(err, ErrFenced) || d.Status != Cancelled || d.History[0].Outcome != "delivered" {
+					if !errors.Is(err, ErrFenced) || d.Status != outcome.Cancelled || d.History[0].Outcome != "delivered" {
 						t.Errorf("what was cancelled: %v, %s, %+v", err, d.Status, d.History)
 					}
 				case n + 3: // deleted
@@ -125,7 +126,7 @@ func TestGroupLeavesTheRest(t *testing.T) {
 						t.Errorf("a row that is not there: %v", err)
 					}
 				default:
-					if err != nil || d.Status != Delivered || d.History[0].Outcome != "delivered" {
+					if err != nil || d.Status != outcome.Delivered || d.History[0].Outcome != "delivered" {
 						t.Errorf("delivery %d of %d: %v, %s, %+v", i, n, err, d.Status, d.History)
 					}
 					ended++
@@ -172,7 +173,7 @@ func TestGroupGivesNextToOneCaller(t *testing.T) {
 			t.Errorf("%d: %+v, %v", i, rec, got.errs[i])
 		}
 		for _, next := range rec.Next {
-			if seen[next.ID] || next.N != 1 || read(t, s, next.ID).Status != Queued {
+			if seen[next.ID] || next.N != 1 || read(t, s, next.ID).Status != outcome.Queued {
 				t.Errorf("%+v", next)
 			}
 			seen[next.ID] = true
@@ -199,7 +200,7 @@ func TestPoisonedGroup(t *testing.T) {
 			got := recordTogether(t, s, requests)
 			got.all.Wait()
 			for i, q := range requests {
-				if d := read(t, s, q.claim.ID); (i == 7) != (got.errs[i] != nil) || (i == 7) != (d.Status == Running) {
+				if d := read(t, s, q.claim.ID); (i == 7) != (got.errs[i] != nil) || (i == 7) != (d.Status == outcome.Running) {
 					t.Errorf("%d: %v, %s", i, got.errs[i], d.Status)
 				}
 			}
@@ -297,7 +298,7 @@ func TestGroupWithUnknownCommit(t *testing.T) {
 		if got.errs[i] != nil || d.Status != q.outcome.Status || len(d.History) != 1 || d.History[0].Outcome != string(q.outcome.Status) {
 			t.Errorf("%d: %v, %+v", i, got.errs[i], d)
 		}
-		if task := got.recs[i].Task; (task != nil) != (d.Status == Waiting) || task != nil && (task.N != 1 || d.Dispatch != 1) {
+		if task := got.recs[i].Task; (task != nil) != (d.Status == outcome.Waiting) || task != nil && (task.N != 1 || d.Dispatch != 1) {
 			t.Errorf("%d: task %+v", i, task)
 		}
 	}
@@ -321,7 +322,7 @@ func TestStalledGroup(t *testing.T) {
 	}
 	got.all.Wait()
 	for i, q := range requests {
-		if d := read(t, s, q.claim.ID); i < 12 && got.errs[i] != nil || d.Status != Delivered {
+		if d := read(t, s, q.claim.ID); i < 12 && got.errs[i] != nil || d.Status != outcome.Delivered {
 			t.Errorf("%d: %v", i, d.Status)
 		}
 	}
@@ -373,7 +374,7 @@ func TestGivingUpInAGroup(t *testing.T) {
 	if err := heraldtest.Receive(t, "who was in a group", under); err != nil || len(rec.Next) != 1 {
 		t.Errorf("%+v, %v", rec, err)
 	}
-	if a, b := read(t, s, one.ID), read(t, s, two.ID); a.Status != Delivered || b.Status != Running {
+	if a, b := read(t, s, one.ID), read(t, s, two.ID); a.Status != outcome.Delivered || b.Status != outcome.Running {
 		t.Errorf("%s, %s", a.Status, b.Status)
 	}
 }

@@ -193,15 +193,15 @@ func randomPlainOutcome(random *rand.Rand) Outcome {
 	o.CallTook = time.Duration(random.IntN(2)) * time.Duration(1<<random.IntN(38)) // up to more than a minute
 	switch random.IntN(6) {
 	case 0:
-		o.Status, o.Reason = Rejected, outcome.ToolError
+		o.Status, o.Reason = outcome.Rejected, outcome.ToolError
 	case 1:
-		o.Status, o.Reason = Skipped, outcome.NoURI
+		o.Status, o.Reason = outcome.Skipped, outcome.NoURI
 	case 2:
-		o.Status, o.Reason = Dead, outcome.Timeout
+		o.Status, o.Reason = outcome.Dead, outcome.Timeout
 	case 3:
-		o.Status, o.Reason, o.Task, o.Delay = Waiting, outcome.ServerError, some(), time.Duration(random.IntN(2))*time.Hour
+		o.Status, o.Reason, o.Task, o.Delay = outcome.Waiting, outcome.ServerError, some(), time.Duration(random.IntN(2))*time.Hour
 	default:
-		o.Status = Delivered
+		o.Status = outcome.Delivered
 	}
 	return o
 }

@@ -77,7 +77,7 @@ func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []outcome.Rea
 // agent_disabled it is anyEpoch: the statement releases the deliveries if the agent is enabled now.
 func (o Outcome) mendedReasons(claimed int64) (reasons []outcome.Reason, since int64) {
 	switch {
-	case o.Status != Held:
+	case o.Status != outcome.Held:
 	case o.Reason == outcome.AgentDisabled && !o.Elsewhere:
 		return []outcome.Reason{outcome.AgentDisabled}, anyEpoch
 	case o.Reason == outcome.AuthRequired:

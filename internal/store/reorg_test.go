@@ -113,7 +113,7 @@ func TestReorgOfUnreadBlock(t *testing.T) {
 			if len(done.Vanished) != 1 || done.Vanished[0].ID != goes.ID() || done.Vanished[0].Retraction == uuid.Nil {
 				t.Errorf("%+v", done.Vanished)
 			}
-			if d := read(t, s, open.ID()); d.Status != Running {
+			if d := read(t, s, open.ID()); d.Status != outcome.Running {
 				t.Errorf("the one that was not called is %s %s: its check decides", d.Status, d.Reason)
 			}
 			if done := r.read(102, 102, true); len(done.Vanished) > 0 {
@@ -137,20 +137,20 @@ func TestReorgEnds(t *testing.T) {
 	s := newStore(t)
 	for _, tt := range []struct {
 		state      string
-		status     Status
+		status     outcome.Status
 		retraction bool
 	}{
-		{"queued", Cancelled, false},
-		{"waiting", Cancelled, false},
-		{"waiting, called", Cancelled, true},
-		{"held", Cancelled, false},
-		{"held, in doubt", Cancelled, true},
-		{"running", Running, false},
-		{"delivered", Delivered, true},
-		{"dead, called", Dead, true},
-		{"rejected", Rejected, false},
-		{"rejected, not found", Cancelled, false},
-		{"cancelled", Cancelled, false},
+		{"queued", outcome.Cancelled, false},
+		{"waiting", outcome.Cancelled, false},
+		{"waiting, called", outcome.Cancelled, true},
+		{"held", outcome.Cancelled, false},
+		{"held, in doubt", outcome.Cancelled, true},
+		{"running", outcome.Running, false},
+		{"delivered", outcome.Delivered, true},
+		{"dead, called", outcome.Dead, true},
+		{"rejected", outcome.Rejected, false},
+		{"rejected, not found", outcome.Cancelled, false},
+		{"cancelled", outcome.Cancelled, false},
 	} {
 		t.Run(tt.state, func(t *testing.T) {
 			emptyStore(t, s)
@@ -167,7 +167,7 @@ func TestReorgEnds(t *testing.T) {
 			if d.Status != tt.status {
 				t.Errorf("it is %s %s", d.Status, d.Reason)
 			}
-			if kept := read(t, s, stays.ID()); kept.Status != Queued {
+			if kept := read(t, s, stays.ID()); kept.Status != outcome.Queued {
 				t.Errorf("what was not replaced is %s", kept.Status)
 			}
 			if tt.state == "running" {
@@ -182,7 +182,7 @@ func TestReorgEnds(t *testing.T) {
 			}
 			if id := done.Vanished[0].Retraction; tt.retraction {
 				retraction := read(t, s, id)
-				if retraction.Key != goes.Retraction(goes.ID()).Key() || retraction.Kind != "FeedbackRevoked" || retraction.Status != Queued {
+				if retraction.Key != goes.Retraction(goes.ID()).Key() || retraction.Kind != "FeedbackRevoked" || retraction.Status != outcome.Queued {
 					t.Errorf("the retraction is %s %s %s", retraction.Key, retraction.Kind, retraction.Status)
 				}
 				if len(done.Tasks) != 1 || done.Tasks[0].ID != id {
@@ -191,7 +191,7 @@ func TestReorgEnds(t *testing.T) {
 			} else if id != uuid.Nil {
 				t.Errorf("a retraction of what was not called: %s", id)
 			}
-			if tt.status == Cancelled && tt.state != "cancelled" && totals(t, s, 1)["cancelled"] != 1 {
+			if tt.status == outcome.Cancelled && tt.state != "cancelled" && totals(t, s, 1)["cancelled"] != 1 {
 				t.Errorf("totals %v", totals(t, s, 1))
 			}
 			if again := r.read(104, 104, true); len(again.Vanished) != 0 {
@@ -221,7 +221,7 @@ func TestReorgOfFiltered(t *testing.T) {
 		heraldtest.Must(t, err)
 		return done
 	}
-	is := func(j job.Job, status Status, reason outcome.Reason) {
+	is := func(j job.Job, status outcome.Status, reason outcome.Reason) {
 		t.Helper()
 		if d := read(t, s, j.ID()); d.Status != status || d.Reason != reason || d.Attempts != 0 {
 			t.Errorf("%s is %s %s after %d attempts", d.Key, d.Status, d.Reason, d.Attempts)
@@ -231,8 +231,8 @@ func TestReorgOfFiltered(t *testing.T) {
 	all := []job.Job{goes, moves, permitted, replaced}
 	done := readOne(100, 101, why, all...)
 	for i, j := range all {
-		is(j, Skipped, outcome.Filtered)
-		if a := done.Answers[i]; a.Verdict != Accepted || a.Status != Skipped {
+		is(j, outcome.Skipped, outcome.Filtered)
+		if a := done.Answers[i]; a.Verdict != Accepted || a.Status != outcome.Skipped {
 			t.Errorf("%+v", a)
 		}
 	}
@@ -243,9 +243,9 @@ func TestReorgOfFiltered(t *testing.T) {
 	other := inBlock(feedback(4, 1), 101, 'b')
 	other.Tag1, other.TransactionHash = "other", common.Hash{0xfe}
 	done = readOne(101, 101, why, inBlock(feedback(2, 1), 101, 'b'), other)
-	is(goes, Cancelled, outcome.Reorg)
-	is(moves, Skipped, outcome.Filtered)
-	is(replaced, Cancelled, outcome.Reorg)
+	is(goes, outcome.Cancelled, outcome.Reorg)
+	is(moves, outcome.Skipped, outcome.Filtered)
+	is(replaced, outcome.Cancelled, outcome.Reorg)
 	if d, err := s.DeliveryByKey(t.Context(), replaced.Key()); err != nil || d.ID == replaced.ID() || d.Reason != outcome.Filtered {
 		t.Errorf("%+v, %v", d, err)
 	}
@@ -253,10 +253,10 @@ func TestReorgOfFiltered(t *testing.T) {
 		t.Errorf("%+v", done)
 	}
 	readOne(102, 102, "", inBlock(feedback(1, 1), 102, 'b'), inBlock(feedback(3, 1), 102, 'b'))
-	is(goes, Queued, "")
-	is(permitted, Queued, "")
+	is(goes, outcome.Queued, "")
+	is(permitted, outcome.Queued, "")
 	readOne(102, 103, "", inBlock(feedback(2, 1), 103, 'c'))
-	is(moves, Queued, "")
+	is(moves, outcome.Queued, "")
 }
 
 // TestReorgMoves: a delivery whose event is also on the new branch keeps its id and gets the event's new position, in
@@ -352,7 +352,7 @@ func TestBindAfterALostKey(t *testing.T) {
 	if err := s.Bind(t.Context(), c, Binding{Job: other, Source: c.Source}); !errors.Is(err, ErrNewHint) {
 		t.Fatalf("the delivery was bound: %v", err)
 	}
-	rec := record(t, s, c, Outcome{Status: Waiting, Reason: outcome.NotConfirmed, Delay: time.Hour, Task: true, Free: true, Undecided: true, Stage: "check"})
+	rec := record(t, s, c, Outcome{Status: outcome.Waiting, Reason: outcome.NotConfirmed, Delay: time.Hour, Task: true, Free: true, Undecided: true, Stage: "check"})
 	if !rec.Rechecked || !claim(t, s, rec.Next[0]).HasLostKey() {
 		t.Errorf("%+v", rec)
 	}
@@ -367,23 +367,23 @@ func TestReorgReturns(t *testing.T) {
 		state      string
 		retraction string // state of the retraction when the event returns; empty: none
 		verdict    Verdict
-		same       bool   // the delivery keeps its id
-		withdrawn  bool   // the retraction is cancelled, or skipped if the agent cannot have received it
-		status     Status // of the delivery in the answer
+		same       bool           // the delivery keeps its id
+		withdrawn  bool           // the retraction is cancelled, or skipped if the agent cannot have received it
+		status     outcome.Status // of the delivery in the answer
 	}{
-		{"queued", "", Accepted, true, false, Queued},
-		{"rejected", "", Known, true, false, Rejected},
-		{"rejected, not found", "", Accepted, true, false, Queued},
-		{"cancelled", "", Known, true, false, Cancelled},
-		{"delivered", "waiting", Known, true, true, Delivered},
-		{"delivered", "rejected, not found", Known, true, false, Delivered},
-		{"delivered", "running", Accepted, false, false, Queued},
-		{"delivered", "waiting, called", Accepted, false, true, Queued},
-		{"delivered", "delivered", Accepted, false, false, Queued},
-		{"waiting, called", "queued", Accepted, true, true, Queued},
-		{"waiting, called", "delivered", Accepted, false, false, Queued},
-		{"held, in doubt", "queued", Accepted, true, true, Queued},
-		{"held, in doubt", "delivered", Accepted, false, false, Queued},
+		{"queued", "", Accepted, true, false, outcome.Queued},
+		{"rejected", "", Known, true, false, outcome.Rejected},
+		{"rejected, not found", "", Accepted, true, false, outcome.Queued},
+		{"cancelled", "", Known, true, false, outcome.Cancelled},
+		{"delivered", "waiting", Known, true, true, outcome.Delivered},
+		{"delivered", "rejected, not found", Known, true, false, outcome.Delivered},
+		{"delivered", "running", Accepted, false, false, outcome.Queued},
+		{"delivered", "waiting, called", Accepted, false, true, outcome.Queued},
+		{"delivered", "delivered", Accepted, false, false, outcome.Queued},
+		{"waiting, called", "queued", Accepted, true, true, outcome.Queued},
+		{"waiting, called", "delivered", Accepted, false, false, outcome.Queued},
+		{"held, in doubt", "queued", Accepted, true, true, outcome.Queued},
+		{"held, in doubt", "delivered", Accepted, false, false, outcome.Queued},
 	} {
 		t.Run(tt.state+"/"+tt.retraction, func(t *testing.T) {
 			emptyStore(t, s)
@@ -408,7 +408,7 @@ func TestReorgReturns(t *testing.T) {
 			}
 			if tt.retraction != "" {
 				d := read(t, s, done.Vanished[0].Retraction)
-				if got := d.Reason == outcome.Reorg || d.Status == Skipped && d.Reason == outcome.MinedAgain; got != tt.withdrawn {
+				if got := d.Reason == outcome.Reorg || d.Status == outcome.Skipped && d.Reason == outcome.MinedAgain; got != tt.withdrawn {
 					t.Errorf("the retraction is %s %s", d.Status, d.Reason)
 				}
 			}
@@ -430,7 +430,7 @@ func TestSettledEventsAreFoundAgain(t *testing.T) {
 	again := Advance{From: 100, To: 106, Head: 106, Settled: 103, AtHead: true, Intakes: []Intake{{Job: stays}}}
 	done, err := s.AdvanceCursors(t.Context(), []*cursor.Cursor{&r.c}, again)
 	heraldtest.Must(t, err)
-	if len(done.Vanished) != 1 || done.Vanished[0].ID != goes.ID() || read(t, s, stays.ID()).Status != Queued {
+	if len(done.Vanished) != 1 || done.Vanished[0].ID != goes.ID() || read(t, s, stays.ID()).Status != outcome.Queued {
 		t.Errorf("%+v, the other one is %s", done.Vanished, read(t, s, stays.ID()).Status)
 	}
 }
@@ -495,7 +495,7 @@ func TestReorgAgainstClaims(t *testing.T) {
 		}
 		if c.Job.EventSum() != moved.EventSum() {
 			old++
-			o := Outcome{Status: Rejected, Reason: outcome.EventNotFound, Stage: "check", Undecided: true}
+			o := Outcome{Status: outcome.Rejected, Reason: outcome.EventNotFound, Stage: "check", Undecided: true}
 			if rec := record(t, s, c, o); !rec.Rechecked || len(rec.Next) != 1 || claim(t, s, rec.Next[0]).Job.EventSum() != moved.EventSum() {
 				t.Errorf("round %d: %+v", round, rec)
 			}
@@ -508,8 +508,8 @@ func TestReorgAgainstClaims(t *testing.T) {
 	// If the event is not at the new position either, the delivery is rejected.
 	last := inBlock(feedback(99, 1), next, 'a')
 	c := claim(t, s, r.read(next, next, true, last).Tasks[0])
-	record(t, s, c, Outcome{Status: Rejected, Reason: outcome.EventNotFound, Stage: "check", Undecided: true})
-	if d := read(t, s, last.ID()); d.Status != Rejected {
+	record(t, s, c, Outcome{Status: outcome.Rejected, Reason: outcome.EventNotFound, Stage: "check", Undecided: true})
+	if d := read(t, s, last.ID()); d.Status != outcome.Rejected {
 		t.Errorf("%s %s", d.Status, d.Reason)
 	}
 	exec(t, s, `UPDATE herald.deliveries SET called = true WHERE id = $1`, last.ID())

@@ -33,11 +33,11 @@ func (s *Store) Cancel(ctx context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, ended []Task, err error) {
 	defer postgres.WrapError(&err, "cancel %d deliveries", len(ids))
 	return s.moveByOperator(ctx, ids, statements.Named("end"),
-		endArgs(nil, force, Cancelled, outcome.Operator), false, whyNotCancelled)
+		endArgs(nil, force, outcome.Cancelled, outcome.Operator), false, whyNotCancelled)
 }
 
 // endArgs returns the arguments of end.sql, which ends open deliveries; running ones only if running is true.
-func endArgs(ids []uuid.UUID, running bool, status Status, reason outcome.Reason) pgx.NamedArgs {
+func endArgs(ids []uuid.UUID, running bool, status outcome.Status, reason outcome.Reason) pgx.NamedArgs {
 	return pgx.NamedArgs{"ids": ids, "running": running, "status": string(status), "reason": string(reason)}
 }
 
@@ -46,7 +46,7 @@ const NoSuchDelivery = "there is no such delivery"
 
 // previousState is the state of a delivery before an operator's Replay or Cancel.
 type previousState struct {
-	status Status
+	status outcome.Status
 	reason outcome.Reason
 	hasJob bool
 }
@@ -107,17 +107,17 @@ const movedMeanwhile = "it changed at the same moment: look again"
 // whyNotReplayed returns why replay.sql did not change a delivery. d is the delivery's state.
 func whyNotReplayed(d previousState) string {
 	switch {
-	case d.status == Queued:
+	case d.status == outcome.Queued:
 		return "it is queued: it will be delivered without a replay"
-	case d.status == Running:
+	case d.status == outcome.Running:
 		return "it is being delivered now: only ended, waiting or held deliveries can be replayed"
-	case !d.hasJob && d.status == Rejected && d.reason == outcome.InvalidJob:
+	case !d.hasJob && d.status == outcome.Rejected && d.reason == outcome.InvalidJob:
 		return "it never was a valid job: enqueue a corrected one"
 	case !d.hasJob:
 		return "its job was dropped by retention: there is nothing left to deliver"
 	case d.reason == outcome.Filtered:
 		return "a filter of the agent's policy skipped it: replaying it delivers it all the same and needs force"
-	case d.status == Delivered:
+	case d.status == outcome.Delivered:
 		return "it is delivered: replaying it calls the agent again and needs force"
 	}
 	return movedMeanwhile
@@ -128,7 +128,7 @@ func whyNotCancelled(d previousState) string {
 	switch {
 	case d.status.Final():
 		return "it has ended: it is " + string(d.status)
-	case d.status == Running:
+	case d.status == outcome.Running:
 		return "it is being delivered now: cancelling it needs force, and does not undo the call"
 	}
 	return movedMeanwhile

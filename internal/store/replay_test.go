@@ -13,7 +13,7 @@ import (
 func ids1(id uuid.UUID) []uuid.UUID { return []uuid.UUID{id} }
 
 // ending returns an outcome that leaves the delivery with the given status.
-func ending(status Status, why outcome.Reason) Outcome {
+func ending(status outcome.Status, why outcome.Reason) Outcome {
 	return Outcome{Status: status, Reason: why, Stage: "call", Called: true, Error: "because", Delay: time.Hour}
 }
 
@@ -30,9 +30,9 @@ func TestReplayLeaves(t *testing.T) {
 	}{
 		{o: delivered, force: true},
 		{o: delivered, left: "it is delivered: replaying it calls the agent again and needs force"},
-		{o: ending(Rejected, "invalid_job")},
-		{o: ending(Rejected, "invalid_job"), job: "NULL", left: "it never was a valid job: enqueue a corrected one"},
-		{o: ending(Dead, "timeout"), job: "NULL", left: "its job was dropped by retention: there is nothing left to deliver"},
+		{o: ending(outcome.Rejected, "invalid_job")},
+		{o: ending(outcome.Rejected, "invalid_job"), job: "NULL", left: "it never was a valid job: enqueue a corrected one"},
+		{o: ending(outcome.Dead, "timeout"), job: "NULL", left: "its job was dropped by retention: there is nothing left to deliver"},
 		{o: delivered, job: "NULL", force: true, left: "its job was dropped by retention: there is nothing left to deliver"},
 	} {
 		task := acceptOne(t, s, feedback(100+i, 1))
@@ -96,7 +96,7 @@ func TestReplaySettlesDoubt(t *testing.T) {
 	s := newStore(t)
 	crashed(t, s, 1)
 	c := next(t, s)
-	record(t, s, c, Outcome{Status: Held, Reason: "held_unknown", Stage: "claim"})
+	record(t, s, c, Outcome{Status: outcome.Held, Reason: "held_unknown", Stage: "claim"})
 	_, _, tasks, err := s.Replay(t.Context(), ids1(c.ID), false)
 	if err != nil || len(toRun(tasks)) != 1 {
 		t.Fatal(tasks, err)

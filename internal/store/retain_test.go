@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
@@ -108,11 +109,11 @@ func TestLostLeasesSkipsLockedRows(t *testing.T) {
 func TestOverdueOfEach(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	for status, sql := range map[Status]string{
-		Waiting: `status = 'waiting', next_attempt_at = now() - interval '10 minutes'`,
-		Queued:  `handed_at = now() - interval '10 minutes'`,
-		Running: `status = 'running', claim_no = 1, lease_until = now() - interval '10 minutes'`,
-		Held:    `status = 'held', accepted_at = now() - interval '10 minutes', handed_at = NULL`,
+	for status, sql := range map[outcome.Status]string{
+		outcome.Waiting: `status = 'waiting', next_attempt_at = now() - interval '10 minutes'`,
+		outcome.Queued:  `handed_at = now() - interval '10 minutes'`,
+		outcome.Running: `status = 'running', claim_no = 1, lease_until = now() - interval '10 minutes'`,
+		outcome.Held:    `status = 'held', accepted_at = now() - interval '10 minutes', handed_at = NULL`,
 	} {
 		t.Run(string(status), func(t *testing.T) {
 			emptyStore(t, s)
@@ -122,7 +123,7 @@ func TestOverdueOfEach(t *testing.T) {
 			if err != nil || d.ByStatus[status] != 1 {
 				t.Errorf("%+v, %v", d, err)
 			}
-			if late := d.Overdue > 9*time.Minute && d.Overdue < 11*time.Minute; late != (status != Held) {
+			if late := d.Overdue > 9*time.Minute && d.Overdue < 11*time.Minute; late != (status != outcome.Held) {
 				t.Errorf("overdue %s", d.Overdue)
 			}
 		})

@@ -44,7 +44,7 @@ func TestRetractionPrecedesSuccessor(t *testing.T) {
 					if a.Verdict != Accepted || a.ID == first.ID() {
 						t.Fatalf("the other event: %+v", a)
 					}
-					if d := read(t, s, a.ID); d.Status != Waiting || d.Reason != outcome.BehindEarlier {
+					if d := read(t, s, a.ID); d.Status != outcome.Waiting || d.Reason != outcome.BehindEarlier {
 						t.Errorf("the other event is %s %s before the retraction ended", d.Status, d.Reason)
 					}
 					if len(tasks) != 1 {
@@ -54,7 +54,7 @@ func TestRetractionPrecedesSuccessor(t *testing.T) {
 					if c.Job.Retracts != first.ID().String() || c.Key != first.Retraction(first.ID()).Key() || c.Job.TransactionHash != first.TransactionHash {
 						t.Errorf("the retraction is %s of %s", c.Key, c.Job.Retracts)
 					}
-					rec, err := s.Record(t.Context(), c, Outcome{Status: Delivered, Stage: "call", Called: true, AgentOK: true})
+					rec, err := s.Record(t.Context(), c, Outcome{Status: outcome.Delivered, Stage: "call", Called: true, AgentOK: true})
 					if err != nil || len(rec.Next) != 1 || rec.Next[0].ID != a.ID {
 						t.Errorf("after the retraction: %+v, %v", rec.Next, err)
 					}
@@ -82,7 +82,7 @@ func TestSameBlockDisappearsAgain(t *testing.T) {
 			t.Fatalf("round %d: %+v", n, done.Vanished)
 		}
 		retraction := read(t, s, done.Vanished[0].Retraction)
-		if retraction.Key != event.Retraction(id).Key()+want || retraction.ID != job.IDOf(retraction.Key) || retraction.Status != Queued {
+		if retraction.Key != event.Retraction(id).Key()+want || retraction.ID != job.IDOf(retraction.Key) || retraction.Status != outcome.Queued {
 			t.Errorf("round %d: %s is %s", n, retraction.Key, retraction.Status)
 		}
 		bring(t, s, retraction.ID, "delivered")
@@ -117,7 +117,7 @@ func TestBlockFlaps(t *testing.T) {
 				id, block = r.read(101, block+1, true, event).Answers[0].ID, block+2
 			}
 			bring(t, s, id, "delivered")
-			if done := r.read(101, block, true); !called && read(t, s, done.Vanished[0].Retraction).Status != Queued {
+			if done := r.read(101, block, true); !called && read(t, s, done.Vanished[0].Retraction).Status != outcome.Queued {
 				t.Errorf("%+v", done.Vanished)
 			}
 		})
@@ -136,7 +136,7 @@ func TestMinedAgain(t *testing.T) {
 	if a := r.read(103, 103, true, inBlock(feedback(1, 1), 103, 'b')).Answers[0]; a.Verdict != Known || a.ID != event.ID() {
 		t.Errorf("%+v", a)
 	}
-	if d := read(t, s, retraction); d.Status != Skipped || d.Reason != outcome.MinedAgain {
+	if d := read(t, s, retraction); d.Status != outcome.Skipped || d.Reason != outcome.MinedAgain {
 		t.Errorf("the retraction is %s %s", d.Status, d.Reason)
 	}
 	if got := totals(t, s, 1); got["skipped"] != 1 {
@@ -171,7 +171,7 @@ func TestLateSuccessIsRetracted(t *testing.T) {
 			event := inBlock(feedback(1, 1), 101, 'a')
 			c := claim(t, s, r.read(100, 101, true, event).Tasks[0])
 			end(t, s, event.ID())
-			if _, err := s.Record(t.Context(), c, Outcome{Status: Delivered, Stage: "call", Called: true, AgentOK: true}); !errors.Is(err, ErrFenced) {
+			if _, err := s.Record(t.Context(), c, Outcome{Status: outcome.Delivered, Stage: "call", Called: true, AgentOK: true}); !errors.Is(err, ErrFenced) {
 				t.Fatalf("the late success: %v", err)
 			}
 			if done := r.read(101, 102, true); len(done.Vanished) != 1 || !done.Vanished[0].Called || done.Vanished[0].Retraction == uuid.Nil {
@@ -196,8 +196,8 @@ func TestRetractionAfterARefusedOne(t *testing.T) {
 	_, tasks := accept(t, s, Intake{Job: sent, Source: ordinary})
 	r := claim(t, s, tasks[0])
 	heraldtest.Must(t, s.Bind(t.Context(), r, Binding{Job: named, Source: ordinary}))
-	record(t, s, r, Outcome{Status: Rejected, Reason: outcome.EventNotFound, Stage: "check"})
+	record(t, s, r, Outcome{Status: outcome.Rejected, Reason: outcome.EventNotFound, Stage: "check"})
 
-	gone := Outcome{Status: Cancelled, Reason: outcome.Reorg, Stage: "check", Gone: &Gone{}}
+	gone := Outcome{Status: outcome.Cancelled, Reason: outcome.Reorg, Stage: "check", Gone: &Gone{}}
 	heraldtest.Equal(t, "retractions to send", len(record(t, s, claim(t, s, *next), gone).Next), 1)
 }

@@ -51,7 +51,7 @@ func TestReviews(t *testing.T) {
 				t.Fatalf("%+v, %v", tasks, err)
 			}
 			now, err := s.DeliveryByKey(t.Context(), event.Key())
-			if err != nil || (now.ID != c.ID) != replaced || read(t, s, c.ID).Status != Delivered {
+			if err != nil || (now.ID != c.ID) != replaced || read(t, s, c.ID).Status != outcome.Delivered {
 				t.Errorf("the key has %+v, %v", now, err)
 			}
 			exec(t, s, `UPDATE herald.hints SET review_at = now() - interval '1 hour' WHERE review_at IS NOT NULL`)
@@ -68,7 +68,7 @@ func TestReviews(t *testing.T) {
 func TestReturnOfACalledEvent(t *testing.T) {
 	t.Parallel()
 	s := newVerifiedStore(t)
-	minedAgain := Outcome{Status: Skipped, Reason: outcome.MinedAgain, Stage: "check"}
+	minedAgain := Outcome{Status: outcome.Skipped, Reason: outcome.MinedAgain, Stage: "check"}
 	for name, tt := range map[string]struct {
 		retraction []Outcome // of its attempts; the review is made after each
 		newID      bool
@@ -81,7 +81,7 @@ func TestReturnOfACalledEvent(t *testing.T) {
 			emptyStore(t, s)
 			first := claimBound(t, s)
 			first = claim(t, s, *record(t, s, first, waiting(-time.Second)).Task)
-			retraction := record(t, s, first, Outcome{Status: Cancelled, Reason: outcome.Reorg, Stage: "check", Gone: &Gone{}}).Next[0]
+			retraction := record(t, s, first, Outcome{Status: outcome.Cancelled, Reason: outcome.Reorg, Stage: "check", Gone: &Gone{}}).Next[0]
 			back := inBlock(feedback(1, 1), 902, 'b')
 			back.Action.ToolName = "the default tool"
 			for i, o := range tt.retraction {
@@ -107,7 +107,7 @@ func TestReturnOfACalledEvent(t *testing.T) {
 			now, err := s.DeliveryByKey(t.Context(), back.Key())
 			var stored job.Job
 			heraldtest.Must(t, errors.Join(err, json.Unmarshal(now.Job, &stored)))
-			if now.Status != Queued || (now.ID != first.ID) != tt.newID || stored.BlockNumber != 902 || stored.ActionSum() != first.Job.ActionSum() {
+			if now.Status != outcome.Queued || (now.ID != first.ID) != tt.newID || stored.BlockNumber != 902 || stored.ActionSum() != first.Job.ActionSum() {
 				t.Errorf("%+v, job %+v", now, stored)
 			}
 			if n := countHints(t, s); n != 1 {
@@ -124,7 +124,7 @@ func TestRepeatedJobDuringReturn(t *testing.T) {
 	s := newVerifiedStore(t)
 	c := claimBound(t, s)
 	c = claim(t, s, *record(t, s, c, waiting(-time.Second)).Task)
-	record(t, s, c, Outcome{Status: Cancelled, Reason: outcome.Reorg, Stage: "check", Gone: &Gone{}})
+	record(t, s, c, Outcome{Status: outcome.Cancelled, Reason: outcome.Reorg, Stage: "check", Gone: &Gone{}})
 	accept(t, s, Intake{Job: c.Job, Source: ordinary})
 	for _, jobs := range []int{2, 0} { // that arrive during the review
 		list, err := s.TakeReviews(t.Context(), 10)

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 )
@@ -76,7 +77,7 @@ func TestOtherEventAfterAnUnknownCall(t *testing.T) {
 	if !c.Called || !c.InDoubt {
 		t.Fatalf("%+v", c)
 	}
-	record(t, s, c, Outcome{Status: Cancelled, Reason: "reorg", Stage: "check", Gone: &Gone{}})
+	record(t, s, c, Outcome{Status: outcome.Cancelled, Reason: "reorg", Stage: "check", Gone: &Gone{}})
 	out, _ := accept(t, s, otherEvent(901))
 	if reviews, err := s.TakeReviews(t.Context(), 10); err != nil || len(reviews) != 1 || out[0].Verdict != Known {
 		t.Errorf("%+v, reviews %v, %v", out[0], reviews, err)
@@ -90,7 +91,7 @@ func TestReturnsAfterRetraction(t *testing.T) {
 	s := newVerifiedStore(t)
 	c := claimBound(t, s)
 	c = claim(t, s, *record(t, s, c, waiting(-time.Second)).Task)
-	rec := record(t, s, c, Outcome{Status: Cancelled, Reason: "reorg", Stage: "check", Gone: &Gone{}})
+	rec := record(t, s, c, Outcome{Status: outcome.Cancelled, Reason: "reorg", Stage: "check", Gone: &Gone{}})
 	record(t, s, claim(t, s, rec.Next[0]), delivered)
 	a := newChainReader(t, s).read(900, 902, true, inBlock(feedback(1, 1), 902, 'b')).Answers[0]
 	if a.Verdict != Accepted || a.ID == c.ID {

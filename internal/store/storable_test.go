@@ -67,7 +67,7 @@ func TestPoison(t *testing.T) {
 			}
 			record(t, s, c, delivered)
 			d := read(t, s, task.ID)
-			if len(d.History) != 6 || d.Status != Delivered || !strings.HasPrefix(d.Endpoint, want[:3]) {
+			if len(d.History) != 6 || d.Status != outcome.Delivered || !strings.HasPrefix(d.Endpoint, want[:3]) {
 				t.Errorf("%d attempts, %s", len(d.History), d.Status)
 			}
 			for _, a := range d.History[:5] {
@@ -97,7 +97,7 @@ func TestUnstorableJob(t *testing.T) {
 	wide.AgentID = new(big.Int).Sub(new(big.Int).Lsh(big.NewInt(1), 256), big.NewInt(1))
 	out, tasks := accept(t, s, Intake{Job: deep}, Intake{Job: number}, Intake{Job: chain}, Intake{Job: wide})
 	for i := range 3 {
-		if d := read(t, s, out[i].ID); d.Status != Rejected || d.Reason != "invalid_job" || d.Error == "" {
+		if d := read(t, s, out[i].ID); d.Status != outcome.Rejected || d.Reason != "invalid_job" || d.Error == "" {
 			t.Errorf("%+v", d)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
@@ -166,11 +167,11 @@ func totals(t testing.TB, s *Store, agent int) map[string]int {
 	return m
 }
 
-var delivered = Outcome{Status: Delivered, Called: true, Stage: "call", AgentOK: true}
+var delivered = Outcome{Status: outcome.Delivered, Called: true, Stage: "call", AgentOK: true}
 
 // waiting returns an outcome that waits d with a task.
 func waiting(d time.Duration) Outcome {
-	return Outcome{Status: Waiting, Reason: "server_error", Delay: d, Task: true, Called: true, Stage: "call", Error: "it said 503"}
+	return Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: d, Task: true, Called: true, Stage: "call", Error: "it said 503"}
 }
 
 func ids(tasks []Task) []string {

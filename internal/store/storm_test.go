@@ -172,15 +172,15 @@ func (m *storm) work(until context.Context) {
 func stormOutcome(random *rand.Rand) Outcome {
 	switch random.IntN(16) {
 	case 0:
-		return Outcome{Status: Held, Reason: outcome.AuthRequired, Free: true, Stage: "check"}
+		return Outcome{Status: outcome.Held, Reason: outcome.AuthRequired, Free: true, Stage: "check"}
 	case 1:
-		return Outcome{Status: Held, Reason: outcome.AgentDisabled, Free: true, Stage: "check"}
+		return Outcome{Status: outcome.Held, Reason: outcome.AgentDisabled, Free: true, Stage: "check"}
 	case 2:
-		return Outcome{Status: Waiting, Reason: outcome.Throttled, Task: true, Free: true, SkipDispatch: true, Stage: "call"}
+		return Outcome{Status: outcome.Waiting, Reason: outcome.Throttled, Task: true, Free: true, SkipDispatch: true, Stage: "call"}
 	case 3:
-		return Outcome{Status: Waiting, Reason: outcome.ConnectFailed, Stage: "call", Task: true, Moved: true, AgentError: "away"}
+		return Outcome{Status: outcome.Waiting, Reason: outcome.ConnectFailed, Stage: "call", Task: true, Moved: true, AgentError: "away"}
 	case 4:
-		return Outcome{Status: Waiting, Reason: outcome.ConnectFailed, Stage: "call"}
+		return Outcome{Status: outcome.Waiting, Reason: outcome.ConnectFailed, Stage: "call"}
 	case 5:
 		return delivered
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
@@ -181,7 +182,7 @@ func (b *bench) statements(ctx context.Context, inflight, n int) float64 {
 		if c == nil {
 			script.Fail("claim of %s refused", t.ID)
 		}
-		for _, next := range script.Must(st.Record(ctx, c, outcome(c, agents.URL(0)))).Next {
+		for _, next := range script.Must(st.Record(ctx, c, makeOutcome(c, agents.URL(0)))).Next {
 			tasks <- next
 		}
 	}
@@ -191,11 +192,11 @@ func (b *bench) statements(ctx context.Context, inflight, n int) float64 {
 	return perSecond(n, began)
 }
 
-// outcome returns an outcome as large as that of a feedback that an agent accepted at the URL.
-func outcome(c *store.Claim, url string) store.Outcome {
+// makeOutcome returns an outcome as large as that of a feedback that an agent accepted at the URL.
+func makeOutcome(c *store.Claim, url string) store.Outcome {
 	args := script.Must(json.Marshal(c.Job.Arguments(job.File{Verification: "not_given"}, c.ID.String())))
 	const answer = `{"content":[{"type":"text","text":"thank you"}]}`
-	return store.Outcome{Status: store.Delivered, Stage: "call", Called: true, AgentOK: true, ToolName: c.Job.Action.ToolName,
+	return store.Outcome{Status: outcome.Delivered, Stage: "call", Called: true, AgentOK: true, ToolName: c.Job.Action.ToolName,
 		Endpoint: url, FileVerification: "not_fetched", Arguments: args,
 		Response: json.RawMessage(answer), Result: json.RawMessage(answer), Protocol: "2025-11-25",
 		ServerInfo: json.RawMessage(`{"name":"recording agent","version":"1"}`)}

@@ -231,16 +231,16 @@ func TestConfirmRetraction(t *testing.T) {
 		err  error  // of the ledger
 		by   string // the retraction's transactionHash or the delivery that it names; "" neither
 	}{
-		"delivered":          {row: store.Delivery{Status: store.Delivered}},
-		"being delivered":    {row: store.Delivery{Status: store.Running, History: []store.Attempt{{Stage: "claim"}}}, want: outcome.BehindEarlier},
-		"called":             {row: store.Delivery{Status: store.Dead, History: []store.Attempt{{Stage: "call", Outcome: "dead"}}}},
-		"its worker died":    {row: store.Delivery{Status: store.Rejected, History: []store.Attempt{{Stage: "claim"}}}},
-		"never got that far": {row: store.Delivery{Status: store.Rejected, History: []store.Attempt{{Stage: "resolve", Outcome: "rejected"}}}, want: outcome.EventNotFound},
-		"named, and skipped": {row: store.Delivery{Status: store.Skipped}, want: outcome.NeverDelivered, by: named},
+		"delivered":          {row: store.Delivery{Status: outcome.Delivered}},
+		"being delivered":    {row: store.Delivery{Status: outcome.Running, History: []store.Attempt{{Stage: "claim"}}}, want: outcome.BehindEarlier},
+		"called":             {row: store.Delivery{Status: outcome.Dead, History: []store.Attempt{{Stage: "call", Outcome: "dead"}}}},
+		"its worker died":    {row: store.Delivery{Status: outcome.Rejected, History: []store.Attempt{{Stage: "claim"}}}},
+		"never got that far": {row: store.Delivery{Status: outcome.Rejected, History: []store.Attempt{{Stage: "resolve", Outcome: "rejected"}}}, want: outcome.EventNotFound},
+		"named, and skipped": {row: store.Delivery{Status: outcome.Skipped}, want: outcome.NeverDelivered, by: named},
 		"unknown":            {err: store.ErrNotFound, want: outcome.EventNotFound},
 		"Postgres is away":   {err: errors.New("it is away"), want: outcome.InternalError},
-		"its transaction":    {row: store.Delivery{Status: store.Delivered, Job: encode(job.Job{TransactionHash: common.HexToHash(forgotten)})}, by: forgotten},
-		"another's":          {row: store.Delivery{Status: store.Delivered, Job: encode(job.Job{})}, by: forgotten, want: outcome.EventNotFound},
+		"its transaction":    {row: store.Delivery{Status: outcome.Delivered, Job: encode(job.Job{TransactionHash: common.HexToHash(forgotten)})}, by: forgotten},
+		"another's":          {row: store.Delivery{Status: outcome.Delivered, Job: encode(job.Job{})}, by: forgotten, want: outcome.EventNotFound},
 	} {
 		c.row.ID = uuid.New()
 		p := &Checker{Ledger: rowLedger{row: c.row, err: c.err}}
@@ -262,7 +262,7 @@ func TestConfirmRetraction(t *testing.T) {
 // TestUnverifiedRetraction: the retraction names the feedback's delivery also if no event is read from the chain.
 func TestUnverifiedRetraction(t *testing.T) {
 	t.Parallel()
-	row := store.Delivery{ID: uuid.New(), Status: store.Delivered}
+	row := store.Delivery{ID: uuid.New(), Status: outcome.Delivered}
 	c := &Checker{Ledger: rowLedger{row: row}, Chain: func(uint64) (Chain, bool) { return nil, false }}
 	for _, verified := range []bool{false, true} { // true: a worker verified the chain when the job was accepted
 		claim := &store.Claim{Verified: verified, Job: job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg}}
@@ -277,7 +277,7 @@ func TestUnverifiedRetraction(t *testing.T) {
 func TestNeverDelivered(t *testing.T) {
 	t.Parallel()
 	ended := func(stage string) store.Delivery {
-		return store.Delivery{Status: store.Dead, Attempts: 1, History: []store.Attempt{{Number: 1, Stage: stage, Outcome: "dead"}}}
+		return store.Delivery{Status: outcome.Dead, Attempts: 1, History: []store.Attempt{{Number: 1, Stage: stage, Outcome: "dead"}}}
 	}
 	for name, c := range map[string]struct {
 		kind     job.Kind
@@ -285,16 +285,16 @@ func TestNeverDelivered(t *testing.T) {
 		feedback store.Delivery
 		want     outcome.Reason
 	}{
-		"a revocation of what was skipped":        {job.KindFeedbackRevoked, job.RevokedByClient, store.Delivery{Status: store.Skipped, Reason: outcome.Revoked}, outcome.NeverDelivered},
-		"a revocation of what was not found":      {job.KindFeedbackRevoked, job.RevokedByClient, store.Delivery{Status: store.Rejected, Reason: outcome.EventNotFound}, ""},
+		"a revocation of what was skipped":        {job.KindFeedbackRevoked, job.RevokedByClient, store.Delivery{Status: outcome.Skipped, Reason: outcome.Revoked}, outcome.NeverDelivered},
+		"a revocation of what was not found":      {job.KindFeedbackRevoked, job.RevokedByClient, store.Delivery{Status: outcome.Rejected, Reason: outcome.EventNotFound}, ""},
 		"a response to what was never reached":    {job.KindResponseAppended, "", ended("resolve"), outcome.NeverDelivered},
 		"a revocation of what was called":         {job.KindFeedbackRevoked, job.RevokedByClient, ended("call"), ""},
-		"of what was delivered":                   {job.KindFeedbackRevoked, job.RevokedByClient, store.Delivery{Status: store.Delivered}, ""},
-		"of what a dead worker had":               {job.KindResponseAppended, "", store.Delivery{Status: store.Dead, Attempts: 1, History: []store.Attempt{{Stage: "claim"}}}, ""},
-		"of what is open, order being off":        {job.KindResponseAppended, "", store.Delivery{Status: store.Waiting}, ""},
-		"of what retention has dropped":           {job.KindResponseAppended, "", store.Delivery{Status: store.Dead, Attempts: 3}, ""},
-		"a retraction":                            {job.KindFeedbackRevoked, job.RevokedByReorg, store.Delivery{Status: store.Skipped}, ""},
-		"a feedback, whose own row is never read": {job.KindNewFeedback, "", store.Delivery{Status: store.Skipped}, ""},
+		"of what was delivered":                   {job.KindFeedbackRevoked, job.RevokedByClient, store.Delivery{Status: outcome.Delivered}, ""},
+		"of what a dead worker had":               {job.KindResponseAppended, "", store.Delivery{Status: outcome.Dead, Attempts: 1, History: []store.Attempt{{Stage: "claim"}}}, ""},
+		"of what is open, order being off":        {job.KindResponseAppended, "", store.Delivery{Status: outcome.Waiting}, ""},
+		"of what retention has dropped":           {job.KindResponseAppended, "", store.Delivery{Status: outcome.Dead, Attempts: 3}, ""},
+		"a retraction":                            {job.KindFeedbackRevoked, job.RevokedByReorg, store.Delivery{Status: outcome.Skipped}, ""},
+		"a feedback, whose own row is never read": {job.KindNewFeedback, "", store.Delivery{Status: outcome.Skipped}, ""},
 	} {
 		j := storetest.Feedback(1, 1)
 		j.Kind, j.Reason = c.kind, c.why

@@ -35,7 +35,7 @@ func (c *Checker) CheckFeedback(ctx context.Context, claim *store.Claim) error {
 		return nil
 	case err != nil:
 		return fmt.Errorf("looking for the feedback that this is about: %w", err)
-	case !d.Status.Final(), d.Status == store.Delivered, d.Reason == outcome.EventNotFound,
+	case !d.Status.Final(), d.Status == outcome.Delivered, d.Reason == outcome.EventNotFound,
 		len(d.History) == 0 && d.Attempts > 0, slices.ContainsFunc(d.History, mayHaveReachedAgent):
 		return nil
 	}
@@ -66,10 +66,10 @@ func (c *Checker) confirmRetraction(ctx context.Context, claim *store.Claim, wit
 	case errors.Is(err, store.ErrNotFound):
 	case err != nil:
 		return "", fmt.Errorf("looking for the feedback that is retracted: %w", err)
-	case d.Status == store.Running:
+	case d.Status == outcome.Running:
 		return "", outcome.Pause(outcome.BehindEarlier, runningPause,
 			"the feedback that it takes back is being delivered")
-	case d.Status == store.Delivered || slices.ContainsFunc(d.History, mayHaveReachedAgent):
+	case d.Status == outcome.Delivered || slices.ContainsFunc(d.History, mayHaveReachedAgent):
 		claim.Job.Retracts = d.ID.String()
 		return "the feedback that the agent received is no longer on the chain", nil
 	}

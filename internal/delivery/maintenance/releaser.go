@@ -177,7 +177,7 @@ func (r *Releaser) releaseHeld(ctx context.Context, a store.Agent) (released int
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return 0, nil, nil
-	case err != nil || row.Open[store.Held] == 0:
+	case err != nil || row.Open[outcome.Held] == 0:
 		return 0, nil, err
 	}
 	return r.Ledger.ReleaseHeld(ctx, a, callableReasons...)

@@ -47,7 +47,7 @@ func (l *calledLedger) AgentRow(_ context.Context, a store.Agent) (records.Agent
 	if !ok {
 		return records.AgentRow{}, store.ErrNotFound
 	}
-	return records.AgentRow{Open: map[store.Status]int64{store.Held: n}}, nil
+	return records.AgentRow{Open: map[outcome.Status]int64{outcome.Held: n}}, nil
 }
 
 func (l *calledLedger) ReleaseHeld(_ context.Context, a store.Agent, reasons ...outcome.Reason) (int, []store.Task, error) {

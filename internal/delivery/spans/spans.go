@@ -95,7 +95,7 @@ func (step Step) listAttributes() []attribute.KeyValue {
 
 // End ends the attempt's span with the status and the reason of its outcome. failed says that the outcome is an error.
 // unrecorded is the error of recording the outcome, or nil.
-func (s *Attempt) End(status store.Status, reason outcome.Reason, failed bool, unrecorded error, at time.Time) {
+func (s *Attempt) End(status outcome.Status, reason outcome.Reason, failed bool, unrecorded error, at time.Time) {
 	if s == nil {
 		return
 	}

@@ -17,15 +17,15 @@ import (
 
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/base/loop"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/outcome"
 )
 
 // Minute contains the outcomes of attempts in the minute, or hour, that begins at At, and the latencies of the
 // deliveries that the agents accepted in it.
 type Minute struct {
-	At       time.Time              `json:"at"`
-	Outcomes map[store.Status]int64 `json:"outcomes"`
-	Latency  Histogram              `json:"-"`
+	At       time.Time                `json:"at"`
+	Outcomes map[outcome.Status]int64 `json:"outcomes"`
+	Latency  Histogram                `json:"-"`
 }
 
 // bounds are the upper bounds of the histogram's buckets, in seconds. The last bucket has no upper bound.
@@ -113,9 +113,9 @@ func New(redis Counters, log *slog.Logger, now func() time.Time) *Counter {
 // Count counts an outcome. age is the time between the acceptance of the delivery's job by Herald and the agent's
 // answer, and is counted only if status is Delivered. If the counts of maxUnsent other minutes or hours are not in
 // Redis yet, the outcome is not counted.
-func (c *Counter) Count(status store.Status, age time.Duration) {
+func (c *Counter) Count(status outcome.Status, age time.Duration) {
 	names := []string{string(status)}
-	if status == store.Delivered {
+	if status == outcome.Delivered {
 		names = append(names, bucketPrefix+strconv.Itoa(findBucket(age)))
 	}
 	now := c.now().Unix()
@@ -225,13 +225,13 @@ const bucketPrefix = "le"
 
 // decodeMinute returns the minute with these counters by name. It ignores unknown buckets.
 func decodeMinute(named map[string]int64) Minute {
-	m := Minute{Outcomes: map[store.Status]int64{}}
+	m := Minute{Outcomes: map[outcome.Status]int64{}}
 	for name, n := range named {
 		digits, isBucket := strings.CutPrefix(name, bucketPrefix)
 		i, err := strconv.Atoi(digits)
 		switch {
 		case !isBucket:
-			m.Outcomes[store.Status(name)] = n
+			m.Outcomes[outcome.Status(name)] = n
 		case err == nil && i >= 0 && i < len(m.Latency):
 			m.Latency[i] = n
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/base/tracecontext"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -111,7 +112,7 @@ type Answer struct {
 	Path    string   // Refused: the invalid field; Conflict: the field that differs from the stored event
 	Differs []string // Known: the job's fields that differ from the event as Herald read it from the chain
 	Problem string   // Refused: what is wrong with the field Path; Rejected: the refusal; Conflict: both values
-	Status  store.Status
+	Status  outcome.Status
 
 	Forbidden bool // Refused: the job is valid, but the sender may not set the field Path
 }

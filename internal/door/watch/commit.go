@@ -15,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/cursor"
 	"github.com/ethereum/go-ethereum/common"
@@ -87,7 +88,7 @@ func (w *Watcher) commitRange(ctx context.Context, g *group, r follower.Range) (
 	}
 	w.pace.countJobs(countQueued(done.Answers))
 	for i, a := range done.Answers {
-		if a.Verdict == store.Accepted && a.Status == store.Skipped && w.CountFiltered != nil {
+		if a.Verdict == store.Accepted && a.Status == outcome.Skipped && w.CountFiltered != nil {
 			w.CountFiltered(filters[i])
 		}
 	}
@@ -201,7 +202,7 @@ func describeChange(e erc8004.Event) (c store.AgentChange) {
 // countQueued counts the new deliveries. Agents are called only for these.
 func countQueued(answers []store.Acceptance) (n int) {
 	for _, a := range answers {
-		if a.Verdict == store.Accepted && a.Status == store.Queued {
+		if a.Verdict == store.Accepted && a.Status == outcome.Queued {
 			n++
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/agentherald/herald/internal/chain/eventlog"
 	"github.com/agentherald/herald/internal/chain/follower"
 	"github.com/agentherald/herald/internal/chain/node"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/cursor"
 	"github.com/agentherald/herald/internal/store/postgres"
@@ -64,7 +65,7 @@ func (w *world) exec(sql string, args ...any) {
 }
 
 // count returns the number of deliveries whose key contains a text.
-func (w *world) count(status store.Status, text string) (n int) {
+func (w *world) count(status outcome.Status, text string) (n int) {
 	w.Helper()
 	list, err := records.New(w.store).Deliveries(w.Context(), records.Filter{Limit: 100})
 	heraldtest.Must(w, err)
@@ -91,9 +92,9 @@ func TestReorgWhileRegistryIsAdded(t *testing.T) {
 	w.reorg(2, false) // removes 2 and 3
 	w.watch(nil)
 	heraldtest.Await(t, "2 is cancelled and 3 is retracted", func() bool {
-		return w.count(store.Cancelled, "/2#NewFeedback") == 1 && w.count("", "/3#Retraction@") == 1
+		return w.count(outcome.Cancelled, "/2#NewFeedback") == 1 && w.count("", "/3#Retraction@") == 1
 	})
-	heraldtest.Equal(t, "the first feedback is queued", w.count(store.Queued, "/1#NewFeedback"), 1)
+	heraldtest.Equal(t, "the first feedback is queued", w.count(outcome.Queued, "/1#NewFeedback"), 1)
 }
 
 // settling settles each block that a watcher has read, as if the blocks were an hour old.
@@ -147,7 +148,7 @@ func TestReorgBehindTheHead(t *testing.T) {
 	w.reorg(w.head()+1-w.jobs()[1].BlockNumber, false)
 	heraldtest.Await(t, "the delivery is cancelled", func() bool {
 		mine()
-		return w.count(store.Cancelled, "/1#NewFeedback") == 1
+		return w.count(outcome.Cancelled, "/1#NewFeedback") == 1
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
@@ -23,7 +24,7 @@ func (w *world) jobs() map[uint64]job.Job {
 		heraldtest.Must(w, err)
 		var j job.Job
 		heraldtest.Must(w, json.Unmarshal(d.Job, &j))
-		if d.Status == store.Queued && j.Kind == job.KindNewFeedback {
+		if d.Status == outcome.Queued && j.Kind == job.KindNewFeedback {
 			got[j.FeedbackIndex] = j
 		}
 	}
@@ -79,7 +80,7 @@ func TestReorg(t *testing.T) {
 			heraldtest.Equal(t, "the event of feedback 2", w.jobs()[2].EventSum(), before[2].EventSum())
 
 			w.reorg(3, false) // replaces depth + 1 blocks: the block with 3 and 4, and the two above it
-			heraldtest.Await(t, "3 and 4 are taken back", func() bool { return w.rows()[store.Cancelled] == 2 })
+			heraldtest.Await(t, "3 and 4 are taken back", func() bool { return w.rows()[outcome.Cancelled] == 2 })
 			_, _, err := w.net.GiveFeedback(t.Context(), w.net.Account(1),
 				devnet.Feedback{AgentID: w.agent, Value: big.NewInt(99)})
 			heraldtest.Must(t, err)
@@ -87,7 +88,7 @@ func TestReorg(t *testing.T) {
 				now := w.jobs()
 				return len(now) == 3 && now[3].Value.Int64() == 99
 			})
-			if got := w.rows(); got[store.Cancelled] != 1 || got[store.Queued] != 3 { // no agent was called, so 3 keeps its delivery
+			if got := w.rows(); got[outcome.Cancelled] != 1 || got[outcome.Queued] != 3 { // no agent was called, so 3 keeps its delivery
 				t.Errorf("%v", got)
 			}
 		})

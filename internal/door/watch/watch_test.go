@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/chain/node"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/cursor"
 	"github.com/agentherald/herald/internal/store/postgres"
@@ -110,7 +111,7 @@ func (g *watcher) count(v store.Verdict) int {
 }
 
 // rows returns the number of deliveries by status.
-func (w *world) rows() map[store.Status]int64 {
+func (w *world) rows() map[outcome.Status]int64 {
 	w.Helper()
 	got, err := records.New(w.store).Count(w.Context(), records.Filter{})
 	heraldtest.Must(w, err)
@@ -129,7 +130,7 @@ func TestGoesOn(t *testing.T) {
 	second := w.watch(nil)
 	heraldtest.Await(t, "two more are accepted", func() bool { return second.count(store.Accepted) == 2 })
 	heraldtest.Equal(t, "events that were read twice", second.count(store.Known), 0)
-	if got := w.rows(); got[store.Queued] != 5 || len(got) != 1 {
+	if got := w.rows(); got[outcome.Queued] != 5 || len(got) != 1 {
 		t.Errorf("%v", got)
 	}
 }
@@ -160,7 +161,7 @@ func TestTwoCommitOnce(t *testing.T) {
 	w.give(20)
 	heraldtest.Await(t, "all are accepted", func() bool { return a.count(store.Accepted)+b.count(store.Accepted) == 20 })
 	heraldtest.Equal(t, "events that were accepted and read again", a.count(store.Known)+b.count(store.Known), 0)
-	heraldtest.Equal(t, "queued deliveries", w.rows()[store.Queued], 20)
+	heraldtest.Equal(t, "queued deliveries", w.rows()[outcome.Queued], 20)
 }
 
 // everybodyLeads is a store whose advisory lock excludes no other watcher. It behaves like a watcher that does not know
@@ -213,10 +214,10 @@ func TestRefusedLog(t *testing.T) {
 			_, err := w.net.Commit()
 			heraldtest.Must(t, err)
 		}
-		heraldtest.Await(t, "it is read", func() bool { return w.rows()[store.Queued] == 1 })
+		heraldtest.Await(t, "it is read", func() bool { return w.rows()[outcome.Queued] == 1 })
 		_ = g.stop()
 	}
-	if got := w.rows(); got[store.Rejected] != 1 || got[store.Queued] != 1 {
+	if got := w.rows(); got[outcome.Rejected] != 1 || got[outcome.Queued] != 1 {
 		t.Errorf("%v", got)
 	}
 }

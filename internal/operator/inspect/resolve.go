@@ -61,7 +61,7 @@ type Resolution struct {
 
 // Outlook is how a delivery would end now, with advice for the operator.
 type Outlook struct {
-	Status   store.Status   `json:"status,omitempty"` // empty if it would be delivered or called
+	Status   outcome.Status `json:"status,omitempty"` // empty if it would be delivered or called
 	Reason   outcome.Reason `json:"reason,omitempty"`
 	Verdict  string         `json:"verdict"`
 	NextStep string         `json:"nextStep,omitempty"`
@@ -71,10 +71,10 @@ type Outlook struct {
 
 // expect returns the outlook of a delivery with the verdict v.
 func expect(v outcome.Verdict, s outcome.Subject) Outlook {
-	o := Outlook{Status: store.Status(v.Ending), Reason: v.Reason, NextStep: outcome.NextStep(v.Reason, s)}
+	o := Outlook{Status: v.Ending, Reason: v.Reason, NextStep: outcome.NextStep(v.Reason, s)}
 	becomes := "is " + string(v.Ending)
 	switch {
-	case v.Ending == outcome.Wait:
+	case v.Ending == outcome.Waiting:
 		becomes, o.again = "waits and is tried again", ErrNotNow
 	case v.Reason == outcome.AgentNotFound:
 		o.again = errUnregistered

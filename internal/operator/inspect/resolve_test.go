@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver/servers"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -36,7 +36,7 @@ func TestCheckGoesByTheServersFile(t *testing.T) {
 			r.barred = ErrNotNow
 		}
 		if !c.resolved {
-			r.Status = store.Skipped
+			r.Status = outcome.Skipped
 		}
 		if err := r.End(true); err != c.want {
 			t.Errorf("agent %q, resolved %v: %v, want %v", c.agent, c.resolved, err, c.want)

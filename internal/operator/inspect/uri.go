@@ -83,9 +83,9 @@ func explainUnfetched(err error) (r Document) {
 	why := fmt.Sprintf("(%s): %s", v.Reason, v.Text)
 	var private *netguard.BlockedError
 	switch {
-	case v.Ending == outcome.Wait:
+	case v.Ending == outcome.Waiting:
 		r.Verdict, r.again = "the document was not fetched "+why, ErrNotNow
-	case v.Ending == outcome.Hold:
+	case v.Ending == outcome.Held:
 		r.Verdict, r.again = "the document was not fetched "+why, errNotBefore
 	case errors.As(err, &private):
 		r.Verdict = "The document was not fetched: its address is private " + why
@@ -94,7 +94,7 @@ func explainUnfetched(err error) (r Document) {
 	default:
 		r.Verdict = "there is no document " + why
 	}
-	if v.Ending == outcome.Reject || v.Ending == outcome.Hold { // the operator can do something about these
+	if v.Ending == outcome.Rejected || v.Ending == outcome.Held { // the operator can do something about these
 		r.NextStep = outcome.NextStep(v.Reason, outcome.Subject{})
 	}
 	return r

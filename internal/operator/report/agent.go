@@ -10,6 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 )
@@ -36,7 +37,7 @@ func Agent(r operator.Agent) (f Facts) {
 	f.addFact("tools", Tools(r.Tools))
 	f.addFact("epoch", fmt.Sprint(r.Epoch))
 	var open []string
-	for _, s := range []store.Status{store.Queued, store.Running, store.Waiting, store.Held} {
+	for _, s := range []outcome.Status{outcome.Queued, outcome.Running, outcome.Waiting, outcome.Held} {
 		open = append(open, fmt.Sprintf("%d %s", r.Open[s], s))
 	}
 	f.addFact("open", strings.Join(open, ", "))

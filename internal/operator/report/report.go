@@ -21,6 +21,7 @@ import (
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/inspect"
 	"github.com/agentherald/herald/internal/operator/tokens"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -130,7 +131,7 @@ func Delivery(d operator.Delivery, retraction *store.Delivery) (f Facts) {
 // was held when it was accepted had no attempt.
 func describeAttempts(d store.Delivery) string {
 	counted := fmt.Sprintf("%d that count", d.Attempts)
-	if d.Status != store.Held && d.Status != store.Waiting {
+	if d.Status != outcome.Held && d.Status != outcome.Waiting {
 		return counted
 	}
 	return fmt.Sprintf("%s; %s for %s since %s", counted, d.Status, d.Reason, Time(&d.UpdatedAt))

@@ -62,7 +62,7 @@ func (s *Store) accept(in []store.Intake, read bool) (out []store.Acceptance, ta
 	var agents []store.Agent
 	for i, it := range in { // an update of an agent, or a new delivery that waits or has a task, needs no dispatch
 		settled := out[i].Verdict == store.Refreshed || out[i].Verdict == store.Accepted &&
-			(out[i].Status == store.Waiting || out[i].Status == store.Skipped || s.findID(out[i].ID).isDispatched())
+			(out[i].Status == outcome.Waiting || out[i].Status == outcome.Skipped || s.findID(out[i].ID).isDispatched())
 		if it.Refused == "" && !settled {
 			agents = append(agents, agentOf(it.Job))
 		}
@@ -78,13 +78,13 @@ func (s *Store) newRow(it store.Intake, key string, id uuid.UUID, read bool) *ro
 		State: State{Key: key, IdentityRegistry: a.Registry, AgentID: a.ID, Bulk: it.Bulk, Bound: read, AcceptedAt: now,
 			Verified: slices.Contains(s.verified, a.ChainID)}}
 	if r.queue(now); it.Refused != "" {
-		r.setStatus(store.Rejected, outcome.InvalidJob, now)
+		r.setStatus(outcome.Rejected, outcome.InvalidJob, now)
 		r.Error, r.received, r.refused = it.Refused, it.Received, true
 		return r
 	}
 	r.Ordered = r.isResponse() || s.keepsOrder(a)
 	if it.Filtered != "" && len(s.agent(a).policy.Filters) == 0 {
-		r.setStatus(store.Skipped, outcome.Filtered, now)
+		r.setStatus(outcome.Skipped, outcome.Filtered, now)
 		r.Error = it.Filtered
 		return r
 	}
@@ -135,8 +135,8 @@ func (s *Store) insert(fresh []*row) (tasks []store.Task) {
 
 // mayReopen reports whether the delivery ended because its event was missing, so that another job can queue it again.
 func (r *row) mayReopen() bool {
-	return r.Status == store.Rejected && r.Reason == outcome.EventNotFound ||
-		r.Status == store.Cancelled && r.Reason == outcome.Reorg
+	return r.Status == outcome.Rejected && r.Reason == outcome.EventNotFound ||
+		r.Status == outcome.Cancelled && r.Reason == outcome.Reorg
 }
 
 // mayHaveBeenCalled reports whether the agent was called with the delivery, or may have been called by an attempt
@@ -211,7 +211,7 @@ func (s *Store) isVerified(r *row) bool {
 // toHint returns the delivery's own job as a hint.
 func (r *row) toHint() store.Hint {
 	return store.Hint{Job: r.job, SealedHeaders: r.sealed, Source: r.source, CreatedAt: r.created,
-		Refuted: r.Status == store.Rejected && r.Reason == outcome.EventNotFound}
+		Refuted: r.Status == outcome.Rejected && r.Reason == outcome.EventNotFound}
 }
 
 // listHints returns the stored hints. If none is stored, the delivery's own job is the only hint; it is no hint if the
@@ -264,7 +264,7 @@ func (s *Store) renewHint(r *row) {
 
 // waitsForChain reports whether the delivery waits because its event is not confirmed or no node answers.
 func (r *row) waitsForChain() bool {
-	return r.Status == store.Waiting && (r.Reason == outcome.NotConfirmed || r.Reason == outcome.ChainUnavailable)
+	return r.Status == outcome.Waiting && (r.Reason == outcome.NotConfirmed || r.Reason == outcome.ChainUnavailable)
 }
 
 // setJob replaces the delivery's job, and thereby its agent and ordering key.
@@ -285,7 +285,7 @@ func (s *Store) reopen(r *row, it store.Intake, read bool) store.Acceptance {
 	r.queue(now)
 	r.startDelay(now)
 	s.reviveRevocation(r)
-	return store.Acceptance{Verdict: store.Accepted, ID: r.id, Key: r.Key, Status: store.Queued}
+	return store.Acceptance{Verdict: store.Accepted, ID: r.id, Key: r.Key, Status: outcome.Queued}
 }
 
 // reviveRevocation queues the revocation of an open feedback again, if it was skipped because the feedback was never
@@ -296,7 +296,7 @@ func (s *Store) reviveRevocation(feedback *row) {
 		return
 	}
 	j.Kind = job.KindFeedbackRevoked
-	if r := s.findKey(j.Key()); r != nil && r.Status == store.Skipped && r.Reason == outcome.NeverDelivered {
+	if r := s.findKey(j.Key()); r != nil && r.Status == outcome.Skipped && r.Reason == outcome.NeverDelivered {
 		r.queue(s.now())
 		r.Error, r.BudgetBase, r.AcceptedAt = "", r.Attempts, s.now()
 	}

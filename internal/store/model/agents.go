@@ -128,7 +128,7 @@ func (s *Store) ReleaseEnabled(_ context.Context,
 	except func(store.Agent) bool) (released int, tasks []store.Task, err error) {
 	defer s.lock()()
 	for _, r := range s.rows {
-		if r.Status == store.Held && r.Reason == outcome.AgentDisabled && !s.agent(r.agent).disabled &&
+		if r.Status == outcome.Held && r.Reason == outcome.AgentDisabled && !s.agent(r.agent).disabled &&
 			(except == nil || !except(r.agent)) {
 			n, more := s.releaseAgent(r.agent)
 			released, tasks = released+n, append(tasks, more...)
@@ -154,7 +154,7 @@ func (s *Store) releaseMended(r *row, c *store.Claim, o store.Outcome) []store.T
 	g := s.agent(r.agent)
 	enabled := o.Reason == outcome.AgentDisabled && !o.Elsewhere && !g.disabled
 	renewed := o.Reason == outcome.AuthRequired && g.epoch > c.Epoch
-	if o.Status != store.Held || r.Status != store.Held || r.claimNo != c.No || !enabled && !renewed {
+	if o.Status != outcome.Held || r.Status != outcome.Held || r.claimNo != c.No || !enabled && !renewed {
 		return nil
 	}
 	return s.releaseHeld(len(s.rows), func(h *row) bool { return h.agent == r.agent && h.Reason == o.Reason })

@@ -22,10 +22,10 @@ func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duratio
 	defer s.lock()()
 	now, r := s.now(), s.findID(id)
 	if r == nil || n < 1 || r.Dispatch != n || r.HandedAt.IsZero() ||
-		r.Status != store.Waiting && r.Status != store.Queued {
+		r.Status != outcome.Waiting && r.Status != outcome.Queued {
 		return nil, nil
 	}
-	if r.Status == store.Waiting {
+	if r.Status == outcome.Waiting {
 		switch isFull := s.countFree(r) <= 0 || r.isResponse() && r.Ordered && s.countFreeResponses(r.agent) <= 0; {
 		case r.NextAttemptAt.After(now.Add(clockTolerance)):
 			return nil, &store.EarlyError{Left: r.NextAttemptAt.Sub(now), Reason: r.Reason, Text: r.Error}
@@ -41,7 +41,7 @@ func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duratio
 // startAttempt counts the attempt and stores it before the call, so that a process that dies leaves a trace.
 func (s *Store) startAttempt(r *row, now time.Time, lease time.Duration) *store.Claim {
 	unfinished, wasCalled, g := r.lastUnfinished(), r.mayHaveBeenCalled(), s.agent(r.agent)
-	r.Status, r.Reason, r.NextAttemptAt, r.updated = store.Running, "", time.Time{}, now
+	r.Status, r.Reason, r.NextAttemptAt, r.updated = outcome.Running, "", time.Time{}, now
 	r.claimNo, r.LeaseUntil = s.drawClaim(), now.Add(lease)
 	r.Attempts++
 	r.History = append(r.History, store.Attempt{Number: r.Attempts, StartedAt: now, Stage: "claim"})
@@ -58,7 +58,7 @@ func (s *Store) startAttempt(r *row, now time.Time, lease time.Duration) *store.
 
 // isClaimedBy reports whether the claim is valid: the delivery is running, and the claim is its newest one.
 func (r *row) isClaimedBy(c *store.Claim) bool {
-	return r != nil && r.claimNo == c.No && r.Status == store.Running
+	return r != nil && r.claimNo == c.No && r.Status == outcome.Running
 }
 
 // Extend sets the end of a valid claim's lease to now plus d, if the lease has not expired.
@@ -92,9 +92,9 @@ func (s *Store) Bind(_ context.Context, c *store.Claim, b store.Binding) error {
 	}
 	wasBound := r.Bound
 	if agentOf(b.Job) != r.agent { // to the former agent, the delivery has ended
-		r.Status = store.Cancelled
+		r.Status = outcome.Cancelled
 		s.releaseNext(now, r)
-		r.Status = store.Running
+		r.Status = outcome.Running
 	}
 	s.setJob(r, b.Job, b.SealedHeaders, b.Source)
 	r.Bound, r.updated = true, now
@@ -135,7 +135,7 @@ func (s *Store) Adopt(_ context.Context, c *store.Claim, p store.SpooledOutcome)
 // claim is lost: it completes its attempt, and it ends the delivery if the delivery has not ended. Recording the same
 // status again is harmless.
 func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o store.Outcome) (store.Recorded, error) {
-	if !o.Status.Final() && o.Status != store.Waiting && o.Status != store.Held {
+	if !o.Status.Final() && o.Status != outcome.Waiting && o.Status != outcome.Held {
 		return store.Recorded{}, fmt.Errorf("model: %q is not a status that an attempt can end with", o.Status)
 	}
 	now, r := s.now(), s.findID(c.ID)
@@ -143,13 +143,13 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 		return store.Recorded{}, store.ErrFenced
 	}
 	valid := r.isClaimedBy(c)
-	late := !valid && o.Status == store.Delivered && !r.Status.Final()
+	late := !valid && o.Status == outcome.Delivered && !r.Status.Final()
 	again := !valid && r.claimNo == c.No && r.Status == o.Status
 	var rec store.Recorded
 	if valid || late {
 		rec.Rechecked = s.applyOutcome(r, c, o, number, started)
 	}
-	if a := r.findOpenAttempt(number, started); a != nil && (valid || late || o.Status == store.Delivered) {
+	if a := r.findOpenAttempt(number, started); a != nil && (valid || late || o.Status == outcome.Delivered) {
 		a.Stage, a.Outcome, a.Reason, a.Error = o.Stage, string(o.Status), o.Reason, o.Error
 		a.Arguments, a.Response, a.Protocol = o.Arguments, o.Response, o.Protocol
 	}
@@ -161,7 +161,7 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 		r.hints[i].Refuted = r.hints[i].Refuted || slices.Contains(o.Refuted, r.hints[i].Rank)
 	}
 	if !valid && !late && !again {
-		r.Called = r.Called || o.Called && o.Status == store.Delivered
+		r.Called = r.Called || o.Called && o.Status == outcome.Delivered
 		return store.Recorded{}, store.ErrFenced
 	}
 	rec.Age, rec.NextAttemptAt = now.Sub(r.AcceptedAt), r.NextAttemptAt
@@ -188,7 +188,7 @@ func (s *Store) applyOutcome(r *row, c *store.Claim, o store.Outcome, number int
 		r.claimNo = s.drawClaim()
 	}
 	r.setStatus(o.Status, o.Reason, now)
-	if o.Status == store.Waiting {
+	if o.Status == outcome.Waiting {
 		if r.NextAttemptAt = now.Add(o.Delay); o.Task {
 			r.HandedAt = now
 		}
@@ -215,8 +215,8 @@ func (s *Store) applyOutcome(r *row, c *store.Claim, o store.Outcome, number int
 // keeps its budget of attempts and its DelaysUntil. Any other delivery gets a new budget, and its DelaysUntil is
 // computed again (startDelay).
 func (s *Store) recheck(r *row, c *store.Claim, o store.Outcome) bool {
-	notFound := r.Status == store.Rejected && r.Reason == outcome.EventNotFound
-	behind := r.Status == store.Waiting && r.Reason == outcome.BehindEarlier
+	notFound := r.Status == outcome.Rejected && r.Reason == outcome.EventNotFound
+	behind := r.Status == outcome.Waiting && r.Reason == outcome.BehindEarlier
 	asked := o.Rerouted || o.NoTurn || o.Undecided && r.Hints != c.Hints
 	if !asked || !notFound && !behind && !r.waitsForChain() {
 		return false

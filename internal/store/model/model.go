@@ -38,7 +38,7 @@ type Store struct {
 // State has the columns of a delivery that the rules use, for comparison with Postgres. A zero time is null.
 type State struct {
 	Key, IdentityRegistry, AgentID, Error string
-	Status                                store.Status
+	Status                                outcome.Status
 	Reason                                outcome.Reason
 	Attempts                              int // of all budgets
 	BudgetBase                            int // value of Attempts when the present budget began
@@ -131,11 +131,11 @@ func (s *Store) drawClaim() int64 {
 }
 
 // isInBacklog reports whether the delivery is in its agent's backlog: queued without a task.
-func (r *row) isInBacklog() bool { return r.Status == store.Queued && r.HandedAt.IsZero() }
+func (r *row) isInBacklog() bool { return r.Status == outcome.Queued && r.HandedAt.IsZero() }
 
 // isOut reports whether the delivery is queued with a task, or running (place = 'out').
 func (r *row) isOut() bool {
-	return r.Status == store.Queued && !r.HandedAt.IsZero() || r.Status == store.Running
+	return r.Status == outcome.Queued && !r.HandedAt.IsZero() || r.Status == outcome.Running
 }
 
 // isDispatched reports whether the delivery counts towards store.MaxDispatchedPerAgent. The members of a batch run
@@ -144,11 +144,11 @@ func (r *row) isDispatched() bool { return r.isOut() && !r.HandedAt.IsZero() }
 
 // isSetAside reports whether the delivery waits outside the backlog (behind_earlier) until another one releases it.
 func (r *row) isSetAside() bool {
-	return r.Status == store.Waiting && r.Reason == outcome.BehindEarlier && r.HandedAt.IsZero()
+	return r.Status == outcome.Waiting && r.Reason == outcome.BehindEarlier && r.HandedAt.IsZero()
 }
 
 // setStatus changes the status. It clears the task, the lease and the end of the wait; the caller may set them again.
-func (r *row) setStatus(status store.Status, why outcome.Reason, now time.Time) {
+func (r *row) setStatus(status outcome.Status, why outcome.Reason, now time.Time) {
 	r.Status, r.Reason, r.updated = status, why, now
 	r.HandedAt, r.LeaseUntil, r.NextAttemptAt, r.FinishedAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	if status.Final() {
@@ -157,7 +157,7 @@ func (r *row) setStatus(status store.Status, why outcome.Reason, now time.Time) 
 }
 
 // queue puts the delivery into its agent's backlog.
-func (r *row) queue(now time.Time) { r.setStatus(store.Queued, "", now) }
+func (r *row) queue(now time.Time) { r.setStatus(outcome.Queued, "", now) }
 
 // renew begins a new budget of attempts, and a new period after which Expire ends the delivery.
 func (r *row) renew(now time.Time) { r.BudgetBase, r.FetchFailures, r.AcceptedAt = r.Attempts, 0, now }
@@ -232,7 +232,7 @@ func (s *Store) States() (all []State) {
 // false.
 func (s *Store) Held(id uuid.UUID) (no int64, until time.Time, running bool) {
 	defer s.lock()()
-	if r := s.findID(id); r != nil && r.Status == store.Running {
+	if r := s.findID(id); r != nil && r.Status == outcome.Running {
 		return r.claimNo, r.LeaseUntil, true
 	}
 	return 0, time.Time{}, false

@@ -30,7 +30,7 @@ func (s *Store) ExpireLeases(_ context.Context, limit, attempts int) (n, dead in
 	defer s.lock()()
 	var lost []*row
 	s.changeEach(limit, func(r *row, now time.Time) bool {
-		if r.Status != store.Running || !r.LeaseUntil.Before(now) {
+		if r.Status != outcome.Running || !r.LeaseUntil.Before(now) {
 			return false
 		}
 		if r.DelaysUntil.Equal(Forever) {
@@ -41,7 +41,7 @@ func (s *Store) ExpireLeases(_ context.Context, limit, attempts int) (n, dead in
 		if lost = append(lost, r); r.Attempts-r.BudgetBase < attempts {
 			r.queue(now)
 		} else {
-			r.setStatus(store.Dead, outcome.Unknown, now)
+			r.setStatus(outcome.Dead, outcome.Unknown, now)
 			dead++
 		}
 		return true
@@ -55,10 +55,10 @@ func (s *Store) Expire(_ context.Context, age time.Duration, limit int) (int, er
 	defer s.lock()()
 	var ended []*row
 	s.changeEach(limit, func(r *row, now time.Time) bool {
-		if r.Status.Final() || r.Status == store.Running || !r.AcceptedAt.Before(now.Add(-age)) {
+		if r.Status.Final() || r.Status == outcome.Running || !r.AcceptedAt.Before(now.Add(-age)) {
 			return false
 		}
-		r.setStatus(store.Dead, outcome.Expired, now)
+		r.setStatus(outcome.Dead, outcome.Expired, now)
 		ended = append(ended, r)
 		return true
 	})
@@ -71,7 +71,7 @@ func (s *Store) Expire(_ context.Context, age time.Duration, limit int) (int, er
 func (s *Store) Due(_ context.Context, limit int) (tasks []store.Task, more bool, err error) {
 	defer s.lock()()
 	agents := s.changeEach(limit, func(r *row, now time.Time) bool {
-		isDue := r.Status == store.Waiting && r.HandedAt.IsZero() && !r.NextAttemptAt.After(now)
+		isDue := r.Status == outcome.Waiting && r.HandedAt.IsZero() && !r.NextAttemptAt.After(now)
 		if isDue {
 			r.queue(now)
 		}
@@ -85,7 +85,7 @@ func (s *Store) Due(_ context.Context, limit int) (tasks []store.Task, more bool
 func (s *Store) IgnoreOrder(_ context.Context, limit int) ([]store.Task, error) {
 	defer s.lock()()
 	return s.dispatch(s.changeEach(limit, func(r *row, now time.Time) bool {
-		if r.Status != store.Waiting || r.Reason != outcome.BehindEarlier || !r.Ordered || r.isResponse() ||
+		if r.Status != outcome.Waiting || r.Reason != outcome.BehindEarlier || !r.Ordered || r.isResponse() ||
 			s.keepsOrder(r.agent) {
 			return false
 		}
@@ -116,7 +116,7 @@ func (s *Store) Overdue(_ context.Context, late time.Duration, after uuid.UUID,
 	before := s.now().Add(-late)
 	for _, r := range s.rows {
 		if bytes.Compare(r.id[:], after[:]) > 0 && r.isHandedBefore(before) &&
-			(r.Status == store.Queued || r.NextAttemptAt.Before(before)) {
+			(r.Status == outcome.Queued || r.NextAttemptAt.Before(before)) {
 			t := r.toTask()
 			t.At = time.Time{}
 			tasks = append(tasks, t)
@@ -128,7 +128,7 @@ func (s *Store) Overdue(_ context.Context, late time.Duration, after uuid.UUID,
 
 // isHandedBefore reports whether the delivery got its present task before t, and no worker has claimed it.
 func (r *row) isHandedBefore(t time.Time) bool {
-	return (r.Status == store.Queued || r.Status == store.Waiting) && !r.HandedAt.IsZero() && r.HandedAt.Before(t)
+	return (r.Status == outcome.Queued || r.Status == outcome.Waiting) && !r.HandedAt.IsZero() && r.HandedAt.Before(t)
 }
 
 // Redispatch replaces task t, which Redis lost, by a new one. It returns false if t is no longer the delivery's task.
@@ -174,11 +174,11 @@ func (s *Store) Replay(_ context.Context, ids []uuid.UUID,
 		switch {
 		case r.refused:
 			return "it has no job"
-		case r.Status == store.Queued || r.Status == store.Running:
+		case r.Status == outcome.Queued || r.Status == outcome.Running:
 			return "it is under way"
-		case (r.Status == store.Delivered || r.Reason == outcome.Filtered) && !force:
+		case (r.Status == outcome.Delivered || r.Reason == outcome.Filtered) && !force:
 			return "it is delivered or filtered"
-		case r.Status != store.Waiting:
+		case r.Status != outcome.Waiting:
 			r.renew(now)
 			r.Replays++
 			r.Ordered, r.DelaysUntil = false, time.Time{}
@@ -200,12 +200,12 @@ func (s *Store) Cancel(_ context.Context, ids []uuid.UUID,
 		switch {
 		case r.Status.Final():
 			return "it has ended"
-		case r.Status == store.Running && !force:
+		case r.Status == outcome.Running && !force:
 			return "it is being delivered"
-		case r.Status == store.Running:
+		case r.Status == outcome.Running:
 			r.claimNo = s.drawClaim()
 		}
-		r.setStatus(store.Cancelled, outcome.Operator, now)
+		r.setStatus(outcome.Cancelled, outcome.Operator, now)
 		cancelled = append(cancelled, r)
 		return ""
 	})
@@ -257,7 +257,7 @@ func (s *Store) Release(_ context.Context, chains []uint64, gateway bool, limit 
 // before, marked as no longer needed (store.Task.Ended).
 func (s *Store) releaseHeld(limit int, matches func(*row) bool) (ended []store.Task) {
 	s.changeEach(limit, func(r *row, now time.Time) bool {
-		if r.Status != store.Held || !matches(r) {
+		if r.Status != outcome.Held || !matches(r) {
 			return false
 		}
 		ended = append(ended, r.toEnded())

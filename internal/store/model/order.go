@@ -85,7 +85,7 @@ func (r *row) startDelay(now time.Time) {
 // confirmed.
 func (r *row) endDelay(o store.Outcome, started time.Time) {
 	switch {
-	case o.Status == store.Held:
+	case o.Status == outcome.Held:
 		r.DelaysUntil = time.Time{}
 	case r.DelaysUntil.IsZero():
 	case o.Reason == outcome.NotConfirmed && r.isUnchecked():
@@ -170,7 +170,7 @@ func (s *Store) countFreeResponses(a store.Agent) int {
 // setAside makes the delivery r wait for another one, until the time until at the latest. excess is true if r is a
 // response that waits for other responses to its agent.
 func (r *row) setAside(until time.Time, excess bool, now time.Time) {
-	r.setStatus(store.Waiting, outcome.BehindEarlier, now)
+	r.setStatus(outcome.Waiting, outcome.BehindEarlier, now)
 	r.NextAttemptAt, r.excess = until, excess
 	r.Error = "an earlier delivery of this client has not ended: it goes first"
 	if r.isResponse() {

@@ -43,10 +43,10 @@ type AgentRow struct {
 	LastError    string     `json:"lastError,omitempty"`
 	LastErrorAt  *time.Time `json:"lastErrorAt,omitempty"`
 	// number of ended deliveries by status; a replayed one counts again
-	Totals    json.RawMessage        `json:"totals"`
-	Open      map[store.Status]int64 `json:"open"` // number of open deliveries by status
-	CreatedAt time.Time              `json:"createdAt"`
-	UpdatedAt time.Time              `json:"updatedAt"`
+	Totals    json.RawMessage          `json:"totals"`
+	Open      map[outcome.Status]int64 `json:"open"` // number of open deliveries by status
+	CreatedAt time.Time                `json:"createdAt"`
+	UpdatedAt time.Time                `json:"updatedAt"`
 
 	// CallsOfDay and FailedOfDay count the calls of the last 24 to 25 hours (whole UTC hours), and those of them that
 	// failed by the agent's fault. Both are set only in a list by SortFailing.

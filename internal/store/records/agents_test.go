@@ -29,8 +29,8 @@ func TestEnableAgent(t *testing.T) {
 		accept(t, s, feedbacks(1, from, min(500, 1101-from))...)
 	}
 	other := acceptOne(t, s, feedback(2, 1))
-	record(t, s, claim(t, s, other), store.Outcome{Status: store.Held, Reason: outcome.AgentDisabled, Free: true})
-	if d := read(t, s, other.ID); d.Status != store.Queued { // agent 2 is enabled, so nothing holds it
+	record(t, s, claim(t, s, other), store.Outcome{Status: outcome.Held, Reason: outcome.AgentDisabled, Free: true})
+	if d := read(t, s, other.ID); d.Status != outcome.Queued { // agent 2 is enabled, so nothing holds it
 		t.Errorf("%+v", d)
 	}
 	exec(t, s, `UPDATE herald.deliveries SET status = 'held', reason = 'agent_disabled', handed_at = NULL WHERE agent_id = 1`)
@@ -65,7 +65,7 @@ func TestAgentEnabledDuringAttempt(t *testing.T) {
 	if _, _, err := s.EnableAgent(t.Context(), a, true); err != nil {
 		t.Fatal(err)
 	}
-	r := record(t, s, c, store.Outcome{Status: store.Held, Reason: outcome.AgentDisabled, Stage: "claim", Free: true})
+	r := record(t, s, c, store.Outcome{Status: outcome.Held, Reason: outcome.AgentDisabled, Stage: "claim", Free: true})
 	if len(r.Next) != 2 || !r.Next[1].Ended || r.Next[0].ID != task.ID || r.Next[0].N != 2 {
 		t.Fatalf("%+v", r)
 	}
@@ -76,10 +76,10 @@ func TestAgentEnabledDuringAttempt(t *testing.T) {
 	if _, _, err := s.EnableAgent(t.Context(), a, false); err != nil {
 		t.Fatal(err)
 	}
-	if r := record(t, s, c, store.Outcome{Status: store.Held, Reason: outcome.AgentDisabled, Stage: "claim", Free: true}); len(r.Next) != 0 {
+	if r := record(t, s, c, store.Outcome{Status: outcome.Held, Reason: outcome.AgentDisabled, Stage: "claim", Free: true}); len(r.Next) != 0 {
 		t.Errorf("%+v", r)
 	}
-	if d := read(t, s, c.ID); d.Status != store.Held || d.Attempts != 0 || len(d.History) != 0 {
+	if d := read(t, s, c.ID); d.Status != outcome.Held || d.Attempts != 0 || len(d.History) != 0 {
 		t.Errorf("%+v", d)
 	}
 }
@@ -116,7 +116,7 @@ func TestAgents(t *testing.T) {
 	}
 	_, tasks := accept(t, s, feedbacks(9, 1, 12)...)
 	record(t, s, claim(t, s, tasks[0]), waiting(time.Hour))
-	record(t, s, claim(t, s, tasks[1]), ending(store.Held, "auth_required"))
+	record(t, s, claim(t, s, tasks[1]), ending(outcome.Held, "auth_required"))
 	ok := delivered
 	ok.Endpoint, ok.Protocol, ok.ServerInfo = "https://a.example/mcp", "2025-06-18", []byte(`{"name": "a"}`)
 	record(t, s, claim(t, s, tasks[2]), ok)
@@ -128,7 +128,7 @@ func TestAgents(t *testing.T) {
 		r.Endpoint != ok.Endpoint || r.Protocol != ok.Protocol || string(r.Tools) != `["x"]` || string(r.Totals) != `{"delivered": 1}` || r.CreatedAt.IsZero() {
 		t.Errorf("%+v", r)
 	}
-	if r.Open[store.Queued] != 8 || r.Open[store.Running] != 1 || r.Open[store.Waiting] != 1 || r.Open[store.Held] != 1 || len(r.Open) != 4 {
+	if r.Open[outcome.Queued] != 8 || r.Open[outcome.Running] != 1 || r.Open[outcome.Waiting] != 1 || r.Open[outcome.Held] != 1 || len(r.Open) != 4 {
 		t.Errorf("open %v", r.Open)
 	}
 	b, err := json.Marshal(r)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -183,14 +184,14 @@ func TestAlertPerDeathAndHold(t *testing.T) {
 	_, tasks := accept(t, s, feedbacks(1, 1, 6)...)
 	_, others := accept(t, s, feedbacks(2, 1, 2)...)
 	tasks = append(tasks, others...)
-	dead := store.Outcome{Status: store.Dead, Reason: "timeout", Stage: "call", Called: true}
-	held := store.Outcome{Status: store.Held, Reason: "auth_required", Stage: "call", Free: true}
+	dead := store.Outcome{Status: outcome.Dead, Reason: "timeout", Stage: "call", Called: true}
+	held := store.Outcome{Status: outcome.Held, Reason: "auth_required", Stage: "call", Free: true}
 	record(t, s, claim(t, s, tasks[0]), dead)
-	record(t, s, claim(t, s, tasks[1]), store.Outcome{Status: store.Dead, Reason: "server_error", Stage: "call", Called: true})
+	record(t, s, claim(t, s, tasks[1]), store.Outcome{Status: outcome.Dead, Reason: "server_error", Stage: "call", Called: true})
 	record(t, s, claim(t, s, tasks[2]), held)
 	record(t, s, claim(t, s, tasks[3]), delivered)
 	record(t, s, claim(t, s, tasks[6]), held)
-	rejected := store.Outcome{Status: store.Rejected, Reason: "tool_error", Stage: "call", Called: true}
+	rejected := store.Outcome{Status: outcome.Rejected, Reason: "tool_error", Stage: "call", Called: true}
 	record(t, s, claim(t, s, tasks[7]), rejected)
 	saysNews(t, "at first", look(t, s, everything), `deliveries.dead 1 {"count":2,"herald":false,"state":"","named":2,"reasons":"map[server_error:1 timeout:1]"}`,
 		`deliveries.held 1 {"count":1,`, `deliveries.held 2 {"count":1,`)
@@ -223,9 +224,9 @@ func TestReleasedHoldIsNoMishap(t *testing.T) {
 	_, tasks := accept(t, s, feedbacks(1, 1, 2)...)
 	c := claim(t, s, tasks[0])
 	exec(t, s, `UPDATE herald.agents SET epoch = epoch + 1`) // a credential was stored after the claim
-	held := store.Outcome{Status: store.Held, Reason: "auth_required", Stage: "call", Free: true}
+	held := store.Outcome{Status: outcome.Held, Reason: "auth_required", Stage: "call", Free: true}
 	record(t, s, c, held)
-	if d := read(t, s, c.ID); d.Status != store.Queued {
+	if d := read(t, s, c.ID); d.Status != outcome.Queued {
 		t.Fatalf("it is %s", d.Status)
 	}
 	saysNews(t, "held and released", look(t, s, everything))
@@ -245,7 +246,7 @@ func TestMishapsThatCommitLate(t *testing.T) {
 	if _, err := slow.Exec(t.Context(), `UPDATE herald.deliveries SET status = 'dead', finished_at = now() WHERE id = $1`, tasks[0].ID); err != nil {
 		t.Fatal(err)
 	}
-	record(t, s, claim(t, s, tasks[1]), store.Outcome{Status: store.Dead, Reason: "timeout", Stage: "call", Called: true})
+	record(t, s, claim(t, s, tasks[1]), store.Outcome{Status: outcome.Dead, Reason: "timeout", Stage: "call", Called: true})
 	always := everything
 	always.Pause = 0
 	saysNews(t, "before it commits", look(t, s, always), `deliveries.dead 1 {"count":1,`)
@@ -269,8 +270,8 @@ func TestRecordDuringAlertCheck(t *testing.T) {
 	slow, err := s.Conns.Begin(t.Context())
 	heraldtest.Must(t, err)
 	defer func() { _ = slow.Rollback(t.Context()) }()
-	record(t, s, claim(t, s, tasks[0]), store.Outcome{Status: store.Held, Reason: "auth_required", Stage: "call", Free: true})
-	record(t, s, claim(t, s, others[0]), store.Outcome{Status: store.Held, Reason: "auth_required", Stage: "call", Free: true})
+	record(t, s, claim(t, s, tasks[0]), store.Outcome{Status: outcome.Held, Reason: "auth_required", Stage: "call", Free: true})
+	record(t, s, claim(t, s, others[0]), store.Outcome{Status: outcome.Held, Reason: "auth_required", Stage: "call", Free: true})
 	if _, err := slow.Exec(t.Context(), `UPDATE herald.mishaps SET count = 2 WHERE agent_id = 1`); err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +291,7 @@ func TestConcurrentAlertChecks(t *testing.T) {
 	fails(t, s, 1, "2 minutes", "1 second")
 	fails(t, s, 2, "121 hours", "1 hour")
 	for _, task := range tasks {
-		record(t, s, claim(t, s, task), store.Outcome{Status: store.Dead, Reason: "timeout", Stage: "call", Called: true})
+		record(t, s, claim(t, s, task), store.Outcome{Status: outcome.Dead, Reason: "timeout", Stage: "call", Called: true})
 	}
 	var wg sync.WaitGroup
 	for range 6 {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -38,7 +37,7 @@ type DeliveryEvent struct {
 	Cursor     EventCursor    `json:"-"`
 	At         time.Time      `json:"at"`
 	DeliveryID uuid.UUID      `json:"deliveryId"`
-	Status     store.Status   `json:"status"`
+	Status     outcome.Status `json:"status"`
 	Reason     outcome.Reason `json:"reason,omitempty"`
 	Attempts   int            `json:"attempts"`
 	Kind       string         `json:"kind"`

@@ -3,6 +3,7 @@ package records_test
 import (
 	"testing"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/store/retention"
@@ -37,7 +38,7 @@ func TestEventsInOrder(t *testing.T) {
 	if err != nil || len(got) != 2 || got[0].DeliveryID != tasks[0].ID || got[1].DeliveryID != tasks[1].ID {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	if e := got[0]; e.Status != store.Cancelled || e.Reason != "operator" || e.ChainID != 8453 || e.AgentID != "1" || e.Kind != "NewFeedback" {
+	if e := got[0]; e.Status != outcome.Cancelled || e.Reason != "operator" || e.ChainID != 8453 || e.AgentID != "1" || e.Kind != "NewFeedback" {
 		t.Errorf("%+v", e)
 	}
 	if again, err := s.EventsAfter(t.Context(), got[0].Cursor, 10); err != nil || len(again) != 1 || again[0].Cursor != got[1].Cursor {
@@ -65,7 +66,7 @@ func TestEventsOfCommittedStates(t *testing.T) {
 	accept(t, s, store.Intake{Job: job})
 	start, err := s.LastEvent(t.Context())
 	heraldtest.Must(t, err)
-	if rec, err := s.Record(t.Context(), c, store.Outcome{Status: store.Rejected, Reason: "event_not_found", Stage: "check", Undecided: true}); err != nil || !rec.Rechecked {
+	if rec, err := s.Record(t.Context(), c, store.Outcome{Status: outcome.Rejected, Reason: "event_not_found", Stage: "check", Undecided: true}); err != nil || !rec.Rechecked {
 		t.Fatalf("%+v, %v", rec, err)
 	}
 	var got []records.DeliveryEvent
@@ -73,7 +74,7 @@ func TestEventsOfCommittedStates(t *testing.T) {
 		got, err = s.EventsAfter(t.Context(), start, 10)
 		return err != nil || len(got) > 0
 	})
-	if err != nil || len(got) != 1 || got[0].Status != store.Queued {
+	if err != nil || len(got) != 1 || got[0].Status != outcome.Queued {
 		t.Errorf("%+v, %v", got, err)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -13,7 +12,7 @@ import (
 // Group is a number of deliveries with the same status, reason and sentence. The fields are in the order in which
 // groups.sql selects them.
 type Group struct {
-	Status   store.Status   `json:"status"`
+	Status   outcome.Status `json:"status"`
 	Reason   outcome.Reason `json:"reason,omitempty"`
 	Sentence string         `json:"sentence,omitempty"` // the error with # for URLs and for words that contain a digit
 	Count    int64          `json:"count"`
@@ -40,7 +39,8 @@ const (
 
 // Groups groups deliveries by status, reason and sentence, the largest group first. The statuses may be Waiting, Held
 // and those of deliveries that ended without being delivered, of which it reads those that ended since a time.
-func (s *Store) Groups(ctx context.Context, statuses []store.Status, endedSince time.Time) (groups []Group, err error) {
+func (s *Store) Groups(ctx context.Context, statuses []outcome.Status,
+	endedSince time.Time) (groups []Group, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "group deliveries")
 	defer end()
 	rows, _ := s.db.Conns.Query(ctx, statements.Text("groups"), statuses, endedSince, maxGroupRows, maxGroups,
@@ -52,11 +52,11 @@ func (s *Store) Groups(ctx context.Context, statuses []store.Status, endedSince 
 const maxCounted = 100_000
 
 // CountEnded counts the deliveries that ended since a time without being delivered, by status, each up to maxCounted.
-func (s *Store) CountEnded(ctx context.Context, since time.Time) (counts map[store.Status]int64, err error) {
+func (s *Store) CountEnded(ctx context.Context, since time.Time) (counts map[outcome.Status]int64, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "count ended deliveries")
 	defer end()
 	rows, _ := s.db.Conns.Query(ctx, `SELECT s.status, (SELECT count(*) FROM (SELECT FROM herald.history
 		WHERE undelivered = s.status AND undelivered_at >= $2 LIMIT $3) x) FROM unnest($1::text[]) s (status)`,
 		undeliveredStatuses, since, maxCounted)
-	return collectMap[store.Status, int64](rows)
+	return collectMap[outcome.Status, int64](rows)
 }

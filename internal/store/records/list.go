@@ -30,7 +30,7 @@ type Filter struct {
 	Key         string
 	FirstID     uuid.UUID // with LastID: ids between both, inclusive
 	LastID      uuid.UUID
-	Statuses    []store.Status // any of them
+	Statuses    []outcome.Status // any of them
 	Reason      outcome.Reason
 	Sentence    string // the delivery's error as Groups returns it
 	Kind        string
@@ -149,7 +149,7 @@ func (f Filter) tables() []string {
 }
 
 // undeliveredStatuses has the statuses of deliveries that ended without being delivered.
-var undeliveredStatuses = []store.Status{store.Skipped, store.Rejected, store.Dead, store.Cancelled}
+var undeliveredStatuses = []outcome.Status{outcome.Skipped, outcome.Rejected, outcome.Dead, outcome.Cancelled}
 
 // split returns filters with one status at most, which together select the deliveries of f, each once. The indexes of
 // ended deliveries are ordered by seq, or by time, only within a status. Without a status, a condition that only
@@ -158,7 +158,7 @@ func (f Filter) split() (parts []Filter) {
 	if f.Reorged {
 		f.Reorged = false
 		orphans, retractions := f, f
-		orphans.Statuses, orphans.Reason = []store.Status{store.Cancelled}, outcome.Reorg
+		orphans.Statuses, orphans.Reason = []outcome.Status{outcome.Cancelled}, outcome.Reorg
 		retractions.Kind, retractions.retractions = string(job.KindFeedbackRevoked), true
 		return []Filter{orphans, retractions}
 	}
@@ -168,13 +168,13 @@ func (f Filter) split() (parts []Filter) {
 	case !f.EndedSince.IsZero():
 		statuses = undeliveredStatuses
 	case f.Reason != "" || f.Sentence != "":
-		statuses = append([]store.Status{store.Waiting, store.Held}, undeliveredStatuses...)
+		statuses = append([]outcome.Status{outcome.Waiting, outcome.Held}, undeliveredStatuses...)
 	default:
 		return []Filter{f}
 	}
 	for _, status := range statuses {
 		if status.Final() || f.EndedSince.IsZero() {
-			f.Statuses = []store.Status{status}
+			f.Statuses = []outcome.Status{status}
 			parts = append(parts, f)
 		}
 	}
@@ -268,17 +268,17 @@ func (f Filter) isOfWork() bool {
 }
 
 // addStatus adds the conditions of a status.
-func (n *narrowing) addStatus(status store.Status) {
+func (n *narrowing) addStatus(status outcome.Status) {
 	switch status {
-	case store.Queued:
+	case outcome.Queued:
 		n.conditions = append(n.conditions, "place IN ('line', 'out')", "status = 'queued'")
-	case store.Running:
+	case outcome.Running:
 		n.conditions = append(n.conditions, "place = 'out'", "status = 'running'")
-	case store.Waiting:
+	case outcome.Waiting:
 		n.conditions = append(n.conditions, "place IN ('waiting', 'task')")
-	case store.Held:
+	case outcome.Held:
 		n.conditions = append(n.conditions, "place = 'held'")
-	case store.Skipped, store.Rejected, store.Dead, store.Cancelled:
+	case outcome.Skipped, outcome.Rejected, outcome.Dead, outcome.Cancelled:
 		n.addCondition("undelivered =", status) // uses the index history_undelivered
 	default:
 		n.addCondition("status =", status)
@@ -320,19 +320,19 @@ func (n *narrowing) whereClause() string {
 }
 
 // Count returns the number of deliveries that match the filter, by status. It ignores Before and Limit.
-func (s *Store) Count(ctx context.Context, f Filter) (counts map[store.Status]int64, err error) {
+func (s *Store) Count(ctx context.Context, f Filter) (counts map[outcome.Status]int64, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "count deliveries")
 	defer end()
 	if f, err = s.boundSeq(ctx, f); err != nil {
 		return nil, err
 	}
-	counts = make(map[store.Status]int64)
+	counts = make(map[outcome.Status]int64)
 	for _, f := range f.split() {
 		n := f.narrow()
 		for _, table := range f.tables() {
 			rows, _ := s.db.Conns.Query(ctx, `SELECT status, count(*) FROM `+table+n.whereClause()+` GROUP BY status`,
 				n.args...)
-			found, err := collectMap[store.Status, int64](rows)
+			found, err := collectMap[outcome.Status, int64](rows)
 			if err != nil {
 				return nil, err
 			}
@@ -346,7 +346,7 @@ func (s *Store) Count(ctx context.Context, f Filter) (counts map[store.Status]in
 
 // Stuck is the number of held or overdue deliveries with one status and reason.
 type Stuck struct {
-	Status store.Status // Held, or the status of overdue deliveries
+	Status outcome.Status // Held, or the status of overdue deliveries
 	Reason outcome.Reason
 	Count  int64
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
@@ -77,15 +78,15 @@ func TestListPlans(t *testing.T) {
 	for name, ask := range map[string]func() error{
 		"the newest":             list(records.Filter{}),
 		"a later page":           list(records.Filter{Before: 10_000}),
-		"dead":                   list(records.Filter{Statuses: []store.Status{store.Dead}}),
-		"dead of a reason":       list(records.Filter{Statuses: []store.Status{store.Dead}, Reason: "server_error"}),
-		"dead of another reason": list(records.Filter{Statuses: []store.Status{store.Dead}, Reason: "timeout"}),
+		"dead":                   list(records.Filter{Statuses: []outcome.Status{outcome.Dead}}),
+		"dead of a reason":       list(records.Filter{Statuses: []outcome.Status{outcome.Dead}, Reason: "server_error"}),
+		"dead of another reason": list(records.Filter{Statuses: []outcome.Status{outcome.Dead}, Reason: "timeout"}),
 		"of a reason":            list(records.Filter{Reason: "auth_required"}),
 		"of an unused reason":    list(records.Filter{Reason: "no_uri"}),
-		"held":                   list(records.Filter{Statuses: []store.Status{store.Held}}),
-		"queued":                 list(records.Filter{Statuses: []store.Status{store.Queued}}),
-		"running":                list(records.Filter{Statuses: []store.Status{store.Running}}),
-		"delivered":              list(records.Filter{Statuses: []store.Status{store.Delivered}}),
+		"held":                   list(records.Filter{Statuses: []outcome.Status{outcome.Held}}),
+		"queued":                 list(records.Filter{Statuses: []outcome.Status{outcome.Queued}}),
+		"running":                list(records.Filter{Statuses: []outcome.Status{outcome.Running}}),
+		"delivered":              list(records.Filter{Statuses: []outcome.Status{outcome.Delivered}}),
 		"of an agent":            list(records.Filter{ChainID: &chain, AgentID: "7"}),
 		"of a client":            list(records.Filter{Client: "0xc1"}),
 		"of an unknown client":   list(records.Filter{Client: "0xff"}),
@@ -98,14 +99,14 @@ func TestListPlans(t *testing.T) {
 		"of the last minutes":    list(records.Filter{Since: time.Now().Add(-5 * time.Minute)}),
 		"of long ago":            list(records.Filter{Until: time.Now().Add(-19_000 * time.Minute)}),
 		"before there were any":  list(records.Filter{Until: time.Now().Add(-30_000 * time.Minute)}),
-		"failed lately":          list(records.Filter{Statuses: []store.Status{store.Rejected, store.Dead}, EndedSince: time.Now().Add(-10 * time.Minute)}),
-		"failed in a year":       list(records.Filter{Statuses: []store.Status{store.Dead}, EndedSince: time.Now().AddDate(-1, 0, 0)}),
-		"failed of a client":     list(records.Filter{Statuses: []store.Status{store.Rejected, store.Dead}, Client: "0xff"}),
-		"dead of a sentence":     list(records.Filter{Statuses: []store.Status{store.Dead}, Reason: "server_error", Sentence: "dead"}),
+		"failed lately":          list(records.Filter{Statuses: []outcome.Status{outcome.Rejected, outcome.Dead}, EndedSince: time.Now().Add(-10 * time.Minute)}),
+		"failed in a year":       list(records.Filter{Statuses: []outcome.Status{outcome.Dead}, EndedSince: time.Now().AddDate(-1, 0, 0)}),
+		"failed of a client":     list(records.Filter{Statuses: []outcome.Status{outcome.Rejected, outcome.Dead}, Client: "0xff"}),
+		"dead of a sentence":     list(records.Filter{Statuses: []outcome.Status{outcome.Dead}, Reason: "server_error", Sentence: "dead"}),
 		"of a reorg":             list(records.Filter{Reorged: true}),
 		"what ended lately":      func() error { _, err := s.CountEnded(t.Context(), time.Now().Add(-10*time.Minute)); return err },
 		"groups": func() error {
-			_, err := s.Groups(t.Context(), []store.Status{store.Rejected, store.Dead, store.Held, store.Waiting}, time.Now().Add(-10*time.Minute))
+			_, err := s.Groups(t.Context(), []outcome.Status{outcome.Rejected, outcome.Dead, outcome.Held, outcome.Waiting}, time.Now().Add(-10*time.Minute))
 			return err
 		},
 		"agents":           func() error { _, err := s.Agents(t.Context(), records.AgentFilter{}); return err },
@@ -173,7 +174,7 @@ func explainRead(t *testing.T, s storetest.Postgres, q pgx.TraceQueryStartData) 
 			values = append(values, fmt.Sprintf("'%f seconds'", arg.Seconds()))
 		case string, fmt.Stringer:
 			values = append(values, fmt.Sprintf("'%s'", arg))
-		case []store.Status:
+		case []outcome.Status:
 			values = append(values, fmt.Sprintf("'{%s}'", strings.Trim(strings.ReplaceAll(fmt.Sprint(arg), " ", ","), "[]")))
 		case int, int64, uint64:
 			values = append(values, fmt.Sprint(arg))

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -43,7 +44,7 @@ func TestFilterWhileTheClockIsBehind(t *testing.T) {
 			counts, err := s.Count(t.Context(), tt.f)
 			heraldtest.Must(t, err)
 			list, err := s.Deliveries(t.Context(), tt.f)
-			if n := int(counts[store.Queued]); err != nil || n != tt.want || len(list) != tt.want {
+			if n := int(counts[outcome.Queued]); err != nil || n != tt.want || len(list) != tt.want {
 				t.Errorf("%s minute %d: %d counted, %d listed, want %d (%v)", name, minute, n, len(list), tt.want, err)
 			}
 		}
@@ -57,7 +58,7 @@ func TestFilter(t *testing.T) {
 		feedbacks(1, 3, 1), feedbacks(2, 3, 1), feedbacks(1, 4, 1))...) // the order of seq is the order of time
 	exec(t, s, `UPDATE herald.deliveries SET created_at = '2026-01-01T00:00:00Z'::timestamptz + order_seq * interval '1 day'`)
 	exec(t, s, `UPDATE herald.deliveries SET kind = 'FeedbackRevoked' WHERE agent_id = 2 AND order_seq = 3`)
-	record(t, s, claim(t, s, tasks[0]), ending(store.Dead, "timeout"))
+	record(t, s, claim(t, s, tasks[0]), ending(outcome.Dead, "timeout"))
 	chain := uint64(8453)
 	day := func(n int) time.Time { return time.Date(2026, 1, 1+n, 0, 0, 0, 0, time.UTC) }
 	for _, tt := range []struct {
@@ -66,18 +67,18 @@ func TestFilter(t *testing.T) {
 	}{
 		{records.Filter{}, "dead 1 queued 6"},
 		{records.Filter{ChainID: &chain, AgentID: "1", Limit: 1, Before: 1}, "dead 1 queued 3"}, // the page is ignored
-		{records.Filter{Statuses: []store.Status{store.Dead}}, "dead 1"},
-		{records.Filter{Statuses: []store.Status{store.Dead}, Reason: "expired"}, ""},
+		{records.Filter{Statuses: []outcome.Status{outcome.Dead}}, "dead 1"},
+		{records.Filter{Statuses: []outcome.Status{outcome.Dead}, Reason: "expired"}, ""},
 		{records.Filter{Kind: "FeedbackRevoked"}, "queued 1"},
 		{records.Filter{Since: day(2), Until: day(4)}, "queued 4"},
 		{records.Filter{AgentID: "1", Since: day(3)}, "queued 2"},
-		{records.Filter{Until: day(2), Statuses: []store.Status{store.Queued}}, "queued 1"},
+		{records.Filter{Until: day(2), Statuses: []outcome.Status{outcome.Queued}}, "queued 1"},
 	} {
 		counts, err := s.Count(t.Context(), tt.f)
 		heraldtest.Must(t, err)
 		var got []string
 		total := int64(0)
-		for _, status := range []store.Status{store.Dead, store.Queued} {
+		for _, status := range []outcome.Status{outcome.Dead, outcome.Queued} {
 			if counts[status] > 0 {
 				got = append(got, fmt.Sprint(status, " ", counts[status]))
 				total += counts[status]
@@ -97,10 +98,10 @@ func TestFilter(t *testing.T) {
 // TestNewest: a delivery that ended between the two statements of a list is in the list once, as ended.
 func TestNewest(t *testing.T) {
 	t.Parallel()
-	open := []store.Delivery{{Seq: 4, Status: store.Waiting}, {Seq: 2, Status: store.Queued}}
-	ended := []store.Delivery{{Seq: 4, Status: store.Delivered}, {Seq: 3, Status: store.Dead}}
+	open := []store.Delivery{{Seq: 4, Status: outcome.Waiting}, {Seq: 2, Status: outcome.Queued}}
+	ended := []store.Delivery{{Seq: 4, Status: outcome.Delivered}, {Seq: 3, Status: outcome.Dead}}
 	got := records.Newest(append(open, ended...), 2)
-	heraldtest.Equal(t, "deliveries", got, []store.Delivery{{Seq: 4, Status: store.Delivered}, {Seq: 3, Status: store.Dead}})
+	heraldtest.Equal(t, "deliveries", got, []store.Delivery{{Seq: 4, Status: outcome.Delivered}, {Seq: 3, Status: outcome.Dead}})
 }
 
 // TestFileDisagrees: the fields that a file contradicts are stored with its verification. They belong to that file, so
@@ -109,7 +110,7 @@ func TestFileDisagrees(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	task := acceptOne(t, s, feedback(1, 1))
-	again := store.Outcome{Status: store.Waiting, Reason: "timeout", Stage: "call", Task: true, FileVerification: "not_given", FileSource: "https"}
+	again := store.Outcome{Status: outcome.Waiting, Reason: "timeout", Stage: "call", Task: true, FileVerification: "not_given", FileSource: "https"}
 	many := make([]string, 100)
 	for i := range many {
 		many[i] = strings.Repeat("\x00", 1000)

@@ -142,15 +142,15 @@ func countDispatched(t testing.TB, s storetest.Postgres) int {
 		WHERE status IN ('queued', 'running') AND handed_at IS NOT NULL GROUP BY chain_id, identity_registry, agent_id) x`)
 }
 
-var delivered = store.Outcome{Status: store.Delivered, Called: true, Stage: "call", AgentOK: true}
+var delivered = store.Outcome{Status: outcome.Delivered, Called: true, Stage: "call", AgentOK: true}
 
 // waiting returns an outcome that waits d with a task.
 func waiting(d time.Duration) store.Outcome {
-	return store.Outcome{Status: store.Waiting, Reason: "server_error", Delay: d, Task: true, Called: true, Stage: "call", Error: "it said 503"}
+	return store.Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: d, Task: true, Called: true, Stage: "call", Error: "it said 503"}
 }
 
 // ending returns an outcome that leaves the delivery with the given status.
-func ending(status store.Status, why outcome.Reason) store.Outcome {
+func ending(status outcome.Status, why outcome.Reason) store.Outcome {
 	return store.Outcome{Status: status, Reason: why, Stage: "call", Called: true, Error: "because", Delay: time.Hour}
 }
 

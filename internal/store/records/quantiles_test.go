@@ -20,7 +20,7 @@ func TestQuantiles(t *testing.T) {
 		took := make([]time.Duration, 1+rand.IntN(50))
 		for i := range took {
 			took[i] = time.Duration(1 + rand.Int64N(int64(1)<<rand.IntN(38)))
-			h.Count(store.Outcome{Status: store.Delivered, Called: true, CallTook: took[i]})
+			h.Count(store.Outcome{Status: outcome.Delivered, Called: true, CallTook: took[i]})
 		}
 		slices.Sort(took)
 		for _, q := range []float64{0.5, 0.95, 1} {

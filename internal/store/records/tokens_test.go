@@ -33,7 +33,7 @@ func sealedFor(t testing.TB, k *secret.Keyset, a store.Agent, origin netguard.Cr
 	return token
 }
 
-var authHeld = store.Outcome{Status: store.Held, Reason: outcome.AuthRequired, Stage: "call", Free: true, AgentError: "401"}
+var authHeld = store.Outcome{Status: outcome.Held, Reason: outcome.AuthRequired, Stage: "call", Free: true, AgentError: "401"}
 
 // TestSetToken: a stored token releases, in order, only the deliveries that were held because it was missing, and
 // raises the epoch.
@@ -110,7 +110,7 @@ func TestTokenStoredMeanwhile(t *testing.T) {
 	if r := record(t, s, c, authHeld); len(r.Next) != 0 {
 		t.Errorf("%+v", r)
 	}
-	if d := read(t, s, c.ID); d.Status != store.Held || d.Reason != outcome.AuthRequired || d.Attempts != 0 {
+	if d := read(t, s, c.ID); d.Status != outcome.Held || d.Reason != outcome.AuthRequired || d.Attempts != 0 {
 		t.Errorf("%+v", d)
 	}
 }
@@ -126,7 +126,7 @@ func TestLostClaimReleasesNothing(t *testing.T) {
 	record(t, s, held, authHeld)
 	exec(t, s, `UPDATE herald.agents SET epoch = epoch + 1`) // as SetToken does, which would release the held one
 	exec(t, s, `UPDATE herald.work SET claim_no = nextval('herald.claim_no') WHERE id = $1`, lost.ID)
-	if r, err := s.Record(t.Context(), lost, authHeld); !errors.Is(err, store.ErrFenced) || read(t, s, held.ID).Status != store.Held {
+	if r, err := s.Record(t.Context(), lost, authHeld); !errors.Is(err, store.ErrFenced) || read(t, s, held.ID).Status != outcome.Held {
 		t.Errorf("%+v, %v; the other one is %s", r, err, read(t, s, held.ID).Status)
 	}
 	if n, tasks, err := s.SetToken(t.Context(), sealedFor(t, k, a, tokenOrigin, "one")); n != 1 || len(tasks) != 2 || err != nil {

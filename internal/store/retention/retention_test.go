@@ -90,14 +90,14 @@ func value[T any](t *testing.T, s *store.Store, sql string, args ...any) T {
 }
 
 var (
-	delivered = store.Outcome{Status: store.Delivered, Called: true, Stage: "call", AgentOK: true}
-	held      = store.Outcome{Status: store.Held, Reason: outcome.AuthRequired, Stage: "call", Called: true,
+	delivered = store.Outcome{Status: outcome.Delivered, Called: true, Stage: "call", AgentOK: true}
+	held      = store.Outcome{Status: outcome.Held, Reason: outcome.AuthRequired, Stage: "call", Called: true,
 		Error: "because", Delay: time.Hour}
 )
 
 // waiting returns an outcome that waits d with a task.
 func waiting(d time.Duration) store.Outcome {
-	return store.Outcome{Status: store.Waiting, Reason: "server_error", Delay: d, Task: true, Called: true,
+	return store.Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: d, Task: true, Called: true,
 		Stage: "call", Error: "it said 503"}
 }
 
@@ -135,7 +135,7 @@ func TestRetain(t *testing.T) {
 		}
 	}
 	// Known jobs stay known, and a running delivery's outcome is recorded.
-	if out, _ := accept(t, s, feedbacks(1, 1, 1)...); out[0].Verdict != store.Known || out[0].Status != store.Delivered {
+	if out, _ := accept(t, s, feedbacks(1, 1, 1)...); out[0].Verdict != store.Known || out[0].Status != outcome.Delivered {
 		t.Errorf("%+v", out)
 	}
 	record(t, s, running, delivered)

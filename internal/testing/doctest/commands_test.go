@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/trial"
 	"github.com/ethereum/go-ethereum/common"
@@ -328,7 +328,7 @@ func (w *world) awaitStories(ctx context.Context) error {
 		err = json.Unmarshal([]byte(said), &page)
 		ended := map[string]int{} // by agent
 		for _, d := range page.Deliveries {
-			if d.ChainID == demoChain && (d.Status.Final() || d.Status == store.Waiting && d.AgentID == "2" && d.Attempts == 2) {
+			if d.ChainID == demoChain && (d.Status.Final() || d.Status == outcome.Waiting && d.AgentID == "2" && d.Attempts == 2) {
 				ended[d.AgentID]++
 			}
 		}

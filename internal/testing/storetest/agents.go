@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -15,14 +16,14 @@ import (
 // disabled is the outcome of a delivery that is held because its agent is disabled: by its row or, with elsewhere, by
 // the servers file (store.Outcome.Elsewhere).
 func disabled(elsewhere bool) store.Outcome {
-	return store.Outcome{Status: store.Held, Reason: "agent_disabled", Free: true, Stage: "check", Elsewhere: elsewhere}
+	return store.Outcome{Status: outcome.Held, Reason: "agent_disabled", Free: true, Stage: "check", Elsewhere: elsewhere}
 }
 
 // TestReleaseOfEnabled checks that ReleaseEnabled releases deliveries that the servers file held, and no others.
 func (s *suite) TestReleaseOfEnabled() {
 	byFile, byRow, auth := s.takeOne(1), s.takeOne(2), s.takeOne(3)
 	s.record(s.claim(byFile), disabled(true))
-	s.is(byFile.ID, store.Held, "agent_disabled", 0, 0) // although the row is enabled
+	s.is(byFile.ID, outcome.Held, "agent_disabled", 0, 0) // although the row is enabled
 	_, _, err := s.EnableAgent(s.Context(), Agent(2), false)
 	s.must(err)
 	s.record(s.claim(byRow), disabled(false))
@@ -57,8 +58,8 @@ func (s *suite) TestReleaseOfEnabled() {
 	c := s.claim(tasks[0])
 	s.expect(c.Attempt == 1 && !c.Replay, "%+v", c)
 	s.record(c, delivered)
-	s.is(byRow.ID, store.Held, "agent_disabled", 0, 0)
-	s.is(auth.ID, store.Held, "auth_required", 0, 0)
+	s.is(byRow.ID, outcome.Held, "agent_disabled", 0, 0)
+	s.is(auth.ID, outcome.Held, "auth_required", 0, 0)
 }
 
 func (s *suite) agentRow(agent int) records.AgentRow {
@@ -74,7 +75,7 @@ func (s *suite) TestAgentStates() {
 	r := s.agentRow(1)
 	s.expect(r.State == records.StatePending, "before anything is tried: %+v", r)
 	again := func(o store.Outcome) store.Outcome {
-		o.Status, o.Delay, o.Task, o.Stage = store.Waiting, time.Minute, true, "call"
+		o.Status, o.Delay, o.Task, o.Stage = outcome.Waiting, time.Minute, true, "call"
 		return o
 	}
 	for i, tt := range []struct {
@@ -112,13 +113,13 @@ func (s *suite) TestAgentStates() {
 func (s *suite) RecordsEndpointOfJob() {
 	s.record(s.claim(s.takeOne(1)), delivered)
 	healthy := s.agentRow(1)
-	failing := store.Outcome{Status: store.Dead, Reason: "server_error", Stage: "call", Called: true, AgentError: "a stranger said 503",
+	failing := store.Outcome{Status: outcome.Dead, Reason: "server_error", Stage: "call", Called: true, AgentError: "a stranger said 503",
 		Endpoint: "https://stranger.example/mcp", Protocol: "2025-03-26", ServerInfo: json.RawMessage(`{"Name":"stranger"}`),
 		Tools: store.ToolList([]store.KnownTool{{Name: "stranger"}}), EndpointOfJob: true}
 	succeeding := failing
-	succeeding.Status, succeeding.Reason, succeeding.AgentOK, succeeding.AgentError = store.Delivered, "", true, ""
+	succeeding.Status, succeeding.Reason, succeeding.AgentOK, succeeding.AgentError = outcome.Delivered, "", true, ""
 	refused := failing
-	refused.Status, refused.Reason = store.Held, "auth_required"
+	refused.Status, refused.Reason = outcome.Held, "auth_required"
 	for i, o := range []store.Outcome{failing, succeeding, refused} {
 		s.record(s.claimNew(i+2), o)
 		got := s.agentRow(1)
@@ -179,7 +180,7 @@ func (s *suite) RecordsLearnedWithoutDelivery() {
 	first.State, first.Protocol = records.StateDisabled, "2025-11-25"
 	s.knows(1, first)
 	// The servers file disabled this agent when its delivery was held, and does not disable it now.
-	s.record(s.claim(s.take(2, 1)[0]), store.Outcome{Status: store.Held, Reason: "agent_disabled", Stage: "check", Free: true, Elsewhere: true})
+	s.record(s.claim(s.take(2, 1)[0]), store.Outcome{Status: outcome.Held, Reason: "agent_disabled", Stage: "check", Free: true, Elsewhere: true})
 	s.must(s.observe(2, records.AgentObservation{State: records.StateConnected}))
 	r = s.agentRow(2)
 	s.expect(r.State == records.StateConnected, "enabled, found connected, and %s", r.State)

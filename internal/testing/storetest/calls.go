@@ -34,7 +34,7 @@ func (s *suite) RecordsCallsAreCounted() {
 		return o
 	}
 	blamed := func(why outcome.Reason, called bool) store.Outcome {
-		return store.Outcome{Status: store.Waiting, Reason: why, Delay: time.Hour, Stage: "call", AgentError: "it failed", Called: called}
+		return store.Outcome{Status: outcome.Waiting, Reason: why, Delay: time.Hour, Stage: "call", AgentError: "it failed", Called: called}
 	}
 	got := s.hours(1, 100)
 	s.expect(got.Calls == 0 && got.P50Ms == nil, "of nobody: %+v", got)
@@ -46,10 +46,10 @@ func (s *suite) RecordsCallsAreCounted() {
 		took(blamed("timeout", true), 61*time.Second),    // in the last bucket
 		took(blamed("connect_failed", false), time.Hour), // no call was written
 		blamed("connect_failed", false),
-		{Status: store.Held, Reason: "auth_required", Free: true, Stage: "call", AgentError: "it said 401"},
+		{Status: outcome.Held, Reason: "auth_required", Free: true, Stage: "call", AgentError: "it said 401"},
 		notYet(time.Hour),
-		{Status: store.Waiting, Reason: "throttled", Free: true, Delay: time.Hour, Stage: "compose"},
-		{Status: store.Skipped, Reason: "no_uri", Stage: "resolve"},
+		{Status: outcome.Waiting, Reason: "throttled", Free: true, Delay: time.Hour, Stage: "compose"},
+		{Status: outcome.Skipped, Reason: "no_uri", Stage: "resolve"},
 	} {
 		s.record(s.claimNew(i+1), o)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/tracecontext"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -23,22 +24,22 @@ func (s *suite) TestAccept() {
 	for i, tt := range []struct {
 		in      store.Intake
 		verdict store.Verdict
-		status  store.Status
+		status  outcome.Status
 		field   string
 		tasks   int
 	}{
-		{store.Intake{Job: j}, store.Accepted, store.Queued, "", 1},
-		{store.Intake{Job: j}, store.Known, store.Queued, "", 0},
-		{store.Intake{Job: other}, store.Conflict, store.Queued, "tag1", 0},
-		{refused, store.Accepted, store.Rejected, "", 0},
-		{refused, store.Known, store.Rejected, "", 0},
+		{store.Intake{Job: j}, store.Accepted, outcome.Queued, "", 1},
+		{store.Intake{Job: j}, store.Known, outcome.Queued, "", 0},
+		{store.Intake{Job: other}, store.Conflict, outcome.Queued, "tag1", 0},
+		{refused, store.Accepted, outcome.Rejected, "", 0},
+		{refused, store.Known, outcome.Rejected, "", 0},
 	} {
 		a, tasks := s.send(tt.in)
 		s.expect(a.Verdict == tt.verdict && a.Status == tt.status && a.Field == tt.field && a.ID == tt.in.Job.ID() &&
 			len(tasks) == tt.tasks, "%d: %+v and %d tasks, want %+v", i, a, len(tasks), tt)
 	}
-	s.is(j.ID(), store.Queued, "", 0, 0)
-	s.is(refused.Job.ID(), store.Rejected, "invalid_job", 0, 0)
+	s.is(j.ID(), outcome.Queued, "", 0, 0)
+	s.is(refused.Job.ID(), outcome.Rejected, "invalid_job", 0, 0)
 	d := s.read(refused.Job.ID())
 	s.expect(string(d.Result) == string(refused.Received) && d.Job == nil, "of the refused job %s is kept", d.Result)
 	d = s.read(j.ID())
@@ -86,7 +87,7 @@ func (s *suite) TestOneClaimWins() {
 	}
 	wg.Wait()
 	s.expect(won.Load() == 1, "%d claims were given", won.Load())
-	s.is(task.ID, store.Running, "", 1, 1)
+	s.is(task.ID, outcome.Running, "", 1, 1)
 }
 
 // TestClaimsAreRefused checks that only the newest task of a dispatched, due delivery can claim it.
@@ -105,7 +106,7 @@ func (s *suite) TestClaimsAreRefused() {
 	s.early(task.ID, task.N)
 	s.Advance(time.Minute)
 	s.refused(task.ID, task.N+1, "there is no such task yet")
-	held := store.Outcome{Status: store.Held, Reason: "auth_required", Free: true, Stage: "call"}
+	held := store.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true, Stage: "call"}
 	s.record(s.claim(*r.Task), held)
 	s.refused(task.ID, r.Task.N, "it is held")
 	ended := s.takeOne(2)
@@ -128,7 +129,7 @@ func (s *suite) TestWaitIsClaimedWhenDue() {
 	r := s.record(s.claim(task), failed(time.Minute))
 	s.require(r.Task != nil && r.Task.N == task.N && r.Task.ID == task.ID && r.Task.Attempts == 1 &&
 		r.Task.At.Equal(r.NextAttemptAt), "%+v", r)
-	d := s.is(task.ID, store.Waiting, "server_error", 1, 1)
+	d := s.is(task.ID, outcome.Waiting, "server_error", 1, 1)
 	s.expect(d.NextAttemptAt.Sub(d.UpdatedAt) == time.Minute && d.Dispatch == r.Task.N, "%+v", d)
 	s.Advance(58 * time.Second)
 	s.early(task.ID, task.N)
@@ -157,14 +158,14 @@ func (s *suite) TestFence() {
 	tasks := s.take(1, 10)
 	old := s.claim(tasks[0])
 	s.lose(old)
-	before := s.is(old.ID, store.Queued, "", 1, 1)
-	late := []store.Outcome{failed(time.Second), notYet(time.Second), {Status: store.Dead, Reason: "timeout", AgentError: "x"},
-		{Status: store.Held, Reason: "auth_required", Free: true}, {Status: store.Skipped, Reason: "no_uri"},
-		{Status: store.Rejected, Reason: "tool_error", Called: true}}
+	before := s.is(old.ID, outcome.Queued, "", 1, 1)
+	late := []store.Outcome{failed(time.Second), notYet(time.Second), {Status: outcome.Dead, Reason: "timeout", AgentError: "x"},
+		{Status: outcome.Held, Reason: "auth_required", Free: true}, {Status: outcome.Skipped, Reason: "no_uri"},
+		{Status: outcome.Rejected, Reason: "tool_error", Called: true}}
 	for _, o := range late {
 		s.fenced(old, o)
 	}
-	after := s.is(old.ID, store.Queued, "", 1, 1)
+	after := s.is(old.ID, outcome.Queued, "", 1, 1)
 	s.expect(after.Dispatch == before.Dispatch && after.History[0].Outcome == "", "a lost claim changed the row: %+v",
 		after)
 	n := s.handed()
@@ -178,7 +179,7 @@ func (s *suite) TestFence() {
 	}
 	err := s.Extend(s.Context(), old, lease)
 	s.expect(errors.Is(err, store.ErrFenced), "%v", err)
-	s.is(old.ID, store.Running, "", 2, 2)
+	s.is(old.ID, outcome.Running, "", 2, 2)
 	s.record(c, delivered)
 	s.outcomes(old.ID, "", "delivered")
 }
@@ -196,7 +197,7 @@ func (s *suite) TestLateSuccessEnds() {
 		meanwhile()
 		s.record(old, delivered)
 		d := s.read(old.ID)
-		s.expect(d.Status == store.Delivered && d.FinishedAt != nil && d.History[0].Outcome == "delivered",
+		s.expect(d.Status == outcome.Delivered && d.FinishedAt != nil && d.History[0].Outcome == "delivered",
 			"case %d: %+v", agent, d)
 		if n := len(d.History); n > 1 {
 			s.refused(old.ID, d.Dispatch, "it is delivered")
@@ -215,7 +216,7 @@ func (s *suite) TestLateSuccessEnds() {
 
 func (s *suite) waiting(t store.Task) { s.record(s.claim(t), failed(time.Hour)) }
 func (s *suite) heldBack(t store.Task) {
-	s.record(s.claim(t), store.Outcome{Status: store.Held, Reason: "auth_required", Free: true})
+	s.record(s.claim(t), store.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true})
 }
 
 // TestLateSuccessOfWhatEnded checks that a late success of an ended delivery completes its attempt only.
@@ -224,7 +225,7 @@ func (s *suite) TestLateSuccessOfWhatEnded() {
 	s.lose(old)
 	s.cancels(false, 1, old.ID)
 	s.fenced(old, delivered)
-	d := s.is(old.ID, store.Cancelled, "operator", 1, 1)
+	d := s.is(old.ID, outcome.Cancelled, "operator", 1, 1)
 	s.expect(d.History[0].Outcome == "delivered", "%+v", d.History)
 }
 
@@ -237,15 +238,15 @@ func (s *suite) TestRecordTwice() {
 	second := s.record(c, failed(time.Minute)) // the first answer was lost
 	s.expect(second.Task != nil && second.Task.N == first.Task.N && second.Task.ID == first.Task.ID,
 		"first %+v, second %+v", first.Task, second.Task)
-	s.is(task.ID, store.Waiting, "server_error", 1, 1)
-	s.fenced(c, store.Outcome{Status: store.Dead, Reason: "timeout"})
+	s.is(task.ID, outcome.Waiting, "server_error", 1, 1)
+	s.fenced(c, store.Outcome{Status: outcome.Dead, Reason: "timeout"})
 	s.Advance(time.Minute)
 	c = s.claim(*first.Task)
 	s.fenced(&store.Claim{ID: c.ID, No: c.No - 1, Job: c.Job, Attempt: 1}, failed(time.Minute))
 	s.record(c, delivered)
 	s.record(c, delivered)
 	s.outcomes(task.ID, "waiting", "delivered")
-	for _, status := range []store.Status{store.Running, store.Queued, ""} {
+	for _, status := range []outcome.Status{outcome.Running, outcome.Queued, ""} {
 		_, err := s.Record(s.Context(), c, store.Outcome{Status: status})
 		s.expect(err != nil && !errors.Is(err, store.ErrFenced), "an attempt led to %q: %v", status, err)
 	}
@@ -258,12 +259,12 @@ func (s *suite) TestFreeOutcomes() {
 		attempts int
 	}{
 		{notYet(time.Minute), 0},
-		{store.Outcome{Status: store.Held, Reason: "chain_unconfigured", Free: true, Stage: "check"}, 0},
-		{store.Outcome{Status: store.Waiting, Reason: "throttled", Free: true, Called: true, Stage: "call"}, 1},
-		{store.Outcome{Status: store.Held, Reason: "held_unknown", Free: true, Called: true, Stage: "call"}, 1},
-		{store.Outcome{Status: store.Waiting, Reason: "timeout", Stage: "call"}, 1},
-		{store.Outcome{Status: store.Skipped, Reason: "no_uri", Stage: "resolve"}, 1},
-		{store.Outcome{Status: store.Rejected, Reason: "tool_error", Stage: "call", Called: true}, 1},
+		{store.Outcome{Status: outcome.Held, Reason: "chain_unconfigured", Free: true, Stage: "check"}, 0},
+		{store.Outcome{Status: outcome.Waiting, Reason: "throttled", Free: true, Called: true, Stage: "call"}, 1},
+		{store.Outcome{Status: outcome.Held, Reason: "held_unknown", Free: true, Called: true, Stage: "call"}, 1},
+		{store.Outcome{Status: outcome.Waiting, Reason: "timeout", Stage: "call"}, 1},
+		{store.Outcome{Status: outcome.Skipped, Reason: "no_uri", Stage: "resolve"}, 1},
+		{store.Outcome{Status: outcome.Rejected, Reason: "tool_error", Stage: "call", Called: true}, 1},
 	} {
 		task := s.takeOne(i + 1)
 		s.record(s.claim(task), tt.o)
@@ -288,7 +289,7 @@ func (s *suite) TestUnfinishedAndCalled() {
 	s.expect(c.Unfinished && c.Called && c.Attempt == 2 && c.Budget == 2, "after a worker that died: %+v", c)
 	// The outcome of the second attempt is recorded. That of the first stays unknown.
 	r := s.record(c, notYet(time.Minute))
-	s.is(task.ID, store.Waiting, "not_confirmed", 1, 1)
+	s.is(task.ID, outcome.Waiting, "not_confirmed", 1, 1)
 	s.Advance(time.Minute)
 	c = s.claim(*r.Task)
 	s.expect(c.Unfinished && c.Called && c.Attempt == 2, "%+v", c)
@@ -296,7 +297,7 @@ func (s *suite) TestUnfinishedAndCalled() {
 	s.outcomes(task.ID, "", "delivered")
 
 	task = s.takeOne(2)
-	r = s.record(s.claim(task), store.Outcome{Status: store.Waiting, Reason: "connect_failed", Delay: time.Minute, Task: true, Stage: "call"})
+	r = s.record(s.claim(task), store.Outcome{Status: outcome.Waiting, Reason: "connect_failed", Delay: time.Minute, Task: true, Stage: "call"})
 	s.Advance(time.Minute)
 	c = s.claim(*r.Task)
 	s.expect(!c.Unfinished && !c.Called, "after a call that was never written: %+v", c)
@@ -308,7 +309,7 @@ func (s *suite) TestUnfinishedAndCalled() {
 
 // TestFailedFetches checks that Claim.FetchFailures counts failed fetches of the present budget.
 func (s *suite) TestFailedFetches() {
-	o := store.Outcome{Status: store.Waiting, Reason: "content_unavailable", Delay: time.Minute, Task: true, Stage: "fetch", FetchFailed: true}
+	o := store.Outcome{Status: outcome.Waiting, Reason: "content_unavailable", Delay: time.Minute, Task: true, Stage: "fetch", FetchFailed: true}
 	task := s.takeOne(1)
 	for want := range attempts {
 		c := s.claim(task)
@@ -320,7 +321,7 @@ func (s *suite) TestFailedFetches() {
 	s.Advance(time.Minute)
 	c := s.claim(task)
 	s.expect(c.FetchFailures == attempts, "%d failed fetches after another failure", c.FetchFailures)
-	s.record(c, store.Outcome{Status: store.Dead, Reason: "server_error"})
+	s.record(c, store.Outcome{Status: outcome.Dead, Reason: "server_error"})
 	_, tasks := s.replays(false, 1, task.ID)
 	c = s.claim(tasks[0])
 	s.expect(c.FetchFailures == 0, "%d failed fetches after a replay", c.FetchFailures)
@@ -363,18 +364,18 @@ func (s *suite) TestAgentsDisabledAndEnabled() {
 	enable(false, 0)
 	c := s.claim(task)
 	s.expect(!c.Enabled, "the claim says enabled")
-	s.record(c, store.Outcome{Status: store.Held, Reason: "agent_disabled", Free: true, Stage: "check"})
-	s.is(task.ID, store.Held, "agent_disabled", 0, 0)
+	s.record(c, store.Outcome{Status: outcome.Held, Reason: "agent_disabled", Free: true, Stage: "check"})
+	s.is(task.ID, outcome.Held, "agent_disabled", 0, 0)
 	other := s.takeOne(2)
 	c = s.claim(other)
 	s.expect(c.Enabled, "another agent is disabled")
-	s.record(c, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true})
+	s.record(c, store.Outcome{Status: outcome.Held, Reason: "auth_required", Free: true})
 	enable(false, 0)
 	tasks := enable(true, 1)
 	s.require(len(tasks) == 1 && tasks[0].ID == task.ID && tasks[0].N == task.N+1, "%+v", tasks)
 	c = s.claim(tasks[0])
 	s.expect(c.Enabled && c.Budget == 1 && !c.Replay, "%+v", c)
-	s.is(other.ID, store.Held, "auth_required", 0, 0)
+	s.is(other.ID, outcome.Held, "auth_required", 0, 0)
 }
 
 // TestPolicy checks that a claim has the agent's present policy.

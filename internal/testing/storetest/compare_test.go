@@ -598,21 +598,21 @@ func (p *pair) outcome(c *store.Claim) store.Outcome {
 	wait := []time.Duration{time.Second, 5 * time.Second, time.Minute}[p.IntN(3)]
 	if c.Verified && !c.Bound { // the check ended the attempt
 		return []store.Outcome{
-			{Status: store.Waiting, Reason: outcome.NotConfirmed, Delay: wait, Task: true, Free: true, Stage: "check", Undecided: true},
-			{Status: store.Waiting, Reason: outcome.ChainUnavailable, Delay: wait, Task: true, Free: true, Stage: "check", Undecided: true},
-			{Status: store.Rejected, Reason: outcome.EventNotFound, Stage: "check", Undecided: true, Refuted: []int{0, 1}},
-			{Status: store.Held, Reason: outcome.ChainUnconfigured, Free: true, Stage: "check"},
-			{Status: store.Held, Reason: outcome.AgentDisabled, Free: true, Stage: "check"},
+			{Status: outcome.Waiting, Reason: outcome.NotConfirmed, Delay: wait, Task: true, Free: true, Stage: "check", Undecided: true},
+			{Status: outcome.Waiting, Reason: outcome.ChainUnavailable, Delay: wait, Task: true, Free: true, Stage: "check", Undecided: true},
+			{Status: outcome.Rejected, Reason: outcome.EventNotFound, Stage: "check", Undecided: true, Refuted: []int{0, 1}},
+			{Status: outcome.Held, Reason: outcome.ChainUnconfigured, Free: true, Stage: "check"},
+			{Status: outcome.Held, Reason: outcome.AgentDisabled, Free: true, Stage: "check"},
 		}[p.IntN(5)]
 	}
 	if !c.MayCall && p.IntN(10) > 0 {
-		return store.Outcome{Status: store.Waiting, Reason: outcome.BehindEarlier, Free: true, Stage: "check", NoTurn: true}
+		return store.Outcome{Status: outcome.Waiting, Reason: outcome.BehindEarlier, Free: true, Stage: "check", NoTurn: true}
 	}
-	again := store.Outcome{Status: store.Waiting, Reason: "server_error", Delay: wait, Task: p.IntN(4) > 0, Called: true, Stage: "call",
+	again := store.Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: wait, Task: p.IntN(4) > 0, Called: true, Stage: "call",
 		Error: "it said 503", AgentError: "it said 503", CallTook: time.Second}
 	switch n := p.IntN(20); {
 	case n < 7:
-		return store.Outcome{Status: store.Delivered, Called: true, Stage: "call", AgentOK: true, Protocol: "2025-11-25", CallTook: time.Second}
+		return store.Outcome{Status: outcome.Delivered, Called: true, Stage: "call", AgentOK: true, Protocol: "2025-11-25", CallTook: time.Second}
 	case n < 10:
 		again.Anew = again.Task && p.IntN(4) == 0
 		return again
@@ -620,21 +620,21 @@ func (p *pair) outcome(c *store.Claim) store.Outcome {
 		again.Reason, again.Called, again.Moved = "connect_failed", false, true
 		return again
 	case n < 13:
-		return store.Outcome{Status: store.Waiting, Reason: outcome.NotConfirmed, Delay: wait, Task: true, Free: true, Stage: "check"}
+		return store.Outcome{Status: outcome.Waiting, Reason: outcome.NotConfirmed, Delay: wait, Task: true, Free: true, Stage: "check"}
 	case n < 14:
-		return store.Outcome{Status: store.Waiting, Reason: "content_unavailable", Delay: wait, Task: p.IntN(2) == 0, Stage: "fetch", FetchFailed: true}
+		return store.Outcome{Status: outcome.Waiting, Reason: "content_unavailable", Delay: wait, Task: p.IntN(2) == 0, Stage: "fetch", FetchFailed: true}
 	case n < 15:
-		return store.Outcome{Status: store.Held, Reason: outcome.AuthRequired, Free: true, Stage: "call", AgentError: "it said 401", Called: p.IntN(2) == 0}
+		return store.Outcome{Status: outcome.Held, Reason: outcome.AuthRequired, Free: true, Stage: "call", AgentError: "it said 401", Called: p.IntN(2) == 0}
 	case n < 16:
-		return store.Outcome{Status: store.Held, Reason: outcome.AgentDisabled, Free: true, Stage: "check", Elsewhere: p.IntN(2) == 0}
+		return store.Outcome{Status: outcome.Held, Reason: outcome.AgentDisabled, Free: true, Stage: "check", Elsewhere: p.IntN(2) == 0}
 	case n < 17:
-		return store.Outcome{Status: store.Held, Reason: outcome.GatewayUnconfigured, Free: true, Stage: "fetch"}
+		return store.Outcome{Status: outcome.Held, Reason: outcome.GatewayUnconfigured, Free: true, Stage: "fetch"}
 	case n < 18 && p.IntN(2) == 0:
-		return store.Outcome{Status: store.Skipped, Reason: outcome.Filtered, Free: true, Stage: "check"}
+		return store.Outcome{Status: outcome.Skipped, Reason: outcome.Filtered, Free: true, Stage: "check"}
 	case n < 18:
-		return store.Outcome{Status: store.Skipped, Reason: outcome.NeverDelivered, Stage: "check"}
+		return store.Outcome{Status: outcome.Skipped, Reason: outcome.NeverDelivered, Stage: "check"}
 	case n < 19:
-		return store.Outcome{Status: store.Dead, Reason: "outcome_unknown", Stage: "call", Called: true, SkipDispatch: p.IntN(2) == 0}
+		return store.Outcome{Status: outcome.Dead, Reason: "outcome_unknown", Stage: "call", Called: true, SkipDispatch: p.IntN(2) == 0}
 	}
-	return store.Outcome{Status: store.Waiting, Reason: "throttled", Delay: wait, Task: true, Free: true, Stage: "compose", EndpointOfJob: p.IntN(2) == 0}
+	return store.Outcome{Status: outcome.Waiting, Reason: "throttled", Delay: wait, Task: true, Free: true, Stage: "compose", EndpointOfJob: p.IntN(2) == 0}
 }

@@ -14,9 +14,9 @@ import (
 var (
 	command  = store.Source{Name: store.SourceCommand, Trust: store.TrustDirect}
 	ordinary = store.SourceToken("a", store.TrustOrdinary)
-	missed   = store.Outcome{Status: store.Rejected, Reason: outcome.EventNotFound, Stage: "check", Undecided: true}
-	noTurn   = store.Outcome{Status: store.Waiting, Reason: outcome.BehindEarlier, Free: true, NoTurn: true, Stage: "check"}
-	pending  = store.Outcome{Status: store.Waiting, Reason: outcome.NotConfirmed, Delay: 5 * time.Minute, Task: true,
+	missed   = store.Outcome{Status: outcome.Rejected, Reason: outcome.EventNotFound, Stage: "check", Undecided: true}
+	noTurn   = store.Outcome{Status: outcome.Waiting, Reason: outcome.BehindEarlier, Free: true, NoTurn: true, Stage: "check"}
+	pending  = store.Outcome{Status: outcome.Waiting, Reason: outcome.NotConfirmed, Delay: 5 * time.Minute, Task: true,
 		Free: true, Undecided: true, Stage: "check"}
 )
 
@@ -91,7 +91,7 @@ func (s *suite) TestHintsOfAKey() {
 	o.Refuted = []int{0, 1, 2, 3, 4, 5, 6, 7}
 	rec := s.record(c, o)
 	s.expect(!rec.Rechecked, "%+v", rec)
-	s.is(c.ID, store.Rejected, outcome.EventNotFound, 2, 2)
+	s.is(c.ID, outcome.Rejected, outcome.EventNotFound, 2, 2)
 	out, _ := s.send(hint(13, "a", command))
 	s.expect(out.Verdict != store.Accepted, "a refuted position: %+v", out)
 	out, tasks = s.send(hint(20, "a", command))
@@ -182,9 +182,9 @@ func (s *suite) TestGoneAfterACall() {
 	s.Advance(1e9)
 	c = s.claim(*rec.Task)
 	next := hint(2, "a", command).Job
-	o := store.Outcome{Status: store.Cancelled, Reason: outcome.Reorg, Stage: "check", Gone: &store.Gone{Next: &next}}
+	o := store.Outcome{Status: outcome.Cancelled, Reason: outcome.Reorg, Stage: "check", Gone: &store.Gone{Next: &next}}
 	s.record(c, o)
-	d := s.is(c.ID, store.Cancelled, outcome.Reorg, 2, 2)
+	d := s.is(c.ID, outcome.Cancelled, outcome.Reorg, 2, 2)
 	s.expect(d.Key == next.Key()+"~"+c.ID.String(), "the key is %s", d.Key)
 	retraction, err := s.DeliveryByKey(s.Context(), c.Job.Retraction(c.ID).Key())
 	s.expect(err == nil && !retraction.Status.Final(), "the retraction: %+v, %v", retraction, err)
@@ -192,7 +192,7 @@ func (s *suite) TestGoneAfterACall() {
 	s.expect(err == nil && successor.ID != c.ID, "the key is of %s, %v", successor.ID, err)
 	_, tasks = s.replays(false, 1, c.ID)
 	s.record(s.claim(s.toRun(tasks, 1)[0]), o) // the key and the retraction stay as they are
-	again := s.is(c.ID, store.Cancelled, outcome.Reorg, 3, 3)
+	again := s.is(c.ID, outcome.Cancelled, outcome.Reorg, 3, 3)
 	s.expect(again.Key == d.Key, "the key is %s after a replay", again.Key)
 	again, err = s.DeliveryByKey(s.Context(), next.Key())
 	s.expect(err == nil && again.ID == successor.ID && again.Status == successor.Status,
@@ -267,7 +267,7 @@ func (s *suite) TestRevocationFollowsItsFeedback() {
 	revocation.Kind, revocation.Reason = "FeedbackRevoked", "client"
 	out, tasks := s.accept([]store.Intake{{Job: feedback}, {Job: revocation}})
 	for _, t := range tasks {
-		o := store.Outcome{Status: store.Skipped, Reason: outcome.NoURI, Stage: "resolve"}
+		o := store.Outcome{Status: outcome.Skipped, Reason: outcome.NoURI, Stage: "resolve"}
 		if t.ID == out[1].ID {
 			o.Reason = outcome.NeverDelivered
 		}
@@ -275,6 +275,6 @@ func (s *suite) TestRevocationFollowsItsFeedback() {
 	}
 	_, tasks = s.replays(false, 1, out[0].ID)
 	got := s.toRun(tasks, 2)
-	s.expect(len(got) == 2 && s.read(out[1].ID).Status == store.Queued, "%+v; the revocation is %s", got,
+	s.expect(len(got) == 2 && s.read(out[1].ID).Status == outcome.Queued, "%+v; the revocation is %s", got,
 		s.read(out[1].ID).Status)
 }

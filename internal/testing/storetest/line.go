@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -25,7 +26,7 @@ func (s *suite) TestHandOutOfEight() {
 		len(tasks))
 	more := s.dispatchBacklog()
 	s.expect(len(more) == 0, "a ninth: %v", more)
-	ends := []store.Outcome{delivered, failed(time.Hour), {Status: store.Held, Reason: "auth_required", Free: true}, {Status: store.Rejected, Reason: "tool_error"}}
+	ends := []store.Outcome{delivered, failed(time.Hour), {Status: outcome.Held, Reason: "auth_required", Free: true}, {Status: outcome.Rejected, Reason: "tool_error"}}
 	for i, o := range ends {
 		r := s.record(s.claim(tasks[i]), o)
 		s.expect(len(r.Next) == 1 && r.Next[0].ID == order[store.MaxDispatchedPerAgent+i], "%s hands out %+v", o.Status,
@@ -34,7 +35,7 @@ func (s *suite) TestHandOutOfEight() {
 	c := s.claim(tasks[len(ends)])
 	r := s.record(c, delivered)
 	s.expect(len(r.Next) == 0, "handed out %+v of an empty line", r.Next)
-	s.is(order[all-1], store.Queued, "", 0, 0)
+	s.is(order[all-1], outcome.Queued, "", 0, 0)
 }
 
 // TestBackfillStandsBehind checks that a backfill's deliveries stay in the lane bulk and use at most half of the agent's
@@ -109,7 +110,7 @@ func (s *suite) TestBackfillKeepsToHalf() {
 	s.require(len(wait.Next) == 1 && s.handed() == half, "%+v", wait)
 	s.Advance(time.Minute)
 	s.refused(wait.Task.ID, wait.Task.N, "all places of a backfill are taken")
-	s.is(wait.Task.ID, store.Queued, "", 1, 1)
+	s.is(wait.Task.ID, outcome.Queued, "", 1, 1)
 
 	c := s.claim(s.takeOne(2))
 	s.lose(c)
@@ -137,7 +138,7 @@ func (s *suite) TestNoNinthPlace() {
 	s.require(len(wait.Next) == 1 && s.handed() == store.MaxDispatchedPerAgent, "%+v", wait)
 	s.Advance(time.Minute)
 	s.refused(wait.Task.ID, wait.Task.N, "all eight places are taken")
-	s.is(wait.Task.ID, store.Queued, "", 1, 1)
+	s.is(wait.Task.ID, outcome.Queued, "", 1, 1)
 	s.refused(wait.Task.ID, wait.Task.N, "it went back into the line")
 	r := s.record(s.claim(tasks[1]), delivered)
 	s.require(len(r.Next) == 1 && r.Next[0].ID == wait.Task.ID && r.Next[0].N == wait.Task.N+1 &&
@@ -180,11 +181,11 @@ func (s *suite) TestLeasesRunOut() {
 	}
 	s.expireLeases(10, 0, 0)
 	for _, c := range []*store.Claim{first, second} {
-		d := s.is(c.ID, store.Queued, "", 1, 1)
+		d := s.is(c.ID, outcome.Queued, "", 1, 1)
 		s.expect(d.Error != "" && d.History[0].Outcome == "", "%+v", d)
 		s.refused(c.ID, c.N, "its task was the lost claim's")
 	}
-	s.is(alive.ID, store.Running, "", 1, 1)
+	s.is(alive.ID, outcome.Running, "", 1, 1)
 	again := s.dispatchBacklog()
 	s.expectDispatched(again, first.Job, second.Job)
 	s.expect(again[0].N == 2 && again[1].N == 2 && again[0].Attempts == 1, "handed out %+v", again)
@@ -202,7 +203,7 @@ func (s *suite) TestLastLease() {
 			task = s.nextTask()
 		}
 	}
-	s.is(task.ID, store.Dead, "outcome_unknown", attempts, attempts)
+	s.is(task.ID, outcome.Dead, "outcome_unknown", attempts, attempts)
 	s.outcomes(task.ID, "", "", "")
 	more := s.dispatchBacklog()
 	s.expect(len(more) == 0, "%v", more)
@@ -211,7 +212,7 @@ func (s *suite) TestLastLease() {
 	c := s.claim(tasks[0])
 	s.expect(c.Budget == 1 && c.Attempt == attempts+1 && c.Unfinished, "%+v", c)
 	s.lose(c)
-	s.is(task.ID, store.Queued, "", attempts+1, attempts+1)
+	s.is(task.ID, outcome.Queued, "", attempts+1, attempts+1)
 }
 
 // TestWaitsInTheStore checks a wait without a task: it ends with Due.
@@ -278,7 +279,7 @@ func (s *suite) TestOverdueAndRedispatch() {
 	s.expect(len(got) == 0, "overdue after a new hand-out: %v", got)
 	n := s.handed()
 	s.expect(n == store.MaxDispatchedPerAgent-1, "%d queued in Redis", n)
-	d := s.is(short.Task.ID, store.Waiting, "server_error", 1, 1)
+	d := s.is(short.Task.ID, outcome.Waiting, "server_error", 1, 1)
 	s.expect(d.Dispatch == short.Task.N+1, "a wait that is late has task %d", d.Dispatch)
 	for _, t := range []store.Task{{ID: uuid.New(), N: 1}, tasks[2], {ID: Feedback(1, store.MaxDispatchedPerAgent+4).ID(), N: 0}} {
 		_, ok, err := s.Redispatch(s.Context(), t)
@@ -319,7 +320,7 @@ func (s *suite) TestLostBefore() {
 		case fresh.ID, tasks[1].ID, tasks[2].ID:
 			s.Errorf("%+v was not lost", t)
 		case wait.Task.ID:
-			d := s.is(t.ID, store.Waiting, "server_error", 1, 1)
+			d := s.is(t.ID, outcome.Waiting, "server_error", 1, 1)
 			s.expect(t.N == wait.Task.N+1 && t.At.Equal(*d.NextAttemptAt) && t.Attempts == 1,
 				"the wait until %v became %+v", d.NextAttemptAt, t)
 			s.early(t.ID, t.N)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -35,9 +36,9 @@ func (s *suite) TestAdopt() {
 	}{
 		{delivered, 1, []string{"delivered"}},
 		{failed(time.Minute), 1, []string{"waiting"}},
-		{store.Outcome{Status: store.Rejected, Reason: "tool_error", Called: true, Stage: "call"}, 1, []string{"rejected"}},
-		{store.Outcome{Status: store.Held, Reason: "held_unknown", Called: true, Stage: "call"}, 1, []string{"held"}},
-		{store.Outcome{Status: store.Dead, Reason: "server_error", Called: true, Stage: "call"}, 1, []string{"dead"}},
+		{store.Outcome{Status: outcome.Rejected, Reason: "tool_error", Called: true, Stage: "call"}, 1, []string{"rejected"}},
+		{store.Outcome{Status: outcome.Held, Reason: "held_unknown", Called: true, Stage: "call"}, 1, []string{"held"}},
+		{store.Outcome{Status: outcome.Dead, Reason: "server_error", Called: true, Stage: "call"}, 1, []string{"dead"}},
 		{notYet(time.Minute), 0, nil}, // free: its own count is undone, too
 	} {
 		tasks := s.take(i+1, store.MaxDispatchedPerAgent+1)
@@ -73,9 +74,9 @@ func (s *suite) TestAdopt() {
 	crashed := s.claim(s.nextTask())
 	s.lose(crashed)
 	s.adopted(s.claim(s.nextTask()), past(free, notYet(time.Minute)))
-	s.is(free.ID, store.Waiting, "not_confirmed", 2, 2)
+	s.is(free.ID, outcome.Waiting, "not_confirmed", 2, 2)
 	s.outcomes(free.ID, "waiting", "")
-	for _, status := range []store.Status{store.Running, store.Queued, ""} {
+	for _, status := range []outcome.Status{outcome.Running, outcome.Queued, ""} {
 		c := s.claim(s.takeOne(100 + len(status)))
 		_, err := s.Adopt(s.Context(), c, past(c, store.Outcome{Status: status}))
 		s.expect(err != nil && !errors.Is(err, store.ErrFenced), "an attempt led to %q: %v", status, err)
@@ -92,14 +93,14 @@ func (s *suite) TestAdoptWhatWasRecorded() {
 	second := s.claim(*r.Task)
 	s.lose(second)
 	c := s.claim(s.nextTask())
-	stale := past(first, store.Outcome{Status: store.Dead, Reason: "server_error", Called: true})
+	stale := past(first, store.Outcome{Status: outcome.Dead, Reason: "server_error", Called: true})
 	_, err := s.Adopt(s.Context(), c, stale)
 	s.expect(errors.Is(err, store.ErrStale), "an attempt that has an outcome got another: %v", err)
 	gone := stale
 	gone.Attempt, gone.StartedAt = 7, first.StartedAt.Add(-time.Hour)
 	_, err = s.Adopt(s.Context(), c, gone)
 	s.expect(errors.Is(err, store.ErrStale), "an attempt that is not there got an outcome: %v", err)
-	s.is(task.ID, store.Running, "", 3, 3)
+	s.is(task.ID, outcome.Running, "", 3, 3)
 	s.outcomes(task.ID, "waiting", "", "")
 	s.record(c, delivered)
 	s.outcomes(task.ID, "waiting", "", "delivered")
@@ -111,11 +112,11 @@ func (s *suite) TestAdoptUnderLostClaim() {
 	s.lose(old)
 	lost := s.claim(s.nextTask())
 	s.lose(lost)
-	for _, o := range []store.Outcome{failed(time.Second), {Status: store.Rejected, Reason: "tool_error"}} {
+	for _, o := range []store.Outcome{failed(time.Second), {Status: outcome.Rejected, Reason: "tool_error"}} {
 		r, err := s.Adopt(s.Context(), lost, past(old, o))
 		s.expect(errors.Is(err, store.ErrFenced) && r.Task == nil && len(r.Next) <= 0, "%s: %+v, %v", o.Status, r, err)
 	}
-	s.is(old.ID, store.Queued, "", 2, 2)
+	s.is(old.ID, outcome.Queued, "", 2, 2)
 	c := s.claim(s.nextTask())
 	s.record(c, delivered)
 	s.outcomes(old.ID, "", "", "delivered")
@@ -138,9 +139,9 @@ func (s *suite) TestExpiry() {
 	expire(2, 2)
 	expire(10, 1)
 	expire(10, 0)
-	for i, want := range []store.Status{store.Dead, store.Dead, store.Delivered, store.Running, store.Dead} {
+	for i, want := range []outcome.Status{outcome.Dead, outcome.Dead, outcome.Delivered, outcome.Running, outcome.Dead} {
 		d := s.read(tasks[i].ID)
-		s.expect(d.Status == want && (want != store.Dead || d.Reason == "expired" && d.FinishedAt != nil &&
+		s.expect(d.Status == want && (want != outcome.Dead || d.Reason == "expired" && d.FinishedAt != nil &&
 			d.NextAttemptAt == nil), "%d is %s %s, want %s", i, d.Status, d.Reason, want)
 	}
 	s.refused(tasks[4].ID, tasks[4].N, "it has expired")
@@ -153,9 +154,9 @@ func (s *suite) TestExpiry() {
 // TestReleaseOfSettings checks that Release releases only deliveries whose setting is present.
 func (s *suite) TestReleaseOfSettings() {
 	task, auth, ar := s.takeOne(1), s.takeOne(2), s.takeOne(3)
-	s.record(s.claim(task), store.Outcome{Status: store.Held, Reason: "chain_unconfigured", Free: true})
+	s.record(s.claim(task), store.Outcome{Status: outcome.Held, Reason: "chain_unconfigured", Free: true})
 	s.heldBack(auth)
-	s.record(s.claim(ar), store.Outcome{Status: store.Held, Reason: "gateway_unconfigured", Free: true})
+	s.record(s.claim(ar), store.Outcome{Status: outcome.Held, Reason: "gateway_unconfigured", Free: true})
 	for _, tt := range []struct {
 		chains  []uint64
 		gateway bool
@@ -164,7 +165,7 @@ func (s *suite) TestReleaseOfSettings() {
 		ended := s.tasks(s.Release(s.Context(), tt.chains, tt.gateway, 10))
 		s.expect(len(ended) == tt.want, "%v, gateway %t, releases %d, want %d", tt.chains, tt.gateway, len(ended), tt.want)
 	}
-	s.is(ar.ID, store.Held, "gateway_unconfigured", 0, 0)
+	s.is(ar.ID, outcome.Held, "gateway_unconfigured", 0, 0)
 	s.refused(task.ID, task.N, "it is in the line")
 	next := s.nextTask()
 	s.expect(next.ID == task.ID && next.N == task.N+1, "%+v", next)
@@ -174,7 +175,7 @@ func (s *suite) TestReleaseOfSettings() {
 	}
 	next = s.nextTask()
 	s.expect(next.ID == ar.ID && next.N == ar.N+1, "%+v", next)
-	s.is(auth.ID, store.Held, "auth_required", 0, 0)
+	s.is(auth.ID, outcome.Held, "auth_required", 0, 0)
 }
 
 // TestOneLeads checks that Lead runs one function at a time and returns its error.
@@ -228,16 +229,16 @@ func (s *suite) moves(move func(context.Context, []uuid.UUID, bool) (int, map[uu
 // TestReplay checks the effect of a replay on deliveries with each status, and on their budgets.
 func (s *suite) TestReplay() {
 	for i, o := range []store.Outcome{
-		{Status: store.Dead, Reason: "server_error", Called: true},
-		{Status: store.Rejected, Reason: "tool_error", Called: true},
-		{Status: store.Skipped, Reason: "no_uri"},
-		{Status: store.Held, Reason: "held_unknown", Called: true},
-		{Status: store.Held, Reason: "auth_required", Free: true},
+		{Status: outcome.Dead, Reason: "server_error", Called: true},
+		{Status: outcome.Rejected, Reason: "tool_error", Called: true},
+		{Status: outcome.Skipped, Reason: "no_uri"},
+		{Status: outcome.Held, Reason: "held_unknown", Called: true},
+		{Status: outcome.Held, Reason: "auth_required", Free: true},
 	} {
 		id := s.end(i+1, o)
 		before := s.read(id)
 		_, tasks := s.replays(false, 1, id)
-		d := s.is(id, store.Queued, "", before.Attempts, before.Attempts)
+		d := s.is(id, outcome.Queued, "", before.Attempts, before.Attempts)
 		s.require(len(tasks) == 1 && tasks[0].ID == id && tasks[0].N == before.Dispatch+1 && tasks[0].Bulk,
 			"%s: %s, handed out %+v", o.Reason, d.Status, tasks)
 		s.expect(d.Error == "", "the row still says %q", d.Error)
@@ -256,7 +257,7 @@ func (s *suite) TestReplay() {
 	// Replays go through the backlog like all deliveries.
 	var ids []uuid.UUID
 	for _, t := range s.take(11, store.MaxDispatchedPerAgent) {
-		s.record(s.claim(t), store.Outcome{Status: store.Dead, Reason: "timeout"})
+		s.record(s.claim(t), store.Outcome{Status: outcome.Dead, Reason: "timeout"})
 		ids = append(ids, t.ID)
 	}
 	s.Advance(time.Second)
@@ -277,19 +278,19 @@ func (s *suite) TestReplayHasFreshBudget() {
 			s.Advance(time.Minute)
 			continue
 		}
-		s.record(c, store.Outcome{Status: store.Dead, Reason: "server_error", Called: true})
+		s.record(c, store.Outcome{Status: outcome.Dead, Reason: "server_error", Called: true})
 		if n == attempts {
 			_, tasks := s.replays(false, 1, task.ID)
 			task = tasks[0]
 		}
 	}
-	s.is(task.ID, store.Dead, "server_error", 2*attempts, 2*attempts)
+	s.is(task.ID, outcome.Dead, "server_error", 2*attempts, 2*attempts)
 }
 
 // TestNotReplayed checks which deliveries Replay leaves unchanged.
 func (s *suite) TestNotReplayed() {
-	filtered := s.end(5, store.Outcome{Status: store.Skipped, Reason: "filtered", Free: true})
-	s.is(filtered, store.Skipped, "filtered", 0, 0)
+	filtered := s.end(5, store.Outcome{Status: outcome.Skipped, Reason: "filtered", Free: true})
+	s.is(filtered, outcome.Skipped, "filtered", 0, 0)
 	done, queued, running := s.end(1, delivered), s.takeOne(2), s.takeOne(3)
 	s.claim(running)
 	invalid := Feedback(4, 1)
@@ -301,7 +302,7 @@ func (s *suite) TestNotReplayed() {
 	}
 	left, _ = s.replays(true, 2, done, filtered, invalid.ID())
 	s.expect(left[invalid.ID()] != "", "a job that is none was replayed: %v", left)
-	s.is(done, store.Queued, "", 1, 1)
+	s.is(done, outcome.Queued, "", 1, 1)
 	s.claim(queued)
 }
 
@@ -312,9 +313,9 @@ func (s *suite) TestFilteredAtAcceptance() {
 	response.Kind, response.Responder, response.TransactionHash, response.LogIndex = job.KindResponseAppended, common.Address{7}, common.Hash{7}, new(uint(1))
 	answers, tasks := s.accept([]store.Intake{{Job: feedback, Filtered: "rule 1"}, {Job: response}, {Job: later}})
 	a := answers[0]
-	s.expect(a.Verdict == store.Accepted && a.Status == store.Skipped && len(tasks) == 2, "%+v, tasks %+v", answers,
+	s.expect(a.Verdict == store.Accepted && a.Status == outcome.Skipped && len(tasks) == 2, "%+v, tasks %+v", answers,
 		tasks)
-	d := s.is(feedback.ID(), store.Skipped, "filtered", 0, 0)
+	d := s.is(feedback.ID(), outcome.Skipped, "filtered", 0, 0)
 	s.expect(d.Error == "rule 1" && d.Dispatch == 0 && d.FinishedAt != nil, "%+v", d)
 	again, tasks := s.send(store.Intake{Job: feedback})
 	s.expect(again.Verdict == store.Known && len(tasks) == 0, "%+v, tasks %+v", again, tasks)
@@ -326,7 +327,7 @@ func (s *suite) TestFilteredAtAcceptance() {
 	s.must(s.ReplacePolicy(s.Context(), Agent(2), policy.Operator, p))
 	s.must(s.ReplacePolicy(s.Context(), Agent(2), policy.Own, own))
 	answer, tasks := s.send(store.Intake{Job: Feedback(2, 1), Filtered: "rule 1"})
-	s.require(answer.Status == store.Queued && len(tasks) == 1, "%+v, tasks %+v", answer, tasks)
+	s.require(answer.Status == outcome.Queued && len(tasks) == 1, "%+v, tasks %+v", answer, tasks)
 	c := s.claim(tasks[0])
 	s.expect(c.Policy.String() == p.String() && c.OwnPolicy.String() == own.String(), "%s, %s", c.Policy, c.OwnPolicy)
 	_, tasks = s.replays(true, 1, feedback.ID())
@@ -345,15 +346,15 @@ func (s *suite) TestCancel() {
 	s.expect(len(ended) == 3 && left[running.ID] != "" && left[done] != "" && left[ids[5]] != "", "%v, %v left", ended, left)
 	for _, id := range ids[:3] {
 		d := s.read(id)
-		s.expect(d.Status == store.Cancelled && d.Reason == "operator" && d.FinishedAt != nil && d.NextAttemptAt == nil,
+		s.expect(d.Status == outcome.Cancelled && d.Reason == "operator" && d.FinishedAt != nil && d.NextAttemptAt == nil,
 			"%+v", d)
 	}
 	s.refused(queued.ID, queued.N, "it is cancelled")
-	s.is(running.ID, store.Running, "", 1, 1)
+	s.is(running.ID, outcome.Running, "", 1, 1)
 	s.cancels(true, 1, ids...)
 	s.fenced(c, failed(time.Second))
 	s.fenced(c, delivered) // the delivery ended; only the attempt gets the outcome
-	d := s.is(running.ID, store.Cancelled, "operator", 1, 1)
+	d := s.is(running.ID, outcome.Cancelled, "operator", 1, 1)
 	s.expect(slices.ContainsFunc(d.History, func(a store.Attempt) bool { return a.Outcome == "delivered" }), "%+v",
 		d.History)
 	// A cancelled delivery does not count towards the dispatch limit, and can be replayed.

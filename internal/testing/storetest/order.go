@@ -61,7 +61,7 @@ func (s *suite) expectDispatched(tasks []store.Task, want ...job.Job) []store.Ta
 func (s *suite) expectBehind(jobs ...job.Job) {
 	s.Helper()
 	for _, j := range jobs {
-		d := s.is(j.ID(), store.Waiting, outcome.BehindEarlier, 0, 0)
+		d := s.is(j.ID(), outcome.Waiting, outcome.BehindEarlier, 0, 0)
 		s.expect(d.Error != "" && d.Dispatch == 0, "%+v", d)
 	}
 }
@@ -82,7 +82,7 @@ func (s *suite) OrderOneAtATime() {
 	s.expectDispatched(s.dispatchBacklog())
 	r := s.record(s.claim(tasks[0]), delivered)
 	tasks = s.expectDispatched(r.Next, feedbackBy(1, 2))
-	r = s.record(s.claim(tasks[0]), store.Outcome{Status: store.Rejected, Reason: "tool_error", Called: true, Stage: "call"})
+	r = s.record(s.claim(tasks[0]), store.Outcome{Status: outcome.Rejected, Reason: "tool_error", Called: true, Stage: "call"})
 	tasks = s.expectDispatched(r.Next, feedbackBy(1, 3))
 	r = s.record(s.claim(tasks[0]), delivered)
 	tasks = s.expectDispatched(r.Next, feedbackBy(1, 4))
@@ -115,7 +115,7 @@ func (s *suite) OrderDelaysForAMinute() {
 	s.Advance(50 * time.Second) // 61 s after the first attempt; the first delivery is due at the same time
 	tasks = s.expectDispatched(s.dispatchDue(), feedbackBy(1, 2))
 	s.refused(first.Task.ID, first.Task.N, "the later one of its client is under way")
-	s.is(feedbackBy(1, 1).ID(), store.Queued, "", 2, 2)
+	s.is(feedbackBy(1, 1).ID(), outcome.Queued, "", 2, 2)
 	later := s.claim(tasks[0])
 	s.expect(later.AheadOf == "1", "ahead of %q", later.AheadOf)
 	tasks = s.expectDispatched(s.record(later, delivered).Next, feedbackBy(1, 1))
@@ -144,14 +144,14 @@ func (s *suite) OrderWaitsForConfirmations() {
 // OrderHeldOnes checks that a held delivery delays no other, and delays others again after its release.
 func (s *suite) OrderHeldOnes() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2), feedbackBy(1, 3)), feedbackBy(1, 1))
-	hold := store.Outcome{Status: store.Held, Reason: outcome.GatewayUnconfigured, Free: true, Stage: "fetch"}
+	hold := store.Outcome{Status: outcome.Held, Reason: outcome.GatewayUnconfigured, Free: true, Stage: "fetch"}
 	tasks = s.expectDispatched(s.record(s.claim(tasks[0]), hold).Next, feedbackBy(1, 2))
 
 	s.tasks(s.Release(s.Context(), nil, true, 100))
 	s.expectDispatched(s.dispatchBacklog())
 	tasks = s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 1))
 	s.expectDispatched(s.record(s.claim(tasks[0]), failed(time.Second)).Next) // it delays as if it had just been accepted
-	s.is(feedbackBy(1, 3).ID(), store.Waiting, outcome.BehindEarlier, 0, 0)
+	s.is(feedbackBy(1, 3).ID(), outcome.Waiting, outcome.BehindEarlier, 0, 0)
 }
 
 // OrderCheckedInParallel checks that six false jobs with lower indexes delay the seventh for 10 s if the node does not
@@ -163,7 +163,7 @@ func (s *suite) OrderCheckedInParallel() {
 		delay   time.Duration
 	}{
 		{missed, 0},
-		{store.Outcome{Status: store.Waiting, Reason: outcome.ChainUnavailable, Delay: 5 * time.Minute, Task: true, Free: true, Undecided: true, Stage: "check"}, 10 * time.Second},
+		{store.Outcome{Status: outcome.Waiting, Reason: outcome.ChainUnavailable, Delay: 5 * time.Minute, Task: true, Free: true, Undecided: true, Stage: "check"}, 10 * time.Second},
 		{pending, 30 * time.Second},
 	} {
 		var jobs []job.Job
@@ -189,7 +189,7 @@ func (s *suite) OrderCheckedInParallel() {
 			r := s.record(last, again)
 			s.expectDispatched(r.Next)
 			s.expect(r.Rechecked && r.Task == nil, "%+v", r)
-			s.is(last.ID, store.Waiting, outcome.BehindEarlier, 0, 0)
+			s.is(last.ID, outcome.Waiting, outcome.BehindEarlier, 0, 0)
 			s.Advance(tt.delay - time.Second)
 			s.expectDispatched(s.dispatchDue())
 			s.Advance(2 * time.Second)
@@ -215,13 +215,13 @@ func (s *suite) OrderLosesItsTurn() {
 	second, first := s.bindEvent(claims[2]).MayCall, s.bindEvent(claims[1]).MayCall
 	s.require(second && !first, "turns: %v, %v", first, second)
 	s.expectDispatched(s.record(claims[1], noTurn).Next)
-	s.is(claims[1].ID, store.Waiting, outcome.BehindEarlier, 0, 0)
+	s.is(claims[1].ID, outcome.Waiting, outcome.BehindEarlier, 0, 0)
 	tasks = s.expectDispatched(s.record(claims[2], failed(time.Second)).Next, feedbackBy(1, 1))
 	s.expectDispatched(s.record(s.claim(tasks[0]), notYet(time.Hour)).Next)
 	s.Advance(2 * time.Second)
 	s.refused(claims[2].ID, claims[2].N, "the earlier one waits for confirmations")
 	s.expectDispatched(s.dispatchBacklog())
-	s.is(claims[2].ID, store.Waiting, outcome.BehindEarlier, 1, 1)
+	s.is(claims[2].ID, outcome.Waiting, outcome.BehindEarlier, 1, 1)
 }
 
 // OrderComesLate checks that an earlier delivery that is accepted later goes next.
@@ -296,7 +296,7 @@ func (s *suite) OrderRevocationOfEnded() {
 		for tasks = s.dispatchBacklog(); len(tasks) > 0; tasks = tasks[1:] {
 			tasks = append(tasks, s.record(s.claim(tasks[0]), delivered).Next...)
 		}
-		s.is(responseTo(client, 1, 39).ID(), store.Delivered, "", 1, 1)
+		s.is(responseTo(client, 1, 39).ID(), outcome.Delivered, "", 1, 1)
 	}
 }
 
@@ -304,11 +304,11 @@ func (s *suite) OrderRevocationOfEnded() {
 // called goes before its revocation.
 func (s *suite) OrderReplayHoldsNobody() {
 	held := s.expectDispatched(s.acceptJobs(feedbackBy(9, 1)), feedbackBy(9, 1))
-	s.record(s.claim(held[0]), store.Outcome{Status: store.Held, Reason: outcome.AuthRequired, Free: true})
+	s.record(s.claim(held[0]), store.Outcome{Status: outcome.Held, Reason: outcome.AuthRequired, Free: true})
 	s.expectDispatched(s.acceptJobs(revocationOf(9, 1)))
 	_, again := s.replays(false, 1, feedbackBy(9, 1).ID())
 	again = s.expectDispatched(again, feedbackBy(9, 1))
-	wait := s.record(s.claim(again[0]), store.Outcome{Status: store.Waiting, Reason: outcome.ConnectFailed, Delay: time.Minute, Task: true})
+	wait := s.record(s.claim(again[0]), store.Outcome{Status: outcome.Waiting, Reason: outcome.ConnectFailed, Delay: time.Minute, Task: true})
 	s.expectDispatched(wait.Next)
 	s.Advance(time.Minute)
 	s.expectDispatched(s.record(s.claim(*wait.Task), delivered).Next, revocationOf(9, 1))

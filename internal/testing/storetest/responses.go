@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 )
@@ -25,7 +26,7 @@ func (s *suite) OrderResponsesAfterFeedback() {
 		tasks = append(tasks, s.record(s.claim(tasks[0]), delivered).Next...)
 	}
 	for _, j := range []job.Job{feedbackBy(1, 2), responseTo(1, 1, 1), responseTo(1, 1, 2), responseTo(1, 1, 3)} {
-		s.is(j.ID(), store.Delivered, "", 1, 1)
+		s.is(j.ID(), outcome.Delivered, "", 1, 1)
 	}
 }
 
@@ -51,7 +52,7 @@ func (s *suite) OrderResponsesUseTwoSlots() {
 		running = append(running, s.record(s.claim(running[0]), delivered).Next...)
 		responses := 0
 		for _, j := range all {
-			if d := s.read(j.ID()); d.Status == store.Running || d.Status == store.Queued && d.Dispatch > 0 {
+			if d := s.read(j.ID()); d.Status == outcome.Running || d.Status == outcome.Queued && d.Dispatch > 0 {
 				responses++
 			}
 		}
@@ -61,7 +62,7 @@ func (s *suite) OrderResponsesUseTwoSlots() {
 	s.record(s.claim(*waits.Task), delivered)
 	for _, j := range all {
 		d := s.read(j.ID())
-		s.expect(d.Status == store.Delivered, "a response is %s %s", d.Status, d.Reason)
+		s.expect(d.Status == outcome.Delivered, "a response is %s %s", d.Status, d.Reason)
 	}
 }
 
@@ -74,7 +75,7 @@ func (s *suite) OrderResponsesTakeTurns() {
 		s.acceptJobs(responseTo(1, 1, 10+2*log), responseTo(1, 1, 11+2*log))
 		running = append(running[1:], s.record(s.claim(running[0]), delivered).Next...)
 	}
-	s.is(responseTo(2, 9, 1).ID(), store.Delivered, "", 1, 1)
+	s.is(responseTo(2, 9, 1).ID(), outcome.Delivered, "", 1, 1)
 }
 
 // OrderKnownResponsesUseNoSlot checks that an Accept dispatches two new responses, although it also has known ones, and one

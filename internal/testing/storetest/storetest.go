@@ -229,13 +229,13 @@ func (s *suite) read(id uuid.UUID) store.Delivery {
 }
 
 // is checks a delivery's status, reason, number of attempts and number of attempt rows.
-func (s *suite) is(id uuid.UUID, status store.Status, why outcome.Reason, attempts, rows int) store.Delivery {
+func (s *suite) is(id uuid.UUID, status outcome.Status, why outcome.Reason, attempts, rows int) store.Delivery {
 	s.Helper()
 	d := s.read(id)
 	s.expect(d.Status == status && d.Reason == why && d.Attempts == attempts && len(d.History) == rows,
 		"the row is %s %q with %d attempts in %d rows, want %s %q %d %d", d.Status, d.Reason, d.Attempts,
 		len(d.History), status, why, attempts, rows)
-	if d.Status.Final() != (d.FinishedAt != nil) || (d.Status == store.Waiting) != (d.NextAttemptAt != nil) && d.Reason != outcome.BehindEarlier {
+	if d.Status.Final() != (d.FinishedAt != nil) || (d.Status == outcome.Waiting) != (d.NextAttemptAt != nil) && d.Reason != outcome.BehindEarlier {
 		s.Errorf("%s, finished %v, next attempt %v", d.Status, d.FinishedAt, d.NextAttemptAt)
 	}
 	return d
@@ -294,7 +294,7 @@ func (s *suite) handed() (n int) {
 	s.Advance(time.Millisecond)
 	tasks := s.tasks(s.Overdue(s.Context(), 0, uuid.Nil, 1000))
 	for _, t := range tasks {
-		if s.read(t.ID).Status == store.Queued {
+		if s.read(t.ID).Status == outcome.Queued {
 			n++
 		}
 	}
@@ -331,14 +331,14 @@ func (s *suite) must(err error) {
 	}
 }
 
-var delivered = store.Outcome{Status: store.Delivered, Called: true, Stage: "call", AgentOK: true}
+var delivered = store.Outcome{Status: outcome.Delivered, Called: true, Stage: "call", AgentOK: true}
 
 // failed is the outcome of a call that failed: the delivery waits d with its task.
 func failed(d time.Duration) store.Outcome {
-	return store.Outcome{Status: store.Waiting, Reason: "server_error", Delay: d, Task: true, Called: true, Stage: "call", Error: "it said 503"}
+	return store.Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: d, Task: true, Called: true, Stage: "call", Error: "it said 503"}
 }
 
 // notYet is a free outcome without a call: the delivery waits for d and keeps its task.
 func notYet(d time.Duration) store.Outcome {
-	return store.Outcome{Status: store.Waiting, Reason: "not_confirmed", Delay: d, Task: true, Free: true, Stage: "check"}
+	return store.Outcome{Status: outcome.Waiting, Reason: "not_confirmed", Delay: d, Task: true, Free: true, Stage: "check"}
 }

@@ -228,7 +228,7 @@ func TestEnqueue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	got := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1, 1))
-	if got.Verdict != store.Accepted || got.ID == "" || got.Status != store.Queued {
+	if got.Verdict != store.Accepted || got.ID == "" || got.Status != outcome.Queued {
 		t.Errorf("%+v", got)
 	}
 	if again := call[api.JobAnswer](w, 200, "POST", "/v1/jobs", jobOf(1, 1)); again.Verdict != store.Known || again.ID != got.ID {
@@ -275,7 +275,7 @@ func TestNextStepNamesTheBlocker(t *testing.T) {
 
 	c, err := w.store.Claim(t.Context(), uuid.MustParse(feedback), 1, time.Minute)
 	heraldtest.Must(t, err)
-	held := store.Outcome{Status: store.Held, Reason: outcome.AuthRequired, Stage: "call", Endpoint: "https://agent.example/mcp", Free: true}
+	held := store.Outcome{Status: outcome.Held, Reason: outcome.AuthRequired, Stage: "call", Endpoint: "https://agent.example/mcp", Free: true}
 	_, err = w.store.Record(t.Context(), c, held)
 	heraldtest.Must(t, err)
 	heraldtest.Contains(t, "the next step", w.delivery(revocation).NextStep, feedback, "held auth_required",
@@ -284,7 +284,7 @@ func TestNextStepNamesTheBlocker(t *testing.T) {
 	first, second := w.enqueue(2, 1), w.enqueue(2, 2)
 	c, err = w.store.Claim(t.Context(), uuid.MustParse(first), 1, time.Minute)
 	heraldtest.Must(t, err)
-	waits := store.Outcome{Status: store.Waiting, Reason: outcome.Timeout, Stage: "call", Called: true, Delay: time.Hour}
+	waits := store.Outcome{Status: outcome.Waiting, Reason: outcome.Timeout, Stage: "call", Called: true, Delay: time.Hour}
 	_, err = w.store.Record(t.Context(), c, waits)
 	heraldtest.Must(t, err)
 	blocker := w.delivery(first)
@@ -389,7 +389,7 @@ func TestEnqueueManyLines(t *testing.T) {
 	}
 	counts, err := records.New(w.store).Count(t.Context(), records.Filter{})
 	heraldtest.Must(t, err)
-	heraldtest.Equal(t, "queued", counts[store.Queued], int64(lines))
+	heraldtest.Equal(t, "queued", counts[outcome.Queued], int64(lines))
 }
 
 func TestDeliveries(t *testing.T) {
@@ -478,7 +478,7 @@ func TestAgents(t *testing.T) {
 	}
 	page = call[operator.AgentPage](w, 200, "GET", "/v1/agents?chain=8453&cursor="+page.Next, "")
 	heraldtest.Equal(t, "agents", len(page.Agents), 1)
-	if a := w.agent(1); !a.Enabled || a.Open[store.Queued] != 1 {
+	if a := w.agent(1); !a.Enabled || a.Open[outcome.Queued] != 1 {
 		t.Errorf("%+v", a)
 	}
 	if c := call[operator.AgentChange](w, 200, "POST", "/v1/agents/8453:1/disable", ""); c.Audit == 0 || *c.Enabled {
@@ -497,7 +497,7 @@ func TestAgents(t *testing.T) {
 	call[api.ErrorAnswer](w, 400, "GET", "/v1/agents/8453:1?registry=0x12", "")
 	call[api.ErrorAnswer](w, 400, "GET", "/v1/agents?state=x", "")
 	call[api.ErrorAnswer](w, 400, "POST", "/v1/agents/8453:1/probe", "") // the chain has no RPC URL
-	if v := call[operator.Overview](w, 200, "GET", "/v1/stats", ""); v.Open[store.Queued] != 3 || v.Agents["pending"] != 3 {
+	if v := call[operator.Overview](w, 200, "GET", "/v1/stats", ""); v.Open[outcome.Queued] != 3 || v.Agents["pending"] != 3 {
 		t.Errorf("%+v", v)
 	}
 	call[api.ChainList](w, 200, "GET", "/v1/chains", "")

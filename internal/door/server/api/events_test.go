@@ -14,7 +14,7 @@ import (
 
 	"github.com/agentherald/herald/internal/door/server/api"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/store/retention"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -113,7 +113,7 @@ func TestEveryListenerReceivesEveryChange(t *testing.T) {
 	for i := range all {
 		ready.Add(1)
 		all[i] = &listener{base: base, ready: ready.Done,
-			until: func(e records.DeliveryEvent) bool { return e.DeliveryID.String() == last && e.Status == store.Queued }}
+			until: func(e records.DeliveryEvent) bool { return e.DeliveryID.String() == last && e.Status == outcome.Queued }}
 		gone.Go(func() {
 			if err := all[i].follow(ctx); err != nil {
 				t.Errorf("listener %d: %v after %d events", i, err, len(all[i].events))
@@ -137,7 +137,7 @@ func TestEveryListenerReceivesEveryChange(t *testing.T) {
 			t.Fatalf("listener %d heard of %d changes, want %d", i, len(l.events), want)
 		}
 		for k, e := range l.events {
-			status := []store.Status{store.Cancelled, store.Queued}[k%2]
+			status := []outcome.Status{outcome.Cancelled, outcome.Queued}[k%2]
 			if e.DeliveryID.String() != ids[k/2] || e.Status != status {
 				t.Fatalf("listener %d, change %d: %+v", i, k, e)
 			}

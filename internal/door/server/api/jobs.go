@@ -17,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/door/server"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -26,7 +27,7 @@ type JobAnswer struct {
 	Verdict store.Verdict   `json:"verdict"`
 	ID      string          `json:"id,omitempty"` // of the delivery; empty for refused jobs and AgentUpdated
 	Key     string          `json:"key,omitempty"`
-	Status  store.Status    `json:"status,omitempty"`  // current status of the delivery
+	Status  outcome.Status  `json:"status,omitempty"`  // current status of the delivery
 	Differs []string        `json:"differs,omitempty"` // for known: fields that differ from the event on the chain
 	Error   *server.Problem `json:"error,omitempty"`   // for refused and conflict
 }

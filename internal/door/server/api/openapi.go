@@ -139,12 +139,12 @@ func wordSchemas() map[reflect.Type]*jsonschema.Schema {
 	return map[reflect.Type]*jsonschema.Schema{
 		reflect.TypeFor[uuid.UUID]():       {Type: "string", Format: "uuid"},
 		reflect.TypeFor[json.RawMessage](): {Description: "Any JSON."},
-		reflect.TypeFor[store.Status]():    listWords(operator.AllStatuses()),
+		reflect.TypeFor[outcome.Status]():  listWords(operator.AllStatuses()),
 		reflect.TypeFor[outcome.Reason]():  listWords(append(outcome.Reasons(), "")),
 		reflect.TypeFor[job.Kind]():        listWords(operator.AllKinds()),
 		reflect.TypeFor[store.Verdict](): listWords([]store.Verdict{store.Accepted, store.Known, store.Conflict,
 			store.Refreshed, intake.Refused}),
-		reflect.TypeFor[map[store.Status]int64](): {Type: "object", Description: "A count for each status.",
+		reflect.TypeFor[map[outcome.Status]int64](): {Type: "object", Description: "A count for each status.",
 			AdditionalProperties: &jsonschema.Schema{Type: "integer"},
 			PropertyNames:        listWords(operator.AllStatuses())},
 		reflect.TypeFor[policy.Rule](): {Type: "object", Required: []string{"action"},
@@ -153,7 +153,7 @@ func wordSchemas() map[reflect.Type]*jsonschema.Schema {
 				"when":   {Type: "object", Description: "docs/operator/filters.md"}}},
 		reflect.TypeFor[map[outcome.Reason]int](): {Type: "object",
 			AdditionalProperties: &jsonschema.Schema{Type: "integer"}},
-		reflect.TypeFor[map[store.Status]string](): {Type: "object",
+		reflect.TypeFor[map[outcome.Status]string](): {Type: "object",
 			AdditionalProperties: &jsonschema.Schema{Type: "string"}},
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/door/server/api"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -72,9 +72,9 @@ func TestPages(t *testing.T) {
 	if res := w.submit(w.open(200, one), one+"/cancel", url.Values{}); res.StatusCode != 200 || res.Request.URL.Path != one {
 		t.Errorf("%d at %s", res.StatusCode, res.Request.URL)
 	}
-	heraldtest.Equal(t, "the status", w.delivery(ids[0]).Status, store.Cancelled)
+	heraldtest.Equal(t, "the status", w.delivery(ids[0]).Status, outcome.Cancelled)
 	w.submit(w.open(200, one), one+"/replay", url.Values{})
-	heraldtest.Equal(t, "the status", w.delivery(ids[0]).Status, store.Queued)
+	heraldtest.Equal(t, "the status", w.delivery(ids[0]).Status, outcome.Queued)
 
 	agent := "/agents/8453:1"
 	page := w.open(200, agent)
@@ -159,5 +159,5 @@ func TestFirstChangeOnLoopback(t *testing.T) {
 	}
 	heraldtest.Equal(t, "with one", change(func(r *http.Request) { r.SetBasicAuth("me", token) }).StatusCode, 200)
 	heraldtest.Equal(t, "the status",
-		callAs[operator.Delivery](w, token, 200, "GET", "/v1/deliveries/"+id, "", "").Status, store.Cancelled)
+		callAs[operator.Delivery](w, token, 200, "GET", "/v1/deliveries/"+id, "", "").Status, outcome.Cancelled)
 }

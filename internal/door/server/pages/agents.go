@@ -148,7 +148,7 @@ func (p *Pages) showAgent(r *request) (answer, error) {
 	if found := a.Registration; found != nil {
 		page.Title, page.Binding = found.Name, resolver.Target{Binding: found.Binding}.DescribeBinding()
 	}
-	if a.Open[store.Waiting]+a.Open[store.Held] > 0 {
+	if a.Open[outcome.Waiting]+a.Open[outcome.Held] > 0 {
 		if page.Waiting, err = p.listOf(r, operator.Selection{Agent: ref.Agent, Status: "waiting,held"}); err != nil {
 			return answer{}, err
 		}

@@ -26,6 +26,7 @@ import (
 	"github.com/agentherald/herald/internal/door/server/pages"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/config"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
@@ -112,7 +113,7 @@ func listPeriods(n int, long time.Duration) []throughput.Minute {
 	all := make([]throughput.Minute, n)
 	for i := range all {
 		all[i] = throughput.Minute{At: time.Now().Truncate(long).Add(time.Duration(i+1-n) * long),
-			Outcomes: map[store.Status]int64{store.Delivered: int64(40 + 30*(i%7)), store.Waiting: int64(i % 11), store.Dead: int64(i % 3)}}
+			Outcomes: map[outcome.Status]int64{outcome.Delivered: int64(40 + 30*(i%7)), outcome.Waiting: int64(i % 11), outcome.Dead: int64(i % 3)}}
 		all[i].Latency[4+i%5] = 40
 	}
 	return all

@@ -9,7 +9,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/throughput"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/records"
 )
 
@@ -92,9 +92,9 @@ func chooseSpan(span string, spans []string) string {
 // sumMinutes adds up outcomes: delivered, put off or held, rejected or dead. It ignores skipped deliveries.
 func sumMinutes(list []throughput.Minute) (sums [3]int64) {
 	for _, m := range list {
-		sums[0] += m.Outcomes[store.Delivered]
-		sums[1] += m.Outcomes[store.Waiting] + m.Outcomes[store.Held]
-		sums[2] += m.Outcomes[store.Rejected] + m.Outcomes[store.Dead]
+		sums[0] += m.Outcomes[outcome.Delivered]
+		sums[1] += m.Outcomes[outcome.Waiting] + m.Outcomes[outcome.Held]
+		sums[2] += m.Outcomes[outcome.Rejected] + m.Outcomes[outcome.Dead]
 	}
 	return sums
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 )
 
@@ -29,7 +28,7 @@ type deliveriesPage struct {
 	NextURL   string
 	First     bool // the first page, which refreshes by itself
 	Searching bool
-	Statuses  []store.Status
+	Statuses  []outcome.Status
 	Reasons   []outcome.Reason
 	Kinds     []job.Kind
 }
@@ -76,7 +75,7 @@ func (s search) Query() template.URL {
 }
 
 // HasStatus reports whether the search names a status.
-func (s search) HasStatus(status store.Status) bool {
+func (s search) HasStatus(status outcome.Status) bool {
 	return slices.Contains(strings.Split(s.Status, ","), string(status))
 }
 

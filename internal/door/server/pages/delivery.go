@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -73,7 +74,7 @@ func listSteps(a store.Attempt, longest int64) []stepView {
 		if name == a.Stage && state == "done" {
 			state = "ahead"
 			switch a.Outcome {
-			case string(store.Delivered), string(store.Skipped):
+			case string(outcome.Delivered), string(outcome.Skipped):
 				here, state = "done", "done" // only recording the outcome follows
 			case "":
 				here = "running"
@@ -166,8 +167,8 @@ func (p *Pages) showDelivery(r *request) (answer, error) {
 		return answer{}, err
 	}
 	page := deliveryPage{Delivery: d, Moments: listMoments(d), Job: listJob(d.Job), File: viewFile(d),
-		Next: findAction(d.NextStep), Moving: !d.Status.Final() && d.Status != store.Held,
-		MayReplay: d.Status != store.Queued && d.Status != store.Running && len(d.Job) > 0,
+		Next: findAction(d.NextStep), Moving: !d.Status.Final() && d.Status != outcome.Held,
+		MayReplay: d.Status != outcome.Queued && d.Status != outcome.Running && len(d.Job) > 0,
 		MayCancel: !d.Status.Final()}
 	if page.Relations, err = p.Operator.ListRelations(r.Context(), d.Delivery); err != nil {
 		return answer{}, err

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 )
@@ -114,10 +115,10 @@ func (p *Pages) showClient(r *request) (answer, error) {
 	return answer{page: "client", title: "Client " + shortenHex(address), content: page}, nil
 }
 
-func (w *written) addStatus(s store.Status) {
+func (w *written) addStatus(s outcome.Status) {
 	w.Count++
 	switch {
-	case s == store.Delivered:
+	case s == outcome.Delivered:
 		w.Delivered++
 	case s.Final():
 		w.Lost++

@@ -7,7 +7,7 @@ import (
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/outcome"
 )
 
 // overviewPage is the overview.
@@ -45,7 +45,7 @@ func (p *Pages) showOverview(r *request) (answer, error) {
 	if n := len(v.Minutes); n > recent {
 		var delivered int64
 		for _, m := range v.Minutes[n-1-recent:] {
-			delivered += m.Outcomes[store.Delivered]
+			delivered += m.Outcomes[outcome.Delivered]
 		}
 		page.PerMinute = float64(delivered) / v.At.Sub(v.Minutes[n-1-recent].At).Minutes()
 	}
@@ -62,10 +62,10 @@ func describeState(v operator.Overview, hour [3]int64, needs int) string {
 	case hour[0]+hour[2] == 0:
 		parts[0] = "nothing was delivered and nothing failed in the last hour"
 	}
-	if n := v.LastHour.Outcomes[store.Skipped]; n > 0 {
+	if n := v.LastHour.Outcomes[outcome.Skipped]; n > 0 {
 		parts = append(parts, showCount(n)+" skipped")
 	}
-	for _, status := range []store.Status{store.Queued, store.Waiting, store.Held} {
+	for _, status := range []outcome.Status{outcome.Queued, outcome.Waiting, outcome.Held} {
 		if n := v.Open[status]; n > 0 {
 			parts = append(parts, showCount(n)+" "+string(status))
 		}

@@ -131,7 +131,7 @@ func TestChart(t *testing.T) {
 	}
 	minutes := make([]throughput.Minute, 60)
 	for i := range minutes {
-		minutes[i] = throughput.Minute{At: now.Add(time.Duration(i) * time.Minute), Outcomes: map[store.Status]int64{store.Delivered: 1, store.Dead: 2}}
+		minutes[i] = throughput.Minute{At: now.Add(time.Duration(i) * time.Minute), Outcomes: map[outcome.Status]int64{outcome.Delivered: 1, outcome.Dead: 2}}
 	}
 	c := chartOutcomes(operator.Overview{Minutes: minutes}, "hour")
 	heraldtest.Equal(t, "columns", len(c.Columns), 30)
@@ -142,11 +142,11 @@ func TestChart(t *testing.T) {
 // could not read.
 func TestOverviewSentence(t *testing.T) {
 	t.Parallel()
-	skipped := map[store.Status]int64{store.Delivered: 2, store.Skipped: 120}
+	skipped := map[outcome.Status]int64{outcome.Delivered: 2, outcome.Skipped: 120}
 	v := operator.Overview{Minutes: []throughput.Minute{{Outcomes: skipped}}, LastHour: operator.LastHour{Outcomes: skipped}}
 	heraldtest.Equal(t, "with skipped deliveries", describeState(v, sumMinutes(v.Minutes), 0),
 		"All is well: 2 delivered and 0 failed in the last hour, 120 skipped.")
-	heraldtest.Equal(t, "without Redis", describeState(operator.Overview{Open: map[store.Status]int64{store.Queued: 3}}, [3]int64{}, 1),
+	heraldtest.Equal(t, "without Redis", describeState(operator.Overview{Open: map[outcome.Status]int64{outcome.Queued: 3}}, [3]int64{}, 1),
 		"One matter needs attention: the outcomes of the last hour are unknown, 3 queued.")
 }
 

@@ -14,7 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/agentherald/herald/internal/erc8004"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/outcome"
 )
 
 const (
@@ -32,7 +32,7 @@ func (p *Pages) templateFuncs(links map[string]string) template.FuncMap {
 		"link":    linkAgent, "short": shortenHex, "chain": nameChain, "client": linkClient,
 		"listing": func(pairs ...string) string { return "/deliveries?" + encodePairs(pairs) },
 		"join":    strings.Join,
-		"of":      func(counts map[store.Status]int64, s store.Status) int64 { return counts[s] },
+		"of":      func(counts map[outcome.Status]int64, s outcome.Status) int64 { return counts[s] },
 		"words":   func(s string) string { return strings.ReplaceAll(s, "_", " ") },
 	}
 }
