@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/app"
 	"github.com/agentherald/herald/internal/app/backend"
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
@@ -50,7 +51,7 @@ func (b attached) OpenStore(ctx context.Context, o operator.StoreOptions) (*oper
 	if found.RedisURL.IsZero() {
 		return s, nil
 	}
-	s.Effort = func(ctx context.Context, agent store.Agent) (*effort.Usage, error) {
+	s.Effort = func(ctx context.Context, agent erc8004.Agent) (*effort.Usage, error) {
 		return b.readEffort(ctx, found.RedisURL, agent)
 	}
 	if !o.Queue {
@@ -74,7 +75,7 @@ func (b attached) OpenStore(ctx context.Context, o operator.StoreOptions) (*oper
 const effortTimeout = 2 * time.Second
 
 // readEffort reads an agent's effort budget from Redis.
-func (b attached) readEffort(ctx context.Context, url secret.Secret, agent store.Agent) (*effort.Usage, error) {
+func (b attached) readEffort(ctx context.Context, url secret.Secret, agent erc8004.Agent) (*effort.Usage, error) {
 	q, err := queue.Open(queue.Config{URL: url, DialOnce: true, Logger: b.log})
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator/doctor"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
@@ -177,7 +178,7 @@ func TestDoctorCountsStuckDeliveries(t *testing.T) {
 	late := d.ended(7, store.Outcome{Status: outcome.Waiting, Reason: "timeout", Delay: time.Hour, Called: true})
 	d.ended(8, store.Outcome{Status: outcome.Waiting, Reason: "server_error", Delay: time.Hour, Called: true}) // not overdue
 	d.sql(`UPDATE herald.work SET next_attempt_at = now() - interval '5 minutes' WHERE id = '` + late.String() + `'`)
-	agent := store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(t, 8453).Hex()), ID: "7"}
+	agent := erc8004.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(t, 8453).Hex()), ID: "7"}
 	failed := records.AgentObservation{State: records.StateFailed, Error: "no answer"}
 	heraldtest.Must(t, records.New(d.store).ObserveAgent(t.Context(), agent, failed))
 	for range 2 {

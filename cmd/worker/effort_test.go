@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/admission/effort"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -27,7 +28,7 @@ func TestAgentShowsEffort(t *testing.T) {
 	b, err := effort.New(effort.Config{Size: time.Hour, Redis: client, Timeout: 10 * time.Second})
 	heraldtest.Must(t, err)
 	t.Cleanup(b.Close)
-	of := store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(t, 8453).Hex()), ID: "42"}
+	of := erc8004.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(t, 8453).Hex()), ID: "42"}
 	h, err := b.Begin(t.Context(), of)
 	heraldtest.Must(t, err)
 	h.Spend(effort.Calls, 1, 25*time.Minute)

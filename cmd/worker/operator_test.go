@@ -88,7 +88,7 @@ func (k kept) OpenStore(ctx context.Context, o operator.StoreOptions) (*operator
 		return k.attached.OpenStore(ctx, o)
 	}
 	s := &operator.Session{Ledger: k.d.store, Records: records.New(k.d.store), Close: func() {}}
-	s.Effort = func(ctx context.Context, agent store.Agent) (*effort.Usage, error) {
+	s.Effort = func(ctx context.Context, agent erc8004.Agent) (*effort.Usage, error) {
 		return k.readEffort(ctx, k.cfg.RedisURL, agent)
 	}
 	if !o.Queue {

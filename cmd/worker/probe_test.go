@@ -12,9 +12,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator/inspect"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -103,7 +103,7 @@ func (d *desk) lists(servers string) {
 
 func (d *desk) agent(id string) records.AgentRow {
 	d.t.Helper()
-	r, err := records.New(d.store).AgentRow(d.t.Context(), store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(d.t, 8453).Hex()), ID: id})
+	r, err := records.New(d.store).AgentRow(d.t.Context(), erc8004.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(d.t, 8453).Hex()), ID: id})
 	heraldtest.Must(d.t, err)
 	return r
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/door/server"
 	"github.com/agentherald/herald/internal/door/server/api"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/outcome"
@@ -86,7 +87,7 @@ func TestQuestions(t *testing.T) {
 	gone.BlockHash = common.HexToHash("0xb1")
 	taken := d.end(gone, delivered)
 	retraction := d.end(gone.Retraction(taken), store.Outcome{})
-	agent := store.Agent{ChainID: 8453, Registry: strings.ToLower(forged.IdentityRegistry.Hex()), ID: "7"}
+	agent := erc8004.Agent{ChainID: 8453, Registry: strings.ToLower(forged.IdentityRegistry.Hex()), ID: "7"}
 	heraldtest.Must(t, records.New(d.store).ObserveAgent(t.Context(), agent, records.AgentObservation{State: records.StateFailed, Error: "no answer"}))
 
 	client, tx := strings.ToLower(forged.ClientAddress.Hex()), forged.TransactionHash.Hex()

@@ -10,8 +10,8 @@ import (
 	"github.com/agentherald/herald/internal/auth/oauth"
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator/tokens"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/agentherald/herald/internal/testing/oauthtest"
@@ -24,7 +24,7 @@ func (d *desk) loggedIn(s *oauthtest.Server, expires time.Time) records.Token {
 	s.Register("herald", "")
 	cred := oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: "herald", Method: oauth.MethodNone, Resource: s.AgentURL,
 		RefreshToken: secret.New(s.RefreshToken("herald", ""))}
-	t := records.Token{Agent: store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(d.t, 8453).Hex()), ID: "42"}, Origin: netguard.CredentialOrigin(originOf(d.t, s.AgentURL)),
+	t := records.Token{Agent: erc8004.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(d.t, 8453).Hex()), ID: "42"}, Origin: netguard.CredentialOrigin(originOf(d.t, s.AgentURL)),
 		Scheme: records.SchemeAuthorizationCode, Header: "Authorization", Issuer: s.Issuer}
 	plain, err := cred.Marshal()
 	heraldtest.Must(d.t, err)

@@ -165,7 +165,7 @@ func TestTokenSet(t *testing.T) {
 		"token", "remove", "8453:42", "--origin", "https://agent.example/evil")
 	d.answers(0, "for https://other.example is removed; 0 held deliveries", "", "", "token", "remove", "8453:42", "--origin", "https://OTHER.example/")
 	heraldtest.Equal(t, "stored tokens", len(d.tokens()), 2)
-	r, err := records.New(d.store).AgentRow(t.Context(), store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(t, 8453).Hex()), ID: "42"})
+	r, err := records.New(d.store).AgentRow(t.Context(), erc8004.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(t, 8453).Hex()), ID: "42"})
 	if err != nil || r.Epoch != 3 || r.State == records.StateNeedsAuth {
 		t.Errorf("%+v %v", r, err)
 	}

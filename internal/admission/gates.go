@@ -8,9 +8,9 @@ import (
 
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/admission/ratelimit"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
 )
 
 // Config configures Gates. The zero value limits nothing.
@@ -55,7 +55,7 @@ func (g *Gates) Close() {
 
 // NoteOutcome remembers whether an agent's attempt succeeded (ok). After a success the agent is no newcomer, even
 // before Postgres has recorded the success.
-func (g *Gates) NoteOutcome(agent store.Agent, ok bool) {
+func (g *Gates) NoteOutcome(agent erc8004.Agent, ok bool) {
 	if g != nil {
 		g.groups.noteOutcome(agent, ok)
 	}
@@ -66,9 +66,9 @@ func (g *Gates) NoteOutcome(agent store.Agent, ok bool) {
 // because it uses its leader's.
 type Pass struct {
 	gates    *Gates
-	token    string       // identifies the attempt: a second permit with the same token is the first one again
-	agent    store.Agent  // the agent that AdmitAgent admitted
-	hold     *effort.Hold // reserved worker time; nil: no effort budget
+	token    string        // identifies the attempt: a second permit with the same token is the first one again
+	agent    erc8004.Agent // the agent that AdmitAgent admitted
+	hold     *effort.Hold  // reserved worker time; nil: no effort budget
 	newcomer bool
 	held     []groupPermit
 	costs    mcpcall.Costs // number and duration of the connections and tool lists of this attempt
@@ -86,7 +86,7 @@ func (g *Gates) Begin(token string) *Pass {
 // costly agent needs in addition to the worker's slot. If the budget is used up or a group has no free slot, the error
 // is a free wait (over_budget, agent_busy). The caller calls Leave even after an error. succeeded says that Postgres
 // knows a success of the agent in the last hour (store.RecentSuccess).
-func (p *Pass) AdmitAgent(ctx context.Context, agent store.Agent, succeeded bool) (err error) {
+func (p *Pass) AdmitAgent(ctx context.Context, agent erc8004.Agent, succeeded bool) (err error) {
 	if p == nil {
 		return nil
 	}

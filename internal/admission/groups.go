@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentherald/herald/internal/admission/ratelimit"
 	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -65,7 +66,7 @@ var groupRules = [groupCount]struct {
 type groups struct {
 	limiters [groupCount]*ratelimit.Limiter
 	why      [groupCount]string
-	latest   *lru.Cache[store.Agent, latestOutcome] // latest outcomes in this process, some not yet in Postgres
+	latest   *lru.Cache[erc8004.Agent, latestOutcome] // latest outcomes in this process, some not yet in Postgres
 	now      func() time.Time
 
 	mu         sync.Mutex
@@ -124,7 +125,7 @@ func newGroups(cfg Config) (*groups, error) {
 		g.limiters[i], g.why[i] = limiter, fmt.Sprintf(rule.why, slots)
 	}
 	var err error
-	g.latest, err = lru.New[store.Agent, latestOutcome](maxRememberedAgents)
+	g.latest, err = lru.New[erc8004.Agent, latestOutcome](maxRememberedAgents)
 	return g, err
 }
 
@@ -138,7 +139,7 @@ func (g *groups) closeLimiters() {
 }
 
 // noteOutcome is Gates.NoteOutcome.
-func (g *groups) noteOutcome(agent store.Agent, ok bool) {
+func (g *groups) noteOutcome(agent erc8004.Agent, ok bool) {
 	if g != nil {
 		g.latest.Add(agent, latestOutcome{g.now(), ok})
 	}
@@ -146,7 +147,7 @@ func (g *groups) noteOutcome(agent store.Agent, ok bool) {
 
 // weighAgent reports whether the agent is a newcomer. failed reports whether a newcomer's latest attempt
 // in this process ended in the last hour and failed.
-func (g *groups) weighAgent(agent store.Agent, succeeded bool) (newcomer, failed bool) {
+func (g *groups) weighAgent(agent erc8004.Agent, succeeded bool) (newcomer, failed bool) {
 	if succeeded {
 		return false, false
 	}

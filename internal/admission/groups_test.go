@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/admission/effort"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -21,7 +22,7 @@ func TestMain(m *testing.M) { heraldtest.Main(m) }
 // visit is an attempt that asks the gates.
 type visit struct {
 	*Pass
-	of        store.Agent
+	of        erc8004.Agent
 	succeeded bool
 }
 
@@ -46,8 +47,8 @@ func newGateWorld(t *testing.T, slots int, adapt ...func(*Config)) *gateWorld {
 	return w
 }
 
-func agentOf(id int64) store.Agent {
-	return store.Agent{ChainID: 1, Registry: "0x1", ID: fmt.Sprint(id)}
+func agentOf(id int64) erc8004.Agent {
+	return erc8004.Agent{ChainID: 1, Registry: "0x1", ID: fmt.Sprint(id)}
 }
 
 func (w *gateWorld) attempt(agent int64) *visit {

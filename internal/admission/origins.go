@@ -10,9 +10,9 @@ import (
 
 	"github.com/agentherald/herald/internal/admission/ratelimit"
 	"github.com/agentherald/herald/internal/base/netguard"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
 )
 
 // Limiter limits the calls at one origin: the calls in flight, and the calls per second. All endpoints of the origin
@@ -57,7 +57,7 @@ var sharedLimits = map[Caller]string{
 
 // Acquire acquires a permit for a call to the endpoint. token identifies the attempt. If there is no limit, the permit
 // is nil. If the origin accepts no call now, the error is a free wait (agent_busy, throttled, breaker_open).
-func (o Origins) Acquire(ctx context.Context, e mcpcall.Endpoint, agent store.Agent, by Caller, token string,
+func (o Origins) Acquire(ctx context.Context, e mcpcall.Endpoint, agent erc8004.Agent, by Caller, token string,
 ) (*ratelimit.Permit, error) {
 	limiter, separate := o.Limiter, by != Bound && o.Unbound != nil
 	if separate {
@@ -82,7 +82,7 @@ func (o Origins) Acquire(ctx context.Context, e mcpcall.Endpoint, agent store.Ag
 }
 
 // acquireRate acquires one call of an agent's own rate. If the call is too early, the error is a free wait (throttled).
-func (o Origins) acquireRate(ctx context.Context, agent store.Agent, token string, perSecond float64) error {
+func (o Origins) acquireRate(ctx context.Context, agent erc8004.Agent, token string, perSecond float64) error {
 	if o.Limiter == nil {
 		return nil
 	}
@@ -110,11 +110,11 @@ func (o Origins) DescribeBreaker(address string) string {
 	if u, err := url.Parse(address); err != nil || u.Host == "" || o.Limiter == nil {
 		return ""
 	}
-	state := o.Limiter.Breaker(OriginKey(e, store.Agent{}, false), endpointKey(e, store.Agent{}))
+	state := o.Limiter.Breaker(OriginKey(e, erc8004.Agent{}, false), endpointKey(e, erc8004.Agent{}))
 	if o.Unbound == nil {
 		return state
 	}
-	if other := o.Unbound.Breaker(OriginKey(e, store.Agent{}, true), endpointKey(e, store.Agent{})); state == "" ||
+	if other := o.Unbound.Breaker(OriginKey(e, erc8004.Agent{}, true), endpointKey(e, erc8004.Agent{})); state == "" ||
 		other != "" && other != "closed" {
 		state = other
 	}
@@ -129,14 +129,14 @@ const unboundPrefix = "unbound:"
 // program of a command, or "" for an invalid URL. For a command in the servers file, the key names the agent instead,
 // because other agents may run the same program with other arguments. separate returns the key of callers with separate
 // limits (Origins).
-func OriginKey(e mcpcall.Endpoint, agent store.Agent, separate bool) string {
+func OriginKey(e mcpcall.Endpoint, agent erc8004.Agent, separate bool) string {
 	if separate {
 		return unboundPrefix + originKey(e, agent)
 	}
 	return originKey(e, agent)
 }
 
-func originKey(e mcpcall.Endpoint, agent store.Agent) string {
+func originKey(e mcpcall.Endpoint, agent erc8004.Agent) string {
 	switch {
 	case e.URL == "" && e.Listed:
 		return e.Transport + ":" + agent.FullName()
@@ -153,7 +153,7 @@ func originKey(e mcpcall.Endpoint, agent store.Agent) string {
 // endpointKey returns the key of the breaker of the endpoint e: its origin, path and query, or "" for an invalid
 // URL. For a command, the key is the result of originKey followed by the arguments. The key may contain secrets; the
 // limiter stores only its hash.
-func endpointKey(e mcpcall.Endpoint, agent store.Agent) string {
+func endpointKey(e mcpcall.Endpoint, agent erc8004.Agent) string {
 	if e.URL == "" {
 		return strings.Join(append([]string{originKey(e, agent)}, e.Args...), "\x00")
 	}

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/admission/ratelimit"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -26,7 +26,7 @@ func TestDescribeBreaker(t *testing.T) {
 	const address = "https://agent.example/mcp"
 	call := func(l *ratelimit.Limiter, separate bool, raw string, ended ratelimit.Result) {
 		e := mcpcall.Endpoint{URL: raw}
-		p, err := l.Acquire(t.Context(), OriginKey(e, store.Agent{}, separate), endpointKey(e, store.Agent{}), "one")
+		p, err := l.Acquire(t.Context(), OriginKey(e, erc8004.Agent{}, separate), endpointKey(e, erc8004.Agent{}), "one")
 		heraldtest.Must(t, err)
 		p.Release(ended)
 	}
@@ -54,14 +54,14 @@ func TestOriginSpellings(t *testing.T) {
 		"https://[2001:DB8::1]/":          "https://[2001:db8::1]",
 		"https://a.example\x7f/not a URL": "",
 	} {
-		heraldtest.Equal(t, url, OriginKey(mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: url}, store.Agent{},
+		heraldtest.Equal(t, url, OriginKey(mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: url}, erc8004.Agent{},
 			false), want)
 	}
 	// A listed command is its agent's own, and its arguments may hold secrets.
 	command := mcpcall.Endpoint{Transport: mcpcall.TransportStdio, Command: "node", Args: []string{"hunter2"}}
 	for want, listed := range map[string]bool{"stdio:node": false, "stdio:1:0xaa:2": true} {
 		command.Listed = listed
-		heraldtest.Equal(t, want, OriginKey(command, store.Agent{ChainID: 1, Registry: "0xaa", ID: "2"}, false), want)
+		heraldtest.Equal(t, want, OriginKey(command, erc8004.Agent{ChainID: 1, Registry: "0xaa", ID: "2"}, false), want)
 	}
 }
 
@@ -69,7 +69,7 @@ func TestOriginSpellings(t *testing.T) {
 // a command line. An endpoint of the servers file belongs to its agent only.
 func TestEndpoint(t *testing.T) {
 	t.Parallel()
-	of := func(e mcpcall.Endpoint) string { return endpointKey(e, store.Agent{}) }
+	of := func(e mcpcall.Endpoint) string { return endpointKey(e, erc8004.Agent{}) }
 	for url, want := range map[string]string{
 		"https://a.example":                      "https://a.example/?",
 		"https://A.Example.:443/":                "https://a.example/?",
@@ -111,7 +111,7 @@ func TestUnboundAgentsTakeNoTurn(t *testing.T) {
 	limits := Origins{Limiter: origin, Unbound: small}
 	for i, by := range []Caller{Unbound, JobNames, Bound} {
 		e := mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: fmt.Sprintf("https://a.example/%d", i)}
-		permit, err := limits.Acquire(t.Context(), e, store.Agent{}, by, fmt.Sprint(i))
+		permit, err := limits.Acquire(t.Context(), e, erc8004.Agent{}, by, fmt.Sprint(i))
 		heraldtest.Must(t, err)
 		permit.Release(ratelimit.OK)
 	}

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/devnet"
@@ -101,7 +101,7 @@ func TestAlerts(t *testing.T) {
 	line := feedback(t, net, "https://a.example")
 	var j struct{ AgentID, IdentityRegistry string }
 	heraldtest.Must(t, json.Unmarshal(line, &j))
-	agent := store.Agent{ChainID: net.ChainID(), Registry: strings.ToLower(j.IdentityRegistry), ID: j.AgentID}
+	agent := erc8004.Agent{ChainID: net.ChainID(), Registry: strings.ToLower(j.IdentityRegistry), ID: j.AgentID}
 	_, _, err = records.New(w.Store).EnableAgent(t.Context(), agent, false)
 	heraldtest.Must(t, err)
 	id := accept(t, w, line)

@@ -17,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/delivery/throughput"
 	"github.com/agentherald/herald/internal/door/intake"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -114,7 +115,7 @@ func (a *assembly) chainIDs() []uint64 { return slices.Sorted(maps.Keys(a.conten
 
 // isDisabled reports whether the policies of an agent disable it. If Postgres does not answer, the agent counts as
 // disabled until the next round.
-func (a *assembly) isDisabled(agent store.Agent) bool {
+func (a *assembly) isDisabled(agent erc8004.Agent) bool {
 	row, err := a.records.AgentRow(context.Background(), agent) // the store bounds the time
 	if err != nil {
 		return !errors.Is(err, store.ErrNotFound)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
@@ -26,7 +27,7 @@ func TestMissingKeysAreReported(t *testing.T) {
 	wrong, err := secret.Create()
 	heraldtest.Must(t, err)
 	for i := range 2 {
-		token := records.Token{Agent: store.Agent{ChainID: 8453, Registry: "0xaa", ID: fmt.Sprint(i)}, Origin: "https://agent.example", Scheme: records.SchemeBearer,
+		token := records.Token{Agent: erc8004.Agent{ChainID: 8453, Registry: "0xaa", ID: fmt.Sprint(i)}, Origin: "https://agent.example", Scheme: records.SchemeBearer,
 			Header: "Authorization"}
 		token.Ciphertext, err = right.Seal([]byte("t0ken"), token.Binding())
 		heraldtest.Must(t, err)

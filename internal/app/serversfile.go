@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/resolver/servers"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 )
 
@@ -22,14 +22,14 @@ type serversFile struct {
 	set            *servers.Set // nil without HERALD_SERVERS_FILE
 	pool           *mcpcall.Pool
 	log            *slog.Logger
-	reportChange   func()              // called at every change; set before run
-	reportCallable func([]store.Agent) // called with agents whose endpoint or headers changed; set before run
+	reportChange   func()                // called at every change; set before run
+	reportCallable func([]erc8004.Agent) // called with agents whose endpoint or headers changed; set before run
 }
 
 func openServersFile(cfg *config.Config, pool *mcpcall.Pool, log *slog.Logger,
 	ticks <-chan time.Time) (*serversFile, error) {
 	l := &serversFile{cfg: cfg, pool: pool, log: log, reportChange: func() {},
-		reportCallable: func([]store.Agent) {}}
+		reportCallable: func([]erc8004.Agent) {}}
 	if cfg.ServersFile == "" {
 		return l, nil
 	}
@@ -50,7 +50,7 @@ func (l *serversFile) watchFile(ctx context.Context) {
 }
 
 // findServer returns the agent's entry. Entries are for agents of the chain's default IdentityRegistry.
-func (l *serversFile) findServer(a store.Agent) (servers.Server, bool) {
+func (l *serversFile) findServer(a erc8004.Agent) (servers.Server, bool) {
 	s, ok := l.set.Lookup(a.ChainID, a.ID)
 	if !ok {
 		return servers.Server{}, false
@@ -62,7 +62,7 @@ func (l *serversFile) findServer(a store.Agent) (servers.Server, bool) {
 }
 
 // callableAgents returns the agents whose entries have an endpoint.
-func (l *serversFile) callableAgents() []store.Agent {
+func (l *serversFile) callableAgents() []erc8004.Agent {
 	if l.set == nil {
 		return nil
 	}
@@ -75,10 +75,10 @@ func (l *serversFile) callableAgents() []store.Agent {
 }
 
 // toAgents returns the agents of keys. It omits chains whose IdentityRegistry is unknown.
-func (l *serversFile) toAgents(keys []servers.Key) (out []store.Agent) {
+func (l *serversFile) toAgents(keys []servers.Key) (out []erc8004.Agent) {
 	for _, k := range keys {
 		if known, _ := l.cfg.Registries(k.ChainID); known.Identity != (common.Address{}) {
-			out = append(out, store.Agent{ChainID: k.ChainID, Registry: strings.ToLower(known.Identity.Hex()),
+			out = append(out, erc8004.Agent{ChainID: k.ChainID, Registry: strings.ToLower(known.Identity.Hex()),
 				ID: k.AgentID})
 		}
 	}

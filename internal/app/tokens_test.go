@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -46,7 +47,7 @@ func TestStoredToken(t *testing.T) {
 	soon := time.Now().Add(time.Hour)
 	var j job.Job
 	heraldtest.Must(t, j.UnmarshalJSON(d.Job))
-	stored := records.Token{Agent: store.Agent{ChainID: j.ChainID, Registry: strings.ToLower(j.IdentityRegistry.Hex()), ID: j.AgentID.String()},
+	stored := records.Token{Agent: erc8004.Agent{ChainID: j.ChainID, Registry: strings.ToLower(j.IdentityRegistry.Hex()), ID: j.AgentID.String()},
 		Origin: netguard.CredentialOrigin(door.URL), Scheme: records.SchemeBearer, Header: "Authorization", ExpiresAt: &soon}
 	stored.Ciphertext, err = keys.Seal([]byte(token), stored.Binding())
 	heraldtest.Must(t, err)

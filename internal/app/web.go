@@ -14,8 +14,8 @@ import (
 	"github.com/agentherald/herald/internal/delivery/throughput"
 	"github.com/agentherald/herald/internal/door/server/api"
 	"github.com/agentherald/herald/internal/door/server/pages"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/records"
 )
@@ -98,7 +98,7 @@ func (v liveView) Breaker(endpoint string) string {
 	return v.originLimits().DescribeBreaker(endpoint)
 }
 
-func (v liveView) Effort(ctx context.Context, agent store.Agent) *effort.Usage {
+func (v liveView) Effort(ctx context.Context, agent erc8004.Agent) *effort.Usage {
 	return v.efforts.Usage(ctx, agent)
 }
 

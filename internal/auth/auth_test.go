@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/delivery/classify"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -39,7 +40,7 @@ type countingTokens struct {
 	err             error
 }
 
-func (l *countingTokens) AgentTokens(context.Context, store.Agent) ([]records.Token, bool, error) {
+func (l *countingTokens) AgentTokens(context.Context, erc8004.Agent) ([]records.Token, bool, error) {
 	l.asked++
 	return slices.Clone(l.tokens), l.held, l.err
 }
@@ -54,7 +55,7 @@ func (l *countingTokens) PinTokenPath(_ context.Context, _ records.Token, path s
 	return path, l.err
 }
 
-func (l *countingTokens) ReleaseHeld(context.Context, store.Agent, ...outcome.Reason) (int, []store.Task, error) {
+func (l *countingTokens) ReleaseHeld(context.Context, erc8004.Agent, ...outcome.Reason) (int, []store.Task, error) {
 	l.released++
 	return 1, nil, l.err
 }
@@ -65,7 +66,7 @@ func TestCredentialsMemory(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	l := &countingTokens{}
 	c := must(New(Config{Ledger: l, Records: l, Keys: must(secret.Create()), Classify: classify.Error, Entries: 2, Now: func() time.Time { return now }}))
-	a := func(id string) store.Agent { return store.Agent{ChainID: 1, Registry: "0xaa", ID: id} }
+	a := func(id string) erc8004.Agent { return erc8004.Agent{ChainID: 1, Registry: "0xaa", ID: id} }
 	for i, step := range []struct {
 		agent string
 		epoch int64

@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/delivery/classify"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -25,7 +26,7 @@ const plainToken = "canary-4c6f7264"
 
 // storedToken returns a bearer token of agent 1:7 for a URL.
 func storedToken(keys *secret.Keyset, rawURL string, adapt ...func(*records.Token)) records.Token {
-	token := records.Token{Agent: store.Agent{ChainID: 1, Registry: "0xaa", ID: "7"}, Origin: must(netguard.CredentialOriginOf(rawURL)),
+	token := records.Token{Agent: erc8004.Agent{ChainID: 1, Registry: "0xaa", ID: "7"}, Origin: must(netguard.CredentialOriginOf(rawURL)),
 		Path: CredentialPath(rawURL), Scheme: records.SchemeBearer, Header: "Authorization"}
 	for _, f := range adapt {
 		f(&token)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -22,14 +23,14 @@ import (
 
 // TokenRecords is the part of the operator's records that manages stored tokens.
 type TokenRecords interface {
-	AgentTokens(ctx context.Context, a store.Agent) (tokens []records.Token, held bool, err error)
+	AgentTokens(ctx context.Context, a erc8004.Agent) (tokens []records.Token, held bool, err error)
 	PinTokenPath(ctx context.Context, t records.Token, path string) (pinned string, err error)
 	RenewalRecords
 }
 
 // Ledger is the part of the ledger that releases deliveries that were held for a missing credential.
 type Ledger interface {
-	ReleaseHeld(ctx context.Context, a store.Agent, reasons ...outcome.Reason) (released int, tasks []store.Task,
+	ReleaseHeld(ctx context.Context, a erc8004.Agent, reasons ...outcome.Reason) (released int, tasks []store.Task,
 		err error)
 }
 
@@ -75,13 +76,13 @@ type Config struct {
 // credentials. It is safe for concurrent use.
 type Authorizer struct {
 	Config
-	known   *lru.Cache[store.Agent, *knownTokens]
-	refused *lru.Cache[store.Agent, refusal]
+	known   *lru.Cache[erc8004.Agent, *knownTokens]
+	refused *lru.Cache[erc8004.Agent, refusal]
 	renewer *renewer // nil without OAuth
 	// released holds the epoch for which a success has released the held deliveries of an agent. It is needed because
 	// one success proves nothing about other calls: an agent may refuse some calls because of their content and accept
 	// others. Without it, every success would release and repeat the refused ones.
-	released *lru.Cache[store.Agent, int64]
+	released *lru.Cache[erc8004.Agent, int64]
 }
 
 // knownTokens are the cached tokens of an agent, encrypted.
@@ -117,9 +118,9 @@ func New(cfg Config) (*Authorizer, error) {
 	}
 	z := &Authorizer{
 		Config:   cfg,
-		known:    newCache[store.Agent, *knownTokens](cfg.Entries),
-		refused:  newCache[store.Agent, refusal](cfg.Entries),
-		released: newCache[store.Agent, int64](cfg.Entries),
+		known:    newCache[erc8004.Agent, *knownTokens](cfg.Entries),
+		refused:  newCache[erc8004.Agent, refusal](cfg.Entries),
+		released: newCache[erc8004.Agent, int64](cfg.Entries),
 	}
 	if cfg.OAuth != nil {
 		z.renewer = newRenewer(cfg)
@@ -145,7 +146,7 @@ func (z *Authorizer) Flush(ctx context.Context) {
 
 // Subject identifies the agent of an endpoint, and the source that named the endpoint.
 type Subject struct {
-	Agent store.Agent
+	Agent erc8004.Agent
 	// Epoch is incremented in the agent's row when cached data of the agent becomes stale. 0: any cached data may be
 	// used.
 	Epoch int64
@@ -233,7 +234,7 @@ func (z *Authorizer) authorizeEndpoint(ctx context.Context, a *Authorization) er
 
 // readTokens returns the tokens of an agent. It queries the store unless the cache has tokens of this or a later epoch
 // that are younger than Age.
-func (z *Authorizer) readTokens(ctx context.Context, g store.Agent, epoch int64) (*knownTokens, error) {
+func (z *Authorizer) readTokens(ctx context.Context, g erc8004.Agent, epoch int64) (*knownTokens, error) {
 	now := z.Now()
 	if k, ok := z.known.Get(g); ok && k.epoch >= epoch && now.Sub(k.read) < z.Age {
 		return k, nil

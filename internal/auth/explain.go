@@ -9,14 +9,14 @@ import (
 	"github.com/agentherald/herald/internal/auth/oauth"
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 )
 
 // holdMoved returns an error that holds deliveries to an agent whose registration points to a location that its token
 // may not be sent to.
-func holdMoved(g store.Agent, rawURL string, tokens []records.Token) error {
+func holdMoved(g erc8004.Agent, rawURL string, tokens []records.Token) error {
 	origin, err := netguard.CredentialOriginOf(rawURL)
 	if err != nil {
 		return nil // the guard reports why the address is not called

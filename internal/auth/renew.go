@@ -12,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/auth/oauth"
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
@@ -64,7 +65,7 @@ type renewer struct {
 
 // audience is the agent and the origin that an access token is sent to.
 type audience struct {
-	agent  store.Agent
+	agent  erc8004.Agent
 	origin netguard.CredentialOrigin
 }
 

@@ -18,8 +18,8 @@ import (
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/delivery/classify"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -44,7 +44,7 @@ type renewals struct {
 	err     error     // of saving
 }
 
-func (l *renewals) AgentTokens(context.Context, store.Agent) ([]records.Token, bool, error) {
+func (l *renewals) AgentTokens(context.Context, erc8004.Agent) ([]records.Token, bool, error) {
 	return []records.Token{l.token}, false, nil
 }
 
@@ -193,7 +193,7 @@ func loginOf(refresh string) oauth.Credential {
 func (w *renewing) replaceCredential(cred oauth.Credential) {
 	w.renewals.mu.Lock()
 	defer w.renewals.mu.Unlock()
-	t := records.Token{Agent: store.Agent{ChainID: 1, Registry: "0xaa", ID: "7"}, Origin: renewOrigin, Scheme: records.SchemeClientCredentials,
+	t := records.Token{Agent: erc8004.Agent{ChainID: 1, Registry: "0xaa", ID: "7"}, Origin: renewOrigin, Scheme: records.SchemeClientCredentials,
 		Header: "Authorization", Issuer: renewIssuer, UpdatedAt: w.token.UpdatedAt.Add(time.Second)}
 	if cred.Grant == oauth.GrantRefreshToken {
 		t.Scheme = records.SchemeAuthorizationCode

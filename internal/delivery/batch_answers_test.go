@@ -13,6 +13,8 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/content"
 	"github.com/agentherald/herald/internal/delivery/tools"
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
@@ -60,7 +62,7 @@ func TestBatchAnswers(t *testing.T) {
 				return unknown
 			}},
 		"left out, and the policy is hold": {result: func(_ int, items []batchItem) (*mcp.CallToolResult, error) { return answerItems(nil) },
-			policy: store.OnUnknownHold, want: byTurns(fate{outcome.Held, outcome.HeldUnknown})},
+			policy: policy.OnUnknownHold, want: byTurns(fate{outcome.Held, outcome.HeldUnknown})},
 		"as text": {result: func(_ int, items []batchItem) (*mcp.CallToolResult, error) {
 			r, err := answerItems(items, "accepted", "rejected")
 			r.StructuredContent = nil
@@ -110,7 +112,7 @@ func TestBatchAnswers(t *testing.T) {
 				}
 			}
 			about := w.row(ids[0])
-			hours, err := records.New(w.store).AgentStats(t.Context(), store.Agent{ChainID: about.ChainID,
+			hours, err := records.New(w.store).AgentStats(t.Context(), erc8004.Agent{ChainID: about.ChainID,
 				Registry: about.IdentityRegistry, ID: about.AgentID}, time.Time{})
 			if p95 := records.SummarizeHours(hours, time.Time{}).P95Ms; err != nil || c.timeout > 0 && *p95 > float64(c.timeout.Milliseconds()) {
 				t.Errorf("the calls took longer than their timeout: %v ms, %v", *p95, err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/delivery/tools"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
@@ -177,7 +178,7 @@ func TestBatchLeavesKnownOutcomes(t *testing.T) {
 // TestBatchLimitSettles: an agent answers in time only if a call has at most 20 deliveries. Few calls exceed that limit.
 func TestBatchLimitSettles(t *testing.T) {
 	t.Parallel()
-	e := &Executor{Config: Config{BatchSize: MaxBatch, Now: time.Now, Metrics: must(NewMetrics(prometheus.NewRegistry()))}, batches: must(lru.New[store.Agent, batchLimit](1))}
+	e := &Executor{Config: Config{BatchSize: MaxBatch, Now: time.Now, Metrics: must(NewMetrics(prometheus.NewRegistry()))}, batches: must(lru.New[erc8004.Agent, batchLimit](1))}
 	a := &attempt{claim: &store.Claim{Job: job.Job{Kind: job.KindNewFeedback}}}
 	const calls, most = 100, 20
 	failed, delivered := 0, 0

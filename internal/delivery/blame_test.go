@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/admission"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/testing/devnet"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
@@ -24,7 +24,7 @@ func TestFailuresThatBlameNoAgent(t *testing.T) {
 	const failedSlots = 100
 	k := w.newWorker(admitBy(t, admission.Config{Slots: 4 * failedSlots}))
 	for i := range failedSlots { // use all slots of agents that failed
-		agent := store.Agent{ID: fmt.Sprint(i)}
+		agent := erc8004.Agent{ID: fmt.Sprint(i)}
 		k.executor.Admission.NoteOutcome(agent, false)
 		pass := k.executor.Admission.Begin(agent.ID)
 		heraldtest.Must(t, pass.AdmitAgent(t.Context(), agent, false))

@@ -16,6 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/content"
 	"github.com/agentherald/herald/internal/delivery/event"
 	"github.com/agentherald/herald/internal/delivery/memory"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
@@ -77,7 +78,7 @@ type Config struct {
 	Origins   admission.Origins // the limits of direct calls (CallDirect); zero: no limits
 
 	// Servers returns the agent's entry in the servers file, or false if it has none. nil: there is no servers file.
-	Servers func(a store.Agent) (servers.Server, bool)
+	Servers func(a erc8004.Agent) (servers.Server, bool)
 	// DefaultPolicy returns the default policy in force (HERALD_POLICY_FILE). nil: agents have no default policy.
 	DefaultPolicy func() policy.Policy
 	// MayRun reports whether a job for this agent may name the command argv as its endpoint (action.endpoint). nil:
@@ -162,11 +163,11 @@ func NewExecutor(cfg Config) (*Executor, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	observed, err := lru.New[store.Agent, time.Time](maxObservedAgents)
+	observed, err := lru.New[erc8004.Agent, time.Time](maxObservedAgents)
 	if err != nil {
 		return nil, err
 	}
-	batches, err := lru.New[store.Agent, batchLimit](maxBatchAgents)
+	batches, err := lru.New[erc8004.Agent, batchLimit](maxBatchAgents)
 	events := &event.Checker{Ledger: cfg.Ledger, Chain: cfg.Chain, Verify: cfg.Verify, Keys: cfg.Keys,
 		CountCorrected: cfg.Metrics.countCorrected}
 	files := &content.Reader{Fetcher: cfg.Fetcher, Limit: cfg.FetchLimit, Policy: cfg.HashPolicy,

@@ -9,10 +9,10 @@ import (
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/base/tracecontext"
 	"github.com/agentherald/herald/internal/delivery/classify"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 )
@@ -60,7 +60,7 @@ func (e *Executor) callLimited(ctx context.Context, at mcpcall.Endpoint, c job.D
 		return a, &mcpcall.TransportRefusedError{Transport: at.Transport,
 			Why: "the command is not one that HERALD_STDIO_COMMANDS lists for every agent"}
 	}
-	permit, err := e.Origins.Acquire(ctx, at, store.Agent{}, admission.CallNames, "direct:"+uuid.NewString())
+	permit, err := e.Origins.Acquire(ctx, at, erc8004.Agent{}, admission.CallNames, "direct:"+uuid.NewString())
 	if err != nil {
 		return a, err
 	}

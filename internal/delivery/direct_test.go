@@ -10,10 +10,10 @@ import (
 
 	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/admission/ratelimit"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/guardtest"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/prometheus/client_golang/prometheus"
@@ -86,7 +86,7 @@ func TestDirectCallsShareLimits(t *testing.T) {
 		t.Errorf("%v %+v", err, failed)
 	}
 	at := mcpcall.Endpoint{URL: a.URL}
-	heraldtest.Equal(t, "the unbound breaker", l.Breaker(admission.OriginKey(at, store.Agent{}, true), a.URL+"/?"),
+	heraldtest.Equal(t, "the unbound breaker", l.Breaker(admission.OriginKey(at, erc8004.Agent{}, true), a.URL+"/?"),
 		"closed")
 	calls := a.received()
 	if len(calls) != 1 {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentherald/herald/internal/admission"
 	"github.com/agentherald/herald/internal/admission/effort"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
@@ -35,7 +36,7 @@ func (w *world) budgeted(adapt ...func(*Config)) *worker {
 }
 
 // spend charges an effort to the agent.
-func (k *worker) spend(of store.Agent, w effort.What, d time.Duration) {
+func (k *worker) spend(of erc8004.Agent, w effort.What, d time.Duration) {
 	k.t.Helper()
 	h, err := k.efforts.Begin(k.t.Context(), of)
 	heraldtest.Must(k.t, err)
@@ -168,10 +169,10 @@ func TestChargeOfResolutions(t *testing.T) {
 	} {
 		b := must(effort.New(effort.Config{Size: time.Minute, Now: heraldtest.NewClock(time.Now()).Now}))
 		a := &attempt{pass: must(admission.New(admission.Config{Efforts: b})).Begin("1")}
-		heraldtest.Must(t, a.pass.AdmitAgent(t.Context(), store.Agent{ID: "1"}, true))
+		heraldtest.Must(t, a.pass.AdmitAgent(t.Context(), erc8004.Agent{ID: "1"}, true))
 		a.chargeResolution(c.steps, c.took, c.err)
 		a.pass.Leave()
-		heraldtest.Equal(t, name, b.Usage(t.Context(), store.Agent{ID: "1"}).Connections, c.want)
+		heraldtest.Equal(t, name, b.Usage(t.Context(), erc8004.Agent{ID: "1"}).Connections, c.want)
 		b.Close()
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/spans"
 	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/delivery/waits"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
@@ -30,12 +31,12 @@ import (
 // Executor makes delivery attempts. It is safe for concurrent use.
 type Executor struct {
 	Config
-	observed  *lru.Cache[store.Agent, time.Time] // when the tool list in the agent's row was fetched
+	observed  *lru.Cache[erc8004.Agent, time.Time] // when the tool list in the agent's row was fetched
 	waits     waits.Summary
 	events    *event.Checker
 	files     *content.Reader
 	arguments *memory.Budget
-	batches   *lru.Cache[store.Agent, batchLimit]
+	batches   *lru.Cache[erc8004.Agent, batchLimit]
 
 	spoolWarned atomic.Int64              // Unix time of ignoreSpooled's last warning, in ns
 	stopped     atomic.Pointer[time.Time] // when the worker began to stop (StopClaiming); nil: it runs

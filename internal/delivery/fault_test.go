@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/ipfs"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -222,7 +223,7 @@ func TestFaults(t *testing.T) {
 	w.run(t, "a call that panics may have reached the agent", func(t *testing.T, w *world) {
 		k := w.newWorker(func(c *Config) { c.Caller = callPanics{c.Caller} })
 		id := w.dispatchTo(newAgent(t).URL)
-		w.policy(id, store.OnUnknownHold)
+		w.policy(id, policy.OnUnknownHold)
 		k.mustDeliver(id, 1, "held held_unknown")
 	})
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/admission/ratelimit"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
@@ -142,7 +143,7 @@ func TestPolicyDelaysCalls(t *testing.T) {
 // it.
 func TestPolicyBatchSize(t *testing.T) {
 	t.Parallel()
-	batches := must(lru.New[store.Agent, batchLimit](1))
+	batches := must(lru.New[erc8004.Agent, batchLimit](1))
 	for size, want := range map[int]int{0: 20, 1: 1, 7: 7, 1000: 20} {
 		e := &Executor{Config: Config{BatchSize: 20, Now: time.Now}, batches: batches}
 		a := &attempt{claim: &store.Claim{Job: job.Job{Kind: job.KindNewFeedback}}, policy: policy.Policy{BatchSize: size}}

@@ -22,6 +22,7 @@ import (
 	"github.com/agentherald/herald/internal/door/watch"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
@@ -364,7 +365,7 @@ func TestFalseAgentOfAValidation(t *testing.T) {
 				w.enable(named, false)
 			} else {
 				hangs := k.executor.Admission.Begin("hangs")
-				heraldtest.Must(t, hangs.AdmitAgent(t.Context(), store.Agent{}, false))
+				heraldtest.Must(t, hangs.AdmitAgent(t.Context(), erc8004.Agent{}, false))
 				t.Cleanup(func() { hangs.Leave() })
 			}
 			w.deliverInTurns(k, id, 2, victim)
@@ -383,7 +384,7 @@ func TestFalseJobInDoubt(t *testing.T) {
 	victim := newAgent(t)
 	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(victim.URL))})
 	id := w.submit(repositioned(j, map[string]any{"value": "1"}))[0].ID
-	w.policy(id, store.OnUnknownHold)
+	w.policy(id, policy.OnUnknownHold)
 	w.claim(id, 1)
 	w.expire(id)
 	k := w.newWorker()

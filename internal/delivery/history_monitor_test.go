@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -141,7 +142,7 @@ func (h *history) claimed(p *process, c *store.Claim) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.claims[c.No] = &claimed{no: c.No, id: c.ID, attempt: c.Attempt, budget: c.Budget, started: c.StartedAt, at: time.Now(), lease: c.LeaseUntil,
-		hold: c.Policy.OnUnknown == store.OnUnknownHold, unfinished: c.Unfinished, replayed: c.Replay}
+		hold: c.Policy.OnUnknown == policy.OnUnknownHold, unfinished: c.Unfinished, replayed: c.Replay}
 	h.log = append(h.log, occurrence{time.Now(), p, c.ID, fmt.Sprintf("claim %d: attempt %d, %d of its budget, until %s, unfinished %v, in doubt %v",
 		c.No, c.Attempt, c.Budget, c.LeaseUntil.Sub(h.began).Round(time.Millisecond), c.Unfinished, c.InDoubt)})
 	if c.Budget > h.attempts()+1 || c.Budget < 1 { // one more claim looks for the outcome of the last attempt

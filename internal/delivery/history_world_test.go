@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/store"
@@ -257,7 +258,7 @@ func (h *history) intake(d *rand.Rand) {
 	agents := 1 + d.IntN(3)
 	for a := range agents {
 		if d.Float64() < .35 {
-			if err := h.ground.SetPolicy(context.Background(), storetest.Agent(a), store.Policy{OnUnknown: store.OnUnknownHold}); err != nil {
+			if err := h.ground.SetPolicy(context.Background(), storetest.Agent(a), policy.Policy{OnUnknown: policy.OnUnknownHold}); err != nil {
 				h.violated(uuid.Nil, "%v", err)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/delivery/tools"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/pgerror"
@@ -44,7 +45,7 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 		return d
 	}
 	v := e.Authorizer.ObserveFailure(a.auth, failure, classify.Error(failure))
-	if v.Unknown && a.policy.OnUnknown == store.OnUnknownHold {
+	if v.Unknown && a.policy.OnUnknown == policy.OnUnknownHold {
 		v.Text = "it is unknown whether the agent accepted the call, and its policy is onUnknown=hold: " + v.Text
 		v.Reason, v.Ending, v.Free = outcome.HeldUnknown, outcome.Held, false
 	}
@@ -109,7 +110,7 @@ func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 // because an operator decided to repeat the call. The caller calls event.Checker.Check first, which finds out whether
 // the chain still has the event of that call.
 func (a *attempt) holdIfUnknown() error {
-	if !a.claim.InDoubt || a.policy.OnUnknown != store.OnUnknownHold {
+	if !a.claim.InDoubt || a.policy.OnUnknown != policy.OnUnknownHold {
 		return nil
 	}
 	return outcome.Fail(outcome.HeldUnknown, "an earlier attempt ended with its worker, it is unknown whether the "+

@@ -12,6 +12,8 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/delivery/tools"
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
@@ -100,8 +102,8 @@ func (w *world) endLease(id uuid.UUID) store.Delivery {
 func (w *world) policy(id uuid.UUID, onUnknown string) {
 	w.t.Helper()
 	d := w.row(id)
-	a := store.Agent{ChainID: d.ChainID, Registry: d.IdentityRegistry, ID: d.AgentID}
-	heraldtest.Must(w.t, records.New(w.store).SetPolicy(w.t.Context(), a, store.Policy{OnUnknown: onUnknown}))
+	a := erc8004.Agent{ChainID: d.ChainID, Registry: d.IdentityRegistry, ID: d.AgentID}
+	heraldtest.Must(w.t, records.New(w.store).SetPolicy(w.t.Context(), a, policy.Policy{OnUnknown: onUnknown}))
 }
 
 // TestKnownOutcomes: an agent is not called again when a worker knows the outcome.
@@ -321,7 +323,7 @@ func TestUnknownOutcomes(t *testing.T) {
 	w.run(t, "held until an operator decides", func(t *testing.T, w *world) {
 		a := newAgent(t)
 		id := w.dispatchTo(a.URL)
-		w.policy(id, store.OnUnknownHold)
+		w.policy(id, policy.OnUnknownHold)
 		again := died(t, w, id)
 		k := w.newWorker()
 		k.mustDeliver(id, again.Dispatch, "held held_unknown")
@@ -347,7 +349,7 @@ func TestUnknownOutcomes(t *testing.T) {
 			panic(http.ErrAbortHandler)
 		}))
 		id := w.dispatchTo(a.URL)
-		w.policy(id, store.OnUnknownHold)
+		w.policy(id, policy.OnUnknownHold)
 		w.newWorker().mustDeliver(id, 1, "held held_unknown")
 		heraldtest.Equal(t, "the attempt's outcome", w.shows(id, outcome.Held, outcome.HeldUnknown, 1).History[0].Outcome,
 			"held")
@@ -355,7 +357,7 @@ func TestUnknownOutcomes(t *testing.T) {
 
 	w.run(t, "an answer that says no is known", func(t *testing.T, w *world) {
 		id := w.dispatchTo(newAgent(t, status(503)).URL)
-		w.policy(id, store.OnUnknownHold)
+		w.policy(id, policy.OnUnknownHold)
 		w.newWorker().mustDeliver(id, 1, "waiting server_error")
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/maintenance"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/outcome"
@@ -60,15 +61,15 @@ func (o *operator) say(agent *big.Int, entry map[string]any) {
 	}
 }
 
-func (o *operator) server(a store.Agent) (servers.Server, bool) { return o.Lookup(a.ChainID, a.ID) }
+func (o *operator) server(a erc8004.Agent) (servers.Server, bool) { return o.Lookup(a.ChainID, a.ID) }
 
 func (w *world) agentRow(id *big.Int) records.AgentRow {
 	w.t.Helper()
 	return must(records.New(w.store).AgentRow(heraldtest.Within(w.t, 20*time.Second), w.agentOf(id)))
 }
 
-func (w *world) agentOf(id *big.Int) store.Agent {
-	return store.Agent{ChainID: w.net.ChainID(), Registry: strings.ToLower(w.net.Deployment().Identity.Hex()), ID: id.String()}
+func (w *world) agentOf(id *big.Int) erc8004.Agent {
+	return erc8004.Agent{ChainID: w.net.ChainID(), Registry: strings.ToLower(w.net.Deployment().Identity.Hex()), ID: id.String()}
 }
 
 // feedback returns a job for an agent.
@@ -90,7 +91,7 @@ func TestServersFile(t *testing.T) {
 	clear(k.chains)
 	w.serve(k)
 	releaser := must(maintenance.NewReleaser(maintenance.ReleaserConfig{Ledger: w.store, Records: records.New(w.store), Dispatcher: w.dispatcher, Logger: w.logger(),
-		Disabled: func(a store.Agent) bool { s, ok := o.server(a); return ok && s.Disables() }}))
+		Disabled: func(a erc8004.Agent) bool { s, ok := o.server(a); return ok && s.Disables() }}))
 
 	w.runParallel(t, "it wins over the chain", func(t *testing.T, w *world) {
 		a, id := newAgent(t), w.register(at("https://127.0.0.1:1/nobody"))
@@ -174,7 +175,7 @@ func TestServersFile(t *testing.T) {
 		o.say(id, map[string]any{"timeoutMs": 1000}) // the chain is asked for the endpoint
 		d := w.ends(w.accept(w.feedback(id)), outcome.Held, outcome.ChainUnconfigured, 0)
 		o.say(id, map[string]any{"url": a.URL})
-		releaser.MarkCallable([]store.Agent{w.agentOf(id)})
+		releaser.MarkCallable([]erc8004.Agent{w.agentOf(id)})
 		heraldtest.Must(t, releaser.Release(heraldtest.Within(t, 20*time.Second)))
 		w.until(d.ID, outcome.Delivered)
 	})
@@ -267,7 +268,7 @@ func TestToolsAreStoredOncePerListing(t *testing.T) {
 }
 
 // claimOf returns a claim of a delivery for an agent.
-func claimOf(a store.Agent) *store.Claim {
+func claimOf(a erc8004.Agent) *store.Claim {
 	id, _ := new(big.Int).SetString(a.ID, 10)
 	return &store.Claim{Job: job.Job{ChainID: a.ChainID, IdentityRegistry: common.HexToAddress(a.Registry), AgentID: id}}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/resolver/servers"
@@ -28,7 +29,7 @@ type AgentRef struct {
 }
 
 // parseAgent parses CHAIN:AGENT.
-func parseAgent(s string) (store.Agent, error) {
+func parseAgent(s string) (erc8004.Agent, error) {
 	g, ok := erc8004.ParseAgent(s)
 	if !ok {
 		return g, &MisuseError{Field: "agent", Text: fmt.Sprintf("%.100q is not CHAIN:AGENT, as in 8453:42", s)}
@@ -37,7 +38,7 @@ func parseAgent(s string) (store.Agent, error) {
 }
 
 // ParseRef returns the store's identifier of an agent.
-func (o *Operator) ParseRef(r AgentRef) (store.Agent, error) {
+func (o *Operator) ParseRef(r AgentRef) (erc8004.Agent, error) {
 	g, err := parseAgent(r.Agent)
 	if err != nil {
 		return g, err
@@ -49,9 +50,9 @@ func (o *Operator) ParseRef(r AgentRef) (store.Agent, error) {
 	}
 	switch {
 	case problem != "":
-		return store.Agent{}, NewMisuse("--registry %q is not an address with the right checksum", r.Registry)
+		return erc8004.Agent{}, NewMisuse("--registry %q is not an address with the right checksum", r.Registry)
 	case registry == common.Address{} && r.Registry == "":
-		return store.Agent{}, NewMisuse("the IdentityRegistry of chain %[1]d is not known: name it with --registry, "+
+		return erc8004.Agent{}, NewMisuse("the IdentityRegistry of chain %[1]d is not known: name it with --registry, "+
 			"or set IDENTITY_REGISTRY_%[1]d", g.ChainID)
 	}
 	g.Registry = strings.ToLower(registry.Hex())
@@ -59,12 +60,12 @@ func (o *Operator) ParseRef(r AgentRef) (store.Agent, error) {
 }
 
 // DescribeAgent names an agent for use in a sentence.
-func DescribeAgent(g store.Agent) string {
+func DescribeAgent(g erc8004.Agent) string {
 	return fmt.Sprintf("agent %s of registry %s", g, g.Registry)
 }
 
 // ListedServer returns the agent's entry in the servers file, or nil without one.
-func (o *Operator) ListedServer(g store.Agent) (*servers.Server, error) {
+func (o *Operator) ListedServer(g erc8004.Agent) (*servers.Server, error) {
 	known, _ := o.Settings.Registries(g.ChainID)
 	if o.Settings.ServersFile == "" || common.HexToAddress(g.Registry) != known.Identity {
 		return nil, nil // the file lists only agents of the chain's default registry
@@ -82,7 +83,7 @@ func (o *Operator) ListedServer(g store.Agent) (*servers.Server, error) {
 }
 
 // ResolverAgent converts an agent to the resolver's type.
-func ResolverAgent(g store.Agent) (resolver.Agent, error) {
+func ResolverAgent(g erc8004.Agent) (resolver.Agent, error) {
 	id, ok := new(big.Int).SetString(g.ID, 10)
 	if !ok || id.BitLen() > 256 {
 		return resolver.Agent{}, NewMisuse("%s is no agent id: it is wider than 256 bits", g.ID)
@@ -145,7 +146,7 @@ func (o *Operator) ListAgents(ctx context.Context, f AgentFilter) (page AgentPag
 
 // agentCursor returns the cursor of an agent: its chain, registry and id.
 func agentCursor(r records.AgentRow) string {
-	return store.Agent{ChainID: r.ChainID, Registry: r.IdentityRegistry, ID: r.AgentID}.FullName()
+	return erc8004.Agent{ChainID: r.ChainID, Registry: r.IdentityRegistry, ID: r.AgentID}.FullName()
 }
 
 // sortedCursor returns the cursor of an agent in a sorted list. It also contains the values by which the list is
@@ -250,7 +251,7 @@ func (o *Operator) agentNextStep(ctx context.Context, st *Session, r records.Age
 }
 
 // agentEffort returns the agent's effort budget. If it cannot be read, agentEffort notifies the person and returns nil.
-func (o *Operator) agentEffort(ctx context.Context, st *Session, g store.Agent) *effort.Usage {
+func (o *Operator) agentEffort(ctx context.Context, st *Session, g erc8004.Agent) *effort.Usage {
 	switch {
 	case o.Live != nil:
 		return o.Live.Effort(ctx, g)
@@ -267,7 +268,7 @@ func (o *Operator) agentEffort(ctx context.Context, st *Session, g store.Agent) 
 
 // explainUnknown returns the error for an agent without a row. It names another registry that has an agent of this
 // number.
-func explainUnknown(ctx context.Context, st *Session, g store.Agent, registryNamed bool) error {
+func explainUnknown(ctx context.Context, st *Session, g erc8004.Agent, registryNamed bool) error {
 	others, err := st.Agents(ctx, records.AgentFilter{ChainID: &g.ChainID, AgentID: g.ID, Limit: 10})
 	if err != nil {
 		return err
@@ -280,22 +281,22 @@ func explainUnknown(ctx context.Context, st *Session, g store.Agent, registryNam
 }
 
 // errUnseen: Herald accepted no delivery for the agent.
-func errUnseen(g store.Agent) error {
+func errUnseen(g erc8004.Agent) error {
 	return &NotFoundError{fmt.Sprintf("%s not found: no delivery was ever accepted for it; "+
 		"`worker agent list` shows the agents that there are", DescribeAgent(g))}
 }
 
 // AgentChange is the result of enabling or disabling an agent, or of setting its policy.
 type AgentChange struct {
-	Agent    string        `json:"agent"`
-	Registry string        `json:"identityRegistry"`
-	Enabled  *bool         `json:"enabled,omitempty"`
-	Policy   *store.Policy `json:"policy,omitempty"`  // the settings in force, without filters
-	Levels   []AgentLevel  `json:"levels,omitempty"`  // of a policy: the levels that contain something
-	Problem  string        `json:"problem,omitempty"` // why Levels may be incomplete: a file of policies cannot be read
-	Released int           `json:"released"`
-	Unseen   bool          `json:"unseen,omitempty"` // the agent had no row before
-	Audit    int64         `json:"audit,omitempty"`
+	Agent    string         `json:"agent"`
+	Registry string         `json:"identityRegistry"`
+	Enabled  *bool          `json:"enabled,omitempty"`
+	Policy   *policy.Policy `json:"policy,omitempty"`  // the settings in force, without filters
+	Levels   []AgentLevel   `json:"levels,omitempty"`  // of a policy: the levels that contain something
+	Problem  string         `json:"problem,omitempty"` // why Levels may be incomplete: a policy file is unreadable
+	Released int            `json:"released"`
+	Unseen   bool           `json:"unseen,omitempty"` // the agent had no row before
+	Audit    int64          `json:"audit,omitempty"`
 
 	Name string `json:"-"` // for use in a sentence
 }
@@ -303,7 +304,7 @@ type AgentChange struct {
 // agentEdit is a change of one agent, with the open store.
 type agentEdit struct {
 	*Session
-	agent store.Agent
+	agent erc8004.Agent
 	row   records.AgentRow // as it was before
 	AgentChange
 }
@@ -375,7 +376,7 @@ func (o *Operator) RefreshAgent(ctx context.Context, ref AgentRef, actor string)
 
 // checkEnabling returns an *OverruledError if the servers file or a policy disables the agent with this row. If a file
 // cannot be read here, it notifies the person.
-func (o *Operator) checkEnabling(g store.Agent, row records.AgentRow) error {
+func (o *Operator) checkEnabling(g erc8004.Agent, row records.AgentRow) error {
 	levels, listed, err := o.readLevels(g, row)
 	if err != nil {
 		o.Notify("warning: it is not known whether the servers file or a policy disables the agent: %v", err)

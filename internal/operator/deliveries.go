@@ -47,7 +47,7 @@ func (s Selection) parseFilter(now time.Time) (records.Filter, error) {
 		mixed = NewMisuseOf("reorged", "implies the status, the reason and the kind: leave those out")
 	}
 	if s.Agent != "" {
-		var g store.Agent
+		var g erc8004.Agent
 		g, agentErr = parseAgent(s.Agent)
 		f.ChainID, f.AgentID = &g.ChainID, g.ID
 	}
@@ -278,7 +278,7 @@ func (o *Operator) nextStep(d store.Delivery) string {
 		} `json:"action"`
 	}
 	_ = json.Unmarshal(d.Job, &asked) // an unknown tool name only makes the text less specific
-	agent := store.Agent{ChainID: d.ChainID, Registry: d.IdentityRegistry, ID: d.AgentID}
+	agent := erc8004.Agent{ChainID: d.ChainID, Registry: d.IdentityRegistry, ID: d.AgentID}
 	listed, err := o.ListedServer(agent)
 	return outcome.NextStep(d.Reason, outcome.Subject{Delivery: d.ID.String(), ChainID: d.ChainID,
 		Agent: agent.Argument(), Endpoint: d.Endpoint, Tool: asked.Action.ToolName,

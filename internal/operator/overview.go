@@ -12,8 +12,8 @@ import (
 
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/delivery/throughput"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
 )
 
 // Live is state that only a running worker has.
@@ -26,7 +26,7 @@ type Live interface {
 	// unknown.
 	Breaker(endpoint string) string
 	// Effort returns an agent's effort budget and its use. It returns nil if budgets are off or the use is unknown.
-	Effort(ctx context.Context, agent store.Agent) *effort.Usage
+	Effort(ctx context.Context, agent erc8004.Agent) *effort.Usage
 	// OpenBreakers returns how many circuit breakers are open or half open in this worker.
 	OpenBreakers() int
 	// Missing returns the services and chains that this worker cannot use now, each with the reason.

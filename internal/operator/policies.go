@@ -12,13 +12,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/google/uuid"
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver/servers"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 )
 
@@ -154,7 +154,7 @@ type AgentLevel struct {
 const maxCounted = 1000
 
 // parsePolicy parses settings of the form NAME=VALUE. A value that is no JSON is a string.
-func parsePolicy(settings []string) (p store.Policy, err error) {
+func parsePolicy(settings []string) (p policy.Policy, err error) {
 	members := make([]string, len(settings))
 	for i, s := range settings {
 		name, value, _ := strings.Cut(s, "=")
@@ -226,29 +226,29 @@ func (o *Operator) SetPolicy(ctx context.Context, ref AgentRef, actor string, se
 		return AgentChange{}, err
 	}
 	return o.changePolicy(ctx, ref, actor, policy.Operator,
-		func(was store.Policy) store.Policy { return was.Override(p) },
-		func(st *Session, g store.Agent) error { return st.SetPolicy(ctx, g, p) })
+		func(was policy.Policy) policy.Policy { return was.Override(p) },
+		func(st *Session, g erc8004.Agent) error { return st.SetPolicy(ctx, g, p) })
 }
 
 // ReplacePolicy replaces the operator's policy of an agent by a document, or with the level policy.Own the agent's own
 // policy. nil removes it. Such a policy cannot name a file of clients. An error in the document begins with its source.
 func (o *Operator) ReplacePolicy(ctx context.Context, ref AgentRef, actor string, level policy.Level, source string,
 	document []byte) (out AgentChange, err error) {
-	var p store.Policy
+	var p policy.Policy
 	if document != nil {
 		var refusal *job.Refusal
 		if p, _, err = policy.Parse(document, level, nil); errors.As(err, &refusal) {
 			return out, &MisuseError{Field: refusal.Path, Text: source + err.Error()}
 		}
 	}
-	return o.changePolicy(ctx, ref, actor, level, func(store.Policy) store.Policy { return p },
-		func(st *Session, g store.Agent) error { return st.ReplacePolicy(ctx, g, level, p) })
+	return o.changePolicy(ctx, ref, actor, level, func(policy.Policy) policy.Policy { return p },
+		func(st *Session, g erc8004.Agent) error { return st.ReplacePolicy(ctx, g, level, p) })
 }
 
 // changePolicy changes the policy of one level of an agent: edit returns the new policy, and save stores it. It returns
 // the policies that apply to the agent then.
 func (o *Operator) changePolicy(ctx context.Context, ref AgentRef, actor string, level policy.Level,
-	edit func(was store.Policy) store.Policy, save func(*Session, store.Agent) error) (AgentChange, error) {
+	edit func(was policy.Policy) policy.Policy, save func(*Session, erc8004.Agent) error) (AgentChange, error) {
 	return o.editAgent(ctx, o.OpenStore, ref, false, func(e *agentEdit) error {
 		changed := &e.row.Policy
 		if level == policy.Own {
@@ -269,9 +269,9 @@ func (o *Operator) describePolicies(ctx context.Context, e *agentEdit) error {
 		e.Problem = readErr.Error()
 	}
 	e.Policy = new(l.Settings())
-	e.Policy.OnUnknown = cmp.Or(e.Policy.OnUnknown, store.OnUnknownResend)
+	e.Policy.OnUnknown = cmp.Or(e.Policy.OnUnknown, policy.OnUnknownResend)
 	e.Policy.Order = cmp.Or(e.Policy.Order,
-		map[bool]string{true: store.OrderStrict, false: store.OrderOff}[o.Settings.StrictOrder])
+		map[bool]string{true: policy.OrderStrict, false: policy.OrderOff}[o.Settings.StrictOrder])
 	counted, err := e.Deliveries(ctx, records.Filter{ChainID: &e.agent.ChainID, AgentID: e.agent.ID, Limit: maxCounted})
 	for _, level := range []AgentLevel{{Level: policy.Operator, Policy: l.Operator},
 		{Level: policy.Default, Policy: l.Default}, {Level: policy.Own, Policy: l.Own}} {
@@ -293,7 +293,7 @@ func (o *Operator) describePolicies(ctx context.Context, e *agentEdit) error {
 
 // readLevels returns the policies that apply to the agent with this row. The default policy is that of this process'
 // HERALD_POLICY_FILE. listed is the agent's entry in the servers file, which overrides the operator's policy, or nil.
-func (o *Operator) readLevels(g store.Agent,
+func (o *Operator) readLevels(g erc8004.Agent,
 	row records.AgentRow) (l policy.Levels, listed *servers.Server, err error) {
 	l.Operator, l.Own = row.Policy, row.OwnPolicy
 	if listed, err = o.ListedServer(g); listed != nil {
@@ -307,7 +307,7 @@ func (o *Operator) readLevels(g store.Agent,
 
 // JudgeAgent returns the failure of each delivery to the agent with this row, or nil: the row, the servers file or a
 // policy disables the agent, or a filter skips all its events (policy.Levels.SkipJob).
-func (o *Operator) JudgeAgent(g store.Agent, row records.AgentRow) (failure, err error) {
+func (o *Operator) JudgeAgent(g erc8004.Agent, row records.AgentRow) (failure, err error) {
 	l, listed, err := o.readLevels(g, row)
 	if err != nil {
 		return nil, err
@@ -319,6 +319,6 @@ func (o *Operator) JudgeAgent(g store.Agent, row records.AgentRow) (failure, err
 }
 
 // DescribePolicy returns the settings that `worker agent policy` can set, in its form.
-func DescribePolicy(p store.Policy) string {
-	return "onUnknown=" + cmp.Or(p.OnUnknown, store.OnUnknownResend) + " order=" + cmp.Or(p.Order, store.OrderStrict)
+func DescribePolicy(p policy.Policy) string {
+	return "onUnknown=" + cmp.Or(p.OnUnknown, policy.OnUnknownResend) + " order=" + cmp.Or(p.Order, policy.OrderStrict)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -64,7 +65,7 @@ func (o *Operator) FindRetraction(ctx context.Context, d store.Delivery) (*store
 }
 
 // AgentNames returns the names of those agents that have one.
-func (o *Operator) AgentNames(ctx context.Context, list []store.Agent) (names map[store.Agent]string, err error) {
+func (o *Operator) AgentNames(ctx context.Context, list []erc8004.Agent) (names map[erc8004.Agent]string, err error) {
 	if len(list) == 0 {
 		return nil, nil
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/agentherald/herald/internal/admission/effort"
 	"github.com/agentherald/herald/internal/auth"
 	"github.com/agentherald/herald/internal/base/embedded"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"golang.org/x/sync/semaphore"
@@ -27,7 +28,7 @@ type Session struct {
 	Spool      auth.RenewalSpool // refresh tokens that Postgres could not store yet; nil if Redis is not available
 	Dispatcher Dispatcher        // nil: released deliveries wait for the worker's reconciler
 	// Effort reads the rest of an agent's effort budget from Redis; nil if Redis is not available.
-	Effort func(ctx context.Context, agent store.Agent) (*effort.Usage, error)
+	Effort func(ctx context.Context, agent erc8004.Agent) (*effort.Usage, error)
 	Close  func()
 }
 

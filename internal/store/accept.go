@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/tracecontext"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/storable"
@@ -169,7 +170,7 @@ type arrival struct {
 	id    uuid.UUID // of its new delivery, if it gets one
 	key   string    // of the delivery
 	kind  string
-	agent Agent
+	agent erc8004.Agent
 	raw   []byte // Job as JSON; nil for a Refused job, because it may contain secrets in plain text
 	// followed means that a chain follower read the event from the chain. Only then is its block remembered for reorgs.
 	followed bool
@@ -256,7 +257,7 @@ func (s *Store) acceptLocked(ctx context.Context, tx pgx.Tx,
 // inserts deliveries for new keys, and answers the jobs whose keys exist. Then it dispatches from the agents' backlogs.
 func (s *Store) acceptPart(ctx context.Context, tx pgx.Tx, in []arrival) (out []Acceptance, tasks []Task, err error) {
 	out = make([]Acceptance, len(in))
-	byAgent := make(map[Agent][]Task)
+	byAgent := make(map[erc8004.Agent][]Task)
 	if err := s.raiseEpochs(ctx, tx, in, out); err != nil {
 		return nil, nil, err
 	}
@@ -275,14 +276,14 @@ func (s *Store) acceptPart(ctx context.Context, tx pgx.Tx, in []arrival) (out []
 // listAgentsToDispatch returns the distinct agents from whose backlogs acceptPart must dispatch. It omits an agent if
 // no job can have added to its backlog: each of its jobs is Refused, is an AgentUpdated, or became a new delivery that
 // waits, has a task, or was filtered. byAgent has the tasks that acceptPart has dispatched so far.
-func listAgentsToDispatch(in []arrival, out []Acceptance, byAgent map[Agent][]Task) []Agent {
+func listAgentsToDispatch(in []arrival, out []Acceptance, byAgent map[erc8004.Agent][]Task) []erc8004.Agent {
 	isDispatched := make(map[uuid.UUID]bool, len(in))
 	for _, dispatched := range byAgent {
 		for _, t := range dispatched {
 			isDispatched[t.ID] = true
 		}
 	}
-	var agents []Agent
+	var agents []erc8004.Agent
 	for i, a := range in {
 		isSettled := out[i].Verdict == Accepted &&
 			(isDispatched[out[i].ID] || out[i].Status == outcome.Waiting || out[i].Status == outcome.Skipped)
@@ -313,7 +314,7 @@ func (s *Store) raiseEpochs(ctx context.Context, tx pgx.Tx, in []arrival, out []
 // these answers to Accepted. The answer stays undecided if the key has a delivery, or if an earlier arrival has the
 // same key. New tasks are added to byAgent.
 func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance,
-	byAgent map[Agent][]Task) error {
+	byAgent map[erc8004.Agent][]Task) error {
 	var rows []arrival
 	added := make(map[string]bool, len(in)) // by key
 	for i, a := range in {
@@ -347,7 +348,7 @@ func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Ac
 // answerInserted returns the answer Accepted for an arrival whose delivery was inserted. row describes that delivery.
 // The status is Rejected for a Refused job, Skipped for a filtered one, Waiting if the delivery waits for another one
 // (behind_earlier), and else Queued. A new task is added to byAgent.
-func (a arrival) answerInserted(row newRow, byAgent map[Agent][]Task) Acceptance {
+func (a arrival) answerInserted(row newRow, byAgent map[erc8004.Agent][]Task) Acceptance {
 	status := outcome.Queued
 	switch {
 	case a.Refused != "":
@@ -378,7 +379,7 @@ func (s *Store) insertDeliveries(ctx context.Context, tx pgx.Tx, in []arrival) (
 	optional := func(value func(arrival) string) []*string {
 		return column(in, func(a arrival) *string { return storable.OrNull(value(a)) })
 	}
-	chains, registries, agents := SplitAgents(column(in, func(a arrival) Agent { return a.agent }))
+	chains, registries, agents := SplitAgents(column(in, func(a arrival) erc8004.Agent { return a.agent }))
 	rows, _ := queryNamed(ctx, tx, statements.Named("accept"), pgx.NamedArgs{
 		"ids":       column(in, func(a arrival) uuid.UUID { return a.id }),
 		"chain_ids": chains, "registries": registries, "agent_ids": agents,
@@ -408,8 +409,8 @@ func (s *Store) insertDeliveries(ctx context.Context, tx pgx.Tx, in []arrival) (
 
 // arrivalAgents returns the distinct agents of the arrivals, in the order of distinctAgents. It omits Refused jobs,
 // because they may name no agent.
-func arrivalAgents(in []arrival) []Agent {
-	agents := make([]Agent, 0, len(in))
+func arrivalAgents(in []arrival) []erc8004.Agent {
+	agents := make([]erc8004.Agent, 0, len(in))
 	for _, a := range in {
 		if a.Refused == "" {
 			agents = append(agents, a.agent)
@@ -419,12 +420,12 @@ func arrivalAgents(in []arrival) []Agent {
 }
 
 // jobAgent returns the agent that a job names. A job without an agent id gets the id "0".
-func jobAgent(j job.Job) Agent {
+func jobAgent(j job.Job) erc8004.Agent {
 	id := "0"
 	if j.AgentID != nil {
 		id = j.AgentID.String()
 	}
-	return Agent{ChainID: j.ChainID, Registry: strings.ToLower(j.IdentityRegistry.Hex()), ID: id}
+	return erc8004.Agent{ChainID: j.ChainID, Registry: strings.ToLower(j.IdentityRegistry.Hex()), ID: id}
 }
 
 // AgentChange has the details of an AgentUpdated event that the chain follower read.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
@@ -55,13 +56,13 @@ type Claim struct {
 	// InDoubt: an attempt without an outcome may have called the agent. Attempts before a replay do not count (they
 	// belong to an earlier Budget): by replaying the delivery, the operator accepted a second call.
 	InDoubt     bool
-	Replay      bool   // an operator has replayed the delivery
-	Policy      Policy // the operator's, for the agent
-	OwnPolicy   Policy // the agent's own
-	Protocol    string // MCP revision of the agent's last answer; empty: the agent has not answered yet
-	Succeeded   bool   // a delivery to the agent succeeded within RecentSuccess
-	Traceparent string // traceparent of the job; empty: the job has none
-	Again       bool   // not the first try: the delivery was waiting when it was claimed, or had a task before this one
+	Replay      bool          // an operator has replayed the delivery
+	Policy      policy.Policy // the operator's, for the agent
+	OwnPolicy   policy.Policy // the agent's own
+	Protocol    string        // MCP revision of the agent's last answer; empty: the agent has not answered yet
+	Succeeded   bool          // a delivery to the agent succeeded within RecentSuccess
+	Traceparent string        // traceparent of the job; empty: the job has none
+	Again       bool          // not the first try: the delivery was waiting, or had a task before this one
 	// AheadOf is the index (order_seq) of an earlier open delivery of the ordering key that this delivery overtakes.
 	// That delivery delays later ones no longer, because its delays_until has passed. Empty: none is overtaken.
 	AheadOf string
@@ -73,7 +74,7 @@ type Claim struct {
 
 	// kind and agent come from columns of the delivery's row, because the stored job may be unreadable.
 	kind  string
-	agent Agent
+	agent erc8004.Agent
 
 	waited bool // the delivery was waiting when it was claimed
 }
@@ -81,28 +82,13 @@ type Claim struct {
 // RecentSuccess is the maximum age of the agent's last success for which Claim.Succeeded is set.
 const RecentSuccess = time.Hour
 
-// Policy is the policy of one level for one agent.
-type Policy = policy.Policy
-
-// The values of Policy.Order.
-const (
-	OrderStrict = "strict"
-	OrderOff    = "off"
-)
-
-// The values of Policy.OnUnknown.
-const (
-	OnUnknownResend = "resend" // send it again with the same deliveryId
-	OnUnknownHold   = "hold"   // hold it (held_unknown) until an operator replays or cancels it
-)
-
 // HasLostKey reports whether a reorg gave the delivery's key to another event (displace.sql). That event has a delivery
 // of its own.
 func (c *Claim) HasLostKey() bool { return strings.HasSuffix(c.Key, "~"+c.ID.String()) }
 
 // Agent returns the claim's agent.
-func (c *Claim) Agent() Agent {
-	if c.agent == (Agent{}) {
+func (c *Claim) Agent() erc8004.Agent {
+	if c.agent == (erc8004.Agent{}) {
 		return jobAgent(c.Job)
 	}
 	return c.agent

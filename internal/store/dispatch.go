@@ -7,13 +7,14 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
 // LockAgents locks the rows of agents until the transaction ends. It first inserts missing rows. It locks in one fixed
 // order, so that two transactions do not deadlock.
-func (s *Store) LockAgents(ctx context.Context, tx pgx.Tx, agents []Agent) error {
+func (s *Store) LockAgents(ctx context.Context, tx pgx.Tx, agents []erc8004.Agent) error {
 	chains, registries, ids := SplitAgents(agents)
 	b := &pgx.Batch{}
 	b.Queue(statements.Text("make_agents"), chains, registries, ids)
@@ -22,7 +23,7 @@ func (s *Store) LockAgents(ctx context.Context, tx pgx.Tx, agents []Agent) error
 }
 
 // SplitAgents returns the fields of agents as three parallel slices, for the array parameters of a statement.
-func SplitAgents(agents []Agent) (chains []int64, registries, ids []string) {
+func SplitAgents(agents []erc8004.Agent) (chains []int64, registries, ids []string) {
 	for _, a := range agents {
 		chains, registries, ids = append(chains, int64(a.ChainID)), append(registries, a.Registry), append(ids, a.ID)
 	}
@@ -31,8 +32,8 @@ func SplitAgents(agents []Agent) (chains []int64, registries, ids []string) {
 
 // dispatchAgents dispatches the next deliveries from the backlogs of agents, up to MaxDispatchedPerAgent per agent. It
 // returns their tasks in the order of interleaveAgents. tx has locked the agents.
-func (s *Store) dispatchAgents(ctx context.Context, tx pgx.Tx, agents []Agent) ([]Task, error) {
-	byAgent := make(map[Agent][]Task, len(agents))
+func (s *Store) dispatchAgents(ctx context.Context, tx pgx.Tx, agents []erc8004.Agent) ([]Task, error) {
+	byAgent := make(map[erc8004.Agent][]Task, len(agents))
 	if err := s.dispatchInto(ctx, tx, agents, byAgent); err != nil {
 		return nil, err
 	}
@@ -44,7 +45,8 @@ func (s *Store) dispatchAgents(ctx context.Context, tx pgx.Tx, agents []Agent) (
 const maxDispatchRounds = 32
 
 // dispatchInto is dispatchAgents, but adds the tasks to byAgent instead of returning them.
-func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, byAgent map[Agent][]Task) error {
+func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []erc8004.Agent,
+	byAgent map[erc8004.Agent][]Task) error {
 	if len(agents) == 0 {
 		return nil
 	}
@@ -55,7 +57,7 @@ func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, byA
 	again := true
 	for round := 0; again && round < maxDispatchRounds; round++ {
 		rows, _ := queryNamed(ctx, tx, statements.Named("dispatch"), dispatchArgs(chains, registries, ids, nil, nil))
-		behind, err := readDispatched(rows, func(t Task, a Agent) error {
+		behind, err := readDispatched(rows, func(t Task, a erc8004.Agent) error {
 			byAgent[a] = append(byAgent[a], t)
 			return nil
 		})
@@ -77,9 +79,9 @@ func dispatchArgs(chains []int64, registries, agents []string, ids []uuid.UUID, 
 
 // readDispatched reads the rows of dispatch.sql. It calls add for each dispatched task and its agent. It returns the
 // number of deliveries that left the backlog to wait for others (behind).
-func readDispatched(rows pgx.Rows, add func(Task, Agent) error) (behind int, err error) {
+func readDispatched(rows pgx.Rows, add func(Task, erc8004.Agent) error) (behind int, err error) {
 	var t Task
-	var a Agent
+	var a erc8004.Agent
 	var left bool
 	_, err = pgx.ForEachRow(rows, []any{&t.ID, &t.N, &t.Kind, &t.Attempts, &t.Bulk, &a.ChainID, &a.Registry, &a.ID,
 		&left}, func() error {
@@ -95,7 +97,7 @@ func readDispatched(rows pgx.Rows, add func(Task, Agent) error) (behind int, err
 // interleaveAgents returns the tasks of all agents in this order: the first task of each agent, then the second of
 // each, and so on. So workers run tasks of different agents at the same time. Tasks of one agent would wait for each
 // other: for the lock of the agent's row when they are recorded, and for the permits of their origin.
-func interleaveAgents(byAgent map[Agent][]Task) (tasks []Task) {
+func interleaveAgents(byAgent map[erc8004.Agent][]Task) (tasks []Task) {
 	agents := distinctAgents(slices.Collect(maps.Keys(byAgent)))
 	for nth := range MaxDispatchedPerAgent {
 		for _, a := range agents {
@@ -108,8 +110,8 @@ func interleaveAgents(byAgent map[Agent][]Task) (tasks []Task) {
 }
 
 // distinctAgents sorts agents in place by chain, registry and id (as text), and returns them without duplicates.
-func distinctAgents(agents []Agent) []Agent {
-	slices.SortFunc(agents, func(a, b Agent) int {
+func distinctAgents(agents []erc8004.Agent) []erc8004.Agent {
+	slices.SortFunc(agents, func(a, b erc8004.Agent) int {
 		return cmp.Or(cmp.Compare(a.ChainID, b.ChainID), strings.Compare(a.Registry, b.Registry),
 			strings.Compare(a.ID, b.ID))
 	})

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -164,8 +165,8 @@ func TestReleaseEnabledInPages(t *testing.T) {
 	}
 	exec(t, s, `UPDATE herald.deliveries SET status = 'held', reason = 'agent_disabled', handed_at = NULL`)
 	exec(t, s, `UPDATE herald.agents SET enabled = false, state = 'disabled' WHERE agent_id = 3`)
-	asked := map[Agent]int{}
-	n, tasks, err := s.ReleaseEnabled(t.Context(), func(a Agent) bool {
+	asked := map[erc8004.Agent]int{}
+	n, tasks, err := s.ReleaseEnabled(t.Context(), func(a erc8004.Agent) bool {
 		if asked[a]++; asked[a] > 1 {
 			t.Errorf("asked again about %s", a) // a query for each held delivery
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -299,7 +300,7 @@ func TestReleaseReadsEachOnce(t *testing.T) {
 		SELECT gen_random_uuid(), n, n::text, 'NewFeedback', 8453, '0xaa', 1, n::text, n, 'held', 'auth_required' FROM generate_series(1, $1::int) n`, many)
 	exec(t, s, `ANALYZE herald.work`)
 	read := countRead(t, s, func() {
-		released, _, err := s.ReleaseHeld(t.Context(), Agent{ChainID: 8453, Registry: "0xaa", ID: "1"}, "auth_required")
+		released, _, err := s.ReleaseHeld(t.Context(), erc8004.Agent{ChainID: 8453, Registry: "0xaa", ID: "1"}, "auth_required")
 		if released != many || err != nil {
 			t.Errorf("%d released, %v", released, err)
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/retention"
@@ -58,7 +59,7 @@ func (s *Store) Due(ctx context.Context, limit int) (tasks []Task, more bool, er
 	defer end()
 	err = pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, statements.Text("due"), limit)
-		agents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Agent])
+		agents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[erc8004.Agent])
 		if err != nil {
 			return err
 		}
@@ -89,7 +90,7 @@ func (s *Store) IgnoreOrder(ctx context.Context, limit int) (tasks []Task, err e
 // foundRows has the ids of deliveries to change, and the distinct agents of these deliveries.
 type foundRows struct {
 	ids    []uuid.UUID
-	agents []Agent
+	agents []erc8004.Agent
 }
 
 // findRows reads the ids and agents of the deliveries that a statement selects. It locks nothing, so the deliveries may
@@ -99,7 +100,7 @@ func (s *Store) findRows(ctx context.Context, sql string, args ...any) (f foundR
 	defer cancel()
 	rows, _ := s.Conns.Query(ctx, sql, args...)
 	var id uuid.UUID
-	var a Agent
+	var a erc8004.Agent
 	_, err = pgx.ForEachRow(rows, []any{&id, &a.ChainID, &a.Registry, &a.ID}, func() error {
 		f.ids, f.agents = append(f.ids, id), append(f.agents, a)
 		return nil
@@ -120,7 +121,7 @@ func (s *Store) moveRows(ctx context.Context, f foundRows, dispatch bool, counts
 
 // changeAgents locks agents and calls change, in one transaction. If dispatch is true, the transaction also dispatches
 // from the agents' backlogs, and changeAgents returns the tasks. After an error, nothing was committed.
-func (s *Store) changeAgents(ctx context.Context, agents []Agent, dispatch bool,
+func (s *Store) changeAgents(ctx context.Context, agents []erc8004.Agent, dispatch bool,
 	change func(context.Context, pgx.Tx) error) (tasks []Task, err error) {
 	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
@@ -146,7 +147,7 @@ func (s *Store) Backlog(ctx context.Context, limit int) (tasks []Task, err error
 	ctx, end := s.StartCall(ctx, &err, "dispatch a backlog")
 	defer end()
 	rows, _ := s.Conns.Query(ctx, statements.Text("backlog"), MaxDispatchedPerAgent, limit)
-	agents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Agent])
+	agents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[erc8004.Agent])
 	if err != nil || len(agents) == 0 {
 		return nil, err
 	}

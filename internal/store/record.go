@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/coalescer"
@@ -217,7 +218,7 @@ func (s *Store) recordIn(ctx context.Context, tx pgx.Tx, q recordRequest) (Recor
 	if err != nil || q.outcome.Gone == nil {
 		return rec, err
 	}
-	byAgent := make(map[Agent][]Task)
+	byAgent := make(map[erc8004.Agent][]Task)
 	err = s.replaceEvent(ctx, tx, q.claim.ID, q.claim.Job, *q.outcome.Gone, byAgent)
 	rec.Next = append(rec.Next, interleaveAgents(byAgent)...)
 	return rec, err
@@ -290,9 +291,9 @@ type recordRequest struct {
 	tookMs    *int32 // duration of the attempt; nil: it ends now
 }
 
-func (q recordRequest) agent() Agent   { return q.claim.Agent() }
-func (q recordRequest) id() uuid.UUID  { return q.claim.ID }
-func (q recordRequest) claimNo() int64 { return q.claim.No }
+func (q recordRequest) agent() erc8004.Agent { return q.claim.Agent() }
+func (q recordRequest) id() uuid.UUID        { return q.claim.ID }
+func (q recordRequest) claimNo() int64       { return q.claim.No }
 
 // newRecordRequest returns a request to record the outcome of the claim's own attempt.
 func newRecordRequest(c *Claim, o Outcome) recordRequest {
@@ -314,7 +315,7 @@ func (q recordRequest) isPlain() bool {
 func (s *Store) recordGroup(ctx context.Context, group []recordRequest) ([]coalescer.Result[Recorded], error) {
 	members := sortMembers(group)
 	sorted := column(members, func(i int) recordRequest { return group[i] })
-	results, callers := make([]coalescer.Result[Recorded], len(group)), make(map[Agent][]int, len(members))
+	results, callers := make([]coalescer.Result[Recorded], len(group)), make(map[erc8004.Agent][]int, len(members))
 	b := &pgx.Batch{}
 	chains, registries, ids := SplitAgents(column(sorted, recordRequest.agent))
 	b.Queue(statements.Text("lock_agents"), chains, registries, ids)
@@ -323,7 +324,7 @@ func (s *Store) recordGroup(ctx context.Context, group []recordRequest) ([]coale
 		results[i] = coalescer.Result[Recorded]{Answer: rec, Answered: true}
 		callers[group[i].agent()] = append(callers[group[i].agent()], i)
 	})
-	queueDispatch(b, sorted, func(t Task, a Agent) error {
+	queueDispatch(b, sorted, func(t Task, a erc8004.Agent) error {
 		next := callers[a]
 		if len(next) == 0 {
 			return errors.New("an agent was given tasks of which nothing was recorded")
@@ -376,7 +377,7 @@ func queueOutcomes(b *pgx.Batch, group []recordRequest, args pgx.NamedArgs, add 
 
 // queueDispatch queues dispatch.sql for the agents of the claims whose outcomes the same batch records. It calls add
 // for each dispatched task.
-func queueDispatch(b *pgx.Batch, group []recordRequest, add func(Task, Agent) error) {
+func queueDispatch(b *pgx.Batch, group []recordRequest, add func(Task, erc8004.Agent) error) {
 	chains, registries, agents := SplitAgents(column(group, recordRequest.agent))
 	args := dispatchArgs(chains, registries, agents, column(group, recordRequest.id),
 		column(group, recordRequest.claimNo))
@@ -416,7 +417,7 @@ func queueRecord(b *pgx.Batch, q recordRequest) *written {
 		b.Queue(`UPDATE herald.hints SET refuted = true WHERE delivery_id = $1 AND rank = ANY($2)`, c.ID, o.Refuted)
 	}
 	if !o.SkipDispatch {
-		queueDispatch(b, group, func(t Task, _ Agent) error { w.Next = append(w.Next, t); return nil })
+		queueDispatch(b, group, func(t Task, _ erc8004.Agent) error { w.Next = append(w.Next, t); return nil })
 	}
 	return w
 }

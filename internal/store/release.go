@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/jackc/pgx/v5"
@@ -17,7 +18,7 @@ const anyEpoch = int64(-1)
 // the backlog. The oldest come first, and those of a backfill after all others. It uses as many transactions as needed.
 // It returns the number of released deliveries, and the tasks that the caller puts into Redis or removes there. After
 // an error, both describe the committed part, and a second call continues.
-func (s *Store) ReleaseHeld(ctx context.Context, a Agent,
+func (s *Store) ReleaseHeld(ctx context.Context, a erc8004.Agent,
 	reasons ...outcome.Reason) (released int, tasks []Task, err error) {
 	defer postgres.WrapError(&err, "release held deliveries of agent %s %q", a, reasons)
 	return s.ReleaseAfter(ctx, a, reasons, nil)
@@ -25,7 +26,7 @@ func (s *Store) ReleaseHeld(ctx context.Context, a Agent,
 
 // ReleaseAfter calls change, which may be nil, and then releases held deliveries like ReleaseHeld. change is called
 // in the transaction of the first batch. If reasons is empty, no delivery is released.
-func (s *Store) ReleaseAfter(ctx context.Context, a Agent, reasons []outcome.Reason,
+func (s *Store) ReleaseAfter(ctx context.Context, a erc8004.Agent, reasons []outcome.Reason,
 	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
 	for {
 		n, more, err := s.releaseBatch(ctx, a, reasons, change)
@@ -43,10 +44,10 @@ func (s *Store) ReleaseAfter(ctx context.Context, a Agent, reasons []outcome.Rea
 // releaseBatch is one transaction of ReleaseAfter. It calls change, which may be nil. Then it releases at most
 // maxMove held deliveries, and dispatches from the agent's backlog. It returns the number of released deliveries and
 // all tasks for the caller.
-func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []outcome.Reason,
+func (s *Store) releaseBatch(ctx context.Context, a erc8004.Agent, reasons []outcome.Reason,
 	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
 	var ended []Task
-	tasks, err = s.changeAgents(ctx, []Agent{a}, len(reasons) > 0, func(ctx context.Context, tx pgx.Tx) error {
+	tasks, err = s.changeAgents(ctx, []erc8004.Agent{a}, len(reasons) > 0, func(ctx context.Context, tx pgx.Tx) error {
 		if change != nil {
 			if err := change(ctx, tx); err != nil {
 				return err
@@ -91,7 +92,8 @@ func (o Outcome) mendedReasons(claimed int64) (reasons []outcome.Reason, since i
 // most once per agent. except may be nil.
 // It returns the number of released deliveries, and the tasks that the caller puts into Redis or removes there. After
 // an error, both describe the committed part, and a second call continues.
-func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (released int, tasks []Task, err error) {
+func (s *Store) ReleaseEnabled(ctx context.Context,
+	except func(erc8004.Agent) bool) (released int, tasks []Task, err error) {
 	defer postgres.WrapError(&err, "release held deliveries of enabled agents")
 	agents, err := s.listHeldDisabled(ctx)
 	if err != nil {
@@ -111,16 +113,16 @@ func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (re
 }
 
 // listHeldDisabled lists the enabled agents that have deliveries held because the agent was disabled (agent_disabled).
-func (s *Store) listHeldDisabled(ctx context.Context) ([]Agent, error) {
+func (s *Store) listHeldDisabled(ctx context.Context) ([]erc8004.Agent, error) {
 	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
 	rows, _ := s.Conns.Query(ctx, statements.Text("held_disabled"))
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[Agent])
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[erc8004.Agent])
 }
 
 // markNotDisabled returns a change for ReleaseAfter: if agent a is enabled but its state is StateDisabled, the
 // change sets StatePending and clears failing_since.
-func markNotDisabled(a Agent) func(context.Context, pgx.Tx) error {
+func markNotDisabled(a erc8004.Agent) func(context.Context, pgx.Tx) error {
 	return func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `UPDATE herald.agents SET state = 'pending', failing_since = NULL, updated_at = now()
 			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND enabled AND state = 'disabled'`,

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/postgres"
@@ -38,7 +39,7 @@ func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, g cursorGroup, rows [
 	orphans bool) (done Advanced, err error) {
 	agents := arrivalAgents(rows)
 	var gone []uuid.UUID // deliveries with orphaned events; endOrphans skips those whose events are among rows
-	var orphanAgents []Agent
+	var orphanAgents []erc8004.Agent
 	if orphans && read.AtHead {
 		if gone, orphanAgents, err = s.listOrphans(ctx, tx, g); err != nil {
 			return done, err
@@ -68,9 +69,10 @@ func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, g cursorGroup, rows [
 
 // listOrphans returns the ids of the deliveries whose events are orphaned and were read by the cursors g. It also
 // returns the distinct agents of these deliveries, sorted.
-func (s *Store) listOrphans(ctx context.Context, tx pgx.Tx, g cursorGroup) (ids []uuid.UUID, agents []Agent, _ error) {
+func (s *Store) listOrphans(ctx context.Context, tx pgx.Tx,
+	g cursorGroup) (ids []uuid.UUID, agents []erc8004.Agent, _ error) {
 	var id uuid.UUID
-	var a Agent
+	var a erc8004.Agent
 	rows, _ := tx.Query(ctx, statements.Text("list_orphans"), g.chainID, g.names, g.backfill)
 	_, err := pgx.ForEachRow(rows, []any{&id, &a.ChainID, &a.Registry, &a.ID}, func() error {
 		ids, agents = append(ids, id), append(agents, a)
@@ -116,7 +118,7 @@ func (s *Store) rememberEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in
 //   - It appends the cancelled deliveries, and those that had ended before, to done.Vanished.
 //   - It retracts each feedback among these whose agent was or may have been called.
 //   - It dispatches from the backlogs of agents, which tx has locked. It returns all new tasks.
-func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, agents []Agent,
+func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, agents []erc8004.Agent,
 	done *Advanced) (tasks []Task, err error) {
 	defer postgres.WrapError(&err, "end deliveries whose event a reorg removed")
 	var called []job.Job // the job of each element added to done.Vanished; zero: the element is not retracted
@@ -137,7 +139,7 @@ func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, agen
 	if err != nil {
 		return nil, err
 	}
-	byAgent := make(map[Agent][]Task)
+	byAgent := make(map[erc8004.Agent][]Task)
 	for i, known := range called {
 		if known.Kind == "" {
 			continue
@@ -189,7 +191,7 @@ func (h holder) retracts() string {
 // feedback would. The delay ends when the retraction has ended, and at the latest 60 s after its first attempt
 // (delays_until).
 func (s *Store) retractDelivery(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.Job,
-	byAgent map[Agent][]Task) (uuid.UUID, error) {
+	byAgent map[erc8004.Agent][]Task) (uuid.UUID, error) {
 	there, err := s.readRetractions(ctx, tx, known)
 	if err != nil {
 		return uuid.Nil, err
@@ -220,7 +222,7 @@ func (s *Store) retractDelivery(ctx context.Context, tx pgx.Tx, id uuid.UUID, kn
 
 // retractDisplaced retracts the delivery h, whose event is no longer on the chain and whose agent was or may have been
 // called. It does nothing if h's stored job was deleted, cannot be parsed, or is not a NewFeedback.
-func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder, byAgent map[Agent][]Task) error {
+func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder, byAgent map[erc8004.Agent][]Task) error {
 	var known job.Job
 	if h.raw == nil || json.Unmarshal(h.raw, &known) != nil || known.Kind != job.KindNewFeedback {
 		return nil
@@ -246,7 +248,7 @@ func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder, byAge
 //   - h is neither bound nor verified: h keeps its job. The answer is Conflict if the content of the events differs.
 //   - Otherwise the new event replaces h's job, and the old job becomes h's first hint.
 func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
-	byAgent map[Agent][]Task) (Acceptance, error) {
+	byAgent map[erc8004.Agent][]Task) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	if brought.SameEvent(known) {
 		informed, _, err := s.wasRetracted(ctx, tx, h, known)
@@ -338,7 +340,7 @@ func (s *Store) moveEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder, b
 //   - h ended because its event was missing (mayReopen): h is queued again.
 //   - Otherwise only the stored position of the event changes (moveEvent).
 func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
-	byAgent map[Agent][]Task) (Acceptance, error) {
+	byAgent map[erc8004.Agent][]Task) (Acceptance, error) {
 	there, err := s.readRetractions(ctx, tx, known)
 	if err != nil {
 		return Acceptance{}, err
@@ -370,7 +372,7 @@ func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h hold
 // again if an operator replays it. replaceEvent does nothing if the delivery has another event by now. New tasks are
 // added to byAgent.
 func (s *Store) replaceEvent(ctx context.Context, tx pgx.Tx, id uuid.UUID, old job.Job, g Gone,
-	byAgent map[Agent][]Task) error {
+	byAgent map[erc8004.Agent][]Task) error {
 	holders, err := s.readHolders(ctx, tx, hasID, id)
 	if err != nil {
 		return err
@@ -391,7 +393,7 @@ func (s *Store) replaceEvent(ctx context.Context, tx pgx.Tx, id uuid.UUID, old j
 			return err
 		}
 		a.read = true
-		if err := s.LockAgents(ctx, tx, []Agent{a.agent}); err != nil {
+		if err := s.LockAgents(ctx, tx, []erc8004.Agent{a.agent}); err != nil {
 			return err
 		}
 		_, err = s.displaceHolder(ctx, tx, a, h, byAgent)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -79,12 +80,13 @@ func (s *Store) TakeReviews(ctx context.Context, limit int) (list []Review, err 
 func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks []Task, err error) {
 	ctx, end := s.StartCall(ctx, &err, "end the review of delivery %s", l.ID)
 	defer end()
-	byAgent := make(map[Agent][]Task)
+	byAgent := make(map[erc8004.Agent][]Task)
 	err = s.retryAccept(ctx, func() error {
 		clear(byAgent)
 		return pgx.BeginFunc(ctx, s.Conns, func(tx pgx.Tx) error {
 			if next != nil {
-				if err := s.LockAgents(ctx, tx, distinctAgents([]Agent{jobAgent(l.Job), jobAgent(*next)})); err != nil {
+				agents := distinctAgents([]erc8004.Agent{jobAgent(l.Job), jobAgent(*next)})
+				if err := s.LockAgents(ctx, tx, agents); err != nil {
 					return err
 				}
 				if isOpen, err := s.acceptReviewed(ctx, tx, l, *next, byAgent); err != nil || isOpen {
@@ -115,7 +117,7 @@ func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks [
 // event of the review, it keeps the delivery's action. Then isOpen reports that nothing was accepted, because a
 // retraction that has not ended may be calling the agent. New tasks are added to byAgent.
 func (s *Store) acceptReviewed(ctx context.Context, tx pgx.Tx, l Review, next job.Job,
-	byAgent map[Agent][]Task) (isOpen bool, err error) {
+	byAgent map[erc8004.Agent][]Task) (isOpen bool, err error) {
 	if !next.SameEvent(l.Job) {
 		return false, s.replaceEvent(ctx, tx, l.ID, l.Job, Gone{Next: &next}, byAgent)
 	}
@@ -140,7 +142,7 @@ func (s *Store) acceptReviewed(ctx context.Context, tx pgx.Tx, l Review, next jo
 		if _, err := s.answerKnownKey(ctx, tx, a, h, byAgent); err != nil {
 			return false, err
 		}
-		return false, s.dispatchInto(ctx, tx, []Agent{a.agent}, byAgent)
+		return false, s.dispatchInto(ctx, tx, []erc8004.Agent{a.agent}, byAgent)
 	}
 	return false, nil
 }

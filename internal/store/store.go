@@ -7,7 +7,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/store/coalescer"
 	"github.com/agentherald/herald/internal/store/cursor"
 	"github.com/agentherald/herald/internal/store/postgres"
@@ -72,9 +72,9 @@ func (s *Store) UseOrder(order func() string) { s.order = order }
 
 // defaultOrder returns the order of the deliveries of agents whose own policy has none.
 func (s *Store) defaultOrder() string {
-	order := OrderOff
+	order := policy.OrderOff
 	if s.StrictOrder {
-		order = OrderStrict
+		order = policy.OrderStrict
 	}
 	if s.order != nil {
 		order = cmp.Or(s.order(), order)
@@ -141,6 +141,3 @@ func scanEnded(row pgx.CollectableRow) (Task, error) {
 	err := row.Scan(&t.ID, &t.N)
 	return t, err
 }
-
-// Agent identifies an agent.
-type Agent = erc8004.Agent

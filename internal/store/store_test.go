@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/postgres"
@@ -77,8 +78,8 @@ func feedbacks(agent, from, n int) []Intake {
 	return in
 }
 
-func agentNamed(id string) Agent {
-	return Agent{ChainID: 8453, Registry: strings.ToLower(registry.Hex()), ID: id}
+func agentNamed(id string) erc8004.Agent {
+	return erc8004.Agent{ChainID: 8453, Registry: strings.ToLower(registry.Hex()), ID: id}
 }
 
 func accept(t testing.TB, s *Store, in ...Intake) ([]Acceptance, []Task) {

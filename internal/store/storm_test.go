@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store/coalescer"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -225,7 +226,7 @@ func (m *storm) changeAgent(random *rand.Rand) {
 }
 
 // enable enables or disables an agent, as records.Store.EnableAgent does.
-func (m *storm) enable(a Agent, enabled bool) {
+func (m *storm) enable(a erc8004.Agent, enabled bool) {
 	reasons := []outcome.Reason{outcome.AgentDisabled}
 	if !enabled {
 		reasons = nil

@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -54,7 +54,7 @@ func TestSharedUsage(t *testing.T) {
 	})
 }
 
-func compare(t *testing.T, s *shared, of store.Agent, spent [kindCount]float64, all known, want bucket) {
+func compare(t *testing.T, s *shared, of erc8004.Agent, spent [kindCount]float64, all known, want bucket) {
 	t.Helper()
 	k, err := s.addSpent(t.Context(), of, spent, all)
 	if err != nil || k.mean != all.mean || !same(k.used, want.used) {

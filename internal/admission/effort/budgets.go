@@ -10,7 +10,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/logging"
 	"github.com/agentherald/herald/internal/base/loop"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/redis/go-redis/v9"
 )
@@ -72,7 +72,7 @@ type Budgets struct {
 	pending chan *account // accounts whose charges have to be added to Redis
 
 	mu        sync.Mutex // guards the fields below and each account; not locked during I/O
-	accounts  *simplelru.LRU[store.Agent, *account]
+	accounts  *simplelru.LRU[erc8004.Agent, *account]
 	awayUntil int64
 	totals    [kindCount]float64 // µs charged since the start
 }
@@ -80,7 +80,7 @@ type Budgets struct {
 // account is the effort budget of one agent as this process knows it: the worker time that the agent has used, the mean
 // cost of its attempts, and its running attempts. Budgets.mu guards it.
 type account struct {
-	agent store.Agent
+	agent erc8004.Agent
 	bucket
 	mean       float64            // mean cost of the latest attempts in µs, without the fetching of files; 0: unknown
 	unreported [kindCount]float64 // charges that are not in Redis yet
@@ -103,7 +103,7 @@ func New(cfg Config) (*Budgets, error) {
 	if cfg.Random == nil {
 		cfg.Random = randomFloat
 	}
-	accounts, err := simplelru.NewLRU[store.Agent, *account](cfg.MaxAgents, nil)
+	accounts, err := simplelru.NewLRU[erc8004.Agent, *account](cfg.MaxAgents, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ func (b *Budgets) Close() {
 func (b *Budgets) readClock() int64 { return b.clock().Sub(b.start).Microseconds() + 1 }
 
 // findAccount returns the agent's account, and creates it if the agent has none. The caller holds mu.
-func (b *Budgets) findAccount(agent store.Agent) *account {
+func (b *Budgets) findAccount(agent erc8004.Agent) *account {
 	if a, ok := b.accounts.Get(agent); ok {
 		return a
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/redis/go-redis/v9"
 )
@@ -120,7 +120,7 @@ func TestCostly(t *testing.T) {
 
 // fetches makes an attempt a second for 1000 s. None is refused. Each fetches a file for 15 s, if the budget allows it,
 // and makes a call. It returns the duration of the fetches.
-func (w *world) fetches(b *Budgets, of store.Agent, what What, call func(*Hold)) (fetched time.Duration) {
+func (w *world) fetches(b *Budgets, of erc8004.Agent, what What, call func(*Hold)) (fetched time.Duration) {
 	w.Helper()
 	for range 1000 {
 		h := w.begins(b, of)

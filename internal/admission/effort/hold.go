@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/erc8004"
 )
 
 func randomFloat() float64 { return rand.Float64() }
@@ -38,7 +38,7 @@ type Hold struct {
 // attempts. If the used and reserved worker time already reaches the size of the budget, Begin returns an *OverError.
 // Of the time used for files, it counts at most filesPart of the budget. There is no other error: if Redis does not
 // answer, this process decides alone. Nil Budgets return a nil Hold.
-func (b *Budgets) Begin(ctx context.Context, agent store.Agent) (*Hold, error) {
+func (b *Budgets) Begin(ctx context.Context, agent erc8004.Agent) (*Hold, error) {
 	if b == nil {
 		return nil, nil
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 	"github.com/redis/go-redis/v9"
 )
@@ -47,10 +47,10 @@ func (w *world) worker(adapt ...func(*Config)) *Budgets {
 	return b
 }
 
-func agent(n int) store.Agent { return store.Agent{ChainID: 1, Registry: "0x1", ID: fmt.Sprint(n)} }
+func agent(n int) erc8004.Agent { return erc8004.Agent{ChainID: 1, Registry: "0x1", ID: fmt.Sprint(n)} }
 
 // begins begins an attempt that must be allowed.
-func (w *world) begins(b *Budgets, of store.Agent) *Hold {
+func (w *world) begins(b *Budgets, of erc8004.Agent) *Hold {
 	w.Helper()
 	h, err := b.Begin(w.Context(), of)
 	if err != nil {
@@ -60,7 +60,7 @@ func (w *world) begins(b *Budgets, of store.Agent) *Hold {
 }
 
 // refused begins an attempt that must be refused.
-func (w *world) refused(b *Budgets, of store.Agent) *OverError {
+func (w *world) refused(b *Budgets, of erc8004.Agent) *OverError {
 	w.Helper()
 	h, err := b.Begin(w.Context(), of)
 	over, ok := err.(*OverError)
@@ -74,7 +74,7 @@ func (w *world) refused(b *Budgets, of store.Agent) *OverError {
 }
 
 // calls calls the agent n times, one call after the other, each of the given duration.
-func (w *world) calls(b *Budgets, of store.Agent, n int, took time.Duration) {
+func (w *world) calls(b *Budgets, of erc8004.Agent, n int, took time.Duration) {
 	w.Helper()
 	for range n {
 		h := w.begins(b, of)
@@ -87,7 +87,7 @@ func (w *world) calls(b *Budgets, of store.Agent, n int, took time.Duration) {
 }
 
 // spends makes an attempt at the agent and charges an effort. The clock does not move.
-func (w *world) spends(b *Budgets, of store.Agent, what What, took time.Duration) {
+func (w *world) spends(b *Budgets, of erc8004.Agent, what What, took time.Duration) {
 	w.Helper()
 	h := w.begins(b, of)
 	h.Spend(what, 1, took)
@@ -111,7 +111,7 @@ func (w *world) told(b *Budgets) {
 }
 
 // left checks the rest of an agent's budget, as a worker knows it.
-func (w *world) left(b *Budgets, of store.Agent, want float64) {
+func (w *world) left(b *Budgets, of erc8004.Agent, want float64) {
 	w.Helper()
 	u := b.Usage(w.Context(), of)
 	if u == nil || u.Left < want-0.01 || u.Left > want+0.01 {

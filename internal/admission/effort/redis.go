@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/admission/versioned"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -28,7 +28,7 @@ func newShared(client redis.Scripter, r rules) *shared { return &shared{client: 
 
 // agentKey returns the Redis key of an agent's usage (known). The key contains a hash of the agent's name, so that all
 // keys have the same length.
-func agentKey(a store.Agent) string {
+func agentKey(a erc8004.Agent) string {
 	hash := sha256.Sum256([]byte(a.FullName()))
 	return "herald:effort:" + hex.EncodeToString(hash[:16])
 }
@@ -48,7 +48,7 @@ type storedUsage struct {
 }
 
 // readSpent reads an agent's usage from Redis. It returns zeros if Redis has none.
-func (s *shared) readSpent(ctx context.Context, a store.Agent) (k known, _ error) {
+func (s *shared) readSpent(ctx context.Context, a erc8004.Agent) (k known, _ error) {
 	before, err := s.replaceUsage(ctx, a, versioned.ReadOnly, versioned.Value{})
 	if before.known != nil {
 		k = *before.known
@@ -60,7 +60,7 @@ func (s *shared) readSpent(ctx context.Context, a store.Agent) (k known, _ error
 // returns the new usage. local is the usage as this process knows it, including spent. If Redis has lost the agent's
 // usage, addSpent stores local.used instead of adding spent. If local.mean is not 0, it replaces the mean cost in
 // Redis.
-func (s *shared) addSpent(ctx context.Context, a store.Agent, spent [kindCount]float64, local known) (known, error) {
+func (s *shared) addSpent(ctx context.Context, a erc8004.Agent, spent [kindCount]float64, local known) (known, error) {
 	before, err := s.replaceUsage(ctx, a, versioned.ReadOnly, versioned.Value{})
 	for err == nil { // until no other worker was faster
 		sum := local
@@ -91,7 +91,7 @@ type usageBefore struct {
 }
 
 // replaceUsage replaces an agent's usage in Redis, if it has the version old.
-func (s *shared) replaceUsage(ctx context.Context, a store.Agent, old string, next versioned.Value) (
+func (s *shared) replaceUsage(ctx context.Context, a erc8004.Agent, old string, next versioned.Value) (
 	usageBefore, error) {
 	answer, err := versioned.Replace(ctx, s.client, remembered,
 		versioned.Replacement{Key: agentKey(a), Old: old, New: next})

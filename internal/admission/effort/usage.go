@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 )
@@ -43,7 +43,7 @@ func newUsage(r rules, k known) *Usage {
 // Usage returns the state of an agent's effort budget, from this worker's memory or else from Redis. It returns nil if
 // b is nil, or if this worker does not know the agent and cannot read Redis. An agent that Redis does not know has a
 // full budget.
-func (b *Budgets) Usage(ctx context.Context, agent store.Agent) *Usage {
+func (b *Budgets) Usage(ctx context.Context, agent erc8004.Agent) *Usage {
 	if b == nil {
 		return nil
 	}
@@ -73,7 +73,7 @@ func (b *Budgets) Usage(ctx context.Context, agent store.Agent) *Usage {
 // ReadUsage reads the state of an agent's effort budget from Redis. Charges that workers have not added there yet are
 // missing: at most a sixtieth of a budget per worker. An agent that Redis does not know has a full budget.
 func ReadUsage(ctx context.Context, client redis.Scripter, size time.Duration,
-	agent store.Agent) (*Usage, error) {
+	agent erc8004.Agent) (*Usage, error) {
 	r := newRules(float64(size.Microseconds()))
 	k, err := newShared(client, r).readSpent(ctx, agent)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/logging"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
@@ -19,14 +20,14 @@ import (
 
 // ReleaserLedger is the part of the store that a Releaser uses.
 type ReleaserLedger interface {
-	ReleaseEnabled(ctx context.Context, except func(store.Agent) bool) (released int, tasks []store.Task, err error)
-	ReleaseHeld(ctx context.Context, a store.Agent,
+	ReleaseEnabled(ctx context.Context, except func(erc8004.Agent) bool) (released int, tasks []store.Task, err error)
+	ReleaseHeld(ctx context.Context, a erc8004.Agent,
 		reasons ...outcome.Reason) (released int, tasks []store.Task, err error)
 }
 
 // ReleaserRecords is the part of the operator's records that a Releaser uses.
 type ReleaserRecords interface {
-	AgentRow(ctx context.Context, a store.Agent) (records.AgentRow, error)
+	AgentRow(ctx context.Context, a erc8004.Agent) (records.AgentRow, error)
 }
 
 // callableReasons are the reasons of deliveries that are held because Herald does not know the agent's endpoint or
@@ -40,7 +41,7 @@ type ReleaserConfig struct {
 	Dispatcher Dispatcher
 	// Disabled reports whether the servers file (HERALD_SERVERS_FILE, the operator's list of agents' endpoints)
 	// disables an agent. nil: there is no servers file.
-	Disabled func(store.Agent) bool
+	Disabled func(erc8004.Agent) bool
 	// Again is the delay of two kinds of extra rounds. After a failed round, the next one follows with this delay.
 	// After a round that Wake requested, one more round follows, because a delivery that was claimed before that round
 	// may become held after it. Default 1 min.
@@ -62,7 +63,7 @@ type Releaser struct {
 	wake chan struct{}
 
 	mu       sync.Mutex
-	callable map[store.Agent]time.Time // when MarkCallable named the agent
+	callable map[erc8004.Agent]time.Time // when MarkCallable named the agent
 }
 
 // NewReleaser validates the configuration and sets the defaults.
@@ -72,7 +73,7 @@ func NewReleaser(cfg ReleaserConfig) (*Releaser, error) {
 	}
 	cfg.Again = cmp.Or(cfg.Again, time.Minute)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
-	return &Releaser{ReleaserConfig: cfg, wake: make(chan struct{}, 1), callable: map[store.Agent]time.Time{}}, nil
+	return &Releaser{ReleaserConfig: cfg, wake: make(chan struct{}, 1), callable: map[erc8004.Agent]time.Time{}}, nil
 }
 
 // Wake requests a round as soon as possible. It does not block.
@@ -87,7 +88,7 @@ func (r *Releaser) Wake() {
 // callableReasons, up to the first round after the delay Again: a delivery that was claimed before the first round may
 // become held after it. The caller calls it when the servers file contains a new endpoint or credential for them, and
 // then calls Wake to start the first round. MarkCallable does not block.
-func (r *Releaser) MarkCallable(agents []store.Agent) {
+func (r *Releaser) MarkCallable(agents []erc8004.Agent) {
 	now := time.Now()
 	r.mu.Lock()
 	for _, a := range agents {
@@ -172,7 +173,7 @@ func (r *Releaser) releaseCallable(ctx context.Context) error {
 // releaseHeld releases the deliveries of one agent that are held for callableReasons. It returns their number and the
 // tasks to enqueue. If the agent has no row or no held deliveries, it does nothing: the store's ReleaseHeld would
 // create a row.
-func (r *Releaser) releaseHeld(ctx context.Context, a store.Agent) (released int, tasks []store.Task, err error) {
+func (r *Releaser) releaseHeld(ctx context.Context, a erc8004.Agent) (released int, tasks []store.Task, err error) {
 	row, err := r.Records.AgentRow(ctx, a)
 	switch {
 	case errors.Is(err, store.ErrNotFound):

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
@@ -38,11 +39,11 @@ type calledLedger struct {
 	got  []string
 }
 
-func (l *calledLedger) ReleaseEnabled(context.Context, func(store.Agent) bool) (int, []store.Task, error) {
+func (l *calledLedger) ReleaseEnabled(context.Context, func(erc8004.Agent) bool) (int, []store.Task, error) {
 	return 0, nil, nil
 }
 
-func (l *calledLedger) AgentRow(_ context.Context, a store.Agent) (records.AgentRow, error) {
+func (l *calledLedger) AgentRow(_ context.Context, a erc8004.Agent) (records.AgentRow, error) {
 	n, ok := l.held[a.ID]
 	if !ok {
 		return records.AgentRow{}, store.ErrNotFound
@@ -50,7 +51,7 @@ func (l *calledLedger) AgentRow(_ context.Context, a store.Agent) (records.Agent
 	return records.AgentRow{Open: map[outcome.Status]int64{outcome.Held: n}}, nil
 }
 
-func (l *calledLedger) ReleaseHeld(_ context.Context, a store.Agent, reasons ...outcome.Reason) (int, []store.Task, error) {
+func (l *calledLedger) ReleaseHeld(_ context.Context, a erc8004.Agent, reasons ...outcome.Reason) (int, []store.Task, error) {
 	if l.away {
 		return 0, nil, errors.New("away")
 	}
@@ -75,7 +76,7 @@ func TestCallable(t *testing.T) {
 			}
 			return len(l.got)
 		}
-		r.MarkCallable([]store.Agent{{ChainID: 1, ID: "1"}, {ChainID: 1, ID: "2"}, {ChainID: 1, ID: "3"}})
+		r.MarkCallable([]erc8004.Agent{{ChainID: 1, ID: "1"}, {ChainID: 1, ID: "2"}, {ChainID: 1, ID: "3"}})
 		heraldtest.Equal(t, "released while Postgres is away", released(2), 0)
 		l.away = false
 		heraldtest.Equal(t, "released at once", released(3), 3) // two other changes of the file follow quickly
@@ -94,7 +95,7 @@ type releases struct {
 	err   chan error
 }
 
-func (r releases) ReleaseEnabled(context.Context, func(store.Agent) bool) (int, []store.Task, error) {
+func (r releases) ReleaseEnabled(context.Context, func(erc8004.Agent) bool) (int, []store.Task, error) {
 	r.asked <- true
 	return 0, nil, <-r.err
 }

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/loop"
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/erc8004"
 )
 
 const (
@@ -33,7 +33,7 @@ type Summary struct {
 const others = "all others"
 
 // Add counts an attempt.
-func (s *Summary) Add(agent store.Agent, reason string) {
+func (s *Summary) Add(agent erc8004.Agent, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	name := agent.String()

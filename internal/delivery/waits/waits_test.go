@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -16,7 +16,7 @@ func TestBounded(t *testing.T) {
 	t.Parallel()
 	s, log := &Summary{}, &heraldtest.Log{}
 	for i := range 3 * MaxAgents {
-		s.Add(store.Agent{ChainID: 8453, ID: strconv.Itoa(i)}, "throttled")
+		s.Add(erc8004.Agent{ChainID: 8453, ID: strconv.Itoa(i)}, "throttled")
 	}
 	heraldtest.Equal(t, "agents that are remembered, and all others", len(s.counts), MaxAgents+1)
 	s.logCounts(log.Logger(slog.LevelInfo), time.Minute)

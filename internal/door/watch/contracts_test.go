@@ -21,6 +21,7 @@ import (
 	"github.com/agentherald/herald/internal/chain/eventlog"
 	"github.com/agentherald/herald/internal/chain/follower"
 	"github.com/agentherald/herald/internal/chain/node"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/cursor"
@@ -168,7 +169,7 @@ func TestTransferStaysRecorded(t *testing.T) {
 	heraldtest.Await(t, "one has read the transfer", isReadTo(one, head))
 	heraldtest.Await(t, "two has read the block", isReadTo(two, head))
 	_ = two.stop()
-	agent := store.Agent{ChainID: w.net.ChainID(), Registry: strings.ToLower(w.net.Deployment().Identity.Hex()), ID: fmt.Sprint(w.agent)}
+	agent := erc8004.Agent{ChainID: w.net.ChainID(), Registry: strings.ToLower(w.net.Deployment().Identity.Hex()), ID: fmt.Sprint(w.agent)}
 	transfers := func() int {
 		list, err := records.New(w.store).Transfers(t.Context(), agent)
 		heraldtest.Must(t, err)

@@ -115,9 +115,11 @@ func (p *parser) readPolicy(v *strictjson.Value, level Level) (out Policy) {
 		form  string
 	}{
 		{"enabled", &out.Enabled, func() bool { return true }, "true or false"},
-		{"onUnknown", &out.OnUnknown, func() bool { return out.OnUnknown == "resend" || out.OnUnknown == "hold" },
-			"resend or hold"},
-		{"order", &out.Order, func() bool { return out.Order == "strict" || out.Order == "off" }, "strict or off"},
+		{"onUnknown", &out.OnUnknown, func() bool {
+			return out.OnUnknown == OnUnknownResend || out.OnUnknown == OnUnknownHold
+		}, "resend or hold"},
+		{"order", &out.Order, func() bool { return out.Order == OrderStrict || out.Order == OrderOff },
+			"strict or off"},
 		{"maxPerSecond", &out.MaxPerSecond, func() bool { return out.MaxPerSecond >= 0.01 && out.MaxPerSecond <= 1e4 },
 			"a number from 0.01 to 10000"},
 		{"batchSize", &out.BatchSize, func() bool { return out.BatchSize >= 1 && out.BatchSize <= 1000 },

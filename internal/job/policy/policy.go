@@ -25,13 +25,25 @@ import (
 // Policy is the policy of one level. A zero field is not set.
 type Policy struct {
 	Enabled      *bool     `json:"enabled,omitempty"`      // false: the agent's deliveries are held
-	OnUnknown    string    `json:"onUnknown,omitempty"`    // "resend" or "hold", see store.Policy
-	Order        string    `json:"order,omitempty"`        // "strict" or "off", see store.Policy
+	OnUnknown    string    `json:"onUnknown,omitempty"`    // OnUnknownResend or OnUnknownHold
+	Order        string    `json:"order,omitempty"`        // OrderStrict or OrderOff
 	MaxPerSecond float64   `json:"maxPerSecond,omitempty"` // calls to the agent per second
 	BatchSize    int       `json:"batchSize,omitempty"`    // deliveries in one call
 	PauseUntil   time.Time `json:"pauseUntil,omitzero"`    // the agent is not called before
 	Filters      []Rule    `json:"filters,omitempty"`      // the first that matches decides; none: deliver
 }
+
+// The values of Policy.Order. docs/design/delivery.md describes the order.
+const (
+	OrderStrict = "strict"
+	OrderOff    = "off"
+)
+
+// The values of Policy.OnUnknown: what happens if it is unknown whether the agent accepted a call.
+const (
+	OnUnknownResend = "resend" // send it again with the same deliveryId
+	OnUnknownHold   = "hold"   // hold it (held_unknown) until an operator replays or cancels it
+)
 
 // String returns the canonical form of the policy. Parse accepts it and returns an equal policy.
 func (p Policy) String() string {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
@@ -155,7 +156,7 @@ func TestPayloads(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 11, 23, 12, 0, 0, 999, time.UTC)
 	since := at.Add(-time.Hour).Truncate(time.Second)
-	n := records.News{Agent: store.Agent{ChainID: 8453, Registry: "0xaa", ID: "42"}, At: at}
+	n := records.News{Agent: erc8004.Agent{ChainID: 8453, Registry: "0xaa", ID: "42"}, At: at}
 	const head = `{"type":"%s","timestamp":"2026-11-23T12:00:00Z","data":{"agent":"8453:42","chainId":8453,"identityRegistry":"0xaa","agentId":"42"%s}}`
 	for _, tt := range []struct {
 		kind records.AlertKind

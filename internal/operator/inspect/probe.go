@@ -12,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/delivery/classify"
 	"github.com/agentherald/herald/internal/delivery/tools"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/operator"
@@ -71,7 +72,7 @@ type ProbeRequest struct {
 type prober struct {
 	*operator.Operator
 	ask     ProbeRequest
-	agent   store.Agent
+	agent   erc8004.Agent
 	sample  sample
 	content *operator.Content
 	listed  *servers.Server // the agent's entry of the servers file; nil if there is none, or with --url

@@ -4,8 +4,8 @@ import (
 	"context"
 	"testing"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -33,7 +33,7 @@ func TestProbeFlushes(t *testing.T) {
 // except for empty tags and endpoints.
 func TestSamplesAreJobs(t *testing.T) {
 	t.Parallel()
-	g := store.Agent{ChainID: 99, Registry: "0x00000000000000000000000000000000000000aa", ID: "7"}
+	g := erc8004.Agent{ChainID: 99, Registry: "0x00000000000000000000000000000000000000aa", ID: "7"}
 	for _, kind := range []job.Kind{job.KindNewFeedback, job.KindFeedbackRevoked, job.KindResponseAppended, job.KindValidationResponse} {
 		s, err := newSample(kind, g, "", job.Limits{})
 		if err != nil {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/delivery/classify"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/resolver"
@@ -164,7 +165,7 @@ func Resolve(ctx context.Context, o *operator.Operator, ref operator.AgentRef) (
 
 // judgeAgent returns the failure of each delivery to the agent (operator.JudgeAgent). Without a store (nil), it goes by
 // the operator's files alone.
-func judgeAgent(ctx context.Context, o *operator.Operator, s *operator.Session, g store.Agent) (failure, err error) {
+func judgeAgent(ctx context.Context, o *operator.Operator, s *operator.Session, g erc8004.Agent) (failure, err error) {
 	row := records.AgentRow{Enabled: true}
 	if s != nil {
 		switch r, missed := s.AgentRow(ctx, g); {
@@ -206,7 +207,7 @@ func (r Resolution) End(check bool) error {
 }
 
 // conclude sets the verdict from the target and the error of the resolution.
-func (r *Resolution) conclude(g store.Agent, t resolver.Target, err error) {
+func (r *Resolution) conclude(g erc8004.Agent, t resolver.Target, err error) {
 	if err == nil {
 		r.Resolved = true
 		r.Verdict = fmt.Sprintf("a delivery calls %s over %s, %s; %s", r.Endpoint.Address, r.Endpoint.Transport,
@@ -217,7 +218,7 @@ func (r *Resolution) conclude(g store.Agent, t resolver.Target, err error) {
 }
 
 // describeSubject returns the agent and its endpoint, for the text of a failure.
-func (r *Resolution) describeSubject(g store.Agent, t resolver.Target) outcome.Subject {
+func (r *Resolution) describeSubject(g erc8004.Agent, t resolver.Target) outcome.Subject {
 	return outcome.Subject{ChainID: g.ChainID, Agent: g.Argument(), Endpoint: t.URL, Listed: r.listed != nil,
 		Shower: "resolve"}
 }

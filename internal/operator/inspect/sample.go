@@ -14,7 +14,6 @@ import (
 	"github.com/agentherald/herald/internal/delivery/tools"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
 )
@@ -47,7 +46,7 @@ type sample struct {
 
 // newSample creates a sample through job.Parse, as every job is created. tool is the tool to call; "": that of the
 // kind.
-func newSample(kind job.Kind, g store.Agent, tool string, limits job.Limits) (sample, error) {
+func newSample(kind job.Kind, g erc8004.Agent, tool string, limits job.Limits) (sample, error) {
 	text := []byte(probeName)
 	address, hash := common.BytesToAddress(text).Hex(), common.BytesToHash(text).Hex()
 	uri := "data:application/json;base64," + base64.StdEncoding.EncodeToString([]byte(sampleFile))

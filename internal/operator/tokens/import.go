@@ -17,7 +17,6 @@ import (
 	"github.com/agentherald/herald/internal/base/text"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"golang.org/x/sync/errgroup"
 )
@@ -39,7 +38,7 @@ type ImportedRow struct {
 	Problem string                    `json:"problem,omitempty"` // why it is not stored
 	Stored  bool                      `json:"stored"`
 
-	agent store.Agent
+	agent erc8004.Agent
 	plain secret.Secret
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
@@ -70,7 +71,7 @@ func (o Tokens) Remove(ctx context.Context, ref operator.AgentRef, stored, actor
 
 // findStored returns the token to remove. It returns an error if path differs from the token's path, because an origin
 // has only one token.
-func findStored(ctx context.Context, st *operator.Session, g store.Agent, origin netguard.CredentialOrigin,
+func findStored(ctx context.Context, st *operator.Session, g erc8004.Agent, origin netguard.CredentialOrigin,
 	path string) (records.Token, error) {
 	tokens, _, err := st.AgentTokens(ctx, g)
 	if err != nil {

@@ -15,10 +15,10 @@ import (
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 )
 
@@ -142,7 +142,7 @@ func (o Tokens) aimToken(ctx context.Context, r SetRequest, t records.Token) (re
 }
 
 // warnListedHeaders warns if the servers file overrides the credential of the agent, so that the token has no effect.
-func (o Tokens) warnListedHeaders(g store.Agent) {
+func (o Tokens) warnListedHeaders(g erc8004.Agent) {
 	if listed, err := o.ListedServer(g); err == nil && listed != nil {
 		if e, ok := listed.Endpoint(); ok && (e.URL == "" || len(e.Headers) > 0) {
 			o.Notify("warning: the servers file has an endpoint and a credential for this agent, " +

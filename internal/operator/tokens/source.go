@@ -14,10 +14,10 @@ import (
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 )
 
@@ -41,7 +41,7 @@ type tokenSource struct {
 type sourceFinder struct {
 	Tokens
 	asked  Request
-	agent  store.Agent
+	agent  erc8004.Agent
 	keys   *secret.Keyset
 	origin netguard.CredentialOrigin // from the request; may be empty
 	path   string                    // from the request; may be empty
@@ -54,7 +54,7 @@ type sourceFinder struct {
 	resource *oauth.Resource   // the agent's metadata; nil if it was not read
 }
 
-func (o Tokens) newSourceFinder(g store.Agent, asked Request) (*sourceFinder, error) {
+func (o Tokens) newSourceFinder(g erc8004.Agent, asked Request) (*sourceFinder, error) {
 	keys, err := o.Backend.Keyset()
 	if err != nil {
 		return nil, err

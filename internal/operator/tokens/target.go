@@ -9,9 +9,9 @@ import (
 	"github.com/agentherald/herald/internal/auth"
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/text"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/store"
 )
 
 // target is the current endpoint of an agent.
@@ -39,7 +39,7 @@ func (t target) tokenHeader() (string, error) {
 
 // findTarget finds an agent's endpoint as a delivery would: in the servers file, then on the chain. instead is the end
 // of an error text, such as ", or say --origin", for requests that can name the endpoint themselves; it may be empty.
-func (o Tokens) findTarget(ctx context.Context, content *operator.Content, g store.Agent,
+func (o Tokens) findTarget(ctx context.Context, content *operator.Content, g erc8004.Agent,
 	instead string) (target, error) {
 	listed, err := o.ListedServer(g)
 	if err != nil {

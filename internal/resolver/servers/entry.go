@@ -10,12 +10,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/job/policy"
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/base/strictjson"
 	"github.com/agentherald/herald/internal/mcpcall"
-	"github.com/agentherald/herald/internal/store"
 )
 
 // Bounds of one entry. Legitimate entries stay far below them.
@@ -124,8 +124,8 @@ func (p *parser) readServer(v *strictjson.Value) (Server, bool) {
 	}
 	if at := o.Get("onUnknown"); at != nil {
 		v, _, ok := p.readText(at)
-		if s.Policy.OnUnknown = v; ok && v != store.OnUnknownResend && v != store.OnUnknownHold {
-			p.addFault(at, "must be %s or %s", store.OnUnknownResend, store.OnUnknownHold)
+		if s.Policy.OnUnknown = v; ok && v != policy.OnUnknownResend && v != policy.OnUnknownHold {
+			p.addFault(at, "must be %s or %s", policy.OnUnknownResend, policy.OnUnknownHold)
 		}
 	}
 	p.readEndpoint(v, o, &s)

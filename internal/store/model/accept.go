@@ -7,13 +7,14 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
 
-func agentOf(j job.Job) store.Agent { return (&store.Claim{Job: j}).Agent() }
+func agentOf(j job.Job) erc8004.Agent { return (&store.Claim{Job: j}).Agent() }
 
 // ReportVerified replaces the list of the chains whose events workers verify.
 func (s *Store) ReportVerified(_ context.Context, chains []uint64) error {
@@ -59,7 +60,7 @@ func (s *Store) accept(in []store.Intake, read bool) (out []store.Acceptance, ta
 			out[i] = s.answerKnown(r, it)
 		}
 	}
-	var agents []store.Agent
+	var agents []erc8004.Agent
 	for i, it := range in { // an update of an agent, or a new delivery that waits or has a task, needs no dispatch
 		settled := out[i].Verdict == store.Refreshed || out[i].Verdict == store.Accepted &&
 			(out[i].Status == outcome.Waiting || out[i].Status == outcome.Skipped || s.findID(out[i].ID).isDispatched())
@@ -96,7 +97,7 @@ func (s *Store) newRow(it store.Intake, key string, id uuid.UUID, read bool) *ro
 // dispatches the others, as far as the agent's limit allows, if no older delivery is in the agent's backlog.
 func (s *Store) insert(fresh []*row) (tasks []store.Task) {
 	now := s.now()
-	behind, responses := map[*row]bool{}, map[store.Agent]int{}
+	behind, responses := map[*row]bool{}, map[erc8004.Agent]int{}
 	for _, r := range fresh {
 		behind[r] = s.find(func(o *row) bool {
 			return o.agent == r.agent && o.isInBacklog() && (!o.Bulk || r.Bulk)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -17,8 +18,8 @@ type agent struct {
 	// last success.
 	raised   int64
 	disabled bool
-	policy   store.Policy
-	own      store.Policy
+	policy   policy.Policy
+	own      policy.Policy
 	known    records.AgentRow // observations of the agent's server
 }
 
@@ -26,7 +27,7 @@ type agent struct {
 const neverRaised = -1
 
 // agent returns the agent, and inserts it if it is unknown.
-func (s *Store) agent(a store.Agent) *agent {
+func (s *Store) agent(a erc8004.Agent) *agent {
 	g := s.agents[a]
 	if g == nil {
 		g = &agent{raised: neverRaised,
@@ -39,7 +40,7 @@ func (s *Store) agent(a store.Agent) *agent {
 // observeOutcome updates the agent from the outcome of an attempt, unless the job named the endpoint. If the agent's
 // endpoint may have moved (Outcome.Moved), it raises the epoch. After a failed call has raised the epoch, another
 // failed call does not raise it again before a success.
-func (s *Store) observeOutcome(a store.Agent, c *store.Claim, o store.Outcome) {
+func (s *Store) observeOutcome(a erc8004.Agent, c *store.Claim, o store.Outcome) {
 	if o.EndpointOfJob {
 		return
 	}
@@ -78,7 +79,7 @@ func (s *Store) observeOutcome(a store.Agent, c *store.Claim, o store.Outcome) {
 }
 
 // AgentRow reads one agent, without its counters and without its server's address, registration and tools.
-func (s *Store) AgentRow(_ context.Context, a store.Agent) (records.AgentRow, error) {
+func (s *Store) AgentRow(_ context.Context, a erc8004.Agent) (records.AgentRow, error) {
 	defer s.lock()()
 	g := s.agents[a]
 	if g == nil {
@@ -91,14 +92,14 @@ func (s *Store) AgentRow(_ context.Context, a store.Agent) (records.AgentRow, er
 }
 
 // SetPolicy merges p into the agent's policy; empty fields change nothing.
-func (s *Store) SetPolicy(_ context.Context, a store.Agent, p store.Policy) error {
+func (s *Store) SetPolicy(_ context.Context, a erc8004.Agent, p policy.Policy) error {
 	defer s.lock()()
 	s.agent(a).policy = s.agent(a).policy.Override(p)
 	return nil
 }
 
 // ReplacePolicy stores a policy of the agent.
-func (s *Store) ReplacePolicy(_ context.Context, a store.Agent, level policy.Level, p store.Policy) error {
+func (s *Store) ReplacePolicy(_ context.Context, a erc8004.Agent, level policy.Level, p policy.Policy) error {
 	defer s.lock()()
 	if g := s.agent(a); level == policy.Own {
 		g.own = p
@@ -109,7 +110,7 @@ func (s *Store) ReplacePolicy(_ context.Context, a store.Agent, level policy.Lev
 }
 
 // EnableAgent enables or disables an agent. Enabling releases the deliveries that were held because it was disabled.
-func (s *Store) EnableAgent(_ context.Context, a store.Agent,
+func (s *Store) EnableAgent(_ context.Context, a erc8004.Agent,
 	enabled bool) (released int, tasks []store.Task, err error) {
 	defer s.lock()()
 	g := s.agent(a)
@@ -125,7 +126,7 @@ func (s *Store) EnableAgent(_ context.Context, a store.Agent,
 // ReleaseEnabled releases the deliveries that were held because their agents were disabled. It skips agents that are
 // disabled now, and agents for which except returns true. except may be nil.
 func (s *Store) ReleaseEnabled(_ context.Context,
-	except func(store.Agent) bool) (released int, tasks []store.Task, err error) {
+	except func(erc8004.Agent) bool) (released int, tasks []store.Task, err error) {
 	defer s.lock()()
 	for _, r := range s.rows {
 		if r.Status == outcome.Held && r.Reason == outcome.AgentDisabled && !s.agent(r.agent).disabled &&
@@ -138,12 +139,12 @@ func (s *Store) ReleaseEnabled(_ context.Context,
 }
 
 // releaseAgent releases the deliveries that were held because the agent was disabled. The agent is enabled now.
-func (s *Store) releaseAgent(a store.Agent) (released int, tasks []store.Task) {
+func (s *Store) releaseAgent(a erc8004.Agent) (released int, tasks []store.Task) {
 	if g := s.agent(a); g.known.State == records.StateDisabled {
 		g.known.State, g.known.FailingSince = records.StatePending, nil
 	}
 	ended := s.releaseHeld(len(s.rows), func(r *row) bool { return r.agent == a && r.Reason == outcome.AgentDisabled })
-	return len(ended), append(s.dispatch([]store.Agent{a}), ended...)
+	return len(ended), append(s.dispatch([]erc8004.Agent{a}), ended...)
 }
 
 // releaseMended releases the agent's deliveries that are held for the same reason as the delivery of o, if the cause no

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/tracecontext"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -26,7 +27,7 @@ type Store struct {
 	now      func() time.Time
 	started  time.Time
 	rows     []*row // deliveries, in order of acceptance
-	agents   map[store.Agent]*agent
+	agents   map[erc8004.Agent]*agent
 	verified []uint64      // chains whose events workers verify
 	strict   bool          // deliveries of one ordering key are called in order (KeepOrder)
 	order    func() string // UseOrder
@@ -66,7 +67,7 @@ type row struct {
 	State
 	id        uuid.UUID
 	seq       int // number in the order of acceptance
-	agent     store.Agent
+	agent     erc8004.Agent
 	job       job.Job
 	refused   bool // the job was invalid and is not stored
 	received  json.RawMessage
@@ -83,7 +84,7 @@ type row struct {
 
 // New returns an empty store with the given clock.
 func New(now func() time.Time) *Store {
-	return &Store{now: now, started: now(), agents: map[store.Agent]*agent{}}
+	return &Store{now: now, started: now(), agents: map[erc8004.Agent]*agent{}}
 }
 
 // KeepOrder switches on the order of the deliveries of each ordering key, like store.Store.StrictOrder. It

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -14,7 +15,7 @@ import (
 
 // changeEach calls change for each delivery, until change has returned true for limit deliveries. It returns the agents
 // of these deliveries.
-func (s *Store) changeEach(limit int, change func(r *row, now time.Time) bool) (agents []store.Agent) {
+func (s *Store) changeEach(limit int, change func(r *row, now time.Time) bool) (agents []erc8004.Agent) {
 	now := s.now()
 	for _, r := range s.rows {
 		if len(agents) < limit && change(r, now) {
@@ -98,7 +99,7 @@ func (s *Store) IgnoreOrder(_ context.Context, limit int) ([]store.Task, error) 
 // Backlog dispatches deliveries of agents that have a backlog and fewer dispatched deliveries than they may have.
 func (s *Store) Backlog(_ context.Context, limit int) ([]store.Task, error) {
 	defer s.lock()()
-	var agents []store.Agent
+	var agents []erc8004.Agent
 	for _, r := range s.rows {
 		if len(agents) < limit && r.isInBacklog() && !slices.Contains(agents, r.agent) &&
 			s.countFree(s.listBacklog(r.agent)[0]) > 0 {
@@ -217,7 +218,7 @@ func (s *Store) Cancel(_ context.Context, ids []uuid.UUID,
 func (s *Store) moveEach(ids []uuid.UUID, dispatch bool,
 	change func(*row) (why string)) (moved int, left map[uuid.UUID]string, tasks []store.Task, err error) {
 	left = map[uuid.UUID]string{}
-	var agents []store.Agent
+	var agents []erc8004.Agent
 	var rows []*row
 	for _, id := range ids {
 		r := s.findID(id)

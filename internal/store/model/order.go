@@ -6,7 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -163,7 +165,7 @@ func (s *Store) countFree(r *row) int {
 	return most - s.count(func(o *row) bool { return o.agent == r.agent && o.isDispatched() })
 }
 
-func (s *Store) countFreeResponses(a store.Agent) int {
+func (s *Store) countFreeResponses(a erc8004.Agent) int {
 	return maxResponses - s.count(func(o *row) bool { return o.agent == a && o.isResponse() && o.isOut() })
 }
 
@@ -180,7 +182,7 @@ func (r *row) setAside(until time.Time, excess bool, now time.Time) {
 
 // dispatch dispatches from the backlogs of agents in rounds, until a round sets no delivery aside. A delivery that is
 // set aside makes room for another one, so a further round is needed.
-func (s *Store) dispatch(agents []store.Agent) (tasks []store.Task) {
+func (s *Store) dispatch(agents []erc8004.Agent) (tasks []store.Task) {
 	for again, round := true, 0; again && round < maxRounds; round++ {
 		again = false
 		for i, a := range agents {
@@ -195,7 +197,7 @@ func (s *Store) dispatch(agents []store.Agent) (tasks []store.Task) {
 
 // dispatchRound dispatches the oldest deliveries of the agent's backlog, up to countFree. It sets aside a delivery that
 // may not be called yet, and one that is not the first of its ordering key.
-func (s *Store) dispatchRound(a store.Agent) (tasks []store.Task, aside bool) {
+func (s *Store) dispatchRound(a erc8004.Agent) (tasks []store.Task, aside bool) {
 	now, backlog := s.now(), s.listBacklog(a)
 	if len(backlog) == 0 {
 		return nil, false
@@ -225,7 +227,7 @@ func (s *Store) dispatchRound(a store.Agent) (tasks []store.Task, aside bool) {
 }
 
 // listBacklog returns the agent's backlog, oldest first. It omits deliveries of a backfill if there are others.
-func (s *Store) listBacklog(a store.Agent) (backlog []*row) {
+func (s *Store) listBacklog(a erc8004.Agent) (backlog []*row) {
 	for _, r := range s.rows {
 		if r.agent == a && r.isInBacklog() {
 			backlog = append(backlog, r)
@@ -309,7 +311,7 @@ func (s *Store) releaseNext(now time.Time, ended ...*row) {
 }
 
 // keepsOrder reports whether the agent's deliveries of one ordering key are called in order.
-func (s *Store) keepsOrder(a store.Agent) bool {
+func (s *Store) keepsOrder(a erc8004.Agent) bool {
 	order := s.agent(a).policy.Order
 	if order == "" && s.order != nil {
 		order = s.order()
@@ -317,7 +319,7 @@ func (s *Store) keepsOrder(a store.Agent) bool {
 	if order == "" {
 		return s.strict
 	}
-	return order == store.OrderStrict
+	return order == policy.OrderStrict
 }
 
 // findOvertaken returns the index (OrderSeq) of the first open delivery of the same ordering key that is earlier than r

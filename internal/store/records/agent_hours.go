@@ -5,6 +5,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/retention"
@@ -117,7 +118,7 @@ func interpolateQuantile(latency []int, q float64) *float64 {
 
 // AgentStats lists the counts of an agent's calls for each hour with a call, oldest first. It omits hours that ended
 // before since, and hours older than retention.AgentHoursKept.
-func (s *Store) AgentStats(ctx context.Context, a store.Agent, since time.Time) (hours []AgentHour, err error) {
+func (s *Store) AgentStats(ctx context.Context, a erc8004.Agent, since time.Time) (hours []AgentHour, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "read the counts of agent %s", a)
 	defer end()
 	rows, _ := s.db.Conns.Query(ctx, statements.Text("agent_hours"), a.ChainID, a.Registry, a.ID, since,

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
@@ -88,7 +89,7 @@ func TestFailingAgents(t *testing.T) {
 				heraldtest.Must(t, err)
 				for _, r := range page {
 					got = append(got, fmt.Sprintf("%s:%d/%d", r.AgentID, r.FailedOfDay, r.CallsOfDay))
-					f.After, f.AfterCalls, f.AfterFailed = &store.Agent{ChainID: r.ChainID, Registry: r.IdentityRegistry, ID: r.AgentID}, r.CallsOfDay, r.FailedOfDay
+					f.After, f.AfterCalls, f.AfterFailed = &erc8004.Agent{ChainID: r.ChainID, Registry: r.IdentityRegistry, ID: r.AgentID}, r.CallsOfDay, r.FailedOfDay
 				}
 				if len(page) < cmp.Or(limit, 50) {
 					break

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -27,8 +28,8 @@ type AgentRow struct {
 	Epoch            int64               `json:"epoch"`
 	RaisedEpoch      *int64              `json:"raisedEpoch,omitempty"`
 	Enabled          bool                `json:"enabled"`
-	Policy           store.Policy        `json:"policy"`             // the operator's, for the agent
-	OwnPolicy        store.Policy        `json:"ownPolicy,omitzero"` // the agent's own
+	Policy           policy.Policy       `json:"policy"`             // the operator's, for the agent
+	OwnPolicy        policy.Policy       `json:"ownPolicy,omitzero"` // the agent's own
 	Endpoint         string              `json:"endpoint,omitempty"`
 	Registration     *store.Registration `json:"registration,omitempty"` // as it was last resolved; nil: not yet
 	ServerInfo       json.RawMessage     `json:"serverInfo,omitempty"`
@@ -65,9 +66,9 @@ type AgentFilter struct {
 	Sort    string // SortFailing, SortSlow, or "": by chain, registry and id
 	Limit   int    // default 50, at most maxRows
 
-	After                   *store.Agent // last agent of the previous page
-	AfterCalls, AfterFailed int          // CallsOfDay and FailedOfDay of After, for SortFailing
-	AfterMs                 float64      // MeanMs of After, for SortSlow
+	After                   *erc8004.Agent // last agent of the previous page
+	AfterCalls, AfterFailed int            // CallsOfDay and FailedOfDay of After, for SortFailing
+	AfterMs                 float64        // MeanMs of After, for SortSlow
 }
 
 // SortFailing sorts the agents with the most failed calls in the last 24 hours first; among agents with equal numbers,
@@ -203,7 +204,7 @@ func (s *Store) AgentsNamed(ctx context.Context, beginning string, limit int) (l
 }
 
 // AgentRow reads the stored state of one agent. It returns ErrNotFound if the agent has no row.
-func (s *Store) AgentRow(ctx context.Context, a store.Agent) (r AgentRow, err error) {
+func (s *Store) AgentRow(ctx context.Context, a erc8004.Agent) (r AgentRow, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "read agent %s", a)
 	defer end()
 	rows, _ := s.db.Conns.Query(ctx, `SELECT `+agentColumns+`, 0, 0, 0 FROM herald.agents g
@@ -216,7 +217,7 @@ func (s *Store) AgentRow(ctx context.Context, a store.Agent) (r AgentRow, err er
 // is held (agent_disabled) after its next claim. Enabling releases these held deliveries, in as many transactions as
 // needed. EnableAgent returns the number of released deliveries and the tasks that the caller puts into Redis or
 // removes there. After an error, both describe the committed part, and a second call releases the rest.
-func (s *Store) EnableAgent(ctx context.Context, a store.Agent,
+func (s *Store) EnableAgent(ctx context.Context, a erc8004.Agent,
 	enabled bool) (released int, tasks []store.Task, err error) {
 	defer postgres.WrapError(&err, "enable or disable agent %s", a)
 	var reasons []outcome.Reason
@@ -238,7 +239,7 @@ func (s *Store) CountAgents(ctx context.Context) (counts map[string]int64, err e
 
 // RefreshAgent raises an agent's epoch, so that workers resolve the agent again (registration, endpoint, credential,
 // tools) instead of using cached data. It returns ErrNotFound if the agent has no row.
-func (s *Store) RefreshAgent(ctx context.Context, a store.Agent) (err error) {
+func (s *Store) RefreshAgent(ctx context.Context, a erc8004.Agent) (err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "have agent %s resolved anew", a)
 	defer end()
 	tag, err := s.db.Conns.Exec(ctx, `UPDATE herald.agents SET epoch = epoch + 1, updated_at = now()
@@ -251,7 +252,7 @@ func (s *Store) RefreshAgent(ctx context.Context, a store.Agent) (err error) {
 
 // setEnabled enables or disables an agent whose row tx has locked. Enabling clears failing_since, so that earlier
 // failures no longer count towards alerts and automatic disabling.
-func setEnabled(ctx context.Context, tx pgx.Tx, a store.Agent, enabled bool) error {
+func setEnabled(ctx context.Context, tx pgx.Tx, a erc8004.Agent, enabled bool) error {
 	_, err := tx.Exec(ctx, `UPDATE herald.agents SET enabled = $4, updated_at = now(),
 		state = CASE WHEN NOT $4 THEN 'disabled' WHEN state = 'disabled' THEN 'pending' ELSE state END,
 		failing_since = CASE WHEN NOT $4 THEN failing_since END
@@ -261,7 +262,7 @@ func setEnabled(ctx context.Context, tx pgx.Tx, a store.Agent, enabled bool) err
 
 // SetPolicy stores the fields of p in the agent's policy; fields that are empty in p keep their stored values. It
 // inserts a row for an unknown agent.
-func (s *Store) SetPolicy(ctx context.Context, a store.Agent, p store.Policy) (err error) {
+func (s *Store) SetPolicy(ctx context.Context, a erc8004.Agent, p policy.Policy) (err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "set the policy of agent %s", a)
 	defer end()
 	_, err = s.db.Conns.Exec(ctx, `INSERT INTO herald.agents AS g (chain_id, identity_registry, agent_id, policy)
@@ -275,7 +276,7 @@ func (s *Store) SetPolicy(ctx context.Context, a store.Agent, p store.Policy) (e
 
 // ReplacePolicy stores the operator's policy of an agent, or with the level policy.Own the agent's own. It inserts a
 // row for an unknown agent. Events that a follower accepted before are judged again at their check.
-func (s *Store) ReplacePolicy(ctx context.Context, a store.Agent, level policy.Level, p store.Policy) (err error) {
+func (s *Store) ReplacePolicy(ctx context.Context, a erc8004.Agent, level policy.Level, p policy.Policy) (err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "replace the policy of agent %s", a)
 	defer end()
 	column := "policy"

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -100,7 +101,7 @@ func TestAgents(t *testing.T) {
 			heraldtest.Must(t, err)
 			for _, r := range page {
 				names = append(names, r.AgentID)
-				f.After = &store.Agent{ChainID: r.ChainID, Registry: r.IdentityRegistry, ID: r.AgentID}
+				f.After = &erc8004.Agent{ChainID: r.ChainID, Registry: r.IdentityRegistry, ID: r.AgentID}
 			}
 			if len(page) == 0 || f.Limit == 0 {
 				return names
@@ -124,7 +125,7 @@ func TestAgents(t *testing.T) {
 	exec(t, s, `UPDATE herald.agents SET policy = '{"onUnknown": "hold"}', raised_epoch = 3, tools = '["x"]' WHERE agent_id = 9`)
 	r, err := s.AgentRow(t.Context(), agentNamed("9"))
 	heraldtest.Must(t, err)
-	if r.ChainID != 8453 || r.AgentID != "9" || !r.Enabled || r.State != "connected" || r.LastOKAt == nil || r.Policy.OnUnknown != store.OnUnknownHold || *r.RaisedEpoch != 3 ||
+	if r.ChainID != 8453 || r.AgentID != "9" || !r.Enabled || r.State != "connected" || r.LastOKAt == nil || r.Policy.OnUnknown != policy.OnUnknownHold || *r.RaisedEpoch != 3 ||
 		r.Endpoint != ok.Endpoint || r.Protocol != ok.Protocol || string(r.Tools) != `["x"]` || string(r.Totals) != `{"delivered": 1}` || r.CreatedAt.IsZero() {
 		t.Errorf("%+v", r)
 	}
@@ -179,24 +180,24 @@ func TestSetPolicy(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	a := agentNamed("1")
-	set := func(p store.Policy) string {
+	set := func(p policy.Policy) string {
 		t.Helper()
 		heraldtest.Must(t, s.SetPolicy(t.Context(), a, p))
 		return value[string](t, s, `SELECT policy::text FROM herald.agents`)
 	}
-	heraldtest.Equal(t, "of an agent not known yet", set(store.Policy{OnUnknown: store.OnUnknownHold}), `{"onUnknown": "hold"}`)
+	heraldtest.Equal(t, "of an agent not known yet", set(policy.Policy{OnUnknown: policy.OnUnknownHold}), `{"onUnknown": "hold"}`)
 	exec(t, s, `UPDATE herald.agents SET policy = policy || '{"other": 1}'`)
-	if got := set(store.Policy{}); got != `{"other": 1, "onUnknown": "hold"}` {
+	if got := set(policy.Policy{}); got != `{"other": 1, "onUnknown": "hold"}` {
 		t.Error(got)
 	}
-	if c := claim(t, s, acceptOne(t, s, feedback(1, 1))); c.Policy.OnUnknown != store.OnUnknownHold {
+	if c := claim(t, s, acceptOne(t, s, feedback(1, 1))); c.Policy.OnUnknown != policy.OnUnknownHold {
 		t.Errorf("%+v", c)
 	}
-	if got := set(store.Policy{OnUnknown: store.OnUnknownResend}); got != `{"other": 1, "onUnknown": "resend"}` {
+	if got := set(policy.Policy{OnUnknown: policy.OnUnknownResend}); got != `{"other": 1, "onUnknown": "resend"}` {
 		t.Error(got)
 	}
 	exec(t, s, `UPDATE herald.agents SET policy = '[1]'`)
-	if got := set(store.Policy{OnUnknown: store.OnUnknownHold}); got != `{"onUnknown": "hold"}` {
+	if got := set(policy.Policy{OnUnknown: policy.OnUnknownHold}); got != `{"onUnknown": "hold"}` {
 		t.Error(got)
 	}
 }
@@ -213,14 +214,14 @@ func TestLargePolicy(t *testing.T) {
 	for _, level := range []policy.Level{policy.Operator, policy.Own} {
 		heraldtest.Must(t, s.ReplacePolicy(t.Context(), a, level, p))
 	}
-	heraldtest.Must(t, s.SetPolicy(t.Context(), a, store.Policy{OnUnknown: store.OnUnknownHold, BatchSize: 7}))
+	heraldtest.Must(t, s.SetPolicy(t.Context(), a, policy.Policy{OnUnknown: policy.OnUnknownHold, BatchSize: 7}))
 	c := claim(t, s, acceptOne(t, s, feedback(1, 1)))
-	for _, got := range []store.Policy{c.Policy, c.OwnPolicy} {
+	for _, got := range []policy.Policy{c.Policy, c.OwnPolicy} {
 		if len(got.Filters) != 1 || !got.Disables() {
 			t.Errorf("%d filters, disables %v", len(got.Filters), got.Disables())
 		}
 	}
-	if c.Policy.OnUnknown != store.OnUnknownHold || c.Policy.BatchSize != 7 {
+	if c.Policy.OnUnknown != policy.OnUnknownHold || c.Policy.BatchSize != 7 {
 		t.Error(c.Policy.OnUnknown, c.Policy.BatchSize)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
 	"github.com/agentherald/herald/internal/store/storable"
@@ -30,7 +31,7 @@ const (
 // agent became dead or held since the last such alert.
 type News struct {
 	Kind         AlertKind
-	Agent        store.Agent
+	Agent        erc8004.Agent
 	At           time.Time      // when LookForNews found the change
 	FailingSince *time.Time     // for the kinds agent.*: time of the first failed call
 	State        string         // for AgentFailing: StateFailed or StateNeedsAuth
@@ -62,7 +63,7 @@ const (
 // that no earlier call reported, and inserts an alert for each (News). It also deletes finished alerts older than
 // cfg.Keep. All happens in one transaction, so that each change is reported once. It returns the agents that it
 // disabled and the number of alerts that it inserted.
-func (s *Store) LookForNews(ctx context.Context, cfg LookConfig) (disabled []store.Agent, inserted int, err error) {
+func (s *Store) LookForNews(ctx context.Context, cfg LookConfig) (disabled []erc8004.Agent, inserted int, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "look for alerts")
 	defer end()
 	candidates, err := s.listAgentsToDisable(ctx, s.db.Conns, cfg.DisableAfter)
@@ -102,18 +103,18 @@ func (s *Store) LookForNews(ctx context.Context, cfg LookConfig) (disabled []sto
 // listAgentsToDisable lists at most maxLookAgents enabled agents whose calls have all failed for at least failingFor.
 // If failingFor is 0, it lists none.
 func (s *Store) listAgentsToDisable(ctx context.Context, q postgres.Querier,
-	failingFor time.Duration) ([]store.Agent, error) {
+	failingFor time.Duration) ([]erc8004.Agent, error) {
 	if failingFor <= 0 {
 		return nil, nil
 	}
 	rows, _ := q.Query(ctx, statements.Text("agents_to_disable"), failingFor, maxLookAgents)
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[store.Agent])
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[erc8004.Agent])
 }
 
 // disableFailing locks the candidates, which listAgentsToDisable returned earlier, and calls listAgentsToDisable again.
 // It disables the candidates that are still listed, inserts an audit row for each, and returns them.
-func (s *Store) disableFailing(ctx context.Context, tx pgx.Tx, candidates []store.Agent,
-	failingFor time.Duration) (disabled []store.Agent, err error) {
+func (s *Store) disableFailing(ctx context.Context, tx pgx.Tx, candidates []erc8004.Agent,
+	failingFor time.Duration) (disabled []erc8004.Agent, err error) {
 	if len(candidates) == 0 {
 		return nil, nil
 	}
@@ -170,11 +171,11 @@ func takeMishaps(ctx context.Context, tx pgx.Tx, pause time.Duration) (news []Ne
 	now := time.Now()
 	type subject struct {
 		kind  AlertKind
-		agent store.Agent
+		agent erc8004.Agent
 	}
 	at := map[subject]int{}
 	var status, reason string
-	var a store.Agent
+	var a erc8004.Agent
 	var count int
 	var ids []uuid.UUID
 	rows, _ := tx.Query(ctx, statements.Text("take_mishaps"), pause, maxLookMishaps)

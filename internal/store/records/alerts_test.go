@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
@@ -68,7 +69,7 @@ func TestAlertPerAgentStateChange(t *testing.T) {
 	for agent := 1; agent <= 5; agent++ {
 		acceptOne(t, s, feedbacks(agent, 1, 1)[0].Job)
 	}
-	agentRef := func(n int) store.Agent { return (&store.Claim{Job: feedbacks(n, 1, 1)[0].Job}).Agent() }
+	agentRef := func(n int) erc8004.Agent { return (&store.Claim{Job: feedbacks(n, 1, 1)[0].Job}).Agent() }
 	saysNews(t, "at first", look(t, s, everything))
 
 	fails(t, s, 1, "2 minutes", "1 second")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -67,8 +68,8 @@ func feedbacks(agent, from, n int) []store.Intake {
 	return in
 }
 
-func agentNamed(id string) store.Agent {
-	return store.Agent{ChainID: 8453, Registry: strings.ToLower(registry.Hex()), ID: id}
+func agentNamed(id string) erc8004.Agent {
+	return erc8004.Agent{ChainID: 8453, Registry: strings.ToLower(registry.Hex()), ID: id}
 }
 
 func accept(t testing.TB, s storetest.Postgres, in ...store.Intake) ([]store.Acceptance, []store.Task) {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/jackc/pgx/v5"
 )
@@ -35,7 +35,7 @@ type AgentObservation struct {
 
 // ObserveAgent stores an observation in the agent's row. It inserts a row for an unknown agent. A disabled agent stays
 // disabled. The time of the last success does not change, because only a delivery counts as a success.
-func (s *Store) ObserveAgent(ctx context.Context, a store.Agent, l AgentObservation) (err error) {
+func (s *Store) ObserveAgent(ctx context.Context, a erc8004.Agent, l AgentObservation) (err error) {
 	if !slices.Contains([]string{"", StateConnected, StateNeedsAuth, StateFailed}, l.State) {
 		return fmt.Errorf("%q is not a state that an agent can be found in", l.State)
 	}

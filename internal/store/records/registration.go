@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/jackc/pgx/v5"
 )
@@ -22,7 +23,7 @@ func (r AgentRow) Name() string {
 }
 
 // AgentNames returns the names of those agents that have one.
-func (s *Store) AgentNames(ctx context.Context, list []store.Agent) (names map[store.Agent]string, err error) {
+func (s *Store) AgentNames(ctx context.Context, list []erc8004.Agent) (names map[erc8004.Agent]string, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "read the names of agents")
 	defer end()
 	chains, registries, ids := store.SplitAgents(list)
@@ -31,8 +32,8 @@ func (s *Store) AgentNames(ctx context.Context, list []store.Agent) (names map[s
 		 WHERE (chain_id, identity_registry, agent_id) IN (
 			SELECT * FROM unnest($1::bigint[], $2::text[], $3::numeric[]))
 		   AND `+agentName+` IS NOT NULL`, chains, registries, ids)
-	names = map[store.Agent]string{}
-	var a store.Agent
+	names = map[erc8004.Agent]string{}
+	var a erc8004.Agent
 	var name string
 	_, err = pgx.ForEachRow(rows, []any{&a.ChainID, &a.Registry, &a.ID, &name}, func() error {
 		names[a] = name

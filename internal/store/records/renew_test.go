@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
@@ -19,7 +20,7 @@ import (
 const tokenIssuer = "https://login.example"
 
 // oauthFor returns an OAuth credential of an agent for tokenOrigin.
-func oauthFor(t testing.TB, k *secret.Keyset, a store.Agent, plain string) records.Token {
+func oauthFor(t testing.TB, k *secret.Keyset, a erc8004.Agent, plain string) records.Token {
 	t.Helper()
 	token := records.Token{Agent: a, Origin: tokenOrigin, Scheme: records.SchemeClientCredentials, Header: "Authorization", Issuer: tokenIssuer}
 	token.Ciphertext = sealed(t, k, plain, token.Binding())

@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/postgres"
@@ -31,7 +32,7 @@ const (
 // Token is a credential of an agent that an operator stored. By storing it, the operator agrees that Herald sends it to
 // its origin and path, and to no other.
 type Token struct {
-	store.Agent
+	erc8004.Agent
 	Origin netguard.CredentialOrigin
 	// Path is a URL path in the form of auth.CredentialPath. The token may be sent to it and to paths below it.
 	// Empty: the first registered URL to which it is sent sets the path (PinTokenPath).
@@ -125,7 +126,7 @@ func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []st
 
 // RemoveToken deletes the token of an agent for an origin. Like SetToken, it raises the epoch and releases deliveries.
 // It returns ErrNotFound if no such token is stored.
-func (s *Store) RemoveToken(ctx context.Context, a store.Agent,
+func (s *Store) RemoveToken(ctx context.Context, a erc8004.Agent,
 	origin netguard.CredentialOrigin) (released int, tasks []store.Task, err error) {
 	defer postgres.WrapError(&err, "remove the token of agent %s for %s", a, origin)
 	return s.changeTokens(ctx, a, func(ctx context.Context, tx pgx.Tx) error {
@@ -153,7 +154,7 @@ func (s *Store) PinTokenPath(ctx context.Context, t Token, path string) (pinned 
 // changeTokens changes an agent's tokens by calling change, raises the agent's epoch, and releases the deliveries that
 // were held for a missing credential (auth_required). One transaction does this. If many deliveries were held, later
 // transactions release the rest (ReleaseAfter). The results are those of SetToken.
-func (s *Store) changeTokens(ctx context.Context, a store.Agent,
+func (s *Store) changeTokens(ctx context.Context, a erc8004.Agent,
 	change func(context.Context, pgx.Tx) error) (released int, tasks []store.Task, err error) {
 	reasons := []outcome.Reason{outcome.AuthRequired}
 	return s.ledger.ReleaseAfter(ctx, a, reasons, func(ctx context.Context, tx pgx.Tx) error {
@@ -173,7 +174,7 @@ const maxTokens = 64
 
 // AgentTokens returns the tokens of an agent in the order of their origins. held reports whether deliveries of the
 // agent are held for a missing credential (auth_required). It costs one round trip.
-func (s *Store) AgentTokens(ctx context.Context, a store.Agent) (tokens []Token, held bool, err error) {
+func (s *Store) AgentTokens(ctx context.Context, a erc8004.Agent) (tokens []Token, held bool, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "look for tokens of agent %s", a)
 	defer end()
 	b := &pgx.Batch{}
@@ -207,7 +208,7 @@ func (s *Store) TokensAfter(ctx context.Context, last *Token) (list []Token, err
 // condition; listTokens appends conditions to it. scan reads one row of the query.
 func (s *Store) listTokens(ctx context.Context, selection string, last *Token,
 	scan pgx.RowToFunc[Token]) ([]Token, error) {
-	after := Token{Agent: store.Agent{ID: "-1"}}
+	after := Token{Agent: erc8004.Agent{ID: "-1"}}
 	if last != nil {
 		after = *last
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/netguard"
 	"github.com/agentherald/herald/internal/base/secret"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
@@ -24,7 +25,7 @@ func newKeys(t testing.TB) *secret.Keyset {
 }
 
 // sealedFor returns a bearer token of an agent for an origin.
-func sealedFor(t testing.TB, k *secret.Keyset, a store.Agent, origin netguard.CredentialOrigin, plain string) records.Token {
+func sealedFor(t testing.TB, k *secret.Keyset, a erc8004.Agent, origin netguard.CredentialOrigin, plain string) records.Token {
 	t.Helper()
 	token := records.Token{Agent: a, Origin: origin, Scheme: records.SchemeBearer, Header: "Authorization"}
 	var err error

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -22,7 +22,7 @@ type Transfer struct {
 const maxTransfers = 10
 
 // Transfers lists the last maxTransfers transfers of an agent that the chain follower read, newest first.
-func (s *Store) Transfers(ctx context.Context, a store.Agent) (list []Transfer, err error) {
+func (s *Store) Transfers(ctx context.Context, a erc8004.Agent) (list []Transfer, err error) {
 	ctx, end := s.db.StartCall(ctx, &err, "list the transfers of agent %s", a)
 	defer end()
 	rows, _ := s.db.Conns.Query(ctx, `SELECT from_address, to_address, at, block_number, transaction_hash

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/records"
@@ -37,7 +38,7 @@ func (s *suite) TestReleaseOfEnabled() {
 
 	release := func(want int, except ...int) []store.Task {
 		s.Helper()
-		n, tasks, err := s.ReleaseEnabled(s.Context(), func(a store.Agent) bool {
+		n, tasks, err := s.ReleaseEnabled(s.Context(), func(a erc8004.Agent) bool {
 			return slices.ContainsFunc(except, func(agent int) bool { return a == Agent(agent) })
 		})
 		s.must(err)

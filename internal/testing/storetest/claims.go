@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/base/tracecontext"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -382,14 +383,14 @@ func (s *suite) TestAgentsDisabledAndEnabled() {
 func (s *suite) TestPolicy() {
 	c := s.claim(s.takeOne(1))
 	s.expect(c.Policy.OnUnknown != "hold", "%+v", c.Policy)
-	s.must(s.SetPolicy(s.Context(), Agent(2), store.Policy{OnUnknown: "hold"})) // inserts the agent
+	s.must(s.SetPolicy(s.Context(), Agent(2), policy.Policy{OnUnknown: "hold"})) // inserts the agent
 	c = s.claim(s.takeOne(2))
 	s.expect(c.Policy.OnUnknown == "hold", "%+v", c.Policy)
-	s.must(s.SetPolicy(s.Context(), Agent(2), store.Policy{OnUnknown: "resend"}))
+	s.must(s.SetPolicy(s.Context(), Agent(2), policy.Policy{OnUnknown: "resend"}))
 	tasks := s.take(3, 2)
 	c = s.claim(tasks[0])
 	s.expect(c.Policy.OnUnknown != "hold", "%+v", c.Policy)
-	s.must(s.SetPolicy(s.Context(), Agent(3), store.Policy{OnUnknown: "hold"})) // between two claims
+	s.must(s.SetPolicy(s.Context(), Agent(3), policy.Policy{OnUnknown: "hold"})) // between two claims
 	c = s.claim(tasks[1])
 	s.expect(c.Policy.OnUnknown == "hold", "%+v", c.Policy)
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/agentherald/herald/internal/base/secret"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/model"
@@ -464,10 +465,10 @@ func (p *pair) step() {
 			return []any{n, p.addTasks(i, tasks)}, err
 		})
 	case n < 94:
-		a, order := storetest.Agent(1+p.IntN(agents)), []string{store.OrderOff, store.OrderStrict}[p.IntN(2)]
+		a, order := storetest.Agent(1+p.IntN(agents)), []string{policy.OrderOff, policy.OrderStrict}[p.IntN(2)]
 		p.note("order of agent %s: %s", a.ID, order)
 		both(p, func(s storetest.Store, _ int) (any, error) {
-			return nil, s.SetPolicy(ctx, a, store.Policy{Order: order})
+			return nil, s.SetPolicy(ctx, a, policy.Policy{Order: order})
 		})
 	case n < 95:
 		p.note("expire")

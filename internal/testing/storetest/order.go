@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
@@ -337,11 +338,11 @@ func (s *suite) OrderPolicyOff() {
 	order := ""
 	s.UseOrder(func() string { return order })
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
-	s.must(s.SetPolicy(s.Context(), Agent(1), store.Policy{Order: store.OrderOff}))
+	s.must(s.SetPolicy(s.Context(), Agent(1), policy.Policy{Order: policy.OrderOff}))
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 3), feedbackBy(1, 4)), feedbackBy(1, 3), feedbackBy(1, 4))
 	freed := s.tasks(s.IgnoreOrder(s.Context(), 100))
 	s.expectDispatched(freed, feedbackBy(1, 2))
-	s.must(s.SetPolicy(s.Context(), Agent(1), store.Policy{Order: store.OrderStrict}))
+	s.must(s.SetPolicy(s.Context(), Agent(1), policy.Policy{Order: policy.OrderStrict}))
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 5)))
 
 	other := func(index int) job.Job {
@@ -350,11 +351,11 @@ func (s *suite) OrderPolicyOff() {
 		return j
 	}
 	s.expectDispatched(s.acceptJobs(other(1), other(2)), other(1))
-	order = store.OrderOff
+	order = policy.OrderOff
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 6), other(3)), other(3))
 	freed = s.tasks(s.IgnoreOrder(s.Context(), 100))
 	s.expectDispatched(freed, other(2))
-	order = store.OrderStrict
+	order = policy.OrderStrict
 	s.expectDispatched(s.acceptJobs(other(4)))
 }
 

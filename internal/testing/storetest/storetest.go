@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/job/policy"
 	"github.com/agentherald/herald/internal/outcome"
@@ -49,11 +50,11 @@ type Store interface {
 
 	Replay(ctx context.Context, ids []uuid.UUID, force bool) (moved int, left map[uuid.UUID]string, tasks []store.Task, err error)
 	Cancel(ctx context.Context, ids []uuid.UUID, force bool) (moved int, left map[uuid.UUID]string, ended []store.Task, err error)
-	EnableAgent(ctx context.Context, a store.Agent, enabled bool) (released int, tasks []store.Task, err error)
-	ReleaseEnabled(ctx context.Context, except func(store.Agent) bool) (released int, tasks []store.Task, err error)
-	SetPolicy(ctx context.Context, a store.Agent, p store.Policy) error
-	ReplacePolicy(ctx context.Context, a store.Agent, level policy.Level, p store.Policy) error
-	AgentRow(ctx context.Context, a store.Agent) (records.AgentRow, error)
+	EnableAgent(ctx context.Context, a erc8004.Agent, enabled bool) (released int, tasks []store.Task, err error)
+	ReleaseEnabled(ctx context.Context, except func(erc8004.Agent) bool) (released int, tasks []store.Task, err error)
+	SetPolicy(ctx context.Context, a erc8004.Agent, p policy.Policy) error
+	ReplacePolicy(ctx context.Context, a erc8004.Agent, level policy.Level, p policy.Policy) error
+	AgentRow(ctx context.Context, a erc8004.Agent) (records.AgentRow, error)
 
 	Delivery(ctx context.Context, id uuid.UUID) (store.Delivery, error)
 	DeliveryByKey(ctx context.Context, key string) (store.Delivery, error)
@@ -129,7 +130,7 @@ func Feedback(agent, index int) job.Job {
 }
 
 // Agent returns the identity of the agent that Feedback(agent, …) is about.
-func Agent(agent int) store.Agent { return (&store.Claim{Job: Feedback(agent, 1)}).Agent() }
+func Agent(agent int) erc8004.Agent { return (&store.Claim{Job: Feedback(agent, 1)}).Agent() }
 
 // accept accepts jobs and returns the answers and the dispatched tasks.
 func (s *suite) accept(in []store.Intake) ([]store.Acceptance, []store.Task) {

@@ -96,7 +96,7 @@ func (r *row) logIn(server *oauthtest.Server) {
 	if !ok {
 		r.must(errors.New("nothing is known of chain 8453"))
 	}
-	token := records.Token{Agent: store.Agent{ChainID: 8453, Registry: strings.ToLower(known.Identity.Hex()), ID: "1"}, Origin: netguard.CredentialOrigin(strings.TrimSuffix(server.AgentURL, "/mcp")), Path: "/mcp",
+	token := records.Token{Agent: erc8004.Agent{ChainID: 8453, Registry: strings.ToLower(known.Identity.Hex()), ID: "1"}, Origin: netguard.CredentialOrigin(strings.TrimSuffix(server.AgentURL, "/mcp")), Path: "/mcp",
 		Scheme: records.SchemeAuthorizationCode, Header: "Authorization", Issuer: server.Issuer}
 	token.Ciphertext, err = keys.Seal(plain, token.Binding())
 	r.must(err)

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/admission/effort"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
-	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/testing/heraldtest"
 )
 
@@ -15,7 +15,7 @@ type slowLive struct{ operator.Live }
 
 func (slowLive) Breaker(string) string { return "" }
 
-func (slowLive) Effort(_ context.Context, a store.Agent) *effort.Usage {
+func (slowLive) Effort(_ context.Context, a erc8004.Agent) *effort.Usage {
 	if a.ID != "1" {
 		return nil
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/throughput"
 	"github.com/agentherald/herald/internal/door/server"
 	"github.com/agentherald/herald/internal/door/server/pages"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/config"
 	"github.com/agentherald/herald/internal/outcome"
@@ -99,7 +100,7 @@ type hour struct{}
 func (hour) OpenBreakers() int          { return 3 }
 func (hour) Missing() map[string]string { return nil }
 func (hour) Breaker(string) string      { return "half_open" }
-func (hour) Effort(context.Context, store.Agent) *effort.Usage {
+func (hour) Effort(context.Context, erc8004.Agent) *effort.Usage {
 	return &effort.Usage{Budget: 60, Left: 12.5, Calls: 47.5, Mean: 25}
 }
 func (hour) Minutes(_ context.Context, n int) ([]throughput.Minute, error) {

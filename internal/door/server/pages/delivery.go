@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -178,7 +179,7 @@ func (p *Pages) showDelivery(r *request) (answer, error) {
 			page.Index = f.Value
 		}
 	}
-	names, err := p.Operator.AgentNames(r.Context(), []store.Agent{agentOf(d.Delivery)})
+	names, err := p.Operator.AgentNames(r.Context(), []erc8004.Agent{agentOf(d.Delivery)})
 	page.AgentName = names[agentOf(d.Delivery)]
 	return answer{page: "delivery", title: "Delivery", content: page}, err
 }
@@ -229,21 +230,21 @@ func listJob(raw json.RawMessage) (fields []jobField) {
 }
 
 // agentOf returns the agent of a delivery.
-func agentOf(d store.Delivery) store.Agent {
-	return store.Agent{ChainID: d.ChainID, Registry: d.IdentityRegistry, ID: d.AgentID}
+func agentOf(d store.Delivery) erc8004.Agent {
+	return erc8004.Agent{ChainID: d.ChainID, Registry: d.IdentityRegistry, ID: d.AgentID}
 }
 
 // deliveryTable is a list of deliveries with the names of their agents.
 type deliveryTable struct {
 	Rows  []store.Delivery
-	names map[store.Agent]string
+	names map[erc8004.Agent]string
 }
 
 // Name returns the name of the agent of a delivery, or "".
 func (t deliveryTable) Name(d store.Delivery) string { return t.names[agentOf(d)] }
 
 func (p *Pages) makeTable(ctx context.Context, rows []store.Delivery) (t deliveryTable, err error) {
-	agents := make([]store.Agent, len(rows))
+	agents := make([]erc8004.Agent, len(rows))
 	for i, d := range rows {
 		agents[i] = agentOf(d)
 	}

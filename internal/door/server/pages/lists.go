@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/outcome"
 	"github.com/agentherald/herald/internal/store"
@@ -93,7 +94,7 @@ func (p *Pages) showClient(r *request) (answer, error) {
 		return answer{}, err
 	}
 	page := clientPage{Address: address, Shown: len(list.Deliveries), All: list.Next == ""}
-	byAgent := map[store.Agent]int{}
+	byAgent := map[erc8004.Agent]int{}
 	for _, d := range list.Deliveries {
 		i, known := byAgent[agentOf(d)]
 		if !known {
