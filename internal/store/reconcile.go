@@ -95,10 +95,15 @@ type foundRows struct {
 
 // findRows reads the ids and agents of the deliveries that a statement selects. It locks nothing, so the deliveries may
 // change before moveRows.
-func (s *Store) findRows(ctx context.Context, sql string, args ...any) (f foundRows, err error) {
+func (s *Store) findRows(ctx context.Context, sql string, args ...any) (foundRows, error) {
 	ctx, cancel := s.WithDeadline(ctx)
 	defer cancel()
-	rows, _ := s.Conns.Query(ctx, sql, args...)
+	return readFound(ctx, s.Conns, sql, args...)
+}
+
+// readFound is findRows for a connection or a transaction q.
+func readFound(ctx context.Context, q postgres.Querier, sql string, args ...any) (f foundRows, err error) {
+	rows, _ := q.Query(ctx, sql, args...)
 	var id uuid.UUID
 	var a erc8004.Agent
 	_, err = pgx.ForEachRow(rows, []any{&id, &a.ChainID, &a.Registry, &a.ID}, func() error {

@@ -38,13 +38,13 @@ type Vanished struct {
 func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, g cursorGroup, rows []arrival, read Advance,
 	orphans bool) (done Advanced, err error) {
 	agents := arrivalAgents(rows)
-	var gone []uuid.UUID // deliveries with orphaned events; endOrphans skips those whose events are among rows
-	var orphanAgents []erc8004.Agent
+	var gone foundRows // deliveries with orphaned events; endOrphans skips those whose events are among rows
 	if orphans && read.AtHead {
-		if gone, orphanAgents, err = s.listOrphans(ctx, tx, g); err != nil {
-			return done, err
+		gone, err = readFound(ctx, tx, statements.Text("list_orphans"), g.chainID, g.names, g.backfill)
+		if err != nil {
+			return done, fmt.Errorf("list the deliveries whose events a reorg removed: %w", err)
 		}
-		agents = distinctAgents(append(agents, orphanAgents...))
+		agents = distinctAgents(append(agents, gone.agents...))
 	}
 	if err := s.LockAgents(ctx, tx, agents); err != nil {
 		return done, err
@@ -59,29 +59,12 @@ func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, g cursorGroup, rows [
 	if err := s.rememberEvents(ctx, tx, g, rows, done.Answers, settled); err != nil {
 		return done, err
 	}
-	if len(gone) == 0 {
+	if len(gone.ids) == 0 {
 		return done, nil
 	}
-	tasks, err := s.endOrphans(ctx, tx, gone, orphanAgents, &done)
+	tasks, err := s.endOrphans(ctx, tx, gone, &done)
 	done.Tasks = append(done.Tasks, tasks...)
 	return done, err
-}
-
-// listOrphans returns the ids of the deliveries whose events are orphaned and were read by the cursors g. It also
-// returns the distinct agents of these deliveries, sorted.
-func (s *Store) listOrphans(ctx context.Context, tx pgx.Tx,
-	g cursorGroup) (ids []uuid.UUID, agents []erc8004.Agent, _ error) {
-	var id uuid.UUID
-	var a erc8004.Agent
-	rows, _ := tx.Query(ctx, statements.Text("list_orphans"), g.chainID, g.names, g.backfill)
-	_, err := pgx.ForEachRow(rows, []any{&id, &a.ChainID, &a.Registry, &a.ID}, func() error {
-		ids, agents = append(ids, id), append(agents, a)
-		return nil
-	})
-	if err != nil {
-		return nil, nil, fmt.Errorf("list the deliveries whose events a reorg removed: %w", err)
-	}
-	return ids, distinctAgents(agents), nil
 }
 
 // rememberEvents stores the block of each arrival's event, so that a reorg of the block finds the delivery (out[i].ID).
@@ -112,19 +95,19 @@ func (s *Store) rememberEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in
 	return nil
 }
 
-// endOrphans ends the deliveries among ids whose events are still orphaned:
+// endOrphans ends the found deliveries whose events are still orphaned:
 //   - It cancels (reorg) those that are queued, waiting, held, filtered, or rejected because their event was not found.
 //     The events of running deliveries stay orphaned until these end.
 //   - It appends the cancelled deliveries, and those that had ended before, to done.Vanished.
 //   - It retracts each feedback among these whose agent was or may have been called.
-//   - It dispatches from the backlogs of agents, which tx has locked. It returns all new tasks.
-func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, agents []erc8004.Agent,
+//   - It dispatches from the backlogs of their agents, which tx has locked. It returns all new tasks.
+func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, found foundRows,
 	done *Advanced) (tasks []Task, err error) {
 	defer postgres.WrapError(&err, "end deliveries whose event a reorg removed")
 	var called []job.Job // the job of each element added to done.Vanished; zero: the element is not retracted
 	var v Vanished
 	var raw []byte
-	rows, _ := tx.Query(ctx, statements.Text("orphans"), ids)
+	rows, _ := tx.Query(ctx, statements.Text("orphans"), found.ids)
 	_, err = pgx.ForEachRow(rows, []any{&v.ID, &v.Key, &v.Cancelled, &v.Called, &raw}, func() error {
 		var known job.Job
 		// A job that retention deleted, or that only a newer version can parse, cannot be retracted.
@@ -150,7 +133,7 @@ func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, agen
 		}
 	}
 	tasks = interleaveAgents(byAgent)
-	more, err := s.dispatchAgents(ctx, tx, agents)
+	more, err := s.dispatchAgents(ctx, tx, found.agents)
 	return append(tasks, more...), err
 }
 
